@@ -1,0 +1,321 @@
+"""Graph to counts: which kernels run, how much each computes and how many bytes cross its boundary.
+
+Bytes are compulsory traffic: every tensor that enters a kernel is read once and every tensor that leaves it is
+written once. Tensors that live and die inside a kernel never reach memory, and views move nothing. Equal kernels
+(the same layer thirty-two times) are counted once and multiplied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from roofline.dtypes import DTYPES
+from roofline.graph import Graph, Node, Tensor
+from roofline.ops import OPS, OpKind, Work, get_op, node_work
+from roofline.sizes import evaluate, minimum
+
+#: Operator kinds from the one that names a kernel first to the one that does last.
+_RANK: tuple[OpKind, ...] = (
+    "attention",
+    "conv",
+    "matmul",
+    "rowwise",
+    "reduction",
+    "move",
+    "pointwise",
+    "view",
+)
+_CONTRACTIONS: frozenset[OpKind] = frozenset({"matmul", "conv", "attention"})
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One distinct kernel, symbolic in the graph's sizes.
+
+    Attributes:
+        name: Label of its first occurrence.
+        names: Labels of all occurrences.
+        nodes: The nodes of the first occurrence.
+        main: The node that gives the kernel its character (the contraction, if there is one).
+        kind: Operator class of ``main``.
+        shapes: Input shapes of ``main``.
+        count: How often it runs in one run of the graph.
+        flops: Contraction FLOPs of one launch, by the number format they run in.
+        vector: Other floating-point operations of one launch, by number format.
+        read: Bytes read by one launch [byte].
+        write: Bytes written by one launch [byte].
+    """
+
+    name: str
+    names: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    main: Node
+    kind: OpKind
+    shapes: tuple[tuple[Any, ...], ...]
+    count: int
+    flops: Mapping[str, Any]
+    vector: Mapping[str, Any]
+    read: Any
+    write: Any
+
+    def at(self, sizes: Mapping[str, Any]) -> KernelCount:
+        """Evaluate on numbers or arrays."""
+        return KernelCount(
+            self,
+            {dtype: evaluate(value, sizes) for dtype, value in self.flops.items()},
+            {dtype: evaluate(value, sizes) for dtype, value in self.vector.items()},
+            evaluate(self.read, sizes),
+            evaluate(self.write, sizes),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCount:
+    """A kernel's counts at given sizes, for one launch; numbers or arrays."""
+
+    kernel: Kernel
+    flops_by: Mapping[str, Any]
+    vector_by: Mapping[str, Any]
+    read: Any
+    write: Any
+
+    @property
+    def flops(self) -> Any:
+        """Contraction FLOPs."""
+        return sum(self.flops_by.values())
+
+    @property
+    def vector(self) -> Any:
+        """Other floating-point operations."""
+        return sum(self.vector_by.values())
+
+    @property
+    def bytes(self) -> Any:
+        """Bytes that cross the kernel's boundary."""
+        return self.read + self.write
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Totals of a run of a graph; numbers or arrays.
+
+    ``flops`` are contractions at two per multiply-add; ``vector_flops`` all other arithmetic; ``bytes`` the traffic
+    over all kernel boundaries; ``launches`` the kernels run.
+    """
+
+    rows: tuple[KernelCount, ...]
+
+    @cached_property
+    def flops(self) -> Any:
+        return sum(row.kernel.count * row.flops for row in self.rows)
+
+    @cached_property
+    def vector_flops(self) -> Any:
+        return sum(row.kernel.count * row.vector for row in self.rows)
+
+    @cached_property
+    def bytes(self) -> Any:
+        return sum(row.kernel.count * row.bytes for row in self.rows)
+
+    @property
+    def launches(self) -> int:
+        return sum(row.kernel.count for row in self.rows)
+
+    @property
+    def intensity(self) -> Any:
+        """Arithmetic intensity, all FLOPs over all bytes [FLOP/byte]."""
+        return (self.flops + self.vector_flops) / self.bytes
+
+
+def count(graph: Graph, **sizes: Any) -> Counts:
+    """Count a graph at given sizes.
+
+    Args:
+        graph: The program.
+        sizes: A value for each symbol of the graph; exact integers stay exact.
+
+    Raises:
+        UnboundSize: A symbol has no value.
+
+    Example:
+        >>> from roofline.build import Builder
+        >>> b = Builder("gemm", "bf16")
+        >>> y = b.op("linear", b.input("x", (4096, 4096)), b.weight("w", (4096, 4096)))
+        >>> totals = count(b.graph([y]))
+        >>> totals.flops, totals.bytes
+        (137438953472, 100663296)
+    """
+    return Counts(tuple(kernel.at(sizes) for kernel in kernels(graph)))
+
+
+_CACHE: WeakKeyDictionary[Graph, tuple[Kernel, ...]] = WeakKeyDictionary()
+
+
+def kernels(graph: Graph) -> tuple[Kernel, ...]:
+    """The distinct kernels of a graph in order of first appearance; views are none."""
+    if graph not in _CACHE:
+        _CACHE[graph] = _distinct_kernels(graph)
+    return _CACHE[graph]
+
+
+def _distinct_kernels(graph: Graph) -> tuple[Kernel, ...]:
+    scope = Scope(graph)
+    found: dict[Any, list[tuple[str, tuple[Node, ...]]]] = {}
+    for label, nodes in scope.groups.items():
+        if any(OPS[node.op].kind != "view" for node in nodes):
+            found.setdefault(scope.fingerprint(nodes), []).append((label, nodes))
+    return tuple(_kernel(scope, same) for same in found.values())
+
+
+def _kernel(scope: Scope, same: Sequence[tuple[str, tuple[Node, ...]]]) -> Kernel:
+    label, nodes = same[0]
+    works = [node_work(node, scope.shapes(node)) for node in nodes]
+    main = min(zip(nodes, works, strict=True), key=lambda pair: _RANK.index(OPS[pair[0].op].kind))[0]
+    flops: dict[str, Any] = {}
+    vector: dict[str, Any] = {}
+    for node, work in zip(nodes, works, strict=True):
+        if OPS[node.op].kind in _CONTRACTIONS:
+            _add(flops, scope.compute_dtype(node), work.flops)
+        _add(vector, scope.tensors[node.outputs[0]].dtype, work.vector)
+    return Kernel(
+        name=label,
+        names=tuple(name for name, _ in same),
+        nodes=nodes,
+        main=main,
+        kind=OPS[main.op].kind,
+        shapes=tuple(scope.shapes(main)),
+        count=len(same) * main.count,
+        flops=flops,
+        vector=vector,
+        read=_read_bytes(scope, nodes, works),
+        write=_write_bytes(scope, nodes, works),
+    )
+
+
+def _add(totals: dict[str, Any], key: str, value: Any) -> None:
+    if isinstance(value, int) and value == 0:
+        return
+    totals[key] = totals[key] + value if key in totals else value
+
+
+def _read_bytes(scope: Scope, nodes: Sequence[Node], works: Sequence[Work]) -> Any:
+    inside = {name for node in nodes for name in node.outputs}
+    touched: dict[str, Any] = {}
+    for node, work in zip(nodes, works, strict=True):
+        for position, name in enumerate(node.inputs):
+            if scope.base(name) not in inside:
+                touched.setdefault(name, work.reads.get(position, scope.tensors[name].numel))
+    by_base: dict[str, list[Any]] = {}
+    for name, elements in touched.items():
+        by_base.setdefault(scope.base(name), []).append(elements)
+    total: Any = 0
+    for base, parts in by_base.items():
+        whole = sum(parts[1:], parts[0])
+        total = total + nbytes(
+            scope.tensors[base], whole if len(parts) == 1 else _at_most(whole, scope.tensors[base])
+        )
+    return total
+
+
+def _at_most(elements: Any, tensor: Tensor) -> Any:
+    # Several views of one tensor cannot touch more than the tensor.
+    return minimum(elements, tensor.numel) if elements != tensor.numel else elements
+
+
+def _write_bytes(scope: Scope, nodes: Sequence[Node], works: Sequence[Work]) -> Any:
+    total: Any = 0
+    for node, work in zip(nodes, works, strict=True):
+        for name in node.outputs:
+            if OPS[node.op].kind != "view" and scope.leaves(name, node.label):
+                elements = work.writes if work.writes is not None else scope.tensors[name].numel
+                total = total + nbytes(scope.tensors[name], elements)
+    return total
+
+
+def nbytes(tensor: Tensor, elements: Any = None) -> Any:
+    """Bytes of a tensor, or of some of its elements, with their share of scales; symbolic or not [byte]."""
+    return (tensor.numel if elements is None else elements) * DTYPES[tensor.dtype].bytes
+
+
+class Scope:
+    """What a graph's tensors and kernels are to each other: storage, views, boundaries."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.tensors = graph.tensors
+        self.producer: dict[str, Node] = {name: node for node in graph.nodes for name in node.outputs}
+        self._bases: dict[str, str] = {}
+        self._roots: dict[str, str] = {}
+        groups: dict[str, list[Node]] = {}
+        for node in graph.nodes:
+            get_op(node.op, node.name)
+            groups.setdefault(node.label, []).append(node)
+        self.groups: dict[str, tuple[Node, ...]] = {label: tuple(nodes) for label, nodes in groups.items()}
+        self._readers = self._find_readers()
+
+    def _find_readers(self) -> dict[str, set[str]]:
+        readers: dict[str, set[str]] = {}
+        for node in self.graph.nodes:
+            if OPS[node.op].kind == "view":
+                continue
+            for name in node.inputs:
+                readers.setdefault(self.base(name), set()).add(node.label)
+        for name in self.graph.outputs:
+            readers.setdefault(self.base(name), set()).add("")
+        return readers
+
+    def shapes(self, node: Node) -> list[tuple[Any, ...]]:
+        """Input shapes of a node."""
+        return [self.tensors[name].shape for name in node.inputs]
+
+    def base(self, name: str) -> str:
+        """The tensor that a view looks at; itself for anything else."""
+        if name not in self._bases:
+            node = self.producer.get(name)
+            is_view = node is not None and OPS[node.op].kind == "view"
+            self._bases[name] = self.base(node.inputs[0]) if node is not None and is_view else name
+        return self._bases[name]
+
+    def root(self, name: str) -> str:
+        """The tensor whose storage this one lives in, through views and in-place updates."""
+        if name not in self._roots:
+            node = self.producer.get(name)
+            alias = OPS[node.op].alias if node is not None else None
+            self._roots[name] = (
+                self.root(node.inputs[alias]) if node is not None and alias is not None else name
+            )
+        return self._roots[name]
+
+    def leaves(self, name: str, label: str) -> bool:
+        """Whether a tensor written in kernel ``label`` is needed outside it, or by nobody at all."""
+        readers = self._readers.get(name)
+        node = self.producer[name]
+        return readers is None or readers != {label} or OPS[node.op].alias is not None
+
+    def compute_dtype(self, node: Node) -> str:
+        """The number format a contraction runs in: as told, or the widest of its operands."""
+        told = dict(node.attrs).get("compute")
+        if told is not None:
+            return str(told)
+        formats = [DTYPES[self.tensors[name].dtype] for name in node.inputs[:2]]
+        runs = [DTYPES[f.compute] for f in formats if f.compute is not None]
+        return max(runs or [DTYPES[self.tensors[node.outputs[0]].dtype]], key=lambda f: f.bits).name
+
+    def fingerprint(self, nodes: Iterable[Node]) -> Any:
+        """Equal for kernels that do the same work on tensors of the same shapes and formats."""
+        local: dict[str, int] = {}
+
+        def tensor(name: str) -> Any:
+            this = self.tensors[name]
+            return (local.setdefault(self.base(name), len(local)), local.setdefault(name, len(local)),
+                    this.shape, this.dtype, self.tensors[self.base(name)].shape)  # fmt: skip
+
+        return tuple(
+            (node.op, node.attrs, node.count, tuple(tensor(name) for name in node.inputs),
+             tuple((tensor(name), self.leaves(name, node.label)) for name in node.outputs))
+            for node in nodes
+        )  # fmt: skip

@@ -1,0 +1,97 @@
+"""Every error that roofline raises, and the near-match helper that their messages share.
+
+RooflineError
+├── UsageError        a size, option or argument that cannot be (also a ValueError)
+├── UnitError         text that is not a quantity of the wanted unit (also a ValueError)
+├── ShapeError        shapes that contradict each other or the operator (also a ValueError)
+├── UnboundSize       a symbolic size that nobody gave (also a ValueError)
+├── UnknownOp         no operator of that name (also a LookupError)
+├── UnknownChip       no chip of that name (also a LookupError)
+├── UnknownModel      no model of that name (also a LookupError)
+├── UnknownDType      no number format of that name (also a LookupError)
+├── ChipDataError     a chip file that does not say what a chip file must
+├── ModelDataError    a model or workload file that does not say what it must
+├── MissingFigure     a figure that the vendor does not publish (also a LookupError)
+├── DoesNotFit        a program larger than the memory it is given
+└── MissingExtra      an optional dependency that is not installed (also an ImportError)
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class RooflineError(Exception):
+    """Base of all errors raised on purpose; the message is one line, fit for a terminal."""
+
+
+class UsageError(RooflineError, ValueError):
+    """A size, option or argument outside what is allowed."""
+
+
+class UnitError(RooflineError, ValueError):
+    """Text that does not parse as a quantity of the wanted unit."""
+
+
+class ShapeError(RooflineError, ValueError):
+    """Shapes that contradict each other or the operator's signature."""
+
+
+class UnboundSize(RooflineError, ValueError):
+    """A symbolic size without a value."""
+
+
+class UnknownOp(RooflineError, LookupError):
+    """No operator of that name."""
+
+
+class UnknownChip(RooflineError, LookupError):
+    """No chip of that name, or more than one."""
+
+
+class UnknownModel(RooflineError, LookupError):
+    """No model of that name, or more than one."""
+
+
+class UnknownDType(RooflineError, LookupError):
+    """No number format of that name."""
+
+
+class ChipDataError(RooflineError):
+    """A chip description that is not valid."""
+
+
+class ModelDataError(RooflineError):
+    """A model or workload description that is not valid."""
+
+
+class MissingFigure(RooflineError, LookupError):
+    """A figure that is not published for this chip; never derived."""
+
+
+class DoesNotFit(RooflineError):
+    """A program larger than the memory it is given."""
+
+
+class MissingExtra(RooflineError, ImportError):
+    """An optional dependency that is not installed."""
+
+
+def did_you_mean(name: str, names: Iterable[str], limit: int = 4) -> str:
+    """Return ``"; did you mean a, b?"``, or an empty string when nothing is near.
+
+    Args:
+        name: What was given.
+        names: What was allowed.
+        limit: The most suggestions to list.
+
+    Example:
+        >>> did_you_mean("lama-3-8b", ["llama-3-8b", "gpt2"])
+        '; did you mean llama-3-8b?'
+    """
+    pool = sorted(set(names))
+    low = name.lower()
+    near = difflib.get_close_matches(low, pool, n=limit, cutoff=0.6)
+    near += [other for other in pool if low and low in other.lower() and other not in near]
+    return f"; did you mean {', '.join(near[:limit])}?" if near else ""

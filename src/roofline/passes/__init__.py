@@ -1,0 +1,6 @@
+"""Graph to graph: each pass is a plain function in a file of its own."""
+
+from roofline.passes.fuse import fuse, unfuse
+from roofline.passes.retype import retype
+
+__all__ = ["fuse", "retype", "unfuse"]

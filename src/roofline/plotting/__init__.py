@@ -1,0 +1,1 @@
+"""What :mod:`roofline.plot` draws with: points and ceilings, label placement, style, files."""

@@ -1,0 +1,351 @@
+"""Workloads: lists of operators and models with sizes, as plain data or JSON, to one graph.
+
+The words are those of the shipped measurements (``measurements/README.md``): ``gemm`` with ``m n k``, ``softmax``
+with ``rows cols``, ``attention_sdpa`` with ``batch heads kv_heads q_len kv_len head_dim causal`` and so on. Each word
+is one function below; its parameters are its keys.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from roofline.build import Builder
+from roofline.dtypes import dtype as number_format
+from roofline.errors import ModelDataError, RooflineError, UsageError, did_you_mean
+from roofline.graph import Graph
+from roofline.modeldata import model
+
+#: A workload file larger than this is refused.
+MAX_BYTES = 64 * 2**20
+#: Sizes beyond this are refused: they are no longer exact.
+MAX_SIZE = 2**53
+#: Entries that a chain of elementwise steps may unroll to.
+MAX_CHAIN = 10_000
+
+#: Each word and the function that builds it.
+WORDS: dict[str, Callable[..., str]] = {}
+
+
+def _word(*names: str) -> Callable[[Callable[..., str]], Callable[..., str]]:
+    def register(build: Callable[..., str]) -> Callable[..., str]:
+        WORDS.update(dict.fromkeys(names, build))
+        return build
+
+    return register
+
+
+#: Output formats of matmuls that do not return their operands' format.
+_RESULT = {"fp8": "bf16", "fp8-block": "bf16", "nvfp4": "bf16", "mxfp4": "bf16", "mxfp8": "bf16", "fp4": "bf16",
+           "int8": "int32", "int4": "int32", "tf32": "fp32"}  # fmt: skip
+
+
+@_word("gemm", "linear", "matmul", "mm")
+def _gemm(b: Builder, m: int, n: int, k: int) -> str:
+    return b.op(
+        "linear", b.input("a", (m, k)), b.weight("b", (n, k)), dtype=_RESULT.get(b.dtype), name="gemm"
+    )
+
+
+@_word("bmm")
+def _bmm(b: Builder, m: int, n: int, k: int, b_: int) -> str:
+    left, right = b.input("a", (b_, m, k)), b.input("b", (b_, k, n))
+    return b.op("bmm", left, right, dtype=_RESULT.get(b.dtype))
+
+
+def _flat(b: Builder, n: int, *, op: str, inputs: int = 1) -> str:
+    return b.op(op, *(b.input("x", (n,)) for _ in range(inputs)))
+
+
+for _op in ("copy", "mul_scalar", "relu", "gelu", "silu", "exp", "sigmoid", "tanh"):
+    _word(_op)(partial(_flat, op=_op))
+for _op in ("add", "mul"):
+    _word(_op)(partial(_flat, op=_op, inputs=2))
+
+
+@_word("fill")
+def _fill(b: Builder, n: int) -> str:
+    return b.op("fill", shape=(n,))
+
+
+@_word("cast_fp32")
+def _cast(b: Builder, n: int) -> str:
+    return b.op("cast", b.input("x", (n,)), dtype="bf16" if b.dtype == "fp32" else "fp32")
+
+
+@_word("elementwise")
+def _elementwise(b: Builder, n: int, inputs: int = 1, count: int = 1) -> str:
+    """``count`` steps, each on the result of the one before."""
+    if count > MAX_CHAIN:
+        raise UsageError(f"count={count}: a chain has at most {MAX_CHAIN} steps")
+    x = b.input("x", (n,))
+    for _ in range(count):
+        x = b.op("elementwise", x, *(b.input("y", (n,)) for _ in range(inputs - 1)))
+    return x
+
+
+def _rows(b: Builder, rows: int, cols: int, *, op: str) -> str:
+    return b.op(op, b.input("x", (rows, cols)), dtype="int64" if op == "argmax" else None)
+
+
+for _op in ("softmax", "layernorm", "rmsnorm", "sum", "mean", "argmax", "transpose_copy"):
+    _word(_op)(partial(_rows, op=_op))
+
+
+@_word("bias_add")
+def _bias_add(b: Builder, rows: int, cols: int) -> str:
+    return b.op("bias_add", b.input("x", (rows, cols)), b.weight("bias", (cols,)))
+
+
+@_word("attention_sdpa", "attention")
+def _attention(
+    b: Builder, batch: int, heads: int, q_len: int, kv_len: int, head_dim: int,
+    kv_heads: int | None = None, causal: bool = False, window: int = 0,
+) -> str:  # fmt: skip
+    q, k, v = _qkv(b, batch, heads, kv_heads or heads, q_len, kv_len, head_dim)
+    mask = {"causal": causal, "window": window}
+    with b.kernel("sdpa"):
+        scores = b.op("attention_scores", q, k, name="scores", **mask)
+        weights = b.op("attention_softmax", scores, name="softmax", **mask)
+        return b.op("attention_values", weights, v, name="values", **mask)
+
+
+@_word("attention_naive")
+def _attention_naive(
+    b: Builder, batch: int, heads: int, q_len: int, kv_len: int, head_dim: int,
+    kv_heads: int | None = None, causal: bool = False,
+) -> str:  # fmt: skip
+    q, k, v = _qkv(b, batch, heads, kv_heads or heads, q_len, kv_len, head_dim)
+    scores = b.op("mul_scalar", b.op("attention_scores", q, k, name="scores"), name="scale")
+    if causal:
+        copied = b.op("copy", scores, name="mask_copy")
+        scores = b.op("mask", copied, b.input("mask", (q_len, kv_len), dtype="bool"), name="mask_fill")
+    return b.op("attention_values", b.op("softmax", scores), v, name="values")
+
+
+def _qkv(b: Builder, batch: int, heads: int, kv_heads: int, q: int, k: int, d: int) -> tuple[str, str, str]:
+    shape = (batch, kv_heads, k, d)
+    return b.input("q", (batch, heads, q, d)), b.input("k", shape), b.input("v", shape)
+
+
+@_word("conv2d")
+def _conv2d(
+    b: Builder, n: int, c_in: int, h: int, w: int, c_out: int, r: int, s: int,
+    stride: int = 1, padding: int = 0, groups: int = 1, dilation: int = 1, channels_last: bool = True,
+) -> str:  # fmt: skip
+    if c_in % groups:
+        raise UsageError(f"groups={groups} does not divide c_in={c_in}")
+    x, weight = b.input("x", (n, c_in, h, w)), b.weight("w", (c_out, c_in // groups, r, s))
+    options = {"stride": stride, "padding": padding, "groups": groups, "dilation": dilation}
+    return b.op("conv2d", x, weight, channels_last=channels_last, **options)
+
+
+@_word("batchnorm2d")
+def _batchnorm2d(b: Builder, n: int, c: int, h: int, w: int) -> str:
+    return b.op(
+        "batchnorm2d", b.input("x", (n, c, h, w)), *(b.weight("p", (c,), dtype="fp32") for _ in range(4))
+    )
+
+
+@_word("maxpool2d")
+def _maxpool2d(b: Builder, n: int, c: int, h: int, w: int, r: int, stride: int, padding: int = 0) -> str:
+    return b.op("maxpool2d", b.input("x", (n, c, h, w)), r=r, stride=stride, padding=padding)
+
+
+@_word("swiglu")
+def _swiglu(b: Builder, rows: int, cols: int) -> str:
+    both = b.input("gate_up", (rows, 2 * cols))
+    gate, up = (b.op("slice", both, shape=(rows, cols), name=name) for name in ("gate", "up"))
+    return b.op("mul", b.op("silu", gate), up)
+
+
+@_word("rope")
+def _rope(b: Builder, batch: int, heads: int, seq: int, head_dim: int) -> str:
+    x = b.input("x", (batch, heads, seq, head_dim))
+    cos, sin = b.input("cos", (seq, head_dim)), b.input("sin", (seq, head_dim))
+    half = (batch, heads, seq, head_dim // 2)
+    first, second = (b.op("slice", x, shape=half, name=name) for name in ("x1", "x2"))
+    turned = b.op("cat", b.op("neg", second), first, axis=-1)
+    return b.op("add", b.op("mul", x, cos, name="x_cos"), b.op("mul", turned, sin, name="x_sin"))
+
+
+@_word("gather")
+def _gather(b: Builder, table: int, n: int) -> str:
+    return b.op("gather", b.input("table", (table,)), b.input("index", (n,), dtype="int64"))
+
+
+@_word("cat")
+def _cat(b: Builder, rows: int, cols_a: int, cols_b: int) -> str:
+    return b.op("cat", b.input("a", (rows, cols_a)), b.input("b", (rows, cols_b)), axis=-1)
+
+
+@_word("embedding")
+def _embedding(b: Builder, vocab: int, dim: int, tokens: int) -> str:
+    return b.op("embedding", b.weight("table", (vocab, dim)), b.input("index", (tokens,), dtype="int64"))
+
+
+_MODEL_KEYS = ("model", "phase", "batch", "seq", "context", "dtype", "count")
+
+
+def workload(entries: Sequence[Mapping[str, Any]], dtype: str = "bf16", name: str = "workload") -> Graph:
+    """Make one graph of a list of operators and models with sizes.
+
+    Args:
+        entries: Each ``{"op": word, ...sizes}`` or ``{"model": name, "phase": ..., "batch": ..., "seq": ...}``, with
+            optional ``dtype`` and ``count``. An ``elementwise`` entry with a count is a chain; any other entry with
+            a count runs that often on other data.
+        dtype: Number format of entries that name none.
+        name: What the graph is called.
+
+    Raises:
+        ModelDataError: An entry that is not one: names its place, the key, what is allowed.
+        ShapeError: Sizes that contradict each other.
+
+    Example:
+        >>> import roofline as rl
+        >>> rl.count(rl.workload([{"op": "gemm", "m": 512, "n": 512, "k": 512}])).flops
+        268435456
+    """
+    if not isinstance(entries, Sequence) or isinstance(entries, str) or not entries:
+        raise ModelDataError(f"{name}: a workload is a list of at least one entry")
+    parts = [_entry(entry, dtype, f"{name}[{at}]") for at, entry in enumerate(entries)]
+    return _join(name, parts)
+
+
+def load_workload(path: str | Path, dtype: str | None = None) -> Graph:
+    """Read a workload ``.json``: a list of entries, or ``{"dtype": ..., "work": [...]}``.
+
+    Raises:
+        ModelDataError: Not readable, not JSON (names line and column), or not a workload.
+    """
+    file = Path(path)
+    try:
+        if file.stat().st_size > MAX_BYTES:
+            raise ModelDataError(f"{file}: larger than {MAX_BYTES} bytes")
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelDataError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    except json.JSONDecodeError as error:
+        raise ModelDataError(f"{file}: line {error.lineno}, column {error.colno}: {error.msg}") from None
+    except RecursionError:
+        raise ModelDataError(f"{file}: nested too deeply") from None
+    inner = data.get("dtype", "bf16") if isinstance(data, Mapping) else "bf16"
+    entries = data.get("work") if isinstance(data, Mapping) and "work" in data else data
+    return workload([entries] if isinstance(entries, Mapping) else entries, dtype or inner, file.stem)
+
+
+def _entry(entry: Any, dtype: str, where: str) -> Graph:
+    if not isinstance(entry, Mapping) or ("op" in entry) == ("model" in entry):
+        raise ModelDataError(
+            f"{where}: an entry is a table with either 'op' or 'model', not {str(entry)[:60]}"
+        )
+    try:
+        return _model_entry(entry, dtype) if "model" in entry else _op_entry(entry, dtype)
+    except RooflineError as error:
+        raise type(error)(f"{where}: {error}") from None
+
+
+def _model_entry(entry: Mapping[str, Any], dtype: str) -> Graph:
+    _known_keys(entry, _MODEL_KEYS)
+    graph = model(str(entry["model"]), phase=entry.get("phase"), dtype=entry.get("dtype", dtype))
+    given = {"B": entry.get("batch", 1), "S": entry.get("seq"), "C": entry.get("context", entry.get("seq"))}
+    sizes = {
+        key: _whole(key, value) for key, value in given.items() if key in graph.symbols and value is not None
+    }
+    missing = sorted(graph.symbols - sizes.keys())
+    if missing:
+        raise UsageError(
+            f"{graph.name} needs {' and '.join({'S': 'seq', 'C': 'context'}.get(m, m) for m in missing)}"
+        )
+    return _repeated(graph.bind(**sizes), _whole("count", entry.get("count", 1)))
+
+
+def _op_entry(entry: Mapping[str, Any], dtype: str) -> Graph:
+    word = str(entry["op"])
+    if word not in WORDS:
+        raise ModelDataError(
+            f"unknown op {word!r}" + (did_you_mean(word, WORDS) or f"; allowed: {', '.join(WORDS)}")
+        )
+    build = WORDS[word]
+    wanted = {
+        key: parameter
+        for key, parameter in inspect.signature(build).parameters.items()
+        if key != "b" and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    }
+    given = {"b_" if key == "b" else key: value for key, value in entry.items() if key not in ("op", "dtype")}
+    own_count = "count" in wanted
+    count = 1 if own_count else _whole("count", given.pop("count", 1))
+    _known_keys([key for key in given if key != "b_"], [*wanted, "count", "dtype"])
+    missing = [key.rstrip("_") for key, p in wanted.items() if p.default is p.empty and key not in given]
+    if missing:
+        raise ModelDataError(f"{word} needs {', '.join(missing)}")
+    b = Builder(word, number_format(str(entry.get("dtype", dtype))).name)
+    result = build(b, **{key: _value(key, value) for key, value in given.items() if value is not None})
+    return _repeated(b.graph([result]), count)
+
+
+def _known_keys(given: Any, allowed: Sequence[str]) -> None:
+    for key in given:
+        if key not in allowed:
+            raise ModelDataError(
+                f"unknown key {key!r}; allowed: {', '.join(allowed)}" + did_you_mean(key, allowed)
+            )
+
+
+def _value(key: str, value: Any) -> Any:
+    if isinstance(value, bool):
+        return value
+    return _whole(key, value, least=0 if key in ("padding", "window") else 1)
+
+
+def _whole(key: str, value: Any, least: int = 1) -> int:
+    whole = isinstance(value, int | float) and not isinstance(value, bool) and float(value).is_integer()
+    if not whole or not least <= value <= MAX_SIZE:
+        raise UsageError(f"{key}={value!r}: a whole number from {least} to 2**53 is wanted")
+    return int(value)
+
+
+def _repeated(graph: Graph, count: int) -> Graph:
+    if count == 1:
+        return graph
+    nodes = tuple(replace(node, count=node.count * count) for node in graph.nodes)
+    return replace(graph, nodes=nodes, items=graph.items * count)
+
+
+def _join(name: str, parts: Sequence[Graph]) -> Graph:
+    """Put graphs after each other under prefixes; a single one keeps its names."""
+    if len(parts) == 1:
+        return replace(parts[0], name=parts[0].name if parts[0].info else name)
+    renamed = [_prefixed(part, f"{at}.{part.name}") for at, part in enumerate(parts)]
+    return Graph(
+        name,
+        {key: tensor for part in renamed for key, tensor in part.tensors.items()},
+        tuple(node for part in renamed for node in part.nodes),
+        tuple(key for part in renamed for key in part.outputs),
+    ).validate()
+
+
+def _prefixed(graph: Graph, prefix: str) -> Graph:
+    def named(names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(f"{prefix}.{name}" for name in names)
+
+    return replace(
+        graph,
+        tensors={f"{prefix}.{key}": replace(t, name=f"{prefix}.{key}") for key, t in graph.tensors.items()},
+        nodes=tuple(
+            replace(
+                node,
+                name=f"{prefix}.{node.name}",
+                inputs=named(node.inputs),
+                outputs=named(node.outputs),
+                kernel=f"{prefix}.{node.kernel}" if node.kernel else "",
+            )
+            for node in graph.nodes
+        ),
+        outputs=named(graph.outputs),
+    )
