@@ -12,9 +12,10 @@ from math import isfinite, log
 from typing import Any
 
 from roofline.chip import Chip
+from roofline.count import KernelCount
 from roofline.data import chip as find_chip
 from roofline.dtypes import DTYPES
-from roofline.efficiency import COMPUTE, HOST_HIGH
+from roofline.efficiency import COMPUTE, HOST_HIGH, compute_seconds
 from roofline.errors import RooflineError, UsageError
 from roofline.estimate import Estimate, Mode, estimate
 from roofline.graph import Graph
@@ -176,10 +177,24 @@ def speed_limit(expected: Estimate) -> float:
     above the listed boost.
     """
     chip = expected.chip
-    compute = expected.mfu * expected.time
+    compute = sum(
+        row.kernel.count * _least_flops(row) * compute_seconds(row, chip, expected.tf32) for row in expected.rows
+    )
     kept = max((level.capacity or 0.0 for level in chip.memory[1:]), default=0.0)
     moved = max(_compulsory_bytes(expected) - kept, 0.0)
-    return max(compute, moved / chip.bandwidth) / chip.clock_slack
+    return float(max(compute, moved / chip.bandwidth) / chip.clock_slack)
+
+
+#: Multiplications of a 3x3 convolution that Winograd's F(4x4, 3x3) leaves (Lavin and Gray 2015): 36 for 144.
+WINOGRAD = 1 / 4
+
+
+def _least_flops(row: KernelCount) -> float:
+    """Share of the direct algorithm's contractions that the fastest known algorithm needs; none of vector work."""
+    if not row.flops_by:
+        return 0.0
+    is_3x3 = row.kernel.main.op == "conv2d" and tuple(row.kernel.shapes[1][2:]) == (3, 3)
+    return WINOGRAD if is_3x3 else 1.0
 
 
 def _compulsory_bytes(expected: Estimate) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -238,7 +238,12 @@ def _write_bytes(scope: Scope, nodes: Sequence[Node], works: Sequence[Work]) -> 
 
 def nbytes(tensor: Tensor, elements: Any = None) -> Any:
     """Bytes of a tensor, or of some of its elements, with their share of scales; symbolic or not [byte]."""
-    return (tensor.numel if elements is None else elements) * DTYPES[tensor.dtype].bytes
+    return _times(tensor.numel if elements is None else elements, DTYPES[tensor.dtype].bytes)
+
+
+@lru_cache(maxsize=4096)
+def _times(elements: Any, size: Any) -> Any:
+    return elements * size
 
 
 class Scope:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -19,6 +19,10 @@ from roofline.sizes import Dim, Size, prod, substitute, symbols
 #: the KV cache or other kept state, what the caller hands in,
 #: or something computed on the way.
 Kind = Literal["weight", "buffer", "cache", "input", "activation"]
+
+
+# Layers repeat, so the same shapes are asked for over and over.
+_numel = lru_cache(maxsize=4096)(prod)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,7 @@ class Tensor:
     @property
     def numel(self) -> Any:
         """Elements, symbolic or not."""
-        return prod(self.shape)
+        return _numel(self.shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from roofline.build import Builder
-from roofline.errors import ModelDataError, RooflineError, ShapeError, UnknownOp, did_you_mean
+from roofline.dtypes import dtype as number_format
+from roofline.errors import ModelDataError, RooflineError, ShapeError, UnknownDType, UnknownOp, did_you_mean
 from roofline.expressions import parse
 from roofline.families import blocks
 from roofline.ops import OPS, Op
@@ -103,9 +104,10 @@ def _input(program: _Program, name: str, given: Any, where: str) -> str:
         raise ModelDataError(f"{where}: wanted a list of sizes, or shape = [...] and dtype = '...'; given {given!r}")
     shape = tuple(parse(size, program.sizes, where) for size in table["shape"])
     try:
-        return program.b.input(name, shape, table.get("dtype"))
-    except ShapeError as error:
-        raise ShapeError(f"{where}: {error}") from None
+        dtype = number_format(table["dtype"]).name if "dtype" in table else None
+        return program.b.input(name, shape, dtype)
+    except (ShapeError, UnknownDType) as error:
+        raise ModelDataError(f"{where}: {error}") from None
 
 
 def _count(layers: Sequence[Mapping[str, Any]], program: _Program, where: str, depth: int) -> int:
@@ -186,13 +188,21 @@ def _single(program: _Program, layer: Mapping[str, Any], label: str, scope: _Sco
     given = {key: value for key, value in layer.items() if key not in _OWN_KEYS}
     try:
         if op in LAYERS and "weights" not in layer:
+            _check_arity(LAYERS[op], op, inputs, where)
             return LAYERS[op](program.b, label, *inputs, **_arguments(LAYERS[op], given, program, where))
         return _registered(program, layer, label, inputs, given, where)
     except RooflineError as error:
         text = str(error)
         raise type(error)(text if text.startswith(where) else f"{where}: {text}") from None
-    except TypeError as error:
-        raise ModelDataError(f"{where}: {op} takes another number of inputs ({error})") from None
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+        raise ModelDataError(f"{where}: {op} cannot take these inputs or options ({error})") from None
+
+
+def _check_arity(function: Callable[..., str], op: str, inputs: list[str], where: str) -> None:
+    parameters = inspect.signature(function).parameters.values()
+    wanted = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters) - 2  # the builder and the name
+    if len(inputs) != wanted:
+        raise ModelDataError(f"{where}: {op} takes {wanted} input, given {len(inputs)}")
 
 
 def _inputs(layer: Mapping[str, Any], scope: _Scope, x: str, where: str) -> list[str]:

@@ -1,0 +1,295 @@
+"""Model files that people write: layer by layer, or a family with its sizes; and what is wrong with bad ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roofline.errors import ModelDataError, RooflineError, ShapeError, UnknownOp, UsageError
+from roofline.graph import Graph
+from roofline.modeldata import model
+from roofline.ops import node_work
+from roofline.sizes import evaluate
+
+HEAD = 'name = "mine"\ndtype = "bf16"\n[sizes]\nhidden = 64\n[inputs]\nx = ["B", "S", "hidden"]\n'
+
+MLP = """
+name = "my-mlp"
+dtype = "bf16"
+[sizes]
+hidden = 1024
+inner = "4 * hidden"
+[inputs]
+x = ["B", "hidden"]
+[[layer]]
+name = "block"
+repeat = 4
+  [[layer.layer]]
+  op = "linear"
+  out = "inner"
+  [[layer.layer]]
+  op = "relu"
+  [[layer.layer]]
+  op = "linear"
+  out = "hidden"
+  bias = true
+  [[layer.layer]]
+  op = "add"
+  from = "input"
+[[layer]]
+name = "head"
+op = "linear"
+weights = [["10", "hidden"]]
+"""
+
+LM = """
+name = "tiny-lm"
+dtype = "bf16"
+outputs = ["head"]
+[sizes]
+hidden = 256
+[inputs]
+ids = { shape = ["B", "S"], dtype = "int64" }
+[[layer]]
+op = "embedding"
+vocab = 1000
+dim = "hidden"
+[[layer]]
+name = "block"
+repeat = 2
+layer = [
+  { op = "rmsnorm" },
+  { op = "attention", heads = 4, kv_heads = 2, causal = true },
+  { op = "add", from = "input", name = "mid" },
+  { op = "layernorm" },
+  { op = "mlp", hidden = "4 * hidden", gated = true, activation = "silu" },
+  { op = "add", from = "mid" },
+]
+[[layer]]
+op = "linear"
+name = "head"
+out = 1000
+"""
+
+CNN = """
+name = "cnn"
+dtype = "fp32"
+item = "image"
+[inputs]
+image = ["B", 3, 32, 32]
+[[layer]]
+op = "conv2d"
+out = 16
+kernel = 3
+padding = 1
+[[layer]]
+op = "batchnorm"
+[[layer]]
+op = "relu"
+[[layer]]
+op = "pool"
+kernel = 2
+[[layer]]
+op = "flatten"
+[[layer]]
+op = "linear"
+out = 10
+bias = true
+"""
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Any:
+    def make(text: str, **overrides: Any) -> Graph:
+        path = tmp_path / "mine.toml"
+        path.write_text(text)
+        return model(path, **overrides)
+
+    return make
+
+
+def flops(graph: Graph, **sizes: int) -> Any:
+    work = [node_work(node, [graph.tensors[name].shape for name in node.inputs]) for node in graph.nodes]
+    return sum(evaluate(one.flops, sizes) for one in work)
+
+
+# --- what works -----------------------------------------------------------------------------------------------------
+
+
+def test_an_mlp(build: Any) -> None:
+    graph = build(MLP)
+    assert graph.parameters == 4 * (2 * 1024 * 4096 + 1024) + 10 * 1024
+    assert flops(graph, B=8) == 2 * 8 * (4 * 2 * 1024 * 4096 + 10 * 1024)
+    assert [node.name for node in graph.nodes[:4]] == [
+        "block.0.linear",
+        "block.0.relu",
+        "block.0.linear_2",
+        "block.0.add",
+    ]
+    assert (str(graph.items), graph.item) == ("B", "sample")
+    add = graph.nodes[7]
+    assert add.inputs == ("block.1.linear_2", "block.0.add")
+
+
+def test_overrides_reach_expressions(build: Any) -> None:
+    assert build(MLP, hidden=16).parameters == 4 * (2 * 16 * 64 + 16) + 10 * 16
+    assert build(MLP, inner=32, hidden=16).parameters == 4 * (2 * 16 * 32 + 16) + 10 * 16
+
+
+def test_a_language_model(build: Any) -> None:
+    graph = build(LM)
+    block = 256 * (4 + 2 * 2) * 64 + 256 * 256 + 3 * 256 * 1024 + 3 * 256
+    assert graph.parameters == 2 * 1000 * 256 + 2 * block
+    assert graph.item == "token"
+    kernels = {node.label for node in graph.nodes if node.op == "attention_scores"}
+    assert kernels == {"block.0.attention.sdpa", "block.1.attention.sdpa"}
+
+
+def test_two_attentions_in_one_block_are_two_kernels(build: Any) -> None:
+    layer = '[[layer]]\nop = "attention"\nheads = 4\n'
+    graph = build(HEAD + 2 * layer)
+    assert len({node.label for node in graph.nodes if node.op == "attention_scores"}) == 2
+
+
+def test_a_convolutional_network(build: Any) -> None:
+    graph = build(CNN)
+    assert graph.parameters == 16 * 27 + 32 + 10 * 16 * 16 * 16 + 10
+    assert sum(tensor.kind == "buffer" for tensor in graph.tensors.values()) == 2
+    assert graph.item == "image"
+
+
+def test_a_cache(build: Any) -> None:
+    text = HEAD.replace('"S"', "1") + '[[layer]]\nop = "attention"\nheads = 4\nkv_heads = 2\ncache = "C"\n'
+    graph = build(text)
+    held = [tensor for tensor in graph.tensors.values() if tensor.kind == "cache"]
+    assert [str(tensor.shape) for tensor in held] == ["(B, 2, C, 16)"] * 2
+
+
+def test_any_operator_of_the_registry(build: Any) -> None:
+    layers = '[[layer]]\nop = "softmax"\n[[layer]]\nop = "topk"\nk = "hidden // 8"\n[[layer]]\nop = "sum"\n'
+    graph = build(HEAD + layers)
+    assert [str(graph.tensors[node.outputs[0]].shape) for node in graph.nodes] == ["(B, S, 64)", "(B, S, 8)", "(B, S)"]
+
+
+def test_inputs_by_name(build: Any) -> None:
+    layers = '[[layer]]\nop = "relu"\nname = "a"\n[[layer]]\nop = "cat"\ninputs = ["a", "x"]\naxis = -1\n'
+    graph = build(HEAD + layers)
+    assert graph.nodes[-1].inputs == ("a", "x")
+    assert graph.tensors["cat"].shape[-1] == 128
+
+
+def test_experts(build: Any) -> None:
+    graph = build(HEAD + '[[layer]]\nop = "moe"\nexperts = 8\ntop_k = 2\nhidden = 32\n')
+    assert graph.parameters == 8 * 64 + 8 * 3 * 64 * 32
+    assert graph.info["active_parameters"] == 8 * 64 + 2 * 3 * 64 * 32
+
+
+def test_a_family_file_with_expressions(build: Any) -> None:
+    text = 'name = "m"\nfamily = "decoder"\ndtype = "bf16"\n[sizes]\nhidden = 64\nlayers = 2\nheads = 4\n'
+    graph = build(text + 'intermediate = "3 * hidden"\nvocab = 100\n')
+    layer = 4 * 64 * 64 + 3 * 64 * 192 + 2 * 64
+    assert graph.parameters == 2 * 100 * 64 + 2 * layer + 64
+
+
+# --- what does not --------------------------------------------------------------------------------------------------
+
+LAYER = "[[layer]]\n"
+BAD: list[tuple[str, type[RooflineError], str]] = [
+    ("name = ", ModelDataError, "line 1"),
+    ("", ModelDataError, "missing"),
+    ('name = "m"\ndtype = "bf16"\n', ModelDataError, "family = .* or .*layer.*neither"),
+    ('name = "m"\ndtype = "bf17"\nfamily = "decoder"\n', ModelDataError, "bf17.*bf16"),
+    ('name = "m"\ndtype = "bf16"\nfamily = "decodr"\n', ModelDataError, "did you mean decoder"),
+    ('name = "m"\ndtyp = "bf16"\n', ModelDataError, "dtyp.*did you mean dtype|dtype: missing"),
+    ('name = "m"\ndtype = "bf16"\nfamily = "decoder"\n[sizes]\nhiden = 3\n', ModelDataError, "mine.toml: "),
+    ('name = "m"\ndtype = "bf16"\nfamily = "decoder"\n[sizes]\nhidden = 3\n', ModelDataError, "missing"),
+    ('name = "m"\ndtype = "bf16"\n[[layer]]\nop = "relu"\n', ModelDataError, "inputs.* missing"),
+    (HEAD + LAYER, ModelDataError, "layer 1"),
+    (HEAD + LAYER + 'op = "reluu"\n', UnknownOp, r"layer 1 \(reluu\): unknown operator.*did you mean relu"),
+    (HEAD + LAYER + 'op = "linear"\n', ModelDataError, "out is missing"),
+    (HEAD + LAYER + 'op = "linear"\noutt = 3\nout = 3', ModelDataError, "'outt'.*did you mean out"),
+    (HEAD + LAYER + 'op = "linear"\nout = "4 * hiden"\n', ModelDataError, "layer 1 .*hiden.*did you mean hidden"),
+    (HEAD + LAYER + 'op = "linear"\nout = 0\n', ShapeError, "layer 1 .*sizes start at 1"),
+    (HEAD + LAYER + 'op = "linear"\nout = "hidden - 100"\n', ShapeError, "sizes start at 1"),
+    (HEAD + LAYER + 'op = "linear"\nout = 3\nbias = 1\n', ModelDataError, "true or false"),
+    (HEAD + LAYER + 'op = "linear"\nweights = [[3, 65]]\n', ShapeError, "layer 1 .*65"),
+    (HEAD + LAYER + 'op = "linear"\nweights = 3\n', ModelDataError, "weights"),
+    (HEAD + LAYER + 'op = "conv2d"\nout = 3\nkernel = 3\n', ShapeError, "layer 1 .*conv2d takes"),
+    (HEAD + LAYER + 'op = "attention"\nheads = 5\n', ShapeError, "64 / heads = 5"),
+    (HEAD + LAYER + 'op = "attention"\nheads = 4\nkv_heads = 3\n', ShapeError, "no multiple of 3"),
+    (HEAD + LAYER + 'op = "attention"\nheads = 4\nhead_dim = -2\n', ModelDataError, "whole number"),
+    (HEAD + LAYER + 'op = "moe"\nexperts = 2\ntop_k = 3\nhidden = 4\n', ShapeError, "top_k"),
+    (HEAD + LAYER + 'op = "norm"\nkind = "rmsnrm"\n', ModelDataError, "did you mean rmsnorm"),
+    (HEAD + LAYER + 'op = "relu"\nrepeat = 0\n', ModelDataError, "repeat"),
+    (HEAD + LAYER + 'op = "relu"\nrepeat = 200001\n', ModelDataError, "at most 200000"),
+    (HEAD + LAYER + 'op = "relu"\nrepeat = 1000000000000\n', ModelDataError, "at most 200000"),
+    (HEAD + LAYER + 'op = "attention"\nheads = 4\nrepeat = 20000\n', ModelDataError, "at most 200000"),
+    (HEAD + LAYER + 'op = "relu"\nfrom = "y"\n', ModelDataError, "called 'y'"),
+    (HEAD + LAYER + 'op = "relu"\nname = "a"\n[[layer]]\nop = "relu"\nname = "a"\n', ModelDataError, "taken"),
+    (HEAD + LAYER + 'op = "linear"\nout = 3\ninputs = ["x", "x"]\n', ModelDataError, "takes 1 input"),
+    (HEAD + LAYER + 'op = "relu"\ninputs = "x"\n', ModelDataError, "list of names"),
+    (HEAD + LAYER + 'op = "relu"\nlayer = [{op = "relu"}]\n', ModelDataError, "a block takes"),
+    (HEAD + LAYER + "layer = 3\n", ModelDataError, "wanted tables"),
+    (HEAD + LAYER + 'op = "topk"\n', ShapeError, "option 'k'"),
+    (HEAD + LAYER + 'op = ["relu"]\n', ModelDataError, "layer 1"),
+    (HEAD.replace('"S"', '"T"') + LAYER + 'op = "relu"\n', ModelDataError, "inputs.x: unknown size 'T'"),
+    (HEAD.replace("hidden = 64", "hidden = 0") + LAYER + 'op = "relu"\n', UsageError, "start at 1"),
+    (HEAD.replace("hidden = 64", "hidden = 1.5") + LAYER + 'op = "relu"\n', UsageError, "whole number"),
+    (HEAD + "y = 3\n" + LAYER + 'op = "relu"\n', ModelDataError, "inputs.y"),
+    (HEAD + 'y = {shape = [1], dtype = "i"}\n' + LAYER + 'op = "relu"\n', ModelDataError, "inputs.y"),
+    ('outputs = ["z"]\n' + HEAD + LAYER + 'op = "relu"\n', ModelDataError, "outputs.*'z'"),
+    ('phase = "train"\n' + HEAD + LAYER + 'op = "relu"\n', ModelDataError, "allowed: forward"),
+    (HEAD + "a = " + "[" * 5000, ModelDataError, "not valid TOML"),
+    (HEAD + LAYER + "layer = [{" * 20 + 'op = "relu"' + "}]" * 20, ModelDataError, "nested more than"),
+    ("#" * 2**20 + "\n" + HEAD, ModelDataError, "at most"),
+]
+
+
+@pytest.mark.parametrize(("text", "error", "says"), BAD)
+def test_bad_files_name_the_file_and_the_layer(build: Any, text: str, error: type[RooflineError], says: str) -> None:
+    text = text.replace("layer = [{layer", "layer = [{layer")
+    with pytest.raises(error, match=says) as caught:
+        build(text)
+    assert "mine.toml" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_directories_and_bytes(tmp_path: Path) -> None:
+    with pytest.raises(ModelDataError, match="directory"):
+        model(tmp_path)
+    path = tmp_path / "m.toml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ModelDataError, match="not valid TOML"):
+        model(path)
+
+
+def test_overrides_of_a_layer_file(build: Any) -> None:
+    with pytest.raises(UsageError, match="did you mean hidden"):
+        build(MLP, hiden=3)
+    with pytest.raises(UsageError, match="phase 'decode'"):
+        build(MLP, phase="decode")
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    op=st.sampled_from(["linear", "conv2d", "attention", "pool", "flatten", "view", "cat", "topk", "slice", "norm", "moe"]),
+    keys=st.dictionaries(
+        st.sampled_from(["out", "kernel", "stride", "heads", "axis", "shape", "k", "kind", "from", "inputs", "weights"]),
+        st.sampled_from(["0", "-1", "3", '"S"', '"x"', "true", "[1]", "[]", "1.5", '["x"]', '"B * 2"', "[[2]]", '"max"']),
+        max_size=4,
+    ),
+)  # fmt: skip
+def test_any_layer_is_a_graph_or_one_known_error(
+    op: str, keys: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("fuzz") / "mine.toml"
+    path.write_text(HEAD + LAYER + f'op = "{op}"\n' + "\n".join(f"{key} = {value}" for key, value in keys.items()))
+    try:
+        model(path)
+    except RooflineError as error:
+        assert "mine.toml" in str(error)
+        assert "\n" not in str(error)
