@@ -8,35 +8,46 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from roofline.batch import BatchChoice, best_batch
-    from roofline.build import Builder
-    from roofline.check import Verdict, check
-    from roofline.chip import Chip
-    from roofline.count import Counts, count
-    from roofline.data import chip, chips
-    from roofline.dtypes import dtype
-    from roofline.errors import (
-        ChipDataError,
-        DoesNotFit,
-        MissingExtra,
-        MissingFigure,
-        ModelDataError,
-        RooflineError,
-        ShapeError,
-        UnboundSize,
-        UnitError,
-        UnknownChip,
-        UnknownDType,
-        UnknownModel,
-        UnknownOp,
-        UsageError,
-    )
-    from roofline.estimate import Estimate, estimate
-    from roofline.graph import Graph, Node, Tensor
-    from roofline.modeldata import model, models
-    from roofline.passes import fuse, retype
-    from roofline.plot import BatchSweep, Roofline, plot_batch, plot_roofline
-    from roofline.workload import load_workload, workload
+    from roofline.batch import BatchChoice as BatchChoice
+    from roofline.batch import best_batch as best_batch
+    from roofline.build import Builder as Builder
+    from roofline.check import Verdict as Verdict
+    from roofline.check import check as check
+    from roofline.chip import Chip as Chip
+    from roofline.count import Counts as Counts
+    from roofline.count import count as count
+    from roofline.data import chip as chip
+    from roofline.data import chips as chips
+    from roofline.dtypes import dtype as dtype
+    from roofline.errors import ChipDataError as ChipDataError
+    from roofline.errors import DoesNotFit as DoesNotFit
+    from roofline.errors import MissingExtra as MissingExtra
+    from roofline.errors import MissingFigure as MissingFigure
+    from roofline.errors import ModelDataError as ModelDataError
+    from roofline.errors import RooflineError as RooflineError
+    from roofline.errors import ShapeError as ShapeError
+    from roofline.errors import UnboundSize as UnboundSize
+    from roofline.errors import UnitError as UnitError
+    from roofline.errors import UnknownChip as UnknownChip
+    from roofline.errors import UnknownDType as UnknownDType
+    from roofline.errors import UnknownModel as UnknownModel
+    from roofline.errors import UnknownOp as UnknownOp
+    from roofline.errors import UsageError as UsageError
+    from roofline.estimate import Estimate as Estimate
+    from roofline.estimate import estimate as estimate
+    from roofline.graph import Graph as Graph
+    from roofline.graph import Node as Node
+    from roofline.graph import Tensor as Tensor
+    from roofline.modeldata import model as model
+    from roofline.modeldata import models as models
+    from roofline.passes import fuse as fuse
+    from roofline.passes import retype as retype
+    from roofline.plot import BatchSweep as BatchSweep
+    from roofline.plot import Roofline as Roofline
+    from roofline.plot import plot_batch as plot_batch
+    from roofline.plot import plot_roofline as plot_roofline
+    from roofline.workload import load_workload as load_workload
+    from roofline.workload import workload as workload
 
 __version__ = "0.1.0"
 
@@ -63,7 +74,7 @@ _HOME = {
 }  # fmt: skip
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
-__all__ = sorted([*_MODULE, "__version__"])  # noqa: PLE0605
+__all__ = sorted([*_MODULE, "__version__"])
 
 
 def __getattr__(name: str) -> Any:

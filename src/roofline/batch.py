@@ -164,9 +164,7 @@ def best_batch(
         raise UsageError(f"limits must be positive; given memory={memory!r}, latency={latency!r}")
     sizes = {"S": S, "C": C}
     largest = _largest_batch(graph, target, sizes, room, reserve)
-    curve = estimate(
-        graph, target, mode=mode, tf32=tf32, reserve=reserve, B=np.arange(1, largest + 1), **sizes
-    )
+    curve = estimate(graph, target, mode=mode, tf32=tf32, reserve=reserve, B=np.arange(1, largest + 1), **sizes)
     in_time = largest if patience is None else int(np.searchsorted(curve.time, patience, side="right"))
     if in_time == 0:
         raise DoesNotFit(
@@ -224,15 +222,13 @@ _SMALLER: Sequence[dict[str, str]] = (
 )  # fmt: skip
 
 
-def _why_not(
-    graph: Graph, chip: Chip, sizes: dict[str, Any], need: Memory, room: float, reserve: float
-) -> str:
+def _why_not(graph: Graph, chip: Chip, sizes: dict[str, Any], need: Memory, room: float, reserve: float) -> str:
     """Itemised footprint, and the first changes that would make it fit."""
     at = grid(graph.symbols, {"B": 1, **sizes}).sizes
     options = [
         " and ".join(f"{part} in {fmt}" for part, fmt in change.items())
         for change in _SMALLER
-        if memory(retype(graph, **change), at, reserve).total <= room  # type: ignore[arg-type]
+        if memory(retype(graph, **change), at, reserve).total <= room
     ][:2]
     spare = room - float(need.reserve) - float(need.workspace)
     if spare > 0:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from roofline.dtypes import dtype as number_format
 from roofline.errors import ShapeError
 from roofline.graph import Graph, Kind, Node, Tensor
 from roofline.ops import get_op
@@ -29,7 +30,7 @@ class Builder:
 
     def __init__(self, name: str, dtype: str) -> None:
         self.name = name
-        self.dtype = dtype
+        self.dtype = number_format(dtype).name
         self._tensors: dict[str, Tensor] = {}
         self._nodes: list[Node] = []
         self._scopes: list[str] = []
@@ -63,13 +64,16 @@ class Builder:
             path = f"{self._path(name)}_{number}"
         return path
 
+    def _format(self, dtype: str | None) -> str:
+        return number_format(dtype).name if dtype else self.dtype
+
     def source(self, name: str, shape: tuple[Size, ...], kind: Kind, dtype: str | None = None) -> str:
         """Declare a tensor that nothing computes; returns its full name."""
         for size in shape:
             if isinstance(size, int) and size < 1:
                 raise ShapeError(f"{self._path(name)}: a size of {size} in {list(shape)}; sizes start at 1")
         path = self._unique(name)
-        self._tensors[path] = Tensor(path, tuple(shape), dtype or self.dtype, kind)
+        self._tensors[path] = Tensor(path, tuple(shape), self._format(dtype), kind)
         return path
 
     def input(self, name: str, shape: tuple[Size, ...], dtype: str | None = None) -> str:
@@ -92,9 +96,7 @@ class Builder:
         """The shape of a tensor by full name."""
         return self._tensors[name].shape
 
-    def op(
-        self, op: str, *inputs: str, name: str = "", dtype: str | None = None, count: int = 1, **attrs: Any
-    ) -> str:
+    def op(self, op: str, *inputs: str, name: str = "", dtype: str | None = None, count: int = 1, **attrs: Any) -> str:
         """Add a node and return the name of its output.
 
         Args:
@@ -116,7 +118,7 @@ class Builder:
         except ShapeError as error:
             raise ShapeError(f"{path}: {op} {error}") from None
         kept = self._tensors[inputs[spec.alias]].dtype if spec.alias is not None else self.dtype
-        self._tensors[path] = Tensor(path, shape, dtype or kept)
+        self._tensors[path] = Tensor(path, shape, self._format(dtype or kept))
         options = tuple(sorted((key, _frozen(value)) for key, value in attrs.items()))
         self._nodes.append(Node(path, op, inputs, (path,), options, self._kernel, count))
         return path

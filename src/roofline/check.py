@@ -306,21 +306,20 @@ SUSPECTS: tuple[_Suspect, ...] = (
 
 
 def _causes(graph: Graph, expected: Estimate, seconds: float) -> tuple[Cause, ...]:
+    """Every question with what it would explain; what this program cannot suffer from explains nothing."""
     found = []
     for suspect in SUSPECTS:
         time = _or_none(suspect.time, graph, expected)
-        if time is not None and isfinite(time) and time > expected.time:
-            found.append(Cause(suspect.label, suspect.question, time - expected.time, time, suspect.fix))
+        worse = max(time, expected.time) if time is not None and isfinite(time) else expected.time
+        found.append(Cause(suspect.label, suspect.question, worse - expected.time, worse, suspect.fix))
     return tuple(sorted(found, key=lambda cause: abs(log(cause.time_s / seconds))))
 
 
-def _or_none(
-    function: Callable[[Graph, Estimate], float | None], graph: Graph, expected: Estimate
-) -> float | None:
+def _or_none(function: Callable[[Graph, Estimate], float | None], graph: Graph, expected: Estimate) -> float | None:
     try:
         return function(graph, expected)
     except RooflineError:
-        # A counterfactual that the chip cannot run (no fp32 rate, say) explains nothing.
+        # A counterfactual that the chip cannot run (no fp32 rate, say) explains nothing and saves nothing.
         return None
 
 
@@ -339,38 +338,40 @@ def _advice(graph: Graph, expected: Estimate) -> tuple[Advice, ...]:
     if expected.bound == "compute":
         options += [*_smaller_batch(graph, expected), _less_work(expected)]
     useful = [
-        Advice(what, time, expected.time - time) for what, time in options if time < 0.99 * expected.time
+        Advice(what, time, expected.time - time)
+        for what, time in options
+        if time is not None and time < 0.99 * expected.time
     ]
     return tuple(sorted(useful, key=lambda advice: -advice.saves_s))
 
 
-def _run_options(graph: Graph, expected: Estimate) -> Iterable[tuple[str, float]]:
+def _run_options(graph: Graph, expected: Estimate) -> Iterable[tuple[str, float | None]]:
     if expected.mode == "eager":
         yield "replay as a CUDA graph", float(_again(graph, expected, mode="graph").time)
     if expected.mode != "compiled":
         yield "compile: fuse elementwise chains", float(_again(graph, expected, mode="compiled").time)
     if not expected.tf32 and any("fp32" in row.flops_by for row in expected.rows):
-        for time in _attempt(lambda: float(_again(graph, expected, tf32=True).time)):
-            yield "allow tf32 for fp32 contractions", time
+        yield "allow tf32 for fp32 contractions", _or_none(_with_tf32, graph, expected)
 
 
-def _narrower(graph: Graph, expected: Estimate) -> Iterable[tuple[str, float]]:
+def _with_tf32(graph: Graph, expected: Estimate) -> float:
+    return float(_again(graph, expected, tf32=True).time)
+
+
+def _plain_time(graph: Graph, expected: Estimate) -> float:
+    return float(_again(graph, expected).time)
+
+
+def _narrower(graph: Graph, expected: Estimate) -> Iterable[tuple[str, float | None]]:
     for change in _NARROWER:
-        smaller = retype(graph, **change)  # type: ignore[arg-type]
+        smaller = retype(graph, **change)
         if _stored_bits(smaller) < _stored_bits(graph):
-            what = ", ".join(
-                f"{part.replace('dtype', 'everything')} in {fmt}" for part, fmt in change.items()
-            )
-            for time in _attempt(lambda smaller=smaller: float(_again(smaller, expected).time)):  # type: ignore[misc]
-                yield what, time
+            parts = (f"{part.replace('dtype', 'everything')} in {name}" for part, name in change.items())
+            yield ", ".join(parts), _or_none(_plain_time, smaller, expected)
 
 
 def _stored_bits(graph: Graph) -> float:
-    return sum(
-        float(DTYPES[t.dtype].bits_per_element)
-        for t in graph.tensors.values()
-        if t.kind in ("weight", "cache")
-    )
+    return sum(float(DTYPES[t.dtype].bits_per_element) for t in graph.tensors.values() if t.kind in ("weight", "cache"))
 
 
 def _smaller_batch(graph: Graph, expected: Estimate) -> Iterable[tuple[str, float]]:
@@ -388,10 +389,3 @@ def _less_work(expected: Estimate) -> tuple[str, float]:
         if int(time.bound) == COMPUTE and OPS[row.kernel.main.op].kind != "pointwise"
     )
     return "prune whole channels, or distil, to half the contractions", float(expected.time) - halved
-
-
-def _attempt(function: Callable[[], float]) -> Iterable[float]:
-    try:
-        yield function()
-    except RooflineError:
-        return

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -16,7 +17,7 @@ from weakref import WeakKeyDictionary
 from roofline.dtypes import DTYPES
 from roofline.graph import Graph, Node, Tensor
 from roofline.ops import OPS, OpKind, Work, get_op, node_work
-from roofline.sizes import evaluate, minimum
+from roofline.sizes import Dim, evaluate, minimum
 
 #: Operator kinds from the one that names a kernel first to the one that does last.
 _RANK: tuple[OpKind, ...] = (
@@ -209,21 +210,32 @@ def _read_bytes(scope: Scope, nodes: Sequence[Node], works: Sequence[Work]) -> A
         for position, name in enumerate(node.inputs):
             if scope.base(name) not in inside:
                 touched.setdefault(name, work.reads.get(position, scope.tensors[name].numel))
-    by_base: dict[str, list[Any]] = {}
+    by_base: dict[str, Any] = {}
     for name, elements in touched.items():
-        by_base.setdefault(scope.base(name), []).append(elements)
+        _add(by_base, scope.base(name), elements)
     total: Any = 0
-    for base, parts in by_base.items():
-        whole = sum(parts[1:], parts[0])
-        total = total + nbytes(
-            scope.tensors[base], whole if len(parts) == 1 else _at_most(whole, scope.tensors[base])
-        )
+    for base, elements in by_base.items():
+        total = total + nbytes(scope.tensors[base], _at_most(elements, scope.tensors[base]))
     return total
 
 
 def _at_most(elements: Any, tensor: Tensor) -> Any:
-    # Several views of one tensor cannot touch more than the tensor.
-    return minimum(elements, tensor.numel) if elements != tensor.numel else elements
+    """No more than the whole tensor, however many views, or broadcast ones, touch it."""
+    most = tensor.numel
+    share = _share(elements, most)
+    if share is None:
+        return minimum(elements, most)
+    return elements if share <= 1 else most
+
+
+def _share(a: Any, b: Any) -> Any:
+    """``a / b`` where both are numbers, or multiples of the same monomial; else ``None``."""
+    if not isinstance(a, Dim) and not isinstance(b, Dim):
+        return Fraction(a) / b
+    if isinstance(a, Dim) and isinstance(b, Dim) and len(a.terms) == len(b.terms) == 1:
+        (left, x), (right, y) = a.terms[0], b.terms[0]
+        return Fraction(x) / y if left == right else None
+    return None
 
 
 def _write_bytes(scope: Scope, nodes: Sequence[Node], works: Sequence[Work]) -> Any:
@@ -290,9 +302,7 @@ class Scope:
         if name not in self._roots:
             node = self.producer.get(name)
             alias = OPS[node.op].alias if node is not None else None
-            self._roots[name] = (
-                self.root(node.inputs[alias]) if node is not None and alias is not None else name
-            )
+            self._roots[name] = self.root(node.inputs[alias]) if node is not None and alias is not None else name
         return self._roots[name]
 
     def leaves(self, name: str, label: str) -> bool:

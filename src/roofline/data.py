@@ -117,9 +117,7 @@ def chip(name: str | os.PathLike[str] | Chip) -> Chip:
 def _refuse(name: str, known: list[str]) -> NoReturn:
     near = several(_without_vendor(name), known)
     if not near.startswith(" matches"):
-        near = (
-            f" is not known{near or f'; allowed: {len(known)} names, see roofline.chips(), or a TOML file'}"
-        )
+        near = f" is not known{near or f'; allowed: {len(known)} names, see roofline.chips(), or a TOML file'}"
     raise UnknownChip(f"chip {name[:100]!r}{near}")
 
 

@@ -57,9 +57,7 @@ def _plain(name: str, bits: int, accumulate: str) -> DType:
     return DType(name, Fraction(bits), name, accumulate)
 
 
-def _grouped(
-    name: str, bits: int, group: int, overhead: int, source: str, compute: str | None = None
-) -> DType:
+def _grouped(name: str, bits: int, group: int, overhead: int, source: str, compute: str | None = None) -> DType:
     return DType(name, Fraction(bits), compute, "fp32", group, overhead, source)
 
 
@@ -119,8 +117,7 @@ def _lookup(text: str) -> DType:
     key = _ALIASES.get(key, key)
     if key not in DTYPES:
         raise UnknownDType(
-            f"unknown number format {text!r}; allowed: {', '.join(DTYPES)}"
-            + did_you_mean(key, [*DTYPES, *_ALIASES])
+            f"unknown number format {text!r}; allowed: {', '.join(DTYPES)}" + did_you_mean(key, [*DTYPES, *_ALIASES])
         )
     return DTYPES[key]
 

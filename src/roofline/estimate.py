@@ -102,9 +102,7 @@ class Estimate:
     def low(self) -> Any:
         """Lower end of the expected range, never under the floor [s]."""
         shares = [chip.efficiency.low for chip in self.chips]
-        return _plain(
-            np.maximum(np.maximum(self._scaled(shares), self.floor), np.asarray(self.host_time) * HOST_LOW)
-        )
+        return _plain(np.maximum(np.maximum(self._scaled(shares), self.floor), np.asarray(self.host_time) * HOST_LOW))
 
     @cached_property
     def high(self) -> Any:
@@ -182,9 +180,7 @@ class Estimate:
     @cached_property
     def mbu(self) -> Any:
         """Memory bandwidth utilisation: traffic at the datasheet bandwidth, over the time."""
-        return _plain(
-            _ratio(self._by_chip(self.counts.bytes / chip.bandwidth for chip in self.chips), self.time)
-        )
+        return _plain(_ratio(self._by_chip(self.counts.bytes / chip.bandwidth for chip in self.chips), self.time))
 
     @cached_property
     def throughput(self) -> Any:
@@ -239,9 +235,7 @@ class Estimate:
             raise UsageError(f"this estimate has the axes {self.axis_names}; index all of them")
         which, inner = (where[0], where[1:]) if self.many_chips else (0, where)
         inner = tuple(range(n)[i] for n, i in zip(self.grid.shape, inner, strict=True))
-        return _evaluate(
-            replace(self, chips=(self.chips[which],), many_chips=False, grid=Grid(self.grid.point(inner)))
-        )
+        return _evaluate(replace(self, chips=(self.chips[which],), many_chips=False, grid=Grid(self.grid.point(inner))))
 
     @property
     def axis_names(self) -> tuple[str, ...]:
@@ -392,9 +386,7 @@ def estimate(
         ((2,), True)
     """
     if mode not in MODES:
-        raise UsageError(
-            f"unknown mode {mode!r}; allowed: {', '.join(MODES)}" + did_you_mean(str(mode), MODES)
-        )
+        raise UsageError(f"unknown mode {mode!r}; allowed: {', '.join(MODES)}" + did_you_mean(str(mode), MODES))
     many = not isinstance(chip, str | Chip)
     chips = tuple(find_chip(one) for one in chip) if not isinstance(chip, str | Chip) else (find_chip(chip),)
     if not chips:

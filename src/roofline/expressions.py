@@ -20,7 +20,7 @@ from roofline.sizes import Dim, Size, ceil_div, maximum, minimum, symbol
 SYMBOLS: Mapping[str, Dim] = {name: symbol(name) for name in ("B", "S", "C")}
 
 MAX_LENGTH = 200
-MAX_EXPONENT = 8
+MAX_EXPONENT = 64
 #: Values and coefficients beyond this are a mistake, not a size.
 MAX_VALUE = 10**30
 MAX_TERMS = 64
@@ -79,10 +79,14 @@ def _value(node: ast.expr, names: Mapping[str, Size], where: str) -> Any:
 def _bounded(value: Any, node: ast.expr, where: str) -> Any:
     if isinstance(value, Fraction) and value.denominator == 1:
         value = value.numerator
-    terms = value.terms if isinstance(value, Dim) else (((), value),)
-    if len(terms) > MAX_TERMS or any(abs(factor) > MAX_VALUE for _, factor in terms):
+    if _too_large(value):
         raise ModelDataError(f"{where}: {ast.unparse(node)!r} is too large to be a size")
     return value
+
+
+def _too_large(value: Any) -> bool:
+    terms = value.terms if isinstance(value, Dim) else (((), value),)
+    return len(terms) > MAX_TERMS or any(abs(factor) > MAX_VALUE for _, factor in terms)
 
 
 def _constant(node: Any, names: Mapping[str, Size], where: str) -> Any:
@@ -154,8 +158,8 @@ def _power(a: Any, b: Any) -> Any:
     product: Any = 1
     for _ in range(b):
         product = a * product
-        if isinstance(product, Dim) and len(product.terms) > MAX_TERMS:
-            break  # refused as too large by the caller
+        if _too_large(product):
+            break  # refused by the caller
     return product
 
 

@@ -107,9 +107,7 @@ class Graph:
     @cached_property
     def symbols(self) -> frozenset[str]:
         """The sizes that need a value before anything can be counted."""
-        return frozenset().union(
-            *(symbols(size) for tensor in self.tensors.values() for size in tensor.shape)
-        )
+        return frozenset().union(*(symbols(size) for tensor in self.tensors.values() for size in tensor.shape))
 
     @cached_property
     def parameters(self) -> int:
@@ -127,10 +125,7 @@ class Graph:
 
     def bind(self, **sizes: int) -> Graph:
         """The same program with some symbols replaced by numbers."""
-        at = {
-            name: replace(t, shape=tuple(substitute(s, sizes) for s in t.shape))
-            for name, t in self.tensors.items()
-        }
+        at = {name: replace(t, shape=tuple(substitute(s, sizes) for s in t.shape)) for name, t in self.tensors.items()}
         nodes = tuple(
             replace(node, attrs=tuple((key, _substitute_attr(value, sizes)) for key, value in node.attrs))
             for node in self.nodes
@@ -159,9 +154,7 @@ class Graph:
             names.add(node.name)
             for tensor in node.inputs:
                 if tensor not in written:
-                    raise ShapeError(
-                        f"{self.name}: node {node.name!r} reads {tensor!r} before anything writes it"
-                    )
+                    raise ShapeError(f"{self.name}: node {node.name!r} reads {tensor!r} before anything writes it")
             for tensor in node.outputs:
                 if tensor not in self.tensors:
                     raise ShapeError(f"{self.name}: node {node.name!r} writes {tensor!r}, which has no shape")

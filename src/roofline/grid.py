@@ -76,17 +76,13 @@ def grid(wanted: frozenset[str], given: Mapping[str, Any]) -> Grid:
     """
     for name in given:
         if name not in wanted and name not in ORDER:
-            raise UsageError(
-                f"unknown size {name!r}; this graph has {_names(wanted)}" + did_you_mean(name, wanted)
-            )
+            raise UsageError(f"unknown size {name!r}; this graph has {_names(wanted)}" + did_you_mean(name, wanted))
     found = {name: _checked(name, value) for name, value in given.items() if value is not None}
     if "C" in wanted and "C" not in found and "S" in found and "S" not in wanted:
         found["C"] = found["S"]
     missing = sorted(wanted - found.keys())
     if missing:
-        raise UnboundSize(
-            f"needs a value for {', '.join(missing)} (given: {', '.join(sorted(found)) or 'none'})"
-        )
+        raise UnboundSize(f"needs a value for {', '.join(missing)} (given: {', '.join(sorted(found)) or 'none'})")
     return Grid({name: found[name] for name in sorted(wanted, key=_position)})
 
 
@@ -100,7 +96,10 @@ def _names(names: frozenset[str]) -> str:
 
 def _checked(name: str, value: Any) -> int | NDArray[np.float64]:
     try:
-        array = np.asarray(value, dtype=np.float64)
+        given = np.asarray(value)
+        if given.dtype.kind not in "iufO":  # text and truth values are no sizes, although numpy would convert them
+            raise TypeError
+        array = given.astype(np.float64)
     except (TypeError, ValueError, OverflowError):
         raise UsageError(f"{name}={value!r} is not a whole number, nor a sequence of them") from None
     if array.ndim > 1 or array.size == 0:

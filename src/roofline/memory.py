@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from functools import reduce
 from typing import Any
 from weakref import WeakKeyDictionary
-
-import numpy as np
 
 from roofline.chip import Chip
 from roofline.count import Scope, nbytes
 from roofline.graph import Graph
 from roofline.ops import OPS
-from roofline.sizes import Dim, evaluate
+from roofline.sizes import evaluate, maximum, terms
 
 #: cuBLAS scratch that PyTorch keeps: 32 MiB on Hopper and later, 8 MiB (2 x 4096 KiB) before (PyTorch docs,
 #: CUBLAS_WORKSPACE_CONFIG). One figure for all chips, the larger.
@@ -85,12 +84,7 @@ def memory(graph: Graph, sizes: Mapping[str, Any], reserve: float = RESERVE) -> 
 
 
 def _largest(values: list[Any]) -> Any:
-    result: Any = 0
-    for value in values:
-        result = (
-            max(result, value) if np.isscalar(result) and np.isscalar(value) else np.maximum(result, value)
-        )
-    return result
+    return reduce(maximum, values, 0)
 
 
 def _stored(graph: Graph) -> dict[str, Any]:
@@ -160,8 +154,7 @@ def _undominated(values: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def _dominates(a: Any, b: Any) -> bool:
-    left = dict(a.terms) if isinstance(a, Dim) else {(): a}
-    right = dict(b.terms) if isinstance(b, Dim) else {(): b}
+    left, right = dict(terms(a)), dict(terms(b))
     return all(left.get(key, 0) >= right.get(key, 0) for key in left.keys() | right.keys())
 
 

@@ -217,7 +217,10 @@ def _numbers(file: ModelFile, where: str, overrides: Mapping[str, Any]) -> dict[
     for key, value in {**file.sizes, **overrides}.items():
         is_text = isinstance(value, str) and key in file.sizes
         names = {name: size for name, size in found.items() if isinstance(size, int) and not isinstance(size, bool)}
-        found[key] = parse(value, names, f"{where}: sizes.{key}") if is_text else value
+        try:
+            found[key] = parse(value, names, f"{where}: sizes.{key}") if is_text else value
+        except ModelDataError as error:
+            raise (UsageError if key in overrides else ModelDataError)(str(error)) from None
     return found
 
 

@@ -75,12 +75,14 @@ class Op:
         """
         if self.signature is None:
             assert self.shape is not None
-            return _apply(self.shape, {"shapes": tuple(shapes), **attrs})
+            found: Shape = _apply(self.shape, {"shapes": tuple(shapes), **attrs})
+            return found
         return self.signature.shapes(self.sizes(shapes, attrs))[0]
 
     def work(self, shapes: Sequence[Shape], attrs: Mapping[str, Any]) -> Work:
         """Evaluate the formula on shapes and options."""
-        return _apply(self.formula, {**attrs, **self.sizes(shapes, attrs)})
+        result: Work = _apply(self.formula, {**attrs, **self.sizes(shapes, attrs)})
+        return result
 
 
 def _apply(function: Callable[..., Any], known: Mapping[str, Any]) -> Any:
@@ -138,9 +140,7 @@ def get_op(name: str, where: str = "") -> Op:
     """
     if name not in OPS:
         place = f"{where}: " if where else ""
-        raise UnknownOp(
-            f"{place}unknown operator {name!r}" + (did_you_mean(name, OPS) or f"; known: {', '.join(OPS)}")
-        )
+        raise UnknownOp(f"{place}unknown operator {name!r}" + (did_you_mean(name, OPS) or f"; known: {', '.join(OPS)}"))
     return OPS[name]
 
 
@@ -235,7 +235,8 @@ def _transposed_sizes(
     groups: int = 1,
 ) -> dict[str, Any]:
     (sh, sw), (ph, pw), (oh, ow) = _pair(stride), _pair(padding), _pair(output_padding)
-    return {"f": o * groups, "p": (h - 1) * sh - 2 * ph + r + oh, "q": (w - 1) * sw - 2 * pw + s + ow}
+    p, q = (h - 1) * sh - 2 * ph + r + oh, (w - 1) * sw - 2 * pw + s + ow
+    return {"f": o * groups, "p": _positive(p), "q": _positive(q)}
 
 
 @op("conv_transpose2d", "n c h w, c o r s, [f] -> n f p q", "conv", derive=_transposed_sizes)
@@ -244,9 +245,7 @@ def conv_transpose2d(n: Any, c: Any, h: Any, w: Any, o: Any, r: Any, s: Any) -> 
     return Work(flops=MAC * n * c * h * w * o * r * s)
 
 
-def _conv1d_sizes(
-    c: Any, x: Any, i: Any, r: Any, stride: int = 1, padding: int = 0, groups: int = 1
-) -> dict[str, Any]:
+def _conv1d_sizes(c: Any, x: Any, i: Any, r: Any, stride: int = 1, padding: int = 0, groups: int = 1) -> dict[str, Any]:
     if c != i * groups:
         raise ShapeError(f"has {c} input channels but a kernel for {i} in {groups} groups")
     return {"p": _positive(_window(x, r, stride, padding))}
@@ -264,12 +263,15 @@ def conv1d(n: Any, o: Any, p: Any, i: Any, r: Any) -> Work:
 def attended(q: Any, k: Any, causal: bool, window: int) -> Any:
     """Query-key pairs that a mask leaves, for ``q`` queries against the last of ``k`` keys.
 
-    Causal: query ``i`` sees ``k - q + 1 + i`` keys, at most ``window`` of them; ``window`` 0 means no limit.
+    Causal: query ``i`` sees ``k - q + 1 + i`` keys, at most ``window`` of them; ``window`` 0 means no limit. Of more
+    queries than keys, the first see none.
 
     Example:
         >>> attended(4, 4, True, 0), attended(4, 4, False, 0), attended(4, 4, True, 2), attended(1, 9, True, 4)
         (10, 16, 7, 4)
     """
+    if causal:
+        q = minimum(q, k)
     if not window:
         return q * k - (q * (q - 1) // 2 if isinstance(q, int) else q * (q - 1) / 2) if causal else q * k
     if not causal:
@@ -290,13 +292,9 @@ def _grouped(h: Any, g: Any) -> dict[str, Any]:
 
 
 @op("attention_scores", "b h q d, b g k d -> b h q k", "attention", derive=_grouped)
-def attention_scores(
-    b: Any, h: Any, g: Any, q: Any, k: Any, d: Any, causal: bool = False, window: int = 0
-) -> Work:
+def attention_scores(b: Any, h: Any, g: Any, q: Any, k: Any, d: Any, causal: bool = False, window: int = 0) -> Work:
     """``Q K^T`` by query head; grouped key heads are read once each, and a window only reads its own keys."""
-    return Work(
-        flops=MAC * b * h * attended(q, k, causal, window) * d, reads=_keys_read(b, g, q, k, d, window)
-    )
+    return Work(flops=MAC * b * h * attended(q, k, causal, window) * d, reads=_keys_read(b, g, q, k, d, window))
 
 
 @op("attention_softmax", "b h q k, [h] -> b h q k", "rowwise")
@@ -306,13 +304,9 @@ def attention_softmax(b: Any, h: Any, q: Any, k: Any, causal: bool = False, wind
 
 
 @op("attention_values", "b h q k, b g k d -> b h q d", "attention", derive=_grouped)
-def attention_values(
-    b: Any, h: Any, g: Any, q: Any, k: Any, d: Any, causal: bool = False, window: int = 0
-) -> Work:
+def attention_values(b: Any, h: Any, g: Any, q: Any, k: Any, d: Any, causal: bool = False, window: int = 0) -> Work:
     """Probabilities times values."""
-    return Work(
-        flops=MAC * b * h * attended(q, k, causal, window) * d, reads=_keys_read(b, g, q, k, d, window)
-    )
+    return Work(flops=MAC * b * h * attended(q, k, causal, window) * d, reads=_keys_read(b, g, q, k, d, window))
 
 
 def _keys_read(b: Any, g: Any, q: Any, k: Any, d: Any, window: int) -> dict[int, Any]:
@@ -512,11 +506,9 @@ def _cat_shape(shapes: tuple[Shape, ...], axis: int = -1) -> Shape:
     at = axis % len(first)
     for shape in shapes:
         if shape[:at] + shape[at + 1 :] != first[:at] + first[at + 1 :]:
-            raise ShapeError(
-                f"joins along axis {at} but another axis differs: {list(shape)} and {list(first)}"
-            )
+            raise ShapeError(f"joins along axis {at} but another axis differs: {list(shape)} and {list(first)}")
     total: Any = sum((shape[at] for shape in shapes[1:]), first[at])
-    return first[:at] + (total,) + first[at + 1 :]
+    return (*first[:at], total, *first[at + 1 :])
 
 
 @op("cat", None, "move", shape=_cat_shape)

@@ -16,8 +16,11 @@ import numpy as np
 from roofline.chip import Chip
 from roofline.data import chip as find_chip
 from roofline.errors import UsageError
-from roofline.estimate import Estimate, estimate as evaluate
-from roofline.plotting import points as _points, roof as _roof, sweep as _sweep
+from roofline.estimate import Estimate
+from roofline.estimate import estimate as evaluate
+from roofline.plotting import points as _points
+from roofline.plotting import roof as _roof
+from roofline.plotting import sweep as _sweep
 from roofline.plotting.output import Picture
 from roofline.plotting.points import Ceiling, Point, Slope, quantity
 from roofline.plotting.style import RC
@@ -210,8 +213,7 @@ class BatchSweep(Picture):
         """One line for each measured batch that is faster than the datasheet allows."""
         chip = self.estimate.chip
         return tuple(
-            f"batch {point.batch:g}: {format_si(point.seconds, 's')} is {point.floor / point.seconds:.2g} times as fast as "
-            f"the datasheet of {chip.name} allows ({format_si(point.floor, 's')}); check the timing or the count"
+            _points.faster_text(f"batch {point.batch:g}", point.seconds, point.floor, chip)
             for point in self.measured
             if point.above(chip.clock_slack)
         )
@@ -223,7 +225,7 @@ class BatchSweep(Picture):
         est = self.estimate
         rate = f"{est.graph.item}s_per_s"
         memory = {f"{name}_bytes": value for name, value in est.memory.parts().items()}
-        table = pd.DataFrame(
+        table: pd.DataFrame = pd.DataFrame(
             {"kind": "expected", "batch": self._batches.astype(np.int64), "time_s": est.time, "low_s": est.low,
              "high_s": est.high, "floor_s": est.floor, rate: est.throughput, "bound": est.bound, **memory,
              "memory_bytes": est.memory.total, "fits": np.asarray(est.memory.total) <= self.limit}
@@ -280,7 +282,8 @@ class BatchSweep(Picture):
 
     def __repr__(self) -> str:
         first, last = self._batches.min(), self._batches.max()
-        return f"<BatchSweep of {self.estimate.graph.name} on {self.estimate.chip.name}: batch {first:.0f} to {last:.0f}>"
+        name, chip = self.estimate.graph.name, self.estimate.chip.name
+        return f"<BatchSweep of {name} on {chip}: batch {first:.0f} to {last:.0f}>"
 
 
 def plot_batch(
@@ -331,7 +334,7 @@ def _measured_batches(estimate: Estimate, measured: Sequence[Any]) -> tuple[_swe
     if not measured:
         return ()
     batches = [_batch(batch, "measured") for batch, _ in measured]
-    seconds = [quantity(value, "s", f"measured at batch {batch:g}") for batch, (_, value) in zip(batches, measured, strict=True)]
+    seconds = [quantity(value, "s", "measured") for _, value in measured]
     sizes: dict[str, Any] = {**estimate.grid.values, "B": batches}
     there = evaluate(estimate.graph, estimate.chip, mode="graph", tf32=estimate.tf32, **sizes)
     items = there.throughput * there.time

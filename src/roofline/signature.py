@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from roofline.errors import ShapeError
@@ -75,7 +75,7 @@ def _show(shape: Shape) -> str:
     return "[" + ", ".join(map(str, shape)) + "]"
 
 
-@lru_cache(maxsize=None)
+@cache
 def signature(text: str) -> Signature:
     """Parse ``"... k, n k, [n] -> ... n"``."""
     left, right = text.split("->")

@@ -73,14 +73,14 @@ class Dim:
 
     def __add__(self, other: Size) -> Size:
         total = dict(self.terms)
-        for monomial, factor in _terms(other):
+        for monomial, factor in terms(other):
             total[monomial] = total.get(monomial, 0) + factor
         return _make(total)
 
     def __mul__(self, other: Size) -> Size:
         product: dict[Monomial, int | Fraction] = {}
         for left, a in self.terms:
-            for right, b in _terms(other):
+            for right, b in terms(other):
                 key = tuple(sorted(left + right, key=str))
                 product[key] = product.get(key, 0) + a * b
         return _make(product)
@@ -98,7 +98,8 @@ class Dim:
         exact = self / other if isinstance(other, int) else None
         if isinstance(exact, Dim) and all(Fraction(factor).denominator == 1 for _, factor in exact.terms):
             return exact
-        return call("floordiv", self, other)
+        result: Size = call("floordiv", self, other)
+        return result
 
     __radd__ = __add__
     __rmul__ = __mul__
@@ -152,7 +153,8 @@ def _symbols(atom: Atom) -> frozenset[str]:
     return frozenset().union(*(symbols(arg) for arg in atom.args))
 
 
-def _terms(size: Size) -> Iterable[tuple[Monomial, int | Fraction]]:
+def terms(size: Size) -> Iterable[tuple[Monomial, int | Fraction]]:
+    """The monomials of a size and their coefficients; a number is a coefficient of the empty monomial."""
     return size.terms if isinstance(size, Dim) else (((), size),)
 
 

@@ -108,9 +108,7 @@ def format_si(value: float, unit: str, digits: int = 3) -> str:
         return f"{value:g} {unit}"
     below = ("n", "u", "m") if unit in ("s", "W") else ()
     ladder = [
-        (p, PREFIXES[p])
-        for p in (*below, "", "k", "M", "G", "T", "P", "E")
-        if not (unit == "s" and PREFIXES[p] > 1)
+        (p, PREFIXES[p]) for p in (*below, "", "k", "M", "G", "T", "P", "E") if not (unit == "s" and PREFIXES[p] > 1)
     ]
     prefix, scale = ladder[0]
     for name, size in ladder:
@@ -121,7 +119,7 @@ def format_si(value: float, unit: str, digits: int = 3) -> str:
 
 def _plain(value: float, digits: int) -> str:
     rounded = float(f"{value:.{digits}g}")
-    return f"{rounded:.0f}" if rounded == int(rounded) and abs(rounded) < 1e15 else f"{rounded:g}"
+    return f"{rounded:.0f}" if rounded == int(rounded) and abs(rounded) < 1e15 else f"{rounded:.{digits}g}"
 
 
 def format_bytes(value: float) -> str:

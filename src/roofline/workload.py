@@ -47,9 +47,7 @@ _RESULT = {"fp8": "bf16", "fp8-block": "bf16", "nvfp4": "bf16", "mxfp4": "bf16",
 
 @_word("gemm", "linear", "matmul", "mm")
 def _gemm(b: Builder, m: int, n: int, k: int) -> str:
-    return b.op(
-        "linear", b.input("a", (m, k)), b.weight("b", (n, k)), dtype=_RESULT.get(b.dtype), name="gemm"
-    )
+    return b.op("linear", b.input("a", (m, k)), b.weight("b", (n, k)), dtype=_RESULT.get(b.dtype), name="gemm")
 
 
 @_word("bmm")
@@ -108,7 +106,7 @@ def _attention(
     kv_heads: int | None = None, causal: bool = False, window: int = 0,
 ) -> str:  # fmt: skip
     q, k, v = _qkv(b, batch, heads, kv_heads or heads, q_len, kv_len, head_dim)
-    mask = {"causal": causal, "window": window}
+    mask: dict[str, Any] = {"causal": causal, "window": window}
     with b.kernel("sdpa"):
         scores = b.op("attention_scores", q, k, name="scores", **mask)
         weights = b.op("attention_softmax", scores, name="softmax", **mask)
@@ -141,15 +139,13 @@ def _conv2d(
     if c_in % groups:
         raise UsageError(f"groups={groups} does not divide c_in={c_in}")
     x, weight = b.input("x", (n, c_in, h, w)), b.weight("w", (c_out, c_in // groups, r, s))
-    options = {"stride": stride, "padding": padding, "groups": groups, "dilation": dilation}
+    options: dict[str, Any] = {"stride": stride, "padding": padding, "groups": groups, "dilation": dilation}
     return b.op("conv2d", x, weight, channels_last=channels_last, **options)
 
 
 @_word("batchnorm2d")
 def _batchnorm2d(b: Builder, n: int, c: int, h: int, w: int) -> str:
-    return b.op(
-        "batchnorm2d", b.input("x", (n, c, h, w)), *(b.weight("p", (c,), dtype="fp32") for _ in range(4))
-    )
+    return b.op("batchnorm2d", b.input("x", (n, c, h, w)), *(b.weight("p", (c,), dtype="fp32") for _ in range(4)))
 
 
 @_word("maxpool2d")
@@ -235,15 +231,13 @@ def load_workload(path: str | Path, dtype: str | None = None) -> Graph:
     except RecursionError:
         raise ModelDataError(f"{file}: nested too deeply") from None
     inner = data.get("dtype", "bf16") if isinstance(data, Mapping) else "bf16"
-    entries = data.get("work") if isinstance(data, Mapping) and "work" in data else data
+    entries: Any = data.get("work") if isinstance(data, Mapping) and "work" in data else data
     return workload([entries] if isinstance(entries, Mapping) else entries, dtype or inner, file.stem)
 
 
 def _entry(entry: Any, dtype: str, where: str) -> Graph:
     if not isinstance(entry, Mapping) or ("op" in entry) == ("model" in entry):
-        raise ModelDataError(
-            f"{where}: an entry is a table with either 'op' or 'model', not {str(entry)[:60]}"
-        )
+        raise ModelDataError(f"{where}: an entry is a table with either 'op' or 'model', not {str(entry)[:60]}")
     try:
         return _model_entry(entry, dtype) if "model" in entry else _op_entry(entry, dtype)
     except RooflineError as error:
@@ -254,23 +248,17 @@ def _model_entry(entry: Mapping[str, Any], dtype: str) -> Graph:
     _known_keys(entry, _MODEL_KEYS)
     graph = model(str(entry["model"]), phase=entry.get("phase"), dtype=entry.get("dtype", dtype))
     given = {"B": entry.get("batch", 1), "S": entry.get("seq"), "C": entry.get("context", entry.get("seq"))}
-    sizes = {
-        key: _whole(key, value) for key, value in given.items() if key in graph.symbols and value is not None
-    }
+    sizes = {key: _whole(key, value) for key, value in given.items() if key in graph.symbols and value is not None}
     missing = sorted(graph.symbols - sizes.keys())
     if missing:
-        raise UsageError(
-            f"{graph.name} needs {' and '.join({'S': 'seq', 'C': 'context'}.get(m, m) for m in missing)}"
-        )
+        raise UsageError(f"{graph.name} needs {' and '.join({'S': 'seq', 'C': 'context'}.get(m, m) for m in missing)}")
     return _repeated(graph.bind(**sizes), _whole("count", entry.get("count", 1)))
 
 
 def _op_entry(entry: Mapping[str, Any], dtype: str) -> Graph:
     word = str(entry["op"])
     if word not in WORDS:
-        raise ModelDataError(
-            f"unknown op {word!r}" + (did_you_mean(word, WORDS) or f"; allowed: {', '.join(WORDS)}")
-        )
+        raise ModelDataError(f"unknown op {word!r}" + (did_you_mean(word, WORDS) or f"; allowed: {', '.join(WORDS)}"))
     build = WORDS[word]
     wanted = {
         key: parameter
@@ -292,9 +280,7 @@ def _op_entry(entry: Mapping[str, Any], dtype: str) -> Graph:
 def _known_keys(given: Any, allowed: Sequence[str]) -> None:
     for key in given:
         if key not in allowed:
-            raise ModelDataError(
-                f"unknown key {key!r}; allowed: {', '.join(allowed)}" + did_you_mean(key, allowed)
-            )
+            raise ModelDataError(f"unknown key {key!r}; allowed: {', '.join(allowed)}" + did_you_mean(key, allowed))
 
 
 def _value(key: str, value: Any) -> Any:

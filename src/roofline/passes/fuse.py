@@ -1,6 +1,6 @@
 """Vertical fusion of elementwise and row-wise chains, as a compiler does: relabelling only.
 
-A node joins the kernel of a producer when both sweep the same elements and the joined kernel would not have to wait
+A node joins the kernel of a producer when both sweep the same elements as often and the joined kernel would not have to wait
 for something that waits for it. Contractions, attention kernels and cache writes stay as they are: their kernels come
 from libraries.
 """
@@ -26,6 +26,7 @@ class _Groups:
         self.graph = graph
         self.of: dict[str, str] = {}
         self.sweep: dict[str, Any] = {}
+        self.count: dict[str, int] = {}
         self.waits: dict[str, set[str]] = {}
         self.shared = _shared_labels(graph)
 
@@ -42,6 +43,7 @@ class _Groups:
         """The latest producer kernel that can take the node in."""
         for label in reversed(producers):
             same = self.sweep.get(label) == self.elements(node) or node.op in _POINTWISE_LIKE
+            same = same and self.count.get(label) == node.count
             if label in self.sweep and same and not self.cycles(label, producers):
                 return label
         return None
@@ -66,12 +68,10 @@ class _Groups:
         label = joins or node.label
         if OPS[node.op].kind == "view":
             # A view belongs to nobody: its readers wait for whoever wrote the data.
-            self.of.update(
-                {name: self.of[node.inputs[0]] for name in node.outputs if node.inputs[0] in self.of}
-            )
+            self.of.update({name: self.of[node.inputs[0]] for name in node.outputs if node.inputs[0] in self.of})
             return node
         if self.fusible(node):
-            self.sweep[label] = self.elements(node)
+            self.sweep[label], self.count[label] = self.elements(node), node.count
         self.of.update(dict.fromkeys(node.outputs, label))
         self.waits.setdefault(label, set()).update(other for other in producers if other != label)
         return node if joins is None else replace(node, kernel=joins)

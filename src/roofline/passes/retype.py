@@ -44,8 +44,7 @@ def retype(
         'int8'
     """
     base, weight, kept, flow, arithmetic = (
-        number_format(name).name if name is not None else None
-        for name in (dtype, weights, cache, activations, compute)
+        number_format(name).name if name is not None else None for name in (dtype, weights, cache, activations, compute)
     )
     matrices = _matrices(graph)
 
@@ -61,9 +60,7 @@ def retype(
         return replace(tensor, dtype=wanted or base or tensor.dtype)
 
     caches = _stored_in_cache(graph)
-    nodes = (
-        graph.nodes if arithmetic is None else tuple(_computes_in(node, arithmetic) for node in graph.nodes)
-    )
+    nodes = graph.nodes if arithmetic is None else tuple(_computes_in(node, arithmetic) for node in graph.nodes)
     return replace(graph, tensors={name: changed(t) for name, t in graph.tensors.items()}, nodes=nodes)
 
 

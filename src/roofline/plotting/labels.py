@@ -12,8 +12,8 @@ Array = NDArray[np.float64]
 
 #: Space kept around a label [pixel].
 PAD = 2.0
-#: What one soft point under a label costs, against one pixel of distance.
-SOFT = 25.0
+#: What a line under a label costs, and a label or a bubble under a leader, against one pixel of distance.
+SOFT, CROSSED, PASSED = 45.0, 150.0, 6.0
 #: The same for a hard box, so that one is covered only if there is no free place at all.
 HARD = 1e5
 
@@ -59,11 +59,29 @@ def overlaps(boxes: Any, other: Any) -> NDArray[np.bool_]:
     return found
 
 
+def crosses(lines: Any, boxes: Any) -> NDArray[np.bool_]:
+    """Which line segments (x0, y0, x1, y1) touch which boxes (x0, y0, x1, y1): (segment, box), or pairwise broadcast.
+
+    Example:
+        >>> crosses([[0, 0, 4, 4], [0, 0, 4, 0]], [[1, 1, 2, 2]]).tolist()
+        [[True], [False]]
+    """
+    a = np.asarray(lines, dtype=np.float64).reshape(-1, 1, 4)
+    box = np.asarray(boxes, dtype=np.float64).reshape(1, -1, 4)
+    start, step = a[..., :2], a[..., 2:] - a[..., :2]
+    step = np.where(step == 0, 1e-9, step)
+    one, two = (box[..., :2] - start) / step, (box[..., 2:] - start) / step
+    enter = np.minimum(one, two).max(axis=-1)
+    leave = np.maximum(one, two).min(axis=-1)
+    found: NDArray[np.bool_] = (enter <= leave) & (leave >= 0) & (enter <= 1)
+    return found
+
+
 def place(
     anchors: Sequence[tuple[float, float]],
     sizes: Sequence[tuple[float, float]],
     hard: Sequence[Sequence[float]],
-    soft: Sequence[tuple[float, float]],
+    lines: Sequence[Sequence[float]],
     bounds: tuple[float, float, float, float],
 ) -> list[tuple[float, float]]:
     """Find a place for each label, in order: free of boxes, near its anchor, off the lines.
@@ -72,7 +90,7 @@ def place(
         anchors: What each label belongs to.
         sizes: Width and height of each label.
         hard: Boxes that no label may cover.
-        soft: Points that labels had better not cover, such as samples of lines.
+        lines: Segments (x0, y0, x1, y1) that labels had better not cover.
         bounds: The box that labels stay in.
 
     Returns:
@@ -80,23 +98,25 @@ def place(
 
     Example:
         >>> place([(50, 50)], [(20, 10)], [(45, 45, 55, 55)], [], (0, 0, 100, 100))
-        [(70.0, 50.0)]
+        [(48.0, 63.0)]
     """
-    taken = [tuple(box) for box in hard]
-    lines = [tuple(point) for point in soft]
+    drawn = [tuple(line) for line in lines]
     labels: list[tuple[float, ...]] = []
     found = []
     for anchor, size in zip(anchors, sizes, strict=True):
         centres = _candidates(anchor, size, bounds)
         half = np.asarray(size) / 2 + PAD
         boxes = np.hstack([centres - half, centres + half])
-        leader = _leaders(np.asarray(anchor, dtype=np.float64), boxes)
-        cost = _cost(anchor, boxes, leader, taken, lines, labels)
+        ends = nearest(boxes, anchor)
+        leaders = np.hstack([np.broadcast_to(np.asarray(anchor, dtype=np.float64), ends.shape), ends])
+        cost = np.hypot(*(ends - np.asarray(anchor)).T)
+        cost = cost + HARD * overlaps(boxes, [*hard, *labels]).sum(axis=1)
+        cost = cost + SOFT * crosses(drawn, boxes).sum(axis=0)
+        cost = cost + CROSSED * crosses(leaders, labels).sum(axis=1) + PASSED * crosses(leaders, hard).sum(axis=1)
         best = int(np.argmin(cost))
         found.append((float(centres[best, 0]), float(centres[best, 1])))
         labels.append(tuple(boxes[best]))
-        taken.append(tuple(boxes[best]))
-        lines += [tuple(point) for point in leader[best]]
+        drawn.append(tuple(leaders[best]))
     return found
 
 
@@ -123,29 +143,3 @@ def _candidates(anchor: tuple[float, float], size: tuple[float, float], bounds: 
         & (centres[:, 1] >= y0 + half_h) & (centres[:, 1] <= y1 - half_h)
     )  # fmt: skip
     return centres[inside] if inside.any() else np.asarray([[(x0 + x1) / 2, (y0 + y1) / 2]])
-
-
-def _leaders(anchor: Array, boxes: Array) -> Array:
-    """Samples of the line from the anchor to each box, the ends left out: (box, sample, 2)."""
-    ends = nearest(boxes, anchor)
-    steps = np.linspace(0.15, 0.95, 12).reshape(1, -1, 1)
-    samples: Array = anchor + (ends - anchor).reshape(-1, 1, 2) * steps
-    return samples
-
-
-def _cost(
-    anchor: Sequence[float], boxes: Array, leader: Array, taken: Any, lines: Any, labels: Any
-) -> NDArray[np.float64]:
-    cost = np.hypot(*(nearest(boxes, anchor) - np.asarray(anchor)).T)
-    if taken:
-        cost = cost + HARD * overlaps(boxes, taken).sum(axis=1)
-    if lines:
-        cost = cost + SOFT * _inside(np.asarray(lines).reshape(1, -1, 2), boxes[:, None, :]).sum(axis=1)
-    for label in labels:
-        cost = cost + SOFT * _inside(leader, np.asarray(label)).sum(axis=1)
-    return np.asarray(cost)
-
-
-def _inside(points: Array, box: Array) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = np.all((points >= box[..., :2]) & (points <= box[..., 2:]), axis=-1)
-    return found

@@ -144,7 +144,14 @@ def ceilings(chip: Chip, precisions: Sequence[str], tf32: bool) -> tuple[Ceiling
         if (label := _ceiling_label(chip, name, tf32)) not in labels:
             labels.append(label)
     share = chip.efficiency.compute
-    return tuple(Ceiling(", ".join(labels), flops, flops * share) for flops, labels in found.items())
+    return tuple(Ceiling(_joined(labels), flops, flops * share) for flops, labels in found.items())
+
+
+def _joined(labels: Sequence[str]) -> str:
+    """Labels as one, the unit said once."""
+    if all(label.endswith(" vector") for label in labels):
+        return ", ".join(label.removesuffix(" vector") for label in labels) + " vector"
+    return ", ".join(labels)
 
 
 def _ceiling_label(chip: Chip, name: str, tf32: bool) -> str:
@@ -224,7 +231,7 @@ def measured_points(
         return ()
     if isinstance(measured, str) or hasattr(measured, "__float__"):
         if estimate is None:
-            raise UsageError("measured: seconds of a whole program need its estimate; give (label, flops, bytes, seconds)")
+            raise UsageError("measured: seconds alone need an estimate; for a chip give (label, flops, bytes, seconds)")
         return (program_point(estimate, "measured", quantity(measured, "s", "measured")),)
     if not isinstance(measured, Iterable):
         raise _not_measured(measured)
@@ -279,11 +286,16 @@ def _peak_of(label: str, chip: Chip, estimate: Estimate | None, precisions: Sequ
 
 def above_text(point: Point, chip: Chip) -> str:
     """Say how far a measured point is above the roof, and what may have happened."""
-    text = (
-        f"{point.name}: {format_si(point.seconds, 's')} is {point.floor / point.seconds:.2g} times as fast as the datasheet "
-        f"of {chip.name} allows ({format_si(point.floor, 's')}); check the timing or the count"
-    )
+    text = faster_text(point.name, point.seconds, point.floor, chip)
     cache = chip.cache
     if cache is not None and cache.capacity is not None and point.bytes <= cache.capacity:
-        text += f"; its {format_bytes(point.bytes)} fit in the {cache.name}, so they may not have come from {chip.main.name}"
+        text += f"; its {format_bytes(point.bytes)} fit in {cache.name} and may not have come from {chip.main.name}"
     return text
+
+
+def faster_text(name: str, seconds: float, floor: float, chip: Chip) -> str:
+    """Say that a time is under the floor."""
+    return (
+        f"{name}: {format_si(seconds, 's')} is {floor / seconds:.2g} times as fast as the datasheet of {chip.name} "
+        f"allows ({format_si(floor, 's')}); check the timing or the count"
+    )

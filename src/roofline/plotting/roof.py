@@ -18,6 +18,9 @@ from roofline.plotting.style import (
     MUTED,
     clean,
     log_ticks,
+    pixels,
+    root,
+    short,
     style_axes,
 )
 from roofline.units import format_si
@@ -75,7 +78,7 @@ def _hint(point: Point) -> str:
     share = f", {point.share:.1%} of the time" if point.kind == "kernel" else ""
     return (
         f"{clean(point.name, 200)}: {format_si(point.seconds, 's')}{times}{share}{bound}, "
-        f"{format_si(point.rate, 'FLOP/s')} at {point.intensity:.3g} FLOP/byte"
+        f"{format_si(point.rate, 'FLOP/s')} at {short(point.intensity)} FLOP/byte"
     )
 
 
@@ -101,10 +104,11 @@ def draw_roof(ax: Axes, view: RoofView) -> None:
         _draw_rug(ax, start)
     _draw_legend(ax, view)
     margin = [_margin_label(ax, ceiling, i == 0) for i, ceiling in enumerate(view.ceilings)]
-    ax.figure.draw_without_rendering()  # type: ignore[union-attr]
+    root(ax).draw_without_rendering()
     _spread_margin(ax, margin, [ceiling.flops for ceiling in view.ceilings])
-    fixed = [_slope_label(ax, slope, start, view, i == 0) for i, slope in enumerate(view.slopes)]
-    fixed = [box for boxes in fixed for box in boxes] + [_ridge_label(ax, view, y0)]
+    fixed = [_ridge_label(ax, view, y0)]
+    for i, slope in enumerate(view.slopes):
+        fixed += _slope_label(ax, slope, start, view, i == 0)
     _place_labels(ax, view, spots, fixed, lines, start)
 
 
@@ -112,7 +116,7 @@ def _limits(view: RoofView) -> tuple[float, float, float, float, float]:
     """Left edge, left edge of the roof, right edge, bottom, top."""
     shown = [point for point in view.points if point.rate and np.isfinite(point.intensity)]
     xs = [point.intensity for point in shown] + [view.ridge / 30, view.ridge * 10]
-    start, x1 = min(xs) / 2, max(xs) * 2
+    start, x1 = min(xs) / 2, max(xs) * 2.5
     top = max([ceiling.flops for ceiling in view.ceilings] + [point.rate for point in shown])
     low = [view.slopes[0].bandwidth * start, min(ceiling.achievable for ceiling in view.ceilings)]
     y0 = min([point.rate for point in shown] + low) / 1.8
@@ -120,14 +124,14 @@ def _limits(view: RoofView) -> tuple[float, float, float, float, float]:
     return x0, start, x1, y0, top * 2.2
 
 
-def _draw_lines(ax: Axes, view: RoofView, start: float, end: float) -> list[tuple[float, float]]:
-    """Draw the roofs and return samples of them in data coordinates."""
-    samples: list[tuple[float, float]] = []
+def _draw_lines(ax: Axes, view: RoofView, start: float, end: float) -> list[tuple[float, ...]]:
+    """Draw the roofs and return them as segments in data coordinates."""
+    drawn: list[tuple[float, ...]] = []
 
     def line(x0: float, x1: float, y0: float, y1: float, **look: Any) -> None:
         if x1 > x0:
             ax.plot([x0, x1], [y0, y1], zorder=2, solid_capstyle="round", **look)
-            samples.extend(zip(np.geomspace(x0, x1, 80), np.geomspace(y0, y1, 80), strict=True))
+            drawn.append((x0, y0, x1, y1))
 
     highest = max(ceiling.flops for ceiling in view.ceilings)
     fastest = max(slope.bandwidth for slope in view.slopes)
@@ -148,8 +152,7 @@ def _draw_lines(ax: Axes, view: RoofView, start: float, end: float) -> list[tupl
             line(start, peak / slope.achievable, slope.achievable * start, peak, **dashed)
     y0 = ax.get_ylim()[0]
     ax.plot([view.ridge] * 2, [y0, view.ceilings[0].flops], color=MUTED, lw=0.9, ls=":", zorder=1.5)
-    samples.extend((view.ridge, float(y)) for y in np.geomspace(y0, view.ceilings[0].flops, 80))
-    return samples
+    return [*drawn, (view.ridge, y0, view.ridge, view.ceilings[0].flops)]
 
 
 @dataclass(frozen=True)
@@ -201,6 +204,7 @@ def _draw_rug(ax: Axes, start: float) -> None:
 
 def _draw_legend(ax: Axes, view: RoofView) -> None:
     from matplotlib.lines import Line2D
+    from matplotlib.transforms import ScaledTranslation
 
     def mark(marker: str, face: str, label: str, edge: str = INK, size: float = 8, width: float = 0.6) -> Line2D:
         look: dict[str, Any] = {"marker": marker, "mfc": face, "mec": edge, "ms": size, "mew": width}
@@ -216,13 +220,18 @@ def _draw_legend(ax: Axes, view: RoofView) -> None:
     if any(point.above(view.slack) for point in view.points):
         entries.append(mark("o", "none", "above the roof: check timing or count", ALERT, 12, 2.0))
     compute, memory = view.shares
-    dashes = f"achievable: {compute:.0%} of compute, {memory:.0%} of {view.slopes[0].label}"
+    dashes = f"achievable: {compute:.0%} of peak, {memory:.0%} of {view.slopes[0].label}"
     entries += [Line2D([], [], color=INK, lw=2.0, label="datasheet")]
     entries += [Line2D([], [], color=INK, lw=0.9, ls=(0, (5, 3)), label=dashes)]
-    ax.legend(
-        handles=entries, loc="upper left", bbox_to_anchor=(0.0, -0.12), ncols=4, frameon=False, fontsize=8,
-        handletextpad=0.5, columnspacing=1.4, borderaxespad=0.0, handlelength=1.8,
-    )  # fmt: skip
+    figure: Any = ax.figure
+    below = ax.transAxes + ScaledTranslation(0, -0.56, figure.dpi_scale_trans)
+    for columns in range(len(entries), 0, -1):
+        legend = ax.legend(
+            handles=entries, loc="upper left", bbox_to_anchor=(0.0, 0.0), bbox_transform=below, ncols=columns,
+            frameon=False, fontsize=8, handletextpad=0.5, columnspacing=1.4, borderaxespad=0.0, handlelength=1.8,
+        )  # fmt: skip
+        if legend.get_window_extent().width < 0.8 * figure.bbox.width:
+            break
 
 
 # --- labels ---
@@ -252,10 +261,11 @@ def _slope_label(ax: Axes, slope: Slope, start: float, view: RoofView, main: boo
     a, b = ax.transData.transform([(start, slope.bandwidth * start), (stop, slope.bandwidth * stop)])
     along = (b - a) / np.hypot(*(b - a))
     across = np.asarray([-along[1], along[0]])
-    px = ax.figure.dpi / 72  # type: ignore[union-attr]
+    px = pixels(ax)
     at = a + along * 10 * px + across * 3 * px
+    x, y = ax.transAxes.inverted().transform(at)
     text = ax.text(
-        *ax.transAxes.inverted().transform(at), f"{slope.label} {format_si(slope.bandwidth, 'B/s')}",
+        x, y, f"{slope.label} {format_si(slope.bandwidth, 'B/s')}",
         transform=ax.transAxes, rotation=float(np.degrees(np.arctan2(along[1], along[0]))),
         rotation_mode="anchor", ha="left", va="bottom", fontsize=8, color=INK if main else MUTED,
         fontweight="bold" if main else "normal",
@@ -270,7 +280,7 @@ def _slope_label(ax: Axes, slope: Slope, start: float, view: RoofView, main: boo
 def _ridge_label(ax: Axes, view: RoofView, y0: float) -> tuple[float, ...]:
     name = view.ceilings[0].label.split(",")[0]
     text = ax.annotate(
-        f"{name} ridge\n{view.ridge:.3g} FLOP/byte", (view.ridge, y0), (5, 5), textcoords="offset points",
+        f"{name} ridge\n{short(view.ridge)} FLOP/byte", (view.ridge, y0), (5, 5), textcoords="offset points",
         fontsize=8, color=MUTED, va="bottom", linespacing=1.1, gid="ridge",
     )  # fmt: skip
     return tuple(text.get_window_extent().extents)
@@ -292,11 +302,11 @@ def _label(point: Point) -> str:
 
 def _place_labels(
     ax: Axes, view: RoofView, spots: Sequence[Spot], fixed: Sequence[tuple[float, ...]],
-    lines: Sequence[tuple[float, float]], start: float,
+    lines: Sequence[tuple[float, ...]], start: float,
 ) -> None:  # fmt: skip
-    px = ax.figure.dpi / 72  # type: ignore[union-attr]
+    px = pixels(ax)
     centres = [spot.pixel(ax) for spot in spots]
-    reach = [spot.radius * px for spot in spots]
+    reach = [spot.radius * px + 1.5 for spot in spots]
     bubbles = [(x - r, y - r, x + r, y + r) for (x, y), r in zip(centres, reach, strict=True)]
     chosen = _labelled(view)
     sizes = [_size(ax, view.points[i]) for i in chosen]
@@ -306,7 +316,7 @@ def _place_labels(
         [centres[i] for i in chosen],
         sizes,
         [*bubbles, *fixed],
-        [(float(x), float(y)) for x, y in ax.transData.transform(lines)],
+        ax.transData.transform(np.reshape(lines, (-1, 2))).reshape(-1, 4).tolist(),
         (left + 2, frame.y0 + 2, frame.x1 - 2, frame.y1 - 2),
     )
     for i, size, centre in zip(chosen, sizes, placed, strict=True):
@@ -331,10 +341,13 @@ def _write(ax: Axes, view: RoofView, index: int, spot: Spot, box: Sequence[float
     centre, size = np.asarray(box[:2]), np.asarray(box[2:])
     low = centre - size / 2
     end = nearest(np.concatenate([low, low + size]), spot.pixel(ax))
-    leader = {"arrowstyle": "-", "color": MUTED, "lw": 0.7, "shrinkA": 0, "shrinkB": spot.radius}
+    leader: dict[str, Any] = {"arrowstyle": "-", "color": MUTED, "lw": 0.7, "shrinkA": 0, "shrinkB": spot.radius}
+    leader["relpos"] = tuple((end - low) / size)
+    far = np.hypot(*(end - spot.pixel(ax))) > spot.radius * pixels(ax) + 4
     ax.annotate(
         _label(point), (spot.x, spot.y), tuple(ax.transAxes.inverted().transform(centre)),
         xycoords="axes fraction" if spot.on_rug else "data", textcoords="axes fraction",
         ha="center", va="center", color=ALERT if point.above(view.slack) else INK, zorder=6,
-        arrowprops=leader | {"relpos": tuple((end - low) / size)}, gid=f"label-{index}", **_font(point),
+        bbox={"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 0.6},
+        arrowprops=leader if far else None, gid=f"label-{index}", **_font(point),
     )  # fmt: skip

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from roofline.efficiency import BOUNDS
-from roofline.units import PREFIXES, format_si
+from roofline.units import format_si
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.axis import Axis
 
 INK, MUTED, GRID = "#1f2933", "#66727f", "#e3e7eb"
@@ -20,7 +21,7 @@ PART_COLOURS = ("#0b4f7d", "#3a8cc1", "#a9d0ea", "#e69f00", "#b9c1c9", "#dde2e6"
 
 #: Set while a figure is made and written, so that a user's own settings do not change it. Text stays text in SVG and
 #: PDF, and the same picture gives the same bytes.
-RC: dict[str, Any] = {
+RC: Any = {
     "font.family": ["sans-serif"],
     "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial"],
     "font.size": 9.0,
@@ -66,30 +67,30 @@ def short(value: float) -> str:
         >>> short(0.1), short(20000.0)
         ('0.1', '20k')
     """
-    return format_si(value, "").replace(" ", "") if value >= 1 else f"{value:g}"
-
-
-def gib(value: float, _position: int = 0) -> str:
-    """Write bytes in GiB, short enough for a tick.
-
-    Example:
-        >>> gib(5 * 2**30)
-        '5 GiB'
-    """
-    return f"{value / PREFIXES['Gi']:.3g} GiB"
+    return format_si(value, "").replace(" ", "") if value >= 1 else f"{value:.3g}"
 
 
 def log_ticks(axis: Axis, low: float, high: float, unit: str) -> None:
     """Give a logarithmic axis ticks at decades, or at 1, 2 and 5 where there are few, with units as text."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    few = high / low < 60
+    few = high / low < 300
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,), numticks=12))
     axis.set_major_formatter(FuncFormatter(lambda v, _: format_si(v, unit) if unit else short(v)))
     axis.set_minor_formatter(NullFormatter())
 
 
-def style_axes(ax: Any) -> None:
+def root(ax: Axes) -> Any:
+    """The whole figure that axes are in."""
+    return ax.figure.canvas.figure
+
+
+def pixels(ax: Axes) -> float:
+    """Pixels a typographic point."""
+    return float(root(ax).dpi) / 72
+
+
+def style_axes(ax: Axes) -> None:
     """Draw a light grid and only the left and bottom edges."""
     ax.grid(True, color=GRID, linewidth=0.7)
     ax.set_axisbelow(True)

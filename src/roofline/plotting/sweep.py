@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.plotting.labels import overlaps, spread
-from roofline.plotting.style import ALERT, BOUND_COLOURS, GRID, INK, MUTED, PART_COLOURS, clean, gib, log_ticks, short, style_axes
-from roofline.units import format_si
+from roofline.plotting.style import ALERT, BOUND_COLOURS, INK, MUTED, PART_COLOURS, clean, log_ticks, root, style_axes
+from roofline.units import PREFIXES, format_bytes, format_si
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 BLUE = BOUND_COLOURS["compute"]
+GIB = PREFIXES["Gi"]
 #: Points drawn at most; a longer sweep is thinned evenly in the logarithm.
 DRAWN = 256
 
@@ -103,7 +104,7 @@ def draw_sweep(axes: Sequence[Axes], view: SweepView) -> None:
         clean(view.subtitle, 120), (0, 1), (0, 34 if marks else 7), xycoords="axes fraction",
         textcoords="offset points", color=MUTED, fontsize=8.5,
     )  # fmt: skip
-    axes[0].figure.draw_without_rendering()  # type: ignore[union-attr]
+    root(axes[0]).draw_without_rendering()
     for ax, labels in zip(axes, margins, strict=True):
         _spread_right(ax, labels)
     _stagger(marks)
@@ -172,16 +173,15 @@ def _draw_measured(ax: Axes, view: SweepView, values: Sequence[float], legend: b
 def _draw_memory(ax: Axes, view: SweepView) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    total = sum(view.parts.values(), np.zeros(view.batch.shape))
-    ax.stackplot(
-        view.batch, *view.parts.values(), colors=list(PART_COLOURS), edgecolor="white", linewidth=0.5, baseline="zero"
-    )
+    parts = [values / GIB for values in view.parts.values()]
+    total = sum(parts, np.zeros(view.batch.shape))
+    ax.stackplot(view.batch, *parts, colors=list(PART_COLOURS), edgecolor="white", linewidth=0.5)
     if view.batch.size == 1:
         ax.plot(view.batch, total, color=INK, marker="o")
-    ax.axhline(view.limit, color=ALERT, lw=1.1)
-    ax.set_ylim(0, max(float(total.max()), view.limit) * 1.12)
+    ax.axhline(view.limit / GIB, color=ALERT, lw=1.1)
+    ax.set_ylim(0, max(float(total.max()), view.limit / GIB) * 1.12)
     ax.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]))
-    ax.yaxis.set_major_formatter(FuncFormatter(gib))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} GiB"))
     ax.set_ylabel("memory")
 
 
@@ -212,12 +212,14 @@ def _memory_labels(ax: Axes, view: SweepView) -> list[Any]:
     for (name, values), colour in zip(view.parts.items(), PART_COLOURS, strict=False):
         size = float(values[-1])
         if size:
-            labels.append(_right(ax, below + size / 2, f"    {name.replace('_', ' ')} {gib(size)}", INK))
+            text = f"    {name.replace('_', ' ').replace('kv', 'KV')} {format_bytes(size)}"
+            labels.append(_right(ax, (below + size / 2) / GIB, text, INK))
             labels[-1].swatch = ax.text(
                 1.012, 0, "■", transform=ax.get_yaxis_transform(), va="center", fontsize=8, color=colour
             )
         below += size
-    labels.append(_right(ax, view.limit, f"{view.limit_label} {gib(view.limit)}", ALERT, "bold"))
+    labels.append(_right(ax, below * 1.001 / GIB, f"at batch {view.batch[-1]:,.0f}:", MUTED))
+    labels.append(_right(ax, view.limit / GIB, f"{view.limit_label} {format_bytes(view.limit)}", ALERT, "bold"))
     return labels
 
 

@@ -1,0 +1,93 @@
+"""The command line: what a person types, to calls of the library, and every error to one line and an exit code.
+
+0: done. 1: ``check`` found a time that is not as expected. 2: a wrong input. 70: a fault of roofline itself. 130:
+interrupted. 141: nobody read the output to its end.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from roofline.cli.commands import app
+from roofline.cli.output import one_line
+from roofline.errors import RooflineError
+
+OK, WRONG_INPUT, OWN_FAULT, INTERRUPTED, BROKEN_PIPE = 0, 2, 70, 130, 141
+
+#: Typer's name for a wrong use, wherever its release keeps it.
+_Misuse: type[Exception] = typer.BadParameter.__mro__[2]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        argv: The arguments, those of the process when absent.
+
+    Returns:
+        The exit code.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        return _run(list(sys.argv[1:] if argv is None else argv))
+    except BrokenPipeError:
+        _close_quietly()
+        return BROKEN_PIPE
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except RooflineError as error:
+        return _fail(str(error), WRONG_INPUT)
+    except _Misuse as error:
+        return _fail(_misuse(error), WRONG_INPUT)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _fail(f"{where}{error.strerror or error}", WRONG_INPUT)
+    except Exception as error:
+        return _own_fault(error)
+
+
+def _run(argv: list[str]) -> int:
+    command = typer.main.get_command(app)
+    code = command.main(args=argv, prog_name="roofline", standalone_mode=False)
+    sys.stdout.flush()
+    return code if isinstance(code, int) else OK
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"roofline: error: {one_line(message)}", file=sys.stderr)
+    return code
+
+
+def _misuse(error: Exception) -> str:
+    """The parser's complaint, with the near matches in the words of all our errors."""
+    near = sorted(getattr(error, "possibilities", None) or ())
+    text = str(getattr(error, "message", "") if near else error.format_message()).strip()  # type: ignore[attr-defined]
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context else "roofline"
+    hint = f"did you mean {', '.join(near)}?" if near else f"see {path} --help"
+    return f"{text[:1].lower()}{text[1:].rstrip('.')}; {hint}"
+
+
+def _own_fault(error: Exception) -> int:
+    if os.environ.get("ROOFLINE_DEBUG"):
+        import traceback
+
+        traceback.print_exc()
+    what = f"{type(error).__name__}: {error}"[:300]
+    return _fail(
+        f"internal: {what}; this is a fault of roofline, please report it (ROOFLINE_DEBUG=1 shows where)", OWN_FAULT
+    )
+
+
+def _close_quietly() -> None:
+    """Keep the interpreter from complaining about the pipe once more when it ends."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115

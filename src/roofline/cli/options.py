@@ -1,0 +1,150 @@
+"""Options that several commands share, and the reading of their values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from math import prod
+from typing import Annotated, Any
+
+import typer
+
+from roofline.chip import Chip
+from roofline.cli.output import note
+from roofline.data import chip as find_chip
+from roofline.errors import UsageError
+from roofline.graph import Graph
+from roofline.grid import LARGEST
+from roofline.source import load_program
+
+#: Points that one call evaluates at most.
+MAX_POINTS = 10_000
+
+Model = Annotated[str, typer.Argument(
+    metavar="MODEL",
+    help="A shipped name, a model .toml, a workload .json, or a folder with a config.json.")]  # fmt: skip
+OneChip = Annotated[str, typer.Argument(metavar="CHIP", help="A shipped name or a chip .toml.")]
+Chips = Annotated[str, typer.Argument(metavar="CHIP", help="A shipped name or a chip .toml; several with commas.")]
+Batches = Annotated[str | None, typer.Option(
+    "--batch", "-B", metavar="N", help="Batch: 8, or several: 1,8,32 or 1:128 or 1:128:8. [default: 1]",
+    show_default=False)]  # fmt: skip
+Batch = Annotated[str | None, typer.Option("--batch", "-B", metavar="N", help="Batch. [default: 1]", show_default=False)]
+Seq = Annotated[str | None, typer.Option(
+    "--seq", "-S", metavar="N", help="Prompt length in prefill, context in decode, sequence in forward.",
+    show_default=False)]  # fmt: skip
+Context = Annotated[str | None, typer.Option(
+    "--context", "-C", metavar="N", help="Context of the decoder, where -S is the length of the encoder.",
+    show_default=False)]  # fmt: skip
+Phase = Annotated[str | None, typer.Option(
+    metavar="PHASE", help="prefill, decode or forward. [default: the model's]", show_default=False)]  # fmt: skip
+RunMode = Annotated[str, typer.Option("--mode", metavar="MODE", help="eager, graph or compiled.")]
+DType = Annotated[str | None, typer.Option(
+    "--dtype", metavar="FORMAT", help="Number format of everything, such as bf16.", show_default=False)]  # fmt: skip
+Weights = Annotated[str | None, typer.Option(
+    "--weights", metavar="FORMAT", help="Number format of the weights, such as int8.", show_default=False)]  # fmt: skip
+Cache = Annotated[str | None, typer.Option(
+    "--cache", metavar="FORMAT", help="Number format of the KV cache, such as int8.", show_default=False)]  # fmt: skip
+TF32 = Annotated[bool, typer.Option("--tf32", help="Let fp32 matmuls use tf32.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
+Memory = Annotated[str | None, typer.Option(
+    "--memory", metavar="SIZE", help="Memory limit, such as 72GiB. [default: the chip's]", show_default=False)]  # fmt: skip
+Latency = Annotated[str | None, typer.Option(
+    "--latency", metavar="TIME", help="Limit on one run, such as 50ms.", show_default=False)]  # fmt: skip
+Measured = Annotated[str, typer.Option(
+    "--measured", metavar="TIME", help="The measured time of one run, such as 41ms.", show_default=False)]  # fmt: skip
+
+#: What each symbol is called and which option gives it.
+_SYMBOLS = {"B": ("a batch", "-B"), "S": ("a sequence length", "-S"), "C": ("a context length", "-C")}
+
+_RANGE = re.compile(r"\s*([0-9]{1,16})(?::([0-9]{1,16})(?::([0-9]{1,16}))?)?\s*", re.ASCII)
+
+
+def whole_numbers(text: str, option: str) -> int | list[int]:
+    """Read ``8``, ``1,8,32``, ``1:128`` or ``1:128:8``; both ends of a range are in it.
+
+    Raises:
+        UsageError: Anything else, a number out of range, or too many.
+
+    Example:
+        >>> whole_numbers("1,4:8:2", "-B")
+        [1, 4, 6, 8]
+    """
+    found: list[int] = []
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part)
+        if match is None:
+            raise UsageError(
+                f"{option} {text[:60]!r}: wanted whole numbers from 1, such as 8 or 1,8,32 or 1:128 or 1:128:8"
+            )
+        first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+        if not 1 <= first <= last <= LARGEST or step < 1:
+            raise UsageError(f"{option} {part[:60]!r}: wanted numbers from 1 to 2**53, the first not above the last")
+        if len(found) + (last - first) // step + 1 > MAX_POINTS:
+            raise UsageError(f"{option} {text[:60]!r}: allowed: at most {MAX_POINTS} numbers; give a step")
+        found += range(first, last + 1, step)
+    return found[0] if len(found) == 1 else found
+
+
+def program(
+    model: str, phase: str | None, dtype: str | None = None, weights: str | None = None, cache: str | None = None
+) -> Graph:
+    """Build the program and say what its source left open."""
+    graph = load_program(model, phase, dtype, weights, cache)
+    for text in graph.info.get("notes", ()):
+        note(f"{graph.name}: {text}")
+    return graph
+
+
+def chips(text: str) -> Chip | list[Chip]:
+    """One chip, or several that commas part."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    found = [find_chip(name) for name in names or [text]]
+    return found if len(found) > 1 else found[0]
+
+
+def sizes(
+    graph: Graph, batch: str | None, seq: str | None, context: str | None = None, number: int = 1
+) -> dict[str, Any]:
+    """The sizes that a program uses, out of those given.
+
+    Args:
+        graph: The program.
+        batch: Text of ``-B``.
+        seq: Text of ``-S``.
+        context: Text of ``-C``.
+        number: How many programs or chips are evaluated at each point.
+
+    Raises:
+        UsageError: A size that the program needs was not given, or there are too many points.
+    """
+    texts = {"B": batch, "S": seq, "C": context}
+    given = {name: whole_numbers(text, _SYMBOLS[name][1]) for name, text in texts.items() if text is not None}
+    points = number * prod(len(value) for value in given.values() if isinstance(value, list))
+    if points > MAX_POINTS:
+        raise UsageError(f"{points} points; allowed: at most {MAX_POINTS} a call")
+    return _matched(graph, given)
+
+
+def _matched(graph: Graph, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Give each symbol of a graph its size; in a decode step ``-S`` is the context."""
+    wanted, found = graph.symbols, dict(given)
+    if "C" in wanted and "S" not in wanted and "C" not in found and "S" in found:
+        found["C"] = found.pop("S")
+    for name in sorted(found.keys() - wanted):
+        word, option = _SYMBOLS[name]
+        note(f"{graph.name} has no use for {word}; {option} is ignored")
+    if "B" in wanted:
+        found.setdefault("B", 1)
+    for name in sorted(wanted - found.keys()):
+        word, option = _SYMBOLS[name]
+        option = "-S" if name == "C" and "S" not in wanted else option
+        raise UsageError(f"{graph.name} needs {word}; give it with {option}, such as {option} 2048")
+    return {name: value for name, value in found.items() if name in wanted}
+
+
+def exclusive(**flags: bool) -> None:
+    """Refuse flags that contradict each other."""
+    on = [f"--{name}" for name, flag in flags.items() if flag]
+    if len(on) > 1:
+        raise UsageError(f"{' and '.join(on)} exclude each other; give one")

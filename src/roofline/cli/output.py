@@ -1,0 +1,92 @@
+"""Writing: tables to the screen, strict JSON, flat CSV, notes beside the output."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+
+def show(*parts: Any) -> None:
+    """Print rich renderables, or plain text, to standard output; without colours where that is no terminal."""
+    from rich.console import Console
+
+    console = Console(markup=False, highlight=False, emoji=False)
+    with console.capture() as captured:
+        for part in parts:
+            console.print(part)
+    lines = captured.get().splitlines()
+    write("\n".join(line.rstrip() for line in lines) + "\n")
+
+
+def write(text: str) -> None:
+    """Write text to standard output."""
+    sys.stdout.write(text)
+
+
+def note(text: str) -> None:
+    """Say something beside the output."""
+    print(f"roofline: note: {one_line(text)}", file=sys.stderr)
+
+
+def one_line(text: str) -> str:
+    """Text with line breaks and control characters made harmless.
+
+    Example:
+        >>> one_line("a\\n  b")
+        'a b'
+    """
+    joined = " ".join(text.split())
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in joined)
+
+
+def write_json(value: Any) -> None:
+    """Write strict JSON: no NaN, no Infinity, only plain types."""
+    write(json.dumps(plain(value), indent=2, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def plain(value: Any) -> Any:
+    """A value as what JSON has.
+
+    Example:
+        >>> from fractions import Fraction
+        >>> plain({"a": (Fraction(4, 2), float("nan"))})
+        {'a': [2, None]}
+    """
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, str | bool | int | None):
+        return value
+    if isinstance(value, Fraction):
+        return value.numerator if value.denominator == 1 else float(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    return [plain(item) for item in value]
+
+
+def write_csv(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write records as CSV; nested tables become columns, lists become text with semicolons."""
+    flat = [_flat(plain(row)) for row in rows]
+    columns = list(dict.fromkeys(key for row in flat for key in row))
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+    write(buffer.getvalue())
+
+
+def _flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in row.items():
+        if isinstance(value, dict):
+            found |= _flat(value, f"{prefix}{key}_")
+        else:
+            found[prefix + key] = "; ".join(map(str, value)) if isinstance(value, list) else value
+    return found

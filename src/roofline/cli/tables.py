@@ -1,0 +1,346 @@
+"""Results as rich tables for a terminal of 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from roofline.units import format_bytes, format_si
+
+if TYPE_CHECKING:
+    from roofline.batch import BatchChoice
+    from roofline.check import Verdict
+    from roofline.chip import Chip
+    from roofline.estimate import Estimate
+
+#: Colour of each verdict.
+_COLOURS = {"as_expected": "green", "slow": "yellow", "very_slow": "red", "impossible": "red"}
+
+#: Why a batch is the best, in words.
+_LIMITS = {
+    "memory": "memory stops it: a batch of {next} no longer fits in {room}",
+    "latency": "latency stops it: a batch of {next} takes longer than {patience}",
+    "ridge": "the ridge stops it: a bigger batch takes longer and gains next to no throughput",
+}
+
+
+def _table(columns: str, rows: Iterable[Sequence[Any]], title: str = "") -> Table:
+    """A table; a column whose name begins with ``<`` is text, all others are numbers to the right."""
+    table = Table(box=box.SIMPLE, title=title or None, title_justify="left", title_style="bold", pad_edge=False)
+    for name in columns.split("|"):
+        is_text = name.startswith("<")
+        table.add_column(name.lstrip("<"), justify="left" if is_text else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else str(cell) for cell in row))
+    return table
+
+
+def _facts(pairs: Iterable[tuple[str, Any]]) -> Table:
+    """Names and values without lines, the empty ones left out."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="cyan")
+    table.add_column(overflow="fold")
+    for name, value in pairs:
+        if value not in ("", None):
+            table.add_row(name, value if isinstance(value, Text) else str(value))
+    return table
+
+
+def _time(seconds: float) -> str:
+    return format_si(float(seconds), "s")
+
+
+def _span(low: float, high: float) -> str:
+    """Two times in the unit of the larger: ``6.04-11.4 ms``."""
+    number, unit = _time(high).split(" ")
+    scale = float(high) / float(number) if float(number) else 1.0
+    return f"{float(f'{float(low) / scale:.3g}'):g}-{number} {unit}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * float(share):.3g} %"
+
+
+def _rate(value: float, item: str) -> str:
+    return format_si(float(value), f"{item}/s")
+
+
+def _heading(text: str) -> Text:
+    return Text(text, style="bold")
+
+
+# --- estimate ---------------------------------------------------------------------------------------------------------
+
+
+def point(est: Estimate) -> list[Any]:
+    """One point: time, memory, the largest kernels."""
+    sizes = "".join(f", {name}={value:,}" for name, value in est.grid.values.items())
+    return [
+        _heading(f"{est.graph.name} on {est.chip.name}, {est.mode} mode{sizes}"),
+        _facts(_summary(est)),
+        _memory(est),
+        _kernels(est),
+        *_provenance(est),
+    ]
+
+
+def _summary(est: Estimate) -> list[tuple[str, Any]]:
+    host = f", host {_time(est.host_time)}" if est.mode == "eager" else ""
+    return [
+        ("time", Text(f"{_time(est.time)}  ({_time(est.low)} to {_time(est.high)})", style="bold")),
+        ("floor", f"{_time(est.floor)} at the datasheet's rates"),
+        ("bound", est.bound),
+        ("made of", f"{est.launches:,} kernels: device {_time(est.device_time)}{host}"),
+        ("throughput", _rate(est.throughput, est.graph.item)),
+        ("MFU, MBU", f"{_percent(est.mfu)}, {_percent(est.mbu)}"),
+        ("work", f"{format_si(est.flops, 'FLOP')}, {format_si(est.bytes, 'B')}, {est.intensity:.3g} FLOP/B"),
+    ]
+
+
+def _memory(est: Estimate) -> Table:
+    total = float(est.memory.total)
+    rows: list[Sequence[Any]] = [
+        (name.replace("_", " "), format_bytes(float(value)), _percent(float(value) / total))
+        for name, value in est.memory.parts().items()
+    ]
+    rows.append((_heading("total"), _heading(format_bytes(total)), ""))
+    fit = Text("fits", style="green") if est.fits else Text("does not fit", style="bold red")
+    rows.append((f"capacity of {est.chip.name}", format_bytes(est.capacity), fit))
+    return _table("<memory|size|share", rows)
+
+
+def _kernels(est: Estimate, most: int = 5) -> Table:
+    found = est.kernel_rows()
+    rows = [
+        (row["kernel"], f"{row['count']:,}", _time(row["time_s"]), _percent(row["share"]), row["bound"], row["dtype"])
+        for row in found[:most]
+    ]
+    left = f", of {len(found)} different ones" if len(found) > most else ""
+    return _table(f"<slowest kernels{left}|runs|time|share|<bound|<format", rows)
+
+
+def _provenance(est: Estimate) -> list[Text]:
+    source = "; ".join(dict.fromkeys(f"{chip.name}: {chip.efficiency.source}" for chip in est.chips[:3]))
+    return [
+        Text(f"efficiencies: {est.calibrated} ({source})", style="dim"),
+        Text(f"not modelled: {'; '.join(est.not_modelled)}", style="dim"),
+    ]
+
+
+def points(est: Estimate) -> list[Any]:
+    """Several points, one a row; a table a chip where batches or lengths vary too."""
+    head = _heading(f"{est.graph.name}, {est.mode} mode{_fixed(est)}")
+    if not est.grid.shape:
+        return [head, _rows(est, list(np.ndindex(est.shape)), ("chip",)), *_provenance(est)]
+    starts: list[tuple[int, ...]] = [(n,) for n in range(len(est.chips))] if est.many_chips else [()]
+    inner = list(np.ndindex(est.grid.shape))
+    made = [
+        _rows(est, [start + index for index in inner], est.grid.axes, chip.name)
+        for start, chip in zip(starts, est.chips, strict=True)
+    ]
+    return [head, *made, *_provenance(est)]
+
+
+def _fixed(est: Estimate) -> str:
+    return "".join(f", {name}={value:,}" for name, value in est.grid.values.items() if isinstance(value, int))
+
+
+def _rows(est: Estimate, indices: list[tuple[int, ...]], axes: tuple[str, ...], title: str = "") -> Table:
+    item = est.graph.item
+    results = (est.time, est.low, est.high, est.bound, est.mfu, est.mbu, est.throughput, est.memory.total, est.fits)
+    rows = []
+    for index in indices:
+        time, low, high, bound, mfu, mbu, rate, total, fits = (np.asarray(value)[index] for value in results)
+        memory = Text(format_bytes(float(total)), style="" if fits else "red")
+        shares = (_percent(mfu), _percent(mbu))
+        cells = (_time(time), _span(low, high), str(bound), *shares, format_si(float(rate), ""), memory)
+        rows.append((*_where(est, index, axes), *cells, "yes" if fits else "no"))
+    names = [f"<{name}" if name == "chip" else name for name in axes]
+    return _table("|".join([*names, f"time|range|<bound|MFU|MBU|{item}/s|memory|<fits"]), rows, title)
+
+
+def _where(est: Estimate, index: tuple[int, ...], axes: tuple[str, ...]) -> list[str]:
+    if axes == ("chip",):
+        return [est.chips[index[0]].name]
+    sizes = est.grid.point(index[1:] if est.many_chips else index)
+    return [str(sizes[name]) for name in axes]
+
+
+# --- batch ------------------------------------------------------------------------------------------------------------
+
+
+def choice(found: BatchChoice) -> list[Any]:
+    """The best batch, why, and the curve."""
+    est, item = found.estimate, found.curve.graph.item
+    why = _LIMITS[found.limit].format(
+        next=found.best + 1,
+        room=format_bytes(found.memory_limit),
+        patience=_time(found.latency_limit) if found.latency_limit else "",
+    )
+    facts = [
+        ("best batch", Text(f"{found.best}", style="bold green")),
+        ("limit", f"{found.limit}: {why}"),
+        ("ridge", _ridge(found)),
+        ("there", f"{_time(est.time)} ({_time(est.low)} to {_time(est.high)}), {est.bound}-bound"),
+        ("throughput", _rate(est.throughput, item)),
+    ]
+    title = f"{found.curve.graph.name} on {found.curve.chip.name}, {found.curve.mode} mode{_fixed(found.curve)}"
+    return [_heading(title), _facts(facts), _curve(found), *_provenance(found.curve)]
+
+
+def _ridge(found: BatchChoice) -> str:
+    if found.ridge is None:
+        return f"not reached: memory takes longer than arithmetic at every batch up to {found.largest}"
+    return f"from batch {found.ridge} arithmetic takes longer than memory"
+
+
+def _curve(found: BatchChoice) -> Table:
+    curve, marks = found.curve, {found.largest: "largest", found.ridge: "ridge", found.best: "best"}
+    total = np.broadcast_to(np.asarray(curve.memory.total, dtype=float), curve.shape)
+    rows = []
+    for batch in found.shown():
+        at = batch - 1
+        style = "bold" if batch == found.best else ""
+        cells = (
+            f"{batch:,}", _time(curve.time[at]), _span(curve.low[at], curve.high[at]),
+            format_si(float(curve.throughput[at]), ""), format_bytes(total[at]), curve.bound[at], marks.get(batch, ""),
+        )  # fmt: skip
+        rows.append([Text(str(cell), style=style) for cell in cells])
+    return _table(f"batch|time|range|{curve.graph.item}/s|memory|<bound|<", rows)
+
+
+# --- check ------------------------------------------------------------------------------------------------------------
+
+
+def verdict(found: Verdict) -> list[Any]:
+    """The verdict first, then causes and advice."""
+    est = found.estimate
+    colour = _COLOURS[found.verdict]
+    parts: list[Any] = [
+        Text(f"{found.verdict.replace('_', ' ')}: ", style=f"bold {colour}").append(found.reason, style=colour),
+        _facts(
+            [
+                ("program", f"{est.graph.name} on {est.chip.name}, {est.mode} mode{_fixed(est)}"),
+                ("measured", f"{_time(found.measured)}, {found.ratio:.3g} times the expected"),
+                ("expected", f"{_time(est.time)} ({_time(est.low)} to {_time(est.high)}), {est.bound}-bound"),
+                ("at least", f"{_time(found.impossible_below)}, however it is run"),
+            ]
+        ),
+    ]
+    if found.causes:
+        rows = [(c.label, _time(c.time_s), _time(c.explains_s), f"{c.question} If so: {c.fix}") for c in found.causes]
+        parts.append(_table("<possible cause|would take|explains|<question and what to do", rows))
+    if found.advice:
+        changes = [(a.change, _time(a.time_s), _time(a.saves_s)) for a in found.advice]
+        parts.append(_table("<what would make it faster|would take|saves", changes))
+    return [*parts, *_provenance(est)]
+
+
+# --- chips and models -------------------------------------------------------------------------------------------------
+
+
+def chip_row(chip: Chip) -> dict[str, Any]:
+    """The figures of a chip that a list shows."""
+    return {
+        "name": chip.name,
+        "vendor": chip.vendor,
+        "year": chip.year,
+        "memory_bytes": chip.main.capacity,
+        "bandwidth_bytes_per_s": chip.main.bandwidth,
+        "matrix_flops": {name: peak.flops for name, peak in chip.matrix.items()},
+        "vector_flops": {name: peak.flops for name, peak in chip.vector.items()},
+        "aliases": list(chip.aliases),
+    }
+
+
+def chip_list(chips: Sequence[Chip]) -> Table:
+    """The chips, one a row."""
+    rows = [
+        (chip.name, chip.vendor, chip.year or "", chip.main.vendor or _known(chip.main.capacity, "B"),
+         _known(chip.main.bandwidth, "B/s"), _half_peak(chip))
+        for chip in chips
+    ]  # fmt: skip
+    return _table("<chip|<vendor|year|memory|bandwidth|16-bit matmul", rows)
+
+
+def _half_peak(chip: Chip) -> str:
+    """The dense peak in bf16, or fp16 where it is marked."""
+    peaks = {**chip.vector, **chip.matrix}
+    name = next((name for name in ("bf16", "fp16") if name in peaks), "")
+    return _known(peaks[name].flops, "FLOP/s") + (" (fp16)" if name == "fp16" else "") if name else "-"
+
+
+def _known(value: float | None, unit: str) -> str:
+    return format_si(value, unit) if value is not None else "-"
+
+
+def chip_sheet(chip: Chip) -> list[Any]:
+    """One chip with every figure, each with the number of its source below."""
+    figures = list(_figures(chip))
+    sources = list(dict.fromkeys(source for *_, source, _ in figures))
+    rows = [
+        (name, value, f"[{sources.index(source) + 1}]" if source else "", note) for name, value, source, note in figures
+    ]
+    listed = [(f"[{number}]", source) for number, source in enumerate(sources, 1) if source]
+    about = [
+        ("vendor", chip.vendor), ("year", chip.year), ("form", chip.form), ("aliases", ", ".join(chip.aliases)),
+        ("cores", f"{chip.cores} {chip.core_name}" if chip.cores else ""),
+        ("clock", _known(chip.clock, "Hz")), ("power", _known(chip.tdp, "W")), ("notes", chip.notes),
+    ]  # fmt: skip
+    return [_heading(chip.name), _facts(about), _table("<figure|value|<source|<note", rows), _facts(listed)]
+
+
+def _figures(chip: Chip) -> Iterable[tuple[str, str, str, str]]:
+    """Name, value, source and note of every figure."""
+    for unit in ("matrix", "vector"):
+        for name, peak in getattr(chip, unit).items():
+            also = [f"sums in {peak.accumulate}" * bool(peak.accumulate), f"at {_known(peak.clock, 'Hz')}" * bool(peak.clock)]
+            sparse = f"2:4-sparse {_known(peak.sparse, 'FLOP/s')}, not used" if peak.sparse else ""
+            text = "; ".join(part for part in (*also, sparse, peak.note) if part)
+            yield f"{name} {unit}", _known(peak.flops, "FLOP/s"), peak.source, text
+    for level in chip.memory:
+        each = "" if level.shared_by == "chip" else "sum over the cores"
+        text = "; ".join(part for part in (level.vendor, each, level.note) if part)
+        yield f"{level.name} capacity", _known(level.capacity, "B"), level.source, text
+        yield f"{level.name} bandwidth", _known(level.bandwidth, "B/s"), level.source, ""
+    for link in chip.links:
+        yield f"{link.name} ({link.kind})", _known(link.bandwidth, "B/s"), link.source, f"one direction; {link.note}".rstrip("; ")
+    for name, fallback in chip.fallback.items():
+        yield name, f"runs as {fallback.runs_as}", fallback.source, fallback.reason
+    share = chip.efficiency
+    text = f"{share.calibrated}; range {share.low:g} to {share.high:g}"
+    yield "share of compute", _percent(share.compute), share.source, text
+    yield "share of bandwidth", _percent(share.memory), share.source, ""
+    yield "least kernel time", _time(share.launch), share.source, ""
+    yield "host time an op", _time(share.host), share.source, ""
+
+
+def model_list(rows: Sequence[dict[str, Any]]) -> Table:
+    """The models, one a row."""
+    cells = [
+        (row["name"], row["family"], f"{row['parameters']:,}" if row["parameters"] else "-", row["dtype"],
+         ", ".join(row["phases"]))
+        for row in rows
+    ]  # fmt: skip
+    return _table("<model|<family|parameters|<format|<phases", cells)
+
+
+def model_sheet(record: dict[str, Any]) -> list[Any]:
+    """One model with every figure and its source."""
+    published = record["parameters_published"]
+    facts = [
+        ("description", record.get("description", "")), ("family", record["family"]), ("format", record["dtype"]),
+        ("phases", ", ".join(record["phases"])), ("needs", ", ".join(record["sizes_needed"])),
+        ("aliases", ", ".join(record.get("aliases", ()))),
+        ("parameters", f"{record['parameters']:,} counted from the layers, {record['active_parameters']:,} active"),
+        ("published", f"{published:,} ({record['parameters_source']})" if published else ""),
+        ("operators", f"{record['operators']:,}"), ("source", record["source"]),
+    ]  # fmt: skip
+    figures = {**record.get("sizes", {}), **record.get("options", {})}
+    rows = [(name, value) for name, value in figures.items()]
+    return [_heading(record["name"]), _facts(facts), *([_table("<size or option|value", rows)] if rows else [])]
