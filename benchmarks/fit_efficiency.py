@@ -84,11 +84,12 @@ def main() -> None:
     train, judge = rows[1::2], rows[::2]
     figures = fit(train)
     print(f"{chip.name}: {len(train)} rows fitted, {len(judge)} rows judged")
-    print("compute = %.3f\nmemory = %.3f\nlaunch = %.2f us" % (figures[0], figures[1], figures[2] * 1e6))
+    print(f"compute = {figures[0]:.3f}\nmemory = {figures[1]:.3f}\nlaunch = {figures[2] * 1e6:.2f} us")
     residual = log_ratio(
         [r for r, ideal in zip(train, predict(train, 1.0, 1.0, 0.0), strict=True) if ideal > 300e-6], *figures
     )
-    print("low = %.2f\nhigh = %.2f" % tuple(np.exp(np.quantile(residual, [0.1, 0.9]))))
+    low, high = np.exp(np.quantile(residual, [0.1, 0.9]))
+    print(f"low = {low:.2f}\nhigh = {high:.2f}")
     error = np.abs(np.exp(-log_ratio(judge, *figures)) - 1)
     print(f"judged: mean {error.mean():.1%}, median {np.median(error):.1%}, p90 {np.quantile(error, 0.9):.1%}")
     for op in sorted({r["op"] for r in judge}):

@@ -186,9 +186,7 @@ def test_replace_finds_the_unit_that_has_the_format() -> None:
 
 
 def test_replace_of_links_and_new_entries() -> None:
-    new = private().replace(
-        link_bandwidth="100 GB/s", host_bandwidth="32 GB/s", l2="40 MiB", l2_bandwidth="5 TB/s"
-    )
+    new = private().replace(link_bandwidth="100 GB/s", host_bandwidth="32 GB/s", l2="40 MiB", l2_bandwidth="5 TB/s")
     assert [(link.kind, link.bandwidth) for link in new.links] == [("device", 1e11), ("host", 3.2e10)]
     assert new.level("L2").bandwidth == 5e12
     assert chip("h100-sxm").replace(link_bandwidth="900 GB/s").links[0].name == "NVLink4"
@@ -499,9 +497,7 @@ def test_data_dir() -> None:
 
 
 def test_repr_is_short() -> None:
-    assert (
-        repr(chip("h100-sxm")) == str(chip("h100-sxm")) == "Chip('h100-sxm', bf16 989 TFLOP/s, HBM 3.35 TB/s)"
-    )
+    assert repr(chip("h100-sxm")) == str(chip("h100-sxm")) == "Chip('h100-sxm', bf16 989 TFLOP/s, HBM 3.35 TB/s)"
     assert repr(Chip(name="bare", memory_capacity="1 GB")) == "Chip('bare')"
 
 

@@ -59,9 +59,7 @@ def raw(name: str) -> dict[str, Any]:
 
 
 def peaks(c: Chip) -> list[tuple[str, Peak]]:
-    return [
-        (f"{unit}.{name}", peak) for unit in ("matrix", "vector") for name, peak in getattr(c, unit).items()
-    ]
+    return [(f"{unit}.{name}", peak) for unit in ("matrix", "vector") for name, peak in getattr(c, unit).items()]
 
 
 def test_there_are_many() -> None:

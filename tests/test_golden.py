@@ -1,8 +1,8 @@
 """Published figures against the library.
 
 ``golden/values.toml`` holds the figures with their sources; the table here says which call of the library
-answers each. No figure is worked out here: the arithmetic between two calls is at most a difference, a quotient
-or a sum over rows.
+answers each. No figure is worked out here: the arithmetic between two calls is at most a difference, a
+quotient or a sum over rows.
 """
 
 from __future__ import annotations
@@ -60,9 +60,7 @@ def source_chip(
     """The source's own figures, reached in full."""
     more = {} if capacity is None else {"memory_capacity": capacity}
     vector = {} if fp32_vector is None else {"fp32": fp32_vector}
-    return rl.Chip(
-        name="source", matrix=matrix, vector=vector, memory_bandwidth=bandwidth, efficiency=IDEAL, **more
-    )
+    return rl.Chip(name="source", matrix=matrix, vector=vector, memory_bandwidth=bandwidth, efficiency=IDEAL, **more)
 
 
 def ideal(name: str) -> rl.Chip:
@@ -146,9 +144,7 @@ def decoder(name: str, phase: str = "decode", **overrides: Any) -> rl.Graph:
 def gpt(layers: int, hidden: int, **more: Any) -> rl.Graph:
     """The plain transformer of Kaplan's 12 L d^2, without biases unless asked."""
     plain = {"qkv_bias": False, "out_bias": False, "mlp_bias": False, **more}
-    return decoder(
-        "gpt-3-175b", layers=layers, hidden=hidden, heads=hidden // 128, intermediate=4 * hidden, **plain
-    )
+    return decoder("gpt-3-175b", layers=layers, hidden=hidden, heads=hidden // 128, intermediate=4 * hidden, **plain)
 
 
 def kv_bytes(graph: rl.Graph, batch: int = 1, context: int = 1) -> float:
@@ -160,25 +156,17 @@ def matrices(graph: rl.Graph, *parts: str) -> int:
     return sum(
         tensor.numel
         for name, tensor in graph.tensors.items()
-        if tensor.kind == "weight"
-        and len(tensor.shape) > 1
-        and (not parts or set(parts) & set(name.split(".")))
+        if tensor.kind == "weight" and len(tensor.shape) > 1 and (not parts or set(parts) & set(name.split(".")))
     )
 
 
 def projection_flops(graph: rl.Graph, within: str = "") -> float:
     """FLOPs of one token, attention's scores and values aside."""
     rows = counted(graph, B=1, C=1).rows
-    return sum(
-        r.kernel.count * r.flops
-        for r in rows
-        if r.kernel.kind == "matmul" and r.kernel.name.startswith(within)
-    )
+    return sum(r.kernel.count * r.flops for r in rows if r.kernel.kind == "matmul" and r.kernel.name.startswith(within))
 
 
-def weight_stream(
-    graph: rl.Graph, kinds: tuple[str, ...] = ("matmul", "rowwise", "move"), within: str = ""
-) -> float:
+def weight_stream(graph: rl.Graph, kinds: tuple[str, ...] = ("matmul", "rowwise", "move"), within: str = "") -> float:
     """Bytes of a decode step that do not grow with the batch."""
     one, two = counted(graph, B=1, C=1).rows, counted(graph, B=2, C=1).rows
     return sum(
@@ -298,9 +286,7 @@ answers(
     {
         "lm_head_ops": lambda i: layer_rows(i, "decode", i.b, i.s)["head"].flops,
         "mlp_act_elements": activation_elements,
-        "flash_output_bytes_prefill": lambda i: (
-            layer_rows(i, "prefill", i.b, i.s)["layers.0.attn.sdpa"].write
-        ),
+        "flash_output_bytes_prefill": lambda i: layer_rows(i, "prefill", i.b, i.s)["layers.0.attn.sdpa"].write,
     },
 )
 
@@ -325,9 +311,7 @@ answers(
         "ridge_table_bw": lambda i: source_chip(i.bw_table, bf16=i.peak).ridge("bf16"),
     },
 )
-answers(
-    "sb-dot-product-intensity", {"ai": lambda i: counted(program("bf16", "gemm", m=1, n=1, k=i.N)).intensity}
-)
+answers("sb-dot-product-intensity", {"ai": lambda i: counted(program("bf16", "gemm", m=1, n=1, k=i.N)).intensity})
 answers(
     "sb-q1-int8-matmul",
     {
@@ -352,11 +336,7 @@ answers(
 )
 answers(
     "sb-tpu-q1-200b-weight-load",
-    {
-        "t": lambda i: (
-            estimated(stream(stored(i.params, "bf16")), source_chip(i.bw).scale(bandwidth=i.chips), B=1).floor
-        )
-    },
+    {"t": lambda i: estimated(stream(stored(i.params, "bf16")), source_chip(i.bw).scale(bandwidth=i.chips), B=1).floor},
 )
 answers(
     "sb-v5e-int8-matmul-crossover",
@@ -365,9 +345,7 @@ answers(
         "B_crit_vmem": lambda i: crossover(
             linear("int8", i.D, i.F), source_chip(i.bw, int8=i.peak).scale(bandwidth=i.vmem_ratio)
         ),
-        "t_hbm_at_B1": lambda i: (
-            estimated(linear("int8", i.D, i.F), source_chip(i.bw, int8=i.peak), B=1).floor
-        ),
+        "t_hbm_at_B1": lambda i: estimated(linear("int8", i.D, i.F), source_chip(i.bw, int8=i.peak), B=1).floor,
     },
 )
 answers(
@@ -430,15 +408,11 @@ def popquiz(i: Inputs, batch: int) -> float:
     return cache_only.floor + estimated(matmul, chips, B=batch).floor
 
 
-answers(
-    "sb-inference-popquiz-30b", {"step_b4": lambda i: popquiz(i, 4), "step_b256": lambda i: popquiz(i, 256)}
-)
+answers("sb-inference-popquiz-30b", {"step_b4": lambda i: popquiz(i, 4), "step_b256": lambda i: popquiz(i, 256)})
 
 
 def llama_13b(i: Inputs, phase: str = "decode", **more: Any) -> rl.Graph:
-    return decoder(
-        "llama-2-13b", phase, layers=i.L, hidden=i.D, intermediate=i.F, heads=i.N, vocab=i.V, **more
-    )
+    return decoder("llama-2-13b", phase, layers=i.L, hidden=i.D, intermediate=i.F, heads=i.N, vocab=i.V, **more)
 
 
 def residual_bytes(i: Inputs) -> float:
@@ -599,9 +573,7 @@ def forward_floor(i: Inputs, chips: int) -> float:
     return estimated(stream(weights), a100_kipply(i).scale(bandwidth=chips), B=1).floor
 
 
-answers(
-    "kipply-52b-forward-floor", {"t": lambda i: forward_floor(i, 1), "t_4gpu": lambda i: forward_floor(i, 4)}
-)
+answers("kipply-52b-forward-floor", {"t": lambda i: forward_floor(i, 1), "t_4gpu": lambda i: forward_floor(i, 4)})
 
 
 def kipply_room(i: Inputs, gpus: int) -> float:
@@ -655,9 +627,7 @@ answers(
 def megatron_params(i: Inputs) -> int:
     """The formula has no final norm."""
     graph = gpt(i.l, i.h, vocab=i.V, positions=i.s, qkv_bias=True, out_bias=True, mlp_bias=True)
-    final = sum(
-        t.numel for name, t in graph.tensors.items() if t.kind == "weight" and name.startswith("norm.")
-    )
+    final = sum(t.numel for name, t in graph.tensors.items() if t.kind == "weight" and name.startswith("norm."))
     return graph.parameters - final
 
 
@@ -698,9 +668,7 @@ def operations_to_balance(graph: rl.Graph, chip: rl.Chip) -> float:
 answers(
     "horace-breakeven",
     {
-        "numbers_per_s": lambda i: (
-            2**27 / estimated(program("fp32", "sum", rows=1, cols=2**27), a100_fp32(i)).floor
-        ),
+        "numbers_per_s": lambda i: 2**27 / estimated(program("fp32", "sum", rows=1, cols=2**27), a100_fp32(i)).floor,
         "ops_per_element_read_write": lambda i: operations_to_balance(
             program("fp32", "mul_scalar", n=2**27), a100_fp32(i)
         ),
@@ -750,9 +718,7 @@ answers(
     {
         "unfused": lambda i: accesses(residual_relu(), N),
         "fused": lambda i: accesses(rl.fuse(residual_relu()), N),
-        "in_gemm_epilogue": lambda i: (
-            accesses(gemm_with_residual(True), N) - accesses(gemm_with_residual(False), N)
-        ),
+        "in_gemm_epilogue": lambda i: accesses(gemm_with_residual(True), N) - accesses(gemm_with_residual(False), N),
     },
 )
 
@@ -781,9 +747,7 @@ answers(
         "safe_softmax": lambda i: accesses(softmax_in_passes(False), N),
         "online_softmax": lambda i: accesses(softmax_in_passes(True), N),
         "row_in_registers": lambda i: accesses(program("fp32", "softmax", rows=1, cols=N), N),
-        "speedup_bound": lambda i: (
-            counted(softmax_in_passes(False)).bytes / counted(softmax_in_passes(True)).bytes
-        ),
+        "speedup_bound": lambda i: counted(softmax_in_passes(False)).bytes / counted(softmax_in_passes(True)).bytes,
     },
 )
 
@@ -1043,7 +1007,7 @@ answers(
 
 
 def tile(rows: int, cols: int) -> float:
-    """The tile's own intensity: a matmul of its sides over an inner axis so long that the result does not show."""
+    """The tile's own intensity: a matmul over an inner axis so long that the result does not show."""
     return intensity(program("fp16", "gemm", m=rows, n=cols, k=2**32))
 
 
@@ -1221,8 +1185,7 @@ answers("deepseek-v3-serving-h800", {"prefill_computed_tok_s_node": deepseek_pre
 def load() -> dict[str, dict[str, Any]]:
     table = tomllib.loads(VALUES.read_text(encoding="utf-8"))
     return {
-        case["id"]: {**case, "values": {value["name"]: value for value in case["values"]}}
-        for case in table["case"]
+        case["id"]: {**case, "values": {value["name"]: value for value in case["values"]}} for case in table["case"]
     }
 
 
@@ -1230,9 +1193,7 @@ GOLDEN = load() if VALUES.exists() else {}
 
 
 def keys(*kinds: str) -> list[Any]:
-    found = [
-        (c, n) for c, case in GOLDEN.items() for n, value in case["values"].items() if value["kind"] in kinds
-    ]
+    found = [(c, n) for c, case in GOLDEN.items() for n, value in case["values"].items() if value["kind"] in kinds]
     return [pytest.param(case, name, id=f"{case}:{name}") for case, name in found]
 
 

@@ -42,10 +42,12 @@ if TYPE_CHECKING:
     from roofline.modeldata import models as models
     from roofline.passes import fuse as fuse
     from roofline.passes import retype as retype
+    from roofline.passes import unfuse as unfuse
     from roofline.plot import BatchSweep as BatchSweep
     from roofline.plot import Roofline as Roofline
     from roofline.plot import plot_batch as plot_batch
     from roofline.plot import plot_roofline as plot_roofline
+    from roofline.source import load_program as load_program
     from roofline.workload import load_workload as load_workload
     from roofline.workload import workload as workload
 
@@ -68,8 +70,9 @@ _HOME = {
     "estimate": ("Estimate", "estimate"),
     "graph": ("Graph", "Node", "Tensor"),
     "modeldata": ("model", "models"),
-    "passes": ("fuse", "retype"),
+    "passes": ("fuse", "retype", "unfuse"),
     "plot": ("BatchSweep", "Roofline", "plot_batch", "plot_roofline"),
+    "source": ("load_program",),
     "workload": ("load_workload", "workload"),
 }  # fmt: skip
 _MODULE = {name: module for module, names in _HOME.items() for name in names}

@@ -236,5 +236,6 @@ def _why_not(graph: Graph, chip: Chip, sizes: dict[str, Any], need: Memory, room
         options.append(f"{parts} such chips with everything split evenly")
     return (
         f"{graph.name} on {chip.name}: batch 1 needs {format_bytes(float(need.total))}, "
-        f"{format_bytes(room)} are allowed ({footprint_text(need)}); what would fit: {', or '.join(options) or 'nothing'}"
+        f"{format_bytes(room)} are allowed ({footprint_text(need)}); "
+        f"what would fit: {', or '.join(options) or 'nothing'}"
     )

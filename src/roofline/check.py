@@ -12,15 +12,16 @@ from math import isfinite, log
 from typing import Any
 
 from roofline.chip import Chip
-from roofline.count import KernelCount
+from roofline.count import KernelCount, Scope, nbytes
 from roofline.data import chip as find_chip
 from roofline.dtypes import DTYPES
 from roofline.efficiency import COMPUTE, HOST_HIGH, compute_seconds
 from roofline.errors import RooflineError, UsageError
 from roofline.estimate import Estimate, Mode, estimate
 from roofline.graph import Graph
-from roofline.ops import OPS
+from roofline.ops import OPS, node_work
 from roofline.passes import retype, unfuse
+from roofline.sizes import evaluate
 from roofline.units import format_si, parse
 
 #: From here on a time is very slow.
@@ -193,19 +194,32 @@ def _least_flops(row: KernelCount) -> float:
     """Share of the direct algorithm's contractions that the fastest known algorithm needs; none of vector work."""
     if not row.flops_by:
         return 0.0
-    is_3x3 = row.kernel.main.op == "conv2d" and tuple(row.kernel.shapes[1][2:]) == (3, 3)
-    return WINOGRAD if is_3x3 else 1.0
+    kernel = row.kernel
+    options = {"stride": 1, "dilation": 1, **dict(kernel.main.attrs)}
+    winograd = (
+        kernel.main.op == "conv2d"
+        and tuple(kernel.shapes[1][2:]) == (3, 3)
+        and options["stride"] in (1, (1, 1))
+        and options["dilation"] in (1, (1, 1))
+    )
+    return WINOGRAD if winograd else 1.0
 
 
 def _compulsory_bytes(expected: Estimate) -> float:
-    """Bytes of the program's sources that its kernels read, each once."""
-    sources = {name for name, tensor in expected.graph.tensors.items() if tensor.kind != "activation"}
-    total = 0.0
-    for row in expected.rows:
-        from_sources = any(name in sources for node in row.kernel.nodes for name in node.inputs)
-        total += row.kernel.count * float(row.read) if from_sources else 0.0
-    needed = expected.memory
-    return min(total, float(needed.weights + needed.kv_cache + needed.inputs))
+    """Bytes of the program's sources that some node reads, each once: of a table only the rows asked for."""
+    scope, sizes = Scope(expected.graph), expected.grid.sizes
+    most: dict[str, float] = {}
+    for node in expected.graph.nodes:
+        if OPS[node.op].kind == "view":
+            continue
+        reads = node_work(node, scope.shapes(node)).reads
+        for position, name in enumerate(node.inputs):
+            source = scope.tensors[scope.root(name)]
+            if source.kind != "activation":
+                elements = evaluate(reads.get(position, scope.tensors[name].numel), sizes)
+                most[source.name] = max(most.get(source.name, 0.0), float(elements))
+    whole = {name: float(evaluate(scope.tensors[name].numel, sizes)) for name in most}
+    return float(sum(nbytes(scope.tensors[name], min(read, whole[name])) for name, read in most.items()))
 
 
 def _verdict(expected: Estimate, seconds: float, bottom: float) -> tuple[str, str]:

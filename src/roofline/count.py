@@ -15,6 +15,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from roofline.dtypes import DTYPES
+from roofline.errors import UnboundSize
 from roofline.graph import Graph, Node, Tensor
 from roofline.ops import OPS, OpKind, Work, get_op, node_work
 from roofline.sizes import Dim, evaluate, minimum
@@ -95,6 +96,11 @@ class KernelCount:
         return sum(self.vector_by.values())
 
     @property
+    def arithmetic(self) -> Any:
+        """Contraction FLOPs; of a kernel without contractions, its other arithmetic."""
+        return self.flops if self.flops_by else self.vector
+
+    @property
     def bytes(self) -> Any:
         """Bytes that cross the kernel's boundary."""
         return self.read + self.write
@@ -112,24 +118,33 @@ class Counts:
 
     @cached_property
     def flops(self) -> Any:
+        """Contraction FLOPs, two a multiply-add."""
         return sum(row.kernel.count * row.flops for row in self.rows)
 
     @cached_property
     def vector_flops(self) -> Any:
+        """All other floating-point operations."""
         return sum(row.kernel.count * row.vector for row in self.rows)
 
     @cached_property
     def bytes(self) -> Any:
+        """Traffic over all kernel boundaries [byte]."""
         return sum(row.kernel.count * row.bytes for row in self.rows)
 
     @property
     def launches(self) -> int:
+        """Kernels run."""
         return sum(row.kernel.count for row in self.rows)
 
     @property
+    def arithmetic(self) -> Any:
+        """Contraction FLOPs; of a program without contractions, its other arithmetic."""
+        return self.flops if any(row.flops_by for row in self.rows) else self.vector_flops
+
+    @property
     def intensity(self) -> Any:
-        """Arithmetic intensity, all FLOPs over all bytes [FLOP/byte]."""
-        return (self.flops + self.vector_flops) / self.bytes
+        """Arithmetic intensity: ``arithmetic`` over ``bytes`` [FLOP/byte]."""
+        return self.arithmetic / self.bytes
 
 
 def count(graph: Graph, **sizes: Any) -> Counts:
@@ -140,7 +155,7 @@ def count(graph: Graph, **sizes: Any) -> Counts:
         sizes: A value for each symbol of the graph; exact integers stay exact.
 
     Raises:
-        UnboundSize: A symbol has no value.
+        UnboundSize: Symbols have no value; all of them are named.
 
     Example:
         >>> from roofline.build import Builder
@@ -150,6 +165,9 @@ def count(graph: Graph, **sizes: Any) -> Counts:
         >>> totals.flops, totals.bytes
         (137438953472, 100663296)
     """
+    missing = sorted(graph.symbols - sizes.keys())
+    if missing:
+        raise UnboundSize(f"{graph.name} needs a value for {', '.join(missing)}")
     return Counts(tuple(kernel.at(sizes) for kernel in kernels(graph)))
 
 

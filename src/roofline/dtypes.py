@@ -80,6 +80,8 @@ _TABLE = (
     DType("bool", Fraction(8), None, "int32"),
     # Group-wise weight formats: stored small, multiplied in the activations' format after dequantisation.
     _grouped("int4-g32", 4, 32, 32, "gpt-fast: bf16 scale and bf16 zero a group of 32"),
+    _grouped("int4-g32-sym", 4, 32, 16, "fp16 scale a group of 32 (symmetric)"),
+    _grouped("int4-g32-z4", 4, 32, 20, "GPTQ/AWQ: fp16 scale and a 4-bit zero a group of 32"),
     _grouped("int4-g64", 4, 64, 32, "fp16 scale and fp16 zero a group of 64"),
     _grouped("int4-g128", 4, 128, 32, "fp16 scale and fp16 zero a group of 128"),
     _grouped("int4-g128-sym", 4, 128, 16, "fp16 scale a group of 128 (symmetric)"),
@@ -90,7 +92,7 @@ _TABLE = (
           "one fp32 constant a 256 blocks"),
     _grouped("mxfp4", 4, 32, 8, _OCP, "fp4"),
     _grouped("mxfp8", 8, 32, 8, _OCP, "fp8"),
-    _grouped("nvfp4", 4, 16, 8, "NVIDIA Blackwell: e4m3 scale a block of 16 (the tensor's fp32 scale is negligible)", "fp4"),
+    _grouped("nvfp4", 4, 16, 8, "NVIDIA Blackwell: e4m3 scale a block of 16, one fp32 a tensor", "fp4"),
     DType("fp8-block", Fraction(8), "fp8", "fp32", 128 * 128, 32, "DeepSeek-V3: fp32 scale a 128x128 block of weights"),
     _grouped("q4_0", 4, 32, 16, _GGUF), _grouped("q4_1", 4, 32, 32, _GGUF),
     _grouped("q5_0", 5, 32, 16, _GGUF), _grouped("q5_1", 5, 32, 32, _GGUF), _grouped("q8_0", 8, 32, 16, _GGUF),

@@ -162,8 +162,8 @@ class Estimate:
 
     @cached_property
     def intensity(self) -> Any:
-        """Contraction FLOPs a byte of traffic [FLOP/byte]."""
-        return _plain(_ratio(self.flops, self.bytes))
+        """Contractions, or the other arithmetic where there are none, over ``bytes`` [FLOP/byte]."""
+        return self._same(self.counts.intensity)
 
     @cached_property
     def mfu(self) -> Any:
@@ -281,7 +281,7 @@ class Estimate:
         numbers = {key: pick(getattr(self, name)) for key, name in _RECORD.items()}
         memory_bytes = {name: pick(value) for name, value in self.memory.parts().items()}
         return {
-            "model": self.graph.name,
+            "model": self.graph.info.get("model", self.graph.name),
             "chip": chip.name,
             "phase": self.graph.info.get("phase", "forward"),
             "mode": self.mode,
@@ -337,7 +337,7 @@ def _kernel_row(row: KernelCount, time: KernelTime, device_time: float) -> dict[
         "flops": row.flops,
         "vector_flops": row.vector,
         "bytes": float(row.bytes),
-        "intensity": float((row.flops + row.vector) / row.bytes) if row.bytes else 0.0,
+        "intensity": float(row.arithmetic / row.bytes) if row.bytes else 0.0,
         "bound": BOUNDS[int(time.bound)],
         "dtype": "+".join(row.flops_by) or "+".join(row.vector_by),
     }

@@ -15,9 +15,8 @@ from typing import Any, Literal
 from roofline.errors import ShapeError
 from roofline.sizes import Dim, Size, prod, substitute, symbols
 
-#: What a tensor is to the memory count: stored parameters, stored constants that are no parameters (running statistics),
-#: the KV cache or other kept state, what the caller hands in,
-#: or something computed on the way.
+#: What a tensor is to the memory count: stored parameters, stored constants that are no parameters (running
+#: statistics), the KV cache or other kept state, what the caller hands in, or something computed on the way.
 Kind = Literal["weight", "buffer", "cache", "input", "activation"]
 
 

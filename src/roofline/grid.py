@@ -14,8 +14,8 @@ from roofline.errors import UnboundSize, UsageError, did_you_mean
 
 #: Order of the axes; other sizes follow alphabetically.
 ORDER = ("B", "S", "C")
-#: Whole numbers beyond this are not exact in float64.
-LARGEST = 2**53
+#: No size of a program is larger; products of a few such sizes stay far inside float64.
+LARGEST = 10**12
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def grid(wanted: frozenset[str], given: Mapping[str, Any]) -> Grid:
         given: Whole numbers, or one-dimensional sequences of them; ``None`` is not given.
 
     Raises:
-        UsageError: Not a whole number from 1 to 2**53, or an unknown size.
+        UsageError: Not a whole number from 1 to 10**12, or an unknown size.
         UnboundSize: A symbol has no value; all of them are named.
 
     Example:
@@ -106,7 +106,7 @@ def _checked(name: str, value: Any) -> int | NDArray[np.float64]:
         raise UsageError(f"{name} has the shape {array.shape}; give a number or a one-dimensional sequence")
     bad = array[~((array >= 1) & (array <= LARGEST) & (array == np.floor(array)))] if array.ndim else array
     if array.ndim == 0 and not (1 <= array <= LARGEST and array == np.floor(array)):
-        raise UsageError(f"{name}={value}: sizes are whole numbers from 1 to 2**53")
+        raise UsageError(f"{name}={value}: sizes are whole numbers from 1 to 10**12")
     if array.ndim and bad.size:
-        raise UsageError(f"{name} holds {bad[0]:g}: sizes are whole numbers from 1 to 2**53")
+        raise UsageError(f"{name} holds {bad[0]:g}: sizes are whole numbers from 1 to 10**12")
     return int(array) if array.ndim == 0 else array

@@ -108,7 +108,7 @@ def _about(estimate: Estimate | None) -> str:
     if estimate.shape:
         return f"{estimate.mode} mode{sizes}"
     time, low, high = (format_si(value, "s") for value in (estimate.time, estimate.low, estimate.high))
-    return f"{estimate.mode} mode{sizes}: {time} ({low} to {high}), {estimate.bound}-bound; bubble area: share of time"
+    return f"{estimate.mode} mode{sizes}: {time} ({low} to {high}), {estimate.bound}-bound"
 
 
 def plot_roofline(
@@ -306,6 +306,12 @@ def plot_batch(
 
     Raises:
         UsageError: The estimate has other axes, or a value that cannot be.
+
+    Example:
+        >>> import roofline as rl
+        >>> est = rl.estimate(rl.model("gpt2", phase="decode"), "a100-80gb-sxm", B=[1, 8, 64], S=512)
+        >>> plot_batch(est, latency_limit="20 ms").latency_limit
+        0.02
     """
     if estimate.axis_names != ("B",):
         axes = f"the axes {estimate.axis_names}" if estimate.shape else "no axis"

@@ -73,7 +73,7 @@ def _is_folder(text: str | os.PathLike[str], path: Path) -> bool:
 def _is_config(path: Path) -> bool:
     if path.name.lower() == "config.json":
         return True
-    if path.suffix.lower() != ".json":
+    if path.suffix.lower() != ".json" or not os.path.isfile(path):
         return False
     try:
         with path.open("rb") as file:
@@ -86,8 +86,9 @@ def _workload(path: Path, phase: str | None, dtype: str | None, weights: str | N
     if not os.path.lexists(path):
         near = did_you_mean(path.name, [other.name for other in path.parent.glob("*.json")])
         raise UnknownModel(f"no workload file is called {str(path)[:200]!r}{near}")
-    if _isdir(path):
-        raise ModelDataError(f"{path}: a directory; wanted a workload .json")
+    if not os.path.isfile(path):
+        what = "a directory" if _isdir(path) else "not a file"
+        raise ModelDataError(f"{path}: {what}; wanted a workload .json")
     if phase is not None:
         raise UsageError(f"{path}: a workload has no phase; each of its model entries may name one")
     graph = load_workload(path, dtype)

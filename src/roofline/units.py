@@ -38,8 +38,8 @@ UNITS: dict[str, dict[str, float]] = {
     "FLOP/s": {f"{unit}/s": scale for unit, scale in _FLOPS.items() if not unit.endswith("S")}
     | {unit: scale for unit, scale in _FLOPS.items() if unit.endswith("S")},
     "s": _TIMES,
-    "Hz": {f"{prefix}Hz": PREFIXES[prefix] for prefix in ("", "k", "M", "G")},
-    "W": {f"{prefix}W": PREFIXES[prefix] for prefix in ("m", "", "k", "M")},
+    "Hz": {f"{prefix}Hz": scale for prefix, scale in PREFIXES.items() if scale >= 1 and "i" not in prefix},
+    "W": {f"{prefix}W": scale for prefix, scale in PREFIXES.items() if "i" not in prefix},
 }
 
 _NUMBER = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*$", re.ASCII)

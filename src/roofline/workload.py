@@ -23,8 +23,8 @@ from roofline.modeldata import model
 
 #: A workload file larger than this is refused.
 MAX_BYTES = 64 * 2**20
-#: Sizes beyond this are refused: they are no longer exact.
-MAX_SIZE = 2**53
+#: Sizes beyond this are refused.
+MAX_SIZE = 10**12
 #: Entries that a chain of elementwise steps may unroll to.
 MAX_CHAIN = 10_000
 
@@ -216,11 +216,25 @@ def workload(entries: Sequence[Mapping[str, Any]], dtype: str = "bf16", name: st
 def load_workload(path: str | Path, dtype: str | None = None) -> Graph:
     """Read a workload ``.json``: a list of entries, or ``{"dtype": ..., "work": [...]}``.
 
+    Args:
+        path: The file.
+        dtype: Number format of entries that name none, instead of the file's (``bf16`` when it has none).
+
     Raises:
         ModelDataError: Not readable, not JSON (names line and column), or not a workload.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = pathlib.Path(folder, "mine.json")
+        ...     _ = file.write_text('[{"op": "relu", "n": 1024}]')
+        ...     load_workload(file)
+        <Graph mine: 1 nodes, 0 parameters>
     """
     file = Path(path)
     try:
+        if not file.is_file():
+            raise ModelDataError(f"{file}: not a file" if file.exists() else f"{file}: no such file")
         if file.stat().st_size > MAX_BYTES:
             raise ModelDataError(f"{file}: larger than {MAX_BYTES} bytes")
         data = json.loads(file.read_text(encoding="utf-8"))
@@ -230,6 +244,10 @@ def load_workload(path: str | Path, dtype: str | None = None) -> Graph:
         raise ModelDataError(f"{file}: line {error.lineno}, column {error.colno}: {error.msg}") from None
     except RecursionError:
         raise ModelDataError(f"{file}: nested too deeply") from None
+    except ValueError as error:  # a path with a null byte, a number of thousands of digits
+        raise ModelDataError(f"{str(file)!r}: {error}") from None
+    if isinstance(data, Mapping) and "work" in data:
+        _known_keys(data, ("dtype", "work"), f"{file}: ")
     inner = data.get("dtype", "bf16") if isinstance(data, Mapping) else "bf16"
     entries: Any = data.get("work") if isinstance(data, Mapping) and "work" in data else data
     return workload([entries] if isinstance(entries, Mapping) else entries, dtype or inner, file.stem)
@@ -261,38 +279,40 @@ def _op_entry(entry: Mapping[str, Any], dtype: str) -> Graph:
         raise ModelDataError(f"unknown op {word!r}" + (did_you_mean(word, WORDS) or f"; allowed: {', '.join(WORDS)}"))
     build = WORDS[word]
     wanted = {
-        key: parameter
+        key.rstrip("_"): parameter  # bmm's batch is b, as is the builder
         for key, parameter in inspect.signature(build).parameters.items()
         if key != "b" and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
     }
-    given = {"b_" if key == "b" else key: value for key, value in entry.items() if key not in ("op", "dtype")}
-    own_count = "count" in wanted
-    count = 1 if own_count else _whole("count", given.pop("count", 1))
-    _known_keys([key for key in given if key != "b_"], [*wanted, "count", "dtype"])
-    missing = [key.rstrip("_") for key, p in wanted.items() if p.default is p.empty and key not in given]
+    given = {key: value for key, value in entry.items() if key not in ("op", "dtype") and value is not None}
+    count = 1 if "count" in wanted else _whole("count", given.pop("count", 1))
+    _known_keys(given, [*wanted, *({"count", "dtype"} - wanted.keys())])
+    missing = [key for key, p in wanted.items() if p.default is p.empty and key not in given]
     if missing:
         raise ModelDataError(f"{word} needs {', '.join(missing)}")
     b = Builder(word, number_format(str(entry.get("dtype", dtype))).name)
-    result = build(b, **{key: _value(key, value) for key, value in given.items() if value is not None})
+    result = build(b, **{wanted[key].name: _value(key, value, wanted[key]) for key, value in given.items()})
     return _repeated(b.graph([result]), count)
 
 
-def _known_keys(given: Any, allowed: Sequence[str]) -> None:
+def _known_keys(given: Any, allowed: Sequence[str], where: str = "") -> None:
     for key in given:
         if key not in allowed:
-            raise ModelDataError(f"unknown key {key!r}; allowed: {', '.join(allowed)}" + did_you_mean(key, allowed))
+            near = did_you_mean(str(key), allowed)
+            raise ModelDataError(f"{where}unknown key {key!r}; allowed: {', '.join(allowed)}{near}")
 
 
-def _value(key: str, value: Any) -> Any:
-    if isinstance(value, bool):
-        return value
+def _value(key: str, value: Any, parameter: inspect.Parameter) -> Any:
+    if parameter.annotation == "bool":
+        if value not in (True, False):
+            raise UsageError(f"{key}={value!r}: true or false is wanted")
+        return bool(value)
     return _whole(key, value, least=0 if key in ("padding", "window") else 1)
 
 
 def _whole(key: str, value: Any, least: int = 1) -> int:
-    whole = isinstance(value, int | float) and not isinstance(value, bool) and float(value).is_integer()
-    if not whole or not least <= value <= MAX_SIZE:
-        raise UsageError(f"{key}={value!r}: a whole number from {least} to 2**53 is wanted")
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not least <= value <= MAX_SIZE or value != int(value):
+        raise UsageError(f"{key}={value!r}: a whole number from {least} to 10**12 is wanted")
     return int(value)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import typer
 
 from roofline.cli.commands import app
-from roofline.cli.output import one_line
+from roofline.cli.output import Unread, one_line
 from roofline.errors import RooflineError
 
 OK, WRONG_INPUT, OWN_FAULT, INTERRUPTED, BROKEN_PIPE = 0, 2, 70, 130, 141
@@ -31,12 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+    _prepare_streams()
     try:
         return _run(list(sys.argv[1:] if argv is None else argv))
-    except BrokenPipeError:
+    except Unread:
         _close_quietly()
         return BROKEN_PIPE
     except (KeyboardInterrupt, typer.Abort):
@@ -52,10 +50,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _own_fault(error)
 
 
+def _prepare_streams() -> None:
+    """A closed stream swallows what is written; what an encoding lacks is written as an escape."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def _run(argv: list[str]) -> int:
     command = typer.main.get_command(app)
     code = command.main(args=argv, prog_name="roofline", standalone_mode=False)
-    sys.stdout.flush()
     return code if isinstance(code, int) else OK
 
 
@@ -70,8 +77,10 @@ def _misuse(error: Exception) -> str:
     text = str(getattr(error, "message", "") if near else error.format_message()).strip()  # type: ignore[attr-defined]
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "roofline"
-    hint = f"did you mean {', '.join(near)}?" if near else f"see {path} --help"
-    return f"{text[:1].lower()}{text[1:].rstrip('.')}; {hint}"
+    if not text.endswith("?"):
+        hint = f"did you mean {', '.join(near)}?" if near else f"see {path} --help"
+        text = f"{text.rstrip('.')}; {hint}"
+    return text[:1].lower() + text[1:]
 
 
 def _own_fault(error: Exception) -> int:

@@ -28,7 +28,9 @@ Chips = Annotated[str, typer.Argument(metavar="CHIP", help="A shipped name or a 
 Batches = Annotated[str | None, typer.Option(
     "--batch", "-B", metavar="N", help="Batch: 8, or several: 1,8,32 or 1:128 or 1:128:8. [default: 1]",
     show_default=False)]  # fmt: skip
-Batch = Annotated[str | None, typer.Option("--batch", "-B", metavar="N", help="Batch. [default: 1]", show_default=False)]
+Batch = Annotated[
+    str | None, typer.Option("--batch", "-B", metavar="N", help="Batch. [default: 1]", show_default=False)
+]
 Seq = Annotated[str | None, typer.Option(
     "--seq", "-S", metavar="N", help="Prompt length in prefill, context in decode, sequence in forward.",
     show_default=False)]  # fmt: skip
@@ -48,7 +50,7 @@ TF32 = Annotated[bool, typer.Option("--tf32", help="Let fp32 matmuls use tf32.")
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
 Memory = Annotated[str | None, typer.Option(
-    "--memory", metavar="SIZE", help="Memory limit, such as 72GiB. [default: the chip's]", show_default=False)]  # fmt: skip
+    "--memory", metavar="SIZE", help="Limit, such as 72GiB. [default: the chip's]", show_default=False)]  # fmt: skip
 Latency = Annotated[str | None, typer.Option(
     "--latency", metavar="TIME", help="Limit on one run, such as 50ms.", show_default=False)]  # fmt: skip
 Measured = Annotated[str, typer.Option(
@@ -57,7 +59,7 @@ Measured = Annotated[str, typer.Option(
 #: What each symbol is called and which option gives it.
 _SYMBOLS = {"B": ("a batch", "-B"), "S": ("a sequence length", "-S"), "C": ("a context length", "-C")}
 
-_RANGE = re.compile(r"\s*([0-9]{1,16})(?::([0-9]{1,16})(?::([0-9]{1,16}))?)?\s*", re.ASCII)
+_RANGE = re.compile(r"\s*([0-9]{1,40})(?::([0-9]{1,40})(?::([0-9]{1,40}))?)?\s*", re.ASCII)
 
 
 def whole_numbers(text: str, option: str) -> int | list[int]:
@@ -79,7 +81,7 @@ def whole_numbers(text: str, option: str) -> int | list[int]:
             )
         first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
         if not 1 <= first <= last <= LARGEST or step < 1:
-            raise UsageError(f"{option} {part[:60]!r}: wanted numbers from 1 to 2**53, the first not above the last")
+            raise UsageError(f"{option} {part[:60]!r}: allowed: from 1 to 2**53, and ranges upwards")
         if len(found) + (last - first) // step + 1 > MAX_POINTS:
             raise UsageError(f"{option} {text[:60]!r}: allowed: at most {MAX_POINTS} numbers; give a step")
         found += range(first, last + 1, step)

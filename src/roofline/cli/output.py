@@ -24,9 +24,21 @@ def show(*parts: Any) -> None:
     write("\n".join(line.rstrip() for line in lines) + "\n")
 
 
+class Unread(Exception):
+    """Nobody reads the output any more; no OSError, which typer would turn into an exit code of its own."""
+
+
 def write(text: str) -> None:
-    """Write text to standard output."""
-    sys.stdout.write(text)
+    """Write text to standard output.
+
+    Raises:
+        Unread: The pipe is closed at its other end.
+    """
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise Unread from None
 
 
 def note(text: str) -> None:

@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from roofline.units import format_bytes, format_si
+from roofline.units import format_bytes, format_si, parse
 
 if TYPE_CHECKING:
     from roofline.batch import BatchChoice
@@ -23,15 +23,18 @@ _COLOURS = {"as_expected": "green", "slow": "yellow", "very_slow": "red", "impos
 
 #: Why a batch is the best, in words.
 _LIMITS = {
-    "memory": "memory stops it: a batch of {next} no longer fits in {room}",
-    "latency": "latency stops it: a batch of {next} takes longer than {patience}",
-    "ridge": "the ridge stops it: a bigger batch takes longer and gains next to no throughput",
+    "memory": "memory: a batch of {next} no longer fits in {room}",
+    "latency": "latency: a batch of {next} takes longer than {patience}",
+    "ridge": "ridge: a bigger batch takes longer and gains next to no throughput",
 }
 
 
 def _table(columns: str, rows: Iterable[Sequence[Any]], title: str = "") -> Table:
     """A table; a column whose name begins with ``<`` is text, all others are numbers to the right."""
-    table = Table(box=box.SIMPLE, title=title or None, title_justify="left", title_style="bold", pad_edge=False)
+    table = Table(
+        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0),
+        title=title or None, title_justify="left", title_style="bold",
+    )  # fmt: skip
     for name in columns.split("|"):
         is_text = name.startswith("<")
         table.add_column(name.lstrip("<"), justify="left" if is_text else "right", overflow="fold")
@@ -58,12 +61,16 @@ def _time(seconds: float) -> str:
 def _span(low: float, high: float) -> str:
     """Two times in the unit of the larger: ``6.04-11.4 ms``."""
     number, unit = _time(high).split(" ")
-    scale = float(high) / float(number) if float(number) else 1.0
-    return f"{float(f'{float(low) / scale:.3g}'):g}-{number} {unit}"
+    scaled = float(f"{float(low) / parse('1 ' + unit, 's'):.3g}")
+    return f"{scaled:g}-{number} {unit}"
+
+
+def _size(value: Any) -> str:
+    return format_bytes(float(value))
 
 
 def _percent(share: float) -> str:
-    return f"{100 * float(share):.3g} %"
+    return f"{100 * float(share):.3g}%" if share >= 0.0005 or share == 0 else "<0.1%"
 
 
 def _rate(value: float, item: str) -> str:
@@ -83,8 +90,11 @@ def point(est: Estimate) -> list[Any]:
     return [
         _heading(f"{est.graph.name} on {est.chip.name}, {est.mode} mode{sizes}"),
         _facts(_summary(est)),
+        "",
         _memory(est),
+        "",
         _kernels(est),
+        "",
         *_provenance(est),
     ]
 
@@ -105,12 +115,12 @@ def _summary(est: Estimate) -> list[tuple[str, Any]]:
 def _memory(est: Estimate) -> Table:
     total = float(est.memory.total)
     rows: list[Sequence[Any]] = [
-        (name.replace("_", " "), format_bytes(float(value)), _percent(float(value) / total))
+        (name.replace("_", " "), _size(value), _percent(float(value) / total))
         for name, value in est.memory.parts().items()
     ]
-    rows.append((_heading("total"), _heading(format_bytes(total)), ""))
+    rows.append((_heading("total"), _heading(_size(total)), ""))
     fit = Text("fits", style="green") if est.fits else Text("does not fit", style="bold red")
-    rows.append((f"capacity of {est.chip.name}", format_bytes(est.capacity), fit))
+    rows.append((f"capacity of {est.chip.name}", _size(est.capacity), fit))
     return _table("<memory|size|share", rows)
 
 
@@ -120,14 +130,14 @@ def _kernels(est: Estimate, most: int = 5) -> Table:
         (row["kernel"], f"{row['count']:,}", _time(row["time_s"]), _percent(row["share"]), row["bound"], row["dtype"])
         for row in found[:most]
     ]
-    left = f", of {len(found)} different ones" if len(found) > most else ""
-    return _table(f"<slowest kernels{left}|runs|time|share|<bound|<format", rows)
+    title = f"slowest {len(rows)} of {len(found)} kernels" if len(found) > most else "kernels"
+    return _table(f"<{title}|runs|time|share|<bound|<format", rows)
 
 
 def _provenance(est: Estimate) -> list[Text]:
-    source = "; ".join(dict.fromkeys(f"{chip.name}: {chip.efficiency.source}" for chip in est.chips[:3]))
+    where = f"roofline chips {est.chips[0].name}" if len(est.chips) == 1 else "roofline chips"
     return [
-        Text(f"efficiencies: {est.calibrated} ({source})", style="dim"),
+        Text(f"efficiencies: {est.calibrated}; every figure and its source: {where}", style="dim"),
         Text(f"not modelled: {'; '.join(est.not_modelled)}", style="dim"),
     ]
 
@@ -136,14 +146,13 @@ def points(est: Estimate) -> list[Any]:
     """Several points, one a row; a table a chip where batches or lengths vary too."""
     head = _heading(f"{est.graph.name}, {est.mode} mode{_fixed(est)}")
     if not est.grid.shape:
-        return [head, _rows(est, list(np.ndindex(est.shape)), ("chip",)), *_provenance(est)]
+        return [head, "", _rows(est, list(np.ndindex(est.shape)), ("chip",)), "", *_provenance(est)]
     starts: list[tuple[int, ...]] = [(n,) for n in range(len(est.chips))] if est.many_chips else [()]
     inner = list(np.ndindex(est.grid.shape))
-    made = [
-        _rows(est, [start + index for index in inner], est.grid.axes, chip.name)
-        for start, chip in zip(starts, est.chips, strict=True)
-    ]
-    return [head, *made, *_provenance(est)]
+    made: list[Any] = []
+    for start, chip in zip(starts, est.chips, strict=True):
+        made += ["", _rows(est, [start + index for index in inner], est.grid.axes, chip.name)]
+    return [head, *made, "", *_provenance(est)]
 
 
 def _fixed(est: Estimate) -> str:
@@ -151,17 +160,19 @@ def _fixed(est: Estimate) -> str:
 
 
 def _rows(est: Estimate, indices: list[tuple[int, ...]], axes: tuple[str, ...], title: str = "") -> Table:
-    item = est.graph.item
+    """One row an index; the shares of the peaks only where they leave room for it all in 80 columns."""
+    narrow = len(axes) == 1 and axes != ("chip",)
     results = (est.time, est.low, est.high, est.bound, est.mfu, est.mbu, est.throughput, est.memory.total, est.fits)
     rows = []
     for index in indices:
         time, low, high, bound, mfu, mbu, rate, total, fits = (np.asarray(value)[index] for value in results)
-        memory = Text(format_bytes(float(total)), style="" if fits else "red")
-        shares = (_percent(mfu), _percent(mbu))
-        cells = (_time(time), _span(low, high), str(bound), *shares, format_si(float(rate), ""), memory)
-        rows.append((*_where(est, index, axes), *cells, "yes" if fits else "no"))
+        shares = (_percent(mfu), _percent(mbu)) if narrow else ()
+        fit = Text("yes" if fits else "no", style="" if fits else "red")
+        cells = (_time(time), _span(low, high), str(bound), *shares, format_si(float(rate), ""), _size(total), fit)
+        rows.append((*_where(est, index, axes), *cells))
     names = [f"<{name}" if name == "chip" else name for name in axes]
-    return _table("|".join([*names, f"time|range|<bound|MFU|MBU|{item}/s|memory|<fits"]), rows, title)
+    shares_head = "MFU|MBU|" if narrow else ""
+    return _table("|".join([*names, f"time|range|<bound|{shares_head}{est.graph.item}/s|memory|<fits"]), rows, title)
 
 
 def _where(est: Estimate, index: tuple[int, ...], axes: tuple[str, ...]) -> list[str]:
@@ -179,18 +190,18 @@ def choice(found: BatchChoice) -> list[Any]:
     est, item = found.estimate, found.curve.graph.item
     why = _LIMITS[found.limit].format(
         next=found.best + 1,
-        room=format_bytes(found.memory_limit),
+        room=_size(found.memory_limit),
         patience=_time(found.latency_limit) if found.latency_limit else "",
     )
     facts = [
         ("best batch", Text(f"{found.best}", style="bold green")),
-        ("limit", f"{found.limit}: {why}"),
+        ("limit", why),
         ("ridge", _ridge(found)),
         ("there", f"{_time(est.time)} ({_time(est.low)} to {_time(est.high)}), {est.bound}-bound"),
         ("throughput", _rate(est.throughput, item)),
     ]
     title = f"{found.curve.graph.name} on {found.curve.chip.name}, {found.curve.mode} mode{_fixed(found.curve)}"
-    return [_heading(title), _facts(facts), _curve(found), *_provenance(found.curve)]
+    return [_heading(title), _facts(facts), "", _curve(found), "", *_provenance(found.curve)]
 
 
 def _ridge(found: BatchChoice) -> str:
@@ -208,7 +219,7 @@ def _curve(found: BatchChoice) -> Table:
         style = "bold" if batch == found.best else ""
         cells = (
             f"{batch:,}", _time(curve.time[at]), _span(curve.low[at], curve.high[at]),
-            format_si(float(curve.throughput[at]), ""), format_bytes(total[at]), curve.bound[at], marks.get(batch, ""),
+            format_si(float(curve.throughput[at]), ""), _size(total[at]), curve.bound[at], marks.get(batch, ""),
         )  # fmt: skip
         rows.append([Text(str(cell), style=style) for cell in cells])
     return _table(f"batch|time|range|{curve.graph.item}/s|memory|<bound|<", rows)
@@ -234,11 +245,11 @@ def verdict(found: Verdict) -> list[Any]:
     ]
     if found.causes:
         rows = [(c.label, _time(c.time_s), _time(c.explains_s), f"{c.question} If so: {c.fix}") for c in found.causes]
-        parts.append(_table("<possible cause|would take|explains|<question and what to do", rows))
+        parts += ["", _table("<possible cause|would take|explains|<question and what to do", rows)]
     if found.advice:
         changes = [(a.change, _time(a.time_s), _time(a.saves_s)) for a in found.advice]
-        parts.append(_table("<what would make it faster|would take|saves", changes))
-    return [*parts, *_provenance(est)]
+        parts += ["", _table("<what would make it faster|would take|saves", changes)]
+    return [*parts, "", *_provenance(est)]
 
 
 # --- chips and models -------------------------------------------------------------------------------------------------
@@ -261,18 +272,18 @@ def chip_row(chip: Chip) -> dict[str, Any]:
 def chip_list(chips: Sequence[Chip]) -> Table:
     """The chips, one a row."""
     rows = [
-        (chip.name, chip.vendor, chip.year or "", chip.main.vendor or _known(chip.main.capacity, "B"),
-         _known(chip.main.bandwidth, "B/s"), _half_peak(chip))
+        (chip.name, chip.vendor, chip.main.vendor.partition(" (")[0] or _known(chip.main.capacity, "B"),
+         _known(chip.main.bandwidth, "B/s"), *_half_peak(chip))
         for chip in chips
     ]  # fmt: skip
-    return _table("<chip|<vendor|year|memory|bandwidth|16-bit matmul", rows)
+    return _table("<chip|<vendor|memory|bandwidth|matmul|<in", rows)
 
 
-def _half_peak(chip: Chip) -> str:
-    """The dense peak in bf16, or fp16 where it is marked."""
+def _half_peak(chip: Chip) -> tuple[str, str]:
+    """The dense peak of 16-bit matmuls, and which of the two formats it is in."""
     peaks = {**chip.vector, **chip.matrix}
     name = next((name for name in ("bf16", "fp16") if name in peaks), "")
-    return _known(peaks[name].flops, "FLOP/s") + (" (fp16)" if name == "fp16" else "") if name else "-"
+    return (_known(peaks[name].flops, "FLOP/s"), name) if name else ("-", "")
 
 
 def _known(value: float | None, unit: str) -> str:
@@ -292,14 +303,17 @@ def chip_sheet(chip: Chip) -> list[Any]:
         ("cores", f"{chip.cores} {chip.core_name}" if chip.cores else ""),
         ("clock", _known(chip.clock, "Hz")), ("power", _known(chip.tdp, "W")), ("notes", chip.notes),
     ]  # fmt: skip
-    return [_heading(chip.name), _facts(about), _table("<figure|value|<source|<note", rows), _facts(listed)]
+    return [_heading(chip.name), _facts(about), "", _table("<figure|value|<source|<note", rows), "", _facts(listed)]
 
 
 def _figures(chip: Chip) -> Iterable[tuple[str, str, str, str]]:
     """Name, value, source and note of every figure."""
     for unit in ("matrix", "vector"):
         for name, peak in getattr(chip, unit).items():
-            also = [f"sums in {peak.accumulate}" * bool(peak.accumulate), f"at {_known(peak.clock, 'Hz')}" * bool(peak.clock)]
+            also = [
+                f"sums in {peak.accumulate}" * bool(peak.accumulate),
+                f"at {_known(peak.clock, 'Hz')}" * bool(peak.clock),
+            ]
             sparse = f"2:4-sparse {_known(peak.sparse, 'FLOP/s')}, not used" if peak.sparse else ""
             text = "; ".join(part for part in (*also, sparse, peak.note) if part)
             yield f"{name} {unit}", _known(peak.flops, "FLOP/s"), peak.source, text
@@ -309,7 +323,12 @@ def _figures(chip: Chip) -> Iterable[tuple[str, str, str, str]]:
         yield f"{level.name} capacity", _known(level.capacity, "B"), level.source, text
         yield f"{level.name} bandwidth", _known(level.bandwidth, "B/s"), level.source, ""
     for link in chip.links:
-        yield f"{link.name} ({link.kind})", _known(link.bandwidth, "B/s"), link.source, f"one direction; {link.note}".rstrip("; ")
+        yield (
+            f"{link.name} ({link.kind})",
+            _known(link.bandwidth, "B/s"),
+            link.source,
+            f"one direction; {link.note}".rstrip("; "),
+        )
     for name, fallback in chip.fallback.items():
         yield name, f"runs as {fallback.runs_as}", fallback.source, fallback.reason
     share = chip.efficiency
@@ -323,7 +342,7 @@ def _figures(chip: Chip) -> Iterable[tuple[str, str, str, str]]:
 def model_list(rows: Sequence[dict[str, Any]]) -> Table:
     """The models, one a row."""
     cells = [
-        (row["name"], row["family"], f"{row['parameters']:,}" if row["parameters"] else "-", row["dtype"],
+        (row["name"], row["family"], _known(row["parameters"], "").strip(), row["dtype"],
          ", ".join(row["phases"]))
         for row in rows
     ]  # fmt: skip
@@ -342,5 +361,5 @@ def model_sheet(record: dict[str, Any]) -> list[Any]:
         ("operators", f"{record['operators']:,}"), ("source", record["source"]),
     ]  # fmt: skip
     figures = {**record.get("sizes", {}), **record.get("options", {})}
-    rows = [(name, value) for name, value in figures.items()]
-    return [_heading(record["name"]), _facts(facts), *([_table("<size or option|value", rows)] if rows else [])]
+    rows = list(figures.items())
+    return [_heading(record["name"]), _facts(facts), *(["", _table("<size or option|value", rows)] if rows else [])]

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from roofline.errors import ModelDataError, did_you_mean
 from roofline.graph import Graph
@@ -20,8 +20,9 @@ from roofline.importers import read_json
 from roofline.modelfile import build_model, check_model_file
 from roofline.passes import retype
 
-#: A size in a config beyond this is a mistake.
+#: A size in a config beyond this is a mistake, and so are more layers than that.
 MAX_SIZE = 10**9
+MAX_LAYERS = 2000
 
 #: Keys of every family that become sizes of the decoder as they are.
 _SIZES = {
@@ -39,21 +40,19 @@ _ACTIVATIONS = {
 }  # fmt: skip
 
 #: Keys that no cost depends on, though their names look as if.
-_HARMLESS = frozenset(
-    """
-    max_position_embeddings original_max_position_embeddings num_labels num_beams num_beam_groups
-    num_return_sequences num_logits_to_keep chunk_size_feed_forward no_repeat_ngram_size
-    encoder_no_repeat_ngram_size pruned_heads pad_token_id initializer_range rms_norm_eps layer_norm_eps
-    query_pre_attn_scalar router_aux_loss_coef router_jitter_noise output_router_logits norm_topk_prob
-    cross_attention_hidden_size diversity_penalty num_image_tokens mm_tokens_per_image bias_dropout
-    image_token_index initializer_factor tie_encoder_decoder pretraining_tp use_bidirectional_attention
-    """.split()
-)
+_HARMLESS = frozenset({
+    "bias_dropout", "chunk_size_feed_forward", "cross_attention_hidden_size", "diversity_penalty",
+    "encoder_no_repeat_ngram_size", "image_token_index", "initializer_factor", "initializer_range",
+    "layer_norm_eps", "max_position_embeddings", "mm_tokens_per_image", "no_repeat_ngram_size", "norm_topk_prob",
+    "num_beam_groups", "num_beams", "num_image_tokens", "num_labels", "num_logits_to_keep", "num_return_sequences",
+    "original_max_position_embeddings", "output_router_logits", "pad_token_id", "pretraining_tp", "pruned_heads",
+    "query_pre_attn_scalar", "rms_norm_eps", "router_aux_loss_coef", "router_jitter_noise", "tie_encoder_decoder",
+})  # fmt: skip
 
 #: What the name of a key that the cost depends on looks like.
 _COSTLY = re.compile(
     r"^(num|n)_|_(size|dim|rank|layers?|heads?|freq|step|pattern|width)$|"
-    r"expert|window|sparse|mamba|ssm|conv|lora|bias|quant|hybrid|latent|parallel|cross|embed_dim|ffn|inner|block"
+    r"expert|window|sparse|mamba|ssm|conv|lora|bias|quant|hybrid|latent|parallel|cross|embed_dim|ffn|inner|block|bidirectional"
 )
 
 #: Where configs of several towers keep the language model.
@@ -91,19 +90,19 @@ class _Config:
         self.used.add(key)
         return self.table.get(key, self.defaults.get(key))
 
-    def size(self, key: str, least: int = 1) -> int | None:
+    def size(self, key: str, least: int = 1, most: int = MAX_SIZE) -> int | None:
         """A whole number; ``None`` where it is absent or null."""
         value = self.get(key)
         if value is None:
             return None
-        whole = isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= MAX_SIZE
+        whole = isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
         if not whole or value != int(value):
-            self.fail(key, f"wanted a whole number from {least} to {MAX_SIZE}, given {str(value)[:60]!r}")
+            self.fail(key, f"wanted a whole number from {least} to {most}, given {str(value)[:60]!r}")
         return int(value)
 
-    def needed(self, key: str) -> int:
+    def needed(self, key: str, most: int = MAX_SIZE) -> int:
         """A whole number that must be there."""
-        value = self.size(key)
+        value = self.size(key, most=most)
         if value is None:
             self.fail(key, "missing")
         return value
@@ -122,15 +121,16 @@ class _Config:
             self.fail(key, f"wanted a number from 0, given {str(value)[:60]!r}")
         return float(value)
 
-    def fail(self, key: str, why: str) -> Any:
+    def fail(self, key: str, why: str) -> NoReturn:
         """Raise an error that names the key."""
-        raise ModelDataError(f"{self.where}: {key}: {why}")
+        raise ModelDataError(" ".join(f"{self.where}: {key}: {why}".split()))
 
 
 # --- one function a group of keys: transformers' words in, the decoder's words out -----------------------------------
 
 
 def _sizes(c: _Config) -> dict[str, Any]:
+    c.needed("num_hidden_layers", MAX_LAYERS)
     return {
         **{ours: c.needed(theirs) for ours, theirs in _SIZES.items()},
         "kv_heads": c.size("num_key_value_heads"),
@@ -143,7 +143,7 @@ def _activation(c: _Config) -> dict[str, Any]:
     c.get("hidden_act")
     key = "hidden_activation" if "hidden_activation" in {*c.table, *c.defaults} else "hidden_act"
     name = c.get(key) or c.defaults.get(key)
-    if name not in _ACTIVATIONS:
+    if not isinstance(name, str) or name not in _ACTIVATIONS:
         near = did_you_mean(str(name), _ACTIVATIONS)
         c.fail(key, f"{str(name)[:60]!r} is not understood; allowed: {', '.join(_ACTIVATIONS)}{near}")
     return {"activation": _ACTIVATIONS[name]}
@@ -168,7 +168,7 @@ def _window(c: _Config) -> dict[str, Any]:
     if not window or not on:
         return {}
     layers = c.needed("num_hidden_layers")
-    every = c.size("sliding_window_pattern")
+    every = c.size("sliding_window_pattern", most=MAX_LAYERS)
     if every:
         return {"window": window, "pattern": ["sliding"] * (every - 1) + ["full"]}
     full = min(first or 0, layers)
@@ -181,9 +181,9 @@ def _layer_types(c: _Config, pattern: Any, window: int | None) -> dict[str, Any]
     if not isinstance(pattern, list) or len(pattern) != layers:
         given = len(pattern) if isinstance(pattern, list) else "no list"
         c.fail("layer_types", f"wanted {layers} entries, one a layer (num_hidden_layers), given {given}")
-    for kind in pattern:
+    for kind in map(str, pattern):
         if kind not in kinds:
-            c.fail("layer_types", f"{str(kind)[:60]!r} is not understood; allowed: {', '.join(kinds)}")
+            c.fail("layer_types", f"{kind[:60]!r} is not understood; allowed: {', '.join(kinds)}")
     if "sliding_attention" in pattern and not window:
         c.fail("sliding_window", "missing, and layer_types has sliding_attention")
     return {"window": window, "pattern": [kinds[kind] for kind in pattern]} if window else {}
@@ -210,7 +210,7 @@ def _qwen_experts(c: _Config) -> dict[str, Any]:
     if (step := c.size("decoder_sparse_step")) != 1:
         c.fail("decoder_sparse_step", f"{step} is not understood yet (dense and sparse layers in turn); allowed: 1")
     dense = c.get("mlp_only_layers") or []
-    if dense != list(range(len(dense))):
+    if not isinstance(dense, list) or dense != list(range(len(dense))):
         c.fail("mlp_only_layers", f"{str(dense)[:60]} is not understood yet; allowed: the first layers in order")
     shared = c.size("shared_expert_intermediate_size", least=0) or 0
     return {
@@ -345,7 +345,8 @@ def _language_model(table: Mapping[str, Any], where: str) -> _Config:
         raise ModelDataError(
             f"{where}: model_type: {model_type[:60]!r} is not understood; allowed: {', '.join(KINDS)}{near}"
         )
-    for head in table.get("architectures") or ():
+    heads = table.get("architectures") or []
+    for head in heads if isinstance(heads, list) else [heads]:
         if not str(head).endswith(_HEADS):
             allowed = ", ".join(f"...{end}" for end in _HEADS)
             raise ModelDataError(f"{where}: architectures: {str(head)[:60]!r} is not understood; allowed: {allowed}")
@@ -370,10 +371,10 @@ def _quantised(c: _Config, table: Mapping[str, Any]) -> dict[str, Any]:
     if not quantised:
         return {}
     found = _scheme(quantised) if isinstance(quantised, Mapping) else None
-    if found not in QUANTISED:
+    if found is None or found not in QUANTISED:
         known = "; ".join(map(_said, QUANTISED))
         c.fail("quantization_config", f"{_said(found)} is not understood; allowed: {known}")
-    return {"linear_dtype": QUANTISED[found]}  # type: ignore[index]
+    return {"linear_dtype": QUANTISED[found]}
 
 
 def _scheme(table: Mapping[str, Any]) -> tuple[str, int, int, bool] | None:
@@ -403,7 +404,7 @@ def _int(value: Any) -> int:
 
 def _refuse_unknown(c: _Config) -> None:
     """Refuse a key that the cost may depend on and that nothing has read."""
-    for key, value in c.table.items():
+    for key, value in ((str(key), value) for key, value in c.table.items()):
         off = value is None or value is False or value in (0, 1, "", [], {})
         if key not in c.used and key not in _HARMLESS and not off and _COSTLY.search(key):
             near = did_you_mean(key, c.used)

@@ -1,8 +1,8 @@
 """Vertical fusion of elementwise and row-wise chains, as a compiler does: relabelling only.
 
-A node joins the kernel of a producer when both sweep the same elements as often and the joined kernel would not have to wait
-for something that waits for it. Contractions, attention kernels and cache writes stay as they are: their kernels come
-from libraries.
+A node joins the kernel of a producer when both sweep the same elements as often and the joined kernel would not have
+to wait for something that waits for it. Contractions, attention kernels and cache writes stay as they are: their
+kernels come from libraries.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from roofline.graph import Graph, Node
-from roofline.ops import OPS
+from roofline.ops import OPS, get_op
 
 _FUSIBLE = frozenset({"pointwise", "rowwise", "reduction"})
 #: A concatenation is a pointwise kernel with masked loads to a fusing compiler.
@@ -31,7 +31,7 @@ class _Groups:
         self.shared = _shared_labels(graph)
 
     def fusible(self, node: Node) -> bool:
-        kind_fits = OPS[node.op].kind in _FUSIBLE or node.op in _POINTWISE_LIKE
+        kind_fits = get_op(node.op, node.name).kind in _FUSIBLE or node.op in _POINTWISE_LIKE
         return kind_fits and node.label not in self.shared
 
     def elements(self, node: Node) -> Any:
@@ -87,6 +87,12 @@ def fuse(graph: Graph) -> Graph:
 
     FLOPs and outputs stay; bytes never grow; kernels become fewer.
 
+    Args:
+        graph: The program; kernels that it already fused by hand stay as they are.
+
+    Raises:
+        UnknownOp: A node's operator is not registered.
+
     Example:
         >>> from roofline.build import Builder
         >>> from roofline.count import count
@@ -106,5 +112,14 @@ def unfuse(graph: Graph) -> Graph:
     """Run every node as a kernel of its own, so that all that was internal is written out and read back.
 
     FLOPs and outputs stay; bytes never shrink.
+
+    Args:
+        graph: The program.
+
+    Example:
+        >>> import roofline as rl
+        >>> flash = rl.model("gpt2", phase="forward", layers=1)
+        >>> rl.count(unfuse(flash), B=1, S=1024).bytes > rl.count(flash, B=1, S=1024).bytes
+        True
     """
     return replace(graph, nodes=tuple(replace(node, kernel="") for node in graph.nodes))

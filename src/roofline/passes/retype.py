@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from roofline.dtypes import dtype as number_format
 from roofline.graph import Graph, Node, Tensor
-from roofline.ops import OPS
+from roofline.ops import OPS, get_op
 
 #: Tensors in these formats hold indices or flags and keep them.
 _DISCRETE = frozenset({"int64", "int32", "int16", "bool"})
@@ -69,7 +69,7 @@ def _matrices(graph: Graph) -> frozenset[str]:
     found = {
         name
         for node in graph.nodes
-        if OPS[node.op].kind in ("matmul", "conv")
+        if get_op(node.op, node.name).kind in ("matmul", "conv")
         for name in node.inputs[:2]
         if len(graph.tensors[name].shape) > 1
     }

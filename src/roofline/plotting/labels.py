@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,14 @@ Array = NDArray[np.float64]
 
 #: Space kept around a label [pixel].
 PAD = 2.0
-#: What a line under a label costs, and a label or a bubble under a leader, against one pixel of distance.
-SOFT, CROSSED, PASSED = 45.0, 150.0, 6.0
+#: What a line under a label costs, a label under a leader, and a bubble under one, against one pixel of distance.
+SOFT, CROSSED, PASSED = 45.0, 800.0, 20.0
+#: Distance that counts double [pixel].
+FAR = 150.0
 #: The same for a hard box, so that one is covered only if there is no free place at all.
 HARD = 1e5
+#: Orders that are tried; labels that come first get the better places.
+ORDERS = 32
 
 
 def spread(centres: Sequence[float], heights: Sequence[float], low: float, high: float) -> list[float]:
@@ -77,6 +82,16 @@ def crosses(lines: Any, boxes: Any) -> NDArray[np.bool_]:
     return found
 
 
+@dataclass(frozen=True)
+class _Choice:
+    """The places that one label could take, and what each costs by itself."""
+
+    centres: Array
+    boxes: Array
+    leaders: Array
+    cost: Array
+
+
 def place(
     anchors: Sequence[tuple[float, float]],
     sizes: Sequence[tuple[float, float]],
@@ -84,7 +99,9 @@ def place(
     lines: Sequence[Sequence[float]],
     bounds: tuple[float, float, float, float],
 ) -> list[tuple[float, float]]:
-    """Find a place for each label, in order: free of boxes, near its anchor, off the lines.
+    """Find a place for each label: free of boxes, near its anchor, off the lines and off the leaders of others.
+
+    Labels are placed one by one, in several orders of which the cheapest wins; the same input gives the same places.
 
     Args:
         anchors: What each label belongs to.
@@ -98,26 +115,48 @@ def place(
 
     Example:
         >>> place([(50, 50)], [(20, 10)], [(45, 45, 55, 55)], [], (0, 0, 100, 100))
-        [(48.0, 63.0)]
+        [(32.0, 43.0)]
     """
-    drawn = [tuple(line) for line in lines]
-    labels: list[tuple[float, ...]] = []
-    found = []
-    for anchor, size in zip(anchors, sizes, strict=True):
-        centres = _candidates(anchor, size, bounds)
-        half = np.asarray(size) / 2 + PAD
-        boxes = np.hstack([centres - half, centres + half])
-        ends = nearest(boxes, anchor)
-        leaders = np.hstack([np.broadcast_to(np.asarray(anchor, dtype=np.float64), ends.shape), ends])
-        cost = np.hypot(*(ends - np.asarray(anchor)).T)
-        cost = cost + HARD * overlaps(boxes, [*hard, *labels]).sum(axis=1)
-        cost = cost + SOFT * crosses(drawn, boxes).sum(axis=0)
-        cost = cost + CROSSED * crosses(leaders, labels).sum(axis=1) + PASSED * crosses(leaders, hard).sum(axis=1)
+    choices = [_choice(*label, hard, lines, bounds) for label in zip(anchors, sizes, strict=True)]
+    numbers = np.arange(len(choices))
+    rng = np.random.default_rng(0)
+    orders = [numbers, numbers[::-1], *(rng.permutation(numbers) for _ in range(ORDERS - 2))]
+    _, best = min((_arranged(choices, order) for order in orders), key=lambda found: found[0])
+    return [(float(x), float(y)) for x, y in (c.centres[best[i]] for i, c in enumerate(choices))]
+
+
+def _choice(
+    anchor: tuple[float, float], size: tuple[float, float], hard: Any, lines: Any, bounds: Sequence[float]
+) -> _Choice:
+    centres = _candidates(anchor, size, bounds)
+    half = np.asarray(size) / 2 + PAD
+    boxes = np.hstack([centres - half, centres + half])
+    ends = nearest(boxes, anchor)
+    leaders = np.hstack([np.broadcast_to(np.asarray(anchor, dtype=np.float64), ends.shape), ends])
+    away = np.hypot(*(ends - np.asarray(anchor)).T)
+    cost = away * (1 + away / FAR) + HARD * overlaps(boxes, hard).sum(axis=1)
+    cost = cost + SOFT * crosses(lines, boxes).sum(axis=0) + PASSED * crosses(leaders, hard).sum(axis=1)
+    return _Choice(centres, boxes, leaders, cost)
+
+
+def _arranged(choices: Sequence[_Choice], order: Sequence[int] | NDArray[np.int_]) -> tuple[float, dict[int, int]]:
+    """Give each label in turn its cheapest place; return the total cost and the places."""
+    boxes: list[Array] = []
+    leaders: list[Array] = []
+    total, taken = 0.0, {}
+    for i in order:
+        choice = choices[i]
+        cost = choice.cost
+        if boxes:
+            cost = cost + HARD * overlaps(choice.boxes, boxes).sum(axis=1)
+            cost = cost + CROSSED * crosses(choice.leaders, boxes).sum(axis=1)
+            cost = cost + CROSSED * crosses(leaders, choice.boxes).sum(axis=0)
         best = int(np.argmin(cost))
-        found.append((float(centres[best, 0]), float(centres[best, 1])))
-        labels.append(tuple(boxes[best]))
-        drawn.append(tuple(leaders[best]))
-    return found
+        total += float(cost[best])
+        taken[int(i)] = best
+        boxes.append(choice.boxes[best])
+        leaders.append(choice.leaders[best])
+    return total, taken
 
 
 def nearest(box: Any, point: Any) -> Array:
@@ -135,7 +174,7 @@ def _candidates(anchor: tuple[float, float], size: tuple[float, float], bounds: 
         near += [(gap + half_w, 0), (-gap - half_w, 0), (0, gap + half_h), (0, -gap - half_h)]
         near += [(sx * (gap + half_w), sy * (gap + half_h)) for sx in (1, -1) for sy in (1, -1)]
     x0, y0, x1, y1 = bounds
-    xs, ys = np.arange(x0 + half_w, x1 - half_w, 12.0), np.arange(y0 + half_h, y1 - half_h, 8.0)
+    xs, ys = np.arange(x0 + half_w, x1 - half_w, 20.0), np.arange(y0 + half_h, y1 - half_h, 9.0)
     grid = np.stack(np.meshgrid(xs, ys), axis=-1).reshape(-1, 2)
     centres = np.vstack([np.asarray(near[1:]) + anchor, grid])
     inside = (

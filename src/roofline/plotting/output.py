@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
 import os
@@ -134,11 +135,11 @@ def _with_hints(svg: str, hints: dict[str, str]) -> str:
 
 
 def _writable(path: Path) -> None:
-    parent = path.expanduser().parent
-    if path.expanduser().is_dir():
+    whole = path.expanduser()
+    if os.path.isdir(whole):
         raise UsageError(f"{path}: a directory; give the name of a file")
-    if not parent.is_dir():
-        raise UsageError(f"{path}: there is no directory {str(parent)!r}")
+    if not os.path.isdir(whole.parent):
+        raise UsageError(f"{path}: there is no directory {str(whole.parent)!r}")
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
@@ -158,7 +159,9 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
         try:
             beside.write_bytes(data)
             os.replace(beside, target)
-        finally:
-            beside.unlink(missing_ok=True)
+        except BaseException:
+            with contextlib.suppress(OSError, ValueError):
+                beside.unlink()
+            raise
     except (OSError, ValueError) as problem:
         raise UsageError(f"{path}: cannot be written: {getattr(problem, 'strerror', None) or problem}") from None

@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from roofline.plotting.labels import nearest, place, spread
+from roofline.plotting.labels import nearest, overlaps, place, spread
 from roofline.plotting.points import Ceiling, Point, Slope
 from roofline.plotting.style import (
     ALERT,
     BOUND_COLOURS,
     BOUND_MARKERS,
+    GRID,
     INK,
     MUTED,
     clean,
+    fit,
+    head,
     log_ticks,
     pixels,
     root,
@@ -28,6 +31,9 @@ from roofline.units import format_si
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.text import Text
+
+#: Corners (x0, y0, x1, y1) of a box, or ends of a line.
+Box = tuple[float, float, float, float]
 
 #: Area of a bubble that is all of the time, and of the smallest one [point²].
 LARGEST, SMALLEST = 1100.0, 22.0
@@ -88,11 +94,7 @@ def draw_roof(ax: Axes, view: RoofView) -> None:
     ax.set(xscale="log", yscale="log", xlim=(x0, x1), ylim=(y0, y1))
     ax.set_xlabel("arithmetic intensity [FLOP/byte]")
     ax.set_ylabel("achieved rate [FLOP/s]")
-    ax.set_title(clean(view.title, 90), loc="left", fontweight="bold", pad=21)
-    ax.annotate(
-        clean(view.subtitle, 120), (0, 1), (0, 7), xycoords="axes fraction", textcoords="offset points",
-        color=MUTED, fontsize=8.5,
-    )  # fmt: skip
+    titles = head(ax, view.title, view.subtitle)
     style_axes(ax)
     log_ticks(ax.xaxis, start, x1, "")
     log_ticks(ax.yaxis, y0, y1, "FLOP/s")
@@ -105,11 +107,13 @@ def draw_roof(ax: Axes, view: RoofView) -> None:
     _draw_legend(ax, view)
     margin = [_margin_label(ax, ceiling, i == 0) for i, ceiling in enumerate(view.ceilings)]
     root(ax).draw_without_rendering()
+    fit(ax, titles)
     _spread_margin(ax, margin, [ceiling.flops for ceiling in view.ceilings])
-    fixed = [_ridge_label(ax, view, y0)]
-    for i, slope in enumerate(view.slopes):
-        fixed += _slope_label(ax, slope, start, view, i == 0)
-    _place_labels(ax, view, spots, fixed, lines, start)
+    taken = [_bubble(ax, spot) for spot in spots]
+    taken.append(_ridge_label(ax, view, y0, taken))
+    for i in range(len(view.slopes)):
+        taken += _slope_label(ax, view, i, start, taken)
+    _place_labels(ax, view, spots, taken, lines, start)
 
 
 def _limits(view: RoofView) -> tuple[float, float, float, float, float]:
@@ -124,9 +128,9 @@ def _limits(view: RoofView) -> tuple[float, float, float, float, float]:
     return x0, start, x1, y0, top * 2.2
 
 
-def _draw_lines(ax: Axes, view: RoofView, start: float, end: float) -> list[tuple[float, ...]]:
+def _draw_lines(ax: Axes, view: RoofView, start: float, end: float) -> list[Box]:
     """Draw the roofs and return them as segments in data coordinates."""
-    drawn: list[tuple[float, ...]] = []
+    drawn: list[Box] = []
 
     def line(x0: float, x1: float, y0: float, y1: float, **look: Any) -> None:
         if x1 > x0:
@@ -212,6 +216,8 @@ def _draw_legend(ax: Axes, view: RoofView) -> None:
 
     bounds = dict.fromkeys(point.bound for point in view.points if point.kind == "kernel")
     entries = [mark(BOUND_MARKERS[bound], BOUND_COLOURS[bound], f"{bound}-bound") for bound in bounds]
+    if bounds:
+        entries.append(mark("o", GRID, "area: share of time"))
     kinds = {point.kind for point in view.points}
     if "program" in kinds:
         entries.append(mark("*", "white", "whole program", size=12, width=1.3))
@@ -255,35 +261,49 @@ def _spread_margin(ax: Axes, labels: Sequence[Text], heights: Sequence[float]) -
         label.set_y(float(ax.transData.inverted().transform((0.0, centre))[1]))
 
 
-def _slope_label(ax: Axes, slope: Slope, start: float, view: RoofView, main: bool) -> list[tuple[float, ...]]:
-    """Write along a memory roof, from its lower end; return boxes that cover the text."""
+def _slope_label(ax: Axes, view: RoofView, index: int, start: float, bubbles: Sequence[Box]) -> list[Box]:
+    """Write along a memory roof, at its first free place from the lower end; return boxes that cover the text."""
+    slope, px = view.slopes[index], pixels(ax)
+    look: dict[str, Any] = {
+        "fontsize": 8,
+        "color": MUTED if index else INK,
+        "fontweight": "normal" if index else "bold",
+    }
+    text = ax.text(0, 0, f"{slope.label} {format_si(slope.bandwidth, 'B/s')}", transform=ax.transAxes, **look)
+    length = text.get_window_extent().width
     stop = max(ceiling.flops for ceiling in view.ceilings) / slope.bandwidth
     a, b = ax.transData.transform([(start, slope.bandwidth * start), (stop, slope.bandwidth * stop)])
     along = (b - a) / np.hypot(*(b - a))
     across = np.asarray([-along[1], along[0]])
-    px = pixels(ax)
-    at = a + along * 10 * px + across * 3 * px
-    x, y = ax.transAxes.inverted().transform(at)
-    text = ax.text(
-        x, y, f"{slope.label} {format_si(slope.bandwidth, 'B/s')}",
-        transform=ax.transAxes, rotation=float(np.degrees(np.arctan2(along[1], along[0]))),
-        rotation_mode="anchor", ha="left", va="bottom", fontsize=8, color=INK if main else MUTED,
-        fontweight="bold" if main else "normal",
-    )  # fmt: skip
-    box = text.get_window_extent()
-    length = (box.width / abs(along[0] or 1.0)) - 10 * px * abs(along[1])
-    middle = at + across * 5 * px
-    steps = [middle + along * length * t for t in np.linspace(0, 1, 16)]
-    return [(x - 6 * px, y - 6 * px, x + 6 * px, y + 6 * px) for x, y in steps]
+
+    def covered(at: float) -> list[Box]:
+        middles = [a + along * (at + length * t) + across * 8 * px for t in np.linspace(0, 1, 16)]
+        return [(x - 6 * px, y - 6 * px, x + 6 * px, y + 6 * px) for x, y in middles]
+
+    room = np.arange(10 * px, max(np.hypot(*(b - a)) - length, 11 * px), 10 * px)
+    at = _first_free([(float(at), covered(float(at))) for at in room], bubbles)
+    text.set_position(tuple(ax.transAxes.inverted().transform(a + along * at + across * 3 * px)))
+    text.set(rotation=float(np.degrees(np.arctan2(along[1], along[0]))), rotation_mode="anchor", ha="left", va="bottom")
+    return covered(at)
 
 
-def _ridge_label(ax: Axes, view: RoofView, y0: float) -> tuple[float, ...]:
-    name = view.ceilings[0].label.split(",")[0]
+def _ridge_label(ax: Axes, view: RoofView, y0: float, bubbles: Sequence[Box]) -> Box:
+    """Name the ridge beside the foot of its line, or as far above as it is free."""
     text = ax.annotate(
-        f"{name} ridge\n{short(view.ridge)} FLOP/byte", (view.ridge, y0), (5, 5), textcoords="offset points",
-        fontsize=8, color=MUTED, va="bottom", linespacing=1.1, gid="ridge",
+        f"{view.ceilings[0].label.split(',')[0]} ridge\n{short(view.ridge)} FLOP/byte", (view.ridge, y0), (5, 5),
+        textcoords="offset points", fontsize=8, color=MUTED, va="bottom", linespacing=1.1, gid="ridge",
     )  # fmt: skip
-    return tuple(text.get_window_extent().extents)
+    x0, low, x1, high = (float(edge) for edge in text.get_window_extent().extents)
+    room = np.arange(0.0, ax.get_window_extent().height / 2, 8.0)
+    rise = _first_free([(float(up), [(x0, low + up, x1, high + up)]) for up in room], bubbles)
+    text.set_position((5, 5 + rise / pixels(ax)))
+    return x0, low + rise, x1, high + rise
+
+
+def _first_free(places: Sequence[tuple[float, list[Box]]], taken: Sequence[Box]) -> float:
+    """The first place whose boxes cover nothing; the first at all if there is none."""
+    free = (at for at, boxes in places if not overlaps(boxes, list(taken)).any())
+    return next(free, places[0][0])
 
 
 def _labelled(view: RoofView) -> list[int]:
@@ -300,22 +320,22 @@ def _label(point: Point) -> str:
     return f"{'whole program' if point.kind == 'program' else clean(point.name)}, {format_si(point.seconds, 's')}"
 
 
+def _bubble(ax: Axes, spot: Spot) -> Box:
+    (x, y), reach = spot.pixel(ax), spot.radius * pixels(ax) + 1.5
+    return x - reach, y - reach, x + reach, y + reach
+
+
 def _place_labels(
-    ax: Axes, view: RoofView, spots: Sequence[Spot], fixed: Sequence[tuple[float, ...]],
-    lines: Sequence[tuple[float, ...]], start: float,
-) -> None:  # fmt: skip
-    px = pixels(ax)
-    centres = [spot.pixel(ax) for spot in spots]
-    reach = [spot.radius * px + 1.5 for spot in spots]
-    bubbles = [(x - r, y - r, x + r, y + r) for (x, y), r in zip(centres, reach, strict=True)]
+    ax: Axes, view: RoofView, spots: Sequence[Spot], taken: Sequence[Box], lines: Sequence[Box], start: float
+) -> None:
     chosen = _labelled(view)
     sizes = [_size(ax, view.points[i]) for i in chosen]
     frame = ax.get_window_extent()
     left = float(ax.transData.transform((start, 1.0))[0])
     placed = place(
-        [centres[i] for i in chosen],
+        [spots[i].pixel(ax) for i in chosen],
         sizes,
-        [*bubbles, *fixed],
+        taken,
         ax.transData.transform(np.reshape(lines, (-1, 2))).reshape(-1, 4).tolist(),
         (left + 2, frame.y0 + 2, frame.x1 - 2, frame.y1 - 2),
     )
@@ -341,7 +361,7 @@ def _write(ax: Axes, view: RoofView, index: int, spot: Spot, box: Sequence[float
     centre, size = np.asarray(box[:2]), np.asarray(box[2:])
     low = centre - size / 2
     end = nearest(np.concatenate([low, low + size]), spot.pixel(ax))
-    leader: dict[str, Any] = {"arrowstyle": "-", "color": MUTED, "lw": 0.7, "shrinkA": 0, "shrinkB": spot.radius}
+    leader: dict[str, Any] = {"arrowstyle": "-", "color": MUTED, "lw": 0.7, "shrinkA": 1, "shrinkB": spot.radius}
     leader["relpos"] = tuple((end - low) / size)
     far = np.hypot(*(end - spot.pixel(ax))) > spot.radius * pixels(ax) + 4
     ax.annotate(

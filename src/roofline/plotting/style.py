@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from roofline.efficiency import BOUNDS
@@ -10,6 +11,7 @@ from roofline.units import format_si
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
+    from matplotlib.text import Text
 
 INK, MUTED, GRID = "#1f2933", "#66727f", "#e3e7eb"
 ALERT = "#c8102e"
@@ -88,6 +90,23 @@ def root(ax: Axes) -> Any:
 def pixels(ax: Axes) -> float:
     """Pixels a typographic point."""
     return float(root(ax).dpi) / 72
+
+
+def head(ax: Axes, title: str, subtitle: str, lift: float = 0.0) -> tuple[Text, Text]:
+    """Write two lines above axes, with room for something else between them and the axes [point]."""
+    first = ax.set_title(clean(title, 200), loc="left", fontweight="bold", pad=21 + lift)
+    second = ax.annotate(
+        clean(subtitle, 200), (0, 1), (0, 7 + lift), xycoords="axes fraction", textcoords="offset points",
+        color=MUTED, fontsize=8.5, in_layout=False,
+    )  # fmt: skip
+    return first, second
+
+
+def fit(ax: Axes, lines: Iterable[Text]) -> None:
+    """Cut lines off where the page ends, once the layout is known."""
+    for line in lines:
+        while line.get_window_extent().x1 > root(ax).bbox.x1 - 4 and len(line.get_text()) > 10:
+            line.set_text(f"{line.get_text()[:-2]}…")
 
 
 def style_axes(ax: Axes) -> None:

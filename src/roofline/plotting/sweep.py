@@ -10,7 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.plotting.labels import overlaps, spread
-from roofline.plotting.style import ALERT, BOUND_COLOURS, INK, MUTED, PART_COLOURS, clean, log_ticks, root, style_axes
+from roofline.plotting.style import (
+    ALERT,
+    BOUND_COLOURS,
+    INK,
+    MUTED,
+    PART_COLOURS,
+    fit,
+    head,
+    log_ticks,
+    root,
+    style_axes,
+)
 from roofline.units import PREFIXES, format_bytes, format_si
 
 if TYPE_CHECKING:
@@ -99,12 +110,9 @@ def draw_sweep(axes: Sequence[Axes], view: SweepView) -> None:
     margins = [_time_labels(axes[0], view), [], _memory_labels(axes[2], view)]
     marks = _draw_marks(axes, view)
     # The title makes room for the marks before the layout is computed.
-    axes[0].set_title(clean(view.title, 90), loc="left", fontweight="bold", pad=48 if marks else 21)
-    axes[0].annotate(
-        clean(view.subtitle, 120), (0, 1), (0, 34 if marks else 7), xycoords="axes fraction",
-        textcoords="offset points", color=MUTED, fontsize=8.5,
-    )  # fmt: skip
+    lines = head(axes[0], view.title, view.subtitle, lift=27 if marks else 0)
     root(axes[0]).draw_without_rendering()
+    fit(axes[0], lines)
     for ax, labels in zip(axes, margins, strict=True):
         _spread_right(ax, labels)
     _stagger(marks)
@@ -218,7 +226,7 @@ def _memory_labels(ax: Axes, view: SweepView) -> list[Any]:
                 1.012, 0, "■", transform=ax.get_yaxis_transform(), va="center", fontsize=8, color=colour
             )
         below += size
-    labels.append(_right(ax, below * 1.001 / GIB, f"at batch {view.batch[-1]:,.0f}:", MUTED))
+    labels.append(_right(ax, below / GIB, f"at batch {view.batch[-1]:,.0f}:", MUTED))
     labels.append(_right(ax, view.limit / GIB, f"{view.limit_label} {format_bytes(view.limit)}", ALERT, "bold"))
     return labels
 

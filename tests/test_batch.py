@@ -1,0 +1,161 @@
+"""The best batch by hand: which limit stops it, where the ridge is, and what to do when nothing fits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import roofline as rl
+from roofline.memory import RESERVE, WORKSPACE
+from roofline.sizes import symbol
+
+B = symbol("B")
+CHIP = rl.Chip(
+    name="hand",
+    matrix={"bf16": "100 TFLOP/s"},
+    vector={"fp32": "10 TFLOP/s"},
+    memory_bandwidth="1 TB/s",
+    memory_capacity="16 GB",
+    efficiency={"compute": 0.5, "memory": 0.8, "launch": 0.0, "host": 0.0},
+)
+WEIGHTS = 2 * 4096**2
+#: Input and output of one more in the batch.
+EACH = 2 * (2 * 4096)
+FIXED = WEIGHTS + WORKSPACE + RESERVE
+
+
+def layer() -> rl.Graph:
+    b = rl.Builder("layer", "bf16")
+    y = b.op("linear", b.input("x", (B, 4096)), b.weight("w", (4096, 4096)), name="fc")
+    return b.graph([y], items=B, item="token")
+
+
+def seconds(batch: int) -> float:
+    return max(2 * batch * 4096**2 / 50e12, (WEIGHTS + EACH * batch) / 0.8e12)
+
+
+#: First batch at which 2 B 4096^2 / 50e12 exceeds (w + 16384 B) / 0.8e12: 64.5, so 65.
+RIDGE = 65
+
+
+def test_the_ridge_is_where_compute_takes_over() -> None:
+    choice = rl.best_batch(layer(), CHIP, memory=FIXED + 200 * EACH)
+    assert (choice.ridge, choice.ridge_by_kernel) == (RIDGE, {"fc": RIDGE})
+    bounds = choice.curve.bound
+    assert (bounds[RIDGE - 2], bounds[RIDGE - 1]) == ("memory", "compute")
+
+
+def test_memory_stops_it_below_the_ridge() -> None:
+    choice = rl.best_batch(layer(), CHIP, memory=FIXED + 40.5 * EACH)
+    assert (choice.best, choice.largest, choice.limit, choice.ridge) == (40, 40, "memory", None)
+
+
+def test_the_largest_batch_is_exact_at_the_edge() -> None:
+    assert rl.best_batch(layer(), CHIP, memory=FIXED + 40 * EACH).largest == 40
+    assert rl.best_batch(layer(), CHIP, memory=FIXED + 40 * EACH - 1).largest == 39
+
+
+def test_latency_stops_it() -> None:
+    limit = (seconds(30) + seconds(31)) / 2
+    choice = rl.best_batch(layer(), CHIP, memory=FIXED + 200 * EACH, latency=limit)
+    assert (choice.best, choice.limit) == (30, "latency")
+    assert choice.estimate.time <= limit < choice.curve.time[choice.best]
+
+
+def test_beyond_the_ridge_the_smallest_batch_of_the_best_throughput() -> None:
+    choice = rl.best_batch(layer(), CHIP, memory="10 GB")
+    assert choice.limit == "ridge"
+    assert choice.best == RIDGE, "one linear layer is saturated right there"
+    rates = choice.curve.throughput
+    assert rates[choice.best - 1] >= 0.99 * rates.max()
+
+
+def test_a_latency_limit_that_does_not_bind_changes_nothing() -> None:
+    free, loose = (rl.best_batch(layer(), CHIP, memory="10 GB", latency=limit) for limit in (None, "1 min"))
+    assert (free.best, free.limit) == (loose.best, loose.limit)
+
+
+def test_decode_is_stopped_by_memory() -> None:
+    choice = rl.best_batch(rl.model("llama-3-8b", phase="decode"), "h100-sxm", S=8192, mode="graph")
+    assert choice.limit == "memory"
+    assert choice.best == choice.largest
+    over = rl.estimate(rl.model("llama-3-8b", phase="decode"), "h100-sxm", B=choice.largest + 1, C=8192)
+    assert choice.estimate.fits
+    assert not over.fits
+
+
+def test_convolutions_are_stopped_by_the_ridge() -> None:
+    choice = rl.best_batch(rl.model("vit-b-16", dtype="bf16"), "h100-sxm", mode="graph", memory="8 GiB")
+    assert choice.limit == "ridge"
+    assert choice.best < choice.largest
+
+
+def test_gigabytes_are_not_gibibytes() -> None:
+    small, large = (rl.best_batch(layer(), CHIP, memory=text).largest for text in ("2 GB", "2 GiB"))
+    assert small == (2e9 - FIXED) // EACH
+    assert large == (2 * 2**30 - FIXED) // EACH
+
+
+def test_the_curve_and_its_tables_agree() -> None:
+    choice = rl.best_batch(layer(), CHIP, memory=FIXED + 100 * EACH)
+    frame = choice.frame()
+    assert list(frame["batch"]) == list(range(1, 101))
+    assert list(frame["time_s"]) == pytest.approx([seconds(batch) for batch in range(1, 101)])
+    assert np.all(np.diff(frame["memory_bytes"]) == EACH)
+    assert {1, 2, 64, choice.ridge, choice.best, 100} <= set(choice.shown())
+    record = choice.record()
+    assert (record["best_batch"], record["ridge_batch"], record["limit"]) == (choice.best, choice.ridge, choice.limit)
+    assert [point["batch"] for point in record["curve"]] == choice.shown()
+    assert len(record["curve"]) <= 64
+
+
+def test_what_does_not_fit_is_itemised_with_what_would() -> None:
+    with pytest.raises(rl.DoesNotFit) as caught:
+        rl.best_batch(rl.model("llama-3-8b", phase="decode"), CHIP, S=2048)
+    text = str(caught.value)
+    # 15 GiB of weights, 0.25 of cache, 1 of reserve: over 16 GB = 14.9 GiB.
+    assert text.startswith("llama-3-8b decode on hand: batch 1 needs 16.")
+    assert "14.90 GiB are allowed" in text
+    for part in ("weights 14.96", "kv_cache 0.25", "activations", "workspace 0.03", "reserve 1.00"):
+        assert part in text
+    assert "what would fit: weights in int8" in text
+    assert "2 such chips" in text
+    assert "\n" not in text
+
+
+def test_what_is_said_to_fit_does() -> None:
+    graph = rl.model("llama-3-8b", phase="decode", weights="int8")
+    assert rl.best_batch(graph, CHIP, S=2048).best >= 1
+
+
+def test_nothing_helps_under_the_reserve() -> None:
+    with pytest.raises(rl.DoesNotFit, match="what would fit: nothing"):
+        rl.best_batch(layer(), CHIP, memory="1 MB")
+
+
+def test_too_slow_at_batch_one_is_said() -> None:
+    with pytest.raises(rl.DoesNotFit, match=r"batch 1 takes 42 us, over the latency limit of 1 us"):
+        rl.best_batch(layer(), CHIP, latency="1 us")
+
+
+def test_a_fixed_batch_leaves_nothing_to_choose() -> None:
+    work = rl.workload([{"op": "gemm", "m": 8, "n": 8, "k": 8}])
+    with pytest.raises(rl.UsageError, match="has no symbol B: its batch is fixed"):
+        rl.best_batch(work, CHIP)
+
+
+@pytest.mark.parametrize("limits", [{"memory": 0}, {"memory": "-1 GB"}, {"latency": "0 ms"}, {"latency": -1}])
+def test_limits_are_positive(limits: dict[str, object]) -> None:
+    with pytest.raises(rl.UsageError, match="limits must be positive"):
+        rl.best_batch(layer(), CHIP, **limits)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("limits", [{"memory": "72 GiB/s"}, {"latency": "50 mss"}, {"memory": float("nan")}])
+def test_limits_are_quantities(limits: dict[str, object]) -> None:
+    with pytest.raises(rl.UnitError):
+        rl.best_batch(layer(), CHIP, **limits)  # type: ignore[arg-type]
+
+
+def test_a_missing_context_is_named() -> None:
+    with pytest.raises(rl.UnboundSize, match="needs a value for C"):
+        rl.best_batch(rl.model("llama-3-8b", phase="decode", layers=1), CHIP)

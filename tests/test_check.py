@@ -1,0 +1,263 @@
+"""The verdict: impossible, as expected, slow, very slow; causes and advice as counterfactuals."""
+
+from __future__ import annotations
+
+from math import log
+
+import pytest
+
+import roofline as rl
+from roofline.check import SUSPECTS, speed_limit
+from roofline.sizes import symbol
+
+B = symbol("B")
+CHIP = rl.Chip(
+    name="hand",
+    matrix={"bf16": "100 TFLOP/s", "tf32": "50 TFLOP/s", "int8": "200 TOP/s"},
+    vector={"fp32": "10 TFLOP/s"},
+    memory_bandwidth="1 TB/s",
+    memory_capacity="16 GB",
+    host_bandwidth="32 GB/s",
+    efficiency={"compute": 0.5, "memory": 0.8, "launch": "1 us", "host": "5 us", "low": 0.6, "high": 1.5},
+    clock_slack=1.05,
+)
+FLOPS = 2 * 4096**3
+
+
+def gemm(dtype: str = "bf16") -> rl.Graph:
+    b = rl.Builder("gemm", dtype)
+    return b.graph([b.op("linear", b.input("x", (4096, 4096)), b.weight("w", (4096, 4096)))])
+
+
+def judge(measured: str | float, graph: rl.Graph | None = None, **options: object) -> rl.Verdict:
+    return rl.check(graph or gemm(), CHIP, measured, mode="graph", **options)  # type: ignore[arg-type]
+
+
+EXPECTED = FLOPS / 50e12
+LIMIT = FLOPS / 100e12 / 1.05
+
+
+@pytest.mark.parametrize(
+    ("measured", "verdict"),
+    [
+        (LIMIT * 0.999, "impossible"),
+        (LIMIT * 1.001, "as_expected"),
+        (EXPECTED * 0.6, "as_expected"),
+        (EXPECTED, "as_expected"),
+        (EXPECTED * 1.499, "as_expected"),
+        (EXPECTED * 1.501, "slow"),
+        (EXPECTED * 9.99, "slow"),
+        (EXPECTED * 10.01, "very_slow"),
+        (EXPECTED * 1e9, "very_slow"),
+        (1e-30, "impossible"),
+    ],
+)
+def test_verdicts(measured: float, verdict: str) -> None:
+    found = judge(measured)
+    assert found.verdict == verdict
+    assert found.ok == (verdict == "as_expected")
+    assert found.ratio == pytest.approx(measured / EXPECTED)
+    assert found.impossible_below == pytest.approx(LIMIT)
+    assert str(found) == f"{verdict}: {found.reason}"
+    assert "\n" not in found.reason
+
+
+def test_reasons_say_what_to_look_for() -> None:
+    assert "missing synchronise" in judge("1 us").reason
+    assert "compute-bound" in judge(EXPECTED).reason
+    assert "faster than the range but possible" in judge(LIMIT * 1.01).reason
+    assert "20 times" in judge(EXPECTED * 20).reason
+
+
+@pytest.mark.parametrize("measured", [0, -1, "0 ms", "-3 ms", 0.0])
+def test_a_time_is_above_zero(measured: str | float) -> None:
+    with pytest.raises(rl.UsageError, match="a time is above zero"):
+        judge(measured)
+
+
+@pytest.mark.parametrize("measured", [float("nan"), float("inf"), "nan", "41", "41 mss", "", None, True])
+def test_a_time_is_a_finite_quantity(measured: object) -> None:
+    if measured == "41":
+        assert judge("41").measured == 41.0  # a bare number is seconds
+        return
+    with pytest.raises(rl.UnitError):
+        judge(measured)  # type: ignore[arg-type]
+
+
+def test_a_measured_time_belongs_to_one_point() -> None:
+    graph = rl.model("gpt2", layers=1, dtype="bf16")
+    with pytest.raises(rl.UsageError, match="belongs to one point"):
+        rl.check(graph, "h100-sxm", "1 ms", B=[1, 2], S=8)
+    with pytest.raises(rl.UnboundSize, match="needs a value for B, S"):
+        rl.check(graph, "h100-sxm", "1 ms")
+
+
+# --- the speed limit: no false alarm ---------------------------------------------------------------------------------
+
+
+def limit(graph: rl.Graph, chip: rl.Chip = CHIP, **sizes: int) -> float:
+    return speed_limit(rl.estimate(graph, chip, mode="graph", **sizes))
+
+
+def test_a_3x3_convolution_may_run_in_a_quarter_of_its_products() -> None:
+    def conv(size: int, **options: int) -> float:
+        b = rl.Builder("conv", "bf16")
+        x, w = b.input("x", (64, 512, 56, 56)), b.weight("w", (512, 512, size, size))
+        return limit(b.graph([b.op("conv2d", x, w, padding=size // 2, **options)]))
+
+    products = 64 * 512 * 56 * 56 * 512
+    assert conv(5) == pytest.approx(2 * products * 25 / 100e12 / 1.05)
+    assert conv(3) == pytest.approx(2 * products * 9 / 4 / 100e12 / 1.05)  # Winograd F(4x4, 3x3)
+
+
+def test_activations_may_stay_on_the_chip_and_sources_may_not() -> None:
+    b = rl.Builder("g", "bf16")
+    x = b.op("linear", b.input("x", (8, 4096)), b.weight("w", (4096, 4096)))
+    for _ in range(50):
+        x = b.op("relu", x)
+    assert limit(b.graph([x])) == pytest.approx((2 * 8 * 4096 + 2 * 4096**2) / 1e12 / 1.05)
+
+
+def test_a_cache_may_hold_sources_from_the_run_before() -> None:
+    b = rl.Builder("g", "bf16")
+    graph = b.graph([b.op("linear", b.input("x", (8, 4096)), b.weight("w", (4096, 4096)))])
+    moved = 2 * 8 * 4096 + 2 * 4096**2
+    assert limit(graph, CHIP.replace(l2="16 MiB")) == pytest.approx((moved - 2**24) / 1e12 / 1.05)
+    tiny = 2 * 8 * 4096**2 / 100e12 / 1.05  # all of it cached: the arithmetic is left
+    assert limit(graph, CHIP.replace(l2="64 MiB")) == pytest.approx(tiny)
+
+
+def test_a_table_that_is_looked_up_need_not_be_read() -> None:
+    b = rl.Builder("g", "bf16")
+    x = b.op("embedding", b.weight("table", (10**6, 1024)), b.input("ids", (4,), "int64"))
+    graph = b.graph([b.op("linear", x, b.weight("w", (1024, 1024)))])
+    assert limit(graph) == pytest.approx((4 * 8 + 2 * 4 * 1024 + 2 * 1024**2) / 1e12 / 1.05)
+
+
+def test_large_activations_do_not_make_the_table_compulsory() -> None:
+    graph = rl.model("bert-base-uncased", dtype="bf16")
+    table = 30522 * 768 * 2
+    est = rl.estimate(graph, CHIP.scale(compute=100), mode="graph", B=1, S=128)
+    assert speed_limit(est) * 1.05 * 1e12 < est.memory.weights + est.memory.inputs - table + 10**6
+
+
+def test_decode_must_read_its_cache() -> None:
+    graph = rl.model("llama-3-8b", phase="decode", layers=2)
+    step = (limit(graph, B=64, C=4096) - limit(graph, B=64, C=2048)) * 1.05 * 1e12
+    assert step == pytest.approx(2 * 2 * 64 * 2048 * 8 * 128 * 2)
+
+
+def test_a_tied_weight_is_compulsory_once() -> None:
+    b = rl.Builder("g", "bf16")
+    w = b.weight("w", (4096, 4096))
+    y = b.op("linear", b.op("linear", b.input("x", (1, 4096)), w), w)
+    assert limit(b.graph([y])) == pytest.approx((2 * 4096 + 2 * 4096**2) / 1e12 / 1.05)
+
+
+@pytest.mark.parametrize(("name", "sizes"), [("resnet50", {"B": 8}), ("gpt2", {"B": 4, "S": 64}), ("vgg16", {"B": 1})])
+def test_the_limit_is_never_above_the_expected_time(name: str, sizes: dict[str, int]) -> None:
+    for mode in ("eager", "graph", "compiled"):
+        est = rl.estimate(rl.model(name, dtype="bf16"), "h100-sxm", mode=mode, **sizes)  # type: ignore[arg-type]
+        assert speed_limit(est) <= est.floor <= est.time
+
+
+# --- causes ----------------------------------------------------------------------------------------------------------
+
+
+def llama(measured: str, **options: object) -> rl.Verdict:
+    graph = rl.model("llama-3-8b", phase="decode")
+    return rl.check(graph, "h100-sxm", measured, mode="graph", B=32, S=2048, **options)  # type: ignore[arg-type]
+
+
+def test_causes_are_counterfactual_estimates_sorted_by_closeness() -> None:
+    found = llama("80 ms")
+    assert found.verdict == "slow"
+    away = [abs(log(cause.time_s / found.measured)) for cause in found.causes]
+    assert away == sorted(away)
+    assert {cause.label for cause in found.causes} == {suspect.label for suspect in SUSPECTS}
+    assert sum(cause.explains_s > 0 for cause in found.causes) >= 3
+    for cause in found.causes:
+        assert cause.explains_s == pytest.approx(cause.time_s - found.estimate.time)
+        assert cause.explains_s >= 0
+        assert cause.question.endswith("?")
+        assert cause.fix
+
+
+def test_a_planted_fp32_run_is_found() -> None:
+    graph = rl.model("llama-3-8b", phase="prefill", layers=4)
+    sizes = {"B": 4, "S": 2048}
+    wide = rl.estimate(rl.retype(graph, "fp32", compute="fp32"), "h100-sxm", mode="graph", **sizes)
+    assert rl.check(graph, "h100-sxm", wide.time, mode="graph", **sizes).causes[0].label == "precision"
+
+
+def test_a_planted_eager_run_is_found() -> None:
+    graph = rl.model("llama-3-8b", phase="decode", layers=32)
+    eager = rl.estimate(graph, "h100-sxm", mode="eager", B=1, S=128)
+    found = rl.check(graph, "h100-sxm", eager.host_time * 2, mode="graph", B=1, S=128)
+    assert found.causes[0].label == "not compiled"
+
+
+def test_only_slow_times_have_causes_and_impossible_ones_no_advice() -> None:
+    assert judge(EXPECTED).causes == ()
+    assert judge(LIMIT / 2).causes == judge(LIMIT / 2).advice == ()
+
+
+def test_causes_that_the_chip_cannot_run_explain_nothing() -> None:
+    bare = rl.Chip(name="bare", matrix={"bf16": "100 TFLOP/s"}, memory_bandwidth="1 TB/s")
+    found = rl.check(gemm(), bare, "1 s", mode="graph")
+    assert found.verdict == "very_slow"
+    explained = {cause.label: cause.explains_s for cause in found.causes}
+    assert explained["precision"] == explained["host copies"] == 0, "no fp32 rate and no host link are known"
+
+
+def test_suspects_are_a_table_with_distinct_labels() -> None:
+    assert len({suspect.label for suspect in SUSPECTS}) == len(SUSPECTS) >= 4
+
+
+# --- advice ----------------------------------------------------------------------------------------------------------
+
+
+def test_advice_saves_time_and_the_most_saving_is_first() -> None:
+    found = llama("14 ms")
+    saved = [advice.saves_s for advice in found.advice]
+    assert saved == sorted(saved, reverse=True)
+    assert all(advice.saves_s > 0 for advice in found.advice)
+    for advice in found.advice:
+        assert advice.time_s + advice.saves_s == pytest.approx(found.estimate.time)
+
+
+def test_a_memory_bound_program_is_told_to_narrow() -> None:
+    changes = [advice.change for advice in llama("14 ms").advice]
+    assert "weights in int8, cache in int8" in changes
+    assert "weights in int4-g128, cache in int8" in changes
+    assert "everything in bf16" not in changes, "it is in bf16 already"
+
+
+def test_a_compute_bound_program_is_told_that_it_is_saturated() -> None:
+    graph = rl.model("llama-3-8b", phase="prefill", layers=2)
+    found = rl.check(graph, "h100-sxm", "20 ms", mode="graph", B=8, S=2048)
+    assert found.estimate.bound == "compute"
+    changes = " / ".join(advice.change for advice in found.advice)
+    assert "batch 4 for latency" in changes
+    assert "prune whole channels, or distil" in changes
+
+
+def test_an_fp32_program_is_told_of_tf32_and_bf16() -> None:
+    changes = [advice.change for advice in judge(FLOPS / 5e12, gemm("fp32")).advice]
+    assert "allow tf32 for fp32 contractions" in changes
+    assert "everything in bf16" in changes
+
+
+def test_an_eager_program_is_told_of_graphs_and_compilers() -> None:
+    graph = rl.model("gpt2", phase="decode", layers=4, dtype="bf16")
+    found = rl.check(graph, "h100-sxm", "2 ms", mode="eager", B=1, S=64)
+    changes = [advice.change for advice in found.advice]
+    assert {"replay as a CUDA graph", "compile: fuse elementwise chains"} <= set(changes)
+
+
+def test_records_hold_the_stable_keys() -> None:
+    record = llama("80 ms").record()
+    assert {"verdict", "ratio", "measured_s", "causes", "advice"} <= record.keys()
+    assert {"label", "explains_s", "fix"} <= record["causes"][0].keys()
+    assert {"change", "time_s", "saves_s"} <= record["advice"][0].keys()
+    assert record["verdict"] in ("as_expected", "slow", "very_slow", "impossible")

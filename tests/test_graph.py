@@ -1,0 +1,100 @@
+"""The graph: validated, immutable, bound by substitution."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, replace
+
+import pytest
+
+import roofline as rl
+from roofline.build import Builder
+from roofline.count import count
+from roofline.graph import Graph, Node, Tensor
+from roofline.sizes import symbol
+
+B, S = symbol("B"), symbol("S")
+
+
+def tensors(*names: str) -> dict[str, Tensor]:
+    found = {name: Tensor(name, (4,), "fp32") for name in names}
+    return found | {"x": Tensor("x", (4,), "fp32", "input")}
+
+
+def relu(name: str, source: str) -> Node:
+    return Node(name, "relu", (source,), (name,))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "outputs", "fault"),
+    [
+        ([relu("b", "a"), relu("a", "x")], (), "g: node 'b' reads 'a' before anything writes it"),
+        ([relu("a", "nowhere")], (), "node 'a' reads 'nowhere' before"),
+        ([relu("a", "x"), relu("a", "x")], (), "two nodes are called 'a'"),
+        ([relu("a", "x"), Node("b", "relu", ("x",), ("a",))], (), "node 'b' writes 'a' a second time"),
+        ([Node("b", "relu", ("x",), ("x",))], (), "node 'b' writes 'x' a second time"),
+        ([relu("c", "x")], (), "node 'c' writes 'c', which has no shape"),
+        ([relu("a", "x")], ("b",), "output 'b' is never written"),
+    ],
+)
+def test_what_is_no_program_is_refused(nodes: list[Node], outputs: tuple[str, ...], fault: str) -> None:
+    with pytest.raises(rl.ShapeError, match=fault):
+        Graph("g", tensors("a", "b"), tuple(nodes), outputs).validate()
+
+
+def program() -> Graph:
+    b = Builder("g", "bf16")
+    x = b.op("linear", b.input("x", (B, S, 64)), b.weight("w", (32, 64)), name="up")
+    return b.graph(
+        [b.op("view", x, shape=(B * S, 32), name="rows")], items=B * S, item="token", info={"phase": "forward"}
+    )
+
+
+def test_symbols_parameters_and_consumers() -> None:
+    graph = program()
+    assert graph.symbols == {"B", "S"}
+    assert graph.parameters == 32 * 64
+    assert [node.name for node in graph.consumers["up"]] == ["rows"]
+    assert repr(graph) == "<Graph g: 2 nodes, 2,048 parameters, sizes B, S>"
+
+
+def test_binding_replaces_symbols_everywhere_and_keeps_the_rest() -> None:
+    graph = program()
+    half = graph.bind(B=2)
+    assert (half.symbols, half.items) == ({"S"}, 2 * S)
+    assert dict(half.nodes[1].attrs)["shape"] == (2 * S, 32)
+    whole = half.bind(S=3)
+    assert (whole.symbols, whole.items, whole.tensors["rows"].shape) == (set(), 6, (6, 32))
+    assert count(whole).flops == count(graph, B=2, S=3).flops == 2 * (2 * 3) * 64 * 32
+    assert graph.symbols == {"B", "S"}, "binding makes a copy"
+
+
+def test_a_tensor_shared_by_name_is_counted_once() -> None:
+    b = Builder("tied", "fp32")
+    table = b.weight("table", (100, 8))
+    x = b.op("embedding", table, b.input("ids", (5,), "int64"))
+    assert b.graph([b.op("linear", x, table)]).parameters == 800
+
+
+def test_a_graph_cannot_be_changed_in_place() -> None:
+    graph = program()
+    with pytest.raises(TypeError):
+        graph.tensors["x"] = graph.tensors["w"]  # type: ignore[index]
+    with pytest.raises(TypeError):
+        graph.info["phase"] = "decode"  # type: ignore[index]
+    with pytest.raises(FrozenInstanceError):
+        graph.name = "h"  # type: ignore[misc]
+    with pytest.raises(FrozenInstanceError):
+        graph.nodes[0].op = "relu"  # type: ignore[misc]
+
+
+def test_other_nodes_are_validated_and_tensors_replaced_by_name() -> None:
+    graph = program()
+    with pytest.raises(rl.ShapeError):
+        graph.with_nodes(reversed(graph.nodes))
+    wide = graph.with_tensors([replace(graph.tensors["w"], dtype="fp32")])
+    assert (wide.tensors["w"].dtype, graph.tensors["w"].dtype) == ("fp32", "bf16")
+
+
+def test_a_node_runs_in_its_own_kernel_unless_told() -> None:
+    assert relu("a", "x").label == "a"
+    assert replace(relu("a", "x"), kernel="k").label == "k"

@@ -1,0 +1,547 @@
+"""Plots: what they hold, where their labels lie, and the files that they become."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import roofline as rl
+from roofline.build import Builder
+from roofline.plotting import output
+from roofline.plotting.labels import crosses, overlaps, place, spread
+from roofline.plotting.roof import LABELLED
+from roofline.sizes import symbol
+
+SIZES = [(8, 5.4), (16, 9), (6, 4.2)]
+
+
+def program(kernels: int = 15, rows: Any = 512, name: str = "net") -> rl.Graph:
+    """Linear layers of rising width, a few cheap kernels and a copy."""
+    b = Builder(name, "bf16")
+    x = b.input("x", (rows, 256))
+    for i in range(kernels - 3):
+        x = b.op("linear", x, b.weight(f"w{i}", (256 * (i + 2), 256 * (i + 1))), name=f"blocks.{i}.mlp.linear")
+    x = b.op("layernorm", x, name="norm")
+    x = b.op("relu", x, name="act")
+    x = b.op("transpose_copy", x, name="swap_axes")
+    return b.graph([x], items=rows, item="row")
+
+
+@pytest.fixture(scope="module")
+def point() -> rl.Estimate:
+    return rl.estimate(program(), "h100-sxm", mode="graph")
+
+
+@pytest.fixture(scope="module")
+def line() -> rl.Estimate:
+    return rl.estimate(program(rows=symbol("B")), "h100-sxm", mode="graph", B=[2**k for k in range(13)])
+
+
+@pytest.fixture(params=["roofline", "batch"])
+def picture(request: pytest.FixtureRequest, point: rl.Estimate, line: rl.Estimate) -> output.Picture:
+    return rl.plot_roofline(point) if request.param == "roofline" else rl.plot_batch(line, ridge=64, best=32)
+
+
+def texts(figure: Any, prefix: str) -> list[Any]:
+    return [text for ax in figure.axes for text in ax.texts if str(text.get_gid()).startswith(prefix)]
+
+
+def drawn(spec: output.Picture, size: tuple[float, float] | None = None) -> Any:
+    """The figure, with all of its texts at their final place."""
+    figure = spec.figure(size)
+    figure.draw_without_rendering()
+    return figure
+
+
+def box(text: Any) -> tuple[float, ...]:
+    """Of the text alone, without its leader."""
+    from matplotlib.text import Text
+
+    return tuple(Text.get_window_extent(text).extents)
+
+
+def inside_rotated(text: Any) -> np.ndarray:
+    """Points all over a text that may be rotated [pixel]."""
+    angle = text.get_rotation()
+    corner = np.asarray(text.get_transform().transform(text.get_position()))
+    text.set_rotation(0)
+    x0, y0, x1, y1 = box(text)
+    text.set_rotation(angle)
+    grid = np.stack(np.meshgrid(np.linspace(0, 1, 40), np.linspace(0.1, 0.9, 6)), axis=-1).reshape(-1, 2)
+    turn = np.radians(angle)
+    turned = np.asarray([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]])
+    return np.asarray(corner + (grid * (x1 - x0, y1 - y0)) @ turned)
+
+
+# --- what a plot holds ---
+
+
+def test_specs_are_immutable(picture: output.Picture) -> None:
+    for field in dataclasses.fields(picture):  # type: ignore[arg-type]
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(picture, field.name, None)
+
+
+def test_frame_rows_are_the_kernels(point: rl.Estimate) -> None:
+    table = rl.plot_roofline(point).frame()
+    kernels = table[table.kind == "kernel"]
+    known = point.kernels()
+    assert list(kernels.name) == list(known.kernel)
+    assert np.allclose(kernels.time_s, known.time_s)
+    assert np.allclose(kernels.intensity, known.intensity)
+    work = kernels.flops + kernels.vector_flops
+    assert np.allclose(kernels.flops_per_s, work / known.each_s)
+    assert (kernels.flops_per_s <= kernels.roof_flops_per_s * (1 + 1e-9)).all()
+    program_row = table[table.kind == "program"].iloc[0]
+    assert program_row.time_s == pytest.approx(point.time)
+    assert program_row.flops == pytest.approx((kernels.flops * kernels["count"]).sum())
+
+
+def test_csv_is_the_frame(tmp_path: Path, picture: output.Picture) -> None:
+    import pandas as pd
+
+    picture.to_csv(tmp_path / "points.csv")
+    table = picture.frame()
+    back = pd.read_csv(tmp_path / "points.csv")
+    assert list(back.columns) == list(table.columns)
+    assert len(back) == len(table)
+    with pytest.raises(rl.UsageError, match="no directory"):
+        picture.to_csv(tmp_path / "missing" / "points.csv")
+
+
+@pytest.mark.parametrize("name", ["h100-sxm", "a100-80gb-sxm", "mi300x", "tpu-v5e"])
+def test_ridge_is_the_chips(name: str) -> None:
+    chip = rl.chip(name)
+    spec = rl.plot_roofline(chip, precisions=["bf16"])
+    assert spec.ridge == chip.ridge("bf16")
+    ax = spec.figure().axes[0]
+    upright = [line for line in ax.lines if line.get_linestyle() == ":"]
+    assert [set(line.get_xdata()) for line in upright] == [{chip.ridge("bf16")}]
+    assert f"{chip.ridge('bf16'):.3g}" in texts(ax.figure, "ridge")[0].get_text()
+
+
+def test_ceilings(point: rl.Estimate) -> None:
+    chip = point.chip
+    spec = rl.plot_roofline(point)
+    assert [ceiling.label for ceiling in spec.ceilings] == ["bf16, fp16", "fp32 vector"]
+    assert spec.ceilings[0].flops == chip.peak("bf16")
+    assert spec.ceilings[0].achievable == pytest.approx(chip.peak("bf16") * chip.efficiency.compute)
+    assert [slope.label for slope in spec.slopes] == ["HBM", "L2"]
+    assert spec.slopes[0].achievable == pytest.approx(chip.bandwidth * chip.efficiency.memory)
+    assert [slope.label for slope in rl.plot_roofline(point, levels=["main"]).slopes] == ["HBM"]
+    assert rl.plot_roofline(point, precisions="fp8").ceilings[0].label == "fp8"
+
+
+def test_tf32_is_said() -> None:
+    b = Builder("net", "fp32")
+    graph = b.graph([b.op("linear", b.input("x", (512, 512)), b.weight("w", (512, 512)))])
+    spec = rl.plot_roofline(rl.estimate(graph, "h100-sxm", tf32=True))
+    assert spec.ceilings[0].label == "fp32 as tf32"
+    assert spec.ridge == rl.chip("h100-sxm").ridge("fp32", tf32=True)
+
+
+def test_every_chip_has_a_roof() -> None:
+    kinds = {}
+    for name in rl.chips():
+        chip = rl.chip(name)
+        if chip.main.bandwidth is None or not {**chip.matrix, **chip.vector}:
+            with pytest.raises(rl.MissingFigure):
+                rl.plot_roofline(chip)
+            continue
+        spec = rl.plot_roofline(chip)
+        assert spec.ridge > 0
+        kinds[len(spec.ceilings), len(spec.slopes)] = spec
+    for spec in kinds.values():
+        spec.figure()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda p, s: rl.plot_roofline(s), rl.UsageError, "index the axes"),
+        (lambda p, s: rl.plot_roofline("h100"), rl.UnknownChip, "matches several"),
+        (lambda p, s: rl.plot_roofline(p, precisions=["int4"]), rl.MissingFigure, "int4"),
+        (lambda p, s: rl.plot_roofline(p, precisions=[]), rl.UsageError, "at least one"),
+        (lambda p, s: rl.plot_roofline(p, levels=["L9"]), rl.MissingFigure, "L9"),
+        (lambda p, s: rl.plot_roofline(p, levels=["SRAM"]), rl.MissingFigure, "bandwidth of its SRAM"),
+        (lambda p, s: rl.plot_roofline("h100-sxm", measured=0.1), rl.UsageError, "need an estimate"),
+        (lambda p, s: rl.plot_roofline(p, measured=[("a", 1, 2)]), rl.UsageError, "label, flops, bytes, seconds"),
+        (lambda p, s: rl.plot_roofline(p, measured=[("a", 1, 1, 0)]), rl.UsageError, "not positive"),
+        (lambda p, s: rl.plot_roofline(p, measured=-1.0), rl.UsageError, "not positive"),
+        (lambda p, s: rl.plot_roofline(p, measured=float("nan")), rl.UnitError, "finite"),
+        (lambda p, s: rl.plot_batch(p), rl.UsageError, "axis B alone"),
+        (lambda p, s: rl.plot_batch(s, memory_limit="3 parsecs"), rl.UnitError, "parsecs"),
+        (lambda p, s: rl.plot_batch(s, latency_limit=0), rl.UsageError, "latency_limit"),
+        (lambda p, s: rl.plot_batch(s, measured=[1, 2]), rl.UsageError, "pairs of batch and seconds"),
+        (lambda p, s: rl.plot_batch(s, measured=[(0, 1.0)]), rl.UsageError, "batch from 1"),
+        (lambda p, s: rl.plot_batch(s, best="many"), rl.UsageError, "best"),
+        (lambda p, s: rl.plot_batch(s).on([None]), rl.UsageError, "three axes"),
+    ],
+)
+def test_bad_arguments(point: rl.Estimate, line: rl.Estimate, call: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words) as caught:
+        call(point, line)
+    assert "\n" not in str(caught.value)
+
+
+# --- points above the roof ---
+
+
+def test_points_above_the_roof_are_told(point: rl.Estimate) -> None:
+    fine = rl.plot_roofline(point, measured=point.floor)
+    assert fine.warnings == ()
+    legend = fine.figure().axes[0].get_legend()
+    assert not [text for text in legend.get_texts() if "above" in text.get_text()]
+    wrong = rl.plot_roofline(point, measured=point.floor / 2)
+    assert len(wrong.warnings) == 1
+    assert "2 times as fast" in wrong.warnings[0]
+    assert wrong.frame().above_roof.tolist()[-1]
+    ax = wrong.figure().axes[0]
+    assert "above the roof: check timing or count" in [text.get_text() for text in ax.get_legend().get_texts()]
+    rings = [c for c in ax.collections if len(c.get_edgecolor()) and np.allclose(c.get_edgecolor()[0], _red())]
+    assert len(rings) == 1
+
+
+def _red() -> Any:
+    from matplotlib.colors import to_rgba
+
+    from roofline.plotting.style import ALERT
+
+    return to_rgba(ALERT)
+
+
+def test_slack_is_the_chips(point: rl.Estimate) -> None:
+    slack = point.chip.clock_slack
+    assert not rl.plot_roofline(point, measured=point.floor / slack * 1.001).warnings
+    assert rl.plot_roofline(point, measured=point.floor / slack * 0.999).warnings
+
+
+def test_a_kernel_is_held_against_its_own_format() -> None:
+    b = Builder("two", "bf16")
+    x = b.op("linear", b.input("x", (4096, 4096)), b.weight("w", (4096, 4096)), name="half")
+    y = b.op("linear", b.input("x32", (4096, 4096), "fp32"), b.weight("w32", (4096, 4096), "fp32"), name="full",
+             dtype="fp32")  # fmt: skip
+    est = rl.estimate(b.graph([x, y]), "h100-sxm")
+    rate = 300e12
+    timed = 2 * 4096**3 / rate
+    named = rl.plot_roofline(est, measured=[(n, 2 * 4096**3, 2e8, timed) for n in ("half", "full", "else")])
+    assert [text.split(":")[0] for text in named.warnings] == ["full"]
+
+
+def test_a_cache_may_explain_it() -> None:
+    spec = rl.plot_roofline(
+        "h100-sxm", measured=[("small", "10 MFLOP", "20 MB", "3 us"), ("copy", 0, "2 GB", "0.3 ms")]
+    )
+    assert "fit in L2" in spec.warnings[0]
+    assert "fit in L2" not in spec.warnings[1]
+    spec.figure()
+
+
+# --- labels ---
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(("kernels", "measured"), [(4, 1e-7), (15, None), (15, 0.001), (40, 0.001)])
+def test_labels_do_not_collide(size: tuple[float, float], measured: float | None, kernels: int) -> None:
+    est = rl.estimate(program(kernels), "h100-sxm")
+    figure = drawn(rl.plot_roofline(est, measured=measured), size)
+    ax = figure.axes[0]
+    labels = texts(figure, "label")
+    assert len(labels) == min(LABELLED, kernels) + 1 + (measured is not None)
+    boxes = [box(text) for text in labels]
+    for (i, a), (j, b) in combinations(enumerate(boxes), 2):
+        assert not overlaps([a], [b]).any(), (labels[i].get_text(), labels[j].get_text())
+    frame = ax.get_window_extent()
+    assert all(x0 >= frame.x0 and y0 >= frame.y0 and x1 <= frame.x1 and y1 <= frame.y1 for x0, y0, x1, y1 in boxes)
+    for bubble in ax.collections:
+        reach = np.sqrt(bubble.get_sizes()[0]) / 2 * figure.dpi / 72 if len(bubble.get_offsets()) else 0
+        x, y = bubble.get_offset_transform().transform(bubble.get_offsets())[0]
+        assert not overlaps(boxes, [(x - reach, y - reach, x + reach, y + reach)]).any()
+    for text in (t for t in ax.texts if t.get_rotation()):
+        xs, ys = inside_rotated(text).T
+        for x0, y0, x1, y1 in boxes:
+            assert not ((xs > x0) & (xs < x1) & (ys > y0) & (ys < y1)).any(), text.get_text()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_margin_labels_do_not_collide(size: tuple[float, float], point: rl.Estimate, line: rl.Estimate) -> None:
+    roof = rl.plot_roofline("h100-sxm", precisions=["bf16", "fp8", "tf32", "fp32", "fp64", "int8"])
+    roof = drawn(roof, size)
+    right = roof.axes[0].get_window_extent().x1
+    found = [box(text) for text in roof.axes[0].texts if box(text)[0] > right]
+    assert len(found) == 4
+    assert not any(overlaps([a], [b]).any() for a, b in combinations(found, 2))
+    sweep = rl.plot_batch(line, latency_limit=1e-3, ridge=64, best=60)
+    sweep = drawn(sweep, (8, 8.6))
+    for prefix in ("margin", "mark"):
+        found = [box(text) for text in texts(sweep, prefix)]
+        assert len(found) > 1
+        assert not any(overlaps([a], [b]).any() for a, b in combinations(found, 2))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_all_text_is_on_the_page(size: tuple[float, float], point: rl.Estimate, line: rl.Estimate) -> None:
+    spec = rl.plot_roofline(point, measured=point.floor / 3)
+    sweep = rl.plot_batch(line, ridge=64, best=32, latency_limit=1e-3)
+    figures = [drawn(spec, size), drawn(sweep, (size[0], 8.6))]
+    for figure in figures:
+        for ax in figure.axes:
+            found = [box(t) for t in [*ax.texts, *(ax.get_legend().get_texts() if ax.get_legend() else [])]]
+            for x0, y0, x1, y1 in found:
+                assert min(x0, y0) >= 0
+                assert x1 <= figure.bbox.x1 + 1
+                assert y1 <= figure.bbox.y1 + 1
+
+
+def test_kernels_without_flops_are_on_the_rug(point: rl.Estimate) -> None:
+    spec = rl.plot_roofline(point)
+    copies = [p for p in spec.points if not p.work]
+    assert [p.name for p in copies] == ["act", "swap_axes"]
+    ax = spec.figure().axes[0]
+    assert any("FLOPs" in text.get_text() for text in ax.texts)
+    kernels = [c for c in ax.collections if str(c.get_gid()).startswith("point-")]
+    assert len(kernels) == len(spec.points)
+    on_rug = [c for c in kernels if c.get_offset_transform() == ax.transAxes]
+    assert len(on_rug) == 2
+
+
+def test_bubbles_show_share_and_bound(point: rl.Estimate) -> None:
+    from roofline.plotting.style import BOUND_COLOURS, BOUND_MARKERS
+
+    spec = rl.plot_roofline(point)
+    ax = spec.figure().axes[0]
+    areas = {c.get_gid(): c.get_sizes()[0] for c in ax.collections if c.get_gid()}
+    big = [i for i, p in enumerate(spec.points) if p.kind == "kernel" and p.share > 0.05]
+    ratio = [areas[f"point-{i}"] / spec.points[i].share for i in big]
+    assert len(big) > 3
+    assert np.allclose(ratio, ratio[0])
+    assert len(set(BOUND_COLOURS.values())) == len(set(BOUND_MARKERS.values())) == 4
+
+
+def test_place_covers_only_when_it_must() -> None:
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        anchors = [tuple(p) for p in rng.uniform(20, 480, (8, 2))]
+        bubbles = [(x - 10, y - 10, x + 10, y + 10) for x, y in anchors]
+        centres = place(anchors, [(90, 12)] * 8, bubbles, [(0, 0, 500, 500)], (0, 0, 500, 500))
+        boxes = [(x - 45, y - 6, x + 45, y + 6) for x, y in centres]
+        assert not overlaps(boxes, bubbles).any()
+        assert not (overlaps(boxes, boxes) & ~np.eye(8, dtype=bool)).any()
+    assert len(place([(5, 5)] * 3, [(90, 12)] * 3, [], [], (0, 0, 20, 20))) == 3
+
+
+def test_crosses_and_spread() -> None:
+    assert crosses([[0, 5, 10, 5]], [[2, 4, 3, 6]]).all()
+    assert not crosses([[0, 5, 1, 5]], [[2, 4, 3, 6]]).any()
+    assert crosses([], [[0, 0, 1, 1]]).shape == (0, 1)
+    placed = spread([50.0] * 5, [10.0] * 5, 0.0, 100.0)
+    assert np.allclose(np.diff(sorted(placed)), 10)
+
+
+# --- batch ---
+
+
+def test_batch_frame(line: rl.Estimate) -> None:
+    table = rl.plot_batch(line, measured=[(4, "1 ms"), (24, 0.002)]).frame()
+    expected = table[table.kind == "expected"]
+    assert list(expected.batch) == [2**k for k in range(13)]
+    assert np.allclose(expected.time_s, line.time)
+    assert np.allclose(expected.memory_bytes, line.memory.total)
+    measured = table[table.kind == "measured"]
+    assert list(measured.batch) == [4, 24]
+    assert np.allclose(measured.rows_per_s, [4 / 0.001, 24 / 0.002])
+
+
+def test_batch_order_does_not_matter(line: rl.Estimate) -> None:
+    mixed = rl.estimate(line.graph, line.chip, mode="graph", B=[64, 1, 16, 4096])
+    assert list(rl.plot_batch(mixed).frame().batch) == [1, 16, 64, 4096]
+    assert rl.plot_batch(mixed).render(".svg") == rl.plot_batch(
+        rl.estimate(line.graph, line.chip, mode="graph", B=[1, 16, 64, 4096])
+    ).render(".svg")
+
+
+def test_batch_limit(line: rl.Estimate) -> None:
+    assert rl.plot_batch(line).limit == line.chip.capacity
+    assert rl.plot_batch(line).largest is None
+    between = (line.memory.total[5] + line.memory.total[6]) / 2
+    spec = rl.plot_batch(line, memory_limit=between)
+    assert spec.largest == pytest.approx(48, rel=0.2)
+    assert not spec.frame().fits.tolist()[-1]
+    assert any("memory full" in text.get_text() for text in texts(spec.figure(), "mark"))
+
+
+def test_batch_above_the_roof(line: rl.Estimate) -> None:
+    spec = rl.plot_batch(line, measured=[(16, line.floor[4]), (48, line.floor[5] / 3)])
+    assert len(spec.warnings) == 1
+    assert spec.warnings[0].startswith("batch 48: ")
+    legend = spec.figure().axes[0].get_legend().get_texts()
+    assert "faster than the datasheet: check timing or count" in [text.get_text() for text in legend]
+
+
+@pytest.mark.parametrize("batches", [[1], [1, 2], [7, 9], list(range(1, 2000))])
+def test_any_batches_can_be_drawn(line: rl.Estimate, batches: list[int]) -> None:
+    spec = rl.plot_batch(rl.estimate(line.graph, "h100-sxm", B=batches))
+    axes = spec.figure().axes
+    assert len(axes) == 3
+    assert len(axes[0].lines[0].get_xdata()) <= 257
+    assert len(spec.frame()) == len(batches)
+
+
+def test_panels_share_the_batch(line: rl.Estimate) -> None:
+    axes = rl.plot_batch(line).figure().axes
+    assert len({ax.get_xlim() for ax in axes}) == 1
+    assert axes[0].get_xscale() == "log"
+    heights = sum(axes[2].collections[i].get_paths()[0].get_extents().height > 0 for i in range(6))
+    assert heights >= 4
+
+
+# --- drawing and files ---
+
+
+def test_on_own_axes(point: rl.Estimate, line: rl.Estimate) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(16, 9))
+    left, right = figure.subfigures(1, 2)
+    ax = left.add_subplot()
+    assert rl.plot_roofline(point).on(ax) is ax
+    axes = right.subplots(3, 1, sharex=True)
+    assert rl.plot_batch(line).on(axes) is axes
+    assert all(ax.has_data() for ax in figure.axes)
+
+
+def test_pyplot_is_not_touched() -> None:
+    code = (
+        "import sys, roofline as rl\n"
+        "rl.plot_roofline('h100-sxm').render('.png')\n"
+        "assert 'matplotlib' in sys.modules and 'matplotlib.pyplot' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_importing_plot_does_not_load_matplotlib() -> None:
+    code = "import sys, roofline.plot; assert not {'matplotlib', 'pandas'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_users_settings_change_nothing(picture: output.Picture) -> None:
+    import matplotlib
+
+    plain = picture.render(".svg")
+    with matplotlib.rc_context({"font.size": 20, "svg.fonttype": "path", "axes.linewidth": 4}):
+        assert picture.render(".svg") == plain
+        assert matplotlib.rcParams["font.size"] == 20
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf", ".PNG"])
+def test_files_are_the_same_twice(tmp_path: Path, picture: output.Picture, suffix: str) -> None:
+    head = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}[suffix.lower()]
+    picture.save(tmp_path / f"a{suffix}")
+    picture.save(str(tmp_path / f"b{suffix}"))
+    first, second = (tmp_path / f"a{suffix}").read_bytes(), (tmp_path / f"b{suffix}").read_bytes()
+    assert first == second
+    assert first.startswith(head)
+    assert sorted(os.listdir(tmp_path)) == sorted([f"a{suffix}", f"b{suffix}"])
+
+
+def test_pixels(picture: output.Picture, tmp_path: Path) -> None:
+    for dpi in (100, 200):
+        picture.save(tmp_path / "a.png", dpi=dpi)
+        width = int.from_bytes((tmp_path / "a.png").read_bytes()[16:20], "big")
+        assert width == 8 * dpi
+    assert picture._repr_png_().startswith(b"\x89PNG")
+
+
+def test_svg_holds_every_kernel(point: rl.Estimate) -> None:
+    tree = ET.fromstring(rl.plot_roofline(point)._repr_svg_())
+    found = " ".join("".join(e.itertext()) for e in tree.iter() if e.tag.endswith(("}text", "}title")))
+    for name in point.kernels().kernel:
+        assert name in found
+    labels = " ".join("".join(e.itertext()) for e in tree.iter() if e.tag.endswith("}text"))
+    for name in point.top(5).kernel:
+        assert name in labels
+
+
+@pytest.mark.parametrize("name", ["$x_1$", "<b>&amp;\"'", "a\x00\x1b[31mb\nc", "x" * 500, "$\\frac{", "%s {0} ×"])
+def test_odd_names(name: str) -> None:
+    b = Builder(name, "bf16")
+    graph = b.graph([b.op("linear", b.input("x", (64, 64)), b.weight("w", (64, 64)), name=name)])
+    spec = rl.plot_roofline(rl.estimate(graph, "h100-sxm"), measured=[(name, 1e6, 1e6, 1.0)])
+    ET.fromstring(spec._repr_svg_())
+
+
+@pytest.mark.parametrize("suffix", [".jpg", "", ".pngg", ".svgz"])
+def test_other_suffixes_are_refused(tmp_path: Path, picture: output.Picture, suffix: str) -> None:
+    with pytest.raises(rl.UsageError, match=r"allowed: \.png, \.svg, \.pdf"):
+        picture.save(tmp_path / f"plot{suffix}")
+    assert not os.listdir(tmp_path)
+
+
+def test_bad_places(tmp_path: Path, picture: output.Picture) -> None:
+    (tmp_path / "folder.png").mkdir()
+    for path, words in [(tmp_path / "no" / "a.png", "no directory"), (tmp_path / "folder.png", "a directory")]:
+        with pytest.raises(rl.UsageError, match=words) as caught:
+            picture.save(path)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(rl.UsageError, match="cannot be written"):
+        picture.save(tmp_path / f"{'x' * 300}.png")
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "a.csv"
+    output.write_whole(target, b"old")
+
+    def full(self: Path, data: bytes) -> int:
+        with self.open("wb") as file:
+            file.write(data[:2])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_bytes", full)
+        with pytest.raises(rl.UsageError, match="No space left"):
+            output.write_whole(target, b"new")
+    assert target.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["a.csv"]
+
+    def broken(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(output.os, "replace", broken)
+        with pytest.raises(KeyboardInterrupt):
+            output.write_whole(target, b"new")
+    assert target.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["a.csv"]
+
+
+def test_a_failed_drawing_writes_nothing(
+    tmp_path: Path, picture: output.Picture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("cannot draw")
+
+    monkeypatch.setattr(type(picture), "_draw", fail)
+    with pytest.raises(RuntimeError):
+        picture.save(tmp_path / "a.svg")
+    assert not os.listdir(tmp_path)
+
+
+def test_show_opens_a_browser(picture: output.Picture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(output.tempfile, "tempdir", str(tmp_path))
+    opened: list[str] = []
+    monkeypatch.setattr(output.webbrowser, "open", lambda url: not opened.append(url))
+    picture.show()
+    assert opened[0].startswith("file://")
+    ET.parse(next(tmp_path.glob("*.svg")))
+    monkeypatch.setattr(output.webbrowser, "open", lambda url: False)
+    with pytest.raises(rl.UsageError, match=r"\.save"):
+        picture.show()

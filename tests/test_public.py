@@ -1,0 +1,114 @@
+"""The public surface: sorted, complete, documented, and its examples true."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+import subprocess
+import sys
+from types import FunctionType, ModuleType
+
+import pytest
+
+import roofline as rl
+
+MODULES = sorted(
+    module.name for module in pkgutil.walk_packages(rl.__path__, "roofline.") if not module.name.endswith("__main__")
+)
+FUNCTIONS = [name for name in rl.__all__ if isinstance(getattr(rl, name), FunctionType)]
+CLASSES = [name for name in rl.__all__ if isinstance(getattr(rl, name), type)]
+
+
+def test_all_is_sorted_and_complete() -> None:
+    assert rl.__all__ == sorted(rl.__all__)
+    assert len(set(rl.__all__)) == len(rl.__all__)
+    assert dir(rl) == rl.__all__
+    assert {"estimate", "best_batch", "check", "chip", "model", "workload", "count", "fuse"} <= set(rl.__all__)
+
+
+@pytest.mark.parametrize("name", rl.__all__)
+def test_every_public_name_resolves_and_is_documented(name: str) -> None:
+    value = getattr(rl, name)
+    assert not isinstance(value, ModuleType)
+    assert isinstance(value, str) or inspect.getdoc(value)
+
+
+def test_public_names_are_functions_classes_or_the_version() -> None:
+    assert set(FUNCTIONS) | set(CLASSES) == set(rl.__all__) - {"__version__"}
+    assert rl.__version__.count(".") == 2
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_public_function_has_an_example(name: str) -> None:
+    doc = inspect.getdoc(getattr(rl, name)) or ""
+    assert ">>>" in doc
+    assert "Example" in doc
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_parameter_of_a_public_function_is_documented(name: str) -> None:
+    function = getattr(rl, name)
+    doc = inspect.getdoc(function) or ""
+    for parameter in inspect.signature(function).parameters:
+        assert f"{parameter}:" in doc, parameter
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_every_public_method_is_documented(name: str) -> None:
+    for key, member in vars(getattr(rl, name)).items():
+        if not key.startswith("_") and isinstance(member, FunctionType | property):
+            assert inspect.getdoc(member), key
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_of_every_module_are_true(name: str) -> None:
+    module = importlib.import_module(name)
+    assert module.__doc__, "a module says what it is for"
+    assert doctest.testmod(module).failed == 0
+
+
+def test_there_are_examples_to_run() -> None:
+    finder = doctest.DocTestFinder()
+    found = sum(bool(test.examples) for name in MODULES for test in finder.find(importlib.import_module(name)))
+    assert found >= 40
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'roofline' has no attribute 'estimat'"):
+        _ = rl.estimat
+
+
+@pytest.mark.parametrize("name", ["chip", "count", "check", "estimate", "workload", "dtypes"])
+def test_importing_a_submodule_does_not_hide_the_function(name: str) -> None:
+    module = importlib.import_module(f"roofline.{name}")
+    assert isinstance(sys.modules[f"roofline.{name}"], ModuleType)
+    if name in rl.__all__:
+        assert callable(getattr(rl, name))
+        assert getattr(rl, name) is not module
+
+
+@pytest.mark.parametrize("first", ["import roofline.chip", "from roofline import chip", "import roofline.estimate"])
+def test_functions_stay_functions_in_a_fresh_interpreter(first: str) -> None:
+    code = (
+        f"{first}\nimport roofline as rl\nassert rl.chip('h100-sxm').name == 'h100-sxm'\nassert callable(rl.estimate)"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+
+
+def test_heavy_libraries_load_only_when_used() -> None:
+    code = (
+        "import sys, roofline as rl; rl.estimate(rl.model('gpt2', layers=1), 'h100-sxm', B=1, S=8).records(); "
+        "heavy = {'pandas', 'matplotlib', 'typer', 'rich', 'torch'} & set(sys.modules); assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_sketch_of_the_readme_works() -> None:
+    est = rl.estimate(
+        rl.model("llama-3-8b", phase="decode"), rl.chip("h100-sxm"), B=range(1, 129), C=2048, mode="graph"
+    )
+    assert est.time[31] > 0
+    assert est.bound[31] in ("compute", "memory", "launch")
+    assert est.memory.total[31] < est.capacity[31]

@@ -1,0 +1,106 @@
+"""Units: GB is not GiB, text must be a finite quantity of the wanted unit."""
+
+from __future__ import annotations
+
+import pytest
+
+from roofline.errors import UnitError
+from roofline.units import MAC, format_bytes, format_si, parse
+
+
+def test_a_multiply_add_is_two_operations() -> None:
+    assert MAC == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "value"),
+    [
+        ("80 GB", "B", 80e9),
+        ("80 GiB", "B", 80 * 1024**3),
+        ("72GiB", "B", 72 * 2**30),
+        ("512 MiB", "B", 512 * 2**20),
+        ("64 kB", "B", 64e3),
+        ("64 KiB", "B", 65536),
+        ("3.35 TB/s", "B/s", 3.35e12),
+        ("900 GB/s", "B/s", 9e11),
+        ("400 Gbit/s", "B/s", 50e9),  # bits are eighths of bytes
+        ("989.4 TFLOP/s", "FLOP/s", 989.4e12),
+        ("989.4 TFLOPS", "FLOP/s", 989.4e12),
+        ("1979 TOP/s", "FLOP/s", 1979e12),
+        ("41 ms", "s", 0.041),
+        ("41ms", "s", 0.041),
+        ("3 us", "s", 3e-6),
+        ("3 µs", "s", 3e-6),
+        ("2 min", "s", 120.0),
+        ("1.98 GHz", "Hz", 1.98e9),
+        ("700 W", "W", 700.0),
+        ("1_000 B", "B", 1000.0),
+        ("1e12 B/s", "B/s", 1e12),
+        (".5 s", "s", 0.5),
+        (7, "s", 7.0),
+        (0.041, "s", 0.041),
+    ],
+)
+def test_parse(text: str | float, unit: str, value: float) -> None:
+    assert parse(text, unit) == pytest.approx(value, rel=1e-15)
+
+
+def test_decimal_and_binary_prefixes_are_never_the_same() -> None:
+    assert parse("80 GiB", "B") / parse("80 GB", "B") == 1.073741824
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "fault"),
+    [
+        ("41 mss", "s", "unknown unit 'mss'; wanted s, such as 41 ms"),
+        ("80 gib", "B", "did you mean GiB"),
+        ("80 GB", "B/s", "unknown unit 'GB'"),
+        ("3 TB/s", "B", "unknown unit 'TB/s'"),
+        ("989 TFLOPS", "B/s", "wanted B/s"),
+        ("fast", "s", "is not a quantity"),
+        ("", "s", "is not a quantity"),
+        ("ms", "s", "is not a quantity"),
+        ("nan", "s", "is not a quantity"),
+        ("inf s", "s", "is not a quantity"),
+        ("1e999 s", "s", "not a finite number"),
+        ("1,5 s", "s", "unknown unit"),
+        ("1 2 s", "s", "unknown unit"),
+        (float("nan"), "s", "not a finite number"),
+        (float("inf"), "B", "not a finite number"),
+        (True, "s", "is not a quantity"),
+        (None, "s", "is not a quantity"),
+        (b"41 ms", "s", "is not a quantity"),
+        ("٤١ ms", "s", "is not a quantity"),
+    ],
+)
+def test_what_is_no_quantity_is_refused(text: object, unit: str, fault: str) -> None:
+    with pytest.raises(UnitError, match=fault):
+        parse(text, unit)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (3.35e12, "B/s", "3.35 TB/s"),
+        (999.9e9, "B/s", "1 TB/s"),  # three digits round up into the next prefix
+        (999.4e9, "B/s", "999 GB/s"),
+        (1e-3, "s", "1 ms"),
+        (3.87e-6, "s", "3.87 us"),
+        (120.0, "s", "120 s"),
+        (0, "FLOP", "0 FLOP"),
+        (-2e9, "B", "-2 GB"),
+        (1234.5, "token/s", "1.23 ktoken/s"),
+        (float("inf"), "s", "inf s"),
+    ],
+)
+def test_format(value: float, unit: str, text: str) -> None:
+    assert format_si(value, unit) == text
+
+
+def test_more_digits_are_given_when_asked_for() -> None:
+    assert format_si(1.23456789e12, "B/s", 9) == "1.23456789 TB/s"
+
+
+@pytest.mark.parametrize(("value", "text"), [(80 * 2**30, "80.00 GiB"), (1536, "1.50 KiB"), (12, "12 B"), (0, "0 B")])
+def test_bytes_are_written_in_binary_prefixes(value: int, text: str) -> None:
+    assert format_bytes(value) == text

@@ -1,0 +1,288 @@
+"""Workloads: every word of the measurement files builds, and what is wrong is named with its place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import roofline as rl
+from roofline.workload import MAX_CHAIN, MAX_SIZE, WORDS
+
+ATTENTION = {"batch": 2, "heads": 8, "kv_heads": 2, "q_len": 16, "kv_len": 64, "head_dim": 32, "causal": True}
+ROWS = {"rows": 6, "cols": 10}
+FLAT = {"n": 100}
+
+#: Sizes for every word, with FLOPs (contractions) and bytes in bf16 by hand.
+SAMPLES: dict[str, tuple[dict[str, Any], int, int]] = {
+    **dict.fromkeys(("gemm", "linear", "matmul", "mm"), ({"m": 3, "n": 5, "k": 7}, 2 * 105, 2 * (21 + 35 + 15))),
+    "bmm": ({"b": 2, "m": 3, "n": 5, "k": 7}, 2 * 210, 2 * 2 * (21 + 35 + 15)),
+    **dict.fromkeys(("copy", "mul_scalar", "relu", "gelu", "silu", "exp", "sigmoid", "tanh"), (FLAT, 0, 400)),
+    **dict.fromkeys(("add", "mul"), (FLAT, 0, 600)),
+    "fill": (FLAT, 0, 200),
+    "cast_fp32": (FLAT, 0, 200 + 400),
+    "elementwise": ({"n": 100, "inputs": 2, "count": 3}, 0, 3 * 600),
+    **dict.fromkeys(("softmax", "layernorm", "rmsnorm", "transpose_copy"), (ROWS, 0, 2 * 2 * 60)),
+    **dict.fromkeys(("sum", "mean"), (ROWS, 0, 2 * 60 + 2 * 6)),
+    "argmax": (ROWS, 0, 2 * 60 + 8 * 6),
+    "bias_add": (ROWS, 0, 2 * (60 + 10 + 60)),
+    # 16 queries at the end of 64 keys: 16 * 64 - 16 * 15 / 2 = 904 pairs a head; q, k, v in and y out.
+    **dict.fromkeys(
+        ("attention", "attention_sdpa"),
+        (ATTENTION, 2 * (2 * 2 * 8 * 904 * 32), 2 * (2 * (2 * 8 * 16 * 32) + 2 * (2 * 2 * 64 * 32))),
+    ),
+    # Nothing is masked away: 16 * 64 pairs; scores go out and in at five kernels' edges (and the mask, one byte).
+    "attention_naive": (
+        ATTENTION, 2 * (2 * 2 * 8 * 1024 * 32),
+        2 * (2 * (2 * 8 * 16 * 32) + 2 * (2 * 2 * 64 * 32)) + 2 * 10 * (2 * 8 * 1024) + 16 * 64,
+    ),
+    "conv2d": (
+        {"n": 2, "c_in": 4, "h": 8, "w": 8, "c_out": 6, "r": 3, "s": 3, "stride": 2, "padding": 1, "groups": 2},
+        2 * (2 * 6 * 4 * 4) * (2 * 9), 2 * (2 * 4 * 64 + 6 * 2 * 9 + 2 * 6 * 16),
+    ),
+    "batchnorm2d": ({"n": 2, "c": 3, "h": 4, "w": 5}, 0, 2 * 2 * 120 + 4 * 4 * 3),
+    "maxpool2d": ({"n": 2, "c": 3, "h": 8, "w": 8, "r": 2, "stride": 2}, 0, 2 * (2 * 3 * 64 + 2 * 3 * 16)),
+    # silu reads a half and writes it, mul reads that and the other half and writes: five halves.
+    "swiglu": (ROWS, 0, 2 * 5 * 60),
+    # neg and cat of halves: 1 + 2 * 1.0; x cos: x + table + out; turned sin: the same; add: 3.
+    "rope": ({"batch": 1, "heads": 2, "seq": 4, "head_dim": 8}, 0, 2 * (64 + 128 + 2 * (64 + 32 + 64) + 192)),
+    "gather": ({"table": 1000, "n": 7}, 0, 2 * 7 + 8 * 7 + 2 * 7),
+    "cat": ({"rows": 4, "cols_a": 3, "cols_b": 5}, 0, 2 * 2 * 32),
+    "embedding": ({"vocab": 1000, "dim": 16, "tokens": 7}, 0, 8 * 7 + 2 * 2 * 7 * 16),
+}  # fmt: skip
+
+
+def entry(word: str, **changes: Any) -> dict[str, Any]:
+    return {"op": word, **SAMPLES[word][0], **changes}
+
+
+def test_every_word_has_a_sample() -> None:
+    assert WORDS.keys() == SAMPLES.keys()
+
+
+@pytest.mark.parametrize("word", SAMPLES)
+def test_every_word_builds_and_counts(word: str) -> None:
+    totals = rl.count(rl.workload([entry(word)]))
+    _, flops, moved = SAMPLES[word]
+    assert (totals.flops, totals.bytes) == (flops, moved)
+
+
+@pytest.mark.parametrize("word", SAMPLES)
+@pytest.mark.parametrize("dtype", ["fp32", "torch.float16"])
+def test_every_word_builds_in_other_formats(word: str, dtype: str) -> None:
+    assert rl.estimate(rl.workload([entry(word, dtype=dtype)]), "h100-sxm", mode="graph").time > 0
+
+
+def test_measured_rows_are_words() -> None:
+    import csv
+
+    from roofline.data import data_dir
+
+    with (data_dir("measurements") / "h100-sxm" / "ops.csv").open() as file:
+        rows = [(row["op"], row["dtype"], row["shape"]) for row in csv.DictReader(file)]
+    for op, dtype, shape in rows[::20]:
+        assert rl.count(rl.workload([{"op": op, "dtype": dtype, **json.loads(shape)}])).bytes > 0
+
+
+def test_results_of_narrow_matmuls_are_wider() -> None:
+    def moved(dtype: str) -> float:
+        return rl.count(rl.workload([{"op": "gemm", "m": 8, "n": 8, "k": 8, "dtype": dtype}])).bytes
+
+    assert moved("int8") == 2 * 64 + 4 * 64  # int32 out
+    assert moved("fp8") == 2 * 64 + 2 * 64  # bf16 out
+    assert moved("tf32") == 3 * 4 * 64
+
+
+# --- counts ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_count_repeats_on_other_data_and_a_chain_goes_on() -> None:
+    once, often = (rl.count(rl.workload([entry("gemm", count=n)])) for n in (1, 5))
+    assert (often.flops, often.bytes, often.launches) == (5 * once.flops, 5 * once.bytes, 5)
+    chain = rl.workload([{"op": "elementwise", "n": 8, "inputs": 1, "count": 5}])
+    assert [node.inputs for node in chain.nodes][1:] == [node.outputs for node in chain.nodes][:-1]
+    assert rl.count(rl.fuse(chain)).bytes == 2 * 2 * 8
+
+
+def test_a_chain_has_a_limit_and_a_count_none_but_exactness() -> None:
+    with pytest.raises(rl.UsageError, match=rf"a chain has at most {MAX_CHAIN} steps"):
+        rl.workload([{"op": "elementwise", "n": 8, "count": MAX_CHAIN + 1}])
+    assert rl.count(rl.workload([entry("gemm", count=MAX_SIZE)])).flops == MAX_SIZE * 2 * 105
+    with pytest.raises(rl.UsageError, match="a whole number from 1 to"):
+        rl.workload([entry("gemm", count=MAX_SIZE + 1)])
+
+
+# --- models ----------------------------------------------------------------------------------------------------------
+
+
+def test_model_entries() -> None:
+    graph = rl.workload([{"model": "gpt2", "phase": "decode", "batch": 4, "seq": 100, "dtype": "bf16"}])
+    alone = rl.model("gpt2", phase="decode", dtype="bf16")
+    assert not graph.symbols
+    assert rl.count(graph).bytes == rl.count(alone, B=4, C=100).bytes
+    assert graph.items == 4
+
+
+def test_models_and_operators_in_one_list_keep_their_own_names_and_formats() -> None:
+    work = [{"model": "resnet18", "batch": 2}, entry("gemm", dtype="fp32"), entry("gemm", dtype="fp32")]
+    graph = rl.workload(work, dtype="fp16")
+    parts = [rl.count(rl.workload([one], dtype="fp16")) for one in work]
+    assert rl.count(graph).flops == sum(part.flops for part in parts)
+    assert rl.count(graph).bytes == sum(part.bytes for part in parts)
+    assert graph.tensors["1.gemm.a"].dtype == "fp32"
+    assert len({node.name for node in graph.nodes}) == len(graph.nodes)
+
+
+def test_a_context_apart_from_the_sequence() -> None:
+    graph = rl.workload([{"model": "gpt2", "phase": "decode", "context": 77}])
+    assert rl.count(graph).bytes == rl.count(rl.model("gpt2", phase="decode", dtype="bf16"), B=1, C=77).bytes
+
+
+def test_a_model_without_its_sequence_says_so() -> None:
+    with pytest.raises(rl.UsageError, match=r"workload\[0\]: gpt2 prefill needs seq"):
+        rl.workload([{"model": "gpt2"}])
+    with pytest.raises(rl.UsageError, match="needs context"):
+        rl.workload([{"model": "gpt2", "phase": "decode"}])
+
+
+# --- what is wrong ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("bad", "error", "fault"),
+    [
+        ({"op": "gem", "m": 1}, rl.ModelDataError, r"work\[1\]: unknown op 'gem'; did you mean gemm"),
+        ({"op": "zzzz"}, rl.ModelDataError, "unknown op 'zzzz'; allowed: gemm, linear"),
+        ({"op": ["gemm"]}, rl.ModelDataError, "unknown op"),
+        (entry("gemm", mm=3), rl.ModelDataError, "unknown key 'mm'; allowed: m, n, k, "),
+        (entry("softmax", colls=3), rl.ModelDataError, "did you mean cols"),
+        (entry("gemm", b=3), rl.ModelDataError, "unknown key 'b'"),
+        ({**entry("gemm"), 7: 1}, rl.ModelDataError, "unknown key 7"),
+        ({"op": "gemm", "m": 4}, rl.ModelDataError, "gemm needs n, k"),
+        ({"op": "bmm", "m": 4, "n": 4}, rl.ModelDataError, "bmm needs k, b"),
+        ({"op": "gemm", "m": 4, "n": 4, "k": None}, rl.ModelDataError, "gemm needs k"),
+        (entry("gemm", m="4"), rl.UsageError, "m='4': a whole number from 1"),
+        (entry("gemm", m=1.5), rl.UsageError, "m=1.5"),
+        (entry("gemm", m=-4), rl.UsageError, "m=-4"),
+        (entry("gemm", m=0), rl.UsageError, "m=0"),
+        (entry("gemm", m=True), rl.UsageError, "m=True"),
+        (entry("gemm", m=float("nan")), rl.UsageError, "m=nan"),
+        (entry("gemm", m=float("inf")), rl.UsageError, "m=inf"),
+        (entry("gemm", m=[4]), rl.UsageError, r"m=\[4\]"),
+        (entry("gemm", m=10**400), rl.UsageError, "a whole number from 1 to 10"),
+        (entry("gemm", count=0), rl.UsageError, "count=0"),
+        (entry("gemm", count="many"), rl.UsageError, "count='many'"),
+        (entry("conv2d", padding=-1), rl.UsageError, "padding=-1: a whole number from 0"),
+        (entry("conv2d", stride=0), rl.UsageError, "stride=0"),
+        (entry("conv2d", groups=3), rl.UsageError, "groups=3 does not divide c_in=4"),
+        (entry("conv2d", r=30), rl.ShapeError, "kernel larger than its padded input"),
+        (entry("attention", kv_heads=3), rl.ShapeError, "8 query heads, which is no multiple of 3"),
+        (entry("attention", causal="yes"), rl.UsageError, "causal='yes': true or false"),
+        (entry("attention", causal=2), rl.UsageError, "causal=2: true or false"),
+        (entry("gemm", dtype="bf61"), rl.UnknownDType, "did you mean bf16"),
+        (entry("gemm", dtype=16), rl.UnknownDType, "unknown number format '16'"),
+        ({"m": 1}, rl.ModelDataError, "either 'op' or 'model'"),
+        ({"op": "gemm", "model": "gpt2"}, rl.ModelDataError, "either 'op' or 'model'"),
+        ("gemm", rl.ModelDataError, "either 'op' or 'model', not gemm"),
+        (None, rl.ModelDataError, "either 'op' or 'model'"),
+        ({"model": "gpt2-xxl", "seq": 1}, rl.UnknownModel, "did you mean gpt2-xl"),
+        ({"model": "gpt2", "sequence": 3}, rl.ModelDataError, "unknown key 'sequence'"),
+        ({"model": "gpt2", "phase": "decoding", "seq": 3}, rl.UsageError, "did you mean decode"),
+        ({"model": "gpt2", "seq": 0}, rl.UsageError, "S=0"),
+        ({"model": "gpt2", "seq": 8, "batch": "4"}, rl.UsageError, "B='4'"),
+        ({"model": "gpt2", "seq": 8, "count": -1}, rl.UsageError, "count=-1"),
+    ],
+)  # fmt: skip
+def test_a_wrong_entry_is_named_with_its_place(bad: Any, error: type[Exception], fault: str) -> None:
+    with pytest.raises(error, match=fault) as caught:
+        rl.workload([entry("relu"), bad], name="work")
+    assert str(caught.value).startswith("work[1]: ")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("bad", [[], (), {}, "gemm", None, 3, {"op": "relu", "n": 1}])
+def test_a_workload_is_a_list_of_at_least_one_entry(bad: Any) -> None:
+    with pytest.raises(rl.ModelDataError, match="a list of at least one entry"):
+        rl.workload(bad)
+
+
+def test_true_and_false_may_be_one_and_zero() -> None:
+    plain = rl.count(rl.workload([entry("attention", causal=False)])).flops
+    assert rl.count(rl.workload([entry("attention", causal=0)])).flops == plain
+    assert rl.count(rl.workload([entry("attention", causal=1)])).flops < plain
+
+
+def test_whole_floats_are_whole() -> None:
+    assert rl.count(rl.workload([entry("gemm", m=3.0)])).flops == 2 * 105
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "mine.json"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_a_file_is_a_list_a_table_or_one_entry(tmp_path: Path) -> None:
+    one = entry("gemm")
+    forms = [[one], {"work": [one]}, {"dtype": "bf16", "work": [one]}, one]
+    graphs = [rl.load_workload(write(tmp_path, json.dumps(form))) for form in forms]
+    assert {graph.name for graph in graphs} == {"mine"}
+    assert {rl.count(graph).bytes for graph in graphs} == {SAMPLES["gemm"][2]}
+
+
+def test_the_format_of_a_file_and_of_the_caller(tmp_path: Path) -> None:
+    file = write(tmp_path, json.dumps({"dtype": "fp32", "work": [entry("gemm")]}))
+    assert rl.count(rl.load_workload(file)).bytes == 2 * SAMPLES["gemm"][2]
+    assert rl.count(rl.load_workload(str(file), dtype="bf16")).bytes == SAMPLES["gemm"][2]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ('[\n  {"op": "relu",\n   "n": }\n]', r"mine\.json: line 3, column 9: Expecting value"),
+        ("", "line 1, column 1"),
+        ("[", "line 1, column 2"),
+        ('[{"op": "relu", "n": 1},]', "line 1, column"),
+        ("[]", "a list of at least one entry"),
+        ("{}", r"mine\[0\]: an entry is a table with either 'op' or 'model'"),
+        ("3", "a list of at least one entry"),
+        ("null", "a list of at least one entry"),
+        ('{"work": []}', "a list of at least one entry"),
+        ('{"work": 5}', "a list of at least one entry"),
+        (
+            '{"dtyp": "fp8", "work": [{"op": "relu", "n": 1}]}',
+            "unknown key 'dtyp'; allowed: dtype, work; did you mean dtype",
+        ),
+        ('[{"op": "relu", "n": ' + "1" * 5000 + "}]", "digits"),
+        ("[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_a_broken_file_is_named_with_the_place(tmp_path: Path, text: str, fault: str) -> None:
+    with pytest.raises(rl.ModelDataError, match=fault) as caught:
+        rl.load_workload(write(tmp_path, text))
+    assert "mine" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_numbers_that_json_does_not_know_are_no_sizes(tmp_path: Path) -> None:
+    with pytest.raises(rl.UsageError, match="n=nan"):
+        rl.load_workload(write(tmp_path, '[{"op": "relu", "n": NaN}]'))
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    latin = tmp_path / "latin.json"
+    latin.write_bytes(b'["\xe9"]')
+    for path, fault in (
+        (tmp_path, "not a file"),
+        (tmp_path / "absent.json", "no such file"),
+        (latin, "cannot be read"),
+        ("a\0b.json", "no such file"),
+        ("x" * 5000, "cannot be read"),
+    ):
+        with pytest.raises(rl.ModelDataError, match=fault):
+            rl.load_workload(path)
