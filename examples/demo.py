@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -54,15 +55,15 @@ def asked(run: Measured) -> bool:
 def compare(console: Console) -> None:
     """Prediction beside measurement, row by row, with the verdict."""
     title = f"{MODEL} bf16 on {CHIP}, context {CONTEXT}: predicted beside measured [ms]"
-    table = Table(title=title, title_justify="left")
-    for heading in ("phase", "mode", "batch", "expected", "range", "measured", "ratio", "verdict"):
-        table.add_column(heading, justify="left" if heading in ("phase", "mode", "verdict") else "right", no_wrap=True)
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for heading in ("run", "batch", "expected", "range", "measured", "ratio", "verdict"):
+        table.add_column(heading, justify="left" if heading in ("run", "verdict") else "right", no_wrap=True)
     for run in sorted(filter(asked, measured_runs()), key=lambda r: (r.phase, r.batch)):
         graph = rl.model(MODEL, phase=run.phase)
         verdict = rl.check(graph, CHIP, run.seconds, mode=run.mode, B=run.batch, S=run.size)
         est = verdict.estimate
         table.add_row(
-            run.phase, run.mode, str(run.batch), _ms(est.time), f"{_ms(est.low)}-{_ms(est.high)}",
+            f"{run.phase}, {run.mode}", str(run.batch), _ms(est.time), f"{_ms(est.low)}-{_ms(est.high)}",
             _ms(run.seconds), f"{est.time / run.seconds:.2f}", verdict.verdict,
         )  # fmt: skip
     console.print(table)
@@ -77,7 +78,7 @@ def sweep(console: Console) -> rl.BatchChoice:
     """Decode at batches 1 to 128, and the best batch."""
     graph = rl.model(MODEL, phase="decode")
     est = rl.estimate(graph, CHIP, B=2 ** np.arange(8), C=CONTEXT, mode="graph")
-    table = Table(title=f"decode, context {CONTEXT}, CUDA graph", title_justify="left")
+    table = Table(title=f"decode, context {CONTEXT}, CUDA graph", title_justify="left", box=box.SIMPLE_HEAD)
     for heading in ("batch", "time", "tokens/s", "memory", "bound"):
         table.add_column(heading, justify="right")
     for at, batch in enumerate(2 ** np.arange(8)):
