@@ -55,7 +55,7 @@ def asked(run: Measured) -> bool:
 def compare(console: Console) -> None:
     """Prediction beside measurement, row by row, with the verdict."""
     title = f"{MODEL} bf16 on {CHIP}, context {CONTEXT}: predicted beside measured [ms]"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
     for heading in ("run", "batch", "expected", "range", "measured", "ratio", "verdict"):
         table.add_column(heading, justify="left" if heading in ("run", "verdict") else "right", no_wrap=True)
     for run in sorted(filter(asked, measured_runs()), key=lambda r: (r.phase, r.batch)):
@@ -78,7 +78,9 @@ def sweep(console: Console) -> rl.BatchChoice:
     """Decode at batches 1 to 128, and the best batch."""
     graph = rl.model(MODEL, phase="decode")
     est = rl.estimate(graph, CHIP, B=2 ** np.arange(8), C=CONTEXT, mode="graph")
-    table = Table(title=f"decode, context {CONTEXT}, CUDA graph", title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(
+        title=f"decode, context {CONTEXT}, CUDA graph", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1)
+    )
     for heading in ("batch", "time", "tokens/s", "memory", "bound"):
         table.add_column(heading, justify="right")
     for at, batch in enumerate(2 ** np.arange(8)):
