@@ -55,7 +55,7 @@ def asked(run: Measured) -> bool:
 def compare(console: Console) -> None:
     """Prediction beside measurement, row by row, with the verdict."""
     title = f"{MODEL} bf16 on {CHIP}, context {CONTEXT}: predicted beside measured [ms]"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for heading in ("run", "batch", "expected", "range", "measured", "ratio", "verdict"):
         table.add_column(heading, justify="left" if heading in ("run", "verdict") else "right", no_wrap=True)
     for run in sorted(filter(asked, measured_runs()), key=lambda r: (r.phase, r.batch)):
