@@ -156,6 +156,11 @@ def test_limits_are_quantities(limits: dict[str, object]) -> None:
         rl.best_batch(layer(), CHIP, **limits)  # type: ignore[arg-type]
 
 
+def test_a_batch_is_chosen_for_one_context() -> None:
+    with pytest.raises(rl.UsageError, match="chosen for one point; give single numbers for S and C"):
+        rl.best_batch(rl.model("llama-3-8b", phase="decode", layers=1), CHIP, S=[1024, 2048])  # type: ignore[arg-type]
+
+
 def test_a_missing_context_is_named() -> None:
     with pytest.raises(rl.UnboundSize, match="needs a value for C"):
         rl.best_batch(rl.model("llama-3-8b", phase="decode", layers=1), CHIP)

@@ -28,6 +28,25 @@ def test_a_kernel_holds_what_is_built_inside_and_ends_with_it() -> None:
     assert [node.label for node in b.graph([x]).nodes] == ["a.both", "a.both", "tanh"]
 
 
+def test_a_kernel_is_never_mixed_up_with_a_node_or_kernel_of_its_name() -> None:
+    b = rl.Builder("g", "bf16")
+    x = b.input("x", (4,))
+    for _ in range(2):
+        with b.kernel("relu"):
+            x = b.op("exp", x)
+    x = b.op("tanh", b.op("relu", x))
+    graph = b.graph([x])
+    assert [node.label for node in graph.nodes] == ["relu", "relu_2", "relu_3", "tanh"]
+    assert rl.count(graph).launches == 4
+
+
+@pytest.mark.parametrize("count", [0, -2])
+def test_a_node_runs_at_least_once(count: int) -> None:
+    b = rl.Builder("g", "bf16")
+    with pytest.raises(rl.UsageError, match=f"relu: count={count}; a node runs at least once"):
+        b.op("relu", b.input("x", (4,)), count=count)
+
+
 def test_an_error_inside_a_scope_leaves_the_builder_usable() -> None:
     b = rl.Builder("g", "bf16")
     with pytest.raises(rl.ShapeError), b.scope("a"), b.kernel("k"):

@@ -110,6 +110,17 @@ def test_an_embedding_reads_rows_not_the_table() -> None:
     assert count(b.graph([y]), B=3).bytes == 3 * 8 + 2 * (2 * 3 * 4096)
 
 
+def test_two_readers_in_one_kernel_read_what_the_greedier_one_needs() -> None:
+    def moved(*order: str) -> int:
+        b = rl.Builder("g", "fp32")
+        table, ids = b.weight("table", (100, N)), b.input("ids", (3,), "int64")
+        with b.kernel("k"):
+            made = [b.op("embedding", table, ids) if op == "embedding" else b.op("sum", table) for op in order]
+        return int(count(b.graph(made)).rows[0].read)
+
+    assert moved("embedding", "sum") == moved("sum", "embedding") == 3 * 8 + 100 * VECTOR
+
+
 def test_an_output_that_is_also_read_inside_its_kernel_is_still_written() -> None:
     b = rl.Builder("g", "fp32")
     with b.kernel("k"):

@@ -163,6 +163,8 @@ def best_batch(
     if room <= 0 or (patience is not None and patience <= 0):
         raise UsageError(f"limits must be positive; given memory={memory!r}, latency={latency!r}")
     sizes = {"S": S, "C": C}
+    if grid(graph.symbols, {"B": 1, **sizes}).shape:
+        raise UsageError("a batch is chosen for one point; give single numbers for S and C")
     largest = _largest_batch(graph, target, sizes, room, reserve)
     curve = estimate(graph, target, mode=mode, tf32=tf32, reserve=reserve, B=np.arange(1, largest + 1), **sizes)
     in_time = largest if patience is None else int(np.searchsorted(curve.time, patience, side="right"))

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from roofline.dtypes import dtype as number_format
-from roofline.errors import ShapeError
+from roofline.errors import ShapeError, UsageError
 from roofline.graph import Graph, Kind, Node, Tensor
 from roofline.ops import get_op
 from roofline.sizes import Size
@@ -35,6 +35,7 @@ class Builder:
         self._nodes: list[Node] = []
         self._scopes: list[str] = []
         self._kernel = ""
+        self._kernels: set[str] = set()
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
@@ -47,8 +48,9 @@ class Builder:
 
     @contextmanager
     def kernel(self, name: str) -> Iterator[None]:
-        """Run everything built inside as one kernel."""
-        outer, self._kernel = self._kernel, self._path(name)
+        """Run everything built inside, and nothing else, as one kernel."""
+        outer, self._kernel = self._kernel, self._unique(name)
+        self._kernels.add(self._kernel)
         try:
             yield
         finally:
@@ -59,7 +61,7 @@ class Builder:
 
     def _unique(self, name: str) -> str:
         path, number = self._path(name), 1
-        while path in self._tensors:
+        while path in self._tensors or path in self._kernels:
             number += 1
             path = f"{self._path(name)}_{number}"
         return path
@@ -110,8 +112,11 @@ class Builder:
         Raises:
             UnknownOp: No such operator.
             ShapeError: The inputs contradict it.
+            UsageError: It would not run even once.
         """
         path = self._unique(name or op)
+        if count < 1:
+            raise UsageError(f"{path}: count={count}; a node runs at least once")
         spec = get_op(op, path)
         try:
             shape = spec.output([self._tensors[i].shape for i in inputs], attrs)

@@ -18,7 +18,7 @@ from roofline.dtypes import DTYPES
 from roofline.errors import UnboundSize
 from roofline.graph import Graph, Node, Tensor
 from roofline.ops import OPS, OpKind, Work, get_op, node_work
-from roofline.sizes import Dim, evaluate, minimum
+from roofline.sizes import Dim, evaluate, maximum, minimum
 
 #: Operator kinds from the one that names a kernel first to the one that does last.
 _RANK: tuple[OpKind, ...] = (
@@ -227,7 +227,8 @@ def _read_bytes(scope: Scope, nodes: Sequence[Node], works: Sequence[Work]) -> A
     for node, work in zip(nodes, works, strict=True):
         for position, name in enumerate(node.inputs):
             if scope.base(name) not in inside:
-                touched.setdefault(name, work.reads.get(position, scope.tensors[name].numel))
+                elements = work.reads.get(position, scope.tensors[name].numel)
+                touched[name] = maximum(touched[name], elements) if name in touched else elements
     by_base: dict[str, Any] = {}
     for name, elements in touched.items():
         _add(by_base, scope.base(name), elements)

@@ -86,8 +86,7 @@ def program(choices: Choices, kept: int = 0) -> Graph:
             given = [pools[want][-1 - at % len(pools[want])] for want, at in zip(wanted, (first, second), strict=False)]
             made.append(build(b, *given, 2 if twice else 1))
             pools.setdefault(kind, []).append(made[-1])
-    if not made:
-        made.append(b.op("relu", pools["full"][0]))
+    made.append(b.op("relu", pools["full"][-1]))  # a program of views alone has nothing to run
     return b.graph(list(dict.fromkeys([made[-1], made[kept % len(made)]])))
 
 

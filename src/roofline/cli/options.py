@@ -81,7 +81,7 @@ def whole_numbers(text: str, option: str) -> int | list[int]:
             )
         first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
         if not 1 <= first <= last <= LARGEST or step < 1:
-            raise UsageError(f"{option} {part[:60]!r}: allowed: from 1 to 2**53, and ranges upwards")
+            raise UsageError(f"{option} {part[:60]!r}: allowed: from 1 to 10**12, and ranges upwards")
         if len(found) + (last - first) // step + 1 > MAX_POINTS:
             raise UsageError(f"{option} {text[:60]!r}: allowed: at most {MAX_POINTS} numbers; give a step")
         found += range(first, last + 1, step)

@@ -1,0 +1,55 @@
+"""What the README and the notebooks show works as pasted."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roofline.cli import main
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.mark.parametrize("code", blocks("python"))
+def test_readme_python_runs(code: str) -> None:
+    exec(compile(code, "README.md", "exec"), {})
+
+
+def commands() -> list[str]:
+    lines = [line.partition("#")[0].strip() for block in blocks("sh") for line in block.splitlines()]
+    return [line for line in lines if line.startswith("roofline ")]
+
+
+@pytest.mark.parametrize("line", commands())
+def test_readme_commands_run(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mlp.toml").write_text(blocks("toml")[0], encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    # 41 ms is slow, which check says with exit code 1.
+    assert main(shlex.split(line)[1:]) == (1 if " check " in line else 0)
+
+
+def test_readme_has_commands_for_the_four_questions() -> None:
+    assert {line.split()[1] for line in commands()} >= {"estimate", "check", "batch", "plot"}
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_runs(path: Path) -> None:
+    names: dict[str, Any] = {}
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            exec(compile("".join(cell["source"]), str(path.name), "exec"), names)
+
+
+def test_there_is_a_notebook() -> None:
+    assert NOTEBOOKS
