@@ -2,7 +2,8 @@
 
 Below the ridge a bigger batch is nearly free, because the weights are read once for all of it; the limits decide.
 Above it the time grows with the batch, so a bigger one buys latency for little throughput: the best is then the
-smallest batch whose throughput is within one per cent of the best attainable.
+smallest batch whose throughput is within one per cent of the best attainable. The same holds where traffic that grows
+with the batch saturates the memory long before any ridge (half the largest batch is then as good as all of it).
 """
 
 from __future__ import annotations
@@ -36,13 +37,14 @@ NEAR_BEST = 0.99
 CURVE_POINTS = 64
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BatchChoice:
     """The best batch and why.
 
     Attributes:
         best: The batch to run.
-        limit: What stopped it: ``memory``, ``latency`` or ``ridge``.
+        limit: What stopped it: ``memory``, ``latency``, ``ridge``, ``saturated`` (by traffic that grows with the batch)
+            or ``size`` (no batch above :data:`LARGEST_BATCH` is looked at).
         ridge: First batch whose compute time exceeds its memory time, or ``None`` up to the memory limit.
         ridge_by_kernel: The same for each distinct kernel.
         largest: The most that the memory limit allows.
@@ -64,6 +66,10 @@ class BatchChoice:
     def estimate(self) -> Estimate:
         """The estimate at the best batch."""
         return self.curve[self.best - 1]
+
+    def __repr__(self) -> str:
+        time = format_si(float(self.estimate.time), "s")
+        return f"<BatchChoice {self.curve.graph.name}: batch {self.best}, limited by {self.limit}, {time}>"
 
     def record(self) -> dict[str, Any]:
         """The stable keys of ``roofline batch --json``; the curve is thinned to at most 64 batches."""
@@ -179,12 +185,15 @@ def best_batch(
 
 
 def _choose(throughput: Any, ridge: int | None, largest: int, in_time: int) -> tuple[int, str]:
-    cap, limit = (in_time, "latency") if in_time < largest else (largest, "memory")
-    if ridge is None or ridge >= cap:
+    cap = min(in_time, largest)
+    limit = "latency" if in_time < largest else "memory" if largest < LARGEST_BATCH else "size"
+    saturated = throughput[max(cap // 2, 1) - 1] >= NEAR_BEST * throughput[cap - 1]
+    if (ridge is None or ridge >= cap) and not saturated:
         return cap, limit
     enough = np.flatnonzero(throughput[:cap] >= NEAR_BEST * throughput[:cap].max())
-    best = max(int(enough[0]) + 1, ridge)
-    return (best, "ridge") if best < cap else (cap, limit)
+    past = ridge is not None and ridge < cap
+    best = max(int(enough[0]) + 1, ridge if past and ridge else 1)
+    return (best, "ridge" if past else "saturated") if best < cap else (cap, limit)
 
 
 def _ridges(curve: Estimate) -> tuple[int | None, dict[str, int | None]]:

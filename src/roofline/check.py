@@ -15,8 +15,8 @@ from roofline.chip import Chip
 from roofline.count import KernelCount, Scope, nbytes
 from roofline.data import chip as find_chip
 from roofline.dtypes import DTYPES
-from roofline.efficiency import COMPUTE, HOST_HIGH, compute_seconds
-from roofline.errors import RooflineError, UsageError
+from roofline.efficiency import COMPUTE, HOST_HIGH
+from roofline.errors import MissingFigure, RooflineError, UsageError
 from roofline.estimate import Estimate, Mode, estimate
 from roofline.graph import Graph
 from roofline.ops import OPS, node_work
@@ -61,7 +61,7 @@ class Advice:
     saves_s: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Verdict:
     """The answer to "does my time make sense?".
 
@@ -115,6 +115,9 @@ class Verdict:
     def __str__(self) -> str:
         return f"{self.verdict}: {self.reason}"
 
+    def __repr__(self) -> str:
+        return f"<Verdict {self}>"
+
 
 def check(
     graph: Graph,
@@ -158,6 +161,9 @@ def _judge(graph: Graph, expected: Estimate, seconds: float) -> Verdict:
     ratio = seconds / expected.time
     verdict, reason = _verdict(expected, seconds, bottom)
     slow = verdict in ("slow", "very_slow")
+    causes = _causes(graph, expected, seconds) if slow else ()
+    if causes and not any(abs(log(cause.time_s / seconds)) <= log(EXPLAINS) for cause in causes):
+        reason += "; none of the causes below explains it alone"
     return Verdict(
         verdict=verdict,
         reason=reason,
@@ -165,35 +171,71 @@ def _judge(graph: Graph, expected: Estimate, seconds: float) -> Verdict:
         ratio=ratio,
         impossible_below=bottom,
         estimate=expected,
-        causes=_causes(graph, expected, seconds) if slow else (),
+        causes=causes,
         advice=_advice(graph, expected) if verdict != "impossible" else (),
     )
 
 
 def speed_limit(expected: Estimate) -> float:
-    """The least time of any run of the program, however fused and with warm caches [s].
+    """The least time of any run of the program [s].
 
-    All contractions at the datasheet peak, or what must come from main memory (weights, cache and inputs less what the
-    last-level cache can keep from the run before) at the datasheet bandwidth, with the chip's own slack for clocks
-    above the listed boost.
+    The larger of two sums, with the chip's own slack for clocks above the listed boost. Of its kernels one after the
+    other: each takes its contractions at the datasheet peak, its traffic through the last-level cache, or what that
+    cache can neither hold before nor keep after, from main memory, and never less than :data:`LAUNCH_LIMIT`. Of the
+    program as a whole: all contractions, and what must come from main memory. A compiler may fuse further than the
+    graph says, so in mode ``compiled`` only the whole counts.
     """
     chip = expected.chip
-    compute = sum(
-        row.kernel.count * _least_flops(row) * compute_seconds(row, chip, expected.tf32) for row in expected.rows
-    )
     kept = max((level.capacity or 0.0 for level in chip.memory[1:]), default=0.0)
+    compute = [row.kernel.count * _least_compute(row, expected) for row in expected.rows]
     moved = max(_compulsory_bytes(expected) - kept, 0.0)
-    return float(max(compute, moved / chip.bandwidth) / chip.clock_slack)
+    whole = max(sum(compute), moved / chip.bandwidth)
+    if expected.mode == "compiled":
+        return float(whole / chip.clock_slack)
+    each = sum(
+        row.kernel.count * max(least / row.kernel.count, _least_traffic(row, chip, kept), LAUNCH_LIMIT)
+        for row, least in zip(expected.rows, compute, strict=True)
+    )
+    return float(max(whole, each) / chip.clock_slack)
+
+
+#: No kernel ends sooner after the one before it; the smallest ones measured take 1.1 us (h100-sxm/ops.csv).
+LAUNCH_LIMIT = 0.5e-6
+
+
+def _least_traffic(row: KernelCount, chip: Chip, kept: float) -> float:
+    """Time of what must cross the cache, and of what it cannot keep, in one launch [s]; 0 where no cache is known."""
+    level = chip.cache
+    if level is None:
+        return 0.0
+    near = float(row.bytes) / level.bandwidth if level.bandwidth else 0.0
+    return max(near, max(float(row.bytes) - 2 * kept, 0.0) / chip.bandwidth)
 
 
 #: Multiplications of a 3x3 convolution that Winograd's F(4x4, 3x3) leaves (Lavin and Gray 2015): 36 for 144.
 WINOGRAD = 1 / 4
 
 
-def _least_flops(row: KernelCount) -> float:
-    """Share of the direct algorithm's contractions that the fastest known algorithm needs; none of vector work."""
+def _least_compute(row: KernelCount, expected: Estimate) -> float:
+    """Contractions of one launch by the fastest known algorithm, in the fastest format that its operands allow [s]."""
     if not row.flops_by:
         return 0.0
+    rates = [expected.chip.matmul_peak(dtype, tf32=expected.tf32) for dtype in row.flops_by]
+    stored = {DTYPES[tensor].compute for tensor in _operand_formats(row, expected)}
+    for dtype in stored - {None}:
+        try:
+            rates.append(expected.chip.matmul_peak(str(dtype), tf32=expected.tf32))
+        except MissingFigure:
+            continue
+    return float(row.flops) * _least_share(row) / max(rates)
+
+
+def _operand_formats(row: KernelCount, expected: Estimate) -> set[str]:
+    return {expected.graph.tensors[name].dtype for name in row.kernel.main.inputs}
+
+
+def _least_share(row: KernelCount) -> float:
+    """Share of the direct algorithm's contractions that the fastest known algorithm needs."""
     kernel = row.kernel
     options = {"stride": 1, "dilation": 1, **dict(kernel.main.attrs)}
     winograd = (
@@ -232,14 +274,14 @@ def _verdict(expected: Estimate, seconds: float, bottom: float) -> tuple[str, st
             "look for a missing synchronise, another size or format than said, or work that was cached or skipped"
         )
     if seconds <= expected.high:
-        ease = "" if seconds >= expected.low else ", faster than the range but possible"
+        ease = "" if seconds >= expected.low else ", faster than the range but possible: check size and format"
         return (
             "as_expected",
             f"{given} against {time} expected ({low} to {high}){ease}; {expected.bound}-bound",
         )
     ratio = seconds / expected.time
     word = "very_slow" if ratio >= VERY_SLOW else "slow"
-    return word, f"{given} is {ratio:.2g} times the {time} expected ({low} to {high})"
+    return word, f"{given} is {ratio:.3g} times the {time} expected ({low} to {high})"
 
 
 # --- causes ---------------------------------------------------------------------------------------------------------
@@ -326,7 +368,17 @@ def _causes(graph: Graph, expected: Estimate, seconds: float) -> tuple[Cause, ..
         time = _or_none(suspect.time, graph, expected)
         worse = max(time, expected.time) if time is not None and isfinite(time) else expected.time
         found.append(Cause(suspect.label, suspect.question, worse - expected.time, worse, suspect.fix))
-    return tuple(sorted(found, key=lambda cause: abs(log(cause.time_s / seconds))))
+    return tuple(sorted(found, key=lambda cause: _distance(cause.time_s, seconds)))
+
+
+#: A cause whose time is within this factor of the measured one may be all of it.
+EXPLAINS = 1.5
+
+
+def _distance(time: float, seconds: float) -> float:
+    """How far a cause is from the measured time; causes that explain too little keep the order of the questions."""
+    off = abs(log(time / seconds))
+    return off if off <= log(EXPLAINS) else float(log(EXPLAINS)) + 1.0
 
 
 def _or_none(function: Callable[[Graph, Estimate], float | None], graph: Graph, expected: Estimate) -> float | None:

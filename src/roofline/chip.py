@@ -199,7 +199,7 @@ class Efficiency(_Frozen):
     compute: Share = 0.70
     memory: Share = 0.82
     launch: Seconds = 3e-6
-    host: Seconds = 10e-6
+    host: Seconds = 21.7e-6
     low: Share = 0.65
     high: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 2.0
     calibrated: Literal["measured", "transferred", "prior"] = "prior"

@@ -19,7 +19,7 @@ from roofline.grid import Grid, grid
 from roofline.memory import RESERVE, Memory, memory
 from roofline.passes import fuse
 from roofline.sizes import evaluate
-from roofline.units import format_si
+from roofline.units import format_si, parse
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -108,7 +108,9 @@ class Estimate:
     def high(self) -> Any:
         """Upper end of the expected range [s]."""
         shares = [chip.efficiency.high for chip in self.chips]
-        return _plain(np.maximum(self._scaled(shares), np.asarray(self.host_time) * HOST_HIGH))
+        # A compiled program still launches its kernels from the host unless it was captured.
+        host = self.launches * max(chip.efficiency.host for chip in self.chips) if self.mode == "compiled" else 0.0
+        return _plain(np.maximum(self._scaled(shares), np.maximum(np.asarray(self.host_time) * HOST_HIGH, host)))
 
     def _scaled(self, shares: Sequence[float]) -> Any:
         return self._by_chip(
@@ -223,8 +225,13 @@ class Estimate:
 
     @property
     def not_modelled(self) -> tuple[str, ...]:
-        """What the prediction leaves out."""
-        return tuple(dict.fromkeys(note for chip in self.chips for note in not_modelled(chip)))
+        """What the prediction leaves out, and formats that run some other way than by units of their own."""
+        notes = [note for chip in self.chips for note in (*not_modelled(chip), *self._stand_ins(chip))]
+        return tuple(dict.fromkeys(notes))
+
+    def _stand_ins(self, chip: Chip) -> list[str]:
+        formats = dict.fromkeys(dtype for row in self.rows for dtype in row.flops_by if dtype in chip.fallback)
+        return [f"units for {dtype}: on {chip.name} it runs as {chip.matmul_runs_as(dtype)}" for dtype in formats]
 
     # --- one point ---
 
@@ -262,7 +269,7 @@ class Estimate:
 
     def top(self, n: int = 5) -> pd.DataFrame:
         """The ``n`` distinct kernels that take the most time."""
-        return self.kernels().head(n)
+        return self.kernels()[["kernel", "op", "count", "time_s", "share", "bound"]].head(n)
 
     # --- all points ---
 
@@ -294,7 +301,7 @@ class Estimate:
             "capacity_bytes": chip.capacity,
             "fits": pick(self.fits),
             "calibrated": chip.efficiency.calibrated,
-            "not_modelled": list(not_modelled(chip)),
+            "not_modelled": [*not_modelled(chip), *self._stand_ins(chip)],
         }
 
     def frame(self) -> pd.DataFrame:
@@ -359,7 +366,7 @@ def estimate(
     *,
     mode: Mode = "eager",
     tf32: bool = False,
-    reserve: float = RESERVE,
+    reserve: str | float = RESERVE,
     **sizes: Any,
 ) -> Estimate:
     """Predict how long a program takes on a chip, what bounds it and what memory it needs.
@@ -385,14 +392,19 @@ def estimate(
         >>> est.shape, bool(est.time[1] > est.time[0])
         ((2,), True)
     """
+    if not isinstance(graph, Graph):
+        raise UsageError(f"wanted a graph, as from model() or workload(), not {str(graph)[:60]!r}")
     if mode not in MODES:
         raise UsageError(f"unknown mode {mode!r}; allowed: {', '.join(MODES)}" + did_you_mean(str(mode), MODES))
     many = not isinstance(chip, str | Chip)
     chips = tuple(find_chip(one) for one in chip) if not isinstance(chip, str | Chip) else (find_chip(chip),)
     if not chips:
         raise UsageError("no chip given; name at least one")
+    kept = parse(reserve, "B")
+    if kept < 0:
+        raise UsageError(f"reserve={reserve!r}: a size from 0 is wanted")
     program = fuse(graph) if mode == "compiled" else graph
-    return _evaluate(Estimate(program, chips, many, mode, grid(graph.symbols, sizes), (), (), tf32, reserve))
+    return _evaluate(Estimate(program, chips, many, mode, grid(graph.symbols, sizes), (), (), tf32, kept))
 
 
 def _evaluate(blank: Estimate) -> Estimate:

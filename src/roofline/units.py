@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from numbers import Real
 
 from roofline.errors import UnitError, did_you_mean
 
@@ -65,7 +66,7 @@ def parse(text: str | float, unit: str) -> float:
         85899345920.0
     """
     allowed = UNITS[unit]
-    if isinstance(text, int | float) and not isinstance(text, bool):
+    if isinstance(text, Real) and not isinstance(text, bool):
         return _finite(float(text), text, unit)
     match = _NUMBER.match(text) if isinstance(text, str) else None
     if match is None:

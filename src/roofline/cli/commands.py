@@ -126,6 +126,8 @@ def batch(
     as_json: opt.AsJson = False,
 ) -> None:
     """Choose the best batch under limits of memory and latency."""
+    opt.with_unit(memory, "--memory", "72GiB")
+    opt.with_unit(latency, "--latency", "50ms")
     graph = opt.program(model, phase, dtype, weights, cache)
     sizes = _single(opt.sizes(graph, None, seq, context), "a curve over the batch")
     sizes.pop("B", None)
@@ -154,6 +156,7 @@ def check(
     """Judge a measured time; exit with 1 where it is not as expected."""
     graph = opt.program(model, phase, dtype, weights, cache)
     sizes = _single(opt.sizes(graph, batch, seq, context), "a measured time")
+    opt.with_unit(measured, "--measured", "41ms")
     found = judge(graph, find_chip(chip), measured, mode=mode, tf32=tf32, **sizes)  # type: ignore[arg-type]
     if as_json:
         write_json(found.record())
@@ -195,6 +198,7 @@ def plot(
     """Draw a roofline of one point, or a sweep over several batches."""
     graph, where = opt.program(model, phase, dtype, weights, cache), find_chip(chip)
     est = _predict(graph, where, opt.sizes(graph, batch, seq, context), mode, tf32)
+    opt.with_unit(measured, "--measured", "41ms")
     picture = _sweep(est, measured) if est.shape else _roofline(est, measured)
     for text in picture.warnings:
         note(text)

@@ -150,3 +150,10 @@ def exclusive(**flags: bool) -> None:
     on = [f"--{name}" for name, flag in flags.items() if flag]
     if len(on) > 1:
         raise UsageError(f"{' and '.join(on)} exclude each other; give one")
+
+
+def with_unit(text: str | None, option: str, example: str) -> str | None:
+    """Refuse a bare number on the command line, where nobody can see what it would be taken for."""
+    if text is not None and text.strip().replace(".", "", 1).isdigit():
+        raise UsageError(f"{option} {text} has no unit; write it as {example}")
+    return text
