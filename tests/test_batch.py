@@ -16,8 +16,14 @@ CHIP = rl.Chip(
     vector={"fp32": "10 TFLOP/s"},
     memory_bandwidth="1 TB/s",
     memory_capacity="16 GB",
-    efficiency={"compute": 0.5, "memory": 0.8, "launch": 0.0, "host": 0.0},
-)
+    efficiency={
+        "compute": 0.5, "memory": 0.8, "launch": 0.0, "host": 0.0,
+        # Tiles that are always fed: times differ from the roofs below by steps of tiles alone.
+        "parameters": {
+            "matmul": {"tile_half": 1.0, "step": 5e-9, "cache": 50.0, "store": 0.8, "throttle": 0.0, "knee": 8.0}
+        },
+    },
+)  # fmt: skip
 WEIGHTS = 2 * 4096**2
 #: Input and output of one more in the batch.
 EACH = 2 * (2 * 4096)
@@ -31,6 +37,10 @@ def layer() -> rl.Graph:
 
 
 def seconds(batch: int) -> float:
+    return float(rl.estimate(layer(), CHIP, B=batch).time)
+
+
+def roofs(batch: int) -> float:
     return max(2 * batch * 4096**2 / 50e12, (WEIGHTS + EACH * batch) / 0.8e12)
 
 
@@ -65,9 +75,10 @@ def test_latency_stops_it() -> None:
 def test_beyond_the_ridge_the_smallest_batch_of_the_best_throughput() -> None:
     choice = rl.best_batch(layer(), CHIP, memory="10 GB")
     assert choice.limit == "ridge"
-    assert choice.best == RIDGE, "one linear layer is saturated right there"
+    assert choice.best >= RIDGE
     rates = choice.curve.throughput
     assert rates[choice.best - 1] >= 0.99 * rates.max()
+    assert np.all(rates[RIDGE - 1 : choice.best - 1] < 0.99 * rates.max()), "none smaller is as good"
 
 
 def test_a_latency_limit_that_does_not_bind_changes_nothing() -> None:
@@ -101,6 +112,7 @@ def test_the_curve_and_its_tables_agree() -> None:
     frame = choice.frame()
     assert list(frame["batch"]) == list(range(1, 101))
     assert list(frame["time_s"]) == pytest.approx([seconds(batch) for batch in range(1, 101)])
+    assert all(time >= 0.999 * roofs(batch) for batch, time in enumerate(frame["time_s"], 1))
     assert np.all(np.diff(frame["memory_bytes"]) == EACH)
     assert {1, 2, 64, choice.ridge, choice.best, 100} <= set(choice.shown())
     record = choice.record()
@@ -134,7 +146,7 @@ def test_nothing_helps_under_the_reserve() -> None:
 
 
 def test_too_slow_at_batch_one_is_said() -> None:
-    with pytest.raises(rl.DoesNotFit, match=r"batch 1 takes 42 us, over the latency limit of 1 us"):
+    with pytest.raises(rl.DoesNotFit, match=r"batch 1 takes 42(\.\d)? us, over the latency limit of 1 us"):
         rl.best_batch(layer(), CHIP, latency="1 us")
 
 

@@ -33,7 +33,7 @@ def judge(measured: str | float, graph: rl.Graph | None = None, **options: objec
     return rl.check(graph or gemm(), CHIP, measured, mode="graph", **options)  # type: ignore[arg-type]
 
 
-EXPECTED = FLOPS / 50e12
+EXPECTED, HIGH = (getattr(rl.estimate(gemm(), CHIP, mode="graph"), name) for name in ("time", "high"))
 LIMIT = FLOPS / 100e12 / 1.05
 
 
@@ -44,8 +44,8 @@ LIMIT = FLOPS / 100e12 / 1.05
         (LIMIT * 1.001, "as_expected"),
         (EXPECTED * 0.6, "as_expected"),
         (EXPECTED, "as_expected"),
-        (EXPECTED * 1.499, "as_expected"),
-        (EXPECTED * 1.501, "slow"),
+        (HIGH * 0.999, "as_expected"),
+        (HIGH * 1.001, "slow"),
         (EXPECTED * 9.99, "slow"),
         (EXPECTED * 10.01, "very_slow"),
         (EXPECTED * 1e9, "very_slow"),

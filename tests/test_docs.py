@@ -34,6 +34,8 @@ def commands() -> list[str]:
 @pytest.mark.parametrize("line", commands())
 def test_readme_commands_run(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mlp.toml").write_text(blocks("toml")[0], encoding="utf-8")
+    rows = 'op,dtype,shape\ngemm,bf16,"{""m"": 64, ""n"": 4096, ""k"": 4096}"\n'
+    (tmp_path / "rows.csv").write_text(rows, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     # 41 ms is slow, which check says with exit code 1.
     assert main(shlex.split(line)[1:]) == (1 if " check " in line else 0)
@@ -41,6 +43,12 @@ def test_readme_commands_run(line: str, tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_readme_has_commands_for_the_four_questions() -> None:
     assert {line.split()[1] for line in commands()} >= {"estimate", "check", "batch", "plot"}
+
+
+def test_readme_has_commands_for_tables_and_machines() -> None:
+    # calibrate stands in a text block: it measures this machine for many seconds, so it is shown and not run here.
+    assert {line.split()[1] for line in commands()} >= {"predict", "validate"}
+    assert "roofline calibrate " in README
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -444,7 +444,7 @@ for _kind in ("mha", "gqa"):
             f"sb-llama2-13b-v5e8-step-table-{_kind}",
             {
                 f"step_b{_batch}": lambda i, batch=_batch: step(i, batch).floor,
-                f"tokens_per_s_b{_batch}": lambda i, batch=_batch: step(i, batch).throughput,
+                f"tokens_per_s_b{_batch}": lambda i, batch=_batch: batch / step(i, batch).floor,
             },
         )
 
@@ -503,7 +503,7 @@ answers(
         "total_bytes": lambda i: decode_70b(i, 8).bytes,
         "step_4x2": lambda i: decode_70b(i, 8).floor,
         "step_4x4": lambda i: decode_70b(i, 16).floor,
-        "tokens_per_s": lambda i: decode_70b(i, 8).throughput,
+        "tokens_per_s": lambda i: i.b / decode_70b(i, 8).floor,
     },
 )
 
@@ -543,9 +543,9 @@ answers(
 
 
 def prefill_70b(i: Inputs) -> float:
-    derated = source_chip(8.1e11, bf16=i.peak).replace(efficiency={**IDEAL, "compute": i.mfu})
+    derated = source_chip(8.1e11, bf16=i.peak * i.mfu)
     chips = derated.scale(compute=i.chips, bandwidth=i.chips)
-    return estimated(linear("bf16", 200_000, 350_000), chips, B=i.T).time
+    return estimated(linear("bf16", 200_000, 350_000), chips, B=i.T).floor
 
 
 answers("sb-prefill-70b-8192", {"t": prefill_70b})

@@ -25,10 +25,10 @@ LAYERS: list[tuple[str, list[str]]] = [
     ("L0 units", ["units"]),
     ("L0 dtypes", ["dtypes"]),
     ("L1", ["sizes", "signature", "graph", "ops", "chip"]),
-    ("L2", ["build", "data", "expressions", "families", "modelfile", "modeldata", "passes", "workload"]),
-    ("L3", ["count", "memory", "grid", "efficiency"]),
+    ("L2", ["build", "data", "expressions", "csvfile", "families", "modelfile", "modeldata", "passes", "workload"]),
+    ("L3", ["count", "memory", "grid", "efficiency", "bulk"]),
     ("L4", ["estimate"]),
-    ("L5", ["batch", "check"]),
+    ("L5", ["batch", "check", "fitting", "predict", "validate", "calibrate"]),
     ("edge", ["plotting", "plot", "importers", "source", "cli", "__main__", "__init__"]),
 ]
 RANK = {name: rank for rank, (_, names) in enumerate(LAYERS) for name in names}

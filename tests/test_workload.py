@@ -51,6 +51,15 @@ SAMPLES: dict[str, tuple[dict[str, Any], int, int]] = {
     "gather": ({"table": 1000, "n": 7}, 0, 2 * 7 + 8 * 7 + 2 * 7),
     "cat": ({"rows": 4, "cols_a": 3, "cols_b": 5}, 0, 2 * 2 * 32),
     "embedding": ({"vocab": 1000, "dim": 16, "tokens": 7}, 0, 8 * 7 + 2 * 2 * 7 * 16),
+    # A collective reads what a device has and writes what it ends with: all of it, or for a shard all and a quarter.
+    **dict.fromkeys(("all_reduce", "alltoall", "broadcast"), ({"elements": 100, "devices": 4}, 0, 2 * 2 * 100)),
+    **dict.fromkeys(("all_gather", "reduce_scatter"), ({"elements": 100, "devices": 4}, 0, 2 * 125)),
+    **dict.fromkeys(("memcpy_h2d", "memcpy_d2h"), ({"bytes": 100}, 0, 200)),
+    # Six picks of 8 x 12 (gate and up) and 6 x 8 (down); four experts' weights, the tokens in and out.
+    "moe": (
+        {"tokens": 3, "hidden": 8, "intermediate": 6, "top_k": 2, "experts": 4, "distribution": "balanced"},
+        2 * (3 * 2) * 8 * 18, 2 * (4 * 8 * 18 + 2 * 3 * 8),
+    ),
 }  # fmt: skip
 
 

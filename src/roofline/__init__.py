@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from roofline.batch import BatchChoice as BatchChoice
     from roofline.batch import best_batch as best_batch
     from roofline.build import Builder as Builder
+    from roofline.calibrate import calibrate as calibrate
     from roofline.check import Verdict as Verdict
     from roofline.check import check as check
     from roofline.chip import Chip as Chip
@@ -47,7 +48,9 @@ if TYPE_CHECKING:
     from roofline.plot import Roofline as Roofline
     from roofline.plot import plot_batch as plot_batch
     from roofline.plot import plot_roofline as plot_roofline
+    from roofline.predict import predict as predict
     from roofline.source import load_program as load_program
+    from roofline.validate import validate as validate
     from roofline.workload import load_workload as load_workload
     from roofline.workload import workload as workload
 
@@ -70,9 +73,12 @@ _HOME = {
     "estimate": ("Estimate", "estimate"),
     "graph": ("Graph", "Node", "Tensor"),
     "modeldata": ("model", "models"),
+    "calibrate": ("calibrate",),
     "passes": ("fuse", "retype", "unfuse"),
     "plot": ("BatchSweep", "Roofline", "plot_batch", "plot_roofline"),
     "source": ("load_program",),
+    "predict": ("predict",),
+    "validate": ("validate",),
     "workload": ("load_workload", "workload"),
 }  # fmt: skip
 _MODULE = {name: module for module, names in _HOME.items() for name in names}

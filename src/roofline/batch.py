@@ -43,7 +43,7 @@ class BatchChoice:
 
     Attributes:
         best: The batch to run.
-        limit: What stopped it: ``memory``, ``latency``, ``ridge``, ``saturated`` (by traffic that grows with the batch)
+        limit: What stopped it: ``memory``, ``latency``, ``ridge``, ``saturated`` (a larger batch gains next to nothing)
             or ``size`` (no batch above :data:`LARGEST_BATCH` is looked at).
         ridge: First batch whose compute time exceeds its memory time, or ``None`` up to the memory limit.
         ridge_by_kernel: The same for each distinct kernel.
@@ -173,7 +173,7 @@ def best_batch(
         raise UsageError("a batch is chosen for one point; give single numbers for S and C")
     largest = _largest_batch(graph, target, sizes, room, reserve)
     curve = estimate(graph, target, mode=mode, tf32=tf32, reserve=reserve, B=np.arange(1, largest + 1), **sizes)
-    in_time = largest if patience is None else int(np.searchsorted(curve.time, patience, side="right"))
+    in_time = largest if patience is None else _in_time(curve.time, patience)
     if in_time == 0:
         raise DoesNotFit(
             f"{graph.name} on {target.name}: batch 1 takes {format_si(float(curve.time[0]), 's')}, over the latency "
@@ -184,13 +184,21 @@ def best_batch(
     return BatchChoice(best, limit, ridge, by_kernel, largest, curve, room, patience)
 
 
+def _in_time(time: Any, patience: float) -> int:
+    """The batch up to which every run is in time; steps of tiles let a larger one be a little faster again."""
+    late = np.flatnonzero(time > patience)
+    return int(late[0]) if late.size else len(time)
+
+
 def _choose(throughput: Any, ridge: int | None, largest: int, in_time: int) -> tuple[int, str]:
     cap = min(in_time, largest)
     limit = "latency" if in_time < largest else "memory" if largest < LARGEST_BATCH else "size"
-    saturated = throughput[max(cap // 2, 1) - 1] >= NEAR_BEST * throughput[cap - 1]
+    top = NEAR_BEST * throughput[:cap].max()
+    behind = throughput[cap - 1] < top  # a step of tiles leaves the largest batch behind a smaller one
+    saturated = behind or throughput[max(cap // 2, 1) - 1] >= NEAR_BEST * throughput[cap - 1]
     if (ridge is None or ridge >= cap) and not saturated:
         return cap, limit
-    enough = np.flatnonzero(throughput[:cap] >= NEAR_BEST * throughput[:cap].max())
+    enough = np.flatnonzero(throughput[:cap] >= top)
     past = ridge is not None and ridge < cap
     best = max(int(enough[0]) + 1, ridge if past and ridge else 1)
     return (best, "ridge" if past else "saturated") if best < cap else (cap, limit)

@@ -182,6 +182,9 @@ class Fallback(_Frozen):
     source: Text
 
 
+_Groups = Annotated[dict[str, Annotated[dict[str, float], AfterValidator(FrozenDict)]], AfterValidator(FrozenDict)]
+
+
 class Efficiency(_Frozen):
     """What programs reach of the peaks, and how sure that is.
 
@@ -193,6 +196,8 @@ class Efficiency(_Frozen):
         low: The fast end of the stated range, as a factor on the expected time, at most 1.
         high: The slow end, at least 1.
         calibrated: Fitted to measurements of this chip, of another one, or assumed.
+        parameters: Fitted figures of the time model by group (:mod:`roofline.efficiency`); priors serve for the rest.
+        like: A chip whose fitted figures are used where this one has none, scaled by the datasheets.
         source: Where the shares come from.
     """
 
@@ -203,6 +208,8 @@ class Efficiency(_Frozen):
     low: Share = 0.65
     high: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 2.0
     calibrated: Literal["measured", "transferred", "prior"] = "prior"
+    parameters: _Groups = FrozenDict()
+    like: str = ""
     source: Text = (
         "generic prior: published best matmuls reach 0.51-0.97 of the peak and streams 0.66-0.94 of the "
         "bandwidth (stas00/ml-engineering MAMF table, te42kyfo/gpu-benches)"

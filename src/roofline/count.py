@@ -8,7 +8,7 @@ written once. Tensors that live and die inside a kernel never reach memory, and 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import Any
@@ -23,15 +23,18 @@ from roofline.sizes import Dim, evaluate, maximum, minimum
 #: Operator kinds from the one that names a kernel first to the one that does last.
 _RANK: tuple[OpKind, ...] = (
     "attention",
+    "moe",
     "conv",
     "matmul",
     "rowwise",
     "reduction",
+    "network",
+    "transfer",
     "move",
     "pointwise",
     "view",
 )
-_CONTRACTIONS: frozenset[OpKind] = frozenset({"matmul", "conv", "attention"})
+_CONTRACTIONS: frozenset[OpKind] = frozenset({"matmul", "conv", "attention", "moe"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,13 @@ class Kernel:
         count: How often it runs in one run of the graph.
         flops: Contraction FLOPs of one launch, by the number format they run in.
         vector: Other floating-point operations of one launch, by number format.
+        sizes: The axes of ``main`` by name, as its operator's signature binds them.
+        inputs: Input tensors of ``main``.
+        output: Output tensor of ``main``.
+        external: Tensors that cross the boundary inwards.
+        strided: Whether one of them is a part cut out of rows, or repeated along an axis: not contiguous.
         read: Bytes read by one launch [byte].
+        read_flow: Those of them that other kernels of the run have written [byte].
         write: Bytes written by one launch [byte].
     """
 
@@ -58,10 +67,16 @@ class Kernel:
     main: Node
     kind: OpKind
     shapes: tuple[tuple[Any, ...], ...]
+    sizes: Mapping[str, Any]
+    inputs: tuple[Tensor, ...]
+    output: Tensor
+    external: int
+    strided: bool
     count: int
     flops: Mapping[str, Any]
     vector: Mapping[str, Any]
     read: Any
+    read_flow: Any
     write: Any
 
     def at(self, sizes: Mapping[str, Any]) -> KernelCount:
@@ -72,7 +87,14 @@ class Kernel:
             {dtype: evaluate(value, sizes) for dtype, value in self.vector.items()},
             evaluate(self.read, sizes),
             evaluate(self.write, sizes),
+            evaluate(self.read_flow, sizes),
+            {axis: evaluate(value, sizes) for axis, value in self.sizes.items()},
         )
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        """Options of ``main``."""
+        return dict(self.main.attrs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +106,8 @@ class KernelCount:
     vector_by: Mapping[str, Any]
     read: Any
     write: Any
+    read_flow: Any = 0
+    sizes: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def flops(self) -> Any:
@@ -207,10 +231,16 @@ def _kernel(scope: Scope, same: Sequence[tuple[str, tuple[Node, ...]]]) -> Kerne
         main=main,
         kind=OPS[main.op].kind,
         shapes=tuple(scope.shapes(main)),
+        sizes=_axes(main, scope.shapes(main)),
+        inputs=tuple(scope.tensors[name] for name in main.inputs),
+        output=scope.tensors[main.outputs[0]],
+        external=len(_touched(scope, nodes, works)),
+        strided=any(scope.strided(name) for name in _touched(scope, nodes, works)),
         count=len(same) * main.count,
         flops=flops,
         vector=vector,
         read=_read_bytes(scope, nodes, works),
+        read_flow=_read_bytes(scope, nodes, works, flowing=True),
         write=_write_bytes(scope, nodes, works),
     )
 
@@ -221,7 +251,13 @@ def _add(totals: dict[str, Any], key: str, value: Any) -> None:
     totals[key] = totals[key] + value if key in totals else value
 
 
-def _read_bytes(scope: Scope, nodes: Sequence[Node], works: Sequence[Work]) -> Any:
+def _axes(node: Node, shapes: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
+    sizes = get_op(node.op).sizes(shapes, dict(node.attrs))
+    return {axis: size for axis, size in sizes.items() if not isinstance(size, tuple)}
+
+
+def _touched(scope: Scope, nodes: Sequence[Node], works: Sequence[Work]) -> dict[str, Any]:
+    """Elements read of each tensor from outside the kernel."""
     inside = {name for node in nodes for name in node.outputs}
     touched: dict[str, Any] = {}
     for node, work in zip(nodes, works, strict=True):
@@ -229,12 +265,17 @@ def _read_bytes(scope: Scope, nodes: Sequence[Node], works: Sequence[Work]) -> A
             if scope.base(name) not in inside:
                 elements = work.reads.get(position, scope.tensors[name].numel)
                 touched[name] = maximum(touched[name], elements) if name in touched else elements
+    return touched
+
+
+def _read_bytes(scope: Scope, nodes: Sequence[Node], works: Sequence[Work], flowing: bool = False) -> Any:
     by_base: dict[str, Any] = {}
-    for name, elements in touched.items():
+    for name, elements in _touched(scope, nodes, works).items():
         _add(by_base, scope.base(name), elements)
     total: Any = 0
     for base, elements in by_base.items():
-        total = total + nbytes(scope.tensors[base], _at_most(elements, scope.tensors[base]))
+        if not flowing or scope.tensors[scope.root(base)].kind == "activation":
+            total = total + nbytes(scope.tensors[base], _at_most(elements, scope.tensors[base]))
     return total
 
 
@@ -315,6 +356,15 @@ class Scope:
             is_view = node is not None and OPS[node.op].kind == "view"
             self._bases[name] = self.base(node.inputs[0]) if node is not None and is_view else name
         return self._bases[name]
+
+    def strided(self, name: str) -> bool:
+        """Whether a view on the way to the tensor skips or repeats elements of its base."""
+        node = self.producer.get(name)
+        if node is None or OPS[node.op].kind != "view":
+            return False
+        base, rest = self.tensors[node.inputs[0]].shape, self.tensors[name].shape[1:]
+        skips = node.op == "slice" and base[len(base) - len(rest) :] != rest
+        return skips or node.op == "expand" or self.strided(node.inputs[0])
 
     def root(self, name: str) -> str:
         """The tensor whose storage this one lives in, through views and in-place updates."""

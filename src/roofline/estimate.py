@@ -12,12 +12,22 @@ import numpy as np
 from roofline.chip import Chip
 from roofline.count import Counts, KernelCount, kernels
 from roofline.data import chip as find_chip
-from roofline.efficiency import BOUNDS, HOST, HOST_HIGH, HOST_LOW, KernelTime, kernel_time, not_modelled
+from roofline.efficiency import (
+    BOUNDS,
+    CERTAINTY,
+    HOST,
+    HOST_HIGH,
+    HOST_LOW,
+    KernelTime,
+    kernel_time,
+    not_modelled,
+    spread,
+)
 from roofline.errors import UsageError, did_you_mean
 from roofline.graph import Graph
 from roofline.grid import Grid, grid
 from roofline.memory import RESERVE, Memory, memory
-from roofline.passes import fuse
+from roofline.passes import fuse, pad
 from roofline.sizes import evaluate
 from roofline.units import format_si, parse
 
@@ -101,21 +111,30 @@ class Estimate:
     @cached_property
     def low(self) -> Any:
         """Lower end of the expected range, never under the floor [s]."""
-        shares = [chip.efficiency.low for chip in self.chips]
-        return _plain(np.maximum(np.maximum(self._scaled(shares), self.floor), np.asarray(self.host_time) * HOST_LOW))
+        device = np.asarray(self.device_time) / self._factor
+        return _plain(np.maximum(np.maximum(device, self.floor), np.asarray(self.host_time) * HOST_LOW))
 
     @cached_property
     def high(self) -> Any:
         """Upper end of the expected range [s]."""
-        shares = [chip.efficiency.high for chip in self.chips]
+        device = np.asarray(self.device_time) * self._factor
         # A compiled program still launches its kernels from the host unless it was captured.
-        host = self.launches * max(chip.efficiency.host for chip in self.chips) if self.mode == "compiled" else 0.0
-        return _plain(np.maximum(self._scaled(shares), np.maximum(np.asarray(self.host_time) * HOST_HIGH, host)))
+        host = self._by_chip(self.launches * chip.efficiency.host * (self.mode == "compiled") for chip in self.chips)
+        return _plain(np.maximum(device, np.maximum(np.asarray(self.host_time), host) * HOST_HIGH))
 
-    def _scaled(self, shares: Sequence[float]) -> Any:
-        return self._by_chip(
-            self._total("expected", times) * share for times, share in zip(self.times, shares, strict=True)
+    @cached_property
+    def _factor(self) -> Any:
+        """Half-width of the range as a factor: distinct kernels err independently, the program's own error on top."""
+        return np.exp(
+            self._by_chip(self._spread(chip, times) for chip, times in zip(self.chips, self.times, strict=True))
         )
+
+    def _spread(self, chip: Chip, times: Sequence[KernelTime]) -> Any:
+        parts = [
+            (row.kernel.count * time.expected * time.spread) ** 2 for row, time in zip(self.rows, times, strict=True)
+        ]
+        own = spread(chip, "program") if self.launches > 1 else 0.0
+        return np.sqrt(sum(parts) / self._total("expected", times) ** 2 + own**2)
 
     @cached_property
     def floor(self) -> Any:
@@ -124,7 +143,7 @@ class Estimate:
 
     @cached_property
     def bound(self) -> Any:
-        """What most of the time goes to: ``compute``, ``memory``, ``launch`` or ``host``."""
+        """What most of the time goes to: one of :data:`~roofline.efficiency.BOUNDS`."""
         device = self._by_chip(np.argmax(np.stack(self._by_bound(times)), axis=0) for times in self.times)
         codes = np.where(np.asarray(self.host_time) > np.asarray(self.device_time), HOST, device)
         names = np.asarray(BOUNDS)[codes]
@@ -219,9 +238,8 @@ class Estimate:
 
     @property
     def calibrated(self) -> str:
-        """Where the efficiencies come from: ``measured``, ``transferred`` or ``prior``; the weakest of all chips."""
-        order = ("prior", "transferred", "measured")
-        return min((chip.efficiency.calibrated for chip in self.chips), key=order.index)
+        """Where the efficiencies come from: ``measured``, ``transferred`` or ``prior``; the weakest of all kernels."""
+        return min((_calibrated(times) for times in self.times), key=CERTAINTY.index)
 
     @property
     def not_modelled(self) -> tuple[str, ...]:
@@ -300,7 +318,7 @@ class Estimate:
             "memory_bytes": {**memory_bytes, "total": sum(memory_bytes.values())},
             "capacity_bytes": chip.capacity,
             "fits": pick(self.fits),
-            "calibrated": chip.efficiency.calibrated,
+            "calibrated": _calibrated(self.times[index[0] if self.many_chips else 0]),
             "not_modelled": [*not_modelled(chip), *self._stand_ins(chip)],
         }
 
@@ -328,6 +346,10 @@ _RECORD = {
     "flops": "flops", "vector_flops": "vector_flops", "bytes": "bytes", "intensity": "intensity", "bound": "bound",
     "mfu": "mfu", "mbu": "mbu",
 }  # fmt: skip
+
+
+def _calibrated(times: Sequence[KernelTime]) -> str:
+    return min((time.calibrated for time in times), key=CERTAINTY.index)
 
 
 def _kernel_row(row: KernelCount, time: KernelTime, device_time: float) -> dict[str, Any]:
@@ -403,7 +425,7 @@ def estimate(
     kept = parse(reserve, "B")
     if kept < 0:
         raise UsageError(f"reserve={reserve!r}: a size from 0 is wanted")
-    program = fuse(graph) if mode == "compiled" else graph
+    program = pad(fuse(graph)) if mode == "compiled" else graph
     return _evaluate(Estimate(program, chips, many, mode, grid(graph.symbols, sizes), (), (), tf32, kept))
 
 

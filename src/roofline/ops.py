@@ -15,17 +15,20 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cache
 from typing import Any, Literal
 
 from roofline.errors import ShapeError, UnknownOp, did_you_mean
 from roofline.graph import Node
 from roofline.signature import Shape, Signature, signature
-from roofline.sizes import distinct, minimum, prod
+from roofline.sizes import ceil_div, distinct, minimum, prod
 from roofline.units import MAC
 
 #: What a kernel made of the operator is like, which decides how it fuses and which ceiling it meets.
-OpKind = Literal["matmul", "conv", "attention", "pointwise", "rowwise", "reduction", "move", "view"]
+OpKind = Literal[
+    "matmul", "conv", "attention", "moe", "pointwise", "rowwise", "reduction", "move", "network", "transfer", "view"
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +190,46 @@ def expert_linear(t: Any, k: Any, e: Any, n: Any, top_k: int) -> Work:
     """
     touched = distinct(e, top_k, _ratio(t, top_k)) * n
     return Work(flops=MAC * t * k * n, reads={1: touched * k, 2: touched})
+
+
+def routing_exponent(distribution: str) -> float:
+    """The exponent of a routing such as ``power_law_1.2``; 0 for ``balanced`` and ``uniform``.
+
+    Raises:
+        ShapeError: None of these.
+
+    Example:
+        >>> routing_exponent("power_law_1.2"), routing_exponent("balanced")
+        (1.2, 0.0)
+    """
+    if distribution in ("balanced", "uniform"):
+        return 0.0
+    head, _, tail = distribution.rpartition("_")
+    found = float(tail) if head == "power_law" and tail.replace(".", "", 1).isdecimal() else 0.0
+    if not 0 < found < 10:
+        raise ShapeError(f"distribution {distribution!r}; allowed: balanced, uniform, power_law_X with 0 < X < 10")
+    return found
+
+
+def _moe_sizes(top_k: Any, ranks: Any) -> dict[str, Any]:
+    return {"picks": top_k, "ranks": ranks}
+
+
+@op("moe", "t h, e u h, e h i -> t h", "moe", derive=_moe_sizes)
+def moe(t: Any, h: Any, e: Any, u: Any, i: Any, picks: Any, ranks: Any, distribution: str = "uniform") -> Work:
+    """The experts of one of ``ranks`` ranks, for ``t`` tokens of all ranks that choose ``picks`` experts each.
+
+    Counts what a rank gets on average: every one as many (token, expert) pairs. Read are the experts that at least one
+    token chose: evenly routed all that there are pairs for, at random ``E (1 - (1 - k/E)^T)``, and at least half of
+    that where some experts are more popular. The time model works out the busiest rank.
+    """
+    pairs = ceil_div(t * picks, ranks)
+    touched = ceil_div(distinct(e * ranks, picks, t), ranks)
+    if distribution == "balanced":
+        touched = minimum(e, pairs)
+    elif distribution != "uniform":
+        touched = touched * Fraction(1, 2)
+    return Work(flops=MAC * pairs * h * (u + i), reads={1: touched * u * h, 2: touched * h * i})
 
 
 def _ratio(a: Any, b: int) -> Any:
@@ -496,6 +539,42 @@ def cache_update(b: Any, g: Any, n: Any, d: Any) -> Work:
 @op("transpose_copy", "... r c -> ... c r", "move")
 def transpose_copy() -> Work:
     """Write the transpose out."""
+    return Work()
+
+
+# --- between devices ------------------------------------------------------------------------------------------------
+
+#: Operators in which devices exchange data, with the shape that each device gets from the one it gives.
+COLLECTIVES: dict[str, Callable[[Any, int], Any]] = {
+    "all_reduce": lambda e, devices: e,
+    "all_gather": lambda e, devices: e * devices,
+    "reduce_scatter": lambda e, devices: ceil_div(e, devices),
+    "alltoall": lambda e, devices: e,
+    "broadcast": lambda e, devices: e,
+}
+
+
+def _register_collective(name: str, given: Callable[[Any, int], Any]) -> None:
+    def formula() -> Work:
+        return Work()
+
+    formula.__doc__ = f"{name} among ``devices``: each gives ``e`` elements and gets ``g``; sums on the way are free."
+    op(name, "e -> g", "network", derive=lambda e, devices: {"g": given(e, devices), "devices": devices})(formula)
+
+
+for _name, _given in COLLECTIVES.items():
+    _register_collective(_name, _given)
+
+
+@op("memcpy_h2d", "e -> e", "transfer")
+def memcpy_h2d() -> Work:
+    """Copy from the host to the device; ``pinned`` says whether the host's memory is page-locked."""
+    return Work()
+
+
+@op("memcpy_d2h", "e -> e", "transfer")
+def memcpy_d2h() -> Work:
+    """Copy from the device to the host."""
     return Work()
 
 

@@ -11,15 +11,18 @@ import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from roofline.build import Builder
+from roofline.dtypes import DTYPES
 from roofline.dtypes import dtype as number_format
-from roofline.errors import ModelDataError, RooflineError, UsageError, did_you_mean
+from roofline.errors import ModelDataError, RooflineError, ShapeError, UsageError, did_you_mean
 from roofline.graph import Graph
 from roofline.modeldata import model
+from roofline.ops import COLLECTIVES, routing_exponent
+from roofline.sizes import ceil_div
 
 #: A workload file larger than this is refused.
 MAX_BYTES = 64 * 2**20
@@ -103,9 +106,9 @@ def _bias_add(b: Builder, rows: int, cols: int) -> str:
 @_word("attention_sdpa", "attention")
 def _attention(
     b: Builder, batch: int, heads: int, q_len: int, kv_len: int, head_dim: int,
-    kv_heads: int | None = None, causal: bool = False, window: int = 0,
+    kv_heads: int | None = None, causal: bool = False, window: int = 0, kv_dtype: str | None = None,
 ) -> str:  # fmt: skip
-    q, k, v = _qkv(b, batch, heads, kv_heads or heads, q_len, kv_len, head_dim)
+    q, k, v = _qkv(b, batch, heads, kv_heads or heads, q_len, kv_len, head_dim, kv_dtype)
     mask: dict[str, Any] = {"causal": causal, "window": window}
     with b.kernel("sdpa"):
         scores = b.op("attention_scores", q, k, name="scores", **mask)
@@ -126,9 +129,12 @@ def _attention_naive(
     return b.op("attention_values", b.op("softmax", scores), v, name="values")
 
 
-def _qkv(b: Builder, batch: int, heads: int, kv_heads: int, q: int, k: int, d: int) -> tuple[str, str, str]:
+def _qkv(
+    b: Builder, batch: int, heads: int, kv_heads: int, q: int, k: int, d: int, kv_dtype: str | None = None
+) -> tuple[str, str, str]:
     shape = (batch, kv_heads, k, d)
-    return b.input("q", (batch, heads, q, d)), b.input("k", shape), b.input("v", shape)
+    stored = _stored_dtype(kv_dtype) if kv_dtype else None
+    return b.input("q", (batch, heads, q, d)), b.input("k", shape, dtype=stored), b.input("v", shape, dtype=stored)
 
 
 @_word("conv2d")
@@ -136,7 +142,7 @@ def _conv2d(
     b: Builder, n: int, c_in: int, h: int, w: int, c_out: int, r: int, s: int,
     stride: int = 1, padding: int = 0, groups: int = 1, dilation: int = 1, channels_last: bool = True,
 ) -> str:  # fmt: skip
-    if c_in % groups:
+    if groups > 1 and c_in % groups:
         raise UsageError(f"groups={groups} does not divide c_in={c_in}")
     x, weight = b.input("x", (n, c_in, h, w)), b.weight("w", (c_out, c_in // groups, r, s))
     options: dict[str, Any] = {"stride": stride, "padding": padding, "groups": groups, "dilation": dilation}
@@ -183,6 +189,58 @@ def _cat(b: Builder, rows: int, cols_a: int, cols_b: int) -> str:
 @_word("embedding")
 def _embedding(b: Builder, vocab: int, dim: int, tokens: int) -> str:
     return b.op("embedding", b.weight("table", (vocab, dim)), b.input("index", (tokens,), dtype="int64"))
+
+
+def _collective(
+    b: Builder, devices: int, elements: int | None = None, bytes: int | None = None,
+    bytes_in: int | None = None, bytes_out: int | None = None, *, op: str,
+) -> str:  # fmt: skip
+    """``elements`` of the dtype, or ``bytes``: the larger side, which all-gather returns and the others are given.
+
+    ``bytes_in`` is what each device gives and ``bytes_out`` what it gets.
+    """
+    sizes = {"elements": elements, "bytes": bytes, "bytes_in": bytes_in, "bytes_out": bytes_out}
+    given = [(key, size) for key, size in sizes.items() if size is not None]
+    if len(given) != 1:
+        raise UsageError(f"{op} needs one of {', '.join(sizes)}")
+    ((key, size),) = given
+    if (op, key) in (("all_gather", "bytes_in"), ("reduce_scatter", "bytes_out")):
+        size = size * devices
+    own = ceil_div(size, devices) if op == "all_gather" else size
+    dtype = b.dtype if key == "elements" else "int8"
+    return b.op(op, b.input("x", (own,), dtype=dtype), dtype=dtype, devices=devices)
+
+
+for _op in COLLECTIVES:
+    _word(_op)(partial(_collective, op=_op))
+
+
+def _memcpy(b: Builder, bytes: int, pinned: bool = True, *, op: str) -> str:
+    return b.op(op, b.input("x", (bytes,), dtype="int8"), dtype="int8", pinned=pinned)
+
+
+for _op in ("memcpy_h2d", "memcpy_d2h"):
+    _word(_op)(partial(_memcpy, op=_op))
+
+
+@_word("moe")
+def _moe(
+    b: Builder, tokens: int, hidden: int, intermediate: int, top_k: int, experts: int,
+    tp: int = 1, ep: int = 1, distribution: str = "uniform", gated: bool = True,
+) -> str:  # fmt: skip
+    """``tokens`` are those of all ``ep`` ranks; the rank that gets most is timed. ``tp`` splits the intermediate size.
+
+    Activations are 16-bit; ``dtype`` is the experts': fp8 and fp4 also multiply in it, int4 weights multiply in bf16.
+    """
+    routing_exponent(distribution)
+    stored = "int4-g128-sym" if b.dtype == "int4" else b.dtype
+    x = b.input("x", (tokens, hidden), dtype=b.dtype if b.dtype in ("fp16", "fp32") else "bf16")
+    own, wide = ceil_div(experts, ep), ceil_div(intermediate, tp)
+    up = b.weight("up", (own, 2 * wide if gated else wide, hidden), dtype=stored)
+    down = b.weight("down", (own, hidden, wide), dtype=stored)
+    compute = DTYPES[stored].compute or "bf16"
+    dtype = b.tensor(x).dtype
+    return b.op("moe", x, up, down, dtype=dtype, top_k=top_k, ranks=ep, distribution=distribution, compute=compute)
 
 
 _MODEL_KEYS = ("model", "phase", "batch", "seq", "context", "dtype", "count")
@@ -273,25 +331,73 @@ def _model_entry(entry: Mapping[str, Any], dtype: str) -> Graph:
     return _repeated(graph.bind(**sizes), _whole("count", entry.get("count", 1)))
 
 
+#: Keys that choose among kernels rather than scale them; rows that share them share a graph.
+CONCRETE = frozenset(
+    {"groups", "stride", "padding", "dilation", "r", "s", "window", "count", "kv_dtype", "devices", "distribution"}
+)
+
+
 def _op_entry(entry: Mapping[str, Any], dtype: str) -> Graph:
     word = str(entry["op"])
-    if word not in WORDS:
-        raise ModelDataError(f"unknown op {word!r}" + (did_you_mean(word, WORDS) or f"; allowed: {', '.join(WORDS)}"))
-    build = WORDS[word]
-    wanted = {
+    shape = {key: value for key, value in entry.items() if key not in ("op", "dtype")}
+    repeats = 1
+    if word in WORDS and "count" not in _keys(word):
+        given = shape.pop("count", None)
+        repeats = 1 if given is None else _whole("count", given)
+    graph = operator_graph(word, str(entry.get("dtype", dtype)), checked_entry(word, shape))
+    return _repeated(graph, repeats)
+
+
+@cache
+def _keys(word: str) -> dict[str, inspect.Parameter]:
+    """The size keys of a word."""
+    return {
         key.rstrip("_"): parameter  # bmm's batch is b, as is the builder
-        for key, parameter in inspect.signature(build).parameters.items()
+        for key, parameter in inspect.signature(WORDS[word]).parameters.items()
         if key != "b" and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
     }
-    given = {key: value for key, value in entry.items() if key not in ("op", "dtype") and value is not None}
-    count = 1 if "count" in wanted else _whole("count", given.pop("count", 1))
+
+
+def checked_entry(word: str, shape: Mapping[str, Any]) -> dict[str, Any]:
+    """Check the keys and sizes of an operator entry, without its dtype.
+
+    Raises:
+        ModelDataError: An unknown word or key, or a missing one.
+        UsageError: A size that is not a whole number in range.
+    """
+    if word not in WORDS:
+        raise ModelDataError(f"unknown op {word!r}" + (did_you_mean(word, WORDS) or f"; allowed: {', '.join(WORDS)}"))
+    wanted = _keys(word)
+    given = {key: value for key, value in shape.items() if value is not None}
     _known_keys(given, [*wanted, *({"count", "dtype"} - wanted.keys())])
     missing = [key for key, p in wanted.items() if p.default is p.empty and key not in given]
     if missing:
         raise ModelDataError(f"{word} needs {', '.join(missing)}")
-    b = Builder(word, number_format(str(entry.get("dtype", dtype))).name)
-    result = build(b, **{wanted[key].name: _value(key, value, wanted[key]) for key, value in given.items()})
-    return _repeated(b.graph([result]), count)
+    sizes = {key: _value(key, value, wanted[key]) for key, value in given.items()}
+    if sizes.get("heads", 1) % sizes.get("kv_heads", 1):
+        raise ShapeError(
+            f"{word} has {sizes['heads']} query heads, which is no multiple of {sizes['kv_heads']} key-value heads"
+        )
+    if sizes.get("top_k", 0) > sizes.get("experts", MAX_SIZE):
+        raise ShapeError(f"{word} chooses {sizes['top_k']} of {sizes['experts']} experts")
+    return sizes
+
+
+def operator_graph(word: str, dtype: str, shape: Mapping[str, Any]) -> Graph:
+    """The graph of one operator, from checked sizes or symbols.
+
+    Raises:
+        ShapeError: The sizes contradict each other.
+    """
+    b = Builder(word, _stored_dtype(dtype))
+    build = WORDS[word]
+    result = build(b, **{_keys(word)[key].name: value for key, value in shape.items()})
+    return b.graph([result])
+
+
+def _stored_dtype(dtype: str) -> str:
+    name = number_format(dtype).name
+    return "fp32" if name == "tf32" else name
 
 
 def _known_keys(given: Any, allowed: Sequence[str], where: str = "") -> None:
@@ -306,6 +412,10 @@ def _value(key: str, value: Any, parameter: inspect.Parameter) -> Any:
         if value not in (True, False):
             raise UsageError(f"{key}={value!r}: true or false is wanted")
         return bool(value)
+    if key == "kv_dtype":
+        return number_format(value).name
+    if parameter.annotation == "str":
+        return str(value)
     return _whole(key, value, least=0 if key in ("padding", "window") else 1)
 
 

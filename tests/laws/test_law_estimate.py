@@ -19,6 +19,9 @@ from roofline.sizes import symbol
 LAW = settings(deadline=None, max_examples=25, derandomize=True, database=None)
 #: Room for rounding of float64 sums, not for wrong formulas.
 TINY = 1e-12
+#: Tiles and waves of matrix products are steps of silicon itself: a larger size may fill them better, or let a library
+#: pick a better kernel, and be this much faster. Work, traffic and memory have no such steps.
+STEP = 0.03
 
 MODELS: dict[str, dict[str, Any]] = {
     "llama-3-8b prefill": {"name": "llama-3-8b", "phase": "prefill", "layers": 2},
@@ -101,7 +104,17 @@ def test_time_traffic_and_memory_never_fall_when_a_size_grows(label: str, data: 
     values = sorted(data.draw(st.sets(st.integers(1, 5000), min_size=2, max_size=12)) | {1, 2, 128, 4096, 4097})
     mode = data.draw(st.sampled_from(MODES), label="mode")
     est = rl.estimate(graph, chips(), mode=mode, **draw_sizes(data.draw, graph, **{grown: values}))
-    rising = {name: getattr(est, name) for name in ("time", "low", "high", "floor", "flops", "vector_flops", "bytes")}
+    # Unfused scores have rows of S elements, which the library can load in wide pieces only where S is a multiple of 8:
+    # a size is compared with the smaller ones that are aligned as well or better.
+    odd = label == "gpt2 naive" and grown == "S" and mode != "compiled"
+    pieces = np.array([np.gcd(size, 8) if odd else 1 for size in values])
+    for name in ("time", "low", "high"):
+        value = getattr(est, name)
+        assert value.shape == (len(chips()), len(values))
+        for piece in set(pieces.tolist()):
+            smaller = np.maximum.accumulate(np.where(pieces >= piece, value, 0.0), axis=1)
+            assert_at_most(smaller[:, pieces == piece] * (1 - STEP), value[:, pieces == piece])
+    rising = {name: getattr(est, name) for name in ("floor", "flops", "vector_flops", "bytes")}
     for name, value in {**rising, **est.memory.parts(), "total": est.memory.total}.items():
         assert value.shape == (len(chips()), len(values))
         assert_at_most(value[:, :-1], value[:, 1:])

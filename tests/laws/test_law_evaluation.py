@@ -25,11 +25,14 @@ HEADS = (B, 8, S, 16)
 KEYS = (B, 2, S + C, 16)
 SCORES = (B, 8, S, S + C)
 
+COLLECTIVES = tuple(name for name, op in OPS.items() if op.kind == "network")
+
 #: Input shapes and options for every operator; a test below fails when one is missing.
 SAMPLES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "linear": ((X, (32, 64), (32,)), {}),
     "matmul": (((B, S, 64), (64, 32), (32,)), {}),
     "bmm": (((B, S, 64), (B, 64, C)), {}),
+    "moe": (((B * S, 64), (8, 96, 64), (8, 64, 48)), {"top_k": 2, "ranks": 2}),
     "expert_linear": (((B * S * 2, 64), (8, 32, 64), (8, 32)), {"top_k": 2}),
     "conv2d": ((IMAGE, (16, 2, 3, 3), (16,)), {"stride": 2, "padding": 2, "dilation": (1, 2), "groups": 4}),
     "conv_transpose2d": ((IMAGE, (8, 4, 3, 2), (8,)), {"stride": 2, "padding": (1, 0), "groups": 2}),
@@ -58,6 +61,9 @@ SAMPLES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "scatter_add": (((B * S, 64),), {"t": B}),
     "cache_update": (((B, 2, S + C, 16), (B, 2, S, 16)), {}),
     "transpose_copy": ((X,), {}),
+    **{name: (((B * S * 64,),), {"devices": 4}) for name in COLLECTIVES},
+    "memcpy_h2d": (((B * S,),), {}),
+    "memcpy_d2h": (((B * S,),), {}),
     "cat": ((X, (B, C, 64)), {"axis": 1}),
     "upsample2d": ((IMAGE,), {"scale": 2}),
     "view": ((X,), {"shape": (B * S, 64)}),

@@ -11,7 +11,10 @@ from roofline.batch import best_batch
 from roofline.check import check as judge
 from roofline.cli import options as opt
 from roofline.cli import tables
+from roofline.cli.calibrate import calibrate
 from roofline.cli.output import note, show, write, write_csv, write_json
+from roofline.cli.predict import predict as predict_rows
+from roofline.cli.validate import validate
 from roofline.data import chip as find_chip
 from roofline.data import chips as chip_names
 from roofline.errors import RooflineError, UsageError
@@ -219,3 +222,8 @@ def _sweep(est: Estimate, measured: str | None) -> Any:
     if measured is not None:
         raise UsageError("--measured belongs to one point; give -B one number")
     return plot_batch(est, memory_limit=est.chip.capacity)
+
+
+app.command(name="predict")(predict_rows)
+app.command(name="validate")(validate)
+app.command(name="calibrate")(calibrate)

@@ -25,7 +25,7 @@ _COLOURS = {"as_expected": "green", "slow": "yellow", "very_slow": "red", "impos
 _LIMITS = {
     "memory": "memory: a batch of {next} no longer fits in {room}",
     "latency": "latency: a batch of {next} takes longer than {patience}",
-    "saturated": "saturation: traffic grows with the batch, so a bigger one gains next to no throughput",
+    "saturated": "saturation: a bigger batch gains next to no throughput",
     "size": "size: no larger batch is looked at",
     "ridge": "ridge: a bigger batch takes longer and gains next to no throughput",
 }

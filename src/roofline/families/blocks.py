@@ -130,6 +130,17 @@ def _clamped_swiglu(b: Builder, gate: str, up: str) -> str:
     return b.op("mul", b.op("add_scalar", u, name="up_plus_1"), b.op("mul", g, s, name="glu"), name="gated")
 
 
+def activate(b: Builder, x: str, activation: str) -> str:
+    """An activation: one kernel, or the eight that transformers' NewGELUActivation (GPT-2) writes out in eager mode."""
+    if activation != "gelu_new":
+        return b.op(activation, x, name=activation)
+    with b.scope("gelu_new"):
+        cube = b.op("mul_scalar", b.op("pow", x, name="cube"), name="scaled_cube")
+        inner = b.op("mul_scalar", b.op("add", x, cube, name="inner"), name="scaled_inner")
+        outer = b.op("add_scalar", b.op("tanh", inner), name="outer")
+        return b.op("mul", b.op("mul_scalar", x, name="half"), outer, name="out")
+
+
 def gated(b: Builder, gate: str, up: str, activation: str) -> str:
     """``activation(gate) * up``: two kernels in eager mode."""
     if activation == "clamped_swiglu":
@@ -152,7 +163,7 @@ def mlp(
     hidden = b.shape(x)[-1]
     if not is_gated:
         up = linear(b, x, inner, "up", bias, dtype)
-        return linear(b, b.op(activation, up, name=activation), hidden, "down", bias, dtype)
+        return linear(b, activate(b, up, activation), hidden, "down", bias, dtype)
     if fused:
         both = linear(b, x, 2 * inner, "gate_up", bias, dtype)
         gate, up = part(b, both, inner, "gate"), part(b, both, inner, "up")

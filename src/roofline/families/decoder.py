@@ -20,7 +20,7 @@ from roofline.graph import Graph
 from roofline.sizes import Size, minimum, symbol
 
 #: Activations that a file may name; ``clamped_swiglu`` is gpt-oss's.
-Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "clamped_swiglu"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "gelu_new", "relu", "clamped_swiglu"]
 
 
 class DecoderConfig(Config):

@@ -1,6 +1,7 @@
 """Graph to graph: each pass is a plain function in a file of its own."""
 
 from roofline.passes.fuse import fuse, unfuse
+from roofline.passes.pad import pad
 from roofline.passes.retype import retype
 
-__all__ = ["fuse", "retype", "unfuse"]
+__all__ = ["fuse", "pad", "retype", "unfuse"]

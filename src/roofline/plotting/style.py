@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 INK, MUTED, GRID = "#1f2933", "#66727f", "#e3e7eb"
 ALERT = "#c8102e"
 #: Of the Okabe-Ito set, safe for the colour-blind; the marker tells them apart in gray as well.
-BOUND_COLOURS = dict(zip(BOUNDS, ("#0072b2", "#e69f00", "#56b4e9", "#cc79a7"), strict=True))
-BOUND_MARKERS = dict(zip(BOUNDS, ("o", "s", "^", "D"), strict=True))
+BOUND_COLOURS = dict(zip(BOUNDS, ("#0072b2", "#e69f00", "#009e73", "#56b4e9", "#cc79a7"), strict=True))
+BOUND_MARKERS = dict(zip(BOUNDS, ("o", "s", "P", "^", "D"), strict=True))
 #: Parts of the memory, in the order of :class:`roofline.memory.Memory`.
 PART_COLOURS = ("#0b4f7d", "#3a8cc1", "#a9d0ea", "#e69f00", "#b9c1c9", "#dde2e6")
 

@@ -1,0 +1,57 @@
+"""Rows a second of bulk prediction: 100,000 operator rows of all sorts and sizes, CSV to CSV.
+
+python benchmarks/predict_speed.py [ROWS]
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import roofline as rl
+from roofline.csvfile import read_rows, write_rows
+from roofline.data import data_dir
+from roofline.predict import output_columns, predict_rows
+
+#: Sizes that choose among kernels; the others are scaled.
+KEPT = {"groups", "stride", "padding", "dilation", "r", "s", "heads", "kv_heads", "head_dim", "causal", "channels_last"}
+
+
+def make(path: Path, rows: int) -> None:
+    """Write rows with the words and formats of the shipped measurements and random sizes near theirs."""
+    with (data_dir("measurements") / "h100-sxm" / "ops.csv").open() as stream:
+        shipped = [(row["op"], row["dtype"], json.loads(row["shape"])) for row in csv.DictReader(stream)]
+    shipped = [row for row in shipped if row[2].get("groups", 1) == 1]
+    rng = random.Random(0)
+    with path.open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["op", "dtype", "shape", "kernel_us"])
+        for op, dtype, shape in rng.choices(shipped, k=rows):
+            sizes = {key: value if key in KEPT else value + rng.randrange(value + 1) for key, value in shape.items()}
+            writer.writerow([op, dtype, json.dumps(sizes), 1.0])
+
+
+def main() -> None:
+    """Predict and print rows a second and the peak memory."""
+    rows = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder, "in.csv"), Path(folder, "out.csv")
+        make(source, rows)
+        start = time.perf_counter()
+        with read_rows(source) as (columns, table):
+            write_rows(target, output_columns(columns), predict_rows(table, rl.chip("h100-sxm")))
+        seconds = time.perf_counter() - start
+        with target.open(newline="") as stream:
+            failed = sum(1 for row in csv.DictReader(stream) if row["error"])
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    print(f"{rows:,} rows in {seconds:.2f} s: {rows / seconds:,.0f} rows a second; {failed} failed; {peak:.0f} MiB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""``roofline predict``: a CSV file of operators or models to the same file with predictions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from roofline.cli.output import note
+from roofline.cli.progress import progress
+from roofline.csvfile import read_rows, write_rows
+from roofline.data import chip as find_chip
+from roofline.predict import output_columns, predict_rows
+
+_Input = Annotated[Path, typer.Argument(
+    metavar="IN.csv", help="Columns op, dtype, shape, or model, phase, mode, dtype, batch, seq, context; - for stdin.",
+    show_default=False)]  # fmt: skip
+_Chip = Annotated[str | None, typer.Option(
+    "--chip", metavar="CHIP", help="Where rows run that name no chip.", show_default=False)]  # fmt: skip
+_Output = Annotated[str, typer.Option("--output", "-o", metavar="OUT.csv", help="Where to write; - for stdout.")]
+_Regime = Annotated[str, typer.Option(
+    "--regime", metavar="REGIME", help="cold: operands in main memory; warm: in the cache if they fit.")]  # fmt: skip
+_NoCalibration = Annotated[bool, typer.Option("--no-calibration", help="Generic prior instead of fitted figures.")]
+
+
+def predict(
+    table: _Input,
+    chip: _Chip = None,
+    output: _Output = "-",
+    regime: _Regime = "cold",
+    no_calibration: _NoCalibration = False,
+) -> None:
+    """Predict every row of a CSV file; exit with 1 where a row could not be."""
+    where = find_chip(chip) if chip is not None else None
+    faults: dict[str, int] = {}
+    with read_rows(table) as (columns, rows), progress("predict", _lines(table)) as update:
+        found = predict_rows(rows, where, calibration=not no_calibration, regime=regime, progress=update)
+        write_rows(output, output_columns(columns), _counted(found, faults))
+    if faults:
+        reason, often = max(faults.items(), key=lambda pair: pair[1])
+        note(f"{sum(faults.values()):,} rows could not be predicted, {often:,} of them: {reason}")
+        raise typer.Exit(1)
+
+
+def _counted(rows: Iterable[Mapping[str, Any]], faults: dict[str, int]) -> Iterator[Mapping[str, Any]]:
+    for row in rows:
+        if row["error"]:
+            faults[row["error"]] = faults.get(row["error"], 0) + 1
+        yield row
+
+
+def _lines(path: Path) -> int | None:
+    """About how many rows a file has."""
+    if not os.path.isfile(path):
+        return None
+    with open(path, "rb") as stream:
+        return sum(block.count(b"\n") for block in iter(lambda: stream.read(2**20), b""))

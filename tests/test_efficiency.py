@@ -1,0 +1,125 @@
+"""The time model as a whole: where parameters come from, how many, what a sibling gets, what never happens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import roofline as rl
+from roofline.bulk import group_rows
+from roofline.efficiency import GROUPS, kernel_time, values
+from roofline.efficiency.spread import TRANSFERRED, provenance, spread
+from roofline.errors import ChipDataError
+
+H100 = rl.chip("h100-sxm")
+FITTED = [name for name in rl.chips() if rl.chip(name).efficiency.parameters]
+
+
+def gemm_seconds(chip: rl.Chip, dtype: str, regime: str, **sizes: Any) -> np.ndarray:
+    """Expected seconds of one gemm with one size swept."""
+    swept = next(key for key, value in sizes.items() if np.ndim(value))
+    rows = [("gemm", dtype, {**sizes, swept: int(value)}) for value in sizes[swept]]
+    found = np.zeros(len(rows))
+    for group in group_rows(rows)[0]:
+        for row in group.counts():
+            found[group.index] += np.broadcast_to(kernel_time(row, chip, regime=regime).expected, len(group.index))
+    return found
+
+
+@pytest.mark.parametrize("name", FITTED)
+def test_a_chip_has_fewer_than_120_fitted_figures_and_all_are_known(name: str) -> None:
+    chip = rl.chip(name)
+    tables = {table: figures for table, figures in chip.efficiency.parameters.items() if not table.startswith("spread")}
+    assert sum(map(len, tables.values())) < 120
+    for table in chip.efficiency.parameters:
+        group = table.removesuffix("_warm")
+        regime = "warm" if table.endswith("_warm") else "cold"
+        assert set(values(chip, group, regime)) == set(GROUPS[group])
+
+
+def test_every_parameter_says_what_it_is() -> None:
+    for group in GROUPS.values():
+        for parameter in group.values():
+            assert parameter.unit
+            assert parameter.meaning
+            assert parameter.low <= parameter.prior <= parameter.high
+
+
+def test_an_unknown_parameter_is_named() -> None:
+    efficiency = H100.efficiency.model_copy(update={"parameters": {"matmul": {"lunch": 1.0}}})
+    with pytest.raises(ChipDataError, match=r"matmul\.lunch is no parameter; did you mean launch"):
+        values(H100.model_copy(update={"efficiency": efficiency}), "matmul")
+
+
+def test_a_sibling_takes_shares_as_they_are_and_seconds_by_the_clocks() -> None:
+    h200, own = rl.chip("h200-sxm"), values(H100, "matmul")
+    taken = values(h200, "matmul")
+    assert taken["tile_half"] == own["tile_half"]
+    assert h200.clock is not None
+    assert H100.clock is not None
+    assert taken["launch"] == pytest.approx(own["launch"] * H100.clock / h200.clock)
+    assert provenance(h200, "matmul", "cold") == "transferred"
+    assert provenance(h200, "matmul", "warm") == "measured"
+    assert spread(h200, "matmul") == pytest.approx(TRANSFERRED * spread(H100, "matmul"))
+
+
+def test_a_chip_without_figures_keeps_its_own_shares() -> None:
+    chip = rl.chip("mi300x")
+    assert values(chip, "matmul")["share"] == chip.efficiency.compute
+    assert provenance(chip, "matmul", "cold") == "prior"
+
+
+@pytest.mark.parametrize("name", ["h100-sxm", "h200-sxm", "a100-80gb-sxm", "mi300x", "b200-sxm"])
+@pytest.mark.parametrize("regime", ["cold", "program", "warm"])
+@pytest.mark.parametrize("swept", ["m", "n", "k"])
+def test_a_larger_product_never_gets_faster_beyond_the_steps_of_tiles(name: str, regime: str, swept: str) -> None:
+    for base in ({"m": 64, "n": 4096, "k": 4096}, {"m": 4096, "n": 8192, "k": 1024}, {"m": 512, "n": 512, "k": 512}):
+        grown = 64 * np.unique(np.round(2 ** np.linspace(0, 8, 80))).astype(int)  # whole rows: alignment stays
+        seconds = gemm_seconds(rl.chip(name), "bf16", regime, **{**base, swept: grown})
+        dip = seconds / np.maximum.accumulate(seconds)
+        assert dip.min() > 0.97, (base, grown[dip.argmin()])
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp8", "int8", "fp32"])
+def test_no_product_beats_the_datasheet(dtype: str) -> None:
+    sizes = 2 ** np.arange(4, 15)
+    seconds = gemm_seconds(H100, dtype, "cold", m=sizes, n=8192, k=8192)
+    peak = H100.matmul_peak(dtype)
+    assert (seconds >= 2.0 * sizes * 8192 * 8192 / peak).all()
+
+
+def test_padding_spares_a_compiled_program_the_unaligned_kernels() -> None:
+    b = rl.Builder("head", "bf16")
+    graph = b.graph([b.op("linear", b.input("x", (4096, 768)), b.weight("w", (50257, 768)))])
+    eager = rl.estimate(graph, H100, mode="graph")
+    compiled = rl.estimate(graph, H100, mode="compiled")
+    assert compiled.time < eager.time / 2
+    assert compiled.flops == eager.flops
+
+
+def test_provenance_is_that_of_the_kernels() -> None:
+    graph = rl.model("gpt2", phase="prefill")
+
+    def calibrated(chip: str | rl.Chip) -> str:
+        return rl.estimate(graph, chip, B=1, S=8).calibrated
+
+    assert calibrated("h100-sxm") == "measured"
+    assert calibrated("a100-80gb-sxm") == calibrated("gh200-96gb") == "transferred"
+    assert calibrated(H100.replace(memory_bandwidth="5 TB/s")) == "transferred"
+    assert calibrated("mi300x") == "prior"
+    shares = {"compute": 0.5, "memory": 0.8, "calibrated": "measured"}
+    mine = rl.Chip(name="mine", matrix={"bf16": "1 TFLOP/s"}, vector={"fp32": "1 TFLOP/s"}, memory_bandwidth="1 TB/s")
+    assert calibrated(mine) == "prior"
+    assert calibrated(mine.replace(efficiency=shares)) == "measured"
+
+
+def test_every_parameter_is_documented() -> None:
+    text = (Path(__file__).parents[1] / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    for name, table in GROUPS.items():
+        part = text[text.index(f"### {name}\n") :].partition("\n\n")[0]
+        for line, (key, known) in zip(part.splitlines()[3:], table.items(), strict=True):
+            assert line.startswith(f"| `{key}` | {known.prior:g}")
+            assert line.endswith(f"| {known.low:g} to {known.high:g} | {known.unit} | {known.meaning} |")
