@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roofline.chip import MAX_FILE, Chip, Efficiency, Peak, load_chip
+from roofline.chip import MAX_FILE, Chip, load_chip
+from roofline.chipparts import Efficiency, Peak
 from roofline.data import chip, chips, data_dir
 from roofline.errors import ChipDataError, MissingFigure, RooflineError, UnknownChip, UsageError
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from roofline.chip import Chip, Peak
+from roofline.chip import Chip
+from roofline.chipparts import Peak
 from roofline.data import _without_vendor, chip, chips, data_dir
 from roofline.errors import MissingFigure
 

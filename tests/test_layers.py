@@ -24,7 +24,7 @@ LAYERS: list[tuple[str, list[str]]] = [
     ("L0 errors", ["errors"]),
     ("L0 units", ["units"]),
     ("L0 dtypes", ["dtypes"]),
-    ("L1", ["sizes", "signature", "graph", "ops", "chip"]),
+    ("L1", ["sizes", "signature", "graph", "ops", "chipparts", "chip"]),
     ("L2", ["build", "data", "expressions", "csvfile", "families", "modelfile", "modeldata", "passes", "workload"]),
     ("L3", ["count", "memory", "grid", "efficiency", "bulk"]),
     ("L4", ["estimate"]),

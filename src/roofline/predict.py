@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.bulk import Rows, group_rows
-from roofline.chip import Chip, Efficiency
+from roofline.chip import Chip
+from roofline.chipparts import Efficiency
 from roofline.count import nbytes
 from roofline.data import chip as find_chip
 from roofline.dtypes import dtype as number_format

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from roofline.chip import Chip, Link
+from roofline.chip import Chip
+from roofline.chipparts import Link
 from roofline.efficiency.machine import knee
 from roofline.efficiency.parameters import Parameter, group
 from roofline.efficiency.work import Launch

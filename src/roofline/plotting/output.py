@@ -10,6 +10,7 @@ import re
 import sys
 import tempfile
 import webbrowser
+from abc import ABC, abstractmethod
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -29,22 +30,23 @@ FORMATS: dict[str, dict[str, None]] = {
 }
 
 
-class Picture:
+class Picture(ABC):
     """What all plots share. Subclasses say what to draw and what table is behind it."""
 
     #: Width and height of the figure [inch].
     default_size: ClassVar[tuple[float, float]] = (8.0, 5.4)
 
+    @abstractmethod
     def _draw(self, figure: Figure) -> None:
-        raise NotImplementedError
+        """Draw into a figure."""
 
     def _hints(self) -> dict[str, str]:
         """Tooltips of an SVG by the id of its group."""
         return {}
 
+    @abstractmethod
     def frame(self) -> pd.DataFrame:
         """The table behind the plot."""
-        raise NotImplementedError
 
     def figure(self, size: tuple[float, float] | None = None) -> Figure:
         """Draw a new figure, outside of pyplot.

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from roofline.chip import Chip, MemoryLevel
+from roofline.chip import Chip
+from roofline.chipparts import MemoryLevel
 from roofline.dtypes import dtype as find_dtype
 from roofline.efficiency import vector_peak
 from roofline.errors import MissingFigure, UsageError
