@@ -224,6 +224,7 @@ def _kernel(scope: Scope, same: Sequence[tuple[str, tuple[Node, ...]]]) -> Kerne
         if OPS[node.op].kind in _CONTRACTIONS:
             _add(flops, scope.compute_dtype(node), work.flops)
         _add(vector, scope.tensors[node.outputs[0]].dtype, work.vector)
+    touched = _touched(scope, nodes, works)
     return Kernel(
         name=label,
         names=tuple(name for name, _ in same),
@@ -234,13 +235,13 @@ def _kernel(scope: Scope, same: Sequence[tuple[str, tuple[Node, ...]]]) -> Kerne
         sizes=_axes(main, scope.shapes(main)),
         inputs=tuple(scope.tensors[name] for name in main.inputs),
         output=scope.tensors[main.outputs[0]],
-        external=len(_touched(scope, nodes, works)),
-        strided=any(scope.strided(name) for name in _touched(scope, nodes, works)),
+        external=len(touched),
+        strided=any(scope.strided(name) for name in touched),
         count=len(same) * main.count,
         flops=flops,
         vector=vector,
-        read=_read_bytes(scope, nodes, works),
-        read_flow=_read_bytes(scope, nodes, works, flowing=True),
+        read=_read_bytes(scope, touched),
+        read_flow=_read_bytes(scope, touched, flowing=True),
         write=_write_bytes(scope, nodes, works),
     )
 
@@ -268,9 +269,9 @@ def _touched(scope: Scope, nodes: Sequence[Node], works: Sequence[Work]) -> dict
     return touched
 
 
-def _read_bytes(scope: Scope, nodes: Sequence[Node], works: Sequence[Work], flowing: bool = False) -> Any:
+def _read_bytes(scope: Scope, touched: Mapping[str, Any], flowing: bool = False) -> Any:
     by_base: dict[str, Any] = {}
-    for name, elements in _touched(scope, nodes, works).items():
+    for name, elements in touched.items():
         _add(by_base, scope.base(name), elements)
     total: Any = 0
     for base, elements in by_base.items():

@@ -60,17 +60,13 @@ def is_described(chip: Chip) -> bool:
 
 def product_seconds(work: Launch, p: Mapping[str, float]) -> Any:
     """Time of one call of a contraction [s]."""
-    return p["launch"] + _meet(p, _product(work, p), _memory(work, p["dram"]))
+    return p["launch"] + knee([_product(work, p), _memory(work, p["dram"])], p["knee"])
 
 
 def stream_seconds(work: Launch, p: Mapping[str, float]) -> Any:
     """Time of one call of anything else [s]."""
     rows = _rows(work) * p["row"] / work.machine.cores
-    return p["launch"] + rows + _meet(p, _elementwise(work, p), _memory(work, p["dram"]))
-
-
-def _meet(p: Mapping[str, float], arithmetic: Any, memory: Any) -> Any:
-    return knee(list(np.broadcast_arrays(arithmetic, memory)), p["knee"])
+    return p["launch"] + rows + knee([_elementwise(work, p), _memory(work, p["dram"])], p["knee"])
 
 
 def _product(work: Launch, p: Mapping[str, float]) -> Any:
