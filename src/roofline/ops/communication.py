@@ -1,0 +1,42 @@
+"""Between devices, and between host and device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from roofline.ops.registry import Work, op
+from roofline.sizes import ceil_div
+
+#: Operators in which devices exchange data, with the shape that each device gets from the one it gives.
+COLLECTIVES: dict[str, Callable[[Any, int], Any]] = {
+    "all_reduce": lambda e, devices: e,
+    "all_gather": lambda e, devices: e * devices,
+    "reduce_scatter": lambda e, devices: ceil_div(e, devices),
+    "alltoall": lambda e, devices: e,
+    "broadcast": lambda e, devices: e,
+}
+
+
+def _register_collective(name: str, given: Callable[[Any, int], Any]) -> None:
+    def formula() -> Work:
+        return Work()
+
+    formula.__doc__ = f"{name} among ``devices``: each gives ``e`` elements and gets ``g``; sums on the way are free."
+    op(name, "e -> g", "network", derive=lambda e, devices: {"g": given(e, devices), "devices": devices})(formula)
+
+
+for _name, _given in COLLECTIVES.items():
+    _register_collective(_name, _given)
+
+
+@op("memcpy_h2d", "e -> e", "transfer")
+def memcpy_h2d() -> Work:
+    """Copy from the host to the device; ``pinned`` says whether the host's memory is page-locked."""
+    return Work()
+
+
+@op("memcpy_d2h", "e -> e", "transfer")
+def memcpy_d2h() -> Work:
+    """Copy from the device to the host."""
+    return Work()

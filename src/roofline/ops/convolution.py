@@ -1,0 +1,59 @@
+"""Convolutions, by the products that they sum."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from roofline.errors import ShapeError
+from roofline.ops.registry import Work, op, pair, positive, window
+from roofline.units import MAC
+
+
+def _conv_sizes(
+    c: Any, h: Any, w: Any, o: Any, i: Any, r: Any, s: Any,
+    stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1,
+) -> dict[str, Any]:  # fmt: skip
+    if c != i * groups or (isinstance(o, int) and o % groups):
+        raise ShapeError(f"has {c} input and {o} output channels but a kernel for {i} in {groups} groups")
+    (sh, sw), (ph, pw), (dh, dw) = pair(stride), pair(padding), pair(dilation)
+    return {"p": positive(window(h, r, sh, ph, dh)), "q": positive(window(w, s, sw, pw, dw))}
+
+
+@op("conv2d", "n c h w, o i r s, [o] -> n o p q", "conv", derive=_conv_sizes)
+def conv2d(n: Any, o: Any, p: Any, q: Any, i: Any, r: Any, s: Any) -> Work:
+    """Direct convolution: every output point sums ``i*r*s`` products (groups are in ``i``)."""
+    return Work(flops=MAC * n * o * p * q * i * r * s)
+
+
+def _transposed_sizes(
+    h: Any,
+    w: Any,
+    o: Any,
+    r: Any,
+    s: Any,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+) -> dict[str, Any]:
+    (sh, sw), (ph, pw), (oh, ow) = pair(stride), pair(padding), pair(output_padding)
+    p, q = (h - 1) * sh - 2 * ph + r + oh, (w - 1) * sw - 2 * pw + s + ow
+    return {"f": o * groups, "p": positive(p), "q": positive(q)}
+
+
+@op("conv_transpose2d", "n c h w, c o r s, [f] -> n f p q", "conv", derive=_transposed_sizes)
+def conv_transpose2d(n: Any, c: Any, h: Any, w: Any, o: Any, r: Any, s: Any) -> Work:
+    """Transposed convolution: every *input* point spreads ``o*r*s`` products."""
+    return Work(flops=MAC * n * c * h * w * o * r * s)
+
+
+def _conv1d_sizes(c: Any, x: Any, i: Any, r: Any, stride: int = 1, padding: int = 0, groups: int = 1) -> dict[str, Any]:
+    if c != i * groups:
+        raise ShapeError(f"has {c} input channels but a kernel for {i} in {groups} groups")
+    return {"p": positive(window(x, r, stride, padding))}
+
+
+@op("conv1d", "n c x, o i r, [o] -> n o p", "conv", derive=_conv1d_sizes)
+def conv1d(n: Any, o: Any, p: Any, i: Any, r: Any) -> Work:
+    """One-dimensional convolution."""
+    return Work(flops=MAC * n * o * p * i * r)

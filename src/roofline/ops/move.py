@@ -1,0 +1,69 @@
+"""Copies, gathers and scatters: bytes without arithmetic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from roofline.errors import ShapeError
+from roofline.ops.registry import Work, op
+from roofline.signature import Shape
+
+
+@op("embedding", "v d, ... -> ... d", "move")
+def embedding(batch: Any, d: Any) -> Work:
+    """Rows of a table by index: no arithmetic, and only the rows that are asked for are read."""
+    return Work(reads={0: batch * d})
+
+
+@op("gather", "v, ... -> ...", "move")
+def gather(batch: Any) -> Work:
+    """Single elements of a vector by index."""
+    return Work(reads={0: batch})
+
+
+@op("gather_rows", "v d, t -> t d", "move")
+def gather_rows(t: Any, d: Any) -> Work:
+    """Rows of an activation by index, each read once for each time it is asked for."""
+    return Work(reads={0: t * d})
+
+
+@op("scatter_add", "u d -> t d", "move", derive=lambda t: {"t": t})
+def scatter_add(u: Any, d: Any) -> Work:
+    """Add rows into ``t`` output rows."""
+    return Work(vector=u * d)
+
+
+@op("cache_update", "b g c d, b g n d -> b g c d", "move", alias=0)
+def cache_update(b: Any, g: Any, n: Any, d: Any) -> Work:
+    """Write the new positions into a cache in place; the rest is neither read nor written."""
+    return Work(reads={0: 0}, writes=b * g * n * d)
+
+
+@op("transpose_copy", "... r c -> ... c r", "move")
+def transpose_copy() -> Work:
+    """Write the transpose out."""
+    return Work()
+
+
+def _cat_shape(shapes: tuple[Shape, ...], axis: int = -1) -> Shape:
+    first = shapes[0]
+    if any(len(shape) != len(first) for shape in shapes):
+        raise ShapeError("joins arrays of different rank")
+    at = axis % len(first)
+    for shape in shapes:
+        if shape[:at] + shape[at + 1 :] != first[:at] + first[at + 1 :]:
+            raise ShapeError(f"joins along axis {at} but another axis differs: {list(shape)} and {list(first)}")
+    total: Any = sum((shape[at] for shape in shapes[1:]), first[at])
+    return (*first[:at], total, *first[at + 1 :])
+
+
+@op("cat", None, "move", shape=_cat_shape)
+def cat() -> Work:
+    """Join along ``axis``."""
+    return Work()
+
+
+@op("upsample2d", "n c h w -> n c p q", "move", derive=lambda h, w, scale: {"p": h * scale, "q": w * scale})
+def upsample2d() -> Work:
+    """Nearest-neighbour upsampling."""
+    return Work()

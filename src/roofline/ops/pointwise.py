@@ -1,0 +1,40 @@
+"""Elementwise operators, with broadcasting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from roofline.ops.registry import Work, broadcast, op
+
+#: Floating-point operations of one output element; a transcendental counts one, a comparison or a move none.
+POINTWISE: dict[str, int] = {
+    "add": 1, "sub": 1, "mul": 1, "div": 1, "neg": 1, "mul_scalar": 1, "add_scalar": 1, "bias_add": 1,
+    "square": 1, "sqrt": 1, "rsqrt": 1, "exp": 1, "log": 1, "tanh": 1, "pow": 1, "reciprocal": 1, "cos": 1, "sin": 1,
+    "erf": 1, "softcap": 3, "sigmoid": 3, "silu": 4, "gelu": 5, "gelu_tanh": 9, "quick_gelu": 5, "softplus": 3,
+    "mish": 5, "hardswish": 4, "hardsigmoid": 3, "where": 0, "mask": 0, "relu": 0, "relu6": 0, "clamp": 0, "abs": 0,
+    "maximum": 0, "minimum": 0, "copy": 0, "cast": 0, "dropout": 1, "identity": 0,
+}  # fmt: skip
+
+
+def _register_pointwise(name: str, cost: int) -> None:
+    def formula(batch: Any) -> Work:
+        return Work(vector=cost * batch)
+
+    formula.__doc__ = f"Elementwise {name} with broadcasting, {cost} FLOP an element."
+    op(name, None, "pointwise", shape=lambda shapes: broadcast(shapes))(formula)
+
+
+for _name, _cost in POINTWISE.items():
+    _register_pointwise(_name, _cost)
+
+
+@op("elementwise", None, "pointwise", shape=lambda shapes: broadcast(shapes))
+def elementwise(batch: Any, flops: int = 1) -> Work:
+    """Any elementwise function, ``flops`` operations an element."""
+    return Work(vector=flops * batch)
+
+
+@op("fill", None, "pointwise", shape=lambda shapes, shape: tuple(shape))
+def fill() -> Work:
+    """Write a constant."""
+    return Work()
