@@ -60,7 +60,8 @@ SOFTMAX = ("softmax", "attention_softmax")
 PACES = {
     "softmax": "softmax", "attention_softmax": "softmax", "argmax": "argmax", "topk": "argmax",
     "layernorm": "layernorm", "layernorm2d": "layernorm", "groupnorm": "layernorm",
-    "sum": "sum", "mean": "sum", "global_avgpool": "sum",
+    "sum": "sum", "mean": "sum", "global_avgpool": "sum", "reduce": "sum",
+    "batchnorm_train": "layernorm", "layernorm_grad": "layernorm", "channelnorm_grad": "layernorm",
 }  # fmt: skip
 
 
@@ -144,13 +145,20 @@ def _last(work: Launch) -> tuple[Any, Any]:
 
 def _groups(work: Launch) -> tuple[Any, Any]:
     s, groups = work.sizes, work.row.kernel.attrs.get("groups", 32)
-    return s["n"] * groups, s["c"] * s["h"] * s["w"] / groups
+    return s["n"] * groups, s["c"] * s["batch"] / groups
+
+
+def _channels(work: Launch) -> tuple[Any, Any]:
+    return work.sizes["c"], work.sizes["n"] * work.sizes["batch"]
 
 
 #: Rows and columns of operators that do not work along the last axis of ``... c``.
 EXTENTS: dict[str, Callable[[Launch], tuple[Any, Any]]] = {
     "attention_softmax": lambda work: (work.sizes["b"] * work.sizes["h"] * work.sizes["q"], work.sizes["k"]),
+    "attention_softmax_grad": lambda work: (work.sizes["b"] * work.sizes["h"] * work.sizes["q"], work.sizes["k"]),
     "groupnorm": _groups,
+    "batchnorm_train": _channels,
+    "channelnorm_grad": _channels,
     "layernorm2d": lambda work: (work.sizes["n"] * work.sizes["h"] * work.sizes["w"], work.sizes["c"]),
     "global_avgpool": lambda work: (work.sizes["n"] * work.sizes["c"], work.sizes["h"] * work.sizes["w"]),
 }
@@ -207,7 +215,9 @@ def _select(rows: Any, columns: Any, element: float) -> Scheme:
 
 #: How each operator runs its rows; reductions where it is not named.
 SCHEMES: dict[str, Callable[[Any, Any, float], Scheme]] = {
-    "softmax": _softmax, "attention_softmax": _softmax, "topk": _select,
-    "argmax": _argmax, "sum": _sum, "mean": _sum, "global_avgpool": _sum,
-    "rmsnorm": _norm, "layernorm": _layernorm, "groupnorm": _layernorm, "layernorm2d": _layernorm,
+    "softmax": _softmax, "attention_softmax": _softmax, "softmax_grad": _softmax, "attention_softmax_grad": _softmax,
+    "topk": _select, "argmax": _argmax, "sum": _sum, "mean": _sum, "global_avgpool": _sum, "reduce": _sum,
+    "rmsnorm": _norm, "rmsnorm_grad": _norm, "layernorm": _layernorm, "groupnorm": _layernorm,
+    "layernorm2d": _layernorm, "layernorm_grad": _layernorm, "batchnorm_train": _layernorm,
+    "channelnorm_grad": _layernorm,
 }  # fmt: skip

@@ -16,6 +16,6 @@ from roofline.ops.registry import OPS, Op, OpKind, Work, broadcast, get_op, node
 MODULES = (contraction, convolution, attention, pointwise, rowwise, move, view, communication)
 
 __all__ = [
-    "COLLECTIVES", "MODULES", "OPS", "POINTWISE", "Op", "OpKind", "Work", "attended", "broadcast", "get_op", "node_work",
-    "op", "routing_exponent",
+    "COLLECTIVES", "MODULES", "OPS", "POINTWISE", "Op", "OpKind", "Work", "attended", "broadcast", "get_op",
+    "node_work", "op", "routing_exponent",
 ]  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Any
 
 from roofline.errors import ShapeError
 from roofline.ops.registry import Work, op
-from roofline.ops.rowwise import SOFTMAX_FLOPS
+from roofline.ops.rowwise import SOFTMAX_FLOPS, SOFTMAX_GRAD_FLOPS
 from roofline.sizes import minimum
 from roofline.units import MAC
 
@@ -58,6 +58,18 @@ def attention_softmax(b: Any, h: Any, q: Any, k: Any, causal: bool = False, wind
 def attention_values(b: Any, h: Any, g: Any, q: Any, k: Any, d: Any, causal: bool = False, window: int = 0) -> Work:
     """Probabilities times values."""
     return Work(flops=MAC * b * h * attended(q, k, causal, window) * d, reads=_keys_read(b, g, q, k, d, window))
+
+
+@op("attention_softmax_grad", "b h q k, b h q k -> b h q k", "rowwise")
+def attention_softmax_grad(b: Any, h: Any, q: Any, k: Any, causal: bool = False, window: int = 0) -> Work:
+    """Backward of the softmax over the keys that the mask leaves."""
+    return Work(vector=SOFTMAX_GRAD_FLOPS * b * h * attended(q, k, causal, window))
+
+
+@op("attention_keys_grad", "b h q k, b h q d -> b g k d", "attention", derive=lambda g: {"g": g})
+def attention_keys_grad(b: Any, h: Any, q: Any, k: Any, d: Any, causal: bool = False, window: int = 0) -> Work:
+    """``P^T X`` to ``g`` key-value heads: the gradient of keys (from the scores') or of values (from the output's)."""
+    return Work(flops=MAC * b * h * attended(q, k, causal, window) * d)
 
 
 def _keys_read(b: Any, g: Any, q: Any, k: Any, d: Any, window: int) -> dict[int, Any]:

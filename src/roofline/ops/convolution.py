@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from roofline.errors import ShapeError
-from roofline.ops.registry import Work, op, pair, positive, window
+from roofline.ops.registry import Work, op, pair, positive, single, triple, window
 from roofline.units import MAC
 
 
@@ -47,13 +47,58 @@ def conv_transpose2d(n: Any, c: Any, h: Any, w: Any, o: Any, r: Any, s: Any) -> 
     return Work(flops=MAC * n * c * h * w * o * r * s)
 
 
-def _conv1d_sizes(c: Any, x: Any, i: Any, r: Any, stride: int = 1, padding: int = 0, groups: int = 1) -> dict[str, Any]:
+def _conv1d_sizes(
+    c: Any, x: Any, i: Any, r: Any, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+) -> dict[str, Any]:
     if c != i * groups:
         raise ShapeError(f"has {c} input channels but a kernel for {i} in {groups} groups")
-    return {"p": positive(window(x, r, stride, padding))}
+    return {"p": positive(window(x, r, single(stride), single(padding), single(dilation)))}
 
 
 @op("conv1d", "n c x, o i r, [o] -> n o p", "conv", derive=_conv1d_sizes)
 def conv1d(n: Any, o: Any, p: Any, i: Any, r: Any) -> Work:
     """One-dimensional convolution."""
     return Work(flops=MAC * n * o * p * i * r)
+
+
+def _conv3d_sizes(
+    c: Any, d: Any, h: Any, w: Any, i: Any, t: Any, r: Any, s: Any,
+    stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1,
+) -> dict[str, Any]:  # fmt: skip
+    if c != i * groups:
+        raise ShapeError(f"has {c} input channels but a kernel for {i} in {groups} groups")
+    steps, pads, gaps = triple(stride), triple(padding), triple(dilation)
+    sizes = zip((d, h, w), (t, r, s), steps, pads, gaps, strict=True)
+    e, p, q = (positive(window(*each)) for each in sizes)
+    return {"e": e, "p": p, "q": q}
+
+
+@op("conv3d", "n c d h w, o i t r s, [o] -> n o e p q", "conv", derive=_conv3d_sizes)
+def conv3d(n: Any, o: Any, e: Any, p: Any, q: Any, i: Any, t: Any, r: Any, s: Any) -> Work:
+    """Three-dimensional convolution, of videos and volumes."""
+    return Work(flops=MAC * n * o * e * p * q * i * t * r * s)
+
+
+# --- backwards: each sums the same products as the convolution itself -------------------------------------------------
+
+
+@op(
+    "conv2d_grad_input",
+    "n o p q, o i r s -> n c h w",
+    "conv",
+    derive=lambda image: dict(zip("chw", image, strict=True)),
+)
+def conv2d_grad_input(n: Any, o: Any, p: Any, q: Any, i: Any, r: Any, s: Any) -> Work:
+    """Gradient of the input, whose sizes without the batch are ``image``: every output point spreads its products."""
+    return Work(flops=MAC * n * o * p * q * i * r * s)
+
+
+@op(
+    "conv2d_grad_weight",
+    "n c h w, n o p q -> o i r s",
+    "conv",
+    derive=lambda kernel: dict(zip("irs", kernel, strict=True)),
+)
+def conv2d_grad_weight(n: Any, o: Any, p: Any, q: Any, i: Any, r: Any, s: Any) -> Work:
+    """Gradient of the kernel, whose sizes without the output channels are ``kernel``."""
+    return Work(flops=MAC * n * o * p * q * i * r * s)

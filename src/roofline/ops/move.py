@@ -7,6 +7,7 @@ from typing import Any
 from roofline.errors import ShapeError
 from roofline.ops.registry import Work, op
 from roofline.signature import Shape
+from roofline.sizes import prod
 
 
 @op("embedding", "v d, ... -> ... d", "move")
@@ -31,6 +32,31 @@ def gather_rows(t: Any, d: Any) -> Work:
 def scatter_add(u: Any, d: Any) -> Work:
     """Add rows into ``t`` output rows."""
     return Work(vector=u * d)
+
+
+@op("take", None, "move", shape=lambda shapes, shape: tuple(shape))
+def take(batch: Any) -> Work:
+    """Any gather: reads as many elements of its first input as it returns."""
+    return Work(reads={0: batch})
+
+
+@op("put", None, "move", shape=lambda shapes: shapes[0], alias=0)
+def put(shapes: Any, flops: int = 0) -> Work:
+    """Write the second input into some places of the first; the rest is neither read nor written."""
+    values = prod(shapes[1])
+    return Work(vector=flops * values, reads={0: values if flops else 0}, writes=values)
+
+
+@op("rearrange", None, "move", shape=lambda shapes, shape: tuple(shape))
+def rearrange() -> Work:
+    """Write an array out in another order, padded, repeated or turned round."""
+    return Work()
+
+
+@op("embedding_grad", "... d, ... -> v d", "move", derive=lambda v: {"v": v})
+def embedding_grad(batch: Any, d: Any) -> Work:
+    """Add the gradients of rows into a table of ``v`` rows."""
+    return Work(vector=batch * d)
 
 
 @op("cache_update", "b g c d, b g n d -> b g c d", "move", alias=0)

@@ -62,8 +62,9 @@ class Op:
     def sizes(self, shapes: Sequence[Shape], attrs: Mapping[str, Any]) -> dict[str, Any]:
         """Bind input shapes, then add the sizes that options derive (a convolution's output height)."""
         if self.signature is None:
-            return {"shapes": tuple(shapes), "batch": prod(self.output(shapes, attrs))}
-        sizes = self.signature.bind(shapes)
+            sizes: dict[str, Any] = {"shapes": tuple(shapes), "batch": prod(self.output(shapes, attrs))}
+        else:
+            sizes = self.signature.bind(shapes)
         if self.derive is not None:
             sizes.update(_apply(self.derive, {**sizes, **attrs}))
         return sizes
@@ -141,7 +142,8 @@ def get_op(name: str, where: str = "") -> Op:
     """
     if name not in OPS:
         place = f"{where}: " if where else ""
-        raise UnknownOp(f"{place}unknown operator {name!r}" + (did_you_mean(name, OPS) or f"; known: {', '.join(sorted(OPS))}"))
+        near = did_you_mean(name, OPS) or f"; known: {', '.join(sorted(OPS))}"
+        raise UnknownOp(f"{place}unknown operator {name!r}{near}")
     return OPS[name]
 
 
@@ -175,8 +177,31 @@ def broadcast(shapes: Sequence[Shape]) -> Shape:
     return tuple(result)
 
 
+def axes_of(rank: int, axes: Any) -> tuple[int, ...]:
+    """Axes counted from the front, in order; all of them where none are named.
+
+    Raises:
+        ShapeError: An axis that the array has not.
+    """
+    named = (axes,) if isinstance(axes, int) else tuple(axes or range(rank))
+    for axis in named:
+        if not -rank <= axis < rank:
+            raise ShapeError(f"has {rank} axes but is asked for axis {axis}")
+    return tuple(sorted({axis % rank for axis in named}))
+
+
 def pair(value: Any) -> tuple[int, int]:
     return (value[0], value[1]) if isinstance(value, tuple | list) else (value, value)
+
+
+def single(value: Any) -> int:
+    """The one number of an option for one axis."""
+    return int(value[0] if isinstance(value, tuple | list) else value)
+
+
+def triple(value: Any) -> tuple[int, int, int]:
+    """An option for three axes, one number for all of them or three."""
+    return (value[0], value[1], value[2]) if isinstance(value, tuple | list) else (value,) * 3
 
 
 def window(size: Any, kernel: Any, stride: int, padding: int, dilation: int = 1) -> Any:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from roofline.ops.registry import Work, op, pair, positive, window
+from roofline.ops.registry import Work, axes_of, op, pair, positive, window
+from roofline.signature import Shape
+from roofline.sizes import prod
 
 #: Maximum excluded: subtract, exponential, sum, divide, and the scale before it (Yuan et al. 2024 count the same 5).
 SOFTMAX_FLOPS = 5
@@ -32,10 +35,10 @@ def rmsnorm(batch: Any, c: Any) -> Work:
     return Work(vector=RMSNORM_FLOPS * batch * c)
 
 
-@op("groupnorm", "n c h w, [c], [c] -> n c h w", "rowwise")
-def groupnorm(n: Any, c: Any, h: Any, w: Any) -> Work:
-    """Group normalisation of an image."""
-    return Work(vector=LAYERNORM_FLOPS * n * c * h * w)
+@op("groupnorm", "n c ..., [c], [c] -> n c ...", "rowwise")
+def groupnorm(n: Any, c: Any, batch: Any) -> Work:
+    """Group normalisation of channels that come first."""
+    return Work(vector=LAYERNORM_FLOPS * n * c * batch)
 
 
 @op("layernorm2d", "n c h w, [c], [c] -> n c h w", "rowwise")
@@ -44,10 +47,16 @@ def layernorm2d(n: Any, c: Any, h: Any, w: Any) -> Work:
     return Work(vector=LAYERNORM_FLOPS * n * c * h * w)
 
 
-@op("batchnorm2d", "n c h w, [c], [c], [c], [c] -> n c h w", "pointwise")
-def batchnorm2d(n: Any, c: Any, h: Any, w: Any) -> Work:
+@op("batchnorm2d", "n c ..., [c], [c], [c], [c] -> n c ...", "pointwise")
+def batchnorm2d(n: Any, c: Any, batch: Any) -> Work:
     """Batch normalisation at inference: one scale and one shift an element."""
-    return Work(vector=2 * n * c * h * w)
+    return Work(vector=2 * n * c * batch)
+
+
+@op("batchnorm_train", "n c ..., [c], [c] -> n c ...", "rowwise")
+def batchnorm_train(n: Any, c: Any, batch: Any) -> Work:
+    """Batch normalisation in training: the statistics of each channel over the batch, then as a norm."""
+    return Work(vector=LAYERNORM_FLOPS * n * c * batch)
 
 
 @op("sum", "... c -> ...", "reduction")
@@ -60,6 +69,28 @@ def sum_(batch: Any, c: Any) -> Work:
 def mean(batch: Any, c: Any) -> Work:
     """Mean along the last axis."""
     return Work(vector=batch * c)
+
+
+def _reduced(shapes: Sequence[Shape], axes: Any = None, keepdim: bool = False) -> Shape:
+    gone = axes_of(len(shapes[0]), axes)
+    kept = tuple(1 if at in gone else size for at, size in enumerate(shapes[0]) if keepdim or at not in gone)
+    return kept
+
+
+def _columns(shapes: Sequence[Shape], axes: Any = None) -> dict[str, Any]:
+    return {"c": prod([shapes[0][at] for at in axes_of(len(shapes[0]), axes)])}
+
+
+@op("reduce", None, "reduction", shape=_reduced, derive=_columns)
+def reduce(batch: Any, c: Any, flops: int = 1) -> Work:
+    """Any reduction over ``axes``, all where none are named: ``flops`` operations an element read."""
+    return Work(vector=flops * batch * c)
+
+
+@op("scan", "... c -> ... c", "rowwise")
+def scan(batch: Any, c: Any, flops: int = 1) -> Work:
+    """A running sum, a sort, or another function of rows to rows: ``flops`` operations an element."""
+    return Work(vector=flops * batch * c)
 
 
 @op("argmax", "... c -> ...", "reduction")
@@ -95,3 +126,44 @@ def avgpool2d(n: Any, c: Any, p: Any, q: Any, r: Any) -> Work:
 def global_avgpool(n: Any, c: Any, h: Any, w: Any) -> Work:
     """Mean over the image."""
     return Work(vector=n * c * h * w)
+
+
+# --- backwards: what reaches the input, for what reaches the output ---------------------------------------------------
+
+#: ``y (dy - sum(y dy))``.
+SOFTMAX_GRAD_FLOPS = 4
+#: ``rstd (g dy - mean(g dy) - n mean(g dy n))`` with ``n = (x - mean) rstd``: 2 for n, 1 for g dy, 3 for the two sums,
+#: 4 for the rest.
+LAYERNORM_GRAD_FLOPS = 10
+#: The same without the means: 1 for n, 1 for g dy, 2 for the sum, 3 for the rest.
+RMSNORM_GRAD_FLOPS = 7
+
+
+@op("softmax_grad", "... c, ... c -> ... c", "rowwise")
+def softmax_grad(batch: Any, c: Any) -> Work:
+    """Backward of a softmax, from the gradient and the probabilities."""
+    return Work(vector=SOFTMAX_GRAD_FLOPS * batch * c)
+
+
+@op("layernorm_grad", "... c, ... c, [c] -> ... c", "rowwise")
+def layernorm_grad(batch: Any, c: Any) -> Work:
+    """Backward of a layer norm to its input; those of scale and shift are sums of their own."""
+    return Work(vector=LAYERNORM_GRAD_FLOPS * batch * c)
+
+
+@op("rmsnorm_grad", "... c, ... c, [c] -> ... c", "rowwise")
+def rmsnorm_grad(batch: Any, c: Any) -> Work:
+    """Backward of an RMS norm to its input."""
+    return Work(vector=RMSNORM_GRAD_FLOPS * batch * c)
+
+
+@op("channelnorm_grad", "n c ..., n c ..., [c] -> n c ...", "rowwise")
+def channelnorm_grad(n: Any, c: Any, batch: Any) -> Work:
+    """Backward of a batch or group norm to its input."""
+    return Work(vector=LAYERNORM_GRAD_FLOPS * n * c * batch)
+
+
+@op("pool_grad", None, "move", shape=lambda shapes, shape: tuple(shape))
+def pool_grad(shapes: Any) -> Work:
+    """Backward of a pooling window: each gradient goes back to the elements that its window kept."""
+    return Work(vector=prod(shapes[0]))

@@ -23,6 +23,12 @@ def view() -> Work:
     return Work()
 
 
+@op("permute", None, "view", shape=lambda shapes, axes: tuple(shapes[0][at] for at in axes), alias=0)
+def permute() -> Work:
+    """The axes in another order: nothing moves."""
+    return Work()
+
+
 @op("slice", None, "view", shape=lambda shapes, shape: tuple(shape), alias=0)
 def slice_() -> Work:
     """A part of a tensor: nothing moves."""
