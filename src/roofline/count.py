@@ -195,6 +195,16 @@ def count(graph: Graph, **sizes: Any) -> Counts:
     return Counts(tuple(kernel.at(sizes) for kernel in kernels(graph)))
 
 
+def unknown_operations(graph: Graph) -> dict[str, int]:
+    """Operations of an imported program that no rule translates, with their calls: their arithmetic is not counted."""
+    found: dict[str, int] = {}
+    for node in graph.nodes:
+        if node.op == "unknown":
+            what = str(dict(node.attrs)["what"])
+            found[what] = found.get(what, 0) + node.count
+    return found
+
+
 _CACHE: WeakKeyDictionary[Graph, tuple[Kernel, ...]] = WeakKeyDictionary()
 
 

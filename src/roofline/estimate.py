@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from roofline.chip import Chip
-from roofline.count import Counts, KernelCount, kernels
+from roofline.count import Counts, KernelCount, kernels, unknown_operations
 from roofline.data import chip as find_chip
 from roofline.efficiency import (
     BOUNDS,
@@ -244,8 +244,12 @@ class Estimate:
     @property
     def not_modelled(self) -> tuple[str, ...]:
         """What the prediction leaves out, and formats that run some other way than by units of their own."""
-        notes = [note for chip in self.chips for note in (*not_modelled(chip), *self._stand_ins(chip))]
-        return tuple(dict.fromkeys(notes))
+        return tuple(dict.fromkeys(note for chip in self.chips for note in self._left_out(chip)))
+
+    def _left_out(self, chip: Chip) -> list[str]:
+        without_rule = unknown_operations(self.graph)
+        calls = ", ".join(f"{what} ({n} call{'s' * (n > 1)})" for what, n in without_rule.items())
+        return [*([f"arithmetic of {calls}"] if calls else []), *not_modelled(chip), *self._stand_ins(chip)]
 
     def _stand_ins(self, chip: Chip) -> list[str]:
         formats = dict.fromkeys(dtype for row in self.rows for dtype in row.flops_by if dtype in chip.fallback)
@@ -319,7 +323,7 @@ class Estimate:
             "capacity_bytes": chip.capacity,
             "fits": pick(self.fits),
             "calibrated": _calibrated(self.times[index[0] if self.many_chips else 0]),
-            "not_modelled": [*not_modelled(chip), *self._stand_ins(chip)],
+            "not_modelled": self._left_out(chip),
         }
 
     def frame(self) -> pd.DataFrame:
@@ -332,12 +336,16 @@ class Estimate:
         table = self.frame()
         return str(table.to_html(max_rows=20) if self.shape else table.T.to_html(header=False))
 
+    def _without_rule(self) -> str:
+        found = unknown_operations(self.graph)
+        return f", {sum(found.values())} operations without a rule" if found else ""
+
     def __repr__(self) -> str:
         where = f"<Estimate {self.graph.name} on {', '.join(chip.name for chip in self.chips)}, {self.mode}: "
         if self.shape:
             return where + f"axes {dict(zip(self.axis_names, self.shape, strict=True))}>"
         time, low, high = (format_si(value, "s") for value in (self.time, self.low, self.high))
-        return where + f"{time} ({low} to {high}), {self.bound}-bound>"
+        return where + f"{time} ({low} to {high}), {self.bound}-bound{self._without_rule()}>"
 
 
 #: Keys of a record and the results that they hold.

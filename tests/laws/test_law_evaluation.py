@@ -62,6 +62,7 @@ SAMPLES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "attention_softmax_grad": ((SCORES, SCORES), {"causal": True}),
     "attention_keys_grad": ((SCORES, HEADS), {"g": 2, "causal": True}),
     "take": ((X, (S,)), {"shape": (B, S)}),
+    "unknown": ((X,), {"shape": (B, S), "what": "aten.mystery"}),
     "put": ((X, (B, 1, 64), (1,)), {}),
     "rearrange": ((X,), {"shape": (S, B, 64)}),
     "embedding_grad": ((X, (B, S)), {"v": 1000}),

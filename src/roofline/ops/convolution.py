@@ -34,10 +34,12 @@ def _transposed_sizes(
     stride: Any = 1,
     padding: Any = 0,
     output_padding: Any = 0,
+    dilation: Any = 1,
     groups: int = 1,
 ) -> dict[str, Any]:
-    (sh, sw), (ph, pw), (oh, ow) = pair(stride), pair(padding), pair(output_padding)
-    p, q = (h - 1) * sh - 2 * ph + r + oh, (w - 1) * sw - 2 * pw + s + ow
+    (sh, sw), (ph, pw), (oh, ow), (dh, dw) = pair(stride), pair(padding), pair(output_padding), pair(dilation)
+    p = (h - 1) * sh - 2 * ph + dh * (r - 1) + 1 + oh
+    q = (w - 1) * sw - 2 * pw + dw * (s - 1) + 1 + ow
     return {"f": o * groups, "p": positive(p), "q": positive(q)}
 
 

@@ -40,6 +40,12 @@ def take(batch: Any) -> Work:
     return Work(reads={0: batch})
 
 
+@op("unknown", None, "move", shape=lambda shapes, shape: tuple(shape))
+def unknown() -> Work:
+    """An operation of a source that no rule translates: its bytes count, its arithmetic does not; ``what`` names it."""
+    return Work()
+
+
 @op("put", None, "move", shape=lambda shapes: shapes[0], alias=0)
 def put(shapes: Any, flops: int = 0) -> Work:
     """Write the second input into some places of the first; the rest is neither read nor written."""
