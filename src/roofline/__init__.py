@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from roofline.graph import Graph as Graph
     from roofline.graph import Node as Node
     from roofline.graph import Tensor as Tensor
+    from roofline.importers.torch import from_torch as from_torch
     from roofline.modeldata import model as model
     from roofline.modeldata import models as models
     from roofline.passes import fuse as fuse
@@ -72,6 +73,7 @@ _HOME = {
     ),
     "estimate": ("Estimate", "estimate"),
     "graph": ("Graph", "Node", "Tensor"),
+    "importers.torch": ("from_torch",),
     "modeldata": ("model", "models"),
     "calibrate": ("calibrate",),
     "passes": ("fuse", "retype", "unfuse"),

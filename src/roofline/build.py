@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from roofline.dtypes import dtype as number_format
@@ -97,6 +98,10 @@ class Builder:
     def shape(self, name: str) -> tuple[Size, ...]:
         """The shape of a tensor by full name."""
         return self._tensors[name].shape
+
+    def restate(self, name: str, shape: tuple[Size, ...]) -> None:
+        """Write a tensor's shape in another form of the same value, such as a source's own for a symbolic size."""
+        self._tensors[name] = replace(self._tensors[name], shape=shape)
 
     def op(self, op: str, *inputs: str, name: str = "", dtype: str | None = None, count: int = 1, **attrs: Any) -> str:
         """Add a node and return the name of its output.

@@ -90,7 +90,7 @@ class Scheme:
 
 def seconds(work: Launch, p: Mapping[str, float]) -> Any:
     """Time of one launch of a kernel along rows [s]."""
-    if work.op in ("maxpool2d", "avgpool2d"):
+    if work.op in ("maxpool2d", "avgpool2d", "pool"):
         return _pool(work, p)
     rows, columns = (np.asarray(size, dtype=np.float64) for size in EXTENTS.get(work.op, _last)(work))
     scheme = SCHEMES.get(work.op, _reduction)(rows, columns, work.element)

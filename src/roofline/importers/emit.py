@@ -131,16 +131,17 @@ def attention(
     b: Builder, q: str, k: str, v: str, *, causal: bool = False, bias: str | None = None, softcap: float = 0.0
 ) -> str:
     """Attention as one kernel on ``(..., heads, length, width)``; leading axes, if any, are the batch."""
-    shapes = [b.shape(each) for each in (q, k, v)]
-    lead = shapes[0][:-3]
-    if lead and all(len(shape) == 4 for shape in shapes):
-        flat = [q, k, v]
-    else:
-        batch = prod(lead)
-        rows = [shape if len(shape) > 2 else (1, *shape) for shape in shapes]
-        flat = [view(b, x, (batch, *row[-3:]), "heads") for x, row in zip((q, k, v), rows, strict=True)]
+    shape = (*b.shape(q)[:-1], b.shape(v)[-1])
+    flat = [by_head(b, name) for name in (q, k, v)]
     out = blocks.attention(b, *flat, causal=causal, bias=bias, softcap=softcap)
-    return view(b, out, (*shapes[0][:-1], shapes[2][-1]), "attended")
+    return view(b, out, shape, "attended")
+
+
+def by_head(b: Builder, x: str) -> str:
+    """``(..., heads, length, width)`` with one batch axis; heads may be missing."""
+    shape = b.shape(x)
+    rows = shape if len(shape) > 2 else (1, *shape)
+    return view(b, x, (prod(rows[:-3]), *rows[-3:]), "heads")
 
 
 _CONVOLUTIONS = {1: "conv1d", 2: "conv2d", 3: "conv3d"}

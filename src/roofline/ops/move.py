@@ -53,6 +53,12 @@ def put(shapes: Any, flops: int = 0) -> Work:
     return Work(vector=flops * values, reads={0: values if flops else 0}, writes=values)
 
 
+@op("resample", None, "pointwise", shape=lambda shapes, shape: tuple(shape))
+def resample(batch: Any, flops: int = 1) -> Work:
+    """Interpolate to ``shape``: ``flops`` operations a point of the result."""
+    return Work(vector=flops * batch)
+
+
 @op("rearrange", None, "move", shape=lambda shapes, shape: tuple(shape))
 def rearrange() -> Work:
     """Write an array out in another order, padded, repeated or turned round."""

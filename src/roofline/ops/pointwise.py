@@ -34,6 +34,18 @@ def elementwise(batch: Any, flops: int = 1) -> Work:
     return Work(vector=flops * batch)
 
 
+@op("recurrent_cell", "t b x, b x, b h -> t b h", "pointwise")
+def recurrent_cell(b: Any, x: Any, h: Any, flops: int) -> Work:
+    """One step of a recurrent layer: its gates, from its row of the projected inputs, to its row of the states."""
+    return Work(vector=flops * b * h, reads={0: b * x}, writes=b * h)
+
+
+@op("recurrent_cell_grad", "t b h, t b x -> t b x", "pointwise")
+def recurrent_cell_grad(b: Any, x: Any, h: Any, flops: int) -> Work:
+    """Backward of one step to its gates: the derivatives take about twice the operations."""
+    return Work(vector=2 * flops * b * h, reads={0: b * h, 1: b * x}, writes=b * x)
+
+
 @op("fill", None, "pointwise", shape=lambda shapes, shape: tuple(shape))
 def fill() -> Work:
     """Write a constant."""

@@ -116,6 +116,12 @@ def maxpool2d() -> Work:
     return Work()
 
 
+@op("pool", None, "reduction", shape=lambda shapes, shape: tuple(shape), derive=lambda shapes: {"c": 1})
+def pool(batch: Any, flops: int = 0) -> Work:
+    """Any pooling to ``shape``: ``flops`` operations a point of the result, none for a maximum."""
+    return Work(vector=flops * batch)
+
+
 @op("avgpool2d", "n c h w -> n c p q", "reduction", derive=_pool_sizes)
 def avgpool2d(n: Any, c: Any, p: Any, q: Any, r: Any) -> Work:
     """Mean over windows."""

@@ -1,0 +1,145 @@
+"""PyTorch programs to graphs: modules and functions, forwards and backwards, without weights or an accelerator.
+
+capture     run, trace or export the program          arguments, fakes   what it is captured with
+record      the calls that it makes                   custom             functions that are kept whole
+program     what was captured                         sizes              its symbolic sizes
+lower       calls to nodes                            rules/             the rule of each operator
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+from roofline.errors import MissingExtra, ModelDataError, UsageError, did_you_mean
+from roofline.graph import Graph
+
+Method = Literal["auto", "export", "fx", "dispatch"]
+Mode = Literal["eager", "compiled"]
+_METHODS = ("auto", "export", "fx", "dispatch")
+_MODES = ("eager", "compiled")
+
+
+def from_torch(
+    program: Any,
+    *args: Any,
+    dynamic: Mapping[str, Any] | None = None,
+    method: Method = "auto",
+    mode: Mode = "eager",
+    backward: bool = False,
+    unknown: Literal["error", "report"] = "error",
+    name: str | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Graph:
+    """Capture a PyTorch module or function and translate it.
+
+    Args:
+        program: A ``torch.nn.Module`` or a function of tensors; on the CPU or the meta device, no weights needed.
+        args: Example arguments; only their shapes and formats matter, unless the program's way depends on values.
+        dynamic: Sizes that stay symbolic: ``{"B": 0, "S": 1}`` names axes of every argument that has them,
+            ``{"B": {"x": 0, "mask": 0}}`` those of some.
+        method: ``dispatch`` runs the program on tensors without data and takes any program, ``fx`` traces it with
+            ``torch.fx`` first, ``export`` exports it with ``torch.export`` first. ``auto`` takes ``dispatch`` for
+            eager programs, ``export`` for compiled ones, and the other one where that fails.
+        mode: ``eager``: a kernel an operator; ``compiled``: kernels grouped as torch.compile's inductor does.
+        backward: Compute gradients of all parameters that ask for them, from given gradients of the outputs.
+        unknown: What to do with an operator without a rule: ``error``, or ``report`` it in every result.
+        name: What to call the graph; the class's or function's name by default.
+        kwargs: Example keyword arguments whose names are options of this function.
+        options: Other example keyword arguments.
+
+    Returns:
+        The graph; ``info`` has the method, the guards on symbolic sizes and notes.
+
+    Raises:
+        MissingExtra: PyTorch is not installed.
+        UsageError: Arguments or options that do not fit the program.
+        ModelDataError: The program fails on the arguments, or cannot be captured by the method asked for.
+        UnknownOp: An operator has no rule.
+
+    Example:
+        >>> import torch
+        >>> import roofline as rl
+        >>> layer = torch.nn.Linear(1024, 4096, device="meta")
+        >>> graph = rl.from_torch(layer, torch.empty(8, 1024, device="meta"), dynamic={"B": 0})
+        >>> graph.parameters, rl.count(graph, B=8).flops == 2 * 8 * 1024 * 4096
+        (4198400, True)
+    """
+    _installed()
+    for what, given, allowed in (("method", method, _METHODS), ("mode", mode, _MODES)):
+        if given not in allowed:
+            near = did_you_mean(str(given), allowed)
+            raise UsageError(f"{what}={given!r}; allowed: {', '.join(allowed)}{near}")
+    from roofline.importers.torch.arguments import Request, dynamic_axes, named_tensors
+
+    _runnable(program)
+    request = Request(program, args, {**(kwargs or {}), **options}, {}, backward)
+    tensors = named_tensors(request)
+    request = replace(request, axes=dynamic_axes(dynamic, tensors, request.name))
+    graph = _translated(request, tensors, _order(method, mode), unknown)
+    return replace(graph, name=name or graph.name)
+
+
+def _installed() -> None:
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        raise MissingExtra("from_torch needs PyTorch: pip install 'roofline[torch]'") from None
+
+
+def _runnable(program: Any) -> None:
+    import torch
+
+    if isinstance(program, type) or not callable(program):
+        raise UsageError(f"from_torch: wanted a module or a function, given {str(program)[:60]!r}")
+    if isinstance(program, torch.nn.Module):
+        _acyclic(program)
+
+
+def _acyclic(module: Any) -> None:
+    """Refuse a module that contains itself; PyTorch would walk it for ever."""
+    open_: set[int] = set()
+
+    def visit(one: Any, path: str) -> None:
+        if id(one) in open_:
+            raise ModelDataError(f"{type(module).__name__}: the module at {path!r} contains itself")
+        open_.add(id(one))
+        for name, child in one._modules.items():
+            if child is not None:
+                visit(child, f"{path}.{name}" if path else name)
+        open_.discard(id(one))
+
+    visit(module, "")
+
+
+def _order(method: str, mode: str) -> tuple[str, ...]:
+    if method != "auto":
+        return (method,)
+    return ("export", "dispatch") if mode == "compiled" else ("dispatch", "export")
+
+
+def _translated(request: Any, tensors: Any, methods: tuple[str, ...], unknown: str) -> Graph:
+    from roofline.importers.torch.capture import METHODS
+    from roofline.importers.torch.lower import Lowering
+    from roofline.importers.torch.rules import RULES
+
+    notes: list[str] = []
+    first: ModelDataError | None = None
+    for method in methods:
+        try:
+            found = METHODS[method](request, tensors)
+        except ModelDataError as error:
+            first = first or error
+            notes.append(f"captured by another method, since {error}")
+            continue
+        graph = Lowering(found, RULES, unknown).graph()
+        info = {
+            "model": found.name, "source": f"torch, {found.method}", "method": found.method, "guards": found.guards,
+            "phase": "train" if request.backward else "forward",
+            "notes": (*notes, *found.notes, *(f"holds where {guard}" for guard in found.guards)),
+        }  # fmt: skip
+        return replace(graph, info=info)
+    assert first is not None
+    raise first

@@ -1,0 +1,254 @@
+"""Operators that PyTorch would take apart while it is traced on a processor, kept whole.
+
+On a CPU, scaled-dot-product attention with a mask, RMS norm and recurrent layers fall into pieces that no accelerator
+runs. While a program is captured, these functions are redirected to operators of our own, which have the same results
+(so that programs that look at values still take the right way) and a backward of the kind that libraries run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+#: Gates of each kind of recurrent layer.
+GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+
+
+@cache
+def operators() -> Any:
+    """Register the operators once and return their namespace."""
+    import torch
+
+    _attention()
+    _rms_norm()
+    _recurrent()
+    return torch.ops.roofline
+
+
+def _define(name: str, schema: str, run: Callable[..., Any], shape: Callable[..., Any]) -> None:
+    import torch
+
+    torch.library.define(f"roofline::{name}", schema)
+    torch.library.impl(f"roofline::{name}", "CompositeExplicitAutograd")(run)
+    torch.library.register_fake(f"roofline::{name}")(shape)
+
+
+def _attention() -> None:
+    import torch
+
+    def run(q: Any, k: Any, v: Any, mask: Any = None, causal: bool = False) -> Any:
+        gqa = q.dim() == 4 and q.shape[-3] != k.shape[-3]
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, 0.0, causal, enable_gqa=gqa)
+
+    def backward_run(grad: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
+        with torch.enable_grad():
+            leaves = [each.detach().requires_grad_() for each in (q, k, v)]
+            return torch.autograd.grad(run(*leaves, mask=mask, causal=causal), leaves, grad)
+
+    _define(
+        "sdpa", "(Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal) -> Tensor", run,
+        lambda q, k, v, mask, causal: q.new_empty((*q.shape[:-1], v.shape[-1])),
+    )  # fmt: skip
+    _define(
+        "sdpa_backward",
+        "(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal) -> (Tensor, Tensor, Tensor)",
+        backward_run,
+        lambda grad, q, k, v, mask, causal: (torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)),
+    )
+
+    def keep(context: Any, inputs: Any, output: Any) -> None:
+        q, k, v, mask, context.causal = inputs
+        context.save_for_backward(q, k, v, mask)
+
+    def backward(context: Any, grad: Any) -> Any:
+        q, k, v, mask = context.saved_tensors
+        grads = torch.ops.roofline.sdpa_backward(grad, q, k, v, mask, context.causal)
+        return (*grads, None, None)
+
+    torch.library.register_autograd("roofline::sdpa", backward, setup_context=keep)
+
+
+def _rms_norm() -> None:
+    import torch
+
+    def run(x: Any, weight: Any, axes: int) -> Any:
+        return torch.nn.functional.rms_norm(x, x.shape[-axes:], weight)
+
+    def backward_run(grad: Any, x: Any, weight: Any, axes: int) -> Any:
+        with torch.enable_grad():
+            leaves = [each.detach().requires_grad_() for each in (x, weight) if each is not None]
+            found = torch.autograd.grad(run(leaves[0], leaves[1] if len(leaves) > 1 else None, axes), leaves, grad)
+        return (found[0], found[1] if len(found) > 1 else x.new_empty(0))
+
+    _define(
+        "rms_norm", "(Tensor x, Tensor? weight, int axes) -> Tensor", run, lambda x, weight, axes: torch.empty_like(x)
+    )
+    _define(
+        "rms_norm_backward", "(Tensor grad, Tensor x, Tensor? weight, int axes) -> (Tensor, Tensor)", backward_run,
+        lambda grad, x, weight, axes: (
+            torch.empty_like(x), torch.empty_like(weight) if weight is not None else x.new_empty(0)
+        ),
+    )  # fmt: skip
+
+    def keep(context: Any, inputs: Any, output: Any) -> None:
+        x, weight, context.axes = inputs
+        context.save_for_backward(x, weight)
+
+    def backward(context: Any, grad: Any) -> Any:
+        x, weight = context.saved_tensors
+        first, second = torch.ops.roofline.rms_norm_backward(grad, x, weight, context.axes)
+        return first, second if weight is not None else None, None
+
+    torch.library.register_autograd("roofline::rms_norm", backward, setup_context=keep)
+
+
+# --- recurrent layers: the steps of one layer in one direction, on inputs that are projected already ------------------
+
+
+def _step(kind: str, gates: Any, h: Any, c: Any) -> tuple[Any, Any]:
+    import torch
+
+    if kind == "lstm":
+        i, f, g, o = gates.chunk(4, -1)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        return torch.sigmoid(o) * torch.tanh(c), c
+    new = torch.relu(gates) if kind == "rnn_relu" else torch.tanh(gates)
+    return new, c
+
+
+def _gru_step(projected: Any, hidden: Any, h: Any) -> Any:
+    import torch
+
+    r, z, n = projected.chunk(3, -1)
+    hr, hz, hn = hidden.chunk(3, -1)
+    update = torch.sigmoid(z + hz)
+    return update * h + (1 - update) * torch.tanh(n + torch.sigmoid(r + hr) * hn)
+
+
+def _walk(projected: Any, h: Any, c: Any, weight: Any, bias: Any, kind: str) -> Any:
+    import torch
+
+    rows = []
+    for each in projected.unbind(0):
+        hidden = torch.nn.functional.linear(h, weight, bias)
+        if kind == "gru":
+            h = _gru_step(each, hidden, h)
+        else:
+            h, c = _step(kind, each + hidden, h, c)
+        rows.append(h)
+    return torch.stack(rows), h, c
+
+
+def _recurrent() -> None:
+    import torch
+
+    def run(projected: Any, h: Any, c: Any, weight: Any, bias: Any, kind: str) -> Any:
+        found = _walk(projected, h, c, weight, bias, kind)
+        return tuple(each.clone() for each in found)
+
+    def shape(projected: Any, h: Any, c: Any, weight: Any, bias: Any, kind: str) -> Any:
+        rows = projected.new_empty((*projected.shape[:-1], h.shape[-1]))
+        return rows, torch.empty_like(h), torch.empty_like(c)
+
+    def backward_run(grad: Any, projected: Any, h: Any, c: Any, weight: Any, bias: Any, kind: str) -> Any:
+        with torch.enable_grad():
+            leaves = [each.detach().requires_grad_() for each in (projected, weight)]
+            rows = _walk(leaves[0], h, c, leaves[1], bias, kind)[0]
+            return torch.autograd.grad(rows, leaves, grad)
+
+    schema = "Tensor projected, Tensor h, Tensor c, Tensor weight, Tensor? bias, str kind"
+    _define("recurrent", f"({schema}) -> (Tensor, Tensor, Tensor)", run, shape)
+    _define(
+        "recurrent_backward", f"(Tensor grad, {schema}) -> (Tensor, Tensor)", backward_run,
+        lambda grad, projected, h, c, weight, bias, kind: (torch.empty_like(projected), torch.empty_like(weight)),
+    )  # fmt: skip
+
+    def keep(context: Any, inputs: Any, output: Any) -> None:
+        *tensors, context.kind = inputs
+        context.save_for_backward(*tensors)
+
+    def backward(context: Any, grad: Any, *_: Any) -> Any:
+        projected, h, c, weight, bias = context.saved_tensors
+        back = torch.ops.roofline.recurrent_backward(grad, projected, h, c, weight, bias, context.kind)
+        bias_grad = back[0].sum((0, 1)) if bias is not None else None
+        return back[0], None, None, back[1], bias_grad, None
+
+    torch.library.register_autograd("roofline::recurrent", backward, setup_context=keep)
+
+
+# --- what the user calls, in these words ------------------------------------------------------------------------------
+
+
+def sdpa(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+    scale: Any = None, enable_gqa: bool = False,
+) -> Any:  # fmt: skip
+    """``torch.nn.functional.scaled_dot_product_attention`` as one operator."""
+    return operators().sdpa(query, key, value, attn_mask, is_causal)
+
+
+def rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Any:
+    """``torch.rms_norm`` as one operator."""
+    return operators().rms_norm(input, weight, len(normalized_shape))
+
+
+def recurrent(kind: str) -> Callable[..., Any]:
+    """``torch.lstm`` and its kin on padded batches: a projection of all steps, then the steps, for each layer."""
+
+    def run(
+        x: Any, state: Any, params: Any, has_biases: bool, num_layers: int, dropout: float, train: bool,
+        bidirectional: bool, batch_first: bool,
+    ) -> Any:  # fmt: skip
+        import torch
+
+        if x.dim() != 3:  # a packed sequence has other arguments, and stays as it is
+            return getattr(torch, kind)(
+                x, state, params, has_biases, num_layers, dropout, train, bidirectional, batch_first
+            )
+        states = state if kind == "lstm" else (state, state)
+        x = x.transpose(0, 1) if batch_first else x
+        last: list[Any] = []
+        each, ways = (4 if has_biases else 2), (2 if bidirectional else 1)
+        for layer in range(num_layers):
+            found = []
+            for way in range(ways):
+                at = layer * ways + way
+                w_in, w_h, *biases = params[at * each : (at + 1) * each]
+                b_in, b_h = biases if biases else (None, None)
+                rows = torch.nn.functional.linear(x.flip(0) if way else x, w_in, b_in)
+                y, h, c = operators().recurrent(rows, states[0][at], states[1][at], w_h, b_h, kind)
+                found.append(y.flip(0) if way else y)
+                last.append((h, c))
+            x = torch.cat(found, -1) if ways > 1 else found[0]
+        ends = [torch.stack(part) for part in zip(*last, strict=True)]
+        out = x.transpose(0, 1) if batch_first else x
+        return (out, *ends) if kind == "lstm" else (out, ends[0])
+
+    return run
+
+
+@cache
+def redirected() -> dict[Any, Callable[..., Any]]:
+    """Functions of PyTorch and what is called in their place."""
+    import torch
+
+    return {
+        torch._C._nn.scaled_dot_product_attention: sdpa,
+        torch.rms_norm: rms_norm,
+        **{getattr(torch, kind): recurrent(kind) for kind in GATES},
+    }
+
+
+@cache
+def redirected_aten() -> dict[Any, Callable[..., Any]]:
+    """The same for operators of an exported program."""
+    import torch
+
+    aten = torch.ops.aten
+    recurrent_ops = {getattr(aten, kind).input: recurrent(kind) for kind in GATES}
+    return {
+        aten.scaled_dot_product_attention.default: sdpa,
+        aten.rms_norm.default: rms_norm,
+        **recurrent_ops,
+    }

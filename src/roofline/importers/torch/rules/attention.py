@@ -1,0 +1,53 @@
+"""Attention as one kernel, forwards and backwards."""
+
+from __future__ import annotations
+
+from roofline.importers import emit
+from roofline.importers.torch.lower import Result, Rule, Site
+
+
+def _sdpa(site: Site) -> Result:
+    q, k, v = (site.tensor(key) for key in "qkv")
+    return emit.attention(site.b, q, k, v, causal=site.get("causal", False), bias=site.maybe("mask"))
+
+
+def _library(site: Site) -> Result:
+    """A kernel that the program asks for by its own name."""
+    q, k, v = (site.tensor(key) for key in ("query", "key", "value"))
+    mask = site.maybe("attn_mask") or site.maybe("attn_bias")
+    return emit.attention(site.b, q, k, v, causal=site.get("is_causal", False), bias=mask)
+
+
+def _sdpa_backward(site: Site) -> Result:
+    """Five products, as flash attention does it: the scores once more, then the four gradients (arXiv 2205.14135)."""
+    b = site.b
+    grad, q, k, v = (_heads(site, key) for key in ("grad", "q", "k", "v"))
+    seen = {"causal": site.get("causal", False)}
+    groups = b.shape(k)[1]
+    with b.kernel("sdpa_backward"):
+        scores = b.op("attention_scores", q, k, name="scores", **seen)
+        if (mask := site.maybe("mask")) is not None:
+            scores = b.op("add", scores, mask, name="biased")
+        weights = b.op("attention_softmax", scores, name="softmax", **seen)
+        inner = b.op("attention_scores", grad, v, name="grad_weights", **seen)
+        back = b.op("attention_softmax_grad", weights, inner, name="grad_scores", **seen)
+        results = (
+            b.op("attention_values", back, k, name="grad_q", **seen),
+            b.op("attention_keys_grad", back, q, name="grad_k", g=groups, **seen),
+            b.op("attention_keys_grad", weights, grad, name="grad_v", g=groups, **seen),
+        )
+    shapes = [site.shape(key) for key in "qkv"]
+    return tuple(emit.view(b, name, shape, "grad") for name, shape in zip(results, shapes, strict=True))
+
+
+def _heads(site: Site, key: str) -> str:
+    return emit.by_head(site.b, site.tensor(key))
+
+
+RULES: dict[str, Rule] = {
+    "sdpa": _sdpa,
+    "sdpa_backward": _sdpa_backward,
+    **dict.fromkeys(("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention",
+                     "_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention",
+                     "_scaled_dot_product_fused_attention_overrideable"), _library),
+}  # fmt: skip
