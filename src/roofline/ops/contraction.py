@@ -40,6 +40,12 @@ def expert_linear(t: Any, k: Any, e: Any, n: Any, top_k: int) -> Work:
     return Work(flops=MAC * t * k * n, reads={1: touched * k, 2: touched})
 
 
+@op("expert_linear_grad", "t n, t k -> e n k", "matmul", derive=lambda experts: {"e": experts})
+def expert_linear_grad(t: Any, k: Any, n: Any) -> Work:
+    """Gradients of all experts' matrices, each from the rows that were sent to it."""
+    return Work(flops=MAC * t * k * n)
+
+
 def routing_exponent(distribution: str) -> float:
     """The exponent of a routing such as ``power_law_1.2``; 0 for ``balanced`` and ``uniform``.
 

@@ -5,7 +5,10 @@ In the end all three run under the same recorder, so one table of rules serves t
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import io
+import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -32,7 +35,8 @@ def traced(request: Request, tensors: Sequence[tuple[str, Any]]) -> Program:
     import torch
 
     try:
-        module = torch.fx.symbolic_trace(request.run)
+        fixed = {key: value for key, value in request.kwargs.items() if not isinstance(value, torch.Tensor)}
+        module = torch.fx.symbolic_trace(request.run, concrete_args=fixed or None)
     except Exception as error:
         raise ModelDataError(f"{request.name}: torch.fx cannot trace it: {_one_line(error)}; "
                              "method='dispatch' takes any program") from None  # fmt: skip
@@ -45,9 +49,10 @@ def exported(request: Request, tensors: Sequence[tuple[str, Any]]) -> Program:
 
     module = request.run if request.is_module else _wrapped(request.run)
     dims = _export_dims(request, tensors)
+    args, kwargs = _on_device_of(request)
     try:
-        with _no_warnings(), torch.no_grad() if not request.backward else nullcontext():
-            program = torch.export.export(module, request.args, dict(request.kwargs), dynamic_shapes=dims)
+        with _quiet(), _silent(), torch.no_grad() if not request.backward else nullcontext():
+            program = torch.export.export(module, args, kwargs, dynamic_shapes=dims)
     except Exception as error:
         raise ModelDataError(f"{request.name}: torch.export cannot take it: {_one_line(error)}; "
                              "method='dispatch' takes any program") from None  # fmt: skip
@@ -64,6 +69,17 @@ def _wrapped(function: Callable[..., Any]) -> Any:
             return function(*args, **kwargs)
 
     return Program()
+
+
+def _on_device_of(request: Request) -> tuple[Any, Any]:
+    """Arguments on the meta device where the module is: exporting runs it on tensors of its own device."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    on_meta = any(tensor.is_meta for _, tensor in _owned(request.run))
+    given = (request.args, dict(request.kwargs))
+    moved = pytree.tree_map(lambda leaf: leaf.to("meta") if isinstance(leaf, torch.Tensor) else leaf, given)
+    return moved if on_meta else given
 
 
 def _export_dims(request: Request, tensors: Sequence[tuple[str, Any]]) -> Any:
@@ -105,7 +121,7 @@ def _on_fakes(request: Request, tensors: Sequence[tuple[str, Any]], run: Any, me
     args, kwargs = pytree.tree_map(stand_in, (request.args, dict(request.kwargs)))
     for name, tensor in tensors:
         recorder.source(stand_in(tensor), name, "input")
-    with _no_warnings(), fakes.mode:
+    with _quiet(), fakes.mode:
         outputs = _run(request, run, {name: fakes.of(t) for name, t in owned}, args, kwargs, recorder)
     return _finish(request, recorder, outputs, method, guards(fakes.shapes, fakes.names))
 
@@ -124,7 +140,7 @@ def _on_data(request: Request, tensors: Sequence[tuple[str, Any]], why: Exceptio
         recorder.source(tensor, name, "weight" if isinstance(tensor, torch.nn.Parameter) else "buffer")
     for name, tensor in tensors:
         recorder.source(tensor, name, "input")
-    with _no_warnings():
+    with _quiet():
         outputs = _run(request, request.run, None, request.args, dict(request.kwargs), recorder)
     recorder.notes["its way depends on values; this is the one that the given arguments take, at their sizes"] = None
     return _finish(request, recorder, outputs, "dispatch", ())
@@ -204,17 +220,32 @@ def _interpret(request: Request, program: Any, tensors: Sequence[tuple[str, Any]
     if mode is None:
         raise ModelDataError(f"{request.name}: the exported program has no tensors")
     recorder = Recorder(_export_names(request, program, places, tensors), {})
-    kinds = {"PARAMETER": "weight", "BUFFER": "buffer", "CONSTANT_TENSOR": "buffer"}
-    for spec, value in zip(program.graph_signature.input_specs, given, strict=True):
-        if isinstance(value, torch.Tensor):
-            kind: Any = kinds.get(spec.kind.name, "input")
-            recorder.source(value, str(spec.target or spec.arg.name), kind)
-    with _no_warnings(), mode, torch.no_grad(), recorder.recording():
+    _announce(recorder, program.graph_signature.input_specs, given, dict(_owned(request.run)))
+    with _quiet(), mode, torch.no_grad(), recorder.recording():
         result = _interpreter()(graph, recorder).run(*given)
     outputs = [leaf for leaf in torch.utils._pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
     found = guards(mode.shape_env, recorder.names) if mode.shape_env is not None else ()
     ranges = _ranges(program, recorder.names)
     return _finish(request, recorder, outputs, "export", tuple(dict.fromkeys([*ranges, *found])))
+
+
+def _announce(recorder: Recorder, specs: Sequence[Any], given: Sequence[Any], owned: Mapping[str, Any]) -> None:
+    """Name the inputs of an exported program; it has a weight that modules share once for each of them."""
+    import torch
+
+    kinds = {"PARAMETER": "weight", "BUFFER": "buffer", "CONSTANT_TENSOR": "buffer"}
+    shared: dict[int, Any] = {}
+    for spec, value in zip(specs, given, strict=True):
+        if not isinstance(value, torch.Tensor):
+            continue
+        original = owned.get(str(spec.target))
+        if original is not None and id(original) in shared:
+            recorder.alias(value, shared[id(original)])
+            continue
+        kind: Any = kinds.get(spec.kind.name, "input")
+        found = recorder.source(value, str(spec.target or spec.arg.name), kind)
+        if original is not None:
+            shared[id(original)] = found
 
 
 def _ranges(program: Any, names: Mapping[str, str]) -> list[str]:
@@ -285,11 +316,27 @@ def _one_line(error: BaseException) -> str:
 
 
 @contextmanager
-def _no_warnings() -> Iterator[None]:
-    """PyTorch's own warnings while it traces are not the user's."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+def _silent() -> Iterator[None]:
+    """The exporter prints the whole program where it fails."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         yield
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """PyTorch's own warnings and logs while it traces are not the user's; what matters comes as an error."""
+    loggers = [each for name, each in logging.root.manager.loggerDict.items()
+               if name.partition(".")[0] == "torch" and isinstance(each, logging.Logger)]  # fmt: skip
+    before = [each.disabled for each in loggers]
+    for each in loggers:
+        each.disabled = True
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for each, was in zip(loggers, before, strict=True):
+            each.disabled = was
 
 
 #: Each method and its function.

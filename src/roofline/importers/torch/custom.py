@@ -23,6 +23,7 @@ def operators() -> Any:
     _attention()
     _rms_norm()
     _recurrent()
+    _grouped_mm()
     return torch.ops.roofline
 
 
@@ -37,14 +38,14 @@ def _define(name: str, schema: str, run: Callable[..., Any], shape: Callable[...
 def _attention() -> None:
     import torch
 
-    def run(q: Any, k: Any, v: Any, mask: Any = None, causal: bool = False) -> Any:
+    def run(q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
         gqa = q.dim() == 4 and q.shape[-3] != k.shape[-3]
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, 0.0, causal, enable_gqa=gqa)
 
     def backward_run(grad: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
         with torch.enable_grad():
-            leaves = [each.detach().requires_grad_() for each in (q, k, v)]
-            return torch.autograd.grad(run(*leaves, mask=mask, causal=causal), leaves, grad)
+            q, k, v = (each.detach().requires_grad_() for each in (q, k, v))
+            return torch.autograd.grad(run(q, k, v, mask, causal), (q, k, v), grad)
 
     _define(
         "sdpa", "(Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal) -> Tensor", run,
@@ -101,6 +102,40 @@ def _rms_norm() -> None:
         return first, second if weight is not None else None, None
 
     torch.library.register_autograd("roofline::rms_norm", backward, setup_context=keep)
+
+
+def _grouped_mm() -> None:
+    import torch
+
+    def spans(ends: Any) -> list[tuple[int, int]]:
+        stops = [int(end) for end in ends]
+        return list(zip([0, *stops[:-1]], stops, strict=True))
+
+    def run(rows: Any, matrices: Any, ends: Any) -> Any:
+        return torch.cat([rows[a:b] @ matrix for (a, b), matrix in zip(spans(ends), matrices, strict=True)])
+
+    def backward_run(grad: Any, rows: Any, matrices: Any, ends: Any) -> Any:
+        with torch.enable_grad():
+            leaves = [each.detach().requires_grad_() for each in (rows, matrices)]
+            return torch.autograd.grad(run(leaves[0], leaves[1], ends), leaves, grad)
+
+    schema = "Tensor rows, Tensor matrices, Tensor ends"
+    _define(
+        "grouped_mm", f"({schema}) -> Tensor", run,
+        lambda rows, matrices, ends: rows.new_empty((rows.shape[0], matrices.shape[-1])),
+    )  # fmt: skip
+    _define(
+        "grouped_mm_backward", f"(Tensor grad, {schema}) -> (Tensor, Tensor)", backward_run,
+        lambda grad, rows, matrices, ends: (torch.empty_like(rows), torch.empty_like(matrices)),
+    )  # fmt: skip
+
+    def keep(context: Any, inputs: Any, output: Any) -> None:
+        context.save_for_backward(*inputs)
+
+    def backward(context: Any, grad: Any) -> Any:
+        return (*torch.ops.roofline.grouped_mm_backward(grad, *context.saved_tensors), None)
+
+    torch.library.register_autograd("roofline::grouped_mm", backward, setup_context=keep)
 
 
 # --- recurrent layers: the steps of one layer in one direction, on inputs that are projected already ------------------
@@ -228,6 +263,15 @@ def recurrent(kind: str) -> Callable[..., Any]:
     return run
 
 
+def grouped_mm(mat_a: Any, mat_b: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None, **_: Any) -> Any:
+    """``torch._grouped_mm`` of sorted rows and a matrix an expert, in any format."""
+    import torch
+
+    if mat_a.dim() != 2 or mat_b.dim() != 3 or offs is None or bias is not None:
+        return torch._grouped_mm(mat_a, mat_b, offs, bias, out_dtype)
+    return operators().grouped_mm(mat_a, mat_b, offs)
+
+
 @cache
 def redirected() -> dict[Any, Callable[..., Any]]:
     """Functions of PyTorch and what is called in their place."""
@@ -236,6 +280,8 @@ def redirected() -> dict[Any, Callable[..., Any]]:
     return {
         torch._C._nn.scaled_dot_product_attention: sdpa,
         torch.rms_norm: rms_norm,
+        torch._grouped_mm: grouped_mm,
+        **({torch.nn.functional.grouped_mm: grouped_mm} if hasattr(torch.nn.functional, "grouped_mm") else {}),
         **{getattr(torch, kind): recurrent(kind) for kind in GATES},
     }
 
@@ -250,5 +296,6 @@ def redirected_aten() -> dict[Any, Callable[..., Any]]:
     return {
         aten.scaled_dot_product_attention.default: sdpa,
         aten.rms_norm.default: rms_norm,
+        aten._grouped_mm.default: grouped_mm,
         **recurrent_ops,
     }

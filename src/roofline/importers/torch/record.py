@@ -50,8 +50,11 @@ class Recorder:
     """Collects calls while the program runs inside :meth:`recording`."""
 
     def __init__(self, names: Mapping[str, str], modules: Mapping[int, str]) -> None:
+        from roofline.importers.torch.rules import RULES
+
         self.names = dict(names)
         self.modules = modules
+        self.known = RULES.keys() | _SILENT | _SAME
         self.sources: list[Value] = []
         self.calls: list[Call] = []
         self.notes: dict[str, None] = {}
@@ -82,6 +85,10 @@ class Recorder:
             known = self._remember(tensor, self._value(tensor, name, kind))
             self.sources.append(known)
         return known
+
+    def alias(self, tensor: Any, known: Value) -> None:
+        """Make a tensor known as another object of a value, such as a weight that two modules share."""
+        self._remember(tensor, known)
 
     def value(self, tensor: Any) -> Value:
         """The value of a tensor; one that nobody announced is a constant of the program."""
@@ -143,6 +150,14 @@ class Recorder:
         return scope
 
     # --- calls ---
+
+    def parts(self, func: Any) -> Any:
+        """PyTorch's own way to say an operator that has no rule in others, if there is one."""
+        from torch._decomp import decomposition_table
+
+        name = func._schema.name.rpartition("::")[2]
+        known = name in self.known or name.removesuffix("_") in self.known
+        return None if known else decomposition_table.get(func)
 
     def note_call(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any, was: Any) -> None:
         """Record one call that has run; ``was`` are the values of its arguments before it did."""
@@ -284,6 +299,10 @@ def _calls() -> Any:
             kwargs = kwargs or {}
             if self.recorder._paused:
                 return func(*args, **kwargs)
+            parts = self.recorder.parts(func)
+            if parts is not None:
+                with self:
+                    return parts(*args, **kwargs)
             was = self.recorder.arguments(func, args, kwargs)
             result = func(*args, **kwargs)
             self.recorder.note_call(func, args, kwargs, result, was)

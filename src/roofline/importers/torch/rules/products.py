@@ -53,16 +53,30 @@ def _scaled_mm(site: Site) -> Result:
     return _product(site, site.tensor(), site.tensor("mat2"), site.maybe("bias"))
 
 
-def _grouped_mm(site: Site) -> Result:
-    """Tokens sorted by expert against one matrix an expert, ``(tokens, k) @ (experts, k, n)``."""
-    left, right = site.tensor(), site.tensor("mat2")
-    stored = site.lowering.turned.get(right)
-    if len(site.b.shape(right)) != 3 or len(site.b.shape(left)) != 2:
-        return site.unknown()
-    if stored is None:
-        experts, k, n = site.b.shape(right)
-        stored = site.b.op("view", right, name="by_row", shape=(experts, n, k))
-    return site.op("expert_linear", left, stored, top_k=1)
+def _by_row(site: Site, matrices: str) -> str:
+    """``(experts, k, n)`` as linear layers store it, ``(experts, n, k)``."""
+    stored = site.lowering.turned.get(matrices)
+    if stored is not None:
+        return stored
+    experts, k, n = site.b.shape(matrices)
+    return site.b.op("view", matrices, name="by_row", shape=(experts, n, k))
+
+
+def _grouped_mm(rows: str, matrices: str) -> Rule:
+    """Rows sorted by expert against one matrix an expert, ``(rows, k) @ (experts, k, n)``."""
+
+    def rule(site: Site) -> Result:
+        return site.op("expert_linear", site.tensor(rows), _by_row(site, site.tensor(matrices)), top_k=1)
+
+    return rule
+
+
+def _grouped_mm_backward(site: Site) -> Result:
+    """Gradient of the rows by the same matrices; that of each matrix from the rows of its expert."""
+    grad, rows, matrices = (site.tensor(key) for key in ("grad", "rows", "matrices"))
+    first = site.op("expert_linear", grad, matrices, name="grad_rows", top_k=1)
+    second = site.op("expert_linear_grad", grad, rows, name="grad_matrices", experts=site.b.shape(matrices)[0])
+    return first, site.b.op("view", second, name="by_column", shape=site.b.shape(matrices))
 
 
 def _convolution(site: Site) -> Result:
@@ -122,7 +136,9 @@ def _bias_gradient(site: Site) -> str:
 RULES: dict[str, Rule] = {
     "mm": _mm, "_int_mm": _mm, "addmm": _addmm, "bmm": _bmm, "baddbmm": _baddbmm, "linear": _linear,
     "matmul": _matmul("self", "other"), "mv": _matmul("self", "vec"), "dot": _matmul("self", "tensor"),
-    "vdot": _matmul("self", "other"), "_scaled_mm": _scaled_mm, "_grouped_mm": _grouped_mm,
+    "vdot": _matmul("self", "other"), "_scaled_mm": _scaled_mm, "grouped_mm": _grouped_mm("rows", "matrices"),
+    "grouped_mm_fallback": _grouped_mm("input", "weight"),
+    "grouped_mm_backward": _grouped_mm_backward,
     "_weight_int8pack_mm": _scaled_mm, "convolution": _convolution, "_convolution": _convolution,
     "cudnn_convolution": _convolution, "mkldnn_convolution": _convolution,
     "convolution_backward": _convolution_backward,

@@ -46,6 +46,11 @@ def _scan(flops: int) -> Rule:
     return rule
 
 
+def _count(site: Site) -> Result:
+    """How often values occur: each element is read, the bins are written."""
+    return site.op("rearrange", site.tensors()[0], shape=site.out.shape)
+
+
 def _topk(site: Site) -> Result:
     """Values and indices, chosen at once."""
     source, axis = site.tensor(), site.get("dim", -1)
@@ -96,6 +101,7 @@ def _nll_backward(site: Site) -> Result:
 RULES: dict[str, Rule] = {
     **{name: _reduce(name) for name in ("sum", "mean", "prod", "any", "all", "argmax", "argmin", "var", "std",
                                          "logsumexp")},
+    **dict.fromkeys(("histc", "bincount"), _count),
     **dict.fromkeys(("amax", "amin", "nansum", "count_nonzero", "median", "equal"), _reduce("max")),
     **dict.fromkeys(("linalg_vector_norm", "norm", "linalg_norm"), _reduce("norm")),
     **dict.fromkeys(("max", "min"), _reduce("max", 2)),
