@@ -58,13 +58,13 @@ def _attention() -> None:
         lambda grad, q, k, v, mask, causal: (torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)),
     )
 
-    def keep(context: Any, inputs: Any, output: Any) -> None:
-        q, k, v, mask, context.causal = inputs
-        context.save_for_backward(q, k, v, mask)
+    def keep(ctx: Any, inputs: Any, output: Any) -> None:
+        q, k, v, mask, ctx.causal = inputs
+        ctx.save_for_backward(q, k, v, mask)
 
-    def backward(context: Any, grad: Any) -> Any:
-        q, k, v, mask = context.saved_tensors
-        grads = torch.ops.roofline.sdpa_backward(grad, q, k, v, mask, context.causal)
+    def backward(ctx: Any, grad: Any) -> Any:
+        q, k, v, mask = ctx.saved_tensors
+        grads = torch.ops.roofline.sdpa_backward(grad, q, k, v, mask, ctx.causal)
         return (*grads, None, None)
 
     torch.library.register_autograd("roofline::sdpa", backward, setup_context=keep)
@@ -92,13 +92,13 @@ def _rms_norm() -> None:
         ),
     )  # fmt: skip
 
-    def keep(context: Any, inputs: Any, output: Any) -> None:
-        x, weight, context.axes = inputs
-        context.save_for_backward(x, weight)
+    def keep(ctx: Any, inputs: Any, output: Any) -> None:
+        x, weight, ctx.axes = inputs
+        ctx.save_for_backward(x, weight)
 
-    def backward(context: Any, grad: Any) -> Any:
-        x, weight = context.saved_tensors
-        first, second = torch.ops.roofline.rms_norm_backward(grad, x, weight, context.axes)
+    def backward(ctx: Any, grad: Any) -> Any:
+        x, weight = ctx.saved_tensors
+        first, second = torch.ops.roofline.rms_norm_backward(grad, x, weight, ctx.axes)
         return first, second if weight is not None else None, None
 
     torch.library.register_autograd("roofline::rms_norm", backward, setup_context=keep)
@@ -129,11 +129,11 @@ def _grouped_mm() -> None:
         lambda grad, rows, matrices, ends: (torch.empty_like(rows), torch.empty_like(matrices)),
     )  # fmt: skip
 
-    def keep(context: Any, inputs: Any, output: Any) -> None:
-        context.save_for_backward(*inputs)
+    def keep(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs)
 
-    def backward(context: Any, grad: Any) -> Any:
-        return (*torch.ops.roofline.grouped_mm_backward(grad, *context.saved_tensors), None)
+    def backward(ctx: Any, grad: Any) -> Any:
+        return (*torch.ops.roofline.grouped_mm_backward(grad, *ctx.saved_tensors), None)
 
     torch.library.register_autograd("roofline::grouped_mm", backward, setup_context=keep)
 
@@ -199,13 +199,13 @@ def _recurrent() -> None:
         lambda grad, projected, h, c, weight, bias, kind: (torch.empty_like(projected), torch.empty_like(weight)),
     )  # fmt: skip
 
-    def keep(context: Any, inputs: Any, output: Any) -> None:
-        *tensors, context.kind = inputs
-        context.save_for_backward(*tensors)
+    def keep(ctx: Any, inputs: Any, output: Any) -> None:
+        *tensors, ctx.kind = inputs
+        ctx.save_for_backward(*tensors)
 
-    def backward(context: Any, grad: Any, *_: Any) -> Any:
-        projected, h, c, weight, bias = context.saved_tensors
-        back = torch.ops.roofline.recurrent_backward(grad, projected, h, c, weight, bias, context.kind)
+    def backward(ctx: Any, grad: Any, *_: Any) -> Any:
+        projected, h, c, weight, bias = ctx.saved_tensors
+        back = torch.ops.roofline.recurrent_backward(grad, projected, h, c, weight, bias, ctx.kind)
         bias_grad = back[0].sum((0, 1)) if bias is not None else None
         return back[0], None, None, back[1], bias_grad, None
 
