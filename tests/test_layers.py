@@ -29,7 +29,7 @@ LAYERS: list[tuple[str, list[str]]] = [
     ("L3", ["count", "memory", "grid", "efficiency", "bulk"]),
     ("L4", ["estimate"]),
     ("L5", ["batch", "check", "fitting", "predict", "validate", "calibrate"]),
-    ("edge", ["plotting", "plot", "importers", "source", "cli", "__main__", "__init__"]),
+    ("edge", ["plotting", "plot", "importers", "source", "measure", "cli", "__main__", "__init__"]),
 ]
 RANK = {name: rank for rank, (_, names) in enumerate(LAYERS) for name in names}
 

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from roofline.graph import Node as Node
     from roofline.graph import Tensor as Tensor
     from roofline.importers.torch import from_torch as from_torch
+    from roofline.measure import Measurement as Measurement
+    from roofline.measure import measure as measure
     from roofline.modeldata import model as model
     from roofline.modeldata import models as models
     from roofline.passes import fuse as fuse
@@ -74,6 +76,7 @@ _HOME = {
     "estimate": ("Estimate", "estimate"),
     "graph": ("Graph", "Node", "Tensor"),
     "importers.torch": ("from_torch",),
+    "measure": ("Measurement", "measure"),
     "modeldata": ("model", "models"),
     "calibrate": ("calibrate",),
     "passes": ("fuse", "retype", "unfuse"),

@@ -72,7 +72,7 @@ def repeat(calls: Sequence[Call], budget: float) -> Timing:
     deadline = time.perf_counter() + budget
     start = time.perf_counter()
     calls[-1]()
-    timed = _timed if time.perf_counter() - start < BRIEF else _timed_alone
+    timed = _timed if time.perf_counter() - start < BRIEF else timed_alone
     seconds: list[tuple[float, float]] = []
     for call in cycle(calls):
         seconds.append(timed(call))
@@ -87,7 +87,7 @@ def _timed(call: Call) -> tuple[float, float]:
     return time.perf_counter() - start, 0.0
 
 
-def _timed_alone(call: Call) -> tuple[float, float]:
+def timed_alone(call: Call) -> tuple[float, float]:
     """Time of a call, and what its threads waited while other programs had the processor [s]."""
     before = waits()
     seconds, _ = _timed(call)

@@ -15,9 +15,9 @@ from typing import Any, Literal
 from roofline.errors import MissingExtra, ModelDataError, UsageError, did_you_mean
 from roofline.graph import Graph
 
-Method = Literal["auto", "export", "fx", "dispatch"]
+Method = Literal["auto", "export", "fx", "dispatch", "run"]
 Mode = Literal["eager", "compiled"]
-_METHODS = ("auto", "export", "fx", "dispatch")
+_METHODS = ("auto", "export", "fx", "dispatch", "run")
 _MODES = ("eager", "compiled")
 
 
@@ -41,7 +41,8 @@ def from_torch(
         dynamic: Sizes that stay symbolic: ``{"B": 0, "S": 1}`` names axes of every argument that has them,
             ``{"B": {"x": 0, "mask": 0}}`` those of some.
         method: ``dispatch`` runs the program on tensors without data and takes any program, ``fx`` traces it with
-            ``torch.fx`` first, ``export`` exports it with ``torch.export`` first. ``auto`` takes ``dispatch`` for
+            ``torch.fx`` first, ``export`` exports it with ``torch.export`` first, ``run`` runs it on
+            the given tensors. ``auto`` takes ``dispatch`` for
             eager programs, ``export`` for compiled ones, and the other one where that fails.
         mode: ``eager``: a kernel an operator; ``compiled``: kernels grouped as torch.compile's inductor does.
         backward: Compute gradients of all parameters that ask for them, from given gradients of the outputs.

@@ -38,6 +38,13 @@ class Request:
         return isinstance(self.run, torch.nn.Module)
 
     @property
+    def gradients(self) -> bool:
+        """Whether PyTorch prepares for gradients: a function, which may call backward itself, as its caller has it."""
+        import torch
+
+        return self.backward or (not self.is_module and torch.is_grad_enabled())
+
+    @property
     def name(self) -> str:
         """What the program is called."""
         own = None if self.is_module else getattr(self.run, "__name__", None)

@@ -12,6 +12,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 from roofline.errors import ModelDataError, RooflineError, UsageError
@@ -27,7 +28,7 @@ def dispatch(request: Request, tensors: Sequence[tuple[str, Any]]) -> Program:
     try:
         return _on_fakes(request, tensors, request.run, "dispatch")
     except _by_value() as error:
-        return _on_data(request, tensors, error)
+        return _by_its_values(request, tensors, error)
 
 
 def traced(request: Request, tensors: Sequence[tuple[str, Any]]) -> Program:
@@ -126,15 +127,14 @@ def _on_fakes(request: Request, tensors: Sequence[tuple[str, Any]], run: Any, me
     return _finish(request, recorder, outputs, method, guards(fakes.shapes, fakes.names))
 
 
-def _on_data(request: Request, tensors: Sequence[tuple[str, Any]], why: Exception) -> Program:
-    """Values decide which way the program goes: run it on the given tensors."""
+def on_data(request: Request, tensors: Sequence[tuple[str, Any]]) -> Program:
+    """Run on the given tensors: what eager PyTorch really does with them."""
+    import torch
+
     owned = _owned(request.run)
     without = [name for name, tensor in [*owned, *tensors] if tensor.is_meta]
     if without:
-        raise ModelDataError(f"{request.name}: its way depends on values ({_one_line(why)}), and {without[0]} is on "
-                             "the meta device; give tensors with values") from None  # fmt: skip
-    import torch
-
+        raise ModelDataError(f"{request.name}: {without[0]} is on the meta device; give tensors with values")
     recorder = Recorder({}, _paths(request.run))
     for name, tensor in owned:
         recorder.source(tensor, name, "weight" if isinstance(tensor, torch.nn.Parameter) else "buffer")
@@ -142,8 +142,17 @@ def _on_data(request: Request, tensors: Sequence[tuple[str, Any]], why: Exceptio
         recorder.source(tensor, name, "input")
     with _quiet():
         outputs = _run(request, request.run, None, request.args, dict(request.kwargs), recorder)
-    recorder.notes["its way depends on values; this is the one that the given arguments take, at their sizes"] = None
-    return _finish(request, recorder, outputs, "dispatch", ())
+    return _finish(request, recorder, outputs, "run", ())
+
+
+def _by_its_values(request: Request, tensors: Sequence[tuple[str, Any]], why: Exception) -> Program:
+    """Values decide which way the program goes."""
+    try:
+        found = on_data(request, tensors)
+    except ModelDataError as error:
+        raise ModelDataError(f"{error}; its way depends on them ({_one_line(why)})") from None
+    note = "its way depends on values; this is the one that the given arguments take, at their sizes"
+    return replace(found, notes=(*found.notes, note))
 
 
 def _run(
@@ -156,7 +165,7 @@ def _run(
     module = isinstance(run, torch.nn.Module)
     leaves = [t for t in (state or dict(_owned(run))).values() if t.requires_grad]
     try:
-        with recorder.recording(), torch.set_grad_enabled(request.backward):
+        with recorder.recording(), torch.set_grad_enabled(request.gradients):
             if module and state is not None:
                 result = torch.func.functional_call(run, dict(state), args, kwargs)
             else:
@@ -199,6 +208,7 @@ def _gradients(request: Request, recorder: Recorder, outputs: Sequence[Any], lea
 def _finish(
     request: Request, recorder: Recorder, outputs: Sequence[Any], method: str, guards: tuple[str, ...]
 ) -> Program:
+    recorder.restore()
     values = tuple(dict.fromkeys(recorder.value(out) for out in outputs))
     return Program(
         request.name, method, tuple(recorder.sources), tuple(recorder.calls), values, guards, tuple(recorder.notes)
@@ -344,4 +354,5 @@ METHODS: dict[str, Callable[[Request, Sequence[tuple[str, Any]]], Program]] = {
     "export": exported,
     "fx": traced,
     "dispatch": dispatch,
+    "run": on_data,
 }

@@ -62,6 +62,7 @@ class Recorder:
         self._by_place: dict[Any, Value] = {}
         self._bases: dict[Any, Any] = {}
         self._kept: list[Any] = []
+        self._gradients: list[tuple[Any, Any]] = []
         self._scopes: list[str] = []
         self._scope_of: dict[int, str] = {}
         self._count = 0
@@ -97,8 +98,15 @@ class Recorder:
         found = self._by_object.get(id(tensor)) or self._by_place.get(_place(tensor))
         if found is not None:
             return found
+        self._gradients.append((tensor, tensor.grad if tensor.is_leaf else None))
         is_weight = isinstance(tensor, torch.nn.Parameter) or (tensor.is_leaf and tensor.requires_grad)
         return self.source(tensor, f"constant_{len(self.sources)}", "weight" if is_weight else "buffer")
+
+    def restore(self) -> None:
+        """Give tensors that the program holds on to the gradients that they had: it may have called backward."""
+        for tensor, gradient in self._gradients:
+            if tensor.is_leaf and tensor.grad is not gradient:
+                tensor.grad = gradient
 
     def _value(self, tensor: Any, name: str, kind: Kind) -> Value:
         self._count += 1

@@ -1,0 +1,290 @@
+"""Code at hand: run it properly, capture what it does, and say whether its time makes sense."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count as naturals
+from typing import Any
+
+import numpy as np
+
+from roofline.calibrate.timing import timed_alone, undisturbed
+from roofline.check import Verdict, check
+from roofline.chip import Chip
+from roofline.data import chip as find_chip
+from roofline.errors import MissingExtra, RooflineError, UnknownChip, UsageError
+from roofline.estimate import Estimate, Mode
+from roofline.graph import Graph
+from roofline.units import format_si
+
+#: Runs that are timed: at least, and at most.
+LEAST, MOST = 5, 2000
+#: Middle half of the runs, as a share of the median, from which a measurement is called unsteady.
+UNSTEADY = 0.2
+
+Call = Callable[[], object]
+
+
+@dataclass(frozen=True, repr=False)
+class Measurement:
+    """What code took, what it should have taken, and the verdict.
+
+    Attributes:
+        seconds: Median of the runs [s].
+        low: Lower quartile [s].
+        high: Upper quartile [s].
+        runs: Timed runs, after warm-up.
+        device: Where it ran, in PyTorch's words.
+        graph: What it does.
+        estimate: What it should take.
+        verdict: Whether the two agree, and if not why.
+    """
+
+    seconds: float
+    low: float
+    high: float
+    runs: int
+    device: str
+    graph: Graph
+    estimate: Estimate
+    verdict: Verdict
+
+    @property
+    def ok(self) -> bool:
+        """Whether the time is as expected."""
+        return self.verdict.ok
+
+    @property
+    def unsteady(self) -> bool:
+        """Whether the middle half of the runs lies further apart than :data:`UNSTEADY` of the median."""
+        return self.high - self.low > UNSTEADY * self.seconds
+
+    def record(self) -> dict[str, Any]:
+        """Plain numbers: those of the verdict, and of the measurement."""
+        return {
+            **self.verdict.record(),
+            "measured_low_s": self.low,
+            "measured_high_s": self.high,
+            "runs": self.runs,
+            "device": self.device,
+        }
+
+    def __str__(self) -> str:
+        spread = f"{format_si(self.low, 's')} to {format_si(self.high, 's')} in the middle half of {self.runs} runs"
+        warning = "; unsteady: other work on the machine?" if self.unsteady else ""
+        return f"{self.graph.name}: {self.verdict} ({spread}{warning})"
+
+    def __repr__(self) -> str:
+        return f"<Measurement {self}>"
+
+
+def measure(
+    program: Any,
+    *args: Any,
+    chip: str | Chip | None = None,
+    mode: Mode | None = None,
+    backward: bool = False,
+    budget: float = 1.0,
+    warmup: int = 3,
+    seed: int = 0,
+    kwargs: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Measurement:
+    """Time a PyTorch program, capture it, and judge the time.
+
+    The program runs ``warmup`` times, then as often as ``budget`` allows; each run ends with a synchronisation, so that
+    queued work counts. Random numbers start at ``seed`` and the generator is put back afterwards. A recorded run on the
+    same arguments tells which operators it calls.
+
+    Args:
+        program: A ``torch.nn.Module`` or a function, compiled or not.
+        args: Its arguments, with values, on the device where it is to run.
+        chip: Where it runs: a shipped name, a file such as ``roofline calibrate -o my-chip.toml`` writes, or a chip. On
+            an accelerator the device's own name is looked up when absent; a processor has to be calibrated.
+        mode: ``eager``, ``compiled`` (the default for what ``torch.compile`` returned) or ``graph`` (captured as a CUDA
+            graph and replayed).
+        backward: Run the backward pass too, from gradients of ones.
+        budget: Time for the timed runs [s].
+        warmup: Runs before the first timed one, at least 1.
+        seed: Of PyTorch's random numbers.
+        kwargs: Keyword arguments whose names are options of this function.
+        options: Other keyword arguments of the program.
+
+    Raises:
+        MissingExtra: PyTorch is not installed.
+        UsageError: No chip is given for a processor, or an option out of range.
+        UnknownChip: The device is none that ships.
+        ModelDataError: The program fails.
+
+    Example:
+        >>> import torch
+        >>> import roofline as rl
+        >>> mine = rl.Chip(name="mine", vector={"fp32": "100 GFLOP/s"}, matrix={"fp32": "100 GFLOP/s"},
+        ...                memory_bandwidth="20 GB/s", memory_capacity="8 GB")
+        >>> found = rl.measure(torch.nn.Linear(256, 256), torch.zeros(64, 256), chip=mine, budget=0.05)
+        >>> found.seconds > 0 and found.verdict.verdict in ("impossible", "as_expected", "slow", "very_slow")
+        True
+    """
+    torch = _torch()
+    if budget <= 0 or warmup < 1:
+        raise UsageError(f"budget={budget!r} and warmup={warmup!r}; allowed: more than 0 seconds and at least 1 run")
+    given = {**(kwargs or {}), **options}
+    plain = getattr(program, "_orig_mod", program)
+    how: Mode = mode or ("compiled" if plain is not program else "eager")
+    device = _device(torch, plain, args, given)
+    where = _chip(torch, device, chip)
+    graph = _captured(plain, args, given, how, backward)
+    with _seeded(torch, seed, device):
+        run = _runner(torch, program, args, given, backward)
+        seconds = _timings(torch, device, _replayed(torch, run, device) if how == "graph" else run, budget, warmup)
+    low, middle, high = (float(value) for value in np.quantile(seconds, [0.25, 0.5, 0.75]))
+    verdict = check(graph, where, middle, mode=how, tf32=_tf32(torch, device))
+    return Measurement(middle, low, high, len(seconds), str(device), graph, verdict.estimate, verdict)
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError:
+        raise MissingExtra("measure needs PyTorch: pip install 'roofline[torch]'") from None
+    return torch
+
+
+def _captured(program: Any, args: Any, given: Mapping[str, Any], how: str, backward: bool) -> Graph:
+    """What the program really runs: recorded on the given tensors; a compiler traces it instead."""
+    from roofline.importers.torch import from_torch
+
+    compiled = how == "compiled"
+    return from_torch(
+        program, *args, kwargs=given, backward=backward, unknown="report",
+        method="auto" if compiled else "run", mode="compiled" if compiled else "eager",
+    )  # fmt: skip
+
+
+def _device(torch: Any, program: Any, args: Any, given: Mapping[str, Any]) -> Any:
+    """The one device of the program's tensors.
+
+    Raises:
+        UsageError: There are several, or tensors have no values.
+    """
+    leaves = torch.utils._pytree.tree_leaves((args, dict(given)))
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    if isinstance(program, torch.nn.Module):
+        tensors += [*program.parameters(), *program.buffers()]
+    devices = {tensor.device.type: tensor.device for tensor in tensors}
+    if "meta" in devices:
+        raise UsageError("measure: tensors on the meta device have no values to run on; from_torch takes them")
+    busy = [device for kind, device in devices.items() if kind != "cpu"]
+    if len(busy) > 1:
+        raise UsageError(f"measure: tensors on {' and '.join(map(str, busy))}; wanted one accelerator")
+    return busy[0] if busy else torch.device("cpu")
+
+
+def _chip(torch: Any, device: Any, chip: str | Chip | None) -> Chip:
+    if chip is not None:
+        return find_chip(chip) if isinstance(chip, str) else chip
+    if device.type == "cpu":
+        raise UsageError(
+            "measure: which chip? A processor has to be measured first: roofline calibrate -o my-chip.toml, "
+            "then chip='my-chip.toml'"
+        )
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    try:
+        return find_chip(name)
+    except UnknownChip as error:
+        raise UnknownChip(f"measure: the device calls itself {name!r}; give chip=...: {error}") from None
+
+
+def _runner(torch: Any, program: Any, args: Any, given: Mapping[str, Any], backward: bool) -> Call:
+    """One run, with gradients or without."""
+    if not backward:
+
+        def forward() -> object:
+            if not isinstance(program, torch.nn.Module):
+                return program(*args, **given)  # a function says itself whether it wants gradients
+            with torch.no_grad():
+                return program(*args, **given)
+
+        return forward
+
+    def both() -> object:
+        leaves = torch.utils._pytree.tree_leaves(program(*args, **given))
+        ends = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+        inputs = _wanting(torch, program, args)
+        return torch.autograd.grad(ends, inputs, [torch.ones_like(end) for end in ends], allow_unused=True)
+
+    return both
+
+
+def _wanting(torch: Any, program: Any, args: Any) -> list[Any]:
+    own = list(program.parameters()) if isinstance(program, torch.nn.Module) else []
+    leaves = [*own, *torch.utils._pytree.tree_leaves(args)]
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+
+
+def _timings(torch: Any, device: Any, run: Call, budget: float, warmup: int) -> list[float]:
+    """Times of the runs after warm-up [s]."""
+    finish = _finisher(torch, device)
+
+    def once() -> None:
+        run()
+        finish()
+
+    try:
+        for _ in range(warmup):
+            once()
+    except RooflineError:
+        raise
+    except Exception as error:
+        text = (str(error).splitlines() or [""])[0][:300]
+        raise UsageError(f"measure: the program fails when it runs: {type(error).__name__}: {text}") from error
+    deadline = time.perf_counter() + budget
+    found: list[tuple[float, float]] = []
+    for at in naturals(1):
+        found.append(timed_alone(once))
+        if at >= MOST or (at >= LEAST and time.perf_counter() > deadline):
+            break
+    return undisturbed(found)
+
+
+def _finisher(torch: Any, device: Any) -> Call:
+    """What waits for the device."""
+    if device.type == "cpu":
+        return lambda: None
+    module = getattr(torch, device.type, None)
+    if module is None or not hasattr(module, "synchronize"):
+        raise UsageError(f"measure: cannot wait for a device of the kind {device.type!r}")
+    return lambda: module.synchronize(device)
+
+
+def _replayed(torch: Any, run: Call, device: Any) -> Call:
+    """The program as a CUDA graph."""
+    if device.type != "cuda":
+        raise UsageError(f"measure: mode='graph' needs a CUDA device; the program is on {device}")
+    side = torch.cuda.Stream(device)
+    side.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            run()
+    torch.cuda.current_stream(device).wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    replay: Call = graph.replay
+    return replay
+
+
+def _tf32(torch: Any, device: Any) -> bool:
+    return bool(device.type == "cuda" and torch.get_float32_matmul_precision() != "highest")
+
+
+@contextmanager
+def _seeded(torch: Any, seed: int, device: Any) -> Iterator[None]:
+    """Random numbers from a seed inside, and the generators as they were outside."""
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        yield
