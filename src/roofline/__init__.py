@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from roofline.passes import fuse as fuse
     from roofline.passes import retype as retype
     from roofline.passes import unfuse as unfuse
+    from roofline.passes import unmask as unmask
     from roofline.plot import BatchSweep as BatchSweep
     from roofline.plot import Roofline as Roofline
     from roofline.plot import plot_batch as plot_batch
@@ -79,7 +80,7 @@ _HOME = {
     "measure": ("Measurement", "measure"),
     "modeldata": ("model", "models"),
     "calibrate": ("calibrate",),
-    "passes": ("fuse", "retype", "unfuse"),
+    "passes": ("fuse", "retype", "unfuse", "unmask"),
     "plot": ("BatchSweep", "Roofline", "plot_batch", "plot_roofline"),
     "source": ("load_program",),
     "predict": ("predict",),

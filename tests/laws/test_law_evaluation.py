@@ -34,6 +34,7 @@ SAMPLES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "bmm": (((B, S, 64), (B, 64, C)), {}),
     "moe": (((B * S, 64), (8, 96, 64), (8, 64, 48)), {"top_k": 2, "ranks": 2}),
     "expert_linear": (((B * S * 2, 64), (8, 32, 64), (8, 32)), {"top_k": 2}),
+    "triangular_solve": (((B, 8, 8), (B, 8, S)), {}),
     "expert_linear_grad": (((B * S, 32), (B * S, 64)), {"experts": 8}),
     "conv2d": ((IMAGE, (16, 2, 3, 3), (16,)), {"stride": 2, "padding": 2, "dilation": (1, 2), "groups": 4}),
     "conv_transpose2d": ((IMAGE, (8, 4, 3, 2), (8,)), {"stride": 2, "padding": (1, 0), "groups": 2}),

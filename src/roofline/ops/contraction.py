@@ -40,6 +40,12 @@ def expert_linear(t: Any, k: Any, e: Any, n: Any, top_k: int) -> Work:
     return Work(flops=MAC * t * k * n, reads={1: touched * k, 2: touched})
 
 
+@op("triangular_solve", "... n n, ... n m -> ... n m", "matmul")
+def triangular_solve(batch: Any, n: Any, m: Any) -> Work:
+    """``L^-1 B`` by substitution: half of the matrix, each element in a multiply-add a column (LAPACK's trsm)."""
+    return Work(flops=MAC // 2 * batch * m * n * (n + 1))
+
+
 @op("expert_linear_grad", "t n, t k -> e n k", "matmul", derive=lambda experts: {"e": experts})
 def expert_linear_grad(t: Any, k: Any, n: Any) -> Work:
     """Gradients of all experts' matrices, each from the rows that were sent to it."""

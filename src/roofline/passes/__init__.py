@@ -3,5 +3,6 @@
 from roofline.passes.fuse import fuse, unfuse
 from roofline.passes.pad import pad
 from roofline.passes.retype import retype
+from roofline.passes.unmask import unmask
 
-__all__ = ["fuse", "pad", "retype", "unfuse"]
+__all__ = ["fuse", "pad", "retype", "unfuse", "unmask"]

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from roofline.errors import MissingExtra, ModelDataError, UsageError, did_you_mean
 from roofline.graph import Graph
+from roofline.importers import emit
 
 Method = Literal["auto", "export", "fx", "dispatch", "run"]
 Mode = Literal["eager", "compiled"]
@@ -69,7 +70,9 @@ def from_torch(
         (4198400, True)
     """
     _installed()
-    for what, given, allowed in (("method", method, _METHODS), ("mode", mode, _MODES)):
+    for what, given, allowed in (
+        ("method", method, _METHODS), ("mode", mode, _MODES), ("unknown", unknown, emit.UNKNOWN)
+    ):  # fmt: skip
         if given not in allowed:
             near = did_you_mean(str(given), allowed)
             raise UsageError(f"{what}={given!r}; allowed: {', '.join(allowed)}{near}")

@@ -18,7 +18,7 @@ from typing import Any
 from roofline.errors import ModelDataError, RooflineError, UsageError
 from roofline.importers.torch.arguments import Request
 from roofline.importers.torch.custom import redirected_aten
-from roofline.importers.torch.fakes import Fakes, guards
+from roofline.importers.torch.fakes import Fakes, guards, replaced
 from roofline.importers.torch.program import Program
 from roofline.importers.torch.record import Recorder
 
@@ -124,7 +124,8 @@ def _on_fakes(request: Request, tensors: Sequence[tuple[str, Any]], run: Any, me
         recorder.source(stand_in(tensor), name, "input")
     with _quiet(), fakes.mode:
         outputs = _run(request, run, {name: fakes.of(t) for name, t in owned}, args, kwargs, recorder)
-    return _finish(request, recorder, outputs, method, guards(fakes.shapes, fakes.names))
+    found = _finish(request, recorder, outputs, method, guards(fakes.shapes, fakes.names))
+    return found.fixed(replaced(fakes.shapes, fakes.names))
 
 
 def on_data(request: Request, tensors: Sequence[tuple[str, Any]]) -> Program:
@@ -236,7 +237,8 @@ def _interpret(request: Request, program: Any, tensors: Sequence[tuple[str, Any]
     outputs = [leaf for leaf in torch.utils._pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
     found = guards(mode.shape_env, recorder.names) if mode.shape_env is not None else ()
     ranges = _ranges(program, recorder.names)
-    return _finish(request, recorder, outputs, "export", tuple(dict.fromkeys([*ranges, *found])))
+    finished = _finish(request, recorder, outputs, "export", tuple(dict.fromkeys([*ranges, *found])))
+    return finished.fixed(replaced(mode.shape_env, recorder.names) if mode.shape_env is not None else {})
 
 
 def _announce(recorder: Recorder, specs: Sequence[Any], given: Sequence[Any], owned: Mapping[str, Any]) -> None:

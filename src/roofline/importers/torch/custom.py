@@ -42,6 +42,13 @@ def _attention() -> None:
         gqa = q.dim() == 4 and q.shape[-3] != k.shape[-3]
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, 0.0, causal, enable_gqa=gqa)
 
+    def shape(q: Any, v: Any) -> Any:
+        """Heads beside each other in memory, as all of PyTorch's kernels return them: joining them moves nothing."""
+        if q.dim() != 4:
+            return q.new_empty((*q.shape[:-1], v.shape[-1]))
+        batch, heads, length, _ = q.shape
+        return q.new_empty((batch, length, heads, v.shape[-1])).transpose(1, 2)
+
     def backward_run(grad: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
         with torch.enable_grad():
             q, k, v = (each.detach().requires_grad_() for each in (q, k, v))
@@ -49,7 +56,7 @@ def _attention() -> None:
 
     _define(
         "sdpa", "(Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal) -> Tensor", run,
-        lambda q, k, v, mask, causal: q.new_empty((*q.shape[:-1], v.shape[-1])),
+        lambda q, k, v, mask, causal: shape(q, v),
     )  # fmt: skip
     _define(
         "sdpa_backward",
@@ -280,6 +287,7 @@ def redirected() -> dict[Any, Callable[..., Any]]:
     return {
         torch._C._nn.scaled_dot_product_attention: sdpa,
         torch.rms_norm: rms_norm,
+        torch.nn.functional.rms_norm: rms_norm,
         torch._grouped_mm: grouped_mm,
         **({torch.nn.functional.grouped_mm: grouped_mm} if hasattr(torch.nn.functional, "grouped_mm") else {}),
         **{getattr(torch, kind): recurrent(kind) for kind in GATES},

@@ -7,6 +7,7 @@ from typing import Any
 
 from roofline.errors import UsageError
 from roofline.importers.torch.arguments import Request
+from roofline.importers.torch.sizes import to_size
 
 #: Smallest size that a symbolic axis stands in for while it is traced: 1 would broadcast and be taken for a constant.
 _LEAST = 2
@@ -61,6 +62,11 @@ class Fakes:
         self._made[id(tensor)] = fake
         self._alive.append(tensor)
         return fake
+
+
+def replaced(shapes: Any, names: Mapping[str, str]) -> dict[str, Any]:
+    """Symbols that the capture found to be a number or another size."""
+    return {names[str(a)]: to_size(b, names) for a, b in shapes.replacements.items() if str(a) in names}
 
 
 #: Sizes at which a guard is tried; one that holds at all of them says nothing.

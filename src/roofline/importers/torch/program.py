@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 from roofline.graph import Kind
-from roofline.sizes import Size
+from roofline.sizes import Dim, Size, substitute
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,4 +90,29 @@ class Program:
     calls: tuple[Call, ...]
     outputs: tuple[Value, ...]
     guards: tuple[str, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
+
+    def fixed(self, sizes: Mapping[str, Any]) -> Program:
+        """The program with some symbols replaced, as the capture found that they must be."""
+        if not sizes:
+            return self
+        known: dict[int, Value] = {}
+
+        def settle(thing: Any) -> Any:
+            if isinstance(thing, Value):
+                if thing.number not in known:
+                    known[thing.number] = replace(thing, shape=settle(thing.shape))
+                return known[thing.number]
+            if isinstance(thing, tuple):
+                return tuple(settle(each) for each in thing)
+            if isinstance(thing, Write):
+                return Write(settle(thing.before), settle(thing.after), settle(thing.base))
+            return substitute(thing, sizes) if isinstance(thing, Dim) else thing
+
+        def call(one: Call) -> Call:
+            args = {key: settle(value) for key, value in one.args.items()}
+            return replace(one, args=args, outs=settle(one.outs), writes=settle(one.writes))
+
+        return replace(
+            self, sources=settle(self.sources), calls=tuple(map(call, self.calls)), outputs=settle(self.outputs)
+        )

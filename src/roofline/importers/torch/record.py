@@ -164,8 +164,9 @@ class Recorder:
         from torch._decomp import decomposition_table
 
         name = func._schema.name.rpartition("::")[2]
-        known = name in self.known or name.removesuffix("_") in self.known
-        return None if known else decomposition_table.get(func)
+        if name in self.known or name.removesuffix("_") in self.known:
+            return None
+        return decomposition_table.get(func) or (func.decompose if func._can_decompose() else None)
 
     def note_call(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any, was: Any) -> None:
         """Record one call that has run; ``was`` are the values of its arguments before it did."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from roofline.importers import emit
 from roofline.importers.torch.lower import Result, Rule, Site
 from roofline.importers.torch.program import Value
@@ -45,8 +47,15 @@ def _region(site: Site) -> tuple[Size, ...] | None:
     given = [each for each in chosen if isinstance(each, Value)]
     if any(each.dtype == "bool" for each in given):
         return None
-    rest = [size for at, size in enumerate(site.shape()) if at >= len(chosen) or chosen[at] is None]
-    return (*broadcast([each.shape for each in given]), *rest)
+    return _indexed(site.shape(), chosen, broadcast([each.shape for each in given]))
+
+
+def _indexed(shape: tuple[Size, ...], chosen: tuple[Any, ...], picked: tuple[Size, ...]) -> tuple[Size, ...]:
+    """Numpy's rule: what index arrays pick stands where they stand side by side, and in front where they do not."""
+    at = [axis for axis, each in enumerate(chosen) if each is not None]
+    rest = [size for axis, size in enumerate(shape) if axis not in at]
+    front = at[0] if at == list(range(at[0], at[0] + len(at))) else 0
+    return (*rest[:front], *picked, *rest[front:])
 
 
 def _filled(site: Site, region: tuple[Size, ...] | None) -> str:

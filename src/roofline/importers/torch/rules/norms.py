@@ -114,11 +114,20 @@ def _channels_backward(grad_key: str) -> Rule:
     return rule
 
 
+def _weight_norm_backward(site: Site) -> Result:
+    """Gradients of a weight's direction, element by element, and of its length, a sum."""
+    gradient, direction, length = (site.tensor(key) for key in ("grad_w", "saved_v", "saved_g"))
+    axes = [at for at, size in enumerate(site.b.shape(length)) if size == 1]
+    terms = site.op("elementwise", gradient, direction, name="grad_direction", flops=6)
+    return terms, emit.reduce(site.b, "sum", terms, axes, True, name="grad_length")
+
+
 RULES: dict[str, Rule] = {
     **dict.fromkeys(("_softmax", "softmax", "_log_softmax", "log_softmax", "_safe_softmax"),
                     _along("softmax", ("self",))),
     **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"),
                     _along("softmax_grad", ("grad_output", "output"))),
+    "_weight_norm_interface_backward": _weight_norm_backward,
     "native_layer_norm": _layernorm,
     "native_layer_norm_backward": _layernorm_backward,
     "rms_norm": _rmsnorm,

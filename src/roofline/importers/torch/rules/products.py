@@ -53,6 +53,10 @@ def _scaled_mm(site: Site) -> Result:
     return _product(site, site.tensor(), site.tensor("mat2"), site.maybe("bias"))
 
 
+def _solve(site: Site) -> Result:
+    return site.op("triangular_solve", site.tensor(), site.tensor("B"))
+
+
 def _by_row(site: Site, matrices: str) -> str:
     """``(experts, k, n)`` as linear layers store it, ``(experts, n, k)``."""
     stored = site.lowering.turned.get(matrices)
@@ -138,6 +142,7 @@ RULES: dict[str, Rule] = {
     "matmul": _matmul("self", "other"), "mv": _matmul("self", "vec"), "dot": _matmul("self", "tensor"),
     "vdot": _matmul("self", "other"), "_scaled_mm": _scaled_mm, "grouped_mm": _grouped_mm("rows", "matrices"),
     "grouped_mm_fallback": _grouped_mm("input", "weight"),
+    "linalg_solve_triangular": _solve,
     "grouped_mm_backward": _grouped_mm_backward,
     "_weight_int8pack_mm": _scaled_mm, "convolution": _convolution, "_convolution": _convolution,
     "cudnn_convolution": _convolution, "mkldnn_convolution": _convolution,
