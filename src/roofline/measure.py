@@ -136,8 +136,9 @@ def measure(
     how: Mode = mode or ("compiled" if plain is not program else "eager")
     device = _device(torch, plain, args, given)
     where = _chip(torch, device, chip)
-    graph = _captured(plain, args, given, how, backward)
     with _seeded(torch, seed, device):
+        graph = _captured(plain, args, given, how, backward)
+        torch.manual_seed(seed)
         run = _runner(torch, program, args, given, backward)
         seconds = _timings(torch, device, _replayed(torch, run, device) if how == "graph" else run, budget, warmup)
     low, middle, high = (float(value) for value in np.quantile(seconds, [0.25, 0.5, 0.75]))

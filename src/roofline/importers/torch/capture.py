@@ -171,7 +171,7 @@ def _run(
                 result = torch.func.functional_call(run, dict(state), args, kwargs)
             else:
                 result = run(*args, **kwargs)
-            outputs = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+            outputs = [tensor for leaf in pytree.tree_leaves(result) for tensor in _inside(leaf)]
             if request.backward:
                 outputs = [*outputs, *_gradients(request, recorder, outputs, [*leaves, *pytree.tree_leaves(args)])]
     except Exception as error:
@@ -179,6 +179,22 @@ def _run(
             raise
         raise ModelDataError(f"{request.name}: the program fails on the given arguments: {_one_line(error)}") from error
     return outputs
+
+
+#: How deep objects are searched for tensors, such as a model's cache of keys and values.
+_DEPTH = 5
+
+
+def _inside(thing: Any, depth: int = _DEPTH) -> Iterator[Any]:
+    """The tensors that a result holds, in objects that PyTorch does not take apart too."""
+    import torch
+
+    if isinstance(thing, torch.Tensor):
+        yield thing
+    elif depth and not isinstance(thing, torch.nn.Module | type):
+        parts = thing.values() if isinstance(thing, Mapping) else thing if isinstance(thing, list | tuple) else ()
+        for part in (*parts, *getattr(thing, "__dict__", {}).values()):
+            yield from _inside(part, depth - 1)
 
 
 def _by_value() -> tuple[type[Exception], ...]:
@@ -234,7 +250,7 @@ def _interpret(request: Request, program: Any, tensors: Sequence[tuple[str, Any]
     _announce(recorder, program.graph_signature.input_specs, given, dict(_owned(request.run)))
     with _quiet(), mode, torch.no_grad(), recorder.recording():
         result = _interpreter()(graph, recorder).run(*given)
-    outputs = [leaf for leaf in torch.utils._pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    outputs = [tensor for leaf in torch.utils._pytree.tree_leaves(result) for tensor in _inside(leaf)]
     found = guards(mode.shape_env, recorder.names) if mode.shape_env is not None else ()
     ranges = _ranges(program, recorder.names)
     finished = _finish(request, recorder, outputs, "export", tuple(dict.fromkeys([*ranges, *found])))

@@ -1,0 +1,109 @@
+"""rl.measure: the run, the capture and the verdict together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+import roofline as rl  # noqa: E402
+
+
+def machine(speed: float) -> rl.Chip:
+    """A processor so many times as fast as a plain one."""
+    return rl.Chip(
+        name="mine", matrix={"fp32": 100e9 * speed}, vector={"fp32": 50e9 * speed}, memory_bandwidth=20e9 * speed,
+        memory_capacity="8 GB",
+    )  # fmt: skip
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(512, 2048), nn.GELU(), nn.Linear(2048, 512))
+
+
+X = torch.zeros(64, 512)
+
+
+def test_time_estimate_and_verdict_come_together() -> None:
+    found = rl.measure(net(), X, chip=machine(1), budget=0.1)
+    assert 0 < found.low <= found.seconds <= found.high
+    assert found.runs >= 5
+    assert found.device == "cpu"
+    assert rl.count(found.graph).flops == 2 * 2 * 64 * 512 * 2048
+    assert found.verdict.measured == found.seconds
+    assert found.estimate.graph.parameters == found.graph.parameters
+    assert str(found).startswith("Sequential: ")
+    assert "runs" in str(found)
+    assert "\n" not in str(found)
+    assert {"verdict", "measured_s", "measured_low_s", "runs", "device"} <= found.record().keys()
+
+
+def test_the_verdict_is_against_the_chip() -> None:
+    assert rl.measure(net(), X, chip=machine(1e4), budget=0.05).verdict.verdict == "very_slow"
+    assert rl.measure(net(), X, chip=machine(1e-4), budget=0.05).verdict.verdict == "impossible"
+
+
+def test_backward_runs_and_is_counted() -> None:
+    both = rl.measure(net(), X, chip=machine(1), budget=0.05, backward=True)
+    first = 2 * 64 * 512 * 2048
+    assert rl.count(both.graph).flops == 3 * 2 * 2 * 64 * 512 * 2048 - first
+    assert both.graph.info["phase"] == "train"
+
+
+def test_a_function_with_its_own_backward_and_no_change_to_random_numbers() -> None:
+    layer, before = nn.Linear(8, 8), torch.random.get_rng_state()
+    runs = []
+
+    def step(x: torch.Tensor) -> None:
+        runs.append(torch.rand(1).item())
+        layer(x).sum().backward()
+
+    found = rl.measure(step, torch.zeros(4, 8), chip=machine(1), budget=0.01, warmup=2)
+    assert rl.count(found.graph).flops == 2 * 2 * 4 * 8 * 8
+    assert len(runs) >= found.runs + 2
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert runs[1] == torch.rand(1, generator=torch.Generator().manual_seed(0)).item()
+
+
+def test_values_decide_as_they_do_when_it_runs() -> None:
+    def branch(x: torch.Tensor) -> torch.Tensor:
+        return x @ x if x.sum() > 0 else x
+
+    assert rl.count(rl.measure(branch, torch.ones(8, 8), chip=machine(1), budget=0.01).graph).flops == 2 * 8**3
+
+
+def test_an_operator_without_a_rule_is_reported() -> None:
+    @torch.library.custom_op("roofline_tests::odd", mutates_args=())
+    def odd(x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    found = rl.measure(odd, torch.zeros(8), chip=machine(1), budget=0.01)
+    assert "roofline_tests.odd" in found.estimate.not_modelled[0]
+
+
+def raises(x: torch.Tensor) -> torch.Tensor:
+    raise ValueError("not today\nreally")
+
+
+BAD: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], str]] = {
+    "no chip": (net(), (X,), {}, r"which chip\?.*roofline calibrate"),
+    "an unknown chip": (net(), (X,), {"chip": "h1000"}, "h1000"),
+    "no time": (net(), (X,), {"chip": machine(1), "budget": 0}, r"budget=0"),
+    "no warm-up": (net(), (X,), {"chip": machine(1), "warmup": 0}, r"warmup=0"),
+    "a failing program": (raises, (X,), {"chip": machine(1)}, "ValueError: not today"),
+    "no values": (net().to("meta"), (X.to("meta"),), {"chip": machine(1)}, "meta device have no values"),
+    "a CUDA graph on a processor": (net(), (X,), {"chip": machine(1), "mode": "graph"}, "needs a CUDA device"),
+    "wrong arguments": (net(), (), {"chip": machine(1)}, "arguments do not fit"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_input_is_one_clear_line(what: str) -> None:
+    program, args, options, message = BAD[what]
+    with pytest.raises(rl.RooflineError, match=message) as caught:
+        rl.measure(program, *args, **options)
+    assert "\n" not in str(caught.value)
