@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from roofline.graph import Node as Node
     from roofline.graph import Tensor as Tensor
     from roofline.importers.torch import from_torch as from_torch
+    from roofline.listing import Listing as Listing
+    from roofline.listing import listing as listing
     from roofline.measure import Measurement as Measurement
     from roofline.measure import measure as measure
     from roofline.modeldata import model as model
@@ -77,6 +79,7 @@ _HOME = {
     "estimate": ("Estimate", "estimate"),
     "graph": ("Graph", "Node", "Tensor"),
     "importers.torch": ("from_torch",),
+    "listing": ("Listing", "listing"),
     "measure": ("Measurement", "measure"),
     "modeldata": ("model", "models"),
     "calibrate": ("calibrate",),

@@ -256,6 +256,42 @@ def _kernel(scope: Scope, same: Sequence[tuple[str, tuple[Node, ...]]]) -> Kerne
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one node adds to a launch of its kernel.
+
+    Attributes:
+        flops: Contraction FLOPs.
+        vector: Other floating-point operations.
+        read: Bytes that enter the kernel for it and for no node before it [byte].
+        write: Bytes that leave the kernel from it [byte].
+    """
+
+    flops: Any = 0
+    vector: Any = 0
+    read: Any = 0
+    write: Any = 0
+
+
+def shares(scope: Scope, nodes: Sequence[Node]) -> tuple[Share, ...]:
+    """Each node's part of its kernel; the parts sum to the kernel's counts.
+
+    A tensor that several nodes read enters the kernel once and is laid to the first of them; to a view only where no
+    other node reads what it looks at.
+    """
+    works = [node_work(node, scope.shapes(node)) for node in nodes]
+    order = sorted(range(len(nodes)), key=lambda at: OPS[nodes[at].op].kind == "view")
+    found: dict[int, Share] = {}
+    before: Any = 0
+    for n, at in enumerate(order, 1):
+        first = ([nodes[i] for i in order[:n]], [works[i] for i in order[:n]])
+        entered = _read_bytes(scope, _touched(scope, *first))
+        flops = works[at].flops if OPS[nodes[at].op].kind in _CONTRACTIONS else 0
+        write = _write_bytes(scope, nodes[at : at + 1], works[at : at + 1])
+        found[at], before = Share(flops, works[at].vector, entered - before, write), entered
+    return tuple(found[at] for at in range(len(nodes)))
+
+
 def _add(totals: dict[str, Any], key: str, value: Any) -> None:
     if isinstance(value, int) and value == 0:
         return

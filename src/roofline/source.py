@@ -1,4 +1,4 @@
-"""Whatever a user may call a model, to a graph: a shipped name, a model file, a workload or a ``config.json``."""
+"""Whatever a user may call a model, to a graph: a shipped name, a model file, a workload, a config, a script."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from roofline.errors import ModelDataError, UnknownModel, UsageError, did_you_mean
 from roofline.graph import Graph
 from roofline.importers.huggingface import from_config
+from roofline.importers.script import load_script, split_script
 from roofline.modeldata import model
 from roofline.passes import retype
 from roofline.workload import load_workload
@@ -29,8 +30,9 @@ def load_program(
     """Build the program that a name or a path stands for.
 
     Args:
-        text: A shipped name or alias, a model ``.toml``, a workload ``.json``, a ``config.json`` or its folder.
-        phase: ``forward``, ``prefill`` or ``decode``; the model's default when absent. A workload has none.
+        text: A shipped name or alias, a model ``.toml``, a workload ``.json``, a ``config.json`` or its folder, or a
+            Python script, ``script.py`` or ``script.py:name``: your own code, which is run.
+        phase: ``forward``, ``prefill`` or ``decode``; the model's default when absent. A workload or script has none.
         dtype: Number format of weights, activations and cache; of a workload, that of entries that name none.
         weights: Number format of the weights alone.
         cache: Number format of the KV cache alone.
@@ -46,6 +48,9 @@ def load_program(
     """
     if not isinstance(text, str | os.PathLike) or not os.fspath(text):
         raise UsageError(f"model: wanted a name or a path, given {text!r}")
+    script = split_script(text)
+    if script is not None:
+        return _script(*script, phase, dtype, weights, cache)
     path = Path(text).expanduser()
     if _is_folder(text, path) or _is_config(path):
         return from_config(path, phase, dtype, weights, cache)
@@ -94,3 +99,12 @@ def _workload(path: Path, phase: str | None, dtype: str | None, weights: str | N
     graph = load_workload(path, dtype)
     graph = replace(graph, name=path.stem) if not graph.info else graph
     return retype(graph, weights=weights, cache=cache) if weights or cache else graph
+
+
+def _script(
+    path: str, name: str | None, phase: str | None, dtype: str | None, weights: str | None, cache: str | None
+) -> Graph:
+    if phase is not None:
+        raise UsageError(f"{path}: a script has no phase; it builds one program")
+    graph = load_script(path, name)
+    return retype(graph, dtype, weights=weights, cache=cache) if dtype or weights or cache else graph

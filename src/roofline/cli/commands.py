@@ -12,6 +12,7 @@ from roofline.check import check as judge
 from roofline.cli import options as opt
 from roofline.cli import tables
 from roofline.cli.calibrate import calibrate
+from roofline.cli.graph import graph as list_graph
 from roofline.cli.output import note, show, write, write_csv, write_json
 from roofline.cli.predict import predict as predict_rows
 from roofline.cli.validate import validate
@@ -227,3 +228,4 @@ def _sweep(est: Estimate, measured: str | None) -> Any:
 app.command(name="predict")(predict_rows)
 app.command(name="validate")(validate)
 app.command(name="calibrate")(calibrate)
+app.command(name="graph")(list_graph)

@@ -22,7 +22,8 @@ MAX_POINTS = 10_000
 
 Model = Annotated[str, typer.Argument(
     metavar="MODEL",
-    help="A shipped name, a model .toml, a workload .json, or a folder with a config.json.")]  # fmt: skip
+    help="A shipped name, a model .toml, a workload .json, a folder with a config.json, or your own script.py, which "
+         "is run.")]  # fmt: skip
 OneChip = Annotated[str, typer.Argument(metavar="CHIP", help="A shipped name or a chip .toml.")]
 Chips = Annotated[str, typer.Argument(metavar="CHIP", help="A shipped name or a chip .toml; several with commas.")]
 Batches = Annotated[str | None, typer.Option(
@@ -128,14 +129,34 @@ def sizes(
     return _matched(graph, given)
 
 
-def _matched(graph: Graph, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Give each symbol of a graph its size; in a decode step ``-S`` is the context."""
+def some_sizes(graph: Graph, batch: str | None, seq: str | None, context: str | None) -> dict[str, int]:
+    """The sizes that were given, one number each; the others stay symbols.
+
+    Raises:
+        UsageError: Several numbers for one size.
+    """
+    texts = {"B": batch, "S": seq, "C": context}
+    given = {name: whole_numbers(text, _SYMBOLS[name][1]) for name, text in texts.items() if text is not None}
+    for name, value in given.items():
+        if isinstance(value, list):
+            raise UsageError(f"{_SYMBOLS[name][1]} {texts[name]}: a listing shows one point; give one number")
+    return {name: value for name, value in _named(graph, given).items() if name in graph.symbols}
+
+
+def _named(graph: Graph, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Sizes under the graph's own names, with a note on those without use; in a decode step ``-S`` is the context."""
     wanted, found = graph.symbols, dict(given)
     if "C" in wanted and "S" not in wanted and "C" not in found and "S" in found:
         found["C"] = found.pop("S")
     for name in sorted(found.keys() - wanted):
         word, option = _SYMBOLS[name]
         note(f"{graph.name} has no use for {word}; {option} is ignored")
+    return found
+
+
+def _matched(graph: Graph, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Give each symbol of a graph its size."""
+    wanted, found = graph.symbols, _named(graph, given)
     if "B" in wanted:
         found.setdefault("B", 1)
     for name in sorted(wanted - found.keys()):

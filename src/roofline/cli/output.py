@@ -14,14 +14,25 @@ from typing import Any
 
 def show(*parts: Any) -> None:
     """Print rich renderables, or plain text, to standard output; without colours where that is no terminal."""
+    write(rendered(*parts))
+
+
+def rendered(*parts: Any, plain: bool = False) -> str:
+    """Rich renderables as text of the terminal's width; ``plain`` is without colours wherever it goes."""
     from rich.console import Console
 
-    console = Console(markup=False, highlight=False, emoji=False)
+    console = Console(markup=False, highlight=False, emoji=False, color_system=None if plain else "auto")
     with console.capture() as captured:
         for part in parts:
             console.print(part)
-    lines = captured.get().splitlines()
-    write("\n".join(line.rstrip() for line in lines) + "\n")
+    return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
+
+
+def width() -> int:
+    """Columns of the terminal, 80 where there is none."""
+    from rich.console import Console
+
+    return Console().width
 
 
 class Unread(Exception):
@@ -59,7 +70,12 @@ def one_line(text: str) -> str:
 
 def write_json(value: Any) -> None:
     """Write strict JSON: no NaN, no Infinity, only plain types."""
-    write(json.dumps(plain(value), indent=2, allow_nan=False, ensure_ascii=False) + "\n")
+    write(as_json(value))
+
+
+def as_json(value: Any) -> str:
+    """The text of strict JSON."""
+    return json.dumps(plain(value), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def plain(value: Any) -> Any:
