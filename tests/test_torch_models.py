@@ -182,6 +182,14 @@ BREADTH: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
 }  # fmt: skip
 
 
+def unseen(name: str, row: Any) -> bool:
+    """What FlopCounterMode does not know on a processor: attention in one kernel, and a product an expert.
+
+    DeepSeek's values are narrower than its keys, which that kernel does not take: there the counter sees products.
+    """
+    return row.kernel.main.op == "expert_linear" if name == "deepseek-v3" else row.kernel.kind == "attention"
+
+
 @pytest.mark.parametrize("name", BREADTH)
 def test_further_architectures_have_rules_for_everything(name: str) -> None:
     make, inputs = BREADTH[name]
@@ -192,11 +200,7 @@ def test_further_architectures_have_rules_for_everything(name: str) -> None:
     with counter, torch.no_grad():  # with gradients a learned bias would make PyTorch take attention apart
         make().eval()(**inputs)
     missed = rl.count(graph).flops - counter.get_total_flops()
-    unseen = [row for row in rl.count(graph).rows
-              if row.kernel.kind == "attention" or row.kernel.main.op == "expert_linear"]  # fmt: skip
-    assert missed == sum(
-        row.kernel.count * row.flops for row in unseen
-    )  # what the counter does not know on a processor
+    assert missed == sum(row.kernel.count * row.flops for row in rl.count(graph).rows if unseen(name, row))
     backward = rl.count(rl.from_torch(net, backward=True, **inputs)).flops
     assert 2.5 * rl.count(graph).flops < backward < 3.2 * rl.count(graph).flops
 
