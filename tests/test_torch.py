@@ -514,3 +514,37 @@ def test_the_result_can_be_estimated_and_fused() -> None:
     graph = rl.from_torch(mlp(), torch.zeros(4, 16), dynamic={"B": 0})
     assert rl.estimate(graph, "h100-sxm", B=[1, 64]).time.shape == (2,)
     assert rl.count(rl.fuse(graph), B=4).flops == rl.count(graph, B=4).flops
+
+
+def test_a_recorded_run_has_the_gradients_of_torch() -> None:
+    """Operators that are kept whole compute, forwards and backwards, what they stand for."""
+    torch.manual_seed(0)
+    turns = [torch.randn(12, 16) for _ in "cs"]
+    for net, args in (
+        (Block(64, 4, 2, 96), (torch.randn(2, 12, 64), *turns)),
+        (Classifier(8, 16), (torch.randn(3, 5, 8),)),
+    ):
+        fake, run = (rl.from_torch(net, *args, backward=True, method=method) for method in ("dispatch", "run"))
+        assert rl.count(fake).flops == rl.count(run).flops
+        assert rl.count(fake).bytes == rl.count(run).bytes
+
+
+def test_whole_operators_have_the_gradients_of_what_they_stand_for() -> None:
+    from roofline.importers.torch import custom
+
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 4, 6, 8, requires_grad=True) for _ in "qkv")
+    ours = torch.autograd.grad(custom.sdpa(q, k, v, is_causal=True).sum(), (q, k, v))
+    theirs = torch.autograd.grad(functional.scaled_dot_product_attention(q, k, v, is_causal=True).sum(), (q, k, v))
+    torch.testing.assert_close(ours, theirs)
+    x, weight = torch.randn(5, 16, requires_grad=True), torch.randn(16, requires_grad=True)
+    ours = torch.autograd.grad(custom.rms_norm(x, (16,), weight).square().sum(), (x, weight))
+    torch.testing.assert_close(
+        ours, torch.autograd.grad(functional.rms_norm(x, (16,), weight).square().sum(), (x, weight))
+    )
+
+
+def test_a_half_precision_kernel_is_half_precision_throughout() -> None:
+    q = torch.zeros(1, 2, 64, 16, dtype=torch.bfloat16)
+    graph = rl.from_torch(functional.scaled_dot_product_attention, q, q, q)
+    assert rl.count(graph).rows[0].flops_by.keys() == {"bf16"}

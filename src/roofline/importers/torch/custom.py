@@ -8,6 +8,7 @@ runs. While a program is captured, these functions are redirected to operators o
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -35,6 +36,19 @@ def _define(name: str, schema: str, run: Callable[..., Any], shape: Callable[...
     torch.library.register_fake(f"roofline::{name}")(shape)
 
 
+def _differentiated(function: Callable[..., Any], at: tuple[Any, ...], grad: Any) -> tuple[Any, ...]:
+    """Gradients by PyTorch itself, in a thread of their own: inside an operator it keeps no record of gradients."""
+    import torch
+
+    def run() -> tuple[Any, ...]:
+        with torch.enable_grad():
+            leaves = [each.detach().requires_grad_() for each in at]
+            return tuple(torch.autograd.grad(function(*leaves), leaves, grad.detach()))
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(run).result()
+
+
 def _attention() -> None:
     import torch
 
@@ -50,9 +64,7 @@ def _attention() -> None:
         return q.new_empty((batch, length, heads, v.shape[-1])).transpose(1, 2)
 
     def backward_run(grad: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
-        with torch.enable_grad():
-            q, k, v = (each.detach().requires_grad_() for each in (q, k, v))
-            return torch.autograd.grad(run(q, k, v, mask, causal), (q, k, v), grad)
+        return _differentiated(lambda q, k, v: run(q, k, v, mask, causal), (q, k, v), grad)
 
     _define(
         "sdpa", "(Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal) -> Tensor", run,
@@ -84,10 +96,9 @@ def _rms_norm() -> None:
         return torch.nn.functional.rms_norm(x, x.shape[-axes:], weight)
 
     def backward_run(grad: Any, x: Any, weight: Any, axes: int) -> Any:
-        with torch.enable_grad():
-            leaves = [each.detach().requires_grad_() for each in (x, weight) if each is not None]
-            found = torch.autograd.grad(run(leaves[0], leaves[1] if len(leaves) > 1 else None, axes), leaves, grad)
-        return (found[0], found[1] if len(found) > 1 else x.new_empty(0))
+        if weight is None:
+            return (*_differentiated(lambda x: run(x, None, axes), (x,), grad), x.new_empty(0))
+        return _differentiated(lambda x, weight: run(x, weight, axes), (x, weight), grad)
 
     _define(
         "rms_norm", "(Tensor x, Tensor? weight, int axes) -> Tensor", run, lambda x, weight, axes: torch.empty_like(x)
@@ -122,9 +133,7 @@ def _grouped_mm() -> None:
         return torch.cat([rows[a:b] @ matrix for (a, b), matrix in zip(spans(ends), matrices, strict=True)])
 
     def backward_run(grad: Any, rows: Any, matrices: Any, ends: Any) -> Any:
-        with torch.enable_grad():
-            leaves = [each.detach().requires_grad_() for each in (rows, matrices)]
-            return torch.autograd.grad(run(leaves[0], leaves[1], ends), leaves, grad)
+        return _differentiated(lambda rows, matrices: run(rows, matrices, ends), (rows, matrices), grad)
 
     schema = "Tensor rows, Tensor matrices, Tensor ends"
     _define(
@@ -194,10 +203,10 @@ def _recurrent() -> None:
         return rows, torch.empty_like(h), torch.empty_like(c)
 
     def backward_run(grad: Any, projected: Any, h: Any, c: Any, weight: Any, bias: Any, kind: str) -> Any:
-        with torch.enable_grad():
-            leaves = [each.detach().requires_grad_() for each in (projected, weight)]
-            rows = _walk(leaves[0], h, c, leaves[1], bias, kind)[0]
-            return torch.autograd.grad(rows, leaves, grad)
+        def rows(projected: Any, weight: Any) -> Any:
+            return _walk(projected, h, c, weight, bias, kind)[0]
+
+        return _differentiated(rows, (projected, weight), grad)
 
     schema = "Tensor projected, Tensor h, Tensor c, Tensor weight, Tensor? bias, str kind"
     _define("recurrent", f"({schema}) -> (Tensor, Tensor, Tensor)", run, shape)

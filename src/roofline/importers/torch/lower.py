@@ -49,6 +49,7 @@ class Lowering:
         if empty and not call.writes:
             return
         site = Site(self, call)
+        self.b.dtype = site.out.dtype
         try:
             with self.b.scope(call.scope) if call.scope else nullcontext():
                 self._bind(site, self._apply(site))
