@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 
-HEAVY = ["pandas", "matplotlib", "typer", "rich", "torch", "transformers", "onnx"]
+HEAVY = ["pandas", "matplotlib", "typer", "rich", "torch", "transformers", "onnx", "jax"]
 
 
 def test_import_loads_nothing_heavy() -> None:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from roofline.graph import Graph as Graph
     from roofline.graph import Node as Node
     from roofline.graph import Tensor as Tensor
+    from roofline.importers.jax import from_jax as from_jax
     from roofline.importers.torch import from_torch as from_torch
     from roofline.listing import Listing as Listing
     from roofline.listing import listing as listing
@@ -78,6 +79,7 @@ _HOME = {
     ),
     "estimate": ("Estimate", "estimate"),
     "graph": ("Graph", "Node", "Tensor"),
+    "importers.jax": ("from_jax",),
     "importers.torch": ("from_torch",),
     "listing": ("Listing", "listing"),
     "measure": ("Measurement", "measure"),

@@ -37,6 +37,8 @@ class Builder:
         self._scopes: list[str] = []
         self._kernel = ""
         self._kernels: set[str] = set()
+        self._numbers: dict[str, int] = {}
+        self._times = 1
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
@@ -57,14 +59,46 @@ class Builder:
         finally:
             self._kernel = outer
 
+    @contextmanager
+    def repeat(self, times: int) -> Iterator[None]:
+        """Run everything built inside so many times, like the body of a loop."""
+        outer, self._times = self._times, self._times * times
+        try:
+            yield
+        finally:
+            self._times = outer
+
+    @property
+    def prefix(self) -> str:
+        """The scopes that are open, dotted."""
+        return ".".join(self._scopes)
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes so far."""
+        return tuple(self._nodes)
+
+    @property
+    def state(self) -> tuple[Any, ...]:
+        """What was built so far, to come back to by :meth:`restore`."""
+        return dict(self._tensors), list(self._nodes), set(self._kernels), dict(self._numbers)
+
+    def restore(self, state: tuple[Any, ...]) -> None:
+        """Forget, or put back, what was built since or until then."""
+        tensors, nodes, kernels, numbers = state
+        self._tensors, self._nodes, self._kernels = dict(tensors), list(nodes), set(kernels)
+        self._numbers = dict(numbers)
+
     def _path(self, name: str) -> str:
         return ".".join([*self._scopes, name])
 
     def _unique(self, name: str) -> str:
-        path, number = self._path(name), 1
+        wanted = path = self._path(name)
+        number = self._numbers.get(wanted, 1)
         while path in self._tensors or path in self._kernels:
             number += 1
-            path = f"{self._path(name)}_{number}"
+            path = f"{wanted}_{number}"
+        self._numbers[wanted] = number
         return path
 
     def _format(self, dtype: str | None) -> str:
@@ -111,7 +145,7 @@ class Builder:
             inputs: Full names of its inputs.
             name: Of the node and its output, in the current scope; the operator's name by default.
             dtype: Number format of the output, the builder's by default (a view keeps its input's).
-            count: How often it runs.
+            count: How often it runs; a loop around it multiplies that.
             attrs: The operator's options.
 
         Raises:
@@ -130,7 +164,7 @@ class Builder:
         kept = self._tensors[inputs[spec.alias]].dtype if spec.alias is not None else self.dtype
         self._tensors[path] = Tensor(path, shape, self._format(dtype or kept))
         options = tuple(sorted((key, _frozen(value)) for key, value in attrs.items()))
-        self._nodes.append(Node(path, op, inputs, (path,), options, self._kernel, count))
+        self._nodes.append(Node(path, op, inputs, (path,), options, self._kernel, count * self._times))
         return path
 
     def graph(

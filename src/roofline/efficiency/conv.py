@@ -83,9 +83,9 @@ def _product(work: Launch) -> _Product:
     s = {axis: np.asarray(size, dtype=np.float64) for axis, size in work.sizes.items()}
     groups = float(work.row.kernel.attrs.get("groups", 1))
     window = s["r"] * s.get("s", 1.0) * s.get("t", 1.0)
-    if work.op == "conv_transpose2d":
-        one = np.asarray(1.0)
-        return _Product(groups, s["n"] * s["h"] * s["w"], s["o"] * window, s["c"] / groups, one, s["h"] * s["w"])
+    if work.op in ("conv_transpose2d", "conv_transpose3d"):
+        one, plane = np.asarray(1.0), s.get("d", 1.0) * s["h"] * s["w"]
+        return _Product(groups, s["n"] * plane, s["o"] * window, s["c"] / groups, one, plane)
     rows = s["n"] * s["p"] * s.get("q", 1.0) * s.get("e", 1.0)
     return _Product(groups, rows, s["o"] / groups, s["i"], window, rows / s["n"])
 

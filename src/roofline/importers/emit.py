@@ -6,12 +6,14 @@ translates the words of its source to these.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from roofline.build import Builder
 from roofline.errors import ShapeError, UnknownOp, UsageError, did_you_mean
 from roofline.families import blocks
+from roofline.graph import Graph
 from roofline.ops import broadcast
 from roofline.sizes import Size, prod
 
@@ -36,6 +38,7 @@ def unknown(
     where: str,
     known: Iterable[str],
     dtype: str | None = None,
+    name: str = "",
 ) -> str:
     """An operation without a rule: an error, or a node whose traffic counts and whose arithmetic does not.
 
@@ -48,6 +51,7 @@ def unknown(
         where: Where it stands in the source.
         known: Operations that have rules, for the nearest match.
         dtype: Number format of its result.
+        name: Of the node; the last part of ``where`` by default.
 
     Raises:
         UnknownOp: The policy is ``error``.
@@ -57,7 +61,37 @@ def unknown(
     if policy == "error":
         near = did_you_mean(what, known)
         raise UnknownOp(f"{where}: no rule for {what}{near}; unknown='report' counts its bytes and says so")
-    return b.op("unknown", *inputs, name=where.rpartition(".")[2] or what, dtype=dtype, what=what, shape=tuple(shape))
+    label = name or where.rpartition(".")[2] or what
+    return b.op("unknown", *inputs, name=label, dtype=dtype, what=what, shape=tuple(shape))
+
+
+def live(graph: Graph, together: Mapping[str, Iterable[str]] | None = None) -> Graph:
+    """Drop nodes whose results nobody reads, and the tensors that only they write.
+
+    Args:
+        graph: The program.
+        together: Tensors that live when another one does, though no node says so: what a loop hands to its next turn.
+
+    Example:
+        >>> b = Builder("half", "fp32")
+        >>> x = b.input("x", (8,))
+        >>> kept, lost = b.op("exp", x), b.op("tanh", x)
+        >>> [node.op for node in live(b.graph([kept])).nodes]
+        ['exp']
+    """
+    producer = {name: node for node in graph.nodes for name in node.outputs}
+    wanted: set[str] = set()
+    waiting = list(graph.outputs)
+    while waiting:
+        name = waiting.pop()
+        if name not in wanted:
+            wanted.add(name)
+            waiting.extend((together or {}).get(name, ()))
+            waiting.extend(producer[name].inputs if name in producer else ())
+    nodes = tuple(node for node in graph.nodes if any(name in wanted for name in node.outputs))
+    written = {name for node in nodes for name in node.outputs}
+    tensors = {name: t for name, t in graph.tensors.items() if t.kind != "activation" or name in written}
+    return replace(graph, tensors=tensors, nodes=nodes)
 
 
 def view(b: Builder, x: str, shape: Sequence[Size], name: str = "view") -> str:
@@ -149,8 +183,9 @@ _CONVOLUTIONS = {1: "conv1d", 2: "conv2d", 3: "conv3d"}
 
 def convolution(
     b: Builder, x: str, weight: str, bias: str | None = None, *,
-    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int = 1,
+    stride: Sequence[int], padding: Sequence[Any], dilation: Sequence[int], groups: int = 1,
     transposed: bool = False, output_padding: Sequence[int] = (), channels_last: bool = False, name: str = "conv",
+    dtype: str | None = None,
 ) -> str:  # fmt: skip
     """A convolution of one, two or three axes, plain or transposed, channels first.
 
@@ -160,13 +195,14 @@ def convolution(
         weight: ``(O, C / groups, *window)``; transposed ``(C, O / groups, *window)``.
         bias: ``(O,)``.
         stride: A number an axis.
-        padding: A number an axis, the same before and behind.
+        padding: A number an axis, the same before and behind, or two where a plain convolution's differ.
         dilation: A number an axis.
         groups: Groups of channels that know nothing of each other.
         transposed: Whether every input point spreads its products.
         output_padding: Of a transposed one.
         channels_last: Whether the channels lie innermost in memory.
         name: Of the node.
+        dtype: Number format of its result.
 
     Raises:
         ShapeError: Sizes that contradict each other.
@@ -179,24 +215,28 @@ def convolution(
     if not transposed:
         if axes not in _CONVOLUTIONS:
             raise ShapeError(f"{name}: a convolution over {axes} axes; allowed: 1, 2, 3")
-        return b.op(_CONVOLUTIONS[axes], *operands, name=name, **{k: _plain(v) for k, v in options.items()})
-    return _transposed(b, operands, axes, {**options, "output_padding": output_padding or (0,) * axes}, name)
+        plain = {key: _plain(value) for key, value in options.items()}
+        return b.op(_CONVOLUTIONS[axes], *operands, name=name, dtype=dtype, **plain)
+    return _transposed(b, operands, axes, {**options, "output_padding": output_padding or (0,) * axes}, name, dtype)
 
 
 def _plain(value: Any) -> Any:
     """One number for all axes where they agree."""
-    same = isinstance(value, list | tuple) and len(set(value)) == 1
+    same = isinstance(value, list | tuple) and len(set(value)) == 1 and not isinstance(value[0], tuple)
     return value[0] if same else tuple(value) if isinstance(value, list | tuple) else value
 
 
-def _transposed(b: Builder, operands: list[str], axes: int, options: dict[str, Any], name: str) -> str:
-    """On two axes; a single one gets a neighbour of size 1."""
-    if axes == 2:
-        return b.op("conv_transpose2d", *operands, name=name, **{k: _plain(v) for k, v in options.items()})
+def _transposed(
+    b: Builder, operands: list[str], axes: int, options: dict[str, Any], name: str, dtype: str | None
+) -> str:
+    """On two or three axes; a single one gets a neighbour of size 1."""
+    if axes in (2, 3):
+        plain = {key: _plain(value) for key, value in options.items()}
+        return b.op(f"conv_transpose{axes}d", *operands, name=name, dtype=dtype, **plain)
     if axes != 1:
-        raise ShapeError(f"{name}: a transposed convolution over {axes} axes; allowed: 1, 2")
+        raise ShapeError(f"{name}: a transposed convolution over {axes} axes; allowed: 1, 2, 3")
     flat = [view(b, t, (*b.shape(t)[:2], 1, b.shape(t)[2]), f"{name}_plane") for t in operands[:2]]
     fill = {"stride": 1, "padding": 0, "dilation": 1, "output_padding": 0}
     wide: dict[str, Any] = {key: (fill[key], value[0]) if key in fill else value for key, value in options.items()}
-    out = b.op("conv_transpose2d", *flat, *operands[2:], name=name, **wide)
+    out = b.op("conv_transpose2d", *flat, *operands[2:], name=name, dtype=dtype, **wide)
     return view(b, out, (*b.shape(out)[:2], b.shape(out)[3]), f"{name}_line")

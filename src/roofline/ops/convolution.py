@@ -81,6 +81,25 @@ def conv3d(n: Any, o: Any, e: Any, p: Any, q: Any, i: Any, t: Any, r: Any, s: An
     return Work(flops=MAC * n * o * e * p * q * i * t * r * s)
 
 
+def _transposed3d_sizes(
+    d: Any, h: Any, w: Any, o: Any, t: Any, r: Any, s: Any,
+    stride: Any = 1, padding: Any = 0, output_padding: Any = 0, dilation: Any = 1, groups: int = 1,
+) -> dict[str, Any]:  # fmt: skip
+    options = (triple(each) for each in (stride, padding, output_padding, dilation))
+    axes = zip("epq", (d, h, w), (t, r, s), *options, strict=True)
+    sizes = {
+        axis: positive((size - 1) * step - 2 * pad + gap * (kernel - 1) + 1 + extra)
+        for axis, size, kernel, step, pad, extra, gap in axes
+    }
+    return {"f": o * groups, **sizes}
+
+
+@op("conv_transpose3d", "n c d h w, c o t r s, [f] -> n f e p q", "conv", derive=_transposed3d_sizes)
+def conv_transpose3d(n: Any, c: Any, d: Any, h: Any, w: Any, o: Any, t: Any, r: Any, s: Any) -> Work:
+    """Transposed convolution of videos and volumes: every *input* point spreads its products."""
+    return Work(flops=MAC * n * c * d * h * w * o * t * r * s)
+
+
 # --- backwards: each sums the same products as the convolution itself -------------------------------------------------
 
 

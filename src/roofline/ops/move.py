@@ -65,6 +65,12 @@ def rearrange() -> Work:
     return Work()
 
 
+@op("empty", None, "move", shape=lambda shapes, shape: tuple(shape))
+def empty() -> Work:
+    """Set memory aside that later nodes write into."""
+    return Work(writes=0)
+
+
 @op("embedding_grad", "... d, ... -> v d", "move", derive=lambda v: {"v": v})
 def embedding_grad(batch: Any, d: Any) -> Work:
     """Add the gradients of rows into a table of ``v`` rows."""

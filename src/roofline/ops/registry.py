@@ -194,9 +194,9 @@ def pair(value: Any) -> tuple[int, int]:
     return (value[0], value[1]) if isinstance(value, tuple | list) else (value, value)
 
 
-def single(value: Any) -> int:
-    """The one number of an option for one axis."""
-    return int(value[0] if isinstance(value, tuple | list) else value)
+def single(value: Any) -> Any:
+    """The option for one axis."""
+    return value[0] if isinstance(value, tuple | list) else value
 
 
 def triple(value: Any) -> tuple[int, int, int]:
@@ -204,8 +204,10 @@ def triple(value: Any) -> tuple[int, int, int]:
     return (value[0], value[1], value[2]) if isinstance(value, tuple | list) else (value,) * 3
 
 
-def window(size: Any, kernel: Any, stride: int, padding: int, dilation: int = 1) -> Any:
-    return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+def window(size: Any, kernel: Any, stride: int, padding: Any, dilation: int = 1) -> Any:
+    """How often a window fits; ``padding`` is a number, or one before and one behind."""
+    added = sum(padding) if isinstance(padding, tuple) else 2 * padding
+    return (size + added - dilation * (kernel - 1) - 1) // stride + 1
 
 
 def positive(size: Any) -> Any:
