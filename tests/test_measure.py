@@ -31,7 +31,7 @@ X = torch.zeros(64, 512)
 def test_time_estimate_and_verdict_come_together() -> None:
     found = rl.measure(net(), X, chip=machine(1), budget=0.1)
     assert 0 < found.low <= found.seconds <= found.high
-    assert found.runs >= 5
+    assert found.runs >= 3  # of five or more, those that other programs did not disturb
     assert found.device == "cpu"
     assert rl.count(found.graph).flops == 2 * 2 * 64 * 512 * 2048
     assert found.verdict.measured == found.seconds

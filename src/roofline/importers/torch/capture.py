@@ -136,7 +136,7 @@ def on_data(request: Request, tensors: Sequence[tuple[str, Any]]) -> Program:
     without = [name for name, tensor in [*owned, *tensors] if tensor.is_meta]
     if without:
         raise ModelDataError(f"{request.name}: {without[0]} is on the meta device; give tensors with values")
-    recorder = Recorder({}, _paths(request.run))
+    recorder = Recorder({}, _paths(request.run), keep=False)
     for name, tensor in owned:
         recorder.source(tensor, name, "weight" if isinstance(tensor, torch.nn.Parameter) else "buffer")
     for name, tensor in tensors:

@@ -1,11 +1,13 @@
 """The recorder: what aten operators a running PyTorch program calls, on which values.
 
-It works on fake tensors, which have shapes and no data, and on real ones. A tensor is known by its object, and where
-PyTorch has made another object for the same memory, by its place in the memory.
+It works on fake tensors, which have shapes and no data, and on real ones. A tensor is known by its place: the memory
+that it lies in and how. PyTorch makes several objects for one array, and where memory is used again, whatever is new
+there is remembered in place of what is gone, so that nothing has to be kept alive.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -47,20 +49,26 @@ def format_name(dtype: Any) -> str:
 
 
 class Recorder:
-    """Collects calls while the program runs inside :meth:`recording`."""
+    """Collects calls while the program runs inside :meth:`recording`.
 
-    def __init__(self, names: Mapping[str, str], modules: Mapping[int, str]) -> None:
+    Args:
+        names: roofline's names of PyTorch's symbols.
+        modules: Paths of modules by their identity.
+        keep: Whether all tensors are kept alive, so that none takes the memory of another; for those without data.
+    """
+
+    def __init__(self, names: Mapping[str, str], modules: Mapping[int, str], keep: bool = True) -> None:
         from roofline.importers.torch.rules import RULES
 
         self.names = dict(names)
         self.modules = modules
+        self.keep = keep
         self.known = RULES.keys() | _SILENT | _SAME
         self.sources: list[Value] = []
         self.calls: list[Call] = []
         self.notes: dict[str, None] = {}
-        self._by_object: dict[int, Value] = {}
         self._by_place: dict[Any, Value] = {}
-        self._bases: dict[Any, Any] = {}
+        self._bases: dict[Any, weakref.ref[Any]] = {}
         self._kept: list[Any] = []
         self._gradients: list[tuple[Any, Any]] = []
         self._scopes: list[str] = []
@@ -81,10 +89,11 @@ class Recorder:
 
     def source(self, tensor: Any, name: str, kind: Kind) -> Value:
         """Make a tensor known that the program did not compute."""
-        known = self._by_object.get(id(tensor))
+        known = self._by_place.get(_place(tensor))
         if known is None:
             known = self._remember(tensor, self._value(tensor, name, kind))
             self.sources.append(known)
+            self._kept.append(tensor)
         return known
 
     def alias(self, tensor: Any, known: Value) -> None:
@@ -95,7 +104,7 @@ class Recorder:
         """The value of a tensor; one that nobody announced is a constant of the program."""
         import torch
 
-        found = self._by_object.get(id(tensor)) or self._by_place.get(_place(tensor))
+        found = self._by_place.get(_place(tensor))
         if found is not None:
             return found
         self._gradients.append((tensor, tensor.grad if tensor.is_leaf else None))
@@ -113,11 +122,14 @@ class Recorder:
         shape = tuple(self.size(size) for size in tensor.shape)
         return Value(self._count, name, shape, format_name(tensor.dtype), kind, _channels_last(tensor))
 
-    def _remember(self, tensor: Any, value: Value) -> Value:
-        self._kept.append(tensor)
-        self._by_object[id(tensor)] = value
+    def _remember(self, tensor: Any, value: Value, fresh: bool = False) -> Value:
+        """Know a tensor from now on; a ``fresh`` one has memory of its own, which others may have had before."""
         self._by_place[_place(tensor)] = value
-        self._bases.setdefault(_memory(tensor), tensor)
+        memory = _memory(tensor)
+        if fresh or memory not in self._bases:
+            self._bases[memory] = weakref.ref(tensor)
+        if self.keep:
+            self._kept.append(tensor)
         return value
 
     def size(self, size: Any) -> Size:
@@ -185,18 +197,19 @@ class Recorder:
         given = {argument.name: value for argument, value in zip(schema.arguments, args, strict=False)} | dict(kwargs)
         writes = tuple(self._writes(schema, given, was))
         after = {id(given[write_name]): write.after for write_name, write in writes}
-        values = tuple(self._out(out, after) for out in outs)
+        fresh = all(value.alias_info is None for value in schema.returns)
+        values = tuple(self._out(out, after, fresh) for out in outs)
         target = f"{schema.name.replace('::', '.')}.{schema.overload_name or 'default'}"
         self.calls.append(Call(target, was, values, self._where(), tuple(write for _, write in writes)))
 
-    def _out(self, out: Any, after: Mapping[int, Value]) -> Value | None:
+    def _out(self, out: Any, after: Mapping[int, Value], fresh: bool) -> Value | None:
         import torch
 
         if not isinstance(out, torch.Tensor):
             return None
         if id(out) in after:
             return after[id(out)]
-        return self._remember(out, self._value(out, "", "activation"))
+        return self._remember(out, self._value(out, "", "activation"), fresh)
 
     def _writes(self, schema: Any, given: Mapping[str, Any], was: Mapping[str, Any]) -> Iterator[tuple[str, Write]]:
         import torch
@@ -206,7 +219,8 @@ class Recorder:
             if info is None or not info.is_write or not isinstance(tensor, torch.Tensor):
                 continue
             before = was[argument.name]
-            whole = self._bases.get(_memory(tensor))
+            base_of = self._bases.get(_memory(tensor))
+            whole = base_of() if base_of is not None else None
             after = self._remember(tensor, self._value(tensor, before.name, "activation"))
             base = None
             if whole is not None and _place(whole) != _place(tensor):
