@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from roofline.graph import Node as Node
     from roofline.graph import Tensor as Tensor
     from roofline.importers.jax import from_jax as from_jax
+    from roofline.importers.onnx import from_onnx as from_onnx
     from roofline.importers.torch import from_torch as from_torch
     from roofline.listing import Listing as Listing
     from roofline.listing import listing as listing
@@ -80,6 +81,7 @@ _HOME = {
     "estimate": ("Estimate", "estimate"),
     "graph": ("Graph", "Node", "Tensor"),
     "importers.jax": ("from_jax",),
+    "importers.onnx": ("from_onnx",),
     "importers.torch": ("from_torch",),
     "listing": ("Listing", "listing"),
     "measure": ("Measurement", "measure"),

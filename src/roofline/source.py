@@ -1,4 +1,4 @@
-"""Whatever a user may call a model, to a graph: a shipped name, a model file, a workload, a config, a script."""
+"""Whatever a user may call a model, to a graph: a shipped name, a file of some kind, a config, a script."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from roofline.errors import ModelDataError, UnknownModel, UsageError, did_you_mean
 from roofline.graph import Graph
 from roofline.importers.huggingface import from_config
+from roofline.importers.onnx import from_onnx
 from roofline.importers.script import load_script, split_script
 from roofline.modeldata import model
 from roofline.passes import retype
@@ -30,9 +31,10 @@ def load_program(
     """Build the program that a name or a path stands for.
 
     Args:
-        text: A shipped name or alias, a model ``.toml``, a workload ``.json``, a ``config.json`` or its folder, or a
-            Python script, ``script.py`` or ``script.py:name``: your own code, which is run.
-        phase: ``forward``, ``prefill`` or ``decode``; the model's default when absent. A workload or script has none.
+        text: A shipped name or alias, a model ``.toml``, a workload ``.json``, a ``config.json`` or its folder, an
+            ``.onnx`` file, or a Python script, ``script.py`` or ``script.py:name``: your own code, which is run.
+        phase: ``forward``, ``prefill`` or ``decode``; the model's default when absent. A workload, an ONNX file or a
+            script has none.
         dtype: Number format of weights, activations and cache; of a workload, that of entries that name none.
         weights: Number format of the weights alone.
         cache: Number format of the KV cache alone.
@@ -54,6 +56,8 @@ def load_program(
     path = Path(text).expanduser()
     if _is_folder(text, path) or _is_config(path):
         return from_config(path, phase, dtype, weights, cache)
+    if path.suffix.lower() == ".onnx":
+        return _onnx(path, phase, dtype, weights, cache)
     if path.suffix.lower() == ".json":
         return _workload(path, phase, dtype, weights, cache)
     try:
@@ -62,6 +66,13 @@ def load_program(
         if _isdir(path):
             return from_config(path, phase, dtype, weights, cache)
         raise
+
+
+def _onnx(path: Path, phase: str | None, dtype: str | None, weights: str | None, cache: str | None) -> Graph:
+    if phase is not None:
+        raise UsageError(f"{path}: an ONNX file has no phase; it holds one program")
+    graph = from_onnx(path)
+    return retype(graph, dtype, weights=weights, cache=cache) if dtype or weights or cache else graph
 
 
 def _isdir(path: Path) -> bool:

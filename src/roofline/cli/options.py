@@ -160,6 +160,11 @@ def _matched(graph: Graph, given: Mapping[str, Any]) -> dict[str, Any]:
     if "B" in wanted:
         found.setdefault("B", 1)
     for name in sorted(wanted - found.keys()):
+        if name not in _SYMBOLS:
+            raise UsageError(
+                f"{graph.name} needs {name}, for which there is no option; "
+                f"in Python: rl.estimate(rl.load_program(...), chip, {name}=128)"
+            )
         word, option = _SYMBOLS[name]
         option = "-S" if name == "C" and "S" not in wanted else option
         raise UsageError(f"{graph.name} needs {word}; give it with {option}, such as {option} 2048")

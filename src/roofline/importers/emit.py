@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 from roofline.build import Builder
@@ -15,7 +16,7 @@ from roofline.errors import ShapeError, UnknownOp, UsageError, did_you_mean
 from roofline.families import blocks
 from roofline.graph import Graph
 from roofline.ops import broadcast
-from roofline.sizes import Size, prod
+from roofline.sizes import Dim, Size, prod, terms
 
 #: What to do with an operation that has no rule.
 UNKNOWN = ("error", "report")
@@ -240,3 +241,62 @@ def _transposed(
     wide: dict[str, Any] = {key: (fill[key], value[0]) if key in fill else value for key, value in options.items()}
     out = b.op("conv_transpose2d", *flat, *operands[2:], name=name, dtype=dtype, **wide)
     return view(b, out, (*b.shape(out)[:2], b.shape(out)[3]), f"{name}_line")
+
+
+def quotient(a: Size, b: Size) -> Size | None:
+    """``a / b`` where ``b`` divides it exactly for all sizes that symbols may have, else ``None``.
+
+    Example:
+        >>> from roofline.sizes import symbol
+        >>> quotient(6 * symbol("B") * symbol("S"), 2 * symbol("S")), quotient(symbol("B") + 1, 2)
+        (3*B, None)
+    """
+    if a == b:
+        return 1
+    divisors = list(terms(b))
+    if len(divisors) != 1 or not divisors[0][1]:
+        return None
+    atoms, factor = divisors[0]
+    total: Size = 0
+    for monomial, coefficient in terms(a):
+        rest = list(monomial)
+        for atom in atoms:
+            if atom not in rest:
+                return None
+            rest.remove(atom)
+        share = Fraction(coefficient) / factor
+        if share.denominator != 1:
+            return None
+        total = total + Dim(((tuple(rest), share.numerator),)) if rest else total + share.numerator
+    return total
+
+
+def fill_in(shape: Sequence[Size], target: Sequence[Size], where: str = "reshape") -> tuple[Size, ...]:
+    """The target of a reshape with its one ``-1`` worked out.
+
+    Args:
+        shape: Before.
+        target: After, with ``-1`` at most once.
+        where: For errors.
+
+    Raises:
+        ShapeError: Two sizes are left open, or the elements do not divide.
+
+    Example:
+        >>> from roofline.sizes import symbol
+        >>> fill_in((symbol("B"), 12, 64), (-1, 768))
+        (B, 768)
+    """
+    if -1 not in target:
+        return tuple(target)
+    left, rest = list(shape), [size for size in target if size != -1]
+    if len(rest) != len(target) - 1:
+        raise ShapeError(f"{where}: more than one -1 in {list(target)}")
+    for size in list(rest):
+        if size in left:
+            left.remove(size)
+            rest.remove(size)
+    found = quotient(prod(left), prod(rest)) if prod(rest) != 0 else None
+    if found is None:
+        raise ShapeError(f"{where}: cannot view {list(shape)} as {list(target)}: the elements do not divide")
+    return tuple(found if size == -1 else size for size in target)
