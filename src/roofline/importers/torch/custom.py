@@ -8,7 +8,6 @@ runs. While a program is captured, these functions are redirected to operators o
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -37,16 +36,13 @@ def _define(name: str, schema: str, run: Callable[..., Any], shape: Callable[...
 
 
 def _differentiated(function: Callable[..., Any], at: tuple[Any, ...], grad: Any) -> tuple[Any, ...]:
-    """Gradients by PyTorch itself, in a thread of their own: inside an operator it keeps no record of gradients."""
+    """Gradients by PyTorch itself, which inside an operator keeps no record of gradients unless it is told to."""
     import torch
 
-    def run() -> tuple[Any, ...]:
-        with torch.enable_grad():
-            leaves = [each.detach().requires_grad_() for each in at]
-            return tuple(torch.autograd.grad(function(*leaves), leaves, grad.detach()))
-
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(run).result()
+    key, guard = torch._C.DispatchKey, torch._C._SetExcludeDispatchKeyGuard
+    with guard(key.AutogradFunctionality, False), guard(key.ADInplaceOrView, False), torch.enable_grad():
+        leaves = [each.detach().requires_grad_() for each in at]
+        return tuple(torch.autograd.grad(function(*leaves), leaves, grad.detach()))
 
 
 def _attention() -> None:
@@ -239,6 +235,17 @@ def sdpa(
     return operators().sdpa(query, key, value, attn_mask, is_causal)
 
 
+def linear(input: Any, weight: Any, bias: Any = None) -> Any:
+    """``torch.nn.functional.linear`` on rows; some versions of PyTorch lose symbolic sizes where they fold them."""
+    import torch
+
+    if input.dim() < 3:
+        return torch._C._nn.linear(input, weight, bias)
+    rows = input.reshape(-1, input.shape[-1])
+    out = rows @ weight.t() if bias is None else torch.addmm(bias, rows, weight.t())
+    return out.reshape(*input.shape[:-1], weight.shape[0])
+
+
 def rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Any:
     """``torch.rms_norm`` as one operator."""
     return operators().rms_norm(input, weight, len(normalized_shape))
@@ -295,6 +302,7 @@ def redirected() -> dict[Any, Callable[..., Any]]:
 
     return {
         torch._C._nn.scaled_dot_product_attention: sdpa,
+        torch._C._nn.linear: linear,
         torch.rms_norm: rms_norm,
         torch.nn.functional.rms_norm: rms_norm,
         torch._grouped_mm: grouped_mm,
@@ -312,6 +320,7 @@ def redirected_aten() -> dict[Any, Callable[..., Any]]:
     recurrent_ops = {getattr(aten, kind).input: recurrent(kind) for kind in GATES}
     return {
         aten.scaled_dot_product_attention.default: sdpa,
+        aten.linear.default: linear,
         aten.rms_norm.default: rms_norm,
         aten._grouped_mm.default: grouped_mm,
         **recurrent_ops,
