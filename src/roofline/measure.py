@@ -25,6 +25,9 @@ LEAST, MOST = 5, 2000
 #: Middle half of the runs, as a share of the median, from which a measurement is called unsteady.
 UNSTEADY = 0.2
 
+#: On an accelerator, runs are queued until they take this long together [s], and at most so many.
+QUEUED, MOST_QUEUED = 5e-3, 100
+
 Call = Callable[[], object]
 
 
@@ -95,8 +98,8 @@ def measure(
 ) -> Measurement:
     """Time a PyTorch program, capture it, and judge the time.
 
-    The program runs ``warmup`` times, then as often as ``budget`` allows; each run ends with a synchronisation, so that
-    queued work counts. Random numbers start at ``seed`` and the generator is put back afterwards. A recorded run on the
+    The program runs ``warmup`` times, then as often as ``budget`` allows. Every timing ends with a synchronisation, so
+    that queued work counts; on an accelerator short runs are queued one after the other, as a program runs them. Random numbers start at ``seed`` and the generator is put back afterwards. A recorded run on the
     same arguments tells which operators it calls.
 
     Args:
@@ -228,15 +231,18 @@ def _wanting(torch: Any, program: Any, args: Any) -> list[Any]:
 
 def _timings(torch: Any, device: Any, run: Call, budget: float, warmup: int) -> list[float]:
     """Times of the runs after warm-up [s]."""
-    finish = _finisher(torch, device)
+    finish, together = _finisher(torch, device), 1
 
     def once() -> None:
-        run()
+        for _ in range(together):
+            run()
         finish()
 
     try:
         for _ in range(warmup):
             once()
+        if device.type != "cpu":
+            together = _together(timed_alone(once)[0])
     except RooflineError:
         raise
     except Exception as error:
@@ -248,7 +254,17 @@ def _timings(torch: Any, device: Any, run: Call, budget: float, warmup: int) -> 
         found.append(timed_alone(once))
         if at >= MOST or (at >= LEAST and time.perf_counter() > deadline):
             break
-    return undisturbed(found)
+    return [seconds / together for seconds in undisturbed(found)]
+
+
+def _together(seconds: float) -> int:
+    """Short runs that are queued before one wait for the device, so that its start and end are shared out.
+
+    Example:
+        >>> _together(1.0), _together(1e-4), _together(1e-9)
+        (1, 50, 100)
+    """
+    return int(min(max(-(-QUEUED // seconds), 1), MOST_QUEUED))
 
 
 def _finisher(torch: Any, device: Any) -> Call:
