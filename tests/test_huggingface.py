@@ -205,7 +205,7 @@ def test_formats_that_are_asked_for_win() -> None:
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({**TOY, "model_type": "gpt_neox"}, ["model_type", "gpt_neox", "llama"]),
+        ({**TOY, "model_type": "rwkv"}, ["model_type", "rwkv", "llama"]),
         ({**TOY, "model_type": "lama"}, ["did you mean llama"]),
         ({**TOY, "model_type": None}, ["model_type: missing"]),
         ({**TOY, "hidden_size": float("inf")}, ["hidden_size", "inf"]),
@@ -232,8 +232,8 @@ def test_formats_that_are_asked_for_win() -> None:
         ({**TOY, "torch_dtype": "bfloat61"}, ["dtype", "bf16"]),
         ({**TOY, "model_type": "qwen3", "layer_types": ["full_attention"]}, ["layer_types", "4 entries"]),
         ({**TOY, "model_type": "qwen3", "layer_types": ["linear_attention"] * 4}, ["layer_types", "linear_attention"]),
-        ({**TOY, "model_type": "qwen2_moe", "decoder_sparse_step": 2}, ["decoder_sparse_step", "2"]),
-        ({**TOY, "model_type": "qwen2_moe", "mlp_only_layers": [3]}, ["mlp_only_layers"]),
+        ({**GQA, "model_type": "qwen2_moe", "decoder_sparse_step": 0}, ["decoder_sparse_step", "0"]),
+        ({**GQA, "model_type": "qwen2_moe", "mlp_only_layers": "3"}, ["mlp_only_layers", "list"]),
     ],
 )
 def test_refused(config: dict[str, Any], words: list[str]) -> None:

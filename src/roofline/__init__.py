@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from roofline.graph import Graph as Graph
     from roofline.graph import Node as Node
     from roofline.graph import Tensor as Tensor
+    from roofline.importers.huggingface import from_config as from_config
     from roofline.importers.jax import from_jax as from_jax
     from roofline.importers.onnx import from_onnx as from_onnx
     from roofline.importers.torch import from_torch as from_torch
@@ -80,6 +81,7 @@ _HOME = {
     ),
     "estimate": ("Estimate", "estimate"),
     "graph": ("Graph", "Node", "Tensor"),
+    "importers.huggingface": ("from_config",),
     "importers.jax": ("from_jax",),
     "importers.onnx": ("from_onnx",),
     "importers.torch": ("from_torch",),

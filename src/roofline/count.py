@@ -231,7 +231,7 @@ def _kernel(scope: Scope, same: Sequence[tuple[str, tuple[Node, ...]]]) -> Kerne
     flops: dict[str, Any] = {}
     vector: dict[str, Any] = {}
     for node, work in zip(nodes, works, strict=True):
-        if OPS[node.op].kind in _CONTRACTIONS:
+        if OPS[node.op].kind in _CONTRACTIONS or work.flops != 0:  # scans in chunks multiply matrices too
             _add(flops, scope.compute_dtype(node), work.flops)
         _add(vector, scope.tensors[node.outputs[0]].dtype, work.vector)
     touched = _touched(scope, nodes, works)

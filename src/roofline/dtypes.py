@@ -1,11 +1,13 @@
 """Number formats: bits per element (scales included), the unit that multiplies them, names people type.
 
 A group-wise format stores ``bits`` per element plus ``overhead_bits`` per group of ``group`` elements for scales and
-zero points; :attr:`DType.bits_per_element` is the sum, so ``int4-g128`` is 4.25 bits and never 4.
+zero points; :attr:`DType.bits_per_element` is the sum, so ``int4-g128`` is 4.25 bits and never 4. Beside the table,
+``int4-g32-z4`` (16-bit scale and 4-bit zero point a group of 32) and the like describe themselves.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -100,8 +102,42 @@ _TABLE = (
     _grouped("q5_k", 5, 256, 128, _GGUF), _grouped("q6_k", 6, 256, 144, _GGUF),
 )  # fmt: skip
 
+#: Group-wise formats beyond the table: stored format, group, scales of 16 bits and zero points of N unless said
+#: otherwise. ``sym`` stores no zero point.
+_GROUPED = re.compile(r"(int[2-8]|nf4|fp4|fp8)-g([1-9]\d{0,8})-(sym|z([1-9]|1[0-6]))(?:-s(8|16|32))?")
+
+
+class _Formats(dict[str, DType]):
+    """The table, and any group-wise format that its name describes in full."""
+
+    def __missing__(self, name: str) -> DType:
+        found = grouped(name)
+        if found is None:
+            raise KeyError(name)
+        return found
+
+
+@lru_cache(maxsize=512)
+def grouped(name: str) -> DType | None:
+    """The format that a name such as ``int4-g32-z4`` or ``fp8-g4096-sym-s32`` describes, or ``None``.
+
+    Example:
+        >>> float(grouped("int3-g128-z3").bits_per_element), grouped("int3")
+        (3.1484375, None)
+    """
+    match = _GROUPED.fullmatch(name)
+    if match is None:
+        return None
+    stored, group, _, zero, scale = match.groups()
+    overhead = int(scale or 16) + int(zero or 0)
+    source = f"a scale of {scale or 16} bits and a zero point of {zero or 0} a group of {group}"
+    return DType(
+        name, Fraction(int(stored[-1])), "fp8" if stored == "fp8" else None, "fp32", int(group), overhead, source
+    )
+
+
 #: All number formats by name.
-DTYPES: dict[str, DType] = {entry.name: entry for entry in _TABLE}
+DTYPES: dict[str, DType] = _Formats({entry.name: entry for entry in _TABLE})
 
 _ALIASES = {
     "float64": "fp64", "double": "fp64", "float32": "fp32", "float": "fp32", "f32": "fp32", "tensorfloat32": "tf32",
@@ -117,7 +153,7 @@ _ALIASES = {
 def _lookup(text: str) -> DType:
     key = text.strip().lower().removeprefix("torch.").removeprefix("jnp.")
     key = _ALIASES.get(key, key)
-    if key not in DTYPES:
+    if key not in DTYPES and grouped(key) is None:
         raise UnknownDType(
             f"unknown number format {text!r}; allowed: {', '.join(DTYPES)}" + did_you_mean(key, [*DTYPES, *_ALIASES])
         )

@@ -99,8 +99,9 @@ def measure(
     """Time a PyTorch program, capture it, and judge the time.
 
     The program runs ``warmup`` times, then as often as ``budget`` allows. Every timing ends with a synchronisation, so
-    that queued work counts; on an accelerator short runs are queued one after the other, as a program runs them. Random numbers start at ``seed`` and the generator is put back afterwards. A recorded run on the
-    same arguments tells which operators it calls.
+    that queued work counts; on an accelerator short runs are queued one after the other, as a program runs them. Random
+    numbers start at ``seed`` and the generator is put back afterwards. A recorded run on the same arguments tells which
+    operators it calls.
 
     Args:
         program: A ``torch.nn.Module`` or a function, compiled or not.

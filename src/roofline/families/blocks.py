@@ -21,9 +21,11 @@ def linear(b: Builder, x: str, out: Size, name: str, bias: bool = False, dtype: 
     return b.op("linear", x, *weights, name=name)
 
 
-def norm(b: Builder, x: str, kind: str, name: str, bias: bool = True) -> str:
+def norm(b: Builder, x: str, kind: str, name: str, bias: bool = True, scale: bool = True) -> str:
     """``rmsnorm`` or ``layernorm`` along the last axis, with its scale (and for layernorm its shift)."""
     width = b.shape(x)[-1]
+    if not scale:
+        return b.op(kind, x, name=name)
     weights = [b.weight(f"{name}.weight", (width,))]
     if kind == "layernorm" and bias:
         weights.append(b.weight(f"{name}.bias", (width,)))
@@ -53,7 +55,19 @@ def merge_heads(b: Builder, x: str, name: str = "merge") -> str:
 
 
 def rope(b: Builder, x: str, cos: str, sin: str, name: str) -> str:
-    """Rotary embedding in plain ops, ``x * cos + cat(-x2, x1) * sin``: five kernels."""
+    """Rotary embedding in plain ops, ``x * cos + cat(-x2, x1) * sin``: five kernels.
+
+    Where the table is narrower than a head, its first columns are rotated and joined with the others again.
+    """
+    width, turned = b.shape(x)[-1], b.shape(cos)[-1]
+    if width == turned:
+        return _rotate(b, x, cos, sin, name)
+    with b.scope(f"{name}_part"):
+        front, rest = part(b, x, turned, "front"), part(b, x, width - turned, "rest")
+        return b.op("cat", _rotate(b, front, cos, sin, name), rest, name="whole")
+
+
+def _rotate(b: Builder, x: str, cos: str, sin: str, name: str) -> str:
     half = b.shape(x)[-1] // 2
     with b.scope(name):
         straight = b.op("mul", x, cos, name="x_cos")
@@ -131,7 +145,11 @@ def _clamped_swiglu(b: Builder, gate: str, up: str) -> str:
 
 
 def activate(b: Builder, x: str, activation: str) -> str:
-    """An activation: one kernel, or the eight that transformers' NewGELUActivation (GPT-2) writes out in eager mode."""
+    """An activation: one kernel, the two of ``relu(x)^2``, or the eight that transformers' NewGELUActivation (GPT-2)
+    writes out in eager mode.
+    """
+    if activation == "relu2":
+        return b.op("square", b.op("relu", x, name="relu"), name="relu2")
     if activation != "gelu_new":
         return b.op(activation, x, name=activation)
     with b.scope("gelu_new"):
@@ -145,7 +163,7 @@ def gated(b: Builder, gate: str, up: str, activation: str) -> str:
     """``activation(gate) * up``: two kernels in eager mode."""
     if activation == "clamped_swiglu":
         return _clamped_swiglu(b, gate, up)
-    return b.op("mul", b.op(activation, gate, name=activation), up, name="gated")
+    return b.op("mul", activate(b, gate, activation), up, name="gated")
 
 
 def mlp(
@@ -184,6 +202,7 @@ def moe(
     router_bias: bool = False,
     score_bias: bool = False,
     bias: bool = False,
+    is_gated: bool = True,
     dtype: str | None = None,
 ) -> str:
     """Routed experts: router, top-k, gather of token rows, grouped matmuls, weighted scatter-add.
@@ -199,6 +218,7 @@ def moe(
         router_bias: Whether the router's linear layer has a bias.
         score_bias: A learned bias added to the scores before the choice (DeepSeek-V3's load balancing).
         bias: Whether the experts' matmuls have biases.
+        is_gated: Whether an expert has a gate beside its up-projection.
         dtype: Number format of the experts' weights.
     """
     *lead, hidden = b.shape(x)
@@ -211,8 +231,11 @@ def moe(
     chosen = b.op("topk", scores, name="topk", k=top_k)
     index = b.op("view", chosen, name="index", shape=(pairs,))
     routed = b.op("gather_rows", rows, index, name="routed")
-    both = _expert_linear(b, routed, experts, 2 * inner, "gate_up", top_k, bias, dtype)
-    activated = gated(b, part(b, both, inner, "gate"), part(b, both, inner, "up"), activation)
+    if is_gated:
+        both = _expert_linear(b, routed, experts, 2 * inner, "gate_up", top_k, bias, dtype)
+        activated = gated(b, part(b, both, inner, "gate"), part(b, both, inner, "up"), activation)
+    else:
+        activated = activate(b, _expert_linear(b, routed, experts, inner, "up", top_k, bias, dtype), activation)
     down = _expert_linear(b, activated, experts, hidden, "down", top_k, bias, dtype)
     share = b.op("view", chosen, name="share", shape=(pairs, 1))
     summed = b.op("scatter_add", b.op("mul", down, share, name="weighted"), name="combined", t=tokens)

@@ -1,0 +1,179 @@
+"""How decoders attend: multi-head and grouped attention, and multi-head latent attention, with their caches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from roofline.build import Builder
+from roofline.families import blocks
+from roofline.families.decoder_config import DecoderConfig
+from roofline.sizes import Size, minimum
+
+
+@dataclass(frozen=True)
+class Run:
+    """One build: what the layers share.
+
+    ``new`` positions are computed against ``context`` positions; ``mask`` is set for naive causal attention, ``alibi``
+    where a bias is added to the scores.
+    """
+
+    b: Builder
+    c: DecoderConfig
+    phase: str
+    batch: Size
+    new: Size
+    context: Size
+    cos: str = ""
+    sin: str = ""
+    mask: str = ""
+    alibi: str = ""
+
+
+# --- multi-head and grouped attention -------------------------------------------------------------------------------
+
+
+def _projections(run: Run, x: str, kv: int) -> tuple[str, str, str]:
+    """Queries, keys and values, all heads beside each other; the queries twice as wide where half of them is a gate."""
+    b, c = run.b, run.c
+    q_width, kv_width = c.heads * c.width * (1 + c.attention_gate), kv * c.width
+    if c.fused_qkv:
+        qkv = blocks.linear(b, x, q_width + 2 * kv_width, "qkv", c.qkv_bias, c.linear_dtype)
+        q, k, v = (blocks.part(b, qkv, w, n) for n, w in (("q", q_width), ("k", kv_width), ("v", kv_width)))
+    else:
+        sizes = (("q", q_width), ("k", kv_width), ("v", kv_width))
+        q, k, v = (blocks.linear(b, x, w, n, c.qkv_bias, c.linear_dtype) for n, w in sizes)
+    return q, k, v
+
+
+def _normed_heads(run: Run, x: str, heads: int, name: str) -> str:
+    """Split into heads, normed before or after as the model does."""
+    b, c = run.b, run.c
+    if not c.qk_norm:
+        return blocks.split_heads(b, x, heads, f"{name}_heads")
+    if c.qk_norm_over == "width":
+        x = blocks.norm(b, x, c.qk_norm_kind, f"{name}_norm", c.qk_norm_bias)
+        return blocks.split_heads(b, x, heads, f"{name}_heads")
+    x = blocks.split_heads(b, x, heads, f"{name}_heads")
+    if c.qk_norm_over == "head":
+        return blocks.norm(b, x, c.qk_norm_kind, f"{name}_norm", c.qk_norm_bias)
+    plain = b.op(c.qk_norm_kind, x, name=f"{name}_norm")
+    scale = b.weight(f"{name}_norm.weight", (heads, 1, c.width))
+    return b.op("mul", plain, scale, name=f"{name}_norm_scaled")
+
+
+def attention(run: Run, x: str, layer: int, caches: list[str]) -> str:
+    """Multi-head, grouped or multi-query attention, to a window or to all positions."""
+    b, c = run.b, run.c
+    kv, gate = c.kv_of(layer), ""
+    q, k, v = _projections(run, x, kv)
+    if c.attention_gate:
+        width = c.heads * c.width
+        q, gate = blocks.part(b, q, width, "q_part"), blocks.part(b, q, width, "gate")
+    q, k = _normed_heads(run, q, c.heads, "q"), _normed_heads(run, k, kv, "k")
+    v = blocks.split_heads(b, v, kv, "v_heads")
+    if c.turns(layer):
+        q, k = blocks.rope(b, q, run.cos, run.sin, "rope_q"), blocks.rope(b, k, run.cos, run.sin, "rope_k")
+    window = c.window_of(layer)
+    keys, values = _store(run, k, "k_cache", window, caches), _store(run, v, "v_cache", window, caches)
+    sinks = b.weight("sinks", (c.heads,)) if c.sinks else None
+    y = blocks.merge_heads(b, _attend(run, q, keys, values, window, sinks))
+    if gate:
+        y = b.op("mul", y, b.op("sigmoid", gate, name="gate_sigmoid"), name="gated")
+    return blocks.linear(b, y, c.hidden, "out", c.out_bias, c.linear_dtype)
+
+
+def _store(run: Run, new: str, name: str, window: int, caches: list[str]) -> str:
+    """Write the new positions to the cache; returns what attention reads: the cache in decode, else ``new``."""
+    if run.phase == "forward":
+        return new
+    b, c = run.b, run.c
+    batch, heads, length, width = b.shape(new)
+    kept = minimum(run.context, window) if window and c.kv_policy == "windowed" else run.context
+    cache = b.cache(name, (batch, heads, kept, width))
+    decode = run.phase == "decode"
+    if not decode and kept != length:
+        tail = b.op("slice", new, name=f"{name}_tail", shape=(batch, heads, kept, width))
+    else:
+        tail = new
+    caches.append(b.op("cache_update", cache, tail, name=f"{name}_update"))
+    return caches[-1] if decode else new
+
+
+def _attend(run: Run, q: str, k: str, v: str, window: int, sinks: str | None = None) -> str:
+    b, c = run.b, run.c
+    bias = run.alibi or None
+    if c.attention == "naive":
+        mask = run.mask or None
+        return blocks.naive_attention(b, q, k, v, mask=mask, softcap=c.attention_softcap, bias=bias, sinks=sinks)
+    decode = run.phase == "decode"
+    # A windowed cache holds only what is attended, so there is nothing left to mask.
+    window = 0 if decode and c.kv_policy == "windowed" else window
+    return blocks.attention(
+        b, q, k, v, causal=not decode, window=window, softcap=c.attention_softcap, bias=bias, sinks=sinks
+    )  # fmt: skip
+
+
+# --- multi-head latent attention (DeepSeek-V2, section 2.1; DeepSeek-V3, section 2.1.1) ------------------------------
+
+
+def _latent_queries(run: Run, x: str) -> tuple[str, str]:
+    """Queries without and with position, ``(B, heads, S, nope)`` and ``(B, heads, S, rope)``."""
+    b, c = run.b, run.c
+    if c.q_lora:
+        x = blocks.norm(b, blocks.linear(b, x, c.q_lora, "q_a", c.qkv_bias, c.linear_dtype), c.norm, "q_a_norm")
+    q = blocks.linear(b, x, c.heads * (c.nope_dim + c.rope_dim), "q_b", dtype=c.linear_dtype)
+    heads = blocks.split_heads(b, q, c.heads, "q_heads")
+    nope, turned = blocks.part(b, heads, c.nope_dim, "q_nope"), blocks.part(b, heads, c.rope_dim, "q_pe")
+    return nope, blocks.rope(b, turned, run.cos, run.sin, "rope_q")
+
+
+def _latent(run: Run, x: str) -> tuple[str, str]:
+    """The latent ``(B, S, kv_lora)`` and the rotated key that all heads share ``(B, 1, S, rope)``."""
+    b, c = run.b, run.c
+    both = blocks.linear(b, x, c.kv_lora + c.rope_dim, "kv_a", c.qkv_bias, c.linear_dtype)
+    latent = blocks.norm(b, blocks.part(b, both, c.kv_lora, "kv_latent"), c.norm, "kv_a_norm")
+    key = blocks.split_heads(b, blocks.part(b, both, c.rope_dim, "k_pe"), 1, "k_pe_head")
+    return latent, blocks.rope(b, key, run.cos, run.sin, "rope_k")
+
+
+def latent_attention(run: Run, x: str, layer: int, caches: list[str]) -> str:
+    """Multi-head latent attention; decode absorbs the up-projections into queries and output."""
+    b, c = run.b, run.c
+    nope, turned = _latent_queries(run, x)
+    latent, key = _latent(run, x)
+    up = b.weight("kv_b.weight", (c.heads * (c.nope_dim + c.value_dim), c.kv_lora), c.linear_dtype or None)
+    if run.phase != "forward":
+        joined = b.op("cat", blocks.split_heads(b, latent, 1, "latent_head"), key, name="latent_key")
+        stored = _store(run, joined, "latent_cache", 0, caches)
+    if run.phase == "decode":
+        y = _absorbed(run, nope, turned, stored, up)
+    else:
+        y = _expanded(run, nope, turned, latent, key, up)
+    return blocks.linear(b, blocks.merge_heads(b, y), c.hidden, "out", c.out_bias, c.linear_dtype)
+
+
+def _expanded(run: Run, nope: str, turned: str, latent: str, key: str, up: str) -> str:
+    """Keys and values of every head computed from the latent: the cheaper form for many queries."""
+    b, c = run.b, run.c
+    heads = blocks.split_heads(b, b.op("linear", latent, up, name="kv_b"), c.heads, "kv_heads")
+    shared = b.op("expand", key, name="k_pe_all", shape=(run.batch, c.heads, run.new, c.rope_dim))
+    k = b.op("cat", blocks.part(b, heads, c.nope_dim, "k_nope"), shared, name="k")
+    q = b.op("cat", nope, turned, name="q")
+    return _attend(run, q, k, blocks.part(b, heads, c.value_dim, "v"), 0)
+
+
+def _absorbed(run: Run, nope: str, turned: str, cache: str, up: str) -> str:
+    """The up-projection moved to the query and output side: attention reads only the latent."""
+    b, c = run.b, run.c
+    key_up = b.op("slice", up, name="kv_b_k", shape=(c.heads, c.nope_dim, c.kv_lora))
+    value_up = b.op("slice", up, name="kv_b_v", shape=(c.heads, c.kv_lora, c.value_dim))
+    by_head = b.op("view", nope, name="q_by_head", shape=(c.heads, run.batch, c.nope_dim))
+    absorbed = b.op("bmm", by_head, key_up, name="absorb_k")
+    absorbed = b.op("view", absorbed, name="q_latent", shape=(run.batch, c.heads, 1, c.kv_lora))
+    q = b.op("cat", absorbed, turned, name="q")
+    values = b.op("slice", cache, name="latent_values", shape=(*b.shape(cache)[:-1], c.kv_lora))
+    y = _attend(run, q, cache, values, 0)
+    y = b.op("view", y, name="y_by_head", shape=(c.heads, run.batch, c.kv_lora))
+    y = b.op("bmm", y, value_up, name="absorb_v")
+    return b.op("view", y, name="y", shape=(run.batch, c.heads, 1, c.value_dim))

@@ -1,0 +1,503 @@
+"""Configs that other tools read wrongly: spellings, nested towers, patterns, quantised checkpoints, hostile input."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import roofline as rl
+from roofline.importers.huggingface import COMPOSITES, KINDS, from_config
+from roofline.importers.huggingface.defaults import DEFAULTS
+from roofline.importers.huggingface.keys import Keys, Kind
+from roofline.importers.huggingface.modules import modules, patterns
+from roofline.memory import memory
+
+TOY = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 4,
+       "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 1000}  # fmt: skip
+ATTENTION, MLP = 64 * 64 * 2 + 2 * 64 * 16, 3 * 64 * 192
+LAYERS, REST = 4 * (ATTENTION + MLP), 4 * 2 * 64 + 64 + 2 * 1000 * 64
+
+
+def kv_bytes(config: dict[str, Any], context: int, batch: int = 1, **options: Any) -> float:
+    graph = from_config(config, phase="decode", **options)
+    return float(rl.estimate(graph, "h100-sxm", B=batch, C=context).memory.kv_cache)
+
+
+def weight_bytes(config: dict[str, Any], **options: Any) -> float:
+    return float(memory(from_config(config, **options), {"B": 1, "S": 8}).weights)
+
+
+# Spellings.
+
+
+def test_names_of_gpt2() -> None:
+    """mlxcel#927: n_embd and friends, n_inner null, tied by default."""
+    toy = {"model_type": "gpt2", "n_embd": 96, "n_head": 6, "n_layer": 3, "n_positions": 256, "n_ctx": 256,
+           "n_inner": None, "vocab_size": 500}  # fmt: skip
+    assert from_config(toy).parameters == 408_288
+    assert kv_bytes(toy, 100, dtype="fp16") == 100 * 1152
+    assert kv_bytes({"model_type": "gpt2", "torch_dtype": "float16"}, 8192) == 301_989_888
+
+
+def test_the_other_spelling_of_a_key_is_understood_too() -> None:
+    toy = {"model_type": "gpt2", "hidden_size": 96, "num_attention_heads": 6, "num_hidden_layers": 3,
+           "max_position_embeddings": 256, "vocab_size": 500}  # fmt: skip
+    assert from_config(toy).parameters == 408_288
+
+
+@pytest.mark.parametrize("absent", [{}, {"num_key_value_heads": None, "head_dim": None}])
+def test_key_value_heads_that_are_absent_or_null(absent: dict[str, Any]) -> None:
+    """AMD-SHARK-ModelDev#388: as many as there are heads; Phi has null."""
+    config = {key: value for key, value in TOY.items() if key != "num_key_value_heads"} | absent
+    assert from_config(config).parameters == 341_568
+    assert kv_bytes(config, 1) == kv_bytes({**config, "model_type": "phi"}, 1) == 1024
+
+
+def test_key_value_heads_of_each_layer() -> None:
+    graph = from_config({**TOY, "num_key_value_heads": [1, 2, 4, 8]})
+    assert graph.parameters == 4 * (64 * 64 * 2 + MLP) + 2 * 64 * 8 * (1 + 2 + 4 + 8) + REST
+    assert kv_bytes({**TOY, "num_key_value_heads": [1, 2, 4, 8]}, 1) == (1 + 2 + 4 + 8) * 2 * 8 * 2
+    with pytest.raises(rl.ModelDataError, match="num_key_value_heads: wanted 4 numbers from 1, one a layer"):
+        from_config({**TOY, "num_key_value_heads": [1, 2]})
+
+
+def test_heads_that_are_wider_than_their_share() -> None:
+    """DeepSpeed#8389."""
+    config = {**TOY, "model_type": "qwen3", "head_dim": 16}
+    assert kv_bytes(config, 1) == 512
+    norms_of_heads = 4 * 2 * 16
+    assert from_config(config).parameters == 357_952 + norms_of_heads
+
+
+def test_experts_in_three_spellings() -> None:
+    """trl#7069, with Qwen's rule for the step: layer i when i + 1 is a multiple of it."""
+    few = {**TOY, "num_experts_per_tok": 2}
+    mixtral = from_config({**few, "model_type": "mixtral", "num_local_experts": 8, "tie_word_embeddings": False})
+    assert (mixtral.parameters, mixtral.info["active_parameters"]) == (1_351_232, 466_496)
+    qwen = from_config({**few, "model_type": "qwen2_moe", "num_experts": 8, "moe_intermediate_size": 48,
+                        "shared_expert_intermediate_size": 96, "decoder_sparse_step": 2,
+                        "mlp_only_layers": []})  # fmt: skip
+    assert (qwen.parameters, qwen.info["active_parameters"]) == (429_120, 318_528)
+    assert [f"layers.{i}.moe.router.weight" in qwen.tensors for i in range(4)] == [False, True, False, True]
+    config = {**few, "model_type": "deepseek_v2", "num_key_value_heads": 8, "n_routed_experts": 8,
+              "n_shared_experts": 1, "moe_intermediate_size": 48, "first_k_dense_replace": 1, "moe_layer_freq": 1,
+              "kv_lora_rank": 32, "q_lora_rank": None, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
+              "v_head_dim": 16}  # fmt: skip
+    deepseek = from_config(config)
+    assert (deepseek.parameters, deepseek.info["active_parameters"]) == (540_864, 374_976)
+    assert kv_bytes(config, 1) == 320
+    sparse = from_config({**config, "moe_layer_freq": 2})
+    assert [f"layers.{i}.moe.router.weight" in sparse.tensors for i in range(4)] == [False, False, True, False]
+
+
+# Rotation.
+
+
+@pytest.mark.parametrize(
+    ("extra", "columns"),
+    [
+        ({}, 8),
+        ({"model_type": "phi"}, 4),
+        ({"model_type": "phi", "partial_rotary_factor": 0.25}, 2),
+        ({"model_type": "phi", "rope_parameters": {"partial_rotary_factor": 0.75, "rope_type": "default"}}, 6),
+        ({"model_type": "gpt_neox", "num_key_value_heads": 8, "rotary_pct": 0.5}, 4),
+        ({"model_type": "stablelm"}, 2),
+        ({"rope_theta": 1e6, "rope_scaling": {"type": "linear", "factor": 4.0}}, 8),
+        ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0, "rope_theta": 5e5}}, 8),
+        ({"model_type": "gemma3_text", "head_dim": 8, "rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, 8),
+    ],
+)
+def test_columns_that_are_rotated(extra: dict[str, Any], columns: int) -> None:
+    config = {key: value for key, value in {**TOY, **extra}.items() if "neox" not in extra.get("model_type", "") or
+              key != "num_key_value_heads"}  # fmt: skip
+    assert from_config(config).tensors["cos"].shape[-1] == columns
+
+
+def test_layers_that_do_not_rotate() -> None:
+    graph = from_config({**TOY, "model_type": "smollm3", "no_rope_layers": [1, 0, 1, 1]})
+    turned = {name.split(".")[1] for name in graph.tensors if "rope_q" in name}
+    assert turned == {"0", "2", "3"}
+
+
+# Towers.
+
+
+def test_a_nested_language_model_wins_over_the_top() -> None:
+    """lm-polygraph#435: the top level holds the sizes of the vision tower; dtype and tie flag live inside."""
+    config = {"model_type": "toy_vl", "architectures": ["ToyVLForConditionalGeneration"], "num_hidden_layers": 9,
+              "hidden_size": 48, "vision_config": {"num_hidden_layers": 9, "hidden_size": 48},
+              "text_config": {**TOY, "dtype": "bfloat16", "tie_word_embeddings": True}}  # fmt: skip
+    graph = from_config(config)
+    assert (graph.parameters, graph.info["dtype"]) == (252_992, "bf16")
+    assert weight_bytes(config) == 505_984
+    assert graph.info["notes"] == ("vision_config is not modelled",)
+    for tower in ("vision", "all"):
+        with pytest.raises(rl.ModelDataError, match="tower: that of model_type 'toy_vl' is not modelled"):
+            from_config(config, tower=tower)
+
+
+LLAVA: dict[str, Any] = {
+    "model_type": "llava", "dtype": "bfloat16", "text_config": TOY,
+    "vision_config": {"model_type": "clip_vision_model", "hidden_size": 32, "intermediate_size": 64,
+                      "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 28, "patch_size": 7},
+}  # fmt: skip
+
+
+def test_towers_apart_and_together() -> None:
+    text, vision, both = (from_config(LLAVA, tower=tower) for tower in ("text", "vision", "all"))
+    assert text.parameters + vision.parameters == both.parameters
+    assert (text.item, vision.item, both.item) == ("token", "image", "token")
+    flops = [rl.count(graph, B=2, S=16).flops for graph in (text, vision, both)]
+    assert flops[0] + flops[1] == flops[2]
+    projector = [str(node.name) for node in vision.nodes if "projector.linear" in node.name]
+    assert projector == ["projector.linear_1", "projector.linear_2"]
+    assert vision.tensors["projector.linear_2"].shape[-2:] == (16, 64)  # 4 x 4 patches, without the class token
+
+
+def test_a_decode_step_holds_the_vision_tower_but_does_not_run_it() -> None:
+    text, both = (from_config(LLAVA, tower=tower, phase="decode") for tower in ("text", "all"))
+    assert len(text.nodes) == len(both.nodes)
+    assert both.parameters > text.parameters
+
+
+def test_a_text_tower_is_the_default_and_the_vision_tower_is_named() -> None:
+    assert from_config(LLAVA).info["notes"] == ("vision_config is not modelled",)
+    with pytest.raises(rl.UsageError, match="tower: 'visoin'; allowed: text, vision, all; did you mean vision"):
+        from_config(LLAVA, tower="visoin")
+
+
+def test_old_configs_of_qwen_have_the_language_model_at_the_top() -> None:
+    config = {**TOY, "model_type": "qwen2_vl", "vision_config": {"depth": 1, "embed_dim": 32, "num_heads": 2,
+              "hidden_size": 64, "in_chans": 3, "spatial_patch_size": 14}, "image_token_id": 5,
+              "rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 2]}}  # fmt: skip
+    assert from_config(config).parameters == 341_568 - 2 * 4 * 64 * 48 + 4 * 96
+    assert from_config(config, tower="all").parameters > from_config(config).parameters
+
+
+# Windows and patterns.
+
+
+def test_windows_and_full_layers_in_turn() -> None:
+    """hf-mem#70, with the words of gpt-oss."""
+    types = ["sliding_attention", "full_attention"] * 2
+    config = {**TOY, "model_type": "gpt_oss", "num_local_experts": 2, "num_experts_per_tok": 1, "head_dim": 16,
+              "sliding_window": 16, "layer_types": types}  # fmt: skip
+    assert kv_bytes(config, 256) == 69_632
+    assert kv_bytes(config, 256, kv_policy="full") == 131_072
+    with pytest.raises(rl.ModelDataError, match="layer_types: wanted 4 entries"):
+        from_config({**config, "layer_types": types[:3]})
+
+
+@pytest.mark.parametrize(
+    ("config", "kinds"),
+    [
+        ({"model_type": "gemma2", "sliding_window": 8}, "sfsf"),
+        ({"model_type": "gemma3_text", "sliding_window": 8, "sliding_window_pattern": 3}, "ssfs"),
+        ({"model_type": "cohere2", "sliding_window": 8}, "sssf"),
+        ({"model_type": "exaone4", "sliding_window": 8, "sliding_window_pattern": "LLLG"}, "sssf"),
+        ({"model_type": "exaone4", "sliding_window": None}, "ffff"),
+        ({"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 8, "max_window_layers": 3}, "fffs"),
+        ({"model_type": "phi3", "sliding_window": 8}, "ssss"),
+        ({"model_type": "gpt_neo", "attention_types": [[["global", "local"], 2]], "window_size": 8,
+          "max_position_embeddings": 32}, "fsfs"),
+    ],
+)  # fmt: skip
+def test_which_layers_have_a_window(config: dict[str, Any], kinds: str) -> None:
+    graph = from_config({**TOY, **config}, phase="decode").bind(B=1, C=32)
+    held = [graph.tensors[f"layers.{layer}.attn.k_cache"].shape[2] for layer in range(4)]
+    assert held == [8 if kind == "s" else 32 for kind in kinds]
+
+
+def test_a_bare_infinity_in_an_unused_key(tmp_path: Path) -> None:
+    """dynamo#3043: legal where no size is wanted, refused by name where one is; never in what we print."""
+    hybrid = '{"model_type": "nemotron_h", "hidden_size": 64, "hybrid_override_pattern": "M-*", "time_step_limit": '
+    (tmp_path / "config.json").write_text(hybrid + '[0.0, Infinity], "num_hidden_layers": 3}')
+    assert rl.load_program(tmp_path / "config.json").parameters > 0
+    (tmp_path / "config.json").write_text(hybrid + '[0.0, 1.0], "intermediate_size": Infinity}')
+    with pytest.raises(rl.ModelDataError, match="intermediate_size: wanted a whole number"):
+        from_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"hybrid_override_pattern": "MX*"}, "hybrid_override_pattern: 'MX*' is not understood; allowed letters"),
+        ({"num_hidden_layers": 5}, "num_hidden_layers: 5, and the pattern has 3 layers"),
+        ({"layers_block_type": ["mamba", "attn"]}, "layers_block_type: 'attn' is not understood"),
+        ({"moe_latent_size": 8, "hybrid_override_pattern": "ME*"}, "moe_latent_size"),
+    ],
+)
+def test_patterns_that_are_not_understood(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(rl.ModelDataError) as caught:
+        from_config({"model_type": "nemotron_h", "hybrid_override_pattern": "M-*", **changes})
+    assert words in str(caught.value)
+
+
+# Quantised checkpoints (ome#638 and others). Four layers of 188,416 weights; tables, norms and head in 16 bits.
+
+
+def rows(bits: int) -> float:
+    """Bytes of a scale or zero of some bits for each row of a matrix, by the lengths of the rows."""
+    per_layer = [(64, 64 + 2 * 16), (64, 64), (64, 2 * 192), (192, 64)]
+    return 4 * sum(outputs for _, outputs in per_layer) * bits / 8
+
+
+def compressed(**weights: Any) -> dict[str, Any]:
+    return {"quant_method": "compressed-tensors", "ignore": ["lm_head"],
+            "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}}}  # fmt: skip
+
+
+SCHEMES = [
+    ({"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False}, LAYERS * (1 / 2 + 20 / 8 / 32)),
+    ({"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": True}, LAYERS * (1 / 2 + 20 / 8 / 128)),
+    ({"quant_method": "gptq", "bits": 8, "group_size": -1}, LAYERS + rows(16 + 8)),
+    ({"quant_method": "gptq", "bits": 3, "group_size": 64}, LAYERS * (3 / 8 + 19 / 8 / 64)),
+    ({"quant_method": "gptq", "bits": 2, "group_size": 64}, LAYERS * (2 / 8 + 18 / 8 / 64)),
+    ({"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True}, LAYERS * (1 / 2 + 20 / 8 / 64)),
+    ({"quant_method": "awq", "w_bit": 4, "q_group_size": 64}, LAYERS * (1 / 2 + 20 / 8 / 64)),
+    ({"quant_method": "bitsandbytes", "load_in_8bit": True}, LAYERS + rows(32)),
+    ({"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, LAYERS * (1 / 2 + 4 / 64)),
+    ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "fp4"}, LAYERS * (1 / 2 + 4 / 64)),
+    ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4",
+      "bnb_4bit_use_double_quant": True}, LAYERS * (1 / 2 + 1 / 64 + 4 / 64 / 256)),
+    (compressed(num_bits=4, type="int", group_size=32, symmetric=True), LAYERS * (1 / 2 + 2 / 32)),
+    (compressed(num_bits=4, type="int", group_size=32, symmetric=False), LAYERS * (1 / 2 + 20 / 8 / 32)),
+    (compressed(num_bits=8, type="int", strategy="channel", symmetric=True), LAYERS + rows(16)),
+    (compressed(num_bits=8, type="float", strategy="channel", symmetric=True), LAYERS + rows(16)),
+    (compressed(num_bits=8, type="float", strategy="tensor", symmetric=True), LAYERS),
+    (compressed(num_bits=8, type="float", strategy="block", block_structure=[128, 128]),
+     LAYERS * (1 + 4 / 128 / 128)),
+    (compressed(num_bits=4, type="float", strategy="tensor_group", group_size=16), LAYERS * (1 / 2 + 1 / 16)),
+    ({"quant_method": "fp8", "weight_block_size": [128, 128]}, LAYERS * (1 + 4 / 128 / 128)),
+    ({"quant_method": "fp8", "weight_block_size": [64, 64]}, LAYERS * (1 + 4 / 64 / 64)),
+    ({"quant_method": "fp8", "activation_scheme": "static"}, LAYERS),
+    ({"quant_method": "fbgemm_fp8"}, LAYERS + rows(32)),
+    ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, LAYERS * (1 / 2 + 1 / 16)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("scheme", "layers"), SCHEMES, ids=[json.dumps(scheme)[:70] for scheme, _ in SCHEMES])
+def test_bytes_of_a_quantised_checkpoint(scheme: dict[str, Any], layers: float) -> None:
+    assert weight_bytes({**TOY, "dtype": "bfloat16", "quantization_config": scheme}) == pytest.approx(layers + 2 * REST)
+
+
+def test_the_figures_of_the_report() -> None:
+    """ome#638: 94,208 bytes of weights, 11,776 of scales and 257,152 that stay in 16 bits."""
+    scheme = compressed(num_bits=4, type="int", group_size=32, symmetric=True)
+    assert weight_bytes({**TOY, "dtype": "bfloat16", "quantization_config": scheme}) == 363_136
+
+
+def test_experts_alone_in_mxfp4() -> None:
+    kept = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
+    config = {**TOY, "model_type": "gpt_oss", "num_local_experts": 2, "num_experts_per_tok": 1, "head_dim": 8,
+              "quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": kept}}  # fmt: skip
+    found = Counter(tensor.dtype for tensor in from_config(config).tensors.values() if tensor.kind == "weight")
+    assert found["mxfp4"] == 4 * 2
+    assert set(found) == {"mxfp4", "bf16"}
+
+
+IGNORED = [
+    (["lm_head", "model.embed_tokens"], []),
+    (["re:.*self_attn.*"], ["attn.qkv", "attn.out"]),
+    (["self_attn"], ["attn.qkv", "attn.out"]),
+    (["model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.k_proj", "model.layers.0.self_attn.v_proj"],
+     ["0.attn.qkv"]),
+    (["re:.*(q|k|v)_proj$"], ["attn.qkv"]),
+    (["re:model\\.layers\\.3\\..*"], ["3.attn.qkv", "3.attn.out", "3.mlp.gate_up", "3.mlp.down"]),
+    (["down_proj"], ["mlp.down"]),
+    (["re:.*mlp.gate$", "re:visual.*", "re:.*lm_head"], []),
+    (["model.layers.61.self_attn"], []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("ignore", "kept"), IGNORED)
+def test_modules_that_are_left_out(ignore: list[str], kept: list[str]) -> None:
+    scheme = {**compressed(num_bits=4, type="int", group_size=32, symmetric=True), "ignore": ignore}
+    graph = from_config({**TOY, "dtype": "bfloat16", "quantization_config": scheme})
+    for name, tensor in graph.tensors.items():
+        if tensor.kind == "weight" and name.startswith("layers.") and len(tensor.shape) == 2:
+            stays = any(name.removesuffix(".weight").endswith(f".{end}") for end in kept)
+            assert (tensor.dtype == "bf16") == stays, name
+
+
+@pytest.mark.parametrize(
+    ("scheme", "words"),
+    [
+        ({"quant_method": "hqq"}, "hqq with 0 bits in groups of 0 is not understood; allowed: gptq, awq"),
+        ({"quant_method": "gptq", "bits": 5, "group_size": 32}, "gptq with 5 bits"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 0}, "in groups of 0"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 32, "dynamic": {"-:.*": {}}}, "dynamic"),
+        ({"quant_method": "bitsandbytes"}, "load_in_8bit"),
+        ({"quant_method": "fp8", "weight_block_size": [128]}, "weight_block_size"),
+        ({"quant_method": "modelopt", "quant_algo": "W4A8"}, "quant_algo"),
+        (compressed(num_bits=6, type="int"), "compressed-tensors with 6 bits"),
+        ({"quant_method": "compressed-tensors"}, "compressed-tensors with 0 bits"),
+        ({**compressed(num_bits=8, type="int"), "ignore": ["model.layers.0.self_attn.q_proj"]}, "names a part"),
+        ({**compressed(num_bits=8, type="int"), "ignore": ["model.layers.0.foo"]}, "'model.layers.0.foo'"),
+        ({**compressed(num_bits=8, type="int"), "ignore": ["re:(a+)+$"]}, "the pattern 're:(a+)+$'"),
+        ({**compressed(num_bits=8, type="int"), "ignore": 5}, "ignore: wanted a list of names"),
+    ],
+)
+def test_schemes_that_are_not_understood(scheme: dict[str, Any], words: str) -> None:
+    with pytest.raises(rl.ModelDataError) as caught:
+        from_config({**TOY, "quantization_config": scheme})
+    assert "quantization_config" in str(caught.value)
+    assert words in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_activations_that_are_quantised_set_the_arithmetic() -> None:
+    plain = from_config({**TOY, "quantization_config": {"quant_method": "gptq", "bits": 8, "group_size": 32}})
+    eight = from_config({**TOY, "quantization_config": {"quant_method": "fp8"}})
+    at = {"B": 1, "S": 512}
+    assert set(rl.estimate(plain, "h100-sxm", **at).records()[0])  # weights alone: products run in 16 bits
+    runs = {dict(node.attrs).get("compute") for node in eight.nodes if node.op == "linear"}
+    assert runs == {"fp8", None}  # None is the head
+    assert rl.count(plain, **at).flops == rl.count(eight, **at).flops
+
+
+def test_patterns_take_no_time_to_refuse() -> None:
+    start = time.monotonic()
+    scheme = {**compressed(num_bits=8, type="int"), "ignore": ["re:" + ".*a" * 100 + "$"]}
+    with pytest.raises(rl.ModelDataError):
+        from_config({**TOY, "quantization_config": scheme})
+    assert time.monotonic() - start < 5
+
+
+def test_many_patterns_are_matched_in_little_time() -> None:
+    start = time.monotonic()
+    names = [f"re:.*mlp.*x{number}.*" for number in range(5000)] + ["lm_head"]
+    scheme = {**compressed(num_bits=8, type="int"), "ignore": names}
+    with pytest.raises(rl.ModelDataError, match="left-out module"):
+        from_config({**TOY, "num_hidden_layers": 100, "quantization_config": scheme})
+    assert time.monotonic() - start < 10
+
+
+def test_names_of_modules() -> None:
+    keys = Keys("here", {}, {}, Kind(()))
+    assert [part[1] for part in modules("layers.2.attn.qkv.weight")] == [
+        "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]  # fmt: skip
+    (one,) = patterns(keys, ["re:.*block_sparse_moe.experts.*"])
+    assert all(one.names(part) for part in modules("layers.2.moe.gate_up.weight"))
+    assert not one.names(modules("layers.2.mlp.gate_up.weight")[0])
+
+
+# What a config may be, and what it may not.
+
+
+class Config:
+    """What a config object of transformers looks like from outside."""
+
+    def __init__(self, table: Mapping[str, Any]) -> None:
+        self.table = table
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(self.table)
+
+
+class LlamaModel:
+    """What a loaded model looks like from outside."""
+
+    config = Config(TOY)
+
+
+def test_a_config_object_and_a_loaded_model() -> None:
+    assert from_config(Config(TOY)).parameters == 316_992 - 64 * 1000 + 64 * 1000
+    assert from_config(LlamaModel()).parameters == from_config(Config(TOY)).parameters - 64 * 1000  # no head
+
+
+@pytest.mark.parametrize("source", [5, None, [], object(), Config, LlamaModel])
+def test_what_is_no_config(source: Any) -> None:
+    with pytest.raises(rl.ModelDataError, match="wanted a file, a folder, a table of keys, a config or a model"):
+        from_config(source)
+
+
+def test_ignored_keys_are_listed() -> None:
+    graph = from_config({**TOY, "initializer_range": 0.02, "auto_map": {"AutoModel": "evil.py"}, "custom": 7})
+    assert graph.info["ignored"] == ("auto_map", "custom", "initializer_range")
+
+
+def test_defaults_that_are_taken_are_named() -> None:
+    (note, *_) = from_config({"model_type": "llama", "hidden_size": 64, "dtype": "bfloat16"}).info["notes"]
+    assert "absent from the config, so the default of llama: num_hidden_layers = 32" in note
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({**TOY, "model_type": "bert", "architectures": ["BertLMHeadModel"]}, "ForMaskedLM"),
+        ({"model_type": "t5", "architectures": ["T5EncoderModel"]}, "architectures: 'T5EncoderModel'"),
+        ({"model_type": "bert", "is_decoder": True}, "is_decoder"),
+        ({"model_type": "albert", "num_hidden_groups": 5}, "num_hidden_groups"),
+        ({"model_type": "albert", "inner_group_num": 2}, "inner_group_num"),
+        ({"model_type": "vit", "image_size": [224, 448]}, "image_size: wanted the edge of a square"),
+        ({"model_type": "vit", "patch_size": 500}, "smaller than patch"),
+        ({"model_type": "beit", "use_relative_position_bias": True}, "use_relative_position_bias"),
+        ({"model_type": "bart", "d_model": 1000}, "encoder_attention_heads"),
+        ({"model_type": "t5", "feed_forward_proj": "gated"}, "feed_forward_proj"),
+        ({"model_type": "mamba2", "num_heads": 3}, "head_dim"),
+        ({"model_type": "mamba", "time_step_rank": "some"}, "time_step_rank"),
+        ({"model_type": "jamba", "attn_layer_offset": 9}, "attn_layer_offset"),
+        ({"model_type": "falcon", "num_kv_heads": "many"}, "num_kv_heads"),
+        ({"model_type": "mpt", "attn_config": 3}, "attn_config"),
+        ({"model_type": "opt", "do_layer_norm_before": "no"}, "do_layer_norm_before"),
+        ({"model_type": "gpt_neo", "attention_types": [["global"]]}, "attention_types"),
+        ({"model_type": "llava", "text_config": TOY, "vision_feature_layer": [1, 2]}, "vision_feature_layer"),
+    ],
+)
+def test_refused(config: dict[str, Any], words: str) -> None:
+    with pytest.raises(rl.ModelDataError) as caught:
+        from_config(config, tower="all" if config["model_type"] in COMPOSITES else None)
+    assert words in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+WRONG = [None, "a\nb", -1, 0, 2.5, 10**12, float("nan"), True, ["x"], [1] * 3, {"a": 1}, [[]]]
+
+
+def complaint(config: dict[str, Any], **options: Any) -> str:
+    """What is wrong with a config, nothing where it makes a graph."""
+    try:
+        return "" if from_config(config, **options).parameters > 0 else "no parameters\n"
+    except rl.RooflineError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("model_type", sorted({*KINDS, *COMPOSITES}))
+def test_no_wrong_type_of_any_key_breaks_it(model_type: str) -> None:
+    """Every key that a row reads, with values of every kind: a graph, or one line that says what is wrong."""
+    small = {key: 2 for key in DEFAULTS.get(model_type, {}) if "layers" in key or key == "depth"}
+    options = {"tower": "all" if model_type in COMPOSITES else None, "phase": "forward"}
+    keys = [*DEFAULTS.get(model_type, {}), "layer_types", "rope_parameters", "vision_config", "text_config",
+            "architectures", "dtype", "id2label"]  # fmt: skip
+    for key in keys:
+        for value in WRONG:
+            said = complaint({"model_type": model_type, **small, key: value}, **options)
+            assert len(said.splitlines()) <= 1, (key, value)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=4,
+)
+QUANTISED_KEYS = ["quant_method", "bits", "group_size", "ignore", "config_groups", "weight_block_size", "load_in_4bit",
+                  "modules_to_not_convert", "bnb_4bit_quant_type", "quant_algo", "lm_head"]  # fmt: skip
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from(["gptq", "bitsandbytes", "compressed-tensors", "fp8", "mxfp4", "modelopt"]),
+    st.dictionaries(st.sampled_from(QUANTISED_KEYS), JSON, max_size=4),
+)
+def test_no_scheme_breaks_it(method: str, changes: dict[str, Any]) -> None:
+    config = {**TOY, "num_hidden_layers": 1, "quantization_config": {"quant_method": method, **changes}}
+    assert len(complaint(config).splitlines()) <= 1
