@@ -17,13 +17,29 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+PAGES = [ROOT / "docs" / name for name in ("import-torch.md", "import-jax.md")]
+
+
+def blocks(language: str, text: str = README) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+def run(code: str, where: str) -> None:
+    """Run a block, unless it needs a framework that is not installed."""
+    for framework in re.findall(r"^import (torch|jax|onnx)\b", code, re.MULTILINE):
+        pytest.importorskip(framework)
+    exec(compile(code, where, "exec"), {})
 
 
 @pytest.mark.parametrize("code", blocks("python"))
 def test_readme_python_runs(code: str) -> None:
-    exec(compile(code, "README.md", "exec"), {})
+    run(code, "README.md")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_python_of_the_pages_runs(page: Path) -> None:
+    for code in blocks("python", page.read_text(encoding="utf-8")):
+        run(code, page.name)
 
 
 def commands() -> list[str]:

@@ -141,7 +141,8 @@ def on_data(request: Request, tensors: Sequence[tuple[str, Any]]) -> Program:
         recorder.source(tensor, name, "weight" if isinstance(tensor, torch.nn.Parameter) else "buffer")
     for name, tensor in tensors:
         recorder.source(tensor, name, "input")
-    with _quiet():
+    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    with _quiet(), torch.random.fork_rng(devices=devices):
         outputs = _run(request, request.run, None, request.args, dict(request.kwargs), recorder)
     return _finish(request, recorder, outputs, "run", ())
 
