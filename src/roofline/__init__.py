@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from roofline.modeldata import model as model
     from roofline.modeldata import models as models
     from roofline.passes import fuse as fuse
+    from roofline.passes import inductor as inductor
     from roofline.passes import retype as retype
     from roofline.passes import unfuse as unfuse
     from roofline.passes import unmask as unmask
@@ -89,7 +90,7 @@ _HOME = {
     "measure": ("Measurement", "measure"),
     "modeldata": ("model", "models"),
     "calibrate": ("calibrate",),
-    "passes": ("fuse", "retype", "unfuse", "unmask"),
+    "passes": ("fuse", "inductor", "retype", "unfuse", "unmask"),
     "plot": ("BatchSweep", "Roofline", "plot_batch", "plot_roofline"),
     "source": ("load_program",),
     "predict": ("predict",),

@@ -433,7 +433,7 @@ def estimate(
     kept = parse(reserve, "B")
     if kept < 0:
         raise UsageError(f"reserve={reserve!r}: a size from 0 is wanted")
-    program = pad(fuse(graph)) if mode == "compiled" else graph
+    program = pad(graph if "grouped" in graph.info else fuse(graph)) if mode == "compiled" else graph
     return _evaluate(Estimate(program, chips, many, mode, grid(graph.symbols, sizes), (), (), tf32, kept))
 
 

@@ -122,4 +122,5 @@ def unfuse(graph: Graph) -> Graph:
         >>> rl.count(unfuse(flash), B=1, S=1024).bytes > rl.count(flash, B=1, S=1024).bytes
         True
     """
-    return replace(graph, nodes=tuple(replace(node, kernel="") for node in graph.nodes))
+    info = {key: value for key, value in graph.info.items() if key not in ("grouped", "kernels")}
+    return replace(graph, nodes=tuple(replace(node, kernel="") for node in graph.nodes), info=info)

@@ -83,7 +83,17 @@ def from_torch(
     tensors = named_tensors(request)
     request = replace(request, axes=dynamic_axes(dynamic, tensors, request.name))
     graph = _translated(request, tensors, _order(method, mode), unknown)
-    return replace(graph, name=name or graph.name)
+    return replace(_compiled(graph) if mode == "compiled" else graph, name=name or graph.name)
+
+
+def _compiled(graph: Graph) -> Graph:
+    """The program in torch.compile's kernels."""
+    from roofline.count import kernels
+    from roofline.passes import inductor
+
+    grouped = inductor(graph)
+    launched = sum(kernel.count for kernel in kernels(grouped))
+    return replace(grouped, info={**grouped.info, "mode": "compiled", "kernels": launched})
 
 
 def _installed() -> None:
