@@ -548,3 +548,14 @@ def test_a_half_precision_kernel_is_half_precision_throughout() -> None:
     q = torch.zeros(1, 2, 64, 16, dtype=torch.bfloat16)
     graph = rl.from_torch(functional.scaled_dot_product_attention, q, q, q)
     assert rl.count(graph).rows[0].flops_by.keys() == {"bf16"}
+
+
+def test_a_part_that_is_computed_in_place_is_one_kernel_that_later_reads_see() -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        x[:, :4] = 0
+        x[:, 4:].mul_(2)
+        return x + 1
+
+    counts = rl.count(rl.from_torch(step, torch.zeros(8, 16)))
+    assert counts.launches == 3
+    assert [(row.read, row.write) for row in counts.rows] == [(0, 128), (384, 384), (512, 512)]

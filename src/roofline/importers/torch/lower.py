@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from roofline.build import Builder
 from roofline.errors import RooflineError, ShapeError, did_you_mean
 from roofline.graph import Graph
 from roofline.importers import emit
-from roofline.importers.torch.program import Call, Program, Value
+from roofline.importers.torch.program import Call, Program, Value, Write
 from roofline.ops import OPS
 from roofline.sizes import Size, evaluate, prod, symbols
 
@@ -51,7 +51,7 @@ class Lowering:
         site = Site(self, call)
         self.b.dtype = site.out.dtype
         try:
-            with self.b.scope(call.scope) if call.scope else nullcontext():
+            with self.b.scope(call.scope) if call.scope else nullcontext(), self._kernel(site):
                 self._bind(site, self._apply(site))
         except RooflineError as error:
             where = f"{call.scope or self.program.name}: {call.target}"
@@ -75,9 +75,21 @@ class Lowering:
             name = self.held.get(write.after.number) or (found[0] if found else None)
             if name is not None:
                 self.held[write.after.number] = name
-            if write.base is not None:
-                before, after = write.base
-                self.held.setdefault(after.number, self.tensor(before))
+            if write.base is not None and write.base[1].number not in self.held and name is not None:
+                self._written_back(site, write, name)
+
+    def _kernel(self, site: Site) -> AbstractContextManager[None]:
+        """A call that writes a part of a tensor computes and writes in one kernel."""
+        partial = any(write.base is not None for write in site.call.writes)
+        return self.b.kernel(site.name) if partial else nullcontext()
+
+    def _written_back(self, site: Site, write: Write, name: str) -> None:
+        """Lay a result into the tensor that it is a part of."""
+        assert write.base is not None
+        before, after = write.base
+        whole = self.b.op("put", self.tensor(before), name, name="written", dtype=before.dtype)
+        self.held[after.number] = whole
+        self.held[write.after.number] = self.b.op("slice", whole, name="part", shape=write.after.shape)
 
     def _settled(self, value: Value, name: str) -> str:
         """Check a rule's result against what PyTorch says; sizes equal in value take PyTorch's form."""
