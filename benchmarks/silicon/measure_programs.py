@@ -87,15 +87,14 @@ def main(path: str) -> None:
             print(f"{name}: FAILED {type(error).__name__}: {str(error)[:300]}", flush=True)
             continue
         print(f"{name}: {found}", flush=True)
-        kept = ("mode", "measured_s", "measured_low_s", "measured_high_s", "runs", "time_s", "low_s", "high_s",
-                "floor_s", "host_s", "flops", "bytes", "verdict")  # fmt: skip
-        record = found.record()
-        top = max(found.verdict.causes, key=lambda cause: cause.explains_s, default=None)
-        rows.append({"program": name, **{key: record[key] for key in kept}, "cause": top.label if top else ""})
+        times = (found.seconds, found.low, found.high)
+        counts = rl.count(found.graph)
+        rows.append([name, found.estimate.mode, *(f"{each * 1e6:.1f}" for each in times), found.runs, counts.flops,
+                     counts.bytes])  # fmt: skip
         torch.cuda.empty_cache()
     with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-        writer.writeheader()
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["program", "mode", "measured_us", "low_us", "high_us", "runs", "flops", "bytes"])
         writer.writerows(rows)
 
 
