@@ -133,7 +133,7 @@ def test_published_config_is_the_shipped_model(name: str, phase: str) -> None:
 
 def test_parts_that_are_left_out_are_named() -> None:
     graph = from_config(PUBLISHED["gemma-3-4b-text"])
-    assert graph.info["notes"] == ("vision_config is not modelled",)
+    assert graph.info["notes"] == ('vision_config is left out; rl.from_config(..., tower="all") builds both',)
 
 
 # Windows.

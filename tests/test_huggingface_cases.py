@@ -169,7 +169,8 @@ def test_a_decode_step_holds_the_vision_tower_but_does_not_run_it() -> None:
 
 
 def test_a_text_tower_is_the_default_and_the_vision_tower_is_named() -> None:
-    assert from_config(LLAVA).info["notes"] == ("vision_config is not modelled",)
+    graph = from_config(LLAVA)
+    assert graph.info["notes"] == ('vision_config is left out; rl.from_config(..., tower="all") builds both',)
     with pytest.raises(rl.UsageError, match="tower: 'visoin'; allowed: text, vision, all; did you mean vision"):
         from_config(LLAVA, tower="visoin")
 
@@ -180,6 +181,12 @@ def test_old_configs_of_qwen_have_the_language_model_at_the_top() -> None:
               "rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 2]}}  # fmt: skip
     assert from_config(config).parameters == 341_568 - 2 * 4 * 64 * 48 + 4 * 96
     assert from_config(config, tower="all").parameters > from_config(config).parameters
+    assert "vision_config" not in from_config(config, tower="all").info["ignored"]
+
+
+def test_a_nested_config_that_is_no_table() -> None:
+    with pytest.raises(rl.ModelDataError, match="text_config: wanted a table of keys, given '5'"):
+        from_config({**LLAVA, "text_config": 5})
 
 
 # Windows and patterns.
@@ -423,6 +430,48 @@ def test_what_is_no_config(source: Any) -> None:
 def test_ignored_keys_are_listed() -> None:
     graph = from_config({**TOY, "initializer_range": 0.02, "auto_map": {"AutoModel": "evil.py"}, "custom": 7})
     assert graph.info["ignored"] == ("auto_map", "custom", "initializer_range")
+
+
+@pytest.mark.parametrize(
+    ("model_type", "keys"),
+    [
+        ("mamba", {"d_inner": 1536, "n_layer": 24}),  # state-spaces/mamba-130m-hf
+        ("mamba2", {"intermediate_size": 8192}),
+        ("nemotron_h", {"time_step_rank": 256}),
+        ("gemma2", {"sliding_window_size": 4096}),
+        ("minimax_m2", {"mlp_intermediate_size": 8192, "mtp_transformer_layers": 1, "num_mtp_modules": 3}),
+        ("clip_vision_model", {"vocab_size": 32000}),  # towers of llava-1.5 and llava-next
+        ("smolvlm_vision", {"max_image_size": {"longest_edge": 512}}),
+        ("lfm2", {"block_dim": 2048, "block_norm_eps": 1e-5, "block_use_swiglu": True, "conv_dim": 2048}),
+        ("bloom", {"bias_dropout_fusion": True, "skip_bias_add": True}),
+        ("recurrent_gemma", {"embeddings_scale_by_sqrt_dim": True}),
+        ("cohere2", {"use_parallel_block": True, "use_parallel_embedding": True}),
+    ],
+)
+def test_keys_of_published_configs_that_no_code_reads(model_type: str, keys: dict[str, Any]) -> None:
+    config = {"model_type": model_type, "dtype": "bfloat16"}
+    graph = from_config({**config, **keys})
+    assert graph.parameters == from_config(config).parameters
+    assert graph.info["ignored"] == tuple(sorted(keys))
+
+
+@pytest.mark.parametrize("key", ["parallel_attn", "use_parallel_residual", "add_qkv_bias", "add_cross_attention"])
+def test_a_switch_that_is_on_and_not_understood(key: str) -> None:
+    """True equals 1, which is off only as a number."""
+    assert from_config({**TOY, key: False}).parameters == from_config({**TOY, key: 1}).parameters
+    with pytest.raises(rl.ModelDataError, match=f"{key}: True is not understood"):
+        from_config({**TOY, key: True})
+
+
+def test_a_prefix_that_sees_itself_whole_is_noted() -> None:
+    graph = from_config({**TOY, "model_type": "gemma", "dtype": "bfloat16", "use_bidirectional_attention": True})
+    assert graph.info["notes"] == ("use_bidirectional_attention: prefill is counted with causal attention",)
+
+
+def test_width_of_bloom_by_its_own_name() -> None:
+    """bigscience/bloom-560m."""
+    config = {"model_type": "bloom", "n_embed": 1024, "n_inner": None, "n_layer": 24, "num_attention_heads": 16}
+    assert from_config(config).parameters == 559_214_592
 
 
 def test_defaults_that_are_taken_are_named() -> None:

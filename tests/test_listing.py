@@ -283,7 +283,9 @@ def test_operations_without_a_rule_are_marked() -> None:
     assert found.unknown == {"aten::odd": 1}
     marked = [line.text for line in lines(found) if line.mark == "unknown"]
     assert any("unknown: aten::odd" in line for line in marked)
-    assert any("no rule for aten::odd" in line for line in marked)
+    assert any("no rule for aten::odd (1 call)" in line for line in marked)
+    assert "1 operation without a rule" in repr(rl.estimate(tiny(), "h100-sxm"))
+    assert "without the arithmetic of aten::odd" in str(rl.check(tiny(), "h100-sxm", "1 s"))
 
 
 NASTY = {

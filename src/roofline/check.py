@@ -12,7 +12,7 @@ from math import isfinite, log
 from typing import Any
 
 from roofline.chip import Chip
-from roofline.count import KernelCount, Scope, nbytes
+from roofline.count import KernelCount, Scope, nbytes, unknown_operations
 from roofline.data import chip as find_chip
 from roofline.dtypes import DTYPES
 from roofline.efficiency import COMPUTE, HOST_HIGH
@@ -164,6 +164,8 @@ def _judge(graph: Graph, expected: Estimate, seconds: float) -> Verdict:
     causes = _causes(graph, expected, seconds) if slow else ()
     if causes and not any(abs(log(cause.time_s / seconds)) <= log(EXPLAINS) for cause in causes):
         reason += "; none of the causes below explains it alone"
+    if missing := unknown_operations(expected.graph):
+        reason += f"; expected without the arithmetic of {', '.join(missing)}, which no rule translates"
     return Verdict(
         verdict=verdict,
         reason=reason,

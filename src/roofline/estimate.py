@@ -338,7 +338,8 @@ class Estimate:
 
     def _without_rule(self) -> str:
         found = unknown_operations(self.graph)
-        return f", {sum(found.values())} operations without a rule" if found else ""
+        calls = sum(found.values())
+        return f", {calls} operation{'s' * (calls > 1)} without a rule" if found else ""
 
     def __repr__(self) -> str:
         where = f"<Estimate {self.graph.name} on {', '.join(chip.name for chip in self.chips)}, {self.mode}: "

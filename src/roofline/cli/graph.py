@@ -25,7 +25,7 @@ from roofline.passes import fuse as fused
 
 _Program = Annotated[str, typer.Argument(
     metavar="MODEL_OR_SCRIPT",
-    help="A shipped name, a model .toml, a workload .json, a folder with a config.json; or script.py or "
+    help="A shipped name, a model .toml, a workload .json, a config.json or its folder, an .onnx file; or script.py or "
          "script.py:name. A script is your own code and is run, as by python script.py.")]  # fmt: skip
 _Format = Annotated[str | None, typer.Option(
     "--format", "-f", metavar="FORMAT", help="text, table, dot or html. [default: by the suffix of -o, else text]",

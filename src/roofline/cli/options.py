@@ -22,8 +22,8 @@ MAX_POINTS = 10_000
 
 Model = Annotated[str, typer.Argument(
     metavar="MODEL",
-    help="A shipped name, a model .toml, a workload .json, a folder with a config.json, or your own script.py, which "
-         "is run.")]  # fmt: skip
+    help="A shipped name, a model .toml, a workload .json, a config.json or its folder, an .onnx file, or your own "
+         "script.py, which is run.")]  # fmt: skip
 OneChip = Annotated[str, typer.Argument(metavar="CHIP", help="A shipped name or a chip .toml.")]
 Chips = Annotated[str, typer.Argument(metavar="CHIP", help="A shipped name or a chip .toml; several with commas.")]
 Batches = Annotated[str | None, typer.Option(

@@ -1,4 +1,4 @@
-"""What others wrote to a graph: one module a source, and the one JSON reader that all of them use."""
+"""What others wrote to a graph: one package a source, and the one JSON reader that all of them use."""
 
 from __future__ import annotations
 

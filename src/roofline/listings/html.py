@@ -33,7 +33,7 @@ body.roofline{margin:0 auto;padding:1.5rem;max-width:1500px}
 .roofline .r{display:grid;grid-template-columns:minmax(10rem,1.3fr) 9rem minmax(14rem,2.4fr) 7.5rem 7.5rem 7.5rem 4rem;
 gap:.6rem;min-width:60rem;padding:.08rem .3rem;border-radius:4px}
 .roofline .r.leaf{margin-left:2.1rem}.roofline .r:hover{background:var(--band)}
-.roofline summary>.r{display:inline-grid;width:calc(100% - 1.2rem);font-weight:600;vertical-align:top}
+.roofline summary>.r{display:inline-grid;width:100%;box-sizing:border-box;font-weight:600;vertical-align:top}
 .roofline .n{text-align:right;font-variant-numeric:tabular-nums;overflow-wrap:anywhere}
 .roofline .s,.roofline .x{color:var(--soft)}.roofline .x{font-weight:600}
 .roofline .r>*{overflow-wrap:anywhere}
@@ -41,6 +41,7 @@ gap:.6rem;min-width:60rem;padding:.08rem .3rem;border-radius:4px}
 .roofline th{position:sticky;top:0;background:var(--band);text-align:left;cursor:pointer;white-space:nowrap}
 .roofline th,.roofline td{padding:.25rem .5rem;border-bottom:1px solid var(--line);vertical-align:top}
 .roofline td{max-width:26rem;overflow-wrap:anywhere}.roofline td:first-child{max-width:none}
+.roofline td.n{overflow-wrap:normal}.roofline th.n{text-align:right}
 .roofline input{font:inherit;color:inherit;background:var(--back);border:1px solid var(--line);border-radius:6px;
 padding:.35rem .6rem;width:min(28rem,100%);box-sizing:border-box;margin-bottom:.5rem}
 .roofline .unknown,.roofline .unknown td,.roofline .bad{color:var(--red);font-weight:600}
@@ -195,8 +196,12 @@ def _amount(value: Any) -> str:
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
+#: Columns of numbers, whose heads stand to the right as well.
+_NUMBERS = {"#", "FLOP", "vector", "bytes", "bytes alone", "runs", "FLOP a byte"}
+
+
 def _table(name: str, heads: Sequence[str], rows: Iterable[str]) -> Iterator[str]:
-    head = "".join(f"<th>{_text(head)}</th>" for head in heads)
+    head = "".join(f"<th{' class=n' if head in _NUMBERS else ''}>{_text(head)}</th>" for head in heads)
     yield f'<div class="scroll"><table id="{name}"><thead><tr>{head}</tr></thead><tbody>\n'
     yield from rows
     yield "</tbody></table></div>\n"

@@ -261,7 +261,7 @@ def _legend(listed: Listed, width: int) -> Iterator[Line]:
 def faults(listed: Listed) -> Iterator[str]:
     """What the sums lack."""
     for what, calls in listed.unknown.items():
-        yield f"no rule for {words.safe(what)} ({calls:,} calls): its arithmetic is not counted"
+        yield f"no rule for {words.safe(what)} ({calls:,} call{'s' * (calls > 1)}): its arithmetic is not counted"
 
 
 def notes(listed: Listed) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -74,8 +74,7 @@ def build_parts(found: Plan, tower: str | None, name: str, phase: str | None, ov
         raise UsageError(f"tower: {str(chosen)[:60]!r}; allowed: text, vision, all{did_you_mean(chosen, _PARTS)}")
     if chosen == "text":
         graph = build_one(found.text, found.outer, name, phase, overrides, _text_extra(found, None))
-        notes = (*graph.info["notes"], *(f"{key} is not modelled" for key in found.unknown))
-        return replace(graph, info={**graph.info, "notes": notes})
+        return _without(graph, found, found.towers)
     where = found.text.where
     vision = vision_keys(found, where)
     outer = Keys(where, found.outer, found.composite.defaults if found.composite else {}, OUTER)
@@ -84,12 +83,21 @@ def build_parts(found: Plan, tower: str | None, name: str, phase: str | None, ov
         return build_one(vision, found.outer, f"{name} vision", phase, overrides, options)
     text = build_one(found.text, found.outer, name, phase, overrides, _text_extra(found, outer))
     tower_graph = build_one(vision, _plain(found.outer), f"{name} vision", None, {}, options)
-    others = (f"{key} is not modelled" for key in found.unknown if key != "vision_config")
-    text = replace(text, info={**text.info, "notes": (*text.info["notes"], *others)})
+    text = _without(text, found, [key for key in found.towers if key != "vision_config"])
     return beside(text, {"vision": tower_graph}, run=text.info["phase"] != "decode")
 
 
 _PARTS = ("text", "vision", "all")
+
+
+def _without(graph: Graph, found: Plan, towers: Iterable[str]) -> Graph:
+    """Say which towers are not built, and how to have the one that could be."""
+    known = {"vision_config"} if found.composite else set()
+    notes = (
+        f'{key} is left out; rl.from_config(..., tower="all") builds both' if key in known else f"{key} is not modelled"
+        for key in towers
+    )
+    return replace(graph, info={**graph.info, "notes": (*graph.info["notes"], *notes)})
 
 
 def _plain(outer: Mapping[str, Any]) -> dict[str, Any]:

@@ -168,6 +168,7 @@ COMPOSITES: dict[str, Composite] = {
     "qwen2_vl": Composite("qwen2_vl_text", "qwen2_vl_vision", _qwen("hidden_size", "layernorm")),
     "qwen2_5_vl": Composite("qwen2_5_vl_text", "qwen2_5_vl_vision", _qwen("out_hidden_size", "rmsnorm")),
     "qwen3_vl": Composite("qwen3_vl_text", "qwen3_vl_vision", _qwen("out_hidden_size", "layernorm")),
+    "qwen3_vl_moe": Composite("qwen3_vl_moe_text", "qwen3_vl_vision", _qwen("out_hidden_size", "layernorm")),
     "clip": Composite("clip_text_model", "clip_vision_model", _contrastive(1), {"head": "project"},
                       {"head": "project"}, "all", "projection_dim", {"projection_dim": 512}),
     "siglip": Composite("siglip_text_model", "siglip_vision_model", _contrastive(2), {"head": "project"}, {}, "all"),
@@ -175,4 +176,5 @@ COMPOSITES: dict[str, Composite] = {
 
 #: What a vision config calls itself, where that is the name of the whole model.
 VISION_TYPES = {"qwen2_vl": "qwen2_vl_vision", "qwen2_5_vl": "qwen2_5_vl_vision", "qwen3_vl": "qwen3_vl_vision",
+                "qwen3_vl_moe": "qwen3_vl_vision", "qwen3_vl_moe_vision": "qwen3_vl_vision",
                 "idefics3": "idefics3_vision", "smolvlm": "smolvlm_vision"}  # fmt: skip

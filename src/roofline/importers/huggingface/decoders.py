@@ -105,6 +105,13 @@ def _stablelm(c: Keys) -> dict[str, Any]:
     }
 
 
+def _prefix(c: Keys) -> dict[str, Any]:
+    """PaliGemma: an image and its question see each other whole."""
+    if c.switch("use_bidirectional_attention"):
+        c.notes.append("use_bidirectional_attention: prefill is counted with causal attention")
+    return {}
+
+
 def _query_norm(key: str) -> Reader:
     return groups.option("qk_norm", key)
 
@@ -196,7 +203,8 @@ DECODERS: dict[str, Kind] = {
     "qwen2_vl_text": Kind((*_LLAMA, groups.window), {"qkv_bias": True}, pattern=groups.after_the_first),
     "qwen2_5_vl_text": Kind((*_LLAMA, groups.window), {"qkv_bias": True}, pattern=groups.after_the_first),
     "qwen3_vl_text": Kind((*_LLAMA, groups.biases), {"qk_norm": True}),
-    "qwen3_vl_moe_text": Kind((*_LLAMA, groups.biases, experts.qwen), {"qk_norm": True}),
+    "qwen3_vl_moe_text": Kind((*_LLAMA, groups.biases, experts.qwen), {"qk_norm": True},
+                              names={"num_experts": "num_local_experts"}),
     "phi": Kind((*_LLAMA, _query_norm("qk_layernorm")),
                 {**_LAYERNORM, **_NO_GATE, **_BIASED, "head_bias": True, "block": "parallel",
                  "qk_norm_kind": "layernorm", "qk_norm_bias": True}, defaults={"partial_rotary_factor": 0.5}),
@@ -213,8 +221,8 @@ DECODERS: dict[str, Kind] = {
                                                      "n_shared_experts": "num_shared_experts"}),
     "solar_open": Kind((*_BASE, groups.rotary, groups.input_biases, experts.deepseek), {"router": "sigmoid"}),
     # Gemma.
-    "gemma": Kind((*_LLAMA, groups.biases), {"embedding_scale": True}),
-    "gemma2": Kind(_GEMMA2, _NORMED, pattern=groups.every(2)),
+    "gemma": Kind((*_LLAMA, groups.biases, _prefix), {"embedding_scale": True}),
+    "gemma2": Kind(_GEMMA2, _NORMED, pattern=groups.every(2), idle=frozenset({"sliding_window_size"})),
     "gemma3_text": Kind(_GEMMA2, {**_NORMED, "qk_norm": True}, pattern=groups.every(6)),
     "vaultgemma": Kind(_GEMMA2, {"embedding_scale": True}, pattern=groups.every(2)),
     # Latent attention, experts.
@@ -233,7 +241,9 @@ DECODERS: dict[str, Kind] = {
     "minimax": Kind((*_LLAMA, groups.window, experts.mixtral, _minimax), types={"linear_attention": "linear"},
                     pattern=_linear_turns),
     "minimax_m2": Kind((*_LLAMA, experts.mixtral, groups.rotary_dim),
-                       {"qk_norm": True, "qk_norm_over": "width", "router": "sigmoid"}),
+                       {"qk_norm": True, "qk_norm_over": "width", "router": "sigmoid"},
+                       idle=frozenset({"mlp_intermediate_size", "mtp_transformer_layers", "num_mtp_modules",
+                                       "use_routing_bias"})),
     # Norms of another kind or in another place, branches side by side.
     "olmo": Kind((*_LLAMA, groups.biases), {**_LAYERNORM, "norm_scale": False}),
     "olmo2": Kind((*_LLAMA, groups.biases), {**_AFTER, "qk_norm": True, "qk_norm_over": "width"}),
@@ -245,7 +255,7 @@ DECODERS: dict[str, Kind] = {
                     pattern=groups.every(4)),
     "cohere": Kind((*_LLAMA, groups.biases, _query_norm("use_qk_norm")), _COHERE_FIXED),
     "cohere2": Kind((*_LLAMA, groups.biases, groups.window, groups.rope_in_windows), _COHERE_FIXED,
-                    pattern=groups.every(4)),
+                    pattern=groups.every(4), idle=frozenset({"use_parallel_block", "use_parallel_embedding"})),
     "nemotron": Kind((*_LLAMA, groups.biases, groups.mlp_bias), {**_LAYERNORM, **_NO_GATE},
                      defaults={"partial_rotary_factor": 0.5}),
     "starcoder2": Kind((*_LLAMA, groups.window, groups.all_biases("use_bias")), {**_LAYERNORM, **_NO_GATE}),
@@ -281,8 +291,9 @@ DECODERS: dict[str, Kind] = {
                  {**_FAIRSEQ, "fixed_positions": True, "head_bias": True, "activation": "relu"},
                  names={**_GPT_NAMES, "intermediate_size": "dff"}),
     "bloom": Kind(_BASE, {**_GPT, "alibi": True, "embed_norm": True},
-                  names={"num_attention_heads": "n_head", "num_hidden_layers": "n_layer"},
-                  defaults={"hidden_act": "gelu_new"}),
+                  names={"hidden_size": "n_embed", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"},
+                  defaults={"hidden_act": "gelu_new"},
+                  idle=frozenset({"bias_dropout_fusion", "skip_bias_add", "skip_bias_add_qkv"})),
     "mpt": Kind((*_BASE, _mpt), {**_LAYERNORM, **_NO_GATE, "norm_bias": False, "rope": False, "tied": True},
                 names={"hidden_size": "d_model", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
                 defaults={"hidden_act": "gelu"}),

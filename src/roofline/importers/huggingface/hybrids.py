@@ -209,6 +209,11 @@ def _delta_turns(c: Keys) -> list[str]:
     return ["delta" if (layer + 1) % step else "full" for layer in layers]
 
 
+#: What published configs repeat under other names.
+_LFM2_IDLE = frozenset({
+    "block_dim", "block_norm_eps", "block_use_swiglu", "block_use_xavier_init", "conv_dim", "conv_dim_out",
+    "conv_use_xavier_init", "num_heads",
+})  # fmt: skip
 _PURE = {"heads": 1, "feeds": ["none"], "rope": False}
 _DELTA_FIXED = {"qk_norm": True, "attention_gate": True}
 _DELTA: dict[str, Any] = {
@@ -216,9 +221,9 @@ _DELTA: dict[str, Any] = {
 }  # fmt: skip
 
 HYBRIDS: dict[str, Kind] = {
-    "mamba": Kind((groups.body, _mamba), {**_PURE, "pattern": ["mamba"]}),
+    "mamba": Kind((groups.body, _mamba), {**_PURE, "pattern": ["mamba"]}, idle=frozenset({"d_inner", "n_layer"})),
     "falcon_mamba": Kind((groups.body, _mamba), {**_PURE, "pattern": ["mamba"], "ssm_inner_norms": "plain"}),
-    "mamba2": Kind((groups.body, _mamba2), {**_PURE, "pattern": ["mamba2"]}),
+    "mamba2": Kind((groups.body, _mamba2), {**_PURE, "pattern": ["mamba2"]}, idle=frozenset({"intermediate_size"})),
     "jamba": Kind((*_DENSE, _jamba, experts.jamba), {"rope": False, "ssm_inner_norms": "scaled"}),
     "bamba": Kind((*_DENSE, groups.rotary, _bamba, groups.biases, groups.mlp_bias),
                   defaults={"partial_rotary_factor": 0.5}),
@@ -228,14 +233,14 @@ HYBRIDS: dict[str, Kind] = {
         types={**_WORDS, "mamba": "mamba2", "linear_attention": "mamba2"}, pattern=_all_mamba2),
     "falcon_h1": Kind((*_DENSE, groups.rotary, _falcon_h1, groups.biases, groups.mlp_bias)),
     "nemotron_h": Kind((groups.heads, _nemotron_h, groups.biases, groups.mlp_bias, experts.nemotron_h),
-                       {"gated": False, "rope": False}),
+                       {"gated": False, "rope": False}, idle=frozenset({"time_step_rank"})),
     "recurrent_gemma": Kind((groups.body, groups.heads, groups.activation, groups.rotary, _recurrent_gemma),
                             {"embedding_scale": True, "out_bias": True, "mlp_bias": True},
-                            defaults={"partial_rotary_factor": 0.5}),
+                            defaults={"partial_rotary_factor": 0.5}, idle=frozenset({"embeddings_scale_by_sqrt_dim"})),
     "lfm2": Kind((groups.body, groups.heads, groups.rotary, _lfm2, _listed, _lfm2_inner, _lfm2_tied),
-                 {"qk_norm": True}, types={"conv": "conv"}, pattern=_lfm2_pattern),
+                 {"qk_norm": True}, types={"conv": "conv"}, pattern=_lfm2_pattern, idle=_LFM2_IDLE),
     "lfm2_moe": Kind((groups.body, groups.heads, groups.inner, groups.rotary, _lfm2, _listed, experts.lfm2,
-                      _lfm2_tied), {"qk_norm": True}, types={"conv": "conv"}, pattern=_lfm2_pattern),
+                      _lfm2_tied), {"qk_norm": True}, types={"conv": "conv"}, pattern=_lfm2_pattern, idle=_LFM2_IDLE),
     "qwen3_5_text": Kind((*_DENSE, groups.rotary, _listed, groups.biases, _delta), _DELTA_FIXED, **_DELTA),
     "qwen3_5_moe_text": Kind((groups.body, groups.heads, groups.activation, groups.rotary, _listed, groups.biases,
                               _delta, experts.qwen), _DELTA_FIXED, **_DELTA),

@@ -25,7 +25,8 @@ _HARMLESS = frozenset({
     "original_max_position_embeddings", "output_router_logits", "pad_token_id", "pretraining_tp", "pruned_heads",
     "query_pre_attn_scalar", "rms_norm_eps", "rope_interleave", "router_aux_loss_coef", "router_jitter_noise",
     "scale_attn_by_inverse_layer_idx", "seq_aux", "sparse_pred_ignore_index", "sparse_prediction",
-    "tie_encoder_decoder", "time_step_rank_scale", "topk_group", "use_mamba_kernels",
+    "tie_encoder_decoder", "time_step_rank_scale", "topk_group", "use_falcon_mambapy",
+    "use_mamba_kernels", "use_mambapy",
 })  # fmt: skip
 
 #: What the name of a key that the cost depends on looks like.
@@ -51,6 +52,7 @@ class Kind:
         family: The family that builds it.
         heads: Options that follow from the end of the name in ``architectures``; the first is the default, and ``None``
             is an end that is not understood.
+        idle: Keys that published configs have and its class does not read, though their names look as if.
     """
 
     readers: tuple[Reader, ...]
@@ -61,6 +63,7 @@ class Kind:
     pattern: Callable[[Keys], list[str]] | None = None
     family: str = "decoder"
     heads: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
+    idle: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -182,8 +185,8 @@ class Keys:
         left = [str(key) for key in self.table if key not in self.used]
         for key in left:
             value = self.table.get(key)
-            off = value is None or value is False or value in (0, 1, "", [], {}, ())
-            if key not in _HARMLESS and not off and _COSTLY.search(key):
+            off = value is not True and value in (None, False, 0, 1, "", [], {}, ())
+            if key not in _HARMLESS | self.kind.idle and not off and _COSTLY.search(key):
                 near = did_you_mean(key, self.used)
                 known = ", ".join(sorted(self.used & set(map(str, self.table))))
                 said = f"{str(value)[:60]} is not understood for model_type {self.table.get('model_type')!r}"

@@ -110,19 +110,22 @@ class Plan:
         outer: The config that holds it, or itself.
         composite: How several towers are joined, where that is understood.
         vision: The table of the vision tower, where there is one.
-        unknown: Keys of towers that are not modelled beside the language model.
+        towers: Keys of what there is beside the language model.
     """
 
     text: Keys
     outer: Mapping[str, Any]
     composite: Composite | None
     vision: Mapping[str, Any] | None
-    unknown: tuple[str, ...]
+    towers: tuple[str, ...]
 
 
 def plan(table: Mapping[str, Any], where: str) -> Plan:
     """Find the parts: a nested config that declares layers is the language model, whatever the top level says."""
     composite = COMPOSITES.get(str(table.get("model_type")))
+    for key in NESTED:
+        if not isinstance(table.get(key), Mapping | None):
+            raise ModelDataError(f"{where}: {key}: wanted a table of keys, given {str(table[key])[:60]!r}")
     nested: tuple[Any, ...] = tuple(table.get(key) for key in NESTED)
     inner: Mapping[str, Any] = next((found for found in nested if _is_model(found, composite)), table)
     if composite is not None and ("model_type" not in inner or inner is table):
@@ -131,10 +134,10 @@ def plan(table: Mapping[str, Any], where: str) -> Plan:
         inner = {**inner, "tie_word_embeddings": table["tie_word_embeddings"]}  # the head belongs to the whole model
     shared = {"tie_word_embeddings": composite.defaults.get("tie_word_embeddings", False)} if composite else {}
     vision = table.get("vision_config")
-    unknown = tuple(key for key in TOWERS if table.get(key))
-    return Plan(
-        keys_of(inner, where, shared), table, composite, vision if isinstance(vision, Mapping) else None, unknown
-    )
+    towers = tuple(key for key in TOWERS if table.get(key))
+    text = keys_of(inner, where, shared)
+    text.used |= {*towers}  # notes say what becomes of them
+    return Plan(text, table, composite, vision if isinstance(vision, Mapping) else None, towers)
 
 
 def _is_model(nested: Any, composite: Composite | None) -> bool:

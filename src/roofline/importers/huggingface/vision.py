@@ -145,11 +145,6 @@ def _outer(c: Keys) -> dict[str, Any]:
     return {}
 
 
-def vision_width(c: Keys) -> int:
-    """Columns of a tower's tokens."""
-    return c.needed("hidden_size")
-
-
 _NO_TOKEN = {"class_token": False}
 _CLASSES = {"Model": {"head": "pooler"}, "ForImageClassification": {"head": "classes"}}
 _TOWER: tuple[Reader, ...] = (_body, _activation, groups.inner)
@@ -171,12 +166,15 @@ VISION: dict[str, Kind] = {
         (_body, _activation, _qkv_bias, _dino, _dino_rows), {**_SEPARATE, "layer_scale": True}, family="vit",
         heads={"Model": {"head": "none"}, "ForImageClassification": {"head": "classes_mean"}}),
     "beit": Kind((*_TOWER, _beit), {**_SEPARATE, "k_bias": False}, family="vit",
-                 heads={"Model": {"head": "mean_only"}, "ForImageClassification": {"head": "mean"}}),
+                 heads={"Model": {"head": "mean_only"}, "ForImageClassification": {"head": "mean"}},
+                 idle=frozenset({"use_auxiliary_head"})),
     "clip_vision_model": Kind((*_TOWER, _projected), _CLIP, family="vit",
-                              heads={"Model": {"head": "normed"}, "WithProjection": {"head": "project"}}),
+                              heads={"Model": {"head": "normed"}, "WithProjection": {"head": "project"}},
+                              idle=frozenset({"vocab_size"})),
     "siglip_vision_model": Kind((*_TOWER, _siglip), {**_SEPARATE, **_NO_TOKEN}, family="vit", heads={"Model": {}}),
     "idefics3_vision": Kind(_TOWER, {**_SEPARATE, **_NO_TOKEN, "head": "none"}, family="vit", heads={"Model": {}}),
-    "smolvlm_vision": Kind(_TOWER, {**_SEPARATE, **_NO_TOKEN, "head": "none"}, family="vit", heads={"Model": {}}),
+    "smolvlm_vision": Kind(_TOWER, {**_SEPARATE, **_NO_TOKEN, "head": "none"}, family="vit", heads={"Model": {}},
+                           idle=frozenset({"max_image_size"})),
     "pixtral": Kind((*_TOWER, groups.rotary, _head_width), _PIXTRAL, family="vit", heads={"Model": {}}),
     "internvl_vision": Kind((*_TOWER, _internvl), {**_SEPARATE, "head": "none"}, family="vit", heads={"Model": {}}),
     "qwen2_vl_vision": Kind((_body, _activation, _ratio, _frames, _outer, groups.rotary), {**_QWEN, **_NO_TABLE},
