@@ -60,6 +60,10 @@ def _read_path(path: Path) -> tuple[Mapping[str, Any], str, str]:
     return table, str(file), name[:200] or "config"
 
 
+#: Names of model types that an error lists.
+_SHOWN = 12
+
+
 def find_kind(table: Mapping[str, Any], where: str) -> Kind:
     """The row of a ``model_type``.
 
@@ -68,12 +72,17 @@ def find_kind(table: Mapping[str, Any], where: str) -> Kind:
     """
     model_type = table.get("model_type")
     if not isinstance(model_type, str):
-        raise ModelDataError(f"{where}: model_type: missing; allowed: {', '.join(KNOWN)}")
+        raise ModelDataError(f"{where}: model_type: missing; allowed: {_some_known()}")
     if model_type not in KINDS:
-        near = did_you_mean(model_type, KNOWN)
+        near = did_you_mean(model_type, [name for name in KNOWN if name != model_type])
         said = " ".join(model_type[:60].split())
-        raise ModelDataError(f"{where}: model_type: {said!r} is not understood; allowed: {', '.join(KNOWN)}{near}")
+        raise ModelDataError(f"{where}: model_type: {said!r} is not understood; allowed: {_some_known()}{near}")
     return KINDS[model_type]
+
+
+def _some_known() -> str:
+    """The first names of many; the nearest one says more than all of them."""
+    return f"{', '.join(list(KNOWN)[:_SHOWN])} and {len(KNOWN) - _SHOWN} more (docs/import-huggingface.md)"
 
 
 def keys_of(table: Mapping[str, Any], where: str, outer: Mapping[str, Any] | None = None) -> Keys:
