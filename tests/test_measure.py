@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -40,6 +41,16 @@ def test_time_estimate_and_verdict_come_together() -> None:
     assert "runs" in str(found)
     assert "\n" not in str(found)
     assert {"verdict", "measured_s", "measured_low_s", "runs", "device"} <= found.record().keys()
+
+
+def test_a_tiny_program_takes_no_longer_than_it_does_in_a_loop() -> None:
+    x, loops = torch.zeros(4, 8), []
+    for _ in range(20):
+        start = time.perf_counter()
+        for _ in range(200):
+            torch.add(x, 1)
+        loops.append((time.perf_counter() - start) / 200)
+    assert rl.measure(torch.add, x, 1, chip=machine(1), budget=0.1).seconds < 2 * sorted(loops)[10]
 
 
 def test_the_verdict_is_against_the_chip() -> None:
@@ -89,6 +100,18 @@ def raises(x: torch.Tensor) -> torch.Tensor:
     raise ValueError("not today\nreally")
 
 
+def late(after: int) -> Any:
+    runs: list[int] = []
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        runs.append(1)
+        if len(runs) > after:
+            raise ValueError("too late\nreally")
+        return x * 2
+
+    return program
+
+
 BAD: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], str]] = {
     "no chip": (net(), (X,), {}, r"which chip\?.*roofline calibrate"),
     "an unknown chip": (net(), (X,), {"chip": "h1000"}, "h1000"),
@@ -97,6 +120,11 @@ BAD: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], str]] = {
     "a failing program": (raises, (X,), {"chip": machine(1)}, "ValueError: not today"),
     "no values": (net().to("meta"), (X.to("meta"),), {"chip": machine(1)}, "meta device have no values"),
     "a CUDA graph on a processor": (net(), (X,), {"chip": machine(1), "mode": "graph"}, "needs a CUDA device"),
+    "no number of seconds": (net(), (X,), {"chip": machine(1), "budget": "1"}, "budget='1'"),
+    "not a number": (net(), (X,), {"chip": machine(1), "budget": float("nan")}, "budget=nan"),
+    "no seed": (net(), (X,), {"chip": machine(1), "seed": "a"}, "seed='a'; wanted a whole number"),
+    "no keywords": (net(), (X,), {"chip": machine(1), "kwargs": [1]}, r"kwargs='\[1\]'; wanted a dictionary"),
+    "a failure in a later run": (late(6), (X,), {"chip": machine(1)}, "ValueError: too late"),
     "wrong arguments": (net(), (), {"chip": machine(1)}, "arguments do not fit"),
 }
 
@@ -107,3 +135,17 @@ def test_bad_input_is_one_clear_line(what: str) -> None:
     with pytest.raises(rl.RooflineError, match=message) as caught:
         rl.measure(program, *args, **options)
     assert "\n" not in str(caught.value)
+
+
+def test_what_was_compiled_is_a_function_or_a_module() -> None:
+    plain, layer = torch.nn.functional.relu, net()
+    for compiled in (torch.compile(lambda x: plain(x) + 1, backend="eager"), torch.compile(net(), backend="eager")):
+        assert rl.measure(compiled, X, chip=machine(1), budget=0.01).estimate.mode == "compiled"
+    layer.compile(backend="eager")
+    assert rl.measure(layer, X, chip=machine(1), budget=0.01).estimate.mode == "compiled"
+
+
+def test_backward_reaches_keyword_arguments() -> None:
+    weight = torch.zeros(512, 8, requires_grad=True)
+    found = rl.measure(lambda x, w: x @ w, X, w=weight, chip=machine(1), budget=0.01, backward=True)
+    assert rl.count(found.graph).flops == 2 * 2 * 64 * 512 * 8

@@ -25,7 +25,8 @@ LEAST, MOST = 5, 2000
 #: Middle half of the runs, as a share of the median, from which a measurement is called unsteady.
 UNSTEADY = 0.2
 
-#: On an accelerator, runs are queued until they take this long together [s], and at most so many.
+#: Runs that are shorter follow each other until they take this long together [s], and at most so many: an accelerator
+#: has them queued, and on a processor the clock and the account of other programs cost as much as a short run.
 QUEUED, MOST_QUEUED = 5e-3, 100
 
 Call = Callable[[], object]
@@ -133,11 +134,10 @@ def measure(
         True
     """
     torch = _torch()
-    if budget <= 0 or warmup < 1:
-        raise UsageError(f"budget={budget!r} and warmup={warmup!r}; allowed: more than 0 seconds and at least 1 run")
+    _sensible(budget, warmup, seed, kwargs)
     given = {**(kwargs or {}), **options}
-    plain = getattr(program, "_orig_mod", program)
-    how: Mode = mode or ("compiled" if plain is not program else "eager")
+    plain, is_compiled = _uncompiled(program)
+    how: Mode = mode or ("compiled" if is_compiled else "eager")
     device = _device(torch, plain, args, given)
     where = _chip(torch, device, chip)
     with _seeded(torch, seed, device):
@@ -156,6 +156,25 @@ def _torch() -> Any:
     except ImportError:
         raise MissingExtra("measure needs PyTorch: pip install 'roofline[torch]'") from None
     return torch
+
+
+def _sensible(budget: Any, warmup: Any, seed: Any, kwargs: Any) -> None:
+    """Refuse options that no measurement has."""
+    timed = isinstance(budget, int | float) and isinstance(warmup, int) and budget > 0 and warmup >= 1
+    if not timed:
+        raise UsageError(f"budget={budget!r} and warmup={warmup!r}; allowed: more than 0 seconds and at least 1 run")
+    if not isinstance(seed, int):
+        raise UsageError(f"seed={seed!r}; wanted a whole number")
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise UsageError(f"kwargs={str(kwargs)[:60]!r}; wanted a dictionary by name")
+
+
+def _uncompiled(program: Any) -> tuple[Any, bool]:
+    """What ``torch.compile`` was given, a module or a function, and whether it was called at all."""
+    for name in ("_orig_mod", "_torchdynamo_orig_callable"):
+        if (plain := getattr(program, name, None)) is not None:
+            return plain, True
+    return program, getattr(program, "_compiled_call_impl", None) is not None
 
 
 def _captured(program: Any, args: Any, given: Mapping[str, Any], how: str, backward: bool) -> Graph:
@@ -218,15 +237,15 @@ def _runner(torch: Any, program: Any, args: Any, given: Mapping[str, Any], backw
     def both() -> object:
         leaves = torch.utils._pytree.tree_leaves(program(*args, **given))
         ends = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
-        inputs = _wanting(torch, program, args)
+        inputs = _wanting(torch, program, (args, dict(given)))
         return torch.autograd.grad(ends, inputs, [torch.ones_like(end) for end in ends], allow_unused=True)
 
     return both
 
 
-def _wanting(torch: Any, program: Any, args: Any) -> list[Any]:
+def _wanting(torch: Any, program: Any, given: Any) -> list[Any]:
     own = list(program.parameters()) if isinstance(program, torch.nn.Module) else []
-    leaves = [*own, *torch.utils._pytree.tree_leaves(args)]
+    leaves = [*own, *torch.utils._pytree.tree_leaves(given)]
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
 
 
@@ -239,27 +258,33 @@ def _timings(torch: Any, device: Any, run: Call, budget: float, warmup: int) -> 
             run()
         finish()
 
-    try:
+    found: list[tuple[float, float]] = []
+    with _told():
         for _ in range(warmup):
             once()
-        if device.type != "cpu":
-            together = _together(timed_alone(once)[0])
+        together = _together(timed_alone(once)[0])
+        deadline = time.perf_counter() + budget
+        for at in naturals(1):
+            found.append(timed_alone(once))
+            if at >= MOST or (at >= LEAST and time.perf_counter() > deadline):
+                break
+    return [seconds / together for seconds in undisturbed(found)]
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What the program raises, in the first run or in a later one, in one line."""
+    try:
+        yield
     except RooflineError:
         raise
     except Exception as error:
         text = (str(error).splitlines() or [""])[0][:300]
         raise UsageError(f"measure: the program fails when it runs: {type(error).__name__}: {text}") from error
-    deadline = time.perf_counter() + budget
-    found: list[tuple[float, float]] = []
-    for at in naturals(1):
-        found.append(timed_alone(once))
-        if at >= MOST or (at >= LEAST and time.perf_counter() > deadline):
-            break
-    return [seconds / together for seconds in undisturbed(found)]
 
 
 def _together(seconds: float) -> int:
-    """Short runs that are queued before one wait for the device, so that its start and end are shared out.
+    """Short runs that follow each other before one wait for the device, so that start and end are shared out.
 
     Example:
         >>> _together(1.0), _together(1e-4), _together(1e-9)

@@ -3,16 +3,17 @@
 capture     run, trace or export the program          arguments, fakes   what it is captured with
 record      the calls that it makes                   custom             functions that are kept whole
 program     what was captured                         sizes              its symbolic sizes
-lower       calls to nodes                            rules/             the rule of each operator
+kept        what is put back after it                 rules/             the rule of each operator
+lower       calls to nodes
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from roofline.errors import MissingExtra, ModelDataError, UsageError, did_you_mean
+from roofline.errors import MissingExtra, ModelDataError, RooflineError, UsageError, did_you_mean
 from roofline.graph import Graph
 from roofline.importers import emit
 
@@ -44,7 +45,8 @@ def from_torch(
         method: ``dispatch`` runs the program on tensors without data and takes any program, ``fx`` traces it with
             ``torch.fx`` first, ``export`` exports it with ``torch.export`` first, ``run`` runs it on
             the given tensors. ``auto`` takes ``dispatch`` for
-            eager programs, ``export`` for compiled ones, and the other one where that fails.
+            eager programs, ``export`` for compiled ones, the other one where that fails, then ``run`` if all
+            sizes are fixed.
         mode: ``eager``: a kernel an operator; ``compiled``: kernels grouped as torch.compile's inductor does.
         backward: Compute gradients of all parameters that ask for them, from given gradients of the outputs.
         unknown: What to do with an operator without a rule: ``error``, or ``report`` it in every result.
@@ -70,19 +72,15 @@ def from_torch(
         (4198400, True)
     """
     _installed()
-    for what, given, allowed in (
-        ("method", method, _METHODS), ("mode", mode, _MODES), ("unknown", unknown, emit.UNKNOWN)
-    ):  # fmt: skip
-        if given not in allowed:
-            near = did_you_mean(str(given), allowed)
-            raise UsageError(f"{what}={given!r}; allowed: {', '.join(allowed)}{near}")
+    _allowed(method=(method, _METHODS), mode=(mode, _MODES), unknown=(unknown, emit.UNKNOWN))
+    _tables(kwargs=kwargs, dynamic=dynamic)
     from roofline.importers.torch.arguments import Request, dynamic_axes, named_tensors
 
     _runnable(program)
     request = Request(program, args, {**(kwargs or {}), **options}, {}, backward)
     tensors = named_tensors(request)
     request = replace(request, axes=dynamic_axes(dynamic, tensors, request.name))
-    graph = _translated(request, tensors, _order(method, mode), unknown)
+    graph = _translated(request, tensors, _order(method, mode, bool(dynamic)), unknown)
     return replace(_compiled(graph) if mode == "compiled" else graph, name=name or graph.name)
 
 
@@ -94,6 +92,19 @@ def _compiled(graph: Graph) -> Graph:
     grouped = inductor(graph)
     launched = sum(kernel.count for kernel in kernels(grouped))
     return replace(grouped, info={**grouped.info, "mode": "compiled", "kernels": launched})
+
+
+def _allowed(**options: tuple[Any, Collection[str]]) -> None:
+    for what, (given, allowed) in options.items():
+        if given not in allowed:
+            near = did_you_mean(str(given), allowed)
+            raise UsageError(f"{what}={given!r}; allowed: {', '.join(allowed)}{near}")
+
+
+def _tables(**options: Any) -> None:
+    for what, given in options.items():
+        if given is not None and not isinstance(given, Mapping):
+            raise UsageError(f"{what}={str(given)[:60]!r}; wanted a dictionary by name")
 
 
 def _installed() -> None:
@@ -128,10 +139,27 @@ def _acyclic(module: Any) -> None:
     visit(module, "")
 
 
-def _order(method: str, mode: str) -> tuple[str, ...]:
+def _order(method: str, mode: str, symbolic: bool) -> tuple[str, ...]:
     if method != "auto":
         return (method,)
-    return ("export", "dispatch") if mode == "compiled" else ("dispatch", "export")
+    first = ("export", "dispatch") if mode == "compiled" else ("dispatch", "export")
+    return first if symbolic else (*first, "run")
+
+
+def _captured(method: Any, request: Any, tensors: Any) -> Any:
+    """What a method captures; whatever PyTorch raises on the way is told in one line."""
+    from roofline.importers.torch.capture import one_line
+    from roofline.importers.torch.kept import Kept
+
+    kept = Kept(request.run)
+    try:
+        return method(request, tensors)
+    except RooflineError:
+        raise
+    except Exception as error:
+        raise ModelDataError(f"{request.name}: PyTorch cannot capture it: {one_line(error)}") from error
+    finally:
+        kept.restore()
 
 
 def _translated(request: Any, tensors: Any, methods: tuple[str, ...], unknown: str) -> Graph:
@@ -143,7 +171,7 @@ def _translated(request: Any, tensors: Any, methods: tuple[str, ...], unknown: s
     first: ModelDataError | None = None
     for method in methods:
         try:
-            found = METHODS[method](request, tensors)
+            found = _captured(METHODS[method], request, tensors)
         except ModelDataError as error:
             first = first or error
             notes.append(f"captured by another method, since {error}")

@@ -26,9 +26,16 @@ from roofline.importers.torch.record import Recorder
 def dispatch(request: Request, tensors: Sequence[tuple[str, Any]]) -> Program:
     """Run on fake tensors; on the given ones where the way depends on their values."""
     try:
-        return _on_fakes(request, tensors, request.run, "dispatch")
+        found = _on_fakes(request, tensors, request.run, "dispatch")
     except _by_value() as error:
         return _by_its_values(request, tensors, error)
+    asked = {symbol for axes in request.axes.values() for symbol in axes.values()}
+    unbound = found.symbols - asked
+    if not unbound:
+        return found
+    if not asked and not any(tensor.is_meta for _, tensor in [*_owned(request.run), *tensors]):
+        return _by_its_values(request, tensors, f"size {min(unbound)}")
+    return replace(found, notes=(*found.notes, f"sizes that depend on values: {', '.join(sorted(unbound))}"))
 
 
 def traced(request: Request, tensors: Sequence[tuple[str, Any]]) -> Program:
@@ -36,12 +43,33 @@ def traced(request: Request, tensors: Sequence[tuple[str, Any]]) -> Program:
     import torch
 
     try:
-        fixed = {key: value for key, value in request.kwargs.items() if not isinstance(value, torch.Tensor)}
+        request, fixed = _in_order(request)
         module = torch.fx.symbolic_trace(request.run, concrete_args=fixed or None)
     except Exception as error:
-        raise ModelDataError(f"{request.name}: torch.fx cannot trace it: {_one_line(error)}; "
+        raise ModelDataError(f"{request.name}: torch.fx cannot trace it: {one_line(error)}; "
                              "method='dispatch' takes any program") from None  # fmt: skip
     return _on_fakes(request, tensors, module, "fx")
+
+
+def _in_order(request: Request) -> tuple[Request, dict[str, Any]]:
+    """All arguments by place, as a traced module takes them, and those without tensors: they decide the way."""
+    import torch
+    from torch.utils import _pytree as pytree
+
+    signature = inspect.signature(request.run.forward if request.is_module else request.run)
+    bound = signature.bind(*request.args, **request.kwargs)
+    bound.apply_defaults()
+    various = {each.kind for each in signature.parameters.values()} & {
+        inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD,
+    }  # fmt: skip
+    if various:
+        return request, {}
+    fixed = {
+        name: value
+        for name, value in bound.arguments.items()
+        if not any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(value))
+    }
+    return replace(request, args=tuple(bound.arguments.values()), kwargs={}), fixed
 
 
 def exported(request: Request, tensors: Sequence[tuple[str, Any]]) -> Program:
@@ -55,7 +83,7 @@ def exported(request: Request, tensors: Sequence[tuple[str, Any]]) -> Program:
         with _quiet(), _silent(), torch.no_grad() if not request.backward else nullcontext():
             program = torch.export.export(module, args, kwargs, dynamic_shapes=dims)
     except Exception as error:
-        raise ModelDataError(f"{request.name}: torch.export cannot take it: {_one_line(error)}; "
+        raise ModelDataError(f"{request.name}: torch.export cannot take it: {one_line(error)}; "
                              "method='dispatch' takes any program") from None  # fmt: skip
     if request.backward:
         return _on_fakes(request, tensors, program.module(), "export")
@@ -147,14 +175,25 @@ def on_data(request: Request, tensors: Sequence[tuple[str, Any]]) -> Program:
     return _finish(request, recorder, outputs, "run", ())
 
 
-def _by_its_values(request: Request, tensors: Sequence[tuple[str, Any]], why: Exception) -> Program:
+def recorded(request: Request, tensors: Sequence[tuple[str, Any]]) -> Program:
+    """The same where the user asks for it."""
+    if any(request.axes.values()):
+        raise UsageError(f"{request.name}: method='run' has the sizes of the given tensors; leave out dynamic")
+    return on_data(request, tensors)
+
+
+def _by_its_values(request: Request, tensors: Sequence[tuple[str, Any]], why: Exception | str) -> Program:
     """Values decide which way the program goes."""
     try:
         found = on_data(request, tensors)
     except ModelDataError as error:
-        raise ModelDataError(f"{error}; its way depends on them ({_one_line(why)})") from None
+        raise ModelDataError(f"{error}; its way depends on them ({_told(why)})") from None
     note = "its way depends on values; this is the one that the given arguments take, at their sizes"
     return replace(found, notes=(*found.notes, note))
+
+
+def _told(why: Exception | str) -> str:
+    return why if isinstance(why, str) else one_line(why)
 
 
 def _run(
@@ -174,11 +213,14 @@ def _run(
                 result = run(*args, **kwargs)
             outputs = [tensor for leaf in pytree.tree_leaves(result) for tensor in _inside(leaf)]
             if request.backward:
-                outputs = [*outputs, *_gradients(request, recorder, outputs, [*leaves, *pytree.tree_leaves(args)])]
+                outputs = [
+                    *outputs,
+                    *_gradients(request, recorder, outputs, [*leaves, *pytree.tree_leaves((args, kwargs))]),
+                ]
     except Exception as error:
         if isinstance(error, (RooflineError, *_by_value())):
             raise
-        raise ModelDataError(f"{request.name}: the program fails on the given arguments: {_one_line(error)}") from error
+        raise ModelDataError(f"{request.name}: the program fails on the given arguments: {one_line(error)}") from error
     return outputs
 
 
@@ -226,7 +268,6 @@ def _gradients(request: Request, recorder: Recorder, outputs: Sequence[Any], lea
 def _finish(
     request: Request, recorder: Recorder, outputs: Sequence[Any], method: str, guards: tuple[str, ...]
 ) -> Program:
-    recorder.restore()
     values = tuple(dict.fromkeys(recorder.value(out) for out in outputs))
     return Program(
         request.name, method, tuple(recorder.sources), tuple(recorder.calls), values, guards, tuple(recorder.notes)
@@ -339,7 +380,8 @@ def _owned(run: Any) -> list[tuple[str, Any]]:
     return [*run.named_parameters(remove_duplicate=False), *run.named_buffers(remove_duplicate=False)]
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """An error of PyTorch by its kind and the first line of what it says."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {(lines or ['no message'])[0][:300]}"
 
@@ -373,5 +415,5 @@ METHODS: dict[str, Callable[[Request, Sequence[tuple[str, Any]]], Program]] = {
     "export": exported,
     "fx": traced,
     "dispatch": dispatch,
-    "run": on_data,
+    "run": recorded,
 }

@@ -1,8 +1,9 @@
 """Operators that PyTorch would take apart while it is traced on a processor, kept whole.
 
-On a CPU, scaled-dot-product attention with a mask, RMS norm and recurrent layers fall into pieces that no accelerator
-runs. While a program is captured, these functions are redirected to operators of our own, which have the same results
-(so that programs that look at values still take the right way) and a backward of the kind that libraries run.
+On a CPU, scaled-dot-product attention with a mask, RMS norm, dropout and recurrent layers fall into pieces that no
+accelerator runs. While a program is captured, these functions are redirected to operators of our own, which have the
+same results (so that programs that look at values still take the right way) and a backward of the kind that libraries
+run.
 """
 
 from __future__ import annotations
@@ -48,9 +49,10 @@ def _differentiated(function: Callable[..., Any], at: tuple[Any, ...], grad: Any
 def _attention() -> None:
     import torch
 
-    def run(q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
+    def run(q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float | None) -> Any:
         gqa = q.dim() == 4 and q.shape[-3] != k.shape[-3]
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, 0.0, causal, enable_gqa=gqa)
+        plain = torch._C._nn.scaled_dot_product_attention  # its name in torch.nn.functional may be redirected
+        return plain(q, k, v, mask, 0.0, causal, scale=scale, enable_gqa=gqa)
 
     def shape(q: Any, v: Any) -> Any:
         """Heads beside each other in memory, as all of PyTorch's kernels return them: joining them moves nothing."""
@@ -59,28 +61,29 @@ def _attention() -> None:
         batch, heads, length, _ = q.shape
         return q.new_empty((batch, length, heads, v.shape[-1])).transpose(1, 2)
 
-    def backward_run(grad: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool) -> Any:
-        return _differentiated(lambda q, k, v: run(q, k, v, mask, causal), (q, k, v), grad)
+    def backward_run(grad: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float | None) -> Any:
+        return _differentiated(lambda q, k, v: run(q, k, v, mask, causal, scale), (q, k, v), grad)
 
     _define(
-        "sdpa", "(Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal) -> Tensor", run,
-        lambda q, k, v, mask, causal: shape(q, v),
+        "sdpa", "(Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal, float? scale) -> Tensor", run,
+        lambda q, k, v, mask, causal, scale: shape(q, v),
     )  # fmt: skip
     _define(
         "sdpa_backward",
-        "(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal) -> (Tensor, Tensor, Tensor)",
+        "(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal, float? scale) "
+        "-> (Tensor, Tensor, Tensor)",
         backward_run,
-        lambda grad, q, k, v, mask, causal: (torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)),
+        lambda grad, q, k, v, mask, causal, scale: (torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)),
     )
 
     def keep(ctx: Any, inputs: Any, output: Any) -> None:
-        q, k, v, mask, ctx.causal = inputs
+        q, k, v, mask, ctx.causal, ctx.scale = inputs
         ctx.save_for_backward(q, k, v, mask)
 
     def backward(ctx: Any, grad: Any) -> Any:
         q, k, v, mask = ctx.saved_tensors
-        grads = torch.ops.roofline.sdpa_backward(grad, q, k, v, mask, ctx.causal)
-        return (*grads, None, None)
+        grads = torch.ops.roofline.sdpa_backward(grad, q, k, v, mask, ctx.causal, ctx.scale)
+        return (*grads, None, None, None)
 
     torch.library.register_autograd("roofline::sdpa", backward, setup_context=keep)
 
@@ -231,19 +234,43 @@ def sdpa(
     query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
     scale: Any = None, enable_gqa: bool = False,
 ) -> Any:  # fmt: skip
-    """``torch.nn.functional.scaled_dot_product_attention`` as one operator."""
-    return operators().sdpa(query, key, value, attn_mask, is_causal)
+    """``torch.nn.functional.scaled_dot_product_attention`` as one operator, batches broadcast to a common one."""
+    import torch
+
+    if not query.shape[:-3] == key.shape[:-3] == value.shape[:-3]:
+        batch = torch.broadcast_shapes(*(tensor.shape[:-3] for tensor in (query, key, value)))
+        query, key, value = (tensor.expand(*batch, *tensor.shape[-3:]) for tensor in (query, key, value))
+    return operators().sdpa(query, key, value, attn_mask, is_causal, scale)
+
+
+def multi_head_attention(*args: Any, **kwargs: Any) -> Any:
+    """``multi_head_attention_forward``, which looks up its functions by itself, past a mode that has redirected it."""
+    from unittest import mock
+
+    from torch.nn import functional
+
+    with mock.patch.multiple(functional, scaled_dot_product_attention=sdpa, linear=linear, dropout=dropout):
+        return functional.multi_head_attention_forward(*args, **kwargs)
 
 
 def linear(input: Any, weight: Any, bias: Any = None) -> Any:
     """``torch.nn.functional.linear`` on rows; some versions of PyTorch lose symbolic sizes where they fold them."""
     import torch
 
-    if input.dim() < 3:
+    if input.dim() < 3 or weight.dim() != 2:
         return torch._C._nn.linear(input, weight, bias)
     rows = input.reshape(-1, input.shape[-1])
     out = rows @ weight.t() if bias is None else torch.addmm(bias, rows, weight.t())
     return out.reshape(*input.shape[:-1], weight.shape[0])
+
+
+def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    """``torch.nn.functional.dropout`` as the one operator that it is on an accelerator."""
+    import torch
+
+    if not training or inplace or not 0 < p < 1:
+        return (torch.dropout_ if inplace else torch.dropout)(input, p, training)
+    return torch.native_dropout(input, p, True)[0]
 
 
 def rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Any:
@@ -260,14 +287,15 @@ def recurrent(kind: str) -> Callable[..., Any]:
     ) -> Any:  # fmt: skip
         import torch
 
-        if x.dim() != 3:  # a packed sequence has other arguments, and stays as it is
+        each, ways = (4 if has_biases else 2), (2 if bidirectional else 1)
+        projects = not isinstance(params, bool) and len(params) != each * ways * num_layers
+        if x.dim() != 3 or projects:  # a packed sequence has other arguments; these two stay as they are
             return getattr(torch, kind)(
                 x, state, params, has_biases, num_layers, dropout, train, bidirectional, batch_first
             )
         states = state if kind == "lstm" else (state, state)
         x = x.transpose(0, 1) if batch_first else x
         last: list[Any] = []
-        each, ways = (4 if has_biases else 2), (2 if bidirectional else 1)
         for layer in range(num_layers):
             found = []
             for way in range(ways):
@@ -303,11 +331,14 @@ def redirected() -> dict[Any, Callable[..., Any]]:
     return {
         torch._C._nn.scaled_dot_product_attention: sdpa,
         torch._C._nn.linear: linear,
+        torch.nn.functional.multi_head_attention_forward: multi_head_attention,
+        torch.nn.functional.dropout: dropout,
         torch.rms_norm: rms_norm,
         torch.nn.functional.rms_norm: rms_norm,
         torch._grouped_mm: grouped_mm,
         **({torch.nn.functional.grouped_mm: grouped_mm} if hasattr(torch.nn.functional, "grouped_mm") else {}),
         **{getattr(torch, kind): recurrent(kind) for kind in GATES},
+        **redirected_aten(),
     }
 
 

@@ -176,7 +176,9 @@ class Site:
     def tensors(self) -> list[str]:
         """All tensor arguments in order, those in lists too."""
         found: list[str] = []
-        for value in self.call.args.values():
+        for key, value in self.call.args.items():
+            if key == "out" and any(write.before is value for write in self.call.writes):
+                continue  # where the result goes
             each = value if isinstance(value, tuple) else (value,)
             found += [self.lowering.tensor(v) for v in each if isinstance(v, Value) and 0 not in v.shape]
         return found

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from roofline.graph import Kind
-from roofline.sizes import Dim, Size, substitute
+from roofline.sizes import Dim, Size, substitute, symbols
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,12 @@ class Program:
     outputs: tuple[Value, ...]
     guards: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def symbols(self) -> set[str]:
+        """Names of the sizes that its tensors have."""
+        values = [*self.sources, *(out for call in self.calls for out in call.outs if out is not None)]
+        return {name for value in values for size in value.shape for name in symbols(size)}
 
     def fixed(self, sizes: Mapping[str, Any]) -> Program:
         """The program with some symbols replaced, as the capture found that they must be."""

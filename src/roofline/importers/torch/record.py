@@ -15,6 +15,7 @@ from typing import Any
 from roofline.errors import UsageError
 from roofline.graph import Kind
 from roofline.importers.torch.custom import redirected
+from roofline.importers.torch.kept import Kept
 from roofline.importers.torch.program import Call, Value, Write
 from roofline.importers.torch.sizes import Untranslated, to_size
 from roofline.sizes import Size
@@ -70,7 +71,8 @@ class Recorder:
         self._by_place: dict[Any, Value] = {}
         self._bases: dict[Any, weakref.ref[Any]] = {}
         self._kept: list[Any] = []
-        self._gradients: list[tuple[Any, Any]] = []
+        self._restored = Kept()
+        self._own: set[Any] = set()
         self._scopes: list[str] = []
         self._scope_of: dict[int, str] = {}
         self._count = 0
@@ -93,6 +95,7 @@ class Recorder:
         if known is None:
             known = self._remember(tensor, self._value(tensor, name, kind))
             self.sources.append(known)
+            self._own.add(_memory(tensor))
             self._kept.append(tensor)
         return known
 
@@ -107,15 +110,21 @@ class Recorder:
         found = self._by_place.get(_place(tensor))
         if found is not None:
             return found
-        self._gradients.append((tensor, tensor.grad if tensor.is_leaf else None))
+        self._restored.gradient(tensor)
         is_weight = isinstance(tensor, torch.nn.Parameter) or (tensor.is_leaf and tensor.requires_grad)
         return self.source(tensor, f"constant_{len(self.sources)}", "weight" if is_weight else "buffer")
 
-    def restore(self) -> None:
-        """Give tensors that the program holds on to the gradients that they had: it may have called backward."""
-        for tensor, gradient in self._gradients:
-            if tensor.is_leaf and tensor.grad is not gradient:
-                tensor.grad = gradient
+    def before_writes(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Keep what a call is about to write to, where the program did not compute it."""
+        import torch
+
+        for at, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            given = args[at] if at < len(args) else kwargs.get(argument.name)
+            for tensor in given if isinstance(given, list | tuple) else (given,):
+                if isinstance(tensor, torch.Tensor) and _memory(tensor) in self._own:
+                    self._restored.content(tensor)
 
     def _value(self, tensor: Any, name: str, kind: Kind) -> Value:
         self._count += 1
@@ -270,6 +279,7 @@ class Recorder:
             with _functions()(), _calls()(self):
                 yield
         finally:
+            self._restored.restore()
             torch.backends.mha.set_fastpath_enabled(fast)
             for handle in handles:
                 handle.remove()
@@ -327,6 +337,7 @@ def _calls() -> Any:
                 with self:
                     return parts(*args, **kwargs)
             was = self.recorder.arguments(func, args, kwargs)
+            self.recorder.before_writes(func, args, kwargs)
             result = func(*args, **kwargs)
             self.recorder.note_call(func, args, kwargs, result, was)
             return result

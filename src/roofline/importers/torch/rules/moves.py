@@ -122,7 +122,16 @@ def _rearrange(site: Site) -> Result:
 
 def _slice_backward(site: Site) -> Result:
     """A gradient laid into zeros."""
-    return site.op("rearrange", site.tensor("grad_output"), shape=site.out.shape)
+    key = "grad_output" if site.value("grad_output") else "grad_in"  # of a window, PyTorch has another word
+    return site.op("rearrange", site.tensor(key), shape=site.out.shape)
+
+
+def _packed(site: Site) -> Result:
+    """Sequences of several lengths one step after the other, or back; how many there are at each step is a list."""
+    source = site.maybe("input") or site.tensor("data")
+    counts = next(value for value in site.call.outs[1:] if value is not None)
+    moved = site.op("rearrange", source, shape=site.out.shape)
+    return moved, site.b.op("fill", name="counts", shape=counts.shape, dtype=counts.dtype)
 
 
 def _one_hot(site: Site) -> Result:
@@ -147,10 +156,12 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("constant_pad_nd", "pad", "reflection_pad1d", "reflection_pad2d", "replication_pad2d",
                      "replication_pad1d", "replication_pad3d", "roll", "flip", "repeat", "tile", "repeat_interleave",
                      "im2col", "col2im", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "triu", "tril",
-                     "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact2d",
+                     "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d",
+                     *(f"_upsample_nearest_exact{axes}d" for axes in (1, 2, 3)),
                      "rot90", "diag_embed", "trace", "diag"), _rearrange),
     **dict.fromkeys(("slice_backward", "select_backward", "diagonal_backward", "unfold_backward",
                      "constant_pad_nd_backward", "index_select_backward", "value_selecting_reduction_backward"),
                     _slice_backward),
     "one_hot": _one_hot,
+    **dict.fromkeys(("_pack_padded_sequence", "_pad_packed_sequence"), _packed),
 }  # fmt: skip

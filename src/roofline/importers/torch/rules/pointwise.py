@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from roofline.importers import emit
 from roofline.importers.torch.lower import Result, Rule, Site
 from roofline.ops import POINTWISE
 
@@ -39,12 +40,18 @@ _FLOPS = {
 
 #: Operators that write values that they compute from nothing.
 _FILLS = (
-    "zeros", "ones", "full", "empty", "arange", "eye", "linspace", "logspace", "scalar_tensor", "rand", "randn",
-    "randint", "randperm", "zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like",
-    "randint_like", "new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided", "empty_strided",
-    "empty_permuted", "bernoulli", "uniform", "normal", "normal_functional", "exponential", "random", "fill", "zero",
+    "zeros", "ones", "full", "arange", "eye", "linspace", "logspace", "scalar_tensor", "rand", "randn",
+    "randint", "randperm", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like",
+    "randint_like", "new_zeros", "new_ones", "new_full",
+    "bernoulli", "uniform", "normal", "normal_functional", "exponential", "random", "fill", "zero",
     "tril_indices", "triu_indices", "_efficientzerotensor", "rrelu_with_noise", "poisson", "multinomial", "geometric",
 )  # fmt: skip
+
+#: Operators that take memory and leave it as it is: no kernel.
+_ROOM = ("empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided", "empty_permuted")
+
+#: PyTorch's number for a loss that is summed up.
+_SUM = 2
 
 #: What an addition or a product with a number is called.
 _WITH_NUMBER = {"add": "add_scalar", "sub": "add_scalar", "mul": "mul_scalar", "div": "mul_scalar"}
@@ -60,13 +67,22 @@ def _named(op: str) -> Rule:
 
 def _flops(count: int) -> Rule:
     def rule(site: Site) -> Result:
-        return site.op("elementwise", *site.tensors(), flops=count)
+        terms = site.op("elementwise", *site.tensors(), flops=count)
+        if site.out.shape or not site.b.shape(terms):
+            return terms
+        how = "sum" if site.get("reduction") == _SUM else "mean"  # a loss, term by term, then a number
+        return emit.reduce(site.b, how, terms, name=how)
 
     return rule
 
 
 def _fill(site: Site) -> Result:
     return site.op("fill", shape=site.out.shape)
+
+
+def _room(site: Site) -> Result:
+    """What is read of it without having been written becomes a buffer."""
+    return None
 
 
 def _gelu(site: Site) -> Result:
@@ -121,6 +137,7 @@ RULES: dict[str, Rule] = {
     **{name: _named(op) for name, op in _NAMES.items()},
     **{name: _named(name) for name in _SAME_NAME},
     **dict.fromkeys(_FILLS, _fill),
+    **dict.fromkeys(_ROOM, _room),
     **dict.fromkeys(("_to_copy", "to", "clone", "_copy_from", "type_as", "_to_dense", "pin_memory"), _cast),
     **dict.fromkeys((name for name in _FLOPS if name.startswith(("upsample", "_upsample", "grid_sampler"))), _resample),
     "gelu": _gelu,

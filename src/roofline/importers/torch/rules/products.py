@@ -32,6 +32,13 @@ def _bmm(site: Site) -> Result:
     return site.op("bmm", site.tensor(), site.tensor("mat2"))
 
 
+def _addbmm(site: Site) -> Result:
+    """All products of a batch in one sum."""
+    product = site.op("bmm", site.tensor("batch1"), site.tensor("batch2"))
+    total = emit.reduce(site.b, "sum", product, (0,), name="sum")
+    return total if site.get("beta") == 0 else site.op("add", total, site.tensor(), name="add")
+
+
 def _baddbmm(site: Site) -> Result:
     product = site.op("bmm", site.tensor("batch1"), site.tensor("batch2"))
     return product if site.get("beta") == 0 else site.op("add", product, site.tensor(), name="add")
@@ -138,7 +145,7 @@ def _bias_gradient(site: Site) -> str:
 
 
 RULES: dict[str, Rule] = {
-    "mm": _mm, "_int_mm": _mm, "addmm": _addmm, "bmm": _bmm, "baddbmm": _baddbmm, "linear": _linear,
+    "mm": _mm, "_int_mm": _mm, "addmm": _addmm, "bmm": _bmm, "baddbmm": _baddbmm, "addbmm": _addbmm, "linear": _linear,
     "matmul": _matmul("self", "other"), "mv": _matmul("self", "vec"), "dot": _matmul("self", "tensor"),
     "vdot": _matmul("self", "other"), "_scaled_mm": _scaled_mm, "grouped_mm": _grouped_mm("rows", "matrices"),
     "grouped_mm_fallback": _grouped_mm("input", "weight"),

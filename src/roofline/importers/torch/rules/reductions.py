@@ -98,6 +98,12 @@ def _nll_backward(site: Site) -> Result:
     return site.op("rearrange", site.tensor("grad_output"), site.tensor("target"), shape=site.out.shape)
 
 
+#: Interpolations whose gradient adds up what each point was used for.
+_RESAMPLED = (*(f"upsample_nearest{axes}d" for axes in (1, 2, 3)),
+              *(f"_upsample_nearest_exact{axes}d" for axes in (1, 2, 3)),
+              "upsample_linear1d", "upsample_bilinear2d", "_upsample_bilinear2d_aa", "upsample_bicubic2d",
+              "upsample_trilinear3d")  # fmt: skip
+
 RULES: dict[str, Rule] = {
     **{name: _reduce(name) for name in ("sum", "mean", "prod", "any", "all", "argmax", "argmin", "var", "std",
                                          "logsumexp")},
@@ -117,8 +123,8 @@ RULES: dict[str, Rule] = {
                      "mkldnn_adaptive_avg_pool2d"), _adaptive_pool),
     **dict.fromkeys(("max_pool2d_with_indices_backward", "avg_pool2d_backward", "_adaptive_avg_pool2d_backward",
                      "max_pool3d_with_indices_backward", "avg_pool3d_backward", "adaptive_max_pool2d_backward",
-                     "upsample_nearest2d_backward", "upsample_bilinear2d_backward", "unfold_backward",
-                     "upsample_nearest1d_backward"), _pool_backward),
+                     "adaptive_max_pool3d_backward", "_adaptive_avg_pool3d_backward", "fractional_max_pool2d_backward",
+                     *(f"{name}_backward" for name in _RESAMPLED)), _pool_backward),
     **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward", "nll_loss"), _nll),
     **dict.fromkeys(("nll_loss_backward", "nll_loss2d_backward"), _nll_backward),
 }  # fmt: skip

@@ -40,6 +40,11 @@ def _transpose(site: Site) -> Result:
     return _permuted(site, axes)
 
 
+def _matrix_transpose(site: Site) -> Result:
+    rank = len(site.shape())
+    return _permuted(site, [*range(rank - 2), rank - 1, rank - 2])
+
+
 def _permute(site: Site) -> Result:
     rank = len(site.shape())
     return _permuted(site, [axis % rank for axis in site.get("dims")])
@@ -59,7 +64,8 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("slice", "select", "narrow", "split", "split_with_sizes", "chunk", "unbind", "diagonal",
                      "as_strided", "unfold", "view_as_real", "view_as_complex", "real", "imag", "_conj",
                      "tensor_split", "unsafe_split", "unsafe_chunk", "hsplit", "vsplit"), _part),
-    **dict.fromkeys(("t", "transpose", "numpy_T", "mT"), _transpose),
+    **dict.fromkeys(("t", "transpose", "numpy_T"), _transpose),
+    "mT": _matrix_transpose,
     "permute": _permute,
     "movedim": _movedim,
     "expand": _expand,
