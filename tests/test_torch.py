@@ -774,3 +774,11 @@ def test_a_part_that_is_computed_in_place_is_one_kernel_that_later_reads_see() -
     counts = rl.count(rl.from_torch(step, torch.zeros(8, 16)))
     assert counts.launches == 3
     assert [(row.read, row.write) for row in counts.rows] == [(0, 128), (384, 384), (512, 512)]
+
+
+def test_a_bias_of_attention_that_learns_gets_its_gradient() -> None:
+    q = torch.zeros(2, 4, 8, 16, requires_grad=True)
+    bias = torch.zeros(8, 8, requires_grad=True)
+    graph = rl.from_torch(functional.scaled_dot_product_attention, q, q, q, bias, backward=True)
+    assert (8, 8) in [graph.tensors[name].shape for name in graph.outputs]
+    assert rl.count(graph).flops == 3 * 4 * 2 * 4 * 8 * 8 * 16

@@ -29,6 +29,16 @@ REDUCTIONS = {
 }  # fmt: skip
 
 
+def check_policy(policy: str) -> None:
+    """Refuse anything but :data:`UNKNOWN`.
+
+    Raises:
+        UsageError: Lists what is allowed.
+    """
+    if policy not in UNKNOWN:
+        raise UsageError(f"unknown={policy!r}; allowed: {', '.join(UNKNOWN)}{did_you_mean(str(policy), UNKNOWN)}")
+
+
 def unknown(
     b: Builder,
     what: str,
@@ -57,8 +67,7 @@ def unknown(
     Raises:
         UnknownOp: The policy is ``error``.
     """
-    if policy not in UNKNOWN:
-        raise UsageError(f"unknown={policy!r}; allowed: {', '.join(UNKNOWN)}{did_you_mean(str(policy), UNKNOWN)}")
+    check_policy(policy)
     if policy == "error":
         near = did_you_mean(what, known)
         raise UnknownOp(f"{where}: no rule for {what}{near}; unknown='report' counts its bytes and says so")

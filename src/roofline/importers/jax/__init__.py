@@ -72,10 +72,7 @@ def from_jax(
     """
     jax = _jax()
     title = name or _title(fn)
-    if unknown not in emit.UNKNOWN:
-        raise UsageError(
-            f"unknown={unknown!r}; allowed: {', '.join(emit.UNKNOWN)}{did_you_mean(str(unknown), emit.UNKNOWN)}"
-        )
+    emit.check_policy(unknown)
     paths, leaves, tree = _flatten(jax, args, kwargs)
     names = _argument_names(fn, len(args))
     kinds = _kinds(args, kwargs, names, weights, cache)

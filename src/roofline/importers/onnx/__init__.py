@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from roofline.build import Builder
-from roofline.errors import ModelDataError, RooflineError, UsageError, did_you_mean
+from roofline.errors import ModelDataError, RooflineError, UsageError
 from roofline.estimate import estimate
 from roofline.graph import Graph
-from roofline.importers.emit import UNKNOWN, live
+from roofline.importers.emit import check_policy, live
 from roofline.importers.onnx.known import Value
 from roofline.importers.onnx.names import Names, reserved
 from roofline.importers.onnx.program import MALFORMED, Program
@@ -61,8 +61,7 @@ def from_onnx(
         >>> graph, rl.count(graph, B=32).flops  # doctest: +SKIP
         (<Graph tiny: 1 nodes, 4,096 parameters, sizes B>, 262144)
     """
-    if unknown not in UNKNOWN:
-        raise UsageError(f"unknown={unknown!r}; allowed: {', '.join(UNKNOWN)}{did_you_mean(str(unknown), UNKNOWN)}")
+    check_policy(unknown)
     if not isinstance(source, str | os.PathLike | bytes) or not source:
         raise UsageError(f"source: wanted a path or the bytes of a model, given {str(source)[:60]!r}")
     model, where = read_model(source)

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from roofline.errors import MissingExtra, ModelDataError, RooflineError, UsageError, did_you_mean
+from roofline.errors import MissingExtra, ModelDataError, RooflineError, ShapeError, UsageError, did_you_mean
 from roofline.graph import Graph
 from roofline.importers import emit
 
@@ -168,15 +168,15 @@ def _translated(request: Any, tensors: Any, methods: tuple[str, ...], unknown: s
     from roofline.importers.torch.rules import RULES
 
     notes: list[str] = []
-    first: ModelDataError | None = None
+    first: RooflineError | None = None
     for method in methods:
         try:
             found = _captured(METHODS[method], request, tensors)
-        except ModelDataError as error:
+            graph = Lowering(found, RULES, unknown).graph()
+        except (ModelDataError, ShapeError) as error:
             first = first or error
             notes.append(f"captured by another method, since {error}")
             continue
-        graph = Lowering(found, RULES, unknown).graph()
         info = {
             "model": found.name, "source": f"torch, {found.method}", "method": found.method, "guards": found.guards,
             "phase": "train" if request.backward else "forward",

@@ -234,9 +234,16 @@ def sdpa(
     query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
     scale: Any = None, enable_gqa: bool = False,
 ) -> Any:  # fmt: skip
-    """``torch.nn.functional.scaled_dot_product_attention`` as one operator, batches broadcast to a common one."""
+    """``torch.nn.functional.scaled_dot_product_attention`` as one operator, batches broadcast to a common one.
+
+    With a bias that learns PyTorch takes it apart itself, for the gradient of the bias.
+    """
     import torch
 
+    if attn_mask is not None and attn_mask.requires_grad and torch.is_grad_enabled():
+        return torch._C._nn.scaled_dot_product_attention(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
     if not query.shape[:-3] == key.shape[:-3] == value.shape[:-3]:
         batch = torch.broadcast_shapes(*(tensor.shape[:-3] for tensor in (query, key, value)))
         query, key, value = (tensor.expand(*batch, *tensor.shape[-3:]) for tensor in (query, key, value))

@@ -23,10 +23,6 @@ def _modulo(a: Any, b: Any) -> Any:
     return a - (a // b) * b
 
 
-def _ceiling(value: Any) -> Any:
-    raise Untranslated(f"ceiling of {value}")
-
-
 #: Functions in sympy's and PyTorch's expressions by the name of their class.
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "Add": lambda *parts: reduce(lambda a, b: a + b, parts),

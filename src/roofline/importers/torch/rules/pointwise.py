@@ -102,11 +102,6 @@ def _dropout(site: Site) -> Result:
         return kept, site.b.op("elementwise", site.tensor("input"), name="mask", dtype="bool", flops=0)
 
 
-def _of_gradient(site: Site) -> Result:
-    """A gradient's elementwise function; the numbers that PyTorch hands along are none of its inputs."""
-    return site.op("elementwise", *site.tensors(), flops=_FLOPS[site.call.name])
-
-
 def _glu(site: Site) -> Result:
     halves = [site.b.op("slice", site.tensor(), name=name, shape=site.out.shape) for name in ("value", "gate")]
     return site.op("elementwise", *halves, flops=4)
