@@ -98,6 +98,25 @@ def test_experts_in_three_spellings() -> None:
     assert [f"layers.{i}.moe.router.weight" in sparse.tensors for i in range(4)] == [False, False, True, False]
 
 
+@pytest.mark.parametrize(
+    ("model_type", "key", "value"),
+    [("longcat_flash", "num_hidden_layers", 56), ("laguna", "gating", "odd"), ("glm_moe_dsa", "indexer_types", ["F"]),
+     ("laguna", "num_attention_heads_per_layer", [48] * 3), ("minimax_m3_vl_text", "moe_layer_freq", [2]),
+     ("mimo_v2_flash", "mlp_layer_types", ["odd"] * 48)],
+)  # fmt: skip
+def test_values_of_recent_mixtures_that_make_no_sense(model_type: str, key: str, value: Any) -> None:
+    with pytest.raises(rl.ModelDataError, match=key):
+        from_config({"model_type": model_type, key: value})
+
+
+def test_keys_of_an_indexer_are_cached_and_attention_is_whole() -> None:
+    latent = {"kv_lora_rank": 32, "q_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
+    config = {**TOY, **latent, "model_type": "deepseek_v32", "n_routed_experts": 4, "num_experts_per_tok": 2,
+              "index_n_heads": 2, "index_head_dim": 12, "moe_intermediate_size": 48}  # fmt: skip
+    assert kv_bytes(config, 100) == 100 * 4 * 2 * (32 + 8 + 12)
+    assert any("index_topk" in note for note in from_config(config).info["notes"])
+
+
 # Rotation.
 
 

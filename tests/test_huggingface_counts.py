@@ -25,6 +25,8 @@ SMALL = {
     "num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
 }  # fmt: skip
 GPT = {"n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 32, "vocab_size": 128}
+LATENT = {"kv_lora_rank": 32, "q_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16,
+          "num_key_value_heads": 8}  # fmt: skip
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 48}
 
 
@@ -69,6 +71,45 @@ DECODERS: dict[str, dict[str, Any]] = {
                    v_head_dim=16, num_key_value_heads=8),
     "exaone_moe": small(model_type="exaone_moe", num_experts=4, **EXPERTS),
     "hy_v3": small(model_type="hy_v3", num_experts=4, head_dim=8, **EXPERTS),
+    "kolibri1": small("intermediate_size", model_type="kolibri1", num_experts=4, head_dim=8,
+                      shared_expert_intermediate_size=40, **EXPERTS),
+    "laguna": small(model_type="laguna", num_experts=4, head_dim=16, shared_expert_intermediate_size=40,
+                    attention_bias=True, num_attention_heads_per_layer=[8, 4, 6],
+                    layer_types=["full_attention", "sliding_attention", "full_attention"], **EXPERTS),
+    "laguna-wide": small(model_type="laguna", num_experts=4, head_dim=16, gating="per-element",
+                         shared_expert_intermediate_size=40, mlp_layer_types=["dense", "dense", "sparse"], **EXPERTS),
+    "mimo_v2_flash": small(model_type="mimo_v2_flash", num_hidden_layers=7, head_dim=24, v_head_dim=16,
+                           n_routed_experts=4, attention_bias=True, **EXPERTS),
+    "mimo_v2_flash-published": small(
+        model_type="mimo_v2_flash", head_dim=24, v_head_dim=16, n_routed_experts=4, n_shared_experts=None,
+        sliding_window_size=128, layer_types=["full_attention", "sliding_attention", "sliding_attention"], **EXPERTS),
+    "beam": small(model_type="beam", num_hidden_layers=7, num_experts=4, n_group=1, topk_group=1, head_dim=16,
+                  attention_bias=True, **EXPERTS),
+    "aria_text": small(model_type="aria_text", moe_num_experts=4, attention_bias=True, mlp_bias=True),
+    "deepseek_v32": small(model_type="deepseek_v32", first_k_dense_replace=1, n_routed_experts=4, n_group=1,
+                          topk_group=1, index_n_heads=3, index_head_dim=12, attention_bias=True, **LATENT, **EXPERTS),
+    "glm_moe_dsa": small(model_type="glm_moe_dsa", num_hidden_layers=7, first_k_dense_replace=1, n_routed_experts=4,
+                         index_n_heads=3, index_head_dim=12, index_topk_freq=4, index_skip_topk_offset=3, **LATENT,
+                         **EXPERTS),
+    "glm_moe_dsa-pattern": small(model_type="glm_moe_dsa", mlp_layer_types=["dense", "sparse", "sparse"],
+                                 index_topk_pattern="FSF", n_routed_experts=4, index_head_dim=8, **LATENT, **EXPERTS),
+    "minimax_m3_vl_text": small(model_type="minimax_m3_vl_text", num_local_experts=4, num_experts_per_tok=2,
+                                head_dim=16, rotary_dim=8, dense_intermediate_size=80, shared_intermediate_size=40,
+                                index_n_heads=2, index_head_dim=24, mlp_layer_types=["dense", "sparse", "sparse"],
+                                layer_types=["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"]),
+    "minimax_m3_vl_text-published": small(
+        model_type="minimax_m3_vl_text", num_local_experts=4, num_experts_per_tok=2, head_dim=16, rotary_dim=8,
+        dense_intermediate_size=80, shared_intermediate_size=40, moe_layer_freq=[0, 1, 1],
+        sparse_attention_config={"sparse_num_index_heads": 2, "sparse_index_dim": 24, "sparse_block_size": 8,
+                                 "sparse_topk_blocks": 2, "sparse_attention_freq": [0, 1, 1]}),
+    "longcat_flash": small("num_hidden_layers", "intermediate_size", model_type="longcat_flash", num_layers=2,
+                           ffn_hidden_size=96, expert_ffn_hidden_size=48, n_routed_experts=4, zero_expert_num=2,
+                           moe_topk=2, attention_bias=True, **LATENT),
+    "sarvam_mla": small(model_type="sarvam_mla", kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=8,
+                        v_head_dim=16, num_experts=4, num_shared_experts=2, num_key_value_heads=8, **EXPERTS),
+    "axk1": small(model_type="axk1", kv_lora_rank=32, q_lora_rank=24, qk_nope_head_dim=16, qk_rope_head_dim=8,
+                  v_head_dim=16, n_routed_experts=4, n_group=1, topk_group=1, num_key_value_heads=8,
+                  attention_bias=True, **EXPERTS),
     "flex_olmo": small(model_type="flex_olmo", num_experts=4, num_experts_per_tok=2),
     "gpt-sw3": {"model_type": "gpt-sw3", **GPT},
     "qwen2": small(model_type="qwen2"),
@@ -297,6 +338,10 @@ TEXT = {"hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2, "num
         "num_key_value_heads": 2, "vocab_size": 128, "pad_token_id": 0}  # fmt: skip
 QWEN_ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 2, 2]}}
 QWEN_TOWER = {"depth": 2, "num_heads": 4, "patch_size": 8}
+QWEN3_5_TOWER = {**QWEN_TOWER, "hidden_size": 64, "intermediate_size": 96, "out_hidden_size": 48,
+                 "num_position_embeddings": 16}  # fmt: skip
+DELTA = {"head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
+         "linear_value_head_dim": 16}  # fmt: skip
 
 
 def towers(model_type: str, text_type: str | None, vision_type: str | None, **more: Any) -> dict[str, Any]:
@@ -319,6 +364,11 @@ COMPOSITES: dict[str, dict[str, Any]] = {
     "idefics3": towers("idefics3", "llama", None),
     "smolvlm": towers("smolvlm", "llama", None),
     "internvl": towers("internvl", "qwen2", None, vision={**VIT, "image_size": [32, 32], "patch_size": [8, 8]}),
+    "llama4": towers("llama4", "llama4_text", None,
+                     text={"intermediate_size_mlp": 80, "interleave_moe_layer_step": 2, "head_dim": 12,
+                           "num_local_experts": 4},
+                     vision={**VIT, "intermediate_size": 256, "projector_input_dim": 40, "projector_output_dim": 40,
+                             "vision_output_dim": 40}),
     "qwen2_vl": towers("qwen2_vl", None, None, text=QWEN_ROPE,
                        vision={**QWEN_TOWER, "embed_dim": 64, "hidden_size": 48}),
     "qwen2_5_vl": towers("qwen2_5_vl", None, None, text=QWEN_ROPE,
@@ -331,6 +381,12 @@ COMPOSITES: dict[str, dict[str, Any]] = {
                                  "moe_intermediate_size": 32, "decoder_sparse_step": 1},
                            vision={**QWEN_TOWER, "hidden_size": 64, "intermediate_size": 96, "out_hidden_size": 48,
                                    "deepstack_visual_indexes": [0, 1], "num_position_embeddings": 16}),
+    "qwen3_5": towers("qwen3_5", None, None, text={**DELTA, "num_hidden_layers": 4}, vision=QWEN3_5_TOWER),
+    "qwen3_5_moe": towers("qwen3_5_moe", None, None,
+                          text={**DELTA, "intermediate_size": None, "num_hidden_layers": 4, "num_experts": 4,
+                                "num_experts_per_tok": 2,
+                                "moe_intermediate_size": 32, "shared_expert_intermediate_size": 40},
+                          vision=QWEN3_5_TOWER),
     "clip": {"model_type": "clip", "text_config": BERT, "vision_config": VIT, "projection_dim": 40},
     "clip-base": {"model_type": "clip"},
     "siglip": {"model_type": "siglip", "text_config": BERT, "vision_config": VIT},

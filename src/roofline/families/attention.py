@@ -33,15 +33,15 @@ class Run:
 # --- multi-head and grouped attention -------------------------------------------------------------------------------
 
 
-def _projections(run: Run, x: str, kv: int) -> tuple[str, str, str]:
+def _projections(run: Run, x: str, heads: int, kv: int) -> tuple[str, str, str]:
     """Queries, keys and values, all heads beside each other; the queries twice as wide where half of them is a gate."""
     b, c = run.b, run.c
-    q_width, kv_width = c.heads * c.width * (1 + c.attention_gate), kv * c.width
+    widths = (heads * c.width * (1 + c.attention_gate), kv * c.width, kv * (c.value_width or c.width))
+    sizes = tuple(zip("qkv", widths, strict=True))
     if c.fused_qkv:
-        qkv = blocks.linear(b, x, q_width + 2 * kv_width, "qkv", c.qkv_bias, c.linear_dtype)
-        q, k, v = (blocks.part(b, qkv, w, n) for n, w in (("q", q_width), ("k", kv_width), ("v", kv_width)))
+        qkv = blocks.linear(b, x, sum(widths), "qkv", c.qkv_bias, c.linear_dtype)
+        q, k, v = (blocks.part(b, qkv, w, n) for n, w in sizes)
     else:
-        sizes = (("q", q_width), ("k", kv_width), ("v", kv_width))
         q, k, v = (blocks.linear(b, x, w, n, c.qkv_bias, c.linear_dtype) for n, w in sizes)
     return q, k, v
 
@@ -65,22 +65,40 @@ def _normed_heads(run: Run, x: str, heads: int, name: str) -> str:
 def attention(run: Run, x: str, layer: int, caches: list[str]) -> str:
     """Multi-head, grouped or multi-query attention, to a window or to all positions."""
     b, c = run.b, run.c
-    kv, gate = c.kv_of(layer), ""
-    q, k, v = _projections(run, x, kv)
+    heads, kv, gate = c.heads_of(layer), c.kv_of(layer), ""
+    q, k, v = _projections(run, x, heads, kv)
     if c.attention_gate:
-        width = c.heads * c.width
+        width = heads * c.width
         q, gate = blocks.part(b, q, width, "q_part"), blocks.part(b, q, width, "gate")
-    q, k = _normed_heads(run, q, c.heads, "q"), _normed_heads(run, k, kv, "k")
+    q, k = _normed_heads(run, q, heads, "q"), _normed_heads(run, k, kv, "k")
     v = blocks.split_heads(b, v, kv, "v_heads")
+    if c.value_scale:
+        v = b.op("mul_scalar", v, name="v_scaled")
     if c.turns(layer):
         q, k = blocks.rope(b, q, run.cos, run.sin, "rope_q"), blocks.rope(b, k, run.cos, run.sin, "rope_k")
+    if c.indexes(layer):
+        _index(run, x, x, caches)
     window = c.window_of(layer)
     keys, values = _store(run, k, "k_cache", window, caches), _store(run, v, "v_cache", window, caches)
-    sinks = b.weight("sinks", (c.heads,)) if c.sinks else None
-    y = blocks.merge_heads(b, _attend(run, q, keys, values, window, sinks))
+    sinks = b.weight("sinks", (heads,)) if c.sinks_in(layer) else None
+    y = _attend(run, q, keys, values, window, sinks)
+    if c.output_gate != "none":
+        y = _gated(run, x, y)
+    y = blocks.merge_heads(b, y)
     if gate:
         y = b.op("mul", y, b.op("sigmoid", gate, name="gate_sigmoid"), name="gated")
     return blocks.linear(b, y, c.hidden, "out", c.out_bias, c.linear_dtype)
+
+
+def _gated(run: Run, x: str, y: str) -> str:
+    """Attention's output times a gate with a projection of its own."""
+    b, c = run.b, run.c
+    heads, width = b.shape(y)[1], b.shape(y)[3] if c.output_gate == "width" else 1
+    gate = blocks.linear(b, x, heads * width, "output_gate", dtype=c.linear_dtype)
+    gate = b.op("view", gate, name="output_gate_heads", shape=(run.batch, heads, run.new, width))
+    if c.output_gate_bias:
+        gate = b.op("add", gate, b.weight("output_gate.bias", (heads, 1, 1)), name="output_gate_biased")
+    return b.op("mul", y, b.op(c.output_gate_activation, gate, name="output_gate_act"), name="output_gated")
 
 
 def _store(run: Run, new: str, name: str, window: int, caches: list[str]) -> str:
@@ -114,14 +132,48 @@ def _attend(run: Run, q: str, k: str, v: str, window: int, sinks: str | None = N
     )  # fmt: skip
 
 
+# --- the choice of positions (DeepSeek-V3.2, section 2.1) -------------------------------------------------------------
+
+
+def _index(run: Run, source: str, x: str, caches: list[str]) -> None:
+    """Scores of all positions by a small attention of its own, with one key for all heads."""
+    b, c = run.b, run.c
+    weighted = c.index_kind == "weighted"
+    with b.scope("index"):
+        q = blocks.linear(b, source, c.index_heads * c.index_dim, "q", dtype=c.linear_dtype)
+        q = blocks.split_heads(b, q, c.index_heads, "q_heads")
+        key = blocks.linear(b, x, c.index_dim, "k", dtype=c.linear_dtype)
+        key = blocks.norm(b, key, "layernorm" if weighted else "rmsnorm", "k_norm")
+        q = q if weighted else blocks.norm(b, q, "rmsnorm", "q_norm")
+        key = blocks.split_heads(b, key, 1, "k_head")
+        q, key = blocks.rope(b, q, run.cos, run.sin, "rope_q"), blocks.rope(b, key, run.cos, run.sin, "rope_k")
+        keys, causal = _store(run, key, "index_cache", 0, caches), run.phase != "decode" and c.attention != "naive"
+        if not weighted:
+            b.op("attention_scores", q, keys, name="scores", causal=causal)
+            return
+        weights = blocks.linear(b, x, c.index_heads, "weights", dtype=c.linear_dtype)
+        rows, held = run.batch * run.new, b.shape(keys)[2]
+        weights = b.op("view", weights, name="by_row", shape=(rows, 1, c.index_heads))
+        with b.kernel("scoring"):
+            scores = b.op("relu", b.op("attention_scores", q, keys, name="scores", causal=causal), name="relu")
+            scores = b.op("view", scores, name="scores_by_row", shape=(rows, c.index_heads, held))
+            b.op("bmm", weights, scores, name="summed")
+
+
 # --- multi-head latent attention (DeepSeek-V2, section 2.1; DeepSeek-V3, section 2.1.1) ------------------------------
+
+
+def _query_latent(run: Run, x: str) -> str:
+    """What queries are projected from: the normed latent, or the input itself where there is none."""
+    b, c = run.b, run.c
+    if not c.q_lora:
+        return x
+    return blocks.norm(b, blocks.linear(b, x, c.q_lora, "q_a", c.qkv_bias, c.linear_dtype), c.norm, "q_a_norm")
 
 
 def _latent_queries(run: Run, x: str) -> tuple[str, str]:
     """Queries without and with position, ``(B, heads, S, nope)`` and ``(B, heads, S, rope)``."""
     b, c = run.b, run.c
-    if c.q_lora:
-        x = blocks.norm(b, blocks.linear(b, x, c.q_lora, "q_a", c.qkv_bias, c.linear_dtype), c.norm, "q_a_norm")
     q = blocks.linear(b, x, c.heads * (c.nope_dim + c.rope_dim), "q_b", dtype=c.linear_dtype)
     heads = blocks.split_heads(b, q, c.heads, "q_heads")
     nope, turned = blocks.part(b, heads, c.nope_dim, "q_nope"), blocks.part(b, heads, c.rope_dim, "q_pe")
@@ -140,12 +192,15 @@ def _latent(run: Run, x: str) -> tuple[str, str]:
 def latent_attention(run: Run, x: str, layer: int, caches: list[str]) -> str:
     """Multi-head latent attention; decode absorbs the up-projections into queries and output."""
     b, c = run.b, run.c
-    nope, turned = _latent_queries(run, x)
+    source = _query_latent(run, x)
+    nope, turned = _latent_queries(run, source)
     latent, key = _latent(run, x)
     up = b.weight("kv_b.weight", (c.heads * (c.nope_dim + c.value_dim), c.kv_lora), c.linear_dtype or None)
     if run.phase != "forward":
         joined = b.op("cat", blocks.split_heads(b, latent, 1, "latent_head"), key, name="latent_key")
         stored = _store(run, joined, "latent_cache", 0, caches)
+    if c.indexes(layer):
+        _index(run, source, x, caches)
     if run.phase == "decode":
         y = _absorbed(run, nope, turned, stored, up)
     else:

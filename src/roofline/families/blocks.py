@@ -203,6 +203,7 @@ def moe(
     score_bias: bool = False,
     bias: bool = False,
     is_gated: bool = True,
+    zero_experts: int = 0,
     dtype: str | None = None,
 ) -> str:
     """Routed experts: router, top-k, gather of token rows, grouped matmuls, weighted scatter-add.
@@ -219,15 +220,17 @@ def moe(
         score_bias: A learned bias added to the scores before the choice (DeepSeek-V3's load balancing).
         bias: Whether the experts' matmuls have biases.
         is_gated: Whether an expert has a gate beside its up-projection.
+        zero_experts: Experts that return their input: places in the router, and rows of the up-projection that nothing
+            reads.
         dtype: Number format of the experts' weights.
     """
     *lead, hidden = b.shape(x)
     tokens: Size = prod(lead)
     pairs = tokens * top_k
     rows = b.op("view", x, name="rows", shape=(tokens, hidden))
-    scores = b.op(router, linear(b, rows, experts, "router", router_bias), name="scores")
+    scores = b.op(router, linear(b, rows, experts + zero_experts, "router", router_bias), name="scores")
     if score_bias:
-        scores = b.op("add", scores, b.weight("router.score_bias", (experts,)), name="biased_scores")
+        scores = b.op("add", scores, b.weight("router.score_bias", (experts + zero_experts,)), name="biased_scores")
     chosen = b.op("topk", scores, name="topk", k=top_k)
     index = b.op("view", chosen, name="index", shape=(pairs,))
     routed = b.op("gather_rows", rows, index, name="routed")
@@ -236,6 +239,8 @@ def moe(
         activated = gated(b, part(b, both, inner, "gate"), part(b, both, inner, "up"), activation)
     else:
         activated = activate(b, _expert_linear(b, routed, experts, inner, "up", top_k, bias, dtype), activation)
+    if zero_experts:
+        b.weight("gate_up.idle", (zero_experts, (1 + is_gated) * inner, hidden), dtype or None)
     down = _expert_linear(b, activated, experts, hidden, "down", top_k, bias, dtype)
     share = b.op("view", chosen, name="share", shape=(pairs, 1))
     summed = b.op("scatter_add", b.op("mul", down, share, name="weighted"), name="combined", t=tokens)
@@ -252,8 +257,9 @@ def _expert_linear(
 
 
 def active_parameters(graph: Graph) -> int:
-    """Parameters that one token uses: all of them but the experts it is not sent to."""
-    idle = 0
+    """Parameters that one token uses: all of them but the experts it is not sent to and what nothing reads."""
+    read = {name for node in graph.nodes for name in node.inputs}
+    idle: int = sum(t.numel for name, t in graph.tensors.items() if t.kind == "weight" and name not in read)
     for node in graph.nodes:
         if node.op == "expert_linear":
             top_k = dict(node.attrs)["top_k"]

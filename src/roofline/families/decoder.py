@@ -142,11 +142,17 @@ def _mlp(run: Run, x: str, inner: int) -> str:
 
 
 def _experts(run: Run, x: str) -> str:
+    y = _routed(run, x)
+    return _norm(run, y, "experts_norm") if run.c.expert_norm else y
+
+
+def _routed(run: Run, x: str) -> str:
     b, c = run.b, run.c
     y = blocks.moe(
-        b, x, experts=c.experts, top_k=c.top_k, inner=c.expert_inner, activation=c.activation, router=c.router,
-        router_bias=c.router_bias, score_bias=c.score_bias, bias=c.expert_bias,
-        is_gated=c.gated if c.expert_gated is None else c.expert_gated, dtype=c.expert_dtype or c.linear_dtype,
+        b, x, experts=c.experts, zero_experts=c.zero_experts, top_k=c.top_k, inner=c.expert_inner,
+        activation=c.activation, router=c.router, router_bias=c.router_bias, score_bias=c.score_bias,
+        bias=c.expert_bias, is_gated=c.gated if c.expert_gated is None else c.expert_gated,
+        dtype=c.expert_dtype or c.linear_dtype,
     )  # fmt: skip
     if not c.shared_intermediate:
         return y

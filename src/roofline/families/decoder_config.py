@@ -95,9 +95,12 @@ class DecoderConfig(StateConfig):
         layers: Number of blocks.
         heads: Query heads.
         vocab: Rows of the token table.
+        heads_pattern: Query heads of each layer, in turn, where they are not all ``heads``.
         kv_heads: Key-value heads, ``heads`` when absent.
         kv_pattern: Key-value heads of each layer, in turn, where they are not all ``kv_heads``.
         head_dim: Width of a head, ``hidden / heads`` when absent (which must then be whole).
+        value_width: Width of a value head where it is not that of a key head; latent attention has ``value_dim``.
+        value_scale: Whether values are multiplied by a constant.
         intermediate: Inner size of the dense feed-forward block, ``4 * hidden`` when absent.
         positions: Rows of a learned position table, 0 for none.
         fixed_positions: Whether positions that are not learned are added to the embeddings (XGLM, CTRL).
@@ -122,6 +125,10 @@ class DecoderConfig(StateConfig):
             ``width``, which is then normalised at once.
         qk_norm_bias: Shift of that norm.
         attention_gate: Whether attention's output is gated by a second half of the query projection (Qwen3-Next).
+        output_gate: A gate of attention's output with a projection of its own: one number for each ``head``, or for the
+            whole ``width``.
+        output_gate_bias: A bias of it for each head.
+        output_gate_activation: Over it.
         pre_norms: Norms before attention and feed-forward.
         post_norms: Norms after attention and feed-forward, beside those before.
         sum_norms: Norms of the sum with the residual, as the first GPT has them.
@@ -146,7 +153,9 @@ class DecoderConfig(StateConfig):
             with one page size for all layers reserves.
         attention: ``sdpa`` (one kernel) or ``naive`` (scores written out, every step its own kernel).
         sinks: One learned logit a head in the softmax.
+        sink_layers: Whether ``all`` layers have them or those with a window, ``sliding``.
         experts: Routed experts a layer, 0 for a dense model.
+        zero_experts: Experts beside them that return their input (LongCat-Flash), counted as if no token went there.
         top_k: Experts a token.
         expert_intermediate: Inner size of an expert, ``intermediate`` when absent.
         shared_intermediate: Inner size of the shared experts together, 0 for none.
@@ -157,12 +166,19 @@ class DecoderConfig(StateConfig):
         router_bias: Bias of the router.
         score_bias: Learned bias of the scores (DeepSeek-V3).
         expert_bias: Biases of the experts.
+        expert_norm: A norm of what routed and shared experts add up to (A.X-K1).
         mla: Multi-head latent attention. Only this switch turns it on; the five sizes below do not.
         q_lora: Rank of the query projection, 0 for a full one.
         kv_lora: Rank of the key-value latent.
         nope_dim: Head width without position.
         rope_dim: Head width that is rotated, one key for all heads.
         value_dim: Head width of values.
+        index_heads: Heads of a small attention that picks the positions to attend to (DeepSeek-V3.2), 0 for none. Its
+            projections, its keys in the cache and its scores are counted; attention itself still reads all positions.
+        index_dim: Width of these heads.
+        index_kind: ``weighted``: queries from the query latent, weighted over the heads; ``heads``: queries and keys
+            normed, a choice for each head (MiniMax-M3).
+        index_pattern: Whether a layer has one, in turn over the depth.
         prefill_logits: Whether a prefill computes logits of the ``last`` position or of ``all``.
         linear_dtype: Number format of the layers' matrices, where it is not the file's.
         expert_dtype: Number format of the experts' matrices, where it is not the file's.
@@ -172,9 +188,12 @@ class DecoderConfig(StateConfig):
     layers: Layers
     heads: Positive
     vocab: Positive
+    heads_pattern: tuple[Positive, ...] = Field((), max_length=2000)
     kv_heads: Positive | None = None
     kv_pattern: tuple[Positive, ...] = Field((), max_length=2000)
     head_dim: Positive | None = None
+    value_width: Positive | None = None
+    value_scale: bool = False
     intermediate: Positive | None = None
     positions: Count = 0
     fixed_positions: bool = False
@@ -197,6 +216,9 @@ class DecoderConfig(StateConfig):
     qk_norm_over: Literal["head", "heads", "width"] = "head"
     qk_norm_bias: bool = False
     attention_gate: bool = False
+    output_gate: Literal["none", "head", "width"] = "none"
+    output_gate_bias: bool = False
+    output_gate_activation: Literal["sigmoid", "softplus"] = "sigmoid"
     pre_norms: bool = True
     post_norms: bool = False
     sum_norms: bool = False
@@ -218,7 +240,9 @@ class DecoderConfig(StateConfig):
     kv_policy: Literal["windowed", "full"] = "windowed"
     attention: Literal["sdpa", "naive"] = "sdpa"
     sinks: bool = False
+    sink_layers: Literal["all", "sliding"] = "all"
     experts: Count = 0
+    zero_experts: Count = 0
     top_k: Count = 0
     expert_intermediate: Positive | None = None
     shared_intermediate: Count = 0
@@ -229,21 +253,27 @@ class DecoderConfig(StateConfig):
     router_bias: bool = False
     score_bias: bool = False
     expert_bias: bool = False
+    expert_norm: bool = False
     mla: bool = False
     q_lora: Count = 0
     kv_lora: Count = 0
     nope_dim: Count = 0
     rope_dim: Count = 0
     value_dim: Count = 0
+    index_heads: Count = 0
+    index_dim: Count = 0
+    index_kind: Literal["weighted", "heads"] = "weighted"
+    index_pattern: tuple[bool, ...] = Field((True,), min_length=1, max_length=2000)
     prefill_logits: Literal["last", "all"] = "last"
     linear_dtype: str = ""
     expert_dtype: str = ""
 
     @model_validator(mode="after")
     def _consistent(self) -> DecoderConfig:
-        for kv in {self.kv, *self.kv_pattern}:
-            if self.heads % kv:
-                raise ValueError(f"heads = {self.heads} is no multiple of kv_heads = {kv}")
+        for heads in {self.heads, *self.heads_pattern}:
+            for kv in {self.kv, *self.kv_pattern}:
+                if heads % kv:
+                    raise ValueError(f"heads = {heads} is no multiple of kv_heads = {kv}")
         if not self.mla and self.head_dim is None and self.hidden % self.heads:
             raise ValueError(f"head_dim is absent, and hidden / heads = {self.hidden} / {self.heads} is not whole")
         if self.rope and self.rotary % 2:
@@ -252,6 +282,10 @@ class DecoderConfig(StateConfig):
             raise ValueError(f"top_k = {self.top_k} must be between 1 and experts = {self.experts}")
         if self.mla and not all((self.kv_lora, self.nope_dim, self.rope_dim, self.value_dim)):
             raise ValueError("mla = true needs kv_lora, nope_dim, rope_dim and value_dim")
+        if self.index_heads and self.index_dim < self.rotary:
+            raise ValueError(f"index_dim = {self.index_dim} is less than the {self.rotary} columns that are rotated")
+        if self.index_heads and self.index_kind == "weighted" and not (self.mla and self.q_lora):
+            raise ValueError("index_kind = weighted needs mla = true and q_lora")
         if self.rotary_dim > self.width:
             raise ValueError(f"rotary_dim = {self.rotary_dim} is more than a head's {self.width}")
         if "moe" in self.feeds and not self.experts:
@@ -285,9 +319,21 @@ class DecoderConfig(StateConfig):
         """Columns of a head that are rotated."""
         return self.rope_dim if self.mla else self.rotary_dim or self.width
 
+    def heads_of(self, layer: int) -> int:
+        """Query heads of a layer."""
+        return self.heads_pattern[layer % len(self.heads_pattern)] if self.heads_pattern else self.heads
+
+    def sinks_in(self, layer: int) -> bool:
+        """Whether a layer has a learned logit in its softmax."""
+        return self.sinks and (self.sink_layers == "all" or self.window_of(layer) > 0)
+
     def kv_of(self, layer: int) -> int:
         """Key-value heads of a layer."""
         return self.kv_pattern[layer % len(self.kv_pattern)] if self.kv_pattern else self.kv
+
+    def indexes(self, layer: int) -> bool:
+        """Whether a layer picks the positions to attend to."""
+        return bool(self.index_heads) and self.index_pattern[layer % len(self.index_pattern)]
 
     def mixer_of(self, layer: int) -> str:
         """What mixes positions in a layer."""

@@ -137,6 +137,21 @@ def _qwen(out: str, norm: str) -> Join:
     return join
 
 
+def _llama4(outer: Keys, text: Mapping[str, Any], vision: Keys) -> dict[str, Any]:
+    """Patches side by side, the adapter's two linear layers with activations after both, then one to the text."""
+    ratio = vision.number("pixel_shuffle_ratio")
+    if not 0 < ratio <= 1:
+        vision.fail("pixel_shuffle_ratio", f"wanted a share up to 1, given {ratio}")
+    merge, width = round(1 / ratio), vision.needed("projector_output_dim")
+    same = {"projector_input_dim": width, "vision_output_dim": width,
+            "intermediate_size": vision.needed("hidden_size") * merge**2}  # fmt: skip
+    for key, wanted in same.items():
+        if (given := vision.needed(key)) != wanted:
+            vision.fail(key, f"wanted {wanted}, as what comes before the adapter's layers gives, given {given}")
+    return {"head": "tokens", "project_merge": merge, "project_widths": [width, width, text["hidden"]],
+            "project_bias": False}  # fmt: skip
+
+
 def _contrastive(extra: int) -> Join:
     """Both towers projected to one width, and the learned scalars of the loss."""
 
@@ -165,10 +180,13 @@ COMPOSITES: dict[str, Composite] = {
     "smolvlm": Composite("llama", "smolvlm_vision", _idefics3, defaults={"scale_factor": 2}),
     "internvl": Composite("qwen2", "internvl_vision", _internvl,
                           defaults={"downsample_ratio": 0.5, "projector_hidden_act": "gelu", **_TIED}),
+    "llama4": Composite("llama4_text", "llama4_vision_model", _llama4),
     "qwen2_vl": Composite("qwen2_vl_text", "qwen2_vl_vision", _qwen("hidden_size", "layernorm")),
     "qwen2_5_vl": Composite("qwen2_5_vl_text", "qwen2_5_vl_vision", _qwen("out_hidden_size", "rmsnorm")),
     "qwen3_vl": Composite("qwen3_vl_text", "qwen3_vl_vision", _qwen("out_hidden_size", "layernorm")),
     "qwen3_vl_moe": Composite("qwen3_vl_moe_text", "qwen3_vl_vision", _qwen("out_hidden_size", "layernorm")),
+    "qwen3_5": Composite("qwen3_5_text", "qwen3_5_vision", _qwen("out_hidden_size", "layernorm")),
+    "qwen3_5_moe": Composite("qwen3_5_moe_text", "qwen3_5_vision", _qwen("out_hidden_size", "layernorm")),
     "clip": Composite("clip_text_model", "clip_vision_model", _contrastive(1), {"head": "project"},
                       {"head": "project"}, "all", "projection_dim", {"projection_dim": 512}),
     "siglip": Composite("siglip_text_model", "siglip_vision_model", _contrastive(2), {"head": "project"}, {}, "all"),
@@ -177,4 +195,5 @@ COMPOSITES: dict[str, Composite] = {
 #: What a vision config calls itself, where that is the name of the whole model.
 VISION_TYPES = {"qwen2_vl": "qwen2_vl_vision", "qwen2_5_vl": "qwen2_5_vl_vision", "qwen3_vl": "qwen3_vl_vision",
                 "qwen3_vl_moe": "qwen3_vl_vision", "qwen3_vl_moe_vision": "qwen3_vl_vision",
+                "qwen3_5": "qwen3_5_vision", "qwen3_5_moe": "qwen3_5_vision", "qwen3_5_moe_vision": "qwen3_5_vision",
                 "idefics3": "idefics3_vision", "smolvlm": "smolvlm_vision"}  # fmt: skip

@@ -148,6 +148,42 @@ def _minicpm3(c: Keys) -> dict[str, Any]:
     return {**latent, "embedding_scale": True, "residual_scale": True, "logit_scale": True}
 
 
+def _laguna(c: Keys) -> dict[str, Any]:
+    """Query heads of each layer, and a gate of attention for each head or for each of its columns."""
+    gates = {"True": "head", "per-head": "head", "False": "width", "per-element": "width"}
+    given, listed = str(c.get("gating")), c.sizes("num_attention_heads_per_layer")
+    if given not in gates:
+        c.fail("gating", f"{given[:60]!r} is not understood; allowed: true, per-head, per-element")
+    if listed is not None and (len(listed) != c.needed("num_hidden_layers") or not all(listed)):
+        c.fail("num_attention_heads_per_layer", f"wanted a number from 1 for each layer, given {str(listed)[:60]}")
+    c.notes.append("rope_parameters: heads are counted as rotated whole in all layers")
+    return {"output_gate": gates[given], "heads_pattern": listed}
+
+
+def _mimo(c: Keys) -> dict[str, Any]:
+    """Layers with a window have twice the key-value heads, and the window may be given without the query itself."""
+    size = c.size("sliding_window_size")
+    found = groups.window(replace(c, table={**c.table, "sliding_window": size + 1}) if size else c)
+    kv = c.needed("num_key_value_heads")
+    twice = [kv * (1 + (mixer == "sliding")) for mixer in found.get("pattern", ("full",))]
+    return {**found, "kv_pattern": twice, "value_width": c.needed("v_head_dim"),
+            "value_scale": c.number("attention_value_scale") not in (0, 1)}  # fmt: skip
+
+
+def _first_and_every_sixth(c: Keys) -> list[str]:
+    layers = range(c.needed("num_hidden_layers", MAX_LAYERS))
+    return ["full" if layer == 0 or (layer + 1) % 6 == 0 else "sliding" for layer in layers]
+
+
+def _every_sixth_and_last(c: Keys) -> list[str]:
+    layers = c.needed("num_hidden_layers", MAX_LAYERS)
+    return ["full" if (layer + 1) % 6 == 0 or layer == layers - 1 else "sliding" for layer in range(layers)]
+
+
+def _all_full(c: Keys) -> list[str]:
+    return ["full"]
+
+
 def _one_then_three(c: Keys) -> list[str]:
     return ["full", "sliding", "sliding", "sliding"]
 
@@ -220,6 +256,23 @@ DECODERS: dict[str, Kind] = {
                        {"router": "sigmoid"}, names={"n_routed_experts": "num_experts",
                                                      "n_shared_experts": "num_shared_experts"}),
     "solar_open": Kind((*_BASE, groups.rotary, groups.input_biases, experts.deepseek), {"router": "sigmoid"}),
+    "kolibri1": Kind((*_BASE, groups.rotary, groups.window, experts.qwen),
+                     {"qk_norm": True, "post_norms": True, "router": "sigmoid", "shared_gate": False},
+                     names={"num_experts": "num_local_experts"}, pattern=groups.every(5)),
+    "laguna": Kind((*_BASE, groups.inner, groups.window, groups.biases, experts.laguna, _laguna),
+                   {"qk_norm": True, "router": "sigmoid", "score_bias": True, "output_gate_activation": "softplus"},
+                   names=_PLAIN_EXPERTS, defaults={"first_k_dense_replace": 1}, pattern=_all_full),
+    "mimo_v2_flash": Kind((*_LLAMA, groups.input_biases, _mimo, experts.mimo),
+                          {"router": "sigmoid", "sinks": True, "sink_layers": "sliding"},
+                          defaults={"partial_rotary_factor": 0.334}, pattern=_first_and_every_sixth,
+                          idle=frozenset({"hybrid_layer_pattern", "hybrid_block_size", "add_swa_attention_sink_bias",
+                                          "swa_num_attention_heads", "swa_num_key_value_heads", "swa_head_dim",
+                                          "swa_v_head_dim"})),
+    "beam": Kind((*_LLAMA, groups.window, groups.rope_in_windows, groups.biases, groups.softcaps, experts.deepseek),
+                 {"qk_norm": True, "post_norms": True, "router": "sigmoid", "residual_scale": True,
+                  "output_gate": "width", "output_gate_bias": True},
+                 names=_PLAIN_EXPERTS, defaults={"first_k_dense_replace": 3}, pattern=_every_sixth_and_last),
+    "aria_text": Kind((*_LLAMA, groups.biases, groups.mlp_bias, experts.aria)),
     # Gemma.
     "gemma": Kind((*_LLAMA, groups.biases, _prefix), {"embedding_scale": True}),
     "gemma2": Kind(_GEMMA2, _NORMED, pattern=groups.every(2), idle=frozenset({"sliding_window_size"})),
@@ -228,6 +281,15 @@ DECODERS: dict[str, Kind] = {
     # Latent attention, experts.
     "deepseek_v2": Kind((*_DEEPSEEK, groups.mlp_bias), defaults={"moe_layer_freq": 1}),
     "deepseek_v3": Kind(_DEEPSEEK, {"router": "sigmoid"}, defaults={"moe_layer_freq": 1}),
+    "deepseek_v32": Kind((*_DEEPSEEK, experts.index), {"router": "sigmoid"}),
+    "glm_moe_dsa": Kind((*_DEEPSEEK, experts.index_shared), {"router": "sigmoid"}),
+    "longcat_flash": Kind((groups.body, groups.activation, groups.inner, groups.rotary, experts.latent,
+                           experts.longcat),
+                          names={"num_hidden_layers": "num_layers", "num_experts_per_tok": "moe_topk",
+                                 "intermediate_size": "ffn_hidden_size",
+                                 "moe_intermediate_size": "expert_ffn_hidden_size"}),
+    "sarvam_mla": Kind(_DEEPSEEK, {"router": "sigmoid"}, names=_PLAIN_EXPERTS, idle=frozenset({"q_head_dim"})),
+    "axk1": Kind(_DEEPSEEK, {"router": "sigmoid", "expert_norm": True}, defaults={"first_k_dense_replace": 1}),
     "minicpm3": Kind((groups.body, groups.activation, groups.inner, groups.rotary, _minicpm3, groups.mlp_bias)),
     "youtu": Kind((groups.body, groups.activation, groups.inner, groups.rotary, experts.latent)),
     "exaone_moe": Kind((*_LLAMA, groups.window, groups.rope_in_windows, experts.deepseek),
@@ -244,6 +306,8 @@ DECODERS: dict[str, Kind] = {
                        {"qk_norm": True, "qk_norm_over": "width", "router": "sigmoid"},
                        idle=frozenset({"mlp_intermediate_size", "mtp_transformer_layers", "num_mtp_modules",
                                        "use_routing_bias"})),
+    "minimax_m3_vl_text": Kind((groups.body, groups.heads, groups.rotary_dim, experts.minimax_m3),
+                               {"qk_norm": True, "router": "sigmoid", "activation": "clamped_swiglu"}),
     # Norms of another kind or in another place, branches side by side.
     "olmo": Kind((*_LLAMA, groups.biases), {**_LAYERNORM, "norm_scale": False}),
     "olmo2": Kind((*_LLAMA, groups.biases), {**_AFTER, "qk_norm": True, "qk_norm_over": "width"}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from roofline.importers.huggingface.keys import MAX_LAYERS, Keys
@@ -80,6 +81,101 @@ def latent(c: Keys) -> dict[str, Any]:
     }
 
 
+def index(c: Keys) -> dict[str, Any]:
+    """A small attention that picks the positions to attend to."""
+    c.used |= {"layer_types"}
+    chosen = c.needed("index_topk")
+    c.notes.append(f"index_topk = {chosen}: the scores that pick positions are counted, and attention to all of them")
+    return {"index_heads": c.needed("index_n_heads"), "index_dim": c.needed("index_head_dim")}
+
+
+def index_shared(c: Keys) -> dict[str, Any]:
+    """The same in the layers that do not take the choice of one before: listed, in letters, or every so-manieth."""
+    words = {"full": True, "shared": False, "F": True, "S": False}
+    letters = c.get("index_topk_pattern")
+    listed = c.words("indexer_types") or (list(letters) if isinstance(letters, str) else c.words("index_topk_pattern"))
+    step, offset = c.size("index_topk_freq", least=0) or 1, c.get("index_skip_topk_offset")
+    offset = 2 if offset is None else c.size("index_skip_topk_offset", least=0) or 0
+    if listed is not None and (len(listed) != len(_layers(c)) or set(listed) - set(words)):
+        c.fail("indexer_types", f"wanted full or shared for each of {len(_layers(c))} layers, given {listed[:4]}")
+    every = [max(layer - offset + 1, 0) % step == 0 for layer in _layers(c)]
+    return {**index(c), "index_pattern": [words[word] for word in listed] if listed else every}
+
+
+def _flags(c: Keys, key: str, value: Any, words: tuple[str, str]) -> list[str] | None:
+    """A list of zeros and ones as the words that they stand for."""
+    if value is None:
+        return None
+    if not isinstance(value, list | tuple) or len(value) > MAX_LAYERS or not set(map(str, value)) <= {"0", "1"}:
+        c.fail(key, f"wanted a list of zeros and ones, given {str(value)[:60]!r}")
+    return [words[int(flag)] for flag in value]
+
+
+#: MiniMax-M3's keys, and what they are called in the table of the published checkpoint.
+_M3_TABLE = {"index_n_heads": "sparse_num_index_heads", "index_head_dim": "sparse_index_dim",
+             "index_block_size": "sparse_block_size", "index_topk_blocks": "sparse_topk_blocks"}  # fmt: skip
+
+
+def minimax_m3(c: Keys) -> dict[str, Any]:
+    """Experts as wide as ``intermediate_size``, dense layers and shared ones of their own size, a choice of blocks."""
+    table, layers = c.mapping("sparse_attention_config"), len(_layers(c))
+    c = replace(c, table={**c.table, **{key: table[own] for key, own in _M3_TABLE.items() if own in table}})
+    kinds = c.words("mlp_layer_types") or _flags(c, "moe_layer_freq", c.get("moe_layer_freq"), ("dense", "sparse"))
+    frequent = table.get("sparse_attention_freq")
+    mixers = c.words("layer_types") or _flags(c, "sparse_attention_config", frequent,
+                                              ("full_attention", "minimax_m3_sparse"))  # fmt: skip
+    for key, words, allowed in (("mlp_layer_types", kinds, {"sparse", "dense"}),
+                                ("layer_types", mixers, {"full_attention", "minimax_m3_sparse"})):  # fmt: skip
+        if words is not None and (len(words) != layers or set(words) - allowed):
+            c.fail(key, f"wanted one of {', '.join(sorted(allowed))} for each of {layers} layers, given {words[:4]}")
+    feeds = _feeds(c, (i for i in _layers(c) if kinds is None or kinds[i] == "sparse"))
+    picks = [word == "minimax_m3_sparse" for word in mixers or ()]
+    c.used |= {"swiglu_alpha", "swiglu_limit", "hidden_act", "index_local_blocks"}
+    block, chosen = c.needed("index_block_size"), c.needed("index_topk_blocks")
+    picked = {"index_heads": c.needed("index_n_heads"), "index_dim": c.needed("index_head_dim"), "index_kind": "heads",
+              "index_pattern": picks}  # fmt: skip
+    if any(picks):
+        said = f"index_topk_blocks = {chosen} of {block} positions"
+        c.notes.append(f"{said}: the scores that pick blocks are counted, and attention to all of them")
+    found = _moe(c, "num_local_experts", "num_experts_per_tok", feeds,
+                 expert_intermediate=c.needed("intermediate_size"))  # fmt: skip
+    return {"intermediate": c.needed("dense_intermediate_size"), **(picked if any(picks) else {}), **found,
+            "shared_intermediate": c.size("shared_intermediate_size", least=0) or 0}  # fmt: skip
+
+
+def laguna(c: Keys) -> dict[str, Any]:
+    """Experts where ``mlp_layer_types`` says, and a shared block of its own size."""
+    found = deepseek(c)
+    return {**found, "shared_intermediate": c.size("shared_expert_intermediate_size", least=0) or 0} if found else {}
+
+
+def mimo(c: Keys) -> dict[str, Any]:
+    """The same without a shared block, in a later spelling or an earlier one."""
+    c.used |= {"topk_method", "scoring_func", "routed_scaling_factor", "n_shared_experts"}
+    kinds = c.words("mlp_layer_types") or _flags(c, "moe_layer_freq", c.get("moe_layer_freq"), ("dense", "sparse"))
+    if kinds is not None and (len(kinds) != len(_layers(c)) or set(kinds) - {"dense", "sparse"}):
+        c.fail("mlp_layer_types", f"wanted dense or sparse for each of {len(_layers(c))} layers, given {kinds[:4]}")
+    feeds = _feeds(c, (layer for layer in _layers(c) if (kinds[layer] == "sparse" if kinds else layer)))
+    return _moe(c, "n_routed_experts", "num_experts_per_tok", feeds,
+                expert_intermediate=c.needed("moe_intermediate_size"))  # fmt: skip
+
+
+def longcat(c: Keys) -> dict[str, Any]:
+    """Each of its layers is two: one with a dense block beside the experts, on the same input, and one without experts.
+
+    The experts' output joins the residual after the second, which costs as much.
+    """
+    if c.name("num_hidden_layers") == "num_hidden_layers":
+        c.fail("num_hidden_layers", "twice num_layers; wanted num_layers itself")
+    zero = c.size("zero_expert_num", least=0) or 0
+    if zero:
+        c.notes.append(f"zero_expert_num = {zero}: tokens are counted as sent to none of the experts that do nothing")
+    found = _moe(c, "n_routed_experts", "num_experts_per_tok", ["moe", "dense"],
+                 expert_intermediate=c.needed("moe_intermediate_size"))  # fmt: skip
+    return {**found, "feeds": ["moe", "dense"], "layers": 2 * c.needed("num_hidden_layers"), "zero_experts": zero,
+            "shared_intermediate": c.needed("intermediate_size"), "router_bias": c.switch("router_bias")}  # fmt: skip
+
+
 def ernie(c: Keys) -> dict[str, Any]:
     """Experts in every ``moe_layer_interval``-th layer from a start to an end, with shared ones beside them."""
     last = c.get("moe_layer_end_index")
@@ -124,6 +220,13 @@ def hunyuan(c: Keys) -> dict[str, Any]:
     """Experts in every layer and one shared block as wide as one of them."""
     found = _moe(c, "num_experts", "moe_topk", ["moe"])
     return {**found, "shared_intermediate": c.needed("intermediate_size")} if found else {}
+
+
+def aria(c: Keys) -> dict[str, Any]:
+    """Experts in every layer, each as wide as ``intermediate_size``, and so are the shared ones."""
+    found = _moe(c, "moe_num_experts", "moe_topk", ["moe"])
+    shared = c.size("moe_num_shared_experts", least=0) or 0
+    return {**found, "shared_intermediate": shared * c.needed("intermediate_size")} if found else {}
 
 
 def llama4(c: Keys) -> dict[str, Any]:

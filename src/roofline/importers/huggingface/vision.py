@@ -139,6 +139,13 @@ def _rows(c: Keys) -> dict[str, Any]:
             "project_again": len(c.sizes("deepstack_visual_indexes") or [])}  # fmt: skip
 
 
+def _llama4(c: Keys) -> dict[str, Any]:
+    """What Llama 4's adapter reads; the activation is GELU whatever the config says."""
+    c.used |= {"hidden_act", "vision_output_dim", "pixel_shuffle_ratio", "projector_input_dim", "projector_output_dim",
+               "multi_modal_projector_bias", "projector_dropout"}  # fmt: skip
+    return {}
+
+
 def _outer(c: Keys) -> dict[str, Any]:
     """What the projector reads."""
     c.used |= {"spatial_merge_size", "out_hidden_size", "spatial_patch_size"}
@@ -177,6 +184,9 @@ VISION: dict[str, Kind] = {
                            idle=frozenset({"max_image_size"})),
     "pixtral": Kind((*_TOWER, groups.rotary, _head_width), _PIXTRAL, family="vit", heads={"Model": {}}),
     "internvl_vision": Kind((*_TOWER, _internvl), {**_SEPARATE, "head": "none"}, family="vit", heads={"Model": {}}),
+    "llama4_vision_model": Kind((_body, groups.inner, groups.rotary, _llama4),
+                                {**_SEPARATE, "patch_bias": False, "embed_norm": True, "rope": True, "head": "none"},
+                                family="vit", heads={"Model": {}}),
     "qwen2_vl_vision": Kind((_body, _activation, _ratio, _frames, _outer, groups.rotary), {**_QWEN, **_NO_TABLE},
                             family="vit", names={**_QWEN_NAMES, "hidden_size": "embed_dim"}, heads={"Model": {}}),
     "qwen2_5_vl_vision": Kind((*_TOWER, _frames, _windows, _outer, groups.rotary),
@@ -184,4 +194,6 @@ VISION: dict[str, Kind] = {
                               heads={"Model": {}}),
     "qwen3_vl_vision": Kind((*_TOWER, _frames, _rows, _outer, groups.rotary), {**_QWEN, "patch_bias": True},
                             family="vit", names=_QWEN_NAMES, heads={"Model": {}}),
+    "qwen3_5_vision": Kind((*_TOWER, _frames, _rows, _outer, groups.rotary), {**_QWEN, "patch_bias": True},
+                           family="vit", names=_QWEN_NAMES, heads={"Model": {}}),
 }  # fmt: skip
