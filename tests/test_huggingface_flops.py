@@ -55,7 +55,8 @@ def ids() -> Any:
     ["llama-biases", "qwen3", "mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss", "phi",
      "gemma2", "gemma3_text", "glm4_moe", "axk1", "deepseek_v32", "minimax_m3_vl_text", "laguna", "mimo_v2_flash",
      "beam", "olmoe", "cohere", "gpt_neox", "falcon-40b", "falcon-rw", "gpt2", "gptj", "gpt_neo", "opt-350m", "bloom",
-     "mpt", "starcoder2", "nemotron"],
+     "mpt", "starcoder2", "nemotron", "apertus", "bitnet", "flint-step", "cohere2_moe-dense", "diffllama", "doge",
+     "jetmoe", "afmoe", "gpt_neox_japanese", "modernbert-decoder"],
 )  # fmt: skip
 def test_decoders(name: str) -> None:
     config = configs.DECODERS[name]

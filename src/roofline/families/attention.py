@@ -56,7 +56,7 @@ def _normed_heads(run: Run, x: str, heads: int, name: str) -> str:
         return blocks.split_heads(b, x, heads, f"{name}_heads")
     x = blocks.split_heads(b, x, heads, f"{name}_heads")
     if c.qk_norm_over == "head":
-        return blocks.norm(b, x, c.qk_norm_kind, f"{name}_norm", c.qk_norm_bias)
+        return blocks.norm(b, x, c.qk_norm_kind, f"{name}_norm", c.qk_norm_bias, c.qk_norm_scale)
     plain = b.op(c.qk_norm_kind, x, name=f"{name}_norm")
     scale = b.weight(f"{name}_norm.weight", (heads, 1, c.width))
     return b.op("mul", plain, scale, name=f"{name}_norm_scaled")
@@ -81,13 +81,17 @@ def attention(run: Run, x: str, layer: int, caches: list[str]) -> str:
     window = c.window_of(layer)
     keys, values = _store(run, k, "k_cache", window, caches), _store(run, v, "v_cache", window, caches)
     sinks = b.weight("sinks", (heads,)) if c.sinks_in(layer) else None
-    y = _attend(run, q, keys, values, window, sinks)
+    attend = _difference if c.differential else _attend
+    bias = _value_bias(run, values, kv) if c.value_bias else None
+    y = attend(run, q, keys, values, window, sinks, bias)
     if c.output_gate != "none":
         y = _gated(run, x, y)
     y = blocks.merge_heads(b, y)
     if gate:
         y = b.op("mul", y, b.op("sigmoid", gate, name="gate_sigmoid"), name="gated")
-    return blocks.linear(b, y, c.hidden, "out", c.out_bias, c.linear_dtype)
+    if c.sub_norms:
+        y = blocks.norm(b, y, c.norm, "sub_norm")
+    return blocks.linear(b, y, c.hidden, "out", c.out_bias_of(layer), c.linear_dtype)
 
 
 def _gated(run: Run, x: str, y: str) -> str:
@@ -118,9 +122,9 @@ def _store(run: Run, new: str, name: str, window: int, caches: list[str]) -> str
     return caches[-1] if decode else new
 
 
-def _attend(run: Run, q: str, k: str, v: str, window: int, sinks: str | None = None) -> str:
+def _attend(run: Run, q: str, k: str, v: str, window: int, sinks: str | None = None, bias: str | None = None) -> str:
     b, c = run.b, run.c
-    bias = run.alibi or None
+    bias = bias or run.alibi or None
     if c.attention == "naive":
         mask = run.mask or None
         return blocks.naive_attention(b, q, k, v, mask=mask, softcap=c.attention_softcap, bias=bias, sinks=sinks)
@@ -158,6 +162,84 @@ def _index(run: Run, source: str, x: str, caches: list[str]) -> None:
             scores = b.op("relu", b.op("attention_scores", q, keys, name="scores", causal=causal), name="relu")
             scores = b.op("view", scores, name="scores_by_row", shape=(rows, c.index_heads, held))
             b.op("bmm", weights, scores, name="summed")
+
+
+def _value_bias(run: Run, values: str, kv: int) -> str:
+    """Doge's dynamic mask, ``exp(a * softplus(values W))`` for each key and key-value head, before what it drops."""
+    b, c = run.b, run.c
+    batch, _, held, _ = b.shape(values)
+    steps = blocks.linear(b, blocks.merge_heads(b, values, "values_whole"), kv, "dt", c.qkv_bias, c.linear_dtype)
+    scaled = b.op("mul", b.op("softplus", steps, name="dt_softplus"), b.weight("dt.a", (kv,)), name="dt_scaled")
+    mask = b.op("view", b.op("exp", scaled, name="dt_exp"), name="dt_heads", shape=(batch, kv, 1, 1, held))
+    mask = b.op("expand", mask, name="dt_all", shape=(batch, kv, c.heads // kv, 1, held))
+    return b.op("view", mask, name="dt_mask", shape=(batch, c.heads, 1, held))
+
+
+def _difference(
+    run: Run, q: str, k: str, v: str, window: int, sinks: str | None = None, bias: str | None = None
+) -> str:
+    """``(softmax(q1 k1) - lambda softmax(q2 k2)) v`` with values twice as wide, as two attentions over all heads, one
+    for each half of the values (Differential Transformer, 2024, in the order of transformers).
+    """
+    b = run.b
+    batch, heads, new, width = b.shape(q)
+    parts = []
+    for name in ("first", "second"):
+        with b.scope(name):
+            half = b.op("slice", v, name="v_half", shape=(batch, b.shape(v)[1] // 2, *b.shape(v)[2:]))
+            twice = b.op("cat", half, half, name="v_twice", axis=1)
+            parts.append(_attend(run, q, k, twice, window, sinks, bias))
+    both = b.op("cat", *parts, name="both")
+    kept, taken = (
+        b.op("slice", both, name=name, shape=(batch, heads // 2, new, 2 * width)) for name in ("kept", "taken")
+    )
+    y = b.op("sub", kept, b.op("mul", taken, _difference_weight(run), name="weighted"), name="difference")
+    y = b.op("mul_scalar", b.op("rmsnorm", y, name="pair_norm"), name="pair_scaled")
+    return b.op("view", y, name="pairs", shape=(batch, heads, new, width))
+
+
+def _difference_weight(run: Run) -> str:
+    """``exp(q1 . k1) - exp(q2 . k2)`` plus a constant of the layer."""
+    b, shares = run.b, []
+    for index in (1, 2):
+        q, k = (b.weight(f"lambda_{name}{index}", (run.c.width,)) for name in "qk")
+        total = b.op("reduce", b.op("mul", q, k, name=f"lambda{index}_qk"), name=f"lambda{index}_sum", keepdim=True)
+        shares.append(b.op("exp", total, name=f"lambda{index}"))
+    return b.op("add_scalar", b.op("sub", *shares, name="lambda_difference"), name="lambda")
+
+
+# --- attention whose heads are experts (JetMoE, section 2.3) ---------------------------------------------------------
+
+
+def expert_attention(run: Run, x: str, layer: int, caches: list[str]) -> str:
+    """Each token's chosen experts give it a set of query heads and project their outputs; keys and values are shared
+    between the sets.
+    """
+    b, c = run.b, run.c
+    tokens = run.batch * run.new
+    pairs, inner, dtype = tokens * c.top_k, c.kv * c.width, c.expert_dtype or c.linear_dtype
+    rows = b.op("view", x, name="rows", shape=(tokens, c.hidden))
+    scores = b.op(c.router, blocks.linear(b, rows, c.experts, "router"), name="scores")
+    chosen = b.op("topk", scores, name="topk", k=c.top_k)
+    index = b.op("view", chosen, name="index", shape=(pairs,))
+    routed = b.op("gather_rows", rows, index, name="routed")
+    q = blocks.expert_linear(b, routed, c.experts, inner, "q", c.top_k, False, dtype)
+    q = b.op("scatter_add", q, name="q_in_order", t=pairs)
+    q = b.op("view", q, name="q_heads", shape=(run.batch, c.heads, run.new, c.width))
+    both = blocks.linear(b, x, 2 * inner, "kv", c.qkv_bias, c.linear_dtype)
+    k, v = (blocks.split_heads(b, blocks.part(b, both, inner, n), c.kv, f"{n}_heads") for n in ("k", "v"))
+    if c.turns(layer):
+        q, k = blocks.rope(b, q, run.cos, run.sin, "rope_q"), blocks.rope(b, k, run.cos, run.sin, "rope_k")
+    window = c.window_of(layer)
+    keys, values = _store(run, k, "k_cache", window, caches), _store(run, v, "v_cache", window, caches)
+    y = b.op("view", _attend(run, q, keys, values, window), name="by_pair", shape=(pairs, inner))
+    y = b.op("gather_rows", y, index, name="y_routed")
+    y = blocks.expert_linear(b, y, c.experts, c.hidden, "out", c.top_k, False, dtype)
+    share = b.op("view", chosen, name="share", shape=(pairs, 1))
+    y = b.op("scatter_add", b.op("mul", y, share, name="weighted"), name="combined", t=tokens)
+    if c.expert_sum_bias:
+        y = b.op("add", y, b.weight("sum.bias", (c.hidden,)), name="combined_biased")
+    return b.op("view", y, name="whole", shape=(run.batch, run.new, c.hidden))
 
 
 # --- multi-head latent attention (DeepSeek-V2, section 2.1; DeepSeek-V3, section 2.1.1) ------------------------------

@@ -146,8 +146,10 @@ def _clamped_swiglu(b: Builder, gate: str, up: str) -> str:
 
 def activate(b: Builder, x: str, activation: str) -> str:
     """An activation: one kernel, the two of ``relu(x)^2``, or the eight that transformers' NewGELUActivation (GPT-2)
-    writes out in eager mode.
+    writes out in eager mode. xIELU has two learned scalars.
     """
+    if activation == "xielu":
+        return b.op("xielu", x, b.weight("xielu.alpha_p", (1,)), b.weight("xielu.alpha_n", (1,)), name="xielu")
     if activation == "relu2":
         return b.op("square", b.op("relu", x, name="relu"), name="relu2")
     if activation != "gelu_new":
@@ -176,18 +178,24 @@ def mlp(
     fused: bool = True,
     bias: bool = False,
     dtype: str | None = None,
+    sub_norm: str = "",
 ) -> str:
-    """A feed-forward block: up (with a gate beside it, fused or not), activation, down."""
+    """A feed-forward block: up (with a gate beside it, fused or not), activation, a norm if one is named, down."""
     hidden = b.shape(x)[-1]
     if not is_gated:
-        up = linear(b, x, inner, "up", bias, dtype)
-        return linear(b, activate(b, up, activation), hidden, "down", bias, dtype)
+        y = activate(b, linear(b, x, inner, "up", bias, dtype), activation)
+    else:
+        y = gated(b, *_gate_up(b, x, inner, fused, bias, dtype), activation)
+    if sub_norm:
+        y = norm(b, y, sub_norm, "sub_norm")
+    return linear(b, y, hidden, "down", bias, dtype)
+
+
+def _gate_up(b: Builder, x: str, inner: Size, fused: bool, bias: bool, dtype: str | None) -> tuple[str, str]:
     if fused:
         both = linear(b, x, 2 * inner, "gate_up", bias, dtype)
-        gate, up = part(b, both, inner, "gate"), part(b, both, inner, "up")
-    else:
-        gate, up = linear(b, x, inner, "gate", bias, dtype), linear(b, x, inner, "up", bias, dtype)
-    return linear(b, gated(b, gate, up, activation), hidden, "down", bias, dtype)
+        return part(b, both, inner, "gate"), part(b, both, inner, "up")
+    return linear(b, x, inner, "gate", bias, dtype), linear(b, x, inner, "up", bias, dtype)
 
 
 def moe(
@@ -205,6 +213,7 @@ def moe(
     is_gated: bool = True,
     zero_experts: int = 0,
     dtype: str | None = None,
+    sum_bias: bool = False,
 ) -> str:
     """Routed experts: router, top-k, gather of token rows, grouped matmuls, weighted scatter-add.
 
@@ -223,6 +232,7 @@ def moe(
         zero_experts: Experts that return their input: places in the router, and rows of the up-projection that nothing
             reads.
         dtype: Number format of the experts' weights.
+        sum_bias: A bias of what the experts add up to (JetMoE).
     """
     *lead, hidden = b.shape(x)
     tokens: Size = prod(lead)
@@ -235,21 +245,24 @@ def moe(
     index = b.op("view", chosen, name="index", shape=(pairs,))
     routed = b.op("gather_rows", rows, index, name="routed")
     if is_gated:
-        both = _expert_linear(b, routed, experts, 2 * inner, "gate_up", top_k, bias, dtype)
+        both = expert_linear(b, routed, experts, 2 * inner, "gate_up", top_k, bias, dtype)
         activated = gated(b, part(b, both, inner, "gate"), part(b, both, inner, "up"), activation)
     else:
-        activated = activate(b, _expert_linear(b, routed, experts, inner, "up", top_k, bias, dtype), activation)
+        activated = activate(b, expert_linear(b, routed, experts, inner, "up", top_k, bias, dtype), activation)
     if zero_experts:
         b.weight("gate_up.idle", (zero_experts, (1 + is_gated) * inner, hidden), dtype or None)
-    down = _expert_linear(b, activated, experts, hidden, "down", top_k, bias, dtype)
+    down = expert_linear(b, activated, experts, hidden, "down", top_k, bias, dtype)
     share = b.op("view", chosen, name="share", shape=(pairs, 1))
     summed = b.op("scatter_add", b.op("mul", down, share, name="weighted"), name="combined", t=tokens)
+    if sum_bias:
+        summed = b.op("add", summed, b.weight("sum.bias", (hidden,)), name="combined_biased")
     return b.op("view", summed, name="out", shape=(*lead, hidden))
 
 
-def _expert_linear(
+def expert_linear(
     b: Builder, x: str, experts: int, out: Size, name: str, top_k: int, bias: bool, dtype: str | None
 ) -> str:
+    """A linear layer of which every row takes the weight of the expert it is sent to."""
     weights = [b.weight(f"{name}.weight", (experts, out, b.shape(x)[-1]), dtype or None)]
     if bias:
         weights.append(b.weight(f"{name}.bias", (experts, out)))

@@ -12,7 +12,7 @@ from functools import partial
 
 from roofline.build import Builder
 from roofline.families import blocks, state
-from roofline.families.attention import Run, attention, latent_attention
+from roofline.families.attention import Run, attention, expert_attention, latent_attention
 from roofline.families.config import Family
 from roofline.families.decoder_config import DecoderConfig
 from roofline.graph import Graph
@@ -77,20 +77,22 @@ def _serial(run: Run, x: str, layer: int, caches: list[str]) -> str:
     c, b = run.c, run.b
     if (mixer := c.mixer_of(layer)) != "none":
         with b.scope(_scope(mixer)):
-            x = _residual(run, x, lambda y: _mix(run, y, layer, caches))
+            x = _residual(run, x, lambda y: _mix(run, y, layer, caches), c.pre_norms and (c.first_norm or layer > 0))
     if (feed := c.feed_of(layer)) != "none":
         with b.scope(FEED_SCOPES[feed]):
-            x = _residual(run, x, lambda y: FEEDS[feed](run, y))
+            x = _residual(run, x, lambda y: FEEDS[feed](run, y), c.pre_norms)
     return x
 
 
-def _residual(run: Run, x: str, branch: Callable[[str], str]) -> str:
+def _residual(run: Run, x: str, branch: Callable[[str], str], normed: bool) -> str:
     b, c = run.b, run.c
-    y = branch(_norm(run, x, "norm") if c.pre_norms else x)
+    y = branch(_norm(run, x, "norm") if normed else x)
     if c.post_norms:
         y = _norm(run, y, "post_norm")
     if c.residual_scale:
         y = b.op("mul_scalar", y, name="residual_scaled")
+    if c.residual_weights:
+        x = b.op("mul", x, b.weight("residual.weight", (c.hidden,)), name="residual_weighted")
     x = b.op("add", x, y, name="residual")
     return _norm(run, x, "sum_norm") if c.sum_norms else x
 
@@ -126,6 +128,8 @@ def _mix(run: Run, x: str, layer: int, caches: list[str]) -> str:
         return run.b.op("add", attended, scanned, name="mixed")
     if mixer in state.MIXERS:
         return state.MIXERS[mixer](run, x, caches)
+    if run.c.expert_attention:
+        return expert_attention(run, x, layer, caches)
     return (latent_attention if run.c.mla else attention)(run, x, layer, caches)
 
 
@@ -138,6 +142,7 @@ def _mlp(run: Run, x: str, inner: int) -> str:
     return blocks.mlp(
         run.b, x, inner, c.activation,
         is_gated=c.gated, fused=c.fused_gate_up, bias=c.mlp_bias, dtype=c.linear_dtype,
+        sub_norm=c.norm if c.sub_norms else "",
     )  # fmt: skip
 
 
@@ -151,8 +156,8 @@ def _routed(run: Run, x: str) -> str:
     y = blocks.moe(
         b, x, experts=c.experts, zero_experts=c.zero_experts, top_k=c.top_k, inner=c.expert_inner,
         activation=c.activation, router=c.router, router_bias=c.router_bias, score_bias=c.score_bias,
-        bias=c.expert_bias, is_gated=c.gated if c.expert_gated is None else c.expert_gated,
-        dtype=c.expert_dtype or c.linear_dtype,
+        bias=c.expert_bias, sum_bias=c.expert_sum_bias,
+        is_gated=c.gated if c.expert_gated is None else c.expert_gated, dtype=c.expert_dtype or c.linear_dtype,
     )  # fmt: skip
     if not c.shared_intermediate:
         return y
@@ -176,6 +181,9 @@ def _head(run: Run, x: str, table: str) -> str:
         x = _norm(run, x, "norm")
     if not c.head:
         return x
+    if c.head_transform:
+        x = blocks.linear(b, x, c.hidden, "transform", c.head_transform_bias)
+        x = _norm(run, blocks.activate(b, x, c.activation), "transform_norm")
     if c.embed_width:
         x = blocks.linear(b, x, c.embed_width, "project_out")
     weights = [table if c.tied else b.weight("head.weight", (c.vocab, c.embed_width or c.hidden))]

@@ -10,7 +10,7 @@ from roofline.families.config import Config, Count, Layers, Positive
 
 #: Activations that a file may name; ``clamped_swiglu`` is gpt-oss's.
 Activation = Literal[
-    "silu", "gelu", "gelu_tanh", "gelu_new", "relu", "relu2", "quick_gelu", "clamped_swiglu"
+    "silu", "gelu", "gelu_tanh", "gelu_new", "relu", "relu2", "quick_gelu", "xielu", "clamped_swiglu"
 ]  # fmt: skip
 #: What mixes positions in a layer: attention (to a window or to all), a state-space or other recurrent mixer, attention
 #: beside one, or nothing. ``none`` is a layer that has a feed-forward block only.
@@ -118,23 +118,30 @@ class DecoderConfig(StateConfig):
         alibi: Whether a bias that falls with the distance is added to the scores.
         qkv_bias: Biases of the q, k and v projections.
         out_bias: Bias of the attention output projection.
+        last_out_bias: The same in the last layer alone (GPT-NeoX Japanese).
         mlp_bias: Biases of the feed-forward block.
         qk_norm: Norm of queries and keys.
         qk_norm_kind: Kind of that norm.
         qk_norm_over: What shares a weight: every ``head``, none of the ``heads`` (each has its own), or the whole
             ``width``, which is then normalised at once.
         qk_norm_bias: Shift of that norm.
+        qk_norm_scale: Scale of that norm; nanochat has none.
+        sub_norms: Norms before the output projections of attention and feed-forward (BitNet).
+        value_bias: Whether the scores have a bias that a projection finds from the values (Doge).
+        differential: Whether attention is the difference of two, each of half the heads (DiffLlama).
         attention_gate: Whether attention's output is gated by a second half of the query projection (Qwen3-Next).
         output_gate: A gate of attention's output with a projection of its own: one number for each ``head``, or for the
             whole ``width``.
         output_gate_bias: A bias of it for each head.
         output_gate_activation: Over it.
         pre_norms: Norms before attention and feed-forward.
+        first_norm: The norm before the first layer's attention; ModernBERT has none, its embeddings being normed.
         post_norms: Norms after attention and feed-forward, beside those before.
         sum_norms: Norms of the sum with the residual, as the first GPT has them.
         block: ``serial``: feed-forward after attention; ``parallel``: both from one normed input; ``parallel_norms``:
             both from inputs of their own norms.
         residual_scale: Whether what is added to the residual is multiplied by a constant.
+        residual_weights: Whether the residual is multiplied by a learned vector before something is added (Doge).
         final_norm: A norm before the head.
         embedding_scale: Whether embeddings are multiplied by a constant.
         attention_softcap: Soft bound of the scores, 0 for none.
@@ -142,6 +149,8 @@ class DecoderConfig(StateConfig):
         tied: Whether the head is the token table.
         head: Whether there is a head; a bare model ends in hidden states.
         head_bias: Bias of the head.
+        head_transform: A projection, the activation and a norm before the head (ModernBERT's decoder).
+        head_transform_bias: Bias of that projection.
         logit_scale: Whether logits are multiplied by a constant.
         fused_qkv: One projection for q, k and v. Checkpoints often store three, but serving stacks and the measured
             programs run one; the parameters are the same.
@@ -167,6 +176,9 @@ class DecoderConfig(StateConfig):
         score_bias: Learned bias of the scores (DeepSeek-V3).
         expert_bias: Biases of the experts.
         expert_norm: A norm of what routed and shared experts add up to (A.X-K1).
+        expert_sum_bias: A bias of what the experts of a layer add up to (JetMoE).
+        expert_attention: Whether queries and attention's output are projected by the experts that a token is sent to, a
+            set of ``kv_heads`` heads each (JetMoE).
         mla: Multi-head latent attention. Only this switch turns it on; the five sizes below do not.
         q_lora: Rank of the query projection, 0 for a full one.
         kv_lora: Rank of the key-value latent.
@@ -210,20 +222,27 @@ class DecoderConfig(StateConfig):
     alibi: bool = False
     qkv_bias: bool = False
     out_bias: bool = False
+    last_out_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
     qk_norm_kind: Literal["rmsnorm", "layernorm"] = "rmsnorm"
     qk_norm_over: Literal["head", "heads", "width"] = "head"
     qk_norm_bias: bool = False
+    qk_norm_scale: bool = True
+    sub_norms: bool = False
+    value_bias: bool = False
+    differential: bool = False
     attention_gate: bool = False
     output_gate: Literal["none", "head", "width"] = "none"
     output_gate_bias: bool = False
     output_gate_activation: Literal["sigmoid", "softplus"] = "sigmoid"
     pre_norms: bool = True
+    first_norm: bool = True
     post_norms: bool = False
     sum_norms: bool = False
     block: Literal["serial", "parallel", "parallel_norms"] = "serial"
     residual_scale: bool = False
+    residual_weights: bool = False
     final_norm: bool = True
     embedding_scale: bool = False
     attention_softcap: float = Field(0.0, ge=0)
@@ -231,6 +250,8 @@ class DecoderConfig(StateConfig):
     tied: bool = False
     head: bool = True
     head_bias: bool = False
+    head_transform: bool = False
+    head_transform_bias: bool = False
     logit_scale: bool = False
     fused_qkv: bool = True
     fused_gate_up: bool = True
@@ -254,6 +275,8 @@ class DecoderConfig(StateConfig):
     score_bias: bool = False
     expert_bias: bool = False
     expert_norm: bool = False
+    expert_sum_bias: bool = False
+    expert_attention: bool = False
     mla: bool = False
     q_lora: Count = 0
     kv_lora: Count = 0
@@ -280,12 +303,16 @@ class DecoderConfig(StateConfig):
             raise ValueError("rotary embedding needs an even head width")
         if self.experts and not 1 <= self.top_k <= self.experts:
             raise ValueError(f"top_k = {self.top_k} must be between 1 and experts = {self.experts}")
+        if self.expert_attention and (not self.experts or self.heads != self.kv * self.top_k):
+            raise ValueError("expert_attention needs experts, and heads = kv_heads * top_k")
         if self.mla and not all((self.kv_lora, self.nope_dim, self.rope_dim, self.value_dim)):
             raise ValueError("mla = true needs kv_lora, nope_dim, rope_dim and value_dim")
         if self.index_heads and self.index_dim < self.rotary:
             raise ValueError(f"index_dim = {self.index_dim} is less than the {self.rotary} columns that are rotated")
         if self.index_heads and self.index_kind == "weighted" and not (self.mla and self.q_lora):
             raise ValueError("index_kind = weighted needs mla = true and q_lora")
+        if self.differential and any(number % 2 for number in (self.heads, self.kv, *self.kv_pattern)):
+            raise ValueError("differential attention needs an even number of heads and of key-value heads")
         if self.rotary_dim > self.width:
             raise ValueError(f"rotary_dim = {self.rotary_dim} is more than a head's {self.width}")
         if "moe" in self.feeds and not self.experts:
@@ -334,6 +361,10 @@ class DecoderConfig(StateConfig):
     def indexes(self, layer: int) -> bool:
         """Whether a layer picks the positions to attend to."""
         return bool(self.index_heads) and self.index_pattern[layer % len(self.index_pattern)]
+
+    def out_bias_of(self, layer: int) -> bool:
+        """Whether a layer's attention output projection has a bias."""
+        return self.out_bias or (self.last_out_bias and layer == self.layers - 1)
 
     def mixer_of(self, layer: int) -> str:
         """What mixes positions in a layer."""

@@ -10,9 +10,9 @@ from roofline.ops.registry import Work, broadcast, op
 POINTWISE: dict[str, int] = {
     "add": 1, "sub": 1, "mul": 1, "div": 1, "neg": 1, "mul_scalar": 1, "add_scalar": 1, "bias_add": 1,
     "square": 1, "sqrt": 1, "rsqrt": 1, "exp": 1, "log": 1, "tanh": 1, "pow": 1, "reciprocal": 1, "cos": 1, "sin": 1,
-    "erf": 1, "softcap": 3, "sigmoid": 3, "silu": 4, "gelu": 5, "gelu_tanh": 9, "quick_gelu": 5, "softplus": 3,
-    "mish": 5, "hardswish": 4, "hardsigmoid": 3, "where": 0, "mask": 0, "relu": 0, "relu6": 0, "clamp": 0, "abs": 0,
-    "maximum": 0, "minimum": 0, "copy": 0, "cast": 0, "dropout": 1, "identity": 0,
+    "erf": 1, "softcap": 3, "sigmoid": 3, "silu": 4, "gelu": 5, "gelu_tanh": 9, "quick_gelu": 5, "xielu": 9,
+    "softplus": 3, "mish": 5, "hardswish": 4, "hardsigmoid": 3, "where": 0, "mask": 0, "relu": 0, "relu6": 0,
+    "clamp": 0, "abs": 0, "maximum": 0, "minimum": 0, "copy": 0, "cast": 0, "dropout": 1, "identity": 0,
 }  # fmt: skip
 
 

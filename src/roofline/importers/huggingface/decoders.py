@@ -180,8 +180,79 @@ def _every_sixth_and_last(c: Keys) -> list[str]:
     return ["full" if (layer + 1) % 6 == 0 or layer == layers - 1 else "sliding" for layer in range(layers)]
 
 
+def _doge(c: Keys) -> dict[str, Any]:
+    """A bias of the scores from the values, which drops all but the ``keep_window_size`` largest of longer contexts."""
+    c.used |= {"num_experts", "num_experts_per_tok"}
+    if c.switch("is_moe"):
+        c.fail("is_moe", "experts found by product keys are not understood yet; allowed: false")
+    c.notes.append(f"keep_window_size = {c.needed('keep_window_size')}: longer contexts are counted as attended whole")
+    return {}
+
+
+def _jetmoe(c: Keys) -> dict[str, Any]:
+    """A set of ``num_key_value_heads`` query heads for each expert that a token is sent to."""
+    c.used |= {"num_attention_heads"}
+    kv = c.needed("num_key_value_heads")
+    return {"heads": kv * c.needed("num_experts_per_tok"), "kv_heads": kv, "head_dim": c.needed("head_dim")}
+
+
+def _flint_turns(c: Keys) -> list[str]:
+    """Full attention in the first two layers, in every fourth and in the last."""
+    layers = c.needed("num_hidden_layers", MAX_LAYERS)
+    return ["full" if i < 2 or i % 4 == 1 or i == layers - 1 else "sliding" for i in range(layers)]
+
+
 def _all_full(c: Keys) -> list[str]:
     return ["full"]
+
+
+def _afmoe(c: Keys) -> dict[str, Any]:
+    """A gate of attention beside the queries, without a bias of its own; embeddings scaled as muP has it."""
+    c.used |= {"global_attn_every_n_layers"}
+    if c.switch("attention_bias"):
+        c.fail("attention_bias", "biases beside a gate without one are not understood yet; allowed: false")
+    return {"embedding_scale": c.switch("mup_enabled")}
+
+
+def _afmoe_turns(c: Keys) -> list[str]:
+    step = c.size("global_attn_every_n_layers", most=MAX_LAYERS) or 4
+    return ["sliding"] * (step - 1) + ["full"]
+
+
+def _cohere2_moe(c: Keys) -> dict[str, Any]:
+    """RMSNorm where its epsilon is given; layers that see all rotate only in the dense ones before the experts."""
+    c.used |= {"layer_norm_eps", "rms_norm_eps"}
+    layers, prefix = range(c.needed("num_hidden_layers", MAX_LAYERS)), c.size("prefix_dense_sliding_window_pattern")
+    mixers, feeds = groups.window(c).get("pattern") or ["full"], experts.cohere(c).get("feeds") or ["moe"]
+    turns = [mixers[i % len(mixers)] == "sliding" or (feeds[i % len(feeds)] == "dense" and prefix == 1) for i in layers]
+    return {"norm": "rmsnorm" if c.get("rms_norm_eps") is not None else "layernorm", "rope_pattern": turns}
+
+
+def _cohere2_moe_turns(c: Keys) -> list[str]:
+    """Full attention in every so-manieth layer, counted in the dense ones at the start and again in the others."""
+    layers, first = c.needed("num_hidden_layers", MAX_LAYERS), c.size("first_k_dense_replace", least=0) or 0
+    steps = (c.needed("prefix_dense_sliding_window_pattern"), c.needed("sliding_window_pattern"))
+    counts = (min(first, layers), layers - min(first, layers))
+    each = zip(steps, counts, strict=True)
+    return ["sliding" if (i + 1) % step else "full" for step, count in each for i in range(count)]
+
+
+def _japanese(c: Keys) -> dict[str, Any]:
+    return {"intermediate": c.needed("intermediate_multiple_size") * c.needed("hidden_size")}
+
+
+def _modernbert_decoder(c: Keys) -> dict[str, Any]:
+    """Windows of half of ``local_attention`` but in every third layer, as listed or as a period."""
+    c.used |= {"sliding_window", "classifier_activation", "global_rope_theta", "local_rope_theta"}
+    listed, size = c.words("layer_types"), (c.size("local_attention", least=0) or 0) // 2
+    step = c.size("global_attn_every_n_layers", most=MAX_LAYERS) or 3
+    found = {"window": size, "pattern": ["full"] + ["sliding"] * (step - 1)}
+    return {
+        **(groups.layer_types(c, listed, size) if listed else found),
+        "norm_bias": c.switch("norm_bias"),
+        "head_bias": c.switch("decoder_bias"),
+        "head_transform_bias": c.switch("classifier_bias"),
+    }
 
 
 def _one_then_three(c: Keys) -> list[str]:
@@ -225,6 +296,17 @@ DECODERS: dict[str, Kind] = {
                    names={"num_hidden_layers": "num_layers", "hidden_act": "activation_function"}),
     "iquestcoder": Kind((*_LLAMA, groups.biases, groups.mlp_bias)),
     "cwm": Kind((*_LLAMA, groups.window, groups.mlp_bias), pattern=_one_then_three),
+    "apertus": Kind((*_LLAMA, groups.biases), {**_NO_GATE, "qk_norm": True}),
+    "diffllama": Kind((*_LLAMA, groups.biases), {"differential": True}),
+    "doge": Kind((*_LLAMA, groups.window, groups.biases, groups.mlp_bias, _doge),
+                 {"qk_norm": True, "value_bias": True, "residual_weights": True}),
+    "bitnet": Kind((*_LLAMA, groups.biases), {"sub_norms": True}),
+    "nanochat": Kind((*_LLAMA, groups.biases, groups.softcaps),
+                     {**_NO_GATE, "norm_scale": False, "embed_norm": True, "qk_norm": True, "qk_norm_scale": False}),
+    "granite_swa": Kind((*_LLAMA, groups.window, groups.thetas, groups.biases, groups.mlp_bias, groups.multipliers),
+                        {"sinks": True}, pattern=_one_then_three),
+    "granitemoe_swa": Kind((*_LLAMA, groups.window, groups.thetas, groups.biases, groups.multipliers,
+                            experts.granite_shared), {"sinks": True}, pattern=_one_then_three),
     "hyperclovax": Kind((*_LLAMA, groups.biases, groups.mlp_bias, groups.multipliers,
                          groups.option("post_norms", "use_post_norm"))),
     "jais2": Kind((*_LLAMA, groups.biases, groups.mlp_bias), {**_LAYERNORM, **_NO_GATE}),
@@ -235,6 +317,10 @@ DECODERS: dict[str, Kind] = {
                       pattern=groups.after_the_first),
     "qwen3_moe": Kind((*_LLAMA, groups.window, groups.biases, experts.qwen), {"qk_norm": True},
                       names={"num_experts": "num_local_experts"}, pattern=groups.after_the_first),
+    "mellum": Kind((*_LLAMA, groups.window, groups.biases, experts.mellum), {"qk_norm": True},
+                   names={"num_experts": "num_local_experts"}, pattern=_all_full),
+    "flint": Kind((*_LLAMA, groups.window, groups.rope_in_windows, groups.biases, experts.shared_whole),
+                  {"qk_norm": True, "sinks": True}, defaults={"mlp_only_layers": [0, 1]}, pattern=_flint_turns),
     # The language models of Qwen's multimodal models.
     "qwen2_vl_text": Kind((*_LLAMA, groups.window), {"qkv_bias": True}, pattern=groups.after_the_first),
     "qwen2_5_vl_text": Kind((*_LLAMA, groups.window), {"qkv_bias": True}, pattern=groups.after_the_first),
@@ -320,6 +406,16 @@ DECODERS: dict[str, Kind] = {
     "cohere": Kind((*_LLAMA, groups.biases, _query_norm("use_qk_norm")), _COHERE_FIXED),
     "cohere2": Kind((*_LLAMA, groups.biases, groups.window, groups.rope_in_windows), _COHERE_FIXED,
                     pattern=groups.every(4), idle=frozenset({"use_parallel_block", "use_parallel_embedding"})),
+    "cohere2_moe": Kind((*_BASE, groups.rotary, groups.biases, groups.window, experts.cohere, _cohere2_moe),
+                        {"norm_bias": False, "block": "parallel", "logit_scale": True}, names=_PLAIN_EXPERTS,
+                        pattern=_cohere2_moe_turns),
+    "jetmoe": Kind((groups.body, groups.activation, groups.inner, groups.rotary, _jetmoe, experts.mixtral),
+                   {"expert_attention": True, "expert_sum_bias": True},
+                   names={"head_dim": "kv_channels", "hidden_act": "activation_function"}),
+    "afmoe": Kind((*_LLAMA, groups.window, groups.rope_in_windows, _afmoe, experts.afmoe),
+                  {"qk_norm": True, "attention_gate": True, "post_norms": True}, pattern=_afmoe_turns),
+    "dbrx": Kind((groups.body, groups.heads, groups.rotary, experts.dbrx), {**_LAYERNORM, "norm_bias": False},
+                 names={"hidden_size": "d_model", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"}),
     "nemotron": Kind((*_LLAMA, groups.biases, groups.mlp_bias), {**_LAYERNORM, **_NO_GATE},
                      defaults={"partial_rotary_factor": 0.5}),
     "starcoder2": Kind((*_LLAMA, groups.window, groups.all_biases("use_bias")), {**_LAYERNORM, **_NO_GATE}),
@@ -330,6 +426,10 @@ DECODERS: dict[str, Kind] = {
                       defaults={"partial_rotary_factor": 0.5}),
     "gpt_neox": Kind((*_LLAMA, _residual, groups.biases), {**_LAYERNORM, **_NO_GATE, "mlp_bias": True},
                      defaults={"partial_rotary_factor": 0.25}),
+    "gpt_neox_japanese": Kind((*_BASE, groups.rotary, _japanese),
+                              {**_LAYERNORM, **_NO_GATE, "last_out_bias": True}),
+    "modernbert-decoder": Kind((*_LLAMA, groups.biases, groups.mlp_bias, _modernbert_decoder),
+                               {**_LAYERNORM, "embed_norm": True, "first_norm": False, "head_transform": True}),
     "falcon": Kind((groups.body, groups.activation, groups.rotary, _falcon, groups.all_biases("bias")),
                    {**_LAYERNORM, **_NO_GATE}, names={"hidden_act": "activation"}),
     # GPT-2 and its like: learned positions, or biases beside the scores.

@@ -6,7 +6,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from roofline.importers.huggingface.groups import ACTIVATIONS
 from roofline.importers.huggingface.keys import MAX_LAYERS, Keys
+
+#: What DBRX's tables mean where they say nothing.
+DBRX = {"kv_n_heads": 1, "ffn_hidden_size": 3584, "moe_num_experts": 4, "moe_top_k": 1}
 
 
 def _feeds(c: Keys, routed: Iterable[int]) -> list[str]:
@@ -205,6 +209,48 @@ def jamba(c: Keys) -> dict[str, Any]:
         return {}
     feeds = _feeds(c, (layer for layer in _layers(c) if layer % step == at))
     return _moe(c, "num_experts", "num_experts_per_tok", feeds)
+
+
+def shared_whole(c: Keys) -> dict[str, Any]:
+    """As Qwen's, with a shared block that no gate scales."""
+    found = qwen(c)
+    return {**found, "shared_gate": False} if found else {}
+
+
+def mellum(c: Keys) -> dict[str, Any]:
+    """Experts in the layers that are listed as sparse, all where none are."""
+    return deepseek(replace(c, table={**c.table, "n_routed_experts": c.size("num_experts", least=0)}))
+
+
+def afmoe(c: Keys) -> dict[str, Any]:
+    """Experts after the first ``num_dense_layers``, chosen with a learned bias, shared ones beside them."""
+    first, wide = c.size("num_dense_layers", least=0) or 0, c.needed("moe_intermediate_size")
+    shared = (c.size("num_shared_experts", least=0) or 0) * wide
+    feeds = _feeds(c, (layer for layer in _layers(c) if layer >= first))
+    found = _moe(c, "num_experts", "num_experts_per_tok", feeds, expert_intermediate=wide, score_bias=True,
+                 router="sigmoid")  # fmt: skip
+    return {**found, "shared_intermediate": shared} if found else {}
+
+
+def cohere(c: Keys) -> dict[str, Any]:
+    """Experts as wide as ``intermediate_size`` after first dense layers of a size of their own."""
+    wide = c.needed("intermediate_size")
+    c.get("shared_expert_combination_strategy")
+    found = deepseek(replace(c, table={**c.table, "moe_intermediate_size": wide}))
+    router = c.one_of("expert_selection_fn", {"softmax": "softmax", "sigmoid": "sigmoid"})
+    return {**found, "router": router, "intermediate": c.size("prefix_dense_intermediate_size") or wide}
+
+
+def dbrx(c: Keys) -> dict[str, Any]:
+    """Sizes in tables of their own for attention and for experts, in every layer."""
+    attention, feed = c.mapping("attn_config"), c.mapping("ffn_config")
+    inside = replace(c, table={**feed, **attention}, defaults=DBRX)
+    act = inside.mapping("ffn_act_fn").get("name", "silu")
+    return {
+        "kv_heads": inside.needed("kv_n_heads"),
+        "activation": replace(c, table={"ffn_act_fn": act}).one_of("ffn_act_fn", ACTIVATIONS),
+        **_moe(inside, "moe_num_experts", "moe_top_k", ["moe"], expert_intermediate=inside.needed("ffn_hidden_size")),
+    }
 
 
 def lfm2(c: Keys) -> dict[str, Any]:

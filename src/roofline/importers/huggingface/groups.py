@@ -11,6 +11,7 @@ from roofline.importers.huggingface.keys import MAX_LAYERS, MAX_SIZE, Keys
 ACTIVATIONS = {
     "silu": "silu", "swish": "silu", "gelu": "gelu", "relu": "relu", "gelu_python": "gelu", "relu2": "relu2",
     "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh", "quick_gelu": "quick_gelu",
+    "xielu": "xielu",
 }  # fmt: skip
 
 
@@ -208,6 +209,16 @@ def no_rope(c: Keys) -> dict[str, Any]:
     if listed:
         return {"rope_pattern": [bool(turn) for turn in listed]}
     return {"rope_pattern": [True] * (step - 1) + [False]} if step else {}
+
+
+def thetas(c: Keys) -> dict[str, Any]:
+    """A base for each layer; a layer whose base is 0 does not rotate."""
+    listed = c.get("layer_rope_theta")
+    if listed is None:
+        return {}
+    if not isinstance(listed, list | tuple) or len(listed) > MAX_LAYERS or not listed:
+        c.fail("layer_rope_theta", f"wanted a list of numbers, given {str(listed)[:60]!r}")
+    return {"rope_pattern": [c.real("layer_rope_theta", theta) > 0 for theta in listed]}
 
 
 def rope_in_windows(c: Keys) -> dict[str, Any]:

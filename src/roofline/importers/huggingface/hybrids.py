@@ -209,6 +209,15 @@ def _delta_turns(c: Keys) -> list[str]:
     return ["delta" if (layer + 1) % step else "full" for layer in layers]
 
 
+def _lara(c: Keys) -> dict[str, Any]:
+    """Mixers in turn, with a window; layers that see all do not rotate."""
+    listed, size = c.words("layer_types"), c.needed("sliding_window")
+    usual = ["delta", "sliding", "delta", "full", "sliding"]
+    found: dict[str, Any]
+    found = groups.layer_types(c, listed, size) if listed is not None else {"window": size, "pattern": usual}
+    return {**found, "rope_pattern": [mixer != "full" for mixer in found.get("pattern", ["full"])]}
+
+
 #: What published configs repeat under other names.
 _LFM2_IDLE = frozenset({
     "block_dim", "block_norm_eps", "block_use_swiglu", "block_use_xavier_init", "conv_dim", "conv_dim_out",
@@ -244,6 +253,8 @@ HYBRIDS: dict[str, Kind] = {
     "qwen3_5_text": Kind((*_DENSE, groups.rotary, _listed, groups.biases, _delta), _DELTA_FIXED, **_DELTA),
     "qwen3_5_moe_text": Kind((groups.body, groups.heads, groups.activation, groups.rotary, _listed, groups.biases,
                               _delta, experts.qwen), _DELTA_FIXED, **_DELTA),
+    "lara_mini": Kind((groups.body, groups.heads, groups.activation, groups.rotary, _lara, groups.biases, _delta,
+                       experts.shared_whole), {"qk_norm": True}, types={"linear_attention": "delta"}),
     "qwen3_next": Kind((*_DENSE, groups.rotary, _listed, groups.biases, _delta, experts.qwen), _DELTA_FIXED,
                        **_DELTA),
 }  # fmt: skip
