@@ -27,6 +27,7 @@ SMALL = {
 GPT = {"n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 32, "vocab_size": 128}
 LATENT = {"kv_lora_rank": 32, "q_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16,
           "num_key_value_heads": 8}  # fmt: skip
+KIMI = {"num_experts_per_token": 2, "moe_intermediate_size": 48}
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 48}
 
 
@@ -279,6 +280,30 @@ HYBRIDS: dict[str, dict[str, Any]] = {
     "qwen3_next": small(model_type="qwen3_next", num_hidden_layers=4, num_experts=4, linear_num_key_heads=2,
                         linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=16, head_dim=16,
                         shared_expert_intermediate_size=40, **EXPERTS),
+    "olmo_hybrid": small(model_type="olmo_hybrid", num_hidden_layers=4, pad_token_id=0),
+    "olmo_hybrid-sizes": small(model_type="olmo_hybrid", pad_token_id=0, linear_num_key_heads=2, attention_bias=True,
+                               linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=24,
+                               layer_types=["linear_attention", "full_attention", "linear_attention"]),
+    "lfm3": small(model_type="lfm3", num_hidden_layers=5, head_dim=8, pad_token_id=0),
+    "lfm3-biases": small(model_type="lfm3", layer_types=["conv", "sliding_attention", "full_attention"], head_dim=8,
+                         pad_token_id=0, conv_bias=True, attention_bias=True, use_sandwich_norm=False,
+                         use_attention_gate=False),
+    "kimi_linear": small(model_type="kimi_linear", num_hidden_layers=5, linear_num_heads=2, linear_head_dim=8,
+                         num_experts=4, pad_token_id=0, **LATENT, **KIMI),
+    "kimi_linear-published": small(model_type="kimi_linear", num_experts=4, pad_token_id=0, first_k_dense_replace=2,
+                                   linear_attn_config={"num_heads": 2, "head_dim": 8, "short_conv_kernel_size": 3,
+                                                       "full_attn_layers": [2], "kda_layers": [1, 3]}, **LATENT,
+                                   **KIMI),
+    "bailing_hybrid": small(model_type="bailing_hybrid", layer_group_size=2, head_dim=8, num_experts=4,
+                            pad_token_id=0, **LATENT, **KIMI),
+    "gemma4_text": small(model_type="gemma4_text", head_dim=8, num_hidden_layers=12, num_kv_shared_layers=4,
+                         use_double_wide_mlp=True, hidden_size_per_layer_input=16, vocab_size_per_layer_input=100,
+                         global_head_dim=16),
+    "gemma4_text-keys": small(model_type="gemma4_text", head_dim=8, hidden_size_per_layer_input=0, global_head_dim=16,
+                              num_global_key_value_heads=1, attention_k_eq_v=True),
+    "gemma4_text-real": {"model_type": "gemma4_text"},
+    "xlstm": {"model_type": "xlstm", "hidden_size": 128, "num_hidden_layers": 2, "num_heads": 2, "vocab_size": 128},
+    "xlstm-7b": {"model_type": "xlstm"},
 }  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from roofline.build import Builder
 from roofline.families import blocks
@@ -15,7 +15,8 @@ class Run:
     """One build: what the layers share.
 
     ``new`` positions are computed against ``context`` positions; ``mask`` is set for naive causal attention, ``alibi``
-    where a bias is added to the scores.
+    where a bias is added to the scores. ``tables`` has the cosines and sines of heads of other widths, ``held`` the
+    keys and values of the last layer of each kind.
     """
 
     b: Builder
@@ -28,15 +29,24 @@ class Run:
     sin: str = ""
     mask: str = ""
     alibi: str = ""
+    tables: dict[int, tuple[str, str]] = field(default_factory=dict)
+    held: dict[str, tuple[str, str]] = field(default_factory=dict)
 
 
 # --- multi-head and grouped attention -------------------------------------------------------------------------------
 
 
-def _projections(run: Run, x: str, heads: int, kv: int) -> tuple[str, str, str]:
+def _projections(run: Run, x: str, layer: int) -> tuple[str, str, str]:
     """Queries, keys and values, all heads beside each other; the queries twice as wide where half of them is a gate."""
     b, c = run.b, run.c
-    widths = (heads * c.width * (1 + c.attention_gate), kv * c.width, kv * (c.value_width or c.width))
+    heads, width, kv = c.heads_of(layer), c.width_of(layer), c.kv_of(layer)
+    widths = (heads * width * (1 + c.attention_gate), kv * width, kv * (c.value_width or width))
+    if c.shares(layer):
+        return blocks.linear(b, x, widths[0], "q", c.qkv_bias, c.linear_dtype), "", ""
+    if c.keys_as_values and not c.window_of(layer):
+        qk = blocks.linear(b, x, widths[0] + widths[1], "qk", c.qkv_bias, c.linear_dtype)
+        q, k = blocks.part(b, qk, widths[0], "q"), blocks.part(b, qk, widths[1], "k")
+        return q, k, k
     sizes = tuple(zip("qkv", widths, strict=True))
     if c.fused_qkv:
         qkv = blocks.linear(b, x, sum(widths), "qkv", c.qkv_bias, c.linear_dtype)
@@ -65,28 +75,21 @@ def _normed_heads(run: Run, x: str, heads: int, name: str) -> str:
 def attention(run: Run, x: str, layer: int, caches: list[str]) -> str:
     """Multi-head, grouped or multi-query attention, to a window or to all positions."""
     b, c = run.b, run.c
-    heads, kv, gate = c.heads_of(layer), c.kv_of(layer), ""
-    q, k, v = _projections(run, x, heads, kv)
+    heads, gate, window = c.heads_of(layer), "", c.window_of(layer)
+    q, k, v = _projections(run, x, layer)
     if c.attention_gate:
-        width = heads * c.width
+        width = heads * c.width_of(layer)
         q, gate = blocks.part(b, q, width, "q_part"), blocks.part(b, q, width, "gate")
-    q, k = _normed_heads(run, q, heads, "q"), _normed_heads(run, k, kv, "k")
-    v = blocks.split_heads(b, v, kv, "v_heads")
-    if c.value_scale:
-        v = b.op("mul_scalar", v, name="v_scaled")
-    if c.turns(layer):
-        q, k = blocks.rope(b, q, run.cos, run.sin, "rope_q"), blocks.rope(b, k, run.cos, run.sin, "rope_k")
+    q = _positioned(run, _normed_heads(run, q, heads, "q"), layer, "rope_q")
+    if not c.shares(layer):
+        run.held[c.mixer_of(layer)] = _keys_and_values(run, k, v, layer, caches)
     if c.indexes(layer):
         _index(run, x, x, caches)
-    window = c.window_of(layer)
-    keys, values = _store(run, k, "k_cache", window, caches), _store(run, v, "v_cache", window, caches)
+    keys, values = run.held[c.mixer_of(layer)]
     sinks = b.weight("sinks", (heads,)) if c.sinks_in(layer) else None
     attend = _difference if c.differential else _attend
-    bias = _value_bias(run, values, kv) if c.value_bias else None
-    y = attend(run, q, keys, values, window, sinks, bias)
-    if c.output_gate != "none":
-        y = _gated(run, x, y)
-    y = blocks.merge_heads(b, y)
+    bias = _value_bias(run, values, c.kv_of(layer)) if c.value_bias else None
+    y = blocks.merge_heads(b, _gated(run, x, attend(run, q, keys, values, window, sinks, bias)))
     if gate:
         y = b.op("mul", y, b.op("sigmoid", gate, name="gate_sigmoid"), name="gated")
     if c.sub_norms:
@@ -95,14 +98,35 @@ def attention(run: Run, x: str, layer: int, caches: list[str]) -> str:
 
 
 def _gated(run: Run, x: str, y: str) -> str:
-    """Attention's output times a gate with a projection of its own."""
+    """Attention's output times a gate with a projection of its own, where the model has one."""
     b, c = run.b, run.c
+    if c.output_gate == "none":
+        return y
     heads, width = b.shape(y)[1], b.shape(y)[3] if c.output_gate == "width" else 1
     gate = blocks.linear(b, x, heads * width, "output_gate", dtype=c.linear_dtype)
     gate = b.op("view", gate, name="output_gate_heads", shape=(run.batch, heads, run.new, width))
     if c.output_gate_bias:
         gate = b.op("add", gate, b.weight("output_gate.bias", (heads, 1, 1)), name="output_gate_biased")
     return b.op("mul", y, b.op(c.output_gate_activation, gate, name="output_gate_act"), name="output_gated")
+
+
+def _positioned(run: Run, x: str, layer: int, name: str) -> str:
+    cos, sin = run.tables.get(run.c.width_of(layer), (run.cos, run.sin))
+    return blocks.rope(run.b, x, cos, sin, name) if run.c.turns(layer) else x
+
+
+def _keys_and_values(run: Run, k: str, v: str, layer: int, caches: list[str]) -> tuple[str, str]:
+    """What a layer attends to: its keys and values, or in decode the caches that they are written to."""
+    b, c = run.b, run.c
+    kv, window = c.kv_of(layer), c.window_of(layer)
+    k = _normed_heads(run, k, kv, "k")
+    v = blocks.split_heads(b, v, kv, "v_heads")
+    if c.value_norm:
+        v = blocks.norm(b, v, c.qk_norm_kind, "v_norm", scale=False)
+    if c.value_scale:
+        v = b.op("mul_scalar", v, name="v_scaled")
+    k = _positioned(run, k, layer, "rope_k")
+    return _store(run, k, "k_cache", window, caches), _store(run, v, "v_cache", window, caches)
 
 
 def _store(run: Run, new: str, name: str, window: int, caches: list[str]) -> str:
@@ -253,13 +277,17 @@ def _query_latent(run: Run, x: str) -> str:
     return blocks.norm(b, blocks.linear(b, x, c.q_lora, "q_a", c.qkv_bias, c.linear_dtype), c.norm, "q_a_norm")
 
 
+def _turned(run: Run, x: str, name: str) -> str:
+    return blocks.rope(run.b, x, run.cos, run.sin, name) if run.c.rope else x
+
+
 def _latent_queries(run: Run, x: str) -> tuple[str, str]:
     """Queries without and with position, ``(B, heads, S, nope)`` and ``(B, heads, S, rope)``."""
     b, c = run.b, run.c
     q = blocks.linear(b, x, c.heads * (c.nope_dim + c.rope_dim), "q_b", dtype=c.linear_dtype)
     heads = blocks.split_heads(b, q, c.heads, "q_heads")
     nope, turned = blocks.part(b, heads, c.nope_dim, "q_nope"), blocks.part(b, heads, c.rope_dim, "q_pe")
-    return nope, blocks.rope(b, turned, run.cos, run.sin, "rope_q")
+    return nope, _turned(run, turned, "rope_q")
 
 
 def _latent(run: Run, x: str) -> tuple[str, str]:
@@ -268,7 +296,7 @@ def _latent(run: Run, x: str) -> tuple[str, str]:
     both = blocks.linear(b, x, c.kv_lora + c.rope_dim, "kv_a", c.qkv_bias, c.linear_dtype)
     latent = blocks.norm(b, blocks.part(b, both, c.kv_lora, "kv_latent"), c.norm, "kv_a_norm")
     key = blocks.split_heads(b, blocks.part(b, both, c.rope_dim, "k_pe"), 1, "k_pe_head")
-    return latent, blocks.rope(b, key, run.cos, run.sin, "rope_k")
+    return latent, _turned(run, key, "rope_k")
 
 
 def latent_attention(run: Run, x: str, layer: int, caches: list[str]) -> str:
@@ -287,7 +315,8 @@ def latent_attention(run: Run, x: str, layer: int, caches: list[str]) -> str:
         y = _absorbed(run, nope, turned, stored, up)
     else:
         y = _expanded(run, nope, turned, latent, key, up)
-    return blocks.linear(b, blocks.merge_heads(b, y), c.hidden, "out", c.out_bias, c.linear_dtype)
+    y = blocks.merge_heads(b, _gated(run, x, y))
+    return blocks.linear(b, y, c.hidden, "out", c.out_bias, c.linear_dtype)
 
 
 def _expanded(run: Run, nope: str, turned: str, latent: str, key: str, up: str) -> str:

@@ -31,26 +31,36 @@ def _start(b: Builder, c: DecoderConfig, phase: str) -> Run:
         sin=b.input("sin", (new, c.rotary)) if c.rope else "",
         mask=b.input("mask", (new, held), "bool") if c.attention == "naive" and not decode else "",
         alibi=b.input("alibi", (c.heads, 1, held)) if c.alibi else "",
+        tables={
+            width: (b.input(f"cos_{width}", (new, width)), b.input(f"sin_{width}", (new, width)))
+            for width in sorted(set(c.width_pattern) - {c.width}) if c.rope
+        },
     )  # fmt: skip
 
 
 def _build(phase: str, b: Builder, c: DecoderConfig) -> Graph:
     run = _start(b, c, phase)
     table = b.weight("embed.weight", (c.vocab, c.embed_width or c.hidden))
-    x = _embeddings(run, table)
+    ids = b.input("ids", (run.batch, run.new), "int64")
+    x = _embeddings(run, table, ids)
+    own = _layer_embeddings(run, x, ids) if c.layer_embed else ""
     caches: list[str] = []
     for layer in range(c.layers):
         with b.scope(f"layers.{layer}"):
             x = BLOCKS[c.block](run, x, layer, caches)
+            if own:
+                x = _add_embeddings(run, x, own)
+            if c.layer_scale:
+                x = b.op("mul_scalar", x, name="layer_scaled")
     logits = _head(run, x, table)
     items = run.batch * run.new
     info = {"layers": c.layers, "kv_policy": c.kv_policy, "attention": c.attention}
     return b.graph([logits, *caches], items=items, item="token", info=info)
 
 
-def _embeddings(run: Run, table: str) -> str:
+def _embeddings(run: Run, table: str, ids: str) -> str:
     b, c = run.b, run.c
-    x = blocks.embed(b, table, b.input("ids", (run.batch, run.new), "int64"), "embed")
+    x = blocks.embed(b, table, ids, "embed")
     if c.embed_width:
         x = blocks.linear(b, x, c.hidden, "project_in")
     if c.embedding_scale:
@@ -62,6 +72,30 @@ def _embeddings(run: Run, table: str) -> str:
     if c.fixed_positions:
         x = b.op("add", x, b.input("position_rows", (run.new, c.hidden)), name="embed_positions")
     return _norm(run, x, "embed_norm") if c.embed_norm else x
+
+
+def _layer_embeddings(run: Run, x: str, ids: str) -> str:
+    """What each layer adds: rows of a table of its own and a projection of the embeddings, for all layers at once."""
+    b, c = run.b, run.c
+    width = c.layers * c.layer_embed
+    with b.scope("layer_embed"):
+        table = b.weight("embed.weight", (c.layer_vocab or c.vocab, width))
+        rows = b.op("mul_scalar", blocks.embed(b, table, ids, "embed"), name="embed_scaled")
+        shape = (run.batch, run.new, c.layers, c.layer_embed)
+        projected = b.op("mul_scalar", blocks.linear(b, x, width, "project"), name="project_scaled")
+        normed = blocks.norm(b, b.op("view", projected, name="by_layer", shape=shape), "rmsnorm", "norm")
+        both = b.op("add", normed, b.op("view", rows, name="rows_by_layer", shape=shape), name="sum")
+        return b.op("view", b.op("mul_scalar", both, name="scaled"), name="all", shape=(run.batch, run.new, width))
+
+
+def _add_embeddings(run: Run, x: str, own: str) -> str:
+    """A layer's own embeddings, gated by the residual and projected to its width."""
+    b, c = run.b, run.c
+    with b.scope("layer_embed"):
+        gate = blocks.activate(b, blocks.linear(b, x, c.layer_embed, "gate", dtype=c.linear_dtype), c.activation)
+        gated = b.op("mul", gate, blocks.part(b, own, c.layer_embed, "own"), name="gated")
+        y = _norm(run, blocks.linear(b, gated, c.hidden, "project", dtype=c.linear_dtype), "norm")
+        return b.op("add", x, y, name="residual")
 
 
 def _norm(run: Run, x: str, name: str) -> str:
@@ -77,17 +111,18 @@ def _serial(run: Run, x: str, layer: int, caches: list[str]) -> str:
     c, b = run.c, run.b
     if (mixer := c.mixer_of(layer)) != "none":
         with b.scope(_scope(mixer)):
-            x = _residual(run, x, lambda y: _mix(run, y, layer, caches), c.pre_norms and (c.first_norm or layer > 0))
+            x = _residual(run, x, layer, lambda y: _mix(run, y, layer, caches), c.first_norm or layer > 0)
     if (feed := c.feed_of(layer)) != "none":
         with b.scope(FEED_SCOPES[feed]):
-            x = _residual(run, x, lambda y: FEEDS[feed](run, y), c.pre_norms)
+            x = _residual(run, x, layer, lambda y: FEEDS[feed](run, y, layer))
     return x
 
 
-def _residual(run: Run, x: str, branch: Callable[[str], str], normed: bool) -> str:
+def _residual(run: Run, x: str, layer: int, branch: Callable[[str], str], normed: bool = True) -> str:
     b, c = run.b, run.c
-    y = branch(_norm(run, x, "norm") if normed else x)
-    if c.post_norms:
+    before, after = c.norms_of(layer)
+    y = branch(_norm(run, x, "norm") if before and normed else x)
+    if after:
         y = _norm(run, y, "post_norm")
     if c.residual_scale:
         y = b.op("mul_scalar", y, name="residual_scaled")
@@ -107,7 +142,7 @@ def _parallel(run: Run, x: str, layer: int, caches: list[str]) -> str:
     with b.scope(FEED_SCOPES[feed]):
         if c.block == "parallel_norms":
             normed = _norm(run, x, "norm")
-        fed = FEEDS[feed](run, normed)
+        fed = FEEDS[feed](run, normed, layer)
     return b.op("add", x, b.op("add", mixed, fed, name="branches"), name="residual")
 
 
@@ -133,8 +168,8 @@ def _mix(run: Run, x: str, layer: int, caches: list[str]) -> str:
     return (latent_attention if run.c.mla else attention)(run, x, layer, caches)
 
 
-def _dense(run: Run, x: str) -> str:
-    return _mlp(run, x, run.c.inner)
+def _dense(run: Run, x: str, layer: int) -> str:
+    return _mlp(run, x, run.c.inner_of(layer))
 
 
 def _mlp(run: Run, x: str, inner: int) -> str:
@@ -146,7 +181,7 @@ def _mlp(run: Run, x: str, inner: int) -> str:
     )  # fmt: skip
 
 
-def _experts(run: Run, x: str) -> str:
+def _experts(run: Run, x: str, _layer: int) -> str:
     y = _routed(run, x)
     return _norm(run, y, "experts_norm") if run.c.expert_norm else y
 
@@ -169,7 +204,7 @@ def _routed(run: Run, x: str) -> str:
     return b.op("add", y, shared, name="with_shared")
 
 
-FEEDS: dict[str, Callable[[Run, str], str]] = {"dense": _dense, "moe": _experts}
+FEEDS: dict[str, Callable[[Run, str, int], str]] = {"dense": _dense, "moe": _experts}
 FEED_SCOPES = {"dense": "mlp", "moe": "moe"}
 
 

@@ -15,7 +15,7 @@ Activation = Literal[
 #: What mixes positions in a layer: attention (to a window or to all), a state-space or other recurrent mixer, attention
 #: beside one, or nothing. ``none`` is a layer that has a feed-forward block only.
 Mixer = Literal[
-    "sliding", "full", "mamba", "mamba2", "delta", "conv", "linear", "recurrent", "full+mamba2", "none"
+    "sliding", "full", "mamba", "mamba2", "delta", "kda", "mlstm", "conv", "linear", "recurrent", "full+mamba2", "none"
 ]  # fmt: skip
 #: What follows it.
 Feed = Literal["dense", "moe", "none"]
@@ -43,6 +43,7 @@ class StateConfig(Config):
         delta_values: Value heads of the gated delta rule.
         delta_key_dim: Width of a key head.
         delta_value_dim: Width of a value head.
+        delta_rank: Rank of the projections to the decays and the output gate of Kimi's delta rule, 0 for full ones.
     """
 
     ssm_inner: Count = 0
@@ -62,6 +63,7 @@ class StateConfig(Config):
     delta_values: Count = 0
     delta_key_dim: Count = 0
     delta_value_dim: Count = 0
+    delta_rank: Count = 0
 
     def state_fault(self, mixers: frozenset[str]) -> str:
         """What the mixers need and is not there, in words; empty when all is well."""
@@ -73,6 +75,10 @@ class StateConfig(Config):
             return (
                 f"ssm_inner = {self.ssm_inner}, ssm_heads = {self.ssm_heads} and ssm_groups = {self.ssm_groups} clash"
             )
+        if "kda" in mixers and self.delta_keys != self.delta_values:
+            return (
+                f"a layer of kind kda has as many key as value heads, given {self.delta_keys} and {self.delta_values}"
+            )
         if self.delta_keys and self.delta_values % self.delta_keys:
             return f"delta_values = {self.delta_values} is no multiple of delta_keys = {self.delta_keys}"
         return ""
@@ -83,6 +89,8 @@ _NEEDS = {
     "mamba2": ("ssm_inner", "ssm_state", "ssm_heads"),
     "full+mamba2": ("ssm_inner", "ssm_state", "ssm_heads"),
     "delta": ("delta_keys", "delta_values", "delta_key_dim", "delta_value_dim"),
+    "kda": ("delta_keys", "delta_values", "delta_key_dim", "delta_value_dim"),
+    "mlstm": ("delta_keys", "delta_key_dim", "delta_value_dim"),
     "recurrent": ("ssm_inner",),
 }
 
@@ -98,14 +106,18 @@ class DecoderConfig(StateConfig):
         heads_pattern: Query heads of each layer, in turn, where they are not all ``heads``.
         kv_heads: Key-value heads, ``heads`` when absent.
         kv_pattern: Key-value heads of each layer, in turn, where they are not all ``kv_heads``.
+        width_pattern: Width of a head in each layer, in turn, where it is not ``head_dim`` in all.
         head_dim: Width of a head, ``hidden / heads`` when absent (which must then be whole).
         value_width: Width of a value head where it is not that of a key head; latent attention has ``value_dim``.
         value_scale: Whether values are multiplied by a constant.
         intermediate: Inner size of the dense feed-forward block, ``4 * hidden`` when absent.
+        inner_pattern: Inner size of that block in each layer, in turn, where it is not ``intermediate`` in all.
         positions: Rows of a learned position table, 0 for none.
         fixed_positions: Whether positions that are not learned are added to the embeddings (XGLM, CTRL).
         embed_width: Width of the token table where it is not ``hidden``, with a projection after it (OPT-350M); 0 for
             the same.
+        layer_embed: Width of embeddings that each layer adds of its own (Gemma 3n and 4), 0 for none.
+        layer_vocab: Rows of their table, ``vocab`` when absent.
         embed_norm: A norm of the embeddings (BLOOM).
         norm: Kind of norm.
         norm_bias: Shift of layer norms.
@@ -134,14 +146,22 @@ class DecoderConfig(StateConfig):
             whole ``width``.
         output_gate_bias: A bias of it for each head.
         output_gate_activation: Over it.
+        value_norm: Norm of values, without a weight.
+        keys_as_values: Whether layers that attend to all positions have no value projection: values are the projected
+            keys.
+        shared_layers: Last layers that have no keys and values of their own, but those of the last layer of their
+            kind before them.
         pre_norms: Norms before attention and feed-forward.
         first_norm: The norm before the first layer's attention; ModernBERT has none, its embeddings being normed.
         post_norms: Norms after attention and feed-forward, beside those before.
+        norms_after: Whether a layer has its norms after attention and feed-forward instead of before them, in turn
+            over the depth; by ``pre_norms`` and ``post_norms`` when absent.
         sum_norms: Norms of the sum with the residual, as the first GPT has them.
         block: ``serial``: feed-forward after attention; ``parallel``: both from one normed input; ``parallel_norms``:
             both from inputs of their own norms.
         residual_scale: Whether what is added to the residual is multiplied by a constant.
         residual_weights: Whether the residual is multiplied by a learned vector before something is added (Doge).
+        layer_scale: Whether the residual is multiplied by a constant after each layer.
         final_norm: A norm before the head.
         embedding_scale: Whether embeddings are multiplied by a constant.
         attention_softcap: Soft bound of the scores, 0 for none.
@@ -206,10 +226,14 @@ class DecoderConfig(StateConfig):
     head_dim: Positive | None = None
     value_width: Positive | None = None
     value_scale: bool = False
+    width_pattern: tuple[Positive, ...] = Field((), max_length=2000)
     intermediate: Positive | None = None
+    inner_pattern: tuple[Positive, ...] = Field((), max_length=2000)
     positions: Count = 0
     fixed_positions: bool = False
     embed_width: Count = 0
+    layer_embed: Count = 0
+    layer_vocab: Positive | None = None
     embed_norm: bool = False
     norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
     norm_bias: bool = True
@@ -236,13 +260,18 @@ class DecoderConfig(StateConfig):
     output_gate: Literal["none", "head", "width"] = "none"
     output_gate_bias: bool = False
     output_gate_activation: Literal["sigmoid", "softplus"] = "sigmoid"
+    value_norm: bool = False
+    keys_as_values: bool = False
+    shared_layers: Count = 0
     pre_norms: bool = True
     first_norm: bool = True
     post_norms: bool = False
+    norms_after: tuple[bool, ...] = Field((), max_length=2000)
     sum_norms: bool = False
     block: Literal["serial", "parallel", "parallel_norms"] = "serial"
     residual_scale: bool = False
     residual_weights: bool = False
+    layer_scale: bool = False
     final_norm: bool = True
     embedding_scale: bool = False
     attention_softcap: float = Field(0.0, ge=0)
@@ -315,6 +344,11 @@ class DecoderConfig(StateConfig):
             raise ValueError("differential attention needs an even number of heads and of key-value heads")
         if self.rotary_dim > self.width:
             raise ValueError(f"rotary_dim = {self.rotary_dim} is more than a head's {self.width}")
+        own = {self.mixer_of(layer) for layer in range(self.layers) if not self.shares(layer)}
+        if lacking := sorted({self.mixer_of(layer) for layer in range(self.layers)} - own):
+            raise ValueError(f"shared_layers = {self.shared_layers} leaves no {lacking[0]} layer to share with")
+        if any(width % 2 for width in self.width_pattern):
+            raise ValueError("rotary embedding needs an even head width")
         if "moe" in self.feeds and not self.experts:
             raise ValueError("feeds has moe, and there are no experts")
         if fault := self.state_fault(frozenset(self.pattern)):
@@ -366,6 +400,18 @@ class DecoderConfig(StateConfig):
         """Whether a layer's attention output projection has a bias."""
         return self.out_bias or (self.last_out_bias and layer == self.layers - 1)
 
+    def width_of(self, layer: int) -> int:
+        """Width of a head in a layer."""
+        return self.width_pattern[layer % len(self.width_pattern)] if self.width_pattern else self.width
+
+    def inner_of(self, layer: int) -> int:
+        """Inner size of the dense feed-forward block of a layer."""
+        return self.inner_pattern[layer % len(self.inner_pattern)] if self.inner_pattern else self.inner
+
+    def shares(self, layer: int) -> bool:
+        """Whether a layer attends to the keys and values of one before it."""
+        return layer >= self.layers - self.shared_layers
+
     def mixer_of(self, layer: int) -> str:
         """What mixes positions in a layer."""
         return self.pattern[layer % len(self.pattern)]
@@ -379,6 +425,13 @@ class DecoderConfig(StateConfig):
     def turns(self, layer: int) -> bool:
         """Whether a layer rotates queries and keys."""
         return self.rope and self.rope_pattern[layer % len(self.rope_pattern)]
+
+    def norms_of(self, layer: int) -> tuple[bool, bool]:
+        """Whether a layer has norms before its branches, and after them."""
+        if not self.norms_after:
+            return self.pre_norms, self.post_norms
+        after = self.norms_after[layer % len(self.norms_after)]
+        return not after, after
 
     def window_of(self, layer: int) -> int:
         """Positions that a layer attends to, 0 for all."""

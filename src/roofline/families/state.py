@@ -1,8 +1,9 @@
 """Mixers that keep a state of fixed size: Mamba, Mamba-2, the gated delta rule, short convolutions, recurrences.
 
-Formulas: Mamba arXiv 2312.00752, Mamba-2 arXiv 2405.21060, gated delta rule arXiv 2412.06464, Griffin arXiv
-2402.19427, lightning attention arXiv 2401.04658; layers as transformers runs them. The state of a sequence, that of
-the convolution and that of the scan, is a cache whose size does not depend on the context.
+Formulas: Mamba arXiv 2312.00752, Mamba-2 arXiv 2405.21060, gated delta rule arXiv 2412.06464, Griffin arXiv 2402.19427,
+lightning attention arXiv 2401.04658, Kimi delta attention arXiv 2510.26692, xLSTM arXiv 2503.13427; layers as
+transformers runs them. The state of a sequence, that of the convolution and that of the scan, is a cache whose size
+does not depend on the context.
 """
 
 from __future__ import annotations
@@ -132,6 +133,33 @@ def delta(run: Run, x: str, caches: list[str]) -> str:
     return _linear(run, b.op("view", y, name="merged", shape=(run.batch, run.new, values)), c.hidden, "out_proj")
 
 
+def kimi_delta(run: Run, x: str, caches: list[str]) -> str:
+    """The delta rule with a decay a channel as Kimi Linear runs it; decays and output gate may be of low rank."""
+    b, c = run.b, run.c
+    keys, values = c.delta_keys * c.delta_key_dim, c.delta_values * c.delta_value_dim
+    qkv = b.op("silu", _convolve(run, _linear(run, x, 2 * keys + values, "qkv"), caches, False), name="qkv_silu")
+    q, k, v = (blocks.part(b, qkv, w, n) for n, w in (("q", keys), ("k", keys), ("v", values)))
+    q, k = (_delta_keys(run, part, name) for part, name in ((q, "q"), (k, "k")))
+    v = _heads(run, v, c.delta_values, c.delta_value_dim, "v_heads")
+    shifted = b.op("add", _low_rank(run, x, keys, "forget"), b.weight("dt_bias", (keys,)), name="dt")
+    steps = _heads(run, b.op("softplus", shifted), c.delta_keys, c.delta_key_dim, "steps")
+    decay = b.op("mul", steps, _decay(run, (c.delta_keys, 1)), name="decay")
+    strength = b.op("sigmoid", _linear(run, x, c.delta_values, "strength_proj"), name="strength")
+    shape = (run.batch, c.delta_values, c.delta_key_dim, c.delta_value_dim)
+    y = _scan(run, "delta_scan", [q, k, v, decay, strength], shape, caches, c.ssm_dtype, **_pace(run, 64))
+    y = blocks.norm(b, y, "rmsnorm", "norm_gated")
+    z = _heads(run, _low_rank(run, x, values, "gate"), c.delta_values, c.delta_value_dim, "z_heads")
+    y = b.op("mul", y, b.op("sigmoid", z, name="z_sigmoid"), name="gated")
+    return _linear(run, b.op("view", y, name="merged", shape=(run.batch, run.new, values)), c.hidden, "out_proj")
+
+
+def _low_rank(run: Run, x: str, out: Size, name: str) -> str:
+    """One projection, or two around a rank."""
+    if run.c.delta_rank:
+        x = _linear(run, x, run.c.delta_rank, f"{name}_a")
+    return _linear(run, x, out, f"{name}_b")
+
+
 def _delta_keys(run: Run, x: str, name: str) -> str:
     """Heads of unit length, each as often as value heads share it."""
     b, c = run.b, run.c
@@ -164,6 +192,25 @@ def linear_attention(run: Run, x: str, caches: list[str]) -> str:
     return _linear(run, b.op("mul", gate, y, name="gated"), c.hidden, "out_proj")
 
 
+def mlstm(run: Run, x: str, caches: list[str]) -> str:
+    """xLSTM's matrix memory: linear attention with gates a head, normed heads, output gate.
+
+    The normaliser is one row more of the state; the largest gate so far, one number a head, is left out.
+    """
+    b, c = run.b, run.c
+    heads, keys, values = c.delta_keys, c.delta_keys * c.delta_key_dim, c.delta_keys * c.delta_value_dim
+    both = _linear(run, x, 2 * keys + 2 * values, "qkvo")
+    gate = b.op("sigmoid", blocks.part(b, both, values, "o"), name="o_sigmoid")
+    q, k = (_heads(run, blocks.part(b, both, keys, n), heads, c.delta_key_dim, f"{n}_heads") for n in "qk")
+    v = _heads(run, blocks.part(b, both, values, "v"), heads, c.delta_value_dim, "v_heads")
+    steps = b.op("softcap", _linear(run, x, 2 * heads, "gates", True), name="gates_capped")
+    shape = (run.batch, heads, c.delta_value_dim + 1, c.delta_key_dim)
+    y = _scan(run, "ssd_scan", [v, k, q, steps], shape, caches, c.ssm_dtype, **_pace(run, c.ssm_chunk))
+    y = b.op("view", b.op("layernorm", y, name="norm_heads"), name="merged", shape=(run.batch, run.new, values))
+    y = b.op("mul", y, b.weight("norm_heads.weight", (values,)), name="norm_scaled")
+    return _linear(run, b.op("mul", gate, y, name="gated"), c.hidden, "out_proj")
+
+
 def recurrent(run: Run, x: str, caches: list[str]) -> str:
     """Griffin's recurrent block as RecurrentGemma runs it: a gate beside a convolution and a gated recurrence."""
     b, c = run.b, run.c
@@ -187,6 +234,8 @@ MIXERS: dict[str, Callable[[Run, str, list[str]], str]] = {
     "mamba": mamba,
     "mamba2": mamba2,
     "delta": delta,
+    "kda": kimi_delta,
+    "mlstm": mlstm,
     "conv": short_convolution,
     "linear": linear_attention,
     "recurrent": recurrent,

@@ -69,7 +69,8 @@ def ssd_scan(b: Any, length: Any, h: Any, p: Any, g: Any, n: Any, chunk: int = 2
 
 @op("delta_scan", None, "pointwise", shape=lambda shapes: shapes[2])
 def delta_scan(shapes: Any, chunk: int = 64, recurrent: bool = False) -> Work:
-    """The gated delta rule on ``Q``, ``K (B, L, H, D)`` and ``V (B, L, H, E)``; decays, strengths and state may follow.
+    """The gated delta rule on ``Q``, ``K (B, L, H, D)`` and ``V (B, L, H, E)``; decays (by head or by
+    channel), strengths and state may follow.
 
     In chunks of ``C`` positions (arXiv 2412.06464, section 3.3; arXiv 2406.06484, section 3.2): ``K K^T`` and
     ``Q K^T``, the inverse of a triangle, its products with keys and values, and three products with the state.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from roofline.importers.huggingface import experts, groups
+from roofline.importers.huggingface import experts, gemmas, groups
 from roofline.importers.huggingface.keys import MAX_LAYERS, Keys, Kind, Reader
 
 #: Ends of class names: with the head, and without.
@@ -363,6 +363,9 @@ DECODERS: dict[str, Kind] = {
     "gemma": Kind((*_LLAMA, groups.biases, _prefix), {"embedding_scale": True}),
     "gemma2": Kind(_GEMMA2, _NORMED, pattern=groups.every(2), idle=frozenset({"sliding_window_size"})),
     "gemma3_text": Kind(_GEMMA2, {**_NORMED, "qk_norm": True}, pattern=groups.every(6)),
+    "gemma4_text": Kind((groups.body, groups.heads, groups.activation, groups.inner, groups.rotary, groups.biases,
+                         groups.softcaps, gemmas.gemma4),
+                        {**_NORMED, "qk_norm": True, "value_norm": True, "layer_scale": True}),
     "vaultgemma": Kind(_GEMMA2, {"embedding_scale": True}, pattern=groups.every(2)),
     # Latent attention, experts.
     "deepseek_v2": Kind((*_DEEPSEEK, groups.mlp_bias), defaults={"moe_layer_freq": 1}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from roofline.importers.huggingface import experts, groups
@@ -218,11 +219,117 @@ def _lara(c: Keys) -> dict[str, Any]:
     return {**found, "rope_pattern": [mixer != "full" for mixer in found.get("pattern", ["full"])]}
 
 
+def _olmo_delta(c: Keys) -> dict[str, Any]:
+    """The same with heads as in attention where the config leaves them out; norms before it, after attention."""
+    heads = c.needed("num_attention_heads")
+    keys = c.size("linear_num_key_heads") or heads
+    width = c.size("linear_key_head_dim") or int(0.75 * c.needed("hidden_size") / keys)
+    pattern = _listed(c).get("pattern") or ["full"]
+    c.used |= {"linear_allow_neg_eigval"}
+    return {
+        "delta_keys": keys,
+        "delta_values": c.size("linear_num_value_heads") or heads,
+        "delta_key_dim": width,
+        "delta_value_dim": c.size("linear_value_head_dim") or 2 * width,
+        "ssm_conv": c.needed("linear_conv_kernel_dim"),
+        "pattern": pattern,
+        "norms_after": [mixer == "full" for mixer in pattern],
+        "rope": c.mapping("rope_parameters").get("rope_theta", 0) is not None,
+    }
+
+
+def _olmo_turns(c: Keys) -> list[str]:
+    layers = c.needed("num_hidden_layers", MAX_LAYERS)
+    turns = ["full" if layer % 4 == 3 else "delta" for layer in range(layers)]
+    return turns if "full" in turns else [*turns[:-1], "full"]
+
+
+def _kimi(c: Keys) -> dict[str, Any]:
+    """Kimi's delta rule in a table of its own or at the top, gates of the rank of a head."""
+    own = replace(c, table=c.mapping("linear_attn_config"), defaults={}, used=set())
+    heads = own.size("num_heads") or c.needed("linear_num_heads")
+    width = own.size("head_dim") or c.needed("linear_head_dim")
+    kernel = own.size("short_conv_kernel_size") or c.needed("linear_conv_kernel_dim")
+    full = own.sizes("full_attn_layers")
+    own.sizes("kda_layers")
+    own.unread()
+    c.used |= {f"linear_{key}" for key in ("num_heads", "head_dim", "conv_kernel_dim")}
+    layers = range(c.needed("num_hidden_layers", MAX_LAYERS))
+    usual = ["full" if (layer % 4 == 0 and layer if full is None else layer + 1 in full) else "kda" for layer in layers]
+    return {
+        "pattern": usual if c.get("layer_types") is None else _listed(c).get("pattern"),
+        **_kda(heads, width),
+        "delta_rank": width,
+        "ssm_conv": kernel,
+    }
+
+
+def _bailing(c: Keys) -> dict[str, Any]:
+    """Kimi's delta rule with heads as in attention and full gates, latent attention in each group's last layer."""
+    step = c.needed("layer_group_size", MAX_LAYERS)
+    layers = range(c.needed("num_hidden_layers", MAX_LAYERS))
+    usual = ["kda" if (layer + 1) % step else "full" for layer in layers]
+    c.used |= {"linear_num_heads", "linear_conv_kernel_dim"}
+    return {
+        "pattern": usual if c.get("layer_types") is None else _listed(c).get("pattern"),
+        **_kda(c.needed("num_attention_heads"), c.size("linear_head_dim") or c.needed("head_dim")),
+        "ssm_conv": c.needed("short_conv_kernel_size"),
+    }
+
+
+def _kda(heads: int, width: int) -> dict[str, Any]:
+    return {"delta_keys": heads, "delta_values": heads, "delta_key_dim": width, "delta_value_dim": width}
+
+
+def _lfm3_turns(c: Keys) -> list[str]:
+    """Two short convolutions, then one layer of attention to a window or to all, in turn."""
+    turns = {0: "sliding", 2: "full"}
+    return ["conv", *(turns.get(i % 4, "conv") for i in range(1, c.needed("num_hidden_layers", MAX_LAYERS)))]
+
+
+def _lfm3_gate(c: Keys) -> dict[str, Any]:
+    return {"output_gate": "head" if c.switch("use_attention_gate") else "none"}
+
+
+def _xlstm(c: Keys) -> dict[str, Any]:
+    """Widths as shares of the residual's, the inner one rounded up to a multiple."""
+    hidden, heads, multiple = c.needed("hidden_size"), c.needed("num_heads"), c.needed("ffn_round_up_to_multiple_of")
+    keys, values = (int(hidden * c.number(f"{name}_dim_factor")) for name in ("qk", "v"))
+    if keys % heads or values % heads:
+        c.fail("num_heads", f"{heads} heads do not divide the {keys} columns of keys and {values} of values")
+    if c.switch("use_bias"):
+        c.fail("use_bias", "biases are not understood yet; allowed: false")
+    for key, same in (("embedding_dim", hidden), ("num_blocks", c.needed("num_hidden_layers"))):
+        if (given := c.size(key)) not in (None, same):
+            c.fail(key, f"{given} is not what hidden_size and num_hidden_layers say, {same}")
+    c.used |= {"chunkwise_kernel", "sequence_kernel", "step_kernel",
+               "max_inference_chunksize"}  # fmt: skip
+    return {
+        "heads": heads,
+        "delta_keys": heads,
+        "delta_values": heads,
+        "delta_key_dim": keys // heads,
+        "delta_value_dim": values // heads,
+        "ssm_chunk": c.needed("chunk_size"),
+        "ssm_dtype": str(c.get("inference_state_dtype") or ""),
+        "intermediate": -(-int(hidden * c.number("ffn_proj_factor")) // multiple) * multiple,
+        "logit_softcap": c.number("output_logit_soft_cap"),
+    }
+
+
 #: What published configs repeat under other names.
 _LFM2_IDLE = frozenset({
     "block_dim", "block_norm_eps", "block_use_swiglu", "block_use_xavier_init", "conv_dim", "conv_dim_out",
     "conv_use_xavier_init", "num_heads",
 })  # fmt: skip
+#: Of routing, which costs the same.
+_KIMI_IDLE = frozenset({
+    "num_expert_group", "moe_router_enable_expert_bias", "num_experts_per_group", "mtp_loss_scaling_factor",
+})  # fmt: skip
+_EXPERT_NAMES = {"n_routed_experts": "num_experts", "n_shared_experts": "num_shared_experts",
+                 "num_experts_per_tok": "num_experts_per_token"}  # fmt: skip
+_LATENT: tuple[Reader, ...] = (groups.body, groups.activation, groups.inner, groups.rotary, experts.latent,
+                               experts.deepseek)  # fmt: skip
 _PURE = {"heads": 1, "feeds": ["none"], "rope": False}
 _DELTA_FIXED = {"qk_norm": True, "attention_gate": True}
 _DELTA: dict[str, Any] = {
@@ -257,4 +364,15 @@ HYBRIDS: dict[str, Kind] = {
                        experts.shared_whole), {"qk_norm": True}, types={"linear_attention": "delta"}),
     "qwen3_next": Kind((*_DENSE, groups.rotary, _listed, groups.biases, _delta, experts.qwen), _DELTA_FIXED,
                        **_DELTA),
+    "xlstm": Kind((groups.body, _xlstm), {"pattern": ["mlstm"], "rope": False}),
+    "olmo_hybrid": Kind((*_DENSE, groups.biases, _olmo_delta), {"qk_norm": True, "qk_norm_over": "width"},
+                        types={"linear_attention": "delta"}, pattern=_olmo_turns),
+    "lfm3": Kind((groups.body, groups.heads, groups.inner, groups.rotary, groups.window, groups.biases, _lfm2,
+                  groups.option("post_norms", "use_sandwich_norm"), _lfm3_gate),
+                 {"qk_norm": True}, types={"conv": "conv"}, pattern=_lfm3_turns),
+    "kimi_linear": Kind((*_LATENT, _kimi), {"router": "sigmoid", "rope": False}, names=_EXPERT_NAMES,
+                        defaults={"n_routed_experts": 256, "first_k_dense_replace": 1, "moe_layer_freq": 1},
+                        types={"linear_attention": "kda"}, idle=_KIMI_IDLE),
+    "bailing_hybrid": Kind((*_LATENT, _bailing), {"router": "sigmoid", "output_gate": "head"}, names=_EXPERT_NAMES,
+                           defaults={"n_routed_experts": 512}, types={"linear_attention": "kda"}, idle=_KIMI_IDLE),
 }  # fmt: skip

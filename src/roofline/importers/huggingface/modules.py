@@ -19,6 +19,7 @@ _ATTENTION = (("q_proj", "query", "q_lin", "c_attn", "query_key_value", "qkv_pro
 _GATED = (("gate_proj", "gate_up_proj", "w1"), ("up_proj", "gate_up_proj", "w3"))
 _LEAVES: dict[str, tuple[tuple[str, ...], ...]] = {
     "qkv": _ATTENTION,
+    "qk": _ATTENTION[:2],
     "q": _ATTENTION[:1],
     "k": _ATTENTION[1:2],
     "v": _ATTENTION[2:],
@@ -34,6 +35,12 @@ _LEAVES: dict[str, tuple[tuple[str, ...], ...]] = {
     "gate_scalar": (("shared_expert_gate",),),
     "in_qkvz": (("in_proj_qkvz",), ),
     "in_ba": (("in_proj_ba",),),
+    "output_gate": (("g_proj",),),
+    "forget_a": (("forget_gate.f_a_proj",),),
+    "forget_b": (("forget_gate.f_b_proj", "forget_gate.f_proj"),),
+    "gate_a": (("g_a_proj",),),
+    "gate_b": (("g_b_proj", "g_proj"),),
+    "strength_proj": (("b_proj",),),
 }  # fmt: skip
 
 #: What they call the blocks that matrices are in.
