@@ -44,11 +44,8 @@ class Kept:
 
         if isinstance(tensor, FakeTensor) or tensor.is_meta:
             return
-        try:
-            storage = tensor.untyped_storage()
-        except (RuntimeError, NotImplementedError, ValueError):  # none of its own, such as a sparse one
-            return
-        if storage._cdata not in self._contents:
+        storage = storage_of(tensor)
+        if storage is not None and storage._cdata not in self._contents:
             with _disable_current_modes():
                 self._contents[storage._cdata] = storage, storage.clone()
 
@@ -63,6 +60,14 @@ class Kept:
         for tensor, gradient in self._gradients.values():
             if tensor.grad is not gradient:
                 tensor.grad = gradient
+
+
+def storage_of(tensor: Any) -> Any:
+    """The memory that a tensor lies in; ``None`` for one without any of its own, such as a sparse one."""
+    try:
+        return tensor.untyped_storage()
+    except (RuntimeError, ValueError):  # by its layout PyTorch raises the one or the other
+        return None
 
 
 def _modules(thing: Any, depth: int) -> Iterator[Any]:

@@ -60,11 +60,8 @@ class Lowering:
 
     def _apply(self, site: Site) -> Result:
         name = site.call.name
-        rule = self.rules.get(site.call.target.rpartition(".")[0]) or self.rules.get(name)
-        if rule is not None:
-            return rule(site)
-        in_place = self.rules.get(name.removesuffix("_")) if name.endswith("_") else None
-        return in_place(site) if in_place is not None else site.unknown()
+        rule = self.rules.get(name) or self.rules.get(name.removesuffix("_"))
+        return rule(site) if rule is not None else site.unknown()
 
     def _bind(self, site: Site, result: Result) -> None:
         found = result if isinstance(result, tuple) else (result,)

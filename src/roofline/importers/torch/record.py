@@ -15,7 +15,7 @@ from typing import Any
 from roofline.errors import UsageError
 from roofline.graph import Kind
 from roofline.importers.torch.custom import redirected
-from roofline.importers.torch.kept import Kept
+from roofline.importers.torch.kept import Kept, storage_of
 from roofline.importers.torch.program import Call, Value, Write
 from roofline.importers.torch.sizes import Untranslated, to_size
 from roofline.sizes import Size
@@ -292,10 +292,8 @@ def _place(tensor: Any) -> Any:
 
 
 def _memory(tensor: Any) -> Any:
-    try:
-        return tensor.untyped_storage()._cdata
-    except (RuntimeError, NotImplementedError):
-        return id(tensor)
+    storage = storage_of(tensor)
+    return id(tensor) if storage is None else storage._cdata
 
 
 def _channels_last(tensor: Any) -> bool:
