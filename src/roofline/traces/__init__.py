@@ -1,0 +1,1 @@
+"""Profiler files: read, repaired where they are broken, and linked. Knows no graph and no chip."""
