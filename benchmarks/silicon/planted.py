@@ -64,7 +64,7 @@ def gemm(m: int, n: int, k: int, **more: Any) -> dict[str, Any]:
     return {"op": "gemm", "m": m, "n": n, "k": k, **more}
 
 
-# --- nothing wrong ----------------------------------------------------------------------------------------------------
+# --- nothing wrong ---
 
 
 @planted("ok", op="gemm", m=4096, n=4096, k=4096)
@@ -180,7 +180,7 @@ def mlp() -> Run:
     return _no_grad(lambda: net(x))
 
 
-# --- a chain that should be one kernel ----------------------------------------------------------------------------------
+# --- a chain that should be one kernel ---
 
 
 @planted("unfused", op="elementwise", n=2**26, inputs=1, count=8)
@@ -247,7 +247,7 @@ def adam_by_hand() -> Run:
     return run
 
 
-# --- attention scores written out ---------------------------------------------------------------------------------------
+# --- attention scores written out ---
 
 
 @planted("materialised", "fp16", op="attention", batch=1, heads=32, kv_heads=32, q_len=4096, kv_len=4096, head_dim=128,
@@ -290,7 +290,7 @@ def naive_with_bias() -> Run:
     return lambda: (q @ k.transpose(-1, -2) * 0.125 + bias).softmax(-1) @ v
 
 
-# --- a slower format than meant -----------------------------------------------------------------------------------------
+# --- a slower format than meant ---
 
 
 @planted("precision", "fp64", op="gemm", m=4096, n=4096, k=4096)
@@ -369,7 +369,7 @@ def matmul_odd_8191() -> Run:
     return lambda: a @ b
 
 
-# --- copies over the host link ------------------------------------------------------------------------------------------
+# --- copies over the host link ---
 
 
 @planted("host_copy", op="gemm", m=4096, n=4096, k=4096)
@@ -411,7 +411,7 @@ def images_pageable() -> Run:
     return _no_grad(lambda: net(images.cuda().to(BF16, memory_format=torch.channels_last)))
 
 
-# --- small kernels, the device waits for the host -----------------------------------------------------------------------
+# --- small kernels, the device waits for the host ---
 
 
 @planted("launch_bound", op="elementwise", n=65536, inputs=1, count=300)
@@ -522,7 +522,7 @@ def argmax_to_python() -> Run:
     return lambda: [int((a @ b)[0].argmax()) for _ in range(60)]
 
 
-# --- the host has other things to do ------------------------------------------------------------------------------------
+# --- the host has other things to do ---
 
 
 @planted("host_bound", op="gemm", m=4096, n=4096, k=2048)
@@ -586,7 +586,7 @@ def torch_augmentation_on_cpu() -> Run:
     return run
 
 
-# --- work that nobody asked for -----------------------------------------------------------------------------------------
+# --- work that nobody asked for ---
 
 
 @planted("wasted_work", op="elementwise", n=8192 * 4096, inputs=2, count=1)
@@ -634,7 +634,7 @@ def attention_without_cache() -> Run:
     return lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True)[:, :, -1]
 
 
-# --- copies that change the layout ----------------------------------------------------------------------------------------
+# --- copies that change the layout ---
 
 
 @planted("layout_copy", work=[gemm(4096, 4096, 4096)])
@@ -686,7 +686,7 @@ def permuted_images() -> Run:
     return lambda: (x.permute(0, 2, 3, 1).contiguous() + y).permute(0, 3, 1, 2).contiguous()
 
 
-# --- scattered reads ------------------------------------------------------------------------------------------------------
+# --- scattered reads ---
 
 
 @planted("uncoalesced", "fp32", op="gather", table=2**28, n=2**24)
@@ -720,7 +720,7 @@ def random_scatter() -> Run:
     return lambda: out.index_add_(0, index, x)
 
 
-# --- growing by copying ---------------------------------------------------------------------------------------------------
+# --- growing by copying ---
 
 
 @planted("reallocation", op="copy", n=8 * 32 * 256 * 128)
@@ -768,7 +768,7 @@ def emptied_cache() -> Run:
     return run
 
 
-# --- on the processor by accident -----------------------------------------------------------------------------------------
+# --- on the processor by accident ---
 
 
 @planted("wrong_device", "fp32", op="softmax", rows=4096, cols=8192)
@@ -799,7 +799,7 @@ def resnet_on_cpu() -> Run:
     return _no_grad(lambda: net(x))
 
 
-# --- a batch cut into pieces ----------------------------------------------------------------------------------------------
+# --- a batch cut into pieces ---
 
 
 @planted("small_batch", op="gemm", m=2048, n=8192, k=8192)
@@ -808,7 +808,7 @@ def weights_read_again() -> Run:
     return lambda: torch.cat([F.linear(part, w) for part in x.split(32)])
 
 
-# --- models -----------------------------------------------------------------------------------------------------------------
+# --- models ---
 
 
 def _no_grad(run: Run) -> Run:
@@ -847,7 +847,7 @@ def _gpt2(batch: int, seq: int) -> Run:
     return _no_grad(lambda: net(ids, use_cache=False))
 
 
-# --- measuring ------------------------------------------------------------------------------------------------------------
+# --- measuring ---
 
 
 def steady(run: Run, budget: float = 0.4) -> float:

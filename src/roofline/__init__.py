@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from roofline.batch import best_batch as best_batch
     from roofline.build import Builder as Builder
     from roofline.calibrate import calibrate as calibrate
-    from roofline.check import Verdict as Verdict
-    from roofline.check import check as check
+    from roofline.diagnosis import Verdict as Verdict
+    from roofline.diagnosis import check as check
     from roofline.chip import Chip as Chip
     from roofline.count import Counts as Counts
     from roofline.count import count as count
@@ -70,7 +70,7 @@ __version__ = "0.1.0"
 _HOME = {
     "batch": ("BatchChoice", "best_batch"),
     "build": ("Builder",),
-    "check": ("Verdict", "check"),
+    "diagnosis": ("Verdict", "check"),
     "chip": ("Chip",),
     "count": ("Counts", "count"),
     "data": ("chip", "chips"),

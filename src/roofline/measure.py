@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from roofline.calibrate.timing import timed_alone, undisturbed
-from roofline.check import Verdict, check
+from roofline.diagnosis import Verdict, check
 from roofline.chip import Chip
 from roofline.data import chip as find_chip
 from roofline.errors import MissingExtra, RooflineError, UnknownChip, UsageError

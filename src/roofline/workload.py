@@ -268,7 +268,25 @@ def workload(entries: Sequence[Mapping[str, Any]], dtype: str = "bf16", name: st
     if not isinstance(entries, Sequence) or isinstance(entries, str) or not entries:
         raise ModelDataError(f"{name}: a workload is a list of at least one entry")
     parts = [_entry(entry, dtype, f"{name}[{at}]") for at, entry in enumerate(entries)]
-    return _join(name, parts)
+    joined = _join(name, parts)
+    if any(part.info for part in parts):
+        return joined
+    return replace(joined, info={_LISTED: True})
+
+
+#: Mark of a program that is a list of operators: what is computed, not by which kernels.
+_LISTED = "listed"
+
+
+def is_listed(graph: Graph) -> bool:
+    """Whether a program only lists what is computed, so that neighbours of a chain may run as one kernel.
+
+    Example:
+        >>> import roofline as rl
+        >>> is_listed(rl.workload([{"op": "gelu", "n": 1024}])), is_listed(rl.model("gpt2"))
+        (True, False)
+    """
+    return bool(graph.info.get(_LISTED))
 
 
 def load_workload(path: str | Path, dtype: str | None = None) -> Graph:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from roofline.batch import best_batch
-from roofline.check import check as judge
+from roofline.diagnosis import check as judge
 from roofline.cli import options as opt
 from roofline.cli import tables
 from roofline.cli.calibrate import calibrate

@@ -14,7 +14,7 @@ from roofline.units import format_bytes, format_si, parse
 
 if TYPE_CHECKING:
     from roofline.batch import BatchChoice
-    from roofline.check import Verdict
+    from roofline.diagnosis import Verdict
     from roofline.chip import Chip
     from roofline.estimate import Estimate
 

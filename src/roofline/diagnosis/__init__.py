@@ -1,0 +1,8 @@
+"""Does a measured time make sense, and if not why: verdict, causes that add up, advice."""
+
+from __future__ import annotations
+
+from roofline.diagnosis.check import check
+from roofline.diagnosis.words import Advice, Candidate, Cause, Verdict
+
+__all__ = ["Advice", "Candidate", "Cause", "Verdict", "check"]

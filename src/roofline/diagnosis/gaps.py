@@ -1,0 +1,231 @@
+"""Why the device waited: each gap between launches by what the host did in it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roofline.diagnosis.groups import role
+from roofline.traces.events import Events, Kind, Trace
+from roofline.traces.link import Launch
+
+#: A pause of the host between two operators that is longer is no dispatch any more [s].
+PAUSE = 100e-6
+#: An operator that launches nothing and takes longer computes on the processor [s].
+HEAVY = 100e-6
+#: A launch that was issued no later than this after the device ran dry was on its way [s].
+ON_ITS_WAY = 2e-6
+#: Copies of fewer bytes are values that are read back, not data.
+VALUE_BYTES = 64 * 1024
+
+_SYNC = re.compile(r"(Stream|Device|Event|Context|Ctx)Synchronize|hipStreamWait$|^cu(da)?Memcpy$", re.I)
+_ALLOCATE = re.compile(r"^(cuda|hip)(Malloc|Free|HostAlloc|MallocHost|FreeHost)|^cuMem(Alloc|Free|Create|Map|Unmap)", re.I)
+_OVERHEAD = re.compile(r"Activity Buffer Request|ModuleLoad|LibraryLoad|Lazy Function|Kernel(Get|Set)|GetProcAddress", re.I)
+_COPYING = re.compile(r"aten::(copy_|to|_to_copy|cpu|cuda|pin_memory|_pin_memory|_local_scalar_dense|empty_strided)$")
+#: Operators that only look at tensors or move them; all others that take long on the processor compute there.
+_LIGHT = re.compile(
+    r"aten::(empty|view|reshape|as_strided|transpose|permute|expand|slice|select|split|t|unsqueeze|squeeze|detach|item"
+    r"|is_nonzero|set_|resize_|result_type|lift|alias|unbind|chunk|narrow|record_stream|_local_scalar_dense)"
+)
+
+
+@dataclass(frozen=True)
+class Idle:
+    """What the device waited for in one iteration.
+
+    Attributes:
+        seconds: By label [s].
+        evidence: By label, what was seen.
+        heavy: Operators that computed on the processor meanwhile, each with its time [s].
+    """
+
+    seconds: dict[str, float]
+    evidence: dict[str, str]
+    heavy: dict[str, float]
+
+
+@dataclass(frozen=True)
+class _Spans:
+    """Intervals of the host in order of start, for sums over a window."""
+
+    start: NDArray[np.float64]
+    end: NDArray[np.float64]
+
+    def within(self, low: float, high: float) -> float:
+        """Time of the window that they cover [s]."""
+        first = int(np.searchsorted(self.end, low))
+        total = 0.0
+        for at in range(first, len(self.start)):
+            if self.start[at] >= high:
+                break
+            total += min(float(self.end[at]), high) - max(float(self.start[at]), low)
+        return max(total, 0.0)
+
+    def ends_in(self, low: float, high: float) -> bool:
+        """Whether one of them ends in the window."""
+        at = int(np.searchsorted(self.end, low))
+        return at < len(self.end) and float(self.end[at]) <= high
+
+    def pauses(self, low: float, high: float, least: float) -> float:
+        """Time of the window in pauses between them that are at least so long [s]."""
+        first = int(np.searchsorted(self.end, low))
+        total, at = 0.0, low
+        for index in range(first, len(self.start) + 1):
+            until = min(float(self.start[index]), high) if index < len(self.start) else high
+            if until - at >= least:
+                total += until - at
+            if index == len(self.start) or self.start[index] >= high:
+                break
+            at = max(at, float(self.end[index]))
+        return total
+
+
+def _spans(events: Events, rows: NDArray[np.intp]) -> _Spans:
+    """Disjoint intervals that cover the given events."""
+    order = rows[np.argsort(events.start[rows], kind="stable")]
+    starts: list[float] = []
+    ends: list[float] = []
+    for start, end in zip(events.start[order].tolist(), (events.start + events.duration)[order].tolist(), strict=True):
+        if ends and start <= ends[-1]:
+            ends[-1] = max(ends[-1], end)
+        else:
+            starts.append(start)
+            ends.append(end)
+    return _Spans(np.array(starts), np.array(ends))
+
+
+@dataclass(frozen=True)
+class Host:
+    """What the host did, by kind."""
+
+    busy: _Spans
+    sync: _Spans
+    allocating: _Spans
+    copying: _Spans
+    overhead: _Spans
+    heavy: _Spans
+    heavy_names: tuple[tuple[str, float, float], ...]
+
+
+def host(trace: Trace, launches: Sequence[Launch]) -> Host:
+    """Sort the host's events, those of all threads that launch or compute."""
+    events = trace.events
+    ops, calls = events.kind == Kind.OP, events.kind == Kind.RUNTIME
+
+    def named(pattern: re.Pattern[str], kinds: NDArray[np.bool_]) -> NDArray[np.intp]:
+        wanted = np.array([bool(pattern.search(name)) for name in events.names] or [False])
+        return np.flatnonzero(kinds & wanted[events.name])
+
+    heavy = _heavy(events, launches)
+    return Host(
+        busy=_spans(events, np.flatnonzero(ops | calls)),
+        sync=_spans(events, named(_SYNC, calls)),
+        allocating=_spans(events, named(_ALLOCATE, calls)),
+        copying=_spans(events, named(_COPYING, ops)),
+        overhead=_spans(events, named(_OVERHEAD, calls | (events.kind == Kind.OTHER))),
+        heavy=_spans(events, heavy),
+        heavy_names=tuple((events.names[events.name[at]], float(events.start[at]), float(events.duration[at]))
+                          for at in heavy),
+    )  # fmt: skip
+
+
+def _heavy(events: Events, launches: Sequence[Launch]) -> NDArray[np.intp]:
+    """Operators without a launch inside that take long: they compute on the processor; of nested ones the outer."""
+    issued = np.sort(np.array([one.issued for one in launches if one.issued == one.issued]))
+    rows = np.flatnonzero((events.kind == Kind.OP) & (events.duration >= HEAVY))
+    rows = rows[np.argsort(events.start[rows], kind="stable")]
+    kept, end = [], -1.0
+    for at in rows.tolist():
+        start, stop = float(events.start[at]), float(events.start[at] + events.duration[at])
+        launched = len(issued) and np.searchsorted(issued, start) != np.searchsorted(issued, stop)
+        name = events.names[events.name[at]]
+        if launched or start < end or _LIGHT.match(name) or _COPYING.match(name):
+            continue
+        kept.append(at)
+        end = stop
+    return np.array(kept, dtype=np.intp)
+
+
+def idle(trace: Trace, launches: Sequence[Launch], firsts: Sequence[int]) -> Idle:
+    """Split the time between launches, of all iterations, by its reason.
+
+    The gap in front of an iteration is seen once less often than there are iterations, and counts accordingly more.
+    """
+    did = host(trace, launches)
+    total: Counter[str] = Counter()
+    heavy: Counter[str] = Counter()
+    count = len(firsts)
+    starts = frozenset(firsts[1:])
+    end = launches[0].start if count > 1 else _begin(trace, launches[0])
+    before: Launch | None = None
+    for at, launch in enumerate(launches):
+        if launch.start > end:
+            weight = count / (count - 1) if at in starts else 1.0
+            for label, seconds in _reasons(did, before, launch, end, heavy, weight).items():
+                total[label] += seconds * weight
+        if launch.end > end:
+            end, before = launch.end, launch
+    seconds = {label: value / count for label, value in total.items() if value > 0}
+    return Idle(seconds, {label: _EVIDENCE[label] for label in seconds}, {k: v / count for k, v in heavy.items()})
+
+
+def _begin(trace: Trace, first: Launch) -> float:
+    """When the host began to work towards the first launch."""
+    events = trace.events
+    rows = np.flatnonzero((events.kind == Kind.OP) & (events.start <= first.start))
+    return float(events.start[rows].min()) if len(rows) else first.start
+
+
+#: What was seen, by label.
+_EVIDENCE = {
+    "launch_bound": "the host was still launching when the device had finished",
+    "sync": "the host waited for the device before it launched more",
+    "host_bound": "the host did something else between operators",
+    "host_compute": "operators computed on the processor",
+    "host_copy": "the host was busy copying",
+    "reallocation": "the host allocated or freed device memory",
+}
+
+
+def _reasons(
+    did: Host, before: Launch | None, after: Launch, low: float, heavy: Counter[str], weight: float
+) -> dict[str, float]:
+    """Parts of one gap by label [s]; what the profiler itself took is left out."""
+    gap = after.start - low
+    issued = after.start if after.issued != after.issued else min(max(after.issued, low), after.start)
+    if issued - low <= ON_ITS_WAY:
+        return {"launch_bound": gap}
+    found: dict[str, float] = {"profiler": did.overhead.within(low, after.start)}
+    found["reallocation"] = did.allocating.within(low, issued)
+    found["host_compute"] = did.heavy.within(low, issued)
+    found["host_bound"] = did.busy.pauses(low, issued, PAUSE)
+    for name, start, duration in did.heavy_names if found["host_compute"] else ():
+        if start < issued and start + duration > low:
+            heavy[name] += weight * (min(start + duration, issued) - max(start, low))
+    rest = max(gap - sum(found.values()), 0.0)
+    if _copied(before) or _copied(after):
+        found["host_copy"] = rest
+    elif did.sync.ends_in(low - ON_ITS_WAY, issued) or _read_back(before):
+        found["sync"] = rest
+    else:
+        found["launch_bound"] = rest
+    found.pop("profiler")
+    return found
+
+
+def _copied(launch: Launch | None) -> bool:
+    """Whether a launch moves data over the host link."""
+    return launch is not None and role(launch) in ("copy_in", "copy_out") and not _small(launch)
+
+
+def _read_back(launch: Launch | None) -> bool:
+    return launch is not None and role(launch) == "copy_out" and _small(launch)
+
+
+def _small(launch: Launch) -> bool:
+    return launch.bytes == launch.bytes and launch.bytes < VALUE_BYTES

@@ -1,0 +1,219 @@
+"""Equal calls of a trace together, each with what it took, what it should take and what it does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import isnan
+
+from roofline.chip import Chip
+from roofline.diagnosis.meant import SCATTERED, Meant
+from roofline.errors import RooflineError
+from roofline.estimate import Estimate
+from roofline.graph import Graph
+from roofline.importers.torch.recorded import recorded, triton
+from roofline.traces.events import Kind, Signature
+from roofline.traces.link import Launch
+
+#: Roles of launches that are no kernels of an operator, by their names.
+_ROLES = (
+    ("copy_in", re.compile(r"memcpy.*(htod|host-to-device)|copyhosttodevice", re.I)),
+    ("copy_out", re.compile(r"memcpy.*(dtoh|device-to-host)|copydevicetohost", re.I)),
+    ("communication", re.compile(r"^(nccl|rccl|msccl|ncclDevKernel)|allreduce.*kernel|all_reduce", re.I)),
+    ("layout", re.compile(r"nchwTo|nhwcTo|nchw2nhwc|nhwc2nchw|cudnn.*tensorTransform|convertTensor", re.I)),
+)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Calls of one operator with equal arguments that ran equal kernels; all figures are of one iteration.
+
+    Attributes:
+        op: The operator, empty where none is known.
+        signature: Its recorded arguments.
+        path: What is around it on the host, of the first call.
+        role: ``kernel``, ``copy_in``, ``copy_out``, ``communication`` or ``layout``; ``host`` for a call on the processor.
+        kernels: Names of its kernels.
+        calls: Calls.
+        launches: Launches.
+        seconds: On the device [s].
+        moved: Bytes that copies moved [B].
+        graph: What one call computes, ``None`` where no formula is known.
+        chip: Where it ran.
+    """
+
+    op: str
+    signature: Signature | None
+    path: tuple[str, ...]
+    role: str
+    kernels: tuple[str, ...]
+    calls: float
+    launches: float
+    seconds: float
+    moved: float
+    graph: Graph | None
+    chip: Chip
+
+    def _estimate(self, tf32: bool, meant: Meant | None = None) -> Estimate | None:
+        if self.graph is None or not self.graph.nodes:
+            return None
+        try:
+            case = meant or Meant(self.graph, self.chip, "graph", tf32, {})
+            return case.reference if meant else case.estimate(self.graph)
+        except RooflineError:
+            return None
+
+    @cached_property
+    def estimate(self) -> Estimate | None:
+        """One call as it was recorded; fp32 products as tf32 where they were too fast for anything else."""
+        plain = self._estimate(False)
+        if plain is None or self.calls == 0:
+            return plain
+        too_fast = self.seconds / self.calls < 0.9 * float(plain.floor)
+        return self._estimate(True) if too_fast else plain
+
+    @cached_property
+    def meant(self) -> Meant | None:
+        """The call as a program of its own."""
+        if self.estimate is None or self.graph is None:
+            return None
+        return Meant(self.graph, self.chip, "graph", False, {})
+
+    @cached_property
+    def expected(self) -> float:
+        """All calls as recorded [s]; nan where no formula is known."""
+        return self.calls * float(self.estimate.device_time) if self.estimate is not None else float("nan")
+
+    @cached_property
+    def best(self) -> float:
+        """All calls with aligned rows, in the format that the chip is made for, reading in order [s]."""
+        try:
+            return self.calls * self.meant.attainable if self.meant is not None else float("nan")
+        except RooflineError:
+            return self.expected
+
+    @property
+    def flops(self) -> float:
+        """Contraction FLOPs of all calls."""
+        return self.calls * float(self.estimate.flops) if self.estimate is not None else 0.0
+
+    @property
+    def bytes(self) -> float:
+        """Traffic of all calls by its formula, or what copies moved [B]."""
+        return self.calls * float(self.estimate.bytes) if self.estimate is not None else self.moved
+
+    @property
+    def kind(self) -> str:
+        """Class of its main kernel; empty where no formula is known."""
+        if self.estimate is None:
+            return ""
+        kinds = {row.kernel.kind for row in self.estimate.rows}
+        return next((kind for kind in ("attention", "matmul", "conv", "moe") if kind in kinds), min(kinds))
+
+    @property
+    def contracts(self) -> bool:
+        """Whether it multiplies matrices."""
+        return self.kind in ("attention", "matmul", "conv", "moe")
+
+    @property
+    def scattered(self) -> bool:
+        """Whether it reads or writes single elements or rows anywhere."""
+        return self.estimate is not None and any(row.kernel.main.op in SCATTERED for row in self.estimate.rows)
+
+    @property
+    def dtypes(self) -> frozenset[str]:
+        """Formats of its contractions."""
+        return frozenset(dtype for row in self.estimate.rows for dtype in row.flops_by) if self.estimate else frozenset()
+
+    @property
+    def kernel(self) -> str:
+        """Its kernels in a few words."""
+        return ", ".join(dict.fromkeys(short(name) for name in self.kernels))[:80]
+
+
+def short(name: str) -> str:
+    """A kernel's name without namespaces, templates and arguments.
+
+    Example:
+        >>> short("void at::native::vectorized_elementwise_kernel<8, at::native::AUnaryFunctor<float> >(int)")
+        'vectorized_elementwise_kernel'
+    """
+    bare = name.removeprefix("void ").replace("(anonymous namespace)", "")
+    bare = re.split(r"[<(]", bare, maxsplit=1)[0]
+    return bare.split("::")[-1].strip() or name[:60]
+
+
+def role(launch: Launch) -> str:
+    """What a launch is, told by its kind and name."""
+    if launch.kind == Kind.OP:
+        return "host"
+    for word, pattern in _ROLES:
+        if pattern.search(launch.name):
+            return word
+    return "kernel"
+
+
+def group(launches: Sequence[Launch], iterations: int, chip: Chip, scale: float = 1.0) -> tuple[Group, ...]:
+    """Put equal calls together, the slowest first.
+
+    Args:
+        launches: Of whole iterations.
+        iterations: How many.
+        chip: Where they ran.
+        scale: Factor on durations, below 1 where launches ran side by side.
+    """
+    calls: dict[tuple[int, str], list[Launch]] = {}
+    for at, launch in enumerate(launches):
+        alone = launch.call if launch.call >= 0 else -2 - at
+        calls.setdefault((alone, role(launch)), []).append(launch)
+    equal: dict[tuple[object, ...], list[list[Launch]]] = {}
+    for (_, what), together in calls.items():
+        first = together[0]
+        key = (first.op, first.signature, what, tuple(one.name for one in together))
+        equal.setdefault(key, []).append(together)
+    made = (_group(key, sets, iterations, chip, scale) for key, sets in equal.items())
+    return tuple(sorted(made, key=lambda one: -one.seconds))
+
+
+def _group(key: tuple[object, ...], sets: list[list[Launch]], iterations: int, chip: Chip, scale: float) -> Group:
+    first = sets[0][0]
+    every = [launch for together in sets for launch in together]
+    what, names = str(key[2]), tuple(dict.fromkeys(one.name for one in sets[0]))
+    return Group(
+        op=first.op,
+        signature=first.signature,
+        path=first.path,
+        role=what,
+        kernels=names,
+        calls=len(sets) / iterations,
+        launches=sum(one.count for one in every) / iterations,
+        seconds=scale * sum(one.duration for one in every) / iterations,
+        moved=_moved(every) / iterations,
+        graph=_formula(first) if what in ("kernel", "host") else None,
+        chip=chip,
+    )
+
+
+def _moved(launches: Iterable[Launch]) -> float:
+    return sum(one.bytes for one in launches if not isnan(one.bytes))
+
+
+def _formula(launch: Launch) -> Graph | None:
+    """What one call computes: from its operator, or from the buffers of a generated kernel."""
+    if launch.signature is None or not launch.op:
+        return None
+    if launch.op.startswith("triton_"):
+        return triton(launch.signature, launch.op)
+    return recorded(launch.op, launch.signature)
+
+
+def union(launches: Iterable[Launch]) -> float:
+    """Time in which at least one launch ran [s]."""
+    total, end = 0.0, float("-inf")
+    for launch in sorted(launches, key=lambda one: one.start):
+        if launch.end > end:
+            total += launch.end - max(launch.start, end)
+            end = launch.end
+    return total

@@ -1,0 +1,94 @@
+"""A trace beside the program that was meant: causes as measured time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from roofline.chip import Chip
+from roofline.diagnosis import iterations
+from roofline.diagnosis.gaps import Idle, idle
+from roofline.diagnosis.groups import Group, group, role, union
+from roofline.diagnosis.iterations import Iterations
+from roofline.diagnosis.meant import Meant
+from roofline.diagnosis.parts import Books, summed, take_apart
+from roofline.traces.events import Trace
+from roofline.traces.link import Launch, launches
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trace taken apart; all figures are of one iteration.
+
+    Attributes:
+        trace: The file.
+        chip: Where it ran.
+        iterations: How often it ran.
+        launches: What ran, of whole iterations.
+        groups: Equal calls together.
+        busy: Time in which the device did something [s].
+        idle: What it waited for between.
+        seconds: From one iteration to the next [s].
+    """
+
+    trace: Trace
+    chip: Chip
+    iterations: Iterations
+    launches: tuple[Launch, ...]
+    groups: tuple[Group, ...]
+    busy: float
+    idle: Idle
+    seconds: float
+
+
+def run(trace: Trace, chip: Chip, measured: float | None = None) -> Run:
+    """Take a trace apart.
+
+    Args:
+        trace: The file.
+        chip: Where it ran.
+        measured: What an iteration takes without a profiler [s], which helps to find iterations.
+    """
+    ran = launches(trace)
+    found = iterations.find(trace, ran, measured)
+    ran = ran[found.first[0] :]
+    firsts = [at - found.first[0] for at in found.first]
+    covered = union(ran)
+    exposed = _without_hidden_copies(ran)
+    total = sum(one.duration for one in exposed)
+    scale = covered / total if total > covered else 1.0
+    groups = group(exposed, found.count, chip, scale)
+    on_device = bool(ran) and ran[0].device >= 0
+    waits = idle(trace, ran, firsts) if ran and on_device and trace.timed else Idle({}, {}, {})
+    busy = covered / found.count
+    return Run(trace, chip, found, ran, groups, busy, waits, busy + sum(waits.seconds.values()))
+
+
+def _without_hidden_copies(ran: Sequence[Launch]) -> list[Launch]:
+    """Copies and collectives that run beside kernels cost only what they stick out."""
+    return list(ran)
+
+
+def causes(meant: Meant, ran: Run, seconds: float) -> tuple[float, list[tuple[str, float, str]]]:
+    """What of the measured time was needed and what was lost to what, which add up to it [s]."""
+    share = min(seconds / ran.busy, 1.0) if ran.busy else 1.0
+    books = take_apart(Books(meant, ran.groups, _scaled(ran.idle, max(seconds - ran.busy, 0.0))))
+    needed = books.needed * share
+    lost = [(label, part * (share if ran.busy > seconds else 1.0), why) for label, part, why in summed(books.lost)]
+    return needed, lost
+
+
+def _scaled(waits: Idle, seconds: float) -> Idle:
+    """The same reasons for another idle time: a profiler slows the host down and not the device."""
+    total = sum(waits.seconds.values())
+    if not total:
+        return waits
+    factor = min(seconds / total, 1.0)
+    return Idle(
+        {label: part * factor for label, part in waits.seconds.items()},
+        waits.evidence,
+        {name: part * factor for name, part in waits.heavy.items()},
+    )
+
+
+__all__ = ["Run", "causes", "role", "run"]
