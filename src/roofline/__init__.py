@@ -80,8 +80,8 @@ _HOME = {
     "dtypes": ("dtype",),
     "errors": (
         "ChipDataError", "DoesNotFit", "MissingExtra", "MissingFigure", "ModelDataError", "RooflineError",
-        "ShapeError", "TraceError", "UnboundSize", "UnitError", "UnknownChip", "UnknownDType", "UnknownModel", "UnknownOp",
-        "UsageError",
+        "ShapeError", "TraceError", "UnboundSize", "UnitError", "UnknownChip", "UnknownDType", "UnknownModel",
+        "UnknownOp", "UsageError",
     ),
     "estimate": ("Estimate", "estimate"),
     "graph": ("Graph", "Node", "Tensor"),

@@ -15,6 +15,7 @@ from roofline.traces.bytestream import ByteStream
 from roofline.traces.columns import NAN, Interned, Recorder, notes_of
 from roofline.traces.events import DEVICE, Events, Kind, Trace
 from roofline.traces.jsonstream import BETWEEN, QUOTE_HINT, Cut, JsonStream, text
+from roofline.traces.quantities import plural
 
 #: More events than any run that somebody looks at; the rest of a larger file is left out.
 MOST_EVENTS = 20_000_000
@@ -85,8 +86,8 @@ def _members(stream: JsonStream, root: dict[str, Any], reader: Reader) -> bool:
             key = stream.value()
             stream.take(":")
             if key == "traceEvents" and stream.take("["):
-                listed = True
                 reader.events(stream)
+                listed = True
                 if not stream.closed or reader.full:
                     break
             else:
@@ -145,6 +146,8 @@ class Reader:
         if phase != "X":
             if phase == "M":
                 self._metadata(event)
+            elif phase in ("B", "E"):
+                self.skipped["begin or end", "that no profiler of PyTorch writes"] += 1
             return
         category = event.get("cat")
         kind = KINDS.get(category, Kind.OTHER) if type(category) is str else Kind.OTHER
@@ -189,7 +192,7 @@ class Reader:
             detail = self._detail(arguments)
         external = get("External id", get("external id", -1))
         self.rows.add(
-            kind, self._text(name), start * _MICRO, duration * _MICRO, self._who(event.get("pid", -1)),
+            kind, self._text(name), start, duration * _MICRO, self._who(event.get("pid", -1)),
             self._who(event.get("tid", -1)), self._whole(external), correlation, device, stream, size, 1, signature,
             detail,
         )  # fmt: skip
@@ -257,7 +260,8 @@ class Reader:
         """The rows, with starts from zero and what other events know of them."""
         events = self.rows.events()
         if len(events):
-            events.start[:] -= events.start[0]
+            # Only now in seconds: in a clock that began in 1970 a microsecond is the last digit that a float holds.
+            events.start[:] = (events.start - events.start[0]) * _MICRO
         on_device = np.isin(events.kind, DEVICE)
         unknown = on_device & (events.device < 0)
         if unknown.any():
@@ -284,17 +288,6 @@ def _carry(events: Events, sizes: Mapping[int, float], wanted: NDArray[np.bool_]
         events.bytes[row] = sizes.get(int(events.correlation[row]), NAN)
 
 
-def plural(number: int, word: str) -> str:
-    """A number and its noun.
-
-    Example:
-        >>> plural(1, "kernel"), plural(2000, "copy")
-        ('1 kernel', '2,000 copies')
-    """
-    many = f"{word[:-1]}ies" if word.endswith("y") else f"{word}s"
-    return f"{number:,} {word if number == 1 else many}"
-
-
 def _trace(source: ByteStream, stream: JsonStream, reader: Reader, root: Mapping[str, Any]) -> Trace:
     partial = bool(stream.cut or source.fault or reader.full or (not stream.closed and root))
     notes = [*_faults(source, stream, reader), *_skips(reader), *_context(root)]
@@ -306,6 +299,8 @@ def _trace(source: ByteStream, stream: JsonStream, reader: Reader, root: Mapping
     hosts = np.unique(events.process[events.kind == Kind.OP])
     if len(hosts) > 1:
         notes.append(f"{len(hosts)} host processes")
+    if (events.kind == Kind.OTHER).all():
+        notes.append("no event has a category that torch.profiler writes")
     if not reader.shapes and (events.kind == Kind.OP).any():
         notes.append("no shapes were recorded; profile with record_shapes=True")
     return Trace(

@@ -66,7 +66,7 @@ class Events:
         detail: Position in ``details``.
         names: Texts.
         signatures: Recorded arguments of operators.
-        details: What else was recorded and may help, such as ``grid``, ``block``, ``Collective name``, counters by name.
+        details: What else was recorded and may help, such as ``grid``, ``block``, ``Collective name``, counters.
     """
 
     kind: NDArray[np.uint8]

@@ -21,9 +21,9 @@ BLANK = re.compile(r"[ \t\r\n]*")
 BETWEEN = re.compile(r"[ \t\r\n,]*")
 _KEYS = '"(?:ph|cat|name|pid|tid|ts|dur|args|id|bp|s)"'
 #: Where one event ends and the next begins.
-_NEXT = re.compile(r"\}\s*,?\s*(?=\{\s*" + _KEYS + r"\s*:)")
+_NEXT = re.compile(r"\}\s*(?:,\s*)?(?=\{\s*" + _KEYS + r"\s*:)")
 #: A name, up to the key that follows it, whatever quotes it holds.
-_NAME = re.compile(r'("name"\s*:\s*")(.*?)("\s*(?:,\s*' + _KEYS + r"\s*:|\}))", re.DOTALL)
+_NAME = re.compile(r'("name"\s*:\s*")(.*?)("\s*(?:,\s*' + _KEYS + r"\s*:|\}\s*$))", re.DOTALL)
 _TRAILING = re.compile(r",(\s*[}\]])")
 
 #: What the decoder says where a quote was not escaped.

@@ -9,7 +9,7 @@ from typing import Any
 from roofline.errors import TraceError
 from roofline.traces.columns import NAN, Recorder
 from roofline.traces.events import Kind
-from roofline.traces.quantities import decimal_mark, number, scale, whole, whole_numbers
+from roofline.traces.quantities import decimal_mark, number, plural, scale, split_header, whole, whole_numbers
 from roofline.traces.tables import Table
 
 #: Metrics that give the time and the bytes from memory, the best first; those of one tuple are added.
@@ -67,10 +67,10 @@ def read(table: Table, rows: Recorder, devices: dict[int, str]) -> list[str]:
             Kind.KERNEL, launch.name, 0.0, time, device=launch.device, stream=launch.stream,
             size=NAN if size is None else size, detail=rows.detail(launch.facts | found),
         )  # fmt: skip
-    notes = [f"skipped {skipped:,} launches without gpu__time_duration.sum"] if skipped else []
+    notes = [f"skipped {plural(skipped, 'row')} without gpu__time_duration.sum"] if skipped else []
     if decimal == ",":
         notes.append("numbers are written with a decimal comma")
-    return notes + ([f"{missing:,} metrics hold no number (n/a)"] if missing else [])
+    return notes + ([f"{plural(missing, 'value')} missing (n/a)"] if missing else [])
 
 
 def _sum(found: Mapping[str, float], choices: Iterable[tuple[str, ...]]) -> float | None:
@@ -120,7 +120,9 @@ def _long(table: Table) -> dict[Any, _Launch]:
 def _wide(table: Table) -> dict[Any, _Launch]:
     """Launches of a table that has a column a metric; a row without an ID gives the units."""
     key, make = _key(table), _launch(table)
-    columns = [(i, name) for i, name in enumerate(table.columns) if name and name.casefold() not in _GIVEN]
+    columns = [
+        (i, split_header(name)[0]) for i, name in enumerate(table.columns) if name and name.casefold() not in _GIVEN
+    ]
     units = [table.unit(i) for i in range(len(table.columns))]
     launches: dict[Any, _Launch] = {}
     for kept, (line, cells) in enumerate(table.rows):

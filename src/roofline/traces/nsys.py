@@ -9,14 +9,15 @@ from typing import Any
 
 from roofline.traces.columns import NAN, Recorder
 from roofline.traces.events import Kind
-from roofline.traces.quantities import split_header, whole, whole_numbers
+from roofline.traces.quantities import plural, split_header, whole, whole_numbers
 from roofline.traces.tables import Table
 
 #: Tables without a kernel: columns, name of the report.
 OTHERS: tuple[tuple[frozenset[str], str], ...] = (
-    (frozenset({"num calls"}), "cuda_api_sum"),
+    (frozenset({"num calls"}), "cuda_api_sum or osrt_sum"),
     (frozenset({"start", "duration", "result", "corrid"}), "cuda_api_trace"),
     (frozenset({"total time", "count", "operation"}), "cuda_gpu_mem_time_sum"),
+    (frozenset({"total time", "operations", "operation"}), "gpumemtimesum"),
     (frozenset({"total", "count", "operation"}), "cuda_gpu_mem_size_sum"),
     (frozenset({"kernel start", "kernel dur"}), "cuda_kern_exec_trace"),
     (frozenset({"total time", "range"}), "nvtx_sum"),
@@ -67,11 +68,11 @@ def read_trace(table: Table, rows: Recorder, devices: dict[int, str]) -> list[st
             continue
         moved, lane = size(cells), whole(stream(cells))
         rows.add(
-            kind_of(name(cells)), name(cells), begin, lasted, thread=lane, correlation=whole(correlation(cells), limit=2**62),
-            device=_device(where(cells), devices), stream=lane, size=NAN if moved is None else moved,
-            detail=rows.detail(details(cells)),
+            kind_of(name(cells)), name(cells), begin, lasted, thread=lane,
+            correlation=whole(correlation(cells), limit=2**62), device=_device(where(cells), devices), stream=lane,
+            size=NAN if moved is None else moved, detail=rows.detail(details(cells)),
         )  # fmt: skip
-    return [f"skipped {number:,} rows {why}" for why, number in skipped.items()]
+    return [f"skipped {plural(number, 'row')} {why}" for why, number in skipped.items()]
 
 
 def _details(table: Table) -> Callable[[Sequence[str]], dict[str, Any]]:
@@ -140,4 +141,4 @@ def read_sum(table: Table, rows: Recorder, devices: dict[int, str]) -> list[str]
             count=max(whole(instances(cells), 1, 2**62), 1),
             detail=rows.detail(known),
         )
-    return [f"skipped {skipped:,} rows without a total time"] if skipped else []
+    return [f"skipped {plural(skipped, 'row')} without a total time"] if skipped else []

@@ -8,26 +8,18 @@ from collections.abc import Sequence
 from roofline.errors import TraceError
 from roofline.traces.columns import Recorder
 from roofline.traces.events import Kind
-from roofline.traces.quantities import TIMES, number, split_header, whole
+from roofline.traces.quantities import TIMES, number, plural, split_header, whole
 from roofline.traces.tables import Table
 
 NAMES = ("name", "op", "operator", "kernel", "kernel name", "operation", "op name", "op_name", "kernel_name", "layer")
 COUNTS = ("count", "calls", "# of calls", "instances", "num calls", "launches")
 
-#: Words that make a column one of times, the one that is most surely the device's first.
+#: Words of a column of times, the one that is most surely the device's first.
 _TIMES = (
-    "self cuda",
-    "self device",
-    "kernel",
-    "device",
-    "gpu",
-    "cuda",
-    "time",
-    "duration",
-    "latency",
-    "elapsed",
-    "self cpu",
-)
+    "self cuda", "self device", "kernel", "device", "gpu", "cuda", "time", "duration", "latency", "elapsed", "self cpu",
+)  # fmt: skip
+#: Of these a column without a unit is one of times too, whose cells have the unit.
+_SURE = ("self cuda", "self device", "cuda total", "time", "duration", "latency", "elapsed", "self cpu")
 #: Of these a row has the sum over all launches.
 _SUMS = ("total", "sum", "self")
 _NO_TIMES = ("%", "name", "avg", "std", "min", "max", "median", "start")
@@ -52,10 +44,10 @@ def _time(columns: Sequence[str]) -> tuple[int, str]:
     name = _name(columns)
     for position, column in enumerate(columns):
         label, unit = _label(column)
-        words = [i for i, word in enumerate(_TIMES) if word in label]
-        bare = not label and bool(unit)
-        if position != name and (words or bare) and not any(word in label for word in _NO_TIMES):
-            found.append((not unit, words[0] if words else len(_TIMES), position, unit))
+        rank = next((i for i, word in enumerate(_TIMES) if word in label), len(_TIMES))
+        timed = bool(unit) or any(word in label for word in _SURE)
+        if position != name and timed and not any(word in label for word in _NO_TIMES):
+            found.append((not unit, rank, position, unit))
     # A unit in the header is worth more than a better word without one.
     return min(found)[2:] if found else (-1, "")
 
@@ -87,7 +79,7 @@ def read(table: Table, rows: Recorder, devices: dict[int, str]) -> list[str]:
         launches = max(whole(cells[count], 1, 2**62), 1) if count >= 0 else 1
         rows.add(Kind.KERNEL, cells[name].strip(), 0.0, seconds, device=0, count=launches, detail=rows.detail(known))
     notes = [f"times from column {table.columns[time]!r}"]
-    return notes + ([f"skipped {skipped:,} rows without a name and a time"] if skipped else [])
+    return notes + ([f"skipped {plural(skipped, 'row')} without a name and a time"] if skipped else [])
 
 
 def _seconds(cell: str, unit: str, table: Table, line: int, time: int) -> float | None:

@@ -23,6 +23,7 @@ _NUMERIC = re.compile(r"[+-]?[\d.,]*\d[\d.,]*(?:[eE][+-]?\d+)?", re.ASCII)
 _GROUPED = r"[+-]?[1-9]\d{0,2}(?:\%s\d{3})+"
 
 #: Label and unit of a header such as ``Start (us)``, ``DEVICE KERNEL DURATION [ns]``.
+_LONGEST = 200
 _HEADER = re.compile(r"\s*(.*?)\s*[(\[]\s*([^()\[\]]*?)\s*[)\]]\s*")
 
 
@@ -47,7 +48,7 @@ def split_header(header: str) -> tuple[str, str]:
         >>> split_header("Total Time (nsec)"), split_header("Name")
         (('Total Time', 'nsec'), ('Name', ''))
     """
-    match = _HEADER.fullmatch(header)
+    match = _HEADER.fullmatch(header) if len(header) <= _LONGEST else None
     return (match[1], match[2]) if match else (header.strip(), "")
 
 
@@ -113,3 +114,14 @@ def whole_numbers(text: str | None) -> tuple[int, ...]:
         ((128, 1, 1), (32, 1, 1))
     """
     return tuple(int(part) for part in re.findall(r"\d{1,18}", text or "", re.ASCII))
+
+
+def plural(number: int, word: str) -> str:
+    """A number and its noun.
+
+    Example:
+        >>> plural(1, "kernel"), plural(2000, "copy")
+        ('1 kernel', '2,000 copies')
+    """
+    many = f"{word[:-1]}ies" if word.endswith("y") else f"{word}s"
+    return f"{number:,} {word if number == 1 else many}"

@@ -131,13 +131,12 @@ def _find(source: ByteStream, text: Iterator[str]) -> tuple[Format, Table, list[
     passed: list[str] = []
     for line, content in enumerate(text, 1):
         for delimiter, columns in tables.cells_of(content):
-            for form in TABLES:
-                if other := _other(columns):
-                    passed.append(other)
-                    break
-                if form.claims(columns):
-                    rows = tables.rows(source, text, delimiter, len(columns), line)
-                    return form, Table(source.name, columns, rows), [f"passed over nsys {name}" for name in passed]
+            if other := _other(columns):
+                passed.append(other)
+                break
+            if form := next((form for form in TABLES if form.claims(columns)), None):
+                rows = tables.rows(source, text, delimiter, len(columns), line)
+                return form, Table(source.name, columns, rows), [f"passed over nsys {name}" for name in passed]
             likely = likely or columns
         if line >= tables.SEARCHED:
             break

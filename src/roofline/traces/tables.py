@@ -12,8 +12,9 @@ from roofline.traces.bytestream import ByteStream
 from roofline.traces.quantities import number, scale, split_header
 
 DELIMITERS = (",", ";", "\t")
-#: Lines that are searched for a header.
-SEARCHED = 100_000
+#: Lines that are searched for a header, and words of which every header has one.
+SEARCHED = 20_000
+_WORDS = ("name", "op", "kernel", "layer", "range")
 _LONGEST = 2**20
 
 
@@ -78,7 +79,10 @@ def lines(source: ByteStream) -> Iterator[str]:
 
 
 def cells_of(line: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Cells of a line for each delimiter that stands in it, with the delimiter."""
+    """Cells of a line that may be a header, for each delimiter that stands in it, with the delimiter."""
+    low = line.casefold()
+    if not any(word in low for word in _WORDS):
+        return
     for delimiter in DELIMITERS:
         if delimiter in line:
             try:

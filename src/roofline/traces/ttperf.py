@@ -10,7 +10,7 @@ from typing import Any
 
 from roofline.traces.columns import Recorder
 from roofline.traces.events import Kind
-from roofline.traces.quantities import whole
+from roofline.traces.quantities import plural, whole
 from roofline.traces.tables import Table
 
 #: Facts of an operation that may help: key, columns.
@@ -55,23 +55,17 @@ def read(table: Table, rows: Recorder, devices: dict[int, str]) -> list[str]:
             Kind.KERNEL, slowest.name, 0.0, slowest.seconds, device=min(queues), detail=rows.detail(facts),
             signature=rows.signature(*slowest.signature) if slowest.signature[0] else -1,
         )  # fmt: skip
-    notes = [f"{merged:,} operations on {len(queues)} devices: the slowest device counts"] if merged else []
+    notes = [f"{plural(merged, 'operation')} on {len(queues)} devices: the slowest device counts"] if merged else []
     if unequal:
-        notes.append(f"{unequal:,} operations ran on some of the devices only")
+        notes.append(f"{plural(unequal, 'operation')} ran on some of the devices only")
     if host:
-        notes.append(f"{host:,} host operations without device time")
-    return notes + ([f"skipped {skipped:,} rows without a device duration"] if skipped else [])
+        notes.append(f"{plural(host, 'host operation')} without device time")
+    return notes + ([f"skipped {plural(skipped, 'row')} without a device duration"] if skipped else [])
 
 
 def _queues(table: Table, rows: Recorder, devices: dict[int, str]) -> tuple[dict[int, deque[_Op]], int, int]:
     """Operations of each device in their order, how many ran on the host, and how many rows were skipped."""
-    duration = table.reader("DEVICE KERNEL DURATION", unit="ns")
-    if table.index("DEVICE KERNEL DURATION") < 0:
-        duration = (
-            table.reader("Device Time", unit="us")
-            if table.index("Device Time") >= 0
-            else table.reader("DEVICE FW DURATION", unit="ns")
-        )
+    duration = _duration(table)
     code, where, chip = table.text("OP CODE"), table.text("DEVICE ID"), table.text("DEVICE ARCH")
     spent, facts, signature = table.reader("HOST DURATION", unit="ns"), _facts(table), _signature(table)
     by_row = table.index("DEVICE ID") < 0
@@ -93,6 +87,14 @@ def _queues(table: Table, rows: Recorder, devices: dict[int, str]) -> tuple[dict
     return queues, host, skipped
 
 
+def _duration(table: Table) -> Callable[[Sequence[str]], float | None]:
+    """The best time that there is: of the kernel; as tt-perf-report prints it, in microseconds; of the firmware."""
+    for label, unit in (("DEVICE KERNEL DURATION", "ns"), ("Device Time", "us")):
+        if table.index(label) >= 0:
+            return table.reader(label, unit=unit)
+    return table.reader("DEVICE FW DURATION", unit="ns")
+
+
 def _aligned(queues: dict[int, deque[_Op]]) -> Iterator[list[_Op]]:
     """The same operation of all devices, one after the other; a device that did not run it is passed over."""
     waiting = [queues[device] for device in sorted(queues)]
@@ -103,7 +105,9 @@ def _aligned(queues: dict[int, deque[_Op]]) -> Iterator[list[_Op]]:
 
 def _facts(table: Table) -> Callable[[Sequence[str]], dict[str, Any]]:
     columns = {key: table.text(*spelled) for key, spelled in _FACTS.items()}
-    gap = table.reader("OP TO OP LATENCY", "Op-to-Op Gap", unit="ns")
+    gap = table.reader("OP TO OP LATENCY", unit="ns")
+    if table.index("OP TO OP LATENCY") < 0:
+        gap = table.reader("Op-to-Op Gap", unit="us")
 
     def read(cells: Sequence[str]) -> dict[str, Any]:
         found: dict[str, Any] = {key: column(cells) for key, column in columns.items() if column(cells)}
