@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from roofline.errors import ModelDataError as ModelDataError
     from roofline.errors import RooflineError as RooflineError
     from roofline.errors import ShapeError as ShapeError
+    from roofline.errors import TraceError as TraceError
     from roofline.errors import UnboundSize as UnboundSize
     from roofline.errors import UnitError as UnitError
     from roofline.errors import UnknownChip as UnknownChip
@@ -60,6 +61,8 @@ if TYPE_CHECKING:
     from roofline.plot import plot_roofline as plot_roofline
     from roofline.predict import predict as predict
     from roofline.source import load_program as load_program
+    from roofline.traces.events import Trace as Trace
+    from roofline.traces.reading import read_trace as read_trace
     from roofline.validate import validate as validate
     from roofline.workload import load_workload as load_workload
     from roofline.workload import workload as workload
@@ -77,8 +80,8 @@ _HOME = {
     "dtypes": ("dtype",),
     "errors": (
         "ChipDataError", "DoesNotFit", "MissingExtra", "MissingFigure", "ModelDataError", "RooflineError",
-        "ShapeError", "UnboundSize", "UnitError", "UnknownChip", "UnknownDType", "UnknownModel", "UnknownOp",
-        "UsageError",
+        "ShapeError", "TraceError", "UnboundSize", "UnitError", "UnknownChip", "UnknownDType", "UnknownModel",
+        "UnknownOp", "UsageError",
     ),
     "estimate": ("Estimate", "estimate"),
     "graph": ("Graph", "Node", "Tensor"),
@@ -94,6 +97,8 @@ _HOME = {
     "plot": ("BatchSweep", "Roofline", "plot_batch", "plot_roofline"),
     "source": ("load_program",),
     "predict": ("predict",),
+    "traces.events": ("Trace",),
+    "traces.reading": ("read_trace",),
     "validate": ("validate",),
     "workload": ("load_workload", "workload"),
 }  # fmt: skip

@@ -11,6 +11,7 @@ RooflineError
 ├── UnknownDType      no number format of that name (also a LookupError)
 ├── ChipDataError     a chip file that does not say what a chip file must
 ├── ModelDataError    a model or workload file that does not say what it must
+├── TraceError        a profiler's file that is none, or holds nothing that can be used (also a ValueError)
 ├── MissingFigure     a figure that the vendor does not publish (also a LookupError)
 ├── DoesNotFit        a program larger than the memory it is given
 └── MissingExtra      an optional dependency that is not installed (also an ImportError)
@@ -64,6 +65,10 @@ class ChipDataError(RooflineError):
 
 class ModelDataError(RooflineError):
     """A model or workload description that is not valid."""
+
+
+class TraceError(RooflineError, ValueError):
+    """A file that no profiler wrote, or that holds nothing to use."""
 
 
 class MissingFigure(RooflineError, LookupError):

@@ -66,7 +66,7 @@ class Events:
         detail: Position in ``details``.
         names: Texts.
         signatures: Recorded arguments of operators.
-        details: What else was recorded and may help, such as ``grid``, ``block``, ``Collective name``, counters by name.
+        details: What else was recorded and may help, such as ``grid``, ``block``, ``Collective name``, counters.
     """
 
     kind: NDArray[np.uint8]
@@ -103,6 +103,8 @@ class Trace:
         timed: Whether starts are real, so that gaps mean something; sums and counters have none.
         notes: What was repaired, skipped or is missing, a sentence each.
         partial: Whether the file was cut, so that only a part of it was read.
+        processes: Name of each process by its number, where the file gives one.
+        threads: Name of each thread by process and thread, where the file gives one.
     """
 
     path: str
@@ -112,3 +114,5 @@ class Trace:
     timed: bool = True
     notes: tuple[str, ...] = ()
     partial: bool = False
+    processes: Mapping[int, str] = field(default_factory=dict)
+    threads: Mapping[tuple[int, int], str] = field(default_factory=dict)

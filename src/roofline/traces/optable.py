@@ -1,0 +1,98 @@
+"""A table of measured times that a person wrote: a name and a time a row, its unit in the header or in the cells."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from roofline.errors import TraceError
+from roofline.traces.columns import Recorder
+from roofline.traces.events import Kind
+from roofline.traces.quantities import TIMES, number, plural, split_header, whole
+from roofline.traces.tables import Table
+
+NAMES = ("name", "op", "operator", "kernel", "kernel name", "operation", "op name", "op_name", "kernel_name", "layer")
+COUNTS = ("count", "calls", "# of calls", "instances", "num calls", "launches")
+
+#: Words of a column of times, the one that is most surely the device's first.
+_TIMES = (
+    "self cuda", "self device", "kernel", "device", "gpu", "cuda", "time", "duration", "latency", "elapsed", "self cpu",
+)  # fmt: skip
+#: Of these a column without a unit is one of times too, whose cells have the unit.
+_SURE = ("self cuda", "self device", "cuda total", "time", "duration", "latency", "elapsed", "self cpu")
+#: Of these a row has the sum over all launches.
+_SUMS = ("total", "sum", "self")
+_NO_TIMES = ("%", "name", "avg", "std", "min", "max", "median", "start")
+
+_SUFFIX = re.compile(r"(.*?)[ _]+([a-zµμ]+)", re.IGNORECASE)
+_CELL = re.compile(r"\s*([\d.,'eE+-]+)\s*([a-zµμ]+)\s*", re.IGNORECASE)
+
+
+def claims(columns: Sequence[str]) -> bool:
+    """Whether there are a name and a time among the columns."""
+    return _name(columns) >= 0 and _time(columns)[0] >= 0
+
+
+def _name(columns: Sequence[str]) -> int:
+    low = [column.casefold() for column in columns]
+    return next((low.index(name) for name in NAMES if name in low), -1)
+
+
+def _time(columns: Sequence[str]) -> tuple[int, str]:
+    """Position and unit of the column of times; the unit is empty where the cells have it."""
+    found = []
+    name = _name(columns)
+    for position, column in enumerate(columns):
+        label, unit = _label(column)
+        rank = next((i for i, word in enumerate(_TIMES) if word in label), len(_TIMES))
+        timed = bool(unit) or any(word in label for word in _SURE)
+        if position != name and timed and not any(word in label for word in _NO_TIMES):
+            found.append((not unit, rank, position, unit))
+    # A unit in the header is worth more than a better word without one.
+    return min(found)[2:] if found else (-1, "")
+
+
+def _label(column: str) -> tuple[str, str]:
+    """Label and unit of ``time_us``, ``duration (ms)`` or ``us``."""
+    label, unit = split_header(column)
+    if unit in TIMES:
+        return label.casefold(), unit
+    match = _SUFFIX.fullmatch(column.strip())
+    if match and match[2] in TIMES:
+        return match[1].casefold(), match[2]
+    return ("", column) if column in TIMES else (column.casefold(), "")
+
+
+def read(table: Table, rows: Recorder, devices: dict[int, str]) -> list[str]:
+    """Read the rows; what was left out."""
+    name, (time, unit) = _name(table.columns), _time(table.columns)
+    label = _label(table.columns[time])[0]
+    others = {c: i for i, c in enumerate(table.columns) if c and i not in (name, time)}
+    count = table.index(*COUNTS) if any(word in label for word in _SUMS) else -1
+    skipped = 0
+    for line, cells in table.rows:
+        seconds = _seconds(cells[time], unit, table, line, time)
+        if seconds is None or seconds < 0 or not cells[name].strip():
+            skipped += 1
+            continue
+        known = {column: cells[i].strip() for column, i in others.items() if cells[i].strip()}
+        launches = max(whole(cells[count], 1, 2**62), 1) if count >= 0 else 1
+        rows.add(Kind.KERNEL, cells[name].strip(), 0.0, seconds, device=0, count=launches, detail=rows.detail(known))
+    notes = [f"times from column {table.columns[time]!r}"]
+    return notes + ([f"skipped {plural(skipped, 'row')} without a name and a time"] if skipped else [])
+
+
+def _seconds(cell: str, unit: str, table: Table, line: int, time: int) -> float | None:
+    if unit:
+        value = number(cell)
+        return None if value is None else value * TIMES[unit]
+    match = _CELL.fullmatch(cell)
+    if match and match[2] in TIMES:
+        value = number(match[1])
+        return None if value is None else value * TIMES[match[2]]
+    if number(cell) is None:
+        return None
+    raise TraceError(
+        f"{table.name}, line {line:,}: column {table.columns[time]!r} has no unit; "
+        f"name it such as 'time_us' or 'duration (ms)'"
+    )

@@ -1,0 +1,127 @@
+"""Numbers and units as profilers write them: ``Mbyte``, ``usecond``, ``MBps``, ``1.215.000,00``."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+
+_SMALL = {"": 1.0, "n": 1e-9, "u": 1e-6, "µ": 1e-6, "μ": 1e-6, "m": 1e-3}
+_LARGE = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15,
+          "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}  # fmt: skip
+
+#: What one of each spelling of a time is [s].
+TIMES = {f"{p}{w}": f for p, f in _SMALL.items() for w in ("s", "sec", "secs", "second", "seconds")}
+#: What one of each spelling of a size is [B].
+BYTES = {f"{p}{w}": f for p, f in _LARGE.items() for w in ("B", "byte", "bytes")}
+_RATES = {f"{p}{w}": f for p, f in _LARGE.items() for w in ("Hz", "hz")}
+_UNITS = {**TIMES, **BYTES, **_RATES}
+
+#: What stands between groups of three digits, besides the point and the comma.
+_GAPS = str.maketrans("", "", " \t\u00a0\u2009\u202f'’_")
+_NUMERIC = re.compile(r"[+-]?[\d.,]*\d[\d.,]*(?:[eE][+-]?\d+)?", re.ASCII)
+_GROUPED = r"[+-]?[1-9]\d{0,2}(?:\%s\d{3})+"
+
+#: Label and unit of a header such as ``Start (us)``, ``DEVICE KERNEL DURATION [ns]``.
+_LONGEST = 200
+_HEADER = re.compile(r"\s*(.*?)\s*[(\[]\s*([^()\[\]]*?)\s*[)\]]\s*")
+
+
+def scale(unit: str) -> float:
+    """What one of a unit is in SI; 1 of what is not known, such as ``inst`` or ``%``.
+
+    Example:
+        >>> scale("Mbyte"), scale("usecond"), scale("Kbyte/block"), scale("cycle/nsecond"), scale("%")
+        (1000000.0, 1e-06, 1000.0, 999999999.9999999, 1.0)
+    """
+    text = unit.strip()
+    if text.endswith("Bps"):
+        text = f"{text[:-2]}/s"
+    over, _, under = text.partition("/")
+    return _UNITS.get(over.strip(), 1.0) / _UNITS.get(under.strip(), 1.0)
+
+
+def split_header(header: str) -> tuple[str, str]:
+    """Label and unit of a column.
+
+    Example:
+        >>> split_header("Total Time (nsec)"), split_header("Name")
+        (('Total Time', 'nsec'), ('Name', ''))
+    """
+    match = _HEADER.fullmatch(header) if len(header) <= _LONGEST else None
+    return (match[1], match[2]) if match else (header.strip(), "")
+
+
+def decimal_mark(values: Iterable[str]) -> str:
+    """The character before decimals, judged by the first value that leaves no doubt; a point where none does.
+
+    Example:
+        >>> decimal_mark(["1.215", "1.215.000,00"]), decimal_mark(["1,234"]), decimal_mark(["0,98"])
+        (',', '.', ',')
+    """
+    for value in values:
+        text = value.translate(_GAPS)
+        if _NUMERIC.fullmatch(text) and (mark := _mark(text)):
+            return mark
+    return "."
+
+
+def _mark(text: str) -> str:
+    points, commas = text.count("."), text.count(",")
+    if points and commas:
+        return "." if text.rindex(".") > text.rindex(",") else ","
+    if not points and not commas:
+        return ""
+    own, other = (".", ",") if points else (",", ".")
+    if not re.fullmatch(_GROUPED % own, text):
+        return own
+    return other if points + commas > 1 else ""
+
+
+def number(text: str | None, decimal: str = ".") -> float | None:
+    """A finite number, or ``None`` for whatever is none, such as ``n/a``.
+
+    Example:
+        >>> number("1,215,000.50"), number("1.215.000,5", ","), number("n/a")
+        (1215000.5, 1215000.5, None)
+    """
+    plain = (text or "").translate(_GAPS).rstrip("%")
+    if not _NUMERIC.fullmatch(plain):
+        return None
+    try:
+        value = float(plain.replace("," if decimal == "." else ".", "").replace(decimal, "."))
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def whole(text: str | None, default: int = -1, limit: int = 2**31) -> int:
+    """A whole number below ``limit``, or ``default``.
+
+    Example:
+        >>> whole("7"), whole("7.0"), whole("seven"), whole("99999999999")
+        (7, 7, -1, -1)
+    """
+    value = number(text)
+    return int(value) if value is not None and abs(value) < limit else default
+
+
+def whole_numbers(text: str | None) -> tuple[int, ...]:
+    """Whole numbers of a text such as ``(128, 1, 1)``.
+
+    Example:
+        >>> whole_numbers("(128, 1, 1)"), whole_numbers("32 x 1 x 1")
+        ((128, 1, 1), (32, 1, 1))
+    """
+    return tuple(int(part) for part in re.findall(r"\d{1,18}", text or "", re.ASCII))
+
+
+def plural(number: int, word: str) -> str:
+    """A number and its noun.
+
+    Example:
+        >>> plural(1, "kernel"), plural(2000, "copy")
+        ('1 kernel', '2,000 copies')
+    """
+    many = f"{word[:-1]}ies" if word.endswith("y") else f"{word}s"
+    return f"{number:,} {word if number == 1 else many}"
