@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from roofline.traces.events import Kind, Signature, Trace
+import numpy as np
+from numpy.typing import NDArray
+
+from roofline.traces.events import DEVICE, Events, Kind, Signature, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,7 @@ class Launch:
         call: Position of the operator among the trace's events, -1 where none is known; launches of one call share it.
         issued: When the host began to launch it [s], nan where not recorded.
         detail: What else was recorded, position in the events' ``details`` or -1.
+        inside: On a processor, the ``call`` of the operator that it runs in, -1 where there is none.
     """
 
     kind: Kind
@@ -42,6 +47,7 @@ class Launch:
     call: int
     issued: float
     detail: int
+    inside: int = -1
 
     @property
     def end(self) -> float:
@@ -50,5 +56,158 @@ class Launch:
 
 
 def launches(trace: Trace) -> tuple[Launch, ...]:
-    """What ran on the device, in order of start."""
-    raise NotImplementedError
+    """What ran on the device, in order of start; without a device, the operators on the processor.
+
+    A device event leads to the runtime call of the same correlation, and to the operator of the same external id;
+    where that is not recorded, to the innermost operator that was open on the call's thread. A replayed CUDA graph is
+    one call for many kernels, so that they have a time of issue and no operator.
+
+    Args:
+        trace: A profiler's file.
+    """
+    events = trace.events
+    on_device = np.flatnonzero(np.isin(events.kind, DEVICE))
+    return tuple(_on_device(events, on_device) if len(on_device) else _on_processor(events))
+
+
+# --- device -----------------------------------------------------------------------------------------------------------
+
+
+def _on_device(events: Events, rows: NDArray[np.intp]) -> Iterator[Launch]:
+    calls = _runtime_calls(events, rows)
+    caller = _match(events.external, np.flatnonzero(np.isin(events.kind, (Kind.OP, Kind.ANNOTATION))), rows)
+    by_time = np.unique(calls[(caller < 0) & (calls >= 0)])
+    nest = _nested(events, by_time)
+    around = np.where(calls >= 0, nest.parent[calls], -1)
+    caller = np.where(caller >= 0, caller, around)
+    op = np.where(caller >= 0, nest.operator[caller], -1)
+    op = np.where(_replays(events, calls), -1, op)
+    where = np.where(op >= 0, nest.path[op], np.where(caller >= 0, nest.path[caller], 0))
+    issued = np.where(calls >= 0, events.start[calls], np.nan)
+    bytes_ = np.where(np.isnan(events.bytes[rows]) & (calls >= 0), events.bytes[calls], events.bytes[rows])
+    columns = (rows, op, where, issued, bytes_)
+    for row, call, path, at, moved in zip(*(column.tolist() for column in columns), strict=True):
+        yield _launch(events, row, call, nest.paths[path], issued=at, moved=moved)
+
+
+def _launch(events: Events, row: int, call: int, path: tuple[str, ...], *, issued: float, moved: float) -> Launch:
+    signature = int(events.signature[call]) if call >= 0 else -1
+    return Launch(
+        kind=Kind(int(events.kind[row])), name=events.names[events.name[row]], start=float(events.start[row]),
+        duration=float(events.duration[row]), device=int(events.device[row]), stream=int(events.stream[row]),
+        bytes=moved, count=int(events.count[row]), op=events.names[events.name[call]] if call >= 0 else "",
+        signature=events.signatures[signature] if signature >= 0 else None, path=path, call=call, issued=issued,
+        detail=int(events.detail[row]),
+    )  # fmt: skip
+
+
+def _runtime_calls(events: Events, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+    """The runtime call that launched each device event, -1 where none is recorded."""
+    return _match(events.correlation, np.flatnonzero(events.kind == Kind.RUNTIME), rows)
+
+
+def _match(key: NDArray[np.int64], among: NDArray[np.intp], rows: NDArray[np.intp]) -> NDArray[np.intp]:
+    """For each row the first of others with the same key, -1 where none has it; keys start at 1."""
+    if not len(among):
+        return np.full(len(rows), -1, np.intp)
+    known, first = np.unique(key[among], return_index=True)
+    at = np.minimum(np.searchsorted(known, key[rows]), len(known) - 1)
+    found = (known[at] == key[rows]) & (key[rows] > 0)
+    return np.where(found, among[first[at]], -1)
+
+
+def _replays(events: Events, calls: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Whether a call replays a CUDA or HIP graph, whose kernels are not those of the operator around it."""
+    replays = np.array([*("GraphLaunch" in name for name in events.names), False])
+    found: NDArray[np.bool_] = (calls >= 0) & replays[events.name[calls]]
+    return found
+
+
+# --- host -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Nest:
+    """How host events lie in one another, by row; -1 where there is nothing around.
+
+    Attributes:
+        parent: The innermost operator or range around a row.
+        operator: The innermost operator around it, itself included.
+        path: Position in ``paths`` of what is around an operator or a range and of itself.
+        paths: Each distinct path once, since layers repeat; the first is empty.
+    """
+
+    parent: NDArray[np.int64]
+    operator: NDArray[np.int64]
+    path: NDArray[np.int64]
+    paths: list[tuple[str, ...]]
+
+
+def _nested(events: Events, leaves: NDArray[np.intp]) -> _Nest:
+    """Find what encloses each operator and range, and each of some other rows, in one pass over every thread."""
+    hosts = np.flatnonzero(np.isin(events.kind, (Kind.OP, Kind.ANNOTATION)))
+    rows = np.concatenate([hosts, leaves])
+    # Of two that start together the longer is the outer one; a runtime call, which comes later here, the inner one.
+    order = np.lexsort((-events.duration[rows], events.start[rows], events.thread[rows], events.process[rows]))
+    rows = rows[order]
+    nowhere = np.full(len(events), -1, np.int64)
+    nest = _Nest(nowhere, nowhere.copy(), np.zeros(len(events), np.int64), [()])
+    edges = np.flatnonzero(np.diff(events.thread[rows]) | np.diff(events.process[rows])) + 1
+    known: dict[tuple[int, int], int] = {}
+    for one_thread in np.split(rows, edges):
+        _nest_thread(events, one_thread, nest, known)
+    return nest
+
+
+def _nest_thread(events: Events, rows: NDArray[np.intp], nest: _Nest, known: dict[tuple[int, int], int]) -> None:
+    """Keep a stack of what is open; an event lies in what covers its middle, since rounding moves the ends."""
+    start, duration = events.start[rows], events.duration[rows]
+    ends = (start + duration).tolist()
+    middles = (start + duration / 2).tolist()
+    names, kinds = events.name[rows].tolist(), events.kind[rows].tolist()
+    open_: list[int] = []
+    count = len(rows)
+    parent, operator, path = [-1] * count, [-1] * count, [0] * count
+    where = rows.tolist()
+    for at in range(count):
+        while open_ and ends[open_[-1]] <= middles[at]:
+            open_.pop()
+        outer = open_[-1] if open_ else -1
+        if outer >= 0:
+            parent[at], operator[at], path[at] = where[outer], operator[outer], path[outer]
+        if kinds[at] == Kind.RUNTIME:
+            continue
+        path[at] = _path(nest, known, path[at], names[at], events)
+        if kinds[at] == Kind.OP:
+            operator[at] = where[at]
+        open_.append(at)
+    nest.parent[rows], nest.operator[rows], nest.path[rows] = parent, operator, path
+
+
+def _path(nest: _Nest, known: dict[tuple[int, int], int], outer: int, name: int, events: Events) -> int:
+    found = known.get((outer, name))
+    if found is None:
+        found = known[outer, name] = len(nest.paths)
+        nest.paths.append((*nest.paths[outer], events.names[name]))
+    return found
+
+
+# --- processor --------------------------------------------------------------------------------------------------------
+
+
+def _on_processor(events: Events) -> Iterator[Launch]:
+    rows = np.flatnonzero(events.kind == Kind.OP)
+    nest = _nested(events, rows[:0])
+    parent = nest.parent[rows]
+    outer = np.where(parent >= 0, nest.operator[parent], -1)  # a range between two operators takes no time of its own
+    inner = np.bincount(outer[outer >= 0], events.duration[rows][outer >= 0], len(events))
+    own = np.maximum(events.duration - inner, 0.0)[rows]
+    for row, time, around in zip(rows.tolist(), own.tolist(), outer.tolist(), strict=True):
+        signature = int(events.signature[row])
+        name = events.names[events.name[row]]
+        yield Launch(
+            kind=Kind.OP, name=name, start=float(events.start[row]), duration=time, device=-1, stream=-1,
+            bytes=float("nan"), count=int(events.count[row]), op=name,
+            signature=events.signatures[signature] if signature >= 0 else None, path=nest.paths[nest.path[row]],
+            call=row, issued=float("nan"), detail=int(events.detail[row]), inside=around,
+        )  # fmt: skip
