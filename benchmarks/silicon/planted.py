@@ -159,7 +159,7 @@ def resnet50_b128() -> Run:
     return _resnet(128, BF16)
 
 
-@planted("ok", model="gpt2", batch=16, seq=1024)
+@planted("alignment", model="gpt2", batch=16, seq=1024)
 def gpt2_b16() -> Run:
     return _gpt2(16, 1024)
 

@@ -20,6 +20,8 @@ PAUSE = 100e-6
 HEAVY = 100e-6
 #: A launch that was issued no later than this after the device ran dry was on its way [s].
 ON_ITS_WAY = 2e-6
+#: So many launches after a wait of the host, the device still runs dry because of it: the lead is not made up.
+REACH = 16
 #: Copies of fewer bytes are values that are read back, not data.
 VALUE_BYTES = 64 * 1024
 
@@ -163,10 +165,14 @@ def idle(trace: Trace, launches: Sequence[Launch], firsts: Sequence[int]) -> Idl
     starts = frozenset(firsts[1:])
     end = launches[0].start if count > 1 else _begin(trace, launches[0])
     before: Launch | None = None
+    waited = -REACH
     for at, launch in enumerate(launches):
         if launch.start > end:
             weight = count / (count - 1) if at in starts else 1.0
-            for label, seconds in _reasons(did, before, launch, end, heavy, weight).items():
+            if _waited(did, before, launch, end):
+                waited = at
+            parts = _reasons(did, before, launch, end, heavy, weight, "sync" if at - waited < REACH else "launch_bound")
+            for label, seconds in parts.items():
                 total[label] += seconds * weight
         if launch.end > end:
             end, before = launch.end, launch
@@ -193,7 +199,7 @@ _EVIDENCE = {
 
 
 def _reasons(
-    did: Host, before: Launch | None, after: Launch, low: float, heavy: Counter[str], weight: float
+    did: Host, before: Launch | None, after: Launch, low: float, heavy: Counter[str], weight: float, else_: str
 ) -> dict[str, float]:
     """Parts of one gap by label [s]; what the profiler itself took is left out."""
     gap = after.start - low
@@ -208,14 +214,15 @@ def _reasons(
         if start < issued and start + duration > low:
             heavy[name] += weight * (min(start + duration, issued) - max(start, low))
     rest = max(gap - sum(found.values()), 0.0)
-    if _copied(before) or _copied(after):
-        found["host_copy"] = rest
-    elif did.sync.ends_in(low - ON_ITS_WAY, issued) or _read_back(before):
-        found["sync"] = rest
-    else:
-        found["launch_bound"] = rest
+    found["host_copy" if _copied(before) or _copied(after) else else_] = rest
     found.pop("profiler")
     return found
+
+
+def _waited(did: Host, before: Launch | None, after: Launch, low: float) -> bool:
+    """Whether the host waited for the device before it launched more."""
+    issued = after.start if after.issued != after.issued else max(after.issued, low)
+    return did.sync.ends_in(low - ON_ITS_WAY, issued) or _read_back(before)
 
 
 def _copied(launch: Launch | None) -> bool:

@@ -6,6 +6,7 @@ needed, and what the kernels of the meant program would take, is not lost; the r
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,11 +14,13 @@ from math import isnan
 
 from roofline.diagnosis.gaps import Idle
 from roofline.diagnosis.groups import Group
-from roofline.diagnosis.meant import Meant
+from roofline.diagnosis.meant import LAUNCH_COST, Meant
 from roofline.units import format_si
 
 #: A kernel may take so much longer than the model's best before anything is said about it.
 TOLERANCE = 1.35
+#: A kernel that is meant may be so much slower than expected, without a cause.
+SLOWER = 1.6
 #: So many times the meant contractions are more work than was asked for.
 MORE_WORK = 1.3
 #: So many times the meant launches are pieces.
@@ -73,6 +76,11 @@ class Books:
     def launches_meant(self) -> int:
         """Launches of the meant program."""
         return int(self.meant.reference.launches) if self.meant is not None else 0
+
+    def launches(self, *kinds: str) -> int:
+        """Launches of meant kernels of some classes."""
+        rows = self.meant.reference.rows if self.meant is not None else ()
+        return sum(row.kernel.count for row in rows if row.kernel.kind in kinds)
 
     def attention_shapes(self) -> frozenset[tuple[int, int]]:
         """Query and key lengths of meant attention."""
@@ -203,11 +211,22 @@ def materialised(books: Books, one: Group) -> Finding:
 
 def scattered(books: Books, one: Group) -> Finding:
     """Gathers and scatters that are far slower than reading in order, and copies that skip elements."""
-    if one.scattered and one.seconds > TOLERANCE * one.best:
-        return one.best, "uncoalesced", f"{one.op}: {_rate(one)} reached"
+    in_order = _in_order(one)
+    if _INDEXING.search(one.op) and one.seconds > 1.5 * in_order:
+        return in_order, "uncoalesced", f"{one.op}: {_rate(one)} reached"
     if one.op in ("aten::copy_", "aten::clone") and one.seconds > 2 * one.best and _skips(one):
         return one.best, "uncoalesced", f"{one.op} with strides {_strides(one)[-1]}"
     return None
+
+
+#: Operators that read or write wherever an index says.
+_INDEXING = re.compile(r"aten::(_?index|_unsafe_index|gather|take|scatter|embedding|put)")
+
+
+def _in_order(one: Group) -> float:
+    """What it would take to stream what goes in and out [s]; of a table only what is asked for."""
+    moved = one.bytes or 4.0 * one.calls * max((_numel(shape) for shape in _results(one)), default=0)
+    return moved / (0.85 * one.chip.bandwidth) + one.calls * LAUNCH_COST
 
 
 def _skips(one: Group) -> bool:
@@ -314,10 +333,11 @@ def _others(books: Books, groups: Sequence[Group]) -> None:
     if books.meant is None:
         books.needed += spent
         return
-    budget = books.budget("pointwise", "rowwise", "reduction", "move")
-    if any(one.contracts for one in books.groups) or not budget:
-        budget += sum(one.seconds for one in groups if one.op in _COMPANIONS and not budget)
+    budget = books.budget(*_OTHER)
     launches = sum(one.launches for one in groups)
+    if launches <= books.launches(*_OTHER) and spent <= SLOWER * budget:
+        books.needed += spent
+        return
     needed = min(spent, max(budget, _spare(books, spent)))
     label = _label_of_rest(books, launches)
     books.needed += needed
@@ -325,6 +345,9 @@ def _others(books: Books, groups: Sequence[Group]) -> None:
         share = one.seconds / spent if spent else 0.0
         what = one.op or one.kernel
         books.lose(label, (spent - needed) * share, f"{what} on {list(max(_shapes(one), key=_numel, default=()))}")
+
+
+_OTHER = ("pointwise", "rowwise", "reduction", "move")
 
 
 #: Operators that come with a product and are no chain of their own.
