@@ -714,9 +714,9 @@ def optimiser_on_cpu() -> Run:
     return lambda: step()
 
 
-@planted("wrong_device", "fp32", op="gemm", m=1024, n=4096, k=1024)
+@planted("wrong_device", "fp32", op="gemm", m=512, n=4096, k=4096)
 def matmul_in_numpy() -> Run:
-    x, w = rand(1024, 1024, dtype=FP32), np.random.rand(1024, 4096).astype(np.float32)
+    x, w = rand(512, 4096, dtype=FP32), np.random.rand(4096, 4096).astype(np.float32)
     return lambda: torch.from_numpy(x.cpu().numpy() @ w).cuda()
 
 

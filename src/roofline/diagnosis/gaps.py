@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,7 +52,7 @@ class Idle:
 
 
 @dataclass(frozen=True)
-class _Spans:
+class Spans:
     """Intervals of the host in order of start, for sums over a window."""
 
     start: NDArray[np.float64]
@@ -87,30 +87,34 @@ class _Spans:
         return total
 
 
-def _spans(events: Events, rows: NDArray[np.intp]) -> _Spans:
+def _spans(events: Events, rows: NDArray[np.intp]) -> Spans:
     """Disjoint intervals that cover the given events."""
-    order = rows[np.argsort(events.start[rows], kind="stable")]
+    return cover(zip(events.start[rows].tolist(), (events.start + events.duration)[rows].tolist(), strict=True))
+
+
+def cover(intervals: Iterable[tuple[float, float]]) -> Spans:
+    """Disjoint intervals that cover the given ones."""
     starts: list[float] = []
     ends: list[float] = []
-    for start, end in zip(events.start[order].tolist(), (events.start + events.duration)[order].tolist(), strict=True):
+    for start, end in sorted(intervals):
         if ends and start <= ends[-1]:
             ends[-1] = max(ends[-1], end)
         else:
             starts.append(start)
             ends.append(end)
-    return _Spans(np.array(starts), np.array(ends))
+    return Spans(np.array(starts), np.array(ends))
 
 
 @dataclass(frozen=True)
 class Host:
     """What the host did, by kind."""
 
-    busy: _Spans
-    sync: _Spans
-    allocating: _Spans
-    copying: _Spans
-    overhead: _Spans
-    heavy: _Spans
+    busy: Spans
+    sync: Spans
+    allocating: Spans
+    copying: Spans
+    overhead: Spans
+    heavy: Spans
     heavy_names: tuple[tuple[str, float, float], ...]
 
 
@@ -172,6 +176,8 @@ def idle(trace: Trace, launches: Sequence[Launch], firsts: Sequence[int]) -> Idl
             if _waited(did, before, launch, end):
                 waited = at
             parts = _reasons(did, before, launch, end, heavy, weight, "sync" if at - waited < REACH else "launch_bound")
+            if at not in starts and _away(before, launch):
+                parts["wrong_device"] = parts.pop("host_bound", 0.0) + parts.pop("host_compute", 0.0)
             for label, seconds in parts.items():
                 total[label] += seconds * weight
         if launch.end > end:
@@ -192,6 +198,7 @@ _EVIDENCE = {
     "launch_bound": "the host was still launching when the device had finished",
     "sync": "the host waited for the device before it launched more",
     "host_bound": "the host did something else between operators",
+    "wrong_device": "data was copied to the host, computed on there, and copied back",
     "host_compute": "operators computed on the processor",
     "host_copy": "the host was busy copying",
     "reallocation": "the host allocated or freed device memory",
@@ -228,6 +235,12 @@ def _waited(did: Host, before: Launch | None, after: Launch, low: float) -> bool
 def _copied(launch: Launch | None) -> bool:
     """Whether a launch moves data over the host link."""
     return launch is not None and role(launch) in ("copy_in", "copy_out") and not _small(launch)
+
+
+def _away(before: Launch | None, after: Launch) -> bool:
+    """Whether data went to the host before a gap, and what was made of it came back after."""
+    out = before is not None and role(before) == "copy_out" and not _small(before)
+    return out and role(after) == "copy_in"
 
 
 def _read_back(launch: Launch | None) -> bool:

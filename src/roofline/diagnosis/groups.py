@@ -25,6 +25,16 @@ _ROLES = (
     ("layout", re.compile(r"nchwTo|nhwcTo|nchw2nhwc|nhwc2nchw|cudnn.*tensorTransform|convertTensor", re.I)),
 )
 
+#: Classes of kernels by their names, for launches whose operator is not known.
+_KINDS = (
+    ("attention", re.compile(r"flash|fmha|sdpa|attention", re.I)),
+    ("conv", re.compile(r"fprop|dgrad|wgrad|conv|winograd", re.I)),
+    ("matmul", re.compile(r"gemm|gemv|nvjet|cutlass|xmma|wgmma|matmul|cublas|Cijk_", re.I)),
+    ("rowwise", re.compile(r"softmax|norm", re.I)),
+    ("reduction", re.compile(r"reduce|argmax|pool", re.I)),
+    ("pointwise", re.compile(r"elementwise|triton_poi|multi_tensor", re.I)),
+)
+
 
 @dataclass(frozen=True)
 class Group:
@@ -104,11 +114,11 @@ class Group:
         """Traffic of all calls by its formula, or what copies moved [B]."""
         return self.calls * float(self.estimate.bytes) if self.estimate is not None else self.moved
 
-    @property
+    @cached_property
     def kind(self) -> str:
-        """Class of its main kernel; empty where no formula is known."""
+        """Class of its main kernel, by its name where no formula is known; empty where the name says nothing."""
         if self.estimate is None:
-            return ""
+            return next((kind for kind, pattern in _KINDS if any(map(pattern.search, self.kernels))), "")
         kinds = {row.kernel.kind for row in self.estimate.rows}
         return next((kind for kind in ("attention", "matmul", "conv", "moe") if kind in kinds), min(kinds))
 

@@ -41,7 +41,7 @@ def find(trace: Trace, launches: Sequence[Launch], measured: float | None = None
     """Find the iterations.
 
     Steps that the profiler marked count; else the launches are cut into as many equal sequences as there are, or, with
-    a measured time, as leave each at least that long.
+    a measured time, as leave each at least that long. Launches of several streams are taken in the order of issue.
 
     Args:
         trace: The file.
@@ -52,16 +52,19 @@ def find(trace: Trace, launches: Sequence[Launch], measured: float | None = None
     if marked is not None:
         return marked
     names: dict[tuple[str, str], int] = {}
-    codes = np.array([names.setdefault((one.op, one.name), len(names)) for one in launches], dtype=np.int64)
     starts = np.array([one.start for one in launches])
+    order = np.argsort([one.start if np.isnan(one.issued) else one.issued for one in launches], kind="stable")
+    codes = np.array([names.setdefault((one.op, one.name), len(names)) for one in launches], dtype=np.int64)[order]
     best = Iterations(1, (0,), float("nan"), "one iteration: nothing repeats")
     for count in _divisors(len(codes)):
         length = len(codes) // count
         if not np.array_equal(codes[length:], codes[:-length]):
             continue
-        period = float(starts[-length] - starts[0]) / (count - 1)
+        first = np.minimum.reduceat(starts[order], np.arange(0, len(codes), length))
+        period = float(first[-1] - first[0]) / (count - 1)
         if measured is None or period >= (FASTEST if best.count > 1 else DIFFERENT) * measured:
-            best = Iterations(count, tuple(range(0, len(codes), length)), period, f"{count} equal sequences")
+            begin = tuple(int(at) for at in np.searchsorted(starts, first))
+            best = Iterations(count, begin, period, f"{count} equal sequences")
     return best
 
 

@@ -69,7 +69,8 @@ class Meant:
     @cached_property
     def reference(self) -> Estimate:
         """The same work on the device alone, in the format that the chip is made for."""
-        graph = retype(self.plain, "fp32") if "fp64" in self.contracts_in else self.plain
+        wide = any(tensor.dtype == "fp64" for tensor in self.plain.tensors.values())
+        graph = retype(self.plain, "fp32") if wide else self.plain
         return self.estimate(graph, mode="graph", tf32=self.tf32 or self.has_tf32)
 
     @cached_property

@@ -65,7 +65,8 @@ class Books:
             return float("inf")
         est = self.meant.reference
         pairs = zip(est.rows, est.times[0], strict=True)
-        return sum(row.kernel.count * float(time.expected) for row, time in pairs if row.kernel.kind in kinds)
+        spent = sum(row.kernel.count * float(time.expected) for row, time in pairs if row.kernel.kind in kinds)
+        return spent - (self.meant.scattered if "move" in kinds else 0.0)
 
     @property
     def flops_meant(self) -> float:
@@ -188,6 +189,18 @@ def _order(strides: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(axes, key=lambda axis: -strides[axis]))
 
 
+#: Operators that return a changed copy of a tensor, where writing in place would touch a part of it.
+_COPY_AND_CHANGE = re.compile(r"aten::(index_copy|index_put|index_add|index_fill|scatter|scatter_add|constant_pad_nd)$")
+
+
+def changed_copies(books: Books, one: Group) -> Finding:
+    """Whole tensors copied to change or add a part."""
+    around = next((name for name in one.path if _COPY_AND_CHANGE.match(name)), None)
+    if around is None or one.op not in ("aten::copy_", "aten::clone", "aten::fill_"):
+        return None
+    return 0.0, "reallocation", f"{around} copies {list(max(_shapes(one), key=_numel, default=()))}"
+
+
 def grown(books: Books, one: Group) -> Finding:
     """Concatenations that copy much to add little."""
     if one.op != "aten::cat" or books.budget("move") >= 0.5 * one.seconds and books.meant is not None:
@@ -243,9 +256,26 @@ def precision(books: Books, one: Group) -> Finding:
     if not one.contracts or not one.dtypes & {"fp32", "fp64"} or isnan(one.best):
         return None
     best = min(one.best, _meant_contractions(books) if books.meant is not None else one.best)
-    if one.seconds < 1.5 * best:
+    if one.seconds < 1.5 * best or one.seconds < 0.9 * _without_units(one):
         return None
     return best, "precision", f"{one.op} in {'+'.join(sorted(one.dtypes))}: {one.kernel}"
+
+
+def _without_units(one: Group) -> float:
+    """Least time of fp32 and fp64 contractions that use no faster format [s]."""
+    assert one.estimate is not None
+    flops = ((dtype, row.kernel.count * part) for row in one.estimate.rows for dtype, part in row.flops_by.items())
+    return one.calls * sum(part / one.chip.matmul_peak(dtype) for dtype, part in flops)
+
+
+def doubles(books: Books, one: Group) -> Finding:
+    """Other kernels on fp64, which is rarely meant."""
+    if one.contracts or one.signature is None or "double" not in one.signature.types:
+        return None
+    tensors = zip(one.signature.types, one.signature.dims, strict=False)
+    if not any(type_ == "double" and dims for type_, dims in tensors) or isnan(one.best):
+        return None
+    return min(one.best, one.seconds), "precision", f"{one.op} in fp64"
 
 
 def _meant_contractions(books: Books) -> float:
@@ -253,10 +283,12 @@ def _meant_contractions(books: Books) -> float:
 
 
 def alignment(books: Books, one: Group) -> Finding:
-    """Products whose rows are no multiple of 8 elements long."""
-    if one.kind != "matmul" or one.seconds < 1.25 * one.best or one.expected < 1.2 * one.best:
+    """Products whose rows do not start at multiples of 8 elements."""
+    if one.kind != "matmul" or one.estimate is None or one.seconds < 1.25 * one.best:
         return None
-    odd = sorted({shape[-1] for shape in _shapes(one) if len(shape) >= 2 and shape[-1] % 8})
+    odd = sorted({step for stride in _strides(one) for step in stride if step % 8 and step > 8})
+    if not odd and one.expected < 1.2 * one.best:
+        return None
     return one.best, "alignment", f"{one.op} with rows of {', '.join(map(str, odd)) or 'odd length'}: {one.kernel}"
 
 
@@ -268,8 +300,28 @@ def casts(books: Books, one: Group) -> Finding:
     return 0.0, "precision", f"conversion of {list(_shapes(one)[0])}"
 
 
+#: Operators that order everything to find a little of it.
+_ORDERING = re.compile(r"aten::(_?sort|argsort|msort|_?unique\w*|kthvalue|median)$")
+
+
+def ordering(books: Books, one: Group) -> Finding:
+    """Sorting where the meant program does not sort."""
+    if not _ORDERING.match(one.op) or books.meant is None:
+        return None
+    needed = min(books.budget("rowwise", "reduction"), one.seconds)
+    return needed, "wasted_work", f"{one.op} on {list(max(_shapes(one), key=_numel, default=()))}"
+
+
+def companions(books: Books, one: Group) -> Finding:
+    """Kernels that an operator with a contraction launches beside it, such as the bias of a convolution."""
+    if one.contracts or not any(name.startswith("aten::conv") for name in one.path):
+        return None
+    return one.seconds, "", ""
+
+
 RULES: tuple[Rule, ...] = (
-    host_copies, communication, on_the_processor, layouts, precision, alignment, casts, materialised, grown, scattered,
+    host_copies, communication, on_the_processor, layouts, precision, doubles, alignment, casts, companions,
+    materialised, changed_copies, grown, ordering, scattered,
 )  # fmt: skip
 
 
@@ -335,11 +387,12 @@ def _others(books: Books, groups: Sequence[Group]) -> None:
         return
     budget = books.budget(*_OTHER)
     launches = sum(one.launches for one in groups)
-    if launches <= books.launches(*_OTHER) and spent <= SLOWER * budget:
+    few = launches <= books.launches(*_OTHER)
+    if few and spent <= SLOWER * budget:
         books.needed += spent
         return
     needed = min(spent, max(budget, _spare(books, spent)))
-    label = _label_of_rest(books, launches)
+    label = "uncoalesced" if few else _label_of_rest(books, launches, spent)
     books.needed += needed
     for one in groups:
         share = one.seconds / spent if spent else 0.0
@@ -359,11 +412,15 @@ def _spare(books: Books, spent: float) -> float:
     return min(spent, 0.05 * sum(one.seconds for one in books.groups))
 
 
-def _label_of_rest(books: Books, launches: float) -> str:
+#: Kernels shorter than this on average are launches more than work [s].
+TINY = 8e-6
+
+
+def _label_of_rest(books: Books, launches: float, spent: float) -> str:
     wasted = any(lost.label == "wasted_work" for lost in books.lost)
     if wasted:
         return "wasted_work"
-    pieces = launches > 20 * max(books.launches_meant, 1) and books.idle.seconds.get("launch_bound", 0.0) > 0
+    pieces = launches > 20 * max(books.launches_meant, 1) and spent < TINY * launches
     return "launch_bound" if pieces else "unfused"
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from roofline.chip import Chip
 from roofline.diagnosis import iterations
-from roofline.diagnosis.gaps import Idle, idle
+from roofline.diagnosis.gaps import Idle, cover, idle
 from roofline.diagnosis.groups import Group, group, role, union
 from roofline.diagnosis.iterations import Iterations
 from roofline.diagnosis.meant import Meant
@@ -56,7 +56,7 @@ def run(trace: Trace, chip: Chip, measured: float | None = None) -> Run:
     covered = union(ran)
     exposed = _without_hidden_copies(ran)
     total = sum(one.duration for one in exposed)
-    scale = covered / total if total > covered else 1.0
+    scale = covered / total if total > covered > 0 else 1.0
     groups = group(exposed, found.count, chip, scale)
     on_device = bool(ran) and ran[0].device >= 0
     waits = idle(trace, ran, firsts) if ran and on_device and trace.timed else Idle({}, {}, {})
@@ -66,7 +66,14 @@ def run(trace: Trace, chip: Chip, measured: float | None = None) -> Run:
 
 def _without_hidden_copies(ran: Sequence[Launch]) -> list[Launch]:
     """Copies and collectives that run beside kernels cost only what they stick out."""
-    return list(ran)
+    beside = [role(one) in ("copy_in", "copy_out", "communication") for one in ran]
+    if not any(beside) or len({one.stream for one in ran}) < 2:
+        return list(ran)
+    kernels = cover([(one.start, one.end) for one, aside in zip(ran, beside, strict=True) if not aside])
+    return [
+        replace(one, duration=max(one.duration - kernels.within(one.start, one.end), 0.0)) if aside else one
+        for one, aside in zip(ran, beside, strict=True)
+    ]
 
 
 def causes(meant: Meant, ran: Run, seconds: float) -> tuple[float, list[tuple[str, float, str]]]:
