@@ -19,6 +19,8 @@ from roofline.units import format_si, parse
 
 #: From here on a time is very slow.
 VERY_SLOW = 10.0
+#: Without a trace, so much more than good kernels take needs no cause.
+TOLERANCE = 1.35
 #: Parts of the measured time that are smaller are not worth a cause.
 SMALL = 0.01
 
@@ -114,7 +116,7 @@ def _verdict(expected: Estimate, seconds: float, bottom: float) -> tuple[str, st
 def _split(meant: Meant, seconds: float, found: tuple[Candidate, ...]) -> tuple[float, float, tuple[Cause, ...]]:
     """Floor, efficiency and causes, which add up to the measured time."""
     floor = min(meant.floor, seconds)
-    if seconds <= meant.attainable_high or not found:
+    if seconds <= max(meant.attainable_high, TOLERANCE * meant.attainable) or not found:
         return floor, seconds - floor, ()
     over = seconds - meant.attainable
     best = found[0]

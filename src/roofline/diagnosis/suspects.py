@@ -18,6 +18,7 @@ from roofline.diagnosis.words import Candidate
 from roofline.efficiency import COMPUTE
 from roofline.errors import RooflineError
 from roofline.passes import retype, unfuse
+from roofline.workload import is_listed
 
 Span = tuple[float, float]
 
@@ -64,7 +65,7 @@ def _around(meant: Meant, low: float, high: float) -> Span:
 #: Kernels that an operator becomes when it is written out by hand in eager mode.
 BY_HAND = {
     "gelu": (5, 12), "silu": (3, 5), "softmax": (4, 8), "layernorm": (6, 14), "rmsnorm": (4, 12), "groupnorm": (6, 14),
-    "batchnorm2d": (4, 8), "sigmoid": (3, 4), "tanh": (4, 7), "swiglu": (3, 6),
+    "batchnorm2d": (4, 8), "sigmoid": (3, 4), "tanh": (4, 7), "elementwise": (2, 10),
 }  # fmt: skip
 
 
@@ -180,10 +181,12 @@ def _grown_copies(meant: Meant) -> Span | None:
 # --- formats and shapes ---
 
 
-def _in_format(dtype: str) -> Callable[[Meant], Span | None]:
+def _in_format(dtype: str, given: bool) -> Callable[[Meant], Span | None]:
+    """Contractions in a wide format, which the program was ``given`` in, or which it was cast to by accident."""
+
     def span(meant: Meant) -> Span | None:
         formats = meant.contracts_in
-        if not formats or formats == {"fp64"} != {dtype}:
+        if not formats or given != (dtype in formats) or "fp64" in formats - {dtype}:
             return None
         graph = meant.plain if dtype in formats else retype(meant.plain, dtype, compute=dtype)
         slow = meant.estimate(graph, mode="graph", tf32=False)
@@ -198,19 +201,25 @@ def _unaligned(meant: Meant) -> Span | None:
     if not any(size % 8 for row in rows for shape in row.kernel.shapes[:2] for size in shape[-2:]):
         return None
     odd = float(meant.estimate(meant.graph, mode="graph").device_time)
+    if odd < 1.15 * meant.attainable:
+        return None
     return max(0.5 * odd, 1.5 * meant.attainable), max(1.2 * odd, 8 * meant.attainable)
 
 
 # --- host and link ---
 
-#: Host time of one eager launch [s], back to back and with the Python of a module around it.
-LAUNCH_S = (5e-6, 45e-6)
+#: Host time of one eager launch [s]: back to back, and with the modules of a model around it.
+LAUNCH_S, MODULE_S = (5e-6, 45e-6), (8e-6, 67e-6)
+#: Kernels that take longer on average hide the launches [s].
+HIDES_S = 20e-6
 #: Host time of a step that cuts a piece off, runs one operator and keeps the result [s].
 PIECE_S = (9e-6, 45e-6)
+#: Nobody waits for more pieces than this.
+MOST_PIECES = 4096
 #: A step that ends with a read-back: launches, wait and the way back [s].
 READ_BACK_S = (20e-6, 130e-6)
-#: A host copy through pageable memory that is allocated anew, and through pinned memory [B/s].
-COPY_RATES = (1.2e9, 55e9)
+#: Host copies through pageable memory: allocated anew, and at best [B/s].
+COPY_RATES = (1.2e9, 14e9)
 #: A server's processor [FLOP/s, B/s]: least and most.
 PROCESSOR = ((0.2e12, 2e12), (5e9, 100e9))
 
@@ -222,7 +231,10 @@ def _steps(meant: Meant) -> int:
 
 def _launches(meant: Meant) -> Span | None:
     launches = _steps(meant)
-    return (launches * LAUNCH_S[0], launches * LAUNCH_S[1]) if launches >= 10 else None
+    if launches < 10 or meant.attainable > launches * HIDES_S:
+        return None
+    low, high = LAUNCH_S if is_listed(meant.graph) else MODULE_S
+    return launches * low, launches * high
 
 
 def _in_pieces(meant: Meant) -> Span | None:
@@ -231,12 +243,14 @@ def _in_pieces(meant: Meant) -> Span | None:
     if meant.reference.launches > 4 or not rows:
         return None
     pieces = max(row.kernel.shapes[0][0] for row in rows)
-    return (pieces * PIECE_S[0], pieces * PIECE_S[1]) if pieces >= 16 else None
+    return (pieces * PIECE_S[0], pieces * PIECE_S[1]) if 16 <= pieces <= MOST_PIECES else None
 
 
 def _read_backs(meant: Meant) -> Span | None:
     launches = _steps(meant)
-    return _around(meant, launches * READ_BACK_S[0], launches * READ_BACK_S[1]) if 5 <= launches <= 1000 else None
+    if not is_listed(meant.graph) or not 5 <= launches <= 1000:
+        return None
+    return _around(meant, launches * READ_BACK_S[0], launches * READ_BACK_S[1])
 
 
 def _edges(meant: Meant) -> tuple[float, float]:
@@ -265,7 +279,7 @@ def _processor_fp32(meant: Meant) -> Span | None:
 
 def _host(meant: Meant) -> Span | None:
     """Loading and preparing data between steps."""
-    return _around(meant, 5e-4, 0.5)
+    return _around(meant, 1e-3, 3e-2)
 
 
 def _clocks(meant: Meant) -> Span | None:
@@ -291,14 +305,16 @@ SUSPECTS: tuple[Suspect, ...] = (
     Suspect("unfused", "Does each step of a chain run as a kernel of its own?", 2.0, _unfused),
     Suspect("unfused", "Is an operator written out by hand as a chain of simple ones?", 1.5, _by_hand),
     Suspect("materialised", "Are attention scores written out?", 3.0, _materialised),
-    Suspect("precision", "Do contractions run in fp32 without tf32?", 1.5, _in_format("fp32")),
-    Suspect("precision", "Do contractions run in fp64?", 0.7, _in_format("fp64")),
+    Suspect("precision", "Do contractions run in fp32 without tf32?", 4.0, _in_format("fp32", given=True)),
+    Suspect("precision", "Do contractions run in fp64?", 4.0, _in_format("fp64", given=True)),
+    Suspect("precision", "Are operands cast to fp32 before they are multiplied?", 0.2, _in_format("fp32", given=False)),
+    Suspect("precision", "Are operands cast to fp64 before they are multiplied?", 0.1, _in_format("fp64", given=False)),
     Suspect("alignment", "Are rows of operands no multiple of 8 elements?", 6.0, _unaligned),
     Suspect("host_copy", "Do inputs or outputs cross the host link in every step?", 1.0, _host_copies),
     Suspect("launch_bound", "Does the device wait for one launch after the other?", 2.0, _launches),
     Suspect("launch_bound", "Is one operator called piece by piece in a Python loop?", 0.8, _in_pieces),
     Suspect("sync", "Is a result read back in every step?", 1.2, _read_backs),
-    Suspect("host_bound", "Does the device wait for data that the host prepares?", 0.7, _host),
+    Suspect("host_bound", "Does the device wait for data that the host prepares?", 1.0, _host),
     Suspect("wasted_work", "Is a lookup computed as a product with a one-hot matrix?", 2.0, _one_hot),
     Suspect("wasted_work", "Is more computed than was asked for?", 0.5, _more_work),
     Suspect("layout_copy", "Do tensors change their layout between operators?", 0.3, _layout),
