@@ -1,10 +1,233 @@
-"""What would make a program faster: the table of causes read in the other direction."""
+"""What would make a program faster: the table of causes read in the other direction.
+
+First what the measured time was lost to, then changes of the program itself, each estimated alone and then together with
+those above it. Of changes that exclude each other (two formats, two ways to run) only the first counts towards the sum.
+"""
 
 from __future__ import annotations
 
-from roofline.diagnosis.meant import Meant
-from roofline.diagnosis.words import Advice
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+
+from roofline.diagnosis.meant import Meant, faster
+from roofline.diagnosis.words import Advice, Cause
+from roofline.dtypes import DTYPES
+from roofline.efficiency import COMPUTE
+from roofline.errors import RooflineError
+from roofline.graph import Graph
+from roofline.ops import OPS
+from roofline.passes import retype
+
+#: Savings below this share are not worth saying.
+WORTH = 0.01
+#: What compiling takes, for the steps after which it has paid [s]: medium models take half a minute (measurements/).
+COMPILE_S = 30.0
 
 
-def advice(meant: Meant) -> tuple[Advice, ...]:
-    return ()
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A row of the table.
+
+    Attributes:
+        text: What to change.
+        kind: Changes of one kind exclude each other.
+        apply: The changed program, ``None`` where it does not apply.
+        note: What to keep in mind.
+    """
+
+    text: str
+    kind: str
+    apply: Callable[[Meant], Meant | None]
+    note: str = ""
+
+
+def advice(meant: Meant, seconds: float, causes: Sequence[Cause] = ()) -> tuple[Advice, ...]:
+    """Changes that save time, those of the measured time first, then most saving first.
+
+    Args:
+        meant: The program.
+        seconds: The measured time [s].
+        causes: What it was lost to.
+    """
+    found, left = [], seconds
+    for cause in causes:
+        if cause.label != "unknown" and cause.share >= WORTH:
+            left -= cause.explains_s
+            found.append(Advice(cause.fix, cause.expected_after_s, cause.explains_s, left, f"removes {cause.label}"))
+    fixed = frozenset(cause.label for cause in causes)
+    return (*found, *_changes(meant, min(left, float(meant.expected.time)), fixed))
+
+
+#: Changes that are the same as getting rid of a cause.
+_SAME = {"launch_bound": "run", "precision": "math", "alignment": "shape", "materialised": "attention"}
+
+
+def _changes(meant: Meant, base: float, fixed: frozenset[str]) -> Iterable[Advice]:
+    time = float(meant.expected.time)
+    done = {_SAME[label] for label in fixed & _SAME.keys()}
+    options = []
+    for change in CHANGES:
+        after = _applied(change, meant) if change.kind not in done else None
+        if after is not None and (took := _time(after)) < (1 - WORTH) * time:
+            options.append((took, change, after))
+    used: set[str] = set()
+    together = meant
+    for took, change, _ in sorted(options, key=lambda option: option[0]):
+        if change.kind not in used and (more := _applied(change, together)) is not None and _time(more) < _time(together):
+            together = more
+        used.add(change.kind)
+        share = _time(together) / time
+        yield Advice(change.text, took, time - took, base * share, _note(change, time - took))
+    yield from _less_work(meant)
+    yield from _other_batch(meant)
+
+
+def _applied(change: Change, meant: Meant) -> Meant | None:
+    try:
+        after = change.apply(meant)
+        return after if after is not None and _time(after) > 0 else None
+    except RooflineError:
+        return None  # the chip has no figure for it
+
+
+def _time(meant: Meant) -> float:
+    return float(meant.expected.time)
+
+
+def _note(change: Change, saves: float) -> str:
+    if change.kind == "run" and "compile" in change.text:
+        return f"pays after {ceil(COMPILE_S / saves):,} steps where compiling takes {COMPILE_S:g} s"
+    return change.note
+
+
+# --- changes ---
+
+
+def _mode(mode: str, of: tuple[str, ...]) -> Callable[[Meant], Meant | None]:
+    return lambda meant: replace(meant, mode=mode) if meant.mode in of else None
+
+
+def _tf32(meant: Meant) -> Meant | None:
+    allowed = not meant.tf32 and "fp32" in meant.contracts_in and meant.has_tf32
+    return replace(meant, tf32=True) if allowed else None
+
+
+def _everything(dtype: str) -> Callable[[Meant], Meant | None]:
+    """Another format for all tensors, where contractions run faster in it or fewer bytes move."""
+
+    def apply(meant: Meant) -> Meant | None:
+        wide = meant.contracts_in & {"fp32", "fp64"} or {t.dtype for t in meant.graph.tensors.values()} & {"fp32", "fp64"}
+        slower = any(not faster(meant.chip, dtype, than) for than in meant.contracts_in)
+        return None if not wide or slower else replace(meant, graph=retype(meant.graph, dtype))
+
+    return apply
+
+
+def _products(dtype: str) -> Callable[[Meant], Meant | None]:
+    """Weights and activations of products in an 8-bit format that the chip multiplies faster."""
+
+    def apply(meant: Meant) -> Meant | None:
+        formats = meant.contracts_in
+        if not formats or not all(faster(meant.chip, dtype, than) for than in formats):
+            return None
+        return replace(meant, graph=retype(meant.graph, weights=dtype, compute=dtype))
+
+    return apply
+
+
+def _stored(**formats: str) -> Callable[[Meant], Meant | None]:
+    """Narrower weights and cache; arithmetic stays."""
+
+    def apply(meant: Meant) -> Meant | None:
+        smaller = retype(meant.graph, **formats)  # type: ignore[arg-type]
+        return replace(meant, graph=smaller) if _bits(smaller) < _bits(meant.graph) else None
+
+    return apply
+
+
+def _bits(graph: Graph) -> float:
+    kept = [tensor for tensor in graph.tensors.values() if tensor.kind in ("weight", "cache")]
+    return sum(float(DTYPES[tensor.dtype].bits_per_element) for tensor in kept)
+
+
+def _flash(meant: Meant) -> Meant | None:
+    """Attention whose parts are kernels of their own, as one."""
+    graph = fuse_attention(meant.graph)
+    return replace(meant, graph=graph) if graph is not meant.graph else None
+
+
+def fuse_attention(graph: Graph) -> Graph:
+    """Give each chain from attention scores to attention values one kernel.
+
+    Example:
+        >>> import roofline as rl
+        >>> naive = rl.workload([dict(op="attention_naive", batch=1, heads=8, q_len=512, kv_len=512, head_dim=64)])
+        >>> rl.count(naive).launches, rl.count(fuse_attention(naive)).launches
+        (4, 1)
+    """
+    labels: dict[str, str] = {}
+    for node in graph.nodes:
+        if node.op == "attention_scores":
+            chain = [node]
+            while chain[-1].op != "attention_values":
+                readers = graph.consumers.get(chain[-1].outputs[0], ())
+                if len(readers) != 1 or OPS[readers[0].op].kind not in ("pointwise", "rowwise", "attention", "move"):
+                    break
+                chain.append(readers[0])
+            if chain[-1].op == "attention_values":
+                labels.update({part.name: f"{node.name}.flash" for part in chain})
+    apart = any(node.label != other.label for node in graph.nodes for other in graph.nodes
+                if labels.get(node.name) and labels.get(node.name) == labels.get(other.name))  # fmt: skip
+    if not apart:
+        return graph
+    nodes = tuple(replace(node, kernel=labels.get(node.name, node.kernel)) for node in graph.nodes)
+    return replace(graph, nodes=nodes)
+
+
+CHANGES: tuple[Change, ...] = (
+    Change("replay as a CUDA graph", "run", _mode("graph", ("eager",)), "shapes must not change"),
+    Change("compile: fuse elementwise chains", "run", _mode("compiled", ("eager", "graph"))),
+    Change("allow tf32 for fp32 contractions", "math", _tf32, "10 bits of mantissa in products"),
+    Change("everything in bf16", "math", _everything("bf16"), "keep an fp32 copy of weights where you train"),
+    Change("everything in fp16", "math", _everything("fp16"), "narrow range: scale the loss where you train"),
+    Change("products in fp8", "products", _products("fp8"), "scales a tensor or block; check the quality"),
+    Change("products in int8", "products", _products("int8"), "activations quantised too; check the quality"),
+    Change("weights in int8, cache in int8", "products", _stored(weights="int8", cache="int8"),
+           "with a fused weight-only kernel; otherwise slower"),
+    Change("weights in int4-g128, cache in int8", "products", _stored(weights="int4-g128", cache="int8"),
+           "with a fused weight-only kernel; check the quality"),
+    Change("one kernel for attention (flash)", "attention", _flash),
+)  # fmt: skip
+
+
+# --- less of it ---
+
+
+def _less_work(meant: Meant) -> Iterable[Advice]:
+    """Half the contractions, where they are what takes the time."""
+    est = meant.expected
+    if est.bound != "compute":
+        return
+    pairs = zip(est.rows, est.times[0], strict=True)
+    spent = sum(row.kernel.count * float(time.expected) for row, time in pairs
+                if int(time.bound) == COMPUTE and OPS[row.kernel.main.op].kind != "pointwise")  # fmt: skip
+    time = float(est.time) - spent / 2
+    note = "single weights set to zero save nothing: dense kernels multiply them all the same"
+    yield Advice("prune whole channels, or distil, to half the contractions", time, spent / 2, time, note)
+
+
+def _other_batch(meant: Meant) -> Iterable[Advice]:
+    """Twice the batch in less than twice the time, or half of it in half the time."""
+    batch = meant.sizes.get("B")
+    if not isinstance(batch, int):
+        return
+    time = float(meant.expected.time)
+    twice = float(meant.estimate(B=2 * batch).time) / 2
+    if twice < 0.9 * time:
+        note = f"time of {batch} of {2 * batch}: for throughput, latency grows"
+        yield Advice(f"batch {2 * batch}", twice, time - twice, twice, note)
+    elif batch > 1:
+        half = float(meant.estimate(B=batch // 2).time)
+        note = "latency; throughput is saturated and stays"
+        yield Advice(f"batch {batch // 2} for latency", half, time - half, half, note)

@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass, replace
 from typing import Any
 
 from roofline.chip import Chip
 from roofline.count import unknown_operations
 from roofline.data import chip as find_chip
+from roofline.diagnosis import traced
 from roofline.diagnosis.advice import advice
 from roofline.diagnosis.limit import speed_limit
 from roofline.diagnosis.meant import Meant
 from roofline.diagnosis.suspects import candidates
+from roofline.diagnosis.traced import Run
 from roofline.diagnosis.words import FIXES, Candidate, Cause, Verdict
 from roofline.errors import UsageError
 from roofline.estimate import Estimate, Mode
 from roofline.graph import Graph
+from roofline.traces.events import Trace
+from roofline.traces.reading import read_trace
 from roofline.units import format_si, parse
 
 #: From here on a time is very slow.
 VERY_SLOW = 10.0
 #: Without a trace, so much more than good kernels take needs no cause.
 TOLERANCE = 1.35
-#: Parts of the measured time that are smaller are not worth a cause.
-SMALL = 0.01
+#: Shares of the measured time that the verdict's sentence names.
+MATTERS = 0.15
 
 
 def check(
     graph: Graph,
     chip: str | Chip,
-    measured: str | float,
+    measured: str | float | None = None,
     *,
+    trace: Trace | str | os.PathLike[str] | None = None,
     mode: Mode = "eager",
     tf32: bool = False,
     **sizes: Any,
@@ -39,13 +46,15 @@ def check(
     Args:
         graph: The program that was meant to run.
         chip: Where it ran.
-        measured: The time of one run, such as ``"41 ms"`` or seconds.
+        measured: The time of one run, such as ``"41 ms"`` or seconds; that of the trace when absent.
+        trace: A profiler's file of it, or what :func:`read_trace` made of one; causes are then measured, not guessed.
         mode: How it ran.
         tf32: Whether fp32 contractions used tf32.
         sizes: ``B``, ``S``, ``C`` as single numbers.
 
     Raises:
-        UsageError: A time that is not above zero, or sizes that span axes.
+        UsageError: A time that is not above zero, neither a time nor a trace, or sizes that span axes.
+        TraceError: A file that is no trace.
 
     Example:
         >>> import roofline as rl
@@ -53,44 +62,73 @@ def check(
         >>> rl.check(decode, "h100-sxm", "1 ms", B=1, S=2048).verdict
         'impossible'
     """
-    seconds = parse(measured, "s")
-    if not seconds > 0:
+    if measured is None and trace is None:
+        raise UsageError("check: give a measured time, a trace, or both")
+    seconds = parse(measured, "s") if measured is not None else None
+    if seconds is not None and not seconds > 0:
         raise UsageError(f"measured={measured!r}: a time is above zero")
     meant = Meant(graph, find_chip(chip), mode, tf32, sizes)
     if meant.expected.shape:
         raise UsageError("a measured time belongs to one point; give single numbers for B, S and C")
-    return _judge(_likely(meant, seconds), seconds)
+    ran = traced.run(_read(trace), meant.chip, seconds) if trace is not None else None
+    if seconds is None:
+        assert ran is not None
+        seconds = ran.seconds
+        if not seconds > 0:
+            raise UsageError(f"{ran.trace.path}: nothing in it took time; give a measured time")
+    return _judge(_likely(meant, seconds), seconds, ran)
+
+
+def _read(trace: Trace | str | os.PathLike[str]) -> Trace:
+    return trace if isinstance(trace, Trace) else read_trace(trace)
 
 
 def _likely(meant: Meant, seconds: float) -> Meant:
     """With tf32 where a program in fp32 was faster than fp32 can be: convolutions use it unless told not to."""
     if not meant.tf32 and "fp32" in meant.contracts_in and meant.has_tf32 and seconds < speed_limit(meant.expected):
-        return Meant(meant.graph, meant.chip, meant.mode, True, meant.sizes)
+        return replace(meant, tf32=True)
     return meant
 
 
-def _judge(meant: Meant, seconds: float) -> Verdict:
+def _judge(meant: Meant, seconds: float, ran: Run | None) -> Verdict:
     expected = meant.expected
     bottom = speed_limit(expected)
     verdict, reason = _verdict(expected, seconds, bottom)
     possible = verdict != "impossible"
-    found = candidates(meant, seconds) if possible else ()
+    found = candidates(meant, seconds) if possible and ran is None else ()
+    split = Split(min(meant.floor, seconds), 0.0, ())
+    if possible:
+        split = _guessed(meant, seconds, found) if ran is None else _measured(meant, seconds, ran)
     if missing := unknown_operations(expected.graph):
         reason += f"; expected without the arithmetic of {', '.join(missing)}, which no rule translates"
-    floor, efficiency, causes = _split(meant, seconds, found) if possible else (meant.floor, 0.0, ())
     return Verdict(
         verdict=verdict,
-        reason=reason,
+        reason=reason + _named(split.causes),
         measured=seconds,
         ratio=seconds / expected.time,
         impossible_below=bottom,
         estimate=expected,
-        floor_s=floor,
-        efficiency_s=efficiency,
-        causes=causes,
+        floor_s=split.floor,
+        efficiency_s=split.efficiency,
+        causes=split.causes,
         candidates=found,
-        advice=advice(meant) if possible else (),
+        advice=advice(meant, seconds, split.causes) if possible else (),
+        notes=_notes(ran),
+        traced=ran is not None,
     )
+
+
+def _named(causes: tuple[Cause, ...]) -> str:
+    """The causes that matter, for the end of a sentence."""
+    large = [cause for cause in causes if cause.share > MATTERS and cause.label != "unknown"]
+    return "; " + ", ".join(f"{cause.share:.0%} {cause.label}" for cause in large) if large else ""
+
+
+def _notes(ran: Run | None) -> tuple[str, ...]:
+    if ran is None:
+        return ()
+    partial = ("the trace is partial, and so is this answer",) if ran.trace.partial else ()
+    return (*partial, *ran.trace.notes, f"trace: {ran.iterations.how}")
 
 
 def _verdict(expected: Estimate, seconds: float, bottom: float) -> tuple[str, str]:
@@ -113,20 +151,49 @@ def _verdict(expected: Estimate, seconds: float, bottom: float) -> tuple[str, st
     return word, f"{given} is {ratio:.3g} times the {time} expected ({low} to {high})"
 
 
-def _split(meant: Meant, seconds: float, found: tuple[Candidate, ...]) -> tuple[float, float, tuple[Cause, ...]]:
-    """Floor, efficiency and causes, which add up to the measured time."""
+# --- where the time went ---
+
+
+@dataclass(frozen=True)
+class Split:
+    """Parts that add up to the measured time [s]."""
+
+    floor: float
+    efficiency: float
+    causes: tuple[Cause, ...]
+
+
+def _guessed(meant: Meant, seconds: float, found: tuple[Candidate, ...]) -> Split:
+    """From the time alone: the likeliest counterfactual, as far as it reaches."""
     floor = min(meant.floor, seconds)
     if seconds <= max(meant.attainable_high, TOLERANCE * meant.attainable) or not found:
-        return floor, seconds - floor, ()
+        return Split(floor, seconds - floor, ())
     over = seconds - meant.attainable
     best = found[0]
-    explained = min(max(best.high_s, meant.attainable) - meant.attainable, over)
+    explained = min(max(best.high_s - meant.attainable, 0.0), over)
     parts = [(best.label, explained, _evidence(best, seconds))]
-    if over - explained > SMALL * seconds:
-        parts.append(("unknown", over - explained, "no counterfactual reaches the measured time"))
-    else:
-        parts = [(best.label, over, parts[0][2])]
-    return floor, meant.attainable - floor, tuple(cause(label, part, seconds, why) for label, part, why in parts)
+    return Split(floor, meant.attainable - floor, _closed(parts, over, seconds))
+
+
+def _measured(meant: Meant, seconds: float, ran: Run) -> Split:
+    """From a trace: what each launch and each gap was good for."""
+    needed, lost = traced.causes(meant, ran, seconds)
+    floor = min(meant.floor, seconds)
+    short = max(floor - needed, 0.0)
+    if short and lost:  # what was meant was done in the largest of the losses: on the processor, or in pieces
+        label, part, why = lost[0]
+        lost[0] = (label, max(part - short, 0.0), why)
+    needed = max(needed, floor)
+    return Split(floor, needed - floor, _closed(lost, seconds - needed, seconds))
+
+
+def _closed(parts: list[tuple[str, float, str]], over: float, seconds: float) -> tuple[Cause, ...]:
+    """Causes whose parts are ``over`` together: what is left is unknown, never spread."""
+    causes = [cause(label, part, seconds, why) for label, part, why in parts if part > 0]
+    left = over - sum(one.explains_s for one in causes)
+    if left > 0:
+        causes.append(cause("unknown", left, seconds, "nothing that was looked for explains it"))
+    return tuple(causes)
 
 
 def cause(label: str, explains: float, seconds: float, evidence: str) -> Cause:

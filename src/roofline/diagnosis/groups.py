@@ -10,6 +10,7 @@ from math import isnan
 
 from roofline.chip import Chip
 from roofline.diagnosis.meant import SCATTERED, Meant
+from roofline.efficiency import processor
 from roofline.errors import RooflineError
 from roofline.estimate import Estimate
 from roofline.graph import Graph
@@ -155,6 +156,11 @@ def short(name: str) -> str:
     return bare.split("::")[-1].strip() or name[:60]
 
 
+def is_processor(chip: Chip) -> bool:
+    """Whether a chip is what the host itself runs on."""
+    return "CPU" in chip.form or processor.is_described(chip)
+
+
 def role(launch: Launch) -> str:
     """What a launch is, told by its kind and name."""
     if launch.kind == Kind.OP:
@@ -190,7 +196,8 @@ def group(launches: Sequence[Launch], iterations: int, chip: Chip, scale: float 
 def _group(key: tuple[object, ...], sets: list[list[Launch]], iterations: int, chip: Chip, scale: float) -> Group:
     first = sets[0][0]
     every = [launch for together in sets for launch in together]
-    what, names = str(key[2]), tuple(dict.fromkeys(one.name for one in sets[0]))
+    what = "kernel" if key[2] == "host" and is_processor(chip) else str(key[2])
+    names = tuple(dict.fromkeys(one.name for one in sets[0]))
     return Group(
         op=first.op,
         signature=first.signature,

@@ -319,8 +319,15 @@ def companions(books: Books, one: Group) -> Finding:
     return one.seconds, "", ""
 
 
+def dispatch(books: Books, one: Group) -> Finding:
+    """Operators on a processor that only call others or look at tensors."""
+    if not one.op or one.kernels != (one.op,) or one.kind:
+        return None
+    return 0.0, "launch_bound", f"{one.calls:g} calls of {one.op}, which computes nothing itself"
+
+
 RULES: tuple[Rule, ...] = (
-    host_copies, communication, on_the_processor, layouts, precision, doubles, alignment, casts, companions,
+    host_copies, communication, on_the_processor, dispatch, layouts, precision, doubles, alignment, casts, companions,
     materialised, changed_copies, grown, ordering, scattered,
 )  # fmt: skip
 
