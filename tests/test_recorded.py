@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from traces_by_hand import chrome
 
 from roofline.count import Counts, count
 from roofline.importers.torch.recorded import formulas, recorded, triton
 from roofline.importers.torch.schemas import FORMATS, arguments, overloads, plain
 from roofline.traces.events import Kind, Signature
-from roofline.traces.link import Launch
+from roofline.traces.link import Launch, launches
 
 BF16, FP32, FP16, INT64 = "c10::BFloat16", "float", "c10::Half", "long int"
 
@@ -281,6 +286,21 @@ def test_an_operator_over_others_leaves_them_the_work() -> None:
     graphs = formulas(rows)
     assert [None if graph is None else count(graph).flops for graph in graphs] == [0, 640, 0]
     assert [len(graph.nodes) for graph in graphs if graph is not None] == [0, 1, 1]
+
+
+#: A folder of traces of torch.profiler with shapes, if there is one.
+REAL = sorted(Path(os.environ["ROOFLINE_TRACES"]).glob("*.json.gz")) if "ROOFLINE_TRACES" in os.environ else []
+
+
+@pytest.mark.parametrize("path", REAL, ids=lambda path: path.name)
+def test_nearly_all_of_a_real_trace_has_formulas(path: Path) -> None:
+    with gzip.open(path) as file:
+        found = launches(chrome(json.load(file)))
+    spent = {True: 0.0, False: 0.0}
+    for launch, graph in zip(found, formulas(found), strict=True):
+        if launch.kind in (Kind.KERNEL, Kind.OP):
+            spent[graph is not None] += launch.duration
+    assert spent[True] >= 0.98 * sum(spent.values())
 
 
 # --- the table of signatures ------------------------------------------------------------------------------------------

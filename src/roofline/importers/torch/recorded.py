@@ -28,10 +28,10 @@ _FREE = frozenset({*views.RULES, *pointwise._ROOM, "resize", "detach", "alias", 
                    "resolve_neg", "result_type", "cudnn_is_acceptable", "is_same_size", "set_data"})  # fmt: skip
 
 #: Operators that only call others, which are recorded themselves, and that no rule knows.
-_CALLERS = frozenset({"einsum", "item", "cross_entropy_loss", "nll_loss_nd", "nll_loss2d", "lstm", "gru", "rnn_tanh",
-                      "rnn_relu", "embedding_bag", "multi_head_attention_forward", "tensordot", "inner", "outer",
-                      "instance_norm", "dropout_", "feature_dropout", "chain_matmul", "linalg_multi_dot", "square_",
-                      "numpy_T", "float_power", "bilinear", "cosine_similarity", "pairwise_distance"})  # fmt: skip
+_CALLERS = frozenset({"einsum", "item", "cross_entropy_loss", "nll_loss_nd", "lstm", "gru", "rnn_tanh", "rnn_relu",
+                      "lstm_cell", "gru_cell", "embedding_bag", "tensordot", "inner", "outer", "instance_norm",
+                      "chain_matmul", "linalg_multi_dot", "bilinear", "cosine_similarity", "pairwise_distance",
+                      "feature_dropout", "cdist", "pixel_shuffle", "meshgrid"})  # fmt: skip
 
 #: Nodes of PyTorch's autograd, which only call operators too; one that a user wrote has no number.
 _AUTOGRAD = re.compile(r"autograd::engine::.*|torch::autograd::\w+|\w+Backward\d+|detach_?|Optimizer\..*")
@@ -43,8 +43,8 @@ _ONE_KERNEL = frozenset({"addmm", "baddbmm", "addbmm", "nll_loss_forward", "nll_
 #: Operators that take a number in place of a second tensor: one without axes is a number to the kernel.
 _NUMBERS = frozenset(pointwise._WITH_NUMBER) | frozenset(pointwise._FLOPS) | {"rsub", "true_divide"}
 
-#: Operators whose arguments broadcast to the result.
-_BROADCAST = _NUMBERS | pointwise.RULES.keys() | {"copy"}
+#: Numbers of values that were not recorded start here: results, views, and matrices as they lie in memory.
+_RESULTS, _VIEWS, _LAID = (at * 10**8 for at in (1, 2, 3))
 
 
 def recorded(op: str, signature: Signature, lists: str = "fp32") -> Graph | None:
@@ -131,7 +131,7 @@ class _Recorded(Lowering):
 def _program(op: str, rule: str, given: Arguments, turned: tuple[str, ...], in_place: bool) -> Program:
     """The call, and before it the views that bring its arguments into the order that rules know."""
     forms = results(rule, given.named)
-    outs = tuple(Value(1000 + at, "", shape, dtype, "activation") for at, (shape, dtype) in enumerate(forms))
+    outs = tuple(Value(_RESULTS + at, "", shape, dtype, "activation") for at, (shape, dtype) in enumerate(forms))
     args = {key: _once(rule, value, given.strides, outs) for key, value in given.named.items()}
     calls: list[Call] = []
     sources = []
@@ -154,19 +154,20 @@ def _values(thing: Any) -> tuple[Value, ...]:
 
 def _once(rule: str, value: Any, strides: dict[int, tuple[int, ...]], outs: tuple[Value, ...]) -> Any:
     """Without what is not read: a number held in a tensor, and the copies along an axis that has no stride."""
-    if not isinstance(value, Value) or rule not in _BROADCAST or not outs:
+    if not isinstance(value, Value) or not outs or value.name == "self" or rule not in ("copy", *_NUMBERS):
         return value
-    if not value.shape and rule in _NUMBERS and outs[0].shape and value.name != "self":
+    if not value.shape and rule in _NUMBERS and outs[0].shape:
         return 1.0
-    shape = tuple(1 if step == 0 else size for size, step in zip(value.shape, strides[value.number], strict=False))
-    lone = rule not in ("copy", *_NUMBERS) or value.name == "self"  # it gives the result its shape
-    return value if lone or len(shape) != len(value.shape) else replace(value, shape=shape)
+    steps = strides[value.number]
+    if not steps:
+        return value
+    return replace(value, shape=tuple(1 if step == 0 else size for size, step in zip(value.shape, steps, strict=True)))
 
 
 def _laid(value: Value, strides: dict[int, tuple[int, ...]]) -> Value:
     """A matrix as it lies in memory: one that is stored by column has its axes changed, as a linear layer's weight."""
     by_column = len(value.shape) == 2 and strides[value.number][:1] == (1,) and strides[value.number] != (1, 1)
-    return replace(value, shape=value.shape[::-1], number=3000 + value.number) if by_column else value
+    return replace(value, shape=value.shape[::-1], number=_LAID + value.number) if by_column else value
 
 
 def _heads_first(value: Value, args: dict[str, Any], calls: list[Call]) -> Value:
@@ -186,7 +187,7 @@ def _heads_first(value: Value, args: dict[str, Any], calls: list[Call]) -> Value
 
 
 def _viewed(op: str, value: Value, shape: tuple[Any, ...], options: dict[str, Any], calls: list[Call]) -> Value:
-    found = replace(value, number=2000 + len(calls), shape=shape, kind="activation")
+    found = replace(value, number=_VIEWS + len(calls), shape=shape, kind="activation")
     calls.append(Call(f"aten.{op}.recorded", {"self": value, **options}, (found,), ""))
     return found
 
