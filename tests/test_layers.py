@@ -25,7 +25,7 @@ LAYERS: list[tuple[str, list[str]]] = [
     ("L0 units", ["units"]),
     ("L0 dtypes", ["dtypes"]),
     ("L1", ["sizes", "signature", "graph", "ops", "chipparts", "chip"]),
-    ("L2", ["build", "traces", "data", "expressions", "csvfile", "families", "modelfile", "modeldata", "passes", "workload"]),
+    ("L2", ["build", "data", "expressions", "csvfile", "families", "modelfile", "modeldata", "passes", "traces", "workload"]),  # fmt: skip
     ("L3", ["count", "memory", "grid", "efficiency", "bulk"]),
     ("L4", ["estimate"]),
     ("L5", ["batch", "diagnosis", "fitting", "predict", "validate", "calibrate", "listing", "listings"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,8 +75,11 @@ def launches(trace: Trace) -> tuple[Launch, ...]:
 
 
 def _on_device(events: Events, rows: NDArray[np.intp]) -> Iterator[Launch]:
-    calls = _runtime_calls(events, rows)
-    caller = _match(events.external, np.flatnonzero(np.isin(events.kind, (Kind.OP, Kind.ANNOTATION))), rows)
+    hosts = np.flatnonzero(np.isin(events.kind, (Kind.OP, Kind.ANNOTATION)))
+    calls = _match(events.correlation, np.flatnonzero(events.kind == Kind.RUNTIME), rows)
+    caller = _match(events.external, hosts, rows)
+    through_call = np.where(calls >= 0, _match(events.external, hosts, calls), -1)
+    caller = np.where(caller >= 0, caller, through_call)
     by_time = np.unique(calls[(caller < 0) & (calls >= 0)])
     nest = _nested(events, by_time)
     around = np.where(calls >= 0, nest.parent[calls], -1)
@@ -85,25 +89,8 @@ def _on_device(events: Events, rows: NDArray[np.intp]) -> Iterator[Launch]:
     where = np.where(op >= 0, nest.path[op], np.where(caller >= 0, nest.path[caller], 0))
     issued = np.where(calls >= 0, events.start[calls], np.nan)
     bytes_ = np.where(np.isnan(events.bytes[rows]) & (calls >= 0), events.bytes[calls], events.bytes[rows])
-    columns = (rows, op, where, issued, bytes_)
-    for row, call, path, at, moved in zip(*(column.tolist() for column in columns), strict=True):
-        yield _launch(events, row, call, nest.paths[path], issued=at, moved=moved)
-
-
-def _launch(events: Events, row: int, call: int, path: tuple[str, ...], *, issued: float, moved: float) -> Launch:
-    signature = int(events.signature[call]) if call >= 0 else -1
-    return Launch(
-        kind=Kind(int(events.kind[row])), name=events.names[events.name[row]], start=float(events.start[row]),
-        duration=float(events.duration[row]), device=int(events.device[row]), stream=int(events.stream[row]),
-        bytes=moved, count=int(events.count[row]), op=events.names[events.name[call]] if call >= 0 else "",
-        signature=events.signatures[signature] if signature >= 0 else None, path=path, call=call, issued=issued,
-        detail=int(events.detail[row]),
-    )  # fmt: skip
-
-
-def _runtime_calls(events: Events, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-    """The runtime call that launched each device event, -1 where none is recorded."""
-    return _match(events.correlation, np.flatnonzero(events.kind == Kind.RUNTIME), rows)
+    columns = {"call": op, "path": where, "issued": issued, "bytes": bytes_}
+    return _built(events, nest.paths, rows, columns)
 
 
 def _match(key: NDArray[np.int64], among: NDArray[np.intp], rows: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -202,12 +189,41 @@ def _on_processor(events: Events) -> Iterator[Launch]:
     outer = np.where(parent >= 0, nest.operator[parent], -1)  # a range between two operators takes no time of its own
     inner = np.bincount(outer[outer >= 0], events.duration[rows][outer >= 0], len(events))
     own = np.maximum(events.duration - inner, 0.0)[rows]
-    for row, time, around in zip(rows.tolist(), own.tolist(), outer.tolist(), strict=True):
-        signature = int(events.signature[row])
-        name = events.names[events.name[row]]
-        yield Launch(
-            kind=Kind.OP, name=name, start=float(events.start[row]), duration=time, device=-1, stream=-1,
-            bytes=float("nan"), count=int(events.count[row]), op=name,
-            signature=events.signatures[signature] if signature >= 0 else None, path=nest.paths[nest.path[row]],
-            call=row, issued=float("nan"), detail=int(events.detail[row]), inside=around,
-        )  # fmt: skip
+    nowhere = np.full(len(rows), -1)
+    columns = {"call": rows, "path": nest.path[rows], "duration": own, "inside": outer}
+    return _built(events, nest.paths, rows, {**columns, "device": nowhere, "stream": nowhere})
+
+
+# --- both -------------------------------------------------------------------------------------------------------------
+
+#: Rows that are made at once: columns of numpy become lists, which are quicker to walk and larger.
+_CHUNK = 1 << 16
+
+_KINDS = tuple(Kind)
+
+
+def _built(
+    events: Events, paths: list[tuple[str, ...]], rows: NDArray[np.intp], columns: dict[str, NDArray[Any]]
+) -> Iterator[Launch]:
+    """Launches of some rows, whose columns are the events' where they are not given."""
+    names, signatures = events.names, (*events.signatures, None)
+    wanted = ("kind", "name", "start", "duration", "device", "stream", "bytes", "count", "call", "path", "issued",
+              "detail", "inside")  # fmt: skip
+    absent = {"issued": np.nan, "inside": -1}
+    for first in range(0, len(rows), _CHUNK):
+        part = slice(first, first + _CHUNK)
+        chunk = rows[part]
+        lists = [
+            (columns[key][part] if key in columns else np.full(len(chunk), absent[key]) if key in absent
+             else getattr(events, key)[chunk]).tolist()
+            for key in wanted
+        ]  # fmt: skip
+        calls = columns["call"][part]
+        operators = np.where(calls >= 0, events.name[calls], -1).tolist()
+        recorded = np.where(calls >= 0, events.signature[calls], -1).tolist()
+        for row, op, signature in zip(zip(*lists, strict=True), operators, recorded, strict=True):
+            kind, name, start, duration, device, stream, moved, count, call, path, issued, detail, inside = row
+            yield Launch(
+                _KINDS[kind], names[name], start, duration, device, stream, moved, count,
+                names[op] if op >= 0 else "", signatures[signature], paths[path], call, issued, detail, inside,
+            )  # fmt: skip

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from roofline.errors import ShapeError
+from roofline.importers import emit
 from roofline.importers.torch.lower import Result, Rule, Site
 from roofline.importers.torch.program import Value
 from roofline.importers.torch.rules.recurrent import CELL_FLOPS
@@ -106,8 +107,8 @@ def _convolution(args: dict[str, Any]) -> dict[str, Any]:
     ones = (1,) * (len(image.shape) - 2)
     filled = {"stride": ones, "dilation": ones, "padding": (0,) * len(ones)}
     if args.get("groups") is None:
-        args["groups"] = image.shape[1] // weight.shape[1]
-    return {**args, **{key: value for key, value in filled.items() if args.get(key) is None}}
+        args["groups"] = emit.quotient(image.shape[1], weight.shape[1])
+    return {**filled, **args}
 
 
 # --- rules ------------------------------------------------------------------------------------------------------------
@@ -148,8 +149,7 @@ def _foreach(site: Site) -> Result:
         for values in zip(*columns, strict=True):
             operands = [site.lowering.tensor(value) for value in values]
             if name == "norm":
-                site.b.op("reduce", *operands, name=name, dtype=values[0].dtype, axes=tuple(range(len(values[0].shape))),
-                          keepdim=False, flops=2)  # fmt: skip
+                emit.reduce(site.b, "norm", operands[0], name=name, dtype=values[0].dtype)
             else:
                 site.b.op("elementwise", *operands, name=name, dtype=values[0].dtype, flops=_FOREACH.get(name, 1))
         if not columns:
@@ -181,8 +181,9 @@ _CELLS = {0: "rnn_relu", 1: "rnn_tanh", 2: "lstm", 3: "gru"}
 
 def _layers(site: Site) -> list[list[str]]:
     """Weights of each layer and direction: of the input, of the state."""
-    if site.value("weight0") is not None:
-        return [[site.tensor("weight0"), site.tensor("weight1")]]
+    single = [key for key in ("weight0", "weight1", "weight2") if site.value(key) is not None][:2]
+    if single:  # oneDNN counts from 0 forwards and from 1 backwards
+        return [[site.tensor(key) for key in single]]
     weights = [value for value in site.get("weight", ()) if isinstance(value, Value) and len(value.shape) == 2]
     names = [site.lowering.tensor(value) for value in weights]
     return [names[at : at + 2] for at in range(0, len(names), 2)]
@@ -203,12 +204,43 @@ def _recurrent(site: Site) -> Result:
     return x
 
 
-def _layer(site: Site, kind: str, x: str, inward: str, hidden: str, *, steps: int, batch: int) -> str:
+def _layer(site: Site, kind: str, x: str, inward: str, hidden: str, *, steps: Any, batch: Any) -> str:
     b, width = site.b, site.b.shape(hidden)[1]
     projected = b.op("linear", x, inward, name="projected")
     state = b.op("slice", projected, name="state", shape=(batch, width))
     product = b.op("linear", state, hidden, name="hidden", count=steps)
     return b.op("recurrent_cell", projected, product, state, name="cell", count=steps, flops=CELL_FLOPS[kind])
+
+
+def _bag(site: Site) -> Result:
+    """Rows of a table by index, summed up bag by bag in the same kernel."""
+    table, bags = site.tensor("weight"), site.shape("offsets")
+    with site.b.kernel(site.name):
+        rows = site.op("embedding", table, site.tensor("indices"), name="rows")
+        return site.op("rearrange", rows, shape=(*bags, site.b.shape(table)[1]))
+
+
+def _recurrent_backward(site: Site) -> Result:
+    """Back through the gates and the state's product step by step; then products for the input and both weights."""
+    b, dtype = site.b, site.out.dtype
+    sizes: tuple[Any, ...] = site.shape("input")
+    first, second, _ = sizes
+    steps, batch = (second, first) if site.get("batch_first") and site.value("weight1") is None else (first, second)
+    for inward, hidden in _layers(site):
+        (gates, fan_in), width = b.shape(inward), b.shape(hidden)[1]
+        grads, inputs, states = (
+            b.source(name, (steps * batch, size), "buffer", dtype)
+            for name, size in (("gates", gates), ("inputs", fan_in), ("states", width))
+        )
+        flops = 2 * CELL_FLOPS[_CELLS[site.get("mode")]]
+        b.op("elementwise", states, name="grad_gates", dtype=dtype, flops=flops)
+        step = b.op("slice", grads, name="step", shape=(batch, gates))
+        b.op("matmul", step, hidden, name="grad_state", dtype=dtype, count=steps)
+        b.op("matmul", grads, inward, name="grad_input", dtype=dtype)
+        turned = b.op("permute", grads, name="turned", axes=(1, 0))
+        for name in (inputs, states):
+            b.op("matmul", turned, name, name="grad_weight", dtype=dtype)
+    return None
 
 
 def _cell(kind: str, state_key: str) -> Rule:
@@ -227,8 +259,12 @@ def _cell(kind: str, state_key: str) -> Rule:
 EXTRA: dict[str, Rule] = {
     **dict.fromkeys(_OPTIMIZERS, _optimizer),
     "_local_scalar_dense": _to_host,
+    "_embedding_bag": _bag,
+    "_embedding_bag_forward_only": _bag,
     "_cudnn_rnn": _recurrent,
     "mkldnn_rnn_layer": _recurrent,
+    "_cudnn_rnn_backward": _recurrent_backward,
+    "mkldnn_rnn_layer_backward": _recurrent_backward,
     "_thnn_fused_lstm_cell": _cell("lstm", "cx"),
     "_thnn_fused_gru_cell": _cell("gru", "hx"),
 }  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 
 from roofline.errors import ShapeError
 from roofline.importers.torch.program import Value
-from roofline.importers.torch.rules import attention, pointwise, products, recurrent
+from roofline.importers.torch.rules import attention, moves, pointwise, products, recurrent
 from roofline.importers.torch.schemas import SCALAR_TYPES
 from roofline.ops import broadcast
 from roofline.sizes import prod
@@ -124,7 +124,7 @@ def _chosen(given: Given) -> list[Result]:
 
 def _by_rule(given: Given) -> list[Result]:
     """The rule works the shapes out, of three results at most."""
-    dtype = "int32" if given.name == "_int_mm" else given.format(promoted(given))
+    dtype = "int32" if given.name == "_int_mm" else given.format(given.first.dtype)
     return [(BY_RULE, dtype)] * 3
 
 
@@ -222,6 +222,15 @@ def _resized(given: Given) -> list[Result]:
     return [((*value.shape[: -len(sizes)], *sizes), value.dtype)]
 
 
+def _upsampled(given: Given) -> list[Result]:
+    """To a size, or by a factor an axis."""
+    value, factors = given.first, given.get("scale_factors")
+    if factors is None or given.get("output_size") is not None:
+        return _resized(given)
+    sizes = (int(size * factor) for size, factor in zip(value.shape[2:], factors, strict=True))
+    return [((*value.shape[:2], *sizes), value.dtype)]
+
+
 def _sampled(given: Given) -> list[Result]:
     value, grid = given.tensor("input"), given.tensor("grid")
     return [((*value.shape[:2], *grid.shape[1:-1]), value.dtype)]
@@ -239,13 +248,11 @@ def _selected(given: Given) -> list[Result]:
 
 
 def _indexed(given: Given) -> list[Result]:
-    from roofline.importers.torch.rules.moves import _indexed as indexed
-
     value, chosen = given.tensor("self"), given.get("indices", ())
     picked = [each for each in chosen if isinstance(each, Value)]
     if not picked or any(each.dtype == "bool" for each in picked):
         raise ShapeError("index: how much it picks was not recorded")
-    return [(indexed(value.shape, chosen, broadcast([each.shape for each in picked])), value.dtype)]
+    return [(moves._indexed(value.shape, chosen, broadcast([each.shape for each in picked])), value.dtype)]
 
 
 def _joined(given: Given) -> list[Result]:
@@ -295,7 +302,7 @@ _LOSSES = ("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_not", "logical_xor", "isnan",
                 "isinf", "isfinite", "isin", "signbit", "isposinf", "isneginf")  # fmt: skip
 
-_UP = tuple(name for name in pointwise.RULES if name.startswith(("upsample", "_upsample")))
+_UP = tuple(name for name in (*pointwise.RULES, *moves.RULES) if name.startswith(("upsample", "_upsample")))
 
 #: The form of each operator's results; of those without a row, one result as large as all arguments together.
 FORMS: dict[str, Callable[[Given], list[Result]]] = {
@@ -313,7 +320,7 @@ FORMS: dict[str, Callable[[Given], list[Result]]] = {
     **dict.fromkeys(("_to_copy", "to", "clone", "type_as"), _cast),
     "native_dropout": _like("input", "bool"),
     "glu": _halved,
-    **dict.fromkeys(_UP, _resized),
+    **dict.fromkeys(_UP, _upsampled),
     **dict.fromkeys(("grid_sampler", "grid_sampler_2d"), _sampled),
     **dict.fromkeys(("bucketize", "searchsorted"), lambda given: [(given.tensor("self").shape, "int64")]),
     **dict.fromkeys(("_softmax", "softmax", "_log_softmax", "log_softmax", "_safe_softmax"), _cast),
@@ -359,12 +366,13 @@ FORMS: dict[str, Callable[[Given], list[Result]]] = {
                      "value_selecting_reduction_backward"), lambda given: [(_input_sizes(given), given.first.dtype)]),
     "index_select_backward": _sized("self_sizes"),
     "one_hot": _one_hot,
-    **dict.fromkeys(("_cudnn_rnn", "mkldnn_rnn_layer"), _by_rule),
+    **dict.fromkeys(("_cudnn_rnn", "mkldnn_rnn_layer", "_cudnn_rnn_backward", "mkldnn_rnn_layer_backward",
+                     "_embedding_bag", "_embedding_bag_forward_only"), _by_rule),
     **dict.fromkeys(("_thnn_fused_lstm_cell", "_thnn_fused_gru_cell"), _by_rule),
 }  # fmt: skip
 
 #: Operators with a rule whose results no argument tells: how many elements are chosen depends on their values.
-UNTOLD = frozenset({"masked_select", "nonzero", "unique_dim", "_unique2", "embedding_bag", "_embedding_bag",
+UNTOLD = frozenset({"masked_select", "nonzero", "unique_dim", "_unique2", "embedding_bag",
                     "repeat_interleave", "histc", "bincount", "im2col", "col2im", "pixel_shuffle", "pixel_unshuffle",
                     "channel_shuffle", "diag_embed", "diag", "_pack_padded_sequence", "_pad_packed_sequence",
                     "as_strided_scatter", "fractional_max_pool2d", "fractional_max_pool2d_backward",
@@ -393,4 +401,5 @@ def results(name: str, args: Mapping[str, Any]) -> list[Result]:
     """
     if name in UNTOLD:
         raise ShapeError(f"{name}: the shape of its result depends on values")
-    return FORMS.get(name, _pointwise)(Given(name, args))
+    by_list = name.startswith(("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad"))
+    return (_by_rule if by_list else FORMS.get(name, _pointwise))(Given(name, args))

@@ -19,10 +19,10 @@ FILE = Path(__file__).parent / "schemas.txt"
 #: Number formats as profilers spell them.
 FORMATS = {
     "float": "fp32", "double": "fp64", "c10::Half": "fp16", "c10::BFloat16": "bf16", "bool": "bool",
-    "long int": "int64", "long": "int64", "long long": "int64", "int64_t": "int64", "int": "int32", "short int": "int16",
-    "short": "int16", "signed char": "int8", "unsigned char": "int8", "char": "int8", "unsigned short": "int16",
-    "unsigned int": "int32", "unsigned long": "int64", "c10::complex<float>": "fp64", "c10::qint8": "int8",
-    "c10::quint8": "int8", "c10::qint32": "int32", "c10::Float4_e2m1fn_x2": "fp8",
+    "long int": "int64", "long": "int64", "long long": "int64", "int64_t": "int64", "int": "int32",
+    "short int": "int16", "short": "int16", "signed char": "int8", "unsigned char": "int8", "char": "int8",
+    "unsigned short": "int16", "unsigned int": "int32", "unsigned long": "int64", "c10::complex<float>": "fp64",
+    "c10::qint8": "int8", "c10::quint8": "int8", "c10::qint32": "int32", "c10::Float4_e2m1fn_x2": "fp8",
     **dict.fromkeys(("c10::Float8_e4m3fn", "c10::Float8_e5m2", "c10::Float8_e4m3fnuz", "c10::Float8_e5m2fnuz",
                      "c10::Float8_e8m0fnu"), "fp8"),
 }  # fmt: skip
@@ -34,8 +34,11 @@ SCALAR_TYPES = {
     28: "int32", 29: "int64",
 }  # fmt: skip
 
-#: The type of a list of tensors, and of what is no tensor.
+#: The type of a list of tensors.
 _LIST = "TensorList"
+
+#: What takes an argument that is no tensor, by its recorded type.
+_KINDS = {_LIST: "list", "ScalarList": "numbers", "Scalar": "plain"}
 
 _WORDS = {"True": True, "False": False, "None": None, "": None}
 
@@ -49,7 +52,7 @@ class Parameter:
 
     Attributes:
         name: Its name.
-        kind: ``tensor``, ``list`` of tensors or ``plain``.
+        kind: ``tensor``, ``list`` of tensors, ``plain`` or ``numbers``, a list of plain ones.
         default: What it is where nothing is given.
         result: Whether the result goes there.
     """
@@ -97,12 +100,12 @@ def _parameters(text: str) -> tuple[Parameter, ...]:
 
 def _parameter(match: re.Match[str], keyword: bool) -> Parameter:
     is_list = "[" in match["rest"]
-    kind = "plain" if match["type"] != "Tensor" else "list" if is_list else "tensor"
+    one, many = ("tensor", "list") if match["type"] == "Tensor" else ("plain", "numbers")
     default = plain(match["default"] or "")
     size = re.search(r"\[(\d+)\]", match["rest"])
     if size is not None and default is not None and not isinstance(default, tuple):
         default = (default,) * int(size[1])
-    return Parameter(match["name"], kind, default, keyword and "!" in (match["alias"] or ""))
+    return Parameter(match["name"], many if is_list else one, default, keyword and "!" in (match["alias"] or ""))
 
 
 def plain(text: str) -> Any:
@@ -161,15 +164,15 @@ def arguments(op: str, signature: Signature, lists: str) -> Arguments | None:
     if not fits:
         return None
     found = Arguments({}, {})
-    for at, parameter in enumerate(min(fits, key=len)):
+    for at, parameter in enumerate(sorted(fits, key=len)[0]):
         if not parameter.result:
             found.named[parameter.name] = _argument(parameter, signature, at, lists, found.strides)
     return found
 
 
 def _takes(parameter: Parameter, given: str) -> bool:
-    kinds = {"": ("tensor", "list", "plain"), _LIST: ("list",)}
-    return parameter.kind in kinds.get(given, ("tensor",) if given in FORMATS else ("plain",))
+    """Whether a parameter takes what was recorded as this type, which is empty for what was left out."""
+    return not given or parameter.kind == _KINDS.get(given, "tensor" if given in FORMATS else "plain")
 
 
 def _argument(
@@ -178,21 +181,26 @@ def _argument(
     if at >= len(signature.types):
         return parameter.default
     dims, type_ = signature.dims[at], signature.types[at]
-    if parameter.kind == "plain":
+    if parameter.kind in ("plain", "numbers"):
         concrete = plain(signature.concrete[at]) if at < len(signature.concrete) else None
+        if concrete is None and type_ == "ScalarList":  # a stride or an axis that its default would get wrong
+            raise ShapeError(f"{parameter.name} was not recorded")
         return parameter.default if concrete is None else concrete
     if not type_:
         return None
     steps = signature.strides[at] if at < len(signature.strides) else ()
     if type_ != _LIST:
-        return _value(dims, steps, FORMATS[type_], parameter.name, strides)
-    if not dims:
-        raise ShapeError("the shapes of a list were not recorded")
+        return value_of(dims, steps, FORMATS[type_], parameter.name, strides)
     every = steps if len(steps) == len(dims) else ((),) * len(dims)
-    return tuple(_value(shape, step, lists, parameter.name, strides) for shape, step in zip(dims, every, strict=True))
+    return tuple(value_of(shape, step, lists, parameter.name, strides) for shape, step in zip(dims, every, strict=True))
 
 
-def _value(shape: Any, steps: Any, dtype: str, name: str, strides: dict[int, tuple[int, ...]]) -> Value:
+def value_of(shape: Any, steps: Any, dtype: str, name: str, strides: dict[int, tuple[int, ...]]) -> Value:
+    """A recorded tensor; its strides are noted by its number.
+
+    Raises:
+        ShapeError: The shape is none.
+    """
     if not isinstance(shape, tuple) or len(shape) > _AXES or not all(type(size) is int and size >= 0 for size in shape):
         raise ShapeError(f"{name}: no shape of a tensor")
     number = len(strides)
