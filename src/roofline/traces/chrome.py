@@ -89,6 +89,7 @@ def _members(stream: JsonStream, root: dict[str, Any], reader: Reader) -> bool:
                 reader.events(stream)
                 listed = True
                 if not stream.closed or reader.full:
+                    stream.cut |= not stream.closed
                     break
             else:
                 root[str(key)] = stream.value()
@@ -289,7 +290,7 @@ def _carry(events: Events, sizes: Mapping[int, float], wanted: NDArray[np.bool_]
 
 
 def _trace(source: ByteStream, stream: JsonStream, reader: Reader, root: Mapping[str, Any]) -> Trace:
-    partial = bool(stream.cut or source.fault or reader.full or (not stream.closed and root))
+    partial = bool(stream.cut or source.fault or reader.full)
     notes = [*_faults(source, stream, reader), *_skips(reader), *_context(root)]
     events = reader.finish()
     if not len(events):

@@ -182,7 +182,7 @@ class JsonStream:
             found = _NEXT.search(self._text, self._at)
         if found is not None:
             yield from self._mend(found.start() + 1, found.end(), error)
-        elif _incomplete(error, self._text):
+        elif _unfinished(error, self._text):
             self._check(error)
             self.cut, self.closed, self._at = True, False, len(self._text)
         else:
@@ -230,6 +230,13 @@ def _incomplete(error: Exception, text: str) -> bool:
     if not isinstance(error, json.JSONDecodeError):
         return False
     return error.msg.startswith("Unterminated string") or error.pos >= len(text) - 12
+
+
+def _unfinished(error: Exception, text: str) -> bool:
+    """Whether a fault at the end of the file is that it was cut: nothing is closed after it."""
+    if not isinstance(error, json.JSONDecodeError):
+        return False
+    return error.msg.startswith("Unterminated string") or not re.search(r"[}\]]", text[error.pos :])
 
 
 def text(raw: str) -> str:
