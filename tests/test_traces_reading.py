@@ -506,7 +506,7 @@ NCU_LONG = """==PROF== Connected to process 4242 (/usr/bin/python3)
 "Section Name","Metric Name","Metric Unit","Metric Value"
 """
 NCU_ROW = (
-    '"{0}","4242","python3","127.0.0.1","{1}","1","7","(128, 1, 1)","(64, 1, 1)","0","8.0","Command line profiler metrics",'
+    '"{0}","4242","python3","127.0.0.1","{1}","1","7","(128, 1, 1)","(64, 1, 1)","0","8.0","Command line metrics",'
     '"{2}","{3}","{4}"\n'
 )
 NCU_ROWS = (
