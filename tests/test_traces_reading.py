@@ -457,6 +457,13 @@ def test_nsys_units_are_those_of_the_header(tmp_path: Path) -> None:
     assert trace.events.bytes[0] == pytest.approx(4194)
 
 
+def test_a_table_cut_within_a_row_keeps_the_complete_ones(tmp_path: Path) -> None:
+    trace = read(tmp_path, GPU_TRACE[: GPU_TRACE.index("9900") + 10])
+    assert len(trace.events) == 2
+    assert trace.partial
+    assert said(trace, "the last row is cut (line 6): read what comes before")
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
 def test_nsys_sum(tmp_path: Path, encoding: str, delimiter: str) -> None:
