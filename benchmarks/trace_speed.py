@@ -69,7 +69,8 @@ def read(path: Path) -> None:
     size = path.stat().st_size
     print(
         f"{size / 1e6:.0f} MB, {len(trace.events):,} events kept: {took:.2f} s, "
-        f"{len(trace.events) / took:,.0f} events/s, {size / took / 1e6:.0f} MB/s, peak {peak / 1024:.0f} MiB ({before / 1024:.0f} MiB before)"
+        f"{len(trace.events) / took:,.0f} events/s, {size / took / 1e6:.0f} MB/s, "
+        f"peak {peak / 1024:.0f} MiB ({before / 1024:.0f} MiB before)"
     )
 
 

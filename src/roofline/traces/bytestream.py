@@ -27,11 +27,13 @@ class ByteStream(io.RawIOBase):
     Attributes:
         name: The file, as errors name it.
         fault: Why it ended before its end, empty while nothing is wrong.
+        unended: Whether its last line has no end, as that of a file that was cut.
     """
 
     def __init__(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
         self.name = os.fspath(path)
         self.fault = ""
+        self.unended = False
         self._progress = progress
         self._file = _open(self.name)
         self._size = os.fstat(self._file.fileno()).st_size

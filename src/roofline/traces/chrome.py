@@ -14,7 +14,7 @@ from roofline.errors import TraceError
 from roofline.traces.bytestream import ByteStream
 from roofline.traces.columns import NAN, Interned, Recorder, notes_of
 from roofline.traces.events import DEVICE, Events, Kind, Trace
-from roofline.traces.jsonstream import BETWEEN, QUOTE_HINT, Cut, JsonStream, text
+from roofline.traces.jsonstream import BETWEEN, Cut, JsonStream, text
 from roofline.traces.quantities import plural
 
 #: More events than any run that somebody looks at; the rest of a larger file is left out.
@@ -89,6 +89,7 @@ def _members(stream: JsonStream, root: dict[str, Any], reader: Reader) -> bool:
                 reader.events(stream)
                 listed = True
                 if not stream.closed or reader.full:
+                    stream.cut |= not stream.closed
                     break
             else:
                 root[str(key)] = stream.value()
@@ -289,7 +290,7 @@ def _carry(events: Events, sizes: Mapping[int, float], wanted: NDArray[np.bool_]
 
 
 def _trace(source: ByteStream, stream: JsonStream, reader: Reader, root: Mapping[str, Any]) -> Trace:
-    partial = bool(stream.cut or source.fault or reader.full or (not stream.closed and root))
+    partial = bool(stream.cut or source.fault or reader.full)
     notes = [*_faults(source, stream, reader), *_skips(reader), *_context(root)]
     events = reader.finish()
     if not len(events):
@@ -323,7 +324,7 @@ def _faults(source: ByteStream, stream: JsonStream, reader: Reader) -> list[str]
     if stream.comma:
         found.append("repaired: a trailing comma after the last event")
     for what, number in stream.repaired.items():
-        place = f" (first at {stream.first}: {QUOTE_HINT})" if "quote" in what and stream.first else ""
+        place = f" (first at {stream.first})" if "quote" in what and stream.first else ""
         found.append(f"repaired {plural(number, 'event')} with {what}{place}")
     if stream.broken:
         found.append(f"skipped {plural(stream.broken, 'broken event')} (first at {stream.first})")

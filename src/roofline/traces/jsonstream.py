@@ -11,8 +11,8 @@ from typing import Any
 from roofline.errors import TraceError
 from roofline.traces.bytestream import ByteStream
 
-#: Bytes fetched at a time.
-CHUNK = 2**20
+#: Bytes fetched at a time; little, because the decoder counts the lines before each fault that it finds.
+CHUNK = 2**17
 #: The largest single value: longer ones are no events.
 LARGEST = 8 * 2**20
 
@@ -22,6 +22,8 @@ BETWEEN = re.compile(r"[ \t\r\n,]*")
 _KEYS = '"(?:ph|cat|name|pid|tid|ts|dur|args|id|bp|s)"'
 #: Where one event ends and the next begins.
 _NEXT = re.compile(r"\}\s*(?:,\s*)?(?=\{\s*" + _KEYS + r"\s*:)")
+#: Where the last event ends: keys of the root may follow.
+_LAST = re.compile(r"\}\s*\](?=\s*(?:,\s*\"\w+\"\s*:|\}|$))")
 #: A name, up to the key that follows it, whatever quotes it holds.
 _NAME = re.compile(r'("name"\s*:\s*")(.*?)("\s*(?:,\s*' + _KEYS + r"\s*:|\}\s*$))", re.DOTALL)
 _TRAILING = re.compile(r",(\s*[}\]])")
@@ -172,36 +174,39 @@ class JsonStream:
         """Fetch what an element lacks; repair it or go past it where that does not help."""
         if isinstance(error, RecursionError):
             self._check(error)
-        if _incomplete(error, self._text) and len(self._text) - self._at <= LARGEST and self._more():
+        incomplete = _incomplete(error, self._text)
+        # Fetching moves the text under the position that the error names.
+        offset = max(_position(error, self._at) - self._at, 0)
+        if incomplete and len(self._text) - self._at <= LARGEST and self._more():
             return
         found = _NEXT.search(self._text, self._at)
-        while found is None and not _incomplete(error, self._text):
+        while found is None and not incomplete:
             self._check(error)
             if not self._more():
                 break
             found = _NEXT.search(self._text, self._at)
+        place = "" if self.first else self.where(self._at + offset)
+        if str(error).startswith(_QUOTE):
+            place += f": {QUOTE_HINT}"
         if found is not None:
-            yield from self._mend(found.start() + 1, found.end(), error)
-        elif _incomplete(error, self._text):
+            yield from self._mend(found.start() + 1, found.end(), place)
+        elif _unfinished(error, self._text[self._at + offset :]):
             self._check(error)
             self.cut, self.closed, self._at = True, False, len(self._text)
         else:
-            yield from self._mend_last(error)
+            yield from self._mend_last(place)
 
-    def _mend_last(self, error: Exception) -> Iterator[Any]:
-        end = self._text.rfind("]", self._at)
+    def _mend_last(self, place: str) -> Iterator[Any]:
         # Keys of the root may follow the list, but no further event.
-        last = re.search(r"\}\s*\](?=\s*(?:,\s*\"\w+\"\s*:|\}|$))", self._text[self._at :])
-        if last is not None:
-            end = self._at + last.end() - 1
+        last = _LAST.search(self._text, self._at)
+        end = last.end() - 1 if last else self._text.rfind("]", self._at)
         self.closed = end >= 0
-        yield from self._mend(end if end >= 0 else len(self._text), end if end >= 0 else len(self._text), error)
+        end = end if end >= 0 else len(self._text)
+        yield from self._mend(end, end, place)
 
-    def _mend(self, end: int, after: int, error: Exception) -> Iterator[Any]:
+    def _mend(self, end: int, after: int, place: str) -> Iterator[Any]:
         """Repair an element that ends at ``end``, or count it as broken; go on at ``after``."""
         raw = self._text[self._at : end]
-        quote = str(error).startswith(_QUOTE)
-        place = self.where(_position(error, self._at))
         self._at = after
         for what, mended in (("a trailing comma", _TRAILING.sub(r"\1", raw)), ("an unescaped quote", _escaped(raw))):
             try:
@@ -214,7 +219,7 @@ class JsonStream:
                 yield value
                 return
         self.broken += 1
-        self.first = self.first or f"{place}{': ' + QUOTE_HINT if quote else ''}"
+        self.first = self.first or place
 
 
 def _escaped(raw: str) -> str:
@@ -230,6 +235,13 @@ def _incomplete(error: Exception, text: str) -> bool:
     if not isinstance(error, json.JSONDecodeError):
         return False
     return error.msg.startswith("Unterminated string") or error.pos >= len(text) - 12
+
+
+def _unfinished(error: Exception, rest: str) -> bool:
+    """Whether a fault at the end of the file is that it was cut: nothing is closed after it."""
+    if not isinstance(error, json.JSONDecodeError):
+        return False
+    return error.msg.startswith("Unterminated string") or not re.search(r"[}\]]", rest)
 
 
 def text(raw: str) -> str:

@@ -74,6 +74,7 @@ def lines(source: ByteStream) -> Iterator[str]:
     encoding = "utf-16" if head[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     stream = io.TextIOWrapper(io.BufferedReader(source), encoding, errors="replace", newline="")
     while line := stream.readline(_LONGEST):
+        source.unended = line[-1] not in "\r\n"
         yield line
     stream.detach()
 
@@ -111,5 +112,8 @@ def rows(
         except csv.Error as error:
             raise TraceError(f"{source.name}, line {first + reader.line_num}: not CSV text: {error}") from None
         if found is None or not any(cell.strip() for cell in found):
+            return
+        if len(found) < width and source.unended:
+            source.fault = f"the last row is cut (line {first + reader.line_num:,})"
             return
         yield first + reader.line_num, (found + [""] * width)[:width]
