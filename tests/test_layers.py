@@ -25,11 +25,26 @@ LAYERS: list[tuple[str, list[str]]] = [
     ("L0 units", ["units"]),
     ("L0 dtypes", ["dtypes"]),
     ("L1", ["sizes", "signature", "graph", "ops", "chipparts", "chip"]),
-    ("L2", ["build", "data", "expressions", "csvfile", "families", "modelfile", "modeldata", "passes", "traces", "workload"]),  # fmt: skip
+    (
+        "L2",
+        [
+            "build",
+            "data",
+            "expressions",
+            "csvfile",
+            "families",
+            "modelfile",
+            "modeldata",
+            "passes",
+            "traces",
+            "workload",
+        ],
+    ),  # fmt: skip
     ("L3", ["count", "memory", "grid", "efficiency", "bulk"]),
     ("L4", ["estimate"]),
+    ("importers", ["importers"]),
     ("L5", ["batch", "diagnosis", "fitting", "predict", "validate", "calibrate", "listing", "listings"]),
-    ("edge", ["plotting", "plot", "importers", "source", "measure", "cli", "__main__", "__init__"]),
+    ("edge", ["plotting", "plot", "source", "measure", "cli", "__main__", "__init__"]),
 ]
 RANK = {name: rank for rank, (_, names) in enumerate(LAYERS) for name in names}
 

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from roofline.batch import best_batch
-from roofline.diagnosis import check as judge
 from roofline.cli import options as opt
 from roofline.cli import tables
 from roofline.cli.calibrate import calibrate
+from roofline.cli.check import check
 from roofline.cli.graph import graph as list_graph
 from roofline.cli.output import note, show, write, write_csv, write_json
 from roofline.cli.predict import predict as predict_rows
@@ -133,48 +133,12 @@ def batch(
     opt.with_unit(memory, "--memory", "72GiB")
     opt.with_unit(latency, "--latency", "50ms")
     graph = opt.program(model, phase, dtype, weights, cache)
-    sizes = _single(opt.sizes(graph, None, seq, context), "a curve over the batch")
+    sizes = opt.single(opt.sizes(graph, None, seq, context), "a curve over the batch")
     sizes.pop("B", None)
     choice = best_batch(
         graph, find_chip(chip), memory=memory, latency=latency, mode=mode, tf32=tf32, **sizes  # type: ignore[arg-type]
     )  # fmt: skip
     return write_json(choice.record()) if as_json else show(*tables.choice(choice))
-
-
-@app.command()
-def check(
-    model: opt.Model,
-    chip: opt.OneChip,
-    measured: opt.Measured,
-    batch: opt.Batch = None,
-    seq: opt.Seq = None,
-    context: opt.Context = None,
-    phase: opt.Phase = None,
-    mode: opt.RunMode = "eager",
-    dtype: opt.DType = None,
-    weights: opt.Weights = None,
-    cache: opt.Cache = None,
-    tf32: opt.TF32 = False,
-    as_json: opt.AsJson = False,
-) -> None:
-    """Judge a measured time; exit with 1 where it is not as expected."""
-    graph = opt.program(model, phase, dtype, weights, cache)
-    sizes = _single(opt.sizes(graph, batch, seq, context), "a measured time")
-    opt.with_unit(measured, "--measured", "41ms")
-    found = judge(graph, find_chip(chip), measured, mode=mode, tf32=tf32, **sizes)  # type: ignore[arg-type]
-    if as_json:
-        write_json(found.record())
-    else:
-        show(*tables.verdict(found))
-    if not found.ok:
-        raise typer.Exit(1)
-
-
-def _single(sizes: dict[str, Any], what: str) -> dict[str, Any]:
-    for name, value in sizes.items():
-        if isinstance(value, list):
-            raise UsageError(f"{what} belongs to one point; give -{name} one number")
-    return sizes
 
 
 _Output = Annotated[Path, typer.Option("--output", "-o", help="A .png, .svg or .pdf.", show_default=False)]
@@ -225,6 +189,7 @@ def _sweep(est: Estimate, measured: str | None) -> Any:
     return plot_batch(est, memory_limit=est.chip.capacity)
 
 
+app.command(name="check")(check)
 app.command(name="predict")(predict_rows)
 app.command(name="validate")(validate)
 app.command(name="calibrate")(calibrate)

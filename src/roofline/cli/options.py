@@ -54,8 +54,6 @@ Memory = Annotated[str | None, typer.Option(
     "--memory", metavar="SIZE", help="Limit, such as 72GiB. [default: the chip's]", show_default=False)]  # fmt: skip
 Latency = Annotated[str | None, typer.Option(
     "--latency", metavar="TIME", help="Limit on one run, such as 50ms.", show_default=False)]  # fmt: skip
-Measured = Annotated[str, typer.Option(
-    "--measured", metavar="TIME", help="The measured time of one run, such as 41ms.", show_default=False)]  # fmt: skip
 
 #: What each symbol is called and which option gives it.
 _SYMBOLS = {"B": ("a batch", "-B"), "S": ("a sequence length", "-S"), "C": ("a context length", "-C")}
@@ -183,3 +181,15 @@ def with_unit(text: str | None, option: str, example: str) -> str | None:
     if text is not None and text.strip().replace(".", "", 1).isdigit():
         raise UsageError(f"{option} {text} has no unit; write it as {example}")
     return text
+
+
+def single(sizes: dict[str, Any], what: str) -> dict[str, Any]:
+    """Refuse sizes that span an axis.
+
+    Raises:
+        UsageError: Names the option.
+    """
+    for name, value in sizes.items():
+        if isinstance(value, list):
+            raise UsageError(f"{what} belongs to one point; give -{name} one number")
+    return sizes

@@ -14,12 +14,11 @@ from roofline.units import format_bytes, format_si, parse
 
 if TYPE_CHECKING:
     from roofline.batch import BatchChoice
-    from roofline.diagnosis import Verdict
     from roofline.chip import Chip
     from roofline.estimate import Estimate
 
 #: Colour of each verdict.
-_COLOURS = {"as_expected": "green", "slow": "yellow", "very_slow": "red", "impossible": "red"}
+COLOURS = {"as_expected": "green", "slow": "yellow", "very_slow": "red", "impossible": "red"}
 
 #: Why a batch is the best, in words.
 _LIMITS = {
@@ -31,7 +30,7 @@ _LIMITS = {
 }
 
 
-def _table(columns: str, rows: Iterable[Sequence[Any]], title: str = "") -> Table:
+def table(columns: str, rows: Iterable[Sequence[Any]], title: str = "") -> Table:
     """A table; a column whose name begins with ``<`` is text, all others are numbers to the right."""
     table = Table(
         box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0),
@@ -45,7 +44,7 @@ def _table(columns: str, rows: Iterable[Sequence[Any]], title: str = "") -> Tabl
     return table
 
 
-def _facts(pairs: Iterable[tuple[str, Any]]) -> Table:
+def facts(pairs: Iterable[tuple[str, Any]]) -> Table:
     """Names and values without lines, the empty ones left out."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="cyan")
@@ -56,13 +55,14 @@ def _facts(pairs: Iterable[tuple[str, Any]]) -> Table:
     return table
 
 
-def _time(seconds: float) -> str:
+def time_text(seconds: float) -> str:
+    """A time with its unit."""
     return format_si(float(seconds), "s")
 
 
 def _span(low: float, high: float) -> str:
     """Two times in the unit of the larger: ``6.04-11.4 ms``."""
-    number, unit = _time(high).split(" ")
+    number, unit = time_text(high).split(" ")
     scaled = float(f"{float(low) / parse('1 ' + unit, 's'):.3g}")
     return f"{scaled:g}-{number} {unit}"
 
@@ -91,23 +91,23 @@ def point(est: Estimate) -> list[Any]:
     sizes = "".join(f", {name}={value:,}" for name, value in est.grid.values.items())
     return [
         _heading(f"{est.graph.name} on {est.chip.name}, {est.mode} mode{sizes}"),
-        _facts(_summary(est)),
+        facts(_summary(est)),
         "",
         _memory(est),
         "",
         _kernels(est),
         "",
-        *_provenance(est),
+        *provenance(est),
     ]
 
 
 def _summary(est: Estimate) -> list[tuple[str, Any]]:
-    host = f", host {_time(est.host_time)}" if est.mode == "eager" else ""
+    host = f", host {time_text(est.host_time)}" if est.mode == "eager" else ""
     return [
-        ("time", Text(f"{_time(est.time)}  ({_time(est.low)} to {_time(est.high)})", style="bold")),
-        ("floor", f"{_time(est.floor)} at the datasheet's rates"),
+        ("time", Text(f"{time_text(est.time)}  ({time_text(est.low)} to {time_text(est.high)})", style="bold")),
+        ("floor", f"{time_text(est.floor)} at the datasheet's rates"),
         ("bound", est.bound),
-        ("made of", f"{est.launches:,} kernels: device {_time(est.device_time)}{host}"),
+        ("made of", f"{est.launches:,} kernels: device {time_text(est.device_time)}{host}"),
         ("throughput", _rate(est.throughput, est.graph.item)),
         ("MFU, MBU", f"{_percent(est.mfu)}, {_percent(est.mbu)}"),
         ("work", f"{format_si(est.flops, 'FLOP')}, {format_si(est.bytes, 'B')}, {est.intensity:.3g} FLOP/B"),
@@ -123,20 +123,28 @@ def _memory(est: Estimate) -> Table:
     rows.append((_heading("total"), _heading(_size(total)), ""))
     fit = Text("fits", style="green") if est.fits else Text("does not fit", style="bold red")
     rows.append((f"capacity of {est.chip.name}", _size(est.capacity), fit))
-    return _table("<memory|size|share", rows)
+    return table("<memory|size|share", rows)
 
 
 def _kernels(est: Estimate, most: int = 5) -> Table:
     found = est.kernel_rows()
     rows = [
-        (row["kernel"], f"{row['count']:,}", _time(row["time_s"]), _percent(row["share"]), row["bound"], row["dtype"])
+        (
+            row["kernel"],
+            f"{row['count']:,}",
+            time_text(row["time_s"]),
+            _percent(row["share"]),
+            row["bound"],
+            row["dtype"],
+        )
         for row in found[:most]
     ]
     title = f"slowest {len(rows)} of {len(found)} kernels" if len(found) > most else "kernels"
-    return _table(f"<{title}|runs|time|share|<bound|<format", rows)
+    return table(f"<{title}|runs|time|share|<bound|<format", rows)
 
 
-def _provenance(est: Estimate) -> list[Text]:
+def provenance(est: Estimate) -> list[Text]:
+    """Where the figures come from and what they leave out."""
     where = f"roofline chips {est.chips[0].name}" if len(est.chips) == 1 else "roofline chips"
     return [
         Text(f"efficiencies: {est.calibrated}; every figure and its source: {where}", style="dim"),
@@ -146,18 +154,19 @@ def _provenance(est: Estimate) -> list[Text]:
 
 def points(est: Estimate) -> list[Any]:
     """Several points, one a row; a table a chip where batches or lengths vary too."""
-    head = _heading(f"{est.graph.name}, {est.mode} mode{_fixed(est)}")
+    head = _heading(f"{est.graph.name}, {est.mode} mode{fixed(est)}")
     if not est.grid.shape:
-        return [head, "", _rows(est, list(np.ndindex(est.shape)), ("chip",)), "", *_provenance(est)]
+        return [head, "", _rows(est, list(np.ndindex(est.shape)), ("chip",)), "", *provenance(est)]
     starts: list[tuple[int, ...]] = [(n,) for n in range(len(est.chips))] if est.many_chips else [()]
     inner = list(np.ndindex(est.grid.shape))
     made: list[Any] = []
     for start, chip in zip(starts, est.chips, strict=True):
         made += ["", _rows(est, [start + index for index in inner], est.grid.axes, chip.name)]
-    return [head, *made, "", *_provenance(est)]
+    return [head, *made, "", *provenance(est)]
 
 
-def _fixed(est: Estimate) -> str:
+def fixed(est: Estimate) -> str:
+    """Sizes that have one value."""
     return "".join(f", {name}={value:,}" for name, value in est.grid.values.items() if isinstance(value, int))
 
 
@@ -170,11 +179,11 @@ def _rows(est: Estimate, indices: list[tuple[int, ...]], axes: tuple[str, ...], 
         time, low, high, bound, mfu, mbu, rate, total, fits = (np.asarray(value)[index] for value in results)
         shares = (_percent(mfu), _percent(mbu)) if narrow else ()
         fit = Text("yes" if fits else "no", style="" if fits else "red")
-        cells = (_time(time), _span(low, high), str(bound), *shares, format_si(float(rate), ""), _size(total), fit)
+        cells = (time_text(time), _span(low, high), str(bound), *shares, format_si(float(rate), ""), _size(total), fit)
         rows.append((*_where(est, index, axes), *cells))
     names = [f"<{name}" if name == "chip" else name for name in axes]
     shares_head = "MFU|MBU|" if narrow else ""
-    return _table("|".join([*names, f"time|range|<bound|{shares_head}{est.graph.item}/s|memory|<fits"]), rows, title)
+    return table("|".join([*names, f"time|range|<bound|{shares_head}{est.graph.item}/s|memory|<fits"]), rows, title)
 
 
 def _where(est: Estimate, index: tuple[int, ...], axes: tuple[str, ...]) -> list[str]:
@@ -193,17 +202,17 @@ def choice(found: BatchChoice) -> list[Any]:
     why = _LIMITS[found.limit].format(
         next=found.best + 1,
         room=_size(found.memory_limit),
-        patience=_time(found.latency_limit) if found.latency_limit else "",
+        patience=time_text(found.latency_limit) if found.latency_limit else "",
     )
     facts = [
         ("best batch", Text(f"{found.best}", style="bold green")),
         ("limit", why),
         ("ridge", _ridge(found)),
-        ("there", f"{_time(est.time)} ({_time(est.low)} to {_time(est.high)}), {est.bound}-bound"),
+        ("there", f"{time_text(est.time)} ({time_text(est.low)} to {time_text(est.high)}), {est.bound}-bound"),
         ("throughput", _rate(est.throughput, item)),
     ]
-    title = f"{found.curve.graph.name} on {found.curve.chip.name}, {found.curve.mode} mode{_fixed(found.curve)}"
-    return [_heading(title), _facts(facts), "", _curve(found), "", *_provenance(found.curve)]
+    title = f"{found.curve.graph.name} on {found.curve.chip.name}, {found.curve.mode} mode{fixed(found.curve)}"
+    return [_heading(title), facts(facts), "", _curve(found), "", *provenance(found.curve)]
 
 
 def _ridge(found: BatchChoice) -> str:
@@ -220,38 +229,11 @@ def _curve(found: BatchChoice) -> Table:
         at = batch - 1
         style = "bold" if batch == found.best else ""
         cells = (
-            f"{batch:,}", _time(curve.time[at]), _span(curve.low[at], curve.high[at]),
+            f"{batch:,}", time_text(curve.time[at]), _span(curve.low[at], curve.high[at]),
             format_si(float(curve.throughput[at]), ""), _size(total[at]), curve.bound[at], marks.get(batch, ""),
         )  # fmt: skip
         rows.append([Text(str(cell), style=style) for cell in cells])
-    return _table(f"batch|time|range|{curve.graph.item}/s|memory|<bound|<", rows)
-
-
-# --- check ------------------------------------------------------------------------------------------------------------
-
-
-def verdict(found: Verdict) -> list[Any]:
-    """The verdict first, then causes and advice."""
-    est = found.estimate
-    colour = _COLOURS[found.verdict]
-    parts: list[Any] = [
-        Text(f"{found.verdict.replace('_', ' ')}: ", style=f"bold {colour}").append(found.reason, style=colour),
-        _facts(
-            [
-                ("program", f"{est.graph.name} on {est.chip.name}, {est.mode} mode{_fixed(est)}"),
-                ("measured", f"{_time(found.measured)}, {found.ratio:.3g} times the expected"),
-                ("expected", f"{_time(est.time)} ({_time(est.low)} to {_time(est.high)}), {est.bound}-bound"),
-                ("at least", f"{_time(found.impossible_below)}, however it is run"),
-            ]
-        ),
-    ]
-    if found.causes:
-        rows = [(c.label, _time(c.time_s), _time(c.explains_s), f"{c.question} If so: {c.fix}") for c in found.causes]
-        parts += ["", _table("<possible cause|would take|explains|<question and what to do", rows)]
-    if found.advice:
-        changes = [(a.change, _time(a.time_s), _time(a.saves_s)) for a in found.advice]
-        parts += ["", _table("<what would make it faster|would take|saves", changes)]
-    return [*parts, "", *_provenance(est)]
+    return table(f"batch|time|range|{curve.graph.item}/s|memory|<bound|<", rows)
 
 
 # --- chips and models -------------------------------------------------------------------------------------------------
@@ -278,7 +260,7 @@ def chip_list(chips: Sequence[Chip]) -> Table:
          _known(chip.main.bandwidth, "B/s"), *_half_peak(chip))
         for chip in chips
     ]  # fmt: skip
-    return _table("<chip|<vendor|memory|bandwidth|matmul|<in", rows)
+    return table("<chip|<vendor|memory|bandwidth|matmul|<in", rows)
 
 
 def _half_peak(chip: Chip) -> tuple[str, str]:
@@ -305,7 +287,7 @@ def chip_sheet(chip: Chip) -> list[Any]:
         ("cores", f"{chip.cores} {chip.core_name}" if chip.cores else ""),
         ("clock", _known(chip.clock, "Hz")), ("power", _known(chip.tdp, "W")), ("notes", chip.notes),
     ]  # fmt: skip
-    return [_heading(chip.name), _facts(about), "", _table("<figure|value|<source|<note", rows), "", _facts(listed)]
+    return [_heading(chip.name), facts(about), "", table("<figure|value|<source|<note", rows), "", facts(listed)]
 
 
 def _figures(chip: Chip) -> Iterable[tuple[str, str, str, str]]:
@@ -337,8 +319,8 @@ def _figures(chip: Chip) -> Iterable[tuple[str, str, str, str]]:
     text = f"{share.calibrated}; range {share.low:g} to {share.high:g}"
     yield "share of compute", _percent(share.compute), share.source, text
     yield "share of bandwidth", _percent(share.memory), share.source, ""
-    yield "least kernel time", _time(share.launch), share.source, ""
-    yield "host time an op", _time(share.host), share.source, ""
+    yield "least kernel time", time_text(share.launch), share.source, ""
+    yield "host time an op", time_text(share.host), share.source, ""
 
 
 def model_list(rows: Sequence[dict[str, Any]]) -> Table:
@@ -348,7 +330,7 @@ def model_list(rows: Sequence[dict[str, Any]]) -> Table:
          ", ".join(row["phases"]))
         for row in rows
     ]  # fmt: skip
-    return _table("<model|<family|parameters|<format|<phases", cells)
+    return table("<model|<family|parameters|<format|<phases", cells)
 
 
 def model_sheet(record: dict[str, Any]) -> list[Any]:
@@ -364,4 +346,4 @@ def model_sheet(record: dict[str, Any]) -> list[Any]:
     ]  # fmt: skip
     figures = {**record.get("sizes", {}), **record.get("options", {})}
     rows = list(figures.items())
-    return [_heading(record["name"]), _facts(facts), *(["", _table("<size or option|value", rows)] if rows else [])]
+    return [_heading(record["name"]), facts(facts), *(["", table("<size or option|value", rows)] if rows else [])]

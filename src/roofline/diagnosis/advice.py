@@ -56,7 +56,7 @@ def advice(meant: Meant, seconds: float, causes: Sequence[Cause] = ()) -> tuple[
             left -= cause.explains_s
             found.append(Advice(cause.fix, cause.expected_after_s, cause.explains_s, left, f"removes {cause.label}"))
     fixed = frozenset(cause.label for cause in causes)
-    return (*found, *_changes(meant, min(left, float(meant.expected.time)), fixed))
+    return (*found, *_changes(meant, max(left, meant.attainable) if causes else float(meant.expected.time), fixed))
 
 
 #: Changes that are the same as getting rid of a cause.
@@ -74,7 +74,11 @@ def _changes(meant: Meant, base: float, fixed: frozenset[str]) -> Iterable[Advic
     used: set[str] = set()
     together = meant
     for took, change, _ in sorted(options, key=lambda option: option[0]):
-        if change.kind not in used and (more := _applied(change, together)) is not None and _time(more) < _time(together):
+        if (
+            change.kind not in used
+            and (more := _applied(change, together)) is not None
+            and _time(more) < _time(together)
+        ):
             together = more
         used.add(change.kind)
         share = _time(together) / time
@@ -117,7 +121,10 @@ def _everything(dtype: str) -> Callable[[Meant], Meant | None]:
     """Another format for all tensors, where contractions run faster in it or fewer bytes move."""
 
     def apply(meant: Meant) -> Meant | None:
-        wide = meant.contracts_in & {"fp32", "fp64"} or {t.dtype for t in meant.graph.tensors.values()} & {"fp32", "fp64"}
+        wide = meant.contracts_in & {"fp32", "fp64"} or {t.dtype for t in meant.graph.tensors.values()} & {
+            "fp32",
+            "fp64",
+        }
         slower = any(not faster(meant.chip, dtype, than) for than in meant.contracts_in)
         return None if not wide or slower else replace(meant, graph=retype(meant.graph, dtype))
 
@@ -129,9 +136,13 @@ def _products(dtype: str) -> Callable[[Meant], Meant | None]:
 
     def apply(meant: Meant) -> Meant | None:
         formats = meant.contracts_in
-        if not formats or not all(faster(meant.chip, dtype, than) for than in formats):
+        weights = any(tensor.kind == "weight" for tensor in meant.graph.tensors.values())
+        if not weights or not formats or not all(faster(meant.chip, dtype, than) for than in formats):
             return None
-        return replace(meant, graph=retype(meant.graph, weights=dtype, compute=dtype))
+        changed = retype(meant.graph, weights=dtype, compute=dtype)
+        pairs = zip(meant.graph.nodes, changed.nodes, strict=True)  # attention keeps its format
+        nodes = tuple(old if OPS[old.op].kind == "attention" else new for old, new in pairs)
+        return replace(meant, graph=replace(changed, nodes=nodes))
 
     return apply
 

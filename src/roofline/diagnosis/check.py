@@ -191,7 +191,7 @@ def _closed(parts: list[tuple[str, float, str]], over: float, seconds: float) ->
     """Causes whose parts are ``over`` together: what is left is unknown, never spread."""
     causes = [cause(label, part, seconds, why) for label, part, why in parts if part > 0]
     left = over - sum(one.explains_s for one in causes)
-    if left > 0:
+    if left > 1e-9 * seconds:
         causes.append(cause("unknown", left, seconds, "nothing that was looked for explains it"))
     return tuple(causes)
 

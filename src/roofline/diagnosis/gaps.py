@@ -26,8 +26,12 @@ REACH = 16
 VALUE_BYTES = 64 * 1024
 
 _SYNC = re.compile(r"(Stream|Device|Event|Context|Ctx)Synchronize|hipStreamWait$|^cu(da)?Memcpy$", re.I)
-_ALLOCATE = re.compile(r"^(cuda|hip)(Malloc|Free|HostAlloc|MallocHost|FreeHost)|^cuMem(Alloc|Free|Create|Map|Unmap)", re.I)
-_OVERHEAD = re.compile(r"Activity Buffer Request|ModuleLoad|LibraryLoad|Lazy Function|Kernel(Get|Set)|GetProcAddress", re.I)
+_ALLOCATE = re.compile(
+    r"^(cuda|hip)(Malloc|Free|HostAlloc|MallocHost|FreeHost)|^cuMem(Alloc|Free|Create|Map|Unmap)", re.I
+)
+_OVERHEAD = re.compile(
+    r"Activity Buffer Request|ModuleLoad|LibraryLoad|Lazy Function|Kernel(Get|Set)|GetProcAddress", re.I
+)
 _COPYING = re.compile(r"aten::(copy_|to|_to_copy|cpu|cuda|pin_memory|_pin_memory|_local_scalar_dense|empty_strided)$")
 #: Operators that only look at tensors or move them; all others that take long on the processor compute there.
 _LIGHT = re.compile(

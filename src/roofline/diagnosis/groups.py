@@ -14,7 +14,7 @@ from roofline.efficiency import processor
 from roofline.errors import RooflineError
 from roofline.estimate import Estimate
 from roofline.graph import Graph
-from roofline.importers.torch.recorded import recorded, triton
+from roofline.importers.torch.recorded import formulas
 from roofline.traces.events import Kind, Signature
 from roofline.traces.link import Launch
 
@@ -136,7 +136,9 @@ class Group:
     @property
     def dtypes(self) -> frozenset[str]:
         """Formats of its contractions."""
-        return frozenset(dtype for row in self.estimate.rows for dtype in row.flops_by) if self.estimate else frozenset()
+        return (
+            frozenset(dtype for row in self.estimate.rows for dtype in row.flops_by) if self.estimate else frozenset()
+        )
 
     @property
     def kernel(self) -> str:
@@ -180,50 +182,43 @@ def group(launches: Sequence[Launch], iterations: int, chip: Chip, scale: float 
         chip: Where they ran.
         scale: Factor on durations, below 1 where launches ran side by side.
     """
-    calls: dict[tuple[int, str], list[Launch]] = {}
+    calls: dict[tuple[int, str], list[int]] = {}
     for at, launch in enumerate(launches):
         alone = launch.call if launch.call >= 0 else -2 - at
-        calls.setdefault((alone, role(launch)), []).append(launch)
-    equal: dict[tuple[object, ...], list[list[Launch]]] = {}
+        calls.setdefault((alone, role(launch)), []).append(at)
+    graphs = formulas(launches)
+    equal: dict[tuple[object, ...], list[list[int]]] = {}
     for (_, what), together in calls.items():
-        first = together[0]
-        key = (first.op, first.signature, what, tuple(one.name for one in together))
-        equal.setdefault(key, []).append(together)
-    made = (_group(key, sets, iterations, chip, scale) for key, sets in equal.items())
+        first = launches[together[0]]
+        names = tuple(launches[at].name for at in together)
+        empty = graphs[together[0]] is not None and not graphs[together[0]].nodes  # type: ignore[union-attr]
+        equal.setdefault((first.op, first.signature, what, names, empty), []).append(together)
+    made = []
+    for (_, _, what, _, _), sets in equal.items():
+        every = [launches[at] for together in sets for at in together]
+        what = "kernel" if what == "host" and is_processor(chip) else str(what)
+        graph = graphs[sets[0][0]] if what in ("kernel", "host") else None
+        made.append(_group(what, [launches[at] for at in sets[0]], len(sets), every, iterations, chip, scale, graph))
     return tuple(sorted(made, key=lambda one: -one.seconds))
 
 
-def _group(key: tuple[object, ...], sets: list[list[Launch]], iterations: int, chip: Chip, scale: float) -> Group:
-    first = sets[0][0]
-    every = [launch for together in sets for launch in together]
-    what = "kernel" if key[2] == "host" and is_processor(chip) else str(key[2])
-    names = tuple(dict.fromkeys(one.name for one in sets[0]))
+def _group(
+    what: str, first: list[Launch], calls: int, every: list[Launch], iterations: int, chip: Chip, scale: float,
+    graph: Graph | None,
+) -> Group:  # fmt: skip
     return Group(
-        op=first.op,
-        signature=first.signature,
-        path=first.path,
+        op=first[0].op,
+        signature=first[0].signature,
+        path=first[0].path,
         role=what,
-        kernels=names,
-        calls=len(sets) / iterations,
+        kernels=tuple(dict.fromkeys(one.name for one in first)),
+        calls=calls / iterations,
         launches=sum(one.count for one in every) / iterations,
         seconds=scale * sum(one.duration for one in every) / iterations,
-        moved=_moved(every) / iterations,
-        graph=_formula(first) if what in ("kernel", "host") else None,
+        moved=sum(one.bytes for one in every if not isnan(one.bytes)) / iterations,
+        graph=graph,
         chip=chip,
     )
-
-
-def _moved(launches: Iterable[Launch]) -> float:
-    return sum(one.bytes for one in launches if not isnan(one.bytes))
-
-
-def _formula(launch: Launch) -> Graph | None:
-    """What one call computes: from its operator, or from the buffers of a generated kernel."""
-    if launch.signature is None or not launch.op:
-        return None
-    if launch.op.startswith("triton_"):
-        return triton(launch.signature, launch.op)
-    return recorded(launch.op, launch.signature)
 
 
 def union(launches: Iterable[Launch]) -> float:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import isnan
 
 from roofline.diagnosis.gaps import Idle
 from roofline.diagnosis.groups import Group
 from roofline.diagnosis.meant import LAUNCH_COST, Meant
+from roofline.sizes import evaluate
 from roofline.units import format_si
 
 #: A kernel may take so much longer than the model's best before anything is said about it.
@@ -90,8 +91,6 @@ class Books:
         rows = (row.kernel for row in self.meant.reference.rows if row.kernel.kind == "attention")
         pairs = ((kernel.shapes[0][2], kernel.shapes[1][2]) for kernel in rows)
         sizes = self.meant.reference.grid.sizes
-        from roofline.sizes import evaluate
-
         return frozenset((int(evaluate(q, sizes)), int(evaluate(k, sizes))) for q, k in pairs)
 
 
@@ -346,10 +345,28 @@ def take_apart(books: Books) -> Books:
         needed, label, evidence = found
         books.needed += min(needed, one.seconds)
         books.lose(label, one.seconds - needed, evidence)
+    _credit(books, "materialised", books.budget("attention"), "less what attention takes anyway")
     _contractions(books, [one for one in rest if one.contracts])
     _others(books, [one for one in rest if not one.contracts])
     _waits(books)
+    _elsewhere(books)
     return books
+
+
+def _credit(books: Books, label: str, seconds: float, why: str) -> None:
+    """What was needed of the time lost to a label is not lost."""
+    part = min(seconds, sum(one.seconds for one in books.lost if one.label == label))
+    if books.meant is not None and part > 0:
+        books.needed += part
+        books.lost.append(Lost(label, -part, why))
+
+
+def _elsewhere(books: Books) -> None:
+    """Contractions that the device did not do were done in the time lost to the processor."""
+    done = sum(one.flops for one in books.groups if one.role == "kernel")
+    if books.meant is not None and books.flops_meant:
+        missing = max(1 - done / books.flops_meant, 0.0)
+        _credit(books, "wrong_device", missing * _meant_contractions(books), "less what the device would take")
 
 
 def _contractions(books: Books, groups: Sequence[Group]) -> None:
@@ -450,13 +467,25 @@ def _who_computes(books: Books, name: str) -> str:
 
 
 def summed(lost: Sequence[Lost]) -> Iterator[tuple[str, float, str]]:
-    """Label, time and evidence of each cause, the most time first; evidence of the largest parts."""
+    """Label, time and evidence of each cause, the most time first; evidence of its largest parts."""
     totals: Counter[str] = Counter()
     for one in lost:
         totals[one.label] += one.seconds  # type: ignore[assignment]
     for label, seconds in totals.most_common():
-        seen: Counter[str] = Counter()
-        for one in lost:
-            if one.label == label:
-                seen[one.evidence] += one.seconds  # type: ignore[assignment]
-        yield label, float(seconds), "; ".join(f"{text} ({format_si(part, 's')})" for text, part in seen.most_common(3))
+        yield label, float(seconds), "; ".join(_largest(one for one in lost if one.label == label))
+
+
+#: Parts of a cause that its evidence names.
+NAMED = 3
+
+
+def _largest(lost: Iterable[Lost]) -> Iterator[str]:
+    seen: Counter[str] = Counter()
+    for one in lost:
+        seen[one.evidence] += one.seconds  # type: ignore[assignment]
+    gains = [(text, part) for text, part in seen.most_common() if part > 0]
+    for text, part in gains[:NAMED]:
+        yield f"{text} ({format_si(part, 's')})"
+    if more := gains[NAMED:]:
+        yield f"{len(more)} more ({format_si(sum(part for _, part in more), 's')})"
+    yield from (f"{text} ({format_si(-part, 's')})" for text, part in seen.items() if part < 0)

@@ -1,0 +1,90 @@
+"""``roofline check``: does a measured time make sense, and if not, what was it lost to?"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from roofline.cli import check_tables
+from roofline.cli import options as opt
+from roofline.cli.output import show, write_csv, write_json
+from roofline.cli.progress import progress
+from roofline.data import chip as find_chip
+from roofline.diagnosis import Verdict
+from roofline.diagnosis import check as judge
+from roofline.errors import UsageError
+from roofline.traces.events import Trace
+from roofline.traces.reading import read_trace
+
+_Measured = Annotated[str | None, typer.Option(
+    "--measured", metavar="TIME", help="The measured time of one run, such as 41ms; the trace's when absent.",
+    show_default=False)]  # fmt: skip
+_Trace = Annotated[Path | None, typer.Option(
+    "--trace", metavar="FILE", help="A profiler's file of the run: torch.profiler .json or .json.gz, or a CSV of Nsight.",
+    show_default=False)]  # fmt: skip
+
+
+def check(
+    model: opt.Model,
+    chip: opt.OneChip,
+    measured: _Measured = None,
+    trace: _Trace = None,
+    batch: opt.Batch = None,
+    seq: opt.Seq = None,
+    context: opt.Context = None,
+    phase: opt.Phase = None,
+    mode: opt.RunMode = "eager",
+    dtype: opt.DType = None,
+    weights: opt.Weights = None,
+    cache: opt.Cache = None,
+    tf32: opt.TF32 = False,
+    as_json: opt.AsJson = False,
+    as_csv: opt.AsCsv = False,
+) -> None:
+    """Judge a measured time, with causes and advice; exit with 1 where it is not as expected."""
+    opt.exclusive(json=as_json, csv=as_csv)
+    if measured is None and trace is None:
+        raise UsageError("check needs --measured, such as --measured 41ms, or --trace FILE, or both")
+    graph = opt.program(model, phase, dtype, weights, cache)
+    sizes = opt.single(opt.sizes(graph, batch, seq, context), "a measured time")
+    opt.with_unit(measured, "--measured", "41ms")
+    ran = read(trace) if trace is not None else None
+    products = tf32 or dtype == "tf32"
+    found = judge(graph, find_chip(chip), measured, trace=ran, mode=mode, tf32=products, **sizes)  # type: ignore[arg-type]
+    _print(found, as_json, as_csv)
+    if not found.ok:
+        raise typer.Exit(1)
+
+
+def read(path: Path) -> Trace:
+    """Read a trace; a bar shows how far where that takes longer than a second."""
+    total = os.path.getsize(path) if os.path.isfile(path) else None
+    with progress(f"read {path.name}", total) as update:
+        return read_trace(path, progress=lambda done, _: update(done))
+
+
+def _print(found: Verdict, as_json: bool, as_csv: bool) -> None:
+    if as_json:
+        write_json(found.record())
+    elif as_csv:
+        write_csv(rows(found))
+    else:
+        show(*check_tables.verdict(found))
+
+
+def rows(found: Verdict) -> list[dict[str, Any]]:
+    """One row a part of the measured time."""
+    about = {cause.label: cause for cause in found.causes}
+    return [
+        {
+            "part": part,
+            "seconds": seconds,
+            "share": seconds / found.measured,
+            "evidence": about[part].evidence if part in about else "",
+            "fix": about[part].fix if part in about else "",
+        }
+        for part, seconds in found.waterfall
+    ]
