@@ -25,27 +25,13 @@ LAYERS: list[tuple[str, list[str]]] = [
     ("L0 units", ["units"]),
     ("L0 dtypes", ["dtypes"]),
     ("L1", ["sizes", "signature", "graph", "ops", "chipparts", "chip"]),
-    (
-        "L2",
-        [
-            "build",
-            "data",
-            "expressions",
-            "csvfile",
-            "families",
-            "modelfile",
-            "modeldata",
-            "passes",
-            "traces",
-            "workload",
-        ],
-    ),  # fmt: skip
+    ("L2", ["build", "data", "expressions", "csvfile", "families", "modelfile", "modeldata", "passes", "traces",
+            "workload"]),
     ("L3", ["count", "memory", "grid", "efficiency", "bulk"]),
-    ("L4", ["estimate"]),
-    ("importers", ["importers"]),
+    ("L4", ["estimate", "importers"]),
     ("L5", ["batch", "diagnosis", "fitting", "predict", "validate", "calibrate", "listing", "listings"]),
-    ("edge", ["plotting", "plot", "source", "measure", "cli", "__main__", "__init__"]),
-]
+    ("edge", ["plotting", "plot", "source", "measure", "reports", "cli", "__main__", "__init__"]),
+]  # fmt: skip
 RANK = {name: rank for rank, (_, names) in enumerate(LAYERS) for name in names}
 
 # Slow to load, so imported only inside functions. Under `if TYPE_CHECKING` they cost nothing.

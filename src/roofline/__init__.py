@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from roofline.batch import best_batch as best_batch
     from roofline.build import Builder as Builder
     from roofline.calibrate import calibrate as calibrate
-    from roofline.diagnosis import Verdict as Verdict
-    from roofline.diagnosis import check as check
     from roofline.chip import Chip as Chip
     from roofline.count import Counts as Counts
     from roofline.count import count as count
     from roofline.data import chip as chip
     from roofline.data import chips as chips
+    from roofline.diagnosis import Verdict as Verdict
+    from roofline.diagnosis import check as check
     from roofline.dtypes import dtype as dtype
     from roofline.errors import ChipDataError as ChipDataError
     from roofline.errors import DoesNotFit as DoesNotFit

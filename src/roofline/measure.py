@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from roofline.calibrate.timing import timed_alone, undisturbed
-from roofline.diagnosis import Verdict, check
 from roofline.chip import Chip
 from roofline.data import chip as find_chip
+from roofline.diagnosis import Verdict, check
 from roofline.errors import MissingExtra, RooflineError, UnknownChip, UsageError
 from roofline.estimate import Estimate, Mode
 from roofline.graph import Graph

@@ -204,7 +204,7 @@ def choice(found: BatchChoice) -> list[Any]:
         room=_size(found.memory_limit),
         patience=time_text(found.latency_limit) if found.latency_limit else "",
     )
-    facts = [
+    pairs = [
         ("best batch", Text(f"{found.best}", style="bold green")),
         ("limit", why),
         ("ridge", _ridge(found)),
@@ -212,7 +212,7 @@ def choice(found: BatchChoice) -> list[Any]:
         ("throughput", _rate(est.throughput, item)),
     ]
     title = f"{found.curve.graph.name} on {found.curve.chip.name}, {found.curve.mode} mode{fixed(found.curve)}"
-    return [_heading(title), facts(facts), "", _curve(found), "", *provenance(found.curve)]
+    return [_heading(title), facts(pairs), "", _curve(found), "", *provenance(found.curve)]
 
 
 def _ridge(found: BatchChoice) -> str:
@@ -336,7 +336,7 @@ def model_list(rows: Sequence[dict[str, Any]]) -> Table:
 def model_sheet(record: dict[str, Any]) -> list[Any]:
     """One model with every figure and its source."""
     published = record["parameters_published"]
-    facts = [
+    pairs = [
         ("description", record.get("description", "")), ("family", record["family"]), ("format", record["dtype"]),
         ("phases", ", ".join(record["phases"])), ("needs", ", ".join(record["sizes_needed"])),
         ("aliases", ", ".join(record.get("aliases", ()))),
@@ -346,4 +346,4 @@ def model_sheet(record: dict[str, Any]) -> list[Any]:
     ]  # fmt: skip
     figures = {**record.get("sizes", {}), **record.get("options", {})}
     rows = list(figures.items())
-    return [_heading(record["name"]), facts(facts), *(["", table("<size or option|value", rows)] if rows else [])]
+    return [_heading(record["name"]), facts(pairs), *(["", table("<size or option|value", rows)] if rows else [])]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from roofline.diagnosis.check import check
+from roofline.diagnosis.judge import check
 from roofline.diagnosis.words import Advice, Candidate, Cause, Verdict
 
 __all__ = ["Advice", "Candidate", "Cause", "Verdict", "check"]

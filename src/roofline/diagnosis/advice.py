@@ -151,7 +151,7 @@ def _stored(**formats: str) -> Callable[[Meant], Meant | None]:
     """Narrower weights and cache; arithmetic stays."""
 
     def apply(meant: Meant) -> Meant | None:
-        smaller = retype(meant.graph, **formats)  # type: ignore[arg-type]
+        smaller = retype(meant.graph, **formats)
         return replace(meant, graph=smaller) if _bits(smaller) < _bits(meant.graph) else None
 
     return apply

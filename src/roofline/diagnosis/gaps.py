@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -167,8 +166,8 @@ def idle(trace: Trace, launches: Sequence[Launch], firsts: Sequence[int]) -> Idl
     The gap in front of an iteration is seen once less often than there are iterations, and counts accordingly more.
     """
     did = host(trace, launches)
-    total: Counter[str] = Counter()
-    heavy: Counter[str] = Counter()
+    total: dict[str, float] = {}
+    heavy: dict[str, float] = {}
     count = len(firsts)
     starts = frozenset(firsts[1:])
     end = launches[0].start if count > 1 else _begin(trace, launches[0])
@@ -182,8 +181,8 @@ def idle(trace: Trace, launches: Sequence[Launch], firsts: Sequence[int]) -> Idl
             parts = _reasons(did, before, launch, end, heavy, weight, "sync" if at - waited < REACH else "launch_bound")
             if at not in starts and _away(before, launch):
                 parts["wrong_device"] = parts.pop("host_bound", 0.0) + parts.pop("host_compute", 0.0)
-            for label, seconds in parts.items():
-                total[label] += seconds * weight
+            for label, part in parts.items():
+                total[label] = total.get(label, 0.0) + part * weight
         if launch.end > end:
             end, before = launch.end, launch
     seconds = {label: value / count for label, value in total.items() if value > 0}
@@ -210,7 +209,7 @@ _EVIDENCE = {
 
 
 def _reasons(
-    did: Host, before: Launch | None, after: Launch, low: float, heavy: Counter[str], weight: float, else_: str
+    did: Host, before: Launch | None, after: Launch, low: float, heavy: dict[str, float], weight: float, else_: str
 ) -> dict[str, float]:
     """Parts of one gap by label [s]; what the profiler itself took is left out."""
     gap = after.start - low
@@ -223,7 +222,7 @@ def _reasons(
     found["host_bound"] = did.busy.pauses(low, issued, PAUSE)
     for name, start, duration in did.heavy_names if found["host_compute"] else ():
         if start < issued and start + duration > low:
-            heavy[name] += weight * (min(start + duration, issued) - max(start, low))
+            heavy[name] = heavy.get(name, 0.0) + weight * (min(start + duration, issued) - max(start, low))
     rest = max(gap - sum(found.values()), 0.0)
     found["host_copy" if _copied(before) or _copied(after) else else_] = rest
     found.pop("profiler")

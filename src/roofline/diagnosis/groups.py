@@ -194,9 +194,9 @@ def group(launches: Sequence[Launch], iterations: int, chip: Chip, scale: float 
         empty = graphs[together[0]] is not None and not graphs[together[0]].nodes  # type: ignore[union-attr]
         equal.setdefault((first.op, first.signature, what, names, empty), []).append(together)
     made = []
-    for (_, _, what, _, _), sets in equal.items():
+    for key, sets in equal.items():
         every = [launches[at] for together in sets for at in together]
-        what = "kernel" if what == "host" and is_processor(chip) else str(what)
+        what = "kernel" if key[2] == "host" and is_processor(chip) else str(key[2])
         graph = graphs[sets[0][0]] if what in ("kernel", "host") else None
         made.append(_group(what, [launches[at] for at in sets[0]], len(sets), every, iterations, chip, scale, graph))
     return tuple(sorted(made, key=lambda one: -one.seconds))

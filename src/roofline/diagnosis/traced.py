@@ -11,7 +11,8 @@ from roofline.diagnosis.gaps import Idle, cover, idle
 from roofline.diagnosis.groups import Group, group, role, union
 from roofline.diagnosis.iterations import Iterations
 from roofline.diagnosis.meant import Meant
-from roofline.diagnosis.parts import Books, summed, take_apart
+from roofline.diagnosis.parts import needed, summed, take_apart
+from roofline.diagnosis.scene import Scene
 from roofline.traces.events import Trace
 from roofline.traces.link import Launch, launches
 
@@ -76,13 +77,17 @@ def _without_hidden_copies(ran: Sequence[Launch]) -> list[Launch]:
     ]
 
 
-def causes(meant: Meant, ran: Run, seconds: float) -> tuple[float, list[tuple[str, float, str]]]:
-    """What of the measured time was needed and what was lost to what, which add up to it [s]."""
+def causes(meant: Meant | None, ran: Run, seconds: float) -> tuple[float, list[tuple[str, float, str]]]:
+    """What of a measured time was needed and what was lost to what; no more than it together [s].
+
+    Args:
+        meant: The program, ``None`` where only the trace is known.
+        ran: Its trace.
+        seconds: The measured time [s]; where the device alone was busy for longer in the trace, all shrinks alike.
+    """
+    parts = take_apart(Scene(meant, ran.groups, _scaled(ran.idle, max(seconds - ran.busy, 0.0))))
     share = min(seconds / ran.busy, 1.0) if ran.busy else 1.0
-    books = take_apart(Books(meant, ran.groups, _scaled(ran.idle, max(seconds - ran.busy, 0.0))))
-    needed = books.needed * share
-    lost = [(label, part * (share if ran.busy > seconds else 1.0), why) for label, part, why in summed(books.lost)]
-    return needed, lost
+    return needed(parts) * share, [(label, part * share, why) for label, part, why in summed(parts)]
 
 
 def _scaled(waits: Idle, seconds: float) -> Idle:
@@ -96,6 +101,3 @@ def _scaled(waits: Idle, seconds: float) -> Idle:
         waits.evidence,
         {name: part * factor for name, part in waits.heavy.items()},
     )
-
-
-__all__ = ["Run", "causes", "role", "run"]
