@@ -17,7 +17,7 @@ import pytest
 import roofline as rl
 from roofline.cli import graph as _graph
 from roofline.cli import main
-from roofline.importers.script import load_script, split_script
+from roofline.script import load_script, split_script
 from roofline.source import load_program
 
 SCRIPT = """

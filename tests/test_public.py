@@ -80,7 +80,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = rl.estimat
 
 
-@pytest.mark.parametrize("name", ["chip", "count", "check", "estimate", "workload", "dtypes"])
+@pytest.mark.parametrize("name", ["chip", "count", "measure", "estimate", "workload", "dtypes"])
 def test_importing_a_submodule_does_not_hide_the_function(name: str) -> None:
     module = importlib.import_module(f"roofline.{name}")
     assert isinstance(sys.modules[f"roofline.{name}"], ModuleType)

@@ -485,7 +485,7 @@ def power_iteration_until_converged() -> Run:
         v, size = start, 0.0
         for _ in range(30):
             v = a @ v
-            norm = v.norm()
+            norm = v.norm(dtype=FP32)
             v, before, size = v / norm, size, norm.item()
             if size == before:
                 break

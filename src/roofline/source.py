@@ -11,9 +11,9 @@ from roofline.errors import ModelDataError, UnknownModel, UsageError, did_you_me
 from roofline.graph import Graph
 from roofline.importers.huggingface import from_config
 from roofline.importers.onnx import from_onnx
-from roofline.importers.script import load_script, split_script
 from roofline.modeldata import model
 from roofline.passes import retype
+from roofline.script import load_script, split_script
 from roofline.workload import load_workload
 
 #: What tells a config from a workload, both of which are ``.json``.

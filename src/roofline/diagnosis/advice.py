@@ -1,6 +1,6 @@
 """What would make a program faster: the table of causes read in the other direction.
 
-First what the measured time was lost to, then changes of the program itself, each estimated alone and then together with
+First what the measured time was lost to, then changes of the program itself, each estimated alone and together with
 those above it. Of changes that exclude each other (two formats, two ways to run) only the first counts towards the sum.
 """
 

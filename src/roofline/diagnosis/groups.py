@@ -45,7 +45,7 @@ class Group:
         op: The operator, empty where none is known.
         signature: Its recorded arguments.
         path: What is around it on the host, of the first call.
-        role: ``kernel``, ``copy_in``, ``copy_out``, ``communication`` or ``layout``; ``host`` for a call on the processor.
+        role: ``kernel``, ``copy_in``, ``copy_out``, ``communication``, ``layout``; ``host`` on the processor.
         kernels: Names of its kernels.
         calls: Calls.
         launches: Launches.

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from roofline.traces.events import Kind, Trace
 from roofline.traces.link import Launch
 
-#: A profiler slows a program down and hardly ever speeds it up: an iteration of a trace takes at least this share of the
-#: measured time; where nothing else repeats, runs that differ this much are believed.
+#: A profiler slows a program down and hardly ever speeds it up: an iteration of a trace takes at least this share of
+#: the measured time; where nothing else repeats, runs that differ this much are believed.
 FASTEST, DIFFERENT = 0.9, 0.5
 #: More equal pieces than this are pieces of an iteration.
 MOST = 1000

@@ -13,10 +13,12 @@ from functools import cached_property
 from typing import Any
 
 from roofline.chip import Chip
+from roofline.count import KernelCount
 from roofline.errors import MissingFigure
 from roofline.estimate import Estimate, estimate
 from roofline.graph import Graph
 from roofline.passes import fuse, pad, retype
+from roofline.sizes import evaluate
 from roofline.workload import is_listed
 
 #: Operators that read single elements or rows from anywhere.
@@ -72,6 +74,11 @@ class Meant:
         wide = any(tensor.dtype == "fp64" for tensor in self.plain.tensors.values())
         graph = retype(self.plain, "fp32") if wide else self.plain
         return self.estimate(graph, mode="graph", tf32=self.tf32 or self.has_tf32)
+
+    def shapes(self, row: KernelCount) -> list[tuple[int, ...]]:
+        """Shapes of a kernel's operands, in numbers."""
+        values = self.reference.grid.sizes
+        return [tuple(int(evaluate(size, values)) for size in shape) for shape in row.kernel.shapes]
 
     @cached_property
     def attainable(self) -> float:

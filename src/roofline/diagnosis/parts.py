@@ -1,8 +1,8 @@
 """Where the time of a traced iteration went: every launch and every gap is needed, or lost to a cause.
 
-Groups of calls with a fault of their own come first (:mod:`~roofline.diagnosis.rules`). What is left of products is held
-against the meant ones: more work, pieces, or slow. What is left of the other kernels is held against those of the meant
-program: the rest is a chain that should be fewer kernels. Gaps have their reasons already.
+Groups of calls with a fault of their own come first (:mod:`~roofline.diagnosis.rules`). What is left of products is
+held against the meant ones: more work, pieces, or slow. What is left of the other kernels is held against those of the
+meant program: the rest is a chain that should be fewer kernels. Gaps have their reasons already.
 """
 
 from __future__ import annotations

@@ -65,10 +65,8 @@ class Scene:
         """Query and key lengths of attention."""
         if self.meant is None:
             return self._softmaxed()
-        sizes = self.meant.reference.grid.sizes
-        kernels = [row.kernel for row, _ in self._rows(("attention",))]
-        pairs = ((kernel.shapes[0][2], kernel.shapes[1][2]) for kernel in kernels)
-        return frozenset((int(evaluate(queries, sizes)), int(evaluate(keys, sizes))) for queries, keys in pairs)
+        operands = [self.meant.shapes(row) for row, _ in self._rows(("attention",))]
+        return frozenset((queries[2], keys[2]) for queries, keys, *_ in operands)
 
     def _softmaxed(self) -> frozenset[Shape]:
         """Trailing sizes of a product's result that a softmax reads: attention written by hand."""

@@ -8,9 +8,9 @@ machines of measurements/.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from math import log
+from math import log, prod
 
 from roofline.count import KernelCount
 from roofline.diagnosis.meant import SCATTERED, Meant
@@ -92,13 +92,12 @@ def _unfused(meant: Meant) -> Span | None:
 def _attention(meant: Meant) -> list[tuple[KernelCount, float]]:
     """Attention kernels, each with the bytes of its scores."""
     rows = [row for row in meant.reference.rows if row.kernel.kind == "attention" and len(row.kernel.nodes) > 1]
-    return [(row, _score_bytes(row)) for row in rows]
+    return [(row, _score_bytes(meant, row)) for row in rows]
 
 
-def _score_bytes(row: KernelCount) -> float:
-    queries, keys = row.kernel.shapes[0], row.kernel.shapes[1]
-    scores = queries[0] * queries[1] * queries[2] * keys[2]
-    return float(row.kernel.count * scores * 2) if isinstance(scores, int | float) else 0.0
+def _score_bytes(meant: Meant, row: KernelCount) -> float:
+    (batch, heads, queries, _), (_, _, keys, _) = meant.shapes(row)[:2]
+    return 2.0 * row.kernel.count * batch * heads * queries * keys
 
 
 def _materialised(meant: Meant) -> Span | None:
@@ -115,17 +114,10 @@ def _one_hot(meant: Meant) -> Span | None:
     extra = 0.0
     for row in meant.reference.rows:
         if row.kernel.main.op == "embedding":
-            (vocab, dim), tokens = row.kernel.shapes[0], _product(row.kernel.shapes[1])
+            (vocab, dim), tokens = meant.shapes(row)[0], prod(meant.shapes(row)[1])
             extra += row.kernel.count * 2.0 * vocab * dim * tokens / meant.chip.matmul_peak("bf16")
             extra += row.kernel.count * 4.0 * vocab * tokens / meant.chip.bandwidth
     return _around(meant, 0.8 * extra, 5 * extra) if extra else None
-
-
-def _product(sizes: Iterable[float]) -> float:
-    total = 1.0
-    for size in sizes:
-        total *= size
-    return total
 
 
 def _more_work(meant: Meant) -> Span | None:
@@ -147,16 +139,15 @@ def _layout_of_images(meant: Meant) -> Span | None:
 
 def _scattered(meant: Meant) -> Span | None:
     """Gathers from anywhere instead of neighbours."""
-    rows = [row for row in meant.reference.rows if row.kernel.main.op in SCATTERED and _narrow(row)]
+    rows = [row for row in meant.reference.rows if row.kernel.main.op in SCATTERED and _narrow(meant, row)]
     if not rows:
         return None
     return meant.attainable + 0.5 * meant.scattered, 3 * (meant.attainable + meant.scattered)
 
 
-def _narrow(row: KernelCount) -> bool:
-    """Rows shorter than a memory transaction of 32 bytes."""
-    wide = row.kernel.shapes[0][1:]
-    return _product(wide) * 2 < 64
+def _narrow(meant: Meant, row: KernelCount) -> bool:
+    """Rows shorter than two memory transactions of 32 bytes."""
+    return 2 * prod(meant.shapes(row)[0][1:]) < 64
 
 
 def _strided(meant: Meant) -> Span | None:
@@ -167,7 +158,7 @@ def _strided(meant: Meant) -> Span | None:
 
 def _grown(meant: Meant) -> Span | None:
     """The cache of a decode step copied before it is read."""
-    steps = [row for row, _ in _attention(meant) if row.kernel.shapes[0][2] == 1]
+    steps = [row for row, _ in _attention(meant) if meant.shapes(row)[0][2] == 1]
     cache = sum(row.kernel.count * float(row.read) for row in steps)
     return _around(meant, 1.5 * cache / meant.chip.bandwidth, 4 * cache / meant.chip.bandwidth) if steps else None
 
@@ -198,7 +189,7 @@ def _in_format(dtype: str, given: bool) -> Callable[[Meant], Span | None]:
 def _unaligned(meant: Meant) -> Span | None:
     """Products whose rows do not start at multiples of 16 bytes."""
     rows = [row for row in meant.reference.rows if row.kernel.kind == "matmul"]
-    if not any(size % 8 for row in rows for shape in row.kernel.shapes[:2] for size in shape[-2:]):
+    if not any(size % 8 for row in rows for shape in meant.shapes(row)[:2] for size in shape[-2:]):
         return None
     odd = float(meant.estimate(meant.graph, mode="graph").device_time)
     if odd < 1.15 * meant.attainable:
@@ -242,7 +233,7 @@ def _in_pieces(meant: Meant) -> Span | None:
     rows = [row for row in meant.reference.rows if row.kernel.kind in ("matmul", "rowwise", "attention", "conv")]
     if meant.reference.launches > 4 or not rows:
         return None
-    pieces = max(row.kernel.shapes[0][0] for row in rows)
+    pieces = max(meant.shapes(row)[0][0] for row in rows)
     return (pieces * PIECE_S[0], pieces * PIECE_S[1]) if 16 <= pieces <= MOST_PIECES else None
 
 
