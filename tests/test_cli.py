@@ -209,7 +209,7 @@ def test_check_json(run: Run) -> None:
     data = run("check", *DECODE, "--measured", "1s", "--json").data
     assert (data["verdict"], data["measured_s"]) == ("very_slow", 1.0)
     assert {"label", "explains_s", "fix"} < set(data["causes"][0])
-    assert {"change", "time_s", "saves_s"} == set(data["advice"][0])
+    assert {"change", "time_s", "saves_s"} < set(data["advice"][0])
 
 
 def test_catalogue_json(run: Run) -> None:

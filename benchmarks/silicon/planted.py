@@ -336,7 +336,7 @@ def bert_fp32() -> Run:
     return _bert(32, 256, FP32)
 
 
-# --- leading dimension not a multiple of 8 ------------------------------------------------------------------------------
+# --- leading dimension not a multiple of 8 ---
 
 
 @planted("alignment", op="gemm", m=4096, n=4096, k=4095)

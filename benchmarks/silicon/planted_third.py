@@ -10,8 +10,8 @@ same way. The label names the cause of at least two thirds of the time above wha
 from __future__ import annotations
 
 import csv
-import gc
 import io
+import random
 import sys
 from typing import Any
 
@@ -555,11 +555,11 @@ def repeated_words_banned() -> Run:
 
 
 @planted("host_bound", op="gemm", m=8192, n=8192, k=2048)
-def garbage_collected_every_step() -> Run:
-    a, b = rand(8192, 2048), rand(2048, 8192)
+def order_shuffled_every_step() -> Run:
+    a, b, order = rand(8192, 2048), rand(2048, 8192), list(range(30000))
 
     def run() -> object:
-        gc.collect()
+        random.shuffle(order)
         return a @ b
 
     return run

@@ -23,7 +23,7 @@ _Measured = Annotated[str | None, typer.Option(
     "--measured", metavar="TIME", help="The measured time of one run, such as 41ms; the trace's when absent.",
     show_default=False)]  # fmt: skip
 _Trace = Annotated[Path | None, typer.Option(
-    "--trace", metavar="FILE", help="A profiler's file of the run: .json or .json.gz of torch.profiler, a CSV of Nsight.",
+    "--trace", metavar="FILE", help="A profiler's file of the run: .json of torch.profiler, CSV of Nsight.",
     show_default=False)]  # fmt: skip
 
 
