@@ -150,3 +150,13 @@ def test_backward_reaches_keyword_arguments() -> None:
     weight = torch.zeros(512, 8, requires_grad=True)
     found = rl.measure(lambda x, w: x @ w, X, w=weight, chip=machine(1), budget=0.01, backward=True)
     assert rl.count(found.graph).flops == 2 * 2 * 64 * 512 * 8
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_a_trace_recorded_while_measuring_says_where_the_time_went(layers: int) -> None:
+    deep = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(layers)))
+    found = rl.measure(deep, torch.randn(256, 512), chip=machine(0.3), budget=0.05, trace=True)
+    verdict = found.verdict
+    assert verdict.traced
+    assert sum(seconds for _, seconds in verdict.waterfall) == pytest.approx(found.seconds)
+    assert "wrong_device" not in {cause.label for cause in verdict.causes}, "the processor is where it was meant to run"

@@ -12,7 +12,6 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -465,7 +464,7 @@ def norm_row_by_row() -> Run:
     return lambda: torch.cat([F.layer_norm(x[i : i + 1], (1024,)) for i in range(1024)])
 
 
-# --- a read-back every step ---------------------------------------------------------------------------------------------
+# --- a read-back every step ---
 
 
 @planted("sync", work=[gemm(2048, 2048, 2048, count=20)])
@@ -889,9 +888,22 @@ def trace(run: Run, path: Path) -> None:
         torch.cuda.synchronize()
     plain = path.with_suffix("")
     profiler.export_chrome_trace(str(plain))
-    with open(plain, "rb") as source, gzip.open(path, "wb") as target:
-        shutil.copyfileobj(source, target)
+    found = json.loads(plain.read_text(encoding="utf-8"))
     plain.unlink()
+    path.write_bytes(gzip.compress(json.dumps(trimmed(found), separators=(",", ":")).encode(), mtime=0))
+
+
+#: What a trace is kept with, beside its events, and what of an event's arguments is a path of the machine.
+KEPT, PATHS = ("schemaVersion", "deviceProperties", "record_shapes", "displayTimeUnit"), ("kernel_file",)
+
+
+def trimmed(found: dict[str, Any]) -> dict[str, Any]:
+    """Without flow arrows, names of processes and paths."""
+    events = [event for event in found["traceEvents"] if event.get("ph") == "X"]
+    for event in events:
+        for name in PATHS:
+            event.get("args", {}).pop(name, None)
+    return {**{name: found[name] for name in KEPT if name in found}, "traceEvents": events}
 
 
 def main(folder: str, *names: str) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count as naturals
 from typing import Any
 
@@ -14,10 +16,12 @@ import numpy as np
 from roofline.calibrate.timing import timed_alone, undisturbed
 from roofline.chip import Chip
 from roofline.data import chip as find_chip
-from roofline.diagnosis import Verdict, check
+from roofline.diagnosis import Verdict, check, is_processor
 from roofline.errors import MissingExtra, RooflineError, UnknownChip, UsageError
 from roofline.estimate import Estimate, Mode
 from roofline.graph import Graph
+from roofline.traces.events import Trace
+from roofline.traces.reading import read_trace
 from roofline.units import format_si
 
 #: Runs that are timed: at least, and at most.
@@ -94,6 +98,7 @@ def measure(
     budget: float = 1.0,
     warmup: int = 3,
     seed: int = 0,
+    trace: bool = False,
     kwargs: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Measurement:
@@ -114,6 +119,7 @@ def measure(
         budget: Time for the timed runs [s].
         warmup: Runs before the first timed one, at least 1.
         seed: Of random numbers.
+        trace: Record two more runs with ``torch.profiler``, so that causes are measured and not guessed.
         kwargs: Keyword arguments of the program whose names are options of this function.
         options: Its other keyword arguments.
 
@@ -143,14 +149,36 @@ def measure(
         graph = _captured(plain, args, given, how, backward)
         torch.manual_seed(seed)
         run = _runner(torch, program, args, given, backward)
-        seconds = _timings(torch, device, _replayed(torch, run, device) if how == "graph" else run, budget, warmup)
-    return _judged(graph, where, how, seconds, str(device), _tf32(torch, device))
+        run = _replayed(torch, run, device) if how == "graph" else run
+        seconds = _timings(torch, device, run, budget, warmup)
+        recorded = _recorded(torch, device, run) if trace else None
+    return _judged(graph, where, how, seconds, str(device), _tf32(torch, device), recorded)
 
 
-def _judged(graph: Graph, chip: Chip, mode: Mode, seconds: list[float], device: str, tf32: bool) -> Measurement:
+def _judged(
+    graph: Graph, chip: Chip, mode: Mode, seconds: list[float], device: str, tf32: bool, trace: Trace | None
+) -> Measurement:
     low, middle, high = (float(value) for value in np.quantile(seconds, [0.25, 0.5, 0.75]))
-    verdict = check(graph, chip, middle, mode=mode, tf32=tf32)
+    if device == "cpu" and not is_processor(chip):
+        chip = chip.replace(form="CPU")
+    verdict = check(graph, chip, middle, trace=trace, mode=mode, tf32=tf32)
     return Measurement(middle, low, high, len(seconds), device, graph, verdict.estimate, verdict)
+
+
+def _recorded(torch: Any, device: Any, run: Call) -> Trace:
+    """Two runs as a profiler sees them."""
+    from torch.profiler import ProfilerActivity, profile
+
+    finish = _finisher(torch, device)
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
+    with _told(), profile(activities=activities, record_shapes=True) as profiler:
+        for _ in range(2):
+            run()
+        finish()
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "trace.json")
+        profiler.export_chrome_trace(path)
+        return replace(read_trace(path), path="the recorded runs")
 
 
 def _torch() -> Any:

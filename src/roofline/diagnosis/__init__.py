@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from roofline.diagnosis.groups import is_processor
 from roofline.diagnosis.judge import check
 from roofline.diagnosis.words import Advice, Candidate, Cause, Verdict
 
-__all__ = ["Advice", "Candidate", "Cause", "Verdict", "check"]
+__all__ = ["Advice", "Candidate", "Cause", "Verdict", "check", "is_processor"]

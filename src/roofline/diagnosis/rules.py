@@ -16,6 +16,9 @@ from roofline.diagnosis.meant import LAUNCH_COST
 from roofline.diagnosis.scene import PRODUCTS, Scene, Shape, largest, results, shapes, strides
 from roofline.units import format_si
 
+#: So many sizes of concatenations are one tensor that changes step by step.
+MANY_SIZES = 4
+
 #: What was needed of a group's time [s], what the rest was lost to, and what was seen; ``None``: not the rule's case.
 Finding = tuple[float, str, str] | None
 Rule = Callable[[Scene, Group], Finding]
@@ -147,12 +150,22 @@ def casts(scene: Scene, one: Group) -> Finding:
 
 def alignment(scene: Scene, one: Group) -> Finding:
     """Products whose rows do not start at multiples of 8 elements."""
+    if one.kind == "conv":
+        return _odd_channels(one)
     if one.kind != "matmul" or one.estimate is None or one.seconds < 1.25 * one.best:
         return None
     odd = sorted({step for stride in strides(one) for step in stride if step % 8 and step > 8})
     if not odd and one.expected < 1.2 * one.best:
         return None
     return one.best, "alignment", f"{one.op} with rows of {', '.join(map(str, odd)) or 'odd length'}: {one.kernel}"
+
+
+def _odd_channels(one: Group) -> Finding:
+    """Convolutions whose channels are no multiple of 8; a few colours are expected to be slow."""
+    odd = sorted({shape[1] for shape in shapes(one) if len(shape) > 2 and shape[1] > 8 and shape[1] % 8})
+    if not odd or one.seconds < 1.35 * one.best:
+        return None
+    return one.best, "alignment", f"{one.op} with {', '.join(map(str, odd))} channels: {one.kernel}"
 
 
 def companions(scene: Scene, one: Group) -> Finding:
@@ -167,10 +180,7 @@ def companions(scene: Scene, one: Group) -> Finding:
 
 def materialised(scene: Scene, one: Group) -> Finding:
     """Kernels that write or read attention scores."""
-    lengths = scene.attention_lengths()
-    if not lengths or one.kind in ("attention", "conv", ""):
-        return None
-    if not {shape[-2:] for shape in (*shapes(one), *results(one)) if len(shape) > 2} & lengths:
+    if one.kind in ("attention", "conv", "") or not any(map(scene.is_score, (*shapes(one), *results(one)))):
         return None
     return 0.0, "materialised", f"{one.op} on {largest(one)}"
 
@@ -189,11 +199,20 @@ def changed_copies(scene: Scene, one: Group) -> Finding:
 
 def grown(scene: Scene, one: Group) -> Finding:
     """Concatenations that copy much to add little."""
+    if one.op == "aten::roll":
+        return 0.0, "reallocation", f"{one.calls:g} times {largest(one)} moved along"
     expected = scene.meant is not None and scene.budget("move") >= 0.5 * one.seconds
     sizes = sorted(prod(shape) for shape in shapes(one))
-    if one.op != "aten::cat" or expected or len(sizes) < 2 or sizes[-1] < 4 * sizes[-2]:
+    little = len(sizes) > 1 and sizes[-1] >= 4 * sizes[-2]
+    if one.op != "aten::cat" or expected or not (little or _changing(scene)):
         return None
-    return 0.0, "reallocation", f"{one.calls:g} times {format_si(one.bytes / one.calls, 'B')} moved to add little"
+    return 0.0, "reallocation", f"{one.calls:g} times {format_si(one.bytes / one.calls, 'B')} moved to change little"
+
+
+def _changing(scene: Scene) -> bool:
+    """Whether what is concatenated has another size each time."""
+    sizes = {sum(prod(shape) for shape in shapes(other)) for other in scene.groups if other.op == "aten::cat"}
+    return len(sizes) >= MANY_SIZES
 
 
 #: Operators that order everything to find a little of it.

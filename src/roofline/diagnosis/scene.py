@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -61,13 +62,24 @@ class Scene:
         """All launches of the meant program."""
         return int(self.meant.reference.launches) if self.meant is not None else 0
 
-    def attention_lengths(self) -> frozenset[Shape]:
-        """Query and key lengths of attention."""
+    @cached_property
+    def attention(self) -> frozenset[Shape]:
+        """Query length, key length and head size of each attention that was meant."""
         if self.meant is None:
-            return self._softmaxed()
+            return frozenset()
         operands = [self.meant.shapes(row) for row, _ in self._rows(("attention",))]
-        return frozenset((queries[2], keys[2]) for queries, keys, *_ in operands)
+        return frozenset((queries[2], keys[2], queries[3]) for queries, keys, *_ in operands)
 
+    def is_score(self, shape: Shape) -> bool:
+        """Whether a tensor is as large as attention scores, those of a part of the queries included."""
+        if len(shape) < 3:
+            return False
+        if self.meant is None:
+            return shape[-2:] in self._softmaxed
+        rows, columns = shape[-2:]
+        return any(columns == keys and rows <= queries and rows != size for queries, keys, size in self.attention)
+
+    @cached_property
     def _softmaxed(self) -> frozenset[Shape]:
         """Trailing sizes of a product's result that a softmax reads: attention written by hand."""
         made = {shape[-2:] for one in self.groups if one.kind == "matmul" for shape in results(one)}

@@ -206,7 +206,7 @@ HIDES_S = 20e-6
 #: Host time of a step that cuts a piece off, runs one operator and keeps the result [s].
 PIECE_S = (9e-6, 45e-6)
 #: Nobody waits for more pieces than this.
-MOST_PIECES = 4096
+MOST_PIECES = 2048
 #: A step that ends with a read-back: launches, wait and the way back [s].
 READ_BACK_S = (20e-6, 130e-6)
 #: Host copies through pageable memory: allocated anew, and at best [B/s].
