@@ -160,7 +160,7 @@ def _judged(
 ) -> Measurement:
     low, middle, high = (float(value) for value in np.quantile(seconds, [0.25, 0.5, 0.75]))
     if device == "cpu" and not is_processor(chip):
-        chip = chip.replace(form="CPU")
+        chip = chip.model_copy(update={"form": "CPU"})
     verdict = check(graph, chip, middle, trace=trace, mode=mode, tf32=tf32)
     return Measurement(middle, low, high, len(seconds), device, graph, verdict.estimate, verdict)
 

@@ -51,7 +51,7 @@ def verdict(found: Verdict) -> list[Any]:
 
 def _parts(found: Verdict) -> Iterable[Any]:
     """The waterfall: each part begins where the one above ends."""
-    if found.verdict == "impossible":
+    if not found.waterfall:
         return
     rows, start = [], 0.0
     for part, seconds in found.waterfall:

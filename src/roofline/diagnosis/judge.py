@@ -96,7 +96,7 @@ def _judge(meant: Meant, seconds: float, ran: Run | None) -> Verdict:
     verdict, reason = _verdict(expected, seconds, bottom)
     possible = verdict != "impossible"
     found = candidates(meant, seconds) if possible and ran is None else ()
-    split = Split(min(meant.floor, seconds), 0.0, ())
+    split = Split(meant.floor, 0.0, ())
     if possible:
         split = _guessed(meant, seconds, found) if ran is None else _measured(meant, seconds, ran)
     if missing := unknown_operations(expected.graph):

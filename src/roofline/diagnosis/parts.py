@@ -21,6 +21,8 @@ from roofline.units import format_si
 TOLERANCE = 1.35
 #: The meant kernels themselves may be so much slower than expected, without a cause.
 SLOWER = 1.6
+#: Clocks and power slow a chip down to no less than one part in so many.
+THROTTLED = 3.0
 #: So many times the meant contractions are more work than was asked for.
 MORE_WORK = 1.3
 #: So many times the meant launches are pieces; of the small kernels beside products, so many.
@@ -106,7 +108,8 @@ def _products(scene: Scene, groups: Sequence[Group]) -> list[Part]:
         return _split(spent, budget, "launch_bound" if waiting else "small_batch", why)
     best = max(sum(one.best for one in groups if not isnan(one.best)), budget)
     if spent > TOLERANCE * best:
-        return _split(spent, best, "clock_or_power", f"products take {spent / best:.2g} times what they should")
+        label = "clock_or_power" if spent < THROTTLED * best else "unknown"
+        return _split(spent, best, label, f"products take {spent / best:.2g} times what they should")
     return [Part(NEEDED, spent)]
 
 

@@ -136,7 +136,9 @@ class Verdict:
 
     @property
     def waterfall(self) -> tuple[tuple[str, float], ...]:
-        """Parts by name, from the floor up; they add up to the measured time [s]."""
+        """Parts by name, from the floor up, that add up to the measured time [s]; none of an impossible one."""
+        if self.verdict == "impossible":
+            return ()
         return (
             ("floor", self.floor_s),
             ("efficiency", self.efficiency_s),
