@@ -29,7 +29,7 @@ LAYERS: list[tuple[str, list[str]]] = [
     ("L3", ["count", "memory", "grid", "efficiency", "bulk"]),
     ("L4", ["estimate"]),
     ("L5", ["batch", "diagnosis", "fitting", "predict", "validate", "calibrate", "listing", "listings"]),
-    ("edge", ["plotting", "plot", "importers", "source", "measure", "cli", "__main__", "__init__"]),
+    ("edge", ["plotting", "plot", "importers", "source", "measure", "reports", "cli", "__main__", "__init__"]),
 ]
 RANK = {name: rank for rank, (_, names) in enumerate(LAYERS) for name in names}
 

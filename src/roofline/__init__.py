@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from roofline.batch import best_batch as best_batch
     from roofline.build import Builder as Builder
     from roofline.calibrate import calibrate as calibrate
+    from roofline.diagnosis import TraceReport as TraceReport
     from roofline.diagnosis import Verdict as Verdict
     from roofline.diagnosis import check as check
+    from roofline.diagnosis import trace_report as trace_report
     from roofline.chip import Chip as Chip
     from roofline.count import Counts as Counts
     from roofline.count import count as count
@@ -73,7 +75,7 @@ __version__ = "0.1.0"
 _HOME = {
     "batch": ("BatchChoice", "best_batch"),
     "build": ("Builder",),
-    "diagnosis": ("Verdict", "check"),
+    "diagnosis": ("TraceReport", "Verdict", "check", "trace_report"),
     "chip": ("Chip",),
     "count": ("Counts", "count"),
     "data": ("chip", "chips"),

@@ -1,0 +1,286 @@
+"""One line an operator of a trace: what it took, what bounds it, what it reached of its roofs, what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from math import isfinite, isnan
+from typing import Any
+
+from roofline.count import count
+from roofline.diagnosis.gaps import Idle
+from roofline.diagnosis.groups import Group, short
+from roofline.diagnosis.parts import RULES, Books
+from roofline.diagnosis.proposals import proposal
+from roofline.errors import MissingFigure, RooflineError
+from roofline.importers.torch.schemas import FORMATS
+
+#: A rule's label counts for an operator that loses at least this share of its time to it.
+WORTH = 0.15
+#: Longest text of shapes.
+_LONGEST = 100
+
+#: Facts of other profilers worth a word: key, how it is written.
+_FACTS = (
+    ("cores", "{} cores"), ("available cores", "of {}"), ("math fidelity", "{}"), ("parallelization", "{}"),
+    ("Collective name", "{}"), ("Group size", "on {} devices"),
+    ("sm__throughput.avg.pct_of_peak_sustained_elapsed", "SM busy {:.3g}%"),
+    ("Compute (SM) Throughput", "SM busy {:.3g}%"),
+    ("dram__throughput.avg.pct_of_peak_sustained_elapsed", "DRAM busy {:.3g}%"),
+    ("DRAM Throughput", "DRAM busy {:.3g}%"),
+)  # fmt: skip
+#: Counters of how busy a unit was [%], the best first, and what a kernel is bound by where it is the busiest.
+_BUSY = (
+    ("compute", ("sm__throughput.avg.pct_of_peak_sustained_elapsed", "Compute (SM) Throughput")),
+    ("memory", ("gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
+                "dram__throughput.avg.pct_of_peak_sustained_elapsed", "DRAM Throughput", "Memory Throughput")),
+)  # fmt: skip
+#: Where no unit is busier than this, a kernel waits more than it works [%].
+_WAITING = 40.0
+
+
+@dataclass(frozen=True, slots=True)
+class OpLine:
+    """Calls of one operator with equal arguments; all figures are of one iteration, nan where they are not known.
+
+    Attributes:
+        op: The operator, or the kernel where none is known.
+        kernels: Names of its kernels, shortened.
+        role: ``kernel``, ``copy_in``, ``copy_out``, ``communication`` or ``layout``.
+        kind: Its class, such as ``matmul``; empty where not known.
+        shapes: Of its arguments, in words.
+        dtype: Number formats of its contractions, or of its tensors.
+        formula: Whether it is known what it computes; ``free`` for views and operators that only call others.
+        calls: Calls.
+        launches: Launches.
+        seconds: On the device, or on the processor without the operators inside [s].
+        share: Of the time of all operators.
+        bound: ``compute``, ``memory``, ``launch``, ``communication`` or ``link``; empty where not known.
+        flops: Contractions [FLOP].
+        arithmetic: Contractions, or the other arithmetic where there are none [FLOP].
+        bytes: Traffic by its formula; as counted, or as copied, where there is none [B].
+        flops_share: Of the peak of its format.
+        bytes_share: Of the memory's bandwidth.
+        expected_s: What it should take as it was recorded [s].
+        floor_s: Datasheet speed of light [s].
+        above: Whether it was faster than its roof.
+        label: What a rule says it lost time to, one of :data:`roofline.diagnosis.words.LABELS`.
+        lost_s: How much [s].
+        proposal: What to do, in a sentence; empty where there is nothing to say.
+        facts: What its profiler says besides.
+    """
+
+    op: str
+    kernels: str
+    role: str
+    kind: str
+    shapes: str
+    dtype: str
+    formula: str
+    calls: float
+    launches: float
+    seconds: float
+    share: float
+    bound: str
+    flops: float
+    arithmetic: float
+    bytes: float
+    flops_share: float
+    bytes_share: float
+    expected_s: float
+    floor_s: float
+    above: bool
+    label: str
+    lost_s: float
+    proposal: str
+    facts: str
+
+    @property
+    def flops_per_s(self) -> float:
+        """Achieved rate of contractions; nan of none [FLOP/s]."""
+        return self.flops / self.seconds if self.flops and self.seconds else float("nan")
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Achieved traffic; nan where not known [B/s]."""
+        return self.bytes / self.seconds if self.bytes and self.seconds else float("nan")
+
+    @property
+    def ratio(self) -> float:
+        """Time over expected time; nan where not known."""
+        return self.seconds / self.expected_s if self.expected_s else float("nan")
+
+    @property
+    def intensity(self) -> float:
+        """Arithmetic over traffic; nan without either [FLOP/B]."""
+        return self.arithmetic / self.bytes if self.arithmetic and self.bytes else float("nan")
+
+    def record(self) -> dict[str, Any]:
+        """Stable keys; what is not known is ``None``."""
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        rates = {key: getattr(self, key) for key in ("flops_per_s", "bytes_per_s", "ratio", "intensity")}
+        return {key: _finite(value) for key, value in (own | rates).items()}
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
+def lines(
+    groups: Sequence[Group], facts: Mapping[str, Mapping[str, Any]], wrappers: frozenset[object] = frozenset()
+) -> tuple[OpLine, ...]:
+    """A line a group, the slowest first.
+
+    Args:
+        groups: What ran.
+        facts: What else was recorded of a kernel, by its name.
+        wrappers: Operator and arguments of those that only call others.
+    """
+    total = sum(one.seconds for one in groups)
+    lost = findings(groups)
+    made = (_line(one, total, lost[at], facts, wrappers) for at, one in enumerate(groups))
+    return tuple(sorted(made, key=lambda line: -line.seconds))
+
+
+def findings(groups: Sequence[Group]) -> list[tuple[str, float]]:
+    """What the rules say of each group without a meant program: a label and the time lost to it [s]."""
+    books = Books(None, groups, Idle({}, {}, {}))
+    found = [("", 0.0)] * len(groups)
+    for at in sorted(range(len(groups)), key=lambda at: not groups[at].contracts):
+        one = groups[at]
+        rules = RULES if judged(one) else ()
+        finding = next((finding for rule in rules if (finding := rule(books, one)) is not None), None)
+        if finding is not None:
+            needed, label, evidence = finding
+            books.lose(label, one.seconds - needed, evidence)
+            found[at] = (label, max(one.seconds - needed, 0.0))
+    return found
+
+
+def judged(one: Group) -> bool:
+    """Whether rules can say something: most compare with what the chip can do."""
+    try:
+        return bool(one.chip.bandwidth)
+    except MissingFigure:
+        return one.role not in ("kernel", "host")
+
+
+def _line(
+    one: Group, total: float, lost: tuple[str, float], facts: Mapping[str, Mapping[str, Any]], wrappers: frozenset[object]
+) -> OpLine:
+    formula = "free" if (one.op, one.signature) in wrappers else _formula(one)
+    flops, vector, moved = _work(one) if formula == "formula" else (0.0, 0.0, one.moved)
+    known = next((facts[name] for name in one.kernels if facts.get(name)), {})
+    floor = one.calls * float(one.estimate.floor) if one.estimate is not None else float("nan")
+    above = one.seconds > 0 and floor > one.seconds * one.chip.clock_slack
+    label, seconds = lost if lost[1] > WORTH * one.seconds and not above else ("", 0.0)
+    bound, shares = _bound(one, known), _shares(one)
+    dtype = _dtype(one)
+    reached = {"compute": shares[0], "memory": shares[1]}.get(bound, float("nan"))
+    return OpLine(
+        op=one.op or one.kernel, kernels=_kernels(one), role=one.role, kind=one.kind, shapes=shapes(one), dtype=dtype,
+        formula=formula, calls=one.calls, launches=one.launches, seconds=one.seconds,
+        share=one.seconds / total if total else 0.0, bound=bound, flops=flops, arithmetic=flops or vector, bytes=moved,
+        flops_share=shares[0] if flops else float("nan"), bytes_share=shares[1],
+        expected_s=one.expected, floor_s=floor, above=above, label=label, lost_s=seconds,
+        proposal=proposal(one, bound, dtype, label, above, reached) if formula != "free" else "", facts=_told(known) or _link(one),
+    )  # fmt: skip
+
+
+def _formula(one: Group) -> str:
+    if one.graph is None:
+        return "none"
+    return "formula" if one.graph.nodes else "free"
+
+
+def _work(one: Group) -> tuple[float, float, float]:
+    """Contractions, other arithmetic and traffic of all calls, which need no chip."""
+    assert one.graph is not None
+    try:
+        counts = count(one.graph)
+        return tuple(one.calls * float(x) for x in (counts.flops, counts.vector_flops, counts.bytes))  # type: ignore[return-value]
+    except RooflineError:
+        return 0.0, 0.0, one.moved
+
+
+def _shares(one: Group) -> tuple[float, float]:
+    """Reached shares of the peak and of the bandwidth."""
+    est = one.estimate
+    if not one.seconds:
+        return float("nan"), float("nan")
+    if est is not None:
+        scale = one.calls * float(est.time) / one.seconds
+        return float(est.mfu) * scale, float(est.mbu) * scale
+    try:
+        on_chip = one.role == "kernel" and one.moved
+        return float("nan"), one.moved / one.seconds / one.chip.bandwidth if on_chip else float("nan")
+    except MissingFigure:
+        return float("nan"), float("nan")
+
+
+def _kernels(one: Group) -> str:
+    """Its kernels in a few words, without what only clears memory for them."""
+    names = [short(name) for name in one.kernels]
+    return ", ".join(dict.fromkeys(name for name in names if name != "Memset"))[:_LONGEST] or one.kernel
+
+
+#: What bounds a launch that is no kernel.
+_BY_ROLE = {"copy_in": "link", "copy_out": "link", "communication": "communication", "layout": "memory"}
+
+
+def _bound(one: Group, facts: Mapping[str, Any]) -> str:
+    if one.role in _BY_ROLE:
+        return _BY_ROLE[one.role]
+    if one.estimate is not None:
+        return str(one.estimate.bound)
+    busy = {unit: next((facts[key] for key in keys if _is_number(facts.get(key))), None) for unit, keys in _BUSY}
+    known = {unit: float(value) for unit, value in busy.items() if value is not None}
+    if len(known) < len(_BUSY):
+        return ""
+    unit = max(known, key=lambda unit: known[unit])
+    return unit if known[unit] >= _WAITING else "launch"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isnan(value)
+
+
+def _told(facts: Mapping[str, Any]) -> str:
+    """Facts in words; what a file has instead of the number that is wanted is left out."""
+    words = []
+    for key, form in _FACTS:
+        value = facts.get(key)
+        if value not in (None, "") and (_is_number(value) or "{:" not in form):
+            words.append(form.format(value))
+    return ", ".join(dict.fromkeys(words))
+
+
+def _link(one: Group) -> str:
+    """How much of the link to the host a copy reaches, in words."""
+    link = next((link for link in one.chip.links if link.kind == "host"), None)
+    if link is None or _BY_ROLE.get(one.role) != "link" or not one.moved or not one.seconds:
+        return ""
+    return f"{100 * one.moved / one.seconds / link.bandwidth:.3g}% of {link.name}"
+
+
+def shapes(one: Group) -> str:
+    """Shapes of the tensors that it was given, in words."""
+    if one.signature is None:
+        return ""
+    parts = []
+    for dims in one.signature.dims:
+        if dims and isinstance(dims[0], tuple):
+            parts.append(f"{len(dims)} tensors")
+        elif dims:
+            parts.append("x".join(map(str, dims)))
+    text = ", ".join(parts)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def _dtype(one: Group) -> str:
+    """Formats of its contractions, else of its first tensor."""
+    if one.dtypes:
+        as_tf32 = one.estimate is not None and one.estimate.tf32
+        return "+".join(sorted("tf32" if dtype == "fp32" and as_tf32 else dtype for dtype in one.dtypes))
+    types = one.signature.types if one.signature is not None else ()
+    return next((FORMATS[name] for name in types if name in FORMATS), "")
