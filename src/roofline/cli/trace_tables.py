@@ -10,16 +10,17 @@ from rich.table import Table
 from rich.text import Text
 
 from roofline.cli.tables import _facts, _heading, _percent, _table, _time
-from roofline.diagnosis.report import TraceReport
 from roofline.diagnosis.anytrace import Beside
 from roofline.diagnosis.lines import OpLine
+from roofline.diagnosis.report import TraceReport
 from roofline.listings.words import safe
+from roofline.reports.roofplot import ceilings
 from roofline.units import format_si
 
 #: Lines without a formula, causes and host operators that are shown.
 MOST = 5
 #: Longest name of an operator in a table; the lines below have it in full.
-_NAME = 20
+_NAME = 18
 #: Colour of what bounds an operator.
 _COLOURS = {"compute": "green", "memory": "cyan", "launch": "yellow", "link": "red", "communication": "red"}
 #: Words of the reasons to be idle.
@@ -47,6 +48,7 @@ def _title(report: TraceReport) -> str:
 
 
 def _summary(report: TraceReport) -> Iterator[tuple[str, Any]]:
+    yield "roofs", _roofs(report)
     yield "device", safe(", ".join(report.devices)) or ("the processor" if report.processor else "")
     if not report.timed:
         yield "time", Text(f"{_time(report.busy)} in kernels", style="bold")
@@ -57,6 +59,16 @@ def _summary(report: TraceReport) -> Iterator[tuple[str, Any]]:
     yield "idle", _idle(report)
     yield "communication", _beside(report.communication)
     yield "host copies", _beside(report.copies)
+
+
+def _roofs(report: TraceReport) -> str:
+    """Peaks of the formats in use and the memory's bandwidth."""
+    chip = report.chip
+    if chip is None:
+        return ""
+    peaks = [f"{name} {format_si(rate, 'FLOP/s')}" for name, rate in ceilings(chip, report.ops)]
+    memory = [f"{chip.main.name} {format_si(chip.main.bandwidth, 'B/s')}"] if chip.main.bandwidth else []
+    return ", ".join((*peaks, *memory))
 
 
 def _idle(report: TraceReport) -> str:

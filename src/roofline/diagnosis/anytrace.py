@@ -14,11 +14,12 @@ from roofline.diagnosis.groups import group, role
 from roofline.diagnosis.iterations import Iterations
 from roofline.diagnosis.traced import Run, run
 from roofline.errors import TraceError
+from roofline.graph import Graph
 from roofline.traces.events import DEVICE, Events, Kind, Trace
 from roofline.traces.link import Launch, launches
 
 #: Stands for a chip that nobody knows: it has no figure, so that whatever needs one is not known either.
-NO_CHIP = Chip(name="unknown", memory=({"name": "memory", "source": "unknown"},))  # type: ignore[arg-type]
+NO_CHIP = Chip(name="unknown", memory=({"name": "memory", "source": "unknown"},))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +64,14 @@ def one_device(trace: Trace) -> tuple[Trace, str]:
     return replace(trace, events=replace(events, **columns)), f"figures are of device {most}; left out: {others}"
 
 
-def taken(trace: Trace, chip: Chip) -> tuple[Run, frozenset[object]]:
-    """A trace taken apart, and which operators only call others.
+def taken(trace: Trace, chip: Chip) -> Run:
+    """A trace taken apart; operators on the processor that only call others compute nothing themselves.
 
     Raises:
         TraceError: Nothing ran in it.
     """
     if trace.timed and not on_processor(trace):
-        return run(trace, chip), frozenset()
+        return run(trace, chip)
     ran = launches(trace)
     if not ran:
         kinds = sorted({Kind(int(kind)).name.lower() for kind in np.unique(trace.events.kind)})
@@ -78,12 +79,15 @@ def taken(trace: Trace, chip: Chip) -> tuple[Run, frozenset[object]]:
     found = iterations.find(trace, ran) if trace.timed else Iterations(1, (0,), float("nan"), "sums, taken as one run")
     ran = ran[found.first[0] :]
     wrappers = _wrappers(trace.events, ran)
-    groups = tuple(replace(one, role="kernel") if one.role == "host" else one for one in group(ran, found.count, chip))
+    groups = tuple(
+        replace(one, graph=Graph(one.op, {}, ())) if (one.op, one.signature) in wrappers else one
+        for one in group(ran, found.count, chip)
+    )
     if not trace.timed:
         busy = sum(one.seconds for one in groups)
-        return Run(trace, chip, found, ran, groups, busy, Idle({}, {}, {}), busy), wrappers
+        return Run(trace, chip, found, ran, groups, busy, Idle({}, {}, {}), busy)
     busy = _open(trace.events, ran[0].start) / found.count
-    return Run(trace, chip, found, ran, groups, busy, Idle({}, {}, {}), busy), wrappers
+    return Run(trace, chip, found, ran, groups, busy, Idle({}, {}, {}), busy)
 
 
 def _open(events: Events, since: float) -> float:

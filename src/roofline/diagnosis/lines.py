@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from math import isfinite, isnan
+from math import isfinite
 from typing import Any
 
 from roofline.count import count
+from roofline.diagnosis.facts import busiest, told
 from roofline.diagnosis.gaps import Idle
 from roofline.diagnosis.groups import Group, short
 from roofline.diagnosis.parts import RULES, Books
@@ -20,24 +21,6 @@ WORTH = 0.15
 #: Longest text of shapes.
 _LONGEST = 100
 
-#: Facts of other profilers worth a word: key, how it is written.
-_FACTS = (
-    ("cores", "{} cores"), ("available cores", "of {}"), ("math fidelity", "{}"), ("parallelization", "{}"),
-    ("Collective name", "{}"), ("Group size", "on {} devices"),
-    ("sm__throughput.avg.pct_of_peak_sustained_elapsed", "SM busy {:.3g}%"),
-    ("Compute (SM) Throughput", "SM busy {:.3g}%"),
-    ("dram__throughput.avg.pct_of_peak_sustained_elapsed", "DRAM busy {:.3g}%"),
-    ("DRAM Throughput", "DRAM busy {:.3g}%"),
-)  # fmt: skip
-#: Counters of how busy a unit was [%], the best first, and what a kernel is bound by where it is the busiest.
-_BUSY = (
-    ("compute", ("sm__throughput.avg.pct_of_peak_sustained_elapsed", "Compute (SM) Throughput")),
-    ("memory", ("gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
-                "dram__throughput.avg.pct_of_peak_sustained_elapsed", "DRAM Throughput", "Memory Throughput")),
-)  # fmt: skip
-#: Where no unit is busier than this, a kernel waits more than it works [%].
-_WAITING = 40.0
-
 
 @dataclass(frozen=True, slots=True)
 class OpLine:
@@ -46,7 +29,7 @@ class OpLine:
     Attributes:
         op: The operator, or the kernel where none is known.
         kernels: Names of its kernels, shortened.
-        role: ``kernel``, ``copy_in``, ``copy_out``, ``communication`` or ``layout``.
+        role: ``kernel``, ``copy_in``, ``copy_out``, ``communication`` or ``layout``; ``host`` on the processor.
         kind: Its class, such as ``matmul``; empty where not known.
         shapes: Of its arguments, in words.
         dtype: Number formats of its contractions, or of its tensors.
@@ -126,19 +109,16 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not isfinite(value) else value
 
 
-def lines(
-    groups: Sequence[Group], facts: Mapping[str, Mapping[str, Any]], wrappers: frozenset[object] = frozenset()
-) -> tuple[OpLine, ...]:
+def lines(groups: Sequence[Group], facts: Mapping[str, Mapping[str, Any]]) -> tuple[OpLine, ...]:
     """A line a group, the slowest first.
 
     Args:
         groups: What ran.
         facts: What else was recorded of a kernel, by its name.
-        wrappers: Operator and arguments of those that only call others.
     """
     total = sum(one.seconds for one in groups)
     lost = findings(groups)
-    made = (_line(one, total, lost[at], facts, wrappers) for at, one in enumerate(groups))
+    made = (_line(one, total, lost[at], _known(one, facts)) for at, one in enumerate(groups))
     return tuple(sorted(made, key=lambda line: -line.seconds))
 
 
@@ -158,19 +138,16 @@ def findings(groups: Sequence[Group]) -> list[tuple[str, float]]:
 
 
 def judged(one: Group) -> bool:
-    """Whether rules can say something: most compare with what the chip can do."""
+    """Whether rules can say something: they know kernels, and most compare with what the chip can do."""
     try:
-        return bool(one.chip.bandwidth)
+        return one.role != "host" and bool(one.chip.bandwidth)
     except MissingFigure:
-        return one.role not in ("kernel", "host")
+        return one.role != "kernel"
 
 
-def _line(
-    one: Group, total: float, lost: tuple[str, float], facts: Mapping[str, Mapping[str, Any]], wrappers: frozenset[object]
-) -> OpLine:
-    formula = "free" if (one.op, one.signature) in wrappers else _formula(one)
+def _line(one: Group, total: float, lost: tuple[str, float], known: Mapping[str, Any]) -> OpLine:
+    formula = _formula(one)
     flops, vector, moved = _work(one) if formula == "formula" else (0.0, 0.0, one.moved)
-    known = next((facts[name] for name in one.kernels if facts.get(name)), {})
     floor = one.calls * float(one.estimate.floor) if one.estimate is not None else float("nan")
     above = one.seconds > 0 and floor > one.seconds * one.chip.clock_slack
     label, seconds = lost if lost[1] > WORTH * one.seconds and not above else ("", 0.0)
@@ -179,12 +156,18 @@ def _line(
     reached = {"compute": shares[0], "memory": shares[1]}.get(bound, float("nan"))
     return OpLine(
         op=one.op or one.kernel, kernels=_kernels(one), role=one.role, kind=one.kind, shapes=shapes(one), dtype=dtype,
-        formula=formula, calls=one.calls, launches=one.launches, seconds=one.seconds,
+        formula=formula, calls=one.calls if one.op else one.launches, launches=one.launches, seconds=one.seconds,
         share=one.seconds / total if total else 0.0, bound=bound, flops=flops, arithmetic=flops or vector, bytes=moved,
         flops_share=shares[0] if flops else float("nan"), bytes_share=shares[1],
         expected_s=one.expected, floor_s=floor, above=above, label=label, lost_s=seconds,
-        proposal=proposal(one, bound, dtype, label, above, reached) if formula != "free" else "", facts=_told(known) or _link(one),
+        proposal="" if formula == "free" else proposal(one, bound, dtype, label, above, reached),
+        facts=told(one, known),
     )  # fmt: skip
+
+
+def _known(one: Group, facts: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+    """What else was recorded of its kernels."""
+    return next((facts[name] for name in one.kernels if facts.get(name)), {})
 
 
 def _formula(one: Group) -> str:
@@ -220,6 +203,8 @@ def _shares(one: Group) -> tuple[float, float]:
 
 def _kernels(one: Group) -> str:
     """Its kernels in a few words, without what only clears memory for them."""
+    if one.role == "host":
+        return ""
     names = [short(name) for name in one.kernels]
     return ", ".join(dict.fromkeys(name for name in names if name != "Memset"))[:_LONGEST] or one.kernel
 
@@ -233,34 +218,7 @@ def _bound(one: Group, facts: Mapping[str, Any]) -> str:
         return _BY_ROLE[one.role]
     if one.estimate is not None:
         return str(one.estimate.bound)
-    busy = {unit: next((facts[key] for key in keys if _is_number(facts.get(key))), None) for unit, keys in _BUSY}
-    known = {unit: float(value) for unit, value in busy.items() if value is not None}
-    if len(known) < len(_BUSY):
-        return ""
-    unit = max(known, key=lambda unit: known[unit])
-    return unit if known[unit] >= _WAITING else "launch"
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isnan(value)
-
-
-def _told(facts: Mapping[str, Any]) -> str:
-    """Facts in words; what a file has instead of the number that is wanted is left out."""
-    words = []
-    for key, form in _FACTS:
-        value = facts.get(key)
-        if value not in (None, "") and (_is_number(value) or "{:" not in form):
-            words.append(form.format(value))
-    return ", ".join(dict.fromkeys(words))
-
-
-def _link(one: Group) -> str:
-    """How much of the link to the host a copy reaches, in words."""
-    link = next((link for link in one.chip.links if link.kind == "host"), None)
-    if link is None or _BY_ROLE.get(one.role) != "link" or not one.moved or not one.seconds:
-        return ""
-    return f"{100 * one.moved / one.seconds / link.bandwidth:.3g}% of {link.name}"
+    return busiest(facts)
 
 
 def shapes(one: Group) -> str:

@@ -43,7 +43,7 @@ class Advised:
 
 
 def _case(bounds: str, kinds: str, dtypes: str, text: str, slow: bool = False, needs: str = "") -> Advised:
-    return Advised(*(frozenset(words.split()) for words in (bounds, kinds, dtypes)), slow, text, needs)
+    return Advised(frozenset(bounds.split()), frozenset(kinds.split()), frozenset(dtypes.split()), slow, text, needs)
 
 
 #: What is said before the advice to an operator that is as fast as expected: by the share that it reaches of its roof.
@@ -55,7 +55,8 @@ CASES: tuple[Advised, ...] = (
     _case("compute", "", "", "far below its roof: look at clocks, row lengths and the kernel chosen", slow=True),
     _case("memory", "matmul moe", "", "far below the bandwidth: look at the layout of its operands, or batch more",
           slow=True),
-    _case("memory", "", "", "far below the bandwidth: look at strides, row lengths and the order of the axes", slow=True),
+    _case("memory", "", "", "far below the bandwidth: look at strides, row lengths and the order of the axes",
+          slow=True),
     _case("launch", "", "", "small and slow: batch its calls, or use a kernel made for this size", slow=True),
     _case("compute", "matmul conv moe", "fp32 fp64", "cast to bf16, or allow tf32", needs="bf16"),
     _case("compute", "matmul conv moe", "tf32", "cast to bf16", needs="bf16"),
@@ -88,7 +89,7 @@ def proposal(one: Group, bound: str, dtype: str, label: str, above: bool, reache
     if label in FIXES:
         return FIXES[label]
     if not bound:
-        return NO_FORMULA if one.graph is None else ""
+        return NO_FORMULA if one.op and one.graph is None else ""
     ratio = one.seconds / one.expected if one.expected else float("nan")
     slow = not isnan(ratio) and ratio > SLOW
     text = next((case.text for case in CASES if case.fits(one, bound, dtype, slow)), "")

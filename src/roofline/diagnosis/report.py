@@ -1,4 +1,4 @@
-"""A trace on its own: iterations, busy and idle time, every operator against the roofs, and causes that need no program."""
+"""A trace on its own: iterations, busy and idle time, operators against roofs, and causes that need no program."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ REASONS: Mapping[str, tuple[str, ...]] = {
     "copies": ("host_copy",),
     "other": ("reallocation",),
 }
+#: Roles of what computes.
+_COMPUTE = ("kernel", "host")
 #: Causes of less than this share are left out.
 SMALL = 0.001
 
@@ -80,7 +82,7 @@ class TraceReport:
     @property
     def unknown(self) -> tuple[OpLine, ...]:
         """Operators and kernels that have no formula, the slowest first."""
-        return tuple(line for line in self.ops if line.formula == "none" and line.role == "kernel")
+        return tuple(line for line in self.ops if line.formula == "none" and line.role in _COMPUTE)
 
     @property
     def waterfall(self) -> tuple[tuple[str, float], ...]:
@@ -168,8 +170,8 @@ def trace_report(
         trace = read_trace(trace, progress)
     found, chip_note = _chip(trace, chip)
     trace, device_note = one_device(trace)
-    ran, wrappers = taken(trace, found or NO_CHIP)
-    return _report(trace, found, ran, wrappers, [note for note in (chip_note, device_note) if note])
+    ran = taken(trace, found or NO_CHIP)
+    return _report(trace, found, ran, [note for note in (chip_note, device_note) if note])
 
 
 def _chip(trace: Trace, given: str | Chip | None) -> tuple[Chip | None, str]:
@@ -187,11 +189,9 @@ def _chip(trace: Trace, given: str | Chip | None) -> tuple[Chip | None, str]:
     return None, f"chip unknown: {why}; give --chip to see bounds and roofs"
 
 
-def _report(
-    trace: Trace, chip: Chip | None, ran: Run, wrappers: frozenset[object], notes: Sequence[str]
-) -> TraceReport:
+def _report(trace: Trace, chip: Chip | None, ran: Run, notes: Sequence[str]) -> TraceReport:
     count = ran.iterations.count
-    ops = lines(ran.groups, _facts(trace, ran), wrappers)
+    ops = lines(ran.groups, _facts(trace, ran))
     idle = _idle(trace, ran)
     seconds = ran.busy + sum(idle.values())
     processor = on_processor(trace)
@@ -254,7 +254,7 @@ def _causes(ran: Run, seconds: float) -> tuple[float, tuple[Cause, ...]]:
 def _limits(trace: Trace, ops: Sequence[OpLine], chip: Chip | None) -> list[str]:
     """What a reader should know before believing the rest."""
     total = sum(line.seconds for line in ops)
-    kernels = [line for line in ops if line.role == "kernel"]
+    kernels = [line for line in ops if line.role in _COMPUTE]
     bare = sum(line.seconds for line in kernels if line.formula == "none")
     above = [line.op for line in ops if line.above]
     notes = []

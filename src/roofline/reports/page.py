@@ -122,8 +122,8 @@ def _op(at: int, line: OpLine) -> tuple[str, ...]:
     name = line.op if line.kernels in ("", line.op) else f"{line.op} [{line.kernels}]"
     shapes = f"{line.shapes} {line.dtype}".strip()
     return (
-        str(at), name, "; ".join(part for part in (shapes, line.facts) if part), f"{line.calls:.4g}", _time(line.seconds),
-        f"{line.share:.1%}", line.bound or ("no formula" if line.formula == "none" else ""),
+        str(at), name, "; ".join(part for part in (shapes, line.facts) if part), f"{line.calls:.4g}",
+        _time(line.seconds), f"{line.share:.1%}", line.bound or ("no formula" if line.formula == "none" else ""),
         _rate(line.flops_per_s, "FLOP/s"), _share(line.flops_share), _rate(line.bytes_per_s, "B/s"),
         _share(line.bytes_share), f"{line.ratio:.2f}x" if line.ratio == line.ratio else "", line.proposal,
     )  # fmt: skip

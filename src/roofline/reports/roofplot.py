@@ -130,7 +130,8 @@ def _roofs(
     x, y = ends[0] + 0.25 * (ends[2] - ends[0]), ends[1] + 0.25 * (ends[3] - ends[1])
     yield f'<text transform="translate({x:.1f} {y - 7:.1f}) rotate({angle})" class="soft halo">{words}</text>'
     slope = (ends[3] - ends[1]) / max(ends[2] - ends[0], 1.0)
-    taken += [(x + at, y - 24 + slope * at, x + at + 10, y + slope * at) for at in range(0, int(_LETTER * len(words)), 10)]
+    letters = (10.0 * at for at in range(int(_LETTER * len(words) / 10)))
+    taken += [(x + at, y - 24 + slope * at, x + at + 10, y + slope * at) for at in letters]
     for name, rate in roofs:
         left, y = frame.x(rate / bandwidth), frame.y(rate)
         yield _line(left, y, WIDTH - RIGHT, y)
@@ -222,6 +223,6 @@ def _legend(ops: Sequence[OpLine], drawn: Sequence[tuple[int, OpLine]]) -> str:
         items.append(("above the roof: wrong chip, format or cache", "var(--red)"))
     made = "".join(f'<li><i style="background:{paint}"></i>{text(word)}</li>' for word, paint in items)
     absent = sum(line.share for line in ops) - sum(line.share for _, line in drawn)
-    left_out = f" {absent:.1%} of the time is in operators without arithmetic or without a formula." if absent > 0.001 else ""
-    said = text(f"Area: share of the time. Numbers: rows of the table below.{left_out}")
-    return f'<ul class="legend">{made}</ul><p class="soft">{said}</p>\n'
+    left_out = f"Without arithmetic or without a formula, and so not drawn: {absent:.1%} of the time."
+    said = f"Area: share of the time. Numbers: rows of the table below. {left_out if absent > 0.001 else ''}"
+    return f'<ul class="legend">{made}</ul><p class="soft">{text(said.strip())}</p>\n'

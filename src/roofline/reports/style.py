@@ -18,7 +18,8 @@ _STYLE = """
 body{margin:0 auto;padding:1.5rem;max-width:1280px;color:var(--ink);background:var(--back);
 font:14px/1.45 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
 h1{font-size:1.4rem;margin:0;overflow-wrap:anywhere}h2{font-size:1.1rem;margin:2rem 0 .5rem}
-p{margin:.25rem 0;max-width:75rem}.soft{color:var(--soft)}.bad{color:var(--red);font-weight:600}.good{color:var(--green)}
+p{margin:.25rem 0;max-width:75rem}.soft{color:var(--soft)}.bad{color:var(--red);font-weight:600}
+.good{color:var(--green)}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.15rem 1.5rem;margin:.75rem 0}
 dt{color:var(--soft)}dd{margin:0;overflow-wrap:anywhere}
 .scroll{overflow-x:auto}
