@@ -176,17 +176,25 @@ def trace_report(
 
 def _chip(trace: Trace, given: str | Chip | None) -> tuple[Chip | None, str]:
     """The chip, and what is to be said about it."""
+    named, why = _named(trace)
     if given is not None:
-        return find_chip(given), ""
+        chip = find_chip(given)
+        wrong = named is not None and named.name != chip.name and not on_processor(trace)
+        return chip, f"the trace names {named.name}, and {chip.name} was given" if wrong and named is not None else ""
     if on_processor(trace):
         return None, "chip unknown: operators ran on the processor; give --chip, as roofline calibrate writes one"
+    return named, "" if named is not None else f"chip unknown: {why}; give --chip to see bounds and roofs"
+
+
+def _named(trace: Trace) -> tuple[Chip | None, str]:
+    """The chip that a device's name stands for, or why there is none."""
     why = "the file does not name its device"
     for name in dict.fromkeys(trace.devices.values()):
         try:
             return find_chip(name), ""
         except UnknownChip as error:
             why = str(error).partition("; allowed:")[0]
-    return None, f"chip unknown: {why}; give --chip to see bounds and roofs"
+    return None, why
 
 
 def _report(trace: Trace, chip: Chip | None, ran: Run, notes: Sequence[str]) -> TraceReport:
