@@ -75,7 +75,7 @@ def test_a_time_is_above_zero(measured: str | float) -> None:
         judge(measured)
 
 
-@pytest.mark.parametrize("measured", [float("nan"), float("inf"), "nan", "41", "41 mss", "", None, True])
+@pytest.mark.parametrize("measured", [float("nan"), float("inf"), "nan", "41", "41 mss", "", True])
 def test_a_time_is_a_finite_quantity(measured: object) -> None:
     if measured == "41":
         assert judge("41").measured == 41.0  # a bare number is seconds
@@ -177,6 +177,9 @@ def chain(steps: int = 5, n: int = 2**26) -> rl.Graph:
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 def test_parts_add_up_to_the_measured_time(measured: float, dtype: str) -> None:
     found = judge(measured, gemm(dtype))
+    if found.verdict == "impossible":
+        assert found.waterfall == ()
+        return
     assert sum(seconds for _, seconds in found.waterfall) == pytest.approx(measured)
     assert all(seconds >= 0 for _, seconds in found.waterfall)
     assert [part for part, _ in found.waterfall][:2] == ["floor", "efficiency"]
@@ -310,8 +313,9 @@ def test_a_compute_bound_program_is_told_that_it_is_saturated() -> None:
 
 
 def test_an_fp32_program_is_told_of_tf32_and_bf16_where_the_chip_has_them() -> None:
-    changes = [one.change for one in judge(FLOPS / 12e12, gemm("fp32")).advice]
-    assert any("allow tf32" in change for change in changes)
+    assert "allow tf32" in judge(FLOPS / 5e12, gemm("fp32")).advice[0].change, "the cause, with its measured saving"
+    small = rl.check(gemm("fp32"), "a100-80gb-sxm", "9 ms", mode="graph").advice
+    assert any("bf16" in one.change for one in small)
     volta = rl.check(gemm("fp32"), "v100-sxm-16gb", "10 ms").advice
     assert {"everything in fp16"} <= {one.change for one in volta}
     assert not {"everything in bf16", "allow tf32 for fp32 contractions"} & {one.change for one in volta}

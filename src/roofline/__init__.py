@@ -73,7 +73,7 @@ __version__ = "0.1.0"
 _HOME = {
     "batch": ("BatchChoice", "best_batch"),
     "build": ("Builder",),
-    "diagnosis": ("Verdict", "check"),
+    "diagnosis": ("TraceReport", "Verdict", "check", "trace_report"),
     "chip": ("Chip",),
     "count": ("Counts", "count"),
     "data": ("chip", "chips"),

@@ -15,6 +15,7 @@ from roofline.cli.check import check
 from roofline.cli.graph import graph as list_graph
 from roofline.cli.output import note, show, write, write_csv, write_json
 from roofline.cli.predict import predict as predict_rows
+from roofline.cli.trace import trace
 from roofline.cli.validate import validate
 from roofline.data import chip as find_chip
 from roofline.data import chips as chip_names
@@ -194,3 +195,4 @@ app.command(name="predict")(predict_rows)
 app.command(name="validate")(validate)
 app.command(name="calibrate")(calibrate)
 app.command(name="graph")(list_graph)
+app.command(name="trace")(trace)

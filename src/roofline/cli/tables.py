@@ -71,7 +71,7 @@ def _size(value: Any) -> str:
     return format_bytes(float(value))
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
     return f"{100 * float(share):.3g}%" if share >= 0.0005 or share == 0 else "<0.1%"
 
 
@@ -79,7 +79,7 @@ def _rate(value: float, item: str) -> str:
     return format_si(float(value), f"{item}/s")
 
 
-def _heading(text: str) -> Text:
+def heading(text: str) -> Text:
     return Text(text, style="bold")
 
 
@@ -90,7 +90,7 @@ def point(est: Estimate) -> list[Any]:
     """One point: time, memory, the largest kernels."""
     sizes = "".join(f", {name}={value:,}" for name, value in est.grid.values.items())
     return [
-        _heading(f"{est.graph.name} on {est.chip.name}, {est.mode} mode{sizes}"),
+        heading(f"{est.graph.name} on {est.chip.name}, {est.mode} mode{sizes}"),
         facts(_summary(est)),
         "",
         _memory(est),
@@ -109,7 +109,7 @@ def _summary(est: Estimate) -> list[tuple[str, Any]]:
         ("bound", est.bound),
         ("made of", f"{est.launches:,} kernels: device {time_text(est.device_time)}{host}"),
         ("throughput", _rate(est.throughput, est.graph.item)),
-        ("MFU, MBU", f"{_percent(est.mfu)}, {_percent(est.mbu)}"),
+        ("MFU, MBU", f"{percent(est.mfu)}, {percent(est.mbu)}"),
         ("work", f"{format_si(est.flops, 'FLOP')}, {format_si(est.bytes, 'B')}, {est.intensity:.3g} FLOP/B"),
     ]
 
@@ -117,10 +117,10 @@ def _summary(est: Estimate) -> list[tuple[str, Any]]:
 def _memory(est: Estimate) -> Table:
     total = float(est.memory.total)
     rows: list[Sequence[Any]] = [
-        (name.replace("_", " "), _size(value), _percent(float(value) / total))
+        (name.replace("_", " "), _size(value), percent(float(value) / total))
         for name, value in est.memory.parts().items()
     ]
-    rows.append((_heading("total"), _heading(_size(total)), ""))
+    rows.append((heading("total"), heading(_size(total)), ""))
     fit = Text("fits", style="green") if est.fits else Text("does not fit", style="bold red")
     rows.append((f"capacity of {est.chip.name}", _size(est.capacity), fit))
     return table("<memory|size|share", rows)
@@ -133,7 +133,7 @@ def _kernels(est: Estimate, most: int = 5) -> Table:
             row["kernel"],
             f"{row['count']:,}",
             time_text(row["time_s"]),
-            _percent(row["share"]),
+            percent(row["share"]),
             row["bound"],
             row["dtype"],
         )
@@ -154,7 +154,7 @@ def provenance(est: Estimate) -> list[Text]:
 
 def points(est: Estimate) -> list[Any]:
     """Several points, one a row; a table a chip where batches or lengths vary too."""
-    head = _heading(f"{est.graph.name}, {est.mode} mode{fixed(est)}")
+    head = heading(f"{est.graph.name}, {est.mode} mode{fixed(est)}")
     if not est.grid.shape:
         return [head, "", _rows(est, list(np.ndindex(est.shape)), ("chip",)), "", *provenance(est)]
     starts: list[tuple[int, ...]] = [(n,) for n in range(len(est.chips))] if est.many_chips else [()]
@@ -177,7 +177,7 @@ def _rows(est: Estimate, indices: list[tuple[int, ...]], axes: tuple[str, ...], 
     rows = []
     for index in indices:
         time, low, high, bound, mfu, mbu, rate, total, fits = (np.asarray(value)[index] for value in results)
-        shares = (_percent(mfu), _percent(mbu)) if narrow else ()
+        shares = (percent(mfu), percent(mbu)) if narrow else ()
         fit = Text("yes" if fits else "no", style="" if fits else "red")
         cells = (time_text(time), _span(low, high), str(bound), *shares, format_si(float(rate), ""), _size(total), fit)
         rows.append((*_where(est, index, axes), *cells))
@@ -212,7 +212,7 @@ def choice(found: BatchChoice) -> list[Any]:
         ("throughput", _rate(est.throughput, item)),
     ]
     title = f"{found.curve.graph.name} on {found.curve.chip.name}, {found.curve.mode} mode{fixed(found.curve)}"
-    return [_heading(title), facts(pairs), "", _curve(found), "", *provenance(found.curve)]
+    return [heading(title), facts(pairs), "", _curve(found), "", *provenance(found.curve)]
 
 
 def _ridge(found: BatchChoice) -> str:
@@ -287,7 +287,7 @@ def chip_sheet(chip: Chip) -> list[Any]:
         ("cores", f"{chip.cores} {chip.core_name}" if chip.cores else ""),
         ("clock", _known(chip.clock, "Hz")), ("power", _known(chip.tdp, "W")), ("notes", chip.notes),
     ]  # fmt: skip
-    return [_heading(chip.name), facts(about), "", table("<figure|value|<source|<note", rows), "", facts(listed)]
+    return [heading(chip.name), facts(about), "", table("<figure|value|<source|<note", rows), "", facts(listed)]
 
 
 def _figures(chip: Chip) -> Iterable[tuple[str, str, str, str]]:
@@ -317,8 +317,8 @@ def _figures(chip: Chip) -> Iterable[tuple[str, str, str, str]]:
         yield name, f"runs as {fallback.runs_as}", fallback.source, fallback.reason
     share = chip.efficiency
     text = f"{share.calibrated}; range {share.low:g} to {share.high:g}"
-    yield "share of compute", _percent(share.compute), share.source, text
-    yield "share of bandwidth", _percent(share.memory), share.source, ""
+    yield "share of compute", percent(share.compute), share.source, text
+    yield "share of bandwidth", percent(share.memory), share.source, ""
     yield "least kernel time", time_text(share.launch), share.source, ""
     yield "host time an op", time_text(share.host), share.source, ""
 
@@ -346,4 +346,4 @@ def model_sheet(record: dict[str, Any]) -> list[Any]:
     ]  # fmt: skip
     figures = {**record.get("sizes", {}), **record.get("options", {})}
     rows = list(figures.items())
-    return [_heading(record["name"]), facts(pairs), *(["", table("<size or option|value", rows)] if rows else [])]
+    return [heading(record["name"]), facts(pairs), *(["", table("<size or option|value", rows)] if rows else [])]

@@ -108,6 +108,11 @@ def cover(intervals: Iterable[tuple[float, float]]) -> Spans:
     return Spans(np.array(starts), np.array(ends))
 
 
+def length(spans: Spans) -> float:
+    """Time that they cover in all [s]."""
+    return float((spans.end - spans.start).sum())
+
+
 @dataclass(frozen=True)
 class Host:
     """What the host did, by kind."""

@@ -80,7 +80,8 @@ def check(
 
 
 def _read(trace: Trace | str | os.PathLike[str]) -> Trace:
-    return trace if isinstance(trace, Trace) else read_trace(trace)
+    found, others = traced.one_device(trace if isinstance(trace, Trace) else read_trace(trace))
+    return replace(found, notes=(*found.notes, others)) if others else found
 
 
 def _likely(meant: Meant, seconds: float) -> Meant:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
 
 from roofline.chip import Chip
 from roofline.diagnosis import iterations
-from roofline.diagnosis.gaps import Idle, cover, idle
+from roofline.diagnosis.gaps import Idle, cover, idle, length
 from roofline.diagnosis.groups import Group, group, role, union
 from roofline.diagnosis.iterations import Iterations
 from roofline.diagnosis.meant import Meant
 from roofline.diagnosis.parts import needed, summed, take_apart
 from roofline.diagnosis.scene import Scene
-from roofline.traces.events import Trace
+from roofline.errors import TraceError
+from roofline.traces.events import DEVICE, Events, Kind, Trace
 from roofline.traces.link import Launch, launches
 
 
@@ -43,26 +46,74 @@ class Run:
 
 
 def run(trace: Trace, chip: Chip, measured: float | None = None) -> Run:
-    """Take a trace apart.
+    """Take a trace apart; of several devices the one that worked most.
 
     Args:
         trace: The file.
         chip: Where it ran.
         measured: What an iteration takes without a profiler [s], which helps to find iterations.
+
+    Raises:
+        TraceError: Nothing ran in it.
     """
     ran = launches(trace)
+    if not ran:
+        kinds = sorted({Kind(int(kind)).name.lower() for kind in np.unique(trace.events.kind)})
+        raise TraceError(f"{trace.path}: neither operators nor device events, only {', '.join(kinds) or 'nothing'}")
+    if not trace.timed:
+        groups = group(ran, 1, chip)
+        busy = sum(one.seconds for one in groups)
+        return Run(
+            trace, chip, Iterations(1, (0,), float("nan"), "sums, taken as one run"), ran, groups, busy, IDLE, busy
+        )
     found = iterations.find(trace, ran, measured)
     ran = ran[found.first[0] :]
-    firsts = [at - found.first[0] for at in found.first]
-    covered = union(ran)
-    exposed = _without_hidden_copies(ran)
+    if on_processor(trace):
+        busy = _open(trace.events, ran[0].start) / found.count
+        return Run(trace, chip, found, ran, group(ran, found.count, chip), busy, IDLE, busy)
+    covered, exposed = union(ran), _without_hidden_copies(ran)
     total = sum(one.duration for one in exposed)
-    scale = covered / total if total > covered > 0 else 1.0
-    groups = group(exposed, found.count, chip, scale)
-    on_device = bool(ran) and ran[0].device >= 0
-    waits = idle(trace, ran, firsts) if ran and on_device and trace.timed else Idle({}, {}, {})
+    groups = group(exposed, found.count, chip, covered / total if total > covered > 0 else 1.0)
+    waits = idle(trace, ran, [at - found.first[0] for at in found.first])
     busy = covered / found.count
     return Run(trace, chip, found, ran, groups, busy, waits, busy + sum(waits.seconds.values()))
+
+
+#: No gaps.
+IDLE = Idle({}, {}, {})
+
+
+def on_processor(trace: Trace) -> bool:
+    """Whether nothing ran on a device."""
+    return not bool(np.isin(trace.events.kind, DEVICE).any())
+
+
+def one_device(trace: Trace) -> tuple[Trace, str]:
+    """The trace with the device alone that worked most, and a note on the others.
+
+    Launches of several devices would fill each other's gaps and hide each other's time.
+    """
+    events = trace.events
+    device = np.isin(events.kind, DEVICE)
+    numbers = np.unique(events.device[device])
+    if len(numbers) < 2:
+        return trace, ""
+    worked = [float(events.duration[device & (events.device == number)].sum()) for number in numbers]
+    most = int(numbers[int(np.argmax(worked))])
+    kept = ~device | (events.device == most)
+    columns = {
+        field.name: getattr(events, field.name)[kept]
+        for field in fields(Events)
+        if isinstance(getattr(events, field.name), np.ndarray)
+    }
+    others = ", ".join(str(number) for number in numbers if number != most)
+    return replace(trace, events=replace(events, **columns)), f"figures are of device {most}; left out: {others}"
+
+
+def _open(events: Events, since: float) -> float:
+    """Time in which any operator was open [s]."""
+    rows = np.flatnonzero((events.kind == Kind.OP) & (events.start >= since))
+    return length(cover(zip(events.start[rows], (events.start + events.duration)[rows], strict=True)))
 
 
 def _without_hidden_copies(ran: Sequence[Launch]) -> list[Launch]:

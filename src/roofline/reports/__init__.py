@@ -1,0 +1,1 @@
+"""Reports as pages of HTML that need nothing beside themselves."""
