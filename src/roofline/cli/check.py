@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,13 +10,13 @@ import typer
 from roofline.cli import check_tables
 from roofline.cli import options as opt
 from roofline.cli.output import show, write_csv, write_json
-from roofline.cli.progress import progress
+from roofline.cli.trace import Html, read
+from roofline.csvfile import whole_file
 from roofline.data import chip as find_chip
-from roofline.diagnosis import Verdict
+from roofline.diagnosis import Verdict, trace_report
 from roofline.diagnosis import check as judge
 from roofline.errors import UsageError
 from roofline.traces.events import Trace
-from roofline.traces.reading import read_trace
 
 _Measured = Annotated[str | None, typer.Option(
     "--measured", metavar="TIME", help="The measured time of one run, such as 41ms; the trace's when absent.",
@@ -43,6 +42,7 @@ def check(
     tf32: opt.TF32 = False,
     as_json: opt.AsJson = False,
     as_csv: opt.AsCsv = False,
+    html: Html = None,
 ) -> None:
     """Judge a measured time, with causes and advice; exit with 1 where it is not as expected."""
     opt.exclusive(json=as_json, csv=as_csv)
@@ -54,16 +54,19 @@ def check(
     ran = read(trace) if trace is not None else None
     products = tf32 or dtype == "tf32"
     found = judge(graph, find_chip(chip), measured, trace=ran, mode=mode, tf32=products, **sizes)  # type: ignore[arg-type]
+    if html is not None:
+        _write_page(found, ran, html)
     _print(found, as_json, as_csv)
     if not found.ok:
         raise typer.Exit(1)
 
 
-def read(path: Path) -> Trace:
-    """Read a trace; a bar shows how far where that takes longer than a second."""
-    total = os.path.getsize(path) if os.path.isfile(path) else None
-    with progress(f"read {path.name}", total) as update:
-        return read_trace(path, progress=lambda done, _: update(done))
+def _write_page(found: Verdict, ran: Trace | None, html: Path) -> None:
+    from roofline.reports.page import verdict_page
+
+    report = trace_report(ran, found.estimate.chip) if ran is not None else None
+    with whole_file(html) as stream:
+        stream.write(verdict_page(found, report))
 
 
 def _print(found: Verdict, as_json: bool, as_csv: bool) -> None:

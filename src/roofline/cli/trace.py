@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from roofline.chip import Chip
 from roofline.cli import options as opt
 from roofline.cli.output import note, show, write, write_csv, write_json
 from roofline.cli.progress import progress
@@ -16,6 +15,7 @@ from roofline.csvfile import whole_file
 from roofline.data import chip as find_chip
 from roofline.diagnosis.report import TraceReport, trace_report
 from roofline.listings.words import safe
+from roofline.traces.events import Trace
 from roofline.traces.reading import read_trace
 
 _File = Annotated[Path, typer.Argument(
@@ -25,7 +25,7 @@ _Chip = Annotated[str | None, typer.Option(
     "--chip", metavar="NAME", help="Where it ran. [default: by the device's name in the trace]",
     show_default=False)]  # fmt: skip
 _Top = Annotated[int, typer.Option("--top", metavar="N", min=1, help="Operators to show.")]
-_Html = Annotated[Path | None, typer.Option(
+Html = Annotated[Path | None, typer.Option(
     "--html", metavar="OUT.html", help="Write a page here as well, the whole file or nothing.",
     show_default=False)]  # fmt: skip
 
@@ -36,12 +36,12 @@ def trace(
     top: _Top = 5,
     as_json: opt.AsJson = False,
     as_csv: opt.AsCsv = False,
-    html: _Html = None,
+    html: Html = None,
 ) -> None:
     """Say where the time of a trace went: idle time, the slowest operators, their roofs."""
     opt.exclusive(json=as_json, csv=as_csv)
     where = find_chip(chip) if chip is not None else None  # a wrong name is told before a large file is read
-    report = _read(file, where)
+    report = trace_report(read(file), where)
     if html is not None:
         _write_page(report, html)
     if as_json:
@@ -58,11 +58,11 @@ def trace(
         note(f"{report.source} is cut; the report is partial")
 
 
-def _read(file: Path, where: Chip | None) -> TraceReport:
-    size = os.path.getsize(file) if os.path.isfile(file) else None
+def read(path: Path) -> Trace:
+    """Read a trace; a bar shows how far where that takes longer than a second."""
+    size = os.path.getsize(path) if os.path.isfile(path) else None
     with progress("trace", size) as update:
-        found = read_trace(file, lambda done, total: update(done))
-    return trace_report(found, where)
+        return read_trace(path, lambda done, total: update(done))
 
 
 def _write_page(report: TraceReport, html: Path) -> None:

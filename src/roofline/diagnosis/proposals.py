@@ -47,7 +47,7 @@ def _case(bounds: str, kinds: str, dtypes: str, text: str, slow: bool = False, n
 
 
 #: What is said before the advice to an operator that is as fast as expected: by the share that it reaches of its roof.
-NEAR = 0.6
+NEAR = 0.75
 _PLACE = {True: "at its roof", False: "as fast as such kernels get"}
 
 #: The first that fits counts.
