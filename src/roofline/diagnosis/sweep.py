@@ -266,7 +266,7 @@ def _past_the_knee(found: Fit, batches: Floats, times: Floats) -> Fit:
 
 def _breaks(points: int) -> list[int]:
     """Numbers of points that may be level: at least two, the first alone is no floor; at most 64 of them are tried."""
-    return np.unique(np.linspace(2, points, min(points - 1, 64)).astype(int)).tolist()
+    return [int(at) for at in np.unique(np.linspace(2, points, min(points - 1, 64)).astype(int))]
 
 
 def _slope(batches: Floats, times: Floats) -> float:
@@ -354,9 +354,8 @@ def _read(found: Fit, batches: Floats, times: Floats) -> tuple[str, str]:
         )
     limit = f"beyond it throughput is saturated at about {1 / found.marginal:.4g} a second and a bigger batch only"
     if found.knee < batches[0]:
-        return "saturated", (
-            f"normal roofline behaviour: time grows with the batch from the first on, {item} an item: {limit} waits longer"
-        )
+        start = f"time grows with the batch from the first on, {item} an item"
+        return "saturated", f"normal roofline behaviour: {start}: {limit} waits longer"
     return "normal", (
         f"normal roofline behaviour: a fixed {floor} (launches, or weights that are read once), then {item} an item; "
         f"both meet near batch {found.knee:.3g}: below it a bigger batch is nearly free, {limit} waits longer"
