@@ -292,14 +292,15 @@ def _runs(seen: Seen) -> str | None:
     """A reported step that is several runs: micro-batches whose gradients are accumulated, a loop."""
     expected = seen.meant.expected
     runs = round(seen.seconds / float(expected.time))
-    if seen.as_expected or not 2 <= runs <= MOST_RUNS or float(expected.device_time) < LONG_STEP or seen.mfu < 0.01:
+    long = float(expected.device_time) >= LONG_STEP
+    if seen.as_expected or not long or not 2 <= runs <= MOST_RUNS:
         return None
-    time, rate = format_si(seen.seconds / runs, "s"), seen.mfu * runs
-    if rate > 1:
+    each, rate = seen.seconds / runs, seen.mfu * runs
+    if not float(expected.low) <= each <= float(expected.high):
         return None
     return (
-        f"if the reported step is {runs} runs of this program (accumulated micro-batches, a loop), each takes {time}, "
-        f"as expected, at an MFU of {rate:.0%}"
+        f"if the reported step is {runs} runs of this program (accumulated micro-batches, a loop), each takes "
+        f"{format_si(each, 's')}, as expected, at an MFU of {rate:.0%}"
     )
 
 
