@@ -43,10 +43,10 @@ BUFFERS: tuple[Buffer, ...] = (
            "call scaled_dot_product_attention, whose kernel never stores the scores"),
     Buffer("KV cache (2 x layers x tokens x kv_heads x head_dim)", frozenset({"kv_heads"}), "tokens", 1,
            "limit the context, page the cache, or store it in 8 bits"),
-    Buffer("activations (tokens x width)", frozenset({"hidden", "width", "intermediate"}), "tokens", 1,
-           "recompute activations (checkpointing), or take smaller micro-batches"),
     Buffer("images (batch x channels x height x width)", frozenset({"channels", "height"}), "batch", 1,
            "take smaller batches, a smaller format or smaller images"),
+    Buffer("activations (tokens x width)", frozenset({"hidden", "width", "intermediate"}), "tokens", 1,
+           "recompute activations (checkpointing), or take smaller micro-batches"),
 )  # fmt: skip
 _ANY = Buffer("a tensor", frozenset(), "elements", 1, "look for the tensor with a size of this order")
 
