@@ -151,21 +151,24 @@ def _weight_bytes(seen: Seen, row: KernelCount) -> float:
 
 def _low_intensity(seen: Seen) -> str | None:
     """Convolutions, depthwise ones above all, that do little with each byte: FLOPs do not predict their time."""
-    chip = seen.meant.chip
-    moved = computed = flops = bytes_ = 0.0
-    for row, time in seen.rows:
-        if row.kernel.kind == "conv" and float(row.bytes) / chip.bandwidth > float(time.compute):
-            count = row.kernel.count
-            moved += count * float(row.bytes) / chip.bandwidth
-            computed += count * sum(float(f) / chip.matmul_peak(d) for d, f in row.flops_by.items())
-            flops, bytes_ = flops + count * float(row.flops), bytes_ + count * float(row.bytes)
-    if moved < MUCH * float(seen.meant.reference.device_time):
+    bandwidth = seen.meant.chip.bandwidth
+    rows = [(row, _at_peak(seen, row)) for row, _ in seen.rows if row.kernel.kind == "conv"]
+    low = [(row, seconds) for row, seconds in rows if float(row.bytes) / bandwidth > seconds]
+    moved, flops = (sum(row.kernel.count * float(getattr(row, part)) for row, _ in low) for part in ("bytes", "flops"))
+    computed = sum(row.kernel.count * seconds for row, seconds in low)
+    if not moved or moved / bandwidth < MUCH * seen.seconds:
         return None
     return (
-        f"convolutions of {flops / bytes_:.3g} FLOP/byte, under the ridge of {seen.ridge:.3g}, are memory-bound: "
-        f"{format_si(moved, 's')} of traffic for {format_si(computed, 's')} of arithmetic, so fewer FLOPs are no "
-        "less time"
+        f"convolutions of {flops / moved:.3g} FLOP/byte, under the ridge of {flops / computed / bandwidth:.3g}, are "
+        f"memory-bound: {format_si(moved / bandwidth, 's')} of traffic for {format_si(computed, 's')} of arithmetic, so "
+        "fewer FLOPs are no less time"
     )
+
+
+def _at_peak(seen: Seen, row: KernelCount) -> float:
+    """Contractions of a launch at the peak of their format [s]."""
+    chip, tf32 = seen.meant.chip, seen.meant.reference.tf32
+    return sum(float(flops) / chip.matmul_peak(dtype, tf32=tf32) for dtype, flops in row.flops_by.items())
 
 
 # --- arithmetic ---

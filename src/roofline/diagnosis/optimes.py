@@ -162,7 +162,7 @@ def check_ops(
     Example:
         >>> import roofline as rl
         >>> rows = [{"op": "gemm", "dtype": "bf16", "m": 4096, "n": 4096, "k": 4096, "time_us": time}
-        ...         for time in (30, 210, 900)]
+        ...         for time in (30, 190, 900)]
         >>> [(row.row, row.verdict) for row in rl.check_ops(rows, "h100-sxm").rows]
         [(3, 'slow'), (2, 'as_expected'), (1, 'impossible')]
     """
@@ -199,7 +199,9 @@ def _rows(given: Any) -> tuple[list[str], Sequence[Row]]:
 
 @cache
 def _keys(op: str) -> frozenset[str]:
-    """The size keys of a word."""
+    """The size keys of a word; none of what is no word."""
+    if op not in WORDS:
+        return frozenset()
     found = inspect.signature(WORDS[op]).parameters.values()
     return frozenset(p.name.rstrip("_") for p in found if p.name != "b" and p.kind is p.POSITIONAL_OR_KEYWORD)
 
@@ -208,7 +210,7 @@ def _entry(row: Row, dtype: str | None) -> dict[str, Any]:
     """What a prediction needs of a row; sizes in columns of their own become its shape."""
     op = text(row, "op")
     entry = {"op": op, "dtype": text(row, "dtype") or dtype or "", "chip": text(row, "chip"), "shape": row.get("shape")}
-    if not text(row, "shape") and op in WORDS:
+    if not text(row, "shape"):
         entry["shape"] = {key: _size(text(row, key)) for key in sorted(_keys(op)) if text(row, key)}
     return entry
 
@@ -240,7 +242,7 @@ def _judge(at: int, row: Row, entry: Row, guess: Row, times: TimeColumn, chip: C
     base: dict[str, Any] = {"row": at, "op": entry["op"], "dtype": entry["dtype"], "count": 1}
     try:
         shape = parse_shape(entry["shape"]) if entry["shape"] else {}
-        base["count"] = 1 if "count" in shape or "count" in _keys_of(entry["op"]) else _count(row)
+        base["count"] = 1 if "count" in shape or "count" in _keys(entry["op"]) else _count(row)
         seconds = times.seconds(row)
         if guess["error"]:
             raise UsageError(guess["error"])
@@ -264,10 +266,6 @@ def _judge(at: int, row: Row, entry: Row, guess: Row, times: TimeColumn, chip: C
         bound=guess["bound"],
         lost_s=base["count"] * max(seconds - expected, 0.0),
     )
-
-
-def _keys_of(op: str) -> frozenset[str]:
-    return _keys(op) if op in WORDS else frozenset()
 
 
 def _verdict(

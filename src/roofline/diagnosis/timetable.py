@@ -18,9 +18,14 @@ from roofline.units import parse
 #: A file of measured times is no larger [byte].
 MAX_BYTES = 256 * 2**20
 #: Words of a header of times, the surest first; a header that is a unit alone comes last.
-WORDS = ("kernel", "p50", "median", "time", "duration", "latency", "elapsed", "wall", "measured", "mean", "avg", "")
+WORDS = (
+    "kernel", "device", "gpu", "cuda", "p50", "median", "time", "duration", "latency", "elapsed", "wall", "measured",
+    "mean", "avg", "",
+)  # fmt: skip
+#: Of these a column without a unit is one of times too, whose cells have the unit.
+SURE = ("time", "duration", "latency", "elapsed", "measured")
 #: Words of columns that have a unit of time and are not the measured time.
-_OTHERS = re.compile(r"std|dev|min|max|p\d+|pred|low|high|floor|expect|start|end|compile|sync", re.I)
+_OTHERS = re.compile(r"std|\bdev\b|\bmin|max|p\d+|pred|low|high|floor|expect|start|end|compile|sync", re.I)
 _SUFFIX = re.compile(r"(.*?)[ _.]*(?:\bin[ _]+)?[ _.]([a-zµμ]+)", re.I)
 
 
@@ -84,7 +89,7 @@ def time_column(columns: Sequence[str], wanted: str | None = None) -> TimeColumn
     for at, column in enumerate(columns):
         label, unit = _split(column)
         rank = next(rank for rank, word in enumerate(WORDS) if word in label)
-        known = unit in TIMES or WORDS[rank] in ("time", "duration", "latency", "elapsed", "measured")
+        known = unit in TIMES or WORDS[rank] in SURE
         if known and (WORDS[rank] == "p50" or not _OTHERS.search(label)):
             found.append((unit not in TIMES, rank, at, TIMES.get(unit, 0.0)))
     if not found:
