@@ -160,7 +160,7 @@ def _low_intensity(seen: Seen) -> str | None:
         return None
     return (
         f"convolutions of {flops / moved:.3g} FLOP/byte, under the ridge of {flops / computed / bandwidth:.3g}, are "
-        f"memory-bound: {format_si(moved / bandwidth, 's')} of traffic for {format_si(computed, 's')} of arithmetic, so "
+        f"memory-bound: {format_si(moved / bandwidth, 's')} of traffic for {format_si(computed, 's')} of arithmetic: "
         "fewer FLOPs are no less time"
     )
 
