@@ -401,7 +401,7 @@ def test_a_second_row_should_be_free(m: int, measured: str, verdict: str) -> Non
 @pytest.mark.parametrize(
     ("tf32", "measured", "floor_ms", "lever"),
     [
-        (False, "110 ms", 110.127, "allow tf32 for fp32 contractions"),
+        (False, "110 ms", 110.127, "allow tf32"),
         (True, "16 ms", 13.766, "everything in bf16"),
     ],
 )
@@ -412,7 +412,7 @@ def test_fp32_matmuls_have_two_peaks(tf32: bool, measured: str, floor_ms: float,
     assert answer.verdict == "as_expected"
     assert answer.estimate.bound == "compute"
     assert answer.estimate.floor * 1e3 == pytest.approx(floor_ms, rel=1e-4)
-    assert lever in [advice.change for advice in answer.advice]
+    assert any(lever in advice.change for advice in answer.advice)
 
 
 def test_tf32_times_are_impossible_without_tf32() -> None:

@@ -218,11 +218,21 @@ def test_a_program_in_fp32_without_tf32_is_told_so() -> None:
     assert "precision" in found.reason
 
 
-def test_fp32_that_is_faster_than_fp32_can_be_ran_in_tf32() -> None:
-    fast = rl.estimate(gemm("fp32"), CHIP, mode="graph", tf32=True)
-    assert fast.time < speed_limit(rl.estimate(gemm("fp32"), CHIP, mode="graph"))
-    found = judge(fast.time, gemm("fp32"))
+def test_convolutions_in_fp32_that_are_faster_than_fp32_can_be_ran_in_tf32() -> None:
+    sizes = {"n": 64, "c_in": 256, "h": 56, "w": 56, "c_out": 256, "r": 3, "s": 3, "padding": 1}
+    conv = rl.workload([{"op": "conv2d", **sizes}], "fp32")
+    fast = rl.estimate(conv, "h100-sxm", mode="graph", tf32=True)
+    assert fast.time < rl.estimate(conv, "h100-sxm", mode="graph").low
+    found = rl.check(conv, "h100-sxm", fast.time)
     assert (found.verdict, found.causes) == ("as_expected", ())
+    assert found.estimate.tf32
+
+
+def test_an_impossible_time_names_the_format_in_which_it_is_possible() -> None:
+    fast = rl.estimate(gemm("fp32"), CHIP, mode="graph", tf32=True)
+    found = judge(fast.time, gemm("fp32"))
+    assert found.verdict == "impossible"
+    assert "possible in tf32" in found.reason
 
 
 def test_a_listed_chain_is_meant_as_one_kernel() -> None:

@@ -155,7 +155,7 @@ def test_backward_reaches_keyword_arguments() -> None:
 @pytest.mark.parametrize("layers", [1, 3])
 def test_a_trace_recorded_while_measuring_says_where_the_time_went(layers: int) -> None:
     deep = torch.nn.Sequential(*(torch.nn.Linear(512, 512) for _ in range(layers)))
-    found = rl.measure(deep, torch.randn(256, 512), chip=machine(0.3), budget=0.05, trace=True)
+    found = rl.measure(deep, torch.randn(256, 512), chip=machine(10), budget=0.05, trace=True)
     verdict = found.verdict
     assert verdict.traced
     assert sum(seconds for _, seconds in verdict.waterfall) == pytest.approx(found.seconds)

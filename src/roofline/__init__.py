@@ -17,8 +17,19 @@ if TYPE_CHECKING:
     from roofline.count import count as count
     from roofline.data import chip as chip
     from roofline.data import chips as chips
+    from roofline.diagnosis import TraceReport as TraceReport
     from roofline.diagnosis import Verdict as Verdict
     from roofline.diagnosis import check as check
+    from roofline.diagnosis import trace_report as trace_report
+    from roofline.diagnosis.breakeven import BreakEven as BreakEven
+    from roofline.diagnosis.breakeven import break_even as break_even
+    from roofline.diagnosis.optimes import OpVerdicts as OpVerdicts
+    from roofline.diagnosis.optimes import check_ops as check_ops
+    from roofline.diagnosis.outofmemory import OutOfMemory as OutOfMemory
+    from roofline.diagnosis.outofmemory import explain_oom as explain_oom
+    from roofline.diagnosis.sweep import SweepVerdict as SweepVerdict
+    from roofline.diagnosis.sweep import check_sweep as check_sweep
+    from roofline.diagnosis.sweep import read_sweep as read_sweep
     from roofline.dtypes import dtype as dtype
     from roofline.errors import ChipDataError as ChipDataError
     from roofline.errors import DoesNotFit as DoesNotFit
@@ -74,6 +85,10 @@ _HOME = {
     "batch": ("BatchChoice", "best_batch"),
     "build": ("Builder",),
     "diagnosis": ("TraceReport", "Verdict", "check", "trace_report"),
+    "diagnosis.breakeven": ("BreakEven", "break_even"),
+    "diagnosis.optimes": ("OpVerdicts", "check_ops"),
+    "diagnosis.outofmemory": ("OutOfMemory", "explain_oom"),
+    "diagnosis.sweep": ("SweepVerdict", "check_sweep", "read_sweep"),
     "chip": ("Chip",),
     "count": ("Counts", "count"),
     "data": ("chip", "chips"),

@@ -102,7 +102,7 @@ def _advice(found: Verdict) -> Iterable[Any]:
 
 
 def _narrow(rows: Iterable[tuple[str, ...]]) -> Table:
-    return table("<what would make it faster|alone|saves|with those above|<note", rows)
+    return table("<what would help|alone|saves|with those above|<note", rows)
 
 
 def _sentences(head: str, texts: Iterable[str]) -> Iterable[Any]:

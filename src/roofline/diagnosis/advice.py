@@ -55,20 +55,22 @@ def advice(meant: Meant, seconds: float, causes: Sequence[Cause] = ()) -> tuple[
         if cause.label != "unknown" and cause.share >= WORTH:
             left -= cause.explains_s
             found.append(Advice(cause.fix, cause.expected_after_s, cause.explains_s, left, f"removes {cause.label}"))
-    fixed = frozenset(cause.label for cause in causes)
-    return (*found, *_changes(meant, max(left, meant.attainable) if causes else float(meant.expected.time), fixed))
+    labels = {cause.label for cause in causes}
+    return (*found, *_changes(_without(meant, labels), max(left, meant.attainable) if found else 0.0))
 
 
-#: Changes that are the same as getting rid of a cause.
-_SAME = {"launch_bound": "run", "precision": "math", "alignment": "shape", "materialised": "attention"}
+def _without(meant: Meant, labels: set[str]) -> Meant:
+    """The program once some causes are gone, so that no change promises the same again."""
+    mode = "graph" if "launch_bound" in labels and meant.mode == "eager" else meant.mode
+    return replace(meant, mode=mode, tf32=meant.tf32 or ("precision" in labels and meant.has_tf32))
 
 
-def _changes(meant: Meant, base: float, fixed: frozenset[str]) -> Iterable[Advice]:
+def _changes(meant: Meant, left: float) -> Iterable[Advice]:
     time = float(meant.expected.time)
-    done = {_SAME[label] for label in fixed & _SAME.keys()}
+    base = left or time
     options = []
     for change in CHANGES:
-        after = _applied(change, meant) if change.kind not in done else None
+        after = _applied(change, meant)
         if after is not None and (took := _time(after)) < (1 - WORTH) * time:
             options.append((took, change, after))
     used: set[str] = set()

@@ -11,8 +11,10 @@ from roofline.count import unknown_operations
 from roofline.data import chip as find_chip
 from roofline.diagnosis import traced
 from roofline.diagnosis.advice import advice
+from roofline.diagnosis.formats import at_peak, possible_in
 from roofline.diagnosis.limit import speed_limit
 from roofline.diagnosis.meant import Meant
+from roofline.diagnosis.normal import normal
 from roofline.diagnosis.suspects import candidates
 from roofline.diagnosis.traced import Run
 from roofline.diagnosis.words import FIXES, Candidate, Cause, Verdict
@@ -85,10 +87,11 @@ def _read(trace: Trace | str | os.PathLike[str]) -> Trace:
 
 
 def _likely(meant: Meant, seconds: float) -> Meant:
-    """With tf32 where a program in fp32 was faster than fp32 can be: convolutions use it unless told not to."""
-    if not meant.tf32 and "fp32" in meant.contracts_in and meant.has_tf32 and seconds < speed_limit(meant.expected):
-        return replace(meant, tf32=True)
-    return meant
+    """With tf32 where convolutions in fp32 were faster than fp32 can be: cuDNN uses it unless told not to."""
+    products = {row.kernel.kind: float(row.flops) for row in meant.expected.rows if "fp32" in row.flops_by}
+    convolves = products.get("conv", 0.0) > sum(products.values()) / 2
+    too_fast = not meant.tf32 and convolves and meant.has_tf32 and seconds < float(meant.expected.low)
+    return replace(meant, tf32=True) if too_fast else meant
 
 
 def _judge(meant: Meant, seconds: float, ran: Run | None) -> Verdict:
@@ -96,6 +99,8 @@ def _judge(meant: Meant, seconds: float, ran: Run | None) -> Verdict:
     bottom = speed_limit(expected)
     verdict, reason = _verdict(expected, seconds, bottom)
     possible = verdict != "impossible"
+    if seconds < at_peak(meant) and (other := possible_in(meant, seconds)):
+        reason += f"; {other}"
     found = candidates(meant, seconds) if possible and ran is None else ()
     split = Split(meant.floor, 0.0, ())
     if possible:
@@ -114,6 +119,7 @@ def _judge(meant: Meant, seconds: float, ran: Run | None) -> Verdict:
         causes=split.causes,
         candidates=found,
         advice=advice(meant, seconds, split.causes) if possible else (),
+        normal=normal(meant, seconds),
         notes=_notes(ran),
         traced=ran is not None,
     )

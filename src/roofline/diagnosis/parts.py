@@ -108,7 +108,7 @@ def _products(scene: Scene, groups: Sequence[Group]) -> list[Part]:
         return _split(spent, budget, "launch_bound" if waiting else "small_batch", why)
     best = max(sum(one.best for one in groups if not isnan(one.best)), budget)
     if spent > TOLERANCE * best:
-        label = "clock_or_power" if spent < THROTTLED * best else "unknown"
+        label = "clock_or_power" if spent < THROTTLED * best else "kernel_choice"
         return _split(spent, best, label, f"products take {spent / best:.2g} times what they should")
     return [Part(NEEDED, spent)]
 

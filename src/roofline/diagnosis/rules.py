@@ -114,7 +114,7 @@ def _skips(given: Sequence[Shape]) -> bool:
 
 def precision(scene: Scene, one: Group) -> Finding:
     """Contractions in a slower format than the chip has for the same data."""
-    if not one.contracts or not one.dtypes & {"fp32", "fp64"} or isnan(one.best):
+    if not one.contracts or not one.dtypes & {"fp32", "fp64"} or not one.expected > 1.2 * one.best:
         return None
     best = min(one.best, scene.budget(*PRODUCTS))
     if one.seconds < 1.5 * best or one.seconds < 0.9 * _without_units(one):

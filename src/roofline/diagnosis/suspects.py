@@ -22,6 +22,9 @@ from roofline.workload import is_listed
 
 Span = tuple[float, float]
 
+#: Rows up to which a product is skinny.
+SKINNY = 8
+
 #: How far outside of its range a time may be before a candidate is unlikely, as a logarithm.
 BLUR = 0.25
 
@@ -102,7 +105,7 @@ def _score_bytes(meant: Meant, row: KernelCount) -> float:
 
 def _materialised(meant: Meant) -> Span | None:
     """Scores written and read, at least around the softmax; at most scaled, masked and cast one by one as well."""
-    scores = sum(size for row, size in _attention(meant))
+    scores = sum(size for row, size in _attention(meant) if meant.shapes(row)[0][2] > 1)
     if not scores:
         return None
     once = scores / (meant.chip.bandwidth * 0.9)
@@ -181,6 +184,8 @@ def _in_format(dtype: str, given: bool) -> Callable[[Meant], Span | None]:
             return None
         graph = meant.plain if dtype in formats else retype(meant.plain, dtype, compute=dtype)
         slow = meant.estimate(graph, mode="graph", tf32=False)
+        if float(slow.device_time) < 1.15 * meant.attainable:
+            return None
         return 0.75 * float(slow.device_time), 1.3 * float(slow.device_time)
 
     return span
@@ -200,7 +205,9 @@ def _unaligned(meant: Meant) -> Span | None:
 # --- host and link ---
 
 #: Host time of one eager launch [s]: back to back, and with the modules of a model around it.
-LAUNCH_S, MODULE_S = (5e-6, 45e-6), (8e-6, 67e-6)
+LAUNCH_S, MODULE_S = (5e-6, 45e-6), (8e-6, 120e-6)
+#: A call through a compiler's guards or a framework's hooks [s].
+WRAPPED_S = 120e-6
 #: Kernels that take longer on average hide the launches [s].
 HIDES_S = 20e-6
 #: Host time of a step that cuts a piece off, runs one operator and keeps the result [s].
@@ -221,17 +228,25 @@ def _steps(meant: Meant) -> int:
 
 
 def _launches(meant: Meant) -> Span | None:
-    launches = _steps(meant)
-    if launches < 10 or meant.attainable > launches * HIDES_S:
+    launches, listed = _steps(meant), is_listed(meant.graph)
+    if launches < 10 or meant.attainable > launches * (HIDES_S if listed else MODULE_S[1]):
         return None
-    low, high = LAUNCH_S if is_listed(meant.graph) else MODULE_S
+    low, high = LAUNCH_S if listed else MODULE_S
     return launches * low, launches * high
+
+
+def _wrapped(meant: Meant) -> Span | None:
+    """One short kernel behind a call with guards, hooks and wrappers."""
+    launches = _steps(meant)
+    if meant.mode == "graph" or launches >= 10 or meant.attainable > launches * WRAPPED_S:
+        return None
+    return _around(meant, launches * LAUNCH_S[0], launches * WRAPPED_S)
 
 
 def _in_pieces(meant: Meant) -> Span | None:
     """One operator called row by row, or entry by entry of its batch."""
     rows = [row for row in meant.reference.rows if row.kernel.kind in ("matmul", "rowwise", "attention", "conv")]
-    if meant.reference.launches > 4 or not rows:
+    if meant.mode == "graph" or meant.reference.launches > 4 or not rows:
         return None
     pieces = max(meant.shapes(row)[0][0] for row in rows)
     return (pieces * PIECE_S[0], pieces * PIECE_S[1]) if 16 <= pieces <= MOST_PIECES else None
@@ -239,7 +254,7 @@ def _in_pieces(meant: Meant) -> Span | None:
 
 def _read_backs(meant: Meant) -> Span | None:
     launches = _steps(meant)
-    if not is_listed(meant.graph) or not 5 <= launches <= 1000:
+    if meant.mode == "graph" or not is_listed(meant.graph) or not 5 <= launches <= 1000:
         return None
     return _around(meant, launches * READ_BACK_S[0], launches * READ_BACK_S[1])
 
@@ -252,11 +267,23 @@ def _edges(meant: Meant) -> tuple[float, float]:
 
 def _host_copies(meant: Meant) -> Span | None:
     inputs, outputs = _edges(meant)
+    if meant.mode == "graph" or any(row.kernel.kind == "transfer" for row in meant.reference.rows):
+        return None
     slow, fast = COPY_RATES
     return _around(meant, max(min(inputs, outputs), 1e4) / fast, (inputs + outputs) / slow)
 
 
+def _pageable(meant: Meant) -> Span | None:
+    """Copies that were meant, through memory that is not pinned."""
+    copies = [row for row in meant.reference.rows if row.kernel.kind == "transfer"]
+    moved = sum(row.kernel.count * float(row.read) for row in copies)
+    return (moved / COPY_RATES[1], moved / COPY_RATES[0]) if copies else None
+
+
 def _processor(meant: Meant) -> Span | None:
+    """All of it on the host."""
+    if meant.mode == "graph":
+        return None
     (least, most), (narrow, wide) = PROCESSOR
     flops, moved = float(meant.reference.flops), float(meant.reference.bytes)
     return flops / most + moved / wide, flops / least + moved / narrow
@@ -270,7 +297,7 @@ def _processor_fp32(meant: Meant) -> Span | None:
 
 def _host(meant: Meant) -> Span | None:
     """Loading and preparing data between steps."""
-    return _around(meant, 1e-3, 3e-2)
+    return _around(meant, 1e-3, 3e-2) if meant.mode != "graph" else None
 
 
 def _clocks(meant: Meant) -> Span | None:
@@ -278,6 +305,19 @@ def _clocks(meant: Meant) -> Span | None:
     device = zip(meant.reference.rows, meant.reference.times[0], strict=True)
     computing = sum(row.kernel.count * float(time.expected) for row, time in device if int(time.bound) == COMPUTE)
     return (1.15 * meant.attainable, 2 * meant.attainable) if computing > meant.attainable / 2 else None
+
+
+def _ill_suited(meant: Meant) -> Span | None:
+    """A library's kernel for other shapes than this one."""
+    products = [row for row in meant.reference.rows if row.flops_by]
+    return (3 * meant.attainable, 50 * meant.attainable) if products else None
+
+
+def _skinny(meant: Meant) -> Span | None:
+    """A few rows against a large matrix, for which libraries have kernels of their own, or have not."""
+    products = [row for row in meant.reference.rows if row.flops_by]
+    few = [row for row in products if row.kernel.kind == "matmul" and prod(meant.shapes(row)[0][:-1]) <= SKINNY]
+    return _ill_suited(meant) if few and len(few) == len(products) else None
 
 
 def _weights_again(meant: Meant) -> Span | None:
@@ -302,7 +342,9 @@ SUSPECTS: tuple[Suspect, ...] = (
     Suspect("precision", "Are operands cast to fp64 before they are multiplied?", 0.1, _in_format("fp64", given=False)),
     Suspect("alignment", "Are rows of operands no multiple of 8 elements?", 6.0, _unaligned),
     Suspect("host_copy", "Do inputs or outputs cross the host link in every step?", 1.0, _host_copies),
+    Suspect("host_copy", "Is the memory of the host pageable?", 3.0, _pageable),
     Suspect("launch_bound", "Does the device wait for one launch after the other?", 2.0, _launches),
+    Suspect("launch_bound", "Does the call cost the host more than its kernel takes?", 1.0, _wrapped),
     Suspect("launch_bound", "Is one operator called piece by piece in a Python loop?", 0.8, _in_pieces),
     Suspect("sync", "Is a result read back in every step?", 1.2, _read_backs),
     Suspect("host_bound", "Does the device wait for data that the host prepares?", 1.0, _host),
@@ -318,5 +360,7 @@ SUSPECTS: tuple[Suspect, ...] = (
     Suspect("wrong_device", "Does it run on the processor, where fp32 is the default?", 2.0, _processor_fp32),
     Suspect("clock_or_power", "Does the chip run below its clocks?", 0.15, _clocks),
     Suspect("small_batch", "Is a batch cut into pieces that read all weights each?", 0.2, _weights_again),
+    Suspect("kernel_choice", "Was a kernel chosen that does not suit the shape?", 0.2, _ill_suited),
+    Suspect("kernel_choice", "Is there no kernel for so few rows?", 0.6, _skinny),
     Suspect("communication", "Do devices wait for each other?", 1.0, _network),
 )

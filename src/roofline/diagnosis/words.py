@@ -12,7 +12,7 @@ from roofline.estimate import Estimate
 FIXES: Mapping[str, str] = {
     "unfused": "compile it, or call the fused operator, so that the chain is read and written once",
     "materialised": "call scaled_dot_product_attention, whose kernel keeps the scores on the chip",
-    "precision": "cast to bf16, or allow tf32 (torch.set_float32_matmul_precision('high'))",
+    "precision": "cast to a 16-bit format, or allow tf32 (torch.set_float32_matmul_precision('high'))",
     "alignment": "pad the row length to a multiple of 8 elements",
     "host_copy": "keep tensors on the device; else pin host memory, copy with non_blocking and overlap it",
     "launch_bound": "batch the small calls, replay as a CUDA graph, or compile with mode='reduce-overhead'",
@@ -24,6 +24,7 @@ FIXES: Mapping[str, str] = {
     "reallocation": "allocate once for the longest case and write in place",
     "wrong_device": "move the module and its inputs to the accelerator",
     "clock_or_power": "look at clocks, power cap and temperature; other work on the device?",
+    "kernel_choice": "try another library, layout, batch or padded shape: the kernel does not suit this one",
     "small_batch": "run the pieces as one batch, so that weights are read once",
     "communication": "overlap collectives with compute, send fewer and larger ones, or narrow their format",
     "unknown": "record a trace (torch.profiler with record_shapes=True) and give it with --trace",

@@ -220,7 +220,7 @@ def _built(
         ]  # fmt: skip
         calls = columns["call"][part]
         operators = np.where(calls >= 0, events.name[calls], -1).tolist()
-        recorded = np.where(calls >= 0, events.signature[calls], -1).tolist()
+        recorded = np.where(calls >= 0, events.signature[calls], events.signature[chunk]).tolist()
         for row, op, signature in zip(zip(*lists, strict=True), operators, recorded, strict=True):
             kind, name, start, duration, device, stream, moved, count, call, path, issued, detail, inside = row
             yield Launch(

@@ -1,0 +1,427 @@
+"""A sweep over batches: the floor, the cost of an item, the batch where they meet, and what the chip says to that.
+
+Two shapes are fitted, both robust against a stray point (medians of slopes), and the better one is kept. ``flat``: up
+to some batch every run takes the same, then a straight line. ``line``: a fixed cost and a cost an item from the first
+batch on. Either way the *knee* is the batch whose items take as long as the fixed cost: below it a bigger batch is
+nearly free, above it the throughput is nearly all there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from math import inf, isfinite
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roofline.chip import Chip
+from roofline.data import chip as find_chip
+from roofline.diagnosis.timetable import read_table, row_error, time_column
+from roofline.errors import RooflineError, UsageError
+from roofline.estimate import Estimate, estimate
+from roofline.graph import Graph
+from roofline.units import format_si, parse
+
+Floats = NDArray[np.float64]
+
+#: Fewer distinct batches have no shape.
+FEWEST = 3
+#: The flat shape has one parameter more, so its error must be smaller by this factor.
+PREFER = 0.8
+#: A floor below this share of the first time is none, a slope that adds less over all batches neither.
+SMALL = 0.05
+#: Throughput that falls from its best by more is no saturation but a loss.
+FALLS = 0.85
+#: Up to so many times the knee the floor still shows in the time.
+ROUNDED = 1.5
+#: The ridge is looked for up to so many times the largest batch.
+BEYOND = 8
+#: Batches over which slopes are taken pair by pair; longer sweeps are thinned to as many.
+MOST = 400
+#: Recommended batches over the knee: the flat shape is saturated there, a line has 80 to 90 % at 4 to 9 times it.
+RECOMMENDED = {"flat": (1.0, 2.0), "line": (4.0, 9.0)}
+#: Headers of the batch in a file.
+BATCH = ("batch", "batch size", "batch_size", "batchsize", "bs", "b", "n", "concurrency")
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Time over batch in three numbers.
+
+    Attributes:
+        shape: ``flat`` (level, then a line) or ``line`` (from the first batch on).
+        floor: Fixed cost [s].
+        marginal: Of an item [s].
+        offset: Where the line of ``flat`` starts [s].
+        error: Mean relative error of the fit.
+    """
+
+    shape: str
+    floor: float
+    marginal: float
+    offset: float
+    error: float
+
+    @property
+    def knee(self) -> float | None:
+        """Batch whose items take as long as the fixed cost; ``None`` where no cost of an item is seen."""
+        return self.floor / self.marginal if self.marginal else None
+
+    def at(self, batches: Any) -> Any:
+        """Fitted times [s]."""
+        line = self.offset + self.marginal * np.asarray(batches, dtype=np.float64)
+        return np.maximum(self.floor, line) if self.shape == "flat" else line
+
+
+@dataclass(frozen=True, repr=False)
+class SweepVerdict:
+    """What a sweep over batches says.
+
+    Attributes:
+        verdict: ``normal``, ``flat`` (no knee yet: more batch is nearly free), ``saturated`` (from the first batch),
+            ``falling`` (throughput falls) or ``unsteady`` (no shape fits, or a smaller batch takes longer).
+        reading: That in plain words.
+        batches: Sorted, each once.
+        times: Measured, means of what was given twice [s].
+        fit: The shape that fits.
+        floor_s: Latency floor [s].
+        marginal_s: Cost of an item [s].
+        knee: Batch where both meet, or ``None``.
+        saturated: Throughput that a large batch reaches, by the fit [items/s]; ``None`` where no limit is seen.
+        best: Best throughput measured [items/s].
+        recommended: Least and most batch to run.
+        predicted: The estimate at the same batches, with a program and a chip.
+        ridge: First batch whose compute time exceeds its memory time, or ``None``.
+        comparison: Measured beside predicted, in plain words.
+    """
+
+    verdict: str
+    reading: str
+    batches: tuple[float, ...]
+    times: tuple[float, ...]
+    fit: Fit
+    floor_s: float
+    marginal_s: float
+    knee: float | None
+    saturated: float | None
+    best: float
+    recommended: tuple[int, int]
+    predicted: Estimate | None = None
+    ridge: int | None = None
+    comparison: tuple[str, ...] = field(default=())
+
+    def record(self) -> dict[str, Any]:
+        """Plain data."""
+        names = ("verdict", "reading", "floor_s", "marginal_s", "knee", "saturated", "best", "ridge")
+        expected = None if self.predicted is None else self.predicted.time.tolist()
+        return {
+            **{name: getattr(self, name) for name in names},
+            "shape": self.fit.shape,
+            "error": self.fit.error,
+            "batches": list(self.batches),
+            "times_s": list(self.times),
+            "fitted_s": self.fit.at(self.batches).tolist(),
+            "expected_s": expected,
+            "recommended": list(self.recommended),
+            "comparison": list(self.comparison),
+        }
+
+    def __str__(self) -> str:
+        return "; ".join((f"{self.verdict}: {self.reading}", *self.comparison))
+
+    def __repr__(self) -> str:
+        return f"<SweepVerdict {self.verdict}, knee {'none' if self.knee is None else f'{self.knee:.3g}'}>"
+
+
+def check_sweep(
+    batches: Sequence[float],
+    times: Sequence[str | float],
+    graph: Graph | None = None,
+    chip: str | Chip | None = None,
+    **options: Any,
+) -> SweepVerdict:
+    """Read the floor, the cost of an item and the knee from measured times over batches.
+
+    Args:
+        batches: At least three different ones, in any order; times of the same batch are averaged.
+        times: Of one run each, in seconds or such as ``"15.9 ms"``.
+        graph: The program, to compare with; its symbol B is the batch.
+        chip: Where it ran.
+        options: As for :func:`roofline.estimate`: ``mode``, ``tf32``, ``S``, ``C``.
+
+    Raises:
+        UsageError: Too few points, a time that is not above zero, a program without a chip or without B.
+
+    Example:
+        >>> import roofline as rl
+        >>> found = rl.check_sweep([1, 8, 16, 64, 128], ["5 ms", "5 ms", "5 ms", "16 ms", "32 ms"])
+        >>> found.verdict, found.fit.shape, round(found.knee), found.recommended
+        ('normal', 'flat', 20, (20, 40))
+    """
+    if (graph is None) != (chip is None):
+        raise UsageError("to compare with the chip give both, a program and a chip")
+    if graph is not None and "B" not in graph.symbols:
+        raise UsageError(f"{graph.name} has no symbol B: its batch is fixed")
+    if graph is None and options:
+        raise UsageError(f"{', '.join(sorted(options))}: of use only with a program and a chip")
+    sizes, seconds = _points(batches, times)
+    found = fit(sizes, seconds)
+    verdict, reading = _read(found, sizes, seconds)
+    measured = _verdict(verdict, reading, found, sizes, seconds)
+    return measured if graph is None or chip is None else _compared(measured, graph, find_chip(chip), options)
+
+
+def read_sweep(path: str | os.PathLike[str]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Read batches and times [s] from a CSV file, the unit in the header: ``batch, time_ms``.
+
+    Args:
+        path: The file.
+
+    Raises:
+        UsageError: No such file, no column of batches or of times, or a cell that is none.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = pathlib.Path(folder, "sweep.csv")
+        ...     _ = file.write_text("batch,latency (ms)\\n1,5\\n8,6\\n64,20\\n")
+        ...     read_sweep(file)
+        ((1.0, 8.0, 64.0), (0.005, 0.006, 0.02))
+    """
+    columns, rows = read_table(path)
+    batch = next((column for word in BATCH for column in columns if column.casefold() == word), None)
+    if batch is None:
+        raise UsageError(f"{os.fspath(path)}: no column 'batch'; there are {', '.join(columns)[:200]}")
+    time = time_column([column for column in columns if column != batch])
+    sizes, seconds = [], []
+    for at, row in enumerate(rows, 1):
+        try:
+            size, value = _number(row[batch]), time.seconds(row)
+        except RooflineError as error:
+            raise row_error(at, error, f"{os.fspath(path)}, row") from None
+        if value is not None:
+            sizes.append(size)
+            seconds.append(value)
+    return tuple(sizes), tuple(seconds)
+
+
+def _number(cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        raise UsageError(f"batch={cell[:40]!r}: a number is wanted") from None
+
+
+def _points(batches: Sequence[float], times: Sequence[str | float]) -> tuple[Floats, Floats]:
+    """Sorted batches, each once, with the mean of its times."""
+    if len(batches) != len(times):
+        raise UsageError(f"{len(batches)} batches and {len(times)} times; as many of both are wanted")
+    together: dict[float, list[float]] = {}
+    for batch, time in zip(batches, times, strict=True):
+        size, seconds = float(batch), parse(time if isinstance(time, str) else float(time), "s")
+        if not 0 < size < inf:
+            raise UsageError(f"batch {batch!r}: a batch above zero is wanted")
+        if not seconds > 0:
+            raise UsageError(f"time {time!r} of batch {batch!r}: a time above zero is wanted")
+        together.setdefault(size, []).append(seconds)
+    if len(together) < FEWEST:
+        raise UsageError(f"{len(together)} different batches; a sweep has at least {FEWEST}")
+    sizes = sorted(together)
+    return np.array(sizes), np.array([np.mean(together[size]) for size in sizes])
+
+
+# --- the fit ---
+
+
+def fit(batches: Floats, times: Floats) -> Fit:
+    """The shape that fits sorted points best.
+
+    Example:
+        >>> found = fit(np.array([1.0, 2.0, 4.0, 8.0]), np.array([3.0, 4.0, 6.0, 10.0]))
+        >>> found.shape, found.floor, found.marginal
+        ('line', 2.0, 1.0)
+    """
+    if len(batches) > MOST:
+        kept = np.unique(np.linspace(0, len(batches) - 1, MOST).astype(int))
+        batches, times = batches[kept], times[kept]
+    line = _line(batches, times)
+    flats = [_flat(batches, times, at) for at in _breaks(len(batches))]
+    best = min(flats, key=lambda found: found.error)
+    return _past_the_knee(best, batches, times) if best.error < PREFER * line.error else line
+
+
+def _past_the_knee(found: Fit, batches: Floats, times: Floats) -> Fit:
+    """The cost of an item from points where the floor no longer shows: around the knee both add up a little."""
+    past = batches >= ROUNDED * (found.knee or inf)
+    if past.sum() < 2:
+        return found
+    slope = _slope(batches[past], times[past])
+    offset = float(np.median(times[past] - slope * batches[past]))
+    return _scored(Fit("flat", found.floor, slope, offset, 0.0), batches, times) if slope > 0 else found
+
+
+def _breaks(points: int) -> list[int]:
+    """Numbers of points that may be level: at least two, the first alone is no floor; at most 64 of them are tried."""
+    return [int(at) for at in np.unique(np.linspace(2, points, min(points - 1, 64)).astype(int))]
+
+
+def _slope(batches: Floats, times: Floats) -> float:
+    """Median of the slopes of all pairs (Theil and Sen): one stray point in four does not move it."""
+    pairs = list(combinations(range(len(batches)), 2))
+    first, second = (np.array(side) for side in zip(*pairs, strict=True))
+    return float(np.median((times[second] - times[first]) / (batches[second] - batches[first])))
+
+
+def _line(batches: Floats, times: Floats) -> Fit:
+    slope = max(_slope(batches, times), 0.0)
+    if slope * (batches[-1] - batches[0]) < SMALL * float(np.median(times)):
+        slope = 0.0
+    floor = float(np.median(times - slope * batches))
+    if slope and floor < SMALL * times[0]:
+        floor, slope = 0.0, float(np.median(times / batches))
+    return _scored(Fit("line", floor, slope, floor, 0.0), batches, times)
+
+
+def _flat(batches: Floats, times: Floats, level: int) -> Fit:
+    """The first points level, the others on a line that does not start below zero."""
+    floor = float(np.median(times[:level]))
+    sizes, rest = batches[level:], times[level:]
+    slope = _slope(sizes, rest) if len(sizes) > 1 else 0.0
+    offset = float(np.median(rest - slope * sizes)) if len(sizes) else floor
+    if len(sizes) == 1 or (len(sizes) and offset < 0):
+        slope, offset = float(np.median(rest / sizes)), 0.0
+    return _scored(Fit("flat", floor, max(slope, 0.0), offset, 0.0), batches, times)
+
+
+def _scored(found: Fit, batches: Floats, times: Floats) -> Fit:
+    error = float(np.mean(np.abs(found.at(batches) / times - 1)))
+    return Fit(found.shape, found.floor, found.marginal, found.offset, error)
+
+
+# --- what it says ---
+
+
+def _verdict(verdict: str, reading: str, found: Fit, batches: Floats, times: Floats) -> SweepVerdict:
+    return SweepVerdict(
+        verdict=verdict,
+        reading=reading,
+        batches=tuple(batches.tolist()),
+        times=tuple(times.tolist()),
+        fit=found,
+        floor_s=found.floor,
+        marginal_s=found.marginal,
+        knee=found.knee,
+        saturated=1 / found.marginal if found.marginal else None,
+        best=float(np.max(batches / times)),
+        recommended=_recommended(found, batches, times),
+    )
+
+
+def _recommended(found: Fit, batches: Floats, times: Floats) -> tuple[int, int]:
+    """Batches that have most of the throughput and no more latency than that needs, within what was measured."""
+    most = batches[-1]
+    if found.knee is None:
+        return int(most), int(most)
+    if batches[-1] / times[-1] < FALLS * np.max(batches / times):
+        most = batches[int(np.argmax(batches / times))]
+    low, high = (min(max(factor * found.knee, batches[0]), most) for factor in RECOMMENDED[found.shape])
+    return max(round(low), 1), max(round(high), 1)
+
+
+def _read(found: Fit, batches: Floats, times: Floats) -> tuple[str, str]:
+    """Verdict and reading."""
+    rate = batches / times
+    best = int(np.argmax(rate))
+    floor, item = format_si(found.floor, "s"), format_si(found.marginal, "s")
+    if found.error > 0.25 or times[0] > 1.5 * np.min(times[1:]):
+        return "unsteady", (
+            f"times do not follow the batch (the best fit is {found.error:.0%} off): measure again after a warm-up, "
+            "with a synchronise, and several runs a batch"
+        )
+    if rate[-1] < FALLS * rate[best]:
+        return "falling", (
+            f"throughput falls from {rate[best]:.4g} a second at batch {batches[best]:g} to {rate[-1]:.4g} at "
+            f"{batches[-1]:g}, which no roofline does: look for memory that is swapped or recomputed, or falling clocks"
+        )
+    if found.knee is None or found.knee > batches[-1]:
+        return "flat", (
+            f"a run takes about {floor} whatever the batch, up to {batches[-1]:g}: launches, or weights that are read "
+            "once for all items; a bigger batch is nearly free"
+        )
+    limit = f"beyond it throughput is saturated at about {1 / found.marginal:.4g} a second and a bigger batch only"
+    if found.knee < batches[0]:
+        start = f"time grows with the batch from the first on, {item} an item"
+        return "saturated", f"normal roofline behaviour: {start}: {limit} waits longer"
+    return "normal", (
+        f"normal roofline behaviour: a fixed {floor} (launches, or weights that are read once), then {item} an item; "
+        f"both meet near batch {found.knee:.3g}: below it a bigger batch is nearly free, {limit} waits longer"
+    )
+
+
+# --- beside the chip ---
+
+
+def _compared(measured: SweepVerdict, graph: Graph, chip: Chip, options: dict[str, Any]) -> SweepVerdict:
+    if any(size != int(size) for size in measured.batches):
+        raise UsageError("whole batches are wanted to compare with a program")
+    batches = np.array(measured.batches, dtype=np.int64)
+    predicted = estimate(graph, chip, B=batches, **options)
+    if predicted.axis_names != ("B",):
+        raise UsageError("a sweep is over batches alone; give single numbers for S and C")
+    ridge = _ridge(estimate(graph, chip, B=_ladder(int(batches[-1])), **options))
+    own = fit(batches.astype(np.float64), np.asarray(predicted.time, dtype=np.float64))
+    facts = (_meeting(measured, own, ridge, predicted), _distance(measured, own, predicted))
+    return SweepVerdict(**{**_fields(measured), "predicted": predicted, "ridge": ridge, "comparison": facts})
+
+
+def _fields(measured: SweepVerdict) -> dict[str, Any]:
+    return {name: getattr(measured, name) for name in SweepVerdict.__dataclass_fields__}
+
+
+def _ladder(largest: int) -> NDArray[np.int64]:
+    """Batches on which the ridge is looked for, at most a hundredth apart."""
+    top = BEYOND * largest
+    return np.unique(np.concatenate([np.arange(1, min(top, 512) + 1), np.geomspace(1, top, 2048).astype(np.int64)]))
+
+
+def _ridge(curve: Estimate) -> int | None:
+    """First batch of the curve whose compute time exceeds its memory time."""
+    compute, memory = np.zeros(curve.shape), np.zeros(curve.shape)
+    for row, time in zip(curve.rows, curve.times[0], strict=True):
+        compute += row.kernel.count * time.compute
+        memory += row.kernel.count * time.memory
+    past = np.flatnonzero(compute > memory)
+    return int(curve.grid.sizes["B"].ravel()[past[0]]) if past.size else None
+
+
+def _meeting(measured: SweepVerdict, own: Fit, ridge: int | None, predicted: Estimate) -> str:
+    """The measured knee beside the predicted one and the ridge."""
+    where = predicted.chip.name
+    turn = f"the ridge is at batch {ridge:,}" if ridge else "no batch in reach is compute-bound"
+    knee = "no knee" if own.knee is None else f"a knee near batch {own.knee:.3g}"
+    expected = f"{predicted.graph.name} on {where} should have {knee}, and {turn}"
+    if measured.knee is None or own.knee is None or not isfinite(own.knee):
+        return expected
+    ratio = measured.knee / own.knee if own.knee else inf
+    if 0.5 <= ratio <= 2:
+        return f"{expected}: the measured {measured.knee:.3g} is where it belongs"
+    if ratio > 2:
+        return f"{expected}: the measured {measured.knee:.3g} is later, so the fixed cost is larger than it should be"
+    return f"{expected}: the measured {measured.knee:.3g} is earlier, so an item costs more than it should"
+
+
+def _distance(measured: SweepVerdict, own: Fit, predicted: Estimate) -> str:
+    """How far measured times are from predicted ones, and in which part."""
+    times = np.array(measured.times)
+    ratio = float(np.median(times / predicted.time))
+    inside = int(np.sum((times >= predicted.low) & (times <= predicted.high)))
+    floor, due = format_si(measured.floor_s, "s"), format_si(own.floor, "s")
+    item, due_item = format_si(measured.marginal_s, "s"), format_si(own.marginal, "s")
+    return (
+        f"{inside} of {len(times)} times are in the expected range; the median is {ratio:.3g} times the expected time "
+        f"(fixed cost {floor} where {due} is expected, an item {item} where {due_item} is)"
+    )

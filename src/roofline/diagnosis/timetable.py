@@ -1,0 +1,148 @@
+"""Tables of times that people measured: CSV with the unit in a header such as ``time_ms`` or ``latency (us)``."""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from roofline.errors import RooflineError, UsageError
+from roofline.traces.quantities import TIMES, number, split_header
+from roofline.units import parse
+
+#: A file of measured times is no larger [byte].
+MAX_BYTES = 256 * 2**20
+#: Words of a header of times, the surest first; a header that is a unit alone comes last.
+WORDS = (
+    "kernel", "device", "gpu", "cuda", "p50", "median", "time", "duration", "latency", "elapsed", "wall", "measured",
+    "mean", "avg", "",
+)  # fmt: skip
+#: Of these a column without a unit is one of times too, whose cells have the unit.
+SURE = ("time", "duration", "latency", "elapsed", "measured")
+#: Words of columns that have a unit of time and are not the measured time.
+_OTHERS = re.compile(r"std|\bdev\b|\bmin|max|p\d+|pred|low|high|floor|expect|start|end|compile|sync", re.I)
+_SUFFIX = re.compile(r"(.*?)[ _.]*(?:\bin[ _]+)?[ _.]([a-zµμ]+)", re.I)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeColumn:
+    """A column of times.
+
+    Attributes:
+        name: Its header.
+        scale: What one of its unit is [s]; 0 where each cell names its own.
+    """
+
+    name: str
+    scale: float
+
+    def seconds(self, row: Mapping[str, Any]) -> float | None:
+        """The time of a row [s], or ``None`` where the cell is empty.
+
+        Raises:
+            UsageError: The cell is no time above zero.
+        """
+        cell = row.get(self.name)
+        text = "" if cell is None else str(cell).strip()
+        if not text or text == "nan":
+            return None
+        value = self._value(text)
+        if not 0 < value < math.inf:
+            raise UsageError(f"{self.name}={text[:40]!r}: a time above zero is wanted")
+        return value
+
+    def _value(self, text: str) -> float:
+        if self.scale:
+            value = number(text)
+            return math.nan if value is None else value * self.scale
+        if number(text) is not None:
+            raise UsageError(f"column {self.name!r} has no unit; name it such as 'time_us' or 'duration (ms)'")
+        return parse(text, "s")
+
+
+def time_column(columns: Sequence[str], wanted: str | None = None) -> TimeColumn:
+    """Find the column of measured times.
+
+    Args:
+        columns: Headers.
+        wanted: The one to take, where several have times.
+
+    Raises:
+        UsageError: There is none.
+
+    Example:
+        >>> time_column(["batch", "latency (ms)"])
+        TimeColumn(name='latency (ms)', scale=0.001)
+        >>> time_column(["op", "p20_us", "p50_us", "kernel_us"]).name
+        'kernel_us'
+    """
+    if wanted is not None:
+        if wanted not in columns:
+            raise UsageError(f"no column {wanted!r}; there are {_listed(columns)}")
+        return TimeColumn(wanted, TIMES.get(_split(wanted)[1], 0.0))
+    found = []
+    for at, column in enumerate(columns):
+        label, unit = _split(column)
+        rank = next(rank for rank, word in enumerate(WORDS) if word in label)
+        known = unit in TIMES or WORDS[rank] in SURE
+        if known and (WORDS[rank] == "p50" or not _OTHERS.search(label)):
+            found.append((unit not in TIMES, rank, at, TIMES.get(unit, 0.0)))
+    if not found:
+        raise UsageError(f"no column of times, such as 'time_us' or 'latency (ms)'; there are {_listed(columns)}")
+    _, _, at, scale = min(found)
+    return TimeColumn(columns[at], scale)
+
+
+def _split(header: str) -> tuple[str, str]:
+    """Label and unit of ``time_us``, ``latency (ms)`` or ``us``."""
+    label, unit = split_header(header)
+    match = _SUFFIX.fullmatch(header.strip())
+    if unit not in TIMES and match and match[2] in TIMES:
+        label, unit = match[1], match[2]
+    return ("", label) if label in TIMES else (label.casefold(), unit)
+
+
+def _listed(columns: Sequence[str]) -> str:
+    return ", ".join(map(str, columns))[:200] or "none"
+
+
+def read_table(path: str | os.PathLike[str]) -> tuple[list[str], list[dict[str, str]]]:
+    """Read a CSV file with commas, semicolons or tabs: its headers and its rows.
+
+    Raises:
+        UsageError: No such file, or not CSV text in UTF-8 with a header.
+    """
+    name = os.fspath(path)
+    try:
+        file = Path(name).expanduser()
+        if file.stat().st_size > MAX_BYTES:
+            raise UsageError(f"{name}: larger than {MAX_BYTES} bytes")
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
+    except OSError as error:
+        raise UsageError(f"{name[:200]}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageError(f"{name[:200]!r}: not text in UTF-8: {error}") from None
+    kept = [line for line in lines if line.strip() and not line.startswith("#")]
+    if not kept:
+        raise UsageError(f"{name}: no header")
+    delimiter = max(",;\t", key=kept[0].count)
+    try:
+        reader = csv.DictReader(kept, delimiter=delimiter, restval="", skipinitialspace=True)
+        rows = list(reader)
+    except csv.Error as error:
+        raise UsageError(f"{name}: not CSV text: {error}") from None
+    return [column.strip() for column in reader.fieldnames or ()], [_stripped(row) for row in rows]
+
+
+def _stripped(row: Mapping[Any, Any]) -> dict[str, str]:
+    return {str(key).strip(): str(value or "").strip() for key, value in row.items() if key is not None}
+
+
+def row_error(at: int, error: RooflineError, name: str = "row") -> UsageError:
+    """An error that names its row."""
+    return UsageError(f"{name} {at}: {error}")
