@@ -52,6 +52,7 @@ def test_readme_commands_run(line: str, tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "mlp.toml").write_text(blocks("toml")[0], encoding="utf-8")
     rows = 'op,dtype,shape\ngemm,bf16,"{""m"": 64, ""n"": 4096, ""k"": 4096}"\n'
     (tmp_path / "rows.csv").write_text(rows, encoding="utf-8")
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     # 41 ms is slow, which check says with exit code 1.
     assert main(shlex.split(line)[1:]) == (1 if " check " in line else 0)

@@ -13,6 +13,7 @@ from roofline.cli import tables
 from roofline.cli.calibrate import calibrate
 from roofline.cli.check import check
 from roofline.cli.graph import graph as list_graph
+from roofline.cli.measured import ops, sweep
 from roofline.cli.output import note, show, write, write_csv, write_json
 from roofline.cli.predict import predict as predict_rows
 from roofline.cli.trace import trace
@@ -191,6 +192,8 @@ def _sweep(est: Estimate, measured: str | None) -> Any:
 
 
 app.command(name="check")(check)
+app.command(name="sweep")(sweep)
+app.command(name="ops")(ops)
 app.command(name="predict")(predict_rows)
 app.command(name="validate")(validate)
 app.command(name="calibrate")(calibrate)
