@@ -849,13 +849,13 @@ def _gpt2(batch: int, seq: int) -> Run:
 # --- measuring ---
 
 
-def steady(run: Run, budget: float = 0.4) -> float:
-    """Time of one iteration with the queue kept full [us]."""
+def steady(run: Run, budget: float = 0.4, fixed: int = 0) -> float:
+    """Time of one iteration with the queue kept full [us]; a fixed number of them where processes have to agree."""
     torch.cuda.synchronize()
     start = time.perf_counter()
     run()
     torch.cuda.synchronize()
-    number = int(min(max(budget / 3 / (time.perf_counter() - start), 1), 300))
+    number = fixed or int(min(max(budget / 3 / (time.perf_counter() - start), 1), 300))
     times = []
     for _ in range(3):
         start = time.perf_counter()
