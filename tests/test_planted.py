@@ -18,7 +18,7 @@ from planted_table import Planted, read, top
 DISPUTED = {
     "roberta_graph_of_small_kernels", "cache_emptied_after_every_layer", "lstm_gates_by_hand", "bert_compiled",
 }  # fmt: skip
-PROGRAMS = [one for group in ("reference", "first", "second", "third", "fourth") for one in read(group)]
+PROGRAMS = [one for group in ("reference", "first", "second", "third", "fourth", "pair") for one in read(group)]
 #: Right without a trace, at least: what the time alone can tell.
 ALONE = {"reference": 0.9, "first": 0.7, "second": 0.6, "third": 0.65, "fourth": 0.65}
 
