@@ -258,7 +258,7 @@ def _launches(seen: Seen) -> str:
 
 #: Why the MFU is low, by what the program is bound by.
 _WHY_LOW: dict[str, Callable[[Seen], str]] = {
-    "compute": lambda seen: "matrix products of this size reach no more",
+    "compute": lambda seen: "by the efficiencies of products of this size that the chip file has",
     "memory": _intensity,
     "communication": lambda seen: "most of its time it waits for a link",
     "launch": _launches,
