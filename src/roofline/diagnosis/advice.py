@@ -45,6 +45,9 @@ class Change:
 def advice(meant: Meant, seconds: float, causes: Sequence[Cause] = ()) -> tuple[Advice, ...]:
     """Changes that save time, those of the measured time first, then most saving first.
 
+    Changes of the program are counted from what is left of the measured time once its causes are gone, in the
+    proportion that the estimates have; what is unknown stays.
+
     Args:
         meant: The program.
         seconds: The measured time [s].
@@ -55,8 +58,20 @@ def advice(meant: Meant, seconds: float, causes: Sequence[Cause] = ()) -> tuple[
         if cause.label != "unknown" and cause.share >= WORTH:
             left -= cause.explains_s
             found.append(Advice(cause.fix, cause.expected_after_s, cause.explains_s, left, f"removes {cause.label}"))
-    labels = {cause.label for cause in causes}
-    return (*found, *_changes(_without(meant, labels), max(left, meant.attainable) if found else 0.0))
+    unknown = sum(cause.explains_s for cause in causes if cause.label == "unknown")
+    own = seconds - sum(cause.explains_s for cause in causes)
+    cured = _without(meant, {cause.label for cause in causes})
+    scale = own / float(cured.expected.time)
+    return (*found, *(_scaled(one, scale, unknown) for one in _changes(cured)))
+
+
+def _scaled(one: Advice, scale: float, unknown: float) -> Advice:
+    return replace(
+        one,
+        time_s=one.time_s * scale + unknown,
+        saves_s=one.saves_s * scale,
+        together_s=one.together_s * scale + unknown,
+    )
 
 
 def _without(meant: Meant, labels: set[str]) -> Meant:
@@ -65,17 +80,17 @@ def _without(meant: Meant, labels: set[str]) -> Meant:
     return replace(meant, mode=mode, tf32=meant.tf32 or ("precision" in labels and meant.has_tf32))
 
 
-def _changes(meant: Meant, left: float) -> Iterable[Advice]:
+def _changes(meant: Meant) -> Iterable[Advice]:
+    """Changes of a program, in estimates."""
     time = float(meant.expected.time)
-    base = left or time
     options = []
     for change in CHANGES:
         after = _applied(change, meant)
         if after is not None and (took := _time(after)) < (1 - WORTH) * time:
-            options.append((took, change, after))
+            options.append((took, change))
     used: set[str] = set()
     together = meant
-    for took, change, _ in sorted(options, key=lambda option: option[0]):
+    for took, change in sorted(options, key=lambda option: option[0]):
         if (
             change.kind not in used
             and (more := _applied(change, together)) is not None
@@ -83,8 +98,7 @@ def _changes(meant: Meant, left: float) -> Iterable[Advice]:
         ):
             together = more
         used.add(change.kind)
-        share = _time(together) / time
-        yield Advice(change.text, took, time - took, base * share, _note(change, time - took))
+        yield Advice(change.text, took, time - took, _time(together), _note(change, time - took))
     yield from _less_work(meant)
     yield from _other_batch(meant)
 
