@@ -17,7 +17,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
-PAGES = [ROOT / "docs" / name for name in ("import-torch.md", "import-jax.md")]
+PAGES = [ROOT / "docs" / name for name in ("import-torch.md", "import-jax.md", "diagnosis.md")]
 
 
 def blocks(language: str, text: str = README) -> list[str]:
@@ -42,8 +42,8 @@ def test_python_of_the_pages_runs(page: Path) -> None:
         run(code, page.name)
 
 
-def commands() -> list[str]:
-    lines = [line.partition("#")[0].strip() for block in blocks("sh") for line in block.splitlines()]
+def commands(text: str = README) -> list[str]:
+    lines = [line.partition("#")[0].strip() for block in blocks("sh", text) for line in block.splitlines()]
     return [line for line in lines if line.startswith("roofline ")]
 
 
@@ -56,6 +56,19 @@ def test_readme_commands_run(line: str, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     # 41 ms is slow, which check says with exit code 1.
     assert main(shlex.split(line)[1:]) == (1 if " check " in line else 0)
+
+
+DIAGNOSIS = (ROOT / "docs" / "diagnosis.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("line", commands(DIAGNOSIS))
+def test_commands_of_the_diagnosis_run(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in zip(("sweep.csv", "ops.csv"), blocks("csv", DIAGNOSIS), strict=True):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    # The attention of the example is slow and one of the operators impossible: exit code 1.
+    assert main(shlex.split(line)[1:]) == (1 if line.split()[1] in ("check", "ops") else 0)
 
 
 def test_readme_has_commands_for_the_four_questions() -> None:

@@ -362,9 +362,9 @@ def test_more_events_than_anybody_looks_at(tmp_path: Path, monkeypatch: pytest.M
     [
         (b"", "an empty file"),
         (b" \n\n", "an empty file"),
-        (gzip.compress(b""), "an empty file"),
+        (gzip.compress(b"", mtime=0), "an empty file"),
         (b"\x1f\x8b\x08\x00rubbish", "gzip"),
-        (gzip.compress(gzip.compress(b"{}")), "packed with gzip twice"),
+        (gzip.compress(gzip.compress(b"{}", mtime=0), mtime=0), "packed with gzip twice"),
         (b'{"architectures": ["LlamaForCausalLM"], "model_type": "llama"}', "config.json of Hugging Face"),
         (b'{"log": {"version": "1.2", "entries": []}}', "HAR file"),
         (b'{"cells": [], "nbformat": 4}', "Jupyter notebook"),
@@ -707,7 +707,7 @@ def test_a_bomb_of_zeros_is_unpacked_bit_by_bit(tmp_path: Path) -> None:
 SAMPLES = (
     chrome_text(OP, LAUNCH, KERNEL, COPY, deviceProperties=[{"id": 0, "name": "H100"}]).encode(),
     json.dumps([OP, LAUNCH, KERNEL, COPY]).encode(),
-    gzip.compress(chrome_text(OP, LAUNCH, KERNEL, COPY).encode()),
+    gzip.compress(chrome_text(OP, LAUNCH, KERNEL, COPY).encode(), mtime=0),
     GPU_TRACE.encode(), ncu_long(*NCU_ROWS).encode(), NCU_WIDE.encode(),
     b"OP CODE,DEVICE ID,DEVICE KERNEL DURATION [ns]\nMatmul,0,100\nMatmul,1,110\nadd,,\n",
     b"name,time_us,count\nmm,41,1\nrelu,3,1\n",

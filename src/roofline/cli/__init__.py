@@ -1,7 +1,7 @@
 """The command line: what a person types, to calls of the library, and every error to one line and an exit code.
 
-0: done. 1: ``check`` found a time that is not as expected. 2: a wrong input. 70: a fault of roofline itself. 130:
-interrupted. 141: nobody read the output to its end.
+0: done. 1: ``check`` found a time that is not as expected, ``ops`` one that is impossible. 2: a wrong input. 70: a
+fault of roofline itself. 130: interrupted. 141: nobody read the output to its end.
 """
 
 from __future__ import annotations

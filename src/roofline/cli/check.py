@@ -22,7 +22,7 @@ _Measured = Annotated[str | None, typer.Option(
     "--measured", metavar="TIME", help="The measured time of one run, such as 41ms; the trace's when absent.",
     show_default=False)]  # fmt: skip
 _Trace = Annotated[Path | None, typer.Option(
-    "--trace", metavar="FILE", help="A profiler's file of the run: .json of torch.profiler, CSV of Nsight.",
+    "--trace", metavar="FILE", help="A profiler's file of the run; the formats are those of roofline trace.",
     show_default=False)]  # fmt: skip
 
 

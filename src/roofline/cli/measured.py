@@ -23,7 +23,12 @@ _Sweep = Annotated[Path, typer.Argument(
 _Program = Annotated[str | None, typer.Argument(
     metavar="[MODEL]", help="What was measured, to compare with what the chip should do.",
     show_default=False)]  # fmt: skip
-_Where = Annotated[str | None, typer.Argument(metavar="[CHIP]", help="Where.", show_default=False)]
+_Where = Annotated[str | None, typer.Argument(metavar="[CHIP]", help="Where it ran.", show_default=False)]
+_ChipOfOps = Annotated[str | None, typer.Argument(
+    metavar="[CHIP]", help="Where the rows ran that have no column chip.", show_default=False)]  # fmt: skip
+_Format = Annotated[str | None, typer.Option(
+    "--dtype", metavar="FORMAT", help="Number format of rows that have no column dtype.",
+    show_default=False)]  # fmt: skip
 _Ops = Annotated[Path, typer.Argument(
     metavar="FILE.csv", help="Columns op, dtype, the sizes and a time with its unit, such as time_us.",
     show_default=False)]  # fmt: skip
@@ -81,8 +86,8 @@ def _sweep(found: SweepVerdict) -> Iterable[Any]:
 
 def ops(
     file: _Ops,
-    chip: _Where = None,
-    dtype: opt.DType = None,
+    chip: _ChipOfOps = None,
+    dtype: _Format = None,
     top: _Top = 10,
     as_json: opt.AsJson = False,
     as_csv: opt.AsCsv = False,

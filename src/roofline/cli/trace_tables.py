@@ -10,9 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from roofline.cli.tables import facts, heading, percent, table, time_text
-from roofline.diagnosis.beside import Beside
 from roofline.diagnosis.lines import OpLine
-from roofline.diagnosis.report import TraceReport
+from roofline.diagnosis.report import REASON_WORDS, TraceReport
 from roofline.listings.words import safe
 from roofline.reports.roofplot import ceilings
 from roofline.units import format_si
@@ -23,10 +22,6 @@ MOST = 5
 _NAME = 18
 #: Colour of what bounds an operator.
 _COLOURS = {"compute": "green", "memory": "cyan", "launch": "yellow", "link": "red", "communication": "red"}
-#: Words of the reasons to be idle.
-REASON_WORDS = {
-    "launches": "launching", "host": "host-bound", "sync": "synchronisation", "copies": "copies", "other": "other",
-}  # fmt: skip
 
 
 def trace(report: TraceReport, top: int) -> list[Any]:
@@ -57,8 +52,8 @@ def _summary(report: TraceReport) -> Iterator[tuple[str, Any]]:
     yield "iterations", f"{report.iterations} ({report.found_by})"
     yield "busy", f"{time_text(report.busy)} ({percent(report.busy / report.seconds)})" if report.seconds else ""
     yield "idle", _idle(report)
-    yield "communication", _beside(report.communication)
-    yield "host copies", _beside(report.copies)
+    yield "communication", report.communication.words
+    yield "host copies", report.copies.words
 
 
 def _roofs(report: TraceReport) -> str:
@@ -75,12 +70,6 @@ def _idle(report: TraceReport) -> str:
     total = sum(report.idle.values())
     parts = [f"{REASON_WORDS[name]} {time_text(part)}" for name, part in report.idle.items() if part > 0.0005 * total]
     return f"{time_text(total)} ({percent(total / report.seconds)}): {', '.join(parts)}" if total else ""
-
-
-def _beside(part: Beside) -> str:
-    if not part.seconds:
-        return ""
-    return f"{time_text(part.seconds)}: {time_text(part.exposed)} exposed, {time_text(part.overlapped)} overlapped"
 
 
 #: Columns of the operators: head (text if it begins with ``<``), its cell.

@@ -99,8 +99,9 @@ def _changes(meant: Meant) -> Iterable[Advice]:
             together = more
         used.add(change.kind)
         yield Advice(change.text, took, time - took, _time(together), _note(change, time - took))
-    yield from _less_work(meant)
-    yield from _other_batch(meant)
+    half = _half_of_contractions(together) / _time(together) if meant.expected.bound == "compute" else 1.0
+    yield from _less_work(meant, half * _time(together))
+    yield from _other_batch(meant, lambda batch: half * float(together.estimate(B=batch).time))
 
 
 def _applied(change: Change, meant: Meant) -> Meant | None:
@@ -231,20 +232,26 @@ CHANGES: tuple[Change, ...] = (
 # --- less of it ---
 
 
-def _less_work(meant: Meant) -> Iterable[Advice]:
-    """Half the contractions, where they are what takes the time."""
+def _half_of_contractions(meant: Meant) -> float:
+    """The program's time with half the contractions [s]; unchanged where they are not what takes it."""
     est = meant.expected
     if est.bound != "compute":
-        return
+        return _time(meant)
     pairs = zip(est.rows, est.times[0], strict=True)
     spent = sum(row.kernel.count * float(time.expected) for row, time in pairs
                 if int(time.bound) == COMPUTE and OPS[row.kernel.main.op].kind != "pointwise")  # fmt: skip
-    time = float(est.time) - spent / 2
-    note = "single weights set to zero save nothing: dense kernels multiply them all the same"
-    yield Advice("prune whole channels, or distil, to half the contractions", time, spent / 2, time, note)
+    return float(est.time) - spent / 2
 
 
-def _other_batch(meant: Meant) -> Iterable[Advice]:
+def _less_work(meant: Meant, together: float) -> Iterable[Advice]:
+    """Half the contractions, where they are what takes the time."""
+    time, half = _time(meant), _half_of_contractions(meant)
+    if half < time:
+        note = "single weights set to zero save nothing: dense kernels multiply them all the same"
+        yield Advice("prune whole channels, or distil, to half the contractions", half, time - half, together, note)
+
+
+def _other_batch(meant: Meant, together: Callable[[int], float]) -> Iterable[Advice]:
     """Twice the batch in less than twice the time, or half of it in half the time."""
     batch = meant.sizes.get("B")
     if not isinstance(batch, int):
@@ -253,8 +260,8 @@ def _other_batch(meant: Meant) -> Iterable[Advice]:
     twice = float(meant.estimate(B=2 * batch).time) / 2
     if twice < 0.9 * time:
         note = f"time of {batch} of {2 * batch}: for throughput, latency grows"
-        yield Advice(f"batch {2 * batch}", twice, time - twice, twice, note)
+        yield Advice(f"batch {2 * batch}", twice, time - twice, together(2 * batch) / 2, note)
     elif batch > 1:
         half = float(meant.estimate(B=batch // 2).time)
         note = "latency; throughput is saturated and stays"
-        yield Advice(f"batch {batch // 2} for latency", half, time - half, half, note)
+        yield Advice(f"batch {batch // 2} for latency", half, time - half, together(batch // 2), note)

@@ -9,6 +9,7 @@ from roofline.diagnosis.gaps import cover, host, length
 from roofline.diagnosis.groups import role
 from roofline.traces.events import Trace
 from roofline.traces.link import Launch
+from roofline.units import format_si
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,12 @@ class Beside:
     seconds: float
     exposed: float
     overlapped: float
+
+    @property
+    def words(self) -> str:
+        """Those times in words; empty where there were none."""
+        whole, exposed, hidden = (format_si(part, "s") for part in (self.seconds, self.exposed, self.overlapped))
+        return f"{whole}: {exposed} exposed, {hidden} overlapped" if self.seconds else ""
 
 
 def beside(ran: Sequence[Launch], count: int, *roles: str) -> Beside:

@@ -146,14 +146,20 @@ class Group:
         return ", ".join(dict.fromkeys(short(name) for name in self.kernels))[:80]
 
 
+#: How compilers and profilers spell a namespace without a name.
+_UNNAMED = re.compile(r"\(anonymous namespace\)|<unnamed>|\{anonymous\}")
+
+
 def short(name: str) -> str:
     """A kernel's name without namespaces, templates and arguments.
 
     Example:
         >>> short("void at::native::vectorized_elementwise_kernel<8, at::native::AUnaryFunctor<float> >(int)")
         'vectorized_elementwise_kernel'
+        >>> short("void at::native::<unnamed>::vectorized_layer_norm_kernel<float>(int)")
+        'vectorized_layer_norm_kernel'
     """
-    bare = name.removeprefix("void ").replace("(anonymous namespace)", "")
+    bare = _UNNAMED.sub("", name.removeprefix("void "))
     bare = re.split(r"[<(]", bare, maxsplit=1)[0]
     return bare.split("::")[-1].strip() or name[:60]
 

@@ -33,6 +33,8 @@ USUAL = 1.25
 WITNESSED = 1.6
 #: Without a trace, so much more than good kernels take needs no cause.
 TOLERANCE = 1.35
+#: What to do about time that a trace does not explain.
+TRACED_UNKNOWN = "compare the measured time with the trace's own (roofline trace): is it of the same run?"
 #: Shares of the measured time that the verdict's sentence names.
 MATTERS = 0.15
 
@@ -123,7 +125,7 @@ def _judge(meant: Meant, seconds: float, ran: Run | None) -> Verdict:
         causes=split.causes,
         candidates=found,
         advice=advice(meant, seconds, split.causes) if possible else (),
-        normal=normal(meant, seconds),
+        normal=normal(meant, seconds) if possible else (),
         notes=_notes(ran),
         traced=ran is not None,
     )
@@ -201,20 +203,22 @@ def _measured(meant: Meant, seconds: float, ran: Run) -> Split:
     """From a trace: what each launch and each gap was good for."""
     needed, lost = traced.causes(meant, ran, seconds)
     floor = min(meant.floor, seconds)
-    if needed < floor and lost:  # what was meant was done in the largest of the losses: elsewhere, or in pieces
-        label, part, why = lost[0]
-        taken = min(floor - needed, part)
-        lost[0], needed = (label, part - taken, why), needed + taken
+    for at, (label, part, why) in enumerate(lost):  # what was meant was done in the losses, the largest first
+        taken = max(min(part, floor - needed), 0.0)
+        lost[at], needed = (label, part - taken, why), needed + taken
     floor = min(floor, needed)  # kernels may be faster than the floor: Winograd, a warm cache, clocks
-    return Split(floor, needed - floor, _closed(lost, seconds - needed, seconds))
+    return Split(floor, needed - floor, _closed(lost, seconds - needed, seconds, TRACED_UNKNOWN))
 
 
-def _closed(parts: list[tuple[str, float, str]], over: float, seconds: float) -> tuple[Cause, ...]:
-    """Causes whose parts are ``over`` together: what is left is unknown, never spread."""
+def _closed(
+    parts: list[tuple[str, float, str]], over: float, seconds: float, fix: str = FIXES["unknown"]
+) -> tuple[Cause, ...]:
+    """Causes whose parts are ``over`` together: what is left is unknown, with its own fix, and never spread."""
     causes = [cause(label, part, seconds, why) for label, part, why in parts if part > 0]
     left = over - sum(one.explains_s for one in causes)
     if left > 1e-9 * seconds:
-        causes.append(cause("unknown", left, seconds, "nothing that was looked for explains it"))
+        rest = cause("unknown", left, seconds, "nothing that was looked for explains it")
+        causes.append(replace(rest, fix=fix))
     return tuple(causes)
 
 

@@ -31,10 +31,16 @@ REASONS: Mapping[str, tuple[str, ...]] = {
     "copies": ("host_copy",),
     "other": ("reallocation",),
 }
+#: Those reasons in words.
+REASON_WORDS: Mapping[str, str] = {
+    "launches": "launching", "host": "host-bound", "sync": "synchronisation", "copies": "copies", "other": "other",
+}  # fmt: skip
 #: Roles of what computes.
 _COMPUTE = ("kernel", "host")
 #: Causes of less than this share are left out.
 SMALL = 0.001
+#: A part of less than this share is what is left of sums that should cancel.
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, repr=False)
@@ -90,14 +96,19 @@ class TraceReport:
 
     @property
     def waterfall(self) -> tuple[tuple[str, float], ...]:
-        """Parts by name, from the datasheet's floor up; they add up to ``seconds`` [s]."""
+        """Parts by name, from the datasheet's floor up; they add up to ``seconds`` [s].
+
+        Without a chip there is no floor: what no cause explains is ``busy``.
+        """
         floors = (min(line.floor_s, line.seconds - line.lost_s) for line in self.ops if line.floor_s == line.floor_s)
         floor = min(sum(floors), self.needed_s)
         without = min(sum(line.seconds - line.lost_s for line in self.unknown), self.needed_s - floor)
-        parts = [("floor", floor), ("efficiency", self.needed_s - floor - without), ("no formula", without)]
+        known = self.needed_s - without
+        made = (("floor", floor), ("efficiency", known - floor)) if self.chip is not None else (("busy", known),)
+        parts = (*made, ("no formula", without))
         lost = [(cause.label, cause.explains_s) for cause in self.causes]
         rest = self.seconds - self.needed_s - sum(part for _, part in lost)
-        return tuple((name, part) for name, part in (*parts, *lost, ("other", max(rest, 0.0))) if part > 0)
+        return tuple((name, part) for name, part in (*parts, *lost, ("other", rest)) if part > ROUNDING * self.seconds)
 
     def record(self) -> dict[str, Any]:
         """The stable keys of ``roofline trace --json``."""

@@ -70,7 +70,8 @@ def layouts(scene: Scene, one: Group) -> Finding:
     to, source = strides(one)[:2]
     shape = shapes(one)[0]
     order, other = _order(to, shape), _order(source, shape)
-    if not order or not other or order == other:
+    moved = tuple(axis for axis in order if axis in other)  # others are repeated, such as those of a bias
+    if moved == tuple(axis for axis in other if axis in order):
         return None
     return 0.0, "layout_copy", f"{list(shape)} from strides {list(source)} to {list(to)}"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from roofline.errors import RooflineError, UsageError
-from roofline.traces.quantities import TIMES, number, split_header
+from roofline.traces.quantities import TIMES, number, split_timed
 from roofline.units import parse
 
 #: A file of measured times is no larger [byte].
@@ -26,7 +26,6 @@ WORDS = (
 SURE = ("time", "duration", "latency", "elapsed", "measured")
 #: Words of columns that have a unit of time and are not the measured time.
 _OTHERS = re.compile(r"std|\bdev\b|\bmin|max|p\d+|pred|low|high|floor|expect|start|end|compile|sync", re.I)
-_SUFFIX = re.compile(r"(.*?)[ _.]*(?:\bin[ _]+)?[ _.]([a-zµμ]+)", re.I)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +83,10 @@ def time_column(columns: Sequence[str], wanted: str | None = None) -> TimeColumn
     if wanted is not None:
         if wanted not in columns:
             raise UsageError(f"no column {wanted!r}; there are {_listed(columns)}")
-        return TimeColumn(wanted, TIMES.get(_split(wanted)[1], 0.0))
+        return TimeColumn(wanted, TIMES.get(split_timed(wanted)[1], 0.0))
     found = []
     for at, column in enumerate(columns):
-        label, unit = _split(column)
+        label, unit = split_timed(column)
         rank = next(rank for rank, word in enumerate(WORDS) if word in label)
         known = unit in TIMES or WORDS[rank] in SURE
         if known and (WORDS[rank] == "p50" or not _OTHERS.search(label)):
@@ -96,15 +95,6 @@ def time_column(columns: Sequence[str], wanted: str | None = None) -> TimeColumn
         raise UsageError(f"no column of times, such as 'time_us' or 'latency (ms)'; there are {_listed(columns)}")
     _, _, at, scale = min(found)
     return TimeColumn(columns[at], scale)
-
-
-def _split(header: str) -> tuple[str, str]:
-    """Label and unit of ``time_us``, ``latency (ms)`` or ``us``."""
-    label, unit = split_header(header)
-    match = _SUFFIX.fullmatch(header.strip())
-    if unit not in TIMES and match and match[2] in TIMES:
-        label, unit = match[1], match[2]
-    return ("", label) if label in TIMES else (label.casefold(), unit)
 
 
 def _listed(columns: Sequence[str]) -> str:

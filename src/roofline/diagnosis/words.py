@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from roofline.estimate import Estimate
@@ -128,7 +128,6 @@ class Verdict:
     normal: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     traced: bool = False
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -163,7 +162,6 @@ class Verdict:
             "advice": [_fields(advice) for advice in self.advice],
             "normal": list(self.normal),
             "notes": list(self.notes),
-            **self.extra,
         }
 
     def __str__(self) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from roofline.diagnosis.beside import Beside
 from roofline.diagnosis.lines import OpLine
-from roofline.diagnosis.report import TraceReport
+from roofline.diagnosis.report import REASON_WORDS, TraceReport
 from roofline.diagnosis.words import Advice, Candidate, Cause, Verdict
 from roofline.reports.roofplot import roofplot
 from roofline.reports.style import facts, page, paragraphs, table
@@ -16,8 +15,6 @@ from roofline.units import format_si
 
 #: Operators that a page lists at most.
 MOST = 200
-#: Words of the reasons to be idle.
-_REASONS = {"launches": "launching", "host": "host-bound", "sync": "synchronisation"}
 
 
 def trace_page(report: TraceReport) -> str:
@@ -45,7 +42,7 @@ def verdict_page(verdict: Verdict, report: TraceReport | None = None) -> str:
         paragraphs([verdict.reason], "good" if verdict.ok else "bad"),
         facts(_judged(verdict)),
         paragraphs(verdict.notes),
-        f"<h2>Where the time went</h2>\n{waterfall(verdict.waterfall)}",
+        f"<h2>Where the time went</h2>\n{waterfall(verdict.waterfall)}" if verdict.waterfall else "",
         _causes(verdict.causes),
         _candidates(verdict.candidates),
         _advice(verdict.advice),
@@ -62,7 +59,8 @@ def _judged(verdict: Verdict) -> Iterator[tuple[str, str]]:
     yield "expected", f"{_time(float(est.time))} ({_time(float(est.low))} to {_time(float(est.high))})"
     yield "ratio", f"{verdict.ratio:.3g}"
     yield "impossible below", _time(verdict.impossible_below)
-    yield "causes", "measured in the trace" if verdict.traced else "judged by the time alone, without a trace"
+    if verdict.waterfall:
+        yield "causes", "measured in the trace" if verdict.traced else "judged by the time alone, without a trace"
 
 
 # --- trace ------------------------------------------------------------------------------------------------------------
@@ -76,24 +74,18 @@ def _summary(report: TraceReport) -> str:
             ("time", f"{_time(report.seconds)} an iteration"),
             ("iterations", f"{report.iterations} ({report.found_by})"),
             ("busy", f"{_time(report.busy)}{share}"),
-            ("communication", _beside(report.communication)),
-            ("host copies", _beside(report.copies)),
+            ("communication", report.communication.words),
+            ("host copies", report.copies.words),
         ]
     else:
         pairs.append(("time", f"{_time(report.busy)} in kernels"))
     return facts(pairs)
 
 
-def _beside(part: Beside) -> str:
-    if not part.seconds:
-        return ""
-    return f"{_time(part.seconds)}: {_time(part.exposed)} exposed, {_time(part.overlapped)} overlapped"
-
-
 def _trace(report: TraceReport, own: bool) -> Iterator[str]:
     """Sections of a trace; without a verdict above them with a waterfall and causes of their own."""
     if report.timed and not report.processor:
-        idle = [(_REASONS.get(name, name), part) for name, part in report.idle.items()]
+        idle = [(REASON_WORDS[name], part) for name, part in report.idle.items()]
         yield f"<h2>Busy and idle</h2>\n{stacked([('busy', report.busy), *idle])}"
     if own and report.seconds > 0:
         yield f"<h2>Where the time went</h2>\n{waterfall(report.waterfall, 'an iteration' if report.timed else 'all')}"

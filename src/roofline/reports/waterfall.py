@@ -48,18 +48,17 @@ def waterfall(parts: Sequence[tuple[str, float]], total: str = "measured") -> st
     for index, ((name, part), paint) in enumerate(zip(parts, paints, strict=True)):
         rows.append(_row(index, name, at / whole, part, whole, paint))
         at += part
-    rows.append(_row(len(parts), total, 0.0, whole, whole, "var(--ink)"))
+    rows.append(_row(len(parts), total, 0.0, whole, whole, "var(--ink)", " strong"))
     height = ROW * (len(parts) + 1) + 4
     label = text(f"{total} {format_si(whole, 's')}: " + ", ".join(f"{name} {part / whole:.1%}" for name, part in parts))
     return f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{label}">{"".join(rows)}</svg>\n'
 
 
-def _row(index: int, name: str, start: float, part: float, whole: float, paint: str) -> str:
+def _row(index: int, name: str, start: float, part: float, whole: float, paint: str, strong: str = "") -> str:
     room = WIDTH - LEFT - RIGHT
     y = ROW * index + 2
     x, width = LEFT + room * start, max(room * part / whole, THIN)
     value = f"{format_si(part, 's')} ({part / whole:.1%})"
-    strong = " strong" if part == whole and start == 0 else ""
     return (
         f'<text x="{LEFT - 10}" y="{y + 16}" class="end{strong}">{text(name)}</text>'
         f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{y - 4 if index else y}" y2="{y + ROW - 6}" class="grid"/>'

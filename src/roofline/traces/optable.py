@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from roofline.errors import TraceError
 from roofline.traces.columns import Recorder
 from roofline.traces.events import Kind
-from roofline.traces.quantities import TIMES, number, plural, split_header, whole
+from roofline.traces.quantities import TIMES, number, plural, split_timed, whole
 from roofline.traces.tables import Table
 
 NAMES = ("name", "op", "operator", "kernel", "kernel name", "operation", "op name", "op_name", "kernel_name", "layer")
@@ -24,7 +24,6 @@ _SURE = ("self cuda", "self device", "cuda total", "time", "duration", "latency"
 _SUMS = ("total", "sum", "self")
 _NO_TIMES = ("%", "name", "avg", "std", "min", "max", "median", "start")
 
-_SUFFIX = re.compile(r"(.*?)[ _]+([a-zµμ]+)", re.IGNORECASE)
 _CELL = re.compile(r"\s*([\d.,'eE+-]+)\s*([a-zµμ]+)\s*", re.IGNORECASE)
 
 
@@ -43,7 +42,7 @@ def _time(columns: Sequence[str]) -> tuple[int, str]:
     found = []
     name = _name(columns)
     for position, column in enumerate(columns):
-        label, unit = _label(column)
+        label, unit = split_timed(column)
         rank = next((i for i, word in enumerate(_TIMES) if word in label), len(_TIMES))
         timed = bool(unit) or any(word in label for word in _SURE)
         if position != name and timed and not any(word in label for word in _NO_TIMES):
@@ -52,21 +51,10 @@ def _time(columns: Sequence[str]) -> tuple[int, str]:
     return min(found)[2:] if found else (-1, "")
 
 
-def _label(column: str) -> tuple[str, str]:
-    """Label and unit of ``time_us``, ``duration (ms)`` or ``us``."""
-    label, unit = split_header(column)
-    if unit in TIMES:
-        return label.casefold(), unit
-    match = _SUFFIX.fullmatch(column.strip())
-    if match and match[2] in TIMES:
-        return match[1].casefold(), match[2]
-    return ("", column) if column in TIMES else (column.casefold(), "")
-
-
 def read(table: Table, rows: Recorder, devices: dict[int, str]) -> list[str]:
     """Read the rows; what was left out."""
     name, (time, unit) = _name(table.columns), _time(table.columns)
-    label = _label(table.columns[time])[0]
+    label = split_timed(table.columns[time])[0]
     others = {c: i for i, c in enumerate(table.columns) if c and i not in (name, time)}
     count = table.index(*COUNTS) if any(word in label for word in _SUMS) else -1
     skipped = 0

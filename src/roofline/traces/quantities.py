@@ -22,8 +22,11 @@ _GAPS = str.maketrans("", "", " \t\u00a0\u2009\u202f'’_")
 _NUMERIC = re.compile(r"[+-]?[\d.,]*\d[\d.,]*(?:[eE][+-]?\d+)?", re.ASCII)
 _GROUPED = r"[+-]?[1-9]\d{0,2}(?:\%s\d{3})+"
 
-#: Label and unit of a header such as ``Start (us)``, ``DEVICE KERNEL DURATION [ns]``.
+#: No longer header has a unit.
 _LONGEST = 200
+#: Label and unit of a header such as ``time_us``, ``Time in ms``.
+_SUFFIX = re.compile(r"(.*?)[ _.]*(?:\bin[ _]+)?[ _.]([a-zµμ]+)", re.I)
+#: The same of a header such as ``Start (us)``, ``DEVICE KERNEL DURATION [ns]``.
 _HEADER = re.compile(r"\s*(.*?)\s*[(\[]\s*([^()\[\]]*?)\s*[)\]]\s*")
 
 
@@ -50,6 +53,22 @@ def split_header(header: str) -> tuple[str, str]:
     """
     match = _HEADER.fullmatch(header) if len(header) <= _LONGEST else None
     return (match[1], match[2]) if match else (header.strip(), "")
+
+
+def split_timed(header: str) -> tuple[str, str]:
+    """Label, in small letters, and unit of a column of times; of any other the whole header and no unit.
+
+    Example:
+        >>> split_timed("time_us"), split_timed("Latency (ms)"), split_timed("us"), split_timed("Memory (MB)")
+        (('time', 'us'), ('latency', 'ms'), ('', 'us'), ('memory (mb)', ''))
+    """
+    label, unit = split_header(header)
+    if unit in TIMES:
+        return label.casefold(), unit
+    match = _SUFFIX.fullmatch(header.strip()) if len(header) <= _LONGEST else None
+    if match and match[2] in TIMES:
+        return match[1].casefold(), match[2]
+    return ("", label) if label in TIMES else (header.strip().casefold(), "")
 
 
 def decimal_mark(values: Iterable[str]) -> str:
