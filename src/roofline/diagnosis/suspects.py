@@ -9,7 +9,7 @@ machines of measurements/.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log, prod
 
 from roofline.count import KernelCount
@@ -229,10 +229,15 @@ def _steps(meant: Meant) -> int:
 
 def _launches(meant: Meant) -> Span | None:
     launches, listed = _steps(meant), is_listed(meant.graph)
-    if launches < 10 or meant.attainable > launches * (HIDES_S if listed else MODULE_S[1]):
+    if meant.mode == "graph" or launches < 10 or meant.attainable > launches * (HIDES_S if listed else MODULE_S[1]):
         return None
     low, high = LAUNCH_S if listed else MODULE_S
     return launches * low, launches * high
+
+
+def _not_replayed(meant: Meant) -> Span | None:
+    """Said to be a replayed graph, and launched one by one all the same."""
+    return _launches(replace(meant, mode="eager")) if meant.mode == "graph" else None
 
 
 def _wrapped(meant: Meant) -> Span | None:
@@ -344,6 +349,7 @@ SUSPECTS: tuple[Suspect, ...] = (
     Suspect("host_copy", "Do inputs or outputs cross the host link in every step?", 1.0, _host_copies),
     Suspect("host_copy", "Is the memory of the host pageable?", 3.0, _pageable),
     Suspect("launch_bound", "Does the device wait for one launch after the other?", 2.0, _launches),
+    Suspect("launch_bound", "Was the CUDA graph not replayed, but each kernel launched?", 0.5, _not_replayed),
     Suspect("launch_bound", "Does the call cost the host more than its kernel takes?", 1.0, _wrapped),
     Suspect("launch_bound", "Is one operator called piece by piece in a Python loop?", 0.8, _in_pieces),
     Suspect("sync", "Is a result read back in every step?", 1.2, _read_backs),
