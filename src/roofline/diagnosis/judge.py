@@ -12,13 +12,14 @@ from roofline.data import chip as find_chip
 from roofline.diagnosis import traced
 from roofline.diagnosis.advice import advice
 from roofline.diagnosis.formats import at_peak, possible_in
+from roofline.diagnosis.groups import is_processor
 from roofline.diagnosis.limit import speed_limit
 from roofline.diagnosis.meant import Meant
 from roofline.diagnosis.normal import normal
 from roofline.diagnosis.suspects import candidates
-from roofline.diagnosis.traced import Run
+from roofline.diagnosis.traced import Run, on_processor
 from roofline.diagnosis.words import FIXES, Candidate, Cause, Verdict
-from roofline.errors import UsageError
+from roofline.errors import TraceError, UsageError
 from roofline.estimate import Estimate, Mode
 from roofline.graph import Graph
 from roofline.traces.events import Trace
@@ -29,6 +30,8 @@ from roofline.units import format_si, parse
 VERY_SLOW = 10.0
 #: Without a trace, so much more than good kernels take needs no cause.
 TOLERANCE = 1.35
+#: An iteration of the trace that is busy for so many times the measured time was another run.
+DIFFERS = 1.1
 #: Shares of the measured time that the verdict's sentence names.
 MATTERS = 0.15
 
@@ -56,7 +59,7 @@ def check(
 
     Raises:
         UsageError: A time that is not above zero, neither a time nor a trace, or sizes that span axes.
-        TraceError: A file that is no trace.
+        TraceError: A file that is no trace, or one of a device's program without its device events.
 
     Example:
         >>> import roofline as rl
@@ -73,6 +76,11 @@ def check(
     if meant.expected.shape:
         raise UsageError("a measured time belongs to one point; give single numbers for B, S and C")
     ran = traced.run(_read(trace), meant.chip, seconds) if trace is not None else None
+    if ran is not None and not is_processor(meant.chip) and on_processor(ran.trace) and traced.launched(ran.trace):
+        raise TraceError(
+            f"{ran.trace.path}: the host launched kernels, and the trace has no device events; "
+            "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+        )
     if seconds is None:
         assert ran is not None
         seconds = ran.seconds
@@ -87,11 +95,17 @@ def _read(trace: Trace | str | os.PathLike[str]) -> Trace:
 
 
 def _likely(meant: Meant, seconds: float) -> Meant:
-    """With tf32 where convolutions in fp32 were faster than fp32 can be: cuDNN uses it unless told not to."""
-    products = {row.kernel.kind: float(row.flops) for row in meant.expected.rows if "fp32" in row.flops_by}
-    convolves = products.get("conv", 0.0) > sum(products.values()) / 2
-    too_fast = not meant.tf32 and convolves and meant.has_tf32 and seconds < float(meant.expected.low)
-    return replace(meant, tf32=True) if too_fast else meant
+    """With tf32 where convolutions in fp32 were faster than fp32 can be: cuDNN uses it unless told not to.
+
+    What is faster than expected in fp32 and possible is not slow in tf32: more time is never a better verdict.
+    """
+    products = [row for row in meant.expected.rows if "fp32" in row.flops_by]
+    flops = sum(row.kernel.count * float(row.flops) for row in products)
+    convolved = sum(row.kernel.count * float(row.flops) for row in products if row.kernel.kind == "conv")
+    if meant.tf32 or not meant.has_tf32 or convolved <= flops / 2 or seconds >= float(meant.expected.low):
+        return meant
+    other = replace(meant, tf32=True)
+    return other if seconds <= float(other.expected.high) or seconds < speed_limit(meant.expected) else meant
 
 
 def _judge(meant: Meant, seconds: float, ran: Run | None) -> Verdict:
@@ -120,7 +134,7 @@ def _judge(meant: Meant, seconds: float, ran: Run | None) -> Verdict:
         candidates=found,
         advice=advice(meant, seconds, split.causes) if possible else (),
         normal=normal(meant, seconds),
-        notes=_notes(ran),
+        notes=_notes(ran, seconds),
         traced=ran is not None,
     )
 
@@ -131,11 +145,21 @@ def _named(causes: tuple[Cause, ...]) -> str:
     return "; " + ", ".join(f"{cause.share:.0%} {cause.label}" for cause in large) if large else ""
 
 
-def _notes(ran: Run | None) -> tuple[str, ...]:
+def _notes(ran: Run | None, seconds: float) -> tuple[str, ...]:
     if ran is None:
         return ()
     partial = ("the trace is partial, and so is this answer",) if ran.trace.partial else ()
-    return (*partial, *ran.trace.notes, f"trace: {ran.iterations.how}")
+    return (*partial, *ran.trace.notes, f"trace: {ran.iterations.how}", *_disagreement(ran, seconds))
+
+
+def _disagreement(ran: Run, seconds: float) -> tuple[str, ...]:
+    """What to say where trace and time may be of different runs."""
+    busy = format_si(ran.busy, "s")
+    if on_processor(ran.trace) and not is_processor(ran.chip):
+        return ("no device ran anything in the trace; of a program on a device, record CUDA activities as well",)
+    if ran.busy > DIFFERS * seconds:
+        return (f"busy for {busy} in the trace, longer than the measured time: parts are scaled; is it the same run?",)
+    return ()
 
 
 def _verdict(expected: Estimate, seconds: float, bottom: float) -> tuple[str, str]:
@@ -187,9 +211,9 @@ def _measured(meant: Meant, seconds: float, ran: Run) -> Split:
     needed, lost = traced.causes(meant, ran, seconds)
     floor = min(meant.floor, seconds)
     short = max(floor - needed, 0.0)
-    if short and lost:  # what was meant was done in the largest of the losses: on the processor, or in pieces
-        label, part, why = lost[0]
-        lost[0] = (label, max(part - short, 0.0), why)
+    for at, (label, part, why) in enumerate(lost):  # what was meant was done in the losses: on the processor, in pieces
+        lost[at] = (label, max(part - short, 0.0), why)
+        short = max(short - max(part, 0.0), 0.0)
     needed = max(needed, floor)
     return Split(floor, needed - floor, _closed(lost, seconds - needed, seconds))
 
