@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 import roofline as rl
@@ -377,3 +380,39 @@ def test_every_launch_takes_its_time() -> None:
 def test_weights_stored_in_fp8_may_be_multiplied_in_fp8() -> None:
     prefill = rl.model("deepseek-v3", phase="prefill")
     assert rl.check(prefill, "h200-sxm", "300 ms", mode="graph", B=1, S=4096).verdict != "impossible"
+
+
+def products(path: Path, *, device: bool) -> Path:
+    """A trace of an operator whose shapes were not recorded, with its kernel or without."""
+    rows = [("cpu_op", "aten::mm", 1, 9, {"External id": 1}),
+            ("cuda_runtime", "cudaLaunchKernel", 2, 1, {"External id": 1, "correlation": 1}),
+            ("kernel", "nvjet_a_gemm", 20, 90, {"External id": 1, "correlation": 1, "stream": 7})]  # fmt: skip
+    events = [{"ph": "X", "cat": kind, "name": name, "ts": at, "dur": took, "pid": 0, "tid": 0, "args": args}
+              for kind, name, at, took, args in rows[: 3 if device else 2]]  # fmt: skip
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}), encoding="utf-8")
+    return path
+
+
+def test_products_without_shapes_where_none_were_meant(tmp_path: Path) -> None:
+    found = judge("100us", chain(n=2**20), trace=products(tmp_path / "a.json", device=True))
+    assert found.causes[0].label == "wasted_work"
+
+
+def test_a_trace_that_is_busy_for_longer_than_measured_is_told(tmp_path: Path) -> None:
+    found = judge("30us", chain(n=2**20), trace=products(tmp_path / "a.json", device=True))
+    assert any("parts are scaled" in note for note in found.notes)
+
+
+def test_launches_without_device_events_are_no_work_of_the_processor(tmp_path: Path) -> None:
+    with pytest.raises(rl.TraceError, match="the host launched kernels"):
+        judge("1ms", trace=products(tmp_path / "a.json", device=False))
+
+
+def test_a_first_convolution_alone_is_no_reason_for_tf32() -> None:
+    vit = rl.model("vit-b-16", dtype="fp32", layers=2)
+    low = float(rl.estimate(vit, CHIP, B=8).low)
+    assert not rl.check(vit, CHIP, 0.9 * low, B=8).estimate.tf32
+
+
+def test_times_beyond_counting_are_judged() -> None:
+    assert judge(1e308).verdict == "very_slow"

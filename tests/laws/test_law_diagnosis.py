@@ -1,8 +1,11 @@
-"""Laws of the verdict: parts add up, more time is never better, the impossible has no causes."""
+"""Laws of diagnoses: parts add up, none is negative, more time is never better, impossible times have no causes."""
 
 from __future__ import annotations
 
+import json
 from functools import cache
+from itertools import pairwise
+from math import isfinite
 from typing import Any
 
 import pytest
@@ -10,91 +13,107 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import roofline as rl
-from roofline.diagnosis.limit import speed_limit
-from roofline.diagnosis.words import LABELS
+from roofline.estimate import MODES
 
-ORDER = ("impossible", "as_expected", "slow", "very_slow")
-WORK: dict[str, tuple[list[dict[str, Any]], str]] = {
-    "gemm": ([{"op": "gemm", "m": 1024, "n": 4096, "k": 4096}], "bf16"),
-    "odd": ([{"op": "gemm", "m": 1021, "n": 1021, "k": 1021, "count": 12}], "fp16"),
-    "fp32": ([{"op": "gemm", "m": 2048, "n": 2048, "k": 2048}], "fp32"),
-    "fp64": ([{"op": "bmm", "b": 4, "m": 512, "n": 512, "k": 512}], "fp64"),
-    "chain": ([{"op": "elementwise", "n": 2**20, "inputs": 2, "count": 30}], "fp32"),
-    "attention": ([{"op": "attention", "batch": 2, "heads": 8, "q_len": 512, "kv_len": 512, "head_dim": 64}], "bf16"),
-    "decode": ([{"op": "attention", "batch": 8, "heads": 8, "q_len": 1, "kv_len": 2048, "head_dim": 64}], "fp16"),
-    "lookup": ([{"op": "embedding", "vocab": 1000, "dim": 8, "tokens": 5000}, {"op": "gather", "table": 99, "n": 7}],
-               "fp32"),
-    "moves": ([{"op": "copy", "n": 10**6}, {"op": "cat", "rows": 8, "cols_a": 100, "cols_b": 3}], "bf16"),
-    "conv": ([{"op": "conv2d", "n": 8, "c_in": 64, "h": 56, "w": 56, "c_out": 64, "r": 3, "s": 3, "padding": 1}],
-             "fp32"),
-    "reduce": ([{"op": "all_reduce", "devices": 2, "elements": 10**6}], "bf16"),
-    "upload": ([{"op": "memcpy_h2d", "bytes": 10**7}, {"op": "softmax", "rows": 64, "cols": 999}], "fp32"),
-    "model": ([{"model": "resnet50", "batch": 2}], "bf16"),
-    "norms": ([{"op": "rmsnorm", "rows": 4096, "cols": 1000}, {"op": "gelu", "n": 10**6}], "bf16"),
-}  # fmt: skip
-CHIPS = ("h100-sxm", "a100-80gb-sxm", "t4", "v100-sxm-16gb", "mi300x", "l40s", "tpu-v5e", "wormhole-n150", "m2-max",
-         "epyc-9654")  # fmt: skip
-MODES = ("eager", "graph", "compiled")
+LAW = settings(deadline=None, max_examples=40, derandomize=True, database=None)
+#: Room for rounding of float64 sums.
+TINY = 1e-9
+VERDICTS = ("impossible", "as_expected", "slow", "very_slow")
+CHIPS = ("h100-sxm", "v100-sxm-16gb", "t4", "mi300x", "tpu-v4", "grayskull-e75")
+HEADS = {"op": "attention", "heads": 16, "kv_heads": 4, "head_dim": 128}
+
+WORK: dict[str, list[dict[str, Any]]] = {
+    "square": [{"op": "gemm", "m": 4096, "n": 4096, "k": 4096}],
+    "odd": [{"op": "gemm", "m": 1000, "n": 4097, "k": 1023}],
+    "one": [{"op": "gemm", "m": 1, "n": 1, "k": 1}],
+    "rows": [{"op": "softmax", "rows": 4096, "cols": 4096}],
+    "lookup": [{"op": "gather", "table": 2**24, "n": 2**20}],
+    "chain": [{"op": "elementwise", "n": 2**22, "inputs": 2, "count": 5}],
+    "attention": [{**HEADS, "batch": 4, "q_len": 512, "kv_len": 512, "causal": True}],
+    "decode": [{**HEADS, "batch": 8, "q_len": 1, "kv_len": 4096}],
+}
 
 
 @cache
-def program(name: str) -> rl.Graph:
-    work, dtype = WORK[name]
-    return rl.workload(work, dtype, name)
+def work(name: str, dtype: str) -> rl.Graph:
+    return rl.workload(WORK[name], dtype)
 
 
 @cache
-def scale(name: str, chip: str, mode: str) -> float | None:
-    """The expected time; ``None`` where the chip cannot run it."""
-    try:
-        return float(rl.estimate(program(name), chip, mode=mode).time)  # type: ignore[arg-type]
-    except rl.RooflineError:
-        return None
+def expected(name: str, dtype: str, chip: str, mode: str) -> float:
+    return float(rl.estimate(work(name, dtype), chip, mode=mode).time)  # type: ignore[arg-type]
 
 
-POINTS = st.tuples(st.sampled_from(sorted(WORK)), st.sampled_from(CHIPS), st.sampled_from(MODES))
-FACTORS = st.floats(-4, 6).map(lambda power: 10.0**power)
+@st.composite
+def runs(draw: Any) -> tuple[rl.Graph, str, str, float]:
+    """A program, where and how it ran, and the time that is expected; only what the chip has figures for."""
+    names, formats = st.sampled_from(sorted(WORK)), st.sampled_from(("bf16", "fp16", "fp32"))
+    while True:
+        name, dtype, chip = draw(names), draw(formats), draw(st.sampled_from(CHIPS))
+        mode = draw(st.sampled_from(MODES))
+        try:
+            return work(name, dtype), chip, mode, expected(name, dtype, chip, mode)
+        except rl.MissingFigure:
+            continue
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, database=None)
-@given(POINTS, FACTORS)
-def test_parts_add_up_and_labels_are_known(point: tuple[str, str, str], factor: float) -> None:
-    name, chip, mode = point
-    if (time := scale(*point)) is None:
-        return
-    found = rl.check(program(name), chip, time * factor, mode=mode)  # type: ignore[arg-type]
-    assert found.verdict in ORDER
+FACTORS = st.floats(-4, 8).map(lambda power: 10.0**power)
+
+
+def judge(run: tuple[rl.Graph, str, str, float], factor: float) -> rl.Verdict:
+    graph, chip, mode, time = run
+    return rl.check(graph, chip, time * factor, mode=mode)  # type: ignore[arg-type]
+
+
+@LAW
+@given(runs(), FACTORS)
+def test_parts_add_up_and_none_is_negative(run: tuple[rl.Graph, str, str, float], factor: float) -> None:
+    found = judge(run, factor)
     if found.verdict == "impossible":
-        assert found.causes == found.candidates == found.advice == found.waterfall == ()
+        assert (found.causes, found.candidates, found.advice, found.waterfall) == ((), (), (), ())
+        assert found.measured < found.impossible_below
         return
-    assert sum(seconds for _, seconds in found.waterfall) == pytest.approx(found.measured)
-    assert all(seconds >= 0 for _, seconds in found.waterfall)
-    assert all(cause.label in LABELS and cause.evidence and cause.fix for cause in found.causes)
-    scores = [candidate.score for candidate in found.candidates]
+    parts = [seconds for _, seconds in found.waterfall]
+    assert sum(parts) == pytest.approx(found.measured, rel=TINY)
+    assert all(isfinite(part) and part >= 0 for part in parts), found.waterfall
+    assert sum(cause.share for cause in found.causes) <= 1 + TINY
+
+
+@LAW
+@given(runs(), FACTORS, FACTORS)
+def test_more_time_is_never_better(run: tuple[rl.Graph, str, str, float], one: float, other: float) -> None:
+    less, more = (VERDICTS.index(judge(run, factor).verdict) for factor in sorted((one, other)))
+    assert less <= more
+
+
+@LAW
+@given(runs(), FACTORS)
+def test_equal_questions_have_equal_answers(run: tuple[rl.Graph, str, str, float], factor: float) -> None:
+    assert judge(run, factor).record() == judge(run, factor).record()
+    json.dumps(judge(run, factor).record(), allow_nan=False)
+
+
+@LAW
+@given(runs(), FACTORS)
+def test_candidates_are_sorted_and_none_is_faster_than_good_kernels(
+    run: tuple[rl.Graph, str, str, float], factor: float
+) -> None:
+    found = judge(run, factor)
+    scores = [one.score for one in found.candidates]
     assert scores == sorted(scores, reverse=True)
-    assert all(0 <= one.together_s <= found.measured * 1.000001 for one in found.advice)
-    assert all(one.saves_s >= 0 for one in found.advice)
+    assert all(0 < one.low_s <= one.high_s and one.gap > 0 for one in found.candidates)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
-@given(POINTS, FACTORS, st.floats(1, 100))
-def test_more_time_is_never_a_better_verdict(point: tuple[str, str, str], factor: float, more: float) -> None:
-    name, chip, mode = point
-    if (time := scale(*point)) is None:
-        return
-    first, second = (
-        rl.check(program(name), chip, time * factor * step, mode=mode)  # type: ignore[arg-type]
-        for step in (1, more)
-    )
-    assert ORDER.index(first.verdict) <= ORDER.index(second.verdict)
-
-
-@pytest.mark.parametrize("chip", CHIPS)
-@pytest.mark.parametrize("name", WORK)
-def test_no_run_is_faster_than_the_limit_and_the_expected_time_is_possible(name: str, chip: str) -> None:
-    if (time := scale(name, chip, "graph")) is None:
-        pytest.skip("the chip has no figure for it")
-    assert speed_limit(rl.estimate(program(name), chip, mode="graph")) <= time
-    expected = rl.check(program(name), chip, time, mode="graph").estimate  # chains fused, rows aligned
-    assert rl.check(program(name), chip, expected.time, mode="graph").verdict == "as_expected"
-    assert rl.check(program(name), chip, speed_limit(expected) / 20, mode="graph").verdict == "impossible"
+@LAW
+@given(runs(), FACTORS)
+def test_advice_saves_time_and_is_not_counted_twice(run: tuple[rl.Graph, str, str, float], factor: float) -> None:
+    found = judge(run, factor)
+    combined = [one for one in found.advice if not one.change.startswith(("prune", "batch "))]
+    assert all(one.time_s > 0 and one.saves_s > 0 and one.together_s > 0 for one in combined)
+    times = [one.together_s for one in combined]
+    assert all(after <= before * (1 + TINY) for before, after in pairwise(times))
+    removed = [one for one in combined if one.note.startswith("removes ")]
+    if any(tensor.dtype == "fp32" for tensor in run[0].tensors.values()):
+        return  # the reference is in tf32, whose limit is another: a padded row is promised its speed as well
+    assert all(one.together_s >= found.impossible_below * (1 - TINY) for one in removed)
+    assert sum(one.saves_s for one in removed) <= found.measured * (1 + TINY)

@@ -12,13 +12,14 @@ from roofline.data import chip as find_chip
 from roofline.diagnosis import traced
 from roofline.diagnosis.advice import advice
 from roofline.diagnosis.formats import at_peak, possible_in
+from roofline.diagnosis.groups import is_processor
 from roofline.diagnosis.limit import speed_limit
 from roofline.diagnosis.meant import Meant
 from roofline.diagnosis.normal import normal
 from roofline.diagnosis.suspects import candidates
-from roofline.diagnosis.traced import Run
+from roofline.diagnosis.traced import Run, on_processor
 from roofline.diagnosis.words import FIXES, Candidate, Cause, Verdict
-from roofline.errors import UsageError
+from roofline.errors import TraceError, UsageError
 from roofline.estimate import Estimate, Mode
 from roofline.graph import Graph
 from roofline.traces.events import Trace
@@ -35,6 +36,10 @@ WITNESSED = 1.6
 TOLERANCE = 1.35
 #: What to do about time that a trace does not explain.
 TRACED_UNKNOWN = "compare the measured time with the trace's own (roofline trace): is it of the same run?"
+#: An iteration of the trace that is busy for so many times the measured time was another run.
+DIFFERS = 1.1
+#: An iteration with so many times the products, or so few, may be of another program.
+OTHER_WORK = 3.0
 #: Shares of the measured time that the verdict's sentence names.
 MATTERS = 0.15
 
@@ -62,7 +67,7 @@ def check(
 
     Raises:
         UsageError: A time that is not above zero, neither a time nor a trace, or sizes that span axes.
-        TraceError: A file that is no trace.
+        TraceError: A file that is no trace, or one of a device's program without its device events.
 
     Example:
         >>> import roofline as rl
@@ -79,6 +84,11 @@ def check(
     if meant.expected.shape:
         raise UsageError("a measured time belongs to one point; give single numbers for B, S and C")
     ran = traced.run(_read(trace), meant.chip, seconds) if trace is not None else None
+    if ran is not None and not is_processor(meant.chip) and on_processor(ran.trace) and traced.launched(ran.trace):
+        raise TraceError(
+            f"{ran.trace.path}: the host launched kernels, and the trace has no device events; "
+            "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+        )
     if seconds is None:
         assert ran is not None
         seconds = ran.seconds
@@ -93,11 +103,17 @@ def _read(trace: Trace | str | os.PathLike[str]) -> Trace:
 
 
 def _likely(meant: Meant, seconds: float) -> Meant:
-    """With tf32 where convolutions in fp32 were faster than fp32 can be: cuDNN uses it unless told not to."""
-    products = {row.kernel.kind: float(row.flops) for row in meant.expected.rows if "fp32" in row.flops_by}
-    convolves = products.get("conv", 0.0) > sum(products.values()) / 2
-    too_fast = not meant.tf32 and convolves and meant.has_tf32 and seconds < float(meant.expected.low)
-    return replace(meant, tf32=True) if too_fast else meant
+    """With tf32 where convolutions in fp32 were faster than fp32 can be: cuDNN uses it unless told not to.
+
+    What is faster than expected in fp32 and possible is not slow in tf32: more time is never a better verdict.
+    """
+    products = [row for row in meant.expected.rows if "fp32" in row.flops_by]
+    flops = sum(row.kernel.count * float(row.flops) for row in products)
+    convolved = sum(row.kernel.count * float(row.flops) for row in products if row.kernel.kind == "conv")
+    if meant.tf32 or not meant.has_tf32 or convolved <= flops / 2 or seconds >= float(meant.expected.low):
+        return meant
+    other = replace(meant, tf32=True)
+    return other if seconds <= float(other.expected.high) or seconds < speed_limit(meant.expected) else meant
 
 
 def _judge(meant: Meant, seconds: float, ran: Run | None) -> Verdict:
@@ -126,7 +142,7 @@ def _judge(meant: Meant, seconds: float, ran: Run | None) -> Verdict:
         candidates=found,
         advice=advice(meant, seconds, split.causes) if possible else (),
         normal=normal(meant, seconds) if possible else (),
-        notes=_notes(ran),
+        notes=_notes(meant, ran, seconds),
         traced=ran is not None,
     )
 
@@ -142,11 +158,26 @@ def _named(causes: tuple[Cause, ...]) -> str:
     return f"; {named}" if named else ""
 
 
-def _notes(ran: Run | None) -> tuple[str, ...]:
+def _notes(meant: Meant, ran: Run | None, seconds: float) -> tuple[str, ...]:
     if ran is None:
         return ()
     partial = ("the trace is partial, and so is this answer",) if ran.trace.partial else ()
-    return (*partial, *ran.trace.notes, f"trace: {ran.iterations.how}")
+    return (*partial, *ran.trace.notes, f"trace: {ran.iterations.how}", *_disagreement(meant, ran, seconds))
+
+
+def _disagreement(meant: Meant, ran: Run, seconds: float) -> tuple[str, ...]:
+    """What to say where trace and time may be of different runs."""
+    busy = format_si(ran.busy, "s")
+    if on_processor(ran.trace) and not is_processor(ran.chip):
+        return ("no device ran anything in the trace; of a program on a device, record CUDA activities as well",)
+    found = []
+    if ran.busy > DIFFERS * seconds:
+        found.append(f"busy for {busy} in the trace, longer than the measured time: parts are scaled; the same run?")
+    wanted, done = float(meant.expected.flops), sum(one.flops for one in ran.groups if one.role == "kernel")
+    if (done or wanted) and not 1 / OTHER_WORK < (done + 1) / (wanted + 1) < OTHER_WORK:
+        counts = f"{format_si(done, 'FLOP')} of products, the program has {format_si(wanted, 'FLOP')}"
+        found.append(f"an iteration of the trace has {counts}: is it the same program?")
+    return tuple(found)
 
 
 def _verdict(expected: Estimate, seconds: float, bottom: float, witnessed: bool) -> tuple[str, str]:
@@ -192,11 +223,14 @@ def _guessed(meant: Meant, seconds: float, found: tuple[Candidate, ...]) -> Spli
     floor = min(meant.floor, seconds)
     if seconds <= max(meant.attainable_high, TOLERANCE * meant.attainable) or not found:
         return Split(floor, seconds - floor, ())
-    over = seconds - meant.attainable
     best = found[0]
+    # What the program's own format costs is known, whatever else is wrong with it.
+    own = 0.0 if best.label == "precision" else max(min(meant.in_own_format, seconds) - meant.attainable, 0.0)
+    over = seconds - meant.attainable - own
     explained = min(max(best.high_s - meant.attainable, 0.0), over)
-    parts = [(best.label, explained, _evidence(best, seconds))]
-    return Split(floor, meant.attainable - floor, _closed(parts, over, seconds))
+    parts = [(best.label, explained, _evidence(best, seconds)), ("precision", own, "the format that the program is in")]
+    parts = sorted(parts, key=lambda part: -part[1])
+    return Split(floor, meant.attainable - floor, _closed(parts, over + own, seconds))
 
 
 def _measured(meant: Meant, seconds: float, ran: Run) -> Split:

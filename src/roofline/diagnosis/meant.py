@@ -85,6 +85,11 @@ class Meant:
         """What good kernels take on the device [s]."""
         return float(self.reference.device_time) - self.scattered
 
+    @cached_property
+    def in_own_format(self) -> float:
+        """What good kernels take in the format that the program is in, without tf32 that it does not use [s]."""
+        return float(self.estimate(mode="graph").device_time) - self.scattered
+
     @property
     def attainable_high(self) -> float:
         """Upper end of that [s]."""

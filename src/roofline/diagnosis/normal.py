@@ -294,7 +294,7 @@ def _link(seen: Seen) -> str | None:
 def _runs(seen: Seen) -> str | None:
     """A reported step that is several runs: micro-batches whose gradients are accumulated, a loop."""
     expected = seen.meant.expected
-    runs = round(seen.seconds / float(expected.time))
+    runs = round(min(seen.seconds / float(expected.time), MOST_RUNS + 1))
     long = float(expected.device_time) >= LONG_STEP
     if seen.as_expected or not long or not 2 <= runs <= MOST_RUNS:
         return None

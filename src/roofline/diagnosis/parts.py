@@ -107,6 +107,8 @@ def _products(scene: Scene, groups: Sequence[Group]) -> list[Part]:
         why = f"{calls:g} calls where {scene.launched} were meant"
         return _split(spent, budget, "launch_bound" if waiting else "small_batch", why)
     best = max(sum(one.best for one in groups if not isnan(one.best)), budget)
+    if spent and not best:  # no product was meant, and what ran has no formula
+        return _split(spent, 0.0, "wasted_work", "products of unknown size where none were meant")
     if spent > TOLERANCE * best:
         label = "clock_or_power" if spent < THROTTLED * best else "kernel_choice"
         return _split(spent, best, label, f"products take {spent / best:.2g} times what they should")

@@ -275,7 +275,7 @@ def _host_copies(meant: Meant) -> Span | None:
     if meant.mode == "graph" or any(row.kernel.kind == "transfer" for row in meant.reference.rows):
         return None
     slow, fast = COPY_RATES
-    return _around(meant, max(min(inputs, outputs), 1e4) / fast, (inputs + outputs) / slow)
+    return _around(meant, max(min(inputs, outputs), 1e4) / fast, max(inputs + outputs, 1e4) / slow)
 
 
 def _pageable(meant: Meant) -> Span | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
@@ -86,6 +87,16 @@ IDLE = Idle({}, {}, {})
 def on_processor(trace: Trace) -> bool:
     """Whether nothing ran on a device."""
     return not bool(np.isin(trace.events.kind, DEVICE).any())
+
+
+_LAUNCH = re.compile(r"^(cuda|hip|cu)\w*LaunchKernel")
+
+
+def launched(trace: Trace) -> bool:
+    """Whether the host launched kernels, wherever they are."""
+    events = trace.events
+    wanted = [at for at, name in enumerate(events.names) if _LAUNCH.match(name)]
+    return bool(np.any((events.kind == Kind.RUNTIME) & np.isin(events.name, wanted)))
 
 
 def one_device(trace: Trace) -> tuple[Trace, str]:
