@@ -302,7 +302,7 @@ def _processor_fp32(meant: Meant) -> Span | None:
 
 def _host(meant: Meant) -> Span | None:
     """Loading and preparing data between steps."""
-    return _around(meant, 1e-3, 3e-2) if meant.mode != "graph" else None
+    return _around(meant, 2.5e-3, 3e-2) if meant.mode != "graph" else None
 
 
 def _clocks(meant: Meant) -> Span | None:
