@@ -13,6 +13,7 @@ from made_traces import FP32, Made, chain
 
 import roofline as rl
 from roofline.diagnosis.proposals import ABOVE, CASES
+from roofline.diagnosis.traced import run
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "measurements" / "h100-sxm" / "traces"
 
@@ -167,6 +168,23 @@ def test_idle_synchronisation(tmp_path: Path) -> None:
     found = idle_of(tmp_path, made)
     assert found["sync"] == pytest.approx(30, abs=2)
     assert found["copies"] == 0
+
+
+def test_what_is_computed_away_and_what_is_prepared_are_not_counted_twice(tmp_path: Path) -> None:
+    made = Made()
+    out = {"category": "gpu_memcpy", "kernel": "Memcpy DtoH (Device -> Pageable)", "bytes": 1_000_000}
+    back = out | {"kernel": "Memcpy HtoD (Pageable -> Device)"}
+    made.call("aten::copy_", [[500, 500], [500, 500], []], 1000, 50, issued=999, **out)
+    made.slice("cpu_op", "aten::sort", 1060, 500)  # on what was copied out, and its result goes back
+    made.call("aten::copy_", [[500, 500], [500, 500], []], 1570, 50, issued=1569, **back)
+    made.slice("cpu_op", "aten::flip", 1630, 300)  # of something else, before the next kernel
+    adds(made, 1940, 1939)
+    different(made, 1950)
+    trace = rl.read_trace(made.write(tmp_path))
+    waits = run(trace, rl.chip("h100-sxm")).idle
+    assert waits.heavy == {"aten::flip": pytest.approx(300e-6)}
+    assert waits.seconds["host_compute"] == pytest.approx(300e-6)
+    assert waits.seconds["wrong_device"] == pytest.approx(500e-6, rel=0.05)
 
 
 def test_idle_copies(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from roofline.diagnosis.gaps import cover, host, length
+from roofline.diagnosis.gaps import cover, heavy, length
 from roofline.diagnosis.groups import role
 from roofline.traces.events import Trace
 from roofline.traces.link import Launch
@@ -52,9 +52,10 @@ def beside(ran: Sequence[Launch], count: int, *roles: str) -> Beside:
 def heavy_on_host(trace: Trace, ran: Sequence[Launch], count: int) -> tuple[tuple[str, float, float], ...]:
     """Operators that computed on the processor beside a device: name, calls and time of one iteration, most first."""
     since = min((one.issued for one in ran if one.issued == one.issued), default=ran[0].start)
+    events = trace.events
     found: dict[str, list[float]] = {}
-    for name, start, duration in host(trace, ran).heavy_names:
-        if start + duration >= since or count == 1:
-            found.setdefault(name, []).append(duration)
+    for at in heavy(trace, ran):
+        if events.start[at] + events.duration[at] >= since or count == 1:
+            found.setdefault(events.names[events.name[at]], []).append(float(events.duration[at]))
     rows = ((name, len(times) / count, sum(times) / count) for name, times in found.items())
     return tuple(sorted(rows, key=lambda row: -row[2]))

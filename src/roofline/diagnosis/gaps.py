@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -115,15 +115,14 @@ def length(spans: Spans) -> float:
 
 @dataclass(frozen=True)
 class Host:
-    """What the host did, by kind."""
+    """What the host did, by kind; ``names`` are those of ``heavy``, in order."""
 
     busy: Spans
     sync: Spans
     allocating: Spans
-    copying: Spans
     overhead: Spans
     heavy: Spans
-    heavy_names: tuple[tuple[str, float, float], ...]
+    names: tuple[str, ...]
 
 
 def host(trace: Trace, launches: Sequence[Launch]) -> Host:
@@ -135,21 +134,20 @@ def host(trace: Trace, launches: Sequence[Launch]) -> Host:
         wanted = np.array([bool(pattern.search(name)) for name in events.names] or [False])
         return np.flatnonzero(kinds & wanted[events.name])
 
-    heavy = _heavy(events, launches)
+    rows = heavy(trace, launches)
     return Host(
         busy=_spans(events, np.flatnonzero(ops | calls)),
         sync=_spans(events, named(_SYNC, calls)),
         allocating=_spans(events, named(_ALLOCATE, calls)),
-        copying=_spans(events, named(_COPYING, ops)),
         overhead=_spans(events, named(_OVERHEAD, calls | (events.kind == Kind.OTHER))),
-        heavy=_spans(events, heavy),
-        heavy_names=tuple((events.names[events.name[at]], float(events.start[at]), float(events.duration[at]))
-                          for at in heavy),
-    )  # fmt: skip
+        heavy=Spans(events.start[rows], (events.start + events.duration)[rows]),
+        names=tuple(events.names[at] for at in events.name[rows]),
+    )
 
 
-def _heavy(events: Events, launches: Sequence[Launch]) -> NDArray[np.intp]:
-    """Operators without a launch inside that take long: they compute on the processor; of nested ones the outer."""
+def heavy(trace: Trace, launches: Sequence[Launch]) -> NDArray[np.intp]:
+    """Operators that take long without a launch inside: they compute on the processor; of nested ones the outer."""
+    events = trace.events
     issued = np.sort(np.array([one.issued for one in launches if one.issued == one.issued]))
     rows = np.flatnonzero((events.kind == Kind.OP) & (events.duration >= HEAVY))
     rows = rows[np.argsort(events.start[rows], kind="stable")]
@@ -172,7 +170,7 @@ def idle(trace: Trace, launches: Sequence[Launch], firsts: Sequence[int]) -> Idl
     """
     did = host(trace, launches)
     total: dict[str, float] = {}
-    heavy: dict[str, float] = {}
+    computed: dict[str, float] = {}
     count = len(firsts)
     starts = frozenset(firsts[1:])
     end = launches[0].start if count > 1 else _begin(trace, launches[0])
@@ -183,15 +181,17 @@ def idle(trace: Trace, launches: Sequence[Launch], firsts: Sequence[int]) -> Idl
             weight = count / (count - 1) if at in starts else 1.0
             if _waited(did, before, launch, end):
                 waited = at
-            parts = _reasons(did, before, launch, end, heavy, weight, "sync" if at - waited < REACH else "launch_bound")
+            parts = _reasons(did, before, launch, end, "sync" if at - waited < REACH else "launch_bound")
             if at not in starts and _away(before, launch):
                 parts["wrong_device"] = parts.pop("host_bound", 0.0) + parts.pop("host_compute", 0.0)
+            for name, part in _computing(did, end, _issued(launch, end)) if parts.get("host_compute") else ():
+                computed[name] = computed.get(name, 0.0) + part * weight
             for label, part in parts.items():
                 total[label] = total.get(label, 0.0) + part * weight
         if launch.end > end:
             end, before = launch.end, launch
     seconds = {label: value / count for label, value in total.items() if value > 0}
-    return Idle(seconds, {label: _EVIDENCE[label] for label in seconds}, {k: v / count for k, v in heavy.items()})
+    return Idle(seconds, {label: _EVIDENCE[label] for label in seconds}, {k: v / count for k, v in computed.items()})
 
 
 def _begin(trace: Trace, first: Launch) -> float:
@@ -213,31 +213,35 @@ _EVIDENCE = {
 }
 
 
-def _reasons(
-    did: Host, before: Launch | None, after: Launch, low: float, heavy: dict[str, float], weight: float, else_: str
-) -> dict[str, float]:
+def _reasons(did: Host, before: Launch | None, after: Launch, low: float, else_: str) -> dict[str, float]:
     """Parts of one gap by label [s]; what the profiler itself took is left out."""
-    gap = after.start - low
-    issued = after.start if after.issued != after.issued else min(max(after.issued, low), after.start)
+    gap, issued = after.start - low, _issued(after, low)
     if issued - low <= ON_ITS_WAY:
         return {"launch_bound": gap}
     found: dict[str, float] = {"profiler": did.overhead.within(low, after.start)}
     found["reallocation"] = did.allocating.within(low, issued)
     found["host_compute"] = did.heavy.within(low, issued)
     found["host_bound"] = did.busy.pauses(low, issued, PAUSE)
-    for name, start, duration in did.heavy_names if found["host_compute"] else ():
-        if start < issued and start + duration > low:
-            heavy[name] = heavy.get(name, 0.0) + weight * (min(start + duration, issued) - max(start, low))
     rest = max(gap - sum(found.values()), 0.0)
     found["host_copy" if _copied(before) or _copied(after) else else_] = rest
     found.pop("profiler")
     return found
 
 
+def _issued(after: Launch, low: float) -> float:
+    """When the host launched what ended a gap, at the earliest when the gap began [s]."""
+    return after.start if after.issued != after.issued else min(max(after.issued, low), after.start)
+
+
+def _computing(did: Host, low: float, high: float) -> Iterator[tuple[str, float]]:
+    """Operators that computed on the processor in a window, each with its time in it [s]."""
+    for at in range(int(np.searchsorted(did.heavy.end, low)), int(np.searchsorted(did.heavy.start, high))):
+        yield did.names[at], float(min(did.heavy.end[at], high) - max(did.heavy.start[at], low))
+
+
 def _waited(did: Host, before: Launch | None, after: Launch, low: float) -> bool:
     """Whether the host waited for the device before it launched more."""
-    issued = after.start if after.issued != after.issued else max(after.issued, low)
-    return did.sync.ends_in(low - ON_ITS_WAY, issued) or _read_back(before)
+    return did.sync.ends_in(low - ON_ITS_WAY, _issued(after, low)) or _read_back(before)
 
 
 def _copied(launch: Launch | None) -> bool:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import isnan
 
 from roofline.chip import Chip
-from roofline.diagnosis.meant import SCATTERED, Meant
+from roofline.diagnosis.meant import Meant
 from roofline.efficiency import processor
 from roofline.errors import RooflineError
 from roofline.estimate import Estimate
@@ -25,6 +25,9 @@ _ROLES = (
     ("communication", re.compile(r"^(nccl|rccl|msccl|ncclDevKernel)|allreduce.*kernel|all_reduce", re.I)),
     ("layout", re.compile(r"nchwTo|nhwcTo|nchw2nhwc|nhwc2nchw|cudnn.*tensorTransform|convertTensor", re.I)),
 )
+
+#: Classes of kernels that multiply; the first that a call has is what it is.
+PRODUCTS = ("attention", "matmul", "conv", "moe")
 
 #: Classes of kernels by their names, for launches whose operator is not known.
 _KINDS = (
@@ -67,12 +70,11 @@ class Group:
     graph: Graph | None
     chip: Chip
 
-    def _estimate(self, tf32: bool, meant: Meant | None = None) -> Estimate | None:
+    def _estimate(self, tf32: bool) -> Estimate | None:
         if self.graph is None or not self.graph.nodes:
             return None
         try:
-            case = meant or Meant(self.graph, self.chip, "graph", tf32, {})
-            return case.reference if meant else case.estimate(self.graph)
+            return Meant(self.graph, self.chip, "graph", tf32, {}).estimate(self.graph)
         except RooflineError:
             return None
 
@@ -121,17 +123,12 @@ class Group:
         if self.estimate is None:
             return next((kind for kind, pattern in _KINDS if any(map(pattern.search, self.kernels))), "")
         kinds = {row.kernel.kind for row in self.estimate.rows}
-        return next((kind for kind in ("attention", "matmul", "conv", "moe") if kind in kinds), min(kinds))
+        return next((kind for kind in PRODUCTS if kind in kinds), min(kinds))
 
     @property
     def contracts(self) -> bool:
         """Whether it multiplies matrices."""
-        return self.kind in ("attention", "matmul", "conv", "moe")
-
-    @property
-    def scattered(self) -> bool:
-        """Whether it reads or writes single elements or rows anywhere."""
-        return self.estimate is not None and any(row.kernel.main.op in SCATTERED for row in self.estimate.rows)
+        return self.kind in PRODUCTS
 
     @property
     def dtypes(self) -> frozenset[str]:
@@ -171,12 +168,13 @@ def is_processor(chip: Chip) -> bool:
 
 def role(launch: Launch) -> str:
     """What a launch is, told by its kind and name."""
-    if launch.kind == Kind.OP:
-        return "host"
-    for word, pattern in _ROLES:
-        if pattern.search(launch.name):
-            return word
-    return "kernel"
+    return "host" if launch.kind == Kind.OP else _role(launch.name)
+
+
+@lru_cache(maxsize=8192)
+def _role(name: str) -> str:
+    """By a kernel's name, which recurs with every launch."""
+    return next((word for word, pattern in _ROLES if pattern.search(name)), "kernel")
 
 
 def group(launches: Sequence[Launch], iterations: int, chip: Chip, scale: float = 1.0) -> tuple[Group, ...]:
@@ -225,13 +223,3 @@ def _group(
         graph=graph,
         chip=chip,
     )
-
-
-def union(launches: Iterable[Launch]) -> float:
-    """Time in which at least one launch ran [s]."""
-    total, end = 0.0, float("-inf")
-    for launch in sorted(launches, key=lambda one: one.start):
-        if launch.end > end:
-            total += launch.end - max(launch.start, end)
-            end = launch.end
-    return total

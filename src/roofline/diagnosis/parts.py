@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import isnan
 
-from roofline.diagnosis.groups import Group
+from roofline.diagnosis.groups import PRODUCTS, Group
 from roofline.diagnosis.rules import first_finding
-from roofline.diagnosis.scene import PRODUCTS, SWEEPS, Scene, largest
+from roofline.diagnosis.scene import SWEEPS, Scene, largest
 from roofline.units import format_si
 
 #: A kernel may take so much longer than the model's best before anything is said about it.

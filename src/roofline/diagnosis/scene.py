@@ -15,8 +15,7 @@ from roofline.sizes import evaluate
 
 Shape = tuple[int, ...]
 
-#: Classes of kernels that multiply, and those that only sweep or move.
-PRODUCTS = ("matmul", "conv", "attention", "moe")
+#: Classes of kernels that only sweep or move.
 SWEEPS = ("pointwise", "rowwise", "reduction", "move")
 
 

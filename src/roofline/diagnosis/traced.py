@@ -11,7 +11,7 @@ import numpy as np
 from roofline.chip import Chip
 from roofline.diagnosis import iterations
 from roofline.diagnosis.gaps import Idle, cover, idle, length
-from roofline.diagnosis.groups import Group, group, role, union
+from roofline.diagnosis.groups import Group, group, role
 from roofline.diagnosis.iterations import Iterations
 from roofline.diagnosis.meant import Meant
 from roofline.diagnosis.parts import needed, summed, take_apart
@@ -72,7 +72,7 @@ def run(trace: Trace, chip: Chip, measured: float | None = None) -> Run:
     if on_processor(trace):
         busy = _open(trace.events, ran[0].start) / found.count
         return Run(trace, chip, found, ran, group(ran, found.count, chip), busy, IDLE, busy)
-    covered, exposed = union(ran), _without_hidden_copies(ran)
+    covered, exposed = length(cover([(one.start, one.end) for one in ran])), _without_hidden_copies(ran)
     total = sum(one.duration for one in exposed)
     groups = group(exposed, found.count, chip, covered / total if total > covered > 0 else 1.0)
     waits = idle(trace, ran, [at - found.first[0] for at in found.first])
