@@ -118,7 +118,7 @@ class Link(Frozen):
     Attributes:
         name: ``NVLink4``, ``PCIe Gen5 x16``...
         bandwidth: One direction, all of the device's ports together [B/s].
-        kind: To other devices or to the host.
+        kind: To other devices, to the host, or to devices of other nodes (a cluster's).
         per_peer: One direction to one peer, where the fabric is point to point [B/s].
         latency: Of one message [s].
         source: Where the figures come from.
@@ -127,7 +127,7 @@ class Link(Frozen):
 
     name: str
     bandwidth: ByteRate
-    kind: Literal["device", "host"] = "device"
+    kind: Literal["device", "host", "node"] = "device"
     per_peer: ByteRate | None = None
     latency: Seconds | None = None
     source: Text

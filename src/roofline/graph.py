@@ -74,6 +74,26 @@ class Node:
         return self.kernel or self.name
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Applied:
+    """A pass that was applied to a graph.
+
+    Attributes:
+        name: The pass.
+        options: What it was told, as pairs.
+        before: The program that it was given.
+        notes: What a reader should know about what it did, or did not do.
+    """
+
+    name: str
+    options: tuple[tuple[str, Any], ...]
+    before: Graph
+    notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"{self.name}({', '.join(f'{key}={value!r}' for key, value in self.options)})"
+
+
 @dataclass(frozen=True)
 class Graph:
     """Tensors and nodes in execution order.
@@ -86,6 +106,7 @@ class Graph:
         items: What one run produces, for throughput (``B*S`` tokens of a prefill, ``B`` of a decode step).
         item: The word for one of them: ``token``, ``image``, ``sample``.
         info: Provenance: model, phase, published parameter count, source.
+        history: The passes that were applied, first to last; :func:`roofline.trail` says what each did.
     """
 
     name: str
@@ -95,6 +116,7 @@ class Graph:
     items: Size = 1
     item: str = "run"
     info: Mapping[str, Any] = field(default_factory=dict)
+    history: tuple[Applied, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tensors", MappingProxyType(dict(self.tensors)))
@@ -129,7 +151,8 @@ class Graph:
             replace(node, attrs=tuple((key, _substitute_attr(value, sizes)) for key, value in node.attrs))
             for node in self.nodes
         )
-        return replace(self, tensors=at, nodes=nodes, items=substitute(self.items, sizes))
+        history = tuple(replace(step, before=step.before.bind(**sizes)) for step in self.history)
+        return replace(self, tensors=at, nodes=nodes, items=substitute(self.items, sizes), history=history)
 
     def with_nodes(self, nodes: Iterable[Node]) -> Graph:
         """The same program with other nodes, validated."""

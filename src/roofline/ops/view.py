@@ -45,3 +45,12 @@ def _expand_shape(base: Shape, target: Shape) -> Shape:
     if len(base) != len(target) or any(b not in (1, t) for b, t in zip(base, target, strict=False)):
         raise ShapeError(f"cannot expand {list(base)} to {list(target)}: only axes of size 1 repeat")
     return target
+
+
+@op("parallel_input", None, "view", shape=lambda shapes: shapes[0], alias=0)
+def parallel_input() -> Work:
+    """What each of ``devices`` is given whole before it computes its share: nothing moves.
+
+    Its backward adds up the devices' gradients (Shoeybi et al. 2019, figure 3, the operator f).
+    """
+    return Work()

@@ -13,6 +13,7 @@ from typing import Any
 
 from roofline.graph import Graph, Node
 from roofline.ops import OPS, get_op
+from roofline.passes.recorded import recorded
 
 _FUSIBLE = frozenset({"pointwise", "rowwise", "reduction"})
 #: A concatenation is a pointwise kernel with masked loads to a fusing compiler.
@@ -82,6 +83,7 @@ def _shared_labels(graph: Graph) -> set[str]:
     return {node.label for node in graph.nodes if node.label in seen or seen.add(node.label)}  # type: ignore[func-returns-value]
 
 
+@recorded
 def fuse(graph: Graph) -> Graph:
     """Fuse chains of elementwise and row-wise operators into single kernels.
 
@@ -108,6 +110,7 @@ def fuse(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(groups.place(node) for node in graph.nodes))
 
 
+@recorded
 def unfuse(graph: Graph) -> Graph:
     """Run every node as a kernel of its own, so that all that was internal is written out and read back.
 

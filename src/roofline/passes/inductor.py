@@ -31,6 +31,7 @@ from typing import Any
 from roofline.graph import Graph, Node
 from roofline.ops import OPS
 from roofline.passes.inlining import Inliner, Loop, Read
+from roofline.passes.recorded import recorded
 
 #: config.score_fusion_memory_threshold: neighbours that share less are left apart [byte].
 SHARED_AT_LEAST = 10
@@ -42,6 +43,7 @@ LOOPS_AT_MOST = NEIGHBOURS_TRIED = 64
 ROUNDS = 10
 
 
+@recorded
 def inductor(graph: Graph) -> Graph:
     """Group a graph's operators into the kernels that torch.compile makes of them.
 

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 from roofline.graph import Graph, Node
 from roofline.ops import OPS
+from roofline.passes.recorded import recorded
 
 
+@recorded
 def pad(graph: Graph) -> Graph:
     """Mark every matrix product as padded: its kernel may load whole rows whatever their length.
 

@@ -7,11 +7,13 @@ from dataclasses import replace
 from roofline.dtypes import dtype as number_format
 from roofline.graph import Graph, Node, Tensor
 from roofline.ops import OPS, get_op
+from roofline.passes.recorded import recorded
 
 #: Tensors in these formats hold indices or flags and keep them.
 _DISCRETE = frozenset({"int64", "int32", "int16", "bool"})
 
 
+@recorded
 def retype(
     graph: Graph,
     dtype: str | None = None,

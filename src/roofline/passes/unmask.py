@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from roofline.graph import Graph
+from roofline.passes.recorded import recorded
 
 _MASKS = frozenset({"causal", "window"})
 
 
+@recorded
 def unmask(graph: Graph) -> Graph:
     """Count attention as if no causal mask and no window left pairs out.
 
