@@ -29,7 +29,8 @@ LAYERS: list[tuple[str, list[str]]] = [
             "workload"]),
     ("L3", ["count", "memory", "grid", "efficiency", "bulk"]),
     ("L4", ["estimate", "importers"]),
-    ("L5", ["batch", "diagnosis", "fitting", "predict", "validate", "calibrate", "listing", "listings"]),
+    ("L5", ["batch", "diagnosis", "fitting", "predict", "validate", "calibrate", "listing", "listings",
+            "trail"]),
     ("edge", ["plotting", "plot", "script", "source", "measure", "reports", "cli", "__main__", "__init__"]),
 ]  # fmt: skip
 RANK = {name: rank for rank, (_, names) in enumerate(LAYERS) for name in names}

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from roofline.errors import UsageError as UsageError
     from roofline.estimate import Estimate as Estimate
     from roofline.estimate import estimate as estimate
+    from roofline.graph import Applied as Applied
     from roofline.graph import Graph as Graph
     from roofline.graph import Node as Node
     from roofline.graph import Tensor as Tensor
@@ -74,6 +75,8 @@ if TYPE_CHECKING:
     from roofline.source import load_program as load_program
     from roofline.traces.events import Trace as Trace
     from roofline.traces.reading import read_trace as read_trace
+    from roofline.trail import Trail as Trail
+    from roofline.trail import trail as trail
     from roofline.validate import validate as validate
     from roofline.workload import load_workload as load_workload
     from roofline.workload import workload as workload
@@ -99,7 +102,7 @@ _HOME = {
         "UnknownOp", "UsageError",
     ),
     "estimate": ("Estimate", "estimate"),
-    "graph": ("Graph", "Node", "Tensor"),
+    "graph": ("Applied", "Graph", "Node", "Tensor"),
     "importers.huggingface": ("from_config",),
     "importers.jax": ("from_jax",),
     "importers.onnx": ("from_onnx",),
@@ -114,6 +117,7 @@ _HOME = {
     "predict": ("predict",),
     "traces.events": ("Trace",),
     "traces.reading": ("read_trace",),
+    "trail": ("Trail", "trail"),
     "validate": ("validate",),
     "workload": ("load_workload", "workload"),
 }  # fmt: skip

@@ -1,0 +1,78 @@
+"""The trail that passes leave, and what it says they did."""
+
+from __future__ import annotations
+
+import pytest
+
+import roofline as rl
+
+
+def names(graph: rl.Graph) -> list[str]:
+    return [step.name for step in graph.history]
+
+
+def test_every_pass_leaves_its_name_and_options_in_order() -> None:
+    graph = rl.unmask(rl.fuse(rl.retype(rl.model("gpt2", layers=1), weights="int8", cache="int8")))
+    assert names(graph) == ["retype", "fuse", "unmask"]
+    assert repr(graph.history[0]) == "retype(weights='int8', cache='int8')"
+
+
+def test_a_pass_made_of_others_leaves_one_entry() -> None:
+    from dataclasses import replace
+
+    from roofline.passes.recorded import recorded
+
+    @recorded
+    def both(graph: rl.Graph, weights: str) -> rl.Graph:
+        return replace(rl.fuse(rl.retype(graph, weights=weights)), info={**graph.info, "notes": ("mind this",)})
+
+    graph = both(rl.model("gpt2", layers=1), "int8")
+    assert names(graph) == ["both"]
+    assert graph.history[0].options == (("weights", "int8"),)
+    assert graph.history[0].notes == ("mind this",)
+
+
+def test_a_pass_that_changes_nothing_leaves_none() -> None:
+    graph = rl.inductor(rl.model("gpt2", layers=1))
+    assert names(rl.inductor(graph)) == ["inductor"]
+
+
+def test_history_survives_binding() -> None:
+    graph = rl.retype(rl.model("gpt2", layers=1), weights="int8").bind(B=1)
+    assert names(graph) == ["retype"]
+    assert graph.history[0].before.symbols == {"S"}
+
+
+def test_effects_are_those_of_the_programs_themselves() -> None:
+    plain = rl.model("llama-3-8b", phase="decode", layers=2)
+    small = rl.fuse(rl.retype(plain, weights="int8"))
+    found = rl.trail(small, "h100-sxm", mode="graph", B=4, C=1024)
+    states = [plain, small.history[1].before, small]
+    for state, graph in zip(found.states, states, strict=True):
+        est = rl.estimate(graph, "h100-sxm", mode="graph", B=4, C=1024)
+        assert state["flops"] == est.flops
+        assert state["bytes"] == est.bytes
+        assert state["memory_bytes"] == est.memory.total
+        assert state["time_s"] == est.time
+    quantised, fused = found.record()
+    assert quantised["flops_ratio"] == 1
+    assert quantised["memory_bytes_ratio"] < 1
+    assert quantised["time_s_ratio"] < 1
+    assert fused["parameters_ratio"] == 1
+    assert fused["kernels"] < fused["kernels_before"]
+    assert len(found.frame()) == 2
+
+
+def test_a_program_without_passes_says_so() -> None:
+    assert "no pass was applied" in repr(rl.trail(rl.model("gpt2", layers=1), B=1, S=8))
+
+
+def test_a_trail_without_a_chip_has_no_times() -> None:
+    found = rl.trail(rl.fuse(rl.model("gpt2", layers=1)), B=1, S=128)
+    assert found.states[0]["time_s"] is None
+    assert "fuse()" in repr(found)
+
+
+def test_a_trail_is_followed_at_one_point() -> None:
+    with pytest.raises(rl.UsageError, match="one point"):
+        rl.trail(rl.fuse(rl.model("gpt2", layers=1)), B=[1, 2], S=128)
