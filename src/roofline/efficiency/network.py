@@ -20,7 +20,7 @@ import numpy as np
 
 from roofline.chip import Chip
 from roofline.chipparts import Link
-from roofline.efficiency.algorithms import ALGORITHMS, Plan, choices, factor, least
+from roofline.efficiency.algorithms import ALGORITHMS, Plan, choices, least
 from roofline.efficiency.machine import knee
 from roofline.efficiency.parameters import Parameter, group, values
 from roofline.efficiency.work import Launch
