@@ -200,6 +200,28 @@ def plan_seconds(work: Launch, plan: Plan, p: Mapping[str, float], q: Mapping[st
     return _PLANS[plan.kind](work, plan, p, q)
 
 
+def parameters(work: Launch) -> tuple[Mapping[str, float], Mapping[str, float]]:
+    """The parameters of :func:`plan_seconds`: of the groups ``network`` and ``internode``."""
+    return values(work.chip, GROUP, work.regime), values(work.chip, ACROSS, work.regime)
+
+
+def ideal_seconds(work: Launch, plan: Plan) -> Any:
+    """Time of one algorithm in the alpha-beta model: datasheet rates, stated latencies, nothing else [s]."""
+    inside, _ = span(work)
+    size = _message(work)
+    time = _stated(work.chip, "device") * plan.steps
+    here, there = size * plan.wire / _rate(work.chip, inside), 0.0
+    if crosses(work):
+        there = size * plan.node_wire / node_link(work.chip).bandwidth
+        time = time + _stated(work.chip, "node") * plan.node_steps
+    return time + (np.maximum(here, there) if plan.overlap else here + there)
+
+
+def _stated(chip: Chip, kind: str) -> float:
+    """Latency that a link states; 0 where none does [s]."""
+    return next((link.latency for link in chip.links if link.kind == kind and link.latency is not None), 0.0)
+
+
 def _library(work: Launch, plan: Plan, p: Mapping[str, float], q: Mapping[str, float]) -> Any:
     inside, _ = span(work)
     direct = work.op == "alltoall"
