@@ -66,6 +66,8 @@ ONE_WAY = 0.9
 LOW_DIRECT = 0.05
 #: How a doubling of devices divides a link that goes through the host, beside the parameter ``wide``.
 THROUGH_HOST = 0.45
+#: Devices beyond which a group's bandwidth does not change any more: the most that was measured.
+WIDEST = 8
 #: Algorithms in the switch: share of the link and start [s], for NVLS on Hopper (NVIDIA/nccl, src/graph/tuning.cc).
 SWITCH_SHARE, SWITCH_START = 0.85, 2.5e-5
 #: Sharpness of the choice between protocols, and of the knee between host and device.
@@ -130,6 +132,11 @@ def crosses(work: Launch) -> bool:
     return bool(np.any(np.greater(work.sizes.get("nodes", 1), 1)))
 
 
+def measured(work: Launch) -> bool:
+    """Whether a collective is of the kind that was measured: in one node, by what the library chooses."""
+    return not crosses(work) and str(work.row.kernel.attrs.get("algorithm") or "nccl") in ("nccl", "ring", "direct")
+
+
 def plans(work: Launch) -> dict[str, Plan]:
     """The algorithms that a collective may take, with what each has a device do.
 
@@ -176,8 +183,8 @@ def seconds(work: Launch, p: Mapping[str, float]) -> Any:
     return _seconds(work, p, values(work.chip, ACROSS, work.regime))
 
 
-def seconds_across(work: Launch, q: Mapping[str, float]) -> Any:
-    """Time of one collective across nodes [s]."""
+def seconds_unmeasured(work: Launch, q: Mapping[str, float]) -> Any:
+    """Time of one collective across nodes, or by an algorithm that was not measured [s]."""
     return _seconds(work, values(work.chip, GROUP, work.regime), q)
 
 
@@ -251,8 +258,9 @@ def _fitted_rate(chip: Chip, inside: Any, p: Mapping[str, float]) -> Any:
     """Bandwidth of a group inside a node, as it grows or shrinks with each doubling of two devices [byte/s]."""
     if np.all(np.equal(inside, 1)):
         return np.inf
-    doubled = p["wide"] * (1.0 if device_link(chip).kind == "device" else THROUGH_HOST)
-    return link_rate(chip, inside) * doubled ** np.log2(np.maximum(inside / 2, 1.0))
+    if device_link(chip).kind == "device":
+        return link_rate(chip, inside) * p["wide"] ** np.log2(np.clip(inside / 2, 1.0, WIDEST / 2))
+    return link_rate(chip, inside) * (p["wide"] * THROUGH_HOST) ** np.log2(np.maximum(inside / 2, 1.0))
 
 
 def _hop(work: Launch, p: Mapping[str, float], direct: bool = False) -> float:
