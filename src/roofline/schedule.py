@@ -88,9 +88,9 @@ def check_pipeline(stages: int, micro_batches: int, schedule: str, interleave: i
         UsageError: Unknown schedule, or sizes that it does not take, with the nearest that it does.
 
     Example:
-        >>> check_pipeline(4, 6, "interleaved", 2)
+        >>> check_pipeline(4, 8, "1f1b", 2)
         Traceback (most recent call last):
-        roofline.errors.UsageError: pipeline: 6 micro-batches interleaved over 4 stages; allowed: multiples of 4; nearest 4 or 8
+        roofline.errors.UsageError: pipeline: 2 chunks a device in 1f1b; allowed: 1, or schedule interleaved
     """
     if schedule not in SCHEDULES:
         near = did_you_mean(str(schedule), SCHEDULES)
