@@ -1,0 +1,195 @@
+"""Tensor, sequence, expert and vocabulary parallelism: the program that one of several devices runs.
+
+Tensor parallelism after Shoeybi et al. 2019 (Megatron-LM): heads, inner widths and the vocabulary are cut, two
+all-reduces a layer in the forward, one where attention and feed-forward stand side by side. Sequence parallelism
+after Korthikanti et al. 2022: what lies between runs on a share of the positions. Expert parallelism after Lepikhin et
+al. 2020 (GShard): each device holds some experts, and tokens travel to them and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from roofline.errors import UsageError
+from roofline.graph import Graph, Tensor
+from roofline.passes.axes import Atom, Axes
+from roofline.passes.ranks import Ranks
+from roofline.passes.recorded import recorded
+from roofline.passes.sequence import over_positions
+from roofline.passes.splits import Splits
+from roofline.sizes import Size, ceil_div
+
+#: A table with at least this share of the rows of the largest is one of the vocabulary; those of positions and
+#: segments are short and stay whole.
+TABLE = 0.5
+
+
+@recorded
+def shard(
+    graph: Graph,
+    *,
+    tp: int = 1,
+    sp: bool = False,
+    ep: int = 1,
+    vocab: bool = True,
+    gather_logits: bool = True,
+) -> Graph:
+    """The program that one of ``tp * ep`` devices runs, its collectives included.
+
+    Args:
+        graph: The program, as one device would run it.
+        tp: Devices that share every layer: heads, inner widths, experts' inner widths and the vocabulary.
+        sp: Run norms, dropouts and residuals on a ``tp``-th of the positions, so that all-reduces become
+            reduce-scatters and all-gathers.
+        ep: Groups of devices that share the experts. Sizes are then those of one group: it sends each token of its own
+            to the groups that hold its experts, all-to-all, and gets as many.
+        vocab: Cut embedding tables and the head by rows of the vocabulary too.
+        gather_logits: Return the logits of the whole vocabulary on every device; else each returns its share.
+
+    Raises:
+        UsageError: A number of devices that heads, widths or experts cannot be shared by, and those that can; or a
+            program with nothing to share.
+
+    Example:
+        >>> import roofline as rl
+        >>> half = shard(rl.model("llama-3-8b", phase="decode"), tp=2)
+        >>> sum(node.op == "all_reduce" for node in half.nodes), half.parameters
+        (65, 4015263744)
+    """
+    for name, value in (("tp", tp), ("ep", ep)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise UsageError(f"{name}={value!r}: a whole number of devices from 1 is wanted")
+    if sp and tp == 1:
+        raise UsageError("sp=True needs tp > 1: the devices that share the layers share the positions too")
+    if tp == ep == 1:
+        return graph
+    axes = Axes(graph)
+    sizes = Splits(axes).sizes(tp) if tp > 1 else {}
+    vocabulary = _vocabulary(graph, tp) if vocab and tp > 1 else Vocabulary({}, {}, frozenset())
+    experts = _experts(graph, ep) if ep > 1 else {}
+    small = axes.resize(sizes)
+    small = small.with_tensors(_narrowed(small, {**vocabulary.rows, **experts}))
+    small = _narrow_heads(small, vocabulary, tp)
+
+    def cut(name: str, axis: int) -> bool:
+        return any(atom in sizes for atom in axes.atoms(name, axis))
+
+    done = Ranks(small, cut, tp, ep, vocabulary.heads, vocabulary.tables).run()
+    done = over_positions(done, tp) if sp else done
+    return replace(done, info=_info(graph, done, sizes, vocabulary, tp, ep))
+
+
+# --- the vocabulary -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What is cut by rows of the vocabulary.
+
+    Attributes:
+        rows: Rows that a device holds, by weight.
+        heads: Outputs of the products with them, and their whole last axis.
+        tables: Those that are looked up.
+    """
+
+    rows: Mapping[str, int]
+    heads: Mapping[str, Size]
+    tables: frozenset[str]
+
+
+def _vocabulary(graph: Graph, tp: int) -> Vocabulary:
+    """Tables of tokens, the heads that are them or have as many rows, and the heads' biases."""
+    looked_up = {node.inputs[0] for node in graph.nodes if node.op == "embedding"}
+    weights = {name: _rows(graph, name) for name in looked_up if graph.tensors[name].kind == "weight"}
+    least = max(tp, TABLE * max(weights.values(), default=0))
+    tables = {name for name, rows in weights.items() if rows >= least}
+    heads = {
+        node.outputs[0]: node.inputs[1:] for node in graph.nodes
+        if node.op == "linear" and _is_head(graph, node.inputs[1], {weights[name] for name in tables})
+    }  # fmt: skip
+    own = {name for names in heads.values() for name in names}
+    tables -= {name for name in tables if not _only_looked_up(graph, name)}
+    rows = {name: ceil_div(_rows(graph, name), tp) for name in tables | own}
+    return Vocabulary(rows, {name: graph.tensors[name].shape[-1] for name in heads}, frozenset(tables))
+
+
+def _rows(graph: Graph, name: str) -> int:
+    rows = graph.tensors[name].shape[0]
+    assert isinstance(rows, int)
+    return rows
+
+
+def _is_head(graph: Graph, weight: str, rows: set[int]) -> bool:
+    """Whether a product's weight is a table, or has as many rows as one and nothing sums over what it gives."""
+    if graph.tensors[weight].kind != "weight" or _rows(graph, weight) not in rows:
+        return False
+    return _only_looked_up(graph, weight)
+
+
+def _only_looked_up(graph: Graph, name: str) -> bool:
+    """Whether a weight is read by lookups and as the matrix of products alone."""
+    return all(
+        (node.op, node.inputs.index(name)) in (("embedding", 0), ("linear", 1))
+        for node in graph.consumers.get(name, ())
+    )
+
+
+def _narrow_heads(graph: Graph, vocabulary: Vocabulary, tp: int) -> Graph:
+    """The heads' outputs, as wide as a device's share."""
+    narrow = []
+    for name, whole in vocabulary.heads.items():
+        tensor = graph.tensors[name]
+        narrow.append(replace(tensor, shape=(*tensor.shape[:-1], ceil_div(whole, tp))))
+    return graph.with_tensors(narrow)
+
+
+def _narrowed(graph: Graph, rows: Mapping[str, int]) -> list[Tensor]:
+    """Weights with fewer rows."""
+    return [replace(graph.tensors[name], shape=(count, *graph.tensors[name].shape[1:])) for name, count in rows.items()]
+
+
+# --- experts ----------------------------------------------------------------------------------------------------------
+
+
+def _experts(graph: Graph, ep: int) -> dict[str, int]:
+    """Experts that a device holds, by weight."""
+    weights = {name: node.name for node in graph.nodes if node.op == "expert_linear" for name in node.inputs[1:]}
+    if not weights:
+        raise UsageError(f"ep={ep}: {graph.name} has no experts; allowed: 1")
+    for name, where in weights.items():
+        count = _rows(graph, name)
+        if graph.tensors[name].kind != "weight":
+            raise UsageError(f"ep={ep}: the experts of {where} are computed, not stored, and cannot be shared")
+        if count % ep:
+            fits = ", ".join(str(n) for n in range(2, count + 1) if count % n == 0)
+            raise UsageError(f"ep={ep}: {where} has {count} experts, which {ep} groups cannot share; fits: {fits}")
+    return {name: _rows(graph, name) // ep for name in weights}
+
+
+# --- what a reader should know ----------------------------------------------------------------------------------------
+
+
+def _info(
+    before: Graph, after: Graph, sizes: Mapping[Atom, int], vocabulary: Vocabulary, tp: int, ep: int
+) -> dict[str, Any]:
+    notes = [*before.info.get("notes", ()), _kept_whole(before, after)]
+    lone = [atom for atom, size in sizes.items() if size == 1 and isinstance(atom.size, int)]
+    copies = max((tp // atom.size for atom in lone if isinstance(atom.size, int)), default=1)
+    if copies > 1:
+        notes.append(f"fewer key-value heads than devices: each is held by {copies} of them")
+    padded = sorted({_rows(before, name) for name, rows in vocabulary.rows.items() if _rows(before, name) != rows * tp})
+    notes += [f"a vocabulary of {rows} is padded to {ceil_div(rows, tp) * tp}" for rows in padded]
+    if ep > 1:
+        notes.append(f"sizes and throughput are those of one of {ep} groups, each with tokens of its own")
+    return {**before.info, "notes": tuple(notes), "tp": tp, "ep": ep}
+
+
+def _kept_whole(before: Graph, after: Graph) -> str:
+    """Weights that every device has all of."""
+    whole = [t for name, t in after.tensors.items() if t.kind == "weight" and t.shape == before.tensors[name].shape]
+    held = sum(tensor.numel for tensor in whole)
+    largest = max(whole, key=lambda tensor: tensor.numel, default=None)
+    such = f", the largest {largest.name}" if largest else ""
+    return f"{held:,} of {before.parameters:,} parameters are held whole by every device{such}"
