@@ -28,6 +28,10 @@ _SUMS = frozenset({"add", "sub"})
 #: Moves of whole rows: what a device is given whole may be given before them.
 _MOVES = frozenset({"view", "permute", "gather_rows"})
 
+#: The loss over a vocabulary, and what devices with shares of the logits exchange for it, a number a row each: the
+#: largest logit, the label's, and the sum of the exponentials (Megatron-LM, cross_entropy.py).
+LOSS, LOSS_EXCHANGES = "cross_entropy", 3
+
 
 class Writer:
     """A graph written anew, node by node, with others between."""
@@ -118,9 +122,17 @@ class Ranks(Writer):
             self.partial.update(node.outputs)
         if away:
             self.away.update(node.outputs)
+        if node.op == LOSS and self.cut(node.inputs[0], len(self._shape(node.inputs[0])) - 1):
+            self._exchange_loss(node.outputs[0])
         for name in node.outputs:
             if name in self.heads:
                 self._gather(name)
+
+    def _exchange_loss(self, name: str) -> None:
+        here = name
+        for _ in range(LOSS_EXCHANGES):
+            here = self.exchange("all_reduce", here, self.tp)
+        self.now[name] = here
 
     def _sums_over_cut(self, node: Node) -> bool:
         """Whether a node leaves a partial sum."""

@@ -9,13 +9,13 @@ al. 2020 (GShard): each device holds some experts, and tokens travel to them and
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from roofline.errors import UsageError
-from roofline.graph import Graph, Tensor
+from roofline.graph import Graph, Node, Tensor
 from roofline.passes.axes import Atom, Axes
-from roofline.passes.ranks import Ranks
+from roofline.passes.ranks import LOSS, Ranks
 from roofline.passes.recorded import recorded
 from roofline.passes.sequence import over_positions
 from roofline.passes.splits import Splits
@@ -46,7 +46,8 @@ def shard(
         ep: Groups of devices that share the experts. Sizes are then those of one group: it sends each token of its own
             to the groups that hold its experts, all-to-all, and gets as many.
         vocab: Cut embedding tables and the head by rows of the vocabulary too.
-        gather_logits: Return the logits of the whole vocabulary on every device; else each returns its share.
+        gather_logits: Return the logits of the whole vocabulary on every device; else each returns its share. A loss
+            is always worked out on shares.
 
     Raises:
         UsageError: A number of devices that heads, widths or experts cannot be shared by, and those that can; or a
@@ -67,11 +68,13 @@ def shard(
         return graph
     axes = Axes(graph)
     sizes = Splits(axes).sizes(tp) if tp > 1 else {}
-    vocabulary = _vocabulary(graph, tp) if vocab and tp > 1 else Vocabulary({}, {}, frozenset())
-    experts = _experts(graph, ep) if ep > 1 else {}
+    vocabulary = _vocabulary(axes, tp, gather_logits) if vocab and tp > 1 else Vocabulary()
+    sizes.update(vocabulary.sizes)
+    rows = {**vocabulary.rows, **(_experts(graph, ep) if ep > 1 else {})}
     small = axes.resize(sizes)
-    small = small.with_tensors(_narrowed(small, {**vocabulary.rows, **experts}))
-    small = _narrow_heads(small, vocabulary, tp)
+    small = small.with_tensors(
+        [*_narrowed(small, {**_unread(small, tp), **rows}), *_narrow_heads(small, vocabulary, tp)]
+    )
 
     def cut(name: str, axis: int) -> bool:
         return any(atom in sizes for atom in axes.atoms(name, axis))
@@ -79,6 +82,15 @@ def shard(
     done = Ranks(small, cut, tp, ep, vocabulary.heads, vocabulary.tables).run()
     done = over_positions(done, tp) if sp else done
     return replace(done, info=_info(graph, done, sizes, vocabulary, tp, ep))
+
+
+def _unread(graph: Graph, tp: int) -> dict[str, int]:
+    """Rows that a device holds of the matrices that this program stores but does not read (an encoder's in decode)."""
+    return {
+        name: _rows(graph, name) // tp for name, tensor in graph.tensors.items()
+        if tensor.kind == "weight" and len(tensor.shape) > 1 and name not in graph.consumers
+        and name not in graph.outputs and _rows(graph, name) % tp == 0
+    }  # fmt: skip
 
 
 # --- the vocabulary -------------------------------------------------------------------------------------------------
@@ -90,29 +102,45 @@ class Vocabulary:
 
     Attributes:
         rows: Rows that a device holds, by weight.
-        heads: Outputs of the products with them, and their whole last axis.
+        heads: Outputs of the products with them that are gathered, and their whole last axis.
         tables: Those that are looked up.
+        sizes: New sizes of the logits that stay shares.
     """
 
-    rows: Mapping[str, int]
-    heads: Mapping[str, Size]
-    tables: frozenset[str]
+    rows: Mapping[str, int] = field(default_factory=dict)
+    heads: Mapping[str, Size] = field(default_factory=dict)
+    tables: frozenset[str] = frozenset()
+    sizes: Mapping[Atom, int] = field(default_factory=dict)
 
 
-def _vocabulary(graph: Graph, tp: int) -> Vocabulary:
+def _vocabulary(axes: Axes, tp: int, gather: bool) -> Vocabulary:
     """Tables of tokens, the heads that are them or have as many rows, and the heads' biases."""
+    graph = axes.graph
     looked_up = {node.inputs[0] for node in graph.nodes if node.op == "embedding"}
     weights = {name: _rows(graph, name) for name in looked_up if graph.tensors[name].kind == "weight"}
     least = max(tp, TABLE * max(weights.values(), default=0))
-    tables = {name for name, rows in weights.items() if rows >= least}
+    tables = {name for name, rows in weights.items() if rows >= least and _only_looked_up(graph, name)}
     heads = {
         node.outputs[0]: node.inputs[1:] for node in graph.nodes
-        if node.op == "linear" and _is_head(graph, node.inputs[1], {weights[name] for name in tables})
+        if node.op == "linear" and _is_head(axes, node, {weights[name] for name in tables})
     }  # fmt: skip
     own = {name for names in heads.values() for name in names}
-    tables -= {name for name in tables if not _only_looked_up(graph, name)}
     rows = {name: ceil_div(_rows(graph, name), tp) for name in tables | own}
-    return Vocabulary(rows, {name: graph.tensors[name].shape[-1] for name in heads}, frozenset(tables))
+    shares: dict[Atom, int] = {}
+    gathered: dict[str, Size] = {}
+    for name in heads:
+        last = axes.atoms(name, len(graph.tensors[name].shape) - 1)
+        if gather and last[0] not in _losses(axes):
+            gathered[name] = graph.tensors[name].shape[-1]
+        else:
+            shares.update({atom: ceil_div(atom.size, tp) for atom in last})
+    return Vocabulary(rows, gathered, frozenset(tables), shares)
+
+
+def _losses(axes: Axes) -> frozenset[Atom]:
+    """Atoms of logits that a loss reads: it is worked out on shares of them."""
+    read = [node.inputs[0] for node in axes.graph.nodes if node.op == LOSS]
+    return frozenset(atom for name in read for atom in axes.spans(name)[-1].atoms)
 
 
 def _rows(graph: Graph, name: str) -> int:
@@ -121,11 +149,14 @@ def _rows(graph: Graph, name: str) -> int:
     return rows
 
 
-def _is_head(graph: Graph, weight: str, rows: set[int]) -> bool:
-    """Whether a product's weight is a table, or has as many rows as one and nothing sums over what it gives."""
+def _is_head(axes: Axes, node: Node, rows: set[int]) -> bool:
+    """Whether a product's weight has as many rows as a table and nothing sums over what it gives."""
+    graph, weight = axes.graph, node.inputs[1]
     if graph.tensors[weight].kind != "weight" or _rows(graph, weight) not in rows:
         return False
-    return _only_looked_up(graph, weight)
+    last = axes.spans(node.outputs[0])[-1].atoms
+    ends = {atom for name in graph.outputs for span in axes.spans(name) for atom in span.atoms} | _losses(axes)
+    return _only_looked_up(graph, weight) and not ends.isdisjoint(last)
 
 
 def _only_looked_up(graph: Graph, name: str) -> bool:
@@ -136,13 +167,10 @@ def _only_looked_up(graph: Graph, name: str) -> bool:
     )
 
 
-def _narrow_heads(graph: Graph, vocabulary: Vocabulary, tp: int) -> Graph:
-    """The heads' outputs, as wide as a device's share."""
-    narrow = []
-    for name, whole in vocabulary.heads.items():
-        tensor = graph.tensors[name]
-        narrow.append(replace(tensor, shape=(*tensor.shape[:-1], ceil_div(whole, tp))))
-    return graph.with_tensors(narrow)
+def _narrow_heads(graph: Graph, vocabulary: Vocabulary, tp: int) -> list[Tensor]:
+    """The outputs of the heads that are gathered, as wide as a device's share."""
+    outputs = [(graph.tensors[name], whole) for name, whole in vocabulary.heads.items()]
+    return [replace(tensor, shape=(*tensor.shape[:-1], ceil_div(whole, tp))) for tensor, whole in outputs]
 
 
 def _narrowed(graph: Graph, rows: Mapping[str, int]) -> list[Tensor]:

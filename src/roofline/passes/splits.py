@@ -148,7 +148,8 @@ class Splits:
         """What can be cut; no weight twice."""
         taken: set[str] = set()
         kept: list[Split] = []
-        for split in (*self._heads(), *self._inner()):
+        candidates: list[Split] = [*self._heads(), *self._inner()]
+        for split in candidates:
             weights = {name for atom in split.atoms for name in self._weights(atom)}
             if weights and (isinstance(split, Heads) or weights.isdisjoint(taken)):
                 taken |= weights
