@@ -11,7 +11,8 @@ import roofline as rl
 from roofline.bulk import group_rows
 from roofline.chip import Chip
 from roofline.efficiency import formula, kernel_time, launch, values
-from roofline.efficiency.network import device_link, factor, floor_seconds, link_rate
+from roofline.efficiency.algorithms import factor
+from roofline.efficiency.network import device_link, floor_seconds, link_rate
 from roofline.errors import MissingFigure, UsageError
 from roofline.ops import COLLECTIVES
 from roofline.workload import operator_graph

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -128,7 +128,7 @@ class Chip(Frozen):
             super().__init__(**figures)
         except ValidationError as error:
             name = _clip(figures.get("name", "without a name"))
-            raise ChipDataError(f"chip {name}: {_first(error)}") from None
+            raise ChipDataError(f"chip {name}: {first_problem(error, Chip, _TABLES)}") from None
 
     @model_validator(mode="before")
     @classmethod
@@ -480,15 +480,21 @@ _TABLES: dict[str, type[BaseModel]] = {
 }  # fmt: skip
 
 
-def _first(error: ValidationError) -> str:
-    """The first complaint of pydantic as one line: where, what, allowed, given."""
+def first_problem(error: ValidationError, top: type[BaseModel], tables: Mapping[str, type[BaseModel]]) -> str:
+    """The first complaint of pydantic as one line: where, what, allowed, given.
+
+    Args:
+        error: What pydantic raised.
+        top: What was described.
+        tables: What its tables describe, by key.
+    """
     problems = error.errors(include_url=False)
     problem = min(problems, key=lambda each: each["type"] != "extra_forbidden")
     where = [part for part in problem["loc"] if part != "[key]"]
     text = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
         key = str(where[-1])
-        model = _TABLES.get(str(where[0]), Chip) if len(where) > 1 else Chip
+        model = tables.get(str(where[0]), top) if len(where) > 1 else top
         allowed = [*model.model_fields, *(_FLAT if model is Chip else ())]
         text = f"unknown key; allowed: {', '.join(allowed)}{did_you_mean(key, allowed)}"
     elif problem["type"] == "missing":

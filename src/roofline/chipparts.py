@@ -120,7 +120,8 @@ class Link(Frozen):
         bandwidth: One direction, all of the device's ports together [B/s].
         kind: To other devices, to the host, or to devices of other nodes (a cluster's).
         per_peer: One direction to one peer, where the fabric is point to point [B/s].
-        latency: Of one message [s].
+        latency: Of one message, or of one step of a collective [s].
+        reduces: Whether its switches add up and multicast what devices send (NVLink SHARP).
         source: Where the figures come from.
         note: What a reader of the numbers should know.
     """
@@ -130,6 +131,7 @@ class Link(Frozen):
     kind: Literal["device", "host", "node"] = "device"
     per_peer: ByteRate | None = None
     latency: Seconds | None = None
+    reduces: bool = False
     source: Text
     note: Text = ""
 

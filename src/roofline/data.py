@@ -1,7 +1,7 @@
-"""Find chip and model files: by name, alias or path, the user's folders before the shipped ones.
+"""Find chip, cluster and model files: by name, alias or path, the user's folders before the shipped ones.
 
 The environment variable ``ROOFLINE_PATH`` lists folders, separated like ``PATH``; each holds TOML files
-itself or in subfolders ``chips`` and ``models``.
+itself or in subfolders ``chips``, ``clusters`` and ``models``.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Literal, NoReturn
 from roofline.chip import Chip, load_chip, read_toml
 from roofline.errors import ChipDataError, UnknownChip, UsageError, did_you_mean
 
-Kind = Literal["chips", "models", "measurements"]
+Kind = Literal["chips", "clusters", "models", "measurements"]
 
 
 def data_dir(kind: Kind) -> Path:
     """Return the folder of the shipped files: inside an installed package, or at the top of a checkout.
 
     Args:
-        kind: ``chips``, ``models`` or ``measurements``.
+        kind: ``chips``, ``clusters``, ``models`` or ``measurements``.
     """
     packaged = Path(__file__).parent / "_data" / kind
     return packaged if packaged.is_dir() else Path(__file__).parents[2] / kind

@@ -88,6 +88,8 @@ def formula(work: Launch) -> tuple[str, Formula]:
             return processor.PRODUCT, processor.product_seconds
         return processor.STREAM, processor.stream_seconds
     kind = work.row.kernel.kind
+    if kind == "network" and not network.measured(work):
+        return network.ACROSS, network.seconds_unmeasured
     if kind == "attention" and len(work.row.kernel.nodes) == 1:
         kind = "matmul"
     return FORMULAS[kind]

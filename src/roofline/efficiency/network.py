@@ -1,23 +1,28 @@
 """Collectives between devices, and copies between the host and a device.
 
-A collective starts, passes its steps and moves its bytes over the link. Small messages travel in a low-latency
-protocol that needs no handshake but wastes most of the link; large ones pay a handshake and then use the link well; the
-library takes whichever is faster. What a device puts on the wire, of a message of ``S`` bytes among ``n`` devices
-(NVIDIA nccl-tests, PERFORMANCE.md): all-reduce ``2 S (n-1)/n``, all-gather, reduce-scatter and all-to-all
-``S (n-1)/n``, broadcast ``S``. ``S`` is the larger side: what all-gather returns and what reduce-scatter is given.
+A collective starts, passes its steps and moves its bytes over the link, by one of the algorithms of
+:mod:`roofline.efficiency.algorithms`: the fastest that the library has, or the one that the node's ``algorithm``
+names. Small messages travel in a low-latency protocol that needs no handshake but wastes most of the link; large ones
+pay a handshake and then use the link well; the library takes whichever is faster. ``S``, the message, is the larger
+side: what all-gather returns and what reduce-scatter is given.
+
+A group that spans several ``nodes`` also passes the link between them, each device by its own network card. Nothing
+was measured there: those figures are priors, from the constants by which NCCL itself chooses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from roofline.chip import Chip
 from roofline.chipparts import Link
+from roofline.efficiency.algorithms import ALGORITHMS, Plan, choices, least
 from roofline.efficiency.machine import knee
-from roofline.efficiency.parameters import Parameter, group
+from roofline.efficiency.parameters import Parameter, group, values
 from roofline.efficiency.work import Launch
 from roofline.errors import MissingFigure
 
@@ -33,6 +38,16 @@ GROUP = group(
     share=Parameter(0.62, 0.02, 1.2, "share", "of the link, one direction, in the bandwidth protocol of two devices"),
     wide=Parameter(1.1, 0.2, 3.0, "ratio", "bandwidth of a device after a doubling of devices against before"),
     direct=Parameter(0.85, 0.3, 3.0, "ratio", "bandwidth of an all-to-all against an all-reduce"),
+)
+
+#: Constants from NCCL's own cost model (NVIDIA/nccl, src/graph/tuning.cc): a step of its low-latency protocol over
+#: the network 2.7 us, what its bandwidth protocol adds to that, trees at 0.92 of a ring's bandwidth.
+ACROSS = group(
+    "internode",
+    hop=Parameter(2.7e-6, 5e-7, 3e-5, "s", "latency of one step between nodes, where the node link states none"),
+    post=Parameter(1.13e-5, 1e-6, 5e-5, "s", "what the bandwidth protocol adds to a step between nodes"),
+    share=Parameter(0.85, 0.1, 1.0, "share", "of the node link in the bandwidth protocol"),
+    tree=Parameter(0.92, 0.5, 1.0, "ratio", "bandwidth of a tree against a ring"),
 )
 
 TRANSFER = group(
@@ -51,6 +66,10 @@ ONE_WAY = 0.9
 LOW_DIRECT = 0.05
 #: How a doubling of devices divides a link that goes through the host, beside the parameter ``wide``.
 THROUGH_HOST = 0.45
+#: Devices beyond which a group's bandwidth does not change any more: the most that was measured.
+WIDEST = 8
+#: Algorithms in the switch: share of the link and start [s], for NVLS on Hopper (NVIDIA/nccl, src/graph/tuning.cc).
+SWITCH_SHARE, SWITCH_START = 0.85, 2.5e-5
 #: Sharpness of the choice between protocols, and of the knee between host and device.
 CHOICE = 8.0
 #: Sharpness of the knee between the cost of a copy and its bytes.
@@ -59,25 +78,13 @@ COPY_KNEE = 2.0
 HOST_CACHE, STAGE = 64e6, 64e3
 
 
-def factor(op: str, devices: Any) -> Any:
-    """Bytes that a device puts on the wire, per byte of the message.
-
-    Example:
-        >>> factor("all_reduce", 8), factor("all_gather", 8), factor("broadcast", 8)
-        (1.75, 0.875, 1)
-    """
-    if op == "broadcast":
-        return 1
-    return (2 if op == "all_reduce" else 1) * (devices - 1) / devices
-
-
 def device_link(chip: Chip) -> Link:
-    """The link that devices talk over: between them, or through the host where there is none.
+    """The link that devices of a node talk over: between them, or through the host where there is none.
 
     Raises:
         MissingFigure: The chip lists no link.
     """
-    links = sorted(chip.links, key=lambda link: link.kind != "device")
+    links = sorted((link for link in chip.links if link.kind != "node"), key=lambda link: link.kind != "device")
     if not links:
         raise MissingFigure(f"{chip.name} has no published link; give one with chip.replace(link_bandwidth=...)")
     return links[0]
@@ -95,10 +102,51 @@ def host_link(chip: Chip) -> Link:
     raise MissingFigure(f"{chip.name} has no published host link; give one with chip.replace(host_bandwidth=...)")
 
 
+def node_link(chip: Chip) -> Link:
+    """The link between nodes, one network card a device.
+
+    Raises:
+        MissingFigure: The chip lists none; a cluster's device has one.
+    """
+    for link in chip.links:
+        if link.kind == "node":
+            return link
+    raise MissingFigure(f"{chip.name} has no link between nodes; name a cluster, see roofline.clusters()")
+
+
 def link_rate(chip: Chip, devices: Any) -> Any:
     """What a device can send to ``devices - 1`` others, one direction [byte/s]."""
     link = device_link(chip)
     return np.minimum(link.bandwidth, (link.per_peer or link.bandwidth) * np.maximum(devices - 1, 1))
+
+
+def span(work: Launch) -> tuple[Any, Any]:
+    """Devices of the group in each node, and the nodes that it spans."""
+    nodes = np.maximum(np.asarray(work.sizes.get("nodes", 1), dtype=np.float64), 1.0)
+    devices = np.maximum(np.asarray(work.sizes["devices"], dtype=np.float64), 1.0)
+    return np.maximum(devices / nodes, 1.0), nodes
+
+
+def crosses(work: Launch) -> bool:
+    """Whether a launch leaves its node."""
+    return bool(np.any(np.greater(work.sizes.get("nodes", 1), 1)))
+
+
+def measured(work: Launch) -> bool:
+    """Whether a collective is of the kind that was measured: in one node, by what the library chooses."""
+    return not crosses(work) and str(work.row.kernel.attrs.get("algorithm") or "nccl") in ("nccl", "ring", "direct")
+
+
+def plans(work: Launch) -> dict[str, Plan]:
+    """The algorithms that a collective may take, with what each has a device do.
+
+    Raises:
+        UsageError: The node names an algorithm that the collective does not have.
+    """
+    inside, nodes = span(work)
+    wanted = str(work.row.kernel.attrs.get("algorithm") or "")
+    names = choices(work.op, wanted, nodes, any(link.reduces for link in work.chip.links if link.kind == "device"))
+    return {name: ALGORITHMS[name](work.op, inside, nodes) for name in names}
 
 
 def _message(work: Launch) -> Any:
@@ -106,10 +154,19 @@ def _message(work: Launch) -> Any:
     return np.maximum(work.row.read, work.row.write)
 
 
+def _rate(chip: Chip, inside: Any) -> Any:
+    """Bandwidth inside the node; infinite for a group that has one device in each [byte/s]."""
+    return np.inf if np.all(np.equal(inside, 1)) else link_rate(chip, inside)
+
+
 def floor_seconds(work: Launch) -> Any:
     """Least time on the wire; switches that add in the network halve an all-reduce's [s]."""
-    devices = np.asarray(work.sizes["devices"], dtype=np.float64)
-    return np.minimum(factor(work.op, devices), 1.0) * _message(work) / link_rate(work.chip, devices)
+    inside, nodes = span(work)
+    here, there = least(work.op, inside, nodes)
+    inner = here * _message(work) / _rate(work.chip, inside)
+    if not crosses(work):
+        return inner
+    return np.maximum(inner, there * _message(work) / node_link(work.chip).bandwidth)
 
 
 def wire_seconds(work: Launch) -> Any:
@@ -122,21 +179,114 @@ def wire_seconds(work: Launch) -> Any:
 
 
 def seconds(work: Launch, p: Mapping[str, float]) -> Any:
-    """Time of one collective, started by a graph or, in the regime ``cold``, by a framework's queue [s]."""
-    devices = np.maximum(np.asarray(work.sizes["devices"], dtype=np.float64), 1.0)
-    wire = factor(work.op, devices) * _message(work)
-    direct = work.op == "alltoall"
-    steps = (2 if work.op == "all_reduce" else 1) * (devices - 1)
-    start = p["launch"] + (p["peer"] if direct else p["hop"]) * steps
-    doubled = p["wide"] * (1.0 if device_link(work.chip).kind == "device" else THROUGH_HOST)
-    rate = link_rate(work.chip, devices) * doubled ** np.log2(np.maximum(devices / 2, 1.0))
-    low = start + wire / (rate * p["low"] * (LOW_DIRECT if direct else 1.0))
-    kind = p["direct"] if direct else 1.0 if work.op in ("all_reduce", "broadcast") else ONE_WAY
-    large = start + p["post" if direct else "handshake"] + wire / (rate * p["share"] * kind)
-    time = knee([low, large], -CHOICE)
+    """Time of one collective in a node, started by a graph or, in the regime ``cold``, by a framework's queue [s]."""
+    return _seconds(work, p, values(work.chip, ACROSS, work.regime))
+
+
+def seconds_unmeasured(work: Launch, q: Mapping[str, float]) -> Any:
+    """Time of one collective across nodes, or by an algorithm that was not measured [s]."""
+    return _seconds(work, values(work.chip, GROUP, work.regime), q)
+
+
+def _seconds(work: Launch, p: Mapping[str, float], q: Mapping[str, float]) -> Any:
+    time = reduce(np.minimum, (plan_seconds(work, plan, p, q) for plan in plans(work).values()))
     if work.regime == "cold":
         time = knee([np.full_like(time, p["queue"]), time], CHOICE)
     return np.maximum(time, floor_seconds(work))
+
+
+def plan_seconds(work: Launch, plan: Plan, p: Mapping[str, float], q: Mapping[str, float]) -> Any:
+    """Time of one algorithm on a launch [s].
+
+    Args:
+        work: The collective.
+        plan: What the algorithm has a device do.
+        p: Parameters of the group ``network``.
+        q: Those of the group ``internode``.
+    """
+    return _PLANS[plan.kind](work, plan, p, q)
+
+
+def parameters(work: Launch) -> tuple[Mapping[str, float], Mapping[str, float]]:
+    """The parameters of :func:`plan_seconds`: of the groups ``network`` and ``internode``."""
+    return values(work.chip, GROUP, work.regime), values(work.chip, ACROSS, work.regime)
+
+
+def ideal_seconds(work: Launch, plan: Plan) -> Any:
+    """Time of one algorithm in the alpha-beta model: datasheet rates, stated latencies, nothing else [s]."""
+    inside, _ = span(work)
+    size = _message(work)
+    time = _stated(work.chip, "device") * plan.steps
+    here, there = size * plan.wire / _rate(work.chip, inside), 0.0
+    if crosses(work):
+        there = size * plan.node_wire / node_link(work.chip).bandwidth
+        time = time + _stated(work.chip, "node") * plan.node_steps
+    return time + (np.maximum(here, there) if plan.overlap else here + there)
+
+
+def _stated(chip: Chip, kind: str) -> float:
+    """Latency that a link states; 0 where none does [s]."""
+    return next((link.latency for link in chip.links if link.kind == kind and link.latency is not None), 0.0)
+
+
+def _library(work: Launch, plan: Plan, p: Mapping[str, float], q: Mapping[str, float]) -> Any:
+    inside, _ = span(work)
+    direct = work.op == "alltoall"
+    start = p["launch"] + _hop(work, p, direct) * plan.steps
+    low = high = _fitted_rate(work.chip, inside, p)
+    kind = p["direct"] if direct else 1.0 if work.op in ("all_reduce", "broadcast", "send") else ONE_WAY
+    low, high = low * p["low"] * (LOW_DIRECT if direct else 1.0), high * p["share"] * kind
+    post = p["post" if direct else "handshake"]
+    if not crosses(work):
+        size = _message(work) * plan.wire / (q["tree"] if plan.tree else 1.0)
+        return knee([start + size / low, start + post + size / high], -CHOICE)
+    link = node_link(work.chip)
+    start = start + _node_hop(link, q) * plan.node_steps
+    post = post + q["post"] * plan.node_steps
+    small = start + _both(work, plan, q, low, link.bandwidth * p["low"])
+    return knee([small, start + post + _both(work, plan, q, high, link.bandwidth * q["share"])], -CHOICE)
+
+
+def _both(work: Launch, plan: Plan, q: Mapping[str, float], rate: Any, node_rate: float) -> Any:
+    """Time of the bytes on both links, at once or one after the other [s]."""
+    size = _message(work) / (q["tree"] if plan.tree else 1.0)
+    here, there = size * plan.wire / rate, size * plan.node_wire / node_rate
+    return np.maximum(here, there) if plan.overlap else here + there
+
+
+def _fitted_rate(chip: Chip, inside: Any, p: Mapping[str, float]) -> Any:
+    """Bandwidth of a group inside a node, as it grows or shrinks with each doubling of two devices [byte/s]."""
+    if np.all(np.equal(inside, 1)):
+        return np.inf
+    if device_link(chip).kind == "device":
+        return link_rate(chip, inside) * p["wide"] ** np.log2(np.clip(inside / 2, 1.0, WIDEST / 2))
+    return link_rate(chip, inside) * (p["wide"] * THROUGH_HOST) ** np.log2(np.maximum(inside / 2, 1.0))
+
+
+def _hop(work: Launch, p: Mapping[str, float], direct: bool = False) -> float:
+    """Latency of a step inside a node: what the link states, or what was fitted [s]."""
+    if direct:
+        return p["peer"]
+    stated = [link.latency for link in work.chip.links if link.kind == "device" and link.latency is not None]
+    return stated[0] if stated else p["hop"]
+
+
+def _node_hop(link: Link, q: Mapping[str, float]) -> float:
+    return q["hop"] if link.latency is None else link.latency
+
+
+def _shot(work: Launch, plan: Plan, p: Mapping[str, float], q: Mapping[str, float]) -> Any:
+    """One kernel that waits for all others, reads their messages and, in two shots, does so again."""
+    rate = _fitted_rate(work.chip, span(work)[0], p) * p["share"]
+    return p["launch"] + _hop(work, p) * plan.steps + _message(work) * plan.wire / rate
+
+
+def _switch(work: Launch, plan: Plan, p: Mapping[str, float], q: Mapping[str, float]) -> Any:
+    rate = link_rate(work.chip, span(work)[0]) * SWITCH_SHARE
+    return SWITCH_START + _hop(work, p) * plan.steps + _message(work) * plan.wire / rate
+
+
+_PLANS = {"library": _library, "shot": _shot, "switch": _switch}
 
 
 def transfer_seconds(work: Launch, p: Mapping[str, float]) -> Any:

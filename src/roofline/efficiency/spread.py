@@ -28,6 +28,7 @@ GROUP = group(
     rowwise=_factor(1.6, "norms, softmax and reductions"),
     moe=_factor(2.0, "mixture-of-experts blocks"),
     network=_factor(1.8, "collectives"),
+    internode=_factor(2.0, "collectives across nodes, or by algorithms that nobody measured"),
     transfer=_factor(1.8, "copies over the host link"),
     program=_factor(1.35, "what a whole program adds: clocks, caches and gaps between its kernels"),
 )

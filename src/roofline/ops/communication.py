@@ -22,12 +22,28 @@ def _register_collective(name: str, given: Callable[[Any, int], Any]) -> None:
     def formula() -> Work:
         return Work()
 
-    formula.__doc__ = f"{name} among ``devices``: each gives ``e`` elements and gets ``g``; sums on the way are free."
-    op(name, "e -> g", "network", derive=lambda e, devices: {"g": given(e, devices), "devices": devices})(formula)
+    def derive(e: Any, devices: Any, nodes: Any = 1) -> dict[str, Any]:
+        return {"g": given(e, devices), "devices": devices, "nodes": nodes}
+
+    formula.__doc__ = (
+        f"{name} among ``devices``: each gives ``e`` elements and gets ``g``; sums on the way are free. The group "
+        "spans ``nodes``; ``algorithm`` names how, or a way to choose (``nccl``, ``fastest``)."
+    )
+    op(name, "e -> g", "network", derive=derive)(formula)
 
 
 for _name, _given in COLLECTIVES.items():
     _register_collective(_name, _given)
+
+
+def _two(nodes: Any = 1) -> dict[str, Any]:
+    return {"devices": 2, "nodes": nodes}
+
+
+@op("send", "... -> ...", "network", derive=_two)
+def send() -> Work:
+    """Point to point: a tensor goes to the next device, on another of the two ``nodes`` where there are two."""
+    return Work()
 
 
 @op("memcpy_h2d", "e -> e", "transfer")

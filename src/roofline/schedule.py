@@ -1,0 +1,373 @@
+"""How a training step runs on many devices: pipeline schedules, data parallelism and ZeRO, from numbers to numbers.
+
+Nothing here knows a graph or a chip: times of stages and of collectives come in, the time of a step and the memory of a
+device go out. Numbers may be arrays that broadcast.
+
+A pipeline of ``p`` stages takes ``m`` micro-batches a step, in one of three schedules (Narayanan et al. 2021,
+https://arxiv.org/abs/2104.04473, section 2.2): ``gpipe``, all forwards before all backwards; ``1f1b``, one forward and
+one backward in turn, which holds at most ``p`` micro-batches; and ``interleaved``, each device holding ``v`` chunks of
+layers instead of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from roofline.errors import UsageError, did_you_mean
+
+Schedule = Literal["1f1b", "gpipe", "interleaved"]
+SCHEDULES: tuple[str, ...] = get_args(Schedule)
+
+#: Seconds of a collective of so many bytes.
+Timer = Callable[[float], Any]
+
+#: Gradients that PyTorch's DistributedDataParallel reduces at a time (``bucket_cap_mb``) [byte].
+BUCKET = 25 * 2**20
+
+
+# --- pipeline --------------------------------------------------------------------------------------------------------
+
+
+def bubble(stages: Any, micro_batches: Any, interleave: Any = 1) -> Any:
+    """Idle time of a pipeline over its ideal time: ``(p - 1) / (v m)`` (Narayanan et al. 2021, section 2.2).
+
+    Args:
+        stages: Devices in the pipeline, ``p``.
+        micro_batches: Micro-batches of a step, ``m``.
+        interleave: Chunks of layers on each device, ``v``.
+
+    Example:
+        >>> bubble(8, 64), bubble(8, 64, interleave=2)
+        (0.109375, 0.0546875)
+    """
+    return (stages - 1) / (interleave * micro_batches)
+
+
+def in_flight(stage: int, stages: int, micro_batches: int, schedule: str = "1f1b", interleave: int = 1) -> float:
+    """Micro-batches whose activations a stage holds at its peak, each counted as one pass through all its layers.
+
+    ``m`` in GPipe; ``min(m, p - i)`` in 1F1B; interleaved ``(2 (p - i - 1) + (v - 1) p + 1) / v``, which is
+    ``p (1 + (p - 1) / (p v))`` at the first stage (Korthikanti et al. 2022, https://arxiv.org/abs/2205.05198, section
+    4.2.3).
+
+    Args:
+        stage: Counted from 0.
+        stages: Devices in the pipeline, ``p``.
+        micro_batches: Micro-batches of a step, ``m``.
+        schedule: One of :data:`SCHEDULES`.
+        interleave: Chunks of layers on each device, ``v``.
+
+    Raises:
+        UsageError: Sizes that no schedule has.
+
+    Example:
+        >>> [in_flight(i, 4, 8) for i in range(4)], in_flight(0, 4, 8, "gpipe")
+        ([4.0, 3.0, 2.0, 1.0], 8.0)
+        >>> in_flight(0, 4, 8, "interleaved", interleave=2) == 4 * (1 + 3 / (4 * 2))
+        True
+    """
+    check_pipeline(stages, micro_batches, schedule, interleave)
+    if not 0 <= stage < stages:
+        raise UsageError(f"pipeline: stage {stage}; allowed: 0 to {stages - 1}")
+    held = {
+        "gpipe": float(micro_batches),
+        "1f1b": float(stages - stage),
+        "interleaved": (2 * (stages - stage - 1) + (interleave - 1) * stages + 1) / interleave,
+    }[schedule]
+    return min(float(micro_batches), held)
+
+
+def check_pipeline(stages: int, micro_batches: int, schedule: str, interleave: int = 1) -> None:
+    """Refuse a pipeline that cannot run.
+
+    Raises:
+        UsageError: Unknown schedule, or sizes that it does not take, with the nearest that it does.
+
+    Example:
+        >>> check_pipeline(4, 6, "interleaved", 2)
+        Traceback (most recent call last):
+        roofline.errors.UsageError: pipeline: 6 micro-batches interleaved over 4 stages; allowed: multiples of 4; nearest 4 or 8
+    """
+    if schedule not in SCHEDULES:
+        near = did_you_mean(str(schedule), SCHEDULES)
+        raise UsageError(f"pipeline: unknown schedule {schedule!r}; allowed: {', '.join(SCHEDULES)}{near}")
+    for what, size in (("stages", stages), ("micro-batches", micro_batches), ("chunks a device", interleave)):
+        if size < 1:
+            raise UsageError(f"pipeline: {size} {what}; allowed: 1 or more")
+    if schedule != "interleaved":
+        if interleave != 1:
+            raise UsageError(
+                f"pipeline: {interleave} chunks a device in {schedule}; allowed: 1, or schedule interleaved"
+            )
+    elif micro_batches % stages:
+        low = micro_batches // stages * stages
+        near = f"{low} or {low + stages}" if low else str(stages)
+        raise UsageError(
+            f"pipeline: {micro_batches} micro-batches interleaved over {stages} stages; "
+            f"allowed: multiples of {stages}; nearest {near}"
+        )
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A step of a pipeline.
+
+    Attributes:
+        seconds: From the first forward to the last backward [s].
+        ideal: The work of the slowest stage alone [s].
+        idle: What filling and draining adds [s].
+        sending: Sends that no computation hides [s].
+        in_flight: Micro-batches whose activations each stage holds at its peak.
+    """
+
+    seconds: Any
+    ideal: Any
+    idle: Any
+    sending: Any
+    in_flight: tuple[float, ...]
+
+    @property
+    def bubble(self) -> Any:
+        """Idle over ideal time."""
+        return self.idle / self.ideal
+
+
+def pipeline(
+    forward: Any,
+    backward: Any,
+    stages: int,
+    micro_batches: int,
+    *,
+    send: Any = 0.0,
+    schedule: str = "1f1b",
+    interleave: int = 1,
+    blocking: bool = False,
+) -> Pipeline:
+    """Time of one step of a pipeline whose stages take equally long: ``(m + (p - 1) / v) (f + b)`` and its sends.
+
+    Each of the ``p - 1`` steps of filling waits for a send, and of draining too. In between, a micro-batch is back at
+    the first stage after ``p (f + b)`` and ``2 (v p - 1)`` sends; with as many in flight as the schedule holds, what
+    that exceeds their work is waited for. Blocking sends hold up every micro-batch instead, once a chunk and direction.
+
+    Args:
+        forward: Of one micro-batch through all layers of the slowest stage [s].
+        backward: The same backward, 0 for inference [s].
+        stages: Devices in the pipeline, ``p``.
+        micro_batches: Micro-batches of a step, ``m``.
+        send: Of one micro-batch's activations to the next stage [s].
+        schedule: One of :data:`SCHEDULES`.
+        interleave: Chunks of layers on each device, ``v``.
+        blocking: The device computes nothing while it sends or receives.
+
+    Raises:
+        UsageError: Sizes that no schedule has.
+
+    Example:
+        >>> step = pipeline(1.0, 2.0, stages=4, micro_batches=12)
+        >>> step.seconds, step.bubble, step.in_flight
+        (45.0, 0.25, (4.0, 3.0, 2.0, 1.0))
+    """
+    check_pipeline(stages, micro_batches, schedule, interleave)
+    ideal = micro_batches * (forward + backward)
+    idle = bubble(stages, micro_batches, interleave) * ideal
+    held = tuple(in_flight(stage, stages, micro_batches, schedule, interleave) for stage in range(stages))
+    ways = 1 + np.greater(backward, 0).astype(int)
+    sending = ways * (stages - 1) * send
+    if blocking and stages > 1:
+        sending = sending + ways * (micro_batches - 1) * interleave * send
+    elif stages > 1:
+        sending = sending + (micro_batches - 1) * _wait(forward, backward, stages, send, schedule, interleave)
+    return Pipeline(_plain(ideal + idle + sending), _plain(ideal), _plain(idle), _plain(sending), held)
+
+
+def _wait(forward: Any, backward: Any, stages: int, send: Any, schedule: str, interleave: int) -> Any:
+    """What a micro-batch waits for its way to the last stage and back, beyond the work of the others in flight [s]."""
+    if schedule == "gpipe":
+        return 0.0 * send
+    both = forward + backward
+    loop = stages * both + 2 * (interleave * stages - 1) * send
+    most = stages + (stages - 1) / interleave * (schedule == "interleaved")
+    return np.where(np.greater(backward, 0), np.maximum(loop / most - both, 0.0), 0.0)
+
+
+# --- data parallelism ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ZeroMemory:
+    """Memory of a device by part [byte]."""
+
+    weights: Any
+    gradients: Any
+    optimizer: Any
+
+    @property
+    def total(self) -> Any:
+        """All of them [byte]."""
+        return self.weights + self.gradients + self.optimizer
+
+
+def zero_memory(
+    parameters: Any, dp: Any, stage: int = 0, *, weights: float = 2, gradients: float = 2, optimizer: float = 12
+) -> ZeroMemory:
+    """Memory of weights, gradients and optimizer states on each of ``dp`` devices (Rajbhandari et al. 2020).
+
+    Stage 1 divides the optimizer states among the devices, stage 2 the gradients too, stage 3 the weights too
+    (https://arxiv.org/abs/1910.02054, figure 1).
+
+    Args:
+        parameters: Of the model, or of a device's part of it.
+        dp: Devices of the data-parallel group.
+        stage: 0 to 3.
+        weights: Bytes a parameter of the weights that compute.
+        gradients: Bytes a parameter of the gradients.
+        optimizer: Bytes a parameter of the optimizer states, the master copy among them: 12 for Adam in mixed
+            precision.
+
+    Raises:
+        UsageError: No such stage.
+
+    Example:
+        >>> [round(zero_memory(7.5e9, 64, stage).total / 1e9, 1) for stage in range(4)]
+        [120.0, 31.4, 16.6, 1.9]
+    """
+    _check_stage(stage)
+    of = [dp if stage >= least else 1 for least in (3, 2, 1)]
+    each = (weights, gradients, optimizer)
+    return ZeroMemory(*(parameters * size / among for size, among in zip(each, of, strict=True)))
+
+
+def zero_traffic(weight_bytes: Any, gradient_bytes: Any, dp: Any, stage: int = 0) -> Any:
+    """Bytes that a device sends in one step: ``2 psi``, in stage 3 ``3 psi``, times ``(dp - 1) / dp``.
+
+    Gradients are reduced and scattered in all stages; what is gathered is the gradients (stage 0), the new weights
+    (1 and 2) or the weights, forward and again backward (3) (Rajbhandari et al. 2020, section 7).
+
+    Args:
+        weight_bytes: Of the weights that compute [byte].
+        gradient_bytes: Of the gradients [byte].
+        dp: Devices of the data-parallel group.
+        stage: 0 to 3.
+
+    Example:
+        >>> psi = 1000.0
+        >>> [zero_traffic(psi, psi, 10, stage) for stage in range(4)]
+        [1800.0, 1800.0, 1800.0, 2700.0]
+    """
+    _check_stage(stage)
+    gathered = gradient_bytes if stage == 0 else weight_bytes * (2 if stage == 3 else 1)
+    return (gradient_bytes + gathered) * (dp - 1) / dp
+
+
+def _check_stage(stage: int) -> None:
+    if stage not in (0, 1, 2, 3):
+        near = min(3, max(0, stage)) if isinstance(stage, int) else 0
+        raise UsageError(f"ZeRO stage {stage!r}; allowed: 0, 1, 2, 3; the nearest is {near}")
+
+
+@dataclass(frozen=True)
+class DataParallel:
+    """Communication of one step of a data-parallel group.
+
+    Attributes:
+        seconds: All collectives, one after the other [s].
+        exposed: What no computation hides, which the step takes longer [s].
+        buckets: Collectives that the gradients take.
+    """
+
+    seconds: Any
+    exposed: Any
+    buckets: int
+
+
+def data_parallel(
+    weight_bytes: float,
+    gradient_bytes: float,
+    stage: int = 0,
+    *,
+    forward: Any,
+    backward: Any,
+    all_reduce: Timer,
+    reduce_scatter: Timer,
+    all_gather: Timer,
+    layers: int = 1,
+    micro_batches: int = 1,
+    bucket: float = BUCKET,
+    overlap: bool = True,
+) -> DataParallel:
+    """Communication of one step, and how much of it the step waits for.
+
+    Gradients go in buckets that fill evenly while the backward runs, so that the last one always waits for its
+    collective: ``exposed = max(t, k t - backward (k - 1) / k)`` for ``k`` buckets of ``t``. Stages 1 and 2 gather the
+    new weights beside the next forward in the same way. Stage 3 gathers each layer's weights while the layer before
+    computes, and keeps those of the last one for the backward. What shares a device with a collective is taken to run
+    no slower.
+
+    Args:
+        weight_bytes: Of the weights that compute, on a device before any ZeRO [byte].
+        gradient_bytes: Of the gradients, likewise [byte].
+        stage: Of ZeRO; 0 reduces all gradients everywhere.
+        forward: Of one micro-batch [s].
+        backward: Of one micro-batch [s].
+        all_reduce: Seconds of an all-reduce of so many bytes.
+        reduce_scatter: The same for a reduce-scatter of so many bytes given.
+        all_gather: The same for an all-gather of so many bytes returned.
+        layers: Units that stage 3 gathers one by one.
+        micro_batches: Whose gradients are added up before an optimizer step. Stages 0 and 1 reduce once, after the
+            last; 2 and 3 with each one, and 3 also gathers with each one.
+        bucket: Gradients that are reduced at a time [byte].
+        overlap: Collectives run beside the computation.
+
+    Raises:
+        UsageError: No such stage.
+
+    Example:
+        >>> def ring(size): return size / 1e9
+        >>> step = data_parallel(4e9, 4e9, forward=2.0, backward=4.0, bucket=1e9,
+        ...                      all_reduce=ring, reduce_scatter=ring, all_gather=ring)
+        >>> step.seconds, step.exposed, step.buckets
+        (4.0, 1.0, 4)
+    """
+    _check_stage(stage)
+    if stage == 3:
+        return _fully_sharded(
+            weight_bytes, gradient_bytes, forward, backward, reduce_scatter, all_gather, layers, micro_batches, overlap
+        )
+    count = max(1, int(np.ceil(gradient_bytes / bucket)))
+    each = (all_reduce if stage == 0 else reduce_scatter)(gradient_bytes / count)
+    times = micro_batches if stage == 2 else 1
+    seconds, exposed = times * count * each, times * _exposed(count, each, backward, overlap)
+    if stage > 0:
+        gather = all_gather(weight_bytes / count)
+        seconds, exposed = seconds + count * gather, exposed + _exposed(count, gather, forward, overlap)
+    return DataParallel(_plain(seconds), _plain(exposed), count)
+
+
+def _exposed(count: int, each: Any, window: Any, overlap: bool) -> Any:
+    """Waiting for ``count`` collectives in a row that become ready evenly while a window of computation lasts [s]."""
+    if not overlap:
+        return count * each
+    return np.maximum(each, count * each - window * (count - 1) / count)
+
+
+def _fully_sharded(
+    weight_bytes: float, gradient_bytes: float, forward: Any, backward: Any, reduce_scatter: Timer, all_gather: Timer,
+    layers: int, micro_batches: int, overlap: bool,
+) -> DataParallel:  # fmt: skip
+    """Stage 3: each layer's weights come just before they are needed, forward and backward."""
+    gather, scatter = all_gather(weight_bytes / layers), reduce_scatter(gradient_bytes / layers)
+    seconds = micro_batches * ((2 * layers - 1) * gather + layers * scatter)
+    if not overlap:
+        return DataParallel(_plain(seconds), _plain(seconds), layers)
+    ahead = gather + (layers - 1) * np.maximum(gather - forward / layers, 0.0)
+    behind = (layers - 1) * np.maximum(gather + scatter - backward / layers, 0.0) + scatter
+    return DataParallel(_plain(seconds), _plain(micro_batches * (ahead + behind)), layers)
+
+
+def _plain(value: Any) -> Any:
+    array = np.asarray(value)
+    return array if array.ndim else array.item()
