@@ -232,8 +232,8 @@ def scaling(
 
     Example:
         >>> import roofline as rl
-        >>> found = scaling(rl.model("llama-3-70b", phase="decode"), "h100-sxm", (2, 4), mode="graph", B=1, C=2048)
-        >>> [point.fits for point in found.points], found[4].speed_up > 1.5
+        >>> found = scaling(rl.model("llama-3-70b", phase="decode"), "h100-sxm", (1, 2), mode="graph", B=1, C=2048)
+        >>> [point.fits for point in found.points], found[2].speed_up > 1.5
         ([False, True], True)
     """
     if not 0 <= least_gain < 1:

@@ -95,6 +95,7 @@ class Ranks(Writer):
         self.back: dict[str, str] = {}
         self.labels = Counter(node.label for node in graph.nodes)
         self.producer = {name: node for node in graph.nodes for name in node.outputs}
+        self._learned = _learned(graph)
         self._wants = self._wanted()
 
     def run(self) -> Graph:
@@ -227,9 +228,9 @@ class Ranks(Writer):
         return tuple(at for at, name in enumerate(node.inputs) if not self._is_cut(name) and self._can_be_given(name))
 
     def _can_be_given(self, name: str) -> bool:
-        """Whether something has a gradient by this tensor: computed, and no index."""
+        """Whether something learned has a gradient by this tensor: no mask, index or table of positions."""
         tensor = self.graph.tensors[name]
-        return tensor.kind == "activation" and not tensor.dtype.startswith("int") and tensor.dtype != "bool"
+        return name in self._learned and not tensor.dtype.startswith("int") and tensor.dtype != "bool"
 
     def _is_cut(self, name: str) -> bool:
         return any(self.cut(name, axis) for axis in range(len(self._shape(name))))
@@ -260,6 +261,16 @@ class Ranks(Writer):
             if name in self.partial:
                 self.partial.add(self.back[name])
         return self.back[name]
+
+
+def _learned(graph: Graph) -> frozenset[str]:
+    """What is computed from weights."""
+    found = {name for name, tensor in graph.tensors.items() if tensor.kind == "weight"}
+    weights = frozenset(found)
+    for node in graph.nodes:
+        if not found.isdisjoint(node.inputs):
+            found.update(node.outputs)
+    return frozenset(found) - weights
 
 
 def share(value: int, devices: int) -> int | Fraction:

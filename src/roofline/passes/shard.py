@@ -117,15 +117,16 @@ def _vocabulary(axes: Axes, tp: int, gather: bool) -> Vocabulary:
     """Tables of tokens, the heads that are them or have as many rows, and the heads' biases."""
     graph = axes.graph
     looked_up = {node.inputs[0] for node in graph.nodes if node.op == "embedding"}
-    weights = {name: _rows(graph, name) for name in looked_up if graph.tensors[name].kind == "weight"}
-    least = max(tp, TABLE * max(weights.values(), default=0))
-    tables = {name for name, rows in weights.items() if rows >= least and _only_looked_up(graph, name)}
+    tables = {n: _rows(graph, n) for n in looked_up if graph.tensors[n].kind == "weight" and _only_looked_up(graph, n)}
     heads = {
-        node.outputs[0]: node.inputs[1:] for node in graph.nodes
-        if node.op == "linear" and _is_head(axes, node, {weights[name] for name in tables})
-    }  # fmt: skip
+        n.outputs[0]: n.inputs[1:] for n in graph.nodes if n.op == "linear" and _is_head(axes, n, {*tables.values()})
+    }
+    # Where there is a head, its rows are the vocabulary; else the largest table is one.
+    known = [_rows(graph, weights[0]) for weights in heads.values()] or list(tables.values())
+    least = max(tp, TABLE * max(known, default=0))
+    tables = {name: rows for name, rows in tables.items() if rows >= least}
     own = {name for names in heads.values() for name in names}
-    rows = {name: ceil_div(_rows(graph, name), tp) for name in tables | own}
+    rows = {name: ceil_div(_rows(graph, name), tp) for name in own.union(tables)}
     shares: dict[Atom, int] = {}
     gathered: dict[str, Size] = {}
     for name in heads:

@@ -173,8 +173,13 @@ class Splits:
             queries, groups = (self.axes.atoms(node.inputs[at], 1) for at in (0, 1))
             own = tuple(atom for atom in queries if atom not in groups)
             heads = Heads(node.name, groups, own)
-            fixed = self._rows | self._returned
-            if heads.atoms and seen.isdisjoint(heads.atoms) and _free(heads.atoms, fixed) and self._ends(heads.atoms):
+            # Keys and values may be returned: each device keeps those of its own heads.
+            if (
+                heads.atoms
+                and seen.isdisjoint(heads.atoms)
+                and _free(heads.atoms, self._rows)
+                and self._ends(heads.atoms)
+            ):
                 seen.update(heads.atoms)
                 yield heads
 
