@@ -199,7 +199,15 @@ def maximum(a: Any, b: Any) -> Any:
 
 
 def ceil_div(a: Any, b: Any) -> Any:
-    """``a / b`` rounded up."""
+    """``a / b`` rounded up; a polynomial whose coefficients all divide stays one.
+
+    Example:
+        >>> ceil_div(8 * symbol("S"), 2), ceil_div(7, 2)
+        (4*S, 4)
+    """
+    exact = a / b if isinstance(a, Dim) and isinstance(b, int) else None
+    if isinstance(exact, Dim) and all(isinstance(factor, int) for _, factor in exact.terms):
+        return exact
     return call("floordiv", a + b - 1, b) if isinstance(a, Dim) or isinstance(b, Dim) else -(-a // b)
 
 
@@ -217,7 +225,7 @@ def evaluate(size: Any, sizes: Mapping[str, Any]) -> Any:
     return float(value) if isinstance(value, Fraction) else value
 
 
-def substitute(size: Any, sizes: Mapping[str, int]) -> Any:
+def substitute(size: Any, sizes: Mapping[str, Size]) -> Any:
     """Replace some symbols by numbers and keep the others.
 
     Example:
@@ -232,7 +240,7 @@ def substitute(size: Any, sizes: Mapping[str, int]) -> Any:
     return total
 
 
-def _substitute_atom(atom: Atom, sizes: Mapping[str, int]) -> Any:
+def _substitute_atom(atom: Atom, sizes: Mapping[str, Size]) -> Any:
     if isinstance(atom, str):
         return sizes.get(atom, symbol(atom))
     return call(atom.function, *(substitute(arg, sizes) for arg in atom.args))
