@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import ceil
 
 from roofline.errors import UsageError
 from roofline.graph import Graph, Node
-from roofline.passes.amounts import check, kept, matches, nearest
+from roofline.passes.amounts import check, kept, matches
 
 #: ``layers.3.attn.q``, ``encoder.layer.3.output``, ``stage1.2.conv1``, ``3.linear``: a path, a number, the rest.
 _NUMBERED = re.compile(r"(?:(.+?)\.)?(\d+)\.")
@@ -67,18 +68,17 @@ def _scopes(graph: Graph, where: Sequence[str]) -> dict[str, dict[int, list[Node
 def _kept(
     prefix: str, numbers: Sequence[int], layers: float | Sequence[int], found: Mapping[str, Mapping[int, object]]
 ) -> frozenset[int]:
-    """The layers of one scope that stay: as listed, or spread evenly from the first to the last."""
+    """The layers of one scope that stay: as listed, or spread evenly from the first to the last.
+
+    A share never removes more than it says.
+    """
     if not isinstance(layers, int | float):
         return _as_listed(prefix, numbers, layers, found)
     check(layers, "layers")
     size, place = len(numbers), prefix or "the top scope"
     if isinstance(layers, int) and layers >= size and len(found) > 1:
         return frozenset(numbers)
-    wanted = kept(layers, size, "layers", place)
-    if wanted.denominator != 1 or wanted < 1:
-        hint = nearest(wanted, range(1, size), size, "layers")
-        raise UsageError(f"{place}: layers={layers} leaves {float(wanted):g} of {size} layers, which cannot be{hint}")
-    left = int(wanted)
+    left = ceil(kept(layers, size, "layers", place))
     return frozenset(numbers[round(at * (size - 1) / max(left - 1, 1))] for at in range(left))
 
 

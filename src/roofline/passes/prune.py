@@ -213,9 +213,6 @@ def _hidden(plan: _Plan, roles: Roles, amount: float) -> dict[Atom, int]:
     return sizes
 
 
-_FINDERS: Mapping[str, Callable[[_Plan, Roles, float], dict[Atom, int]]] = {}
-
-
 def _number(size: object) -> int:
     assert isinstance(size, int)
     return size
@@ -344,4 +341,6 @@ def _follows(producer: Mapping[str, Node], node: Node, op: str, depth: int = 6) 
     return False
 
 
-_FINDERS = {"heads": _heads, "channels": _channels, "hidden": _hidden}
+_FINDERS: Mapping[str, Callable[[_Plan, Roles, float], dict[Atom, int]]] = {
+    "heads": _heads, "channels": _channels, "hidden": _hidden,
+}  # fmt: skip

@@ -15,6 +15,19 @@ from roofline.passes.amounts import matches
 _SUMMED = {"linear": 1, "matmul": 0}
 _PATTERN = "2:4"
 
+_UNSTRUCTURED = (
+    "dense kernels multiply them all the same, so FLOPs, bytes and time stay, and memory shrinks only if weights are "
+    "stored compressed"
+)
+_STRUCTURED = (
+    "2:4 sparse weights are counted as dense FLOPs; only a chip with a published 2:4 peak multiplies them faster, and "
+    "its kernels reach less of that peak than dense kernels of theirs"
+)
+_MISSING = (
+    "matrix product with weights of its own that could be 2:4 sparse (tables that rows are looked up in and "
+    "convolutions stay dense)"
+)
+
 
 def sparsify(graph: Graph, sparsity: str | float, where: Sequence[str]) -> Graph:
     """Store the weights of matrix products two of four, or note that zeros anywhere change nothing.
@@ -28,23 +41,17 @@ def sparsify(graph: Graph, sparsity: str | float, where: Sequence[str]) -> Graph
         UsageError: Another pattern, no weight that could, or formats that have no such kernels.
     """
     if isinstance(sparsity, float) and 0 < sparsity < 1:
-        return _noted(graph, f"{sparsity:.0%} zeros without a pattern: dense kernels multiply them all the same, so "
-                             "FLOPs, bytes and time stay, and memory shrinks only if weights are stored compressed")  # fmt: skip
+        return _noted(graph, f"{sparsity:.0%} zeros without a pattern: {_UNSTRUCTURED}")
     if sparsity != _PATTERN:
         near = did_you_mean(str(sparsity), [_PATTERN])
         raise UsageError(f"sparsity={sparsity!r}; allowed: '2:4', or a share of zeros above 0 and below 1{near}")
     chosen = _weights(graph, where)
     if not chosen:
-        raise UsageError(f"{graph.name}: where={'|'.join(where)!r} has no matrix product with weights of its own that "
-                         "could be 2:4 sparse (tables that rows are looked up in and convolutions stay dense)")  # fmt: skip
+        raise UsageError(f"{graph.name}: where={'|'.join(where)!r} has no {_MISSING}")
     tensors = [replace(graph.tensors[name], dtype=_stored(graph, name)) for name in chosen]
     dense = [node.name for node in graph.nodes if node.op in ("conv2d", "conv1d", "conv3d", "expert_linear")
              and matches(node.name, where)]  # fmt: skip
-    graph = _noted(
-        graph.with_tensors(tensors),
-        "2:4 sparse weights are counted as dense FLOPs; only a chip with a published 2:4 peak multiplies them faster, "
-        "and its kernels reach less of that peak than dense ones of theirs",
-    )
+    graph = _noted(graph.with_tensors(tensors), _STRUCTURED)
     return _noted(graph, f"{dense[0]} and the like stay dense: 2:4 kernels multiply matrices") if dense else graph
 
 
