@@ -153,8 +153,19 @@ def _operators(graph: Graph, wanted: frozenset[str]) -> frozenset[str]:
     return wanted
 
 
+def layer_of(name: str) -> str:
+    """The layer that a node belongs to by its name, empty for none.
+
+    Example:
+        >>> layer_of("layers.3.attn.out"), layer_of("stage2.0.conv1.grad_w"), layer_of("embed")
+        ('layers.3', 'stage2.0', '')
+    """
+    match = _LAYER.match(name)
+    return match[1] if match else ""
+
+
 def _layers(graph: Graph) -> dict[str, str]:
-    found = {node.name: match[1] for node in graph.nodes if (match := _LAYER.match(node.name))}
+    found = {node.name: layer for node in graph.nodes if (layer := layer_of(node.name))}
     if not found:
         raise UsageError(f"{graph.name}: recompute='full' needs layers (names such as layers.0.mlp); it has none")
     return found
@@ -178,15 +189,13 @@ def _attention_cores(graph: Graph) -> tuple[dict[str, str], frozenset[str], tupl
 
 
 def _core(values: Node, makers: dict[str, Node]) -> list[Node]:
-    """From a product with values back to the scores, with the masks that are drawn on the way."""
-    found, stack = [values], [values.inputs[0]]
-    seen = {values.name}
-    while stack:
-        node = makers.get(stack.pop())
-        if node is None or node.name in seen:
-            continue
-        seen.add(node.name)
-        found.append(node)
-        if node.op != "attention_scores":
-            stack.extend(node.inputs)
-    return found
+    """A product with values and what leads to it from the scores, with the masks that are drawn on the way."""
+    found = [values]
+    node = makers.get(values.inputs[0])
+    while node is not None:
+        drawn = (makers[name] for name in node.inputs if name in makers)
+        found.extend((node, *(each for each in drawn if not each.inputs)))
+        if node.op == "attention_scores":
+            return found
+        node = makers.get(node.inputs[0]) if node.inputs else None
+    return []

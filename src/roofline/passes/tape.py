@@ -255,8 +255,13 @@ def _inner(graph: Graph) -> frozenset[str]:
             for name in node.inputs:
                 readers.setdefault(base.get(name, name), set()).add(node.label)
     leaving = {base.get(name, name) for name in graph.outputs}
+    attention = {node.label for node in graph.nodes if OPS[node.op].kind == "attention"}
+    # A dropout kernel stores the mask that it draws; only fused attention keeps the generator's state and draws it again.
+    stored = {node.outputs[0] for node in graph.nodes if node.op == "bernoulli" and node.label not in attention}
     return frozenset(
-        name for name in home if base[name] == name and name not in leaving and readers.get(name) == {home[name]}
+        name
+        for name in home.keys() - leaving - stored
+        if base[name] == name and readers.get(name) == {home[name]}
     )
 
 
