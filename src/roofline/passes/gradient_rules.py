@@ -127,11 +127,6 @@ def _xielu(t: Tape, node: Node, dy: str) -> None:
             t.give(name, t.op("elementwise", dy, t.kept(x), name=f"grad_alpha{at}", like=name, flops=4))
 
 
-def _cast(t: Tape, node: Node, dy: str) -> None:
-    x = node.inputs[0]
-    t.give(x, dy if t.b.tensor(dy).dtype == t.format(x) else t.op("cast", dy, name="grad", like=x))
-
-
 def _resample(t: Tape, node: Node, dy: str) -> None:
     x = node.inputs[0]
     t.give(x, t.op("resample", dy, name="grad", like=x, shape=t.shape(x), **_options(node, "flops")))
@@ -160,7 +155,7 @@ def _linear(t: Tape, node: Node, dy: str) -> None:
     rows = _by_row(t, dy, "grad_rows")
     if t.wants(w):
         turned, read = _turned(t, rows, "grad_turned"), _by_row(t, t.kept(x), "rows")
-        t.give(w, t.op("matmul", turned, read, name="grad_w", like=w, **options))
+        t.give(w, t.op("matmul", turned, read, name="grad_w", like=w, turned=True, **options))
     _bias(t, bias, rows, (0,))
 
 
@@ -178,7 +173,7 @@ def _matmul(t: Tape, node: Node, dy: str) -> None:
     rows = _by_row(t, dy, "grad_rows")
     if t.wants(b):
         turned = _turned(t, _by_row(t, t.kept(a), "rows"), "a_turned")
-        t.give(b, t.op("matmul", turned, rows, name="grad_b", like=b, **options))
+        t.give(b, t.op("matmul", turned, rows, name="grad_b", like=b, turned=True, **options))
     _bias(t, bias, rows, (0,))
 
 
@@ -454,9 +449,9 @@ def _send(t: Tape, node: Node, dy: str) -> None:
 #: The backward of each operator.
 RULES: dict[str, Rule] = {
     **{name: _unary(reads, flops) for name, (reads, flops) in UNARY.items()},
-    **dict.fromkeys(("add", "bias_add", "add_scalar", "copy", "identity"), _same),
+    **dict.fromkeys(("add", "bias_add", "add_scalar", "copy", "identity", "cast"), _same),
     "sub": _sub, "mul": _mul, "div": _div, "pow": _pow, "mask": _masked(0), "where": _masked(1), "dropout": _dropout,
-    "elementwise": _any, "maximum": _chosen, "minimum": _chosen, "xielu": _xielu, "cast": _cast, "resample": _resample,
+    "elementwise": _any, "maximum": _chosen, "minimum": _chosen, "xielu": _xielu, "resample": _resample,
     "linear": _linear, "matmul": _matmul, "bmm": _bmm, "expert_linear": _expert_linear,
     "attention_scores": _scores, "attention_softmax": _attention_softmax, "attention_values": _values,
     "softmax": _softmax, "cross_entropy": _cross_entropy, "layernorm": _norm("layernorm_grad"),

@@ -101,10 +101,16 @@ class Tape:
             attrs: Options.
         """
         path = f"{self._node.name}.{name}"
-        made = self.b.op(op, *inputs, name=path, dtype=self.format(like), count=self._node.count, **attrs)
+        dtype = self._widest(inputs) if OPS[op].kind == "pointwise" and op != "cast" else ""
+        made = self.b.op(op, *inputs, name=path, dtype=dtype or self.format(like), count=self._node.count, **attrs)
         if self._group:
             self.labels[made] = self._group
         return made
+
+    def _widest(self, names: tuple[str, ...]) -> str:
+        """The format of elementwise arithmetic on some tensors: the widest of theirs."""
+        formats = [self.b.tensor(name).dtype for name in names]
+        return max((f for f in formats if f not in DISCRETE), key=lambda f: DTYPES[f].bits, default="")
 
     @contextmanager
     def kernel(self, label: str) -> Iterator[None]:
@@ -123,12 +129,17 @@ class Tape:
     # --- gradients that arrive ---
 
     def give(self, name: str, gradient: str) -> None:
-        """Hand in a gradient of a tensor; where it was broadcast, its sum over the copies."""
-        self.pieces.setdefault(name, Pieces()).whole.append(self._summed(name, gradient))
+        """Hand in a gradient of a tensor: where it was broadcast its sum over the copies, and in the tensor's format."""
+        self.pieces.setdefault(name, Pieces()).whole.append(self._cast(name, self._summed(name, gradient)))
 
     def give_part(self, name: str, gradient: str) -> None:
         """Hand in the gradient of a part that was cut out of a tensor."""
-        self.pieces.setdefault(name, Pieces()).parts.append(gradient)
+        self.pieces.setdefault(name, Pieces()).parts.append(self._cast(name, gradient))
+
+    def _cast(self, name: str, gradient: str) -> str:
+        if self.b.tensor(gradient).dtype == self.format(name):
+            return gradient
+        return self.op("cast", gradient, name="grad_cast", like=name)
 
     def reshaped(self, gradient: str, shape: tuple[Size, ...], name: str = "shaped") -> str:
         """A view in another shape, none where it has that shape already."""
