@@ -53,7 +53,20 @@ class Memory:
 
     def map(self, function: Any) -> Memory:
         """Apply a function to each part."""
-        return Memory(**{name: function(value) for name, value in self.parts().items()})
+        return type(self)(**{name: function(value) for name, value in self.parts().items()})
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingMemory(Memory):
+    """Bytes by part of a training step.
+
+    Attributes:
+        gradients: Of all weights, from where they arise to the end of the step.
+        optimizer: States, and the fp32 copy of the weights where there is one.
+    """
+
+    gradients: Any = 0
+    optimizer: Any = 0
 
 
 def memory(graph: Graph, sizes: Mapping[str, Any], reserve: float = RESERVE) -> Memory:
@@ -74,13 +87,30 @@ def memory(graph: Graph, sizes: Mapping[str, Any], reserve: float = RESERVE) -> 
     """
     stored = _stored(graph)
     peaks = [evaluate(peak, sizes) for peak in _live_peaks(graph)]
-    return Memory(
-        weights=evaluate(stored["weight"] + stored["buffer"], sizes),
-        kv_cache=evaluate(stored["cache"], sizes),
-        inputs=evaluate(stored["input"], sizes),
-        activations=_largest(peaks),
-        reserve=reserve,
+    parts = {
+        "kv_cache": evaluate(stored["cache"], sizes),
+        "inputs": evaluate(stored["input"], sizes),
+        "activations": _largest(peaks),
+        "reserve": reserve,
+    }
+    resident = stored["weight"] + stored["buffer"]
+    if "gradients" not in graph.info and "optimizer" not in graph.info:
+        return Memory(weights=evaluate(resident, sizes), **parts)
+    states = sum(nbytes(graph.tensors[name]) for name in graph.info.get("optimizer_states", ()))
+    kept = _gradients(graph)
+    buffers = sum(nbytes(graph.tensors[name]) for name in kept if graph.tensors[name].kind == "buffer")
+    return TrainingMemory(
+        weights=evaluate(resident - states - buffers, sizes),
+        gradients=evaluate(sum(nbytes(graph.tensors[name]) for name in kept), sizes),
+        optimizer=evaluate(states, sizes),
+        **parts,
     )
+
+
+def _gradients(graph: Graph) -> frozenset[str]:
+    """Stored tensors that the weights' gradients are in."""
+    scope = Scope(graph)
+    return frozenset(scope.root(name) for _, name in graph.info.get("gradients", ()))
 
 
 def _largest(values: list[Any]) -> Any:
@@ -111,7 +141,8 @@ def _live(graph: Graph) -> Iterable[Any]:
     that never leaves its kernel is never allocated.
     """
     scope = Scope(graph)
-    last = _last_uses(graph, scope)
+    gradients = _gradients(graph)
+    last = {name: at for name, at in _last_uses(graph, scope).items() if name not in gradients}
     frees: dict[int, list[str]] = {}
     for name, at in last.items():
         frees.setdefault(at, []).append(name)

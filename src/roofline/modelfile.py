@@ -27,7 +27,7 @@ from roofline.graph import Graph
 from roofline.sizes import Dim, Size
 
 #: The phases that a program may be in.
-PHASES = ("forward", "prefill", "decode")
+PHASES = ("forward", "prefill", "decode", "train")
 
 
 class ModelFile(BaseModel):
@@ -137,7 +137,7 @@ def build_model(file: ModelFile, where: str, phase: str | None, overrides: Mappi
     Args:
         file: The checked file.
         where: Its path, for errors.
-        phase: ``forward``, ``prefill`` or ``decode``; the model's default when ``None``.
+        phase: ``forward``, ``prefill``, ``decode`` or ``train``; the model's default when ``None``.
         overrides: Sizes and options that replace the file's.
 
     Raises:

@@ -155,7 +155,7 @@ def product_seconds(work: Launch, p: Mapping[str, float], b: Any, m: Any, n: Any
     step = p["step"] * p.get(f"step_{kind}", 1.0)
     if kind == "fp8_block":
         n, k = np.ceil(n / BLOCK) * BLOCK, np.ceil(k / BLOCK) * BLOCK
-    width = _width(work, n, k)
+    width = _width(work, n, m if work.row.kernel.attrs.get("turned") else k)
     best: Any = np.inf
     traffic = _traffic(work, p, (b, m, n, k, width))
     for tiles in _chunks((kind, work.regime) not in UNSPLIT, np.broadcast(b, m, n, k, work.row.bytes)):
@@ -215,7 +215,10 @@ def _entry(work: Launch, p: Mapping[str, float], kind: str, rows: Any, depth: An
 
 
 def _width(work: Launch, n: Any, k: Any) -> Any:
-    """Share of a 16-byte load that rows of ``n`` and ``k`` elements allow: 1 where they are aligned."""
+    """Share of a 16-byte load that rows of ``n`` and ``k`` elements allow: 1 where they are aligned.
+
+    A left operand that is stored by column (the product of a weight's gradient) has rows of ``m`` instead of ``k``.
+    """
     whole = ALIGNMENT / work.element
     if work.row.kernel.attrs.get("padded"):
         return np.ones(np.broadcast(n, k).shape)

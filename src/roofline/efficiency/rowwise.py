@@ -61,7 +61,7 @@ PACES = {
     "softmax": "softmax", "attention_softmax": "softmax", "argmax": "argmax", "topk": "argmax",
     "layernorm": "layernorm", "layernorm2d": "layernorm", "groupnorm": "layernorm",
     "sum": "sum", "mean": "sum", "global_avgpool": "sum", "reduce": "sum",
-    "batchnorm_train": "layernorm", "layernorm_grad": "layernorm", "channelnorm_grad": "layernorm",
+    "layernorm_grad": "layernorm",
 }  # fmt: skip
 
 
@@ -92,6 +92,8 @@ def seconds(work: Launch, p: Mapping[str, float]) -> Any:
     """Time of one launch of a kernel along rows [s]."""
     if work.op in ("maxpool2d", "avgpool2d", "pool"):
         return _pool(work, p)
+    if work.op in PASSES:
+        return _channel_norm(work, p, PASSES[work.op])
     rows, columns = (np.asarray(size, dtype=np.float64) for size in EXTENTS.get(work.op, _last)(work))
     scheme = SCHEMES.get(work.op, _reduction)(rows, columns, work.element)
     if work.row.kernel.kind == "reduction":
@@ -133,6 +135,13 @@ def _missed(work: Launch, p: Mapping[str, float], rows: Any, columns: Any, schem
     return 1 / (1 + (p["reread"] * work.machine.cache / flying) ** 3)
 
 
+def _channel_norm(work: Launch, p: Mapping[str, float], passes: int) -> Any:
+    """Norm of channels over the whole batch: all cores sweep the images, once for sums and once for values."""
+    chip, read = work.machine, work.row.read
+    missed = 1 / (1 + (p["reread"] * chip.cache / np.maximum(read, 1.0)) ** 3) if chip.cache else 1.0
+    return passes * (p["launch"] + p["setup"]) + transfer(work, p, read * (1 + (passes - 1) * missed))
+
+
 def _pool(work: Launch, p: Mapping[str, float]) -> Any:
     compute = outputs(work) * p["pool"] / (work.machine.units * work.machine.clock)
     traffic = transfer(work, p, work.row.read)
@@ -148,17 +157,15 @@ def _groups(work: Launch) -> tuple[Any, Any]:
     return s["n"] * groups, s["c"] * s["batch"] / groups
 
 
-def _channels(work: Launch) -> tuple[Any, Any]:
-    return work.sizes["c"], work.sizes["n"] * work.sizes["batch"]
-
+#: Sweeps over the images of norms over the batch. The backward finds its sums in those of scale and shift, which a
+#: kernel before it works out.
+PASSES = {"batchnorm_train": 2, "channelnorm_grad": 1}
 
 #: Rows and columns of operators that do not work along the last axis of ``... c``.
 EXTENTS: dict[str, Callable[[Launch], tuple[Any, Any]]] = {
     "attention_softmax": lambda work: (work.sizes["b"] * work.sizes["h"] * work.sizes["q"], work.sizes["k"]),
     "attention_softmax_grad": lambda work: (work.sizes["b"] * work.sizes["h"] * work.sizes["q"], work.sizes["k"]),
     "groupnorm": _groups,
-    "batchnorm_train": _channels,
-    "channelnorm_grad": _channels,
     "layernorm2d": lambda work: (work.sizes["n"] * work.sizes["h"] * work.sizes["w"], work.sizes["c"]),
     "global_avgpool": lambda work: (work.sizes["n"] * work.sizes["c"], work.sizes["h"] * work.sizes["w"]),
 }
@@ -218,6 +225,5 @@ SCHEMES: dict[str, Callable[[Any, Any, float], Scheme]] = {
     "softmax": _softmax, "attention_softmax": _softmax, "softmax_grad": _softmax, "attention_softmax_grad": _softmax,
     "topk": _select, "argmax": _argmax, "sum": _sum, "mean": _sum, "global_avgpool": _sum, "reduce": _sum,
     "rmsnorm": _norm, "rmsnorm_grad": _norm, "layernorm": _layernorm, "groupnorm": _layernorm,
-    "layernorm2d": _layernorm, "layernorm_grad": _layernorm, "batchnorm_train": _layernorm,
-    "channelnorm_grad": _layernorm,
+    "layernorm2d": _layernorm, "layernorm_grad": _layernorm,
 }  # fmt: skip

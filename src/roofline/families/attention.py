@@ -32,6 +32,16 @@ class Run:
     tables: dict[int, tuple[str, str]] = field(default_factory=dict)
     held: dict[str, tuple[str, str]] = field(default_factory=dict)
 
+    @property
+    def caches(self) -> bool:
+        """Whether keys, values and states are kept for later positions."""
+        return self.phase in ("prefill", "decode")
+
+    @property
+    def drops(self) -> bool:
+        """Whether dropout runs."""
+        return self.phase == "train" and self.c.dropout
+
 
 # --- multi-head and grouped attention -------------------------------------------------------------------------------
 
@@ -131,7 +141,7 @@ def _keys_and_values(run: Run, k: str, v: str, layer: int, caches: list[str]) ->
 
 def _store(run: Run, new: str, name: str, window: int, caches: list[str]) -> str:
     """Write the new positions to the cache; returns what attention reads: the cache in decode, else ``new``."""
-    if run.phase == "forward":
+    if not run.caches:
         return new
     b, c = run.b, run.c
     batch, heads, length, width = b.shape(new)
@@ -150,13 +160,15 @@ def _attend(run: Run, q: str, k: str, v: str, window: int, sinks: str | None = N
     b, c = run.b, run.c
     bias = bias or run.alibi or None
     if c.attention == "naive":
-        mask = run.mask or None
-        return blocks.naive_attention(b, q, k, v, mask=mask, softcap=c.attention_softcap, bias=bias, sinks=sinks)
+        return blocks.naive_attention(
+            b, q, k, v, mask=run.mask or None, softcap=c.attention_softcap, bias=bias, sinks=sinks, dropout=run.drops
+        )
     decode = run.phase == "decode"
     # A windowed cache holds only what is attended, so there is nothing left to mask.
     window = 0 if decode and c.kv_policy == "windowed" else window
     return blocks.attention(
-        b, q, k, v, causal=not decode, window=window, softcap=c.attention_softcap, bias=bias, sinks=sinks
+        b, q, k, v, causal=not decode, window=window, softcap=c.attention_softcap, bias=bias, sinks=sinks,
+        dropout=run.drops,
     )  # fmt: skip
 
 
@@ -306,7 +318,7 @@ def latent_attention(run: Run, x: str, layer: int, caches: list[str]) -> str:
     nope, turned = _latent_queries(run, source)
     latent, key = _latent(run, x)
     up = b.weight("kv_b.weight", (c.heads * (c.nope_dim + c.value_dim), c.kv_lora), c.linear_dtype or None)
-    if run.phase != "forward":
+    if run.caches:
         joined = b.op("cat", blocks.split_heads(b, latent, 1, "latent_head"), key, name="latent_key")
         stored = _store(run, joined, "latent_cache", 0, caches)
     if c.indexes(layer):

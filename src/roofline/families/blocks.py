@@ -87,6 +87,7 @@ def attention(
     softcap: float = 0.0,
     bias: str | None = None,
     sinks: str | None = None,
+    dropout: bool = False,
 ) -> str:
     """Scores, softmax and values as one kernel, the way flash attention and SDPA run them.
 
@@ -100,12 +101,15 @@ def attention(
         softcap: Bound of the scores by ``cap * tanh(x / cap)``, 0 for none.
         bias: Tensor added to the scores.
         sinks: One learned logit a head that joins the softmax.
+        dropout: Whether some of the probabilities are dropped, which the kernel draws itself.
     """
     seen: dict[str, Any] = {"causal": causal, "window": window}
     with b.kernel("sdpa"):
         scores = b.op("attention_scores", q, k, name="scores", **seen)
         scores = _adjust(b, scores, softcap, bias)
         probabilities = b.op("attention_softmax", scores, *([sinks] if sinks else []), name="softmax", **seen)
+        if dropout:
+            probabilities = _dropped(b, probabilities, "dropout")
         return b.op("attention_values", probabilities, v, name="values", **seen)
 
 
@@ -119,6 +123,7 @@ def naive_attention(
     softcap: float = 0.0,
     bias: str | None = None,
     sinks: str | None = None,
+    dropout: bool = False,
 ) -> str:
     """``softmax(q k^T * scale [masked]) v``, each step its own kernel on the full matrix of scores."""
     scores = b.op("attention_scores", q, k, name="scores", causal=False)
@@ -127,7 +132,34 @@ def naive_attention(
     if mask:
         scores = b.op("mask", scores, mask, name="masked")
     probabilities = b.op("attention_softmax", scores, *([sinks] if sinks else []), name="softmax", causal=False)
+    if dropout:
+        probabilities = drop(b, probabilities, "dropout")
     return b.op("attention_values", probabilities, v, name="values", causal=False)
+
+
+def drop(b: Builder, x: str, name: str) -> str:
+    """Dropout as one kernel, which also writes the mask that its backward reads."""
+    with b.kernel(name):
+        return _dropped(b, x, name)
+
+
+def _dropped(b: Builder, x: str, name: str) -> str:
+    mask = b.op("bernoulli", name=f"{name}_mask", dtype="bool", shape=b.shape(x))
+    return b.op("dropout", x, mask, name=f"{name}_kept")
+
+
+def cross_entropy(b: Builder, logits: str) -> str:
+    """The mean loss of rows of logits against labels, in fp32, as PyTorch runs it: a log-softmax, then the loss."""
+    *lead, classes = b.shape(logits)
+    rows: Size = prod(lead)
+    labels = b.input("labels", (rows,), "int64")
+    x = b.op("view", logits, name="logit_rows", shape=(rows, classes))
+    fp32 = {"dtype": "fp32", "keeps": "fp32"}
+    if b.tensor(x).dtype != "fp32":
+        x = b.op("cast", x, name="logits_fp32", **fp32)
+    x = b.op("softmax", x, name="log_softmax", **fp32)
+    with b.kernel("nll"):
+        return b.op("mean", b.op("take", x, labels, name="picked", shape=(rows,), **fp32), name="loss", **fp32)
 
 
 def _adjust(b: Builder, scores: str, softcap: float, bias: str | None) -> str:

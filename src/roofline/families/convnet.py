@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from roofline.build import Builder
 from roofline.families import blocks
 from roofline.families.config import Config, Family, Layers, Positive
-from roofline.graph import Graph
+from roofline.graph import Graph, Node
 from roofline.sizes import Size, symbol
 
 
@@ -37,6 +38,24 @@ def batchnorm(b: Builder, x: str, name: str) -> str:
 def images(b: Builder, channels: int, side: int) -> str:
     """The input: a batch of square images."""
     return b.input("image", (symbol("B"), channels, side, side))
+
+
+def trained(build: Callable[[Builder, Any], Graph]) -> Callable[[Builder, Any], Graph]:
+    """The training form of a network that ends in logits: norms take the statistics of the batch, a loss follows."""
+
+    def run(b: Builder, c: Any) -> Graph:
+        graph = build(b, c)
+        logits = graph.outputs[0]
+        if len(b.shape(logits)) > 2:  # a map of classes: channels come first
+            logits = b.op("permute", logits, name="classes_last", axes=(0, 2, 3, 1))
+        graph = b.graph([blocks.cross_entropy(b, logits)], graph.items, graph.item, graph.info)
+        return replace(graph, nodes=tuple(_batch_statistics(node) for node in graph.nodes))
+
+    return run
+
+
+def _batch_statistics(node: Node) -> Node:
+    return replace(node, op="batchnorm_train", inputs=node.inputs[:3]) if node.op == "batchnorm2d" else node
 
 
 def finish(b: Builder, outputs: Sequence[str], image: int, layers: int) -> Graph:
@@ -213,7 +232,7 @@ def _rise(b: Builder, x: str, skip: str, channels: int) -> str:
 
 
 FAMILIES = {
-    "resnet": Family("resnet", ResNetConfig, {"forward": _resnet}),
-    "vgg": Family("vgg", VGGConfig, {"forward": _vgg}),
-    "unet": Family("unet", UNetConfig, {"forward": _unet}),
+    "resnet": Family("resnet", ResNetConfig, {"forward": _resnet, "train": trained(_resnet)}),
+    "vgg": Family("vgg", VGGConfig, {"forward": _vgg, "train": trained(_vgg)}),
+    "unet": Family("unet", UNetConfig, {"forward": _unet, "train": trained(_unet)}),
 }

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from roofline.build import Builder
 from roofline.families import blocks
 from roofline.families.config import Config, Family, Layers, Positive
-from roofline.families.convnet import batchnorm, conv, finish, images
+from roofline.families.convnet import batchnorm, conv, finish, images, trained
 from roofline.graph import Graph
 from roofline.sizes import symbol
 
@@ -111,6 +111,6 @@ def _convnext_block(b: Builder, x: str, channels: int) -> str:
 
 
 FAMILIES = {
-    "mobilenet_v2": Family("mobilenet_v2", MobileNetV2Config, {"forward": _mobilenet}),
-    "convnext": Family("convnext", ConvNeXtConfig, {"forward": _convnext}),
+    "mobilenet_v2": Family("mobilenet_v2", MobileNetV2Config, {"forward": _mobilenet, "train": trained(_mobilenet)}),
+    "convnext": Family("convnext", ConvNeXtConfig, {"forward": _convnext, "train": trained(_convnext)}),
 }

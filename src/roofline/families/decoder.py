@@ -2,7 +2,8 @@
 
 Phases: ``forward`` (all positions, no cache, logits everywhere), ``prefill`` (keys and values written to the cache,
 logits of the last position unless the file says otherwise) and ``decode`` (one new token a sequence against a cache
-of ``C`` positions, all attended, the new one included).
+of ``C`` positions, all attended, the new one included); ``train`` (all positions, dropout where the file has it, and the
+loss; what follows from it is added by :func:`roofline.backward`).
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ def _build(phase: str, b: Builder, c: DecoderConfig) -> Graph:
             if c.layer_scale:
                 x = b.op("mul_scalar", x, name="layer_scaled")
     logits = _head(run, x, table)
+    if phase == "train" and c.head:
+        logits = blocks.cross_entropy(b, logits)
     items = run.batch * run.new
     info = {"layers": c.layers, "kv_policy": c.kv_policy, "attention": c.attention}
     return b.graph([logits, *caches], items=items, item="token", info=info)
@@ -71,7 +74,13 @@ def _embeddings(run: Run, table: str, ids: str) -> str:
         x = b.op("add", x, rows, name="embed_positions")
     if c.fixed_positions:
         x = b.op("add", x, b.input("position_rows", (run.new, c.hidden)), name="embed_positions")
-    return _norm(run, x, "embed_norm") if c.embed_norm else x
+    if c.embed_norm:
+        x = _norm(run, x, "embed_norm")
+    return _drop(run, x, "embed_dropout")
+
+
+def _drop(run: Run, x: str, name: str) -> str:
+    return blocks.drop(run.b, x, name) if run.drops else x
 
 
 def _layer_embeddings(run: Run, x: str, ids: str) -> str:
@@ -121,7 +130,7 @@ def _serial(run: Run, x: str, layer: int, caches: list[str]) -> str:
 def _residual(run: Run, x: str, layer: int, branch: Callable[[str], str], normed: bool = True) -> str:
     b, c = run.b, run.c
     before, after = c.norms_of(layer)
-    y = branch(_norm(run, x, "norm") if before and normed else x)
+    y = _drop(run, branch(_norm(run, x, "norm") if before and normed else x), "dropout")
     if after:
         y = _norm(run, y, "post_norm")
     if c.residual_scale:
@@ -143,6 +152,7 @@ def _parallel(run: Run, x: str, layer: int, caches: list[str]) -> str:
         if c.block == "parallel_norms":
             normed = _norm(run, x, "norm")
         fed = FEEDS[feed](run, normed, layer)
+    mixed, fed = _drop(run, mixed, "attn_dropout"), _drop(run, fed, "mlp_dropout")
     return b.op("add", x, b.op("add", mixed, fed, name="branches"), name="residual")
 
 
@@ -234,7 +244,7 @@ FAMILIES = {
     "decoder": Family(
         "decoder",
         DecoderConfig,
-        {phase: partial(_build, phase) for phase in ("forward", "prefill", "decode")},
+        {phase: partial(_build, phase) for phase in ("forward", "prefill", "decode", "train")},
         "prefill",
     )
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -50,6 +51,8 @@ class EncoderConfig(Config):
         dense_bias: Bias of the dense layer before a ``masked`` or ``dense`` head.
         fused_qkv: One projection for q, k and v; BertModel runs three.
         attention: ``sdpa`` (one kernel) or ``naive`` (scores written out).
+        dropout: Whether training drops attention probabilities, the outputs of attention and feed-forward, embeddings and
+            the pooled token.
     """
 
     hidden: Positive
@@ -82,6 +85,7 @@ class EncoderConfig(Config):
     dense_bias: bool = True
     fused_qkv: bool = False
     attention: Literal["sdpa", "naive"] = "sdpa"
+    dropout: bool = False
 
     @model_validator(mode="after")
     def _consistent(self) -> EncoderConfig:
@@ -96,11 +100,12 @@ class EncoderConfig(Config):
         return self.window if self.pattern[layer % len(self.pattern)] == "sliding" else 0
 
 
-def _build(b: Builder, c: EncoderConfig) -> Graph:
+def _build(phase: str, b: Builder, c: EncoderConfig) -> Graph:
+    drops = phase == "train" and c.dropout
     batch, length = symbol("B"), symbol("S")
     table = b.weight("embed.weight", (c.vocab, c.embed_width or c.hidden))
-    x = _embeddings(b, c, table, batch, length)
-    shared = _Shared(b, c, length)
+    x = _embeddings(b, c, table, batch, length, drops)
+    shared = _Shared(b, c, length, drops)
     for layer in range(c.layers):
         with b.scope(f"layers.{layer}"):
             x = _layer(b, c, x, layer, shared)
@@ -109,9 +114,12 @@ def _build(b: Builder, c: EncoderConfig) -> Graph:
     outputs = [x]
     if c.pooler:
         first = b.op("slice", x, name="first", shape=(batch, c.hidden))
-        outputs.append(b.op("tanh", blocks.linear(b, first, c.hidden, "pooler", bias=True), name="pooled"))
+        pooled = b.op("tanh", blocks.linear(b, first, c.hidden, "pooler", bias=True), name="pooled")
+        outputs.append(blocks.drop(b, pooled, "pooled_dropout") if drops and c.head == "pooled" else pooled)
     if c.head != "none":
         outputs = [HEADS[c.head](b, c, outputs[-1], table)]
+        if phase == "train":
+            outputs = [blocks.cross_entropy(b, outputs[0])]
     graph = b.graph(outputs, batch * length, "token", {"layers": c.layers, "attention": c.attention})
     return _share(graph, c) if c.shared else graph
 
@@ -119,7 +127,8 @@ def _build(b: Builder, c: EncoderConfig) -> Graph:
 class _Shared:
     """What all layers read: the rotary table and the bias of relative positions."""
 
-    def __init__(self, b: Builder, c: EncoderConfig, length: Size) -> None:
+    def __init__(self, b: Builder, c: EncoderConfig, length: Size, drops: bool) -> None:
+        self.drops = drops
         width = c.hidden // c.heads
         self.cos = b.input("cos", (length, width)) if c.rope else ""
         self.sin = b.input("sin", (length, width)) if c.rope else ""
@@ -132,7 +141,7 @@ class _Shared:
             self.bias = b.op("view", rows, name="relative_bias", shape=(c.heads, length, length))
 
 
-def _embeddings(b: Builder, c: EncoderConfig, table: str, batch: Size, length: Size) -> str:
+def _embeddings(b: Builder, c: EncoderConfig, table: str, batch: Size, length: Size, drops: bool) -> str:
     width = c.embed_width or c.hidden
     x = blocks.embed(b, table, b.input("ids", (batch, length), "int64"), "embed")
     if c.segments:
@@ -145,6 +154,8 @@ def _embeddings(b: Builder, c: EncoderConfig, table: str, batch: Size, length: S
         x = b.op("add", x, rows, name="embed_positions")
     if c.embed_norm:
         x = blocks.norm(b, x, "layernorm", "embed_norm", c.norm_bias)
+    if drops:
+        x = blocks.drop(b, x, "embed_dropout")
     return blocks.linear(b, x, c.hidden, "embed_projection", True) if c.embed_width else x
 
 
@@ -163,11 +174,12 @@ def _layer(b: Builder, c: EncoderConfig, x: str, layer: int, shared: _Shared) ->
     with b.scope("attn"):
         normed = c.pre_norms and (layer > 0 or c.first_norm)
         y = blocks.norm(b, x, "layernorm", "norm", c.norm_bias) if normed else x
-        x = _sum(b, c, x, _attention(b, c, y, layer, shared))
+        y = _attention(b, c, y, layer, shared)
+        x = _sum(b, c, x, blocks.drop(b, y, "dropout") if shared.drops else y)
     with b.scope("mlp"):
         y = blocks.norm(b, x, "layernorm", "norm", c.norm_bias) if c.pre_norms else x
         y = blocks.mlp(b, y, inner, c.activation, is_gated=c.gated, bias=c.mlp_bias)
-        return _sum(b, c, x, y)
+        return _sum(b, c, x, blocks.drop(b, y, "dropout") if shared.drops else y)
 
 
 def _sum(b: Builder, c: EncoderConfig, x: str, y: str) -> str:
@@ -180,9 +192,11 @@ def _attention(b: Builder, c: EncoderConfig, x: str, layer: int, shared: _Shared
     if c.rope:
         q, k = (blocks.rope(b, part, shared.cos, shared.sin, f"rope_{name}") for name, part in (("q", q), ("k", k)))
     if c.attention == "naive":
-        y = blocks.naive_attention(b, q, k, v, bias=shared.bias)
+        y = blocks.naive_attention(b, q, k, v, bias=shared.bias, dropout=shared.drops)
     else:
-        y = blocks.attention(b, q, k, v, causal=c.causal, window=c.window_of(layer), bias=shared.bias)
+        y = blocks.attention(
+            b, q, k, v, causal=c.causal, window=c.window_of(layer), bias=shared.bias, dropout=shared.drops
+        )
     return blocks.linear(b, blocks.merge_heads(b, y), c.hidden, "out", bias=c.out_bias)
 
 
@@ -228,4 +242,6 @@ def _share(graph: Graph, c: EncoderConfig) -> Graph:
     return replace(graph, tensors=kept, nodes=nodes)
 
 
-FAMILIES = {"encoder": Family("encoder", EncoderConfig, {"forward": _build})}
+FAMILIES = {
+    "encoder": Family("encoder", EncoderConfig, {phase: partial(_build, phase) for phase in ("forward", "train")})
+}

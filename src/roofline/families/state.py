@@ -27,7 +27,7 @@ def _scan(run: Run, op: str, inputs: list[str], shape: tuple[Size, ...], caches:
           **attrs: Any) -> str:  # fmt: skip
     """A scan as one kernel, which reads the state of the step before (in decode) and leaves its own."""
     b = run.b
-    if run.phase == "forward":
+    if not run.caches:
         return b.op(op, *inputs, name="scan", **attrs)
     state = b.cache("state", shape, dtype or None)
     with b.kernel("scan_kernel"):
@@ -44,7 +44,7 @@ def _convolve(run: Run, x: str, caches: list[str], bias: bool) -> str:
     if bias:
         inputs.append(b.weight("conv.bias", (channels,)))
     kept = c.ssm_conv - (c.ssm_conv_kept == "kernel-1")
-    if run.phase == "forward" or not kept:
+    if not run.caches or not kept:
         return b.op("causal_conv", *inputs, name="conv")
     cache = b.cache("conv_state", (run.batch, channels, kept))
     with b.kernel("conv_kernel"):

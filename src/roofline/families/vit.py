@@ -328,4 +328,12 @@ HEADS = {
     "none": _bare,
 }
 
-FAMILIES = {"vit": Family("vit", ViTConfig, {"forward": _build})}
+def _train(b: Builder, c: ViTConfig) -> Graph:
+    """A loss follows where the model ends in classes."""
+    graph = _build(b, c)
+    if not c.head.startswith("classes") and c.head != "mean":
+        return graph
+    return b.graph([blocks.cross_entropy(b, graph.outputs[0])], graph.items, graph.item, graph.info)
+
+
+FAMILIES = {"vit": Family("vit", ViTConfig, {"forward": _build, "train": _train})}

@@ -19,7 +19,7 @@ def linear(batch: Any, k: Any, n: Any) -> Work:
 
 @op("matmul", "... m k, k n, [n] -> ... m n", "matmul")
 def matmul(batch: Any, m: Any, k: Any, n: Any) -> Work:
-    """``a @ b`` with one right-hand matrix."""
+    """``a @ b`` with one right-hand matrix; ``turned``: ``a`` is stored by column."""
     return Work(flops=MAC * batch * m * k * n)
 
 

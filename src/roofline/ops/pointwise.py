@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from roofline.ops.registry import Work, broadcast, op
+from roofline.sizes import prod
 
 #: Floating-point operations of one output element; a transcendental counts one, a comparison or a move none.
 POINTWISE: dict[str, int] = {
@@ -50,3 +51,18 @@ def recurrent_cell_grad(b: Any, x: Any, h: Any, flops: int) -> Work:
 def fill() -> Work:
     """Write a constant."""
     return Work()
+
+
+@op("bernoulli", None, "pointwise", shape=lambda shapes, shape: tuple(shape))
+def bernoulli() -> Work:
+    """Draw the mask of a dropout: integer arithmetic of a generator, which is not counted."""
+    return Work()
+
+
+@op("update", None, "pointwise", shape=lambda shapes: shapes[0], alias=0)
+def update(shapes: Any, flops: int = 1) -> Work:
+    """Write new values into the first operand in place, from itself and the others: ``flops`` an element of the largest
+    (a factored state is smaller than the gradient that it is worked out from).
+    """
+    largest = max((prod(shape) for shape in shapes), key=lambda size: size if isinstance(size, int) else 0)
+    return Work(vector=flops * largest, writes=prod(shapes[0]))

@@ -11,6 +11,8 @@ from roofline.sizes import prod
 
 #: Maximum excluded: subtract, exponential, sum, divide, and the scale before it (Yuan et al. 2024 count the same 5).
 SOFTMAX_FLOPS = 5
+#: Of the logits, maximum excluded: subtract, exponential, sum.
+CROSS_ENTROPY_FLOPS = 3
 #: Mean, centre, square, sum, normalise, scale, shift (the 7 of Yuan et al. 2024).
 LAYERNORM_FLOPS = 7
 #: Square, sum, normalise, scale.
@@ -21,6 +23,12 @@ RMSNORM_FLOPS = 4
 def softmax(batch: Any, c: Any) -> Work:
     """Softmax along the last axis."""
     return Work(vector=SOFTMAX_FLOPS * batch * c)
+
+
+@op("cross_entropy", "... c, ... -> ...", "rowwise")
+def cross_entropy(batch: Any, c: Any) -> Work:
+    """``log(sum(exp(x))) - x[label]`` of each row as one kernel that writes only the losses."""
+    return Work(vector=CROSS_ENTROPY_FLOPS * batch * c)
 
 
 @op("layernorm", "... c, [c], [c] -> ... c", "rowwise")
@@ -149,6 +157,12 @@ RMSNORM_GRAD_FLOPS = 7
 def softmax_grad(batch: Any, c: Any) -> Work:
     """Backward of a softmax, from the gradient and the probabilities."""
     return Work(vector=SOFTMAX_GRAD_FLOPS * batch * c)
+
+
+@op("cross_entropy_grad", "... c, ..., ... -> ... c", "rowwise")
+def cross_entropy_grad(batch: Any, c: Any) -> Work:
+    """Backward of the cross-entropy from logits, labels and the gradients of the losses: the softmax again, times it."""
+    return Work(vector=(CROSS_ENTROPY_FLOPS + 3) * batch * c)
 
 
 @op("layernorm_grad", "... c, ... c, [c] -> ... c", "rowwise")

@@ -7,6 +7,7 @@ from dataclasses import replace
 from roofline.dtypes import dtype as number_format
 from roofline.graph import Graph, Node, Tensor
 from roofline.ops import OPS, get_op
+from roofline.passes.keep import keep_formats
 from roofline.passes.recorded import recorded
 
 #: Tensors in these formats hold indices or flags and keep them.
@@ -23,7 +24,7 @@ def retype(
     activations: str | None = None,
     compute: str | None = None,
 ) -> Graph:
-    """Give a graph other number formats; its FLOPs stay.
+    """Give a graph other number formats; its FLOPs stay. A loss stays in fp32, with a cast before it.
 
     Args:
         graph: The program.
@@ -63,7 +64,9 @@ def retype(
 
     caches = _stored_in_cache(graph)
     nodes = graph.nodes if arithmetic is None else tuple(_computes_in(node, arithmetic) for node in graph.nodes)
-    return replace(graph, tensors={name: changed(t) for name, t in graph.tensors.items()}, nodes=nodes)
+    return keep_formats(
+        replace(graph, tensors={name: changed(t) for name, t in graph.tensors.items()}, nodes=nodes)
+    )
 
 
 def _matrices(graph: Graph) -> frozenset[str]:
