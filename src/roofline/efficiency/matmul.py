@@ -139,6 +139,7 @@ SHAPES: dict[str, Callable[[Mapping[str, Any]], tuple[Any, Any, Any, Any]]] = {
     "expert_linear": _experts,
     "attention_scores": lambda s: (s["b"] * s["h"], s["q"], s["k"], s["d"]),
     "attention_values": lambda s: (s["b"] * s["h"], s["q"], s["d"], s["k"]),
+    "attention_keys_grad": lambda s: (s["b"] * s["h"], s["k"], s["d"], s["q"]),
 }
 
 

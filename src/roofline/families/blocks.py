@@ -154,7 +154,7 @@ def cross_entropy(b: Builder, logits: str) -> str:
     rows: Size = prod(lead)
     labels = b.input("labels", (rows,), "int64")
     x = b.op("view", logits, name="logit_rows", shape=(rows, classes))
-    fp32 = {"dtype": "fp32", "keeps": "fp32"}
+    fp32: dict[str, Any] = {"dtype": "fp32", "keeps": "fp32"}
     if b.tensor(x).dtype != "fp32":
         x = b.op("cast", x, name="logits_fp32", **fp32)
     x = b.op("softmax", x, name="log_softmax", **fp32)

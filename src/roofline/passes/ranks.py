@@ -22,7 +22,7 @@ from roofline.sizes import Size, prod
 #: Products with a weight as second operand, of which the last axis of the first is summed.
 PRODUCTS = frozenset({"linear", "matmul", "bmm", "expert_linear"})
 #: Linear in each operand alone: a partial sum passes where no other operand is one.
-_SCALES = frozenset({"mul", "mul_scalar", "neg", "div", "scatter_add", "gather_rows", "alltoall"})
+_SCALES = frozenset({"mul", "mul_scalar", "neg", "div", "mean", "scatter_add", "gather_rows", "alltoall"})
 #: Linear in all operands together: partial sums pass where all are.
 _SUMS = frozenset({"add", "sub"})
 #: Moves of whole rows: what a device is given whole may be given before them.
@@ -30,7 +30,6 @@ _MOVES = frozenset({"view", "permute", "gather_rows"})
 
 #: The loss over a vocabulary, and what devices with shares of the logits exchange for it, a number a row each: the
 #: largest logit, the label's, and the sum of the exponentials (Megatron-LM, cross_entropy.py).
-LOSS, LOSS_EXCHANGES = "cross_entropy", 3
 
 
 class Writer:
@@ -123,22 +122,32 @@ class Ranks(Writer):
             self.partial.update(node.outputs)
         if away:
             self.away.update(node.outputs)
-        if node.op == LOSS and self.cut(node.inputs[0], len(self._shape(node.inputs[0])) - 1):
-            self._exchange_loss(node.outputs[0])
+        if node.op in LOSSES and self.cut(node.inputs[0], len(self._shape(node.inputs[0])) - 1):
+            LOSSES[node.op](self, node.outputs[0])
         for name in node.outputs:
             if name in self.heads:
                 self._gather(name)
 
-    def _exchange_loss(self, name: str) -> None:
+    def exchange_losses(self, name: str) -> None:
+        """The largest, the sum of exponentials and the label's logit of each row."""
         here = name
-        for _ in range(LOSS_EXCHANGES):
+        for _ in range(3):
             here = self.exchange("all_reduce", here, self.tp)
         self.now[name] = here
+
+    def exchange_rows(self, name: str) -> None:
+        """The largest and the sum of exponentials of each row of a softmax."""
+        shape = (*self._shape(name)[:-1], 1)
+        here = self.add("slice", name, name=f"{name}.rows", shape=shape)
+        for _ in range(2):
+            here = self.exchange("all_reduce", here, self.tp)
 
     def _sums_over_cut(self, node: Node) -> bool:
         """Whether a node leaves a partial sum."""
         if node.op == "embedding":
             return node.inputs[0] in self.tables
+        if node.op == "take":  # the devices that do not hold what is asked for add nothing
+            return self.cut(node.inputs[0], len(self._shape(node.inputs[0])) - 1)
         return node.op in PRODUCTS and self.cut(node.inputs[0], len(self._shape(node.inputs[0])) - 1)
 
     def _gather(self, name: str) -> None:
@@ -164,9 +173,9 @@ class Ranks(Writer):
         return [self.reduce(name) if name in self.partial else name for name in names], False
 
     def _passes(self, node: Node, names: list[str], partial: list[bool]) -> bool:
-        if self.labels[node.label] > 1 or not all(
-            self._once(n) for n, p in zip(node.inputs, partial, strict=True) if p
-        ):
+        summed = [name for name, p in zip(node.inputs, partial, strict=True) if p]
+        apart = self.labels[node.label] > 1 and any(self.producer[name].label != node.label for name in summed)
+        if apart or not all(self._once(name) for name in summed):
             return False
         if node.op in _SUMS:
             return all(partial)
@@ -277,3 +286,11 @@ def share(value: int, devices: int) -> int | Fraction:
     """A number over the devices, whole where it is."""
     part = Fraction(value, devices)
     return part.numerator if part.denominator == 1 else part
+
+
+#: Operators that need whole rows of the logits, and what devices with shares of them exchange (vocabulary-parallel
+#: cross-entropy: Shoeybi et al. 2019, section 3).
+LOSSES: dict[str, Callable[[Ranks, str], None]] = {
+    "cross_entropy": Ranks.exchange_losses,
+    "softmax": Ranks.exchange_rows,
+}

@@ -15,7 +15,7 @@ from typing import Any
 from roofline.errors import UsageError
 from roofline.graph import Graph, Node, Tensor
 from roofline.passes.axes import Atom, Axes
-from roofline.passes.ranks import LOSS, Ranks
+from roofline.passes.ranks import LOSSES, Ranks
 from roofline.passes.recorded import recorded
 from roofline.passes.sequence import over_positions
 from roofline.passes.splits import Splits
@@ -139,8 +139,8 @@ def _vocabulary(axes: Axes, tp: int, gather: bool) -> Vocabulary:
 
 
 def _losses(axes: Axes) -> frozenset[Atom]:
-    """Atoms of logits that a loss reads: it is worked out on shares of them."""
-    read = [node.inputs[0] for node in axes.graph.nodes if node.op == LOSS]
+    """Atoms of logits that a loss or softmax reads: it is worked out on shares of them."""
+    read = [node.inputs[0] for node in axes.graph.nodes if node.op in LOSSES]
     return frozenset(atom for name in read for atom in axes.spans(name)[-1].atoms)
 
 
