@@ -16,6 +16,8 @@ from roofline.passes.tape import Tape, kernel_order
 
 #: What is computed again in the backward instead of being kept: nothing, the attention core, or whole layers.
 RECOMPUTE = ("none", "selective", "full")
+#: What sequence parallelism gathers is gathered again instead of kept (Korthikanti et al. 2022, section 4.2.2).
+_GATHERED = frozenset({"all_gather"})
 #: A layer is named by the first number in a path: ``layers.3``, ``stage2.0``, ``transformer.h.7``.
 _LAYER = re.compile(r"^(.*?\.\d+)\.")
 
@@ -63,7 +65,7 @@ def backward(
     scopes, again, notes = _choose(graph, recompute)
     inputs = frozenset(wrt)
     _known_inputs(graph, inputs)
-    tape = Tape(graph, scopes, again, gradients and number_format(gradients).name, inputs)
+    tape = Tape(graph, scopes, again | _GATHERED, gradients and number_format(gradients).name, inputs)
     _seed(tape)
     for node in reversed(kernel_order(graph)):
         _differentiate(tape, node)

@@ -13,11 +13,11 @@ from roofline.errors import ShapeError, UsageError
 from roofline.graph import Graph, Node
 from roofline.ops import OPS, POINTWISE, get_op
 from roofline.passes.ranks import Writer
-from roofline.sizes import Size, substitute, symbol, symbols
+from roofline.sizes import Size, substitute, symbol, symbols, terms
 
 #: Operators that treat rows, and so positions, apart from each other.
 _BY_ROW = frozenset({
-    *POINTWISE, "elementwise", "softmax", "layernorm", "rmsnorm", "topk", "linear", "expert_linear", "embedding",
+    *POINTWISE, "bernoulli", "elementwise", "softmax", "layernorm", "rmsnorm", "topk", "linear", "expert_linear", "embedding",
     "gather_rows", "scatter_add",
 })  # fmt: skip
 
@@ -29,6 +29,17 @@ def over_positions(graph: Graph, devices: int) -> Graph:
         UsageError: A program without an axis of positions, or a width that the devices cannot share.
     """
     return _Positions(graph, devices).run()
+
+
+def _drawn_late(graph: Graph) -> list[Node]:
+    """Nodes with each mask drawn just before it is first read, when it is known whose share it is for."""
+    drawn = {name: node for node in graph.nodes if node.op == "bernoulli" for name in node.outputs}
+    found: list[Node] = []
+    for node in graph.nodes:
+        found += [mask for name in node.inputs if (mask := drawn.pop(name, None)) is not None]
+        if node.op != "bernoulli":
+            found.append(node)
+    return [*found, *drawn.values()]
 
 
 class _Positions(Writer):
@@ -44,7 +55,7 @@ class _Positions(Writer):
         self.whole: dict[str, str] = {}
 
     def run(self) -> Graph:
-        for node in self.graph.nodes:
+        for node in _drawn_late(self.graph):
             self._node(node)
         if not self.parts:
             raise UsageError(
@@ -55,10 +66,12 @@ class _Positions(Writer):
 
     def _node(self, node: Node) -> None:
         names = [self.now.get(name, name) for name in node.inputs]
-        if node.op == "all_reduce" and self._has_positions(names[0]):
+        if node.op == "all_reduce" and self._has_positions(names[0]) and not self._one_a_position(names[0]):
             self.now[node.outputs[0]] = self._scatter(node, names[0])
         elif node.op == "parallel_input":
             self._give(node, names[0])
+        elif node.op == "bernoulli" and self._drops_a_share(node):
+            self._share(node, names)
         elif any(name in self.given for name in names):
             self._write(node, [self._gathered(name) for name in names])
             self.given.update(node.outputs)
@@ -67,11 +80,20 @@ class _Positions(Writer):
         else:
             self._write(node, names)
 
+    def _drops_a_share(self, node: Node) -> bool:
+        """Whether a mask is for a tensor of which a device has a share of the positions."""
+        others = (name for reader in self.graph.consumers.get(node.outputs[0], ()) for name in reader.inputs)
+        return any(self.now.get(name, name) in self.parts for name in others)
+
     def _write(self, node: Node, names: list[str]) -> None:
         self.nodes.append(replace(node, inputs=tuple(names)))
 
     def _has_positions(self, name: str) -> bool:
         return any(symbols(size) & self.length.keys() for size in self.graph.tensors[name].shape)
+
+    def _one_a_position(self, name: str) -> bool:
+        """Whether a message is a number a position, which is no sum over a width (what a loss exchanges)."""
+        return all(factor == 1 for _, factor in terms(self.graph.tensors[name].numel))
 
     def _scatter(self, node: Node, flat: str) -> str:
         whole = self.graph.tensors[node.outputs[0]].shape
