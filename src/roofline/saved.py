@@ -7,7 +7,7 @@ from typing import Any
 
 from roofline.count import Scope, nbytes
 from roofline.errors import UsageError
-from roofline.graph import Graph, Node
+from roofline.graph import Graph
 from roofline.ops import OPS
 from roofline.passes.backward import layer_of
 from roofline.sizes import evaluate
@@ -64,7 +64,8 @@ def saved(graph: Graph, **sizes: Any) -> Mapping[str, Any]:
     Example:
         >>> import roofline as rl
         >>> from roofline.passes.backward import backward
-        >>> step = backward(rl.model("gpt2", phase="train", dtype="fp16", attention="naive", activation="gelu", layers=2))
+        >>> gpt = rl.model("gpt2", phase="train", dtype="fp16", attention="naive", activation="gelu", layers=2)
+        >>> step = backward(gpt)
         >>> by_layer = saved(step, B=1, S=1024)
         >>> by_layer["layers.1"] == 1024 * 768 * (34 + 5 * 12 * 1024 / 768)
         True

@@ -181,7 +181,8 @@ class DecoderConfig(StateConfig):
         kv_policy: ``windowed``: sliding layers keep ``min(C, window)`` positions; ``full``: all C, as an engine
             with one page size for all layers reserves.
         attention: ``sdpa`` (one kernel) or ``naive`` (scores written out, every step its own kernel).
-        dropout: Whether training drops attention probabilities, the outputs of attention and feed-forward, and embeddings.
+        dropout: Whether training drops attention probabilities, the outputs of attention and feed-forward, and
+            embeddings.
         sinks: One learned logit a head in the softmax.
         sink_layers: Whether ``all`` layers have them or those with a window, ``sliding``.
         experts: Routed experts a layer, 0 for a dense model.

@@ -51,8 +51,8 @@ class EncoderConfig(Config):
         dense_bias: Bias of the dense layer before a ``masked`` or ``dense`` head.
         fused_qkv: One projection for q, k and v; BertModel runs three.
         attention: ``sdpa`` (one kernel) or ``naive`` (scores written out).
-        dropout: Whether training drops attention probabilities, the outputs of attention and feed-forward, embeddings and
-            the pooled token.
+        dropout: Whether training drops attention probabilities, the outputs of attention and feed-forward, embeddings
+            and the pooled token.
     """
 
     hidden: Positive

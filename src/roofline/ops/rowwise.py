@@ -161,7 +161,7 @@ def softmax_grad(batch: Any, c: Any) -> Work:
 
 @op("cross_entropy_grad", "... c, ..., ... -> ... c", "rowwise")
 def cross_entropy_grad(batch: Any, c: Any) -> Work:
-    """Backward of the cross-entropy from logits, labels and the gradients of the losses: the softmax again, times it."""
+    """Backward of the cross-entropy, from logits, labels and the gradients of the losses: the softmax once more."""
     return Work(vector=(CROSS_ENTROPY_FLOPS + 3) * batch * c)
 
 

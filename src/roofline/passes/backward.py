@@ -80,6 +80,7 @@ def _differentiate(tape: Tape, node: Node) -> None:
         if node.op not in RULES:
             near = did_you_mean(node.op, RULES)
             raise UsageError(f"{node.name}: no backward is known for {node.op!r}{near}; known: {len(RULES)} operators")
+        tape.enter()
         RULES[node.op](tape, node, gradient)
 
 
@@ -132,9 +133,7 @@ def _known_inputs(graph: Graph, wrt: frozenset[str]) -> None:
 # --- what is computed again ------------------------------------------------------------------------------------------
 
 
-def _choose(
-    graph: Graph, recompute: str | Iterable[str]
-) -> tuple[dict[str, str], frozenset[str], tuple[str, ...]]:
+def _choose(graph: Graph, recompute: str | Iterable[str]) -> tuple[dict[str, str], frozenset[str], tuple[str, ...]]:
     """Blocks that are computed again, operators that are, and remarks."""
     if not isinstance(recompute, str):
         return {}, _operators(graph, frozenset(recompute)), ()

@@ -128,8 +128,7 @@ class _Step:
             self.b.restore((dict(self.weights), [], set(), {}))
         self.outputs = list(graph.outputs) if known else []
         self.gradients = {
-            name: known.get(name) or self.b.input(f"{name}.grad", t.shape, t.dtype)
-            for name, t in self.weights.items()
+            name: known.get(name) or self.b.input(f"{name}.grad", t.shape, t.dtype) for name, t in self.weights.items()
         }
 
     def clip(self) -> None:

@@ -64,9 +64,7 @@ def retype(
 
     caches = _stored_in_cache(graph)
     nodes = graph.nodes if arithmetic is None else tuple(_computes_in(node, arithmetic) for node in graph.nodes)
-    return keep_formats(
-        replace(graph, tensors={name: changed(t) for name, t in graph.tensors.items()}, nodes=nodes)
-    )
+    return keep_formats(replace(graph, tensors={name: changed(t) for name, t in graph.tensors.items()}, nodes=nodes))
 
 
 def _matrices(graph: Graph) -> frozenset[str]:

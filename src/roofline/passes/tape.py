@@ -1,8 +1,8 @@
 """The backward of a program in the making: gradients that have arrived, and what of the forward is still there.
 
-A kernel's backward is a kernel: what the forward kernel kept to itself was never stored, so the backward kernel computes
-it once more from what was. Of fused attention that gives the five products of Dao et al. (arXiv 2205.14135, algorithm
-4) without a rule of its own.
+A kernel's backward is a kernel: what the forward kernel kept to itself was never stored, so the backward kernel
+computes it once more from what was. Of fused attention that gives the five products of Dao et al. (arXiv 2205.14135,
+algorithm 4) without a rule of its own.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ class Tape:
         self.inner = _inner(graph)
         self._wanted = _wanted(graph, wrt)
         self._copies: dict[tuple[str, str], str] = {}
+        self._entered: set[str] = set()
         self._node, self._group = Node("", "", (), ()), ""
 
     # --- what a rule asks for ---
@@ -86,7 +87,6 @@ class Tape:
             return self._copy(name, node, self._group)
         block = self.scopes.get(node.name)
         if block is not None and block == self.scopes.get(self._node.name):
-            self._compute_again(block)
             return self._copies[name, block]
         return self._copy(name, node, _again(node, self.groups)) if node.op in self.again else name
 
@@ -129,7 +129,7 @@ class Tape:
     # --- gradients that arrive ---
 
     def give(self, name: str, gradient: str) -> None:
-        """Hand in a gradient of a tensor: where it was broadcast its sum over the copies, and in the tensor's format."""
+        """Hand in a gradient of a tensor: the sum over its copies where it was broadcast, in the tensor's format."""
         self.pieces.setdefault(name, Pieces()).whole.append(self._cast(name, self._summed(name, gradient)))
 
     def give_part(self, name: str, gradient: str) -> None:
@@ -189,9 +189,12 @@ class Tape:
 
     # --- computing again ---
 
-    def _compute_again(self, block: str) -> None:
-        if any(key[1] == block for key in self._copies):
+    def enter(self) -> None:
+        """Compute the block of the node in work again, the first time that the backward reaches it."""
+        block = self.scopes.get(self._node.name)
+        if block is None or block in self._entered:
             return
+        self._entered.add(block)
         for node in self.graph.nodes:
             if self.scopes.get(node.name) == block:
                 inputs = tuple(self._copies.get((name, block), name) for name in node.inputs)
@@ -205,9 +208,7 @@ class Tape:
 
     def _clone(self, node: Node, inputs: tuple[str, ...], label: str) -> str:
         dtype = self.b.tensor(node.outputs[0]).dtype
-        made = self.b.op(
-            node.op, *inputs, name=f"{node.name}.again", dtype=dtype, count=node.count, **dict(node.attrs)
-        )
+        made = self.b.op(node.op, *inputs, name=f"{node.name}.again", dtype=dtype, count=node.count, **dict(node.attrs))
         self.b.restate(made, self.shape(node.outputs[0]))
         if label:
             self.labels[made] = label
@@ -267,12 +268,10 @@ def _inner(graph: Graph) -> frozenset[str]:
                 readers.setdefault(base.get(name, name), set()).add(node.label)
     leaving = {base.get(name, name) for name in graph.outputs}
     attention = {node.label for node in graph.nodes if OPS[node.op].kind == "attention"}
-    # A dropout kernel stores the mask that it draws; only fused attention keeps the generator's state and draws it again.
+    # A dropout kernel stores the mask that it draws; only fused attention keeps the generator's state and draws again.
     stored = {node.outputs[0] for node in graph.nodes if node.op == "bernoulli" and node.label not in attention}
     return frozenset(
-        name
-        for name in home.keys() - leaving - stored
-        if base[name] == name and readers.get(name) == {home[name]}
+        name for name in home.keys() - leaving - stored if base[name] == name and readers.get(name) == {home[name]}
     )
 
 

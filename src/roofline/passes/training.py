@@ -92,7 +92,7 @@ def training_graph(
         graph = accumulate(graph, micro_batches)
     if optimizer is not None:
         graph = add_optimizer(graph, optimizer, master=formats.master, clip=clip)
-    return replace(graph, history=graph.history[:0])
+    return graph
 
 
 @recorded
@@ -115,7 +115,9 @@ def accumulate(graph: Graph, micro_batches: int) -> Graph:
         tensor = graph.tensors[gradient]
         kept = b.source(f"{weight}.grad_kept", tensor.shape, "buffer", tensor.dtype)
         sums[gradient] = b.op("update", kept, gradient, name=f"{weight}.grad_added")
-    whole = b.graph([sums.get(name, name) for name in graph.outputs], graph.items * micro_batches, graph.item, graph.info)
+    whole = b.graph(
+        [sums.get(name, name) for name in graph.outputs], graph.items * micro_batches, graph.item, graph.info
+    )
     pairs = tuple((weight, sums[gradient]) for weight, gradient in graph.info["gradients"])
     nodes = tuple(replace(node, count=node.count * micro_batches) for node in whole.nodes)
     info = {**graph.info, "gradients": pairs, "micro_batches": micro_batches}
