@@ -19,8 +19,11 @@ from roofline.graph import Graph, Node
 from roofline.ops import COLLECTIVES, OPS
 from roofline.ops.registry import axes_of
 from roofline.passes.axes import Atom, Axes
-from roofline.passes.ranks import PRODUCTS
+from roofline.passes.ranks import NORMS, PRODUCTS
 
+#: A width below this share of what it is made from is a bottleneck (a low rank): cutting it would cost an all-reduce
+#: and save next to nothing. Experts are as narrow as a quarter.
+NARROWEST = 1 / 16
 #: The most devices that a refusal lists as possible.
 MOST = 1024
 
@@ -177,7 +180,7 @@ class Splits:
             if (
                 heads.atoms
                 and seen.isdisjoint(heads.atoms)
-                and _free(heads.atoms, self._rows)
+                and _free(heads.atoms, self._reduced)
                 and self._ends(heads.atoms)
             ):
                 seen.update(heads.atoms)
@@ -218,8 +221,10 @@ class Splits:
         """Atoms of the last axis that a product with a weight writes, with the first such product."""
         found: dict[Atom, str] = {}
         for node in self._products:
+            summed = self.graph.tensors[node.inputs[0]].shape[-1]
             for atom in self._last(node.outputs[0]):
-                found.setdefault(atom, node.name)
+                if isinstance(atom.size, int) and isinstance(summed, int) and atom.size >= NARROWEST * summed:
+                    found.setdefault(atom, node.name)
         return found
 
     @cached_property
@@ -250,6 +255,11 @@ class Splits:
     def _rows(self) -> frozenset[Atom]:
         """Atoms of what is normed or reduced."""
         return frozenset(atom for node in self.graph.nodes for atom in self._along(node))
+
+    @cached_property
+    def _reduced(self) -> frozenset[Atom]:
+        """The same without norms, which may run on gathered heads."""
+        return frozenset(atom for node in self.graph.nodes if node.op not in NORMS for atom in self._along(node))
 
     def _of(self, names: Iterable[str]) -> Iterator[Atom]:
         for name in names:
