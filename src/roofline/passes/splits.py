@@ -237,8 +237,16 @@ class Splits:
 
     @cached_property
     def _attended(self) -> frozenset[Atom]:
-        """Atoms of all axes of an attention: its heads are cut as heads, or not at all."""
-        return frozenset(self._of(name for n in self.graph.nodes if n.op.startswith("attention_") for name in n.inputs))
+        """Atoms of an attention's axes, whose heads are cut as heads or not at all; of one written out in products of
+        activations those of the matrices, not of the batch of them.
+        """
+        found = set(self._of(name for n in self.graph.nodes if n.op.startswith("attention_") for name in n.inputs))
+        for node in self.graph.nodes:
+            if node.op in PRODUCTS and not self._is_weight(node.inputs[1]):
+                for name in node.inputs[:2]:
+                    rank = len(self.graph.tensors[name].shape)
+                    found.update(*(self.axes.atoms(name, axis) for axis in (rank - 2, rank - 1)))
+        return frozenset(found)
 
     @cached_property
     def _handed_in(self) -> frozenset[Atom]:
