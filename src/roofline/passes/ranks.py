@@ -28,8 +28,8 @@ _SUMS = frozenset({"add", "sub"})
 #: Moves of whole rows: what a device is given whole may be given before them.
 _MOVES = frozenset({"view", "permute", "gather_rows"})
 
-#: The loss over a vocabulary, and what devices with shares of the logits exchange for it, a number a row each: the
-#: largest logit, the label's, and the sum of the exponentials (Megatron-LM, cross_entropy.py).
+#: Norms of rows: over an axis that was cut they run on the gathered row, as vLLM runs OLMo 2's (models/olmo2.py).
+NORMS = frozenset({"rmsnorm", "layernorm"})
 
 
 class Writer:
@@ -73,6 +73,7 @@ class Ranks(Writer):
 
     Args:
         graph: The program with its weights cut.
+        before: The whole program.
         cut: Whether an axis of a tensor was cut for tensor parallelism.
         tp: Devices that share every layer.
         ep: Groups of them that share the experts.
@@ -81,11 +82,11 @@ class Ranks(Writer):
     """
 
     def __init__(
-        self, graph: Graph, cut: Callable[[str, int], bool], tp: int, ep: int, heads: Mapping[str, Size],
+        self, graph: Graph, before: Graph, cut: Callable[[str, int], bool], tp: int, ep: int, heads: Mapping[str, Size],
         tables: frozenset[str],
     ) -> None:  # fmt: skip
         super().__init__(graph)
-        self.cut, self.tp, self.ep, self.heads, self.tables = cut, tp, ep, heads, tables
+        self.before, self.cut, self.tp, self.ep, self.heads, self.tables = before, cut, tp, ep, heads, tables
         self.now: dict[str, str] = {}
         self.partial: set[str] = set()
         self.away: set[str] = set()
@@ -114,6 +115,9 @@ class Ranks(Writer):
         names = self._whole_given(node, names)
         names, away = self._sent(node, names)
         names, partial = self._sums(node, names)
+        if node.op in NORMS and self._cut_last(node.inputs[0]):
+            self._norm(node, names)
+            return
         attrs = node.attrs
         if away and node.op == "expert_linear":
             attrs = tuple((key, share(value, self.ep) if key == "top_k" else value) for key, value in attrs)
@@ -122,7 +126,7 @@ class Ranks(Writer):
             self.partial.update(node.outputs)
         if away:
             self.away.update(node.outputs)
-        if node.op in LOSSES and self.cut(node.inputs[0], len(self._shape(node.inputs[0])) - 1):
+        if node.op in LOSSES and self._cut_last(node.inputs[0]):
             LOSSES[node.op](self, node.outputs[0])
         for name in node.outputs:
             if name in self.heads:
@@ -146,19 +150,29 @@ class Ranks(Writer):
         """Whether a node leaves a partial sum."""
         if node.op == "embedding":
             return node.inputs[0] in self.tables
-        if node.op == "take":  # the devices that do not hold what is asked for add nothing
-            return self.cut(node.inputs[0], len(self._shape(node.inputs[0])) - 1)
-        return node.op in PRODUCTS and self.cut(node.inputs[0], len(self._shape(node.inputs[0])) - 1)
+        # Of what is taken from a share, the devices that do not hold it add nothing.
+        return node.op in (*PRODUCTS, "take") and self._cut_last(node.inputs[0])
 
     def _gather(self, name: str) -> None:
-        """Put the shards of the last axis together; what was added to make them equal is left out."""
+        """Put the shards of a head's last axis together."""
+        self.now[name] = self._whole_rows(name, self.heads[name])
+
+    def _whole_rows(self, name: str, last: Size) -> str:
+        """All of the last axis; what was added to make the shards equal, or is held twice, is left out."""
         *lead, part = self.tensors[name].shape
         padded = part * self.tp
         whole = self.exchange("all_gather", name, self.tp, (*lead, padded))
-        last = self.heads[name]
-        self.now[name] = whole if last == padded else self.add(
-            "slice", whole, name=f"{name}.unpadded", shape=(*lead, last)
-        )  # fmt: skip
+        return whole if last == padded else self.add("slice", whole, name=f"{name}.unpadded", shape=(*lead, last))
+
+    def _norm(self, node: Node, names: list[str]) -> None:
+        """Gather the rows, norm them whole, and go on with a share."""
+        out = node.outputs[0]
+        share = self.tensors[out].shape
+        rows = self._whole_rows(names[0], self.before.tensors[node.inputs[0]].shape[-1])
+        for name in (*node.inputs[1:], out):
+            self.tensors[name] = self.before.tensors[name]
+        self.nodes.append(replace(node, inputs=(rows, *names[1:])))
+        self.now[out] = self.add("slice", out, name=f"{out}.share", shape=share)
 
     # --- partial sums -----------------------------------------------------------------------------------------------
 
@@ -240,6 +254,9 @@ class Ranks(Writer):
         """Whether something learned has a gradient by this tensor: no mask, index or table of positions."""
         tensor = self.graph.tensors[name]
         return name in self._learned and not tensor.dtype.startswith("int") and tensor.dtype != "bool"
+
+    def _cut_last(self, name: str) -> bool:
+        return self.cut(name, len(self._shape(name)) - 1)
 
     def _is_cut(self, name: str) -> bool:
         return any(self.cut(name, axis) for axis in range(len(self._shape(name))))

@@ -79,7 +79,7 @@ def shard(
     def cut(name: str, axis: int) -> bool:
         return any(atom in sizes for atom in axes.atoms(name, axis))
 
-    done = Ranks(small, cut, tp, ep, vocabulary.heads, vocabulary.tables).run()
+    done = Ranks(small, graph, cut, tp, ep, vocabulary.heads, vocabulary.tables).run()
     done = over_positions(done, tp) if sp else done
     return replace(done, info=_info(graph, done, sizes, vocabulary, tp, ep))
 

@@ -19,8 +19,11 @@ from roofline.graph import Graph, Node
 from roofline.ops import COLLECTIVES, OPS
 from roofline.ops.registry import axes_of
 from roofline.passes.axes import Atom, Axes
-from roofline.passes.ranks import PRODUCTS
+from roofline.passes.ranks import NORMS, PRODUCTS
 
+#: A width below this share of what it is made from is a bottleneck (a low rank): cutting it would cost an all-reduce
+#: and save next to nothing. Experts are as narrow as a quarter.
+NARROWEST = 1 / 16
 #: The most devices that a refusal lists as possible.
 MOST = 1024
 
@@ -177,7 +180,7 @@ class Splits:
             if (
                 heads.atoms
                 and seen.isdisjoint(heads.atoms)
-                and _free(heads.atoms, self._rows)
+                and _free(heads.atoms, self._reduced)
                 and self._ends(heads.atoms)
             ):
                 seen.update(heads.atoms)
@@ -218,8 +221,10 @@ class Splits:
         """Atoms of the last axis that a product with a weight writes, with the first such product."""
         found: dict[Atom, str] = {}
         for node in self._products:
+            summed = self.graph.tensors[node.inputs[0]].shape[-1]
             for atom in self._last(node.outputs[0]):
-                found.setdefault(atom, node.name)
+                if isinstance(atom.size, int) and isinstance(summed, int) and atom.size >= NARROWEST * summed:
+                    found.setdefault(atom, node.name)
         return found
 
     @cached_property
@@ -232,8 +237,16 @@ class Splits:
 
     @cached_property
     def _attended(self) -> frozenset[Atom]:
-        """Atoms of all axes of an attention: its heads are cut as heads, or not at all."""
-        return frozenset(self._of(name for n in self.graph.nodes if n.op.startswith("attention_") for name in n.inputs))
+        """Atoms of an attention's axes, whose heads are cut as heads or not at all; of one written out in products of
+        activations those of the matrices, not of the batch of them.
+        """
+        found = set(self._of(name for n in self.graph.nodes if n.op.startswith("attention_") for name in n.inputs))
+        for node in self.graph.nodes:
+            if node.op in PRODUCTS and not self._is_weight(node.inputs[1]):
+                for name in node.inputs[:2]:
+                    rank = len(self.graph.tensors[name].shape)
+                    found.update(*(self.axes.atoms(name, axis) for axis in (rank - 2, rank - 1)))
+        return frozenset(found)
 
     @cached_property
     def _handed_in(self) -> frozenset[Atom]:
@@ -250,6 +263,11 @@ class Splits:
     def _rows(self) -> frozenset[Atom]:
         """Atoms of what is normed or reduced."""
         return frozenset(atom for node in self.graph.nodes for atom in self._along(node))
+
+    @cached_property
+    def _reduced(self) -> frozenset[Atom]:
+        """The same without norms, which may run on gathered heads."""
+        return frozenset(atom for node in self.graph.nodes if node.op not in NORMS for atom in self._along(node))
 
     def _of(self, names: Iterable[str]) -> Iterator[Atom]:
         for name in names:
