@@ -137,9 +137,10 @@ def _without(graph: Graph, prefix: str, number: int) -> Graph:
     nodes = siblings[number]
     found = _passes_through(graph, nodes, siblings)
     if found is None:
-        written = _writes(nodes)
-        gone = {node.name for node in nodes}
-        shared = sorted(name for name in written for node in graph.consumers.get(name, ()) if node.name not in gone)
+        inside = {node.name for node in nodes}
+        shared = sorted(
+            name for name in _writes(nodes) if any(node.name not in inside for node in graph.consumers.get(name, ()))
+        )
         why = f"others need its {shared[0]}" if len(shared) > 1 else "its input has another shape than its output"
         raise UsageError(f"{prefix}.{number} cannot be removed: {why}; keep it by listing the layers to keep")
     source, result, extra = found

@@ -14,6 +14,7 @@ from fractions import Fraction
 from roofline.errors import UsageError
 from roofline.families.blocks import active_parameters
 from roofline.graph import Graph, Node
+from roofline.ops import OPS
 from roofline.passes.amounts import check, kept, matches, nearest, patterns
 from roofline.passes.axes import Atom, Axes, Span
 from roofline.passes.droplayers import drop_layers
@@ -290,17 +291,34 @@ class Roles:
         return found
 
     def _streams(self) -> Iterator[tuple[Span, str]]:
-        """Last axes of sums of two activations that matrices read and write."""
+        """Last axes of residual sums: of two results of different products, in an axis that matrices read and write."""
         ends = [{atom for node in self._weights if node.op not in _CONVOLUTIONS
                  for atom in self._weight_spans(node)[side].atoms} for side in (0, 1)]  # fmt: skip
         both = ends[0] & ends[1]
+        for node in self._residuals():
+            span = self.axes.spans(node.outputs[0])[-1]
+            if span.kind == "atom" and both.issuperset(span.atoms) and not span.atoms[0].frozen:
+                yield span, node.name
+
+    def _residuals(self) -> Iterator[Node]:
+        """Sums of two activations that come from different products; ``x + x^3`` of an activation function is none."""
+        origins: dict[str, frozenset[str]] = {}
         for node in self.graph.nodes:
             tensors = [self.graph.tensors[name] for name in node.inputs]
-            if node.op == "add" and all(each.kind in ("activation", "input") for each in tensors):
-                same = len(tensors) == 2 and tensors[0].shape == tensors[1].shape and len(tensors[0].shape) > 1
-                span = self.axes.spans(node.outputs[0])[-1]
-                if same and span.kind == "atom" and both.issuperset(span.atoms) and not span.atoms[0].frozen:
-                    yield span, node.name
+            sources = [origins.get(name, frozenset({name})) for name, tensor in zip(node.inputs, tensors, strict=True)
+                       if tensor.kind in ("activation", "input")]  # fmt: skip
+            residual = (
+                node.op == "add"
+                and len(tensors) == len(sources) == 2
+                and tensors[0].shape == tensors[1].shape
+                and len(tensors[0].shape) > 1
+                and sources[0] != sources[1]
+            )
+            follows = OPS[node.op].kind in ("pointwise", "rowwise", "view") and sources and not residual
+            if follows:
+                origins.update(dict.fromkeys(node.outputs, frozenset().union(*sources)))
+            if residual:
+                yield node
 
     def _inner(self) -> Iterator[tuple[Span, str]]:
         active = {atom for node in self.graph.nodes if node.op in _ACTIVATIONS
