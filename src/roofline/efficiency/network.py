@@ -149,8 +149,8 @@ def plans(work: Launch) -> dict[str, Plan]:
     return {name: ALGORITHMS[name](work.op, inside, nodes) for name in names}
 
 
-def _message(work: Launch) -> Any:
-    """The larger side of a collective [byte]."""
+def message(work: Launch) -> Any:
+    """The larger side of what a device gives and gets [byte]."""
     return np.maximum(work.row.read, work.row.write)
 
 
@@ -163,10 +163,10 @@ def floor_seconds(work: Launch) -> Any:
     """Least time on the wire; switches that add in the network halve an all-reduce's [s]."""
     inside, nodes = span(work)
     here, there = least(work.op, inside, nodes)
-    inner = here * _message(work) / _rate(work.chip, inside)
+    inner = here * message(work) / _rate(work.chip, inside)
     if not crosses(work):
         return inner
-    return np.maximum(inner, there * _message(work) / node_link(work.chip).bandwidth)
+    return np.maximum(inner, there * message(work) / node_link(work.chip).bandwidth)
 
 
 def wire_seconds(work: Launch) -> Any:
@@ -215,7 +215,7 @@ def parameters(work: Launch) -> tuple[Mapping[str, float], Mapping[str, float]]:
 def ideal_seconds(work: Launch, plan: Plan) -> Any:
     """Time of one algorithm in the alpha-beta model: datasheet rates, stated latencies, nothing else [s]."""
     inside, _ = span(work)
-    size = _message(work)
+    size = message(work)
     time = _stated(work.chip, "device") * plan.steps
     here, there = size * plan.wire / _rate(work.chip, inside), 0.0
     if crosses(work):
@@ -238,7 +238,7 @@ def _library(work: Launch, plan: Plan, p: Mapping[str, float], q: Mapping[str, f
     low, high = low * p["low"] * (LOW_DIRECT if direct else 1.0), high * p["share"] * kind
     post = p["post" if direct else "handshake"]
     if not crosses(work):
-        size = _message(work) * plan.wire / (q["tree"] if plan.tree else 1.0)
+        size = message(work) * plan.wire / (q["tree"] if plan.tree else 1.0)
         return knee([start + size / low, start + post + size / high], -CHOICE)
     link = node_link(work.chip)
     start = start + _node_hop(link, q) * plan.node_steps
@@ -249,7 +249,7 @@ def _library(work: Launch, plan: Plan, p: Mapping[str, float], q: Mapping[str, f
 
 def _both(work: Launch, plan: Plan, q: Mapping[str, float], rate: Any, node_rate: float) -> Any:
     """Time of the bytes on both links, at once or one after the other [s]."""
-    size = _message(work) / (q["tree"] if plan.tree else 1.0)
+    size = message(work) / (q["tree"] if plan.tree else 1.0)
     here, there = size * plan.wire / rate, size * plan.node_wire / node_rate
     return np.maximum(here, there) if plan.overlap else here + there
 
@@ -278,12 +278,12 @@ def _node_hop(link: Link, q: Mapping[str, float]) -> float:
 def _shot(work: Launch, plan: Plan, p: Mapping[str, float], q: Mapping[str, float]) -> Any:
     """One kernel that waits for all others, reads their messages and, in two shots, does so again."""
     rate = _fitted_rate(work.chip, span(work)[0], p) * p["share"]
-    return p["launch"] + _hop(work, p) * plan.steps + _message(work) * plan.wire / rate
+    return p["launch"] + _hop(work, p) * plan.steps + message(work) * plan.wire / rate
 
 
 def _switch(work: Launch, plan: Plan, p: Mapping[str, float], q: Mapping[str, float]) -> Any:
     rate = link_rate(work.chip, span(work)[0]) * SWITCH_SHARE
-    return SWITCH_START + _hop(work, p) * plan.steps + _message(work) * plan.wire / rate
+    return SWITCH_START + _hop(work, p) * plan.steps + message(work) * plan.wire / rate
 
 
 _PLANS = {"library": _library, "shot": _shot, "switch": _switch}
