@@ -40,14 +40,16 @@ GROUP = group(
     direct=Parameter(0.85, 0.3, 3.0, "ratio", "bandwidth of an all-to-all against an all-reduce"),
 )
 
-#: Constants from NCCL's own cost model (NVIDIA/nccl, src/graph/tuning.cc): a step of its low-latency protocol over
-#: the network 2.7 us, what its bandwidth protocol adds to that, trees at 0.92 of a ring's bandwidth.
+#: Across nodes, from public figures: NCCL's own cost model (NVIDIA/nccl, src/graph/tuning.cc: a step of the low-latency
+#: protocol over a network takes 2.7 us in a ring and 5 us in a tree, one of the bandwidth protocol 14 us; trees reach
+#: 0.92 x 0.85 of a ring's bandwidth) and what its authors measure of a 50 GB/s adapter: 46 to 48 (nccl-tests#290).
 ACROSS = group(
     "internode",
     hop=Parameter(2.7e-6, 5e-7, 3e-5, "s", "latency of one step between nodes, where the node link states none"),
+    turn=Parameter(1.85, 1.0, 5.0, "ratio", "latency of a step of a tree between nodes against one of a ring"),
     post=Parameter(1.13e-5, 1e-6, 5e-5, "s", "what the bandwidth protocol adds to a step between nodes"),
-    share=Parameter(0.85, 0.1, 1.0, "share", "of the node link in the bandwidth protocol"),
-    tree=Parameter(0.92, 0.5, 1.0, "ratio", "bandwidth of a tree against a ring"),
+    share=Parameter(0.94, 0.1, 1.0, "share", "of the node link in the bandwidth protocol"),
+    tree=Parameter(0.78, 0.3, 1.0, "ratio", "bandwidth of a tree against a ring"),
 )
 
 TRANSFER = group(
@@ -68,8 +70,9 @@ LOW_DIRECT = 0.05
 THROUGH_HOST = 0.45
 #: Devices beyond which a group's bandwidth does not change any more: the most that was measured.
 WIDEST = 8
-#: Algorithms in the switch: share of the link and start [s], for NVLS on Hopper (NVIDIA/nccl, src/graph/tuning.cc).
-SWITCH_SHARE, SWITCH_START = 0.85, 2.5e-5
+#: Algorithms in the switch: share of the link (476 GB/s on the bus of eight H100, NVIDIA/nccl-tests#290) and start [s]
+#: (NVIDIA/nccl, src/graph/tuning.cc).
+SWITCH_SHARE, SWITCH_START = 0.68, 2.5e-5
 #: Sharpness of the choice between protocols, and of the knee between host and device.
 CHOICE = 8.0
 #: Sharpness of the knee between the cost of a copy and its bytes.
@@ -241,7 +244,7 @@ def _library(work: Launch, plan: Plan, p: Mapping[str, float], q: Mapping[str, f
         size = message(work) * plan.wire / (q["tree"] if plan.tree else 1.0)
         return knee([start + size / low, start + post + size / high], -CHOICE)
     link = node_link(work.chip)
-    start = start + _node_hop(link, q) * plan.node_steps
+    start = start + _node_hop(link, q) * plan.node_steps * (q["turn"] if plan.tree else 1.0)
     post = post + q["post"] * plan.node_steps
     small = start + _both(work, plan, q, low, link.bandwidth * p["low"])
     return knee([small, start + post + _both(work, plan, q, high, link.bandwidth * q["share"])], -CHOICE)
