@@ -141,13 +141,14 @@ def test_between_nodes_the_send_says_so() -> None:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: stages(GPT2, 13), "13 pipeline stages, 12 layers; allowed: 1 to 12; the nearest is 12"),
-        (lambda: stages(GPT2, 0), "0 pipeline stages; allowed: 1 to 341; the nearest is 1"),
+        (lambda: stages(GPT2, 13), "13 pipeline stages of 12 layers whose kernels stay whole; nearest 12"),
+        (lambda: stages(GPT2, 0), "0 pipeline stages of 12 layers whose kernels stay whole; nearest 1"),
         (lambda: stages(chain(4), 2), "no layers to cut at (scopes layers.N); give the work of each node by weights"),
-        (lambda: stages(chain(4), 9), "9 pipeline stages; allowed: 1 to 4; the nearest is 4"),
+        (lambda: stages(chain(4), 9, weights={"product1": 1.0}), "9 pipeline stages of 4 nodes"),
         (lambda: stages(chain(4), 2, weights={"other": 1.0}), "weights name no node that has any"),
         (lambda: stage(GPT2, 2, 2), "stage 2 of 2; allowed: 0 to 1"),
-        (lambda: stages(chain(3), 3, weights={"product0": 1.0}), "the nearest is"),
+        (lambda: stage(GPT2, 1, 1), "stage 1 of 1; allowed: 0 to 0"),
+        (lambda: stages(chain(3), 3, weights={"product0": 1.0}), "nearest 2"),
     ],
 )
 def test_what_cannot_be_cut_says_the_nearest_that_can(make: Any, text: str) -> None:

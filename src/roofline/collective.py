@@ -115,12 +115,13 @@ def collective(
         450
     """
     where, nodes = _place(on, devices, stride, op)
-    message = np.asarray(parse(size, "B") if isinstance(size, str) else size, dtype=np.float64)
-    if np.any(~np.isfinite(message)) or np.any(message < 1):
+    wanted = np.asarray(parse(size, "B") if isinstance(size, str) else size, dtype=np.float64)
+    if np.any(~np.isfinite(wanted)) or np.any(wanted < 1):
         raise UsageError(f"{op}: a message of {size} bytes; allowed: 1 or more")
     (kernel,) = kernels(_graph(op, devices, nodes, algorithm or ""))
-    row = kernel.at({"N": message})
+    row = kernel.at({"N": wanted})
     work = launch(row, where, False, "cold" if queued else "program")
+    message = np.asarray(net.message(work), dtype=np.float64)  # all-gather's is a whole number of equal parts
     time = kernel_time(row, where, regime=work.regime)
     candidates = net.plans(work)
     each = {name: _seconds(work, plan, ideal) for name, plan in candidates.items()}

@@ -149,9 +149,10 @@ def pipeline(
 ) -> Pipeline:
     """Time of one step of a pipeline whose stages take equally long: ``(m + (p - 1) / v) (f + b)`` and its sends.
 
-    Each of the ``p - 1`` steps of filling waits for a send, and of draining too. In between, a micro-batch is back at
-    the first stage after ``p (f + b)`` and ``2 (v p - 1)`` sends; with as many in flight as the schedule holds, what
-    that exceeds their work is waited for. Blocking sends hold up every micro-batch instead, once a chunk and direction.
+    The first micro-batch is back at the first stage after ``p (f + b)`` and ``2 (v p - 1)`` sends, which are waited for
+    once, while the pipeline fills and drains. Later ones take that long too; with as many in flight as the schedule
+    holds, they wait for what it exceeds the work of all of these. Blocking sends hold up every micro-batch instead,
+    once a chunk and direction.
 
     Args:
         forward: Of one micro-batch through all layers of the slowest stage [s].
@@ -176,7 +177,7 @@ def pipeline(
     idle = bubble(stages, micro_batches, interleave) * ideal
     held = tuple(in_flight(stage, stages, micro_batches, schedule, interleave) for stage in range(stages))
     ways = 1 + np.greater(backward, 0).astype(int)
-    sending = ways * (stages - 1) * send
+    sending = ways * (interleave * stages - 1) * (stages > 1) * send
     if blocking and stages > 1:
         sending = sending + ways * (micro_batches - 1) * interleave * send
     elif stages > 1:

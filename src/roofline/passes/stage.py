@@ -65,10 +65,11 @@ def stage(graph: Graph, pp: int, index: int, *, weights: Mapping[str, float] | N
     Raises:
         UsageError: More stages than layers, neither layers nor weights, or no such stage.
     """
-    _check(graph, pp, index)
-    if pp == 1:
+    if pp == 1 and index == 0:
         return graph
-    cuts = _cuts_by_weight(graph, pp, weights) if weights is not None else _cuts_by_layer(graph, pp)
+    cuts = _cuts(graph, pp, weights)
+    if not 0 <= index < pp:
+        raise UsageError(f"{graph.name}: stage {index} of {pp}; allowed: 0 to {pp - 1}")
     ends = [0, *cuts, len(graph.nodes)]
     arriving = _crossing(graph, ends[index]) if index else ()
     leaving = _crossing(graph, ends[index + 1]) if index + 1 < pp else ()
@@ -89,15 +90,6 @@ def stage(graph: Graph, pp: int, index: int, *, weights: Mapping[str, float] | N
     ).validate()
 
 
-def _check(graph: Graph, pp: int, index: int) -> None:
-    most = len(graph.nodes)
-    if not isinstance(pp, int) or not 1 <= pp <= most:
-        near = 1 if not isinstance(pp, int) or pp < 1 else most
-        raise UsageError(f"{graph.name}: {pp!r} pipeline stages; allowed: 1 to {most}; the nearest is {near}")
-    if not 0 <= index < pp:
-        raise UsageError(f"{graph.name}: stage {index} of {pp}; allowed: 0 to {pp - 1}")
-
-
 # --- where to cut ----------------------------------------------------------------------------------------------------
 
 
@@ -112,22 +104,47 @@ def layer_of(node: Node) -> str:
     return found.group() if found else ""
 
 
-def _cuts_by_layer(graph: Graph, pp: int) -> list[int]:
-    """Where stages begin, in numbers of nodes, so that they have as many layers each as can be."""
+def _cuts(graph: Graph, pp: int, weights: Mapping[str, float] | None) -> list[int]:
+    """Where stages begin, in numbers of nodes.
+
+    Raises:
+        UsageError: Names the nearest number of stages that there can be.
+    """
+    layers = _layers(graph) if weights is None else []
+    if weights is None and not layers:
+        raise UsageError(f"{graph.name}: no layers to cut at (scopes layers.N); give the work of each node by weights")
+    if weights is not None and not any(weights.get(node.name, 0) > 0 for node in graph.nodes):
+        raise UsageError(f"{graph.name}: weights name no node that has any; they go by the names of nodes")
+
+    def attempt(stages: int) -> list[int] | None:
+        if weights is None:
+            return _cuts_by_layer(graph, layers, stages)
+        return _cuts_by_weight(graph, weights, stages)
+
+    found = attempt(pp) if isinstance(pp, int) and pp > 0 else None
+    if found is None:
+        most = min(pp if isinstance(pp, int) else 1, len(layers) or len(graph.nodes))
+        nearest = next((fewer for fewer in range(most, 1, -1) if attempt(fewer) is not None), 1)
+        has = f"{len(layers)} layers" if weights is None else f"{len(graph.nodes)} nodes"
+        raise UsageError(f"{graph.name}: {pp!r} pipeline stages of {has} whose kernels stay whole; nearest {nearest}")
+    return found
+
+
+def _layers(graph: Graph) -> list[int]:
+    """Where each layer begins, in the order they run."""
     starts: dict[str, int] = {}
     for at, node in enumerate(graph.nodes):
         if layer := layer_of(node):
             starts.setdefault(layer, at)
-    if not starts:
-        raise UsageError(f"{graph.name}: no layers to cut at (scopes layers.N); give the work of each node by weights")
-    if pp > len(starts):
-        raise UsageError(
-            f"{graph.name}: {pp} pipeline stages, {len(starts)} layers; allowed: 1 to {len(starts)}; "
-            f"the nearest is {len(starts)}"
-        )
-    first = list(starts.values())
-    begins = list(accumulate(_shares(len(first), pp)))[:-1]
-    return _allowed(graph, [first[at] for at in begins])
+    return list(starts.values())
+
+
+def _cuts_by_layer(graph: Graph, layers: Sequence[int], pp: int) -> list[int] | None:
+    """Stages of as many layers each as can be; ``None`` where there are too few."""
+    if pp > len(layers):
+        return None
+    begins = list(accumulate(_shares(len(layers), pp)))[:-1]
+    return _allowed(graph, [layers[at] for at in begins])
 
 
 def _shares(layers: int, pp: int) -> list[int]:
@@ -137,15 +154,10 @@ def _shares(layers: int, pp: int) -> list[int]:
     return [each + (at in by_need[:over]) for at in range(pp)]
 
 
-def _cuts_by_weight(graph: Graph, pp: int, weights: Mapping[str, float]) -> list[int]:
-    """Where stages begin so that each has its share of the work, to the nearest node."""
-    total, before = 0.0, [0.0]
-    for node in graph.nodes:
-        total += float(weights.get(node.name, 0.0)) * node.count
-        before.append(total)
-    if not total > 0:
-        raise UsageError(f"{graph.name}: weights name no node that has any; they are by node's name")
-    return _allowed(graph, [_nearest(before, total * part / pp) for part in range(1, pp)])
+def _cuts_by_weight(graph: Graph, weights: Mapping[str, float], pp: int) -> list[int] | None:
+    """Stages that have their share of the work each, to the nearest node; ``None`` where they cannot."""
+    before = [0.0, *accumulate(float(weights.get(node.name, 0.0)) * node.count for node in graph.nodes)]
+    return _allowed(graph, [_nearest(before, before[-1] * part / pp) for part in range(1, pp)])
 
 
 def _nearest(ascending: Sequence[float], value: float) -> int:
@@ -154,21 +166,16 @@ def _nearest(ascending: Sequence[float], value: float) -> int:
     return min(around, key=lambda each: abs(ascending[each] - value))
 
 
-def _allowed(graph: Graph, wanted: Sequence[int]) -> list[int]:
-    """The nearest places at which no kernel is cut in two."""
+def _allowed(graph: Graph, wanted: Sequence[int]) -> list[int] | None:
+    """The nearest places at which no kernel is cut in two; ``None`` where two of them are one."""
     last = {node.label: at for at, node in enumerate(graph.nodes)}
     reach, places = -1, []
     for at, node in enumerate(graph.nodes):
         if at and reach < at:
             places.append(at)
         reach = max(reach, last[node.label])
-    cuts = [places[_nearest(places, at)] for at in wanted] if places else []
-    if len(set(cuts)) < len(wanted) or any(a >= b for a, b in pairwise(cuts)):
-        raise UsageError(
-            f"{graph.name}: {len(wanted) + 1} pipeline stages, but kernels only end at {len(places)} places that are "
-            f"far enough apart for {len(set(cuts)) + 1}; the nearest is {len(set(cuts)) + 1}"
-        )
-    return cuts
+    cuts = [places[_nearest(places, at)] for at in wanted] if places or not wanted else None
+    return cuts if cuts is not None and len(set(cuts)) == len(wanted) else None
 
 
 # --- what a stage has ------------------------------------------------------------------------------------------------
