@@ -17,6 +17,7 @@ from roofline.cli.measured import ops, sweep
 from roofline.cli.output import note, show, write, write_csv, write_json
 from roofline.cli.predict import predict as predict_rows
 from roofline.cli.trace import trace
+from roofline.cli.train import train
 from roofline.cli.validate import validate
 from roofline.data import chip as find_chip
 from roofline.data import chips as chip_names
@@ -199,3 +200,4 @@ app.command(name="validate")(validate)
 app.command(name="calibrate")(calibrate)
 app.command(name="graph")(list_graph)
 app.command(name="trace")(trace)
+app.command(name="train")(train)

@@ -47,6 +47,38 @@ Weights = Annotated[str | None, typer.Option(
     "--weights", metavar="FORMAT", help="Number format of the weights, such as int8.", show_default=False)]  # fmt: skip
 Cache = Annotated[str | None, typer.Option(
     "--cache", metavar="FORMAT", help="Number format of the KV cache, such as int8.", show_default=False)]  # fmt: skip
+Activations = Annotated[str | None, typer.Option(
+    "--activations", metavar="FORMAT", help="Number format of what products take in, such as fp8.",
+    show_default=False)]  # fmt: skip
+Fuse = Annotated[str | None, typer.Option(
+    "--fuse", metavar="POLICY", help="Fuse kernels: eager, pointwise, chains, inductor, flash or ideal.",
+    show_default=False)]  # fmt: skip
+Prune = Annotated[str | None, typer.Option(
+    "--prune", metavar="WHAT", help="Remove shares: heads=0.25,channels=0.5,layers=0.5, or store weights 2:4.",
+    show_default=False)]  # fmt: skip
+Tensor = Annotated[int, typer.Option("--tp", metavar="N", help="Devices that share every layer.")]
+Positions = Annotated[bool, typer.Option("--sp", help="They share the positions of norms and residuals too.")]
+Pipeline = Annotated[int, typer.Option("--pp", metavar="N", help="Stages of a pipeline.")]
+Interleave = Annotated[int, typer.Option("--interleave", metavar="N", help="Chunks of layers on each of its devices.")]
+Copies = Annotated[int, typer.Option("--dp", metavar="N", help="Copies of the model, each with its part of the batch.")]
+Experts = Annotated[int, typer.Option("--ep", metavar="N", help="Groups of devices that share the experts.")]
+Zero = Annotated[
+    int,
+    typer.Option(
+        "--zero", metavar="STAGE", help="Training: what copies divide: 1 states, 2 gradients too, 3 weights too."
+    ),
+]
+Recompute = Annotated[str | None, typer.Option(
+    "--recompute", metavar="WHAT", help="Training: activations computed again: none, selective or full.",
+    show_default=False)]  # fmt: skip
+MicroBatch = Annotated[int | None, typer.Option(
+    "--micro-batch", metavar="N", help="Training: what a device runs at once. [default: its share; 1 in a pipeline]",
+    show_default=False)]  # fmt: skip
+Optimizer = Annotated[str, typer.Option(
+    "--optimizer", metavar="NAME", help="sgd, momentum, adamw, adafactor or adam8bit.")]  # fmt: skip
+Precision = Annotated[str | None, typer.Option(
+    "--precision", metavar="NAME", help="fp32, bf16, fp16, amp-bf16, amp-fp16, mixed-bf16 or mixed-fp16.",
+    show_default=False)]  # fmt: skip
 TF32 = Annotated[bool, typer.Option("--tf32", help="Let fp32 matmuls use tf32.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]

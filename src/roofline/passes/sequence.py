@@ -17,8 +17,8 @@ from roofline.sizes import Size, substitute, symbol, symbols, terms
 
 #: Operators that treat rows, and so positions, apart from each other.
 _BY_ROW = frozenset({
-    *POINTWISE, "bernoulli", "elementwise", "softmax", "layernorm", "rmsnorm", "topk", "linear", "expert_linear", "embedding",
-    "gather_rows", "scatter_add",
+    *POINTWISE, "bernoulli", "elementwise", "softmax", "layernorm", "rmsnorm", "topk", "linear", "expert_linear",
+    "embedding", "gather_rows", "scatter_add",
 })  # fmt: skip
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from roofline.build import Builder
 from roofline.errors import UsageError, did_you_mean
 from roofline.graph import Graph
+from roofline.ops import OPS
 from roofline.passes.autocast import autocast
 from roofline.passes.backward import backward
 from roofline.passes.optimizer import optimizer as add_optimizer
@@ -96,12 +97,14 @@ def training_graph(
 
 
 @recorded
-def accumulate(graph: Graph, micro_batches: int) -> Graph:
+def accumulate(graph: Graph, micro_batches: int, *, fused: bool = False) -> Graph:
     """Run forward and backward several times, each on a micro-batch, and add the gradients up.
 
     Args:
         graph: A program with its backward.
         micro_batches: How often.
+        fused: Products of weights' gradients add to what is there themselves, as Megatron-LM's do
+            (``gradient_accumulation_fusion``); else a kernel of its own does, as autograd's.
 
     Raises:
         UsageError: The graph has no backward.
@@ -119,6 +122,19 @@ def accumulate(graph: Graph, micro_batches: int) -> Graph:
         [sums.get(name, name) for name in graph.outputs], graph.items * micro_batches, graph.item, graph.info
     )
     pairs = tuple((weight, sums[gradient]) for weight, gradient in graph.info["gradients"])
-    nodes = tuple(replace(node, count=node.count * micro_batches) for node in whole.nodes)
+    labels = _products(graph, sums) if fused else {}
+    nodes = tuple(
+        replace(node, count=node.count * micro_batches, kernel=labels.get(node.name, node.kernel))
+        for node in whole.nodes
+    )
     info = {**graph.info, "gradients": pairs, "micro_batches": micro_batches}
     return replace(whole, nodes=nodes, info=info, history=graph.history)
+
+
+def _products(graph: Graph, sums: Mapping[str, str]) -> dict[str, str]:
+    """For each sum of a product's result, the kernel of that product."""
+    made = {name: node for node in graph.nodes for name in node.outputs}
+    return {
+        total: made[name].label for name, total in sums.items()
+        if name in made and OPS[made[name].op].kind in ("matmul", "conv")
+    }  # fmt: skip

@@ -1,0 +1,132 @@
+"""What one device runs for one micro-batch through one chunk of layers: time by part, memory, FLOPs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from roofline.chip import Chip
+from roofline.count import count, nbytes
+from roofline.estimate import Estimate, Mode, estimate
+from roofline.graph import Graph
+from roofline.passes.autocast import autocast
+from roofline.passes.backward import backward
+from roofline.passes.retype import retype
+from roofline.passes.stage import stage
+from roofline.passes.training import PRECISIONS, accumulate
+from roofline.saved import saved
+from roofline.sizes import evaluate
+from roofline.training.held import Held, held
+from roofline.training.plan import Plan
+
+#: Where the time of a micro-batch goes.
+FORWARD, BACKWARD, AGAIN, SHARED = "forward", "backward", "recompute", "communication"
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One micro-batch through one chunk of layers, forward and backward.
+
+    Attributes:
+        forward_graph: Its layers, as one device has them.
+        estimate: Of forward and backward, with gradients added up.
+        seconds: By part: forward, backward, recompute, communication [s].
+        model_flops: Three times the products of the forward, the numerator of MFU: each has two gradients.
+        hardware_flops: All products that run, the numerator of HFU.
+        held: Its parameters, gradients and states.
+        kept: Activations between forward and backward [byte].
+        passing: The most that lives beside them while one micro-batch runs [byte].
+        inputs: What the caller hands in [byte].
+        sent: To the next chunk in the forward; as much comes back in the backward [byte].
+    """
+
+    forward_graph: Graph
+    estimate: Estimate
+    seconds: Mapping[str, float]
+    model_flops: float
+    hardware_flops: float
+    held: Held
+    kept: float
+    passing: float
+    inputs: float
+    sent: float
+
+    @property
+    def time(self) -> float:
+        """All parts [s]."""
+        return sum(self.seconds.values())
+
+
+def chunk(graph: Graph, chip: Chip, plan: Plan, index: int, mode: Mode, sizes: Mapping[str, Any]) -> Chunk:
+    """Work out one chunk of a model that is already sharded.
+
+    Args:
+        graph: The forward program of one device of a tensor-parallel group, formats set.
+        chip: The device.
+        plan: The layout.
+        index: Which of the ``pp * interleave`` chunks.
+        mode: As for :func:`roofline.estimate`.
+        sizes: Of one micro-batch.
+    """
+    number = plan.pp * plan.interleave
+    own = stage(graph, number, index) if number > 1 else graph
+    given = [name for name in _boundary(graph, own) if own.tensors[name].kind == "input"]
+    master = PRECISIONS[plan.precision].master  # then gradients are added up in fp32, as Megatron-LM adds them
+    both = backward(own, recompute=plan.recompute, gradients="fp32" if master else None, wrt=given)
+    whole = accumulate(both, 1, fused=master) if plan.micro_batches > 1 else both
+    whole, sent = _without_sends(whole, sizes)
+    est = estimate(whole, chip, mode=mode, **sizes)
+    kept = float(sum(evaluate(total, sizes) for total in saved(both).values()))
+    forward = float(count(own, **sizes).flops)
+    return Chunk(
+        own, est, _by_part(est, len(own.nodes)), 3 * forward, float(est.flops), _held(own, plan), kept,
+        max(float(est.memory.activations) - kept, 0.0), float(est.memory.inputs), sent,
+    )  # fmt: skip
+
+
+def _without_sends(graph: Graph, sizes: Mapping[str, Any]) -> tuple[Graph, float]:
+    """The program as if its neighbours were on the same device, and what it sends to the next one [byte]."""
+    sends = [node for node in graph.nodes if node.op == "send"]
+    received = {name for node in sends for name in node.outputs}
+    given = {name: replace(graph.tensors[name], kind="input") for name in received}
+    size = sum(evaluate(nbytes(graph.tensors[node.inputs[0]]), sizes) for node in sends)
+    nodes = tuple(node for node in graph.nodes if node.op != "send")
+    return replace(graph, nodes=nodes, tensors={**graph.tensors, **given}), float(size)
+
+
+def _held(graph: Graph, plan: Plan) -> Held:
+    return held(graph, plan.optimizer, plan.precision, plan.dp if plan.zero else 1)
+
+
+def formatted(graph: Graph, precision: str) -> Graph:
+    """The forward program in the formats of a precision."""
+    formats = PRECISIONS[precision]
+    graph = retype(graph, formats.stored) if formats.stored else graph
+    return autocast(graph, formats.lower) if formats.lower else graph
+
+
+def _boundary(graph: Graph, own: Graph) -> list[str]:
+    """Tensors that a stage before sends."""
+    return [name for name in own.tensors if name in graph.tensors and graph.tensors[name].kind == "activation"]
+
+
+def _by_part(est: Estimate, forward: int) -> dict[str, float]:
+    """Seconds by part; kernels of the forward are those of the first nodes."""
+    first = {node.label for node in est.graph.nodes[:forward]}
+    found = dict.fromkeys((FORWARD, BACKWARD, AGAIN, SHARED), 0.0)
+    for row, time in zip(est.rows, est.times[0], strict=True):
+        each = row.kernel.count * float(time.expected) / len(row.kernel.names)
+        for label in row.kernel.names:
+            found[_part(row.kernel.kind, label, label in first)] += each
+    waited = max(float(est.time) - sum(found.values()), 0.0)  # for the host, in eager mode
+    busy = found[FORWARD] + found[BACKWARD] + found[AGAIN]
+    for part in (FORWARD, BACKWARD, AGAIN):
+        found[part] *= 1 + waited / busy if busy else 1.0
+    return found
+
+
+def _part(kind: str, label: str, is_forward: bool) -> str:
+    if kind == "network":
+        return SHARED
+    return AGAIN if label.endswith(".again") else FORWARD if is_forward else BACKWARD
