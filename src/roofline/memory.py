@@ -85,6 +85,7 @@ def memory(graph: Graph, sizes: Mapping[str, Any], reserve: float = RESERVE) -> 
         >>> need.weights, need.inputs, need.activations
         (8192, 1024, 1024)
     """
+    graph = graph.info.get("largest_stage", graph)  # of a pipeline, a device has one stage
     stored = _stored(graph)
     peaks = [evaluate(peak, sizes) for peak in _live_peaks(graph)]
     parts = {

@@ -1,0 +1,112 @@
+"""Several changes of a program in one call, in the order in which they make sense."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from roofline.chip import Chip
+from roofline.cluster import Cluster
+from roofline.cluster import cluster as find_cluster
+from roofline.errors import UsageError, did_you_mean
+from roofline.graph import Graph
+from roofline.passes.fuse import fuse as fuse_kernels
+from roofline.passes.pipelined import pipelined
+from roofline.passes.prune import prune as take_away
+from roofline.passes.quantize import Weights, quantize
+from roofline.passes.shard import shard
+from roofline.scaling import placed
+
+#: What ``prune`` may name in text, and how each is read.
+_AMOUNTS = ("heads", "channels", "hidden", "layers")
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?|\.[0-9]+")
+
+
+def what_if(
+    graph: Graph,
+    *,
+    prune: str | Mapping[str, Any] | None = None,
+    weights: Weights | None = None,
+    activations: str | None = None,
+    cache: str | None = None,
+    tp: int = 1,
+    sp: bool = False,
+    ep: int = 1,
+    pp: int = 1,
+    fuse: str | None = None,
+    on: str | Chip | Cluster | None = None,
+) -> Graph:
+    """Apply several passes: pruning, then number formats, then sharding, then fusion.
+
+    ``graph.history`` lists them and :func:`roofline.trail` says what each did.
+
+    Args:
+        graph: The program.
+        prune: Options of :func:`roofline.prune`, or text such as ``"heads=0.25,channels=0.5"`` or ``"2:4"``.
+        weights: Format of weights, as for :func:`roofline.quantize`.
+        activations: Format that products take their inputs in, likewise.
+        cache: Format of the KV cache, likewise.
+        tp: Devices that share every layer, as for :func:`roofline.shard`.
+        sp: Whether they share the positions too.
+        ep: Groups of devices that share the experts.
+        pp: Stages of a pipeline, as for :func:`roofline.pipelined`.
+        fuse: A policy of :func:`roofline.fuse`.
+        on: The cluster, where a group of devices may be larger than a node.
+
+    Raises:
+        UsageError: As the passes do.
+
+    Example:
+        >>> import roofline as rl
+        >>> small = what_if(rl.model("llama-3-70b", phase="decode"), weights="int4", cache="fp8", tp=2)
+        >>> small.history
+        (quantize(weights='int4', cache='fp8'), shard(tp=2))
+    """
+    where = find_cluster(on) if on is not None else None
+    if prune:
+        graph = take_away(graph, **(prune_options(prune) if isinstance(prune, str) else prune))
+    if weights or activations or cache:
+        formats = {"weights": weights, "activations": activations, "cache": cache}
+        graph = quantize(graph, **{name: given for name, given in formats.items() if given is not None})
+    options = {name: given for name, given in {"tp": tp, "sp": sp, "ep": ep}.items() if given not in (1, False)}
+    if options:
+        graph = shard(graph, **options)
+        graph = placed(graph, where, tp) if where is not None and not where.implied else graph
+    if pp != 1:
+        graph = pipelined(graph, pp, nodes=_apart(where, tp * ep))
+    return graph if fuse is None else fuse_kernels(graph, policy=fuse)
+
+
+def _apart(where: Cluster | None, stride: int) -> int:
+    return where.span(2, stride) if where is not None and not where.implied else 1
+
+
+def prune_options(text: str) -> dict[str, Any]:
+    """Read ``heads=0.25,channels=0.5``, ``layers=16`` or ``2:4``: a share removed, or a number kept.
+
+    Raises:
+        UsageError: Anything else.
+
+    Example:
+        >>> prune_options("heads=0.25,layers=16"), prune_options("2:4"), prune_options("sparsity=0.5")
+        ({'heads': 0.25, 'layers': 16}, {'sparsity': '2:4'}, {'sparsity': 0.5})
+    """
+    found: dict[str, Any] = {}
+    for part in text.split(","):
+        name, told, value = (piece.strip() for piece in part.partition("="))
+        if not told and ":" in name:
+            name, value = "sparsity", name
+        if name not in (*_AMOUNTS, "sparsity"):
+            near = did_you_mean(name, (*_AMOUNTS, "sparsity"))
+            raise UsageError(
+                f"prune {text[:60]!r}: allowed: {', '.join(_AMOUNTS)} and sparsity, such as heads=0.25,channels=0.5; "
+                f"or 2:4{near}"
+            )
+        if name == "sparsity" and ":" in value:
+            found[name] = value
+        elif _NUMBER.fullmatch(value):
+            found[name] = float(value) if "." in value else int(value)
+        else:
+            raise UsageError(f"prune {text[:60]!r}: {name} wants a share such as 0.25, or a number that stays")
+    return found
