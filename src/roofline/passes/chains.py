@@ -1,7 +1,7 @@
 """Vertical fusion of elementwise and row-wise chains, as a compiler does: relabelling only.
 
-A node joins the kernel of a producer when both sweep the same elements as often and the joined kernel would not have
-to wait for something that waits for it. Contractions, attention kernels and cache writes stay as they are: their
+A node joins the kernel of a producer when both sweep the same elements as often, reduce over the same rows if they do,
+and the joined kernel would not have to wait for something that waits for it. Contractions, attention kernels and cache writes stay as they are: their
 kernels come from libraries.
 """
 
@@ -13,6 +13,7 @@ from typing import Any
 
 from roofline.graph import Graph, Node
 from roofline.ops import OPS, get_op
+from roofline.passes.inlining import kept_of
 
 #: Kinds of operators that a kernel of its own makes of a chain.
 FUSIBLE: frozenset[str] = frozenset({"pointwise", "rowwise", "reduction"})
@@ -27,6 +28,8 @@ class _Groups:
         self.graph = graph
         self.kinds = kinds
         self.of: dict[str, str] = {}
+        self.turned: set[str] = set()  # tensors that a view gives with their axes in another order
+        self.rows: dict[str, Any] = {}  # what the reductions of a kernel keep and reduce
         self.sweep: dict[str, Any] = {}
         self.count: dict[str, int] = {}
         self.waits: dict[str, set[str]] = {}
@@ -45,10 +48,22 @@ class _Groups:
         """The latest producer kernel that can take the node in."""
         for label in reversed(producers):
             same = self.sweep.get(label) == self.elements(node) or node.op in POINTWISE_LIKE
-            same = same and self.count.get(label) == node.count
+            same = same and self.count.get(label) == node.count and self.fits_rows(node, label)
             if label in self.sweep and same and not self.cycles(label, producers):
                 return label
         return None
+
+    def fits_rows(self, node: Node, label: str) -> bool:
+        """Whether a node wants the elements of a kernel's rows in the order in which the kernel has them."""
+        rows, own = self.rows.get(label), self.rows_of(node)
+        turned = any(name in self.turned and self.of.get(name) == label for name in node.inputs)
+        return (rows is None or own is None or rows == own) and not (turned and (rows or own))
+
+    def rows_of(self, node: Node) -> Any:
+        """What a reduction keeps and reduces; ``None`` for an elementwise operator."""
+        if OPS[node.op].kind not in ("rowwise", "reduction"):
+            return None
+        return kept_of(node, self.graph.tensors[node.inputs[0]].shape)
 
     def cycles(self, label: str, producers: Iterable[str]) -> bool:
         return any(other != label and label in self.closure(other) for other in producers)
@@ -71,9 +86,12 @@ class _Groups:
         if OPS[node.op].kind == "view":
             # A view belongs to nobody: its readers wait for whoever wrote the data.
             self.of.update({name: self.of[node.inputs[0]] for name in node.outputs if node.inputs[0] in self.of})
+            if node.op == "permute" or node.inputs[0] in self.turned:
+                self.turned.update(node.outputs)
             return node
         if self.fusible(node):
             self.sweep[label], self.count[label] = self.elements(node), node.count
+            self.rows[label] = self.rows.get(label) or self.rows_of(node)
         self.of.update(dict.fromkeys(node.outputs, label))
         self.waits.setdefault(label, set()).update(other for other in producers if other != label)
         return node if joins is None else replace(node, kernel=joins)
