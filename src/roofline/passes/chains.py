@@ -1,8 +1,8 @@
 """Vertical fusion of elementwise and row-wise chains, as a compiler does: relabelling only.
 
 A node joins the kernel of a producer when both sweep the same elements as often, reduce over the same rows if they do,
-and the joined kernel would not have to wait for something that waits for it. Contractions, attention kernels and cache writes stay as they are: their
-kernels come from libraries.
+and the joined kernel would not have to wait for something that waits for it. Contractions, attention kernels and cache
+writes stay as they are: their kernels come from libraries.
 """
 
 from __future__ import annotations
