@@ -59,7 +59,7 @@ class Registers:
 
         The least that a compiler moves: CUDA 13.0 moves 1.1 to 2.5 times as much for bodies of 256 to 384 live values.
         Part of it stays in the caches: at main memory's rate, these bytes make kernels of 256, 288, 320 and 384 live
-        values 1.05, 1.03, 0.89 and 0.69 of the time that an H100 takes for them (tests/test_fusion.py).
+        values 1.07, 1.05, 0.90 and 0.70 of the time that an H100 takes for them (tests/test_fusion.py).
         """
         return 2 * REGISTER * self.spilled * self.threads
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from roofline.chip import Chip
@@ -34,6 +34,7 @@ class Explanation:
         second: The later one.
         fusible: Whether some compiler or library makes one kernel of them.
         policies: Fusion policies that do.
+        together: The kernels that become one, others included that lie between or belong to the same attention.
         before_bytes: What the kernels move apart, each time [byte].
         after_bytes: What one kernel of them would move, spilled registers included [byte].
         before_s: Expected time apart [s]; ``None`` without a chip.
@@ -47,13 +48,13 @@ class Explanation:
     second: str
     fusible: bool
     policies: tuple[str, ...]
+    together: tuple[str, ...]
     before_bytes: float
     after_bytes: float
     before_s: float | None = None
     after_s: float | None = None
     reasons: tuple[str, ...] = ()
     hurts: tuple[str, ...] = ()
-    together: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def saves_bytes(self) -> float:
@@ -115,6 +116,8 @@ def explain_fusion(graph: Graph, first: str, second: str, chip: str | Chip | Non
     labels = sorted((_label(graph, name) for name in (first, second)), key=list(scope.groups).index)
     if labels[0] == labels[1]:
         return _already_one(graph, labels[0], (first, second), where, at)
+    if labels[0] in reach(scope, labels[1], forwards=True):
+        labels.reverse()
     return _Explainer(scope, labels[0], labels[1], where, at).explain()
 
 
@@ -143,54 +146,66 @@ def _already_one(
     after = _cost(graph, [label], chip, sizes)
     asked = pressure_of(scope, label, scope.groups[label], chip, sizes) if chip else Pressure(label)
     text = f"they run in one kernel already, {label}, of {len(members)} operators"
-    return _made(names, True, (), before, after, asked, chip, [Reason(text)], tuple(members))
+    return _Change(before, after, asked, tuple(members)).explanation(names, [Reason(text)], (), chip)
 
 
 @dataclass(frozen=True)
 class _Cost:
-    """Kernels, each once: traffic, expected time, and whether arithmetic sets their pace."""
+    """Kernels, each once: traffic, expected time, and the parts that these are sums of."""
 
     bytes: float
     seconds: float | None
-    bounds: tuple[int, ...]
     parts: tuple[tuple[KernelCount, KernelTime | None], ...]
 
 
 def _cost(graph: Graph, labels: Sequence[str], chip: Chip | None, sizes: Mapping[str, int]) -> _Cost:
-    wanted = list(labels)
-    rows = {name: kernel for kernel in kernels(graph) for name in kernel.names if name in wanted}
-    counted = [rows[name].at(sizes) for name in wanted]
+    rows = {name: kernel for kernel in kernels(graph) for name in kernel.names if name in labels}
+    counted = [rows[name].at(sizes) for name in labels]
     times = [kernel_time(row, chip) if chip else None for row in counted]
     often = [row.kernel.main.count for row in counted]
     return _Cost(
         float(sum(n * row.bytes for n, row in zip(often, counted, strict=True))),
         float(sum(n * t.expected for n, t in zip(often, times, strict=True) if t)) if chip else None,
-        tuple(int(time.bound) for time in times if time),
         tuple(zip(counted, times, strict=True)),
     )
 
 
-def _made(
-    names: tuple[str, str],
-    fusible: bool,
-    policies: tuple[str, ...],
-    before: _Cost,
-    after: _Cost,
-    asked: Pressure,
-    chip: Chip | None,
-    found: Sequence[Reason],
-    together: tuple[str, ...],
-    more: Sequence[str] = (),
-) -> Explanation:
-    spilled = asked.spill_bytes
-    seconds = after.seconds if fusible else None
-    if seconds is not None and chip is not None:
-        seconds += spilled / (chip.bandwidth * chip.efficiency.memory)
-    worth = _worth(before) if fusible else ()
-    return Explanation(
-        names[0], names[1], fusible, policies, before.bytes, after.bytes + spilled, before.seconds, seconds,
-        (*(reason.text for reason in found), *worth), (*_overflow(asked), *more), together,
-    )  # fmt: skip
+@dataclass(frozen=True)
+class _Change:
+    """Kernels apart and as one, and what the one asks of a core."""
+
+    before: _Cost
+    after: _Cost
+    asked: Pressure
+    together: tuple[str, ...]
+
+    def explanation(
+        self,
+        names: tuple[str, str],
+        found: Sequence[Reason],
+        policies: tuple[str, ...],
+        chip: Chip | None,
+        again: Sequence[str] = (),
+    ) -> Explanation:
+        """The answer, from what the rules found and what computing something again would take."""
+        fusible = not any(reason.blocks for reason in found)
+        worth = tuple(_worth(self.before)) if fusible else ()
+        spilled, after_s = self.asked.spill_bytes, self.after.seconds if fusible else None
+        if after_s is not None and chip is not None:
+            after_s += spilled / (chip.bandwidth * chip.efficiency.memory)
+        return Explanation(
+            first=names[0],
+            second=names[1],
+            fusible=fusible,
+            policies=policies,
+            together=self.together,
+            before_bytes=self.before.bytes,
+            after_bytes=self.after.bytes + spilled,
+            before_s=self.before.seconds,
+            after_s=after_s,
+            reasons=(*(reason.text for reason in found), *worth),
+            hurts=(*_overflow(self.asked), *again),
+        )
 
 
 def _worth(before: _Cost) -> Iterator[str]:
@@ -222,6 +237,36 @@ def _overflow(asked: Pressure) -> Iterator[str]:
         )
 
 
+def reach(scope: Scope, start: str, forwards: bool) -> set[str]:
+    """Kernels that wait for one, or that it waits for."""
+    seen: set[str] = set()
+    stack = [start]
+    while stack:
+        for label in _next(scope, stack.pop(), forwards) - seen - {start}:
+            seen.add(label)
+            stack.append(label)
+    return seen
+
+
+def _next(scope: Scope, label: str, forwards: bool) -> set[str]:
+    nodes = scope.groups[label]
+    if forwards:
+        return {reader for node in nodes for name in node.outputs for reader in readers(scope, name)}
+    bases = {scope.base(name) for node in nodes for name in node.inputs}
+    return {scope.producer[base].label for base in bases if base in scope.producer} - {label}
+
+
+def readers(scope: Scope, name: str) -> set[str]:
+    """Kernels that read a tensor, through views."""
+    found: set[str] = set()
+    for reader in scope.graph.consumers.get(name, ()):
+        if OPS[reader.op].kind == "view":
+            found |= {label for made in reader.outputs for label in readers(scope, made)}
+        else:
+            found.add(reader.label)
+    return found
+
+
 class _Explainer:
     """Looks at two kernels of a program."""
 
@@ -236,24 +281,26 @@ class _Explainer:
     def explain(self) -> Explanation:
         pair = Pair(self.graph, self.first, self.second, self._between())
         policies = tuple(policy for policy in _REAL if self._unites(policy))
-        found = reasons(pair)
-        chain = {node.label for node in attention_of(self.graph, self.first.nodes)}
-        members = [self.first.label, self.second.label]
-        if self.second.label in chain:
-            members = [label for label in self.scope.groups if label in chain]
-            found = [Reason(f"{', '.join(members)} are attention: one flash kernel keeps the scores on the chip")]
-        elif policies and any(reason.blocks for reason in found):
-            members = [label for label in self.scope.groups if label in {*members, *pair.between}]
-            found = [Reason(self._with_others(pair, policies))]
-        fusible = not any(reason.blocks for reason in found)
+        members, found = self._verdict(pair, policies)
         one = self._as_one(members)
         nodes = [node for label in members for node in self.scope.groups[label]]
         asked = pressure_of(Scope(one), members[0], nodes, self.chip, self.sizes) if self.chip else Pressure(members[0])
-        names = (self.first.label, self.second.label)
         before = _cost(self.graph, members, self.chip, self.sizes)
         after = _cost(one, members[:1], self.chip, self.sizes)
-        more = tuple(self._computed_again(pair))
-        return _made(names, fusible, policies, before, after, asked, self.chip, found, tuple(members), more)
+        names, again = (self.first.label, self.second.label), tuple(self._computed_again(pair))
+        return _Change(before, after, asked, tuple(members)).explanation(names, found, policies, self.chip, again)
+
+    def _verdict(self, pair: Pair, policies: Sequence[str]) -> tuple[list[str], list[Reason]]:
+        """The kernels that become one with the pair, and what is to say of it."""
+        attention = attention_of(pair) if "flash" in policies else ()
+        if attention:
+            text = f"{', '.join(attention)} are attention: one flash kernel keeps the scores on the chip"
+            return list(attention), [Reason(text)]
+        members, found = [self.first.label, self.second.label], reasons(pair)
+        if policies and any(reason.blocks for reason in found):
+            members = [label for label in self.scope.groups if label in {*members, *pair.between}]
+            found = [Reason(self._with_others(pair, policies))]
+        return members, found
 
     def _with_others(self, pair: Pair, policies: Sequence[str]) -> str:
         others = f" with {', '.join(pair.between)}, which lie between" if pair.between else ""
@@ -266,35 +313,9 @@ class _Explainer:
 
     def _between(self) -> tuple[str, ...]:
         """Kernels on a way from the first to the second, in order."""
-        down = self._reach(self.first.label, forwards=True)
-        up = self._reach(self.second.label, forwards=False)
+        down = reach(self.scope, self.first.label, forwards=True)
+        up = reach(self.scope, self.second.label, forwards=False)
         return tuple(label for label in self.scope.groups if label in down & up)
-
-    def _reach(self, start: str, forwards: bool) -> set[str]:
-        seen: set[str] = set()
-        stack = [start]
-        while stack:
-            for label in self._next(stack.pop(), forwards) - seen - {start}:
-                seen.add(label)
-                stack.append(label)
-        return seen
-
-    def _next(self, label: str, forwards: bool) -> set[str]:
-        nodes = self.scope.groups[label]
-        if forwards:
-            return {reader for node in nodes for name in node.outputs for reader in self._readers(name)}
-        bases = {self.scope.base(name) for node in nodes for name in node.inputs}
-        return {self.scope.producer[base].label for base in bases if base in self.scope.producer} - {label}
-
-    def _readers(self, name: str) -> set[str]:
-        """Kernels that read a tensor, through views."""
-        found: set[str] = set()
-        for reader in self.graph.consumers.get(name, ()):
-            if OPS[reader.op].kind == "view":
-                found |= {label for made in reader.outputs for label in self._readers(made)}
-            else:
-                found.add(reader.label)
-        return found
 
     def _as_one(self, labels: Sequence[str]) -> Graph:
         """The program with some kernels as one."""
@@ -305,7 +326,7 @@ class _Explainer:
     def _computed_again(self, pair: Pair) -> Iterator[str]:
         """A producer with other readers: what computing it in each of them would take."""
         last = self.first.nodes[-1]
-        others = {label for made in last.outputs for label in self._readers(made)} - {self.first.label}
+        others = {label for made in last.outputs for label in readers(self.scope, made)} - {self.first.label}
         if not pair.handed or len(others) < 2 or self.chip is None or len(self.first.nodes) > 1:
             return
         if self.first.kind != "loop" or any(self._count(label) != last.count for label in others):

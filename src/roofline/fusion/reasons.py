@@ -6,7 +6,7 @@ A rule looks at a pair and says why it cannot be one kernel, or how it can. The 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,9 +14,9 @@ from typing import Any
 from roofline.count import Scope
 from roofline.graph import Graph, Node
 from roofline.ops import OPS, node_work
-from roofline.passes.flash import attention_from
+from roofline.passes.flash import attentions
 from roofline.passes.inlining import kept_of
-from roofline.sizes import evaluate, prod
+from roofline.sizes import ceil_div, evaluate
 
 #: Epilogues that cuBLASLt has (cuBLAS documentation, cublasLtEpilogue_t: BIAS, RELU, GELU and their pairs).
 LIBRARY_EPILOGUES = frozenset({"bias_add", "relu", "gelu", "gelu_tanh"})
@@ -248,30 +248,33 @@ def _epilogue(pair: Pair) -> Reason:
     return Reason(f"{closed}, which takes no other code; {how} does {', '.join(dict.fromkeys(ops))} on its tiles")
 
 
+def _columns(side: Side) -> int:
+    """Elements of a row of a product's result: its columns, or the channels of a convolution."""
+    shape = side.scope.tensors[side.main.outputs[0]].shape or (1,)
+    is_conv = OPS[side.main.op].kind == "conv" and len(shape) > 1
+    return int(evaluate(shape[1 if is_conv else -1], side.sizes))
+
+
 def _rows_of_product(pair: Pair, closed: str) -> Reason:
     product, loop = pair.first, pair.second
-    shape = pair.graph.tensors[product.main.outputs[0]].shape
-    columns = int(evaluate((shape or (1,))[-1], product.sizes))
     if not loop.reduces:
-        walked = (
-            f"{int(loop.sweep):,} elements, not the {int(product.elements(product.main.outputs[0])):,} of the product"
-        )
-        return Reason(f"{closed}; {loop.label} walks {walked}", True)
+        made = int(product.elements(product.main.outputs[0]))
+        return Reason(f"{closed}; {loop.label} walks {int(loop.sweep):,} elements, not its {made:,}", True)
+    columns = _columns(product)
     if columns <= TILE:
         return Reason(f"{closed}; rows of {columns} are whole in one tile, so a CUTLASS or Triton epilogue can")
-    parts = -(-columns // TILE)
+    parts = ceil_div(columns, TILE)
     return Reason(f"{closed}; {loop.label} needs whole rows of {columns:,}, which lie in {parts} or more tiles", True)
 
 
 def _prologue(pair: Pair) -> Reason:
     """A loop, then the product that reads its result."""
     loop, product = pair.first, pair.second
-    shape = pair.graph.tensors[product.main.outputs[0]].shape
-    columns = int(evaluate((shape or (1,))[-1], product.sizes))
-    tiles = -(-columns // TILE)
+    tiles = ceil_div(_columns(product), TILE)
+    again = "the" if tiles == 1 else f"each of {tiles} or more"
     return Reason(
-        f"{product.label} is a library kernel that loads its operands as they lie; each of {tiles} or more column "
-        f"tiles would compute {loop.label} again",
+        f"{product.label} is a library kernel that loads its operands as they lie; {again} column "
+        f"tile{'s' * (tiles > 1)} would compute {loop.label}{' again' * (tiles > 1)}",
         True,
     )
 
@@ -279,16 +282,11 @@ def _prologue(pair: Pair) -> Reason:
 def _products(pair: Pair) -> Reason:
     """Two products: one kernel only as attention, with what lies between."""
     a, b = pair.first, pair.second
-    depth = int(a.elements(a.main.outputs[0]) / max(1, prod_of_rows(pair)))
     if not pair.handed:
         return Reason(f"both read {pair.shared[0]}; only a grouped product of equal shapes runs both", True)
-    return Reason(f"{b.label} needs whole rows of {a.label} ({depth:,} elements), which lie in several tiles", True)
-
-
-def prod_of_rows(pair: Pair) -> Any:
-    """Rows of the first product's result."""
-    shape = pair.graph.tensors[pair.first.main.outputs[0]].shape
-    return evaluate(prod(shape[:-1]), pair.first.sizes)
+    return Reason(
+        f"{b.label} needs whole rows of {a.label} ({_columns(a):,} elements), which lie in several tiles", True
+    )
 
 
 _RULES: Mapping[tuple[str, str], Callable[[Pair], Reason]] = {
@@ -299,6 +297,11 @@ _RULES: Mapping[tuple[str, str], Callable[[Pair], Reason]] = {
 }
 
 
-def attention_of(graph: Graph, nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """The attention that begins in these nodes, if one does."""
-    return next((chain for node in nodes if (chain := attention_from(graph, node))), ())
+def attention_of(pair: Pair) -> tuple[str, ...]:
+    """Labels of the attention that both kernels are part of, in order; none where there is no such attention."""
+    both = {pair.first.label, pair.second.label}
+    for chain in attentions(pair.graph):
+        if both <= {node.label for node in chain}:
+            labels = {node.label for node in chain}
+            return tuple(label for label in pair.first.scope.groups if label in labels)
+    return ()

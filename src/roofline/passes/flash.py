@@ -6,7 +6,7 @@ between them, whole or taken apart, with scale, mask, bias and dropout around it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from roofline.graph import Graph, Node
@@ -46,18 +46,23 @@ def flash(graph: Graph) -> Graph:
     """
     labels: dict[str, str] = {}
     inside = _members(graph)
-    for node in graph.nodes:
-        if node.op in _SCORES and node.name not in labels:
-            chain = attention_from(graph, node)
-            if _may_join(chain, inside, labels):
-                labels.update({part.name: f"{node.name}.flash" for part in chain})
+    for chain in attentions(graph):
+        if _may_join(chain, inside, labels):
+            labels.update({part.name: f"{chain[0].name}.flash" for part in chain})
     if not labels:
         return graph
     nodes = tuple(replace(node, kernel=labels.get(node.name, node.kernel)) for node in graph.nodes)
     return replace(graph, nodes=nodes)
 
 
-def attention_from(graph: Graph, scores: Node) -> tuple[Node, ...]:
+def attentions(graph: Graph) -> Iterator[tuple[Node, ...]]:
+    """The attentions of a program: their operators from the scores to the values, views left out."""
+    for node in graph.nodes:
+        if node.op in _SCORES and (chain := _attention_from(graph, node)):
+            yield chain
+
+
+def _attention_from(graph: Graph, scores: Node) -> tuple[Node, ...]:
     """The operators of an attention that begins with this product, views left out; none where it is no attention."""
     between: dict[str, Node] = {}
     ends: dict[str, Node] = {}
