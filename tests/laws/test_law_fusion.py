@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from test_law_fuse import CHOICES, DIAMOND, LAW, Choices, assert_runs_in_some_order, program
 
 import roofline as rl
 from roofline.build import Builder
 from roofline.count import count
 from roofline.graph import Graph
 from roofline.passes.fuse import POLICIES, fuse
-from test_law_fuse import CHOICES, DIAMOND, LAW, Choices, assert_runs_in_some_order, program
 
 GROUPED = ("pointwise", "chains", "inductor", "flash")
 
@@ -68,7 +68,8 @@ def test_only_one_contraction_a_kernel_unless_a_policy_had_more(choices: Choices
 def attention(steps: list[str], batch: int, queries: int, keys: int) -> Graph:
     """Attention of separate products, with some steps before its softmax."""
     b = Builder("attention", "bf16")
-    q, k, v = b.input("q", (batch, 4, queries, 64)), b.input("k", (batch, 4, 64, keys)), b.input("v", (batch, 4, keys, 64))
+    q, k = b.input("q", (batch, 4, queries, 64)), b.input("k", (batch, 4, 64, keys))
+    v = b.input("v", (batch, 4, keys, 64))
     x = b.op("bmm", q, k)
     for step in steps:
         others = (b.input("mask", (queries, keys)),) if step == "add" else ()

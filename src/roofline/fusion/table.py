@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 #: A format of one byte: in it, bytes are elements.
 _COUNTING = "int8"
-#: Passes that only group, and what they are undone to before policies are compared.
-_GROUPING = frozenset({"fuse", "unfuse", "inductor", "flash", "ideal", "pad"})
+#: Passes that only group: they are undone before policies are compared.
+_GROUPING = frozenset({"fuse", "inductor", "flash", "ideal", "pad"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,9 +216,9 @@ def one_point(
 
 
 def ungrouped(graph: Graph) -> Graph:
-    """The program before the passes that were last applied only to group it."""
-    while graph.history and graph.history[-1].name in _GROUPING:
-        graph = graph.history[-1].before
+    """The program before the passes that were last applied only to group it; one that was unfused stays so."""
+    while graph.history and (last := graph.history[-1]).name in _GROUPING and ("policy", "eager") not in last.options:
+        graph = last.before
     return graph
 
 
