@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from test_law_fuse import CHOICES, DIAMOND, LAW, Choices, assert_runs_in_some_order, program
+from test_law_fuse import CHIP, CHOICES, DIAMOND, LAW, Choices, assert_runs_in_some_order, program
 
 import roofline as rl
 from roofline.build import Builder
 from roofline.count import count
+from roofline.fusion import explain_fusion
 from roofline.graph import Graph
+from roofline.ops import OPS
 from roofline.passes.fuse import POLICIES, fuse
+from roofline.passes.inline import inline
 
 GROUPED = ("pointwise", "chains", "inductor", "flash")
 
@@ -63,6 +67,44 @@ def test_only_one_contraction_a_kernel_unless_a_policy_had_more(choices: Choices
     fused = fuse(program(choices, kept), "ideal")
     products = [node.label for node in fused.nodes if node.op == "linear"]
     assert len(products) == len(set(products))
+
+
+@LAW
+@given(choices=CHOICES, kept=st.integers(0, 20), batch=st.integers(1, 100), picks=st.tuples(*[st.integers(0, 99)] * 2))
+def test_an_explanation_agrees_with_the_policies_and_the_counts(
+    choices: Choices, kept: int, batch: int, picks: tuple[int, int]
+) -> None:
+    graph = program(choices, kept)
+    labels = list(dict.fromkeys(node.label for node in graph.nodes if OPS[node.op].kind != "view"))
+    first, second = (labels[pick % len(labels)] for pick in picks)
+    found = explain_fusion(graph, first, second, CHIP, B=batch)
+    assert found.saves_bytes >= 0
+    assert found.reasons
+    assert (found.saves_s is not None) == found.fusible
+    assert found.fusible or not found.policies
+    if found.fusible and first != second:
+        nodes = [replace(n, kernel=first) if n.label in found.together else n for n in graph.nodes]
+        one = replace(graph, nodes=tuple(nodes))
+        assert_runs_in_some_order(one)
+        assert count(graph, B=batch).bytes - count(one, B=batch).bytes == found.saves_bytes
+
+
+@LAW
+@given(choices=CHOICES, kept=st.integers(0, 20), batch=st.integers(1, 100))
+def test_a_result_is_computed_again_for_the_bytes_that_it_moved(choices: Choices, kept: int, batch: int) -> None:
+    graph = program(choices, kept)
+    outputs = set(graph.outputs)
+    for node in graph.nodes:
+        readers = {n.label for n in graph.nodes if set(node.outputs) & set(n.inputs) and OPS[n.op].kind != "view"}
+        alone = all(n.count == node.count for n in graph.nodes)
+        seen = any(OPS[n.op].kind == "view" for n in graph.consumers.get(node.outputs[0], ()))
+        if OPS[node.op].kind == "pointwise" and not node.kernel and readers and alone and not seen:
+            again = inline(graph, node.name)
+            before, after = count(graph, B=batch), count(again, B=batch)
+            kept_too = not outputs.isdisjoint(node.outputs)
+            assert after.vector_flops >= before.vector_flops
+            assert after.launches == before.launches - (not kept_too)
+            assert again.outputs == graph.outputs
 
 
 def attention(steps: list[str], batch: int, queries: int, keys: int) -> Graph:

@@ -286,7 +286,8 @@ class _Explainer:
         nodes = [node for label in members for node in self.scope.groups[label]]
         asked = pressure_of(Scope(one), members[0], nodes, self.chip, self.sizes) if self.chip else Pressure(members[0])
         before = _cost(self.graph, members, self.chip, self.sizes)
-        after = _cost(one, members[:1], self.chip, self.sizes)
+        same = len({node.count for node in nodes if OPS[node.op].kind != "view"}) == 1
+        after = _cost(one, members[:1], self.chip, self.sizes) if same else before
         names, again = (self.first.label, self.second.label), tuple(self._computed_again(pair))
         return _Change(before, after, asked, tuple(members)).explanation(names, found, policies, self.chip, again)
 

@@ -155,7 +155,11 @@ def _other_loops(pair: Pair) -> Reason | None:
     a, b = pair.first.main, pair.second.main
     if a.count == b.count:
         return None
-    return Reason(f"{a.name} runs {a.count} times and {b.name} {b.count} times", True)
+    return Reason(f"{a.name} runs {_times(a.count)}, {b.name} {_times(b.count)}: only equal loops join", True)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
 
 
 def _between(pair: Pair) -> Reason | None:

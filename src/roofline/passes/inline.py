@@ -77,7 +77,7 @@ class _Copies:
             return
         if self.node.count != reader.count:
             raise UsageError(
-                f"{self.node.name} runs {self.node.count} times and its reader {reader.name} {reader.count} times; "
+                f"{self.node.name} and its reader {reader.name} run {self.node.count} and {reader.count} times; "
                 "only nodes that run equally often share a kernel"
             )
         maker = self.made[name]
