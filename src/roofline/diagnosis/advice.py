@@ -18,6 +18,7 @@ from roofline.errors import RooflineError
 from roofline.graph import Graph
 from roofline.ops import OPS
 from roofline.passes import retype
+from roofline.passes.flash import flash
 
 #: Savings below this share are not worth saying.
 WORTH = 0.01
@@ -181,36 +182,8 @@ def _bits(graph: Graph) -> float:
 
 def _flash(meant: Meant) -> Meant | None:
     """Attention whose parts are kernels of their own, as one."""
-    graph = fuse_attention(meant.graph)
+    graph = flash(meant.graph)
     return replace(meant, graph=graph) if graph is not meant.graph else None
-
-
-def fuse_attention(graph: Graph) -> Graph:
-    """Give each chain from attention scores to attention values one kernel.
-
-    Example:
-        >>> import roofline as rl
-        >>> naive = rl.workload([dict(op="attention_naive", batch=1, heads=8, q_len=512, kv_len=512, head_dim=64)])
-        >>> rl.count(naive).launches, rl.count(fuse_attention(naive)).launches
-        (4, 1)
-    """
-    labels: dict[str, str] = {}
-    for node in graph.nodes:
-        if node.op == "attention_scores":
-            chain = [node]
-            while chain[-1].op != "attention_values":
-                readers = graph.consumers.get(chain[-1].outputs[0], ())
-                if len(readers) != 1 or OPS[readers[0].op].kind not in ("pointwise", "rowwise", "attention", "move"):
-                    break
-                chain.append(readers[0])
-            if chain[-1].op == "attention_values":
-                labels.update({part.name: f"{node.name}.flash" for part in chain})
-    apart = any(node.label != other.label for node in graph.nodes for other in graph.nodes
-                if labels.get(node.name) and labels.get(node.name) == labels.get(other.name))  # fmt: skip
-    if not apart:
-        return graph
-    nodes = tuple(replace(node, kernel=labels.get(node.name, node.kernel)) for node in graph.nodes)
-    return replace(graph, nodes=nodes)
 
 
 CHANGES: tuple[Change, ...] = (

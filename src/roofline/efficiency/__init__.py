@@ -81,7 +81,8 @@ class KernelTime:
 def formula(work: Launch) -> tuple[str, Formula]:
     """The parameter group and formula of a launch.
 
-    Attention parts that run alone are matrix products; on a processor everything is a product or a stream.
+    Attention parts that run alone are matrix products, two products with a softmax between them are attention; on a
+    processor everything is a product or a stream.
     """
     if processor.is_described(work.chip):
         if work.row.flops_by:
@@ -92,6 +93,8 @@ def formula(work: Launch) -> tuple[str, Formula]:
         return network.ACROSS, network.seconds_unmeasured
     if kind == "attention" and len(work.row.kernel.nodes) == 1:
         kind = "matmul"
+    if kind == "matmul" and attention.is_written_out(work.row.kernel):
+        return attention.GROUP, attention.written_out_seconds
     return FORMULAS[kind]
 
 

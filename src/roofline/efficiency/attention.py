@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from roofline.count import Kernel
 from roofline.dtypes import DTYPES
 from roofline.efficiency.machine import knee
 from roofline.efficiency.parameters import Parameter, group
 from roofline.efficiency.work import Launch, vector_peak
+from roofline.ops import OPS
 
 GROUP = group(
     "attention",
@@ -39,6 +41,8 @@ GROUP = group(
     odd=Parameter(0.9, 0.005, 1.0, "share", "of the arithmetic left for 8-bit keys of odd width: no kernel of its own"),
 )
 
+#: Plain products that attention can begin with.
+_WRITTEN_OUT = frozenset({"bmm", "matmul"})
 #: Keys of the block that a tile works on at a time.
 BLOCK = 128
 #: Queries of a tile for each multiplication and addition that a core's matrix units do in a cycle. A tile reads its
@@ -117,6 +121,23 @@ def seconds(work: Launch, p: Mapping[str, float]) -> Any:
     least = np.minimum(whole, split + p["split"] * (1 - 1 / parts))
     other = (_fresh(work, p, s) + p["begin"] * tiles.count) / cores
     return p["launch"] + least + other + kernel.gather * GATHER
+
+
+def is_written_out(kernel: Kernel) -> bool:
+    """Whether a kernel is attention of plain products: two of them, with a reduction or a softmax between."""
+    kinds = [OPS[node.op].kind for node in kernel.nodes]
+    return (
+        kernel.main.op in _WRITTEN_OUT and kinds.count("matmul") == 2 and not {"rowwise", "reduction"}.isdisjoint(kinds)
+    )
+
+
+def written_out_seconds(work: Launch, p: Mapping[str, float]) -> Any:
+    """The same for attention of plain products, whose first gives the sizes: every batch a head of its own [s]."""
+    s = work.sizes
+    sizes = {"b": s["batch"] if work.op == "bmm" else 1, "h": 1, "g": 1, "q": s["m"], "k": s["n"], "d": s["k"]}
+    if work.op == "matmul":
+        sizes["q"] = s["batch"] * s["m"]
+    return seconds(replace(work, row=replace(work.row, sizes=sizes)), p)
 
 
 def _kernel(work: Launch, p: Mapping[str, float], s: Mapping[str, Any]) -> _Kernel:

@@ -1,113 +1,32 @@
-"""Vertical fusion of elementwise and row-wise chains, as a compiler does: relabelling only.
+"""Which operators share a kernel, by policy: relabelling only, so FLOPs and outputs stay and bytes never grow.
 
-A node joins the kernel of a producer when both sweep the same elements as often and the joined kernel would not have
-to wait for something that waits for it. Contractions, attention kernels and cache writes stay as they are: their
-kernels come from libraries.
+==========  ==========================================================================================================
+policy      kernels
+==========  ==========================================================================================================
+eager       one an operator: all that was internal is written out and read back
+pointwise   producers and consumers that are elementwise, of equal size
+chains      elementwise, row-wise and reducing operators that sweep the same elements (mode ``compiled``)
+inductor    as torch.compile makes them (:mod:`roofline.passes.inductor`)
+flash       attention from scores to values (:mod:`roofline.passes.flash`)
+ideal       everything around one contraction: the bound of what fusing can save (:mod:`roofline.passes.ideal`)
+==========  ==========================================================================================================
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from types import MappingProxyType
 
-from roofline.graph import Graph, Node
-from roofline.ops import OPS, get_op
+from roofline.errors import UsageError, did_you_mean
+from roofline.graph import Graph
+from roofline.passes.chains import chains
+from roofline.passes.flash import flash
+from roofline.passes.ideal import ideal
+from roofline.passes.inductor import inductor
 from roofline.passes.recorded import recorded
 
-_FUSIBLE = frozenset({"pointwise", "rowwise", "reduction"})
-#: A concatenation is a pointwise kernel with masked loads to a fusing compiler.
-_POINTWISE_LIKE = frozenset({"cat"})
-
-
-class _Groups:
-    """Kernels in the making: their label, the elements they sweep, and what they wait for."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.of: dict[str, str] = {}
-        self.sweep: dict[str, Any] = {}
-        self.count: dict[str, int] = {}
-        self.waits: dict[str, set[str]] = {}
-        self.shared = _shared_labels(graph)
-
-    def fusible(self, node: Node) -> bool:
-        kind_fits = get_op(node.op, node.name).kind in _FUSIBLE or node.op in _POINTWISE_LIKE
-        return kind_fits and node.label not in self.shared
-
-    def elements(self, node: Node) -> Any:
-        """What a node sweeps: its output, or what a reduction reads."""
-        names = node.inputs[:1] if OPS[node.op].kind == "reduction" else node.outputs
-        return self.graph.tensors[names[0]].numel
-
-    def host_for(self, node: Node, producers: list[str]) -> str | None:
-        """The latest producer kernel that can take the node in."""
-        for label in reversed(producers):
-            same = self.sweep.get(label) == self.elements(node) or node.op in _POINTWISE_LIKE
-            same = same and self.count.get(label) == node.count
-            if label in self.sweep and same and not self.cycles(label, producers):
-                return label
-        return None
-
-    def cycles(self, label: str, producers: Iterable[str]) -> bool:
-        return any(other != label and label in self.closure(other) for other in producers)
-
-    def closure(self, label: str) -> set[str]:
-        """All kernels that must end before this one."""
-        seen: set[str] = set()
-        stack = [label]
-        while stack:
-            fresh = self.waits.get(stack.pop(), set()) - seen
-            seen |= fresh
-            stack.extend(fresh)
-        return seen
-
-    def place(self, node: Node) -> Node:
-        """Give a node its kernel."""
-        producers = list(dict.fromkeys(self.of[name] for name in node.inputs if name in self.of))
-        joins = self.host_for(node, producers) if self.fusible(node) else None
-        label = joins or node.label
-        if OPS[node.op].kind == "view":
-            # A view belongs to nobody: its readers wait for whoever wrote the data.
-            self.of.update({name: self.of[node.inputs[0]] for name in node.outputs if node.inputs[0] in self.of})
-            return node
-        if self.fusible(node):
-            self.sweep[label], self.count[label] = self.elements(node), node.count
-        self.of.update(dict.fromkeys(node.outputs, label))
-        self.waits.setdefault(label, set()).update(other for other in producers if other != label)
-        return node if joins is None else replace(node, kernel=joins)
-
-
-def _shared_labels(graph: Graph) -> set[str]:
-    seen: set[str] = set()
-    return {node.label for node in graph.nodes if node.label in seen or seen.add(node.label)}  # type: ignore[func-returns-value]
-
-
-@recorded
-def fuse(graph: Graph) -> Graph:
-    """Fuse chains of elementwise and row-wise operators into single kernels.
-
-    FLOPs and outputs stay; bytes never grow; kernels become fewer.
-
-    Args:
-        graph: The program; kernels that it already fused by hand stay as they are.
-
-    Raises:
-        UnknownOp: A node's operator is not registered.
-
-    Example:
-        >>> from roofline.build import Builder
-        >>> from roofline.count import count
-        >>> b = Builder("chain", "fp32")
-        >>> x = b.input("x", (1024,))
-        >>> for _ in range(5):
-        ...     x = b.op("relu", x)
-        >>> before, after = count(b.graph([x])), count(fuse(b.graph([x])))
-        >>> before.bytes // 4096, after.bytes // 4096
-        (10, 2)
-    """
-    groups = _Groups(graph)
-    return replace(graph, nodes=tuple(groups.place(node) for node in graph.nodes))
+_POINTWISE = frozenset({"pointwise"})
 
 
 @recorded
@@ -127,3 +46,46 @@ def unfuse(graph: Graph) -> Graph:
     """
     info = {key: value for key, value in graph.info.items() if key not in ("grouped", "kernels")}
     return replace(graph, nodes=tuple(replace(node, kernel="") for node in graph.nodes), info=info)
+
+
+#: The policies in the order of the table above.
+POLICIES: Mapping[str, Callable[[Graph], Graph]] = MappingProxyType({
+    "eager": unfuse,
+    "pointwise": lambda graph: chains(graph, _POINTWISE),
+    "chains": chains,
+    "inductor": inductor,
+    "flash": flash,
+    "ideal": ideal,
+})  # fmt: skip
+
+
+@recorded
+def fuse(graph: Graph, policy: str = "chains") -> Graph:
+    """Give the operators of a program kernels by a policy.
+
+    FLOPs and outputs stay. Kernels that the program already has stay whole, except under ``eager``. No policy moves
+    more bytes than ``eager`` and none fewer than ``ideal``.
+
+    Args:
+        graph: The program.
+        policy: ``eager``, ``pointwise``, ``chains``, ``inductor``, ``flash`` or ``ideal``.
+
+    Raises:
+        UsageError: No policy of that name.
+        UnknownOp: A node's operator is not registered.
+
+    Example:
+        >>> from roofline.build import Builder
+        >>> from roofline.count import count
+        >>> b = Builder("chain", "fp32")
+        >>> x = b.input("x", (1024,))
+        >>> for _ in range(5):
+        ...     x = b.op("relu", x)
+        >>> before, after = count(b.graph([x])), count(fuse(b.graph([x])))
+        >>> before.bytes // 4096, after.bytes // 4096
+        (10, 2)
+    """
+    if policy not in POLICIES:
+        near = did_you_mean(str(policy), POLICIES)
+        raise UsageError(f"unknown fusion policy {str(policy)[:60]!r}; allowed: {', '.join(POLICIES)}{near}")
+    return POLICIES[policy](graph)

@@ -1,0 +1,105 @@
+"""A result that several kernels read: written once and read by each, or computed again in each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from roofline.chip import Chip
+from roofline.errors import UsageError
+from roofline.estimate import Estimate, estimate
+from roofline.graph import Graph
+from roofline.passes.inline import inline
+from roofline.units import format_si
+
+
+@dataclass(frozen=True)
+class StoreOrRecompute:
+    """Two ways to give a result to its readers.
+
+    Attributes:
+        node: What is computed.
+        readers: Kernels that read it.
+        store_s: Time of it and its readers at the datasheet's rates if it is written out [s].
+        recompute_s: The same if each reader computes it again [s].
+        store_bytes: Traffic of the former [byte].
+        recompute_bytes: Traffic of the latter [byte].
+        expected_store_s: Expected time of the former [s].
+        expected_recompute_s: Expected time of the latter [s].
+    """
+
+    node: str
+    readers: int
+    store_s: float
+    recompute_s: float
+    store_bytes: float
+    recompute_bytes: float
+    expected_store_s: float
+    expected_recompute_s: float
+
+    @property
+    def recompute(self) -> bool:
+        """Whether computing it again takes less."""
+        return self.recompute_s < self.store_s
+
+    def __str__(self) -> str:
+        store, again = format_si(self.store_s, "s"), format_si(self.recompute_s, "s")
+        better = "computing it again" if self.recompute else "writing it out"
+        return (
+            f"{self.node} is read by {self.readers} kernels: written out {store}, computed in each {again} "
+            f"at the datasheet's rates; {better} is cheaper"
+        )
+
+
+def store_or_recompute(graph: Graph, node: str, chip: str | Chip, **sizes: Any) -> StoreOrRecompute:
+    """Whether a result is better written out or computed again where it is read.
+
+    Fusing a producer into several consumers does its arithmetic once each and saves its write and their reads.
+
+    Args:
+        graph: The program.
+        node: The producer.
+        chip: Where it runs.
+        sizes: A number for each symbol.
+
+    Raises:
+        UsageError: No such node, or nothing reads it.
+
+    Example:
+        >>> import roofline as rl
+        >>> a100 = rl.Chip(name="a100", vector={"fp32": "19.5 TFLOP/s"}, memory_bandwidth="1.5 TB/s")
+        >>> def choice(flops):
+        ...     b = rl.Builder("shared", "fp32")
+        ...     h = b.op("elementwise", b.input("x", (10**7,)), name="h", flops=flops)
+        ...     return store_or_recompute(b.graph([b.op("relu", h) for _ in range(3)]), "h", a100)
+        >>> choice(100).recompute, choice(200).recompute
+        (True, False)
+    """
+    again = inline(graph, node)
+    touched = _kernels_of(graph, again)
+    before, after = (estimate(program, chip, mode="graph", **sizes) for program in (graph, again))
+    if before.shape:
+        raise UsageError("whether to write out or compute again is asked of one point; give one number for each size")
+    store, recompute = _cost(before, touched), _cost(after, touched)
+    return StoreOrRecompute(
+        node, len(touched) - 1, store[0], recompute[0], store[1], recompute[1], store[2], recompute[2]
+    )
+
+
+def _kernels_of(graph: Graph, again: Graph) -> set[str]:
+    """Kernels that change: the producer's and its readers'."""
+    was = {node.name: node for node in graph.nodes}
+    new = {node.label for node in again.nodes if was.get(node.name) != node}
+    gone = {node.label for node in graph.nodes if node.name not in {other.name for other in again.nodes}}
+    return new | gone
+
+
+def _cost(est: Estimate, labels: set[str]) -> tuple[float, float, float]:
+    """Floor, bytes and expected time of some kernels."""
+    floor = moved = expected = 0.0
+    for row, time in zip(est.rows, est.times[0], strict=True):
+        often = len(labels.intersection(row.kernel.names)) * row.kernel.main.count
+        floor += often * float(time.floor)
+        moved += often * float(row.bytes)
+        expected += often * float(time.expected)
+    return floor, moved, expected
