@@ -216,7 +216,9 @@ def _entry(work: Launch, p: Mapping[str, float], kind: str, rows: Any, depth: An
 
 def _width(work: Launch, n: Any, k: Any) -> Any:
     """Share of a 16-byte load that rows of ``n`` and ``k`` elements allow: 1 where they are aligned."""
-    whole = ALIGNMENT / work.element
+    stored = DTYPES[work.row.kernel.inputs[0].dtype]
+    # Scales lie apart from the rows; the parameters of block-scaled fp8 were fitted with them inside.
+    whole = ALIGNMENT / (work.element if stored.name == "fp8-block" else float(stored.bits) / 8)
     if work.row.kernel.attrs.get("padded"):
         return np.ones(np.broadcast(n, k).shape)
     width = np.ones(np.broadcast(n, k).shape)

@@ -219,5 +219,5 @@ SCHEMES: dict[str, Callable[[Any, Any, float], Scheme]] = {
     "topk": _select, "argmax": _argmax, "sum": _sum, "mean": _sum, "global_avgpool": _sum, "reduce": _sum,
     "rmsnorm": _norm, "rmsnorm_grad": _norm, "layernorm": _layernorm, "groupnorm": _layernorm,
     "layernorm2d": _layernorm, "layernorm_grad": _layernorm, "batchnorm_train": _layernorm,
-    "channelnorm_grad": _layernorm,
+    "channelnorm_grad": _layernorm, "quantize_rows": _norm,
 }  # fmt: skip
