@@ -35,8 +35,10 @@ KEEP = ("*embed*", "*norm*", "*router*", "head", "head.*", "*lm_head*")
 
 Weights = str | Mapping[str, str | None]
 
-#: Operands that may be weights, by class of operator.
-_OPERANDS: dict[str, tuple[int, ...]] = {"matmul": (1,), "conv": (1,), "moe": (1, 2)}
+#: Operands that may be weights, by class of operator; of moves, tables that are looked up.
+_OPERANDS: dict[str, tuple[int, ...]] = {"matmul": (1,), "conv": (1,), "moe": (1, 2), "move": (0,)}
+#: The only move that reads weights.
+_TABLE = "embedding"
 #: Products whose second operand has the summed axis last but one.
 _COLUMNS = frozenset({"matmul", "bmm"})
 #: Products of a class that no weights are multiplied by.
@@ -115,34 +117,37 @@ def _check_words(
 
 @dataclass(frozen=True, slots=True)
 class _Matrix:
-    """A weight as a product reads it.
+    """A weight as a product, or a lookup, reads it.
 
     Attributes:
-        node: The product.
+        node: The product, or the lookup.
         position: Of the weight among its inputs.
         root: The tensor that stores it, behind any views.
         row: Elements that are summed over.
+        widened: Whether a dequantisation stands between them.
     """
 
     node: Node
     position: int
     root: str
     row: int
+    widened: bool
 
 
 def _matrices(graph: Graph) -> list[_Matrix]:
-    """Every weight that a product multiplies by."""
-    source = {node.outputs[0]: node.inputs[0] for node in graph.nodes if OPS[node.op].kind == "view"}
+    """Every weight that a product multiplies by, and every table."""
+    sources = {n.outputs[0]: n for n in graph.nodes if OPS[n.op].kind == "view" or n.op == "dequantize"}
     found = []
     for node in graph.nodes:
-        for position in _OPERANDS.get(OPS[node.op].kind, ()) if node.op not in _NEITHER else ():
+        reads = node.op not in _NEITHER and (OPS[node.op].kind != "move" or node.op == _TABLE)
+        for position in _OPERANDS.get(OPS[node.op].kind, ()) if reads else ():
             name = node.inputs[position]
-            root = name
-            while root in source:
-                root = source[root]
+            root, widened = name, False
+            while root in sources:
+                root, widened = sources[root].inputs[0], widened or sources[root].op == "dequantize"
             tensor, seen = graph.tensors[root], graph.tensors[name]
             if tensor.kind == "weight" and len(seen.shape) > 1:
-                found.append(_Matrix(node, position, root, _row(node, seen)))
+                found.append(_Matrix(node, position, root, _row(node, seen), widened))
     return found
 
 
@@ -239,7 +244,7 @@ class _Rewrite:
     def widen(self, node: Node, position: int, wide: str) -> None:
         """Let a node read a narrow operand through a dequantisation to a wide format."""
         name = node.inputs[position]
-        inside = self.way == "fused" or OPS[node.op].kind == "attention"
+        inside = self.way == "fused" or OPS[node.op].kind in ("attention", "move")
         made = (node.label, name, wide) if inside else (node.name, name, wide)
         if made not in self._made:
             self._made[made] = self._dequantize(node, position, wide, inside)
@@ -292,23 +297,24 @@ def _store_weights(work: _Rewrite, chosen: Sequence[tuple[_Matrix, str]], activa
     for matrix, word in chosen:
         present = work.of.tensors[matrix.root].dtype
         form = weight_format(word, matrix.row, matrix.node.name)
-        if DTYPES[form].bits_per_element >= DTYPES[present].bits_per_element:
+        if matrix.widened or DTYPES[form].bits_per_element >= DTYPES[present].bits_per_element:
             already.append(matrix.root)
             continue
         if stored.setdefault(matrix.root, form) != form:
             raise UsageError(f"{matrix.root} would be stored both as {stored[matrix.root]} and as {form}")
         work.store(matrix.root, form)
-    for matrix, _ in chosen:
+    for matrix in _matrices(work.of):
         if matrix.root in stored:
             _multiply(work, matrix, stored[matrix.root], activations)
     _remark(work, stored, already, activations)
 
 
 def _multiply(work: _Rewrite, matrix: _Matrix, stored: str, activations: str | None) -> None:
-    """Put the conversions around one product."""
+    """Put the conversions around one product, or one lookup, which returns wide rows."""
     node, first = matrix.node, work.of.tensors[matrix.node.inputs[0]]
-    if activations is None:
-        work.widen(node, matrix.position, first.dtype)
+    if activations is None or node.op == _TABLE:
+        wide = work.of.tensors[node.outputs[0]] if node.op == _TABLE else first
+        work.widen(node, matrix.position, dict(node.attrs).get("compute", wide.dtype))
         return
     kind = OPS[node.op].kind
     form = activation_format(activations, first.shape[-1] if kind != "conv" else None, work.scales)
@@ -341,14 +347,13 @@ def _remark(work: _Rewrite, stored: Mapping[str, str], already: Sequence[str], a
     """Notes for the reader."""
     if stored:
         forms = ", ".join(sorted(set(stored.values()), key=lambda form: -float(DTYPES[form].bits_per_element))[:4])
-        how = f"multiplied in {activations}, {work.scales} scales" if activations else "multiplied in 16 bits"
+        wide = ", ".join(sorted({work.of.tensors[root].dtype for root in stored}))
+        how = f"multiplied in {activations}, {work.scales} scales" if activations else f"multiplied in {wide} as before"
         work.notes[f"{len(stored)} matrices stored in {forms}, {how}"] = None
     if already:
-        work.notes[f"{len(set(already))} matrices are stored in as few bits already and stay"] = None
+        work.notes[f"{len(set(already))} matrices are quantised already and stay"] = None
     if stored and not activations and work.way == "separate":
-        text = (
-            "weights are widened by kernels of their own, which write 16 bits that the products read: slower than none"
-        )
+        text = "weights are widened by kernels of their own, which write what the products then read: slower than none"
         work.notes[text] = None
 
 

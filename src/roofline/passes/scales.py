@@ -179,7 +179,7 @@ def _nearest(name: str, row: int) -> str:
         bits = DTYPES[name].bits
         fits = [e for e in DTYPES.values() if e.group and e.bits == bits and row % e.group == 0 and e.name != name]
         fits = fits or [DTYPES[f"int{bits}-g{row}-sym"]]
-        return min(fits, key=lambda entry: abs(log(entry.group / DTYPES[name].group))).name
+        return min(fits, key=lambda e: (abs(log(e.group / DTYPES[name].group)), e.name[0] != name[0])).name
     divisors = {size for low in range(1, int(row**0.5) + 1) if row % low == 0 for size in (low, row // low)}
     group = min(divisors, key=lambda size: (abs(log(size / int(match["group"]))), -size))
     near = f"{match['head']}-g{group}{match['tail']}"
