@@ -123,7 +123,7 @@ class _Matrix:
         node: The product, or the lookup.
         position: Of the weight among its inputs.
         root: The tensor that stores it, behind any views.
-        row: Elements that are summed over.
+        row: Elements that are summed over; of a matrix that is seen through views, its own rows.
         widened: Whether a dequantisation stands between them.
     """
 
@@ -147,8 +147,14 @@ def _matrices(graph: Graph) -> list[_Matrix]:
                 root, widened = sources[root].inputs[0], widened or sources[root].op == "dequantize"
             tensor, seen = graph.tensors[root], graph.tensors[name]
             if tensor.kind == "weight" and len(seen.shape) > 1:
-                found.append(_Matrix(node, position, root, _row(node, seen), widened))
+                row = _row(node, seen) if root == name else _last(tensor)
+                found.append(_Matrix(node, position, root, row, widened))
     return found
+
+
+def _last(weight: Tensor) -> int:
+    size: Any = weight.shape[-1]
+    return int(size)
 
 
 def _row(node: Node, weight: Tensor) -> int:
