@@ -53,7 +53,7 @@ def quantize(
     activations: str | None = None,
     cache: str | None = None,
     keep: Sequence[str] | None = None,
-    dequantize: Literal["fused", "separate"] = "fused",
+    dequantize: Literal["fused", "separate", "tinygemm"] = "fused",
     scales: Literal["dynamic", "static"] = "dynamic",
 ) -> Graph:
     """Store weights, activations of products or the KV cache in fewer bits, with scales and the conversions counted.
@@ -70,7 +70,9 @@ def quantize(
             Without ``weights``, these get the same format. Attention keeps its own.
         cache: Format of the KV cache: ``int8`` and ``int4`` with a scale a token and head, ``fp8`` with one for all.
         keep: Patterns of node or tensor names that stay; by default :data:`KEEP`.
-        dequantize: Whether narrow weights are widened inside the product's kernel or by one of their own.
+        dequantize: Where narrow weights are widened: ``fused``, inside the product's kernel, as serving stacks do;
+            ``separate``, by a kernel of its own; ``tinygemm``, inside PyTorch's own kernel for int4 weights, which
+            suits a few rows.
         scales: Of activations and cache: ``dynamic``, found a row at a time, or ``static``, known before: then
             quantising is elementwise and compilers fuse it into what comes before.
 
@@ -98,7 +100,9 @@ def quantize(
     return work.graph()
 
 
-_WAYS, _SCALES = ("fused", "separate"), ("dynamic", "static")
+_WAYS, _SCALES = ("fused", "separate", "tinygemm"), ("dynamic", "static")
+#: Stored bits and groups that tinygemm takes (PyTorch, aten/src/ATen/native/cuda/int4mm.cu).
+_TINY_BITS, _TINY_GROUPS = 4, (32, 64, 128, 256)
 
 
 def _check_words(
@@ -250,7 +254,7 @@ class _Rewrite:
     def widen(self, node: Node, position: int, wide: str) -> None:
         """Let a node read a narrow operand through a dequantisation to a wide format."""
         name = node.inputs[position]
-        inside = self.way == "fused" or OPS[node.op].kind in ("attention", "move")
+        inside = self.way != "separate" or OPS[node.op].kind in ("attention", "move")
         made = (node.label, name, wide) if inside else (node.name, name, wide)
         if made not in self._made:
             self._made[made] = self._dequantize(node, position, wide, inside)
@@ -262,7 +266,8 @@ class _Rewrite:
         new = _free(f"{node.name}.dequantize", self.tensors)
         works = node_work(node, [self.of.tensors[one].shape for one in node.inputs])
         touched = {"elements": works.reads[position]} if position in works.reads else {}
-        attrs = _with((), flops=operations(narrow.dtype), **touched)
+        library = {"library": self.way} if self.way == "tinygemm" and OPS[node.op].kind == "matmul" else {}
+        attrs = _with((), flops=operations(narrow.dtype), **touched, **library)
         kernel = node.label if inside else ""
         added = Node(new, "dequantize", (name,), (new,), attrs, kernel, node.count)
         if inside:  # the label must be said once a kernel has two nodes
@@ -303,6 +308,8 @@ def _store_weights(work: _Rewrite, chosen: Sequence[tuple[_Matrix, str]], activa
     for matrix, word in chosen:
         present = work.of.tensors[matrix.root].dtype
         form = weight_format(word, matrix.row, matrix.node.name)
+        if work.way == "tinygemm":
+            _check_tiny(matrix, form, activations)
         if matrix.widened or DTYPES[form].bits_per_element >= DTYPES[present].bits_per_element:
             already.append(matrix.root)
             continue
@@ -313,6 +320,15 @@ def _store_weights(work: _Rewrite, chosen: Sequence[tuple[_Matrix, str]], activa
         if matrix.root in stored:
             _multiply(work, matrix, stored[matrix.root], activations)
     _remark(work, stored, already, activations)
+
+
+def _check_tiny(matrix: _Matrix, form: str, activations: str | None) -> None:
+    fits = DTYPES[form].bits == _TINY_BITS and DTYPES[form].group in _TINY_GROUPS and activations is None
+    if not fits or matrix.node.op not in ("linear", "matmul"):
+        raise UsageError(
+            f"{matrix.node.name}: tinygemm takes int4-g32, int4-g64, int4-g128 or int4-g256 weights and 16-bit "
+            f"activations of a linear layer, not {form}; use dequantize='fused'"
+        )
 
 
 def _multiply(work: _Rewrite, matrix: _Matrix, stored: str, activations: str | None) -> None:
