@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -92,15 +93,13 @@ GROUP = group(
     entry_fp4=Parameter(5e-6, 0.1e-6, 1e-4, "s", "the same for fp4"),
     entry_row=Parameter(5e-9, 1e-10, 1e-7, "s", "a row of activations in that quantisation"),
     step_int8=Parameter(2.0, 0.3, 20.0, "ratio", "a step along K of the int8 kernels against the others"),
-    # Marlin on an A100 (vllm-project/vllm pull request 2497) takes 140 us for 313 million 4-bit weights and few rows,
-    # 290 us for 64 rows, and reaches 45 % of the peak for many.
-    widen=Parameter(0.06, 0.002, 2.0, "cycles", "of a core to make a wide number of a narrow weight"),
-    widen_group=Parameter(
-        0.5, 0.0, 50.0, "cycles", "of a core to fetch the scale and zero point of a group of weights"
-    ),
-    tinygemm=Parameter(
-        0.03, 0.005, 1.0, "share", "of the 16-bit peak that PyTorch's int4 kernel, tinygemm, multiplies at"
-    ),
+    # Weights that kernels widen: tinygemm on an H100 (measurements/h100-sxm/quantized.csv), and for many rows Marlin on
+    # an A100, whose time for the four products of a layer of Llama-13B is 140 us for one row, 290 us for 64 and 9.07 ms
+    # for 2048 (bench.py of IST-DASLab/marlin, as run in vllm-project/vllm pull request 2497).
+    widen=Parameter(0.026, 0.002, 2.0, "cycles", "of a core to make a wide number of a narrow weight"),
+    widen_group=Parameter(1.3, 0.0, 50.0, "cycles", "of a core to fetch scale and zero point of a group of weights"),
+    share_widened=Parameter(0.6, 0.1, 1.2, "ratio", "matrix units fed with widened weights against wide ones"),
+    tinygemm=Parameter(0.03, 0.005, 1.0, "share", "of the 16-bit peak that tinygemm, PyTorch's int4 kernel, reaches"),
 )
 
 #: Share of busy matrix units at which a program meets the power cap.
@@ -164,21 +163,29 @@ def product_seconds(work: Launch, p: Mapping[str, float], b: Any, m: Any, n: Any
     """Time of ``b`` products of ``m x k`` by ``k x n`` with the traffic of ``work`` [s]."""
     kind, host = _kind(work), _host(work, p, m, n, k)
     peak = work.peak * p["share"] * p.get(f"share_{kind}", 1.0)
+    peak = peak * p["share_widened"] if _is_widened(work) else peak
     step = p["step"] * p.get(f"step_{kind}", 1.0)
     if kind == "fp8_block":
         n, k = np.ceil(n / BLOCK) * BLOCK, np.ceil(k / BLOCK) * BLOCK
     width = _width(work, n, k)
     best: Any = np.inf
     traffic = _traffic(work, p, (b, m, n, k, width))
-    for tiles in _chunks((kind, work.regime) not in UNSPLIT, np.broadcast(b, m, n, k, work.row.bytes)):
+    choices = _choices((kind, work.regime) not in UNSPLIT, _is_widened(work))
+    for tiles in _chunks(choices, np.broadcast(b, m, n, k, work.row.bytes)):
         best = np.minimum(best, _tiled(work, p, (b, m, n, k, width), tiles, traffic, peak, step).min(axis=0))
     time = p["launch"] + best + _entry(work, p, kind, m, k)
     return np.maximum(host, time * (1 + _throttled(work, p, time)))
 
 
-def _chunks(split: bool, sizes: np.broadcast) -> Iterator[tuple[Any, Any, Any]]:
-    """Tile shapes and splits as arrays with an axis before those of the sizes, a bounded number at a time."""
+@lru_cache(maxsize=4)
+def _choices(split: bool, widened: bool) -> Any:
+    """Tile shapes and splits that kernels of a kind have."""
     choices = CHOICES if split else CHOICES[CHOICES[:, 2] == 1]
+    return choices[choices[:, 0] <= WIDENED_ROWS] if widened else choices
+
+
+def _chunks(choices: Any, sizes: np.broadcast) -> Iterator[tuple[Any, Any, Any]]:
+    """Tile shapes and splits as arrays with an axis before those of the sizes, a bounded number at a time."""
     at_once = max(1, AT_ONCE // max(sizes.size, 1))
     for start in range(0, len(choices), at_once):
         rows, columns, parts = choices[start : start + at_once].T.reshape(3, -1, *(1,) * sizes.ndim)
@@ -274,7 +281,7 @@ def _tiled(
     again = loaded / (chip.cache_bandwidth * p["cache"])
     times = [compute, memory, again, step * steps]
     if _is_widened(work):
-        times.append(waves * columns * np.maximum(rows / WIDENED_ROWS, 1.0) * steps * deep * _widening(work, p))
+        times.append(waves * columns * steps * deep * _widening(work, p))
     if _library(work) == "tinygemm":
         times.append(2 * b * m * n * k / (work.peak * p["tinygemm"]))
     if np.any(width < 1):
