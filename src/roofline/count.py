@@ -53,6 +53,7 @@ class Kernel:
         vector: Other floating-point operations of one launch, by number format.
         sizes: The axes of ``main`` by name, as its operator's signature binds them.
         inputs: Input tensors of ``main``.
+        stored: Formats that they have in memory: those that the kernel widens itself are narrower than ``inputs`` say.
         output: Output tensor of ``main``.
         external: Tensors that cross the boundary inwards.
         strided: Whether one of them is a part cut out of rows, or repeated along an axis: not contiguous.
@@ -69,6 +70,7 @@ class Kernel:
     shapes: tuple[tuple[Any, ...], ...]
     sizes: Mapping[str, Any]
     inputs: tuple[Tensor, ...]
+    stored: tuple[str, ...]
     output: Tensor
     external: int
     strided: bool
@@ -244,6 +246,7 @@ def _kernel(scope: Scope, same: Sequence[tuple[str, tuple[Node, ...]]]) -> Kerne
         shapes=tuple(scope.shapes(main)),
         sizes=_axes(main, scope.shapes(main)),
         inputs=tuple(scope.tensors[name] for name in main.inputs),
+        stored=_stored(scope, nodes, main),
         output=scope.tensors[main.outputs[0]],
         external=len(touched),
         strided=any(scope.strided(name) for name in touched),
@@ -254,6 +257,11 @@ def _kernel(scope: Scope, same: Sequence[tuple[str, tuple[Node, ...]]]) -> Kerne
         read_flow=_read_bytes(scope, touched, flowing=True),
         write=_write_bytes(scope, nodes, works),
     )
+
+
+def _stored(scope: Scope, nodes: Sequence[Node], main: Node) -> tuple[str, ...]:
+    narrow = {node.outputs[0]: node.inputs[0] for node in nodes if node.op == "dequantize"}
+    return tuple(scope.tensors[narrow.get(name, name)].dtype for name in main.inputs)
 
 
 @dataclass(frozen=True, slots=True)

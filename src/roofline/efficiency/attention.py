@@ -211,7 +211,7 @@ def _block(work: Launch, p: Mapping[str, float], kernel: _Kernel, queries: Any, 
 
 
 def _eight(work: Launch) -> bool:
-    return DTYPES[work.row.kernel.inputs[1].dtype].bits <= 8
+    return DTYPES[work.row.kernel.stored[1]].bits <= 8
 
 
 def _schedule(tiles: _Tiles, block: Any, step: float, start: Any, parts: Any, cores: float) -> Any:
@@ -235,7 +235,7 @@ def _fresh(work: Launch, p: Mapping[str, float], s: Mapping[str, Any]) -> Any:
 
 def _memory(work: Launch, p: Mapping[str, float], s: Mapping[str, Any]) -> Any:
     chip, total = work.machine, work.row.bytes
-    q, k = (float(DTYPES[tensor.dtype].bytes) for tensor in work.row.kernel.inputs[:2])
+    q, k = (float(DTYPES[stored].bytes) for stored in work.row.kernel.stored[:2])
     fresh = 2 * s["b"] * s["g"] * np.minimum(s["q"], s["k"]) * s["d"] * (q + k)
     near = work.cached / (1 + (total / (chip.cache * p["hold"])) ** SPILL) if chip.cache else 0.0
     far = total - near + (p["append"] - 1) * fresh

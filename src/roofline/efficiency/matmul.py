@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,9 @@ BLOCK = 128
 RAGGED = 4
 #: Bytes to which a row must be aligned for the wide loads that the matrix units are fed by.
 ALIGNMENT = 16
+#: Rows that a widened weight serves before it is widened again: of more, Marlin runs its largest kernel, of 64 rows,
+#: several times over (IST-DASLab/marlin, issue 2, its author).
+WIDENED_ROWS = 64
 
 GROUP = group(
     "matmul",
@@ -89,6 +93,13 @@ GROUP = group(
     entry_fp4=Parameter(5e-6, 0.1e-6, 1e-4, "s", "the same for fp4"),
     entry_row=Parameter(5e-9, 1e-10, 1e-7, "s", "a row of activations in that quantisation"),
     step_int8=Parameter(2.0, 0.3, 20.0, "ratio", "a step along K of the int8 kernels against the others"),
+    # Weights that kernels widen: tinygemm on an H100 (measurements/h100-sxm/quantized.csv), and for many rows Marlin on
+    # an A100, whose time for the four products of a layer of Llama-13B is 140 us for one row, 290 us for 64 and 9.07 ms
+    # for 2048 (bench.py of IST-DASLab/marlin, as run in vllm-project/vllm pull request 2497).
+    widen=Parameter(0.026, 0.002, 2.0, "cycles", "of a core to make a wide number of a narrow weight"),
+    widen_group=Parameter(1.3, 0.0, 50.0, "cycles", "of a core to fetch scale and zero point of a group of weights"),
+    share_widened=Parameter(0.6, 0.1, 1.2, "ratio", "matrix units fed with widened weights against wide ones"),
+    tinygemm=Parameter(0.03, 0.005, 1.0, "share", "of the 16-bit peak that tinygemm, PyTorch's int4 kernel, reaches"),
 )
 
 #: Share of busy matrix units at which a program meets the power cap.
@@ -153,21 +164,29 @@ def product_seconds(work: Launch, p: Mapping[str, float], b: Any, m: Any, n: Any
     """Time of ``b`` products of ``m x k`` by ``k x n`` with the traffic of ``work`` [s]."""
     kind, host = _kind(work), _host(work, p, m, n, k)
     peak = work.peak * p["share"] * p.get(f"share_{kind}", 1.0)
+    peak = peak * p["share_widened"] if _is_widened(work) else peak
     step = p["step"] * p.get(f"step_{kind}", 1.0)
     if kind == "fp8_block":
         n, k = np.ceil(n / BLOCK) * BLOCK, np.ceil(k / BLOCK) * BLOCK
     width = _width(work, n, m if work.row.kernel.attrs.get("turned") else k)
     best: Any = np.inf
     traffic = _traffic(work, p, (b, m, n, k, width))
-    for tiles in _chunks((kind, work.regime) not in UNSPLIT, np.broadcast(b, m, n, k, work.row.bytes)):
+    choices = _choices((kind, work.regime) not in UNSPLIT, _is_widened(work))
+    for tiles in _chunks(choices, np.broadcast(b, m, n, k, work.row.bytes)):
         best = np.minimum(best, _tiled(work, p, (b, m, n, k, width), tiles, traffic, peak, step).min(axis=0))
     time = p["launch"] + best + _entry(work, p, kind, m, k)
     return np.maximum(host, time * (1 + _throttled(work, p, time)))
 
 
-def _chunks(split: bool, sizes: np.broadcast) -> Iterator[tuple[Any, Any, Any]]:
-    """Tile shapes and splits as arrays with an axis before those of the sizes, a bounded number at a time."""
+@lru_cache(maxsize=4)
+def _choices(split: bool, widened: bool) -> Any:
+    """Tile shapes and splits that kernels of a kind have."""
     choices = CHOICES if split else CHOICES[CHOICES[:, 2] == 1]
+    return choices[choices[:, 0] <= WIDENED_ROWS] if widened else choices
+
+
+def _chunks(choices: Any, sizes: np.broadcast) -> Iterator[tuple[Any, Any, Any]]:
+    """Tile shapes and splits as arrays with an axis before those of the sizes, a bounded number at a time."""
     at_once = max(1, AT_ONCE // max(sizes.size, 1))
     for start in range(0, len(choices), at_once):
         rows, columns, parts = choices[start : start + at_once].T.reshape(3, -1, *(1,) * sizes.ndim)
@@ -216,11 +235,18 @@ def _entry(work: Launch, p: Mapping[str, float], kind: str, rows: Any, depth: An
 
 
 def _width(work: Launch, n: Any, k: Any) -> Any:
+<<<<<<< HEAD
     """Share of a 16-byte load that rows of ``n`` and ``k`` elements allow: 1 where they are aligned.
 
     A left operand that is stored by column (the product of a weight's gradient) has rows of ``m`` instead of ``k``.
     """
     whole = ALIGNMENT / work.element
+=======
+    """Share of a 16-byte load that rows of ``n`` and ``k`` elements allow: 1 where they are aligned."""
+    stored = DTYPES[work.row.kernel.inputs[0].dtype]
+    # Scales lie apart from the rows; the parameters of block-scaled fp8 were fitted with them inside.
+    whole = ALIGNMENT / (work.element if stored.name == "fp8-block" else float(stored.bits) / 8)
+>>>>>>> h-quant
     if work.row.kernel.attrs.get("padded"):
         return np.ones(np.broadcast(n, k).shape)
     width = np.ones(np.broadcast(n, k).shape)
@@ -260,9 +286,13 @@ def _tiled(
     flying = np.minimum(tiles / chip.cores, 1.0) ** p["skinny"]
     share = p["dram"] * flying
     memory = traffic.load(chip, share)
-    loaded = tiles * (rows + columns) * steps * deep * work.element
+    loaded = tiles * (rows * work.element + columns * _second(work)) * steps * deep
     again = loaded / (chip.cache_bandwidth * p["cache"])
     times = [compute, memory, again, step * steps]
+    if _is_widened(work):
+        times.append(waves * columns * steps * deep * _widening(work, p))
+    if _library(work) == "tinygemm":
+        times.append(2 * b * m * n * k / (work.peak * p["tinygemm"]))
     if np.any(width < 1):
         odd = np.minimum(rows, m) + np.minimum(columns, n)
         odd = odd * tiles * k / parts * work.element / (ALIGNMENT * width)
@@ -271,6 +301,29 @@ def _tiled(
     partial = 2 * parts * b * m * n * 4 / (chip.cache_bandwidth * p["cache"])
     time = time + np.where(parts > 1, p["split"] + partial, 0.0)
     return time + traffic.store(chip, p["store"], p["kept"])
+
+
+def _is_widened(work: Launch) -> bool:
+    """Whether the kernel makes wide numbers of its second operand itself."""
+    kernel = work.row.kernel
+    return len(kernel.stored) > 1 and kernel.stored[1] != kernel.inputs[1].dtype
+
+
+def _second(work: Launch) -> float:
+    """Bytes of an element of the second operand, as tiles load it."""
+    return float(DTYPES[work.row.kernel.stored[1]].bytes) if _is_widened(work) else work.element
+
+
+def _widening(work: Launch, p: Mapping[str, float]) -> float:
+    """Time of a core to widen one weight, with its share of the group's scale [s]."""
+    group = DTYPES[work.row.kernel.stored[1]].group
+    return (p["widen"] + (p["widen_group"] / group if group else 0.0)) / work.machine.clock
+
+
+def _library(work: Launch) -> str:
+    """The kernel that a dequantisation inside this one is told to run on."""
+    inside = (dict(node.attrs) for node in work.row.kernel.nodes if node.op == "dequantize")
+    return next((str(attrs["library"]) for attrs in inside if "library" in attrs), "")
 
 
 def _traffic(work: Launch, p: Mapping[str, float], shape: tuple[Any, ...]) -> Traffic:
@@ -284,7 +337,7 @@ def _traffic(work: Launch, p: Mapping[str, float], shape: tuple[Any, ...]) -> Tr
         near = work.cached * _fits(row.bytes, room)
         return Traffic(row.read - near, near, row.write, 0.0)
     b, _, n, k, _ = shape
-    weights = np.minimum(b * n * k * work.element, row.read)
+    weights = np.minimum(b * n * k * _second(work), row.read)
     once = _fits(row.bytes, room)
     near = weights * _fits(row.bytes + (COPIES.get(_kind(work), 1) - 1) * weights, room) + (row.read - weights) * once
     return Traffic(row.read - near, near, row.write * (1 - once), row.write * once)

@@ -109,7 +109,7 @@ def seconds(work: Launch, p: Mapping[str, float]) -> Any:
     load = routed(str(work.row.kernel.attrs["distribution"]), t, picks, experts, s["ranks"], p["lump"])
     kind = _kind(work)
     dram = p["dram_fp8"] if kind == "_fp8" else p["dram"]
-    weights = load.touched * h * (u + i) * float(DTYPES[work.row.kernel.inputs[1].dtype].bytes)
+    weights = load.touched * h * (u + i) * float(DTYPES[work.row.kernel.stored[1]].bytes)
     padded = np.maximum(load.pairs + load.touched * TILE / 2, load.touched * TILE)
     products = 2 * padded * h * (u + i) * (1 + HALF / i) / (work.peak * p[f"share{kind}"])
     time = knee([products, weights / (work.machine.bandwidth * dram)], KNEE)
@@ -128,7 +128,7 @@ def _between(work: Launch, p: Mapping[str, float], load: Routed, sizes: tuple[An
 
 def _kind(work: Launch) -> str:
     """Suffix of the parameters for the format of the weights; 4-bit weights alone run as 16 bits."""
-    stored = work.row.kernel.inputs[1].dtype
+    stored = work.row.kernel.stored[1]
     if stored == "fp8-block":
         return "_block"
     return "_fp8" if DTYPES[work.dtype].bits <= 8 else ""

@@ -220,10 +220,21 @@ def _select(rows: Any, columns: Any, element: float) -> Scheme:
     return Scheme(columns, BLOCK, CORE_THREADS / BLOCK, 4, 4, False)
 
 
+def _quantize(rows: Any, columns: Any, element: float) -> Scheme:
+    """A block a row that keeps it in registers between the maximum and the division, with 16-byte loads."""
+    threads = np.clip(2.0 ** np.round(np.log2(columns * element / 16)), WARP, REDUCTION)
+    return Scheme(columns, threads, CORE_THREADS / threads, 1, 16 / element, True)
+
+
 #: How each operator runs its rows; reductions where it is not named.
 SCHEMES: dict[str, Callable[[Any, Any, float], Scheme]] = {
     "softmax": _softmax, "attention_softmax": _softmax, "softmax_grad": _softmax, "attention_softmax_grad": _softmax,
     "topk": _select, "argmax": _argmax, "sum": _sum, "mean": _sum, "global_avgpool": _sum, "reduce": _sum,
     "rmsnorm": _norm, "rmsnorm_grad": _norm, "layernorm": _layernorm, "groupnorm": _layernorm,
+<<<<<<< HEAD
     "layernorm2d": _layernorm, "layernorm_grad": _layernorm,
+=======
+    "layernorm2d": _layernorm, "layernorm_grad": _layernorm, "batchnorm_train": _layernorm,
+    "channelnorm_grad": _layernorm, "quantize_rows": _quantize,
+>>>>>>> h-quant
 }  # fmt: skip

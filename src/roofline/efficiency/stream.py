@@ -116,7 +116,12 @@ def _cycles(work: Launch, p: Mapping[str, float]) -> Any:
 
 
 def _vectorised(kernel: Kernel) -> bool:
-    """A compiler's fused kernel is; an eager one where all operands are contiguous, of one shape and not widened."""
+    """A compiler's fused kernel is; an eager one where all operands are contiguous, of one shape and not widened.
+
+    Elements of less than a byte are unpacked one by one.
+    """
+    if kernel.main.op == "dequantize":
+        return DTYPES[kernel.stored[0]].bits >= 8
     if sum(OPS[node.op].kind != "view" for node in kernel.nodes) > 1:
         return True
     if kernel.strided or kernel.main.op in ("upsample2d", "scatter_add"):

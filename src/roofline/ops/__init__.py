@@ -5,7 +5,18 @@ Importing the package registers them all.
 
 from __future__ import annotations
 
-from roofline.ops import attention, communication, contraction, convolution, move, pointwise, rowwise, state, view
+from roofline.ops import (
+    attention,
+    communication,
+    contraction,
+    convolution,
+    move,
+    pointwise,
+    quantized,
+    rowwise,
+    state,
+    view,
+)
 from roofline.ops.attention import attended
 from roofline.ops.communication import COLLECTIVES
 from roofline.ops.contraction import routing_exponent
@@ -13,7 +24,7 @@ from roofline.ops.pointwise import POINTWISE
 from roofline.ops.registry import OPS, Op, OpKind, Work, broadcast, get_op, node_work, op
 
 #: Where operators are declared, in the order in which a reader would look for one.
-MODULES = (contraction, convolution, attention, pointwise, rowwise, state, move, view, communication)
+MODULES = (contraction, convolution, attention, pointwise, rowwise, quantized, state, move, view, communication)
 
 __all__ = [
     "COLLECTIVES", "MODULES", "OPS", "POINTWISE", "Op", "OpKind", "Work", "attended", "broadcast", "get_op",

@@ -1,0 +1,371 @@
+"""Quantised programs: what is stored, multiplied and converted, to the bit and by hand."""
+
+from __future__ import annotations
+
+import tomllib
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import roofline as rl
+from roofline.count import count, kernels
+from roofline.errors import UnknownDType, UsageError
+from roofline.memory import memory
+from roofline.passes.fuse import fuse
+from roofline.passes.quantize import quantize
+from roofline.passes.scales import activation_format, cache_format, weight_format
+from roofline.sizes import symbol
+
+GIB = 2**30
+K, N = 4096, 14336
+
+
+def gemm(k: int = K, n: int = N, rows: int = 1, dtype: str = "bf16") -> rl.Graph:
+    b = rl.Builder("gemm", dtype)
+    return b.graph([b.op("linear", b.input("x", (rows, k)), b.weight("w", (n, k)), name="product")])
+
+
+def decode(layers: int = 2, name: str = "llama-3-8b") -> rl.Graph:
+    return rl.model(name, phase="decode", layers=layers)
+
+
+def stored_bits(graph: rl.Graph) -> Fraction:
+    return Fraction(memory(graph, {}).weights) * 8 / graph.parameters
+
+
+def ops(graph: rl.Graph) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for node in graph.nodes:
+        found[node.op] = found.get(node.op, 0) + 1
+    return found
+
+
+# --- what is stored -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("word", "bits"), [
+    ("int8", 8 + Fraction(16, K)), ("fp8", 8 + Fraction(32, K)), ("int4", Fraction(17, 4)),
+    ("int4-g128", Fraction(17, 4)), ("int4-g32", 5), ("int4-g128-sym", Fraction(33, 8)),
+    ("int4-g128-z4", 4 + Fraction(20, 128)), ("int4-g256", 4 + Fraction(32, 256)),
+    ("int3-g128-z3", 3 + Fraction(19, 128)),
+    ("nf4", Fraction(9, 2)), ("nf4-dq", 4 + Fraction(8, 64) + Fraction(32, 64 * 256)), ("mxfp4", Fraction(17, 4)),
+    ("fp4", Fraction(17, 4)), ("nvfp4", Fraction(9, 2)), ("mxfp8", Fraction(33, 4)), ("q4_0", Fraction(9, 2)),
+    ("q6_k", Fraction(105, 16)),
+])  # fmt: skip
+def test_weights_take_the_bits_of_their_format(word: str, bits: Fraction) -> None:
+    graph = quantize(gemm(), weights=word)
+    assert stored_bits(graph) == bits
+    before, after = count(gemm()), count(graph)
+    assert Fraction(before.bytes) - Fraction(after.bytes) == K * N * (16 - bits) / 8, "the kernel reads narrow bytes"
+    assert after.flops == before.flops
+    assert after.launches == 1
+
+
+def test_dequantisation_counts_scale_and_zero() -> None:
+    for word, each in (("int4-g128", 2), ("int4-g128-sym", 1), ("int4-g128-z4", 2), ("nf4", 1), ("int8", 1)):
+        assert count(quantize(gemm(), weights=word)).vector_flops == each * K * N, word
+
+
+def test_products_stay_in_the_activations_format() -> None:
+    for dtype in ("bf16", "fp16", "fp32"):
+        (kernel,) = kernels(quantize(gemm(dtype=dtype), weights="int4-g128"))
+        assert set(kernel.flops) == {dtype}
+        assert kernel.stored[1] == "int4-g128"
+
+
+def test_a_kernel_of_its_own_writes_wide_weights() -> None:
+    apart = count(quantize(gemm(), weights="int8", dequantize="separate"))
+    inside = count(quantize(gemm(), weights="int8"))
+    assert apart.launches == 2
+    assert apart.bytes == inside.bytes + 2 * (2 * K * N), "written once and read once more, in 16 bits"
+    assert apart.vector_flops == inside.vector_flops
+    both = quantize(gemm(), weights="int8", dequantize="separate")
+    assert memory(both, {}).activations == 2 * K * N + 2 * N, "for the time of the product the wide copy is there"
+    assert any("kernels of their own" in note for note in both.info["notes"])
+
+
+def test_experts_dequantise_those_that_are_read() -> None:
+    plain, at = rl.model("mixtral-8x7b", phase="decode", layers=1), {"B": 1, "C": 128}
+    narrow = quantize(plain, weights="int4-g128")
+    read = {r.kernel.main.name: r.read for r in count(narrow, **at).rows if r.kernel.main.op == "expert_linear"}
+    wide = {r.kernel.main.name: r.read for r in count(plain, **at).rows if r.kernel.main.op == "expert_linear"}
+    assert len(read) == 2
+    for name, bytes_read in read.items():
+        x = 2 * 2 * (14336 if "down" in name else 4096)  # two routed rows of 16 bits
+        assert bytes_read - x == pytest.approx((wide[name] - x) * 4.25 / 16)
+    weights = sum(8 * m * h for m, h in ((2 * 14336, 4096), (4096, 14336)))
+    assert count(narrow, **at).vector_flops - count(plain, **at).vector_flops == pytest.approx(
+        2 * (weights * 2 / 8 + (6144 + 4096) * 4096)
+    )
+
+
+def test_tables_are_looked_up_in_narrow_rows() -> None:
+    graph = quantize(decode(), weights="int8", keep=())
+    assert graph.tensors["embed.weight"].dtype == "int8-g4096-sym"
+    row = next(r for r in count(graph, B=3, C=64).rows if r.kernel.main.op == "embedding")
+    assert row.read == 3 * (4096 + 2) + 3 * 8
+    assert row.write == 3 * 4096 * 2
+    assert row.vector == 3 * 4096
+
+
+def test_what_stays_by_default() -> None:
+    narrow = quantize(decode(), weights="int8")
+    wide = {name for name, t in narrow.tensors.items() if t.kind == "weight" and t.dtype == "bf16"}
+    norms = {name for name in wide if "norm" in name}
+    assert wide - norms == {"embed.weight", "head.weight"}
+    routers = quantize(rl.model("mixtral-8x7b", phase="decode", layers=1), weights="int8")
+    assert {t.dtype for name, t in routers.tensors.items() if "router" in name and t.kind == "weight"} == {"bf16"}
+    gpt = quantize(rl.model("gpt2", layers=1, dtype="bf16"), weights="int8", keep=())
+    assert {t.dtype for n, t in gpt.tensors.items() if n.endswith("bias")} == {"bf16"}, "vectors stay always"
+
+
+def test_a_tied_table_is_one() -> None:
+    tied = rl.model("gpt2", phase="decode", layers=1, dtype="bf16")
+    assert quantize(tied, weights="int8").tensors["embed.weight"].dtype == "bf16"
+    head = quantize(tied, weights={"*": "int4-g32", "head": "int8"})
+    assert head.tensors["embed.weight"].dtype == "int8-g768-sym"
+    assert sum(node.op == "dequantize" and node.inputs == ("embed.weight",) for node in head.nodes) == 2
+
+
+def test_exceptions_by_layer() -> None:
+    graph = quantize(decode(), weights={"*": "int4-g128", "*.down*": "int8", "layers.0.attn.*": None, "head": "fp8"})
+    found = {name: t.dtype for name, t in graph.tensors.items() if t.kind == "weight" and "norm" not in name}
+    assert found["layers.1.mlp.down.weight"] == "int8-g14336-sym"
+    assert found["layers.0.attn.qkv.weight"] == "bf16"
+    assert found["layers.1.attn.qkv.weight"] == "int4-g128"
+    assert found["head.weight"] == "fp8-g4096-sym-s32", "named, so not kept"
+    assert found["embed.weight"] == "bf16"
+    kept = quantize(decode(), weights="int8", keep=["layers.1.*", "head", "embed*"])
+    assert kept.tensors["layers.1.mlp.down.weight"].dtype == "bf16"
+
+
+def test_convolutions_have_a_scale_a_filter() -> None:
+    graph = quantize(rl.model("resnet50"), weights="int8")
+    assert graph.tensors["conv1.weight"].dtype == "int8-g147-sym"
+    assert graph.tensors["head.weight"].dtype == "fp32"
+    whole = quantize(rl.model("resnet50"), weights="int8", keep=())
+    before, after = (memory(g, {"B": 1}).weights for g in (rl.model("resnet50"), whole))
+    assert 3.9 < before / after < 4
+
+
+def test_narrow_weights_stay_as_they_are() -> None:
+    once = quantize(decode(), weights="int4-g128")
+    again = quantize(once, weights="int8")
+    assert again is once
+    mixed = quantize(rl.model("gpt-oss-20b", phase="decode"), weights="int8")
+    assert any("already" in note for note in mixed.info["notes"])
+
+
+# --- products in narrow formats -----------------------------------------------------------------------------
+
+
+def test_activations_are_quantised_once_for_all_that_read_them() -> None:
+    b = rl.Builder("two", "bf16")
+    x = b.input("x", (16, 256))
+    y, z = (b.op("linear", x, b.weight(f"w{n}", (n, 256)), name=f"p{n}") for n in (64, 128))
+    graph = quantize(b.graph([y, z]), activations="fp8")
+    assert ops(graph) == {"quantize_rows": 1, "linear": 2}
+    assert graph.tensors["x.quantize"].dtype == "fp8-g256-sym-s32"
+    rows = {r.kernel.name: r for r in count(graph).rows}
+    assert rows["x.quantize"].read == 16 * 256 * 2
+    assert rows["x.quantize"].write == 16 * (256 + 4), "a byte an element and four a row"
+    assert rows["p64"].flops_by == {"fp8": 2 * 16 * 256 * 64}
+    assert rows["p64"].write == 16 * 64 * 2, "results are wide"
+    assert rows["p64"].read == 16 * (256 + 4) + 64 * (256 + 4)
+
+
+def test_static_scales_are_elementwise_and_fuse_into_what_comes_before() -> None:
+    static = quantize(decode(1), activations="fp8", scales="static")
+    assert ops(static)["quantize"] == 4
+    assert "quantize_rows" not in ops(static)
+    labels = {node.name: node.label for node in fuse(static).nodes}
+    assert labels["layers.0.attn.norm.quantize"] == labels["layers.0.attn.norm"]
+
+
+def test_attention_keeps_its_format() -> None:
+    formats = {k.main.op: set(k.flops) for k in kernels(quantize(decode(), activations="int8")) if k.flops}
+    assert formats["attention_scores"] == {"bf16"}
+    heads = next(k for k in kernels(quantize(decode(), activations="int8")) if k.name == "head")
+    assert set(heads.flops) == {"bf16"}
+
+
+def test_narrower_weights_are_widened_to_the_activations_format() -> None:
+    graph = quantize(gemm(), weights="int4-g128", activations="int8")
+    (product,) = (k for k in kernels(graph) if k.flops)
+    assert set(product.flops) == {"int8"}
+    assert product.stored[1] == "int4-g128"
+    assert stored_bits(graph) == Fraction(17, 4)
+    as_they_are = quantize(gemm(), weights="nvfp4", activations="nvfp4")
+    assert "dequantize" not in ops(as_they_are), "the units take blocks and scales"
+
+
+@pytest.mark.parametrize("word", ["int8", "fp8", "mxfp8", "mxfp4", "nvfp4"])
+def test_no_units_no_promise(word: str) -> None:
+    graph = quantize(gemm(rows=4096), activations=word)
+    unit = {"int8": "int8", "fp8": "fp8", "mxfp8": "fp8"}.get(word, "fp4")
+    old = rl.chip("v100-sxm-16gb")
+    assert unit not in old.matrix
+    assert unit not in old.fallback
+    with pytest.raises(rl.MissingFigure, match="v100"):
+        rl.estimate(graph, old)
+
+
+# --- caches -------------------------------------------------------------------------------------------------
+
+
+def test_a_cache_is_read_narrow_widened_and_written_narrow() -> None:
+    plain, at = decode(1), {"B": 4, "C": 1000}
+    for word, each in (("fp8", 1), ("int8", 1 + 2 / 128), ("int4", 0.5 + 4 / 128)):
+        graph = quantize(plain, cache=word)
+        assert memory(graph, at).kv_cache == pytest.approx(2 * 4 * 8 * 1000 * 128 * each)
+        saved = count(plain, **at).bytes - count(graph, **at).bytes
+        assert float(saved) == pytest.approx(2 * 4 * 8 * (1000 + 1) * 128 * (2 - each)), "read whole, written once"
+        assert count(graph, **at).flops == count(plain, **at).flops
+        assert count(graph, **at).launches == count(plain, **at).launches
+    widened = 2 * 4 * 8 * 1000 * 128  # keys and values, each once
+    written = 2 * 4 * 8 * (128 + 1)  # a product an element, a division a token and head
+    more = count(quantize(plain, cache="int4"), **at).vector_flops - count(plain, **at).vector_flops
+    assert more == 2 * widened + written
+
+
+def test_prefill_writes_a_narrow_cache_and_attends_to_wide_keys() -> None:
+    plain = rl.model("llama-3-8b", phase="prefill", layers=1)
+    graph = quantize(plain, cache="fp8")
+    attention = next(k for k in kernels(graph) if k.kind == "attention")
+    assert attention.stored[:2] == ("bf16", "bf16")
+    at = {"B": 1, "S": 512}
+    assert memory(plain, at).kv_cache == 2 * memory(graph, at).kv_cache
+
+
+def test_other_kept_state_is_no_cache() -> None:
+    kept = rl.Builder("recurrent", "bf16")
+    state = kept.op("state_update", kept.cache("state", (4, 64)), kept.input("x", (4, 64)))
+    with pytest.raises(UsageError, match="no cache of keys and values"):
+        quantize(kept.graph([state]), cache="int8")
+
+
+# --- errors -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("options", "says"), [
+    ({}, "give weights, activations or cache"),
+    ({"weights": "int4-g100-sym"}, "groups of 100 do not divide rows of 4096; nearest that fits: int4-g128-sym"),
+    ({"weights": "int4-g8192-z4"}, "longer than a row of 4096; nearest that fits: int4-g4096-z4"),
+    ({"weights": "bf16"}, "weights='bf16': allowed: int8"),
+    ({"activations": "int4"}, "activations='int4': allowed: int8, fp8"),
+    ({"cache": "bf16"}, "no cache of keys"),
+    ({"weights": "int8", "activations": "fp8"}, "cannot meet activations in fp8"),
+    ({"weights": "int8", "dequantize": "fuse"}, "dequantize='fuse': allowed: fused, separate; did you mean fused"),
+    ({"weights": "int8", "scales": "row"}, "allowed: dynamic, static"),
+    ({"weights": {"prodct": "int8"}}, "no matrix is called like 'prodct'; did you mean product"),
+    ({"weights": "int8", "keep": ["produkt"]}, "keep: no matrix is called like 'produkt'; did you mean product"),
+    ({"weights": "int8", "keep": ["product"]}, "every matrix is kept"),
+])  # fmt: skip
+def test_bad_input_gets_one_line(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        quantize(gemm(), **options)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_unknown_formats() -> None:
+    with pytest.raises(UnknownDType, match="int9"):
+        quantize(gemm(), weights="int9")
+    with pytest.raises(UsageError, match="multiplies by no weight"):
+        quantize(rl.workload([{"op": "softmax", "rows": 8, "cols": 8}]), weights="int8")
+    with pytest.raises(UsageError, match="cache='bf16': allowed"):
+        quantize(decode(1), cache="bf16")
+    with pytest.raises(UsageError, match="q4_0"):
+        weight_format("q4_k", 32 * 9)
+
+
+def test_words_of_formats() -> None:
+    assert [weight_format("int4", row) for row in (14336, 1856, 96, 100)] == [
+        "int4-g128", "int4-g64", "int4-g32", "int4-g100-z16"]  # fmt: skip
+    assert activation_format("nvfp4", 4096, "dynamic") == "nvfp4"
+    assert cache_format("int4", 96, "dynamic") == "int4-g96-z16"
+    assert cache_format("int8", 128, "static") == "int8"
+
+
+# --- history, published figures -----------------------------------------------------------------------------
+
+
+def test_history() -> None:
+    graph = quantize(decode(), weights="int8", cache="fp8")
+    (step,) = graph.history
+    assert repr(step) == "quantize(weights='int8', cache='fp8')"
+    assert step.notes == graph.info["notes"]
+
+
+GOLDEN = {
+    case["id"]: case
+    for case in tomllib.loads((Path(__file__).parent / "golden/values.toml").read_text(encoding="utf-8"))["case"]
+}
+
+
+def wanted(case: str) -> dict[str, dict[str, Any]]:
+    return {value["name"]: value for value in GOLDEN[case]["values"]}
+
+
+BITS: dict[str, dict[str, tuple[str, int]]] = {
+    "gguf-block-bits": {name: (name.lower(), 4096) for name in
+                        ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")},
+    "groupwise-int4-bits": {
+        "scale_only_fp16": ("int4-g128-sym", 4096), "scale_fp16_zero_int4": ("int4-g128-z4", 4096),
+        "scale_and_zero_fp16": ("int4", 4096), "g32_scale_fp16": ("int4-g32-sym", 4096),
+        "g32_scale_zero_16bit_gpt_fast": ("int4-g32", 4096), "int8_per_channel_k4096": ("int8", 4096),
+        "int3_g128": ("int3-g128-z4", 4096)},
+    "qlora-nf4-bits": {"nf4_block64_fp32": ("nf4", 4096), "nf4_double_quant": ("nf4-dq", 16384)},
+    "microscaling-bits": {"mxfp4": ("mxfp4", 4096), "mxfp8": ("mxfp8", 4096), "nvfp4": ("nvfp4", 4096)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("case", "name"), [(case, name) for case, table in BITS.items() for name in table])
+def test_published_bits_a_weight(case: str, name: str) -> None:
+    word, row = BITS[case][name]
+    value = wanted(case)[name]
+    assert float(stored_bits(quantize(gemm(row, 4096), weights=word))) == pytest.approx(
+        value["value"], rel=value["rtol"]
+    )
+
+
+#: Files of llama.cpp: norms in 32 bits, all matrices and the table in one format (llama.cpp, quantize README).
+FILES = {"f16": 14.96, "q8_0": 7.95, "q6_k": 6.14}
+
+
+@pytest.mark.parametrize("name", list(FILES))
+def test_published_file_sizes(name: str) -> None:
+    graph = rl.model("llama-3.1-8b", dtype="fp16")
+    norms = [t for n, t in graph.tensors.items() if t.kind == "weight" and "norm" in n]
+    graph = graph.with_tensors([type(t)(t.name, t.shape, "fp32", t.kind) for t in norms])
+    graph = graph if name == "f16" else quantize(graph, weights=name, keep=())
+    assert memory(graph, {"B": 1, "S": 1}).weights / GIB == pytest.approx(FILES[name], abs=0.005)
+
+
+IDEAL = {"compute": 1, "memory": 1, "launch": 0, "low": 1, "high": 1}
+
+
+@pytest.mark.parametrize(("name", "options"), [
+    ("w16a16", None), ("w8a16", {"weights": "int8"}), ("w4a16", {"weights": "int4-g4096-sym"}),
+    ("w8a8", {"activations": "int8", "scales": "static"}),
+])  # fmt: skip
+def test_published_critical_batch(name: str, options: dict[str, Any] | None) -> None:
+    """Where compute meets memory, for products so wide that activations and scales do not show."""
+    i, value = GOLDEN["critical-batch-under-quantization"]["inputs"], wanted("critical-batch-under-quantization")[name]
+    chip = rl.Chip(name="source", matrix={"bf16": i["peak16"], "int8": i["peak8"]}, memory_bandwidth=i["bw"],
+                   efficiency=IDEAL)  # fmt: skip
+    b, wide = rl.Builder("wide", "bf16"), 999_999_872
+    graph = b.graph([b.op("linear", b.input("x", (symbol("B"), wide)), b.weight("w", (2**40, wide)))])
+    if options is not None:
+        words = {k: v.replace("4096", str(wide)) if k == "weights" else v for k, v in options.items()}
+        graph = quantize(graph, **words)
+
+    def gap(batch: int) -> float:
+        est = rl.estimate(graph, chip, mode="graph", B=batch)
+        time = next(t for row, t in zip(est.rows, est.times[0], strict=True) if row.flops_by)
+        return float(time.memory - time.compute)
+
+    one, two = gap(1), gap(2)
+    assert 1 + one / (one - two) == pytest.approx(value["value"], rel=value["rtol"])
