@@ -11,11 +11,12 @@ import roofline as rl
 from roofline.build import Builder
 from roofline.chip import Chip
 from roofline.cluster import Cluster, cluster
-from roofline.collective import Collective, collective
+from roofline.collective import Collective, collective, timers
 from roofline.efficiency import kernel_time
 from roofline.efficiency.algorithms import ALGORITHMS, choices, factor
 from roofline.errors import MissingFigure, RooflineError, UsageError
 from roofline.ops import get_op
+from roofline.schedule import data_parallel
 
 GIB = 2**30
 
@@ -247,6 +248,15 @@ def test_an_array_of_sizes_is_each_of_them() -> None:
 def test_what_a_framework_launches_waits_for_its_queue() -> None:
     plain, queued = (collective("h100-sxm", "all_reduce", "4 KiB", 2, queued=queued) for queued in (False, True))
     assert plain.seconds < 10e-6 < 40e-6 < queued.seconds
+
+
+def test_timers_are_what_a_data_parallel_step_takes() -> None:
+    of = timers("dgx-h100", 4, stride=8)
+    assert of["all_gather"](1e9) == collective("dgx-h100", "all_gather", 1e9, 4, stride=8).seconds
+    step = data_parallel(16e9, 16e9, 3, forward=0.2, backward=0.4, layers=32, **of)
+    assert 0 < step.exposed < step.seconds
+    alone = data_parallel(16e9, 16e9, 1, forward=0.2, backward=0.4, **timers("dgx-h100", 1))
+    assert (alone.seconds, alone.exposed) == (0.0, 0.0)
 
 
 def test_it_says_itself() -> None:

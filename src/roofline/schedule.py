@@ -304,9 +304,8 @@ def data_parallel(
 
     Gradients go in buckets that fill evenly while the backward runs, so that the last one always waits for its
     collective: ``exposed = max(t, k t - backward (k - 1) / k)`` for ``k`` buckets of ``t``. Stages 1 and 2 gather the
-    new weights beside the next forward in the same way. Stage 3 gathers each layer's weights while the layer before
-    computes, and keeps those of the last one for the backward. What shares a device with a collective is taken to run
-    no slower.
+    new weights beside the next forward likewise. Stage 3 gathers each layer's weights while the layer before computes
+    and keeps the last one's for the backward. What shares a device with a collective is taken to run no slower.
 
     Args:
         weight_bytes: Of the weights that compute, on a device before any ZeRO [byte].
@@ -315,8 +314,8 @@ def data_parallel(
         forward: Of one micro-batch [s].
         backward: Of one micro-batch [s].
         all_reduce: Seconds of an all-reduce of so many bytes.
-        reduce_scatter: The same for a reduce-scatter of so many bytes given.
-        all_gather: The same for an all-gather of so many bytes returned.
+        reduce_scatter: Of one that is given so many bytes; :func:`roofline.collective.timers` makes all three.
+        all_gather: Of one that returns so many bytes.
         layers: Units that stage 3 gathers one by one.
         micro_batches: Whose gradients are added up before an optimizer step. Stages 0 and 1 reduce once, after the
             last; 2 and 3 with each one, and 3 also gathers with each one.
