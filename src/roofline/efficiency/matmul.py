@@ -235,18 +235,13 @@ def _entry(work: Launch, p: Mapping[str, float], kind: str, rows: Any, depth: An
 
 
 def _width(work: Launch, n: Any, k: Any) -> Any:
-<<<<<<< HEAD
     """Share of a 16-byte load that rows of ``n`` and ``k`` elements allow: 1 where they are aligned.
 
     A left operand that is stored by column (the product of a weight's gradient) has rows of ``m`` instead of ``k``.
     """
-    whole = ALIGNMENT / work.element
-=======
-    """Share of a 16-byte load that rows of ``n`` and ``k`` elements allow: 1 where they are aligned."""
     stored = DTYPES[work.row.kernel.inputs[0].dtype]
     # Scales lie apart from the rows; the parameters of block-scaled fp8 were fitted with them inside.
     whole = ALIGNMENT / (work.element if stored.name == "fp8-block" else float(stored.bits) / 8)
->>>>>>> h-quant
     if work.row.kernel.attrs.get("padded"):
         return np.ones(np.broadcast(n, k).shape)
     width = np.ones(np.broadcast(n, k).shape)

@@ -48,10 +48,22 @@ def trained(build: Callable[[Builder, Any], Graph]) -> Callable[[Builder, Any], 
         logits = graph.outputs[0]
         if len(b.shape(logits)) > 2:  # a map of classes: channels come first
             logits = b.op("permute", logits, name="classes_last", axes=(0, 2, 3, 1))
+        for node in b.nodes:
+            if node.op == "batchnorm2d":
+                _track(b, node)
         graph = b.graph([blocks.cross_entropy(b, logits)], graph.items, graph.item, graph.info)
         return replace(graph, nodes=tuple(_batch_statistics(node) for node in graph.nodes))
 
     return run
+
+
+def _track(b: Builder, norm: Node) -> None:
+    """The running statistics and the number of batches, which a norm in training brings up to date."""
+    mean, variance = norm.inputs[3:]
+    with b.kernel(f"{norm.name}.track"):
+        for name in (mean, variance):
+            b.op("update", name, name=f"{name}_new", flops=3)
+    b.op("update", b.source(f"{norm.name}.batches", (1,), "buffer", "int64"), name=f"{norm.name}.batches_new", flops=1)
 
 
 def _batch_statistics(node: Node) -> Node:

@@ -184,8 +184,9 @@ class Tape:
 
     def placed(self, name: str, part: str) -> str:
         """The gradient of a few places of a tensor, zero elsewhere: two kernels, as autograd runs them."""
-        zeros = self.op("fill", name="grad_zeros", like=name, shape=self.shape(name))
-        return self.op("put", zeros, part, name="grad_placed", like=name)
+        with self.kernel(""):
+            zeros = self.op("fill", name="grad_zeros", like=name, shape=self.shape(name))
+            return self.op("put", zeros, part, name="grad_placed", like=name)
 
     # --- computing again ---
 
