@@ -230,9 +230,7 @@ def fold_constants(graph: Graph) -> Graph:
         >>> [node.op for node in after.nodes], after.parameters, after.info["folded"].nodes[0].op
         (['linear'], 32, 'mul')
     """
-    if graph.info.get("phase") == "train":
-        return graph
-    constants = _Constants(graph)
+    constants = Constants(graph)
     folded = constants.find()
     if not folded:
         return graph
@@ -243,7 +241,7 @@ def fold_constants(graph: Graph) -> Graph:
     return with_notes(after, note, larger)
 
 
-class _Constants:
+class Constants:
     """Tensors that are the same in every run, and what it would take to store them."""
 
     def __init__(self, graph: Graph) -> None:
@@ -260,8 +258,15 @@ class _Constants:
         self.larger = 0
 
     def find(self) -> tuple[Node, ...]:
-        """The nodes to compute ahead, in order."""
+        """The nodes to compute ahead, in order; none in training, where weights change."""
+        if self.graph.info.get("phase") == "train":
+            self.kind.clear()
         return tuple(node for node in self.graph.nodes if self._folds(node))
+
+    def owned(self, name: str, reader: Node) -> bool:
+        """Whether a tensor is a constant that one node alone reads."""
+        base = self.base(name)
+        return name in self.kind and self.readers(base) == {reader.name} and base not in self.graph.outputs
 
     def base(self, name: str) -> str:
         """What a view looks at."""
@@ -298,8 +303,7 @@ class _Constants:
 
     def _smaller(self, node: Node) -> bool:
         """Whether the result takes no more room than the inputs that nobody else reads."""
-        own = {self.base(name) for name in node.inputs}
-        own = {name for name in own if self.readers(name) == {node.name} and name not in self.graph.outputs}
+        own = {self.base(name) for name in node.inputs if self.owned(name, node)}
         before, after = (sum(map(self._bytes, names)) for names in (own, node.outputs))
         return bool(after == before) or (not hasattr(after - before, "terms") and bool(after <= before))
 
@@ -308,7 +312,7 @@ class _Constants:
         return tensor.numel * DTYPES[tensor.dtype].bytes
 
 
-def _without(graph: Graph, constants: _Constants, folded: tuple[Node, ...]) -> Graph:
+def _without(graph: Graph, constants: Constants, folded: tuple[Node, ...]) -> Graph:
     """The program that reads the results; what only the folded nodes read is gone, views of constants among it."""
     gone, kept, wanted = {node.name for node in folded}, list[Node](), set(graph.outputs)
     for node in reversed(graph.nodes):
@@ -328,7 +332,7 @@ def _without(graph: Graph, constants: _Constants, folded: tuple[Node, ...]) -> G
     return replace(graph, nodes=tuple(reversed(kept)), tensors=tensors)
 
 
-def _ahead(graph: Graph, after: Graph, constants: _Constants, folded: tuple[Node, ...]) -> Graph:
+def _ahead(graph: Graph, after: Graph, constants: Constants, folded: tuple[Node, ...]) -> Graph:
     """What computes the results that the program still reads, with what was computed ahead before."""
     before = graph.info.get("folded")
     old = before if isinstance(before, Graph) else Graph("", {}, ())
@@ -342,7 +346,7 @@ def _ahead(graph: Graph, after: Graph, constants: _Constants, folded: tuple[Node
     return _live(Graph(f"{graph.name}, ahead", tensors, (*old.nodes, *fresh), outputs))
 
 
-def _views_for(constants: _Constants, folded: tuple[Node, ...]) -> Iterator[Node]:
+def _views_for(constants: Constants, folded: tuple[Node, ...]) -> Iterator[Node]:
     for node in folded:
         for name in node.inputs:
             while name in constants.views:
