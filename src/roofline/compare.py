@@ -10,8 +10,8 @@ provenance, and figures that nobody published and that the time model derives fr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from math import log
+from dataclasses import dataclass, field, replace
+from math import ceil, inf, log
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -233,7 +233,7 @@ class Contender:
         """Plain numbers: the estimate's, elasticities and what-ifs."""
         if self.estimate is None:
             return {"chip": self.chip.name, "time_s": None, "fits": None, "reason": self.reason}
-        told = _records(self.estimate)
+        told = _record(self.estimate)
         return {
             **told,
             "reason": self.reason,
@@ -300,8 +300,12 @@ def _line(row: Contender) -> str:
     return f"{row.chip.name}{sizes}: {time} ({low} to {high}), {est.bound}-bound{pull}{why}"
 
 
-def _records(est: Estimate) -> dict[str, Any]:
-    return est.records()[0]
+def _record(est: Estimate) -> dict[str, Any]:
+    """The estimate's own record, also of a chip whose capacity nobody published."""
+    if est.chip.main.capacity is not None:
+        return est.records()[0]
+    endless = _levels(est.chip, lambda at, _: {} if at else {"capacity": inf})
+    return {**replace(est, chips=(endless,)).records()[0], "capacity_bytes": None, "fits": None}
 
 
 def compare(
@@ -374,17 +378,36 @@ def _contenders(graph: Graph, chip: Chip, asked: Mapping[str, Mapping[str, float
     if len(base.shape) > 1:
         raise UsageError(f"compare: one size may be a list; given {', '.join(base.axis_names)}")
     names = [name for name in (*_formats(base), *FIGURES) if name not in _SUMS and _figure(name).known(chip)]
-    what_ifs = {name: factors for name, factors in asked.items() if all(_figure(f).known(chip) for f in factors)}
-    variants = [changed(chip, **{name: factor}) for name in names for factor in (STEP, 1 / STEP)]
-    variants += [changed(chip, **factors) for factors in what_ifs.values()]
-    times = np.asarray(estimate(graph, [chip, *variants], **how).time)
-    slopes = -np.log(times[1 : 1 + 2 * len(names) : 2] / times[2 : 2 + 2 * len(names) : 2]) / (2 * log(STEP))
-    signs = [-1.0 if _figure(name).cost else 1.0 for name in names]
+    then = {name: found for name, factors in asked.items() if (found := _listed(chip, factors))}
+    steps = [{name: factor} for name in names for factor in (STEP, 1 / STEP)]
+    pairs = [_pair(chip, changed(chip, **factors)) for factors in (*steps, *then.values())]
+    times = np.asarray(estimate(graph, [one for pair in pairs for one in pair], **how).time)
+    ratios = times[1::2] / times[::2]
+    slopes = -np.log(ratios[: len(steps) : 2] / ratios[1 : len(steps) : 2]) / (2 * log(STEP))
     for at in np.ndindex(base.shape):
         point = base[at] if base.shape else base
-        pulls = {name: sign * float(slope[at]) + 0.0 for name, sign, slope in zip(names, signs, slopes, strict=True)}
-        then = {name: float(time[at]) for name, time in zip(what_ifs, times[1 + 2 * len(names) :], strict=True)}
-        yield Contender(chip, point, pulls, then, _reason(point))
+        pulls = {name: _sign(name) * float(slope[at]) + 0.0 for name, slope in zip(names, slopes, strict=True)}
+        what_if = {name: float(point.time) * float(r[at]) for name, r in zip(then, ratios[len(steps) :], strict=True)}
+        yield Contender(chip, point, pulls, what_if, _reason(point))
+
+
+def _sign(name: str) -> float:
+    return -1.0 if _figure(name).cost else 1.0
+
+
+def _listed(chip: Chip, factors: Mapping[str, float]) -> dict[str, float]:
+    """Those figures that the chip has."""
+    return {name: factor for name, factor in factors.items() if _figure(name).known(chip)}
+
+
+def _pair(chip: Chip, other: Chip) -> tuple[Chip, Chip]:
+    """A chip and its what-if with equally many cores: the time model counts a core that more memory bandwidth feeds
+    than a small one can use as several, and another bandwidth is not to change the machine.
+    """
+    units = machine(chip).units, machine(other).units
+    if units[0] == units[1]:
+        return chip, other
+    return _with(chip, cores=ceil(max(units))), _with(other, cores=ceil(max(units)))
 
 
 def _formats(est: Estimate) -> list[str]:
