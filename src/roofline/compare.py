@@ -380,15 +380,22 @@ def _contenders(graph: Graph, chip: Chip, asked: Mapping[str, Mapping[str, float
     names = [name for name in (*_formats(base), *FIGURES) if name not in _SUMS and _figure(name).known(chip)]
     then = {name: found for name, factors in asked.items() if (found := _listed(chip, factors))}
     steps = [{name: factor} for name in names for factor in (STEP, 1 / STEP)]
-    pairs = [_pair(chip, changed(chip, **factors)) for factors in (*steps, *then.values())]
-    times = np.asarray(estimate(graph, [one for pair in pairs for one in pair], **how).time)
-    ratios = times[1::2] / times[::2]
+    ratios = _ratios(graph, [_pair(chip, changed(chip, **factors)) for factors in (*steps, *then.values())], how)
     slopes = -np.log(ratios[: len(steps) : 2] / ratios[1 : len(steps) : 2]) / (2 * log(STEP))
     for at in np.ndindex(base.shape):
         point = base[at] if base.shape else base
         pulls = {name: _sign(name) * float(slope[at]) + 0.0 for name, slope in zip(names, slopes, strict=True)}
         what_if = {name: float(point.time) * float(r[at]) for name, r in zip(then, ratios[len(steps) :], strict=True)}
         yield Contender(chip, point, pulls, what_if, _reason(point))
+
+
+def _ratios(graph: Graph, pairs: Sequence[tuple[Chip, Chip]], how: Any) -> Any:
+    """Times on the second chips over those on the first, each distinct chip estimated once."""
+    alike: dict[int, Chip] = {id(chip): chip for pair in pairs for chip in pair}
+    # Chips hash by their names, and what is cached of many chips of one name is searched one by one.
+    named = [_with(chip, name=f"{chip.name} {number}") for number, chip in enumerate(alike.values())]
+    times = dict(zip(alike, np.asarray(estimate(graph, named, **how).time), strict=True)) if named else {}
+    return np.asarray([times[id(other)] / times[id(chip)] for chip, other in pairs])
 
 
 def _sign(name: str) -> float:
