@@ -88,6 +88,8 @@ def test_a_prediction_as_data() -> None:
     assert record["rows"][2]["calls"] is None
     assert list(found.frame()["backend"]) == ["inductor", "cudagraphs", "aot_eager"]
     assert "inductor: pays off after" in repr(found)
+    with pytest.raises(rl.UsageError, match=r"no row 'inductr'; there are: inductor, .*did you mean inductor"):
+        found["inductr"]
 
 
 @pytest.mark.parametrize(

@@ -333,6 +333,8 @@ def test_a_request_that_does_not_fit_says_so() -> None:
         ({"new_tokens": 10**9}, "131,072"),
         ({"batch": [1, 2]}, "batch="),
         ({"shared_prefix": 1001}, "longer than the prompt of 1000"),
+        ({"shared_prefix": None}, "shared_prefix=None: wanted a whole number"),
+        ({"block": "x"}, "block='x'"),
         ({"model": None}, "a model's name, or both"),
         ({"chip": None}, "on which chip"),
         ({"prefill": 1}, "a model's name, or both"),
@@ -421,6 +423,8 @@ def test_the_context_that_is_said_to_fit_does() -> None:
     ("call", "says"),
     [
         (lambda: largest_context("llama-3-8b", "h100-sxm", batch=0), "batch=0"),
+        (lambda: largest_context("llama-3-8b", "h100-sxm", shared_prefix="x"), "shared_prefix='x'"),
+        (lambda: largest_context(7, "h100-sxm"), "wanted a graph or a model's name, given '7'"),  # type: ignore[arg-type]
         (lambda: largest_concurrency("llama-3-8b", "h100-sxm", context=1.5), "context=1.5"),
         (lambda: largest_concurrency("llama-3-8b", "h100-sxm", context=8, shared_prefix=9), "longer than the context"),
         (lambda: largest_concurrency(decoder("gpt2").bind(B=1), "h100-sxm", context=8), "no symbol B"),

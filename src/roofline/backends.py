@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from roofline.chip import Chip
 from roofline.diagnosis.breakeven import BreakEven, break_even
@@ -58,6 +58,8 @@ def mode_of(backend: str) -> Mode:
     """
     return MODES_OF.get(backend.partition(":")[0], "compiled")
 
+
+Row = TypeVar("Row", "PredictedBackend", "BackendRun")
 
 # --- predicted --------------------------------------------------------------------------------------------------------
 
@@ -121,8 +123,12 @@ class PredictedCompile:
         return min(self.rows, key=lambda row: float(row.estimate.time))
 
     def __getitem__(self, backend: str) -> PredictedBackend:
-        """The row of a backend."""
-        return next(row for row in self.rows if row.backend == backend)
+        """The row of a backend.
+
+        Raises:
+            UsageError: There is none.
+        """
+        return _row(self.rows, backend)
 
     def record(self) -> dict[str, Any]:
         """Plain numbers: the program as it is, and one row a backend."""
@@ -316,8 +322,12 @@ class BackendComparison:
         return min((row for row in self.rows if row.measured), key=lambda row: row.measured.seconds)  # type: ignore[union-attr]
 
     def __getitem__(self, backend: str) -> BackendRun:
-        """The row of a backend."""
-        return next(row for row in self.rows if row.backend == backend)
+        """The row of a backend.
+
+        Raises:
+            UsageError: There is none.
+        """
+        return _row(self.rows, backend)
 
     def record(self) -> dict[str, Any]:
         """Plain numbers of all rows."""
@@ -489,6 +499,13 @@ def _first_line(error: Exception) -> str:
     cause = getattr(error, "inner_exception", None) or error
     text = next((line.strip() for line in str(cause).splitlines() if line.strip()), "")
     return text[:300] if isinstance(cause, RooflineError) else f"{type(cause).__name__}: {text[:300]}"
+
+
+def _row(rows: tuple[Row, ...], backend: str) -> Row:
+    found = {row.backend: row for row in rows}
+    if backend not in found:
+        raise UsageError(f"no row {backend!r}; there are: {', '.join(found)}{did_you_mean(str(backend), found)}")
+    return found[backend]
 
 
 def _finite(number: float) -> float | None:

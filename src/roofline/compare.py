@@ -355,16 +355,22 @@ def compare(
         raise UsageError(
             f"compare: {next(x for x in told if x is not None)!r} belongs to a model's name; retype the graph"
         )
-    listed = [chips] if isinstance(chips, str | Chip) else list(chips)
+    listed = [chips] if isinstance(chips, str | Chip) else list(chips) if isinstance(chips, Sequence) else []
     if not listed:
-        raise UsageError("no chip given; name at least one")
+        raise UsageError(f"no chip given, but {chips!r}; name at least one")
     asked = WHAT_IF if what_if is None else what_if
-    for factors in asked.values():
-        for name in factors:
-            _figure(name)
+    _check_what_ifs(asked)
     how = {"mode": mode, "tf32": tf32, "reserve": reserve, **sizes}
     rows = [row for chip in listed for row in _contenders(graph, find_chip(chip), asked, how)]
     return Comparison(graph, mode, tuple(rows))
+
+
+def _check_what_ifs(asked: Any) -> None:
+    if not isinstance(asked, Mapping) or not all(isinstance(factors, Mapping) for factors in asked.values()):
+        raise UsageError("what_if: wanted factors of figures by name, such as {'twice': {'memory_bandwidth': 2}}")
+    for factors in asked.values():
+        for name in factors:
+            _figure(name)
 
 
 def _contenders(graph: Graph, chip: Chip, asked: Mapping[str, Mapping[str, float]], how: Any) -> Iterator[Contender]:

@@ -222,13 +222,14 @@ def kv_cache(
     """Say what the cache of a model takes, as stored tokens and as reserved blocks.
 
     Args:
-        program: A decode step (or a prefill) as from :func:`roofline.model`, or a model's name.
+        program: A decode step (or a prefill) as from :func:`roofline.model`, or a model's name. The sequences of a
+            graph whose batch is a number count as one.
         context: Positions that each sequence holds: a number, or a sequence of them.
         batch: Sequences: a number, or a sequence of them.
         block: Tokens of a block; 16 is vLLM's default. Without it tokens lie one after the other.
         shared_prefix: First tokens that all sequences have in common and that are kept once; whole blocks of them.
         window: Keep no more than this many positions in any layer.
-        dtype: Number format of the model, where ``program`` is a name.
+        dtype: Number format of everything.
         cache: Number format of the cache, such as ``"int8"``.
         sizes: Other symbols of the graph, such as the encoder's ``S`` in a decode step.
 
@@ -244,8 +245,8 @@ def kv_cache(
         >>> kv_cache("deepseek-v3", cache="bf16").bytes_per_token  # one latent for keys and values of all heads
         70272
     """
-    graph = _graph(program, dtype, cache)
-    _sensible(block, shared_prefix, window)
+    graph = program_of(program, dtype, None, cache)
+    sensible(block, shared_prefix, window)
     parts = cache_parts(graph, window)
     points = _grid(graph, parts, {"B": batch, "C": context, **sizes})
     shortest = float(np.min(points.values["C"]))
@@ -307,19 +308,29 @@ def _width(tensor: Tensor, symbol: str) -> Size:
     return width
 
 
-def _graph(program: Graph | str, dtype: str | None, cache: str | None) -> Graph:
+def program_of(program: Graph | str, dtype: str | None, weights: str | None, cache: str | None) -> Graph:
+    """The decode step of a model's name, or a graph, in the formats that are wanted.
+
+    Raises:
+        UsageError: Neither a graph nor a name, or a model without a decode step.
+    """
     if isinstance(program, str):
-        return model(program, phase="decode", dtype=dtype, cache=cache)
+        return model(program, "decode", dtype, weights, cache)
     if not isinstance(program, Graph):
-        raise UsageError(f"kv_cache: wanted a graph or a model's name, given {str(program)[:60]!r}")
-    return retype(program, dtype, cache=cache) if dtype or cache else program
+        raise UsageError(f"wanted a graph or a model's name, given {str(program)[:60]!r}")
+    return retype(program, dtype, weights=weights, cache=cache) if dtype or weights or cache else program
 
 
-def _sensible(block: Any, shared_prefix: Any, window: Any) -> None:
-    """Refuse blocks, prefixes and windows that cannot be."""
+def sensible(block: Any = None, shared_prefix: Any = 0, window: Any = None) -> None:
+    """Refuse blocks, prefixes and windows that cannot be.
+
+    Raises:
+        UsageError: Names the option.
+    """
     for name, value, least in (("block", block, 1), ("shared_prefix", shared_prefix, 0), ("window", window, 1)):
         whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-        if value is not None and not (whole and least <= value <= LARGEST):
+        absent = value is None and name != "shared_prefix"
+        if not absent and not (whole and least <= value <= LARGEST):
             raise UsageError(f"{name}={value!r}: wanted a whole number of tokens from {least}")
 
 

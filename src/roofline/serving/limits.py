@@ -15,9 +15,8 @@ from roofline.errors import DoesNotFit, UsageError
 from roofline.graph import Graph
 from roofline.memory import RESERVE, Memory, footprint_text
 from roofline.memory import memory as itemise
-from roofline.modeldata import model
 from roofline.passes import retype
-from roofline.serving.kvcache import KVCache, kv_cache
+from roofline.serving.kvcache import KVCache, kv_cache, program_of, sensible
 from roofline.units import format_bytes, parse
 
 #: Neither a context nor a number of sequences above this is looked at.
@@ -138,7 +137,7 @@ def largest_context(
         shared_prefix: First tokens that all sequences have in common, kept once.
         memory: Limit such as ``"72 GiB"``; the chip's capacity by default.
         reserve: Memory that driver and framework keep [byte].
-        dtype: Number format of the model, where ``program`` is a name.
+        dtype: Number format of everything.
         weights: Number format of the weights.
         cache: Number format of the cache.
         sizes: Other symbols of the graph.
@@ -185,7 +184,7 @@ def largest_concurrency(
         shared_prefix: First tokens that all sequences have in common, kept once.
         memory: Limit such as ``"72 GiB"``; the chip's capacity by default.
         reserve: Memory that driver and framework keep [byte].
-        dtype: Number format of the model, where ``program`` is a name.
+        dtype: Number format of everything.
         weights: Number format of the weights.
         cache: Number format of the cache.
         sizes: Other symbols of the graph.
@@ -216,10 +215,8 @@ def _ask(
     program: Graph | str, chip: str | Chip, block: int | None, shared_prefix: int, memory: str | float | None,
     reserve: float, sizes: Mapping[str, int], dtype: str | None, weights: str | None, cache: str | None,
 ) -> _Ask:  # fmt: skip
-    if isinstance(program, str):
-        graph = model(program, "decode", dtype, weights, cache)
-    else:
-        graph = retype(program, dtype, weights=weights, cache=cache) if dtype or weights or cache else program
+    graph = program_of(program, dtype, weights, cache)
+    sensible(block, shared_prefix)
     target = find_chip(chip)
     room = parse(memory, "B") if memory is not None else target.capacity
     if room <= 0:

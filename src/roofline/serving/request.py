@@ -23,7 +23,7 @@ from roofline.graph import Graph
 from roofline.memory import RESERVE, Memory
 from roofline.memory import memory as itemise
 from roofline.modeldata import model as build
-from roofline.serving.kvcache import KVCache, kv_cache
+from roofline.serving.kvcache import KVCache, kv_cache, sensible
 from roofline.units import format_bytes, format_si
 
 if TYPE_CHECKING:
@@ -290,6 +290,7 @@ def request(
         raise UsageError("request: on which chip? Give a name or a chip")
     formats = {"dtype": dtype, "weights": weights, "cache": cache}
     first, then = _programs(model, prefill, decode, formats, overrides)
+    sensible(block, shared_prefix)
     _sensible(prompt, new_tokens, batch, shared_prefix)
     where, how = find_chip(chip), {"mode": mode, "tf32": tf32, "reserve": reserve}
     contexts = prompt + np.arange(new_tokens)
