@@ -399,7 +399,7 @@ def test_the_most_as_data() -> None:
     assert record["batch"] == record["value"] == found.value
     assert record["memory_bytes"]["total"] <= record["room_bytes"]
     assert "sequences at a context of 8,192" in repr(found)
-    assert "positions at 8 sequences" in repr(largest_context("llama-3-8b", "h100-sxm", batch=8))
+    assert "positions at batch 8" in repr(largest_context("llama-3-8b", "h100-sxm", batch=8))
 
 
 def test_what_does_not_fit_says_what_would() -> None:

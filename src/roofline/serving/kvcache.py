@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -257,12 +258,22 @@ def kv_cache(
     return KVCache(graph, parts, points, block, shared_prefix)
 
 
+_CACHE: WeakKeyDictionary[Graph, dict[int | None, tuple[CachePart, ...]]] = WeakKeyDictionary()
+
+
 def cache_parts(graph: Graph, window: int | None = None) -> tuple[CachePart, ...]:
     """The cache tensors of a graph by the way they grow.
 
     Raises:
         UsageError: The graph keeps no cache.
     """
+    known = _CACHE.setdefault(graph, {})
+    if window not in known:
+        known[window] = _parts(graph, window)
+    return known[window]
+
+
+def _parts(graph: Graph, window: int | None) -> tuple[CachePart, ...]:
     symbol = context_symbol(graph)
     found: dict[tuple[Any, ...], list[Tensor]] = {}
     for tensor in graph.tensors.values():

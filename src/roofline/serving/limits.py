@@ -1,4 +1,4 @@
-"""The most that fits: the longest context of some sequences, the most sequences of a context, by bisection."""
+"""The most that fits: the longest context of some sequences, the most sequences of a context."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ from roofline.units import format_bytes, parse
 
 #: Neither a context nor a number of sequences above this is looked at.
 MOST = 2**30
+
+#: Numbers between two that are looked at together.
+SECTIONS = 512
 
 #: Number formats that would shrink a program, from the mildest.
 SMALLER: Sequence[Mapping[str, str]] = (
@@ -78,7 +81,7 @@ class Largest:
 
     def __repr__(self) -> str:
         sizes, thing = self.cache.grid.values, "positions" if self.what == "context" else "sequences"
-        other = f"{sizes['B']} sequences" if self.what == "context" else f"a context of {sizes['C']:,}"
+        other = f"batch {sizes['B']}" if self.what == "context" else f"a context of {sizes['C']:,}"
         total = f"{format_bytes(float(self.memory.total))} of {format_bytes(self.room)}"
         where = f"{self.what} of {self.graph.name} on {self.chip.name}"
         return f"<Largest {where}: {self.value:,} {thing} at {other}, {total}>"
@@ -96,15 +99,16 @@ class _Ask:
     shared_prefix: int
     sizes: Mapping[str, Any]
 
-    def cache(self, batch: int, context: int) -> KVCache:
-        prefix = min(self.shared_prefix, context)
+    def cache(self, batch: Any, context: Any) -> KVCache:
+        """One of the two may be an array."""
+        prefix = min(self.shared_prefix, int(np.min(context)))
         return kv_cache(self.graph, context, batch=batch, block=self.block, shared_prefix=prefix, **self.sizes)
 
-    def need(self, batch: int, context: int) -> Memory:
+    def need(self, batch: Any, context: Any) -> Memory:
         return with_cache(self.graph, self.cache(batch, context), self.reserve)
 
-    def fits(self, batch: int, context: int) -> bool:
-        return bool(self.need(batch, context).total <= self.room)
+    def fits(self, batch: Any, context: Any) -> Any:
+        return np.asarray(self.need(batch, context).total <= self.room)
 
 
 def with_cache(graph: Graph, kept: KVCache, reserve: float = RESERVE) -> Memory:
@@ -156,7 +160,7 @@ def largest_context(
     least = max(shared_prefix, 1)
     if not ask.fits(batch, least):
         raise DoesNotFit(_why_not(ask, batch, least))
-    value = _bisect(lambda context: ask.fits(batch, context), least)
+    value = _most(lambda context: ask.fits(batch, context), least)
     return _largest("context", value, ask, batch, value)
 
 
@@ -207,7 +211,7 @@ def largest_concurrency(
         raise UsageError(f"shared_prefix={shared_prefix}: longer than the context of {context} positions")
     if not ask.fits(1, context):
         raise DoesNotFit(_why_not(ask, 1, context))
-    value = _bisect(lambda batch: ask.fits(batch, context), 1)
+    value = _most(lambda batch: ask.fits(batch, context), 1)
     return _largest("concurrency", value, ask, value, context)
 
 
@@ -229,15 +233,21 @@ def _number(name: str, value: Any) -> None:
         raise UsageError(f"{name}={value!r}: one whole number from 1 is wanted")
 
 
-def _bisect(fits: Callable[[int], bool], least: int) -> int:
-    """The largest number that fits, at most MOST; ``least`` does, and what fits is an interval."""
-    low, high = least, 2 * least
-    while high <= MOST and fits(high):
-        low, high = high, high * 2
-    high = min(high, MOST + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
+def _most(fits: Callable[[Any], Any], least: int, below: int = MOST + 1) -> int:
+    """The largest number from ``least`` that fits, under ``below``; 0 where not even that does.
+
+    What fits is an interval, so it is searched in sections: all doublings at once, then :data:`SECTIONS` between two.
+    """
+    low, high = 0, below
+    candidates = np.unique([*(least * 2**k for k in range((below // least).bit_length()) if least * 2**k < below)])
+    while candidates.size:
+        good = candidates[np.broadcast_to(fits(candidates), candidates.shape)]
+        if not good.size and low == 0:
+            return 0
+        low = int(good[-1]) if good.size else low
+        later = candidates[candidates > low]
+        high = int(later[0]) if later.size else high
+        candidates = np.unique(np.linspace(low, high, min(high - low + 1, SECTIONS)).astype(np.int64))[1:-1]
     return low
 
 
@@ -259,8 +269,8 @@ def _why_not(ask: _Ask, batch: int, context: int) -> str:
 
 
 def _what_fits(ask: _Ask, batch: int, context: int, need: Memory) -> list[str]:
-    fewer = _most(lambda n: ask.fits(n, context), batch)
-    shorter = _most(lambda n: ask.fits(batch, n), context)
+    fewer = _most(lambda n: ask.fits(n, context), 1, batch) if batch > 1 else 0
+    shorter = _most(lambda n: ask.fits(batch, n), 1, context) if context > 1 else 0
     found = [f"batch {fewer:,}"] * (fewer > 0) + [f"a context of {shorter:,}"] * (shorter > 0)
     for change in SMALLER:
         if len(found) < 3 and replace(ask, graph=retype(ask.graph, **change)).fits(batch, context):
@@ -271,10 +281,3 @@ def _what_fits(ask: _Ask, batch: int, context: int, need: Memory) -> list[str]:
             f"{ceil((float(need.total) - fixed) / (ask.room - fixed))} such chips with everything split evenly"
         )
     return found
-
-
-def _most(fits: Callable[[int], bool], below: int) -> int:
-    """The largest number under one that does not fit, 0 if there is none."""
-    if below <= 1 or not fits(1):
-        return 0
-    return _bisect(lambda n: n < below and fits(n), 1)
