@@ -159,11 +159,13 @@ class KVCache:
         return _plain(value if not self.grid.shape else np.broadcast_to(np.asarray(value, float), self.grid.shape))
 
     def rows(self) -> list[dict[str, Any]]:
-        """One dictionary a part: how it grows and what a token takes."""
+        """One dictionary a part: its tensors, how they grow, and what a token of one sequence takes."""
         return [
             {
-                "tensors": f"{part.tensors} x {' + '.join(part.names)}", "kind": part.kind, "dtype": part.dtype,
-                "window": part.window, "positions": str(part.positions), "bytes_per_token": _number(part.token),
+                "tensors": part.tensors, "names": list(part.names), "kind": part.kind, "dtype": part.dtype,
+                "window": part.window, "positions": str(part.positions),
+                "bytes_per_token": None if part.kind == "state" else _number(part.token),
+                "bytes_per_sequence": _number(part.token) if part.kind == "state" else None,
             }
             for part in self.parts
         ]  # fmt: skip
