@@ -1,0 +1,436 @@
+"""The cache of keys and values, whole requests, and the most that fits, against published and hand-made figures."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import roofline as rl
+from roofline.graph import Graph
+from roofline.memory import memory
+from roofline.passes.retype import retype
+from roofline.serving import KVCache, kv_cache, largest_concurrency, largest_context, request
+from roofline.sizes import symbol
+
+VALUES = Path(__file__).parent / "golden" / "values.toml"
+GIB = 2**30
+
+
+@cache
+def golden() -> dict[str, Any]:
+    with VALUES.open("rb") as file:
+        return {case["id"]: case for case in tomllib.load(file)["case"]}
+
+
+@cache
+def decoder(name: str, **more: Any) -> Graph:
+    return rl.model(name, phase="decode", **more)
+
+
+def token(name: str, **more: Any) -> float:
+    return float(kv_cache(decoder(name, **more)).bytes_per_token)
+
+
+# --- published figures (topic 11) -------------------------------------------------------------------------------------
+
+SHIPPED = {
+    "kv-gpt3-175b": "gpt-3-175b",
+    "kv-opt-13b": "opt-13b",
+    "kv-llama2-7b": "llama-2-7b",
+    "kv-llama2-13b": "llama-2-13b",
+    "kv-llama2-70b": "llama-2-70b",
+    "kv-llama3-8b": "llama-3-8b",
+    "kv-llama3-70b": "llama-3-70b",
+    "kv-llama3.1-405b": "llama-3.1-405b",
+    "kv-mixtral-8x7b": "mixtral-8x7b",
+    "kv-qwen2.5-7b": "qwen2.5-7b",
+    "kv-qwen2.5-72b": "qwen2.5-72b",
+    "kv-qwen3-235b-a22b": "qwen3-235b-a22b",
+}
+
+
+def falcon(**more: Any) -> float:
+    """Not shipped: the cache of a Llama with one key-value head."""
+    return token("llama-2-7b", layers=32, hidden=71 * 64, heads=71, kv_heads=1, head_dim=64, **more)
+
+
+def llama_70b(kv_heads: int) -> float:
+    return token("llama-2-70b", kv_heads=kv_heads)
+
+
+def uncompressed_v3() -> float:
+    """Keys and values of all heads of DeepSeek-V3, had it no latent: keys of 192 and values of 128."""
+    plain = {"layers": 61, "heads": 128, "kv_heads": 128, "hidden": 7168}
+    keys, values = (token("llama-2-7b", head_dim=width, **plain) / 2 for width in (128 + 64, 128))
+    return keys + values
+
+
+ANSWERS: dict[tuple[str, str], Any] = {
+    **{(case, "bytes_per_token"): lambda _, n=name: token(n) for case, name in SHIPPED.items()},
+    **{(case, "bytes_per_token_int8"): lambda _, n=name: token(n, cache="int8") for case, name in SHIPPED.items()},
+    ("kv-falcon-7b-mqa", "bytes_per_token"): lambda _: falcon(),
+    ("kv-falcon-7b-mqa", "bytes_per_token_int8"): lambda _: falcon(cache="int8"),
+    ("kv-deepseek-v3-mla", "bytes_per_token"): lambda _: token("deepseek-v3", dtype="bf16"),
+    ("kv-deepseek-v3-mla", "multiplier_qwen72"): lambda _: token("qwen2.5-72b") / token("deepseek-v3", dtype="bf16"),
+    ("kv-deepseek-v3-mla", "multiplier_llama405"): (
+        lambda _: token("llama-3.1-405b") / token("deepseek-v3", dtype="bf16")
+    ),
+    ("kv-deepseek-v2-mla", "bytes_per_token"): lambda _: token("deepseek-v2", dtype="bf16"),
+    ("kv-opt13b-request", "bytes"): lambda i: kv_cache(decoder("opt-13b"), i.S).ideal,
+    ("kv-vs-attention-arch", "mha"): lambda i: llama_70b(i.N),
+    ("kv-vs-attention-arch", "gqa8"): lambda _: llama_70b(8),
+    ("kv-vs-attention-arch", "mqa"): lambda _: llama_70b(1),
+    ("kv-vs-attention-arch", "mha_over_gqa"): lambda i: llama_70b(i.N) / llama_70b(8),
+}
+
+
+def test_every_published_figure_of_the_topic_is_answered() -> None:
+    topic = {name: case for name, case in golden().items() if name.startswith("kv-")}
+    figures = {(name, value["name"]) for name, case in topic.items() for value in case["values"]}
+    assert figures == ANSWERS.keys()
+    assert len(figures) == 35
+
+
+@pytest.mark.parametrize(("case", "figure"), ANSWERS)
+def test_published_figure(case: str, figure: str) -> None:
+    entry = golden()[case]
+    (wanted,) = (one for one in entry["values"] if one["name"] == figure)
+    found = ANSWERS[case, figure](SimpleNamespace(**entry["inputs"]))
+    assert found == pytest.approx(wanted["value"], rel=wanted["rtol"])
+
+
+def test_what_the_latent_of_deepseek_v3_saves() -> None:
+    """Table 1 of arXiv:2505.09343 and the model's sizes: 61 layers, 128 heads, keys of 192, values of 128, 576 kept."""
+    assert uncompressed_v3() == 4997120
+    assert uncompressed_v3() / token("deepseek-v3", dtype="bf16") == pytest.approx(71.11111111, rel=1e-6)
+
+
+# --- kinds of layers --------------------------------------------------------------------------------------------------
+
+
+def test_windows_stop_growing() -> None:
+    kept = kv_cache(decoder("gpt-oss-20b"), [64, 128, 129, 5000])
+    full, window = (12 * 2 * 8 * 64 * 2,) * 2
+    assert kept.bytes_per_token == full + window
+    assert list(kept.ideal) == [(full * c + window * min(c, 128)) for c in (64, 128, 129, 5000)]
+    assert list(kept.growth) == [full + window, full, full, full]
+    assert {part.kind: part.window for part in kept.parts} == {"window": 128, "full": None}
+
+
+def test_a_window_over_blocks_touches_one_more() -> None:
+    kept = kv_cache(decoder("gemma-2-2b", layers=1), [4096, 4097, 8192], block=16)
+    one = float(kept.bytes_per_token)
+    assert list(np.asarray(kept.reserved) / one / 16) == [256, 257, 257]
+    assert list(np.asarray(kept.used) / one) == [4096, 4096, 4096]
+
+
+def test_any_model_can_be_given_a_window() -> None:
+    kept = kv_cache(decoder("llama-3-8b"), [100, 5000], window=1024)
+    assert list(kept.ideal) == [100 * 131072, 1024 * 131072]
+
+
+def test_states_do_not_grow_and_are_never_shared() -> None:
+    b = rl.Builder("recurrent", "bf16")
+    batch = symbol("B")
+    state = b.cache("state", (batch, 8, 64))
+    keys = b.cache("k_cache", (batch, 2, symbol("C"), 64))
+    x = b.op("add", b.op("mul_scalar", state), b.op("mul_scalar", state))
+    graph = b.graph([x, b.op("mul_scalar", keys)], items=batch, item="token")
+    kept = kv_cache(graph, [16, 1600], batch=4, shared_prefix=16, block=16)
+    assert kept.bytes_per_sequence[0] == 8 * 64 * 2
+    assert list(kept.reserved) == [4 * 1024 + 256 * 16, 4 * 1024 + 256 * (16 + 4 * 1584)]
+
+
+def test_an_encoders_keys_depend_on_its_input() -> None:
+    kept = kv_cache(decoder("t5-small"), [10, 20], batch=2, S=512)
+    assert list(kept.bytes_per_sequence) == [24576 * 512] * 2
+    assert list(kept.ideal) == [2 * 24576 * (512 + c) for c in (10, 20)]
+
+
+def test_a_prefill_counts_its_own_positions() -> None:
+    ours = kv_cache(rl.model("gpt-oss-20b", phase="prefill"), [64, 4096], batch=2).ideal
+    assert list(ours) == list(kv_cache(decoder("gpt-oss-20b"), [64, 4096], batch=2).ideal)
+
+
+@pytest.mark.parametrize("name", ["llama-3-8b", "gemma-2-2b", "gpt-oss-20b", "deepseek-v2-lite", "gpt2"])
+def test_the_ideal_is_what_memory_counts(name: str) -> None:
+    contexts = np.array([1, 100, 5000])
+    ours = kv_cache(decoder(name), contexts, batch=3).ideal
+    assert ours == pytest.approx(memory(decoder(name), {"B": 3, "C": contexts}).kv_cache)
+
+
+# --- blocks and prefixes, by hand -------------------------------------------------------------------------------------
+
+
+def by_hand(context: int, batch: int, block: int, prefix: int) -> tuple[int, int, int]:
+    """Tokens ideal, used and reserved, one block at a time."""
+    shared = prefix // block
+    own = [min(block, context - start) for start in range(shared * block, context, block)]
+    return prefix + batch * (context - prefix), shared * block + batch * sum(own), block * (shared + batch * len(own))
+
+
+@pytest.mark.parametrize("context", [1, 15, 16, 17, 1000, 2048])
+@pytest.mark.parametrize(("batch", "prefix"), [(1, 0), (1, 1), (7, 0), (7, 1), (7, 15), (7, 17), (7, 1000)])
+def test_blocks_by_hand(context: int, batch: int, prefix: int) -> None:
+    prefix = min(prefix, context)
+    kept = kv_cache(decoder("llama-3-8b"), context, batch=batch, block=16, shared_prefix=prefix)
+    tokens = [value / 131072 for value in (kept.ideal, kept.used, kept.reserved)]
+    assert tuple(tokens) == by_hand(context, batch, 16, prefix)
+    assert kept.waste == pytest.approx(1 - tokens[1] / tokens[2])
+
+
+def test_sharing_saves_whole_blocks() -> None:
+    kept = kv_cache(decoder("llama-3-8b"), 1000, batch=8, block=16, shared_prefix=500)
+    assert kept.saved == 7 * (500 // 16) * 16 * 131072
+    assert kv_cache(decoder("llama-3-8b"), 1000, batch=8, block=16).saved == 0
+
+
+def test_a_vector_is_the_points_one_by_one() -> None:
+    graph, contexts, batches = decoder("gemma-2-2b"), [500, 4097, 9000], [1, 6]
+    kept = kv_cache(graph, contexts, batch=batches, block=32, shared_prefix=450)
+    assert np.shape(kept.reserved) == (2, 3)
+    for i, batch in enumerate(batches):
+        for j, context in enumerate(contexts):
+            one = kv_cache(graph, context, batch=batch, block=32, shared_prefix=450)
+            assert (kept.ideal[i, j], kept.used[i, j], kept.reserved[i, j]) == (one.ideal, one.used, one.reserved)
+
+
+def test_records_and_frames() -> None:
+    kept = kv_cache(decoder("llama-3-8b"), [100, 200], batch=[1, 2], block=16)
+    frame = kept.frame()
+    assert len(frame) == 4
+    assert list(frame["context"]) == [100, 200, 100, 200]
+    record = json.loads(json.dumps(kept.record()))
+    assert record["bytes_per_token"] == 131072
+    assert len(record["points"]) == 4
+    assert "128.00 KiB a token" in repr(kept)
+    assert "blocks of 16" in repr(kv_cache(decoder("llama-3-8b"), 9, block=16))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"block": 0}, "block=0: wanted a whole number of tokens from 1"),
+        ({"block": 1.5}, "block=1.5"),
+        ({"shared_prefix": -1}, "shared_prefix=-1"),
+        ({"shared_prefix": 101}, "longer than the context of 100"),
+        ({"window": 0}, "window=0"),
+        ({"batch": 0}, "B=0"),
+        ({"context": 0}, "C=0"),
+        ({"Q": 3}, "unknown size 'Q'"),
+    ],
+)
+def test_what_cannot_be_is_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(rl.UsageError, match=says):
+        kv_cache(decoder("llama-3-8b"), **{"context": 100, **options})
+
+
+def test_a_program_without_a_cache_is_refused() -> None:
+    with pytest.raises(rl.UsageError, match=r"keeps no cache.*decode"):
+        kv_cache(rl.model("llama-3-8b", phase="forward"))
+    with pytest.raises(rl.UsageError, match="wanted a graph or a model's name"):
+        kv_cache(7)  # type: ignore[arg-type]
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+
+@cache
+def answer(**more: Any) -> Any:
+    return request("llama-3-8b", "h100-sxm", **{"prompt": 1000, "new_tokens": 100, "batch": 4, "block": 16, **more})
+
+
+def test_a_request_is_a_prefill_and_its_decode_steps() -> None:
+    one = answer()
+    prefill = rl.estimate(rl.model("llama-3-8b", phase="prefill"), "h100-sxm", mode="graph", B=4, S=1000)
+    steps = [rl.estimate(decoder("llama-3-8b"), "h100-sxm", mode="graph", B=4, C=c) for c in (1001, 1050, 1099)]
+    assert one.time_to_first_token == prefill.time
+    assert [one.steps[i] for i in (0, 49, 98)] == pytest.approx([step.time for step in steps])
+    assert one.time == pytest.approx(prefill.time + one.steps.sum())
+    assert len(one.steps) == 99
+    assert one.tokens_per_s == pytest.approx(4 * 100 / one.time)
+    assert one.low == pytest.approx(prefill.low + one.decode.low.sum())
+    assert one.low < one.time < one.high
+
+
+def test_memory_grows_by_the_cache() -> None:
+    one = answer()
+    kept = np.asarray(one.memory.kv_cache)
+    assert kept[0] == 4 * 63 * 16 * 131072
+    assert kept[-1] == 4 * 69 * 16 * 131072
+    step = memory(decoder("llama-3-8b"), {"B": 4, "C": 1099})
+    assert one.memory.total[-1] == pytest.approx(step.total - step.kv_cache + kept[-1])
+    assert one.peak == max(one.memory.total)
+    assert one.fits
+
+
+def test_one_token_is_a_prefill() -> None:
+    one = answer(new_tokens=1)
+    assert one.decode is None
+    assert one.time == one.time_to_first_token
+    assert one.time_per_token is None
+    assert one.percentile(99) is None
+    assert json.loads(json.dumps(one.record()))["time_per_token_s"] is None
+
+
+def test_percentiles_are_those_of_the_steps() -> None:
+    one = answer()
+    assert one.percentile(0) == one.steps.min()
+    assert one.percentile(100) == one.steps.max()
+    assert one.percentile(50) == pytest.approx(np.median(one.steps))
+    with pytest.raises(rl.UsageError, match="percentile"):
+        one.percentile(101)
+
+
+def test_programs_of_ones_own_are_taken() -> None:
+    first, then = (retype(rl.model("llama-3-8b", phase=phase), weights="int8") for phase in ("prefill", "decode"))
+    ours = request(prefill=first, decode=then, chip="h100-sxm", prompt=1000, new_tokens=100, batch=4, block=16)
+    assert ours.time == answer(weights="int8").time
+    assert ours.time < answer().time
+    assert ours.memory.weights[0] < answer().memory.weights[0]
+
+
+def test_a_shared_prefix_saves_memory_only() -> None:
+    shared = answer(shared_prefix=512)
+    assert shared.time == answer().time
+    assert shared.peak == answer().peak - 3 * 512 * 131072
+    assert any("shared prefix" in note for note in shared.not_modelled)
+
+
+def test_a_request_as_data() -> None:
+    one = answer()
+    frame = one.frame()
+    assert len(frame) == 100
+    assert frame["done_s"].iloc[-1] == pytest.approx(one.time)
+    parts = [name for name in frame if name.endswith("_bytes") and not name.startswith(("cache_", "total"))]
+    assert list(frame[parts].sum(axis=1) + frame["cache_reserved_bytes"]) == pytest.approx(list(frame["total_bytes"]))
+    record = json.loads(json.dumps(one.record(), allow_nan=False))
+    assert record["decode_steps"] == 99
+    assert len(record["tokens"]) == 64
+    assert record["tokens"][-1]["token"] == 100
+    assert sum(record["memory_bytes"].values()) == record["peak_bytes"]
+    assert "to the first of 100 tokens" in repr(one)
+
+
+def test_a_request_that_does_not_fit_says_so() -> None:
+    large = request("llama-3-70b", "h100-sxm", prompt=100, new_tokens=2)
+    assert not large.fits
+    assert "does not fit" in repr(large)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"prompt": 0}, "prompt=0: allowed: one whole number from 1"),
+        ({"new_tokens": 0}, "new_tokens=0"),
+        ({"new_tokens": 10**9}, "131,072"),
+        ({"batch": [1, 2]}, "batch="),
+        ({"shared_prefix": 1001}, "longer than the prompt of 1000"),
+        ({"shared_prefix": None}, "shared_prefix=None: wanted a whole number"),
+        ({"block": "x"}, "block='x'"),
+        ({"model": None}, "a model's name, or both"),
+        ({"chip": None}, "on which chip"),
+        ({"prefill": 1}, "a model's name, or both"),
+    ],
+)
+def test_requests_that_cannot_be_are_refused(options: dict[str, Any], says: str) -> None:
+    told = {"model": "llama-3-8b", "chip": "h100-sxm", "prompt": 1000, "new_tokens": 8, **options}
+    with pytest.raises(rl.UsageError, match=says):
+        request(**told)
+
+
+def test_programs_that_do_not_belong_together_are_refused() -> None:
+    first, then = rl.model("llama-3-8b", phase="prefill"), decoder("gpt2")
+    with pytest.raises(rl.UsageError, match="llama-3-8b and decode of gpt2 do not belong together"):
+        request(prefill=first, decode=then, chip="h100-sxm", prompt=10, new_tokens=2)
+    with pytest.raises(rl.UsageError, match="no symbol S"):
+        request(prefill=decoder("gpt2"), decode=decoder("gpt2"), chip="h100-sxm", prompt=10, new_tokens=2)
+    with pytest.raises(rl.UsageError, match="dtype= belongs to a model's name"):
+        request(prefill=first, decode=decoder("llama-3-8b"), chip="h100-sxm", prompt=9, new_tokens=2, dtype="fp16")
+
+
+# --- the most that fits -----------------------------------------------------------------------------------------------
+
+
+def room_for(kept: KVCache, graph: Graph, batch: int) -> float:
+    sizes = kept.grid.values
+    plain = memory(graph, {"B": batch, "C": sizes["C"]})
+    return float(plain.total - plain.kv_cache + kept.reserved)
+
+
+@pytest.mark.parametrize("block", [None, 16])
+@pytest.mark.parametrize("prefix", [0, 1000])
+def test_one_more_would_not_fit(block: int | None, prefix: int) -> None:
+    graph, capacity = decoder("llama-3-8b"), rl.chip("h100-sxm").capacity
+    most = largest_concurrency(graph, "h100-sxm", context=5000, block=block, shared_prefix=prefix)
+    longest = largest_context(graph, "h100-sxm", batch=20, block=block, shared_prefix=prefix)
+    for found, context, batch in ((most, 5000, most.value + 1), (longest, longest.value + 1, 20)):
+        assert found.memory.total <= capacity
+        assert found.limit == "memory"
+        more = kv_cache(graph, context, batch=batch, block=block, shared_prefix=prefix)
+        assert room_for(more, graph, batch) > capacity
+
+
+def test_limits_of_memory_and_formats() -> None:
+    plain = largest_context("llama-3-8b", "h100-sxm", batch=8)
+    assert largest_context("llama-3-8b", "h100-sxm", batch=8, memory="40 GiB").value < plain.value
+    assert largest_context("llama-3-8b", "h100-sxm", batch=8, cache="int8").value > 1.9 * plain.value
+    assert largest_context("llama-3-8b", "h100-sxm", batch=8, weights="int8").value > plain.value
+
+
+def test_a_window_makes_contexts_endless() -> None:
+    windows = decoder("gemma-2-2b", layers=1)
+    assert {part.kind for part in kv_cache(windows).parts} == {"window"}
+    found = largest_context(windows, "h100-sxm")
+    assert found.limit == "size"
+    assert found.value == 2**30
+
+
+def test_the_most_as_data() -> None:
+    found = largest_concurrency("llama-3-8b", "h100-sxm", context=8192, block=16)
+    record = json.loads(json.dumps(found.record()))
+    assert record["batch"] == record["value"] == found.value
+    assert record["memory_bytes"]["total"] <= record["room_bytes"]
+    assert "sequences at a context of 8,192" in repr(found)
+    assert "positions at batch 8" in repr(largest_context("llama-3-8b", "h100-sxm", batch=8))
+
+
+def test_what_does_not_fit_says_what_would() -> None:
+    with pytest.raises(rl.DoesNotFit, match=r"kv_cache 122\.07.*what would fit: a context of 5.*cache in int8.*2 such"):
+        largest_concurrency("llama-3-8b", "h100-sxm", context=10**6)
+    with pytest.raises(rl.DoesNotFit, match=r"weights in int8.* 2 such chips") as caught:
+        largest_context("llama-3-70b", "h100-sxm")
+    assert "\n" not in str(caught.value)
+    with pytest.raises(rl.DoesNotFit, match="what would fit: batch "):
+        largest_context("llama-3-8b", "h100-sxm", batch=10**6)
+
+
+def test_the_context_that_is_said_to_fit_does() -> None:
+    with pytest.raises(rl.DoesNotFit) as caught:
+        largest_concurrency("llama-3-8b", "h100-sxm", context=10**6, block=16)
+    said = int(str(caught.value).split("a context of ")[2].split(", or")[0].replace(",", ""))
+    assert largest_context("llama-3-8b", "h100-sxm", block=16).value == said
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: largest_context("llama-3-8b", "h100-sxm", batch=0), "batch=0"),
+        (lambda: largest_context("llama-3-8b", "h100-sxm", shared_prefix="x"), "shared_prefix='x'"),
+        (lambda: largest_context(7, "h100-sxm"), "wanted a graph or a model's name, given '7'"),  # type: ignore[arg-type]
+        (lambda: largest_concurrency("llama-3-8b", "h100-sxm", context=1.5), "context=1.5"),
+        (lambda: largest_concurrency("llama-3-8b", "h100-sxm", context=8, shared_prefix=9), "longer than the context"),
+        (lambda: largest_concurrency(decoder("gpt2").bind(B=1), "h100-sxm", context=8), "no symbol B"),
+        (lambda: largest_context("llama-3-8b", "h100-sxm", memory="0 GiB"), "above zero"),
+    ],
+)
+def test_limits_that_cannot_be_are_refused(call: Any, says: str) -> None:
+    with pytest.raises(rl.UsageError, match=says):
+        call()
