@@ -25,13 +25,14 @@ LAYERS: list[tuple[str, list[str]]] = [
     ("L0 units", ["units"]),
     ("L0 dtypes", ["dtypes"]),
     ("L1", ["sizes", "signature", "graph", "ops", "chipparts", "chip"]),
-    ("L2", ["build", "cluster", "data", "expressions", "csvfile", "families", "modelfile", "modeldata", "passes", "traces",
-            "workload"]),
-    ("L3", ["count", "memory", "grid", "efficiency", "bulk", "saved"]),
+    ("L2", ["build", "cluster", "data", "expressions", "csvfile", "families", "modelfile", "modeldata", "passes",
+            "traces", "workload"]),
+    ("L3", ["count", "memory", "grid", "efficiency", "execute", "bulk", "saved"]),
     ("L4", ["estimate", "importers"]),
     ("L5", ["batch", "diagnosis", "fitting", "predict", "validate", "calibrate", "listing", "listings",
-            "collective", "distill", "scaling", "schedule", "trail", "training"]),
-    ("edge", ["plotting", "plot", "script", "source", "measure", "reports", "cli", "__main__", "__init__"]),
+            "collective", "compare", "distill", "fastpaths", "fusion", "scaling", "schedule", "serving", "trail",
+            "training", "whatif"]),
+    ("edge", ["backends", "plotting", "plot", "script", "source", "measure", "reports", "cli", "__main__", "__init__"]),
 ]  # fmt: skip
 RANK = {name: rank for rank, (_, names) in enumerate(LAYERS) for name in names}
 

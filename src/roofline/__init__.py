@@ -8,11 +8,22 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from roofline.backends import BackendComparison as BackendComparison
+    from roofline.backends import PredictedCompile as PredictedCompile
+    from roofline.backends import compare_backends as compare_backends
+    from roofline.backends import predicted_compile as predicted_compile
     from roofline.batch import BatchChoice as BatchChoice
     from roofline.batch import best_batch as best_batch
     from roofline.build import Builder as Builder
     from roofline.calibrate import calibrate as calibrate
     from roofline.chip import Chip as Chip
+    from roofline.cluster import Cluster as Cluster
+    from roofline.cluster import cluster as cluster
+    from roofline.cluster import clusters as clusters
+    from roofline.collective import Collective as Collective
+    from roofline.collective import collective as collective
+    from roofline.compare import Comparison as Comparison
+    from roofline.compare import compare as compare
     from roofline.count import Counts as Counts
     from roofline.count import count as count
     from roofline.data import chip as chip
@@ -30,6 +41,7 @@ if TYPE_CHECKING:
     from roofline.diagnosis.sweep import SweepVerdict as SweepVerdict
     from roofline.diagnosis.sweep import check_sweep as check_sweep
     from roofline.diagnosis.sweep import read_sweep as read_sweep
+    from roofline.distill import distill as distill
     from roofline.dtypes import dtype as dtype
     from roofline.errors import ChipDataError as ChipDataError
     from roofline.errors import DoesNotFit as DoesNotFit
@@ -48,6 +60,15 @@ if TYPE_CHECKING:
     from roofline.errors import UsageError as UsageError
     from roofline.estimate import Estimate as Estimate
     from roofline.estimate import estimate as estimate
+    from roofline.execute import Sameness as Sameness
+    from roofline.execute import execute as execute
+    from roofline.execute import same as same
+    from roofline.fastpaths import FastPaths as FastPaths
+    from roofline.fastpaths import fast_paths as fast_paths
+    from roofline.fusion import Explanation as Explanation
+    from roofline.fusion import Fusion as Fusion
+    from roofline.fusion import explain_fusion as explain_fusion
+    from roofline.fusion import fusion as fusion
     from roofline.graph import Applied as Applied
     from roofline.graph import Graph as Graph
     from roofline.graph import Node as Node
@@ -67,17 +88,49 @@ if TYPE_CHECKING:
     from roofline.passes import retype as retype
     from roofline.passes import unfuse as unfuse
     from roofline.passes import unmask as unmask
+    from roofline.passes.autocast import autocast as autocast
+    from roofline.passes.backward import backward as backward
+    from roofline.passes.batchnorm import fold_batchnorm as fold_batchnorm
+    from roofline.passes.clean import clean as clean
+    from roofline.passes.clean import eliminate_dead as eliminate_dead
+    from roofline.passes.clean import fold_constants as fold_constants
+    from roofline.passes.clean import merge_equal as merge_equal
+    from roofline.passes.linears import merge_linears as merge_linears
+    from roofline.passes.optimizer import optimizer as optimizer
+    from roofline.passes.pipelined import pipelined as pipelined
+    from roofline.passes.prune import prune as prune
+    from roofline.passes.quantize import quantize as quantize
+    from roofline.passes.rewrite import replace_op as replace_op
+    from roofline.passes.rewrite import rewrite as rewrite
+    from roofline.passes.shard import shard as shard
+    from roofline.passes.stage import stage as stage
+    from roofline.passes.stage import stages as stages
+    from roofline.passes.training import accumulate as accumulate
+    from roofline.passes.training import training_graph as training_graph
     from roofline.plot import BatchSweep as BatchSweep
     from roofline.plot import Roofline as Roofline
     from roofline.plot import plot_batch as plot_batch
     from roofline.plot import plot_roofline as plot_roofline
     from roofline.predict import predict as predict
+    from roofline.saved import saved as saved
+    from roofline.scaling import Scaling as Scaling
+    from roofline.scaling import scaling as scaling
+    from roofline.serving import KVCache as KVCache
+    from roofline.serving import Largest as Largest
+    from roofline.serving import kv_cache as kv_cache
+    from roofline.serving import largest_concurrency as largest_concurrency
+    from roofline.serving import largest_context as largest_context
+    from roofline.serving.request import Request as Request
+    from roofline.serving.request import request as request
     from roofline.source import load_program as load_program
     from roofline.traces.events import Trace as Trace
     from roofline.traces.reading import read_trace as read_trace
     from roofline.trail import Trail as Trail
     from roofline.trail import trail as trail
+    from roofline.training import TrainingStep as TrainingStep
+    from roofline.training import train as train
     from roofline.validate import validate as validate
+    from roofline.whatif import what_if as what_if
     from roofline.workload import load_workload as load_workload
     from roofline.workload import workload as workload
 
@@ -85,16 +138,22 @@ __version__ = "0.1.0"
 
 #: Where each public name lives; a name is imported when it is first used, so that ``import roofline`` stays quick.
 _HOME = {
+    "backends": ("BackendComparison", "PredictedCompile", "compare_backends", "predicted_compile"),
     "batch": ("BatchChoice", "best_batch"),
     "build": ("Builder",),
+    "calibrate": ("calibrate",),
+    "chip": ("Chip",),
+    "cluster": ("Cluster", "cluster", "clusters"),
+    "collective": ("Collective", "collective"),
+    "compare": ("Comparison", "compare"),
+    "count": ("Counts", "count"),
+    "data": ("chip", "chips"),
     "diagnosis": ("TraceReport", "Verdict", "check", "trace_report"),
     "diagnosis.breakeven": ("BreakEven", "break_even"),
     "diagnosis.optimes": ("OpVerdicts", "check_ops"),
     "diagnosis.outofmemory": ("OutOfMemory", "explain_oom"),
     "diagnosis.sweep": ("SweepVerdict", "check_sweep", "read_sweep"),
-    "chip": ("Chip",),
-    "count": ("Counts", "count"),
-    "data": ("chip", "chips"),
+    "distill": ("distill",),
     "dtypes": ("dtype",),
     "errors": (
         "ChipDataError", "DoesNotFit", "MissingExtra", "MissingFigure", "ModelDataError", "RooflineError",
@@ -102,6 +161,9 @@ _HOME = {
         "UnknownOp", "UsageError",
     ),
     "estimate": ("Estimate", "estimate"),
+    "execute": ("Sameness", "execute", "same"),
+    "fastpaths": ("FastPaths", "fast_paths"),
+    "fusion": ("Explanation", "Fusion", "explain_fusion", "fusion"),
     "graph": ("Applied", "Graph", "Node", "Tensor"),
     "importers.huggingface": ("from_config",),
     "importers.jax": ("from_jax",),
@@ -110,15 +172,33 @@ _HOME = {
     "listing": ("Listing", "listing"),
     "measure": ("Measurement", "measure"),
     "modeldata": ("model", "models"),
-    "calibrate": ("calibrate",),
     "passes": ("fuse", "inductor", "retype", "unfuse", "unmask"),
+    "passes.autocast": ("autocast",),
+    "passes.backward": ("backward",),
+    "passes.batchnorm": ("fold_batchnorm",),
+    "passes.clean": ("clean", "eliminate_dead", "fold_constants", "merge_equal"),
+    "passes.linears": ("merge_linears",),
+    "passes.optimizer": ("optimizer",),
+    "passes.pipelined": ("pipelined",),
+    "passes.prune": ("prune",),
+    "passes.quantize": ("quantize",),
+    "passes.rewrite": ("replace_op", "rewrite"),
+    "passes.shard": ("shard",),
+    "passes.stage": ("stage", "stages"),
+    "passes.training": ("accumulate", "training_graph"),
     "plot": ("BatchSweep", "Roofline", "plot_batch", "plot_roofline"),
-    "source": ("load_program",),
     "predict": ("predict",),
+    "saved": ("saved",),
+    "scaling": ("Scaling", "scaling"),
+    "serving": ("KVCache", "Largest", "kv_cache", "largest_concurrency", "largest_context"),
+    "serving.request": ("Request", "request"),
+    "source": ("load_program",),
     "traces.events": ("Trace",),
     "traces.reading": ("read_trace",),
     "trail": ("Trail", "trail"),
+    "training": ("TrainingStep", "train"),
     "validate": ("validate",),
+    "whatif": ("what_if",),
     "workload": ("load_workload", "workload"),
 }  # fmt: skip
 _MODULE = {name: module for module, names in _HOME.items() for name in names}

@@ -37,7 +37,7 @@ def what_if(
     fuse: str | None = None,
     on: str | Chip | Cluster | None = None,
 ) -> Graph:
-    """Apply several passes: pruning, then number formats, then sharding, then fusion.
+    """Apply several passes: pruning, sharding, number formats, stages, fusion, in this order.
 
     ``graph.history`` lists them and :func:`roofline.trail` says what each did.
 
@@ -61,21 +61,24 @@ def what_if(
         >>> import roofline as rl
         >>> small = what_if(rl.model("llama-3-70b", phase="decode"), weights="int4", cache="fp8", tp=2)
         >>> small.history
-        (quantize(weights='int4', cache='fp8'), shard(tp=2))
+        (shard(tp=2), quantize(weights='int4', cache='fp8'))
     """
     where = find_cluster(on) if on is not None else None
     if prune:
         graph = take_away(graph, **(prune_options(prune) if isinstance(prune, str) else prune))
-    if weights or activations or cache:
-        formats = {"weights": weights, "activations": activations, "cache": cache}
-        graph = quantize(graph, **{name: given for name, given in formats.items() if given is not None})
-    options = {name: given for name, given in {"tp": tp, "sp": sp, "ep": ep}.items() if given not in (1, False)}
-    if options:
-        graph = shard(graph, **options)
+    if tp != 1 or ep != 1 or sp:
+        graph = shard(graph, **_told(tp=tp, sp=sp or None, ep=ep if ep != 1 else None))
         graph = placed(graph, where, tp) if where is not None and not where.implied else graph
+    if weights or activations or cache:
+        graph = quantize(graph, **_told(weights=weights, activations=activations, cache=cache))
     if pp != 1:
         graph = pipelined(graph, pp, nodes=_apart(where, tp * ep))
     return graph if fuse is None else fuse_kernels(graph, policy=fuse)
+
+
+def _told(**options: Any) -> dict[str, Any]:
+    """Options that were given, so that history shows no others."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _apart(where: Cluster | None, stride: int) -> int:

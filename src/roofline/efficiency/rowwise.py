@@ -145,7 +145,8 @@ def _missed(work: Launch, p: Mapping[str, float], rows: Any, columns: Any, schem
 def _sweeps(work: Launch, p: Mapping[str, float], paces: Sequence[str]) -> Any:
     """Norm of channels over the batch: all cores sweep the images, element by element, once for each pace."""
     chip, read = work.machine, work.row.read
-    elements = np.asarray(prod(work.sizes[axis] for axis in ("n", "c", "batch") if axis in work.sizes), dtype=np.float64)
+    axes = (axis for axis in ("n", "c", "batch") if axis in work.sizes)
+    elements = np.asarray(prod(work.sizes[axis] for axis in axes), dtype=np.float64)
     missed = 1 / (1 + (p["reread"] * chip.cache / np.maximum(read, 1.0)) ** 3) if chip.cache else 1.0
     time: Any = 0.0
     for at, pace in enumerate(paces):
