@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import exp
 from typing import TYPE_CHECKING, Any
@@ -13,13 +13,14 @@ import numpy as np
 from roofline.chip import Chip
 from roofline.cluster import Cluster
 from roofline.cluster import cluster as find_cluster
-from roofline.collective import collective
+from roofline.collective import collective, timers
 from roofline.errors import UsageError
 from roofline.estimate import Mode, estimate
 from roofline.graph import Graph
 from roofline.memory import RESERVE, WORKSPACE, TrainingMemory
 from roofline.modeldata import model as find_model
 from roofline.passes.shard import shard
+from roofline.scaling import placed
 from roofline.schedule import data_parallel, pipeline
 from roofline.sizes import evaluate
 from roofline.training.chunk import AGAIN, BACKWARD, FORWARD, Chunk, chunk, formatted
@@ -41,7 +42,7 @@ class TrainingStep:
 
     Attributes:
         name: The model.
-        chip: The device.
+        cluster: Where it runs.
         plan: The layout.
         mode: How it runs.
         seconds: Time by part; the parts add up to :attr:`time` [s]: forward, backward, recompute, communication (of
@@ -61,7 +62,7 @@ class TrainingStep:
     """
 
     name: str
-    chip: Chip
+    cluster: Cluster
     plan: Plan
     mode: str
     seconds: Mapping[str, float]
@@ -76,6 +77,11 @@ class TrainingStep:
     item: str
     chunks: tuple[Chunk, ...]
     notes: tuple[str, ...] = ()
+
+    @property
+    def chip(self) -> Chip:
+        """One device."""
+        return self.cluster.device
 
     @property
     def time(self) -> float:
@@ -266,7 +272,7 @@ class _Run:
                  for what in ("model_flops", "hardware_flops")]  # fmt: skip
         whole = {**self.sizes, "B": plan.batch}
         return TrainingStep(
-            str(self.graph.info.get("model", self.graph.name)), self.chip, plan, self.mode, seconds, total / width,
+            str(self.graph.info.get("model", self.graph.name)), self.cluster, plan, self.mode, seconds, total / width,
             total * width, self._memory(chunks, held), self.chip.capacity, flops[0], flops[1],
             self._peak(first), float(evaluate(self.graph.items, whole)), self.graph.item, chunks, self._notes(first),
         )  # fmt: skip
@@ -279,6 +285,7 @@ class _Run:
         graph = formatted(self.graph, plan.precision)
         if plan.tp > 1 or plan.ep > 1:
             graph = shard(graph, tp=plan.tp, sp=plan.sp, ep=plan.ep)
+            graph = graph if self.cluster.implied else placed(graph, self.cluster, plan.tp)
         number = plan.pp * plan.interleave
         found = {
             at: chunk(graph, self.chip, plan, at, self.mode, self.sizes)
@@ -356,18 +363,9 @@ class _Run:
         layers = int(chunks[0].forward_graph.info.get("layers", 1)) or 1
         found = data_parallel(
             weights, gradients, plan.zero, forward=slow[FORWARD], backward=again, layers=layers,
-            all_reduce=self._timer("all_reduce"), reduce_scatter=self._timer("reduce_scatter"),
-            all_gather=self._timer("all_gather"), micro_batches=plan.micro_batches, overlap=plan.overlap,
+            micro_batches=plan.micro_batches, overlap=plan.overlap, **timers(self.cluster, plan.dp, stride=plan.tp),
         )  # fmt: skip
         return float(found.exposed)
-
-    def _timer(self, op: str) -> Callable[[float], float]:
-        plan = self.plan
-
-        def seconds(size: float) -> float:
-            return float(collective(self.cluster, op, max(size, 1.0), plan.dp, stride=plan.tp).seconds)
-
-        return seconds
 
     # --- memory -----------------------------------------------------------------------------------------------------
 
