@@ -38,6 +38,7 @@ class _Positions(Writer):
         super().__init__(graph)
         self.devices = devices
         self.length = {name: symbol(name) / devices for name in graph.symbols - {"B"}}
+        self.producer = {name: node for node in graph.nodes for name in node.outputs}
         self.now: dict[str, str] = {}
         self.parts: dict[str, tuple[Size, ...]] = {}
         self.given: set[str] = set()
@@ -103,7 +104,7 @@ class _Positions(Writer):
             self.tensors[name] = replace(self.tensors[name], shape=shape)
 
     def _shape_of_share(self, node: Node, names: list[str], attrs: dict[str, Any]) -> tuple[Size, ...] | None:
-        apart = node.op in _BY_ROW or OPS[node.op].kind == "view"
+        apart = node.op in _BY_ROW or OPS[node.op].kind == "view" or self._joins_columns(node)
         if not apart or not self._has_positions(node.outputs[0]):
             return None
         try:
@@ -111,6 +112,11 @@ class _Positions(Writer):
         except ShapeError:
             return None
         return found if found == self._part(self.graph.tensors[node.outputs[0]].shape) else None
+
+    def _joins_columns(self, node: Node) -> bool:
+        """Whether arrays are joined along another axis than that of the positions."""
+        axis = dict(node.attrs).get("axis", -1)
+        return node.op == "cat" and not symbols(self.graph.tensors[node.outputs[0]].shape[axis]) & self.length.keys()
 
     def _part_of(self, name: str) -> tuple[Size, ...]:
         shape = self.tensors[name].shape
@@ -132,9 +138,16 @@ class _Positions(Writer):
         return self.add("slice", name, name=f"{name}.positions", shape=part)
 
     def _gathered(self, name: str) -> str:
-        """All positions, gathered once."""
+        """All positions, gathered once; a view of what was gathered is one."""
         if name not in self.parts:
             return name
         if name not in self.whole:
-            self.whole[name] = self.exchange("all_gather", name, self.devices, self.parts[name])
+            node = self.producer.get(name)
+            source = self.now.get(node.inputs[0], node.inputs[0]) if node is not None and node.op == "view" else ""
+            if source in self.parts and len(self.parts[source]) > 1:
+                self.whole[name] = self.add(
+                    "view", self._gathered(source), name=f"{name}.whole", shape=self.parts[name]
+                )
+            else:
+                self.whole[name] = self.exchange("all_gather", name, self.devices, self.parts[name])
         return self.whole[name]
