@@ -85,6 +85,13 @@ def test_experts_of_other_nodes_are_reached_through_the_network() -> None:
     assert spans == {"all_reduce": 1, "alltoall": 2, "all_gather": 1}
 
 
+def test_positions_that_do_not_divide() -> None:
+    graph = rl.model("gpt2", phase="forward", layers=1)
+    found = scaling(graph, "h100-sxm", (1, 2, 4), sp=True, mode="graph", B=1, S=1022)
+    assert [point.devices for point in found.points] == [1, 2]
+    assert found.skipped[4] == "sp=True: 4 devices cannot share S=1022 positions; the next that fit: 1024"
+
+
 def test_records_and_frames() -> None:
     found = scaling(DECODE, "h100-sxm", (1, 2, 3), mode="graph", B=16, C=2048)
     record = json.loads(json.dumps(found.record()))

@@ -14,6 +14,7 @@ from typing import Any
 
 from roofline.errors import UsageError
 from roofline.graph import Graph, Node, Tensor
+from roofline.ops import COLLECTIVES
 from roofline.passes.axes import Atom, Axes
 from roofline.passes.ranks import LOSS, Ranks
 from roofline.passes.recorded import recorded
@@ -66,6 +67,8 @@ def shard(
         raise UsageError("sp=True needs tp > 1: the devices that share the layers share the positions too")
     if tp == ep == 1:
         return graph
+    if any(node.op in COLLECTIVES for node in graph.nodes):
+        raise UsageError(f"{graph.name} is already the program of one of several devices; shard the whole one")
     axes = Axes(graph)
     splits = Splits(axes)
     sizes = splits.sizes(tp) if tp > 1 else {}
