@@ -30,9 +30,11 @@ _MOVES = frozenset({"view", "permute", "gather_rows"})
 
 #: Norms of rows: over an axis that was cut they run on the gathered row, as vLLM runs OLMo 2's (models/olmo2.py).
 NORMS = frozenset({"rmsnorm", "layernorm"})
-#: The loss over a vocabulary, and what devices with shares of the logits exchange for it, a number a row each: the
-#: largest logit, the label's, and the sum of the exponentials (Megatron-LM, cross_entropy.py).
-LOSS, LOSS_EXCHANGES = "cross_entropy", 3
+#: What reads logits for a loss: as one kernel, or as a softmax from which the labels' entries are taken.
+LOSSES = ("cross_entropy", "softmax")
+#: What devices with shares of the logits exchange for it, a number a row each: the largest logit, the label's, and the
+#: sum of the exponentials (Megatron-LM, tensor_parallel/cross_entropy.py).
+LOSS_EXCHANGES = 3
 
 
 class Writer:
@@ -96,6 +98,7 @@ class Ranks(Writer):
         self.given: dict[str, str] = {}
         self.reduced: dict[str, str] = {}
         self.back: dict[str, str] = {}
+        self.broken: set[str] = set()
         self.labels = Counter(node.label for node in graph.nodes)
         self.producer = {name: node for node in graph.nodes for name in node.outputs}
         self._learned = _learned(graph)
@@ -124,22 +127,28 @@ class Ranks(Writer):
         attrs = node.attrs
         if away and node.op == "expert_linear":
             attrs = tuple((key, share(value, self.ep) if key == "top_k" else value) for key, value in attrs)
-        self.nodes.append(replace(node, inputs=tuple(names), attrs=attrs))
+        # A kernel ends where the devices talk.
+        kernel = f"{node.kernel}.rest" if node.label in self.broken else node.kernel
+        self.nodes.append(replace(node, inputs=tuple(names), attrs=attrs, kernel=kernel))
         if self._sums_over_cut(node) or partial:
             self.partial.update(node.outputs)
         if away:
             self.away.update(node.outputs)
-        if node.op == LOSS and self._cut_last(node.inputs[0]):
-            self._exchange_loss(node.outputs[0])
+        if node.op in ("cross_entropy", "take") and self._cut_last(node.inputs[0]):
+            self._exchange_loss(node)
         for name in node.outputs:
             if name in self.heads:
                 self._gather(name)
 
-    def _exchange_loss(self, name: str) -> None:
-        here = name
+    def _exchange_loss(self, node: Node) -> None:
+        here = node.outputs[0]
+        if self._is_cut(here):
+            return
         for _ in range(LOSS_EXCHANGES):
             here = self.exchange("all_reduce", here, self.tp)
-        self.now[name] = here
+        self.now[node.outputs[0]] = here
+        if self.labels[node.label] > 1:
+            self.broken.add(node.label)
 
     def _sums_over_cut(self, node: Node) -> bool:
         """Whether a node leaves a partial sum."""

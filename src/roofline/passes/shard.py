@@ -16,7 +16,7 @@ from roofline.errors import UsageError
 from roofline.graph import Graph, Node, Tensor
 from roofline.ops import COLLECTIVES
 from roofline.passes.axes import Atom, Axes
-from roofline.passes.ranks import LOSS, Ranks
+from roofline.passes.ranks import LOSSES, Ranks
 from roofline.passes.recorded import recorded
 from roofline.passes.sequence import over_positions
 from roofline.passes.splits import Splits
@@ -128,14 +128,14 @@ def _vocabulary(splits: Splits, tp: int, gather: bool) -> Vocabulary:
     # Where there is a head, its rows are the vocabulary; else the largest table is one.
     known = [_rows(graph, weights[0]) for weights in heads.values()] or list(tables.values())
     least = max(tp, TABLE * max(known, default=0))
-    tables = {name: rows for name, rows in tables.items() if rows >= least}
+    tables = {name: rows for name, rows in tables.items() if rows >= least and _cut_everywhere(graph, name, heads)}
     own = {name for names in heads.values() for name in names}
     rows = {name: ceil_div(_rows(graph, name), tp) for name in own.union(tables)}
     shares: dict[Atom, int] = {}
     gathered: dict[str, Size] = {}
     for name in heads:
         last = axes.atoms(name, len(graph.tensors[name].shape) - 1)
-        if gather and last[0] not in _losses(axes):
+        if any(atom.frozen for atom in last) or (gather and not splits.returned.isdisjoint(last)):
             gathered[name] = graph.tensors[name].shape[-1]
         else:
             shares.update({atom: ceil_div(atom.size, tp) for atom in last})
@@ -143,8 +143,8 @@ def _vocabulary(splits: Splits, tp: int, gather: bool) -> Vocabulary:
 
 
 def _losses(axes: Axes) -> frozenset[Atom]:
-    """Atoms of logits that a loss reads: it is worked out on shares of them."""
-    read = [node.inputs[0] for node in axes.graph.nodes if node.op == LOSS]
+    """Atoms of what a loss, or a softmax before one, runs along."""
+    read = [node.inputs[0] for node in axes.graph.nodes if node.op in LOSSES]
     return frozenset(atom for name in read for atom in axes.spans(name)[-1].atoms)
 
 
@@ -171,6 +171,11 @@ def _only_looked_up(graph: Graph, name: str) -> bool:
         (node.op, node.inputs.index(name)) in (("embedding", 0), ("linear", 1))
         for node in graph.consumers.get(name, ())
     )
+
+
+def _cut_everywhere(graph: Graph, table: str, heads: Mapping[str, Any]) -> bool:
+    """Whether every product with a table is a head that is cut with it."""
+    return all(node.op == "embedding" or node.outputs[0] in heads for node in graph.consumers.get(table, ()))
 
 
 def _narrow_heads(graph: Graph, vocabulary: Vocabulary, tp: int) -> list[Tensor]:
