@@ -203,6 +203,15 @@ class Chip(Frozen):
         unit: Unit = "matrix" if name in self.matrix else "vector"
         return self.peak(name, unit), f"{name} {unit}"
 
+    def sparse_peak(self, dtype: object, tf32: bool = False) -> float | None:
+        """Return the published 2:4-sparse peak of the matrix unit that multiplies ``dtype`` operands [FLOP/s].
+
+        ``None`` where the vendor publishes none: no such chip skips zeros. It counts the zeros as operations.
+        """
+        name = _arithmetic(dtype)
+        peak = self.matrix.get("tf32" if name == "fp32" and tf32 and "tf32" in self.matrix else name)
+        return peak.sparse if peak else None
+
     def vector_peak(self, dtype: object) -> float:
         """Return the roof of elementwise arithmetic on ``dtype`` [FLOP/s].
 

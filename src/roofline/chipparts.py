@@ -75,7 +75,7 @@ class Peak(Frozen):
 
     Attributes:
         flops: Dense rate, two operations a multiply-add [FLOP/s].
-        sparse: The printed 2:4-sparse figure, for recognition only; no prediction uses it [FLOP/s].
+        sparse: The printed 2:4-sparse figure; only products with 2:4-sparse weights use it [FLOP/s].
         accumulate: The format that products are summed in at this rate.
         clock: The clock behind the figure [Hz].
         source: Where the figure comes from.

@@ -21,6 +21,7 @@ from roofline.efficiency import (
     KernelTime,
     kernel_time,
     not_modelled,
+    sparse_weights,
     spread,
 )
 from roofline.errors import UsageError, did_you_mean
@@ -253,7 +254,10 @@ class Estimate:
 
     def _stand_ins(self, chip: Chip) -> list[str]:
         formats = dict.fromkeys(dtype for row in self.rows for dtype in row.flops_by if dtype in chip.fallback)
-        return [f"units for {dtype}: on {chip.name} it runs as {chip.matmul_runs_as(dtype)}" for dtype in formats]
+        named = [f"units for {dtype}: on {chip.name} it runs as {chip.matmul_runs_as(dtype)}" for dtype in formats]
+        zeros = {dtype for row in self.rows if sparse_weights(row) is not None for dtype in row.flops_by}
+        dense = sorted(dtype for dtype in zeros if chip.sparse_peak(dtype, self.tf32) is None)
+        return named + [f"2:4 sparsity in {d}: {chip.name} publishes no peak for it; timed as dense" for d in dense]
 
     # --- one point ---
 

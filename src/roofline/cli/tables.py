@@ -298,7 +298,7 @@ def _figures(chip: Chip) -> Iterable[tuple[str, str, str, str]]:
                 f"sums in {peak.accumulate}" * bool(peak.accumulate),
                 f"at {_known(peak.clock, 'Hz')}" * bool(peak.clock),
             ]
-            sparse = f"2:4-sparse {_known(peak.sparse, 'FLOP/s')}, not used" if peak.sparse else ""
+            sparse = f"2:4-sparse {_known(peak.sparse, 'FLOP/s')}, for 2:4 weights alone" if peak.sparse else ""
             text = "; ".join(part for part in (*also, sparse, peak.note) if part)
             yield f"{name} {unit}", _known(peak.flops, "FLOP/s"), peak.source, text
     for level in chip.memory:

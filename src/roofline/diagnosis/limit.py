@@ -5,6 +5,7 @@ from __future__ import annotations
 from roofline.chip import Chip
 from roofline.count import KernelCount, Scope, nbytes
 from roofline.dtypes import DTYPES
+from roofline.efficiency import sparse_weights
 from roofline.errors import MissingFigure
 from roofline.estimate import Estimate
 from roofline.ops import OPS, node_work
@@ -62,6 +63,8 @@ def _least_compute(row: KernelCount, expected: Estimate) -> float:
             rates.append(expected.chip.matmul_peak(str(dtype), tf32=expected.tf32))
         except MissingFigure:
             continue
+    if sparse_weights(row) is not None:
+        rates += [expected.chip.sparse_peak(dtype, tf32=expected.tf32) or 0.0 for dtype in row.flops_by]
     return float(row.flops) * _least_share(row) / max(rates)
 
 

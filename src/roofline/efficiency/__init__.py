@@ -8,7 +8,7 @@ of these kernels, run one after the other, which no prediction goes under.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,13 @@ from roofline.count import KernelCount
 from roofline.efficiency import attention, conv, matmul, moe, network, processor, rowwise, stream
 from roofline.efficiency.parameters import GROUPS, Parameter, group, values
 from roofline.efficiency.spread import CERTAINTY, provenance, spread
-from roofline.efficiency.work import REGIMES, Launch, launch, vector_peak
+from roofline.efficiency.work import REGIMES, Launch, launch, sparse_weights, vector_peak
 from roofline.ops import OpKind
 
 __all__ = [
     "BOUNDS", "CERTAINTY", "COMMUNICATION", "COMPUTE", "GROUPS", "HOST", "HOST_HIGH", "HOST_LOW", "LAUNCH", "MEMORY",
     "REGIMES", "KernelTime", "Launch", "Parameter", "compute_seconds", "formula", "group", "kernel_time", "launch",
-    "not_modelled", "spread", "traffic_seconds", "values", "vector_peak",
+    "not_modelled", "sparse_weights", "spread", "traffic_seconds", "values", "vector_peak",
 ]  # fmt: skip
 
 #: What a kernel or a run can be bound by, in the order of the codes in :attr:`KernelTime.bound`.
@@ -109,7 +109,7 @@ def kernel_time(row: KernelCount, chip: Chip, tf32: bool = False, regime: str = 
     """
     work = launch(row, chip, tf32, regime)
     name, seconds = formula(work)
-    at_peak, at_bandwidth = compute_seconds(row, chip, tf32), traffic_seconds(work)
+    at_peak, at_bandwidth = compute_seconds(row, chip, tf32), traffic_seconds(replace(work, row=row))
     on_wire = network.wire_seconds(work)
     floor = np.maximum(np.maximum(at_peak, at_bandwidth), on_wire)
     figures = values(chip, name, regime)
@@ -135,9 +135,14 @@ def traffic_seconds(work: Launch) -> Any:
 
 def compute_seconds(row: KernelCount, chip: Chip, tf32: bool = False) -> Any:
     """Time of the arithmetic at peak: matrix and vector units work side by side [s]."""
-    matrix = sum(flops / chip.matmul_peak(dtype, tf32=tf32) for dtype, flops in row.flops_by.items())
+    matrix = sum(flops / _peak(row, chip, dtype, tf32) for dtype, flops in row.flops_by.items())
     vector = sum(flops / peak for dtype, flops in row.vector_by.items() if (peak := vector_peak(chip, dtype)))
     return np.maximum(matrix, vector)
+
+
+def _peak(row: KernelCount, chip: Chip, dtype: str, tf32: bool) -> float:
+    sparse = chip.sparse_peak(dtype, tf32) if sparse_weights(row) is not None else None
+    return sparse or chip.matmul_peak(dtype, tf32=tf32)
 
 
 def not_modelled(chip: Chip) -> tuple[str, ...]:
