@@ -43,6 +43,7 @@ class _Positions(Writer):
         self.parts: dict[str, tuple[Size, ...]] = {}
         self.given: set[str] = set()
         self.whole: dict[str, str] = {}
+        self.pending: dict[str, Node] = {}
 
     def run(self) -> Graph:
         for node in self.graph.nodes:
@@ -52,9 +53,13 @@ class _Positions(Writer):
                 f"sp=True: {self.graph.name} has no axis of positions that its layers could share (a decode step has "
                 "one position); use sp=False"
             )
+        self.nodes.extend(self.pending.values())
         return self.finish(tuple(self._gathered(self.now.get(name, name)) for name in self.graph.outputs))
 
     def _node(self, node: Node) -> None:
+        if not node.inputs and self._has_positions(node.outputs[0]):
+            self.pending[node.outputs[0]] = node  # a mask is drawn for those positions that its reader treats
+            return
         names = [self.now.get(name, name) for name in node.inputs]
         if node.op == "all_reduce" and self._has_positions(names[0]):
             self.now[node.outputs[0]] = self._scatter(node, names[0])
@@ -69,6 +74,9 @@ class _Positions(Writer):
             self._write(node, names)
 
     def _write(self, node: Node, names: list[str]) -> None:
+        for name in names:
+            if name in self.pending:
+                self.nodes.append(self.pending.pop(name))
         self.nodes.append(replace(node, inputs=tuple(names)))
 
     def _has_positions(self, name: str) -> bool:
@@ -100,8 +108,11 @@ class _Positions(Writer):
         inputs = tuple(self._cut(name) for name in names)
         self.nodes.append(replace(node, inputs=inputs, attrs=tuple(sorted(attrs.items()))))
         for name in node.outputs:
-            self.parts[name] = self.tensors[name].shape
-            self.tensors[name] = replace(self.tensors[name], shape=shape)
+            self._become(name, shape)
+
+    def _become(self, name: str, shape: tuple[Size, ...]) -> None:
+        self.parts[name] = self.tensors[name].shape
+        self.tensors[name] = replace(self.tensors[name], shape=shape)
 
     def _shape_of_share(self, node: Node, names: list[str], attrs: dict[str, Any]) -> tuple[Size, ...] | None:
         apart = node.op in _BY_ROW or OPS[node.op].kind == "view" or self._joins_columns(node)
@@ -133,6 +144,11 @@ class _Positions(Writer):
     def _cut(self, name: str) -> str:
         """A device's share of the positions of a tensor that it has whole."""
         part = self._part_of(name)
+        if name in self.pending:
+            node = self.pending.pop(name)
+            attrs = tuple((key, self._substituted(value)) for key, value in node.attrs)
+            self.nodes.append(replace(node, attrs=attrs))
+            self._become(name, part)
         if name in self.parts or part == self.tensors[name].shape:
             return name
         return self.add("slice", name, name=f"{name}.positions", shape=part)
