@@ -393,6 +393,20 @@ def test_a_window_makes_contexts_endless() -> None:
     assert found.value == 2**30
 
 
+def test_a_chunk_of_a_prompt_takes_activations() -> None:
+    plain, more = (largest_concurrency("llama-3-8b", "h100-sxm", context=8192, chunk=c) for c in (0, 8192))
+    need = memory(rl.model("llama-3-8b", phase="prefill"), {"B": 1, "S": 8192})
+    assert more.memory.activations == need.activations > plain.memory.activations
+    assert more.value == plain.value - 1
+    pair = rl.model("llama-3-8b", phase="prefill")
+    same = largest_concurrency(decoder("llama-3-8b"), "h100-sxm", context=8192, chunk=8192, prefill=pair)
+    assert same.value == more.value
+    with pytest.raises(rl.UsageError, match="which program reads it"):
+        largest_context(decoder("llama-3-8b"), "h100-sxm", chunk=2048)
+    with pytest.raises(rl.UsageError, match="chunk=-1"):
+        largest_context("llama-3-8b", "h100-sxm", chunk=-1)
+
+
 def test_the_most_as_data() -> None:
     found = largest_concurrency("llama-3-8b", "h100-sxm", context=8192, block=16)
     record = json.loads(json.dumps(found.record()))

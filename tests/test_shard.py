@@ -324,6 +324,11 @@ def test_a_width_that_does_not_divide_is_named() -> None:
         shard(graph, tp=4)
 
 
+def test_a_device_shares_nothing_further() -> None:
+    with pytest.raises(UsageError, match="already the program of one of several devices"):
+        shard(shard(rl.model("gpt2"), tp=2), tp=2)
+
+
 def test_a_decode_step_has_no_positions_to_share() -> None:
     with pytest.raises(UsageError, match="no axis of positions"):
         shard(rl.model("llama-3-8b", phase="decode"), tp=2, sp=True)

@@ -244,6 +244,7 @@ def scaling(
     for count in _checked(devices):
         tp, ep = (1, count) if experts else (count, 1)
         try:
+            _divides(sizes.get("S"), tp if sp else 1)
             each = placed(shard(graph, tp=tp, ep=ep, sp=sp and tp > 1, vocab=vocab), where)
         except UsageError as error:
             skipped[count] = str(error)
@@ -262,6 +263,13 @@ def _checked(devices: Iterable[int]) -> list[int]:
     if not counts:
         raise UsageError("devices=(): name at least one number of devices")
     return sorted(dict.fromkeys(counts))
+
+
+def _divides(length: Any, tp: int) -> None:
+    if isinstance(length, int) and length % tp:
+        raise UsageError(
+            f"sp=True: {tp} devices cannot share S={length} positions; the next that fit: {length + -length % tp}"
+        )
 
 
 def _one_point(found: Estimate) -> Estimate:

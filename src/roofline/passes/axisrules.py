@@ -285,23 +285,17 @@ def _same_places(reader: Reader, node: Node) -> None:
 
 
 def _take(reader: Reader, node: Node) -> None:
-    """Rows by index keep what follows the first axis, and one element a row all but the last; of any other gather only
-    what stays in place is known.
+    """Rows by index keep what follows the first axis, an entry of each row what comes before the last; of any other
+    gather only what stays in place is known.
     """
     table, out = reader.cells[node.inputs[0]], reader.cells[node.outputs[0]]
     index = reader.cells[node.inputs[1]] if len(node.inputs) > 1 else ()
-    one_a_row = [each.size for each in table[:-1]] == [each.size for each in index] == [each.size for each in out]
-    if index and one_a_row:
-        for each, asked, own in zip(table, index, out, strict=False):
-            unify(each, own, node.name)
-            unify(asked, own, node.name)
-        return
-    rows = [each.size for each in (*index, *table[1:])] == [each.size for each in out]
-    if not rows or not index:
-        _same_places(reader, node)
-        return
-    for each, own in zip((*index, *table[1:]), out, strict=True):
-        unify(each, own, node.name)
+    for kept in ((*index, *table[1:]), table[:-1]):
+        if index and [each.size for each in kept] == [each.size for each in out]:
+            for each, own in zip(kept, out, strict=True):
+                unify(each, own, node.name)
+            return
+    _same_places(reader, node)
 
 
 def _expand(reader: Reader, node: Node) -> None:

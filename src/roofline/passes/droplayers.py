@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil
 
 from roofline.errors import UsageError
@@ -26,26 +27,21 @@ def drop_layers(graph: Graph, layers: float | Sequence[int], where: Sequence[str
     Raises:
         UsageError: No such layers, a number that does not come out even, or a layer that others depend on.
     """
-    found = {
-        prefix: numbers
-        for prefix, numbers in _scopes(graph, where).items()
-        if any(_passes_through(graph, nodes, numbers) for nodes in numbers.values())
-    }
+    scopes = {prefix: _analysed(graph, numbers) for prefix, numbers in _scopes(graph, where).items()}
+    found = {prefix: each for prefix, each in scopes.items() if any(one.removable for one in each.values())}
     if not found:
         raise UsageError(
-            f"{graph.name}: where={'|'.join(where)!r} has no numbered layers whose output could be their input"
+            f"{graph.name}: where={'|'.join(where)!r} has no numbered layers that give what they are given"
         )
     stay = {prefix: _kept(prefix, sorted(numbers), layers, found) for prefix, numbers in found.items()}
     if all(len(stay[prefix]) == len(found[prefix]) for prefix in found):
         raise UsageError(f"{graph.name}: layers={layers!r} removes none of {_listed(found)}")
-    for prefix, numbers in found.items():
-        for number in sorted(numbers):
-            if number not in stay[prefix]:
-                graph = _without(graph, prefix, number)
-    total = sum(map(len, found.values()))
-    if graph.info.get("layers") == total:
-        graph = replace(graph, info={**graph.info, "layers": sum(map(len, stay.values()))})
-    return graph
+    gone = [_checked(one, f"{prefix}.{number}".strip(".")) for prefix, numbers in found.items()
+            for number, one in sorted(numbers.items()) if number not in stay[prefix]]  # fmt: skip
+    smaller = _without(graph, gone)
+    if graph.info.get("layers") != sum(map(len, found.values())):
+        return smaller
+    return replace(smaller, info={**graph.info, "layers": sum(map(len, stay.values()))})
 
 
 def _listed(found: Mapping[str, Mapping[int, object]]) -> str:
@@ -85,6 +81,8 @@ def _kept(
 def _as_listed(
     prefix: str, numbers: Sequence[int], listed: Iterable[int], found: Mapping[str, Mapping[int, object]]
 ) -> frozenset[int]:
+    if isinstance(listed, str):
+        raise UsageError(f"layers={listed!r}; allowed: a share to remove, a number to keep, or a list of those to keep")
     stay = frozenset(listed)
     if len(found) > 1:
         raise UsageError(f"layers: a list is for one scope, and there are {_listed(found)}; pick one with where")
@@ -104,63 +102,85 @@ def _writes(nodes: Iterable[Node]) -> set[str]:
     return {name for node in nodes for name in node.outputs}
 
 
-def _passes_through(
-    graph: Graph, nodes: Sequence[Node], siblings: Mapping[int, Sequence[Node]]
-) -> tuple[str, str, frozenset[str]] | None:
-    """What enters a layer and could leave it instead of its result; the result; and what else it only puts out.
+@dataclass(frozen=True)
+class _Layer:
+    """A layer and what would stand for it.
 
-    ``None`` where another layer reads something else of it, or nothing of the result's shape enters.
+    Attributes:
+        nodes: Its nodes.
+        source: What enters it and could leave it instead of its result; empty where nothing could.
+        result: What others read of it.
+        extra: What else it only puts out, such as its part of the cache.
+        needed: All that others read of it.
     """
+
+    nodes: tuple[Node, ...]
+    source: str
+    result: str
+    extra: frozenset[str]
+    needed: tuple[str, ...]
+
+    @property
+    def removable(self) -> bool:
+        return bool(self.source)
+
+
+def _analysed(graph: Graph, numbers: Mapping[int, Sequence[Node]]) -> dict[int, _Layer]:
+    """The layers of one scope."""
+    often = Counter(name for nodes in numbers.values() for name in _reads(nodes))
+    return {number: _layer(graph, tuple(nodes), often) for number, nodes in numbers.items()}
+
+
+def _layer(graph: Graph, nodes: tuple[Node, ...], often: Mapping[str, int]) -> _Layer:
     written, inside = _writes(nodes), {node.name for node in nodes}
-    read_later = {name for name in written for node in graph.consumers.get(name, ()) if node.name not in inside}
+    needed = tuple(sorted(
+        name for name in written if any(node.name not in inside for node in graph.consumers.get(name, ()))
+    ))  # fmt: skip
     put_out = written.intersection(graph.outputs)
     entering = [name for name in dict.fromkeys(n for node in nodes for n in node.inputs)
                 if name not in written and graph.tensors[name].kind in ("activation", "input")]  # fmt: skip
-
-    def alike(result: str) -> list[str]:
-        want = graph.tensors[result]
-        return [name for name in entering if graph.tensors[name].shape == want.shape
-                and graph.tensors[name].dtype == want.dtype]  # fmt: skip
-
-    results = sorted(read_later) or [name for name in graph.outputs if name in put_out and alike(name)]
-    if len(results) != 1 or not alike(results[0]):
-        return None
+    results = needed or [name for name in graph.outputs if name in put_out and _alike(graph, entering, name)]
+    alike = _alike(graph, entering, results[0]) if len(results) == 1 else []
+    if not alike:
+        return _Layer(nodes, "", "", frozenset(), needed)
     # What every layer reads (an encoder's output, a mask) is not what runs through them.
-    often = {name: sum(name in _reads(others) for others in siblings.values()) for name in alike(results[0])}
-    source = min(often, key=lambda name: often[name])
-    return source, results[0], frozenset(put_out - {results[0]})
+    source = min(alike, key=lambda name: often[name])
+    return _Layer(nodes, source, results[0], frozenset(put_out - {results[0]}), needed)
 
 
-def _without(graph: Graph, prefix: str, number: int) -> Graph:
-    """The program without one layer."""
-    siblings = _scopes(graph, ("*",)).get(prefix, {}) or _all_of(graph, prefix)
-    nodes = siblings[number]
-    found = _passes_through(graph, nodes, siblings)
-    if found is None:
-        inside = {node.name for node in nodes}
-        shared = sorted(
-            name for name in _writes(nodes) if any(node.name not in inside for node in graph.consumers.get(name, ()))
-        )
-        why = f"others need its {shared[0]}" if len(shared) > 1 else "its input has another shape than its output"
-        raise UsageError(f"{prefix}.{number} cannot be removed: {why}; keep it by listing the layers to keep")
-    source, result, extra = found
+def _alike(graph: Graph, names: Iterable[str], result: str) -> list[str]:
+    want = graph.tensors[result]
+    return [
+        name for name in names if (graph.tensors[name].shape, graph.tensors[name].dtype) == (want.shape, want.dtype)
+    ]
+
+
+def _checked(layer: _Layer, path: str) -> _Layer:
+    if layer.removable:
+        return layer
+    several = len(layer.needed) > 1
+    why = f"others need its {layer.needed[0]}" if several else "its output has another shape than its input"
+    raise UsageError(f"{path} cannot be removed: {why}; list the layers to keep, this one among them")
+
+
+def _without(graph: Graph, gone: Sequence[_Layer]) -> Graph:
+    """The program without some layers; what entered one goes where its result went."""
+    instead = {layer.result: layer.source for layer in gone}
+    dropped = {node.name for layer in gone for node in layer.nodes}
+    extra = frozenset().union(*(layer.extra for layer in gone))
+
+    def current(name: str) -> str:
+        while name in instead:
+            name = instead[name]
+        return name
+
     left = tuple(
-        replace(node, inputs=tuple(source if name == result else name for name in node.inputs))
+        replace(node, inputs=tuple(map(current, node.inputs))) if not instead.keys().isdisjoint(node.inputs) else node
         for node in graph.nodes
-        if node not in nodes
+        if node.name not in dropped
     )
-    outputs = tuple(source if name == result else name for name in graph.outputs if name not in extra)
-    touched = _reads(nodes) | _writes(nodes)
+    outputs = tuple(current(name) for name in graph.outputs if name not in extra)
+    touched = {name for layer in gone for name in _reads(layer.nodes) | _writes(layer.nodes)}
     used = _reads(left) | _writes(left) | set(outputs)
     tensors = {name: tensor for name, tensor in graph.tensors.items() if name not in touched or name in used}
     return replace(graph, nodes=left, outputs=outputs, tensors=tensors).validate()
-
-
-def _all_of(graph: Graph, prefix: str) -> dict[int, list[Node]]:
-    """The layers of a scope that has only one left."""
-    found: dict[int, list[Node]] = {}
-    for node in graph.nodes:
-        match = _NUMBERED.match(node.name)
-        if match and (match[1] or "") == prefix:
-            found.setdefault(int(match[2]), []).append(node)
-    return found

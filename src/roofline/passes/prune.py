@@ -149,12 +149,10 @@ class _Plan:
         wanted = kept(amount, size, what, where)
         best: tuple[int, Atom, int] | None = None
         for atom in reversed([each for each in span.atoms if not each.frozen]):
-            for number in range(_number(atom.size), 0, -1):
-                left = _number(span.at({atom: number}))
-                if left <= wanted and left % self.unit == 0:
-                    if best is None or left > best[0]:
-                        best = (left, atom, number)
-                    break
+            number = _largest(span, atom, wanted, self.unit)
+            left = _number(span.at({atom: number}))
+            if number and (best is None or left > best[0]):
+                best = (left, atom, number)
         if best is None:
             smallest = min((_number(span.at({a: 1})) for a in span.atoms if not a.frozen), default=size)
             least = next((n for n in range(smallest, size) if n % self.unit == 0), None)
@@ -171,6 +169,14 @@ class _Plan:
         if left % ALIGNED:
             self.notes.append(f"{what}: sizes such as {left} are no multiple of {ALIGNED}, so that kernels load rows "
                               f"in narrow pieces; unit={ALIGNED} aligns them")  # fmt: skip
+
+
+def _largest(span: Span, atom: Atom, wanted: Fraction, unit: int) -> int:
+    """The largest size of an atom that leaves no more than is wanted of an axis, in multiples of a unit; 0 for none."""
+    one, two = (_number(span.at({atom: number})) for number in (1, 2))
+    most = min(_number(atom.size), int((wanted - one) // (two - one)) + 1)
+    found = (number for number in range(most, max(most - unit, 0), -1) if _number(span.at({atom: number})) % unit == 0)
+    return next(found, 0)
 
 
 def _heads(plan: _Plan, roles: Roles, amount: float) -> dict[Atom, int]:

@@ -22,7 +22,7 @@ from roofline.sizes import Size, prod
 #: Products with a weight as second operand, of which the last axis of the first is summed.
 PRODUCTS = frozenset({"linear", "matmul", "bmm", "expert_linear"})
 #: Linear in each operand alone: a partial sum passes where no other operand is one.
-_SCALES = frozenset({"mul", "mul_scalar", "neg", "div", "mean", "scatter_add", "gather_rows", "alltoall"})
+_SCALES = frozenset({"mul", "mul_scalar", "neg", "div", "scatter_add", "gather_rows", "alltoall"})
 #: Linear in all operands together: partial sums pass where all are.
 _SUMS = frozenset({"add", "sub"})
 #: Moves of whole rows: what a device is given whole may be given before them.
@@ -30,6 +30,11 @@ _MOVES = frozenset({"view", "permute", "gather_rows"})
 
 #: Norms of rows: over an axis that was cut they run on the gathered row, as vLLM runs OLMo 2's (models/olmo2.py).
 NORMS = frozenset({"rmsnorm", "layernorm"})
+#: What reads logits for a loss: as one kernel, or as a softmax from which the labels' entries are taken.
+LOSSES = ("cross_entropy", "softmax")
+#: What devices with shares of the logits exchange for it, a number a row each: the largest logit, the label's, and the
+#: sum of the exponentials (Megatron-LM, tensor_parallel/cross_entropy.py).
+LOSS_EXCHANGES = 3
 
 
 class Writer:
@@ -93,6 +98,7 @@ class Ranks(Writer):
         self.given: dict[str, str] = {}
         self.reduced: dict[str, str] = {}
         self.back: dict[str, str] = {}
+        self.broken: set[str] = set()
         self.labels = Counter(node.label for node in graph.nodes)
         self.producer = {name: node for node in graph.nodes for name in node.outputs}
         self._learned = _learned(graph)
@@ -121,37 +127,34 @@ class Ranks(Writer):
         attrs = node.attrs
         if away and node.op == "expert_linear":
             attrs = tuple((key, share(value, self.ep) if key == "top_k" else value) for key, value in attrs)
-        self.nodes.append(replace(node, inputs=tuple(names), attrs=attrs))
+        # A kernel ends where the devices talk.
+        kernel = f"{node.kernel}.rest" if node.label in self.broken else node.kernel
+        self.nodes.append(replace(node, inputs=tuple(names), attrs=attrs, kernel=kernel))
         if self._sums_over_cut(node) or partial:
             self.partial.update(node.outputs)
         if away:
             self.away.update(node.outputs)
-        if node.op in LOSSES and self._cut_last(node.inputs[0]):
-            LOSSES[node.op](self, node.outputs[0])
+        if node.op in ("cross_entropy", "take") and self._cut_last(node.inputs[0]):
+            self._exchange_loss(node)
         for name in node.outputs:
             if name in self.heads:
                 self._gather(name)
 
-    def exchange_losses(self, name: str) -> None:
-        """The largest, the sum of exponentials and the label's logit of each row."""
-        here = name
-        for _ in range(3):
+    def _exchange_loss(self, node: Node) -> None:
+        here = node.outputs[0]
+        if self._is_cut(here):
+            return
+        for _ in range(LOSS_EXCHANGES):
             here = self.exchange("all_reduce", here, self.tp)
-        self.now[name] = here
-
-    def exchange_rows(self, name: str) -> None:
-        """The largest and the sum of exponentials of each row of a softmax."""
-        shape = (*self._shape(name)[:-1], 1)
-        here = self.add("slice", name, name=f"{name}.rows", shape=shape)
-        for _ in range(2):
-            here = self.exchange("all_reduce", here, self.tp)
+        self.now[node.outputs[0]] = here
+        if self.labels[node.label] > 1:
+            self.broken.add(node.label)
 
     def _sums_over_cut(self, node: Node) -> bool:
         """Whether a node leaves a partial sum."""
         if node.op == "embedding":
             return node.inputs[0] in self.tables
-        # Of what is taken from a share, the devices that do not hold it add nothing.
-        return node.op in (*PRODUCTS, "take") and self._cut_last(node.inputs[0])
+        return node.op in PRODUCTS and self._cut_last(node.inputs[0])
 
     def _gather(self, name: str) -> None:
         """Put the shards of a head's last axis together."""
@@ -187,9 +190,9 @@ class Ranks(Writer):
         return [self.reduce(name) if name in self.partial else name for name in names], False
 
     def _passes(self, node: Node, names: list[str], partial: list[bool]) -> bool:
-        summed = [name for name, p in zip(node.inputs, partial, strict=True) if p]
-        apart = self.labels[node.label] > 1 and any(self.producer[name].label != node.label for name in summed)
-        if apart or not all(self._once(name) for name in summed):
+        if self.labels[node.label] > 1 or not all(
+            self._once(n) for n, p in zip(node.inputs, partial, strict=True) if p
+        ):
             return False
         if node.op in _SUMS:
             return all(partial)
@@ -303,11 +306,3 @@ def share(value: int, devices: int) -> int | Fraction:
     """A number over the devices, whole where it is."""
     part = Fraction(value, devices)
     return part.numerator if part.denominator == 1 else part
-
-
-#: Operators that need whole rows of the logits, and what devices with shares of them exchange (vocabulary-parallel
-#: cross-entropy: Shoeybi et al. 2019, section 3).
-LOSSES: dict[str, Callable[[Ranks, str], None]] = {
-    "cross_entropy": Ranks.exchange_losses,
-    "softmax": Ranks.exchange_rows,
-}

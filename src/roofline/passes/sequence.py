@@ -13,12 +13,12 @@ from roofline.errors import ShapeError, UsageError
 from roofline.graph import Graph, Node
 from roofline.ops import OPS, POINTWISE, get_op
 from roofline.passes.ranks import Writer
-from roofline.sizes import Size, substitute, symbol, symbols, terms
+from roofline.sizes import Size, substitute, symbol, symbols
 
 #: Operators that treat rows, and so positions, apart from each other.
 _BY_ROW = frozenset({
-    *POINTWISE, "bernoulli", "elementwise", "softmax", "layernorm", "rmsnorm", "topk", "linear", "expert_linear",
-    "embedding", "gather_rows", "scatter_add",
+    *POINTWISE, "elementwise", "softmax", "layernorm", "rmsnorm", "topk", "linear", "expert_linear", "embedding",
+    "gather_rows", "scatter_add",
 })  # fmt: skip
 
 
@@ -31,17 +31,6 @@ def over_positions(graph: Graph, devices: int) -> Graph:
     return _Positions(graph, devices).run()
 
 
-def _drawn_late(graph: Graph) -> list[Node]:
-    """Nodes with each mask drawn just before it is first read, when it is known whose share it is for."""
-    drawn = {name: node for node in graph.nodes if node.op == "bernoulli" for name in node.outputs}
-    found: list[Node] = []
-    for node in graph.nodes:
-        found += [mask for name in node.inputs if (mask := drawn.pop(name, None)) is not None]
-        if node.op != "bernoulli":
-            found.append(node)
-    return [*found, *drawn.values()]
-
-
 class _Positions(Writer):
     """The walk: ``parts`` are tensors of a share of the positions, ``given`` what was gathered and all that follows."""
 
@@ -49,29 +38,33 @@ class _Positions(Writer):
         super().__init__(graph)
         self.devices = devices
         self.length = {name: symbol(name) / devices for name in graph.symbols - {"B"}}
+        self.producer = {name: node for node in graph.nodes for name in node.outputs}
         self.now: dict[str, str] = {}
         self.parts: dict[str, tuple[Size, ...]] = {}
         self.given: set[str] = set()
         self.whole: dict[str, str] = {}
+        self.pending: dict[str, Node] = {}
 
     def run(self) -> Graph:
-        for node in _drawn_late(self.graph):
+        for node in self.graph.nodes:
             self._node(node)
         if not self.parts:
             raise UsageError(
                 f"sp=True: {self.graph.name} has no axis of positions that its layers could share (a decode step has "
                 "one position); use sp=False"
             )
+        self.nodes.extend(self.pending.values())
         return self.finish(tuple(self._gathered(self.now.get(name, name)) for name in self.graph.outputs))
 
     def _node(self, node: Node) -> None:
+        if not node.inputs and self._has_positions(node.outputs[0]):
+            self.pending[node.outputs[0]] = node  # a mask is drawn for those positions that its reader treats
+            return
         names = [self.now.get(name, name) for name in node.inputs]
-        if node.op == "all_reduce" and self._has_positions(names[0]) and not self._one_a_position(names[0]):
+        if node.op == "all_reduce" and self._has_positions(names[0]):
             self.now[node.outputs[0]] = self._scatter(node, names[0])
         elif node.op == "parallel_input":
             self._give(node, names[0])
-        elif node.op == "bernoulli" and self._drops_a_share(node):
-            self._share(node, names)
         elif any(name in self.given for name in names):
             self._write(node, [self._gathered(name) for name in names])
             self.given.update(node.outputs)
@@ -80,20 +73,14 @@ class _Positions(Writer):
         else:
             self._write(node, names)
 
-    def _drops_a_share(self, node: Node) -> bool:
-        """Whether a mask is for a tensor of which a device has a share of the positions."""
-        others = (name for reader in self.graph.consumers.get(node.outputs[0], ()) for name in reader.inputs)
-        return any(self.now.get(name, name) in self.parts for name in others)
-
     def _write(self, node: Node, names: list[str]) -> None:
+        for name in names:
+            if name in self.pending:
+                self.nodes.append(self.pending.pop(name))
         self.nodes.append(replace(node, inputs=tuple(names)))
 
     def _has_positions(self, name: str) -> bool:
         return any(symbols(size) & self.length.keys() for size in self.graph.tensors[name].shape)
-
-    def _one_a_position(self, name: str) -> bool:
-        """Whether a message is a number a position, which is no sum over a width (what a loss exchanges)."""
-        return all(factor == 1 for _, factor in terms(self.graph.tensors[name].numel))
 
     def _scatter(self, node: Node, flat: str) -> str:
         whole = self.graph.tensors[node.outputs[0]].shape
@@ -121,11 +108,14 @@ class _Positions(Writer):
         inputs = tuple(self._cut(name) for name in names)
         self.nodes.append(replace(node, inputs=inputs, attrs=tuple(sorted(attrs.items()))))
         for name in node.outputs:
-            self.parts[name] = self.tensors[name].shape
-            self.tensors[name] = replace(self.tensors[name], shape=shape)
+            self._become(name, shape)
+
+    def _become(self, name: str, shape: tuple[Size, ...]) -> None:
+        self.parts[name] = self.tensors[name].shape
+        self.tensors[name] = replace(self.tensors[name], shape=shape)
 
     def _shape_of_share(self, node: Node, names: list[str], attrs: dict[str, Any]) -> tuple[Size, ...] | None:
-        apart = node.op in _BY_ROW or OPS[node.op].kind == "view"
+        apart = node.op in _BY_ROW or OPS[node.op].kind == "view" or self._joins_columns(node)
         if not apart or not self._has_positions(node.outputs[0]):
             return None
         try:
@@ -133,6 +123,11 @@ class _Positions(Writer):
         except ShapeError:
             return None
         return found if found == self._part(self.graph.tensors[node.outputs[0]].shape) else None
+
+    def _joins_columns(self, node: Node) -> bool:
+        """Whether arrays are joined along another axis than that of the positions."""
+        axis = dict(node.attrs).get("axis", -1)
+        return node.op == "cat" and not symbols(self.graph.tensors[node.outputs[0]].shape[axis]) & self.length.keys()
 
     def _part_of(self, name: str) -> tuple[Size, ...]:
         shape = self.tensors[name].shape
@@ -149,14 +144,26 @@ class _Positions(Writer):
     def _cut(self, name: str) -> str:
         """A device's share of the positions of a tensor that it has whole."""
         part = self._part_of(name)
+        if name in self.pending:
+            node = self.pending.pop(name)
+            attrs = tuple((key, self._substituted(value)) for key, value in node.attrs)
+            self.nodes.append(replace(node, attrs=attrs))
+            self._become(name, part)
         if name in self.parts or part == self.tensors[name].shape:
             return name
         return self.add("slice", name, name=f"{name}.positions", shape=part)
 
     def _gathered(self, name: str) -> str:
-        """All positions, gathered once."""
+        """All positions, gathered once; a view of what was gathered is one."""
         if name not in self.parts:
             return name
         if name not in self.whole:
-            self.whole[name] = self.exchange("all_gather", name, self.devices, self.parts[name])
+            node = self.producer.get(name)
+            source = self.now.get(node.inputs[0], node.inputs[0]) if node is not None and node.op == "view" else ""
+            if source in self.parts and len(self.parts[source]) > 1:
+                self.whole[name] = self.add(
+                    "view", self._gathered(source), name=f"{name}.whole", shape=self.parts[name]
+                )
+            else:
+                self.whole[name] = self.exchange("all_gather", name, self.devices, self.parts[name])
         return self.whole[name]

@@ -14,6 +14,7 @@ from typing import Any
 
 from roofline.errors import UsageError
 from roofline.graph import Graph, Node, Tensor
+from roofline.ops import COLLECTIVES
 from roofline.passes.axes import Atom, Axes
 from roofline.passes.ranks import LOSSES, Ranks
 from roofline.passes.recorded import recorded
@@ -66,9 +67,12 @@ def shard(
         raise UsageError("sp=True needs tp > 1: the devices that share the layers share the positions too")
     if tp == ep == 1:
         return graph
+    if any(node.op in COLLECTIVES for node in graph.nodes):
+        raise UsageError(f"{graph.name} is already the program of one of several devices; shard the whole one")
     axes = Axes(graph)
-    sizes = Splits(axes).sizes(tp) if tp > 1 else {}
-    vocabulary = _vocabulary(axes, tp, gather_logits) if vocab and tp > 1 else Vocabulary()
+    splits = Splits(axes)
+    sizes = splits.sizes(tp) if tp > 1 else {}
+    vocabulary = _vocabulary(splits, tp, gather_logits) if vocab and tp > 1 else Vocabulary()
     sizes.update(vocabulary.sizes)
     rows = {**vocabulary.rows, **(_experts(graph, ep) if ep > 1 else {})}
     small = axes.resize(sizes)
@@ -81,7 +85,7 @@ def shard(
 
     done = Ranks(small, graph, cut, tp, ep, vocabulary.heads, vocabulary.tables).run()
     done = over_positions(done, tp) if sp else done
-    return replace(done, info=_info(graph, done, sizes, vocabulary, tp, ep))
+    return replace(done, info=_info(graph, done, splits, vocabulary, tp, ep))
 
 
 def _unread(graph: Graph, tp: int) -> dict[str, int]:
@@ -113,25 +117,25 @@ class Vocabulary:
     sizes: Mapping[Atom, int] = field(default_factory=dict)
 
 
-def _vocabulary(axes: Axes, tp: int, gather: bool) -> Vocabulary:
+def _vocabulary(splits: Splits, tp: int, gather: bool) -> Vocabulary:
     """Tables of tokens, the heads that are them or have as many rows, and the heads' biases."""
-    graph = axes.graph
+    axes, graph = splits.axes, splits.graph
     looked_up = {node.inputs[0] for node in graph.nodes if node.op == "embedding"}
     tables = {n: _rows(graph, n) for n in looked_up if graph.tensors[n].kind == "weight" and _only_looked_up(graph, n)}
     heads = {
-        n.outputs[0]: n.inputs[1:] for n in graph.nodes if n.op == "linear" and _is_head(axes, n, {*tables.values()})
+        n.outputs[0]: n.inputs[1:] for n in graph.nodes if n.op == "linear" and _is_head(splits, n, {*tables.values()})
     }
     # Where there is a head, its rows are the vocabulary; else the largest table is one.
     known = [_rows(graph, weights[0]) for weights in heads.values()] or list(tables.values())
     least = max(tp, TABLE * max(known, default=0))
-    tables = {name: rows for name, rows in tables.items() if rows >= least}
+    tables = {name: rows for name, rows in tables.items() if rows >= least and _cut_everywhere(graph, name, heads)}
     own = {name for names in heads.values() for name in names}
     rows = {name: ceil_div(_rows(graph, name), tp) for name in own.union(tables)}
     shares: dict[Atom, int] = {}
     gathered: dict[str, Size] = {}
     for name in heads:
         last = axes.atoms(name, len(graph.tensors[name].shape) - 1)
-        if gather and last[0] not in _losses(axes):
+        if any(atom.frozen for atom in last) or (gather and not splits.returned.isdisjoint(last)):
             gathered[name] = graph.tensors[name].shape[-1]
         else:
             shares.update({atom: ceil_div(atom.size, tp) for atom in last})
@@ -139,7 +143,7 @@ def _vocabulary(axes: Axes, tp: int, gather: bool) -> Vocabulary:
 
 
 def _losses(axes: Axes) -> frozenset[Atom]:
-    """Atoms of logits that a loss or softmax reads: it is worked out on shares of them."""
+    """Atoms of what a loss, or a softmax before one, runs along."""
     read = [node.inputs[0] for node in axes.graph.nodes if node.op in LOSSES]
     return frozenset(atom for name in read for atom in axes.spans(name)[-1].atoms)
 
@@ -150,14 +154,15 @@ def _rows(graph: Graph, name: str) -> int:
     return rows
 
 
-def _is_head(axes: Axes, node: Node, rows: set[int]) -> bool:
-    """Whether a product's weight has as many rows as a table and nothing sums over what it gives."""
-    graph, weight = axes.graph, node.inputs[1]
+def _is_head(splits: Splits, node: Node, rows: set[int]) -> bool:
+    """Whether a product's weight has as many rows as a table, and the program returns what it gives or its loss."""
+    graph, weight = splits.graph, node.inputs[1]
     if graph.tensors[weight].kind != "weight" or _rows(graph, weight) not in rows:
         return False
-    last = axes.spans(node.outputs[0])[-1].atoms
-    ends = {atom for name in graph.outputs for span in axes.spans(name) for atom in span.atoms} | _losses(axes)
-    return _only_looked_up(graph, weight) and not ends.isdisjoint(last)
+    last = set(splits.axes.spans(node.outputs[0])[-1].atoms)
+    ends = splits.returned | _losses(splits.axes)
+    inner = splits.attended | splits.summed
+    return _only_looked_up(graph, weight) and bool(last & ends) and last.isdisjoint(inner)
 
 
 def _only_looked_up(graph: Graph, name: str) -> bool:
@@ -166,6 +171,11 @@ def _only_looked_up(graph: Graph, name: str) -> bool:
         (node.op, node.inputs.index(name)) in (("embedding", 0), ("linear", 1))
         for node in graph.consumers.get(name, ())
     )
+
+
+def _cut_everywhere(graph: Graph, table: str, heads: Mapping[str, Any]) -> bool:
+    """Whether every product with a table is a head that is cut with it."""
+    return all(node.op == "embedding" or node.outputs[0] in heads for node in graph.consumers.get(table, ()))
 
 
 def _narrow_heads(graph: Graph, vocabulary: Vocabulary, tp: int) -> list[Tensor]:
@@ -200,12 +210,9 @@ def _experts(graph: Graph, ep: int) -> dict[str, int]:
 # --- what a reader should know ----------------------------------------------------------------------------------------
 
 
-def _info(
-    before: Graph, after: Graph, sizes: Mapping[Atom, int], vocabulary: Vocabulary, tp: int, ep: int
-) -> dict[str, Any]:
+def _info(before: Graph, after: Graph, splits: Splits, vocabulary: Vocabulary, tp: int, ep: int) -> dict[str, Any]:
     notes = [*before.info.get("notes", ()), _kept_whole(before, after)]
-    lone = [atom for atom, size in sizes.items() if size == 1 and isinstance(atom.size, int)]
-    copies = max((tp // atom.size for atom in lone if isinstance(atom.size, int)), default=1)
+    copies = splits.copies(tp) if tp > 1 else 1
     if copies > 1:
         notes.append(f"fewer key-value heads than devices: each is held by {copies} of them")
     padded = sorted({_rows(before, name) for name, rows in vocabulary.rows.items() if _rows(before, name) != rows * tp})

@@ -146,6 +146,11 @@ class Splits:
             n for n in range(2, MOST + 1) if distinct and all(split.cut(n) is not None for split in distinct.values())
         )
 
+    def copies(self, devices: int) -> int:
+        """How many devices hold each key-value head, where there are fewer heads than devices."""
+        heads = [split for split in self.found if isinstance(split, Heads)]
+        return max((devices // _product(split.groups) for split in heads), default=1)
+
     @cached_property
     def found(self) -> tuple[Split, ...]:
         """What can be cut; no weight twice."""
@@ -188,16 +193,16 @@ class Splits:
 
     def _ends(self, atoms: Iterable[Atom]) -> bool:
         """Whether a product with a weight sums over them in the end."""
-        return any(atom in self._summed for atom in atoms)
+        return any(atom in self.summed for atom in atoms)
 
     # --- widths -----------------------------------------------------------------------------------------------------
 
     def _inner(self) -> Iterator[Inner]:
         """Those that the fewest tensors share come first: the residual stream touches every weight."""
         places: dict[frozenset[str], list[Atom]] = {}
-        fixed = self._rows | self._returned | self._handed_in | self._attended
+        fixed = self._rows | self.returned | self._handed_in | self.attended
         for atom in self._made:
-            if atom in self._summed and _free((atom,), fixed):
+            if atom in self.summed and _free((atom,), fixed):
                 places.setdefault(frozenset(self._weights(atom)), []).append(atom)
         ordered = sorted(places.values(), key=lambda atoms: len(self.axes.users(atoms[0])))
         for atoms in ordered:
@@ -228,7 +233,7 @@ class Splits:
         return found
 
     @cached_property
-    def _summed(self) -> frozenset[Atom]:
+    def summed(self) -> frozenset[Atom]:
         """Atoms that a product with a weight sums over."""
         return frozenset(atom for node in self._products for atom in self._last(node.inputs[0]))
 
@@ -236,7 +241,7 @@ class Splits:
         return self.axes.atoms(name, len(self.graph.tensors[name].shape) - 1)
 
     @cached_property
-    def _attended(self) -> frozenset[Atom]:
+    def attended(self) -> frozenset[Atom]:
         """Atoms of an attention's axes, whose heads are cut as heads or not at all; of one written out in products of
         activations those of the matrices, not of the batch of them.
         """
@@ -253,7 +258,7 @@ class Splits:
         return frozenset(self._of(name for name, tensor in self.graph.tensors.items() if tensor.kind == "input"))
 
     @cached_property
-    def _returned(self) -> frozenset[Atom]:
+    def returned(self) -> frozenset[Atom]:
         """Atoms of what the program returns; its caches stay where they are."""
         return frozenset(
             self._of(name for name in self.graph.outputs if self.graph.tensors[self._kept(name)].kind != "cache")

@@ -141,13 +141,13 @@ class KVCache:
         held = evaluate(part.positions, sizes)
         if part.kind in ("state", "encoder"):
             return sizes["B"] * held, sizes["B"] * held
-        gone = sizes["C"] - held  # positions that have left the window
-        blocks = -(-held // block)
+        gone, blocks = 0, -(-held // block)
         if part.window is not None:
+            gone = sizes["C"] - held  # positions that have left the window
             # A window that slides over blocks touches one more than it fills.
             blocks = minimum(-(-sizes["C"] // block), -(-(part.window - 1) // block) + 1)
         whole = self.shared_prefix // block
-        shared = maximum(whole * block - gone, 0)
+        shared = minimum(maximum(whole * block - gone, 0), held)
         shared_blocks = maximum(whole - gone // block, 0)
         tokens = shared + sizes["B"] * (held - shared)
         return tokens, (shared_blocks + sizes["B"] * (blocks - shared_blocks)) * block

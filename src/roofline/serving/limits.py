@@ -15,8 +15,10 @@ from roofline.errors import DoesNotFit, UsageError
 from roofline.graph import Graph
 from roofline.memory import RESERVE, Memory, footprint_text
 from roofline.memory import memory as itemise
+from roofline.modeldata import model
 from roofline.passes import retype
 from roofline.serving.kvcache import KVCache, kv_cache, program_of, sensible
+from roofline.sizes import maximum
 from roofline.units import format_bytes, parse
 
 #: Neither a context nor a number of sequences above this is looked at.
@@ -89,7 +91,7 @@ class Largest:
 
 @dataclass(frozen=True)
 class _Ask:
-    """A decode step that is to fit, with whatever else is fixed."""
+    """A decode step that is to fit, with whatever else is fixed; ``beside`` is what reading a prompt's chunk needs."""
 
     graph: Graph
     chip: Chip
@@ -98,6 +100,7 @@ class _Ask:
     block: int | None
     shared_prefix: int
     sizes: Mapping[str, Any]
+    beside: Memory | None
 
     def cache(self, batch: Any, context: Any) -> KVCache:
         """One of the two may be an array."""
@@ -105,7 +108,11 @@ class _Ask:
         return kv_cache(self.graph, context, batch=batch, block=self.block, shared_prefix=prefix, **self.sizes)
 
     def need(self, batch: Any, context: Any) -> Memory:
-        return with_cache(self.graph, self.cache(batch, context), self.reserve)
+        need = with_cache(self.graph, self.cache(batch, context), self.reserve)
+        if self.beside is None:
+            return need
+        held = {name: maximum(getattr(need, name), getattr(self.beside, name)) for name in ("inputs", "activations")}
+        return replace(need, **held)
 
     def fits(self, batch: Any, context: Any) -> Any:
         return np.asarray(self.need(batch, context).total <= self.room)
@@ -124,6 +131,8 @@ def largest_context(
     batch: int = 1,
     block: int | None = None,
     shared_prefix: int = 0,
+    chunk: int = 0,
+    prefill: Graph | None = None,
     memory: str | float | None = None,
     reserve: float = RESERVE,
     dtype: str | None = None,
@@ -139,6 +148,9 @@ def largest_context(
         batch: Sequences at a time.
         block: Tokens of a block of the cache, or ``None`` for one without blocks.
         shared_prefix: First tokens that all sequences have in common, kept once.
+        chunk: Tokens of a prompt that a step may read at once (2,048 or more in servers), whose activations have to fit
+            too; 0 for decode steps alone.
+        prefill: The program that reads them, where ``program`` is a graph.
         memory: Limit such as ``"72 GiB"``; the chip's capacity by default.
         reserve: Memory that driver and framework keep [byte].
         dtype: Number format of everything.
@@ -155,7 +167,9 @@ def largest_context(
         >>> found.value % 16, found.free < 8 * 16 * 131072
         (0, True)
     """
-    ask = _ask(program, chip, block, shared_prefix, memory, reserve, sizes, dtype, weights, cache)
+    formats = {"dtype": dtype, "weights": weights, "cache": cache}
+    beside = _beside(program, prefill, chunk, formats)
+    ask = _ask(program, chip, block, shared_prefix, memory, reserve, sizes, formats, beside)
     _number("batch", batch)
     least = max(shared_prefix, 1)
     if not ask.fits(batch, least):
@@ -171,6 +185,8 @@ def largest_concurrency(
     context: int,
     block: int | None = None,
     shared_prefix: int = 0,
+    chunk: int = 0,
+    prefill: Graph | None = None,
     memory: str | float | None = None,
     reserve: float = RESERVE,
     dtype: str | None = None,
@@ -186,6 +202,9 @@ def largest_concurrency(
         context: Positions that each sequence holds, the longest that it comes to.
         block: Tokens of a block of the cache, or ``None`` for one without blocks.
         shared_prefix: First tokens that all sequences have in common, kept once.
+        chunk: Tokens of a prompt that a step may read at once (2,048 or more in servers), whose activations have to fit
+            too; 0 for decode steps alone.
+        prefill: The program that reads them, where ``program`` is a graph.
         memory: Limit such as ``"72 GiB"``; the chip's capacity by default.
         reserve: Memory that driver and framework keep [byte].
         dtype: Number format of everything.
@@ -203,7 +222,9 @@ def largest_concurrency(
         >>> shared.value > 1.5 * alone.value
         True
     """
-    ask = _ask(program, chip, block, shared_prefix, memory, reserve, sizes, dtype, weights, cache)
+    formats = {"dtype": dtype, "weights": weights, "cache": cache}
+    beside = _beside(program, prefill, chunk, formats)
+    ask = _ask(program, chip, block, shared_prefix, memory, reserve, sizes, formats, beside)
     _number("context", context)
     if "B" not in ask.graph.symbols:
         raise UsageError(f"{ask.graph.name} has no symbol B: its batch is fixed, there is nothing to choose")
@@ -217,15 +238,29 @@ def largest_concurrency(
 
 def _ask(
     program: Graph | str, chip: str | Chip, block: int | None, shared_prefix: int, memory: str | float | None,
-    reserve: float, sizes: Mapping[str, int], dtype: str | None, weights: str | None, cache: str | None,
+    reserve: float, sizes: Mapping[str, int], formats: Mapping[str, str | None], beside: Memory | None,
 ) -> _Ask:  # fmt: skip
-    graph = program_of(program, dtype, weights, cache)
+    graph = program_of(program, **formats)
     sensible(block, shared_prefix)
     target = find_chip(chip)
     room = parse(memory, "B") if memory is not None else target.capacity
     if room <= 0:
         raise UsageError(f"memory={memory!r}: a size above zero is wanted")
-    return _Ask(graph, target, room, reserve, block, shared_prefix, sizes)
+    return _Ask(graph, target, room, reserve, block, shared_prefix, sizes, beside)
+
+
+def _beside(
+    program: Graph | str, prefill: Graph | None, chunk: int, formats: Mapping[str, str | None]
+) -> Memory | None:
+    """What reading a chunk of one prompt needs."""
+    if chunk == 0 and prefill is None:
+        return None
+    _number("chunk", chunk)
+    if prefill is None and isinstance(program, str):
+        prefill = model(program, "prefill", **formats)
+    if not isinstance(prefill, Graph) or "S" not in prefill.symbols:
+        raise UsageError(f"chunk={chunk}: which program reads it? Give prefill=..., a graph with the symbol S")
+    return itemise(prefill, {"B": 1, "S": chunk})
 
 
 def _number(name: str, value: Any) -> None:
@@ -270,7 +305,8 @@ def _why_not(ask: _Ask, batch: int, context: int) -> str:
 
 def _what_fits(ask: _Ask, batch: int, context: int, need: Memory) -> list[str]:
     fewer = _most(lambda n: ask.fits(n, context), 1, batch) if batch > 1 else 0
-    shorter = _most(lambda n: ask.fits(batch, n), 1, context) if context > 1 else 0
+    least = max(ask.shared_prefix, 1)
+    shorter = _most(lambda n: ask.fits(batch, n), least, context) if context > least else 0
     found = [f"batch {fewer:,}"] * (fewer > 0) + [f"a context of {shorter:,}"] * (shorter > 0)
     for change in SMALLER:
         if len(found) < 3 and replace(ask, graph=retype(ask.graph, **change)).fits(batch, context):

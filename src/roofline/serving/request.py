@@ -268,12 +268,10 @@ def request(
         decode: The program that adds a token; of the same model.
         block: Tokens of a block of the cache (16 in vLLM), or ``None`` for one without blocks.
         shared_prefix: First tokens of the prompt that all sequences have in common, kept once.
-        mode: As for :func:`roofline.estimate`; servers replay their steps as graphs, so ``graph`` is the default.
+        mode: As for :func:`roofline.estimate`; servers replay their steps as graphs, their kernels often fused.
         tf32: As for :func:`roofline.estimate`.
         reserve: Memory that driver and framework keep [byte].
-        dtype: Number format of everything, where ``model`` is a name.
-        weights: Number format of the weights, where ``model`` is a name.
-        cache: Number format of the cache, where ``model`` is a name.
+        dtype: Number format of everything, where ``model`` is a name; ``weights`` and ``cache`` those of these alone.
         overrides: Sizes and options of the model, such as ``layers=8``.
 
     Raises:
@@ -296,8 +294,6 @@ def request(
     contexts = prompt + np.arange(new_tokens)
     kept = kv_cache(then, contexts, batch=batch, block=block, shared_prefix=shared_prefix)
     read = estimate(first, where, B=batch, S=prompt, **how)  # type: ignore[arg-type]
-    if read.shape:
-        raise UsageError(f"{first.name}: a request is one point; give single numbers")
     steps = estimate(then, where, B=batch, C=contexts[1:], **how) if new_tokens > 1 else None  # type: ignore[arg-type]
     return Request(read, steps, kept, prompt, new_tokens, batch)
 
