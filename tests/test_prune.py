@@ -362,6 +362,27 @@ def test_an_imported_transformer(fused: bool) -> None:
     same(prune(rl.from_torch(module, x), heads=0.25, channels=0.5, layers=2), rl.from_torch(smaller, x))
 
 
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_an_imported_llama_with_grouped_heads(attention: str) -> None:
+    """Keys repeated for their queries, as one attention call or written out, by transformers itself."""
+    pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    import torch
+
+    def built(**more: int) -> Graph:
+        sizes = {"hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 4, "num_attention_heads": 8,
+                 "num_key_value_heads": 4, "head_dim": 8, "vocab_size": 100, **more}  # fmt: skip
+        config = transformers.LlamaConfig(**sizes, attn_implementation=attention)
+        module = transformers.LlamaForCausalLM(config).eval()
+        return rl.from_torch(module, torch.zeros(2, 16, dtype=torch.long), use_cache=False)
+
+    whole = built()
+    same(prune(whole, heads=0.5), built(num_attention_heads=4, num_key_value_heads=2))
+    same(prune(whole, channels=0.5), built(intermediate_size=96))
+    same(prune(whole, layers=2), built(num_hidden_layers=2))
+    same(prune(whole, hidden=32), built(hidden_size=32))
+
+
 # --- distillation -----------------------------------------------------------------------------------------------------
 
 

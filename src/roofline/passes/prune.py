@@ -20,6 +20,7 @@ from roofline.passes.axes import Atom, Axes, Span
 from roofline.passes.droplayers import drop_layers
 from roofline.passes.recorded import recorded
 from roofline.passes.sparsify import sparsify
+from roofline.sizes import prod
 
 #: Axes of the second operand of a contraction: what it gives and what it sums over.
 _WEIGHT_AXES: Mapping[str, tuple[int, int]] = {
@@ -285,8 +286,8 @@ class Roles:
             if node.op == "bmm" and _follows(producer, node, "softmax"):
                 for span in self.axes.spans(node.outputs[0])[:-2]:
                     found = [atom for atom in span.atoms if atom in stored]
-                    if found and isinstance(span.size, int):
-                        yield Span("product", tuple(found), _number(found[0].size)), node.name
+                    if found:
+                        yield Span("product", tuple(found), prod(atom.size for atom in found)), node.name
 
     def _attended(self) -> set[Atom]:
         """Atoms of queries, keys and values."""
