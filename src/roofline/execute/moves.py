@@ -64,7 +64,7 @@ def cache_update(call: Call, cache: Array, new: Array) -> Array:
     return out
 
 
-@means("state_update")
+@means("state_update", "update")
 def state_update(call: Call, state: Array, *news: Array) -> Array:
     """Nothing says how: half of what it was, and a fixed function of what is written."""
     return 0.5 * state + mix(call, news, state.shape)
@@ -187,7 +187,7 @@ def part(call: Call, x: Array) -> Array:
 # --- between devices: one of them stands for all ----------------------------------------------------------------------
 
 
-@means("parallel_input", "all_reduce", "alltoall", "broadcast", "memcpy_h2d", "memcpy_d2h")
+@means("parallel_input", "send", "all_reduce", "alltoall", "broadcast", "memcpy_h2d", "memcpy_d2h")
 def same(call: Call, x: Array) -> Array:
     return x
 

@@ -46,7 +46,7 @@ UNARY: dict[str, Callable[[Array], Array]] = {
     "quick_gelu": lambda x: x * sigmoid(1.702 * x), "softplus": softplus, "mish": lambda x: x * np.tanh(softplus(x)),
     "relu": lambda x: np.maximum(x, 0), "relu6": relu6, "hardswish": lambda x: x * relu6(x + 3) / 6,
     "hardsigmoid": lambda x: relu6(x + 3) / 6, "copy": lambda x: x, "cast": lambda x: x, "identity": lambda x: x,
-    "dropout": lambda x: x,
+    "dropout": lambda x: x, "dequantize": lambda x: x, "quantize": lambda x: x, "quantize_rows": lambda x: x,
 }  # fmt: skip
 
 #: Functions of two arrays; of more, from the first to the last.
@@ -127,6 +127,12 @@ def elementwise(call: Call, *arrays: Array) -> Array:
     """Nothing says which function: a smooth one with numbers of the node's own."""
     terms = (call.free(f"weight {at}") * x for at, x in enumerate(arrays))
     return np.tanh(sum(terms, np.asarray(call.free("offset"))))
+
+
+@means("bernoulli")
+def bernoulli(call: Call) -> Array:
+    """All ones: dropout keeps everything here."""
+    return np.ones(call.shape)
 
 
 @means("fill")

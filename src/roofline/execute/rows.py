@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from roofline.execute.calls import Array, Call, means, mix
+from roofline.execute.calls import Array, Call, indices, means, mix
 
 #: Added to a variance before its root where the node carries no ``eps``: the default of PyTorch's norms.
 EPSILON = 1e-5
@@ -127,6 +127,21 @@ def global_avgpool(call: Call, x: Array) -> Array:
 def pool(call: Call, *arrays: Array) -> Array:
     """Nothing says which windows: a fixed function of all that is read."""
     return mix(call, arrays, call.shape)
+
+
+@means("cross_entropy")
+def cross_entropy(call: Call, x: Array, labels: Array) -> Array:
+    """Of each row, ``log(sum(exp(x))) - x[label]``."""
+    peak = x.max(axis=-1)
+    chosen = np.take_along_axis(x, indices(labels, x.shape[-1])[..., None], axis=-1)[..., 0]
+    return peak + np.log(np.exp(x - peak[..., None]).sum(axis=-1)) - chosen
+
+
+@means("cross_entropy_grad")
+def cross_entropy_grad(call: Call, x: Array, labels: Array, grad: Array) -> Array:
+    weights = softmax(call, x)
+    hot = np.arange(x.shape[-1]) == indices(labels, x.shape[-1])[..., None]
+    return np.asarray((weights - hot) * grad[..., None])
 
 
 @means("softmax_grad")

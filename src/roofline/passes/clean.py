@@ -8,6 +8,7 @@ what it is made of, so that weights stored in few bits stay so.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -18,7 +19,7 @@ from roofline.ops import OPS, get_op
 from roofline.passes.recorded import recorded
 
 #: Results that differ from run to run, or that nothing has computed.
-_RANDOM = frozenset({"dropout", "fill", "empty"})
+_RANDOM = frozenset({"dropout", "bernoulli", "fill", "empty"})
 
 #: Options without which an operator leaves open what it computes; none of them settles an empty tuple.
 _OPEN: dict[str, tuple[str, ...]] = {
@@ -151,7 +152,8 @@ def merge_equal(graph: Graph) -> Graph:
 
     Equal are operator, options, inputs, number format and how often they run. Left apart are nodes that leave open
     what they compute, random ones, those whose storage is written in place, outputs, and nodes of different fused
-    kernels, where to compute again may be cheaper than to write out. In imported programs the source's own word for
+    kernels, where to compute again may be cheaper than to write out. In training all stay: what is computed again there
+    is a recomputation that saves memory. In imported programs the source's own word for
     the operation must be the same too: several of them may share an operator (``leaky_relu`` is counted as ``relu``).
 
     Args:
@@ -165,7 +167,9 @@ def merge_equal(graph: Graph) -> Graph:
         >>> [node.op for node in merge_equal(b.graph([y])).nodes]
         ['exp', 'add']
     """
-    storage, size = Storage(graph), _kernel_sizes(graph)
+    if graph.info.get("phase") == "train":
+        return graph
+    storage, size = Storage(graph), Counter(node.label for node in graph.nodes)
     renamed: dict[str, str] = {}
     first: dict[Any, Node] = {}
     kept: list[Node] = []
@@ -184,13 +188,6 @@ def merge_equal(graph: Graph) -> Graph:
     merged = f"the same thing twice: {len(renamed)} results that were computed before"
     open_ = f"{apart} equal nodes leave open what they compute and stay apart" if apart else ""
     return with_notes(_restricted(graph, kept), merged, open_)
-
-
-def _kernel_sizes(graph: Graph) -> Mapping[str, int]:
-    sizes: dict[str, int] = {}
-    for node in graph.nodes:
-        sizes[node.label] = sizes.get(node.label, 0) + 1
-    return sizes
 
 
 def _meaning(graph: Graph, node: Node) -> Any:
