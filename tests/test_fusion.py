@@ -171,6 +171,17 @@ def test_times_are_those_of_the_estimate_of_each_policy() -> None:
         assert (found[policy].kernels, found[policy].bytes) == (est.launches, est.bytes)
 
 
+@pytest.mark.parametrize(("name", "phase"), [("unet", None), ("resnet50", None), ("gpt2", "forward"), ("t5-base", None),
+                                             ("llama-3-8b", "decode"), ("vit-b-16", None)])  # fmt: skip
+def test_no_policy_is_predicted_slower_than_eager(name: str, phase: str | None) -> None:
+    graph = rl.model(name, phase=phase)
+    found = fusion(graph, H100, **dict.fromkeys(graph.symbols, 128))
+    assert all(row.time_s is not None for row in found.rows)
+    for row in found.rows:
+        assert row.time_s <= found.unfused.time_s  # type: ignore[operator]
+        assert found["ideal"].time_s <= row.time_s  # type: ignore[operator]
+
+
 def test_the_table_comes_as_data() -> None:
     found = fusion(chain(), H100)
     frame, record = found.frame(), found.record()

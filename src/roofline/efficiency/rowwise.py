@@ -15,7 +15,7 @@ import numpy as np
 
 from roofline.efficiency.machine import knee
 from roofline.efficiency.parameters import Parameter, group
-from roofline.efficiency.stream import outputs, transfer, waiting
+from roofline.efficiency.stream import transfer, waiting
 from roofline.efficiency.work import Launch
 from roofline.sizes import prod
 
@@ -174,9 +174,15 @@ def _walk(work: Launch, p: Mapping[str, float]) -> Any:
 
 
 def _pool(work: Launch, p: Mapping[str, float]) -> Any:
-    compute = outputs(work) * p["pool"] / (work.machine.units * work.machine.clock)
+    compute = _pooled(work) * p["pool"] / (work.machine.units * work.machine.clock)
     traffic = transfer(work, p, work.row.read)
     return p["launch"] + p["pool_start"] + knee([traffic, compute], p["knee"])
+
+
+def _pooled(work: Launch) -> Any:
+    """Outputs of a pooling window, without those of what is fused with it."""
+    s = work.sizes
+    return s["batch"] if work.op == "pool" else s["n"] * s["c"] * s["p"] * s["q"]
 
 
 def _last(work: Launch) -> tuple[Any, Any]:
