@@ -257,7 +257,7 @@ def test_other_kept_state_is_no_cache() -> None:
     ({"activations": "int4"}, "activations='int4': allowed: int8, fp8"),
     ({"cache": "bf16"}, "no cache of keys"),
     ({"weights": "int8", "activations": "fp8"}, "cannot meet activations in fp8"),
-    ({"weights": "int8", "dequantize": "fuse"}, "dequantize='fuse': allowed: fused, separate; did you mean fused"),
+    ({"weights": "int8", "dequantize": "fuse"}, "dequantize='fuse': allowed: fused, separate, tinygemm; did you mean fused"),
     ({"weights": "int8", "scales": "row"}, "allowed: dynamic, static"),
     ({"weights": {"prodct": "int8"}}, "no matrix is called like 'prodct'; did you mean product"),
     ({"weights": "int8", "keep": ["produkt"]}, "keep: no matrix is called like 'produkt'; did you mean product"),

@@ -88,7 +88,7 @@ def formula(work: Launch) -> tuple[str, Formula]:
             return processor.PRODUCT, processor.product_seconds
         return processor.STREAM, processor.stream_seconds
     kind = work.row.kernel.kind
-    if kind == "attention" and len(work.row.kernel.nodes) == 1:
+    if kind == "attention" and sum(node.op != "dequantize" for node in work.row.kernel.nodes) == 1:
         kind = "matmul"
     return FORMULAS[kind]
 
