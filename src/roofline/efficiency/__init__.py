@@ -91,7 +91,7 @@ def formula(work: Launch) -> tuple[str, Formula]:
     kind = work.row.kernel.kind
     if kind == "network" and not network.measured(work):
         return network.ACROSS, network.seconds_unmeasured
-    if kind == "attention" and len(work.row.kernel.nodes) == 1:
+    if kind == "attention" and sum(node.op != "dequantize" for node in work.row.kernel.nodes) == 1:
         kind = "matmul"
     if kind == "matmul" and attention.is_written_out(work.row.kernel):
         return attention.GROUP, attention.written_out_seconds

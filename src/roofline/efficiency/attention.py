@@ -76,6 +76,8 @@ KNEE = 1.5
 FORWARD, BACKWARD = 2, 5
 #: Gradients of queries are summed up in fp32.
 BYTES_OF_SUMS = 4
+#: Cycles of a core to widen an element of a cache whose groups have scales: what weights take in a product.
+WIDEN = 0.025
 #: How arithmetic slows where heads are wider than a tile's registers hold.
 WIDE = 0.3
 
@@ -125,8 +127,9 @@ def seconds(work: Launch, p: Mapping[str, float]) -> Any:
     step = p["step"] if np.isfinite(work.machine.clock) else 0.0  # cycles of an unknown length
     parts = np.clip(cores / tiles.count, 1.0, np.clip(tiles.longest * kernel.span / BLOCK / 2, 1.0, p["parts"]))
     parts = np.where(kernel.split, parts, 1.0)
-    whole = knee([_schedule(tiles, block, step, start, np.ones_like(parts), cores), memory], KNEE)
-    split = knee([_schedule(tiles, block, step, start, parts, cores), memory], KNEE)
+    widening = _widening(work, tiles.blocks * kernel.span * 2 * s["d"])
+    whole = knee([_schedule(tiles, block, step, start, np.ones_like(parts), cores), memory, widening], KNEE)
+    split = knee([_schedule(tiles, block, step, start, parts, cores), memory, widening], KNEE)
     least = np.minimum(whole, split + p["split"] * (1 - 1 / parts))
     other = (_fresh(work, p, s) + p["begin"] * tiles.count) / cores
     return p["launch"] + least + other + kernel.gather * GATHER
@@ -246,6 +249,15 @@ def _block(work: Launch, p: Mapping[str, float], kernel: _Kernel, queries: Any, 
 
 def _eight(work: Launch) -> bool:
     return DTYPES[work.row.kernel.stored[1]].bits <= 8
+
+
+def _widening(work: Launch, elements: Any) -> Any:
+    """Time to widen keys and values with scales of their own, again for each tile of queries [s].
+
+    One scale for all is part of the softmax's, and what 8-bit kernels reach says what their conversions cost.
+    """
+    scaled = bool(DTYPES[work.row.kernel.stored[1]].group)
+    return elements * WIDEN / (work.machine.clock * work.machine.units) if scaled else np.zeros(np.shape(elements))
 
 
 def _schedule(tiles: _Tiles, block: Any, step: float, start: Any, parts: Any, cores: float) -> Any:

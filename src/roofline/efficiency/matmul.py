@@ -96,7 +96,7 @@ GROUP = group(
     # Weights that kernels widen: tinygemm on an H100 (measurements/h100-sxm/quantized.csv), and for many rows Marlin on
     # an A100, whose time for the four products of a layer of Llama-13B is 140 us for one row, 290 us for 64 and 9.07 ms
     # for 2048 (bench.py of IST-DASLab/marlin, as run in vllm-project/vllm pull request 2497).
-    widen=Parameter(0.026, 0.002, 2.0, "cycles", "of a core to make a wide number of a narrow weight"),
+    widen=Parameter(0.025, 0.002, 2.0, "cycles", "of a core to make a wide number of a narrow weight"),
     widen_group=Parameter(1.3, 0.0, 50.0, "cycles", "of a core to fetch scale and zero point of a group of weights"),
     share_widened=Parameter(0.6, 0.1, 1.2, "ratio", "matrix units fed with widened weights against wide ones"),
     tinygemm=Parameter(0.03, 0.005, 1.0, "share", "of the 16-bit peak that tinygemm, PyTorch's int4 kernel, reaches"),

@@ -173,8 +173,9 @@ def _chosen(graph: Graph, weights: Weights, keep: Sequence[str] | None) -> list[
     if not matrices:
         raise UsageError(f"{graph.name} multiplies by no weight matrix; there is nothing to quantise")
     table = {"*": weights} if isinstance(weights, str) else dict(weights)
-    _check_patterns("weights", [p for p in table if p != "*"], matrices)
-    _check_patterns("keep", keep or (), matrices)
+    products = list(dict.fromkeys(name for matrix in matrices for name in (matrix.node.name, matrix.root)))
+    _check_patterns("weights", [pattern for pattern in table if pattern != "*"], products)
+    _check_patterns("keep", keep or (), [*products, *graph.tensors, *(node.name for node in graph.nodes)])
     chosen = []
     for matrix in matrices:
         fits = [pattern for pattern in table if _names(pattern, matrix)]
@@ -192,10 +193,9 @@ def _names(pattern: str, matrix: _Matrix) -> bool:
     return any(fnmatchcase(name, pattern) for name in (matrix.node.name, matrix.root))
 
 
-def _check_patterns(option: str, patterns: Iterable[str], matrices: Sequence[_Matrix]) -> None:
+def _check_patterns(option: str, patterns: Iterable[str], names: Sequence[str]) -> None:
     for pattern in patterns:
-        if not any(_names(pattern, matrix) for matrix in matrices):
-            names = list(dict.fromkeys(matrix.node.name for matrix in matrices))
+        if not any(fnmatchcase(name, pattern) for name in names):
             near = did_you_mean(pattern, names) or f"; some are called {', '.join(names[:4])}"
             raise UsageError(f"{option}: no matrix is called like {pattern!r}{near}")
 

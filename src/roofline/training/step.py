@@ -361,9 +361,10 @@ class _Run:
         )
         again = slow[AGAIN] + slow[BACKWARD]
         layers = int(chunks[0].forward_graph.info.get("layers", 1)) or 1
+        timed: dict[str, Any] = timers(self.cluster, plan.dp, stride=plan.tp)
         found = data_parallel(
             weights, gradients, plan.zero, forward=slow[FORWARD], backward=again, layers=layers,
-            micro_batches=plan.micro_batches, overlap=plan.overlap, **timers(self.cluster, plan.dp, stride=plan.tp),
+            micro_batches=plan.micro_batches, overlap=plan.overlap, **timed,
         )  # fmt: skip
         return float(found.exposed)
 
