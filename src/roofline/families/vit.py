@@ -328,6 +328,7 @@ HEADS = {
     "none": _bare,
 }
 
+
 def _train(b: Builder, c: ViTConfig) -> Graph:
     """A loss follows where the model ends in classes."""
     graph = _build(b, c)
