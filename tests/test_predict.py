@@ -123,7 +123,8 @@ def test_a_column_of_chips_wins() -> None:
         ({"model": "lama-3-8b", "batch": "1"}, "did you mean"),
         ({"model": "llama-3-8b", "phase": "decode", "batch": "1"}, "needs context"),
         ({"model": "llama-3-8b", "phase": "decode", "batch": "0", "context": "8"}, "batch='0'"),
-        ({"model": "bert-base-uncased", "phase": "train", "batch": "1", "seq": "8"}, "train pass"),
+        ({"model": "gpt2", "phase": "train", "batch": "1", "seq": "8", "optimizer": "adan"}, "did you mean"),
+        ({"model": "t5-small", "phase": "train", "batch": "1", "seq": "8"}, "no phase 'train'"),
         ({"model": "bert-base-uncased", "mode": "egaer", "batch": "1", "seq": "8"}, "did you mean eager"),
     ],
 )  # fmt: skip
@@ -193,7 +194,29 @@ def test_frames_in_and_out() -> None:
     assert len(frame) == 104
     again = predict(frame, H100)
     assert (again.predicted_us.dropna() == frame.predicted_us.dropna()).all()
-    assert set(frame.error.dropna()) == {"training needs the train pass"}
+    assert not frame.error.dropna().size
+
+
+def test_training_steps_are_predicted() -> None:
+    """Rows of phase train: forward, backward and the optimizer that the note names, in the row's precision."""
+    with (SHIPPED / "models.csv").open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["phase"] == "train"]
+    found = list(predict_rows(rows, H100))
+    assert len(found) == 6
+    for row, ours in zip(rows, found, strict=True):
+        measured = float(row["wall_us"])
+        if row["regime"] == "device":
+            assert ours["predicted_us"] == pytest.approx(measured, rel=0.15)
+        assert ours["low_us"] <= measured <= ours["high_us"]
+    assert {row["model"] for row, ours in zip(rows, found, strict=True) if ours["bound"] == "host"} == {
+        "bert-base-uncased", "resnet50"
+    }  # fmt: skip
+
+
+def test_the_optimizer_is_a_column_or_a_word_of_the_note() -> None:
+    row = {"model": "gpt2", "phase": "train", "dtype": "amp-bf16", "batch": "1", "seq": "64"}
+    adam, noted, named = (one(**row, **more) for more in ({}, {"note": "SGD momentum"}, {"optimizer": "momentum"}))
+    assert noted["memory_bytes"] == named["memory_bytes"] < adam["memory_bytes"]
 
 
 # The command.

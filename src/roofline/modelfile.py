@@ -26,8 +26,8 @@ from roofline.families.layerwise import MAX_NODES, build_layers
 from roofline.graph import Graph
 from roofline.sizes import Dim, Size
 
-#: The phases that a program may be in.
-PHASES = ("forward", "prefill", "decode", "train")
+#: The phases that a file of layers may describe.
+PHASES = ("forward", "prefill", "decode")
 
 
 class ModelFile(BaseModel):

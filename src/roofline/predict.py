@@ -31,6 +31,8 @@ from roofline.errors import ModelDataError, RooflineError, UsageError, did_you_m
 from roofline.estimate import Estimate, estimate
 from roofline.graph import Graph, Node
 from roofline.modeldata import model as build_model
+from roofline.passes.autocast import autocast
+from roofline.passes.training import training_graph
 from roofline.sizes import evaluate
 from roofline.workload import WORDS
 
@@ -52,6 +54,14 @@ RUNS_AS = {
     "": "eager", "eager": "eager", "compile-aot_eager": "eager",
     "graph": "graph", "cudagraph": "graph", "compile-cudagraphs": "graph",
     "compiled": "compiled", "compile": "compiled", "compile-inductor": "compiled",
+}  # fmt: skip
+
+#: What a row of a model with other parameters than its file's may be: its head not tied to the embeddings, or a
+#: classifier of sequences.
+VARIANTS: tuple[dict[str, Any], ...] = ({"tied": False}, {"head": "pooled", "labels": 2})
+#: Words of a note on training, and the optimizers that they name; the first that is found counts.
+OPTIMIZER_WORDS = {
+    "8-bit": "adam8bit", "adafactor": "adafactor", "adam": "adamw", "momentum": "momentum", "sgd": "sgd",
 }  # fmt: skip
 
 Row = Mapping[str, Any]
@@ -388,6 +398,7 @@ class _ModelKey:
     phase: str
     mode: str
     dtype: str
+    optimizer: str
     params: int | None
     seq: int | None
     context: int | None
@@ -398,10 +409,16 @@ def _model_key(row: Row, chip: Chip) -> _ModelKey:
     if mode not in RUNS_AS:
         raise UsageError(f"mode {mode!r}; allowed: {', '.join(filter(None, RUNS_AS))}" + did_you_mean(mode, RUNS_AS))
     phase, dtype = text(row, "phase").lower(), text(row, "dtype").lower()
-    if phase == "train" or dtype.startswith("amp"):
-        raise UsageError("training needs the train pass")
-    return _ModelKey(chip, text(row, "model"), phase, RUNS_AS[mode], dtype, *(
+    optimizer = _optimizer(row) if phase == "train" else ""
+    return _ModelKey(chip, text(row, "model"), phase, RUNS_AS[mode], dtype, optimizer, *(
         _size(row, name) for name in ("params", "seq", "context")))  # fmt: skip
+
+
+def _optimizer(row: Row) -> str:
+    """As the column ``optimizer`` says, or the first that the note names; AdamW where nothing does."""
+    told = text(row, "optimizer").lower()
+    words = f" {text(row, 'note').lower()} "
+    return told or next((name for word, name in OPTIMIZER_WORDS.items() if word in words), "adamw")
 
 
 def _size(row: Row, name: str) -> int | None:
@@ -428,7 +445,7 @@ def _predict_models(chunk: _Chunk, key: _ModelKey, members: Sequence[int]) -> No
     if not index:
         return
     try:
-        graph = _graph(key.model, key.phase, key.dtype, key.params, "tf32" in key.chip.matrix)
+        graph = _graph(key.model, key.phase, key.dtype, key.optimizer, key.params, "tf32" in key.chip.matrix)
         columns = _model_columns(_estimate(graph, key, batches), len(index))
     except RooflineError as error:
         for at in index:
@@ -453,7 +470,7 @@ def _model_columns(est: Estimate, n: int) -> dict[str, list[Any]]:
         return np.broadcast_to(np.asarray(value), n)
 
     memory = est.memory
-    stored = memory.weights + memory.kv_cache + memory.inputs + memory.activations
+    stored = memory.total - memory.workspace - memory.reserve
     times = {"predicted_us": est.time, "low_us": est.low, "high_us": est.high, "floor_us": est.floor}
     counts = {"flops": est.flops, "bytes": est.bytes, "memory_bytes": stored, "activation_bytes": memory.activations}
     return {
@@ -465,23 +482,31 @@ def _model_columns(est: Estimate, n: int) -> dict[str, list[Any]]:
 
 
 @lru_cache(maxsize=256)
-def _graph(name: str, phase: str, dtype: str, params: int | None, tf32: bool) -> Graph:
+def _graph(name: str, phase: str, dtype: str, optimizer: str, params: int | None, tf32: bool) -> Graph:
     """The graph of a model, run as a framework runs it on a chip with or without tf32."""
-    graph = _variant(name, None if phase == "inference" else phase or None, dtype, params)
+    lower = dtype.removeprefix("amp-") if dtype.startswith("amp") else ""
+    stored = "fp32" if dtype == "tf32" or lower else dtype or None
+    graph = _variant(name, None if phase == "inference" else phase or None, stored, params)
+    if lower:
+        graph = autocast(graph, lower)
+    if phase == "train":
+        graph = training_graph(graph, optimizer=optimizer)
     return framework_tf32(graph) if tf32 else graph
 
 
-def _variant(name: str, phase: str | None, dtype: str, params: int | None) -> Graph:
-    """The model, or where the row counts other parameters, its variant with an untied head that has them."""
-    stored = "fp32" if dtype == "tf32" else dtype or None
+def _variant(name: str, phase: str | None, stored: str | None, params: int | None) -> Graph:
+    """The model, or where the row counts other parameters, the first of :data:`VARIANTS` that has them."""
     graph = build_model(name, phase=phase, dtype=stored)
     if params is None or graph.parameters == params:
         return graph
-    try:
-        untied = build_model(name, phase=phase, dtype=stored, tied=False)
-    except RooflineError:
-        return graph
-    return untied if untied.parameters == params else graph
+    for changes in VARIANTS:
+        try:
+            other = build_model(name, phase=phase, dtype=stored, **changes)
+        except RooflineError:
+            continue
+        if other.parameters == params:
+            return other
+    return graph
 
 
 def framework_tf32(graph: Graph) -> Graph:

@@ -15,7 +15,7 @@ import numpy as np
 
 from roofline.chip import Chip
 from roofline.count import KernelCount
-from roofline.efficiency import attention, conv, matmul, moe, network, processor, rowwise, stream
+from roofline.efficiency import attention, conv, matmul, moe, network, processor, rowwise, stream, training
 from roofline.efficiency.parameters import GROUPS, Parameter, group, values
 from roofline.efficiency.spread import CERTAINTY, provenance, spread
 from roofline.efficiency.work import REGIMES, Launch, launch, sparse_weights, vector_peak
@@ -88,6 +88,8 @@ def formula(work: Launch) -> tuple[str, Formula]:
         if work.row.flops_by:
             return processor.PRODUCT, processor.product_seconds
         return processor.STREAM, processor.stream_seconds
+    if training.kernel_of(work) is not None:
+        return training.GROUP, training.seconds
     kind = work.row.kernel.kind
     if kind == "network" and not network.measured(work):
         return network.ACROSS, network.seconds_unmeasured

@@ -37,9 +37,6 @@ GROUP = group(
         1.0, 1.0, 10.0, "ratio", "traffic of new keys and values to reading them once; more if the call caches them"
     ),
     token=Parameter(5e-8, 1e-9, 1e-5, "s", "of a core for each new token, as often as append exceeds one"),
-    back=Parameter(0.85, 0.2, 1.5, "ratio", "pace of the products of a backward to those of a forward"),
-    back_exp=Parameter(2.5, 0.5, 5.0, "ratio", "elementwise work of a backward on a pair, to the exponential's"),
-    draw=Parameter(0.2, 0.02, 2.0, "cycles", "a core's work on the random number of a dropped probability"),
     kv8=Parameter(1.0, 0.3, 2.0, "ratio", "arithmetic with 8-bit keys and values against 16-bit"),
     odd=Parameter(0.9, 0.005, 1.0, "share", "of the arithmetic left for 8-bit keys of odd width: no kernel of its own"),
 )
@@ -72,10 +69,6 @@ FILL = 5e7
 OVERLAP = 2.0
 #: Sharpness of the knee between arithmetic and traffic.
 KNEE = 1.5
-#: Products of a forward and of a backward.
-FORWARD, BACKWARD = 2, 5
-#: Gradients of queries are summed up in fp32.
-BYTES_OF_SUMS = 4
 #: Cycles of a core to widen an element of a cache whose groups have scales: what weights take in a product.
 WIDEN = 0.025
 #: How arithmetic slows where heads are wider than a tile's registers hold.
@@ -121,8 +114,6 @@ def seconds(work: Launch, p: Mapping[str, float]) -> Any:
     kernel = _kernel(work, p, s)
     tiles = _tiles(s, work.row.kernel.attrs, kernel)
     block, memory = _block(work, p, kernel, tiles.queries, s), _memory(work, p, s)
-    if _runs(work, "attention_softmax_grad"):
-        return _backward(work, p, s, tiles, block)
     cores, start = work.machine.units, p["start"] / kernel.span
     step = p["step"] if np.isfinite(work.machine.clock) else 0.0  # cycles of an unknown length
     parts = np.clip(cores / tiles.count, 1.0, np.clip(tiles.longest * kernel.span / BLOCK / 2, 1.0, p["parts"]))
@@ -152,24 +143,14 @@ def written_out_seconds(work: Launch, p: Mapping[str, float]) -> Any:
     return seconds(replace(work, row=replace(work.row, sizes=sizes)), p)
 
 
-def _runs(work: Launch, op: str) -> bool:
-    return any(node.op == op for node in work.row.kernel.nodes)
-
-
-def _backward(work: Launch, p: Mapping[str, float], s: Mapping[str, Any], tiles: _Tiles, block: Any) -> Any:
-    """Time of a backward: a kernel before the products for ``sum(dO O)``, one after them for the gradients [s].
-
-    The first reads output and gradient and clears fp32 sums for the queries' gradient, which cores add to as they walk
-    the queries of a block of keys; the last rounds them. Heads on the same keys each write a gradient for these, which
-    one more kernel adds up (cuDNN, and FlashAttention-2, Dao 2023, section 3.1).
-    """
-    chip, wide = work.machine, work.element
-    queries, keys = s["b"] * s["h"] * s["q"] * s["d"], s["b"] * s["h"] * s["k"] * s["d"]
-    shared = s["h"] > s["g"]
-    beside = queries * (3 * wide + 2 * BYTES_OF_SUMS) + np.where(shared, 4 * keys * wide, 0.0)
-    memory = (work.row.bytes + beside) / (chip.bandwidth * p["dram"])
-    walk = _schedule(tiles, block, p["step"], p["start"] / BLOCK, np.ones_like(block), chip.units)
-    return (3 + shared) * p["launch"] / 2 + walk + memory
+def walk(work: Launch, p: Mapping[str, float], arithmetic: float) -> Any:
+    """Time of the tiles alone, with so many times the products of a forward, the keys in one part [s]."""
+    s = {axis: np.asarray(size, dtype=np.float64) for axis, size in work.sizes.items()}
+    kernel = _kernel(work, p, s)
+    tiles = _tiles(s, work.row.kernel.attrs, kernel)
+    block = _block(work, {**p, "share": p["share"] / arithmetic}, kernel, tiles.queries, s)
+    step = p["step"] if np.isfinite(work.machine.clock) else 0.0
+    return _schedule(tiles, block, step, p["start"] / kernel.span, np.ones_like(block), work.machine.units)
 
 
 def _kernel(work: Launch, p: Mapping[str, float], s: Mapping[str, Any]) -> _Kernel:
@@ -234,17 +215,12 @@ def _block(work: Launch, p: Mapping[str, float], kernel: _Kernel, queries: Any, 
     pairs = padded * np.where(tiled & _paged(p), kernel.span, np.clip(s["k"], FRAGMENT, kernel.span))
     eighth = np.where(native, p["kv8"], p["kv8"] * p["odd"]) if _eight(work) else 1.0
     share = p["share"] * eighth * np.maximum(d / 128, 1.0) ** -WIDE
-    backward = _runs(work, "attention_softmax_grad")
-    products = BACKWARD / p["back"] if backward else FORWARD
-    matrix = pairs * 2 * products * d / (work.peak / cores * share)
+    matrix = pairs * 4 * d / (work.peak / cores * share)
     vector = vector_peak(work.chip, "fp32")
     seen = np.minimum(s["k"], window + np.minimum(s["q"], kernel.tile) - 1) if window else s["k"]
     unmasked = padded * np.clip(seen, FRAGMENT, kernel.span)
     exps = unmasked / (vector / cores * p["exp"]) if vector else np.zeros_like(matrix)
-    if backward:
-        exps = exps * p["back_exp"]
-    draws = p["draw"] / work.machine.clock * unmasked if _runs(work, "bernoulli") else 0.0
-    return knee([matrix, exps], OVERLAP) + draws
+    return knee([matrix, exps], OVERLAP)
 
 
 def _eight(work: Launch) -> bool:

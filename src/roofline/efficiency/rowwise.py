@@ -7,7 +7,7 @@ that a thread waits for. A second pass over a row comes from the cache while the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,6 @@ from roofline.efficiency.machine import knee
 from roofline.efficiency.parameters import Parameter, group
 from roofline.efficiency.stream import transfer, waiting
 from roofline.efficiency.work import Launch
-from roofline.sizes import prod
 
 #: Threads and registers that a core holds, and registers of a thread besides the elements that it keeps.
 CORE_THREADS, CORE_REGISTERS, OWN_REGISTERS = 2048, 65536, 28
@@ -48,10 +47,6 @@ GROUP = group(
     narrow=Parameter(1.3, 0.5, 3.0, "ratio", "a load of elements under 4 bytes, which are converted, to one of fp32"),
     setup=Parameter(0.5e-6, 1e-8, 5e-6, "s", "extra fixed cost of a reduction's general kernel"),
     reread=Parameter(0.3, 0.02, 3.0, "share", "of the cache that rows in flight fill before half is read again"),
-    welford=Parameter(0.8, 0.05, 5.0, "cycles", "a core's work on an element of statistics over the batch"),
-    channel=Parameter(0.45, 0.05, 5.0, "cycles", "a core's work on an element that is normed by its channel"),
-    walk=Parameter(1.9e-9, 1e-10, 1e-7, "s", "a row of a sum over rows, which a block of columns walks down"),
-    walk_norm=Parameter(4.1e-9, 1e-10, 1e-7, "s", "the same for the gradients of a norm's scale and shift"),
     pool=Parameter(3.5, 0.2, 50.0, "cycles", "a core's work on one output of a pooling window"),
     pool_start=Parameter(1.5e-5, 1e-6, 1e-4, "s", "extra fixed cost of a pooling kernel: its threads walk the image"),
     knee=Parameter(2.0, 1.0, 8.0, "exponent", "sharpness of the knee between traffic and waves of rows"),
@@ -97,10 +92,6 @@ def seconds(work: Launch, p: Mapping[str, float]) -> Any:
     """Time of one launch of a kernel along rows [s]."""
     if work.op in ("maxpool2d", "avgpool2d", "pool"):
         return _pool(work, p)
-    if work.op in SWEEPS:
-        return _sweeps(work, p, SWEEPS[work.op])
-    if work.op == "reduce" and (summed := _summed(work)) != "row":
-        return _sweeps(work, p, ("channel",)) if summed == "channel" else _walk(work, p)
     rows, columns = (np.asarray(size, dtype=np.float64) for size in EXTENTS.get(work.op, _last)(work))
     scheme = SCHEMES.get(work.op, _reduction)(rows, columns, work.element)
     if work.row.kernel.kind == "reduction":
@@ -142,37 +133,6 @@ def _missed(work: Launch, p: Mapping[str, float], rows: Any, columns: Any, schem
     return 1 / (1 + (p["reread"] * work.machine.cache / flying) ** 3)
 
 
-def _sweeps(work: Launch, p: Mapping[str, float], paces: Sequence[str]) -> Any:
-    """Norm of channels over the batch: all cores sweep the images, element by element, once for each pace."""
-    chip, read = work.machine, work.row.read
-    axes = (axis for axis in ("n", "c", "batch") if axis in work.sizes)
-    elements = np.asarray(prod(work.sizes[axis] for axis in axes), dtype=np.float64)
-    missed = 1 / (1 + (p["reread"] * chip.cache / np.maximum(read, 1.0)) ** 3) if chip.cache else 1.0
-    time: Any = 0.0
-    for at, pace in enumerate(paces):
-        last = at == len(paces) - 1
-        traffic = read * (missed if at else 1.0) + (work.row.write if last else 0.0)
-        cores = elements * p[pace] / (chip.units * chip.clock)
-        time = time + p["launch"] + p["setup"] + knee([traffic / (chip.bandwidth * p["dram"]), cores], p["knee"])
-    return time
-
-
-def _summed(work: Launch) -> str:
-    """What a reduction sums: along each ``row``, down the ``column``, or over all but the ``channel`` in between."""
-    rank, named = len(work.row.kernel.shapes[0]), work.row.kernel.attrs.get("axes")
-    axes = {axis % rank for axis in ((named,) if isinstance(named, int) else named or range(rank))}
-    if rank - 1 not in axes:
-        return "column"
-    return "channel" if 0 in axes and 1 not in axes and rank > 2 else "row"
-
-
-def _walk(work: Launch, p: Mapping[str, float]) -> Any:
-    """Sums down columns: a block takes some columns and walks down all rows."""
-    norm = len(work.row.kernel.nodes) > 1
-    rows = np.asarray(work.sizes["c"], dtype=np.float64) * p["walk_norm" if norm else "walk"]
-    return p["launch"] + p["setup"] + knee([transfer(work, p, work.row.read), rows], p["knee"])
-
-
 def _pool(work: Launch, p: Mapping[str, float]) -> Any:
     compute = _pooled(work) * p["pool"] / (work.machine.units * work.machine.clock)
     traffic = transfer(work, p, work.row.read)
@@ -193,10 +153,6 @@ def _groups(work: Launch) -> tuple[Any, Any]:
     s, groups = work.sizes, work.row.kernel.attrs.get("groups", 32)
     return s["n"] * groups, s["c"] * s["batch"] / groups
 
-
-#: Sweeps over the images of norms over the batch, each with the parameter of its work on an element. The backward finds
-#: its sums in those of scale and shift, which a kernel before it works out.
-SWEEPS = {"batchnorm_train": ("welford", "channel"), "channelnorm_grad": ("channel",)}
 
 #: Rows and columns of operators that do not work along the last axis of ``... c``.
 EXTENTS: dict[str, Callable[[Launch], tuple[Any, Any]]] = {

@@ -26,6 +26,7 @@ GROUP = group(
     conv=_factor(2.0, "convolutions"),
     stream=_factor(1.5, "elementwise kernels and moves"),
     rowwise=_factor(1.6, "norms, softmax and reductions"),
+    training=_factor(1.5, "kernels that only training runs"),
     moe=_factor(2.0, "mixture-of-experts blocks"),
     network=_factor(1.8, "collectives"),
     internode=_factor(2.0, "collectives across nodes, or by algorithms that nobody measured"),

@@ -25,8 +25,6 @@ SECTOR = 32
 BLOCK = 128
 #: What a thread takes where it works out addresses: bytes of elements, and elements at most.
 THREAD_BYTES, THREAD_ELEMENTS = 8, 4
-#: Rows of an embedding's gradient from which PyTorch sorts them first (embedding_dense_backward_cuda).
-SORTED_FROM = 3072
 #: Rows of an embedding up to which one block fetches them one after the other.
 SERIAL_ROWS = 16
 
@@ -43,9 +41,6 @@ GROUP = group(
     setup=Parameter(0.4e-6, 0.02e-6, 3e-6, "s", "start of address work, for each of the elements that a thread takes"),
     library=Parameter(5e-6, 0.1e-6, 2e-5, "s", "extra fixed cost of special kernels: gather, batch norm"),
     transpose=Parameter(2.0, 0.2, 10.0, "cycles", "a core's work on an element with no neighbours to share its sector"),
-    windows=Parameter(2.3, 0.2, 20.0, "cycles", "a core's work on a point whose windows it searches, in a backward"),
-    sort=Parameter(6e-5, 1e-6, 5e-4, "s", "sorting the indices of an embedding's gradient, some thirty launches"),
-    rows=Parameter(4.2, 0.2, 50.0, "cycles", "a core's work on an element that is added to a row of a table"),
     random=Parameter(0.3, 0.05, 1.0, "share", "of main memory's bandwidth for sectors at random"),
     knee=Parameter(2.5, 1.0, 8.0, "exponent", "sharpness of the knee between traffic and address work"),
 )
@@ -57,8 +52,6 @@ def seconds(work: Launch, p: Mapping[str, float]) -> Any:
     start = p["launch"] + _begin(work, p, cycles is not None)
     if work.op == "gather":
         traffic = traffic + _random(work, p)
-    if work.op == "embedding_grad":
-        return start + traffic + _added(work, p)
     if cycles is None:
         return start + traffic
     rate = work.machine.units * work.machine.clock
@@ -119,16 +112,7 @@ def _cycles(work: Launch, p: Mapping[str, float]) -> Any:
         return p["index"] + (p["transpose"] - p["index"]) * apart
     if work.op == "gather":
         return p["transpose"]
-    if work.op == "pool_grad" and len(work.row.kernel.inputs) > 1:
-        return p["windows"]
     return None if _vectorised(work.row.kernel) else p["index"]
-
-
-def _added(work: Launch, p: Mapping[str, float]) -> Any:
-    """Gradients of rows are sorted by index, where there are many, and added to their rows of the table [s]."""
-    tokens = np.asarray(work.sizes["batch"], dtype=np.float64)
-    added = tokens * work.sizes["d"] * p["rows"] / (work.machine.units * work.machine.clock)
-    return added + np.where(tokens > SORTED_FROM, p["sort"], 0.0)
 
 
 def _vectorised(kernel: Kernel) -> bool:

@@ -154,12 +154,12 @@ def cross_entropy(b: Builder, logits: str) -> str:
     rows: Size = prod(lead)
     labels = b.input("labels", (rows,), "int64")
     x = b.op("view", logits, name="logit_rows", shape=(rows, classes))
-    fp32: dict[str, Any] = {"dtype": "fp32", "keeps": "fp32"}
     if b.tensor(x).dtype != "fp32":
-        x = b.op("cast", x, name="logits_fp32", **fp32)
-    x = b.op("softmax", x, name="log_softmax", **fp32)
+        x = b.op("cast", x, name="logits_fp32", dtype="fp32", keeps="fp32")
+    x = b.op("softmax", x, name="log_softmax", dtype="fp32", keeps="fp32")
     with b.kernel("nll"):
-        return b.op("mean", b.op("take", x, labels, name="picked", shape=(rows,), **fp32), name="loss", **fp32)
+        picked = b.op("take", x, labels, name="picked", dtype="fp32", keeps="fp32", shape=(rows,))
+        return b.op("mean", picked, name="loss", dtype="fp32", keeps="fp32")
 
 
 def _adjust(b: Builder, scores: str, softcap: float, bias: str | None) -> str:

@@ -162,7 +162,7 @@ class _Step:
             self.b.op("update", name, *read, name=f"{name}.updated", flops=self.rule.flops)
             return
         new = self._state(f"{name}.master", weight.shape, "fp32", read, self.rule.flops)
-        self.b.op("update", name, new, name=f"{name}.updated", flops=0)
+        self.b.op("put", name, new, name=f"{name}.updated")
 
     def _state(self, name: str, shape: Shape, dtype: str, read: list[str], flops: int) -> str:
         """A state, updated in place."""

@@ -13,7 +13,7 @@ from roofline.errors import ShapeError, UsageError
 from roofline.graph import Graph, Node
 from roofline.ops import OPS, POINTWISE, get_op
 from roofline.passes.ranks import Writer
-from roofline.sizes import Size, substitute, symbol, symbols
+from roofline.sizes import Size, substitute, symbol, symbols, terms
 
 #: Operators that treat rows, and so positions, apart from each other.
 _BY_ROW = frozenset({
@@ -61,7 +61,7 @@ class _Positions(Writer):
             self.pending[node.outputs[0]] = node  # a mask is drawn for those positions that its reader treats
             return
         names = [self.now.get(name, name) for name in node.inputs]
-        if node.op == "all_reduce" and self._has_positions(names[0]):
+        if node.op == "all_reduce" and self._has_positions(names[0]) and not self._one_a_position(names[0]):
             self.now[node.outputs[0]] = self._scatter(node, names[0])
         elif node.op == "parallel_input":
             self._give(node, names[0])
@@ -81,6 +81,10 @@ class _Positions(Writer):
 
     def _has_positions(self, name: str) -> bool:
         return any(symbols(size) & self.length.keys() for size in self.graph.tensors[name].shape)
+
+    def _one_a_position(self, name: str) -> bool:
+        """Whether a message is a number a position, which is no sum over a width (what a loss exchanges)."""
+        return all(factor == 1 for _, factor in terms(self.graph.tensors[name].numel))
 
     def _scatter(self, node: Node, flat: str) -> str:
         whole = self.graph.tensors[node.outputs[0]].shape

@@ -76,7 +76,7 @@ def training_graph(
         >>> step = training_graph(rl.model("gpt2", phase="train"), precision="amp-bf16")
         >>> forward = rl.count(rl.model("gpt2", phase="train"), B=1, S=1024).flops
         >>> round(rl.count(step, B=1, S=1024).flops / forward, 2)  # fused attention multiplies five times for two
-        3.03
+        3.04
     """
     if precision is not None and precision not in PRECISIONS:
         near = did_you_mean(precision, PRECISIONS)
