@@ -72,7 +72,7 @@ def what_if(
     if weights or activations or cache:
         graph = quantize(graph, **_told(weights=weights, activations=activations, cache=cache))
     if pp != 1:
-        graph = pipelined(graph, pp, nodes=_apart(where, tp * ep))
+        graph = pipelined(graph, pp, **_told(nodes=_apart(where, tp * ep)))
     return graph if fuse is None else fuse_kernels(graph, policy=fuse)
 
 
@@ -81,8 +81,10 @@ def _told(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _apart(where: Cluster | None, stride: int) -> int:
-    return where.span(2, stride) if where is not None and not where.implied else 1
+def _apart(where: Cluster | None, stride: int) -> int | None:
+    """Nodes that a send spans, where that is more than one."""
+    spans = where.span(2, stride) if where is not None and not where.implied else 1
+    return spans if spans > 1 else None
 
 
 def prune_options(text: str) -> dict[str, Any]:

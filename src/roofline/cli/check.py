@@ -11,12 +11,13 @@ from roofline.cli import check_tables
 from roofline.cli import options as opt
 from roofline.cli.output import show, write_csv, write_json
 from roofline.cli.trace import Html, read
+from roofline.cli.train import training_step
 from roofline.csvfile import whole_file
-from roofline.data import chip as find_chip
 from roofline.diagnosis import Verdict, trace_report
 from roofline.diagnosis import check as judge
 from roofline.errors import UsageError
 from roofline.traces.events import Trace
+from roofline.training.program import step_program
 
 _Measured = Annotated[str | None, typer.Option(
     "--measured", metavar="TIME", help="The measured time of one run, such as 41ms; the trace's when absent.",
@@ -39,6 +40,14 @@ def check(
     dtype: opt.DType = None,
     weights: opt.Weights = None,
     cache: opt.Cache = None,
+    activations: opt.Activations = None,
+    fuse: opt.Fuse = None,
+    prune: opt.Prune = None,
+    tp: opt.Tensor = 1,
+    pp: opt.Pipeline = 1,
+    dp: opt.Copies = 1,
+    zero: opt.Zero = 0,
+    recompute: opt.Recompute = None,
     tf32: opt.TF32 = False,
     as_json: opt.AsJson = False,
     as_csv: opt.AsCsv = False,
@@ -48,12 +57,20 @@ def check(
     opt.exclusive(json=as_json, csv=as_csv)
     if measured is None and trace is None:
         raise UsageError("check needs --measured, such as --measured 41ms, or --trace FILE, or both")
-    graph = opt.program(model, phase, dtype, weights, cache)
-    sizes = opt.single(opt.sizes(graph, batch, seq, context), "a measured time")
+    if phase == "train":
+        opt.not_inference(weights=weights, cache=cache, activations=activations, fuse=fuse, context=context)
+        step = training_step(model, chip, batch, seq, mode=mode, prune=prune, tp=tp, pp=pp, dp=dp, zero=zero,
+                             recompute=recompute, precision=dtype)  # fmt: skip
+        graph, sizes = step_program(step), dict[str, Any]()
+    else:
+        opt.not_training(zero=zero, recompute=recompute)
+        graph = opt.program(model, phase, dtype, weights, cache, activations=activations, fuse=fuse, prune=prune,
+                            tp=tp, pp=pp, on=opt.of_cluster(chip))  # fmt: skip
+        sizes = opt.shared(opt.single(opt.sizes(graph, batch, seq, context), "a measured time"), dp)
     opt.with_unit(measured, "--measured", "41ms")
     ran = read(trace) if trace is not None else None
     products = tf32 or dtype == "tf32"
-    found = judge(graph, find_chip(chip), measured, trace=ran, mode=mode, tf32=products, **sizes)  # type: ignore[arg-type]
+    found = judge(graph, opt.device(chip), measured, trace=ran, mode=mode, tf32=products, **sizes)  # type: ignore[arg-type]
     if html is not None:
         _write_page(found, ran, html)
     _print(found, as_json, as_csv)

@@ -12,12 +12,14 @@ from roofline.cli import options as opt
 from roofline.cli import tables
 from roofline.cli.calibrate import calibrate
 from roofline.cli.check import check
+from roofline.cli.compare import compare
+from roofline.cli.fuse import fuse as fuse_table
 from roofline.cli.graph import graph as list_graph
 from roofline.cli.measured import ops, sweep
 from roofline.cli.output import note, show, write, write_csv, write_json
 from roofline.cli.predict import predict as predict_rows
 from roofline.cli.trace import trace
-from roofline.cli.train import train
+from roofline.cli.train import print_step, train, training_step
 from roofline.cli.validate import validate
 from roofline.data import chip as find_chip
 from roofline.data import chips as chip_names
@@ -95,15 +97,31 @@ def estimate(
     dtype: opt.DType = None,
     weights: opt.Weights = None,
     cache: opt.Cache = None,
+    activations: opt.Activations = None,
+    fuse: opt.Fuse = None,
+    prune: opt.Prune = None,
+    tp: opt.Tensor = 1,
+    pp: opt.Pipeline = 1,
+    dp: opt.Copies = 1,
+    zero: opt.Zero = 0,
+    recompute: opt.Recompute = None,
     tf32: opt.TF32 = False,
     as_json: opt.AsJson = False,
     as_csv: opt.AsCsv = False,
 ) -> None:
     """Predict time, bound, memory and throughput."""
     opt.exclusive(json=as_json, csv=as_csv)
-    graph, where = opt.program(model, phase, dtype, weights, cache), opt.chips(chip)
+    if phase == "train":
+        opt.not_inference(weights=weights, cache=cache, activations=activations, fuse=fuse, tf32=tf32, context=context)
+        step = training_step(model, chip, batch, seq, mode=mode, prune=prune, tp=tp, pp=pp, dp=dp, zero=zero,
+                             recompute=recompute, precision=dtype)  # fmt: skip
+        return print_step(step, None, as_json, as_csv)
+    opt.not_training(zero=zero, recompute=recompute)
+    graph = opt.program(model, phase, dtype, weights, cache, activations=activations, fuse=fuse, prune=prune, tp=tp,
+                        pp=pp, on=opt.of_cluster(chip) if "," not in chip else None)  # fmt: skip
+    where = opt.chips(chip)
     number = len(where) if isinstance(where, list) else 1
-    est = _predict(graph, where, opt.sizes(graph, batch, seq, context, number), mode, tf32)
+    est = _predict(graph, where, opt.shared(opt.sizes(graph, batch, seq, context, number), dp), mode, tf32)
     if as_csv:
         write_csv(est.records())
     elif as_json:
@@ -129,13 +147,16 @@ def batch(
     dtype: opt.DType = None,
     weights: opt.Weights = None,
     cache: opt.Cache = None,
+    activations: opt.Activations = None,
+    prune: opt.Prune = None,
+    tp: opt.Tensor = 1,
     tf32: opt.TF32 = False,
     as_json: opt.AsJson = False,
 ) -> None:
     """Choose the best batch under limits of memory and latency."""
     opt.with_unit(memory, "--memory", "72GiB")
     opt.with_unit(latency, "--latency", "50ms")
-    graph = opt.program(model, phase, dtype, weights, cache)
+    graph = opt.program(model, phase, dtype, weights, cache, activations=activations, prune=prune, tp=tp)
     sizes = opt.single(opt.sizes(graph, None, seq, context), "a curve over the batch")
     sizes.pop("B", None)
     choice = best_batch(
@@ -201,3 +222,5 @@ app.command(name="calibrate")(calibrate)
 app.command(name="graph")(list_graph)
 app.command(name="trace")(trace)
 app.command(name="train")(train)
+app.command(name="compare")(compare)
+app.command(name="fuse")(fuse_table)

@@ -11,11 +11,14 @@ import typer
 
 from roofline.chip import Chip
 from roofline.cli.output import note
+from roofline.cluster import Cluster
+from roofline.cluster import cluster as find_cluster
 from roofline.data import chip as find_chip
-from roofline.errors import UsageError
+from roofline.errors import RooflineError, UsageError
 from roofline.graph import Graph
 from roofline.grid import LARGEST
 from roofline.source import load_program
+from roofline.whatif import what_if
 
 #: Points that one call evaluates at most.
 MAX_POINTS = 10_000
@@ -120,20 +123,61 @@ def whole_numbers(text: str, option: str) -> int | list[int]:
 
 
 def program(
-    model: str, phase: str | None, dtype: str | None = None, weights: str | None = None, cache: str | None = None
+    model: str,
+    phase: str | None,
+    dtype: str | None = None,
+    weights: str | None = None,
+    cache: str | None = None,
+    **changes: Any,
 ) -> Graph:
-    """Build the program and say what its source left open."""
-    graph = load_program(model, phase, dtype, weights, cache)
+    """Build the program, change it (:func:`roofline.what_if`), and say what a reader should know of it."""
+    graph = what_if(load_program(model, phase, dtype), weights=weights, cache=cache, **changes)
     for text in graph.info.get("notes", ()):
         note(f"{graph.name}: {text}")
     return graph
 
 
 def chips(text: str) -> Chip | list[Chip]:
-    """One chip, or several that commas part."""
+    """One chip, or several that commas part; of a cluster, one of its devices."""
     names = [name.strip() for name in text.split(",") if name.strip()]
-    found = [find_chip(name) for name in names or [text]]
+    found = [device(name) for name in names or [text]]
     return found if len(found) > 1 else found[0]
+
+
+def device(name: str) -> Chip:
+    """A chip, or one device of a cluster."""
+    found = of_cluster(name)
+    return find_chip(name) if found is None else found.device
+
+
+def of_cluster(name: str) -> Cluster | None:
+    """The cluster of that name, ``None`` where it is a chip's."""
+    try:
+        find_chip(name)
+    except RooflineError as error:
+        try:
+            return find_cluster(name)
+        except RooflineError:
+            raise error from None
+    return None
+
+
+def shared(given: dict[str, Any], copies: int) -> dict[str, Any]:
+    """Sizes of one of several copies of a model, each with its part of the batch."""
+    if copies < 1:
+        raise UsageError(f"--dp {copies}: a whole number from 1 is wanted")
+    if copies == 1 or "B" not in given:
+        return given
+    parts = [-(-each // copies) for each in (given["B"] if isinstance(given["B"], list) else [given["B"]])]
+    note(f"each of {copies} copies runs its part of the batch; throughput is that of one copy")
+    return {**given, "B": parts if isinstance(given["B"], list) else parts[0]}
+
+
+def not_training(**options: Any) -> None:
+    """Refuse options of a training step for anything else."""
+    for name, value in options.items():
+        if value:
+            raise UsageError(f"--{name} belongs to training: give --phase train, or use roofline train")
 
 
 def sizes(
@@ -213,6 +257,13 @@ def with_unit(text: str | None, option: str, example: str) -> str | None:
     if text is not None and text.strip().replace(".", "", 1).isdigit():
         raise UsageError(f"{option} {text} has no unit; write it as {example}")
     return text
+
+
+def not_inference(**options: Any) -> None:
+    """Refuse options that a training step has not."""
+    for name, value in options.items():
+        if value:
+            raise UsageError(f"--{name} does not apply to --phase train; its formats are --precision of roofline train")
 
 
 def single(sizes: dict[str, Any], what: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from roofline.source import load_program
 from roofline.training import TrainingStep
 from roofline.training import train as predict
 from roofline.units import format_bytes, format_si
+from roofline.whatif import what_if
 
 _Where = Annotated[str, typer.Argument(
     metavar="CHIP", help="A chip, or a cluster such as dgx-h100 where a group is larger than a node.")]  # fmt: skip
@@ -71,16 +72,28 @@ def train(
     """Predict a step of training: time and memory by part, MFU, time for so many tokens."""
     opt.exclusive(json=as_json, csv=as_csv)
     wanted = count_of(tokens, "--tokens") if tokens is not None else None
-    graph = load_program(model, "train" if _has_phases(model) else None)
-    sizes = {} if seq is None else {"S": seq}
-    found = predict(
-        graph, chip, batch=batch, micro_batch=micro_batch, tp=tp, sp=sp, pp=pp, interleave=interleave, dp=dp, ep=ep,
-        zero=zero, recompute=recompute or "none", optimizer=optimizer, precision=precision, overlap=not no_overlap,
-        mode=mode, **sizes,  # type: ignore[arg-type]
+    found = training_step(
+        model, chip, str(batch), None if seq is None else str(seq), micro_batch=micro_batch, tp=tp, sp=sp, pp=pp,
+        interleave=interleave, dp=dp, ep=ep, zero=zero, recompute=recompute, optimizer=optimizer, precision=precision,
+        overlap=not no_overlap, mode=mode,
     )  # fmt: skip
+    print_step(found, wanted, as_json, as_csv)
+
+
+def training_step(
+    model: str, chip: str, batch: str | None, seq: str | None, *, prune: str | None = None,
+    recompute: str | None = None, **layout: Any,
+) -> TrainingStep:  # fmt: skip
+    """The step that options of the command line describe, with its notes said."""
+    graph = load_program(model, "train" if _has_phases(model) else None)
+    if prune is not None:
+        graph = what_if(graph, prune=prune)
+    given = opt.single(opt.sizes(graph, batch, seq), "a step of training")
+    each = given.pop("B", 1)
+    found = predict(graph, chip, batch=each, recompute=recompute or "none", **layout, **given)
     for text in found.notes:
-        note(text)
-    _print(found, wanted, as_json, as_csv)
+        note(f"{found.name}: {text}")
+    return found
 
 
 def _has_phases(model: str) -> bool:
@@ -88,7 +101,8 @@ def _has_phases(model: str) -> bool:
     return re.search(r"\.(py|onnx|json)(:\w+)?$", model, re.IGNORECASE) is None or model.endswith("config.json")
 
 
-def _print(found: TrainingStep, tokens: float | None, as_json: bool, as_csv: bool) -> None:
+def print_step(found: TrainingStep, tokens: float | None, as_json: bool, as_csv: bool) -> None:
+    """A step as tables, JSON or CSV."""
     if as_csv:
         write_csv([{"part": part, "seconds": s, "share": s / found.time} for part, s in found.seconds.items()])
     elif as_json:
