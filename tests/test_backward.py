@@ -431,3 +431,32 @@ def test_what_cannot_be_is_refused(graph: Callable[[], Graph], options: dict[str
 def test_a_forward_program_keeps_nothing() -> None:
     with pytest.raises(UsageError, match="has no backward"):
         saved(rl.model("gpt2", phase="train", layers=1), B=1, S=8)
+
+
+# --- derived beside captured -----------------------------------------------------------------------------------------
+
+
+def _modules() -> dict[str, Callable[[], tuple[Any, ...]]]:
+    torch = pytest.importorskip("torch")
+    from torch_programs import Block, ResNet50
+
+    nn = torch.nn
+    return {
+        "block": lambda: (Block(128, 4, 2, 256), torch.randn(2, 64, 128), *(torch.randn(64, 32) for _ in "cs")),
+        "mlp": lambda: (nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64), nn.LayerNorm(64)),
+                        torch.randn(32, 64)),
+        "resnet50": lambda: (ResNet50(), torch.randn(2, 3, 64, 64)),
+        "encoder": lambda: (nn.TransformerEncoderLayer(64, 4, 128, batch_first=True), torch.randn(2, 16, 64)),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["block", "mlp", "resnet50", "encoder"])
+def test_a_captured_forward_has_the_backward_that_is_captured(name: str) -> None:
+    """Autograd's own backward, recorded: the same FLOPs, nearly the same kernels and traffic."""
+    module, *inputs = _modules()[name]()
+    module.train()
+    derived = rl.count(backward(rl.from_torch(module, *inputs)))
+    captured = rl.count(rl.from_torch(module, *inputs, backward=True))
+    assert derived.flops == captured.flops
+    assert derived.launches == pytest.approx(captured.launches, rel=0.03)
+    assert derived.bytes == pytest.approx(captured.bytes, rel=0.04)

@@ -155,6 +155,8 @@ SHAPES: dict[str, Callable[[Mapping[str, Any]], tuple[Any, Any, Any, Any]]] = {
     "attention_scores": lambda s: (s["b"] * s["h"], s["q"], s["k"], s["d"]),
     "attention_values": lambda s: (s["b"] * s["h"], s["q"], s["d"], s["k"]),
     "attention_keys_grad": lambda s: (s["b"] * s["h"], s["k"], s["d"], s["q"]),
+    "expert_linear_grad": lambda s: (s["e"], s["n"], s["k"], s["t"] / s["e"]),
+    "triangular_solve": lambda s: (s["batch"], s["n"], s["m"], s["n"] / 2),
 }
 
 
