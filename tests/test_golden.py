@@ -20,9 +20,12 @@ import pytest
 
 import roofline as rl
 from roofline.dtypes import DType
+from roofline.efficiency.algorithms import factor
 from roofline.memory import memory
 from roofline.ops import get_op
+from roofline.schedule import bubble, in_flight
 from roofline.sizes import distinct, symbol
+from roofline.training.held import held
 from roofline.units import MAC, parse
 
 VALUES = Path(__file__).parent / "golden" / "values.toml"
@@ -634,6 +637,279 @@ def megatron_params(i: Inputs) -> int:
 for _size in ("1.7b", "3.6b", "7.5b", "18.4b", "76.1b", "145.6b", "310.1b", "529.6b"):
     answers(f"megatron2021-table1-{_size}", {"params": megatron_params})
 
+# --- training, and programs on many devices -----------------------------------------------------------------
+
+
+def one_weight(i: Inputs) -> rl.Graph:
+    return linear("fp16", 100_000, int(i.P) // 100_000)
+
+
+def states(i: Inputs, kind: str) -> float:
+    """Bytes of the optimizer's states beside fp16 weights, the fp32 copy among them."""
+    return held(one_weight(i), kind, "mixed-fp16").states
+
+
+answers(
+    "eleuther-bytes-per-param",
+    {
+        "adamw_states": lambda i: states(i, "adamw"),
+        "adam8bit_states": lambda i: states(i, "adam8bit"),
+        "sgd_momentum_states": lambda i: states(i, "momentum"),
+        "grads_fp16": lambda i: held(one_weight(i), "adamw", "fp16").gradients,
+        "grads_fp32": lambda i: held(one_weight(i), "adamw", "mixed-fp16").gradients,
+        "train_mixed_adamw_fp16grad": lambda i: (
+            stored(i.P, "fp16") + states(i, "adamw") + held(one_weight(i), "adamw", "fp16").gradients
+        ),
+        "train_mixed_adamw_fp32grad": lambda i: (
+            stored(i.P, "fp16") + states(i, "adamw") + held(one_weight(i), "adamw", "mixed-fp16").gradients
+        ),
+    },
+)
+
+
+def trained_flops(i: Inputs) -> float:
+    """Forward and backward of a layer inside a network, whose input wants a gradient too."""
+    layer = linear("fp16", 100_000, int(i.P) // 100_000)
+    return counted(rl.backward(layer, wrt=["x"]), B=int(i.D)).flops
+
+
+answers(
+    "eleuther-compute-6pd",
+    {
+        "C": trained_flops,
+        "backward": lambda i: (
+            trained_flops(i) - counted(linear("fp16", 100_000, int(i.P) // 100_000), B=int(i.D)).flops
+        ),
+    },
+)
+
+
+@cache
+def megatron(hidden: int, heads: int, layers: int, vocab: int = 51200, tp: int = 1, sp: bool = False) -> rl.Graph:
+    """A GPT as Megatron-LM trains it: dropout, GELU, attention written out, fp16."""
+    graph = rl.model("megatron-22b", phase="train", hidden=hidden, heads=heads, layers=layers, vocab=vocab)
+    return rl.shard(graph, tp=tp, sp=sp) if tp > 1 else graph
+
+
+def kept(i: Inputs, tp: int = 1, sp: bool = False, recompute: str = "none") -> float:
+    """Bytes that a layer keeps for its backward."""
+    both = rl.backward(megatron(i.h, i.a, 2, tp=tp, sp=sp), recompute=recompute)
+    return rl.saved(both, B=i.b, S=i.s)["layers.1"]
+
+
+def scores_over_rest(i: Inputs) -> float:
+    """What selective recomputation saves, in units of ``s b h`` bytes."""
+    return (kept(i) - kept(i, recompute="selective")) / (i.s * i.b * i.h)
+
+
+for _size in ("22b", "530b", "1t"):
+    answers(
+        f"korthikanti-activations-{_size}",
+        {
+            "per_layer_no_parallel": kept,
+            "per_layer_tp": lambda i: kept(i, i.t),
+            "per_layer_tp_sp": lambda i: kept(i, i.t, True),
+            "per_layer_tp_selective": lambda i: kept(i, i.t, False, "selective"),
+            "per_layer_tp_sp_selective": lambda i: kept(i, i.t, True, "selective"),
+            "per_layer_full_recompute": lambda i: kept(i, i.t, False, "full"),
+            # The first stage has L / p layers and holds p micro-batches.
+            "first_stage_total_tp_sp_selective": lambda i: (
+                kept(i, i.t, True, "selective") * i.L / i.p * in_flight(0, i.p, i.B // i.b)
+            ),
+            "score_term": scores_over_rest,
+            "selective_saves": lambda i: 1 - kept(i, recompute="selective") / kept(i),
+        },
+    )
+answers(
+    "eleuther-activation-formulas",
+    {
+        "none": lambda i: i.L * kept(i, i.t),
+        "selective": lambda i: i.L * kept(i, i.t, False, "selective"),
+        "full": lambda i: i.L * kept(i, i.t, False, "full"),
+        "none_t1": lambda i: i.L * kept(i),
+    },
+)
+
+
+def ratios(i: Inputs, hidden: int, heads: int) -> Inputs:
+    return Inputs(h=hidden, a=heads, s=i.s, b=1)
+
+
+def again_over_forward(i: Inputs) -> float:
+    """Products that selective recomputation runs again over the layers' forward, attention's own left out."""
+    whole = counted(megatron(i.h, i.a, 1), B=1, S=i.s).flops - counted(megatron(i.h, i.a, 1, 1024), B=1, S=i.s).flops
+    layer = counted(megatron(i.h, i.a, 2), B=1, S=i.s).flops - counted(megatron(i.h, i.a, 1), B=1, S=i.s).flops
+    assert whole > 0
+    more = [
+        counted(rl.backward(megatron(i.h, i.a, 1), recompute=how), B=1, S=i.s).flops for how in ("selective", "none")
+    ]
+    return (more[0] - more[1]) / (layer - (more[0] - more[1]))
+
+
+answers(
+    "korthikanti-gpt3-ratios",
+    {
+        "gpt3_score_term": lambda i: scores_over_rest(ratios(i, i.h3, i.a3)),
+        "mtnlg_score_term": lambda i: scores_over_rest(ratios(i, i.h5, i.a5)),
+        "gpt3_memory_saved": lambda i: (
+            1 - kept(ratios(i, i.h3, i.a3), recompute="selective") / kept(ratios(i, i.h3, i.a3))
+        ),
+        "mtnlg_memory_saved": lambda i: (
+            1 - kept(ratios(i, i.h5, i.a5), recompute="selective") / kept(ratios(i, i.h5, i.a5))
+        ),
+        "gpt3_flop_overhead": lambda i: again_over_forward(ratios(i, i.h3, i.a3)),
+        "mtnlg_flop_overhead": lambda i: again_over_forward(ratios(i, i.h5, i.a5)),
+    },
+)
+
+
+def model_flops(i: Inputs) -> float:
+    """Three times the products of the forward."""
+    return 3 * counted(megatron(i.h, i.a, i.L, i.v), B=i.B, S=i.s).flops
+
+
+for _size in ("22b", "175b", "530b", "1t"):
+    answers(
+        f"korthikanti-mfu-{_size}",
+        {
+            "model_flops": model_flops,
+            "mfu": lambda i: model_flops(i) / rl.chip("a100-80gb-sxm").matmul_peak("fp16") / (i.t_new * i.gpus),
+        },
+    )
+
+
+def recomputed_flops(i: Inputs) -> float:
+    """Forward, backward and one more forward of all layers; heads do not change the products."""
+    both = rl.backward(megatron(i.h, i.h // 128, i.l, i.V), recompute="full")
+    return counted(both, B=i.B, S=i.s).flops
+
+
+for _size in ("1.7b", "3.6b", "7.5b", "18.4b", "76.1b", "145.6b", "310.1b", "529.6b"):
+    answers(
+        f"megatron2021-table1-{_size}",
+        {
+            "flops_per_iteration": recomputed_flops,
+            "percent_of_peak": lambda i: i.achieved / rl.chip("a100-80gb-sxm").matmul_peak("fp16"),
+            "iteration_time_implied": lambda i: recomputed_flops(i) / (i.achieved * i.n),
+        },
+    )
+
+
+def reduced(graph: rl.Graph, **sizes: int) -> tuple[int, list[float]]:
+    """How often devices add up, and the elements of each."""
+    found = [row for row in rl.count(graph, **sizes).rows if row.kernel.main.op == "all_reduce"]
+    return sum(row.kernel.count for row in found), [row.sizes["e"] for row in found for _ in range(row.kernel.count)]
+
+
+def of_a_layer(i: Inputs, heads: int, training: bool) -> list[float]:
+    """Elements of the all-reduces that one more layer brings."""
+    graphs = [megatron(i.h, heads, layers, tp=i.t) for layers in (1, 2)]
+    if training:
+        graphs = [rl.backward(graph) for graph in graphs]
+    fewer, more = (reduced(graph, B=i.b, S=i.s)[1] for graph in graphs)
+    for elements in fewer:
+        more.remove(elements)
+    return more
+
+
+def ring(i: Inputs, op: str, alpha: float = 0.0) -> rl.Collective:
+    link = {"name": "link", "bandwidth": i.W, "latency": alpha, "source": "the case"}
+    chip = rl.Chip(name="linked", matrix={"bf16": 1e12}, memory_bandwidth=1e12, links=[link])
+    size = getattr(i, "S", 1 << 30)
+    return rl.collective(chip, op, size, int(getattr(i, "n", 0) or i.t), algorithm="ring", ideal=True)
+
+
+def wire_factor(op: str) -> Answer:
+    return lambda i: float(factor(op, i.n))
+
+
+answers(
+    "megatron2021-bubble-and-comm",
+    {
+        "bubble": lambda i: bubble(i.p, i.m),
+        "bubble_interleaved": lambda i: bubble(i.p, i.m, i.v),
+        "tp_elements_per_layer": lambda i: sum(of_a_layer(i, 96, True)) * factor("all_reduce", i.t),
+    },
+)
+for _n in ("n8", "n64"):
+    answers(
+        f"collective-factors-{_n}",
+        {
+            "allreduce_factor": wire_factor("all_reduce"),
+            "allgather_factor": wire_factor("all_gather"),
+            "reducescatter_factor": wire_factor("reduce_scatter"),
+            "alltoall_factor": wire_factor("alltoall"),
+            "broadcast_factor": wire_factor("broadcast"),
+            "allreduce_time": lambda i: ring(i, "all_reduce").seconds,
+            "allreduce_ring_steps": lambda i: ring(i, "all_reduce").steps,
+            "allreduce_time_with_latency": lambda i: ring(i, "all_reduce", i.alpha).seconds,
+        },
+    )
+
+
+@cache
+def llama_decode(layers: int, devices: int) -> rl.Graph:
+    return rl.shard(rl.model("llama-3-70b", phase="decode", layers=layers), tp=devices)
+
+
+def decode_reduces(i: Inputs) -> list[float]:
+    """Elements of the all-reduces of one more layer of a decode step."""
+    fewer, more = (reduced(llama_decode(layers, i.t), B=i.b, C=8)[1] for layers in (1, 2))
+    for elements in fewer:
+        more.remove(elements)
+    return more
+
+
+answers(
+    "tp-allreduce-per-layer",
+    {
+        "fwd_allreduces_per_layer": lambda i: len(decode_reduces(i)),
+        "train_allreduces_per_layer": lambda i: len(of_a_layer(Inputs(**{**vars(i), "s": 8}), 64, True)),
+        "bytes_per_allreduce": lambda i: decode_reduces(i)[0] * i.bytes_el,
+        "wire_bytes_per_gpu_per_token": lambda i: i.L * sum(decode_reduces(i)) * i.bytes_el * factor("all_reduce", i.t),
+        "latency_floor_per_token": lambda i: i.L * len(decode_reduces(i)) * i.lat,
+        "bandwidth_time_per_token": lambda i: (
+            i.L * sum(ring(Inputs(W=i.W, S=e * i.bytes_el, n=i.t), "all_reduce").seconds for e in decode_reduces(i))
+        ),
+    },
+)
+
+
+def palm_flops(i: Inputs, attention: bool = True) -> float:
+    """Three forwards a token: products with N weights, and scores and values against T positions."""
+    products = 3 * counted(linear("bf16", 10_000, int(i.N) // 10_000), B=1).flops
+    heads = node("bf16", "attention_scores", (1, i.H, i.T, i.Q), (1, i.H, i.T, i.Q))
+    return products + attention * 3 * 2 * i.L * counted(heads).flops / i.T
+
+
+def palm_mfu(i: Inputs, attention: bool) -> float:
+    return i.tps * palm_flops(i, attention) / (i.chips * rl.chip("tpu-v4").matmul_peak("bf16"))
+
+
+answers(
+    "palm-540b-mfu",
+    {
+        "flops_per_token": palm_flops,
+        "mfu": lambda i: palm_mfu(i, True),
+        "mfu_no_attention": lambda i: palm_mfu(i, False),
+    },
+)
+
+
+def per_trained_token(weights: float) -> float:
+    return counted(rl.backward(linear("bf16", 10_000, int(weights) // 10_000), wrt=["x"]), B=1).flops
+
+
+answers(
+    "deepseek-insights-gflops-per-token",
+    {
+        "dsv3_6N": lambda i: per_trained_token(i.act),
+        "llama405_6N": lambda i: per_trained_token(i.d405),
+        "qwen72_6N": lambda i: per_trained_token(i.qwen),
+    },
+)
+answers("torch-compile-breakeven", {"iterations": lambda i: rl.break_even(i.compile_s, i.eager, i.compiled).steps})
+
 # --- classic rooflines --------------------------------------------------------------------------------------
 
 answers(
@@ -896,9 +1172,18 @@ def over_latent(name: str) -> float:
     return kv_bytes(decoder(name)) / kv_bytes(decoder("deepseek-v3"))
 
 
+def uncompressed_v3(i: Inputs) -> float:
+    """Keys and values of all heads, had DeepSeek-V3 no latent."""
+    plain = {"layers": i.L, "heads": i.N, "kv_heads": i.N, "hidden": 7168}
+    widths = (i.nope + i.rope, i.vd)
+    return sum(rl.kv_cache(decoder("llama-2-7b", head_dim=width, **plain)).bytes_per_token / 2 for width in widths)
+
+
 answers(
     "kv-deepseek-v3-mla",
     {
+        "mha_equivalent": uncompressed_v3,
+        "compression": lambda i: uncompressed_v3(i) / kv_bytes(decoder("deepseek-v3")),
         "bytes_per_token": lambda i: kv_bytes(decoder("deepseek-v3")),
         "multiplier_qwen72": lambda i: over_latent("qwen2.5-72b"),
         "multiplier_llama405": lambda i: over_latent("llama-3.1-405b"),
