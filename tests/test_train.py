@@ -1,0 +1,196 @@
+"""A step of training on many devices: published steps, parts that add up, layouts that cannot be."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import roofline as rl
+from roofline.schedule import bubble
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+import megatron_table
+
+ROWS = megatron_table.rows()
+
+
+def step(**layout: object) -> rl.TrainingStep:
+    """A small GPT on a DGX."""
+    given: dict[str, object] = {"batch": 16, "S": 256, "mode": "graph", **layout}
+    return rl.train(rl.model("megatron-22b", phase="train", layers=8, hidden=1024, heads=16), "dgx-a100", **given)  # type: ignore[arg-type]
+
+
+# --- published ---
+
+
+@pytest.fixture(scope="module")
+def errors() -> list[float]:
+    return [abs(megatron_table.step(row).time / float(row["time_s"]) - 1) for row in ROWS]
+
+
+def test_megatron_s_steps_are_within_six_per_cent_on_average(errors: list[float]) -> None:
+    assert len(errors) == 8
+    assert sum(errors) / len(errors) < 0.06
+
+
+def test_no_step_of_megatron_is_far_off(errors: list[float]) -> None:
+    assert max(errors) < 0.10
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['model']}-{row['recompute']}")
+def test_activations_kept_are_those_of_the_paper(row: dict[str, str]) -> None:
+    ours, paper = megatron_table.kept(row)
+    assert ours == pytest.approx(paper, rel=1e-9)
+
+
+def test_megatron_s_devices_have_room_for_what_they_ran() -> None:
+    for row in ROWS:
+        assert megatron_table.step(row).fits, row
+
+
+def test_data_parallel_training_of_gpt3_takes_a_month() -> None:
+    """34 days on 1024 A100 at 140 TFLOP/s (Narayanan et al. 2021, section 5.1)."""
+    graph = rl.model("gpt-3-175b", phase="train", vocab=51200, attention="naive", dropout=True)
+    found = rl.train(
+        graph, rl.cluster("dgx-a100").replace(nodes=128), batch=1536, micro_batch=1, tp=8, pp=8, dp=16, interleave=1,
+        recompute="full", mode="graph", S=2048,
+    )  # fmt: skip
+    assert found.devices == 1024
+    assert found.days(300e9) == pytest.approx(34, rel=0.2)
+
+
+# --- how a step is made up ---
+
+
+def test_parts_add_up_and_lie_in_the_range() -> None:
+    found = step(tp=2, pp=2, dp=2, micro_batch=1, recompute="selective")
+    assert found.time == pytest.approx(sum(found.seconds.values()))
+    assert found.low <= found.time <= found.high
+    assert all(value >= 0 for value in found.seconds.values())
+    assert found.memory.total == pytest.approx(sum(found.memory.parts().values()))
+    assert found.record()["time_s"] == found.time
+    assert found.frame()["share"].sum() == pytest.approx(1)
+
+
+def test_one_device_is_the_estimate_of_its_program() -> None:
+    whole = rl.training_graph(rl.model("gpt2", phase="train"), precision="amp-bf16")
+    est = rl.estimate(whole, "h100-sxm", mode="graph", B=8, S=1024)
+    found = rl.train("gpt2", "h100-sxm", batch=8, S=1024, precision="amp-bf16", mode="graph")
+    assert found.time == pytest.approx(est.time, rel=0.005)
+    for part in ("weights", "gradients", "optimizer"):
+        assert getattr(found.memory, part) == pytest.approx(getattr(est.memory, part), rel=1e-6)
+
+
+def test_the_bubble_is_the_formula_s() -> None:
+    """Uneven ends (embedding, head) aside: a chain of equal layers with next to no vocabulary."""
+    graph = rl.model("megatron-22b", phase="train", layers=16, hidden=1024, heads=16, vocab=8, positions=8)
+    found = rl.train(graph, "dgx-a100", batch=32, micro_batch=1, pp=4, mode="graph", S=256)
+    work = sum(found.seconds[part] for part in ("forward", "backward", "recompute", "communication"))
+    assert found.seconds["bubble"] / work == pytest.approx(bubble(4, 32), rel=0.1)
+
+
+def test_interleaving_shrinks_the_bubble() -> None:
+    once, twice = (step(pp=4, micro_batch=1, interleave=v) for v in (1, 2))
+    assert twice.seconds["bubble"] == pytest.approx(once.seconds["bubble"] / 2, rel=0.15)
+
+
+def test_zero_divides_memory_and_changes_no_flops() -> None:
+    stages = [step(dp=4, zero=zero) for zero in range(4)]
+    need = [found.memory for found in stages]
+    assert need[1].optimizer == pytest.approx(need[0].optimizer / 4)
+    assert need[2].gradients == pytest.approx(need[0].gradients / 4)
+    assert need[3].weights == pytest.approx(need[0].weights / 4)
+    assert len({found.model_flops for found in stages}) == 1
+    assert stages[1].seconds["optimizer"] < stages[0].seconds["optimizer"]
+
+
+def test_flops_do_not_depend_on_the_layout() -> None:
+    layouts = ({}, {"tp": 4}, {"pp": 4, "micro_batch": 1}, {"dp": 4}, {"tp": 2, "pp": 2, "dp": 2, "micro_batch": 1})
+    for layout in layouts:
+        assert step(**layout).model_flops == pytest.approx(step().model_flops, rel=1e-9), layout
+
+
+def test_recomputation_trades_time_for_memory() -> None:
+    none, selective, full = (step(recompute=how) for how in ("none", "selective", "full"))
+    assert none.memory.activations > selective.memory.activations > full.memory.activations
+    assert none.time < selective.time < full.time
+    assert none.hfu == pytest.approx(none.mfu, rel=0.01)
+    forward = [
+        rl.count(rl.model("megatron-22b", phase="train", layers=n, hidden=1024, heads=16), B=1, S=256).flops
+        for n in (8, 9)
+    ]
+    layers = 8 * (forward[1] - forward[0])
+    assert full.hardware_flops / full.model_flops == pytest.approx(1 + layers / forward[0] / 3)
+
+
+def test_optimizers_keep_what_they_keep() -> None:
+    parameters = rl.model("megatron-22b", phase="train", layers=8, hidden=1024, heads=16).parameters
+    for name, each in (("adamw", 12), ("momentum", 8), ("adam8bit", 6), ("sgd", 4)):
+        assert step(optimizer=name).memory.optimizer == pytest.approx(each * parameters, rel=1e-3), name
+    assert step(optimizer="adafactor").memory.optimizer < 4.1 * parameters
+
+
+def test_gradients_travel_beside_the_backward_where_they_may() -> None:
+    hidden, open_ = step(dp=8), step(dp=8, overlap=False)
+    assert hidden.seconds["data_parallel"] < open_.seconds["data_parallel"]
+
+
+def test_experts_and_their_groups() -> None:
+    graph = rl.model("mixtral-8x7b", phase="train", layers=2)
+    found = rl.train(graph, "dgx-h100", batch=8, dp=4, ep=4, mode="graph", S=512)
+    assert found.seconds["communication"] > 0
+    assert found.memory.weights < rl.train(graph, "dgx-h100", batch=8, dp=4, mode="graph", S=512).memory.weights
+
+
+def test_images_train_too() -> None:
+    found = rl.train("resnet50", "h100-sxm", batch=128, precision="amp-bf16", optimizer="momentum")
+    assert found.item == "image"
+    assert found.items == 128
+    assert found.throughput == pytest.approx(128 / found.time)
+
+
+# --- what cannot be ---
+
+
+@pytest.mark.parametrize(
+    ("layout", "words"),
+    [
+        ({"batch": 10, "dp": 4, "micro_batch": 1}, "the nearest: 8 or 12"),
+        ({"pp": 3, "interleave": 2, "batch": 16, "micro_batch": 1}, "nearest 15 or 18"),
+        ({"pp": 16, "micro_batch": 1}, "nearest 8"),
+        ({"tp": 3}, "tp=3"),
+        ({"zero": 5}, "allowed: 0, 1, 2, 3"),
+        ({"zero": 1}, "dp=2 or more"),
+        ({"dp": 4, "ep": 3}, "fits: 1, 2, 4"),
+        ({"interleave": 2}, "pp=2 or more"),
+        ({"recompute": "selectiv"}, "did you mean selective"),
+        ({"optimizer": "adam"}, "did you mean adamw"),
+        ({"precision": "bf-16"}, "did you mean bf16"),
+        ({"tp": 8, "dp": 8}, "64 devices wanted"),
+        ({"batch": 0}, "a whole number from 1"),
+        ({"micro_batch": True}, "a whole number from 1"),
+    ],
+)
+def test_a_layout_that_cannot_be_names_the_nearest(layout: dict[str, object], words: str) -> None:
+    with pytest.raises(rl.RooflineError) as caught:
+        step(**layout)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_program_without_a_batch_is_refused() -> None:
+    fixed = rl.model("gpt2", phase="train", layers=1).bind(B=4)
+    with pytest.raises(rl.UsageError, match="no symbol B"):
+        rl.train(fixed, "h100-sxm", batch=4, S=128)
+
+
+def test_a_program_with_a_backward_is_refused() -> None:
+    with pytest.raises(rl.UsageError, match="has a backward already"):
+        rl.train(rl.backward(rl.model("gpt2", phase="train", layers=1)), "h100-sxm", batch=4, S=128)
+
+
+def test_no_tokens_take_no_time() -> None:
+    with pytest.raises(rl.UsageError, match="positive number"):
+        step().days(0)

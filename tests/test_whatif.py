@@ -1,0 +1,127 @@
+"""Several passes in one call, pipelines as one program, and the trail that they leave."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import roofline as rl
+from roofline.memory import memory
+from roofline.whatif import prune_options
+
+DECODE = rl.model("llama-3-8b", phase="decode", layers=4)
+AT = {"B": 4, "C": 512}
+
+
+def names(graph: rl.Graph) -> list[str]:
+    return [step.name for step in graph.history]
+
+
+# --- one call ---
+
+
+def test_nothing_asked_for_is_nothing_done() -> None:
+    assert rl.what_if(DECODE) is DECODE
+
+
+def test_passes_run_in_an_order_in_which_they_work() -> None:
+    found = rl.what_if(DECODE, fuse="chains", weights="int4", cache="fp8", tp=2, pp=2, prune="heads=0.25")
+    assert names(found) == ["prune", "shard", "quantize", "pipelined", "fuse"]
+    assert (
+        rl.estimate(found, "h100-sxm", mode="graph", **AT).time
+        < rl.estimate(DECODE, "h100-sxm", mode="graph", **AT).time
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "passes"),
+    [
+        ({"weights": "int8"}, rl.quantize(DECODE, weights="int8")),
+        ({"cache": "fp8"}, rl.quantize(DECODE, cache="fp8")),
+        ({"tp": 4}, rl.shard(DECODE, tp=4)),
+        ({"prune": {"heads": 0.5}}, rl.prune(DECODE, heads=0.5)),
+        ({"prune": "channels=0.5"}, rl.prune(DECODE, channels=0.5)),
+        ({"fuse": "ideal"}, rl.fuse(DECODE, policy="ideal")),
+        ({"pp": 2}, rl.pipelined(DECODE, 2)),
+    ],
+    ids=str,
+)
+def test_each_change_is_its_pass(change: dict[str, Any], passes: rl.Graph) -> None:
+    found = rl.what_if(DECODE, **change)
+    assert found == passes
+    assert rl.count(found, **AT).bytes == rl.count(passes, **AT).bytes
+
+
+def test_a_group_larger_than_a_node_is_told_of_it() -> None:
+    inside, across = (rl.what_if(rl.model("llama-3-70b", phase="decode", layers=1), tp=8, on=where)
+                      for where in ("dgx-h100", rl.Cluster(name="pairs", chip="h100-sxm", devices_per_node=2, nodes=4,
+                                                          link={"name": "IB", "bandwidth": "50 GB/s"})))  # fmt: skip
+    times = [rl.estimate(graph, "h100-sxm", mode="graph", **AT) for graph in (inside,)]
+    assert "nodes" not in {key for node in inside.nodes for key, _ in node.attrs}
+    assert {dict(node.attrs).get("nodes") for node in across.nodes if node.op == "all_reduce"} == {4}
+    assert times[0].time > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("heads=0.25", {"heads": 0.25}),
+        ("heads=4, channels=.5", {"heads": 4, "channels": 0.5}),
+        ("layers=16,hidden=0.5", {"layers": 16, "hidden": 0.5}),
+        ("2:4", {"sparsity": "2:4"}),
+        ("sparsity=2:4,heads=0.5", {"sparsity": "2:4", "heads": 0.5}),
+        ("sparsity=0.9", {"sparsity": 0.9}),
+    ],
+)
+def test_pruning_in_words(text: str, found: dict[str, Any]) -> None:
+    assert prune_options(text) == found
+
+
+@pytest.mark.parametrize("text", ["", "head=0.5", "heads", "heads=", "heads=all", "heads=-1", "heads=0.5;x", "=0.5"])
+def test_pruning_in_other_words_is_refused(text: str) -> None:
+    with pytest.raises(rl.UsageError) as caught:
+        prune_options(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_near_word_is_named() -> None:
+    with pytest.raises(rl.UsageError, match="did you mean heads"):
+        rl.what_if(DECODE, prune="head=0.5")
+
+
+# --- a pipeline as one program ---
+
+
+def test_stages_in_a_row_do_the_whole_work() -> None:
+    for pp in (2, 3, 4):
+        found = rl.pipelined(DECODE, pp)
+        assert rl.count(found, **AT).flops == rl.count(DECODE, **AT).flops
+        assert sum(node.op == "send" for node in found.nodes) == pp - 1
+        assert found.parameters == DECODE.parameters
+
+
+def test_a_device_holds_its_stage() -> None:
+    whole, parts = memory(DECODE, AT), memory(rl.pipelined(DECODE, 4), AT)
+    assert parts.weights < whole.weights / 2
+    assert parts.kv_cache == whole.kv_cache / 4
+
+
+def test_one_stage_is_the_program() -> None:
+    assert rl.pipelined(DECODE, 1) is DECODE
+
+
+def test_more_stages_than_layers_are_refused() -> None:
+    with pytest.raises(rl.UsageError, match="nearest 4"):
+        rl.pipelined(DECODE, 5)
+
+
+def test_what_passes_through_a_stage_is_sent_on() -> None:
+    b = rl.Builder("skip", "bf16")
+    x = first = b.op("linear", b.input("x", (8, 64)), b.weight("layers.0.w", (64, 64)), name="layers.0.y")
+    for at in (1, 2):
+        x = b.op("linear", x, b.weight(f"layers.{at}.w", (64, 64)), name=f"layers.{at}.y")
+    graph = b.graph([b.op("add", x, first, name="layers.2.sum")])
+    found = rl.pipelined(graph, 3)
+    assert sum(node.op == "send" for node in found.nodes) == 3  # one from the first, two from the second
+    assert rl.same(graph, found)
