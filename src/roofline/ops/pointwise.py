@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 from roofline.ops.registry import Work, broadcast, op
-from roofline.sizes import prod
+from roofline.sizes import maximum, prod
 
 #: Floating-point operations of one output element; a transcendental counts one, a comparison or a move none.
 POINTWISE: dict[str, int] = {
@@ -61,8 +62,8 @@ def bernoulli() -> Work:
 
 @op("update", None, "pointwise", shape=lambda shapes: shapes[0], alias=0)
 def update(shapes: Any, flops: int = 1) -> Work:
-    """Write new values into the first operand in place, from itself and the others: ``flops`` an element of the largest
-    (a factored state is smaller than the gradient that it is worked out from).
+    """Write the first operand anew in place, from itself and the others: ``flops`` an element of the largest of them.
+
+    A factored state of an optimizer is smaller than the gradient that it is worked out from.
     """
-    largest = max((prod(shape) for shape in shapes), key=lambda size: size if isinstance(size, int) else 0)
-    return Work(vector=flops * largest, writes=prod(shapes[0]))
+    return Work(vector=flops * reduce(maximum, map(prod, shapes)), writes=prod(shapes[0]))
