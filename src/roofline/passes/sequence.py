@@ -61,7 +61,7 @@ class _Positions(Writer):
             self.pending[node.outputs[0]] = node  # a mask is drawn for those positions that its reader treats
             return
         names = [self.now.get(name, name) for name in node.inputs]
-        if node.op == "all_reduce" and self._has_positions(names[0]):
+        if node.op == "all_reduce" and self._is_stream(node.inputs[0]):
             self.now[node.outputs[0]] = self._scatter(node, names[0])
         elif node.op == "parallel_input":
             self._give(node, names[0])
@@ -81,6 +81,11 @@ class _Positions(Writer):
 
     def _has_positions(self, name: str) -> bool:
         return any(symbols(size) & self.length.keys() for size in self.graph.tensors[name].shape)
+
+    def _is_stream(self, flat: str) -> bool:
+        """Whether a flat tensor is the sum of a branch, ``(B, S, h)``, and no number a row."""
+        node = self.producer.get(flat)
+        return node is not None and node.op == "view" and self._has_positions(node.inputs[0])
 
     def _scatter(self, node: Node, flat: str) -> str:
         whole = self.graph.tensors[node.outputs[0]].shape
