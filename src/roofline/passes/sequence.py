@@ -43,6 +43,7 @@ class _Positions(Writer):
         self.parts: dict[str, tuple[Size, ...]] = {}
         self.given: set[str] = set()
         self.whole: dict[str, str] = {}
+        self.cuts: dict[str, str] = {}
         self.pending: dict[str, Node] = {}
 
     def run(self) -> Graph:
@@ -156,7 +157,9 @@ class _Positions(Writer):
             self._become(name, part)
         if name in self.parts or part == self.tensors[name].shape:
             return name
-        return self.add("slice", name, name=f"{name}.positions", shape=part)
+        if name not in self.cuts:
+            self.cuts[name] = self.add("slice", name, name=f"{name}.positions", shape=part)
+        return self.cuts[name]
 
     def _gathered(self, name: str) -> str:
         """All positions, gathered once; a view of what was gathered is one."""
