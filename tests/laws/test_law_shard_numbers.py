@@ -192,7 +192,7 @@ class Devices:
         if ".positions" in node.name:
             axis = next(at for at, size in enumerate(shape) if size != x.shape[at])
             return np.take(x, range(rank * shape[axis], (rank + 1) * shape[axis]), axis)
-        if ".share" in node.name:  # what is a device's of a norm over all heads
+        if node.name.endswith("_norm.share"):  # what is a device's of a norm over all heads
             return np.take(x, self._places(self.axes.spans(node.inputs[0])[-1], rank), -1)
         if len(shape) < len(x.shape):
             return x[:, 0]
