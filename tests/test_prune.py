@@ -306,7 +306,9 @@ def test_unstructured_zeros_change_nothing_and_say_so() -> None:
 # --- graphs from elsewhere --------------------------------------------------------------------------------------------
 
 
-def test_an_imported_network_with_a_residual_and_groups() -> None:
+@pytest.mark.parametrize("backward", [False, True])
+def test_an_imported_network_with_a_residual_and_groups(backward: bool) -> None:
+    """Also as a training step: gradients are as large as what they are of."""
     torch = pytest.importorskip("torch")
     from torch import nn
 
@@ -322,11 +324,11 @@ def test_an_imported_network_with_a_residual_and_groups() -> None:
             x = self.stem(x)
             y = torch.relu(self.grouped(torch.relu(self.norm(self.enter(x)))))
             x = torch.relu(x + self.leave(y))
-            return self.head((x + self.depthwise(x)).mean((2, 3)))
+            return self.head((x + self.depthwise(x)).mean((2, 3))).sum()
 
     image = torch.zeros(2, 3, 20, 20)
-    pruned = prune(rl.from_torch(Net(32, 64).eval(), image), channels=0.5)
-    built = rl.from_torch(Net(16, 32).eval(), image)
+    pruned = prune(rl.from_torch(Net(32, 64), image, backward=backward), channels=0.5)
+    built = rl.from_torch(Net(16, 32), image, backward=backward)
     same(pruned, built)
     assert {n: t.shape for n, t in pruned.tensors.items()} == {n: t.shape for n, t in built.tensors.items()}
 
