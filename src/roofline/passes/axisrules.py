@@ -57,6 +57,15 @@ class Reader:
         for node in graph.nodes:
             self._read(node)
         self._read_slices()
+        self._read_statistics()
+
+    def _read_statistics(self) -> None:
+        """Running statistics that nothing reads, as in training, are as long as the scale beside them."""
+        for name, tensor in self.graph.tensors.items():
+            beside = f"{name.rpartition('.')[0]}.weight"
+            unread = tensor.kind == "buffer" and name not in self.graph.consumers and len(tensor.shape) == 1
+            if unread and beside in self.cells and self.graph.tensors[beside].shape == tensor.shape:
+                unify(self.cells[name][0], self.cells[beside][0], name)
 
     def _read(self, node: Node) -> None:
         spec = get_op(node.op, node.name)
