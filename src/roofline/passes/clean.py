@@ -24,7 +24,7 @@ _RANDOM = frozenset({"dropout", "bernoulli", "fill", "empty"})
 #: Options without which an operator leaves open what it computes; none of them settles an empty tuple.
 _OPEN: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("unknown", "take", "rearrange", "resample", "pool", "pool_grad", "scan", "recurrent_cell",
-                     "recurrent_cell_grad", "put", "state_update"), ()),
+                     "recurrent_cell_grad", "put", "state_update", "topk", "triangular_solve"), ()),
     **dict.fromkeys(("mul_scalar", "add_scalar", "mask"), ("value",)),
     "slice": ("start",), "elementwise": ("what",), "reduce": ("how",), "softcap": ("cap",),
 }  # fmt: skip
