@@ -216,7 +216,7 @@ def test_cross_entropy() -> None:
     x, labels = normal(5, 7), np.array([0, 3, 6, 2, 2])
     rows = torch.from_numpy(x).requires_grad_()
     losses = F.cross_entropy(rows, torch.from_numpy(labels), reduction="none")
-    one = Call("loss", "cross_entropy", {}, (5,), 0)
+    one = Call("loss", "cross_entropy", {}, (5,), "fp32", 0)
     agree(MEANINGS["cross_entropy"](one, x, labels.astype(float)), losses)
     grad = normal(5)
     losses.backward(torch.from_numpy(grad))

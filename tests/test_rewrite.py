@@ -117,6 +117,14 @@ def test_what_others_need_stays(why: str) -> None:
         rewrite(graph, lambda p, x, y: p.op("mul", p.op("silu", x), y), lambda p, x, y: p.op("add", x, y))
 
 
+def test_an_open_input_is_not_a_result_of_the_pattern() -> None:
+    b = Builder("itself", "fp32")
+    e = b.op("silu", b.input("x", (8,)))
+    graph = b.graph([b.op("mul", e, e)])
+    with pytest.raises(UsageError, match="is nowhere"):
+        rewrite(graph, "swiglu")
+
+
 def test_one_operator_may_be_read_twice_within_the_pattern() -> None:
     b = Builder("diamond", "fp32")
     e = b.op("sigmoid", b.input("x", (8,)))
