@@ -455,6 +455,16 @@ def test_an_operator_without_a_meaning_is_named(monkeypatch: pytest.MonkeyPatch)
         execute(chain("relu"), B=2)
 
 
+def test_a_node_writes_one_tensor() -> None:
+    graph = chain("relu")
+    node = graph.nodes[0]
+    both = graph.with_tensors([rl.Tensor("more", (B, 8), "fp32")]).with_nodes(
+        [rl.Node(node.name, node.op, node.inputs, (*node.outputs, "more"))]
+    )
+    with pytest.raises(UsageError, match="relu writes 2 tensors"):
+        execute(both, B=2)
+
+
 def test_memory_is_given_back_along_the_way() -> None:
     """A long chain needs no more than a short one."""
     execute(chain(*["relu"] * 40), B=2**22)

@@ -208,6 +208,18 @@ def test_the_written_out_gelu_is_a_gelu() -> None:
     assert ops(rewrite(graph, "gelu_tanh", verify=True)) == ["gelu_tanh"]
 
 
+def test_only_in_some_layers() -> None:
+    graph = rl.model("llama-3-8b", layers=3)
+    after = rewrite(graph, "swiglu", where="layers.[02].*")
+    assert [node.name for node in after.nodes if node.op == "elementwise"] == [
+        "layers.0.mlp.gated",
+        "layers.2.mlp.gated",
+    ]
+    assert dict(after.history[0].options)["where"] == "layers.[02].*"
+    with pytest.raises(UsageError, match=r"called 'layers\.7\.\*' is nowhere; the program has 3 silu"):
+        rewrite(graph, "swiglu", where="layers.7.*")
+
+
 def test_named_rewritings_are_exact() -> None:
     b = Builder("named", "fp32")
     x = b.input("x", (64,))

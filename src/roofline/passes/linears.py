@@ -36,7 +36,6 @@ def merge_linears(graph: Graph, where: str = "*") -> Graph:
         [7, 5]
     """
     constants, alone = Constants(graph), Counter(node.label for node in graph.nodes)
-    constants.find()
     views = {name: node for node in graph.nodes if node.op in ("view", "permute") for name in node.outputs}
     groups: dict[Any, list[Node]] = {}
     for node in graph.nodes:

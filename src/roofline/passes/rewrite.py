@@ -124,14 +124,16 @@ class Match:
 
 
 class _Matcher:
-    def __init__(self, graph: Graph, root: Term) -> None:
-        self.graph, self.root = graph, root
+    def __init__(self, graph: Graph, root: Term, where: str) -> None:
+        self.graph, self.root, self.where = graph, root, where
         self.producer = {name: node for node in graph.nodes for name in node.outputs}
 
     def find(self) -> Iterator[Match]:
         """All places that do not overlap, in order."""
         used: set[str] = set()
         for node in self.graph.nodes:
+            if not fnmatchcase(node.name, self.where):
+                continue
             for found in self._operator(self.root, node, Match(node)):
                 names = {each.name for each in found.nodes.values()}
                 if used.isdisjoint(names) and self._closed(found):
@@ -220,6 +222,7 @@ def rewrite(
     pattern: str | Callable[..., Any],
     replacement: Callable[..., Any] | None = None,
     *,
+    where: str = "*",
     verify: bool | Mapping[str, int] = False,
 ) -> Graph:
     """Replace every place where a pattern is found; places do not overlap, the first one in the program comes first.
@@ -234,6 +237,7 @@ def rewrite(
         pattern: Function of a builder and open inputs that returns what ``p.op(...)`` gave, or a name of
             :data:`REWRITES`: ``gelu_tanh``, ``silu``, ``square``, ``swiglu``.
         replacement: Function of a builder and the same inputs, by order.
+        where: Names that the pattern's last node may have, with ``*`` and ``?`` as in file names.
         verify: Whether to run both programs in numpy and compare them; a value for each symbol of the graph, or
             ``True`` for 4 each.
 
@@ -254,9 +258,9 @@ def rewrite(
     """
     find, make = _functions(pattern, replacement)
     root, inputs = _pattern(find)
-    found = list(_Matcher(graph, root).find())
+    found = list(_Matcher(graph, root, where).find())
     if not found:
-        raise UsageError(f"{graph.name}: {_nowhere(graph, root)}")
+        raise UsageError(f"{graph.name}: {_nowhere(graph, root, where)}")
     editor, shared = Editor(graph), _shared(graph)
     for place in found:
         new = _built(make, Replacement(_options(place, root)), inputs, "replacement")
@@ -268,7 +272,8 @@ def rewrite(
     after = with_notes(editor.graph(), note)
     if verify is not False:
         _verify(graph, after, verify)
-    step = Applied("rewrite", (("pattern", str(root)), ("replacement", str(new))), graph, (note,))
+    told = {"pattern": str(root), "replacement": str(new)} | ({} if where == "*" else {"where": where})
+    step = Applied("rewrite", tuple(told.items()), graph, (note,))
     return replace(after, history=(*graph.history, step))
 
 
@@ -276,7 +281,7 @@ def _places(count: int) -> str:
     return "1 place" if count == 1 else f"{count} places"
 
 
-def _nowhere(graph: Graph, root: Term) -> str:
+def _nowhere(graph: Graph, root: Term, where: str) -> str:
     """Why a pattern is not found: an operator that the program has not, or how often it has each."""
     counts: dict[str, int] = {}
     for node in graph.nodes:
@@ -287,7 +292,8 @@ def _nowhere(graph: Graph, root: Term) -> str:
         near = did_you_mean(absent[0], counts) or f"; it has {', '.join(sorted(counts))}"
         return f"the pattern {root} is nowhere, since the program has no {absent[0]}{near}"
     have = ", ".join(f"{counts[op]} {op}" for op in wanted)
-    return f"the pattern {root} is nowhere; the program has {have}, joined otherwise or read by others as well"
+    place = "" if where == "*" else f" called {where!r}"
+    return f"the pattern {root}{place} is nowhere; the program has {have}, joined otherwise or read by others as well"
 
 
 def _verify(graph: Graph, after: Graph, verify: bool | Mapping[str, int]) -> None:
