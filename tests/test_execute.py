@@ -303,7 +303,7 @@ def test_gradients_of_attention() -> None:
     y.backward(torch.from_numpy(grad))
     given = [each.detach().numpy() for each in (q, k, v)]
     weights = call("attention_softmax", call("attention_scores", *given[:2]), causal=True)
-    back = call("attention_softmax_grad", weights, call("attention_scores", grad, given[2]), causal=True)
+    back = call("attention_softmax_grad", call("attention_scores", grad, given[2]), weights, causal=True)
     agree(call("attention_values", back, given[1]), q.grad)
     agree(call("attention_keys_grad", back, given[0], g=2), k.grad)
     agree(call("attention_keys_grad", weights, grad, g=2), v.grad)
