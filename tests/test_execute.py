@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from laws.test_law_evaluation import SAMPLES, bound
 
 import roofline as rl
 from roofline.build import Builder
@@ -19,7 +20,6 @@ from roofline.families import blocks
 from roofline.graph import Graph
 from roofline.ops import OPS
 from roofline.sizes import symbol
-from tests.laws.test_law_evaluation import SAMPLES, bound
 
 B = symbol("B")
 FEW = settings(deadline=None, max_examples=5, derandomize=True, database=None)

@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_law_clean import CHOICES, Choices, program
 
 import roofline as rl
 from roofline.build import Builder
@@ -17,7 +18,6 @@ from roofline.passes import fuse
 from roofline.passes.batchnorm import fold_batchnorm
 from roofline.passes.linears import merge_linears
 from roofline.passes.rewrite import replace_op, rewrite
-from tests.laws.test_law_clean import CHOICES, Choices, program
 
 LAW = settings(deadline=None, max_examples=60, derandomize=True, database=None)
 
