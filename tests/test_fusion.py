@@ -203,6 +203,8 @@ def test_bad_input_is_one_clear_line() -> None:
         fusion(graph, B=1, S=16)["chain"]
     with pytest.raises(UsageError, match="wanted a graph"):
         fusion("gpt2")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="no kernel 'bodi'; did you mean body"):
+        pressure(wide(3), "bodi", H100)
     with pytest.raises(UsageError, match="axes"):
         fusion(rl.estimate(graph, H100, B=[1, 2], S=16))
 
