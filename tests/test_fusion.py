@@ -553,7 +553,23 @@ def test_several_readers_are_told_of() -> None:
     assert found.fusible
     assert found.saves_bytes == 4 * 10**7  # one read; the others still want it written
     (hurt,) = found.hurts
-    assert hurt.startswith("recomputation: h is read by 3 kernels: written out 263 us, computed in each 308 us")
+    assert hurt.startswith(
+        "recomputation: h is read by 3 kernels: computing it in each is dearer, 308 us against 263 us"
+    )
+    cheap = explain_fusion(shared_producer(1), "h", "reader0", A100_FP32)
+    assert cheap.hurts == ()
+    assert "computing it in each is cheaper" in cheap.reasons[-1]
+
+
+def test_kernels_bound_by_their_launches_gain_a_launch() -> None:
+    def pair(n: int) -> Explanation:
+        b = rl.Builder("small", "fp32")
+        return explain_fusion(
+            b.graph([b.op("exp", b.op("relu", b.input("x", (n,)), name="a"), name="b")]), "a", "b", H100
+        )
+
+    assert "a launch less" in pair(1000).reasons[-1]
+    assert "a launch less" not in pair(10**8).reasons[-1]
 
 
 def test_registers_hurt_a_wide_pair() -> None:
