@@ -18,7 +18,8 @@ from roofline.errors import UnknownDType, UsageError
 from roofline.memory import memory
 from roofline.passes.fuse import fuse
 from roofline.passes.inductor import inductor
-from roofline.passes.quantize import quantize
+from roofline.passes.quantize import quantize, widen
+from roofline.passes.retype import retype
 from roofline.passes.scales import activation_format, cache_format, weight_format
 from roofline.sizes import symbol
 
@@ -160,6 +161,21 @@ def test_narrow_weights_stay_as_they_are() -> None:
     assert again is once
     mixed = quantize(rl.model("gpt-oss-20b", phase="decode"), weights="int8")
     assert any("already" in note for note in mixed.info["notes"])
+
+
+def test_checkpoints_that_are_narrow_already_are_widened_on_request() -> None:
+    said = retype(gemm(), weights="int4-g128")
+    assert count(widen(said)).bytes == count(said).bytes
+    assert [count(widen(said, way)).vector_flops for way in ("fused", "separate")] == [2 * K * N] * 2
+    assert count(widen(said, "separate")).launches == 2
+    plain = gemm()
+    assert widen(plain) is plain
+    eight = retype(gemm(), weights="int8", activations="int8", compute="int8")
+    assert widen(eight) is eight, "multiplied as it is stored"
+    experts = widen(rl.model("gpt-oss-20b", phase="decode", layers=1))
+    assert sum(node.op == "dequantize" for node in experts.nodes) == 2
+    with pytest.raises(UsageError, match="allowed: fused, separate"):
+        widen(said, "tinygemm")  # type: ignore[arg-type]
 
 
 # --- products in narrow formats -----------------------------------------------------------------------------

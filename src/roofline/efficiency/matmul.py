@@ -93,8 +93,8 @@ GROUP = group(
     entry_fp4=Parameter(5e-6, 0.1e-6, 1e-4, "s", "the same for fp4"),
     entry_row=Parameter(5e-9, 1e-10, 1e-7, "s", "a row of activations in that quantisation"),
     step_int8=Parameter(2.0, 0.3, 20.0, "ratio", "a step along K of the int8 kernels against the others"),
-    # Weights that kernels widen: between what fits tinygemm on an H100 best (measurements/h100-sxm/quantized.csv: 0.05
-    # and 0.76 cycles) and Marlin on an A100, whose time for the four products of a layer of Llama-13B is 140 us for one
+    # Weights that kernels widen: between what fits tinygemm on an H100 best (measurements/h100-sxm/quantized.csv: 0.042
+    # and 1.3 cycles) and Marlin on an A100, whose time for the four products of a layer of Llama-13B is 140 us for one
     # row, 290 us for 64, 9.07 ms for 2048 (bench.py of IST-DASLab/marlin, in vllm-project/vllm pull request 2497).
     widen=Parameter(0.03, 0.002, 2.0, "cycles", "of a core to make a wide number of a narrow weight"),
     widen_group=Parameter(1.2, 0.0, 50.0, "cycles", "of a core to fetch scale and zero point of a group of weights"),
