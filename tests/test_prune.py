@@ -15,6 +15,7 @@ from roofline.dtypes import dtype
 from roofline.errors import RooflineError, UsageError
 from roofline.graph import Graph
 from roofline.memory import memory
+from roofline.passes.amounts import prune_options
 from roofline.passes.prune import prune
 from roofline.sizes import symbol
 
@@ -196,6 +197,23 @@ def test_refusals_are_one_line_with_what_would_do(name: str, options: dict[str, 
     with pytest.raises(RooflineError, match=text) as caught:
         prune(rl.model(name), **options)
     assert "\n" not in str(caught.value)
+
+
+def test_options_in_one_line() -> None:
+    assert prune_options("heads=0.25, channels=10240,unit=8") == {"heads": 0.25, "channels": 10240, "unit": 8}
+    assert prune_options("layers=0+1+31,where=a.*+b.*") == {"layers": [0, 1, 31], "where": ["a.*", "b.*"]}
+    assert prune_options("2:4") == {"sparsity": "2:4"} == prune_options("sparsity=2:4")
+    assert prune_options("sparsity=0.5,where=*.mlp.*") == {"sparsity": 0.5, "where": "*.mlp.*"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("head=0.5", "did you mean heads"), ("heads=half", "wanted a number"), ("heads=", "wanted a number"),
+     (" , ", "says nothing"), ("", "says nothing")],
+)  # fmt: skip
+def test_options_that_are_none(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        prune_options(text)
 
 
 def test_a_layer_that_others_depend_on_stays() -> None:
