@@ -314,6 +314,18 @@ def test_sparsity_leaves_tables_experts_and_convolutions_dense() -> None:
     assert any("stay dense" in note for note in experts.info["notes"])
 
 
+def test_a_weight_that_is_turned_first_is_stored_sparse_as_well() -> None:
+    b = Builder("turned", "bf16")
+    x, w = b.input("x", (64, 256)), b.weight("w", (128, 256))
+    y = b.op("matmul", x, b.op("permute", w, name="wt", axes=(1, 0)), name="up")
+    sparse = prune(b.graph([y]), sparsity="2:4")
+    assert sparse.tensors["w"].dtype == sparse.tensors["wt"].dtype == "bf16-2:4"
+    assert count(sparse).bytes == 2 * 64 * 256 + 128 * 256 * 9 // 8 + 2 * 64 * 128
+    odd = b.op("relu", "wt", name="also_read")
+    with pytest.raises(UsageError, match="no matrix product"):
+        prune(b.graph([y, odd]), sparsity="2:4")
+
+
 def test_unstructured_zeros_change_nothing_and_say_so() -> None:
     graph = rl.model("llama-3-8b", layers=2)
     pruned = prune(graph, sparsity=0.5)
