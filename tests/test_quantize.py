@@ -19,7 +19,7 @@ from roofline.errors import UnknownDType, UsageError
 from roofline.memory import memory
 from roofline.passes.fuse import fuse
 from roofline.passes.inductor import inductor
-from roofline.passes.quantize import quantize, widen
+from roofline.passes.quantize import formats_by_name, quantize, widen
 from roofline.passes.retype import retype
 from roofline.passes.scales import activation_format, cache_format, weight_format
 from roofline.sizes import symbol
@@ -301,6 +301,25 @@ def test_unknown_formats() -> None:
         quantize(decode(1), cache="bf16")
     with pytest.raises(UsageError, match="q4_0"):
         weight_format("q4_k", 32 * 9)
+
+
+def test_formats_as_text() -> None:
+    table = formats_by_name(" int4-g128 , *.down* = int8 ,layers.0.*=none")
+    graph = quantize(decode(), weights=table)
+    assert graph.tensors["layers.1.mlp.down.weight"].dtype == "int8-g14336-sym"
+    assert graph.tensors["layers.0.mlp.down.weight"].dtype == "bf16"
+    assert formats_by_name("*.down*=int8") == {"*.down*": "int8"}
+    for text in ("int8,=int4", "int8,down", "int8,", "int8,down="):
+        with pytest.raises(UsageError, match="is not PATTERN=FORMAT"):
+            formats_by_name(text)
+
+
+def test_notes_say_who_has_such_kernels() -> None:
+    said = {way: quantize(gemm(), weights="int4", dequantize=way).info["notes"][-1]
+            for way in ("fused", "separate", "tinygemm")}  # fmt: skip
+    assert "serving stacks" in said["fused"]
+    assert "slower than none" in said["separate"]
+    assert "a few rows" in said["tinygemm"]
 
 
 def test_words_of_formats() -> None:
