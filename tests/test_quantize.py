@@ -431,7 +431,7 @@ LLAMA_13B = ((5120, 15360), (5120, 5120), (5120, 27648), (13824, 5120))
 
 
 def cold(graph: rl.Graph, chip: str) -> float:
-    return sum(r.kernel.count * float(kernel_time(r, rl.chip(chip)).expected) for r in count(graph).rows)
+    return sum(r.kernel.count * float(kernel_time(r, rl.chip(chip), regime="cold").expected) for r in count(graph).rows)
 
 
 def rows_of(name: str) -> list[dict[str, str]]:
@@ -459,7 +459,7 @@ def test_products_of_8_bits_are_predicted() -> None:
             (word, scales), s = ran[row["kernel"]], json.loads(row["shape"])
             made = quantize(gemm(s["k"], s["n"], s["m"]), activations=word, scales=scales)
             found = next(r for r in count(made).rows if r.flops_by)
-            time = float(kernel_time(found, rl.chip("h100-sxm")).expected) * 1e6
+            time = float(kernel_time(found, rl.chip("h100-sxm"), regime="cold").expected) * 1e6
             errors.setdefault(row["kernel"], []).append(abs(time / float(row["kernel_us"]) - 1))
     assert {kernel: len(found) for kernel, found in errors.items()} == {
         "scaled_mm": 30, "scaled_mm_row": 30, "int_mm": 15}  # fmt: skip
@@ -481,7 +481,7 @@ def test_conversions_around_products_are_predicted() -> None:
             found = next(r for r in count(made).rows if r.kernel.main.op.startswith("quantize"))
         else:
             continue
-        time = float(kernel_time(found, rl.chip("h100-sxm")).expected) * 1e6
+        time = float(kernel_time(found, rl.chip("h100-sxm"), regime="cold").expected) * 1e6
         errors.setdefault(row["op"], []).append(abs(time / float(row["kernel_us"]) - 1))
     assert {op: len(found) for op, found in errors.items()} == {
         "dequantize": 15, "quantize_rows": 24, "quantize_static": 6}  # fmt: skip
