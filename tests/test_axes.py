@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from roofline import model
+from roofline import model, models
 from roofline.build import Builder
 from roofline.errors import UsageError
 from roofline.graph import Graph
@@ -86,6 +86,7 @@ def test_depthwise_channels_are_their_own_groups() -> None:
     assert after.tensors["stage3.1.project.weight"].shape == (32, 96, 1, 1)
 
 
+@pytest.mark.parametrize("shipped", [name for name in models() if "405b" not in name and "235b" not in name])
 def test_every_shipped_model_is_explained(shipped: str) -> None:
     """Nothing is frozen but pixels, windows of kernels and the number of experts chosen."""
     axes = Axes(model(shipped))
@@ -96,13 +97,6 @@ def test_every_shipped_model_is_explained(shipped: str) -> None:
     }
     assert all(span.at({}) == size for name, tensor in axes.graph.tensors.items()
                for span, size in zip(axes.spans(name), tensor.shape, strict=True))  # fmt: skip
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "shipped" in metafunc.fixturenames:
-        from roofline import models
-
-        metafunc.parametrize("shipped", [name for name in models() if "405b" not in name and "235b" not in name])
 
 
 def test_structure_of_a_fused_projection() -> None:
@@ -158,3 +152,28 @@ def test_nothing_to_resize_is_the_graph_itself() -> None:
     axes = Axes(graph)
     (atom,) = axes.atoms("embed", 2)
     assert axes.resize({atom: 768}) is graph
+
+
+@pytest.mark.parametrize(
+    ("name", "phase", "sizes"),
+    [
+        ("llama-3-8b", "prefill", {"B": 1, "S": 8}),
+        ("llama-3-8b", "prefill", {"B": 32, "S": 32}),
+        ("llama-3-8b", "prefill", {"B": 2, "S": 4096}),
+        ("gpt2", "prefill", {"B": 1, "S": 768}),
+        ("mixtral-8x7b", "prefill", {"B": 32, "S": 128}),
+        ("deepseek-v3", "decode", {"B": 128, "C": 128}),
+        ("deepseek-v3", "prefill", {"B": 1, "S": 128}),
+        ("bert-base-uncased", "forward", {"B": 12, "S": 12}),
+    ],
+)
+def test_a_length_that_happens_to_be_a_width_stays_a_length(name: str, phase: str, sizes: dict[str, int]) -> None:
+    """Numbers for batch and length come after pruning or before it."""
+    graph = model(name, phase, layers=4)
+    symbolic, bound = Axes(graph), Axes(graph.bind(**sizes))
+    for ending, axis in (("attn.q_heads", 1), ("down.weight", -1), ("embed", 2)):
+        after = [
+            axes.resize({atom: int(str(atom.size)) // 2 for atom in atoms_at(axes, ending, axis)})
+            for axes in (symbolic, bound)
+        ]
+        same_program(after[0].bind(**sizes), after[1])
