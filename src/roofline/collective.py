@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import exp
 from typing import Any
@@ -115,12 +115,13 @@ def collective(
         450
     """
     where, nodes = _place(on, devices, stride, op)
-    message = np.asarray(parse(size, "B") if isinstance(size, str) else size, dtype=np.float64)
-    if np.any(~np.isfinite(message)) or np.any(message < 1):
+    wanted = np.asarray(parse(size, "B") if isinstance(size, str) else size, dtype=np.float64)
+    if np.any(~np.isfinite(wanted)) or np.any(wanted < 1):
         raise UsageError(f"{op}: a message of {size} bytes; allowed: 1 or more")
     (kernel,) = kernels(_graph(op, devices, nodes, algorithm or ""))
-    row = kernel.at({"N": message})
+    row = kernel.at({"N": wanted})
     work = launch(row, where, False, "cold" if queued else "program")
+    message = np.asarray(net.message(work), dtype=np.float64)  # all-gather's is a whole number of equal parts
     time = kernel_time(row, where, regime=work.regime)
     candidates = net.plans(work)
     each = {name: _seconds(work, plan, ideal) for name, plan in candidates.items()}
@@ -133,6 +134,34 @@ def collective(
         _plain(np.maximum(expected / spread, np.minimum(floor, expected))), _plain(expected * spread), _plain(floor),
         **_counts(candidates, chosen, message),
     )  # fmt: skip
+
+
+def timers(
+    on: str | os.PathLike[str] | Chip | Cluster, devices: int, *, stride: int = 1, algorithm: str | None = None
+) -> dict[str, Callable[[float], float]]:
+    """Seconds of the collectives of one group by size, as :func:`roofline.schedule.data_parallel` takes them.
+
+    Args:
+        on: A cluster or a chip, by name, file or value.
+        devices: Of the group; a group of one takes no time.
+        stride: Distance between its members: for data parallelism, the devices of one model.
+        algorithm: As in :func:`collective`; a way to choose, since not every collective has every algorithm.
+
+    Example:
+        >>> of = timers("dgx-h100", 4, stride=8)
+        >>> sorted(of), of["all_reduce"](1e9) > of["reduce_scatter"](1e9)
+        (['all_gather', 'all_reduce', 'reduce_scatter'], True)
+    """
+
+    def timer(op: str) -> Callable[[float], float]:
+        def seconds(size: float) -> float:
+            if devices == 1:
+                return 0.0
+            return float(collective(on, op, max(size, 1.0), devices, stride=stride, algorithm=algorithm).seconds)
+
+        return seconds
+
+    return {op: timer(op) for op in ("all_reduce", "reduce_scatter", "all_gather")}
 
 
 def _place(on: Any, devices: int, stride: int, op: str) -> tuple[Chip, int]:

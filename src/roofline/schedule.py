@@ -88,9 +88,9 @@ def check_pipeline(stages: int, micro_batches: int, schedule: str, interleave: i
         UsageError: Unknown schedule, or sizes that it does not take, with the nearest that it does.
 
     Example:
-        >>> check_pipeline(4, 6, "interleaved", 2)
+        >>> check_pipeline(4, 8, "1f1b", 2)
         Traceback (most recent call last):
-        roofline.errors.UsageError: pipeline: 6 micro-batches interleaved over 4 stages; allowed: multiples of 4; nearest 4 or 8
+        roofline.errors.UsageError: pipeline: 2 chunks a device in 1f1b; allowed: 1, or schedule interleaved
     """
     if schedule not in SCHEDULES:
         near = did_you_mean(str(schedule), SCHEDULES)
@@ -149,9 +149,10 @@ def pipeline(
 ) -> Pipeline:
     """Time of one step of a pipeline whose stages take equally long: ``(m + (p - 1) / v) (f + b)`` and its sends.
 
-    Each of the ``p - 1`` steps of filling waits for a send, and of draining too. In between, a micro-batch is back at
-    the first stage after ``p (f + b)`` and ``2 (v p - 1)`` sends; with as many in flight as the schedule holds, what
-    that exceeds their work is waited for. Blocking sends hold up every micro-batch instead, once a chunk and direction.
+    The first micro-batch is back at the first stage after ``p (f + b)`` and ``2 (v p - 1)`` sends, which are waited for
+    once, while the pipeline fills and drains. Later ones take that long too; with as many in flight as the schedule
+    holds, they wait for what it exceeds the work of all of these. Blocking sends hold up every micro-batch instead,
+    once a chunk and direction.
 
     Args:
         forward: Of one micro-batch through all layers of the slowest stage [s].
@@ -176,7 +177,7 @@ def pipeline(
     idle = bubble(stages, micro_batches, interleave) * ideal
     held = tuple(in_flight(stage, stages, micro_batches, schedule, interleave) for stage in range(stages))
     ways = 1 + np.greater(backward, 0).astype(int)
-    sending = ways * (stages - 1) * send
+    sending = ways * (interleave * stages - 1) * (stages > 1) * send
     if blocking and stages > 1:
         sending = sending + ways * (micro_batches - 1) * interleave * send
     elif stages > 1:
@@ -303,9 +304,8 @@ def data_parallel(
 
     Gradients go in buckets that fill evenly while the backward runs, so that the last one always waits for its
     collective: ``exposed = max(t, k t - backward (k - 1) / k)`` for ``k`` buckets of ``t``. Stages 1 and 2 gather the
-    new weights beside the next forward in the same way. Stage 3 gathers each layer's weights while the layer before
-    computes, and keeps those of the last one for the backward. What shares a device with a collective is taken to run
-    no slower.
+    new weights beside the next forward likewise. Stage 3 gathers each layer's weights while the layer before computes
+    and keeps the last one's for the backward. What shares a device with a collective is taken to run no slower.
 
     Args:
         weight_bytes: Of the weights that compute, on a device before any ZeRO [byte].
@@ -314,8 +314,8 @@ def data_parallel(
         forward: Of one micro-batch [s].
         backward: Of one micro-batch [s].
         all_reduce: Seconds of an all-reduce of so many bytes.
-        reduce_scatter: The same for a reduce-scatter of so many bytes given.
-        all_gather: The same for an all-gather of so many bytes returned.
+        reduce_scatter: Of one that is given so many bytes; :func:`roofline.collective.timers` makes all three.
+        all_gather: Of one that returns so many bytes.
         layers: Units that stage 3 gathers one by one.
         micro_batches: Whose gradients are added up before an optimizer step. Stages 0 and 1 reduce once, after the
             last; 2 and 3 with each one, and 3 also gathers with each one.

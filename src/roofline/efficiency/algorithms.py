@@ -88,6 +88,9 @@ def ring(op: str, inside: Any, nodes: Any) -> Plan:
 def tree(op: str, inside: Any, nodes: Any) -> Plan:
     """Up and down a double binary tree; of nodes where there are several, of devices otherwise.
 
+    A leaf that has two children in the other tree sends ``S/2`` up in both and ``S/2`` down to each: twice the
+    message; of two nodes each sends it once.
+
     Example:
         >>> int(tree("all_reduce", 8, 1).steps), int(tree("all_reduce", 8, 16).node_steps)
         (6, 8)
@@ -96,9 +99,9 @@ def tree(op: str, inside: Any, nodes: Any) -> Plan:
     depth = np.where(many, inside - 1, np.ceil(np.log2(np.maximum(inside, 1))))
     return Plan(
         steps=(passes(op) * depth)[()],
-        wire=factor(op, inside),
+        wire=np.where(many, factor(op, inside), np.minimum(inside / 2, 2.0)),
         node_steps=passes(op) * np.ceil(np.log2(nodes)),
-        node_wire=factor(op, nodes) / inside,
+        node_wire=np.where(many, np.minimum(nodes / 2, 2.0) / inside, 0.0),
         tree=True,
     )
 

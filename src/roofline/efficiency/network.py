@@ -40,14 +40,16 @@ GROUP = group(
     direct=Parameter(0.85, 0.3, 3.0, "ratio", "bandwidth of an all-to-all against an all-reduce"),
 )
 
-#: Constants from NCCL's own cost model (NVIDIA/nccl, src/graph/tuning.cc): a step of its low-latency protocol over
-#: the network 2.7 us, what its bandwidth protocol adds to that, trees at 0.92 of a ring's bandwidth.
+#: Across nodes, from public figures: NCCL's own cost model (NVIDIA/nccl, src/graph/tuning.cc: a step of the low-latency
+#: protocol over a network takes 2.7 us in a ring and 5 us in a tree, one of the bandwidth protocol 14 us; trees reach
+#: 0.92 x 0.85 of a ring's bandwidth) and what its authors measure of a 50 GB/s adapter: 46 to 48 (nccl-tests#290).
 ACROSS = group(
     "internode",
     hop=Parameter(2.7e-6, 5e-7, 3e-5, "s", "latency of one step between nodes, where the node link states none"),
+    turn=Parameter(1.85, 1.0, 5.0, "ratio", "latency of a step of a tree between nodes against one of a ring"),
     post=Parameter(1.13e-5, 1e-6, 5e-5, "s", "what the bandwidth protocol adds to a step between nodes"),
-    share=Parameter(0.85, 0.1, 1.0, "share", "of the node link in the bandwidth protocol"),
-    tree=Parameter(0.92, 0.5, 1.0, "ratio", "bandwidth of a tree against a ring"),
+    share=Parameter(0.94, 0.1, 1.0, "share", "of the node link in the bandwidth protocol"),
+    tree=Parameter(0.78, 0.3, 1.0, "ratio", "bandwidth of a tree against a ring"),
 )
 
 TRANSFER = group(
@@ -68,8 +70,9 @@ LOW_DIRECT = 0.05
 THROUGH_HOST = 0.45
 #: Devices beyond which a group's bandwidth does not change any more: the most that was measured.
 WIDEST = 8
-#: Algorithms in the switch: share of the link and start [s], for NVLS on Hopper (NVIDIA/nccl, src/graph/tuning.cc).
-SWITCH_SHARE, SWITCH_START = 0.85, 2.5e-5
+#: Algorithms in the switch: share of the link (476 GB/s on the bus of eight H100, NVIDIA/nccl-tests#290) and start [s]
+#: (NVIDIA/nccl, src/graph/tuning.cc).
+SWITCH_SHARE, SWITCH_START = 0.68, 2.5e-5
 #: Sharpness of the choice between protocols, and of the knee between host and device.
 CHOICE = 8.0
 #: Sharpness of the knee between the cost of a copy and its bytes.
@@ -149,8 +152,8 @@ def plans(work: Launch) -> dict[str, Plan]:
     return {name: ALGORITHMS[name](work.op, inside, nodes) for name in names}
 
 
-def _message(work: Launch) -> Any:
-    """The larger side of a collective [byte]."""
+def message(work: Launch) -> Any:
+    """The larger side of what a device gives and gets [byte]."""
     return np.maximum(work.row.read, work.row.write)
 
 
@@ -163,10 +166,10 @@ def floor_seconds(work: Launch) -> Any:
     """Least time on the wire; switches that add in the network halve an all-reduce's [s]."""
     inside, nodes = span(work)
     here, there = least(work.op, inside, nodes)
-    inner = here * _message(work) / _rate(work.chip, inside)
+    inner = here * message(work) / _rate(work.chip, inside)
     if not crosses(work):
         return inner
-    return np.maximum(inner, there * _message(work) / node_link(work.chip).bandwidth)
+    return np.maximum(inner, there * message(work) / node_link(work.chip).bandwidth)
 
 
 def wire_seconds(work: Launch) -> Any:
@@ -215,7 +218,7 @@ def parameters(work: Launch) -> tuple[Mapping[str, float], Mapping[str, float]]:
 def ideal_seconds(work: Launch, plan: Plan) -> Any:
     """Time of one algorithm in the alpha-beta model: datasheet rates, stated latencies, nothing else [s]."""
     inside, _ = span(work)
-    size = _message(work)
+    size = message(work)
     time = _stated(work.chip, "device") * plan.steps
     here, there = size * plan.wire / _rate(work.chip, inside), 0.0
     if crosses(work):
@@ -238,10 +241,10 @@ def _library(work: Launch, plan: Plan, p: Mapping[str, float], q: Mapping[str, f
     low, high = low * p["low"] * (LOW_DIRECT if direct else 1.0), high * p["share"] * kind
     post = p["post" if direct else "handshake"]
     if not crosses(work):
-        size = _message(work) * plan.wire / (q["tree"] if plan.tree else 1.0)
+        size = message(work) * plan.wire / (q["tree"] if plan.tree else 1.0)
         return knee([start + size / low, start + post + size / high], -CHOICE)
     link = node_link(work.chip)
-    start = start + _node_hop(link, q) * plan.node_steps
+    start = start + _node_hop(link, q) * plan.node_steps * (q["turn"] if plan.tree else 1.0)
     post = post + q["post"] * plan.node_steps
     small = start + _both(work, plan, q, low, link.bandwidth * p["low"])
     return knee([small, start + post + _both(work, plan, q, high, link.bandwidth * q["share"])], -CHOICE)
@@ -249,7 +252,7 @@ def _library(work: Launch, plan: Plan, p: Mapping[str, float], q: Mapping[str, f
 
 def _both(work: Launch, plan: Plan, q: Mapping[str, float], rate: Any, node_rate: float) -> Any:
     """Time of the bytes on both links, at once or one after the other [s]."""
-    size = _message(work) / (q["tree"] if plan.tree else 1.0)
+    size = message(work) / (q["tree"] if plan.tree else 1.0)
     here, there = size * plan.wire / rate, size * plan.node_wire / node_rate
     return np.maximum(here, there) if plan.overlap else here + there
 
@@ -278,12 +281,12 @@ def _node_hop(link: Link, q: Mapping[str, float]) -> float:
 def _shot(work: Launch, plan: Plan, p: Mapping[str, float], q: Mapping[str, float]) -> Any:
     """One kernel that waits for all others, reads their messages and, in two shots, does so again."""
     rate = _fitted_rate(work.chip, span(work)[0], p) * p["share"]
-    return p["launch"] + _hop(work, p) * plan.steps + _message(work) * plan.wire / rate
+    return p["launch"] + _hop(work, p) * plan.steps + message(work) * plan.wire / rate
 
 
 def _switch(work: Launch, plan: Plan, p: Mapping[str, float], q: Mapping[str, float]) -> Any:
     rate = link_rate(work.chip, span(work)[0]) * SWITCH_SHARE
-    return SWITCH_START + _hop(work, p) * plan.steps + _message(work) * plan.wire / rate
+    return SWITCH_START + _hop(work, p) * plan.steps + message(work) * plan.wire / rate
 
 
 _PLANS = {"library": _library, "shot": _shot, "switch": _switch}
