@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
-
 from roofline.graph import Node
 from roofline.passes.axiscells import ONE, Cell, cell, product, quotient, unify
 
-if TYPE_CHECKING:
-    from roofline.passes.axisrules import Reader
+#: For each tensor the cells of its axes.
+Cells = Mapping[str, tuple[Cell, ...]]
 
 
 def _same(left: tuple[Cell, ...], right: tuple[Cell, ...], why: str) -> None:
@@ -17,13 +15,12 @@ def _same(left: tuple[Cell, ...], right: tuple[Cell, ...], why: str) -> None:
         unify(each, own, why)
 
 
-def _channels(reader: Reader, node: Node) -> None:
+def _channels(cells: Cells, node: Node) -> None:
     """``(B, L, C)`` in and out, the channels first in a kernel ``(C, K)``, alone in a bias, second in a state."""
-    cells = [reader.cells[name] for name in node.inputs]
-    first = cells[0]
-    _same(first, reader.cells[node.outputs[0]], node.name)
-    for other in cells[1:]:
-        if node.op == "causal_conv" and other is cells[1]:
+    first, *others = (cells[name] for name in node.inputs)
+    _same(first, cells[node.outputs[0]], node.name)
+    for at_input, other in enumerate(others):
+        if node.op == "causal_conv" and at_input == 0:
             unify(first[-1], other[0], node.name)
         elif len(other) == len(first) and other[1].size == first[1].size:
             _same(first, other, node.name)
@@ -32,13 +29,13 @@ def _channels(reader: Reader, node: Node) -> None:
             unify(first[-1], other[at], node.name)
 
 
-def _scan_heads(reader: Reader, node: Node) -> None:
+def _scan_heads(cells: Cells, node: Node) -> None:
     """``X (B, L, H, P)`` in and out beside ``(B, L, G, N)`` twice, ``H`` a multiple of ``G``; numbers a head follow.
 
     Attention without a softmax is one, with values, keys and queries in that order.
     """
-    x, keys, queries, *others = (reader.cells[name] for name in node.inputs)
-    _same(x, reader.cells[node.outputs[0]], node.name)
+    x, keys, queries, *others = (cells[name] for name in node.inputs)
+    _same(x, cells[node.outputs[0]], node.name)
     _same(keys, queries, node.name)
     _same(x[:2], keys[:2], node.name)
     heads, groups = x[2], keys[2]
@@ -51,10 +48,10 @@ def _scan_heads(reader: Reader, node: Node) -> None:
             unify(heads, other[at], node.name)
 
 
-def _delta_heads(reader: Reader, node: Node) -> None:
+def _delta_heads(cells: Cells, node: Node) -> None:
     """Queries, keys ``(B, L, H, D)`` and values ``(B, L, H, E)``; decays and strengths a head, and a state, follow."""
-    queries, keys, values, *others = (reader.cells[name] for name in node.inputs)
-    _same(values, reader.cells[node.outputs[0]], node.name)
+    queries, keys, values, *others = (cells[name] for name in node.inputs)
+    _same(values, cells[node.outputs[0]], node.name)
     _same(queries, keys, node.name)
     _same(queries[:3], values[:3], node.name)
     for other in others:
@@ -63,16 +60,16 @@ def _delta_heads(reader: Reader, node: Node) -> None:
             unify(values[2], other[at], node.name)
 
 
-def _state(reader: Reader, node: Node) -> None:
+def _state(cells: Cells, node: Node) -> None:
     """A state ``(B, C, ...)`` that is kept of what was written for ``(B, L, C, ...)``."""
-    state, written = (reader.cells[name] for name in node.inputs[:2])
-    _same(state, reader.cells[node.outputs[0]], node.name)
+    state, written = (cells[name] for name in node.inputs[:2])
+    _same(state, cells[node.outputs[0]], node.name)
     if len(state) > 1 and len(written) > 2 and state[1].size == written[2].size:
         unify(state[1], written[2], node.name)
 
 
 #: The rule of each operator.
-SCANS: Mapping[str, Callable[[Reader, Node], None]] = {
+SCANS: Mapping[str, Callable[[Cells, Node], None]] = {
     "causal_conv": _channels,
     "linear_recurrence": _channels,
     "ssd_scan": _scan_heads,
