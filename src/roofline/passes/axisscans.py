@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+
 from roofline.graph import Node
 from roofline.passes.axiscells import ONE, Cell, cell, product, quotient, unify
 
