@@ -89,8 +89,8 @@ def load(path: Path) -> list[Row]:
         for row in csv.DictReader(stream):
             graph = program(row)
             if graph is not None:
-                key = f"{row['op']} {row['kernel']} {row['weights'] if row['kernel'] != 'tinygemm' else ''} {row['shape']}"
-                found.append(Row(f"{key}{row['weights']}", graph, float(row["kernel_us"]) * 1e-6))
+                key = f"{row['op']} {row['kernel']} {row['weights']} {row['shape']}"
+                found.append(Row(key, graph, float(row["kernel_us"]) * 1e-6))
     return found
 
 
@@ -147,7 +147,7 @@ def main() -> None:
     show("tinygemm, held out", tiny, np.concatenate(held))
     everything = fit(tiny, chip)
     print("fitted to all:", {name: float(f"{value:.4g}") for name, value in everything.items()})
-    for kind in dict.fromkeys(" ".join(row.key.split(" ")[:3]) for row in rows):
+    for kind in dict.fromkeys(" ".join(row.key.split(" ")[:2]) for row in rows):
         some = [row for row in rows if row.key.startswith(f"{kind} ")]
         show(kind, some, errors(some, with_parameters(chip, everything)))
         for row, error in zip(some, errors(some, with_parameters(chip, everything)), strict=True):

@@ -3,7 +3,7 @@
     python benchmarks/megatron_table.py
 
 Reads measurements/a100-80gb-sxm/megatron.csv (Korthikanti et al. 2022, arXiv 2205.05198, Table 5): GPTs of 22B to 1T
-on 8 to 512 A100 80 GB, with Megatron-LM's fused kernels and without fused attention, as they were run. Activation memory is
+on 8 to 512 A100, with Megatron-LM's fused kernels and without fused attention, as they were run. Activation memory is
 what one device keeps of a layer, against the paper's formulas (Table 2).
 """
 

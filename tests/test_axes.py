@@ -158,3 +158,28 @@ def test_nothing_to_resize_is_the_graph_itself() -> None:
     axes = Axes(graph)
     (atom,) = axes.atoms("embed", 2)
     assert axes.resize({atom: 768}) is graph
+
+
+@pytest.mark.parametrize(
+    ("name", "phase", "sizes"),
+    [
+        ("llama-3-8b", "prefill", {"B": 1, "S": 8}),
+        ("llama-3-8b", "prefill", {"B": 32, "S": 32}),
+        ("llama-3-8b", "prefill", {"B": 2, "S": 4096}),
+        ("gpt2", "prefill", {"B": 1, "S": 768}),
+        ("mixtral-8x7b", "prefill", {"B": 32, "S": 128}),
+        ("deepseek-v3", "decode", {"B": 128, "C": 128}),
+        ("deepseek-v3", "prefill", {"B": 1, "S": 128}),
+        ("bert-base-uncased", "forward", {"B": 12, "S": 12}),
+    ],
+)
+def test_a_length_that_happens_to_be_a_width_stays_a_length(name: str, phase: str, sizes: dict[str, int]) -> None:
+    """Numbers for batch and length come after pruning or before it."""
+    graph = model(name, phase, layers=4)
+    symbolic, bound = Axes(graph), Axes(graph.bind(**sizes))
+    for ending, axis in (("attn.q_heads", 1), ("down.weight", -1), ("embed", 2)):
+        after = [
+            axes.resize({atom: int(str(atom.size)) // 2 for atom in atoms_at(axes, ending, axis)})
+            for axes in (symbolic, bound)
+        ]
+        same_program(after[0].bind(**sizes), after[1])

@@ -21,6 +21,7 @@ from roofline.passes.clean import (
     merge_equal,
     settled,
 )
+from roofline.passes.linears import merge_linears
 from roofline.sizes import symbol
 
 B = symbol("B")
@@ -326,3 +327,26 @@ def test_an_imported_module_with_a_dead_branch_and_a_twin() -> None:
     name = next(name for name, tensor in after.tensors.items() if tensor.kind == "input")
     result = next(iter(execute(after, {**inputs, name: x.numpy()}).values()))
     assert abs(result - module(x).detach().numpy()).max() < 1e-12
+
+
+SIZES = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100,
+         "num_key_value_heads": 2, "intermediate_size": 96}  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "options"), [
+    ("Llama", {"attn_implementation": "eager"}), ("Gemma2", {"head_dim": 16}),
+    ("Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}), ("Bert", {}),
+])  # fmt: skip
+def test_imported_language_models(family: str, options: dict[str, Any]) -> None:
+    """Rotary tables and masks are worked out more than once, the scales of Gemma's norms anew in each run."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    config = getattr(transformers, f"{family}Config")(**SIZES, **options)
+    with torch.device("meta"):
+        model = getattr(transformers, f"{family}Model")(config).eval()
+        graph = rl.from_torch(model, torch.zeros(2, 8, dtype=torch.int64), kwargs={"use_cache": False})
+    after = clean(graph)
+    assert same(graph, after, tolerance=1e-9)
+    assert same(graph, merge_linears(graph), tolerance=1e-9)
+    assert rl.count(after).launches < rl.count(graph).launches
+    assert rl.count(after).bytes < rl.count(graph).bytes
+    assert rl.count(after).flops == rl.count(graph).flops

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from laws.test_law_evaluation import SAMPLES, bound
 
 import roofline as rl
 from roofline.build import Builder
@@ -19,7 +20,6 @@ from roofline.families import blocks
 from roofline.graph import Graph
 from roofline.ops import OPS
 from roofline.sizes import symbol
-from tests.laws.test_law_evaluation import SAMPLES, bound
 
 B = symbol("B")
 FEW = settings(deadline=None, max_examples=5, derandomize=True, database=None)
@@ -216,7 +216,7 @@ def test_cross_entropy() -> None:
     x, labels = normal(5, 7), np.array([0, 3, 6, 2, 2])
     rows = torch.from_numpy(x).requires_grad_()
     losses = F.cross_entropy(rows, torch.from_numpy(labels), reduction="none")
-    one = Call("loss", "cross_entropy", {}, (5,), 0)
+    one = Call("loss", "cross_entropy", {}, (5,), "fp32", 0)
     agree(MEANINGS["cross_entropy"](one, x, labels.astype(float)), losses)
     grad = normal(5)
     losses.backward(torch.from_numpy(grad))
@@ -303,7 +303,7 @@ def test_gradients_of_attention() -> None:
     y.backward(torch.from_numpy(grad))
     given = [each.detach().numpy() for each in (q, k, v)]
     weights = call("attention_softmax", call("attention_scores", *given[:2]), causal=True)
-    back = call("attention_softmax_grad", weights, call("attention_scores", grad, given[2]), causal=True)
+    back = call("attention_softmax_grad", call("attention_scores", grad, given[2]), weights, causal=True)
     agree(call("attention_values", back, given[1]), q.grad)
     agree(call("attention_keys_grad", back, given[0], g=2), k.grad)
     agree(call("attention_keys_grad", weights, grad, g=2), v.grad)
@@ -453,6 +453,16 @@ def test_an_operator_without_a_meaning_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delitem(MEANINGS, "relu")
     with pytest.raises(UnknownOp, match="no meaning for relu"):
         execute(chain("relu"), B=2)
+
+
+def test_a_node_writes_one_tensor() -> None:
+    graph = chain("relu")
+    node = graph.nodes[0]
+    both = graph.with_tensors([rl.Tensor("more", (B, 8), "fp32")]).with_nodes(
+        [rl.Node(node.name, node.op, node.inputs, (*node.outputs, "more"))]
+    )
+    with pytest.raises(UsageError, match="relu writes 2 tensors"):
+        execute(both, B=2)
 
 
 def test_memory_is_given_back_along_the_way() -> None:

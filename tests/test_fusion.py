@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +28,7 @@ from roofline.fusion import (
 from roofline.passes.fuse import POLICIES, fuse
 from roofline.passes.inline import inline
 from roofline.sizes import symbol
+from roofline.units import format_si
 
 N = 2**24
 H100 = "h100-sxm"
@@ -203,6 +207,8 @@ def test_bad_input_is_one_clear_line() -> None:
         fusion(graph, B=1, S=16)["chain"]
     with pytest.raises(UsageError, match="wanted a graph"):
         fusion("gpt2")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="no kernel 'bodi'; did you mean body"):
+        pressure(wide(3), "bodi", H100)
     with pytest.raises(UsageError, match="axes"):
         fusion(rl.estimate(graph, H100, B=[1, 2], S=16))
 
@@ -551,7 +557,23 @@ def test_several_readers_are_told_of() -> None:
     assert found.fusible
     assert found.saves_bytes == 4 * 10**7  # one read; the others still want it written
     (hurt,) = found.hurts
-    assert hurt.startswith("recomputation: h is read by 3 kernels: written out 263 us, computed in each 308 us")
+    assert hurt.startswith(
+        "recomputation: h is read by 3 kernels: computing it in each is dearer, 308 us against 263 us"
+    )
+    cheap = explain_fusion(shared_producer(1), "h", "reader0", A100_FP32)
+    assert cheap.hurts == ()
+    assert "computing it in each is cheaper" in cheap.reasons[-1]
+
+
+def test_kernels_bound_by_their_launches_gain_a_launch() -> None:
+    def pair(n: int) -> Explanation:
+        b = rl.Builder("small", "fp32")
+        return explain_fusion(
+            b.graph([b.op("exp", b.op("relu", b.input("x", (n,)), name="a"), name="b")]), "a", "b", H100
+        )
+
+    assert "a launch less" in pair(1000).reasons[-1]
+    assert "a launch less" not in pair(10**8).reasons[-1]
 
 
 def test_registers_hurt_a_wide_pair() -> None:
@@ -607,3 +629,42 @@ def test_sizes_are_given_like_everywhere() -> None:
     with pytest.raises(UnboundSize):
         explain_fusion(graph, "a", "b")
     assert isinstance(fusion(graph, B=8), Fusion)
+
+
+# --- docs/fusion.md ---------------------------------------------------------------------------------------------------
+
+PAGE = (Path(__file__).parents[1] / "docs" / "fusion.md").read_text(encoding="utf-8")
+
+
+def scaled_attention(n: int) -> rl.Graph:
+    sizes = {"batch": 1, "heads": 32, "q_len": n, "kv_len": n, "head_dim": 128}
+    return rl.workload([{"op": "attention_naive", **sizes}], dtype="bf16")
+
+
+@pytest.mark.parametrize(
+    ("program", "graph"),
+    [
+        ("five pointwise operators", chain()),
+        ("attention, 2,048 positions", scaled_attention(2048)),
+        ("attention, 8,192 positions", scaled_attention(8192)),
+    ],
+)
+def test_the_page_shows_what_the_table_says(program: str, graph: rl.Graph) -> None:
+    found = fusion(graph, H100)
+    lines = PAGE.split(f"| {program} |", 1)[1].splitlines()
+    more = itertools.takewhile(lambda line: line.startswith("| |"), lines[1:])
+    rows = [lines[0], *(line.removeprefix("| |") for line in more)]
+    assert len(rows) >= 2
+    for row in rows:
+        policies, *cells = (cell.strip() for cell in row.strip("| ").split("|"))
+        for policy in policies.split(", "):
+            ours = found[policy]
+            assert ours.time_s is not None
+            assert int(cells[0]) == ours.kernels
+            assert cells[1].split(" (")[0] == format_si(ours.accesses, "")
+            assert cells[2:] == [format_si(ours.bytes, "B"), format_si(ours.time_s, "s")]
+
+
+def test_the_example_of_the_page_runs() -> None:
+    for code in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
+        exec(compile(code, "fusion.md", "exec"), {})

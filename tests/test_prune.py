@@ -250,12 +250,13 @@ def test_the_gain_of_square_products_is_near_what_was_measured(chip: str, size: 
     assert gain == pytest.approx(measured, rel=0.2)
 
 
-def test_a_large_product_on_an_h100_gains_within_the_published_range() -> None:
-    """fp16 and bf16: 0.97 to 1.59 at 4096 rows and more (arXiv 2603.05232's repository, section 12.1)."""
+@pytest.mark.parametrize(("dtype", "low", "high"), [("fp16", 1.0, 1.59), ("fp8", 1.3, 1.73)])
+def test_a_large_product_on_an_h100_gains_within_the_published_range(dtype: str, low: float, high: float) -> None:
+    """At 4096 rows and more 0.97 to 1.59 in 16 bits and 1.53 to 1.73 in fp8 (arXiv 2603.05232's repository, 12.1)."""
     for size in (4096, 8192, 16384):
-        dense, sparse = gemm(size, size), prune(gemm(size, size), sparsity="2:4")
-        gain = rl.estimate(dense, "h100-sxm", mode="graph").time / rl.estimate(sparse, "h100-sxm", mode="graph").time
-        assert 1.0 < gain <= 1.59
+        dense = rl.retype(gemm(size, size), dtype)
+        times = [rl.estimate(g, "h100-sxm", mode="graph").time for g in (dense, prune(dense, sparsity="2:4"))]
+        assert low < times[0] / times[1] <= high
 
 
 def test_decode_on_an_h100_gains_within_the_published_range() -> None:
@@ -267,7 +268,7 @@ def test_decode_on_an_h100_gains_within_the_published_range() -> None:
         assert 1.0 < times[0] / times[1] <= 1.30
 
 
-@pytest.mark.parametrize("chip", ["v100-sxm-32gb", "mi300x", "tpu-v5e"])
+@pytest.mark.parametrize("chip", ["v100-sxm-32gb", "mi210", "t4", "tpu-v5e"])
 def test_no_speed_is_promised_where_no_sparse_peak_is_published(chip: str) -> None:
     dense = rl.retype(gemm(64), "bf16") if chip == "tpu-v5e" else gemm(64)
     sparse = prune(dense, sparsity="2:4")
@@ -306,7 +307,9 @@ def test_unstructured_zeros_change_nothing_and_say_so() -> None:
 # --- graphs from elsewhere --------------------------------------------------------------------------------------------
 
 
-def test_an_imported_network_with_a_residual_and_groups() -> None:
+@pytest.mark.parametrize("backward", [False, True])
+def test_an_imported_network_with_a_residual_and_groups(backward: bool) -> None:
+    """Also as a training step: gradients are as large as what they are of."""
     torch = pytest.importorskip("torch")
     from torch import nn
 
@@ -322,11 +325,11 @@ def test_an_imported_network_with_a_residual_and_groups() -> None:
             x = self.stem(x)
             y = torch.relu(self.grouped(torch.relu(self.norm(self.enter(x)))))
             x = torch.relu(x + self.leave(y))
-            return self.head((x + self.depthwise(x)).mean((2, 3)))
+            return self.head((x + self.depthwise(x)).mean((2, 3))).sum()
 
     image = torch.zeros(2, 3, 20, 20)
-    pruned = prune(rl.from_torch(Net(32, 64).eval(), image), channels=0.5)
-    built = rl.from_torch(Net(16, 32).eval(), image)
+    pruned = prune(rl.from_torch(Net(32, 64), image, backward=backward), channels=0.5)
+    built = rl.from_torch(Net(16, 32), image, backward=backward)
     same(pruned, built)
     assert {n: t.shape for n, t in pruned.tensors.items()} == {n: t.shape for n, t in built.tensors.items()}
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import json
+import re
 import tomllib
 from fractions import Fraction
 from pathlib import Path
@@ -11,10 +14,13 @@ import pytest
 
 import roofline as rl
 from roofline.count import count, kernels
+from roofline.efficiency import kernel_time
 from roofline.errors import UnknownDType, UsageError
 from roofline.memory import memory
 from roofline.passes.fuse import fuse
-from roofline.passes.quantize import quantize
+from roofline.passes.inductor import inductor
+from roofline.passes.quantize import quantize, widen
+from roofline.passes.retype import retype
 from roofline.passes.scales import activation_format, cache_format, weight_format
 from roofline.sizes import symbol
 
@@ -156,6 +162,21 @@ def test_narrow_weights_stay_as_they_are() -> None:
     assert again is once
     mixed = quantize(rl.model("gpt-oss-20b", phase="decode"), weights="int8")
     assert any("already" in note for note in mixed.info["notes"])
+
+
+def test_checkpoints_that_are_narrow_already_are_widened_on_request() -> None:
+    said = retype(gemm(), weights="int4-g128")
+    assert count(widen(said)).bytes == count(said).bytes
+    assert [count(widen(said, way)).vector_flops for way in ("fused", "separate")] == [2 * K * N] * 2
+    assert count(widen(said, "separate")).launches == 2
+    plain = gemm()
+    assert widen(plain) is plain
+    eight = retype(gemm(), weights="int8", activations="int8", compute="int8")
+    assert widen(eight) is eight, "multiplied as it is stored"
+    experts = widen(rl.model("gpt-oss-20b", phase="decode", layers=1))
+    assert sum(node.op == "dequantize" for node in experts.nodes) == 2
+    with pytest.raises(UsageError, match="allowed: fused, separate"):
+        widen(said, "tinygemm")  # type: ignore[arg-type]
 
 
 # --- products in narrow formats -----------------------------------------------------------------------------
@@ -370,3 +391,98 @@ def test_published_critical_batch(name: str, options: dict[str, Any] | None) -> 
 
     one, two = gap(1), gap(2)
     assert 1 + one / (one - two) == pytest.approx(value["value"], rel=value["rtol"])
+
+
+def test_the_page_runs_as_pasted() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "quantization.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert blocks
+    for code in blocks:
+        exec(compile(code, "quantization.md", "exec"), {})
+
+
+# --- time -----------------------------------------------------------------------------------------------------------
+
+MEASURED = Path(__file__).parents[1] / "measurements" / "h100-sxm"
+#: Microseconds of the four products of a layer of Llama-13B by rows, in Marlin's kernel on an A100 80 GB (bench.py of
+#: IST-DASLab/marlin, as run in vllm-project/vllm pull request 2497, 24 January 2024), and the speed-up over fp16.
+MARLIN = {1: (140, 3.12), 16: (140, 3.19), 32: (180, 2.28), 64: (290, 1.47), 128: (570, 1.01), 256: (1130, 0.74),
+          512: (2270, 0.73), 2048: (9070, 0.60)}  # fmt: skip
+LLAMA_13B = ((5120, 15360), (5120, 5120), (5120, 27648), (13824, 5120))
+
+
+def cold(graph: rl.Graph, chip: str) -> float:
+    return sum(r.kernel.count * float(kernel_time(r, rl.chip(chip)).expected) for r in count(graph).rows)
+
+
+def rows_of(name: str) -> list[dict[str, str]]:
+    with (MEASURED / name).open(encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
+def test_tinygemm_is_predicted_at_all_numbers_of_rows() -> None:
+    errors = []
+    for row in rows_of("quantized.csv"):
+        if row["kernel"] == "tinygemm":
+            s = json.loads(row["shape"])
+            narrow = quantize(gemm(s["k"], s["n"], s["m"]), weights=row["weights"], dequantize="tinygemm")
+            errors.append(abs(cold(narrow, "h100-sxm") * 1e6 / float(row["kernel_us"]) - 1))
+    assert len(errors) == 54
+    assert sum(errors) / len(errors) < 0.06
+    assert max(errors) < 0.25
+
+
+def test_conversions_around_products_are_predicted() -> None:
+    errors: dict[str, list[float]] = {}
+    for row in rows_of("quantized.csv"):
+        s = json.loads(row["shape"])
+        if row["op"] == "dequantize" and row["kernel"] == "compiled":
+            apart = quantize(gemm(s["k"], s["n"]), weights=row["weights"], dequantize="separate")
+            found = next(r for r in count(apart).rows if r.kernel.main.op == "dequantize")
+        elif row["kernel"] == "compiled" and row["op"].startswith("quantize"):
+            scales = "static" if row["op"] == "quantize_static" else "dynamic"
+            made = quantize(gemm(s["cols"], 64, s["rows"]), activations=row["weights"], scales=scales)
+            found = next(r for r in count(made).rows if r.kernel.main.op.startswith("quantize"))
+        else:
+            continue
+        time = float(kernel_time(found, rl.chip("h100-sxm")).expected) * 1e6
+        errors.setdefault(row["op"], []).append(abs(time / float(row["kernel_us"]) - 1))
+    assert {op: len(found) for op, found in errors.items()} == {
+        "dequantize": 15, "quantize_rows": 24, "quantize_static": 6}  # fmt: skip
+    assert sum(errors["dequantize"]) / 15 < 0.15
+    assert sum(errors["quantize_rows"]) / 24 < 0.35
+    assert sum(errors["quantize_static"]) / 6 < 0.15
+
+
+def test_marlin_gains_for_a_few_rows_and_loses_for_many() -> None:
+    errors = []
+    for rows, (micros, gain) in MARLIN.items():
+        plain = sum(cold(gemm(k, n, rows, "fp16"), "a100-80gb-sxm") for k, n in LLAMA_13B)
+        narrow = sum(
+            cold(quantize(gemm(k, n, rows, "fp16"), weights="int4-g128"), "a100-80gb-sxm") for k, n in LLAMA_13B
+        )
+        errors.append(abs(narrow * 1e6 / micros - 1))
+        assert (plain / narrow > 1.1) == (gain > 1.1), rows
+    assert sum(errors) / len(errors) < 0.2
+    assert max(errors) < 0.45
+
+
+@pytest.mark.parametrize("row", [r for r in rows_of("quantized_decode.csv") if r["weights"] in ("bf16", "int4-g128")],
+                         ids=lambda row: f"{row['mode']}-{row['weights']}-{row['batch']}")  # fmt: skip
+def test_decode_steps_as_measured(row: dict[str, str]) -> None:
+    graph = rl.model("llama-3-8b", phase="decode", layers=int(row["layers"]))
+    graph = graph if row["weights"] == "bf16" else quantize(graph, weights=row["weights"], dequantize="tinygemm")
+    graph = inductor(graph) if row["mode"] == "compiled" else graph
+    est = rl.estimate(graph, "h100-sxm", mode="graph", B=int(row["batch"]), C=int(row["context"]))
+    beside = sum(r["time_s"] for r in est.kernel_rows() if r["kernel"] in ("head", "embed", "norm"))
+    assert (est.time - beside) * 1e6 == pytest.approx(float(row["wall_us"]), rel=0.15)
+
+
+def test_gpt_fast_gains_less_than_its_bytes() -> None:
+    """Tokens a second of Llama-2-70B, one sequence, on an A100 80 GB (gpt-fast README): int8 19.13, int4-g32 25.25."""
+    published = {value["name"]: value["value"] for value in GOLDEN["gptfast-llama2-70b-a100"]["values"]}
+    graph = rl.model("llama-2-70b", phase="decode")
+    for word, name in (("int8", "int8_1gpu"), ("int4-g32", "int4_1gpu")):
+        narrow = quantize(graph, weights=word, keep=("*embed*",))
+        rate = 1 / rl.estimate(narrow, "a100-80gb-sxm", mode="compiled", B=1, C=200).time
+        assert rate == pytest.approx(published[name], rel=0.25)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -49,7 +50,7 @@ def test_a_pattern_is_replaced_and_verified() -> None:
     assert after.outputs == ("out",)
     assert [node.name for node in after.nodes] == ["silu.sigmoid", "silu", "out"]
     assert [step.name for step in after.history] == ["rewrite"]
-    assert after.info["notes"] == ("rewritten: silu(x) in 1 places",)
+    assert after.info["notes"] == ("rewritten: silu(x) to mul(x, sigmoid(x)) in 1 place",)
     assert same(swiglu(), after, tolerance=1e-12, B=3)
 
 
@@ -116,6 +117,14 @@ def test_what_others_need_stays(why: str) -> None:
         rewrite(graph, lambda p, x, y: p.op("mul", p.op("silu", x), y), lambda p, x, y: p.op("add", x, y))
 
 
+def test_an_open_input_is_not_a_result_of_the_pattern() -> None:
+    b = Builder("itself", "fp32")
+    e = b.op("silu", b.input("x", (8,)))
+    graph = b.graph([b.op("mul", e, e)])
+    with pytest.raises(UsageError, match="is nowhere"):
+        rewrite(graph, "swiglu")
+
+
 def test_one_operator_may_be_read_twice_within_the_pattern() -> None:
     b = Builder("diamond", "fp32")
     e = b.op("sigmoid", b.input("x", (8,)))
@@ -179,6 +188,53 @@ def test_llama_with_fused_swiglu() -> None:
     assert old.launches - new.launches == 4
     assert old.bytes - new.bytes == 4 * 2 * (2 * 14336 * 2), "one tensor less to write and to read, of 2 tokens"
     assert (new.flops, new.vector_flops) == (old.flops, old.vector_flops)
+
+
+def test_gpt2_with_its_activation_as_one_kernel() -> None:
+    graph = rl.model("gpt2", layers=2)
+    after = rewrite(graph, "gelu_tanh")
+    assert ops(after).count("gelu_tanh") == 2
+    assert rl.count(graph, B=1, S=8).launches - rl.count(after, B=1, S=8).launches == 2 * 7
+    assert repr(after.history[0]).startswith("rewrite(pattern='mul(mul_scalar(x), add_scalar(tanh(")
+
+
+def test_the_written_out_gelu_is_a_gelu() -> None:
+    b = Builder("gelu", "fp32")
+    x = b.input("x", (64,))
+    cube = b.op("mul_scalar", b.op("pow", x, exponent=3), value=0.044715)
+    inner = b.op("mul_scalar", b.op("add", x, cube), value=(2 / math.pi) ** 0.5)
+    outer = b.op("add_scalar", b.op("tanh", inner), value=1.0)
+    graph = b.graph([b.op("mul", b.op("mul_scalar", x, value=0.5), outer)])
+    assert ops(rewrite(graph, "gelu_tanh", verify=True)) == ["gelu_tanh"]
+
+
+def test_only_in_some_layers() -> None:
+    graph = rl.model("llama-3-8b", layers=3)
+    after = rewrite(graph, "swiglu", where="layers.[02].*")
+    assert [node.name for node in after.nodes if node.op == "elementwise"] == [
+        "layers.0.mlp.gated",
+        "layers.2.mlp.gated",
+    ]
+    assert dict(after.history[0].options)["where"] == "layers.[02].*"
+    with pytest.raises(UsageError, match=r"called 'layers\.7\.\*' is nowhere; the program has 3 silu"):
+        rewrite(graph, "swiglu", where="layers.7.*")
+
+
+def test_named_rewritings_are_exact() -> None:
+    b = Builder("named", "fp32")
+    x = b.input("x", (64,))
+    y = b.op("mul", b.op("sigmoid", x), x)
+    graph = b.graph([b.op("mul", y, y)])
+    after = rewrite(rewrite(graph, "silu", verify=True), "square", verify=True)
+    assert ops(after) == ["silu", "square"]
+    assert [step.name for step in after.history] == ["rewrite", "rewrite"]
+
+
+def test_names_and_missing_replacements() -> None:
+    with pytest.raises(UsageError, match=r"rewriting 'swigl' is not known; .*did you mean swiglu"):
+        rewrite(swiglu(), "swigl")
+    with pytest.raises(UsageError, match="needs a replacement"):
+        rewrite(swiglu(), lambda p, x: p.op("silu", x))
 
 
 # --- one operator for another -----------------------------------------------------------------------------------------

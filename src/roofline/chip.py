@@ -206,7 +206,7 @@ class Chip(Frozen):
     def sparse_peak(self, dtype: object, tf32: bool = False) -> float | None:
         """Return the published 2:4-sparse peak of the matrix unit that multiplies ``dtype`` operands [FLOP/s].
 
-        ``None`` where the vendor publishes none: no such chip skips zeros. It counts the zeros as operations.
+        ``None`` where none is on file. It counts the zeros as operations.
         """
         name = _arithmetic(dtype)
         peak = self.matrix.get("tf32" if name == "fp32" and tf32 and "tf32" in self.matrix else name)

@@ -257,7 +257,7 @@ class Estimate:
         named = [f"units for {dtype}: on {chip.name} it runs as {chip.matmul_runs_as(dtype)}" for dtype in formats]
         zeros = {dtype for row in self.rows if sparse_weights(row) is not None for dtype in row.flops_by}
         dense = sorted(dtype for dtype in zeros if chip.sparse_peak(dtype, self.tf32) is None)
-        return named + [f"2:4 sparsity in {d}: {chip.name} publishes no peak for it; timed as dense" for d in dense]
+        return named + [f"2:4 sparsity in {d}: no sparse peak of {chip.name} is on file; timed as dense" for d in dense]
 
     # --- one point ---
 

@@ -229,15 +229,15 @@ def substitute(size: Any, sizes: Mapping[str, Size]) -> Any:
     """Replace some symbols by numbers and keep the others.
 
     Example:
-        >>> substitute(symbol("B") * symbol("S"), {"B": 2})
-        2*S
+        >>> substitute(symbol("B") * symbol("S"), {"B": 2}), substitute(symbol("S") / 2, {"S": 8})
+        (2*S, 4)
     """
     if not isinstance(size, Dim):
         return size
     total: Any = 0
     for monomial, factor in size.terms:
         total = prod(_substitute_atom(atom, sizes) for atom in monomial) * factor + total
-    return total
+    return _plain(total)
 
 
 def _substitute_atom(atom: Atom, sizes: Mapping[str, Size]) -> Any:

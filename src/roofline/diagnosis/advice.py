@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
+from typing import Any
 
 from roofline.diagnosis.meant import Meant, faster
 from roofline.diagnosis.words import Advice, Cause
-from roofline.dtypes import DTYPES
 from roofline.efficiency import COMPUTE
 from roofline.errors import RooflineError
-from roofline.graph import Graph
 from roofline.ops import OPS
 from roofline.passes import retype
 from roofline.passes.flash import flash
+from roofline.passes.prune import prune
+from roofline.passes.quantize import quantize
 
 #: Savings below this share are not worth saying.
 WORTH = 0.01
@@ -154,30 +155,21 @@ def _products(dtype: str) -> Callable[[Meant], Meant | None]:
 
     def apply(meant: Meant) -> Meant | None:
         formats = meant.contracts_in
-        weights = any(tensor.kind == "weight" for tensor in meant.graph.tensors.values())
-        if not weights or not formats or not all(faster(meant.chip, dtype, than) for than in formats):
+        if not formats or not all(faster(meant.chip, dtype, than) for than in formats):
             return None
-        changed = retype(meant.graph, weights=dtype, compute=dtype)
-        pairs = zip(meant.graph.nodes, changed.nodes, strict=True)  # attention keeps its format
-        nodes = tuple(old if OPS[old.op].kind == "attention" else new for old, new in pairs)
-        return replace(meant, graph=replace(changed, nodes=nodes))
+        return replace(meant, graph=quantize(meant.graph, activations=dtype))
 
     return apply
 
 
-def _stored(**formats: str) -> Callable[[Meant], Meant | None]:
-    """Narrower weights and cache; arithmetic stays."""
+def _stored(weights: str, cache: str) -> Callable[[Meant], Meant | None]:
+    """Narrower weights, and cache where there is one; arithmetic stays."""
 
     def apply(meant: Meant) -> Meant | None:
-        smaller = retype(meant.graph, **formats)
-        return replace(meant, graph=smaller) if _bits(smaller) < _bits(meant.graph) else None
+        caches = any(tensor.kind == "cache" for tensor in meant.graph.tensors.values())
+        return replace(meant, graph=quantize(meant.graph, weights=weights, cache=cache if caches else None))
 
     return apply
-
-
-def _bits(graph: Graph) -> float:
-    kept = [tensor for tensor in graph.tensors.values() if tensor.kind in ("weight", "cache")]
-    return sum(float(DTYPES[tensor.dtype].bits_per_element) for tensor in kept)
 
 
 def _flash(meant: Meant) -> Meant | None:
@@ -206,10 +198,20 @@ CHANGES: tuple[Change, ...] = (
 
 
 def _half_of_contractions(meant: Meant) -> float:
-    """The program's time with half the contractions [s]; unchanged where they are not what takes it."""
+    """The program's time with half the channels, or the layers of one without [s]; unchanged where contractions are not
+    what takes it.
+
+    A list of operators without weights has no channels to prune: half the time of its contractions stands for it.
+    """
     est = meant.expected
     if est.bound != "compute":
         return _time(meant)
+    halves: tuple[dict[str, Any], ...] = ({"channels": 0.5}, {"layers": 0.5})
+    for half in halves:
+        try:
+            return _time(replace(meant, graph=prune(meant.graph, **half)))
+        except RooflineError:
+            continue
     pairs = zip(est.rows, est.times[0], strict=True)
     spent = sum(row.kernel.count * float(time.expected) for row, time in pairs
                 if int(time.bound) == COMPUTE and OPS[row.kernel.main.op].kind != "pointwise")  # fmt: skip

@@ -70,7 +70,7 @@ OVERLAP = 2.0
 #: Sharpness of the knee between arithmetic and traffic.
 KNEE = 1.5
 #: Cycles of a core to widen an element of a cache whose groups have scales: what weights take in a product.
-WIDEN = 0.025
+WIDEN = 0.03
 #: How arithmetic slows where heads are wider than a tile's registers hold.
 WIDE = 0.3
 

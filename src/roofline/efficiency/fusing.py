@@ -57,9 +57,9 @@ class Registers:
     def spill_bytes(self) -> Any:
         """Local memory written and read back by one launch, each spilled register once [byte].
 
-        The least that a compiler moves: CUDA 13.0 moves 1.1 to 2.5 times as much for bodies of 256 to 384 live values.
-        Part of it stays in the caches: at main memory's rate, these bytes make kernels of 256, 288, 320 and 384 live
-        values 1.07, 1.05, 0.90 and 0.70 of the time that an H100 takes for them (tests/test_fusion.py).
+        About the least that a compiler moves: CUDA 13.0 moves 0.9 to 2.4 times as much for bodies of 65 to 97 live
+        values of 4 elements. Part of it stays in the caches: at main memory's rate these bytes bring such kernels to
+        1.10, 1.07, 0.92 and 0.71 of the time that an H100 takes for them (docs/fusion.md).
         """
         return 2 * REGISTER * self.spilled * self.threads
 

@@ -17,7 +17,7 @@ import numpy as np
 from roofline.dtypes import DTYPES
 from roofline.efficiency.machine import Machine, knee
 from roofline.efficiency.parameters import Parameter, group
-from roofline.efficiency.work import REGIMES, Launch
+from roofline.efficiency.work import REGIMES, Launch, vector_peak
 
 #: Tile shapes, in elements of the output. Tall and skinny ones serve decode shapes.
 TILES = ((64, 8), (64, 16), (64, 32), (64, 64), (64, 128), (128, 64), (128, 128), (128, 192), (128, 256), (256, 128),
@@ -97,11 +97,11 @@ GROUP = group(
     entry_fp4=Parameter(5e-6, 0.1e-6, 1e-4, "s", "the same for fp4"),
     entry_row=Parameter(5e-9, 1e-10, 1e-7, "s", "a row of activations in that quantisation"),
     step_int8=Parameter(2.0, 0.3, 20.0, "ratio", "a step along K of the int8 kernels against the others"),
-    # Weights that kernels widen: tinygemm on an H100 (measurements/h100-sxm/quantized.csv), and for many rows Marlin on
-    # an A100, whose time for the four products of a layer of Llama-13B is 140 us for one row, 290 us for 64 and 9.07 ms
-    # for 2048 (bench.py of IST-DASLab/marlin, as run in vllm-project/vllm pull request 2497).
-    widen=Parameter(0.025, 0.002, 2.0, "cycles", "of a core to make a wide number of a narrow weight"),
-    widen_group=Parameter(1.3, 0.0, 50.0, "cycles", "of a core to fetch scale and zero point of a group of weights"),
+    # Weights that kernels widen: between what fits tinygemm on an H100 best (measurements/h100-sxm/quantized.csv: 0.042
+    # and 1.3 cycles) and Marlin on an A100, whose time for the four products of a layer of Llama-13B is 140 us for one
+    # row, 290 us for 64, 9.07 ms for 2048 (bench.py of IST-DASLab/marlin, in vllm-project/vllm pull request 2497).
+    widen=Parameter(0.03, 0.002, 2.0, "cycles", "of a core to make a wide number of a narrow weight"),
+    widen_group=Parameter(1.2, 0.0, 50.0, "cycles", "of a core to fetch scale and zero point of a group of weights"),
     share_widened=Parameter(0.6, 0.1, 1.2, "ratio", "matrix units fed with widened weights against wide ones"),
     tinygemm=Parameter(0.03, 0.005, 1.0, "share", "of the 16-bit peak that tinygemm, PyTorch's int4 kernel, reaches"),
 )
@@ -180,6 +180,8 @@ def product_seconds(work: Launch, p: Mapping[str, float], b: Any, m: Any, n: Any
     choices = _choices((kind, work.regime) not in UNSPLIT, _is_widened(work))
     for tiles in _chunks(choices, np.broadcast(b, m, n, k, work.row.bytes)):
         best = np.minimum(best, _tiled(work, p, (b, m, n, k, width), tiles, traffic, peak, step).min(axis=0))
+    if _is_widened(work):
+        best = np.minimum(best, _by_vectors(work, p, (b, m, n, k), traffic))
     time = p["launch"] + best + _entry(work, p, kind, m, k)
     return np.maximum(host, time * (1 + _throttled(work, p, time)))
 
@@ -293,7 +295,7 @@ def _tiled(
     if _is_widened(work):
         times.append(waves * columns * steps * deep * _widening(work, p))
     if _library(work) == "tinygemm":
-        times.append(2 * b * m * n * k / (work.peak * p["tinygemm"]))
+        times.append(_tinygemm(work, p, (b, m, n, k)))
     if np.any(width < 1):
         odd = np.minimum(rows, m) + np.minimum(columns, n)
         odd = odd * tiles * k / parts * work.element / (ALIGNMENT * width)
@@ -303,6 +305,25 @@ def _tiled(
     partial = 2 * parts * b * m * n * 4 / (chip.cache_bandwidth * p["cache"])
     time = time + np.where(parts > 1, p["split"] + partial, 0.0)
     return time + traffic.store(chip, p["store"], p["kept"])
+
+
+def _by_vectors(work: Launch, p: Mapping[str, float], shape: tuple[Any, ...], traffic: Traffic) -> Any:
+    """Time of a few rows on the vector units, without the launch: all cores stream weights, each widened once [s]."""
+    (b, m, n, k), chip = shape, work.machine
+    peak = vector_peak(work.chip, "fp32")
+    if not peak:
+        return np.inf
+    widening = b * n * k * _widening(work, p) / chip.units
+    times = [2 * b * m * n * k / peak, traffic.load(chip, p["dram"]), widening]
+    if _library(work) == "tinygemm":
+        times.append(_tinygemm(work, p, shape))
+    return knee(times, p["knee"]) + traffic.store(chip, p["store"], p["kept"])
+
+
+def _tinygemm(work: Launch, p: Mapping[str, float], shape: tuple[Any, ...]) -> Any:
+    """Arithmetic of PyTorch's int4 kernel, whatever the tile [s]."""
+    b, m, n, k = shape
+    return 2 * b * m * n * k / (work.peak * p["tinygemm"])
 
 
 def _is_widened(work: Launch) -> bool:

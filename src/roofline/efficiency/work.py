@@ -17,13 +17,14 @@ from roofline.graph import Tensor
 #: what fits the cache is there. ``program``: activations come from the kernel before, weights from main memory.
 REGIMES = ("cold", "warm", "program")
 
-#: What kernels for 2:4-sparse weights reach of the rates that dense ones reach, of the sparse peak and of bandwidth.
-#: Over dense kernels they gain 2 x 0.7 = 1.4 where arithmetic sets the pace, 16/9 x 0.7 = 1.24 where reading bf16
-#: weights does. Measured gains (SlideSparse, arXiv 2603.05232, tables of github.com/bcacdwk/vllmbench, cuSPARSELt 0.8
-#: against cuBLASLt): H100 fp16 and bf16 0.97 to 1.59 and fp8 1.53 to 1.73 at 4096 rows and more, decode 1.00 to 1.30;
-#: A100 fp16 1.52, 1.22 and 1.29 at 8192, 16384 and 32768, decode 1.09 to 1.40. torchao's training README: 1.24 and 1.27
-#: for the layers of ViT-L on an A100.
-SPARSE_SHARE = 0.7
+#: What kernels for 2:4-sparse weights reach of the rates that dense ones reach, of the sparse peak and of bandwidth, in
+#: formats of 16 bits and more and in those of 8. Over dense kernels they gain 2 x 0.7 = 1.4 and 2 x 0.8 = 1.6 where
+#: arithmetic sets the pace, 16/9 x 0.7 = 1.24 and 8/5 x 0.8 = 1.28 where reading weights does. Measured gains of
+#: cuSPARSELt over cuBLASLt (arXiv 2603.05232 and its repository, github.com/bcacdwk/vllmbench, section 12 and
+#: kernel_speedup_results): on an H100 in 16 bits 0.97 to 1.59 and in fp8 1.53 to 1.73 at 4096 rows and more, decode
+#: steps 1.00 to 1.30; on an A100 in fp16 1.52, 1.22 and 1.29 at 8192, 16384 and 32768, whole prefills in int8 1.63 to
+#: 1.75, decode steps 1.09 to 1.40. torchao's README on sparse training: 1.24 and 1.27 for layers of ViT-L on an A100.
+SPARSE_SHARE, SPARSE_SHARE_8 = 0.7, 0.8
 
 
 @dataclass(frozen=True)
@@ -92,10 +93,14 @@ def launch(row: KernelCount, chip: Chip, tf32: bool, regime: str) -> Launch:
     weights = sparse_weights(row)
     if weights is None:
         return Launch(row, chip, dtype, dense, regime)
-    sparse = chip.sparse_peak(widest, tf32=tf32)
-    stretch = _stretch(weights, sparse)
-    held = replace(row, read=row.read + stretch * float(DTYPES[weights.dtype].bytes) * _elements(row))
-    return Launch(held, chip, dtype, max(dense, (sparse or 0.0) * SPARSE_SHARE), regime)
+    sparse, share = chip.sparse_peak(widest, tf32=tf32), _sparse_share(widest)
+    stretch = _stretch(weights) if sparse is None else 1 / share - 1
+    held = replace(row, read=row.read + stretch * float(DTYPES[weights.dtype].bytes) * row.sizes["n"] * row.sizes["k"])
+    return Launch(held, chip, dtype, max(dense, (sparse or 0.0) * share), regime)
+
+
+def _sparse_share(dtype: str) -> float:
+    return SPARSE_SHARE_8 if DTYPES[dtype].bits <= 8 else SPARSE_SHARE
 
 
 def sparse_weights(row: KernelCount) -> Tensor | None:
@@ -104,19 +109,10 @@ def sparse_weights(row: KernelCount) -> Tensor | None:
     return next((each for each in operands if two_of_four(each.dtype) is not None), None)
 
 
-def _stretch(weights: Tensor, sparse: float | None) -> float:
-    """By how much more than its bytes a stored 2:4 matrix takes to read.
-
-    On a chip that skips no zeros it is read as if it were dense: nothing runs faster for it.
-    """
-    if sparse is not None:
-        return 1 / SPARSE_SHARE - 1
+def _stretch(weights: Tensor) -> float:
+    """By how much more than its bytes a stored 2:4 matrix takes to read on a chip that skips no zeros: as if dense."""
     plain = DTYPES[weights.dtype.removesuffix("-2:4")]
     return float(plain.bytes / DTYPES[weights.dtype].bytes) - 1
-
-
-def _elements(row: KernelCount) -> Any:
-    return row.sizes["n"] * row.sizes["k"]
 
 
 def vector_peak(chip: Chip, dtype: str) -> float | None:

@@ -160,8 +160,11 @@ def _run(graph: Graph, node: Node, arrays: Iterable[Array], seed: int) -> Array:
     get_op(node.op, node.name)
     if node.op not in MEANINGS:
         raise UnknownOp(f"{node.name}: the executor has no meaning for {node.op}{did_you_mean(node.op, MEANINGS)}")
-    shape = _numbers(graph.tensors[node.outputs[0]])
-    call = Call(node.name, node.op, dict(node.attrs), shape, seed)
+    if len(node.outputs) != 1:
+        raise UsageError(f"{node.name}: {node.op} writes {len(node.outputs)} tensors; the executor knows one a node")
+    output = graph.tensors[node.outputs[0]]
+    shape = _numbers(output)
+    call = Call(node.name, node.op, dict(node.attrs), shape, output.dtype, seed)
     with np.errstate(all="ignore"):
         result = MEANINGS[node.op](call, *arrays)
     if result.shape != shape:

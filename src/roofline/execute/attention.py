@@ -52,8 +52,8 @@ def values(call: Call, weights: Array, v: Array) -> Array:
 
 
 @means("attention_softmax_grad")
-def softmax_grad(call: Call, weights: Array, grad: Array) -> Array:
-    """Of the scores before they were scaled."""
+def softmax_grad(call: Call, grad: Array, weights: Array) -> Array:
+    """Of the scores before they were scaled, from the gradient and the probabilities, as ``softmax_grad``."""
     hidden = ~visible(call, *weights.shape[-2:])
     kept = np.where(hidden, 0, weights)
     scale: float = call.attrs.get("scale", SCALE)

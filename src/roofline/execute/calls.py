@@ -28,6 +28,7 @@ class Call:
         op: Its operator.
         attrs: Its options.
         shape: What the registry says of its output.
+        dtype: The number format of its output.
         seed: Of everything that is drawn.
     """
 
@@ -35,6 +36,7 @@ class Call:
     op: str
     attrs: Mapping[str, Any]
     shape: tuple[int, ...]
+    dtype: str
     seed: int
 
     def free(self, option: str, low: float = 0.25, high: float = 1.0) -> float:

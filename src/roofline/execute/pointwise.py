@@ -78,8 +78,8 @@ MEANINGS.update({name: _binary(function) for name, function in BINARY.items()})
 
 @means("pow")
 def power(call: Call, x: Array, *exponent: Array) -> Array:
-    """To a number of its own a whole power, so that negative bases have one."""
-    own = np.asarray(call.attrs.get("exponent", round(call.free("whole exponent", 2, 3))))
+    """A power of its own is even, so that roots may follow as in a norm."""
+    own = np.asarray(call.attrs.get("exponent", 2 * round(call.free("half of the exponent", 1, 2))))
     return np.asarray(np.power(x, exponent[0] if exponent else own), dtype=np.float64)
 
 
@@ -124,9 +124,10 @@ def xielu(call: Call, x: Array, *alphas: Array) -> Array:
 
 @means("elementwise")
 def elementwise(call: Call, *arrays: Array) -> Array:
-    """Nothing says which function: a smooth one with numbers of the node's own."""
-    terms = (call.free(f"weight {at}") * x for at, x in enumerate(arrays))
-    return np.tanh(sum(terms, np.asarray(call.free("offset"))))
+    """Nothing says which function: a smooth one between 0 and 1, or its sign where flags are wanted."""
+    terms = (call.free(f"weight {at}", -1, 1) * x for at, x in enumerate(arrays))
+    total = sum(terms, np.asarray(call.free("offset", -0.5, 0.5)))
+    return (total > 0).astype(np.float64) if call.dtype == "bool" else sigmoid(total)
 
 
 @means("bernoulli")

@@ -9,13 +9,14 @@ from typing import Any
 from roofline.chip import Chip
 from roofline.count import KernelCount, Scope, kernels
 from roofline.data import chip as find_chip
-from roofline.efficiency import COMPUTE, KernelTime, kernel_time
+from roofline.efficiency import COMPUTE, LAUNCH, KernelTime, kernel_time
 from roofline.efficiency.fusing import THREAD_REGISTERS
 from roofline.errors import UsageError, did_you_mean
 from roofline.fusion.pressure import Pressure, pressure_of
 from roofline.fusion.reasons import Pair, Reason, Side, attention_of, reasons
-from roofline.fusion.recompute import store_or_recompute
+from roofline.fusion.recompute import StoreOrRecompute, store_or_recompute
 from roofline.fusion.table import one_point
+from roofline.fusion.ways import reach, readers
 from roofline.graph import Graph
 from roofline.ops import OPS
 from roofline.passes.fuse import POLICIES, fuse
@@ -185,11 +186,12 @@ class _Change:
         found: Sequence[Reason],
         policies: tuple[str, ...],
         chip: Chip | None,
-        again: Sequence[str] = (),
+        again: StoreOrRecompute | None = None,
     ) -> Explanation:
         """The answer, from what the rules found and what computing something again would take."""
         fusible = not any(reason.blocks for reason in found)
-        worth = tuple(_worth(self.before)) if fusible else ()
+        worth = [*_worth(self.before), *([str(again)] if again and again.recompute else [])] if fusible else []
+        costly = [f"recomputation: {again}"] if fusible and again and not again.recompute else []
         spilled, after_s = self.asked.spill_bytes, self.after.seconds if fusible else None
         if after_s is not None and chip is not None:
             after_s += spilled / (chip.bandwidth * chip.efficiency.memory)
@@ -204,20 +206,23 @@ class _Change:
             before_s=self.before.seconds,
             after_s=after_s,
             reasons=(*(reason.text for reason in found), *worth),
-            hurts=(*_overflow(self.asked), *again),
+            hurts=(*(_overflow(self.asked) if fusible else ()), *costly),
         )
 
 
 def _worth(before: _Cost) -> Iterator[str]:
-    """What the saved bytes are worth in time, where arithmetic sets the pace."""
-    for row, time in before.parts:
-        if time is not None and int(time.bound) == COMPUTE and row.flops_by:
+    """What the saved bytes are worth in time, where traffic does not set the pace."""
+    timed = [(row, time) for row, time in before.parts if time is not None]
+    for row, time in timed:
+        if int(time.bound) == COMPUTE and row.flops_by:
             yield (
                 f"{row.kernel.name} is bound by arithmetic ({format_si(float(time.compute), 's')} against "
                 f"{format_si(float(time.memory), 's')} of traffic): bytes saved in it gain nothing, only the other "
                 "kernel's own time and launch"
             )
             return
+    if timed and all(int(time.bound) == LAUNCH for _, time in timed):
+        yield "they are bound by their launches: a launch less is what one kernel saves, the bytes hardly matter"
 
 
 def _overflow(asked: Pressure) -> Iterator[str]:
@@ -235,36 +240,6 @@ def _overflow(asked: Pressure) -> Iterator[str]:
             f"shared memory: a row takes {format_si(float(rows.row_bytes), 'B')}, a core has "
             f"{format_si(rows.room, 'B')}: {format_si(float(rows.again), 'B')} are read a second time"
         )
-
-
-def reach(scope: Scope, start: str, forwards: bool) -> set[str]:
-    """Kernels that wait for one, or that it waits for."""
-    seen: set[str] = set()
-    stack = [start]
-    while stack:
-        for label in _next(scope, stack.pop(), forwards) - seen - {start}:
-            seen.add(label)
-            stack.append(label)
-    return seen
-
-
-def _next(scope: Scope, label: str, forwards: bool) -> set[str]:
-    nodes = scope.groups[label]
-    if forwards:
-        return {reader for node in nodes for name in node.outputs for reader in readers(scope, name)}
-    bases = {scope.base(name) for node in nodes for name in node.inputs}
-    return {scope.producer[base].label for base in bases if base in scope.producer} - {label}
-
-
-def readers(scope: Scope, name: str) -> set[str]:
-    """Kernels that read a tensor, through views."""
-    found: set[str] = set()
-    for reader in scope.graph.consumers.get(name, ()):
-        if OPS[reader.op].kind == "view":
-            found |= {label for made in reader.outputs for label in readers(scope, made)}
-        else:
-            found.add(reader.label)
-    return found
 
 
 class _Explainer:
@@ -288,7 +263,7 @@ class _Explainer:
         before = _cost(self.graph, members, self.chip, self.sizes)
         same = len({node.count for node in nodes if OPS[node.op].kind != "view"}) == 1
         after = _cost(one, members[:1], self.chip, self.sizes) if same else before
-        names, again = (self.first.label, self.second.label), tuple(self._computed_again(pair))
+        names, again = (self.first.label, self.second.label), self._computed_again(pair, members)
         return _Change(before, after, asked, tuple(members)).explanation(names, found, policies, self.chip, again)
 
     def _verdict(self, pair: Pair, policies: Sequence[str]) -> tuple[list[str], list[Reason]]:
@@ -324,19 +299,16 @@ class _Explainer:
             replace(node, kernel=labels[0]) if node.label in labels else node for node in self.graph.nodes
         ))  # fmt: skip
 
-    def _computed_again(self, pair: Pair) -> Iterator[str]:
-        """A producer with other readers: what computing it in each of them would take."""
-        last = self.first.nodes[-1]
-        others = {label for made in last.outputs for label in readers(self.scope, made)} - {self.first.label}
-        if not pair.handed or len(others) < 2 or self.chip is None or len(self.first.nodes) > 1:
-            return
-        if self.first.kind != "loop" or any(self._count(label) != last.count for label in others):
-            return
-        found = store_or_recompute(self.graph, last.name, self.chip, **self.sizes)
-        if not found.recompute:
-            yield f"recomputation: {found}"
-        else:
-            yield f"{last.name} is still written for {len(others) - 1} other readers, unless each computes it: {found}"
+    def _computed_again(self, pair: Pair, members: Sequence[str]) -> StoreOrRecompute | None:
+        """A producer with readers beside the pair: what computing it in each of them would take."""
+        made = self.first.nodes[-1]
+        all_readers = {label for name in made.outputs for label in readers(self.scope, name)} - {self.first.label}
+        alone = pair.handed and len(self.first.nodes) == 1 and self.first.kind == "loop"
+        if self.chip is None or not alone or all_readers <= set(members):
+            return None
+        if any(self._count(label) != made.count for label in all_readers):
+            return None
+        return store_or_recompute(self.graph, made.name, self.chip, **self.sizes)
 
     def _count(self, label: str) -> int:
         return self.side(label).main.count

@@ -8,9 +8,12 @@ from typing import Any
 
 from roofline.chip import Chip
 from roofline.count import Scope
+from roofline.data import chip as find_chip
 from roofline.dtypes import DTYPES
 from roofline.efficiency import fusing
+from roofline.errors import UsageError, did_you_mean
 from roofline.graph import Graph, Node
+from roofline.grid import grid
 from roofline.ops import OPS, node_work
 from roofline.passes.inlining import kept_of
 from roofline.sizes import evaluate, prod
@@ -98,10 +101,6 @@ class Body:
 
     # --- rows ---------------------------------------------------------------------------------------------------------
 
-    def columns(self) -> Any:
-        """Elements of the longest row that is reduced; 0 without a reduction."""
-        return max((self._columns(node) for node in self.nodes if OPS[node.op].kind in _REDUCING), default=0)
-
     def _columns(self, node: Node) -> Any:
         parts = kept_of(node, self.scope.tensors[node.inputs[0]].shape)
         return evaluate(prod(size for what, size in parts if what == "rep"), self.sizes)
@@ -132,7 +131,7 @@ def _walked(node: Node) -> tuple[str, ...]:
     return (*node.outputs, *(node.inputs[:1] if OPS[node.op].kind in _REDUCING else ()))
 
 
-def pressure(graph: Graph, kernel: str, chip: Chip, **sizes: Any) -> Pressure:
+def pressure(graph: Graph, kernel: str, chip: str | Chip, **sizes: Any) -> Pressure:
     """What a kernel asks of registers and shared memory.
 
     Live values: in the order of the program, an operand from its first use to its last. A thread works on as many
@@ -143,7 +142,11 @@ def pressure(graph: Graph, kernel: str, chip: Chip, **sizes: Any) -> Pressure:
         graph: The program.
         kernel: Label of a kernel.
         chip: Where it runs.
-        sizes: A value for each symbol.
+        sizes: A number for each symbol.
+
+    Raises:
+        UsageError: No kernel of that name.
+        UnboundSize: A symbol of the graph has no value.
 
     Example:
         >>> import roofline as rl
@@ -153,12 +156,14 @@ def pressure(graph: Graph, kernel: str, chip: Chip, **sizes: Any) -> Pressure:
         >>> for part in parts[1:]:
         ...     total = b.op("add", total, part)
         >>> wide = rl.fuse(b.graph([b.op("div", parts[0], total)]), "ideal")
-        >>> found = pressure(wide, wide.nodes[0].label, rl.chip("h100-sxm"))
+        >>> found = pressure(wide, wide.nodes[0].label, "h100-sxm")
         >>> found.registers.live, found.registers.wanted, found.registers.spilled, found.narrower
         (70, 294, 39, 2)
     """
     scope = Scope(graph)
-    return pressure_of(scope, kernel, scope.groups[kernel], chip, sizes)
+    if kernel not in scope.groups:
+        raise UsageError(f"{graph.name} has no kernel {kernel[:60]!r}{did_you_mean(kernel, scope.groups)}")
+    return pressure_of(scope, kernel, scope.groups[kernel], find_chip(chip), grid(graph.symbols, sizes).values)
 
 
 def pressure_of(scope: Scope, kernel: str, nodes: Sequence[Node], chip: Chip, sizes: Mapping[str, Any]) -> Pressure:

@@ -44,10 +44,10 @@ class StoreOrRecompute:
 
     def __str__(self) -> str:
         store, again = format_si(self.store_s, "s"), format_si(self.recompute_s, "s")
-        better = "computing it again" if self.recompute else "writing it out"
+        better = "cheaper" if self.recompute else "dearer"
         return (
-            f"{self.node} is read by {self.readers} kernels: written out {store}, computed in each {again} "
-            f"at the datasheet's rates; {better} is cheaper"
+            f"{self.node} is read by {self.readers} kernels: computing it in each is {better}, {again} against {store} "
+            "at the datasheet's rates if it is written out"
         )
 
 

@@ -154,11 +154,6 @@ class Axes:
         """The atoms of an axis in order, each once; none for an axis of size 1."""
         return self.spans(tensor)[axis].atoms
 
-    def option(self, node: str, name: str) -> Span | None:
-        """What an option of a node is made of, such as the ``groups`` of a convolution; ``None`` if it is no size."""
-        found = self._reader.options.get(node, {}).get(name)
-        return self._span(found, node, 0) if isinstance(found, Cell) else None
-
     @cached_property
     def _users(self) -> Mapping[Atom, tuple[tuple[str, int], ...]]:
         users: dict[Atom, list[tuple[str, int]]] = {}

@@ -57,6 +57,15 @@ class Reader:
         for node in graph.nodes:
             self._read(node)
         self._read_slices()
+        self._read_statistics()
+
+    def _read_statistics(self) -> None:
+        """Running statistics that nothing reads, as in training, are as long as the scale beside them."""
+        for name, tensor in self.graph.tensors.items():
+            beside = f"{name.rpartition('.')[0]}.weight"
+            unread = tensor.kind == "buffer" and name not in self.graph.consumers and len(tensor.shape) == 1
+            if unread and beside in self.cells and self.graph.tensors[beside].shape == tensor.shape:
+                unify(self.cells[name][0], self.cells[beside][0], name)
 
     def _read(self, node: Node) -> None:
         spec = get_op(node.op, node.name)
@@ -226,10 +235,40 @@ def _broadcast(reader: Reader, node: Node) -> None:
 def _view(reader: Reader, node: Node) -> None:
     """Cut both shapes where they have the same elements before them; in between, cancel and factor.
 
-    Builders write a transposition as a view too, so equal axes cancel whatever their order.
+    Model families write a change of order as a view, too. Of sizes that happen to be equal, a length that is also the
+    number of heads, they mean those that they change the order of.
     """
-    for left, right in _runs(reader.cells[node.inputs[0]], reader.cells[node.outputs[0]]):
+    source, out = reader.cells[node.inputs[0]], reader.cells[node.outputs[0]]
+    if "family" in reader.graph.info:
+        if not _by_head(source, out, node.name) and not _by_head(out, source, node.name):
+            align(*_cancelled(*_turned(source, out, node.name), node.name), node.name)
+        return
+    for left, right in _runs(source, out):
         align(*_cancelled(left, right, node.name), node.name)
+
+
+def _by_head(whole: Sequence[Cell], heads: Sequence[Cell], why: str) -> bool:
+    """``(B, S, h d)`` seen as ``(B, h, S, d)``."""
+    if (len(whole), len(heads)) != (3, 4):
+        return False
+    (batch, length, width), (lead, number, middle, each) = whole, heads
+    if batch.size != lead.size or length.size != middle.size or width.size != number.size * each.size:
+        return False
+    for one, other in ((batch, lead), (length, middle), (width, product([number, each]))):
+        unify(one, other, why)
+    return True
+
+
+def _turned(source: Sequence[Cell], out: Sequence[Cell], why: str) -> tuple[list[Cell], list[Cell]]:
+    """The innermost axis of a view stays if its size does; of what is then left, two may have changed places."""
+    left, right = ([each for each in side if each is not ONE] for side in (source, out))
+    if left and right and left[-1].size == right[-1].size:
+        unify(left.pop(), right.pop(), why)
+        if [each.size for each in left] == [each.size for each in reversed(right)]:
+            for each, other in zip(left, reversed(right), strict=True):
+                unify(each, other, why)
+            return [], []
+    return left, right
 
 
 def _runs(left: Sequence[Cell], right: Sequence[Cell]) -> list[tuple[list[Cell], list[Cell]]]:

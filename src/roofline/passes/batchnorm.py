@@ -81,7 +81,6 @@ def _pairs(graph: Graph) -> tuple[list[_Pair], int]:
     """The norms to fold with their layers, and how many others there are."""
     producer = {name: node for node in graph.nodes for name in node.outputs}
     constants = Constants(graph)
-    constants.find()
     norms = [node for node in graph.nodes if node.op == "batchnorm2d"]
     found = [_Pair(producer[n.inputs[0]], n) for n in norms if n.inputs[0] in producer]
     pairs = [pair for pair in found if _foldable(graph, pair, constants)]

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from roofline.dtypes import DTYPES
+from roofline.families.blocks import active_parameters
 from roofline.graph import Graph, Node
 from roofline.ops import OPS, get_op
 from roofline.passes.recorded import recorded
@@ -24,7 +25,7 @@ _RANDOM = frozenset({"dropout", "bernoulli", "fill", "empty"})
 #: Options without which an operator leaves open what it computes; none of them settles an empty tuple.
 _OPEN: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("unknown", "take", "rearrange", "resample", "pool", "pool_grad", "scan", "recurrent_cell",
-                     "recurrent_cell_grad", "put", "state_update"), ()),
+                     "recurrent_cell_grad", "put", "state_update", "topk", "triangular_solve"), ()),
     **dict.fromkeys(("mul_scalar", "add_scalar", "mask"), ("value",)),
     "slice": ("start",), "elementwise": ("what",), "reduce": ("how",), "softcap": ("cap",),
 }  # fmt: skip
@@ -83,8 +84,10 @@ class Storage:
 
 
 def with_notes(graph: Graph, *notes: str) -> Graph:
-    """The program with remarks for its reader; how many kernels were launched before is no longer true."""
+    """The program with remarks for its reader, and without what ``info`` says of kernels and weights before."""
     info = {key: value for key, value in graph.info.items() if key != "kernels"}
+    if "active_parameters" in info:
+        info["active_parameters"] = active_parameters(graph)
     known = tuple(info.get("notes", ()))
     fresh = tuple(note for note in dict.fromkeys(notes) if note and note not in known)
     return replace(graph, info={**info, "notes": (*known, *fresh)} if fresh else info)
@@ -228,7 +231,7 @@ def fold_constants(graph: Graph) -> Graph:
         (['linear'], 32, 'mul')
     """
     constants = Constants(graph)
-    folded = constants.find()
+    folded = constants.folded
     if not folded:
         return graph
     after = _without(graph, constants, folded)
@@ -253,12 +256,10 @@ class Constants:
         }
         self.views = {node.outputs[0]: node for node in graph.nodes if is_view(node)}
         self.larger = 0
-
-    def find(self) -> tuple[Node, ...]:
-        """The nodes to compute ahead, in order; none in training, where weights change."""
-        if self.graph.info.get("phase") == "train":
+        if graph.info.get("phase") == "train":  # weights change
             self.kind.clear()
-        return tuple(node for node in self.graph.nodes if self._folds(node))
+        #: The nodes to compute ahead, in order.
+        self.folded = tuple(node for node in graph.nodes if self._folds(node))
 
     def owned(self, name: str, reader: Node) -> bool:
         """Whether a tensor is a constant that one node alone reads."""

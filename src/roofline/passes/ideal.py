@@ -6,7 +6,7 @@ least that any grouping with one contraction a kernel moves here: each input in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from roofline.graph import Graph, Node
@@ -14,6 +14,7 @@ from roofline.ops import OPS, get_op
 from roofline.passes.chains import chains
 from roofline.passes.flash import flash
 from roofline.passes.inductor import inductor
+from roofline.passes.order import Order
 from roofline.passes.recorded import recorded
 
 #: What joins others freely: at most one kernel of any other kind is in a group.
@@ -51,42 +52,30 @@ def ideal(graph: Graph) -> Graph:
         groups.adopt(policy)
     groups.join_free()
     groups.join_contractions()
-    return replace(graph, nodes=tuple(groups.labelled(node) for node in graph.nodes))
+    return replace(graph, nodes=tuple(groups.labelled(at, node) for at, node in enumerate(graph.nodes)))
 
 
 class _Groups:
-    """Kernels in the making, by the place of their first node; each knows whom it reads from and who reads from it."""
+    """Kernels in the making, by the place of their first node."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.place = {node.name: at for at, node in enumerate(graph.nodes)}
-        self.above = list(range(len(graph.nodes)))  # union-find: the place that a place was joined to
-        self.last = list(range(len(graph.nodes)))
-        self.counts = [node.count for node in graph.nodes]
         self.free = [get_op(node.op, node.name).kind in _FREE and node.op not in _ALONE for node in graph.nodes]
         self.real = [OPS[node.op].kind != "view" for node in graph.nodes]
-        self.before: list[set[int]] = [set() for _ in graph.nodes]
-        self.after: list[set[int]] = [set() for _ in graph.nodes]
-        self._connect()
+        self.order = Order(self._waits())
 
-    def _connect(self) -> None:
-        """Who waits for whom; a view belongs to nobody, its readers wait for whoever wrote the data."""
+    def _waits(self) -> list[set[int]]:
+        """Whom each node waits for; a view belongs to nobody, its readers wait for whoever wrote the data."""
         writer: dict[str, int] = {}
+        found: list[set[int]] = []
         for at, node in enumerate(self.graph.nodes):
-            if not self.real[at]:
-                writer.update({name: writer[node.inputs[0]] for name in node.outputs if node.inputs[0] in writer})
-                continue
-            for name in node.inputs:
-                if name in writer:
-                    self.before[at].add(writer[name])
-                    self.after[writer[name]].add(at)
-            writer.update(dict.fromkeys(node.outputs, at))
-
-    def find(self, at: int) -> int:
-        """The group of a place."""
-        while self.above[at] != at:
-            self.above[at] = at = self.above[self.above[at]]
-        return at
+            real = self.real[at]
+            found.append({writer[name] for name in node.inputs if name in writer} if real else set())
+            if real:
+                writer.update(dict.fromkeys(node.outputs, at))
+            elif node.inputs[0] in writer:
+                writer.update(dict.fromkeys(node.outputs, writer[node.inputs[0]]))
+        return found
 
     # --- joining ------------------------------------------------------------------------------------------------------
 
@@ -99,76 +88,56 @@ class _Groups:
 
     def join(self, a: int, b: int) -> None:
         """Make two groups one, and with them whatever lies between: they would wait for each other otherwise."""
-        a, b = self.find(a), self.find(b)
-        if a == b:
-            return
-        between = self.between(a, b) | self.between(b, a)
-        # Loops of other lengths cannot join; then the bound stands for kernels that no order of launches gives.
-        same = all(self.counts[other] == self.counts[a] for other in between)
-        for other in sorted({a, b, *(between if same else ())})[1:]:
-            self._absorb(min(a, b, *(between if same else ())), other)
+        a, b = self.order.find(a), self.order.find(b)
+        if a != b:
+            between = self.order.between(a, b)
+            # Loops of other lengths cannot join; then the bound stands for kernels that no order of launches gives.
+            same = all(self.count(other) == self.count(a) for other in between)
+            members = {a, b, *(between if same else ())}
+            free = all(self.free[at] for at in members)
+            self.free[self.order.join(members)] = free
 
-    def _absorb(self, a: int, b: int) -> None:
-        self.above[b] = a
-        self.last[a] = max(self.last[a], self.last[b])
-        self.free[a] = self.free[a] and self.free[b]
-        for sides in (self.before, self.after):
-            sides[a] = {found for other in sides[a] | sides[b] if (found := self.find(other)) != a}
-            sides[b] = set()
-
-    def between(self, a: int, b: int) -> set[int]:
-        """Groups on a way from one group to another."""
-        down = self._reach(a, self.after, lambda at: at <= self.last[b])
-        up = self._reach(b, self.before, lambda at: self.last[at] >= a)
-        return (down & up) - {a, b}
-
-    def _reach(self, start: int, sides: Sequence[set[int]], near: Callable[[int], bool]) -> set[int]:
-        seen: set[int] = set()
-        stack = [start]
-        while stack:
-            for other in map(self.find, sides[stack.pop()]):
-                if other not in seen and other != start and near(other):
-                    seen.add(other)
-                    stack.append(other)
-        return seen
-
-    def may_join(self, a: int, b: int) -> bool:
-        """Whether two groups can be one without anything that would wait in between."""
-        return self.counts[a] == self.counts[b] and not (self.between(a, b) or self.between(b, a))
+    def count(self, at: int) -> int:
+        """How often a group runs."""
+        return self.graph.nodes[at].count
 
     def groups(self) -> list[int]:
         """All groups, in order of their first nodes."""
-        return [at for at in range(len(self.above)) if self.above[at] == at and self.real[at]]
+        return [at for at, real in enumerate(self.real) if real and self.order.find(at) == at]
+
+    def near(self, at: int, sides: Sequence[set[int]], latest: bool) -> list[int]:
+        """Groups that a group reads from, or that read from it."""
+        return sorted({self.order.find(other) for other in sides[self.order.find(at)]}, reverse=latest)
 
     def join_free(self) -> None:
         """Join groups without contractions with those that they read from."""
         for at in self.groups():
-            if self.free[at]:
-                self._join_first(at, (other for other in sorted(self.before[at], reverse=True) if self.free[other]))
+            for other in self.near(at, self.order.before, latest=True) if self.free[at] else ():
+                if self.free[self.order.find(other)]:
+                    self._join_if_possible(at, other)
 
     def join_contractions(self) -> None:
         """Join what is left with the latest contraction that it reads from, else with the first that reads from it."""
-        for sides, latest in ((self.before, True), (self.after, False)):
+        for sides, latest in ((self.order.before, True), (self.order.after, False)):
             for at in self.groups():
-                if self.find(at) == at and self.free[at]:
-                    others = sorted({self.find(other) for other in sides[at]}, reverse=latest)
-                    self._join_first(at, [other for other in others if self._takes(other)], only_one=True)
+                if self.order.find(at) == at and self.free[at]:
+                    others = self.near(at, sides, latest)
+                    any(self._takes(other) and self._join_if_possible(at, other) for other in others)
 
     def _takes(self, at: int) -> bool:
         """Whether a kernel is a contraction: not one that moves data between devices, or that nobody knows."""
         node = self.graph.nodes[at]
         return not self.free[at] and OPS[node.op].kind not in ("network", "transfer") and node.op != "unknown"
 
-    def _join_first(self, at: int, others: Iterable[int], only_one: bool = False) -> None:
-        for other in others:
-            a, b = self.find(at), self.find(other)
-            if a != b and self.may_join(a, b):
-                self.join(a, b)
-                if only_one:
-                    return
+    def _join_if_possible(self, a: int, b: int) -> bool:
+        """Join two groups that run equally often, unless something between them would wait."""
+        a, b = self.order.find(a), self.order.find(b)
+        possible = a != b and self.count(a) == self.count(b) and not self.order.between(a, b)
+        if possible:
+            self.join(a, b)
+        return possible
 
-    def labelled(self, node: Node) -> Node:
+    def labelled(self, at: int, node: Node) -> Node:
         """A node under the label of its group."""
-        at = self.place[node.name]
-        label = self.graph.nodes[self.find(at)].label if self.real[at] else node.label
+        label = self.graph.nodes[self.order.find(at)].label if self.real[at] else node.label
         return node if label == node.label else replace(node, kernel=label)

@@ -31,6 +31,7 @@ from typing import Any
 from roofline.graph import Graph, Node
 from roofline.ops import OPS
 from roofline.passes.inlining import Inliner, Loop, Read
+from roofline.passes.order import Order
 from roofline.passes.recorded import recorded
 
 #: config.score_fusion_memory_threshold: neighbours that share less are left apart [byte].
@@ -204,6 +205,7 @@ class _Scheduler:
             _Kernel([loop], loop.order, loop.order, loop.reduces, loop.rows, loop.total, loop.shape, set(loop.waits))
             for loop in self.loops
         ]
+        self.order = Order([loop.waits for loop in self.loops])
 
     def kernels(self) -> list[list[Loop]]:
         """Fuse, then list the kernels in an order in which they can run."""
@@ -267,34 +269,20 @@ class _Scheduler:
     def _may_fuse(self, a: _Kernel, b: _Kernel) -> bool:
         if not (a.fusible and b.fusible and a.fits(b)) or len(a.loops) + len(b.loops) > LOOPS_AT_MOST:
             return False
-        a_waits, b_waits = self._waits(a, b), self._waits(b, a)
-        if a_waits == "indirectly" or b_waits == "indirectly":
+        a_waits, b_waits = self.order.waits_for(a.first, b.first), self.order.waits_for(b.first, a.first)
+        far = max(abs(a.first - b.last), abs(b.first - a.last)) > DISTANCE_AT_MOST
+        if (far and not a_waits and not b_waits) or self.order.between(a.first, b.first):
             return False
         if a_waits or b_waits:
             producer, consumer = (b, a) if a_waits else (a, b)
             return self._follows(producer, consumer)
-        far = max(abs(a.first - b.last), abs(b.first - a.last)) > DISTANCE_AT_MOST
-        return not far and self._shared(a, b) >= SHARED_AT_LEAST
+        return self._shared(a, b) >= SHARED_AT_LEAST
 
     def _follows(self, producer: _Kernel, consumer: _Kernel) -> bool:
         """Whether all that the consumer reads of the producer's comes at the same index."""
         made = {name for loop in producer.loops for node in loop.nodes for name in node.outputs}
         reads = {read for loop in consumer.loops for read in loop.reads if read[0] in made}
         return all(self._aligned(name, path, consumer) for name, path in reads)
-
-    def _waits(self, kernel: _Kernel, other: _Kernel) -> str:
-        """How the first waits for the second: ``directly``, ``indirectly`` (through a third) or not at all."""
-        direct = {id(self.of[place]): self.of[place] for place in kernel.waits}
-        seen = {id(kernel)}
-        stack = [before for before in direct.values() if before is not other]
-        while stack:
-            before = stack.pop()
-            if before is other:
-                return "indirectly"
-            if id(before) not in seen:
-                seen.add(id(before))
-                stack.extend(self.of[place] for place in before.waits)
-        return "directly" if id(other) in direct else ""
 
     def _fuse(self, a: _Kernel, b: _Kernel) -> None:
         outer = b if b.reduces and not a.reduces else a
@@ -305,6 +293,7 @@ class _Scheduler:
         fused = _Kernel(loops, first, last, reduces, outer.rows, outer.total, outer.shape, waits)
         for loop in loops:
             self.of[loop.order] = fused
+        self.order.join((a.first, b.first))
 
     def _in_order(self) -> Iterator[_Kernel]:
         """Kernels after those that they wait for, the earliest of the program first."""

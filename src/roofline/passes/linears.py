@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -36,12 +36,12 @@ def merge_linears(graph: Graph, where: str = "*") -> Graph:
         [7, 5]
     """
     constants, alone = Constants(graph), Counter(node.label for node in graph.nodes)
-    constants.find()
+    views = {name: node for node in graph.nodes if node.op in ("view", "permute") for name in node.outputs}
     groups: dict[Any, list[Node]] = {}
     for node in graph.nodes:
         fits = node.op == "linear" and alone[node.label] == 1 and fnmatchcase(node.name, where)
         if fits and all(_stored_for(graph, constants, name, node) for name in node.inputs[1:]):
-            groups.setdefault(_kin(graph, node), []).append(node)
+            groups.setdefault(_kin(graph, views, node), []).append(node)
     joined = [group for group in groups.values() if len(group) > 1]
     if not joined:
         raise UsageError(
@@ -61,10 +61,19 @@ def _stored_for(graph: Graph, constants: Constants, name: str, layer: Node) -> b
     return graph.tensors[name].kind != "activation" and constants.owned(name, layer)
 
 
-def _kin(graph: Graph, node: Node) -> Any:
-    """Equal for layers that can be joined: same input, options, formats, with or without bias."""
+def _kin(graph: Graph, views: Mapping[str, Node], node: Node) -> Any:
+    """Equal for layers that can be joined: same input (seen the same way), options, formats, with or without bias."""
     formats = tuple(graph.tensors[name].dtype for name in (*node.inputs[1:], *node.outputs))
-    return node.inputs[0], node.attrs, node.count, formats, graph.tensors[node.inputs[1]].shape[1:]
+    return _seen(views, node.inputs[0]), node.attrs, node.count, formats, graph.tensors[node.inputs[1]].shape[1:]
+
+
+def _seen(views: Mapping[str, Node], name: str) -> Any:
+    """Equal for tensors that are the same elements in the same order: importers give each layer a view of its own."""
+    chain = []
+    while name in views:
+        chain.append((views[name].op, views[name].attrs))
+        name = views[name].inputs[0]
+    return name, tuple(chain)
 
 
 def _join(editor: Editor, layers: Sequence[Node]) -> None:

@@ -238,17 +238,12 @@ class Roles:
     def __init__(self, axes: Axes) -> None:
         self.axes = axes
         self.graph = axes.graph
+        self._results = frozenset(self.graph.outputs)
         self._weights = [node for node in self.graph.nodes if node.op in _WEIGHT_AXES and self._is_weight(node)]
         self.heads = self._collect(self._attention())
         self.hidden = self._collect(self._streams())
         self._taken = {atom for span in (*self.heads, *self.hidden) for atom in span.atoms} | self._attended()
-        self._outer = {
-            atom
-            for name, tensor in self.graph.tensors.items()
-            if tensor.kind in ("input", "cache") or name in self.graph.outputs
-            for span in axes.spans(name)
-            for atom in span.atoms
-        }
+        self._outer = set(self._given_and_put_out())
         self.channels = self._collect(self._inner())
 
     @staticmethod
@@ -266,6 +261,18 @@ class Roles:
         spans = self.axes.spans(node.inputs[1])
         gives, sums = _WEIGHT_AXES[node.op]
         return spans[gives], spans[sums]
+
+    def _given_and_put_out(self) -> Iterator[Atom]:
+        """Sizes that the caller sees: of inputs, caches and results; a gradient is as large as its weight."""
+        weights = {self._free_spans(name) for name, tensor in self.graph.tensors.items() if tensor.kind == "weight"}
+        for name, tensor in self.graph.tensors.items():
+            result = name in self._results and self._free_spans(name) not in weights
+            if tensor.kind in ("input", "cache") or result:
+                yield from (atom for span in self.axes.spans(name) for atom in span.atoms)
+
+    def _free_spans(self, name: str) -> tuple[Span | object, ...]:
+        """What the axes of a tensor are made of, where that may change, and their sizes where not."""
+        return tuple(s if any(not a.frozen for a in s.atoms) else s.size for s in self.axes.spans(name))
 
     def _attention(self) -> Iterator[tuple[Span, str]]:
         attends = False

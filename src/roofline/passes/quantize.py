@@ -100,6 +100,40 @@ def quantize(
     return work.graph()
 
 
+@recorded
+def widen(graph: Graph, dequantize: Literal["fused", "separate"] = "fused") -> Graph:
+    """Count how weights are widened that a program stores in narrower formats than it multiplies in.
+
+    Checkpoints that are quantised already, as importers read them, and :func:`~roofline.retype` say what is stored and
+    no more.
+
+    Args:
+        graph: The program.
+        dequantize: Inside the products' kernels or by kernels of their own.
+
+    Raises:
+        UsageError: An unknown word.
+
+    Example:
+        >>> from roofline.build import Builder
+        >>> from roofline.passes.retype import retype
+        >>> b = Builder("gemm", "bf16")
+        >>> y = b.op("linear", b.input("x", (1, 64)), b.weight("w", (64, 64)))
+        >>> [node.op for node in widen(retype(b.graph([y]), weights="int8")).nodes]
+        ['dequantize', 'linear']
+    """
+    if dequantize not in _WAYS[:2]:
+        raise UsageError(f"dequantize={dequantize!r}: allowed: {', '.join(_WAYS[:2])}")
+    work = _Rewrite(graph, dequantize, _SCALES[0])
+    for matrix in _matrices(graph):
+        stored, first = graph.tensors[matrix.root].dtype, graph.tensors[matrix.node.inputs[0]].dtype
+        wide = dict(matrix.node.attrs).get("compute", first)
+        narrower = DTYPES[stored].bits_per_element < DTYPES[wide].bits_per_element
+        if narrower and multiplied_as(stored) != wide and not matrix.widened and matrix.node.op != _TABLE:
+            work.widen(matrix.node, matrix.position, wide)
+    return work.graph()
+
+
 _WAYS, _SCALES = ("fused", "separate", "tinygemm"), ("dynamic", "static")
 #: Stored bits and groups that tinygemm takes (PyTorch, aten/src/ATen/native/cuda/int4mm.cu).
 _TINY_BITS, _TINY_GROUPS = 4, (32, 64, 128, 256)
@@ -220,8 +254,8 @@ class _Rewrite:
         if not self.changed:
             return self.of
         nodes = [new for node in self.of.nodes for new in (*self.before.get(node.name, ()), self.nodes[node.name])]
-        notes = (*self.of.info.get("notes", ()), *self.notes)
-        info = {**self.of.info, "notes": tuple(dict.fromkeys(notes))}
+        notes = tuple(dict.fromkeys((*self.of.info.get("notes", ()), *self.notes)))
+        info = {**self.of.info, **({"notes": notes} if notes else {})}
         return replace(self.of, tensors=self.tensors, nodes=tuple(nodes), info=info).validate()
 
     def store(self, root: str, stored: str) -> None:

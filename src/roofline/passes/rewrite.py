@@ -20,7 +20,7 @@ from typing import Any
 
 from roofline.errors import ShapeError, UsageError, did_you_mean
 from roofline.execute import same
-from roofline.graph import Graph, Node
+from roofline.graph import Applied, Graph, Node
 from roofline.ops import get_op
 from roofline.passes.clean import in_place, with_notes
 from roofline.passes.editing import Editor
@@ -124,14 +124,16 @@ class Match:
 
 
 class _Matcher:
-    def __init__(self, graph: Graph, root: Term) -> None:
-        self.graph, self.root = graph, root
+    def __init__(self, graph: Graph, root: Term, where: str) -> None:
+        self.graph, self.root, self.where = graph, root, where
         self.producer = {name: node for node in graph.nodes for name in node.outputs}
 
     def find(self) -> Iterator[Match]:
         """All places that do not overlap, in order."""
         used: set[str] = set()
         for node in self.graph.nodes:
+            if not fnmatchcase(node.name, self.where):
+                continue
             for found in self._operator(self.root, node, Match(node)):
                 names = {each.name for each in found.nodes.values()}
                 if used.isdisjoint(names) and self._closed(found):
@@ -185,12 +187,42 @@ class _Matcher:
 # --- replacements -----------------------------------------------------------------------------------------------------
 
 
-@recorded
+def _gelu_new(p: Pattern, x: Term) -> Term:
+    """``0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))``, as GPT-2's code writes it out."""
+    inner = p.op("mul_scalar", p.op("add", x, p.op("mul_scalar", p.op("pow", x))))
+    return p.op("mul", p.op("mul_scalar", x), p.op("add_scalar", p.op("tanh", inner)))
+
+
+#: Rewritings by name: what is written out, and the operator that it is. A number that the graph does not carry is taken
+#: to be the one of the formula.
+REWRITES: dict[str, tuple[Callable[..., Term], Callable[..., Term]]] = {
+    "gelu_tanh": (_gelu_new, lambda p, x: p.op("gelu_tanh", x)),
+    "silu": (lambda p, x: p.op("mul", x, p.op("sigmoid", x)), lambda p, x: p.op("silu", x)),
+    "square": (lambda p, x: p.op("mul", x, x), lambda p, x: p.op("square", x)),
+    "swiglu": (
+        lambda p, gate, up: p.op("mul", p.op("silu", gate), up),
+        lambda p, gate, up: p.op("elementwise", gate, up, what="swiglu", flops=5),
+    ),
+}
+
+
+def _functions(pattern: str | Callable[..., Any], replacement: Callable[..., Any] | None) -> tuple[Any, Any]:
+    if isinstance(pattern, str):
+        if pattern not in REWRITES:
+            near = did_you_mean(pattern, REWRITES)
+            raise UsageError(f"rewriting {pattern!r} is not known; there are {', '.join(REWRITES)}{near}")
+        return REWRITES[pattern][0], replacement or REWRITES[pattern][1]
+    if replacement is None:
+        raise UsageError("rewrite: a pattern of your own needs a replacement, a function of the same inputs")
+    return pattern, replacement
+
+
 def rewrite(
     graph: Graph,
-    pattern: Callable[..., Any],
-    replacement: Callable[..., Any],
+    pattern: str | Callable[..., Any],
+    replacement: Callable[..., Any] | None = None,
     *,
+    where: str = "*",
     verify: bool | Mapping[str, int] = False,
 ) -> Graph:
     """Replace every place where a pattern is found; places do not overlap, the first one in the program comes first.
@@ -202,8 +234,10 @@ def rewrite(
 
     Args:
         graph: The program.
-        pattern: Function of a builder and open inputs that returns what ``p.op(...)`` gave.
+        pattern: Function of a builder and open inputs that returns what ``p.op(...)`` gave, or a name of
+            :data:`REWRITES`: ``gelu_tanh``, ``silu``, ``square``, ``swiglu``.
         replacement: Function of a builder and the same inputs, by order.
+        where: Names that the pattern's last node may have, with ``*`` and ``?`` as in file names.
         verify: Whether to run both programs in numpy and compare them; a value for each symbol of the graph, or
             ``True`` for 4 each.
 
@@ -217,27 +251,37 @@ def rewrite(
         >>> graph = rl.model("llama-3-8b", phase="prefill", layers=2)
         >>> after = rewrite(graph, lambda p, x, y: p.op("mul", p.op("silu", x), y),
         ...                 lambda p, x, y: p.op("elementwise", x, y, what="swiglu", flops=5))
+        >>> after.history
+        (rewrite(pattern='mul(silu(x), y)', replacement='elementwise(x, y)'),)
         >>> rl.count(graph, B=1, S=8).launches - rl.count(after, B=1, S=8).launches
         2
     """
-    root, inputs = _pattern(pattern)
-    found = list(_Matcher(graph, root).find())
+    find, make = _functions(pattern, replacement)
+    root, inputs = _pattern(find)
+    found = list(_Matcher(graph, root, where).find())
     if not found:
-        raise UsageError(f"{graph.name}: {_nowhere(graph, root)}")
+        raise UsageError(f"{graph.name}: {_nowhere(graph, root, where)}")
     editor, shared = Editor(graph), _shared(graph)
     for place in found:
-        new = _built(replacement, Replacement(_options(place, root)), inputs, "replacement")
+        new = _built(make, Replacement(_options(place, root)), inputs, "replacement")
         if not new.op:
             raise UsageError("replacement: it returns an input; wanted at least one operator, such as identity")
         kernel = place.root.label if place.root.label in shared else ""
         _replaced(editor, place, new, {id(term): place.tensors[id(term)] for term in inputs}, kernel)
-    after = with_notes(editor.graph(), f"rewritten: {root} in {len(found)} places")
+    note = f"rewritten: {root} to {new} in {_places(len(found))}"
+    after = with_notes(editor.graph(), note)
     if verify is not False:
         _verify(graph, after, verify)
-    return after
+    told = {"pattern": str(root), "replacement": str(new)} | ({} if where == "*" else {"where": where})
+    step = Applied("rewrite", tuple(told.items()), graph, (note,))
+    return replace(after, history=(*graph.history, step))
 
 
-def _nowhere(graph: Graph, root: Term) -> str:
+def _places(count: int) -> str:
+    return "1 place" if count == 1 else f"{count} places"
+
+
+def _nowhere(graph: Graph, root: Term, where: str) -> str:
     """Why a pattern is not found: an operator that the program has not, or how often it has each."""
     counts: dict[str, int] = {}
     for node in graph.nodes:
@@ -248,7 +292,8 @@ def _nowhere(graph: Graph, root: Term) -> str:
         near = did_you_mean(absent[0], counts) or f"; it has {', '.join(sorted(counts))}"
         return f"the pattern {root} is nowhere, since the program has no {absent[0]}{near}"
     have = ", ".join(f"{counts[op]} {op}" for op in wanted)
-    return f"the pattern {root} is nowhere; the program has {have}, joined otherwise or read by others as well"
+    place = "" if where == "*" else f" called {where!r}"
+    return f"the pattern {root}{place} is nowhere; the program has {have}, joined otherwise or read by others as well"
 
 
 def _verify(graph: Graph, after: Graph, verify: bool | Mapping[str, int]) -> None:

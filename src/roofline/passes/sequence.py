@@ -13,7 +13,7 @@ from roofline.errors import ShapeError, UsageError
 from roofline.graph import Graph, Node
 from roofline.ops import OPS, POINTWISE, get_op
 from roofline.passes.ranks import Writer
-from roofline.sizes import Size, substitute, symbol, symbols, terms
+from roofline.sizes import Size, substitute, symbol, symbols
 
 #: Operators that treat rows, and so positions, apart from each other.
 _BY_ROW = frozenset({
@@ -43,6 +43,7 @@ class _Positions(Writer):
         self.parts: dict[str, tuple[Size, ...]] = {}
         self.given: set[str] = set()
         self.whole: dict[str, str] = {}
+        self.cuts: dict[str, str] = {}
         self.pending: dict[str, Node] = {}
 
     def run(self) -> Graph:
@@ -61,7 +62,7 @@ class _Positions(Writer):
             self.pending[node.outputs[0]] = node  # a mask is drawn for those positions that its reader treats
             return
         names = [self.now.get(name, name) for name in node.inputs]
-        if node.op == "all_reduce" and self._has_positions(names[0]) and not self._one_a_position(names[0]):
+        if node.op == "all_reduce" and self._is_stream(node.inputs[0]):
             self.now[node.outputs[0]] = self._scatter(node, names[0])
         elif node.op == "parallel_input":
             self._give(node, names[0])
@@ -82,9 +83,10 @@ class _Positions(Writer):
     def _has_positions(self, name: str) -> bool:
         return any(symbols(size) & self.length.keys() for size in self.graph.tensors[name].shape)
 
-    def _one_a_position(self, name: str) -> bool:
-        """Whether a message is a number a position, which is no sum over a width (what a loss exchanges)."""
-        return all(factor == 1 for _, factor in terms(self.graph.tensors[name].numel))
+    def _is_stream(self, flat: str) -> bool:
+        """Whether a flat tensor is the sum of a branch, ``(B, S, h)``, and no number a row."""
+        node = self.producer.get(flat)
+        return node is not None and node.op == "view" and self._has_positions(node.inputs[0])
 
     def _scatter(self, node: Node, flat: str) -> str:
         whole = self.graph.tensors[node.outputs[0]].shape
@@ -155,7 +157,9 @@ class _Positions(Writer):
             self._become(name, part)
         if name in self.parts or part == self.tensors[name].shape:
             return name
-        return self.add("slice", name, name=f"{name}.positions", shape=part)
+        if name not in self.cuts:
+            self.cuts[name] = self.add("slice", name, name=f"{name}.positions", shape=part)
+        return self.cuts[name]
 
     def _gathered(self, name: str) -> str:
         """All positions, gathered once; a view of what was gathered is one."""

@@ -44,8 +44,9 @@ def shard(
         tp: Devices that share every layer: heads, inner widths, experts' inner widths and the vocabulary.
         sp: Run norms, dropouts and residuals on a ``tp``-th of the positions, so that all-reduces become
             reduce-scatters and all-gathers.
-        ep: Groups of devices that share the experts. Sizes are then those of one group: it sends each token of its own
-            to the groups that hold its experts, all-to-all, and gets as many.
+        ep: Groups of devices that share the experts. Sizes are then those of one group: it sends the row of each of its
+            tokens to the groups that hold its ``top_k`` experts, all-to-all, gets as many (no expert is more popular
+            than another) and sends them back.
         vocab: Cut embedding tables and the head by rows of the vocabulary too.
         gather_logits: Return the logits of the whole vocabulary on every device; else each returns its share. A loss
             is always worked out on shares.
@@ -60,15 +61,9 @@ def shard(
         >>> sum(node.op == "all_reduce" for node in half.nodes), half.parameters
         (65, 4015263744)
     """
-    for name, value in (("tp", tp), ("ep", ep)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise UsageError(f"{name}={value!r}: a whole number of devices from 1 is wanted")
-    if sp and tp == 1:
-        raise UsageError("sp=True needs tp > 1: the devices that share the layers share the positions too")
+    _check(graph, tp, sp, ep)
     if tp == ep == 1:
         return graph
-    if any(node.op in COLLECTIVES for node in graph.nodes):
-        raise UsageError(f"{graph.name} is already the program of one of several devices; shard the whole one")
     axes = Axes(graph)
     splits = Splits(axes)
     sizes = splits.sizes(tp) if tp > 1 else {}
@@ -86,6 +81,17 @@ def shard(
     done = Ranks(small, graph, cut, tp, ep, vocabulary.heads, vocabulary.tables).run()
     done = over_positions(done, tp) if sp else done
     return replace(done, info=_info(graph, done, splits, vocabulary, tp, ep))
+
+
+def _check(graph: Graph, tp: int, sp: bool, ep: int) -> None:
+    """Refuse what is wrong whatever the program's sizes are."""
+    for name, value in (("tp", tp), ("ep", ep)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise UsageError(f"{name}={value!r}: a whole number of devices from 1 is wanted")
+    if sp and tp == 1:
+        raise UsageError("sp=True needs tp > 1: the devices that share the layers share the positions too")
+    if tp * ep > 1 and any(node.op in COLLECTIVES for node in graph.nodes):
+        raise UsageError(f"{graph.name} is already the program of one of several devices; shard the whole one")
 
 
 def _unread(graph: Graph, tp: int) -> dict[str, int]:
@@ -121,14 +127,17 @@ def _vocabulary(splits: Splits, tp: int, gather: bool) -> Vocabulary:
     """Tables of tokens, the heads that are them or have as many rows, and the heads' biases."""
     axes, graph = splits.axes, splits.graph
     looked_up = {node.inputs[0] for node in graph.nodes if node.op == "embedding"}
-    tables = {n: _rows(graph, n) for n in looked_up if graph.tensors[n].kind == "weight" and _only_looked_up(graph, n)}
-    heads = {
-        n.outputs[0]: n.inputs[1:] for n in graph.nodes if n.op == "linear" and _is_head(splits, n, {*tables.values()})
-    }
+    tables = {name: _rows(graph, name) for name in looked_up if graph.tensors[name].kind == "weight"}
+    heads = {n.outputs[0]: n.inputs[1:] for n in graph.nodes if n.op == "linear" and _is_head(splits, n, tables)}
     # Where there is a head, its rows are the vocabulary; else the largest table is one.
     known = [_rows(graph, weights[0]) for weights in heads.values()] or list(tables.values())
     least = max(tp, TABLE * max(known, default=0))
-    tables = {name: rows for name, rows in tables.items() if rows >= least and _cut_everywhere(graph, name, heads)}
+
+    def whole(name: str) -> bool:
+        return _rows(graph, name) < least or not _only_looked_up(graph, name, heads)
+
+    heads = {name: weights for name, weights in heads.items() if not whole(weights[0])}
+    tables = {name: rows for name, rows in tables.items() if not whole(name)}
     own = {name for names in heads.values() for name in names}
     rows = {name: ceil_div(_rows(graph, name), tp) for name in own.union(tables)}
     shares: dict[Atom, int] = {}
@@ -154,28 +163,23 @@ def _rows(graph: Graph, name: str) -> int:
     return rows
 
 
-def _is_head(splits: Splits, node: Node, rows: set[int]) -> bool:
+def _is_head(splits: Splits, node: Node, tables: Mapping[str, int]) -> bool:
     """Whether a product's weight has as many rows as a table, and the program returns what it gives or its loss."""
     graph, weight = splits.graph, node.inputs[1]
-    if graph.tensors[weight].kind != "weight" or _rows(graph, weight) not in rows:
+    if graph.tensors[weight].kind != "weight" or _rows(graph, weight) not in tables.values():
         return False
     last = set(splits.axes.spans(node.outputs[0])[-1].atoms)
     ends = splits.returned | _losses(splits.axes)
-    inner = splits.attended | splits.summed
-    return _only_looked_up(graph, weight) and bool(last & ends) and last.isdisjoint(inner)
+    return bool(last & ends) and last.isdisjoint(splits.attended | splits.summed)
 
 
-def _only_looked_up(graph: Graph, name: str) -> bool:
-    """Whether a weight is read by lookups and as the matrix of products alone."""
+def _only_looked_up(graph: Graph, name: str, heads: Mapping[str, Any]) -> bool:
+    """Whether a weight is read by lookups and as the matrix of heads alone."""
     return all(
-        (node.op, node.inputs.index(name)) in (("embedding", 0), ("linear", 1))
+        (node.op == "embedding" and name not in node.inputs[1:])
+        or (node.outputs[0] in heads and node.inputs[1] == name and node.inputs.count(name) == 1)
         for node in graph.consumers.get(name, ())
     )
-
-
-def _cut_everywhere(graph: Graph, table: str, heads: Mapping[str, Any]) -> bool:
-    """Whether every product with a table is a head that is cut with it."""
-    return all(node.op == "embedding" or node.outputs[0] in heads for node in graph.consumers.get(table, ()))
 
 
 def _narrow_heads(graph: Graph, vocabulary: Vocabulary, tp: int) -> list[Tensor]:
