@@ -4,6 +4,7 @@ calls         a call, free options, the table            attention     scores, s
 pointwise     elementwise                                products      matrix products, experts
 rows          norms, reductions                          convolution   convolutions, pooling
 moves         gathers, copies, views, collectives        state         scans
+gradients     of elementwise functions, for backwards
 
 It runs in double precision whatever a tensor's number format is, draws weights, caches and inputs from their names,
 and knows no chip. What an operator leaves open (which function an ``elementwise`` is, where a ``slice`` starts) is
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from roofline.errors import DoesNotFit, ShapeError, UnboundSize, UnknownOp, UsageError, did_you_mean
-from roofline.execute import attention, convolution, moves, pointwise, products, rows, state
+from roofline.execute import attention, convolution, gradients, moves, pointwise, products, rows, state
 from roofline.execute.calls import MEANINGS, Array, Call, draw
 from roofline.graph import Graph, Node, Tensor
 from roofline.ops import get_op
@@ -27,7 +28,7 @@ from roofline.ops import get_op
 __all__ = ["MEANINGS", "Sameness", "execute", "same"]
 
 #: Where meanings are entered; importing them fills the table.
-MODULES = (attention, convolution, moves, pointwise, products, rows, state)
+MODULES = (attention, convolution, moves, pointwise, products, rows, state, gradients)
 
 #: Elements that may be alive at once: 2 GiB of double precision.
 MOST_ELEMENTS = 2**28

@@ -8,6 +8,7 @@ its name, so that a rewritten graph can only agree with the first one if it is r
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -41,8 +42,16 @@ class Call:
     def free(self, option: str, low: float = 0.25, high: float = 1.0) -> float:
         """An option's number; where the node does not carry it, one that belongs to the node's name."""
         given = self.attrs.get(option)
-        return float(given) if given is not None else float(draw(self.seed, self.name, option).uniform(low, high))
+        return float(given) if given is not None else float(draw(self.seed, self.origin, option).uniform(low, high))
 
+    @property
+    def origin(self) -> str:
+        """The forward node that this one is, computes again, or is the gradient of: they share what is free."""
+        return _DERIVED.split(self.name, maxsplit=1)[0]
+
+
+#: What a backward adds to the name of a forward node.
+_DERIVED = re.compile(r"\.(?:again|grad)(?![a-z])")
 
 #: What each operator computes, by name.
 MEANINGS: dict[str, Callable[..., Array]] = {}

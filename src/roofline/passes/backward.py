@@ -91,7 +91,7 @@ def _seed(tape: Tape) -> None:
             continue
         tensor = tape.b.tensor(name)
         if tensor.numel == 1:
-            gradient = tape.b.op("fill", name=f"{name}.grad_one", dtype=tensor.dtype, shape=tensor.shape)
+            gradient = tape.b.op("fill", name=f"{name}.grad_one", dtype=tensor.dtype, shape=tensor.shape, value=1)
         else:
             gradient = tape.b.source(f"{name}.grad_in", tensor.shape, "input", tensor.dtype)
         tape.give(name, gradient)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from roofline.graph import Node
+from roofline.ops.registry import single
 from roofline.passes.tape import Tape, rows_of
 from roofline.sizes import Size
 
@@ -29,7 +30,7 @@ def _options(node: Node, *names: str) -> dict[str, Any]:
 #: Operators of one input: what the backward reads beside the gradient (the input, the output or neither) and its
 #: operations an element, the product with the gradient included.
 UNARY: dict[str, tuple[str, int]] = {
-    "neg": ("", 1), "mul_scalar": ("", 1), "abs": ("x", 1), "square": ("x", 2), "sqrt": ("y", 2), "rsqrt": ("y", 4),
+    "abs": ("x", 1), "square": ("x", 2), "sqrt": ("y", 2), "rsqrt": ("y", 4),
     "exp": ("y", 1), "log": ("x", 1), "tanh": ("y", 3), "reciprocal": ("y", 3), "cos": ("x", 2), "sin": ("x", 2),
     "erf": ("x", 4), "softcap": ("y", 4), "sigmoid": ("y", 3), "silu": ("x", 8), "gelu": ("x", 15),
     "gelu_tanh": ("x", 18), "quick_gelu": ("x", 10), "softplus": ("x", 4), "mish": ("x", 10), "hardswish": ("x", 4),
@@ -40,10 +41,16 @@ UNARY: dict[str, tuple[str, int]] = {
 def _unary(reads: str, flops: int) -> Rule:
     def rule(t: Tape, node: Node, dy: str) -> None:
         (x, *_), (y,) = node.inputs, node.outputs
-        beside = [t.kept({"x": x, "y": y}[reads])] if reads else []
-        t.give(x, t.op("elementwise", dy, *beside, name="grad", like=x, flops=flops))
+        read = t.kept({"x": x, "y": y}[reads])
+        t.give(x, t.op("elementwise", dy, read, name="grad", like=x, flops=flops, what=f"{node.op}_grad"))
 
     return rule
+
+
+def _as_forward(t: Tape, node: Node, dy: str) -> None:
+    """Of what multiplies by a number: the same again."""
+    x = node.inputs[0]
+    t.give(x, t.op(node.op, dy, name="grad", like=x, **_options(node, "value")))
 
 
 def _same(t: Tape, node: Node, dy: str) -> None:
@@ -74,7 +81,7 @@ def _div(t: Tape, node: Node, dy: str) -> None:
         t.give(a, t.op("div", dy, t.kept(b), name="grad_a", like=a))
     if t.wants(b):
         read = (t.kept(node.outputs[0]), t.kept(b))
-        t.give(b, t.op("elementwise", dy, *read, name="grad_b", like=b, flops=3))
+        t.give(b, t.op("elementwise", dy, *read, name="grad_b", like=b, flops=3, what="div_grad"))
 
 
 def _pow(t: Tape, node: Node, dy: str) -> None:
@@ -91,7 +98,7 @@ def _masked(first: int) -> Rule:
         mask = node.inputs[0] if first else node.inputs[1]
         for at, name in enumerate(node.inputs):
             if name != mask and t.wants(name):
-                t.give(name, t.op("mask", dy, t.kept(mask), name=f"grad_{at}", like=name))
+                t.give(name, t.op("mask", dy, t.kept(mask), name=f"grad_{at}", like=name, value=0))
 
     return rule
 
@@ -99,7 +106,7 @@ def _masked(first: int) -> Rule:
 def _dropout(t: Tape, node: Node, dy: str) -> None:
     """``dy * mask / (1 - p)``."""
     x, *mask = node.inputs
-    t.give(x, t.op("elementwise", dy, *map(t.kept, mask), name="grad", like=x, flops=2))
+    t.give(x, t.op("elementwise", dy, *map(t.kept, mask), name="grad", like=x, flops=2, what="dropout_grad"))
 
 
 def _any(t: Tape, node: Node, dy: str) -> None:
@@ -116,7 +123,8 @@ def _chosen(t: Tape, node: Node, dy: str) -> None:
     for at, name in enumerate(node.inputs):
         if t.wants(name):
             read = [t.kept(i) for i in node.inputs]
-            t.give(name, t.op("elementwise", dy, *read, name=f"grad_{at}", like=name, flops=0))
+            what = f"{node.op}_grad_{at}"
+            t.give(name, t.op("elementwise", dy, *read, name=f"grad_{at}", like=name, flops=0, what=what))
 
 
 def _xielu(t: Tape, node: Node, dy: str) -> None:
@@ -162,7 +170,7 @@ def _linear(t: Tape, node: Node, dy: str) -> None:
 def _bias(t: Tape, bias: list[str], dy: str, axes: tuple[int, ...]) -> None:
     for name in bias:
         if t.wants(name):
-            t.give(name, t.op("reduce", dy, name="grad_b", like=name, axes=axes))
+            t.give(name, t.op("reduce", dy, name="grad_b", like=name, axes=axes, how="sum"))
 
 
 def _matmul(t: Tape, node: Node, dy: str) -> None:
@@ -217,12 +225,12 @@ def _scores(t: Tape, node: Node, dy: str) -> None:
 
 def _attention_softmax(t: Tape, node: Node, dy: str) -> None:
     scores, *sinks = node.inputs
-    seen = _options(node, "causal", "window")
-    back = t.op("attention_softmax_grad", dy, t.kept(node.outputs[0]), name="grad", like=scores, **seen)
+    seen = _options(node, "causal", "window", "scale")
+    back = t.op("attention_softmax_grad", t.kept(node.outputs[0]), dy, name="grad", like=scores, **seen)
     t.give(scores, back)
     for name in sinks:
         if t.wants(name):
-            t.give(name, t.op("reduce", back, name="grad_sinks", like=name, axes=(0, 2, 3)))
+            t.give(name, t.op("reduce", back, name="grad_sinks", like=name, axes=(0, 2, 3), how="sum"))
 
 
 def _values(t: Tape, node: Node, dy: str) -> None:
@@ -255,20 +263,23 @@ def _norm(op: str, channels: bool = False) -> Rule:
     def rule(t: Tape, node: Node, dy: str) -> None:
         x, *weights = node.inputs
         if t.wants(x):
-            t.give(x, t.op(op, dy, t.kept(x), *weights[:1], name="grad_x", like=x))
-        _scale_and_shift(t, weights[:2], t.kept(x), dy, channels)
+            options = _options(node, "groups", "eps")
+            t.give(x, t.op(op, dy, t.kept(x), *weights[:1], name="grad_x", like=x, **options))
+        _scale_and_shift(t, weights[:2], t.kept(x), dy, channels, node.op)
 
     return rule
 
 
-def _scale_and_shift(t: Tape, weights: list[str], x: str, dy: str, channels: bool) -> None:
+def _scale_and_shift(t: Tape, weights: list[str], x: str, dy: str, channels: bool, op: str) -> None:
     rank = len(t.shape(x))
     axes = (0, *range(2, rank)) if channels else tuple(range(rank - 1))
     with t.kernel("grad_w"):
         for at, name in enumerate(weights):
             if t.wants(name):
-                terms = dy if at else t.op("elementwise", dy, x, name="grad_terms", like=name, flops=3)
-                t.give(name, t.op("reduce", terms, name=f"grad_{'wb'[at]}", like=name, axes=axes))
+                terms = (
+                    dy if at else t.op("elementwise", dy, x, name="grad_terms", like=name, flops=3, what=f"{op}_scale")
+                )
+                t.give(name, t.op("reduce", terms, name=f"grad_{'wb'[at]}", like=name, axes=axes, how="sum"))
 
 
 def _fixed_norm(t: Tape, node: Node, dy: str) -> None:
@@ -276,7 +287,7 @@ def _fixed_norm(t: Tape, node: Node, dy: str) -> None:
     x, *weights = node.inputs
     if t.wants(x):
         t.give(x, t.op("elementwise", dy, name="grad_x", like=x, flops=1))
-    _scale_and_shift(t, weights[:2], t.kept(x), dy, True)
+    _scale_and_shift(t, weights[:2], t.kept(x), dy, True, node.op)
 
 
 def _repeated(t: Tape, dy: str, x: str, axes: tuple[int, ...]) -> str:
@@ -292,8 +303,9 @@ def _sum(t: Tape, node: Node, dy: str) -> None:
 
 def _mean(t: Tape, node: Node, dy: str) -> None:
     x = node.inputs[0]
-    spread = _repeated(t, dy, x, (len(t.shape(x)) - 1,))
-    t.give(x, t.op("mul_scalar", spread, name="grad", like=x))
+    spread, columns = _repeated(t, dy, x, (len(t.shape(x)) - 1,)), t.shape(x)[-1]
+    value = {"value": 1 / columns} if isinstance(columns, int) else {}
+    t.give(x, t.op("mul_scalar", spread, name="grad", like=x, **value))
 
 
 def _reduce(t: Tape, node: Node, dy: str) -> None:
@@ -329,9 +341,21 @@ def _plane(t: Tape, x: str, name: str) -> str:
     return t.reshaped(x, (first, second, height, axes[-1]), name)
 
 
+def _plane_options(t: Tape, node: Node) -> dict[str, Any]:
+    """Options of a convolution as one of planes: of a line it has none along the height, of a volume none are kept."""
+    axes = len(t.shape(node.inputs[0])) - 2
+    if axes == 2:
+        return _options(node)
+    kept = _options(node, "compute", "padded", "groups", "channels_last")
+    if axes == 1:
+        alone = {"stride": 1, "padding": 0, "dilation": 1}
+        kept |= {key: (alone[key], single(value)) for key, value in node.attrs if key in alone}
+    return kept
+
+
 def _conv(t: Tape, node: Node, dy: str) -> None:
     x, w, *bias = node.inputs
-    options, out = _options(node), _plane(t, dy, "grad_plane")
+    options, out = _plane_options(t, node), _plane(t, dy, "grad_plane")
     if t.wants(x):
         image = t.shape(_plane(t, x, "plane"))[1:]
         back = t.op("conv2d_grad_input", out, _plane(t, t.kept(w), "w_plane"), name="grad_x", like=x,
@@ -377,8 +401,8 @@ def _scatter_add(t: Tape, node: Node, dy: str) -> None:
 
 def _places(t: Tape, node: Node, dy: str) -> None:
     """Of what picks single elements: they go back to their places among zeros."""
-    x = node.inputs[0]
-    t.give(x, t.placed(x, dy))
+    x, *picks = node.inputs
+    t.give(x, t.placed(x, dy, *picks))
 
 
 def _put(t: Tape, node: Node, dy: str) -> None:
@@ -400,9 +424,12 @@ def _transposed(t: Tape, node: Node, dy: str) -> None:
 
 
 def _cat(t: Tape, node: Node, dy: str) -> None:
+    axis = dict(node.attrs).get("axis", -1) % len(t.shape(dy))
+    start: Size = 0
     for at, name in enumerate(node.inputs):
         if t.wants(name):
-            t.give(name, t.op("slice", dy, name=f"grad_{at}", like=dy, shape=t.shape(name)))
+            t.give(name, t.op("slice", dy, name=f"grad_{at}", like=dy, shape=t.shape(name), axis=axis, start=start))
+        start = start + t.shape(name)[axis]
 
 
 def _upsample(t: Tape, node: Node, dy: str) -> None:
@@ -421,7 +448,7 @@ def _permute(t: Tape, node: Node, dy: str) -> None:
 
 
 def _slice(t: Tape, node: Node, dy: str) -> None:
-    t.give_part(node.inputs[0], dy)
+    t.give_part(node.inputs[0], dy, dict(node.attrs).get("start"))
 
 
 # --- between devices ---------------------------------------------------------------------------------------------
@@ -450,6 +477,7 @@ def _send(t: Tape, node: Node, dy: str) -> None:
 RULES: dict[str, Rule] = {
     **{name: _unary(reads, flops) for name, (reads, flops) in UNARY.items()},
     **dict.fromkeys(("add", "bias_add", "add_scalar", "copy", "identity", "cast"), _same),
+    **dict.fromkeys(("neg", "mul_scalar"), _as_forward),
     "sub": _sub, "mul": _mul, "div": _div, "pow": _pow, "mask": _masked(0), "where": _masked(1), "dropout": _dropout,
     "elementwise": _any, "maximum": _chosen, "minimum": _chosen, "xielu": _xielu, "resample": _resample,
     "linear": _linear, "matmul": _matmul, "bmm": _bmm, "expert_linear": _expert_linear,

@@ -26,10 +26,10 @@ DISCRETE = frozenset({"int64", "int32", "int16", "int8", "int4", "bool"})
 
 @dataclass
 class Pieces:
-    """Gradients of one tensor that have arrived: of the whole of it, and of parts that were cut out of it."""
+    """Gradients of one tensor that have arrived: of the whole of it, and of parts, with where they were cut out."""
 
     whole: list[str] = field(default_factory=list)
-    parts: list[str] = field(default_factory=list)
+    parts: list[tuple[Any, str]] = field(default_factory=list)
 
 
 class Tape:
@@ -132,9 +132,9 @@ class Tape:
         """Hand in a gradient of a tensor: the sum over its copies where it was broadcast, in the tensor's format."""
         self.pieces.setdefault(name, Pieces()).whole.append(self._cast(name, self._summed(name, gradient)))
 
-    def give_part(self, name: str, gradient: str) -> None:
+    def give_part(self, name: str, gradient: str, start: Any = None) -> None:
         """Hand in the gradient of a part that was cut out of a tensor."""
-        self.pieces.setdefault(name, Pieces()).parts.append(self._cast(name, gradient))
+        self.pieces.setdefault(name, Pieces()).parts.append((start, self._cast(name, gradient)))
 
     def _cast(self, name: str, gradient: str) -> str:
         if self.b.tensor(gradient).dtype == self.format(name):
@@ -154,7 +154,7 @@ class Tape:
         missing = len(have) - len(want)
         axes = tuple(at for at, size in enumerate(have) if at < missing or (want[at - missing] == 1 and size != 1))
         with self.kernel("" if not self.attends else self._group.removeprefix(f"{self._node.name}.")):
-            total = self.op("reduce", gradient, name="grad_sum", like=name, axes=axes) if axes else gradient
+            total = self.op("reduce", gradient, name="grad_sum", like=name, axes=axes, how="sum") if axes else gradient
             return self.reshaped(total, want)
 
     def total(self, name: str) -> str | None:
@@ -170,23 +170,29 @@ class Tape:
                 total = self.op("add", total, term, name=f"grad_total{_tail(name, self._node)}", like=name)
         return total
 
-    def _joined(self, name: str, parts: list[str]) -> list[str]:
-        """Parts that make up the whole tensor side by side as one; others each in a tensor of zeros."""
-        shape = self.shape(name)
+    def _joined(self, name: str, cut: list[tuple[Any, str]]) -> list[str]:
+        """Parts that make up the whole tensor side by side as one; others each in a tensor of zeros.
+
+        Parts that do not say where they were cut out are taken to follow each other as the program lists them.
+        """
+        shape, parts = self.shape(name), [part for _, part in reversed(cut)]
+        if all(isinstance(start, int) for start, _ in cut):
+            parts = [part for _, part in sorted(cut)]
         if len(parts) > 1:
             for axis, size in enumerate(shape):
                 shapes = [self.shape(part) for part in parts]
                 same = all(len(s) == len(shape) and s[:axis] + s[axis + 1 :] == shape[:axis] + shape[axis + 1 :]
                            for s in shapes)  # fmt: skip
                 if same and sum((s[axis] for s in shapes[1:]), shapes[0][axis]) == size:
-                    return [self.op("cat", *reversed(parts), name="grad_parts", like=name, axis=axis)]
+                    return [self.op("cat", *parts, name="grad_parts", like=name, axis=axis)]
         return [self.placed(name, part) for part in parts]
 
-    def placed(self, name: str, part: str) -> str:
+    def placed(self, name: str, part: str, *picks: str) -> str:
         """The gradient of a few places of a tensor, zero elsewhere: two kernels, as autograd runs them."""
         with self.kernel(""):
-            zeros = self.op("fill", name="grad_zeros", like=name, shape=self.shape(name))
-            return self.op("put", zeros, part, name="grad_placed", like=name)
+            zeros = self.op("fill", name="grad_zeros", like=name, shape=self.shape(name), value=0)
+            added = {"flops": 1} if picks else {}  # places that are picked twice get the sum
+            return self.op("put", zeros, part, *picks, name="grad_placed", like=name, **added)
 
     # --- computing again ---
 
