@@ -18,6 +18,7 @@ from roofline.efficiency import (
     HOST,
     HOST_HIGH,
     HOST_LOW,
+    HOST_TRAINING,
     KernelTime,
     kernel_time,
     not_modelled,
@@ -96,7 +97,8 @@ class Estimate:
     @cached_property
     def host_time(self) -> Any:
         """What the host needs to launch them in eager mode, while the device works [s]."""
-        each = self.launches if self.mode == "eager" else 0
+        share = HOST_TRAINING if "backward" in self.graph.info else 1.0
+        each = self.launches * share if self.mode == "eager" else 0
         return self._by_chip(each * chip.efficiency.host for chip in self.chips)
 
     @property
