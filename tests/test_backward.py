@@ -186,6 +186,16 @@ def test_inputs_get_a_gradient_when_asked() -> None:
     assert rl.count(backward(graph, wrt=["x"])).flops == 3 * rl.count(graph).flops
 
 
+def test_a_loop_runs_its_backward_as_often() -> None:
+    b = Builder("loop", "bf16")
+    with b.repeat(5):
+        y = linear(b, b.input("x", (8, 16)), 16, "step")
+    graph = b.graph([y])
+    step = backward(graph, wrt=["x"])
+    assert {node.count for node in step.nodes if node.op == "matmul"} == {5}
+    assert rl.count(step).flops == 3 * rl.count(graph).flops
+
+
 SAMPLES: dict[str, Callable[[], Graph]] = {
     "conv1d": lambda: one("conv1d", (2, 4, 16), (8, 4, 3), padding=1),
     "conv3d": lambda: one("conv3d", (2, 4, 8, 8, 8), (8, 4, 3, 3, 3), padding=1),

@@ -18,6 +18,7 @@ from roofline.efficiency import (
     HOST,
     HOST_HIGH,
     HOST_LOW,
+    HOST_TRAINING,
     KernelTime,
     kernel_time,
     not_modelled,
@@ -97,7 +98,8 @@ class Estimate:
     @cached_property
     def host_time(self) -> Any:
         """What the host needs to launch them in eager mode, while the device works [s]."""
-        return self._by_chip(self._launching(chip) if self.mode == "eager" else 0 for chip in self.chips)
+        share = HOST_TRAINING if "backward" in self.graph.info else 1.0
+        return self._by_chip(share * self._launching(chip) if self.mode == "eager" else 0 for chip in self.chips)
 
     def _launching(self, chip: Chip) -> float:
         """A framework takes longer to queue a collective than a kernel of its own [s]."""

@@ -22,9 +22,9 @@ from roofline.efficiency.work import REGIMES, Launch, launch, sparse_weights, ve
 from roofline.ops import OpKind
 
 __all__ = [
-    "BOUNDS", "CERTAINTY", "COMMUNICATION", "COMPUTE", "GROUPS", "HOST", "HOST_HIGH", "HOST_LOW", "LAUNCH", "MEMORY",
-    "REGIMES", "KernelTime", "Launch", "Parameter", "compute_seconds", "formula", "group", "kernel_time", "launch",
-    "not_modelled", "sparse_weights", "spread", "traffic_seconds", "values", "vector_peak",
+    "BOUNDS", "CERTAINTY", "COMMUNICATION", "COMPUTE", "GROUPS", "HOST", "HOST_HIGH", "HOST_LOW", "HOST_TRAINING",
+    "LAUNCH", "MEMORY", "REGIMES", "KernelTime", "Launch", "Parameter", "compute_seconds", "formula", "group",
+    "kernel_time", "launch", "not_modelled", "sparse_weights", "spread", "traffic_seconds", "values", "vector_peak",
 ]  # fmt: skip
 
 #: What a kernel or a run can be bound by, in the order of the codes in :attr:`KernelTime.bound`.
@@ -34,6 +34,9 @@ COMPUTE, MEMORY, COMMUNICATION, LAUNCH, HOST = range(len(BOUNDS))
 #: The host's share of a step varies this much between machines, runs and frameworks' module layers: over the host-bound
 #: rows of the shipped models.csv an eager launch costs 21 to 67 us (middle nine tenths of every second row).
 HOST_LOW, HOST_HIGH = 0.5, 3.0
+#: What an eager launch of a training step costs the host, against one without gradients: autograd records the forward
+#: and finds its way back, autocast looks at each call. Host-bound steps of models.csv: bert 1.41, resnet50 1.56.
+HOST_TRAINING = 1.5
 
 #: What the time model leaves out, said with every estimate.
 NOT_MODELLED = ("other kernels running at the same time",)
