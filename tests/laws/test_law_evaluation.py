@@ -60,6 +60,7 @@ SAMPLES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "update": (((64,), X), {"flops": 2}),
     "parallel_input": ((X,), {"devices": 4}),
     "dequantize": (((64, 128),), {"flops": 2}),
+    "quantize": ((X,), {}),
     "quantize_rows": ((X,), {}),
     "layernorm_grad": ((X, X, (64,)), {}),
     "rmsnorm_grad": ((X, X, (64,)), {}),
