@@ -100,6 +100,7 @@ if TYPE_CHECKING:
     from roofline.passes.pipelined import pipelined as pipelined
     from roofline.passes.prune import prune as prune
     from roofline.passes.quantize import quantize as quantize
+    from roofline.passes.quantize import widen as widen
     from roofline.passes.rewrite import replace_op as replace_op
     from roofline.passes.rewrite import rewrite as rewrite
     from roofline.passes.shard import shard as shard
@@ -181,7 +182,7 @@ _HOME = {
     "passes.optimizer": ("optimizer",),
     "passes.pipelined": ("pipelined",),
     "passes.prune": ("prune",),
-    "passes.quantize": ("quantize",),
+    "passes.quantize": ("quantize", "widen"),
     "passes.rewrite": ("replace_op", "rewrite"),
     "passes.shard": ("shard",),
     "passes.stage": ("stage", "stages"),

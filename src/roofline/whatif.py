@@ -13,7 +13,7 @@ from roofline.passes.amounts import prune_options
 from roofline.passes.fuse import fuse as fuse_kernels
 from roofline.passes.pipelined import pipelined
 from roofline.passes.prune import prune as take_away
-from roofline.passes.quantize import Weights, quantize
+from roofline.passes.quantize import Weights, formats_by_name, quantize
 from roofline.passes.shard import shard
 from roofline.scaling import placed
 
@@ -39,7 +39,8 @@ def what_if(
     Args:
         graph: The program.
         prune: Options of :func:`roofline.prune`, or text such as ``"heads=0.25,channels=0.5"`` or ``"2:4"``.
-        weights: Format of weights, as for :func:`roofline.quantize`.
+        weights: Format of weights, as for :func:`roofline.quantize`, or text with exceptions by pattern, such as
+            ``"int4-g128,*.down*=int8"``.
         activations: Format that products take their inputs in, likewise.
         cache: Format of the KV cache, likewise.
         tp: Devices that share every layer, as for :func:`roofline.shard`.
@@ -65,7 +66,8 @@ def what_if(
         graph = shard(graph, **_told(tp=tp, sp=sp or None, ep=ep if ep != 1 else None))
         graph = placed(graph, where, tp) if where is not None and not where.implied else graph
     if weights or activations or cache:
-        graph = quantize(graph, **_told(weights=weights, activations=activations, cache=cache))
+        stored = formats_by_name(weights) if isinstance(weights, str) else weights
+        graph = quantize(graph, **_told(weights=stored, activations=activations, cache=cache))
     if pp != 1:
         graph = pipelined(graph, pp, **_told(nodes=_apart(where, tp * ep)))
     return graph if fuse is None else fuse_kernels(graph, policy=fuse)

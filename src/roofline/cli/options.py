@@ -47,7 +47,8 @@ RunMode = Annotated[str, typer.Option("--mode", metavar="MODE", help="eager, gra
 DType = Annotated[str | None, typer.Option(
     "--dtype", metavar="FORMAT", help="Number format of everything, such as bf16.", show_default=False)]  # fmt: skip
 Weights = Annotated[str | None, typer.Option(
-    "--weights", metavar="FORMAT", help="Number format of the weights, such as int8.", show_default=False)]  # fmt: skip
+    "--weights", metavar="FORMAT", help="Number format of the weights, such as int8, or int4,*.down*=int8.",
+    show_default=False)]  # fmt: skip
 Cache = Annotated[str | None, typer.Option(
     "--cache", metavar="FORMAT", help="Number format of the KV cache, such as int8.", show_default=False)]  # fmt: skip
 Activations = Annotated[str | None, typer.Option(
