@@ -99,10 +99,15 @@ def _held(graph: Graph, plan: Plan) -> Held:
     return held(graph, plan.optimizer, plan.precision, plan.dp if plan.zero else 1)
 
 
-def formatted(graph: Graph, precision: str) -> Graph:
-    """The forward program in the formats of a precision."""
+def stored(graph: Graph, precision: str) -> Graph:
+    """The forward program with weights in the format of a precision."""
     formats = PRECISIONS[precision]
-    graph = retype(graph, formats.stored) if formats.stored else graph
+    return retype(graph, formats.stored) if formats.stored else graph
+
+
+def lowered(graph: Graph, precision: str) -> Graph:
+    """The same with the casts of autocast, which split weights from their products: the last thing before stages."""
+    formats = PRECISIONS[precision]
     return autocast(graph, formats.lower) if formats.lower else graph
 
 
