@@ -267,6 +267,25 @@ def test_an_all_reduce_hands_its_gradient_on() -> None:
     assert not [n for n in backward(graph).nodes[len(graph.nodes) :] if OPS[n.op].kind == "network"]
 
 
+@pytest.mark.parametrize(("op", "shapes", "times"), [
+    ("causal_conv", ((2, 16, 8), (8, 4), (8,)), 2),
+    ("selective_scan", ((2, 16, 8), (2, 16, 8), (8, 4), (2, 16, 4), (2, 16, 4), (8,)), 3),
+    ("ssd_scan", ((2, 64, 4, 8), (2, 64, 2, 16), (2, 64, 2, 16), (2, 64, 4)), 3),
+    ("delta_scan", ((2, 64, 4, 8), (2, 64, 4, 8), (2, 64, 4, 16), (2, 64, 4)), 3),
+    ("linear_recurrence", ((2, 16, 8), (2, 16, 8), (2, 16, 8), (8,)), 3),
+])  # fmt: skip
+def test_a_mixers_backward_is_one_kernel(op: str, shapes: tuple[tuple[int, ...], ...], times: int) -> None:
+    """It reads what the forward read and the gradient, writes all gradients, and runs a scan once more."""
+    graph = one(op, *shapes)
+    step = backward(graph)
+    rows = {row.kernel.name: row for row in rl.count(step).rows}
+    forward, back = rows["y"], rows["y.grad"]
+    assert (back.flops, back.vector) == (times * forward.flops, times * forward.vector)
+    assert back.read == forward.read + forward.write
+    assert back.write == forward.read
+    assert {w for w, _ in step.info["gradients"]} == {f"w{at}" for at in range(len(shapes))}
+
+
 def test_every_rule_is_of_an_operator() -> None:
     assert RULES.keys() - OPS.keys() <= {"send"}
 

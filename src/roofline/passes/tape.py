@@ -24,6 +24,10 @@ from roofline.sizes import Size, prod
 DISCRETE = frozenset({"int64", "int32", "int16", "int8", "int4", "bool"})
 
 
+#: Elementwise kernels whose results have the format of what they are the gradient of.
+_AS_TOLD = frozenset({"cast", "mixer_grad"})
+
+
 @dataclass
 class Pieces:
     """Gradients of one tensor that have arrived: of the whole of it, and of parts, with where they were cut out."""
@@ -101,7 +105,7 @@ class Tape:
             attrs: Options.
         """
         path = f"{self._node.name}.{name}"
-        dtype = self._widest(inputs) if OPS[op].kind == "pointwise" and op != "cast" else ""
+        dtype = self._widest(inputs) if OPS[op].kind == "pointwise" and op not in _AS_TOLD else ""
         made = self.b.op(op, *inputs, name=path, dtype=dtype or self.format(like), count=self._node.count, **attrs)
         if self._group:
             self.labels[made] = self._group
