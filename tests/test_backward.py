@@ -186,6 +186,18 @@ def test_inputs_get_a_gradient_when_asked() -> None:
     assert rl.count(backward(graph, wrt=["x"])).flops == 3 * rl.count(graph).flops
 
 
+def test_what_is_fused_to_a_product_leaves_it_in_the_backward() -> None:
+    b = Builder("epilogue", "bf16")
+    x = linear(b, b.input("x", (8, 16)), 16, "first")
+    with b.kernel("fused"):
+        y = b.op("gelu", linear(b, x, 32, "up"), name="act")
+    step = backward(b.graph([y]))
+    labels = {node.name: node.label for node in step.nodes}
+    assert labels["act.grad"] == "act.grad"
+    assert labels["up.grad_x"] != labels["up.grad_w"]
+    assert labels["up.again"] == "up.again"  # what the kernel kept to itself
+
+
 def test_a_loop_runs_its_backward_as_often() -> None:
     b = Builder("loop", "bf16")
     with b.repeat(5):
