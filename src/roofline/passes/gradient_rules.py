@@ -227,7 +227,7 @@ def _scores(t: Tape, node: Node, dy: str) -> None:
 def _attention_softmax(t: Tape, node: Node, dy: str) -> None:
     scores, *sinks = node.inputs
     seen = _options(node, "causal", "window", "scale")
-    back = t.op("attention_softmax_grad", t.kept(node.outputs[0]), dy, name="grad", like=scores, **seen)
+    back = t.op("attention_softmax_grad", dy, t.kept(node.outputs[0]), name="grad", like=scores, **seen)
     t.give(scores, back)
     for name in sinks:
         if t.wants(name):
