@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from roofline import model
+from roofline import model, models
 from roofline.build import Builder
 from roofline.errors import UsageError
 from roofline.graph import Graph
@@ -86,6 +86,7 @@ def test_depthwise_channels_are_their_own_groups() -> None:
     assert after.tensors["stage3.1.project.weight"].shape == (32, 96, 1, 1)
 
 
+@pytest.mark.parametrize("shipped", [name for name in models() if "405b" not in name and "235b" not in name])
 def test_every_shipped_model_is_explained(shipped: str) -> None:
     """Nothing is frozen but pixels, windows of kernels and the number of experts chosen."""
     axes = Axes(model(shipped))
@@ -96,13 +97,6 @@ def test_every_shipped_model_is_explained(shipped: str) -> None:
     }
     assert all(span.at({}) == size for name, tensor in axes.graph.tensors.items()
                for span, size in zip(axes.spans(name), tensor.shape, strict=True))  # fmt: skip
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "shipped" in metafunc.fixturenames:
-        from roofline import models
-
-        metafunc.parametrize("shipped", [name for name in models() if "405b" not in name and "235b" not in name])
 
 
 def test_structure_of_a_fused_projection() -> None:

@@ -246,6 +246,22 @@ def test_random_values_and_updated_buffers_are_no_constants() -> None:
     assert fold_constants(graph) is graph
 
 
+def test_a_result_that_is_written_into_is_no_constant() -> None:
+    """Stored as a weight it would keep what the first run wrote."""
+    b = Builder("state", "fp32")
+    x, w = b.input("x", (8,)), b.weight("w", (8,))
+    start = b.op("exp", w)
+    graph = b.graph([b.op("put", b.op("view", start, shape=(8,)), b.op("neg", x))])
+    assert fold_constants(graph) is graph
+
+
+def test_loops_work_on_other_data_each_time() -> None:
+    b = Builder("loops", "fp32")
+    x = b.input("x", (8,))
+    graph = b.graph([b.op("add", b.op("relu", x, count=4), b.op("relu", x, count=4))])
+    assert merge_equal(graph) is graph
+
+
 def test_weights_change_in_training() -> None:
     b = Builder("step", "fp32")
     y = b.op("linear", b.input("x", (4, 8)), b.op("transpose_copy", b.weight("w", (8, 8))))

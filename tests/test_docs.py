@@ -17,7 +17,11 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
-PAGES = [ROOT / "docs" / name for name in ("import-torch.md", "import-jax.md", "diagnosis.md")]
+PAGES = [
+    ROOT / "docs" / f"{name}.md"
+    for name in ("import-torch", "import-jax", "diagnosis", "what-if", "fusion", "rewriting", "quantization", "prune",
+                 "clusters", "serving", "compare", "training")
+]  # fmt: skip
 
 
 def blocks(language: str, text: str = README) -> list[str]:

@@ -163,6 +163,10 @@ def test_an_estimate_shows_both_numbers() -> None:
     assert (found["given"].bytes, found.unfused.bytes) == (est.bytes, 40 * N)
     assert found.fused.time_s == pytest.approx(est.time, rel=1e-12)
     assert fusion(rl.fuse(chain(), "ideal")).unfused.kernels == 5
+    product = rl.workload([{"op": "gemm", "m": 4096, "n": 4096, "k": 4096}], dtype="fp32")
+    for tf32 in (False, True):
+        est = rl.estimate(product, H100, mode="graph", tf32=tf32)
+        assert fusion(est)["given"].time_s == est.time
 
 
 def test_times_are_those_of_the_estimate_of_each_policy() -> None:
@@ -484,6 +488,30 @@ def test_what_can_be_one_kernel_says_how(first: str, second: str, words: str) ->
     assert found.saves_bytes > 0
     assert found.saves_s is not None
     assert found.saves_s > 0
+
+
+@pytest.mark.parametrize(
+    ("chip", "words"),
+    [
+        ("mi300x", "up is a rocBLAS kernel, which takes no other code; hipBLASLt has bias_add as an epilogue"),
+        (
+            "tpu-v5e",
+            "up is a library kernel, which takes no other code; a compiled epilogue does bias_add on its tiles",
+        ),
+    ],
+)
+def test_libraries_are_those_of_the_vendor(chip: str, words: str) -> None:
+    assert explain_fusion(mlp(), "up", "bias", chip).reasons[0] == words
+
+
+def test_a_convolution_takes_what_follows_it_in_its_own_library() -> None:
+    b = rl.Builder("conv", "bf16")
+    h = b.op("conv2d", b.input("x", (8, 64, 56, 56)), b.weight("w", (128, 64, 3, 3)), name="conv", padding=1)
+    graph = b.graph([b.op("relu", h, name="act")])
+    found = explain_fusion(graph, "conv", "act", H100)
+    assert found.fusible
+    assert "conv is a cuDNN kernel, which takes no other code; cuDNN's runtime fusion does relu" in found.reasons[0]
+    assert found.saves_bytes == 2 * 2 * 8 * 128 * 56 * 56
 
 
 def test_saved_bytes_are_those_of_the_tensor_between() -> None:

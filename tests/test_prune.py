@@ -15,6 +15,7 @@ from roofline.dtypes import dtype
 from roofline.errors import RooflineError, UsageError
 from roofline.graph import Graph
 from roofline.memory import memory
+from roofline.passes.amounts import prune_options
 from roofline.passes.prune import prune
 from roofline.sizes import symbol
 
@@ -198,6 +199,23 @@ def test_refusals_are_one_line_with_what_would_do(name: str, options: dict[str, 
     assert "\n" not in str(caught.value)
 
 
+def test_options_in_one_line() -> None:
+    assert prune_options("heads=0.25, channels=10240,unit=8") == {"heads": 0.25, "channels": 10240, "unit": 8}
+    assert prune_options("layers=0+1+31,where=a.*+b.*") == {"layers": [0, 1, 31], "where": ["a.*", "b.*"]}
+    assert prune_options("2:4") == {"sparsity": "2:4"} == prune_options("sparsity=2:4")
+    assert prune_options("sparsity=0.5,where=*.mlp.*") == {"sparsity": 0.5, "where": "*.mlp.*"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("head=0.5", "did you mean heads"), ("heads=half", "wanted a number"), ("heads=", "wanted a number"),
+     (" , ", "says nothing"), ("", "says nothing")],
+)  # fmt: skip
+def test_options_that_are_none(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        prune_options(text)
+
+
 def test_a_layer_that_others_depend_on_stays() -> None:
     b = Builder("shared", "bf16")
     x = b.input("x", (symbol("B"), 64))
@@ -294,6 +312,18 @@ def test_sparsity_leaves_tables_experts_and_convolutions_dense() -> None:
     experts = prune(rl.model("mixtral-8x7b", layers=1), sparsity="2:4")
     assert experts.tensors["layers.0.moe.down.weight"].dtype == "bf16"
     assert any("stay dense" in note for note in experts.info["notes"])
+
+
+def test_a_weight_that_is_turned_first_is_stored_sparse_as_well() -> None:
+    b = Builder("turned", "bf16")
+    x, w = b.input("x", (64, 256)), b.weight("w", (128, 256))
+    y = b.op("matmul", x, b.op("permute", w, name="wt", axes=(1, 0)), name="up")
+    sparse = prune(b.graph([y]), sparsity="2:4")
+    assert sparse.tensors["w"].dtype == sparse.tensors["wt"].dtype == "bf16-2:4"
+    assert count(sparse).bytes == 2 * 64 * 256 + 128 * 256 * 9 // 8 + 2 * 64 * 128
+    odd = b.op("relu", "wt", name="also_read")
+    with pytest.raises(UsageError, match="no matrix product"):
+        prune(b.graph([y, odd]), sparsity="2:4")
 
 
 def test_unstructured_zeros_change_nothing_and_say_so() -> None:

@@ -39,6 +39,16 @@ def test_communication_is_the_time_of_the_collectives() -> None:
     assert 0 < found.share < 0.5
 
 
+def test_a_framework_takes_long_to_queue_a_collective() -> None:
+    """46 us each on an H100 (the small messages of the measured collectives), where a kernel takes 6."""
+    found = scaling(DECODE, "h100-sxm", (1, 2), mode="eager", B=1, C=128)
+    alone, device = (point.estimate for point in found.points)
+    collectives = 2 * 4 + 2
+    assert device.launches == alone.launches + collectives
+    assert (device.host_time - alone.host_time) / collectives == pytest.approx(46e-6, rel=0.02)
+    assert device.bound == "host"
+
+
 def test_what_cannot_share_is_skipped_with_its_reason() -> None:
     found = scaling(DECODE, "h100-sxm", (1, 3, 16), mode="graph", B=1, C=128)
     assert [point.devices for point in found.points] == [1]

@@ -192,6 +192,26 @@ def test_norms_over_all_heads_gather_them() -> None:
     assert device.tensors["layers.0.attn.q_heads"].shape == (B, 16, S, 128)
 
 
+@pytest.mark.parametrize("phase", ["forward", "prefill", "decode"])
+def test_channels_of_a_selective_scan(phase: str) -> None:
+    """Mamba: a device has some of the channels; steps, B and C come from all of them, so two sums a layer."""
+    config = {"model_type": "mamba", "num_hidden_layers": 2}
+    device = shard(rl.from_config(config, phase=phase), tp=2, vocab=False)
+    assert without_collectives(device) == without_collectives(
+        rl.from_config({**config, "intermediate_size": 768}, phase=phase)
+    )
+    assert collectives(device) == {"all_reduce": 4}
+
+
+def test_heads_of_a_scan() -> None:
+    """Mamba-2: heads and their groups, and a norm over all of them, which is gathered."""
+    graph = rl.from_config({"model_type": "mamba2", "num_hidden_layers": 2}, phase="decode")
+    device = shard(graph, tp=8, vocab=False)
+    assert device.tensors["layers.0.mixer.state"].shape == (B, 128 // 8, 64, 128)
+    assert device.tensors["layers.0.mixer.conv_state"].shape[1] == (8192 + 2 * 8 * 128) // 8
+    assert collectives(device) == {"all_reduce": 2, "all_gather": 2}
+
+
 def test_golden_all_reduces_of_a_layer() -> None:
     """golden.yaml, tp-allreduce-per-layer: hidden 8192, 80 layers, 8 devices, one token (Shoeybi et al. 2019)."""
     device = shard(rl.model("llama-3-70b", phase="decode"), tp=8, vocab=False)

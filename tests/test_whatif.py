@@ -8,7 +8,6 @@ import pytest
 
 import roofline as rl
 from roofline.memory import memory
-from roofline.whatif import prune_options
 
 DECODE = rl.model("llama-3-8b", phase="decode", layers=4)
 AT = {"B": 4, "C": 512}
@@ -61,28 +60,6 @@ def test_a_group_larger_than_a_node_is_told_of_it() -> None:
     assert "nodes" not in {key for node in inside.nodes for key, _ in node.attrs}
     assert {dict(node.attrs).get("nodes") for node in across.nodes if node.op == "all_reduce"} == {4}
     assert times[0].time > 0
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("heads=0.25", {"heads": 0.25}),
-        ("heads=4, channels=.5", {"heads": 4, "channels": 0.5}),
-        ("layers=16,hidden=0.5", {"layers": 16, "hidden": 0.5}),
-        ("2:4", {"sparsity": "2:4"}),
-        ("sparsity=2:4,heads=0.5", {"sparsity": "2:4", "heads": 0.5}),
-        ("sparsity=0.9", {"sparsity": 0.9}),
-    ],
-)
-def test_pruning_in_words(text: str, found: dict[str, Any]) -> None:
-    assert prune_options(text) == found
-
-
-@pytest.mark.parametrize("text", ["", "head=0.5", "heads", "heads=", "heads=all", "heads=-1", "heads=0.5;x", "=0.5"])
-def test_pruning_in_other_words_is_refused(text: str) -> None:
-    with pytest.raises(rl.UsageError) as caught:
-        prune_options(text)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_near_word_is_named() -> None:

@@ -24,6 +24,7 @@ from roofline.efficiency import (
     not_modelled,
     sparse_weights,
     spread,
+    values,
 )
 from roofline.errors import UsageError, did_you_mean
 from roofline.graph import Graph
@@ -98,8 +99,12 @@ class Estimate:
     def host_time(self) -> Any:
         """What the host needs to launch them in eager mode, while the device works [s]."""
         share = HOST_TRAINING if "backward" in self.graph.info else 1.0
-        each = self.launches * share if self.mode == "eager" else 0
-        return self._by_chip(each * chip.efficiency.host for chip in self.chips)
+        return self._by_chip(share * self._launching(chip) if self.mode == "eager" else 0 for chip in self.chips)
+
+    def _launching(self, chip: Chip) -> float:
+        """A framework takes longer to queue a collective than a kernel of its own [s]."""
+        host, queued = chip.efficiency.host, sum(row.kernel.count for row in self.rows if row.kernel.kind == "network")
+        return (self.launches - queued) * host + queued * max(values(chip, "network", "program")["queue"], host)
 
     @property
     def launches(self) -> int:

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from roofline.chip import Chip
 from roofline.cluster import Cluster
 from roofline.cluster import cluster as find_cluster
-from roofline.errors import UsageError, did_you_mean
 from roofline.graph import Graph
+from roofline.passes.amounts import prune_options
 from roofline.passes.fuse import fuse as fuse_kernels
 from roofline.passes.pipelined import pipelined
 from roofline.passes.prune import prune as take_away
 from roofline.passes.quantize import Weights, quantize
 from roofline.passes.shard import shard
 from roofline.scaling import placed
-
-#: What ``prune`` may name in text, and how each is read.
-_AMOUNTS = ("heads", "channels", "hidden", "layers")
-_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?|\.[0-9]+")
 
 
 def what_if(
@@ -85,33 +80,3 @@ def _apart(where: Cluster | None, stride: int) -> int | None:
     """Nodes that a send spans, where that is more than one."""
     spans = where.span(2, stride) if where is not None and not where.implied else 1
     return spans if spans > 1 else None
-
-
-def prune_options(text: str) -> dict[str, Any]:
-    """Read ``heads=0.25,channels=0.5``, ``layers=16`` or ``2:4``: a share removed, or a number kept.
-
-    Raises:
-        UsageError: Anything else.
-
-    Example:
-        >>> prune_options("heads=0.25,layers=16"), prune_options("2:4"), prune_options("sparsity=0.5")
-        ({'heads': 0.25, 'layers': 16}, {'sparsity': '2:4'}, {'sparsity': 0.5})
-    """
-    found: dict[str, Any] = {}
-    for part in text.split(","):
-        name, told, value = (piece.strip() for piece in part.partition("="))
-        if not told and ":" in name:
-            name, value = "sparsity", name
-        if name not in (*_AMOUNTS, "sparsity"):
-            near = did_you_mean(name, (*_AMOUNTS, "sparsity"))
-            raise UsageError(
-                f"prune {text[:60]!r}: allowed: {', '.join(_AMOUNTS)} and sparsity, such as heads=0.25,channels=0.5; "
-                f"or 2:4{near}"
-            )
-        if name == "sparsity" and ":" in value:
-            found[name] = value
-        elif _NUMBER.fullmatch(value):
-            found[name] = float(value) if "." in value else int(value)
-        else:
-            raise UsageError(f"prune {text[:60]!r}: {name} wants a share such as 0.25, or a number that stays")
-    return found

@@ -51,6 +51,9 @@ RAGGED = 4
 BY_ROW = 4 / 3
 #: Bytes to which a row must be aligned for the wide loads that the matrix units are fed by.
 ALIGNMENT = 16
+#: Kernels that take a scale a row (torch._scaled_mm, aten/src/ATen/native/cuda/RowwiseScaledMM.cu) have no tiles below
+#: these edges and do not split K; their deep pipelines keep more bytes of a core in flight.
+BY_ROW_EDGE, BY_ROW_COLUMNS, BY_ROW_SKINNY = 64, 128, 0.3
 #: Rows that a widened weight serves before it is widened again: of more, Marlin runs its largest kernel, of 64 rows,
 #: several times over (IST-DASLab/marlin, issue 2, its author).
 WIDENED_ROWS = 64
@@ -177,7 +180,8 @@ def product_seconds(work: Launch, p: Mapping[str, float], b: Any, m: Any, n: Any
     width = _width(work, n, m if work.row.kernel.attrs.get("turned") else k)
     best: Any = np.inf
     traffic = _traffic(work, p, (b, m, n, k, width))
-    choices = _choices((kind, work.regime) not in UNSPLIT, _is_widened(work))
+    split = (kind, work.regime) not in UNSPLIT and not _scaled_by_row(work)
+    choices = _choices(split, _is_widened(work), _scaled_by_row(work))
     for tiles in _chunks(choices, np.broadcast(b, m, n, k, work.row.bytes)):
         best = np.minimum(best, _tiled(work, p, (b, m, n, k, width), tiles, traffic, peak, step).min(axis=0))
     if _is_widened(work):
@@ -186,10 +190,12 @@ def product_seconds(work: Launch, p: Mapping[str, float], b: Any, m: Any, n: Any
     return np.maximum(host, time * (1 + _throttled(work, p, time)))
 
 
-@lru_cache(maxsize=4)
-def _choices(split: bool, widened: bool) -> Any:
+@lru_cache(maxsize=8)
+def _choices(split: bool, widened: bool, by_row: bool) -> Any:
     """Tile shapes and splits that kernels of a kind have."""
     choices = CHOICES if split else CHOICES[CHOICES[:, 2] == 1]
+    choices = choices[choices[:, :2].min(axis=1) >= BY_ROW_EDGE] if by_row else choices
+    choices = choices[choices[:, 1] >= BY_ROW_COLUMNS] if by_row else choices
     return choices[choices[:, 0] <= WIDENED_ROWS] if widened else choices
 
 
@@ -286,7 +292,7 @@ def _tiled(
     waves = np.maximum(tiles / chip.cores, 1.0)
     waves = waves + p["tail"] * (np.ceil(waves) - waves)
     compute = waves * 2 * rows * columns * steps * deep / (peak / chip.cores * fed)
-    flying = np.minimum(tiles / chip.cores, 1.0) ** p["skinny"]
+    flying = np.minimum(tiles / chip.cores, 1.0) ** (BY_ROW_SKINNY if _scaled_by_row(work) else p["skinny"])
     share = p["dram"] * flying
     memory = traffic.load(chip, share)
     loaded = tiles * (rows * work.element + columns * _second(work)) * steps * deep
@@ -324,6 +330,12 @@ def _tinygemm(work: Launch, p: Mapping[str, float], shape: tuple[Any, ...]) -> A
     """Arithmetic of PyTorch's int4 kernel, whatever the tile [s]."""
     b, m, n, k = shape
     return 2 * b * m * n * k / (work.peak * p["tinygemm"])
+
+
+def _scaled_by_row(work: Launch) -> bool:
+    """Whether the first operand has a scale a row."""
+    first = work.row.kernel.inputs[0]
+    return DTYPES[first.dtype].group == first.shape[-1]
 
 
 def _is_widened(work: Launch) -> bool:

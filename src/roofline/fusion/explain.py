@@ -254,7 +254,8 @@ class _Explainer:
         return Side(self.scope, label, nodes, self.sizes)
 
     def explain(self) -> Explanation:
-        pair = Pair(self.graph, self.first, self.second, self._between())
+        vendor = self.chip.vendor if self.chip else "NVIDIA"
+        pair = Pair(self.graph, self.first, self.second, self._between(), vendor)
         policies = tuple(policy for policy in _REAL if self._unites(policy))
         members, found = self._verdict(pair, policies)
         one = self._as_one(members)

@@ -18,8 +18,36 @@ from roofline.passes.flash import attentions
 from roofline.passes.inlining import kept_of
 from roofline.sizes import ceil_div, evaluate
 
-#: Epilogues that cuBLASLt has (cuBLAS documentation, cublasLtEpilogue_t: BIAS, RELU, GELU and their pairs).
+#: Epilogues that libraries of products have: BIAS, RELU, GELU and their pairs (cuBLAS documentation,
+#: cublasLtEpilogue_t; hipBLASLt documentation, hipblasLtEpilogue_t).
 LIBRARY_EPILOGUES = frozenset({"bias_add", "relu", "gelu", "gelu_tanh"})
+
+
+@dataclass(frozen=True, slots=True)
+class Libraries:
+    """Whose kernels products and convolutions are on a vendor's chips, and who makes more of them.
+
+    Attributes:
+        product: The library of matrix products.
+        epilogues: Its extension with epilogues; empty where there is none.
+        conv: The library of convolutions.
+        tiles: Who computes elementwise work on the tiles of a product.
+        windows: Who does it on those of a convolution.
+    """
+
+    product: str
+    epilogues: str
+    conv: str
+    tiles: str
+    windows: str
+
+
+_COMPILED = "a compiled epilogue"
+LIBRARIES: Mapping[str, Libraries] = {
+    "NVIDIA": Libraries("cuBLAS", "cuBLASLt", "cuDNN", "a CUTLASS or Triton epilogue", "cuDNN's runtime fusion"),
+    "AMD": Libraries("rocBLAS", "hipBLASLt", "MIOpen", "a Composable Kernel or Triton epilogue", "MIOpen's fusion"),
+    "": Libraries("library", "", "library", _COMPILED, _COMPILED),
+}
 #: Columns of the widest tile of a product: whole rows up to here are in one tile (CUTLASS, efficient_gemm.md).
 TILE = 256
 _PRODUCTS = ("matmul", "conv", "moe")
@@ -122,17 +150,24 @@ class Pair:
         first: The earlier one.
         second: The later one.
         between: Labels of the kernels that lie on a way from the first to the second.
+        vendor: Of the chip, for the names of its libraries.
     """
 
     graph: Graph
     first: Side
     second: Side
     between: tuple[str, ...]
+    vendor: str = "NVIDIA"
 
     @property
     def handed(self) -> list[str]:
         """Tensors that the second reads of the first's."""
         return [base for base in self.second.read if base in self.first.made]
+
+    @property
+    def libraries(self) -> Libraries:
+        """Whose kernels products are."""
+        return LIBRARIES.get(self.vendor, LIBRARIES[""])
 
     @property
     def shared(self) -> list[str]:
@@ -235,20 +270,19 @@ def _turned(pair: Pair) -> str:
 
 def _epilogue(pair: Pair) -> Reason:
     """A product, then a loop over its result."""
-    product, loop = pair.first, pair.second
-    library = "cuDNN" if OPS[product.main.op].kind == "conv" else "cuBLAS"
-    closed = f"{product.label} is a {library} kernel"
-    made = product.main.outputs[0]
+    product, loop, names = pair.first, pair.second, pair.libraries
+    is_conv = OPS[product.main.op].kind == "conv"
+    closed = f"{product.label} is a {names.conv if is_conv else names.product} kernel"
     if not pair.handed:
         return Reason(f"{closed} and takes no work that only shares an input", True)
-    if loop.reduces or loop.sweep != product.elements(made):
+    if loop.reduces or loop.sweep != product.elements(product.main.outputs[0]):
         return _rows_of_product(pair, closed)
     ops = [node.op for node in loop.nodes]
-    if library == "cuBLAS" and ops == ["add"]:
+    if not is_conv and ops == ["add"]:
         return Reason(f"{closed}, which takes no other code but can start its sums from the other array (beta C)")
-    if library == "cuBLAS" and all(op in LIBRARY_EPILOGUES for op in ops):
-        return Reason(f"{closed}, which takes no other code; cuBLASLt has {' and '.join(ops)} as an epilogue")
-    how = "cuDNN's runtime fusion" if library == "cuDNN" else "a CUTLASS or Triton epilogue"
+    if not is_conv and names.epilogues and all(op in LIBRARY_EPILOGUES for op in ops):
+        return Reason(f"{closed}, which takes no other code; {names.epilogues} has {' and '.join(ops)} as an epilogue")
+    how = names.windows if is_conv else names.tiles
     return Reason(f"{closed}, which takes no other code; {how} does {', '.join(dict.fromkeys(ops))} on its tiles")
 
 
@@ -266,7 +300,7 @@ def _rows_of_product(pair: Pair, closed: str) -> Reason:
         return Reason(f"{closed}; {loop.label} walks {int(loop.sweep):,} elements, not its {made:,}", True)
     columns = _columns(product)
     if columns <= TILE:
-        return Reason(f"{closed}; rows of {columns} are whole in one tile, so a CUTLASS or Triton epilogue can")
+        return Reason(f"{closed}; rows of {columns} are whole in one tile, so {pair.libraries.tiles} can")
     parts = ceil_div(columns, TILE)
     return Reason(f"{closed}; {loop.label} needs whole rows of {columns:,}, which lie in {parts} or more tiles", True)
 

@@ -189,11 +189,12 @@ def fusion(graph: Graph | Estimate, chip: str | Chip | None = None, **sizes: Any
         >>> found.groups()[0].ops
         ('elementwise', 'elementwise', 'elementwise', 'elementwise', 'elementwise')
     """
+    tf32 = isinstance(graph, Estimate) and graph.tf32
     graph, chip, sizes = one_point(graph, chip, sizes)
     where = find_chip(chip) if chip is not None else None
     base = ungrouped(graph)
     programs = {"given": graph} | {policy: fuse(base, policy) for policy in POLICIES}
-    rows = tuple(_row(policy, program, where, sizes) for policy, program in programs.items())
+    rows = tuple(_row(policy, program, where, sizes, tf32) for policy, program in programs.items())
     return Fusion(graph, where, MappingProxyType(sizes), MappingProxyType(programs), rows)
 
 
@@ -227,14 +228,14 @@ def elements(graph: Graph) -> Graph:
     return graph.with_tensors(replace(tensor, dtype=_COUNTING) for tensor in graph.tensors.values())
 
 
-def _row(policy: str, program: Graph, chip: Chip | None, sizes: Mapping[str, int]) -> PolicyRow:
+def _row(policy: str, program: Graph, chip: Chip | None, sizes: Mapping[str, int], tf32: bool) -> PolicyRow:
     counts = count(program, **sizes)
     accesses = float(count(elements(program), **sizes).bytes)
     found = PolicyRow(policy, counts.launches, accesses, float(counts.bytes))
     if chip is None:
         return found
     at: dict[str, Any] = {**sizes}
-    est = estimate(program, chip, mode="graph", **at)
+    est = estimate(program, chip, mode="graph", tf32=tf32, **at)
     asked = pressures(program, counts, chip, sizes)
     spilled = sum(row.kernel.count * one.spill_bytes for row, one in zip(counts.rows, asked, strict=True))
     wanted = [one.registers.wanted for one in asked if one.registers]

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from fractions import Fraction
+from typing import Any
 
 from roofline.errors import UsageError, did_you_mean
 from roofline.graph import Graph
+
+#: Options of pruning that text may name.
+OPTIONS = ("heads", "channels", "hidden", "layers", "sparsity", "where", "unit")
 
 
 def kept(amount: float | int, size: int, what: str, where: str) -> Fraction:
@@ -79,3 +83,43 @@ def patterns(graph: Graph, where: str | Sequence[str]) -> tuple[str, ...]:
 def matches(name: str, where: Sequence[str]) -> bool:
     """Whether a node's name matches one of the patterns."""
     return any(fnmatchcase(name, pattern) for pattern in where)
+
+
+def prune_options(text: str) -> dict[str, Any]:
+    """Read the options of a pruning from one line, such as a command line's.
+
+    Args:
+        text: ``heads=0.25,channels=10240,unit=8``, ``layers=0+1+30+31`` for a list, ``where=a*+b*`` for several
+            patterns, ``2:4`` alone for the sparsity.
+
+    Raises:
+        UsageError: An option that there is not, or a value that is no number.
+
+    Example:
+        >>> prune_options("heads=0.25,layers=0+2,2:4")
+        {'heads': 0.25, 'layers': [0, 2], 'sparsity': '2:4'}
+    """
+    found: dict[str, Any] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        key, given, value = (piece.strip() for piece in part.partition("="))
+        if not given:
+            key, value = "sparsity", key
+        if key not in OPTIONS:
+            raise UsageError(f"prune: {part!r}; allowed: {', '.join(OPTIONS)} = a value{did_you_mean(key, OPTIONS)}")
+        found[key] = _value(key, value)
+    if not found:
+        raise UsageError(f"prune: {text!r} says nothing; allowed: {', '.join(OPTIONS)} = a value")
+    return found
+
+
+def _value(key: str, text: str) -> Any:
+    pieces = text.split("+")
+    if key == "where":
+        return pieces if len(pieces) > 1 else text
+    if key == "sparsity" and ":" in text:
+        return text
+    try:
+        numbers = [int(piece) if piece.lstrip("-").isdecimal() else float(piece) for piece in pieces]
+    except ValueError:
+        raise UsageError(f"prune: {key}={text!r}; wanted a number") from None
+    return numbers if key == "layers" and len(numbers) > 1 else numbers[0] if len(numbers) == 1 else text

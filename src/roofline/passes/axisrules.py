@@ -14,6 +14,7 @@ from roofline.graph import Graph, Node
 from roofline.ops import get_op
 from roofline.ops.registry import axes_of
 from roofline.passes.axiscells import ONE, SUM, Cell, align, cell, freeze, joined, product, quotient, unify
+from roofline.passes.axisscans import SCANS, Cells
 from roofline.signature import Signature
 from roofline.sizes import prod
 
@@ -348,19 +349,22 @@ def _write_in_place(reader: Reader, node: Node) -> None:
         unify(each, own, node.name)
 
 
+def _of_cells(rule: Callable[[Cells, Node], None]) -> Callable[[Reader, Node], None]:
+    return lambda reader, node: rule(reader.cells, node)
+
+
 _RULES: Mapping[str, Callable[[Reader, Node], None]] = {
     "view": _view,
     "permute": _permute,
     "slice": Reader.slice,
     "expand": _expand,
     "parallel_input": _write_in_place,
-    "state_update": _write_in_place,
     "cat": _cat,
     "reduce": _reduce,
     "take": _take,
     **dict.fromkeys(("put", "rearrange", "pool", "pool_grad", "resample"), _same_places),
     **dict.fromkeys(("fill", "empty"), lambda reader, node: None),
-    **dict.fromkeys(("causal_conv", "ssd_scan", "delta_scan", "linear_recurrence"), _frozen),
+    **{op: _of_cells(rule) for op, rule in SCANS.items()},
 }  # fmt: skip
 
 

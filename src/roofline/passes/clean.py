@@ -153,10 +153,10 @@ def _stored(graph: Graph) -> set[str]:
 def merge_equal(graph: Graph) -> Graph:
     """Compute once what equal nodes compute from the same tensors (common subexpressions).
 
-    Equal are operator, options, inputs, number format and how often they run. Left apart are nodes that leave open
-    what they compute, random ones, those whose storage is written in place, outputs, and nodes of different fused
-    kernels, where to compute again may be cheaper than to write out. In training all stay: what is computed again there
-    is a recomputation that saves memory. In imported programs the source's own word for
+    Equal are operator, options, inputs and number format. Left apart are nodes that leave open what they compute,
+    random ones, those that run several times (on other data each time) or whose storage is written in place, outputs,
+    and nodes of different fused kernels, where to compute again may be cheaper than to write out. In training all stay:
+    what is computed again there is a recomputation that saves memory. In imported programs the source's own word for
     the operation must be the same too: several of them may share an operator (``leaky_relu`` is counted as ``relu``).
 
     Args:
@@ -201,7 +201,11 @@ def _meaning(graph: Graph, node: Node) -> Any:
 
 
 def _may_merge(graph: Graph, storage: Storage, size: Mapping[str, int], twin: Node, node: Node) -> bool:
-    if in_place(node) or not storage.written.isdisjoint(map(storage.root, (*node.outputs, *twin.outputs))):
+    if (
+        in_place(node)
+        or node.count != 1
+        or not storage.written.isdisjoint(map(storage.root, (*node.outputs, *twin.outputs)))
+    ):
         return False
     together = node.label == twin.label or (size[node.label] == 1 and size[twin.label] == 1) or is_view(node)
     return together and not set(graph.outputs).intersection(node.outputs)
@@ -291,7 +295,7 @@ class Constants:
             self.kind.update(dict.fromkeys(node.outputs, max(kinds)))
             return False
         kept = in_place(node) or node.op in _RANDOM or OPS[node.op].kind in ("network", "transfer")
-        if kept or not set(self.graph.outputs).isdisjoint(node.outputs):
+        if kept or not (self.storage.written | set(self.graph.outputs)).isdisjoint(node.outputs):
             return False
         if not self._smaller(node):
             self.larger += 1
@@ -336,12 +340,10 @@ def _ahead(graph: Graph, after: Graph, constants: Constants, folded: tuple[Node,
     old = before if isinstance(before, Graph) else Graph("", {}, ())
     wanted = {node.name for node in (*folded, *_views_for(constants, folded))}
     fresh = tuple(replace(node, kernel="") for node in graph.nodes if node.name in wanted)
-    tensors = {name: graph.tensors[name] for node in fresh for name in (*node.inputs, *node.outputs)} | dict(
-        old.tensors
-    )
+    tensors = {name: graph.tensors[name] for node in fresh for name in (*node.inputs, *node.outputs)}
     results = (*old.outputs, *(name for node in folded for name in node.outputs))
     outputs = tuple(name for name in results if name in after.tensors)
-    return _live(Graph(f"{graph.name}, ahead", tensors, (*old.nodes, *fresh), outputs))
+    return _live(Graph(f"{graph.name}, ahead", {**tensors, **old.tensors}, (*old.nodes, *fresh), outputs))
 
 
 def _views_for(constants: Constants, folded: tuple[Node, ...]) -> Iterator[Node]:

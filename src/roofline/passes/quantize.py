@@ -17,14 +17,14 @@ from typing import Any, Literal
 from roofline.dtypes import DTYPES
 from roofline.errors import UsageError, did_you_mean
 from roofline.graph import Graph, Node, Tensor
-from roofline.ops import OPS, node_work
+from roofline.ops import OPS
+from roofline.passes.conversions import Rewrite
 from roofline.passes.recorded import recorded
 from roofline.passes.scales import (
     ACTIVATIONS,
     activation_format,
     cache_format,
     multiplied_as,
-    operations,
     weight_format,
 )
 from roofline.sizes import prod
@@ -91,7 +91,7 @@ def quantize(
         True
     """
     _check_words(weights, activations, cache, dequantize=(dequantize, _WAYS), scales=(scales, _SCALES))
-    work = _Rewrite(graph, dequantize, scales)
+    work = Rewrite(graph, dequantize, scales)
     if weights is not None or activations is not None:
         chosen = _chosen(graph, weights if weights is not None else str(activations), keep)
         _store_weights(work, chosen, activations)
@@ -124,7 +124,7 @@ def widen(graph: Graph, dequantize: Literal["fused", "separate"] = "fused") -> G
     """
     if dequantize not in _WAYS[:2]:
         raise UsageError(f"dequantize={dequantize!r}: allowed: {', '.join(_WAYS[:2])}")
-    work = _Rewrite(graph, dequantize, _SCALES[0])
+    work = Rewrite(graph, dequantize, _SCALES[0])
     for matrix in _matrices(graph):
         stored, first = graph.tensors[matrix.root].dtype, graph.tensors[matrix.node.inputs[0]].dtype
         wide = dict(matrix.node.attrs).get("compute", first)
@@ -148,6 +148,41 @@ def _check_words(
         if given not in allowed:
             near = did_you_mean(str(given), allowed)
             raise UsageError(f"{option}={given!r}: allowed: {', '.join(allowed)}{near}")
+
+
+#: What a reader should know about each way to widen weights.
+_WIDENED = {
+    "fused": "weights are widened inside the products' kernels, as serving stacks do; PyTorch has one for int4 alone",
+    "separate": "weights are widened by kernels of their own, whose results the products read: slower than none",
+    "tinygemm": "tinygemm suits a few rows: from about 16 on, products in 16 bits are faster",
+}
+
+
+def formats_by_name(text: str) -> Weights:
+    """Read formats of weights as a command line has them: one for all, then exceptions by pattern.
+
+    Args:
+        text: ``FORMAT`` or ``FORMAT,PATTERN=FORMAT,...``; ``none`` leaves alone.
+
+    Raises:
+        UsageError: An exception without a pattern or a format.
+
+    Example:
+        >>> formats_by_name("int4-g128,*.down*=int8,head=none")
+        {'*': 'int4-g128', '*.down*': 'int8', 'head': None}
+        >>> formats_by_name("int8")
+        'int8'
+    """
+    first, *others = (part.strip() for part in text.split(","))
+    if not others and "=" not in first:
+        return first
+    table: dict[str, str | None] = {}
+    for part in (first if "=" in first else f"*={first}", *others):
+        pattern, _, word = (piece.strip() for piece in part.partition("="))
+        if not pattern or not word:
+            raise UsageError(f"weights={text!r}: {part!r} is not PATTERN=FORMAT, such as *.down*=int8")
+        table[pattern] = None if word == "none" else word
+    return table
 
 
 # --- which matrices -------------------------------------------------------------------------------------------------
@@ -234,109 +269,10 @@ def _check_patterns(option: str, patterns: Iterable[str], names: Sequence[str]) 
             raise UsageError(f"{option}: no matrix is called like {pattern!r}{near}")
 
 
-# --- the rewritten program ------------------------------------------------------------------------------------------
-
-
-class _Rewrite:
-    """A graph in the making: changed formats, changed nodes, nodes put before them."""
-
-    def __init__(self, graph: Graph, way: str, scales: str) -> None:
-        self.of, self.way, self.scales = graph, way, scales
-        self.tensors: dict[str, Tensor] = dict(graph.tensors)
-        self.nodes: dict[str, Node] = {node.name: node for node in graph.nodes}
-        self.before: dict[str, list[Node]] = {}
-        self.notes: dict[str, None] = {}
-        self._made: dict[tuple[str, ...], str] = {}
-        self.changed = False
-
-    def graph(self) -> Graph:
-        """The result; the graph itself where nothing changed."""
-        if not self.changed:
-            return self.of
-        nodes = [new for node in self.of.nodes for new in (*self.before.get(node.name, ()), self.nodes[node.name])]
-        notes = tuple(dict.fromkeys((*self.of.info.get("notes", ()), *self.notes)))
-        info = {**self.of.info, **({"notes": notes} if notes else {})}
-        return replace(self.of, tensors=self.tensors, nodes=tuple(nodes), info=info).validate()
-
-    def store(self, root: str, stored: str) -> None:
-        """Give a tensor, its views and what is updated in its place another format."""
-        self.changed = True
-        inside = {root}
-        for node in self.of.nodes:
-            alias = OPS[node.op].alias
-            if alias is not None and node.inputs[alias] in inside:
-                inside.update(node.outputs)
-        for name in inside:
-            self.tensors[name] = replace(self.tensors[name], dtype=stored)
-
-    def put_before(self, node: str, added: Node, output: Tensor) -> None:
-        """Add a node in front of another."""
-        self.changed = True
-        self.tensors[output.name] = output
-        self.before.setdefault(node, []).append(added)
-
-    def rewire(self, node: str, position: int, tensor: str) -> None:
-        """Let a node read another tensor."""
-        this = self.nodes[node]
-        inputs = tuple(tensor if at == position else name for at, name in enumerate(this.inputs))
-        self.nodes[node] = replace(this, inputs=inputs)
-
-    def compute_in(self, node: str, arithmetic: str) -> None:
-        this = self.nodes[node]
-        self.nodes[node] = replace(this, attrs=_with(this.attrs, compute=arithmetic))
-
-    def widen(self, node: Node, position: int, wide: str) -> None:
-        """Let a node read a narrow operand through a dequantisation to a wide format."""
-        name = node.inputs[position]
-        inside = self.way != "separate" or OPS[node.op].kind in ("attention", "move")
-        made = (node.label, name, wide) if inside else (node.name, name, wide)
-        if made not in self._made:
-            self._made[made] = self._dequantize(node, position, wide, inside)
-        self.rewire(node.name, position, self._made[made])
-
-    def _dequantize(self, node: Node, position: int, wide: str, inside: bool) -> str:
-        name = node.inputs[position]
-        narrow = self.tensors[name]
-        new = _free(f"{node.name}.dequantize", self.tensors)
-        works = node_work(node, [self.of.tensors[one].shape for one in node.inputs])
-        touched = {"elements": works.reads[position]} if position in works.reads else {}
-        library = {"library": self.way} if self.way == "tinygemm" and OPS[node.op].kind == "matmul" else {}
-        attrs = _with((), flops=operations(narrow.dtype), **touched, **library)
-        kernel = node.label if inside else ""
-        added = Node(new, "dequantize", (name,), (new,), attrs, kernel, node.count)
-        if inside:  # the label must be said once a kernel has two nodes
-            self.nodes[node.name] = replace(self.nodes[node.name], kernel=node.label)
-        self.put_before(node.name, added, Tensor(new, narrow.shape, wide))
-        return new
-
-    def narrow(self, node: Node, position: int, stored: str, by_row: bool, kernel: str = "") -> None:
-        """Let a node read a wide operand quantised; once for all nodes that read the same."""
-        name = node.inputs[position]
-        made = (name, stored, kernel)
-        if made not in self._made:
-            new = _free(f"{name}.quantize", self.tensors)
-            operator = "quantize_rows" if by_row else "quantize"
-            added = Node(new, operator, (name,), (new,), (), kernel, node.count)
-            self.put_before(node.name, added, Tensor(new, self.tensors[name].shape, stored))
-            self._made[made] = new
-        self.rewire(node.name, position, self._made[made])
-
-
-def _with(attrs: tuple[tuple[str, Any], ...], **more: Any) -> tuple[tuple[str, Any], ...]:
-    return tuple(sorted({**dict(attrs), **more}.items()))
-
-
-def _free(name: str, taken: Mapping[str, Tensor]) -> str:
-    found, number = name, 2
-    while found in taken:
-        found, number = f"{name}_{number}", number + 1
-    return found
-
-
 # --- weights --------------------------------------------------------------------------------------------------------
 
 
-def _store_weights(work: _Rewrite, chosen: Sequence[tuple[_Matrix, str]], activations: str | None) -> None:
+def _store_weights(work: Rewrite, chosen: Sequence[tuple[_Matrix, str]], activations: str | None) -> None:
     already: list[str] = []
     stored: dict[str, str] = {}
     for matrix, word in chosen:
@@ -365,7 +301,7 @@ def _check_tiny(matrix: _Matrix, form: str, activations: str | None) -> None:
         )
 
 
-def _multiply(work: _Rewrite, matrix: _Matrix, stored: str, activations: str | None) -> None:
+def _multiply(work: Rewrite, matrix: _Matrix, stored: str, activations: str | None) -> None:
     """Put the conversions around one product, or one lookup, which returns wide rows."""
     node, first = matrix.node, work.of.tensors[matrix.node.inputs[0]]
     if activations is None or node.op == _TABLE:
@@ -399,7 +335,7 @@ def _check_pair(matrix: _Matrix, stored: str, form: str) -> None:
     )
 
 
-def _remark(work: _Rewrite, stored: Mapping[str, str], already: Sequence[str], activations: str | None) -> None:
+def _remark(work: Rewrite, stored: Mapping[str, str], already: Sequence[str], activations: str | None) -> None:
     """Notes for the reader."""
     if stored:
         forms = ", ".join(sorted(set(stored.values()), key=lambda form: -float(DTYPES[form].bits_per_element))[:4])
@@ -408,15 +344,14 @@ def _remark(work: _Rewrite, stored: Mapping[str, str], already: Sequence[str], a
         work.notes[f"{len(stored)} matrices stored in {forms}, {how}"] = None
     if already:
         work.notes[f"{len(set(already))} matrices are quantised already and stay"] = None
-    if stored and not activations and work.way == "separate":
-        text = "weights are widened by kernels of their own, which write what the products then read: slower than none"
-        work.notes[text] = None
+    if stored and not activations:
+        work.notes[_WIDENED[work.way]] = None
 
 
 # --- cache ----------------------------------------------------------------------------------------------------------
 
 
-def _store_cache(work: _Rewrite, word: str) -> None:
+def _store_cache(work: Rewrite, word: str) -> None:
     caches = _caches(work.of)
     if not caches:
         raise UsageError(f"{work.of.name} keeps no cache of keys and values; there is none to quantise")
@@ -451,7 +386,7 @@ def _roots(graph: Graph) -> dict[str, str]:
     return root
 
 
-def _convert(work: _Rewrite, cache: str, form: str, wide: str) -> None:
+def _convert(work: Rewrite, cache: str, form: str, wide: str) -> None:
     """Widen where the cache is read, narrow where it is written."""
     root = _roots(work.of)
     for node in work.of.nodes:

@@ -56,18 +56,27 @@ def sparsify(graph: Graph, sparsity: str | float, where: Sequence[str]) -> Graph
 
 
 def _weights(graph: Graph, where: Sequence[str]) -> list[str]:
-    """Weights that only matrix products read, and whose summed axis comes in fours."""
+    """Weights that only matrix products read, and whose summed axis comes in fours; with the views that turn them."""
+    turned = {node.outputs[0]: node for node in graph.nodes if node.op == "permute"}
     found: dict[str, None] = {}
     for node in graph.nodes:
         if node.op in _SUMMED and matches(node.name, where) and len(node.inputs) > 1:
-            name = node.inputs[1]
-            tensor, axis = graph.tensors[name], _SUMMED[node.op]
-            readers: tuple[Node, ...] = graph.consumers[name]
-            alone = all(reader.op in _SUMMED and reader.inputs[1] == name for reader in readers)
-            size = tensor.shape[axis]
-            if tensor.kind == "weight" and alone and isinstance(size, int) and size % 4 == 0:
-                found[name] = None
+            chain = [node.inputs[1]]
+            while chain[-1] in turned:
+                chain.append(turned[chain[-1]].inputs[0])
+            size = graph.tensors[chain[0]].shape[_SUMMED[node.op]]
+            fours = isinstance(size, int) and size % 4 == 0
+            if fours and graph.tensors[chain[-1]].kind == "weight" and all(_alone(graph, name) for name in chain):
+                found.update(dict.fromkeys(chain))
     return list(found)
+
+
+def _alone(graph: Graph, name: str) -> bool:
+    """Whether products read a tensor as their weights, and nothing else reads it but a view on the way there."""
+    readers: tuple[Node, ...] = graph.consumers[name]
+    views = [reader for reader in readers if reader.op == "permute"]
+    products = [reader for reader in readers if reader.op in _SUMMED and reader.inputs[1] == name]
+    return len(views) + len(products) == len(readers) and len(views) <= 1 and (not views or not products)
 
 
 def _stored(graph: Graph, name: str) -> str:

@@ -21,6 +21,8 @@ from roofline.ops.registry import axes_of
 from roofline.passes.axes import Atom, Axes
 from roofline.passes.ranks import NORMS, PRODUCTS
 
+#: Operators with heads: the operand with all of them, the one with their groups, and the axis of both.
+HEADS = {"attention_scores": (0, 1, 1), "ssd_scan": (0, 1, 2), "delta_scan": (2, 2, 2)}
 #: A width below this share of what it is made from is a bottleneck (a low rank): cutting it would cost an all-reduce
 #: and save next to nothing. Experts are as narrow as a quarter.
 NARROWEST = 1 / 16
@@ -30,7 +32,7 @@ MOST = 1024
 
 @dataclass(frozen=True)
 class Heads:
-    """The heads of an attention.
+    """The heads of an attention, or of a scan.
 
     Attributes:
         where: The node.
@@ -176,9 +178,10 @@ class Splits:
     def _heads(self) -> Iterator[Heads]:
         seen: set[Atom] = set()
         for node in self.graph.nodes:
-            if node.op != "attention_scores":
+            if node.op not in HEADS:
                 continue
-            queries, groups = (self.axes.atoms(node.inputs[at], 1) for at in (0, 1))
+            many, few, axis = HEADS[node.op]
+            queries, groups = (self.axes.atoms(node.inputs[at], axis) for at in (many, few))
             own = tuple(atom for atom in queries if atom not in groups)
             heads = Heads(node.name, groups, own)
             # Keys and values may be returned: each device keeps those of its own heads.
@@ -227,10 +230,18 @@ class Splits:
         found: dict[Atom, str] = {}
         for node in self._products:
             summed = self.graph.tensors[node.inputs[0]].shape[-1]
-            for atom in self._last(node.outputs[0]):
-                if isinstance(atom.size, int) and isinstance(summed, int) and atom.size >= NARROWEST * summed:
-                    found.setdefault(atom, node.name)
+            span = self.axes.spans(node.outputs[0])[-1]
+            for part in span.parts if span.kind == "sum" else (span,):
+                wide = isinstance(part.size, int) and isinstance(summed, int) and part.size >= NARROWEST * summed
+                for atom in (part,) if isinstance(part, Atom) else part.atoms:
+                    if wide and not self._squared(atom):
+                        found.setdefault(atom, node.name)
         return found
+
+    def _squared(self, atom: Atom) -> bool:
+        """Whether two axes of one weight contain it, as of a block that mixes the columns of a head."""
+        weights = list(self._weights(atom))
+        return len(set(weights)) < len(weights)
 
     @cached_property
     def summed(self) -> frozenset[Atom]:
@@ -245,7 +256,8 @@ class Splits:
         """Atoms of an attention's axes, whose heads are cut as heads or not at all; of one written out in products of
         activations those of the matrices, not of the batch of them.
         """
-        found = set(self._of(name for n in self.graph.nodes if n.op.startswith("attention_") for name in n.inputs))
+        mixers = (n for n in self.graph.nodes if n.op.startswith("attention_") or n.op in HEADS)
+        found = set(self._of(name for node in mixers for name in node.inputs))
         for node in self.graph.nodes:
             if node.op in PRODUCTS and not self._is_weight(node.inputs[1]):
                 for name in node.inputs[:2]:

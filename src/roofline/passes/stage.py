@@ -64,6 +64,11 @@ def stage(graph: Graph, pp: int, index: int, *, weights: Mapping[str, float] | N
 
     Raises:
         UsageError: More stages than layers, neither layers nor weights, or no such stage.
+
+    Example:
+        >>> import roofline as rl
+        >>> stage(rl.model("gpt2", phase="prefill"), 2, 0).history
+        (stage(pp=2, index=0),)
     """
     if pp == 1 and index == 0:
         return graph

@@ -108,6 +108,12 @@ def accumulate(graph: Graph, micro_batches: int, *, fused: bool = False) -> Grap
 
     Raises:
         UsageError: The graph has no backward.
+
+    Example:
+        >>> import roofline as rl
+        >>> once = rl.backward(rl.model("gpt2", phase="train", layers=1))
+        >>> rl.count(accumulate(once, 4), B=2, S=64).flops == 4 * rl.count(once, B=2, S=64).flops
+        True
     """
     if "gradients" not in graph.info:
         raise UsageError(f"{graph.name}: has no backward; add it with backward(graph)")

@@ -271,7 +271,9 @@ def request(
         mode: As for :func:`roofline.estimate`; servers replay their steps as graphs, their kernels often fused.
         tf32: As for :func:`roofline.estimate`.
         reserve: Memory that driver and framework keep [byte].
-        dtype: Number format of everything, where ``model`` is a name; ``weights`` and ``cache`` those of these alone.
+        dtype: Number format of everything, where ``model`` is a name.
+        weights: Number format of the weights alone.
+        cache: Number format of the KV cache alone.
         overrides: Sizes and options of the model, such as ``layers=8``.
 
     Raises:

@@ -48,7 +48,7 @@ def _sdpa_backward(site: Site) -> Result:
             scores = b.op("add", scores, mask, name="biased")
         weights = b.op("attention_softmax", scores, name="softmax", **seen)
         inner = b.op("attention_scores", grad, v, name="grad_weights", **seen)
-        back = b.op("attention_softmax_grad", weights, inner, name="grad_scores", **seen)
+        back = b.op("attention_softmax_grad", inner, weights, name="grad_scores", **seen)
         results = (
             b.op("attention_values", back, k, name="grad_q", **seen),
             b.op("attention_keys_grad", back, q, name="grad_k", g=groups, **seen),
