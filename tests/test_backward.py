@@ -186,6 +186,18 @@ def test_inputs_get_a_gradient_when_asked() -> None:
     assert rl.count(backward(graph, wrt=["x"])).flops == 3 * rl.count(graph).flops
 
 
+def test_what_is_fused_to_a_product_leaves_it_in_the_backward() -> None:
+    b = Builder("epilogue", "bf16")
+    x = linear(b, b.input("x", (8, 16)), 16, "first")
+    with b.kernel("fused"):
+        y = b.op("gelu", linear(b, x, 32, "up"), name="act")
+    step = backward(b.graph([y]))
+    labels = {node.name: node.label for node in step.nodes}
+    assert labels["act.grad"] == "act.grad"
+    assert labels["up.grad_x"] != labels["up.grad_w"]
+    assert labels["up.again"] == "up.again"  # what the kernel kept to itself
+
+
 def test_a_loop_runs_its_backward_as_often() -> None:
     b = Builder("loop", "bf16")
     with b.repeat(5):
@@ -265,6 +277,25 @@ def test_collectives_go_the_other_way(op: str, other: str) -> None:
 def test_an_all_reduce_hands_its_gradient_on() -> None:
     graph = SAMPLES["all_reduce"]()
     assert not [n for n in backward(graph).nodes[len(graph.nodes) :] if OPS[n.op].kind == "network"]
+
+
+@pytest.mark.parametrize(("op", "shapes", "times"), [
+    ("causal_conv", ((2, 16, 8), (8, 4), (8,)), 2),
+    ("selective_scan", ((2, 16, 8), (2, 16, 8), (8, 4), (2, 16, 4), (2, 16, 4), (8,)), 3),
+    ("ssd_scan", ((2, 64, 4, 8), (2, 64, 2, 16), (2, 64, 2, 16), (2, 64, 4)), 3),
+    ("delta_scan", ((2, 64, 4, 8), (2, 64, 4, 8), (2, 64, 4, 16), (2, 64, 4)), 3),
+    ("linear_recurrence", ((2, 16, 8), (2, 16, 8), (2, 16, 8), (8,)), 3),
+])  # fmt: skip
+def test_a_mixers_backward_is_one_kernel(op: str, shapes: tuple[tuple[int, ...], ...], times: int) -> None:
+    """It reads what the forward read and the gradient, writes all gradients, and runs a scan once more."""
+    graph = one(op, *shapes)
+    step = backward(graph)
+    rows = {row.kernel.name: row for row in rl.count(step).rows}
+    forward, back = rows["y"], rows["y.grad"]
+    assert (back.flops, back.vector) == (times * forward.flops, times * forward.vector)
+    assert back.read == forward.read + forward.write
+    assert back.write == forward.read
+    assert {w for w, _ in step.info["gradients"]} == {f"w{at}" for at in range(len(shapes))}
 
 
 def test_every_rule_is_of_an_operator() -> None:

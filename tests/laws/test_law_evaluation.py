@@ -106,6 +106,7 @@ SAMPLES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "ssd_scan": (((B, S, 8, 32), (B, S, 2, 16), (B, S, 2, 16), (B, S, 8)), {"chunk": 64}),
     "delta_scan": (((B, S, 8, 16), (B, S, 8, 16), (B, S, 8, 32), (B, S, 8)), {"chunk": 64}),
     "linear_recurrence": ((X, X, X, (64,)), {}),
+    "mixer_grad": ((X, X), {"shape": X, "products": B * S * 128, "operations": B * S}),
     "state_update": (((B, 64, 16), X), {}),
     "dequantize": (((8, 32, 64),), {"flops": 2, "elements": B * 2048}),
     "quantize": ((X,), {}),
