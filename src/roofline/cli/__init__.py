@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from difflib import SequenceMatcher
 
 import typer
 
@@ -73,7 +74,8 @@ def _fail(message: str, code: int) -> int:
 
 def _misuse(error: Exception) -> str:
     """The parser's complaint, with the near matches in the words of all our errors."""
-    near = sorted(getattr(error, "possibilities", None) or ())
+    wanted = str(getattr(error, "option_name", ""))
+    near = sorted(getattr(error, "possibilities", None) or (), key=lambda name: (-_alike(name, wanted), name))
     text = str(getattr(error, "message", "") if near else error.format_message()).strip()  # type: ignore[attr-defined]
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "roofline"
@@ -81,6 +83,10 @@ def _misuse(error: Exception) -> str:
         hint = f"did you mean {', '.join(near)}?" if near else f"see {path} --help"
         text = f"{text.rstrip('.')}; {hint}"
     return text[:1].lower() + text[1:]
+
+
+def _alike(name: str, wanted: str) -> float:
+    return SequenceMatcher(None, name, wanted).ratio()
 
 
 def _own_fault(error: Exception) -> int:
