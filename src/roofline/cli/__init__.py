@@ -6,15 +6,15 @@ fault of roofline itself. 130: interrupted. 141: nobody read the output to its e
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 from collections.abc import Sequence
-from difflib import SequenceMatcher
 
 import typer
 
 from roofline.cli.commands import app
-from roofline.cli.output import Unread, one_line
+from roofline.cli.output import Unread, drop_notes, one_line, say_notes
 from roofline.errors import RooflineError
 
 OK, WRONG_INPUT, OWN_FAULT, INTERRUPTED, BROKEN_PIPE = 0, 2, 70, 130, 141
@@ -33,6 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
     """
     _prepare_streams()
+    drop_notes()
     try:
         return _run(list(sys.argv[1:] if argv is None else argv))
     except Unread:
@@ -64,6 +65,7 @@ def _prepare_streams() -> None:
 def _run(argv: list[str]) -> int:
     command = typer.main.get_command(app)
     code = command.main(args=argv, prog_name="roofline", standalone_mode=False)
+    say_notes()
     return code if isinstance(code, int) else OK
 
 
@@ -74,8 +76,7 @@ def _fail(message: str, code: int) -> int:
 
 def _misuse(error: Exception) -> str:
     """The parser's complaint, with the near matches in the words of all our errors."""
-    wanted = str(getattr(error, "option_name", ""))
-    near = sorted(getattr(error, "possibilities", None) or (), key=lambda name: (-_alike(name, wanted), name))
+    near = _near(getattr(error, "option_name", ""), getattr(error, "possibilities", None) or ())
     text = str(getattr(error, "message", "") if near else error.format_message()).strip()  # type: ignore[attr-defined]
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "roofline"
@@ -85,8 +86,10 @@ def _misuse(error: Exception) -> str:
     return text[:1].lower() + text[1:]
 
 
-def _alike(name: str, wanted: str) -> float:
-    return SequenceMatcher(None, name, wanted).ratio()
+def _near(given: str, options: Sequence[str]) -> list[str]:
+    """Options that are like the given one, the nearest first; dashes, which all have, are no likeness."""
+    bare = {option.lstrip("-"): option for option in options}
+    return [bare[name] for name in difflib.get_close_matches(given.lstrip("-"), bare)]
 
 
 def _own_fault(error: Exception) -> int:
