@@ -29,7 +29,7 @@ def run(*args: object) -> str:
     found = CliRunner().invoke(app, ["compare", *(str(arg) for arg in args)])
     if found.exception is not None and not isinstance(found.exception, SystemExit):
         raise found.exception
-    return found.output
+    return found.stdout
 
 
 def test_tables_fit_the_screen() -> None:
