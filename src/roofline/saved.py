@@ -9,7 +9,7 @@ from roofline.count import Scope, nbytes
 from roofline.errors import UsageError
 from roofline.graph import Graph
 from roofline.ops import OPS
-from roofline.passes.backward import layer_of
+from roofline.passes.layers import layer_of
 from roofline.sizes import evaluate
 
 
@@ -63,7 +63,7 @@ def saved(graph: Graph, **sizes: Any) -> Mapping[str, Any]:
 
     Example:
         >>> import roofline as rl
-        >>> from roofline.passes.backward import backward
+        >>> from roofline.passes.layers import backward
         >>> gpt = rl.model("gpt2", phase="train", dtype="fp16", attention="naive", activation="gelu", layers=2)
         >>> step = backward(gpt)
         >>> by_layer = saved(step, B=1, S=1024)
