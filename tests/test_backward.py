@@ -14,7 +14,7 @@ from roofline.errors import UsageError
 from roofline.graph import Graph
 from roofline.ops import OPS
 from roofline.passes import unmask
-from roofline.passes.backward import backward, layer_of
+from roofline.passes.backward import backward
 from roofline.passes.gradient_rules import RULES
 from roofline.saved import saved, saved_tensors
 from roofline.sizes import symbol
@@ -434,12 +434,6 @@ def test_selective_changes_nothing_where_attention_is_one_kernel_and_says_so() -
     step = backward(graph, recompute="selective")
     assert rl.count(step, B=1, S=64).flops == rl.count(backward(graph), B=1, S=64).flops
     assert "one kernel" in step.info["notes"][-1]
-
-
-@pytest.mark.parametrize(("name", "layer"), [("layers.3.attn.out", "layers.3"), ("stage2.0.conv1.grad_w", "stage2.0"),
-                                             ("embed", ""), ("h.5", "")])  # fmt: skip
-def test_layers_are_found_by_name(name: str, layer: str) -> None:
-    assert layer_of(name) == layer
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------

@@ -151,7 +151,10 @@ def gpt(layers: int, hidden: int, **more: Any) -> rl.Graph:
 
 
 def kv_bytes(graph: rl.Graph, batch: int = 1, context: int = 1) -> float:
-    return memory(graph, {"B": batch, "C": context}).kv_cache
+    """By the memory of a decode step and by the cache itself alike."""
+    found = memory(graph, {"B": batch, "C": context}).kv_cache
+    assert rl.kv_cache(graph, context, batch=batch).ideal == found
+    return found
 
 
 def matrices(graph: rl.Graph, *parts: str) -> int:

@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from roofline.errors import UsageError, did_you_mean
+from roofline.grid import plain
 
 Schedule = Literal["1f1b", "gpipe", "interleaved"]
 SCHEDULES: tuple[str, ...] = get_args(Schedule)
@@ -182,7 +183,7 @@ def pipeline(
         sending = sending + ways * (micro_batches - 1) * interleave * send
     elif stages > 1:
         sending = sending + (micro_batches - 1) * _wait(forward, backward, stages, send, schedule, interleave)
-    return Pipeline(_plain(ideal + idle + sending), _plain(ideal), _plain(idle), _plain(sending), held)
+    return Pipeline(plain(ideal + idle + sending), plain(ideal), plain(idle), plain(sending), held)
 
 
 def _wait(forward: Any, backward: Any, stages: int, send: Any, schedule: str, interleave: int) -> Any:
@@ -344,7 +345,7 @@ def data_parallel(
     if stage > 0:
         gather = all_gather(weight_bytes / count)
         seconds, exposed = seconds + count * gather, exposed + _exposed(count, gather, forward, overlap)
-    return DataParallel(_plain(seconds), _plain(exposed), count)
+    return DataParallel(plain(seconds), plain(exposed), count)
 
 
 def _exposed(count: int, each: Any, window: Any, overlap: bool) -> Any:
@@ -362,12 +363,7 @@ def _fully_sharded(
     gather, scatter = all_gather(weight_bytes / layers), reduce_scatter(gradient_bytes / layers)
     seconds = micro_batches * ((2 * layers - 1) * gather + layers * scatter)
     if not overlap:
-        return DataParallel(_plain(seconds), _plain(seconds), layers)
+        return DataParallel(plain(seconds), plain(seconds), layers)
     ahead = gather + (layers - 1) * np.maximum(gather - forward / layers, 0.0)
     behind = (layers - 1) * np.maximum(gather + scatter - backward / layers, 0.0) + scatter
-    return DataParallel(_plain(seconds), _plain(micro_batches * (ahead + behind)), layers)
-
-
-def _plain(value: Any) -> Any:
-    array = np.asarray(value)
-    return array if array.ndim else array.item()
+    return DataParallel(plain(seconds), plain(micro_batches * (ahead + behind)), layers)
