@@ -16,7 +16,7 @@ from roofline.memory import WORKSPACE, TrainingMemory
 from roofline.passes.shard import shard
 from roofline.passes.stage import stage
 from roofline.scaling import placed
-from roofline.schedule import Pipeline, data_parallel, pipeline
+from roofline.schedule import Pipeline, bucket_of, data_parallel, pipeline
 from roofline.training.chunk import AGAIN, BACKWARD, FORWARD, Chunk, chunk, formatted
 from roofline.training.held import Bytes
 from roofline.training.plan import Plan
@@ -144,7 +144,7 @@ class Run:
         found = data_parallel(
             max(sum(one.weights for one in each) for each in held), gradients, plan.zero, forward=slow[FORWARD],
             backward=slow[AGAIN] + slow[BACKWARD], layers=layers, micro_batches=plan.micro_batches,
-            overlap=plan.overlap, **timed,
+            overlap=plan.overlap, bucket=bucket_of(copies), **timed,
         )  # fmt: skip
         return float(found.exposed)
 
@@ -161,9 +161,8 @@ class Run:
         def divided(what: str, least: int) -> float:
             """Bytes of a part that copies divide from a stage of ZeRO on."""
             copies = (plan.dp, plan.dp // plan.ep) if plan.zero >= least else (1, 1)
-            return sum(
-                getattr(one.held.dense, what) / copies[0] + getattr(one.held.routed, what) / copies[1] for one in chunks
-            )
+            each = ((getattr(one.held.dense, what), getattr(one.held.routed, what)) for one in chunks)
+            return float(sum(dense / copies[0] + routed / copies[1] for dense, routed in each))
 
         return TrainingMemory(
             weights=divided("weights", 3), gradients=divided("gradients", 2), optimizer=divided("states", 1),
