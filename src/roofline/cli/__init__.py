@@ -76,8 +76,9 @@ def _fail(message: str, code: int) -> int:
 
 def _misuse(error: Exception) -> str:
     """The parser's complaint, with the near matches in the words of all our errors."""
-    near = _near(getattr(error, "option_name", ""), getattr(error, "possibilities", None) or ())
-    text = str(getattr(error, "message", "") if near else error.format_message()).strip()  # type: ignore[attr-defined]
+    options = getattr(error, "possibilities", None) or ()
+    near = _near(getattr(error, "option_name", ""), options)
+    text = str(getattr(error, "message", "") if options else error.format_message()).strip()  # type: ignore[attr-defined]
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "roofline"
     if not text.endswith("?"):

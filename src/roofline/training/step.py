@@ -26,8 +26,20 @@ if TYPE_CHECKING:
 
 DAY = 86400.0
 
-#: Precision of a step for a program in each format.
+#: Precision of a step for a program in each format; fp32 for any other.
 _PRECISION = {"bf16": "mixed-bf16", "fp16": "mixed-fp16"}
+
+
+def usual_precision(graph: Graph) -> str:
+    """What a program is trained in where nothing else is said: by the format of its largest weight.
+
+    Example:
+        >>> import roofline as rl
+        >>> usual_precision(rl.model("llama-3-8b", phase="train"))
+        'mixed-bf16'
+    """
+    found = [tensor for tensor in graph.tensors.values() if tensor.kind == "weight"]
+    return _PRECISION.get(max(found, key=lambda tensor: tensor.numel).dtype, "fp32") if found else "fp32"
 
 
 @dataclass(frozen=True, repr=False)
@@ -210,10 +222,11 @@ def train(
     """
     cluster = find_cluster(on)
     graph = _program(model)
-    wanted = precision or _PRECISION.get(_format(graph), "fp32")
-    each = micro_batch or (1 if pp > 1 else max(batch // max(dp, 1), 1))
+    wanted = usual_precision(graph) if precision is None else precision
+    each = (1 if pp > 1 else max(batch // max(dp, 1), 1)) if micro_batch is None else micro_batch
     plan = Plan(batch, each, tp, sp, pp, interleave, dp, ep, zero, recompute, optimizer, wanted, overlap)
     plan.check(cluster)
+    plan.check_positions(sizes.get("S") if "S" in graph.symbols else None)
     at = {**sizes, "B": each}
     return _step(Run(graph, cluster, plan, mode, {n: at[n] for n in graph.symbols if n in at}, reserve))
 
@@ -225,11 +238,6 @@ def _program(model: str | os.PathLike[str] | Graph) -> Graph:
     if "backward" in graph.info:
         raise UsageError(f"{graph.name} has a backward already; give the forward program")
     return graph
-
-
-def _format(graph: Graph) -> str:
-    found = [tensor for tensor in graph.tensors.values() if tensor.kind == "weight"]
-    return max(found, key=lambda tensor: tensor.numel).dtype if found else ""
 
 
 def _step(run: Run) -> TrainingStep:
