@@ -21,7 +21,7 @@ from roofline.memory import RESERVE, WORKSPACE, TrainingMemory
 from roofline.modeldata import model as find_model
 from roofline.passes.shard import shard
 from roofline.scaling import placed
-from roofline.schedule import data_parallel, pipeline
+from roofline.schedule import data_parallel, divided_among, pipeline
 from roofline.sizes import evaluate
 from roofline.training.chunk import AGAIN, BACKWARD, FORWARD, Chunk, chunk, formatted
 from roofline.training.plan import Plan
@@ -378,8 +378,8 @@ class _Run:
         plan, holds = self.plan, self._holds(chunks, device)
         end, kept = holds[0], sum(one.kept for one in holds) * held[device]
         weights, gradients, states = (
-            sum(getattr(one.held, what) for one in holds) / (plan.dp if plan.zero >= least else 1)
-            for what, least in (("weights", 3), ("gradients", 2), ("states", 1))
+            sum(getattr(one.held, what) for one in holds) / divided_among(part, plan.dp, plan.zero)
+            for what, part in (("weights", "weights"), ("gradients", "gradients"), ("states", "optimizer"))
         )
         return TrainingMemory(
             weights=weights, kv_cache=0, inputs=end.inputs, activations=kept + end.passing, workspace=WORKSPACE,
