@@ -212,6 +212,20 @@ def _wait(forward: Any, backward: Any, stages: int, send: Any, schedule: str, in
 # --- data parallelism ------------------------------------------------------------------------------------------------
 
 
+#: The stage of ZeRO from which devices divide a part of the memory (Rajbhandari et al. 2020, section 5).
+_DIVIDED_FROM = {"weights": 3, "gradients": 2, "optimizer": 1}
+
+
+def divided_among(part: str, dp: Any, stage: int) -> Any:
+    """Devices among which ZeRO divides ``weights``, ``gradients`` or ``optimizer`` states.
+
+    Example:
+        >>> [divided_among(part, 8, stage=2) for part in ("weights", "gradients", "optimizer")]
+        [1, 8, 8]
+    """
+    return dp if stage >= _DIVIDED_FROM[part] else 1
+
+
 @dataclass(frozen=True)
 class ZeroMemory:
     """Memory of a device by part [byte]."""
@@ -251,31 +265,8 @@ def zero_memory(
         [120.0, 31.4, 16.6, 1.9]
     """
     _check_stage(stage)
-    of = [dp if stage >= least else 1 for least in (3, 2, 1)]
-    each = (weights, gradients, optimizer)
-    return ZeroMemory(*(parameters * size / among for size, among in zip(each, of, strict=True)))
-
-
-def zero_traffic(weight_bytes: Any, gradient_bytes: Any, dp: Any, stage: int = 0) -> Any:
-    """Bytes that a device sends in one step: ``2 psi``, in stage 3 ``3 psi``, times ``(dp - 1) / dp``.
-
-    Gradients are reduced and scattered in all stages; what is gathered is the gradients (stage 0), the new weights
-    (1 and 2) or the weights, forward and again backward (3) (Rajbhandari et al. 2020, section 7).
-
-    Args:
-        weight_bytes: Of the weights that compute [byte].
-        gradient_bytes: Of the gradients [byte].
-        dp: Devices of the data-parallel group.
-        stage: 0 to 3.
-
-    Example:
-        >>> psi = 1000.0
-        >>> [zero_traffic(psi, psi, 10, stage) for stage in range(4)]
-        [1800.0, 1800.0, 1800.0, 2700.0]
-    """
-    _check_stage(stage)
-    gathered = gradient_bytes if stage == 0 else weight_bytes * (2 if stage == 3 else 1)
-    return (gradient_bytes + gathered) * (dp - 1) / dp
+    each = {"weights": weights, "gradients": gradients, "optimizer": optimizer}
+    return ZeroMemory(**{part: parameters * size / divided_among(part, dp, stage) for part, size in each.items()})
 
 
 def _check_stage(stage: int) -> None:

@@ -16,7 +16,7 @@ from roofline.memory import WORKSPACE, TrainingMemory
 from roofline.passes.shard import shard
 from roofline.passes.stage import stage
 from roofline.scaling import placed
-from roofline.schedule import Pipeline, bucket_of, data_parallel, pipeline
+from roofline.schedule import Pipeline, bucket_of, data_parallel, divided_among, pipeline
 from roofline.training.chunk import AGAIN, BACKWARD, FORWARD, Chunk, chunk, formatted
 from roofline.training.held import Bytes
 from roofline.training.plan import Plan
@@ -158,14 +158,14 @@ class Run:
     def _on(self, chunks: Sequence[Chunk], in_flight: float) -> TrainingMemory:
         plan = self.plan
 
-        def divided(what: str, least: int) -> float:
-            """Bytes of a part that copies divide from a stage of ZeRO on."""
-            copies = (plan.dp, plan.dp // plan.ep) if plan.zero >= least else (1, 1)
+        def divided(part: str, what: str) -> float:
+            """Bytes of a part, of which ZeRO gives each copy a share."""
+            copies = [divided_among(part, among, plan.zero) for among in (plan.dp, plan.dp // plan.ep)]
             each = ((getattr(one.held.dense, what), getattr(one.held.routed, what)) for one in chunks)
             return float(sum(dense / copies[0] + routed / copies[1] for dense, routed in each))
 
         return TrainingMemory(
-            weights=divided("weights", 3), gradients=divided("gradients", 2), optimizer=divided("states", 1),
+            weights=divided("weights", "weights"), gradients=divided("gradients", "gradients"), optimizer=divided("optimizer", "states"),
             activations=in_flight * sum(one.kept for one in chunks) + max(one.passing for one in chunks),
             kv_cache=0, inputs=max(one.inputs for one in chunks), workspace=WORKSPACE, reserve=self.reserve,
         )  # fmt: skip
