@@ -649,7 +649,7 @@ def one_weight(i: Inputs) -> rl.Graph:
 
 def states(i: Inputs, kind: str) -> float:
     """Bytes of the optimizer's states beside fp16 weights, the fp32 copy among them."""
-    return held(one_weight(i), kind, "mixed-fp16").dense.states
+    return held(one_weight(i), kind, "mixed-fp16").dense.optimizer
 
 
 answers(

@@ -18,11 +18,11 @@ _EXPERTS = frozenset({"expert_linear", "moe"})
 
 @dataclass(frozen=True)
 class Bytes:
-    """Of some parameters: weights and constants, gradients, and states with an fp32 copy of the weights [byte]."""
+    """Of some parameters: weights and constants, gradients, and optimizer states with an fp32 copy [byte]."""
 
     weights: float = 0.0
     gradients: float = 0.0
-    states: float = 0.0
+    optimizer: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def held(graph: Graph, kind: str, precision: str, dense: int = 1, routed: int = 
         >>> b = Builder("gemm", "bf16")
         >>> y = b.op("linear", b.input("x", (8, 64)), b.weight("w", (64, 64)))
         >>> one = held(b.graph([y]), "adamw", "mixed-bf16").dense
-        >>> one.weights / 64**2, one.gradients / 64**2, one.states / 64**2
+        >>> one.weights / 64**2, one.gradients / 64**2, one.optimizer / 64**2
         (2.0, 4.0, 12.0)
     """
     experts = {name for node in graph.nodes if node.op in _EXPERTS for name in node.inputs[1:]}

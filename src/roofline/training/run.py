@@ -158,14 +158,14 @@ class Run:
     def _on(self, chunks: Sequence[Chunk], in_flight: float) -> TrainingMemory:
         plan = self.plan
 
-        def divided(part: str, what: str) -> float:
+        def divided(part: str) -> float:
             """Bytes of a part, of which ZeRO gives each copy a share."""
             copies = [divided_among(part, among, plan.zero) for among in (plan.dp, plan.dp // plan.ep)]
-            each = ((getattr(one.held.dense, what), getattr(one.held.routed, what)) for one in chunks)
+            each = ((getattr(one.held.dense, part), getattr(one.held.routed, part)) for one in chunks)
             return float(sum(dense / copies[0] + routed / copies[1] for dense, routed in each))
 
         return TrainingMemory(
-            weights=divided("weights", "weights"), gradients=divided("gradients", "gradients"), optimizer=divided("optimizer", "states"),
+            weights=divided("weights"), gradients=divided("gradients"), optimizer=divided("optimizer"),
             activations=in_flight * sum(one.kept for one in chunks) + max(one.passing for one in chunks),
             kv_cache=0, inputs=max(one.inputs for one in chunks), workspace=WORKSPACE, reserve=self.reserve,
         )  # fmt: skip
@@ -175,9 +175,8 @@ class Run:
     def flops(self) -> tuple[float, float]:
         """Products of a step on all devices: by the model, and run."""
         times = self.plan.micro_batches * self.plan.dp * self.plan.tp
-        return times * sum(one.model_flops for one in self.chunks), times * sum(
-            one.hardware_flops for one in self.chunks
-        )
+        model, hardware = (sum(getattr(one, what) for one in self.chunks) for what in ("model_flops", "hardware_flops"))
+        return times * model, times * hardware
 
     def peak(self) -> float:
         """Peak of the format that most products run in [FLOP/s]."""
