@@ -244,10 +244,11 @@ def _step(run: Run) -> TrainingStep:
     plan, seconds, memory = run.plan, run.seconds(), run.memory()
     total = sum(seconds.values())
     # Parts of one chip err together: the widest of their ranges is that of the whole.
-    wide = max(float(one.estimate.high) / float(one.estimate.time) for one in run.chunks)
+    found = [one.estimate for one in run.chunks]
+    low, high = min(float(e.low) / float(e.time) for e in found), max(float(e.high) / float(e.time) for e in found)
     return TrainingStep(
-        str(run.graph.info.get("model", run.graph.name)), run.cluster, plan, run.mode, seconds, total / wide,
-        total * wide, memory, run.chip.capacity, *run.flops(), run.peak(),
+        str(run.graph.info.get("model", run.graph.name)), run.cluster, plan, run.mode, seconds, total * low,
+        total * high, memory, run.chip.capacity, *run.flops(), run.peak(),
         float(evaluate(run.graph.items, {**run.sizes, "B": plan.batch})), run.graph.item, run.chunks, _notes(run),
     )  # fmt: skip
 
