@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import roofline as rl
-from roofline.passes.megatron import megatron_kernels
 
 ROWS = Path(__file__).resolve().parents[1] / "measurements" / "a100-80gb-sxm" / "megatron.csv"
 
@@ -31,7 +30,7 @@ def step(row: Mapping[str, str]) -> rl.TrainingStep:
     graph = rl.model(row["model"], phase="train", **json.loads(row["overrides"]))
     tp, pp = int(row["tp"]), int(row["pp"])
     return rl.train(
-        megatron_kernels(graph), rl.cluster("dgx-a100").replace(nodes=tp * pp // 8), batch=int(row["batch"]),
+        rl.megatron_kernels(graph), rl.cluster("dgx-a100").replace(nodes=tp * pp // 8), batch=int(row["batch"]),
         micro_batch=int(row["micro_batch"]), tp=tp, pp=pp, interleave=int(row["interleave"]), sp=row["sp"] == "1",
         recompute=row["recompute"], mode="graph", S=int(row["seq"]),
     )  # fmt: skip

@@ -14,7 +14,7 @@ from roofline.errors import UsageError
 from roofline.graph import Graph
 from roofline.ops import OPS
 from roofline.passes import unmask
-from roofline.passes.backward import backward, layer_of
+from roofline.passes.backward import backward
 from roofline.passes.gradient_rules import RULES
 from roofline.saved import saved, saved_tensors
 from roofline.sizes import symbol
@@ -171,6 +171,13 @@ def test_gradients_in_a_format_of_their_own() -> None:
     assert step.tensors["layers.0.mlp.up.grad_x"].dtype == "bf16"
 
 
+def test_views_of_weights_keep_their_format_whatever_the_gradients() -> None:
+    step = rl.backward(rl.model("mixtral-8x7b", phase="train", layers=1), gradients="fp32")
+    products = [row for row in rl.count(step, B=1, S=128).rows if row.kernel.main.op.startswith("expert_linear")]
+    assert len(products) == 6
+    assert {dtype for row in products for dtype in row.flops_by} == {"bf16"}
+
+
 def test_a_loss_starts_from_one_and_other_outputs_from_what_is_handed_in() -> None:
     train = backward(rl.model("gpt2", phase="train", layers=1))
     assert not [t for t in train.tensors.values() if t.kind == "input" and "grad" in t.name]
@@ -184,6 +191,18 @@ def test_inputs_get_a_gradient_when_asked() -> None:
     graph = b.graph([linear(b, b.input("x", (8, 16)), 16, "l")])
     assert rl.count(backward(graph)).flops == 2 * rl.count(graph).flops
     assert rl.count(backward(graph, wrt=["x"])).flops == 3 * rl.count(graph).flops
+
+
+def test_what_is_fused_to_a_product_leaves_it_in_the_backward() -> None:
+    b = Builder("epilogue", "bf16")
+    x = linear(b, b.input("x", (8, 16)), 16, "first")
+    with b.kernel("fused"):
+        y = b.op("gelu", linear(b, x, 32, "up"), name="act")
+    step = backward(b.graph([y]))
+    labels = {node.name: node.label for node in step.nodes}
+    assert labels["act.grad"] == "act.grad"
+    assert labels["up.grad_x"] != labels["up.grad_w"]
+    assert labels["up.again"] == "up.again"  # what the kernel kept to itself
 
 
 def test_a_loop_runs_its_backward_as_often() -> None:
@@ -265,6 +284,25 @@ def test_collectives_go_the_other_way(op: str, other: str) -> None:
 def test_an_all_reduce_hands_its_gradient_on() -> None:
     graph = SAMPLES["all_reduce"]()
     assert not [n for n in backward(graph).nodes[len(graph.nodes) :] if OPS[n.op].kind == "network"]
+
+
+@pytest.mark.parametrize(("op", "shapes", "times"), [
+    ("causal_conv", ((2, 16, 8), (8, 4), (8,)), 2),
+    ("selective_scan", ((2, 16, 8), (2, 16, 8), (8, 4), (2, 16, 4), (2, 16, 4), (8,)), 3),
+    ("ssd_scan", ((2, 64, 4, 8), (2, 64, 2, 16), (2, 64, 2, 16), (2, 64, 4)), 3),
+    ("delta_scan", ((2, 64, 4, 8), (2, 64, 4, 8), (2, 64, 4, 16), (2, 64, 4)), 3),
+    ("linear_recurrence", ((2, 16, 8), (2, 16, 8), (2, 16, 8), (8,)), 3),
+])  # fmt: skip
+def test_a_mixers_backward_is_one_kernel(op: str, shapes: tuple[tuple[int, ...], ...], times: int) -> None:
+    """It reads what the forward read and the gradient, writes all gradients, and runs a scan once more."""
+    graph = one(op, *shapes)
+    step = backward(graph)
+    rows = {row.kernel.name: row for row in rl.count(step).rows}
+    forward, back = rows["y"], rows["y.grad"]
+    assert (back.flops, back.vector) == (times * forward.flops, times * forward.vector)
+    assert back.read == forward.read + forward.write
+    assert back.write == forward.read
+    assert {w for w, _ in step.info["gradients"]} == {f"w{at}" for at in range(len(shapes))}
 
 
 def test_every_rule_is_of_an_operator() -> None:
@@ -403,12 +441,6 @@ def test_selective_changes_nothing_where_attention_is_one_kernel_and_says_so() -
     step = backward(graph, recompute="selective")
     assert rl.count(step, B=1, S=64).flops == rl.count(backward(graph), B=1, S=64).flops
     assert "one kernel" in step.info["notes"][-1]
-
-
-@pytest.mark.parametrize(("name", "layer"), [("layers.3.attn.out", "layers.3"), ("stage2.0.conv1.grad_w", "stage2.0"),
-                                             ("embed", ""), ("h.5", "")])  # fmt: skip
-def test_layers_are_found_by_name(name: str, layer: str) -> None:
-    assert layer_of(name) == layer
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------

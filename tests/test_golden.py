@@ -151,7 +151,10 @@ def gpt(layers: int, hidden: int, **more: Any) -> rl.Graph:
 
 
 def kv_bytes(graph: rl.Graph, batch: int = 1, context: int = 1) -> float:
-    return memory(graph, {"B": batch, "C": context}).kv_cache
+    """By the memory of a decode step and by the cache itself alike."""
+    found = memory(graph, {"B": batch, "C": context}).kv_cache
+    assert rl.kv_cache(graph, context, batch=batch).ideal == found
+    return found
 
 
 def matrices(graph: rl.Graph, *parts: str) -> int:
@@ -646,7 +649,7 @@ def one_weight(i: Inputs) -> rl.Graph:
 
 def states(i: Inputs, kind: str) -> float:
     """Bytes of the optimizer's states beside fp16 weights, the fp32 copy among them."""
-    return held(one_weight(i), kind, "mixed-fp16").states
+    return held(one_weight(i), kind, "mixed-fp16").dense.optimizer
 
 
 answers(
@@ -655,13 +658,13 @@ answers(
         "adamw_states": lambda i: states(i, "adamw"),
         "adam8bit_states": lambda i: states(i, "adam8bit"),
         "sgd_momentum_states": lambda i: states(i, "momentum"),
-        "grads_fp16": lambda i: held(one_weight(i), "adamw", "fp16").gradients,
-        "grads_fp32": lambda i: held(one_weight(i), "adamw", "mixed-fp16").gradients,
+        "grads_fp16": lambda i: held(one_weight(i), "adamw", "fp16").dense.gradients,
+        "grads_fp32": lambda i: held(one_weight(i), "adamw", "mixed-fp16").dense.gradients,
         "train_mixed_adamw_fp16grad": lambda i: (
-            stored(i.P, "fp16") + states(i, "adamw") + held(one_weight(i), "adamw", "fp16").gradients
+            stored(i.P, "fp16") + states(i, "adamw") + held(one_weight(i), "adamw", "fp16").dense.gradients
         ),
         "train_mixed_adamw_fp32grad": lambda i: (
-            stored(i.P, "fp16") + states(i, "adamw") + held(one_weight(i), "adamw", "mixed-fp16").gradients
+            stored(i.P, "fp16") + states(i, "adamw") + held(one_weight(i), "adamw", "mixed-fp16").dense.gradients
         ),
     },
 )

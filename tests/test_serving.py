@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from functools import cache
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,97 +16,12 @@ from roofline.passes.retype import retype
 from roofline.serving import KVCache, kv_cache, largest_concurrency, largest_context, request
 from roofline.sizes import symbol
 
-VALUES = Path(__file__).parent / "golden" / "values.toml"
 GIB = 2**30
-
-
-@cache
-def golden() -> dict[str, Any]:
-    with VALUES.open("rb") as file:
-        return {case["id"]: case for case in tomllib.load(file)["case"]}
 
 
 @cache
 def decoder(name: str, **more: Any) -> Graph:
     return rl.model(name, phase="decode", **more)
-
-
-def token(name: str, **more: Any) -> float:
-    return float(kv_cache(decoder(name, **more)).bytes_per_token)
-
-
-# --- published figures (topic 11) -------------------------------------------------------------------------------------
-
-SHIPPED = {
-    "kv-gpt3-175b": "gpt-3-175b",
-    "kv-opt-13b": "opt-13b",
-    "kv-llama2-7b": "llama-2-7b",
-    "kv-llama2-13b": "llama-2-13b",
-    "kv-llama2-70b": "llama-2-70b",
-    "kv-llama3-8b": "llama-3-8b",
-    "kv-llama3-70b": "llama-3-70b",
-    "kv-llama3.1-405b": "llama-3.1-405b",
-    "kv-mixtral-8x7b": "mixtral-8x7b",
-    "kv-qwen2.5-7b": "qwen2.5-7b",
-    "kv-qwen2.5-72b": "qwen2.5-72b",
-    "kv-qwen3-235b-a22b": "qwen3-235b-a22b",
-}
-
-
-def falcon(**more: Any) -> float:
-    """Not shipped: the cache of a Llama with one key-value head."""
-    return token("llama-2-7b", layers=32, hidden=71 * 64, heads=71, kv_heads=1, head_dim=64, **more)
-
-
-def llama_70b(kv_heads: int) -> float:
-    return token("llama-2-70b", kv_heads=kv_heads)
-
-
-def uncompressed_v3() -> float:
-    """Keys and values of all heads of DeepSeek-V3, had it no latent: keys of 192 and values of 128."""
-    plain = {"layers": 61, "heads": 128, "kv_heads": 128, "hidden": 7168}
-    keys, values = (token("llama-2-7b", head_dim=width, **plain) / 2 for width in (128 + 64, 128))
-    return keys + values
-
-
-ANSWERS: dict[tuple[str, str], Any] = {
-    **{(case, "bytes_per_token"): lambda _, n=name: token(n) for case, name in SHIPPED.items()},
-    **{(case, "bytes_per_token_int8"): lambda _, n=name: token(n, cache="int8") for case, name in SHIPPED.items()},
-    ("kv-falcon-7b-mqa", "bytes_per_token"): lambda _: falcon(),
-    ("kv-falcon-7b-mqa", "bytes_per_token_int8"): lambda _: falcon(cache="int8"),
-    ("kv-deepseek-v3-mla", "bytes_per_token"): lambda _: token("deepseek-v3", dtype="bf16"),
-    ("kv-deepseek-v3-mla", "multiplier_qwen72"): lambda _: token("qwen2.5-72b") / token("deepseek-v3", dtype="bf16"),
-    ("kv-deepseek-v3-mla", "multiplier_llama405"): (
-        lambda _: token("llama-3.1-405b") / token("deepseek-v3", dtype="bf16")
-    ),
-    ("kv-deepseek-v2-mla", "bytes_per_token"): lambda _: token("deepseek-v2", dtype="bf16"),
-    ("kv-opt13b-request", "bytes"): lambda i: kv_cache(decoder("opt-13b"), i.S).ideal,
-    ("kv-vs-attention-arch", "mha"): lambda i: llama_70b(i.N),
-    ("kv-vs-attention-arch", "gqa8"): lambda _: llama_70b(8),
-    ("kv-vs-attention-arch", "mqa"): lambda _: llama_70b(1),
-    ("kv-vs-attention-arch", "mha_over_gqa"): lambda i: llama_70b(i.N) / llama_70b(8),
-}
-
-
-def test_every_published_figure_of_the_topic_is_answered() -> None:
-    topic = {name: case for name, case in golden().items() if name.startswith("kv-")}
-    figures = {(name, value["name"]) for name, case in topic.items() for value in case["values"]}
-    assert figures == ANSWERS.keys()
-    assert len(figures) == 35
-
-
-@pytest.mark.parametrize(("case", "figure"), ANSWERS)
-def test_published_figure(case: str, figure: str) -> None:
-    entry = golden()[case]
-    (wanted,) = (one for one in entry["values"] if one["name"] == figure)
-    found = ANSWERS[case, figure](SimpleNamespace(**entry["inputs"]))
-    assert found == pytest.approx(wanted["value"], rel=wanted["rtol"])
-
-
-def test_what_the_latent_of_deepseek_v3_saves() -> None:
-    """Table 1 of arXiv:2505.09343 and the model's sizes: 61 layers, 128 heads, keys of 192, values of 128, 576 kept."""
-    assert uncompressed_v3() == 4997120
-    assert uncompressed_v3() / token("deepseek-v3", dtype="bf16") == pytest.approx(71.11111111, rel=1e-6)
 
 
 # --- kinds of layers --------------------------------------------------------------------------------------------------

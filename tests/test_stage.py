@@ -13,13 +13,15 @@ from roofline.count import count, nbytes
 from roofline.errors import UsageError
 from roofline.graph import Graph
 from roofline.passes.fuse import fuse
-from roofline.passes.stage import layer_of, stage, stages
+from roofline.passes.layers import layer_of
+from roofline.passes.stage import stage, stages
 from roofline.sizes import evaluate
 
 LLAMA, GPT2 = rl.model("llama-3-8b", phase="decode"), rl.model("gpt2", phase="prefill")
-T5 = rl.model("t5-base")
+T5, RESNET = rl.model("t5-base"), rl.model("resnet50")
 SIZES: dict[str, dict[str, int]] = {
-    LLAMA.name: {"B": 4, "C": 512}, GPT2.name: {"B": 2, "S": 128}, T5.name: dict.fromkeys(sorted(T5.symbols), 64)
+    LLAMA.name: {"B": 4, "C": 512}, GPT2.name: {"B": 2, "S": 128}, T5.name: dict.fromkeys(sorted(T5.symbols), 64),
+    RESNET.name: {"B": 2},
 }  # fmt: skip
 
 
@@ -33,14 +35,14 @@ def chain(layers: int) -> Graph:
 
 
 def layers(graph: Graph) -> list[str]:
-    return list(dict.fromkeys(layer for node in graph.nodes if (layer := layer_of(node))))
+    return list(dict.fromkeys(layer for node in graph.nodes if (layer := layer_of(node.name))))
 
 
 def weight_bytes(graph: Graph) -> Any:
     return sum(nbytes(tensor) for tensor in graph.tensors.values() if tensor.kind == "weight")
 
 
-@pytest.mark.parametrize("graph", [LLAMA, GPT2, T5], ids=lambda graph: graph.name)
+@pytest.mark.parametrize("graph", [LLAMA, GPT2, T5, RESNET], ids=lambda graph: graph.name)
 @pytest.mark.parametrize("pp", [2, 3, 4, 12])
 def test_work_and_weights_add_up_but_for_what_several_stages_hold(graph: Graph, pp: int) -> None:
     cut, sizes = stages(graph, pp), SIZES[graph.name]
@@ -143,7 +145,7 @@ def test_between_nodes_the_send_says_so() -> None:
     [
         (lambda: stages(GPT2, 13), "13 pipeline stages of 12 layers whose kernels stay whole; nearest 12"),
         (lambda: stages(GPT2, 0), "0 pipeline stages of 12 layers whose kernels stay whole; nearest 1"),
-        (lambda: stages(chain(4), 2), "no layers to cut at (scopes layers.N); give the work of each node by weights"),
+        (lambda: stages(chain(4), 2), "no layers to cut at (names such as layers.0.mlp); give the work of each node"),
         (lambda: stages(chain(4), 9, weights={"product1": 1.0}), "9 pipeline stages of 4 nodes"),
         (lambda: stages(chain(4), 2, weights={"other": 1.0}), "weights name no node that has any"),
         (lambda: stage(GPT2, 2, 2), "stage 2 of 2; allowed: 0 to 1"),

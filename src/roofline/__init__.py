@@ -96,6 +96,7 @@ if TYPE_CHECKING:
     from roofline.passes.clean import fold_constants as fold_constants
     from roofline.passes.clean import merge_equal as merge_equal
     from roofline.passes.linears import merge_linears as merge_linears
+    from roofline.passes.megatron import megatron_kernels as megatron_kernels
     from roofline.passes.optimizer import optimizer as optimizer
     from roofline.passes.pipelined import pipelined as pipelined
     from roofline.passes.prune import prune as prune
@@ -179,6 +180,7 @@ _HOME = {
     "passes.batchnorm": ("fold_batchnorm",),
     "passes.clean": ("clean", "eliminate_dead", "fold_constants", "merge_equal"),
     "passes.linears": ("merge_linears",),
+    "passes.megatron": ("megatron_kernels",),
     "passes.optimizer": ("optimizer",),
     "passes.pipelined": ("pipelined",),
     "passes.prune": ("prune",),

@@ -539,6 +539,25 @@ def read_toml(path: Path, error: type[RooflineError]) -> dict[str, Any]:
         raise error(f"{path}: not valid TOML: {_clip(problem, 200)}") from None
 
 
+def state_of(path: str | os.PathLike[str], kind: str) -> tuple[str, int, int]:
+    """The path of a file, when it changed and its size: what is read from it holds as long as these do.
+
+    Raises:
+        UnknownChip: No such file.
+        ChipDataError: It cannot be read.
+    """
+    file = Path(path).expanduser()
+    try:
+        found = file.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        near = did_you_mean(file.name, [other.name for other in file.parent.glob("*.toml")])
+        raise UnknownChip(f"no {kind} file {_clip(file, 300)!r}{near}") from None
+    except (OSError, ValueError) as problem:
+        why = getattr(problem, "strerror", problem)
+        raise ChipDataError(f"{_clip(file)}: cannot be read: {why}") from None
+    return str(file), found.st_mtime_ns, found.st_size
+
+
 def load_chip(path: str | os.PathLike[str]) -> Chip:
     """Read a chip from a TOML file.
 
@@ -547,18 +566,9 @@ def load_chip(path: str | os.PathLike[str]) -> Chip:
 
     Raises:
         UnknownChip: No such file.
-        ChipDataError: It does not describe a chip.
+        ChipDataError: It cannot be read, or does not describe a chip.
     """
-    file = Path(path).expanduser()
-    try:
-        found = file.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        near = did_you_mean(file.name, [other.name for other in file.parent.glob("*.toml")])
-        raise UnknownChip(f"no chip file {str(file)!r}{near}") from None
-    except (OSError, ValueError) as problem:
-        why = getattr(problem, "strerror", problem)
-        raise ChipDataError(f"{_clip(file)}: cannot be read: {why}") from None
-    return _load(str(file), found.st_mtime_ns, found.st_size)
+    return _load(*state_of(path, "chip"))
 
 
 @lru_cache(maxsize=512)

@@ -15,10 +15,10 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from roofline import units
-from roofline.chip import GIVEN, Chip, first_problem, read_toml
+from roofline.chip import GIVEN, Chip, first_problem, read_toml, state_of
 from roofline.chipparts import Frozen, Link, Text
 from roofline.data import chip as find_chip
-from roofline.data import chips, files, find_file, is_path, several, spelling
+from roofline.data import chips, files, find_alias, find_file, is_path, several
 from roofline.errors import ChipDataError, RooflineError, UnknownChip, UsageError, did_you_mean
 
 #: Devices of the node that a chip's name stands for.
@@ -214,7 +214,7 @@ def cluster(name: str | os.PathLike[str] | Chip | Cluster) -> Cluster:
         raise UsageError(f"cluster: wanted a name, a path, a Chip or a Cluster, given {str(name)[:100]!r}")
     if not isinstance(name, str) or is_path(name):
         return load_cluster(name)
-    path = find_file("clusters", name) or _aliases(_stamp()).get(spelling(name))
+    path = find_file("clusters", name) or find_alias("clusters", name)
     if path is not None:
         return load_cluster(path)
     try:
@@ -248,16 +248,9 @@ def load_cluster(path: str | os.PathLike[str]) -> Cluster:
 
     Raises:
         UnknownChip: No such file.
-        ChipDataError: It does not describe a cluster.
+        ChipDataError: It cannot be read, or does not describe a cluster.
     """
-    file = Path(path).expanduser()
-    try:
-        found = file.stat()
-    except (OSError, ValueError) as problem:
-        near = did_you_mean(file.name, [other.name for other in file.parent.glob("*.toml")])
-        why = "" if isinstance(problem, FileNotFoundError | NotADirectoryError) else f": {problem}"
-        raise UnknownChip(f"no cluster file {str(file)[:300]!r}{why}{near}") from None
-    return _load(str(file), found.st_mtime_ns, found.st_size)
+    return _load(*state_of(path, "cluster"))
 
 
 @lru_cache(maxsize=128)
@@ -267,18 +260,3 @@ def _load(path: str, _changed: int, _size: int) -> Cluster:
         return Cluster(**table)
     except RooflineError as error:
         raise type(error)(f"{path}: {error}") from None
-
-
-def _stamp() -> tuple[tuple[str, int], ...]:
-    """What the index of aliases depends on: the files and when they changed."""
-    return tuple((str(path), path.stat().st_mtime_ns) for path in files("clusters").values())
-
-
-@lru_cache(maxsize=8)
-def _aliases(stamp: tuple[tuple[str, int], ...]) -> dict[str, Path]:
-    found: dict[str, Path] = {}
-    for text, _ in stamp:
-        names = read_toml(Path(text), ChipDataError).get("aliases", [])
-        for name in (Path(text).stem, *(names if isinstance(names, list) else [])):
-            found.setdefault(spelling(str(name)), Path(text))
-    return found

@@ -19,6 +19,7 @@ from roofline.efficiency import network as net
 from roofline.efficiency.algorithms import Plan, factor
 from roofline.errors import UsageError, did_you_mean
 from roofline.graph import Graph
+from roofline.grid import plain
 from roofline.ops import COLLECTIVES
 from roofline.sizes import ceil_div, symbol
 from roofline.units import format_si, parse
@@ -130,8 +131,8 @@ def collective(
     spread = exp(0.0 if ideal else time.spread)
     chosen = np.argmin(np.stack([np.broadcast_to(each[name], message.shape) for name in candidates]), axis=0)
     return Collective(
-        op, _plain(message), devices, nodes, _plain(np.asarray(list(candidates))[chosen]), _plain(expected),
-        _plain(np.maximum(expected / spread, np.minimum(floor, expected))), _plain(expected * spread), _plain(floor),
+        op, plain(message), devices, nodes, plain(np.asarray(list(candidates))[chosen]), plain(expected),
+        plain(np.maximum(expected / spread, np.minimum(floor, expected))), plain(expected * spread), plain(floor),
         **_counts(candidates, chosen, message),
     )  # fmt: skip
 
@@ -203,13 +204,8 @@ def _counts(candidates: Mapping[str, Plan], chosen: Any, message: Any) -> dict[s
 
     inner, outer = pick("steps"), pick("node_steps")
     return {
-        "wire_bytes": _plain(pick("wire") * message),
-        "node_bytes": _plain(pick("node_wire") * message),
-        "steps": _plain((inner + outer).astype(np.int64)),
-        "node_steps": _plain(outer.astype(np.int64)),
+        "wire_bytes": plain(pick("wire") * message),
+        "node_bytes": plain(pick("node_wire") * message),
+        "steps": plain((inner + outer).astype(np.int64)),
+        "node_steps": plain(outer.astype(np.int64)),
     }
-
-
-def _plain(value: Any) -> Any:
-    array = np.asarray(value)
-    return array if array.ndim else array.item()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal, NoReturn
@@ -108,7 +108,7 @@ def chip(name: str | os.PathLike[str] | Chip) -> Chip:
         raise UsageError(f"chip: wanted a name, a path or a Chip, given {str(name)[:100]!r}")
     if not isinstance(name, str) or is_path(name):
         return load_chip(name)
-    path = find_file("chips", name) or _aliases(_stamp("chips")).get(_without_vendor(name))
+    path = find_file("chips", name) or find_alias("chips", name, _without_vendor)
     if path is None:
         _refuse(name, chips())
     return load_chip(path)
@@ -139,19 +139,24 @@ def chips() -> list[str]:
     return sorted(files("chips"))
 
 
+def find_alias(kind: Kind, name: str, reduced: Callable[[str], str] = spelling) -> Path | None:
+    """Return the file that has ``name`` as its name or among its aliases, compared as ``reduced`` makes them."""
+    return _aliases(_stamp(kind), reduced).get(reduced(name))
+
+
 def _stamp(kind: Kind) -> tuple[tuple[str, int], ...]:
     """What an index of names depends on: the files and when they changed."""
     return tuple((str(path), path.stat().st_mtime_ns) for path in files(kind).values())
 
 
 @lru_cache(maxsize=8)
-def _aliases(stamp: tuple[tuple[str, int], ...]) -> dict[str, Path]:
-    """Index chip files by every name and alias they give; the user's come first and win."""
+def _aliases(stamp: tuple[tuple[str, int], ...], reduced: Callable[[str], str]) -> dict[str, Path]:
+    """Index files by every name and alias they give; the user's come first and win."""
     found: dict[str, Path] = {}
     for text, _ in stamp:
         table = read_toml(Path(text), ChipDataError)
         aliases = table.get("aliases", [])
         names = [Path(text).stem, table.get("name", text), *(aliases if isinstance(aliases, list) else [])]
         for name in names:
-            found.setdefault(_without_vendor(str(name)), Path(text))
+            found.setdefault(reduced(str(name)), Path(text))
     return found

@@ -28,7 +28,7 @@ from roofline.efficiency import (
 )
 from roofline.errors import UsageError, did_you_mean
 from roofline.graph import Graph
-from roofline.grid import Grid, grid
+from roofline.grid import Grid, grid, plain
 from roofline.memory import RESERVE, Memory, memory
 from roofline.passes import fuse, pad
 from roofline.sizes import evaluate
@@ -79,7 +79,7 @@ class Estimate:
     def _by_chip(self, values: Iterable[Any]) -> Any:
         """Shape one value a chip like a result."""
         full = [np.broadcast_to(np.asarray(value), self.grid.shape) for value in values]
-        return _plain(np.stack(full) if self.many_chips else full[0])
+        return plain(np.stack(full) if self.many_chips else full[0])
 
     def _same(self, value: Any) -> Any:
         """Shape a value that does not depend on the chip like a result."""
@@ -114,13 +114,13 @@ class Estimate:
     @cached_property
     def time(self) -> Any:
         """Expected time of one run: the slower of device and host [s]."""
-        return _plain(np.maximum(self.device_time, self.host_time))
+        return plain(np.maximum(self.device_time, self.host_time))
 
     @cached_property
     def low(self) -> Any:
         """Lower end of the expected range, never under the floor [s]."""
         device = np.asarray(self.device_time) / self._factor
-        return _plain(np.maximum(np.maximum(device, self.floor), np.asarray(self.host_time) * HOST_LOW))
+        return plain(np.maximum(np.maximum(device, self.floor), np.asarray(self.host_time) * HOST_LOW))
 
     @cached_property
     def high(self) -> Any:
@@ -128,7 +128,7 @@ class Estimate:
         device = np.asarray(self.device_time) * self._factor
         # A compiled program still launches its kernels from the host unless it was captured.
         host = self._by_chip(self.launches * chip.efficiency.host * (self.mode == "compiled") for chip in self.chips)
-        return _plain(np.maximum(device, np.maximum(np.asarray(self.host_time), host) * HOST_HIGH))
+        return plain(np.maximum(device, np.maximum(np.asarray(self.host_time), host) * HOST_HIGH))
 
     @cached_property
     def _factor(self) -> Any:
@@ -197,7 +197,7 @@ class Estimate:
     @cached_property
     def mfu(self) -> Any:
         """Model FLOPs utilisation: contractions at the peak of their format, over the time."""
-        return _plain(_ratio(self._by_chip(self._at_peak(chip) for chip in self.chips), self.time))
+        return plain(_ratio(self._by_chip(self._at_peak(chip) for chip in self.chips), self.time))
 
     def _at_peak(self, chip: Chip) -> Any:
         return sum(
@@ -209,12 +209,12 @@ class Estimate:
     @cached_property
     def mbu(self) -> Any:
         """Memory bandwidth utilisation: traffic at the datasheet bandwidth, over the time."""
-        return _plain(_ratio(self._by_chip(self.counts.bytes / chip.bandwidth for chip in self.chips), self.time))
+        return plain(_ratio(self._by_chip(self.counts.bytes / chip.bandwidth for chip in self.chips), self.time))
 
     @cached_property
     def throughput(self) -> Any:
         """Items (tokens, images: ``graph.item``) a second."""
-        return _plain(_ratio(self._same(evaluate(self.graph.items, self.grid.sizes)), self.time))
+        return plain(_ratio(self._same(evaluate(self.graph.items, self.grid.sizes)), self.time))
 
     @cached_property
     def memory(self) -> Memory:
@@ -229,7 +229,7 @@ class Estimate:
     @cached_property
     def fits(self) -> Any:
         """Whether the total stays within the capacity."""
-        return _plain(np.asarray(self.memory.total) <= np.asarray(self.capacity))
+        return plain(np.asarray(self.memory.total) <= np.asarray(self.capacity))
 
     # --- provenance ---
 
@@ -395,11 +395,6 @@ def _kernel_row(row: KernelCount, time: KernelTime, device_time: float) -> dict[
 def _ratio(a: Any, b: Any) -> Any:
     top, bottom = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     return np.divide(top, bottom, out=np.zeros(np.broadcast(top, bottom).shape), where=bottom != 0)
-
-
-def _plain(value: Any) -> Any:
-    array = np.asarray(value)
-    return array.item() if array.ndim == 0 else array
 
 
 def estimate(

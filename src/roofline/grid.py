@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
@@ -54,6 +55,19 @@ class Grid:
         """The sizes at one index."""
         at = dict(zip(self.axes, index, strict=True))
         return {n: v if isinstance(v, int) else int(v[at[n]]) for n, v in self.values.items()}
+
+
+def plain(value: Any) -> Any:
+    """A single value as a plain number, whole ones of exact arithmetic as integers; an array as it is.
+
+    Example:
+        >>> plain(np.float64(0.5)), plain(Fraction(4, 2)), plain(np.arange(3))
+        (0.5, 2, array([0, 1, 2]))
+    """
+    if isinstance(value, Fraction):
+        return int(value) if value.denominator == 1 else float(value)
+    array = np.asarray(value)
+    return array if array.ndim else array.item()
 
 
 def grid(wanted: frozenset[str], given: Mapping[str, Any]) -> Grid:

@@ -9,7 +9,7 @@ from roofline.count import Scope, nbytes
 from roofline.errors import UsageError
 from roofline.graph import Graph
 from roofline.ops import OPS
-from roofline.passes.backward import layer_of
+from roofline.passes.layers import layer_of
 from roofline.sizes import evaluate
 
 

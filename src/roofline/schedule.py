@@ -18,6 +18,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from roofline.errors import UsageError, did_you_mean
+from roofline.grid import plain
 
 Schedule = Literal["1f1b", "gpipe", "interleaved"]
 SCHEDULES: tuple[str, ...] = get_args(Schedule)
@@ -27,6 +28,19 @@ Timer = Callable[[float], Any]
 
 #: Gradients that PyTorch's DistributedDataParallel reduces at a time (``bucket_cap_mb``) [byte].
 BUCKET = 25 * 2**20
+#: Gradients of a bucket for each copy of the model, so that many copies do not drown in latency: a million in fp32
+#: (Megatron-LM, core/distributed/distributed_data_parallel.py, ``bucket_size``) [byte].
+BUCKET_A_COPY = 4e6
+
+
+def bucket_of(copies: int) -> float:
+    """Bytes that are reduced at a time among so many copies of a model [byte].
+
+    Example:
+        >>> bucket_of(2) == BUCKET, bucket_of(128)
+        (True, 512000000.0)
+    """
+    return max(float(BUCKET), BUCKET_A_COPY * copies)
 
 
 # --- pipeline --------------------------------------------------------------------------------------------------------
@@ -182,7 +196,7 @@ def pipeline(
         sending = sending + ways * (micro_batches - 1) * interleave * send
     elif stages > 1:
         sending = sending + (micro_batches - 1) * _wait(forward, backward, stages, send, schedule, interleave)
-    return Pipeline(_plain(ideal + idle + sending), _plain(ideal), _plain(idle), _plain(sending), held)
+    return Pipeline(plain(ideal + idle + sending), plain(ideal), plain(idle), plain(sending), held)
 
 
 def _wait(forward: Any, backward: Any, stages: int, send: Any, schedule: str, interleave: int) -> Any:
@@ -196,6 +210,20 @@ def _wait(forward: Any, backward: Any, stages: int, send: Any, schedule: str, in
 
 
 # --- data parallelism ------------------------------------------------------------------------------------------------
+
+
+#: The stage of ZeRO from which devices divide a part of the memory (Rajbhandari et al. 2020, section 5).
+_DIVIDED_FROM = {"weights": 3, "gradients": 2, "optimizer": 1}
+
+
+def divided_among(part: str, dp: Any, stage: int) -> Any:
+    """Devices among which ZeRO divides ``weights``, ``gradients`` or ``optimizer`` states.
+
+    Example:
+        >>> [divided_among(part, 8, stage=2) for part in ("weights", "gradients", "optimizer")]
+        [1, 8, 8]
+    """
+    return dp if stage >= _DIVIDED_FROM[part] else 1
 
 
 @dataclass(frozen=True)
@@ -237,31 +265,8 @@ def zero_memory(
         [120.0, 31.4, 16.6, 1.9]
     """
     _check_stage(stage)
-    of = [dp if stage >= least else 1 for least in (3, 2, 1)]
-    each = (weights, gradients, optimizer)
-    return ZeroMemory(*(parameters * size / among for size, among in zip(each, of, strict=True)))
-
-
-def zero_traffic(weight_bytes: Any, gradient_bytes: Any, dp: Any, stage: int = 0) -> Any:
-    """Bytes that a device sends in one step: ``2 psi``, in stage 3 ``3 psi``, times ``(dp - 1) / dp``.
-
-    Gradients are reduced and scattered in all stages; what is gathered is the gradients (stage 0), the new weights
-    (1 and 2) or the weights, forward and again backward (3) (Rajbhandari et al. 2020, section 7).
-
-    Args:
-        weight_bytes: Of the weights that compute [byte].
-        gradient_bytes: Of the gradients [byte].
-        dp: Devices of the data-parallel group.
-        stage: 0 to 3.
-
-    Example:
-        >>> psi = 1000.0
-        >>> [zero_traffic(psi, psi, 10, stage) for stage in range(4)]
-        [1800.0, 1800.0, 1800.0, 2700.0]
-    """
-    _check_stage(stage)
-    gathered = gradient_bytes if stage == 0 else weight_bytes * (2 if stage == 3 else 1)
-    return (gradient_bytes + gathered) * (dp - 1) / dp
+    each = {"weights": weights, "gradients": gradients, "optimizer": optimizer}
+    return ZeroMemory(**{part: parameters * size / divided_among(part, dp, stage) for part, size in each.items()})
 
 
 def _check_stage(stage: int) -> None:
@@ -344,7 +349,7 @@ def data_parallel(
     if stage > 0:
         gather = all_gather(weight_bytes / count)
         seconds, exposed = seconds + count * gather, exposed + _exposed(count, gather, forward, overlap)
-    return DataParallel(_plain(seconds), _plain(exposed), count)
+    return DataParallel(plain(seconds), plain(exposed), count)
 
 
 def _exposed(count: int, each: Any, window: Any, overlap: bool) -> Any:
@@ -362,12 +367,7 @@ def _fully_sharded(
     gather, scatter = all_gather(weight_bytes / layers), reduce_scatter(gradient_bytes / layers)
     seconds = micro_batches * ((2 * layers - 1) * gather + layers * scatter)
     if not overlap:
-        return DataParallel(_plain(seconds), _plain(seconds), layers)
+        return DataParallel(plain(seconds), plain(seconds), layers)
     ahead = gather + (layers - 1) * np.maximum(gather - forward / layers, 0.0)
     behind = (layers - 1) * np.maximum(gather + scatter - backward / layers, 0.0) + scatter
-    return DataParallel(_plain(seconds), _plain(micro_batches * (ahead + behind)), layers)
-
-
-def _plain(value: Any) -> Any:
-    array = np.asarray(value)
-    return array if array.ndim else array.item()
+    return DataParallel(plain(seconds), plain(micro_batches * (ahead + behind)), layers)

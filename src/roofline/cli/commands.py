@@ -18,7 +18,7 @@ from roofline.cli.graph import graph as list_graph
 from roofline.cli.measured import ops, sweep
 from roofline.cli.output import note, show, write, write_csv, write_json
 from roofline.cli.predict import predict as predict_rows
-from roofline.cli.trace import trace
+from roofline.cli.trace import trace as trace_file
 from roofline.cli.train import print_step, train, training_step
 from roofline.cli.validate import validate
 from roofline.data import chip as find_chip
@@ -27,6 +27,7 @@ from roofline.errors import RooflineError, UsageError
 from roofline.estimate import Estimate
 from roofline.estimate import estimate as predict
 from roofline.graph import Graph
+from roofline.trail import trail
 
 app = typer.Typer(
     name="roofline",
@@ -124,12 +125,16 @@ def estimate(
     number = len(where) if isinstance(where, list) else 1
     sizes = opt.shared(opt.sizes(graph, batch, seq, context, number), dp, tp * pp, cluster)
     est = _predict(graph, where, sizes, mode, tf32)
+    found = None if est.shape or not graph.history else trail(graph, where, mode=mode, **est.grid.values)  # type: ignore[arg-type]
     if as_csv:
         write_csv(est.records())
     elif as_json:
-        write_json(est.records() if est.shape else est.records()[0])
+        history = {} if found is None else {"history": found.record()}
+        write_json(est.records() if est.shape else {**est.records()[0], **history})
     else:
         show(*(tables.points(est) if est.shape else tables.point(est)))
+        if found is not None:
+            show("", tables.steps(found))
 
 
 def _predict(graph: Graph, where: Any, sizes: dict[str, Any], mode: str, tf32: bool) -> Estimate:
@@ -225,7 +230,7 @@ app.command(name="predict")(predict_rows)
 app.command(name="validate")(validate)
 app.command(name="calibrate")(calibrate)
 app.command(name="graph")(list_graph)
-app.command(name="trace")(trace)
+app.command(name="trace")(trace_file)
 app.command(name="train")(train)
 app.command(name="compare")(compare)
 app.command(name="fuse")(fuse_table)

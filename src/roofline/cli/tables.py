@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from roofline.batch import BatchChoice
     from roofline.chip import Chip
     from roofline.estimate import Estimate
+    from roofline.trail import Trail
 
 #: Colour of each verdict.
 COLOURS = {"as_expected": "green", "slow": "yellow", "very_slow": "red", "impossible": "red"}
@@ -191,6 +192,25 @@ def _where(est: Estimate, index: tuple[int, ...], axes: tuple[str, ...]) -> list
         return [est.chips[index[0]].name]
     sizes = est.grid.point(index[1:] if est.many_chips else index)
     return [str(sizes[name]) for name in axes]
+
+
+# --- trail ---
+
+
+def steps(found: Trail) -> Table:
+    """What each pass did: figures after it, the program as it was first."""
+    rows = [("(as given)", *_state(found.states[0]))]
+    words = (step.replace("(", " ").removesuffix(")").replace("'", "") for step in found.steps)
+    rows += [(step, *_state(state)) for step, state in zip(words, found.states[1:], strict=True)]
+    return table("<after|params|kernels|FLOP|moved|memory|time", rows)
+
+
+def _state(state: dict[str, Any]) -> tuple[str, ...]:
+    time = state["time_s"]
+    return (
+        format_si(float(state["parameters"]), ""), f"{state['kernels']:,}", format_si(float(state["flops"]), ""),
+        _size(state["bytes"]), _size(state["memory_bytes"]), "" if time is None else time_text(time),
+    )  # fmt: skip
 
 
 # --- batch ------------------------------------------------------------------------------------------------------------

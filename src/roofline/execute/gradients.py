@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from roofline.execute import pointwise
-from roofline.execute.calls import Array, Call, means
+from roofline.execute.calls import Array, Call, means, mix
 from roofline.execute.pointwise import erf, sigmoid, softplus
 from roofline.execute.rows import EPSILON, normalised
 
@@ -99,6 +99,12 @@ GRADIENTS: dict[str, Callable[..., Array]] = {
     "rmsnorm_scale": _scale(_last, False),
     "batchnorm_train_scale": _scale(_batch, True),
 }
+
+
+@means("mixer_grad")
+def mixer(call: Call, *arrays: Array) -> Array:
+    """Nothing says which of the gradients: a fixed function of all that is read."""
+    return mix(call, arrays, call.shape)
 
 
 @means("elementwise")

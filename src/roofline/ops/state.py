@@ -89,6 +89,12 @@ def linear_recurrence(batch: Any) -> Work:
     return Work(vector=LRU_FLOPS * batch)
 
 
+@op("mixer_grad", None, "pointwise", shape=lambda shapes, shape: tuple(shape))
+def mixer_grad(products: Any = 0, operations: Any = 0) -> Work:
+    """A gradient of one of the mixers above, with its share of the kernel's ``products`` and other ``operations``."""
+    return Work(flops=products, vector=operations)
+
+
 @op("state_update", None, "move", shape=_first, alias=0)
 def state_update(shapes: Any) -> Work:
     """Write a state that a scan or convolution has just worked out back in place: no operand is read for it."""

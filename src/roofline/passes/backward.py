@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -11,6 +10,7 @@ from roofline.errors import UsageError, did_you_mean
 from roofline.graph import Graph, Node
 from roofline.ops import OPS
 from roofline.passes.gradient_rules import RULES
+from roofline.passes.layers import layer_of
 from roofline.passes.recorded import recorded
 from roofline.passes.tape import Tape, kernel_order
 
@@ -18,8 +18,6 @@ from roofline.passes.tape import Tape, kernel_order
 RECOMPUTE = ("none", "selective", "full")
 #: What sequence parallelism gathers is gathered again instead of kept (Korthikanti et al. 2022, section 4.2.2).
 _GATHERED = frozenset({"all_gather"})
-#: A layer is named by the first number in a path: ``layers.3``, ``stage2.0``, ``transformer.h.7``.
-_LAYER = re.compile(r"^(.*?\.\d+)\.")
 
 
 @recorded
@@ -152,17 +150,6 @@ def _operators(graph: Graph, wanted: frozenset[str]) -> frozenset[str]:
     for op in sorted(wanted - there):
         raise UsageError(f"{graph.name}: recompute={op!r}: no such operator in it{did_you_mean(op, there)}")
     return wanted
-
-
-def layer_of(name: str) -> str:
-    """The layer that a node belongs to by its name, empty for none.
-
-    Example:
-        >>> layer_of("layers.3.attn.out"), layer_of("stage2.0.conv1.grad_w"), layer_of("embed")
-        ('layers.3', 'stage2.0', '')
-    """
-    match = _LAYER.match(name)
-    return match[1] if match else ""
 
 
 def _layers(graph: Graph) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,9 +10,7 @@ from math import ceil
 from roofline.errors import UsageError
 from roofline.graph import Graph, Node
 from roofline.passes.amounts import check, kept, matches
-
-#: ``layers.3.attn.q``, ``encoder.layer.3.output``, ``stage1.2.conv1``, ``3.linear``: a path, a number, the rest.
-_NUMBERED = re.compile(r"(?:(.+?)\.)?(\d+)\.")
+from roofline.passes.layers import NUMBERED
 
 
 def drop_layers(graph: Graph, layers: float | Sequence[int], where: Sequence[str]) -> Graph:
@@ -52,7 +49,7 @@ def _scopes(graph: Graph, where: Sequence[str]) -> dict[str, dict[int, list[Node
     """Nodes by numbered scope; scopes of which nothing matches are left out."""
     every: dict[str, dict[int, list[Node]]] = {}
     for node in graph.nodes:
-        if match := _NUMBERED.match(node.name):
+        if match := NUMBERED.match(node.name):
             every.setdefault(match[1] or "", {}).setdefault(int(match[2]), []).append(node)
     chosen = {
         prefix: {number: nodes for number, nodes in numbers.items() if any(matches(n.name, where) for n in nodes)}

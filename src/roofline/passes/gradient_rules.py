@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from roofline.graph import Node
+from roofline.ops import node_work
 from roofline.ops.registry import single
 from roofline.passes.tape import Tape, rows_of
 from roofline.sizes import Size
@@ -226,7 +227,7 @@ def _scores(t: Tape, node: Node, dy: str) -> None:
 def _attention_softmax(t: Tape, node: Node, dy: str) -> None:
     scores, *sinks = node.inputs
     seen = _options(node, "causal", "window", "scale")
-    back = t.op("attention_softmax_grad", t.kept(node.outputs[0]), dy, name="grad", like=scores, **seen)
+    back = t.op("attention_softmax_grad", dy, t.kept(node.outputs[0]), name="grad", like=scores, **seen)
     t.give(scores, back)
     for name in sinks:
         if t.wants(name):
@@ -381,6 +382,30 @@ def _conv_transposed(t: Tape, node: Node, dy: str) -> None:
     _bias(t, bias, dy, (0, 2, 3))
 
 
+# --- mixers with a state ----------------------------------------------------------------------------------------
+
+
+def _mixer(times: int) -> Rule:
+    """One kernel that reads what the forward read and writes all gradients.
+
+    Each product and each operation of the forward has two gradients; a scan runs once more before them, because its
+    states were never stored (Mamba, Gu and Dao 2023, section 3.3.2; Mamba-2's kernels do the same).
+    """
+
+    def rule(t: Tape, node: Node, dy: str) -> None:
+        read = [t.kept(name) for name in node.inputs]
+        work = node_work(node, [t.shape(name) for name in node.inputs])
+        amounts = {"products": times * work.flops, "operations": times * work.vector}
+        with t.kernel("grad"):
+            for at, name in enumerate(dict.fromkeys(node.inputs)):
+                if t.wants(name):
+                    made = t.op("mixer_grad", dy, *read, name=f"grad_{at}", like=name, shape=t.shape(name), **amounts)
+                    t.give(name, made)
+                    amounts = {}
+
+    return rule
+
+
 # --- moves and views ---------------------------------------------------------------------------------------------
 
 
@@ -488,6 +513,8 @@ RULES: dict[str, Rule] = {
     "batchnorm2d": _fixed_norm, "sum": _sum, "mean": _mean, "reduce": _reduce, "scan": _scan,
     "maxpool2d": _pool(True), "pool": _pool(True), "avgpool2d": _pool(False), "global_avgpool": _pool(False),
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _conv), "conv_transpose2d": _conv_transposed,
+    "causal_conv": _mixer(2),
+    **dict.fromkeys(("selective_scan", "ssd_scan", "delta_scan", "linear_recurrence"), _mixer(3)),
     "embedding": _embedding, "gather_rows": _gather_rows, "scatter_add": _scatter_add, "put": _put,
     **dict.fromkeys(("topk", "take", "gather"), _places), "rearrange": _rearrange, "transpose_copy": _transposed,
     "cat": _cat, "upsample2d": _upsample, "view": _view, "permute": _permute, "slice": _slice,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -11,10 +10,8 @@ from typing import Any
 
 from roofline.errors import UsageError
 from roofline.graph import Graph, Node, Tensor
+from roofline.passes.layers import layer_of
 from roofline.passes.recorded import recorded
-
-#: A layer's scope: ``layers.7`` of a decoder, ``encoder.layers.7`` of a model with two stacks.
-_LAYER = re.compile(r"^(?:.*?\.)?layers\.\d+(?=\.|$)")
 
 #: What is said of a whole model and not of a part of it.
 _OF_THE_WHOLE = frozenset({"parameters_published", "parameters_source", "active_parameters"})
@@ -23,9 +20,9 @@ _OF_THE_WHOLE = frozenset({"parameters_published", "parameters_source", "active_
 def stages(graph: Graph, pp: int, *, weights: Mapping[str, float] | None = None, nodes: int = 1) -> tuple[Graph, ...]:
     """Cut a graph into pipeline stages, each a graph of its own.
 
-    Whole layers (``layers.N``) go to a stage, the same number to each or one more to those in the middle; what comes
-    before the first layer goes to the first stage and what comes after the last to the last. What a stage computes
-    and a later one reads is sent on, stage by stage. No kernel is cut in two.
+    Whole layers (``layers.3``, ``h.3``, ``stage2.0``) go to a stage, the same number to each or one more to those in
+    the middle; what comes before the first layer goes to the first stage and what comes after the last to the last.
+    What a stage computes and a later one reads is sent on, stage by stage. No kernel is cut in two.
 
     Args:
         graph: The program.
@@ -63,7 +60,8 @@ def stage(graph: Graph, pp: int, index: int, *, weights: Mapping[str, float] | N
         nodes: 2 where the next stage is in another node.
 
     Raises:
-        UsageError: More stages than layers, neither layers nor weights, or no such stage.
+        UsageError: More stages than layers, neither layers nor weights, no such stage, or a program that cannot be cut
+            any more.
 
     Example:
         >>> import roofline as rl
@@ -72,6 +70,7 @@ def stage(graph: Graph, pp: int, index: int, *, weights: Mapping[str, float] | N
     """
     if pp == 1 and index == 0:
         return graph
+    _refuse(graph)
     cuts = _cuts(graph, pp, weights)
     if not 0 <= index < pp:
         raise UsageError(f"{graph.name}: stage {index} of {pp}; allowed: 0 to {pp - 1}")
@@ -95,18 +94,16 @@ def stage(graph: Graph, pp: int, index: int, *, weights: Mapping[str, float] | N
     ).validate()
 
 
+def _refuse(graph: Graph) -> None:
+    """Refuse a program whose layers no longer stand in a row."""
+    if "pp" in graph.info:
+        raise UsageError(f"{graph.name} is already cut into {graph.info['pp']} stages; cut the whole program")
+    for part in ("backward", "optimizer"):
+        if part in graph.info:
+            raise UsageError(f"{graph.name} has its {part} already; cut the forward program into stages, then add it")
+
+
 # --- where to cut ----------------------------------------------------------------------------------------------------
-
-
-def layer_of(node: Node) -> str:
-    """The layer that a node's name says, or an empty string.
-
-    Example:
-        >>> layer_of(Node("encoder.layers.3.attn.q", "linear", (), ()))
-        'encoder.layers.3'
-    """
-    found = _LAYER.match(node.name)
-    return found.group() if found else ""
 
 
 def _cuts(graph: Graph, pp: int, weights: Mapping[str, float] | None) -> list[int]:
@@ -117,7 +114,9 @@ def _cuts(graph: Graph, pp: int, weights: Mapping[str, float] | None) -> list[in
     """
     layers = _layers(graph) if weights is None else []
     if weights is None and not layers:
-        raise UsageError(f"{graph.name}: no layers to cut at (scopes layers.N); give the work of each node by weights")
+        raise UsageError(
+            f"{graph.name}: no layers to cut at (names such as layers.0.mlp); give the work of each node by weights"
+        )
     if weights is not None and not any(weights.get(node.name, 0) > 0 for node in graph.nodes):
         raise UsageError(f"{graph.name}: weights name no node that has any; they go by the names of nodes")
 
@@ -139,7 +138,7 @@ def _layers(graph: Graph) -> list[int]:
     """Where each layer begins, in the order they run."""
     starts: dict[str, int] = {}
     for at, node in enumerate(graph.nodes):
-        if layer := layer_of(node):
+        if layer := layer_of(node.name):
             starts.setdefault(layer, at)
     return list(starts.values())
 
@@ -213,7 +212,7 @@ def _tensors(
 
 def _info(graph: Graph, own: Sequence[Node], ends: Sequence[int], index: int) -> dict[str, Any]:
     kept = {key: value for key, value in graph.info.items() if key not in _OF_THE_WHOLE}
-    layers = len({layer for node in own if (layer := layer_of(node))})
+    layers = len({layer for node in own if (layer := layer_of(node.name))})
     if layers and "layers" in kept:
         kept["layers"] = layers
     notes = (*graph.info.get("notes", ()), *_shared(graph, own, ends))

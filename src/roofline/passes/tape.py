@@ -7,8 +7,8 @@ algorithm 4) without a rule of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from typing import Any
@@ -22,6 +22,12 @@ from roofline.sizes import Size, prod
 
 #: Formats of indices and flags, which have no gradient.
 DISCRETE = frozenset({"int64", "int32", "int16", "int8", "int4", "bool"})
+
+
+#: Kinds of operator whose backward has several kernels.
+_PRODUCTS = frozenset({"matmul", "conv", "moe"})
+#: Elementwise kernels whose results have the format of what they are the gradient of.
+_AS_TOLD = frozenset({"cast", "mixer_grad"})
 
 
 @dataclass
@@ -51,7 +57,8 @@ class Tape:
         self.b = Builder(graph.name, "fp32")
         self.b.restore((dict(graph.tensors), list(graph.nodes), {node.label for node in graph.nodes}, {}))
         self.producer = {name: node for node in graph.nodes for name in node.outputs}
-        self.groups = _groups(graph)
+        self.groups = _grouped(graph.nodes, lambda node: node.label)
+        self.blocks = _grouped((node for node in graph.nodes if node.name in scopes), lambda node: scopes[node.name])
         self.labels: dict[str, str] = {}
         self.pieces: dict[str, Pieces] = {}
         self.inner = _inner(graph)
@@ -101,7 +108,9 @@ class Tape:
             attrs: Options.
         """
         path = f"{self._node.name}.{name}"
-        dtype = self._widest(inputs) if OPS[op].kind == "pointwise" and op != "cast" else ""
+        dtype = self._widest(inputs) if OPS[op].kind == "pointwise" and op not in _AS_TOLD else ""
+        if OPS[op].kind == "view":  # the same numbers, whatever the gradient's format
+            dtype = self.b.tensor(inputs[0]).dtype
         made = self.b.op(op, *inputs, name=path, dtype=dtype or self.format(like), count=self._node.count, **attrs)
         if self._group:
             self.labels[made] = self._group
@@ -112,10 +121,13 @@ class Tape:
         formats = [self.b.tensor(name).dtype for name in names]
         return max((f for f in formats if f not in DISCRETE), key=lambda f: DTYPES[f].bits, default="")
 
-    @contextmanager
-    def kernel(self, label: str) -> Iterator[None]:
+    def kernel(self, label: str) -> AbstractContextManager[None]:
         """Run what is added inside as one kernel; without a label every node as its own."""
-        outer, self._group = self._group, label and f"{self._node.name}.{label}"
+        return self._inside(label and f"{self._node.name}.{label}")
+
+    @contextmanager
+    def _inside(self, group: str) -> Iterator[None]:
+        outer, self._group = self._group, group
         try:
             yield
         finally:
@@ -153,7 +165,7 @@ class Tape:
             return gradient
         missing = len(have) - len(want)
         axes = tuple(at for at, size in enumerate(have) if at < missing or (want[at - missing] == 1 and size != 1))
-        with self.kernel("" if not self.attends else self._group.removeprefix(f"{self._node.name}.")):
+        with self._inside(self._group if self.attends else ""):
             total = self.op("reduce", gradient, name="grad_sum", like=name, axes=axes, how="sum") if axes else gradient
             return self.reshaped(total, want)
 
@@ -166,7 +178,7 @@ class Tape:
         total = terms[0]
         for term in terms[1:]:
             apart = {self.labels.get(total), self.labels.get(term)} != {self._group}
-            with self.kernel("") if apart else _nothing():
+            with self._inside("" if apart else self._group):
                 total = self.op("add", total, term, name=f"grad_total{_tail(name, self._node)}", like=name)
         return total
 
@@ -202,10 +214,9 @@ class Tape:
         if block is None or block in self._entered:
             return
         self._entered.add(block)
-        for node in self.graph.nodes:
-            if self.scopes.get(node.name) == block:
-                inputs = tuple(self._copies.get((name, block), name) for name in node.inputs)
-                self._copies[node.outputs[0], block] = self._clone(node, inputs, _again(node, self.groups))
+        for node in self.blocks[block]:
+            inputs = tuple(self._copies.get((name, block), name) for name in node.inputs)
+            self._copies[node.outputs[0], block] = self._clone(node, inputs, _again(node, self.groups))
 
     def _copy(self, name: str, node: Node, label: str) -> str:
         key = (name, label if label == self._group else "")
@@ -227,8 +238,10 @@ class Tape:
     def at(self, node: Node) -> Iterator[None]:
         """Work on the backward of a forward node: its kernel's, where it shares one."""
         self._node = node
-        shared = len([n for n in self.groups[node.label] if OPS[n.op].kind != "view"]) > 1
-        self._group = f"{node.label}.grad" if shared else ""
+        kinds = [kind for n in self.groups[node.label] if (kind := OPS[n.op].kind) != "view"]
+        # What is fused to a product leaves it in the backward, whose two products are kernels of their own.
+        together = len(kinds) > 1 and not _PRODUCTS.intersection(kinds)
+        self._group = f"{node.label}.grad" if together else ""
         try:
             yield
         finally:
@@ -239,11 +252,6 @@ class Tape:
         return tuple(replace(node, kernel=self.labels.get(node.name, node.kernel)) for node in self.b.nodes)
 
 
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
-
-
 def _tail(name: str, node: Node) -> str:
     return "" if name in node.outputs else f"_{name.rpartition('.')[2]}"
 
@@ -252,11 +260,11 @@ def _again(node: Node, groups: Mapping[str, tuple[Node, ...]]) -> str:
     return f"{node.label}.again" if len(groups[node.label]) > 1 else ""
 
 
-def _groups(graph: Graph) -> dict[str, tuple[Node, ...]]:
+def _grouped(nodes: Iterable[Node], key: Callable[[Node], str]) -> dict[str, tuple[Node, ...]]:
     groups: dict[str, list[Node]] = {}
-    for node in graph.nodes:
-        groups.setdefault(node.label, []).append(node)
-    return {label: tuple(nodes) for label, nodes in groups.items()}
+    for node in nodes:
+        groups.setdefault(key(node), []).append(node)
+    return {name: tuple(members) for name, members in groups.items()}
 
 
 def _inner(graph: Graph) -> frozenset[str]:
@@ -304,7 +312,7 @@ def kernel_order(graph: Graph) -> tuple[Node, ...]:
     Raises:
         UsageError: Two kernels wait for each other.
     """
-    groups = _groups(graph)
+    groups = _grouped(graph.nodes, lambda node: node.label)
     first = {label: at for at, label in enumerate(groups)}
     maker = {name: node.label for node in graph.nodes for name in node.outputs}
     waits = {

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakKeyDictionary
@@ -25,7 +24,7 @@ import numpy as np
 from roofline.count import nbytes
 from roofline.errors import UsageError
 from roofline.graph import Graph, Tensor
-from roofline.grid import LARGEST, Grid, grid
+from roofline.grid import LARGEST, Grid, grid, plain
 from roofline.modeldata import model
 from roofline.passes import retype
 from roofline.sizes import Size, evaluate, maximum, minimum, prod, substitute, symbols
@@ -87,7 +86,7 @@ class KVCache:
     @cached_property
     def bytes_per_token(self) -> Any:
         """What a first token of one sequence takes in all layers that grow [byte]."""
-        return _plain(sum(part.token for part in self.parts if part.kind in ("full", "window")))
+        return plain(sum(part.token for part in self.parts if part.kind in ("full", "window")))
 
     @cached_property
     def bytes_per_sequence(self) -> Any:
@@ -125,7 +124,7 @@ class KVCache:
     def waste(self) -> Any:
         """Share of the reserved bytes that no token uses."""
         reserved = np.asarray(self.reserved, dtype=np.float64)
-        return _plain(1 - np.asarray(self.used, dtype=np.float64) / np.maximum(reserved, 1))
+        return plain(1 - np.asarray(self.used, dtype=np.float64) / np.maximum(reserved, 1))
 
     @cached_property
     def saved(self) -> Any:
@@ -133,7 +132,7 @@ class KVCache:
         if not self.shared_prefix:
             return self._shaped(0)
         apart = KVCache(self.graph, self.parts, self.grid, self.block, 0)
-        return _plain(np.asarray(apart.reserved) - np.asarray(self.reserved))
+        return plain(np.asarray(apart.reserved) - np.asarray(self.reserved))
 
     def _in_layers(self, part: CachePart, block: int) -> tuple[Any, Any]:
         """Positions that all sequences hold of a part, and those of the blocks they lie in."""
@@ -156,7 +155,7 @@ class KVCache:
         return self._shaped(sum((part.token * positions(part) for part in self.parts), 0))
 
     def _shaped(self, value: Any) -> Any:
-        return _plain(value if not self.grid.shape else np.broadcast_to(np.asarray(value, float), self.grid.shape))
+        return plain(value if not self.grid.shape else np.broadcast_to(np.asarray(value, float), self.grid.shape))
 
     def rows(self) -> list[dict[str, Any]]:
         """One dictionary a part: its tensors, how they grow, and what a token of one sequence takes."""
@@ -307,7 +306,7 @@ def _part(key: tuple[Any, ...], tensors: list[Tensor], symbol: str) -> CachePart
     kind, positions, window, dtype = key
     names = dict.fromkeys(tensor.name.rsplit(".", 1)[-1] for tensor in tensors)
     token = sum((nbytes(tensor, _width(tensor, symbol)) for tensor in tensors), 0)
-    return CachePart(tuple(names), kind, dtype, len(tensors), positions, window, _plain(token))
+    return CachePart(tuple(names), kind, dtype, len(tensors), positions, window, plain(token))
 
 
 def _width(tensor: Tensor, symbol: str) -> Size:
@@ -354,14 +353,6 @@ def _grid(graph: Graph, parts: tuple[CachePart, ...], sizes: Mapping[str, Any]) 
     own = frozenset().union(*(symbols(part.positions) for part in parts))
     wanted = {"B", "C"} | (own - {context_symbol(graph)})
     return grid(frozenset(wanted), sizes)
-
-
-def _plain(value: Any) -> Any:
-    """Scalars as plain numbers, whole ones of exact arithmetic as integers; arrays as they are."""
-    if isinstance(value, Fraction):
-        return int(value) if value.denominator == 1 else float(value)
-    array = np.asarray(value)
-    return value if array.ndim else array.item()
 
 
 def _number(value: Any) -> Any:
