@@ -19,7 +19,7 @@ from roofline.graph import Graph, Node
 from roofline.memory import memory
 from roofline.ops import COLLECTIVES
 from roofline.passes.shard import shard
-from roofline.sizes import prod, symbol
+from roofline.sizes import evaluate, prod, symbol
 
 B, S = symbol("B"), symbol("S")
 
@@ -395,3 +395,16 @@ def test_measured_memory(row: dict[str, Any]) -> None:
     before = 8 * 2 * 64 * 2048 * 1024 * 2 / world if '"context": 8192' in row["shape"] else 0
     peak = float(row["note"].removeprefix("peak="))
     assert need.total - need.reserve + kept + before == pytest.approx(peak, rel=0.06)
+
+
+def test_a_chain_without_residuals_is_cut_where_it_is_wide() -> None:
+    b = rl.Builder("mlp", "bf16")
+    x = b.input("x", (symbol("B"), 1024))
+    for layer in range(3):
+        wide = b.op("gelu", b.op("linear", x, b.weight(f"up{layer}", (4096, 1024)), name=f"up.{layer}"))
+        x = b.op("linear", wide, b.weight(f"down{layer}", (1024, 4096)), name=f"down.{layer}")
+    whole = b.graph([x])
+    half = shard(whole, tp=2)
+    assert half.parameters == whole.parameters / 2
+    sums = [half.tensors[node.inputs[0]].shape for node in half.nodes if node.op == "all_reduce"]
+    assert [evaluate(size, {"B": 1}) for (size,) in sums] == [1024, 1024, 1024]

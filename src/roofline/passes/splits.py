@@ -201,14 +201,17 @@ class Splits:
     # --- widths -----------------------------------------------------------------------------------------------------
 
     def _inner(self) -> Iterator[Inner]:
-        """Those that the fewest tensors share come first: the residual stream touches every weight."""
+        """Those in the fewest weights come first, since the residual stream touches all, and of these the widest.
+
+        Where nothing is added to a chain of products, every width would do; sums are then as narrow as can be.
+        """
         places: dict[frozenset[str], list[Atom]] = {}
         fixed = self._rows | self.returned | self._handed_in | self.attended
         for atom in self._made:
             if atom in self.summed and _free((atom,), fixed):
                 places.setdefault(frozenset(self._weights(atom)), []).append(atom)
-        ordered = sorted(places.values(), key=lambda atoms: len(self.axes.users(atoms[0])))
-        for atoms in ordered:
+        ordered = sorted(places, key=lambda names: (len(names), -_product(places[names])))
+        for atoms in map(places.__getitem__, ordered):
             yield Inner(self._made[atoms[0]], tuple(atoms))
 
     @cached_property
