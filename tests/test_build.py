@@ -98,3 +98,8 @@ def test_kinds_of_sources() -> None:
     names = [b.input("i", (1,)), b.weight("w", (1,)), b.cache("c", (1,)), b.source("s", (1,), "buffer")]
     assert [b.tensor(name).kind for name in names] == ["input", "weight", "cache", "buffer"]
     assert b.shape("i") == (1,)
+
+
+def test_a_size_in_quotes_is_refused() -> None:
+    with pytest.raises(rl.ShapeError, match=r"x: a size of 'B', which is text; .*symbol\('B'\)"):
+        rl.Builder("g", "bf16").input("x", ("B", 4))  # type: ignore[arg-type]

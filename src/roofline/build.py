@@ -107,6 +107,10 @@ class Builder:
     def source(self, name: str, shape: tuple[Size, ...], kind: Kind, dtype: str | None = None) -> str:
         """Declare a tensor that nothing computes; returns its full name."""
         for size in shape:
+            if isinstance(size, str):
+                raise ShapeError(
+                    f"{self._path(name)}: a size of {size!r}, which is text; wanted roofline.sizes.symbol({size!r})"
+                )
             if isinstance(size, int) and size < 1:
                 raise ShapeError(f"{self._path(name)}: a size of {size} in {list(shape)}; sizes start at 1")
         path = self._unique(name)
