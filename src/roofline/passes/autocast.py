@@ -9,6 +9,7 @@ from roofline.dtypes import dtype as number_format
 from roofline.errors import UsageError
 from roofline.graph import Graph, Node, Tensor
 from roofline.ops import OPS
+from roofline.passes.editing import unused
 from roofline.passes.recorded import recorded
 from roofline.passes.tape import DISCRETE
 
@@ -108,8 +109,7 @@ class _Casts:
             return self.cached[name]
         weight = tensor.kind == "weight"
         path = f"{name}.{dtype}" if weight else f"{node.name}.{name.rpartition('.')[2]}.{dtype}"
-        while path in self.tensors:
-            path += "_"
+        path = unused(path, self.tensors)
         inside = node.label in self.fused and node.label not in self.attention
         self.tensors[path] = Tensor(path, tensor.shape, dtype)
         self.nodes.append(Node(path, "cast", (name,), (path,), (), node.label if inside else ""))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from roofline.graph import Graph, Node, Tensor
 from roofline.ops import OPS, node_work
+from roofline.passes.editing import unused
 from roofline.passes.scales import operations
 
 
@@ -71,7 +71,7 @@ class Rewrite:
     def _dequantize(self, node: Node, position: int, wide: str, inside: bool) -> str:
         name = node.inputs[position]
         narrow = self.tensors[name]
-        new = _free(f"{node.name}.dequantize", self.tensors)
+        new = unused(f"{node.name}.dequantize", self.tensors)
         works = node_work(node, [self.of.tensors[one].shape for one in node.inputs])
         touched = {"elements": works.reads[position]} if position in works.reads else {}
         library = {"library": self.way} if self.way == "tinygemm" and OPS[node.op].kind == "matmul" else {}
@@ -88,7 +88,7 @@ class Rewrite:
         name = node.inputs[position]
         made = (name, stored, kernel)
         if made not in self._made:
-            new = _free(f"{name}.quantize", self.tensors)
+            new = unused(f"{name}.quantize", self.tensors)
             operator = "quantize_rows" if by_row else "quantize"
             added = Node(new, operator, (name,), (new,), (), kernel, node.count)
             self.put_before(node.name, added, Tensor(new, self.tensors[name].shape, stored))
@@ -98,10 +98,3 @@ class Rewrite:
 
 def _with(attrs: tuple[tuple[str, Any], ...], **more: Any) -> tuple[tuple[str, Any], ...]:
     return tuple(sorted({**dict(attrs), **more}.items()))
-
-
-def _free(name: str, taken: Mapping[str, Tensor]) -> str:
-    found, number = name, 2
-    while found in taken:
-        found, number = f"{name}_{number}", number + 1
-    return found
