@@ -20,10 +20,10 @@ from roofline.ops import OPS, get_op
 from roofline.passes.recorded import recorded
 
 #: Results that differ from run to run, or that nothing has computed.
-_RANDOM = frozenset({"dropout", "bernoulli", "fill", "empty"})
+RANDOM = frozenset({"dropout", "bernoulli", "fill", "empty"})
 
 #: Options without which an operator leaves open what it computes; none of them settles an empty tuple.
-_OPEN: dict[str, tuple[str, ...]] = {
+OPEN: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("unknown", "take", "rearrange", "resample", "pool", "pool_grad", "scan", "recurrent_cell",
                      "recurrent_cell_grad", "put", "state_update", "topk", "triangular_solve"), ()),
     **dict.fromkeys(("mul_scalar", "add_scalar", "mask"), ("value",)),
@@ -31,7 +31,7 @@ _OPEN: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 #: Operators of several operands, and the options that stand for one that is a number and not listed.
-_OPERANDS: dict[str, tuple[int, tuple[str, ...]]] = {
+OPERANDS: dict[str, tuple[int, tuple[str, ...]]] = {
     **dict.fromkeys(("add", "sub", "mul", "div", "maximum", "minimum"), (2, ("value",))),
     "pow": (2, ("exponent",)), "clamp": (3, ("low", "high")), "where": (3, ("values",)),
 }  # fmt: skip
@@ -48,11 +48,11 @@ def settled(node: Node) -> bool:
         (True, False)
     """
     given = dict(node.attrs).keys()
-    if node.op in _RANDOM:
+    if node.op in RANDOM:
         return False
-    if node.op in _OPEN:
-        return bool(_OPEN[node.op]) and given >= set(_OPEN[node.op])
-    wanted, options = _OPERANDS.get(node.op, (0, ()))
+    if node.op in OPEN:
+        return bool(OPEN[node.op]) and given >= set(OPEN[node.op])
+    wanted, options = OPERANDS.get(node.op, (0, ()))
     return len(node.inputs) >= wanted or given >= set(options)
 
 
@@ -294,7 +294,7 @@ class Constants:
         if is_view(node):
             self.kind.update(dict.fromkeys(node.outputs, max(kinds)))
             return False
-        kept = in_place(node) or node.op in _RANDOM or OPS[node.op].kind in ("network", "transfer")
+        kept = in_place(node) or node.op in RANDOM or OPS[node.op].kind in ("network", "transfer")
         if kept or not (self.storage.written | set(self.graph.outputs)).isdisjoint(node.outputs):
             return False
         if not self._smaller(node):
