@@ -20,7 +20,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 PAGES = [
     ROOT / "docs" / f"{name}.md"
     for name in ("import-torch", "import-jax", "diagnosis", "what-if", "fusion", "rewriting", "quantization", "prune",
-                 "clusters", "serving", "compare", "training")
+                 "shard", "clusters", "serving", "compare", "training")
 ]  # fmt: skip
 
 

@@ -6,8 +6,6 @@ from collections import Counter
 
 import pytest
 
-pytest.importorskip("roofline.passes.backward")
-
 import roofline as rl
 from roofline.collective import collective
 from roofline.graph import Graph
