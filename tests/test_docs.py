@@ -42,7 +42,9 @@ def test_readme_python_runs(code: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_python_of_the_pages_runs(page: Path) -> None:
-    for code in blocks("python", page.read_text(encoding="utf-8")):
+    found = blocks("python", page.read_text(encoding="utf-8"))
+    assert found
+    for code in found:
         run(code, page.name)
 
 
