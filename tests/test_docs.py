@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import shlex
@@ -46,6 +47,14 @@ def test_python_of_the_pages_runs(page: Path) -> None:
     assert found
     for code in found:
         run(code, page.name)
+
+
+def test_tables_of_the_page_on_what_ifs_are_what_the_library_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a change of the time model: ``python benchmarks/whatif_tables.py --write``."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    tables = importlib.import_module("whatif_tables")
+    text = tables.PAGE.read_text(encoding="utf-8")
+    assert tables.page(text) == text
 
 
 def commands(text: str = README) -> list[str]:
