@@ -3,7 +3,7 @@
 | what changes | passes | which share |
 |---|---|---|
 | which operators are one kernel | fuse, chains, inductor, flash, ideal, inline, megatron | inlining, order |
-| what is computed in vain or twice | clean, batchnorm, linears, rewrite, pad, unmask | editing |
+| what is computed in vain or twice | clean, batchnorm, linears, rewrite, pad, unmask | editing, storage |
 | number formats | retype, quantize, autocast | scales, conversions, keep |
 | how large it is | prune (droplayers, sparsify) | amounts |
 | what one of several devices runs | shard (splits, ranks, sequence), stage, pipelined | layers |

@@ -16,8 +16,9 @@ from typing import Any
 from roofline.dtypes import DTYPES
 from roofline.families.blocks import active_parameters
 from roofline.graph import Graph, Node
-from roofline.ops import OPS, get_op
+from roofline.ops import OPS
 from roofline.passes.recorded import recorded
+from roofline.passes.storage import Storage, in_place, is_view
 
 #: Results that differ from run to run, or that nothing has computed.
 RANDOM = frozenset({"dropout", "bernoulli", "fill", "empty"})
@@ -54,33 +55,6 @@ def settled(node: Node) -> bool:
         return bool(OPEN[node.op]) and given >= set(OPEN[node.op])
     wanted, options = OPERANDS.get(node.op, (0, ()))
     return len(node.inputs) >= wanted or given >= set(options)
-
-
-def in_place(node: Node) -> bool:
-    """Whether a node writes into the storage of an input."""
-    spec = get_op(node.op, node.name)
-    return spec.alias is not None and spec.kind != "view"
-
-
-def is_view(node: Node) -> bool:
-    """Whether a node only looks at its input in another way."""
-    return get_op(node.op, node.name).kind == "view"
-
-
-class Storage:
-    """Which tensors share storage, and which of it is written in place."""
-
-    def __init__(self, graph: Graph) -> None:
-        self._root: dict[str, str] = {}
-        for node in graph.nodes:
-            alias = get_op(node.op, node.name).alias
-            if alias is not None:
-                self._root.update(dict.fromkeys(node.outputs, self.root(node.inputs[alias])))
-        self.written = {self.root(name) for node in graph.nodes if in_place(node) for name in node.outputs}
-
-    def root(self, name: str) -> str:
-        """The tensor whose storage this one lives in."""
-        return self._root.get(name, name)
 
 
 def with_notes(graph: Graph, *notes: str) -> Graph:

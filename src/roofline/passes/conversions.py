@@ -9,6 +9,7 @@ from roofline.graph import Graph, Node, Tensor
 from roofline.ops import OPS, node_work
 from roofline.passes.editing import unused
 from roofline.passes.scales import operations
+from roofline.passes.storage import Storage
 
 
 class Rewrite:
@@ -21,6 +22,7 @@ class Rewrite:
         self.before: dict[str, list[Node]] = {}
         self.notes: dict[str, None] = {}
         self._made: dict[tuple[str, ...], str] = {}
+        self._storage = Storage(graph)
         self.changed = False
 
     def graph(self) -> Graph:
@@ -35,12 +37,7 @@ class Rewrite:
     def store(self, root: str, stored: str) -> None:
         """Give a tensor, its views and what is updated in its place another format."""
         self.changed = True
-        inside = {root}
-        for node in self.of.nodes:
-            alias = OPS[node.op].alias
-            if alias is not None and node.inputs[alias] in inside:
-                inside.update(node.outputs)
-        for name in inside:
+        for name in self._storage.sharing(root):
             self.tensors[name] = replace(self.tensors[name], dtype=stored)
 
     def put_before(self, node: str, added: Node, output: Tensor) -> None:

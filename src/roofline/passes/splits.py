@@ -20,6 +20,7 @@ from roofline.ops import COLLECTIVES, OPS
 from roofline.ops.registry import axes_of
 from roofline.passes.axes import Atom, Axes
 from roofline.passes.ranks import NORMS, PRODUCTS
+from roofline.passes.storage import Storage
 
 #: Operators with heads: the operand with all of them, the one with their groups, and the axis of both.
 HEADS = {"attention_scores": (0, 1, 1), "ssd_scan": (0, 1, 2), "delta_scan": (2, 2, 2)}
@@ -272,8 +273,9 @@ class Splits:
     @cached_property
     def returned(self) -> frozenset[Atom]:
         """Atoms of what the program returns; its caches stay where they are."""
+        root = Storage(self.graph).root
         return frozenset(
-            self._of(name for name in self.graph.outputs if self.graph.tensors[self._kept(name)].kind != "cache")
+            self._of(name for name in self.graph.outputs if self.graph.tensors[root(name)].kind != "cache")
         )
 
     @cached_property
@@ -290,20 +292,6 @@ class Splits:
         for name in names:
             for axis in range(len(self.graph.tensors[name].shape)):
                 yield from self.axes.atoms(name, axis)
-
-    def _kept(self, name: str) -> str:
-        """The tensor whose storage this one lives in."""
-        while name in self._in_place:
-            name = self._in_place[name]
-        return name
-
-    @cached_property
-    def _in_place(self) -> Mapping[str, str]:
-        return {
-            node.outputs[0]: node.inputs[alias]
-            for node in self.graph.nodes
-            if (alias := OPS[node.op].alias) is not None
-        }
 
     def _along(self, node: Node) -> Iterator[Atom]:
         """Atoms of the axes that a node needs whole."""
