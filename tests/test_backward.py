@@ -171,6 +171,13 @@ def test_gradients_in_a_format_of_their_own() -> None:
     assert step.tensors["layers.0.mlp.up.grad_x"].dtype == "bf16"
 
 
+def test_views_of_weights_keep_their_format_whatever_the_gradients() -> None:
+    step = rl.backward(rl.model("mixtral-8x7b", phase="train", layers=1), gradients="fp32")
+    products = [row for row in rl.count(step, B=1, S=128).rows if row.kernel.main.op.startswith("expert_linear")]
+    assert len(products) == 6
+    assert {dtype for row in products for dtype in row.flops_by} == {"bf16"}
+
+
 def test_a_loss_starts_from_one_and_other_outputs_from_what_is_handed_in() -> None:
     train = backward(rl.model("gpt2", phase="train", layers=1))
     assert not [t for t in train.tensors.values() if t.kind == "input" and "grad" in t.name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -102,3 +103,40 @@ def test_what_passes_through_a_stage_is_sent_on() -> None:
     found = rl.pipelined(graph, 3)
     assert sum(node.op == "send" for node in found.nodes) == 3  # one from the first, two from the second
     assert rl.same(graph, found)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda graph: rl.quantize(graph, weights="int4-g128", cache="int8"),
+        lambda graph: rl.retype(graph, weights="int8"),
+        lambda graph: rl.prune(graph, channels=0.5),
+    ],
+)
+def test_what_comes_after_a_pipeline_changes_its_memory_too(change: Callable[[rl.Graph], rl.Graph]) -> None:
+    late, early = change(rl.pipelined(DECODE, 2)), rl.pipelined(change(DECODE), 2)
+    assert memory(late, AT).weights == memory(early, AT).weights
+    assert memory(late, AT).kv_cache == memory(early, AT).kv_cache
+
+
+def test_a_pipeline_can_be_bound_to_numbers() -> None:
+    parts = rl.pipelined(DECODE, 2)
+    assert memory(parts.bind(B=AT["B"]), {"C": AT["C"]}).total == memory(parts, AT).total
+
+
+def test_a_pipeline_is_updated_like_any_program() -> None:
+    late = rl.optimizer(rl.pipelined(DECODE, 2), "adamw")
+    assert memory(late, {}).optimizer < memory(rl.optimizer(DECODE, "adamw"), {}).optimizer
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert-base-uncased"])
+def test_a_pipeline_is_cut_before_the_backward(name: str) -> None:
+    forward = rl.model(name, phase="train", layers=2)
+    for whole in (rl.backward(forward), rl.optimizer(forward)):
+        with pytest.raises(rl.UsageError, match="cut the forward program"):
+            rl.pipelined(whole, 2)
+    with pytest.raises(rl.UsageError, match="already cut into 2 stages"):
+        rl.pipelined(rl.pipelined(forward, 2), 2)
+    with pytest.raises(rl.UsageError, match="shard it first"):
+        rl.shard(rl.pipelined(forward, 2), tp=2)
+    assert float(rl.estimate(rl.backward(rl.pipelined(forward, 2)), "h100-sxm", B=1, S=64).time) > 0

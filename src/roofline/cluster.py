@@ -158,9 +158,15 @@ class Cluster(Frozen):
             raise UsageError(
                 f"{self.name}: {devices * stride} devices wanted, it has {self.nodes} x {self.devices_per_node}; the "
                 f"nearest: {self.devices} devices, or a cluster of {need} nodes"
-                + (f" (replace(nodes={need}))" if self.link else ", which needs a link between nodes")
+                + (f" (replace(nodes={need}))" if self.link else self._with_link())
             )
         return ceil(devices / max(1, self.devices_per_node // stride))
+
+    def _with_link(self) -> str:
+        """Clusters of this chip that have a link between nodes, for an error."""
+        known = [name for name in clusters() if (one := cluster(name)).link and one.chip.name == self.chip.name]
+        return f", which needs a link between nodes, as {', '.join(known)} has" if known else (
+            ", which needs a link between nodes")  # fmt: skip
 
     def replace(self, **figures: Any) -> Cluster:
         """Return a copy with other figures.

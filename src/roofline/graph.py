@@ -152,7 +152,9 @@ class Graph:
             for node in self.nodes
         )
         history = tuple(replace(step, before=step.before.bind(**sizes)) for step in self.history)
-        return replace(self, tensors=at, nodes=nodes, items=substitute(self.items, sizes), history=history)
+        info = {key: _bound(value, sizes) for key, value in self.info.items()}
+        items = substitute(self.items, sizes)
+        return replace(self, tensors=at, nodes=nodes, items=items, info=info, history=history)
 
     def with_nodes(self, nodes: Iterable[Node]) -> Graph:
         """The same program with other nodes, validated."""
@@ -191,6 +193,13 @@ class Graph:
     def __repr__(self) -> str:
         sizes = f", sizes {', '.join(sorted(self.symbols))}" if self.symbols else ""
         return f"<Graph {self.name}: {len(self.nodes)} nodes, {self.parameters:,} parameters{sizes}>"
+
+
+def _bound(value: Any, sizes: Mapping[str, int]) -> Any:
+    """Graphs in what is known of a graph, such as the stages of a pipeline."""
+    if isinstance(value, tuple):
+        return tuple(_bound(each, sizes) for each in value)
+    return value.bind(**sizes) if isinstance(value, Graph) else value
 
 
 def _substitute_attr(value: Any, sizes: Mapping[str, int]) -> Any:

@@ -63,7 +63,7 @@ def saved(graph: Graph, **sizes: Any) -> Mapping[str, Any]:
 
     Example:
         >>> import roofline as rl
-        >>> from roofline.passes.layers import backward
+        >>> from roofline.passes.backward import backward
         >>> gpt = rl.model("gpt2", phase="train", dtype="fp16", attention="naive", activation="gelu", layers=2)
         >>> step = backward(gpt)
         >>> by_layer = saved(step, B=1, S=1024)

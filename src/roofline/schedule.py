@@ -28,6 +28,19 @@ Timer = Callable[[float], Any]
 
 #: Gradients that PyTorch's DistributedDataParallel reduces at a time (``bucket_cap_mb``) [byte].
 BUCKET = 25 * 2**20
+#: Gradients of a bucket for each copy of the model, so that many copies do not drown in latency: a million in fp32
+#: (Megatron-LM, core/distributed/distributed_data_parallel.py, ``bucket_size``) [byte].
+BUCKET_A_COPY = 4e6
+
+
+def bucket_of(copies: int) -> float:
+    """Bytes that are reduced at a time among so many copies of a model [byte].
+
+    Example:
+        >>> bucket_of(2) == BUCKET, bucket_of(128)
+        (True, 512000000.0)
+    """
+    return max(float(BUCKET), BUCKET_A_COPY * copies)
 
 
 # --- pipeline --------------------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ def what_if(
         on: The cluster, where a group of devices may be larger than a node.
 
     Raises:
-        UsageError: As the passes do.
+        UsageError: As the passes do, or more devices than the cluster has.
 
     Example:
         >>> import roofline as rl
@@ -60,16 +60,18 @@ def what_if(
         (shard(tp=2), quantize(weights='int4', cache='fp8'))
     """
     where = find_cluster(on) if on is not None else None
-    if prune:
+    if prune is not None:
         graph = take_away(graph, **(prune_options(prune) if isinstance(prune, str) else prune))
     if tp != 1 or ep != 1 or sp:
         graph = shard(graph, **_told(tp=tp, sp=sp or None, ep=ep if ep != 1 else None))
         graph = placed(graph, where, tp) if where is not None and not where.implied else graph
-    if weights or activations or cache:
+    if not (weights is activations is cache is None):
         stored = formats_by_name(weights) if isinstance(weights, str) else weights
         graph = quantize(graph, **_told(weights=stored, activations=activations, cache=cache))
     if pp != 1:
         graph = pipelined(graph, pp, **_told(nodes=_apart(where, tp * ep)))
+    if where is not None and not where.implied:
+        where.span(tp * ep * pp)
     return graph if fuse is None else fuse_kernels(graph, policy=fuse)
 
 

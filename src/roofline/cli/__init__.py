@@ -6,6 +6,7 @@ fault of roofline itself. 130: interrupted. 141: nobody read the output to its e
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 import typer
 
 from roofline.cli.commands import app
-from roofline.cli.output import Unread, one_line
+from roofline.cli.output import Unread, drop_notes, one_line, say_notes
 from roofline.errors import RooflineError
 
 OK, WRONG_INPUT, OWN_FAULT, INTERRUPTED, BROKEN_PIPE = 0, 2, 70, 130, 141
@@ -32,6 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
     """
     _prepare_streams()
+    drop_notes()
     try:
         return _run(list(sys.argv[1:] if argv is None else argv))
     except Unread:
@@ -63,6 +65,7 @@ def _prepare_streams() -> None:
 def _run(argv: list[str]) -> int:
     command = typer.main.get_command(app)
     code = command.main(args=argv, prog_name="roofline", standalone_mode=False)
+    say_notes()
     return code if isinstance(code, int) else OK
 
 
@@ -73,14 +76,21 @@ def _fail(message: str, code: int) -> int:
 
 def _misuse(error: Exception) -> str:
     """The parser's complaint, with the near matches in the words of all our errors."""
-    near = sorted(getattr(error, "possibilities", None) or ())
-    text = str(getattr(error, "message", "") if near else error.format_message()).strip()  # type: ignore[attr-defined]
+    options = getattr(error, "possibilities", None) or ()
+    near = _near(getattr(error, "option_name", ""), options)
+    text = str(getattr(error, "message", "") if options else error.format_message()).strip()  # type: ignore[attr-defined]
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "roofline"
     if not text.endswith("?"):
         hint = f"did you mean {', '.join(near)}?" if near else f"see {path} --help"
         text = f"{text.rstrip('.')}; {hint}"
     return text[:1].lower() + text[1:]
+
+
+def _near(given: str, options: Sequence[str]) -> list[str]:
+    """Options that are like the given one, the nearest first; dashes, which all have, are no likeness."""
+    bare = {option.lstrip("-"): option for option in options}
+    return [bare[name] for name in difflib.get_close_matches(given.lstrip("-"), bare)]
 
 
 def _own_fault(error: Exception) -> int:

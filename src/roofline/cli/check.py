@@ -58,15 +58,17 @@ def check(
     if measured is None and trace is None:
         raise UsageError("check needs --measured, such as --measured 41ms, or --trace FILE, or both")
     if phase == "train":
-        opt.not_inference(weights=weights, cache=cache, activations=activations, fuse=fuse, context=context)
+        opt.not_inference(weights=weights, cache=cache, activations=activations, fuse=fuse, tf32=tf32, context=context)
         step = training_step(model, chip, batch, seq, mode=mode, prune=prune, tp=tp, pp=pp, dp=dp, zero=zero,
                              recompute=recompute, precision=dtype)  # fmt: skip
         graph, sizes = step_program(step), dict[str, Any]()
     else:
         opt.not_training(zero=zero, recompute=recompute)
+        cluster = opt.of_cluster(chip)
         graph = opt.program(model, phase, dtype, weights, cache, activations=activations, fuse=fuse, prune=prune,
-                            tp=tp, pp=pp, on=opt.of_cluster(chip))  # fmt: skip
-        sizes = opt.shared(opt.single(opt.sizes(graph, batch, seq, context), "a measured time"), dp)
+                            tp=tp, pp=pp, on=cluster)  # fmt: skip
+        sizes = opt.single(opt.sizes(graph, batch, seq, context), "a measured time")
+        sizes = opt.shared(sizes, dp, tp * pp, cluster)
     opt.with_unit(measured, "--measured", "41ms")
     ran = read(trace) if trace is not None else None
     products = tf32 or dtype == "tf32"

@@ -118,11 +118,13 @@ def estimate(
                              recompute=recompute, precision=dtype)  # fmt: skip
         return print_step(step, None, as_json, as_csv)
     opt.not_training(zero=zero, recompute=recompute)
+    cluster = opt.of_cluster(chip) if "," not in chip else None
     graph = opt.program(model, phase, dtype, weights, cache, activations=activations, fuse=fuse, prune=prune, tp=tp,
-                        pp=pp, on=opt.of_cluster(chip) if "," not in chip else None)  # fmt: skip
+                        pp=pp, on=cluster)  # fmt: skip
     where = opt.chips(chip)
     number = len(where) if isinstance(where, list) else 1
-    est = _predict(graph, where, opt.shared(opt.sizes(graph, batch, seq, context, number), dp), mode, tf32)
+    sizes = opt.shared(opt.sizes(graph, batch, seq, context, number), dp, tp * pp, cluster)
+    est = _predict(graph, where, sizes, mode, tf32)
     found = None if est.shape or not graph.history else trail(graph, where, mode=mode, **est.grid.values)  # type: ignore[arg-type]
     if as_csv:
         write_csv(est.records())
@@ -153,19 +155,22 @@ def batch(
     weights: opt.Weights = None,
     cache: opt.Cache = None,
     activations: opt.Activations = None,
+    fuse: opt.Fuse = None,
     prune: opt.Prune = None,
     tp: opt.Tensor = 1,
+    pp: opt.Pipeline = 1,
     tf32: opt.TF32 = False,
     as_json: opt.AsJson = False,
 ) -> None:
     """Choose the best batch under limits of memory and latency."""
     opt.with_unit(memory, "--memory", "72GiB")
     opt.with_unit(latency, "--latency", "50ms")
-    graph = opt.program(model, phase, dtype, weights, cache, activations=activations, prune=prune, tp=tp)
+    graph = opt.program(model, phase, dtype, weights, cache, activations=activations, fuse=fuse, prune=prune, tp=tp,
+                        pp=pp, on=opt.of_cluster(chip))  # fmt: skip
     sizes = opt.single(opt.sizes(graph, None, seq, context), "a curve over the batch")
     sizes.pop("B", None)
     choice = best_batch(
-        graph, find_chip(chip), memory=memory, latency=latency, mode=mode, tf32=tf32, **sizes  # type: ignore[arg-type]
+        graph, opt.device(chip), memory=memory, latency=latency, mode=mode, tf32=tf32, **sizes  # type: ignore[arg-type]
     )  # fmt: skip
     return write_json(choice.record()) if as_json else show(*tables.choice(choice))
 
@@ -193,7 +198,7 @@ def plot(
     tf32: opt.TF32 = False,
 ) -> None:
     """Draw a roofline of one point, or a sweep over several batches."""
-    graph, where = opt.program(model, phase, dtype, weights, cache), find_chip(chip)
+    graph, where = opt.program(model, phase, dtype, weights, cache), opt.device(chip)
     est = _predict(graph, where, opt.sizes(graph, batch, seq, context), mode, tf32)
     opt.with_unit(measured, "--measured", "41ms")
     picture = _sweep(est, measured) if est.shape else _roofline(est, measured)

@@ -51,11 +51,12 @@ def fuse(
     _known(policy)
     names = _two(pair)
     graph = opt.program(model, phase, dtype, weights, cache)
+    where = opt.device(chip) if chip is not None else None
     sizes = opt.single(opt.sizes(graph, batch, seq, context), "an access table")
     if names is not None:
-        found = explain_fusion(graph, *names, chip, **sizes)
+        found = explain_fusion(graph, *names, where, **sizes)
         return _explained(found, as_json, as_csv)
-    return _compared(fusion(graph, chip, **sizes), policy, as_json, as_csv)
+    return _compared(fusion(graph, where, **sizes), policy, as_json, as_csv)
 
 
 def _known(policy: str | None) -> None:
@@ -71,6 +72,8 @@ def _two(pair: str | None) -> tuple[str, str] | None:
     names = [name.strip() for name in pair.split(",")]
     if len(names) != 2 or not all(names):
         raise UsageError(f"--pair {pair[:60]!r}: wanted two kernels, such as layers.0.mlp.up,layers.0.mlp.act")
+    if names[0] == names[1]:
+        raise UsageError(f"--pair {pair[:60]!r}: one kernel twice; wanted two")
     return names[0], names[1]
 
 

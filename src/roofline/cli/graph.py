@@ -62,7 +62,7 @@ def graph(
 ) -> None:
     """Print a program node by node: operations, shapes, FLOPs, bytes, kernels."""
     form = _form(format, as_json, output)
-    program = opt.program(model, phase, dtype, weights, cache)
+    program = opt.program(model, phase, dtype, weights, cache, step=False)
     sizes = opt.some_sizes(program, batch, seq, context)
     found = listing(fused(program) if fuse else program, fold=not every, **sizes)
     text = FORMATS[form](found, output is not None)

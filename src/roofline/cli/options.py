@@ -5,19 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from math import prod
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from roofline.chip import Chip
+from roofline.chip import Chip, read_toml
 from roofline.cli.output import note
 from roofline.cluster import Cluster
 from roofline.cluster import cluster as find_cluster
 from roofline.data import chip as find_chip
-from roofline.errors import RooflineError, UsageError
+from roofline.data import is_path
+from roofline.errors import RooflineError, UnknownChip, UsageError
 from roofline.graph import Graph
 from roofline.grid import LARGEST
+from roofline.passes.training import PRECISIONS, training_graph
 from roofline.source import load_program
+from roofline.training.step import usual_precision
 from roofline.whatif import what_if
 
 #: Points that one call evaluates at most.
@@ -42,7 +46,7 @@ Context = Annotated[str | None, typer.Option(
     "--context", "-C", metavar="N", help="Context of the decoder, where -S is the length of the encoder.",
     show_default=False)]  # fmt: skip
 Phase = Annotated[str | None, typer.Option(
-    metavar="PHASE", help="prefill, decode or forward. [default: the model's]", show_default=False)]  # fmt: skip
+    metavar="PHASE", help="prefill, decode, forward or train. [default: the model's]", show_default=False)]  # fmt: skip
 RunMode = Annotated[str, typer.Option("--mode", metavar="MODE", help="eager, graph or compiled.")]
 DType = Annotated[str | None, typer.Option(
     "--dtype", metavar="FORMAT", help="Number format of everything, such as bf16.", show_default=False)]  # fmt: skip
@@ -94,6 +98,9 @@ Latency = Annotated[str | None, typer.Option(
 #: What each symbol is called and which option gives it.
 _SYMBOLS = {"B": ("a batch", "-B"), "S": ("a sequence length", "-S"), "C": ("a context length", "-C")}
 
+#: Options that say what numbers are stored in.
+_FORMATS = frozenset({"weights", "cache", "activations", "tf32"})
+
 _RANGE = re.compile(r"\s*([0-9]{1,40})(?::([0-9]{1,40})(?::([0-9]{1,40}))?)?\s*", re.ASCII)
 
 
@@ -129,13 +136,47 @@ def program(
     dtype: str | None = None,
     weights: str | None = None,
     cache: str | None = None,
+    *,
+    step: bool = True,
+    on: Cluster | None = None,
     **changes: Any,
 ) -> Graph:
-    """Build the program, change it (:func:`roofline.what_if`), and say what a reader should know of it."""
-    graph = what_if(load_program(model, phase, dtype), weights=weights, cache=cache, **changes)
+    """Build the program, change it (:func:`roofline.what_if`), and say what a reader should know of it.
+
+    Of phase ``train``, a whole step on one device, formats as those of ``roofline train``; the forward alone without
+    ``step``.
+    """
+    if phase == "train" and step:
+        prune = changes.pop("prune", None)
+        not_inference(weights=weights, cache=cache, **changes)
+        graph = _step(what_if(trainable(model), prune=prune), dtype)
+    else:
+        graph = what_if(load_program(model, phase, dtype), weights=weights, cache=cache, on=on, **changes)
     for text in graph.info.get("notes", ()):
         note(f"{graph.name}: {text}")
     return graph
+
+
+def trainable(model: str) -> Graph:
+    """The forward program that is trained: of phase ``train``, with a loss, where there is one."""
+    if re.search(r"\.(py|onnx|json)(:\w+)?$", model, re.IGNORECASE) and not model.endswith("config.json"):
+        return load_program(model)  # these have no phases
+    try:
+        return load_program(model, "train")
+    except UsageError as error:
+        try:
+            graph = load_program(model, "forward")
+        except RooflineError:
+            raise error from None
+    note(f"{graph.name} has no phase train: the step is that of its forward program, without a loss")
+    return graph
+
+
+def _step(graph: Graph, precision: str | None) -> Graph:
+    """Forward, backward and update."""
+    wanted = usual_precision(graph) if precision is None else precision
+    master = wanted in PRECISIONS and PRECISIONS[wanted].master
+    return training_graph(graph, precision=wanted, gradients="fp32" if master else None)
 
 
 def chips(text: str) -> Chip | list[Chip]:
@@ -158,18 +199,51 @@ def of_cluster(name: str) -> Cluster | None:
     except RooflineError as error:
         try:
             return find_cluster(name)
-        except RooflineError:
+        except UnknownChip:
             raise error from None
+        except RooflineError as other:
+            raise (other if _describes_cluster(name) else error) from None
     return None
 
 
-def shared(given: dict[str, Any], copies: int) -> dict[str, Any]:
-    """Sizes of one of several copies of a model, each with its part of the batch."""
+def _describes_cluster(name: str) -> bool:
+    """Whether a file that is neither a chip nor a cluster was meant as a cluster: it names a chip, or nodes."""
+    if not is_path(name):
+        return True
+    try:
+        found = read_toml(Path(name).expanduser(), UsageError)
+    except UsageError:
+        return False
+    return not found.keys().isdisjoint({"chip", "nodes", "devices_per_node"})
+
+
+def shared(given: dict[str, Any], copies: int, each: int = 1, on: Cluster | None = None) -> dict[str, Any]:
+    """Sizes of one of several copies of a model, each with its part of the batch.
+
+    Args:
+        given: Sizes of the whole.
+        copies: How many.
+        each: Devices of one copy.
+        on: The cluster that must have as many devices as all need.
+
+    Raises:
+        UsageError: More copies than there is work for or than the cluster has devices for.
+    """
     if copies < 1:
         raise UsageError(f"--dp {copies}: a whole number from 1 is wanted")
-    if copies == 1 or "B" not in given:
+    if copies == 1:
         return given
-    parts = [-(-each // copies) for each in (given["B"] if isinstance(given["B"], list) else [given["B"]])]
+    if "B" not in given:
+        raise UsageError(f"--dp {copies}: this program has no batch that copies could share; nearest: --dp 1")
+    batches = given["B"] if isinstance(given["B"], list) else [given["B"]]
+    if min(batches) < copies:
+        raise UsageError(
+            f"--dp {copies}: a batch of {min(batches)} cannot be shared by so many copies; "
+            f"nearest: --dp {min(batches)}, or -B {copies}"
+        )
+    if on is not None and not on.implied:
+        on.span(each * copies)
+    parts = [-(-batch // copies) for batch in batches]
     note(f"each of {copies} copies runs its part of the batch; throughput is that of one copy")
     return {**given, "B": parts if isinstance(given["B"], list) else parts[0]}
 
@@ -263,8 +337,10 @@ def with_unit(text: str | None, option: str, example: str) -> str | None:
 def not_inference(**options: Any) -> None:
     """Refuse options that a training step has not."""
     for name, value in options.items():
-        if value:
-            raise UsageError(f"--{name} does not apply to --phase train; its formats are --precision of roofline train")
+        if value is None or value is False or (value == 1 and value is not True):
+            continue
+        near = "its formats are those of --dtype, such as amp-bf16" if name in _FORMATS else "see roofline train --help"
+        raise UsageError(f"--{name} does not apply to --phase train; {near}")
 
 
 def single(sizes: dict[str, Any], what: str) -> dict[str, Any]:

@@ -45,6 +45,7 @@ def write(text: str) -> None:
     Raises:
         Unread: The pipe is closed at its other end.
     """
+    say_notes()
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -52,9 +53,25 @@ def write(text: str) -> None:
         raise Unread from None
 
 
+#: Said as soon as there is output that they stand beside: an error stands alone.
+_notes: list[str] = []
+
+
 def note(text: str) -> None:
-    """Say something beside the output."""
-    print(f"roofline: note: {one_line(text)}", file=sys.stderr)
+    """Say something beside the output, before it or at the end."""
+    _notes.append(one_line(text))
+
+
+def say_notes() -> None:
+    """Print the notes that wait for output."""
+    for text in _notes:
+        print(f"roofline: note: {text}", file=sys.stderr)
+    drop_notes()
+
+
+def drop_notes() -> None:
+    """Forget them: there is no output that they would stand beside."""
+    _notes.clear()
 
 
 def one_line(text: str) -> str:

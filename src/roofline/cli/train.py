@@ -11,7 +11,6 @@ from roofline.cli import options as opt
 from roofline.cli import tables
 from roofline.cli.output import note, show, write_csv, write_json
 from roofline.errors import UsageError
-from roofline.source import load_program
 from roofline.training import TrainingStep
 from roofline.training import train as predict
 from roofline.units import format_bytes, format_si
@@ -19,8 +18,8 @@ from roofline.whatif import what_if
 
 _Where = Annotated[str, typer.Argument(
     metavar="CHIP", help="A chip, or a cluster such as dgx-h100 where a group is larger than a node.")]  # fmt: skip
-_Batch = Annotated[int, typer.Option("--batch", "-B", metavar="N", help="Sequences or images of a step, in all.")]
-_Sequence = Annotated[int | None, typer.Option(
+_Batch = Annotated[str, typer.Option("--batch", "-B", metavar="N", help="Sequences or images of a step, in all.")]
+_Sequence = Annotated[str | None, typer.Option(
     "--seq", "-S", metavar="N", help="Length of a sequence.", show_default=False)]  # fmt: skip
 _Tokens = Annotated[str | None, typer.Option(
     "--tokens", metavar="N", help="Time to train on so many tokens or images, such as 300e9 or 1.4T.",
@@ -28,6 +27,7 @@ _Tokens = Annotated[str | None, typer.Option(
 _NoOverlap = Annotated[bool, typer.Option("--no-overlap", help="Exchange gradients after the backward, not beside it.")]
 
 _COUNT = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE]\+?[0-9]{1,2})?)\s*([kMGBT]?)\s*")
+_MOST = 1e21
 _TIMES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 
 
@@ -42,9 +42,10 @@ def count_of(text: str, option: str) -> float:
         (300000000000.0, 1400000000000.0)
     """
     match = _COUNT.fullmatch(text)
-    if match is None or float(match[1]) == 0:
-        raise UsageError(f"{option} {text[:60]!r}: wanted a number from 1, such as 300e9, 300B or 1.4T")
-    return float(match[1]) * _TIMES[match[2]]
+    found = float(match[1]) * _TIMES[match[2]] if match is not None else 0.0
+    if not 1 <= found <= _MOST:
+        raise UsageError(f"{option} {text[:60]!r}: wanted a number from 1 to 1e21, such as 300e9, 300B or 1.4T")
+    return found
 
 
 def train(
@@ -73,7 +74,7 @@ def train(
     opt.exclusive(json=as_json, csv=as_csv)
     wanted = count_of(tokens, "--tokens") if tokens is not None else None
     found = training_step(
-        model, chip, str(batch), None if seq is None else str(seq), micro_batch=micro_batch, tp=tp, sp=sp, pp=pp,
+        model, chip, batch, seq, micro_batch=micro_batch, tp=tp, sp=sp, pp=pp,
         interleave=interleave, dp=dp, ep=ep, zero=zero, recompute=recompute, optimizer=optimizer, precision=precision,
         overlap=not no_overlap, mode=mode,
     )  # fmt: skip
@@ -85,20 +86,15 @@ def training_step(
     recompute: str | None = None, **layout: Any,
 ) -> TrainingStep:  # fmt: skip
     """The step that options of the command line describe, with its notes said."""
-    graph = load_program(model, "train" if _has_phases(model) else None)
+    graph = opt.trainable(model)
     if prune is not None:
         graph = what_if(graph, prune=prune)
     given = opt.single(opt.sizes(graph, batch, seq), "a step of training")
     each = given.pop("B", 1)
-    found = predict(graph, chip, batch=each, recompute=recompute or "none", **layout, **given)
+    found = predict(graph, chip, batch=each, recompute="none" if recompute is None else recompute, **layout, **given)
     for text in found.notes:
         note(f"{found.name}: {text}")
     return found
-
-
-def _has_phases(model: str) -> bool:
-    """Whether a program is built by phase: not a script, a workload or an ONNX file."""
-    return re.search(r"\.(py|onnx|json)(:\w+)?$", model, re.IGNORECASE) is None or model.endswith("config.json")
 
 
 def print_step(found: TrainingStep, tokens: float | None, as_json: bool, as_csv: bool) -> None:
@@ -130,7 +126,7 @@ def sheet(found: TrainingStep, tokens: float | None = None) -> list[Any]:
             ("throughput", format_si(found.throughput, f"{found.item}/s")),
             ("work", f"{format_si(found.model_flops, 'FLOP')} by the model, "
                      f"{format_si(found.hardware_flops, 'FLOP')} run"),
-            (f"{tokens:g} {found.item}s" if tokens else "", f"{found.days(tokens):.3g} days" if tokens else ""),
+            (format_si(tokens, found.item) if tokens else "", f"{found.days(tokens):.3g} days" if tokens else ""),
         ]),
         "",
         _parts(found),

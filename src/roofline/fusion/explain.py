@@ -146,7 +146,7 @@ def _already_one(
     before = _cost(fuse(graph, "eager"), members, chip, sizes)
     after = _cost(graph, [label], chip, sizes)
     asked = pressure_of(scope, label, scope.groups[label], chip, sizes) if chip else Pressure(label)
-    text = f"they run in one kernel already, {label}, of {len(members)} operators"
+    text = f"they run in one kernel already, {label}, of {len(members)} operator{'s' if len(members) > 1 else ''}"
     return _Change(before, after, asked, tuple(members)).explanation(names, [Reason(text)], (), chip)
 
 

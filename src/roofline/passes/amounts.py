@@ -104,6 +104,8 @@ def prune_options(text: str) -> dict[str, Any]:
         key, given, value = (piece.strip() for piece in part.partition("="))
         if not given:
             key, value = "sparsity", key
+        if key in found:
+            raise UsageError(f"prune: {text!r} gives {key} twice")
         if key not in OPTIONS:
             raise UsageError(f"prune: {part!r}; allowed: {', '.join(OPTIONS)} = a value{did_you_mean(key, OPTIONS)}")
         found[key] = _value(key, value)

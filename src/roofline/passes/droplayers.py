@@ -80,7 +80,10 @@ def _as_listed(
 ) -> frozenset[int]:
     if isinstance(listed, str):
         raise UsageError(f"layers={listed!r}; allowed: a share to remove, a number to keep, or a list of those to keep")
+    listed = tuple(listed)
     stay = frozenset(listed)
+    if len(stay) < len(listed):
+        raise UsageError(f"layers={list(listed)}: a layer can be kept once; nearest: {sorted(stay, key=str)}")
     if len(found) > 1:
         raise UsageError(f"layers: a list is for one scope, and there are {_listed(found)}; pick one with where")
     if not stay:

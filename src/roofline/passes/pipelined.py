@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from roofline.graph import Graph, Node, Tensor
-from roofline.passes.recorded import recorded
+from roofline.passes.recorded import of_stages, recorded
 from roofline.passes.stage import stages
-from roofline.sizes import evaluate
 
 
 @recorded
@@ -47,7 +46,7 @@ def pipelined(graph: Graph, pp: int, *, nodes: int = 1) -> Graph:
                 sent[node.inputs[0]] = given.outputs[0]
             made.append(given)
         now.update(sent)
-    info = {**graph.info, "largest_stage": max(parts, key=_stored), "pp": pp}
+    info = {**graph.info, **of_stages(parts), "pp": pp}
     note = f"one batch in {pp} stages, one after the other; memory is that of the largest stage"
     info["notes"] = (*graph.info.get("notes", ()), note)
     outputs = tuple(now.get(name, name) for name in graph.outputs)
@@ -62,9 +61,3 @@ def _again(node: Node, part: Graph, tensors: dict[str, Tensor]) -> Node:
         name = f"{node.outputs[0]}_{number}"
     tensors[name] = replace(part.tensors[node.outputs[0]], name=name)
     return replace(node, name=f"{name}_on", outputs=(name,))
-
-
-def _stored(graph: Graph) -> float:
-    """Elements that a stage keeps, with every size at one."""
-    kept = [tensor.numel for tensor in graph.tensors.values() if tensor.kind in ("weight", "buffer", "cache")]
-    return float(sum(evaluate(size, dict.fromkeys(graph.symbols, 1)) for size in kept))

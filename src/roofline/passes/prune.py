@@ -93,9 +93,17 @@ def prune(
     plan = _Plan(graph, chosen, unit)
     if layers is not None:
         plan.graph = drop_layers(graph, layers, chosen)
+        plan.notes += _rounded(layers, graph.info.get("layers"), plan.graph.info.get("layers"))
     plan.shrink({what: amount for what, amount in asked.items() if amount is not None})
     smaller = _described(plan.graph, graph, plan.notes)
     return smaller if sparsity is None else sparsify(smaller, sparsity, chosen)
+
+
+def _rounded(share: float | Sequence[int], layers: int | None, left: int | None) -> list[str]:
+    """What a share of layers that does not come out even leaves."""
+    if not isinstance(share, float) or layers in (None, left) or left == kept(share, layers, "layers", "layers"):
+        return []
+    return [f"layers: {left} of {layers} stay, rounded up"]
 
 
 def _described(smaller: Graph, graph: Graph, notes: Iterable[str]) -> Graph:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import wraps
-from typing import Concatenate, ParamSpec
+from typing import Any, Concatenate, ParamSpec
 
+from roofline.dtypes import DTYPES
+from roofline.errors import UsageError
 from roofline.graph import Applied, Graph
+from roofline.sizes import evaluate
 
 Options = ParamSpec("Options")
 
@@ -19,7 +22,8 @@ def recorded(
     """Make a pass leave its name, its options and the program that it was given in ``graph.history``.
 
     A pass that is made of others leaves one entry, its own; a pass that returns the graph itself leaves none. What the
-    pass puts into ``info["notes"]`` beyond what was there becomes the entry's notes.
+    pass puts into ``info["notes"]`` beyond what was there becomes the entry's notes. The stages of a
+    pipeline, by which its memory is counted, are changed along.
     """
     names = tuple(inspect.signature(apply).parameters)[1:]
 
@@ -28,6 +32,7 @@ def recorded(
         after = apply(graph, *args, **options)
         if after is graph:
             return graph
+        after = _with_stages(after, graph, lambda stage: apply(stage, *args, **options))
         told = {**dict(zip(names, args, strict=False)), **options}
         before = tuple(graph.info.get("notes", ()))
         notes = tuple(note for note in after.info.get("notes", ()) if note not in before)
@@ -35,3 +40,31 @@ def recorded(
         return replace(after, history=(*graph.history, step))
 
     return run
+
+
+def _with_stages(after: Graph, graph: Graph, apply: Callable[[Graph], Graph]) -> Graph:
+    """The program with the stages of its pipeline passed too, so that its memory is that of the changed program."""
+    stages: tuple[Graph, ...] = graph.info.get("pipeline", ())
+    if not stages or after.info.get("pipeline") is not stages:
+        return after
+    passed = [_if_there(stage, apply) for stage in stages]
+    return replace(after, info={**after.info, **of_stages(passed)})
+
+
+def _if_there(stage: Graph, apply: Callable[[Graph], Graph]) -> Graph:
+    try:
+        return apply(stage)
+    except UsageError:  # what was asked for is in other stages
+        return stage
+
+
+def of_stages(stages: Sequence[Graph]) -> dict[str, Any]:
+    """What a pipeline's program tells of its stages: all, and the one that stores most."""
+    return {"pipeline": tuple(stages), "largest_stage": max(stages, key=_stored)}
+
+
+def _stored(graph: Graph) -> float:
+    """Bytes that a stage keeps, with every size at one."""
+    kept = [tensor for tensor in graph.tensors.values() if tensor.kind in ("weight", "buffer", "cache")]
+    at = dict.fromkeys(graph.symbols, 1)
+    return float(sum(evaluate(tensor.numel, at) * float(DTYPES[tensor.dtype].bytes) for tensor in kept))

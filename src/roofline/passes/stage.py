@@ -60,7 +60,8 @@ def stage(graph: Graph, pp: int, index: int, *, weights: Mapping[str, float] | N
         nodes: 2 where the next stage is in another node.
 
     Raises:
-        UsageError: More stages than layers, neither layers nor weights, or no such stage.
+        UsageError: More stages than layers, neither layers nor weights, no such stage, or a program that cannot be cut
+            any more.
 
     Example:
         >>> import roofline as rl
@@ -69,6 +70,7 @@ def stage(graph: Graph, pp: int, index: int, *, weights: Mapping[str, float] | N
     """
     if pp == 1 and index == 0:
         return graph
+    _refuse(graph)
     cuts = _cuts(graph, pp, weights)
     if not 0 <= index < pp:
         raise UsageError(f"{graph.name}: stage {index} of {pp}; allowed: 0 to {pp - 1}")
@@ -90,6 +92,15 @@ def stage(graph: Graph, pp: int, index: int, *, weights: Mapping[str, float] | N
         outputs=outputs,
         info=_info(graph, own, ends, index),
     ).validate()
+
+
+def _refuse(graph: Graph) -> None:
+    """Refuse a program whose layers no longer stand in a row."""
+    if "pp" in graph.info:
+        raise UsageError(f"{graph.name} is already cut into {graph.info['pp']} stages; cut the whole program")
+    for part in ("backward", "optimizer"):
+        if part in graph.info:
+            raise UsageError(f"{graph.name} has its {part} already; cut the forward program into stages, then add it")
 
 
 # --- where to cut ----------------------------------------------------------------------------------------------------

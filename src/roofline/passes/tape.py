@@ -109,6 +109,8 @@ class Tape:
         """
         path = f"{self._node.name}.{name}"
         dtype = self._widest(inputs) if OPS[op].kind == "pointwise" and op not in _AS_TOLD else ""
+        if OPS[op].kind == "view":  # the same numbers, whatever the gradient's format
+            dtype = self.b.tensor(inputs[0]).dtype
         made = self.b.op(op, *inputs, name=path, dtype=dtype or self.format(like), count=self._node.count, **attrs)
         if self._group:
             self.labels[made] = self._group

@@ -13,7 +13,6 @@ from roofline.graph import Graph
 from roofline.passes.autocast import autocast
 from roofline.passes.backward import backward
 from roofline.passes.retype import retype
-from roofline.passes.stage import stage
 from roofline.passes.training import PRECISIONS, accumulate
 from roofline.saved import saved
 from roofline.sizes import evaluate
@@ -58,19 +57,17 @@ class Chunk:
         return sum(self.seconds.values())
 
 
-def chunk(graph: Graph, chip: Chip, plan: Plan, index: int, mode: Mode, sizes: Mapping[str, Any]) -> Chunk:
-    """Work out one chunk of a model that is already sharded.
+def chunk(graph: Graph, own: Graph, chip: Chip, plan: Plan, mode: Mode, sizes: Mapping[str, Any]) -> Chunk:
+    """Work out one chunk of a model.
 
     Args:
         graph: The forward program of one device of a tensor-parallel group, formats set.
+        own: The chunk of it.
         chip: The device.
         plan: The layout.
-        index: Which of the ``pp * interleave`` chunks.
         mode: As for :func:`roofline.estimate`.
         sizes: Of one micro-batch.
     """
-    number = plan.pp * plan.interleave
-    own = stage(graph, number, index) if number > 1 else graph
     given = [name for name in _boundary(graph, own) if own.tensors[name].kind == "input"]
     master = PRECISIONS[plan.precision].master  # then gradients are added up in fp32, as Megatron-LM adds them
     both = backward(own, recompute=plan.recompute, gradients="fp32" if master else None, wrt=given)
@@ -96,7 +93,8 @@ def _without_sends(graph: Graph, sizes: Mapping[str, Any]) -> tuple[Graph, float
 
 
 def _held(graph: Graph, plan: Plan) -> Held:
-    return held(graph, plan.optimizer, plan.precision, plan.dp if plan.zero else 1)
+    copies = (plan.dp, plan.dp // plan.ep) if plan.zero else (1, 1)
+    return held(graph, plan.optimizer, plan.precision, *copies)
 
 
 def formatted(graph: Graph, precision: str) -> Graph:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from roofline.count import nbytes
@@ -11,6 +12,18 @@ from roofline.passes.tape import DISCRETE
 from roofline.passes.training import PRECISIONS
 from roofline.sizes import ceil_div
 
+#: Operators whose weights are experts, which groups of copies of the model share.
+_EXPERTS = frozenset({"expert_linear", "moe"})
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """Of some parameters: weights and constants, gradients, and optimizer states with an fp32 copy [byte]."""
+
+    weights: float = 0.0
+    gradients: float = 0.0
+    optimizer: float = 0.0
+
 
 @dataclass(frozen=True)
 class Held:
@@ -18,56 +31,67 @@ class Held:
 
     Attributes:
         parameters: Their number.
-        weights: Their bytes, constants included [byte].
-        gradients: Those of their gradients [byte].
-        states: Those of the optimizer's states, an fp32 copy of the weights among them [byte].
-        update: The program that updates them.
+        dense: Bytes of those that every copy of the model has.
+        routed: Bytes of experts, which only the copies of their group have.
+        update: The program that updates them, or this device's share.
     """
 
     parameters: int
-    weights: float
-    gradients: float
-    states: float
+    dense: Bytes
+    routed: Bytes
     update: Graph
 
 
-def held(graph: Graph, kind: str, precision: str, among: int = 1) -> Held:
+def held(graph: Graph, kind: str, precision: str, dense: int = 1, routed: int = 1) -> Held:
     """Count what a forward program's parameters take in training.
 
     Args:
         graph: The forward program of a chunk, in its formats.
         kind: The optimizer.
         precision: One of :data:`~roofline.passes.training.PRECISIONS`.
-        among: Devices that divide the update between them (ZeRO), each for its rows of every weight.
+        dense: Devices that divide the update between them (ZeRO), each for its rows of every weight.
+        routed: The same of experts.
 
     Example:
         >>> from roofline.build import Builder
         >>> b = Builder("gemm", "bf16")
         >>> y = b.op("linear", b.input("x", (8, 64)), b.weight("w", (64, 64)))
-        >>> one = held(b.graph([y]), "adamw", "mixed-bf16")
-        >>> one.weights / 64**2, one.gradients / 64**2, one.states / 64**2
+        >>> one = held(b.graph([y]), "adamw", "mixed-bf16").dense
+        >>> one.weights / 64**2, one.gradients / 64**2, one.optimizer / 64**2
         (2.0, 4.0, 12.0)
     """
+    experts = {name for node in graph.nodes if node.op in _EXPERTS for name in node.inputs[1:]}
     master = PRECISIONS[precision].master
-    weights = [t for t in graph.tensors.values() if t.kind == "weight" and t.dtype not in DISCRETE]
     stored = [t for t in graph.tensors.values() if t.kind in ("weight", "buffer")]
-    gradients = [Tensor(f"{t.name}.grad", t.shape, "fp32" if master else t.dtype, "input") for t in weights]
-    whole = optimizer(_program(graph, weights, gradients), kind, master=master)
-    share = optimizer(_program(graph, *(_rows(each, among) for each in (weights, gradients))), kind, master=master)
-    states = [whole.tensors[name] for name in whole.info["optimizer_states"]]
-    update = whole if among == 1 else share
-    return Held(graph.parameters, _bytes(stored), _bytes(gradients), _bytes(states), update)
+    trained = [t for t in stored if t.kind == "weight" and t.dtype not in DISCRETE]
+    whole = _update(graph, trained, kind, master)
+
+    def of(which: Callable[[str], bool]) -> Bytes:
+        names = {t.name for t in trained if which(t.name)}
+        gradients = (whole.tensors[f"{name}.grad"] for name in names)
+        states = (whole.tensors[name] for name in whole.info["optimizer_states"] if name.rpartition(".")[0] in names)
+        return Bytes(_total(t for t in stored if which(t.name)), _total(gradients), _total(states))
+
+    share = whole
+    if dense > 1 or routed > 1:
+        rows = [_rows(t, routed if t.name in experts else dense) for t in trained]
+        share = _update(graph, rows, kind, master)
+    return Held(graph.parameters, of(lambda name: name not in experts), of(lambda name: name in experts), share)
 
 
-def _bytes(tensors: list[Tensor]) -> float:
+def _total(tensors: Iterable[Tensor]) -> float:
     return float(sum(nbytes(tensor) for tensor in tensors))
 
 
-def _rows(tensors: list[Tensor], among: int) -> list[Tensor]:
-    return [replace(t, shape=(ceil_div(t.shape[0], among), *t.shape[1:])) if t.shape else t for t in tensors]
+def _rows(tensor: Tensor, among: int) -> Tensor:
+    if not tensor.shape:
+        return tensor
+    return replace(tensor, shape=(ceil_div(tensor.shape[0], among), *tensor.shape[1:]))
 
 
-def _program(graph: Graph, weights: list[Tensor], gradients: list[Tensor]) -> Graph:
-    """The parameters and their gradients, with nothing done to them yet."""
+def _update(graph: Graph, weights: list[Tensor], kind: str, master: bool) -> Graph:
+    """The update of parameters from gradients that are handed in."""
+    gradients = [Tensor(f"{t.name}.grad", t.shape, "fp32" if master else t.dtype, "input") for t in weights]
     pairs = tuple((w.name, g.name) for w, g in zip(weights, gradients, strict=True))
-    return Graph(f"{graph.name} update", {t.name: t for t in (*weights, *gradients)}, (), info={"gradients": pairs})
+    given = Graph(f"{graph.name} update", {t.name: t for t in (*weights, *gradients)}, (), info={"gradients": pairs})
+    return optimizer(given, kind, master=master)

@@ -84,11 +84,27 @@ class Plan:
             )
         if self.dp % self.ep:
             raise UsageError(f"ep={self.ep} does not divide dp={self.dp}; fits: {_divisors(self.dp)}")
+        if self.sp and self.tp == 1:
+            raise UsageError("sp=True shares positions between the devices that share the layers; give tp=2 or more")
         self._check_batch()
         check_pipeline(self.pp, self.micro_batches, self.schedule, self.interleave)
         if self.interleave > 1 and self.pp == 1:
             raise UsageError(f"interleave={self.interleave} needs a pipeline; give pp=2 or more")
         on.span(self.devices)
+
+    def check_positions(self, length: int | None) -> None:
+        """Refuse positions that do not come out even.
+
+        Args:
+            length: Of a sequence; ``None`` where the program has none.
+
+        Raises:
+            UsageError: Names the nearest lengths that do.
+        """
+        if self.sp and length is not None and length % self.tp:
+            low = length // self.tp * self.tp
+            near = f"{low} or {low + self.tp}" if low else str(self.tp)
+            raise UsageError(f"sp=True: S={length} positions cannot be shared by tp={self.tp}; the nearest: {near}")
 
     def _check_batch(self) -> None:
         step = self.dp * self.micro_batch

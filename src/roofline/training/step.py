@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from math import exp
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from roofline.chip import Chip
 from roofline.cluster import Cluster
 from roofline.cluster import cluster as find_cluster
-from roofline.collective import collective, timers
 from roofline.errors import UsageError
-from roofline.estimate import Mode, estimate
+from roofline.estimate import Mode
 from roofline.graph import Graph
-from roofline.memory import RESERVE, WORKSPACE, TrainingMemory
+from roofline.memory import RESERVE, TrainingMemory
 from roofline.modeldata import model as find_model
-from roofline.passes.shard import shard
-from roofline.scaling import placed
-from roofline.schedule import data_parallel, divided_among, pipeline
 from roofline.sizes import evaluate
-from roofline.training.chunk import AGAIN, BACKWARD, FORWARD, Chunk, chunk, formatted
+from roofline.training.chunk import Chunk
 from roofline.training.plan import Plan
+from roofline.training.run import Run
 from roofline.units import format_bytes, format_si
 
 if TYPE_CHECKING:
@@ -32,8 +26,20 @@ if TYPE_CHECKING:
 
 DAY = 86400.0
 
-#: Precision of a step for a program in each format.
+#: Precision of a step for a program in each format; fp32 for any other.
 _PRECISION = {"bf16": "mixed-bf16", "fp16": "mixed-fp16"}
+
+
+def usual_precision(graph: Graph) -> str:
+    """What a program is trained in where nothing else is said: by the format of its largest weight.
+
+    Example:
+        >>> import roofline as rl
+        >>> usual_precision(rl.model("llama-3-8b", phase="train"))
+        'mixed-bf16'
+    """
+    found = [tensor for tensor in graph.tensors.values() if tensor.kind == "weight"]
+    return _PRECISION.get(max(found, key=lambda tensor: tensor.numel).dtype, "fp32") if found else "fp32"
 
 
 @dataclass(frozen=True, repr=False)
@@ -57,7 +63,7 @@ class TrainingStep:
         peak: Of one device, in the format of its products [FLOP/s].
         items: Tokens or images of a step.
         item: Their word.
-        chunks: What the first, a middle and the last chunk of layers take.
+        chunks: What each chunk of layers takes, in order.
         notes: What a reader should know.
     """
 
@@ -204,13 +210,13 @@ def train(
     """
     cluster = find_cluster(on)
     graph = _program(model)
-    wanted = precision or _PRECISION.get(_format(graph), "fp32")
-    each = micro_batch or (1 if pp > 1 else max(batch // max(dp, 1), 1))
+    wanted = usual_precision(graph) if precision is None else precision
+    each = (1 if pp > 1 else max(batch // max(dp, 1), 1)) if micro_batch is None else micro_batch
     plan = Plan(batch, each, tp, sp, pp, interleave, dp, ep, zero, recompute, optimizer, wanted, overlap)
     plan.check(cluster)
+    plan.check_positions(sizes.get("S") if "S" in graph.symbols else None)
     at = {**sizes, "B": each}
-    run = _Run(graph, cluster, plan, mode, {n: at[n] for n in graph.symbols if n in at}, reserve)
-    return run.step()
+    return _step(Run(graph, cluster, plan, mode, {n: at[n] for n in graph.symbols if n in at}, reserve))
 
 
 def _program(model: str | os.PathLike[str] | Graph) -> Graph:
@@ -222,174 +228,21 @@ def _program(model: str | os.PathLike[str] | Graph) -> Graph:
     return graph
 
 
-def _format(graph: Graph) -> str:
-    found = [tensor for tensor in graph.tensors.values() if tensor.kind == "weight"]
-    return max(found, key=lambda tensor: tensor.numel).dtype if found else ""
+def _step(run: Run) -> TrainingStep:
+    plan, seconds, memory = run.plan, run.seconds(), run.memory()
+    total = sum(seconds.values())
+    # Parts of one chip err together: the widest of their ranges is that of the whole.
+    found = [one.estimate for one in run.chunks]
+    low, high = min(float(e.low) / float(e.time) for e in found), max(float(e.high) / float(e.time) for e in found)
+    return TrainingStep(
+        str(run.graph.info.get("model", run.graph.name)), run.cluster, plan, run.mode, seconds, total * low,
+        total * high, memory, run.chip.capacity, *run.flops(), run.peak(),
+        float(evaluate(run.graph.items, {**run.sizes, "B": plan.batch})), run.graph.item, run.chunks, _notes(run),
+    )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Run:
-    """A step in the making."""
-
-    graph: Graph
-    cluster: Cluster
-    plan: Plan
-    mode: Mode
-    sizes: Mapping[str, int]
-    reserve: float
-
-    @property
-    def chip(self) -> Chip:
-        return self.cluster.device
-
-    def step(self) -> TrainingStep:
-        plan = self.plan
-        first, middle, last = chunks = self._chunks()
-        devices = self._devices(chunks)
-        slow = max(devices, key=lambda parts: sum(parts.values()))
-        seconds, held = self._pipeline(chunks, devices, slow)
-        seconds["data_parallel"] = self._exchanged(chunks, slow)
-        seconds["optimizer"] = max(self._update(chunks, device) for device in self._ends)
-        total = sum(seconds.values())
-        width = exp(max(float(np.log(float(c.estimate.high) / float(c.estimate.time))) for c in (first, last)))
-        slots = plan.micro_batches * plan.dp
-        inner = plan.pp * plan.interleave - 2
-        counted = [first, *([middle] if inner > 0 else []), *([last] if inner >= 0 else [])]
-        times = [1, *([inner] if inner > 0 else []), *([1] if inner >= 0 else [])]
-        flops = [sum(n * getattr(c, what) for n, c in zip(times, counted, strict=True)) * slots * plan.tp
-                 for what in ("model_flops", "hardware_flops")]  # fmt: skip
-        whole = {**self.sizes, "B": plan.batch}
-        return TrainingStep(
-            str(self.graph.info.get("model", self.graph.name)), self.cluster, plan, self.mode, seconds, total / width,
-            total * width, self._memory(chunks, held), self.chip.capacity, flops[0], flops[1],
-            self._peak(first), float(evaluate(self.graph.items, whole)), self.graph.item, chunks, self._notes(first),
-        )  # fmt: skip
-
-    # --- what a device runs ---------------------------------------------------------------------------------------
-
-    def _chunks(self) -> tuple[Chunk, Chunk, Chunk]:
-        """The first, a middle and the last chunk; equal where there are fewer."""
-        plan = self.plan
-        graph = formatted(self.graph, plan.precision)
-        if plan.tp > 1 or plan.ep > 1:
-            graph = shard(graph, tp=plan.tp, sp=plan.sp, ep=plan.ep)
-            graph = graph if self.cluster.implied else placed(graph, self.cluster, plan.tp)
-        number = plan.pp * plan.interleave
-        found = {
-            at: chunk(graph, self.chip, plan, at, self.mode, self.sizes)
-            for at in dict.fromkeys((0, number // 2, number - 1))
-        }
-        return found[0], found[number // 2], found[number - 1]
-
-    def _devices(self, chunks: tuple[Chunk, Chunk, Chunk]) -> list[dict[str, float]]:
-        """Seconds by part of a micro-batch on the first, on each middle and on the last device of the pipeline."""
-        plan, (first, middle, last) = self.plan, chunks
-        if plan.pp == 1:
-            return [dict(first.seconds)]
-        others = plan.interleave - 1
-        ends = [_sum(end, middle, others) for end in (first, last)]
-        return [ends[0], *[_sum(middle, middle, others)] * (plan.pp - 2), ends[1]]
-
-    def _sent(self, chunks: tuple[Chunk, Chunk, Chunk]) -> float:
-        """Activations of a micro-batch on their way to the next stage [s].
-
-        What all devices of a tensor-parallel group have whole, each sends a part of, and the group that receives it
-        puts it together again (Narayanan et al. 2021, section 4.1).
-        """
-        plan, size = self.plan, chunks[0].sent
-        if plan.pp == 1:
-            return 0.0
-        parts = 1 if plan.sp else plan.tp
-        seconds = float(collective(self.cluster, "send", size / parts, 2, stride=plan.tp * plan.dp).seconds)
-        if parts > 1:
-            seconds += float(collective(self.cluster, "all_gather", size, plan.tp).seconds)
-        return seconds
-
-    def _pipeline(
-        self, chunks: tuple[Chunk, Chunk, Chunk], devices: Sequence[Mapping[str, float]], slow: Mapping[str, float]
-    ) -> tuple[dict[str, float], tuple[float, ...]]:
-        """The parts of all micro-batches on the slowest device, the bubble and the sends."""
-        plan, m = self.plan, self.plan.micro_batches
-        seconds = {part: m * value for part, value in slow.items()}
-        busy = sum(seconds.values()) / m
-        behind = slow[FORWARD] / (slow[FORWARD] + slow[BACKWARD] + slow[AGAIN])
-        found = pipeline(
-            busy * behind, busy * (1 - behind), plan.pp, m, send=self._sent(chunks), schedule=plan.schedule,
-            interleave=plan.interleave,
-        )  # fmt: skip
-        others = sum(sum(parts.values()) for parts in devices) - busy
-        seconds["sends"], seconds["bubble"] = float(found.sending), others / plan.interleave
-        return seconds, found.in_flight
-
-    @property
-    def _ends(self) -> tuple[int, ...]:
-        """The devices of the pipeline that differ from those in the middle: the first and the last."""
-        return (0, self.plan.pp - 1) if self.plan.pp > 1 else (0,)
-
-    def _holds(self, chunks: tuple[Chunk, Chunk, Chunk], device: int) -> tuple[Chunk, ...]:
-        """The chunks of a device at an end of the pipeline."""
-        first, middle, last = chunks
-        return (first if device == 0 else last, *[middle] * (self.plan.interleave - 1))
-
-    def _update(self, chunks: tuple[Chunk, Chunk, Chunk], device: int) -> float:
-        """The update of what a device holds; of its share where the copies divide the states [s]."""
-        mode: Mode = "graph" if self.mode == "compiled" else self.mode
-        return sum(float(estimate(one.held.update, self.chip, mode=mode).time) for one in self._holds(chunks, device))
-
-    # --- between copies of the model --------------------------------------------------------------------------------
-
-    def _exchanged(self, chunks: tuple[Chunk, Chunk, Chunk], slow: Mapping[str, float]) -> float:
-        """What gradients and sharded weights hold up [s]."""
-        plan = self.plan
-        if plan.dp == 1:
-            return 0.0
-        most = [self._holds(chunks, device) for device in self._ends]
-        weights, gradients = (
-            max(sum(getattr(one.held, what) for one in holds) for holds in most) for what in ("weights", "gradients")
-        )
-        again = slow[AGAIN] + slow[BACKWARD]
-        layers = int(chunks[0].forward_graph.info.get("layers", 1)) or 1
-        timed: dict[str, Any] = timers(self.cluster, plan.dp, stride=plan.tp)
-        found = data_parallel(
-            weights, gradients, plan.zero, forward=slow[FORWARD], backward=again, layers=layers,
-            micro_batches=plan.micro_batches, overlap=plan.overlap, **timed,
-        )  # fmt: skip
-        return float(found.exposed)
-
-    # --- memory -----------------------------------------------------------------------------------------------------
-
-    def _memory(self, chunks: tuple[Chunk, Chunk, Chunk], held: tuple[float, ...]) -> TrainingMemory:
-        """Of the device that needs the most: the first keeps the most micro-batches, the last has the logits."""
-        return max((self._on(chunks, device, held) for device in self._ends), key=lambda need: float(need.total))
-
-    def _on(self, chunks: tuple[Chunk, Chunk, Chunk], device: int, held: tuple[float, ...]) -> TrainingMemory:
-        plan, holds = self.plan, self._holds(chunks, device)
-        end, kept = holds[0], sum(one.kept for one in holds) * held[device]
-        weights, gradients, states = (
-            sum(getattr(one.held, what) for one in holds) / divided_among(part, plan.dp, plan.zero)
-            for what, part in (("weights", "weights"), ("gradients", "gradients"), ("states", "optimizer"))
-        )
-        return TrainingMemory(
-            weights=weights, kv_cache=0, inputs=end.inputs, activations=kept + end.passing, workspace=WORKSPACE,
-            reserve=self.reserve, gradients=gradients, optimizer=states,
-        )  # fmt: skip
-
-    # --- how sure, how well -----------------------------------------------------------------------------------------
-
-    def _peak(self, one: Chunk) -> float:
-        """Peak of the format that most products run in."""
-        by: dict[str, float] = {}
-        for row in one.estimate.rows:
-            for dtype, flops in row.flops_by.items():
-                by[dtype] = by.get(dtype, 0.0) + row.kernel.count * float(flops)
-        return self.chip.matmul_peak(max(by, key=lambda dtype: by[dtype]))
-
-    def _notes(self, one: Chunk) -> tuple[str, ...]:
-        notes = list(one.estimate.graph.info.get("notes", ()))
-        if self.cluster.implied and self.plan.devices > self.cluster.devices_per_node:
-            notes.append(f"{self.plan.devices} {self.chip.name} as in one node; name a cluster for links between nodes")
-        return tuple(dict.fromkeys(notes))
-
-
-def _sum(end: Chunk, middle: Chunk, others: int) -> dict[str, float]:
-    return {part: value + others * middle.seconds[part] for part, value in end.seconds.items()}
+def _notes(run: Run) -> tuple[str, ...]:
+    notes = list(run.chunks[0].estimate.graph.info.get("notes", ()))
+    if run.cluster.implied and run.plan.devices > run.cluster.devices_per_node:
+        notes.append(f"{run.plan.devices} {run.chip.name} as in one node; name a cluster for links between nodes")
+    return tuple(dict.fromkeys(notes))
