@@ -194,3 +194,25 @@ def test_a_program_with_a_backward_is_refused() -> None:
 def test_no_tokens_take_no_time() -> None:
     with pytest.raises(rl.UsageError, match="positive number"):
         step().days(0)
+
+
+# --- stages of a pipeline ---
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_a_stage_sends_its_output_and_keeps_what_it_was_sent(recompute: str) -> None:
+    graph = rl.model("megatron-22b", phase="train", layers=8, hidden=1024, heads=16)
+    step = rl.train(graph, "dgx-a100", batch=8, micro_batch=1, pp=4, recompute=recompute, S=512, mode="compiled")
+    whole = 2 * 512 * 1024  # 2 s b h bytes
+    first, middle, last = step.chunks
+    assert (first.sent, middle.sent, last.sent) == (whole, whole, 0)
+    if recompute == "full":
+        assert middle.kept == 2 * whole  # of two layers their inputs, one of them from the stage before
+    assert middle.inputs == whole + 512**2  # the gradient that comes back, the mask
+
+
+@pytest.mark.parametrize("mode", ["graph", "compiled"])
+def test_full_recomputation_holds_one_layer_at_a_time(mode: str) -> None:
+    how = {"batch": 4, "micro_batch": 1, "recompute": "full", "S": 512, "mode": mode}
+    few, many = (rl.train(rl.model("gpt2", phase="train", layers=n), "a100-80gb-sxm", **how).chunks[0] for n in (3, 12))
+    assert many.passing < 1.02 * few.passing
