@@ -216,3 +216,13 @@ def test_full_recomputation_holds_one_layer_at_a_time(mode: str) -> None:
     how = {"batch": 4, "micro_batch": 1, "recompute": "full", "S": 512, "mode": mode}
     few, many = (rl.train(rl.model("gpt2", phase="train", layers=n), "a100-80gb-sxm", **how).chunks[0] for n in (3, 12))
     assert many.passing < 1.02 * few.passing
+
+
+def test_buckets_grow_with_the_copies() -> None:
+    """One bucket of 25 MB among 64 nodes is latency: Megatron-core's are 256 MB there."""
+    on = rl.cluster("dgx-h100").replace(nodes=64)
+    how = {"batch": 64, "micro_batch": 1, "tp": 8, "sp": True, "dp": 64, "zero": 1, "S": 2048, "mode": "graph"}
+    step = rl.train(rl.model("llama-3-70b", phase="train", layers=8), on, overlap=False, **how)
+    held = step.chunks[0].held
+    wire = (held.gradients + held.weights) * 63 / 64 / on.device.links[-1].bandwidth
+    assert wire < step.seconds["data_parallel"] < 1.5 * wire

@@ -29,6 +29,21 @@ Timer = Callable[[float], Any]
 BUCKET = 25 * 2**20
 
 
+def megatron_bucket(copies: int) -> float:
+    """Parameters that Megatron-core reduces at a time: more among more copies, so that latency does not set the pace.
+
+    ``bucket_size`` in NVIDIA/Megatron-LM, megatron/core/distributed/distributed_data_parallel_config.py.
+
+    Args:
+        copies: Of the model.
+
+    Example:
+        >>> megatron_bucket(8), megatron_bucket(128)
+        (40000000.0, 128000000.0)
+    """
+    return max(40e6, 1e6 * copies)
+
+
 # --- pipeline --------------------------------------------------------------------------------------------------------
 
 

@@ -364,7 +364,7 @@ class _Run:
         timed: dict[str, Any] = timers(self.cluster, plan.dp, stride=plan.tp)
         found = data_parallel(
             weights, gradients, plan.zero, forward=slow[FORWARD], backward=again, layers=layers,
-            micro_batches=plan.micro_batches, overlap=plan.overlap, **timed,
+            micro_batches=plan.micro_batches, bucket=plan.bucket, overlap=plan.overlap, **timed,
         )  # fmt: skip
         return float(found.exposed)
 
