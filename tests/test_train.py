@@ -226,3 +226,10 @@ def test_buckets_grow_with_the_copies() -> None:
     held = step.chunks[0].held
     wire = (held.gradients + held.weights) * 63 / 64 / on.device.links[-1].bandwidth
     assert wire < step.seconds["data_parallel"] < 1.5 * wire
+
+
+def test_autocast_goes_with_tensor_parallelism() -> None:
+    how = {"batch": 8, "micro_batch": 2, "S": 256, "mode": "graph", "precision": "amp-bf16"}
+    one, two = (rl.train("gpt2", "dgx-h100", tp=tp, **how) for tp in (1, 2))
+    assert two.memory.total < 0.7 * one.memory.total
+    assert {"fp32", "bf16"} <= {t.dtype for t in two.chunks[0].forward_graph.tensors.values()}

@@ -123,11 +123,16 @@ def _held(graph: Graph, plan: Plan) -> Held:
     return held(graph, plan.optimizer, plan.precision, plan.dp if plan.zero else 1)
 
 
-def formatted(graph: Graph, precision: str) -> Graph:
-    """The forward program in the formats of a precision."""
-    formats = PRECISIONS[precision]
-    graph = retype(graph, formats.stored) if formats.stored else graph
-    return autocast(graph, formats.lower) if formats.lower else graph
+def stored(graph: Graph, precision: str) -> Graph:
+    """The forward program with its weights in the format of a precision."""
+    dtype = PRECISIONS[precision].stored
+    return retype(graph, dtype) if dtype else graph
+
+
+def lowered(graph: Graph, precision: str) -> Graph:
+    """The forward program with the casts of a precision; they hide which product has which weight, so shard before."""
+    dtype = PRECISIONS[precision].lower
+    return autocast(graph, dtype) if dtype else graph
 
 
 def _boundary(graph: Graph, own: Graph) -> list[str]:

@@ -23,7 +23,7 @@ from roofline.passes.shard import shard
 from roofline.scaling import placed
 from roofline.schedule import data_parallel, pipeline
 from roofline.sizes import evaluate
-from roofline.training.chunk import AGAIN, BACKWARD, FORWARD, Chunk, chunk, formatted
+from roofline.training.chunk import AGAIN, BACKWARD, FORWARD, Chunk, chunk, lowered, stored
 from roofline.training.plan import Plan
 from roofline.units import format_bytes, format_si
 
@@ -282,10 +282,11 @@ class _Run:
     def _chunks(self) -> tuple[Chunk, Chunk, Chunk]:
         """The first, a middle and the last chunk; equal where there are fewer."""
         plan = self.plan
-        graph = formatted(self.graph, plan.precision)
+        graph = stored(self.graph, plan.precision)
         if plan.tp > 1 or plan.ep > 1:
             graph = shard(graph, tp=plan.tp, sp=plan.sp, ep=plan.ep)
             graph = graph if self.cluster.implied else placed(graph, self.cluster, plan.tp)
+        graph = lowered(graph, plan.precision)
         number = plan.pp * plan.interleave
         found = {
             at: chunk(graph, self.chip, plan, at, self.mode, self.sizes)
