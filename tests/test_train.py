@@ -116,6 +116,15 @@ def test_flops_do_not_depend_on_the_layout() -> None:
         assert step(**layout).model_flops == pytest.approx(step().model_flops, rel=1e-9), layout
 
 
+def test_autocast_is_tensor_parallel_too() -> None:
+    alone, shared = (step(precision="amp-fp16", tp=tp) for tp in (1, 4))
+    assert shared.hardware_flops == pytest.approx(alone.hardware_flops, rel=1e-9)
+    assert shared.memory.gradients == pytest.approx(alone.memory.gradients / 4, rel=0.05)
+    graph = shared.chunks[0].estimate.graph
+    products = [node for node in graph.nodes if node.op in ("linear", "matmul")]
+    assert {graph.tensors[name].dtype for node in products for name in node.inputs[:2]} == {"fp16"}
+
+
 def test_recomputation_trades_time_for_memory() -> None:
     none, selective, full = (step(recompute=how) for how in ("none", "selective", "full"))
     assert none.memory.activations > selective.memory.activations > full.memory.activations
@@ -175,6 +184,9 @@ def test_images_train_too() -> None:
         ({"tp": 8, "dp": 8}, "64 devices wanted"),
         ({"batch": 0}, "a whole number from 1"),
         ({"micro_batch": True}, "a whole number from 1"),
+        ({"micro_batch": 0}, "a whole number from 1"),
+        ({"tp": 2, "sp": True, "S": 255}, "the nearest: 254 or 256"),
+        ({"sp": True}, "give tp=2"),
     ],
 )
 def test_a_layout_that_cannot_be_names_the_nearest(layout: dict[str, object], words: str) -> None:
