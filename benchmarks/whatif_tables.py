@@ -71,20 +71,19 @@ def accesses() -> Iterator[str]:
 TABLES: tuple[Callable[[], Iterator[str]], ...] = (scaled, narrowed, accesses)
 
 
-def write() -> None:
-    """Put the tables into the page."""
-    text = PAGE.read_text(encoding="utf-8")
+def page(text: str) -> str:
+    """The page with the tables as they are now."""
     for table in TABLES:
         begin, end = (f"<!-- {slash}{table.__name__} -->" for slash in ("", "/"))
         before, _, rest = text.partition(begin)
         after = rest.partition(end)[2]
         text = "\n".join([f"{before}{begin}", "```", *table(), "```", f"{end}{after}"])
-    PAGE.write_text(text, encoding="utf-8")
+    return text
 
 
 def main() -> None:
     if "--write" in sys.argv[1:]:
-        write()
+        PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
         return
     for table in TABLES:
         print(table.__doc__)

@@ -12,9 +12,9 @@ from roofline.execute import MEANINGS, execute, same
 from roofline.graph import Graph, Node
 from roofline.passes import fuse, pad, retype
 from roofline.passes.clean import (
-    _OPEN,
-    _OPERANDS,
-    _RANDOM,
+    OPEN,
+    OPERANDS,
+    RANDOM,
     clean,
     eliminate_dead,
     fold_constants,
@@ -181,7 +181,7 @@ def test_the_word_of_an_imported_program_counts() -> None:
 
 
 def test_every_open_operator_has_a_meaning() -> None:
-    assert MEANINGS.keys() >= _OPEN.keys() | _OPERANDS.keys() | _RANDOM
+    assert MEANINGS.keys() >= OPEN.keys() | OPERANDS.keys() | RANDOM
     assert settled(Node("a", "add", ("x", "y"), ("z",)))
     assert not settled(Node("a", "add", ("x",), ("z",)))
 

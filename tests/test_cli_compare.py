@@ -7,20 +7,10 @@ import io
 import json
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 import roofline as rl
-from roofline.cli.compare import compare
-
-app = typer.Typer(pretty_exceptions_enable=False)
-app.command(name="compare")(compare)
-
-
-@app.callback()
-def _root() -> None:
-    """A group, as in the whole program."""
-
+from roofline.cli.commands import app
 
 DECODE = ("--phase", "decode", "-S", "2048", "--mode", "graph")
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import roofline as rl
 from roofline.cli import main
-from roofline.cli.commands import app
-from roofline.cli.fuse import fuse as fuse_command
 from roofline.fusion import fusion
 from roofline.passes.fuse import POLICIES
 
@@ -22,16 +19,10 @@ GPT2 = ["gpt2", "-S", "256", "--phase", "forward"]
 
 
 @pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The command, where the program does not have it already; 80 columns, as if piped."""
+def piped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """80 columns, as if piped."""
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.delenv("FORCE_COLOR", raising=False)
-    if any(command.name == "fuse" for command in app.registered_commands):
-        yield
-        return
-    monkeypatch.setattr(app, "registered_commands", list(app.registered_commands))
-    app.command(name="fuse")(fuse_command)
-    yield
 
 
 def run(capsys: pytest.CaptureFixture[str], *args: object) -> str:

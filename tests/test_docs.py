@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import shlex
@@ -20,7 +21,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 PAGES = [
     ROOT / "docs" / f"{name}.md"
     for name in ("import-torch", "import-jax", "diagnosis", "what-if", "fusion", "rewriting", "quantization", "prune",
-                 "clusters", "serving", "compare", "training")
+                 "shard", "clusters", "serving", "compare", "training")
 ]  # fmt: skip
 
 
@@ -42,8 +43,18 @@ def test_readme_python_runs(code: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_python_of_the_pages_runs(page: Path) -> None:
-    for code in blocks("python", page.read_text(encoding="utf-8")):
+    found = blocks("python", page.read_text(encoding="utf-8"))
+    assert found
+    for code in found:
         run(code, page.name)
+
+
+def test_tables_of_the_page_on_what_ifs_are_what_the_library_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a change of the time model: ``python benchmarks/whatif_tables.py --write``."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    tables = importlib.import_module("whatif_tables")
+    text = tables.PAGE.read_text(encoding="utf-8")
+    assert tables.page(text) == text
 
 
 def commands(text: str = README) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -577,7 +576,7 @@ def test_a_turned_result_suits_pointwise_loops_only() -> None:
 
     assert turned("exp").fusible
     assert "with its axes turned" in turned("exp").reasons[0]
-    assert "its rows are not those of a" in turned("softmax").reasons[0] or turned("softmax").fusible
+    assert turned("softmax").reasons == ("policy inductor makes one kernel of them",)
 
 
 def test_several_readers_are_told_of() -> None:
@@ -691,8 +690,3 @@ def test_the_page_shows_what_the_table_says(program: str, graph: rl.Graph) -> No
             assert int(cells[0]) == ours.kernels
             assert cells[1].split(" (")[0] == format_si(ours.accesses, "")
             assert cells[2:] == [format_si(ours.bytes, "B"), format_si(ours.time_s, "s")]
-
-
-def test_the_example_of_the_page_runs() -> None:
-    for code in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
-        exec(compile(code, "fusion.md", "exec"), {})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import re
 import tomllib
 from fractions import Fraction
 from pathlib import Path
@@ -410,14 +409,6 @@ def test_published_critical_batch(name: str, options: dict[str, Any] | None) -> 
 
     one, two = gap(1), gap(2)
     assert 1 + one / (one - two) == pytest.approx(value["value"], rel=value["rtol"])
-
-
-def test_the_page_runs_as_pasted() -> None:
-    page = (Path(__file__).parents[1] / "docs" / "quantization.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert blocks
-    for code in blocks:
-        exec(compile(code, "quantization.md", "exec"), {})
 
 
 # --- time -----------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from roofline.dtypes import dtype as number_format
 from roofline.errors import UsageError
 from roofline.graph import Graph, Node, Tensor
 from roofline.ops import OPS
+from roofline.passes.editing import unused
 from roofline.passes.recorded import recorded
 from roofline.passes.tape import DISCRETE
 
@@ -21,6 +22,8 @@ FP32 = frozenset({
 _LOWER = frozenset({"matmul", "conv", "attention", "moe"})
 #: Operators whose result has the format of their first operand whatever the others have.
 _AS_FIRST = frozenset({"batchnorm2d", "batchnorm_train", "embedding", "dropout", "put", "update"})
+#: Operators that convert formats that a program stores things in.
+_CONVERTS = frozenset({"quantize", "quantize_rows", "dequantize"})
 
 
 @recorded
@@ -28,8 +31,8 @@ def autocast(graph: Graph, dtype: str = "bf16") -> Graph:
     """Run a program in fp32 under autocast: each operator in the format that PyTorch chooses for it, with its casts.
 
     Weights are cast once a run, activations for each product that reads them. Elementwise operators take the widest
-    format of what they read. Apply it before :func:`roofline.backward`: the backward runs in the formats of the
-    forward, and gradients of weights are cast back.
+    format of what they read; what is stored in fewer bits stays. Apply it before :func:`roofline.backward`: the
+    backward runs in the formats of the forward, and gradients of weights are cast back.
 
     Args:
         graph: A forward program.
@@ -75,6 +78,9 @@ class _Casts:
         return replace(self.graph, tensors=self.tensors, nodes=tuple(self.nodes)).validate()
 
     def _place(self, node: Node) -> None:
+        if node.op in _CONVERTS:
+            self.nodes.append(node)
+            return
         wanted = self._format(node)
         inputs = tuple(self._as(name, wanted, node) for name in node.inputs) if wanted else node.inputs
         self.nodes.append(replace(node, inputs=inputs))
@@ -102,14 +108,13 @@ class _Casts:
     def _as(self, name: str, dtype: str, node: Node) -> str:
         """A tensor in the wanted format: itself, or a cast, which is kept of weights."""
         tensor = self.tensors[name]
-        if tensor.dtype == dtype or tensor.dtype in DISCRETE:
+        if tensor.dtype == dtype or tensor.dtype in DISCRETE or DTYPES[tensor.dtype].bits < DTYPES[self.lower].bits:
             return name
         if name in self.cached:
             return self.cached[name]
         weight = tensor.kind == "weight"
         path = f"{name}.{dtype}" if weight else f"{node.name}.{name.rpartition('.')[2]}.{dtype}"
-        while path in self.tensors:
-            path += "_"
+        path = unused(path, self.tensors)
         inside = node.label in self.fused and node.label not in self.attention
         self.tensors[path] = Tensor(path, tensor.shape, dtype)
         self.nodes.append(Node(path, "cast", (name,), (path,), (), node.label if inside else ""))

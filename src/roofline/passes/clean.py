@@ -16,14 +16,15 @@ from typing import Any
 from roofline.dtypes import DTYPES
 from roofline.families.blocks import active_parameters
 from roofline.graph import Graph, Node
-from roofline.ops import OPS, get_op
+from roofline.ops import OPS
 from roofline.passes.recorded import recorded
+from roofline.passes.storage import Storage, in_place, is_view
 
 #: Results that differ from run to run, or that nothing has computed.
-_RANDOM = frozenset({"dropout", "bernoulli", "fill", "empty"})
+RANDOM = frozenset({"dropout", "bernoulli", "fill", "empty"})
 
 #: Options without which an operator leaves open what it computes; none of them settles an empty tuple.
-_OPEN: dict[str, tuple[str, ...]] = {
+OPEN: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("unknown", "take", "rearrange", "resample", "pool", "pool_grad", "scan", "recurrent_cell",
                      "recurrent_cell_grad", "put", "state_update", "topk", "triangular_solve"), ()),
     **dict.fromkeys(("mul_scalar", "add_scalar", "mask"), ("value",)),
@@ -31,7 +32,7 @@ _OPEN: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 #: Operators of several operands, and the options that stand for one that is a number and not listed.
-_OPERANDS: dict[str, tuple[int, tuple[str, ...]]] = {
+OPERANDS: dict[str, tuple[int, tuple[str, ...]]] = {
     **dict.fromkeys(("add", "sub", "mul", "div", "maximum", "minimum"), (2, ("value",))),
     "pow": (2, ("exponent",)), "clamp": (3, ("low", "high")), "where": (3, ("values",)),
 }  # fmt: skip
@@ -48,39 +49,12 @@ def settled(node: Node) -> bool:
         (True, False)
     """
     given = dict(node.attrs).keys()
-    if node.op in _RANDOM:
+    if node.op in RANDOM:
         return False
-    if node.op in _OPEN:
-        return bool(_OPEN[node.op]) and given >= set(_OPEN[node.op])
-    wanted, options = _OPERANDS.get(node.op, (0, ()))
+    if node.op in OPEN:
+        return bool(OPEN[node.op]) and given >= set(OPEN[node.op])
+    wanted, options = OPERANDS.get(node.op, (0, ()))
     return len(node.inputs) >= wanted or given >= set(options)
-
-
-def in_place(node: Node) -> bool:
-    """Whether a node writes into the storage of an input."""
-    spec = get_op(node.op, node.name)
-    return spec.alias is not None and spec.kind != "view"
-
-
-def is_view(node: Node) -> bool:
-    """Whether a node only looks at its input in another way."""
-    return get_op(node.op, node.name).kind == "view"
-
-
-class Storage:
-    """Which tensors share storage, and which of it is written in place."""
-
-    def __init__(self, graph: Graph) -> None:
-        self._root: dict[str, str] = {}
-        for node in graph.nodes:
-            alias = get_op(node.op, node.name).alias
-            if alias is not None:
-                self._root.update(dict.fromkeys(node.outputs, self.root(node.inputs[alias])))
-        self.written = {self.root(name) for node in graph.nodes if in_place(node) for name in node.outputs}
-
-    def root(self, name: str) -> str:
-        """The tensor whose storage this one lives in."""
-        return self._root.get(name, name)
 
 
 def with_notes(graph: Graph, *notes: str) -> Graph:
@@ -294,7 +268,7 @@ class Constants:
         if is_view(node):
             self.kind.update(dict.fromkeys(node.outputs, max(kinds)))
             return False
-        kept = in_place(node) or node.op in _RANDOM or OPS[node.op].kind in ("network", "transfer")
+        kept = in_place(node) or node.op in RANDOM or OPS[node.op].kind in ("network", "transfer")
         if kept or not (self.storage.written | set(self.graph.outputs)).isdisjoint(node.outputs):
             return False
         if not self._smaller(node):

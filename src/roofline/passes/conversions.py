@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from roofline.graph import Graph, Node, Tensor
 from roofline.ops import OPS, node_work
+from roofline.passes.editing import unused
 from roofline.passes.scales import operations
+from roofline.passes.storage import Storage
 
 
 class Rewrite:
@@ -21,6 +22,7 @@ class Rewrite:
         self.before: dict[str, list[Node]] = {}
         self.notes: dict[str, None] = {}
         self._made: dict[tuple[str, ...], str] = {}
+        self._storage = Storage(graph)
         self.changed = False
 
     def graph(self) -> Graph:
@@ -35,12 +37,7 @@ class Rewrite:
     def store(self, root: str, stored: str) -> None:
         """Give a tensor, its views and what is updated in its place another format."""
         self.changed = True
-        inside = {root}
-        for node in self.of.nodes:
-            alias = OPS[node.op].alias
-            if alias is not None and node.inputs[alias] in inside:
-                inside.update(node.outputs)
-        for name in inside:
+        for name in self._storage.sharing(root):
             self.tensors[name] = replace(self.tensors[name], dtype=stored)
 
     def put_before(self, node: str, added: Node, output: Tensor) -> None:
@@ -71,7 +68,7 @@ class Rewrite:
     def _dequantize(self, node: Node, position: int, wide: str, inside: bool) -> str:
         name = node.inputs[position]
         narrow = self.tensors[name]
-        new = _free(f"{node.name}.dequantize", self.tensors)
+        new = unused(f"{node.name}.dequantize", self.tensors)
         works = node_work(node, [self.of.tensors[one].shape for one in node.inputs])
         touched = {"elements": works.reads[position]} if position in works.reads else {}
         library = {"library": self.way} if self.way == "tinygemm" and OPS[node.op].kind == "matmul" else {}
@@ -88,7 +85,7 @@ class Rewrite:
         name = node.inputs[position]
         made = (name, stored, kernel)
         if made not in self._made:
-            new = _free(f"{name}.quantize", self.tensors)
+            new = unused(f"{name}.quantize", self.tensors)
             operator = "quantize_rows" if by_row else "quantize"
             added = Node(new, operator, (name,), (new,), (), kernel, node.count)
             self.put_before(node.name, added, Tensor(new, self.tensors[name].shape, stored))
@@ -98,10 +95,3 @@ class Rewrite:
 
 def _with(attrs: tuple[tuple[str, Any], ...], **more: Any) -> tuple[tuple[str, Any], ...]:
     return tuple(sorted({**dict(attrs), **more}.items()))
-
-
-def _free(name: str, taken: Mapping[str, Tensor]) -> str:
-    found, number = name, 2
-    while found in taken:
-        found, number = f"{name}_{number}", number + 1
-    return found

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
+from itertools import chain, count
 from typing import Any
 
 from roofline.errors import ShapeError
 from roofline.graph import Graph, Node, Tensor
 from roofline.ops import get_op
+
+
+def unused(wanted: str, taken: Container[str]) -> str:
+    """A name that nothing has yet: the wanted one, or it with a number.
+
+    Example:
+        >>> unused("y", {"x"}), unused("x", {"x", "x_2"})
+        ('y', 'x_3')
+    """
+    names = chain([wanted], (f"{wanted}_{number}" for number in count(2)))
+    return next(name for name in names if name not in taken)
 
 
 class Editor:
@@ -64,10 +76,7 @@ class Editor:
 
     def fresh(self, wanted: str) -> str:
         """A name that nothing has yet."""
-        name, number = wanted, 1
-        while name in self._names:
-            number += 1
-            name = f"{wanted}_{number}"
+        name = unused(wanted, self._names)
         self._names.add(name)
         return name
 

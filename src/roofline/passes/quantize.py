@@ -27,6 +27,7 @@ from roofline.passes.scales import (
     multiplied_as,
     weight_format,
 )
+from roofline.passes.storage import Storage
 from roofline.sizes import prod
 
 #: Nodes and tensors that stay unless a pattern of ``weights`` other than ``*`` names them: embeddings, norms, routers
@@ -365,35 +366,25 @@ def _store_cache(work: Rewrite, word: str) -> None:
 
 def _caches(graph: Graph) -> list[str]:
     """Caches of keys and values: what attention reads, or positions are written into. Other kept state stays."""
-    root = _roots(graph)
+    root = Storage(graph).root
     found = {
-        root[name]: None
+        root(name): None
         for node in graph.nodes
         if OPS[node.op].kind == "attention" or node.op == "cache_update"
         for name in node.inputs
-        if graph.tensors[root[name]].kind == "cache"
+        if graph.tensors[root(name)].kind == "cache"
     }
     return list(found)
 
 
-def _roots(graph: Graph) -> dict[str, str]:
-    """For each tensor the one whose storage it shares."""
-    root = {name: name for name in graph.tensors}
-    for node in graph.nodes:
-        alias = OPS[node.op].alias
-        if alias is not None:
-            root.update(dict.fromkeys(node.outputs, root[node.inputs[alias]]))
-    return root
-
-
 def _convert(work: Rewrite, cache: str, form: str, wide: str) -> None:
     """Widen where the cache is read, narrow where it is written."""
-    root = _roots(work.of)
+    root = Storage(work.of).root
     for node in work.of.nodes:
         kind = OPS[node.op].kind
         for position, name in enumerate(node.inputs):
-            if kind in ("attention", "matmul") and root[name] == cache:
+            if kind in ("attention", "matmul") and root(name) == cache:
                 work.widen(node, position, wide)
-        if node.op == "cache_update" and root[node.inputs[0]] == cache:
+        if node.op == "cache_update" and root(node.inputs[0]) == cache:
             work.nodes[node.name] = replace(work.nodes[node.name], kernel=node.label)
             work.narrow(node, 1, form, by_row=bool(DTYPES[form].group), kernel=node.label)

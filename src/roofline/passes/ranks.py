@@ -17,6 +17,7 @@ from typing import Any
 
 from roofline.graph import Graph, Node, Tensor
 from roofline.ops import OPS, get_op
+from roofline.passes.editing import unused
 from roofline.sizes import Size, prod
 
 #: Products with a weight as second operand, of which the last axis of the first is summed.
@@ -48,10 +49,7 @@ class Writer:
 
     def add(self, op: str, *inputs: str, name: str, **attrs: Any) -> str:
         """Add a node; returns its output."""
-        path, number = name, 1
-        while path in self.names:
-            number += 1
-            path = f"{name}_{number}"
+        path = unused(name, self.names)
         self.names.add(path)
         shape = get_op(op, path).output([self.tensors[each].shape for each in inputs], attrs)
         self.tensors[path] = Tensor(path, shape, self.tensors[inputs[0]].dtype)

@@ -9,6 +9,7 @@ from roofline.graph import Graph, Node, Tensor
 from roofline.ops import OPS, get_op
 from roofline.passes.keep import keep_formats
 from roofline.passes.recorded import recorded
+from roofline.passes.storage import Storage
 
 #: Tensors in these formats hold indices or flags and keep them.
 _DISCRETE = frozenset({"int64", "int32", "int16", "bool"})
@@ -91,12 +92,8 @@ def _through_views(graph: Graph, names: set[str]) -> set[str]:
 
 def _stored_in_cache(graph: Graph) -> frozenset[str]:
     """The cache tensors, and whatever shares their storage."""
-    inside = {name for name, tensor in graph.tensors.items() if tensor.kind == "cache"}
-    for node in graph.nodes:
-        alias = OPS[node.op].alias
-        if alias is not None and node.inputs[alias] in inside:
-            inside.update(node.outputs)
-    return frozenset(inside)
+    root = Storage(graph).root
+    return frozenset(name for name in graph.tensors if graph.tensors[root(name)].kind == "cache")
 
 
 def _computes_in(node: Node, arithmetic: str) -> Node:

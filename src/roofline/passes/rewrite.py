@@ -22,9 +22,10 @@ from roofline.errors import ShapeError, UsageError, did_you_mean
 from roofline.execute import same
 from roofline.graph import Applied, Graph, Node
 from roofline.ops import get_op
-from roofline.passes.clean import in_place, with_notes
+from roofline.passes.clean import with_notes
 from roofline.passes.editing import Editor
 from roofline.passes.recorded import recorded
+from roofline.passes.storage import in_place
 
 #: Operators whose operands may change places.
 _COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum"})

@@ -20,6 +20,8 @@ from roofline.ops import COLLECTIVES, OPS
 from roofline.ops.registry import axes_of
 from roofline.passes.axes import Atom, Axes
 from roofline.passes.ranks import NORMS, PRODUCTS
+from roofline.passes.recorded import sooner
+from roofline.passes.storage import Storage
 
 #: Operators with heads: the operand with all of them, the one with their groups, and the axis of both.
 HEADS = {"attention_scores": (0, 1, 1), "ssd_scan": (0, 1, 2), "delta_scan": (2, 2, 2)}
@@ -127,9 +129,12 @@ class Splits:
             UsageError: Nothing can be cut, or something does not divide.
         """
         if not self.found:
+            instead = sooner(self.graph, "shard") or (
+                "; run copies of it on parts of the batch instead (data parallelism)"
+            )
             raise UsageError(
                 f"{self.graph.name} has nothing that tensor parallelism splits (heads, or a width between two matrix "
-                "products); run copies of it on parts of the batch instead (data parallelism)"
+                f"products){instead}"
             )
         sizes: dict[Atom, int] = {}
         for split in self.found:
@@ -275,8 +280,9 @@ class Splits:
     @cached_property
     def returned(self) -> frozenset[Atom]:
         """Atoms of what the program returns; its caches stay where they are."""
+        root = Storage(self.graph).root
         return frozenset(
-            self._of(name for name in self.graph.outputs if self.graph.tensors[self._kept(name)].kind != "cache")
+            self._of(name for name in self.graph.outputs if self.graph.tensors[root(name)].kind != "cache")
         )
 
     @cached_property
@@ -293,20 +299,6 @@ class Splits:
         for name in names:
             for axis in range(len(self.graph.tensors[name].shape)):
                 yield from self.axes.atoms(name, axis)
-
-    def _kept(self, name: str) -> str:
-        """The tensor whose storage this one lives in."""
-        while name in self._in_place:
-            name = self._in_place[name]
-        return name
-
-    @cached_property
-    def _in_place(self) -> Mapping[str, str]:
-        return {
-            node.outputs[0]: node.inputs[alias]
-            for node in self.graph.nodes
-            if (alias := OPS[node.op].alias) is not None
-        }
 
     def _along(self, node: Node) -> Iterator[Atom]:
         """Atoms of the axes that a node needs whole."""

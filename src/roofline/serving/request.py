@@ -288,8 +288,7 @@ def request(
     """
     if chip is None:
         raise UsageError("request: on which chip? Give a name or a chip")
-    formats = {"dtype": dtype, "weights": weights, "cache": cache}
-    first, then = _programs(model, prefill, decode, formats, overrides)
+    first, then = _programs(model, prefill, decode, {"dtype": dtype, "weights": weights, "cache": cache}, overrides)
     sensible(block, shared_prefix)
     _sensible(prompt, new_tokens, batch, shared_prefix)
     where, how = find_chip(chip), {"mode": mode, "tf32": tf32, "reserve": reserve}

@@ -16,7 +16,7 @@ from roofline.memory import WORKSPACE, TrainingMemory
 from roofline.passes.shard import shard
 from roofline.passes.stage import stage
 from roofline.scaling import placed
-from roofline.schedule import Pipeline, bucket_of, data_parallel, divided_among, pipeline
+from roofline.schedule import Pipeline, data_parallel, divided_among, pipeline
 from roofline.training.chunk import AGAIN, BACKWARD, FORWARD, Chunk, chunk, lowered, stored
 from roofline.training.held import Bytes
 from roofline.training.plan import Plan
@@ -145,7 +145,7 @@ class Run:
         found = data_parallel(
             max(sum(one.weights for one in each) for each in held), gradients, plan.zero, forward=slow[FORWARD],
             backward=slow[AGAIN] + slow[BACKWARD], layers=layers, micro_batches=plan.micro_batches,
-            overlap=plan.overlap, bucket=bucket_of(copies), **timed,
+            overlap=plan.overlap, bucket=plan.bucket(copies), **timed,
         )  # fmt: skip
         return float(found.exposed)
 

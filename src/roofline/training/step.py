@@ -167,23 +167,11 @@ def train(
     model: str | os.PathLike[str] | Graph,
     on: str | os.PathLike[str] | Chip | Cluster,
     *,
-    batch: int,
-    micro_batch: int | None = None,
-    tp: int = 1,
-    sp: bool = False,
-    pp: int = 1,
-    interleave: int = 1,
-    dp: int = 1,
-    ep: int = 1,
-    zero: int = 0,
-    recompute: str = "none",
-    optimizer: str = "adamw",
-    precision: str | None = None,
-    overlap: bool = True,
-    mode: Mode = "eager",
-    reserve: float = RESERVE,
-    **sizes: int,
-) -> TrainingStep:
+    batch: int, micro_batch: int | None = None,
+    tp: int = 1, sp: bool = False, pp: int = 1, interleave: int = 1, dp: int = 1, ep: int = 1, zero: int = 0,
+    recompute: str = "none", optimizer: str = "adamw", precision: str | None = None, overlap: bool = True,
+    mode: Mode = "eager", reserve: float = RESERVE, **sizes: int,
+) -> TrainingStep:  # fmt: skip
     """Predict a step of training: forward, backward and update, on one device or many.
 
     The forward program is sharded, cut into stages and differentiated by the passes of this library, and each device's
