@@ -198,3 +198,12 @@ def test_every_layer_of_a_model_fuses_alike() -> None:
     }
     assert per_layer[4] - per_layer[3] == per_layer[3] - per_layer[2] > 0
     assert count(fuse(graph), B=1, C=9).launches < count(graph, B=1, C=9).launches
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_no_kernel_is_of_the_forward_and_of_the_backward(recompute: str) -> None:
+    both = rl.backward(rl.model("gpt2", phase="train", attention="naive", layers=3), recompute=recompute)
+    first = next(at for at, node in enumerate(both.nodes) if node.name == both.info["backward"])
+    fused = rl.fuse(both)
+    assert not {n.label for n in fused.nodes[:first]} & {n.label for n in fused.nodes[first:]}
+    assert len({n.label for n in fused.nodes}) < len({n.label for n in both.nodes})

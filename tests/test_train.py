@@ -116,6 +116,15 @@ def test_flops_do_not_depend_on_the_layout() -> None:
         assert step(**layout).model_flops == pytest.approx(step().model_flops, rel=1e-9), layout
 
 
+def test_autocast_is_tensor_parallel_too() -> None:
+    alone, shared = (step(precision="amp-fp16", tp=tp) for tp in (1, 4))
+    assert shared.hardware_flops == pytest.approx(alone.hardware_flops, rel=1e-9)
+    assert shared.memory.gradients == pytest.approx(alone.memory.gradients / 4, rel=0.05)
+    graph = shared.chunks[0].estimate.graph
+    products = [node for node in graph.nodes if node.op in ("linear", "matmul")]
+    assert {graph.tensors[name].dtype for node in products for name in node.inputs[:2]} == {"fp16"}
+
+
 def test_recomputation_trades_time_for_memory() -> None:
     none, selective, full = (step(recompute=how) for how in ("none", "selective", "full"))
     assert none.memory.activations > selective.memory.activations > full.memory.activations
@@ -175,6 +184,9 @@ def test_images_train_too() -> None:
         ({"tp": 8, "dp": 8}, "64 devices wanted"),
         ({"batch": 0}, "a whole number from 1"),
         ({"micro_batch": True}, "a whole number from 1"),
+        ({"micro_batch": 0}, "a whole number from 1"),
+        ({"tp": 2, "sp": True, "S": 255}, "the nearest: 254 or 256"),
+        ({"sp": True}, "give tp=2"),
     ],
 )
 def test_a_layout_that_cannot_be_names_the_nearest(layout: dict[str, object], words: str) -> None:
@@ -198,3 +210,42 @@ def test_a_program_with_a_backward_is_refused() -> None:
 def test_no_tokens_take_no_time() -> None:
     with pytest.raises(rl.UsageError, match="positive number"):
         step().days(0)
+
+
+# --- stages of a pipeline ---
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_a_stage_sends_its_output_and_keeps_what_it_was_sent(recompute: str) -> None:
+    graph = rl.model("megatron-22b", phase="train", layers=8, hidden=1024, heads=16)
+    step = rl.train(graph, "dgx-a100", batch=8, micro_batch=1, pp=4, recompute=recompute, S=512, mode="compiled")
+    whole = 2 * 512 * 1024  # 2 s b h bytes
+    first, middle, last = step.chunks
+    assert (first.sent, middle.sent, last.sent) == (whole, whole, 0)
+    if recompute == "full":
+        assert middle.kept == 2 * whole  # of two layers their inputs, one of them from the stage before
+    assert middle.inputs == whole + 512**2  # the gradient that comes back, the mask
+
+
+@pytest.mark.parametrize("mode", ["graph", "compiled"])
+def test_full_recomputation_holds_one_layer_at_a_time(mode: str) -> None:
+    how = {"batch": 4, "micro_batch": 1, "recompute": "full", "S": 512, "mode": mode}
+    few, many = (rl.train(rl.model("gpt2", phase="train", layers=n), "a100-80gb-sxm", **how).chunks[0] for n in (3, 12))
+    assert many.passing < 1.02 * few.passing
+
+
+def test_buckets_grow_with_the_copies() -> None:
+    """One bucket of 25 MB among 64 nodes is latency: Megatron-core's are 256 MB there."""
+    on = rl.cluster("dgx-h100").replace(nodes=64)
+    how = {"batch": 64, "micro_batch": 1, "tp": 8, "sp": True, "dp": 64, "zero": 1, "S": 2048, "mode": "graph"}
+    step = rl.train(rl.model("llama-3-70b", phase="train", layers=8), on, overlap=False, **how)
+    held = step.chunks[0].held
+    wire = (held.gradients + held.weights) * 63 / 64 / on.device.links[-1].bandwidth
+    assert wire < step.seconds["data_parallel"] < 1.5 * wire
+
+
+def test_autocast_goes_with_tensor_parallelism() -> None:
+    how = {"batch": 8, "micro_batch": 2, "S": 256, "mode": "graph", "precision": "amp-bf16"}
+    one, two = (rl.train("gpt2", "dgx-h100", tp=tp, **how) for tp in (1, 2))
+    assert two.memory.total < 0.7 * one.memory.total
+    assert {"fp32", "bf16"} <= {t.dtype for t in two.chunks[0].forward_graph.tensors.values()}

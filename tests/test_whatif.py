@@ -140,3 +140,36 @@ def test_a_pipeline_is_cut_before_the_backward(name: str) -> None:
     with pytest.raises(rl.UsageError, match="shard it first"):
         rl.shard(rl.pipelined(forward, 2), tp=2)
     assert float(rl.estimate(rl.backward(rl.pipelined(forward, 2)), "h100-sxm", B=1, S=64).time) > 0
+
+
+# --- orders in which passes do not work ---
+
+
+@pytest.mark.parametrize("late", [{"weights": "int4-g32"}, {"weights": "fp8", "activations": "fp8"}])
+def test_what_was_quantised_is_sharded_and_pruned_before_that(late: dict[str, str]) -> None:
+    graph = rl.quantize(rl.model("gpt2", phase="train", layers=2), **late)
+    with pytest.raises(rl.UsageError, match="went through quantize: shard before that"):
+        rl.shard(graph, tp=2)
+    for what in ({"channels": 0.5}, {"hidden": 0.5}) if "int4-g32" in late.values() else ():
+        with pytest.raises(rl.UsageError, match="went through quantize: prune before that"):
+            rl.prune(graph, **what)
+
+
+def test_a_backward_is_added_after_sharding() -> None:
+    forward = rl.model("gpt2", phase="train", layers=2)
+    for late in (rl.backward(forward), rl.optimizer(forward)):
+        with pytest.raises(rl.UsageError, match="shard the forward program"):
+            rl.shard(late, tp=2)
+
+
+def test_layers_go_before_a_pipeline() -> None:
+    with pytest.raises(rl.UsageError, match="prune its layers first"):
+        rl.prune(rl.pipelined(DECODE, 2), layers=0.5)
+
+
+@pytest.mark.parametrize("late", [{"weights": "fp8", "activations": "fp8"}, {"weights": "int4-g128"}])
+def test_autocast_leaves_what_is_stored_narrow(late: dict[str, str]) -> None:
+    for narrow in (rl.quantize(DECODE, **late), rl.prune(DECODE, sparsity="2:4")):
+        before, after = (rl.count(graph, **AT) for graph in (narrow, rl.autocast(narrow)))
+        assert after.bytes < 1.02 * before.bytes
+        assert memory(rl.autocast(narrow), AT).weights == memory(narrow, AT).weights

@@ -171,7 +171,7 @@ class Scaling:
         lines += [f"{devices:>7}  {why}" for devices, why in self.skipped.items()]
         stop = self.stops_paying
         last = "every step pays" if stop is None else f"more than {stop} save less than {self.least_gain:.0%}"
-        return "\n".join([*lines, last])
+        return "\n".join(line.rstrip() for line in [*lines, last])
 
 
 _HEADER = f"{'devices':>7} {'time':>9} {'speed-up':>8} {'efficient':>9} {'comm.':>6} {'memory':>10}  {'fits':4}"

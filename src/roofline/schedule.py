@@ -28,19 +28,21 @@ Timer = Callable[[float], Any]
 
 #: Gradients that PyTorch's DistributedDataParallel reduces at a time (``bucket_cap_mb``) [byte].
 BUCKET = 25 * 2**20
-#: Gradients of a bucket for each copy of the model, so that many copies do not drown in latency: a million in fp32
-#: (Megatron-LM, core/distributed/distributed_data_parallel.py, ``bucket_size``) [byte].
-BUCKET_A_COPY = 4e6
 
 
-def bucket_of(copies: int) -> float:
-    """Bytes that are reduced at a time among so many copies of a model [byte].
+def megatron_bucket(copies: int) -> float:
+    """Parameters that Megatron-core reduces at a time: more among more copies, so that latency does not set the pace.
+
+    ``bucket_size`` in NVIDIA/Megatron-LM, megatron/core/distributed/distributed_data_parallel_config.py.
+
+    Args:
+        copies: Of the model.
 
     Example:
-        >>> bucket_of(2) == BUCKET, bucket_of(128)
-        (True, 512000000.0)
+        >>> megatron_bucket(8), megatron_bucket(128)
+        (40000000.0, 128000000.0)
     """
-    return max(float(BUCKET), BUCKET_A_COPY * copies)
+    return max(40e6, 1e6 * copies)
 
 
 # --- pipeline --------------------------------------------------------------------------------------------------------

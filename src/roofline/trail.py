@@ -62,7 +62,8 @@ class Trail:
     def __repr__(self) -> str:
         if not self.steps:
             return f"<Trail {self.graph.name}: no pass was applied>"
-        lines = [f"{self.graph.name}: {_state(self.states[0])}"]
+        where = f" on {self.chip}" if self.chip else ""
+        lines = [f"{self.graph.name}{where}: {_state(self.states[0])}"]
         for step, notes, state in zip(self.steps, self.notes, self.states[1:], strict=True):
             lines += [f"{step}: {_state(state)}", *(f"  {note}" for note in notes)]
         return "\n".join(lines)

@@ -22,6 +22,8 @@ FP32 = frozenset({
 _LOWER = frozenset({"matmul", "conv", "attention", "moe"})
 #: Operators whose result has the format of their first operand whatever the others have.
 _AS_FIRST = frozenset({"batchnorm2d", "batchnorm_train", "embedding", "dropout", "put", "update"})
+#: Operators that convert formats that a program stores things in.
+_CONVERTS = frozenset({"quantize", "quantize_rows", "dequantize"})
 
 
 @recorded
@@ -29,8 +31,8 @@ def autocast(graph: Graph, dtype: str = "bf16") -> Graph:
     """Run a program in fp32 under autocast: each operator in the format that PyTorch chooses for it, with its casts.
 
     Weights are cast once a run, activations for each product that reads them. Elementwise operators take the widest
-    format of what they read. Apply it before :func:`roofline.backward`: the backward runs in the formats of the
-    forward, and gradients of weights are cast back.
+    format of what they read; what is stored in fewer bits stays. Apply it before :func:`roofline.backward`: the
+    backward runs in the formats of the forward, and gradients of weights are cast back.
 
     Args:
         graph: A forward program.
@@ -76,6 +78,9 @@ class _Casts:
         return replace(self.graph, tensors=self.tensors, nodes=tuple(self.nodes)).validate()
 
     def _place(self, node: Node) -> None:
+        if node.op in _CONVERTS:
+            self.nodes.append(node)
+            return
         wanted = self._format(node)
         inputs = tuple(self._as(name, wanted, node) for name in node.inputs) if wanted else node.inputs
         self.nodes.append(replace(node, inputs=inputs))
@@ -103,7 +108,7 @@ class _Casts:
     def _as(self, name: str, dtype: str, node: Node) -> str:
         """A tensor in the wanted format: itself, or a cast, which is kept of weights."""
         tensor = self.tensors[name]
-        if tensor.dtype == dtype or tensor.dtype in DISCRETE:
+        if tensor.dtype == dtype or tensor.dtype in DISCRETE or DTYPES[tensor.dtype].bits < DTYPES[self.lower].bits:
             return name
         if name in self.cached:
             return self.cached[name]

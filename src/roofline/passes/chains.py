@@ -80,6 +80,8 @@ class _Groups:
 
     def place(self, node: Node) -> Node:
         """Give a node its kernel."""
+        if node.name == self.graph.info.get("backward"):
+            self.sweep.clear()  # a compiler's forward and backward are two programs; else nothing would be recomputed
         producers = list(dict.fromkeys(self.of[name] for name in node.inputs if name in self.of))
         joins = self.host_for(node, producers) if self.fusible(node) else None
         label = joins or node.label

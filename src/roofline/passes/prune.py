@@ -18,7 +18,7 @@ from roofline.ops import OPS
 from roofline.passes.amounts import check, kept, matches, nearest, patterns
 from roofline.passes.axes import Atom, Axes, Span
 from roofline.passes.droplayers import drop_layers
-from roofline.passes.recorded import recorded
+from roofline.passes.recorded import recorded, sooner
 from roofline.passes.sparsify import sparsify
 from roofline.sizes import prod
 
@@ -92,6 +92,8 @@ def prune(
     chosen = patterns(graph, where)
     plan = _Plan(graph, chosen, unit)
     if layers is not None:
+        if "pp" in graph.info:
+            raise UsageError(f"{graph.name} is cut into {graph.info['pp']} stages already; prune its layers first")
         plan.graph = drop_layers(graph, layers, chosen)
         plan.notes += _rounded(layers, graph.info.get("layers"), plan.graph.info.get("layers"))
     plan.shrink({what: amount for what, amount in asked.items() if amount is not None})
@@ -140,7 +142,8 @@ class _Plan:
     def selected(self, found: Mapping[Span, list[str]], what: str, here: str) -> dict[Span, list[str]]:
         """Those of which ``where`` matches a node; says what shrinks along with them."""
         if not found:
-            raise UsageError(f"{self.graph.name} has no {here} to prune; {what} does not apply")
+            late = sooner(self.graph, "prune")
+            raise UsageError(f"{self.graph.name} has no {here} to prune; {what} does not apply{late}")
         chosen = {span: names for span, names in found.items() if any(matches(name, self.where) for name in names)}
         if not chosen:
             first = next(iter(found.values()))[0]

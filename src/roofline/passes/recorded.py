@@ -47,8 +47,14 @@ def _with_stages(after: Graph, graph: Graph, apply: Callable[[Graph], Graph]) ->
     stages: tuple[Graph, ...] = graph.info.get("pipeline", ())
     if not stages or after.info.get("pipeline") is not stages:
         return after
-    passed = [_if_there(stage, apply) for stage in stages]
+    passed = [_as_in(after, _if_there(stage, apply)) for stage in stages]
     return replace(after, info={**after.info, **of_stages(passed)})
+
+
+def _as_in(whole: Graph, stage: Graph) -> Graph:
+    """A stage that stores what the whole program stores: by itself, it may take a shared table for its own matrix."""
+    stored = [tensor for tensor in whole.tensors.values() if tensor.kind in ("weight", "buffer", "cache")]
+    return stage.with_tensors(tensor for tensor in stored if tensor.name in stage.tensors)
 
 
 def _if_there(stage: Graph, apply: Callable[[Graph], Graph]) -> Graph:
@@ -68,3 +74,9 @@ def _stored(graph: Graph) -> float:
     kept = [tensor for tensor in graph.tensors.values() if tensor.kind in ("weight", "buffer", "cache")]
     at = dict.fromkeys(graph.symbols, 1)
     return float(sum(evaluate(tensor.numel, at) * float(DTYPES[tensor.dtype].bytes) for tensor in kept))
+
+
+def sooner(graph: Graph, what: str) -> str:
+    """A remark for an error: what came before that hides the weights of products from a pass."""
+    hiding = [step.name for step in graph.history if step.name in ("quantize", "widen", "autocast", "optimizer")]
+    return f"; it went through {hiding[-1]}: {what} before that" if hiding else ""

@@ -92,6 +92,9 @@ def _check(graph: Graph, tp: int, sp: bool, ep: int) -> None:
         raise UsageError("sp=True needs tp > 1: the devices that share the layers share the positions too")
     if tp * ep > 1 and any(node.op in COLLECTIVES for node in graph.nodes):
         raise UsageError(f"{graph.name} is already the program of one of several devices; shard the whole one")
+    for part in ("backward", "optimizer"):
+        if tp * ep > 1 and part in graph.info:
+            raise UsageError(f"{graph.name} has its {part} already; shard the forward program, then add it")
     if tp * ep > 1 and "pp" in graph.info:
         raise UsageError(f"{graph.name} is cut into {graph.info['pp']} stages already; shard it first, then cut it")
 

@@ -9,6 +9,7 @@ from roofline.dtypes import DTYPES, dtype, two_of_four
 from roofline.errors import UsageError, did_you_mean
 from roofline.graph import Graph, Node
 from roofline.passes.amounts import matches
+from roofline.passes.recorded import sooner
 
 #: Products that libraries run on 2:4 weights (cuSPARSELt: one structured operand of a matrix product), with the axis
 #: of the weight that is summed over, along which the groups of four lie.
@@ -47,7 +48,7 @@ def sparsify(graph: Graph, sparsity: str | float, where: Sequence[str]) -> Graph
         raise UsageError(f"sparsity={sparsity!r}; allowed: '2:4', or a share of zeros above 0 and below 1{near}")
     chosen = _weights(graph, where)
     if not chosen:
-        raise UsageError(f"{graph.name}: where={'|'.join(where)!r} has no {_MISSING}")
+        raise UsageError(f"{graph.name}: where={'|'.join(where)!r} has no {_MISSING}{sooner(graph, 'prune')}")
     tensors = [replace(graph.tensors[name], dtype=_stored(graph, name)) for name in chosen]
     dense = [node.name for node in graph.nodes if node.op in ("conv2d", "conv1d", "conv3d", "expert_linear")
              and matches(node.name, where)]  # fmt: skip

@@ -20,6 +20,7 @@ from roofline.ops import COLLECTIVES, OPS
 from roofline.ops.registry import axes_of
 from roofline.passes.axes import Atom, Axes
 from roofline.passes.ranks import NORMS, PRODUCTS
+from roofline.passes.recorded import sooner
 from roofline.passes.storage import Storage
 
 #: Operators with heads: the operand with all of them, the one with their groups, and the axis of both.
@@ -128,9 +129,12 @@ class Splits:
             UsageError: Nothing can be cut, or something does not divide.
         """
         if not self.found:
+            instead = sooner(self.graph, "shard") or (
+                "; run copies of it on parts of the batch instead (data parallelism)"
+            )
             raise UsageError(
                 f"{self.graph.name} has nothing that tensor parallelism splits (heads, or a width between two matrix "
-                "products); run copies of it on parts of the batch instead (data parallelism)"
+                f"products){instead}"
             )
         sizes: dict[Atom, int] = {}
         for split in self.found:

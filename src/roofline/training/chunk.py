@@ -9,7 +9,7 @@ from typing import Any
 from roofline.chip import Chip
 from roofline.count import count, nbytes
 from roofline.estimate import Estimate, Mode, estimate
-from roofline.graph import Graph
+from roofline.graph import Graph, Node
 from roofline.passes.autocast import autocast
 from roofline.passes.backward import backward
 from roofline.passes.retype import retype
@@ -71,25 +71,49 @@ def chunk(graph: Graph, own: Graph, chip: Chip, plan: Plan, mode: Mode, sizes: M
     given = [name for name in _boundary(graph, own) if own.tensors[name].kind == "input"]
     master = PRECISIONS[plan.precision].master  # then gradients are added up in fp32, as Megatron-LM adds them
     both = backward(own, recompute=plan.recompute, gradients="fp32" if master else None, wrt=given)
-    whole = accumulate(both, 1, fused=master) if plan.micro_batches > 1 else both
-    whole, sent = _without_sends(whole, sizes)
-    est = estimate(whole, chip, mode=mode, **sizes)
+    whole = _added_at_once(accumulate(both, 1, fused=master)) if plan.micro_batches > 1 else both
+    est = estimate(_without_sends(whole), chip, mode=mode, **sizes)
+    sent = _bytes(own, [node.inputs[0] for node in own.nodes if node.op == "send"], sizes)
+    received = _bytes(own, given, sizes)  # kept for the backward too, of every micro-batch
     kept = float(sum(evaluate(total, sizes) for total in saved(both).values()))
     forward = float(count(own, **sizes).flops)
     return Chunk(
-        own, est, _by_part(est, len(own.nodes)), 3 * forward, float(est.flops), _held(own, plan), kept,
-        max(float(est.memory.activations) - kept, 0.0), float(est.memory.inputs), sent,
+        own, est, _by_part(est, len(own.nodes)), 3 * forward, float(est.flops), _held(own, plan), kept + received,
+        max(float(est.memory.activations) - kept, 0.0), float(est.memory.inputs) - received, sent,
     )  # fmt: skip
 
 
-def _without_sends(graph: Graph, sizes: Mapping[str, Any]) -> tuple[Graph, float]:
-    """The program as if its neighbours were on the same device, and what it sends to the next one [byte]."""
+def _added_at_once(graph: Graph) -> Graph:
+    """Each gradient added to the micro-batches' sum where it is made, so that nothing waits for the end."""
+    sums = {total for _, total in graph.info["gradients"]}
+    adding = {node.inputs[1]: node for node in graph.nodes if sums.intersection(node.outputs)}
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        if not sums.intersection(node.outputs):
+            nodes += [node, *(adding[name] for name in node.outputs if name in adding)]
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _bytes(graph: Graph, names: list[str], sizes: Mapping[str, Any]) -> float:
+    return float(sum(evaluate(nbytes(graph.tensors[name]), sizes) for name in names))
+
+
+def _without_sends(graph: Graph) -> Graph:
+    """The program as if its neighbours were on the same device; what they send and this one reads is an input."""
+    nodes = tuple(node for node in graph.nodes if node.op != "send")
+    read = {name for node in nodes for name in node.inputs}
     sends = [node for node in graph.nodes if node.op == "send"]
     received = {name for node in sends for name in node.outputs}
-    given = {name: replace(graph.tensors[name], kind="input") for name in received}
-    size = sum(evaluate(nbytes(graph.tensors[node.inputs[0]]), sizes) for node in sends)
-    nodes = tuple(node for node in graph.nodes if node.op != "send")
-    return replace(graph, nodes=nodes, tensors={**graph.tensors, **given}), float(size)
+    handed = {name for node in sends for name in node.inputs if graph.tensors[name].kind == "input"}
+    tensors = {
+        name: replace(tensor, kind="input") if name in received else tensor
+        for name, tensor in graph.tensors.items()
+        if name in read or name not in received | handed
+    }
+    outputs = tuple(name for name in graph.outputs if name not in received)
+    first = next(at for at, node in enumerate(graph.nodes) if node.name == graph.info["backward"])
+    begins = next(node.name for node in graph.nodes[first:] if node.op != "send")
+    return replace(graph, nodes=nodes, tensors=tensors, outputs=outputs, info={**graph.info, "backward": begins})
 
 
 def _held(graph: Graph, plan: Plan) -> Held:
@@ -97,11 +121,16 @@ def _held(graph: Graph, plan: Plan) -> Held:
     return held(graph, plan.optimizer, plan.precision, *copies)
 
 
-def formatted(graph: Graph, precision: str) -> Graph:
-    """The forward program in the formats of a precision."""
-    formats = PRECISIONS[precision]
-    graph = retype(graph, formats.stored) if formats.stored else graph
-    return autocast(graph, formats.lower) if formats.lower else graph
+def stored(graph: Graph, precision: str) -> Graph:
+    """The forward program with its weights in the format of a precision."""
+    dtype = PRECISIONS[precision].stored
+    return retype(graph, dtype) if dtype else graph
+
+
+def lowered(graph: Graph, precision: str) -> Graph:
+    """The forward program with the casts of a precision; they hide which product has which weight, so shard before."""
+    dtype = PRECISIONS[precision].lower
+    return autocast(graph, dtype) if dtype else graph
 
 
 def _boundary(graph: Graph, own: Graph) -> list[str]:

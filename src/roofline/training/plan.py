@@ -10,7 +10,7 @@ from roofline.errors import UsageError, did_you_mean
 from roofline.passes.backward import RECOMPUTE
 from roofline.passes.optimizer import OPTIMIZERS
 from roofline.passes.training import PRECISIONS
-from roofline.schedule import check_pipeline
+from roofline.schedule import BUCKET, check_pipeline, megatron_bucket
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,10 @@ class Plan:
     def micro_batches(self) -> int:
         """Micro-batches that each copy of the model runs a step."""
         return self.batch // (self.dp * self.micro_batch)
+
+    def bucket(self, copies: int) -> float:
+        """Gradients reduced at a time among copies: Megatron-core's beside an fp32 copy, else PyTorch's [byte]."""
+        return 4 * megatron_bucket(copies) if PRECISIONS[self.precision].master else BUCKET
 
     @property
     def schedule(self) -> str:

@@ -16,8 +16,8 @@ from roofline.memory import WORKSPACE, TrainingMemory
 from roofline.passes.shard import shard
 from roofline.passes.stage import stage
 from roofline.scaling import placed
-from roofline.schedule import Pipeline, bucket_of, data_parallel, divided_among, pipeline
-from roofline.training.chunk import AGAIN, BACKWARD, FORWARD, Chunk, chunk, formatted
+from roofline.schedule import Pipeline, data_parallel, divided_among, pipeline
+from roofline.training.chunk import AGAIN, BACKWARD, FORWARD, Chunk, chunk, lowered, stored
 from roofline.training.held import Bytes
 from roofline.training.plan import Plan
 
@@ -55,10 +55,11 @@ class Run:
     def chunks(self) -> tuple[Chunk, ...]:
         """All chunks of layers in order; those of equal programs are worked out once."""
         plan = self.plan
-        graph = formatted(self.graph, plan.precision)
+        graph = stored(self.graph, plan.precision)
         if plan.tp > 1 or plan.ep > 1:
             graph = shard(graph, tp=plan.tp, sp=plan.sp, ep=plan.ep)
             graph = graph if self.cluster.implied else placed(graph, self.cluster, plan.tp)
+        graph = lowered(graph, plan.precision)
         number = plan.pp * plan.interleave
         parts = [stage(graph, number, at) for at in range(number)]
         known: dict[Any, Chunk] = {}
@@ -144,7 +145,7 @@ class Run:
         found = data_parallel(
             max(sum(one.weights for one in each) for each in held), gradients, plan.zero, forward=slow[FORWARD],
             backward=slow[AGAIN] + slow[BACKWARD], layers=layers, micro_batches=plan.micro_batches,
-            overlap=plan.overlap, bucket=bucket_of(copies), **timed,
+            overlap=plan.overlap, bucket=plan.bucket(copies), **timed,
         )  # fmt: skip
         return float(found.exposed)
 
