@@ -9,50 +9,19 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Run, fails
 
 import roofline as rl
-from roofline.cli import main, options, tables
+from roofline.cli import options, tables
 from roofline.cli.options import whole_numbers
 from roofline.cli.output import plain
 
 DECODE = ["llama-3-8b", "h100-sxm", "-S", "2048", "--phase", "decode", "--mode", "graph"]
 GEMM = [{"op": "gemm", "m": 512, "n": 512, "k": 512}]
-
-
-@dataclass(frozen=True)
-class Result:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def data(self) -> Any:
-        """The output as strict JSON."""
-        return json.loads(self.out, parse_constant=lambda word: pytest.fail(f"{word} in JSON"))
-
-
-Run = Callable[..., Result]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run the command line in this process, as if piped, 80 columns wide."""
-    monkeypatch.setenv("COLUMNS", "80")
-    for name in ("FORCE_COLOR", "ROOFLINE_DEBUG", "ROOFLINE_PATH"):
-        monkeypatch.delenv(name, raising=False)
-
-    def call(*args: object) -> Result:
-        capsys.readouterr()
-        code = main([str(arg) for arg in args])
-        return Result(code, *capsys.readouterr())
-
-    return call
 
 
 def shell(*args: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -65,15 +34,6 @@ def shell(*args: str, **options: Any) -> subprocess.CompletedProcess[str]:
 def save(path: Path, data: object) -> Path:
     path.write_text(data if isinstance(data, str) else json.dumps(data))
     return path
-
-
-def fails(result: Result, *words: str) -> None:
-    assert result.code == 2, result
-    assert result.out == ""
-    assert result.err.startswith("roofline: error: ")
-    assert result.err.count("\n") == 1
-    for word in words:
-        assert word in result.err
 
 
 # --- for a person -----------------------------------------------------------------------------------------------------

@@ -4,61 +4,18 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
+from command_line import Run, fails
 
 import roofline as rl
-from roofline.cli import main
 from roofline.cli.train import count_of
 
 DECODE = ["gpt2", "h100-sxm", "--dtype", "bf16", "-S", "1024", "--phase", "decode", "--mode", "graph", "-B", "8"]
 SMALL = ["llama-3-8b", "h100-sxm", "-S", "128"]
 GPT2 = ["gpt2", "h100-sxm", "-B", "8", "-S", "1024"]
-
-
-@dataclass(frozen=True)
-class Result:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def data(self) -> Any:
-        """The output as strict JSON."""
-        return json.loads(self.out, parse_constant=lambda word: pytest.fail(f"{word} in JSON"))
-
-
-Run = Callable[..., Result]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run the command line in this process, as if piped, 80 columns wide."""
-    monkeypatch.setenv("COLUMNS", "80")
-    for name in ("FORCE_COLOR", "ROOFLINE_DEBUG", "ROOFLINE_PATH"):
-        monkeypatch.delenv(name, raising=False)
-
-    def call(*args: object) -> Result:
-        capsys.readouterr()
-        code = main([str(arg) for arg in args])
-        return Result(code, *capsys.readouterr())
-
-    return call
-
-
-def fails(result: Result, *words: str) -> None:
-    assert result.code == 2, result
-    assert result.out == ""
-    assert result.err.startswith("roofline: error: ")
-    assert result.err.count("\n") == 1
-    for word in words:
-        assert word in result.err
 
 
 # --- for a person ---

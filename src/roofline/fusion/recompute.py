@@ -22,20 +22,12 @@ class StoreOrRecompute:
         readers: Kernels that read it.
         store_s: Time of it and its readers at the datasheet's rates if it is written out [s].
         recompute_s: The same if each reader computes it again [s].
-        store_bytes: Traffic of the former [byte].
-        recompute_bytes: Traffic of the latter [byte].
-        expected_store_s: Expected time of the former [s].
-        expected_recompute_s: Expected time of the latter [s].
     """
 
     node: str
     readers: int
     store_s: float
     recompute_s: float
-    store_bytes: float
-    recompute_bytes: float
-    expected_store_s: float
-    expected_recompute_s: float
 
     @property
     def recompute(self) -> bool:
@@ -80,10 +72,7 @@ def store_or_recompute(graph: Graph, node: str, chip: str | Chip, **sizes: Any) 
     before, after = (estimate(program, chip, mode="graph", **sizes) for program in (graph, again))
     if before.shape:
         raise UsageError("whether to write out or compute again is asked of one point; give one number for each size")
-    store, recompute = _cost(before, touched), _cost(after, touched)
-    return StoreOrRecompute(
-        node, len(touched) - 1, store[0], recompute[0], store[1], recompute[1], store[2], recompute[2]
-    )
+    return StoreOrRecompute(node, len(touched) - 1, _floor(before, touched), _floor(after, touched))
 
 
 def _kernels_of(graph: Graph, again: Graph) -> set[str]:
@@ -94,12 +83,9 @@ def _kernels_of(graph: Graph, again: Graph) -> set[str]:
     return new | gone
 
 
-def _cost(est: Estimate, labels: set[str]) -> tuple[float, float, float]:
-    """Floor, bytes and expected time of some kernels."""
-    floor = moved = expected = 0.0
-    for row, time in zip(est.rows, est.times[0], strict=True):
-        often = len(labels.intersection(row.kernel.names)) * row.kernel.main.count
-        floor += often * float(time.floor)
-        moved += often * float(row.bytes)
-        expected += often * float(time.expected)
-    return floor, moved, expected
+def _floor(est: Estimate, labels: set[str]) -> float:
+    """Time of some kernels at the datasheet's rates [s]."""
+    return sum(
+        len(labels.intersection(row.kernel.names)) * row.kernel.main.count * float(time.floor)
+        for row, time in zip(est.rows, est.times[0], strict=True)
+    )
