@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from math import exp
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +15,14 @@ from roofline.chip import Chip
 from roofline.cluster import Cluster
 from roofline.cluster import cluster as find_cluster
 from roofline.collective import collective, timers
+from roofline.count import count
 from roofline.errors import UsageError
 from roofline.estimate import Mode, estimate
 from roofline.graph import Graph
 from roofline.memory import RESERVE, WORKSPACE, TrainingMemory
 from roofline.modeldata import model as find_model
 from roofline.passes.shard import shard
+from roofline.passes.stage import shares
 from roofline.scaling import placed
 from roofline.schedule import data_parallel, pipeline
 from roofline.sizes import evaluate
@@ -268,8 +271,12 @@ class _Run:
         inner = plan.pp * plan.interleave - 2
         counted = [first, *([middle] if inner > 0 else []), *([last] if inner >= 0 else [])]
         times = [1, *([inner] if inner > 0 else []), *([1] if inner >= 0 else [])]
-        flops = [sum(n * getattr(c, what) for n, c in zip(times, counted, strict=True)) * slots * plan.tp
-                 for what in ("model_flops", "hardware_flops")]  # fmt: skip
+        model, hardware = (
+            sum(n * getattr(c, what) for n, c in zip(times, counted, strict=True))
+            for what in ("model_flops", "hardware_flops")
+        )
+        exact = 3 * float(count(self._sharded, **self.sizes).flops) * slots * plan.tp  # stages may differ by a layer
+        flops = (exact, hardware * (exact / model if model else slots * plan.tp))
         whole = {**self.sizes, "B": plan.batch}
         return TrainingStep(
             str(self.graph.info.get("model", self.graph.name)), self.cluster, plan, self.mode, seconds, total / width,
@@ -280,28 +287,39 @@ class _Run:
     # --- what a device runs ---------------------------------------------------------------------------------------
 
     def _chunks(self) -> tuple[Chunk, Chunk, Chunk]:
-        """The first, a middle and the last chunk; equal where there are fewer."""
+        """The first, the second and the last chunk; of those in the middle, none has more layers than the second."""
+        plan, number = self.plan, self.plan.pp * self.plan.interleave
+        second = min(1, number - 1)
+        found = {
+            at: chunk(self._sharded, self.chip, plan, at, self.mode, self.sizes)
+            for at in dict.fromkeys((0, second, number - 1))
+        }
+        return found[0], found[second], found[number - 1]
+
+    @cached_property
+    def _sharded(self) -> Graph:
+        """The forward program of one device of a tensor-parallel group, in its formats."""
         plan = self.plan
         graph = stored(self.graph, plan.precision)
         if plan.tp > 1 or plan.ep > 1:
             graph = shard(graph, tp=plan.tp, sp=plan.sp, ep=plan.ep)
             graph = graph if self.cluster.implied else placed(graph, self.cluster, plan.tp)
-        graph = lowered(graph, plan.precision)
-        number = plan.pp * plan.interleave
-        found = {
-            at: chunk(graph, self.chip, plan, at, self.mode, self.sizes)
-            for at in dict.fromkeys((0, number // 2, number - 1))
-        }
-        return found[0], found[number // 2], found[number - 1]
+        return lowered(graph, plan.precision)
 
     def _devices(self, chunks: tuple[Chunk, Chunk, Chunk]) -> list[dict[str, float]]:
-        """Seconds by part of a micro-batch on the first, on each middle and on the last device of the pipeline."""
+        """Seconds by part of a micro-batch on each device of the pipeline."""
         plan, (first, middle, last) = self.plan, chunks
         if plan.pp == 1:
             return [dict(first.seconds)]
-        others = plan.interleave - 1
-        ends = [_sum(end, middle, others) for end in (first, last)]
-        return [ends[0], *[_sum(middle, middle, others)] * (plan.pp - 2), ends[1]]
+        number = plan.pp * plan.interleave
+        layers = shares(self._sharded, number)
+
+        def of(at: int) -> Mapping[str, float]:
+            if at in (0, number - 1):
+                return (last if at else first).seconds
+            return {part: value * layers[at] / layers[1] for part, value in middle.seconds.items()}
+
+        return [_sum([of(at) for at in range(device, number, plan.pp)]) for device in range(plan.pp)]
 
     def _sent(self, chunks: tuple[Chunk, Chunk, Chunk]) -> float:
         """Activations of a micro-batch on their way to the next stage [s].
@@ -404,5 +422,5 @@ class _Run:
         return tuple(dict.fromkeys(notes))
 
 
-def _sum(end: Chunk, middle: Chunk, others: int) -> dict[str, float]:
-    return {part: value + others * middle.seconds[part] for part, value in end.seconds.items()}
+def _sum(chunks: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {part: sum(chunk[part] for chunk in chunks) for part in chunks[0]}
