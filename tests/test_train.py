@@ -246,3 +246,10 @@ def test_stages_that_differ_by_a_layer_do_the_work_of_the_model(pp: int, interle
     busy = sum(parts.seconds[part] for part in ("forward", "backward"))
     assert busy < sum(each.seconds[part] for part in ("forward", "backward"))  # which has both embedding and head
     assert busy > sum(whole.seconds[part] for part in ("forward", "backward")) / pp
+
+
+def test_uneven_chunks_need_the_memory_of_their_layers() -> None:
+    graph = rl.model("llama-3-8b", phase="train", layers=13)
+    how = {"batch": 16, "micro_batch": 1, "pp": 4, "S": 256, "mode": "graph"}
+    one, three = (rl.train(graph, "dgx-h100", interleave=v, **how) for v in (1, 3))
+    assert three.memory.weights < 1.01 * one.memory.weights

@@ -308,18 +308,8 @@ class _Run:
 
     def _devices(self, chunks: tuple[Chunk, Chunk, Chunk]) -> list[dict[str, float]]:
         """Seconds by part of a micro-batch on each device of the pipeline."""
-        plan, (first, middle, last) = self.plan, chunks
-        if plan.pp == 1:
-            return [dict(first.seconds)]
-        number = plan.pp * plan.interleave
-        layers = shares(self._sharded, number)
-
-        def of(at: int) -> Mapping[str, float]:
-            if at in (0, number - 1):
-                return (last if at else first).seconds
-            return {part: value * layers[at] / layers[1] for part, value in middle.seconds.items()}
-
-        return [_sum([of(at) for at in range(device, number, plan.pp)]) for device in range(plan.pp)]
+        held = [self._holds(chunks, device) for device in range(self.plan.pp)]
+        return [_sum([{part: share * t for part, t in one.seconds.items()} for one, share in each]) for each in held]
 
     def _sent(self, chunks: tuple[Chunk, Chunk, Chunk]) -> float:
         """Activations of a micro-batch on their way to the next stage [s].
@@ -357,15 +347,22 @@ class _Run:
         """The devices of the pipeline that differ from those in the middle: the first and the last."""
         return (0, self.plan.pp - 1) if self.plan.pp > 1 else (0,)
 
-    def _holds(self, chunks: tuple[Chunk, Chunk, Chunk], device: int) -> tuple[Chunk, ...]:
-        """The chunks of a device at an end of the pipeline."""
-        first, middle, last = chunks
-        return (first if device == 0 else last, *[middle] * (self.plan.interleave - 1))
+    def _holds(self, chunks: tuple[Chunk, Chunk, Chunk], device: int) -> tuple[tuple[Chunk, float], ...]:
+        """The chunks of a device, those in the middle as shares of the second one."""
+        number, (first, middle, last) = self.plan.pp * self.plan.interleave, chunks
+        if number == 1:
+            return ((first, 1.0),)
+        layers, ends = shares(self._sharded, number), {0: first, number - 1: last}
+        places = range(device, number, self.plan.pp)
+        return tuple((ends[at], 1.0) if at in ends else (middle, layers[at] / layers[1]) for at in places)
 
     def _update(self, chunks: tuple[Chunk, Chunk, Chunk], device: int) -> float:
         """The update of what a device holds; of its share where the copies divide the states [s]."""
         mode: Mode = "graph" if self.mode == "compiled" else self.mode
-        return sum(float(estimate(one.held.update, self.chip, mode=mode).time) for one in self._holds(chunks, device))
+        return sum(
+            share * float(estimate(one.held.update, self.chip, mode=mode).time)
+            for one, share in self._holds(chunks, device)
+        )
 
     # --- between copies of the model --------------------------------------------------------------------------------
 
@@ -376,7 +373,8 @@ class _Run:
             return 0.0
         most = [self._holds(chunks, device) for device in self._ends]
         weights, gradients = (
-            max(sum(getattr(one.held, what) for one in holds) for holds in most) for what in ("weights", "gradients")
+            max(sum(share * getattr(one.held, what) for one, share in holds) for holds in most)
+            for what in ("weights", "gradients")
         )
         again = slow[AGAIN] + slow[BACKWARD]
         layers = int(chunks[0].forward_graph.info.get("layers", 1)) or 1
@@ -395,9 +393,10 @@ class _Run:
 
     def _on(self, chunks: tuple[Chunk, Chunk, Chunk], device: int, held: tuple[float, ...]) -> TrainingMemory:
         plan, holds = self.plan, self._holds(chunks, device)
-        end, kept = holds[0], sum(one.kept for one in holds) * held[device]
+        end = max((one for one, _ in holds), key=lambda one: one.passing)
+        kept = sum(share * one.kept for one, share in holds) * held[device]
         weights, gradients, states = (
-            sum(getattr(one.held, what) for one in holds) / (plan.dp if plan.zero >= least else 1)
+            sum(share * getattr(one.held, what) for one, share in holds) / (plan.dp if plan.zero >= least else 1)
             for what, least in (("weights", 3), ("gradients", 2), ("states", 1))
         )
         return TrainingMemory(
