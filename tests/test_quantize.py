@@ -520,3 +520,13 @@ def test_gpt_fast_gains_less_than_its_bytes() -> None:
         narrow = quantize(graph, weights=word, keep=("*embed*",))
         rate = 1 / rl.estimate(narrow, "a100-80gb-sxm", mode="compiled", B=1, C=200).time
         assert rate == pytest.approx(published[name], rel=0.25)
+
+
+@pytest.mark.parametrize("chip", ["v100-sxm-32gb", "t4"])
+def test_no_speed_from_narrow_weights_where_16_bits_are_emulated(chip: str) -> None:
+    plain = rl.model("llama-3-8b", phase="prefill", layers=1, dtype="bf16")
+    times = [
+        rl.estimate(graph, chip, mode="graph", B=2, S=1024).time
+        for graph in (plain, rl.quantize(plain, weights="int8"), rl.quantize(plain, weights="int4-g128"))
+    ]
+    assert min(times[1:]) > 0.99 * times[0]

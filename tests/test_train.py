@@ -249,3 +249,23 @@ def test_autocast_goes_with_tensor_parallelism() -> None:
     one, two = (rl.train("gpt2", "dgx-h100", tp=tp, **how) for tp in (1, 2))
     assert two.memory.total < 0.7 * one.memory.total
     assert {"fp32", "bf16"} <= {t.dtype for t in two.chunks[0].forward_graph.tensors.values()}
+
+
+@pytest.mark.parametrize(("pp", "interleave"), [(3, 1), (5, 1), (6, 1), (3, 2), (2, 5)])
+def test_stages_that_differ_by_a_layer_do_the_work_of_the_model(pp: int, interleave: int) -> None:
+    how = {"batch": 30, "micro_batch": 1, "S": 256, "mode": "graph"}
+    graph = rl.model("llama-3-8b", phase="train", layers=16)
+    whole = rl.train(graph, "dgx-h100", **how)
+    parts = rl.train(graph, "dgx-h100", pp=pp, interleave=interleave, **how)
+    assert parts.model_flops == whole.model_flops
+    each = rl.train(rl.model("llama-3-8b", phase="train", layers=-(-16 // pp)), "dgx-h100", **how)
+    busy = sum(parts.seconds[part] for part in ("forward", "backward"))
+    assert busy < sum(each.seconds[part] for part in ("forward", "backward"))  # which has both embedding and head
+    assert busy > sum(whole.seconds[part] for part in ("forward", "backward")) / pp
+
+
+def test_uneven_chunks_need_the_memory_of_their_layers() -> None:
+    graph = rl.model("llama-3-8b", phase="train", layers=13)
+    how = {"batch": 16, "micro_batch": 1, "pp": 4, "S": 256, "mode": "graph"}
+    one, three = (rl.train(graph, "dgx-h100", interleave=v, **how) for v in (1, 3))
+    assert three.memory.weights < 1.01 * one.memory.weights

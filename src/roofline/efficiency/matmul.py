@@ -317,7 +317,7 @@ def _by_vectors(work: Launch, p: Mapping[str, float], shape: tuple[Any, ...], tr
     """Time of a few rows on the vector units, without the launch: all cores stream weights, each widened once [s]."""
     (b, m, n, k), chip = shape, work.machine
     peak = vector_peak(work.chip, "fp32")
-    if not peak:
+    if not peak or np.all(np.less_equal(work.peak, peak)):  # emulated formats run there in any case, tile by tile
         return np.inf
     widening = b * n * k * _widening(work, p) / chip.units
     times = [2 * b * m * n * k / peak, traffic.load(chip, p["dram"]), widening]

@@ -103,6 +103,17 @@ def _refuse(graph: Graph) -> None:
             raise UsageError(f"{graph.name} has its {part} already; cut the forward program into stages, then add it")
 
 
+def shares(graph: Graph, pp: int) -> list[int]:
+    """Layers of each of ``pp`` stages.
+
+    Example:
+        >>> import roofline as rl
+        >>> shares(rl.model("gpt2", phase="prefill"), 5)
+        [2, 3, 3, 2, 2]
+    """
+    return _shares(len(_layers(graph)), pp)
+
+
 # --- where to cut ----------------------------------------------------------------------------------------------------
 
 
