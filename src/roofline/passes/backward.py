@@ -12,7 +12,7 @@ from roofline.ops import OPS
 from roofline.passes.gradient_rules import RULES
 from roofline.passes.layers import layer_of
 from roofline.passes.recorded import recorded
-from roofline.passes.tape import Tape, kernel_order
+from roofline.passes.tape import Tape, frozen, kernel_order
 
 #: What is computed again in the backward instead of being kept: nothing, the attention core, or whole layers.
 RECOMPUTE = ("none", "selective", "full")
@@ -67,7 +67,7 @@ def backward(
     _seed(tape)
     for node in reversed(kernel_order(graph)):
         _differentiate(tape, node)
-    return _finish(tape, inputs, notes)
+    return _finish(tape, inputs, (*notes, *frozen(graph)))
 
 
 def _differentiate(tape: Tape, node: Node) -> None:

@@ -80,7 +80,9 @@ class Tape:
     def format(self, name: str) -> str:
         """Number format of the gradient of a tensor."""
         tensor = self.b.tensor(name)
-        return self.gradients if self.gradients and tensor.kind == "weight" else tensor.dtype
+        if self.gradients and tensor.kind == "weight":
+            return self.gradients
+        return DTYPES[tensor.dtype].compute or tensor.dtype  # of a sparse weight the gradient is dense
 
     def kept(self, name: str) -> str:
         """A forward tensor as the backward finds it: itself, or a copy that is computed again."""
@@ -303,7 +305,15 @@ def _wanted(graph: Graph, wrt: frozenset[str]) -> frozenset[str]:
 
 
 def _has_gradient(dtype: str) -> bool:
-    return dtype not in DISCRETE and dtype in DTYPES
+    """Whether numbers of a format are trained: not indices, and not what is only stored (int4, nf4)."""
+    return dtype not in DISCRETE and DTYPES[dtype].compute is not None
+
+
+def frozen(graph: Graph) -> tuple[str, ...]:
+    """A word on weights that get no gradient, empty where all do."""
+    found = [t for t in graph.tensors.values() if t.kind == "weight" and not _has_gradient(t.dtype)]
+    formats = ", ".join(sorted({tensor.dtype for tensor in found}))
+    return (f"{len(found)} weights stay as they are: {formats} is stored and not trained",) if found else ()
 
 
 def kernel_order(graph: Graph) -> tuple[Node, ...]:

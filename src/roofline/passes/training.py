@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from roofline.build import Builder
 from roofline.errors import UsageError, did_you_mean
-from roofline.graph import Graph
+from roofline.graph import Graph, Node
 from roofline.ops import OPS
 from roofline.passes.autocast import autocast
 from roofline.passes.backward import backward
@@ -128,6 +128,7 @@ def accumulate(graph: Graph, micro_batches: int, *, fused: bool = False) -> Grap
         [sums.get(name, name) for name in graph.outputs], graph.items * micro_batches, graph.item, graph.info
     )
     pairs = tuple((weight, sums[gradient]) for weight, gradient in graph.info["gradients"])
+    whole = replace(whole, nodes=_added_at_once(whole, frozenset(sums.values())))
     labels = _products(graph, sums) if fused else {}
     nodes = tuple(
         replace(node, count=node.count * micro_batches, kernel=labels.get(node.name, node.kernel))
@@ -144,3 +145,13 @@ def _products(graph: Graph, sums: Mapping[str, str]) -> dict[str, str]:
         total: made[name].label for name, total in sums.items()
         if name in made and OPS[made[name].op].kind in ("matmul", "conv")
     }  # fmt: skip
+
+
+def _added_at_once(graph: Graph, sums: frozenset[str]) -> tuple[Node, ...]:
+    """The nodes with each gradient added to its sum where it is made, so that nothing waits for the end."""
+    adding = {node.inputs[1]: node for node in graph.nodes if sums.intersection(node.outputs)}
+    found: list[Node] = []
+    for node in graph.nodes:
+        if not sums.intersection(node.outputs):
+            found += [node, *(adding[name] for name in node.outputs if name in adding)]
+    return tuple(found)

@@ -9,7 +9,7 @@ from typing import Any
 from roofline.chip import Chip
 from roofline.count import count, nbytes
 from roofline.estimate import Estimate, Mode, estimate
-from roofline.graph import Graph, Node
+from roofline.graph import Graph
 from roofline.passes.autocast import autocast
 from roofline.passes.backward import backward
 from roofline.passes.retype import retype
@@ -71,7 +71,7 @@ def chunk(graph: Graph, own: Graph, chip: Chip, plan: Plan, mode: Mode, sizes: M
     given = [name for name in _boundary(graph, own) if own.tensors[name].kind == "input"]
     master = PRECISIONS[plan.precision].master  # then gradients are added up in fp32, as Megatron-LM adds them
     both = backward(own, recompute=plan.recompute, gradients="fp32" if master else None, wrt=given)
-    whole = _added_at_once(accumulate(both, 1, fused=master)) if plan.micro_batches > 1 else both
+    whole = accumulate(both, 1, fused=master) if plan.micro_batches > 1 else both
     est = estimate(_without_sends(whole), chip, mode=mode, **sizes)
     sent = _bytes(own, [node.inputs[0] for node in own.nodes if node.op == "send"], sizes)
     received = _bytes(own, given, sizes)  # kept for the backward too, of every micro-batch
@@ -81,17 +81,6 @@ def chunk(graph: Graph, own: Graph, chip: Chip, plan: Plan, mode: Mode, sizes: M
         own, est, _by_part(est, len(own.nodes)), 3 * forward, float(est.flops), _held(own, plan), kept + received,
         max(float(est.memory.activations) - kept, 0.0), float(est.memory.inputs) - received, sent,
     )  # fmt: skip
-
-
-def _added_at_once(graph: Graph) -> Graph:
-    """Each gradient added to the micro-batches' sum where it is made, so that nothing waits for the end."""
-    sums = {total for _, total in graph.info["gradients"]}
-    adding = {node.inputs[1]: node for node in graph.nodes if sums.intersection(node.outputs)}
-    nodes: list[Node] = []
-    for node in graph.nodes:
-        if not sums.intersection(node.outputs):
-            nodes += [node, *(adding[name] for name in node.outputs if name in adding)]
-    return replace(graph, nodes=tuple(nodes))
 
 
 def _bytes(graph: Graph, names: list[str], sizes: Mapping[str, Any]) -> float:
