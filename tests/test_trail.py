@@ -76,3 +76,15 @@ def test_a_trail_without_a_chip_has_no_times() -> None:
 def test_a_trail_is_followed_at_one_point() -> None:
     with pytest.raises(rl.UsageError, match="one point"):
         rl.trail(rl.fuse(rl.model("gpt2", layers=1)), B=[1, 2], S=128)
+
+
+def test_results_show_as_tables_in_a_notebook() -> None:
+    graph = rl.model("gpt2", phase="decode", layers=1)
+    shown = (
+        rl.trail(rl.quantize(graph, weights="int8"), "h100-sxm", B=1, C=64),
+        rl.train(rl.model("gpt2", phase="train", layers=1), "h100-sxm", batch=1, S=64),
+        rl.fusion(graph, "h100-sxm", B=1, C=64),
+        rl.compare(graph, ["h100-sxm", "h200-sxm"], B=1, C=64),
+        rl.request("gpt2", "h100-sxm", prompt=8, new_tokens=2),
+    )
+    assert all("<table" in result._repr_html_() for result in shown)

@@ -283,6 +283,9 @@ class Comparison:
             columns="not_modelled", errors="ignore"
         )
 
+    def _repr_html_(self) -> str:
+        return str(self.frame().to_html(max_rows=20))
+
     def __repr__(self) -> str:
         lines = [f"  {_line(row)}" for row in self.rows]
         return "\n".join([f"<Comparison {self.graph.name}, {self.mode}:", *lines]) + ">"

@@ -59,6 +59,9 @@ class Trail:
 
         return pd.DataFrame(self.record())
 
+    def _repr_html_(self) -> str:
+        return str(self.frame().to_html(max_rows=20))
+
     def __repr__(self) -> str:
         if not self.steps:
             return f"<Trail {self.graph.name}: no pass was applied>"

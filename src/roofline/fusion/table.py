@@ -156,6 +156,9 @@ class Fusion:
             "policies": [asdict(row) for row in self.rows],
         }
 
+    def _repr_html_(self) -> str:
+        return str(self.frame().to_html(max_rows=20))
+
     def __repr__(self) -> str:
         a, b = self.unfused, self.fused
         times = "" if a.time_s is None or b.time_s is None else (

@@ -227,6 +227,9 @@ class Request:
             "tokens": [{name: np.asarray(value)[i].item() for name, value in columns.items()} for i in shown],
         }
 
+    def _repr_html_(self) -> str:
+        return str(self.frame().to_html(max_rows=20))
+
     def __repr__(self) -> str:
         step = f", then {format_si(self.time_per_token, 's')} a token" if self.time_per_token is not None else ""
         return (

@@ -153,6 +153,9 @@ class TrainingStep:
         rows = [(part, value, value / self.time) for part, value in self.seconds.items()]
         return pd.DataFrame(rows, columns=["part", "seconds", "share"])
 
+    def _repr_html_(self) -> str:
+        return str(self.frame().to_html(max_rows=20))
+
     def __repr__(self) -> str:
         time, low, high = (format_si(value, "s") for value in (self.time, self.low, self.high))
         room = "fits" if self.fits else "does not fit"
