@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -152,3 +153,9 @@ def test_narrow_units_speed_prefill_by_no_more_than_their_peak(word: str, scales
     assert gain < chip.matmul_peak(word) / chip.matmul_peak("bf16")
     if word == "fp8":
         assert gain > 1.2
+
+
+def test_a_bigger_batch_of_products_with_a_scale_a_row_is_no_faster() -> None:
+    graph = rl.quantize(rl.model("llama-3-8b", phase="decode", layers=2), activations="fp8", cache="fp8")
+    times = rl.estimate(graph, "h100-sxm", mode="graph", B=range(1, 300), C=2048).time
+    assert all(more >= less for less, more in pairwise(times))

@@ -292,7 +292,9 @@ def _tiled(
     waves = np.maximum(tiles / chip.cores, 1.0)
     waves = waves + p["tail"] * (np.ceil(waves) - waves)
     compute = waves * 2 * rows * columns * steps * deep / (peak / chip.cores * fed)
-    flying = np.minimum(tiles / chip.cores, 1.0) ** (BY_ROW_SKINNY if _scaled_by_row(work) else p["skinny"])
+    flying = np.minimum(tiles / chip.cores, 1.0) ** p["skinny"]
+    if _scaled_by_row(work):  # tiles of the same columns read the same weights: more rows are no faster
+        flying = np.minimum(np.ceil(n / columns) * b * parts / chip.cores, 1.0) ** BY_ROW_SKINNY
     share = p["dram"] * flying
     memory = traffic.load(chip, share)
     loaded = tiles * (rows * work.element + columns * _second(work)) * steps * deep
