@@ -237,3 +237,13 @@ def test_an_unfused_graph_can_be_grouped_again() -> None:
     b, x = start()
     graph = b.graph([b.op("exp", b.op("relu", x))])
     assert rl.inductor(rl.unfuse(rl.inductor(graph))).nodes == rl.inductor(graph).nodes
+
+
+def test_forward_and_backward_share_no_kernel() -> None:
+    step = rl.inductor(rl.backward(rl.model("gpt2", phase="train", layers=2)))
+    names = [node.name for node in step.nodes]
+    start = names.index(step.info["backward"])
+    sides: dict[str, set[bool]] = {}
+    for at, node in enumerate(step.nodes):
+        sides.setdefault(node.label, set()).add(at >= start)
+    assert all(len(side) == 1 for side in sides.values())

@@ -206,6 +206,10 @@ class _Scheduler:
             for loop in self.loops
         ]
         self.order = Order([loop.waits for loop in self.loops])
+        nodes = [node.name for node in inliner.graph.nodes]
+        start = inliner.graph.info.get("backward")
+        #: Forward and backward are two programs (torch/_functorch/partitioners.py).
+        self.backward = frozenset(nodes[nodes.index(start) :] if start in nodes else ())
 
     def kernels(self) -> list[list[Loop]]:
         """Fuse, then list the kernels in an order in which they can run."""
@@ -268,6 +272,8 @@ class _Scheduler:
 
     def _may_fuse(self, a: _Kernel, b: _Kernel) -> bool:
         if not (a.fusible and b.fusible and a.fits(b)) or len(a.loops) + len(b.loops) > LOOPS_AT_MOST:
+            return False
+        if len({kernel.loops[0].nodes[0].name in self.backward for kernel in (a, b)}) > 1:
             return False
         a_waits, b_waits = self.order.waits_for(a.first, b.first), self.order.waits_for(b.first, a.first)
         far = max(abs(a.first - b.last), abs(b.first - a.last)) > DISTANCE_AT_MOST
