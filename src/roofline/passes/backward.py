@@ -11,7 +11,7 @@ from roofline.graph import Graph, Node
 from roofline.ops import OPS
 from roofline.passes.gradient_rules import RULES
 from roofline.passes.layers import layer_of
-from roofline.passes.recorded import recorded
+from roofline.passes.recorded import noted, recorded
 from roofline.passes.tape import Tape, frozen, kernel_order
 
 #: What is computed again in the backward instead of being kept: nothing, the attention core, or whole layers.
@@ -110,10 +110,9 @@ def _finish(tape: Tape, wrt: frozenset[str], notes: tuple[str, ...]) -> Graph:
     tensors = {name: tape.b.tensor(name) for name in tape.b.state[0]}
     weights = tuple(pair for pair in found if graph.tensors[pair[0]].kind == "weight")
     info = {**graph.info, "phase": "train", "gradients": weights, "backward": nodes[len(graph.nodes)].name}
-    if notes:
-        info["notes"] = (*graph.info.get("notes", ()), *notes)
     outputs = (*graph.outputs, *(gradient for _, gradient in found))
-    return replace(graph, tensors=tensors, nodes=nodes, outputs=outputs, info=info).validate()
+    whole = replace(graph, tensors=tensors, nodes=nodes, outputs=outputs, info=info)
+    return noted(whole, *notes).validate()
 
 
 def _refuse_caches(graph: Graph) -> None:

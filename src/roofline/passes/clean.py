@@ -17,7 +17,7 @@ from roofline.dtypes import DTYPES
 from roofline.families.blocks import active_parameters
 from roofline.graph import Graph, Node
 from roofline.ops import OPS
-from roofline.passes.recorded import recorded
+from roofline.passes.recorded import noted, recorded
 from roofline.passes.storage import Storage, in_place, is_view
 
 #: Results that differ from run to run, or that nothing has computed.
@@ -62,9 +62,7 @@ def with_notes(graph: Graph, *notes: str) -> Graph:
     info = {key: value for key, value in graph.info.items() if key != "kernels"}
     if "active_parameters" in info:
         info["active_parameters"] = active_parameters(graph)
-    known = tuple(info.get("notes", ()))
-    fresh = tuple(note for note in dict.fromkeys(notes) if note and note not in known)
-    return replace(graph, info={**info, "notes": (*known, *fresh)} if fresh else info)
+    return noted(replace(graph, info=info), *notes)
 
 
 def _restricted(graph: Graph, nodes: Iterable[Node], always: frozenset[str] = frozenset({"input", "cache"})) -> Graph:

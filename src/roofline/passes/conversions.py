@@ -8,6 +8,7 @@ from typing import Any
 from roofline.graph import Graph, Node, Tensor
 from roofline.ops import OPS, node_work
 from roofline.passes.editing import unused
+from roofline.passes.recorded import noted
 from roofline.passes.scales import operations
 from roofline.passes.storage import Storage
 
@@ -30,9 +31,7 @@ class Rewrite:
         if not self.changed:
             return self.of
         nodes = [new for node in self.of.nodes for new in (*self.before.get(node.name, ()), self.nodes[node.name])]
-        notes = tuple(dict.fromkeys((*self.of.info.get("notes", ()), *self.notes)))
-        info = {**self.of.info, **({"notes": notes} if notes else {})}
-        return replace(self.of, tensors=self.tensors, nodes=tuple(nodes), info=info).validate()
+        return noted(replace(self.of, tensors=self.tensors, nodes=tuple(nodes)), *self.notes).validate()
 
     def store(self, root: str, stored: str) -> None:
         """Give a tensor, its views and what is updated in its place another format."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from roofline.graph import Graph, Node, Tensor
-from roofline.passes.recorded import of_stages, recorded
+from roofline.passes.recorded import noted, of_stages, recorded
 from roofline.passes.stage import stages
 
 
@@ -48,9 +48,9 @@ def pipelined(graph: Graph, pp: int, *, nodes: int = 1) -> Graph:
         now.update(sent)
     info = {**graph.info, **of_stages(parts), "pp": pp}
     note = f"one batch in {pp} stages, one after the other; memory is that of the largest stage"
-    info["notes"] = (*graph.info.get("notes", ()), note)
     outputs = tuple(now.get(name, name) for name in graph.outputs)
-    return replace(graph, tensors=tensors, nodes=tuple(made), outputs=outputs, info=info).validate()
+    whole = replace(graph, tensors=tensors, nodes=tuple(made), outputs=outputs, info=info)
+    return noted(whole, note).validate()
 
 
 def _again(node: Node, part: Graph, tensors: dict[str, Tensor]) -> Node:

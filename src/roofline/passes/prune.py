@@ -18,7 +18,7 @@ from roofline.ops import OPS
 from roofline.passes.amounts import check, kept, matches, nearest, patterns
 from roofline.passes.axes import Atom, Axes, Span
 from roofline.passes.droplayers import drop_layers
-from roofline.passes.recorded import recorded, sooner
+from roofline.passes.recorded import noted, recorded, sooner
 from roofline.passes.sparsify import sparsify
 from roofline.sizes import prod
 
@@ -84,11 +84,7 @@ def prune(
     asked = {"heads": heads, "channels": channels, "hidden": hidden}
     if all(value is None for value in (*asked.values(), layers, sparsity)):
         raise UsageError("prune: nothing to remove; give heads, channels, hidden, layers or sparsity")
-    for what, amount in asked.items():
-        if amount is not None:
-            check(amount, what)
-    if isinstance(unit, bool) or not isinstance(unit, int) or unit < 1:
-        raise UsageError(f"prune: unit={unit!r}; allowed: a whole number from 1")
+    _check(asked, unit)
     chosen = patterns(graph, where)
     plan = _Plan(graph, chosen, unit)
     if layers is not None:
@@ -108,6 +104,14 @@ def _rounded(share: float | Sequence[int], layers: int | None, left: int | None)
     return [f"layers: {left} of {layers} stay, rounded up"]
 
 
+def _check(asked: Mapping[str, float | None], unit: int) -> None:
+    for what, amount in asked.items():
+        if amount is not None:
+            check(amount, what)
+    if isinstance(unit, bool) or not isinstance(unit, int) or unit < 1:
+        raise UsageError(f"prune: unit={unit!r}; allowed: a whole number from 1")
+
+
 def _described(smaller: Graph, graph: Graph, notes: Iterable[str]) -> Graph:
     """The facts of the model that are no longer true, and what a reader should know."""
     if smaller is graph:
@@ -115,8 +119,7 @@ def _described(smaller: Graph, graph: Graph, notes: Iterable[str]) -> Graph:
     known = {key: value for key, value in smaller.info.items() if not key.startswith("parameters_")}
     if "active_parameters" in known:
         known["active_parameters"] = active_parameters(smaller)
-    said = tuple(dict.fromkeys((*smaller.info.get("notes", ()), *notes)))
-    return replace(smaller, info={**known, **({"notes": said} if said else {})})
+    return noted(replace(smaller, info=known), *notes)
 
 
 @dataclass

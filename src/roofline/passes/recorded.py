@@ -42,6 +42,13 @@ def recorded(
     return run
 
 
+def noted(graph: Graph, *notes: str) -> Graph:
+    """The program with further remarks for its reader, each once; empty ones are none."""
+    known = tuple(graph.info.get("notes", ()))
+    said = tuple(dict.fromkeys(note for note in (*known, *notes) if note))
+    return graph if said == known else replace(graph, info={**graph.info, "notes": said})
+
+
 def _with_stages(after: Graph, graph: Graph, apply: Callable[[Graph], Graph]) -> Graph:
     """The program with the stages of its pipeline passed too, so that its memory is that of the changed program."""
     stages: tuple[Graph, ...] = graph.info.get("pipeline", ())

@@ -9,7 +9,7 @@ from roofline.dtypes import DTYPES, dtype, two_of_four
 from roofline.errors import UsageError, did_you_mean
 from roofline.graph import Graph, Node
 from roofline.passes.amounts import matches
-from roofline.passes.recorded import sooner
+from roofline.passes.recorded import noted, sooner
 
 #: Products that libraries run on 2:4 weights (cuSPARSELt: one structured operand of a matrix product), with the axis
 #: of the weight that is summed over, along which the groups of four lie.
@@ -42,7 +42,7 @@ def sparsify(graph: Graph, sparsity: str | float, where: Sequence[str]) -> Graph
         UsageError: Another pattern, no weight that could, or formats that have no such kernels.
     """
     if isinstance(sparsity, float) and 0 < sparsity < 1:
-        return _noted(graph, f"{sparsity:.0%} zeros without a pattern: {_UNSTRUCTURED}")
+        return noted(graph, f"{sparsity:.0%} zeros without a pattern: {_UNSTRUCTURED}")
     if sparsity != _PATTERN:
         near = did_you_mean(str(sparsity), [_PATTERN])
         raise UsageError(f"sparsity={sparsity!r}; allowed: '2:4', or a share of zeros above 0 and below 1{near}")
@@ -52,8 +52,8 @@ def sparsify(graph: Graph, sparsity: str | float, where: Sequence[str]) -> Graph
     tensors = [replace(graph.tensors[name], dtype=_stored(graph, name)) for name in chosen]
     dense = [node.name for node in graph.nodes if node.op in ("conv2d", "conv1d", "conv3d", "expert_linear")
              and matches(node.name, where)]  # fmt: skip
-    graph = _noted(graph.with_tensors(tensors), _STRUCTURED)
-    return _noted(graph, f"{dense[0]} and the like stay dense: 2:4 kernels multiply matrices") if dense else graph
+    graph = noted(graph.with_tensors(tensors), _STRUCTURED)
+    return noted(graph, f"{dense[0]} and the like stay dense: 2:4 kernels multiply matrices") if dense else graph
 
 
 def _weights(graph: Graph, where: Sequence[str]) -> list[str]:
@@ -86,8 +86,3 @@ def _stored(graph: Graph, name: str) -> str:
         fitting = [each for each in DTYPES if two_of_four(f"{each}-2:4") is not None]
         raise UsageError(f"{name}: weights in {base} have no 2:4 kernels; allowed: {', '.join(fitting)}")
     return dtype(f"{base}-2:4").name
-
-
-def _noted(graph: Graph, note: str) -> Graph:
-    notes = tuple(dict.fromkeys((*graph.info.get("notes", ()), note)))
-    return replace(graph, info={**graph.info, "notes": notes})

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from roofline.errors import UsageError
 from roofline.graph import Graph, Node, Tensor
@@ -71,7 +72,7 @@ def stage(graph: Graph, pp: int, index: int, *, weights: Mapping[str, float] | N
     if pp == 1 and index == 0:
         return graph
     _refuse(graph)
-    cuts = _cuts(graph, pp, weights)
+    cuts = _known_cuts(graph, pp) if weights is None else _cuts(graph, pp, weights)
     if not 0 <= index < pp:
         raise UsageError(f"{graph.name}: stage {index} of {pp}; allowed: 0 to {pp - 1}")
     ends = [0, *cuts, len(graph.nodes)]
@@ -115,6 +116,17 @@ def shares(graph: Graph, pp: int) -> list[int]:
 
 
 # --- where to cut ----------------------------------------------------------------------------------------------------
+
+
+_CUTS: WeakKeyDictionary[Graph, dict[int, list[int]]] = WeakKeyDictionary()
+
+
+def _known_cuts(graph: Graph, pp: int) -> list[int]:
+    """Where stages of whole layers begin, found once for all of them."""
+    known = _CUTS.setdefault(graph, {})
+    if pp not in known:
+        known[pp] = _cuts(graph, pp, None)
+    return known[pp]
 
 
 def _cuts(graph: Graph, pp: int, weights: Mapping[str, float] | None) -> list[int]:
