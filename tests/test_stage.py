@@ -158,3 +158,10 @@ def test_what_cannot_be_cut_says_the_nearest_that_can(make: Any, text: str) -> N
         make()
     assert text in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("stages_asked", [[2], 2.0, "2", None])
+def test_a_count_that_is_no_whole_number_is_refused_after_one_that_is(stages_asked: Any) -> None:
+    stage(GPT2, 2, 0)
+    with pytest.raises(UsageError, match="pipeline stages of 12 layers"):
+        stage(GPT2, stages_asked, 0)

@@ -123,6 +123,8 @@ _CUTS: WeakKeyDictionary[Graph, dict[int, list[int]]] = WeakKeyDictionary()
 
 def _known_cuts(graph: Graph, pp: int) -> list[int]:
     """Where stages of whole layers begin, found once for all of them."""
+    if not isinstance(pp, int):  # nonsense is refused below, and equal to no number that is known
+        return _cuts(graph, pp, None)
     known = _CUTS.setdefault(graph, {})
     if pp not in known:
         known[pp] = _cuts(graph, pp, None)
