@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 import roofline as rl
-from roofline.fitting import Sample, fit, held_out, take_apart
+from roofline.analysis.fitting import Sample, fit, held_out, take_apart
 
 
 def load(path: Path, chip: str | None) -> list[Sample]:

@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 
 import roofline as rl
-from roofline.data import data_dir
-from roofline.efficiency import GROUPS, values
-from roofline.fitting import Effort, Sample, fit, take_apart
+from roofline.analysis.fitting import Effort, Sample, fit, take_apart
+from roofline.cost import GROUPS, values
+from roofline.hardware.library import data_dir
 
 #: What a serving stack changes on a chip whose kernels are known cold.
 SERVING = frozenset(

@@ -22,8 +22,8 @@ from pathlib import Path
 import numpy as np
 
 import roofline as rl
-from roofline.data import data_dir
-from roofline.efficiency import compute_seconds
+from roofline.cost import compute_seconds
+from roofline.hardware.library import data_dir
 
 
 def measured_rows(path: Path, chip: rl.Chip) -> list[dict[str, np.ndarray | float]]:

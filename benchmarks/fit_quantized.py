@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 
 import roofline as rl
-from roofline.count import count
-from roofline.efficiency import kernel_time
-from roofline.passes.quantize import quantize
+from roofline.cost import kernel_time
+from roofline.counting.counts import count
+from roofline.passes.formats.quantize import quantize
 
 FITTED = ("widen", "widen_group", "tinygemm")
 #: Factors by which a parameter is tried around its best value, coarse first.
@@ -111,7 +111,7 @@ def with_parameters(chip: rl.Chip, values: dict[str, float]) -> rl.Chip:
 
 def fit(rows: Sequence[Row], chip: rl.Chip) -> dict[str, float]:
     """The parameters that minimise the mean absolute logarithm, one at a time, coarse to fine."""
-    from roofline.efficiency import GROUPS
+    from roofline.cost import GROUPS
 
     best = {name: GROUPS["matmul"][name].prior for name in FITTED}
 

@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 
 import roofline as rl
-from roofline.csvfile import read_rows, write_rows
-from roofline.data import data_dir
-from roofline.predict import output_columns, predict_rows
+from roofline.analysis.predict import output_columns, predict_rows
+from roofline.hardware.library import data_dir
+from roofline.ir.csvfile import read_rows, write_rows
 
 #: Sizes that choose among kernels; the others are scaled.
 KEPT = {"groups", "stride", "padding", "dilation", "r", "s", "heads", "kv_heads", "head_dim", "causal", "channels_last"}

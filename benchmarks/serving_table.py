@@ -13,7 +13,7 @@ import sys
 from statistics import median
 
 import roofline as rl
-from roofline.estimate import Mode
+from roofline.analysis.estimate import Mode
 
 MODELS = {"8B": "llama-3-8b", "70B": "llama-3-70b", "Qwen3-32B": "qwen3-32b"}
 #: Rows of the table: least new tokens, and most sequences at a time.

@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 import roofline as rl
-from roofline.data import data_dir
-from roofline.units import format_bytes, format_si
+from roofline.hardware.library import data_dir
+from roofline.ir.units import format_bytes, format_si
 
 CHIP, MODEL, CONTEXT = "h100-sxm", "llama-3-8b", 2048
 #: What the measurements call a mode, and what roofline calls it.

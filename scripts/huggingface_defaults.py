@@ -1,6 +1,6 @@
 """Write what absent keys of a config mean: the defaults of the config classes of the transformers that is installed.
 
-    python scripts/huggingface_defaults.py > src/roofline/importers/huggingface/defaults.json
+    python scripts/huggingface_defaults.py > src/roofline/programs/huggingface/defaults.json
 
 Kept are the keys that the rows of ``KINDS`` ask for; ``tests/test_huggingface_counts.py`` compares the result with
 the installed classes.
@@ -30,9 +30,9 @@ def _plain(value: Any) -> Any:
 
 def kept(model_type: str) -> dict[str, Any]:
     """The defaults that the row of a ``model_type`` asks for."""
-    from roofline.importers.huggingface.assemble import options_of
-    from roofline.importers.huggingface.keys import Keys
-    from roofline.importers.huggingface.kinds import KINDS
+    from roofline.programs.huggingface.assemble import options_of
+    from roofline.programs.huggingface.keys import Keys
+    from roofline.programs.huggingface.kinds import KINDS
 
     kind, known = KINDS[model_type], class_defaults(model_type)
     keys = Keys(model_type, {"model_type": model_type}, {**known, **kind.defaults}, kind)
@@ -50,7 +50,7 @@ def _counts(value: Any) -> bool:
 
 def main() -> None:
     """Print the table, a line a ``model_type``."""
-    from roofline.importers.huggingface.kinds import KINDS
+    from roofline.programs.huggingface.kinds import KINDS
 
     lines = [f" {json.dumps(model_type)}: {json.dumps(kept(model_type))}" for model_type in KINDS]
     print("{\n" + ",\n".join(lines) + "\n}")

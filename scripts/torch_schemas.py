@@ -12,10 +12,10 @@ from pathlib import Path
 
 import torch
 
-from roofline.importers.torch.profiled import ALIASES, EXTRA
-from roofline.importers.torch.rules import RULES
+from roofline.frontends.torch.profiled import ALIASES, EXTRA
+from roofline.frontends.torch.rules import RULES
 
-TARGET = Path(__file__).resolve().parent.parent / "src/roofline/importers/torch/schemas.txt"
+TARGET = Path(__file__).resolve().parent.parent / "src/roofline/frontends/torch/schemas.txt"
 NAMESPACES = ("aten", "mkldnn")
 
 

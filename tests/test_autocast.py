@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 import roofline as rl
-from roofline.build import Builder
-from roofline.errors import UsageError
-from roofline.graph import Graph
+from roofline.ir.errors import UsageError
+from roofline.ir.graph import Graph
 from roofline.ops import OPS
-from roofline.passes import retype
-from roofline.passes.autocast import autocast
-from roofline.passes.backward import backward
+from roofline.ops.builder import Builder
+from roofline.passes.formats.autocast import autocast
+from roofline.passes.formats.cast import retype
+from roofline.passes.training.backward import backward
 
 
 def block() -> Graph:
@@ -83,7 +83,7 @@ def test_a_loss_stays_in_fp32_whatever_the_rest_is_in() -> None:
 
 
 def test_every_fp32_operator_is_registered() -> None:
-    from roofline.passes.autocast import FP32
+    from roofline.passes.formats.autocast import FP32
 
     assert OPS.keys() >= FP32
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from roofline import model, models
-from roofline.build import Builder
-from roofline.errors import UsageError
-from roofline.graph import Graph
-from roofline.passes.axes import Atom, Axes
-from roofline.sizes import symbol
+from roofline.ir.errors import UsageError
+from roofline.ir.graph import Graph
+from roofline.ir.sizes import symbol
+from roofline.ops.builder import Builder
+from roofline.passes.parallel.axes import Atom, Axes
 
 
 def same_program(one: Graph, other: Graph) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import roofline as rl
-from roofline.backends import COMPILE_SECONDS, compare_backends, mode_of, predicted_compile
+from roofline.measurement.backends import COMPILE_SECONDS, compare_backends, mode_of, predicted_compile
 
 #: PyTorch's own compiler imports parts of PyTorch that it warns about.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")

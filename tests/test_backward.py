@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 import roofline as rl
-from roofline.build import Builder
-from roofline.errors import UsageError
-from roofline.graph import Graph
+from roofline.ir.errors import UsageError
+from roofline.ir.graph import Graph
+from roofline.ir.sizes import symbol
 from roofline.ops import OPS
-from roofline.passes import unmask
-from roofline.passes.backward import backward
-from roofline.passes.gradient_rules import RULES
-from roofline.saved import saved, saved_tensors
-from roofline.sizes import symbol
+from roofline.ops.builder import Builder
+from roofline.passes.rewriting.unmask import unmask
+from roofline.passes.training.backward import backward
+from roofline.passes.training.gradient_rules import RULES
+from roofline.passes.training.saved import saved, saved_tensors
 
 FAMILIES = {
     "gpt2": {"B": 2, "S": 64},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import roofline as rl
-from roofline.sizes import symbol
+from roofline.ir.sizes import symbol
 
 B = symbol("B")
 

@@ -14,20 +14,30 @@ import typer
 from typer.testing import CliRunner
 
 import roofline as rl
-from roofline.calibrate import build, calibrate, chip_toml, host, numpy_cpu, timing, torch_cpu, torch_cuda, write_chip
-from roofline.calibrate.build import Measured
-from roofline.calibrate.host import Cache, Host
-from roofline.calibrate.timing import Task, Timing, undisturbed
+from roofline.analysis.fitting import Effort, Sample, fit, held_out, start, take_apart
 from roofline.cli.calibrate import calibrate as command
-from roofline.efficiency import processor
-from roofline.efficiency.parameters import values
-from roofline.errors import MissingExtra, UsageError
-from roofline.fitting import Effort, Sample, fit, held_out, start, take_apart
+from roofline.cost import cpu as processor
+from roofline.cost.parameters import values
+from roofline.ir.errors import MissingExtra, UsageError
+from roofline.measurement.calibrate import (
+    build,
+    calibrate,
+    chip_toml,
+    host,
+    numpy_cpu,
+    timing,
+    torch_cpu,
+    torch_cuda,
+    write_chip,
+)
+from roofline.measurement.calibrate.build import Measured
+from roofline.measurement.calibrate.host import Cache, Host
+from roofline.measurement.calibrate.timing import Task, Timing, undisturbed
 
 pytest.importorskip("scipy")
 
 #: The package; its name in ``roofline`` may be the function.
-package = importlib.import_module("roofline.calibrate")
+package = importlib.import_module("roofline.measurement.calibrate")
 
 MACHINE = Host("Example CPU", "Example", 2, (Cache(1, 2**15, 1), Cache(3, 2**23, 2)), 2**34, "Test")
 FLAT = [2**n for n in range(10, 27, 2)]
@@ -111,8 +121,8 @@ def test_without_scipy_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_processor_packs_and_streams(chip: rl.Chip) -> None:
     def seconds(op: str, **shape: int) -> float:
-        from roofline.bulk import group_rows
-        from roofline.efficiency import launch
+        from roofline.analysis.bulk import group_rows
+        from roofline.cost import launch
 
         (rows,), _ = group_rows([(op, "fp32", shape)])
         (row,) = rows.counts()

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import roofline as rl
-from roofline.memory import memory
-from roofline.passes import unfuse
-from roofline.sizes import symbol
-from roofline.units import MAC, format_bytes, format_si, parse
+from roofline.counting.memory import memory
+from roofline.ir.sizes import symbol
+from roofline.ir.units import MAC, format_bytes, format_si, parse
+from roofline.passes.fusion.fuse import unfuse
 
 GIB = parse("1 GiB", "B")
 

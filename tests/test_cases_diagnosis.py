@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import roofline as rl
-from roofline.diagnosis.meant import Meant
-from roofline.diagnosis.normal import normal, pruned
+from roofline.diagnosis.expected_behaviour import normal, pruned
+from roofline.diagnosis.reference import Meant
 
 LLAMA_7B, LLAMA_8B = 6_738_415_616, 8_030_261_248
 

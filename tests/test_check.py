@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import roofline as rl
-from roofline.diagnosis.limit import speed_limit
-from roofline.diagnosis.suspects import SUSPECTS
-from roofline.diagnosis.words import FIXES, LABELS
-from roofline.sizes import symbol
+from roofline.diagnosis.causes import FIXES, LABELS
+from roofline.diagnosis.hypotheses import SUSPECTS
+from roofline.diagnosis.lower_bound import speed_limit
+from roofline.ir.sizes import symbol
 
 B = symbol("B")
 CHIP = rl.Chip(

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roofline.chip import MAX_FILE, Chip, load_chip
-from roofline.chipparts import Efficiency, Peak
-from roofline.data import chip, chips, data_dir
-from roofline.errors import ChipDataError, MissingFigure, RooflineError, UnknownChip, UsageError
+from roofline.hardware.chip import MAX_FILE, Chip, load_chip
+from roofline.hardware.library import chip, chips, data_dir
+from roofline.hardware.parts import Efficiency, Peak
+from roofline.ir.errors import ChipDataError, MissingFigure, RooflineError, UnknownChip, UsageError
 
 MINIMAL = 'name = "mine"\nmatrix.bf16 = "400 TFLOP/s"\nmemory_bandwidth = "2 TB/s"\n'
 

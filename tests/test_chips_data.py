@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from roofline.chip import Chip
-from roofline.chipparts import Peak
-from roofline.data import _without_vendor, chip, chips, data_dir
-from roofline.errors import MissingFigure
+from roofline.hardware.chip import Chip
+from roofline.hardware.library import _without_vendor, chip, chips, data_dir
+from roofline.hardware.parts import Peak
+from roofline.ir.errors import MissingFigure
 
 NAMES = sorted(path.stem for path in data_dir("chips").glob("*.toml"))
 ALL = pytest.mark.parametrize("name", NAMES)

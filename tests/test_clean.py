@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 import roofline as rl
-from roofline.build import Builder
-from roofline.execute import MEANINGS, execute, same
-from roofline.graph import Graph, Node
-from roofline.passes import fuse, pad, retype
-from roofline.passes.clean import (
+from roofline.ir.graph import Graph, Node
+from roofline.ir.sizes import symbol
+from roofline.ops.builder import Builder
+from roofline.ops.reference import MEANINGS, execute, same
+from roofline.passes.formats.cast import retype
+from roofline.passes.fusion.fuse import fuse
+from roofline.passes.rewriting.clean import (
     OPEN,
     OPERANDS,
     RANDOM,
@@ -21,8 +23,8 @@ from roofline.passes.clean import (
     merge_equal,
     settled,
 )
-from roofline.passes.linears import merge_linears
-from roofline.sizes import symbol
+from roofline.passes.rewriting.linears import merge_linears
+from roofline.passes.rewriting.pad import pad
 
 B = symbol("B")
 

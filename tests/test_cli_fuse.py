@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import roofline as rl
+from roofline.analysis.fusion import fusion
 from roofline.cli import main
-from roofline.fusion import fusion
-from roofline.passes.fuse import POLICIES
+from roofline.passes.fusion.fuse import POLICIES
 
 CHAIN = [{"op": "elementwise", "n": 2**20, "count": 5}]
 GPT2 = ["gpt2", "-S", "256", "--phase", "forward"]

@@ -17,8 +17,8 @@ import pytest
 import roofline as rl
 from roofline.cli import graph as _graph
 from roofline.cli import main
-from roofline.script import load_script, split_script
-from roofline.source import load_program
+from roofline.frontends.script import load_script, split_script
+from roofline.frontends.source import load_program
 
 SCRIPT = """
 import roofline as rl

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import roofline as rl
-from roofline.cluster import Cluster, cluster, clusters, load_cluster
-from roofline.data import data_dir
-from roofline.errors import ChipDataError, MissingFigure, RooflineError, UnknownChip, UsageError
+from roofline.hardware.cluster import Cluster, cluster, clusters, load_cluster
+from roofline.hardware.library import data_dir
+from roofline.ir.errors import ChipDataError, MissingFigure, RooflineError, UnknownChip, UsageError
 
 NAMES = sorted(path.stem for path in data_dir("clusters").glob("*.toml"))
 LINK = {"name": "RoCE", "bandwidth": "100 Gbit/s", "source": "a test"}
@@ -136,7 +136,7 @@ def test_a_file_that_describes_no_cluster_names_itself(tmp_path: Path) -> None:
 
 
 def test_a_single_device_of_a_cluster_without_a_link_cannot_leave_its_node() -> None:
-    from roofline.efficiency.network import node_link
+    from roofline.cost.network import node_link
 
     with pytest.raises(MissingFigure, match=r"h100-sxm has no link between nodes; name a cluster"):
         node_link(rl.chip("h100-sxm"))

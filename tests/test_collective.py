@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 import roofline as rl
-from roofline.build import Builder
-from roofline.chip import Chip
-from roofline.cluster import Cluster, cluster
-from roofline.collective import Collective, collective, timers
-from roofline.efficiency import kernel_time
-from roofline.efficiency.algorithms import ALGORITHMS, choices, factor
-from roofline.errors import MissingFigure, RooflineError, UsageError
+from roofline.analysis.collective import Collective, collective, timers
+from roofline.cost import kernel_time
+from roofline.cost.algorithms import ALGORITHMS, choices, factor
+from roofline.cost.schedule import data_parallel
+from roofline.hardware.chip import Chip
+from roofline.hardware.cluster import Cluster, cluster
+from roofline.ir.errors import MissingFigure, RooflineError, UsageError
 from roofline.ops import get_op
-from roofline.schedule import data_parallel
+from roofline.ops.builder import Builder
 
 GIB = 2**30
 

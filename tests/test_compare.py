@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import roofline as rl
-from roofline.compare import FIGURES, STEP, WHAT_IF, Comparison, changed, compare
-from roofline.efficiency.machine import machine
-from roofline.graph import Graph
+from roofline.analysis.compare import FIGURES, STEP, WHAT_IF, Comparison, changed, compare
+from roofline.cost.machine import machine
+from roofline.ir.graph import Graph
 
 CHIPS = ("h100-sxm", "a100-80gb-sxm", "mi300x", "l4", "tpu-v5e", "gaudi3", "b200-sxm")
 #: What a datasheet chip reaches: everything, with no launch cost.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import roofline as rl
-from roofline.count import Scope, count, kernels
-from roofline.sizes import symbol
+from roofline.counting.counts import Scope, count, kernels
+from roofline.ir.sizes import symbol
 
 B, C = symbol("B"), symbol("C")
 #: Elements of the vectors below, and their bytes in fp32.

@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 import roofline as rl
-from roofline.dtypes import DTYPES
+from roofline.ir.dtypes import DTYPES
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import roofline as rl
-from roofline.bulk import group_rows
-from roofline.efficiency import GROUPS, kernel_time, values
-from roofline.efficiency.spread import TRANSFERRED, provenance, spread
-from roofline.errors import ChipDataError
+from roofline.analysis.bulk import group_rows
+from roofline.cost import GROUPS, kernel_time, values
+from roofline.cost.spread import TRANSFERRED, provenance, spread
+from roofline.ir.errors import ChipDataError
 
 H100 = rl.chip("h100-sxm")
 FITTED = [name for name in rl.chips() if rl.chip(name).efficiency.parameters]

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import roofline as rl
-from roofline.count import kernels
-from roofline.efficiency import GROUPS, formula, kernel_time, launch, values
-from roofline.sizes import symbol
-from roofline.workload import operator_graph
+from roofline.cost import GROUPS, formula, kernel_time, launch, values
+from roofline.counting.counts import kernels
+from roofline.ir.sizes import symbol
+from roofline.programs.workload import operator_graph
 
 CHIP = rl.chip("h100-sxm")
 #: Cores, clock and cache unlike the H100's; without a cache; without cores; with a few large cores.

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import roofline as rl
-from roofline.bulk import group_rows
-from roofline.efficiency import formula, kernel_time, launch
-from roofline.efficiency.moe import routed
-from roofline.errors import MissingFigure, ShapeError
+from roofline.analysis.bulk import group_rows
+from roofline.cost import formula, kernel_time, launch
+from roofline.cost.experts import routed
+from roofline.ir.errors import MissingFigure, ShapeError
 from roofline.ops import routing_exponent
-from roofline.workload import checked_entry, operator_graph
+from roofline.programs.workload import checked_entry, operator_graph
 
 SHAPE: dict[str, Any] = {"hidden": 4096, "intermediate": 1536, "top_k": 8, "experts": 128, "tp": 1, "ep": 1}
 TOKENS = np.unique(np.round(2 ** np.arange(0, 17, 0.25)).astype(int))

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import roofline as rl
-from roofline.bulk import group_rows
-from roofline.chip import Chip
-from roofline.efficiency import formula, kernel_time, launch, values
-from roofline.efficiency.algorithms import factor
-from roofline.efficiency.network import device_link, floor_seconds, link_rate
-from roofline.errors import MissingFigure, UsageError
+from roofline.analysis.bulk import group_rows
+from roofline.cost import formula, kernel_time, launch, values
+from roofline.cost.algorithms import factor
+from roofline.cost.network import device_link, floor_seconds, link_rate
+from roofline.hardware.chip import Chip
+from roofline.ir.errors import MissingFigure, UsageError
 from roofline.ops import COLLECTIVES
-from roofline.workload import operator_graph
+from roofline.programs.workload import operator_graph
 
 CHIP = rl.chip("h100-sxm")
 #: NVLink, a fabric of single peers, and cards that talk through the host.

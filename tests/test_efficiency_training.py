@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 import roofline as rl
-from roofline.build import Builder
-from roofline.count import Kernel, kernels
-from roofline.data import data_dir
-from roofline.efficiency import GROUPS, kernel_time, values
-from roofline.efficiency.training import GROUP, kernel_of
-from roofline.efficiency.work import launch
-from roofline.families import blocks
-from roofline.graph import Graph
-from roofline.passes.backward import backward
-from roofline.passes.optimizer import optimizer
+from roofline.cost import GROUPS, kernel_time, values
+from roofline.cost.gradients import GROUP, kernel_of
+from roofline.cost.work import launch
+from roofline.counting.counts import Kernel, kernels
+from roofline.hardware.library import data_dir
+from roofline.ir.graph import Graph
+from roofline.ops.builder import Builder
+from roofline.passes.training.backward import backward
+from roofline.passes.training.optimizer import optimizer
+from roofline.programs.families import blocks
 
 CHIP = rl.chip("h100-sxm")
 Sizes = dict[str, Any]

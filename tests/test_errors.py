@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import roofline as rl
-from roofline import errors
-from roofline.errors import did_you_mean
+from roofline.ir import errors
+from roofline.ir.errors import did_you_mean
 
 BUILTIN = {
     "UsageError": ValueError, "UnitError": ValueError, "ShapeError": ValueError, "UnboundSize": ValueError,

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import roofline as rl
-from roofline.count import count
-from roofline.efficiency import GROUPS, HOST_HIGH, HOST_LOW
-from roofline.sizes import symbol
+from roofline.cost import GROUPS, HOST_HIGH, HOST_LOW
+from roofline.counting.counts import count
+from roofline.ir.sizes import symbol
 
 B, S = symbol("B"), symbol("S")
 CHIP = rl.Chip(
@@ -47,7 +47,7 @@ def test_a_compute_bound_kernel_by_hand() -> None:
 
 
 def stream_seconds(moved: float) -> float:
-    """The formula of efficiency/stream.py for a copy without a cache: launch, first read, traffic, ramp."""
+    """The formula of cost/stream.py for a copy without a cache: launch, first read, traffic, ramp."""
     prior = GROUPS["stream"]
     traffic, ramp = moved / (0.8 * 1e12), prior["ramp"].prior
     return 1e-6 + prior["latency"].prior + traffic + ramp * traffic / (traffic + ramp)

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from laws.test_law_evaluation import SAMPLES, bound
 
 import roofline as rl
-from roofline.build import Builder
-from roofline.errors import DoesNotFit, ShapeError, UnboundSize, UnknownOp, UsageError
-from roofline.execute import MEANINGS, execute, same
-from roofline.execute.calls import Call, fold
-from roofline.execute.moves import kept_axes, reordering
-from roofline.families import blocks
-from roofline.graph import Graph
+from roofline.ir.errors import DoesNotFit, ShapeError, UnboundSize, UnknownOp, UsageError
+from roofline.ir.graph import Graph
+from roofline.ir.sizes import symbol
 from roofline.ops import OPS
-from roofline.sizes import symbol
+from roofline.ops.builder import Builder
+from roofline.ops.reference import MEANINGS, execute, same
+from roofline.ops.reference.calls import Call, fold
+from roofline.ops.reference.moves import kept_axes, reordering
+from roofline.programs.families import blocks
 
 B = symbol("B")
 FEW = settings(deadline=None, max_examples=5, derandomize=True, database=None)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roofline.errors import ModelDataError
-from roofline.expressions import parse
-from roofline.sizes import Dim, evaluate
+from roofline.ir.errors import ModelDataError
+from roofline.ir.expressions import parse
+from roofline.ir.sizes import Dim, evaluate
 
 NAMES = {"hidden": 768, "heads": 12}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import roofline as rl
-from roofline.fastpaths import FastPath, fast_paths
-from roofline.passes.quantize import quantize
+from roofline.analysis.fastpaths import FastPath, fast_paths
+from roofline.passes.formats.quantize import quantize
 
 
 def decode() -> rl.Graph:

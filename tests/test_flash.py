@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import roofline as rl
-from roofline.count import count
-from roofline.passes.flash import attentions, flash
-from roofline.passes.fuse import fuse
+from roofline.counting.counts import count
+from roofline.passes.fusion.flash import attentions, flash
+from roofline.passes.fusion.fuse import fuse
 
 N, D = 512, 64
 HEADS = (2, 8)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import roofline as rl
-from roofline.count import count
-from roofline.passes import fuse, unfuse
+from roofline.counting.counts import count
+from roofline.passes.fusion.fuse import fuse, unfuse
 
 N = 1024
 VECTOR = 4 * N

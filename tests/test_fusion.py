@@ -11,11 +11,7 @@ import numpy as np
 import pytest
 
 import roofline as rl
-from roofline.cli.output import plain
-from roofline.count import count
-from roofline.efficiency import fusing
-from roofline.errors import UnboundSize, UsageError
-from roofline.fusion import (
+from roofline.analysis.fusion import (
     Explanation,
     Fusion,
     explain_fusion,
@@ -24,10 +20,14 @@ from roofline.fusion import (
     pressure,
     store_or_recompute,
 )
-from roofline.passes.fuse import POLICIES, fuse
-from roofline.passes.inline import inline
-from roofline.sizes import symbol
-from roofline.units import format_si
+from roofline.cli.output import plain
+from roofline.cost import compiled as fusing
+from roofline.counting.counts import count
+from roofline.ir.errors import UnboundSize, UsageError
+from roofline.ir.sizes import symbol
+from roofline.ir.units import format_si
+from roofline.passes.fusion.fuse import POLICIES, fuse
+from roofline.passes.fusion.inline import inline
 
 N = 2**24
 H100 = "h100-sxm"

@@ -19,14 +19,14 @@ from typing import Any
 import pytest
 
 import roofline as rl
-from roofline.dtypes import DType
-from roofline.efficiency.algorithms import factor
-from roofline.memory import memory
+from roofline.analysis.training.footprint import held
+from roofline.cost.algorithms import factor
+from roofline.cost.schedule import bubble, in_flight
+from roofline.counting.memory import memory
+from roofline.ir.dtypes import DType
+from roofline.ir.sizes import distinct, symbol
+from roofline.ir.units import MAC, parse
 from roofline.ops import get_op
-from roofline.schedule import bubble, in_flight
-from roofline.sizes import distinct, symbol
-from roofline.training.held import held
-from roofline.units import MAC, parse
 
 VALUES = Path(__file__).parent / "golden" / "values.toml"
 #: The collection that the values were copied from; beside the checkout, where there is one.

@@ -7,10 +7,10 @@ from dataclasses import FrozenInstanceError, replace
 import pytest
 
 import roofline as rl
-from roofline.build import Builder
-from roofline.count import count
-from roofline.graph import Graph, Node, Tensor
-from roofline.sizes import symbol
+from roofline.counting.counts import count
+from roofline.ir.graph import Graph, Node, Tensor
+from roofline.ir.sizes import symbol
+from roofline.ops.builder import Builder
 
 B, S = symbol("B"), symbol("S")
 

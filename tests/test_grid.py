@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import roofline as rl
-from roofline.errors import UnboundSize, UsageError
-from roofline.grid import grid
+from roofline.counting.grid import grid
+from roofline.ir.errors import UnboundSize, UsageError
 
 BSC = frozenset("BSC")
 

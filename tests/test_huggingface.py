@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import roofline as rl
-from roofline.importers import read_json
-from roofline.importers.huggingface import KINDS, from_config
+from roofline.ir.jsonfile import read_json
+from roofline.programs.huggingface import KINDS, from_config
 
 TOY = {
     "model_type": "llama",

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import roofline as rl
-from roofline.importers.huggingface import COMPOSITES, KINDS, from_config
-from roofline.importers.huggingface.defaults import DEFAULTS
-from roofline.importers.huggingface.keys import Keys, Kind
-from roofline.importers.huggingface.modules import modules, patterns
-from roofline.memory import memory
+from roofline.counting.memory import memory
+from roofline.programs.huggingface import COMPOSITES, KINDS, from_config
+from roofline.programs.huggingface.defaults import DEFAULTS
+from roofline.programs.huggingface.keys import Keys, Kind
+from roofline.programs.huggingface.modules import modules, patterns
 
 TOY = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 4,
        "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 1000}  # fmt: skip

@@ -17,8 +17,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from roofline.importers.huggingface import KINDS, from_config  # noqa: E402
-from roofline.importers.huggingface.defaults import DEFAULTS  # noqa: E402
+from roofline.programs.huggingface import KINDS, from_config  # noqa: E402
+from roofline.programs.huggingface.defaults import DEFAULTS  # noqa: E402
 
 SMALL = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 8, "vocab_size": 128,

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import roofline as rl
-from roofline.importers import emit
-from roofline.importers.jax import RULES
-from roofline.importers.jax.sizes import format_of, size_of
+from roofline.frontends import emit
+from roofline.frontends.jax import RULES
+from roofline.frontends.jax.sizes import format_of, size_of
 from roofline.ops import node_work
 
 with warnings.catch_warnings():

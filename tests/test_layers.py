@@ -18,21 +18,13 @@ import pytest
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "roofline"
 PACKAGE = "roofline"
 
-# Lowest first. The lowest layer is in three steps: an error knows nothing, units raise errors,
-# and dtypes have units. A package stands in the table as one name.
+# Lowest first: a package may import from those before it.
 LAYERS: list[tuple[str, list[str]]] = [
-    ("L0 errors", ["errors"]),
-    ("L0 units", ["units"]),
-    ("L0 dtypes", ["dtypes"]),
-    ("L1", ["sizes", "signature", "graph", "ops", "chipparts", "chip"]),
-    ("L2", ["build", "cluster", "data", "execute", "expressions", "csvfile", "families", "modelfile", "modeldata",
-            "passes", "traces", "workload"]),
-    ("L3", ["count", "memory", "grid", "efficiency", "bulk", "saved"]),
-    ("L4", ["estimate", "importers"]),
-    ("L5", ["batch", "diagnosis", "fitting", "predict", "validate", "calibrate", "listing", "listings",
-            "collective", "compare", "distill", "fastpaths", "fusion", "scaling", "schedule", "serving", "trail",
-            "training", "whatif"]),
-    ("edge", ["backends", "plotting", "plot", "script", "source", "measure", "reports", "cli", "__main__", "__init__"]),
+    (name, [name])
+    for name in (
+        "ir", "ops", "hardware", "counting", "cost", "passes", "programs", "traces", "frontends", "analysis",
+        "diagnosis", "view", "measurement", "__init__", "cli", "__main__",
+    )
 ]  # fmt: skip
 RANK = {name: rank for rank, (_, names) in enumerate(LAYERS) for name in names}
 
@@ -167,13 +159,13 @@ def find_circle(imports: Iterable[Import]) -> list[str]:
 
 
 def program_with_chip(imports: Iterable[Import]) -> list[str]:
-    """Imports between what a program is (graph, ops) and what a chip is."""
-    program = {"graph", "ops"}
+    """Imports between what a program is (ir, ops) and what a chip is (hardware, which may use units and errors)."""
+    program = {"ir", "ops"}
     return [
         str(i)
         for i in counted(imports)
-        if (entry(i.source) in program and entry(i.target) == "chip")
-        or (entry(i.source) == "chip" and entry(i.target) in program)
+        if (entry(i.source) in program and entry(i.target) == "hardware")
+        or (entry(i.source) == "hardware" and (entry(i.target) == "ops" or i.target == "roofline.ir.graph"))
     ]
 
 
@@ -218,7 +210,7 @@ def test_no_circle() -> None:
 
 def test_program_and_chip_stay_apart() -> None:
     found = program_with_chip(read_imports(SOURCE))
-    assert not found, f"graph and ops know nothing of chip, nor chip of them:{lines(found)}"
+    assert not found, f"ir and ops know nothing of hardware, nor hardware of ops:{lines(found)}"
 
 
 def test_heavy_libraries_are_imported_in_functions() -> None:
@@ -240,71 +232,71 @@ def make(root: Path, **files: str) -> list[Import]:
 @pytest.mark.parametrize(
     "text",
     [
-        "import roofline.estimate",
-        "from roofline.estimate import estimate",
-        "from roofline import estimate",
-        "from . import estimate",
-        "from .estimate import estimate",
-        "def f():\n    from roofline.estimate import estimate",
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from roofline.estimate import E",
-        "try:\n    import roofline.estimate\nexcept ImportError:\n    pass",
+        "import roofline.analysis",
+        "from roofline.analysis import analysis",
+        "from roofline import analysis",
+        "from . import analysis",
+        "from .analysis import analysis",
+        "def f():\n    from roofline.analysis import analysis",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from roofline.analysis import E",
+        "try:\n    import roofline.analysis\nexcept ImportError:\n    pass",
     ],
 )
 def test_upward_imports_are_seen(tmp_path: Path, text: str) -> None:
-    assert upward(make(tmp_path, estimate="", count=text))
-    assert not upward(make(tmp_path, count="", estimate=text.replace("estimate", "count")))
+    assert upward(make(tmp_path, analysis="", counting=text))
+    assert not upward(make(tmp_path, counting="", analysis=text.replace("analysis", "counting")))
 
 
 def test_names_of_the_package_itself_are_upward(tmp_path: Path) -> None:
-    assert upward(make(tmp_path, __init__="Estimate = 1", count="from roofline import Estimate"))
+    assert upward(make(tmp_path, __init__="Estimate = 1", counting="from roofline import Estimate"))
 
 
 def test_order_in_the_lowest_layer(tmp_path: Path) -> None:
-    assert upward(make(tmp_path, errors="import roofline.units", units=""))
-    assert upward(make(tmp_path, errors="", units="import roofline.dtypes", dtypes=""))
+    assert upward(make(tmp_path, ir="import roofline.ops", ops=""))
+    assert upward(make(tmp_path, ir="", ops="import roofline.hardware", hardware=""))
 
 
 def test_relative_imports_in_packages(tmp_path: Path) -> None:
     files = {
-        "chip": "",
-        "families/__init__": "from . import dense",
-        "families/dense": "from ..chip import Chip",
+        "hardware": "",
+        "programs/__init__": "from . import dense",
+        "programs/dense": "from ..hardware import Chip",
     }
     found = {(i.source, i.target) for i in make(tmp_path, **files)}
     assert found == {
-        ("roofline.families", "roofline.families.dense"),
-        ("roofline.families.dense", "roofline.chip"),
+        ("roofline.programs", "roofline.programs.dense"),
+        ("roofline.programs.dense", "roofline.hardware"),
     }
 
 
 def test_circles_are_seen(tmp_path: Path) -> None:
-    late = "def f():\n    import roofline.build"
-    imports = make(tmp_path, build="import roofline.data", data="import roofline.workload", workload=late)
-    circle = ["roofline.build", "roofline.data", "roofline.workload", "roofline.build"]
+    late = "def f():\n    import roofline.ops"
+    imports = make(tmp_path, ops="import roofline.counting", counting="import roofline.programs", programs=late)
+    circle = ["roofline.counting", "roofline.programs", "roofline.ops", "roofline.counting"]
     assert find_circle(imports) == circle
-    assert not find_circle(make(tmp_path, workload=""))
+    assert not find_circle(make(tmp_path, programs=""))
 
 
 def test_types_of_the_package_itself_are_free(tmp_path: Path) -> None:
-    text = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from roofline.plot import plot"
-    imports = make(tmp_path, __init__=text, plot="import roofline")
+    text = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from roofline.view import plot"
+    imports = make(tmp_path, __init__=text, view="import roofline")
     assert not find_circle(imports)
 
 
 def test_unknown_modules_are_seen(tmp_path: Path) -> None:
-    make(tmp_path, helpers="", units="")
+    make(tmp_path, helpers="", ir="")
     assert unknown_modules(tmp_path) == ["roofline.helpers"]
 
 
 def test_program_with_chip_is_seen(tmp_path: Path) -> None:
-    imports = make(tmp_path, chip="import roofline.ops", ops="", graph="from roofline.chip import Chip")
+    imports = make(tmp_path, hardware="import roofline.ops", ops="from roofline.hardware import Chip")
     assert len(program_with_chip(imports)) == 2
 
 
 def test_eager_imports_are_seen(tmp_path: Path) -> None:
     late = "def f():\n    import pandas"
     typed = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pandas"
-    imports = make(tmp_path, plot="import matplotlib.pyplot as plt", cli="import typer, rich", batch=late)
-    assert [i.partition(",")[0] for i in eager_heavy(imports)] == ["roofline.plot"]
-    imports = make(tmp_path, plot=typed, cli="import pandas", batch="class A:\n    import rich")
-    assert [i.partition(",")[0] for i in eager_heavy(imports)] == ["roofline.batch", "roofline.cli"]
+    imports = make(tmp_path, view="import matplotlib.pyplot as plt", cli="import typer, rich", analysis=late)
+    assert [i.partition(",")[0] for i in eager_heavy(imports)] == ["roofline.view"]
+    imports = make(tmp_path, view=typed, cli="import pandas", analysis="class A:\n    import rich")
+    assert [i.partition(",")[0] for i in eager_heavy(imports)] == ["roofline.analysis", "roofline.cli"]

@@ -16,12 +16,13 @@ import pytest
 import roofline as rl
 from roofline import listing as function
 from roofline.cli.output import plain
-from roofline.graph import Graph
-from roofline.listings import fold, words
-from roofline.listings.edges import edges
-from roofline.listings.rows import Block, Row
-from roofline.listings.text import WIDE, lines, text
+from roofline.ir.graph import Graph
 from roofline.ops import OPS
+from roofline.view.listing import fold
+from roofline.view.listing import wording as words
+from roofline.view.listing.edges import edges
+from roofline.view.listing.rows import Block, Row
+from roofline.view.listing.text import WIDE, lines, text
 
 PROGRAMS = [
     ("llama-3-8b", "decode"),
@@ -197,7 +198,7 @@ def test_every_hidden_node_is_like_the_one_that_stands_for_it(name: str, phase: 
 
 def test_equal_kernels_are_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    module = sys.modules["roofline.listing"]
+    module = sys.modules["roofline.view.listing.listing"]
     real = module.shares
     monkeypatch.setattr(module, "shares", lambda scope, nodes: calls.append(nodes) or real(scope, nodes))
     graph = program("llama-3.1-405b", "decode")

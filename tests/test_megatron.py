@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 import roofline as rl
-from roofline.errors import UsageError
-from roofline.passes.backward import backward
-from roofline.passes.megatron import megatron_kernels
-from roofline.saved import saved
+from roofline.ir.errors import UsageError
+from roofline.passes.fusion.megatron import megatron_kernels
+from roofline.passes.training.backward import backward
+from roofline.passes.training.saved import saved
 
 SIZES = {"B": 2, "S": 128}
 PLAIN = rl.model("megatron-22b", phase="train", layers=2)

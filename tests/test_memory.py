@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import roofline as rl
-from roofline.memory import RESERVE, WORKSPACE, fits, footprint_text, memory
-from roofline.sizes import symbol
+from roofline.counting.memory import RESERVE, WORKSPACE, fits, footprint_text, memory
+from roofline.ir.sizes import symbol
 
 B = symbol("B")
 N = 1024

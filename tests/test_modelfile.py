@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roofline.errors import ModelDataError, RooflineError, ShapeError, UnknownOp, UsageError
-from roofline.graph import Graph
-from roofline.modeldata import model
+from roofline.ir.errors import ModelDataError, RooflineError, ShapeError, UnknownOp, UsageError
+from roofline.ir.graph import Graph
+from roofline.ir.sizes import evaluate
 from roofline.ops import node_work
-from roofline.sizes import evaluate
+from roofline.programs.library import model
 
 HEAD = 'name = "mine"\ndtype = "bf16"\n[sizes]\nhidden = 64\n[inputs]\nx = ["B", "S", "hidden"]\n'
 

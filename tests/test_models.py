@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from roofline.data import data_dir, spelling
-from roofline.dtypes import dtype
-from roofline.errors import UnknownModel, UsageError
-from roofline.graph import Graph
-from roofline.modeldata import find_model, model, models
-from roofline.modelfile import ModelFile, load_model_file
+from roofline.hardware.library import data_dir, spelling
+from roofline.ir.dtypes import dtype
+from roofline.ir.errors import UnknownModel, UsageError
+from roofline.ir.graph import Graph
+from roofline.ir.sizes import evaluate
 from roofline.ops import node_work
-from roofline.sizes import evaluate
+from roofline.programs.library import find_model, model, models
+from roofline.programs.modelfile import ModelFile, load_model_file
 
 NAMES = models()
 SIZES = {"B": 2, "S": 64, "C": 96}

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import roofline as rl
-from roofline.diagnosis.formats import possible_in, scenarios
-from roofline.diagnosis.meant import Meant
-from roofline.diagnosis.normal import REMARKS, normal, pruned
+from roofline.diagnosis.expected_behaviour import REMARKS, normal, pruned
+from roofline.diagnosis.precision import possible_in, scenarios
+from roofline.diagnosis.reference import Meant
 
 
 def meant(graph: rl.Graph, chip: str = "h100-sxm", mode: str = "graph", tf32: bool = False, **sizes: Any) -> Meant:

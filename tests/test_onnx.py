@@ -15,9 +15,9 @@ import pytest
 
 import roofline as rl
 from roofline.cli import main
-from roofline.importers.onnx.rules import RULES
-from roofline.memory import memory
-from roofline.sizes import symbol
+from roofline.counting.memory import memory
+from roofline.frontends.onnx.rules import RULES
+from roofline.ir.sizes import symbol
 
 onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper  # noqa: E402
@@ -635,7 +635,7 @@ def test_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Any, e
 
 
 def test_files_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("roofline.importers.onnx.read.MAX_BYTES", 10)
+    monkeypatch.setattr("roofline.frontends.onnx.read.MAX_BYTES", 10)
     (tmp_path / "model.onnx").write_bytes(GOOD)
     for source in (GOOD, tmp_path / "model.onnx"):
         with pytest.raises(rl.ModelDataError, match="allowed: at most 10, without external data"):

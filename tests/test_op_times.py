@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import roofline as rl
-from roofline.diagnosis.limit import speed_limit
+from roofline.diagnosis.lower_bound import speed_limit
 from roofline.diagnosis.timetable import time_column
 
 GEMM = {"op": "gemm", "dtype": "bf16", "m": 4096, "n": 4096, "k": 4096}

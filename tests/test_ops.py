@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import roofline as rl
-from roofline.graph import Node
+from roofline.ir.graph import Node
+from roofline.ir.sizes import symbol
 from roofline.ops import OPS, POINTWISE, Work, attended, broadcast, get_op, node_work
-from roofline.sizes import symbol
 
 B = symbol("B")
 LAW = settings(deadline=None, max_examples=200, derandomize=True, database=None)

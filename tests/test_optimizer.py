@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 import roofline as rl
-from roofline.build import Builder
-from roofline.errors import UsageError
-from roofline.graph import Graph
-from roofline.memory import Memory, TrainingMemory, memory
-from roofline.passes import retype
-from roofline.passes.backward import backward
-from roofline.passes.optimizer import OPTIMIZERS, optimizer
-from roofline.passes.training import PRECISIONS, accumulate, training_graph
+from roofline.counting.memory import Memory, TrainingMemory, memory
+from roofline.ir.errors import UsageError
+from roofline.ir.graph import Graph
+from roofline.ops.builder import Builder
+from roofline.passes.formats.cast import retype
+from roofline.passes.training.backward import backward
+from roofline.passes.training.mixed_precision import PRECISIONS, accumulate, training_graph
+from roofline.passes.training.optimizer import OPTIMIZERS, optimizer
 
 #: Parameters of the program below.
 P = 20_000_000

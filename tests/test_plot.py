@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 import roofline as rl
-from roofline.build import Builder
-from roofline.plotting import output
-from roofline.plotting.labels import crosses, overlaps, place, spread
-from roofline.plotting.roof import LABELLED
-from roofline.sizes import symbol
+from roofline.ir.sizes import symbol
+from roofline.ops.builder import Builder
+from roofline.view.charts import output
+from roofline.view.charts.labels import crosses, overlaps, place, spread
+from roofline.view.charts.roof import LABELLED
 
 SIZES = [(8, 5.4), (16, 9), (6, 4.2)]
 
@@ -214,7 +214,7 @@ def test_points_above_the_roof_are_told(point: rl.Estimate) -> None:
 def _red() -> Any:
     from matplotlib.colors import to_rgba
 
-    from roofline.plotting.style import ALERT
+    from roofline.view.charts.style import ALERT
 
     return to_rgba(ALERT)
 
@@ -315,7 +315,7 @@ def test_kernels_without_flops_are_on_the_rug(point: rl.Estimate) -> None:
 
 
 def test_bubbles_show_share_and_bound(point: rl.Estimate) -> None:
-    from roofline.plotting.style import BOUND_COLOURS, BOUND_MARKERS
+    from roofline.view.charts.style import BOUND_COLOURS, BOUND_MARKERS
 
     spec = rl.plot_roofline(point)
     ax = spec.figure().axes[0]

@@ -12,11 +12,11 @@ import typer
 from typer.testing import CliRunner
 
 import roofline as rl
+from roofline.analysis.predict import COLUMNS, output_columns, parse_shape, predict, predict_rows, uncalibrated
 from roofline.cli.predict import predict as command
-from roofline.csvfile import read_rows, write_rows
-from roofline.data import data_dir
-from roofline.errors import UnknownChip, UsageError
-from roofline.predict import COLUMNS, output_columns, parse_shape, predict, predict_rows, uncalibrated
+from roofline.hardware.library import data_dir
+from roofline.ir.csvfile import read_rows, write_rows
+from roofline.ir.errors import UnknownChip, UsageError
 
 H100 = "h100-sxm"
 SHIPPED = data_dir("measurements") / H100

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 import roofline as rl
-from roofline.build import Builder
-from roofline.count import count, kernels
-from roofline.distill import distill
-from roofline.dtypes import dtype
-from roofline.errors import RooflineError, UsageError
-from roofline.graph import Graph
-from roofline.memory import memory
-from roofline.passes.amounts import prune_options
-from roofline.passes.prune import prune
-from roofline.sizes import symbol
+from roofline.counting.counts import count, kernels
+from roofline.counting.memory import memory
+from roofline.ir.dtypes import dtype
+from roofline.ir.errors import RooflineError, UsageError
+from roofline.ir.graph import Graph
+from roofline.ir.sizes import symbol
+from roofline.ops.builder import Builder
+from roofline.passes.rewriting.amounts import prune_options
+from roofline.passes.rewriting.prune import prune
+from roofline.programs.distill import distill
 
 SIZES = {"B": 3, "S": 64, "C": 128}
 

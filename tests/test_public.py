@@ -80,23 +80,6 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = rl.estimat
 
 
-@pytest.mark.parametrize("name", ["chip", "count", "measure", "estimate", "workload", "dtypes"])
-def test_importing_a_submodule_does_not_hide_the_function(name: str) -> None:
-    module = importlib.import_module(f"roofline.{name}")
-    assert isinstance(sys.modules[f"roofline.{name}"], ModuleType)
-    if name in rl.__all__:
-        assert callable(getattr(rl, name))
-        assert getattr(rl, name) is not module
-
-
-@pytest.mark.parametrize("first", ["import roofline.chip", "from roofline import chip", "import roofline.estimate"])
-def test_functions_stay_functions_in_a_fresh_interpreter(first: str) -> None:
-    code = (
-        f"{first}\nimport roofline as rl\nassert rl.chip('h100-sxm').name == 'h100-sxm'\nassert callable(rl.estimate)"
-    )
-    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
-
-
 def test_heavy_libraries_load_only_when_used() -> None:
     code = (
         "import sys, roofline as rl; rl.estimate(rl.model('gpt2', layers=1), 'h100-sxm', B=1, S=8).records(); "

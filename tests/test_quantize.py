@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 import roofline as rl
-from roofline.count import count, kernels
-from roofline.efficiency import kernel_time
-from roofline.errors import UnknownDType, UsageError
-from roofline.memory import memory
-from roofline.passes.fuse import fuse
-from roofline.passes.inductor import inductor
-from roofline.passes.quantize import formats_by_name, quantize, widen
-from roofline.passes.retype import retype
-from roofline.passes.scales import activation_format, cache_format, weight_format
-from roofline.sizes import symbol
+from roofline.cost import kernel_time
+from roofline.counting.counts import count, kernels
+from roofline.counting.memory import memory
+from roofline.ir.errors import UnknownDType, UsageError
+from roofline.ir.sizes import symbol
+from roofline.passes.formats.cast import retype
+from roofline.passes.formats.quantize import formats_by_name, quantize, widen
+from roofline.passes.formats.scales import activation_format, cache_format, weight_format
+from roofline.passes.fusion.fuse import fuse
+from roofline.passes.fusion.inductor import inductor
 
 GIB = 2**30
 K, N = 4096, 14336

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from traces_by_hand import chrome
 
-from roofline.count import Counts, count
-from roofline.importers.torch.recorded import formulas, recorded, triton
-from roofline.importers.torch.schemas import FORMATS, arguments, overloads, plain
+from roofline.counting.counts import Counts, count
+from roofline.frontends.torch.recorded import formulas, recorded, triton
+from roofline.frontends.torch.schemas import FORMATS, arguments, overloads, plain
 from roofline.traces.events import Kind, Signature
 from roofline.traces.link import Launch, launches
 
@@ -322,7 +322,7 @@ def test_defaults_fill_what_was_not_recorded() -> None:
 def test_nothing_needs_torch() -> None:
     program = (
         "import sys; sys.modules['torch'] = None\n"
-        "from roofline.importers.torch.recorded import recorded\n"
+        "from roofline.frontends.torch.recorded import recorded\n"
         "from roofline.traces.events import Signature\n"
         "assert recorded('aten::mm', Signature(((8, 4), (4, 2)), ('float', 'float')))\n"
     )

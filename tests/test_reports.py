@@ -12,10 +12,10 @@ import pytest
 from made_traces import Made, chain
 
 import roofline as rl
-from roofline.diagnosis.words import Advice
-from roofline.reports.page import trace_page, verdict_page
-from roofline.reports.roofplot import roofplot
-from roofline.reports.waterfall import colours, stacked, waterfall
+from roofline.diagnosis.causes import Advice
+from roofline.view.pages.page import trace_page, verdict_page
+from roofline.view.pages.roofplot import roofplot
+from roofline.view.pages.waterfall import colours, stacked, waterfall
 
 CALLS: list[Any] = [
     ("aten::mm", [[8192, 4096], [4096, 4096]], 400.0, {}),

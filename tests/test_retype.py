@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import roofline as rl
-from roofline.count import count
-from roofline.memory import memory
-from roofline.passes import retype
+from roofline.counting.counts import count
+from roofline.counting.memory import memory
+from roofline.passes.formats.cast import retype
 
 
 def formats(graph: rl.Graph, kind: str) -> dict[str, str]:

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 import roofline as rl
-from roofline.build import Builder
-from roofline.errors import ShapeError, UnknownOp, UsageError
-from roofline.execute import execute, same
-from roofline.families.convnet import batchnorm, conv
-from roofline.graph import Graph
-from roofline.memory import memory
-from roofline.passes import fuse
-from roofline.passes.batchnorm import fold_batchnorm
-from roofline.passes.clean import clean
-from roofline.passes.linears import merge_linears
-from roofline.passes.rewrite import replace_op, rewrite
-from roofline.sizes import symbol
+from roofline.counting.memory import memory
+from roofline.ir.errors import ShapeError, UnknownOp, UsageError
+from roofline.ir.graph import Graph
+from roofline.ir.sizes import symbol
+from roofline.ops.builder import Builder
+from roofline.ops.reference import execute, same
+from roofline.passes.fusion.fuse import fuse
+from roofline.passes.rewriting.batchnorm import fold_batchnorm
+from roofline.passes.rewriting.clean import clean
+from roofline.passes.rewriting.linears import merge_linears
+from roofline.passes.rewriting.rewrite import replace_op, rewrite
+from roofline.programs.families.convnet import batchnorm, conv
 
 B = symbol("B")
 Function = Callable[..., Any]

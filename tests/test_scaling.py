@@ -7,11 +7,11 @@ import json
 import pytest
 
 import roofline as rl
-from roofline.cluster import cluster
-from roofline.errors import UsageError
+from roofline.analysis.scaling import communication_time, placed, scaling
+from roofline.hardware.cluster import cluster
+from roofline.ir.errors import UsageError
 from roofline.ops import COLLECTIVES
-from roofline.passes.shard import shard
-from roofline.scaling import communication_time, placed, scaling
+from roofline.passes.parallel.shard import shard
 
 DECODE = rl.model("llama-3-8b", phase="decode", layers=4)
 

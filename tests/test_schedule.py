@@ -7,16 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roofline.errors import UsageError
-from roofline.schedule import (
-    SCHEDULES,
-    bubble,
-    check_pipeline,
-    data_parallel,
-    in_flight,
-    pipeline,
-    zero_memory,
-)
+from roofline.cost.schedule import SCHEDULES, bubble, check_pipeline, data_parallel, in_flight, pipeline, zero_memory
+from roofline.ir.errors import UsageError
 
 GB = 1e9
 

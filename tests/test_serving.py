@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 import roofline as rl
-from roofline.graph import Graph
-from roofline.memory import memory
-from roofline.passes.retype import retype
-from roofline.serving import KVCache, kv_cache, largest_concurrency, largest_context, request
-from roofline.sizes import symbol
+from roofline.analysis.serving import KVCache, kv_cache, largest_concurrency, largest_context
+from roofline.analysis.serving import requests as request
+from roofline.counting.memory import memory
+from roofline.ir.graph import Graph
+from roofline.ir.sizes import symbol
+from roofline.passes.formats.cast import retype
 
 GIB = 2**30
 

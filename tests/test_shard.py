@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 import roofline as rl
-from roofline.collective import collective
-from roofline.count import kernels
-from roofline.data import data_dir
-from roofline.errors import UsageError
-from roofline.graph import Graph, Node
-from roofline.memory import memory
+from roofline.analysis.collective import collective
+from roofline.counting.counts import kernels
+from roofline.counting.memory import memory
+from roofline.hardware.library import data_dir
+from roofline.ir.errors import UsageError
+from roofline.ir.graph import Graph, Node
+from roofline.ir.sizes import evaluate, prod, symbol
 from roofline.ops import COLLECTIVES
-from roofline.passes.shard import shard
-from roofline.sizes import evaluate, prod, symbol
+from roofline.passes.parallel.shard import shard
 
 B, S = symbol("B"), symbol("S")
 

@@ -14,10 +14,10 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import roofline as rl  # noqa: E402
-from roofline.errors import UsageError  # noqa: E402
-from roofline.graph import Graph  # noqa: E402
+from roofline.ir.errors import UsageError  # noqa: E402
+from roofline.ir.graph import Graph  # noqa: E402
 from roofline.ops import COLLECTIVES  # noqa: E402
-from roofline.passes.shard import shard  # noqa: E402
+from roofline.passes.parallel.shard import shard  # noqa: E402
 
 X = torch.zeros(4, 16, 64, device="meta")
 IDS = torch.zeros(4, 16, dtype=torch.int64, device="meta")

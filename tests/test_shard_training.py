@@ -7,12 +7,12 @@ from collections import Counter
 import pytest
 
 import roofline as rl
-from roofline.collective import collective
-from roofline.graph import Graph
+from roofline.analysis.collective import collective
+from roofline.ir.graph import Graph
 from roofline.ops import COLLECTIVES
-from roofline.passes.backward import backward
-from roofline.passes.shard import shard
-from roofline.saved import saved
+from roofline.passes.parallel.shard import shard
+from roofline.passes.training.backward import backward
+from roofline.passes.training.saved import saved
 
 LAYERS = 3
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from roofline.errors import ShapeError
-from roofline.signature import signature
-from roofline.sizes import symbol
+from roofline.ir.errors import ShapeError
+from roofline.ir.signature import signature
+from roofline.ir.sizes import symbol
 
 B = symbol("B")
 

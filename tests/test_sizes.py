@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roofline.errors import UnboundSize
-from roofline.sizes import Dim, ceil_div, distinct, evaluate, maximum, minimum, prod, substitute, symbol, symbols
+from roofline.ir.errors import UnboundSize
+from roofline.ir.sizes import Dim, ceil_div, distinct, evaluate, maximum, minimum, prod, substitute, symbol, symbols
 
 B, S = symbol("B"), symbol("S")
 LAW = settings(deadline=None, max_examples=100, derandomize=True, database=None)

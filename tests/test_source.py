@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import roofline as rl
-from roofline.source import load_program
+from roofline.frontends.source import load_program
 
 CONFIG = {
     "model_type": "llama",

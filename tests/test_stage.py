@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 import roofline as rl
-from roofline.build import Builder
-from roofline.count import count, nbytes
-from roofline.errors import UsageError
-from roofline.graph import Graph
-from roofline.passes.fuse import fuse
+from roofline.counting.counts import count, nbytes
+from roofline.ir.errors import UsageError
+from roofline.ir.graph import Graph
+from roofline.ir.sizes import evaluate
+from roofline.ops.builder import Builder
+from roofline.passes.fusion.fuse import fuse
 from roofline.passes.layers import layer_of
-from roofline.passes.stage import stage, stages
-from roofline.sizes import evaluate
+from roofline.passes.parallel.stage import stage, stages
 
 LLAMA, GPT2 = rl.model("llama-3-8b", phase="decode"), rl.model("gpt2", phase="prefill")
 T5, RESNET = rl.model("t5-base"), rl.model("resnet50")

@@ -115,7 +115,7 @@ def test_numpy_arrays_are_taken() -> None:
 
 
 def mlp() -> rl.Graph:
-    from roofline.sizes import symbol
+    from roofline.ir.sizes import symbol
 
     b = rl.Builder("mlp", "bf16")
     x = b.input("x", (symbol("B"), 4096))

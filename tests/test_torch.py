@@ -17,8 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 from torch_programs import Block, Classifier, ConvNet, Experts, Llama, ResNet50  # noqa: E402
 
 import roofline as rl  # noqa: E402
-from roofline.importers.torch.rules import RULES  # noqa: E402
-from roofline.memory import memory  # noqa: E402
+from roofline.counting.memory import memory  # noqa: E402
+from roofline.frontends.torch.rules import RULES  # noqa: E402
 
 METHODS = ("dispatch", "fx", "export")
 
@@ -188,7 +188,7 @@ def test_recurrent_steps_need_a_number() -> None:
 
 
 def test_our_whole_operators_compute_what_torch_computes() -> None:
-    from roofline.importers.torch.custom import recurrent
+    from roofline.frontends.torch.custom import recurrent
 
     torch.manual_seed(0)
     for kind, layer in (("lstm", nn.LSTM), ("gru", nn.GRU), ("rnn_tanh", nn.RNN)):
@@ -562,7 +562,7 @@ def test_an_operator_without_a_rule_is_taken_apart_by_torch() -> None:
 
 
 def test_every_rule_names_an_operator_of_the_registry() -> None:
-    from roofline.importers.torch.rules import pointwise
+    from roofline.frontends.torch.rules import pointwise
     from roofline.ops import OPS
 
     assert OPS.keys() >= {*pointwise._NAMES.values(), *pointwise._SAME_NAME}
@@ -744,7 +744,7 @@ def test_a_recorded_run_has_the_gradients_of_torch() -> None:
 
 
 def test_whole_operators_have_the_gradients_of_what_they_stand_for() -> None:
-    from roofline.importers.torch import custom
+    from roofline.frontends.torch import custom
 
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, 4, 6, 8, requires_grad=True) for _ in "qkv")

@@ -20,7 +20,7 @@ def test_every_pass_leaves_its_name_and_options_in_order() -> None:
 def test_a_pass_made_of_others_leaves_one_entry() -> None:
     from dataclasses import replace
 
-    from roofline.passes.recorded import recorded
+    from roofline.passes.history import recorded
 
     @recorded
     def both(graph: rl.Graph, weights: str) -> rl.Graph:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import roofline as rl
-from roofline.schedule import bubble
+from roofline.cost.schedule import bubble
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 import megatron_table

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from roofline.errors import UnitError
-from roofline.units import MAC, format_bytes, format_si, parse
+from roofline.ir.errors import UnitError
+from roofline.ir.units import MAC, format_bytes, format_si, parse
 
 
 def test_a_multiply_add_is_two_operations() -> None:

@@ -10,10 +10,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from roofline.analysis.predict import predict_rows
+from roofline.analysis.validate import Validation, figures, record, validate, worse
 from roofline.cli.validate import validate as command
-from roofline.errors import ModelDataError, UsageError
-from roofline.predict import predict_rows
-from roofline.validate import Validation, figures, record, validate, worse
+from roofline.ir.errors import ModelDataError, UsageError
 
 H100 = "h100-sxm"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import roofline as rl
-from roofline.memory import memory
+from roofline.counting.memory import memory
 
 DECODE = rl.model("llama-3-8b", phase="decode", layers=4)
 AT = {"B": 4, "C": 512}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import roofline as rl
-from roofline.workload import MAX_CHAIN, MAX_SIZE, WORDS
+from roofline.programs.workload import MAX_CHAIN, MAX_SIZE, WORDS
 
 ATTENTION = {"batch": 2, "heads": 8, "kv_heads": 2, "q_len": 16, "kv_len": 64, "head_dim": 32, "causal": True}
 ROWS = {"rows": 6, "cols": 10}
@@ -87,7 +87,7 @@ def test_every_word_builds_in_other_formats(word: str, dtype: str) -> None:
 def test_measured_rows_are_words() -> None:
     import csv
 
-    from roofline.data import data_dir
+    from roofline.hardware.library import data_dir
 
     with (data_dir("measurements") / "h100-sxm" / "ops.csv").open() as file:
         rows = [(row["op"], row["dtype"], row["shape"]) for row in csv.DictReader(file)]

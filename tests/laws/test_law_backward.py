@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import roofline as rl
-from roofline.build import Builder
-from roofline.graph import Graph
-from roofline.memory import memory
-from roofline.passes import fuse
-from roofline.passes.autocast import autocast
-from roofline.passes.backward import backward
-from roofline.passes.training import training_graph
-from roofline.saved import saved
-from roofline.sizes import symbol
+from roofline.counting.memory import memory
+from roofline.ir.graph import Graph
+from roofline.ir.sizes import symbol
+from roofline.ops.builder import Builder
+from roofline.passes.formats.autocast import autocast
+from roofline.passes.fusion.fuse import fuse
+from roofline.passes.training.backward import backward
+from roofline.passes.training.mixed_precision import training_graph
+from roofline.passes.training.saved import saved
 
 LAW = settings(deadline=None, max_examples=60, derandomize=True, database=None)
 widths = st.lists(st.integers(1, 40), min_size=2, max_size=7)
@@ -111,7 +111,7 @@ def test_a_fused_step_computes_the_same_and_moves_no_more(name: str, batch: int,
 @LAW
 @given(models, st.integers(1, 8), st.sampled_from(["bf16", "fp16"]))
 def test_autocast_moves_no_products(name: str, batch: int, dtype: str) -> None:
-    from roofline.passes import retype
+    from roofline.passes.formats.cast import retype
 
     graph = retype(tiny(name, "sdpa"), "fp32")
     sizes = {"B": batch, "S": 16}

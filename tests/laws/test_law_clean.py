@@ -10,15 +10,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import roofline as rl
-from roofline.build import Builder
-from roofline.count import count
-from roofline.execute import same
-from roofline.graph import Graph
-from roofline.memory import memory
+from roofline.counting.counts import count
+from roofline.counting.memory import memory
+from roofline.ir.graph import Graph
+from roofline.ir.sizes import symbol
 from roofline.ops import OPS
-from roofline.passes import fuse, inductor, unfuse
-from roofline.passes.clean import clean, eliminate_dead, fold_constants, merge_equal
-from roofline.sizes import symbol
+from roofline.ops.builder import Builder
+from roofline.ops.reference import same
+from roofline.passes.fusion.fuse import fuse, unfuse
+from roofline.passes.fusion.inductor import inductor
+from roofline.passes.rewriting.clean import clean, eliminate_dead, fold_constants, merge_equal
 
 LAW = settings(deadline=None, max_examples=120, derandomize=True, database=None)
 B = symbol("B")

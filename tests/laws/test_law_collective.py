@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roofline.cluster import cluster
-from roofline.collective import COLLECTIVE_OPS, collective
-from roofline.efficiency.algorithms import choices
+from roofline.analysis.collective import COLLECTIVE_OPS, collective
+from roofline.cost.algorithms import choices
+from roofline.hardware.cluster import cluster
 
 LAW = settings(deadline=None, max_examples=150, derandomize=True, database=None)
 

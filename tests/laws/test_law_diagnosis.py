@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import roofline as rl
-from roofline.estimate import MODES
+from roofline.analysis.estimate import MODES
 
 LAW = settings(deadline=None, max_examples=40, derandomize=True, database=None)
 #: Room for rounding of float64 sums.

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import roofline as rl
-from roofline.build import Builder
-from roofline.estimate import MODES
-from roofline.graph import Graph
-from roofline.sizes import symbol
+from roofline.analysis.estimate import MODES
+from roofline.ir.graph import Graph
+from roofline.ir.sizes import symbol
+from roofline.ops.builder import Builder
 
 LAW = settings(deadline=None, max_examples=25, derandomize=True, database=None)
 #: Room for rounding of float64 sums, not for wrong formulas.

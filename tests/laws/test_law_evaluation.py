@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import roofline as rl
-from roofline.count import count
-from roofline.graph import Graph
-from roofline.memory import memory
+from roofline.counting.counts import count
+from roofline.counting.memory import memory
+from roofline.ir.graph import Graph
+from roofline.ir.sizes import evaluate, substitute, symbol
 from roofline.ops import OPS, POINTWISE, Work
-from roofline.sizes import evaluate, substitute, symbol
 
 LAW = settings(deadline=None, max_examples=12, derandomize=True, database=None)
 B, S, C = (symbol(name) for name in "BSC")

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import roofline as rl
-from roofline.count import count
-from roofline.dtypes import DTYPES
-from roofline.graph import Graph
-from roofline.memory import memory
-from roofline.passes import retype
-from roofline.units import PREFIXES, UNITS, format_bytes, format_si, parse
+from roofline.counting.counts import count
+from roofline.counting.memory import memory
+from roofline.ir.dtypes import DTYPES
+from roofline.ir.graph import Graph
+from roofline.ir.units import PREFIXES, UNITS, format_bytes, format_si, parse
+from roofline.passes.formats.cast import retype
 
 LAW = settings(deadline=None, max_examples=60, derandomize=True, database=None)
 

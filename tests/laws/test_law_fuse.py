@@ -11,12 +11,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import roofline as rl
-from roofline.build import Builder
-from roofline.count import Scope, count
-from roofline.graph import Graph
-from roofline.memory import memory
-from roofline.passes import fuse, unfuse
-from roofline.sizes import symbol
+from roofline.counting.counts import Scope, count
+from roofline.counting.memory import memory
+from roofline.ir.graph import Graph
+from roofline.ir.sizes import symbol
+from roofline.ops.builder import Builder
+from roofline.passes.fusion.fuse import fuse, unfuse
 
 LAW = settings(deadline=None, max_examples=150, derandomize=True, database=None)
 B = symbol("B")

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from test_law_fuse import CHIP, CHOICES, DIAMOND, LAW, Choices, assert_runs_in_some_order, program
 
 import roofline as rl
-from roofline.build import Builder
-from roofline.count import count
-from roofline.fusion import explain_fusion
-from roofline.graph import Graph
+from roofline.analysis.fusion import explain_fusion
+from roofline.counting.counts import count
+from roofline.ir.graph import Graph
 from roofline.ops import OPS
-from roofline.passes.fuse import POLICIES, fuse
-from roofline.passes.inline import inline
+from roofline.ops.builder import Builder
+from roofline.passes.fusion.fuse import POLICIES, fuse
+from roofline.passes.fusion.inline import inline
 
 GROUPED = ("pointwise", "chains", "inductor", "flash")
 

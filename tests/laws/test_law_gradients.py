@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 import roofline as rl
-from roofline.build import Builder
-from roofline.execute import execute
-from roofline.execute.gradients import GRADIENTS
-from roofline.graph import Graph
-from roofline.passes.autocast import autocast
-from roofline.passes.backward import backward
-from roofline.passes.gradient_rules import UNARY
-from roofline.passes.megatron import megatron_kernels
-from roofline.passes.retype import retype
+from roofline.ir.graph import Graph
+from roofline.ops.builder import Builder
+from roofline.ops.reference import execute
+from roofline.ops.reference.gradients import GRADIENTS
+from roofline.passes.formats.autocast import autocast
+from roofline.passes.formats.cast import retype
+from roofline.passes.fusion.megatron import megatron_kernels
+from roofline.passes.training.backward import backward
+from roofline.passes.training.gradient_rules import UNARY
 
 STEP = 1e-5
 TOLERANCE = 2e-6

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from test_law_fuse import CHIP, CHOICES, DIAMOND, LAW, MODELS, Choices, assert_runs_in_some_order, program
 
 import roofline as rl
-from roofline.count import count
-from roofline.memory import memory
+from roofline.counting.counts import count
+from roofline.counting.memory import memory
 from roofline.ops import OPS
-from roofline.passes import inductor, unfuse
+from roofline.passes.fusion.fuse import unfuse
+from roofline.passes.fusion.inductor import inductor
 
 #: Read again after a product: the second reader must not pull the first's kernel behind the product.
 REUSED: Choices = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roofline.passes.order import Order
+from roofline.passes.fusion.order import Order
 
 LAW = settings(deadline=None, max_examples=300, derandomize=True, database=None)
 ITEMS = 12

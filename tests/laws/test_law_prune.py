@@ -10,15 +10,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import roofline as rl
-from roofline.build import Builder
-from roofline.count import count
-from roofline.errors import UsageError
-from roofline.graph import Graph
-from roofline.memory import memory
+from roofline.counting.counts import count
+from roofline.counting.memory import memory
+from roofline.ir.errors import UsageError
+from roofline.ir.graph import Graph
+from roofline.ir.sizes import symbol
 from roofline.ops import get_op
-from roofline.passes.axes import Axes
-from roofline.passes.prune import prune
-from roofline.sizes import symbol
+from roofline.ops.builder import Builder
+from roofline.passes.parallel.axes import Axes
+from roofline.passes.rewriting.prune import prune
 
 LAW = settings(deadline=None, max_examples=60, derandomize=True, database=None)
 SIZES = {"B": 2, "S": 32, "C": 48}

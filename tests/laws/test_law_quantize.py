@@ -12,13 +12,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import roofline as rl
-from roofline.count import count
-from roofline.dtypes import DTYPES
-from roofline.errors import UsageError
-from roofline.graph import Graph
-from roofline.memory import memory
-from roofline.passes.quantize import quantize
-from roofline.passes.scales import weight_format
+from roofline.counting.counts import count
+from roofline.counting.memory import memory
+from roofline.ir.dtypes import DTYPES
+from roofline.ir.errors import UsageError
+from roofline.ir.graph import Graph
+from roofline.passes.formats.quantize import quantize
+from roofline.passes.formats.scales import weight_format
 
 LAW = settings(deadline=None, max_examples=40, derandomize=True, database=None)
 MODELS: dict[str, dict[str, Any]] = {

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from test_law_clean import CHOICES, Choices, program
 
 import roofline as rl
-from roofline.build import Builder
-from roofline.errors import UsageError
-from roofline.execute import same
-from roofline.graph import Graph
-from roofline.memory import memory
-from roofline.passes import fuse
-from roofline.passes.batchnorm import fold_batchnorm
-from roofline.passes.linears import merge_linears
-from roofline.passes.rewrite import replace_op, rewrite
+from roofline.counting.memory import memory
+from roofline.ir.errors import UsageError
+from roofline.ir.graph import Graph
+from roofline.ops.builder import Builder
+from roofline.ops.reference import same
+from roofline.passes.fusion.fuse import fuse
+from roofline.passes.rewriting.batchnorm import fold_batchnorm
+from roofline.passes.rewriting.linears import merge_linears
+from roofline.passes.rewriting.rewrite import replace_op, rewrite
 
 LAW = settings(deadline=None, max_examples=60, derandomize=True, database=None)
 

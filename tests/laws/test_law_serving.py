@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import roofline as rl
-from roofline.graph import Graph
-from roofline.memory import memory
-from roofline.serving import kv_cache, largest_concurrency, largest_context, request
+from roofline.analysis.serving import kv_cache, largest_concurrency, largest_context
+from roofline.analysis.serving import requests as request
+from roofline.counting.memory import memory
+from roofline.ir.graph import Graph
 
 LAW = settings(deadline=None, max_examples=25, derandomize=True, database=None)
 #: Room for rounding of float64 sums.

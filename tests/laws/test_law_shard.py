@@ -9,12 +9,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import roofline as rl
-from roofline.count import count
-from roofline.errors import UsageError
-from roofline.graph import Graph
-from roofline.memory import memory
+from roofline.counting.counts import count
+from roofline.counting.memory import memory
+from roofline.ir.errors import UsageError
+from roofline.ir.graph import Graph
 from roofline.ops import COLLECTIVES, get_op
-from roofline.passes.shard import shard
+from roofline.passes.parallel.shard import shard
 
 LAW = settings(deadline=None, max_examples=60, derandomize=True, database=None)
 SIZES = {"B": 3, "S": 32, "C": 48}

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import roofline as rl
-from roofline.graph import Graph, Node
-from roofline.passes.axes import Atom, Axes, Span
-from roofline.passes.shard import shard
-from roofline.passes.splits import Splits
+from roofline.ir.graph import Graph, Node
+from roofline.passes.parallel.axes import Atom, Axes, Span
+from roofline.passes.parallel.shard import shard
+from roofline.passes.parallel.splits import Splits
 
 Array = Any
 #: Sizes that no head count or width equals, so that views are unambiguous.

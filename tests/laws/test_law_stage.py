@@ -7,12 +7,12 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roofline.build import Builder
-from roofline.count import count, nbytes
-from roofline.errors import UsageError
-from roofline.graph import Graph
-from roofline.passes.fuse import fuse
-from roofline.passes.stage import stages
+from roofline.counting.counts import count, nbytes
+from roofline.ir.errors import UsageError
+from roofline.ir.graph import Graph
+from roofline.ops.builder import Builder
+from roofline.passes.fusion.fuse import fuse
+from roofline.passes.parallel.stage import stages
 
 LAW = settings(deadline=None, max_examples=150, derandomize=True, database=None)
 

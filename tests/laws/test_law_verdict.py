@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import roofline as rl
-from roofline.diagnosis.limit import speed_limit
-from roofline.diagnosis.words import LABELS
+from roofline.diagnosis.causes import LABELS
+from roofline.diagnosis.lower_bound import speed_limit
 
 ORDER = ("impossible", "as_expected", "slow", "very_slow")
 WORK: dict[str, tuple[list[dict[str, Any]], str]] = {

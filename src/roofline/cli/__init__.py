@@ -15,7 +15,7 @@ import typer
 
 from roofline.cli.commands import app
 from roofline.cli.output import Unread, drop_notes, one_line, say_notes
-from roofline.errors import RooflineError
+from roofline.ir.errors import RooflineError
 
 OK, WRONG_INPUT, OWN_FAULT, INTERRUPTED, BROKEN_PIPE = 0, 2, 70, 130, 141
 

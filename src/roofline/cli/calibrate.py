@@ -6,14 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
-from roofline.calibrate import Calibration, chip_toml, error_figures
-from roofline.calibrate import calibrate as measure
 from roofline.cli import options as opt
 from roofline.cli.output import note, show, write, write_json
 from roofline.cli.progress import progress
 from roofline.cli.validate import table
-from roofline.errors import UsageError
-from roofline.units import format_bytes, format_si
+from roofline.ir.errors import UsageError
+from roofline.ir.units import format_bytes, format_si
+from roofline.measurement.calibrate import Calibration, chip_toml, error_figures
+from roofline.measurement.calibrate import calibrate as measure
 
 _Device = Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu or cuda.")]
 _Quick = Annotated[bool, typer.Option("--quick", help="Measure less: 20 seconds rather than two minutes.")]

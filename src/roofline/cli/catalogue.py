@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from roofline.errors import UnknownModel
-from roofline.families import family
-from roofline.modeldata import find_model
-from roofline.modeldata import models as names
-from roofline.modelfile import ModelFile, load_model_file
-from roofline.source import load_program
+from roofline.frontends.source import load_program
+from roofline.ir.errors import UnknownModel
+from roofline.programs.families import family
+from roofline.programs.library import find_model
+from roofline.programs.library import models as names
+from roofline.programs.modelfile import ModelFile, load_model_file
 
 __all__ = ["describe", "names", "row"]
 

@@ -7,17 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
+from roofline.analysis.training.program import step_program
 from roofline.cli import check_tables
 from roofline.cli import options as opt
 from roofline.cli.output import show, write_csv, write_json
 from roofline.cli.trace import Html, read
 from roofline.cli.train import training_step
-from roofline.csvfile import whole_file
 from roofline.diagnosis import Verdict, trace_report
 from roofline.diagnosis import check as judge
-from roofline.errors import UsageError
+from roofline.ir.csvfile import whole_file
+from roofline.ir.errors import UsageError
 from roofline.traces.events import Trace
-from roofline.training.program import step_program
 
 _Measured = Annotated[str | None, typer.Option(
     "--measured", metavar="TIME", help="The measured time of one run, such as 41ms; the trace's when absent.",
@@ -81,7 +81,7 @@ def check(
 
 
 def _write_page(found: Verdict, ran: Trace | None, html: Path) -> None:
-    from roofline.reports.page import verdict_page
+    from roofline.view.pages.page import verdict_page
 
     report = trace_report(ran, found.estimate.chip) if ran is not None else None
     with whole_file(html) as stream:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from roofline.cli.tables import COLOURS, facts, fixed, provenance, table, time_text
 from roofline.diagnosis import Verdict
-from roofline.diagnosis.words import Cause
+from roofline.diagnosis.causes import Cause
 
 #: Characters of the longest bar.
 BAR = 30

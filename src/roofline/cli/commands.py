@@ -7,7 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from roofline.batch import best_batch
+from roofline.analysis.batch import best_batch
+from roofline.analysis.estimate import Estimate
+from roofline.analysis.estimate import estimate as predict
+from roofline.analysis.trail import trail
 from roofline.cli import options as opt
 from roofline.cli import tables
 from roofline.cli.calibrate import calibrate
@@ -21,13 +24,10 @@ from roofline.cli.predict import predict as predict_rows
 from roofline.cli.trace import trace as trace_file
 from roofline.cli.train import print_step, train, training_step
 from roofline.cli.validate import validate
-from roofline.data import chip as find_chip
-from roofline.data import chips as chip_names
-from roofline.errors import RooflineError, UsageError
-from roofline.estimate import Estimate
-from roofline.estimate import estimate as predict
-from roofline.graph import Graph
-from roofline.trail import trail
+from roofline.hardware.library import chip as find_chip
+from roofline.hardware.library import chips as chip_names
+from roofline.ir.errors import RooflineError, UsageError
+from roofline.ir.graph import Graph
 
 app = typer.Typer(
     name="roofline",
@@ -210,13 +210,13 @@ def plot(
 
 
 def _roofline(est: Estimate, measured: str | None) -> Any:
-    from roofline.plot import plot_roofline
+    from roofline.view.plot import plot_roofline
 
     return plot_roofline(est, measured=measured)
 
 
 def _sweep(est: Estimate, measured: str | None) -> Any:
-    from roofline.plot import plot_batch
+    from roofline.view.plot import plot_batch
 
     if measured is not None:
         raise UsageError("--measured belongs to one point; give -B one number")

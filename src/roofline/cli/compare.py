@@ -8,13 +8,13 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from roofline.analysis.compare import WHAT_IF, Comparison, Contender
+from roofline.analysis.compare import compare as side_by_side
 from roofline.cli import options as opt
 from roofline.cli.output import show, write_csv, write_json
 from roofline.cli.tables import facts, heading, percent, table, time_text
-from roofline.compare import WHAT_IF, Comparison, Contender
-from roofline.compare import compare as side_by_side
-from roofline.errors import UsageError
-from roofline.units import format_bytes, format_si, parse
+from roofline.ir.errors import UsageError
+from roofline.ir.units import format_bytes, format_si, parse
 
 _Chips = Annotated[str, typer.Option(
     "--chips", metavar="A,B,C", help="Shipped names or chip files, with commas.", show_default=False)]  # fmt: skip

@@ -10,13 +10,13 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from roofline.analysis.fusion import Explanation, Fusion, Group, PolicyRow, explain_fusion, fusion
 from roofline.cli import options as opt
 from roofline.cli.output import show, write_csv, write_json
 from roofline.cli.tables import heading, percent, table, time_text
-from roofline.errors import UsageError, did_you_mean
-from roofline.fusion import Explanation, Fusion, Group, PolicyRow, explain_fusion, fusion
-from roofline.passes.fuse import POLICIES
-from roofline.units import format_si
+from roofline.ir.errors import UsageError, did_you_mean
+from roofline.ir.units import format_si
+from roofline.passes.fusion.fuse import POLICIES
 
 _Chip = Annotated[str | None, typer.Argument(
     metavar="[CHIP]", help="A shipped name or a chip .toml, for times and registers.", show_default=False)]  # fmt: skip

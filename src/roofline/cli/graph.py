@@ -15,13 +15,13 @@ from roofline.cli import options as opt
 from roofline.cli.output import as_json as json_text
 from roofline.cli.output import rendered, width, write
 from roofline.cli.validate import table
-from roofline.csvfile import whole_file
-from roofline.errors import UsageError, did_you_mean
-from roofline.listing import Listing, listing
-from roofline.listings import words
-from roofline.listings.rows import Row
-from roofline.listings.text import folded, heading, lines, subheading, totals
-from roofline.passes import fuse as fused
+from roofline.ir.csvfile import whole_file
+from roofline.ir.errors import UsageError, did_you_mean
+from roofline.passes.fusion.fuse import fuse as fused
+from roofline.view.listing import wording as words
+from roofline.view.listing.listing import Listing, listing
+from roofline.view.listing.rows import Row
+from roofline.view.listing.text import folded, heading, lines, subheading, totals
 
 _Program = Annotated[str, typer.Argument(
     metavar="MODEL_OR_SCRIPT",

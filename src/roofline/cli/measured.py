@@ -12,10 +12,10 @@ from rich.text import Text
 from roofline.cli import options as opt
 from roofline.cli.output import show, write_csv, write_json
 from roofline.cli.tables import COLOURS, facts, table, time_text
-from roofline.data import chip as find_chip
-from roofline.diagnosis.optimes import OpVerdict, OpVerdicts, check_ops
+from roofline.diagnosis.op_times import OpVerdict, OpVerdicts, check_ops
 from roofline.diagnosis.sweep import SweepVerdict, check_sweep, read_sweep
-from roofline.errors import UsageError
+from roofline.hardware.library import chip as find_chip
+from roofline.ir.errors import UsageError
 
 _Sweep = Annotated[Path, typer.Argument(
     metavar="FILE.csv", help="Columns batch and a time with its unit, such as time_ms.",

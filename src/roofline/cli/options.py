@@ -10,19 +10,19 @@ from typing import Annotated, Any
 
 import typer
 
-from roofline.chip import Chip, read_toml
+from roofline.analysis.training.step import usual_precision
+from roofline.analysis.whatif import what_if
 from roofline.cli.output import note
-from roofline.cluster import Cluster
-from roofline.cluster import cluster as find_cluster
-from roofline.data import chip as find_chip
-from roofline.data import is_path
-from roofline.errors import RooflineError, UnknownChip, UsageError
-from roofline.graph import Graph
-from roofline.grid import LARGEST
-from roofline.passes.training import PRECISIONS, training_graph
-from roofline.source import load_program
-from roofline.training.step import usual_precision
-from roofline.whatif import what_if
+from roofline.counting.grid import LARGEST
+from roofline.frontends.source import load_program
+from roofline.hardware.chip import Chip, read_toml
+from roofline.hardware.cluster import Cluster
+from roofline.hardware.cluster import cluster as find_cluster
+from roofline.hardware.library import chip as find_chip
+from roofline.hardware.library import is_path
+from roofline.ir.errors import RooflineError, UnknownChip, UsageError
+from roofline.ir.graph import Graph
+from roofline.passes.training.mixed_precision import PRECISIONS, training_graph
 
 #: Points that one call evaluates at most.
 MAX_POINTS = 10_000

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
+from roofline.analysis.predict import output_columns, predict_rows
 from roofline.cli.output import note
 from roofline.cli.progress import progress
-from roofline.csvfile import read_rows, write_rows
-from roofline.data import chip as find_chip
-from roofline.predict import output_columns, predict_rows
+from roofline.hardware.library import chip as find_chip
+from roofline.ir.csvfile import read_rows, write_rows
 
 _Input = Annotated[Path, typer.Argument(
     metavar="IN.csv", help="Columns op, dtype, shape, or model, phase, mode, dtype, batch, seq, context; - for stdin.",

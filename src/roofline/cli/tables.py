@@ -10,13 +10,13 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from roofline.units import format_bytes, format_si, parse
+from roofline.ir.units import format_bytes, format_si, parse
 
 if TYPE_CHECKING:
-    from roofline.batch import BatchChoice
-    from roofline.chip import Chip
-    from roofline.estimate import Estimate
-    from roofline.trail import Trail
+    from roofline.analysis.batch import BatchChoice
+    from roofline.analysis.estimate import Estimate
+    from roofline.analysis.trail import Trail
+    from roofline.hardware.chip import Chip
 
 #: Colour of each verdict.
 COLOURS = {"as_expected": "green", "slow": "yellow", "very_slow": "red", "impossible": "red"}

@@ -11,12 +11,12 @@ import typer
 from roofline.cli import options as opt
 from roofline.cli.output import note, show, write, write_csv, write_json
 from roofline.cli.progress import progress
-from roofline.csvfile import whole_file
-from roofline.data import chip as find_chip
 from roofline.diagnosis.report import TraceReport, trace_report
-from roofline.listings.words import safe
+from roofline.hardware.library import chip as find_chip
+from roofline.ir.csvfile import whole_file
 from roofline.traces.events import Trace
 from roofline.traces.reading import read_trace
+from roofline.view.listing.wording import safe
 
 _File = Annotated[Path, typer.Argument(
     metavar="FILE", help="Chrome JSON of torch.profiler, CSV of nsys, ncu or ops_perf_results, or a table of times.",
@@ -66,7 +66,7 @@ def read(path: Path) -> Trace:
 
 
 def _write_page(report: TraceReport, html: Path) -> None:
-    from roofline.reports.page import trace_page
+    from roofline.view.pages.page import trace_page
 
     with whole_file(html) as stream:
         stream.write(trace_page(report))

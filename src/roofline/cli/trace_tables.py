@@ -10,11 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from roofline.cli.tables import facts, heading, percent, table, time_text
-from roofline.diagnosis.lines import OpLine
+from roofline.diagnosis.op_summary import OpLine
 from roofline.diagnosis.report import REASON_WORDS, TraceReport
-from roofline.listings.words import safe
-from roofline.reports.roofplot import ceilings
-from roofline.units import format_si
+from roofline.ir.units import format_si
+from roofline.view.listing.wording import safe
+from roofline.view.pages.roofplot import ceilings
 
 #: Lines without a formula, causes and host operators that are shown.
 MOST = 5

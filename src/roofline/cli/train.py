@@ -7,14 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
+from roofline.analysis.training import TrainingStep
+from roofline.analysis.training import train as predict
+from roofline.analysis.whatif import what_if
 from roofline.cli import options as opt
 from roofline.cli import tables
 from roofline.cli.output import note, show, write_csv, write_json
-from roofline.errors import UsageError
-from roofline.training import TrainingStep
-from roofline.training import train as predict
-from roofline.units import format_bytes, format_si
-from roofline.whatif import what_if
+from roofline.ir.errors import UsageError
+from roofline.ir.units import format_bytes, format_si
 
 _Where = Annotated[str, typer.Argument(
     metavar="CHIP", help="A chip, or a cluster such as dgx-h100 where a group is larger than a node.")]  # fmt: skip

@@ -10,13 +10,13 @@ import typer
 from rich import box
 from rich.table import Table
 
+from roofline.analysis.validate import Figures, Section, Validation, record, recorded_path, worse
+from roofline.analysis.validate import validate as judge
 from roofline.cli import options as opt
 from roofline.cli.output import note, show, write_json
-from roofline.data import chip as find_chip
-from roofline.errors import UsageError
-from roofline.units import format_bytes, format_si
-from roofline.validate import Figures, Section, Validation, record, recorded_path, worse
-from roofline.validate import validate as judge
+from roofline.hardware.library import chip as find_chip
+from roofline.ir.errors import UsageError
+from roofline.ir.units import format_bytes, format_si
 
 _Input = Annotated[Path | None, typer.Argument(
     metavar="[IN.csv]", help="Operators with kernel_us or p50_us, or models with wall_us; those that ship when absent.",

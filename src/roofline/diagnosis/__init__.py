@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from roofline.diagnosis.causes import Advice, Candidate, Cause, Verdict
 from roofline.diagnosis.groups import is_processor
-from roofline.diagnosis.judge import check
 from roofline.diagnosis.report import TraceReport, trace_report
-from roofline.diagnosis.words import Advice, Candidate, Cause, Verdict
+from roofline.diagnosis.verdict import check
 
 __all__ = ["Advice", "Candidate", "Cause", "TraceReport", "Verdict", "check", "is_processor", "trace_report"]

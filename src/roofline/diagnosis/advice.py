@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
-from roofline.diagnosis.meant import Meant, faster
-from roofline.diagnosis.words import Advice, Cause
-from roofline.efficiency import COMPUTE
-from roofline.errors import RooflineError
+from roofline.cost import COMPUTE
+from roofline.diagnosis.causes import Advice, Cause
+from roofline.diagnosis.reference import Meant, faster
+from roofline.ir.errors import RooflineError
 from roofline.ops import OPS
-from roofline.passes import retype
-from roofline.passes.flash import flash
-from roofline.passes.prune import prune
-from roofline.passes.quantize import quantize
+from roofline.passes.formats.cast import retype
+from roofline.passes.formats.quantize import quantize
+from roofline.passes.fusion.flash import flash
+from roofline.passes.rewriting.prune import prune
 
 #: Savings below this share are not worth saying.
 WORTH = 0.01

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import isnan
 
-from roofline.chip import Chip
-from roofline.diagnosis.meant import Meant
-from roofline.efficiency import processor
-from roofline.errors import RooflineError
-from roofline.estimate import Estimate
-from roofline.graph import Graph
-from roofline.importers.torch.recorded import formulas
+from roofline.analysis.estimate import Estimate
+from roofline.cost import cpu as processor
+from roofline.diagnosis.reference import Meant
+from roofline.frontends.torch.recorded import formulas
+from roofline.hardware.chip import Chip
+from roofline.ir.errors import RooflineError
+from roofline.ir.graph import Graph
 from roofline.traces.events import Kind, Signature
 from roofline.traces.link import Launch
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isnan
 
+from roofline.diagnosis.causes import FIXES
 from roofline.diagnosis.groups import Group
-from roofline.diagnosis.meant import faster
-from roofline.diagnosis.words import FIXES
+from roofline.diagnosis.reference import faster
 
 #: From this many times the expected time on, an operator is slow.
 SLOW = 1.6

@@ -7,18 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from roofline.chip import Chip
-from roofline.data import chip as find_chip
-from roofline.diagnosis.beside import Beside, beside, heavy_on_host
-from roofline.diagnosis.lines import OpLine, judged, lines
-from roofline.diagnosis.parts import needed, summed, take_apart
-from roofline.diagnosis.scene import Scene
+from roofline.diagnosis.attribution import needed, summed, take_apart
+from roofline.diagnosis.causes import FIXES, Cause
+from roofline.diagnosis.context import Scene
+from roofline.diagnosis.op_summary import OpLine, judged, lines
+from roofline.diagnosis.overlap import Beside, beside, heavy_on_host
 from roofline.diagnosis.traced import Run, on_processor, one_device, run
-from roofline.diagnosis.words import FIXES, Cause
-from roofline.errors import UnknownChip, UsageError
+from roofline.hardware.chip import Chip
+from roofline.hardware.library import chip as find_chip
+from roofline.ir.errors import UnknownChip, UsageError
+from roofline.ir.units import format_si
 from roofline.traces.events import Trace
 from roofline.traces.reading import read_trace
-from roofline.units import format_si
 
 #: Stands for a chip that nobody knows: it has no figure, so that whatever needs one is not known either.
 NO_CHIP = Chip(name="unknown", memory=({"name": "memory", "source": "unknown"},))

@@ -10,11 +10,11 @@ import re
 from collections.abc import Callable, Sequence
 from math import isnan, prod
 
-from roofline.diagnosis.gaps import VALUE_BYTES
+from roofline.diagnosis.context import Scene, Shape, largest, results, shapes, strides
 from roofline.diagnosis.groups import PRODUCTS, Group
-from roofline.diagnosis.meant import LAUNCH_COST
-from roofline.diagnosis.scene import Scene, Shape, largest, results, shapes, strides
-from roofline.units import format_si
+from roofline.diagnosis.idle import VALUE_BYTES
+from roofline.diagnosis.reference import LAUNCH_COST
+from roofline.ir.units import format_si
 
 #: So many sizes of concatenations are one tensor that changes step by step.
 MANY_SIZES = 4

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from roofline.chip import Chip
-from roofline.data import chip as find_chip
+from roofline.analysis.estimate import Estimate, estimate
 from roofline.diagnosis.timetable import read_table, row_error, time_column
-from roofline.errors import RooflineError, UsageError
-from roofline.estimate import Estimate, estimate
-from roofline.graph import Graph
-from roofline.units import format_si, parse
+from roofline.hardware.chip import Chip
+from roofline.hardware.library import chip as find_chip
+from roofline.ir.errors import RooflineError, UsageError
+from roofline.ir.graph import Graph
+from roofline.ir.units import format_si, parse
 
 Floats = NDArray[np.float64]
 

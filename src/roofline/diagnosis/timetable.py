@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roofline.errors import RooflineError, UsageError
+from roofline.ir.errors import RooflineError, UsageError
+from roofline.ir.units import parse
 from roofline.traces.quantities import TIMES, number, split_timed
-from roofline.units import parse
 
 #: A file of measured times is no larger [byte].
 MAX_BYTES = 256 * 2**20

@@ -8,15 +8,15 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from roofline.chip import Chip
 from roofline.diagnosis import iterations
-from roofline.diagnosis.gaps import Idle, cover, idle, length
+from roofline.diagnosis.attribution import needed, summed, take_apart
+from roofline.diagnosis.context import Scene
 from roofline.diagnosis.groups import Group, group, role
+from roofline.diagnosis.idle import Idle, cover, idle, length
 from roofline.diagnosis.iterations import Iterations
-from roofline.diagnosis.meant import Meant
-from roofline.diagnosis.parts import needed, summed, take_apart
-from roofline.diagnosis.scene import Scene
-from roofline.errors import TraceError
+from roofline.diagnosis.reference import Meant
+from roofline.hardware.chip import Chip
+from roofline.ir.errors import TraceError
 from roofline.traces.events import DEVICE, Events, Kind, Trace
 from roofline.traces.link import Launch, launches
 

@@ -10,12 +10,16 @@ from roofline.ops import (
     communication,
     contraction,
     convolution,
-    move,
     pointwise,
     quantized,
     rowwise,
     state,
-    view,
+)
+from roofline.ops import (
+    moves as move,
+)
+from roofline.ops import (
+    views as view,
 )
 from roofline.ops.attention import attended
 from roofline.ops.communication import COLLECTIVES

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from roofline.errors import ShapeError
+from roofline.ir.errors import ShapeError
+from roofline.ir.sizes import minimum
+from roofline.ir.units import MAC
 from roofline.ops.registry import Work, op
 from roofline.ops.rowwise import SOFTMAX_FLOPS, SOFTMAX_GRAD_FLOPS
-from roofline.sizes import minimum
-from roofline.units import MAC
 
 
 def attended(q: Any, k: Any, causal: bool, window: int) -> Any:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from roofline.ir.sizes import ceil_div
 from roofline.ops.registry import Work, op
-from roofline.sizes import ceil_div
 
 #: Operators in which devices exchange data, with the shape that each device gets from the one it gives.
 COLLECTIVES: dict[str, Callable[[Any, int], Any]] = {

@@ -5,10 +5,10 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-from roofline.errors import ShapeError
+from roofline.ir.errors import ShapeError
+from roofline.ir.sizes import ceil_div, distinct, minimum
+from roofline.ir.units import MAC
 from roofline.ops.registry import Work, op
-from roofline.sizes import ceil_div, distinct, minimum
-from roofline.units import MAC
 
 
 @op("linear", "... k, n k, [n] -> ... n", "matmul")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from roofline.errors import ShapeError
+from roofline.ir.errors import ShapeError
+from roofline.ir.units import MAC
 from roofline.ops.registry import Work, op, pair, positive, single, triple, window
-from roofline.units import MAC
 
 
 def _conv_sizes(

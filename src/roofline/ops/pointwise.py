@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import reduce
 from typing import Any
 
+from roofline.ir.sizes import maximum, prod
 from roofline.ops.registry import Work, broadcast, op
-from roofline.sizes import maximum, prod
 
 #: Floating-point operations of one output element; a transcendental counts one, a comparison or a move none.
 POINTWISE: dict[str, int] = {

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from roofline.ir.signature import Shape
 from roofline.ops.registry import Work, op
-from roofline.signature import Shape
 
 
 def _first(shapes: Sequence[Shape]) -> Shape:

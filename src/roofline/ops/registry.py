@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
 
-from roofline.errors import ShapeError, UnknownOp, did_you_mean
-from roofline.graph import Node
-from roofline.signature import Shape, Signature, signature
-from roofline.sizes import prod
+from roofline.ir.errors import ShapeError, UnknownOp, did_you_mean
+from roofline.ir.graph import Node
+from roofline.ir.signature import Shape, Signature, signature
+from roofline.ir.sizes import prod
 
 #: What a kernel made of the operator is like, which decides how it fuses and which ceiling it meets.
 OpKind = Literal[

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from roofline.ir.signature import Shape
+from roofline.ir.sizes import prod
 from roofline.ops.registry import Work, axes_of, op, pair, positive, window
-from roofline.signature import Shape
-from roofline.sizes import prod
 
 #: Maximum excluded: subtract, exponential, sum, divide, and the scale before it (Yuan et al. 2024 count the same 5).
 SOFTMAX_FLOPS = 5

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from roofline.errors import ShapeError
+from roofline.ir.errors import ShapeError
+from roofline.ir.signature import Shape
+from roofline.ir.sizes import minimum, prod
+from roofline.ir.units import MAC
 from roofline.ops.registry import Work, op
-from roofline.signature import Shape
-from roofline.sizes import minimum, prod
-from roofline.units import MAC
 
 #: A position, channel and state of Mamba-1: decay ``exp(dt A)`` 2, input ``dt B x`` 3, update 2, output 2 (the 9 that
 #: the VMamba authors count for arXiv 2312.00752, algorithm 2).

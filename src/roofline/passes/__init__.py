@@ -12,10 +12,10 @@
 ``axes`` finds which axes have their size for the same reason (axiscells, axisrules, axisscans), for prune and shard.
 """
 
-from roofline.passes.fuse import fuse, unfuse
-from roofline.passes.inductor import inductor
-from roofline.passes.pad import pad
-from roofline.passes.retype import retype
-from roofline.passes.unmask import unmask
+from roofline.passes.formats.cast import retype
+from roofline.passes.fusion.fuse import fuse, unfuse
+from roofline.passes.fusion.inductor import inductor
+from roofline.passes.rewriting.pad import pad
+from roofline.passes.rewriting.unmask import unmask
 
 __all__ = ["fuse", "inductor", "pad", "retype", "unfuse", "unmask"]

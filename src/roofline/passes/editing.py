@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import chain, count
 from typing import Any
 
-from roofline.errors import ShapeError
-from roofline.graph import Graph, Node, Tensor
+from roofline.ir.errors import ShapeError
+from roofline.ir.graph import Graph, Node, Tensor
 from roofline.ops import get_op
 
 
@@ -30,7 +30,7 @@ class Editor:
         graph: The program before.
 
     Example:
-        >>> from roofline.build import Builder
+        >>> from roofline.ops.builder import Builder
         >>> b = Builder("one", "fp32")
         >>> y = b.op("relu", b.input("x", (8,)), name="y")
         >>> editor = Editor(b.graph([y]))

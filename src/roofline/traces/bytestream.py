@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from roofline.errors import TraceError
+from roofline.ir.errors import TraceError
 
 #: Called with the bytes read so far and the bytes in all.
 Progress = Callable[[int, int], object]

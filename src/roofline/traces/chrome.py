@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from roofline.errors import TraceError
+from roofline.ir.errors import TraceError
 from roofline.traces.bytestream import ByteStream
 from roofline.traces.columns import NAN, Interned, Recorder, notes_of
 from roofline.traces.events import DEVICE, Events, Kind, Trace

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from roofline.errors import TraceError
+from roofline.ir.errors import TraceError
 from roofline.traces.bytestream import ByteStream
 
 #: Bytes fetched at a time; little, because the decoder counts the lines before each fault that it finds.

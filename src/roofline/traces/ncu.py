@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from roofline.errors import TraceError
+from roofline.ir.errors import TraceError
 from roofline.traces.columns import NAN, Recorder
 from roofline.traces.events import Kind
 from roofline.traces.quantities import decimal_mark, number, plural, scale, split_header, whole, whole_numbers

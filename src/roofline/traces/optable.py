@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from roofline.errors import TraceError
+from roofline.ir.errors import TraceError
 from roofline.traces.columns import Recorder
 from roofline.traces.events import Kind
 from roofline.traces.quantities import TIMES, number, plural, split_timed, whole

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from roofline.errors import TraceError, did_you_mean
+from roofline.ir.errors import TraceError, did_you_mean
 from roofline.traces import chrome, ncu, nsys, optable, tables, ttperf
 from roofline.traces.bytestream import ByteStream, Progress
 from roofline.traces.columns import Recorder, notes_of

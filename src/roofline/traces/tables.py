@@ -7,7 +7,7 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from roofline.errors import TraceError
+from roofline.ir.errors import TraceError
 from roofline.traces.bytestream import ByteStream
 from roofline.traces.quantities import number, scale, split_header
 

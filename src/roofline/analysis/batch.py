@@ -1,0 +1,260 @@
+"""The best batch under limits of memory and latency, and the batch at which the program turns compute-bound.
+
+Below the ridge a bigger batch is nearly free, because the weights are read once for all of it; the limits decide.
+Above it the time grows with the batch, so a bigger one buys latency for little throughput: the best is then the
+smallest batch whose throughput is within one per cent of the best attainable. The same holds where traffic that grows
+with the batch saturates the memory long before any ridge (half the largest batch is then as good as all of it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from roofline.analysis.estimate import Estimate, Mode, estimate
+from roofline.counting.grid import grid
+from roofline.counting.memory import RESERVE, Memory, footprint_text, memory
+from roofline.hardware.chip import Chip
+from roofline.hardware.library import chip as find_chip
+from roofline.ir.errors import DoesNotFit, UsageError
+from roofline.ir.graph import Graph
+from roofline.ir.units import format_bytes, format_si, parse
+from roofline.passes.formats.cast import retype
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: No batch above this is looked at.
+LARGEST_BATCH = 2**20
+#: Throughput within this share of the best counts as the best.
+NEAR_BEST = 0.99
+#: Points that a printed curve keeps.
+CURVE_POINTS = 64
+
+
+@dataclass(frozen=True, repr=False)
+class BatchChoice:
+    """The best batch and why.
+
+    Attributes:
+        best: The batch to run.
+        limit: What stopped it: ``memory``, ``latency``, ``ridge``, ``saturated`` (a larger batch gains next to nothing)
+            or ``size`` (no batch above :data:`LARGEST_BATCH` is looked at).
+        ridge: First batch whose compute time exceeds its memory time, or ``None`` up to the memory limit.
+        ridge_by_kernel: The same for each distinct kernel.
+        largest: The most that the memory limit allows.
+        curve: The estimate over every batch from 1 to ``largest``.
+        memory_limit: Bytes that the program may use.
+        latency_limit: Seconds that one run may take, or ``None``.
+    """
+
+    best: int
+    limit: str
+    ridge: int | None
+    ridge_by_kernel: dict[str, int | None]
+    largest: int
+    curve: Estimate
+    memory_limit: float
+    latency_limit: float | None
+
+    @cached_property
+    def estimate(self) -> Estimate:
+        """The estimate at the best batch."""
+        return self.curve[self.best - 1]
+
+    def __repr__(self) -> str:
+        time = format_si(float(self.estimate.time), "s")
+        return f"<BatchChoice {self.curve.graph.name}: batch {self.best}, limited by {self.limit}, {time}>"
+
+    def record(self) -> dict[str, Any]:
+        """The stable keys of ``roofline batch --json``; the curve is thinned to at most 64 batches."""
+        points = [self.curve[batch - 1].records()[0] for batch in self.shown()]
+        keys = (
+            "batch",
+            "time_s",
+            "low_s",
+            "high_s",
+            "tokens_per_s",
+            f"{self.curve.graph.item}s_per_s",
+            "bound",
+            "fits",
+        )
+        return {
+            **self.estimate.records()[0],
+            "best_batch": self.best,
+            "ridge_batch": self.ridge,
+            "limit": self.limit,
+            "largest_batch": self.largest,
+            "memory_limit_bytes": self.memory_limit,
+            "latency_limit_s": self.latency_limit,
+            "ridge_by_kernel": self.ridge_by_kernel,
+            "curve": [
+                {
+                    **{key: point[key] for key in keys if key in point},
+                    "memory_bytes": point["memory_bytes"]["total"],
+                }
+                for point in points
+            ],
+        }
+
+    def shown(self) -> list[int]:
+        """Batches worth listing: powers of two, the ridge, the best and the largest."""
+        ladder = [2**k for k in range(self.largest.bit_length())]
+        marks = [batch for batch in (self.ridge, self.best, self.largest) if batch]
+        return sorted({*ladder, *marks})[:CURVE_POINTS]
+
+    def frame(self) -> pd.DataFrame:
+        """Time, range, throughput and memory of every batch."""
+        import pandas as pd
+
+        curve = self.curve
+        return pd.DataFrame(
+            {
+                "batch": np.arange(1, self.largest + 1),
+                "time_s": curve.time,
+                "low_s": curve.low,
+                "high_s": curve.high,
+                f"{curve.graph.item}s_per_s": curve.throughput,
+                "memory_bytes": curve.memory.total,
+                "bound": curve.bound,
+            }
+        )
+
+
+def best_batch(
+    graph: Graph,
+    chip: str | Chip,
+    *,
+    S: int | None = None,
+    C: int | None = None,
+    memory: str | float | None = None,
+    latency: str | float | None = None,
+    mode: Mode = "eager",
+    tf32: bool = False,
+    reserve: float = RESERVE,
+) -> BatchChoice:
+    """Choose the batch with the best throughput that memory and latency allow.
+
+    Args:
+        graph: A program with the symbol B.
+        chip: A name or a chip.
+        S: Sequence length; the context in a decode step.
+        C: Context, where it differs.
+        memory: Limit such as ``"72 GiB"``; the chip's capacity by default.
+        latency: Limit on one run such as ``"50 ms"``.
+        mode: As for :func:`roofline.estimate`.
+        tf32: As for :func:`roofline.estimate`.
+        reserve: Memory that driver and framework keep [byte].
+
+    Raises:
+        DoesNotFit: Not even batch 1 fits; the message itemises it and says what would.
+        UsageError: The graph has no batch to choose.
+
+    Example:
+        >>> import roofline as rl
+        >>> choice = rl.best_batch(rl.model("llama-3-8b", phase="decode"), "h100-sxm", S=2048, mode="graph")
+        >>> choice.limit in ("memory", "ridge") and choice.best <= choice.largest
+        True
+    """
+    if "B" not in graph.symbols:
+        raise UsageError(f"{graph.name} has no symbol B: its batch is fixed, there is nothing to choose")
+    target = find_chip(chip)
+    room = parse(memory, "B") if memory is not None else target.capacity
+    patience = parse(latency, "s") if latency is not None else None
+    if room <= 0 or (patience is not None and patience <= 0):
+        raise UsageError(f"limits must be positive; given memory={memory!r}, latency={latency!r}")
+    sizes = {"S": S, "C": C}
+    if grid(graph.symbols, {"B": 1, **sizes}).shape:
+        raise UsageError("a batch is chosen for one point; give single numbers for S and C")
+    largest = _largest_batch(graph, target, sizes, room, reserve)
+    curve = estimate(graph, target, mode=mode, tf32=tf32, reserve=reserve, B=np.arange(1, largest + 1), **sizes)
+    in_time = largest if patience is None else _in_time(curve.time, patience)
+    if in_time == 0:
+        raise DoesNotFit(
+            f"{graph.name} on {target.name}: batch 1 takes {format_si(float(curve.time[0]), 's')}, over the latency "
+            f"limit of {format_si(patience or 0.0, 's')}"
+        )
+    ridge, by_kernel = _ridges(curve)
+    best, limit = _choose(curve.throughput, ridge, largest, in_time)
+    return BatchChoice(best, limit, ridge, by_kernel, largest, curve, room, patience)
+
+
+def _in_time(time: Any, patience: float) -> int:
+    """The batch up to which every run is in time; steps of tiles let a larger one be a little faster again."""
+    late = np.flatnonzero(time > patience)
+    return int(late[0]) if late.size else len(time)
+
+
+def _choose(throughput: Any, ridge: int | None, largest: int, in_time: int) -> tuple[int, str]:
+    cap = min(in_time, largest)
+    limit = "latency" if in_time < largest else "memory" if largest < LARGEST_BATCH else "size"
+    top = NEAR_BEST * throughput[:cap].max()
+    behind = throughput[cap - 1] < top  # a step of tiles leaves the largest batch behind a smaller one
+    saturated = behind or throughput[max(cap // 2, 1) - 1] >= NEAR_BEST * throughput[cap - 1]
+    if (ridge is None or ridge >= cap) and not saturated:
+        return cap, limit
+    enough = np.flatnonzero(throughput[:cap] >= top)
+    past = ridge is not None and ridge < cap
+    best = max(int(enough[0]) + 1, ridge if past and ridge else 1)
+    return (best, "ridge" if past else "saturated") if best < cap else (cap, limit)
+
+
+def _ridges(curve: Estimate) -> tuple[int | None, dict[str, int | None]]:
+    total_compute, total_memory = np.zeros(curve.shape), np.zeros(curve.shape)
+    by_kernel: dict[str, int | None] = {}
+    for row, time in zip(curve.rows, curve.times[0], strict=True):
+        total_compute += row.kernel.count * time.compute
+        total_memory += row.kernel.count * time.memory
+        by_kernel[row.kernel.name] = _first(np.broadcast_to(time.compute > time.memory, curve.shape))
+    return _first(total_compute > total_memory), by_kernel
+
+
+def _first(hits: Any) -> int | None:
+    found = np.flatnonzero(hits)
+    return int(found[0]) + 1 if found.size else None
+
+
+def _largest_batch(graph: Graph, chip: Chip, sizes: dict[str, Any], room: float, reserve: float) -> int:
+    def need(batch: int) -> Memory:
+        return memory(graph, grid(graph.symbols, {"B": batch, **sizes}).sizes, reserve)
+
+    if need(1).total > room:
+        raise DoesNotFit(_why_not(graph, chip, sizes, need(1), room, reserve))
+    low, high = 1, 2
+    while high <= LARGEST_BATCH and need(high).total <= room:
+        low, high = high, high * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if need(middle).total <= room else (low, middle)
+    return min(low, LARGEST_BATCH)
+
+
+#: Weight and cache formats that would shrink a program, from the mildest.
+_SMALLER: Sequence[dict[str, str]] = (
+    {"cache": "int8"}, {"weights": "int8"}, {"weights": "int8", "cache": "int8"}, {"weights": "int4-g128"},
+    {"weights": "int4-g128", "cache": "int8"},
+)  # fmt: skip
+
+
+def _why_not(graph: Graph, chip: Chip, sizes: dict[str, Any], need: Memory, room: float, reserve: float) -> str:
+    """Itemised footprint, and the first changes that would make it fit."""
+    at = grid(graph.symbols, {"B": 1, **sizes}).sizes
+    options = [
+        " and ".join(f"{part} in {fmt}" for part, fmt in change.items())
+        for change in _SMALLER
+        if memory(retype(graph, **change), at, reserve).total <= room
+    ][:2]
+    spare = room - float(need.reserve) - float(need.workspace)
+    if spare > 0:
+        parts = ceil((float(need.total) - float(need.reserve) - float(need.workspace)) / spare)
+        options.append(f"{parts} such chips with everything split evenly")
+    return (
+        f"{graph.name} on {chip.name}: batch 1 needs {format_bytes(float(need.total))}, "
+        f"{format_bytes(room)} are allowed ({footprint_text(need)}); "
+        f"what would fit: {', or '.join(options) or 'nothing'}"
+    )

@@ -1,0 +1,168 @@
+"""Which products of a program run on faster units than 16-bit ones would, and why the others do not.
+
+Quantising changes two things that are easily confused: the bytes that a product reads, which always pays where memory
+bounds it, and the units that multiply, which pays where arithmetic bounds it and only on a chip that has such units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from roofline.cost import values
+from roofline.counting.counts import Kernel, kernels
+from roofline.hardware.chip import Chip
+from roofline.hardware.library import chip as find_chip
+from roofline.ir.dtypes import DTYPES
+from roofline.ir.errors import MissingFigure
+from roofline.ir.graph import Graph
+from roofline.ops import OPS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: The format that others are compared with.
+PLAIN = "bf16"
+#: Widths that count as narrow [bit].
+_NARROW = 16
+
+
+@dataclass(frozen=True, slots=True)
+class FastPath:
+    """One distinct product of a program on a chip.
+
+    Attributes:
+        kernel: Its name.
+        op: Its operator.
+        count: How often it runs.
+        stored: Format of its second operand in memory: weights, keys.
+        multiplied: Format that it multiplies in.
+        unit: What multiplies, such as ``"fp8 matrix"``; empty where the chip has nothing.
+        peak: Of that [FLOP/s]; ``None`` where the chip has nothing.
+        plain: Peak of 16-bit products [FLOP/s].
+        reached: The share of both peaks' ratio that the library kernels are known to reach.
+        faster: Whether arithmetic takes less time than in 16 bits.
+        why: Why, or why not, in a sentence.
+    """
+
+    kernel: str
+    op: str
+    count: int
+    stored: str
+    multiplied: str
+    unit: str
+    peak: float | None
+    plain: float
+    reached: float
+    faster: bool
+    why: str
+
+    @property
+    def speedup(self) -> float:
+        """Of arithmetic against 16 bits, by the peaks and what kernels reach of them; 0 without units."""
+        return self.peak / self.plain * self.reached if self.peak else 0.0
+
+
+@dataclass(frozen=True, repr=False)
+class FastPaths(Sequence[FastPath]):
+    """The products of a program, in the order in which they first run."""
+
+    rows: tuple[FastPath, ...]
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.rows[index]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def missing(self) -> tuple[FastPath, ...]:
+        """Those that the chip cannot be promised to run: no units and no documented fallback."""
+        return tuple(row for row in self.rows if row.peak is None)
+
+    def frame(self) -> pd.DataFrame:
+        """One row a product."""
+        import pandas as pd
+
+        names = [name for name in FastPath.__slots__ if name != "__weakref__"]
+        return pd.DataFrame([{**{name: getattr(row, name) for name in names}, "speedup": row.speedup} for row in self])
+
+    def _repr_html_(self) -> str:
+        return str(self.frame().to_html())
+
+    def __repr__(self) -> str:
+        faster = sum(row.count for row in self.rows if row.faster)
+        return f"<FastPaths: {faster} of {sum(row.count for row in self.rows)} products on faster units>"
+
+
+def fast_paths(graph: Graph, chip: str | Chip) -> FastPaths:
+    """Say for each product in which format it is stored and multiplied, on which units, and whether that is faster.
+
+    Args:
+        graph: The program, quantised or not.
+        chip: A name or a chip.
+
+    Raises:
+        UnknownChip: No chip of that name.
+        MissingFigure: The chip has no figure for 16-bit products either.
+
+    Example:
+        >>> import roofline as rl
+        >>> from roofline.passes.formats.quantize import quantize
+        >>> narrow = quantize(rl.model("llama-3-8b", phase="decode"), weights="int4-g128")
+        >>> print(fast_paths(narrow, "h100-sxm")[0].why)
+        weight-only: fewer bytes, the same bf16 arithmetic; pays where memory bounds it
+    """
+    where = find_chip(chip)
+    apart = {node.outputs[0]: graph.tensors[node.inputs[0]].dtype for node in graph.nodes if node.op == "dequantize"}
+    return FastPaths(tuple(_path(kernel, where, apart) for kernel in kernels(graph) if kernel.flops))
+
+
+def _path(kernel: Kernel, chip: Chip, widened: Mapping[str, str]) -> FastPath:
+    """The row of one kernel; ``widened`` are the tensors that come out of dequantisations and what they were."""
+    multiplied = max(kernel.flops, key=lambda name: DTYPES[name].bits)
+    second = kernel.main.inputs[1] if len(kernel.main.inputs) > 1 else ""
+    stored = widened.get(second) or (kernel.stored[1] if second else multiplied)
+    plain = chip.matmul_peak(PLAIN)
+    try:
+        peak, unit = chip.matmul_peak(multiplied), chip.matmul_runs_as(multiplied)
+    except MissingFigure:
+        peak, unit = None, ""
+    reached = _reached(kernel, chip, multiplied)
+    faster = peak is not None and DTYPES[multiplied].bits < _NARROW and peak * reached > plain
+    why = _why(kernel, chip, (stored, multiplied, unit), peak, plain, reached)
+    if second in widened and kernel.stored[1] != stored:
+        why = f"widened to {multiplied} by a kernel of its own, which writes what the product reads: slower than none"
+    return FastPath(
+        kernel.name, kernel.main.op, kernel.count, stored, multiplied, unit, peak, plain, reached, faster, why
+    )
+
+
+def _reached(kernel: Kernel, chip: Chip, multiplied: str) -> float:
+    """What kernels of a format reach of their peak against bf16 ones of theirs."""
+    if OPS[kernel.main.op].kind != "matmul":
+        return 1.0
+    return float(values(chip, "matmul").get(f"share_{multiplied}", 1.0))
+
+
+def _why(
+    kernel: Kernel, chip: Chip, formats: tuple[str, str, str], peak: float | None, plain: float, reached: float
+) -> str:
+    stored, multiplied, unit = formats
+    if peak is None:
+        return f"{chip.name} has no units for {multiplied} and no documented fallback: nothing is promised"
+    if multiplied in chip.fallback:
+        return f"{chip.name} runs {multiplied} as {unit}"
+    narrow = DTYPES[stored].bits < _NARROW
+    if DTYPES[multiplied].bits >= _NARROW:
+        if not narrow:
+            return f"{multiplied} as it was"
+        what = "keys and values" if kernel.kind == "attention" else "weight-only"
+        return f"{what}: fewer bytes, the same {multiplied} arithmetic; pays where memory bounds it"
+    if peak * reached > plain:
+        return (
+            f"{unit} units: {peak / plain:.3g} times the {PLAIN} peak, of which kernels reach {min(reached, 1.0):.0%}"
+        )
+    return f"{unit} units have {peak / plain:.3g} times the {PLAIN} peak, but kernels reach {reached:.0%} of it"

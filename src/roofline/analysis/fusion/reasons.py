@@ -1,0 +1,345 @@
+"""Whether two kernels can be one: rules by what they are, what lies between them and how their loops run.
+
+A rule looks at a pair and says why it cannot be one kernel, or how it can. The rules are those of fusing compilers
+(torch.compile's: :mod:`roofline.passes.fusion.inductor`) and of the libraries' epilogues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from roofline.counting.counts import Scope
+from roofline.ir.graph import Graph, Node
+from roofline.ir.sizes import ceil_div, evaluate
+from roofline.ops import OPS, node_work
+from roofline.passes.fusion.flash import attentions
+from roofline.passes.fusion.inlining import kept_of
+
+#: Epilogues that libraries of products have: BIAS, RELU, GELU and their pairs (cuBLAS documentation,
+#: cublasLtEpilogue_t; hipBLASLt documentation, hipblasLtEpilogue_t).
+LIBRARY_EPILOGUES = frozenset({"bias_add", "relu", "gelu", "gelu_tanh"})
+
+
+@dataclass(frozen=True, slots=True)
+class Libraries:
+    """Whose kernels products and convolutions are on a vendor's chips, and who makes more of them.
+
+    Attributes:
+        product: The library of matrix products.
+        epilogues: Its extension with epilogues; empty where there is none.
+        conv: The library of convolutions.
+        tiles: Who computes elementwise work on the tiles of a product.
+        windows: Who does it on those of a convolution.
+    """
+
+    product: str
+    epilogues: str
+    conv: str
+    tiles: str
+    windows: str
+
+
+_COMPILED = "a compiled epilogue"
+LIBRARIES: Mapping[str, Libraries] = {
+    "NVIDIA": Libraries("cuBLAS", "cuBLASLt", "cuDNN", "a CUTLASS or Triton epilogue", "cuDNN's runtime fusion"),
+    "AMD": Libraries("rocBLAS", "hipBLASLt", "MIOpen", "a Composable Kernel or Triton epilogue", "MIOpen's fusion"),
+    "": Libraries("library", "", "library", _COMPILED, _COMPILED),
+}
+#: Columns of the widest tile of a product: whole rows up to here are in one tile (CUTLASS, efficient_gemm.md).
+TILE = 256
+_PRODUCTS = ("matmul", "conv", "moe")
+_LOOPS = ("pointwise", "rowwise", "reduction")
+_WIRES = ("network", "transfer")
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One line.
+
+    Attributes:
+        text: What it says, with the numbers.
+        blocks: Whether the pair cannot be one kernel for it.
+    """
+
+    text: str
+    blocks: bool = False
+
+
+@dataclass(frozen=True)
+class Side:
+    """One kernel of a pair.
+
+    Attributes:
+        scope: Of the program.
+        label: Of the kernel.
+        nodes: Its operators, views left out.
+        sizes: A number for each symbol.
+    """
+
+    scope: Scope
+    label: str
+    nodes: tuple[Node, ...]
+    sizes: Mapping[str, Any]
+
+    def elements(self, name: str) -> Any:
+        """Elements of a tensor."""
+        return evaluate(self.scope.tensors[name].numel, self.sizes)
+
+    @cached_property
+    def main(self) -> Node:
+        """The contraction, or what reduces, or the last operator."""
+        for kinds in ((*_PRODUCTS, "attention", *_WIRES), ("rowwise", "reduction"), ("move",)):
+            for node in self.nodes:
+                if OPS[node.op].kind in kinds or (kinds[0] == "matmul" and self._works(node)):
+                    return node
+        return self.nodes[-1]
+
+    def _works(self, node: Node) -> bool:
+        return bool(node_work(node, self.scope.shapes(node)).flops != 0)
+
+    @property
+    def kind(self) -> str:
+        """``product``, ``attention``, ``wire``, ``loop`` or ``other``."""
+        kind = OPS[self.main.op].kind
+        if kind in _WIRES:
+            return "wire"
+        if kind == "attention":
+            return "attention" if len(self.nodes) > 1 else "product"
+        if kind in _PRODUCTS or self._works(self.main):
+            return "product"
+        return "loop" if kind in _LOOPS else "other"
+
+    @property
+    def made(self) -> set[str]:
+        """Tensors that it writes."""
+        return {name for node in self.nodes for name in node.outputs}
+
+    @property
+    def read(self) -> dict[str, str]:
+        """Tensors in memory that it reads from outside, and the name that it reads them by."""
+        found = {self.scope.base(name): name for node in self.nodes for name in node.inputs}
+        return {base: name for base, name in found.items() if base not in self.made}
+
+    @property
+    def sweep(self) -> Any:
+        """Elements that its loop walks."""
+        walked = [*self.main.outputs, *(self.main.inputs[:1] if self.reduces else ())]
+        return max(self.elements(name) for name in walked)
+
+    @property
+    def reduces(self) -> bool:
+        """Whether it works along rows."""
+        return OPS[self.main.op].kind in ("rowwise", "reduction")
+
+    @property
+    def axes(self) -> tuple[Any, ...]:
+        """What it keeps and reduces of its main input, outermost first."""
+        parts = kept_of(self.main, self.scope.tensors[self.main.inputs[0]].shape)
+        return tuple((what, evaluate(size, self.sizes)) for what, size in parts)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two kernels, in the order in which they run.
+
+    Attributes:
+        graph: The program.
+        first: The earlier one.
+        second: The later one.
+        between: Labels of the kernels that lie on a way from the first to the second.
+        vendor: Of the chip, for the names of its libraries.
+    """
+
+    graph: Graph
+    first: Side
+    second: Side
+    between: tuple[str, ...]
+    vendor: str = "NVIDIA"
+
+    @property
+    def handed(self) -> list[str]:
+        """Tensors that the second reads of the first's."""
+        return [base for base in self.second.read if base in self.first.made]
+
+    @property
+    def libraries(self) -> Libraries:
+        """Whose kernels products are."""
+        return LIBRARIES.get(self.vendor, LIBRARIES[""])
+
+    @property
+    def shared(self) -> list[str]:
+        """Tensors that both read."""
+        return [base for base in self.second.read if base in self.first.read]
+
+
+def reasons(pair: Pair) -> list[Reason]:
+    """What the rules say: first what stands in the way of any pair, then by what the two are."""
+    found = [reason for rule in _ALWAYS if (reason := rule(pair))]
+    if not found:
+        found.append(_by_kind(pair))
+    return found
+
+
+# --- rules for any pair -----------------------------------------------------------------------------------------------
+
+
+def _other_loops(pair: Pair) -> Reason | None:
+    a, b = pair.first.main, pair.second.main
+    if a.count == b.count:
+        return None
+    return Reason(f"{a.name} runs {_times(a.count)}, {b.name} {_times(b.count)}: only equal loops join", True)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
+
+
+def _between(pair: Pair) -> Reason | None:
+    if not pair.between:
+        return None
+    names = ", ".join(pair.between[:3]) + (f" and {len(pair.between) - 3} more" if len(pair.between) > 3 else "")
+    first, second = pair.first.label, pair.second.label
+    return Reason(
+        f"{names} must run after {first} and before {second}: one kernel of the two would wait for itself", True
+    )
+
+
+def _nothing_shared(pair: Pair) -> Reason | None:
+    if pair.handed or pair.shared or pair.between:
+        return None
+    return Reason("they have no tensor in common: a launch could be saved, no byte", True)
+
+
+def _wires(pair: Pair) -> Reason | None:
+    for side in (pair.first, pair.second):
+        if side.kind == "wire":
+            return Reason(f"{side.label} moves data between devices: the communication library's own kernel", True)
+    return None
+
+
+_ALWAYS: tuple[Callable[[Pair], Reason | None], ...] = (_other_loops, _between, _nothing_shared, _wires)
+
+
+# --- rules by what the two are ----------------------------------------------------------------------------------------
+
+
+def _by_kind(pair: Pair) -> Reason:
+    rule = _RULES.get((pair.first.kind, pair.second.kind))
+    if rule is not None:
+        return rule(pair)
+    side = next(side for side in (pair.first, pair.second) if side.kind in ("other", "attention"))
+    return Reason(f"{side.label} ({side.main.op}) is a kernel of its own that takes in no other work", True)
+
+
+def _loops(pair: Pair) -> Reason:
+    """Two loops: they must walk the same elements in an order that suits both."""
+    a, b = pair.first, pair.second
+    if a.sweep != b.sweep:
+        sizes = f"{int(a.sweep):,} elements and {b.label} {int(b.sweep):,}"
+        return Reason(f"{a.label} walks {sizes}: no nest of loops runs both", True)
+    if a.reduces and b.reduces and a.axes != b.axes:
+        return Reason(f"they reduce over other axes: {_axes(a)} and {_axes(b)}; the second needs whole results", True)
+    turned = _turned(pair)
+    if turned and (a.reduces or b.reduces):
+        return Reason(f"{b.label} reads the result {turned}: its rows are not those of {a.label}", True)
+    what = "hand on" if pair.handed else "both read"
+    names = ", ".join((pair.handed or pair.shared)[:3])
+    return Reason(f"one loop over {int(a.sweep):,} elements; they {what} {names}" + (f", {turned}" if turned else ""))
+
+
+def _axes(side: Side) -> str:
+    kept = " x ".join(f"{int(size):,}" for what, size in side.axes if what == "keep") or "1"
+    gone = " x ".join(f"{int(size):,}" for what, size in side.axes if what == "rep") or "1"
+    return f"{side.main.name} keeps {kept} and reduces {gone}"
+
+
+def _turned(pair: Pair) -> str:
+    """How the second sees what the first wrote, where its elements come in another order or in part."""
+    for base in pair.handed:
+        name = pair.second.read[base]
+        while name != base:
+            view = pair.first.scope.producer[name]
+            if view.op in ("permute", "slice", "expand"):
+                return {"permute": "with its axes turned", "slice": "in part", "expand": "repeated"}[view.op]
+            name = view.inputs[0]
+    return ""
+
+
+def _epilogue(pair: Pair) -> Reason:
+    """A product, then a loop over its result."""
+    product, loop, names = pair.first, pair.second, pair.libraries
+    is_conv = OPS[product.main.op].kind == "conv"
+    closed = f"{product.label} is a {names.conv if is_conv else names.product} kernel"
+    if not pair.handed:
+        return Reason(f"{closed} and takes no work that only shares an input", True)
+    if loop.reduces or loop.sweep != product.elements(product.main.outputs[0]):
+        return _rows_of_product(pair, closed)
+    ops = [node.op for node in loop.nodes]
+    if not is_conv and ops == ["add"]:
+        return Reason(f"{closed}, which takes no other code but can start its sums from the other array (beta C)")
+    if not is_conv and names.epilogues and all(op in LIBRARY_EPILOGUES for op in ops):
+        return Reason(f"{closed}, which takes no other code; {names.epilogues} has {' and '.join(ops)} as an epilogue")
+    how = names.windows if is_conv else names.tiles
+    return Reason(f"{closed}, which takes no other code; {how} does {', '.join(dict.fromkeys(ops))} on its tiles")
+
+
+def _columns(side: Side) -> int:
+    """Elements of a row of a product's result: its columns, or the channels of a convolution."""
+    shape = side.scope.tensors[side.main.outputs[0]].shape or (1,)
+    is_conv = OPS[side.main.op].kind == "conv" and len(shape) > 1
+    return int(evaluate(shape[1 if is_conv else -1], side.sizes))
+
+
+def _rows_of_product(pair: Pair, closed: str) -> Reason:
+    product, loop = pair.first, pair.second
+    if not loop.reduces:
+        made = int(product.elements(product.main.outputs[0]))
+        return Reason(f"{closed}; {loop.label} walks {int(loop.sweep):,} elements, not its {made:,}", True)
+    columns = _columns(product)
+    if columns <= TILE:
+        return Reason(f"{closed}; rows of {columns} are whole in one tile, so {pair.libraries.tiles} can")
+    parts = ceil_div(columns, TILE)
+    return Reason(f"{closed}; {loop.label} needs whole rows of {columns:,}, which lie in {parts} or more tiles", True)
+
+
+def _prologue(pair: Pair) -> Reason:
+    """A loop, then the product that reads its result."""
+    loop, product = pair.first, pair.second
+    tiles = ceil_div(_columns(product), TILE)
+    again = "the" if tiles == 1 else f"each of {tiles} or more"
+    return Reason(
+        f"{product.label} is a library kernel that loads its operands as they lie; {again} column "
+        f"tile{'s' * (tiles > 1)} would compute {loop.label}{' again' * (tiles > 1)}",
+        True,
+    )
+
+
+def _products(pair: Pair) -> Reason:
+    """Two products: one kernel only as attention, with what lies between."""
+    a, b = pair.first, pair.second
+    if not pair.handed:
+        return Reason(f"both read {pair.shared[0]}; only a grouped product of equal shapes runs both", True)
+    return Reason(
+        f"{b.label} needs whole rows of {a.label} ({_columns(a):,} elements), which lie in several tiles", True
+    )
+
+
+_RULES: Mapping[tuple[str, str], Callable[[Pair], Reason]] = {
+    ("loop", "loop"): _loops,
+    ("product", "loop"): _epilogue,
+    ("loop", "product"): _prologue,
+    ("product", "product"): _products,
+}
+
+
+def attention_of(pair: Pair) -> tuple[str, ...]:
+    """Labels of the attention that both kernels are part of, in order; none where there is no such attention."""
+    both = {pair.first.label, pair.second.label}
+    for chain in attentions(pair.graph):
+        if both <= {node.label for node in chain}:
+            labels = {node.label for node in chain}
+            return tuple(label for label in pair.first.scope.groups if label in labels)
+    return ()

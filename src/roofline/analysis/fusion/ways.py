@@ -1,0 +1,36 @@
+"""Who waits for whom among the kernels of a program."""
+
+from __future__ import annotations
+
+from roofline.counting.counts import Scope
+from roofline.ops import OPS
+
+
+def reach(scope: Scope, start: str, forwards: bool) -> set[str]:
+    """Kernels that wait for one, or that it waits for."""
+    seen: set[str] = set()
+    stack = [start]
+    while stack:
+        for label in _next(scope, stack.pop(), forwards) - seen - {start}:
+            seen.add(label)
+            stack.append(label)
+    return seen
+
+
+def _next(scope: Scope, label: str, forwards: bool) -> set[str]:
+    nodes = scope.groups[label]
+    if forwards:
+        return {reader for node in nodes for name in node.outputs for reader in readers(scope, name)}
+    bases = {scope.base(name) for node in nodes for name in node.inputs}
+    return {scope.producer[base].label for base in bases if base in scope.producer} - {label}
+
+
+def readers(scope: Scope, name: str) -> set[str]:
+    """Kernels that read a tensor, through views."""
+    found: set[str] = set()
+    for reader in scope.graph.consumers.get(name, ()):
+        if OPS[reader.op].kind == "view":
+            found |= {label for made in reader.outputs for label in readers(scope, made)}
+        else:
+            found.add(reader.label)
+    return found

@@ -1,0 +1,520 @@
+"""Bulk prediction: tables of operators and of models to the same tables with predictions, a row in, a row out.
+
+A row with ``op, dtype, shape`` is an operator, launched alone: its time is the summed duration of its kernels. A row
+with ``model, phase, mode, dtype, batch, seq, context`` is a whole model: its time is the wall time of a step. Columns
+that are neither are kept; a row that cannot be predicted says why in ``error`` and the others go on.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roofline.analysis.bulk import Rows, group_rows
+from roofline.analysis.estimate import Estimate, estimate
+from roofline.cost import BOUNDS, CERTAINTY, REGIMES, KernelTime, kernel_time
+from roofline.counting.counts import nbytes
+from roofline.hardware.chip import Chip
+from roofline.hardware.library import chip as find_chip
+from roofline.hardware.parts import Efficiency
+from roofline.ir.dtypes import dtype as number_format
+from roofline.ir.errors import ModelDataError, RooflineError, UsageError, did_you_mean
+from roofline.ir.graph import Graph, Node
+from roofline.ir.sizes import evaluate
+from roofline.passes.formats.autocast import autocast
+from roofline.passes.training.mixed_precision import training_graph
+from roofline.programs.library import model as build_model
+from roofline.programs.workload import WORDS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Columns that a prediction adds, in order.
+COLUMNS = (
+    "predicted_us", "low_us", "high_us", "floor_us", "bound", "flops", "bytes", "memory_bytes", "activation_bytes",
+    "calibrated", "error",
+)  # fmt: skip
+#: A measured column whose name a prediction needs; it is kept under another one.
+MEASURED_ACTIVATIONS = "measured_activation_bytes"
+#: Rows that are worked on at a time; bounds the memory.
+CHUNK = 25_000
+#: How each mode of the shipped measurements runs: the backend aot_eager still launches every kernel from the host,
+#: cudagraphs replays the same kernels, inductor fuses them.
+RUNS_AS = {
+    "": "eager", "eager": "eager", "compile-aot_eager": "eager",
+    "graph": "graph", "cudagraph": "graph", "compile-cudagraphs": "graph",
+    "compiled": "compiled", "compile": "compiled", "compile-inductor": "compiled",
+}  # fmt: skip
+
+#: What a row of a model with other parameters than its file's may be: its head not tied to the embeddings, or a
+#: classifier of sequences.
+VARIANTS: tuple[dict[str, Any], ...] = ({"tied": False}, {"head": "pooled", "labels": 2})
+#: Words of a note on training, and the optimizers that they name; the first that is found counts.
+OPTIMIZER_WORDS = {
+    "8-bit": "adam8bit", "adafactor": "adafactor", "adam": "adamw", "momentum": "momentum", "sgd": "sgd",
+}  # fmt: skip
+
+Row = Mapping[str, Any]
+
+
+@dataclass
+class _Chunk:
+    """Rows in work, and what is known of each so far."""
+
+    rows: Sequence[Row]
+    found: list[dict[str, Any]]
+
+    def fail(self, at: int, why: object) -> None:
+        """Give a row its reason, on one line."""
+        self.found[at] = {"error": " ".join(str(why).split())[:600]}
+
+    def fill(self, index: Iterable[int], columns: Mapping[str, Iterable[Any]]) -> None:
+        """Give rows their columns."""
+        for at, *values in zip(index, *columns.values(), strict=True):
+            self.found[at] = dict(zip(columns, values, strict=True))
+
+
+# --- whole tables -----------------------------------------------------------------------------------------------------
+
+
+def predict(
+    table: pd.DataFrame | str | os.PathLike[str] | Iterable[Row],
+    chip: str | Chip | None = None,
+    *,
+    calibration: bool = True,
+    regime: str = "cold",
+) -> pd.DataFrame:
+    """Predict every row of a table of operators or models.
+
+    Args:
+        table: A data frame, a CSV file or dictionaries, with the columns ``op, dtype, shape`` or ``model, phase, mode,
+            dtype, batch, seq, context``; a column ``chip`` wins over the argument.
+        chip: Where the rows run that name no chip.
+        calibration: Use the chip's fitted figures; without them a generic prior stands in.
+        regime: Where an operator's operands lie when it starts: ``cold`` (main memory), ``warm`` (what fits the cache
+            is there) or ``program`` (activations are there). Models always run as programs.
+
+    Returns:
+        The table with ``predicted_us low_us high_us floor_us`` [us], ``bound``, ``flops``, ``bytes memory_bytes
+        activation_bytes`` [byte], ``calibrated`` and ``error``.
+
+    Raises:
+        UsageError: A table without the columns that it needs, or an unknown regime.
+
+    Example:
+        >>> int(predict([{"op": "relu", "dtype": "bf16", "shape": '{"n": 1048576}'}], "h100-sxm").bytes[0])
+        4194304
+    """
+    import pandas as pd
+
+    if isinstance(table, str | os.PathLike):
+        from roofline.ir.csvfile import read_rows
+
+        with read_rows(table) as (_, rows):
+            return pd.DataFrame(list(predict_rows(rows, chip, calibration=calibration, regime=regime)))
+    given = table.to_dict("records") if isinstance(table, pd.DataFrame) else table
+    return pd.DataFrame(list(predict_rows(given, chip, calibration=calibration, regime=regime)))  # type: ignore[arg-type]
+
+
+def predict_rows(
+    rows: Iterable[Row],
+    chip: str | Chip | None = None,
+    *,
+    calibration: bool = True,
+    regime: str = "cold",
+    progress: Callable[[int], None] | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Predict rows as they come, a chunk at a time.
+
+    Args:
+        rows: Dictionaries as in :func:`predict`.
+        chip: Where the rows run that name no chip.
+        calibration: Use the chip's fitted figures.
+        regime: Where an operator's operands lie when it starts.
+        progress: Called with the number of rows done after each chunk.
+
+    Returns:
+        Each row with the columns of :data:`COLUMNS`; those of a row that failed are ``None`` but for ``error``.
+
+    Raises:
+        UsageError: An unknown regime.
+        UnknownChip: No chip of that name.
+    """
+    if regime not in REGIMES:
+        raise UsageError(f"regime {regime!r}; allowed: {', '.join(REGIMES)}" + did_you_mean(str(regime), REGIMES))
+    return _stream(rows, _Chips(chip, calibration), regime, progress)
+
+
+def _stream(
+    rows: Iterable[Row], chips: _Chips, regime: str, progress: Callable[[int], None] | None
+) -> Iterator[dict[str, Any]]:
+    source, done = iter(rows), 0
+    while part := list(islice(source, CHUNK)):
+        for row, found in zip(part, _predict_chunk(part, chips, regime), strict=True):
+            yield _joined(row, found)
+        done += len(part)
+        if progress:
+            progress(done)
+
+
+def output_columns(columns: Iterable[str]) -> list[str]:
+    """The columns of the output for those of the input.
+
+    Example:
+        >>> output_columns(["model", "activation_bytes"])[:3]
+        ['model', 'measured_activation_bytes', 'predicted_us']
+    """
+    kept = list(_renamed(dict.fromkeys(columns)))
+    return [name for name in kept if name not in COLUMNS] + list(COLUMNS)
+
+
+def _joined(row: Row, found: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in _renamed(row).items() if key not in COLUMNS}
+    return kept | {key: found.get(key) for key in COLUMNS}
+
+
+def _renamed(row: Row) -> Row:
+    """A measured ``activation_bytes`` under another name; in a table of predictions it is a prediction already."""
+    if "activation_bytes" not in row or "predicted_us" in row:
+        return row
+    return {MEASURED_ACTIVATIONS if key == "activation_bytes" else key: value for key, value in row.items()}
+
+
+class _Chips:
+    """Chips by the names that rows give, each looked up once."""
+
+    def __init__(self, default: str | Chip | None, calibration: bool) -> None:
+        self.calibration = calibration
+        self.default = self._ready(default) if default is not None else None
+        self.known: dict[str, Chip | RooflineError] = {}
+
+    def _ready(self, name: str | Chip) -> Chip:
+        found = find_chip(name)
+        return found if self.calibration else uncalibrated(found)
+
+    def of(self, row: Row) -> Chip:
+        """The chip of a row.
+
+        Raises:
+            RooflineError: Neither the row nor the call names one, or none is called so.
+        """
+        name = text(row, "chip")
+        if not name:
+            if self.default is None:
+                raise UsageError("no chip: name one with --chip or in a column 'chip'")
+            return self.default
+        if name not in self.known:
+            try:
+                self.known[name] = self._ready(name)
+            except RooflineError as error:
+                self.known[name] = error
+        found = self.known[name]
+        if isinstance(found, RooflineError):
+            raise found
+        return found
+
+
+def uncalibrated(chip: Chip) -> Chip:
+    """The chip with a generic prior in place of whatever was fitted to it."""
+    return chip.model_copy(update={"efficiency": Efficiency()})
+
+
+def text(row: Row, key: str) -> str:
+    """A cell as text; empty where it is absent or not a number."""
+    value = row.get(key)
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    return str(value).strip()
+
+
+def _predict_chunk(rows: Sequence[Row], chips: _Chips, regime: str) -> list[dict[str, Any]]:
+    chunk = _Chunk(rows, [{} for _ in rows])
+    operators: dict[int, tuple[Chip, list[int]]] = {}
+    models: dict[Any, list[int]] = {}
+    for at, row in enumerate(rows):
+        try:
+            chip = chips.of(row)
+            if None in row:
+                raise UsageError('more cells than columns: quote a shape as "{""m"": 1}"')
+            if text(row, "op"):
+                operators.setdefault(id(chip), (chip, []))[1].append(at)
+            elif text(row, "model"):
+                models.setdefault(_model_key(row, chip), []).append(at)
+            else:
+                raise UsageError("neither an op nor a model")
+        except RooflineError as error:
+            chunk.fail(at, error)
+    for chip, members in operators.values():
+        _predict_operators(chunk, members, chip, regime)
+    for key, members in models.items():
+        _predict_models(chunk, key, members)
+    return chunk.found
+
+
+# --- operators --------------------------------------------------------------------------------------------------------
+
+
+def _predict_operators(chunk: _Chunk, members: Sequence[int], chip: Chip, regime: str) -> None:
+    entries, index = [], []
+    for at in members:
+        try:
+            entries.append(_entry(chunk.rows[at]))
+            index.append(at)
+        except RooflineError as error:
+            chunk.fail(at, error)
+    groups, errors = group_rows(entries)
+    for position, why in errors.items():
+        chunk.fail(index[position], why)
+    for group in groups:
+        where = [index[position] for position in group.index]
+        try:
+            columns = _operator_columns(group, chip, regime)
+        except RooflineError as error:
+            for at in where:
+                chunk.fail(at, error)
+            continue
+        chunk.fill(where, columns)
+        for position in np.flatnonzero(_is_empty(group)).tolist():
+            chunk.fail(where[position], f"{group.op}: the sizes leave no output")
+
+
+def _is_empty(group: Rows) -> NDArray[np.bool_]:
+    """Whether a tensor has an axis below 1, as where a window is larger than what it slides over."""
+    empty = np.zeros(len(group.index), dtype=np.bool_)
+    for axis in {axis for tensor in group.graph.tensors.values() for axis in tensor.shape}:
+        empty |= np.asarray(evaluate(axis, group.sizes)) < 1
+    return empty
+
+
+def _entry(row: Row) -> tuple[str, str, Mapping[str, Any]]:
+    op, dtype, shape = text(row, "op"), text(row, "dtype"), parse_shape(row.get("shape"))
+    if not dtype:
+        raise ModelDataError("no dtype")
+    if "count" in shape and op in WORDS and "count" not in inspect.signature(WORDS[op]).parameters:
+        raise ModelDataError(f"{op} has no 'count'; repeat the row")
+    return op, dtype, shape
+
+
+def parse_shape(value: Any) -> Mapping[str, Any]:
+    """Read a shape cell: a JSON object of sizes, or a mapping already.
+
+    Raises:
+        ModelDataError: Anything else; numbers that JSON has not (NaN, Infinity) are refused.
+
+    Example:
+        >>> parse_shape('{"m": 8}')
+        {'m': 8}
+    """
+    if isinstance(value, Mapping):
+        return value
+    if not isinstance(value, str) or not value.strip():
+        raise ModelDataError('no shape; a JSON object is wanted, such as {"n": 1024}')
+    try:
+        shape = _DECODER.decode(value)
+    except (ValueError, RecursionError) as error:
+        raise ModelDataError(f"shape {value[:60]!r}: not JSON: {str(error)[:80]}") from None
+    if not isinstance(shape, dict):
+        raise ModelDataError(f'shape {value[:60]!r}: a JSON object is wanted, such as {{"n": 1024}}')
+    return shape
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is no size")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
+
+
+def _operator_columns(group: Rows, chip: Chip, regime: str) -> dict[str, list[Any]]:
+    """The columns of rows that share a graph."""
+    counts, n = group.counts(), len(group.index)
+    tf32 = number_format(group.dtype).name == "tf32"
+    total = {name: np.zeros(n) for name in ("expected", "floor", "flops", "vector", "bytes")}
+    by_bound = np.zeros((len(BOUNDS), n))
+    times_of: list[tuple[int, KernelTime]] = []
+    for row in counts:
+        time, times = kernel_time(row, chip, tf32, regime), row.kernel.count
+        times_of.append((times, time))
+        for name, value in (("expected", time.expected), ("floor", time.floor), ("flops", row.flops),
+                            ("vector", row.vector), ("bytes", row.bytes)):  # fmt: skip
+            total[name] += times * np.asarray(value, dtype=np.float64)
+        by_bound[np.broadcast_to(time.bound, n), np.arange(n)] += times * time.expected
+    low, high = _range(total["expected"], total["floor"], times_of)
+    inputs, outputs = (np.broadcast_to(np.asarray(evaluate(size, group.sizes), dtype=np.float64), n)
+                       for size in _boundary_bytes(group.graph))  # fmt: skip
+    contracts = any(row.flops_by for row in counts)
+    return {
+        "predicted_us": (total["expected"] * 1e6).tolist(),
+        "low_us": (low * 1e6).tolist(),
+        "high_us": (high * 1e6).tolist(),
+        "floor_us": (total["floor"] * 1e6).tolist(),
+        "bound": np.asarray(BOUNDS)[np.argmax(by_bound, axis=0)].tolist(),
+        "flops": _whole(total["flops" if contracts else "vector"]),
+        "bytes": _whole(total["bytes"]),
+        "memory_bytes": _whole(inputs + outputs),
+        "activation_bytes": _whole(outputs),
+        "calibrated": [min((time.calibrated for _, time in times_of), key=CERTAINTY.index)] * n,
+    }
+
+
+def _range(
+    expected: NDArray[Any], floor: NDArray[Any], times: Sequence[tuple[int, KernelTime]]
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The range of an operator's time, never under its floor [s]; its kernels err independently."""
+    off = np.sqrt(sum((count * time.expected * time.spread) ** 2 for count, time in times)) / expected
+    return np.maximum(expected * np.exp(-off), floor), np.maximum(expected * np.exp(off), floor)
+
+
+def _boundary_bytes(graph: Graph) -> tuple[Any, Any]:
+    """Bytes of what an operator is given and of what it returns, symbolic [byte]."""
+    given = [tensor for tensor in graph.tensors.values() if tensor.kind != "activation"]
+    returned = [graph.tensors[name] for name in graph.outputs]
+    return sum(nbytes(tensor) for tensor in given), sum(nbytes(tensor) for tensor in returned)
+
+
+def _whole(values: Any) -> list[int]:
+    return [round(value) for value in np.asarray(values, dtype=np.float64).tolist()]
+
+
+# --- models -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _ModelKey:
+    """What rows share that one estimate over their batches serves."""
+
+    chip: Chip
+    model: str
+    phase: str
+    mode: str
+    dtype: str
+    optimizer: str
+    params: int | None
+    seq: int | None
+    context: int | None
+
+
+def _model_key(row: Row, chip: Chip) -> _ModelKey:
+    mode = text(row, "mode").lower()
+    if mode not in RUNS_AS:
+        raise UsageError(f"mode {mode!r}; allowed: {', '.join(filter(None, RUNS_AS))}" + did_you_mean(mode, RUNS_AS))
+    phase, dtype = text(row, "phase").lower(), text(row, "dtype").lower()
+    optimizer = _optimizer(row) if phase == "train" else ""
+    return _ModelKey(chip, text(row, "model"), phase, RUNS_AS[mode], dtype, optimizer, *(
+        _size(row, name) for name in ("params", "seq", "context")))  # fmt: skip
+
+
+def _optimizer(row: Row) -> str:
+    """As the column ``optimizer`` says, or the first that the note names; AdamW where nothing does."""
+    told = text(row, "optimizer").lower()
+    words = f" {text(row, 'note').lower()} "
+    return told or next((name for word, name in OPTIMIZER_WORDS.items() if word in words), "adamw")
+
+
+def _size(row: Row, name: str) -> int | None:
+    cell = text(row, name)
+    if not cell:
+        return None
+    try:
+        number = float(cell)
+    except ValueError:
+        number = math.nan
+    if not 1 <= number <= 2**53 or number != int(number):
+        raise UsageError(f"{name}={cell[:40]!r}: a whole number from 1 to 2**53 is wanted")
+    return int(number)
+
+
+def _predict_models(chunk: _Chunk, key: _ModelKey, members: Sequence[int]) -> None:
+    batches, index = [], []
+    for at in members:
+        try:
+            batches.append(_size(chunk.rows[at], "batch") or 1)
+            index.append(at)
+        except RooflineError as error:
+            chunk.fail(at, error)
+    if not index:
+        return
+    try:
+        graph = _graph(key.model, key.phase, key.dtype, key.optimizer, key.params, "tf32" in key.chip.matrix)
+        columns = _model_columns(_estimate(graph, key, batches), len(index))
+    except RooflineError as error:
+        for at in index:
+            chunk.fail(at, error)
+        return
+    chunk.fill(index, columns)
+
+
+def _estimate(graph: Graph, key: _ModelKey, batches: Sequence[int]) -> Estimate:
+    names = {"S": "seq", "C": "context"}
+    given = {"S": key.seq or key.context, "C": key.context or key.seq}
+    sizes: dict[str, Any] = {name: given.get(name) for name in graph.symbols if name != "B"}
+    missing = [names.get(name, name) for name in sorted(sizes) if sizes[name] is None]
+    if missing:
+        raise UsageError(f"{graph.name} needs {' and '.join(missing)}")
+    tf32 = key.dtype == "tf32"
+    return estimate(graph, key.chip, mode=key.mode, tf32=tf32, B=np.asarray(batches), **sizes)  # type: ignore[arg-type]
+
+
+def _model_columns(est: Estimate, n: int) -> dict[str, list[Any]]:
+    def column(value: Any) -> Any:
+        return np.broadcast_to(np.asarray(value), n)
+
+    memory = est.memory
+    stored = memory.total - memory.workspace - memory.reserve
+    times = {"predicted_us": est.time, "low_us": est.low, "high_us": est.high, "floor_us": est.floor}
+    counts = {"flops": est.flops, "bytes": est.bytes, "memory_bytes": stored, "activation_bytes": memory.activations}
+    return {
+        **{name: (column(value) * 1e6).tolist() for name, value in times.items()},
+        "bound": column(est.bound).tolist(),
+        **{name: _whole(column(value)) for name, value in counts.items()},
+        "calibrated": [est.calibrated] * n,
+    }
+
+
+@lru_cache(maxsize=256)
+def _graph(name: str, phase: str, dtype: str, optimizer: str, params: int | None, tf32: bool) -> Graph:
+    """The graph of a model, run as a framework runs it on a chip with or without tf32."""
+    lower = dtype.removeprefix("amp-") if dtype.startswith("amp") else ""
+    stored = "fp32" if dtype == "tf32" or lower else dtype or None
+    graph = _variant(name, None if phase == "inference" else phase or None, stored, params)
+    if lower:
+        graph = autocast(graph, lower)
+    if phase == "train":
+        graph = training_graph(graph, optimizer=optimizer)
+    return framework_tf32(graph) if tf32 else graph
+
+
+def _variant(name: str, phase: str | None, stored: str | None, params: int | None) -> Graph:
+    """The model, or where the row counts other parameters, the first of :data:`VARIANTS` that has them."""
+    graph = build_model(name, phase=phase, dtype=stored)
+    if params is None or graph.parameters == params:
+        return graph
+    for changes in VARIANTS:
+        try:
+            other = build_model(name, phase=phase, dtype=stored, **changes)
+        except RooflineError:
+            continue
+        if other.parameters == params:
+            return other
+    return graph
+
+
+def framework_tf32(graph: Graph) -> Graph:
+    """Let fp32 convolutions run in tf32, as PyTorch does unless told otherwise; matmuls stay in fp32 there."""
+
+    def told(node: Node) -> Node:
+        if node.op != "conv2d" or graph.tensors[node.inputs[0]].dtype != "fp32":
+            return node
+        return replace(node, attrs=tuple(sorted({**dict(node.attrs), "compute": "tf32"}.items())))
+
+    return replace(graph, nodes=tuple(told(node) for node in graph.nodes))

@@ -1,0 +1,308 @@
+"""A program on one, two, four or more devices: time, communication, memory, and where more devices stop paying.
+
+Each count is an estimate of the program that one of so many devices runs (the pass ``shard``), so
+that time, memory and the collectives' share come from the same counts and formulas as everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from roofline.analysis.estimate import Estimate, Mode, estimate
+from roofline.counting.memory import RESERVE, Memory
+from roofline.hardware.chip import Chip
+from roofline.hardware.cluster import Cluster
+from roofline.hardware.cluster import cluster as find_cluster
+from roofline.ir.errors import UsageError
+from roofline.ir.graph import Graph, Node
+from roofline.ir.units import format_bytes, format_si
+from roofline.ops import COLLECTIVES
+from roofline.passes.parallel.shard import shard
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: A next step must cut the time by at least this share to pay.
+LEAST_GAIN = 0.1
+
+
+@dataclass(frozen=True, repr=False)
+class ScalingPoint:
+    """What to expect of one number of devices.
+
+    Attributes:
+        devices: How many.
+        estimate: Of the program that each of them runs.
+        speed_up: Throughput over that of the fewest devices.
+        efficiency: Speed-up over the growth in devices.
+        groups: Groups of devices with a batch of their own (more than one where only experts are shared).
+    """
+
+    devices: int
+    estimate: Estimate
+    speed_up: float
+    efficiency: float
+    groups: int = 1
+
+    @property
+    def time(self) -> float:
+        """Expected time of one run [s]."""
+        return float(self.estimate.time)
+
+    @cached_property
+    def communication(self) -> float:
+        """Time in collectives [s]."""
+        return communication_time(self.estimate)
+
+    @property
+    def share(self) -> float:
+        """Collectives' share of the device's time."""
+        return self.communication / float(self.estimate.device_time)
+
+    @property
+    def memory(self) -> Memory:
+        """Bytes by part on each device."""
+        return self.estimate.memory
+
+    @property
+    def fits(self) -> bool:
+        """Whether that stays within a device's capacity."""
+        return bool(self.estimate.fits)
+
+    @property
+    def throughput(self) -> float:
+        """Items (tokens, images) a second of all devices together."""
+        return float(self.estimate.throughput) * self.groups
+
+    def record(self) -> dict[str, Any]:
+        """Stable keys, plain numbers."""
+        est, item = self.estimate, self.estimate.graph.item
+        return {
+            "devices": self.devices,
+            "time_s": self.time,
+            "low_s": float(est.low),
+            "high_s": float(est.high),
+            "bound": str(est.bound),
+            "speed_up": self.speed_up,
+            "efficiency": self.efficiency,
+            "communication_s": self.communication,
+            "communication_share": self.share,
+            "memory_bytes": {
+                **{name: float(value) for name, value in self.memory.parts().items()},
+                "total": float(self.memory.total),
+            },
+            "fits": self.fits,
+            f"{item}s_per_s": self.throughput,
+            f"{item}s_per_s_per_device": self.throughput / self.devices,
+        }
+
+
+@dataclass(frozen=True, repr=False)
+class Scaling:
+    """The result of :func:`scaling`.
+
+    Attributes:
+        graph: The program, as one device would run it.
+        cluster: Where it runs.
+        points: By number of devices, the fewest first.
+        skipped: Numbers of devices that cannot share it, with the reason.
+        least_gain: Share of the time that more devices must save to pay.
+    """
+
+    graph: Graph
+    cluster: Cluster
+    points: tuple[ScalingPoint, ...]
+    skipped: Mapping[int, str]
+    least_gain: float
+
+    def __getitem__(self, devices: int) -> ScalingPoint:
+        """The point of so many devices.
+
+        Raises:
+            UsageError: It was not asked for, or skipped; says why.
+        """
+        for point in self.points:
+            if point.devices == devices:
+                return point
+        have = ", ".join(str(point.devices) for point in self.points)
+        raise UsageError(self.skipped.get(devices, f"devices={devices} was not looked at") + f"; there are {have}")
+
+    @property
+    def stops_paying(self) -> int | None:
+        """The number of devices at which more of them no longer save :attr:`least_gain` of the time of an item.
+
+        Counted among those whose memory suffices; all, where none does. ``None`` where every step pays.
+        """
+        usable = [point for point in self.points if point.fits] or list(self.points)
+        for now, more in pairwise(usable):
+            if now.throughput > (1 - self.least_gain) * more.throughput:
+                return now.devices
+        return None
+
+    def record(self) -> dict[str, Any]:
+        """Stable keys, fit for JSON."""
+        return {
+            "model": self.graph.info.get("model", self.graph.name),
+            "cluster": self.cluster.name,
+            "chip": self.cluster.chip.name,
+            "mode": self.points[0].estimate.mode,
+            "points": [point.record() for point in self.points],
+            "stops_paying": self.stops_paying,
+            "least_gain": self.least_gain,
+            "skipped": {str(devices): why for devices, why in self.skipped.items()},
+        }
+
+    def frame(self) -> pd.DataFrame:
+        """One row a number of devices, memory flattened."""
+        import pandas as pd
+
+        return pd.json_normalize([point.record() for point in self.points], sep="_")
+
+    def _repr_html_(self) -> str:
+        return str(self.frame().to_html())
+
+    def __repr__(self) -> str:
+        lines = [f"<Scaling {self.graph.name} on {self.cluster.name}>", _HEADER]
+        lines += [_line(point) for point in self.points]
+        lines += [f"{devices:>7}  {why}" for devices, why in self.skipped.items()]
+        stop = self.stops_paying
+        last = "every step pays" if stop is None else f"more than {stop} save less than {self.least_gain:.0%}"
+        return "\n".join(line.rstrip() for line in [*lines, last])
+
+
+_HEADER = f"{'devices':>7} {'time':>9} {'speed-up':>8} {'efficient':>9} {'comm.':>6} {'memory':>10}  {'fits':4}"
+
+
+def _line(point: ScalingPoint) -> str:
+    return (
+        f"{point.devices:>7} {format_si(point.time, 's'):>9} {point.speed_up:>8.2f} {point.efficiency:>9.0%} "
+        f"{point.share:>6.1%} {format_bytes(point.memory.total):>10}  {'yes' if point.fits else 'no':4}"
+    )
+
+
+def communication_time(found: Estimate) -> float:
+    """Time that an estimate of one point spends in collectives and sends [s].
+
+    Raises:
+        UsageError: It is not one point.
+    """
+    if found.shape:
+        raise UsageError(f"communication is summed for one point; index the axes {found.axis_names} first")
+    pairs = zip(found.rows, found.times[0], strict=True)
+    return sum(
+        (row.kernel.count * float(time.expected) for row, time in pairs if row.kernel.kind == "network"), start=0.0
+    )
+
+
+def scaling(
+    graph: Graph,
+    chip: str | Chip | Cluster,
+    devices: Sequence[int] = (1, 2, 4, 8),
+    *,
+    sp: bool = False,
+    experts: bool = False,
+    vocab: bool = True,
+    least_gain: float = LEAST_GAIN,
+    mode: Mode = "eager",
+    tf32: bool = False,
+    reserve: str | float = RESERVE,
+    **sizes: Any,
+) -> Scaling:
+    """Set a program on several numbers of devices beside each other.
+
+    Args:
+        graph: The program, as one device would run it.
+        chip: A chip, or a cluster of them; a chip's name stands for one node.
+        devices: How many, each at least 1.
+        sp: Share the positions between the layers' products too, see :func:`~roofline.passes.parallel.shard.shard`.
+        experts: Share the experts alone; every device then has a batch of its own, of the given sizes.
+        vocab: Share embedding tables and the head too.
+        least_gain: Share of the time that more devices must save to pay.
+        mode: As for :func:`roofline.estimate`.
+        tf32: Let fp32 contractions use the tf32 matrix units.
+        reserve: Memory that driver and framework keep on each device [byte].
+        sizes: ``B``, ``S``, ``C`` and any other symbol of the graph, single numbers.
+
+    Raises:
+        UsageError: No number of devices that could share the program, with the reason; or sizes that span axes.
+
+    Example:
+        >>> import roofline as rl
+        >>> found = scaling(rl.model("llama-3-70b", phase="decode"), "h100-sxm", (1, 2), mode="graph", B=1, C=2048)
+        >>> [point.fits for point in found.points], found[2].speed_up > 1.5
+        ([False, True], True)
+    """
+    if not 0 <= least_gain < 1:
+        raise UsageError(f"least_gain={least_gain!r}: a share from 0 to below 1 is wanted")
+    where = find_cluster(chip)
+    found: dict[int, Estimate] = {}
+    skipped: dict[int, str] = {}
+    for count in _checked(devices):
+        tp, ep = (1, count) if experts else (count, 1)
+        try:
+            _divides(sizes.get("S"), tp if sp else 1)
+            each = placed(shard(graph, tp=tp, ep=ep, sp=sp and tp > 1, vocab=vocab), where)
+        except UsageError as error:
+            skipped[count] = str(error)
+            continue
+        found[count] = _one_point(estimate(each, where.device, mode=mode, tf32=tf32, reserve=reserve, **sizes))
+    if not found:
+        raise UsageError(next(iter(skipped.values())))
+    return Scaling(graph, where, tuple(_points(found, experts)), skipped, least_gain)
+
+
+def _checked(devices: Iterable[int]) -> list[int]:
+    counts = [devices] if isinstance(devices, int) else list(devices)
+    for count in counts:
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise UsageError(f"devices={count!r}: whole numbers from 1 are wanted")
+    if not counts:
+        raise UsageError("devices=(): name at least one number of devices")
+    return sorted(dict.fromkeys(counts))
+
+
+def _divides(length: Any, tp: int) -> None:
+    if isinstance(length, int) and length % tp:
+        raise UsageError(
+            f"sp=True: {tp} devices cannot share S={length} positions; the next that fit: {length + -length % tp}"
+        )
+
+
+def _one_point(found: Estimate) -> Estimate:
+    if found.shape:
+        raise UsageError(f"scaling takes single sizes; {', '.join(found.axis_names)} was given as a sequence")
+    return found
+
+
+def _points(found: Mapping[int, Estimate], experts: bool) -> Iterable[ScalingPoint]:
+    fewest = min(found)
+    for count, each in found.items():
+        groups = count if experts else 1
+        gain = float(each.throughput) * groups / (float(found[fewest].throughput) * (fewest if experts else 1))
+        yield ScalingPoint(count, each, gain, gain * fewest / count, groups)
+
+
+def placed(graph: Graph, cluster: Cluster, stride: int = 1) -> Graph:
+    """Tell the collectives of a sharded program how many nodes of a cluster they span.
+
+    Args:
+        graph: The program of one device.
+        cluster: Where it runs; neighbours share the layers.
+        stride: Distance between the groups that exchange tokens with each other's experts, in devices.
+
+    Raises:
+        UsageError: More devices than the cluster has.
+    """
+    return replace(graph, nodes=tuple(_placed(node, cluster, stride) for node in graph.nodes))
+
+
+def _placed(node: Node, cluster: Cluster, stride: int) -> Node:
+    if node.op not in COLLECTIVES:
+        return node
+    attrs = dict(node.attrs)
+    spans = cluster.span(attrs["devices"], stride if node.op == "alltoall" else 1)
+    return node if spans == 1 else replace(node, attrs=tuple(sorted({**attrs, "nodes": spans}.items())))

@@ -1,0 +1,340 @@
+"""A whole request: the prompt is read once, then one token after the other, while the context grows.
+
+The prefill yields the first new token, so ``n`` new tokens take a prefill and ``n - 1`` decode steps, as benchmarks of
+servers count them. Step ``i`` attends ``prompt + i`` positions; all steps are estimated at once, over the vector of
+their contexts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roofline.analysis.estimate import Estimate, Mode, estimate
+from roofline.analysis.serving.kvcache import KVCache, kv_cache, sensible
+from roofline.counting.memory import RESERVE, Memory
+from roofline.counting.memory import memory as itemise
+from roofline.hardware.chip import Chip
+from roofline.hardware.library import chip as find_chip
+from roofline.ir.errors import UsageError
+from roofline.ir.graph import Graph
+from roofline.ir.units import format_bytes, format_si
+from roofline.programs.library import model as build
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = NDArray[np.float64]
+
+#: Tokens of one request that are estimated at most.
+MOST_TOKENS = 2**17
+#: Tokens that a record lists at most.
+LISTED = 64
+
+#: What a prediction of a request leaves out.
+NOT_MODELLED = (
+    "waiting for other requests, sampling and the server's own work between steps",
+    "a shared prefix saves memory here and no time: every sequence's prompt is computed whole",
+)
+
+
+@dataclass(frozen=True, repr=False)
+class Request:
+    """What a request takes, token by token.
+
+    The first token is the prefill's; every other one is a decode step's.
+
+    Attributes:
+        prefill: The estimate of the prompt.
+        decode: The estimate of all decode steps, ``None`` for a single new token.
+        cache: Keys and values while each token is computed.
+        prompt: Tokens of the prompt of each sequence.
+        new_tokens: Tokens that each sequence gets.
+        batch: Sequences that run together.
+    """
+
+    prefill: Estimate
+    decode: Estimate | None
+    cache: KVCache
+    prompt: int
+    new_tokens: int
+    batch: int
+
+    # --- time [s] ---
+
+    def _each(self, name: str) -> Floats:
+        """A figure of the prefill and of each decode step."""
+        first = np.asarray([float(getattr(self.prefill, name))])
+        if self.decode is None:
+            return first
+        rest = np.broadcast_to(np.asarray(getattr(self.decode, name), dtype=np.float64), (self.new_tokens - 1,))
+        return np.concatenate([first, rest])
+
+    @cached_property
+    def token_times(self) -> Floats:
+        """What each token takes, the prefill first [s]."""
+        return self._each("time")
+
+    @property
+    def steps(self) -> Floats:
+        """What each decode step takes [s]; empty for a single new token."""
+        return self.token_times[1:]
+
+    @property
+    def time_to_first_token(self) -> float:
+        """The prefill [s]."""
+        return float(self.token_times[0])
+
+    @property
+    def time(self) -> float:
+        """Prefill and all decode steps [s]."""
+        return float(self.token_times.sum())
+
+    @cached_property
+    def low(self) -> float:
+        """Lower end of the expected range [s]."""
+        return float(self._each("low").sum())
+
+    @cached_property
+    def high(self) -> float:
+        """Upper end of the expected range [s]."""
+        return float(self._each("high").sum())
+
+    @property
+    def time_per_token(self) -> float | None:
+        """Mean of the decode steps [s]; ``None`` for a single new token."""
+        return float(self.steps.mean()) if self.steps.size else None
+
+    def percentile(self, percent: float) -> float | None:
+        """A percentile of the decode steps [s]; ``None`` for a single new token.
+
+        Raises:
+            UsageError: Not between 0 and 100.
+        """
+        if not 0 <= percent <= 100:
+            raise UsageError(f"percentile({percent!r}): allowed: 0 to 100")
+        return float(np.percentile(self.steps, percent)) if self.steps.size else None
+
+    @property
+    def tokens_per_s(self) -> float:
+        """New tokens of all sequences over the whole time."""
+        return self.batch * self.new_tokens / self.time
+
+    # --- memory [byte] ---
+
+    @cached_property
+    def memory(self) -> Memory:
+        """Bytes by part while each token is computed, the prefill first."""
+        first, kept = self._parts(self.prefill), np.asarray(self.cache.reserved, dtype=np.float64)
+        rest = self._parts(self.decode) if self.decode is not None else first
+        steps = self.new_tokens - 1
+        joined = {
+            name: np.concatenate([[float(first[name])], np.broadcast_to(np.asarray(rest[name], float), (steps,))])
+            for name in first
+        }
+        return replace(Memory(**joined), kv_cache=np.broadcast_to(kept, (self.new_tokens,)))
+
+    @staticmethod
+    def _parts(est: Estimate) -> dict[str, Any]:
+        return itemise(est.graph, est.grid.sizes, est.reserve).parts()
+
+    @property
+    def peak(self) -> float:
+        """The most memory at any token [byte]."""
+        return float(np.max(self.memory.total))
+
+    @property
+    def peak_token(self) -> int:
+        """The first token with the most memory: 0 is the prefill's."""
+        return int(np.argmax(self.memory.total))
+
+    @property
+    def fits(self) -> bool:
+        """Whether the peak stays within the chip's capacity."""
+        return self.peak <= self.chip.capacity
+
+    @property
+    def chip(self) -> Chip:
+        """Where it runs."""
+        return self.prefill.chip
+
+    @property
+    def not_modelled(self) -> tuple[str, ...]:
+        """What the prediction leaves out."""
+        own = NOT_MODELLED if self.cache.shared_prefix else NOT_MODELLED[:1]
+        decode = self.decode.not_modelled if self.decode is not None else ()
+        return tuple(dict.fromkeys((*self.prefill.not_modelled, *decode, *own)))
+
+    # --- as data ---
+
+    def _columns(self) -> dict[str, Any]:
+        tokens = np.arange(self.new_tokens)
+        kept = {name: np.broadcast_to(np.asarray(getattr(self.cache, name), float), tokens.shape)
+                for name in ("ideal", "used", "reserved")}  # fmt: skip
+        parts = {f"{name}_bytes": value for name, value in self.memory.parts().items() if name != "kv_cache"}
+        return {
+            "token": tokens + 1,
+            "context": self.prompt + tokens,
+            "time_s": self.token_times,
+            "low_s": self._each("low"),
+            "high_s": self._each("high"),
+            "done_s": np.cumsum(self.token_times),
+            **{f"cache_{name}_bytes": value for name, value in kept.items()},
+            **parts,
+            "total_bytes": self.memory.total,
+        }
+
+    def frame(self) -> pd.DataFrame:
+        """One row a token: its time, when it is done, the cache, the memory by part."""
+        import pandas as pd
+
+        return pd.DataFrame(self._columns())
+
+    def record(self) -> dict[str, Any]:
+        """Plain numbers of the request, and at most 64 of its tokens."""
+        columns = self._columns()
+        shown = np.unique(np.linspace(0, self.new_tokens - 1, min(LISTED, self.new_tokens)).astype(int))
+        at_peak = {name: float(value[self.peak_token]) for name, value in self.memory.parts().items()}
+        return {
+            "model": self.prefill.graph.info.get("model", self.prefill.graph.name),
+            "chip": self.chip.name,
+            "mode": self.prefill.mode,
+            "prompt": self.prompt,
+            "new_tokens": self.new_tokens,
+            "decode_steps": self.new_tokens - 1,
+            "batch": self.batch,
+            "block": self.cache.block,
+            "shared_prefix": self.cache.shared_prefix,
+            "time_s": self.time,
+            "low_s": self.low,
+            "high_s": self.high,
+            "time_to_first_token_s": self.time_to_first_token,
+            "time_per_token_s": self.time_per_token,
+            "time_per_token_p50_s": self.percentile(50),
+            "time_per_token_p99_s": self.percentile(99),
+            "tokens_per_s": self.tokens_per_s,
+            "peak_bytes": self.peak,
+            "peak_token": self.peak_token + 1,
+            "memory_bytes": at_peak,
+            "capacity_bytes": self.chip.capacity,
+            "fits": self.fits,
+            "not_modelled": list(self.not_modelled),
+            "tokens": [{name: np.asarray(value)[i].item() for name, value in columns.items()} for i in shown],
+        }
+
+    def _repr_html_(self) -> str:
+        return str(self.frame().to_html(max_rows=20))
+
+    def __repr__(self) -> str:
+        step = f", then {format_si(self.time_per_token, 's')} a token" if self.time_per_token is not None else ""
+        return (
+            f"<Request {self.prefill.graph.info.get('model', self.prefill.graph.name)} on {self.chip.name}: "
+            f"{format_si(self.time_to_first_token, 's')} to the first of {self.new_tokens:,} tokens{step}; "
+            f"{format_si(self.time, 's')} ({format_si(self.low, 's')} to {format_si(self.high, 's')}), "
+            f"{format_bytes(self.peak)} at most{'' if self.fits else ', which does not fit'}>"
+        )
+
+
+def request(
+    model: str | None = None,
+    chip: str | Chip | None = None,
+    *,
+    prompt: int,
+    new_tokens: int,
+    batch: int = 1,
+    prefill: Graph | None = None,
+    decode: Graph | None = None,
+    block: int | None = None,
+    shared_prefix: int = 0,
+    mode: Mode = "graph",
+    tf32: bool = False,
+    reserve: float = RESERVE,
+    dtype: str | None = None,
+    weights: str | None = None,
+    cache: str | None = None,
+    **overrides: Any,
+) -> Request:
+    """Predict a whole request: the time to the first token, every further token's time, and memory as it grows.
+
+    Args:
+        model: Name of a decoder that ships, or of a model file; or give ``prefill`` and ``decode``.
+        chip: A name or a chip.
+        prompt: Tokens of the prompt of each sequence.
+        new_tokens: Tokens that each sequence gets: the first from the prefill, each other one from a decode step.
+        batch: Sequences that run together, all alike.
+        prefill: The program that reads the prompt, quantised or sharded as you like.
+        decode: The program that adds a token; of the same model.
+        block: Tokens of a block of the cache (16 in vLLM), or ``None`` for one without blocks.
+        shared_prefix: First tokens of the prompt that all sequences have in common, kept once.
+        mode: As for :func:`roofline.estimate`; servers replay their steps as graphs, their kernels often fused.
+        tf32: As for :func:`roofline.estimate`.
+        reserve: Memory that driver and framework keep [byte].
+        dtype: Number format of everything, where ``model`` is a name.
+        weights: Number format of the weights alone.
+        cache: Number format of the KV cache alone.
+        overrides: Sizes and options of the model, such as ``layers=8``.
+
+    Raises:
+        UsageError: Neither a model nor both programs, programs that do not belong together, or a size out of range.
+        UnknownModel: No model of that name.
+
+    Example:
+        >>> import roofline as rl
+        >>> one = request("llama-3-8b", "h100-sxm", prompt=2048, new_tokens=256, block=16)
+        >>> one.time_to_first_token > 5 * one.time_per_token, bool(one.steps[-1] > one.steps[0]), one.fits
+        (True, True, True)
+    """
+    if chip is None:
+        raise UsageError("request: on which chip? Give a name or a chip")
+    first, then = _programs(model, prefill, decode, {"dtype": dtype, "weights": weights, "cache": cache}, overrides)
+    sensible(block, shared_prefix)
+    _sensible(prompt, new_tokens, batch, shared_prefix)
+    where, how = find_chip(chip), {"mode": mode, "tf32": tf32, "reserve": reserve}
+    contexts = prompt + np.arange(new_tokens)
+    kept = kv_cache(then, contexts, batch=batch, block=block, shared_prefix=shared_prefix)
+    read = estimate(first, where, B=batch, S=prompt, **how)  # type: ignore[arg-type]
+    steps = estimate(then, where, B=batch, C=contexts[1:], **how) if new_tokens > 1 else None  # type: ignore[arg-type]
+    return Request(read, steps, kept, prompt, new_tokens, batch)
+
+
+def _programs(
+    name: str | None, prefill: Graph | None, decode: Graph | None, formats: Mapping[str, str | None],
+    overrides: Mapping[str, Any],
+) -> tuple[Graph, Graph]:  # fmt: skip
+    """The two programs of a request, built or as given.
+
+    Raises:
+        UsageError: Neither a name nor both, or two that do not belong together.
+    """
+    if prefill is None and decode is None and isinstance(name, str):
+        both = [build(name, phase, **formats, **overrides) for phase in ("prefill", "decode")]
+        return both[0], both[1]
+    if name is not None or not (isinstance(prefill, Graph) and isinstance(decode, Graph)):
+        raise UsageError("request: give a model's name, or both prefill=... and decode=... as graphs")
+    told = [key for key, value in {**formats, **overrides}.items() if value is not None]
+    if told:
+        raise UsageError(f"request: {told[0]}= belongs to a model's name; give graphs that have it already")
+    names = [graph.info.get("model", graph.name) for graph in (prefill, decode)]
+    if names[0] != names[1] and None not in (prefill.info.get("model"), decode.info.get("model")):
+        raise UsageError(f"request: prefill of {names[0]} and decode of {names[1]} do not belong together")
+    if "S" not in prefill.symbols:
+        raise UsageError(f"request: {prefill.name} has no symbol S for the length of the prompt")
+    return prefill, decode
+
+
+def _sensible(prompt: Any, new_tokens: Any, batch: Any, shared_prefix: Any) -> None:
+    """Refuse sizes that cannot be."""
+    for name, value, most in (
+        ("prompt", prompt, 10**9),
+        ("new_tokens", new_tokens, MOST_TOKENS),
+        ("batch", batch, 10**9),
+    ):
+        if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 1 <= value <= most:
+            raise UsageError(f"{name}={value!r}: allowed: one whole number from 1 to {most:,}")
+    if shared_prefix > prompt:
+        raise UsageError(f"shared_prefix={shared_prefix}: longer than the prompt of {prompt} tokens")

@@ -1,0 +1,139 @@
+"""What each pass did: ``graph.history`` with FLOPs, bytes, memory and time before and after every step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from roofline.analysis.estimate import Mode, estimate
+from roofline.counting.counts import count, kernels
+from roofline.counting.grid import grid
+from roofline.counting.memory import memory
+from roofline.hardware.chip import Chip
+from roofline.ir.errors import MissingFigure, UsageError
+from roofline.ir.graph import Graph
+from roofline.ir.units import format_bytes, format_si
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: What is set beside what for each step, with the unit that a person reads.
+FIGURES = {
+    "parameters": "", "kernels": "", "flops": "FLOP", "bytes": "B", "memory_bytes": "B", "time_s": "s",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, repr=False)
+class Trail:
+    """The passes that made a program, and what each did.
+
+    Attributes:
+        graph: The program.
+        chip: Where it was timed, or ``None``.
+        steps: What was applied, first to last, such as ``quantize(weights='int4-g128')``.
+        notes: What each pass remarked.
+        states: The figures of :data:`FIGURES` before the first step and after each; a figure that a state has not, such
+            as a time in a format that the chip cannot run, is ``None``.
+    """
+
+    graph: Graph
+    chip: str | None
+    steps: tuple[str, ...]
+    notes: tuple[tuple[str, ...], ...]
+    states: tuple[dict[str, Any], ...]
+
+    def record(self) -> list[dict[str, Any]]:
+        """One row a step: each figure before, after, and after over before."""
+        rows = []
+        for step, notes, before, after in zip(self.steps, self.notes, self.states, self.states[1:], strict=False):
+            row: dict[str, Any] = {"step": step, "notes": list(notes)}
+            for figure in FIGURES:
+                row[f"{figure}_before"], row[figure] = before[figure], after[figure]
+                row[f"{figure}_ratio"] = _ratio(after[figure], before[figure])
+            rows.append(row)
+        return rows
+
+    def frame(self) -> pd.DataFrame:
+        """The same as a table."""
+        import pandas as pd
+
+        return pd.DataFrame(self.record())
+
+    def _repr_html_(self) -> str:
+        return str(self.frame().to_html(max_rows=20))
+
+    def __repr__(self) -> str:
+        if not self.steps:
+            return f"<Trail {self.graph.name}: no pass was applied>"
+        where = f" on {self.chip}" if self.chip else ""
+        lines = [f"{self.graph.name}{where}: {_state(self.states[0])}"]
+        for step, notes, state in zip(self.steps, self.notes, self.states[1:], strict=True):
+            lines += [f"{step}: {_state(state)}", *(f"  {note}" for note in notes)]
+        return "\n".join(lines)
+
+
+def trail(graph: Graph, chip: str | Chip | None = None, *, mode: Mode = "eager", **sizes: Any) -> Trail:
+    """Say what each pass of ``graph.history`` did to FLOPs, bytes, memory and time.
+
+    Args:
+        graph: The program, after its passes.
+        chip: Where to time it; no times when absent.
+        mode: As for :func:`roofline.estimate`.
+        sizes: A number for each symbol of the program.
+
+    Raises:
+        UnboundSize: A symbol has no value.
+        UsageError: A size that spans an axis.
+
+    Example:
+        >>> import roofline as rl
+        >>> small = rl.retype(rl.model("gpt2", phase="decode"), weights="int8")
+        >>> step = trail(small, "h100-sxm", B=1, C=1024).record()[0]
+        >>> step["step"], step["flops_ratio"], step["bytes_ratio"] < 0.8
+        ("retype(weights='int8')", 1.0, True)
+    """
+    steps = graph.history
+    programs = [*(step.before for step in steps), graph]
+    states = tuple(_figures(program, chip, mode, sizes) for program in programs)
+    name = chip.name if isinstance(chip, Chip) else chip
+    return Trail(graph, name, tuple(map(repr, steps)), tuple(step.notes for step in steps), states)
+
+
+def _figures(graph: Graph, chip: str | Chip | None, mode: Mode, sizes: dict[str, Any]) -> dict[str, Any]:
+    points = grid(graph.symbols, {name: size for name, size in sizes.items() if _known(name, graph)})
+    if points.shape:
+        raise UsageError("a trail is followed at one point; give one number for each size")
+    totals = count(graph, **points.sizes)
+    return {
+        "parameters": graph.parameters,
+        "kernels": sum(kernel.count for kernel in kernels(graph)),
+        "flops": totals.flops,
+        "bytes": totals.bytes,
+        "memory_bytes": memory(graph, points.sizes).total,
+        "time_s": _time(graph, chip, mode, points.sizes) if chip is not None else None,
+    }
+
+
+def _known(name: str, graph: Graph) -> bool:
+    """Passes bind and change sizes: one that this step of the way has no use for is left out."""
+    return name in graph.symbols or name in ("B", "S", "C")
+
+
+def _time(graph: Graph, chip: str | Chip, mode: Mode, sizes: dict[str, Any]) -> float | None:
+    try:
+        return float(estimate(graph, chip, mode=mode, **sizes).time)
+    except MissingFigure:
+        return None
+
+
+def _ratio(after: Any, before: Any) -> float | None:
+    return float(after / before) if after is not None and before else None
+
+
+def _state(state: dict[str, Any]) -> str:
+    parts = [f"{state['parameters']:,} parameters", f"{state['kernels']:,} kernels",
+             format_si(float(state["flops"]), "FLOP"), f"{format_bytes(float(state['bytes']))} moved",
+             f"{format_bytes(float(state['memory_bytes']))} of memory"]  # fmt: skip
+    if state["time_s"] is not None:
+        parts.append(format_si(state["time_s"], "s"))
+    return ", ".join(parts)

@@ -1,0 +1,251 @@
+"""A step of training on many devices: time and memory by part, MFU, and the time for so many tokens."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from roofline.analysis.estimate import Mode
+from roofline.analysis.training.chunk import Chunk
+from roofline.analysis.training.plan import Plan
+from roofline.analysis.training.run import Run
+from roofline.counting.memory import RESERVE, TrainingMemory
+from roofline.hardware.chip import Chip
+from roofline.hardware.cluster import Cluster
+from roofline.hardware.cluster import cluster as find_cluster
+from roofline.ir.errors import UsageError
+from roofline.ir.graph import Graph
+from roofline.ir.sizes import evaluate
+from roofline.ir.units import format_bytes, format_si
+from roofline.programs.library import model as find_model
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+DAY = 86400.0
+
+#: Precision of a step for a program in each format; fp32 for any other.
+_PRECISION = {"bf16": "mixed-bf16", "fp16": "mixed-fp16"}
+
+
+def usual_precision(graph: Graph) -> str:
+    """What a program is trained in where nothing else is said: by the format of its largest weight.
+
+    Example:
+        >>> import roofline as rl
+        >>> usual_precision(rl.model("llama-3-8b", phase="train"))
+        'mixed-bf16'
+    """
+    found = [tensor for tensor in graph.tensors.values() if tensor.kind == "weight"]
+    return _PRECISION.get(max(found, key=lambda tensor: tensor.numel).dtype, "fp32") if found else "fp32"
+
+
+@dataclass(frozen=True, repr=False)
+class TrainingStep:
+    """What to expect of one step of training.
+
+    Attributes:
+        name: The model.
+        cluster: Where it runs.
+        plan: The layout.
+        mode: How it runs.
+        seconds: Time by part; the parts add up to :attr:`time` [s]: forward, backward, recompute, communication (of
+            tensor, sequence and expert parallelism), sends (between stages, what nothing hides), bubble (filling and
+            draining the pipeline), data_parallel (gradients and sharded weights, what nothing hides), optimizer.
+        low: The fast end of its range [s].
+        high: The slow end [s].
+        memory: Of the device that needs the most, by part [byte].
+        capacity: Of a device [byte].
+        model_flops: Of all devices: three times the products of the forward; what MFU counts.
+        hardware_flops: Of all devices: all products that run; what HFU counts.
+        peak: Of one device, in the format of its products [FLOP/s].
+        items: Tokens or images of a step.
+        item: Their word.
+        chunks: What each chunk of layers takes, in order.
+        notes: What a reader should know.
+    """
+
+    name: str
+    cluster: Cluster
+    plan: Plan
+    mode: str
+    seconds: Mapping[str, float]
+    low: float
+    high: float
+    memory: TrainingMemory
+    capacity: float
+    model_flops: float
+    hardware_flops: float
+    peak: float
+    items: float
+    item: str
+    chunks: tuple[Chunk, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def chip(self) -> Chip:
+        """One device."""
+        return self.cluster.device
+
+    @property
+    def time(self) -> float:
+        """Expected time of a step [s]."""
+        return sum(self.seconds.values())
+
+    @property
+    def devices(self) -> int:
+        """All of them."""
+        return self.plan.devices
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOPs utilisation, without what is computed again (Chowdhery et al. 2022, appendix B)."""
+        return self.model_flops / (self.time * self.devices * self.peak)
+
+    @property
+    def hfu(self) -> float:
+        """Hardware FLOPs utilisation, with it (Korthikanti et al. 2022, section 5)."""
+        return self.hardware_flops / (self.time * self.devices * self.peak)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the device that needs the most has room."""
+        return float(self.memory.total) <= self.capacity
+
+    @property
+    def throughput(self) -> float:
+        """Items a second of all devices."""
+        return self.items / self.time
+
+    def seconds_for(self, items: float) -> float:
+        """Time to train on so many tokens or images [s].
+
+        Raises:
+            UsageError: Not a positive number.
+        """
+        if not items > 0:
+            raise UsageError(f"{items!r} {self.item}s to train on; a positive number is wanted")
+        return items / self.throughput
+
+    def days(self, items: float) -> float:
+        """The same in days."""
+        return self.seconds_for(items) / DAY
+
+    def record(self) -> dict[str, Any]:
+        """The stable keys of ``roofline train --json``."""
+        parts = {name: float(value) for name, value in self.memory.parts().items()}
+        return {
+            "model": self.name, "chip": self.chip.name, "devices": self.devices, "mode": self.mode,
+            **asdict(self.plan), "micro_batches": self.plan.micro_batches,
+            "time_s": self.time, "low_s": self.low, "high_s": self.high, "seconds": dict(self.seconds),
+            "memory_bytes": {**parts, "total": sum(parts.values())}, "capacity_bytes": self.capacity,
+            "fits": self.fits, "model_flops": self.model_flops, "hardware_flops": self.hardware_flops,
+            "mfu": self.mfu, "hfu": self.hfu, f"{self.item}s": self.items,
+            f"{self.item}s_per_s": self.throughput, "notes": list(self.notes),
+        }  # fmt: skip
+
+    def frame(self) -> pd.DataFrame:
+        """Time by part as a table."""
+        import pandas as pd
+
+        rows = [(part, value, value / self.time) for part, value in self.seconds.items()]
+        return pd.DataFrame(rows, columns=["part", "seconds", "share"])
+
+    def _repr_html_(self) -> str:
+        return str(self.frame().to_html(max_rows=20))
+
+    def __repr__(self) -> str:
+        time, low, high = (format_si(value, "s") for value in (self.time, self.low, self.high))
+        room = "fits" if self.fits else "does not fit"
+        need = format_bytes(float(self.memory.total))
+        return (
+            f"<TrainingStep {self.name} on {self.devices} x {self.chip.name}: {time} ({low} to {high}), "
+            f"MFU {100 * self.mfu:.1f}%, {need} a device ({room} in {format_bytes(self.capacity)})>"
+        )
+
+
+def train(
+    model: str | os.PathLike[str] | Graph,
+    on: str | os.PathLike[str] | Chip | Cluster,
+    *,
+    batch: int, micro_batch: int | None = None,
+    tp: int = 1, sp: bool = False, pp: int = 1, interleave: int = 1, dp: int = 1, ep: int = 1, zero: int = 0,
+    recompute: str = "none", optimizer: str = "adamw", precision: str | None = None, overlap: bool = True,
+    mode: Mode = "eager", reserve: float = RESERVE, **sizes: int,
+) -> TrainingStep:  # fmt: skip
+    """Predict a step of training: forward, backward and update, on one device or many.
+
+    The forward program is sharded, cut into stages and differentiated by the passes of this library, and each device's
+    program estimated kernel by kernel; the schedule of the pipeline and the exchange between copies of the model
+    come on top (:mod:`roofline.schedule`).
+
+    Args:
+        model: A model's name, or a forward program, best of phase ``train`` (dropout and a loss).
+        on: A chip, or a cluster where a group of devices is larger than a node.
+        batch: Sequences or images of a step, of all devices together.
+        micro_batch: What a device runs at once; all of its share, or 1 in a pipeline, when absent.
+        tp: Devices that share every layer.
+        sp: Whether they share the positions of norms, dropouts and residuals too.
+        pp: Stages of a pipeline.
+        interleave: Chunks of layers that each device of a pipeline holds.
+        dp: Copies of the model.
+        ep: Groups of copies that share the experts.
+        zero: What copies divide between them: 1 optimizer states, 2 gradients too, 3 weights too.
+        recompute: Of activations, in the backward: ``none``, ``selective`` (attention's scores), ``full`` (layers).
+        optimizer: ``sgd``, ``momentum``, ``adamw``, ``adafactor`` or ``adam8bit``.
+        precision: ``fp32``, ``bf16``, ``fp16``, ``amp-bf16``, ``amp-fp16``, ``mixed-bf16`` or ``mixed-fp16`` (16-bit
+            weights, fp32 master copy and gradients); by the model's format when absent.
+        overlap: Whether gradients and sharded weights travel beside the computation.
+        mode: As for :func:`roofline.estimate`.
+        reserve: Memory that driver and framework keep [byte].
+        sizes: ``S`` and any other symbol but ``B``.
+
+    Raises:
+        UsageError: A layout that cannot be; what is allowed and the nearest.
+        UnboundSize: A symbol has no value.
+
+    Example:
+        >>> step = train("gpt2", "h100-sxm", batch=8, S=1024, precision="amp-bf16")
+        >>> step.devices, step.fits, 0.03 < step.time < 0.12
+        (1, True, True)
+    """
+    cluster = find_cluster(on)
+    graph = _program(model)
+    wanted = usual_precision(graph) if precision is None else precision
+    each = (1 if pp > 1 else max(batch // max(dp, 1), 1)) if micro_batch is None else micro_batch
+    plan = Plan(batch, each, tp, sp, pp, interleave, dp, ep, zero, recompute, optimizer, wanted, overlap)
+    plan.check(cluster)
+    plan.check_positions(sizes.get("S") if "S" in graph.symbols else None)
+    at = {**sizes, "B": each}
+    return _step(Run(graph, cluster, plan, mode, {n: at[n] for n in graph.symbols if n in at}, reserve))
+
+
+def _program(model: str | os.PathLike[str] | Graph) -> Graph:
+    graph = model if isinstance(model, Graph) else find_model(model, phase="train")
+    if "B" not in graph.symbols:
+        raise UsageError(f"{graph.name} has no symbol B: its batch is fixed; a step needs a program with a batch")
+    if "backward" in graph.info:
+        raise UsageError(f"{graph.name} has a backward already; give the forward program")
+    return graph
+
+
+def _step(run: Run) -> TrainingStep:
+    plan, seconds, memory = run.plan, run.seconds(), run.memory()
+    total = sum(seconds.values())
+    # Parts of one chip err together: the widest of their ranges is that of the whole.
+    found = [one.estimate for one in run.chunks]
+    low, high = min(float(e.low) / float(e.time) for e in found), max(float(e.high) / float(e.time) for e in found)
+    return TrainingStep(
+        str(run.graph.info.get("model", run.graph.name)), run.cluster, plan, run.mode, seconds, total * low,
+        total * high, memory, run.chip.capacity, *run.flops(), run.peak(),
+        float(evaluate(run.graph.items, {**run.sizes, "B": plan.batch})), run.graph.item, run.chunks, _notes(run),
+    )  # fmt: skip
+
+
+def _notes(run: Run) -> tuple[str, ...]:
+    notes = list(run.chunks[0].estimate.graph.info.get("notes", ()))
+    if run.cluster.implied and run.plan.devices > run.cluster.devices_per_node:
+        notes.append(f"{run.plan.devices} {run.chip.name} as in one node; name a cluster for links between nodes")
+    return tuple(dict.fromkeys(notes))

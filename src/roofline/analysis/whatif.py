@@ -1,0 +1,86 @@
+"""Several changes of a program in one call, in the order in which they make sense."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from roofline.analysis.scaling import placed
+from roofline.hardware.chip import Chip
+from roofline.hardware.cluster import Cluster
+from roofline.hardware.cluster import cluster as find_cluster
+from roofline.ir.graph import Graph
+from roofline.passes.formats.quantize import Weights, formats_by_name, quantize
+from roofline.passes.fusion.fuse import fuse as fuse_kernels
+from roofline.passes.parallel.pipelined import pipelined
+from roofline.passes.parallel.shard import shard
+from roofline.passes.rewriting.amounts import prune_options
+from roofline.passes.rewriting.prune import prune as take_away
+
+
+def what_if(
+    graph: Graph,
+    *,
+    prune: str | Mapping[str, Any] | None = None,
+    weights: Weights | None = None,
+    activations: str | None = None,
+    cache: str | None = None,
+    tp: int = 1,
+    sp: bool = False,
+    ep: int = 1,
+    pp: int = 1,
+    fuse: str | None = None,
+    on: str | Chip | Cluster | None = None,
+) -> Graph:
+    """Apply several passes: pruning, sharding, number formats, stages, fusion, in this order.
+
+    ``graph.history`` lists them and :func:`roofline.trail` says what each did.
+
+    Args:
+        graph: The program.
+        prune: Options of :func:`roofline.prune`, or text such as ``"heads=0.25,channels=0.5"`` or ``"2:4"``.
+        weights: Format of weights, as for :func:`roofline.quantize`, or text with exceptions by pattern, such as
+            ``"int4-g128,*.down*=int8"``.
+        activations: Format that products take their inputs in, likewise.
+        cache: Format of the KV cache, likewise.
+        tp: Devices that share every layer, as for :func:`roofline.shard`.
+        sp: Whether they share the positions too.
+        ep: Groups of devices that share the experts.
+        pp: Stages of a pipeline, as for :func:`roofline.pipelined`.
+        fuse: A policy of :func:`roofline.fuse`.
+        on: The cluster, where a group of devices may be larger than a node.
+
+    Raises:
+        UsageError: As the passes do, or more devices than the cluster has.
+
+    Example:
+        >>> import roofline as rl
+        >>> small = what_if(rl.model("llama-3-70b", phase="decode"), weights="int4", cache="fp8", tp=2)
+        >>> small.history
+        (shard(tp=2), quantize(weights='int4', cache='fp8'))
+    """
+    where = find_cluster(on) if on is not None else None
+    if prune is not None:
+        graph = take_away(graph, **(prune_options(prune) if isinstance(prune, str) else prune))
+    if tp != 1 or ep != 1 or sp:
+        graph = shard(graph, **_told(tp=tp, sp=sp or None, ep=ep if ep != 1 else None))
+        graph = placed(graph, where, tp) if where is not None and not where.implied else graph
+    if not (weights is activations is cache is None):
+        stored = formats_by_name(weights) if isinstance(weights, str) else weights
+        graph = quantize(graph, **_told(weights=stored, activations=activations, cache=cache))
+    if pp != 1:
+        graph = pipelined(graph, pp, **_told(nodes=_apart(where, tp * ep)))
+    if where is not None and not where.implied:
+        where.span(tp * ep * pp)
+    return graph if fuse is None else fuse_kernels(graph, policy=fuse)
+
+
+def _told(**options: Any) -> dict[str, Any]:
+    """Options that were given, so that history shows no others."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _apart(where: Cluster | None, stride: int) -> int | None:
+    """Nodes that a send spans, where that is more than one."""
+    spans = where.span(2, stride) if where is not None and not where.implied else 1
+    return spans if spans > 1 else None

@@ -1,0 +1,178 @@
+"""How long one kernel takes on a chip, and how well that is known. The only place that turns counts into seconds.
+
+Each class of kernel has a formula in a module of its own, with parameters that have a physical meaning, a prior and
+fitted values in the chip's ``[efficiency.parameters]``. The same counts against the datasheet itself give the floor,
+of these kernels, run one after the other, which no prediction goes under.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from roofline.cost import (
+    attention,
+    matmul,
+    network,
+    rowwise,
+    stream,
+)
+from roofline.cost import (
+    convolution as conv,
+)
+from roofline.cost import (
+    cpu as processor,
+)
+from roofline.cost import (
+    experts as moe,
+)
+from roofline.cost import (
+    gradients as training,
+)
+from roofline.cost.parameters import GROUPS, Parameter, group, values
+from roofline.cost.spread import CERTAINTY, provenance, spread
+from roofline.cost.work import REGIMES, Launch, launch, sparse_weights, vector_peak
+from roofline.counting.counts import KernelCount
+from roofline.hardware.chip import Chip
+from roofline.ops import OpKind
+
+__all__ = [
+    "BOUNDS", "CERTAINTY", "COMMUNICATION", "COMPUTE", "GROUPS", "HOST", "HOST_HIGH", "HOST_LOW", "HOST_TRAINING",
+    "LAUNCH", "MEMORY", "REGIMES", "KernelTime", "Launch", "Parameter", "compute_seconds", "formula", "group",
+    "kernel_time", "launch", "not_modelled", "sparse_weights", "spread", "traffic_seconds", "values", "vector_peak",
+]  # fmt: skip
+
+#: What a kernel or a run can be bound by, in the order of the codes in :attr:`KernelTime.bound`.
+BOUNDS = ("compute", "memory", "communication", "launch", "host")
+COMPUTE, MEMORY, COMMUNICATION, LAUNCH, HOST = range(len(BOUNDS))
+
+#: The host's share of a step varies this much between machines, runs and frameworks' module layers: over the host-bound
+#: rows of the shipped models.csv an eager launch costs 21 to 67 us (middle nine tenths of every second row).
+HOST_LOW, HOST_HIGH = 0.5, 3.0
+#: What an eager launch of a training step costs the host, against one without gradients: autograd records the forward
+#: and finds its way back, autocast looks at each call. Host-bound steps of models.csv: bert 1.41, resnet50 1.56.
+HOST_TRAINING = 1.5
+
+#: What the time model leaves out, said with every estimate.
+NOT_MODELLED = ("other kernels running at the same time",)
+
+Formula = Callable[[Launch, Mapping[str, float]], Any]
+
+#: For each class of kernel: the group of its parameters and its formula.
+FORMULAS: dict[OpKind, tuple[str, Formula]] = {
+    "matmul": (matmul.GROUP, matmul.seconds),
+    "conv": (conv.GROUP, conv.seconds),
+    "attention": (attention.GROUP, attention.seconds),
+    "rowwise": (rowwise.GROUP, rowwise.seconds),
+    "reduction": (rowwise.GROUP, rowwise.seconds),
+    "pointwise": (stream.GROUP, stream.seconds),
+    "move": (stream.GROUP, stream.seconds),
+    "moe": (moe.GROUP, moe.seconds),
+    "network": (network.GROUP, network.seconds),
+    "transfer": (network.TRANSFER, network.transfer_seconds),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTime:
+    """Seconds of one launch, numbers or arrays.
+
+    Attributes:
+        expected: The prediction [s].
+        floor: Datasheet speed of light: peak arithmetic, peak bandwidth, no launch cost [s].
+        compute: Arithmetic at its achievable rate [s].
+        memory: Traffic at its achievable rate [s].
+        bound: Index into :data:`BOUNDS` of what sets the pace.
+        spread: Half-width of its range, as a natural logarithm.
+        calibrated: ``measured``, ``transferred`` or ``prior``.
+    """
+
+    expected: Any
+    floor: Any
+    compute: Any
+    memory: Any
+    bound: Any
+    spread: float
+    calibrated: str
+
+
+def formula(work: Launch) -> tuple[str, Formula]:
+    """The parameter group and formula of a launch.
+
+    Attention parts that run alone are matrix products, two products with a softmax between them are attention; on a
+    processor everything is a product or a stream.
+    """
+    if processor.is_described(work.chip):
+        if work.row.flops_by:
+            return processor.PRODUCT, processor.product_seconds
+        return processor.STREAM, processor.stream_seconds
+    if training.kernel_of(work) is not None:
+        return training.GROUP, training.seconds
+    kind = work.row.kernel.kind
+    if kind == "network" and not network.measured(work):
+        return network.ACROSS, network.seconds_unmeasured
+    if kind == "attention" and sum(node.op != "dequantize" for node in work.row.kernel.nodes) == 1:
+        kind = "matmul"
+    if kind == "matmul" and attention.is_written_out(work.row.kernel):
+        return attention.GROUP, attention.written_out_seconds
+    return FORMULAS[kind]
+
+
+def kernel_time(row: KernelCount, chip: Chip, tf32: bool = False, regime: str = "program") -> KernelTime:
+    """Predict one kernel.
+
+    Args:
+        row: Its counts.
+        chip: Where it runs.
+        tf32: Let fp32 contractions use the tf32 matrix units.
+        regime: Where operands lie when it starts, one of :data:`REGIMES`.
+
+    Raises:
+        MissingFigure: The chip has no rate for the format that a contraction runs in.
+    """
+    work = launch(row, chip, tf32, regime)
+    name, seconds = formula(work)
+    at_peak, at_bandwidth = compute_seconds(row, chip, tf32), traffic_seconds(replace(work, row=row))
+    on_wire = network.wire_seconds(work)
+    floor = np.maximum(np.maximum(at_peak, at_bandwidth), on_wire)
+    figures = values(chip, name, regime)
+    expected = np.maximum(seconds(work, figures), floor)
+    share = chip.efficiency
+    compute, memory = at_peak / share.compute, at_bandwidth / share.memory
+    busy = np.maximum(compute, memory)
+    bound = np.where(on_wire > busy, COMMUNICATION, np.where(compute > memory, COMPUTE, MEMORY))
+    bound = np.where(np.maximum(busy, on_wire) < figures.get("launch", 0.0), LAUNCH, bound)
+    return KernelTime(
+        expected, floor, compute, memory, bound, spread(chip, name, work.dtype, regime), provenance(chip, name, regime)
+    )
+
+
+def traffic_seconds(work: Launch) -> Any:
+    """Time of the traffic at the datasheet's rates; in a warm cache only what exceeds it comes from memory [s]."""
+    total, chip = work.row.bytes, work.machine
+    if work.regime != "warm":
+        return total / chip.bandwidth
+    near = np.minimum(total, chip.cache)
+    return (total - near) / chip.bandwidth + near / chip.cache_roof if chip.cache else np.zeros(np.shape(total))
+
+
+def compute_seconds(row: KernelCount, chip: Chip, tf32: bool = False) -> Any:
+    """Time of the arithmetic at peak: matrix and vector units work side by side [s]."""
+    matrix = sum(flops / _peak(row, chip, dtype, tf32) for dtype, flops in row.flops_by.items())
+    vector = sum(flops / peak for dtype, flops in row.vector_by.items() if (peak := vector_peak(chip, dtype)))
+    return np.maximum(matrix, vector)
+
+
+def _peak(row: KernelCount, chip: Chip, dtype: str, tf32: bool) -> float:
+    sparse = chip.sparse_peak(dtype, tf32) if sparse_weights(row) is not None else None
+    return sparse or chip.matmul_peak(dtype, tf32=tf32)
+
+
+def not_modelled(chip: Chip) -> tuple[str, ...]:
+    """What a prediction for this chip leaves out."""
+    silent = vector_peak(chip, "fp32") is None
+    extra = (f"elementwise arithmetic (no vector peak published for {chip.name})",) if silent else ()
+    return NOT_MODELLED + extra

@@ -1,0 +1,121 @@
+"""General processors: a few cores with wide vectors, libraries that pack and block, one call after the other.
+
+Used for chips whose file has parameters of these groups, as ``roofline calibrate`` writes for the processor at hand:
+the tiles, waves and warps of the other groups are an accelerator's. The peaks of such a chip are the best measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from roofline.cost.machine import knee
+from roofline.cost.parameters import Parameter, group
+from roofline.cost.work import Launch, vector_peak
+from roofline.hardware.chip import Chip
+from roofline.ops import OpKind
+
+PRODUCT = group(
+    "processor_product",
+    launch=Parameter(2e-6, 1e-7, 1e-4, "s", "fixed cost of one call", follows="launch"),
+    share=Parameter(0.95, 0.1, 1.2, "share", "of the best product's rate that products reach"),
+    pack=Parameter(1e-10, 1e-12, 1e-8, "s/byte", "of a core to copy an operand of a product into blocks"),
+    pack16=Parameter(1.0, 0.05, 20.0, "ratio", "the same for 16-bit formats, which are rearranged, against fp32"),
+    ragged=Parameter(1.0, 0.02, 16.0, "rows", "by which a product's last block of rows is wasted"),
+    conv=Parameter(0.6, 0.05, 1.0, "ratio", "a convolution's rate against a product's"),
+    dram=Parameter(0.7, 0.02, 1.2, "share", "of the best bandwidth for operands in main memory", follows="memory"),
+    knee=Parameter(2.0, 1.0, 8.0, "exponent", "sharpness of the knee between arithmetic and traffic"),
+)
+STREAM = group(
+    "processor_stream",
+    launch=Parameter(2e-6, 1e-7, 1e-4, "s", "fixed cost of one call", follows="launch"),
+    dram=Parameter(0.7, 0.02, 1.2, "share", "of the best bandwidth for operands in main memory", follows="memory"),
+    vector=Parameter(0.1, 0.001, 1.0, "share", "of the fp32 vector peak for arithmetic beyond one step an element"),
+    special=Parameter(4.0, 0.05, 100.0, "steps", "that an exponential, or a function made of one, takes"),
+    row=Parameter(5e-9, 1e-10, 1e-6, "s", "of a core for a row of a softmax, norm or reduction"),
+    knee=Parameter(2.0, 1.0, 8.0, "exponent", "sharpness of the knee between arithmetic and traffic"),
+)
+
+#: Operators that need an exponential for each element.
+SPECIAL = frozenset({"exp", "gelu", "silu", "sigmoid", "tanh", "softmax", "attention_softmax"})
+#: Classes of kernels that work along rows.
+_ROWS: tuple[OpKind, ...] = ("rowwise", "reduction")
+#: Axes that are m (all of them multiplied), n and k of the operators that are matrix products, and how many products.
+_PRODUCTS: dict[str, tuple[tuple[str, ...], str, str, tuple[str, ...]]] = {
+    "linear": (("batch",), "n", "k", ()),
+    "matmul": (("batch", "m"), "n", "k", ()),
+    "bmm": (("m",), "n", "k", ("batch",)),
+    "expert_linear": (("t",), "n", "k", ()),
+    "attention_scores": (("q",), "k", "d", ("b", "h")),
+    "attention_values": (("q",), "d", "k", ("b", "h")),
+}
+
+
+def is_described(chip: Chip) -> bool:
+    """Whether a chip's file has parameters of these groups."""
+    return PRODUCT in chip.efficiency.parameters
+
+
+def product_seconds(work: Launch, p: Mapping[str, float]) -> Any:
+    """Time of one call of a contraction [s]."""
+    return p["launch"] + knee([_product(work, p), _memory(work, p["dram"])], p["knee"])
+
+
+def stream_seconds(work: Launch, p: Mapping[str, float]) -> Any:
+    """Time of one call of anything else [s]."""
+    rows = _rows(work) * p["row"] / work.machine.cores
+    return p["launch"] + rows + knee([_elementwise(work, p), _memory(work, p["dram"])], p["knee"])
+
+
+def _product(work: Launch, p: Mapping[str, float]) -> Any:
+    """Arithmetic of a contraction: products at their rate, after their operands were copied into blocks [s]."""
+    rate = work.peak * p["share"]
+    if work.op == "conv2d":
+        return work.row.flops / (rate * p["conv"])
+    if work.op not in _PRODUCTS:
+        return work.row.flops / rate
+    rows, columns, depth, several = _PRODUCTS[work.op]
+    m, many = _multiplied(work, rows), _multiplied(work, several)
+    n, k = work.sizes[columns], work.sizes[depth]
+    narrow = work.dtype in ("bf16", "fp16")
+    packed = np.where(narrow | ((m > 1) & (np.asarray(n) > 1)), many * (m + n) * k * work.element, 0.0)
+    pack = p["pack"] * (p["pack16"] if narrow else 1.0) / work.machine.cores
+    ragged = np.where(m > 1, (m + p["ragged"]) / m, 1.0)
+    return work.row.flops / rate * ragged + packed * pack
+
+
+def _multiplied(work: Launch, axes: tuple[str, ...]) -> Any:
+    total: Any = np.float64(1.0)
+    for axis in axes:
+        total = total * np.asarray(work.sizes[axis], dtype=np.float64)
+    return total
+
+
+def _elementwise(work: Launch, p: Mapping[str, float]) -> Any:
+    """Arithmetic of all other kernels: special functions, and steps beyond the first, which hides behind a load [s]."""
+    peak = vector_peak(work.chip, "fp32")
+    if not peak:
+        return 0.0
+    elements = work.row.read / work.element
+    special = elements * p["special"] if work.op in SPECIAL else 0.0
+    return (np.maximum(work.row.vector - elements, 0.0) + special) / (peak * p["vector"])
+
+
+def _rows(work: Launch) -> Any:
+    """Rows that a kernel works along."""
+    if work.row.kernel.kind not in _ROWS:
+        return 0.0
+    columns = work.sizes.get("c", work.sizes.get("n", 1))
+    elements = work.row.read / work.element
+    return elements / np.maximum(columns, 1)
+
+
+def _memory(work: Launch, share: float) -> Any:
+    """Time of the traffic: what the regime leaves in the last cache at its speed, the rest at main memory's [s]."""
+    chip, total = work.machine, work.row.bytes
+    fits = np.clip(2 - 2 * total / chip.cache, 0.0, 1.0) if chip.cache else 0.0
+    near = work.cached * fits
+    slow = chip.bandwidth * share
+    return (total - near) / slow + near / max(chip.cache_bandwidth * share, slow)

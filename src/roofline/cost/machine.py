@@ -1,0 +1,69 @@
+"""A chip as the plain numbers that the time formulas use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+from typing import Any
+
+import numpy as np
+
+from roofline.hardware.chip import Chip
+
+#: Bandwidth of the last-level cache against main memory's, where it is not published: 2.0 to 3.5 on the NVIDIA chips
+#: whose files have both.
+CACHE_RATIO = 3.0
+#: Main memory's bandwidth that one small core (SM, CU) can use; TPUs and NPUs have a few large ones [byte/s].
+UNIT_BANDWIDTH = 60e9
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Figures of a chip in SI; what is not published is replaced by what makes its effect vanish.
+
+    Attributes:
+        bandwidth: Of main memory [byte/s].
+        cores: Compute units that share the work (1 where unknown: no quantisation).
+        cache: Capacity of the last-level cache, 0 where unknown [byte].
+        cache_bandwidth: Of that cache; :data:`CACHE_RATIO` times main memory's where unknown [byte/s].
+        cache_roof: The published figure of it, infinity where there is none [byte/s].
+        clock: Of the compute units, infinity where unknown [Hz].
+    """
+
+    bandwidth: float
+    cores: int
+    cache: float
+    cache_bandwidth: float
+    cache_roof: float = float("inf")
+    clock: float = float("inf")
+
+    @property
+    def units(self) -> float:
+        """Compute units of a GPU's size: a core that feeds on more than :data:`UNIT_BANDWIDTH` counts as several."""
+        return max(float(self.cores), self.bandwidth / UNIT_BANDWIDTH)
+
+
+@lru_cache(maxsize=256)
+def machine(chip: Chip) -> Machine:
+    """The numbers of a chip."""
+    level = chip.cache
+    published = float(level.bandwidth or 0.0) if level else 0.0
+    return Machine(
+        bandwidth=chip.bandwidth,
+        cores=chip.cores or 1,
+        cache=float(level.capacity or 0.0) if level else 0.0,
+        cache_bandwidth=published or chip.bandwidth * CACHE_RATIO,
+        cache_roof=published or float("inf"),
+        clock=float(chip.clock or "inf"),
+    )
+
+
+def knee(times: list[Any], sharpness: float) -> Any:
+    """A maximum with a rounded knee: resources that are nearly balanced slow each other down.
+
+    The ``sharpness``-norm of the times: their maximum where one dominates, more where several are equal.
+    """
+    stacked = [np.asarray(time, dtype=np.float64) for time in times]
+    top = np.maximum(reduce(np.maximum, stacked), 1e-30)
+    total = sum((time / top) ** sharpness for time in stacked)
+    return top * total ** (1.0 / sharpness)

@@ -1,0 +1,385 @@
+"""Matrix products: the fastest of a few tile shapes and splits of K, on the chip's cores.
+
+A tile of ``tm x tn`` outputs walks K in steps of 64 elements on one core. Tiles run in waves over the cores; a small
+tile re-reads its operands from the cache more often and feeds the matrix units worse. The choice among tiles is the
+library's (cuBLAS has dozens); the model tries the shapes of :data:`TILES` and keeps the best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from roofline.cost.machine import Machine, knee
+from roofline.cost.parameters import Parameter, group
+from roofline.cost.work import REGIMES, Launch, vector_peak
+from roofline.ir.dtypes import DTYPES
+
+#: Tile shapes, in elements of the output. Tall and skinny ones serve decode shapes.
+TILES = ((64, 8), (64, 16), (64, 32), (64, 64), (64, 128), (128, 64), (128, 128), (128, 192), (128, 256), (256, 128),
+         (192, 192))  # fmt: skip
+#: The tiles in both orientations.
+ORIENTED = tuple(dict.fromkeys([*TILES, *((columns, rows) for rows, columns in TILES)]))
+#: Ways to split K over cores; each split adds a reduction of partial sums.
+SPLITS = (1, 2, 4, 16, 64)
+#: All choices of tile rows, columns and parts of K.
+CHOICES = np.array([(rows, columns, parts) for rows, columns in ORIENTED for parts in SPLITS], dtype=np.float64)
+#: Choices times sizes that are evaluated together.
+AT_ONCE = 2**18
+#: Formats and regimes whose library kernels do not split K: torch._int_mm, and the fp8 kernels of serving stacks.
+UNSPLIT = frozenset(
+    {("int8", regime) for regime in REGIMES} | {("fp8", "warm"), ("fp8_block", "warm"), ("fp4", "warm")}
+)
+#: Layers of the same size that the measured stacks run in turn, so that one finds its weights in the cache only if all
+#: fit it; 1 where the same layer runs again.
+COPIES = {"bf16": 6, "fp8": 6}
+#: Elements that a core quantises to fp8 in a second: 2.9e9 to 3.3e9 on the H100, B200, B300, GB200 and GB300.
+QUANTISED = 3.1e9
+#: Bytes along K of an operand's row that a core works on at a time: one cache line.
+STEP = 128
+#: Elements of N and K that share a scale in block-scaled fp8; kernels pad to whole blocks.
+BLOCK = 128
+#: Rows of block-scaled fp8 that a kernel takes together: scales are 4 bytes, wide loads 16.
+RAGGED = 4
+#: Pace of loads that are not aligned where the right operand is stored by row, to where both are stored along K: cuBLAS
+#: runs tiles of 256 x 128 there, which load three quarters as much a product as its 128 x 128 (both products of the
+#: backward of a head of 50257 columns: 4.50 and 4.28 ms on the H100; its forward: 6.63 ms).
+BY_ROW = 4 / 3
+#: Bytes to which a row must be aligned for the wide loads that the matrix units are fed by.
+ALIGNMENT = 16
+#: Kernels that take a scale a row (torch._scaled_mm, aten/src/ATen/native/cuda/RowwiseScaledMM.cu) have no tiles below
+#: these edges and do not split K; their deep pipelines keep more bytes of a core in flight.
+BY_ROW_EDGE, BY_ROW_COLUMNS, BY_ROW_SKINNY = 64, 128, 0.3
+#: Rows that a widened weight serves before it is widened again: of more, Marlin runs its largest kernel, of 64 rows,
+#: several times over (IST-DASLab/marlin, issue 2, its author).
+WIDENED_ROWS = 64
+
+GROUP = group(
+    "matmul",
+    launch=Parameter(2.6e-6, 0.5e-6, 2e-5, "s", "fixed cost of one launch: start, fill and drain", follows="launch"),
+    share=Parameter(0.8, 0.2, 1.2, "share", "of the datasheet peak inside a large tile", follows="compute"),
+    tile_half=Parameter(40.0, 1.0, 300.0, "elements", "tile edge at which the matrix units are half fed"),
+    dram=Parameter(0.85, 0.4, 1.0, "share", "of main memory's bandwidth for operands", follows="memory"),
+    cache=Parameter(1.0, 0.2, 50.0, "share", "of the cache's bandwidth for operands that tiles read again"),
+    step=Parameter(8e-8, 5e-9, 1e-6, "s", "latency of one step along K"),
+    knee=Parameter(2.0, 1.0, 8.0, "exponent", "sharpness of the knee between resources"),
+    split=Parameter(2.5e-6, 0.2e-6, 2e-5, "s", "cost of adding up the parts of a split K"),
+    skinny=Parameter(0.5, 0.05, 2.0, "exponent", "how bandwidth falls when fewer tiles than cores are in flight"),
+    tail=Parameter(0.7, 0.05, 1.0, "share", "of a part-filled last wave that costs as much as a full one"),
+    throttle=Parameter(0.15, 0.0, 1.0, "share", "slowdown of long compute-bound runs under the power cap"),
+    sustained=Parameter(
+        0.6, 0.0, 3.0, "ratio", "slowdown in a program by the share of busy matrix units over the power cap"
+    ),
+    narrow=Parameter(7e9, 5e8, 1e12, "loads/s", "loads a core issues when rows are not aligned to 16 bytes"),
+    store=Parameter(
+        0.8, 0.1, 1.0, "share", "of main memory's bandwidth for results, which a tile writes when it is done"
+    ),
+    kept=Parameter(2.0, 0.3, 10.0, "ratio", "pace of results that stay in the cache, against main memory's bandwidth"),
+    resident=Parameter(0.5, 0.01, 1.0, "share", "of the cache that keeps operands from one launch to the next"),
+    share_fp16=Parameter(1.0, 0.5, 1.5, "ratio", "fp16 against bf16"),
+    share_fp8=Parameter(1.0, 0.2, 1.5, "ratio", "fp8 against bf16, each of its own peak"),
+    share_fp4=Parameter(1.0, 0.2, 1.5, "ratio", "fp4 against bf16, each of its own peak"),
+    share_fp8_block=Parameter(0.8, 0.1, 1.5, "ratio", "block-scaled fp8 against bf16, each of its own peak"),
+    share_int8=Parameter(0.5, 0.2, 1.5, "ratio", "int8 against bf16, each of its own peak"),
+    share_tf32=Parameter(0.9, 0.2, 1.5, "ratio", "tf32 against bf16, each of its own peak"),
+    share_fp32=Parameter(1.0, 0.2, 1.5, "ratio", "vector fp32 against bf16, each of its own peak"),
+    step_fp32=Parameter(3.0, 0.3, 20.0, "ratio", "a step along K on the vector units against one on the matrix units"),
+    step_fp4=Parameter(1.0, 0.3, 20.0, "ratio", "a step along K of the fp4 kernels against the others"),
+    step_tf32=Parameter(1.5, 0.3, 20.0, "ratio", "a step along K of the tf32 kernels against the others"),
+    entry_fp8=Parameter(3e-6, 0.1e-6, 1e-4, "s", "quantising the activations to fp8 first, in a serving stack"),
+    host_block=Parameter(
+        8e-5, 1e-6, 1e-3, "s", "host time of a block-scaled fp8 product in a serving stack, hiding the device"
+    ),
+    host_block_odd=Parameter(1.7e-4, 1e-6, 1e-3, "s", "the same where N or K is no multiple of 128"),
+    host_block_few=Parameter(6e-5, 1e-6, 1e-3, "s", "the same for fewer than 16 rows"),
+    host_block_ragged=Parameter(1.1, 0.9, 2.0, "ratio", "host time of the same where rows are no multiple of 4"),
+    entry_fp4=Parameter(5e-6, 0.1e-6, 1e-4, "s", "the same for fp4"),
+    entry_row=Parameter(5e-9, 1e-10, 1e-7, "s", "a row of activations in that quantisation"),
+    step_int8=Parameter(2.0, 0.3, 20.0, "ratio", "a step along K of the int8 kernels against the others"),
+    # Weights that kernels widen: between what fits tinygemm on an H100 best (measurements/h100-sxm/quantized.csv: 0.042
+    # and 1.3 cycles) and Marlin on an A100, whose time for the four products of a layer of Llama-13B is 140 us for one
+    # row, 290 us for 64, 9.07 ms for 2048 (bench.py of IST-DASLab/marlin, in vllm-project/vllm pull request 2497).
+    widen=Parameter(0.03, 0.002, 2.0, "cycles", "of a core to make a wide number of a narrow weight"),
+    widen_group=Parameter(1.2, 0.0, 50.0, "cycles", "of a core to fetch scale and zero point of a group of weights"),
+    share_widened=Parameter(0.6, 0.1, 1.2, "ratio", "matrix units fed with widened weights against wide ones"),
+    tinygemm=Parameter(0.03, 0.005, 1.0, "share", "of the 16-bit peak that tinygemm, PyTorch's int4 kernel, reaches"),
+)
+
+#: Share of busy matrix units at which a program meets the power cap.
+CAPPED = 0.55
+#: Seconds after which a run counts as long for the power cap.
+SUSTAINED = 3e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes of a launch by where they lie.
+
+    Attributes:
+        read: From main memory [byte].
+        near: From the cache [byte].
+        written: To main memory [byte].
+        kept: Written to the cache, where the next launch writes over them [byte].
+    """
+
+    read: Any
+    near: Any
+    written: Any
+    kept: Any
+
+    def load(self, chip: Machine, share: Any) -> Any:
+        """Time to read the operands, at a share of main memory's bandwidth where they lie there [s]."""
+        return self.read / (chip.bandwidth * share) + self.near / chip.cache_bandwidth
+
+    def store(self, chip: Machine, share: Any, kept: float) -> Any:
+        """Time to write the results, at shares of main memory's bandwidth [s]."""
+        return (self.written / share + self.kept / kept) / chip.bandwidth
+
+
+def _linear(s: Mapping[str, Any]) -> tuple[Any, Any, Any, Any]:
+    return 1, s["batch"], s["n"], s["k"]
+
+
+def _experts(s: Mapping[str, Any]) -> tuple[Any, Any, Any, Any]:
+    groups = np.minimum(s["e"], s["t"])
+    return groups, s["t"] / groups, s["n"], s["k"]
+
+
+#: For each operator: how many products, and their m, n and k.
+SHAPES: dict[str, Callable[[Mapping[str, Any]], tuple[Any, Any, Any, Any]]] = {
+    "linear": _linear,
+    "matmul": lambda s: (1, s["batch"] * s["m"], s["n"], s["k"]),
+    "bmm": lambda s: (s["batch"], s["m"], s["n"], s["k"]),
+    "expert_linear": _experts,
+    "attention_scores": lambda s: (s["b"] * s["h"], s["q"], s["k"], s["d"]),
+    "attention_values": lambda s: (s["b"] * s["h"], s["q"], s["d"], s["k"]),
+    "attention_keys_grad": lambda s: (s["b"] * s["h"], s["k"], s["d"], s["q"]),
+    "expert_linear_grad": lambda s: (s["e"], s["n"], s["k"], s["t"] / s["e"]),
+    "triangular_solve": lambda s: (s["batch"], s["n"], s["m"], s["n"] / 2),
+}
+
+
+def seconds(work: Launch, p: Mapping[str, float]) -> Any:
+    """Time of one launch of a matrix product [s]."""
+    b, m, n, k = (np.asarray(size, dtype=np.float64) for size in SHAPES[work.op](work.sizes))
+    return product_seconds(work, p, b, m, n, k)
+
+
+def product_seconds(work: Launch, p: Mapping[str, float], b: Any, m: Any, n: Any, k: Any) -> Any:
+    """Time of ``b`` products of ``m x k`` by ``k x n`` with the traffic of ``work`` [s]."""
+    kind, host = _kind(work), _host(work, p, m, n, k)
+    peak = work.peak * p["share"] * p.get(f"share_{kind}", 1.0)
+    peak = peak * p["share_widened"] if _is_widened(work) else peak
+    step = p["step"] * p.get(f"step_{kind}", 1.0)
+    if kind == "fp8_block":
+        n, k = np.ceil(n / BLOCK) * BLOCK, np.ceil(k / BLOCK) * BLOCK
+    width = _width(work, n, m if work.row.kernel.attrs.get("turned") else k)
+    best: Any = np.inf
+    traffic = _traffic(work, p, (b, m, n, k, width))
+    split = (kind, work.regime) not in UNSPLIT and not _scaled_by_row(work)
+    choices = _choices(split, _is_widened(work), _scaled_by_row(work))
+    for tiles in _chunks(choices, np.broadcast(b, m, n, k, work.row.bytes)):
+        best = np.minimum(best, _tiled(work, p, (b, m, n, k, width), tiles, traffic, peak, step).min(axis=0))
+    if _is_widened(work):
+        best = np.minimum(best, _by_vectors(work, p, (b, m, n, k), traffic))
+    time = p["launch"] + best + _entry(work, p, kind, m, k)
+    return np.maximum(host, time * (1 + _throttled(work, p, time)))
+
+
+@lru_cache(maxsize=8)
+def _choices(split: bool, widened: bool, by_row: bool) -> Any:
+    """Tile shapes and splits that kernels of a kind have."""
+    choices = CHOICES if split else CHOICES[CHOICES[:, 2] == 1]
+    choices = choices[choices[:, :2].min(axis=1) >= BY_ROW_EDGE] if by_row else choices
+    choices = choices[choices[:, 1] >= BY_ROW_COLUMNS] if by_row else choices
+    return choices[choices[:, 0] <= WIDENED_ROWS] if widened else choices
+
+
+def _chunks(choices: Any, sizes: np.broadcast) -> Iterator[tuple[Any, Any, Any]]:
+    """Tile shapes and splits as arrays with an axis before those of the sizes, a bounded number at a time."""
+    at_once = max(1, AT_ONCE // max(sizes.size, 1))
+    for start in range(0, len(choices), at_once):
+        rows, columns, parts = choices[start : start + at_once].T.reshape(3, -1, *(1,) * sizes.ndim)
+        yield rows, columns, parts
+
+
+def _throttled(work: Launch, p: Mapping[str, float], time: Any) -> Any:
+    """Slowdown under the power cap: of a long launch, or of a program that keeps the units busy for long."""
+    busy = _busy(work, time)
+    lone = p["throttle"] * busy**2 * time / (time + SUSTAINED)
+    return np.maximum(lone, p["sustained"] * np.maximum(busy - CAPPED, 0.0)) if work.regime == "program" else lone
+
+
+def _kind(work: Launch) -> str:
+    """The format that parameters are named by."""
+    stored = work.row.kernel.inputs[0].dtype
+    return "fp8_block" if stored == "fp8-block" else work.dtype
+
+
+def _host(work: Launch, p: Mapping[str, float], m: Any, n: Any, k: Any) -> Any:
+    """Block-scaled fp8 in a serving stack waits for the host, which picks and prepares one of three kernels [s].
+
+    Scales of a ragged number of rows, more than one a row, are copied to aligned rows first.
+    """
+    if work.regime != "warm" or _kind(work) != "fp8_block":
+        return 0.0
+    whole = np.where(m < 16, p["host_block_few"], p["host_block"])
+    ragged = (m % RAGGED != 0) & (k > BLOCK)
+    whole = np.where(ragged, whole * p["host_block_ragged"], whole)
+    return np.where((n % BLOCK == 0) & (k % BLOCK == 0), whole, p["host_block_odd"])
+
+
+def _entry(work: Launch, p: Mapping[str, float], kind: str, rows: Any, depth: Any) -> Any:
+    """What a serving stack adds: activations come in 16 bits and are quantised by a kernel of their own [s].
+
+    To fp8 a block of threads a row, one element a thread at a time: rows or elements that cores work through, or the
+    traffic, set the pace; to fp4 the traffic alone.
+    """
+    if work.regime != "warm" or f"entry_{kind}" not in p:
+        return 0.0
+    chip = work.machine
+    traffic = rows * depth * (2 + work.element) / (chip.bandwidth * p["dram"])
+    if kind == "fp8":
+        traffic = np.maximum(traffic, rows * np.maximum(p["entry_row"], depth / (chip.units * QUANTISED)))
+    return p[f"entry_{kind}"] + traffic
+
+
+def _width(work: Launch, n: Any, k: Any) -> Any:
+    """Share of a 16-byte load that rows of ``n`` and ``k`` elements allow: 1 where they are aligned.
+
+    A left operand that is stored by column (the product of a weight's gradient) has rows of ``m`` instead of ``k``.
+    """
+    stored = DTYPES[work.row.kernel.inputs[0].dtype]
+    # Scales lie apart from the rows; the parameters of block-scaled fp8 were fitted with them inside.
+    whole = ALIGNMENT / (work.element if stored.name == "fp8-block" else float(stored.bits) / 8)
+    if work.row.kernel.attrs.get("padded"):
+        return np.ones(np.broadcast(n, k).shape)
+    width = np.ones(np.broadcast(n, k).shape)
+    for size in (2, 4, 8, 16):
+        if size <= whole:
+            width = np.where((n % size == 0) & (k % size == 0), float(size), width)
+    return width / whole
+
+
+def _busy(work: Launch, time: Any) -> Any:
+    """Share of the time that the matrix units work at their peak."""
+    return np.minimum(work.row.flops / work.peak / time, 1.0)
+
+
+def _tiled(
+    work: Launch,
+    p: Mapping[str, float],
+    shape: tuple[Any, ...],
+    tile: tuple[Any, Any, Any],
+    traffic: Traffic,
+    peak: Any,
+    step: Any,
+) -> Any:
+    """Time on each tile shape and split, without the launch [s].
+
+    A tile's results leave when its last step along K is done, so their time adds to that of the steps.
+    """
+    (b, m, n, k, width), (rows, columns, parts) = shape, tile
+    chip = work.machine
+    tiles = np.ceil(m / rows) * np.ceil(n / columns) * b * parts
+    deep = STEP * 8 / float(DTYPES[work.dtype].bits)
+    steps = np.ceil(k / parts / deep)
+    fed = 1 / (1 + p["tile_half"] * (1 / rows + 1 / columns) / 2)
+    waves = np.maximum(tiles / chip.cores, 1.0)
+    waves = waves + p["tail"] * (np.ceil(waves) - waves)
+    compute = waves * 2 * rows * columns * steps * deep / (peak / chip.cores * fed)
+    flying = np.minimum(tiles / chip.cores, 1.0) ** p["skinny"]
+    if _scaled_by_row(work):  # tiles of the same columns read the same weights: more rows are no faster
+        flying = np.minimum(np.ceil(n / columns) * b * parts / chip.cores, 1.0) ** BY_ROW_SKINNY
+    share = p["dram"] * flying
+    memory = traffic.load(chip, share)
+    loaded = tiles * (rows * work.element + columns * _second(work)) * steps * deep
+    again = loaded / (chip.cache_bandwidth * p["cache"])
+    times = [compute, memory, again, step * steps]
+    if _is_widened(work):
+        times.append(waves * columns * steps * deep * _widening(work, p))
+    if _library(work) == "tinygemm":
+        times.append(_tinygemm(work, p, (b, m, n, k)))
+    if np.any(width < 1):
+        odd = np.minimum(rows, m) + np.minimum(columns, n)
+        odd = odd * tiles * k / parts * work.element / (ALIGNMENT * width)
+        pace = p["narrow"] * (BY_ROW if work.op == "matmul" else 1.0)
+        times.append(np.where((width < 1) & (np.minimum(m, n) > 1), odd / (chip.units * pace), 0.0))
+    time = knee(times, p["knee"])
+    partial = 2 * parts * b * m * n * 4 / (chip.cache_bandwidth * p["cache"])
+    time = time + np.where(parts > 1, p["split"] + partial, 0.0)
+    return time + traffic.store(chip, p["store"], p["kept"])
+
+
+def _by_vectors(work: Launch, p: Mapping[str, float], shape: tuple[Any, ...], traffic: Traffic) -> Any:
+    """Time of a few rows on the vector units, without the launch: all cores stream weights, each widened once [s]."""
+    (b, m, n, k), chip = shape, work.machine
+    peak = vector_peak(work.chip, "fp32")
+    if not peak or np.all(np.less_equal(work.peak, peak)):  # emulated formats run there in any case, tile by tile
+        return np.inf
+    widening = b * n * k * _widening(work, p) / chip.units
+    times = [2 * b * m * n * k / peak, traffic.load(chip, p["dram"]), widening]
+    if _library(work) == "tinygemm":
+        times.append(_tinygemm(work, p, shape))
+    return knee(times, p["knee"]) + traffic.store(chip, p["store"], p["kept"])
+
+
+def _tinygemm(work: Launch, p: Mapping[str, float], shape: tuple[Any, ...]) -> Any:
+    """Arithmetic of PyTorch's int4 kernel, whatever the tile [s]."""
+    b, m, n, k = shape
+    return 2 * b * m * n * k / (work.peak * p["tinygemm"])
+
+
+def _scaled_by_row(work: Launch) -> bool:
+    """Whether the first operand has a scale a row."""
+    first = work.row.kernel.inputs[0]
+    return DTYPES[first.dtype].group == first.shape[-1]
+
+
+def _is_widened(work: Launch) -> bool:
+    """Whether the kernel makes wide numbers of its second operand itself."""
+    kernel = work.row.kernel
+    return len(kernel.stored) > 1 and kernel.stored[1] != kernel.inputs[1].dtype
+
+
+def _second(work: Launch) -> float:
+    """Bytes of an element of the second operand, as tiles load it."""
+    return float(DTYPES[work.row.kernel.stored[1]].bytes) if _is_widened(work) else work.element
+
+
+def _widening(work: Launch, p: Mapping[str, float]) -> float:
+    """Time of a core to widen one weight, with its share of the group's scale [s]."""
+    group = DTYPES[work.row.kernel.stored[1]].group
+    return (p["widen"] + (p["widen_group"] / group if group else 0.0)) / work.machine.clock
+
+
+def _library(work: Launch) -> str:
+    """The kernel that a dequantisation inside this one is told to run on."""
+    inside = (dict(node.attrs) for node in work.row.kernel.nodes if node.op == "dequantize")
+    return next((str(attrs["library"]) for attrs in inside if "library" in attrs), "")
+
+
+def _traffic(work: Launch, p: Mapping[str, float], shape: tuple[Any, ...]) -> Traffic:
+    """What a launch reads and writes, by where it lies.
+
+    A warm launch finds its activations and result in the cache if one launch fits it, its weights if all copies do.
+    """
+    chip, row = work.machine, work.row
+    room = chip.cache * p["resident"]
+    if work.regime != "warm" or not room:
+        near = work.cached * _fits(row.bytes, room)
+        return Traffic(row.read - near, near, row.write, 0.0)
+    b, _, n, k, _ = shape
+    weights = np.minimum(b * n * k * _second(work), row.read)
+    once = _fits(row.bytes, room)
+    near = weights * _fits(row.bytes + (COPIES.get(_kind(work), 1) - 1) * weights, room) + (row.read - weights) * once
+    return Traffic(row.read - near, near, row.write * (1 - once), row.write * once)
+
+
+def _fits(total: Any, room: float) -> Any:
+    """Share of data that a cache keeps until it is used again, when ``total`` bytes pass in between."""
+    return np.clip(2 - total / room, 0.0, 1.0) if room else 0.0

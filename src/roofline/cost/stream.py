@@ -1,0 +1,142 @@
+"""Elementwise kernels, copies, moves: bound by traffic or by the address work of what is not contiguous.
+
+A kernel starts, waits for its first operands and streams. Elements that cannot be loaded in vectors (a broadcast or
+strided operand, a widening cast) cost index arithmetic on the cores; a transposing copy pulls a sector of the cache
+for every element; reads at random pull one from main memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from roofline.cost.machine import knee
+from roofline.cost.parameters import Parameter, group
+from roofline.cost.work import Launch
+from roofline.counting.counts import Kernel
+from roofline.ir.dtypes import DTYPES
+from roofline.ops import OPS
+
+#: Bytes that a read of a single element pulls.
+SECTOR = 32
+#: Threads of a block: a transposing copy of fewer rows than that finds its sectors in the block's own cache.
+BLOCK = 128
+#: What a thread takes where it works out addresses: bytes of elements, and elements at most.
+THREAD_BYTES, THREAD_ELEMENTS = 8, 4
+#: Rows of an embedding up to which one block fetches them one after the other.
+SERIAL_ROWS = 16
+
+GROUP = group(
+    "stream",
+    launch=Parameter(1.0e-6, 0.3e-6, 2e-5, "s", "fixed cost of one launch: start and end", follows="launch"),
+    latency=Parameter(0.6e-6, 0.1e-6, 5e-6, "s", "wait for the first operand from main memory"),
+    ramp=Parameter(0.9e-6, 0.1e-6, 5e-6, "s", "streaming time over which reads reach full bandwidth"),
+    dram=Parameter(0.9, 0.4, 1.0, "share", "of main memory's bandwidth where a kernel reads", follows="memory"),
+    write=Parameter(0.98, 0.4, 1.0, "share", "of main memory's bandwidth where a kernel only writes"),
+    cache=Parameter(1.2, 0.1, 2.0, "share", "of the cache's bandwidth for what lies there"),
+    near=Parameter(0.1, 0.02, 1.0, "share", "of the wait that is left where operands lie in the cache"),
+    index=Parameter(0.64, 0.05, 5.0, "cycles", "address work on a core for an element that is not loaded in vectors"),
+    setup=Parameter(0.4e-6, 0.02e-6, 3e-6, "s", "start of address work, for each of the elements that a thread takes"),
+    library=Parameter(5e-6, 0.1e-6, 2e-5, "s", "extra fixed cost of special kernels: gather, batch norm"),
+    transpose=Parameter(2.0, 0.2, 10.0, "cycles", "a core's work on an element with no neighbours to share its sector"),
+    random=Parameter(0.3, 0.05, 1.0, "share", "of main memory's bandwidth for sectors at random"),
+    knee=Parameter(2.5, 1.0, 8.0, "exponent", "sharpness of the knee between traffic and address work"),
+)
+
+
+def seconds(work: Launch, p: Mapping[str, float]) -> Any:
+    """Time of one launch of a streaming kernel [s]."""
+    traffic, cycles = _traffic(work, p), _cycles(work, p)
+    start = p["launch"] + _begin(work, p, cycles is not None)
+    if work.op == "gather":
+        traffic = traffic + _random(work, p)
+    if cycles is None:
+        return start + traffic
+    rate = work.machine.units * work.machine.clock
+    return start + knee([traffic, outputs(work) * cycles / rate], p["knee"])
+
+
+def _begin(work: Launch, p: Mapping[str, float], addressed: bool) -> Any:
+    """What passes between the start of a launch and its stream: the first read, address work, set-up [s]."""
+    latency = p["latency"] * waiting(work, p) if work.row.kernel.external else 0.0
+    if work.op == "gather" or (work.op == "batchnorm2d" and addressed):
+        return latency + p["library"]
+    if work.op == "embedding":
+        tokens = work.sizes["batch"]
+        return latency + np.where(tokens <= SERIAL_ROWS, tokens * latency, 0.0)
+    if work.op == "cat":
+        return latency + p["setup"]
+    if work.op != "transpose_copy" and addressed:
+        return latency + p["setup"] * min(THREAD_BYTES / work.element, THREAD_ELEMENTS)
+    return latency
+
+
+def outputs(work: Launch) -> Any:
+    """Elements that the kernel writes, in the format of its main output."""
+    return work.row.write / float(DTYPES[work.row.kernel.output.dtype].bytes)
+
+
+def hits(work: Launch) -> Any:
+    """Share of the bytes read that the regime leaves in the cache: all up to half of it, none where they fill it."""
+    chip, row = work.machine, work.row
+    fits = np.clip(2 - 2 * row.bytes / chip.cache, 0.0, 1.0) if chip.cache else 0.0
+    return np.minimum(work.cached / np.maximum(row.read, 1e-9), 1.0) * fits
+
+
+def waiting(work: Launch, p: Mapping[str, float]) -> Any:
+    """A wait for the cache as a share of one for main memory, in the proportion that the launch has of both."""
+    return 1 - (1 - p["near"]) * hits(work)
+
+
+def transfer(work: Launch, p: Mapping[str, float], read: Any) -> Any:
+    """Time to read some bytes and write the launch's, without ramp: from the cache what the regime leaves there [s]."""
+    chip, hit = work.machine, hits(work)
+    near = hit * (read + work.row.write if work.regime == "warm" else read)
+    slow = chip.bandwidth * p["dram"]
+    return (read + work.row.write - near) / slow + near / np.maximum(chip.cache_bandwidth * p["cache"], slow)
+
+
+def _traffic(work: Launch, p: Mapping[str, float]) -> Any:
+    if not work.row.kernel.external:
+        return work.row.write / (work.machine.bandwidth * p["write"])
+    time = transfer(work, p, work.row.read)
+    return time + p["ramp"] * time / (time + p["ramp"])
+
+
+def _cycles(work: Launch, p: Mapping[str, float]) -> Any:
+    """A core's work on one output element; ``None`` where elements come in vectors."""
+    if work.op == "transpose_copy":
+        apart = np.minimum(work.sizes["r"] / BLOCK, 1.0)
+        return p["index"] + (p["transpose"] - p["index"]) * apart
+    if work.op == "gather":
+        return p["transpose"]
+    return None if _vectorised(work.row.kernel) else p["index"]
+
+
+def _vectorised(kernel: Kernel) -> bool:
+    """A compiler's fused kernel is; an eager one where all operands are contiguous, of one shape and not widened.
+
+    Elements of less than a byte are unpacked one by one.
+    """
+    if kernel.main.op == "dequantize":
+        return DTYPES[kernel.stored[0]].bits >= 8
+    if sum(OPS[node.op].kind != "view" for node in kernel.nodes) > 1:
+        return True
+    if kernel.strided or kernel.main.op in ("upsample2d", "scatter_add"):
+        return False
+    if kernel.kind != "pointwise" or not kernel.inputs:
+        return True
+    widened = kernel.main.op == "cast" and DTYPES[kernel.output.dtype].bits > DTYPES[kernel.inputs[0].dtype].bits
+    return not widened and all(tensor.shape == kernel.output.shape for tensor in kernel.inputs)
+
+
+def _random(work: Launch, p: Mapping[str, float]) -> Any:
+    """Sectors that single elements pull from a table: each the first time, and again where the cache lost it [s]."""
+    chip = work.machine
+    table = np.asarray(work.sizes["v"] * work.element, dtype=np.float64)
+    draws = np.asarray(outputs(work), dtype=np.float64)
+    first = table / SECTOR * -np.expm1(-draws * SECTOR / table)
+    missed = 1 - np.minimum(chip.cache / table, 1.0)
+    return (first + (draws - first) * missed) * SECTOR / (chip.bandwidth * p["random"])

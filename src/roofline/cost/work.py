@@ -1,0 +1,123 @@
+"""What one launch asks of a machine, as arrays that broadcast: the input of every time formula."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from roofline.cost.machine import Machine, machine
+from roofline.counting.counts import KernelCount
+from roofline.hardware.chip import Chip
+from roofline.ir.dtypes import DTYPES, two_of_four
+from roofline.ir.errors import MissingFigure
+from roofline.ir.graph import Tensor
+
+#: Where operands lie when a kernel starts. ``cold``: all in main memory. ``warm``: the same launch ran just before, so
+#: what fits the cache is there. ``program``: activations come from the kernel before, weights from main memory.
+REGIMES = ("cold", "warm", "program")
+
+#: What kernels for 2:4-sparse weights reach of the rates that dense ones reach, of the sparse peak and of bandwidth, in
+#: formats of 16 bits and more and in those of 8. Over dense kernels they gain 2 x 0.7 = 1.4 and 2 x 0.8 = 1.6 where
+#: arithmetic sets the pace, 16/9 x 0.7 = 1.24 and 8/5 x 0.8 = 1.28 where reading weights does. Measured gains of
+#: cuSPARSELt over cuBLASLt (arXiv 2603.05232 and its repository, github.com/bcacdwk/vllmbench, section 12 and
+#: kernel_speedup_results): on an H100 in 16 bits 0.97 to 1.59 and in fp8 1.53 to 1.73 at 4096 rows and more, decode
+#: steps 1.00 to 1.30; on an A100 in fp16 1.52, 1.22 and 1.29 at 8192, 16384 and 32768, whole prefills in int8 1.63 to
+#: 1.75, decode steps 1.09 to 1.40. torchao's README on sparse training: 1.24 and 1.27 for layers of ViT-L on an A100.
+SPARSE_SHARE, SPARSE_SHARE_8 = 0.7, 0.8
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel launch on a machine.
+
+    Attributes:
+        row: Its counts.
+        chip: Where it runs.
+        dtype: The number format of its contraction, ``tf32`` where fp32 runs on tf32 units; of its output otherwise.
+        peak: Of its contraction [FLOP/s]; infinity where it has none.
+        regime: One of :data:`REGIMES`.
+    """
+
+    row: KernelCount
+    chip: Chip
+    dtype: str
+    peak: float
+    regime: str
+
+    @property
+    def machine(self) -> Machine:
+        """The chip as numbers."""
+        return machine(self.chip)
+
+    @property
+    def on_matrix(self) -> bool:
+        """Whether its contraction runs on matrix units."""
+        return " matrix" in self.chip.matmul_runs_as(self.dtype)
+
+    @property
+    def sizes(self) -> Mapping[str, Any]:
+        """Axes of the main operator."""
+        return self.row.sizes
+
+    @property
+    def op(self) -> str:
+        """Name of the main operator."""
+        return self.row.kernel.main.op
+
+    @property
+    def element(self) -> float:
+        """Bytes of an element of the first operand."""
+        return float(DTYPES[self.row.kernel.inputs[0].dtype if self.row.kernel.inputs else self.dtype].bytes)
+
+    @property
+    def cached(self) -> Any:
+        """Bytes that may be read from the cache instead of main memory, if they fit it."""
+        if self.regime == "warm":
+            return self.row.read
+        return self.row.read_flow if self.regime == "program" else 0.0
+
+
+def launch(row: KernelCount, chip: Chip, tf32: bool, regime: str) -> Launch:
+    """Collect what the formulas need.
+
+    Raises:
+        MissingFigure: The chip has no rate for the format of the contraction.
+    """
+    formats = list(row.flops_by)
+    if not formats:
+        return Launch(row, chip, row.kernel.output.dtype, float("inf"), regime)
+    widest = max(formats, key=lambda name: DTYPES[name].bits)
+    dtype = "tf32" if tf32 and widest == "fp32" and "tf32" in chip.matrix else widest
+    dense = chip.matmul_peak(widest, tf32=tf32)
+    weights = sparse_weights(row)
+    if weights is None:
+        return Launch(row, chip, dtype, dense, regime)
+    sparse, share = chip.sparse_peak(widest, tf32=tf32), _sparse_share(widest)
+    stretch = _stretch(weights) if sparse is None else 1 / share - 1
+    held = replace(row, read=row.read + stretch * float(DTYPES[weights.dtype].bytes) * row.sizes["n"] * row.sizes["k"])
+    return Launch(held, chip, dtype, max(dense, (sparse or 0.0) * share), regime)
+
+
+def _sparse_share(dtype: str) -> float:
+    return SPARSE_SHARE_8 if DTYPES[dtype].bits <= 8 else SPARSE_SHARE
+
+
+def sparse_weights(row: KernelCount) -> Tensor | None:
+    """The 2:4-sparse weights of a matrix product, if they are."""
+    operands = row.kernel.inputs[1:2] if row.kernel.main.op in ("linear", "matmul") else ()
+    return next((each for each in operands if two_of_four(each.dtype) is not None), None)
+
+
+def _stretch(weights: Tensor) -> float:
+    """By how much more than its bytes a stored 2:4 matrix takes to read on a chip that skips no zeros: as if dense."""
+    plain = DTYPES[weights.dtype.removesuffix("-2:4")]
+    return float(plain.bytes / DTYPES[weights.dtype].bytes) - 1
+
+
+def vector_peak(chip: Chip, dtype: str) -> float | None:
+    """Peak of elementwise arithmetic [FLOP/s], or ``None`` where the vendor publishes none."""
+    try:
+        return chip.vector_peak(dtype)
+    except MissingFigure:
+        return None

@@ -1,0 +1,1 @@
+"""A graph's kernels, FLOPs, bytes and memory; knows no chip."""

@@ -1,0 +1,460 @@
+"""Graph to counts: which kernels run, how much each computes and how many bytes cross its boundary.
+
+Bytes are compulsory traffic: every tensor that enters a kernel is read once and every tensor that leaves it is
+written once. Tensors that live and die inside a kernel never reach memory, and views move nothing. Equal kernels
+(the same layer thirty-two times) are counted once and multiplied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property, lru_cache
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from roofline.ir.dtypes import DTYPES
+from roofline.ir.errors import UnboundSize
+from roofline.ir.graph import Graph, Node, Tensor
+from roofline.ir.sizes import Dim, evaluate, maximum, minimum
+from roofline.ops import OPS, OpKind, Work, get_op, node_work
+
+#: Operator kinds from the one that names a kernel first to the one that does last.
+_RANK: tuple[OpKind, ...] = (
+    "attention",
+    "moe",
+    "conv",
+    "matmul",
+    "rowwise",
+    "reduction",
+    "network",
+    "transfer",
+    "move",
+    "pointwise",
+    "view",
+)
+_CONTRACTIONS: frozenset[OpKind] = frozenset({"matmul", "conv", "attention", "moe"})
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One distinct kernel, symbolic in the graph's sizes.
+
+    Attributes:
+        name: Label of its first occurrence.
+        names: Labels of all occurrences.
+        nodes: The nodes of the first occurrence.
+        main: The node that gives the kernel its character (the contraction, if there is one).
+        kind: Operator class of ``main``.
+        shapes: Input shapes of ``main``.
+        count: How often it runs in one run of the graph.
+        flops: Contraction FLOPs of one launch, by the number format they run in.
+        vector: Other floating-point operations of one launch, by number format.
+        sizes: The axes of ``main`` by name, as its operator's signature binds them.
+        inputs: Input tensors of ``main``.
+        stored: Formats that they have in memory: those that the kernel widens itself are narrower than ``inputs`` say.
+        output: Output tensor of ``main``.
+        external: Tensors that cross the boundary inwards.
+        strided: Whether one of them is a part cut out of rows, or repeated along an axis: not contiguous.
+        read: Bytes read by one launch [byte].
+        read_flow: Those of them that other kernels of the run have written [byte].
+        write: Bytes written by one launch [byte].
+    """
+
+    name: str
+    names: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    main: Node
+    kind: OpKind
+    shapes: tuple[tuple[Any, ...], ...]
+    sizes: Mapping[str, Any]
+    inputs: tuple[Tensor, ...]
+    stored: tuple[str, ...]
+    output: Tensor
+    external: int
+    strided: bool
+    count: int
+    flops: Mapping[str, Any]
+    vector: Mapping[str, Any]
+    read: Any
+    read_flow: Any
+    write: Any
+
+    def at(self, sizes: Mapping[str, Any]) -> KernelCount:
+        """Evaluate on numbers or arrays."""
+        return KernelCount(
+            self,
+            {dtype: evaluate(value, sizes) for dtype, value in self.flops.items()},
+            {dtype: evaluate(value, sizes) for dtype, value in self.vector.items()},
+            evaluate(self.read, sizes),
+            evaluate(self.write, sizes),
+            evaluate(self.read_flow, sizes),
+            {axis: evaluate(value, sizes) for axis, value in self.sizes.items()},
+        )
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        """Options of ``main``."""
+        return dict(self.main.attrs)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCount:
+    """A kernel's counts at given sizes, for one launch; numbers or arrays."""
+
+    kernel: Kernel
+    flops_by: Mapping[str, Any]
+    vector_by: Mapping[str, Any]
+    read: Any
+    write: Any
+    read_flow: Any = 0
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def flops(self) -> Any:
+        """Contraction FLOPs."""
+        return sum(self.flops_by.values())
+
+    @property
+    def vector(self) -> Any:
+        """Other floating-point operations."""
+        return sum(self.vector_by.values())
+
+    @property
+    def arithmetic(self) -> Any:
+        """Contraction FLOPs; of a kernel without contractions, its other arithmetic."""
+        return self.flops if self.flops_by else self.vector
+
+    @property
+    def bytes(self) -> Any:
+        """Bytes that cross the kernel's boundary."""
+        return self.read + self.write
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Totals of a run of a graph; numbers or arrays.
+
+    ``flops`` are contractions at two per multiply-add; ``vector_flops`` all other arithmetic; ``bytes`` the traffic
+    over all kernel boundaries; ``launches`` the kernels run.
+    """
+
+    rows: tuple[KernelCount, ...]
+
+    @cached_property
+    def flops(self) -> Any:
+        """Contraction FLOPs, two a multiply-add."""
+        return sum(row.kernel.count * row.flops for row in self.rows)
+
+    @cached_property
+    def vector_flops(self) -> Any:
+        """All other floating-point operations."""
+        return sum(row.kernel.count * row.vector for row in self.rows)
+
+    @cached_property
+    def bytes(self) -> Any:
+        """Traffic over all kernel boundaries [byte]."""
+        return sum(row.kernel.count * row.bytes for row in self.rows)
+
+    @property
+    def launches(self) -> int:
+        """Kernels run."""
+        return sum(row.kernel.count for row in self.rows)
+
+    @property
+    def arithmetic(self) -> Any:
+        """Contraction FLOPs; of a program without contractions, its other arithmetic."""
+        return self.flops if any(row.flops_by for row in self.rows) else self.vector_flops
+
+    @property
+    def intensity(self) -> Any:
+        """Arithmetic intensity: ``arithmetic`` over ``bytes`` [FLOP/byte]."""
+        return self.arithmetic / self.bytes
+
+
+def count(graph: Graph, **sizes: Any) -> Counts:
+    """Count a graph at given sizes.
+
+    Args:
+        graph: The program.
+        sizes: A value for each symbol of the graph; exact integers stay exact.
+
+    Raises:
+        UnboundSize: Symbols have no value; all of them are named.
+
+    Example:
+        >>> from roofline.ops.builder import Builder
+        >>> b = Builder("gemm", "bf16")
+        >>> y = b.op("linear", b.input("x", (4096, 4096)), b.weight("w", (4096, 4096)))
+        >>> totals = count(b.graph([y]))
+        >>> totals.flops, totals.bytes
+        (137438953472, 100663296)
+    """
+    missing = sorted(graph.symbols - sizes.keys())
+    if missing:
+        raise UnboundSize(f"{graph.name} needs a value for {', '.join(missing)}")
+    return Counts(tuple(kernel.at(sizes) for kernel in kernels(graph)))
+
+
+def unknown_operations(graph: Graph) -> dict[str, int]:
+    """Operations of an imported program that no rule translates, with their calls: their arithmetic is not counted."""
+    found: dict[str, int] = {}
+    for node in graph.nodes:
+        if node.op == "unknown":
+            what = str(dict(node.attrs)["what"])
+            found[what] = found.get(what, 0) + node.count
+    return found
+
+
+_CACHE: WeakKeyDictionary[Graph, tuple[Kernel, ...]] = WeakKeyDictionary()
+
+
+def kernels(graph: Graph) -> tuple[Kernel, ...]:
+    """The distinct kernels of a graph in order of first appearance; views are none."""
+    if graph not in _CACHE:
+        _CACHE[graph] = _distinct_kernels(graph)
+    return _CACHE[graph]
+
+
+def _distinct_kernels(graph: Graph) -> tuple[Kernel, ...]:
+    scope = Scope(graph)
+    found: dict[Any, list[tuple[str, tuple[Node, ...]]]] = {}
+    for label, nodes in scope.groups.items():
+        if any(OPS[node.op].kind != "view" for node in nodes):
+            found.setdefault(scope.fingerprint(nodes), []).append((label, nodes))
+    return tuple(_kernel(scope, same) for same in found.values())
+
+
+def _kernel(scope: Scope, same: Sequence[tuple[str, tuple[Node, ...]]]) -> Kernel:
+    label, nodes = same[0]
+    works = [node_work(node, scope.shapes(node)) for node in nodes]
+    main = min(zip(nodes, works, strict=True), key=lambda pair: _RANK.index(OPS[pair[0].op].kind))[0]
+    flops: dict[str, Any] = {}
+    vector: dict[str, Any] = {}
+    for node, work in zip(nodes, works, strict=True):
+        if OPS[node.op].kind in _CONTRACTIONS or work.flops != 0:  # scans in chunks multiply matrices too
+            _add(flops, scope.compute_dtype(node), work.flops)
+        _add(vector, scope.tensors[node.outputs[0]].dtype, work.vector)
+    touched = _touched(scope, nodes, works)
+    return Kernel(
+        name=label,
+        names=tuple(name for name, _ in same),
+        nodes=nodes,
+        main=main,
+        kind=OPS[main.op].kind,
+        shapes=tuple(scope.shapes(main)),
+        sizes=_axes(main, scope.shapes(main)),
+        inputs=tuple(scope.tensors[name] for name in main.inputs),
+        stored=_stored(scope, nodes, main),
+        output=scope.tensors[main.outputs[0]],
+        external=len(touched),
+        strided=any(scope.strided(name) for name in touched),
+        count=len(same) * main.count,
+        flops=flops,
+        vector=vector,
+        read=_read_bytes(scope, touched),
+        read_flow=_read_bytes(scope, touched, flowing=True),
+        write=_write_bytes(scope, nodes, works),
+    )
+
+
+def _stored(scope: Scope, nodes: Sequence[Node], main: Node) -> tuple[str, ...]:
+    narrow = {node.outputs[0]: node.inputs[0] for node in nodes if node.op == "dequantize"}
+    return tuple(scope.tensors[narrow.get(name, name)].dtype for name in main.inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one node adds to a launch of its kernel.
+
+    Attributes:
+        flops: Contraction FLOPs.
+        vector: Other floating-point operations.
+        read: Bytes that enter the kernel for it and for no node before it [byte].
+        write: Bytes that leave the kernel from it [byte].
+    """
+
+    flops: Any = 0
+    vector: Any = 0
+    read: Any = 0
+    write: Any = 0
+
+
+def shares(scope: Scope, nodes: Sequence[Node]) -> tuple[Share, ...]:
+    """Each node's part of its kernel; the parts sum to the kernel's counts.
+
+    A tensor that several nodes read enters the kernel once and is laid to the first of them; to a view only where no
+    other node reads what it looks at.
+    """
+    works = [node_work(node, scope.shapes(node)) for node in nodes]
+    order = sorted(range(len(nodes)), key=lambda at: OPS[nodes[at].op].kind == "view")
+    found: dict[int, Share] = {}
+    before: Any = 0
+    for n, at in enumerate(order, 1):
+        first = ([nodes[i] for i in order[:n]], [works[i] for i in order[:n]])
+        entered = _read_bytes(scope, _touched(scope, *first))
+        flops = works[at].flops if OPS[nodes[at].op].kind in _CONTRACTIONS else 0
+        write = _write_bytes(scope, nodes[at : at + 1], works[at : at + 1])
+        found[at], before = Share(flops, works[at].vector, entered - before, write), entered
+    return tuple(found[at] for at in range(len(nodes)))
+
+
+def _add(totals: dict[str, Any], key: str, value: Any) -> None:
+    if isinstance(value, int) and value == 0:
+        return
+    totals[key] = totals[key] + value if key in totals else value
+
+
+def _axes(node: Node, shapes: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
+    sizes = get_op(node.op).sizes(shapes, dict(node.attrs))
+    return {axis: size for axis, size in sizes.items() if not isinstance(size, tuple)}
+
+
+def _touched(scope: Scope, nodes: Sequence[Node], works: Sequence[Work]) -> dict[str, Any]:
+    """Elements read of each tensor from outside the kernel."""
+    inside = {name for node in nodes for name in node.outputs}
+    touched: dict[str, Any] = {}
+    for node, work in zip(nodes, works, strict=True):
+        for position, name in enumerate(node.inputs):
+            if scope.base(name) not in inside:
+                elements = work.reads.get(position, scope.tensors[name].numel)
+                touched[name] = maximum(touched[name], elements) if name in touched else elements
+    return touched
+
+
+def _read_bytes(scope: Scope, touched: Mapping[str, Any], flowing: bool = False) -> Any:
+    by_base: dict[str, Any] = {}
+    for name, elements in touched.items():
+        _add(by_base, scope.base(name), elements)
+    total: Any = 0
+    for base, elements in by_base.items():
+        if not flowing or scope.tensors[scope.root(base)].kind == "activation":
+            total = total + nbytes(scope.tensors[base], _at_most(elements, scope.tensors[base]))
+    return total
+
+
+def _at_most(elements: Any, tensor: Tensor) -> Any:
+    """No more than the whole tensor, however many views, or broadcast ones, touch it."""
+    most = tensor.numel
+    share = _share(elements, most)
+    if share is None:
+        return minimum(elements, most)
+    return elements if share <= 1 else most
+
+
+def _share(a: Any, b: Any) -> Any:
+    """``a / b`` where both are numbers, or multiples of the same monomial; else ``None``."""
+    if not isinstance(a, Dim) and not isinstance(b, Dim):
+        return Fraction(a) / b
+    if isinstance(a, Dim) and isinstance(b, Dim) and len(a.terms) == len(b.terms) == 1:
+        (left, x), (right, y) = a.terms[0], b.terms[0]
+        return Fraction(x) / y if left == right else None
+    return None
+
+
+def _write_bytes(scope: Scope, nodes: Sequence[Node], works: Sequence[Work]) -> Any:
+    total: Any = 0
+    for node, work in zip(nodes, works, strict=True):
+        for name in node.outputs:
+            if OPS[node.op].kind != "view" and scope.leaves(name, node.label):
+                elements = work.writes if work.writes is not None else scope.tensors[name].numel
+                total = total + nbytes(scope.tensors[name], elements)
+    return total
+
+
+def nbytes(tensor: Tensor, elements: Any = None) -> Any:
+    """Bytes of a tensor, or of some of its elements, with their share of scales; symbolic or not [byte]."""
+    return _times(tensor.numel if elements is None else elements, DTYPES[tensor.dtype].bytes)
+
+
+@lru_cache(maxsize=4096)
+def _times(elements: Any, size: Any) -> Any:
+    return elements * size
+
+
+class Scope:
+    """What a graph's tensors and kernels are to each other: storage, views, boundaries."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.tensors = graph.tensors
+        self.producer: dict[str, Node] = {name: node for node in graph.nodes for name in node.outputs}
+        self._bases: dict[str, str] = {}
+        self._roots: dict[str, str] = {}
+        groups: dict[str, list[Node]] = {}
+        for node in graph.nodes:
+            get_op(node.op, node.name)
+            groups.setdefault(node.label, []).append(node)
+        self.groups: dict[str, tuple[Node, ...]] = {label: tuple(nodes) for label, nodes in groups.items()}
+        self._readers = self._find_readers()
+
+    def _find_readers(self) -> dict[str, set[str]]:
+        readers: dict[str, set[str]] = {}
+        for node in self.graph.nodes:
+            if OPS[node.op].kind == "view":
+                continue
+            for name in node.inputs:
+                readers.setdefault(self.base(name), set()).add(node.label)
+        for name in self.graph.outputs:
+            readers.setdefault(self.base(name), set()).add("")
+        return readers
+
+    def shapes(self, node: Node) -> list[tuple[Any, ...]]:
+        """Input shapes of a node."""
+        return [self.tensors[name].shape for name in node.inputs]
+
+    def base(self, name: str) -> str:
+        """The tensor that a view looks at; itself for anything else."""
+        if name not in self._bases:
+            node = self.producer.get(name)
+            is_view = node is not None and OPS[node.op].kind == "view"
+            self._bases[name] = self.base(node.inputs[0]) if node is not None and is_view else name
+        return self._bases[name]
+
+    def strided(self, name: str) -> bool:
+        """Whether a view on the way to the tensor skips or repeats elements of its base."""
+        node = self.producer.get(name)
+        if node is None or OPS[node.op].kind != "view":
+            return False
+        base, rest = self.tensors[node.inputs[0]].shape, self.tensors[name].shape[1:]
+        skips = node.op == "slice" and base[len(base) - len(rest) :] != rest
+        return skips or node.op == "expand" or self.strided(node.inputs[0])
+
+    def root(self, name: str) -> str:
+        """The tensor whose storage this one lives in, through views and in-place updates."""
+        if name not in self._roots:
+            node = self.producer.get(name)
+            alias = OPS[node.op].alias if node is not None else None
+            self._roots[name] = self.root(node.inputs[alias]) if node is not None and alias is not None else name
+        return self._roots[name]
+
+    def leaves(self, name: str, label: str) -> bool:
+        """Whether a tensor written in kernel ``label`` is needed outside it, or by nobody at all."""
+        readers = self._readers.get(name)
+        node = self.producer[name]
+        return readers is None or readers != {label} or OPS[node.op].alias is not None
+
+    def compute_dtype(self, node: Node) -> str:
+        """The number format a contraction runs in: as told, or the widest of its operands."""
+        told = dict(node.attrs).get("compute")
+        if told is not None:
+            return str(told)
+        formats = [DTYPES[self.tensors[name].dtype] for name in node.inputs[:2]]
+        runs = [DTYPES[f.compute] for f in formats if f.compute is not None]
+        return max(runs or [DTYPES[self.tensors[node.outputs[0]].dtype]], key=lambda f: f.bits).name
+
+    def fingerprint(self, nodes: Iterable[Node]) -> Any:
+        """Equal for kernels that do the same work on tensors of the same shapes and formats."""
+        local: dict[str, int] = {}
+
+        def tensor(name: str) -> Any:
+            this = self.tensors[name]
+            return (local.setdefault(self.base(name), len(local)), local.setdefault(name, len(local)),
+                    this.shape, this.dtype, self.tensors[self.base(name)].shape)  # fmt: skip
+
+        return tuple(
+            (node.op, node.attrs, node.count, tuple(tensor(name) for name in node.inputs),
+             tuple((tensor(name), self.leaves(name, node.label)) for name in node.outputs))
+            for node in nodes
+        )  # fmt: skip

@@ -1,0 +1,126 @@
+"""The points that something is evaluated at: sizes, each a single number or an axis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roofline.ir.errors import UnboundSize, UsageError, did_you_mean
+
+#: Order of the axes; other sizes follow alphabetically.
+ORDER = ("B", "S", "C")
+#: No size of a program is larger; products of a few such sizes stay far inside float64.
+LARGEST = 10**12
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The outer product of the sizes that were given as arrays.
+
+    Attributes:
+        values: For each size a whole number, or a one-dimensional array.
+    """
+
+    values: Mapping[str, int | NDArray[np.float64]]
+
+    @cached_property
+    def axes(self) -> tuple[str, ...]:
+        """Names of the sizes that are arrays, outermost first."""
+        return tuple(name for name, value in self.values.items() if not isinstance(value, int))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Length of each axis."""
+        return tuple(np.size(self.values[name]) for name in self.axes)
+
+    @cached_property
+    def sizes(self) -> dict[str, Any]:
+        """Values that broadcast against each other: arrays along their own axis, numbers as they are."""
+        found: dict[str, Any] = {}
+        for name, value in self.values.items():
+            if isinstance(value, int):
+                found[name] = value
+            else:
+                position = self.axes.index(name)
+                found[name] = value.reshape((-1,) + (1,) * (len(self.axes) - 1 - position))
+        return found
+
+    def point(self, index: tuple[int, ...]) -> dict[str, int]:
+        """The sizes at one index."""
+        at = dict(zip(self.axes, index, strict=True))
+        return {n: v if isinstance(v, int) else int(v[at[n]]) for n, v in self.values.items()}
+
+
+def plain(value: Any) -> Any:
+    """A single value as a plain number, whole ones of exact arithmetic as integers; an array as it is.
+
+    Example:
+        >>> plain(np.float64(0.5)), plain(Fraction(4, 2)), plain(np.arange(3))
+        (0.5, 2, array([0, 1, 2]))
+    """
+    if isinstance(value, Fraction):
+        return int(value) if value.denominator == 1 else float(value)
+    array = np.asarray(value)
+    return array if array.ndim else array.item()
+
+
+def grid(wanted: frozenset[str], given: Mapping[str, Any]) -> Grid:
+    """Check sizes and bind them to the symbols of a graph.
+
+    In a graph without S, such as a decode step, S stands for the context C. Sizes that the graph does not use are
+    dropped, since what has no sequence has none to vary.
+
+    Args:
+        wanted: The graph's symbols.
+        given: Whole numbers, or one-dimensional sequences of them; ``None`` is not given.
+
+    Raises:
+        UsageError: Not a whole number from 1 to 10**12, or an unknown size.
+        UnboundSize: A symbol has no value; all of them are named.
+
+    Example:
+        >>> grid(frozenset({"B", "C"}), {"B": [1, 2], "S": 2048}).values["C"]
+        2048
+    """
+    for name in given:
+        if name not in wanted and name not in ORDER:
+            raise UsageError(f"unknown size {name!r}; this graph has {_names(wanted)}" + did_you_mean(name, wanted))
+    found = {name: _checked(name, value) for name, value in given.items() if value is not None}
+    if "C" in wanted and "C" not in found and "S" in found and "S" not in wanted:
+        found["C"] = found["S"]
+    missing = sorted(wanted - found.keys())
+    if missing:
+        raise UnboundSize(f"needs a value for {', '.join(missing)} (given: {', '.join(sorted(found)) or 'none'})")
+    return Grid({name: found[name] for name in sorted(wanted, key=_position)})
+
+
+def _position(name: str) -> tuple[int, str]:
+    return (ORDER.index(name) if name in ORDER else len(ORDER), name)
+
+
+def _names(names: frozenset[str]) -> str:
+    return ", ".join(sorted(names)) or "no symbolic size"
+
+
+def _checked(name: str, value: Any) -> int | NDArray[np.float64]:
+    try:
+        given = np.asarray(value)
+        if given.dtype.kind not in "iufO":  # text and truth values are no sizes, although numpy would convert them
+            raise TypeError
+        array = given.astype(np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise UsageError(f"{name}={value!r} is not a whole number, nor a sequence of them") from None
+    if array.ndim > 1 or array.size == 0:
+        raise UsageError(f"{name} has the shape {array.shape}; give a number or a one-dimensional sequence")
+    bad = array[~((array >= 1) & (array <= LARGEST) & (array == np.floor(array)))] if array.ndim else array
+    if array.ndim == 0 and not (1 <= array <= LARGEST and array == np.floor(array)):
+        raise UsageError(f"{name}={value}: sizes are whole numbers from 1 to 10**12")
+    if array.ndim and bad.size:
+        raise UsageError(f"{name} holds {bad[0]:g}: sizes are whole numbers from 1 to 10**12")
+    return int(array) if array.ndim == 0 else array

@@ -1,0 +1,200 @@
+"""Device memory, itemised: weights, KV cache, inputs, activations by last use, workspace, reserve."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from functools import reduce
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from roofline.counting.counts import Scope, nbytes
+from roofline.hardware.chip import Chip
+from roofline.ir.graph import Graph
+from roofline.ir.sizes import evaluate, maximum, terms
+from roofline.ops import OPS
+
+#: cuBLAS scratch that PyTorch keeps: 32 MiB on Hopper and later, 8 MiB (2 x 4096 KiB) before (PyTorch docs,
+#: CUBLAS_WORKSPACE_CONFIG). One figure for all chips, the larger.
+WORKSPACE = 32 * 2**20
+#: Driver context, loaded kernels and the framework's own state. An assumption: vendors publish no figure, and it
+#: changes with driver and framework.
+RESERVE = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes by part; numbers or arrays.
+
+    Attributes:
+        weights: Parameters and constant buffers, shared ones once.
+        kv_cache: Kept state.
+        inputs: What the caller hands in.
+        activations: The most that is alive at once of what kernels write.
+        workspace: Scratch of libraries.
+        reserve: Driver context and framework.
+    """
+
+    weights: Any
+    kv_cache: Any
+    inputs: Any
+    activations: Any
+    workspace: Any = WORKSPACE
+    reserve: Any = RESERVE
+
+    @property
+    def total(self) -> Any:
+        """All parts together [byte]."""
+        return sum(getattr(self, part.name) for part in fields(self))
+
+    def parts(self) -> dict[str, Any]:
+        """Parts by name, in order."""
+        return {part.name: getattr(self, part.name) for part in fields(self)}
+
+    def map(self, function: Any) -> Memory:
+        """Apply a function to each part."""
+        return type(self)(**{name: function(value) for name, value in self.parts().items()})
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingMemory(Memory):
+    """Bytes by part of a training step.
+
+    Attributes:
+        gradients: Of all weights, from where they arise to the end of the step.
+        optimizer: States, and the fp32 copy of the weights where there is one.
+    """
+
+    gradients: Any = 0
+    optimizer: Any = 0
+
+
+def memory(graph: Graph, sizes: Mapping[str, Any], reserve: float = RESERVE) -> Memory:
+    """Itemise what a run of a graph needs.
+
+    Args:
+        graph: The program.
+        sizes: A value for each symbol, numbers or arrays.
+        reserve: Driver context and framework [byte].
+
+    Example:
+        >>> from roofline.ops.builder import Builder
+        >>> b = Builder("gemm", "bf16")
+        >>> y = b.op("linear", b.input("x", (8, 64)), b.weight("w", (64, 64)))
+        >>> need = memory(b.graph([y]), {})
+        >>> need.weights, need.inputs, need.activations
+        (8192, 1024, 1024)
+    """
+    graph = graph.info.get("largest_stage", graph)  # of a pipeline, a device has one stage
+    stored = _stored(graph)
+    peaks = [evaluate(peak, sizes) for peak in _live_peaks(graph)]
+    parts = {
+        "kv_cache": evaluate(stored["cache"], sizes),
+        "inputs": evaluate(stored["input"], sizes),
+        "activations": _largest(peaks),
+        "reserve": reserve,
+    }
+    resident = stored["weight"] + stored["buffer"]
+    if "gradients" not in graph.info and "optimizer" not in graph.info:
+        return Memory(weights=evaluate(resident, sizes), **parts)
+    states = sum(nbytes(graph.tensors[name]) for name in graph.info.get("optimizer_states", ()))
+    kept = _gradients(graph)
+    buffers = sum(nbytes(graph.tensors[name]) for name in kept if graph.tensors[name].kind == "buffer")
+    return TrainingMemory(
+        weights=evaluate(resident - states - buffers, sizes),
+        gradients=evaluate(sum(nbytes(graph.tensors[name]) for name in kept), sizes),
+        optimizer=evaluate(states, sizes),
+        **parts,
+    )
+
+
+def _gradients(graph: Graph) -> frozenset[str]:
+    """Stored tensors that the weights' gradients are in."""
+    scope = Scope(graph)
+    return frozenset(scope.root(name) for _, name in graph.info.get("gradients", ()))
+
+
+def _largest(values: list[Any]) -> Any:
+    return reduce(maximum, values, 0)
+
+
+def _stored(graph: Graph) -> dict[str, Any]:
+    totals: dict[str, Any] = {"weight": 0, "buffer": 0, "cache": 0, "input": 0, "activation": 0}
+    for tensor in graph.tensors.values():
+        totals[tensor.kind] = totals[tensor.kind] + nbytes(tensor)
+    return totals
+
+
+_CACHE: WeakKeyDictionary[Graph, tuple[Any, ...]] = WeakKeyDictionary()
+
+
+def _live_peaks(graph: Graph) -> tuple[Any, ...]:
+    """Symbolic live bytes at the moments that can be the peak."""
+    if graph not in _CACHE:
+        _CACHE[graph] = _undominated(_live(graph))
+    return _CACHE[graph]
+
+
+def _live(graph: Graph) -> Iterable[Any]:
+    """Live activation bytes after each node's output is allocated.
+
+    A tensor is allocated when its kernel writes it and freed after the last kernel that reads it or a view of it; one
+    that never leaves its kernel is never allocated.
+    """
+    scope = Scope(graph)
+    gradients = _gradients(graph)
+    last = {name: at for name, at in _last_uses(graph, scope).items() if name not in gradients}
+    frees: dict[int, list[str]] = {}
+    for name, at in last.items():
+        frees.setdefault(at, []).append(name)
+    live: Any = 0
+    for at, node in enumerate(graph.nodes):
+        for name in node.outputs:
+            if name in last:
+                live = live + nbytes(graph.tensors[name])
+        yield live
+        for name in frees.get(at, ()):
+            live = live - nbytes(graph.tensors[name])
+
+
+def _last_uses(graph: Graph, scope: Scope) -> dict[str, int]:
+    """For each allocated activation, the index of the node after which it is free."""
+    ends: dict[str, int] = {node.label: at for at, node in enumerate(graph.nodes)}
+    last: dict[str, int] = {}
+    for node in graph.nodes:
+        for name in node.outputs:
+            if scope.root(name) == name and OPS[node.op].kind != "view" and scope.leaves(name, node.label):
+                last[name] = ends[node.label]
+    for node in graph.nodes:
+        for name in node.inputs:
+            root = scope.root(name)
+            if root in last:
+                last[root] = max(last[root], ends[node.label])
+    for name in graph.outputs:
+        if scope.root(name) in last:
+            last[scope.root(name)] = len(graph.nodes)
+    return last
+
+
+def _undominated(values: Iterable[Any]) -> tuple[Any, ...]:
+    """Drop polynomials that another one exceeds term by term, whatever the (positive) sizes."""
+    kept: list[Any] = []
+    for value in dict.fromkeys(values):
+        if not any(_dominates(other, value) for other in kept):
+            kept = [other for other in kept if not _dominates(value, other)] + [value]
+    return tuple(kept)
+
+
+def _dominates(a: Any, b: Any) -> bool:
+    left, right = dict(terms(a)), dict(terms(b))
+    return all(left.get(key, 0) >= right.get(key, 0) for key in left.keys() | right.keys())
+
+
+def fits(need: Memory, chip: Chip) -> Any:
+    """Whether the total stays within the chip's capacity."""
+    return need.total <= chip.capacity
+
+
+def footprint_text(need: Memory) -> str:
+    """One line that itemises a scalar footprint in GiB."""
+    return ", ".join(f"{name} {float(value) / 2**30:.2f}" for name, value in need.parts().items()) + " GiB"

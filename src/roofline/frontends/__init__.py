@@ -1,0 +1,1 @@
+"""Programs that others wrote, as graphs: one package a source."""

@@ -1,0 +1,311 @@
+"""What frameworks call one operation, as operators of the registry: matmul of any ranks, convolution, attention.
+
+Each function adds nodes to a :class:`~roofline.ops.builder.Builder` and returns the name of the result. An importer
+translates the words of its source to these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from roofline.ir.errors import ShapeError, UnknownOp, UsageError, did_you_mean
+from roofline.ir.graph import Graph
+from roofline.ir.sizes import Dim, Size, prod, terms
+from roofline.ops import broadcast
+from roofline.ops.builder import Builder
+from roofline.programs.families import blocks
+
+#: What to do with an operation that has no rule.
+UNKNOWN = ("error", "report")
+
+#: Reductions by name: operations on each element that is read. Comparisons count nothing; a variance centres, squares
+#: and sums twice, a norm squares and sums, a log-sum-exp subtracts, exponentiates and sums.
+REDUCTIONS = {
+    "sum": 1, "mean": 1, "prod": 1, "max": 0, "min": 0, "any": 0, "all": 0, "argmax": 0, "argmin": 0,
+    "var": 4, "std": 4, "norm": 2, "logsumexp": 3, "sum_of_squares": 2, "sum_of_magnitudes": 1,
+}  # fmt: skip
+
+
+def check_policy(policy: str) -> None:
+    """Refuse anything but :data:`UNKNOWN`.
+
+    Raises:
+        UsageError: Lists what is allowed.
+    """
+    if policy not in UNKNOWN:
+        raise UsageError(f"unknown={policy!r}; allowed: {', '.join(UNKNOWN)}{did_you_mean(str(policy), UNKNOWN)}")
+
+
+def unknown(
+    b: Builder,
+    what: str,
+    inputs: Sequence[str],
+    shape: Sequence[Size],
+    *,
+    policy: str,
+    where: str,
+    known: Iterable[str],
+    dtype: str | None = None,
+    name: str = "",
+) -> str:
+    """An operation without a rule: an error, or a node whose traffic counts and whose arithmetic does not.
+
+    Args:
+        b: The builder.
+        what: What the source calls the operation.
+        inputs: Full names of the tensors that it reads.
+        shape: Of its result.
+        policy: ``error`` or ``report``.
+        where: Where it stands in the source.
+        known: Operations that have rules, for the nearest match.
+        dtype: Number format of its result.
+        name: Of the node; the last part of ``where`` by default.
+
+    Raises:
+        UnknownOp: The policy is ``error``.
+    """
+    check_policy(policy)
+    if policy == "error":
+        near = did_you_mean(what, known)
+        raise UnknownOp(f"{where}: no rule for {what}{near}; unknown='report' counts its bytes and says so")
+    label = name or where.rpartition(".")[2] or what
+    return b.op("unknown", *inputs, name=label, dtype=dtype, what=what, shape=tuple(shape))
+
+
+def live(graph: Graph, together: Mapping[str, Iterable[str]] | None = None) -> Graph:
+    """Drop nodes whose results nobody reads, and the tensors that only they write.
+
+    Args:
+        graph: The program.
+        together: Tensors that live when another one does, though no node says so: what a loop hands to its next turn.
+
+    Example:
+        >>> b = Builder("half", "fp32")
+        >>> x = b.input("x", (8,))
+        >>> kept, lost = b.op("exp", x), b.op("tanh", x)
+        >>> [node.op for node in live(b.graph([kept])).nodes]
+        ['exp']
+    """
+    producer = {name: node for node in graph.nodes for name in node.outputs}
+    wanted: set[str] = set()
+    waiting = list(graph.outputs)
+    while waiting:
+        name = waiting.pop()
+        if name not in wanted:
+            wanted.add(name)
+            waiting.extend((together or {}).get(name, ()))
+            waiting.extend(producer[name].inputs if name in producer else ())
+    nodes = tuple(node for node in graph.nodes if any(name in wanted for name in node.outputs))
+    written = {name for node in nodes for name in node.outputs}
+    tensors = {name: t for name, t in graph.tensors.items() if t.kind != "activation" or name in written}
+    return replace(graph, tensors=tensors, nodes=nodes)
+
+
+def view(b: Builder, x: str, shape: Sequence[Size], name: str = "view") -> str:
+    """The same elements under another shape; the tensor itself where nothing changes."""
+    target = tuple(shape)
+    return x if b.shape(x) == target else b.op("view", x, name=name, shape=target)
+
+
+def expand(b: Builder, x: str, shape: Sequence[Size], name: str = "expand") -> str:
+    """Broadcast to a shape, free of copies."""
+    target = tuple(shape)
+    base = (1,) * (len(target) - len(b.shape(x))) + b.shape(x)
+    return x if b.shape(x) == target else b.op("expand", view(b, x, base), name=name, shape=target)
+
+
+def matmul(b: Builder, x: str, y: str, bias: str | None = None, name: str = "matmul", dtype: str | None = None) -> str:
+    """``x @ y`` as numpy defines it for any ranks, with a bias along the last axis.
+
+    Raises:
+        ShapeError: The inner sizes differ, or the leading ones do not broadcast.
+    """
+    left, right = b.shape(x), b.shape(y)
+    if not left or not right:
+        raise ShapeError(f"{name}: matmul of a scalar; wanted two arrays of one axis or more")
+    rows = view(b, x, (1, *left), f"{name}_row") if len(left) == 1 else x
+    columns = view(b, y, (*right, 1), f"{name}_column") if len(right) == 1 else y
+    result = _product(b, rows, columns, bias, name, dtype)
+    shape = b.shape(result)
+    if len(left) == 1:
+        shape = (*shape[:-2], shape[-1])
+    return view(b, result, shape[:-1] if len(right) == 1 else shape, f"{name}_out")
+
+
+def _product(b: Builder, x: str, y: str, bias: str | None, name: str, dtype: str | None) -> str:
+    left, right = b.shape(x), b.shape(y)
+    extra = [bias] if bias else []
+    if all(size == 1 for size in right[:-2]) and len(right) <= len(left):
+        return b.op("matmul", x, view(b, y, right[-2:], f"{name}_right"), *extra, name=name, dtype=dtype)
+    try:
+        lead = broadcast([left[:-2], right[:-2]])
+    except ShapeError as error:
+        raise ShapeError(f"{name}: matmul {error}") from None
+    operands = (
+        expand(b, x, (*lead, *left[-2:]), f"{name}_left"),
+        expand(b, y, (*lead, *right[-2:]), f"{name}_right"),
+    )
+    result = b.op("bmm", *operands, name=name, dtype=dtype)
+    return b.op("add", result, bias, name=f"{name}_bias", dtype=dtype) if bias else result
+
+
+def reduce(
+    b: Builder, how: str, x: str, axes: Any = None, keepdim: bool = False, name: str = "", dtype: str | None = None
+) -> str:
+    """A reduction by name over some axes, all where none are named.
+
+    Raises:
+        UnknownOp: No such reduction.
+        ShapeError: An axis that the tensor has not.
+    """
+    if how not in REDUCTIONS:
+        raise UnknownOp(f"{name or how}: unknown reduction {how!r}; allowed: {', '.join(REDUCTIONS)}")
+    rank = len(b.shape(x))
+    named = (axes,) if isinstance(axes, int) else tuple(axes or range(rank))
+    last = rank > 0 and [axis % rank for axis in named] == [rank - 1]
+    if last and not keepdim and how in ("sum", "mean", "argmax"):
+        return b.op(how, x, name=name or how, dtype=dtype)
+    return b.op("reduce", x, name=name or how, dtype=dtype, axes=named, keepdim=keepdim, flops=REDUCTIONS[how])
+
+
+def attention(
+    b: Builder, q: str, k: str, v: str, *, causal: bool = False, bias: str | None = None, softcap: float = 0.0
+) -> str:
+    """Attention as one kernel on ``(..., heads, length, width)``; leading axes, if any, are the batch."""
+    shape = (*b.shape(q)[:-1], b.shape(v)[-1])
+    flat = [by_head(b, name) for name in (q, k, v)]
+    out = blocks.attention(b, *flat, causal=causal, bias=bias, softcap=softcap)
+    return view(b, out, shape, "attended")
+
+
+def by_head(b: Builder, x: str) -> str:
+    """``(..., heads, length, width)`` with one batch axis; heads may be missing."""
+    shape = b.shape(x)
+    rows = shape if len(shape) > 2 else (1, *shape)
+    return view(b, x, (prod(rows[:-3]), *rows[-3:]), "heads")
+
+
+_CONVOLUTIONS = {1: "conv1d", 2: "conv2d", 3: "conv3d"}
+
+
+def convolution(
+    b: Builder, x: str, weight: str, bias: str | None = None, *,
+    stride: Sequence[int], padding: Sequence[Any], dilation: Sequence[int], groups: int = 1,
+    transposed: bool = False, output_padding: Sequence[int] = (), channels_last: bool = False, name: str = "conv",
+    dtype: str | None = None,
+) -> str:  # fmt: skip
+    """A convolution of one, two or three axes, plain or transposed, channels first.
+
+    Args:
+        b: The builder.
+        x: Images ``(N, C, *sizes)``.
+        weight: ``(O, C / groups, *window)``; transposed ``(C, O / groups, *window)``.
+        bias: ``(O,)``.
+        stride: A number an axis.
+        padding: A number an axis, the same before and behind, or two where a plain convolution's differ.
+        dilation: A number an axis.
+        groups: Groups of channels that know nothing of each other.
+        transposed: Whether every input point spreads its products.
+        output_padding: Of a transposed one.
+        channels_last: Whether the channels lie innermost in memory.
+        name: Of the node.
+        dtype: Number format of its result.
+
+    Raises:
+        ShapeError: Sizes that contradict each other.
+    """
+    axes = len(b.shape(x)) - 2
+    operands = [x, weight, *([bias] if bias else [])]
+    options: dict[str, Any] = {"stride": stride, "padding": padding, "groups": groups, "channels_last": channels_last}
+    if any(step != 1 for step in dilation):
+        options["dilation"] = dilation
+    if not transposed:
+        if axes not in _CONVOLUTIONS:
+            raise ShapeError(f"{name}: a convolution over {axes} axes; allowed: 1, 2, 3")
+        plain = {key: _plain(value) for key, value in options.items()}
+        return b.op(_CONVOLUTIONS[axes], *operands, name=name, dtype=dtype, **plain)
+    return _transposed(b, operands, axes, {**options, "output_padding": output_padding or (0,) * axes}, name, dtype)
+
+
+def _plain(value: Any) -> Any:
+    """One number for all axes where they agree."""
+    same = isinstance(value, list | tuple) and len(set(value)) == 1 and not isinstance(value[0], tuple)
+    return value[0] if same else tuple(value) if isinstance(value, list | tuple) else value
+
+
+def _transposed(
+    b: Builder, operands: list[str], axes: int, options: dict[str, Any], name: str, dtype: str | None
+) -> str:
+    """On two or three axes; a single one gets a neighbour of size 1."""
+    if axes in (2, 3):
+        plain = {key: _plain(value) for key, value in options.items()}
+        return b.op(f"conv_transpose{axes}d", *operands, name=name, dtype=dtype, **plain)
+    if axes != 1:
+        raise ShapeError(f"{name}: a transposed convolution over {axes} axes; allowed: 1, 2, 3")
+    flat = [view(b, t, (*b.shape(t)[:2], 1, b.shape(t)[2]), f"{name}_plane") for t in operands[:2]]
+    fill = {"stride": 1, "padding": 0, "dilation": 1, "output_padding": 0}
+    wide: dict[str, Any] = {key: (fill[key], value[0]) if key in fill else value for key, value in options.items()}
+    out = b.op("conv_transpose2d", *flat, *operands[2:], name=name, dtype=dtype, **wide)
+    return view(b, out, (*b.shape(out)[:2], b.shape(out)[3]), f"{name}_line")
+
+
+def quotient(a: Size, b: Size) -> Size | None:
+    """``a / b`` where ``b`` divides it exactly for all sizes that symbols may have, else ``None``.
+
+    Example:
+        >>> from roofline.ir.sizes import symbol
+        >>> quotient(6 * symbol("B") * symbol("S"), 2 * symbol("S")), quotient(symbol("B") + 1, 2)
+        (3*B, None)
+    """
+    if a == b:
+        return 1
+    divisors = list(terms(b))
+    if len(divisors) != 1 or not divisors[0][1]:
+        return None
+    atoms, factor = divisors[0]
+    total: Size = 0
+    for monomial, coefficient in terms(a):
+        rest = list(monomial)
+        for atom in atoms:
+            if atom not in rest:
+                return None
+            rest.remove(atom)
+        share = Fraction(coefficient) / factor
+        if share.denominator != 1:
+            return None
+        total = total + Dim(((tuple(rest), share.numerator),)) if rest else total + share.numerator
+    return total
+
+
+def fill_in(shape: Sequence[Size], target: Sequence[Size], where: str = "reshape") -> tuple[Size, ...]:
+    """The target of a reshape with its one ``-1`` worked out.
+
+    Args:
+        shape: Before.
+        target: After, with ``-1`` at most once.
+        where: For errors.
+
+    Raises:
+        ShapeError: Two sizes are left open, or the elements do not divide.
+
+    Example:
+        >>> from roofline.ir.sizes import symbol
+        >>> fill_in((symbol("B"), 12, 64), (-1, 768))
+        (B, 768)
+    """
+    if -1 not in target:
+        return tuple(target)
+    left, rest = list(shape), [size for size in target if size != -1]
+    if len(rest) != len(target) - 1:
+        raise ShapeError(f"{where}: more than one -1 in {list(target)}")
+    for size in list(rest):
+        if size in left:
+            left.remove(size)
+            rest.remove(size)
+    found = quotient(prod(left), prod(rest)) if prod(rest) != 0 else None
+    if found is None:
+        raise ShapeError(f"{where}: cannot view {list(shape)} as {list(target)}: the elements do not divide")
+    return tuple(found if size == -1 else size for size in target)

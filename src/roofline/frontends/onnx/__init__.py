@@ -1,0 +1,125 @@
+"""ONNX files to graphs: parsed, never run, and without the data beside them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from roofline.frontends.emit import check_policy, live
+from roofline.frontends.onnx.known import Value
+from roofline.frontends.onnx.names import Names
+from roofline.frontends.onnx.program import MALFORMED, Program
+from roofline.frontends.onnx.read import ELEMENTS, elements, one_line, read_model
+from roofline.ir.errors import ModelDataError, RooflineError, UsageError
+from roofline.ir.graph import Graph
+from roofline.ir.sizes import Size, symbol
+from roofline.ops.builder import Builder
+from roofline.passes.formats.cast import retype
+
+__all__ = ["from_onnx"]
+
+
+def from_onnx(
+    source: str | os.PathLike[str] | bytes,
+    sizes: Mapping[str, int | str] | None = None,
+    *,
+    dtype: str | None = None,
+    unknown: str = "error",
+    name: str | None = None,
+) -> Graph:
+    """Read an ONNX model: its FLOPs, bytes and parameters, without its weights.
+
+    Args:
+        source: A path, or the bytes of a model. Data beside the file is never opened: shapes are enough.
+        sizes: A number, or the name of a symbol, for symbolic sizes by their names in the file. Others stay symbolic
+            and are given to :func:`roofline.estimate`; what exporters call the batch and the sequence become B and S.
+            ``trip`` says how often a loop runs whose length the file does not say.
+        dtype: Number format instead of the file's.
+        unknown: What to do with an operator without a rule: ``error``, or ``report`` to count its bytes and say so.
+        name: What to call the program; by default the file's name or the graph's.
+
+    Raises:
+        MissingExtra: The package onnx is not installed.
+        UnknownModel: No such file.
+        UnknownOp: An operator without a rule.
+        ModelDataError: Not an ONNX model, cut short, or with shapes that nobody knows.
+        ShapeError: Shapes that contradict each other.
+        UsageError: Sizes that the file has not, or an unknown policy.
+
+    Example:
+        >>> from onnx import TensorProto, helper  # doctest: +SKIP
+        >>> import roofline as rl  # doctest: +SKIP
+        >>> x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["batch", 64]) for n in "xy")  # doctest: +SKIP
+        >>> w = helper.make_tensor("w", TensorProto.FLOAT, [64, 64], [0.0] * 4096)  # doctest: +SKIP
+        >>> nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]  # doctest: +SKIP
+        >>> model = helper.make_model(helper.make_graph(nodes, "tiny", [x], [y], [w]))  # doctest: +SKIP
+        >>> graph = rl.from_onnx(model.SerializeToString())  # doctest: +SKIP
+        >>> graph, rl.count(graph, B=32).flops  # doctest: +SKIP
+        (<Graph tiny: 1 nodes, 4,096 parameters, sizes B>, 262144)
+    """
+    check_policy(unknown)
+    if not isinstance(source, str | os.PathLike | bytes) or not source:
+        raise UsageError(f"source: wanted a path or the bytes of a model, given {str(source)[:60]!r}")
+    model, where = read_model(source)
+    names = Names(sizes or {})
+    label = name or (model.graph.name if isinstance(source, bytes) else Path(source).stem) or "onnx"
+    program = Program(model, Builder(label, _main_format(model)), names, unknown, where)
+    outputs = [program.tensor(value) for value in _outputs(program, model, where)]
+    names.finish(where)
+    items, item = _items(names)
+    graph = program.b.graph(list(dict.fromkeys(outputs)), items, item, _info(program, label))
+    graph = _used(live(graph, program.together))
+    return retype(graph, dtype) if dtype else graph
+
+
+def _used(graph: Graph) -> Graph:
+    """Without the weights that nobody reads; inputs stay, since they are handed in."""
+    read = {name for node in graph.nodes for name in (*node.inputs, *node.outputs)}.union(graph.outputs)
+    tensors = {name: t for name, t in graph.tensors.items() if name in read or t.kind in ("input", "cache")}
+    return replace(graph, tensors=tensors)
+
+
+def _outputs(program: Program, model: Any, where: str) -> list[Value]:
+    try:
+        return program.graph(model.graph)
+    except RecursionError:
+        raise ModelDataError(f"{where}: nested too deeply") from None
+    except MALFORMED as error:  # not of one node, such as names that are no text
+        if isinstance(error, RooflineError):
+            raise
+        raise ModelDataError(f"{where}: malformed: {one_line(error)}") from None
+
+
+def _main_format(model: Any) -> str:
+    """The format that most of the weights are in."""
+    totals: dict[str, int] = {"fp32": 0}
+    for tensor in model.graph.initializer:
+        form = ELEMENTS.get(tensor.data_type, "")
+        if form in ("fp64", "fp32", "fp16", "bf16"):
+            totals[form] = totals.get(form, 0) + elements(tensor)
+    return max(totals, key=lambda form: totals[form])
+
+
+def _items(names: Names) -> tuple[Size, str]:
+    """A run's product for throughput: tokens or samples, where the file says what a batch is."""
+    batch, length = symbol("B"), symbol("S")
+    known = names.known.values()
+    if batch in known and length in known:
+        return batch * length, "token"
+    return (batch, "sample") if batch in known else (1, "run")
+
+
+def _info(program: Program, label: str) -> dict[str, Any]:
+    domains = {domain or "ai.onnx": version for domain, version in program.versions.items()}
+    notes = [*program.names.notes, *program.notes]
+    return {
+        "model": label,
+        "source": "onnx",
+        "producer": program.model.producer_name,
+        "opset": domains,
+        "notes": tuple(notes),
+        "ignored": dict(sorted((+program.folded).items())),
+    }

@@ -1,0 +1,336 @@
+"""Moving and looking: views are free, a transpose is a kernel unless a matrix product reads it as it lies.
+
+Reshapes keep the storage. Slices, splits and expansions are read where they lie, as compilers do and runtimes try to.
+A transpose of a constant is done when the program is loaded, and one of the last two axes that only matrix products
+read is theirs to undo; any other writes the array out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+from roofline.frontends import emit
+from roofline.frontends.onnx.call import Call, Result, Rule, Undetermined
+from roofline.frontends.onnx.known import UNKNOWN, Value
+from roofline.ir.errors import ShapeError
+from roofline.ir.sizes import Dim, Size, ceil_div, prod
+from roofline.ops import broadcast
+
+_PRODUCTS = frozenset({"MatMul", "Gemm", "FusedMatMul", "TransposeMatMul", "MatMulInteger"})
+#: A bound beyond this means "to the end".
+_END = 2**31 - 1
+
+
+def _reshape(call: Call) -> Result:
+    shape, data = call.shape(0), call.data(1)
+    target = call.attr("shape") if data is None else list(data.reshape(-1))
+    if target is None:
+        return _as_declared(call)
+    keep = not call.attr("allowzero", 0)
+    sizes: list[Any] = [shape[at] if keep and size == 0 else size for at, size in enumerate(target)]
+    unknown = [at for at, size in enumerate(sizes) if size is UNKNOWN]
+    if len(unknown) == 1 and -1 not in sizes:
+        sizes[unknown[0]] = -1
+    elif unknown:
+        return _as_declared(call)
+    return call.see(call.x(0), emit.fill_in(shape, sizes, call.name))
+
+
+def _as_declared(call: Call) -> Result:
+    """Under the shape that the file gives the result."""
+    try:
+        return call.see(call.x(0), call.declared())
+    except ShapeError:
+        raise Undetermined(f"{call.name}: its target depends on values that only a run knows") from None
+
+
+def _flatten(call: Call) -> Result:
+    shape = call.shape(0)
+    at = call.number("axis", 1)
+    at = at + len(shape) if at < 0 else at
+    return call.see(call.x(0), (prod(shape[:at]), prod(shape[at:])))
+
+
+def _squeeze(call: Call) -> Result:
+    shape, axes = call.shape(0), call.integers(1, "axes")
+    gone = {axis % len(shape) for axis in axes} if axes else {at for at, size in enumerate(shape) if size == 1}
+    return call.see(call.x(0), [size for at, size in enumerate(shape) if at not in gone])
+
+
+def _unsqueeze(call: Call) -> Result:
+    shape, axes = list(call.shape(0)), call.integers(1, "axes") or []
+    for axis in sorted(axis % (len(shape) + len(axes)) for axis in axes):
+        shape.insert(axis, 1)
+    return call.see(call.x(0), shape)
+
+
+def _expand(call: Call) -> Result:
+    target = call.sizes(1)
+    return emit.expand(call.b, call.x(0), broadcast([call.shape(0), tuple(target or ())]), f"{call.name}.expand")
+
+
+def _tile(call: Call) -> Result:
+    repeats = call.sizes(1) or []
+    return call.write([size * times for size, times in zip(call.shape(0), repeats, strict=True)], call.x(0))
+
+
+def _transpose(call: Call) -> Result:
+    shape, x = call.shape(0), call.x(0)
+    rank = len(shape)
+    axes = [axis % rank for axis in call.attr("perm") or range(rank)[::-1]]
+    if sorted(axes) != list(range(rank)):
+        raise ShapeError(f"{call.name}: perm {axes} is no order of {rank} axes")
+    moved = [axis for axis in axes if shape[axis] != 1]
+    if moved == sorted(moved):
+        return call.see(x, [shape[axis] for axis in axes])
+    last = axes[:-2] == list(range(rank - 2))
+    readers = set(call.program.readers(call.outputs[0]))
+    if call.value(0).const or (last and readers <= _PRODUCTS):
+        return call.turn(x, axes)
+    return call.op("transpose_copy", x) if last else call.write([shape[axis] for axis in axes], x)
+
+
+def bounds(size: Size, start: Any, end: Any, step: Any) -> Any:
+    """Elements of a slice of one axis.
+
+    Raises:
+        Undetermined: They depend on values, or on which of two symbolic sizes is larger.
+    """
+    if UNKNOWN in (start, end) or not isinstance(step, int) or step == 0:
+        raise Undetermined("a bound depends on values that only a run knows")
+    if all(isinstance(each, int) for each in (size, start, end)):
+        return len(range(int(size) if isinstance(size, int) else 0)[start:end:step])
+    if step < 0:
+        if isinstance(start, int) and isinstance(end, int) and (start == -1 or start >= _END) and end < -_END:
+            return ceil_div(size, -step)
+        raise Undetermined("a slice backwards over a symbolic size that is not the whole of it")
+    first = _bound(size, start)
+    last = _bound(size, end)
+    length = last - first
+    return length if step == 1 else ceil_div(length, step)
+
+
+def _bound(size: Size, bound: Any) -> Any:
+    if isinstance(bound, int):
+        if bound >= _END:
+            return size
+        if bound < -_END:
+            return 0
+        return size + bound if bound < 0 else bound
+    # A bound such as S - 512 of S: the part that is left can never be less than nothing.
+    negative = isinstance(bound, Dim) and all(factor < 0 for _, factor in bound.terms)
+    return size + bound if negative else bound
+
+
+def _slice(call: Call) -> Result:
+    shape = list(call.shape(0))
+    starts, ends, axes, steps = (_raw(call, at, name) for at, name in enumerate(("starts", "ends", "axes", "steps"), 1))
+    if starts is None or ends is None:
+        return call.cut(call.x(0), call.declared())
+    named = axes or list(range(len(starts)))
+    try:
+        for start, end, axis, step in zip(starts, ends, named, steps or [1] * len(named), strict=True):
+            shape[axis] = bounds(shape[axis], start, end, step)
+    except Undetermined:
+        return call.cut(call.x(0), call.declared())
+    return call.cut(call.x(0), shape)
+
+
+def _raw(call: Call, at: int, name: str) -> list[Any] | None:
+    if name in call.attrs:
+        return list(call.attrs[name])
+    data = call.data(at)
+    return None if data is None else list(data.reshape(-1))
+
+
+def _split(call: Call) -> Result:
+    shape = call.shape(0)
+    axis = call.axis(0, len(shape))
+    sizes = call.sizes(1, "split")
+    if sizes is None:
+        count = len(call.outputs)
+        each = ceil_div(shape[axis], count)
+        exact = emit.quotient(shape[axis], count)
+        each = each if exact is None else exact
+        sizes = [each] * (count - 1) + [shape[axis] - each * (count - 1)]
+    x = call.x(0)
+    return [call.cut(x, (*shape[:axis], size, *shape[axis + 1 :]), f"part_{at}") for at, size in enumerate(sizes)]
+
+
+def _concat(call: Call) -> Result:
+    rank = len(call.shape(0))
+    axis = call.axis(0, rank)
+    full = [at for at in range(len(call.inputs)) if call.has(at) and call.shape(at)[axis] != 0]
+    return call.value(full[0]) if len(full) == 1 else call.op("cat", *call.xs(*full), axis=axis)
+
+
+def _gather(call: Call) -> Result:
+    data, index = call.shape(0), call.shape(1)
+    axis = call.axis(0, len(data))
+    shape = (*data[:axis], *index, *data[axis + 1 :])
+    if call.data(1) is not None and not index:  # one row, at a place that the file says
+        part = call.cut(call.x(0), (*data[:axis], 1, *data[axis + 1 :]))
+        return call.see(part, shape)
+    if axis == 0 and len(data) in (1, 2):
+        return call.op("embedding" if len(data) == 2 else "gather", call.x(0), call.x(1))
+    return call.op("take", call.x(0), call.x(1), shape=shape)
+
+
+def _gather_nd(call: Call) -> Result:
+    data, index, batch = call.shape(0), call.shape(1), call.number("batch_dims", 0)
+    depth = index[-1]
+    if not isinstance(depth, int):
+        raise Undetermined("the depth of the indices is symbolic")
+    return call.op("take", call.x(0), call.x(1), shape=(*index[:-1], *data[batch + depth :]))
+
+
+def _scatter(call: Call) -> Result:
+    flops = 1 if call.attr("reduction", "none") in ("add", "mul") else 0
+    return call.op("put", call.x(0), call.x(2), call.x(1), flops=flops)
+
+
+def _written(call: Call) -> Result:
+    """TensorScatter: new positions into a cache, in place."""
+    return call.op("put", call.x(0), call.x(1), *call.xs(2))
+
+
+def _window(call: Call) -> Result:
+    """A window of so many points, computed once a run."""
+    return call.write(call.sizes(0) or [])
+
+
+def _pad(call: Call) -> Result:
+    shape, pads = list(call.shape(0)), call.sizes(1, "pads") or []
+    axes = call.integers(3) or list(range(len(shape)))
+    for at, axis in enumerate(axes):
+        shape[axis] = shape[axis] + pads[at] + pads[at + len(axes)]
+    return call.value(0) if tuple(shape) == call.shape(0) else call.write(shape, call.x(0))
+
+
+def _fill(call: Call) -> Result:
+    """One value everywhere: a constant of the file where the shape is one, else written in each run."""
+    shape = tuple(call.sizes(0) or [])
+    if all(isinstance(size, int) for size in shape):
+        return Value(call.outputs[0], shape, call.dtype, const=True, kind="buffer")
+    return call.write(shape)
+
+
+def _like(call: Call) -> Result:
+    shape = call.attr("shape")
+    return call.write(shape if shape is not None else call.shape(0))
+
+
+def _range(call: Call) -> Result:
+    ends: list[Any] = [UNKNOWN if (data := call.data(at)) is None else data.reshape(-1)[0] for at in range(3)]
+    start, end, step = ends
+    if UNKNOWN in ends or not isinstance(step, int) or step == 0:
+        return call.write(call.declared())
+    return call.write([end - start if step == 1 else ceil_div(end - start, step)])
+
+
+def _one_hot(call: Call) -> Result:
+    depth = call.sizes(1) or [1]
+    shape = list(call.shape(0))
+    at = call.number("axis", -1)
+    shape.insert(at if at >= 0 else at + len(shape) + 1, depth[0])
+    return call.write(shape, call.x(0))
+
+
+def _blocks(deeper: bool) -> Rule:
+    def run(call: Call) -> Result:
+        n, c, h, w = call.shape(0)
+        side = call.number("blocksize")
+        if deeper:
+            return call.write((n, c * side * side, h // side, w // side), call.x(0))
+        return call.write((n, c // (side * side), h * side, w * side), call.x(0))
+
+    return run
+
+
+#: Operations for each output element of an interpolation by how many axes it runs over: a linear one mixes two
+#: neighbours (subtract, multiply, add) along each axis in turn, a cubic one four (four products, three sums).
+_MIXING = {"linear": lambda axes: 3 * (2**axes - 1), "cubic": lambda axes: 7 * (4**axes - 1) // 3}
+
+
+def _resize(call: Call) -> Result:
+    shape = call.shape(0)
+    target = _resized(call, shape)
+    axes = sum(before != after for before, after in zip(shape, target, strict=True))
+    cost: Callable[[int], int] | None = _MIXING.get(str(call.attr("mode", "nearest")))
+    if cost is None or not axes:
+        return call.write(target, call.x(0))
+    with call.b.kernel(call.name):
+        return call.op("elementwise", call.write(target, call.x(0), part="taps"), flops=cost(axes))
+
+
+def _resized(call: Call, shape: tuple[Size, ...]) -> list[Size]:
+    axes = call.attr("axes") or list(range(len(shape)))
+    scales = None if call.what == "Resize" and call.version < 11 else 2
+    at = 1 if scales is None or call.what.endswith("Upsample") else 2
+    sizes = call.sizes(3) if call.has(3) and call.shape(3) != (0,) else None
+    target = list(shape)
+    if sizes is None:
+        factors = call.sizes(at, "scales")
+        if not factors:
+            return list(call.declared())
+        sizes = [_scaled(shape[axis], factor) for axis, factor in zip(axes, factors, strict=True)]
+    for axis, size in zip(axes, sizes, strict=True):
+        target[axis] = size
+    return target
+
+
+def _scaled(size: Size, factor: Any) -> Size:
+    exact = Fraction(factor).limit_denominator(10**6)
+    return size * exact.numerator // exact.denominator if exact.denominator != 1 else size * exact.numerator
+
+
+def _compress(call: Call) -> Result:
+    """Operators whose result is as large as values say."""
+    inputs = call.xs(*range(len(call.inputs)))
+    outputs = [at for at in range(len(call.outputs)) if at == 0 or call.wants(at)]
+    first = call.write(call.declared(), *inputs)
+    rest = {at: call.write(call.declared(at), first, dtype="int64", part=f"result_{at}") for at in outputs[1:]}
+    return [first, *(rest.get(at) for at in range(1, len(call.outputs)))]
+
+
+def _affine_grid(call: Call) -> Result:
+    size = call.sizes(1) or []
+    return call.write((size[0], *size[2:], len(size) - 2), call.x(0))
+
+
+def _grid_sample(call: Call) -> Result:
+    images, grid = call.shape(0), call.shape(1)
+    shape = (*images[:2], *grid[1:-1])
+    cost = 0 if call.attr("mode", "linear") == "nearest" else 3 * (2 ** (len(grid) - 2) - 1)
+    with call.b.kernel(call.name):
+        taken = call.op("take", call.x(0), call.x(1), shape=shape, name=f"{call.name}.taps")
+        return call.op("elementwise", taken, flops=cost)
+
+
+#: Operators that look at what is there in another way.
+VIEWS = frozenset({
+    "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Expand", "Transpose", "Slice", "Split", "Identity",
+})  # fmt: skip
+
+#: Operators whose result nothing in memory decides.
+FILLS = frozenset({
+    "ConstantOfShape", "EyeLike", "RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli",
+    "Range",
+})  # fmt: skip
+
+RULES: dict[str, Rule] = {
+    "Reshape": _reshape, "Flatten": _flatten, "Squeeze": _squeeze, "Unsqueeze": _unsqueeze, "Expand": _expand,
+    "Tile": _tile, "Transpose": _transpose, "Slice": _slice, "Split": _split, "Concat": _concat, "Gather": _gather,
+    "GatherND": _gather_nd, "ScatterND": _scatter, "ScatterElements": _scatter, "Scatter": _scatter, "Pad": _pad,
+    "GatherElements": lambda call: call.op("take", call.x(0), call.x(1), shape=call.shape(1)),
+    "ConstantOfShape": _fill, "Range": _range, "OneHot": _one_hot, "Resize": _resize, "Upsample": _resize,
+    "DepthToSpace": _blocks(False), "SpaceToDepth": _blocks(True), "AffineGrid": _affine_grid,
+    "GridSample": _grid_sample,
+    "TensorScatter": _written, **dict.fromkeys(("HannWindow", "HammingWindow", "BlackmanWindow"), _window),
+    "BitCast": lambda call: call.op("elementwise", call.x(0), flops=0),
+    "ReverseSequence": lambda call: call.write(call.shape(0), call.x(0)),
+    **dict.fromkeys(FILLS - {"ConstantOfShape", "Range"}, _like),
+    **dict.fromkeys(("NonZero", "Compress", "NonMaxSuppression", "Unique"), _compress),
+}  # fmt: skip

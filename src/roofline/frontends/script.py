@@ -1,0 +1,201 @@
+"""A Python script of the user's own to a graph: it is run as ``python script.py`` would run it, then looked through.
+
+Only a script that the user names as such gets here: no model file, workload or config leads to one, and nothing is
+fetched. What the script prints goes to standard error, so that standard output stays the result.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from roofline.ir.errors import ModelDataError, RooflineError, UnknownModel, UsageError, did_you_mean
+from roofline.ir.graph import Graph
+
+#: Functions without arguments that return the graph.
+FUNCTIONS = ("build", "program")
+#: What a torch module is called, and its example inputs.
+MODULE, INPUTS, DYNAMIC = "model", ("example_inputs", "inputs"), "dynamic"
+#: The script's ``__name__``: what stands under ``if __name__ == "__main__"`` is not run.
+_NAME = "__roofline_script__"
+_WANTED = (
+    "a roofline.Graph, a function build() or program() that returns one, or a torch module called model with its "
+    "example_inputs"
+)
+
+
+def split_script(text: str | os.PathLike[str]) -> tuple[str, str | None] | None:
+    """Path and name of ``script.py`` or ``script.py:name``; ``None`` for anything else.
+
+    Example:
+        >>> split_script("nets/mlp.py:build"), split_script("mlp.py"), split_script("gpt2")
+        (('nets/mlp.py', 'build'), ('mlp.py', None), None)
+    """
+    written = os.fspath(text)
+    path, colon, name = written.rpartition(":")
+    if colon and path.lower().endswith(".py"):
+        return path, name
+    return (written, None) if written.lower().endswith(".py") else None
+
+
+def load_script(path: str | os.PathLike[str], name: str | None = None) -> Graph:
+    """Run a script and find the program in it. A script is code: run only what you would run yourself.
+
+    Looked for, in this order: a ``roofline.Graph``; a function ``build()`` or ``program()`` that returns one; a torch
+    module ``model`` with ``example_inputs`` or ``inputs`` (a tuple, or a dictionary by name), imported by
+    ``roofline.from_torch``; a dictionary ``dynamic`` names the axes that stay symbolic.
+
+    Args:
+        path: Of the script, on this machine.
+        name: Of the graph, function or module in it, where the script has several.
+
+    Raises:
+        UnknownModel: No such file.
+        UsageError: An address instead of a file, or no program of that name.
+        ModelDataError: The script cannot be read, raises, or has no program in it.
+    """
+    with _running(path) as (file, names):
+        found = _look_up(file, names, name) if name is not None else _find(file, names)
+        graph = _as_graph(file, names, found)
+    return graph
+
+
+# --- running ----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _running(path: str | os.PathLike[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The names of a script, while it still is the running one; its faults become one line."""
+    file = os.path.expanduser(os.fspath(path))
+    code = _read(file)
+    module = ModuleType(_NAME)
+    module.__file__ = file
+    kept = sys.path[:], sys.argv[:], sys.modules.get(_NAME)
+    sys.path.insert(0, str(Path(file).resolve().parent))
+    sys.argv[:] = [file]
+    sys.modules[_NAME] = module
+    try:
+        with redirect_stdout(sys.stderr), _one_line(file):
+            exec(compile(code, file, "exec"), module.__dict__)
+            yield file, module.__dict__
+    finally:
+        sys.path[:], sys.argv[:] = kept[:2]
+        if kept[2] is None:
+            sys.modules.pop(_NAME, None)
+        else:
+            sys.modules[_NAME] = kept[2]
+
+
+def _read(file: str) -> bytes:
+    if "://" in file:
+        raise UsageError(f"{file[:200]}: a script is run only from a file on this machine; fetch and read it first")
+    path = Path(file)
+    if not os.path.lexists(path):
+        near = did_you_mean(path.name, [other.name for other in path.parent.glob("*.py")])
+        raise UnknownModel(f"no script is called {file[:200]!r}{near}")
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ModelDataError(f"{file}: cannot be read: {error.strerror}") from None
+
+
+@contextmanager
+def _one_line(file: str) -> Iterator[None]:
+    """Whatever the script raises, as an error that says where."""
+    try:
+        yield
+    except SyntaxError as error:
+        if error.filename == file:
+            raise ModelDataError(f"{file}:{error.lineno}: SyntaxError: {error.msg}") from None
+        raise ModelDataError(_told(file, error)) from None
+    except SystemExit as error:
+        code = "" if error.code is None else error.code
+        raise ModelDataError(f"{_where(file, error)}: the script ends itself: sys.exit({code})") from None
+    except _Own as error:
+        raise error.error from None
+    except Exception as error:
+        raise ModelDataError(_told(file, error)) from error
+
+
+class _Own(Exception):
+    """Carries an error of this module past the script's."""
+
+    def __init__(self, error: RooflineError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def _told(file: str, error: BaseException) -> str:
+    return f"{_where(file, error)}: {type(error).__name__}: {error}".rstrip(": ")
+
+
+def _where(file: str, error: BaseException) -> str:
+    """The last line of the script that the error went through."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    return f"{file}:{lines[-1]}" if lines else file
+
+
+# --- looking ----------------------------------------------------------------------------------------------------------
+
+
+def _look_up(file: str, names: Mapping[str, Any], name: str) -> Any:
+    if name not in names or not name:
+        near = did_you_mean(name, _own(names)) or f"; it has {', '.join(_own(names)) or 'none'}"
+        raise _Own(UsageError(f"{file}: no name {name!r}{near}"))
+    return names[name]
+
+
+def _find(file: str, names: Mapping[str, Any]) -> Any:
+    graphs = {id(names[name]): name for name in _own(names) if isinstance(names[name], Graph)}
+    if len(graphs) > 1:
+        listed = ", ".join(graphs.values())
+        raise _Own(UsageError(f"{file}: several graphs: {listed}; choose one, as {file}:{next(iter(graphs.values()))}"))
+    if graphs:
+        return names[next(iter(graphs.values()))]
+    for name in FUNCTIONS:
+        if callable(names.get(name)):
+            return names[name]
+    if _is_module(names.get(MODULE)):
+        return names[MODULE]
+    has = ", ".join(_own(names)[:20]) or "none"
+    raise _Own(ModelDataError(f"{file}: no program; wanted {_WANTED}; names in it: {has}"))
+
+
+def _own(names: Mapping[str, Any]) -> list[str]:
+    """Names that the script made, not those that it imported as modules."""
+    return [name for name, value in names.items() if not name.startswith("_") and not isinstance(value, ModuleType)]
+
+
+def _is_module(value: Any) -> bool:
+    """A torch module, told without importing torch."""
+    return callable(value) and callable(getattr(value, "forward", None)) and not isinstance(value, type)
+
+
+def _as_graph(file: str, names: Mapping[str, Any], found: Any) -> Graph:
+    if _is_module(found):
+        return _from_torch(file, names, found)
+    graph = found() if callable(found) and not isinstance(found, Graph) else found
+    if not isinstance(graph, Graph):
+        called = f"{getattr(found, '__name__', 'it')}() returns" if callable(found) else "that is"
+        raise _Own(ModelDataError(f"{file}: {called} a {type(graph).__name__}; wanted {_WANTED}"))
+    return graph
+
+
+def _from_torch(file: str, names: Mapping[str, Any], module: Any) -> Graph:
+    given = next((names[name] for name in INPUTS if name in names), None)
+    if given is None:
+        raise _Own(ModelDataError(f"{file}: a torch module without example_inputs; give it a tuple or a dictionary"))
+    from roofline.frontends.torch import from_torch
+
+    options: dict[str, Any] = {"unknown": "report"}
+    if DYNAMIC in names:
+        options["dynamic"] = names[DYNAMIC]
+    if isinstance(given, Mapping):
+        return from_torch(module, kwargs=given, **options)
+    return from_torch(module, *(given if isinstance(given, tuple | list) else (given,)), **options)

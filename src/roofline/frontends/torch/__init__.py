@@ -1,0 +1,187 @@
+"""PyTorch programs to graphs: modules and functions, forwards and backwards, without weights or an accelerator.
+
+capture     run, trace or export the program          arguments, fakes   what it is captured with
+record      the calls that it makes                   custom             functions that are kept whole
+program     what was captured                         sizes              its symbolic sizes
+kept        what is put back after it                 rules/             the rule of each operator
+lower       calls to nodes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+from roofline.frontends import emit
+from roofline.ir.errors import MissingExtra, ModelDataError, RooflineError, ShapeError, UsageError, did_you_mean
+from roofline.ir.graph import Graph
+
+Method = Literal["auto", "export", "fx", "dispatch", "run"]
+Mode = Literal["eager", "compiled"]
+_METHODS = ("auto", "export", "fx", "dispatch", "run")
+_MODES = ("eager", "compiled")
+
+
+def from_torch(
+    program: Any,
+    *args: Any,
+    dynamic: Mapping[str, Any] | None = None,
+    method: Method = "auto",
+    mode: Mode = "eager",
+    backward: bool = False,
+    unknown: Literal["error", "report"] = "error",
+    name: str | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Graph:
+    """Capture a PyTorch module or function and translate it.
+
+    Args:
+        program: A ``torch.nn.Module`` or a function of tensors; on the CPU or the meta device, no weights needed.
+        args: Example arguments; only their shapes and formats matter, unless the program's way depends on values.
+        dynamic: Sizes that stay symbolic: ``{"B": 0, "S": 1}`` names axes of every argument that has them,
+            ``{"B": {"x": 0, "mask": 0}}`` those of some.
+        method: ``dispatch`` runs the program on tensors without data and takes any program, ``fx`` traces it with
+            ``torch.fx`` first, ``export`` exports it with ``torch.export`` first, ``run`` runs it on
+            the given tensors. ``auto`` takes ``dispatch`` for
+            eager programs, ``export`` for compiled ones, the other one where that fails, then ``run`` if all
+            sizes are fixed.
+        mode: ``eager``: a kernel an operator; ``compiled``: kernels grouped as torch.compile's inductor does.
+        backward: Compute gradients of all parameters that ask for them, from given gradients of the outputs.
+        unknown: What to do with an operator without a rule: ``error``, or ``report`` it in every result.
+        name: What to call the graph; the class's or function's name by default.
+        kwargs: Example keyword arguments whose names are options of this function.
+        options: Other example keyword arguments.
+
+    Returns:
+        The graph; ``info`` has the method, the guards on symbolic sizes and notes.
+
+    Raises:
+        MissingExtra: PyTorch is not installed.
+        UsageError: Arguments or options that do not fit the program.
+        ModelDataError: The program fails on the arguments, or cannot be captured by the method asked for.
+        UnknownOp: An operator has no rule.
+
+    Example:
+        >>> import torch
+        >>> import roofline as rl
+        >>> layer = torch.nn.Linear(1024, 4096, device="meta")
+        >>> graph = rl.from_torch(layer, torch.empty(8, 1024, device="meta"), dynamic={"B": 0})
+        >>> graph.parameters, rl.count(graph, B=8).flops == 2 * 8 * 1024 * 4096
+        (4198400, True)
+    """
+    _installed()
+    _allowed(method=(method, _METHODS), mode=(mode, _MODES), unknown=(unknown, emit.UNKNOWN))
+    _tables(kwargs=kwargs, dynamic=dynamic)
+    from roofline.frontends.torch.arguments import Request, dynamic_axes, named_tensors
+
+    _runnable(program)
+    request = Request(program, args, {**(kwargs or {}), **options}, {}, backward)
+    tensors = named_tensors(request)
+    request = replace(request, axes=dynamic_axes(dynamic, tensors, request.name))
+    graph = _translated(request, tensors, _order(method, mode, bool(dynamic)), unknown)
+    return replace(_compiled(graph) if mode == "compiled" else graph, name=name or graph.name)
+
+
+def _compiled(graph: Graph) -> Graph:
+    """The program in torch.compile's kernels."""
+    from roofline.counting.counts import kernels
+    from roofline.passes.fusion.inductor import inductor
+
+    grouped = inductor(graph)
+    launched = sum(kernel.count for kernel in kernels(grouped))
+    return replace(grouped, info={**grouped.info, "mode": "compiled", "kernels": launched})
+
+
+def _allowed(**options: tuple[Any, Collection[str]]) -> None:
+    for what, (given, allowed) in options.items():
+        if given not in allowed:
+            near = did_you_mean(str(given), allowed)
+            raise UsageError(f"{what}={given!r}; allowed: {', '.join(allowed)}{near}")
+
+
+def _tables(**options: Any) -> None:
+    for what, given in options.items():
+        if given is not None and not isinstance(given, Mapping):
+            raise UsageError(f"{what}={str(given)[:60]!r}; wanted a dictionary by name")
+
+
+def _installed() -> None:
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        raise MissingExtra("from_torch needs PyTorch: pip install 'roofline[torch]'") from None
+
+
+def _runnable(program: Any) -> None:
+    import torch
+
+    if isinstance(program, type) or not callable(program):
+        raise UsageError(f"from_torch: wanted a module or a function, given {str(program)[:60]!r}")
+    if isinstance(program, torch.nn.Module):
+        _acyclic(program)
+
+
+def _acyclic(module: Any) -> None:
+    """Refuse a module that contains itself; PyTorch would walk it for ever."""
+    open_: set[int] = set()
+
+    def visit(one: Any, path: str) -> None:
+        if id(one) in open_:
+            raise ModelDataError(f"{type(module).__name__}: the module at {path!r} contains itself")
+        open_.add(id(one))
+        for name, child in one._modules.items():
+            if child is not None:
+                visit(child, f"{path}.{name}" if path else name)
+        open_.discard(id(one))
+
+    visit(module, "")
+
+
+def _order(method: str, mode: str, symbolic: bool) -> tuple[str, ...]:
+    if method != "auto":
+        return (method,)
+    first = ("export", "dispatch") if mode == "compiled" else ("dispatch", "export")
+    return first if symbolic else (*first, "run")
+
+
+def _captured(method: Any, request: Any, tensors: Any) -> Any:
+    """What a method captures; whatever PyTorch raises on the way is told in one line."""
+    from roofline.frontends.torch.capture import one_line
+    from roofline.frontends.torch.kept import Kept
+
+    kept = Kept(request.run)
+    try:
+        return method(request, tensors)
+    except RooflineError:
+        raise
+    except Exception as error:
+        raise ModelDataError(f"{request.name}: PyTorch cannot capture it: {one_line(error)}") from error
+    finally:
+        kept.restore()
+
+
+def _translated(request: Any, tensors: Any, methods: tuple[str, ...], unknown: str) -> Graph:
+    from roofline.frontends.torch.capture import METHODS
+    from roofline.frontends.torch.lower import Lowering
+    from roofline.frontends.torch.rules import RULES
+
+    notes: list[str] = []
+    first: RooflineError | None = None
+    for method in methods:
+        try:
+            found = _captured(METHODS[method], request, tensors)
+            graph = Lowering(found, RULES, unknown).graph()
+        except (ModelDataError, ShapeError) as error:
+            first = first or error
+            notes.append(f"captured by another method, since {error}")
+            continue
+        info = {
+            "model": found.name, "source": f"torch, {found.method}", "method": found.method, "guards": found.guards,
+            "phase": "train" if request.backward else "forward",
+            "notes": (*notes, *found.notes, *(f"holds where {guard}" for guard in found.guards)),
+        }  # fmt: skip
+        return replace(graph, info=info)
+    assert first is not None
+    raise first

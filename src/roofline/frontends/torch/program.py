@@ -1,0 +1,124 @@
+"""A captured PyTorch program: calls of aten operators on values with symbolic shapes. Knows no roofline operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from roofline.ir.graph import Kind
+from roofline.ir.sizes import Dim, Size, substitute, symbols
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor of the program at one moment; writing to it in place makes another.
+
+    Attributes:
+        number: Unique in its program.
+        name: What the user calls it: a parameter's path, an argument's name; empty for what is computed.
+        shape: Sizes, symbolic or not.
+        dtype: Name of the number format.
+        kind: ``weight``, ``buffer``, ``input`` or ``activation``.
+        channels_last: Whether an image lies with its channels innermost.
+    """
+
+    number: int
+    name: str
+    shape: tuple[Size, ...]
+    dtype: str
+    kind: Kind
+    channels_last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """An argument that a call writes to.
+
+    Attributes:
+        before: What it was.
+        after: What it is now.
+        base: The tensor that it is a part of, and what that is now; ``None`` where it is all of it.
+    """
+
+    before: Value
+    after: Value
+    base: tuple[Value, Value] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One aten call.
+
+    Attributes:
+        target: Such as ``aten.add.Tensor``.
+        args: Arguments by the names of the operator's schema; tensors are values, sizes are symbolic.
+        outs: What it returns, ``None`` for what is no tensor.
+        scope: Path of the module that ran it, such as ``layers.0.attn``.
+        writes: Arguments that it wrote to.
+    """
+
+    target: str
+    args: Mapping[str, Any]
+    outs: tuple[Value | None, ...]
+    scope: str
+    writes: tuple[Write, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The operator without namespace and overload, such as ``add``."""
+        return self.target.split(".")[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Everything that a capture found.
+
+    Attributes:
+        name: What the program is called.
+        method: How it was captured.
+        sources: Parameters, buffers and inputs, in the order of the module and its arguments.
+        calls: In order.
+        outputs: What the program returns or keeps.
+        guards: Conditions on the symbolic sizes under which the capture holds.
+        notes: What a reader should know.
+    """
+
+    name: str
+    method: str
+    sources: tuple[Value, ...]
+    calls: tuple[Call, ...]
+    outputs: tuple[Value, ...]
+    guards: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def symbols(self) -> set[str]:
+        """Names of the sizes that its tensors have."""
+        values = [*self.sources, *(out for call in self.calls for out in call.outs if out is not None)]
+        return {name for value in values for size in value.shape for name in symbols(size)}
+
+    def fixed(self, sizes: Mapping[str, Any]) -> Program:
+        """The program with some symbols replaced, as the capture found that they must be."""
+        if not sizes:
+            return self
+        known: dict[int, Value] = {}
+
+        def settle(thing: Any) -> Any:
+            if isinstance(thing, Value):
+                if thing.number not in known:
+                    known[thing.number] = replace(thing, shape=settle(thing.shape))
+                return known[thing.number]
+            if isinstance(thing, tuple):
+                return tuple(settle(each) for each in thing)
+            if isinstance(thing, Write):
+                return Write(settle(thing.before), settle(thing.after), settle(thing.base))
+            return substitute(thing, sizes) if isinstance(thing, Dim) else thing
+
+        def call(one: Call) -> Call:
+            args = {key: settle(value) for key, value in one.args.items()}
+            return replace(one, args=args, outs=settle(one.outs), writes=settle(one.writes))
+
+        return replace(
+            self, sources=settle(self.sources), calls=tuple(map(call, self.calls)), outputs=settle(self.outputs)
+        )

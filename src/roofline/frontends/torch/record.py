@@ -1,0 +1,343 @@
+"""The recorder: what aten operators a running PyTorch program calls, on which values.
+
+It works on fake tensors, which have shapes and no data, and on real ones. A tensor is known by its place: the memory
+that it lies in and how. PyTorch makes several objects for one array, and where memory is used again, whatever is new
+there is remembered in place of what is gone, so that nothing has to be kept alive.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from roofline.frontends.torch.custom import redirected
+from roofline.frontends.torch.kept import Kept, storage_of
+from roofline.frontends.torch.program import Call, Value, Write
+from roofline.frontends.torch.sizes import Untranslated, to_size
+from roofline.ir.errors import UsageError
+from roofline.ir.graph import Kind
+from roofline.ir.sizes import Size
+
+#: Calls that ask about a tensor or only hand it on.
+_SILENT = frozenset({
+    "device", "layout", "sym_size", "sym_stride", "sym_numel", "sym_storage_offset", "size", "stride", "dim", "numel",
+    "is_contiguous", "is_non_overlapping_and_dense", "is_strides_like_format", "_local_scalar_dense", "item",
+    "is_same_size", "_assert_async", "_assert_scalar", "sym_constrain_range", "sym_constrain_range_for_size",
+    "_assert_tensor_metadata", "result_type", "record_stream", "set_", "resize_", "_nested_tensor_size",
+})  # fmt: skip
+
+#: Calls whose result is their input.
+_SAME = frozenset({"detach", "detach_", "alias", "lift_fresh", "lift", "lift_fresh_copy", "_to_functional_tensor",
+                   "contiguous", "requires_grad_", "set_data"})  # fmt: skip
+
+#: PyTorch's formats that are not called as roofline calls them.
+_FORMATS = {"uint16": "int16", "uint32": "int32", "uint64": "int64", "complex64": "fp64", "complex128": "fp64",
+            "float8_e8m0fnu": "fp8", "float8_e4m3fnuz": "fp8", "float8_e5m2fnuz": "fp8",
+            "float4_e2m1fn_x2": "fp8"}  # fmt: skip
+
+#: Calls that a capture holds at most; a loop that goes on for longer is told so.
+MAX_CALLS = 500_000
+
+
+def format_name(dtype: Any) -> str:
+    """A ``torch.dtype`` by roofline's name."""
+    from roofline.ir.dtypes import dtype as number_format
+
+    name = str(dtype).removeprefix("torch.")
+    return number_format(_FORMATS.get(name, name)).name
+
+
+class Recorder:
+    """Collects calls while the program runs inside :meth:`recording`.
+
+    Args:
+        names: roofline's names of PyTorch's symbols.
+        modules: Paths of modules by their identity.
+        keep: Whether all tensors are kept alive, so that none takes the memory of another; for those without data.
+    """
+
+    def __init__(self, names: Mapping[str, str], modules: Mapping[int, str], keep: bool = True) -> None:
+        from roofline.frontends.torch.rules import RULES
+
+        self.names = dict(names)
+        self.modules = modules
+        self.keep = keep
+        self.known = RULES.keys() | _SILENT | _SAME
+        self.sources: list[Value] = []
+        self.calls: list[Call] = []
+        self.notes: dict[str, None] = {}
+        self._by_place: dict[Any, Value] = {}
+        self._bases: dict[Any, weakref.ref[Any]] = {}
+        self._kept: list[Any] = []
+        self._restored = Kept()
+        self._own: set[Any] = set()
+        self._scopes: list[str] = []
+        self._scope_of: dict[int, str] = {}
+        self._count = 0
+        self._paused = False
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Record nothing that runs inside."""
+        self._paused = True
+        try:
+            yield
+        finally:
+            self._paused = False
+
+    # --- values ---
+
+    def source(self, tensor: Any, name: str, kind: Kind) -> Value:
+        """Make a tensor known that the program did not compute."""
+        known = self._by_place.get(_place(tensor))
+        if known is None:
+            known = self._remember(tensor, self._value(tensor, name, kind))
+            self.sources.append(known)
+            self._own.add(_memory(tensor))
+            self._kept.append(tensor)
+        return known
+
+    def alias(self, tensor: Any, known: Value) -> None:
+        """Make a tensor known as another object of a value, such as a weight that two modules share."""
+        self._remember(tensor, known)
+
+    def value(self, tensor: Any) -> Value:
+        """The value of a tensor; one that nobody announced is a constant of the program."""
+        import torch
+
+        found = self._by_place.get(_place(tensor))
+        if found is not None:
+            return found
+        self._restored.gradient(tensor)
+        is_weight = isinstance(tensor, torch.nn.Parameter) or (tensor.is_leaf and tensor.requires_grad)
+        return self.source(tensor, f"constant_{len(self.sources)}", "weight" if is_weight else "buffer")
+
+    def before_writes(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Keep what a call is about to write to, where the program did not compute it."""
+        import torch
+
+        for at, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            given = args[at] if at < len(args) else kwargs.get(argument.name)
+            for tensor in given if isinstance(given, list | tuple) else (given,):
+                if isinstance(tensor, torch.Tensor) and _memory(tensor) in self._own:
+                    self._restored.content(tensor)
+
+    def _value(self, tensor: Any, name: str, kind: Kind) -> Value:
+        self._count += 1
+        shape = tuple(self.size(size) for size in tensor.shape)
+        return Value(self._count, name, shape, format_name(tensor.dtype), kind, _channels_last(tensor))
+
+    def _remember(self, tensor: Any, value: Value, fresh: bool = False) -> Value:
+        """Know a tensor from now on; a ``fresh`` one has memory of its own, which others may have had before."""
+        self._by_place[_place(tensor)] = value
+        memory = _memory(tensor)
+        if fresh or memory not in self._bases:
+            self._bases[memory] = weakref.ref(tensor)
+        if self.keep:
+            self._kept.append(tensor)
+        return value
+
+    def size(self, size: Any) -> Size:
+        """A size by roofline's symbols; the number at hand, with a note, where those cannot hold it."""
+        node = getattr(size, "node", None)
+        if node is None:
+            return int(size)
+        expression = node.shape_env.simplify(node.expr) if node.shape_env is not None else node.expr
+        try:
+            return to_size(expression, self.names)
+        except Untranslated as error:
+            if not node.has_hint():
+                raise UsageError(f"a size depends on values: {node.expr} ({error})") from None
+            self.notes[f"size {node.expr} has no symbolic form ({error}); its value at the given sizes is used"] = None
+            return int(node.hint)
+
+    # --- scopes ---
+
+    @contextmanager
+    def scope(self, name: str) -> Iterator[None]:
+        """Record calls under another module's path."""
+        self._scopes.append(name)
+        try:
+            yield
+        finally:
+            self._scopes.pop()
+
+    def _where(self) -> str:
+        import torch
+
+        node = torch._C._current_autograd_node()
+        if node is not None:
+            forward = self._scope_of.get(node._sequence_nr(), "")
+            return f"backward.{forward}" if forward else "backward"
+        scope = self._scopes[-1] if self._scopes else ""
+        self._scope_of[torch.autograd._get_sequence_nr()] = scope
+        self._scope_of.setdefault(torch.autograd._get_sequence_nr() - 1, scope)
+        return scope
+
+    # --- calls ---
+
+    def parts(self, func: Any) -> Any:
+        """PyTorch's own way to say an operator that has no rule in others, if there is one."""
+        from torch._decomp import decomposition_table
+
+        name = func._schema.name.rpartition("::")[2]
+        if name in self.known or name.removesuffix("_") in self.known:
+            return None
+        return decomposition_table.get(func) or (func.decompose if func._can_decompose() else None)
+
+    def note_call(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any, was: Any) -> None:
+        """Record one call that has run; ``was`` are the values of its arguments before it did."""
+        import torch
+
+        schema = func._schema
+        name = schema.name.rpartition("::")[2]
+        outs = list(result) if isinstance(result, tuple | list) else [result]
+        if name in _SILENT:
+            return
+        if name in _SAME and isinstance(result, torch.Tensor):
+            self._remember(result, was["self"])
+            return
+        if len(self.calls) >= MAX_CALLS:
+            raise UsageError(f"the program runs more than {MAX_CALLS} operators; give it a smaller loop")
+        given = {argument.name: value for argument, value in zip(schema.arguments, args, strict=False)} | dict(kwargs)
+        writes = tuple(self._writes(schema, given, was))
+        after = {id(given[write_name]): write.after for write_name, write in writes}
+        fresh = all(value.alias_info is None for value in schema.returns)
+        values = tuple(self._out(out, after, fresh) for out in outs)
+        target = f"{schema.name.replace('::', '.')}.{schema.overload_name or 'default'}"
+        self.calls.append(Call(target, was, values, self._where(), tuple(write for _, write in writes)))
+
+    def _out(self, out: Any, after: Mapping[int, Value], fresh: bool) -> Value | None:
+        import torch
+
+        if not isinstance(out, torch.Tensor):
+            return None
+        if id(out) in after:
+            return after[id(out)]
+        return self._remember(out, self._value(out, "", "activation"), fresh)
+
+    def _writes(self, schema: Any, given: Mapping[str, Any], was: Mapping[str, Any]) -> Iterator[tuple[str, Write]]:
+        import torch
+
+        for argument in schema.arguments:
+            info, tensor = argument.alias_info, given.get(argument.name)
+            if info is None or not info.is_write or not isinstance(tensor, torch.Tensor):
+                continue
+            before = was[argument.name]
+            base_of = self._bases.get(_memory(tensor))
+            whole = base_of() if base_of is not None else None
+            after = self._remember(tensor, self._value(tensor, before.name, "activation"))
+            base = None
+            if whole is not None and _place(whole) != _place(tensor):
+                old = self.value(whole)
+                base = (old, self._remember(whole, self._value(whole, old.name, "activation")))
+            yield argument.name, Write(before, after, base)
+
+    def plain(self, value: Any) -> Any:
+        """An argument with values for tensors and roofline's sizes for PyTorch's."""
+        import torch
+
+        if isinstance(value, torch.Tensor):
+            return self.value(value)
+        if isinstance(value, torch.SymInt):
+            return self.size(value)
+        if isinstance(value, list | tuple):
+            return tuple(self.plain(each) for each in value)
+        return value
+
+    def arguments(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments by name, defaults included, as they are before the call."""
+        schema = func._schema
+        found = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
+        found |= {a.name: value for a, value in zip(schema.arguments, args, strict=False)}
+        return {key: self.plain(value) for key, value in {**found, **kwargs}.items()}
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record everything that runs inside."""
+        import torch
+        from torch.nn.modules import module as hooks
+
+        def enter(module: Any, args: Any) -> None:
+            outer = self._scopes[-1] if self._scopes else ""
+            self._scopes.append(self.modules.get(id(module), outer))
+
+        def leave(module: Any, args: Any, output: Any) -> None:
+            self._scopes.pop()
+
+        handles = [
+            hooks.register_module_forward_pre_hook(enter),
+            hooks.register_module_forward_hook(leave, always_call=True),
+        ]
+        fast = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            with _functions()(), _calls()(self):
+                yield
+        finally:
+            self._restored.restore()
+            torch.backends.mha.set_fastpath_enabled(fast)
+            for handle in handles:
+                handle.remove()
+
+
+def _place(tensor: Any) -> Any:
+    """Where a tensor lies and how: equal for two objects that are the same array."""
+    shape, stride = (tuple(str(size) for size in sizes) for sizes in (tensor.shape, tensor.stride()))
+    return (_memory(tensor), str(tensor.storage_offset()), shape, stride, tensor.dtype)
+
+
+def _memory(tensor: Any) -> Any:
+    storage = storage_of(tensor)
+    return id(tensor) if storage is None else storage._cdata
+
+
+def _channels_last(tensor: Any) -> bool:
+    """Whether an image's channels are innermost in memory; sizes that are symbols are compared by their hints."""
+    if tensor.dim() not in (4, 5):
+        return False
+    step = tensor.stride()
+    return bool(step[1] == 1) and all(isinstance(size, int) for size in tensor.shape[1:]) and tensor.shape[1] != 1
+
+
+def _functions() -> Any:
+    from torch.overrides import TorchFunctionMode
+
+    class Functions(TorchFunctionMode):  # type: ignore[misc]
+        """Redirects the functions that are kept whole."""
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return redirected().get(func, func)(*args, **(kwargs or {}))
+
+    return Functions
+
+
+def _calls() -> Any:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Calls(TorchDispatchMode):  # type: ignore[misc]
+        """Tells the recorder of every call."""
+
+        def __init__(self, recorder: Recorder) -> None:
+            super().__init__()
+            self.recorder = recorder
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = kwargs or {}
+            if self.recorder._paused:
+                return func(*args, **kwargs)
+            parts = self.recorder.parts(func)
+            if parts is not None:
+                with self:
+                    return parts(*args, **kwargs)
+            was = self.recorder.arguments(func, args, kwargs)
+            self.recorder.before_writes(func, args, kwargs)
+            result = func(*args, **kwargs)
+            self.recorder.note_call(func, args, kwargs, result, was)
+            return result
+
+    return Calls

@@ -1,0 +1,580 @@
+"""Chips as data: peaks, memory levels, links and achievable shares, each figure with its source.
+
+A chip is one TOML file or one call of :class:`Chip`. All figures are dense, per device and per direction; a
+figure that nobody published is absent, and asking for it raises :class:`~roofline.ir.errors.MissingFigure`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    Field,
+    ValidationError,
+    model_validator,
+)
+
+from roofline.hardware.parts import (
+    Clock,
+    DTypeName,
+    Efficiency,
+    Fallback,
+    Frozen,
+    FrozenDict,
+    Link,
+    MemoryLevel,
+    Peak,
+    Text,
+    Unit,
+    Watts,
+)
+from roofline.ir import units
+from roofline.ir.dtypes import DTYPES
+from roofline.ir.dtypes import dtype as find_dtype
+from roofline.ir.errors import (
+    ChipDataError,
+    MissingFigure,
+    RooflineError,
+    UnknownChip,
+    UnknownDType,
+    UsageError,
+    did_you_mean,
+)
+
+#: The largest chip or model file that is read [byte].
+MAX_FILE = 2**20
+
+#: Source of a figure that came without one.
+GIVEN = "given by the user"
+
+_WHAT_IF = " (what-if)"
+
+_Peaks = Annotated[dict[DTypeName, Peak], AfterValidator(FrozenDict)]
+_Fallbacks = Annotated[dict[DTypeName, Fallback], AfterValidator(FrozenDict)]
+_Sources = Annotated[dict[str, Text], AfterValidator(FrozenDict)]
+
+#: Keyword or TOML key -> (list, name of the entry, attribute) for the figures that have a flat spelling.
+_FLAT = {
+    "memory_bandwidth": ("memory", "", "bandwidth"),
+    "memory_capacity": ("memory", "", "capacity"),
+    "l2": ("memory", "L2", "capacity"),
+    "l2_bandwidth": ("memory", "L2", "bandwidth"),
+    "link_bandwidth": ("links", "device", "bandwidth"),
+    "host_bandwidth": ("links", "host", "bandwidth"),
+}
+
+
+class Chip(Frozen):
+    """A chip as one device sees itself.
+
+    Attributes:
+        name: Short name, also the file's.
+        vendor: Who makes it.
+        year: Of release.
+        aliases: Other spellings, device strings of frameworks among them.
+        form: Board or package.
+        cores: Number of SMs, CUs, TensorCores...
+        core_name: What the vendor calls them.
+        clock: Boost clock [Hz].
+        tdp: Board or chip power limit [W].
+        matrix: Dense peaks of the matrix units by format; tf32 is one of them.
+        vector: Dense peaks of the ordinary arithmetic units by format.
+        memory: Main memory first, then from the outside in.
+        links: Ways to other devices and to the host.
+        efficiency: What programs reach of these figures.
+        fallback: Formats without hardware and what they run as.
+        clock_slack: Factor by which a measurement may beat the floor before it must be wrong.
+        notes: Conflicts between sources and other remarks.
+        source: Source of all figures that carry none of their own.
+        sources: Citations by the short keys that figures of this file use.
+
+    Example:
+        >>> mine = Chip(name="mine", matrix={"bf16": "400 TFLOP/s"}, memory_bandwidth="2 TB/s",
+        ...             memory_capacity="64 GB")
+        >>> mine.ridge("bf16")
+        200.0
+    """
+
+    name: Annotated[str, Field(min_length=1, max_length=100)]
+    vendor: str = ""
+    year: Annotated[int, Field(ge=1970, le=2100)] | None = None
+    aliases: tuple[str, ...] = ()
+    form: str = ""
+    cores: Annotated[int, Field(gt=0)] | None = None
+    core_name: str = "core"
+    clock: Clock | None = None
+    tdp: Watts | None = None
+    matrix: _Peaks = Field(default_factory=FrozenDict)
+    vector: _Peaks = Field(default_factory=FrozenDict)
+    memory: Annotated[tuple[MemoryLevel, ...], Field(min_length=1)]
+    links: tuple[Link, ...] = ()
+    efficiency: Efficiency = Efficiency()
+    fallback: _Fallbacks = Field(default_factory=FrozenDict)
+    clock_slack: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.05
+    notes: Text = ""
+    source: Text = GIVEN
+    sources: _Sources = Field(default_factory=FrozenDict)
+
+    def __init__(self, **figures: Any) -> None:
+        try:
+            super().__init__(**figures)
+        except ValidationError as error:
+            name = _clip(figures.get("name", "without a name"))
+            raise ChipDataError(f"chip {name}: {first_problem(error, Chip, _TABLES)}") from None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain_forms(cls, data: Any) -> Any:
+        return _unfold(data) if isinstance(data, dict) else data
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __repr__(self) -> str:
+        peaks = {**self.vector, **self.matrix}
+        shown = next((name for name in ("bf16", "fp16", "fp32", *peaks) if name in peaks), None)
+        peak = f", {shown} {units.format_si(peaks[shown].flops, 'FLOP/s')}" if shown else ""
+        main = self.main
+        bandwidth = f", {main.name} {units.format_si(main.bandwidth, 'B/s')}" if main.bandwidth else ""
+        return f"Chip({self.name!r}{peak}{bandwidth})"
+
+    __str__ = __repr__
+
+    def peak(self, dtype: object, unit: Unit = "matrix") -> float:
+        """Return the published dense peak of one unit in one format [FLOP/s].
+
+        Raises:
+            MissingFigure: It is not published for this chip.
+
+        Example:
+            >>> Chip(name="mine", matrix={"bf16": "400 TFLOP/s"}, memory_bandwidth="2 TB/s").peak("bf16")
+            400000000000000.0
+        """
+        if unit not in ("matrix", "vector"):
+            near = did_you_mean(str(unit), _UNITS)
+            raise UsageError(f"peak: unknown unit {unit!r}; allowed: matrix, vector{near}")
+        found = getattr(self, unit).get(_arithmetic(dtype))
+        if found is None:
+            self._missing(f"{find_dtype(dtype).name} {unit} peak")
+        return float(found.flops)
+
+    def matmul_peak(self, dtype: object, tf32: bool = False) -> float:
+        """Return the roof of a matmul whose operands are ``dtype`` [FLOP/s].
+
+        Args:
+            dtype: Format of the operands.
+            tf32: Whether the framework may run fp32 operands as tf32.
+
+        Raises:
+            MissingFigure: Neither a peak nor a documented fallback.
+        """
+        return self._matmul(dtype, tf32)[0]
+
+    def matmul_runs_as(self, dtype: object, tf32: bool = False) -> str:
+        """Say which unit and format multiply ``dtype`` operands, such as ``"bf16 matrix"``.
+
+        A fallback shows with its reason: ``"fp32 vector (bf16 emulated: ...)"``.
+        """
+        return self._matmul(dtype, tf32)[1]
+
+    def _matmul(self, dtype: object, tf32: bool) -> tuple[float, str]:
+        name = _arithmetic(dtype)
+        if name == "fp32" and tf32 and "tf32" in self.matrix:
+            name = "tf32"
+        if name in self.matrix:
+            return self.matrix[name].flops, f"{name} matrix"
+        if name in self.vector:
+            return self.vector[name].flops, f"{name} vector"
+        fallback = self.fallback.get(name)
+        if fallback is None or fallback.runs_as == name:
+            self._missing(f"{find_dtype(dtype).name} matmul peak")
+        rate, text = self._plain_matmul(fallback.runs_as)
+        return rate, f"{text} ({name} {fallback.reason})"
+
+    def _plain_matmul(self, name: str) -> tuple[float, str]:
+        unit: Unit = "matrix" if name in self.matrix else "vector"
+        return self.peak(name, unit), f"{name} {unit}"
+
+    def sparse_peak(self, dtype: object, tf32: bool = False) -> float | None:
+        """Return the published 2:4-sparse peak of the matrix unit that multiplies ``dtype`` operands [FLOP/s].
+
+        ``None`` where none is on file. It counts the zeros as operations.
+        """
+        name = _arithmetic(dtype)
+        peak = self.matrix.get("tf32" if name == "fp32" and tf32 and "tf32" in self.matrix else name)
+        return peak.sparse if peak else None
+
+    def vector_peak(self, dtype: object) -> float:
+        """Return the roof of elementwise arithmetic on ``dtype`` [FLOP/s].
+
+        A format without a vector peak of its own runs at the fp32 rate after conversion, except fp64.
+
+        Raises:
+            MissingFigure: The vendor publishes neither.
+        """
+        name = find_dtype(dtype).name
+        if name not in self.vector and name != "fp64":
+            name = "fp32"
+        if name not in self.vector:
+            self._missing(f"{name} vector peak")
+        return self.vector[name].flops
+
+    def _missing(self, what: str) -> NoReturn:
+        has = "; ".join(f"{unit}: {', '.join(getattr(self, unit))}" for unit in _UNITS if getattr(self, unit))
+        raise MissingFigure(
+            f"{self.name} has no published {what}; it has {has or 'no peaks at all'} "
+            "(none is ever derived: give one with chip.replace(...))"
+        )
+
+    @property
+    def main(self) -> MemoryLevel:
+        """The main memory."""
+        return self.memory[0]
+
+    @property
+    def cache(self) -> MemoryLevel | None:
+        """The outermost on-chip level that the whole chip shares, or ``None``."""
+        return next((level for level in self.memory[1:] if level.shared_by == "chip"), None)
+
+    @property
+    def bandwidth(self) -> float:
+        """Bandwidth of the main memory [B/s]."""
+        return self._of_main("bandwidth")
+
+    @property
+    def capacity(self) -> float:
+        """Capacity of the main memory [byte]."""
+        return self._of_main("capacity")
+
+    def _of_main(self, what: str) -> float:
+        value = getattr(self.main, what)
+        if value is None:
+            raise MissingFigure(
+                f"{self.name} has no published memory {what}; give one with chip.replace(memory_{what}=...)"
+            )
+        return float(value)
+
+    def level(self, name: str) -> MemoryLevel:
+        """Return the memory level of that name; ``"main"`` is the first.
+
+        Raises:
+            MissingFigure: The chip lists no such level.
+        """
+        for index, level in enumerate(self.memory):
+            if name.lower() == level.name.lower() or (index == 0 and name.lower() == "main"):
+                return level
+        names = [level.name for level in self.memory]
+        near = did_you_mean(name, names)
+        raise MissingFigure(f"{self.name} lists no memory level {name!r}; it has: {', '.join(names)}{near}")
+
+    def ridge(self, dtype: object, tf32: bool = False) -> float:
+        """Return the intensity where the memory and the compute roof meet [FLOP/byte]."""
+        return self.matmul_peak(dtype, tf32) / self.bandwidth
+
+    def replace(self, **figures: Any) -> Chip:
+        """Return a copy with other figures, named and sourced as a what-if.
+
+        Args:
+            **figures: Fields of the chip; ``memory_bandwidth``, ``memory_capacity``, ``l2``,
+                ``l2_bandwidth``, ``link_bandwidth``, ``host_bandwidth``; or a format
+                (``bf16="1200 TFLOP/s"``) for the peak of the unit that has it, the matrix unit if none has.
+                ``matrix``, ``vector`` and ``efficiency`` tables change the entries that they name.
+
+        Raises:
+            UsageError: No figure of that name.
+            ChipDataError: A value that cannot be.
+
+        Example:
+            >>> mine = Chip(name="mine", matrix={"bf16": "400 TFLOP/s"}, memory_bandwidth="2 TB/s")
+            >>> mine.replace(memory_bandwidth="4 TB/s")
+            Chip('mine (what-if)', bf16 400 TFLOP/s, memory 4 TB/s)
+        """
+        fields = {key: getattr(self, key) for key in type(self).model_fields}
+        fields["aliases"] = ()
+        for key, value in figures.items():
+            _change(fields, key, value)
+        fields["name"] = f"{str(fields['name']).removesuffix(_WHAT_IF)}{_WHAT_IF}"
+        if self.efficiency.calibrated == "measured" and set(figures) - {"name", "notes", "efficiency"}:
+            fields["efficiency"] = _transferred(fields["efficiency"])
+        return Chip(**fields)
+
+    def scale(
+        self,
+        *,
+        bandwidth: float = 1,
+        compute: float = 1,
+        capacity: float = 1,
+        l2: float = 1,
+        links: float = 1,
+    ) -> Chip:
+        """Return a what-if copy with figures multiplied.
+
+        Args:
+            bandwidth: Factor on the main memory's bandwidth.
+            compute: Factor on all peaks, matrix and vector.
+            capacity: Factor on the main memory's capacity.
+            l2: Factor on the capacity of the L2.
+            links: Factor on the bandwidth of all links.
+
+        Example:
+            >>> mine = Chip(name="mine", matrix={"bf16": "400 TFLOP/s"}, memory_bandwidth="2 TB/s")
+            >>> mine.scale(bandwidth=2).ridge("bf16")
+            100.0
+        """
+        figures: dict[str, Any] = {}
+        if compute != 1:
+            for unit in _UNITS:
+                figures[unit] = {key: peak.flops * compute for key, peak in getattr(self, unit).items()}
+        if bandwidth != 1:
+            figures["memory_bandwidth"] = self.bandwidth * bandwidth
+        if capacity != 1:
+            figures["memory_capacity"] = self.capacity * capacity
+        if l2 != 1:
+            figures["l2"] = (self.level("L2").capacity or 0) * l2
+        if links != 1:
+            figures["links"] = tuple(_scaled(link, links) for link in self.links)
+        return self.replace(**figures)
+
+
+_UNITS = ("matrix", "vector")
+
+
+def _arithmetic(name: object) -> str:
+    """The format that multiplies ``name``; storage-only formats have none."""
+    entry = find_dtype(name)
+    if entry.compute is None:
+        raise MissingFigure(
+            f"{entry.name} is a storage format: nothing multiplies in it; ask for the format of the "
+            "activations (bf16, fp16, int8...)"
+        )
+    return entry.compute
+
+
+def _change(fields: dict[str, Any], key: str, value: Any) -> None:
+    """Set one figure of :meth:`Chip.replace` in ``fields``."""
+    if key in _FLAT:
+        fields_key, entry, attribute = _FLAT[key]
+        fields[fields_key] = _with_entry(fields[fields_key], entry, attribute, value)
+    elif key in _UNITS and isinstance(value, dict):
+        for name, figure in value.items():
+            _change_peak(fields, key, _peak_name(name), figure)
+    elif key == "efficiency" and isinstance(value, dict):
+        old = fields[key].model_dump()
+        fields[key] = old | {"calibrated": "prior", "source": f"what-if: was {old['source']}"} | value
+    elif key in Chip.model_fields:
+        fields[key] = value
+    else:
+        _change_peak(fields, None, _peak_name(key), value)
+
+
+def _peak_name(key: str) -> str:
+    try:
+        return find_dtype(key).name
+    except UnknownDType:
+        allowed = [*_FLAT, *Chip.model_fields]
+        near = did_you_mean(key, [*allowed, *DTYPES])
+        raise UsageError(
+            f"replace: unknown figure {key!r}; allowed: {', '.join(allowed)} or a number format{near}"
+        ) from None
+
+
+def _change_peak(fields: dict[str, Any], unit: str | None, name: str, value: Any) -> None:
+    unit = unit or ("vector" if name in fields["vector"] and name not in fields["matrix"] else "matrix")
+    old = fields[unit].get(name)
+    if not isinstance(value, dict | Peak):
+        source = _was(old.flops, "FLOP/s", old.source) if old else _was(None, "", "")
+        value = {"flops": value, "accumulate": old.accumulate if old else None, "source": source}
+    fields[unit] = {**fields[unit], name: value}
+
+
+def _with_entry(entries: Iterable[Any], wanted: str, attribute: str, value: Any) -> tuple[Any, ...]:
+    """A copy of memory levels or links with one figure changed, or with an entry added that has it."""
+    listed = [entry.model_dump() if isinstance(entry, BaseModel) else entry for entry in entries]
+    for index, entry in enumerate(listed):
+        if wanted in ("", entry["name"], entry.get("kind")):
+            unit = "B" if attribute == "capacity" else "B/s"
+            forget = {"vendor": ""} if attribute == "capacity" else {}
+            source = _was(entry.get(attribute), unit, entry["source"])
+            listed[index] = entry | forget | {attribute: value, "source": source}
+            return tuple(listed)
+    return (*listed, _new_entry(wanted, attribute, value) | {"source": _was(None, "", "")})
+
+
+def _new_entry(wanted: str, attribute: str, value: Any) -> dict[str, Any]:
+    kind = {"kind": wanted} if wanted in ("device", "host") else {}
+    return {"name": wanted or "memory", attribute: value} | kind
+
+
+def _scaled(link: Link, factor: float) -> dict[str, Any]:
+    peer = link.per_peer and link.per_peer * factor
+    source = _was(link.bandwidth, "B/s", link.source)
+    return link.model_dump() | {"bandwidth": link.bandwidth * factor, "per_peer": peer, "source": source}
+
+
+def _was(value: Any, unit: str, source: str) -> str:
+    if not isinstance(value, float):
+        return "what-if: new"
+    return f"what-if: was {units.format_si(value, unit, 4)} ({source.removeprefix('what-if: ')})"
+
+
+def _transferred(efficiency: Any) -> Any:
+    known = efficiency.model_dump() if isinstance(efficiency, Efficiency) else dict(efficiency)
+    source = f"from the chip before the what-if: {known.get('source', '')}"
+    return known | {"calibrated": "transferred", "source": source}
+
+
+def _unfold(data: dict[str, Any]) -> dict[str, Any]:
+    """Bring the short forms of a chip's description into the long one and fill in the sources."""
+    data = dict(data)
+    sources = data.get("sources") if isinstance(data.get("sources"), dict) else {}
+    default = _cite(data.get("source", GIVEN), sources)
+    data["source"] = default
+    for key, (entries, wanted, attribute) in _FLAT.items():
+        if key in data:
+            data[entries] = _with_flat(data.get(entries, ()), wanted, attribute, data.pop(key))
+    for key in ("matrix", "vector", "fallback"):
+        if isinstance(data.get(key), dict):
+            short = "runs_as" if key == "fallback" else "flops"
+            data[key] = {name: _sourced(value, short, default, sources) for name, value in data[key].items()}
+    for key in ("memory", "links"):
+        if isinstance(data.get(key), list | tuple):
+            data[key] = tuple(_sourced(value, "name", default, sources) for value in data[key])
+    if isinstance(data.get("efficiency"), dict):
+        data["efficiency"] = _sourced(data["efficiency"], "compute", Efficiency().source, sources)
+    return data
+
+
+def _with_flat(entries: Any, wanted: str, attribute: str, value: Any) -> Any:
+    if not isinstance(entries, list | tuple):
+        return entries
+    name = wanted or "memory"
+    listed = list(entries)
+    for index, entry in enumerate(listed):
+        if isinstance(entry, dict) and entry.get("name") == name and attribute not in entry:
+            listed[index] = {**entry, attribute: value}
+            return listed
+    if wanted or not listed:
+        return [*listed, _new_entry(wanted, attribute, value)]
+    raise ValueError(f"memory_{attribute}: given beside a memory list; write it in the list's first entry")
+
+
+def _sourced(value: Any, short: str, default: str, sources: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value
+    table = value if isinstance(value, dict) else {short: value}
+    return {**table, "source": _cite(table.get("source", default), sources)}
+
+
+def _cite(source: Any, sources: Any) -> Any:
+    """Put citations for short keys of the ``[sources]`` table: alone, after a semicolon or in brackets."""
+    if not isinstance(source, str) or not sources:
+        return source
+    return _CITED.sub(lambda match: str(sources.get(match[0], match[0])), source)
+
+
+#: A word that may be a short key: what surrounds it keeps a citation's own words from being replaced again.
+_CITED = re.compile(r"(?:(?<=^)|(?<=[(;])|(?<=; ))[\w-]+(?=$|[;),])")
+
+_TABLES: dict[str, type[BaseModel]] = {
+    "matrix": Peak, "vector": Peak, "memory": MemoryLevel, "links": Link,
+    "efficiency": Efficiency, "fallback": Fallback,
+}  # fmt: skip
+
+
+def first_problem(error: ValidationError, top: type[BaseModel], tables: Mapping[str, type[BaseModel]]) -> str:
+    """The first complaint of pydantic as one line: where, what, allowed, given.
+
+    Args:
+        error: What pydantic raised.
+        top: What was described.
+        tables: What its tables describe, by key.
+    """
+    problems = error.errors(include_url=False)
+    problem = min(problems, key=lambda each: each["type"] != "extra_forbidden")
+    where = [part for part in problem["loc"] if part != "[key]"]
+    text = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "extra_forbidden":
+        key = str(where[-1])
+        model = tables.get(str(where[0]), top) if len(where) > 1 else top
+        allowed = [*model.model_fields, *(_FLAT if model is Chip else ())]
+        text = f"unknown key; allowed: {', '.join(allowed)}{did_you_mean(key, allowed)}"
+    elif problem["type"] == "missing":
+        text = "missing"
+    elif problem["type"] != "value_error":
+        text = f"{text[:1].lower()}{text[1:]}, given {problem['input']!r}"
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return _clip(f"{'.'.join(map(str, where))}: " * bool(where) + text, 600) + more
+
+
+def _clip(value: object, size: int = 100) -> str:
+    text = " ".join(str(value).split())
+    return text if len(text) <= size else f"{text[:size]}..."
+
+
+def read_toml(path: Path, error: type[RooflineError]) -> dict[str, Any]:
+    """Read a TOML file of at most :data:`MAX_FILE` bytes.
+
+    Args:
+        path: The file.
+        error: What to raise when it is not a readable TOML file.
+    """
+    try:
+        if not path.is_file():
+            raise error(f"{path}: {'a directory' if path.is_dir() else 'not a file'}; wanted a TOML file")
+        size = path.stat().st_size
+        if size > MAX_FILE:
+            raise error(f"{path}: {size} bytes; allowed: at most {MAX_FILE}")
+        return tomllib.loads(path.read_bytes().decode())
+    except OSError as problem:
+        raise error(f"{path}: cannot be read: {problem.strerror or problem}") from None
+    except (ValueError, RecursionError) as problem:
+        raise error(f"{path}: not valid TOML: {_clip(problem, 200)}") from None
+
+
+def state_of(path: str | os.PathLike[str], kind: str) -> tuple[str, int, int]:
+    """The path of a file, when it changed and its size: what is read from it holds as long as these do.
+
+    Raises:
+        UnknownChip: No such file.
+        ChipDataError: It cannot be read.
+    """
+    file = Path(path).expanduser()
+    try:
+        found = file.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        near = did_you_mean(file.name, [other.name for other in file.parent.glob("*.toml")])
+        raise UnknownChip(f"no {kind} file {_clip(file, 300)!r}{near}") from None
+    except (OSError, ValueError) as problem:
+        why = getattr(problem, "strerror", problem)
+        raise ChipDataError(f"{_clip(file)}: cannot be read: {why}") from None
+    return str(file), found.st_mtime_ns, found.st_size
+
+
+def load_chip(path: str | os.PathLike[str]) -> Chip:
+    """Read a chip from a TOML file.
+
+    Args:
+        path: The file.
+
+    Raises:
+        UnknownChip: No such file.
+        ChipDataError: It cannot be read, or does not describe a chip.
+    """
+    return _load(*state_of(path, "chip"))
+
+
+@lru_cache(maxsize=512)
+def _load(path: str, _changed: int, _size: int) -> Chip:
+    table = read_toml(Path(path), ChipDataError)
+    try:
+        return Chip(**table)
+    except ChipDataError as error:
+        raise ChipDataError(f"{path}: {error}") from None

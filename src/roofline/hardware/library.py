@@ -1,0 +1,162 @@
+"""Find chip, cluster and model files: by name, alias or path, the user's folders before the shipped ones.
+
+The environment variable ``ROOFLINE_PATH`` lists folders, separated like ``PATH``; each holds TOML files
+itself or in subfolders ``chips``, ``clusters`` and ``models``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal, NoReturn
+
+from roofline.hardware.chip import Chip, load_chip, read_toml
+from roofline.ir.errors import ChipDataError, UnknownChip, UsageError, did_you_mean
+
+Kind = Literal["chips", "clusters", "models", "measurements"]
+
+
+def data_dir(kind: Kind) -> Path:
+    """Return the folder of the shipped files: inside an installed package, or at the top of a checkout.
+
+    Args:
+        kind: ``chips``, ``clusters``, ``models`` or ``measurements``.
+    """
+    packaged = Path(__file__).parents[1] / "_data" / kind
+    return packaged if packaged.is_dir() else Path(__file__).parents[3] / kind
+
+
+def folders(kind: Kind) -> list[Path]:
+    """Return the folders that a name of this kind is searched in, first match first."""
+    entries = os.environ.get("ROOFLINE_PATH", "").split(os.pathsep)
+    given = [Path(entry).expanduser() for entry in entries if entry]
+    return [folder / kind if (folder / kind).is_dir() else folder for folder in given] + [data_dir(kind)]
+
+
+def files(kind: Kind) -> dict[str, Path]:
+    """Return all TOML files of a kind by stem; a user's file hides the shipped one of the same stem."""
+    found: dict[str, Path] = {}
+    for folder in folders(kind):
+        for path in sorted(folder.glob("*.toml")):
+            found.setdefault(path.stem, path)
+    return found
+
+
+def find_file(kind: Kind, name: str) -> Path | None:
+    """Return the file whose stem is ``name``, however spelled, without reading any file."""
+    stem = re.sub(r"[\s_]+", "-", name.strip().lower())
+    if not re.fullmatch(r"[a-z0-9.+-]{1,100}", stem):
+        return None
+    paths = (folder / f"{stem}.toml" for folder in folders(kind))
+    return next((path for path in paths if path.is_file()), None)
+
+
+def spelling(name: str) -> str:
+    """Reduce a name to what is compared: no case, spaces, dashes or underscores.
+
+    Example:
+        >>> spelling("NVIDIA A100-SXM4-80GB") == spelling("nvidia_a100 sxm4 80gb")
+        True
+    """
+    return re.sub(r"[\s_-]+", "", name.lower())
+
+
+def is_path(name: str | os.PathLike[str]) -> bool:
+    """Tell a file's path from a name: a path object, or text that ends in ``.toml`` or has a separator.
+
+    Example:
+        >>> is_path("chips/mine"), is_path("mine.toml"), is_path("h100-sxm")
+        (True, True, False)
+    """
+    if not isinstance(name, str):
+        return True
+    return name.lower().endswith(".toml") or (" / " not in name and ("/" in name or os.sep in name))
+
+
+def several(name: str, names: Iterable[str]) -> str:
+    """Say what ``name`` may have meant: all names that begin with it, or else the near ones."""
+    key = spelling(name)
+    begin = sorted({other for other in names if key and spelling(other).startswith(key)})
+    if len(begin) > 1:
+        return f" matches several: {', '.join(begin)}; name one"
+    return did_you_mean(name, begin or names)
+
+
+def chip(name: str | os.PathLike[str] | Chip) -> Chip:
+    """Return a chip.
+
+    Args:
+        name: A name or alias in any spelling, a framework's device string, a TOML file's path, or a chip.
+
+    Raises:
+        UnknownChip: No chip of that name, or several; none is ever picked for you.
+        ChipDataError: A file that does not describe a chip.
+
+    Example:
+        >>> chip("NVIDIA A100-SXM4-80GB").name
+        'a100-80gb-sxm'
+        >>> chip("h100")
+        Traceback (most recent call last):
+        roofline.ir.errors.UnknownChip: chip 'h100' matches several: h100-nvl, h100-pcie, h100-sxm; name one
+    """
+    if isinstance(name, Chip):
+        return name
+    if not isinstance(name, str | os.PathLike):
+        raise UsageError(f"chip: wanted a name, a path or a Chip, given {str(name)[:100]!r}")
+    if not isinstance(name, str) or is_path(name):
+        return load_chip(name)
+    path = find_file("chips", name) or find_alias("chips", name, _without_vendor)
+    if path is None:
+        _refuse(name, chips())
+    return load_chip(path)
+
+
+def _refuse(name: str, known: list[str]) -> NoReturn:
+    near = several(_without_vendor(name), known)
+    if not near.startswith(" matches"):
+        near = f" is not known{near or f'; allowed: {len(known)} names, see roofline.chips(), or a TOML file'}"
+    raise UnknownChip(f"chip {name[:100]!r}{near}")
+
+
+def _without_vendor(name: str) -> str:
+    """Reduce a chip's name further: device strings of different drivers differ in the vendor's words."""
+    return _VENDOR.sub("", spelling(name))
+
+
+_VENDOR = re.compile("^(nvidia|amd|intel|google|aws|apple|qualcomm|tenstorrent|tesla|geforce|instinct)+")
+
+
+def chips() -> list[str]:
+    """Return the names of all chips, sorted.
+
+    Example:
+        >>> "h100-sxm" in chips()
+        True
+    """
+    return sorted(files("chips"))
+
+
+def find_alias(kind: Kind, name: str, reduced: Callable[[str], str] = spelling) -> Path | None:
+    """Return the file that has ``name`` as its name or among its aliases, compared as ``reduced`` makes them."""
+    return _aliases(_stamp(kind), reduced).get(reduced(name))
+
+
+def _stamp(kind: Kind) -> tuple[tuple[str, int], ...]:
+    """What an index of names depends on: the files and when they changed."""
+    return tuple((str(path), path.stat().st_mtime_ns) for path in files(kind).values())
+
+
+@lru_cache(maxsize=8)
+def _aliases(stamp: tuple[tuple[str, int], ...], reduced: Callable[[str], str]) -> dict[str, Path]:
+    """Index files by every name and alias they give; the user's come first and win."""
+    found: dict[str, Path] = {}
+    for text, _ in stamp:
+        table = read_toml(Path(text), ChipDataError)
+        aliases = table.get("aliases", [])
+        names = [Path(text).stem, table.get("name", text), *(aliases if isinstance(aliases, list) else [])]
+        for name in names:
+            found.setdefault(reduced(str(name)), Path(text))
+    return found

@@ -1,0 +1,184 @@
+"""The parts of a chip: peaks, memory levels, links, fallbacks and achievable shares, as text or SI numbers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Generic, Literal, NoReturn, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from roofline.ir import units
+from roofline.ir.dtypes import dtype as find_dtype
+from roofline.ir.errors import UnitError, UnknownDType
+
+Unit = Literal["matrix", "vector"]
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+
+class FrozenDict(dict[_Key, _Value], Generic[_Key, _Value]):
+    """A dictionary that cannot change, so that a cached chip stays what its file says."""
+
+    def _refuse(self, *args: object, **kwargs: object) -> NoReturn:
+        raise TypeError("a chip's figures are frozen; make a changed copy with chip.replace(...)")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    pop = popitem = clear = update = setdefault = _refuse
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+    def __reduce__(self) -> tuple[type[FrozenDict[_Key, _Value]], tuple[dict[_Key, _Value]]]:
+        return FrozenDict, (dict(self),)
+
+
+def _quantity(unit: str, least: float) -> BeforeValidator:
+    """A validator that reads text or an SI number of ``unit``, at least ``least``."""
+
+    def read(value: Any) -> float:
+        number = units.parse(value, unit)
+        if number < least:
+            bare = not str(value).strip()[-1:].isalpha()
+            hint = f"; a bare number is taken as {unit}" if bare else ""
+            raise UnitError(f"{value!r} is too small; allowed: at least {units.format_si(least, unit)}{hint}")
+        return number
+
+    return BeforeValidator(read)
+
+
+def _dtype_name(key: Any) -> str:
+    try:
+        return find_dtype(key).name
+    except UnknownDType as error:
+        raise ValueError(str(error)) from None
+
+
+FlopRate = Annotated[float, _quantity("FLOP/s", 1e6)]
+ByteRate = Annotated[float, _quantity("B/s", 1e6)]
+Bytes = Annotated[float, _quantity("B", 1e3)]
+Clock = Annotated[float, _quantity("Hz", 1e6)]
+Watts = Annotated[float, _quantity("W", 1e-3)]
+Seconds = Annotated[float, _quantity("s", 0.0)]
+Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+DTypeName = Annotated[str, BeforeValidator(_dtype_name)]
+Text = Annotated[str, Field(max_length=4000)]
+
+
+class Frozen(BaseModel):
+    """A part of a chip, which does not change and takes no unknown key."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Peak(Frozen):
+    """One dense peak.
+
+    Attributes:
+        flops: Dense rate, two operations a multiply-add [FLOP/s].
+        sparse: The printed 2:4-sparse figure; only products with 2:4-sparse weights use it [FLOP/s].
+        accumulate: The format that products are summed in at this rate.
+        clock: The clock behind the figure [Hz].
+        source: Where the figure comes from.
+        note: What a reader of the number should know.
+    """
+
+    flops: FlopRate
+    sparse: FlopRate | None = None
+    accumulate: str | None = None
+    clock: Clock | None = None
+    source: Text
+    note: Text = ""
+
+
+class MemoryLevel(Frozen):
+    """One memory or cache.
+
+    Attributes:
+        name: ``HBM``, ``GDDR``, ``LLC``, ``L2``, ``SRAM``...
+        capacity: All of it on the device, also when each core owns a part [byte].
+        vendor: The vendor's own words for the capacity, such as ``"80 GB"``.
+        bandwidth: All cores together [B/s].
+        shared_by: Who can reach one part of it: the whole chip, or one core.
+        source: Where the figures come from.
+        note: What a reader of the numbers should know.
+    """
+
+    name: str
+    capacity: Bytes | None = None
+    vendor: str = ""
+    bandwidth: ByteRate | None = None
+    shared_by: Literal["chip", "core"] = "chip"
+    source: Text
+    note: Text = ""
+
+
+class Link(Frozen):
+    """One way out of the device.
+
+    Attributes:
+        name: ``NVLink4``, ``PCIe Gen5 x16``...
+        bandwidth: One direction, all of the device's ports together [B/s].
+        kind: To other devices, to the host, or to devices of other nodes (a cluster's).
+        per_peer: One direction to one peer, where the fabric is point to point [B/s].
+        latency: Of one message, or of one step of a collective [s].
+        reduces: Whether its switches add up and multicast what devices send (NVLink SHARP).
+        source: Where the figures come from.
+        note: What a reader of the numbers should know.
+    """
+
+    name: str
+    bandwidth: ByteRate
+    kind: Literal["device", "host", "node"] = "device"
+    per_peer: ByteRate | None = None
+    latency: Seconds | None = None
+    reduces: bool = False
+    source: Text
+    note: Text = ""
+
+
+class Fallback(Frozen):
+    """What a precision without hardware runs as.
+
+    Attributes:
+        runs_as: The format whose rate it gets.
+        reason: Why, in a few words.
+        source: Where that is documented.
+    """
+
+    runs_as: DTypeName
+    reason: Text
+    source: Text
+
+
+_Groups = Annotated[dict[str, Annotated[dict[str, float], AfterValidator(FrozenDict)]], AfterValidator(FrozenDict)]
+
+
+class Efficiency(Frozen):
+    """What programs reach of the peaks, and how sure that is.
+
+    Attributes:
+        compute: Achievable share of the compute peak, 0 to 1.
+        memory: Achievable share of the main memory's bandwidth, 0 to 1.
+        launch: The least time of one kernel on the device [s].
+        host: Host time of one framework operation in eager mode [s].
+        low: The fast end of the stated range, as a factor on the expected time, at most 1.
+        high: The slow end, at least 1.
+        calibrated: Fitted to measurements of this chip, of another one, or assumed.
+        parameters: Fitted figures of the time model by group (:mod:`roofline.efficiency`); priors serve for the rest.
+        like: A chip whose fitted figures are used where this one has none, scaled by the datasheets.
+        source: Where the shares come from.
+    """
+
+    compute: Share = 0.70
+    memory: Share = 0.82
+    launch: Seconds = 3e-6
+    host: Seconds = 21.7e-6
+    low: Share = 0.65
+    high: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 2.0
+    calibrated: Literal["measured", "transferred", "prior"] = "prior"
+    parameters: _Groups = FrozenDict()
+    like: str = ""
+    source: Text = (
+        "generic prior: published best matmuls reach 0.51-0.97 of the peak and streams 0.66-0.94 of the "
+        "bandwidth (stas00/ml-engineering MAMF table, te42kyfo/gpu-benches)"
+    )

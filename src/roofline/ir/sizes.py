@@ -1,0 +1,259 @@
+"""Symbolic sizes: polynomials in B, S, C... with exact coefficients, evaluated on numbers or arrays.
+
+A :class:`Dim` is a sum of products of *atoms*. An atom is a symbol (``"B"``) or a :class:`Call` of one of the few
+functions in :data:`FUNCTIONS` (a minimum, a floored division...), which stays opaque until it is evaluated. Equal
+polynomials are equal objects by value, so shapes can be compared and hashed without an algebra system.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Union
+
+import numpy as np
+
+from roofline.ir.errors import UnboundSize
+
+#: A size in a shape or a count: an exact number or a polynomial.
+Size = Union[int, Fraction, "Dim"]
+Atom = Union[str, "Call"]
+Monomial = tuple[Atom, ...]
+
+
+def _distinct(pool: Any, picks: Any, draws: Any) -> Any:
+    return pool * (1 - (1 - picks / pool) ** draws)
+
+
+def _floor_div(a: Any, b: Any) -> Any:
+    return a // b
+
+
+def _minimum(a: Any, b: Any) -> Any:
+    return min(a, b) if _scalar(a, b) else np.minimum(a, b)
+
+
+def _maximum(a: Any, b: Any) -> Any:
+    return max(a, b) if _scalar(a, b) else np.maximum(a, b)
+
+
+def _scalar(*values: Any) -> bool:
+    return all(isinstance(v, int | float | Fraction) for v in values)
+
+
+#: The functions that a size may contain beyond + - *, on numbers and on arrays.
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "min": _minimum,
+    "max": _maximum,
+    "floordiv": _floor_div,
+    "distinct": _distinct,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An opaque function of sizes, such as ``min(C, 4096)``."""
+
+    function: str
+    args: tuple[Size, ...]
+
+    def at(self, sizes: Mapping[str, Any]) -> Any:
+        return FUNCTIONS[self.function](*(evaluate(arg, sizes) for arg in self.args))
+
+    def __str__(self) -> str:
+        return f"{self.function}({', '.join(map(str, self.args))})"
+
+
+@dataclass(frozen=True, slots=True, eq=True)
+class Dim:
+    """A polynomial over atoms: ``terms`` maps monomials to coefficients, in a fixed order."""
+
+    terms: tuple[tuple[Monomial, int | Fraction], ...]
+
+    def __add__(self, other: Size) -> Size:
+        total = dict(self.terms)
+        for monomial, factor in terms(other):
+            total[monomial] = total.get(monomial, 0) + factor
+        return _make(total)
+
+    def __mul__(self, other: Size) -> Size:
+        product: dict[Monomial, int | Fraction] = {}
+        for left, a in self.terms:
+            for right, b in terms(other):
+                key = tuple(sorted(left + right, key=str))
+                product[key] = product.get(key, 0) + a * b
+        return _make(product)
+
+    def __sub__(self, other: Size) -> Size:
+        return self + other * -1
+
+    def __rsub__(self, other: Size) -> Size:
+        return self * -1 + other
+
+    def __truediv__(self, other: int | Fraction) -> Size:
+        return self * Fraction(1, other)
+
+    def __floordiv__(self, other: Size) -> Size:
+        exact = self / other if isinstance(other, int) else None
+        if isinstance(exact, Dim) and all(Fraction(factor).denominator == 1 for _, factor in exact.terms):
+            return exact
+        result: Size = call("floordiv", self, other)
+        return result
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """The symbols that need a value."""
+        return frozenset().union(*(_symbols(atom) for monomial, _ in self.terms for atom in monomial))
+
+    def at(self, sizes: Mapping[str, Any]) -> Any:
+        """Evaluate on numbers (exactly) or on arrays that broadcast against each other.
+
+        Raises:
+            UnboundSize: A symbol has no value; all missing ones are named.
+        """
+        missing = sorted(self.symbols - sizes.keys())
+        if missing:
+            raise UnboundSize(f"size {self} needs a value for {', '.join(missing)}")
+        return _reduce(self.terms, sizes)
+
+    def __str__(self) -> str:
+        return " + ".join(_show(monomial, factor) for monomial, factor in self.terms).replace("+ -", "- ")
+
+    __repr__ = __str__
+
+
+def _reduce(terms: Iterable[tuple[Monomial, int | Fraction]], sizes: Mapping[str, Any]) -> Any:
+    total: Any = 0
+    for monomial, factor in terms:
+        values = [sizes[atom] if isinstance(atom, str) else atom.at(sizes) for atom in monomial]
+        exact = all(isinstance(value, int | Fraction) for value in values)
+        product: Any = factor if exact else float(factor)
+        for value in sorted(values, key=np.size):
+            product = product * value
+        total = total + product
+    return _plain(total)
+
+
+def _plain(value: Any) -> Any:
+    return int(value) if isinstance(value, Fraction) and value.denominator == 1 else value
+
+
+def _show(monomial: Monomial, factor: int | Fraction) -> str:
+    parts = [str(factor)] if factor != 1 or not monomial else []
+    return "*".join(parts + [str(atom) for atom in monomial])
+
+
+def _symbols(atom: Atom) -> frozenset[str]:
+    if isinstance(atom, str):
+        return frozenset([atom])
+    return frozenset().union(*(symbols(arg) for arg in atom.args))
+
+
+def terms(size: Size) -> Iterable[tuple[Monomial, int | Fraction]]:
+    """The monomials of a size and their coefficients; a number is a coefficient of the empty monomial."""
+    return size.terms if isinstance(size, Dim) else (((), size),)
+
+
+def _make(terms: Mapping[Monomial, int | Fraction]) -> Size:
+    kept = {monomial: _whole(factor) for monomial, factor in terms.items() if factor != 0}
+    if not kept:
+        return 0
+    if list(kept) == [()]:
+        return kept[()]
+    return Dim(tuple(sorted(kept.items(), key=lambda item: (-len(item[0]), tuple(map(str, item[0]))))))
+
+
+def _whole(value: int | Fraction) -> int | Fraction:
+    return value.numerator if isinstance(value, Fraction) and value.denominator == 1 else value
+
+
+def symbol(name: str) -> Dim:
+    """A symbolic size.
+
+    Example:
+        >>> 2 * symbol("B") * (symbol("S") + 1)
+        2*B*S + 2*B
+    """
+    return Dim((((name,), 1),))
+
+
+def call(function: str, *args: Any) -> Any:
+    """Apply one of :data:`FUNCTIONS`: at once on numbers and arrays, opaquely when an argument is symbolic."""
+    if not any(isinstance(arg, Dim) for arg in args):
+        return FUNCTIONS[function](*args)
+    return Dim((((Call(function, args),), 1),))
+
+
+def minimum(a: Any, b: Any) -> Any:
+    """The smaller of two sizes."""
+    return a if a is b or (isinstance(a, Dim) and a == b) else call("min", a, b)
+
+
+def maximum(a: Any, b: Any) -> Any:
+    """The larger of two sizes."""
+    return a if a is b or (isinstance(a, Dim) and a == b) else call("max", a, b)
+
+
+def ceil_div(a: Any, b: Any) -> Any:
+    """``a / b`` rounded up; a polynomial whose coefficients all divide stays one.
+
+    Example:
+        >>> ceil_div(8 * symbol("S"), 2), ceil_div(7, 2)
+        (4*S, 4)
+    """
+    exact = a / b if isinstance(a, Dim) and isinstance(b, int) else None
+    if isinstance(exact, Dim) and all(isinstance(factor, int) for _, factor in exact.terms):
+        return exact
+    return call("floordiv", a + b - 1, b) if isinstance(a, Dim) or isinstance(b, Dim) else -(-a // b)
+
+
+def distinct(pool: Any, picks: Any, draws: Any) -> Any:
+    """Expected distinct members picked from ``pool`` when each draw picks ``picks`` of them at random.
+
+    ``pool * (1 - (1 - picks / pool) ** draws)``: how many experts' weights a batch of tokens touches.
+    """
+    return call("distinct", pool, picks, draws)
+
+
+def evaluate(size: Any, sizes: Mapping[str, Any]) -> Any:
+    """The value of a size, symbolic or not: an array, an integer, or a float where it is no whole number."""
+    value = _plain(size.at(sizes) if isinstance(size, Dim) else size)
+    return float(value) if isinstance(value, Fraction) else value
+
+
+def substitute(size: Any, sizes: Mapping[str, Size]) -> Any:
+    """Replace some symbols by numbers and keep the others.
+
+    Example:
+        >>> substitute(symbol("B") * symbol("S"), {"B": 2}), substitute(symbol("S") / 2, {"S": 8})
+        (2*S, 4)
+    """
+    if not isinstance(size, Dim):
+        return size
+    total: Any = 0
+    for monomial, factor in size.terms:
+        total = prod(_substitute_atom(atom, sizes) for atom in monomial) * factor + total
+    return _plain(total)
+
+
+def _substitute_atom(atom: Atom, sizes: Mapping[str, Size]) -> Any:
+    if isinstance(atom, str):
+        return sizes.get(atom, symbol(atom))
+    return call(atom.function, *(substitute(arg, sizes) for arg in atom.args))
+
+
+def symbols(size: Any) -> frozenset[str]:
+    """The symbols in a size; none in a number."""
+    return size.symbols if isinstance(size, Dim) else frozenset()
+
+
+def prod(sizes: Iterable[Any]) -> Any:
+    """The product of sizes, 1 for none."""
+    total: Any = 1
+    for size in sizes:
+        total = size * total if isinstance(size, Dim) else total * size
+    return total

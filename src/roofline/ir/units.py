@@ -1,0 +1,136 @@
+"""Quantities as text at the edge, SI floats inside.
+
+``parse("3.35 TB/s", "B/s")`` and ``format_si(3.35e12, "B/s")`` are each other's inverse. Decimal prefixes are
+powers of 1000, binary ones (KiB, MiB, GiB, TiB) powers of 1024: GB and GiB are never the same thing here.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from numbers import Real
+
+from roofline.ir.errors import UnitError, did_you_mean
+
+#: A multiply-add counts as two floating-point operations; said here and nowhere else.
+MAC = 2
+
+#: SI prefixes, in the spelling that units use.
+PREFIXES = {
+    "": 1.0, "n": 1e-9, "u": 1e-6, "µ": 1e-6, "m": 1e-3,
+    "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18,
+    "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50,
+}  # fmt: skip
+
+_BYTES = {f"{prefix}B": scale for prefix, scale in PREFIXES.items() if scale >= 1}
+_FLOPS = {f"{prefix}{word}": scale for prefix, scale in PREFIXES.items() if scale >= 1 and "i" not in prefix
+          for word in ("FLOP", "FLOPS", "OP", "OPS")}  # fmt: skip
+_TIMES = {f"{prefix}s": scale for prefix, scale in PREFIXES.items() if scale <= 1} | {
+    "min": 60.0,
+    "h": 3600.0,
+}
+
+#: Accepted spellings of each unit and what one of it is in SI.
+UNITS: dict[str, dict[str, float]] = {
+    "B": _BYTES,
+    "B/s": {f"{unit}/s": scale for unit, scale in _BYTES.items()}
+    | {f"{prefix}bit/s": PREFIXES[prefix] / 8 for prefix in ("", "k", "M", "G", "T")},
+    "FLOP": _FLOPS,
+    "FLOP/s": {f"{unit}/s": scale for unit, scale in _FLOPS.items() if not unit.endswith("S")}
+    | {unit: scale for unit, scale in _FLOPS.items() if unit.endswith("S")},
+    "s": _TIMES,
+    "Hz": {f"{prefix}Hz": scale for prefix, scale in PREFIXES.items() if scale >= 1 and "i" not in prefix},
+    "W": {f"{prefix}W": scale for prefix, scale in PREFIXES.items() if "i" not in prefix},
+}
+
+_NUMBER = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*$", re.ASCII)
+
+
+def parse(text: str | float, unit: str) -> float:
+    """Read a quantity as an SI float.
+
+    Args:
+        text: Such as ``"3.35 TB/s"``, ``"80GiB"``, ``"41 ms"``; a bare number is taken as SI already.
+        unit: The wanted unit: ``B``, ``B/s``, ``FLOP``, ``FLOP/s``, ``s``, ``Hz`` or ``W``.
+
+    Returns:
+        The value in that unit without prefix.
+
+    Raises:
+        UnitError: Not a finite number, or not in that unit.
+
+    Example:
+        >>> parse("41 ms", "s")
+        0.041
+        >>> parse("80 GiB", "B")
+        85899345920.0
+    """
+    allowed = UNITS[unit]
+    if isinstance(text, Real) and not isinstance(text, bool):
+        return _finite(float(text), text, unit)
+    match = _NUMBER.match(text) if isinstance(text, str) else None
+    if match is None:
+        raise UnitError(f"{text!r} is not a quantity; write a number and a unit such as {_examples(unit)}")
+    number, spelled = match.groups()
+    if spelled and spelled not in allowed:
+        raise UnitError(
+            f"{text!r}: unknown unit {spelled!r}; wanted {unit}, such as {_examples(unit)}"
+            + did_you_mean(spelled, allowed)
+        )
+    return _finite(float(number) * allowed.get(spelled, 1.0), text, unit)
+
+
+def _finite(value: float, given: object, unit: str) -> float:
+    if not math.isfinite(value):
+        raise UnitError(f"{given!r} is not a finite number of {unit}")
+    return value
+
+
+def _examples(unit: str) -> str:
+    return {
+        "B": "80 GB or 80 GiB", "B/s": "3.35 TB/s", "FLOP": "12 GFLOP", "FLOP/s": "989 TFLOP/s",
+        "s": "41 ms", "Hz": "1.98 GHz", "W": "700 W",
+    }[unit]  # fmt: skip
+
+
+def format_si(value: float, unit: str, digits: int = 3) -> str:
+    """Write an SI value with the prefix that leaves one to three digits before the point.
+
+    Args:
+        value: In ``unit`` without prefix.
+        unit: As for :func:`parse`, or any other text such as ``token/s``.
+        digits: Significant digits.
+
+    Example:
+        >>> format_si(3.35e12, "B/s"), format_si(0.041, "s"), format_si(0, "FLOP")
+        ('3.35 TB/s', '41 ms', '0 FLOP')
+    """
+    if not math.isfinite(value) or value == 0:
+        return f"{value:g} {unit}"
+    below = ("n", "u", "m") if unit in ("s", "W") else ()
+    ladder = [
+        (p, PREFIXES[p]) for p in (*below, "", "k", "M", "G", "T", "P", "E") if not (unit == "s" and PREFIXES[p] > 1)
+    ]
+    prefix, scale = ladder[0]
+    for name, size in ladder:
+        if float(f"{abs(value) / size:.{digits}g}") >= 1:
+            prefix, scale = name, size
+    return f"{_plain(value / scale, digits)} {prefix}{unit}"
+
+
+def _plain(value: float, digits: int) -> str:
+    rounded = float(f"{value:.{digits}g}")
+    return f"{rounded:.0f}" if rounded == int(rounded) and abs(rounded) < 1e15 else f"{rounded:.{digits}g}"
+
+
+def format_bytes(value: float) -> str:
+    """Write a byte count in binary prefixes, as memory is sold and allocated.
+
+    Example:
+        >>> format_bytes(85899345920)
+        '80.00 GiB'
+    """
+    for prefix in ("Pi", "Ti", "Gi", "Mi", "Ki"):
+        if abs(value) >= PREFIXES[prefix]:
+            return f"{value / PREFIXES[prefix]:.2f} {prefix}B"
+    return f"{value:.0f} B"

@@ -1,0 +1,1 @@
+"""Measure the machine at hand: calibrate a chip, time code, compare backends."""

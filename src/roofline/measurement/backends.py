@@ -1,0 +1,516 @@
+"""What torch.compile buys: each backend's prediction, its measurement beside it, and when compiling has paid off.
+
+A backend's prediction is the program's in one of the three ways that programs run (:data:`MODES_OF`): ``aot_eager``
+runs the same kernels from the host, ``cudagraphs`` replays them, ``inductor`` and other compilers fuse them.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from roofline.analysis.estimate import Estimate, Mode, estimate
+from roofline.counting.memory import RESERVE
+from roofline.diagnosis.break_even import BreakEven, break_even
+from roofline.hardware.chip import Chip
+from roofline.ir.errors import MissingExtra, RooflineError, UsageError, did_you_mean
+from roofline.ir.graph import Graph
+from roofline.ir.units import format_si, parse
+from roofline.measurement.measure import Measurement, measure
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: The program as it is, without a compiler.
+PLAIN = "eager"
+
+#: How what a backend makes of a program runs; whatever is not named here is a compiler that fuses.
+MODES_OF: dict[str, Mode] = {
+    PLAIN: "eager",
+    "aot_eager": "eager",
+    "aot_eager_decomp_partition": "eager",
+    "aot_ts": "eager",
+    "ts": "eager",
+    "cudagraphs": "graph",
+}
+
+#: Seconds that compiling took before the first call, by backend: ResNet-50, BERT base and GPT-2 small in bf16, of 150
+#: to 230 kernels each, PyTorch 2.11 on the host of an H100 (measurements/h100-sxm/models.csv, ``compile_s``). Between
+#: these programs the time does not follow the number of kernels; another host or a larger program may take a multiple.
+COMPILE_SECONDS: dict[str, tuple[float, ...]] = {
+    "inductor": (12.97, 10.35, 10.83, 10.85, 10.10),
+    "aot_eager": (3.05, 1.99),
+    "cudagraphs": (2.95, 1.81),
+}
+
+
+def mode_of(backend: str) -> Mode:
+    """How what a backend makes of a program runs.
+
+    Example:
+        >>> mode_of("cudagraphs"), mode_of("inductor:max-autotune")
+        ('graph', 'compiled')
+    """
+    return MODES_OF.get(backend.partition(":")[0], "compiled")
+
+
+Row = TypeVar("Row", "PredictedBackend", "BackendRun")
+
+# --- predicted --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PredictedBackend:
+    """What a backend is expected to buy.
+
+    Attributes:
+        backend: Its name.
+        estimate: What a call takes then.
+        compile_s: What compiling takes, the least, the middle and the most of what is known [s].
+        pays_off: Against the program as it is, at the middle.
+        earliest: Calls after which it has paid off where compiling takes least.
+        latest: The same where it takes most.
+    """
+
+    backend: str
+    estimate: Estimate
+    compile_s: tuple[float, float, float]
+    pays_off: BreakEven
+    earliest: float
+    latest: float
+
+    def record(self) -> dict[str, Any]:
+        """Plain numbers; calls are ``None`` where it never pays off."""
+        est = self.estimate
+        return {
+            "backend": self.backend,
+            "mode": est.mode,
+            "time_s": float(est.time),
+            "low_s": float(est.low),
+            "high_s": float(est.high),
+            "bound": est.bound,
+            "kernels": est.launches,
+            "speedup": self.pays_off.speedup,
+            "compile_s": self.compile_s[1],
+            "compile_low_s": self.compile_s[0],
+            "compile_high_s": self.compile_s[2],
+            "calls": _finite(self.pays_off.steps),
+            "calls_low": _finite(self.earliest),
+            "calls_high": _finite(self.latest),
+        }
+
+
+@dataclass(frozen=True, repr=False)
+class PredictedCompile:
+    """What compiling a program is expected to buy, by backend.
+
+    Attributes:
+        eager: The program as it is.
+        rows: One a backend.
+    """
+
+    eager: Estimate
+    rows: tuple[PredictedBackend, ...]
+
+    @property
+    def best(self) -> PredictedBackend:
+        """The backend with the fastest calls."""
+        return min(self.rows, key=lambda row: float(row.estimate.time))
+
+    def __getitem__(self, backend: str) -> PredictedBackend:
+        """The row of a backend.
+
+        Raises:
+            UsageError: There is none.
+        """
+        return _row(self.rows, backend)
+
+    def record(self) -> dict[str, Any]:
+        """Plain numbers: the program as it is, and one row a backend."""
+        return {
+            "model": self.eager.graph.info.get("model", self.eager.graph.name),
+            "chip": self.eager.chip.name,
+            "eager_s": float(self.eager.time),
+            "eager_low_s": float(self.eager.low),
+            "eager_high_s": float(self.eager.high),
+            "rows": [row.record() for row in self.rows],
+        }
+
+    def frame(self) -> pd.DataFrame:
+        """One row a backend."""
+        import pandas as pd
+
+        return pd.DataFrame([row.record() for row in self.rows])
+
+    def __repr__(self) -> str:
+        head = f"<PredictedCompile {self.eager.graph.name} on {self.eager.chip.name}: eager {_seconds(self.eager.time)}"
+        return "\n".join([head, *(f"  {row.backend}: {row.pays_off}" for row in self.rows)]) + ">"
+
+
+def predicted_compile(
+    graph: Graph,
+    chip: str | Chip,
+    *,
+    backends: Sequence[str] = ("inductor", "cudagraphs", "aot_eager"),
+    compile_s: str | float | Mapping[str, str | float] | None = None,
+    tf32: bool = False,
+    reserve: float = RESERVE,
+    **sizes: int,
+) -> PredictedCompile:
+    """Predict what compiling a program buys and after how many calls it has paid off; needs no PyTorch.
+
+    Args:
+        graph: The program.
+        chip: A name or a chip.
+        backends: Which; a mode of torch.compile after a colon, as in ``inductor:reduce-overhead``.
+        compile_s: What compiling takes, such as ``"40 s"``, for all backends or by name; :data:`COMPILE_SECONDS` where
+            absent.
+        tf32: As for :func:`roofline.estimate`.
+        reserve: Memory that driver and framework keep [byte].
+        sizes: One number for each symbol of the graph.
+
+    Raises:
+        UsageError: No backend, a size that is a list, or a backend whose compile time is not known and not given.
+
+    Example:
+        >>> import roofline as rl
+        >>> found = predicted_compile(rl.model("resnet50", dtype="bf16"), "h100-sxm", B=1)
+        >>> found["inductor"].pays_off.speedup > 2, found["aot_eager"].pays_off.never
+        (True, True)
+    """
+    names = _named(backends)
+    how: dict[str, Any] = {"tf32": tf32, "reserve": reserve, **sizes}
+    eager = estimate(graph, chip, mode="eager", **how)
+    if eager.shape:
+        raise UsageError("predicted_compile: compiling belongs to one point; give one chip and single numbers")
+    known = {name: _compile_seconds(name, compile_s) for name in names}
+    runs = {mode: estimate(graph, chip, mode=mode, **how) for mode in dict.fromkeys(map(mode_of, names))}
+    return PredictedCompile(eager, tuple(_predicted(name, eager, runs[mode_of(name)], known[name]) for name in names))
+
+
+def _predicted(name: str, eager: Estimate, then: Estimate, known: tuple[float, float, float]) -> PredictedBackend:
+    low, middle, high = (break_even(seconds, float(eager.time), float(then.time)) for seconds in known)
+    return PredictedBackend(name, then, known, middle, low.steps, high.steps)
+
+
+def _compile_seconds(name: str, given: str | float | Mapping[str, str | float] | None) -> tuple[float, float, float]:
+    """The least, the middle and the most that compiling takes [s]."""
+    told = given.get(name, given.get(name.partition(":")[0])) if isinstance(given, Mapping) else given
+    if told is not None:
+        seconds = parse(told, "s")
+        return seconds, seconds, seconds
+    known = COMPILE_SECONDS.get(name.partition(":")[0])
+    if known is None:
+        raise UsageError(
+            f"predicted_compile: how long {name} compiles is known for {', '.join(COMPILE_SECONDS)} only; "
+            f"give compile_s={{{name!r}: '20 s'}}"
+        )
+    return min(known), median(known), max(known)
+
+
+def _named(backends: Sequence[str]) -> list[str]:
+    names = [backends] if isinstance(backends, str) else list(backends)
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise UsageError(f"backends={backends!r}: name at least one, such as 'inductor'")
+    return list(dict.fromkeys(names))
+
+
+# --- measured beside predicted ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class BackendRun:
+    """One backend: measured, predicted, or why it failed.
+
+    Attributes:
+        backend: Its name; ``eager`` is the program as it is.
+        measured: The steady calls, ``None`` where it failed.
+        predicted: What they should take, ``None`` where it failed.
+        first_call_s: The first call, compiling included [s].
+        pays_off: Steady calls after the first until it has paid off, as measured; ``None`` for the program as it is.
+        expected: The same from the predicted times and the measured first calls.
+        graph_breaks: Places where the compiler fell back to Python, ``None`` where PyTorch does not say.
+        error: First line of what went wrong, empty where nothing did.
+    """
+
+    backend: str
+    measured: Measurement | None = None
+    predicted: Estimate | None = None
+    first_call_s: float | None = None
+    pays_off: BreakEven | None = None
+    expected: BreakEven | None = None
+    graph_breaks: int | None = None
+    error: str = ""
+
+    @property
+    def compile_s(self) -> float | None:
+        """What the first call took beyond a steady one [s]."""
+        if self.measured is None or self.first_call_s is None:
+            return None
+        return max(self.first_call_s - self.measured.seconds, 0.0)
+
+    def seconds(self) -> tuple[float, float]:
+        """A steady call as measured and as predicted [s].
+
+        Raises:
+            UsageError: The backend failed.
+        """
+        if self.measured is None or self.predicted is None:
+            raise UsageError(f"{self.backend} failed, it has no time: {self.error}")
+        return self.measured.seconds, float(self.predicted.time)
+
+    def record(self) -> dict[str, Any]:
+        """Plain numbers; what is not known is ``None``."""
+        measured, predicted = self.measured, self.predicted
+        return {
+            "backend": self.backend,
+            "mode": predicted.mode if predicted else mode_of(self.backend),
+            "measured_s": measured.seconds if measured else None,
+            "measured_low_s": measured.low if measured else None,
+            "measured_high_s": measured.high if measured else None,
+            "runs": measured.runs if measured else None,
+            "unsteady": measured.unsteady if measured else None,
+            "predicted_s": float(predicted.time) if predicted else None,
+            "predicted_low_s": float(predicted.low) if predicted else None,
+            "predicted_high_s": float(predicted.high) if predicted else None,
+            "first_call_s": self.first_call_s,
+            "compile_s": self.compile_s,
+            "speedup": self.pays_off.speedup if self.pays_off else None,
+            "predicted_speedup": self.expected.speedup if self.expected else None,
+            "calls": _finite(self.pays_off.steps) if self.pays_off else None,
+            "predicted_calls": _finite(self.expected.steps) if self.expected else None,
+            "graph_breaks": self.graph_breaks,
+            "error": self.error,
+        }
+
+    def __str__(self) -> str:
+        if self.measured is None or self.predicted is None:
+            return f"{self.backend}: failed: {self.error}"
+        text = f"{self.backend}: {_seconds(self.measured.seconds)}, predicted {_seconds(self.predicted.time)}"
+        if self.pays_off is None or self.expected is None:
+            return text
+        gain = f"{self.pays_off.speedup:.2f}x, predicted {self.expected.speedup:.2f}x"
+        first = f"first call {_seconds(self.first_call_s or 0.0)}"
+        calls = "never pays off" if self.pays_off.never else f"pays off after {math.ceil(self.pays_off.steps):,} calls"
+        return f"{text}; {gain}; {first}, {calls}"
+
+
+@dataclass(frozen=True, repr=False)
+class BackendComparison:
+    """Backends of torch.compile side by side, the program as it is first.
+
+    Attributes:
+        name: The program.
+        chip: Where it ran.
+        device: The same in PyTorch's words.
+        rows: One a backend.
+    """
+
+    name: str
+    chip: Chip
+    device: str
+    rows: tuple[BackendRun, ...]
+
+    @property
+    def best(self) -> BackendRun:
+        """The fastest as measured, once compiled."""
+        return min((row for row in self.rows if row.measured), key=lambda row: row.measured.seconds)  # type: ignore[union-attr]
+
+    def __getitem__(self, backend: str) -> BackendRun:
+        """The row of a backend.
+
+        Raises:
+            UsageError: There is none.
+        """
+        return _row(self.rows, backend)
+
+    def record(self) -> dict[str, Any]:
+        """Plain numbers of all rows."""
+        return {
+            "program": self.name,
+            "chip": self.chip.name,
+            "device": self.device,
+            "best": self.best.backend,
+            "rows": [row.record() for row in self.rows],
+        }
+
+    def frame(self) -> pd.DataFrame:
+        """One row a backend."""
+        import pandas as pd
+
+        return pd.DataFrame([row.record() for row in self.rows])
+
+    def __repr__(self) -> str:
+        lines = [f"<BackendComparison {self.name} on {self.chip.name}:", *(f"  {row}" for row in self.rows)]
+        return "\n".join(lines) + ">"
+
+
+def compare_backends(
+    module: Any,
+    *args: Any,
+    backends: Sequence[str] = (PLAIN, "inductor"),
+    chip: str | Chip | None = None,
+    budget: float = 1.0,
+    warmup: int = 3,
+    seed: int = 0,
+    kwargs: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> BackendComparison:
+    """Measure a PyTorch program as it is and compiled by each backend, with the prediction beside each.
+
+    Every backend compiles from scratch; its first call is timed, then its steady calls as by :func:`roofline.measure`.
+    A backend that fails is a row that says why.
+
+    Args:
+        module: A ``torch.nn.Module`` or a function, not compiled.
+        args: Its arguments, with values, on the device where it is to run.
+        backends: Names of ``torch._dynamo.list_backends()``, with a mode after a colon where wanted, as in
+            ``inductor:max-autotune``; ``eager`` is the program as it is, and is measured in any case.
+        chip: As for :func:`roofline.measure`: needed for a processor, looked up for an accelerator.
+        budget: Time for the timed calls of each backend [s].
+        warmup: Calls of each before the first timed one, at least 1.
+        seed: Of random numbers.
+        kwargs: Keyword arguments of the program whose names are options of this function.
+        options: Its other keyword arguments.
+
+    Raises:
+        MissingExtra: PyTorch is not installed.
+        UsageError: A backend that PyTorch does not know, a program that is compiled already, or one that fails by
+            itself.
+        UnknownChip: The device is none that ships.
+
+    Example:
+        >>> import torch
+        >>> import roofline as rl
+        >>> mine = rl.Chip(name="mine", vector={"fp32": "100 GFLOP/s"}, matrix={"fp32": "100 GFLOP/s"},
+        ...                memory_bandwidth="20 GB/s", memory_capacity="8 GB")
+        >>> found = compare_backends(torch.nn.Linear(64, 64), torch.zeros(8, 64), backends=["aot_eager"], chip=mine,
+        ...                          budget=0.02)
+        >>> [row.backend for row in found.rows]
+        ['eager', 'aot_eager']
+    """
+    torch = _torch()
+    names = _checked(torch, module, backends)
+    given = {**(kwargs or {}), **options}
+    how = {"chip": chip, "budget": budget, "warmup": warmup, "seed": seed, "kwargs": given}
+    torch._dynamo.reset()
+    try:
+        first = _first_call(torch, module, args, given)
+    except Exception as error:
+        raise UsageError(f"compare_backends: the program fails when it runs: {_first_line(error)}") from error
+    plain = measure(module, *args, mode="eager", **how)  # type: ignore[arg-type]
+    own = BackendRun(PLAIN, plain, plain.estimate, first)
+    others = [_run(torch, module, name, args, how, own) for name in names if name != PLAIN]
+    torch._dynamo.reset()
+    return BackendComparison(plain.graph.name, plain.estimate.chip, plain.device, (own, *others))
+
+
+def _torch() -> Any:
+    try:
+        import torch
+        import torch._dynamo
+    except ImportError:
+        raise MissingExtra("compare_backends needs PyTorch: pip install 'roofline[torch]'") from None
+    return torch
+
+
+def _checked(torch: Any, module: Any, backends: Sequence[str]) -> list[str]:
+    """The backends, each once.
+
+    Raises:
+        UsageError: PyTorch does not know one, or the program is compiled already.
+    """
+    if any(getattr(module, name, None) is not None for name in ("_orig_mod", "_torchdynamo_orig_callable")):
+        raise UsageError("compare_backends: the program is compiled already; give the one that torch.compile was given")
+    names = _named(backends)
+    known = [PLAIN, *torch._dynamo.list_backends(exclude_tags=())]
+    for name in names:
+        base = name.partition(":")[0]
+        if base not in known:
+            listed = ", ".join(dict.fromkeys([PLAIN, *torch._dynamo.list_backends()]))
+            raise UsageError(f"unknown backend {base!r}; allowed: {listed}{did_you_mean(base, known)}")
+    return names
+
+
+def _run(
+    torch: Any, module: Any, backend: str, args: tuple[Any, ...], how: dict[str, Any], plain: BackendRun
+) -> BackendRun:
+    """One backend from scratch; what it raises becomes its row."""
+    name, _, mode = backend.partition(":")
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    try:
+        compiled = torch.compile(module, backend=name, mode=mode or None)
+        with _without_caches():
+            first = _first_call(torch, compiled, args, how["kwargs"])
+        breaks = sum(torch._dynamo.utils.counters["graph_break"].values())
+        fused = mode_of(backend) == "compiled"
+        steady = measure(compiled, *args, mode="compiled" if fused else "eager", **how)
+    except Exception as error:
+        return BackendRun(backend, error=_first_line(error))
+    then = _foreseen(steady, backend)
+    return BackendRun(backend, steady, then, first, *_paying(plain, steady, then, first), graph_breaks=breaks)
+
+
+def _foreseen(steady: Measurement, backend: str) -> Estimate:
+    """The prediction of a backend; a processor has no graphs to replay, and its calls are the host's."""
+    est, mode = steady.estimate, mode_of(backend)
+    if mode != "graph" or steady.device == "cpu":
+        return est
+    return estimate(steady.graph, est.chip, mode=mode, tf32=est.tf32)
+
+
+def _without_caches() -> Any:
+    """Compile anew, whatever PyTorch has kept on disk from an earlier run."""
+    import torch._inductor.config as config
+
+    return config.patch(force_disable_caches=True) if hasattr(config, "force_disable_caches") else nullcontext()
+
+
+def _paying(plain: BackendRun, steady: Measurement, then: Estimate, first: float) -> tuple[BreakEven, BreakEven]:
+    """When the backend has paid off, as measured, and as predicted but for the time that compiling takes."""
+    before, foreseen = plain.seconds()
+    both = {"first_before": [plain.first_call_s or before], "first_after": [first]}
+    measured = break_even(0.0, before, steady.seconds, **both)
+    return measured, break_even(max(measured.overhead_s, 0.0), foreseen, float(then.time))
+
+
+def _first_call(torch: Any, program: Callable[..., Any], args: tuple[Any, ...], given: Mapping[str, Any]) -> float:
+    """The first call of all, until the device is done [s]."""
+    leaves = torch.utils._pytree.tree_leaves((args, dict(given)))
+    leaves += program.parameters() if isinstance(program, torch.nn.Module) else []
+    kinds = {leaf.device.type for leaf in leaves if isinstance(leaf, torch.Tensor)} - {"cpu", "meta"}
+    finish = getattr(getattr(torch, next(iter(kinds), ""), None), "synchronize", lambda: None)
+    finish()
+    start = time.perf_counter()
+    with torch.set_grad_enabled(torch.is_grad_enabled() and not isinstance(program, torch.nn.Module)):
+        program(*args, **given)
+    finish()
+    return time.perf_counter() - start
+
+
+def _first_line(error: Exception) -> str:
+    """What went wrong in one line: the cause that a compiler's error carries, where it does."""
+    cause = getattr(error, "inner_exception", None) or error
+    text = next((line.strip() for line in str(cause).splitlines() if line.strip()), "")
+    return text[:300] if isinstance(cause, RooflineError) else f"{type(cause).__name__}: {text[:300]}"
+
+
+def _row(rows: tuple[Row, ...], backend: str) -> Row:
+    found = {row.backend: row for row in rows}
+    if backend not in found:
+        raise UsageError(f"no row {backend!r}; there are: {', '.join(found)}{did_you_mean(str(backend), found)}")
+    return found[backend]
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
+
+
+def _seconds(value: Any) -> str:
+    return format_si(float(value), "s")

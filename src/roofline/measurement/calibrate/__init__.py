@@ -1,0 +1,149 @@
+"""Measure the machine at hand, fit the time model to it, and describe it as a chip.
+
+Without an accelerator that is the processor: through numpy, and through PyTorch where that is installed. With CUDA
+and PyTorch it is the GPU.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from roofline.analysis.fitting import Sample, need_scipy
+from roofline.ir.errors import MissingExtra, UsageError, did_you_mean
+from roofline.measurement.calibrate import numpy_cpu, torch_cpu
+from roofline.measurement.calibrate.build import Calibration, Measured, build_chip, error_figures
+from roofline.measurement.calibrate.host import Host, host_load, this_host
+from roofline.measurement.calibrate.timing import Budget, Task, Timing, copies, repeat
+from roofline.measurement.calibrate.write import chip_toml, write_chip
+
+__all__ = ["Calibration", "calibrate", "chip_toml", "error_figures", "write_chip"]
+
+DEVICES = ("auto", "cpu", "cuda")
+#: Time for the measurements; the fit comes on top [s].
+QUICK, FULL = 8.0, 70.0
+#: Share of it for the memory levels.
+LEVELS = 0.15
+
+Progress = Callable[[float, str], None]
+
+
+def calibrate(
+    device: str = "auto",
+    quick: bool = False,
+    output: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> Calibration:
+    """Measure this machine and describe it as a chip.
+
+    Args:
+        device: ``cpu``, ``cuda``, or ``auto``: the GPU where PyTorch sees one, else the processor.
+        quick: Measure less: 20 seconds rather than two minutes.
+        output: Where to write the chip's TOML.
+        progress: Called with the share that is done and what is going on.
+
+    Raises:
+        UsageError: An unknown device, or ``cuda`` without a GPU.
+        MissingExtra: scipy is not installed, or for ``cuda`` torch.
+
+    Example:
+        >>> import roofline as rl
+        >>> rl.calibrate(device="abacus")
+        Traceback (most recent call last):
+            ...
+        roofline.ir.errors.UsageError: device 'abacus'; allowed: auto, cpu, cuda
+    """
+    start = time.perf_counter()
+    if device not in DEVICES:
+        raise UsageError(f"device {device!r}; allowed: {', '.join(DEVICES)}" + did_you_mean(str(device), DEVICES))
+    need_scipy()
+    tell = progress or _silent
+    found = _on_cuda(quick, tell) if device == "cuda" or (device == "auto" and _has_cuda()) else _on_cpu(quick, tell)
+    done = replace(found, seconds=time.perf_counter() - start)
+    if output is not None:
+        write_chip(done.chip, output, done.remarks)
+    return done
+
+
+def _silent(share: float, what: str) -> None:
+    return None
+
+
+def _has_cuda() -> bool:
+    if not torch_cpu.available():
+        return False
+    import torch
+
+    return bool(torch.cuda.is_available())
+
+
+def _on_cuda(quick: bool, progress: Progress) -> Calibration:
+    if not torch_cpu.available():
+        raise MissingExtra('measuring a GPU needs torch: pip install "roofline[torch]"')
+    if not _has_cuda():
+        raise UsageError("device 'cuda': PyTorch sees no GPU; allowed here: cpu")
+    from roofline.measurement.calibrate import torch_cuda
+
+    return torch_cuda.calibrate(quick, progress)
+
+
+def _on_cpu(quick: bool, progress: Progress) -> Calibration:
+    measured = measure_cpu(this_host(), quick, progress)
+    progress(0.95, "fit")
+    found = build_chip(measured)
+    progress(1.0, "done")
+    return found
+
+
+def measure_cpu(machine: Host, quick: bool, progress: Progress = _silent, seconds: float | None = None) -> Measured:
+    """Measure a processor through numpy, and through PyTorch where it is installed.
+
+    Args:
+        machine: The machine.
+        quick: Measure less.
+        progress: Called with the share that is done and what is going on.
+        seconds: Time for it; that of ``quick`` or of a full measurement when absent [s].
+    """
+    limit, load = seconds or (QUICK if quick else FULL), host_load()
+    progress(0.0, "memory")
+    levels = list(numpy_cpu.levels(machine, LEVELS * limit))
+    tasks, software, overhead = _tasks(quick)
+    samples, timings = measure(tasks, machine.last_level, (1 - LEVELS) * limit, progress)
+    return Measured(machine, samples, timings, levels, overhead, software, quick, load)
+
+
+def _tasks(quick: bool) -> tuple[list[Task], list[str], float]:
+    """What to measure, with what software, and what the least operator costs with it [s].
+
+    PyTorch runs elementwise operators on all threads and numpy on one, so only one of them can be described.
+    """
+    software = [f"numpy {np.__version__}", f"Python {platform.python_version()}"]
+    if not torch_cpu.available():
+        return [*numpy_cpu.matmuls(quick), *numpy_cpu.streams(quick)], software, numpy_cpu.overhead()
+    tasks = [*numpy_cpu.matmuls(quick), *torch_cpu.matmuls(quick), *torch_cpu.streams(quick)]
+    return tasks, [torch_cpu.version(), *software], torch_cpu.overhead()
+
+
+def measure(
+    tasks: Sequence[Task], cache: int, seconds: float, progress: Progress = _silent
+) -> tuple[list[Sample], list[Timing]]:
+    """Time tasks within a budget.
+
+    Args:
+        tasks: The tasks.
+        cache: Of the last level, which operands are not to be found in [byte].
+        seconds: Time for all of them [s].
+        progress: Called with the share that is done and what is going on.
+    """
+    budget, samples, timings = Budget(seconds, len(tasks)), [], []
+    for at, task in enumerate(tasks):
+        progress(LEVELS + (0.95 - LEVELS) * at / len(tasks), f"{task.op} {task.dtype}")
+        timing = repeat([task.make() for _ in range(copies(task, cache))], budget.share())
+        samples.append(Sample(task.op, task.dtype, task.shape, timing.typical))
+        timings.append(timing)
+    return samples, timings

@@ -1,0 +1,252 @@
+"""A small numpy executor of the registry's operators: what says whether a rewritten program is the same program.
+
+calls         a call, free options, the table            attention     scores, softmax, values
+pointwise     elementwise                                products      matrix products, experts
+rows          norms, reductions                          convolution   convolutions, pooling
+moves         gathers, copies, views, collectives        state         scans
+gradients     of elementwise functions, for backwards
+
+It runs in double precision whatever a tensor's number format is, draws weights, caches and inputs from their names,
+and knows no chip. What an operator leaves open (which function an ``elementwise`` is, where a ``slice`` starts) is
+drawn from the name of the node; a node that runs several times runs once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from roofline.ir.errors import DoesNotFit, ShapeError, UnboundSize, UnknownOp, UsageError, did_you_mean
+from roofline.ir.graph import Graph, Node, Tensor
+from roofline.ops import get_op
+from roofline.ops.reference import (
+    attention,
+    convolution,
+    gradients,
+    moves,
+    pointwise,
+    state,
+)
+from roofline.ops.reference import (
+    contraction as products,
+)
+from roofline.ops.reference import (
+    rowwise as rows,
+)
+from roofline.ops.reference.calls import MEANINGS, Array, Call, draw
+
+__all__ = ["MEANINGS", "Sameness", "execute", "same"]
+
+#: Where meanings are entered; importing them fills the table.
+MODULES = (attention, convolution, moves, pointwise, products, rows, state, gradients)
+
+#: Elements that may be alive at once: 2 GiB of double precision.
+MOST_ELEMENTS = 2**28
+
+
+def execute(graph: Graph, inputs: Mapping[str, Any] | None = None, seed: int = 0, **sizes: int) -> dict[str, Array]:
+    """Run a graph in numpy, on small sizes.
+
+    Args:
+        graph: The program.
+        inputs: Arrays by tensor name, in place of drawn ones: inputs, weights, buffers, caches.
+        seed: Of all that is drawn; the same name and shape gets the same array.
+        sizes: A value for each symbol of the graph.
+
+    Returns:
+        The outputs by name, in double precision.
+
+    Raises:
+        UnboundSize: Symbols without a value.
+        UsageError: An array for a tensor that is not there, or an operator without a meaning.
+        ShapeError: An array of another shape than the tensor.
+        DoesNotFit: More elements alive at once than the executor takes.
+
+    Example:
+        >>> from roofline.ops.builder import Builder
+        >>> b = Builder("double", "fp32")
+        >>> x = b.input("x", (3,))
+        >>> execute(b.graph([b.op("add", x, x, name="y")]), {"x": [1, 2, 3]})
+        {'y': array([2., 4., 6.])}
+    """
+    bound = _bound(graph, sizes)
+    given = _checked(bound, inputs or {})
+    ahead = _folded(bound, given, seed)
+    _check_size(bound)
+    values: dict[str, Array] = {}
+    last = _last_reads(bound)
+
+    def value(name: str) -> Array:
+        if name not in values:
+            tensor = bound.tensors[name]
+            values[name] = given[name] if name in given else ahead[name] if name in ahead else _drawn(tensor, seed)
+        return values[name]
+
+    for at, node in enumerate(bound.nodes):
+        values[node.outputs[0]] = _run(bound, node, [value(name) for name in node.inputs], seed)
+        for name in (*node.inputs, *node.outputs):
+            if last.get(name, at) <= at:
+                values.pop(name, None)
+    return {name: value(name) for name in bound.outputs}
+
+
+def _bound(graph: Graph, sizes: Mapping[str, int]) -> Graph:
+    folded = graph.info.get("folded")
+    wanted = graph.symbols | (folded.symbols if isinstance(folded, Graph) else frozenset())
+    missing = sorted(wanted - sizes.keys())
+    if missing:
+        raise UnboundSize(f"{graph.name} needs a value for {', '.join(missing)}")
+    bound = graph.bind(**sizes) if sizes else graph
+    if isinstance(folded, Graph) and sizes:
+        return Graph(bound.name, bound.tensors, bound.nodes, bound.outputs,
+                     info={**bound.info, "folded": folded.bind(**sizes)})  # fmt: skip
+    return bound
+
+
+def _checked(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Array]:
+    folded = graph.info.get("folded")
+    tensors = {**(folded.tensors if isinstance(folded, Graph) else {}), **graph.tensors}
+    sources = {name: tensor for name, tensor in tensors.items() if tensor.kind != "activation"}
+    given = {name: np.asarray(array, dtype=np.float64) for name, array in inputs.items()}
+    for name, array in given.items():
+        if name not in sources:
+            near = did_you_mean(name, sources) or f"; it reads {', '.join(list(sources)[:8])}"
+            raise UsageError(f"{graph.name}: no input is called {name!r}{near}")
+        if array.shape != sources[name].shape:
+            raise ShapeError(f"{graph.name}: {name!r} is {list(sources[name].shape)}, not {list(array.shape)}")
+    return given
+
+
+def _folded(graph: Graph, given: Mapping[str, Array], seed: int) -> dict[str, Array]:
+    """What was computed ahead of the program, from what it was computed of."""
+    folded = graph.info.get("folded")
+    if not isinstance(folded, Graph):
+        return {}
+    return execute(folded, {name: array for name, array in given.items() if name in folded.tensors}, seed)
+
+
+def _last_reads(graph: Graph) -> dict[str, int]:
+    last = {name: at for at, node in enumerate(graph.nodes) for name in node.inputs}
+    return {**last, **dict.fromkeys(graph.outputs, len(graph.nodes))}
+
+
+def _check_size(graph: Graph) -> None:
+    """Refuse what would not fit, before anything is computed."""
+    last, live, most, alive = _last_reads(graph), 0, 0, set[str]()
+    for at, node in enumerate(graph.nodes):
+        fresh = {*node.inputs, *node.outputs} - alive
+        alive |= fresh
+        live += sum(graph.tensors[name].numel for name in fresh)
+        most = max(most, live)
+        done = {name for name in (*node.inputs, *node.outputs) if last.get(name, at) <= at}
+        live -= sum(graph.tensors[name].numel for name in done & alive)
+        alive -= done
+    if most > MOST_ELEMENTS:
+        raise DoesNotFit(
+            f"{graph.name}: {most:.3g} elements are alive at once, the executor takes {MOST_ELEMENTS:.3g}; "
+            "smaller sizes, fewer layers or a narrower model say as much"
+        )
+
+
+def _numbers(tensor: Tensor) -> tuple[int, ...]:
+    """The shape of a tensor without symbols."""
+    return tuple(int(size) for size in tensor.shape)  # type: ignore[arg-type]
+
+
+def _drawn(tensor: Tensor, seed: int) -> Array:
+    """Random contents that belong to a name: whole numbers for indices, flags, positive vectors, scaled matrices."""
+    dice, shape = draw(seed, tensor.name), _numbers(tensor)
+    if tensor.dtype == "bool":
+        return dice.integers(0, 2, shape).astype(np.float64)
+    if tensor.dtype.startswith("int") and tensor.kind == "input":
+        return dice.integers(0, 2**15, shape).astype(np.float64)
+    if tensor.kind in ("weight", "buffer") and len(shape) < 2:
+        return dice.uniform(0.5, 1.5, shape)
+    fan_in = int(np.prod(shape[1:], dtype=np.int64)) if tensor.kind in ("weight", "buffer") else 1
+    return dice.standard_normal(shape) / np.sqrt(fan_in)
+
+
+def _run(graph: Graph, node: Node, arrays: Iterable[Array], seed: int) -> Array:
+    get_op(node.op, node.name)
+    if node.op not in MEANINGS:
+        raise UnknownOp(f"{node.name}: the executor has no meaning for {node.op}{did_you_mean(node.op, MEANINGS)}")
+    if len(node.outputs) != 1:
+        raise UsageError(f"{node.name}: {node.op} writes {len(node.outputs)} tensors; the executor knows one a node")
+    output = graph.tensors[node.outputs[0]]
+    shape = _numbers(output)
+    call = Call(node.name, node.op, dict(node.attrs), shape, output.dtype, seed)
+    with np.errstate(all="ignore"):
+        result = MEANINGS[node.op](call, *arrays)
+    if result.shape != shape:
+        raise ShapeError(f"{node.name}: {node.op} gives {list(result.shape)} where the graph has {list(shape)}")
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Sameness:
+    """What a comparison of two programs found; true where they agree.
+
+    Attributes:
+        differences: For each output of the first program, the largest difference over its largest magnitude.
+        tolerance: The largest difference that counts as agreement.
+    """
+
+    differences: Mapping[str, float]
+    tolerance: float
+
+    @property
+    def largest(self) -> float:
+        """The largest of the differences."""
+        return max(self.differences.values(), default=0.0)
+
+    def __bool__(self) -> bool:
+        return self.largest <= self.tolerance
+
+    def __str__(self) -> str:
+        worst = max(self.differences, key=lambda name: self.differences[name])
+        word = "agree" if self else "differ"
+        return f"{len(self.differences)} outputs {word}: {worst!r} by {self.largest:.2g} (tolerance {self.tolerance:g})"
+
+
+def same(before: Graph, after: Graph, *, tolerance: float = 1e-6, seed: int = 0, **sizes: int) -> Sameness:
+    """Run two programs on the same random inputs and weights and compare their outputs.
+
+    Args:
+        before: A program.
+        after: The program that should compute the same, with its outputs in the same order.
+        tolerance: The largest difference, over the largest magnitude of an output, that counts as agreement.
+        seed: Of inputs, weights and all that operators leave open.
+        sizes: A value for each symbol.
+
+    Raises:
+        UsageError: The outputs differ in number, or are not finite, so that nothing can be compared.
+        ShapeError: An output has another shape.
+
+    Example:
+        >>> from roofline.ops.builder import Builder
+        >>> def program(op: str) -> Graph:
+        ...     b = Builder(op, "fp32")
+        ...     return b.graph([b.op(op, b.input("x", (64,)), name="y")])
+        >>> bool(same(program("relu"), program("relu"))), bool(same(program("relu"), program("gelu")))
+        (True, False)
+    """
+    if len(before.outputs) != len(after.outputs):
+        raise UsageError(f"{before.name} has {len(before.outputs)} outputs but {after.name} {len(after.outputs)}")
+    first, second = (execute(graph, None, seed, **sizes) for graph in (before, after))
+    pairs = zip(before.outputs, after.outputs, strict=True)
+    return Sameness({name: _difference(name, first[name], second[other]) for name, other in pairs}, tolerance)
+
+
+def _difference(name: str, a: Array, b: Array) -> float:
+    if a.shape != b.shape:
+        raise ShapeError(f"output {name!r} is {list(a.shape)} before and {list(b.shape)} after")
+    finite = np.isfinite(a)
+    if a.size and not finite.any():
+        raise UsageError(f"output {name!r} is nowhere finite on random input, so nothing can be compared; try a seed")
+    if (finite != np.isfinite(b)).any():
+        return float("inf")
+    scale = np.abs(a[finite]).max(initial=0.0)
+    return float(np.abs(a[finite] - b[finite]).max(initial=0.0) / (scale or 1.0))

@@ -1,0 +1,123 @@
+"""Mixed precision as ``torch.autocast`` runs it: products in 16 bits, sums and norms in fp32, weights in fp32."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from roofline.ir.dtypes import DTYPES
+from roofline.ir.dtypes import dtype as number_format
+from roofline.ir.errors import UsageError
+from roofline.ir.graph import Graph, Node, Tensor
+from roofline.ops import OPS
+from roofline.passes.editing import unused
+from roofline.passes.history import recorded
+from roofline.passes.training.tape import DISCRETE
+
+#: Operators that autocast runs in fp32 (PyTorch, "Automatic Mixed Precision", CUDA ops that autocast to float32).
+FP32 = frozenset({
+    "softmax", "attention_softmax", "layernorm", "layernorm2d", "rmsnorm", "groupnorm", "cross_entropy", "pow", "exp",
+    "log", "reciprocal", "rsqrt", "softplus", "sum", "reduce", "scan",
+})  # fmt: skip
+#: Kinds of operator that it runs in the lower precision; softmax and its like are no contractions.
+_LOWER = frozenset({"matmul", "conv", "attention", "moe"})
+#: Operators whose result has the format of their first operand whatever the others have.
+_AS_FIRST = frozenset({"batchnorm2d", "batchnorm_train", "embedding", "dropout", "put", "update"})
+#: Operators that convert formats that a program stores things in.
+_CONVERTS = frozenset({"quantize", "quantize_rows", "dequantize"})
+
+
+@recorded
+def autocast(graph: Graph, dtype: str = "bf16") -> Graph:
+    """Run a program in fp32 under autocast: each operator in the format that PyTorch chooses for it, with its casts.
+
+    Weights are cast once a run, activations for each product that reads them. Elementwise operators take the widest
+    format of what they read; what is stored in fewer bits stays. Apply it before :func:`roofline.backward`: the
+    backward runs in the formats of the forward, and gradients of weights are cast back.
+
+    Args:
+        graph: A forward program.
+        dtype: ``bf16`` or ``fp16``.
+
+    Raises:
+        UsageError: Another format, or a program that has its backward already.
+
+    Example:
+        >>> from roofline.ops.builder import Builder
+        >>> b = Builder("gemm", "fp32")
+        >>> y = b.op("linear", b.input("x", (8, 64)), b.weight("w", (64, 64)), name="y")
+        >>> [(node.op, node.name) for node in autocast(b.graph([y])).nodes]
+        [('cast', 'y.x.bf16'), ('cast', 'w.bf16'), ('linear', 'y')]
+    """
+    lower = number_format(dtype).name
+    if lower not in ("bf16", "fp16"):
+        raise UsageError(f"autocast to {dtype!r}; allowed: bf16, fp16")
+    if "backward" in graph.info:
+        raise UsageError(f"{graph.name}: autocast comes before backward, which follows the formats of the forward")
+    return _Casts(graph, lower).run()
+
+
+class _Casts:
+    """The program under autocast in the making."""
+
+    def __init__(self, graph: Graph, lower: str) -> None:
+        self.graph, self.lower = graph, lower
+        self.tensors: dict[str, Tensor] = dict(graph.tensors)
+        self.nodes: list[Node] = []
+        self.cached: dict[str, str] = {}
+        labels: dict[str, list[Node]] = {}
+        for node in graph.nodes:
+            labels.setdefault(node.label, []).append(node)
+        self.fused = {label for label, nodes in labels.items() if len(nodes) > 1}
+        self.attention = {
+            label for label in self.fused if any(OPS[node.op].kind == "attention" for node in labels[label])
+        }
+
+    def run(self) -> Graph:
+        for node in self.graph.nodes:
+            self._place(node)
+        return replace(self.graph, tensors=self.tensors, nodes=tuple(self.nodes)).validate()
+
+    def _place(self, node: Node) -> None:
+        if node.op in _CONVERTS:
+            self.nodes.append(node)
+            return
+        wanted = self._format(node)
+        inputs = tuple(self._as(name, wanted, node) for name in node.inputs) if wanted else node.inputs
+        self.nodes.append(replace(node, inputs=inputs))
+        for name in node.outputs:
+            kept = dict(node.attrs).get("keeps")
+            if self.tensors[name].dtype not in DISCRETE and not kept:
+                dtype = wanted or self._promoted(node) or self.tensors[name].dtype
+                self.tensors[name] = replace(self.tensors[name], dtype=dtype)
+
+    def _format(self, node: Node) -> str:
+        """The format that autocast asks for, empty where it leaves that to the operands."""
+        if node.label in self.attention or OPS[node.op].kind in _LOWER:
+            return self.lower
+        return "fp32" if node.op in FP32 else ""
+
+    def _promoted(self, node: Node) -> str:
+        formats = [self.tensors[name].dtype for name in node.inputs]
+        floats = [each for each in formats if each not in DISCRETE]
+        if not floats or node.op == "cast":
+            return ""
+        if node.op in _AS_FIRST or OPS[node.op].alias is not None:
+            return floats[0]
+        return max(floats, key=lambda name: (DTYPES[name].bits, name))
+
+    def _as(self, name: str, dtype: str, node: Node) -> str:
+        """A tensor in the wanted format: itself, or a cast, which is kept of weights."""
+        tensor = self.tensors[name]
+        if tensor.dtype == dtype or tensor.dtype in DISCRETE or DTYPES[tensor.dtype].bits < DTYPES[self.lower].bits:
+            return name
+        if name in self.cached:
+            return self.cached[name]
+        weight = tensor.kind == "weight"
+        path = f"{name}.{dtype}" if weight else f"{node.name}.{name.rpartition('.')[2]}.{dtype}"
+        path = unused(path, self.tensors)
+        inside = node.label in self.fused and node.label not in self.attention
+        self.tensors[path] = Tensor(path, tensor.shape, dtype)
+        self.nodes.append(Node(path, "cast", (name,), (path,), (), node.label if inside else ""))
+        if weight:
+            self.cached[name] = path
+        return path

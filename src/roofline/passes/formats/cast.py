@@ -1,0 +1,102 @@
+"""Set the number formats of weights, activations, cache and arithmetic apart from each other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from roofline.ir.dtypes import dtype as number_format
+from roofline.ir.graph import Graph, Node, Tensor
+from roofline.ops import OPS, get_op
+from roofline.passes.aliases import Storage
+from roofline.passes.formats.keep import keep_formats
+from roofline.passes.history import recorded
+
+#: Tensors in these formats hold indices or flags and keep them.
+_DISCRETE = frozenset({"int64", "int32", "int16", "bool"})
+
+
+@recorded
+def retype(
+    graph: Graph,
+    dtype: str | None = None,
+    *,
+    weights: str | None = None,
+    cache: str | None = None,
+    activations: str | None = None,
+    compute: str | None = None,
+) -> Graph:
+    """Give a graph other number formats; its FLOPs stay. A loss stays in fp32, with a cast before it.
+
+    Args:
+        graph: The program.
+        dtype: Format of everything that the others do not name.
+        weights: Format of the matrices that contractions multiply by (embedding tables that are not also the output
+            head, norms and biases stay in ``dtype``, as weight-only quantisation leaves them).
+        cache: Format of the KV cache.
+        activations: Format of what flows between kernels.
+        compute: Format that contractions run in; by default the widest of their operands, so 8-bit weights on 16-bit
+            activations multiply in 16 bits.
+
+    Raises:
+        UnknownDType: No such format.
+
+    Example:
+        >>> from roofline.ops.builder import Builder
+        >>> b = Builder("gemm", "bf16")
+        >>> y = b.op("linear", b.input("x", (8, 64)), b.weight("w", (64, 64)))
+        >>> retype(b.graph([y]), weights="int8").tensors["w"].dtype
+        'int8'
+    """
+    base, weight, kept, flow, arithmetic = (
+        number_format(name).name if name is not None else None for name in (dtype, weights, cache, activations, compute)
+    )
+    matrices = _matrices(graph)
+
+    def changed(tensor: Tensor) -> Tensor:
+        if tensor.dtype in _DISCRETE:
+            return tensor
+        if tensor.kind == "weight":
+            wanted = weight if tensor.name in matrices else base
+        elif tensor.name in caches:
+            wanted = kept
+        else:
+            wanted = flow
+        return replace(tensor, dtype=wanted or base or tensor.dtype)
+
+    caches = _stored_in_cache(graph)
+    nodes = graph.nodes if arithmetic is None else tuple(_computes_in(node, arithmetic) for node in graph.nodes)
+    return keep_formats(replace(graph, tensors={name: changed(t) for name, t in graph.tensors.items()}, nodes=nodes))
+
+
+def _matrices(graph: Graph) -> frozenset[str]:
+    """Weights that a contraction multiplies by."""
+    found = {
+        name
+        for node in graph.nodes
+        if get_op(node.op, node.name).kind in ("matmul", "conv")
+        for name in node.inputs[:2]
+        if len(graph.tensors[name].shape) > 1
+    }
+    return frozenset(_through_views(graph, found))
+
+
+def _through_views(graph: Graph, names: set[str]) -> set[str]:
+    source = {n.outputs[0]: n.inputs[0] for n in graph.nodes if OPS[n.op].kind == "view"}
+    reached = set(names)
+    for name in names:
+        while name in source:
+            name = source[name]
+            reached.add(name)
+    return reached
+
+
+def _stored_in_cache(graph: Graph) -> frozenset[str]:
+    """The cache tensors, and whatever shares their storage."""
+    root = Storage(graph).root
+    return frozenset(name for name in graph.tensors if graph.tensors[root(name)].kind == "cache")
+
+
+def _computes_in(node: Node, arithmetic: str) -> Node:
+    if OPS[node.op].kind not in ("matmul", "conv", "attention"):
+        return node
+    return replace(node, attrs=tuple(sorted({**dict(node.attrs), "compute": arithmetic}.items())))

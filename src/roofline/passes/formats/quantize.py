@@ -1,0 +1,384 @@
+"""Quantise a program: what is stored, what is multiplied, and what converting between the two costs.
+
+Weights alone: the products stay in the activations' format, and a ``dequantize`` node makes wide numbers of the
+narrow ones, inside the product's kernel (``fused``, as in Marlin or tinygemm: only narrow bytes move) or as a kernel of
+its own (``separate``, as in bitsandbytes: narrow bytes are read, wide ones written and read again). Weights and
+activations: the products run on the narrow format's units after a node that quantises what they read, once for all that
+read the same. The KV cache: attention reads narrow bytes and widens them, new tokens are quantised as they are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+from roofline.ir.dtypes import DTYPES
+from roofline.ir.errors import UsageError, did_you_mean
+from roofline.ir.graph import Graph, Node, Tensor
+from roofline.ir.sizes import prod
+from roofline.ops import OPS
+from roofline.passes.aliases import Storage
+from roofline.passes.formats.conversions import Rewrite
+from roofline.passes.formats.scales import ACTIVATIONS, activation_format, cache_format, multiplied_as, weight_format
+from roofline.passes.history import recorded
+
+#: Nodes and tensors that stay unless a pattern of ``weights`` other than ``*`` names them: embeddings, norms, routers
+#: of experts and the output head, which GPTQ, AWQ, LLM.int8 and fp8 recipes leave alone as well.
+KEEP = ("*embed*", "*norm*", "*router*", "head", "head.*", "*lm_head*")
+
+Weights = str | Mapping[str, str | None]
+
+#: Operands that may be weights, by class of operator; of moves, tables that are looked up.
+_OPERANDS: dict[str, tuple[int, ...]] = {"matmul": (1,), "conv": (1,), "moe": (1, 2), "move": (0,)}
+#: The only move that reads weights.
+_TABLE = "embedding"
+#: Products whose second operand has the summed axis last but one.
+_COLUMNS = frozenset({"matmul", "bmm"})
+#: Products of a class that no weights are multiplied by.
+_NEITHER = frozenset({"triangular_solve", "expert_linear_grad"})
+
+
+@recorded
+def quantize(
+    graph: Graph,
+    *,
+    weights: Weights | None = None,
+    activations: str | None = None,
+    cache: str | None = None,
+    keep: Sequence[str] | None = None,
+    dequantize: Literal["fused", "separate", "tinygemm"] = "fused",
+    scales: Literal["dynamic", "static"] = "dynamic",
+) -> Graph:
+    """Store weights, activations of products or the KV cache in fewer bits, with scales and the conversions counted.
+
+    FLOPs of contractions stay. Biases, norms and everything elementwise keep their format; so do weights that are
+    narrow already.
+
+    Args:
+        graph: The program.
+        weights: A format for all matrices, or formats by pattern of node or tensor names, of which the last that fits
+            wins and ``None`` leaves alone: ``{"*": "int4-g128", "*.down*": "int8"}``. ``int8`` has a scale a row,
+            ``int4`` groups of 128, ``fp8`` a scale a row; all others are stored as their names say.
+        activations: Format that products take their inputs in: ``int8``, ``fp8``, ``mxfp8``, ``mxfp4`` or ``nvfp4``.
+            Without ``weights``, these get the same format. Attention keeps its own.
+        cache: Format of the KV cache: ``int8`` and ``int4`` with a scale a token and head, ``fp8`` with one for all.
+        keep: Patterns of node or tensor names that stay; by default :data:`KEEP`.
+        dequantize: Where narrow weights are widened: ``fused``, inside the product's kernel, as serving stacks do;
+            ``separate``, by a kernel of its own; ``tinygemm``, inside PyTorch's own kernel for int4 weights, which
+            suits a few rows.
+        scales: Of activations and cache: ``dynamic``, found a row at a time, or ``static``, known before: then
+            quantising is elementwise and compilers fuse it into what comes before.
+
+    Raises:
+        UnknownDType: No such format.
+        UsageError: A format that does not fit what it is asked for, groups that do not divide a row, a pattern that
+            names nothing, no matrix or no cache to quantise.
+
+    Example:
+        >>> from roofline.ops.builder import Builder
+        >>> from roofline.counting.counts import count
+        >>> b = Builder("gemm", "bf16")
+        >>> y = b.op("linear", b.input("x", (1, 4096)), b.weight("w", (4096, 4096)))
+        >>> plain, narrow = (count(g).bytes for g in (b.graph([y]), quantize(b.graph([y]), weights="int4-g128")))
+        >>> plain - narrow == 4096 * 4096 * (16 - 4.25) / 8
+        True
+    """
+    _check_words(weights, activations, cache, dequantize=(dequantize, _WAYS), scales=(scales, _SCALES))
+    work = Rewrite(graph, dequantize, scales)
+    if weights is not None or activations is not None:
+        chosen = _chosen(graph, weights if weights is not None else str(activations), keep)
+        _store_weights(work, chosen, activations)
+    if cache is not None:
+        _store_cache(work, cache)
+    return work.graph()
+
+
+@recorded
+def widen(graph: Graph, dequantize: Literal["fused", "separate"] = "fused") -> Graph:
+    """Count how weights are widened that a program stores in narrower formats than it multiplies in.
+
+    Checkpoints that are quantised already, as importers read them, and :func:`~roofline.retype` say what is stored and
+    no more.
+
+    Args:
+        graph: The program.
+        dequantize: Inside the products' kernels or by kernels of their own.
+
+    Raises:
+        UsageError: An unknown word.
+
+    Example:
+        >>> from roofline.ops.builder import Builder
+        >>> from roofline.passes.formats.cast import retype
+        >>> b = Builder("gemm", "bf16")
+        >>> y = b.op("linear", b.input("x", (1, 64)), b.weight("w", (64, 64)))
+        >>> [node.op for node in widen(retype(b.graph([y]), weights="int8")).nodes]
+        ['dequantize', 'linear']
+    """
+    if dequantize not in _WAYS[:2]:
+        raise UsageError(f"dequantize={dequantize!r}: allowed: {', '.join(_WAYS[:2])}")
+    work = Rewrite(graph, dequantize, _SCALES[0])
+    for matrix in _matrices(graph):
+        stored, first = graph.tensors[matrix.root].dtype, graph.tensors[matrix.node.inputs[0]].dtype
+        wide = dict(matrix.node.attrs).get("compute", first)
+        narrower = DTYPES[stored].bits_per_element < DTYPES[wide].bits_per_element
+        if narrower and multiplied_as(stored) != wide and not matrix.widened and matrix.node.op != _TABLE:
+            work.widen(matrix.node, matrix.position, wide)
+    return work.graph()
+
+
+_WAYS, _SCALES = ("fused", "separate", "tinygemm"), ("dynamic", "static")
+#: Stored bits and groups that tinygemm takes (PyTorch, aten/src/ATen/native/cuda/int4mm.cu).
+_TINY_BITS, _TINY_GROUPS = 4, (32, 64, 128, 256)
+
+
+def _check_words(
+    weights: Weights | None, activations: str | None, cache: str | None, **words: tuple[str, Sequence[str]]
+) -> None:
+    if weights is None and activations is None and cache is None:
+        raise UsageError("nothing to quantise: give weights, activations or cache")
+    for option, (given, allowed) in words.items():
+        if given not in allowed:
+            near = did_you_mean(str(given), allowed)
+            raise UsageError(f"{option}={given!r}: allowed: {', '.join(allowed)}{near}")
+
+
+#: What a reader should know about each way to widen weights.
+_WIDENED = {
+    "fused": "weights are widened inside the products' kernels, as serving stacks do; PyTorch has one for int4 alone",
+    "separate": "weights are widened by kernels of their own, whose results the products read: slower than none",
+    "tinygemm": "tinygemm suits a few rows: from about 16 on, products in 16 bits are faster",
+}
+
+
+def formats_by_name(text: str) -> Weights:
+    """Read formats of weights as a command line has them: one for all, then exceptions by pattern.
+
+    Args:
+        text: ``FORMAT`` or ``FORMAT,PATTERN=FORMAT,...``; ``none`` leaves alone.
+
+    Raises:
+        UsageError: An exception without a pattern or a format.
+
+    Example:
+        >>> formats_by_name("int4-g128,*.down*=int8,head=none")
+        {'*': 'int4-g128', '*.down*': 'int8', 'head': None}
+        >>> formats_by_name("int8")
+        'int8'
+    """
+    first, *others = (part.strip() for part in text.split(","))
+    if not others and "=" not in first:
+        return first
+    table: dict[str, str | None] = {}
+    for part in (first if "=" in first else f"*={first}", *others):
+        pattern, _, word = (piece.strip() for piece in part.partition("="))
+        if not pattern or not word:
+            raise UsageError(f"weights={text!r}: {part!r} is not PATTERN=FORMAT, such as *.down*=int8")
+        table[pattern] = None if word == "none" else word
+    return table
+
+
+# --- which matrices -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Matrix:
+    """A weight as a product, or a lookup, reads it.
+
+    Attributes:
+        node: The product, or the lookup.
+        position: Of the weight among its inputs.
+        root: The tensor that stores it, behind any views.
+        row: Elements that are summed over; of a matrix that is seen through views, its own rows.
+        widened: Whether a dequantisation stands between them.
+    """
+
+    node: Node
+    position: int
+    root: str
+    row: int
+    widened: bool
+
+
+def _matrices(graph: Graph) -> list[_Matrix]:
+    """Every weight that a product multiplies by, and every table."""
+    sources = {n.outputs[0]: n for n in graph.nodes if OPS[n.op].kind == "view" or n.op == "dequantize"}
+    found = []
+    for node in graph.nodes:
+        reads = node.op not in _NEITHER and (OPS[node.op].kind != "move" or node.op == _TABLE)
+        for position in _OPERANDS.get(OPS[node.op].kind, ()) if reads else ():
+            name = node.inputs[position]
+            root, widened = name, False
+            while root in sources:
+                root, widened = sources[root].inputs[0], widened or sources[root].op == "dequantize"
+            tensor, seen = graph.tensors[root], graph.tensors[name]
+            if tensor.kind == "weight" and len(seen.shape) > 1:
+                row = _row(node, seen) if root == name else _last(tensor)
+                found.append(_Matrix(node, position, root, row, widened))
+    return found
+
+
+def _last(weight: Tensor) -> int:
+    size: Any = weight.shape[-1]
+    return int(size)
+
+
+def _row(node: Node, weight: Tensor) -> int:
+    kind = OPS[node.op].kind
+    size: Any = prod(weight.shape[1:]) if kind == "conv" else weight.shape[-2 if node.op in _COLUMNS else -1]
+    return int(size)
+
+
+def _chosen(graph: Graph, weights: Weights, keep: Sequence[str] | None) -> list[tuple[_Matrix, str]]:
+    """The matrices to quantise and the word for each one's format."""
+    matrices = _matrices(graph)
+    if not matrices:
+        raise UsageError(f"{graph.name} multiplies by no weight matrix; there is nothing to quantise")
+    table = {"*": weights} if isinstance(weights, str) else dict(weights)
+    products = list(dict.fromkeys(name for matrix in matrices for name in (matrix.node.name, matrix.root)))
+    _check_patterns("weights", [pattern for pattern in table if pattern != "*"], products)
+    _check_patterns("keep", keep or (), [*products, *graph.tensors, *(node.name for node in graph.nodes)])
+    chosen = []
+    for matrix in matrices:
+        fits = [pattern for pattern in table if _names(pattern, matrix)]
+        word = table[fits[-1]] if fits else None
+        asked = keep is None and bool(fits) and fits[-1] != "*"
+        stays = any(_names(pattern, matrix) for pattern in (KEEP if keep is None else keep))
+        if word is not None and (asked or not stays):
+            chosen.append((matrix, word))
+    if not chosen:
+        raise UsageError(f"{graph.name}: every matrix is kept as it is; keep=() leaves none out")
+    return chosen
+
+
+def _names(pattern: str, matrix: _Matrix) -> bool:
+    return any(fnmatchcase(name, pattern) for name in (matrix.node.name, matrix.root))
+
+
+def _check_patterns(option: str, patterns: Iterable[str], names: Sequence[str]) -> None:
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            near = did_you_mean(pattern, names) or f"; some are called {', '.join(names[:4])}"
+            raise UsageError(f"{option}: no matrix is called like {pattern!r}{near}")
+
+
+# --- weights --------------------------------------------------------------------------------------------------------
+
+
+def _store_weights(work: Rewrite, chosen: Sequence[tuple[_Matrix, str]], activations: str | None) -> None:
+    already: list[str] = []
+    stored: dict[str, str] = {}
+    for matrix, word in chosen:
+        present = work.of.tensors[matrix.root].dtype
+        form = weight_format(word, matrix.row, matrix.node.name)
+        if work.way == "tinygemm":
+            _check_tiny(matrix, form, activations)
+        if matrix.widened or DTYPES[form].bits_per_element >= DTYPES[present].bits_per_element:
+            already.append(matrix.root)
+            continue
+        if stored.setdefault(matrix.root, form) != form:
+            raise UsageError(f"{matrix.root} would be stored both as {stored[matrix.root]} and as {form}")
+        work.store(matrix.root, form)
+    for matrix in _matrices(work.of):
+        if matrix.root in stored:
+            _multiply(work, matrix, stored[matrix.root], activations)
+    _remark(work, stored, already, activations)
+
+
+def _check_tiny(matrix: _Matrix, form: str, activations: str | None) -> None:
+    fits = DTYPES[form].bits == _TINY_BITS and DTYPES[form].group in _TINY_GROUPS and activations is None
+    if not fits or matrix.node.op not in ("linear", "matmul"):
+        raise UsageError(
+            f"{matrix.node.name}: tinygemm takes int4-g32, int4-g64, int4-g128 or int4-g256 weights and 16-bit "
+            f"activations of a linear layer, not {form}; use dequantize='fused'"
+        )
+
+
+def _multiply(work: Rewrite, matrix: _Matrix, stored: str, activations: str | None) -> None:
+    """Put the conversions around one product, or one lookup, which returns wide rows."""
+    node, first = matrix.node, work.of.tensors[matrix.node.inputs[0]]
+    if activations is None or node.op == _TABLE:
+        wide = work.of.tensors[node.outputs[0]] if node.op == _TABLE else first
+        work.widen(node, matrix.position, dict(node.attrs).get("compute", wide.dtype))
+        return
+    kind = OPS[node.op].kind
+    form = activation_format(activations, first.shape[-1] if kind != "conv" else None, work.scales)
+    _check_pair(matrix, stored, form)
+    unit = multiplied_as(form)
+    if multiplied_as(stored) != unit:
+        work.widen(node, matrix.position, unit)
+    if kind == "moe" and matrix.position != min(_OPERANDS["moe"]):
+        return
+    work.narrow(node, 0, form, by_row=bool(DTYPES[form].group))
+    work.compute_in(node.name, unit)
+    if kind == "conv" and work.scales == "dynamic":
+        work.notes["scales of convolutions' inputs are static: one a tensor, known before"] = None
+
+
+def _check_pair(matrix: _Matrix, stored: str, form: str) -> None:
+    """Narrower weights are widened to the activations' format; equal ones are multiplied as they are."""
+    weight, unit = multiplied_as(stored), multiplied_as(form)
+    blocks = unit == "fp4" and stored != form
+    if (weight == unit and not blocks) or DTYPES[stored].bits < DTYPES[form].bits:
+        return
+    name = next(word for word, units in ACTIVATIONS.items() if units == unit and (word == form or unit != "fp4"))
+    raise UsageError(
+        f"{matrix.node.name}: weights in {stored} cannot meet activations in {form}; store the weights as {name} or "
+        "narrower"
+    )
+
+
+def _remark(work: Rewrite, stored: Mapping[str, str], already: Sequence[str], activations: str | None) -> None:
+    """Notes for the reader."""
+    if stored:
+        forms = ", ".join(sorted(set(stored.values()), key=lambda form: -float(DTYPES[form].bits_per_element))[:4])
+        wide = ", ".join(sorted({work.of.tensors[root].dtype for root in stored}))
+        how = f"multiplied in {activations}, {work.scales} scales" if activations else f"multiplied in {wide} as before"
+        work.notes[f"{len(stored)} matrices stored in {forms}, {how}"] = None
+    if already:
+        work.notes[f"{len(set(already))} matrices are quantised already and stay"] = None
+    if stored and not activations:
+        work.notes[_WIDENED[work.way]] = None
+
+
+# --- cache ----------------------------------------------------------------------------------------------------------
+
+
+def _store_cache(work: Rewrite, word: str) -> None:
+    caches = _caches(work.of)
+    if not caches:
+        raise UsageError(f"{work.of.name} keeps no cache of keys and values; there is none to quantise")
+    for name in caches:
+        tensor = work.of.tensors[name]
+        form = cache_format(word, tensor.shape[-1], work.scales)
+        if DTYPES[form].bits_per_element < DTYPES[tensor.dtype].bits_per_element:
+            work.store(name, form)
+            _convert(work, name, form, tensor.dtype)
+
+
+def _caches(graph: Graph) -> list[str]:
+    """Caches of keys and values: what attention reads, or positions are written into. Other kept state stays."""
+    root = Storage(graph).root
+    found = {
+        root(name): None
+        for node in graph.nodes
+        if OPS[node.op].kind == "attention" or node.op == "cache_update"
+        for name in node.inputs
+        if graph.tensors[root(name)].kind == "cache"
+    }
+    return list(found)
+
+
+def _convert(work: Rewrite, cache: str, form: str, wide: str) -> None:
+    """Widen where the cache is read, narrow where it is written."""
+    root = Storage(work.of).root
+    for node in work.of.nodes:
+        kind = OPS[node.op].kind
+        for position, name in enumerate(node.inputs):
+            if kind in ("attention", "matmul") and root(name) == cache:
+                work.widen(node, position, wide)
+        if node.op == "cache_update" and root(node.inputs[0]) == cache:
+            work.nodes[node.name] = replace(work.nodes[node.name], kernel=node.label)
+            work.narrow(node, 1, form, by_row=bool(DTYPES[form].group), kernel=node.label)

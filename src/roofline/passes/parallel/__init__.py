@@ -1,0 +1,1 @@
+"""Passes that spread a program over devices."""

@@ -1,0 +1,235 @@
+"""Which axes of a graph's tensors have their size for the same reason, and what follows when one of them changes.
+
+An axis is made of *atoms*: it is one, a product of several (4096 = 8 key-value heads x 4 queries x 128), or a sum of
+segments (a fused projection). Resizing an atom resizes everything that contains it: weights, activations, caches and
+the options of the nodes in between. What an operator does not explain is frozen, and says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+from roofline.ir.errors import ShapeError, UsageError
+from roofline.ir.graph import Graph, Node, Tensor
+from roofline.ir.signature import Shape
+from roofline.ir.sizes import Dim, Size, prod
+from roofline.ops import get_op
+from roofline.passes.parallel.axis_rules import Reader
+from roofline.passes.parallel.unify import PRODUCT, Cell
+
+
+@dataclass(frozen=True, slots=True)
+class Atom:
+    """A size that is not made of others.
+
+    Attributes:
+        number: Tells atoms of one analysis apart.
+        size: What it is now.
+        where: The first axis that contains it, such as ``layers.0.attn.qkv.weight[0]``.
+        frozen: Why it cannot change, empty if it can.
+    """
+
+    number: int
+    size: Size
+    where: str
+    frozen: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What an axis is made of.
+
+    Attributes:
+        kind: ``atom``, ``product`` or ``sum``; an axis of size 1 is a product of nothing.
+        parts: Factors from the outermost to the innermost, or segments in order.
+        size: What it is now.
+    """
+
+    kind: Literal["atom", "product", "sum"]
+    parts: tuple[Span | Atom, ...]
+    size: Size
+
+    @property
+    def atoms(self) -> tuple[Atom, ...]:
+        """Its atoms in order, each once."""
+        return tuple(dict.fromkeys(self._all()))
+
+    def _all(self) -> Iterator[Atom]:
+        for part in self.parts:
+            if isinstance(part, Atom):
+                yield part
+            else:
+                yield from part._all()
+
+    def at(self, sizes: Mapping[Atom, int]) -> Size:
+        """The size when some atoms have others."""
+        values: list[Any] = [
+            sizes.get(part, part.size) if isinstance(part, Atom) else part.at(sizes) for part in self.parts
+        ]
+        if self.kind == "sum":
+            total: Size = sum(values[1:], values[0])
+            return total
+        product: Size = prod(values)
+        return product
+
+
+class Axes:
+    """The structure of all axes of a graph.
+
+    Args:
+        graph: The program.
+
+    Raises:
+        UnknownOp: A node's operator is not registered.
+
+    Example:
+        >>> import roofline as rl
+        >>> axes = Axes(rl.model("llama-3-8b", layers=1))
+        >>> [atom.size for atom in axes.atoms("layers.0.attn.k_heads", 1)]
+        [8]
+        >>> heads = axes.atoms("layers.0.attn.k_heads", 1)[0]
+        >>> axes.resize({heads: 6}).tensors["layers.0.attn.qkv.weight"].shape
+        (4608, 4096)
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._reader = Reader(graph)
+        self._atoms: dict[int, Atom] = {}
+        self._known: dict[int, Span] = {}
+        self._push_frozen()
+        self._spans = {
+            name: tuple(self._span(each, name, at) for at, each in enumerate(cells))
+            for name, cells in self._reader.cells.items()
+        }
+
+    def _push_frozen(self) -> None:
+        """What is frozen as a whole is frozen in its parts."""
+        stack = [each.root for cells in self._reader.cells.values() for each in cells]
+        seen: set[tuple[int, bool]] = set()
+        while stack:
+            root = stack.pop()
+            if (id(root), bool(root.frozen)) in seen:
+                continue
+            seen.add((id(root), bool(root.frozen)))
+            for part in (part.root for part in root.parts):
+                part.frozen = part.frozen or root.frozen
+                stack.append(part)
+
+    def _span(self, own: Cell, name: str, at: int) -> Span:
+        root = own.root
+        found = self._known.get(id(root))
+        if found is None:
+            if root.size == 1:
+                found = Span("product", (), 1)
+            elif root.parts:
+                parts = [self._span(part, name, at) for part in root.parts]
+                kind: Literal["product", "sum"] = "product" if root.kind == PRODUCT else "sum"
+                found = Span(kind, tuple(_flat(kind, parts)), root.size)
+            else:
+                found = Span("atom", (self._atom(root, f"{name}[{at}]"),), root.size)
+            self._known[id(root)] = found
+        return found
+
+    def _atom(self, root: Cell, where: str) -> Atom:
+        if id(root) not in self._atoms:
+            why = f"{root.size} is symbolic" if isinstance(root.size, Dim) else root.frozen
+            self._atoms[id(root)] = Atom(len(self._atoms), root.size, where, why)
+        return self._atoms[id(root)]
+
+    def spans(self, tensor: str) -> tuple[Span, ...]:
+        """What each axis of a tensor is made of.
+
+        Raises:
+            UsageError: The graph has no such tensor.
+        """
+        if tensor not in self._spans:
+            raise UsageError(f"{self.graph.name} has no tensor {tensor!r}")
+        return self._spans[tensor]
+
+    def atoms(self, tensor: str, axis: int) -> tuple[Atom, ...]:
+        """The atoms of an axis in order, each once; none for an axis of size 1."""
+        return self.spans(tensor)[axis].atoms
+
+    @cached_property
+    def _users(self) -> Mapping[Atom, tuple[tuple[str, int], ...]]:
+        users: dict[Atom, list[tuple[str, int]]] = {}
+        for name, spans in self._spans.items():
+            for at, span in enumerate(spans):
+                for atom in span.atoms:
+                    users.setdefault(atom, []).append((name, at))
+        return {atom: tuple(found) for atom, found in users.items()}
+
+    def users(self, atom: Atom) -> tuple[tuple[str, int], ...]:
+        """The axes that contain an atom, as (tensor, axis)."""
+        return self._users.get(atom, ())
+
+    def resize(self, sizes: Mapping[Atom, int]) -> Graph:
+        """The same program with some atoms of other sizes; every node's output is inferred again.
+
+        Args:
+            sizes: New sizes by atom.
+
+        Raises:
+            UsageError: An atom that is frozen or of another analysis, a size below 1, or a node that the new sizes
+                contradict; names the node and the axis.
+        """
+        for atom, size in sizes.items():
+            self._check(atom, size)
+        changed = {atom: size for atom, size in sizes.items() if size != atom.size}
+        if not changed:
+            return self.graph
+        names = {name for atom in changed for name, _ in self.users(atom)}
+        tensors = {name: self._resized(self.graph.tensors[name], changed) for name in names}
+        graph = self.graph.with_tensors(tensors.values())
+        nodes = tuple(self._adapted(graph, node, changed, names) for node in graph.nodes)
+        return replace(graph, nodes=nodes)
+
+    def _check(self, atom: Atom, size: int) -> None:
+        if atom not in self._users:
+            raise UsageError(f"{self.graph.name}: resizes an atom of another graph ({atom.where}, {atom.size})")
+        if atom.frozen:
+            raise UsageError(f"{atom.where}: the size {atom.size} cannot change: {atom.frozen}")
+        if size < 1:
+            raise UsageError(f"{atom.where}: resized from {atom.size} to {size}; allowed: at least 1")
+
+    def _resized(self, tensor: Tensor, sizes: Mapping[Atom, int]) -> Tensor:
+        return replace(tensor, shape=tuple(span.at(sizes) for span in self._spans[tensor.name]))
+
+    def _adapted(self, graph: Graph, node: Node, sizes: Mapping[Atom, int], names: set[str]) -> Node:
+        options = self._reader.options.get(node.name, {})
+        if not options and names.isdisjoint(node.inputs) and names.isdisjoint(node.outputs):
+            return node
+        attrs = dict(node.attrs)
+        for option, found in options.items():
+            cells = found if isinstance(found, tuple) else (found,)
+            values = tuple(self._span(each, node.name, 0).at(sizes) for each in cells)
+            attrs[option] = values if isinstance(found, tuple) else values[0]
+        shape = graph.tensors[node.outputs[0]].shape
+        if "shape" in attrs:
+            attrs["shape"] = shape
+        _agree(node, attrs, [graph.tensors[name].shape for name in node.inputs], shape)
+        return replace(node, attrs=tuple(sorted(attrs.items())))
+
+
+def _flat(kind: str, parts: Iterable[Span]) -> Iterator[Span | Atom]:
+    """Products of products and sums of sums as one."""
+    for part in parts:
+        if part.kind in (kind, "atom"):
+            yield from part.parts
+        elif part.parts or kind == "sum":
+            yield part
+
+
+def _agree(node: Node, attrs: Mapping[str, Any], inputs: list[Shape], wanted: Shape) -> None:
+    """Refuse sizes that the operator contradicts."""
+    try:
+        found = get_op(node.op, node.name).output(inputs, attrs)
+    except ShapeError as error:
+        raise UsageError(f"{node.name}: {node.op} {error}, once resized") from None
+    for axis, (have, want) in enumerate(zip(found, wanted, strict=True)):
+        if have != want:
+            raise UsageError(f"{node.name}: {node.op} gives axis {axis} the size {have}, which would be {want}")

@@ -1,0 +1,63 @@
+"""A program on the devices of a pipeline, as one batch passes them one after the other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from roofline.ir.graph import Graph, Node, Tensor
+from roofline.passes.history import noted, of_stages, recorded
+from roofline.passes.parallel.stage import stages
+
+
+@recorded
+def pipelined(graph: Graph, pp: int, *, nodes: int = 1) -> Graph:
+    """Put the stages of a pipeline in a row, with what each sends to the next.
+
+    The time is the latency of one batch; ``pp`` of them under way at once come out ``pp`` times as often, if the
+    stages take equally long. The memory is that of the stage that stores most.
+
+    Args:
+        graph: The program.
+        pp: How many stages.
+        nodes: 2 where the next stage is in another node of the cluster.
+
+    Raises:
+        UsageError: More stages than layers.
+
+    Example:
+        >>> import roofline as rl
+        >>> whole = rl.model("llama-3-70b", phase="decode")
+        >>> parts = pipelined(whole, 4)
+        >>> [node.inputs[0] for node in parts.nodes if node.op == "send"]
+        ['layers.19.mlp.residual', 'layers.39.mlp.residual', 'layers.59.mlp.residual']
+    """
+    if pp == 1:
+        return graph
+    parts = stages(graph, pp, nodes=nodes)
+    made: list[Node] = []
+    tensors: dict[str, Tensor] = dict(graph.tensors)
+    now: dict[str, str] = {}
+    for part in parts:
+        sent: dict[str, str] = {}
+        for node in part.nodes:
+            given = replace(node, inputs=tuple(now.get(name, name) for name in node.inputs))
+            if node.op == "send":
+                given = _again(given, part, tensors)
+                sent[node.inputs[0]] = given.outputs[0]
+            made.append(given)
+        now.update(sent)
+    info = {**graph.info, **of_stages(parts), "pp": pp}
+    note = f"one batch in {pp} stages, one after the other; memory is that of the largest stage"
+    outputs = tuple(now.get(name, name) for name in graph.outputs)
+    whole = replace(graph, tensors=tensors, nodes=tuple(made), outputs=outputs, info=info)
+    return noted(whole, note).validate()
+
+
+def _again(node: Node, part: Graph, tensors: dict[str, Tensor]) -> Node:
+    """A send under names of its own: what passes through a stage is sent once more."""
+    name, number = node.outputs[0], 1
+    while name in tensors:
+        number += 1
+        name = f"{node.outputs[0]}_{number}"
+    tensors[name] = replace(part.tensors[node.outputs[0]], name=name)
+    return replace(node, name=f"{name}_on", outputs=(name,))

@@ -1,0 +1,1 @@
+"""Passes that replace a program by an equivalent or a smaller one."""

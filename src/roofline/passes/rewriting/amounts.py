@@ -1,0 +1,127 @@
+"""How much a pass should leave of something: a share that goes, or a number that stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from fractions import Fraction
+from typing import Any
+
+from roofline.ir.errors import UsageError, did_you_mean
+from roofline.ir.graph import Graph
+
+#: Options of pruning that text may name.
+OPTIONS = ("heads", "channels", "hidden", "layers", "sparsity", "where", "unit")
+
+
+def kept(amount: float | int, size: int, what: str, where: str) -> Fraction:
+    """How many of ``size`` stay, a fraction where the share does not come out even.
+
+    Args:
+        amount: A share between 0 and 1 that is removed, or a whole number from 1 that is kept.
+        size: How many there are.
+        what: The option's name.
+        where: What it is asked of, for errors.
+
+    Raises:
+        UsageError: Anything else, more than there are, or everything removed.
+
+    Example:
+        >>> kept(0.25, 32, "heads", "attn"), kept(24, 32, "heads", "attn")
+        (Fraction(24, 1), Fraction(24, 1))
+    """
+    check(amount, what)
+    if isinstance(amount, int):
+        if amount > size:
+            raise UsageError(f"{where}: {what}={amount} keeps more than the {size} there are")
+        return Fraction(amount)
+    # A share is what its digits say: 0.1 is a tenth.
+    return size * (1 - Fraction(str(amount)))
+
+
+def check(amount: object, what: str) -> None:
+    """Refuse what is neither a share nor a number.
+
+    Raises:
+        UsageError: Says what is allowed.
+    """
+    share = isinstance(amount, float) and 0 < amount < 1
+    number = isinstance(amount, int) and not isinstance(amount, bool) and amount >= 1
+    if not share and not number:
+        everything = isinstance(amount, int | float) and not isinstance(amount, bool) and amount in (0, 1.0)
+        hint = ", and nothing may lose everything" if everything else ""
+        raise UsageError(
+            f"{what}={amount!r}; allowed: a share to remove above 0 and below 1, or a whole number to keep{hint}"
+        )
+
+
+def nearest(wanted: Fraction, feasible: Iterable[int], size: int, what: str) -> str:
+    """The feasible number nearest to the one that was asked for, as the option to write instead."""
+    found = sorted(feasible, key=lambda number: (abs(number - wanted), number))
+    if not found:
+        return "; no other number is feasible"
+    return f"; nearest feasible: {what}={found[0]} of {size}"
+
+
+def patterns(graph: Graph, where: str | Sequence[str]) -> tuple[str, ...]:
+    """The patterns of ``where``, each of which must match a node.
+
+    Raises:
+        UsageError: One matches none; names the nearest scopes.
+    """
+    found = (where,) if isinstance(where, str) else tuple(where)
+    for pattern in found:
+        if not isinstance(pattern, str) or not any(fnmatchcase(node.name, pattern) for node in graph.nodes):
+            scopes = {node.name.rpartition(".")[0] for node in graph.nodes} | {node.name for node in graph.nodes}
+            near = did_you_mean(str(pattern).strip("*."), scopes - {""})
+            raise UsageError(
+                f"where={pattern!r} matches no node of {graph.name}{near or '; try a name from its listing'}"
+            )
+    return found
+
+
+def matches(name: str, where: Sequence[str]) -> bool:
+    """Whether a node's name matches one of the patterns."""
+    return any(fnmatchcase(name, pattern) for pattern in where)
+
+
+def prune_options(text: str) -> dict[str, Any]:
+    """Read the options of a pruning from one line, such as a command line's.
+
+    Args:
+        text: ``heads=0.25,channels=10240,unit=8``, ``layers=0+1+30+31`` for a list, ``where=a*+b*`` for several
+            patterns, ``2:4`` alone for the sparsity.
+
+    Raises:
+        UsageError: An option that there is not, or a value that is no number.
+
+    Example:
+        >>> prune_options("heads=0.25,layers=0+2,2:4")
+        {'heads': 0.25, 'layers': [0, 2], 'sparsity': '2:4'}
+    """
+    found: dict[str, Any] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        key, given, value = (piece.strip() for piece in part.partition("="))
+        if not given:
+            key, value = "sparsity", key
+        if key in found:
+            raise UsageError(f"prune: {text!r} gives {key} twice")
+        if key not in OPTIONS:
+            raise UsageError(f"prune: {part!r}; allowed: {', '.join(OPTIONS)} = a value{did_you_mean(key, OPTIONS)}")
+        found[key] = _value(key, value)
+    if not found:
+        raise UsageError(f"prune: {text!r} says nothing; allowed: {', '.join(OPTIONS)} = a value")
+    return found
+
+
+def _value(key: str, text: str) -> Any:
+    pieces = text.split("+")
+    if key == "where":
+        return pieces if len(pieces) > 1 else text
+    if key == "sparsity" and ":" in text:
+        return text
+    try:
+        numbers = [int(piece) if piece.lstrip("-").isdecimal() else float(piece) for piece in pieces]
+    except ValueError:
+        raise UsageError(f"prune: {key}={text!r}; wanted a number") from None
+    return numbers if key == "layers" and len(numbers) > 1 else numbers[0] if len(numbers) == 1 else text

@@ -1,0 +1,1 @@
+"""Passes that turn a forward into a training step."""

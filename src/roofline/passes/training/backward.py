@@ -1,0 +1,188 @@
+"""From a forward program to a training step's forward and backward, derived operator by operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from roofline.ir.dtypes import dtype as number_format
+from roofline.ir.errors import UsageError, did_you_mean
+from roofline.ir.graph import Graph, Node
+from roofline.ops import OPS
+from roofline.passes.history import noted, recorded
+from roofline.passes.layers import layer_of
+from roofline.passes.training.gradient_rules import RULES
+from roofline.passes.training.tape import Tape, frozen, kernel_order
+
+#: What is computed again in the backward instead of being kept: nothing, the attention core, or whole layers.
+RECOMPUTE = ("none", "selective", "full")
+#: What sequence parallelism gathers is gathered again instead of kept (Korthikanti et al. 2022, section 4.2.2).
+_GATHERED = frozenset({"all_gather"})
+
+
+@recorded
+def backward(
+    graph: Graph,
+    *,
+    recompute: str | Iterable[str] = "none",
+    gradients: str | None = None,
+    wrt: Iterable[str] = (),
+) -> Graph:
+    """Add the backward to a program: one graph of both, whose outputs are the program's and all weights' gradients.
+
+    A loss (an output of one element) starts from one; of any other output the gradient is an input. FLOPs follow from
+    each operator's own derivative: a linear layer runs two products of its size, and only one where its input needs no
+    gradient; one kernel's backward is one kernel, which computes again what the forward kernel never stored (fused
+    attention: five products for the forward's two, Dao et al., arXiv 2205.14135).
+
+    Args:
+        graph: A forward program.
+        recompute: ``none``: all that the backward reads is kept; ``selective``: attention between queries, keys and
+            values, and its output, is computed again (Korthikanti et al. 2022, arXiv 2205.05198, section 5); ``full``:
+            each layer keeps its input only; or operators whose results are computed again, by name.
+        gradients: Number format of the weights' gradients, each weight's own when absent.
+        wrt: Inputs whose gradient is wanted too, such as what a pipeline stage is sent.
+
+    Raises:
+        UsageError: An operator without a backward (names the node), a program with a cache, or nothing to recompute.
+
+    Example:
+        >>> from roofline.ops.builder import Builder
+        >>> from roofline.counting.counts import count
+        >>> b = Builder("two layers", "bf16")
+        >>> x = b.op("linear", b.input("x", (8, 64)), b.weight("w1", (64, 64)), name="one")
+        >>> step = backward(b.graph([b.op("linear", x, b.weight("w2", (64, 64)), name="two")]))
+        >>> [node.name for node in step.nodes if node.op == "matmul"]
+        ['two.grad_x', 'two.grad_w', 'one.grad_w']
+        >>> count(step).flops // (2 * 8 * 64 * 64)
+        5
+    """
+    if "backward" in graph.info:
+        raise UsageError(f"{graph.name}: has a backward already")
+    _refuse_caches(graph)
+    scopes, again, notes = _choose(graph, recompute)
+    inputs = frozenset(wrt)
+    _known_inputs(graph, inputs)
+    tape = Tape(graph, scopes, again | _GATHERED, gradients and number_format(gradients).name, inputs)
+    _seed(tape)
+    for node in reversed(kernel_order(graph)):
+        _differentiate(tape, node)
+    return _finish(tape, inputs, (*notes, *frozen(graph)))
+
+
+def _differentiate(tape: Tape, node: Node) -> None:
+    with tape.at(node):
+        gradient = tape.total(node.outputs[0])
+        if gradient is None or not any(tape.wants(name) for name in node.inputs):
+            return
+        if node.op not in RULES:
+            near = did_you_mean(node.op, RULES)
+            raise UsageError(f"{node.name}: no backward is known for {node.op!r}{near}; known: {len(RULES)} operators")
+        tape.enter()
+        RULES[node.op](tape, node, gradient)
+
+
+def _seed(tape: Tape) -> None:
+    """Gradients that the backward starts from."""
+    for name in tape.graph.outputs:
+        if not tape.wants(name):
+            continue
+        tensor = tape.b.tensor(name)
+        if tensor.numel == 1:
+            gradient = tape.b.op("fill", name=f"{name}.grad_one", dtype=tensor.dtype, shape=tensor.shape, value=1)
+        else:
+            gradient = tape.b.source(f"{name}.grad_in", tensor.shape, "input", tensor.dtype)
+        tape.give(name, gradient)
+    if not tape.pieces:
+        raise UsageError(f"{tape.graph.name}: no output depends on a weight; there is no backward")
+
+
+def _finish(tape: Tape, wrt: frozenset[str], notes: tuple[str, ...]) -> Graph:
+    graph = tape.graph
+    found: list[tuple[str, str]] = []
+    for name, tensor in graph.tensors.items():
+        if (tensor.kind == "weight" or name in wrt) and name in tape.pieces:
+            with tape.at(Node(name, "", (), (name,), kernel=next(iter(tape.groups)))), tape.kernel(""):
+                total = tape.total(name)
+            assert total is not None
+            found.append((name, total))
+    nodes = tape.nodes()
+    tensors = {name: tape.b.tensor(name) for name in tape.b.state[0]}
+    weights = tuple(pair for pair in found if graph.tensors[pair[0]].kind == "weight")
+    info = {**graph.info, "phase": "train", "gradients": weights, "backward": nodes[len(graph.nodes)].name}
+    outputs = (*graph.outputs, *(gradient for _, gradient in found))
+    whole = replace(graph, tensors=tensors, nodes=nodes, outputs=outputs, info=info)
+    return noted(whole, *notes).validate()
+
+
+def _refuse_caches(graph: Graph) -> None:
+    cached = next((name for name, tensor in graph.tensors.items() if tensor.kind == "cache"), None)
+    if cached is not None:
+        raise UsageError(f"{graph.name}: has a cache ({cached}), which is not trained through; allowed: phase='train'")
+
+
+def _known_inputs(graph: Graph, wrt: frozenset[str]) -> None:
+    inputs = [name for name, tensor in graph.tensors.items() if tensor.kind == "input"]
+    for name in sorted(wrt - set(inputs)):
+        raise UsageError(f"{graph.name}: wrt={name!r} is no input{did_you_mean(name, inputs)}; has {', '.join(inputs)}")
+
+
+# --- what is computed again ------------------------------------------------------------------------------------------
+
+
+def _choose(graph: Graph, recompute: str | Iterable[str]) -> tuple[dict[str, str], frozenset[str], tuple[str, ...]]:
+    """Blocks that are computed again, operators that are, and remarks."""
+    if not isinstance(recompute, str):
+        return {}, _operators(graph, frozenset(recompute)), ()
+    if recompute not in RECOMPUTE:
+        near = did_you_mean(recompute, (*RECOMPUTE, *OPS))
+        raise UsageError(f"recompute={recompute!r}; allowed: {', '.join(RECOMPUTE)}, or a list of operators{near}")
+    if recompute == "full":
+        return _layers(graph), frozenset(), ()
+    if recompute == "selective":
+        return _attention_cores(graph)
+    return {}, frozenset(), ()
+
+
+def _operators(graph: Graph, wanted: frozenset[str]) -> frozenset[str]:
+    there = {node.op for node in graph.nodes}
+    for op in sorted(wanted - there):
+        raise UsageError(f"{graph.name}: recompute={op!r}: no such operator in it{did_you_mean(op, there)}")
+    return wanted
+
+
+def _layers(graph: Graph) -> dict[str, str]:
+    found = {node.name: layer for node in graph.nodes if (layer := layer_of(node.name))}
+    if not found:
+        raise UsageError(f"{graph.name}: recompute='full' needs layers (names such as layers.0.mlp); it has none")
+    return found
+
+
+def _attention_cores(graph: Graph) -> tuple[dict[str, str], frozenset[str], tuple[str, ...]]:
+    """Nodes between the scores and the values' product, of attention that is no kernel of its own already."""
+    blocks: dict[str, str] = {}
+    fused, makers = 0, {name: node for node in graph.nodes for name in node.outputs}
+    for node in graph.nodes:
+        if node.op == "attention_values":
+            core = _core(node, makers)
+            if len({member.label for member in core}) == 1:
+                fused += 1
+            else:
+                blocks.update({member.name: node.name for member in core})
+    if not blocks and not fused:
+        raise UsageError(f"{graph.name}: recompute='selective' needs attention; it has none")
+    note = "attention is one kernel already, which keeps no scores: selective recomputation changes nothing there"
+    return blocks, frozenset(), (note,) if fused else ()
+
+
+def _core(values: Node, makers: dict[str, Node]) -> list[Node]:
+    """A product with values and what leads to it from the scores, with the masks that are drawn on the way."""
+    found = [values]
+    node = makers.get(values.inputs[0])
+    while node is not None:
+        drawn = (makers[name] for name in node.inputs if name in makers)
+        found.extend((node, *(each for each in drawn if not each.inputs)))
+        if node.op == "attention_scores":
+            return found
+        node = makers.get(node.inputs[0]) if node.inputs else None
+    return []

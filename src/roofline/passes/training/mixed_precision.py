@@ -1,0 +1,157 @@
+"""One step of training on one device: forward, backward and update as one program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from roofline.ir.errors import UsageError, did_you_mean
+from roofline.ir.graph import Graph, Node
+from roofline.ops import OPS
+from roofline.ops.builder import Builder
+from roofline.passes.formats.autocast import autocast
+from roofline.passes.formats.cast import retype
+from roofline.passes.history import recorded
+from roofline.passes.training.backward import backward
+from roofline.passes.training.optimizer import optimizer as add_optimizer
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Number formats of a training step.
+
+    Attributes:
+        stored: Of weights and of what flows, as in the program when empty.
+        lower: That products run in under autocast; empty for none.
+        master: Whether the optimizer keeps an fp32 copy of the weights.
+    """
+
+    stored: str = ""
+    lower: str = ""
+    master: bool = False
+
+
+#: What a step may run in. ``amp``: fp32 weights under autocast; ``mixed``: 16-bit weights beside an fp32 copy, as
+#: Megatron-LM trains; a format alone: everything in it, the optimizer's states too.
+PRECISIONS = {
+    "fp32": Precision("fp32"),
+    "bf16": Precision("bf16"),
+    "fp16": Precision("fp16"),
+    "amp-bf16": Precision("fp32", "bf16"),
+    "amp-fp16": Precision("fp32", "fp16"),
+    "mixed-bf16": Precision("bf16", master=True),
+    "mixed-fp16": Precision("fp16", master=True),
+}
+
+
+@recorded
+def training_graph(
+    graph: Graph,
+    *,
+    optimizer: str | None = "adamw",
+    precision: str | None = None,
+    recompute: str | Iterable[str] = "none",
+    gradients: str | None = None,
+    micro_batches: int = 1,
+    clip: bool = False,
+) -> Graph:
+    """A whole step of training: forward, backward and update, as a framework runs it on one device.
+
+    Args:
+        graph: A forward program, best of phase ``train``, which has dropout and a loss.
+        optimizer: As in :func:`roofline.optimizer`; ``None`` for no update.
+        precision: ``fp32``, ``bf16``, ``fp16``, ``amp-bf16``, ``amp-fp16``, ``mixed-bf16`` or ``mixed-fp16``; as the
+            program is when absent.
+        recompute: As in :func:`roofline.backward`.
+        gradients: Number format of the weights' gradients, theirs when absent.
+        micro_batches: Forward and backward runs whose gradients are added up before the update; the program's batch is
+            that of one of them.
+        clip: Scale gradients to a largest norm.
+
+    Raises:
+        UsageError: No such precision or optimizer, or no whole number of micro-batches from 1.
+
+    Example:
+        >>> import roofline as rl
+        >>> step = training_graph(rl.model("gpt2", phase="train"), precision="amp-bf16")
+        >>> forward = rl.count(rl.model("gpt2", phase="train"), B=1, S=1024).flops
+        >>> round(rl.count(step, B=1, S=1024).flops / forward, 2)  # fused attention multiplies five times for two
+        3.04
+    """
+    if precision is not None and precision not in PRECISIONS:
+        near = did_you_mean(precision, PRECISIONS)
+        raise UsageError(f"precision={precision!r}; allowed: {', '.join(PRECISIONS)}{near}")
+    if isinstance(micro_batches, bool) or not isinstance(micro_batches, int) or micro_batches < 1:
+        raise UsageError(f"micro_batches={micro_batches!r}: a whole number from 1 is wanted")
+    formats = PRECISIONS[precision] if precision else Precision()
+    if formats.stored:
+        graph = retype(graph, formats.stored)
+    if formats.lower:
+        graph = autocast(graph, formats.lower)
+    graph = backward(graph, recompute=recompute, gradients=gradients)
+    if micro_batches > 1:
+        graph = accumulate(graph, micro_batches)
+    if optimizer is not None:
+        graph = add_optimizer(graph, optimizer, master=formats.master, clip=clip)
+    return graph
+
+
+@recorded
+def accumulate(graph: Graph, micro_batches: int, *, fused: bool = False) -> Graph:
+    """Run forward and backward several times, each on a micro-batch, and add the gradients up.
+
+    Args:
+        graph: A program with its backward.
+        micro_batches: How often.
+        fused: Products of weights' gradients add to what is there themselves, as Megatron-LM's do
+            (``gradient_accumulation_fusion``); else a kernel of its own does, as autograd's.
+
+    Raises:
+        UsageError: The graph has no backward.
+
+    Example:
+        >>> import roofline as rl
+        >>> once = rl.backward(rl.model("gpt2", phase="train", layers=1))
+        >>> rl.count(accumulate(once, 4), B=2, S=64).flops == 4 * rl.count(once, B=2, S=64).flops
+        True
+    """
+    if "gradients" not in graph.info:
+        raise UsageError(f"{graph.name}: has no backward; add it with backward(graph)")
+    b = Builder(graph.name, "fp32")
+    b.restore((dict(graph.tensors), list(graph.nodes), {node.label for node in graph.nodes}, {}))
+    sums: dict[str, str] = {}
+    for weight, gradient in graph.info["gradients"]:
+        tensor = graph.tensors[gradient]
+        kept = b.source(f"{weight}.grad_kept", tensor.shape, "buffer", tensor.dtype)
+        sums[gradient] = b.op("update", kept, gradient, name=f"{weight}.grad_added")
+    whole = b.graph(
+        [sums.get(name, name) for name in graph.outputs], graph.items * micro_batches, graph.item, graph.info
+    )
+    pairs = tuple((weight, sums[gradient]) for weight, gradient in graph.info["gradients"])
+    whole = replace(whole, nodes=_added_at_once(whole, frozenset(sums.values())))
+    labels = _products(graph, sums) if fused else {}
+    nodes = tuple(
+        replace(node, count=node.count * micro_batches, kernel=labels.get(node.name, node.kernel))
+        for node in whole.nodes
+    )
+    info = {**graph.info, "gradients": pairs, "micro_batches": micro_batches}
+    return replace(whole, nodes=nodes, info=info, history=graph.history)
+
+
+def _products(graph: Graph, sums: Mapping[str, str]) -> dict[str, str]:
+    """For each sum of a product's result, the kernel of that product."""
+    made = {name: node for node in graph.nodes for name in node.outputs}
+    return {
+        total: made[name].label for name, total in sums.items()
+        if name in made and OPS[made[name].op].kind in ("matmul", "conv")
+    }  # fmt: skip
+
+
+def _added_at_once(graph: Graph, sums: frozenset[str]) -> tuple[Node, ...]:
+    """The nodes with each gradient added to its sum where it is made, so that nothing waits for the end."""
+    adding = {node.inputs[1]: node for node in graph.nodes if sums.intersection(node.outputs)}
+    found: list[Node] = []
+    for node in graph.nodes:
+        if not sums.intersection(node.outputs):
+            found += [node, *(adding[name] for name in node.outputs if name in adding)]
+    return tuple(found)

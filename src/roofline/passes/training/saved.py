@@ -1,0 +1,78 @@
+"""Activations that a training step keeps: what the forward wrote and the backward reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from roofline.counting.counts import Scope, nbytes
+from roofline.ir.errors import UsageError
+from roofline.ir.graph import Graph
+from roofline.ir.sizes import evaluate
+from roofline.ops import OPS
+from roofline.passes.layers import layer_of
+
+
+def saved_tensors(graph: Graph) -> dict[str, str]:
+    """The stored tensors that stay between forward and backward, each with the layer whose backward reads it.
+
+    A layer's input belongs to that layer, not to the one that wrote it; what no layer reads is under ``""``. Weights
+    and inputs are stored anyway and are none of them; statistics of norms and of softmax, one number a row, are not
+    counted.
+
+    Args:
+        graph: A program with its backward.
+
+    Raises:
+        UsageError: It has none.
+    """
+    nodes = graph.nodes
+    first = _first_backward(graph)
+    scope = Scope(graph)
+    written = {scope.root(name) for node in nodes[:first] if OPS[node.op].kind != "view" for name in node.outputs}
+    found: dict[str, str] = {}
+    for node in nodes[first:]:
+        if OPS[node.op].kind == "view":
+            continue
+        for name in node.inputs:
+            root = scope.root(name)
+            if root in written and graph.tensors[root].kind == "activation":
+                found[root] = layer_of(node.name)
+    return found
+
+
+def _first_backward(graph: Graph) -> int:
+    marker = graph.info.get("backward")
+    if marker is None:
+        raise UsageError(f"{graph.name}: has no backward; add it with backward(graph)")
+    return next(at for at, node in enumerate(graph.nodes) if node.name == marker)
+
+
+def saved(graph: Graph, **sizes: Any) -> Mapping[str, Any]:
+    """Bytes of activations kept for the backward, by layer [byte].
+
+    With a GPT's dropout and written-out attention this is ``s b h (34 + 5 a s / h)`` a layer (Korthikanti et al. 2022,
+    arXiv 2205.05198, equation 2).
+
+    Args:
+        graph: A program with its backward, from :func:`roofline.backward`.
+        sizes: Values of its symbols; sizes that are not given stay symbolic.
+
+    Raises:
+        UsageError: The graph has no backward.
+
+    Example:
+        >>> import roofline as rl
+        >>> from roofline.passes.training.backward import backward
+        >>> gpt = rl.model("gpt2", phase="train", dtype="fp16", attention="naive", activation="gelu", layers=2)
+        >>> step = backward(gpt)
+        >>> by_layer = saved(step, B=1, S=1024)
+        >>> by_layer["layers.1"] == 1024 * 768 * (34 + 5 * 12 * 1024 / 768)
+        True
+    """
+    totals: dict[str, Any] = {}
+    for name, layer in saved_tensors(graph).items():
+        totals[layer] = totals.get(layer, 0) + nbytes(graph.tensors[name])
+    if not sizes:
+        return totals
+    return {layer: evaluate(total, sizes) for layer, total in totals.items()}

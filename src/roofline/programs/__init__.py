@@ -1,0 +1,1 @@
+"""Programs by name or description: model files, architectures, Hugging Face configs, workloads."""

@@ -1,0 +1,80 @@
+"""Distillation: a smaller model of the same family that learns from a larger one."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+from roofline.ir.errors import UsageError
+from roofline.ir.graph import Applied, Graph
+from roofline.passes.formats.cast import retype
+from roofline.programs.library import model
+
+
+def distill(
+    teacher: Graph | str | os.PathLike[str], *, to: str | os.PathLike[str] | None = None, **smaller: Any
+) -> Graph:
+    """Build the student of a model: the same family with a smaller configuration, in the same phase and format.
+
+    Args:
+        teacher: The model, or a graph that :func:`roofline.model` built of one.
+        to: Another model of the family to start from; the teacher's own file where it is absent.
+        smaller: Sizes and options that replace the file's, such as ``layers=6``.
+
+    Returns:
+        The student, with the teacher in its history.
+
+    Raises:
+        UsageError: Nothing is to be smaller, the student would not be, is of another family, or the graph comes from
+            no model file.
+
+    Example:
+        >>> student = distill("bert-base-uncased", layers=6)
+        >>> student.history, student.parameters < student.history[0].before.parameters
+        ((distill(layers=6),), True)
+    """
+    large = teacher if isinstance(teacher, Graph) else model(teacher)
+    name, phase = large.info.get("model"), large.info.get("phase")
+    if name is None:
+        raise UsageError(f"{large.name} comes from no model file; distill takes a model by name, prune shrinks a graph")
+    if to is None and not smaller:
+        raise UsageError(f"distill: what should be smaller than {name}? give sizes such as layers=6, or to=a model")
+    small = _in_its_format(model(name if to is None else to, phase=phase, **smaller), large)
+    if small.info.get("family") != large.info.get("family"):
+        raise UsageError(
+            f"distill: {small.info['model']} is of the family {small.info.get('family')}, {name} of "
+            f"{large.info.get('family')}; a student here is of its teacher's family"
+        )
+    if small.parameters >= large.parameters:
+        raise UsageError(
+            f"distill: {_told(to, smaller)} has {small.parameters:,} parameters and its teacher {name} "
+            f"{large.parameters:,}; a student is smaller"
+        )
+    return _recorded(small, large, to, smaller)
+
+
+def _recorded(small: Graph, large: Graph, to: Any, smaller: dict[str, Any]) -> Graph:
+    note = (
+        f"a student of {large.info['model']} with {small.parameters / large.parameters:.0%} of its parameters; it has "
+        "to be trained, and each training step runs the teacher forward as well"
+    )
+    known = {key: value for key, value in small.info.items() if to is not None or not key.startswith("parameters_")}
+    info = {**known, "notes": (*known.get("notes", ()), note)}
+    told = {**({"to": os.fspath(to)} if to is not None else {}), **smaller}
+    step = Applied("distill", tuple(told.items()), large, (note,))
+    return replace(small, info=info, history=(*large.history, step))
+
+
+def _told(to: Any, smaller: dict[str, Any]) -> str:
+    given = ", ".join(f"{key}={value}" for key, value in smaller.items())
+    return " with ".join(part for part in (os.fspath(to) if to is not None else "", given) if part)
+
+
+def _in_its_format(small: Graph, large: Graph) -> Graph:
+    """The student in the teacher's number format, where that is one for all of its weights."""
+    formats = {tensor.dtype for tensor in large.tensors.values() if tensor.kind == "weight"}
+    own = {tensor.dtype for tensor in small.tensors.values() if tensor.kind == "weight"}
+    if len(formats) != 1 or formats == own:
+        return small
+    return replace(retype(small, dtype=formats.pop()), history=())

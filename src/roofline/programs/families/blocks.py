@@ -1,0 +1,300 @@
+"""Pieces that several families share: projections, attention as its parts, rotary embedding, feed-forward, experts.
+
+Each adds nodes to a ``Builder`` the way an eager framework launches kernels: one node a kernel,
+reshapes and splits free. What a compiler merges is merged later, by the passes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from roofline.ir.sizes import Size, prod
+from roofline.ops.builder import Builder
+
+
+def linear(b: Builder, x: str, out: Size, name: str, bias: bool = False, dtype: str | None = None) -> str:
+    """A linear layer with its own weight (and bias)."""
+    weights = [b.weight(f"{name}.weight", (out, b.shape(x)[-1]), dtype or None)]
+    if bias:
+        weights.append(b.weight(f"{name}.bias", (out,)))
+    return b.op("linear", x, *weights, name=name)
+
+
+def norm(b: Builder, x: str, kind: str, name: str, bias: bool = True, scale: bool = True) -> str:
+    """``rmsnorm`` or ``layernorm`` along the last axis, with its scale (and for layernorm its shift)."""
+    width = b.shape(x)[-1]
+    if not scale:
+        return b.op(kind, x, name=name)
+    weights = [b.weight(f"{name}.weight", (width,))]
+    if kind == "layernorm" and bias:
+        weights.append(b.weight(f"{name}.bias", (width,)))
+    return b.op(kind, x, *weights, name=name)
+
+
+def embed(b: Builder, table: str, ids: str, name: str) -> str:
+    """Rows of a table by token or position."""
+    return b.op("embedding", table, ids, name=name)
+
+
+def part(b: Builder, x: str, width: Size, name: str) -> str:
+    """The first, or some other, ``width`` columns of a tensor: a view."""
+    return b.op("slice", x, name=name, shape=(*b.shape(x)[:-1], width))
+
+
+def split_heads(b: Builder, x: str, heads: int, name: str) -> str:
+    """``(B, S, heads * d)`` seen as ``(B, heads, S, d)``."""
+    batch, length, width = b.shape(x)
+    return b.op("view", x, name=name, shape=(batch, heads, length, width // heads))
+
+
+def merge_heads(b: Builder, x: str, name: str = "merge") -> str:
+    """``(B, heads, S, d)`` seen as ``(B, S, heads * d)``."""
+    batch, heads, length, width = b.shape(x)
+    return b.op("view", x, name=name, shape=(batch, length, heads * width))
+
+
+def rope(b: Builder, x: str, cos: str, sin: str, name: str) -> str:
+    """Rotary embedding in plain ops, ``x * cos + cat(-x2, x1) * sin``: five kernels.
+
+    Where the table is narrower than a head, its first columns are rotated and joined with the others again.
+    """
+    width, turned = b.shape(x)[-1], b.shape(cos)[-1]
+    if width == turned:
+        return _rotate(b, x, cos, sin, name)
+    with b.scope(f"{name}_part"):
+        front, rest = part(b, x, turned, "front"), part(b, x, width - turned, "rest")
+        return b.op("cat", _rotate(b, front, cos, sin, name), rest, name="whole")
+
+
+def _rotate(b: Builder, x: str, cos: str, sin: str, name: str) -> str:
+    half = b.shape(x)[-1] // 2
+    with b.scope(name):
+        straight = b.op("mul", x, cos, name="x_cos")
+        negated = b.op("neg", part(b, x, half, "x2"), name="neg_x2")
+        turned = b.op("cat", negated, part(b, x, half, "x1"), name="turned")
+        return b.op("add", straight, b.op("mul", turned, sin, name="turned_sin"), name="out")
+
+
+def attention(
+    b: Builder,
+    q: str,
+    k: str,
+    v: str,
+    *,
+    causal: bool = False,
+    window: int = 0,
+    softcap: float = 0.0,
+    bias: str | None = None,
+    sinks: str | None = None,
+    dropout: bool = False,
+) -> str:
+    """Scores, softmax and values as one kernel, the way flash attention and SDPA run them.
+
+    Args:
+        b: The builder.
+        q: Queries ``(B, heads, Q, d)``.
+        k: Keys ``(B, kv_heads, K, d)``.
+        v: Values ``(B, kv_heads, K, e)``.
+        causal: Whether query ``i`` sees only keys up to its own.
+        window: Keys that a query sees at most, 0 for all.
+        softcap: Bound of the scores by ``cap * tanh(x / cap)``, 0 for none.
+        bias: Tensor added to the scores.
+        sinks: One learned logit a head that joins the softmax.
+        dropout: Whether some of the probabilities are dropped, which the kernel draws itself.
+    """
+    seen: dict[str, Any] = {"causal": causal, "window": window}
+    with b.kernel("sdpa"):
+        scores = b.op("attention_scores", q, k, name="scores", **seen)
+        scores = _adjust(b, scores, softcap, bias)
+        probabilities = b.op("attention_softmax", scores, *([sinks] if sinks else []), name="softmax", **seen)
+        if dropout:
+            probabilities = _dropped(b, probabilities, "dropout")
+        return b.op("attention_values", probabilities, v, name="values", **seen)
+
+
+def naive_attention(
+    b: Builder,
+    q: str,
+    k: str,
+    v: str,
+    *,
+    mask: str | None = None,
+    softcap: float = 0.0,
+    bias: str | None = None,
+    sinks: str | None = None,
+    dropout: bool = False,
+) -> str:
+    """``softmax(q k^T * scale [masked]) v``, each step its own kernel on the full matrix of scores."""
+    scores = b.op("attention_scores", q, k, name="scores", causal=False)
+    scores = b.op("mul_scalar", scores, name="scale")
+    scores = _adjust(b, scores, softcap, bias)
+    if mask:
+        scores = b.op("mask", scores, mask, name="masked")
+    probabilities = b.op("attention_softmax", scores, *([sinks] if sinks else []), name="softmax", causal=False)
+    if dropout:
+        probabilities = drop(b, probabilities, "dropout")
+    return b.op("attention_values", probabilities, v, name="values", causal=False)
+
+
+def drop(b: Builder, x: str, name: str) -> str:
+    """Dropout as one kernel, which also writes the mask that its backward reads."""
+    with b.kernel(name):
+        return _dropped(b, x, name)
+
+
+def _dropped(b: Builder, x: str, name: str) -> str:
+    mask = b.op("bernoulli", name=f"{name}_mask", dtype="bool", shape=b.shape(x))
+    return b.op("dropout", x, mask, name=f"{name}_kept")
+
+
+def cross_entropy(b: Builder, logits: str) -> str:
+    """The mean loss of rows of logits against labels, in fp32, as PyTorch runs it: a log-softmax, then the loss."""
+    *lead, classes = b.shape(logits)
+    rows: Size = prod(lead)
+    labels = b.input("labels", (rows,), "int64")
+    x = b.op("view", logits, name="logit_rows", shape=(rows, classes))
+    if b.tensor(x).dtype != "fp32":
+        x = b.op("cast", x, name="logits_fp32", dtype="fp32", keeps="fp32")
+    x = b.op("softmax", x, name="log_softmax", dtype="fp32", keeps="fp32")
+    with b.kernel("nll"):
+        picked = b.op("take", x, labels, name="picked", dtype="fp32", keeps="fp32", shape=(rows,))
+        return b.op("mean", picked, name="loss", dtype="fp32", keeps="fp32")
+
+
+def _adjust(b: Builder, scores: str, softcap: float, bias: str | None) -> str:
+    if softcap:
+        scores = b.op("softcap", scores, name="softcap")
+    return b.op("add", scores, bias, name="biased") if bias else scores
+
+
+def _clamped_swiglu(b: Builder, gate: str, up: str) -> str:
+    """gpt-oss: ``(clamp(up) + 1) * g * sigmoid(1.702 g)`` with ``g = clamp(gate)``."""
+    g = b.op("clamp", gate, name="clamp_gate")
+    u = b.op("clamp", up, name="clamp_up")
+    s = b.op("sigmoid", b.op("mul_scalar", g, name="scaled"), name="sigmoid")
+    return b.op("mul", b.op("add_scalar", u, name="up_plus_1"), b.op("mul", g, s, name="glu"), name="gated")
+
+
+def activate(b: Builder, x: str, activation: str) -> str:
+    """An activation: one kernel, the two of ``relu(x)^2``, or the eight that transformers' NewGELUActivation (GPT-2)
+    writes out in eager mode. xIELU has two learned scalars.
+    """
+    if activation == "xielu":
+        return b.op("xielu", x, b.weight("xielu.alpha_p", (1,)), b.weight("xielu.alpha_n", (1,)), name="xielu")
+    if activation == "relu2":
+        return b.op("square", b.op("relu", x, name="relu"), name="relu2")
+    if activation != "gelu_new":
+        return b.op(activation, x, name=activation)
+    with b.scope("gelu_new"):
+        cube = b.op("mul_scalar", b.op("pow", x, name="cube"), name="scaled_cube")
+        inner = b.op("mul_scalar", b.op("add", x, cube, name="inner"), name="scaled_inner")
+        outer = b.op("add_scalar", b.op("tanh", inner), name="outer")
+        return b.op("mul", b.op("mul_scalar", x, name="half"), outer, name="out")
+
+
+def gated(b: Builder, gate: str, up: str, activation: str) -> str:
+    """``activation(gate) * up``: two kernels in eager mode."""
+    if activation == "clamped_swiglu":
+        return _clamped_swiglu(b, gate, up)
+    return b.op("mul", activate(b, gate, activation), up, name="gated")
+
+
+def mlp(
+    b: Builder,
+    x: str,
+    inner: Size,
+    activation: str,
+    *,
+    is_gated: bool = False,
+    fused: bool = True,
+    bias: bool = False,
+    dtype: str | None = None,
+    sub_norm: str = "",
+) -> str:
+    """A feed-forward block: up (with a gate beside it, fused or not), activation, a norm if one is named, down."""
+    hidden = b.shape(x)[-1]
+    if not is_gated:
+        y = activate(b, linear(b, x, inner, "up", bias, dtype), activation)
+    else:
+        y = gated(b, *_gate_up(b, x, inner, fused, bias, dtype), activation)
+    if sub_norm:
+        y = norm(b, y, sub_norm, "sub_norm")
+    return linear(b, y, hidden, "down", bias, dtype)
+
+
+def _gate_up(b: Builder, x: str, inner: Size, fused: bool, bias: bool, dtype: str | None) -> tuple[str, str]:
+    if fused:
+        both = linear(b, x, 2 * inner, "gate_up", bias, dtype)
+        return part(b, both, inner, "gate"), part(b, both, inner, "up")
+    return linear(b, x, inner, "gate", bias, dtype), linear(b, x, inner, "up", bias, dtype)
+
+
+def moe(
+    b: Builder,
+    x: str,
+    *,
+    experts: int,
+    top_k: int,
+    inner: int,
+    activation: str = "silu",
+    router: str = "softmax",
+    router_bias: bool = False,
+    score_bias: bool = False,
+    bias: bool = False,
+    is_gated: bool = True,
+    zero_experts: int = 0,
+    dtype: str | None = None,
+    sum_bias: bool = False,
+) -> str:
+    """Routed experts: router, top-k, gather of token rows, grouped matmuls, weighted scatter-add.
+
+    Args:
+        b: The builder.
+        x: Tokens ``(B, S, hidden)``.
+        experts: Experts in the layer.
+        top_k: Experts that a token is sent to.
+        inner: Inner size of one expert.
+        activation: Of the gate.
+        router: ``softmax`` or ``sigmoid`` over the router's logits.
+        router_bias: Whether the router's linear layer has a bias.
+        score_bias: A learned bias added to the scores before the choice (DeepSeek-V3's load balancing).
+        bias: Whether the experts' matmuls have biases.
+        is_gated: Whether an expert has a gate beside its up-projection.
+        zero_experts: Experts that return their input: places in the router, and rows of the up-projection that nothing
+            reads.
+        dtype: Number format of the experts' weights.
+        sum_bias: A bias of what the experts add up to (JetMoE).
+    """
+    *lead, hidden = b.shape(x)
+    tokens: Size = prod(lead)
+    pairs = tokens * top_k
+    rows = b.op("view", x, name="rows", shape=(tokens, hidden))
+    scores = b.op(router, linear(b, rows, experts + zero_experts, "router", router_bias), name="scores")
+    if score_bias:
+        scores = b.op("add", scores, b.weight("router.score_bias", (experts + zero_experts,)), name="biased_scores")
+    chosen = b.op("topk", scores, name="topk", k=top_k)
+    index = b.op("view", chosen, name="index", shape=(pairs,))
+    routed = b.op("gather_rows", rows, index, name="routed")
+    if is_gated:
+        both = expert_linear(b, routed, experts, 2 * inner, "gate_up", top_k, bias, dtype)
+        activated = gated(b, part(b, both, inner, "gate"), part(b, both, inner, "up"), activation)
+    else:
+        activated = activate(b, expert_linear(b, routed, experts, inner, "up", top_k, bias, dtype), activation)
+    if zero_experts:
+        b.weight("gate_up.idle", (zero_experts, (1 + is_gated) * inner, hidden), dtype or None)
+    down = expert_linear(b, activated, experts, hidden, "down", top_k, bias, dtype)
+    share = b.op("view", chosen, name="share", shape=(pairs, 1))
+    summed = b.op("scatter_add", b.op("mul", down, share, name="weighted"), name="combined", t=tokens)
+    if sum_bias:
+        summed = b.op("add", summed, b.weight("sum.bias", (hidden,)), name="combined_biased")
+    return b.op("view", summed, name="out", shape=(*lead, hidden))
+
+
+def expert_linear(
+    b: Builder, x: str, experts: int, out: Size, name: str, top_k: int, bias: bool, dtype: str | None
+) -> str:
+    """A linear layer of which every row takes the weight of the expert it is sent to."""
+    weights = [b.weight(f"{name}.weight", (experts, out, b.shape(x)[-1]), dtype or None)]
+    if bias:
+        weights.append(b.weight(f"{name}.bias", (experts, out)))
+    return b.op("expert_linear", x, *weights, name=name, top_k=top_k)

@@ -1,0 +1,250 @@
+"""Convolutional networks: ResNet and its wide and grouped kin, VGG, U-Net; torchvision's layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from roofline.ir.graph import Graph, Node
+from roofline.ir.sizes import Size, symbol
+from roofline.ops.builder import Builder
+from roofline.programs.families import blocks
+from roofline.programs.families.config import Config, Family, Layers, Positive
+
+
+def conv(
+    b: Builder, x: str, out: int, kernel: int, name: str, *, stride: int = 1, padding: int = 0, groups: int = 1,
+    bias: bool = False,
+) -> str:  # fmt: skip
+    """A square convolution with its own weight (and bias)."""
+    channels = b.shape(x)[1]
+    weights = [b.weight(f"{name}.weight", (out, channels // groups, kernel, kernel))]
+    if bias:
+        weights.append(b.weight(f"{name}.bias", (out,)))
+    return b.op("conv2d", x, *weights, name=name, stride=stride, padding=padding, groups=groups)
+
+
+def batchnorm(b: Builder, x: str, name: str) -> str:
+    """Batch normalisation with its scale and shift, and the running statistics, which are no parameters."""
+    channels = b.shape(x)[1:2]
+    weights = [b.weight(f"{name}.{part}", channels) for part in ("weight", "bias")]
+    kept = [b.source(f"{name}.{part}", channels, "buffer") for part in ("running_mean", "running_var")]
+    return b.op("batchnorm2d", x, *weights, *kept, name=name)
+
+
+def images(b: Builder, channels: int, side: int) -> str:
+    """The input: a batch of square images."""
+    return b.input("image", (symbol("B"), channels, side, side))
+
+
+def trained(build: Callable[[Builder, Any], Graph]) -> Callable[[Builder, Any], Graph]:
+    """The training form of a network that ends in logits: norms take the statistics of the batch, a loss follows."""
+
+    def run(b: Builder, c: Any) -> Graph:
+        graph = build(b, c)
+        logits = graph.outputs[0]
+        if len(b.shape(logits)) > 2:  # a map of classes: channels come first
+            logits = b.op("permute", logits, name="classes_last", axes=(0, 2, 3, 1))
+        for node in b.nodes:
+            if node.op == "batchnorm2d":
+                _track(b, node)
+        graph = b.graph([blocks.cross_entropy(b, logits)], graph.items, graph.item, graph.info)
+        return replace(graph, nodes=tuple(_batch_statistics(node) for node in graph.nodes))
+
+    return run
+
+
+def _track(b: Builder, norm: Node) -> None:
+    """The running statistics and the number of batches, which a norm in training brings up to date."""
+    mean, variance = norm.inputs[3:]
+    with b.kernel(f"{norm.name}.track"):
+        for name in (mean, variance):
+            b.op("update", name, name=f"{name}_new", flops=3)
+    b.op("update", b.source(f"{norm.name}.batches", (1,), "buffer", "int64"), name=f"{norm.name}.batches_new", flops=1)
+
+
+def _batch_statistics(node: Node) -> Node:
+    return replace(node, op="batchnorm_train", inputs=node.inputs[:3]) if node.op == "batchnorm2d" else node
+
+
+def finish(b: Builder, outputs: Sequence[str], image: int, layers: int) -> Graph:
+    """The graph of a network that takes ``B`` images."""
+    return b.graph(list(outputs), symbol("B"), "image", {"layers": layers, "image": image})
+
+
+# --- ResNet (He et al. 2015; v1.5 puts the stride of a bottleneck in its 3x3 convolution) ----------------------------
+
+
+class ResNetConfig(Config):
+    """Sizes and options of a ResNet.
+
+    Attributes:
+        image: Height and width of the image.
+        depths: Blocks of each stage.
+        width: Channels of the first stage.
+        block: ``basic`` (two 3x3 convolutions) or ``bottleneck`` (1x1, 3x3, 1x1, four times wider outside).
+        groups: Groups of the 3x3 convolution in a bottleneck.
+        base_width: Channels of a group in the first stage.
+        classes: Outputs of the head.
+    """
+
+    image: Positive
+    depths: tuple[Layers, ...] = Field(min_length=1, max_length=8)
+    width: Positive = 64
+    block: Literal["basic", "bottleneck"] = "bottleneck"
+    groups: Positive = 1
+    base_width: Positive = 64
+    classes: Positive = 1000
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ResNetConfig:
+        if self.block == "basic" and (self.groups != 1 or self.base_width != 64):
+            raise ValueError("groups and base_width belong to bottleneck blocks")
+        return self
+
+
+def _resnet(b: Builder, c: ResNetConfig) -> Graph:
+    x = images(b, 3, c.image)
+    x = b.op("relu", batchnorm(b, conv(b, x, c.width, 7, "conv1", stride=2, padding=3), "bn1"), name="relu1")
+    x = b.op("maxpool2d", x, name="pool", r=3, stride=2, padding=1)
+    for stage, depth in enumerate(c.depths):
+        for block in range(depth):
+            with b.scope(f"stage{stage + 1}.{block}"):
+                stride = 2 if stage and not block else 1
+                x = _BLOCKS[c.block](b, c, x, c.width * 2**stage, stride)
+    x = b.op("global_avgpool", x, name="avgpool")
+    return finish(b, [blocks.linear(b, x, c.classes, "head", bias=True)], c.image, sum(c.depths))
+
+
+def _join(b: Builder, x: str, y: str, stride: int) -> str:
+    """Add the input, through a 1x1 convolution where its shape differs, and rectify."""
+    if stride != 1 or b.shape(x)[1] != b.shape(y)[1]:
+        out = b.tensor(y).shape[1]
+        assert isinstance(out, int)
+        x = batchnorm(b, conv(b, x, out, 1, "downsample", stride=stride), "downsample_bn")
+    return b.op("relu", b.op("add", y, x, name="residual"), name="relu_out")
+
+
+def _basic(b: Builder, c: ResNetConfig, x: str, width: int, stride: int) -> str:
+    y = b.op("relu", batchnorm(b, conv(b, x, width, 3, "conv1", stride=stride, padding=1), "bn1"), name="relu1")
+    y = batchnorm(b, conv(b, y, width, 3, "conv2", padding=1), "bn2")
+    return _join(b, x, y, stride)
+
+
+def _bottleneck(b: Builder, c: ResNetConfig, x: str, width: int, stride: int) -> str:
+    inner = width * c.base_width // 64 * c.groups
+    y = b.op("relu", batchnorm(b, conv(b, x, inner, 1, "conv1"), "bn1"), name="relu1")
+    y = conv(b, y, inner, 3, "conv2", stride=stride, padding=1, groups=c.groups)
+    y = b.op("relu", batchnorm(b, y, "bn2"), name="relu2")
+    y = batchnorm(b, conv(b, y, 4 * width, 1, "conv3"), "bn3")
+    return _join(b, x, y, stride)
+
+
+_BLOCKS = {"basic": _basic, "bottleneck": _bottleneck}
+
+
+# --- VGG (Simonyan and Zisserman 2014) -------------------------------------------------------------------------------
+
+
+class VGGConfig(Config):
+    """Sizes of a VGG network.
+
+    Attributes:
+        image: Height and width of the image.
+        depths: 3x3 convolutions of each stage.
+        channels: Channels of each stage.
+        hidden: Width of the two dense layers.
+        classes: Outputs of the head.
+    """
+
+    image: Positive
+    depths: tuple[Layers, ...] = Field(min_length=1, max_length=8)
+    channels: tuple[Positive, ...] = (64, 128, 256, 512, 512)
+    hidden: Positive = 4096
+    classes: Positive = 1000
+
+    @model_validator(mode="after")
+    def _consistent(self) -> VGGConfig:
+        if len(self.depths) != len(self.channels):
+            raise ValueError(f"depths has {len(self.depths)} stages and channels {len(self.channels)}")
+        if self.image % (7 * 2 ** len(self.depths)):
+            raise ValueError(f"image = {self.image} must be a multiple of {7 * 2 ** len(self.depths)}")
+        return self
+
+
+def _vgg(b: Builder, c: VGGConfig) -> Graph:
+    x = images(b, 3, c.image)
+    for stage, (depth, channels) in enumerate(zip(c.depths, c.channels, strict=True)):
+        with b.scope(f"stage{stage + 1}"):
+            for number in range(depth):
+                y = conv(b, x, channels, 3, f"conv{number + 1}", padding=1, bias=True)
+                x = b.op("relu", y, name=f"relu{number + 1}")
+            x = b.op("maxpool2d", x, name="pool", r=2, stride=2)
+    # torchvision pools to 7x7 whatever the image; at 224 the window is 1.
+    window = c.image // 2 ** len(c.depths) // 7
+    x = b.op("avgpool2d", x, name="avgpool", r=window, stride=window)
+    x = b.op("view", x, name="flat", shape=(symbol("B"), 49 * c.channels[-1]))
+    for name in ("fc1", "fc2"):
+        x = b.op("relu", blocks.linear(b, x, c.hidden, name, bias=True), name=f"{name}_relu")
+    return finish(b, [blocks.linear(b, x, c.classes, "head", bias=True)], c.image, sum(c.depths) + 3)
+
+
+# --- U-Net (Ronneberger et al. 2015) --------------------------------------------------------------------------------
+
+
+class UNetConfig(Config):
+    """Sizes and options of a U-Net.
+
+    Attributes:
+        image: Height and width of the image.
+        in_channels: Channels of the image.
+        channels: Channels of each level, down to the bottom.
+        classes: Channels of the map that comes out.
+        padding: Padding of the 3x3 convolutions; the paper has none and crops instead.
+    """
+
+    image: Positive
+    in_channels: Positive = 1
+    channels: tuple[Positive, ...] = Field((64, 128, 256, 512, 1024), min_length=2, max_length=10)
+    classes: Positive = 2
+    padding: Literal[0, 1] = 0
+
+
+def _unet(b: Builder, c: UNetConfig) -> Graph:
+    x, skips = images(b, c.in_channels, c.image), []
+    for level, channels in enumerate(c.channels):
+        with b.scope(f"down{level + 1}"):
+            x = _double_conv(b, c, x, channels)
+            if level < len(c.channels) - 1:
+                skips.append(x)
+                x = b.op("maxpool2d", x, name="pool", r=2, stride=2)
+    for channels, skip in zip(reversed(c.channels[:-1]), reversed(skips), strict=True):
+        with b.scope(f"up{c.channels.index(channels) + 1}"):
+            x = _double_conv(b, c, _rise(b, x, skip, channels), channels)
+    return finish(b, [conv(b, x, c.classes, 1, "head", bias=True)], c.image, 2 * len(c.channels) - 1)
+
+
+def _double_conv(b: Builder, c: UNetConfig, x: str, channels: int) -> str:
+    for number in (1, 2):
+        y = conv(b, x, channels, 3, f"conv{number}", padding=c.padding, bias=True)
+        x = b.op("relu", y, name=f"relu{number}")
+    return x
+
+
+def _rise(b: Builder, x: str, skip: str, channels: int) -> str:
+    """Double the image by a 2x2 transposed convolution and join the cropped image from the way down."""
+    below: Size = b.shape(x)[1]
+    weights = (b.weight("rise.weight", (below, channels, 2, 2)), b.weight("rise.bias", (channels,)))
+    x = b.op("conv_transpose2d", x, *weights, name="rise", stride=2)
+    cropped = b.op("slice", skip, name="crop", shape=(*b.shape(skip)[:2], *b.shape(x)[2:]))
+    return b.op("cat", cropped, x, name="join", axis=1)
+
+
+FAMILIES = {
+    "resnet": Family("resnet", ResNetConfig, {"forward": _resnet, "train": trained(_resnet)}),
+    "vgg": Family("vgg", VGGConfig, {"forward": _vgg, "train": trained(_vgg)}),
+    "unet": Family("unet", UNetConfig, {"forward": _unet, "train": trained(_unet)}),
+}

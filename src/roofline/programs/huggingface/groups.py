@@ -1,0 +1,249 @@
+"""Groups of keys that many decoders share: transformers' words in, the decoder family's words out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from roofline.programs.huggingface.keys import MAX_LAYERS, MAX_SIZE, Keys
+
+#: Activations by their names in transformers.
+ACTIVATIONS = {
+    "silu": "silu", "swish": "silu", "gelu": "gelu", "relu": "relu", "gelu_python": "gelu", "relu2": "relu2",
+    "gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh", "quick_gelu": "quick_gelu",
+    "xielu": "xielu",
+}  # fmt: skip
+
+
+def body(c: Keys) -> dict[str, Any]:
+    """Width, depth, vocabulary, and whether the head is the token table."""
+    c.needed("num_hidden_layers", MAX_LAYERS)
+    return {
+        "hidden": c.needed("hidden_size"),
+        "layers": c.needed("num_hidden_layers"),
+        "vocab": c.needed("vocab_size"),
+        "tied": c.switch("tie_word_embeddings"),
+    }
+
+
+def heads(c: Keys) -> dict[str, Any]:
+    """Query heads, key-value heads (one number, or one a layer) and the width of a head."""
+    found: dict[str, Any] = {"heads": c.needed("num_attention_heads"), "head_dim": c.size("head_dim")}
+    if isinstance(c.get("num_key_value_heads"), list | tuple):
+        each, layers = c.sizes("num_key_value_heads") or [], c.needed("num_hidden_layers")
+        if len(each) != layers or not all(each):
+            c.fail("num_key_value_heads", f"wanted {layers} numbers from 1, one a layer, given {str(each)[:60]}")
+        return {**found, "kv_pattern": each}
+    return {**found, "kv_heads": c.size("num_key_value_heads")}
+
+
+def inner(c: Keys) -> dict[str, Any]:
+    """Inner size of the feed-forward block."""
+    return {"intermediate": c.needed("intermediate_size")}
+
+
+def inner_or_four(c: Keys) -> dict[str, Any]:
+    """Inner size of the feed-forward block, four times the width where it is null."""
+    return {"intermediate": c.size("intermediate_size")}
+
+
+def activation(c: Keys) -> dict[str, Any]:
+    """Of the feed-forward block, under either name."""
+    c.get("hidden_act")
+    key = "hidden_activation" if c.has("hidden_activation") else "hidden_act"
+    if c.get(key) is None and c.defaults.get(c.name(key)):
+        return {"activation": ACTIVATIONS[c.defaults[c.name(key)]]}
+    return {"activation": c.one_of(key, ACTIVATIONS)}
+
+
+def positions(c: Keys) -> dict[str, Any]:
+    """Rows of a learned table of positions."""
+    return {"positions": c.needed("max_position_embeddings")}
+
+
+def offset_positions(c: Keys) -> dict[str, Any]:
+    """Rows of a learned table whose first two are kept for padding, as in fairseq."""
+    return {"positions": c.needed("max_position_embeddings") + 2}
+
+
+def rotary(c: Keys) -> dict[str, Any]:
+    """The part of a head that is rotated: at the top, or in a rope dictionary, old or new."""
+    tables = [c.mapping(key) for key in ("rope_parameters", "rope_scaling")]
+    c.used |= {"rope_theta", "rope_local_base_freq", "rotary_emb_base"}
+    named = (c.table.get(key) for key in ("partial_rotary_factor", "rotary_pct"))
+    inside = (table.get("partial_rotary_factor") for table in tables)
+    c.used |= {"partial_rotary_factor", "rotary_pct"}
+    given = next((value for value in (*named, *inside) if value is not None), None)
+    share = c.real("partial_rotary_factor", c.defaults.get("partial_rotary_factor", 1) if given is None else given)
+    if share in (0, 1):
+        return {}
+    if share > 1:
+        c.fail("partial_rotary_factor", f"wanted a share up to 1, given {share}")
+    width = c.size("head_dim") or c.needed("hidden_size") // c.needed("num_attention_heads")
+    return {"rotary_dim": int(width * share)}
+
+
+def rotary_dim(c: Keys) -> dict[str, Any]:
+    """Columns of a head that are rotated, all where the key is null."""
+    return {**rotary(c), "rotary_dim": c.size("rotary_dim") or 0}
+
+
+def biases(c: Keys) -> dict[str, Any]:
+    """One switch for all four projections of attention."""
+    return {"qkv_bias": c.switch("attention_bias"), "out_bias": c.switch("attention_bias")}
+
+
+def input_biases(c: Keys) -> dict[str, Any]:
+    """A switch for the projections to queries, keys and values; the output has none."""
+    return {"qkv_bias": c.switch("attention_bias")}
+
+
+def mlp_bias(c: Keys) -> dict[str, Any]:
+    """A switch for the feed-forward block."""
+    return {"mlp_bias": c.switch("mlp_bias")}
+
+
+def all_biases(key: str) -> Callable[[Keys], dict[str, Any]]:
+    """One switch for attention and feed-forward."""
+
+    def read(c: Keys) -> dict[str, Any]:
+        return dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), c.switch(key))
+
+    return read
+
+
+def option(name: str, key: str) -> Callable[[Keys], dict[str, Any]]:
+    """A switch of the config that is one of the family."""
+
+    def read(c: Keys) -> dict[str, Any]:
+        return {name: c.switch(key)}
+
+    return read
+
+
+def count(name: str, key: str) -> Callable[[Keys], dict[str, Any]]:
+    """A size of the config that is one of the family, where it is there."""
+
+    def read(c: Keys) -> dict[str, Any]:
+        return {name: c.size(key, least=0)}
+
+    return read
+
+
+def softcaps(c: Keys) -> dict[str, Any]:
+    """Soft bounds of scores and logits."""
+    return {
+        "attention_softcap": c.number("attn_logit_softcapping"),
+        "logit_softcap": c.number("final_logit_softcapping"),
+    }
+
+
+def multipliers(c: Keys) -> dict[str, Any]:
+    """Granite's constants; one that is 1 costs nothing."""
+    keys = {"embedding_multiplier": "embedding_scale", "logits_scaling": "logit_scale",
+            "residual_multiplier": "residual_scale"}  # fmt: skip
+    c.get("attention_multiplier")
+    return {option: c.number(key) not in (0, 1) for key, option in keys.items()}
+
+
+# --- which layers attend to what -------------------------------------------------------------------------------------
+
+
+def window(c: Keys) -> dict[str, Any]:
+    """A window that is null, absent or switched off means full attention in all layers."""
+    size, listed = c.size("sliding_window", least=0), c.words("layer_types")
+    on = c.switch("use_sliding_window") if c.has("use_sliding_window") else True
+    c.size("max_window_layers", least=0)
+    if listed is not None:
+        c.used |= {"sliding_window_pattern", "_sliding_window_pattern"}
+        return layer_types(c, listed, size)
+    pattern = c.kind.pattern(c) if c.kind.pattern else ["sliding"]
+    if not size or not on:
+        size, pattern = None, ["full" if kind == "sliding" else kind for kind in pattern]
+    if set(pattern) == {"full"}:
+        return {}
+    return {"window": size, "pattern": pattern}
+
+
+def layer_types(c: Keys, listed: list[str], size: int | None) -> dict[str, Any]:
+    """The mixer of each layer from the list of their kinds."""
+    kinds = {"sliding_attention": "sliding", "full_attention": "full", **c.kind.types}
+    layers = c.needed("num_hidden_layers", MAX_LAYERS)
+    if len(listed) != layers:
+        c.fail("layer_types", f"wanted {layers} entries, one a layer (num_hidden_layers), given {len(listed)}")
+    for kind in listed:
+        if kind not in kinds:
+            c.fail("layer_types", f"{kind!r} is not understood; allowed: {', '.join(kinds)}")
+    mixers = [kinds[kind] for kind in listed]
+    if "sliding" in mixers and not size:
+        c.fail("sliding_window", "missing, and layer_types has sliding_attention")
+    if set(mixers) == {"full"}:
+        return {}
+    return {"window": size or None, "pattern": mixers}
+
+
+def every(usual: int) -> Callable[[Keys], list[str]]:
+    """Full attention in every so-manieth layer, windows in the others."""
+
+    def pattern(c: Keys) -> list[str]:
+        letters = c.get("sliding_window_pattern")
+        if isinstance(letters, str) and letters and set(letters) <= {"L", "G"}:
+            return ["sliding" if letter == "L" else "full" for letter in letters[:MAX_LAYERS]]
+        step = c.size("sliding_window_pattern", most=MAX_LAYERS) or usual
+        return ["sliding"] * (step - 1) + ["full"]
+
+    return pattern
+
+
+def after_the_first(c: Keys) -> list[str]:
+    """Full attention in the first ``max_window_layers``, windows in the others."""
+    layers = c.needed("num_hidden_layers", MAX_LAYERS)
+    full = min(c.size("max_window_layers", least=0) or 0, layers)
+    return ["full"] * full + ["sliding"] * (layers - full)
+
+
+def no_rope(c: Keys) -> dict[str, Any]:
+    """Layers that do not rotate: a list of zeros and ones, or every so-manieth."""
+    listed = c.sizes("no_rope_layers")
+    step = c.size("no_rope_layer_interval", least=0, most=MAX_LAYERS) or 0
+    if listed:
+        return {"rope_pattern": [bool(turn) for turn in listed]}
+    return {"rope_pattern": [True] * (step - 1) + [False]} if step else {}
+
+
+def thetas(c: Keys) -> dict[str, Any]:
+    """A base for each layer; a layer whose base is 0 does not rotate."""
+    listed = c.get("layer_rope_theta")
+    if listed is None:
+        return {}
+    if not isinstance(listed, list | tuple) or len(listed) > MAX_LAYERS or not listed:
+        c.fail("layer_rope_theta", f"wanted a list of numbers, given {str(listed)[:60]!r}")
+    return {"rope_pattern": [c.real("layer_rope_theta", theta) > 0 for theta in listed]}
+
+
+def rope_in_windows(c: Keys) -> dict[str, Any]:
+    """Layers that attend to a window rotate, the others do not."""
+    pattern = window(c).get("pattern")
+    return {"rope_pattern": [mixer == "sliding" for mixer in pattern]} if pattern else {}
+
+
+def chunks(c: Keys) -> dict[str, Any]:
+    """Llama 4: layers that rotate attend inside chunks, counted as a window as long."""
+    size = c.size("attention_chunk_size")
+    listed = c.words("layer_types")
+    if listed is not None:
+        found = layer_types(c, listed, size)
+    else:
+        turns = no_rope(c).get("rope_pattern") or [True]
+        found = {"window": size, "pattern": ["sliding" if turn and size else "full" for turn in turns]}
+    if size and "sliding" in found.get("pattern", ()):
+        c.notes.append(f"attention_chunk_size = {size}: chunks are counted as a window of that many positions")
+    return found
+
+
+def full_unless(c: Keys, every_nth: int, at: int, other: str) -> list[str]:
+    """Attention in one layer of every ``every_nth``, at ``at``; another mixer in the rest."""
+    if not 0 <= at < every_nth <= MAX_SIZE:
+        c.fail("attn_layer_offset", f"wanted one below the period {every_nth}, given {at}")
+    layers = c.needed("num_hidden_layers", MAX_LAYERS)
+    return ["full" if layer % every_nth == at else other for layer in range(layers)]

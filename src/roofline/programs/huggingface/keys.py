@@ -1,0 +1,194 @@
+"""The keys of a config, read one by one: under any of their names, with the defaults of their class, checked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from roofline.ir.errors import ModelDataError, did_you_mean
+
+#: A size in a config beyond this is a mistake, and so are more layers than that.
+MAX_SIZE = 10**9
+MAX_LAYERS = 2000
+
+#: Keys that no cost depends on, though their names look as if.
+_HARMLESS = frozenset({
+    "aux_loss_coef", "begin_suppress_tokens", "bias_dropout", "block_multiple_of", "chunk_size_feed_forward",
+    "classifier_pooling", "cross_attention_hidden_size", "decoder_sparse_output", "diversity_penalty",
+    "encoder_no_repeat_ngram_size", "encoder_stride", "ep_size", "first_k_dense_dropout", "image_seq_length",
+    "image_token_index", "initializer_cutoff_factor", "initializer_factor", "initializer_range", "layer_norm_eps",
+    "logit_scale_init_value", "max_position_embeddings", "mm_tokens_per_image", "moe_norm_min", "n_ctx", "n_group",
+    "n_positions", "no_repeat_ngram_size", "norm_topk_prob", "num_beam_groups", "num_beams", "num_image_tokens",
+    "num_labels", "num_logits_to_keep", "num_mtp_layers", "num_nextn_predict_layers", "num_return_sequences",
+    "original_max_position_embeddings", "output_router_logits", "pad_token_id", "pretraining_tp", "pruned_heads",
+    "query_pre_attn_scalar", "rms_norm_eps", "rope_interleave", "router_aux_loss_coef", "router_jitter_noise",
+    "scale_attn_by_inverse_layer_idx", "seq_aux", "sparse_pred_ignore_index", "sparse_prediction",
+    "tie_encoder_decoder", "time_step_rank_scale", "topk_group", "use_falcon_mambapy",
+    "use_mamba_kernels", "use_mambapy",
+})  # fmt: skip
+
+#: What the name of a key that the cost depends on looks like.
+_COSTLY = re.compile(
+    r"^(num|n)_|_(size|dim|rank|layers?|heads?|freq|step|pattern|width)$|"
+    r"expert|window|sparse|mamba|ssm|conv|lora|bias|quant|hybrid|latent|parallel|cross|embed_dim|ffn|inner|block|bidirectional"
+)
+
+Reader = Callable[["Keys"], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A ``model_type``: how its config is read.
+
+    Attributes:
+        readers: Functions of its keys, each for a group of them; together they give the options of the family.
+        fixed: Options that are fixed in the code of its class.
+        names: What it calls a key, by what most call it.
+        defaults: What absent keys mean, beside the defaults of its class.
+        types: What the words of ``layer_types`` stand for, beside the usual ones.
+        pattern: The mixers of the layers where the config does not list them.
+        family: The family that builds it.
+        heads: Options that follow from the end of the name in ``architectures``; the first is the default, and ``None``
+            is an end that is not understood.
+        idle: Keys that published configs have and its class does not read, though their names look as if.
+    """
+
+    readers: tuple[Reader, ...]
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    types: Mapping[str, str] = field(default_factory=dict)
+    pattern: Callable[[Keys], list[str]] | None = None
+    family: str = "decoder"
+    heads: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
+    idle: frozenset[str] = frozenset()
+
+
+@dataclass
+class Keys:
+    """A config, and which of its keys were asked for.
+
+    Attributes:
+        where: The file, for errors.
+        table: The keys of the model.
+        defaults: What absent keys mean.
+        kind: How they are read.
+        used: Keys that were understood.
+        notes: What a reader of the result should know.
+    """
+
+    where: str
+    table: Mapping[str, Any]
+    defaults: Mapping[str, Any]
+    kind: Kind
+    used: set[str] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
+
+    def name(self, key: str) -> str:
+        """What the config calls a key: its class's own name, or the one that most use."""
+        own = self.kind.names.get(key, key)
+        return key if own not in self.table and key in self.table else own
+
+    def get(self, key: str) -> Any:
+        """The value, the default where it is absent."""
+        name = self.name(key)
+        self.used |= {key, name}
+        return self.table[name] if name in self.table else self.defaults.get(name, self.defaults.get(key))
+
+    def has(self, key: str) -> bool:
+        """Whether the config or the class has the key."""
+        return self.name(key) in {*self.table, *self.defaults}
+
+    def size(self, key: str, least: int = 1, most: int = MAX_SIZE) -> int | None:
+        """A whole number; ``None`` where it is absent or null."""
+        value = self.get(key)
+        if value is None:
+            return None
+        whole = isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
+        if not whole or value != int(value):
+            self.fail(key, f"wanted a whole number from {least} to {most}, given {str(value)[:60]!r}")
+        return int(value)
+
+    def needed(self, key: str, most: int = MAX_SIZE) -> int:
+        """A whole number that must be there."""
+        value = self.size(key, most=most)
+        if value is None:
+            self.fail(key, "missing")
+        return value
+
+    def sizes(self, key: str) -> list[int] | None:
+        """A list of whole numbers; ``None`` where it is absent or null."""
+        value = self.get(key)
+        if value is None:
+            return None
+        whole = isinstance(value, list | tuple) and len(value) <= MAX_LAYERS
+        if not whole or not all(isinstance(v, int) and not isinstance(v, bool) and 0 <= v <= MAX_SIZE for v in value):
+            self.fail(key, f"wanted a list of whole numbers, given {str(value)[:60]!r}")
+        return list(value)
+
+    def words(self, key: str) -> list[str] | None:
+        """A list of words; ``None`` where it is absent or null."""
+        value = self.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, list | tuple) or len(value) > MAX_LAYERS:
+            self.fail(key, f"wanted a list of words, given {str(value)[:60]!r}")
+        return [str(word)[:60] for word in value]
+
+    def one_of(self, key: str, meanings: Mapping[str, Any]) -> Any:
+        """What a word stands for."""
+        value = self.get(key)
+        if not isinstance(value, str) or value not in meanings:
+            near = did_you_mean(str(value)[:60], meanings)
+            self.fail(key, f"{str(value)[:60]!r} is not understood; allowed: {', '.join(meanings)}{near}")
+        return meanings[value]
+
+    def switch(self, key: str) -> bool:
+        """A truth value, false where it is absent or null."""
+        value = self.get(key)
+        if not isinstance(value, bool | None):
+            self.fail(key, f"wanted true or false, given {str(value)[:60]!r}")
+        return bool(value)
+
+    def number(self, key: str) -> float:
+        """A number that is not negative, 0 where it is absent or null."""
+        return self.real(key, self.get(key))
+
+    def real(self, key: str, value: Any) -> float:
+        """Check a number that is not negative, 0 where it is null."""
+        value = 0.0 if value is None or value is False else value
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+            self.fail(key, f"wanted a number from 0, given {str(value)[:60]!r}")
+        return float(value)
+
+    def mapping(self, key: str) -> Mapping[str, Any]:
+        """A table of keys, empty where it is absent or null."""
+        value = self.get(key)
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping):
+            self.fail(key, f"wanted a table of keys, given {str(value)[:60]!r}")
+        return value
+
+    def fail(self, key: str, why: str) -> NoReturn:
+        """Raise an error that names the key."""
+        raise ModelDataError(" ".join(f"{self.where}: {self.name(key)[:100]}: {why}".split()))
+
+    def unread(self) -> tuple[str, ...]:
+        """Keys that nothing has asked for.
+
+        Raises:
+            ModelDataError: The cost may depend on one of them.
+        """
+        left = [str(key) for key in self.table if key not in self.used]
+        for key in left:
+            value = self.table.get(key)
+            off = value is not True and value in (None, False, 0, 1, "", [], {}, ())
+            if key not in _HARMLESS | self.kind.idle and not off and _COSTLY.search(key):
+                near = did_you_mean(key, self.used)
+                known = ", ".join(sorted(self.used & set(map(str, self.table))))
+                said = f"{str(value)[:60]} is not understood for model_type {self.table.get('model_type')!r}"
+                self.fail(key, f"{said}, and the cost may depend on it; understood: {known}{near}")
+        return tuple(sorted(left))

@@ -1,0 +1,199 @@
+"""Vision transformers, alone or as towers: one row a ``model_type``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from roofline.programs.huggingface import groups
+from roofline.programs.huggingface.encoders import labels_of
+from roofline.programs.huggingface.keys import MAX_LAYERS, Keys, Kind, Reader
+
+#: Height and width of an image where the model takes any.
+IMAGE = 448
+
+
+def _edge(c: Keys, key: str) -> int | None:
+    """One size of a square, given as a number or as two equal ones."""
+    value = c.get(key)
+    if isinstance(value, list | tuple) and len(value) == 2 and value[0] == value[1]:
+        value = value[0]
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 2**16:
+        c.fail(key, f"wanted the edge of a square, given {str(c.get(key))[:60]!r}")
+    return value
+
+
+def _body(c: Keys) -> dict[str, Any]:
+    patch = _edge(c, "patch_size")
+    if patch is None:
+        c.fail("patch_size", "missing")
+    c.used |= {"is_decoder", "add_cross_attention"}
+    return {
+        "hidden": c.needed("hidden_size"), "layers": c.needed("num_hidden_layers", MAX_LAYERS),
+        "heads": c.needed("num_attention_heads"), "patch": patch, "image": _edge(c, "image_size") or IMAGE,
+        "channels": c.size("num_channels") or 3, "crop": True,
+    }  # fmt: skip
+
+
+def _activation(c: Keys) -> dict[str, Any]:
+    return {"activation": c.one_of("hidden_act", groups.ACTIVATIONS)}
+
+
+def _qkv_bias(c: Keys) -> dict[str, Any]:
+    return {"qkv_bias": c.switch("qkv_bias")}
+
+
+def _classes(c: Keys) -> dict[str, Any]:
+    c.used |= {"pooler_output_size", "pooler_act", "reshape_hidden_states"}
+    width = c.size("pooler_output_size")
+    if width not in (None, c.needed("hidden_size")):
+        c.fail("pooler_output_size", f"{width} is not understood; allowed: hidden_size")
+    return {"classes": labels_of(c)}
+
+
+def _dino(c: Keys) -> dict[str, Any]:
+    """A mask token that only training uses, scales of the branches, perhaps a gated feed-forward block."""
+    hidden, inner = c.needed("hidden_size"), c.needed("hidden_size") * c.needed("mlp_ratio")
+    gated = c.switch("use_swiglu_ffn")
+    masked = c.switch("use_mask_token") if c.has("use_mask_token") else True
+    c.get("layerscale_value")
+    return {
+        "gated": gated, "intermediate": (int(inner * 2 / 3) + 7) // 8 * 8 if gated else inner,
+        "idle": hidden if masked else 0, "tokens": c.size("num_register_tokens", least=0) or 0,
+        "classes": labels_of(c), **({"activation": "silu"} if gated else {}),
+    }  # fmt: skip
+
+
+def _dino_rows(c: Keys) -> dict[str, Any]:
+    """Registers have no positions."""
+    patches = ((_edge(c, "image_size") or IMAGE) // (_edge(c, "patch_size") or 1)) ** 2
+    return {"position_rows": patches + 1}
+
+
+def _beit(c: Keys) -> dict[str, Any]:
+    """Positions and relative biases that are off by default."""
+    for key in ("use_relative_position_bias", "use_shared_relative_position_bias"):
+        if c.switch(key):
+            c.fail(key, "a learned bias of window positions is not understood; allowed: false")
+    hidden = c.needed("hidden_size")
+    c.used |= {"vocab_size"}
+    pooled = c.switch("use_mean_pooling")
+    return {
+        "position_rows": None if c.switch("use_absolute_position_embeddings") else 0,
+        "idle": hidden if c.switch("use_mask_token") else 0,
+        "layer_scale": c.number("layer_scale_init_value") > 0, "final_norm": not pooled, "classes": labels_of(c),
+    }  # fmt: skip
+
+
+def _projected(c: Keys) -> dict[str, Any]:
+    """The width that CLIP's class token is projected to."""
+    return {"classes": c.size("projection_dim")}
+
+
+def _head_width(c: Keys) -> dict[str, Any]:
+    """Heads that together are as wide as the tower."""
+    width, heads, hidden = c.size("head_dim"), c.needed("num_attention_heads"), c.needed("hidden_size")
+    if width not in (None, hidden // heads):
+        c.fail("head_dim", f"{width} is not understood; allowed: hidden_size / num_attention_heads")
+    return {}
+
+
+def _siglip(c: Keys) -> dict[str, Any]:
+    """Attention of a learned query at the end, unless it is switched off."""
+    on = c.get("vision_use_head") is not False
+    c.used |= {"projection_dim"}
+    return {"head": "attention" if on else "none"}
+
+
+def _internvl(c: Keys) -> dict[str, Any]:
+    kinds = {"layer_norm": "layernorm", "rms_norm": "rmsnorm"}
+    hidden = c.needed("hidden_size")
+    c.used |= {"projection_dropout", "use_mean_pooling", "layer_scale_init_value"}
+    return {
+        "norm": c.one_of("norm_type", kinds), "qkv_bias": c.switch("attention_bias"), "layer_scale": True,
+        "qk_norm": c.switch("use_qk_norm"), "idle": hidden if c.switch("use_mask_token") else 0,
+        "position_rows": None if c.switch("use_absolute_position_embeddings") else 0,
+        "final_norm": not c.switch("use_mean_pooling"),
+    }  # fmt: skip
+
+
+def _frames(c: Keys) -> dict[str, Any]:
+    """A patch of Qwen's towers spans two frames, of which a still image fills both."""
+    return {"channels": (c.size("in_channels") or 3) * c.needed("temporal_patch_size")}
+
+
+def _ratio(c: Keys) -> dict[str, Any]:
+    return {"intermediate": int(c.needed("hidden_size") * c.number("mlp_ratio"))}
+
+
+def _windows(c: Keys) -> dict[str, Any]:
+    c.used |= {"tokens_per_second"}
+    if c.size("window_size") and c.sizes("fullatt_block_indexes") is not None:
+        c.notes.append("window_size: attention of the vision tower is counted over the whole image in all layers")
+    return {}
+
+
+def _rows(c: Keys) -> dict[str, Any]:
+    return {"position_rows": c.needed("num_position_embeddings"),
+            "project_again": len(c.sizes("deepstack_visual_indexes") or [])}  # fmt: skip
+
+
+def _llama4(c: Keys) -> dict[str, Any]:
+    """What Llama 4's adapter reads; the activation is GELU whatever the config says."""
+    c.used |= {"hidden_act", "vision_output_dim", "pixel_shuffle_ratio", "projector_input_dim", "projector_output_dim",
+               "multi_modal_projector_bias", "projector_dropout"}  # fmt: skip
+    return {}
+
+
+def _outer(c: Keys) -> dict[str, Any]:
+    """What the projector reads."""
+    c.used |= {"spatial_merge_size", "out_hidden_size", "spatial_patch_size"}
+    return {}
+
+
+_NO_TOKEN = {"class_token": False}
+_CLASSES = {"Model": {"head": "pooler"}, "ForImageClassification": {"head": "classes"}}
+_TOWER: tuple[Reader, ...] = (_body, _activation, groups.inner)
+_SEPARATE = {"fused_qkv": False}
+_CLIP = {**_SEPARATE, "embed_norm": True, "patch_bias": False, "final_norm": False}
+_PIXTRAL = {"class_token": False, "patch_bias": False, "embed_norm": True, "norm": "rmsnorm", "gated": True,
+            "qkv_bias": False, "out_bias": False, "mlp_bias": False, "rope": True, "position_rows": 0,
+            "final_norm": False, "head": "none", **_SEPARATE}  # fmt: skip
+_QWEN = {"class_token": False, "patch_bias": False, "rope": True, "final_norm": False, "head": "none"}
+_NO_TABLE = {"position_rows": 0}
+_QWEN_NAMES = {"num_hidden_layers": "depth", "num_attention_heads": "num_heads", "num_channels": "in_channels"}
+
+VISION: dict[str, Kind] = {
+    "vit": Kind((*_TOWER, _qkv_bias, _classes), _SEPARATE, family="vit", heads=_CLASSES),
+    "deit": Kind((*_TOWER, _qkv_bias, _classes), {**_SEPARATE, "tokens": 1}, family="vit", heads=_CLASSES),
+    "dinov2": Kind((_body, _activation, _qkv_bias, _dino), {**_SEPARATE, "layer_scale": True}, family="vit",
+                   heads={"Model": {"head": "none"}, "ForImageClassification": {"head": "classes_mean"}}),
+    "dinov2_with_registers": Kind(
+        (_body, _activation, _qkv_bias, _dino, _dino_rows), {**_SEPARATE, "layer_scale": True}, family="vit",
+        heads={"Model": {"head": "none"}, "ForImageClassification": {"head": "classes_mean"}}),
+    "beit": Kind((*_TOWER, _beit), {**_SEPARATE, "k_bias": False}, family="vit",
+                 heads={"Model": {"head": "mean_only"}, "ForImageClassification": {"head": "mean"}},
+                 idle=frozenset({"use_auxiliary_head"})),
+    "clip_vision_model": Kind((*_TOWER, _projected), _CLIP, family="vit",
+                              heads={"Model": {"head": "normed"}, "WithProjection": {"head": "project"}},
+                              idle=frozenset({"vocab_size"})),
+    "siglip_vision_model": Kind((*_TOWER, _siglip), {**_SEPARATE, **_NO_TOKEN}, family="vit", heads={"Model": {}}),
+    "idefics3_vision": Kind(_TOWER, {**_SEPARATE, **_NO_TOKEN, "head": "none"}, family="vit", heads={"Model": {}}),
+    "smolvlm_vision": Kind(_TOWER, {**_SEPARATE, **_NO_TOKEN, "head": "none"}, family="vit", heads={"Model": {}},
+                           idle=frozenset({"max_image_size"})),
+    "pixtral": Kind((*_TOWER, groups.rotary, _head_width), _PIXTRAL, family="vit", heads={"Model": {}}),
+    "internvl_vision": Kind((*_TOWER, _internvl), {**_SEPARATE, "head": "none"}, family="vit", heads={"Model": {}}),
+    "llama4_vision_model": Kind((_body, groups.inner, groups.rotary, _llama4),
+                                {**_SEPARATE, "patch_bias": False, "embed_norm": True, "rope": True, "head": "none"},
+                                family="vit", heads={"Model": {}}),
+    "qwen2_vl_vision": Kind((_body, _activation, _ratio, _frames, _outer, groups.rotary), {**_QWEN, **_NO_TABLE},
+                            family="vit", names={**_QWEN_NAMES, "hidden_size": "embed_dim"}, heads={"Model": {}}),
+    "qwen2_5_vl_vision": Kind((*_TOWER, _frames, _windows, _outer, groups.rotary),
+                              {**_QWEN, **_NO_TABLE, "norm": "rmsnorm", "gated": True}, family="vit", names=_QWEN_NAMES,
+                              heads={"Model": {}}),
+    "qwen3_vl_vision": Kind((*_TOWER, _frames, _rows, _outer, groups.rotary), {**_QWEN, "patch_bias": True},
+                            family="vit", names=_QWEN_NAMES, heads={"Model": {}}),
+    "qwen3_5_vision": Kind((*_TOWER, _frames, _rows, _outer, groups.rotary), {**_QWEN, "patch_bias": True},
+                           family="vit", names=_QWEN_NAMES, heads={"Model": {}}),
+}  # fmt: skip

@@ -1,0 +1,123 @@
+"""Find model files by name, alias or path and build them."""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from roofline.hardware.library import data_dir, files, find_file, is_path, several, spelling
+from roofline.ir.errors import RooflineError, UnknownModel, UsageError, did_you_mean
+from roofline.ir.graph import Graph
+from roofline.programs.modelfile import build_model, load_model_file
+
+#: What tells a model file from a chip file that lies in the same folder of the user's.
+_MODEL = re.compile(r"^\s*(family\s*=|\[\[\s*layer)", re.MULTILINE)
+
+
+def model(
+    name: str | os.PathLike[str],
+    phase: str | None = None,
+    dtype: str | None = None,
+    weights: str | None = None,
+    cache: str | None = None,
+    **overrides: Any,
+) -> Graph:
+    """Build a model.
+
+    Args:
+        name: A name or alias in any spelling, or the path of a TOML file.
+        phase: ``forward``, ``prefill`` or ``decode``; decoders default to ``prefill``, all others to ``forward``.
+        dtype: Number format of weights, activations and cache; the published checkpoint's when absent.
+        weights: Number format of the weights alone.
+        cache: Number format of the KV cache alone.
+        overrides: Sizes and options that replace the file's, such as ``layers=8`` or ``attention="naive"``.
+
+    Raises:
+        UnknownModel: No model of that name, or several.
+        ModelDataError: A file that does not describe a model.
+        UsageError: A phase that the model has not, or an unknown override.
+
+    Example:
+        >>> model("llama-3-8b", layers=2).parameters
+        1486901248
+    """
+    path = find_model(name)
+    graph = build_model(load_model_file(path), str(path), phase, overrides)
+    if not (dtype or weights or cache):
+        return graph
+    from roofline.passes.formats.cast import retype
+
+    return retype(graph, dtype=dtype, weights=weights, cache=cache)
+
+
+def models() -> list[str]:
+    """Return the names of all models, sorted.
+
+    Example:
+        >>> "llama-3-8b" in models()
+        True
+    """
+    return sorted(_files())
+
+
+def find_model(name: str | os.PathLike[str]) -> Path:
+    """Return the file of a model, by stem without reading any, else by alias, else as a path.
+
+    Raises:
+        UnknownModel: None or several match; the message lists the near names.
+    """
+    if not isinstance(name, str | os.PathLike):
+        raise UsageError(f"model: wanted a name or a path, given {name!r}")
+    text = os.fspath(name)
+    if not is_path(name) and (found := find_file("models", text)):
+        return found
+    # Hugging Face ids contain a slash, so aliases come before paths.
+    if not text.lower().endswith(".toml") and not isinstance(name, os.PathLike):
+        if found := _aliases(_stamp()).get(spelling(text)):
+            return found
+        if not is_path(name):
+            raise UnknownModel(f"model {text[:100]!r}{_near(text)}")
+    path = Path(text).expanduser()
+    if not os.path.lexists(path):
+        near = did_you_mean(path.name, [other.name for other in path.parent.glob("*.toml")] + models())
+        raise UnknownModel(f"no model and no model file is called {text[:200]!r}{near}")
+    return path
+
+
+def _near(text: str) -> str:
+    hint = several(text, models())
+    return hint if hint.startswith(" ") else f" is not known{hint}; roofline.models() lists the names"
+
+
+def _files() -> dict[str, Path]:
+    shipped = data_dir("models")
+    return {stem: path for stem, path in files("models").items() if path.parent == shipped or _is_model(path)}
+
+
+def _is_model(path: Path) -> bool:
+    try:
+        return bool(_MODEL.search(path.read_text(errors="replace")[: 2**20]))
+    except OSError:
+        return False
+
+
+def _stamp() -> tuple[tuple[str, int], ...]:
+    """What the index of names depends on: the files and when they changed."""
+    return tuple((str(path), path.stat().st_mtime_ns) for path in _files().values())
+
+
+@lru_cache(maxsize=8)
+def _aliases(stamp: tuple[tuple[str, int], ...]) -> dict[str, Path]:
+    """Index files by every name and alias that they give; the user's come first and win."""
+    found: dict[str, Path] = {}
+    for text, _ in stamp:
+        try:
+            file = load_model_file(text)
+        except RooflineError:
+            continue  # a broken file is reported when it is asked for, not when another is
+        for name in (file.name, Path(text).stem, *file.aliases):
+            found.setdefault(spelling(name), Path(text))
+    return found

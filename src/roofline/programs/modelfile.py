@@ -1,0 +1,251 @@
+"""Model files: what a person writes in TOML, checked by pydantic, and its expansion to a graph.
+
+A file either names a ``family`` and gives its ``[sizes]`` and ``[options]``, or lists ``[[layer]]`` after layer
+(:mod:`roofline.programs.families.layerwise`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from roofline.counting.parameters import active_parameters
+from roofline.hardware.chip import read_toml
+from roofline.ir.dtypes import dtype as number_format
+from roofline.ir.errors import ModelDataError, ShapeError, UnknownDType, UnknownOp, UsageError, did_you_mean
+from roofline.ir.expressions import SYMBOLS, parse
+from roofline.ir.graph import Graph
+from roofline.ir.sizes import Dim, Size
+from roofline.ops.builder import Builder
+from roofline.programs.families import family
+from roofline.programs.families.config import Config, Family
+from roofline.programs.families.layerwise import MAX_NODES, build_layers
+
+#: The phases that a file of layers may describe.
+PHASES = ("forward", "prefill", "decode")
+
+
+class ModelFile(BaseModel):
+    """A model file.
+
+    Attributes:
+        name: What the model is called.
+        aliases: Other names, such as its Hugging Face id.
+        description: One line about it.
+        family: The kind of model, for files that give sizes only.
+        dtype: Number format of the published checkpoint.
+        parameters: Published parameter count, exact.
+        parameters_source: Where that count is from.
+        source: Where the sizes are from.
+        sizes: Whole numbers or expressions of those above them.
+        options: Switches of the family.
+        inputs: Shape of each input, for files that list layers.
+        layer: The layers.
+        outputs: Names of the layers whose results are kept; the last one when absent.
+        phase: What a layer-wise file describes.
+        items: What one run produces, as an expression; ``B * S`` or ``B`` when absent.
+        item: The word for one of them.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(min_length=1, max_length=200)
+    aliases: tuple[str, ...] = ()
+    description: str = ""
+    family: str = ""
+    dtype: str
+    parameters: int | None = Field(None, gt=0)
+    parameters_source: str = ""
+    source: str = ""
+    sizes: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
+    layer: tuple[dict[str, Any], ...] = ()
+    outputs: tuple[str, ...] = ()
+    phase: str = "forward"
+    items: str = ""
+    item: str = ""
+
+
+def load_model_file(path: str | Path) -> ModelFile:
+    """Read and check a model file; unchanged files are read once.
+
+    Raises:
+        ModelDataError: Not readable, not TOML, or not a model; names the file and the line or key.
+    """
+    file = Path(path).expanduser()
+    try:
+        stamp = file.stat()
+    except (OSError, ValueError) as error:
+        raise ModelDataError(f"{file}: cannot be read: {getattr(error, 'strerror', error)}") from None
+    return _load(str(file), stamp.st_mtime_ns, stamp.st_size)
+
+
+@lru_cache(maxsize=512)
+def _load(path: str, _changed: int, _size: int) -> ModelFile:
+    return check_model_file(read_toml(Path(path), ModelDataError), path)
+
+
+def check_model_file(table: Mapping[str, Any], where: str) -> ModelFile:
+    """Check the contents of a model file.
+
+    Args:
+        table: The parsed TOML.
+        where: The file, for errors.
+    """
+    try:
+        file = ModelFile(**table)
+    except ValidationError as error:
+        raise ModelDataError(f"{where}: {first_fault(error, ModelFile)}") from None
+    if bool(file.family) == bool(file.layer):
+        raise ModelDataError(f"{where}: wanted either family = '...' or [[layer]] tables, given {_given(file)}")
+    if file.phase not in PHASES:
+        raise ModelDataError(f"{where}: phase: {file.phase!r}; allowed: {', '.join(PHASES)}")
+    try:
+        number_format(file.dtype)
+    except UnknownDType as error:
+        raise ModelDataError(f"{where}: dtype: {error}") from None
+    return file
+
+
+def _given(file: ModelFile) -> str:
+    return "both" if file.family else "neither"
+
+
+def first_fault(error: ValidationError, model: type[BaseModel]) -> str:
+    """Pydantic's first complaint as one line: where, what, allowed, given."""
+    fault = error.errors(include_url=False)[0]
+    where = ".".join(map(str, fault["loc"]))
+    text = fault["msg"].removeprefix("Value error, ")
+    if fault["type"] == "extra_forbidden":
+        text = f"unknown key; allowed: {', '.join(model.model_fields)}{did_you_mean(where, model.model_fields)}"
+    elif fault["type"] == "missing":
+        text = "missing"
+    elif fault["type"] != "value_error":
+        text = f"{text[:1].lower()}{text[1:]}, given {str(fault['input'])[:60]!r}"
+    return f"{where}: {text}" if where else text
+
+
+def build_model(file: ModelFile, where: str, phase: str | None, overrides: Mapping[str, Any]) -> Graph:
+    """Expand a model file to a graph.
+
+    Args:
+        file: The checked file.
+        where: Its path, for errors.
+        phase: ``forward``, ``prefill``, ``decode`` or ``train``; the model's default when ``None``.
+        overrides: Sizes and options that replace the file's.
+
+    Raises:
+        UsageError: A phase that the model has not, or an unknown override.
+        ModelDataError: The file contradicts itself.
+        ShapeError: Shapes in it do.
+    """
+    try:
+        graph = (_of_family if file.family else _of_layers)(file, where, phase, overrides)
+    except (ModelDataError, ShapeError, UnknownOp) as error:
+        if where in str(error):
+            raise
+        raise type(error)(f"{where}: {error}") from None
+    if len(graph.nodes) > MAX_NODES:
+        raise ModelDataError(f"{where}: {len(graph.nodes)} nodes; allowed: at most {MAX_NODES}")
+    return replace(graph, info={**_provenance(file), **graph.info, "active_parameters": active_parameters(graph)})
+
+
+def _provenance(file: ModelFile) -> dict[str, Any]:
+    return {
+        "model": file.name,
+        "family": file.family or "layers",
+        "dtype": number_format(file.dtype).name,
+        "parameters_published": file.parameters,
+        "parameters_source": file.parameters_source,
+        "source": file.source,
+    }
+
+
+def _of_family(file: ModelFile, where: str, phase: str | None, overrides: Mapping[str, Any]) -> Graph:
+    kind = family(file.family, where)
+    chosen = choose_phase(file.name, phase, tuple(kind.phases), kind.default_phase)
+    config = _config(file, kind, where, overrides)
+    graph = kind.phases[chosen](Builder(f"{file.name} {chosen}", number_format(file.dtype).name), config)
+    return replace(graph, info={"phase": chosen, **graph.info})
+
+
+def choose_phase(name: str, phase: str | None, phases: tuple[str, ...], default: str) -> str:
+    """The phase to build.
+
+    Raises:
+        UsageError: The model has no such phase; lists those it has.
+    """
+    chosen = phase or default
+    if chosen not in phases:
+        near = did_you_mean(str(chosen), phases)
+        raise UsageError(f"{name} has no phase {str(chosen)!r}; allowed: {', '.join(phases)}{near}")
+    return chosen
+
+
+def _config(file: ModelFile, kind: Family, where: str, overrides: Mapping[str, Any]) -> Config:
+    for key in file.sizes.keys() & file.options.keys():
+        raise ModelDataError(f"{where}: {key!r} is in [sizes] and in [options]")
+    _known(file.name, overrides, list(kind.config.model_fields))
+    values = {**file.options, **_numbers(file, where, overrides)}
+    try:
+        return kind.config(**values)
+    except ValidationError as error:
+        fault = first_fault(error, kind.config)
+        if overrides:
+            raise UsageError(f"{file.name}: {fault}") from None
+        raise ModelDataError(f"{where}: {fault}") from None
+
+
+def _known(name: str, overrides: Mapping[str, Any], allowed: list[str]) -> None:
+    for key in overrides:
+        if key in SYMBOLS:
+            raise UsageError(f"{name}: {key} is a symbol; give its value where the program is counted or estimated")
+        if key not in allowed:
+            near = did_you_mean(key, allowed)
+            raise UsageError(f"{name}: unknown size or option {key!r}; allowed: {', '.join(allowed)}{near}")
+
+
+def _numbers(file: ModelFile, where: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The file's sizes with the overrides in place, expressions worked out in the order of the file."""
+    found: dict[str, Any] = {}
+    for key, value in {**file.sizes, **overrides}.items():
+        is_text = isinstance(value, str) and key in file.sizes
+        names = {name: size for name, size in found.items() if isinstance(size, int) and not isinstance(size, bool)}
+        try:
+            found[key] = parse(value, names, f"{where}: sizes.{key}") if is_text else value
+        except ModelDataError as error:
+            raise (UsageError if key in overrides else ModelDataError)(str(error)) from None
+    return found
+
+
+def _of_layers(file: ModelFile, where: str, phase: str | None, overrides: Mapping[str, Any]) -> Graph:
+    chosen = choose_phase(file.name, phase, (file.phase,), file.phase)
+    if file.options:
+        raise ModelDataError(f"{where}: [options] belong to a family; a file of layers has [sizes]")
+    _known(file.name, overrides, list(file.sizes))
+    sizes = _numbers(file, where, overrides)
+    for key, value in sizes.items():
+        if isinstance(value, bool) or not isinstance(value, int | Dim):
+            raise UsageError(f"{where}: sizes.{key}: wanted a whole number or an expression, given {value!r}")
+        if isinstance(value, int) and value < 1:
+            raise UsageError(f"{where}: sizes.{key}: sizes start at 1, given {value}")
+    builder = Builder(file.name, number_format(file.dtype).name)
+    outputs = build_layers(builder, file.inputs, file.layer, file.outputs, sizes, where)
+    items, item = _items(file, builder, sizes, where)
+    return builder.graph(outputs, items, item, {"phase": chosen, "layers": len(file.layer)})
+
+
+def _items(file: ModelFile, builder: Builder, sizes: Mapping[str, Size], where: str) -> tuple[Size, str]:
+    if file.items:
+        return parse(file.items, sizes, f"{where}: items"), file.item or "item"
+    used = frozenset().union(*(builder.tensor(name).numel.symbols for name in file.inputs
+                               if not isinstance(builder.tensor(name).numel, int)))  # fmt: skip
+    if {"B", "S"} <= used:
+        return SYMBOLS["B"] * SYMBOLS["S"], file.item or "token"
+    return (SYMBOLS["B"], file.item or "sample") if "B" in used else (1, file.item or "run")

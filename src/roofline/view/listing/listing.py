@@ -1,0 +1,218 @@
+"""A graph as a person reads it: what each node is, what it costs, which kernel it lands in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from roofline.counting.counts import Counts, Kernel, KernelCount, Scope, Share, kernels, shares, unknown_operations
+from roofline.counting.grid import grid
+from roofline.ir.errors import UsageError
+from roofline.ir.graph import Graph, Tensor
+from roofline.ir.sizes import Dim, evaluate, substitute, symbols
+from roofline.ops import OPS
+from roofline.passes.fusion.fuse import unfuse
+from roofline.view.listing import dot, html, text
+from roofline.view.listing.fold import Folder, Span, stands_for, tree
+from roofline.view.listing.record import record
+from roofline.view.listing.rows import Block, Item, KernelRow, Listed, Row
+from roofline.view.listing.wording import sentence
+
+#: Options that say no more than the shape of the output, or are named already.
+_TOLD = frozenset({"shape"})
+
+
+class Listing(Listed):
+    """A program, node by node; prints as text, shows as HTML in a notebook."""
+
+    def __str__(self) -> str:
+        return text.text(self)
+
+    def _repr_html_(self) -> str:
+        return html.fragment(self)
+
+    def dot(self) -> str:
+        """The graph for Graphviz."""
+        return dot.dot(self)
+
+    def html(self) -> str:
+        """A page that needs nothing beside itself."""
+        return html.page(self)
+
+    def record(self) -> dict[str, Any]:
+        """Plain dictionaries and lists; a polynomial as text."""
+        return record(self)
+
+
+def listing(graph: Graph, *, fold: bool = True, **sizes: int) -> Listing:
+    """List a program node by node: operation, shapes, options, FLOPs, bytes and kernel.
+
+    Sizes that are given become numbers; the others stay symbols. Bytes are those that cross the boundaries of kernels,
+    each laid to the node that first reads or that writes them, so the rows sum to what :func:`roofline.count` counts.
+
+    Args:
+        graph: The program; pass it through :func:`roofline.fuse` to see compiled kernels.
+        fold: Show equal neighbours, such as the layers of a decoder, once.
+        sizes: Values of some of its symbols.
+
+    Raises:
+        UsageError: A size that is no whole number, or that the graph does not know.
+        UnknownOp: A node's operator is not registered.
+
+    Example:
+        >>> import roofline as rl
+        >>> found = listing(rl.model("gpt2", phase="forward"), B=1, S=1024)
+        >>> found.folds[0].title, found.folds[0].times, found.rows[-1].name, found.rows[-1].count
+        ('0 ... 11', 12, 'head', 1)
+        >>> found.counts.flops == rl.count(found.graph, B=1, S=1024).flops
+        True
+    """
+    return _Lister(graph, _checked(graph, sizes), fold).listing()
+
+
+def _checked(graph: Graph, sizes: Mapping[str, Any]) -> dict[str, int]:
+    """Sizes as whole numbers under the graph's own names."""
+    given = {name: value for name, value in sizes.items() if value is not None}
+    wanted = graph.symbols
+    if "C" in wanted and "S" not in wanted and "C" not in given and "S" in given:
+        given["C"] = given.pop("S")
+    for name, value in given.items():
+        if hasattr(value, "__len__") and not isinstance(value, str):
+            raise UsageError(f"{name}={str(value)[:60]}: a listing shows one point; give one number")
+    unknown = {name: value for name, value in given.items() if name not in wanted}
+    grid(wanted, {**dict.fromkeys(wanted, 1), **unknown})
+    found = grid(frozenset(given.keys() & wanted), {n: v for n, v in given.items() if n in wanted}).values
+    return {name: int(value) for name, value in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a node runs: the number of its kernel (0 for none), its step of how many, and how often."""
+
+    number: int
+    step: int
+    steps: int
+    launches: int
+
+
+_NOWHERE = _Place(0, 1, 1, 1)
+
+
+class _Lister:
+    """Works out the rows of one graph; every distinct kernel, shape and form once."""
+
+    def __init__(self, graph: Graph, sizes: Mapping[str, int], fold: bool) -> None:
+        self.graph, self.sizes, self.is_folding = graph, sizes, fold
+        self.scope = Scope(graph)
+        self.kernels = kernels(graph)
+        self._values: dict[Any, Any] = {}
+        self._tensors: dict[str, Tensor] = {}
+        self._shares = [tuple(map(self._share, shares(self.scope, kernel.nodes))) for kernel in self.kernels]
+        self._alone = {
+            name: self.at(kernel.read) + self.at(kernel.write)
+            for kernel in kernels(unfuse(graph))
+            for name in kernel.names
+        }
+
+    @cached_property
+    def places(self) -> tuple[_Place, ...]:
+        """Where each node runs."""
+        found: dict[str, _Place] = {}
+        for number, kernel in enumerate(self.kernels, 1):
+            steps, launches = len(kernel.nodes), kernel.main.count
+            for label in kernel.names:
+                for step, node in enumerate(self.scope.groups[label], 1):
+                    found[node.name] = _Place(number, step, steps, launches)
+        return tuple(found.get(node.name, _NOWHERE) for node in self.graph.nodes)
+
+    def listing(self) -> Listing:
+        spans = tree([node.name for node in self.graph.nodes])
+        if self.is_folding:
+            spans = Folder(self.graph, self.places).fold(spans)
+        counts = Counts(tuple(self._counted(kernel) for kernel in self.kernels))
+        return Listing(
+            graph=self.graph,
+            sizes=dict(self.sizes),
+            items=tuple(self._item(span, 1) for span in spans),
+            kernels=tuple(self._kernel_row(number, row) for number, row in enumerate(counts.rows, 1)),
+            counts=counts,
+            shown=stands_for(spans, len(self.graph.nodes)),
+            unknown=unknown_operations(self.graph),
+        )
+
+    # --- values -------------------------------------------------------------------------------------------------------
+
+    def at(self, value: Any) -> Any:
+        """A count with the sizes put in: exact where all are known, else what remains of the polynomial."""
+        if not isinstance(value, Dim):
+            return evaluate(value, {})
+        if value not in self._values:
+            known = symbols(value) <= self.sizes.keys()
+            self._values[value] = evaluate(value, self.sizes) if known else substitute(value, self.sizes)
+        return self._values[value]
+
+    def _share(self, share: Share) -> Share:
+        return Share(self.at(share.flops), self.at(share.vector), self.at(share.read), self.at(share.write))
+
+    def _counted(self, kernel: Kernel) -> KernelCount:
+        by = [{dtype: self.at(value) for dtype, value in part.items()} for part in (kernel.flops, kernel.vector)]
+        return KernelCount(kernel, by[0], by[1], self.at(kernel.read), self.at(kernel.write))
+
+    def tensor(self, name: str) -> Tensor:
+        if name not in self._tensors:
+            tensor = self.graph.tensors[name]
+            self._tensors[name] = replace(tensor, shape=tuple(self.at(size) for size in tensor.shape))
+        return self._tensors[name]
+
+    def _option(self, value: Any) -> Any:
+        return tuple(self._option(item) for item in value) if isinstance(value, tuple) else self._size(value)
+
+    def _size(self, value: Any) -> Any:
+        return self.at(value) if isinstance(value, Dim) else value
+
+    # --- rows ---------------------------------------------------------------------------------------------------------
+
+    def _item(self, span: Span, outer: int) -> Item:
+        times = outer * span.times
+        if span.items is None:
+            row = self._row(span.start, times)
+            return row if span.times == 1 else self._block(span, (row,))
+        return self._block(span, tuple(self._item(inner, times) for inner in span.items))
+
+    def _block(self, span: Span, items: tuple[Item, ...]) -> Block:
+        factors = [item.launches if isinstance(item, Row) else item.times for item in items]
+        sums = [
+            sum(factor * getattr(item, part) for factor, item in zip(factors, items, strict=True))
+            for part in ("flops", "vector", "bytes")
+        ]
+        return Block(span.name, span.last, span.path, span.times, items, *sums)
+
+    def _row(self, index: int, times: int) -> Row:
+        node, place = self.graph.nodes[index], self.places[index]
+        share = self._shares[place.number - 1][place.step - 1] if place.number else Share()
+        return Row(
+            index=index,
+            name=node.name,
+            op=node.op,
+            meaning=sentence(OPS[node.op].doc),
+            inputs=tuple(map(self.tensor, node.inputs)),
+            outputs=tuple(map(self.tensor, node.outputs)),
+            options=tuple((key, self._option(value)) for key, value in node.attrs if key not in _TOLD),
+            flops=share.flops,
+            vector=share.vector,
+            read=share.read,
+            write=share.write,
+            bytes_alone=self._alone.get(node.name, 0),
+            kernel=node.label if place.number else "",
+            number=place.number,
+            step=place.step,
+            steps=place.steps,
+            launches=place.launches,
+            count=place.launches * times,
+        )
+
+    def _kernel_row(self, number: int, row: KernelCount) -> KernelRow:
+        ops = tuple(node.op for node in row.kernel.nodes)
+        return KernelRow(number, row.kernel.name, ops, row.kernel.count, row.flops, row.vector, row.bytes)
