@@ -42,12 +42,12 @@ class Row:
 
 
 def gemm(m: int, n: int, k: int) -> rl.Graph:
-    b = rl.Builder("gemm", "bf16")
+    b = rl.ops.Builder("gemm", "bf16")
     return b.graph([b.op("linear", b.input("x", (m, k)), b.weight("w", (n, k)), name="product")])
 
 
 def activations(rows: int, cols: int, op: str, dtype: str) -> rl.Graph:
-    b = rl.Builder(op, "bf16")
+    b = rl.ops.Builder(op, "bf16")
     graph = b.graph([b.op(op, b.input("x", (rows, cols)), name="q")])
     stored = f"{dtype}-g{cols}-sym-s32" if op == "quantize_rows" else dtype
     return graph.with_tensors([type(graph.tensors["q"])("q", (rows, cols), stored)])

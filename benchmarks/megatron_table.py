@@ -25,12 +25,12 @@ def rows() -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
-def step(row: Mapping[str, str]) -> rl.TrainingStep:
+def step(row: Mapping[str, str]) -> rl.training.TrainingStep:
     """Our prediction of one."""
     graph = rl.model(row["model"], phase="train", **json.loads(row["overrides"]))
     tp, pp = int(row["tp"]), int(row["pp"])
-    return rl.train(
-        rl.megatron_kernels(graph), rl.cluster("dgx-a100").replace(nodes=tp * pp // 8), batch=int(row["batch"]),
+    return rl.training.train(
+        rl.passes.megatron_kernels(graph), rl.cluster("dgx-a100").replace(nodes=tp * pp // 8), batch=int(row["batch"]),
         micro_batch=int(row["micro_batch"]), tp=tp, pp=pp, interleave=int(row["interleave"]), sp=row["sp"] == "1",
         recompute=row["recompute"], mode="graph", S=int(row["seq"]),
     )  # fmt: skip
@@ -40,9 +40,9 @@ def kept(row: Mapping[str, str]) -> tuple[float, float]:
     """Bytes that one device keeps of a layer: ours, and by the paper's Table 2."""
     graph = rl.model(row["model"], phase="train", **{**json.loads(row["overrides"]), "layers": 2})
     tp, sp = int(row["tp"]), row["sp"] == "1"
-    both = rl.backward(rl.shard(graph, tp=tp, sp=sp), recompute=row["recompute"])
+    both = rl.passes.backward(rl.passes.shard(graph, tp=tp, sp=sp), recompute=row["recompute"])
     s, b, h = int(row["seq"]), int(row["micro_batch"]), graph.tensors["embed.weight"].shape[1]
-    ours = rl.saved(both, B=b, S=s)["layers.1"]
+    ours = rl.passes.saved(both, B=b, S=s)["layers.1"]
     return ours, s * b * h * (2 if row["recompute"] == "full" else 34 / tp)
 
 

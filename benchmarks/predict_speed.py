@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import roofline as rl
-from roofline.analysis.predict import output_columns, predict_rows
+from roofline.analysis.prediction import output_columns, predict_rows
 from roofline.hardware.library import data_dir
 from roofline.ir.csvfile import read_rows, write_rows
 

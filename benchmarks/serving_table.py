@@ -13,7 +13,7 @@ import sys
 from statistics import median
 
 import roofline as rl
-from roofline.analysis.estimate import Mode
+from roofline.analysis.estimates import Mode
 
 MODELS = {"8B": "llama-3-8b", "70B": "llama-3-70b", "Qwen3-32B": "qwen3-32b"}
 #: Rows of the table: least new tokens, and most sequences at a time.
@@ -30,7 +30,7 @@ def rows(path: str) -> list[dict[str, str]]:
 
 def ratios(row: dict[str, str], mode: Mode) -> tuple[float, bool]:
     """Predicted over measured time per output token, and whether it is in the range."""
-    found = rl.request(
+    found = rl.serving.request(
         row["model"], row["system"].replace("_", "-"), prompt=int(row["isl"]), new_tokens=int(row["osl"]),
         batch=int(float(row["batch_size"])), mode=mode, weights="fp8",
     )  # fmt: skip

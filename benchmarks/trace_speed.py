@@ -60,10 +60,10 @@ def read(path: Path) -> None:
     """Read it and print what that took."""
     import roofline as rl
 
-    rl.read_trace  # noqa: B018 (loads the modules before the clock starts)
+    rl.traces.read_trace  # noqa: B018 (loads the modules before the clock starts)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = time.perf_counter()
-    trace = rl.read_trace(path)
+    trace = rl.traces.read_trace(path)
     took = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     size = path.stat().st_size

@@ -40,7 +40,7 @@ def narrowed() -> Iterator[str]:
     yield f"{'format':<18} {'batch':>5} {'time':>9} {'range':>17} {'memory':>10} {'best batch':>10}"
     plain = rl.model("llama-3-8b", phase="decode")
     for name, formats in FORMATS.items():
-        graph = rl.quantize(plain, **formats) if formats else plain
+        graph = rl.passes.quantize(plain, **formats) if formats else plain
         best = rl.best_batch(graph, CHIP, S=2048, mode="graph")
         for batch in (1, 128):
             est = rl.estimate(graph, CHIP, mode="graph", B=batch, C=2048)
@@ -52,7 +52,7 @@ def narrowed() -> Iterator[str]:
 def accesses() -> Iterator[str]:
     """DRAM accesses of a chain and of attention, written out and fused."""
     yield f"{'program':<24} {'policy':<8} {'kernels':>7} {'accesses':>12} {'bytes':>10} {'time':>9}"
-    b = rl.Builder("chain", "bf16")
+    b = rl.ops.Builder("chain", "bf16")
     x = b.input("x", (2**24,))
     for _ in range(5):
         x = b.op("relu", x)
@@ -61,7 +61,7 @@ def accesses() -> Iterator[str]:
         words = {"op": "attention_naive", "batch": 1, "heads": 32, "q_len": n, "kv_len": n, "head_dim": 128}
         programs[f"attention at {n}"] = rl.workload([words], dtype="bf16")
     for name, graph in programs.items():
-        rows = {row.policy: row for row in rl.fusion(graph, CHIP).rows}
+        rows = {row.policy: row for row in rl.analysis.fusion(graph, CHIP).rows}
         for policy in ("eager", "flash" if "attention" in name else "pointwise"):
             row = rows[policy]
             yield (f"{name:<24} {policy:<8} {row.kernels:>7} {row.accesses:>12,.0f} {row.bytes / 1e6:>7.1f} MB "

@@ -74,7 +74,7 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.3g}"
 
 
-def sweep(console: Console) -> rl.BatchChoice:
+def sweep(console: Console) -> rl.analysis.BatchChoice:
     """Decode at batches 1 to 128, and the best batch."""
     graph = rl.model(MODEL, phase="decode")
     est = rl.estimate(graph, CHIP, B=2 ** np.arange(8), C=CONTEXT, mode="graph")
@@ -97,7 +97,7 @@ def sweep(console: Console) -> rl.BatchChoice:
     return choice
 
 
-def draw(console: Console, choice: rl.BatchChoice, folder: Path) -> None:
+def draw(console: Console, choice: rl.analysis.BatchChoice, folder: Path) -> None:
     """A roofline of the prefill and a sweep of the decode batches, each as PNG and SVG."""
     folder.mkdir(parents=True, exist_ok=True)
     prefill = rl.estimate(rl.model(MODEL, phase="prefill"), CHIP, B=1, S=CONTEXT)
@@ -105,8 +105,8 @@ def draw(console: Console, choice: rl.BatchChoice, folder: Path) -> None:
     whole = next(r.seconds for r in runs if r.phase == "prefill" and (r.batch, r.size) == (1, CONTEXT))
     points = [(r.batch, r.seconds) for r in runs if r.phase == "decode" and r.mode == "graph" and r.size == CONTEXT]
     charts = {
-        "roofline": rl.plot_roofline(prefill, measured=whole),
-        "batch": rl.plot_batch(choice.curve, best=choice.best, ridge=choice.ridge, measured=points),
+        "roofline": rl.charts.plot_roofline(prefill, measured=whole),
+        "batch": rl.charts.plot_batch(choice.curve, best=choice.best, ridge=choice.ridge, measured=points),
     }
     for name, chart in charts.items():
         for suffix in ("png", "svg"):

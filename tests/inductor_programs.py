@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 import roofline as rl
-from roofline.ops import OPS
+from roofline.ops.registry import OPS
 
 WIDTH, HEADS, LENGTH, VOCABULARY = 32, 4, 16, 50
 

@@ -7,8 +7,8 @@ import pytest
 import roofline as rl
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph
-from roofline.ops import OPS
 from roofline.ops.builder import Builder
+from roofline.ops.registry import OPS
 from roofline.passes.formats.autocast import autocast
 from roofline.passes.formats.cast import retype
 from roofline.passes.training.backward import backward

@@ -69,7 +69,9 @@ def test_a_measured_speedup_is_foreseen() -> None:
 
 
 def test_other_compilers_need_a_time() -> None:
-    with pytest.raises(rl.UsageError, match=r"how long openxla compiles is known for inductor.*compile_s=\{'openxla'"):
+    with pytest.raises(
+        rl.errors.UsageError, match=r"how long openxla compiles is known for inductor.*compile_s=\{'openxla'"
+    ):
         predicted_compile(resnet(), "h100-sxm", backends=["openxla"], B=1)
     row = predicted_compile(resnet(), "h100-sxm", backends=["openxla"], compile_s={"openxla": "5 s"}, B=1)["openxla"]
     assert row.compile_s[1] == 5
@@ -88,7 +90,7 @@ def test_a_prediction_as_data() -> None:
     assert record["rows"][2]["calls"] is None
     assert list(found.frame()["backend"]) == ["inductor", "cudagraphs", "aot_eager"]
     assert "inductor: pays off after" in repr(found)
-    with pytest.raises(rl.UsageError, match=r"no row 'inductr'; there are: inductor, .*did you mean inductor"):
+    with pytest.raises(rl.errors.UsageError, match=r"no row 'inductr'; there are: inductor, .*did you mean inductor"):
         found["inductr"]
 
 
@@ -128,7 +130,7 @@ def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
         return plain(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(rl.MissingExtra, match=r"pip install 'roofline\[torch\]'"):
+    with pytest.raises(rl.errors.MissingExtra, match=r"pip install 'roofline\[torch\]'"):
         compare_backends(None)
 
 
@@ -180,7 +182,7 @@ def test_a_backend_that_fails_is_a_row(torch: Any) -> None:
     assert row.measured is None
     assert "failed: ValueError: no such kernel" in repr(found)
     assert found.best.backend == "eager"
-    with pytest.raises(rl.UsageError, match="has no time"):
+    with pytest.raises(rl.errors.UsageError, match="has no time"):
         row.seconds()
     record = json.loads(json.dumps(found.record(), allow_nan=False))
     assert record["rows"][1]["measured_s"] is None
@@ -204,13 +206,15 @@ def test_a_processor_replays_nothing(torch: Any) -> None:
 
 def test_what_cannot_be_measured_is_refused(torch: Any) -> None:
     model, x = torch.nn.Linear(8, 8), torch.zeros(2, 8)
-    with pytest.raises(rl.UsageError, match=r"unknown backend 'inductr'; allowed: eager, .*did you mean inductor"):
+    with pytest.raises(
+        rl.errors.UsageError, match=r"unknown backend 'inductr'; allowed: eager, .*did you mean inductor"
+    ):
         measured(model, x, backends=["inductr"])
-    with pytest.raises(rl.UsageError, match="compiled already"):
+    with pytest.raises(rl.errors.UsageError, match="compiled already"):
         measured(torch.compile(model), x)
-    with pytest.raises(rl.UsageError, match="name at least one"):
+    with pytest.raises(rl.errors.UsageError, match="name at least one"):
         measured(model, x, backends=[])
-    with pytest.raises(rl.UsageError, match="which chip"):
+    with pytest.raises(rl.errors.UsageError, match="which chip"):
         compare_backends(model, x)
-    with pytest.raises(rl.UsageError, match="fails"):
+    with pytest.raises(rl.errors.UsageError, match="fails"):
         measured(model, torch.zeros(2, 9))

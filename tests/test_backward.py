@@ -12,8 +12,8 @@ import roofline as rl
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph
 from roofline.ir.sizes import symbol
-from roofline.ops import OPS
 from roofline.ops.builder import Builder
+from roofline.ops.registry import OPS
 from roofline.passes.rewriting.unmask import unmask
 from roofline.passes.training.backward import backward
 from roofline.passes.training.gradient_rules import RULES
@@ -173,7 +173,7 @@ def test_gradients_in_a_format_of_their_own() -> None:
 
 def test_sparse_weights_are_trained_dense() -> None:
     plain = rl.model("gpt2", phase="train", layers=1)
-    sparse, dense = (rl.backward(graph) for graph in (rl.prune(plain, sparsity="2:4"), plain))
+    sparse, dense = (rl.passes.backward(graph) for graph in (rl.passes.prune(plain, sparsity="2:4"), plain))
     assert len(sparse.info["gradients"]) == len(dense.info["gradients"])
     assert rl.count(sparse, B=1, S=64).flops == rl.count(dense, B=1, S=64).flops
     assert not any("2:4" in sparse.tensors[gradient].dtype for _, gradient in sparse.info["gradients"])
@@ -181,7 +181,7 @@ def test_sparse_weights_are_trained_dense() -> None:
 
 def test_weights_that_are_only_stored_stay_as_they_are() -> None:
     """As in QLoRA (Dettmers et al. 2023): gradients pass through narrow weights and are not of them."""
-    step = rl.backward(rl.quantize(rl.model("gpt2", phase="train", layers=2), weights="nf4"))
+    step = rl.passes.backward(rl.passes.quantize(rl.model("gpt2", phase="train", layers=2), weights="nf4"))
     assert any("nf4 is stored and not trained" in note for note in step.info["notes"])
     trained = {weight for weight, _ in step.info["gradients"]}
     assert "layers.0.attn.norm.weight" in trained
@@ -189,7 +189,7 @@ def test_weights_that_are_only_stored_stay_as_they_are() -> None:
 
 
 def test_views_of_weights_keep_their_format_whatever_the_gradients() -> None:
-    step = rl.backward(rl.model("mixtral-8x7b", phase="train", layers=1), gradients="fp32")
+    step = rl.passes.backward(rl.model("mixtral-8x7b", phase="train", layers=1), gradients="fp32")
     products = [row for row in rl.count(step, B=1, S=128).rows if row.kernel.main.op.startswith("expert_linear")]
     assert len(products) == 6
     assert {dtype for row in products for dtype in row.flops_by} == {"bf16"}

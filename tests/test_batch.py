@@ -31,7 +31,7 @@ FIXED = WEIGHTS + WORKSPACE + RESERVE
 
 
 def layer() -> rl.Graph:
-    b = rl.Builder("layer", "bf16")
+    b = rl.ops.Builder("layer", "bf16")
     y = b.op("linear", b.input("x", (B, 4096)), b.weight("w", (4096, 4096)), name="fc")
     return b.graph([y], items=B, item="token")
 
@@ -122,7 +122,7 @@ def test_the_curve_and_its_tables_agree() -> None:
 
 
 def test_what_does_not_fit_is_itemised_with_what_would() -> None:
-    with pytest.raises(rl.DoesNotFit) as caught:
+    with pytest.raises(rl.errors.DoesNotFit) as caught:
         rl.best_batch(rl.model("llama-3-8b", phase="decode"), CHIP, S=2048)
     text = str(caught.value)
     # 15 GiB of weights, 0.25 of cache, 1 of reserve: over 16 GB = 14.9 GiB.
@@ -141,38 +141,38 @@ def test_what_is_said_to_fit_does() -> None:
 
 
 def test_nothing_helps_under_the_reserve() -> None:
-    with pytest.raises(rl.DoesNotFit, match="what would fit: nothing"):
+    with pytest.raises(rl.errors.DoesNotFit, match="what would fit: nothing"):
         rl.best_batch(layer(), CHIP, memory="1 MB")
 
 
 def test_too_slow_at_batch_one_is_said() -> None:
-    with pytest.raises(rl.DoesNotFit, match=r"batch 1 takes 42(\.\d)? us, over the latency limit of 1 us"):
+    with pytest.raises(rl.errors.DoesNotFit, match=r"batch 1 takes 42(\.\d)? us, over the latency limit of 1 us"):
         rl.best_batch(layer(), CHIP, latency="1 us")
 
 
 def test_a_fixed_batch_leaves_nothing_to_choose() -> None:
     work = rl.workload([{"op": "gemm", "m": 8, "n": 8, "k": 8}])
-    with pytest.raises(rl.UsageError, match="has no symbol B: its batch is fixed"):
+    with pytest.raises(rl.errors.UsageError, match="has no symbol B: its batch is fixed"):
         rl.best_batch(work, CHIP)
 
 
 @pytest.mark.parametrize("limits", [{"memory": 0}, {"memory": "-1 GB"}, {"latency": "0 ms"}, {"latency": -1}])
 def test_limits_are_positive(limits: dict[str, object]) -> None:
-    with pytest.raises(rl.UsageError, match="limits must be positive"):
+    with pytest.raises(rl.errors.UsageError, match="limits must be positive"):
         rl.best_batch(layer(), CHIP, **limits)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("limits", [{"memory": "72 GiB/s"}, {"latency": "50 mss"}, {"memory": float("nan")}])
 def test_limits_are_quantities(limits: dict[str, object]) -> None:
-    with pytest.raises(rl.UnitError):
+    with pytest.raises(rl.errors.UnitError):
         rl.best_batch(layer(), CHIP, **limits)  # type: ignore[arg-type]
 
 
 def test_a_batch_is_chosen_for_one_context() -> None:
-    with pytest.raises(rl.UsageError, match="chosen for one point; give single numbers for S and C"):
+    with pytest.raises(rl.errors.UsageError, match="chosen for one point; give single numbers for S and C"):
         rl.best_batch(rl.model("llama-3-8b", phase="decode", layers=1), CHIP, S=[1024, 2048])  # type: ignore[arg-type]
 
 
 def test_a_missing_context_is_named() -> None:
-    with pytest.raises(rl.UnboundSize, match="needs a value for C"):
+    with pytest.raises(rl.errors.UnboundSize, match="needs a value for C"):
         rl.best_batch(rl.model("llama-3-8b", phase="decode", layers=1), CHIP)

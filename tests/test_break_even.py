@@ -16,7 +16,7 @@ TIME = st.floats(1e-6, 1e3)
 
 @given(once=st.floats(0, 1e4), before=TIME, after=TIME)
 def test_nothing_is_saved_or_lost_at_the_break_even(once: float, before: float, after: float) -> None:
-    found = rl.break_even(once, before, after)
+    found = rl.diagnosis.break_even(once, before, after)
     if after >= before:
         assert found.never
     else:
@@ -26,11 +26,13 @@ def test_nothing_is_saved_or_lost_at_the_break_even(once: float, before: float, 
 
 
 def test_first_steps_count_against_those_of_before() -> None:
-    whole = rl.break_even("10 s", 0.04, 0.02)
-    assert rl.break_even(0, 0.04, 0.02, first_after=[10.04]).steps == pytest.approx(whole.steps)
-    assert rl.break_even(0, 0.04, 0.02, first_before=[1.04], first_after=[11.04]).steps == pytest.approx(whole.steps)
+    whole = rl.diagnosis.break_even("10 s", 0.04, 0.02)
+    assert rl.diagnosis.break_even(0, 0.04, 0.02, first_after=[10.04]).steps == pytest.approx(whole.steps)
+    assert rl.diagnosis.break_even(0, 0.04, 0.02, first_before=[1.04], first_after=[11.04]).steps == pytest.approx(
+        whole.steps
+    )
     # A slow first step that only the change avoids.
-    assert rl.break_even("10 s", 0.04, 0.02, first_before=[1.02]).overhead_s == pytest.approx(9)
+    assert rl.diagnosis.break_even("10 s", 0.04, 0.02, first_before=[1.02]).overhead_s == pytest.approx(9)
 
 
 @pytest.mark.parametrize(
@@ -43,11 +45,11 @@ def test_first_steps_count_against_those_of_before() -> None:
     ],
 )
 def test_the_sentence(given: tuple[float, float, float], words: str) -> None:
-    assert words in str(rl.break_even(*given))
+    assert words in str(rl.diagnosis.break_even(*given))
 
 
 def test_a_cheaper_start_pays_at_once() -> None:
-    found = rl.break_even(0, 2.0, 1.0, first_before=[9.0], first_after=[1.0])
+    found = rl.diagnosis.break_even(0, 2.0, 1.0, first_before=[9.0], first_after=[1.0])
     assert (found.overhead_s, found.steps) == (-8.0, 0.0)
 
 
@@ -64,5 +66,5 @@ def test_a_cheaper_start_pays_at_once() -> None:
 )
 def test_times_that_are_none(given: tuple[float, float, float], options: dict[str, list[float]], match: str) -> None:
     with pytest.raises(rl.RooflineError, match=match) as error:
-        rl.break_even(*given, **options)  # type: ignore[arg-type]
+        rl.diagnosis.break_even(*given, **options)  # type: ignore[arg-type]
     assert "\n" not in str(error.value)

@@ -19,7 +19,7 @@ from roofline.cli.calibrate import calibrate as command
 from roofline.cost import cpu as processor
 from roofline.cost.parameters import values
 from roofline.ir.errors import MissingExtra, UsageError
-from roofline.measurement.calibrate import (
+from roofline.measurement.calibration import (
     build,
     calibrate,
     chip_toml,
@@ -30,14 +30,14 @@ from roofline.measurement.calibrate import (
     torch_cuda,
     write_chip,
 )
-from roofline.measurement.calibrate.build import Measured
-from roofline.measurement.calibrate.host import Cache, Host
-from roofline.measurement.calibrate.timing import Task, Timing, undisturbed
+from roofline.measurement.calibration.build import Measured
+from roofline.measurement.calibration.host import Cache, Host
+from roofline.measurement.calibration.timing import Task, Timing, undisturbed
 
 pytest.importorskip("scipy")
 
 #: The package; its name in ``roofline`` may be the function.
-package = importlib.import_module("roofline.measurement.calibrate")
+package = importlib.import_module("roofline.measurement.calibration")
 
 MACHINE = Host("Example CPU", "Example", 2, (Cache(1, 2**15, 1), Cache(3, 2**23, 2)), 2**34, "Test")
 FLAT = [2**n for n in range(10, 27, 2)]

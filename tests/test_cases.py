@@ -80,9 +80,9 @@ def test_attention_flops_do_not_depend_on_the_kernel(op: str) -> None:
 
 def test_an_unknown_operator_is_never_a_silent_zero() -> None:
     # A03, A30: https://github.com/ThanatosShinji/onnx-tool/issues/45
-    b = rl.Builder("quantise", "fp16")
+    b = rl.ops.Builder("quantise", "fp16")
     x = b.input("x", (4,))
-    with pytest.raises(rl.UnknownOp, match="DynamicQuantizeLinear"):
+    with pytest.raises(rl.errors.UnknownOp, match="DynamicQuantizeLinear"):
         b.op("DynamicQuantizeLinear", x)
 
 
@@ -99,7 +99,7 @@ def test_attention_flops_follow_query_heads(heads: int, kv_heads: int, seq: int,
 
 def test_only_head_counts_that_do_not_divide_are_refused() -> None:
     # A04: https://github.com/pytorch/pytorch/pull/177188
-    with pytest.raises(rl.ShapeError, match=r"32.*5"):
+    with pytest.raises(rl.errors.ShapeError, match=r"32.*5"):
         one("attention", batch=1, heads=32, kv_heads=5, q_len=64, kv_len=64, head_dim=64)
 
 
@@ -163,7 +163,7 @@ def test_multiply_adds_are_two_flops(name: str, macs: int, rtol: float) -> None:
 @pytest.mark.parametrize(("shape", "macs"), [((5, 10, 3), 1200), ((5, 100, 100, 3), 1_200_000)])
 def test_linear_counts_every_leading_axis(shape: tuple[int, ...], macs: int) -> None:
     # A10: https://github.com/TylerYep/torchinfo/issues/39 (thread 77 beside it)
-    b = rl.Builder("linear", "fp32")
+    b = rl.ops.Builder("linear", "fp32")
     y = b.op("linear", b.input("x", shape), b.weight("w", (8, 3)))
     assert rl.count(b.graph([y])).flops == MAC * macs
 
@@ -192,9 +192,9 @@ def test_tying_changes_parameters_and_nothing_else() -> None:
 def test_every_unbound_size_is_named_at_once() -> None:
     # A30: https://github.com/ThanatosShinji/onnx-tool/issues/45
     graph = rl.model("llama-3-8b", phase="decode", layers=1)
-    with pytest.raises(rl.UnboundSize, match="B, C"):
+    with pytest.raises(rl.errors.UnboundSize, match="B, C"):
         rl.count(graph)
-    with pytest.raises(rl.UnboundSize, match="B, C"):
+    with pytest.raises(rl.errors.UnboundSize, match="B, C"):
         rl.estimate(graph, "h100-sxm")
     assert rl.count(graph, B=2, C=8).flops > 0
 
@@ -251,7 +251,7 @@ def test_a_declared_head_width_wins() -> None:
     assert derived / kv_bytes(rl.model(**mistral)) == 1.25
     cache = rl.model("gpt-oss-20b", phase="decode").tensors["layers.0.attn.k_cache"]
     assert cache.shape[-1] == 64
-    with pytest.raises(rl.UsageError, match="not whole"):
+    with pytest.raises(rl.errors.UsageError, match="not whole"):
         rl.model("llama-2-7b", hidden=4100)
 
 
@@ -259,7 +259,7 @@ def test_a_cache_budget_keeps_graph_and_activation_memory() -> None:
     # A34: https://github.com/vllm-project/vllm/issues/27951
     def budget(*taken: float) -> float:
         each = GIB / 64
-        b = rl.Builder("serving", "int8")
+        b = rl.ops.Builder("serving", "int8")
         read = [
             b.op("sum", b.weight("w", (1, int(8.58 * GIB)))),
             b.op("sum", b.cache("kv", (symbol("B"), int(each)))),
@@ -284,22 +284,22 @@ def test_leftover_latent_sizes_do_not_switch_latent_attention_on() -> None:
 @pytest.mark.parametrize("measured", [0.0, -1.0, "0 ms", float("nan")])
 def test_a_measured_time_is_above_zero(measured: Any) -> None:
     # A24: https://github.com/karpathy/nanoGPT/pull/446
-    with pytest.raises((rl.UsageError, rl.UnitError), match=r"above zero|finite|nan"):
+    with pytest.raises((rl.errors.UsageError, rl.errors.UnitError), match=r"above zero|finite|nan"):
         rl.check(one("relu", n=64), "h100-sxm", measured)
 
 
 @pytest.mark.parametrize("sizes", [{"B": 0, "C": 1}, {"B": 1, "C": 0}])
 def test_sizes_start_at_one(sizes: dict[str, int]) -> None:
     # A24: https://github.com/karpathy/nanoGPT/pull/446
-    with pytest.raises(rl.UsageError, match=r"=0: sizes are whole numbers from 1"):
+    with pytest.raises(rl.errors.UsageError, match=r"=0: sizes are whole numbers from 1"):
         rl.estimate(rl.model("llama-3-8b", phase="decode", layers=1), "h100-sxm", **sizes)
-    with pytest.raises(rl.UsageError, match="heads"):
+    with pytest.raises(rl.errors.UsageError, match="heads"):
         rl.model("llama-3-8b", heads=0)
 
 
 def test_a_program_without_contractions_has_no_nan() -> None:
     # A24: https://github.com/karpathy/nanoGPT/pull/446
-    b = rl.Builder("relu", "bf16")
+    b = rl.ops.Builder("relu", "bf16")
     y = b.op("relu", b.op("identity", b.input("x", (2**26,))))
     est = rl.estimate(b.graph([y]), "h100-sxm", mode="graph")
     assert (est.flops, est.intensity, est.mfu, est.bound) == (0, 0, 0, "memory")
@@ -375,7 +375,7 @@ def test_bf16_without_a_bf16_unit_runs_at_the_fp32_rate(chip: str) -> None:
     card = rl.chip(chip)
     assert card.matmul_peak("bf16") <= card.matmul_peak("fp32") < card.matmul_peak("fp16")
     assert "emulated" in card.matmul_runs_as("bf16")
-    with pytest.raises(rl.MissingFigure):
+    with pytest.raises(rl.errors.MissingFigure):
         card.peak("bf16")
 
 

@@ -27,7 +27,7 @@ def square(n: int, dtype: str) -> rl.Graph:
 
 
 def decode(name: str, dtype: str, context: int = 128, **formats: str) -> rl.Graph:
-    return rl.retype(rl.model(name, phase="decode", dtype=dtype), **formats).bind(B=1, C=context)
+    return rl.passes.retype(rl.model(name, phase="decode", dtype=dtype), **formats).bind(B=1, C=context)
 
 
 def times(graph: rl.Graph, count: int) -> rl.Graph:
@@ -47,7 +47,7 @@ def labels(found: rl.Verdict, most: int = 1) -> set[str]:
 
 def read_once(graph: rl.Graph, chip: str | rl.Chip, dtype: str, share: float = 1) -> float:
     """Time of reading all parameters once [s]."""
-    return share * graph.parameters * float(rl.dtype(dtype).bytes) / rl.chip(chip).bandwidth
+    return share * graph.parameters * float(rl.ops.dtype(dtype).bytes) / rl.chip(chip).bandwidth
 
 
 # --- training ---
@@ -56,7 +56,7 @@ def read_once(graph: rl.Graph, chip: str | rl.Chip, dtype: str, share: float = 1
 def nano() -> rl.Graph:
     """A micro-step of nanoGPT's 124M: forward and backward are three times the forward pass."""
     bare = dict.fromkeys(("norm_bias", "qkv_bias", "out_bias", "mlp_bias"), False)
-    graph = rl.unmask(rl.model("gpt2", dtype="bf16", vocab=50304, **bare))
+    graph = rl.passes.unmask(rl.model("gpt2", dtype="bf16", vocab=50304, **bare))
     assert graph.parameters - 1024 * 768 == 123_587_328
     return times(graph.bind(B=12, S=1024), 3)
 
@@ -114,7 +114,7 @@ def filters(dtype: str) -> rl.Graph:
 
 def test_b08_a_sweep_without_a_chip() -> None:
     # B08: https://discuss.pytorch.org/t/149385
-    found = rl.check_sweep(
+    found = rl.diagnosis.check_sweep(
         [5, 30, 50, 100, 200, 400], [f"{ms} ms" for ms in (15.91, 15.02, 17.63, 33.46, 61.5, 119.85)]
     )
     assert found.verdict == "normal"
@@ -209,7 +209,7 @@ RYZEN = rl.Chip(
 )
 def test_b07_more_threads_do_not_help_a_full_memory(rows: int, floor: float, best: float, share: float) -> None:
     # B07: https://github.com/ggml-org/llama.cpp/issues/39
-    b = rl.Builder("weights", "fp16")
+    b = rl.ops.Builder("weights", "fp16")
     graph = b.graph([b.op("linear", b.input("x", (1, 80_000)), b.weight("w", (rows, 80_000), dtype="int4-g32"))])
     found = rl.check(graph, RYZEN, best * 1e-3, mode="graph")
     assert float(found.estimate.floor) * 1e3 == pytest.approx(floor, rel=1e-3)
@@ -229,7 +229,7 @@ def test_b29_block_formats_on_a_chip_of_another_vendor() -> None:
     # B29: https://github.com/tenstorrent/tt-mlir/pull/8740
     graph = decode("llama-3-8b", "fp16", context=1, weights="int8-g16-sym-s8")
     assert graph.parameters == LLAMA_8B
-    assert float(rl.dtype("int8-g16-sym-s8").bytes) == 1.0625
+    assert float(rl.ops.dtype("int8-g16-sym-s8").bytes) == 1.0625
     found = rl.check(graph, "wormhole-n150", "39.553 ms", mode="graph")
     table = 128_256 * 4096
     assert (LLAMA_8B - table) * 1.0625 / 288e9 == pytest.approx(27.687e-3, rel=1e-3)
@@ -446,11 +446,13 @@ def test_b19_a_compiled_call_costs_the_host_some_time() -> None:
 
 def test_b20_compiling_pays_off_late_or_never() -> None:
     # B20: https://github.com/karpathy/nanoGPT/pull/392
-    found = rl.break_even(0, "40.38 ms", "22 ms", first_before=["1166.17 ms"], first_after=["7961.94 ms", "248.63 ms"])
+    found = rl.diagnosis.break_even(
+        0, "40.38 ms", "22 ms", first_before=["1166.17 ms"], first_after=["7961.94 ms", "248.63 ms"]
+    )
     assert found.steps == pytest.approx(381.07, rel=1e-3)
     assert found.speedup == pytest.approx(1.8355, rel=1e-3)
     assert found.saves(200) < 0 < found.saves(400)
-    deberta = rl.break_even(0, "72.44 ms", "102.73 ms")
+    deberta = rl.diagnosis.break_even(0, "72.44 ms", "102.73 ms")
     assert deberta.never
     assert math.isinf(deberta.steps)
     assert deberta.speedup == pytest.approx(0.70515, rel=1e-3)
@@ -463,7 +465,7 @@ def test_b20_compiling_pays_off_late_or_never() -> None:
 @pytest.mark.parametrize(("size", "tokens"), [(58.15, 205_302), (29.39, 103_763)])
 def test_b22_logits_of_too_many_tokens(size: float, tokens: int) -> None:
     # B22: https://github.com/THUDM/slime/issues/1951
-    found = rl.explain_oom(
+    found = rl.diagnosis.explain_oom(
         f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {size} GiB. GPU 0", vocab=76_032
     )
     assert found.missing == "tokens"
@@ -471,7 +473,7 @@ def test_b22_logits_of_too_many_tokens(size: float, tokens: int) -> None:
     assert "logits" in found.what
     assert "chunks" in found.advice
     assert "fused" in found.advice
-    given = rl.explain_oom(f"Tried to allocate {size} GiB", vocab=76_032, tokens=9216)
+    given = rl.diagnosis.explain_oom(f"Tried to allocate {size} GiB", vocab=76_032, tokens=9216)
     assert given.bytes / given.value == pytest.approx(2.6103 * 2**30, rel=1e-3)
     assert given.value == pytest.approx(tokens / 9216, rel=1e-3)
 
@@ -501,7 +503,7 @@ def test_b26_zeros_in_dense_tensors_save_nothing() -> None:
     # B26: https://github.com/pytorch/tutorials/issues/905
     assert "1.0 times" in pruned(0.8)
     assert "structure" in pruned(0.8)
-    assert rl.explain_oom("89.895 MiB").value == pytest.approx(23_565_435, rel=1e-3)
+    assert rl.diagnosis.explain_oom("89.895 MiB").value == pytest.approx(23_565_435, rel=1e-3)
     advice = rl.check(rl.model("resnet50").bind(B=1), "t4", "40 ms").advice
     pruning = [one for one in advice if "prun" in one.change]
     assert all(

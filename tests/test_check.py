@@ -28,7 +28,7 @@ FLOPS = 2 * 4096**3
 
 
 def gemm(dtype: str = "bf16") -> rl.Graph:
-    b = rl.Builder("gemm", dtype)
+    b = rl.ops.Builder("gemm", dtype)
     return b.graph([b.op("linear", b.input("x", (4096, 4096)), b.weight("w", (4096, 4096)))])
 
 
@@ -74,7 +74,7 @@ def test_reasons_say_what_to_look_for() -> None:
 
 @pytest.mark.parametrize("measured", [0, -1, "0 ms", "-3 ms", 0.0])
 def test_a_time_is_above_zero(measured: str | float) -> None:
-    with pytest.raises(rl.UsageError, match="a time is above zero"):
+    with pytest.raises(rl.errors.UsageError, match="a time is above zero"):
         judge(measured)
 
 
@@ -83,15 +83,15 @@ def test_a_time_is_a_finite_quantity(measured: object) -> None:
     if measured == "41":
         assert judge("41").measured == 41.0  # a bare number is seconds
         return
-    with pytest.raises(rl.UnitError):
+    with pytest.raises(rl.errors.UnitError):
         judge(measured)  # type: ignore[arg-type]
 
 
 def test_a_measured_time_belongs_to_one_point() -> None:
     graph = rl.model("gpt2", layers=1, dtype="bf16")
-    with pytest.raises(rl.UsageError, match="belongs to one point"):
+    with pytest.raises(rl.errors.UsageError, match="belongs to one point"):
         rl.check(graph, "h100-sxm", "1 ms", B=[1, 2], S=8)
-    with pytest.raises(rl.UnboundSize, match="needs a value for B, S"):
+    with pytest.raises(rl.errors.UnboundSize, match="needs a value for B, S"):
         rl.check(graph, "h100-sxm", "1 ms")
 
 
@@ -104,7 +104,7 @@ def limit(graph: rl.Graph, chip: rl.Chip = CHIP, **sizes: int) -> float:
 
 def test_a_3x3_convolution_may_run_in_a_quarter_of_its_products() -> None:
     def conv(size: int, **options: int) -> float:
-        b = rl.Builder("conv", "bf16")
+        b = rl.ops.Builder("conv", "bf16")
         x, w = b.input("x", (64, 512, 56, 56)), b.weight("w", (512, 512, size, size))
         return limit(b.graph([b.op("conv2d", x, w, padding=size // 2, **options)]))
 
@@ -114,7 +114,7 @@ def test_a_3x3_convolution_may_run_in_a_quarter_of_its_products() -> None:
 
 
 def test_activations_may_stay_on_the_chip_and_sources_may_not() -> None:
-    b = rl.Builder("g", "bf16")
+    b = rl.ops.Builder("g", "bf16")
     x = b.op("linear", b.input("x", (8, 4096)), b.weight("w", (4096, 4096)))
     for _ in range(50):
         x = b.op("relu", x)
@@ -122,7 +122,7 @@ def test_activations_may_stay_on_the_chip_and_sources_may_not() -> None:
 
 
 def test_a_cache_may_hold_sources_from_the_run_before() -> None:
-    b = rl.Builder("g", "bf16")
+    b = rl.ops.Builder("g", "bf16")
     graph = b.graph([b.op("linear", b.input("x", (8, 4096)), b.weight("w", (4096, 4096)))])
     moved = 2 * 8 * 4096 + 2 * 4096**2
     assert limit(graph, CHIP.replace(l2="16 MiB")) == pytest.approx((moved - 2**24) / 1e12 / 1.05)
@@ -131,7 +131,7 @@ def test_a_cache_may_hold_sources_from_the_run_before() -> None:
 
 
 def test_a_table_that_is_looked_up_need_not_be_read() -> None:
-    b = rl.Builder("g", "bf16")
+    b = rl.ops.Builder("g", "bf16")
     x = b.op("embedding", b.weight("table", (10**6, 1024)), b.input("ids", (4,), "int64"))
     graph = b.graph([b.op("linear", x, b.weight("w", (1024, 1024)))])
     assert limit(graph) == pytest.approx((4 * 8 + 2 * 4 * 1024 + 2 * 1024**2) / 1e12 / 1.05)
@@ -151,7 +151,7 @@ def test_decode_must_read_its_cache() -> None:
 
 
 def test_a_tied_weight_is_compulsory_once() -> None:
-    b = rl.Builder("g", "bf16")
+    b = rl.ops.Builder("g", "bf16")
     w = b.weight("w", (4096, 4096))
     y = b.op("linear", b.op("linear", b.input("x", (1, 4096)), w), w)
     assert limit(b.graph([y])) == pytest.approx((2 * 4096 + 2 * 4096**2) / 1e12 / 1.05)
@@ -239,7 +239,7 @@ def test_an_impossible_time_names_the_format_in_which_it_is_possible() -> None:
 
 
 def test_a_listed_chain_is_meant_as_one_kernel() -> None:
-    fused, apart = (rl.estimate(g, "h100-sxm", mode="graph").time for g in (rl.fuse(chain()), chain()))
+    fused, apart = (rl.estimate(g, "h100-sxm", mode="graph").time for g in (rl.passes.fuse(chain()), chain()))
     found = rl.check(chain(), "h100-sxm", apart)
     assert (found.verdict, found.causes[0].label) == ("slow", "unfused")
     assert found.causes[0].explains_s == pytest.approx(apart - fused)
@@ -359,7 +359,7 @@ def test_records_hold_the_stable_keys() -> None:
 
 
 def test_neither_time_nor_trace_is_an_error() -> None:
-    with pytest.raises(rl.UsageError, match="a measured time, a trace, or both"):
+    with pytest.raises(rl.errors.UsageError, match="a measured time, a trace, or both"):
         rl.check(gemm(), CHIP)
 
 
@@ -404,7 +404,7 @@ def test_a_trace_that_is_busy_for_longer_than_measured_is_told(tmp_path: Path) -
 
 
 def test_launches_without_device_events_are_no_work_of_the_processor(tmp_path: Path) -> None:
-    with pytest.raises(rl.TraceError, match="the host launched kernels"):
+    with pytest.raises(rl.errors.TraceError, match="the host launched kernels"):
         judge("1ms", trace=products(tmp_path / "a.json", device=False))
 
 

@@ -278,7 +278,7 @@ def test_constants_folded_twice_are_computed_from_the_first() -> None:
     first = fold_constants(b.graph([b.op("linear", x, b.op("tanh", w, name="t"), name="y")]))
     middle = Node("m", "exp", ("t",), ("m",))
     last = Node("y", "linear", ("x", "m"), ("y",))
-    grown = first.with_tensors([rl.Tensor("m", (8, 8), "fp32")]).with_nodes([middle, last])
+    grown = first.with_tensors([rl.ops.Tensor("m", (8, 8), "fp32")]).with_nodes([middle, last])
     after = fold_constants(grown)
     assert (ops(after), ops(after.info["folded"])) == (["linear"], ["tanh", "exp"])
     assert same(grown, after, tolerance=1e-12)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import roofline as rl
-from roofline.analysis.fusion import fusion
+from roofline.analysis.fusing import fusion
 from roofline.cli import main
 from roofline.passes.fusion.fuse import POLICIES
 

@@ -27,13 +27,13 @@ print("built by a script")
 
 
 def build():
-    b = rl.Builder("mine", "bf16")
+    b = rl.ops.Builder("mine", "bf16")
     x = b.input("x", (32, 64))
     with b.scope("mlp"):
         y = b.op("linear", x, b.weight("w", (128, 64)), name="up")
     return b.graph([b.op("relu", y)])
 """
-MODEL = "b = rl.Builder('{0}', 'bf16')\n{0} = b.graph([b.op('relu', b.input('x', ({1}, 64)))])\n"
+MODEL = "b = rl.ops.Builder('{0}', 'bf16')\n{0} = b.graph([b.op('relu', b.input('x', ({1}, 64)))])\n"
 
 
 class Result:
@@ -172,7 +172,7 @@ def test_a_file_is_written_whole_or_not_at_all(run: Run, monkeypatch: pytest.Mon
     save("g.html", "old")
 
     def broken(*_: object) -> str:
-        raise rl.UsageError("broken")
+        raise rl.errors.UsageError("broken")
 
     monkeypatch.setitem(sys.modules["roofline.cli.graph"].FORMATS, "html", broken)
     fails(run("gpt2", "-o", "g.html"), "broken")
@@ -298,7 +298,7 @@ def test_a_script_runs_like_a_program(tmp_path: Path, monkeypatch: pytest.Monkey
         "import helper_of_script\nimport roofline as rl\nassert sys.argv == [__file__]\n"
         "@dataclass\nclass Size:\n    width: int\n"
         "if __name__ == '__main__':\n    raise SystemExit('not here')\n"
-        "def build():\n    from helper_of_script import WIDTH\n    b = rl.Builder('s', 'bf16')\n"
+        "def build():\n    from helper_of_script import WIDTH\n    b = rl.ops.Builder('s', 'bf16')\n"
         "    return b.graph([b.op('relu', b.input('x', (Size(WIDTH).width, 2)))])\n"
     )
     file = tmp_path / "s.py"

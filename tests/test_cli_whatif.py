@@ -124,7 +124,7 @@ def test_phase_train_is_a_step_of_training_in_every_verb(run: Run) -> None:
 def test_a_step_has_stable_keys(run: Run) -> None:
     options = ["-B", "16", "-S", "512", "--dp", "2", "--zero", "1", "--tokens", "1B", "--json"]
     found = run("train", "gpt2", "h100-sxm", *options).data
-    ours = rl.train("gpt2", "h100-sxm", batch=16, dp=2, zero=1, S=512)
+    ours = rl.training.train("gpt2", "h100-sxm", batch=16, dp=2, zero=1, S=512)
     assert list(found) == [*ours.record(), "items", "seconds_for_items"]
     assert found["time_s"] == pytest.approx(sum(found["seconds"].values()))
     assert found["seconds_for_items"] == pytest.approx(1e9 / (16 * 512) * found["time_s"])

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 import roofline as rl
-from roofline.analysis.collective import Collective, collective, timers
+from roofline.analysis.collectives import Collective, collective, timers
 from roofline.cost import kernel_time
 from roofline.cost.algorithms import ALGORITHMS, choices, factor
 from roofline.cost.schedule import data_parallel
 from roofline.hardware.chip import Chip
 from roofline.hardware.cluster import Cluster, cluster
 from roofline.ir.errors import MissingFigure, RooflineError, UsageError
-from roofline.ops import get_op
 from roofline.ops.builder import Builder
+from roofline.ops.registry import get_op
 
 GIB = 2**30
 

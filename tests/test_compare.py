@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import roofline as rl
-from roofline.analysis.compare import FIGURES, STEP, WHAT_IF, Comparison, changed, compare
+from roofline.analysis.comparison import FIGURES, STEP, WHAT_IF, Comparison, changed, compare
 from roofline.cost.machine import machine
 from roofline.ir.graph import Graph
 
@@ -79,7 +79,7 @@ def test_elasticities_of_a_chip_that_reaches_its_datasheet() -> None:
     """One large stream and one large product: the figure that sets the pace is worth 1, all others 0."""
     chip = rl.Chip(name="plain", matrix={"bf16": 4e14}, vector={"fp32": 1e14}, memory_bandwidth=2e12, cores=100,
                    memory_capacity=8e10, l2="50 MiB", l2_bandwidth=8e12, clock=2e9, efficiency=IDEAL)  # fmt: skip
-    b = rl.Builder("stream", "bf16")
+    b = rl.ops.Builder("stream", "bf16")
     stream = b.graph([b.op("mul_scalar", b.input("x", (2**30,)))])
     (row,) = compare(stream, chip, mode="graph").rows
     assert row.elasticity["memory_bandwidth"] == pytest.approx(1, abs=0.15)
@@ -105,7 +105,7 @@ def test_eager_programs_wait_for_the_host() -> None:
 
 
 def test_links_matter_to_collectives() -> None:
-    b = rl.Builder("reduce", "bf16")
+    b = rl.ops.Builder("reduce", "bf16")
     graph = b.graph([b.op("all_reduce", b.input("x", (2**28,)), devices=8)])
     (row,) = compare(graph, "h100-sxm", mode="graph").rows
     assert row.elasticity["link_bandwidth"] > 0.8
@@ -204,12 +204,12 @@ def test_as_data() -> None:
 )
 def test_what_cannot_be_asked_is_refused(options: dict[str, Any], says: str) -> None:
     told = {"chips": ["h100-sxm"], "mode": "graph", "B": 1, "C": 8, **options}
-    with pytest.raises(rl.UsageError, match=says):
+    with pytest.raises(rl.errors.UsageError, match=says):
         compare(llama("decode", layers=1), told.pop("chips"), **told)
 
 
 def test_unknown_chips_and_unlisted_figures_are_refused() -> None:
-    with pytest.raises(rl.UnknownChip, match="h100-sxm"):
+    with pytest.raises(rl.errors.UnknownChip, match="h100-sxm"):
         compare(llama("decode"), ["h100-sxn"], B=1, C=8)
-    with pytest.raises(rl.MissingFigure, match="tpu-v5e lists no vector peaks"):
+    with pytest.raises(rl.errors.MissingFigure, match="tpu-v5e lists no vector peaks"):
         changed(rl.chip("tpu-v5e"), vector_peak=2)

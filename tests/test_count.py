@@ -15,14 +15,14 @@ VECTOR = 4 * N
 
 
 def test_a_kernel_reads_each_input_and_writes_its_output_once() -> None:
-    b = rl.Builder("g", "fp32")
+    b = rl.ops.Builder("g", "fp32")
     x = b.input("x", (N,))
     totals = count(b.graph([b.op("mul", x, x)]))
     assert (totals.bytes, totals.vector_flops, totals.launches) == (2 * VECTOR, N, 1)  # x twice is read once
 
 
 def test_five_unfused_steps_move_ten_vectors() -> None:
-    b = rl.Builder("g", "fp32")
+    b = rl.ops.Builder("g", "fp32")
     x = b.input("x", (N,))
     for _ in range(5):
         x = b.op("relu", x)
@@ -30,20 +30,20 @@ def test_five_unfused_steps_move_ten_vectors() -> None:
 
 
 def test_a_small_operand_is_read_at_its_own_size() -> None:
-    b = rl.Builder("g", "fp32")
+    b = rl.ops.Builder("g", "fp32")
     graph = b.graph([b.op("bias_add", b.input("x", (64, N)), b.weight("bias", (N,)))])
     assert count(graph).bytes == (64 + 1 + 64) * VECTOR
 
 
 def test_formats_have_their_own_bytes() -> None:
-    b = rl.Builder("g", "bf16")
+    b = rl.ops.Builder("g", "bf16")
     y = b.op("linear", b.input("x", (8, 128)), b.weight("w", (256, 128), dtype="int4-g128"))
     # 2 bytes an activation, 4.25 bits a weight.
     assert count(b.graph([y])).bytes == 2 * 8 * 128 + 256 * 128 * 4.25 / 8 + 2 * 8 * 256
 
 
 def test_views_move_nothing_and_launch_nothing() -> None:
-    b = rl.Builder("g", "fp32")
+    b = rl.ops.Builder("g", "fp32")
     x = b.input("x", (4, N))
     y = b.op("view", b.op("slice", b.op("relu", x), shape=(2, N)), shape=(2 * N,))
     graph = b.graph([y])
@@ -51,7 +51,7 @@ def test_views_move_nothing_and_launch_nothing() -> None:
 
 
 def test_a_slice_is_read_at_its_own_size_and_two_slices_never_more_than_the_whole() -> None:
-    b = rl.Builder("g", "fp32")
+    b = rl.ops.Builder("g", "fp32")
     x = b.input("x", (4, N))
     quarter = b.op("slice", x, shape=(1, N))
     part = b.op("slice", x, shape=(3, N))
@@ -66,14 +66,14 @@ def test_a_slice_is_read_at_its_own_size_and_two_slices_never_more_than_the_whol
 
 
 def test_a_broadcast_view_reads_its_base() -> None:
-    b = rl.Builder("g", "fp32")
+    b = rl.ops.Builder("g", "fp32")
     wide = b.op("expand", b.input("x", (1, N)), shape=(64, N))
     assert count(b.graph([b.op("relu", wide)])).bytes == (1 + 64) * VECTOR
 
 
 def test_a_latent_cache_read_as_keys_and_values_is_read_once() -> None:
     # DeepSeek's absorbed attention: keys are the whole latent cache, values a slice of the same rows.
-    b = rl.Builder("mla", "bf16")
+    b = rl.ops.Builder("mla", "bf16")
     cache = b.cache("latent", (B, 1, C, 576))
     q = b.input("q", (B, 128, 1, 576))
     values = b.op("slice", cache, shape=(B, 1, C, 512))
@@ -85,7 +85,7 @@ def test_a_latent_cache_read_as_keys_and_values_is_read_once() -> None:
 
 
 def test_a_cache_update_moves_the_new_positions_twice_and_nothing_else() -> None:
-    b = rl.Builder("g", "bf16")
+    b = rl.ops.Builder("g", "bf16")
     cache, new = b.cache("k", (B, 8, C, 128)), b.input("new", (B, 8, 1, 128))
     totals = count(b.graph([b.op("cache_update", cache, new)]), B=4, C=10**6)
     assert totals.bytes == 2 * (2 * 4 * 8 * 1 * 128)  # read the new, write them
@@ -93,7 +93,7 @@ def test_a_cache_update_moves_the_new_positions_twice_and_nothing_else() -> None
 
 def test_attention_in_one_kernel_never_writes_the_scores() -> None:
     def attention(fused: bool) -> rl.Graph:
-        b = rl.Builder("g", "bf16")
+        b = rl.ops.Builder("g", "bf16")
         q, k, v = (b.input(name, (2, 8, 1024, 64)) for name in "qkv")
         b._kernel = "sdpa" if fused else ""
         return b.graph([b.op("attention_values", b.op("attention_softmax", b.op("attention_scores", q, k)), v)])
@@ -105,14 +105,14 @@ def test_attention_in_one_kernel_never_writes_the_scores() -> None:
 
 
 def test_an_embedding_reads_rows_not_the_table() -> None:
-    b = rl.Builder("g", "bf16")
+    b = rl.ops.Builder("g", "bf16")
     y = b.op("embedding", b.weight("table", (128256, 4096)), b.input("ids", (B,), "int64"))
     assert count(b.graph([y]), B=3).bytes == 3 * 8 + 2 * (2 * 3 * 4096)
 
 
 def test_two_readers_in_one_kernel_read_what_the_greedier_one_needs() -> None:
     def moved(*order: str) -> int:
-        b = rl.Builder("g", "fp32")
+        b = rl.ops.Builder("g", "fp32")
         table, ids = b.weight("table", (100, N)), b.input("ids", (3,), "int64")
         with b.kernel("k"):
             made = [b.op("embedding", table, ids) if op == "embedding" else b.op("sum", table) for op in order]
@@ -122,7 +122,7 @@ def test_two_readers_in_one_kernel_read_what_the_greedier_one_needs() -> None:
 
 
 def test_an_output_that_is_also_read_inside_its_kernel_is_still_written() -> None:
-    b = rl.Builder("g", "fp32")
+    b = rl.ops.Builder("g", "fp32")
     with b.kernel("k"):
         kept = b.op("relu", b.input("x", (N,)))
         y = b.op("exp", kept)
@@ -131,13 +131,13 @@ def test_an_output_that_is_also_read_inside_its_kernel_is_still_written() -> Non
 
 
 def test_what_nobody_reads_is_written_all_the_same() -> None:
-    b = rl.Builder("g", "fp32")
+    b = rl.ops.Builder("g", "fp32")
     b.op("relu", b.input("x", (N,)))
     assert count(b.graph([])).bytes == 2 * VECTOR
 
 
 def test_equal_kernels_are_one_row_and_different_ones_are_not() -> None:
-    b = rl.Builder("g", "bf16")
+    b = rl.ops.Builder("g", "bf16")
     x = b.input("x", (B, 64))
     for layer in range(3):
         x = b.op("linear", x, b.weight(f"w{layer}", (64, 64)), name=f"fc{layer}")
@@ -149,14 +149,14 @@ def test_equal_kernels_are_one_row_and_different_ones_are_not() -> None:
 
 
 def test_reading_one_tensor_twice_differs_from_reading_two() -> None:
-    b = rl.Builder("g", "fp32")
+    b = rl.ops.Builder("g", "fp32")
     x, y = b.input("x", (N,)), b.input("y", (N,))
     rows = kernels(b.graph([b.op("add", x, y, name="two"), b.op("add", x, x, name="one")]))
     assert [row.read for row in rows] == [2 * VECTOR, VECTOR]
 
 
 def test_a_node_with_a_count_runs_that_often() -> None:
-    b = rl.Builder("g", "fp32")
+    b = rl.ops.Builder("g", "fp32")
     totals = count(b.graph([b.op("exp", b.input("x", (N,)), count=7)]))
     assert (totals.launches, totals.vector_flops, totals.bytes) == (7, 7 * N, 14 * VECTOR)
 
@@ -175,13 +175,13 @@ def test_a_node_with_a_count_runs_that_often() -> None:
     ],
 )
 def test_a_contraction_runs_in_the_widest_of_its_operands(x: str, w: str, runs: str) -> None:
-    b = rl.Builder("g", "bf16")
+    b = rl.ops.Builder("g", "bf16")
     graph = b.graph([b.op("linear", b.input("x", (4, 128), dtype=x), b.weight("w", (4, 128), dtype=w))])
     assert list(count(graph).rows[0].flops_by) == [runs]
 
 
 def test_a_kernel_is_named_by_its_contraction() -> None:
-    b = rl.Builder("g", "bf16")
+    b = rl.ops.Builder("g", "bf16")
     with b.kernel("epilogue"):
         x = b.op("linear", b.op("relu", b.input("x", (4, 8))), b.weight("w", (8, 8)))
         y = b.op("gelu", x)
@@ -191,7 +191,7 @@ def test_a_kernel_is_named_by_its_contraction() -> None:
 
 
 def test_storage_is_followed_through_views_and_in_place_updates() -> None:
-    b = rl.Builder("g", "bf16")
+    b = rl.ops.Builder("g", "bf16")
     cache = b.cache("k", (1, 1, 8, 4))
     new = b.op("cache_update", cache, b.input("n", (1, 1, 1, 4)))
     view = b.op("view", new, shape=(8, 4))
@@ -200,14 +200,14 @@ def test_storage_is_followed_through_views_and_in_place_updates() -> None:
 
 
 def test_totals_and_intensity() -> None:
-    b = rl.Builder("g", "bf16")
+    b = rl.ops.Builder("g", "bf16")
     totals = count(b.graph([b.op("linear", b.input("x", (B, 4096)), b.weight("w", (4096, 4096)))]), B=4096)
     assert totals.intensity == 2 * 4096**3 / (3 * 2 * 4096**2)
     assert totals.rows[0].bytes == totals.bytes
 
 
 def test_a_missing_size_is_named() -> None:
-    with pytest.raises(rl.UnboundSize, match="needs a value for"):
+    with pytest.raises(rl.errors.UnboundSize, match="needs a value for"):
         count(rl.model("gpt2", layers=1), B=1)
 
 

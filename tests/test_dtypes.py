@@ -30,8 +30,8 @@ from roofline.ir.dtypes import DTYPES
     ],
 )
 def test_bits_of_an_element_hold_its_share_of_the_scale(name: str, bits: Fraction) -> None:
-    assert rl.dtype(name).bits_per_element == bits
-    assert Fraction(rl.dtype(name).bytes) == bits / 8
+    assert rl.ops.dtype(name).bits_per_element == bits
+    assert Fraction(rl.ops.dtype(name).bytes) == bits / 8
 
 
 @pytest.mark.parametrize(
@@ -40,8 +40,8 @@ def test_bits_of_an_element_hold_its_share_of_the_scale(name: str, bits: Fractio
      ("torch.float8_e4m3fn", "fp8"), ("uint8", "int8"), ("long", "int64"), ("double", "fp64")],
 )  # fmt: skip
 def test_aliases(spelled: str, name: str) -> None:
-    assert rl.dtype(spelled).name == name
-    assert rl.dtype(rl.dtype(spelled)) is rl.dtype(name)
+    assert rl.ops.dtype(spelled).name == name
+    assert rl.ops.dtype(rl.ops.dtype(spelled)) is rl.ops.dtype(name)
 
 
 def test_framework_objects_are_read_by_their_text() -> None:
@@ -49,23 +49,23 @@ def test_framework_objects_are_read_by_their_text() -> None:
         def __str__(self) -> str:
             return "torch.float16"
 
-    assert rl.dtype(Fake()).name == "fp16"
+    assert rl.ops.dtype(Fake()).name == "fp16"
 
 
 @pytest.mark.parametrize("bad", ["bf61", "", "fp", None, 16])
 def test_unknown_formats_are_refused_with_what_is_allowed(bad: object) -> None:
-    with pytest.raises(rl.UnknownDType, match="allowed: fp64, fp32"):
-        rl.dtype(bad)
+    with pytest.raises(rl.errors.UnknownDType, match="allowed: fp64, fp32"):
+        rl.ops.dtype(bad)
 
 
 def test_near_names_are_offered() -> None:
-    with pytest.raises(rl.UnknownDType, match="did you mean bf16"):
-        rl.dtype("bf1")
+    with pytest.raises(rl.errors.UnknownDType, match="did you mean bf16"):
+        rl.ops.dtype("bf1")
 
 
 @pytest.mark.parametrize("entry", DTYPES.values(), ids=list(DTYPES))
 def test_every_format_computes_and_accumulates_in_a_known_one(entry: object) -> None:
-    found = rl.dtype(entry)
+    found = rl.ops.dtype(entry)
     assert found.compute is None or found.compute in DTYPES
     assert found.accumulate in DTYPES
     assert found.bits > 0

@@ -92,7 +92,7 @@ def test_no_product_beats_the_datasheet(dtype: str) -> None:
 
 
 def test_padding_spares_a_compiled_program_the_unaligned_kernels() -> None:
-    b = rl.Builder("head", "bf16")
+    b = rl.ops.Builder("head", "bf16")
     graph = b.graph([b.op("linear", b.input("x", (4096, 768)), b.weight("w", (50257, 768)))])
     eager = rl.estimate(graph, H100, mode="graph")
     compiled = rl.estimate(graph, H100, mode="compiled")

@@ -12,7 +12,7 @@ from roofline.analysis.bulk import group_rows
 from roofline.cost import formula, kernel_time, launch
 from roofline.cost.experts import routed
 from roofline.ir.errors import MissingFigure, ShapeError
-from roofline.ops import routing_exponent
+from roofline.ops.contraction import routing_exponent
 from roofline.programs.workload import checked_entry, operator_graph
 
 SHAPE: dict[str, Any] = {"hidden": 4096, "intermediate": 1536, "top_k": 8, "experts": 128, "tp": 1, "ep": 1}

@@ -14,7 +14,7 @@ from roofline.cost.algorithms import factor
 from roofline.cost.network import device_link, floor_seconds, link_rate
 from roofline.hardware.chip import Chip
 from roofline.ir.errors import MissingFigure, UsageError
-from roofline.ops import COLLECTIVES
+from roofline.ops.communication import COLLECTIVES
 from roofline.programs.workload import operator_graph
 
 CHIP = rl.chip("h100-sxm")

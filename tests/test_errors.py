@@ -28,7 +28,7 @@ def test_one_except_catches_all() -> None:
     for make in (
         lambda: rl.chip("no such chip"),
         lambda: rl.model("no such model"),
-        lambda: rl.dtype("no such format"),
+        lambda: rl.ops.dtype("no such format"),
     ):
         with pytest.raises(rl.RooflineError):
             make()

@@ -15,11 +15,11 @@ import roofline as rl
 from roofline.ir.errors import DoesNotFit, ShapeError, UnboundSize, UnknownOp, UsageError
 from roofline.ir.graph import Graph
 from roofline.ir.sizes import symbol
-from roofline.ops import OPS
 from roofline.ops.builder import Builder
 from roofline.ops.reference import MEANINGS, execute, same
 from roofline.ops.reference.calls import Call, fold
 from roofline.ops.reference.moves import kept_axes, reordering
+from roofline.ops.registry import OPS
 from roofline.programs.families import blocks
 
 B = symbol("B")
@@ -459,8 +459,8 @@ def test_an_operator_without_a_meaning_is_named(monkeypatch: pytest.MonkeyPatch)
 def test_a_node_writes_one_tensor() -> None:
     graph = chain("relu")
     node = graph.nodes[0]
-    both = graph.with_tensors([rl.Tensor("more", (B, 8), "fp32")]).with_nodes(
-        [rl.Node(node.name, node.op, node.inputs, (*node.outputs, "more"))]
+    both = graph.with_tensors([rl.ops.Tensor("more", (B, 8), "fp32")]).with_nodes(
+        [rl.ops.Node(node.name, node.op, node.inputs, (*node.outputs, "more"))]
     )
     with pytest.raises(UsageError, match="relu writes 2 tensors"):
         execute(both, B=2)

@@ -49,7 +49,7 @@ def test_no_units_no_promise() -> None:
     assert {row.kernel for row in found.missing} == {row.kernel for row in found if row.multiplied == "fp8"}
     row = found.missing[0]
     assert (row.peak, row.unit, row.faster, row.speedup) == (None, "", False, 0.0)
-    with pytest.raises(rl.MissingFigure):
+    with pytest.raises(rl.errors.MissingFigure):
         rl.estimate(graph, "a100-80gb-sxm", B=1, C=64)
     assert not fast_paths(graph, "h100-sxm").missing
 

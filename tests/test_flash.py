@@ -13,8 +13,8 @@ N, D = 512, 64
 HEADS = (2, 8)
 
 
-def start() -> tuple[rl.Builder, str, str, str]:
-    b = rl.Builder("attention", "bf16")
+def start() -> tuple[rl.ops.Builder, str, str, str]:
+    b = rl.ops.Builder("attention", "bf16")
     return b, b.input("q", (*HEADS, N, D)), b.input("k", (*HEADS, D, N)), b.input("v", (*HEADS, N, D))
 
 
@@ -94,7 +94,7 @@ def test_a_second_reader_of_the_probabilities_keeps_them() -> None:
 def test_fused_attention_is_left_as_it_is() -> None:
     graph = rl.model("llama-3-8b", phase="prefill", layers=2)
     assert flash(graph) is graph
-    again = flash(rl.unfuse(graph))
+    again = flash(rl.passes.unfuse(graph))
     assert count(again, B=1, S=64).launches == count(graph, B=1, S=64).launches
     assert count(again, B=1, S=64).bytes == count(graph, B=1, S=64).bytes
 
@@ -116,7 +116,7 @@ def test_the_pass_leaves_its_trail() -> None:
 
 @pytest.mark.parametrize("n", [512, 2048, 8192])
 def test_plain_products_take_the_time_of_attention(n: int) -> None:
-    b = rl.Builder("plain", "bf16")
+    b = rl.ops.Builder("plain", "bf16")
     q, k, v = (b.input(name, shape) for name, shape in
                (("q", (1, 32, n, 128)), ("k", (1, 32, 128, n)), ("v", (1, 32, n, 128))))  # fmt: skip
     plain = b.graph([b.op("bmm", b.op("softmax", b.op("mul_scalar", b.op("bmm", q, k))), v)])

@@ -12,8 +12,8 @@ N = 1024
 VECTOR = 4 * N
 
 
-def start() -> tuple[rl.Builder, str]:
-    b = rl.Builder("g", "fp32")
+def start() -> tuple[rl.ops.Builder, str]:
+    b = rl.ops.Builder("g", "fp32")
     return b, b.input("x", (64, N))
 
 
@@ -61,7 +61,7 @@ def test_nothing_fuses_across_a_matmul() -> None:
 
 @pytest.mark.parametrize("op", ["attention", "conv2d", "maxpool2d", "transpose_copy", "embedding", "cache_update"])
 def test_library_kernels_and_moves_stay_alone(op: str) -> None:
-    b = rl.Builder("g", "fp32")
+    b = rl.ops.Builder("g", "fp32")
     x = b.op("relu", b.input("x", (1, 4, 8, 8)), name="before")
     if op == "attention":
         y = b.op("attention_scores", x, x)
@@ -202,8 +202,8 @@ def test_every_layer_of_a_model_fuses_alike() -> None:
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 def test_no_kernel_is_of_the_forward_and_of_the_backward(recompute: str) -> None:
-    both = rl.backward(rl.model("gpt2", phase="train", attention="naive", layers=3), recompute=recompute)
+    both = rl.passes.backward(rl.model("gpt2", phase="train", attention="naive", layers=3), recompute=recompute)
     first = next(at for at, node in enumerate(both.nodes) if node.name == both.info["backward"])
-    fused = rl.fuse(both)
+    fused = rl.passes.fuse(both)
     assert not {n.label for n in fused.nodes[:first]} & {n.label for n in fused.nodes[first:]}
     assert len({n.label for n in fused.nodes}) < len({n.label for n in both.nodes})

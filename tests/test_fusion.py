@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import roofline as rl
-from roofline.analysis.fusion import (
+from roofline.analysis.fusing import (
     Explanation,
     Fusion,
     explain_fusion,
@@ -39,7 +39,7 @@ def chain(op: str = "relu", steps: int = 5, inputs: int = 1, n: int = N) -> rl.G
 
 def naive_attention(n: int, heads: int = 32, d: int = 128) -> rl.Graph:
     """Scores, softmax, values; no scale."""
-    b = rl.Builder("attention", "bf16")
+    b = rl.ops.Builder("attention", "bf16")
     q, k, v = (b.input(name, (1, heads, n, d)) for name in "qkv")
     scores = b.op("attention_scores", q, k, name="scores")
     return b.graph([b.op("attention_values", b.op("softmax", scores, name="softmax"), v, name="values")])
@@ -47,7 +47,7 @@ def naive_attention(n: int, heads: int = 32, d: int = 128) -> rl.Graph:
 
 def mlp(tokens: int = 8192, hidden: int = 4096, wide: int = 16384, dtype: str = "bf16") -> rl.Graph:
     """An up-projection with bias and GELU, a norm, a down-projection, a residual and a softmax over both axes."""
-    b = rl.Builder("mlp", dtype)
+    b = rl.ops.Builder("mlp", dtype)
     x = b.input("x", (tokens, hidden))
     up = b.op("linear", x, b.weight("w_up", (wide, hidden)), name="up")
     biased = b.op("bias_add", up, b.weight("b_up", (wide,)), name="bias")
@@ -78,12 +78,12 @@ def test_a_chain_of_four_binary_operators_accesses_twelve_against_six() -> None:
 
 def test_a_residual_and_relu_access_five_against_three_and_one_in_an_epilogue() -> None:
     # Golden topic 9, fusion-residual-relu.
-    b = rl.Builder("residual", "fp32")
+    b = rl.ops.Builder("residual", "fp32")
     graph = b.graph([b.op("relu", b.op("add", b.input("x", (N,)), b.input("r", (N,))))])
     assert (per_element(graph, "eager"), per_element(graph, "pointwise")) == (5, 3)
 
     def product(residual: bool) -> float:
-        b = rl.Builder("product", "fp32")
+        b = rl.ops.Builder("product", "fp32")
         y = b.op("linear", b.input("x", (2**12, 64)), b.weight("w", (2**12, 64)))
         if residual:
             y = b.op("relu", b.op("add", y, b.input("r", (2**12, 2**12))))
@@ -94,7 +94,7 @@ def test_a_residual_and_relu_access_five_against_three_and_one_in_an_epilogue() 
 
 def softmax_in_passes(online: bool) -> rl.Graph:
     """Largest element and sum of exponentials by reductions, then the normalising sweep (arXiv 1805.02867)."""
-    b = rl.Builder("softmax", "fp32")
+    b = rl.ops.Builder("softmax", "fp32")
     x = b.input("x", (1, N))
     with b.kernel("first"):
         largest = b.op("reduce", x, axes=(-1,), keepdim=True)
@@ -110,7 +110,7 @@ def softmax_in_passes(online: bool) -> rl.Graph:
 def test_softmax_accesses_four_three_or_two() -> None:
     # Golden topic 9, softmax-accesses: safe, online, and with the row on the chip.
     safe, online = (fusion(softmax_in_passes(online)) for online in (False, True))
-    on_chip = fusion(rl.unfuse(softmax_in_passes(False)))["chains"]
+    on_chip = fusion(rl.passes.unfuse(softmax_in_passes(False)))["chains"]
     found = [safe["given"].accesses / N, online["given"].accesses / N, on_chip.accesses / N]
     assert found == pytest.approx([4, 3, 2], rel=1e-6)
     assert safe["given"].accesses / online["given"].accesses == pytest.approx(4 / 3, rel=1e-6)
@@ -137,7 +137,7 @@ def test_flash_tiles_are_the_papers() -> None:
 
 def test_compiling_pays_after_so_many_iterations() -> None:
     # Golden topic 9, torch-compile-breakeven.
-    assert rl.break_even(45.0, 0.012, 0.009).steps == pytest.approx(15000, rel=1e-6)
+    assert rl.diagnosis.break_even(45.0, 0.012, 0.009).steps == pytest.approx(15000, rel=1e-6)
 
 
 # --- the access table: what it holds ----------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def test_an_estimate_shows_both_numbers() -> None:
     assert found.chip is est.chip
     assert (found["given"].bytes, found.unfused.bytes) == (est.bytes, 40 * N)
     assert found.fused.time_s == pytest.approx(est.time, rel=1e-12)
-    assert fusion(rl.fuse(chain(), "ideal")).unfused.kernels == 5
+    assert fusion(rl.passes.fuse(chain(), "ideal")).unfused.kernels == 5
     product = rl.workload([{"op": "gemm", "m": 4096, "n": 4096, "k": 4096}], dtype="fp32")
     for tf32 in (False, True):
         est = rl.estimate(product, H100, mode="graph", tf32=tf32)
@@ -234,14 +234,14 @@ def test_policies_stop_where_they_say() -> None:
 
 
 def test_the_bound_takes_a_prologue_where_nothing_comes_before() -> None:
-    b = rl.Builder("prologue", "bf16")
+    b = rl.ops.Builder("prologue", "bf16")
     h = b.op("rmsnorm", b.input("x", (64, 512)), b.weight("g", (512,)), name="norm")
     graph = b.graph([b.op("linear", h, b.weight("w", (256, 512)), name="up")])
     assert labels(graph, "ideal")["norm"] == labels(graph, "ideal")["up"]
 
 
 def test_chains_keep_to_the_rows_of_their_reductions() -> None:
-    b = rl.Builder("axes", "fp32")
+    b = rl.ops.Builder("axes", "fp32")
     x = b.input("x", (64, 128))
     rows = b.op("softmax", x, name="rows")
     turned = b.op("softmax", b.op("permute", rows, axes=(1, 0)), name="turned")
@@ -254,8 +254,8 @@ def test_chains_keep_to_the_rows_of_their_reductions() -> None:
 def test_fusing_by_name_is_fusing_by_the_pass() -> None:
     graph = rl.model("llama-3-8b", phase="decode", layers=2)
     assert fuse(graph).nodes == fuse(graph, "chains").nodes
-    assert fuse(graph, "inductor").nodes == rl.inductor(graph).nodes
-    assert fuse(graph, "eager").nodes == rl.unfuse(graph).nodes
+    assert fuse(graph, "inductor").nodes == rl.passes.inductor(graph).nodes
+    assert fuse(graph, "eager").nodes == rl.passes.unfuse(graph).nodes
     assert repr(fuse(graph, "ideal").history[-1]) == "fuse(policy='ideal')"
 
 
@@ -264,7 +264,7 @@ def test_fusing_by_name_is_fusing_by_the_pass() -> None:
 
 def wide(values: int, n: int = 2**23, dtype: str = "fp32") -> rl.Graph:
     """A body that wants all of its operands again once it knows their sum."""
-    b = rl.Builder("wide", dtype)
+    b = rl.ops.Builder("wide", dtype)
     parts = [b.input("p", (n,)) for _ in range(values)]
     with b.kernel("body"):
         total = parts[0]
@@ -314,8 +314,8 @@ def test_live_values_are_counted_in_the_order_of_the_program() -> None:
         found = pressure(wide(values), "body", rl.chip(H100))
         assert found.registers is not None
         assert found.registers.live == values + 1  # all operands and the sum
-    (fused,) = {node.label for node in rl.fuse(chain(steps=50)).nodes}
-    found = pressure(rl.fuse(chain(steps=50)), fused, rl.chip(H100))
+    (fused,) = {node.label for node in rl.passes.fuse(chain(steps=50)).nodes}
+    found = pressure(rl.passes.fuse(chain(steps=50)), fused, rl.chip(H100))
     assert found.registers is not None
     assert (found.registers.live, found.registers.spilled) == (1, 0)  # each step's value replaces the one before
 
@@ -355,7 +355,7 @@ def test_chips_without_published_limits_have_no_registers() -> None:
 
 
 def rows_of(columns: int, chip: str, rows: int = 128) -> Explanation:
-    b = rl.Builder("rows", "fp32")
+    b = rl.ops.Builder("rows", "fp32")
     x, r = b.input("x", (rows, columns)), b.input("r", (rows, columns))
     return explain_fusion(b.graph([b.op("softmax", b.op("add", x, r, name="add"), name="soft")]), "add", "soft", chip)
 
@@ -372,10 +372,10 @@ def test_a_row_stays_on_the_chip_up_to_its_shared_memory(chip: str, kib: int) ->
 
 
 def test_what_is_read_again_is_every_row_that_is_wanted_again() -> None:
-    b = rl.Builder("rows", "bf16")
+    b = rl.ops.Builder("rows", "bf16")
     x = b.input("x", (64, 200_000))
     y = b.op("softmax", x, name="soft")
-    graph = rl.fuse(b.graph([b.op("mul", y, x, name="gate")]))
+    graph = rl.passes.fuse(b.graph([b.op("mul", y, x, name="gate")]))
     (label,) = {node.label for node in graph.nodes}
     found = pressure(graph, label, rl.chip(H100))
     assert found.rows is not None
@@ -387,7 +387,7 @@ def test_what_is_read_again_is_every_row_that_is_wanted_again() -> None:
 
 
 def shared_producer(flops: int, readers: int = 3, n: int = 10**7) -> rl.Graph:
-    b = rl.Builder("shared", "fp32")
+    b = rl.ops.Builder("shared", "fp32")
     h = b.op("elementwise", b.input("x", (n,)), name="h", flops=flops)
     return b.graph([b.op("relu", h, name=f"reader{at}") for at in range(readers)])
 
@@ -422,7 +422,7 @@ def test_inlining_reads_the_inputs_and_computes_once_a_reader() -> None:
 
 
 def test_inlining_goes_through_views_and_keeps_outputs() -> None:
-    b = rl.Builder("views", "fp32")
+    b = rl.ops.Builder("views", "fp32")
     h = b.op("exp", b.input("x", (64, 64)), name="h")
     flat = b.op("view", h, name="flat", shape=(4096,))
     graph = b.graph([b.op("relu", flat, name="a"), b.op("tanh", h, name="b"), h])
@@ -439,7 +439,7 @@ def test_only_what_is_read_can_be_inlined(node: str, words: str) -> None:
 
 
 def test_loops_of_another_length_cannot_compute_it() -> None:
-    b = rl.Builder("loops", "fp32")
+    b = rl.ops.Builder("loops", "fp32")
     h = b.op("exp", b.input("x", (64,)), name="h")
     with pytest.raises(UsageError, match="equally often"):
         inline(b.graph([b.op("relu", h, count=3)]), "h")
@@ -504,7 +504,7 @@ def test_libraries_are_those_of_the_vendor(chip: str, words: str) -> None:
 
 
 def test_a_convolution_takes_what_follows_it_in_its_own_library() -> None:
-    b = rl.Builder("conv", "bf16")
+    b = rl.ops.Builder("conv", "bf16")
     h = b.op("conv2d", b.input("x", (8, 64, 56, 56)), b.weight("w", (128, 64, 3, 3)), name="conv", padding=1)
     graph = b.graph([b.op("relu", h, name="act")])
     found = explain_fusion(graph, "conv", "act", H100)
@@ -536,7 +536,7 @@ def test_saved_bytes_gain_nothing_where_arithmetic_sets_the_pace() -> None:
 
 def test_rows_of_a_product_must_lie_in_one_tile() -> None:
     def after_product(columns: int) -> Explanation:
-        b = rl.Builder("product", "bf16")
+        b = rl.ops.Builder("product", "bf16")
         h = b.op("linear", b.input("x", (1024, 512)), b.weight("w", (columns, 512)), name="up")
         return explain_fusion(b.graph([b.op("softmax", h, name="soft")]), "up", "soft", H100)
 
@@ -557,7 +557,7 @@ def test_attention_is_found_from_any_two_of_its_kernels() -> None:
 
 
 def test_other_loops_cannot_be_one() -> None:
-    b = rl.Builder("sizes", "fp32")
+    b = rl.ops.Builder("sizes", "fp32")
     x = b.input("x", (64, 128))
     half = b.op("exp", b.op("slice", b.op("softmax", x, name="whole"), shape=(64, 64)), name="half")
     twice = b.op("tanh", half, name="twice", count=2)
@@ -570,7 +570,7 @@ def test_other_loops_cannot_be_one() -> None:
 
 def test_a_turned_result_suits_pointwise_loops_only() -> None:
     def turned(op: str) -> Explanation:
-        b = rl.Builder("turned", "fp32")
+        b = rl.ops.Builder("turned", "fp32")
         h = b.op("permute", b.op("relu", b.input("x", (64, 64)), name="a"), axes=(1, 0))
         return explain_fusion(b.graph([b.op(op, h, name="b")]), "a", "b")
 
@@ -594,7 +594,7 @@ def test_several_readers_are_told_of() -> None:
 
 def test_kernels_bound_by_their_launches_gain_a_launch() -> None:
     def pair(n: int) -> Explanation:
-        b = rl.Builder("small", "fp32")
+        b = rl.ops.Builder("small", "fp32")
         return explain_fusion(
             b.graph([b.op("exp", b.op("relu", b.input("x", (n,)), name="a"), name="b")]), "a", "b", H100
         )
@@ -604,7 +604,7 @@ def test_kernels_bound_by_their_launches_gain_a_launch() -> None:
 
 
 def test_registers_hurt_a_wide_pair() -> None:
-    b = rl.Builder("wide", "fp32")
+    b = rl.ops.Builder("wide", "fp32")
     parts = [b.input("p", (2**20,)) for _ in range(80)]
     with b.kernel("left"):
         total = parts[0]
@@ -623,7 +623,7 @@ def test_registers_hurt_a_wide_pair() -> None:
 
 
 def test_nodes_of_one_kernel_are_already_one() -> None:
-    graph = rl.fuse(mlp())
+    graph = rl.passes.fuse(mlp())
     found = explain_fusion(graph, "bias", "norm", H100)
     assert found.fusible
     assert "in one kernel already" in found.reasons[0]
@@ -634,7 +634,7 @@ def test_names_that_are_no_kernels_are_refused() -> None:
     graph = mlp()
     with pytest.raises(UsageError, match="no kernel or node 'biass'; did you mean bias"):
         explain_fusion(graph, "up", "biass")
-    b = rl.Builder("view", "fp32")
+    b = rl.ops.Builder("view", "fp32")
     b.op("relu", b.op("view", b.input("x", (4, 4)), shape=(16,), name="flat"), name="relu")
     with pytest.raises(UsageError, match="is a view"):
         explain_fusion(b.graph(["relu"]), "flat", "relu")
@@ -649,7 +649,7 @@ def test_it_is_printed_in_a_few_lines_and_as_data() -> None:
 
 
 def test_sizes_are_given_like_everywhere() -> None:
-    b = rl.Builder("symbolic", "fp32")
+    b = rl.ops.Builder("symbolic", "fp32")
     h = b.op("relu", b.input("x", (symbol("B"), 64)), name="a")
     graph = b.graph([b.op("exp", h, name="b")])
     assert explain_fusion(graph, "a", "b", B=8).saves_bytes == 2 * 4 * 8 * 64

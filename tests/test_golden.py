@@ -26,7 +26,7 @@ from roofline.counting.memory import memory
 from roofline.ir.dtypes import DType
 from roofline.ir.sizes import distinct, symbol
 from roofline.ir.units import MAC, parse
-from roofline.ops import get_op
+from roofline.ops.registry import get_op
 
 VALUES = Path(__file__).parent / "golden" / "values.toml"
 #: The collection that the values were copied from; beside the checkout, where there is one.
@@ -77,13 +77,13 @@ def program(dtype: str, op: str, **sizes: Any) -> rl.Graph:
 
 def node(dtype: str, op: str, *shapes: tuple[Any, ...], **options: Any) -> rl.Graph:
     """One operator of the registry on inputs of these shapes."""
-    b = rl.Builder(op, dtype)
+    b = rl.ops.Builder(op, dtype)
     return b.graph([b.op(op, *(b.input("x", shape) for shape in shapes), **options)])
 
 
 def linear(dtype: str, k: int, n: int) -> rl.Graph:
     """A matmul of B rows; the result has the operands' format."""
-    b = rl.Builder("linear", dtype)
+    b = rl.ops.Builder("linear", dtype)
     return b.graph([b.op("linear", b.input("x", (B, k)), b.weight("w", (n, k)))], items=B)
 
 
@@ -120,12 +120,12 @@ def crossover(graph: rl.Graph, chip: rl.Chip) -> float:
 
 def critical_batch(chip: rl.Chip, dtype: str, weights: str | None = None) -> float:
     """The crossover of a matmul so wide that its activations do not show."""
-    return crossover(rl.retype(linear(dtype, 2**32, 2**32), weights=weights), chip)
+    return crossover(rl.passes.retype(linear(dtype, 2**32, 2**32), weights=weights), chip)
 
 
 def stream(weights: int, cache_each: int = 0) -> rl.Graph:
     """A decode step reduced to what it reads: so many bytes of weights once, so many of cache a sequence."""
-    b = rl.Builder("stream", "int8")
+    b = rl.ops.Builder("stream", "int8")
     out = [b.op("sum", b.weight("w", (1, int(weights))))]
     if cache_each:
         out.append(b.op("sum", b.cache("kv", (B, int(cache_each)))))
@@ -134,7 +134,7 @@ def stream(weights: int, cache_each: int = 0) -> rl.Graph:
 
 def stored(elements: float, dtype: str) -> float:
     """Bytes of a weight."""
-    b = rl.Builder("stored", dtype)
+    b = rl.ops.Builder("stored", dtype)
     w = b.weight("w", (int(elements),))
     return memory(b.graph([b.op("relu", w)]), {}).weights
 
@@ -153,7 +153,7 @@ def gpt(layers: int, hidden: int, **more: Any) -> rl.Graph:
 def kv_bytes(graph: rl.Graph, batch: int = 1, context: int = 1) -> float:
     """By the memory of a decode step and by the cache itself alike."""
     found = memory(graph, {"B": batch, "C": context}).kv_cache
-    assert rl.kv_cache(graph, context, batch=batch).ideal == found
+    assert rl.serving.kv_cache(graph, context, batch=batch).ideal == found
     return found
 
 
@@ -358,7 +358,7 @@ answers(
     "sb-tpu-q6-offloaded-matvec",
     {
         "t_flops": lambda i: compute_time(
-            rl.retype(linear("bf16", i.n, i.n), weights="int8"), source_chip(i.hbm, bf16=i.peak), B=i.b
+            rl.passes.retype(linear("bf16", i.n, i.n), weights="int8"), source_chip(i.hbm, bf16=i.peak), B=i.b
         )
     },
 )
@@ -409,7 +409,7 @@ def popquiz(i: Inputs, batch: int) -> float:
     chips = source_chip(i.bw, bf16=i.peak).scale(bandwidth=i.chips, compute=i.chips)
     if batch < critical_batch(chips, "bf16", "int8"):
         return estimated(stream(i.params, i.kv_tok * i.ctx), chips, B=batch).floor
-    matmul = rl.retype(linear("bf16", 150_000, 200_000), weights="int8")
+    matmul = rl.passes.retype(linear("bf16", 150_000, 200_000), weights="int8")
     cache_only = estimated(stream(1, i.kv_tok * i.ctx), chips, B=batch)
     return cache_only.floor + estimated(matmul, chips, B=batch).floor
 
@@ -673,7 +673,7 @@ answers(
 def trained_flops(i: Inputs) -> float:
     """Forward and backward of a layer inside a network, whose input wants a gradient too."""
     layer = linear("fp16", 100_000, int(i.P) // 100_000)
-    return counted(rl.backward(layer, wrt=["x"]), B=int(i.D)).flops
+    return counted(rl.passes.backward(layer, wrt=["x"]), B=int(i.D)).flops
 
 
 answers(
@@ -691,13 +691,13 @@ answers(
 def megatron(hidden: int, heads: int, layers: int, vocab: int = 51200, tp: int = 1, sp: bool = False) -> rl.Graph:
     """A GPT as Megatron-LM trains it: dropout, GELU, attention written out, fp16."""
     graph = rl.model("megatron-22b", phase="train", hidden=hidden, heads=heads, layers=layers, vocab=vocab)
-    return rl.shard(graph, tp=tp, sp=sp) if tp > 1 else graph
+    return rl.passes.shard(graph, tp=tp, sp=sp) if tp > 1 else graph
 
 
 def kept(i: Inputs, tp: int = 1, sp: bool = False, recompute: str = "none") -> float:
     """Bytes that a layer keeps for its backward."""
-    both = rl.backward(megatron(i.h, i.a, 2, tp=tp, sp=sp), recompute=recompute)
-    return rl.saved(both, B=i.b, S=i.s)["layers.1"]
+    both = rl.passes.backward(megatron(i.h, i.a, 2, tp=tp, sp=sp), recompute=recompute)
+    return rl.passes.saved(both, B=i.b, S=i.s)["layers.1"]
 
 
 def scores_over_rest(i: Inputs) -> float:
@@ -744,7 +744,8 @@ def again_over_forward(i: Inputs) -> float:
     layer = counted(megatron(i.h, i.a, 2), B=1, S=i.s).flops - counted(megatron(i.h, i.a, 1), B=1, S=i.s).flops
     assert whole > 0
     more = [
-        counted(rl.backward(megatron(i.h, i.a, 1), recompute=how), B=1, S=i.s).flops for how in ("selective", "none")
+        counted(rl.passes.backward(megatron(i.h, i.a, 1), recompute=how), B=1, S=i.s).flops
+        for how in ("selective", "none")
     ]
     return (more[0] - more[1]) / (layer - (more[0] - more[1]))
 
@@ -783,7 +784,7 @@ for _size in ("22b", "175b", "530b", "1t"):
 
 def recomputed_flops(i: Inputs) -> float:
     """Forward, backward and one more forward of all layers; heads do not change the products."""
-    both = rl.backward(megatron(i.h, i.h // 128, i.l, i.V), recompute="full")
+    both = rl.passes.backward(megatron(i.h, i.h // 128, i.l, i.V), recompute="full")
     return counted(both, B=i.B, S=i.s).flops
 
 
@@ -808,18 +809,18 @@ def of_a_layer(i: Inputs, heads: int, training: bool) -> list[float]:
     """Elements of the all-reduces that one more layer brings."""
     graphs = [megatron(i.h, heads, layers, tp=i.t) for layers in (1, 2)]
     if training:
-        graphs = [rl.backward(graph) for graph in graphs]
+        graphs = [rl.passes.backward(graph) for graph in graphs]
     fewer, more = (reduced(graph, B=i.b, S=i.s)[1] for graph in graphs)
     for elements in fewer:
         more.remove(elements)
     return more
 
 
-def ring(i: Inputs, op: str, alpha: float = 0.0) -> rl.Collective:
+def ring(i: Inputs, op: str, alpha: float = 0.0) -> rl.analysis.Collective:
     link = {"name": "link", "bandwidth": i.W, "latency": alpha, "source": "the case"}
     chip = rl.Chip(name="linked", matrix={"bf16": 1e12}, memory_bandwidth=1e12, links=[link])
     size = getattr(i, "S", 1 << 30)
-    return rl.collective(chip, op, size, int(getattr(i, "n", 0) or i.t), algorithm="ring", ideal=True)
+    return rl.analysis.collective(chip, op, size, int(getattr(i, "n", 0) or i.t), algorithm="ring", ideal=True)
 
 
 def wire_factor(op: str) -> Answer:
@@ -852,7 +853,7 @@ for _n in ("n8", "n64"):
 
 @cache
 def llama_decode(layers: int, devices: int) -> rl.Graph:
-    return rl.shard(rl.model("llama-3-70b", phase="decode", layers=layers), tp=devices)
+    return rl.passes.shard(rl.model("llama-3-70b", phase="decode", layers=layers), tp=devices)
 
 
 def decode_reduces(i: Inputs) -> list[float]:
@@ -900,7 +901,7 @@ answers(
 
 
 def per_trained_token(weights: float) -> float:
-    return counted(rl.backward(linear("bf16", 10_000, int(weights) // 10_000), wrt=["x"]), B=1).flops
+    return counted(rl.passes.backward(linear("bf16", 10_000, int(weights) // 10_000), wrt=["x"]), B=1).flops
 
 
 answers(
@@ -911,7 +912,9 @@ answers(
         "qwen72_6N": lambda i: per_trained_token(i.qwen),
     },
 )
-answers("torch-compile-breakeven", {"iterations": lambda i: rl.break_even(i.compile_s, i.eager, i.compiled).steps})
+answers(
+    "torch-compile-breakeven", {"iterations": lambda i: rl.diagnosis.break_even(i.compile_s, i.eager, i.compiled).steps}
+)
 
 # --- classic rooflines --------------------------------------------------------------------------------------
 
@@ -972,19 +975,19 @@ answers(
     "fusion-binary-chain",
     {
         "unfused": lambda i: accesses(binary_chain(i), i.n),
-        "fused": lambda i: accesses(rl.fuse(binary_chain(i)), i.n),
+        "fused": lambda i: accesses(rl.passes.fuse(binary_chain(i)), i.n),
     },
 )
 N = 2**27
 
 
 def residual_relu() -> rl.Graph:
-    b = rl.Builder("residual", "fp32")
+    b = rl.ops.Builder("residual", "fp32")
     return b.graph([b.op("relu", b.op("add", b.input("x", (N,)), b.input("residual", (N,))))])
 
 
 def gemm_with_residual(fused: bool) -> rl.Graph:
-    b = rl.Builder("epilogue", "fp32")
+    b = rl.ops.Builder("epilogue", "fp32")
     with b.kernel("gemm"):
         y = b.op("linear", b.input("x", (2**14, 64)), b.weight("w", (2**13, 64)))
         if fused:
@@ -996,7 +999,7 @@ answers(
     "fusion-residual-relu",
     {
         "unfused": lambda i: accesses(residual_relu(), N),
-        "fused": lambda i: accesses(rl.fuse(residual_relu()), N),
+        "fused": lambda i: accesses(rl.passes.fuse(residual_relu()), N),
         "in_gemm_epilogue": lambda i: accesses(gemm_with_residual(True), N) - accesses(gemm_with_residual(False), N),
     },
 )
@@ -1004,7 +1007,7 @@ answers(
 
 def softmax_in_passes(online: bool) -> rl.Graph:
     """Maximum, sum of exponentials (in the same sweep when online), then the normalising sweep."""
-    b = rl.Builder("softmax", "fp32")
+    b = rl.ops.Builder("softmax", "fp32")
     x = b.input("x", (1, N))
 
     def exponentials(largest: str) -> str:
@@ -1032,7 +1035,7 @@ answers(
 
 
 def shared_producer(i: Inputs, recompute: bool) -> float:
-    b = rl.Builder("recompute", "fp32")
+    b = rl.ops.Builder("recompute", "fp32")
     x = b.input("x", (int(i.n),))
     made = "" if recompute else b.op("elementwise", x, flops=i.f)
     out = []
@@ -1179,7 +1182,9 @@ def uncompressed_v3(i: Inputs) -> float:
     """Keys and values of all heads, had DeepSeek-V3 no latent."""
     plain = {"layers": i.L, "heads": i.N, "kv_heads": i.N, "hidden": 7168}
     widths = (i.nope + i.rope, i.vd)
-    return sum(rl.kv_cache(decoder("llama-2-7b", head_dim=width, **plain)).bytes_per_token / 2 for width in widths)
+    return sum(
+        rl.serving.kv_cache(decoder("llama-2-7b", head_dim=width, **plain)).bytes_per_token / 2 for width in widths
+    )
 
 
 answers(
@@ -1214,7 +1219,7 @@ answers(
 
 
 def bits(name: str) -> float:
-    return float(rl.dtype(name).bits_per_element)
+    return float(rl.ops.dtype(name).bits_per_element)
 
 
 def private_bits(width: int, group: int, overhead: int) -> float:
@@ -1257,7 +1262,7 @@ answers(
     "qlora-nf4-bits",
     {
         "nf4_block64_fp32": lambda i: bits("nf4"),
-        "overhead_double_quant": lambda i: bits("nf4-dq") - float(rl.dtype("nf4-dq").bits),
+        "overhead_double_quant": lambda i: bits("nf4-dq") - float(rl.ops.dtype("nf4-dq").bits),
         "nf4_double_quant": lambda i: bits("nf4-dq"),
         "saving_65b": lambda i: stored(65e9, "nf4") - stored(65e9, "nf4-dq"),
     },
@@ -1316,7 +1321,7 @@ def resnet_conv(i: Inputs) -> rl.Graph:
 
 def as_explicit_matmul(i: Inputs) -> rl.Graph:
     """Columns written out and read back; the expanding copy stands for im2col."""
-    b = rl.Builder("im2col", "fp16")
+    b = rl.ops.Builder("im2col", "fp16")
     x = b.input("x", (i.n, i.c, i.hh, i.hh))
     columns = b.op("upsample2d", x, scale=i.r)
     rows = b.op("view", columns, shape=(i.n * i.hh * i.hh, i.c * i.r * i.r))

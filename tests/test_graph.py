@@ -37,7 +37,7 @@ def relu(name: str, source: str) -> Node:
     ],
 )
 def test_what_is_no_program_is_refused(nodes: list[Node], outputs: tuple[str, ...], fault: str) -> None:
-    with pytest.raises(rl.ShapeError, match=fault):
+    with pytest.raises(rl.errors.ShapeError, match=fault):
         Graph("g", tensors("a", "b"), tuple(nodes), outputs).validate()
 
 
@@ -89,7 +89,7 @@ def test_a_graph_cannot_be_changed_in_place() -> None:
 
 def test_other_nodes_are_validated_and_tensors_replaced_by_name() -> None:
     graph = program()
-    with pytest.raises(rl.ShapeError):
+    with pytest.raises(rl.errors.ShapeError):
         graph.with_nodes(reversed(graph.nodes))
     wide = graph.with_tensors([replace(graph.tensors["w"], dtype="fp32")])
     assert (wide.tensors["w"].dtype, graph.tensors["w"].dtype) == ("fp32", "bf16")

@@ -237,7 +237,7 @@ def test_formats_that_are_asked_for_win() -> None:
     ],
 )
 def test_refused(config: dict[str, Any], words: list[str]) -> None:
-    with pytest.raises(rl.ModelDataError) as caught:
+    with pytest.raises(rl.errors.ModelDataError) as caught:
         from_config(config)
     for word in words:
         assert word in str(caught.value)
@@ -297,18 +297,18 @@ def test_file_and_folder(tmp_path: Path) -> None:
 def test_broken_file(tmp_path: Path, content: bytes, words: str) -> None:
     file = tmp_path / "config.json"
     file.write_bytes(content)
-    with pytest.raises(rl.ModelDataError, match=words) as caught:
+    with pytest.raises(rl.errors.ModelDataError, match=words) as caught:
         from_config(file)
     assert str(file) in str(caught.value)
     assert len(str(caught.value)) < 600
 
 
 def test_missing_file_and_empty_folder(tmp_path: Path) -> None:
-    with pytest.raises(rl.ModelDataError, match="no such file"):
+    with pytest.raises(rl.errors.ModelDataError, match="no such file"):
         from_config(tmp_path / "config.json")
-    with pytest.raises(rl.ModelDataError, match=r"without config\.json"):
+    with pytest.raises(rl.errors.ModelDataError, match=r"without config\.json"):
         from_config(tmp_path)
-    with pytest.raises(rl.ModelDataError, match="a directory"):
+    with pytest.raises(rl.errors.ModelDataError, match="a directory"):
         read_json(tmp_path)
 
 

@@ -65,7 +65,7 @@ def test_key_value_heads_of_each_layer() -> None:
     graph = from_config({**TOY, "num_key_value_heads": [1, 2, 4, 8]})
     assert graph.parameters == 4 * (64 * 64 * 2 + MLP) + 2 * 64 * 8 * (1 + 2 + 4 + 8) + REST
     assert kv_bytes({**TOY, "num_key_value_heads": [1, 2, 4, 8]}, 1) == (1 + 2 + 4 + 8) * 2 * 8 * 2
-    with pytest.raises(rl.ModelDataError, match="num_key_value_heads: wanted 4 numbers from 1, one a layer"):
+    with pytest.raises(rl.errors.ModelDataError, match="num_key_value_heads: wanted 4 numbers from 1, one a layer"):
         from_config({**TOY, "num_key_value_heads": [1, 2]})
 
 
@@ -105,7 +105,7 @@ def test_experts_in_three_spellings() -> None:
      ("mimo_v2_flash", "mlp_layer_types", ["odd"] * 48)],
 )  # fmt: skip
 def test_values_of_recent_mixtures_that_make_no_sense(model_type: str, key: str, value: Any) -> None:
-    with pytest.raises(rl.ModelDataError, match=key):
+    with pytest.raises(rl.errors.ModelDataError, match=key):
         from_config({"model_type": model_type, key: value})
 
 
@@ -159,7 +159,7 @@ def test_a_nested_language_model_wins_over_the_top() -> None:
     assert weight_bytes(config) == 505_984
     assert graph.info["notes"] == ("vision_config is not modelled",)
     for tower in ("vision", "all"):
-        with pytest.raises(rl.ModelDataError, match="tower: that of model_type 'toy_vl' is not modelled"):
+        with pytest.raises(rl.errors.ModelDataError, match="tower: that of model_type 'toy_vl' is not modelled"):
             from_config(config, tower=tower)
 
 
@@ -190,7 +190,7 @@ def test_a_decode_step_holds_the_vision_tower_but_does_not_run_it() -> None:
 def test_a_text_tower_is_the_default_and_the_vision_tower_is_named() -> None:
     graph = from_config(LLAVA)
     assert graph.info["notes"] == ('vision_config is left out; rl.from_config(..., tower="all") builds both',)
-    with pytest.raises(rl.UsageError, match="tower: 'visoin'; allowed: text, vision, all; did you mean vision"):
+    with pytest.raises(rl.errors.UsageError, match="tower: 'visoin'; allowed: text, vision, all; did you mean vision"):
         from_config(LLAVA, tower="visoin")
 
 
@@ -204,7 +204,7 @@ def test_old_configs_of_qwen_have_the_language_model_at_the_top() -> None:
 
 
 def test_a_nested_config_that_is_no_table() -> None:
-    with pytest.raises(rl.ModelDataError, match="text_config: wanted a table of keys, given '5'"):
+    with pytest.raises(rl.errors.ModelDataError, match="text_config: wanted a table of keys, given '5'"):
         from_config({**LLAVA, "text_config": 5})
 
 
@@ -218,7 +218,7 @@ def test_windows_and_full_layers_in_turn() -> None:
               "sliding_window": 16, "layer_types": types}  # fmt: skip
     assert kv_bytes(config, 256) == 69_632
     assert kv_bytes(config, 256, kv_policy="full") == 131_072
-    with pytest.raises(rl.ModelDataError, match="layer_types: wanted 4 entries"):
+    with pytest.raises(rl.errors.ModelDataError, match="layer_types: wanted 4 entries"):
         from_config({**config, "layer_types": types[:3]})
 
 
@@ -248,7 +248,7 @@ def test_a_bare_infinity_in_an_unused_key(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(hybrid + '[0.0, Infinity], "num_hidden_layers": 3}')
     assert rl.load_program(tmp_path / "config.json").parameters > 0
     (tmp_path / "config.json").write_text(hybrid + '[0.0, 1.0], "intermediate_size": Infinity}')
-    with pytest.raises(rl.ModelDataError, match="intermediate_size: wanted a whole number"):
+    with pytest.raises(rl.errors.ModelDataError, match="intermediate_size: wanted a whole number"):
         from_config(tmp_path)
 
 
@@ -262,7 +262,7 @@ def test_a_bare_infinity_in_an_unused_key(tmp_path: Path) -> None:
     ],
 )
 def test_patterns_that_are_not_understood(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(rl.ModelDataError) as caught:
+    with pytest.raises(rl.errors.ModelDataError) as caught:
         from_config({"model_type": "nemotron_h", "hybrid_override_pattern": "M-*", **changes})
     assert words in str(caught.value)
 
@@ -373,7 +373,7 @@ def test_modules_that_are_left_out(ignore: list[str], kept: list[str]) -> None:
     ],
 )
 def test_schemes_that_are_not_understood(scheme: dict[str, Any], words: str) -> None:
-    with pytest.raises(rl.ModelDataError) as caught:
+    with pytest.raises(rl.errors.ModelDataError) as caught:
         from_config({**TOY, "quantization_config": scheme})
     assert "quantization_config" in str(caught.value)
     assert words in str(caught.value)
@@ -393,7 +393,7 @@ def test_activations_that_are_quantised_set_the_arithmetic() -> None:
 def test_patterns_take_no_time_to_refuse() -> None:
     start = time.monotonic()
     scheme = {**compressed(num_bits=8, type="int"), "ignore": ["re:" + ".*a" * 100 + "$"]}
-    with pytest.raises(rl.ModelDataError):
+    with pytest.raises(rl.errors.ModelDataError):
         from_config({**TOY, "quantization_config": scheme})
     assert time.monotonic() - start < 5
 
@@ -402,7 +402,7 @@ def test_many_patterns_are_matched_in_little_time() -> None:
     start = time.monotonic()
     names = [f"re:.*mlp.*x{number}.*" for number in range(5000)] + ["lm_head"]
     scheme = {**compressed(num_bits=8, type="int"), "ignore": names}
-    with pytest.raises(rl.ModelDataError, match="left-out module"):
+    with pytest.raises(rl.errors.ModelDataError, match="left-out module"):
         from_config({**TOY, "num_hidden_layers": 100, "quantization_config": scheme})
     assert time.monotonic() - start < 10
 
@@ -442,7 +442,7 @@ def test_a_config_object_and_a_loaded_model() -> None:
 
 @pytest.mark.parametrize("source", [5, None, [], object(), Config, LlamaModel])
 def test_what_is_no_config(source: Any) -> None:
-    with pytest.raises(rl.ModelDataError, match="wanted a file, a folder, a table of keys, a config or a model"):
+    with pytest.raises(rl.errors.ModelDataError, match="wanted a file, a folder, a table of keys, a config or a model"):
         from_config(source)
 
 
@@ -478,7 +478,7 @@ def test_keys_of_published_configs_that_no_code_reads(model_type: str, keys: dic
 def test_a_switch_that_is_on_and_not_understood(key: str) -> None:
     """True equals 1, which is off only as a number."""
     assert from_config({**TOY, key: False}).parameters == from_config({**TOY, key: 1}).parameters
-    with pytest.raises(rl.ModelDataError, match=f"{key}: True is not understood"):
+    with pytest.raises(rl.errors.ModelDataError, match=f"{key}: True is not understood"):
         from_config({**TOY, key: True})
 
 
@@ -522,7 +522,7 @@ def test_defaults_that_are_taken_are_named() -> None:
     ],
 )
 def test_refused(config: dict[str, Any], words: str) -> None:
-    with pytest.raises(rl.ModelDataError) as caught:
+    with pytest.raises(rl.errors.ModelDataError) as caught:
         from_config(config, tower="all" if config["model_type"] in COMPOSITES else None)
     assert words in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1

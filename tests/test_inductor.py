@@ -55,7 +55,7 @@ def test_the_graph_says_what_it_is() -> None:
 
 
 def test_an_estimate_keeps_the_kernels() -> None:
-    # The slice would keep rl.fuse from joining the two.
+    # The slice would keep rl.passes.fuse from joining the two.
     graph = compiled(lambda x: x.relu()[:, :32].exp(), torch.empty(64, 64))
     estimates = {mode: rl.estimate(graph, "h100-sxm", mode=mode) for mode in ("graph", "compiled")}
     assert {mode: found.launches for mode, found in estimates.items()} == {"graph": 1, "compiled": 1}
@@ -73,15 +73,15 @@ def test_symbolic_sizes_group_like_numbers() -> None:
 # --- rule by rule, on graphs built by hand ------------------------------------------------------------------------
 
 
-def start(*shape: int) -> tuple[rl.Builder, str]:
-    b = rl.Builder("g", "fp32")
+def start(*shape: int) -> tuple[rl.ops.Builder, str]:
+    b = rl.ops.Builder("g", "fp32")
     return b, b.input("x", shape or (64, 1024))
 
 
-def kernels(b: rl.Builder, *outputs: str) -> list[set[str]]:
+def kernels(b: rl.ops.Builder, *outputs: str) -> list[set[str]]:
     """The kernels of a graph as sets of operators, in the order of their first nodes."""
     found: dict[str, set[str]] = {}
-    for node in rl.inductor(b.graph(list(outputs))).nodes:
+    for node in rl.passes.inductor(b.graph(list(outputs))).nodes:
         if OPS[node.op].kind != "view":
             found.setdefault(node.label, set()).add(node.op)
     return list(found.values())
@@ -186,7 +186,7 @@ def test_long_sorts_are_a_library_and_running_sums_are_not() -> None:
 
 
 def test_gathers_and_joins_are_pointwise() -> None:
-    b = rl.Builder("g", "fp32")
+    b = rl.ops.Builder("g", "fp32")
     ids = b.input("ids", (64,), "int64")
     rows = b.op("embedding", b.weight("table", (50, 32)), ids)
     joined = b.op("cat", b.op("neg", rows), b.op("exp", rows), axis=-1)
@@ -211,12 +211,12 @@ def test_a_product_takes_its_sum_along_unless_all_that_follows_is_pointwise() ->
 
 
 def test_attention_in_steps_is_one_kernel_of_fewer_bytes() -> None:
-    b = rl.Builder("g", "fp32")
+    b = rl.ops.Builder("g", "fp32")
     q, k, v = (b.input(name, shape) for name, shape in (("q", (2, 4, 64, 16)), ("k", (2, 4, 16, 64)),
                                                        ("v", (2, 4, 64, 16))))  # fmt: skip
     y = b.op("bmm", b.op("softmax", b.op("mul_scalar", b.op("bmm", q, k))), v)
     graph = b.graph([y])
-    before, after = rl.count(graph), rl.count(rl.inductor(graph))
+    before, after = rl.count(graph), rl.count(rl.passes.inductor(graph))
     assert (after.launches, after.flops) == (1, before.flops)
     assert after.bytes == 4 * 4 * (2 * 4 * 64 * 16)
 
@@ -229,18 +229,18 @@ def test_a_long_reduction_to_one_number_is_not_joined_by_what_it_leaves() -> Non
 
 
 def test_grouping_twice_is_grouping_once() -> None:
-    graph = rl.inductor(rl.model("gpt2", phase="forward", layers=2))
-    assert rl.inductor(graph) is graph
+    graph = rl.passes.inductor(rl.model("gpt2", phase="forward", layers=2))
+    assert rl.passes.inductor(graph) is graph
 
 
 def test_an_unfused_graph_can_be_grouped_again() -> None:
     b, x = start()
     graph = b.graph([b.op("exp", b.op("relu", x))])
-    assert rl.inductor(rl.unfuse(rl.inductor(graph))).nodes == rl.inductor(graph).nodes
+    assert rl.passes.inductor(rl.passes.unfuse(rl.passes.inductor(graph))).nodes == rl.passes.inductor(graph).nodes
 
 
 def test_forward_and_backward_share_no_kernel() -> None:
-    step = rl.inductor(rl.backward(rl.model("gpt2", phase="train", layers=2)))
+    step = rl.passes.inductor(rl.passes.backward(rl.model("gpt2", phase="train", layers=2)))
     names = [node.name for node in step.nodes]
     start = names.index(step.info["backward"])
     sides: dict[str, set[bool]] = {}

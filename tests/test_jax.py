@@ -14,7 +14,7 @@ import roofline as rl
 from roofline.frontends import emit
 from roofline.frontends.jax import RULES
 from roofline.frontends.jax.sizes import format_of, size_of
-from roofline.ops import node_work
+from roofline.ops.registry import node_work
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -489,7 +489,7 @@ def test_the_parts_of_a_transformer_block_have_names_and_kinds() -> None:
 
 def test_fusion_keeps_flops_and_spares_bytes_and_an_estimate_comes_out() -> None:
     graph = rl.from_jax(encoder, *ENCODER)
-    plain, fused = rl.count(graph), rl.count(rl.fuse(graph))
+    plain, fused = rl.count(graph), rl.count(rl.passes.fuse(graph))
     assert (fused.flops, fused.vector_flops) == (plain.flops, plain.vector_flops)
     assert fused.bytes < 0.6 * plain.bytes
     est = rl.estimate(graph, "h100-sxm", mode="compiled")
@@ -634,7 +634,7 @@ def test_a_custom_kernel_is_an_error_or_a_visible_gap() -> None:
     def fn(x: Any) -> Any:
         return jax.pure_callback(lambda v: v, x, x) + 1
 
-    with pytest.raises(rl.UnknownOp, match=r"^test_jax\.py:\d+.*: no rule for pure_callback; unknown='report'"):
+    with pytest.raises(rl.errors.UnknownOp, match=r"^test_jax\.py:\d+.*: no rule for pure_callback; unknown='report'"):
         rl.from_jax(fn, X)
     graph = rl.from_jax(fn, X, unknown="report")
     assert "arithmetic of pure_callback (1 call)" in rl.estimate(graph, "h100-sxm").not_modelled
@@ -698,7 +698,7 @@ def test_options_that_a_newer_jax_might_rename_are_one_clear_line(monkeypatch: p
 def test_without_jax_the_error_says_what_to_install() -> None:
     code = (
         "import sys; sys.modules['jax'] = None\nimport roofline as rl\n"
-        "try:\n    rl.from_jax(abs, 1)\nexcept rl.MissingExtra as error:\n    print(error)"
+        "try:\n    rl.from_jax(abs, 1)\nexcept rl.errors.MissingExtra as error:\n    print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "from_jax needs jax: pip install 'roofline[jax]'\n"
@@ -731,12 +731,12 @@ def test_a_symbolic_size_is_read_as_jax_means_it(text: str) -> None:
 def test_number_formats() -> None:
     names = ["bfloat16", "float8_e5m2fnuz", "uint16", "complex64", "key<fry>", "bool", "int4"]
     assert [format_of(name) for name in names] == ["bf16", "fp8", "int16", "fp64", "int64", "bool", "int4"]
-    with pytest.raises(rl.UnknownDType, match="complex128"):
+    with pytest.raises(rl.errors.UnknownDType, match="complex128"):
         format_of("complex128")
 
 
 def test_live_follows_what_a_loop_hands_on() -> None:
-    b = rl.Builder("loop", "fp32")
+    b = rl.ops.Builder("loop", "fp32")
     x = b.input("x", (8,))
     start = b.op("view", x, name="carry", shape=(8,))
     y, handed = b.op("exp", start), b.op("tanh", x)
@@ -746,7 +746,7 @@ def test_live_follows_what_a_loop_hands_on() -> None:
 
 
 def test_a_builder_repeats_and_goes_back() -> None:
-    b = rl.Builder("repeat", "fp32")
+    b = rl.ops.Builder("repeat", "fp32")
     x = b.input("x", (8,))
     state = b.state
     with b.repeat(3), b.repeat(2):
@@ -757,7 +757,7 @@ def test_a_builder_repeats_and_goes_back() -> None:
 
 
 def test_uneven_padding_of_the_registry_s_convolutions() -> None:
-    b = rl.Builder("pad", "fp32")
+    b = rl.ops.Builder("pad", "fp32")
     image, kernel = b.input("x", (1, 3, 8, 8)), b.weight("w", (4, 3, 3, 3))
     out = emit.convolution(b, image, kernel, stride=(1, 1), padding=((0, 1), (0, 1)), dilation=(1, 1))
     assert b.shape(out) == (1, 4, 7, 7)

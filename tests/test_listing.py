@@ -17,7 +17,7 @@ import roofline as rl
 from roofline import listing as function
 from roofline.cli.output import plain
 from roofline.ir.graph import Graph
-from roofline.ops import OPS
+from roofline.ops.registry import OPS
 from roofline.view.listing import fold
 from roofline.view.listing import wording as words
 from roofline.view.listing.edges import edges
@@ -66,7 +66,7 @@ def parts(listed: rl.Listing) -> list[tuple[Any, Any, Any]]:
 
 def tiny(**names: str) -> Graph:
     """A program with an operation without a rule and names from elsewhere."""
-    b = rl.Builder(names.get("graph", "tiny"), "bf16")
+    b = rl.ops.Builder(names.get("graph", "tiny"), "bf16")
     x = b.input(names.get("x", "x"), (32, 64))
     y = b.op("linear", x, b.weight("w", (128, 64)), name=names.get("node", "up"))
     y = b.op("unknown", y, what=names.get("what", "aten::odd"), shape=(32, 128), name="strange")
@@ -79,7 +79,7 @@ def tiny(**names: str) -> Graph:
 @pytest.mark.parametrize("fused", [False, True], ids=["as built", "fused"])
 @pytest.mark.parametrize(("name", "phase"), PROGRAMS)
 def test_rows_kernels_and_modules_sum_to_the_count(name: str, phase: str | None, fused: bool) -> None:
-    graph = rl.fuse(program(name, phase)) if fused else program(name, phase)
+    graph = rl.passes.fuse(program(name, phase)) if fused else program(name, phase)
     sizes = sizes_of(graph)
     wanted = rl.count(graph, **sizes)
     for folded in (True, False):
@@ -122,14 +122,14 @@ def test_some_sizes_stay_symbols() -> None:
     ],
 )
 def test_sizes_that_cannot_be(sizes: dict[str, Any], words: str) -> None:
-    with pytest.raises(rl.UsageError, match=words):
+    with pytest.raises(rl.errors.UsageError, match=words):
         rl.listing(program("gpt2", "decode"), **sizes)
 
 
 def test_bytes_alone_are_those_without_the_kernel() -> None:
     graph = program("gpt2", "forward")
     found = rl.listing(graph, B=1, S=64)
-    alone = rl.count(rl.unfuse(graph), B=1, S=64).bytes
+    alone = rl.count(rl.passes.unfuse(graph), B=1, S=64).bytes
     assert sum(row.count * row.bytes_alone for row in found.rows) == alone > found.counts.bytes
     steps = [row for row in found.rows if row.steps > 1]
     assert [row.place for row in steps] == [f"{steps[0].number}.{n}" for n in (1, 2, 3)]
@@ -229,14 +229,14 @@ def test_a_module_that_comes_back_is_listed_where_it_runs() -> None:
 
 
 def test_names_that_only_differ_in_words_are_not_folded() -> None:
-    b = rl.Builder("qk", "bf16")
+    b = rl.ops.Builder("qk", "bf16")
     x = b.input("x", (4, 8))
     heads = [b.op("relu", x, name=f"{name}_norm") for name in "qkv"]
     assert [row.name for row in rl.listing(b.graph(heads)).rows] == ["q_norm", "k_norm", "v_norm"]
 
 
 def test_a_chain_of_copies_is_folded() -> None:
-    b = rl.Builder("chain", "bf16")
+    b = rl.ops.Builder("chain", "bf16")
     x = b.input("x", (4, 8))
     for _ in range(5):
         x = b.op("relu", x)
@@ -246,7 +246,7 @@ def test_a_chain_of_copies_is_folded() -> None:
 
 
 def test_layers_that_differ_are_not_folded() -> None:
-    b = rl.Builder("wider", "bf16")
+    b = rl.ops.Builder("wider", "bf16")
     x = b.input("x", (4, 8))
     for layer, width in enumerate((8, 16, 16)):
         with b.scope(f"layers.{layer}"):
@@ -341,7 +341,7 @@ def check_dot(source: str) -> tuple[set[str], list[tuple[str, str]]]:
 @pytest.mark.parametrize(("name", "phase"), PROGRAMS)
 def test_dot_is_valid(name: str, phase: str | None, fused: bool) -> None:
     graph = program(name, phase)
-    found = rl.listing(rl.fuse(graph) if fused else graph)
+    found = rl.listing(rl.passes.fuse(graph) if fused else graph)
     declared, joined = check_dot(found.dot())
     assert len([node for node in declared if node.startswith("n")]) == len(found.rows)
     assert len(joined) == len(edges(found))
@@ -349,7 +349,9 @@ def test_dot_is_valid(name: str, phase: str | None, fused: bool) -> None:
 
 @pytest.mark.skipif(shutil.which("dot") is None, reason="no Graphviz here")
 @pytest.mark.parametrize(
-    "graph", [tiny(**NASTY), rl.model("gpt2", phase="decode"), rl.fuse(rl.model("resnet18"))], ids=lambda g: "graph"
+    "graph",
+    [tiny(**NASTY), rl.model("gpt2", phase="decode"), rl.passes.fuse(rl.model("resnet18"))],
+    ids=lambda g: "graph",
 )
 def test_graphviz_takes_it(graph: Graph) -> None:
     source = rl.listing(graph).dot()
@@ -362,7 +364,7 @@ def test_dot_has_kernels_and_layers_as_clusters() -> None:
     assert 'label="kernel layers.0.attn.sdpa"' in found
     assert 'label="layers.0 ... 11  x12"' in found
     assert "to the next" in found
-    fused = rl.listing(rl.fuse(program("llama-3-8b", "prefill"))).dot()
+    fused = rl.listing(rl.passes.fuse(program("llama-3-8b", "prefill"))).dot()
     assert fused.count("subgraph cluster_k") >= 3
 
 

@@ -14,12 +14,12 @@ N = 1024
 VECTOR = 4 * N
 
 
-def activations(b: rl.Builder, *outputs: str) -> float:
+def activations(b: rl.ops.Builder, *outputs: str) -> float:
     return memory(b.graph(list(outputs)), {}).activations
 
 
-def start() -> tuple[rl.Builder, str]:
-    b = rl.Builder("g", "fp32")
+def start() -> tuple[rl.ops.Builder, str]:
+    b = rl.ops.Builder("g", "fp32")
     return b, b.input("x", (N,))
 
 
@@ -98,7 +98,7 @@ def test_scores_of_unfused_attention_are_alive_and_of_fused_not() -> None:
 
 
 def test_an_in_place_cache_is_not_copied() -> None:
-    b = rl.Builder("g", "bf16")
+    b = rl.ops.Builder("g", "bf16")
     cache, new = b.cache("k", (4, 8, 1000, 128)), b.input("new", (4, 8, 1, 128))
     need = memory(b.graph([b.op("cache_update", cache, new)]), {})
     assert (need.kv_cache, need.activations) == (2 * 4 * 8 * 1000 * 128, 0)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from roofline.ir.errors import ModelDataError, RooflineError, ShapeError, UnknownOp, UsageError
 from roofline.ir.graph import Graph
 from roofline.ir.sizes import evaluate
-from roofline.ops import node_work
+from roofline.ops.registry import node_work
 from roofline.programs.library import model
 
 HEAD = 'name = "mine"\ndtype = "bf16"\n[sizes]\nhidden = 64\n[inputs]\nx = ["B", "S", "hidden"]\n'

@@ -15,7 +15,7 @@ from roofline.ir.dtypes import dtype
 from roofline.ir.errors import UnknownModel, UsageError
 from roofline.ir.graph import Graph
 from roofline.ir.sizes import evaluate
-from roofline.ops import node_work
+from roofline.ops.registry import node_work
 from roofline.programs.library import find_model, model, models
 from roofline.programs.modelfile import ModelFile, load_model_file
 

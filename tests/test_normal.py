@@ -133,7 +133,7 @@ def test_every_remark_is_one_line_on_every_kind_of_chip(chip: str, factor: float
         try:
             program = meant(graph, chip, "eager", **sizes)
             seconds = factor * float(program.expected.time)
-        except rl.MissingFigure:
+        except rl.errors.MissingFigure:
             pytest.skip(f"{chip} has no fp16")
         for sentence in normal(program, seconds):
             assert "\n" not in sentence

@@ -474,7 +474,7 @@ def test_unnamed_sizes_get_the_name_of_their_input() -> None:
     ],
 )
 def test_sizes_that_are_none(sizes: Any, words: str) -> None:
-    with pytest.raises(rl.UsageError, match=words):
+    with pytest.raises(rl.errors.UsageError, match=words):
         read([node("Relu", "x")], {"x": ["batch", 8]}, sizes=sizes)
 
 
@@ -523,7 +523,7 @@ def test_a_loop_of_unknown_length_wants_to_be_told() -> None:
     inputs = {**X, "n": ([], I64)}
     stored = [hollow("w", (8, 8)), small("yes", True, BOOL)]
     loop = [node("Loop", "n yes x", "y all", body=LOOPED)]
-    with pytest.raises(rl.UnknownOp, match=r"how often it runs depends on values; give sizes=\{'trip\.y'"):
+    with pytest.raises(rl.errors.UnknownOp, match=r"how often it runs depends on values; give sizes=\{'trip\.y'"):
         read(loop, inputs, stored)
     for sizes in ({"trip": 9}, {"trip.y": 9}):
         assert flops(read(loop, inputs, stored, sizes=sizes))[0] == 9 * 2 * 10 * 64
@@ -564,7 +564,7 @@ def test_functions_that_never_end() -> None:
     endless = helper.make_function(
         "mine", "Twice", ["a", "b"], ["c"], [node("Twice", "a b", "c", domain="mine")], [helper.make_opsetid("mine", 1)]
     )
-    with pytest.raises(rl.ModelDataError, match="function 'Twice' calls itself"):
+    with pytest.raises(rl.errors.ModelDataError, match="function 'Twice' calls itself"):
         read([node("Twice", "x w", domain="mine")], X, W, functions=[endless])
 
 
@@ -588,7 +588,7 @@ def test_the_size_of_the_weights_never_matters() -> None:
     ],
 )
 def test_no_model(content: bytes, words: str) -> None:
-    with pytest.raises(rl.ModelDataError, match=words) as caught:
+    with pytest.raises(rl.errors.ModelDataError, match=words) as caught:
         rl.from_onnx(content)
     assert "\n" not in str(caught.value)
 
@@ -618,12 +618,12 @@ def test_damaged_files_give_one_line() -> None:
 @pytest.mark.parametrize(
     ("source", "error", "words"),
     [
-        ("modle.onnx", rl.UnknownModel, "did you mean model.onnx"),
-        ("folder.onnx", rl.ModelDataError, "a directory"),
+        ("modle.onnx", rl.errors.UnknownModel, "did you mean model.onnx"),
+        ("folder.onnx", rl.errors.ModelDataError, "a directory"),
         ("a\0b.onnx", rl.RooflineError, "onnx"),
-        ("", rl.UsageError, "wanted a path"),
-        (b"", rl.UsageError, "wanted a path"),
-        (7, rl.UsageError, "wanted a path"),
+        ("", rl.errors.UsageError, "wanted a path"),
+        (b"", rl.errors.UsageError, "wanted a path"),
+        (7, rl.errors.UsageError, "wanted a path"),
     ],
 )
 def test_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Any, error: Any, words: str) -> None:
@@ -638,7 +638,7 @@ def test_files_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("roofline.frontends.onnx.read.MAX_BYTES", 10)
     (tmp_path / "model.onnx").write_bytes(GOOD)
     for source in (GOOD, tmp_path / "model.onnx"):
-        with pytest.raises(rl.ModelDataError, match="allowed: at most 10, without external data"):
+        with pytest.raises(rl.errors.ModelDataError, match="allowed: at most 10, without external data"):
             rl.from_onnx(source)
 
 
@@ -648,7 +648,7 @@ def test_a_file_and_its_dtype(tmp_path: Path) -> None:
     assert (graph.name, graph.tensors["w"].dtype) == ("model", "bf16")
     light = rl.load_program(tmp_path / "model.onnx", weights="int8")
     assert (light.tensors["w"].dtype, light.tensors["x"].dtype) == ("int8", "fp32")
-    with pytest.raises(rl.UsageError, match="no phase"):
+    with pytest.raises(rl.errors.UsageError, match="no phase"):
         rl.load_program(tmp_path / "model.onnx", phase="decode")
 
 
@@ -665,30 +665,30 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_inputs_without_a_shape() -> None:
-    with pytest.raises(rl.ModelDataError, match="input 'x' has no shape"):
+    with pytest.raises(rl.errors.ModelDataError, match="input 'x' has no shape"):
         read([node("Relu", "x")], {"x": None})
 
 
 @pytest.mark.parametrize("size", [0, -3, 2**50])
 def test_sizes_that_no_array_has(size: int) -> None:
-    with pytest.raises(rl.ModelDataError, match="sizes are"):
+    with pytest.raises(rl.errors.ModelDataError, match="sizes are"):
         read([node("Relu", "x")], {"x": [size]})
     if size:
-        with pytest.raises(rl.ModelDataError, match="sizes are"):
+        with pytest.raises(rl.errors.ModelDataError, match="sizes are"):
             read([node("Add", "x w")], {"x": [8]}, [hollow("w", (size,))])
 
 
 def test_circles_and_names_that_nobody_writes() -> None:
-    with pytest.raises(rl.ModelDataError, match=r"a \(Relu\) read 'b', which nothing before writes"):
+    with pytest.raises(rl.errors.ModelDataError, match=r"a \(Relu\) read 'b', which nothing before writes"):
         read([node("Relu", "b", "a"), node("Relu", "a", "b")], {"x": [8]}, outputs="b")
-    with pytest.raises(rl.ModelDataError, match="outputs read 'y'"):
+    with pytest.raises(rl.errors.ModelDataError, match="outputs read 'y'"):
         read([], {"x": [8]})
 
 
 def test_unknown_operators_are_named_with_the_nearest() -> None:
-    with pytest.raises(rl.UnknownOp, match=r"no rule for LayerNormalisation; did you mean LayerNormalization"):
+    with pytest.raises(rl.errors.UnknownOp, match=r"no rule for LayerNormalisation; did you mean LayerNormalization"):
         read([node("LayerNormalisation", "x")], V)
-    with pytest.raises(rl.UnknownOp, match=r"no rule for mine\.Strange"):
+    with pytest.raises(rl.errors.UnknownOp, match=r"no rule for mine\.Strange"):
         read([node("Strange", "x", domain="mine")], V)
 
 
@@ -699,9 +699,9 @@ def test_unknown_operators_can_be_reported() -> None:
     assert any("mine.Strange" in line for line in rl.estimate(graph, "h100-sxm").not_modelled)
     assert rl.count(graph).bytes == 4 * 48 * 4
     del odd.graph.value_info[:]
-    with pytest.raises(rl.ModelDataError, match="the shape of its result 's' is not known"):
+    with pytest.raises(rl.errors.ModelDataError, match="the shape of its result 's' is not known"):
         rl.from_onnx(odd.SerializeToString(), unknown="report")
-    with pytest.raises(rl.UsageError, match="unknown='ignore'; allowed: error, report"):
+    with pytest.raises(rl.errors.UsageError, match="unknown='ignore'; allowed: error, report"):
         rl.from_onnx(GOOD, unknown="ignore")
 
 
@@ -729,7 +729,7 @@ def test_files_that_contradict_themselves(call: Any, inputs: Any, error: str) ->
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(rl.MissingExtra, match=r"pip install 'roofline\[onnx\]'"):
+    with pytest.raises(rl.errors.MissingExtra, match=r"pip install 'roofline\[onnx\]'"):
         rl.from_onnx(GOOD)
 
 
@@ -896,7 +896,7 @@ def test_exports_work_everywhere(exported: Any, name: str) -> None:
     graph, _ = exported(name)
     result = rl.estimate(graph, "h100-sxm", B=[1, 8], S=128, mode="compiled")
     assert result.time[1] >= result.time[0] > 0
-    fused = rl.fuse(graph)
+    fused = rl.passes.fuse(graph)
     plain, joined = (rl.count(each, B=2, S=64) for each in (graph, fused))
     assert (joined.flops, joined.vector_flops) == (plain.flops, plain.vector_flops)
     assert joined.bytes < plain.bytes

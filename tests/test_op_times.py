@@ -19,7 +19,7 @@ CHIP = "h100-sxm"
 
 
 def judged(*rows: dict[str, Any], **options: Any) -> list[Any]:
-    return list(rl.check_ops(rows, CHIP, **options).rows)
+    return list(rl.diagnosis.check_ops(rows, CHIP, **options).rows)
 
 
 def expected() -> float:
@@ -123,16 +123,16 @@ def test_tables_that_are_none(rows: list[Any], options: dict[str, Any], match: s
     if match is None:  # a unit may stand in the cell, so the row says that it does not
         assert "has no unit" in judged(*rows)[0].reason
         return
-    with pytest.raises(rl.UsageError, match=match) as error:
-        rl.check_ops(rows, CHIP, **options)
+    with pytest.raises(rl.errors.UsageError, match=match) as error:
+        rl.diagnosis.check_ops(rows, CHIP, **options)
     assert "\n" not in str(error.value)
 
 
 def test_chips_by_row_and_by_argument() -> None:
     rows = [{**GEMM, "time_us": 500, "chip": name} for name in ("h100-sxm", "a100-80gb-sxm", "")]
-    found = sorted(rl.check_ops(rows, "t4").rows, key=lambda row: row.row)
+    found = sorted(rl.diagnosis.check_ops(rows, "t4").rows, key=lambda row: row.row)
     assert [row.verdict for row in found] == ["slow", "as_expected", "impossible"]
-    alone = {row.row: row for row in rl.check_ops(rows).rows}
+    alone = {row.row: row for row in rl.diagnosis.check_ops(rows).rows}
     assert "no chip" in alone[3].reason
     assert alone[1] == found[0]
 
@@ -148,16 +148,16 @@ def test_files_and_frames(tmp_path: Path) -> None:
     rows = [{"op": "gemm", "dtype": "bf16", "shape": SHAPE, "kernel_us": t, "p50_us": t + 3} for t in (210, 600)]
     file = tmp_path / "ops.csv"
     pd.DataFrame(rows).to_csv(file, index=False)
-    found = [rl.check_ops(source, CHIP) for source in (rows, file, pd.DataFrame(rows))]
+    found = [rl.diagnosis.check_ops(source, CHIP) for source in (rows, file, pd.DataFrame(rows))]
     assert found[0].rows == found[1].rows == found[2].rows
     assert found[0].column == "kernel_us"
     assert found[0].regime == "cold"
-    assert rl.check_ops(rows, CHIP, column="p50_us").regime == "warm"
+    assert rl.diagnosis.check_ops(rows, CHIP, column="p50_us").regime == "warm"
     assert list(found[0].frame().row) == [row.row for row in found[0].rows]
 
 
 def test_the_sum_and_the_record() -> None:
-    found = rl.check_ops([{**GEMM, "time_us": t} for t in (500, 190, "")], CHIP)
+    found = rl.diagnosis.check_ops([{**GEMM, "time_us": t} for t in (500, 190, "")], CHIP)
     assert found.counts == {"slow": 1, "as_expected": 1, "unknown": 1}
     assert found.measured_s == pytest.approx(690e-6)
     assert found.lost_s == pytest.approx(sum(row.lost_s for row in found.rows))
@@ -168,7 +168,7 @@ def test_the_sum_and_the_record() -> None:
 def test_shipped_measurements_are_possible() -> None:
     """No measured operator is called impossible, and hardly any slow."""
     path = Path(__file__).resolve().parent.parent / "measurements" / "h100-sxm" / "ops.csv"
-    found = rl.check_ops(path, CHIP)
+    found = rl.diagnosis.check_ops(path, CHIP)
     assert "impossible" not in found.counts
     assert "unknown" not in found.counts
     assert found.counts["as_expected"] > 0.9 * len(found.rows)

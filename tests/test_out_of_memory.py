@@ -15,7 +15,7 @@ GIB = 2**30
 
 @given(tokens=st.integers(1, 10**7), vocab=st.integers(1, 10**6), dtype=st.sampled_from(["fp32", "bf16", "int8"]))
 def test_the_size_is_found_again(tokens: int, vocab: int, dtype: str) -> None:
-    found = rl.explain_oom(tokens * vocab * float(rl.dtype(dtype).bytes), dtype, vocab=vocab)
+    found = rl.diagnosis.explain_oom(tokens * vocab * float(rl.ops.dtype(dtype).bytes), dtype, vocab=vocab)
     assert found.value == pytest.approx(tokens)
     assert found.low == found.value == found.high
 
@@ -34,11 +34,11 @@ def test_the_size_is_found_again(tokens: int, vocab: int, dtype: str) -> None:
     ],
 )
 def test_messages_of_many_makers(message: str | float, size: float | None) -> None:
-    assert rl.explain_oom(message).bytes == pytest.approx(size or 2048e6)
+    assert rl.diagnosis.explain_oom(message).bytes == pytest.approx(size or 2048e6)
 
 
 def test_the_message_is_rounded_and_the_range_says_so() -> None:
-    found = rl.explain_oom("Tried to allocate 58.15 GiB", vocab=76_032)
+    found = rl.diagnosis.explain_oom("Tried to allocate 58.15 GiB", vocab=76_032)
     assert found.low < found.value < found.high
     assert found.high - found.low == pytest.approx(0.01 * GIB / (76_032 * 4))
 
@@ -58,7 +58,7 @@ def test_the_message_is_rounded_and_the_range_says_so() -> None:
     ],
 )
 def test_what_it_would_be(sizes: dict[str, int], missing: str, what: str) -> None:
-    found = rl.explain_oom("16 GiB", "bf16", **sizes)
+    found = rl.diagnosis.explain_oom("16 GiB", "bf16", **sizes)
     assert found.missing == missing
     assert what in found.what
     assert "\n" not in str(found)
@@ -66,13 +66,13 @@ def test_what_it_would_be(sizes: dict[str, int], missing: str, what: str) -> Non
 
 
 def test_attention_scores_are_a_square() -> None:
-    assert rl.explain_oom(8 * 32 * 4096**2 * 2, "bf16", batch=8, heads=32).value == pytest.approx(4096)
+    assert rl.diagnosis.explain_oom(8 * 32 * 4096**2 * 2, "bf16", batch=8, heads=32).value == pytest.approx(4096)
 
 
 def test_a_cache_has_keys_and_values() -> None:
     graph = rl.model("llama-3-8b", phase="decode")
     cache = rl.estimate(graph, "h100-sxm", B=1, C=1000).memory.kv_cache
-    assert rl.explain_oom(cache, "bf16", layers=32, kv_heads=8, head_dim=128).value == pytest.approx(1000)
+    assert rl.diagnosis.explain_oom(cache, "bf16", layers=32, kv_heads=8, head_dim=128).value == pytest.approx(1000)
 
 
 @pytest.mark.parametrize(
@@ -91,10 +91,10 @@ def test_a_cache_has_keys_and_values() -> None:
 )
 def test_what_is_no_failed_allocation(message: str | float, sizes: dict[str, float], match: str) -> None:
     with pytest.raises(rl.RooflineError, match=match) as error:
-        rl.explain_oom(message, **sizes)
+        rl.diagnosis.explain_oom(message, **sizes)
     assert "\n" not in str(error.value)
 
 
 def test_unknown_formats_are_named() -> None:
-    with pytest.raises(rl.UnknownDType):
-        rl.explain_oom("5 GiB", "fp33")
+    with pytest.raises(rl.errors.UnknownDType):
+        rl.diagnosis.explain_oom("5 GiB", "fp33")

@@ -48,7 +48,9 @@ def line() -> rl.Estimate:
 
 @pytest.fixture(params=["roofline", "batch"])
 def picture(request: pytest.FixtureRequest, point: rl.Estimate, line: rl.Estimate) -> output.Picture:
-    return rl.plot_roofline(point) if request.param == "roofline" else rl.plot_batch(line, ridge=64, best=32)
+    return (
+        rl.charts.plot_roofline(point) if request.param == "roofline" else rl.charts.plot_batch(line, ridge=64, best=32)
+    )
 
 
 def texts(figure: Any, prefix: str) -> list[Any]:
@@ -92,7 +94,7 @@ def test_specs_are_immutable(picture: output.Picture) -> None:
 
 
 def test_frame_rows_are_the_kernels(point: rl.Estimate) -> None:
-    table = rl.plot_roofline(point).frame()
+    table = rl.charts.plot_roofline(point).frame()
     kernels = table[table.kind == "kernel"]
     known = point.kernels()
     assert list(kernels.name) == list(known.kernel)
@@ -114,14 +116,14 @@ def test_csv_is_the_frame(tmp_path: Path, picture: output.Picture) -> None:
     back = pd.read_csv(tmp_path / "points.csv")
     assert list(back.columns) == list(table.columns)
     assert len(back) == len(table)
-    with pytest.raises(rl.UsageError, match="no directory"):
+    with pytest.raises(rl.errors.UsageError, match="no directory"):
         picture.to_csv(tmp_path / "missing" / "points.csv")
 
 
 @pytest.mark.parametrize("name", ["h100-sxm", "a100-80gb-sxm", "mi300x", "tpu-v5e"])
 def test_ridge_is_the_chips(name: str) -> None:
     chip = rl.chip(name)
-    spec = rl.plot_roofline(chip, precisions=["bf16"])
+    spec = rl.charts.plot_roofline(chip, precisions=["bf16"])
     assert spec.ridge == chip.ridge("bf16")
     ax = spec.figure().axes[0]
     upright = [line for line in ax.lines if line.get_linestyle() == ":"]
@@ -131,20 +133,20 @@ def test_ridge_is_the_chips(name: str) -> None:
 
 def test_ceilings(point: rl.Estimate) -> None:
     chip = point.chip
-    spec = rl.plot_roofline(point)
+    spec = rl.charts.plot_roofline(point)
     assert [ceiling.label for ceiling in spec.ceilings] == ["bf16, fp16", "fp32 vector"]
     assert spec.ceilings[0].flops == chip.peak("bf16")
     assert spec.ceilings[0].achievable == pytest.approx(chip.peak("bf16") * chip.efficiency.compute)
     assert [slope.label for slope in spec.slopes] == ["HBM", "L2"]
     assert spec.slopes[0].achievable == pytest.approx(chip.bandwidth * chip.efficiency.memory)
-    assert [slope.label for slope in rl.plot_roofline(point, levels=["main"]).slopes] == ["HBM"]
-    assert rl.plot_roofline(point, precisions="fp8").ceilings[0].label == "fp8"
+    assert [slope.label for slope in rl.charts.plot_roofline(point, levels=["main"]).slopes] == ["HBM"]
+    assert rl.charts.plot_roofline(point, precisions="fp8").ceilings[0].label == "fp8"
 
 
 def test_tf32_is_said() -> None:
     b = Builder("net", "fp32")
     graph = b.graph([b.op("linear", b.input("x", (512, 512)), b.weight("w", (512, 512)))])
-    spec = rl.plot_roofline(rl.estimate(graph, "h100-sxm", tf32=True))
+    spec = rl.charts.plot_roofline(rl.estimate(graph, "h100-sxm", tf32=True))
     assert spec.ceilings[0].label == "fp32 as tf32"
     assert spec.ridge == rl.chip("h100-sxm").ridge("fp32", tf32=True)
 
@@ -154,10 +156,10 @@ def test_every_chip_has_a_roof() -> None:
     for name in rl.chips():
         chip = rl.chip(name)
         if chip.main.bandwidth is None or not {**chip.matrix, **chip.vector}:
-            with pytest.raises(rl.MissingFigure):
-                rl.plot_roofline(chip)
+            with pytest.raises(rl.errors.MissingFigure):
+                rl.charts.plot_roofline(chip)
             continue
-        spec = rl.plot_roofline(chip)
+        spec = rl.charts.plot_roofline(chip)
         assert spec.ridge > 0
         kinds[len(spec.ceilings), len(spec.slopes)] = spec
     for spec in kinds.values():
@@ -167,24 +169,28 @@ def test_every_chip_has_a_roof() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
-        (lambda p, s: rl.plot_roofline(s), rl.UsageError, "index the axes"),
-        (lambda p, s: rl.plot_roofline("h100"), rl.UnknownChip, "matches several"),
-        (lambda p, s: rl.plot_roofline(p, precisions=["int4"]), rl.MissingFigure, "int4"),
-        (lambda p, s: rl.plot_roofline(p, precisions=[]), rl.UsageError, "at least one"),
-        (lambda p, s: rl.plot_roofline(p, levels=["L9"]), rl.MissingFigure, "L9"),
-        (lambda p, s: rl.plot_roofline(p, levels=["SRAM"]), rl.MissingFigure, "bandwidth of its SRAM"),
-        (lambda p, s: rl.plot_roofline("h100-sxm", measured=0.1), rl.UsageError, "need an estimate"),
-        (lambda p, s: rl.plot_roofline(p, measured=[("a", 1, 2)]), rl.UsageError, "label, flops, bytes, seconds"),
-        (lambda p, s: rl.plot_roofline(p, measured=[("a", 1, 1, 0)]), rl.UsageError, "not positive"),
-        (lambda p, s: rl.plot_roofline(p, measured=-1.0), rl.UsageError, "not positive"),
-        (lambda p, s: rl.plot_roofline(p, measured=float("nan")), rl.UnitError, "finite"),
-        (lambda p, s: rl.plot_batch(p), rl.UsageError, "axis B alone"),
-        (lambda p, s: rl.plot_batch(s, memory_limit="3 parsecs"), rl.UnitError, "parsecs"),
-        (lambda p, s: rl.plot_batch(s, latency_limit=0), rl.UsageError, "latency_limit"),
-        (lambda p, s: rl.plot_batch(s, measured=[1, 2]), rl.UsageError, "pairs of batch and seconds"),
-        (lambda p, s: rl.plot_batch(s, measured=[(0, 1.0)]), rl.UsageError, "batch from 1"),
-        (lambda p, s: rl.plot_batch(s, best="many"), rl.UsageError, "best"),
-        (lambda p, s: rl.plot_batch(s).on([None]), rl.UsageError, "three axes"),
+        (lambda p, s: rl.charts.plot_roofline(s), rl.errors.UsageError, "index the axes"),
+        (lambda p, s: rl.charts.plot_roofline("h100"), rl.errors.UnknownChip, "matches several"),
+        (lambda p, s: rl.charts.plot_roofline(p, precisions=["int4"]), rl.errors.MissingFigure, "int4"),
+        (lambda p, s: rl.charts.plot_roofline(p, precisions=[]), rl.errors.UsageError, "at least one"),
+        (lambda p, s: rl.charts.plot_roofline(p, levels=["L9"]), rl.errors.MissingFigure, "L9"),
+        (lambda p, s: rl.charts.plot_roofline(p, levels=["SRAM"]), rl.errors.MissingFigure, "bandwidth of its SRAM"),
+        (lambda p, s: rl.charts.plot_roofline("h100-sxm", measured=0.1), rl.errors.UsageError, "need an estimate"),
+        (
+            lambda p, s: rl.charts.plot_roofline(p, measured=[("a", 1, 2)]),
+            rl.errors.UsageError,
+            "label, flops, bytes, seconds",
+        ),
+        (lambda p, s: rl.charts.plot_roofline(p, measured=[("a", 1, 1, 0)]), rl.errors.UsageError, "not positive"),
+        (lambda p, s: rl.charts.plot_roofline(p, measured=-1.0), rl.errors.UsageError, "not positive"),
+        (lambda p, s: rl.charts.plot_roofline(p, measured=float("nan")), rl.errors.UnitError, "finite"),
+        (lambda p, s: rl.charts.plot_batch(p), rl.errors.UsageError, "axis B alone"),
+        (lambda p, s: rl.charts.plot_batch(s, memory_limit="3 parsecs"), rl.errors.UnitError, "parsecs"),
+        (lambda p, s: rl.charts.plot_batch(s, latency_limit=0), rl.errors.UsageError, "latency_limit"),
+        (lambda p, s: rl.charts.plot_batch(s, measured=[1, 2]), rl.errors.UsageError, "pairs of batch and seconds"),
+        (lambda p, s: rl.charts.plot_batch(s, measured=[(0, 1.0)]), rl.errors.UsageError, "batch from 1"),
+        (lambda p, s: rl.charts.plot_batch(s, best="many"), rl.errors.UsageError, "best"),
+        (lambda p, s: rl.charts.plot_batch(s).on([None]), rl.errors.UsageError, "three axes"),
     ],
 )
 def test_bad_arguments(point: rl.Estimate, line: rl.Estimate, call: Any, error: type[Exception], words: str) -> None:
@@ -197,11 +203,11 @@ def test_bad_arguments(point: rl.Estimate, line: rl.Estimate, call: Any, error: 
 
 
 def test_points_above_the_roof_are_told(point: rl.Estimate) -> None:
-    fine = rl.plot_roofline(point, measured=point.floor)
+    fine = rl.charts.plot_roofline(point, measured=point.floor)
     assert fine.warnings == ()
     legend = fine.figure().axes[0].get_legend()
     assert not [text for text in legend.get_texts() if "above" in text.get_text()]
-    wrong = rl.plot_roofline(point, measured=point.floor / 2)
+    wrong = rl.charts.plot_roofline(point, measured=point.floor / 2)
     assert len(wrong.warnings) == 1
     assert "2 times as fast" in wrong.warnings[0]
     assert wrong.frame().above_roof.tolist()[-1]
@@ -221,8 +227,8 @@ def _red() -> Any:
 
 def test_slack_is_the_chips(point: rl.Estimate) -> None:
     slack = point.chip.clock_slack
-    assert not rl.plot_roofline(point, measured=point.floor / slack * 1.001).warnings
-    assert rl.plot_roofline(point, measured=point.floor / slack * 0.999).warnings
+    assert not rl.charts.plot_roofline(point, measured=point.floor / slack * 1.001).warnings
+    assert rl.charts.plot_roofline(point, measured=point.floor / slack * 0.999).warnings
 
 
 def test_a_kernel_is_held_against_its_own_format() -> None:
@@ -233,12 +239,12 @@ def test_a_kernel_is_held_against_its_own_format() -> None:
     est = rl.estimate(b.graph([x, y]), "h100-sxm")
     rate = 300e12
     timed = 2 * 4096**3 / rate
-    named = rl.plot_roofline(est, measured=[(n, 2 * 4096**3, 2e8, timed) for n in ("half", "full", "else")])
+    named = rl.charts.plot_roofline(est, measured=[(n, 2 * 4096**3, 2e8, timed) for n in ("half", "full", "else")])
     assert [text.split(":")[0] for text in named.warnings] == ["full"]
 
 
 def test_a_cache_may_explain_it() -> None:
-    spec = rl.plot_roofline(
+    spec = rl.charts.plot_roofline(
         "h100-sxm", measured=[("small", "10 MFLOP", "20 MB", "3 us"), ("copy", 0, "2 GB", "0.3 ms")]
     )
     assert "fit in L2" in spec.warnings[0]
@@ -253,7 +259,7 @@ def test_a_cache_may_explain_it() -> None:
 @pytest.mark.parametrize(("kernels", "measured"), [(4, 1e-7), (15, None), (15, 0.001), (40, 0.001)])
 def test_labels_do_not_collide(size: tuple[float, float], measured: float | None, kernels: int) -> None:
     est = rl.estimate(program(kernels), "h100-sxm")
-    figure = drawn(rl.plot_roofline(est, measured=measured), size)
+    figure = drawn(rl.charts.plot_roofline(est, measured=measured), size)
     ax = figure.axes[0]
     labels = texts(figure, "label")
     assert len(labels) == min(LABELLED, kernels) + 1 + (measured is not None)
@@ -274,13 +280,13 @@ def test_labels_do_not_collide(size: tuple[float, float], measured: float | None
 
 @pytest.mark.parametrize("size", SIZES)
 def test_margin_labels_do_not_collide(size: tuple[float, float], point: rl.Estimate, line: rl.Estimate) -> None:
-    roof = rl.plot_roofline("h100-sxm", precisions=["bf16", "fp8", "tf32", "fp32", "fp64", "int8"])
+    roof = rl.charts.plot_roofline("h100-sxm", precisions=["bf16", "fp8", "tf32", "fp32", "fp64", "int8"])
     roof = drawn(roof, size)
     right = roof.axes[0].get_window_extent().x1
     found = [box(text) for text in roof.axes[0].texts if box(text)[0] > right]
     assert len(found) == 4
     assert not any(overlaps([a], [b]).any() for a, b in combinations(found, 2))
-    sweep = rl.plot_batch(line, latency_limit=1e-3, ridge=64, best=60)
+    sweep = rl.charts.plot_batch(line, latency_limit=1e-3, ridge=64, best=60)
     sweep = drawn(sweep, (8, 8.6))
     for prefix in ("margin", "mark"):
         found = [box(text) for text in texts(sweep, prefix)]
@@ -290,8 +296,8 @@ def test_margin_labels_do_not_collide(size: tuple[float, float], point: rl.Estim
 
 @pytest.mark.parametrize("size", SIZES)
 def test_all_text_is_on_the_page(size: tuple[float, float], point: rl.Estimate, line: rl.Estimate) -> None:
-    spec = rl.plot_roofline(point, measured=point.floor / 3)
-    sweep = rl.plot_batch(line, ridge=64, best=32, latency_limit=1e-3)
+    spec = rl.charts.plot_roofline(point, measured=point.floor / 3)
+    sweep = rl.charts.plot_batch(line, ridge=64, best=32, latency_limit=1e-3)
     figures = [drawn(spec, size), drawn(sweep, (size[0], 8.6))]
     for figure in figures:
         for ax in figure.axes:
@@ -303,7 +309,7 @@ def test_all_text_is_on_the_page(size: tuple[float, float], point: rl.Estimate, 
 
 
 def test_kernels_without_flops_are_on_the_rug(point: rl.Estimate) -> None:
-    spec = rl.plot_roofline(point)
+    spec = rl.charts.plot_roofline(point)
     copies = [p for p in spec.points if not p.work]
     assert sorted(p.name for p in copies) == ["act", "swap_axes"]
     ax = spec.figure().axes[0]
@@ -317,7 +323,7 @@ def test_kernels_without_flops_are_on_the_rug(point: rl.Estimate) -> None:
 def test_bubbles_show_share_and_bound(point: rl.Estimate) -> None:
     from roofline.view.charts.style import BOUND_COLOURS, BOUND_MARKERS
 
-    spec = rl.plot_roofline(point)
+    spec = rl.charts.plot_roofline(point)
     ax = spec.figure().axes[0]
     areas = {c.get_gid(): c.get_sizes()[0] for c in ax.collections if c.get_gid()}
     big = [i for i, p in enumerate(spec.points) if p.kind == "kernel" and p.share > 0.05]
@@ -351,7 +357,7 @@ def test_crosses_and_spread() -> None:
 
 
 def test_batch_frame(line: rl.Estimate) -> None:
-    table = rl.plot_batch(line, measured=[(4, "1 ms"), (24, 0.002)]).frame()
+    table = rl.charts.plot_batch(line, measured=[(4, "1 ms"), (24, 0.002)]).frame()
     expected = table[table.kind == "expected"]
     assert list(expected.batch) == [2**k for k in range(13)]
     assert np.allclose(expected.time_s, line.time)
@@ -363,24 +369,24 @@ def test_batch_frame(line: rl.Estimate) -> None:
 
 def test_batch_order_does_not_matter(line: rl.Estimate) -> None:
     mixed = rl.estimate(line.graph, line.chip, mode="graph", B=[64, 1, 16, 4096])
-    assert list(rl.plot_batch(mixed).frame().batch) == [1, 16, 64, 4096]
-    assert rl.plot_batch(mixed).render(".svg") == rl.plot_batch(
+    assert list(rl.charts.plot_batch(mixed).frame().batch) == [1, 16, 64, 4096]
+    assert rl.charts.plot_batch(mixed).render(".svg") == rl.charts.plot_batch(
         rl.estimate(line.graph, line.chip, mode="graph", B=[1, 16, 64, 4096])
     ).render(".svg")
 
 
 def test_batch_limit(line: rl.Estimate) -> None:
-    assert rl.plot_batch(line).limit == line.chip.capacity
-    assert rl.plot_batch(line).largest is None
+    assert rl.charts.plot_batch(line).limit == line.chip.capacity
+    assert rl.charts.plot_batch(line).largest is None
     between = (line.memory.total[5] + line.memory.total[6]) / 2
-    spec = rl.plot_batch(line, memory_limit=between)
+    spec = rl.charts.plot_batch(line, memory_limit=between)
     assert spec.largest == pytest.approx(48, rel=0.2)
     assert not spec.frame().fits.tolist()[-1]
     assert any("memory full" in text.get_text() for text in texts(spec.figure(), "mark"))
 
 
 def test_batch_above_the_roof(line: rl.Estimate) -> None:
-    spec = rl.plot_batch(line, measured=[(16, line.floor[4]), (48, line.floor[5] / 3)])
+    spec = rl.charts.plot_batch(line, measured=[(16, line.floor[4]), (48, line.floor[5] / 3)])
     assert len(spec.warnings) == 1
     assert spec.warnings[0].startswith("batch 48: ")
     legend = spec.figure().axes[0].get_legend().get_texts()
@@ -389,7 +395,7 @@ def test_batch_above_the_roof(line: rl.Estimate) -> None:
 
 @pytest.mark.parametrize("batches", [[1], [1, 2], [7, 9], list(range(1, 2000))])
 def test_any_batches_can_be_drawn(line: rl.Estimate, batches: list[int]) -> None:
-    spec = rl.plot_batch(rl.estimate(line.graph, "h100-sxm", B=batches))
+    spec = rl.charts.plot_batch(rl.estimate(line.graph, "h100-sxm", B=batches))
     axes = spec.figure().axes
     assert len(axes) == 3
     assert len(axes[0].lines[0].get_xdata()) <= 257
@@ -397,7 +403,7 @@ def test_any_batches_can_be_drawn(line: rl.Estimate, batches: list[int]) -> None
 
 
 def test_panels_share_the_batch(line: rl.Estimate) -> None:
-    axes = rl.plot_batch(line).figure().axes
+    axes = rl.charts.plot_batch(line).figure().axes
     assert len({ax.get_xlim() for ax in axes}) == 1
     assert axes[0].get_xscale() == "log"
     heights = sum(axes[2].collections[i].get_paths()[0].get_extents().height > 0 for i in range(6))
@@ -413,23 +419,23 @@ def test_on_own_axes(point: rl.Estimate, line: rl.Estimate) -> None:
     figure = Figure(figsize=(16, 9))
     left, right = figure.subfigures(1, 2)
     ax = left.add_subplot()
-    assert rl.plot_roofline(point).on(ax) is ax
+    assert rl.charts.plot_roofline(point).on(ax) is ax
     axes = right.subplots(3, 1, sharex=True)
-    assert rl.plot_batch(line).on(axes) is axes
+    assert rl.charts.plot_batch(line).on(axes) is axes
     assert all(ax.has_data() for ax in figure.axes)
 
 
 def test_pyplot_is_not_touched() -> None:
     code = (
         "import sys, roofline as rl\n"
-        "rl.plot_roofline('h100-sxm').render('.png')\n"
+        "rl.charts.plot_roofline('h100-sxm').render('.png')\n"
         "assert 'matplotlib' in sys.modules and 'matplotlib.pyplot' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_importing_plot_does_not_load_matplotlib() -> None:
-    code = "import sys, roofline.plot; assert not {'matplotlib', 'pandas'} & set(sys.modules)"
+    code = "import sys, roofline.view.charts.plot; assert not {'matplotlib', 'pandas'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -462,7 +468,7 @@ def test_pixels(picture: output.Picture, tmp_path: Path) -> None:
 
 
 def test_svg_holds_every_kernel(point: rl.Estimate) -> None:
-    tree = ET.fromstring(rl.plot_roofline(point)._repr_svg_())
+    tree = ET.fromstring(rl.charts.plot_roofline(point)._repr_svg_())
     found = " ".join("".join(e.itertext()) for e in tree.iter() if e.tag.endswith(("}text", "}title")))
     for name in point.kernels().kernel:
         assert name in found
@@ -475,13 +481,13 @@ def test_svg_holds_every_kernel(point: rl.Estimate) -> None:
 def test_odd_names(name: str) -> None:
     b = Builder(name, "bf16")
     graph = b.graph([b.op("linear", b.input("x", (64, 64)), b.weight("w", (64, 64)), name=name)])
-    spec = rl.plot_roofline(rl.estimate(graph, "h100-sxm"), measured=[(name, 1e6, 1e6, 1.0)])
+    spec = rl.charts.plot_roofline(rl.estimate(graph, "h100-sxm"), measured=[(name, 1e6, 1e6, 1.0)])
     ET.fromstring(spec._repr_svg_())
 
 
 @pytest.mark.parametrize("suffix", [".jpg", "", ".pngg", ".svgz"])
 def test_other_suffixes_are_refused(tmp_path: Path, picture: output.Picture, suffix: str) -> None:
-    with pytest.raises(rl.UsageError, match=r"allowed: \.png, \.svg, \.pdf"):
+    with pytest.raises(rl.errors.UsageError, match=r"allowed: \.png, \.svg, \.pdf"):
         picture.save(tmp_path / f"plot{suffix}")
     assert not os.listdir(tmp_path)
 
@@ -489,10 +495,10 @@ def test_other_suffixes_are_refused(tmp_path: Path, picture: output.Picture, suf
 def test_bad_places(tmp_path: Path, picture: output.Picture) -> None:
     (tmp_path / "folder.png").mkdir()
     for path, words in [(tmp_path / "no" / "a.png", "no directory"), (tmp_path / "folder.png", "a directory")]:
-        with pytest.raises(rl.UsageError, match=words) as caught:
+        with pytest.raises(rl.errors.UsageError, match=words) as caught:
             picture.save(path)
         assert "\n" not in str(caught.value)
-    with pytest.raises(rl.UsageError, match="cannot be written"):
+    with pytest.raises(rl.errors.UsageError, match="cannot be written"):
         picture.save(tmp_path / f"{'x' * 300}.png")
 
 
@@ -507,7 +513,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "write_bytes", full)
-        with pytest.raises(rl.UsageError, match="No space left"):
+        with pytest.raises(rl.errors.UsageError, match="No space left"):
             output.write_whole(target, b"new")
     assert target.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["a.csv"]
@@ -543,5 +549,5 @@ def test_show_opens_a_browser(picture: output.Picture, monkeypatch: pytest.Monke
     assert opened[0].startswith("file://")
     ET.parse(next(tmp_path.glob("*.svg")))
     monkeypatch.setattr(output.webbrowser, "open", lambda url: False)
-    with pytest.raises(rl.UsageError, match=r"\.save"):
+    with pytest.raises(rl.errors.UsageError, match=r"\.save"):
         picture.show()

@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 import roofline as rl
-from roofline.analysis.predict import COLUMNS, output_columns, parse_shape, predict, predict_rows, uncalibrated
+from roofline.analysis.prediction import COLUMNS, output_columns, parse_shape, predict, predict_rows, uncalibrated
 from roofline.cli.predict import predict as command
 from roofline.hardware.library import data_dir
 from roofline.ir.csvfile import read_rows, write_rows

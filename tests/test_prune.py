@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import roofline as rl
+from roofline.analysis.training.distill import distill
 from roofline.counting.counts import count, kernels
 from roofline.counting.memory import memory
 from roofline.ir.dtypes import dtype
@@ -17,7 +18,6 @@ from roofline.ir.sizes import symbol
 from roofline.ops.builder import Builder
 from roofline.passes.rewriting.amounts import prune_options
 from roofline.passes.rewriting.prune import prune
-from roofline.programs.distill import distill
 
 SIZES = {"B": 3, "S": 64, "C": 128}
 
@@ -272,7 +272,7 @@ def test_the_gain_of_square_products_is_near_what_was_measured(chip: str, size: 
 def test_a_large_product_on_an_h100_gains_within_the_published_range(dtype: str, low: float, high: float) -> None:
     """At 4096 rows and more 0.97 to 1.59 in 16 bits and 1.53 to 1.73 in fp8 (arXiv 2603.05232's repository, 12.1)."""
     for size in (4096, 8192, 16384):
-        dense = rl.retype(gemm(size, size), dtype)
+        dense = rl.passes.retype(gemm(size, size), dtype)
         times = [rl.estimate(g, "h100-sxm", mode="graph").time for g in (dense, prune(dense, sparsity="2:4"))]
         assert low < times[0] / times[1] <= high
 
@@ -288,7 +288,7 @@ def test_decode_on_an_h100_gains_within_the_published_range() -> None:
 
 @pytest.mark.parametrize("chip", ["v100-sxm-32gb", "mi210", "t4", "tpu-v5e"])
 def test_no_speed_is_promised_where_no_sparse_peak_is_published(chip: str) -> None:
-    dense = rl.retype(gemm(64), "bf16") if chip == "tpu-v5e" else gemm(64)
+    dense = rl.passes.retype(gemm(64), "bf16") if chip == "tpu-v5e" else gemm(64)
     sparse = prune(dense, sparsity="2:4")
     before, after = (rl.estimate(g, chip, mode="graph") for g in (dense, sparse))
     assert after.time == pytest.approx(before.time, rel=1e-12)

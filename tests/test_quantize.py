@@ -28,7 +28,7 @@ K, N = 4096, 14336
 
 
 def gemm(k: int = K, n: int = N, rows: int = 1, dtype: str = "bf16") -> rl.Graph:
-    b = rl.Builder("gemm", dtype)
+    b = rl.ops.Builder("gemm", dtype)
     return b.graph([b.op("linear", b.input("x", (rows, k)), b.weight("w", (n, k)), name="product")])
 
 
@@ -182,7 +182,7 @@ def test_checkpoints_that_are_narrow_already_are_widened_on_request() -> None:
 
 
 def test_activations_are_quantised_once_for_all_that_read_them() -> None:
-    b = rl.Builder("two", "bf16")
+    b = rl.ops.Builder("two", "bf16")
     x = b.input("x", (16, 256))
     y, z = (b.op("linear", x, b.weight(f"w{n}", (n, 256)), name=f"p{n}") for n in (64, 128))
     graph = quantize(b.graph([y, z]), activations="fp8")
@@ -228,7 +228,7 @@ def test_no_units_no_promise(word: str) -> None:
     old = rl.chip("v100-sxm-16gb")
     assert unit not in old.matrix
     assert unit not in old.fallback
-    with pytest.raises(rl.MissingFigure, match="v100"):
+    with pytest.raises(rl.errors.MissingFigure, match="v100"):
         rl.estimate(graph, old)
 
 
@@ -260,7 +260,7 @@ def test_prefill_writes_a_narrow_cache_and_attends_to_wide_keys() -> None:
 
 
 def test_other_kept_state_is_no_cache() -> None:
-    kept = rl.Builder("recurrent", "bf16")
+    kept = rl.ops.Builder("recurrent", "bf16")
     state = kept.op("state_update", kept.cache("state", (4, 64)), kept.input("x", (4, 64)))
     with pytest.raises(UsageError, match="no cache of keys and values"):
         quantize(kept.graph([state]), cache="int8")
@@ -396,7 +396,7 @@ def test_published_critical_batch(name: str, options: dict[str, Any] | None) -> 
     i, value = GOLDEN["critical-batch-under-quantization"]["inputs"], wanted("critical-batch-under-quantization")[name]
     chip = rl.Chip(name="source", matrix={"bf16": i["peak16"], "int8": i["peak8"]}, memory_bandwidth=i["bw"],
                    efficiency=IDEAL)  # fmt: skip
-    b, wide = rl.Builder("wide", "bf16"), 999_999_872
+    b, wide = rl.ops.Builder("wide", "bf16"), 999_999_872
     graph = b.graph([b.op("linear", b.input("x", (symbol("B"), wide)), b.weight("w", (2**40, wide)))])
     if options is not None:
         words = {k: v.replace("4096", str(wide)) if k == "weights" else v for k, v in options.items()}
@@ -527,6 +527,6 @@ def test_no_speed_from_narrow_weights_where_16_bits_are_emulated(chip: str) -> N
     plain = rl.model("llama-3-8b", phase="prefill", layers=1, dtype="bf16")
     times = [
         rl.estimate(graph, chip, mode="graph", B=2, S=1024).time
-        for graph in (plain, rl.quantize(plain, weights="int8"), rl.quantize(plain, weights="int4-g128"))
+        for graph in (plain, rl.passes.quantize(plain, weights="int8"), rl.passes.quantize(plain, weights="int4-g128"))
     ]
     assert min(times[1:]) > 0.99 * times[0]

@@ -71,8 +71,8 @@ def whole(page: str) -> Seen:
     return seen
 
 
-def report(tmp_path: Path, *, device: str = "NVIDIA H100 80GB HBM3", calls: Any = CALLS) -> rl.TraceReport:
-    return rl.trace_report(chain(Made(device), calls, gap=20.0).write(tmp_path))
+def report(tmp_path: Path, *, device: str = "NVIDIA H100 80GB HBM3", calls: Any = CALLS) -> rl.diagnosis.TraceReport:
+    return rl.diagnosis.trace_report(chain(Made(device), calls, gap=20.0).write(tmp_path))
 
 
 def test_page_of_a_trace(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_page_of_an_unknown_device(tmp_path: Path) -> None:
 def test_page_of_a_table(tmp_path: Path) -> None:
     path = tmp_path / "times.csv"
     path.write_text("name,time_us\nmm,30\nrelu,10\n", encoding="utf-8")
-    seen = whole(trace_page(rl.trace_report(path, "h100-sxm")))
+    seen = whole(trace_page(rl.diagnosis.trace_report(path, "h100-sxm")))
     assert "no formula" in seen.text
 
 
@@ -107,7 +107,7 @@ def test_names_do_not_become_markup(tmp_path: Path) -> None:
     seen = whole(page)
     assert "<script>" in seen.text
     assert "\x1b" not in page
-    page = trace_page(rl.trace_report(chain(Made(EVIL), calls).write(tmp_path, "<b>&.json"), "h100-sxm"))
+    page = trace_page(rl.diagnosis.trace_report(chain(Made(EVIL), calls).write(tmp_path, "<b>&.json"), "h100-sxm"))
     assert whole(page).tags.count("b") == 0
 
 

@@ -107,7 +107,7 @@ def test_any_spelling_of_a_format(spelled: str) -> None:
 def test_unknown_formats_are_refused() -> None:
     graph = rl.model("gpt2", layers=1)
     for part in ("dtype", "weights", "cache", "activations", "compute"):
-        with pytest.raises(rl.UnknownDType, match="did you mean int8"):
+        with pytest.raises(rl.errors.UnknownDType, match="did you mean int8"):
             retype(graph, **{part: "int88"})
 
 

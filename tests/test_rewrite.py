@@ -304,7 +304,7 @@ def test_a_norm_goes_into_the_weights_before_it(graph: Graph, join: bool) -> Non
 
 def test_the_epsilon_of_the_norm_is_used() -> None:
     graph = LAYERS[0]
-    nodes = [node if node.op != "batchnorm2d" else rl.Node(node.name, node.op, node.inputs, node.outputs,
+    nodes = [node if node.op != "batchnorm2d" else rl.ops.Node(node.name, node.op, node.inputs, node.outputs,
                                                            (("eps", 0.5),)) for node in graph.nodes]  # fmt: skip
     other = graph.with_nodes(nodes)
     assert same(other, fold_batchnorm(other), tolerance=1e-12)

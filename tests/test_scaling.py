@@ -7,10 +7,10 @@ import json
 import pytest
 
 import roofline as rl
-from roofline.analysis.scaling import communication_time, placed, scaling
+from roofline.analysis.scale_out import communication_time, placed, scaling
 from roofline.hardware.cluster import cluster
 from roofline.ir.errors import UsageError
-from roofline.ops import COLLECTIVES
+from roofline.ops.communication import COLLECTIVES
 from roofline.passes.parallel.shard import shard
 
 DECODE = rl.model("llama-3-8b", phase="decode", layers=4)

@@ -11,7 +11,7 @@ import pytest
 
 import roofline as rl
 from roofline.analysis.serving import KVCache, kv_cache, largest_concurrency, largest_context
-from roofline.analysis.serving import requests as request
+from roofline.analysis.serving.requests import request
 from roofline.counting.memory import memory
 from roofline.ir.graph import Graph
 from roofline.ir.sizes import symbol
@@ -50,7 +50,7 @@ def test_any_model_can_be_given_a_window() -> None:
 
 
 def test_states_do_not_grow_and_are_never_shared() -> None:
-    b = rl.Builder("recurrent", "bf16")
+    b = rl.ops.Builder("recurrent", "bf16")
     batch = symbol("B")
     state = b.cache("state", (batch, 8, 64))
     keys = b.cache("k_cache", (batch, 2, symbol("C"), 64))
@@ -141,14 +141,14 @@ def test_records_and_frames() -> None:
     ],
 )
 def test_what_cannot_be_is_refused(options: dict[str, Any], says: str) -> None:
-    with pytest.raises(rl.UsageError, match=says):
+    with pytest.raises(rl.errors.UsageError, match=says):
         kv_cache(decoder("llama-3-8b"), **{"context": 100, **options})
 
 
 def test_a_program_without_a_cache_is_refused() -> None:
-    with pytest.raises(rl.UsageError, match=r"keeps no cache.*decode"):
+    with pytest.raises(rl.errors.UsageError, match=r"keeps no cache.*decode"):
         kv_cache(rl.model("llama-3-8b", phase="forward"))
-    with pytest.raises(rl.UsageError, match="wanted a graph or a model's name"):
+    with pytest.raises(rl.errors.UsageError, match="wanted a graph or a model's name"):
         kv_cache(7)  # type: ignore[arg-type]
 
 
@@ -198,7 +198,7 @@ def test_percentiles_are_those_of_the_steps() -> None:
     assert one.percentile(0) == one.steps.min()
     assert one.percentile(100) == one.steps.max()
     assert one.percentile(50) == pytest.approx(np.median(one.steps))
-    with pytest.raises(rl.UsageError, match="percentile"):
+    with pytest.raises(rl.errors.UsageError, match="percentile"):
         one.percentile(101)
 
 
@@ -255,17 +255,17 @@ def test_a_request_that_does_not_fit_says_so() -> None:
 )
 def test_requests_that_cannot_be_are_refused(options: dict[str, Any], says: str) -> None:
     told = {"model": "llama-3-8b", "chip": "h100-sxm", "prompt": 1000, "new_tokens": 8, **options}
-    with pytest.raises(rl.UsageError, match=says):
+    with pytest.raises(rl.errors.UsageError, match=says):
         request(**told)
 
 
 def test_programs_that_do_not_belong_together_are_refused() -> None:
     first, then = rl.model("llama-3-8b", phase="prefill"), decoder("gpt2")
-    with pytest.raises(rl.UsageError, match="llama-3-8b and decode of gpt2 do not belong together"):
+    with pytest.raises(rl.errors.UsageError, match="llama-3-8b and decode of gpt2 do not belong together"):
         request(prefill=first, decode=then, chip="h100-sxm", prompt=10, new_tokens=2)
-    with pytest.raises(rl.UsageError, match="no symbol S"):
+    with pytest.raises(rl.errors.UsageError, match="no symbol S"):
         request(prefill=decoder("gpt2"), decode=decoder("gpt2"), chip="h100-sxm", prompt=10, new_tokens=2)
-    with pytest.raises(rl.UsageError, match="dtype= belongs to a model's name"):
+    with pytest.raises(rl.errors.UsageError, match="dtype= belongs to a model's name"):
         request(prefill=first, decode=decoder("llama-3-8b"), chip="h100-sxm", prompt=9, new_tokens=2, dtype="fp16")
 
 
@@ -314,9 +314,9 @@ def test_a_chunk_of_a_prompt_takes_activations() -> None:
     pair = rl.model("llama-3-8b", phase="prefill")
     same = largest_concurrency(decoder("llama-3-8b"), "h100-sxm", context=8192, chunk=8192, prefill=pair)
     assert same.value == more.value
-    with pytest.raises(rl.UsageError, match="which program reads it"):
+    with pytest.raises(rl.errors.UsageError, match="which program reads it"):
         largest_context(decoder("llama-3-8b"), "h100-sxm", chunk=2048)
-    with pytest.raises(rl.UsageError, match="chunk=-1"):
+    with pytest.raises(rl.errors.UsageError, match="chunk=-1"):
         largest_context("llama-3-8b", "h100-sxm", chunk=-1)
 
 
@@ -330,17 +330,19 @@ def test_the_most_as_data() -> None:
 
 
 def test_what_does_not_fit_says_what_would() -> None:
-    with pytest.raises(rl.DoesNotFit, match=r"kv_cache 122\.07.*what would fit: a context of 5.*cache in int8.*2 such"):
+    with pytest.raises(
+        rl.errors.DoesNotFit, match=r"kv_cache 122\.07.*what would fit: a context of 5.*cache in int8.*2 such"
+    ):
         largest_concurrency("llama-3-8b", "h100-sxm", context=10**6)
-    with pytest.raises(rl.DoesNotFit, match=r"weights in int8.* 2 such chips") as caught:
+    with pytest.raises(rl.errors.DoesNotFit, match=r"weights in int8.* 2 such chips") as caught:
         largest_context("llama-3-70b", "h100-sxm")
     assert "\n" not in str(caught.value)
-    with pytest.raises(rl.DoesNotFit, match="what would fit: batch "):
+    with pytest.raises(rl.errors.DoesNotFit, match="what would fit: batch "):
         largest_context("llama-3-8b", "h100-sxm", batch=10**6)
 
 
 def test_the_context_that_is_said_to_fit_does() -> None:
-    with pytest.raises(rl.DoesNotFit) as caught:
+    with pytest.raises(rl.errors.DoesNotFit) as caught:
         largest_concurrency("llama-3-8b", "h100-sxm", context=10**6, block=16)
     said = int(str(caught.value).split("a context of ")[2].split(", or")[0].replace(",", ""))
     assert largest_context("llama-3-8b", "h100-sxm", block=16).value == said
@@ -359,5 +361,5 @@ def test_the_context_that_is_said_to_fit_does() -> None:
     ],
 )
 def test_limits_that_cannot_be_are_refused(call: Any, says: str) -> None:
-    with pytest.raises(rl.UsageError, match=says):
+    with pytest.raises(rl.errors.UsageError, match=says):
         call()

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 import roofline as rl
-from roofline.analysis.collective import collective
+from roofline.analysis.collectives import collective
 from roofline.counting.counts import kernels
 from roofline.counting.memory import memory
 from roofline.hardware.library import data_dir
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Node
 from roofline.ir.sizes import evaluate, prod, symbol
-from roofline.ops import COLLECTIVES
+from roofline.ops.communication import COLLECTIVES
 from roofline.passes.parallel.shard import shard
 
 B, S = symbol("B"), symbol("S")
@@ -398,7 +398,7 @@ def test_measured_memory(row: dict[str, Any]) -> None:
 
 
 def test_a_chain_without_residuals_is_cut_where_it_is_wide() -> None:
-    b = rl.Builder("mlp", "bf16")
+    b = rl.ops.Builder("mlp", "bf16")
     x = b.input("x", (symbol("B"), 1024))
     for layer in range(3):
         wide = b.op("gelu", b.op("linear", x, b.weight(f"up{layer}", (4096, 1024)), name=f"up.{layer}"))

@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 
 import roofline as rl
-from roofline.analysis.collective import collective
+from roofline.analysis.collectives import collective
 from roofline.ir.graph import Graph
-from roofline.ops import COLLECTIVES
+from roofline.ops.communication import COLLECTIVES
 from roofline.passes.parallel.shard import shard
 from roofline.passes.training.backward import backward
 from roofline.passes.training.saved import saved

@@ -87,26 +87,26 @@ def test_workload_of_a_model(tmp_path: Path) -> None:
 
 
 def test_a_workload_has_no_phase(tmp_path: Path) -> None:
-    with pytest.raises(rl.UsageError, match="a workload has no phase"):
+    with pytest.raises(rl.errors.UsageError, match="a workload has no phase"):
         load_program(save(tmp_path / "work.json", GEMM), phase="decode")
 
 
 @pytest.mark.parametrize(
     ("source", "error", "words"),
     [
-        ("lama-3-8b", rl.UnknownModel, "did you mean llama-3-8b"),
-        ("wrk.json", rl.UnknownModel, "did you mean work.json"),
-        ("mne.toml", rl.UnknownModel, "did you mean mine.toml"),
-        ("no/such/place", rl.UnknownModel, "no model"),
-        (".", rl.ModelDataError, r"without config\.json"),
-        ("folder.json", rl.ModelDataError, "a directory"),
-        ("folder.toml", rl.ModelDataError, "a directory"),
-        ("broken.toml", rl.ModelDataError, "not valid TOML"),
-        ("broken.json", rl.ModelDataError, "line 1, column 2"),
-        ("", rl.UsageError, "a name or a path"),
-        (None, rl.UsageError, "a name or a path"),
+        ("lama-3-8b", rl.errors.UnknownModel, "did you mean llama-3-8b"),
+        ("wrk.json", rl.errors.UnknownModel, "did you mean work.json"),
+        ("mne.toml", rl.errors.UnknownModel, "did you mean mine.toml"),
+        ("no/such/place", rl.errors.UnknownModel, "no model"),
+        (".", rl.errors.ModelDataError, r"without config\.json"),
+        ("folder.json", rl.errors.ModelDataError, "a directory"),
+        ("folder.toml", rl.errors.ModelDataError, "a directory"),
+        ("broken.toml", rl.errors.ModelDataError, "not valid TOML"),
+        ("broken.json", rl.errors.ModelDataError, "line 1, column 2"),
+        ("", rl.errors.UsageError, "a name or a path"),
+        (None, rl.errors.UsageError, "a name or a path"),
         ("a\0b", rl.RooflineError, "model"),
-        ("x" * 5000, rl.UnknownModel, "not known"),
+        ("x" * 5000, rl.errors.UnknownModel, "not known"),
         ("x" * 5000 + ".json", rl.RooflineError, "x"),
     ],
 )
@@ -130,5 +130,5 @@ def test_what_is_no_program(
 def test_unreadable_file(tmp_path: Path, name: str) -> None:
     file = save(tmp_path / name, "{}")
     file.chmod(0)
-    with pytest.raises(rl.ModelDataError, match="cannot be read"):
+    with pytest.raises(rl.errors.ModelDataError, match="cannot be read"):
         load_program(file)

@@ -22,8 +22,8 @@ def flat(batch: float, floor: float = 5e-3, item: float = 1e-4) -> float:
 
 
 def test_a_level_and_a_line_are_told_from_a_line() -> None:
-    level = rl.check_sweep(LADDER, [flat(b) for b in LADDER])
-    line = rl.check_sweep(LADDER, [5e-3 + 1e-4 * b for b in LADDER])
+    level = rl.diagnosis.check_sweep(LADDER, [flat(b) for b in LADDER])
+    line = rl.diagnosis.check_sweep(LADDER, [5e-3 + 1e-4 * b for b in LADDER])
     assert (level.fit.shape, line.fit.shape) == ("flat", "line")
     for found in (level, line):
         assert found.verdict == "normal"
@@ -38,10 +38,10 @@ def test_a_level_and_a_line_are_told_from_a_line() -> None:
 def test_one_stray_point_moves_nothing() -> None:
     times = [flat(b) for b in LADDER]
     times[3] *= 1.4
-    assert rl.check_sweep(LADDER, times).knee == pytest.approx(50, rel=0.02)
+    assert rl.diagnosis.check_sweep(LADDER, times).knee == pytest.approx(50, rel=0.02)
     times = [5e-3 + 1e-4 * b for b in LADDER]
     times[6] *= 1.3
-    assert rl.check_sweep(LADDER, times).marginal_s == pytest.approx(1e-4, rel=0.02)
+    assert rl.diagnosis.check_sweep(LADDER, times).marginal_s == pytest.approx(1e-4, rel=0.02)
 
 
 @given(
@@ -51,7 +51,7 @@ def test_one_stray_point_moves_nothing() -> None:
 )
 def test_floor_and_slope_are_found_again(floor: float, knee: float, noise: list[float]) -> None:
     times = [max(floor, floor / knee * b) * (1 + n) for b, n in zip(LADDER, noise, strict=True)]
-    found = rl.check_sweep(LADDER, times)
+    found = rl.diagnosis.check_sweep(LADDER, times)
     assert found.floor_s == pytest.approx(floor, rel=0.15)
     assert found.marginal_s == pytest.approx(floor / knee, rel=0.15)
 
@@ -67,14 +67,14 @@ def test_floor_and_slope_are_found_again(floor: float, knee: float, noise: list[
     ],
 )
 def test_what_a_sweep_says(times: list[float], verdict: str, word: str) -> None:
-    found = rl.check_sweep([1, 2, 4, 8], times)
+    found = rl.diagnosis.check_sweep([1, 2, 4, 8], times)
     assert found.verdict == verdict
     assert word in found.reading
     assert "\n" not in str(found)
 
 
 def test_order_does_not_matter_and_repeats_are_averaged() -> None:
-    found = rl.check_sweep([8, 1, 2, 1], ["8 ms", "3 ms", "4 ms", 0.001])
+    found = rl.diagnosis.check_sweep([8, 1, 2, 1], ["8 ms", "3 ms", "4 ms", 0.001])
     assert found.batches == (1, 2, 8)
     assert found.times == pytest.approx((2e-3, 4e-3, 8e-3))
 
@@ -97,18 +97,18 @@ def test_order_does_not_matter_and_repeats_are_averaged() -> None:
 )
 def test_inputs_that_are_no_sweep(batches: list[float], times: list[Any], match: str) -> None:
     with pytest.raises(rl.RooflineError, match=match) as error:
-        rl.check_sweep(batches, times)
+        rl.diagnosis.check_sweep(batches, times)
     assert "\n" not in str(error.value)
 
 
 def test_a_long_sweep_is_quick_and_exact() -> None:
     batches = np.arange(1, 20_001)
-    found = rl.check_sweep(batches.tolist(), [flat(b) for b in batches.tolist()])
+    found = rl.diagnosis.check_sweep(batches.tolist(), [flat(b) for b in batches.tolist()])
     assert found.knee == pytest.approx(50, rel=0.05)
 
 
 def test_numpy_arrays_are_taken() -> None:
-    assert rl.check_sweep(np.array([1, 2, 4]), np.array([1.0, 1.0, 4.0])).batches == (1, 2, 4)  # type: ignore[arg-type]
+    assert rl.diagnosis.check_sweep(np.array([1, 2, 4]), np.array([1.0, 1.0, 4.0])).batches == (1, 2, 4)  # type: ignore[arg-type]
 
 
 # --- beside a chip ---
@@ -117,7 +117,7 @@ def test_numpy_arrays_are_taken() -> None:
 def mlp() -> rl.Graph:
     from roofline.ir.sizes import symbol
 
-    b = rl.Builder("mlp", "bf16")
+    b = rl.ops.Builder("mlp", "bf16")
     x = b.input("x", (symbol("B"), 4096))
     for _ in range(4):
         x = b.op("linear", x, b.weight("w", (4096, 4096)))
@@ -127,7 +127,7 @@ def mlp() -> rl.Graph:
 def test_a_sweep_beside_its_chip() -> None:
     batches = [1, 16, 64, 256, 1024, 4096, 8192]
     expected = rl.estimate(mlp(), "h100-sxm", B=batches, mode="graph")
-    found = rl.check_sweep(batches, [1.1 * t for t in expected.time], mlp(), "h100-sxm", mode="graph")
+    found = rl.diagnosis.check_sweep(batches, [1.1 * t for t in expected.time], mlp(), "h100-sxm", mode="graph")
     assert found.predicted is not None
     assert found.predicted.time.tolist() == expected.time.tolist()
     assert found.ridge is not None
@@ -141,7 +141,7 @@ def test_a_sweep_beside_its_chip() -> None:
 def test_the_ridge_is_that_of_the_best_batch() -> None:
     choice = rl.best_batch(mlp(), "h100-sxm", mode="graph")
     times = [1e-3] * 3
-    found = rl.check_sweep([1, 64, 256], times, mlp(), "h100-sxm", mode="graph")
+    found = rl.diagnosis.check_sweep([1, 64, 256], times, mlp(), "h100-sxm", mode="graph")
     assert found.ridge == choice.ridge
 
 
@@ -150,7 +150,7 @@ def test_a_knee_elsewhere_says_which_part_is_off(factor: float, added: float, wo
     batches = [1, 64, 512, 1024, 2048, 4096, 8192, 16384]
     expected = rl.estimate(mlp(), "h100-sxm", B=batches, mode="graph").time
     times = [max(t, expected[0]) + added + (factor - 1) * max(t - expected[0], 0) for t in expected]
-    found = rl.check_sweep(batches, times, mlp(), "h100-sxm", mode="graph")
+    found = rl.diagnosis.check_sweep(batches, times, mlp(), "h100-sxm", mode="graph")
     assert word in found.comparison[0]
 
 
@@ -164,20 +164,20 @@ def test_a_knee_elsewhere_says_which_part_is_off(factor: float, added: float, wo
     ],
 )
 def test_programs_that_cannot_be_compared(options: dict[str, Any], match: str) -> None:
-    with pytest.raises(rl.UsageError, match=match):
-        rl.check_sweep([1, 2, 4], [1, 1, 2], **options)
+    with pytest.raises(rl.errors.UsageError, match=match):
+        rl.diagnosis.check_sweep([1, 2, 4], [1, 1, 2], **options)
 
 
 def test_only_batches_span_an_axis() -> None:
-    with pytest.raises(rl.UsageError, match="over batches alone"):
-        rl.check_sweep([1, 2, 4], [1, 1, 2], rl.model("gpt2"), "h100-sxm", S=[64, 128])
-    with pytest.raises(rl.UsageError, match="whole batches"):
-        rl.check_sweep([1, 2.5, 4], [1, 1, 2], mlp(), "h100-sxm")
+    with pytest.raises(rl.errors.UsageError, match="over batches alone"):
+        rl.diagnosis.check_sweep([1, 2, 4], [1, 1, 2], rl.model("gpt2"), "h100-sxm", S=[64, 128])
+    with pytest.raises(rl.errors.UsageError, match="whole batches"):
+        rl.diagnosis.check_sweep([1, 2.5, 4], [1, 1, 2], mlp(), "h100-sxm")
 
 
 def test_the_record_is_plain_data() -> None:
-    alone = rl.check_sweep(LADDER, [flat(b) for b in LADDER])
-    beside = rl.check_sweep(LADDER, [flat(b) for b in LADDER], mlp(), "h100-sxm")
+    alone = rl.diagnosis.check_sweep(LADDER, [flat(b) for b in LADDER])
+    beside = rl.diagnosis.check_sweep(LADDER, [flat(b) for b in LADDER], mlp(), "h100-sxm")
     assert json.loads(json.dumps(alone.record()))["expected_s"] is None
     record = json.loads(json.dumps(beside.record()))
     assert len(record["expected_s"]) == len(record["fitted_s"]) == len(LADDER)
@@ -210,7 +210,7 @@ def test_a_fit_goes_through_its_points() -> None:
 def test_files_of_many_makers(tmp_path: Path, text: str, times: tuple[float, ...]) -> None:
     file = tmp_path / "sweep.csv"
     file.write_text(text, encoding="utf-8")
-    assert rl.read_sweep(file) == ((1.0, 2.0), pytest.approx(times))
+    assert rl.diagnosis.read_sweep(file) == ((1.0, 2.0), pytest.approx(times))
 
 
 @pytest.mark.parametrize(
@@ -228,14 +228,14 @@ def test_files_of_many_makers(tmp_path: Path, text: str, times: tuple[float, ...
 def test_files_that_are_no_sweep(tmp_path: Path, text: str, match: str) -> None:
     file = tmp_path / "sweep.csv"
     file.write_text(text, encoding="utf-8")
-    with pytest.raises(rl.UsageError, match=match) as error:
-        rl.read_sweep(file)
+    with pytest.raises(rl.errors.UsageError, match=match) as error:
+        rl.diagnosis.read_sweep(file)
     assert "\n" not in str(error.value)
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(rl.UsageError, match="cannot be read"):
-        rl.read_sweep(tmp_path / "none.csv")
+    with pytest.raises(rl.errors.UsageError, match="cannot be read"):
+        rl.diagnosis.read_sweep(tmp_path / "none.csv")
     (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00batch")
-    with pytest.raises(rl.UsageError, match="not text"):
-        rl.read_sweep(tmp_path / "bytes.csv")
+    with pytest.raises(rl.errors.UsageError, match="not text"):
+        rl.diagnosis.read_sweep(tmp_path / "bytes.csv")

@@ -48,12 +48,12 @@ def bert() -> Made:
     return chain(Made(), calls)
 
 
-def line(report: rl.TraceReport, op: str, at: int = 0) -> Any:
+def line(report: rl.diagnosis.TraceReport, op: str, at: int = 0) -> Any:
     return [one for one in report.ops if one.op == op][at]
 
 
 def test_bert_against_figures_by_hand(tmp_path: Path) -> None:
-    report = rl.trace_report(bert().write(tmp_path))
+    report = rl.diagnosis.trace_report(bert().write(tmp_path))
     assert report.chip is not None
     assert report.chip.name == "h100-sxm"
     assert report.iterations == 2
@@ -94,7 +94,7 @@ def test_gpt2_decode_by_hand(tmp_path: Path) -> None:
         ("aten::addmm", [[3072], [8, 768], [768, 3072], [], []], 6.0, {}),
         ("aten::mm", [[8, 768], [768, 50304]], 30.0, {"kernel": "nvjet_sm90"}),
     ]
-    report = rl.trace_report(chain(Made(), calls, iterations=3).write(tmp_path))
+    report = rl.diagnosis.trace_report(chain(Made(), calls, iterations=3).write(tmp_path))
     assert report.iterations == 3
     head = report.ops[0]
     assert (head.op, head.bound) == ("aten::mm", "memory")
@@ -109,7 +109,7 @@ def test_recorded_bert() -> None:
     path = SHARED / "bert_base_b64_s512.json.gz"
     if not path.is_file():
         pytest.skip("no recorded traces here")
-    report = rl.trace_report(path)
+    report = rl.diagnosis.trace_report(path)
     assert [one.bound for one in report.ops[:5]] == ["compute", "compute", "compute", "memory", "memory"]
     up = next(one for one in report.ops if one.shapes == "3072, 32768x768, 768x3072")
     assert up.calls == 12
@@ -126,7 +126,7 @@ def adds(made: Made, start: float, issued: float, **options: Any) -> float:
 
 
 def idle_of(tmp_path: Path, made: Made) -> dict[str, float]:
-    report = rl.trace_report(made.write(tmp_path))
+    report = rl.diagnosis.trace_report(made.write(tmp_path))
     assert sum(report.idle.values()) + report.busy == pytest.approx(report.seconds)
     assert sum(part for _, part in report.waterfall) == pytest.approx(report.seconds)
     return {name: round(part * 1e6, 1) for name, part in report.idle.items()}
@@ -180,7 +180,7 @@ def test_what_is_computed_away_and_what_is_prepared_are_not_counted_twice(tmp_pa
     made.slice("cpu_op", "aten::flip", 1630, 300)  # of something else, before the next kernel
     adds(made, 1940, 1939)
     different(made, 1950)
-    trace = rl.read_trace(made.write(tmp_path))
+    trace = rl.traces.read_trace(made.write(tmp_path))
     waits = run(trace, rl.chip("h100-sxm")).idle
     assert waits.heavy == {"aten::flip": pytest.approx(300e-6)}
     assert waits.seconds["host_compute"] == pytest.approx(300e-6)
@@ -194,7 +194,7 @@ def test_idle_copies(tmp_path: Path) -> None:
     made.call("aten::copy_", [[4000, 4000], [4000, 4000], []], 1000, 3000, issued=999, **copy)
     adds(made, 4100, 4099)
     different(made, 4110)
-    report = rl.trace_report(made.write(tmp_path))
+    report = rl.diagnosis.trace_report(made.write(tmp_path))
     assert report.idle["copies"] == pytest.approx(100e-6, rel=0.05)
     assert report.copies.exposed == pytest.approx(3e-3)
     assert report.copies.overlapped == 0
@@ -211,7 +211,7 @@ def test_communication_exposed_and_overlapped(tmp_path: Path) -> None:
     reduce = {"kernel": "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "stream": 20}
     made.call("c10d::allreduce_", None, 1100, 150, **reduce)  # 100 us beside the product, 50 us alone
     different(made, 1250)
-    report = rl.trace_report(made.write(tmp_path))
+    report = rl.diagnosis.trace_report(made.write(tmp_path))
     assert report.communication.seconds == pytest.approx(150e-6)
     assert report.communication.overlapped == pytest.approx(100e-6)
     assert report.communication.exposed == pytest.approx(50e-6)
@@ -224,7 +224,7 @@ def test_operators_long_on_the_processor(tmp_path: Path) -> None:
     made.slice("cpu_op", "aten::sort", 1004, 500)
     adds(made, 1520, 1519)
     different(made, 1530)
-    report = rl.trace_report(made.write(tmp_path))
+    report = rl.diagnosis.trace_report(made.write(tmp_path))
     ((name, calls, seconds),) = report.host_ops
     assert (name, calls) == ("aten::sort", 1)
     assert seconds == pytest.approx(500e-6)
@@ -236,7 +236,7 @@ def test_operators_long_on_the_processor(tmp_path: Path) -> None:
 
 def test_above_the_roof_is_said(tmp_path: Path) -> None:
     made = chain(Made(), [("aten::mm", [[4096, 4096], [4096, 4096]], 50.0, {})])  # 137.4 GFLOP in 50 us: 2.7 PFLOP/s
-    report = rl.trace_report(made.write(tmp_path))
+    report = rl.diagnosis.trace_report(made.write(tmp_path))
     assert report.ops[0].above
     assert report.ops[0].proposal == ABOVE
     assert report.ops[0].flops_share > 2
@@ -246,7 +246,7 @@ def test_above_the_roof_is_said(tmp_path: Path) -> None:
 def test_precision_in_full_fp32(tmp_path: Path) -> None:
     # 137.4 GFLOP in 2.6 ms are 53 TFLOP/s of 67: the vector units in fp32.
     made = chain(Made(), [("aten::mm", [[4096, 4096], [4096, 4096]], 2600.0, {"dtype": FP32})])
-    report = rl.trace_report(made.write(tmp_path))
+    report = rl.diagnosis.trace_report(made.write(tmp_path))
     assert report.ops[0].label == "precision"
     assert report.ops[0].proposal.startswith("cast to a 16-bit format")
     assert [cause.label for cause in report.causes] == ["precision"]
@@ -254,14 +254,14 @@ def test_precision_in_full_fp32(tmp_path: Path) -> None:
 
 def test_fp32_too_fast_for_it_is_tf32(tmp_path: Path) -> None:
     made = chain(Made(), [("aten::mm", [[4096, 4096], [4096, 4096]], 400.0, {"dtype": FP32})])  # 344 TFLOP/s
-    first = rl.trace_report(made.write(tmp_path)).ops[0]
+    first = rl.diagnosis.trace_report(made.write(tmp_path)).ops[0]
     assert first.dtype == "tf32"
     assert not first.above
     assert 0.5 < first.flops_share < 1
 
 
 def test_another_chip_than_the_trace_names(tmp_path: Path) -> None:
-    report = rl.trace_report(bert().write(tmp_path), "h200-sxm")
+    report = rl.diagnosis.trace_report(bert().write(tmp_path), "h200-sxm")
     assert "the trace names h100-sxm, and h200-sxm was given" in report.notes
 
 
@@ -276,7 +276,7 @@ def test_every_case_has_a_text() -> None:
 def test_unknown_device_keeps_what_needs_no_chip(tmp_path: Path) -> None:
     made = bert()
     made.document["deviceProperties"] = [{"id": 0, "name": "Frobnicator 9000"}]
-    report = rl.trace_report(made.write(tmp_path))
+    report = rl.diagnosis.trace_report(made.write(tmp_path))
     assert report.chip is None
     assert any("Frobnicator 9000" in note and "--chip" in note for note in report.notes)
     up = report.ops[0]
@@ -304,7 +304,7 @@ def test_operators_on_the_processor(tmp_path: Path) -> None:
                 torch.nn.functional.gelu(layer(x))
     path = tmp_path / "cpu.json"
     found.export_chrome_trace(str(path))
-    report = rl.trace_report(path, cpu_chip())
+    report = rl.diagnosis.trace_report(path, cpu_chip())
     assert report.processor
     assert report.chip is not None
     product = line(report, "aten::addmm")
@@ -316,7 +316,7 @@ def test_operators_on_the_processor(tmp_path: Path) -> None:
     assert sum(one.flops for one in report.ops) == pytest.approx(product.flops)
     assert report.causes == ()
     assert not report.ops[0].label
-    bare = rl.trace_report(path)
+    bare = rl.diagnosis.trace_report(path)
     assert bare.chip is None
     assert any("--chip" in note for note in bare.notes)
     assert sum(one.share for one in bare.ops) == pytest.approx(1)
@@ -326,7 +326,7 @@ def test_operators_on_the_processor(tmp_path: Path) -> None:
 def test_a_device_in_the_properties_is_no_device_that_worked(tmp_path: Path) -> None:
     made = Made()
     made.slice("cpu_op", "aten::mm", 0, 900, **{"Input Dims": [[512, 512], [512, 512]], "Input type": [FP32, FP32]})
-    report = rl.trace_report(made.write(tmp_path))
+    report = rl.diagnosis.trace_report(made.write(tmp_path))
     assert report.processor
     assert report.chip is None
 
@@ -351,10 +351,10 @@ NSYS = """Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns)
 """
 
 
-def of_text(tmp_path: Path, text: str, chip: str | None = None) -> rl.TraceReport:
+def of_text(tmp_path: Path, text: str, chip: str | None = None) -> rl.diagnosis.TraceReport:
     path = tmp_path / "table.csv"
     path.write_text(text, encoding="utf-8")
-    report = rl.trace_report(path, chip)
+    report = rl.diagnosis.trace_report(path, chip)
     json.dumps(report.record(), allow_nan=False)
     assert not report.timed
     assert report.record()["idle"] is None
@@ -396,27 +396,27 @@ def test_sums_of_nsys(tmp_path: Path) -> None:
 def test_what_is_no_trace(tmp_path: Path, text: str) -> None:
     path = tmp_path / "x.json"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(rl.TraceError):
-        rl.trace_report(path)
+    with pytest.raises(rl.errors.TraceError):
+        rl.diagnosis.trace_report(path)
 
 
 def test_nothing_ran(tmp_path: Path) -> None:
     made = Made()
     made.slice("user_annotation", "only a range", 0, 10)
-    with pytest.raises(rl.TraceError, match=r"neither operators nor device events, only annotation"):
-        rl.trace_report(made.write(tmp_path))
+    with pytest.raises(rl.errors.TraceError, match=r"neither operators nor device events, only annotation"):
+        rl.diagnosis.trace_report(made.write(tmp_path))
 
 
 def test_no_path_at_all() -> None:
-    with pytest.raises(rl.UsageError, match="wanted a trace"):
-        rl.trace_report(7)  # type: ignore[arg-type]
-    with pytest.raises(rl.TraceError):
-        rl.trace_report("no such file.json")
+    with pytest.raises(rl.errors.UsageError, match="wanted a trace"):
+        rl.diagnosis.trace_report(7)  # type: ignore[arg-type]
+    with pytest.raises(rl.errors.TraceError):
+        rl.diagnosis.trace_report("no such file.json")
 
 
 def test_events_without_shapes(tmp_path: Path) -> None:
     made = chain(Made(), [("aten::mm", None, 100.0, {"kernel": "nvjet"}), ("aten::add", None, 20.0, {})])
-    report = rl.trace_report(made.write(tmp_path))
+    report = rl.diagnosis.trace_report(made.write(tmp_path))
     assert [one.op for one in report.unknown] == ["aten::mm", "aten::add"]
     assert any("record_shapes=True" in note for note in report.notes)
     assert report.seconds == pytest.approx(120e-6)
@@ -425,7 +425,7 @@ def test_events_without_shapes(tmp_path: Path) -> None:
 def test_negative_durations_are_left_out(tmp_path: Path) -> None:
     made = bert()
     made.slice("kernel", "backwards", 1100, -5.0, device=0, stream=7)
-    report = rl.trace_report(made.write(tmp_path))
+    report = rl.diagnosis.trace_report(made.write(tmp_path))
     assert all(one.seconds >= 0 for one in report.ops)
     assert report.notes
 
@@ -442,7 +442,7 @@ def test_two_processes(tmp_path: Path) -> None:
         event["args"] |= {key: event["args"][key] + 1000 for key in numbers}
     made.events += other.events
     made.document["deviceProperties"].append({"id": 1, "name": "NVIDIA H100 80GB HBM3"})
-    report = rl.trace_report(made.write(tmp_path))
+    report = rl.diagnosis.trace_report(made.write(tmp_path))
     assert report.busy == pytest.approx(863e-6)  # of one device, not of both
     assert any("figures are of device 0; left out: 1" in note for note in report.notes)
     assert any("2 host processes" in note for note in report.notes)
@@ -452,7 +452,7 @@ def test_a_cut_file_is_partial(tmp_path: Path) -> None:
     path = bert().write(tmp_path)
     whole = path.read_bytes()
     path.write_bytes(gzip.compress(whole[: int(len(whole) * 0.8)]))
-    report = rl.trace_report(path)
+    report = rl.diagnosis.trace_report(path)
     assert report.partial
     assert report.record()["partial"] is True
     assert any(note.startswith("partial: ") for note in report.notes)
@@ -460,7 +460,7 @@ def test_a_cut_file_is_partial(tmp_path: Path) -> None:
 
 
 def test_record_is_strict_json_with_stable_keys(tmp_path: Path) -> None:
-    record = rl.trace_report(bert().write(tmp_path)).record()
+    record = rl.diagnosis.trace_report(bert().write(tmp_path)).record()
     text = json.dumps(record, allow_nan=False)
     assert {"chip", "seconds_per_iteration", "busy_s", "idle", "communication", "ops", "unknown", "causes", "notes",
             "waterfall", "partial", "iterations"} <= json.loads(text).keys()  # fmt: skip
@@ -470,5 +470,5 @@ def test_record_is_strict_json_with_stable_keys(tmp_path: Path) -> None:
 
 def test_many_events_take_seconds(tmp_path: Path) -> None:
     calls: list[Any] = [("aten::mm", [[256, 256], [256, 256]], 3.0, {}), ("aten::add", [[256, 256]] * 2, 2.0, {})]
-    report = rl.trace_report(chain(Made(), calls, iterations=5000).write(tmp_path))
+    report = rl.diagnosis.trace_report(chain(Made(), calls, iterations=5000).write(tmp_path))
     assert report.seconds * report.iterations == pytest.approx(5e-6 * 5000, rel=0.01)

@@ -54,7 +54,7 @@ def chrome_text(*events: Any, **root: Any) -> str:
 
 
 def read(folder: Path, content: str | bytes, name: str = "trace.json") -> Trace:
-    return rl.read_trace(write(folder, content, name))
+    return rl.traces.read_trace(write(folder, content, name))
 
 
 def names(trace: Trace) -> list[str]:
@@ -138,7 +138,7 @@ def test_a_list_is_a_trace_too(tmp_path: Path) -> None:
 def test_progress_reaches_the_end(tmp_path: Path) -> None:
     path = write(tmp_path, chrome_text(*[OP] * 5000))
     seen: list[tuple[int, int]] = []
-    rl.read_trace(path, progress=lambda done, whole: seen.append((done, whole)))
+    rl.traces.read_trace(path, progress=lambda done, whole: seen.append((done, whole)))
     assert len(seen) > 3
     assert seen[-1] == (path.stat().st_size, path.stat().st_size)
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
@@ -394,7 +394,7 @@ def test_more_events_than_anybody_looks_at(tmp_path: Path, monkeypatch: pytest.M
     ],
 )  # fmt: skip
 def test_refusals_are_one_line_that_names_the_file(tmp_path: Path, content: bytes, words: str) -> None:
-    with pytest.raises(rl.TraceError) as caught:
+    with pytest.raises(rl.errors.TraceError) as caught:
         read(tmp_path, content)
     message = str(caught.value)
     assert words in message
@@ -403,17 +403,17 @@ def test_refusals_are_one_line_that_names_the_file(tmp_path: Path, content: byte
 
 
 def test_no_such_file_and_a_directory(tmp_path: Path) -> None:
-    with pytest.raises(rl.TraceError, match=r"absent\.json: cannot be read: No such file"):
-        rl.read_trace(tmp_path / "absent.json")
-    with pytest.raises(rl.TraceError, match="a directory; name one file"):
-        rl.read_trace(tmp_path)
-    with pytest.raises(rl.TraceError, match="cannot be read"):
-        rl.read_trace("a\0b")
+    with pytest.raises(rl.errors.TraceError, match=r"absent\.json: cannot be read: No such file"):
+        rl.traces.read_trace(tmp_path / "absent.json")
+    with pytest.raises(rl.errors.TraceError, match="a directory; name one file"):
+        rl.traces.read_trace(tmp_path)
+    with pytest.raises(rl.errors.TraceError, match="cannot be read"):
+        rl.traces.read_trace("a\0b")
 
 
 def test_a_single_value_of_many_megabytes_is_refused(tmp_path: Path) -> None:
     for content in (b'[{"ph": "X", "name": "' + b"x" * 9 * 2**20, b'{"a": "' + b"x" * 9 * 2**20):
-        with pytest.raises(rl.TraceError, match="a single value of more than"):
+        with pytest.raises(rl.errors.TraceError, match="a single value of more than"):
             read(tmp_path, content)
 
 
@@ -500,7 +500,9 @@ def test_nsys_sum_behind_another_report(tmp_path: Path) -> None:
     ],
 )
 def test_nsys_tables_without_kernels_are_named(tmp_path: Path, header: str, name: str) -> None:
-    with pytest.raises(rl.TraceError, match=f"an nsys {name}.* table, which holds no kernels; wanted cuda_gpu_trace"):
+    with pytest.raises(
+        rl.errors.TraceError, match=f"an nsys {name}.* table, which holds no kernels; wanted cuda_gpu_trace"
+    ):
         read(tmp_path, f"{header}\n1,2,3,4,5,6\n")
 
 
@@ -658,7 +660,7 @@ def test_a_table_keeps_its_other_columns(tmp_path: Path) -> None:
 @pytest.mark.skipif(not REAL.is_dir(), reason="no measurements beside the checkout")
 def test_real_traces() -> None:
     for path in sorted(REAL.glob("*.json.gz")):
-        trace = rl.read_trace(path)
+        trace = rl.traces.read_trace(path)
         raw = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
         for category, kind in (("cpu_op", Kind.OP), ("kernel", Kind.KERNEL), ("gpu_memcpy", Kind.MEMCPY)):
             wanted = [event["dur"] for event in raw if event.get("cat") == category]
@@ -680,7 +682,7 @@ def write_large(path: Path, events: int) -> None:
 
 def test_a_hundred_thousand_events(tmp_path: Path) -> None:
     write_large(tmp_path / "large.json", 100_000)
-    trace = rl.read_trace(tmp_path / "large.json")
+    trace = rl.traces.read_trace(tmp_path / "large.json")
     assert np.bincount(trace.events.kind).tolist() == [25000, 0, 25000, 0, 25000, 25000]
     assert trace.events.start[-1] == pytest.approx(99999e-6)
     assert trace.notes == ()
@@ -690,8 +692,8 @@ def test_memory_does_not_follow_the_size_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "large.json"
     write_large(path, 150_000)
     code = (
-        "import resource, sys, roofline as rl; rl.read_trace; peak = lambda: resource.getrusage(0).ru_maxrss // 1024; "
-        "before = peak(); rl.read_trace(sys.argv[1]); print(peak() - before)"
+        "import resource, sys, roofline as rl; rl.traces.read_trace; peak = lambda: resource.getrusage(0).ru_maxrss // 1024; "  # noqa: E501
+        "before = peak(); rl.traces.read_trace(sys.argv[1]); print(peak() - before)"
     )
     done = subprocess.run([sys.executable, "-c", code, str(path)], check=True, capture_output=True, text=True)
     assert path.stat().st_size > 35e6
@@ -720,7 +722,7 @@ def survives(folder: Path, content: bytes) -> Trace | None:
     """A trace, or a refusal of one line; anything else fails the test."""
     try:
         trace = read(folder, content)
-    except rl.TraceError as error:
+    except rl.errors.TraceError as error:
         if "\n" in str(error):
             raise
         return None

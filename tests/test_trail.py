@@ -12,7 +12,7 @@ def names(graph: rl.Graph) -> list[str]:
 
 
 def test_every_pass_leaves_its_name_and_options_in_order() -> None:
-    graph = rl.unmask(rl.fuse(rl.retype(rl.model("gpt2", layers=1), weights="int8", cache="int8")))
+    graph = rl.passes.unmask(rl.passes.fuse(rl.passes.retype(rl.model("gpt2", layers=1), weights="int8", cache="int8")))
     assert names(graph) == ["retype", "fuse", "unmask"]
     assert repr(graph.history[0]) == "retype(weights='int8', cache='int8')"
 
@@ -24,7 +24,9 @@ def test_a_pass_made_of_others_leaves_one_entry() -> None:
 
     @recorded
     def both(graph: rl.Graph, weights: str) -> rl.Graph:
-        return replace(rl.fuse(rl.retype(graph, weights=weights)), info={**graph.info, "notes": ("mind this",)})
+        return replace(
+            rl.passes.fuse(rl.passes.retype(graph, weights=weights)), info={**graph.info, "notes": ("mind this",)}
+        )
 
     graph = both(rl.model("gpt2", layers=1), "int8")
     assert names(graph) == ["both"]
@@ -33,20 +35,20 @@ def test_a_pass_made_of_others_leaves_one_entry() -> None:
 
 
 def test_a_pass_that_changes_nothing_leaves_none() -> None:
-    graph = rl.inductor(rl.model("gpt2", layers=1))
-    assert names(rl.inductor(graph)) == ["inductor"]
+    graph = rl.passes.inductor(rl.model("gpt2", layers=1))
+    assert names(rl.passes.inductor(graph)) == ["inductor"]
 
 
 def test_history_survives_binding() -> None:
-    graph = rl.retype(rl.model("gpt2", layers=1), weights="int8").bind(B=1)
+    graph = rl.passes.retype(rl.model("gpt2", layers=1), weights="int8").bind(B=1)
     assert names(graph) == ["retype"]
     assert graph.history[0].before.symbols == {"S"}
 
 
 def test_effects_are_those_of_the_programs_themselves() -> None:
     plain = rl.model("llama-3-8b", phase="decode", layers=2)
-    small = rl.fuse(rl.retype(plain, weights="int8"))
-    found = rl.trail(small, "h100-sxm", mode="graph", B=4, C=1024)
+    small = rl.passes.fuse(rl.passes.retype(plain, weights="int8"))
+    found = rl.analysis.trail(small, "h100-sxm", mode="graph", B=4, C=1024)
     states = [plain, small.history[1].before, small]
     for state, graph in zip(found.states, states, strict=True):
         est = rl.estimate(graph, "h100-sxm", mode="graph", B=4, C=1024)
@@ -64,27 +66,27 @@ def test_effects_are_those_of_the_programs_themselves() -> None:
 
 
 def test_a_program_without_passes_says_so() -> None:
-    assert "no pass was applied" in repr(rl.trail(rl.model("gpt2", layers=1), B=1, S=8))
+    assert "no pass was applied" in repr(rl.analysis.trail(rl.model("gpt2", layers=1), B=1, S=8))
 
 
 def test_a_trail_without_a_chip_has_no_times() -> None:
-    found = rl.trail(rl.fuse(rl.model("gpt2", layers=1)), B=1, S=128)
+    found = rl.analysis.trail(rl.passes.fuse(rl.model("gpt2", layers=1)), B=1, S=128)
     assert found.states[0]["time_s"] is None
     assert "fuse()" in repr(found)
 
 
 def test_a_trail_is_followed_at_one_point() -> None:
-    with pytest.raises(rl.UsageError, match="one point"):
-        rl.trail(rl.fuse(rl.model("gpt2", layers=1)), B=[1, 2], S=128)
+    with pytest.raises(rl.errors.UsageError, match="one point"):
+        rl.analysis.trail(rl.passes.fuse(rl.model("gpt2", layers=1)), B=[1, 2], S=128)
 
 
 def test_results_show_as_tables_in_a_notebook() -> None:
     graph = rl.model("gpt2", phase="decode", layers=1)
     shown = (
-        rl.trail(rl.quantize(graph, weights="int8"), "h100-sxm", B=1, C=64),
-        rl.train(rl.model("gpt2", phase="train", layers=1), "h100-sxm", batch=1, S=64),
-        rl.fusion(graph, "h100-sxm", B=1, C=64),
+        rl.analysis.trail(rl.passes.quantize(graph, weights="int8"), "h100-sxm", B=1, C=64),
+        rl.training.train(rl.model("gpt2", phase="train", layers=1), "h100-sxm", batch=1, S=64),
+        rl.analysis.fusion(graph, "h100-sxm", B=1, C=64),
         rl.compare(graph, ["h100-sxm", "h200-sxm"], B=1, C=64),
-        rl.request("gpt2", "h100-sxm", prompt=8, new_tokens=2),
+        rl.serving.request("gpt2", "h100-sxm", prompt=8, new_tokens=2),
     )
     assert all("<table" in result._repr_html_() for result in shown)

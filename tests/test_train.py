@@ -16,22 +16,24 @@ import megatron_table
 ROWS = megatron_table.rows()
 
 
-def step(**layout: object) -> rl.TrainingStep:
+def step(**layout: object) -> rl.training.TrainingStep:
     """A small GPT on a DGX."""
     given: dict[str, object] = {"batch": 16, "S": 256, "mode": "graph", **layout}
-    return rl.train(rl.model("megatron-22b", phase="train", layers=8, hidden=1024, heads=16), "dgx-a100", **given)  # type: ignore[arg-type]
+    return rl.training.train(
+        rl.model("megatron-22b", phase="train", layers=8, hidden=1024, heads=16), "dgx-a100", **given
+    )  # type: ignore[arg-type]
 
 
 # --- published ---
 
 
 @pytest.fixture(scope="module")
-def steps() -> list[rl.TrainingStep]:
+def steps() -> list[rl.training.TrainingStep]:
     return [megatron_table.step(row) for row in ROWS]
 
 
 @pytest.fixture(scope="module")
-def errors(steps: list[rl.TrainingStep]) -> list[float]:
+def errors(steps: list[rl.training.TrainingStep]) -> list[float]:
     return [abs(step.time / float(row["time_s"]) - 1) for step, row in zip(steps, ROWS, strict=True)]
 
 
@@ -50,14 +52,14 @@ def test_activations_kept_are_those_of_the_paper(row: dict[str, str]) -> None:
     assert ours == pytest.approx(paper, rel=1e-9)
 
 
-def test_megatron_s_devices_have_room_for_what_they_ran(steps: list[rl.TrainingStep]) -> None:
+def test_megatron_s_devices_have_room_for_what_they_ran(steps: list[rl.training.TrainingStep]) -> None:
     assert all(step.fits for step in steps)
 
 
 def test_data_parallel_training_of_gpt3_takes_a_month() -> None:
     """34 days on 1024 A100 at 140 TFLOP/s (Narayanan et al. 2021, section 5.1)."""
     graph = rl.model("gpt-3-175b", phase="train", vocab=51200, attention="naive", dropout=True)
-    found = rl.train(
+    found = rl.training.train(
         graph, rl.cluster("dgx-a100").replace(nodes=128), batch=1536, micro_batch=1, tp=8, pp=8, dp=16, interleave=1,
         recompute="full", mode="graph", S=2048,
     )  # fmt: skip
@@ -79,9 +81,9 @@ def test_parts_add_up_and_lie_in_the_range() -> None:
 
 
 def test_one_device_is_the_estimate_of_its_program() -> None:
-    whole = rl.training_graph(rl.model("gpt2", phase="train"), precision="amp-bf16")
+    whole = rl.passes.training_graph(rl.model("gpt2", phase="train"), precision="amp-bf16")
     est = rl.estimate(whole, "h100-sxm", mode="graph", B=8, S=1024)
-    found = rl.train("gpt2", "h100-sxm", batch=8, S=1024, precision="amp-bf16", mode="graph")
+    found = rl.training.train("gpt2", "h100-sxm", batch=8, S=1024, precision="amp-bf16", mode="graph")
     assert found.time == pytest.approx(est.time, rel=0.005)
     for part in ("weights", "gradients", "optimizer"):
         assert getattr(found.memory, part) == pytest.approx(getattr(est.memory, part), rel=1e-6)
@@ -90,7 +92,7 @@ def test_one_device_is_the_estimate_of_its_program() -> None:
 def test_the_bubble_is_the_formula_s() -> None:
     """Uneven ends (embedding, head) aside: a chain of equal layers with next to no vocabulary."""
     graph = rl.model("megatron-22b", phase="train", layers=16, hidden=1024, heads=16, vocab=8, positions=8)
-    found = rl.train(graph, "dgx-a100", batch=32, micro_batch=1, pp=4, mode="graph", S=256)
+    found = rl.training.train(graph, "dgx-a100", batch=32, micro_batch=1, pp=4, mode="graph", S=256)
     work = sum(found.seconds[part] for part in ("forward", "backward", "recompute", "communication"))
     assert found.seconds["bubble"] / work == pytest.approx(bubble(4, 32), rel=0.1)
 
@@ -152,13 +154,15 @@ def test_gradients_travel_beside_the_backward_where_they_may() -> None:
 
 def test_experts_and_their_groups() -> None:
     graph = rl.model("mixtral-8x7b", phase="train", layers=2)
-    found = rl.train(graph, "dgx-h100", batch=8, dp=4, ep=4, mode="graph", S=512)
+    found = rl.training.train(graph, "dgx-h100", batch=8, dp=4, ep=4, mode="graph", S=512)
     assert found.seconds["communication"] > 0
-    assert found.memory.weights < rl.train(graph, "dgx-h100", batch=8, dp=4, mode="graph", S=512).memory.weights
+    assert (
+        found.memory.weights < rl.training.train(graph, "dgx-h100", batch=8, dp=4, mode="graph", S=512).memory.weights
+    )
 
 
 def test_images_train_too() -> None:
-    found = rl.train("resnet50", "h100-sxm", batch=128, precision="amp-bf16", optimizer="momentum")
+    found = rl.training.train("resnet50", "h100-sxm", batch=128, precision="amp-bf16", optimizer="momentum")
     assert found.item == "image"
     assert found.items == 128
     assert found.throughput == pytest.approx(128 / found.time)
@@ -198,17 +202,17 @@ def test_a_layout_that_cannot_be_names_the_nearest(layout: dict[str, object], wo
 
 def test_a_program_without_a_batch_is_refused() -> None:
     fixed = rl.model("gpt2", phase="train", layers=1).bind(B=4)
-    with pytest.raises(rl.UsageError, match="no symbol B"):
-        rl.train(fixed, "h100-sxm", batch=4, S=128)
+    with pytest.raises(rl.errors.UsageError, match="no symbol B"):
+        rl.training.train(fixed, "h100-sxm", batch=4, S=128)
 
 
 def test_a_program_with_a_backward_is_refused() -> None:
-    with pytest.raises(rl.UsageError, match="has a backward already"):
-        rl.train(rl.backward(rl.model("gpt2", phase="train", layers=1)), "h100-sxm", batch=4, S=128)
+    with pytest.raises(rl.errors.UsageError, match="has a backward already"):
+        rl.training.train(rl.passes.backward(rl.model("gpt2", phase="train", layers=1)), "h100-sxm", batch=4, S=128)
 
 
 def test_no_tokens_take_no_time() -> None:
-    with pytest.raises(rl.UsageError, match="positive number"):
+    with pytest.raises(rl.errors.UsageError, match="positive number"):
         step().days(0)
 
 
@@ -218,7 +222,9 @@ def test_no_tokens_take_no_time() -> None:
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 def test_a_stage_sends_its_output_and_keeps_what_it_was_sent(recompute: str) -> None:
     graph = rl.model("megatron-22b", phase="train", layers=8, hidden=1024, heads=16)
-    step = rl.train(graph, "dgx-a100", batch=8, micro_batch=1, pp=4, recompute=recompute, S=512, mode="compiled")
+    step = rl.training.train(
+        graph, "dgx-a100", batch=8, micro_batch=1, pp=4, recompute=recompute, S=512, mode="compiled"
+    )
     whole = 2 * 512 * 1024  # 2 s b h bytes
     first, middle, *_, last = step.chunks
     assert (first.sent, middle.sent, last.sent) == (whole, whole, 0)
@@ -230,7 +236,9 @@ def test_a_stage_sends_its_output_and_keeps_what_it_was_sent(recompute: str) -> 
 @pytest.mark.parametrize("mode", ["graph", "compiled"])
 def test_full_recomputation_holds_one_layer_at_a_time(mode: str) -> None:
     how = {"batch": 4, "micro_batch": 1, "recompute": "full", "S": 512, "mode": mode}
-    few, many = (rl.train(rl.model("gpt2", phase="train", layers=n), "a100-80gb-sxm", **how).chunks[0] for n in (3, 12))
+    few, many = (
+        rl.training.train(rl.model("gpt2", phase="train", layers=n), "a100-80gb-sxm", **how).chunks[0] for n in (3, 12)
+    )
     assert many.passing < 1.02 * few.passing
 
 
@@ -238,7 +246,7 @@ def test_buckets_grow_with_the_copies() -> None:
     """One bucket of 25 MB among 64 nodes is latency: Megatron-core's are 256 MB there."""
     on = rl.cluster("dgx-h100").replace(nodes=64)
     how = {"batch": 64, "micro_batch": 1, "tp": 8, "sp": True, "dp": 64, "zero": 1, "S": 2048, "mode": "graph"}
-    step = rl.train(rl.model("llama-3-70b", phase="train", layers=8), on, overlap=False, **how)
+    step = rl.training.train(rl.model("llama-3-70b", phase="train", layers=8), on, overlap=False, **how)
     held = step.chunks[0].held.dense
     wire = (held.gradients + held.weights) * 63 / 64 / on.device.links[-1].bandwidth
     assert wire < step.seconds["data_parallel"] < 1.5 * wire
@@ -246,7 +254,7 @@ def test_buckets_grow_with_the_copies() -> None:
 
 def test_autocast_goes_with_tensor_parallelism() -> None:
     how = {"batch": 8, "micro_batch": 2, "S": 256, "mode": "graph", "precision": "amp-bf16"}
-    one, two = (rl.train("gpt2", "dgx-h100", tp=tp, **how) for tp in (1, 2))
+    one, two = (rl.training.train("gpt2", "dgx-h100", tp=tp, **how) for tp in (1, 2))
     assert two.memory.total < 0.7 * one.memory.total
     assert {"fp32", "bf16"} <= {t.dtype for t in two.chunks[0].forward_graph.tensors.values()}
 
@@ -255,10 +263,10 @@ def test_autocast_goes_with_tensor_parallelism() -> None:
 def test_stages_that_differ_by_a_layer_do_the_work_of_the_model(pp: int, interleave: int) -> None:
     how = {"batch": 30, "micro_batch": 1, "S": 256, "mode": "graph"}
     graph = rl.model("llama-3-8b", phase="train", layers=16)
-    whole = rl.train(graph, "dgx-h100", **how)
-    parts = rl.train(graph, "dgx-h100", pp=pp, interleave=interleave, **how)
+    whole = rl.training.train(graph, "dgx-h100", **how)
+    parts = rl.training.train(graph, "dgx-h100", pp=pp, interleave=interleave, **how)
     assert parts.model_flops == whole.model_flops
-    each = rl.train(rl.model("llama-3-8b", phase="train", layers=-(-16 // pp)), "dgx-h100", **how)
+    each = rl.training.train(rl.model("llama-3-8b", phase="train", layers=-(-16 // pp)), "dgx-h100", **how)
     busy = sum(parts.seconds[part] for part in ("forward", "backward"))
     assert busy < sum(each.seconds[part] for part in ("forward", "backward"))  # which has both embedding and head
     assert busy > sum(whole.seconds[part] for part in ("forward", "backward")) / pp
@@ -267,5 +275,5 @@ def test_stages_that_differ_by_a_layer_do_the_work_of_the_model(pp: int, interle
 def test_uneven_chunks_need_the_memory_of_their_layers() -> None:
     graph = rl.model("llama-3-8b", phase="train", layers=13)
     how = {"batch": 16, "micro_batch": 1, "pp": 4, "S": 256, "mode": "graph"}
-    one, three = (rl.train(graph, "dgx-h100", interleave=v, **how) for v in (1, 3))
+    one, three = (rl.training.train(graph, "dgx-h100", interleave=v, **how) for v in (1, 3))
     assert three.memory.weights < 1.01 * one.memory.weights

@@ -10,8 +10,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from roofline.analysis.predict import predict_rows
-from roofline.analysis.validate import Validation, figures, record, validate, worse
+from roofline.analysis.prediction import predict_rows
+from roofline.analysis.validation import Validation, figures, record, validate, worse
 from roofline.cli.validate import validate as command
 from roofline.ir.errors import ModelDataError, UsageError
 

@@ -34,7 +34,7 @@ def main() -> None:
     for name, module, x in cases():
         module, x = module.to("cuda", torch.bfloat16).eval(), x.to("cuda", torch.bfloat16)
         with torch.no_grad():
-            compared = rl.compare_backends(module, x, backends=BACKENDS, budget=2.0)
+            compared = rl.measurement.compare_backends(module, x, backends=BACKENDS, budget=2.0)
         print(name, compared, sep="\n", flush=True)
         found.append({"case": name, **compared.record()})
     Path(sys.argv[1], "backends.json").write_text(json.dumps(found, indent=1))

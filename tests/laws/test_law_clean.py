@@ -14,9 +14,9 @@ from roofline.counting.counts import count
 from roofline.counting.memory import memory
 from roofline.ir.graph import Graph
 from roofline.ir.sizes import symbol
-from roofline.ops import OPS
 from roofline.ops.builder import Builder
 from roofline.ops.reference import same
+from roofline.ops.registry import OPS
 from roofline.passes.fusion.fuse import fuse, unfuse
 from roofline.passes.fusion.inductor import inductor
 from roofline.passes.rewriting.clean import clean, eliminate_dead, fold_constants, merge_equal
@@ -167,6 +167,6 @@ def test_the_program_without_its_last_operator_is_another_one(choices: Choices, 
     """The comparison can fail: a changed operator shows in the outputs."""
     graph = program(choices, kept)
     last = graph.nodes[-1]
-    changed = graph.with_nodes((*graph.nodes[:-1], rl.Node(last.name, "gelu", last.inputs, last.outputs)))
+    changed = graph.with_nodes((*graph.nodes[:-1], rl.ops.Node(last.name, "gelu", last.inputs, last.outputs)))
     assert OPS[last.op].kind == "pointwise"
     assert not same(graph, changed, tolerance=1e-3, B=3)

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roofline.analysis.collective import COLLECTIVE_OPS, collective
+from roofline.analysis.collectives import COLLECTIVE_OPS, collective
 from roofline.cost.algorithms import choices
 from roofline.hardware.cluster import cluster
 

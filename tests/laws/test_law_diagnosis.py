@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import roofline as rl
-from roofline.analysis.estimate import MODES
+from roofline.analysis.estimates import MODES
 
 LAW = settings(deadline=None, max_examples=40, derandomize=True, database=None)
 #: Room for rounding of float64 sums.
@@ -53,7 +53,7 @@ def runs(draw: Any) -> tuple[rl.Graph, str, str, float]:
         mode = draw(st.sampled_from(MODES))
         try:
             return work(name, dtype), chip, mode, expected(name, dtype, chip, mode)
-        except rl.MissingFigure:
+        except rl.errors.MissingFigure:
             continue
 
 

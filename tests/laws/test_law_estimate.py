@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import roofline as rl
-from roofline.analysis.estimate import MODES
+from roofline.analysis.estimates import MODES
 from roofline.ir.graph import Graph
 from roofline.ir.sizes import symbol
 from roofline.ops.builder import Builder
@@ -50,7 +50,7 @@ def chips() -> tuple[rl.Chip, ...]:
     def has(chip: rl.Chip) -> bool:
         try:
             return bool(chip.matmul_peak("bf16") and chip.bandwidth and chip.capacity)
-        except rl.MissingFigure:
+        except rl.errors.MissingFigure:
             return False
 
     return tuple(chip for chip in map(rl.chip, rl.chips()) if has(chip))

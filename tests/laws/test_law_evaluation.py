@@ -15,7 +15,8 @@ from roofline.counting.counts import count
 from roofline.counting.memory import memory
 from roofline.ir.graph import Graph
 from roofline.ir.sizes import evaluate, substitute, symbol
-from roofline.ops import OPS, POINTWISE, Work
+from roofline.ops.pointwise import POINTWISE
+from roofline.ops.registry import OPS, Work
 
 LAW = settings(deadline=None, max_examples=12, derandomize=True, database=None)
 B, S, C = (symbol(name) for name in "BSC")

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from test_law_fuse import CHIP, CHOICES, DIAMOND, LAW, Choices, assert_runs_in_some_order, program
 
 import roofline as rl
-from roofline.analysis.fusion import explain_fusion
+from roofline.analysis.fusing import explain_fusion
 from roofline.counting.counts import count
 from roofline.ir.graph import Graph
-from roofline.ops import OPS
 from roofline.ops.builder import Builder
+from roofline.ops.registry import OPS
 from roofline.passes.fusion.fuse import POLICIES, fuse
 from roofline.passes.fusion.inline import inline
 

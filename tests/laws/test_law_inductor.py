@@ -12,7 +12,7 @@ from test_law_fuse import CHIP, CHOICES, DIAMOND, LAW, MODELS, Choices, assert_r
 import roofline as rl
 from roofline.counting.counts import count
 from roofline.counting.memory import memory
-from roofline.ops import OPS
+from roofline.ops.registry import OPS
 from roofline.passes.fusion.fuse import unfuse
 from roofline.passes.fusion.inductor import inductor
 

@@ -89,7 +89,7 @@ def test_a_narrow_cache_is_smaller_and_changes_nothing_else(name: str, word: str
 @given(word=st.sampled_from(WORDS), blocks=st.integers(1, 40), rows=st.integers(1, 300))
 def test_stored_bits_are_the_format_s(word: str, blocks: int, rows: int) -> None:
     k = 128 * blocks
-    b = rl.Builder("gemm", "bf16")
+    b = rl.ops.Builder("gemm", "bf16")
     graph = quantize(b.graph([b.op("linear", b.input("x", (1, k)), b.weight("w", (rows, k)))]), weights=word)
     bits = DTYPES[weight_format(word, k)].bits_per_element
     assert Fraction(memory(graph, {}).weights) * 8 == bits * rows * k
@@ -139,7 +139,7 @@ def test_prefill_gains_nothing_from_narrow_weights(word: str, batch: int, way: s
 @given(k=st.sampled_from([1024, 4096, 14336]), n=st.sampled_from([1024, 4096, 28672]), m=st.integers(1, 4096),
        word=st.sampled_from(["int8", "int4-g128", "fp8"]))  # fmt: skip
 def test_no_product_beats_its_floor(k: int, n: int, m: int, word: str) -> None:
-    b = rl.Builder("gemm", "bf16")
+    b = rl.ops.Builder("gemm", "bf16")
     plain = b.graph([b.op("linear", b.input("x", (m, k)), b.weight("w", (n, k)))])
     for graph in (quantize(plain, weights=word), quantize(plain, activations="fp8")):
         est = rl.estimate(graph, "h100-sxm", mode="graph")
@@ -156,6 +156,6 @@ def test_narrow_units_speed_prefill_by_no_more_than_their_peak(word: str, scales
 
 
 def test_a_bigger_batch_of_products_with_a_scale_a_row_is_no_faster() -> None:
-    graph = rl.quantize(rl.model("llama-3-8b", phase="decode", layers=2), activations="fp8", cache="fp8")
+    graph = rl.passes.quantize(rl.model("llama-3-8b", phase="decode", layers=2), activations="fp8", cache="fp8")
     times = rl.estimate(graph, "h100-sxm", mode="graph", B=range(1, 300), C=2048).time
     assert all(more >= less for less, more in pairwise(times))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import roofline as rl
 from roofline.analysis.serving import kv_cache, largest_concurrency, largest_context
-from roofline.analysis.serving import requests as request
+from roofline.analysis.serving.requests import request
 from roofline.counting.memory import memory
 from roofline.ir.graph import Graph
 
@@ -82,7 +82,7 @@ def test_a_longer_prefix_never_takes_more(name: str, context: int, batch: int, b
 @given(context=contexts, batch=batches, width=st.sampled_from(["int8", "fp8", "int4"]))
 def test_a_narrower_cache_takes_its_share(context: int, batch: int, width: str) -> None:
     wide, narrow = (kv_cache(load("llama-3-8b"), context, batch=batch, block=16, cache=fmt) for fmt in ("bf16", width))
-    assert narrow.reserved == wide.reserved * float(rl.dtype(width).bits_per_element) / 16
+    assert narrow.reserved == wide.reserved * float(rl.ops.dtype(width).bits_per_element) / 16
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -126,7 +126,7 @@ def test_the_most_fits_and_one_more_does_not(size: int, block: int | None, room:
     for find, given_ in ((largest_context, {"batch": min(size, 3000)}), (largest_concurrency, {"context": size})):
         try:
             found = find(graph, "h100-sxm", **given_, **options)
-        except rl.DoesNotFit:
+        except rl.errors.DoesNotFit:
             continue
         sizes = {"B": found.cache.grid.values["B"], "C": found.cache.grid.values["C"]}
         assert found.memory.total <= found.room

@@ -13,7 +13,8 @@ from roofline.counting.counts import count
 from roofline.counting.memory import memory
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph
-from roofline.ops import COLLECTIVES, get_op
+from roofline.ops.communication import COLLECTIVES
+from roofline.ops.registry import get_op
 from roofline.passes.parallel.shard import shard
 
 LAW = settings(deadline=None, max_examples=60, derandomize=True, database=None)

@@ -1,1 +1,5 @@
 """Questions about a program on a chip: time, batch, comparison, scaling, serving, training."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

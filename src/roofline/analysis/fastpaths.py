@@ -18,7 +18,7 @@ from roofline.hardware.library import chip as find_chip
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import MissingFigure
 from roofline.ir.graph import Graph
-from roofline.ops import OPS
+from roofline.ops.registry import OPS
 
 if TYPE_CHECKING:
     import pandas as pd

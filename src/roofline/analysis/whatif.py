@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from roofline.analysis.scaling import placed
+from roofline.analysis.scale_out import placed
 from roofline.hardware.chip import Chip
 from roofline.hardware.cluster import Cluster
 from roofline.hardware.cluster import cluster as find_cluster
@@ -34,20 +34,20 @@ def what_if(
 ) -> Graph:
     """Apply several passes: pruning, sharding, number formats, stages, fusion, in this order.
 
-    ``graph.history`` lists them and :func:`roofline.trail` says what each did.
+    ``graph.history`` lists them and :func:`roofline.analysis.trail` says what each did.
 
     Args:
         graph: The program.
-        prune: Options of :func:`roofline.prune`, or text such as ``"heads=0.25,channels=0.5"`` or ``"2:4"``.
-        weights: Format of weights, as for :func:`roofline.quantize`, or text with exceptions by pattern, such as
+        prune: Options of :func:`roofline.passes.prune`, or text such as ``"heads=0.25,channels=0.5"`` or ``"2:4"``.
+        weights: Format of weights, as for :func:`roofline.passes.quantize`, or text with exceptions by pattern, such as
             ``"int4-g128,*.down*=int8"``.
         activations: Format that products take their inputs in, likewise.
         cache: Format of the KV cache, likewise.
-        tp: Devices that share every layer, as for :func:`roofline.shard`.
+        tp: Devices that share every layer, as for :func:`roofline.passes.shard`.
         sp: Whether they share the positions too.
         ep: Groups of devices that share the experts.
-        pp: Stages of a pipeline, as for :func:`roofline.pipelined`.
-        fuse: A policy of :func:`roofline.fuse`.
+        pp: Stages of a pipeline, as for :func:`roofline.passes.pipelined`.
+        fuse: A policy of :func:`roofline.passes.fuse`.
         on: The cluster, where a group of devices may be larger than a node.
 
     Raises:

@@ -12,8 +12,8 @@ from roofline.cli.progress import progress
 from roofline.cli.validate import table
 from roofline.ir.errors import UsageError
 from roofline.ir.units import format_bytes, format_si
-from roofline.measurement.calibrate import Calibration, chip_toml, error_figures
-from roofline.measurement.calibrate import calibrate as measure
+from roofline.measurement.calibration import Calibration, chip_toml, error_figures
+from roofline.measurement.calibration import calibrate as measure
 
 _Device = Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu or cuda.")]
 _Quick = Annotated[bool, typer.Option("--quick", help="Measure less: 20 seconds rather than two minutes.")]

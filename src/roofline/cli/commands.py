@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from roofline.analysis.batch import best_batch
-from roofline.analysis.estimate import Estimate
-from roofline.analysis.estimate import estimate as predict
-from roofline.analysis.trail import trail
+from roofline.analysis.batches import best_batch
+from roofline.analysis.estimates import Estimate
+from roofline.analysis.estimates import estimate as predict
+from roofline.analysis.provenance import trail
 from roofline.cli import options as opt
 from roofline.cli import tables
 from roofline.cli.calibrate import calibrate
@@ -210,13 +210,13 @@ def plot(
 
 
 def _roofline(est: Estimate, measured: str | None) -> Any:
-    from roofline.view.plot import plot_roofline
+    from roofline.view.charts.plot import plot_roofline
 
     return plot_roofline(est, measured=measured)
 
 
 def _sweep(est: Estimate, measured: str | None) -> Any:
-    from roofline.view.plot import plot_batch
+    from roofline.view.charts.plot import plot_batch
 
     if measured is not None:
         raise UsageError("--measured belongs to one point; give -B one number")

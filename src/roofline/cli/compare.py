@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from roofline.analysis.compare import WHAT_IF, Comparison, Contender
-from roofline.analysis.compare import compare as side_by_side
+from roofline.analysis.comparison import WHAT_IF, Comparison, Contender
+from roofline.analysis.comparison import compare as side_by_side
 from roofline.cli import options as opt
 from roofline.cli.output import show, write_csv, write_json
 from roofline.cli.tables import facts, heading, percent, table, time_text

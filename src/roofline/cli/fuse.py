@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from roofline.analysis.fusion import Explanation, Fusion, Group, PolicyRow, explain_fusion, fusion
+from roofline.analysis.fusing import Explanation, Fusion, Group, PolicyRow, explain_fusion, fusion
 from roofline.cli import options as opt
 from roofline.cli.output import show, write_csv, write_json
 from roofline.cli.tables import heading, percent, table, time_text

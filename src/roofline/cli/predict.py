@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from roofline.analysis.predict import output_columns, predict_rows
+from roofline.analysis.prediction import output_columns, predict_rows
 from roofline.cli.output import note
 from roofline.cli.progress import progress
 from roofline.hardware.library import chip as find_chip

@@ -13,9 +13,9 @@ from rich.text import Text
 from roofline.ir.units import format_bytes, format_si, parse
 
 if TYPE_CHECKING:
-    from roofline.analysis.batch import BatchChoice
-    from roofline.analysis.estimate import Estimate
-    from roofline.analysis.trail import Trail
+    from roofline.analysis.batches import BatchChoice
+    from roofline.analysis.estimates import Estimate
+    from roofline.analysis.provenance import Trail
     from roofline.hardware.chip import Chip
 
 #: Colour of each verdict.

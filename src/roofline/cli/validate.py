@@ -10,8 +10,8 @@ import typer
 from rich import box
 from rich.table import Table
 
-from roofline.analysis.validate import Figures, Section, Validation, record, recorded_path, worse
-from roofline.analysis.validate import validate as judge
+from roofline.analysis.validation import Figures, Section, Validation, record, recorded_path, worse
+from roofline.analysis.validation import validate as judge
 from roofline.cli import options as opt
 from roofline.cli.output import note, show, write_json
 from roofline.hardware.library import chip as find_chip

@@ -37,7 +37,7 @@ from roofline.cost.spread import CERTAINTY, provenance, spread
 from roofline.cost.work import REGIMES, Launch, launch, sparse_weights, vector_peak
 from roofline.counting.counts import KernelCount
 from roofline.hardware.chip import Chip
-from roofline.ops import OpKind
+from roofline.ops.registry import OpKind
 
 __all__ = [
     "BOUNDS", "CERTAINTY", "COMMUNICATION", "COMPUTE", "GROUPS", "HOST", "HOST_HIGH", "HOST_LOW", "HOST_TRAINING",

@@ -13,7 +13,7 @@ from roofline.cost.parameters import Parameter, group
 from roofline.cost.work import Launch, vector_peak
 from roofline.counting.counts import Kernel
 from roofline.ir.dtypes import DTYPES
-from roofline.ops import OPS
+from roofline.ops.registry import OPS
 
 GROUP = group(
     "attention",

@@ -15,7 +15,7 @@ from roofline.cost.machine import knee
 from roofline.cost.parameters import Parameter, group
 from roofline.cost.work import Launch, vector_peak
 from roofline.hardware.chip import Chip
-from roofline.ops import OpKind
+from roofline.ops.registry import OpKind
 
 PRODUCT = group(
     "processor_product",

@@ -17,7 +17,7 @@ from roofline.cost.machine import knee
 from roofline.cost.parameters import Parameter, group
 from roofline.cost.work import Launch
 from roofline.ir.dtypes import DTYPES
-from roofline.ops import routing_exponent
+from roofline.ops.contraction import routing_exponent
 
 GROUP = group(
     "moe",

@@ -321,7 +321,7 @@ def data_parallel(
         forward: Of one micro-batch [s].
         backward: Of one micro-batch [s].
         all_reduce: Seconds of an all-reduce of so many bytes.
-        reduce_scatter: Of one that is given so many bytes; :func:`roofline.analysis.collective.timers` makes all three.
+        reduce_scatter: Of one that is given so many bytes; ``analysis.collectives.timers`` makes all three.
         all_gather: Of one that returns so many bytes.
         layers: Units that stage 3 gathers one by one.
         micro_batches: Whose gradients are added up before an optimizer step. Stages 0 and 1 reduce once, after the

@@ -17,7 +17,7 @@ from roofline.cost.parameters import Parameter, group
 from roofline.cost.work import Launch
 from roofline.counting.counts import Kernel
 from roofline.ir.dtypes import DTYPES
-from roofline.ops import OPS
+from roofline.ops.registry import OPS
 
 #: Bytes that a read of a single element pulls.
 SECTOR = 32

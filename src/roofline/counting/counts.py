@@ -18,7 +18,7 @@ from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import UnboundSize
 from roofline.ir.graph import Graph, Node, Tensor
 from roofline.ir.sizes import Dim, evaluate, maximum, minimum
-from roofline.ops import OPS, OpKind, Work, get_op, node_work
+from roofline.ops.registry import OPS, OpKind, Work, get_op, node_work
 
 #: Operator kinds from the one that names a kernel first to the one that does last.
 _RANK: tuple[OpKind, ...] = (

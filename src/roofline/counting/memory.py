@@ -12,7 +12,7 @@ from roofline.counting.counts import Scope, nbytes
 from roofline.hardware.chip import Chip
 from roofline.ir.graph import Graph
 from roofline.ir.sizes import evaluate, maximum, terms
-from roofline.ops import OPS
+from roofline.ops.registry import OPS
 
 #: cuBLAS scratch that PyTorch keeps: 32 MiB on Hopper and later, 8 MiB (2 x 4096 KiB) before (PyTorch docs,
 #: CUBLAS_WORKSPACE_CONFIG). One figure for all chips, the larger.

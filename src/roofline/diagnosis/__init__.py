@@ -1,10 +1,5 @@
 """Does a measured time make sense, and if not why: verdict, causes that add up, advice; a trace on its own."""
 
-from __future__ import annotations
+import lazy_loader
 
-from roofline.diagnosis.causes import Advice, Candidate, Cause, Verdict
-from roofline.diagnosis.groups import is_processor
-from roofline.diagnosis.report import TraceReport, trace_report
-from roofline.diagnosis.verdict import check
-
-__all__ = ["Advice", "Candidate", "Cause", "TraceReport", "Verdict", "check", "is_processor", "trace_report"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

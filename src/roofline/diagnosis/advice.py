@@ -15,7 +15,7 @@ from roofline.cost import COMPUTE
 from roofline.diagnosis.causes import Advice, Cause
 from roofline.diagnosis.reference import Meant, faster
 from roofline.ir.errors import RooflineError
-from roofline.ops import OPS
+from roofline.ops.registry import OPS
 from roofline.passes.formats.cast import retype
 from roofline.passes.formats.quantize import quantize
 from roofline.passes.fusion.flash import flash

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from roofline.analysis.estimate import Estimate
+from roofline.analysis.estimates import Estimate
 
 #: What a time can be lost to, with what to do about it. The last is what nothing explains.
 FIXES: Mapping[str, str] = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import isnan
 
-from roofline.analysis.estimate import Estimate
+from roofline.analysis.estimates import Estimate
 from roofline.cost import cpu as processor
 from roofline.diagnosis.reference import Meant
 from roofline.frontends.torch.recorded import formulas

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from roofline.analysis.estimate import Estimate
+from roofline.analysis.estimates import Estimate
 from roofline.cost import sparse_weights
 from roofline.counting.counts import KernelCount, Scope, nbytes
 from roofline.hardware.chip import Chip
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import MissingFigure
 from roofline.ir.sizes import evaluate
-from roofline.ops import OPS, node_work
+from roofline.ops.registry import OPS, node_work
 
 
 def speed_limit(expected: Estimate) -> float:

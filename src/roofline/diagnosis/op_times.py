@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from roofline.analysis.estimate import estimate
-from roofline.analysis.predict import parse_shape, predict_rows, text
+from roofline.analysis.estimates import estimate
+from roofline.analysis.prediction import parse_shape, predict_rows, text
 from roofline.diagnosis.lower_bound import speed_limit
 from roofline.diagnosis.timetable import TimeColumn, read_table, time_column
 from roofline.diagnosis.verdict import VERY_SLOW
@@ -163,7 +163,7 @@ def check_ops(
         >>> import roofline as rl
         >>> rows = [{"op": "gemm", "dtype": "bf16", "m": 4096, "n": 4096, "k": 4096, "time_us": time}
         ...         for time in (30, 190, 900)]
-        >>> [(row.row, row.verdict) for row in rl.check_ops(rows, "h100-sxm").rows]
+        >>> [(row.row, row.verdict) for row in rl.diagnosis.check_ops(rows, "h100-sxm").rows]
         [(3, 'slow'), (2, 'as_expected'), (1, 'impossible')]
     """
     columns, rows = _rows(rows_or_path)

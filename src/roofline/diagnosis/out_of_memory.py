@@ -111,7 +111,7 @@ def explain_oom(message_or_bytes: str | float, dtype: str = "fp32", **sizes: flo
 
     Example:
         >>> import roofline as rl
-        >>> found = rl.explain_oom("CUDA out of memory. Tried to allocate 2.00 GiB.", vocab=32768)
+        >>> found = rl.diagnosis.explain_oom("CUDA out of memory. Tried to allocate 2.00 GiB.", vocab=32768)
         >>> found.missing, found.value
         ('tokens', 16384.0)
     """

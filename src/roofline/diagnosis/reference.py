@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from roofline.analysis.estimate import Estimate, estimate
+from roofline.analysis.estimates import Estimate, estimate
 from roofline.counting.counts import KernelCount
 from roofline.hardware.chip import Chip
 from roofline.ir.errors import MissingFigure

@@ -162,7 +162,7 @@ def trace_report(
     """Say where the time of a trace went, operator by operator, without knowing what program it is.
 
     Args:
-        trace: A profiler's file, read or not; see :func:`roofline.read_trace`.
+        trace: A profiler's file, read or not; see :func:`roofline.traces.read_trace`.
         chip: Where it ran; by the device's name in the trace where absent.
         progress: Called while the file is read, with the bytes read so far and the bytes in all.
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from roofline.analysis.estimate import Estimate, estimate
+from roofline.analysis.estimates import Estimate, estimate
 from roofline.diagnosis.timetable import read_table, row_error, time_column
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import chip as find_chip
@@ -158,7 +158,7 @@ def check_sweep(
 
     Example:
         >>> import roofline as rl
-        >>> found = rl.check_sweep([1, 8, 16, 64, 128], ["5 ms", "5 ms", "5 ms", "16 ms", "32 ms"])
+        >>> found = rl.diagnosis.check_sweep([1, 8, 16, 64, 128], ["5 ms", "5 ms", "5 ms", "16 ms", "32 ms"])
         >>> found.verdict, found.fit.shape, round(found.knee), found.recommended
         ('normal', 'flat', 20, (20, 40))
     """

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, replace
 from typing import Any
 
-from roofline.analysis.estimate import Estimate, Mode
+from roofline.analysis.estimates import Estimate, Mode
 from roofline.counting.counts import unknown_operations
 from roofline.diagnosis import traced
 from roofline.diagnosis.advice import advice

@@ -1,1 +1,5 @@
 """Programs that others wrote, as graphs: one package a source."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -14,8 +14,8 @@ from typing import Any
 from roofline.ir.errors import ShapeError, UnknownOp, UsageError, did_you_mean
 from roofline.ir.graph import Graph
 from roofline.ir.sizes import Dim, Size, prod, terms
-from roofline.ops import broadcast
 from roofline.ops.builder import Builder
+from roofline.ops.registry import broadcast
 from roofline.programs.families import blocks
 
 #: What to do with an operation that has no rule.

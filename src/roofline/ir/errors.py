@@ -22,6 +22,24 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+__all__ = [
+    "ChipDataError",
+    "DoesNotFit",
+    "MissingExtra",
+    "MissingFigure",
+    "ModelDataError",
+    "RooflineError",
+    "ShapeError",
+    "TraceError",
+    "UnboundSize",
+    "UnitError",
+    "UnknownChip",
+    "UnknownDType",
+    "UnknownModel",
+    "UnknownOp",
+    "UsageError",
+]
+
 
 class RooflineError(Exception):
     """Base of all errors raised on purpose; the message is one line, fit for a terminal."""

@@ -106,7 +106,7 @@ class Graph:
         items: What one run produces, for throughput (``B*S`` tokens of a prefill, ``B`` of a decode step).
         item: The word for one of them: ``token``, ``image``, ``sample``.
         info: Provenance: model, phase, published parameter count, source.
-        history: The passes that were applied, first to last; :func:`roofline.trail` says what each did.
+        history: The passes that were applied, first to last; :func:`roofline.analysis.trail` says what each did.
     """
 
     name: str

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from roofline.analysis.estimate import Estimate, Mode, estimate
+from roofline.analysis.estimates import Estimate, Mode, estimate
 from roofline.counting.memory import RESERVE
-from roofline.diagnosis.break_even import BreakEven, break_even
+from roofline.diagnosis.breakeven import BreakEven, break_even
 from roofline.hardware.chip import Chip
 from roofline.ir.errors import MissingExtra, RooflineError, UsageError, did_you_mean
 from roofline.ir.graph import Graph
 from roofline.ir.units import format_si, parse
-from roofline.measurement.measure import Measurement, measure
+from roofline.measurement.measuring import Measurement, measure
 
 if TYPE_CHECKING:
     import pandas as pd

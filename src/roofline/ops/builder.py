@@ -11,7 +11,7 @@ from roofline.ir.dtypes import dtype as number_format
 from roofline.ir.errors import ShapeError, UsageError
 from roofline.ir.graph import Graph, Kind, Node, Tensor
 from roofline.ir.sizes import Size
-from roofline.ops import get_op
+from roofline.ops.registry import get_op
 
 
 class Builder:

@@ -12,10 +12,6 @@
 ``axes`` finds which axes have their size for the same reason (axiscells, axisrules, axisscans), for prune and shard.
 """
 
-from roofline.passes.formats.cast import retype
-from roofline.passes.fusion.fuse import fuse, unfuse
-from roofline.passes.fusion.inductor import inductor
-from roofline.passes.rewriting.pad import pad
-from roofline.passes.rewriting.unmask import unmask
+import lazy_loader
 
-__all__ = ["fuse", "inductor", "pad", "retype", "unfuse", "unmask"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

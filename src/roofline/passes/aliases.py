@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from roofline.ir.graph import Graph, Node
-from roofline.ops import get_op
+from roofline.ops.registry import get_op
 
 
 def is_view(node: Node) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from roofline.ir.errors import ShapeError
 from roofline.ir.graph import Graph, Node, Tensor
-from roofline.ops import get_op
+from roofline.ops.registry import get_op
 
 
 def unused(wanted: str, taken: Container[str]) -> str:

@@ -20,8 +20,9 @@ from roofline.ir.dtypes import dtype as number_format
 from roofline.ir.errors import ModelDataError, RooflineError, ShapeError, UsageError, did_you_mean
 from roofline.ir.graph import Graph
 from roofline.ir.sizes import ceil_div
-from roofline.ops import COLLECTIVES, routing_exponent
 from roofline.ops.builder import Builder
+from roofline.ops.communication import COLLECTIVES
+from roofline.ops.contraction import routing_exponent
 from roofline.programs.library import model
 
 #: A workload file larger than this is refused.

@@ -1,11 +1,5 @@
 """Language models at work: the cache of keys and values, whole requests, and the most that fits."""
 
-from __future__ import annotations
+import lazy_loader
 
-from roofline.analysis.serving.kvcache import CachePart, KVCache, kv_cache
-from roofline.analysis.serving.limits import Largest, largest_concurrency, largest_context
-from roofline.analysis.serving.requests import Request, request
-
-__all__ = [
-    "CachePart", "KVCache", "Largest", "Request", "kv_cache", "largest_concurrency", "largest_context", "request",
-]  # fmt: skip
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

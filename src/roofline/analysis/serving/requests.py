@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from roofline.analysis.estimate import Estimate, Mode, estimate
+from roofline.analysis.estimates import Estimate, Mode, estimate
 from roofline.analysis.serving.kvcache import KVCache, kv_cache, sensible
 from roofline.counting.memory import RESERVE, Memory
 from roofline.counting.memory import memory as itemise

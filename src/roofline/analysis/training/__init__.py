@@ -1,6 +1,5 @@
 """Training on one device or many: from a forward program and a layout to the time and memory of a step."""
 
-from roofline.analysis.training.plan import Plan
-from roofline.analysis.training.step import TrainingStep, train
+import lazy_loader
 
-__all__ = ["Plan", "TrainingStep", "train"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from roofline.analysis.estimate import Estimate, Mode, estimate
+from roofline.analysis.estimates import Estimate, Mode, estimate
 from roofline.analysis.training.footprint import Held, held
 from roofline.analysis.training.plan import Plan
 from roofline.counting.counts import count, nbytes

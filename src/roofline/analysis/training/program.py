@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import ceil
 
-from roofline.analysis.collective import collective
+from roofline.analysis.collectives import collective
 from roofline.analysis.training.step import TrainingStep
 from roofline.ir.graph import Graph
 from roofline.ops.builder import Builder
@@ -20,11 +20,11 @@ def step_program(step: TrainingStep) -> Graph:
     counted as if it worked; gradients that no computation hides are all-reduces behind the backward.
 
     Args:
-        step: From :func:`roofline.train`.
+        step: From :func:`roofline.training.train`.
 
     Example:
         >>> import roofline as rl
-        >>> step = rl.train("gpt2", "h100-sxm", batch=8, S=1024)
+        >>> step = rl.training.train("gpt2", "h100-sxm", batch=8, S=1024)
         >>> whole = step_program(step)
         >>> abs(float(rl.estimate(whole, "h100-sxm").time) / step.time - 1) < 0.02
         True

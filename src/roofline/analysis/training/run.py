@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from roofline.analysis.collective import collective, timers
-from roofline.analysis.estimate import Mode, estimate
-from roofline.analysis.scaling import placed
+from roofline.analysis.collectives import collective, timers
+from roofline.analysis.estimates import Mode, estimate
+from roofline.analysis.scale_out import placed
 from roofline.analysis.training.chunk import AGAIN, BACKWARD, FORWARD, Chunk, chunk, lowered, stored
 from roofline.analysis.training.footprint import Bytes
 from roofline.analysis.training.plan import Plan

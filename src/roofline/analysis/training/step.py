@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from roofline.analysis.estimate import Mode
+from roofline.analysis.estimates import Mode
 from roofline.analysis.training.chunk import Chunk
 from roofline.analysis.training.plan import Plan
 from roofline.analysis.training.run import Run

@@ -1,7 +1,7 @@
 """A JAX function to a graph, from its jaxpr: traced on shapes, never run.
 
 A node a primitive, dead code dropped. A jitted program is compiled, so ``mode="compiled"`` of
-:func:`roofline.estimate` (or :func:`roofline.fuse`) is what its time is to be taken from.
+:func:`roofline.estimate` (or :func:`roofline.passes.fuse`) is what its time is to be taken from.
 
 walk      equation by equation: values, scopes, constants     sizes      shapes and number formats
 rules     elementwise, moves, reductions                      control    calls, loops, branches, devices

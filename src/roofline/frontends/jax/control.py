@@ -8,7 +8,7 @@ from typing import Any
 from roofline.frontends.jax.sizes import format_of, shape_of, size_of, total
 from roofline.frontends.jax.walk import Constant, Rule, Value, Walk, place
 from roofline.ir.sizes import evaluate, prod, symbols
-from roofline.ops import node_work
+from roofline.ops.registry import node_work
 
 #: Where calls keep the function that they call, and what it is called.
 _BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr")

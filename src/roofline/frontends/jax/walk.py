@@ -13,8 +13,8 @@ from roofline.frontends import emit
 from roofline.frontends.jax.sizes import format_of, shape_of, total
 from roofline.ir.errors import ShapeError, UsageError, did_you_mean
 from roofline.ir.sizes import prod
-from roofline.ops import broadcast
 from roofline.ops.builder import Builder
+from roofline.ops.registry import broadcast
 
 
 @dataclass(frozen=True)

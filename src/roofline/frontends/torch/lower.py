@@ -12,8 +12,8 @@ from roofline.frontends.torch.program import Call, Program, Value, Write
 from roofline.ir.errors import RooflineError, ShapeError, did_you_mean
 from roofline.ir.graph import Graph
 from roofline.ir.sizes import Size, evaluate, prod, symbols
-from roofline.ops import OPS
 from roofline.ops.builder import Builder
+from roofline.ops.registry import OPS
 
 #: What a rule returns: the tensors that hold the call's results, ``None`` for one that nobody can use.
 Result = str | tuple[str | None, ...] | None

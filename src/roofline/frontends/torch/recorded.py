@@ -18,8 +18,8 @@ from roofline.frontends.torch.rules import RULES, pointwise, views
 from roofline.frontends.torch.schemas import FORMATS, Arguments, arguments, value_of
 from roofline.ir.errors import ShapeError
 from roofline.ir.graph import Graph
-from roofline.ops import broadcast
 from roofline.ops.builder import Builder
+from roofline.ops.registry import broadcast
 from roofline.traces.events import Kind, Signature
 from roofline.traces.link import Launch
 

@@ -11,7 +11,7 @@ from roofline.frontends.torch.rules import attention, moves, pointwise, products
 from roofline.frontends.torch.schemas import SCALAR_TYPES
 from roofline.ir.errors import ShapeError
 from roofline.ir.sizes import prod
-from roofline.ops import broadcast
+from roofline.ops.registry import broadcast
 
 #: A result's shape and number format.
 Result = tuple[tuple[Any, ...], str]

@@ -21,7 +21,6 @@ import numpy as np
 
 from roofline.ir.errors import DoesNotFit, ShapeError, UnboundSize, UnknownOp, UsageError, did_you_mean
 from roofline.ir.graph import Graph, Node, Tensor
-from roofline.ops import get_op
 from roofline.ops.reference import (
     attention,
     convolution,
@@ -37,6 +36,7 @@ from roofline.ops.reference import (
     rowwise as rows,
 )
 from roofline.ops.reference.calls import MEANINGS, Array, Call, draw
+from roofline.ops.registry import get_op
 
 __all__ = ["MEANINGS", "Sameness", "execute", "same"]
 

@@ -8,7 +8,7 @@ from roofline.ir.dtypes import DTYPES
 from roofline.ir.dtypes import dtype as number_format
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Node, Tensor
-from roofline.ops import OPS
+from roofline.ops.registry import OPS
 from roofline.passes.editing import unused
 from roofline.passes.history import recorded
 from roofline.passes.training.tape import DISCRETE
@@ -31,7 +31,7 @@ def autocast(graph: Graph, dtype: str = "bf16") -> Graph:
     """Run a program in fp32 under autocast: each operator in the format that PyTorch chooses for it, with its casts.
 
     Weights are cast once a run, activations for each product that reads them. Elementwise operators take the widest
-    format of what they read; what is stored in fewer bits stays. Apply it before :func:`roofline.backward`: the
+    format of what they read; what is stored in fewer bits stays. Apply it before :func:`roofline.passes.backward`: the
     backward runs in the formats of the forward, and gradients of weights are cast back.
 
     Args:

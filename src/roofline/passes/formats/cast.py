@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from roofline.ir.dtypes import dtype as number_format
 from roofline.ir.graph import Graph, Node, Tensor
-from roofline.ops import OPS, get_op
+from roofline.ops.registry import OPS, get_op
 from roofline.passes.aliases import Storage
 from roofline.passes.formats.keep import keep_formats
 from roofline.passes.history import recorded

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from roofline.ir.graph import Graph, Node, Tensor
-from roofline.ops import OPS, node_work
+from roofline.ops.registry import OPS, node_work
 from roofline.passes.aliases import Storage
 from roofline.passes.editing import unused
 from roofline.passes.formats.scales import operations

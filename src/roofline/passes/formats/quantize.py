@@ -18,7 +18,7 @@ from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.graph import Graph, Node, Tensor
 from roofline.ir.sizes import prod
-from roofline.ops import OPS
+from roofline.ops.registry import OPS
 from roofline.passes.aliases import Storage
 from roofline.passes.formats.conversions import Rewrite
 from roofline.passes.formats.scales import ACTIVATIONS, activation_format, cache_format, multiplied_as, weight_format
@@ -99,7 +99,7 @@ def quantize(
 def widen(graph: Graph, dequantize: Literal["fused", "separate"] = "fused") -> Graph:
     """Count how weights are widened that a program stores in narrower formats than it multiplies in.
 
-    Checkpoints that are quantised already, as importers read them, and :func:`~roofline.retype` say what is stored and
+    Checkpoints that are quantised already, as importers read them, and ``retype`` say what is stored and
     no more.
 
     Args:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from roofline.ir.graph import Graph, Node
-from roofline.ops import OPS, get_op
+from roofline.ops.registry import OPS, get_op
 from roofline.passes.fusion.inlining import kept_of
 
 #: Kinds of operators that a kernel of its own makes of a chain.

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from roofline.ir.graph import Graph, Node
-from roofline.ops import OPS, get_op
+from roofline.ops.registry import OPS, get_op
 from roofline.passes.history import recorded
 
 #: Products that attention may begin with, and end with.

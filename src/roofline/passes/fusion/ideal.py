@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from roofline.ir.graph import Graph, Node
-from roofline.ops import OPS, get_op
+from roofline.ops.registry import OPS, get_op
 from roofline.passes.fusion.chains import chains
 from roofline.passes.fusion.flash import flash
 from roofline.passes.fusion.inductor import inductor

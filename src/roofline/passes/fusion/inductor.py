@@ -29,7 +29,7 @@ from itertools import combinations
 from typing import Any
 
 from roofline.ir.graph import Graph, Node
-from roofline.ops import OPS
+from roofline.ops.registry import OPS
 from roofline.passes.fusion.inlining import Inliner, Loop, Read
 from roofline.passes.fusion.order import Order
 from roofline.passes.history import recorded

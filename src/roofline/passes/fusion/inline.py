@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.graph import Graph, Node, Tensor
-from roofline.ops import OPS, get_op
+from roofline.ops.registry import OPS, get_op
 from roofline.passes.history import recorded
 
 

@@ -14,8 +14,8 @@ from typing import Any
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.graph import Graph, Node
 from roofline.ir.sizes import evaluate, prod
-from roofline.ops import OPS, POINTWISE, get_op
-from roofline.ops.registry import axes_of
+from roofline.ops.pointwise import POINTWISE
+from roofline.ops.registry import OPS, axes_of, get_op
 
 #: A tensor in memory, and how its reader indexes it: the steps between them that change an index.
 Read = tuple[str, tuple[Any, ...]]

@@ -21,7 +21,7 @@ def megatron_kernels(graph: Graph) -> Graph:
     One kernel for scale, mask and softmax; the biases of the layers before GELU and before the residual sum leave their
     products: one kernel for bias and GELU, one for bias, dropout and sum (megatron/model/fused_softmax.py,
     fused_bias_gelu.py and transformer.py, ``bias_dropout_add``). FLOPs and outputs stay. Apply it before
-    :func:`roofline.backward`: the backward of a fused kernel is one kernel.
+    :func:`roofline.passes.backward`: the backward of a fused kernel is one kernel.
 
     Args:
         graph: A forward program with written-out attention, best of phase ``train``.

@@ -13,8 +13,7 @@ from typing import Any
 from roofline.ir.graph import Graph, Node
 from roofline.ir.signature import Signature
 from roofline.ir.sizes import prod
-from roofline.ops import get_op
-from roofline.ops.registry import axes_of
+from roofline.ops.registry import axes_of, get_op
 from roofline.passes.parallel.scans import SCANS, Cells
 from roofline.passes.parallel.unify import ONE, SUM, Cell, align, cell, freeze, joined, product, quotient, unify
 

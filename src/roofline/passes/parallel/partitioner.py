@@ -17,7 +17,7 @@ from typing import Any
 
 from roofline.ir.graph import Graph, Node, Tensor
 from roofline.ir.sizes import Size, prod
-from roofline.ops import OPS, get_op
+from roofline.ops.registry import OPS, get_op
 from roofline.passes.editing import unused
 
 #: Products with a weight as second operand, of which the last axis of the first is summed.

@@ -12,7 +12,8 @@ from typing import Any
 from roofline.ir.errors import ShapeError, UsageError
 from roofline.ir.graph import Graph, Node
 from roofline.ir.sizes import Size, substitute, symbol, symbols
-from roofline.ops import OPS, POINTWISE, get_op
+from roofline.ops.pointwise import POINTWISE
+from roofline.ops.registry import OPS, get_op
 from roofline.passes.parallel.partitioner import Writer
 
 #: Operators that treat rows, and so positions, apart from each other.

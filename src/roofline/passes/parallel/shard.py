@@ -15,7 +15,7 @@ from typing import Any
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Node, Tensor
 from roofline.ir.sizes import Size, ceil_div
-from roofline.ops import COLLECTIVES
+from roofline.ops.communication import COLLECTIVES
 from roofline.passes.history import recorded
 from roofline.passes.parallel.axes import Atom, Axes
 from roofline.passes.parallel.partitioner import LOSSES, Ranks

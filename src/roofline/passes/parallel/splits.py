@@ -16,8 +16,8 @@ from math import gcd
 
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Node
-from roofline.ops import COLLECTIVES, OPS
-from roofline.ops.registry import axes_of
+from roofline.ops.communication import COLLECTIVES
+from roofline.ops.registry import OPS, axes_of
 from roofline.passes.aliases import Storage
 from roofline.passes.history import sooner
 from roofline.passes.parallel.axes import Atom, Axes

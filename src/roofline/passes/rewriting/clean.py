@@ -16,7 +16,7 @@ from typing import Any
 from roofline.counting.parameters import active_parameters
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.graph import Graph, Node
-from roofline.ops import OPS
+from roofline.ops.registry import OPS
 from roofline.passes.aliases import Storage, in_place, is_view
 from roofline.passes.history import noted, recorded
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from roofline.ir.graph import Graph, Node
-from roofline.ops import OPS
+from roofline.ops.registry import OPS
 from roofline.passes.history import recorded
 
 

@@ -15,7 +15,7 @@ from roofline.counting.parameters import active_parameters
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Node
 from roofline.ir.sizes import prod
-from roofline.ops import OPS
+from roofline.ops.registry import OPS
 from roofline.passes.formats.sparsify import sparsify
 from roofline.passes.history import noted, recorded, sooner
 from roofline.passes.parallel.axes import Atom, Axes, Span

@@ -20,8 +20,8 @@ from typing import Any
 
 from roofline.ir.errors import ShapeError, UsageError, did_you_mean
 from roofline.ir.graph import Applied, Graph, Node
-from roofline.ops import get_op
 from roofline.ops.reference import same
+from roofline.ops.registry import get_op
 from roofline.passes.aliases import in_place
 from roofline.passes.editing import Editor
 from roofline.passes.history import recorded

@@ -8,7 +8,7 @@ from dataclasses import replace
 from roofline.ir.dtypes import dtype as number_format
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.graph import Graph, Node
-from roofline.ops import OPS
+from roofline.ops.registry import OPS
 from roofline.passes.history import noted, recorded
 from roofline.passes.layers import layer_of
 from roofline.passes.training.gradient_rules import RULES

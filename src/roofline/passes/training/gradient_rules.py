@@ -12,8 +12,7 @@ from typing import Any
 
 from roofline.ir.graph import Node
 from roofline.ir.sizes import Size
-from roofline.ops import node_work
-from roofline.ops.registry import single
+from roofline.ops.registry import node_work, single
 from roofline.passes.training.tape import Tape, rows_of
 
 Rule = Callable[[Tape, Node, str], None]

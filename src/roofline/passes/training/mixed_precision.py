@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.graph import Graph, Node
-from roofline.ops import OPS
 from roofline.ops.builder import Builder
+from roofline.ops.registry import OPS
 from roofline.passes.formats.autocast import autocast
 from roofline.passes.formats.cast import retype
 from roofline.passes.history import recorded
@@ -59,10 +59,10 @@ def training_graph(
 
     Args:
         graph: A forward program, best of phase ``train``, which has dropout and a loss.
-        optimizer: As in :func:`roofline.optimizer`; ``None`` for no update.
+        optimizer: As in :func:`roofline.passes.optimizer`; ``None`` for no update.
         precision: ``fp32``, ``bf16``, ``fp16``, ``amp-bf16``, ``amp-fp16``, ``mixed-bf16`` or ``mixed-fp16``; as the
             program is when absent.
-        recompute: As in :func:`roofline.backward`.
+        recompute: As in :func:`roofline.passes.backward`.
         gradients: Number format of the weights' gradients, theirs when absent.
         micro_batches: Forward and backward runs whose gradients are added up before the update; the program's batch is
             that of one of them.
@@ -111,7 +111,7 @@ def accumulate(graph: Graph, micro_batches: int, *, fused: bool = False) -> Grap
 
     Example:
         >>> import roofline as rl
-        >>> once = rl.backward(rl.model("gpt2", phase="train", layers=1))
+        >>> once = rl.passes.backward(rl.model("gpt2", phase="train", layers=1))
         >>> rl.count(accumulate(once, 4), B=2, S=64).flops == 4 * rl.count(once, B=2, S=64).flops
         True
     """

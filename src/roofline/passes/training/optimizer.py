@@ -72,7 +72,7 @@ OPTIMIZERS: Mapping[str, Optimizer] = {
 def optimizer(graph: Graph, kind: str = "adamw", *, master: bool = False, clip: bool = False) -> Graph:
     """Add the update of all parameters: one kernel over all tensors, as fused optimizers run it.
 
-    It reads gradients, weights and states and writes weights and states in place. After :func:`roofline.backward` it
+    It reads gradients, weights and states and writes weights and states in place. After ``passes.backward`` it
     takes the gradients from there; otherwise the graph becomes that of the update alone, with gradients handed in.
 
     Args:

@@ -9,7 +9,7 @@ from roofline.counting.counts import Scope, nbytes
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph
 from roofline.ir.sizes import evaluate
-from roofline.ops import OPS
+from roofline.ops.registry import OPS
 from roofline.passes.layers import layer_of
 
 
@@ -55,7 +55,7 @@ def saved(graph: Graph, **sizes: Any) -> Mapping[str, Any]:
     arXiv 2205.05198, equation 2).
 
     Args:
-        graph: A program with its backward, from :func:`roofline.backward`.
+        graph: A program with its backward, from :func:`roofline.passes.backward`.
         sizes: Values of its symbols; sizes that are not given stay symbolic.
 
     Raises:

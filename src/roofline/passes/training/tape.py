@@ -17,8 +17,8 @@ from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Node
 from roofline.ir.sizes import Size, prod
-from roofline.ops import OPS
 from roofline.ops.builder import Builder
+from roofline.ops.registry import OPS
 
 #: Formats of indices and flags, which have no gradient.
 DISCRETE = frozenset({"int64", "int32", "int16", "int8", "int4", "bool"})

@@ -3,7 +3,7 @@
 Phases: ``forward`` (all positions, no cache, logits everywhere), ``prefill`` (keys and values written to the cache,
 logits of the last position unless the file says otherwise) and ``decode`` (one new token a sequence against a cache
 of ``C`` positions, all attended, the new one included); ``train`` (all positions, dropout where the file has it, and
-the loss; what follows from it is added by :func:`roofline.backward`).
+the loss; what follows from it is added by :func:`roofline.passes.backward`).
 """
 
 from __future__ import annotations

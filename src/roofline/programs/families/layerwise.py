@@ -16,8 +16,8 @@ from roofline.ir.dtypes import dtype as number_format
 from roofline.ir.errors import ModelDataError, RooflineError, ShapeError, UnknownDType, UnknownOp, did_you_mean
 from roofline.ir.expressions import parse
 from roofline.ir.sizes import Size, prod
-from roofline.ops import OPS, Op
 from roofline.ops.builder import Builder
+from roofline.ops.registry import OPS, Op
 from roofline.programs.families import blocks
 
 #: Nodes that a model may have at most.

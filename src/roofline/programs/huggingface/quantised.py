@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from roofline.ir.graph import Graph, Node, Tensor
-from roofline.ops import OPS
+from roofline.ops.registry import OPS
 from roofline.programs.huggingface.keys import Keys
 from roofline.programs.huggingface.modules import Pattern, modules, patterns
 

@@ -1,1 +1,5 @@
-"""What :mod:`roofline.plot` draws with: points and ceilings, label placement, style, files."""
+"""The drawing kit: charts of what a result says."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

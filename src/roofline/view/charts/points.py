@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from roofline.analysis.estimate import Estimate
+from roofline.analysis.estimates import Estimate
 from roofline.cost import vector_peak
 from roofline.hardware.chip import Chip
 from roofline.hardware.parts import MemoryLevel

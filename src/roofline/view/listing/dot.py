@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from roofline.ops import OPS
+from roofline.ops.registry import OPS
 from roofline.view.listing import wording as words
 from roofline.view.listing.edges import Edge, edges
 from roofline.view.listing.rows import STORED, Block, Item, Listed, Row

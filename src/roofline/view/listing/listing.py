@@ -12,7 +12,7 @@ from roofline.counting.grid import grid
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Tensor
 from roofline.ir.sizes import Dim, evaluate, substitute, symbols
-from roofline.ops import OPS
+from roofline.ops.registry import OPS
 from roofline.passes.fusion.fuse import unfuse
 from roofline.view.listing import dot, html, text
 from roofline.view.listing.fold import Folder, Span, stands_for, tree
@@ -53,7 +53,7 @@ def listing(graph: Graph, *, fold: bool = True, **sizes: int) -> Listing:
     each laid to the node that first reads or that writes them, so the rows sum to what :func:`roofline.count` counts.
 
     Args:
-        graph: The program; pass it through :func:`roofline.fuse` to see compiled kernels.
+        graph: The program; pass it through :func:`roofline.passes.fuse` to see compiled kernels.
         fold: Show equal neighbours, such as the layers of a decoder, once.
         sizes: Values of some of its symbols.
 

@@ -7,7 +7,7 @@ from html import escape
 from itertools import pairwise
 
 from roofline.ir.graph import Tensor
-from roofline.ops import OPS
+from roofline.ops.registry import OPS
 from roofline.view.listing import wording as words
 from roofline.view.listing.edges import edges
 from roofline.view.listing.layout import BOX_HEIGHT, BOX_WIDTH, Layout, Point, layout

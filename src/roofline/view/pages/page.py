@@ -21,7 +21,7 @@ def trace_page(report: TraceReport) -> str:
     """A trace's report as a page that loads nothing.
 
     Args:
-        report: From :func:`roofline.trace_report`.
+        report: From :func:`roofline.diagnosis.trace_report`.
     """
     where = report.chip.name if report.chip is not None else "chip unknown"
     partial = " (partial)" if report.partial else ""

@@ -16,7 +16,7 @@ from roofline.frontends.onnx.call import Call, Result, Rule, Undetermined
 from roofline.frontends.onnx.known import UNKNOWN, Value
 from roofline.ir.errors import ShapeError
 from roofline.ir.sizes import Dim, Size, ceil_div, prod
-from roofline.ops import broadcast
+from roofline.ops.registry import broadcast
 
 _PRODUCTS = frozenset({"MatMul", "Gemm", "FusedMatMul", "TransposeMatMul", "MatMulInteger"})
 #: A bound beyond this means "to the end".

@@ -8,7 +8,7 @@ from roofline.frontends import emit
 from roofline.frontends.torch.lower import Result, Rule, Site
 from roofline.frontends.torch.program import Value
 from roofline.ir.sizes import Size
-from roofline.ops import broadcast
+from roofline.ops.registry import broadcast
 
 
 def _embedding(site: Site) -> Result:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from roofline.frontends import emit
 from roofline.frontends.torch.lower import Result, Rule, Site
-from roofline.ops import POINTWISE
+from roofline.ops.pointwise import POINTWISE
 
 #: aten operators under the registry's names; of the others with the same name on both sides the table below knows.
 _NAMES = {

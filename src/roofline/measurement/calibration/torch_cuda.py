@@ -14,10 +14,10 @@ from roofline.analysis.fitting import Effort, Sample
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import UnknownChip, UsageError
-from roofline.measurement.calibrate.build import Calibration, finish
-from roofline.measurement.calibrate.numpy_cpu import FLAT, GEMMS, ROWS
-from roofline.measurement.calibrate.timing import Call
-from roofline.measurement.calibrate.torch_cpu import FLAT_OPS, ROW_OPS, caller, inference
+from roofline.measurement.calibration.build import Calibration, finish
+from roofline.measurement.calibration.numpy_cpu import FLAT, GEMMS, ROWS
+from roofline.measurement.calibration.timing import Call
+from roofline.measurement.calibration.torch_cpu import FLAT_OPS, ROW_OPS, caller, inference
 
 #: Launches of each operator; the median counts.
 REPEATS = 7

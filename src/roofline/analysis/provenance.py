@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from roofline.analysis.estimate import Mode, estimate
+from roofline.analysis.estimates import Mode, estimate
 from roofline.counting.counts import count, kernels
 from roofline.counting.grid import grid
 from roofline.counting.memory import memory
@@ -87,7 +87,7 @@ def trail(graph: Graph, chip: str | Chip | None = None, *, mode: Mode = "eager",
 
     Example:
         >>> import roofline as rl
-        >>> small = rl.retype(rl.model("gpt2", phase="decode"), weights="int8")
+        >>> small = rl.passes.retype(rl.model("gpt2", phase="decode"), weights="int8")
         >>> step = trail(small, "h100-sxm", B=1, C=1024).record()[0]
         >>> step["step"], step["flops_ratio"], step["bytes_ratio"] < 0.8
         ("retype(weights='int8')", 1.0, True)

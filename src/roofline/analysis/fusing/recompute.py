@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from roofline.analysis.estimate import Estimate, estimate
+from roofline.analysis.estimates import Estimate, estimate
 from roofline.hardware.chip import Chip
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph
@@ -61,7 +61,7 @@ def store_or_recompute(graph: Graph, node: str, chip: str | Chip, **sizes: Any) 
         >>> import roofline as rl
         >>> a100 = rl.Chip(name="a100", vector={"fp32": "19.5 TFLOP/s"}, memory_bandwidth="1.5 TB/s")
         >>> def choice(flops):
-        ...     b = rl.Builder("shared", "fp32")
+        ...     b = rl.ops.Builder("shared", "fp32")
         ...     h = b.op("elementwise", b.input("x", (10**7,)), name="h", flops=flops)
         ...     return store_or_recompute(b.graph([b.op("relu", h) for _ in range(3)]), "h", a100)
         >>> choice(100).recompute, choice(200).recompute

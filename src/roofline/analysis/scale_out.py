@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from roofline.analysis.estimate import Estimate, Mode, estimate
+from roofline.analysis.estimates import Estimate, Mode, estimate
 from roofline.counting.memory import RESERVE, Memory
 from roofline.hardware.chip import Chip
 from roofline.hardware.cluster import Cluster
@@ -20,7 +20,7 @@ from roofline.hardware.cluster import cluster as find_cluster
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Node
 from roofline.ir.units import format_bytes, format_si
-from roofline.ops import COLLECTIVES
+from roofline.ops.communication import COLLECTIVES
 from roofline.passes.parallel.shard import shard
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from roofline.counting.counts import Scope
-from roofline.ops import OPS
+from roofline.ops.registry import OPS
 
 
 def reach(scope: Scope, start: str, forwards: bool) -> set[str]:

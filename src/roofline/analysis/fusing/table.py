@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from roofline.analysis.estimate import Estimate, estimate
-from roofline.analysis.fusion.pressure import Pressure, pressure_of
+from roofline.analysis.estimates import Estimate, estimate
+from roofline.analysis.fusing.pressure import Pressure, pressure_of
 from roofline.counting.counts import Counts, Scope, count
 from roofline.counting.grid import grid
 from roofline.hardware.chip import Chip
@@ -16,7 +16,7 @@ from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.graph import Graph
 from roofline.ir.units import format_si
-from roofline.ops import OPS
+from roofline.ops.registry import OPS
 from roofline.passes.fusion.fuse import POLICIES, fuse
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from roofline.analysis.fitting import Effort, Sample, fit, held_out, take_apart
 from roofline.cost import GROUPS
 from roofline.hardware.chip import Chip
 from roofline.ir.errors import UsageError
-from roofline.measurement.calibrate.host import Host
-from roofline.measurement.calibrate.numpy_cpu import Level
-from roofline.measurement.calibrate.timing import Timing
+from roofline.measurement.calibration.host import Host
+from roofline.measurement.calibration.numpy_cpu import Level
+from roofline.measurement.calibration.timing import Timing
 
 #: A processor without load clocks higher than one that was measured beside other programs.
 CLOCK_SLACK = 1.3

@@ -87,9 +87,9 @@ def break_even(
 
     Example:
         >>> import roofline as rl
-        >>> rl.break_even("30 s", "40 ms", "25 ms").steps
+        >>> rl.diagnosis.break_even("30 s", "40 ms", "25 ms").steps
         2000.0
-        >>> print(rl.break_even("30 s", "72 ms", "103 ms"))
+        >>> print(rl.diagnosis.break_even("30 s", "72 ms", "103 ms"))
         never pays off: a step takes 103 ms after and 72 ms before (0.70x)
     """
     before, after = _time("before_s", before_s, above=True), _time("after_s", after_s, above=True)

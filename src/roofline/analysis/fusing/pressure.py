@@ -15,7 +15,7 @@ from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.graph import Graph, Node
 from roofline.ir.sizes import evaluate, prod
-from roofline.ops import OPS, node_work
+from roofline.ops.registry import OPS, node_work
 from roofline.passes.fusion.inlining import kept_of
 
 _REDUCING = ("rowwise", "reduction")
@@ -150,12 +150,12 @@ def pressure(graph: Graph, kernel: str, chip: str | Chip, **sizes: Any) -> Press
 
     Example:
         >>> import roofline as rl
-        >>> b = rl.Builder("sum", "fp32")
+        >>> b = rl.ops.Builder("sum", "fp32")
         >>> parts = [b.op("exp", b.input("x", (4096, 4096))) for _ in range(70)]
         >>> total = parts[0]
         >>> for part in parts[1:]:
         ...     total = b.op("add", total, part)
-        >>> wide = rl.fuse(b.graph([b.op("div", parts[0], total)]), "ideal")
+        >>> wide = rl.passes.fuse(b.graph([b.op("div", parts[0], total)]), "ideal")
         >>> found = pressure(wide, wide.nodes[0].label, "h100-sxm")
         >>> found.registers.live, found.registers.wanted, found.registers.spilled, found.narrower
         (70, 294, 39, 2)

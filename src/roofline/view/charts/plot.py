@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from roofline.analysis.estimate import Estimate
-from roofline.analysis.estimate import estimate as evaluate
+from roofline.analysis.estimates import Estimate
+from roofline.analysis.estimates import estimate as evaluate
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import UsageError

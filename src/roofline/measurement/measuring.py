@@ -13,14 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from roofline.analysis.estimate import Estimate, Mode
-from roofline.diagnosis import Verdict, check, is_processor
+from roofline.analysis.estimates import Estimate, Mode
+from roofline.diagnosis import Verdict, check
+from roofline.diagnosis.groups import is_processor
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import MissingExtra, RooflineError, UnknownChip, UsageError
 from roofline.ir.graph import Graph
 from roofline.ir.units import format_si
-from roofline.measurement.calibrate.timing import timed_alone, undisturbed
+from roofline.measurement.calibration.timing import timed_alone, undisturbed
 from roofline.traces.events import Trace
 from roofline.traces.reading import read_trace
 

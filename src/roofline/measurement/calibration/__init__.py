@@ -16,11 +16,11 @@ import numpy as np
 
 from roofline.analysis.fitting import Sample, need_scipy
 from roofline.ir.errors import MissingExtra, UsageError, did_you_mean
-from roofline.measurement.calibrate import numpy_cpu, torch_cpu
-from roofline.measurement.calibrate.build import Calibration, Measured, build_chip, error_figures
-from roofline.measurement.calibrate.host import Host, host_load, this_host
-from roofline.measurement.calibrate.timing import Budget, Task, Timing, copies, repeat
-from roofline.measurement.calibrate.write import chip_toml, write_chip
+from roofline.measurement.calibration import numpy_cpu, torch_cpu
+from roofline.measurement.calibration.build import Calibration, Measured, build_chip, error_figures
+from roofline.measurement.calibration.host import Host, host_load, this_host
+from roofline.measurement.calibration.timing import Budget, Task, Timing, copies, repeat
+from roofline.measurement.calibration.write import chip_toml, write_chip
 
 __all__ = ["Calibration", "calibrate", "chip_toml", "error_figures", "write_chip"]
 
@@ -87,7 +87,7 @@ def _on_cuda(quick: bool, progress: Progress) -> Calibration:
         raise MissingExtra('measuring a GPU needs torch: pip install "roofline[torch]"')
     if not _has_cuda():
         raise UsageError("device 'cuda': PyTorch sees no GPU; allowed here: cpu")
-    from roofline.measurement.calibrate import torch_cuda
+    from roofline.measurement.calibration import torch_cuda
 
     return torch_cuda.calibrate(quick, progress)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from roofline.analysis.estimate import Estimate, Mode, estimate
+from roofline.analysis.estimates import Estimate, Mode, estimate
 from roofline.counting.grid import grid
 from roofline.counting.memory import RESERVE, Memory, footprint_text, memory
 from roofline.hardware.chip import Chip

@@ -14,7 +14,7 @@ from typing import Any
 from roofline.counting.counts import Scope
 from roofline.ir.graph import Graph, Node
 from roofline.ir.sizes import ceil_div, evaluate
-from roofline.ops import OPS, node_work
+from roofline.ops.registry import OPS, node_work
 from roofline.passes.fusion.flash import attentions
 from roofline.passes.fusion.inlining import kept_of
 

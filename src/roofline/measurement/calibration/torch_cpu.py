@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any
 
-from roofline.measurement.calibrate.numpy_cpu import FLAT, GEMMS, ROWS
-from roofline.measurement.calibrate.timing import Call, Task, repeat
+from roofline.measurement.calibration.numpy_cpu import FLAT, GEMMS, ROWS
+from roofline.measurement.calibration.timing import Call, Task, repeat
 
 #: Operators on flat tensors, as names in torch or torch.nn.functional.
 FLAT_OPS = ("relu", "gelu", "add", "mul_scalar", "copy")

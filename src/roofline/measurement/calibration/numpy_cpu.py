@@ -12,8 +12,8 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from roofline.measurement.calibrate.host import Host
-from roofline.measurement.calibrate.timing import Call, Task, repeat
+from roofline.measurement.calibration.host import Host
+from roofline.measurement.calibration.timing import Call, Task, repeat
 
 Array = NDArray[Any]
 

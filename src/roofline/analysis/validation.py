@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from roofline.analysis.predict import MEASURED_ACTIVATIONS, predict_rows, text
+from roofline.analysis.prediction import MEASURED_ACTIVATIONS, predict_rows, text
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import chip as find_chip
 from roofline.hardware.library import data_dir

@@ -21,8 +21,8 @@ from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.graph import Graph
 from roofline.ir.sizes import ceil_div, symbol
 from roofline.ir.units import format_si, parse
-from roofline.ops import COLLECTIVES
 from roofline.ops.builder import Builder
+from roofline.ops.communication import COLLECTIVES
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from roofline.analysis.fusion.pressure import Pressure, pressure_of
-from roofline.analysis.fusion.reasons import Pair, Reason, Side, attention_of, reasons
-from roofline.analysis.fusion.recompute import StoreOrRecompute, store_or_recompute
-from roofline.analysis.fusion.table import one_point
-from roofline.analysis.fusion.ways import reach, readers
+from roofline.analysis.fusing.pressure import Pressure, pressure_of
+from roofline.analysis.fusing.reasons import Pair, Reason, Side, attention_of, reasons
+from roofline.analysis.fusing.recompute import StoreOrRecompute, store_or_recompute
+from roofline.analysis.fusing.table import one_point
+from roofline.analysis.fusing.ways import reach, readers
 from roofline.cost import COMPUTE, LAUNCH, KernelTime, kernel_time
 from roofline.cost.compiled import THREAD_REGISTERS
 from roofline.counting.counts import KernelCount, Scope, kernels
@@ -19,7 +19,7 @@ from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.graph import Graph
 from roofline.ir.units import format_si
-from roofline.ops import OPS
+from roofline.ops.registry import OPS
 from roofline.passes.fusion.fuse import POLICIES, fuse
 
 #: Policies that somebody's compiler or library implements.
@@ -105,7 +105,7 @@ def explain_fusion(graph: Graph, first: str, second: str, chip: str | Chip | Non
 
     Example:
         >>> import roofline as rl
-        >>> b = rl.Builder("mlp", "bf16")
+        >>> b = rl.ops.Builder("mlp", "bf16")
         >>> h = b.op("linear", b.input("x", (8192, 4096)), b.weight("w", (16384, 4096)), name="up")
         >>> graph = b.graph([b.op("gelu", h, name="gelu")])
         >>> print(explain_fusion(graph, "up", "gelu", "h100-sxm").reasons[0])

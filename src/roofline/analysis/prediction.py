@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.analysis.bulk import Rows, group_rows
-from roofline.analysis.estimate import Estimate, estimate
+from roofline.analysis.estimates import Estimate, estimate
 from roofline.cost import BOUNDS, CERTAINTY, REGIMES, KernelTime, kernel_time
 from roofline.counting.counts import nbytes
 from roofline.hardware.chip import Chip

@@ -1,0 +1,15 @@
+from . import serving as serving
+from . import training as training
+from .batches import BatchChoice as BatchChoice
+from .collectives import Collective as Collective
+from .collectives import collective as collective
+from .comparison import Comparison as Comparison
+from .fastpaths import FastPaths as FastPaths
+from .fastpaths import fast_paths as fast_paths
+from .fusing import Explanation as Explanation
+from .fusing import Fusion as Fusion
+from .fusing import explain_fusion as explain_fusion
+from .fusing import fusion as fusion
+from .provenance import Trail as Trail
+from .provenance import trail as trail
+from .scale_out import Scaling as Scaling

@@ -1,0 +1,16 @@
+from .breakeven import BreakEven as BreakEven
+from .breakeven import break_even as break_even
+from .causes import Advice as Advice
+from .causes import Candidate as Candidate
+from .causes import Cause as Cause
+from .causes import Verdict as Verdict
+from .op_times import OpVerdicts as OpVerdicts
+from .op_times import check_ops as check_ops
+from .out_of_memory import OutOfMemory as OutOfMemory
+from .out_of_memory import explain_oom as explain_oom
+from .report import TraceReport as TraceReport
+from .report import trace_report as trace_report
+from .sweep import SweepVerdict as SweepVerdict
+from .sweep import check_sweep as check_sweep
+from .sweep import read_sweep as read_sweep
+from .verdict import check as check
