@@ -1,0 +1,109 @@
+"""The measures of the code that docs/architecture.md promises; as a script, ``python tests/test_house.py [package]`` lists them."""
+
+from __future__ import annotations
+
+import ast
+import re
+import statistics
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parent.parent / "src" / "roofline"
+LONGEST, MEDIAN, MEMBERS = 60, 12, 25
+#: Names that say nothing of what they hold.
+EMPTY = frozenset({"found", "told", "beside", "kept", "wanted", "given", "again", "meant", "asked", "wished"})
+#: How a docstring that begins with a noun clause begins; PEP 257 wants an imperative.
+CLAUSE = re.compile(r"^(What|Whether|Those|Of|How|Which|Whose|Where|By|All that|Everything)\b")
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def trees(package: str = "") -> Iterator[tuple[Path, ast.Module]]:
+    for path in sorted((SOURCE / package).rglob("*.py")):
+        yield path.relative_to(SOURCE), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def functions(package: str = "") -> Iterator[tuple[str, Function]]:
+    for path, tree in trees(package):
+        for node in ast.walk(tree):
+            if isinstance(node, Function):
+                yield f"{path}:{node.lineno} {node.name}", node
+
+
+def length(node: Function) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def long_functions(package: str = "") -> list[str]:
+    return [f"{where}: {length(node)} lines" for where, node in functions(package) if length(node) > LONGEST]
+
+
+def large_classes(package: str = "") -> list[str]:
+    large = []
+    for path, tree in trees(package):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                fields = sum(isinstance(item, ast.AnnAssign) for item in node.body)
+                methods = sum(isinstance(item, Function) for item in node.body)
+                if max(fields, methods) > MEMBERS:
+                    large.append(f"{path}:{node.lineno} {node.name}: {fields} fields, {methods} methods")
+    return large
+
+
+def empty_names(package: str = "") -> list[str]:
+    """Locals and parameters that are called by a word for how they came about."""
+    named: Counter[str] = Counter()
+    for where, node in functions(package):
+        names = {item.id for item in ast.walk(node) if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store)}
+        names |= {item.arg for item in ast.walk(node) if isinstance(item, ast.arg)}
+        named.update(f"{where}: {name}" for name in sorted(names & EMPTY))
+    return sorted(named)
+
+
+def clauses(package: str = "") -> list[str]:
+    return [
+        f"{where}: {doc.splitlines()[0]}"
+        for where, node in functions(package)
+        if (doc := ast.get_docstring(node)) and CLAUSE.match(doc)
+    ]
+
+
+def single_use(package: str = "") -> list[str]:
+    """Private functions of at most 6 lines that their module names once."""
+    single = []
+    for path, tree in trees(package):
+        names = Counter(
+            item.id if isinstance(item, ast.Name) else item.attr
+            for item in ast.walk(tree)
+            if isinstance(item, ast.Name | ast.Attribute)
+        )
+        single += [
+            f"{path}:{node.lineno} {node.name}: {length(node)} lines"
+            for node in ast.walk(tree)
+            if isinstance(node, Function)
+            and node.name.startswith("_")
+            and not node.name.startswith("__")
+            and names[node.name] == 1
+            and length(node) <= 6
+            and not node.decorator_list
+        ]
+    return single
+
+
+def main(package: str = "") -> None:
+    lengths = [length(node) for _, node in functions(package)]
+    lines = sum(len((SOURCE / path).read_text(encoding="utf-8").splitlines()) for path, _ in trees(package))
+    for check in (long_functions, large_classes, empty_names, clauses, single_use):
+        offenders = check(package)
+        print(f"== {check.__name__}: {len(offenders)}", *offenders, sep="\n  ")
+    print(f"{package or 'all'}: {lines} lines, {len(lengths)} functions, median {statistics.median(lengths)}")
+
+
+def test_functions_fit_on_a_screen() -> None:
+    assert not long_functions()
+    assert statistics.median(length(node) for _, node in functions()) < MEDIAN
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
