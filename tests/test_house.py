@@ -1,4 +1,4 @@
-"""The measures of the code that docs/architecture.md promises; as a script, ``python tests/test_house.py [package]`` lists them."""
+"""Measure the code as docs/architecture.md promises; ``python tests/test_house.py [package]`` lists what is left."""
 
 from __future__ import annotations
 
