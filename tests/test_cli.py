@@ -19,6 +19,7 @@ import roofline as rl
 from roofline.cli import options, tables
 from roofline.cli.options import whole_numbers
 from roofline.cli.output import plain
+from roofline.ir.units import format_si
 
 DECODE = ["llama-3-8b", "h100-sxm", "-S", "2048", "--phase", "decode", "--mode", "graph"]
 GEMM = [{"op": "gemm", "m": 512, "n": 512, "k": 512}]
@@ -83,7 +84,7 @@ def test_estimate_of_one_point_names_it_all(run: Run) -> None:
                  "slowest 5 of", "efficiencies", "not modelled", est.kernel_rows()[0]["kernel"]):  # fmt: skip
         assert word in out
     for seconds in (est.time, est.low, est.high, est.floor):
-        assert rl.units.format_si(seconds, "s") in out
+        assert format_si(seconds, "s") in out
 
 
 def test_estimate_says_what_does_not_fit(run: Run) -> None:
@@ -115,7 +116,7 @@ def test_check_says_the_verdict_first(run: Run) -> None:
 def test_chip_has_every_figure_and_its_source(run: Run) -> None:
     out, chip = run("chips", "h100-sxm").out, rl.chip("h100-sxm")
     for name, peak in {**chip.matrix, **chip.vector}.items():
-        assert rl.units.format_si(peak.flops, "FLOP/s") in out
+        assert format_si(peak.flops, "FLOP/s") in out
         assert name in out
     assert "[1]" in out
     assert chip.memory[0].source[:20] in out
@@ -126,10 +127,10 @@ def test_chip_has_every_figure_and_its_source(run: Run) -> None:
 
 def test_estimate_json_of_one_point_is_an_object(run: Run) -> None:
     data = run("estimate", *DECODE, "-B", "8", "--json").data
-    keys = "model chip phase mode batch seq time_s low_s high_s floor_s flops bytes intensity bound tokens_per_s"
+    keys = "model chip phase mode batch context time_s low_s high_s floor_s flops bytes intensity bound tokens_per_s"
     assert set(keys.split()) < set(data)
     assert {"weights", "kv_cache", "activations", "total"} < set(data["memory_bytes"])
-    assert (data["chip"], data["phase"], data["mode"], data["batch"], data["seq"]) == (
+    assert (data["chip"], data["phase"], data["mode"], data["batch"], data["context"]) == (
         "h100-sxm", "decode", "graph", 8, 2048)  # fmt: skip
     assert data["calibrated"] in ("measured", "transferred", "prior")
     assert data["low_s"] <= data["time_s"] <= data["high_s"]
@@ -145,7 +146,7 @@ def test_estimate_json_of_several_points_is_a_list(run: Run) -> None:
 def test_seq_means_what_the_phase_has(run: Run) -> None:
     for phase in ("prefill", "decode", "forward"):
         data = run("estimate", "gpt2", "h100-sxm", "-S", "64", "--phase", phase, "--json").data
-        assert (data["phase"], data["seq"]) == (phase, 64)
+        assert (data["phase"], data["context" if phase == "decode" else "seq"]) == (phase, 64)
 
 
 def test_csv_is_flat_and_equal(run: Run) -> None:

@@ -241,15 +241,15 @@ def test_kernels_are_listed_slowest_first_for_one_point() -> None:
 
 
 KEYS = (
-    "model chip phase mode batch seq time_s low_s high_s floor_s flops bytes intensity bound tokens_per_s memory_bytes "
-    "calibrated"
+    "model chip phase mode batch context time_s low_s high_s floor_s flops bytes intensity bound tokens_per_s "
+    "memory_bytes calibrated"
 )
 
 
 def test_records_hold_the_stable_keys() -> None:
     record = rl.estimate(rl.model("llama-3-8b", phase="decode", layers=1), "h100-sxm", B=[1, 8], S=100).records()[1]
     assert set(KEYS.split()) <= record.keys()
-    assert (record["batch"], record["seq"], record["chip"], record["phase"]) == (8, 100, "h100-sxm", "decode")
+    assert (record["batch"], record["context"], record["chip"], record["phase"]) == (8, 100, "h100-sxm", "decode")
     parts = record["memory_bytes"]
     assert {"weights", "kv_cache", "activations", "total"} <= parts.keys()
     assert parts["total"] == sum(value for key, value in parts.items() if key != "total")

@@ -30,6 +30,7 @@ from roofline.hardware.chip import Chip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.graph import Graph
+from roofline.ir.report import WORDS, Report, subject
 from roofline.ir.sizes import evaluate
 from roofline.ir.units import format_si, parse
 from roofline.passes.fusion.fuse import fuse
@@ -44,7 +45,7 @@ MODES: tuple[str, ...] = get_args(Mode)
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Estimate(Report):
     """What to expect of a program on a chip, at one point or over a grid of them.
 
     Results have the axes of what was given as a sequence, in the order chip, B, S, C. What was given as a single
@@ -61,6 +62,8 @@ class Estimate:
         tf32: Whether fp32 contractions use tf32.
         reserve: Memory that driver and framework keep [byte].
     """
+
+    schema = "estimate"
 
     graph: Graph
     chips: tuple[Chip, ...]
@@ -307,14 +310,19 @@ class Estimate:
 
     # --- all points ---
 
+    def subject(self) -> dict[str, Any]:
+        """Return the program, where and how it runs, and its sizes."""
+        chips = [chip.name for chip in self.chips]
+        return subject(self.graph, chips if self.many_chips else chips[0], self.mode, self.grid.values)
+
     def records(self) -> list[dict[str, Any]]:
-        """One dictionary a point, with the stable keys of ``roofline estimate --json``."""
+        """Return one dictionary per point, with the stable keys of ``roofline estimate --json``."""
         return [self._record(index) for index in np.ndindex(self.shape)]
 
     def _record(self, index: tuple[int, ...]) -> dict[str, Any]:
         def pick(value: Any) -> Any:
-            found = np.asarray(value)[index]
-            return found.item() if isinstance(found, np.generic) else found
+            figure = np.asarray(value)[index]
+            return figure.item() if isinstance(figure, np.generic) else figure
 
         chip = self.chips[index[0]] if self.many_chips else self.chips[0]
         sizes = self.grid.point(index[1:] if self.many_chips else index)
@@ -326,8 +334,7 @@ class Estimate:
             "chip": chip.name,
             "phase": self.graph.info.get("phase", "forward"),
             "mode": self.mode,
-            "batch": sizes.get("B"),
-            "seq": sizes.get("S", sizes.get("C")),
+            **{word: sizes.get(symbol) for symbol, word in WORDS.items()},
             **numbers,
             "tokens_per_s": rate if self.graph.item == "token" else None,
             f"{self.graph.item}s_per_s": rate,
@@ -339,14 +346,8 @@ class Estimate:
         }
 
     def frame(self) -> pd.DataFrame:
-        """One row a point, columns as in :meth:`records` with memory flattened."""
-        import pandas as pd
-
-        return pd.json_normalize(self.records(), sep="_").drop(columns="not_modelled")
-
-    def _repr_html_(self) -> str:
-        table = self.frame()
-        return str(table.to_html(max_rows=20) if self.shape else table.T.to_html(header=False))
+        """Return one row per point, columns as in :meth:`records` with memory flattened."""
+        return super().frame().drop(columns="not_modelled")
 
     def _without_rule(self) -> str:
         found = unknown_operations(self.graph)

@@ -1,0 +1,187 @@
+"""The base of every result: its rows, one record for JSON, a frame and a table for notebooks.
+
+A result says what it is a result of (:meth:`Report.subject`), lists its rows as dictionaries in SI units
+(:meth:`Report.records`), and may add figures of the whole (:meth:`Report.summary`). JSON, CSV, data frames and the
+tables of notebooks follow from these. The same thing has the same key in every result: ``time_s``, ``context``, ...
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from html import escape
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from roofline.ir.units import format_bytes, format_si
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from roofline.ir.graph import Graph
+
+#: What the usual symbols of a graph are called in records.
+WORDS = {"B": "batch", "S": "seq", "C": "context"}
+#: Rows that a notebook shows of a result.
+SHOWN_ROWS = 20
+#: Keys that hold shares of a whole, shown in per cent.
+_SHARES = frozenset({"share", "mfu", "mbu", "hfu", "communication_share", "efficiency"})
+#: Units of the rates of items that are not called what their unit is.
+_UNITS = {"byte": "B", "flop": "FLOP"}
+
+
+class Report:
+    """A result that can be shown, saved and read by a program.
+
+    Attributes:
+        schema: Name of the record's schema.
+        version: Its version: raised when a key changes its name or its meaning.
+    """
+
+    __slots__ = ()
+    schema: ClassVar[str] = "report"
+    version: ClassVar[int] = 1
+
+    def subject(self) -> dict[str, Any]:
+        """Return what this is a result of: chip, program, passes, mode, sizes."""
+        return {}
+
+    def summary(self) -> dict[str, Any]:
+        """Return the figures of the whole, those that belong to no row."""
+        return {}
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return one dictionary per row, in SI units."""
+        raise NotImplementedError
+
+    def record(self) -> dict[str, Any]:
+        """Return everything as one object of plain types, as ``--json`` prints it.
+
+        Returns:
+            ``schema`` (``name`` and ``version``), the subject, the summary and ``rows``.
+        """
+        schema = {"name": self.schema, "version": self.version}
+        return {"schema": schema, **plain({**self.subject(), **self.summary(), "rows": self.records()})}
+
+    def csv_rows(self) -> list[dict[str, Any]]:
+        """Return the rows without nesting, each with what it is a row of, as ``--csv`` prints them."""
+        about = plain(self.subject())
+        columns = flat(about | about.pop("sizes", {}))
+        return [columns | flat(plain(row)) for row in self.records()]
+
+    def frame(self) -> pd.DataFrame:
+        """Return the rows as a table; nested figures become columns of their own."""
+        import pandas as pd
+
+        return pd.DataFrame([flat(row) for row in self.records()])
+
+    def _repr_html_(self) -> str:
+        table = self.frame()
+        for key in table.columns:
+            table[key] = [text_of(key, value) for value in table[key]]
+        if len(table) == 1:
+            html = table.T.to_html(header=False, border=0)
+        else:
+            html = table.to_html(max_rows=SHOWN_ROWS, index=False, border=0)
+        return f"<p><b>{escape(title(self.subject()) or type(self).__name__)}</b></p>\n{html}"
+
+
+def subject(graph: Graph, chip: Any = None, mode: str | None = None, sizes: Mapping[str, Any] | None = None) -> Any:
+    """Describe what a result of a program is a result of.
+
+    Args:
+        graph: The program.
+        chip: The name of a chip, or a list of names; left out where there is none.
+        mode: How it runs; left out where that makes no difference.
+        sizes: Its sizes, by symbol.
+
+    Returns:
+        ``model``, ``phase``, ``dtype``, ``chip``, ``mode``, ``passes`` and ``sizes``.
+    """
+    info = graph.info
+    where = {name: value for name, value in (("chip", chip), ("mode", mode)) if value is not None}
+    return {
+        "model": info.get("model", graph.name), "phase": info.get("phase", "forward"), "dtype": info.get("dtype"),
+        **where, "passes": [repr(step) for step in graph.history],
+        "sizes": {WORDS.get(name, name): _whole(value) for name, value in (sizes or {}).items()},
+    }  # fmt: skip
+
+
+def _whole(size: Any) -> int | list[int]:
+    return list(map(int, size)) if hasattr(size, "__len__") else int(size)
+
+
+def title(subject: Mapping[str, Any]) -> str:
+    """Return a subject as a line of text.
+
+    Example:
+        >>> title({"model": "gpt2", "phase": "decode", "chip": "t4", "mode": "graph", "sizes": {"batch": 1}})
+        'gpt2 decode on t4, graph mode, batch 1'
+    """
+    name = " ".join(str(subject[key]) for key in ("model", "phase") if subject.get(key) not in (None, "forward"))
+    where = subject.get("chip")
+    chips = ", ".join(where) if isinstance(where, list | tuple) else where
+    sizes = (f"{key} {value:,}" for key, value in subject.get("sizes", {}).items() if isinstance(value, int))
+    steps = subject.get("passes", ())
+    parts = [
+        f"{name} on {chips}" if chips else name,
+        f"{subject['mode']} mode" if subject.get("mode") else "",
+        *sizes,
+        f"after {', '.join(steps)}" if steps else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def text_of(key: str, value: Any) -> str:
+    """Return a value of a row as text, with the unit that its key names.
+
+    Example:
+        >>> text_of("time_s", 0.041), text_of("memory_bytes_total", 2**30), text_of("share", 0.25), text_of("batch", 8)
+        ('41 ms', '1 GiB', '25%', '8')
+    """
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return "-"
+    if isinstance(value, bool) or not hasattr(value, "__float__"):
+        return str(value)
+    if key in _SHARES:
+        return f"{100 * float(value):.3g}%"
+    if key.endswith("s_per_s"):
+        item = key.removesuffix("s_per_s").rpartition("_")[2]
+        return format_si(float(value), f"{_UNITS.get(item, item)}/s")
+    if key.endswith("_s"):
+        return format_si(float(value), "s")
+    if "bytes" in key:
+        return format_bytes(float(value))
+    return format_si(float(value), "FLOP") if key.endswith("flops") else f"{value:,.6g}"
+
+
+def plain(value: Any) -> Any:
+    """Return a value as what JSON has.
+
+    Example:
+        >>> plain({"a": (Fraction(4, 2), float("nan"))})
+        {'a': [2, None]}
+    """
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, str | bool | int | None):
+        return value
+    if isinstance(value, Fraction):
+        return value.numerator if value.denominator == 1 else float(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    return [plain(item) for item in value]
+
+
+def flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a row without nesting: nested tables become columns, lists become text with semicolons."""
+    columns: dict[str, Any] = {}
+    for key, value in row.items():
+        if isinstance(value, Mapping):
+            columns |= flat(value, f"{prefix}{key}_")
+        else:
+            is_list = isinstance(value, Sequence) and not isinstance(value, str)
+            columns[prefix + key] = "; ".join(map(str, value)) if is_list else value
+    return columns
