@@ -86,7 +86,9 @@ class Report:
         return f"<p><b>{escape(title(self.subject()) or type(self).__name__)}</b></p>\n{html}"
 
 
-def subject(graph: Graph, chip: Any = None, mode: str | None = None, sizes: Mapping[str, Any] | None = None) -> Any:
+def subject(
+    graph: Graph, chip: Any = None, mode: str | None = None, sizes: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Describe what a result of a program is a result of.
 
     Args:
