@@ -139,7 +139,7 @@ def text_of(key: str, value: Any) -> str:
 
     Example:
         >>> text_of("time_s", 0.041), text_of("memory_bytes_total", 2**30), text_of("share", 0.25), text_of("batch", 8)
-        ('41 ms', '1 GiB', '25%', '8')
+        ('41 ms', '1.00 GiB', '25%', '8')
     """
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return "-"
