@@ -342,7 +342,7 @@ def test_torch_modules_go_to_their_importer(
         calls.append((type(module).__name__, given, options))
         return rl.model("gpt2", layers=1)
 
-    monkeypatch.setattr(rl, "from_torch", from_torch, raising=False)
+    monkeypatch.setattr("roofline.frontends.torch.from_torch", from_torch)
     file = tmp_path / "s.py"
     file.write_text(f"class Net:\n    def forward(self, *x): ...\n    __call__ = forward\nmodel = Net()\n{inputs}\n")
     assert load_script(file).name == rl.model("gpt2", layers=1).name

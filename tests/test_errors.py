@@ -18,7 +18,7 @@ ALL = [value for value in vars(errors).values() if isinstance(value, type) and i
 
 @pytest.mark.parametrize("error", ALL, ids=lambda error: error.__name__)
 def test_every_error_is_in_the_tree_documented_and_public(error: type[Exception]) -> None:
-    assert getattr(rl, error.__name__) is error
+    assert error is rl.RooflineError or getattr(rl.errors, error.__name__) is error
     assert error.__doc__
     assert error.__name__ in (errors.__doc__ or "")
     assert issubclass(error, BUILTIN.get(error.__name__, Exception))

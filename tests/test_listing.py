@@ -17,6 +17,7 @@ import roofline as rl
 from roofline import listing as function
 from roofline.cli.output import plain
 from roofline.ir.graph import Graph
+from roofline.ir.sizes import evaluate
 from roofline.ops.registry import OPS
 from roofline.view.listing import fold
 from roofline.view.listing import wording as words
@@ -101,13 +102,13 @@ def test_polynomials_sum_to_the_count_too(name: str, phase: str | None) -> None:
     for sums in parts(found):
         assert sums == (counts.flops, counts.vector_flops, counts.bytes)
         for value, number in zip(sums, (wanted.flops, wanted.vector_flops, wanted.bytes), strict=True):
-            assert rl.sizes.evaluate(value, sizes) == pytest.approx(number, rel=1e-12)
+            assert evaluate(value, sizes) == pytest.approx(number, rel=1e-12)
 
 
 def test_some_sizes_stay_symbols() -> None:
     found = rl.listing(program("llama-3-8b", "decode"), S=2048)
     assert (found.sizes, found.symbols) == ({"C": 2048}, ("B",))
-    assert rl.sizes.evaluate(found.counts.bytes, {"B": 4}) == rl.count(found.graph, B=4, C=2048).bytes
+    assert evaluate(found.counts.bytes, {"B": 4}) == rl.count(found.graph, B=4, C=2048).bytes
     assert found.intensity is None
 
 

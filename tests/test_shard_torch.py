@@ -16,7 +16,7 @@ from torch import nn  # noqa: E402
 import roofline as rl  # noqa: E402
 from roofline.ir.errors import UsageError  # noqa: E402
 from roofline.ir.graph import Graph  # noqa: E402
-from roofline.ops import COLLECTIVES  # noqa: E402
+from roofline.ops.communication import COLLECTIVES  # noqa: E402
 from roofline.passes.parallel.shard import shard  # noqa: E402
 
 X = torch.zeros(4, 16, 64, device="meta")
