@@ -345,6 +345,6 @@ def ours(program: Any, *args: Any) -> tuple[int, int]:
     for node in graph.nodes:
         if OPS[node.op].kind != "view":
             kernels.setdefault(node.label, set()).add(OPS[node.op].kind if node.op != "topk" else "library")
-    assert len(kernels) == graph.info["kernels"]
+    assert len(kernels) == graph.info.kernels
     libraries = sum(not kinds.isdisjoint(("matmul", "conv", "attention", "library")) for kinds in kernels.values())
     return len(kernels) - libraries, libraries

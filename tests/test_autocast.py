@@ -40,7 +40,7 @@ def test_weights_are_cast_once_and_activations_for_each_reader() -> None:
 
 def test_gradients_of_weights_come_back_in_fp32() -> None:
     step = backward(autocast(block(), "fp16"))
-    gradients = dict(step.info["gradients"])
+    gradients = dict(step.info.training.gradients)
     assert {step.tensors[name].dtype for name in gradients.values()} == {"fp32"}
     product = next(node for node in step.nodes if node.name == "linear.grad_w")
     assert step.tensors[product.outputs[0]].dtype == "fp16"

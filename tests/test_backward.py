@@ -64,7 +64,7 @@ def test_a_linear_layer_runs_two_products_and_sums_its_bias() -> None:
         ("elementwise", "act.grad", (8, 32)),
         ("matmul", "one.grad_w", (32, 16)),
     ]
-    assert dict(step.info["gradients"]) == {"one.w": "one.grad_w", "two.w": "two.grad_w", "two.b": "two.grad_b"}
+    assert dict(step.info.training.gradients) == {"one.w": "one.grad_w", "two.w": "two.grad_w", "two.b": "two.grad_b"}
     assert set(step.outputs) == {"two", "one.grad_w", "two.grad_w", "two.grad_b"}
 
 
@@ -75,7 +75,7 @@ def test_every_weight_gets_a_gradient_of_its_shape(name: str, phase: str) -> Non
     step = backward(graph)
     read = {tensor for node in graph.nodes for tensor in node.inputs}
     weights = {n: t for n, t in graph.tensors.items() if t.kind == "weight" and n in read}
-    found = {weight: step.tensors[gradient] for weight, gradient in step.info["gradients"]}
+    found = {weight: step.tensors[gradient] for weight, gradient in step.info.training.gradients}
     # A bias that only shifts the choice of experts, and learned scalars of the router, see no gradient.
     assert weights.keys() - found.keys() == {n for n in weights if n.endswith("score_bias")}
     for name_, gradient in found.items():
@@ -96,7 +96,7 @@ def test_flops_are_three_times_the_forward_less_what_leads_nowhere(name: str) ->
     graph = rl.model(name, phase="forward", **({"attention": "naive"} if name in WITH_ATTENTION else {}))
     step, sizes = backward(graph), FAMILIES[name]
     total, forward = rl.count(step, **sizes).flops, rl.count(graph, **sizes).flops
-    wanted = {n for n in graph.tensors if any(n == w for w, _ in step.info["gradients"])}
+    wanted = {n for n in graph.tensors if any(n == w for w, _ in step.info.training.gradients)}
     for node in graph.nodes:
         wanted.update(node.outputs if wanted.intersection(node.inputs) else ())
     first = _dead_products(graph, wanted, sizes)
@@ -152,7 +152,7 @@ def test_readers_of_one_tensor_add_their_gradients() -> None:
 def test_a_broadcast_operand_gets_the_sum_over_its_copies() -> None:
     b = Builder("broadcast", "fp32")
     step = backward(b.graph([b.op("mul", b.input("x", (symbol("B"), 4, 8)), b.weight("w", (4, 1)), name="y")]))
-    assert step.tensors[dict(step.info["gradients"])["w"]].shape == (4, 1)
+    assert step.tensors[dict(step.info.training.gradients)["w"]].shape == (4, 1)
     assert {"reduce", "mul"} <= {node.op for node in step.nodes}
 
 
@@ -161,29 +161,29 @@ def test_gradients_return_in_the_format_of_what_they_are_of() -> None:
     x = b.op("cast", linear(b, b.input("x", (4, 8)), 8, "l"), name="half", dtype="bf16")
     step = backward(b.graph([b.op("square", x, name="y", dtype="bf16")]))
     assert step.tensors["y.grad"].dtype == "bf16"
-    assert step.tensors[dict(step.info["gradients"])["l.w"]].dtype == "fp32"
+    assert step.tensors[dict(step.info.training.gradients)["l.w"]].dtype == "fp32"
     assert any(node.op == "cast" and step.tensors[node.outputs[0]].dtype == "fp32" for node in step.nodes[3:])
 
 
 def test_gradients_in_a_format_of_their_own() -> None:
     step = backward(rl.model("gpt2", phase="forward", layers=1, dtype="bf16"), gradients="fp32")
-    assert {step.tensors[name].dtype for _, name in step.info["gradients"]} == {"fp32"}
+    assert {step.tensors[name].dtype for _, name in step.info.training.gradients} == {"fp32"}
     assert step.tensors["layers.0.mlp.up.grad_x"].dtype == "bf16"
 
 
 def test_sparse_weights_are_trained_dense() -> None:
     plain = rl.model("gpt2", phase="train", layers=1)
     sparse, dense = (rl.passes.backward(graph) for graph in (rl.passes.prune(plain, sparsity="2:4"), plain))
-    assert len(sparse.info["gradients"]) == len(dense.info["gradients"])
+    assert len(sparse.info.training.gradients) == len(dense.info.training.gradients)
     assert rl.count(sparse, B=1, S=64).flops == rl.count(dense, B=1, S=64).flops
-    assert not any("2:4" in sparse.tensors[gradient].dtype for _, gradient in sparse.info["gradients"])
+    assert not any("2:4" in sparse.tensors[gradient].dtype for _, gradient in sparse.info.training.gradients)
 
 
 def test_weights_that_are_only_stored_stay_as_they_are() -> None:
     """As in QLoRA (Dettmers et al. 2023): gradients pass through narrow weights and are not of them."""
     step = rl.passes.backward(rl.passes.quantize(rl.model("gpt2", phase="train", layers=2), weights="nf4"))
-    assert any("nf4 is stored and not trained" in note for note in step.info["notes"])
-    trained = {weight for weight, _ in step.info["gradients"]}
+    assert any("nf4 is stored and not trained" in note for note in step.info.notes)
+    trained = {weight for weight, _ in step.info.training.gradients}
     assert "layers.0.attn.norm.weight" in trained
     assert "layers.0.mlp.up.weight" not in trained
 
@@ -285,9 +285,9 @@ def _with_labels() -> Graph:
 def test_an_operators_gradients_have_the_shapes_of_its_inputs(op: str) -> None:
     graph = SAMPLES[op]()
     step = backward(graph)
-    for weight, gradient in step.info["gradients"]:
+    for weight, gradient in step.info.training.gradients:
         assert step.tensors[gradient].shape == graph.tensors[weight].shape
-    assert len(step.info["gradients"]) == sum(t.kind == "weight" for t in graph.tensors.values())
+    assert len(step.info.training.gradients) == sum(t.kind == "weight" for t in graph.tensors.values())
 
 
 @pytest.mark.parametrize(("op", "other"), [("all_gather", "reduce_scatter"), ("reduce_scatter", "all_gather"),
@@ -319,7 +319,7 @@ def test_a_mixers_backward_is_one_kernel(op: str, shapes: tuple[tuple[int, ...],
     assert (back.flops, back.vector) == (times * forward.flops, times * forward.vector)
     assert back.read == forward.read + forward.write
     assert back.write == forward.read
-    assert {w for w, _ in step.info["gradients"]} == {f"w{at}" for at in range(len(shapes))}
+    assert {w for w, _ in step.info.training.gradients} == {f"w{at}" for at in range(len(shapes))}
 
 
 def test_every_rule_is_of_an_operator() -> None:
@@ -457,7 +457,7 @@ def test_selective_changes_nothing_where_attention_is_one_kernel_and_says_so() -
     graph = rl.model("gpt2", phase="train", layers=1)
     step = backward(graph, recompute="selective")
     assert rl.count(step, B=1, S=64).flops == rl.count(backward(graph), B=1, S=64).flops
-    assert "one kernel" in step.info["notes"][-1]
+    assert "one kernel" in step.info.notes[-1]
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------

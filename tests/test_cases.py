@@ -173,7 +173,7 @@ def test_experts_total_for_memory_and_active_for_flops() -> None:
     graph = rl.model("mixtral-8x7b", phase="decode", dtype="bf16")
     matmuls = [row for row in rl.count(graph, B=1, C=1).rows if row.kernel.kind == "matmul"]
     assert graph.parameters == 46_702_792_704
-    assert graph.info["active_parameters"] == 12_879_925_248
+    assert graph.info.active_parameters == 12_879_925_248
     assert sum(row.kernel.count * row.flops for row in matmuls) == 25_497_174_016
     assert memory(graph, {"B": 1, "C": 1}).weights == 93_405_585_408
 
@@ -227,7 +227,7 @@ def test_weights_take_the_format_that_was_asked_for() -> None:
     # A19: https://github.com/huggingface/accelerate/issues/3379
     graph = rl.model("llama-3-70b", dtype="fp16")
     weights = memory(graph, {"B": 1, "S": 1}).weights
-    assert graph.info["dtype"] == "bf16"
+    assert graph.info.dtype == "bf16"
     assert graph.parameters == 70_553_706_496
     assert weights / 1e9 == pytest.approx(141.107412992, rel=1e-6)
     assert weights / GIB == pytest.approx(131.41651916503906, rel=1e-6)

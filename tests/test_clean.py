@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import roofline as rl
-from roofline.ir.graph import Graph, Node
+from roofline.ir.graph import Graph, Info, Node
 from roofline.ir.sizes import symbol
 from roofline.ops.builder import Builder
 from roofline.ops.reference import MEANINGS, execute, same
@@ -45,7 +45,7 @@ def test_dead_code_takes_its_weights_along() -> None:
     assert ops(after) == ["linear", "relu"]
     assert after.parameters == 64
     assert idle in after.tensors, "the caller still hands it in"
-    assert "2 nodes and 1 weights" in after.info["notes"][0]
+    assert "2 nodes and 1 weights" in after.info.notes[0]
     assert [step.name for step in after.history] == ["eliminate_dead"]
     assert eliminate_dead(after) is after
 
@@ -159,8 +159,8 @@ def test_a_recomputation_of_training_stays() -> None:
     b = Builder("recomputed", "fp32")
     x = b.input("x", (8,))
     y = b.op("mul", b.op("tanh", x), b.op("tanh", x))
-    assert len(merge_equal(b.graph([y], info={"phase": "forward"})).nodes) == 2
-    trained = b.graph([y], info={"phase": "train"})
+    assert len(merge_equal(b.graph([y], info=Info(phase="forward"))).nodes) == 2
+    trained = b.graph([y], info=Info(phase="train"))
     assert merge_equal(trained) is trained
 
 
@@ -201,7 +201,7 @@ def test_constants_are_computed_ahead_and_their_values_are_kept() -> None:
     assert after.tensors[after.nodes[0].inputs[1]].kind == "weight"
     assert (after.parameters, graph.parameters) == (64, 64)
     assert "s" not in after.tensors
-    folded = after.info["folded"]
+    folded = after.info.folded
     assert ops(folded) == ["transpose_copy", "add_scalar", "rsqrt", "mul"]
     assert same(graph, after, tolerance=1e-12, B=3)
     given = {"w": [[float(i == j) for i in range(8)] for j in range(8)], "s": [3.0] * 8}
@@ -267,8 +267,8 @@ def test_loops_work_on_other_data_each_time() -> None:
 def test_weights_change_in_training() -> None:
     b = Builder("step", "fp32")
     y = b.op("linear", b.input("x", (4, 8)), b.op("transpose_copy", b.weight("w", (8, 8))))
-    assert ops(fold_constants(b.graph([y], info={"phase": "forward"}))) == ["linear"]
-    trained = b.graph([y], info={"phase": "train"})
+    assert ops(fold_constants(b.graph([y], info=Info(phase="forward")))) == ["linear"]
+    trained = b.graph([y], info=Info(phase="train"))
     assert fold_constants(trained) is trained
 
 
@@ -280,7 +280,7 @@ def test_constants_folded_twice_are_computed_from_the_first() -> None:
     last = Node("y", "linear", ("x", "m"), ("y",))
     grown = first.with_tensors([rl.ops.Tensor("m", (8, 8), "fp32")]).with_nodes([middle, last])
     after = fold_constants(grown)
-    assert (ops(after), ops(after.info["folded"])) == (["linear"], ["tanh", "exp"])
+    assert (ops(after), ops(after.info.folded)) == (["linear"], ["tanh", "exp"])
     assert same(grown, after, tolerance=1e-12)
 
 

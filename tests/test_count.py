@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import roofline as rl
-from roofline.counting.counts import Scope, count, kernels
+from roofline.counting.counts import count, kernel_boundaries, kernels
 from roofline.ir.sizes import symbol
 
 B, C = symbol("B"), symbol("C")
@@ -195,7 +195,7 @@ def test_storage_is_followed_through_views_and_in_place_updates() -> None:
     cache = b.cache("k", (1, 1, 8, 4))
     new = b.op("cache_update", cache, b.input("n", (1, 1, 1, 4)))
     view = b.op("view", new, shape=(8, 4))
-    scope = Scope(b.graph([view]))
+    scope = kernel_boundaries(b.graph([view]))
     assert (scope.base(view), scope.root(view)) == (new, cache)
 
 

@@ -1116,9 +1116,9 @@ answers(
     "mixtral-8x7b",
     {
         "total": lambda i: decoder("mixtral-8x7b").parameters,
-        "active": lambda i: decoder("mixtral-8x7b").info["active_parameters"],
+        "active": lambda i: decoder("mixtral-8x7b").info.active_parameters,
         "total_nominal": lambda i: decoder("mixtral-8x7b").parameters,
-        "active_nominal": lambda i: decoder("mixtral-8x7b").info["active_parameters"],
+        "active_nominal": lambda i: decoder("mixtral-8x7b").info.active_parameters,
     },
 )
 

@@ -8,7 +8,7 @@ import pytest
 
 import roofline as rl
 from roofline.counting.counts import count
-from roofline.ir.graph import Graph, Node, Tensor
+from roofline.ir.graph import Graph, Info, Node, Tensor
 from roofline.ir.sizes import symbol
 from roofline.ops.builder import Builder
 
@@ -45,7 +45,7 @@ def program() -> Graph:
     b = Builder("g", "bf16")
     x = b.op("linear", b.input("x", (B, S, 64)), b.weight("w", (32, 64)), name="up")
     return b.graph(
-        [b.op("view", x, shape=(B * S, 32), name="rows")], items=B * S, item="token", info={"phase": "forward"}
+        [b.op("view", x, shape=(B * S, 32), name="rows")], items=B * S, item="token", info=Info(phase="forward")
     )
 
 
@@ -79,8 +79,8 @@ def test_a_graph_cannot_be_changed_in_place() -> None:
     graph = program()
     with pytest.raises(TypeError):
         graph.tensors["x"] = graph.tensors["w"]  # type: ignore[index]
-    with pytest.raises(TypeError):
-        graph.info["phase"] = "decode"  # type: ignore[index]
+    with pytest.raises(FrozenInstanceError):
+        graph.info.phase = "decode"  # type: ignore[misc]
     with pytest.raises(FrozenInstanceError):
         graph.name = "h"  # type: ignore[misc]
     with pytest.raises(FrozenInstanceError):
@@ -98,3 +98,32 @@ def test_other_nodes_are_validated_and_tensors_replaced_by_name() -> None:
 def test_a_node_runs_in_its_own_kernel_unless_told() -> None:
     assert relu("a", "x").label == "a"
     assert replace(relu("a", "x"), kernel="k").label == "k"
+
+
+def test_a_graph_knows_who_writes_and_who_reads_a_tensor() -> None:
+    graph = program()
+    node = graph.nodes[0]
+    assert graph.producer[node.outputs[0]] is node
+    assert all(node in graph.consumers[name] for name in node.inputs)
+    assert [n for nodes in graph.kernels.values() for n in nodes] == list(graph.nodes)
+    assert graph.backward_start is None
+
+
+def test_what_is_known_of_a_graph_is_replaced_by_name() -> None:
+    graph = program()
+    both = graph.with_info(phase="train", tp=2, optimizer="adamw")
+    assert (both.info.phase, both.info.devices.tp, both.info.training.optimizer) == ("train", 2, "adamw")
+    assert graph.info.devices.tp == 1
+    assert graph.with_notes("a", "", "a").info.notes == ("a",)
+    assert not Info()
+    assert Info(phase="forward")
+    with pytest.raises(TypeError):
+        graph.with_info(fase="train")
+
+
+def test_a_node_knows_its_place_in_the_tree_of_modules() -> None:
+    b = Builder("tree", "fp32")
+    with b.scope("layers.3"), b.scope("mlp"):
+        b.op("relu", b.input("x", (4,)), name="act")
+    [node] = b.nodes
+    assert (node.scope, node.layer) == ("layers.3.mlp", "layers.3")

@@ -65,7 +65,7 @@ def test_parameters(config: dict[str, Any], parameters: int) -> None:
 
 def test_active_parameters_of_mixtral() -> None:
     graph = from_config({**GQA, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2})
-    assert graph.info["active_parameters"] == 466_496
+    assert graph.info.active_parameters == 466_496
 
 
 # Published configs, reduced to the keys that sizes follow from, against the shipped models of the same name.
@@ -133,7 +133,7 @@ def test_published_config_is_the_shipped_model(name: str, phase: str) -> None:
 
 def test_parts_that_are_left_out_are_named() -> None:
     graph = from_config(PUBLISHED["gemma-3-4b-text"])
-    assert graph.info["notes"] == ('vision_config is left out; rl.from_config(..., tower="all") builds both',)
+    assert graph.info.notes == ('vision_config is left out; rl.from_config(..., tower="all") builds both',)
 
 
 # Windows.
@@ -168,9 +168,9 @@ def test_layer_types() -> None:
 
 
 def test_dtype_of_the_config() -> None:
-    assert from_config({**TOY, "torch_dtype": "float16"}).info["dtype"] == "fp16"
-    assert from_config({**TOY, "dtype": "float32"}).info["dtype"] == "fp32"
-    assert from_config({**TOY, "dtype": "auto"}).info["notes"] == ("the config names no dtype: bf16 is assumed",)
+    assert from_config({**TOY, "torch_dtype": "float16"}).info.dtype == "fp16"
+    assert from_config({**TOY, "dtype": "float32"}).info.dtype == "fp32"
+    assert from_config({**TOY, "dtype": "auto"}).info.notes == ("the config names no dtype: bf16 is assumed",)
 
 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False}
@@ -279,7 +279,7 @@ def test_file_and_folder(tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps({**TOY, "time_step_limit": [0.0, float("inf")]}))
     for source in (folder, folder / "config.json", str(folder)):
         graph = from_config(source)
-        assert (graph.info["model"], graph.parameters) == ("my-llama", 341_568)
+        assert (graph.info.model, graph.parameters) == ("my-llama", 341_568)
 
 
 @pytest.mark.parametrize(

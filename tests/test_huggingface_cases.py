@@ -81,18 +81,18 @@ def test_experts_in_three_spellings() -> None:
     """trl#7069, with Qwen's rule for the step: layer i when i + 1 is a multiple of it."""
     few = {**TOY, "num_experts_per_tok": 2}
     mixtral = from_config({**few, "model_type": "mixtral", "num_local_experts": 8, "tie_word_embeddings": False})
-    assert (mixtral.parameters, mixtral.info["active_parameters"]) == (1_351_232, 466_496)
+    assert (mixtral.parameters, mixtral.info.active_parameters) == (1_351_232, 466_496)
     qwen = from_config({**few, "model_type": "qwen2_moe", "num_experts": 8, "moe_intermediate_size": 48,
                         "shared_expert_intermediate_size": 96, "decoder_sparse_step": 2,
                         "mlp_only_layers": []})  # fmt: skip
-    assert (qwen.parameters, qwen.info["active_parameters"]) == (429_120, 318_528)
+    assert (qwen.parameters, qwen.info.active_parameters) == (429_120, 318_528)
     assert [f"layers.{i}.moe.router.weight" in qwen.tensors for i in range(4)] == [False, True, False, True]
     config = {**few, "model_type": "deepseek_v2", "num_key_value_heads": 8, "n_routed_experts": 8,
               "n_shared_experts": 1, "moe_intermediate_size": 48, "first_k_dense_replace": 1, "moe_layer_freq": 1,
               "kv_lora_rank": 32, "q_lora_rank": None, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
               "v_head_dim": 16}  # fmt: skip
     deepseek = from_config(config)
-    assert (deepseek.parameters, deepseek.info["active_parameters"]) == (540_864, 374_976)
+    assert (deepseek.parameters, deepseek.info.active_parameters) == (540_864, 374_976)
     assert kv_bytes(config, 1) == 320
     sparse = from_config({**config, "moe_layer_freq": 2})
     assert [f"layers.{i}.moe.router.weight" in sparse.tensors for i in range(4)] == [False, False, True, False]
@@ -114,7 +114,7 @@ def test_keys_of_an_indexer_are_cached_and_attention_is_whole() -> None:
     config = {**TOY, **latent, "model_type": "deepseek_v32", "n_routed_experts": 4, "num_experts_per_tok": 2,
               "index_n_heads": 2, "index_head_dim": 12, "moe_intermediate_size": 48}  # fmt: skip
     assert kv_bytes(config, 100) == 100 * 4 * 2 * (32 + 8 + 12)
-    assert any("index_topk" in note for note in from_config(config).info["notes"])
+    assert any("index_topk" in note for note in from_config(config).info.notes)
 
 
 # Rotation.
@@ -155,9 +155,9 @@ def test_a_nested_language_model_wins_over_the_top() -> None:
               "hidden_size": 48, "vision_config": {"num_hidden_layers": 9, "hidden_size": 48},
               "text_config": {**TOY, "dtype": "bfloat16", "tie_word_embeddings": True}}  # fmt: skip
     graph = from_config(config)
-    assert (graph.parameters, graph.info["dtype"]) == (252_992, "bf16")
+    assert (graph.parameters, graph.info.dtype) == (252_992, "bf16")
     assert weight_bytes(config) == 505_984
-    assert graph.info["notes"] == ("vision_config is not modelled",)
+    assert graph.info.notes == ("vision_config is not modelled",)
     for tower in ("vision", "all"):
         with pytest.raises(rl.errors.ModelDataError, match="tower: that of model_type 'toy_vl' is not modelled"):
             from_config(config, tower=tower)
@@ -189,7 +189,7 @@ def test_a_decode_step_holds_the_vision_tower_but_does_not_run_it() -> None:
 
 def test_a_text_tower_is_the_default_and_the_vision_tower_is_named() -> None:
     graph = from_config(LLAVA)
-    assert graph.info["notes"] == ('vision_config is left out; rl.from_config(..., tower="all") builds both',)
+    assert graph.info.notes == ('vision_config is left out; rl.from_config(..., tower="all") builds both',)
     with pytest.raises(rl.errors.UsageError, match="tower: 'visoin'; allowed: text, vision, all; did you mean vision"):
         from_config(LLAVA, tower="visoin")
 
@@ -200,7 +200,7 @@ def test_old_configs_of_qwen_have_the_language_model_at_the_top() -> None:
               "rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 2]}}  # fmt: skip
     assert from_config(config).parameters == 341_568 - 2 * 4 * 64 * 48 + 4 * 96
     assert from_config(config, tower="all").parameters > from_config(config).parameters
-    assert "vision_config" not in from_config(config, tower="all").info["ignored"]
+    assert "vision_config" not in from_config(config, tower="all").info.ignored
 
 
 def test_a_nested_config_that_is_no_table() -> None:
@@ -448,7 +448,7 @@ def test_what_is_no_config(source: Any) -> None:
 
 def test_ignored_keys_are_listed() -> None:
     graph = from_config({**TOY, "initializer_range": 0.02, "auto_map": {"AutoModel": "evil.py"}, "custom": 7})
-    assert graph.info["ignored"] == ("auto_map", "custom", "initializer_range")
+    assert graph.info.ignored == ("auto_map", "custom", "initializer_range")
 
 
 @pytest.mark.parametrize(
@@ -471,7 +471,7 @@ def test_keys_of_published_configs_that_no_code_reads(model_type: str, keys: dic
     config = {"model_type": model_type, "dtype": "bfloat16"}
     graph = from_config({**config, **keys})
     assert graph.parameters == from_config(config).parameters
-    assert graph.info["ignored"] == tuple(sorted(keys))
+    assert graph.info.ignored == tuple(sorted(keys))
 
 
 @pytest.mark.parametrize("key", ["parallel_attn", "use_parallel_residual", "add_qkv_bias", "add_cross_attention"])
@@ -484,7 +484,7 @@ def test_a_switch_that_is_on_and_not_understood(key: str) -> None:
 
 def test_a_prefix_that_sees_itself_whole_is_noted() -> None:
     graph = from_config({**TOY, "model_type": "gemma", "dtype": "bfloat16", "use_bidirectional_attention": True})
-    assert graph.info["notes"] == ("use_bidirectional_attention: prefill is counted with causal attention",)
+    assert graph.info.notes == ("use_bidirectional_attention: prefill is counted with causal attention",)
 
 
 def test_width_of_bloom_by_its_own_name() -> None:
@@ -494,7 +494,7 @@ def test_width_of_bloom_by_its_own_name() -> None:
 
 
 def test_defaults_that_are_taken_are_named() -> None:
-    (note, *_) = from_config({"model_type": "llama", "hidden_size": 64, "dtype": "bfloat16"}).info["notes"]
+    (note, *_) = from_config({"model_type": "llama", "hidden_size": 64, "dtype": "bfloat16"}).info.notes
     assert "absent from the config, so the default of llama: num_hidden_layers = 32" in note
 
 

@@ -50,8 +50,8 @@ def compiled(program: Any, *args: Any) -> rl.Graph:
 
 def test_the_graph_says_what_it_is() -> None:
     graph = compiled(lambda x: x.relu().exp(), torch.empty(64, 64))
-    assert (graph.info["mode"], graph.info["kernels"], graph.info["grouped"]) == ("compiled", 1, "inductor")
-    assert "grouped" not in rl.from_torch(lambda x: x.relu(), torch.empty(4, 4)).info
+    assert (graph.info.mode, graph.info.kernels, graph.info.grouped) == ("compiled", 1, "inductor")
+    assert not rl.from_torch(lambda x: x.relu(), torch.empty(4, 4)).info.grouped
 
 
 def test_an_estimate_keeps_the_kernels() -> None:
@@ -67,7 +67,7 @@ def test_symbolic_sizes_group_like_numbers() -> None:
         lambda x: (x - x.mean(-1, keepdim=True)).relu(), torch.empty(8, 64), dynamic={"B": 0}, mode="compiled"
     )
     assert graph.symbols == {"B"}
-    assert graph.info["kernels"] == 1
+    assert graph.info.kernels == 1
 
 
 # --- rule by rule, on graphs built by hand ------------------------------------------------------------------------
@@ -242,7 +242,7 @@ def test_an_unfused_graph_can_be_grouped_again() -> None:
 def test_forward_and_backward_share_no_kernel() -> None:
     step = rl.passes.inductor(rl.passes.backward(rl.model("gpt2", phase="train", layers=2)))
     names = [node.name for node in step.nodes]
-    start = names.index(step.info["backward"])
+    start = names.index(step.info.backward)
     sides: dict[str, set[bool]] = {}
     for at, node in enumerate(step.nodes):
         sides.setdefault(node.label, set()).add(at >= start)

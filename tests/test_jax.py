@@ -307,13 +307,13 @@ def test_a_while_loop_that_counts_to_a_number_knows_its_trips(test: Any, start: 
         lambda x: lax.while_loop(lambda c: test(c[0]), lambda c: (c[0] + step, c[1] @ x), (start, x))[1], SQUARE
     )
     assert rl.count(graph).flops == trips * PRODUCT
-    assert graph.info["notes"] == ()
+    assert graph.info.notes == ()
 
 
 def test_a_loop_of_unknown_length_is_counted_once_and_says_so() -> None:
     graph = rl.from_jax(counting, SQUARE, i32())
     assert rl.count(graph).flops == PRODUCT
-    [note] = graph.info["notes"]
+    [note] = graph.info.notes
     assert note.startswith("while loop at test_jax.py:")
     assert note.endswith("trip count unknown, counted once; give trips={'while': n} or {0: n}")
 
@@ -322,7 +322,7 @@ def test_a_loop_of_unknown_length_is_counted_once_and_says_so() -> None:
 def test_trips_are_given_by_name_or_index(key: Any) -> None:
     graph = rl.from_jax(counting, SQUARE, i32(), trips={key: 5})
     assert rl.count(graph).flops == 5 * PRODUCT
-    assert graph.info["notes"] == ()
+    assert graph.info.notes == ()
 
 
 def test_loops_multiply() -> None:
@@ -346,7 +346,7 @@ def test_the_branch_that_costs_most_counts() -> None:
 
     graph = rl.from_jax(fn, SQUARE, i32())
     assert rl.count(graph).flops == 2 * PRODUCT
-    assert "counted as branch 1 of 3, the one that costs most" in graph.info["notes"][0]
+    assert "counted as branch 1 of 3, the one that costs most" in graph.info.notes[0]
     assert counts(lambda x: fn(x, 2), SQUARE).flops == PRODUCT
 
 
@@ -483,7 +483,7 @@ def test_the_parts_of_a_transformer_block_have_names_and_kinds() -> None:
     assert graph.parameters == 12 * D * D + 4 * D + 5 * D
     assert graph.tensors["p.q"].kind == "weight"
     assert graph.tensors["x"].kind == graph.tensors["mask"].kind == "input"
-    assert "first argument, 'p'" in graph.info["notes"][0]
+    assert "first argument, 'p'" in graph.info.notes[0]
     assert any(node.name.startswith("attention.") for node in graph.nodes)
 
 
@@ -627,7 +627,7 @@ def test_a_sharded_product_reduces_over_its_devices() -> None:
     assert rl.count(graph).flops == 2 * 8 * 4 * 32
     [node] = [node for node in graph.nodes if node.op == "all_reduce"]
     assert dict(node.attrs)["devices"] == 4
-    assert "counted for one device" in graph.info["notes"][0]
+    assert "counted for one device" in graph.info.notes[0]
 
 
 def test_a_custom_kernel_is_an_error_or_a_visible_gap() -> None:

@@ -63,7 +63,7 @@ def test_backward_runs_and_is_counted() -> None:
     both = rl.measure(net(), X, chip=machine(1), budget=0.05, backward=True)
     first = 2 * 64 * 512 * 2048
     assert rl.count(both.graph).flops == 3 * 2 * 2 * 64 * 512 * 2048 - first
-    assert both.graph.info["phase"] == "train"
+    assert both.graph.info.phase == "train"
 
 
 def test_a_function_with_its_own_backward_and_no_change_to_random_numbers() -> None:

@@ -35,7 +35,7 @@ def test_products_and_what_is_kept_stay_and_traffic_falls(recompute: str) -> Non
     assert rl.count(before, **SIZES).bytes > rl.count(after, **SIZES).bytes
     assert rl.count(before, **SIZES).launches > rl.count(after, **SIZES).launches
     assert saved(before, **SIZES) == saved(after, **SIZES)
-    assert {w for w, _ in before.info["gradients"]} == {w for w, _ in after.info["gradients"]}
+    assert {w for w, _ in before.info.training.gradients} == {w for w, _ in after.info.training.gradients}
 
 
 def test_the_backward_of_bias_and_gelu_adds_the_bias_again() -> None:

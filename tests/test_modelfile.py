@@ -185,7 +185,7 @@ def test_inputs_by_name(build: Any) -> None:
 def test_experts(build: Any) -> None:
     graph = build(HEAD + '[[layer]]\nop = "moe"\nexperts = 8\ntop_k = 2\nhidden = 32\n')
     assert graph.parameters == 8 * 64 + 8 * 3 * 64 * 32
-    assert graph.info["active_parameters"] == 8 * 64 + 2 * 3 * 64 * 32
+    assert graph.info.active_parameters == 8 * 64 + 2 * 3 * 64 * 32
 
 
 def test_a_family_file_with_expressions(build: Any) -> None:

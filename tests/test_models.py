@@ -61,7 +61,7 @@ def test_every_model_builds_with_its_published_parameters(name: str) -> None:
         graph = model(name, phase).validate()
         assert graph.parameters == file.parameters, phase
         assert flops(graph, **SIZES) > 0
-        assert graph.info["phase"] == phase
+        assert graph.info.phase == phase
         assert graph.symbols <= {"B", "S", "C"}
         assert not any(tensor.kind == "cache" for tensor in graph.tensors.values()) or phase != "forward"
 
@@ -103,7 +103,7 @@ def test_parameters_typed_a_second_time(name: str) -> None:
     ],
 )
 def test_active_parameters(name: str, active: Any) -> None:
-    assert model(name).info["active_parameters"] == active
+    assert model(name).info.active_parameters == active
 
 
 def test_unet_by_hand() -> None:
@@ -364,7 +364,7 @@ def test_building_is_fast() -> None:
 
 
 def test_overrides_replace_sizes() -> None:
-    assert model("llama-3-8b", layers=8).info["layers"] == 8
+    assert model("llama-3-8b", layers=8).info.layers == 8
     assert flops(model("resnet50", image=288), B=1) > 1.6 * flops(model("resnet50"), B=1)
 
 
@@ -398,8 +398,8 @@ def test_phases_that_a_model_has_not(name: str, phase: str) -> None:
 
 
 def test_defaults_and_items() -> None:
-    assert model("llama-3-8b").info["phase"] == "prefill"
-    assert model("resnet50").info["phase"] == "forward"
+    assert model("llama-3-8b").info.phase == "prefill"
+    assert model("resnet50").info.phase == "forward"
     graph = model("llama-3-8b", "decode")
     assert (str(graph.items), graph.item) == ("B", "token")
     graph = model("llama-3-8b")

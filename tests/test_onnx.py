@@ -208,7 +208,7 @@ def test_a_step_of_a_recurrent_cell_runs_as_often_as_there_are_steps() -> None:
     assert graph.parameters == 24 * 8 + 24 * 6 + 48
     free = read([call], {"x": ["sequence", 2, 8]}, stored)
     assert flops(free, S=7)[0] == flops(graph)[0]
-    assert "steps are counted as one kernel" in free.info["notes"][-1]
+    assert "steps are counted as one kernel" in free.info.notes[-1]
 
 
 # --- the rest: shapes, arithmetic and formats ------------------------------------------------------------------------
@@ -360,7 +360,7 @@ def test_shapes_that_are_spelled_as_programs() -> None:
     graph = read(SPELLED, {"x": ["batch", "sequence", 32], "v": [8, 3]}, NUMBERS)
     assert shape_of(graph) == (B, 4, S, 3)
     assert [n.op for n in graph.nodes if n.op not in ("view", "permute")] == ["rearrange", "matmul"]
-    assert sum(graph.info["ignored"].values()) == 6
+    assert sum(graph.info.ignored.values()) == 6
     assert flops(graph, B=2, S=5)[0] == 2 * 2 * 4 * 5 * 8 * 3
 
 
@@ -480,8 +480,8 @@ def test_sizes_that_are_none(sizes: Any, words: str) -> None:
 
 def test_notes_and_provenance() -> None:
     graph = read([node("Relu", "x")], {"x": ["batch_size", 8]})
-    assert graph.info["notes"] == ("size batch_size of the file is B",)
-    assert (graph.info["source"], graph.info["opset"]["ai.onnx"], graph.name) == ("onnx", 21, "tiny")
+    assert graph.info.notes == ("size batch_size of the file is B",)
+    assert (graph.info.source, graph.info.opset["ai.onnx"], graph.name) == ("onnx", 21, "tiny")
     assert (graph.items, graph.item) == (B, "sample")
 
 
@@ -501,7 +501,7 @@ def test_the_larger_branch() -> None:
     for branches in ({"then_branch": heavy, "else_branch": light}, {"then_branch": light, "else_branch": heavy}):
         graph = read([node("If", "c", **branches)], {**X, "c": ([], BOOL)}, [hollow("w", (8, 8))])
         assert flops(graph)[0] == 2 * 10 * 64
-        assert "the larger of the two" in graph.info["notes"][0]
+        assert "the larger of the two" in graph.info.notes[0]
         known = read([node("If", "c", **branches)], X, [hollow("w", (8, 8)), small("c", False, BOOL)])
         assert flops(known)[0] == (0 if branches["else_branch"] is light else 2 * 10 * 64)
 
@@ -867,7 +867,7 @@ def test_exported_transformers(exported: Any, name: str, batch: int, length: int
     graph, _ = exported(name)
     assert graph.symbols == {"B", "S"}
     assert rl.count(graph, B=batch, S=length).flops == transformer_flops(name, batch, length)
-    assert graph.info["notes"] == ("size batch of the file is B", "size sequence of the file is S")
+    assert graph.info.notes == ("size batch of the file is B", "size sequence of the file is S")
 
 
 @pytest.mark.parametrize("name", TRANSFORMERS)

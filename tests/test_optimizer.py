@@ -80,8 +80,8 @@ def test_integer_weights_are_not_updated() -> None:
     b = Builder("mixed", "bf16")
     x = b.op("linear", b.input("x", (4, 8)), b.weight("frozen", (8, 8), "int8"), name="a")
     step = optimizer(backward(b.graph([b.op("linear", x, b.weight("w", (8, 8)), name="b")])), "adamw")
-    assert [name for name, _ in step.info["gradients"]] == ["w"]
-    assert len(step.info["optimizer_states"]) == 2
+    assert [name for name, _ in step.info.training.gradients] == ["w"]
+    assert len(step.info.training.optimizer_states) == 2
 
 
 # --- whole steps -----------------------------------------------------------------------------------------------------

@@ -129,7 +129,7 @@ def test_where_picks_layers_and_says_what_else_shrinks() -> None:
     some = prune(graph, heads=0.5, where="layers.[01].*")
     assert [some.tensors[f"layers.{n}.attn.k_heads"].shape[1] for n in range(4)] == [4, 4, 8, 8]
     image = prune(rl.model("resnet50"), channels=0.5, where="stage1.1.conv3")
-    assert any("shrinks along" in note for note in image.info["notes"])
+    assert any("shrinks along" in note for note in image.info.notes)
     assert image.tensors["stage1.0.downsample.weight"].shape[0] == 128
 
 
@@ -154,14 +154,14 @@ def test_history_info_and_notes() -> None:
     pruned = prune(graph, layers=16, channels=0.3)
     assert [repr(step) for step in pruned.history] == ["prune(layers=16, channels=0.3)"]
     assert pruned.history[0].before is graph
-    assert pruned.info["layers"] == 16
-    assert pruned.info["active_parameters"] == pruned.parameters
-    assert "parameters_published" not in pruned.info
+    assert pruned.info.layers == 16
+    assert pruned.info.active_parameters == pruned.parameters
+    assert pruned.info.parameters_published is None
     assert any("rounded down" in note for note in pruned.history[0].notes)
-    assert any("multiple of 8" in note for note in pruned.info["notes"])
+    assert any("multiple of 8" in note for note in pruned.info.notes)
     aligned = prune(graph, channels=0.3, unit=64)
     assert aligned.tensors["layers.0.mlp.down.weight"].shape[1] == 10035 // 64 * 64
-    assert not any("no multiple" in note for note in aligned.info["notes"])
+    assert not any("no multiple" in note for note in aligned.info.notes)
 
 
 REFUSED = [
@@ -311,7 +311,7 @@ def test_sparsity_leaves_tables_experts_and_convolutions_dense() -> None:
     assert tied.tensors["layers.0.mlp.up.weight"].dtype == "fp32-2:4"
     experts = prune(rl.model("mixtral-8x7b", layers=1), sparsity="2:4")
     assert experts.tensors["layers.0.moe.down.weight"].dtype == "bf16"
-    assert any("stay dense" in note for note in experts.info["notes"])
+    assert any("stay dense" in note for note in experts.info.notes)
 
 
 def test_a_weight_that_is_turned_first_is_stored_sparse_as_well() -> None:
@@ -426,7 +426,7 @@ def test_a_student_is_the_smaller_configuration() -> None:
     same(student, built)
     assert [step.name for step in student.history] == ["retype", "distill"]
     assert student.history[-1].before is teacher
-    assert "has to be trained" in student.info["notes"][-1]
+    assert "has to be trained" in student.info.notes[-1]
     other = distill("llama-3-8b", to="llama-3.2-1b")
     assert other.parameters == rl.model("llama-3.2-1b").parameters
     assert repr(other.history[0]) == "distill(to='llama-3.2-1b')"

@@ -88,7 +88,7 @@ def test_a_kernel_of_its_own_writes_wide_weights() -> None:
     assert apart.vector_flops == inside.vector_flops
     both = quantize(gemm(), weights="int8", dequantize="separate")
     assert memory(both, {}).activations == 2 * K * N + 2 * N, "for the time of the product the wide copy is there"
-    assert any("kernels of their own" in note for note in both.info["notes"])
+    assert any("kernels of their own" in note for note in both.info.notes)
 
 
 def test_experts_dequantise_those_that_are_read() -> None:
@@ -160,7 +160,7 @@ def test_narrow_weights_stay_as_they_are() -> None:
     again = quantize(once, weights="int8")
     assert again is once
     mixed = quantize(rl.model("gpt-oss-20b", phase="decode"), weights="int8")
-    assert any("already" in note for note in mixed.info["notes"])
+    assert any("already" in note for note in mixed.info.notes)
 
 
 def test_checkpoints_that_are_narrow_already_are_widened_on_request() -> None:
@@ -314,7 +314,7 @@ def test_formats_as_text() -> None:
 
 
 def test_notes_say_who_has_such_kernels() -> None:
-    said = {way: quantize(gemm(), weights="int4", dequantize=way).info["notes"][-1]
+    said = {way: quantize(gemm(), weights="int4", dequantize=way).info.notes[-1]
             for way in ("fused", "separate", "tinygemm")}  # fmt: skip
     assert "serving stacks" in said["fused"]
     assert "slower than none" in said["separate"]
@@ -336,7 +336,7 @@ def test_history() -> None:
     graph = quantize(decode(), weights="int8", cache="fp8")
     (step,) = graph.history
     assert repr(step) == "quantize(weights='int8', cache='fp8')"
-    assert step.notes == graph.info["notes"]
+    assert step.notes == graph.info.notes
 
 
 GOLDEN = {

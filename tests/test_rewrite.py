@@ -50,7 +50,7 @@ def test_a_pattern_is_replaced_and_verified() -> None:
     assert after.outputs == ("out",)
     assert [node.name for node in after.nodes] == ["silu.sigmoid", "silu", "out"]
     assert [step.name for step in after.history] == ["rewrite"]
-    assert after.info["notes"] == ("rewritten: silu(x) to mul(x, sigmoid(x)) in 1 place",)
+    assert after.info.notes == ("rewritten: silu(x) to mul(x, sigmoid(x)) in 1 place",)
     assert same(swiglu(), after, tolerance=1e-12, B=3)
 
 
@@ -331,7 +331,7 @@ def test_networks_compute_the_same_without_their_norms(name: str) -> None:
     graph = rl.model(name, image=32)
     after = fold_batchnorm(graph, join=True)
     assert same(graph, after, tolerance=1e-9, B=1)
-    folded, weights = after.info["folded"], {n for n, t in after.tensors.items() if t.kind == "weight"}
+    folded, weights = after.info.folded, {n for n, t in after.tensors.items() if t.kind == "weight"}
     assert set(folded.outputs) <= weights
 
 
@@ -350,7 +350,7 @@ def test_a_pytorch_network_computes_the_same_without_its_norms() -> None:
     after = fold_batchnorm(rl.from_torch(module, x))
     assert ops(after) == ["conv2d", "relu", "conv2d", "relu", "view", "linear"]
     given = {name: value.detach().numpy() for name, value in (*module.named_parameters(), *module.named_buffers())}
-    known = after.tensors.keys() | after.info["folded"].tensors.keys()
+    known = after.tensors.keys() | after.info.folded.tensors.keys()
     given = {name: value for name, value in given.items() if name in known}
     name = next(name for name, tensor in after.tensors.items() if tensor.kind == "input")
     result = next(iter(execute(after, {**given, name: x.numpy()}).values()))
@@ -365,7 +365,7 @@ def test_norms_that_cannot_go_stay() -> None:
     folded = batchnorm(b, conv(b, b.op("add", kept, first), 4, 1, "second"), "folded")
     after = fold_batchnorm(b.graph([folded]))
     assert ops(after) == ["conv2d", "batchnorm2d", "add", "conv2d"]
-    assert any("1 batch norms stay" in note for note in after.info["notes"])
+    assert any("1 batch norms stay" in note for note in after.info.notes)
 
 
 def test_a_kernel_that_two_layers_share_cannot_take_a_norm() -> None:

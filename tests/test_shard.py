@@ -164,7 +164,7 @@ def test_a_vocabulary_that_does_not_divide_is_padded() -> None:
     device = shard(rl.model("gpt2", phase="decode"), tp=2)
     assert device.tensors["embed.weight"].shape == (25129, 768)
     assert device.tensors[device.outputs[0]].shape == (B, 1, 50257)
-    assert "a vocabulary of 50257 is padded to 50258" in device.info["notes"]
+    assert "a vocabulary of 50257 is padded to 50258" in device.info.notes
 
 
 def test_experts_and_the_expert_that_all_share_are_summed_once() -> None:

@@ -44,7 +44,7 @@ def test_names_and_aliases(name: str) -> None:
 
 def test_phase_and_formats_reach_a_model() -> None:
     graph = load_program("gpt2", phase="decode", dtype="bf16", weights="int8", cache="fp8")
-    assert graph.info["phase"] == "decode"
+    assert graph.info.phase == "decode"
     assert {t.dtype for t in graph.tensors.values() if t.kind == "cache"} == {"fp8"}
     assert graph.tensors["layers.0.mlp.up.weight"].dtype == "int8"
 
@@ -83,7 +83,7 @@ def test_workload(tmp_path: Path) -> None:
 def test_workload_of_a_model(tmp_path: Path) -> None:
     entry = [{"model": "gpt2", "phase": "decode", "batch": 2, "seq": 128}]
     graph = load_program(save(tmp_path / "work.json", entry))
-    assert (graph.symbols, graph.info["phase"]) == (frozenset(), "decode")
+    assert (graph.symbols, graph.info.phase) == (frozenset(), "decode")
 
 
 def test_a_workload_has_no_phase(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from roofline.ir.graph import Graph
 from roofline.ir.sizes import evaluate
 from roofline.ops.builder import Builder
 from roofline.passes.fusion.fuse import fuse
-from roofline.passes.layers import layer_of
 from roofline.passes.parallel.stage import stage, stages
 
 LLAMA, GPT2 = rl.model("llama-3-8b", phase="decode"), rl.model("gpt2", phase="prefill")
@@ -35,7 +34,7 @@ def chain(layers: int) -> Graph:
 
 
 def layers(graph: Graph) -> list[str]:
-    return list(dict.fromkeys(layer for node in graph.nodes if (layer := layer_of(node.name))))
+    return list(dict.fromkeys(layer for node in graph.nodes if (layer := node.layer)))
 
 
 def weight_bytes(graph: Graph) -> Any:
@@ -55,7 +54,7 @@ def test_work_and_weights_add_up_but_for_what_several_stages_hold(graph: Graph, 
                 holders[tensor.name] = holders.get(tensor.name, 0) + 1
     again = sum(nbytes(graph.tensors[name]) * (times - 1) for name, times in holders.items())
     assert sum(map(weight_bytes, cut)) == weight_bytes(graph) + again
-    noted = {note.split()[0] for each in cut for note in each.info.get("notes", ())}
+    noted = {note.split()[0] for each in cut for note in each.info.notes}
     assert noted == {name for name, times in holders.items() if times > 1}
 
 
@@ -63,7 +62,7 @@ def test_layers_are_shared_out_evenly_and_the_ends_get_no_more() -> None:
     assert [len(layers(each)) for each in stages(LLAMA, 4)] == [8, 8, 8, 8]
     assert [len(layers(each)) for each in stages(LLAMA, 5)] == [6, 7, 7, 6, 6]
     assert layers(stage(LLAMA, 4, 1)) == [f"layers.{at}" for at in range(8, 16)]
-    assert [each.info["layers"] for each in stages(LLAMA, 4)] == [8, 8, 8, 8]
+    assert [each.info.layers for each in stages(LLAMA, 4)] == [8, 8, 8, 8]
 
 
 def test_the_first_stage_embeds_and_the_last_has_the_head() -> None:
@@ -72,7 +71,11 @@ def test_the_first_stage_embeds_and_the_last_has_the_head() -> None:
     assert last.nodes[-1].name == "head"
     assert "head" in last.outputs
     assert {"embed", "head", "norm"}.isdisjoint(node.name for node in middle.nodes)
-    assert (first.info["stage"], first.info["stages"], first.name) == (0, 3, "llama-3-8b decode, stage 1 of 3")
+    assert (first.info.devices.stage, first.info.devices.stages, first.name) == (
+        0,
+        3,
+        "llama-3-8b decode, stage 1 of 3",
+    )
 
 
 def test_one_residual_of_the_batch_crosses_each_cut() -> None:

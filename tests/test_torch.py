@@ -46,7 +46,7 @@ def test_an_mlp_by_every_method(method: str) -> None:
     assert rl.count(graph, B=7).flops == 2 * 7 * (16 * 32 + 32 * 8)
     assert graph.parameters == 16 * 32 + 32 + 32 * 8 + 8
     assert [node.op for node in graph.nodes] == ["linear", "gelu", "linear"]
-    assert graph.info["method"] == method
+    assert graph.info.method == method
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -204,7 +204,7 @@ def test_a_mixture_of_experts_goes_where_its_values_lead() -> None:
     net, x = Experts(), torch.randn(40, 64)
     graph = rl.from_torch(net, x)
     assert rl.count(graph).flops == 2 * 40 * (64 * 4 + 2 * 3 * 64 * 96)
-    assert "depends on values" in graph.info["notes"][0]
+    assert "depends on values" in graph.info.notes[0]
     with pytest.raises(
         rl.errors.ModelDataError, match=r"on the meta device; give tensors with values.*depends on them"
     ):
@@ -257,13 +257,13 @@ def test_guards_are_reported() -> None:
             return x + self.table[: x.shape[1]]
 
     graph = rl.from_torch(Positions(), torch.zeros(2, 16, 8), dynamic={"B": 0, "S": 1})
-    assert any("S" in guard and "128" in guard for guard in graph.info["guards"])
-    assert any("128" in note for note in graph.info["notes"])
+    assert any("S" in guard and "128" in guard for guard in graph.info.guards)
+    assert any("128" in note for note in graph.info.notes)
 
 
 def test_a_size_that_the_program_fixes_is_reported() -> None:
     graph = rl.from_torch(lambda x: x.view(4, 8) * 2, torch.zeros(4, 8), dynamic={"B": 0})
-    assert "B = 4" in graph.info["guards"]
+    assert "B = 4" in graph.info.guards
     assert not graph.symbols
 
 
@@ -294,7 +294,7 @@ def test_backwards_count_as_torch_counts_them(name: str) -> None:
     net = make()
     graph = rl.from_torch(net, torch.zeros(shape), backward=True)
     assert rl.count(graph).flops == counted_by_torch(net, torch.zeros(shape), backward=True)
-    assert graph.info["phase"] == "train"
+    assert graph.info.phase == "train"
     assert all(parameter.grad is None or not hasattr(parameter.grad, "fake_mode") for parameter in net.parameters())
 
 
@@ -366,7 +366,7 @@ def test_packed_sequences_run_as_many_steps_as_they_have(kind: Any, gates: int) 
         return nn.utils.rnn.pad_packed_sequence(net(packed)[0], batch_first=True)[0]
 
     graph = rl.from_torch(run, x, lengths)
-    assert graph.info["method"] == "run"  # the lengths are values
+    assert graph.info.method == "run"  # the lengths are values
     assert rl.count(graph).flops == 2 * (5 + 3 + 2) * gates * 8 * (6 + 8)
 
 
@@ -666,7 +666,7 @@ def test_a_branch_on_values_follows_the_given_ones() -> None:
     up = rl.from_torch(Branches(), torch.ones(2, 8))
     down = rl.from_torch(Branches(), -torch.ones(2, 8))
     assert [graph.nodes[-1].op for graph in (up, down)] == ["mul_scalar", "add_scalar"]
-    assert "depends on values" in up.info["notes"][0]
+    assert "depends on values" in up.info.notes[0]
 
 
 def test_a_size_that_depends_on_values_is_that_of_the_given_ones() -> None:
@@ -674,12 +674,12 @@ def test_a_size_that_depends_on_values_is_that_of_the_given_ones() -> None:
     x = torch.tensor([[1.0, -1.0, 2.0], [3.0, -4.0, -5.0]])
     graph = rl.from_torch(lambda x: x[x > 0] * 2, x)
     assert not graph.symbols
-    assert "depends on values" in graph.info["notes"][0]
+    assert "depends on values" in graph.info.notes[0]
     assert [graph.tensors[name].shape for name in graph.outputs] == [(3,)]
     for given, dynamic in ((x.to("meta"), {}), (x, {"B": 0})):
         open_ = rl.from_torch(lambda x: x[x > 0] * 2, given, dynamic=dynamic)
         assert open_.symbols == {"u0", *dynamic}
-        assert "sizes that depend on values: u0" in open_.info["notes"]
+        assert "sizes that depend on values: u0" in open_.info.notes
 
 
 def test_a_device_that_is_absent() -> None:

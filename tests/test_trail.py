@@ -18,15 +18,11 @@ def test_every_pass_leaves_its_name_and_options_in_order() -> None:
 
 
 def test_a_pass_made_of_others_leaves_one_entry() -> None:
-    from dataclasses import replace
-
     from roofline.passes.history import recorded
 
     @recorded
     def both(graph: rl.Graph, weights: str) -> rl.Graph:
-        return replace(
-            rl.passes.fuse(rl.passes.retype(graph, weights=weights)), info={**graph.info, "notes": ("mind this",)}
-        )
+        return rl.passes.fuse(rl.passes.retype(graph, weights=weights)).with_notes("mind this")
 
     graph = both(rl.model("gpt2", layers=1), "int8")
     assert names(graph) == ["both"]

@@ -58,7 +58,7 @@ def test_outputs_and_forward_are_preserved(sizes: list[int], recompute: str, act
     step = backward(graph, recompute=recompute)
     assert step.nodes[: len(graph.nodes)] == graph.nodes
     assert step.outputs[: len(graph.outputs)] == graph.outputs
-    for weight, gradient in step.info["gradients"]:
+    for weight, gradient in step.info.training.gradients:
         assert step.tensors[gradient].shape == graph.tensors[weight].shape
 
 

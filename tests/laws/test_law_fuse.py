@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import roofline as rl
-from roofline.counting.counts import Scope, count
+from roofline.counting.counts import count, kernel_boundaries
 from roofline.counting.memory import memory
 from roofline.ir.graph import Graph
 from roofline.ir.sizes import symbol
@@ -92,11 +92,11 @@ def program(choices: Choices, kept: int = 0) -> Graph:
 
 def assert_runs_in_some_order(graph: Graph) -> None:
     """The kernels can be put in an order in which each starts after those that it waits for have ended."""
-    scope = Scope(graph)
-    waits: dict[str, set[str]] = {label: set() for label in scope.groups}
+    scope = kernel_boundaries(graph)
+    waits: dict[str, set[str]] = {label: set() for label in graph.kernels}
     for node in graph.nodes:
         for name in node.inputs:
-            producer = scope.producer.get(scope.base(name))
+            producer = graph.producer.get(scope.base(name))
             if producer is not None and producer.label != node.label:
                 waits[node.label].add(producer.label)
     while waits:
@@ -183,7 +183,7 @@ def test_random_programs_count_the_same_on_numbers_and_arrays(choices: Choices, 
 @given(choices=CHOICES, kept=st.integers(0, 20), batch=st.integers(1, 100))
 def test_memory_holds_the_outputs_and_no_more_than_everything(choices: Choices, kept: int, batch: int) -> None:
     graph = program(choices, kept).bind(B=batch)
-    scope = Scope(graph)
+    scope = kernel_boundaries(graph)
     written = {scope.root(name) for node in graph.nodes for name in node.outputs}
     of = {name: 4 * graph.tensors[name].numel for name in written if graph.tensors[name].kind == "activation"}
     kept_bytes = sum(of.get(name, 0) for name in {scope.root(name) for name in graph.outputs})

@@ -26,7 +26,7 @@ def slopes(graph: Graph, seed: int = 0, **options: Any) -> dict[str, tuple[float
     """For each weight the slope along a random direction: from the backward, and from the forward at two points."""
     step = backward(graph, **options)
     dice = np.random.default_rng(seed)
-    weights = {w: dice.standard_normal(graph.tensors[w].shape) / 2 + 0.1 for w, _ in step.info["gradients"]}
+    weights = {w: dice.standard_normal(graph.tensors[w].shape) / 2 + 0.1 for w, _ in step.info.training.gradients}
     ahead = {
         name: dice.standard_normal(t.shape)
         for name, t in step.tensors.items()
@@ -39,7 +39,7 @@ def slopes(graph: Graph, seed: int = 0, **options: Any) -> dict[str, tuple[float
         return float(sum((outputs[o] * ahead.get(f"{o}.grad_in", 1.0)).sum() for o in graph.outputs))
 
     slopes: dict[str, tuple[float, float]] = {}
-    for weight, gradient in step.info["gradients"]:
+    for weight, gradient in step.info.training.gradients:
         way = dice.standard_normal(graph.tensors[weight].shape)
         above, below = (value({**weights, weight: weights[weight] + s * STEP * way}) for s in (1, -1))
         slopes[weight] = (float((found[gradient] * way).sum()), (above - below) / (2 * STEP))

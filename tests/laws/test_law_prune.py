@@ -44,7 +44,7 @@ def program(name: str, phase: str | None) -> Graph:
 @st.composite
 def programs(draw: Any) -> Graph:
     name = draw(st.sampled_from(sorted(PROGRAMS)))
-    family = program(name, None).info["family"]
+    family = program(name, None).info.family
     return program(name, draw(st.sampled_from(PHASES.get(family, (None,)))))
 
 

@@ -63,7 +63,7 @@ def test_products_are_shared_out(drawn: tuple[Graph, int]) -> None:
         assert shares == whole
     else:
         assert whole < shares
-        assert any("each is held by" in note for note in device.info["notes"])
+        assert any("each is held by" in note for note in device.info.notes)
 
 
 @LAW
@@ -103,7 +103,7 @@ def test_collectives_by_formula(drawn: tuple[Graph, int]) -> None:
     """``B S h`` elements an all-reduce: two a layer, one in a parallel block, one for the embeddings."""
     graph, tp = drawn
     device = shard(graph, tp=tp)
-    layers = graph.info["layers"]
+    layers = graph.info.layers
     serial = any(node.name == "layers.0.attn.residual" for node in graph.nodes)
     reduces = [node for node in device.nodes if node.op == "all_reduce"]
     assert len(reduces) == layers * (2 if serial else 1) + 1

@@ -269,7 +269,7 @@ class Comparison:
         """Plain numbers of all rows."""
         best = self.best
         return {
-            "model": self.graph.info.get("model", self.graph.name),
+            "model": self.graph.title,
             "mode": self.mode,
             "best": best.chip.name if best else None,
             "rows": [row.record() for row in self.rows],

@@ -102,7 +102,7 @@ class Estimate(Report):
     @cached_property
     def host_time(self) -> Any:
         """What the host needs to launch them in eager mode, while the device works [s]."""
-        share = HOST_TRAINING if "backward" in self.graph.info else 1.0
+        share = HOST_TRAINING if self.graph.backward_start is not None else 1.0
         return self._by_chip(share * self._launching(chip) if self.mode == "eager" else 0 for chip in self.chips)
 
     def _launching(self, chip: Chip) -> float:
@@ -330,9 +330,9 @@ class Estimate(Report):
         numbers = {key: pick(getattr(self, name)) for key, name in _RECORD.items()}
         memory_bytes = {name: pick(value) for name, value in self.memory.parts().items()}
         return {
-            "model": self.graph.info.get("model", self.graph.name),
+            "model": self.graph.title,
             "chip": chip.name,
-            "phase": self.graph.info.get("phase", "forward"),
+            "phase": self.graph.info.phase or "forward",
             "mode": self.mode,
             **{word: sizes.get(symbol) for symbol, word in WORDS.items()},
             **numbers,
@@ -442,7 +442,7 @@ def estimate(
     kept = parse(reserve, "B")
     if kept < 0:
         raise UsageError(f"reserve={reserve!r}: a size from 0 is wanted")
-    program = pad(graph if "grouped" in graph.info else fuse(graph)) if mode == "compiled" else graph
+    program = pad(graph if graph.info.grouped else fuse(graph)) if mode == "compiled" else graph
     return _evaluate(Estimate(program, chips, many, mode, grid(graph.symbols, sizes), (), (), tf32, kept))
 
 

@@ -146,7 +146,7 @@ class Scaling:
     def record(self) -> dict[str, Any]:
         """Stable keys, fit for JSON."""
         return {
-            "model": self.graph.info.get("model", self.graph.name),
+            "model": self.graph.title,
             "cluster": self.cluster.name,
             "chip": self.cluster.chip.name,
             "mode": self.points[0].estimate.mode,

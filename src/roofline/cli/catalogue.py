@@ -33,17 +33,17 @@ def describe(name: str) -> dict[str, Any]:
     file = _file(name)
     own = {key: getattr(file, key) for key in ("description", "aliases", "sizes", "options")} if file else {}
     return {
-        "name": graph.info.get("model", graph.name),
-        "family": graph.info.get("family", "workload"),
-        "dtype": graph.info.get("dtype"),
+        "name": graph.title,
+        "family": graph.info.family or "workload",
+        "dtype": graph.info.dtype,
         "phases": _phases(file) if file else [],
         "parameters": graph.parameters,
-        "active_parameters": graph.info.get("active_parameters", graph.parameters),
-        "parameters_published": graph.info.get("parameters_published"),
-        "parameters_source": graph.info.get("parameters_source", ""),
+        "active_parameters": graph.parameters if graph.info.active_parameters is None else graph.info.active_parameters,
+        "parameters_published": graph.info.parameters_published,
+        "parameters_source": graph.info.parameters_source,
         "operators": len(graph.nodes),
         "sizes_needed": sorted(graph.symbols),
-        "source": graph.info.get("source", ""),
+        "source": graph.info.source or "",
         **own,
     }
 

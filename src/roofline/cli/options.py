@@ -152,7 +152,7 @@ def program(
         graph = _step(what_if(trainable(model), prune=prune), dtype)
     else:
         graph = what_if(load_program(model, phase, dtype), weights=weights, cache=cache, on=on, **changes)
-    for text in graph.info.get("notes", ()):
+    for text in graph.info.notes:
         note(f"{graph.name}: {text}")
     return graph
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import UnboundSize
-from roofline.ir.graph import Graph, Node, Tensor
+from roofline.ir.graph import Graph, Node, Tensor, once_per_graph
 from roofline.ir.sizes import Dim, evaluate, maximum, minimum
+from roofline.ops.aliases import aliases
 from roofline.ops.registry import OPS, OpKind, Work, get_op, node_work
 
 #: Operator kinds from the one that names a kernel first to the one that does last.
@@ -207,61 +207,53 @@ def unknown_operations(graph: Graph) -> dict[str, int]:
     return found
 
 
-_CACHE: WeakKeyDictionary[Graph, tuple[Kernel, ...]] = WeakKeyDictionary()
-
-
+@once_per_graph
 def kernels(graph: Graph) -> tuple[Kernel, ...]:
-    """The distinct kernels of a graph in order of first appearance; views are none."""
-    if graph not in _CACHE:
-        _CACHE[graph] = _distinct_kernels(graph)
-    return _CACHE[graph]
-
-
-def _distinct_kernels(graph: Graph) -> tuple[Kernel, ...]:
-    scope = Scope(graph)
-    found: dict[Any, list[tuple[str, tuple[Node, ...]]]] = {}
-    for label, nodes in scope.groups.items():
+    """Return the distinct kernels of a graph in order of first appearance; views are none."""
+    boundaries = kernel_boundaries(graph)
+    distinct: dict[Any, list[tuple[str, tuple[Node, ...]]]] = {}
+    for label, nodes in graph.kernels.items():
         if any(OPS[node.op].kind != "view" for node in nodes):
-            found.setdefault(scope.fingerprint(nodes), []).append((label, nodes))
-    return tuple(_kernel(scope, same) for same in found.values())
+            distinct.setdefault(boundaries.fingerprint(nodes), []).append((label, nodes))
+    return tuple(_kernel(boundaries, same) for same in distinct.values())
 
 
-def _kernel(scope: Scope, same: Sequence[tuple[str, tuple[Node, ...]]]) -> Kernel:
+def _kernel(boundaries: Boundaries, same: Sequence[tuple[str, tuple[Node, ...]]]) -> Kernel:
     label, nodes = same[0]
-    works = [node_work(node, scope.shapes(node)) for node in nodes]
+    works = [node_work(node, boundaries.shapes(node)) for node in nodes]
     main = min(zip(nodes, works, strict=True), key=lambda pair: _RANK.index(OPS[pair[0].op].kind))[0]
     flops: dict[str, Any] = {}
     vector: dict[str, Any] = {}
     for node, work in zip(nodes, works, strict=True):
         if OPS[node.op].kind in _CONTRACTIONS or work.flops != 0:  # scans in chunks multiply matrices too
-            _add(flops, scope.compute_dtype(node), work.flops)
-        _add(vector, scope.tensors[node.outputs[0]].dtype, work.vector)
-    touched = _touched(scope, nodes, works)
+            _add(flops, boundaries.compute_dtype(node), work.flops)
+        _add(vector, boundaries.tensors[node.outputs[0]].dtype, work.vector)
+    touched = _touched(boundaries, nodes, works)
     return Kernel(
         name=label,
         names=tuple(name for name, _ in same),
         nodes=nodes,
         main=main,
         kind=OPS[main.op].kind,
-        shapes=tuple(scope.shapes(main)),
-        sizes=_axes(main, scope.shapes(main)),
-        inputs=tuple(scope.tensors[name] for name in main.inputs),
-        stored=_stored(scope, nodes, main),
-        output=scope.tensors[main.outputs[0]],
+        shapes=tuple(boundaries.shapes(main)),
+        sizes=_axes(main, boundaries.shapes(main)),
+        inputs=tuple(boundaries.tensors[name] for name in main.inputs),
+        stored=_stored(boundaries, nodes, main),
+        output=boundaries.tensors[main.outputs[0]],
         external=len(touched),
-        strided=any(scope.strided(name) for name in touched),
+        strided=any(boundaries.strided(name) for name in touched),
         count=len(same) * main.count,
         flops=flops,
         vector=vector,
-        read=_read_bytes(scope, touched),
-        read_flow=_read_bytes(scope, touched, flowing=True),
-        write=_write_bytes(scope, nodes, works),
+        read=_read_bytes(boundaries, touched),
+        read_flow=_read_bytes(boundaries, touched, flowing=True),
+        write=_write_bytes(boundaries, nodes, works),
     )
 
 
-def _stored(scope: Scope, nodes: Sequence[Node], main: Node) -> tuple[str, ...]:
+def _stored(boundaries: Boundaries, nodes: Sequence[Node], main: Node) -> tuple[str, ...]:
     narrow = {node.outputs[0]: node.inputs[0] for node in nodes if node.op == "dequantize"}
-    return tuple(scope.tensors[narrow.get(name, name)].dtype for name in main.inputs)
+    return tuple(boundaries.tensors[narrow.get(name, name)].dtype for name in main.inputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,21 +273,21 @@ class Share:
     write: Any = 0
 
 
-def shares(scope: Scope, nodes: Sequence[Node]) -> tuple[Share, ...]:
+def shares(boundaries: Boundaries, nodes: Sequence[Node]) -> tuple[Share, ...]:
     """Each node's part of its kernel; the parts sum to the kernel's counts.
 
     A tensor that several nodes read enters the kernel once and is laid to the first of them; to a view only where no
     other node reads what it looks at.
     """
-    works = [node_work(node, scope.shapes(node)) for node in nodes]
+    works = [node_work(node, boundaries.shapes(node)) for node in nodes]
     order = sorted(range(len(nodes)), key=lambda at: OPS[nodes[at].op].kind == "view")
     found: dict[int, Share] = {}
     before: Any = 0
     for n, at in enumerate(order, 1):
         first = ([nodes[i] for i in order[:n]], [works[i] for i in order[:n]])
-        entered = _read_bytes(scope, _touched(scope, *first))
+        entered = _read_bytes(boundaries, _touched(boundaries, *first))
         flops = works[at].flops if OPS[nodes[at].op].kind in _CONTRACTIONS else 0
-        write = _write_bytes(scope, nodes[at : at + 1], works[at : at + 1])
+        write = _write_bytes(boundaries, nodes[at : at + 1], works[at : at + 1])
         found[at], before = Share(flops, works[at].vector, entered - before, write), entered
     return tuple(found[at] for at in range(len(nodes)))
 
@@ -311,26 +303,26 @@ def _axes(node: Node, shapes: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
     return {axis: size for axis, size in sizes.items() if not isinstance(size, tuple)}
 
 
-def _touched(scope: Scope, nodes: Sequence[Node], works: Sequence[Work]) -> dict[str, Any]:
+def _touched(boundaries: Boundaries, nodes: Sequence[Node], works: Sequence[Work]) -> dict[str, Any]:
     """Elements read of each tensor from outside the kernel."""
     inside = {name for node in nodes for name in node.outputs}
     touched: dict[str, Any] = {}
     for node, work in zip(nodes, works, strict=True):
         for position, name in enumerate(node.inputs):
-            if scope.base(name) not in inside:
-                elements = work.reads.get(position, scope.tensors[name].numel)
+            if boundaries.base(name) not in inside:
+                elements = work.reads.get(position, boundaries.tensors[name].numel)
                 touched[name] = maximum(touched[name], elements) if name in touched else elements
     return touched
 
 
-def _read_bytes(scope: Scope, touched: Mapping[str, Any], flowing: bool = False) -> Any:
+def _read_bytes(boundaries: Boundaries, touched: Mapping[str, Any], flowing: bool = False) -> Any:
     by_base: dict[str, Any] = {}
     for name, elements in touched.items():
-        _add(by_base, scope.base(name), elements)
+        _add(by_base, boundaries.base(name), elements)
     total: Any = 0
     for base, elements in by_base.items():
-        if not flowing or scope.tensors[scope.root(base)].kind == "activation":
-            total = total + nbytes(scope.tensors[base], _at_most(elements, scope.tensors[base]))
+        if not flowing or boundaries.tensors[boundaries.root(base)].kind == "activation":
+            total = total + nbytes(boundaries.tensors[base], _at_most(elements, boundaries.tensors[base]))
     return total
 
 
@@ -353,13 +345,13 @@ def _share(a: Any, b: Any) -> Any:
     return None
 
 
-def _write_bytes(scope: Scope, nodes: Sequence[Node], works: Sequence[Work]) -> Any:
+def _write_bytes(boundaries: Boundaries, nodes: Sequence[Node], works: Sequence[Work]) -> Any:
     total: Any = 0
     for node, work in zip(nodes, works, strict=True):
         for name in node.outputs:
-            if OPS[node.op].kind != "view" and scope.leaves(name, node.label):
-                elements = work.writes if work.writes is not None else scope.tensors[name].numel
-                total = total + nbytes(scope.tensors[name], elements)
+            if OPS[node.op].kind != "view" and boundaries.leaves(name, node.label):
+                elements = work.writes if work.writes is not None else boundaries.tensors[name].numel
+                total = total + nbytes(boundaries.tensors[name], elements)
     return total
 
 
@@ -373,79 +365,44 @@ def _times(elements: Any, size: Any) -> Any:
     return elements * size
 
 
-class Scope:
-    """What a graph's tensors and kernels are to each other: storage, views, boundaries."""
+class Boundaries:
+    """What crosses the boundaries of a graph's kernels, and in which formats; from :func:`kernel_boundaries`."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.tensors = graph.tensors
-        self.producer: dict[str, Node] = {name: node for node in graph.nodes for name in node.outputs}
-        self._bases: dict[str, str] = {}
-        self._roots: dict[str, str] = {}
-        groups: dict[str, list[Node]] = {}
-        for node in graph.nodes:
-            get_op(node.op, node.name)
-            groups.setdefault(node.label, []).append(node)
-        self.groups: dict[str, tuple[Node, ...]] = {label: tuple(nodes) for label, nodes in groups.items()}
-        self._readers = self._find_readers()
-
-    def _find_readers(self) -> dict[str, set[str]]:
-        readers: dict[str, set[str]] = {}
-        for node in self.graph.nodes:
-            if OPS[node.op].kind == "view":
-                continue
-            for name in node.inputs:
-                readers.setdefault(self.base(name), set()).add(node.label)
-        for name in self.graph.outputs:
-            readers.setdefault(self.base(name), set()).add("")
-        return readers
+        self.aliases = aliases(graph)
+        self.base, self.root = self.aliases.base, self.aliases.root
 
     def shapes(self, node: Node) -> list[tuple[Any, ...]]:
-        """Input shapes of a node."""
+        """Return the input shapes of a node."""
         return [self.tensors[name].shape for name in node.inputs]
 
-    def base(self, name: str) -> str:
-        """The tensor that a view looks at; itself for anything else."""
-        if name not in self._bases:
-            node = self.producer.get(name)
-            is_view = node is not None and OPS[node.op].kind == "view"
-            self._bases[name] = self.base(node.inputs[0]) if node is not None and is_view else name
-        return self._bases[name]
-
     def strided(self, name: str) -> bool:
-        """Whether a view on the way to the tensor skips or repeats elements of its base."""
-        node = self.producer.get(name)
+        """Tell whether a view on the way to the tensor skips or repeats elements of its base."""
+        node = self.graph.producer.get(name)
         if node is None or OPS[node.op].kind != "view":
             return False
         base, rest = self.tensors[node.inputs[0]].shape, self.tensors[name].shape[1:]
         skips = node.op == "slice" and base[len(base) - len(rest) :] != rest
         return skips or node.op == "expand" or self.strided(node.inputs[0])
 
-    def root(self, name: str) -> str:
-        """The tensor whose storage this one lives in, through views and in-place updates."""
-        if name not in self._roots:
-            node = self.producer.get(name)
-            alias = OPS[node.op].alias if node is not None else None
-            self._roots[name] = self.root(node.inputs[alias]) if node is not None and alias is not None else name
-        return self._roots[name]
-
     def leaves(self, name: str, label: str) -> bool:
-        """Whether a tensor written in kernel ``label`` is needed outside it, or by nobody at all."""
-        readers = self._readers.get(name)
-        node = self.producer[name]
-        return readers is None or readers != {label} or OPS[node.op].alias is not None
+        """Tell whether a tensor written in kernel ``label`` is needed outside it, or by nobody at all."""
+        in_place = OPS[self.graph.producer[name].op].alias is not None
+        return in_place or self.aliases.readers.get(name, frozenset()) != {label}
 
     def compute_dtype(self, node: Node) -> str:
-        """The number format a contraction runs in: as told, or the widest of its operands."""
-        told = dict(node.attrs).get("compute")
-        if told is not None:
-            return str(told)
+        """Return the number format a contraction runs in: the one it names, or the widest of its operands."""
+        named = dict(node.attrs).get("compute")
+        if named is not None:
+            return str(named)
         formats = [DTYPES[self.tensors[name].dtype] for name in node.inputs[:2]]
         runs = [DTYPES[f.compute] for f in formats if f.compute is not None]
         return max(runs or [DTYPES[self.tensors[node.outputs[0]].dtype]], key=lambda f: f.bits).name
 
     def fingerprint(self, nodes: Iterable[Node]) -> Any:
-        """Equal for kernels that do the same work on tensors of the same shapes and formats."""
+        """Return what is equal for kernels that do the same work on tensors of the same shapes and formats."""
         local: dict[str, int] = {}
 
         def tensor(name: str) -> Any:
@@ -458,3 +415,9 @@ class Scope:
              tuple((tensor(name), self.leaves(name, node.label)) for name in node.outputs))
             for node in nodes
         )  # fmt: skip
+
+
+@once_per_graph
+def kernel_boundaries(graph: Graph) -> Boundaries:
+    """Return what crosses the boundaries of a graph's kernels."""
+    return Boundaries(graph)

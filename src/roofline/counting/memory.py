@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import reduce
 from typing import Any
-from weakref import WeakKeyDictionary
 
-from roofline.counting.counts import Scope, nbytes
+from roofline.counting.counts import Boundaries, kernel_boundaries, nbytes
 from roofline.hardware.chip import Chip
-from roofline.ir.graph import Graph
+from roofline.ir.dtypes import DTYPES
+from roofline.ir.graph import Graph, once_per_graph
 from roofline.ir.sizes import evaluate, maximum, terms
+from roofline.ops.aliases import aliases
 from roofline.ops.registry import OPS
 
 #: cuBLAS scratch that PyTorch keeps: 32 MiB on Hopper and later, 8 MiB (2 x 4096 KiB) before (PyTorch docs,
@@ -85,7 +86,7 @@ def memory(graph: Graph, sizes: Mapping[str, Any], reserve: float = RESERVE) -> 
         >>> need.weights, need.inputs, need.activations
         (8192, 1024, 1024)
     """
-    graph = graph.info.get("largest_stage", graph)  # of a pipeline, a device has one stage
+    graph = _on_one_device(graph)
     stored = _stored(graph)
     peaks = [evaluate(peak, sizes) for peak in _live_peaks(graph)]
     parts = {
@@ -94,10 +95,10 @@ def memory(graph: Graph, sizes: Mapping[str, Any], reserve: float = RESERVE) -> 
         "activations": _largest(peaks),
         "reserve": reserve,
     }
-    resident = stored["weight"] + stored["buffer"]
-    if "gradients" not in graph.info and "optimizer" not in graph.info:
+    resident, training = stored["weight"] + stored["buffer"], graph.info.training
+    if training.gradients is None and not training.optimizer:
         return Memory(weights=evaluate(resident, sizes), **parts)
-    states = sum(nbytes(graph.tensors[name]) for name in graph.info.get("optimizer_states", ()))
+    states = sum(nbytes(graph.tensors[name]) for name in training.optimizer_states)
     kept = _gradients(graph)
     buffers = sum(nbytes(graph.tensors[name]) for name in kept if graph.tensors[name].kind == "buffer")
     return TrainingMemory(
@@ -110,8 +111,19 @@ def memory(graph: Graph, sizes: Mapping[str, Any], reserve: float = RESERVE) -> 
 
 def _gradients(graph: Graph) -> frozenset[str]:
     """Stored tensors that the weights' gradients are in."""
-    scope = Scope(graph)
-    return frozenset(scope.root(name) for _, name in graph.info.get("gradients", ()))
+    return frozenset(aliases(graph).root(name) for _, name in graph.info.training.gradients or ())
+
+
+@once_per_graph
+def _on_one_device(graph: Graph) -> Graph:
+    """Return what a device holds: of a pipeline the stage that stores most, with every size at one."""
+
+    def stored(stage: Graph) -> float:
+        at = dict.fromkeys(stage.symbols, 1)
+        resident = [t for t in stage.tensors.values() if t.kind in ("weight", "buffer", "cache")]
+        return float(sum(evaluate(t.numel, at) * float(DTYPES[t.dtype].bytes) for t in resident))
+
+    return max(graph.info.pipeline, key=stored, default=graph)
 
 
 def _largest(values: list[Any]) -> Any:
@@ -125,14 +137,10 @@ def _stored(graph: Graph) -> dict[str, Any]:
     return totals
 
 
-_CACHE: WeakKeyDictionary[Graph, tuple[Any, ...]] = WeakKeyDictionary()
-
-
+@once_per_graph
 def _live_peaks(graph: Graph) -> tuple[Any, ...]:
-    """Symbolic live bytes at the moments that can be the peak."""
-    if graph not in _CACHE:
-        _CACHE[graph] = _undominated(_live(graph))
-    return _CACHE[graph]
+    """Return symbolic live bytes at the moments that can be the peak."""
+    return _undominated(_live(graph))
 
 
 def _live(graph: Graph) -> Iterable[Any]:
@@ -141,7 +149,7 @@ def _live(graph: Graph) -> Iterable[Any]:
     A tensor is allocated when its kernel writes it and freed after the last kernel that reads it or a view of it; one
     that never leaves its kernel is never allocated.
     """
-    scope = Scope(graph)
+    scope = kernel_boundaries(graph)
     gradients = _gradients(graph)
     last = {name: at for name, at in _last_uses(graph, scope).items() if name not in gradients}
     frees: dict[int, list[str]] = {}
@@ -157,7 +165,7 @@ def _live(graph: Graph) -> Iterable[Any]:
             live = live - nbytes(graph.tensors[name])
 
 
-def _last_uses(graph: Graph, scope: Scope) -> dict[str, int]:
+def _last_uses(graph: Graph, scope: Boundaries) -> dict[str, int]:
     """For each allocated activation, the index of the node after which it is free."""
     ends: dict[str, int] = {node.label: at for at, node in enumerate(graph.nodes)}
     last: dict[str, int] = {}

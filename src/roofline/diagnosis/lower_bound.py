@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from roofline.analysis.estimates import Estimate
 from roofline.cost import sparse_weights
-from roofline.counting.counts import KernelCount, Scope, nbytes
+from roofline.counting.counts import KernelCount, kernel_boundaries, nbytes
 from roofline.hardware.chip import Chip
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import MissingFigure
@@ -87,7 +87,7 @@ def _least_share(row: KernelCount) -> float:
 
 def _compulsory_bytes(expected: Estimate) -> float:
     """Bytes of the program's sources that some node reads, each once: of a table only the rows asked for."""
-    scope, sizes = Scope(expected.graph), expected.grid.sizes
+    scope, sizes = kernel_boundaries(expected.graph), expected.grid.sizes
     most: dict[str, float] = {}
     for node in expected.graph.nodes:
         if OPS[node.op].kind == "view":

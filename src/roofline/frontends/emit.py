@@ -89,7 +89,7 @@ def live(graph: Graph, together: Mapping[str, Iterable[str]] | None = None) -> G
         >>> [node.op for node in live(b.graph([kept])).nodes]
         ['exp']
     """
-    producer = {name: node for node in graph.nodes for name in node.outputs}
+    producer = graph.producer
     wanted: set[str] = set()
     waiting = list(graph.outputs)
     while waiting:

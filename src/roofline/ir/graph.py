@@ -6,11 +6,11 @@ of a kernel are moved. Fusion is relabelling; nothing else about a node changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, wraps
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from roofline.ir.errors import ShapeError
 from roofline.ir.sizes import Dim, Size, prod, substitute, symbols
@@ -18,6 +18,10 @@ from roofline.ir.sizes import Dim, Size, prod, substitute, symbols
 #: What a tensor is to the memory count: stored parameters, stored constants that are no parameters (running
 #: statistics), the KV cache or other kept state, what the caller hands in, or something computed on the way.
 Kind = Literal["weight", "buffer", "cache", "input", "activation"]
+#: Which part of a training step a node belongs to; all of a program that is not trained is its forward.
+Phase = Literal["forward", "backward"]
+
+Result = TypeVar("Result")
 
 
 # Layers repeat, so the same shapes are asked for over and over.
@@ -58,6 +62,8 @@ class Node:
         attrs: Options of the operator as sorted pairs, so that nodes hash and compare.
         kernel: Label of the kernel that it runs in; empty means one of its own.
         count: How often it runs back to back, on other data each time.
+        scope: The modules that it stands in, dotted: ``layers.3.attn``; empty at the top.
+        phase: ``forward`` or ``backward``.
     """
 
     name: str
@@ -67,11 +73,34 @@ class Node:
     attrs: tuple[tuple[str, Any], ...] = ()
     kernel: str = ""
     count: int = 1
+    scope: str = ""
+    phase: Phase = "forward"
 
     @property
     def label(self) -> str:
         """The kernel that this node runs in."""
         return self.kernel or self.name
+
+    @property
+    def layer(self) -> str:
+        """The layer that it belongs to, empty for none; see :func:`layer_of`."""
+        return layer_of(self.scope)
+
+
+@lru_cache(maxsize=4096)
+def layer_of(scope: str) -> str:
+    """The layer that a scope is in: the path up to its first numbered module, empty where none is numbered.
+
+    A number at the head of the path counts only where no other follows: it may be that of a whole program.
+
+    Example:
+        >>> [layer_of(scope) for scope in ("encoder.layers.3.attn", "stage2.0", "0", "0.layers.1", "embed")]
+        ['encoder.layers.3', 'stage2.0', '0', '0.layers.1', '']
+    """
+    path = scope.split(".")
+    numbered = [at for at, module in enumerate(path) if module.isdecimal()]
+    end = next((at for at in numbered if at), 0 if numbered else -1)
+    return ".".join(path[: end + 1])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,6 +123,100 @@ class Applied:
         return f"{self.name}({', '.join(f'{key}={value!r}' for key, value in self.options)})"
 
 
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """The group of devices that share a program.
+
+    Attributes:
+        tp: Devices that share every layer.
+        ep: Groups of devices that share the experts.
+        pp: Stages of a pipeline that the program runs through, one after the other.
+        stage: Which of ``stages`` the program is, from 0; ``None`` where it is a whole one.
+        stages: Stages of the pipeline that it is a part of.
+    """
+
+    tp: int = 1
+    ep: int = 1
+    pp: int = 1
+    stage: int | None = None
+    stages: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What was added to a program to train it.
+
+    Attributes:
+        gradients: Each weight with the tensor that its gradient is in; ``None`` before there are any.
+        micro_batches: How often forward and backward run before the update.
+        optimizer: The optimizer, empty before there is an update.
+        optimizer_states: Tensors that it keeps.
+    """
+
+    gradients: tuple[tuple[str, str], ...] | None = None
+    micro_batches: int = 1
+    optimizer: str = ""
+    optimizer_states: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Info:
+    """What is known of a program beyond its tensors and nodes; false where nothing is.
+
+    Attributes:
+        model: Name of the model.
+        family: The family of models that built it, ``layers`` for a model file that lists its layers.
+        phase: ``forward``, ``prefill``, ``decode`` or ``train``.
+        dtype: Number format that the model is published in.
+        source: Where the program, or the figures of its model file, come from.
+        parameters_published: Parameters that the publisher names.
+        parameters_source: Where it does.
+        active_parameters: Parameters that a token uses.
+        layers: Repeated layers.
+        notes: What a reader should know.
+        ignored: Keys of a config, or operations of a file, that no cost depends on.
+        method: How PyTorch captured it: ``dispatch``, ``export`` or ``run``.
+        guards: Conditions on symbolic sizes under which the capture holds.
+        producer: What wrote the ONNX file.
+        opset: Versions of the operator sets of the ONNX file.
+        mode: ``compiled`` where it was captured in torch.compile's kernels.
+        kernels: Launches then.
+        grouped: Who grouped its operators into kernels: ``inductor``.
+        listed: Whether it only lists what is computed, not by which kernels.
+        folded: The program that computes its constants ahead.
+        pipeline: The stages, of a program that runs through a pipeline; a device holds one of them.
+        devices: The devices that share it.
+        training: What was added to train it.
+    """
+
+    model: str | None = None
+    family: str | None = None
+    phase: str | None = None
+    dtype: str | None = None
+    source: str | None = None
+    parameters_published: int | None = None
+    parameters_source: str = ""
+    active_parameters: int | None = None
+    layers: int | None = None
+    notes: tuple[str, ...] = ()
+    ignored: tuple[str, ...] | Mapping[str, int] = ()
+    method: str | None = None
+    guards: tuple[str, ...] = ()
+    producer: str | None = None
+    opset: Mapping[str, int] = field(default_factory=dict)
+    mode: str | None = None
+    kernels: int | None = None
+    grouped: str = ""
+    listed: bool = False
+    folded: Graph | None = None
+    pipeline: tuple[Graph, ...] = ()
+    devices: Devices = Devices()
+    training: Training = Training()
+
+    def __bool__(self) -> bool:
+        return self != Info()
+
+
 @dataclass(frozen=True)
 class Graph:
     """Tensors and nodes in execution order.
@@ -105,7 +228,7 @@ class Graph:
         outputs: Tensors that outlive the run.
         items: What one run produces, for throughput (``B*S`` tokens of a prefill, ``B`` of a decode step).
         item: The word for one of them: ``token``, ``image``, ``sample``.
-        info: Provenance: model, phase, published parameter count, source.
+        info: What is known of it: model, phase, notes, devices...
         history: The passes that were applied, first to last; :func:`roofline.analysis.trail` says what each did.
     """
 
@@ -115,12 +238,11 @@ class Graph:
     outputs: tuple[str, ...] = ()
     items: Size = 1
     item: str = "run"
-    info: Mapping[str, Any] = field(default_factory=dict)
+    info: Info = Info()
     history: tuple[Applied, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tensors", MappingProxyType(dict(self.tensors)))
-        object.__setattr__(self, "info", MappingProxyType(dict(self.info)))
 
     def __hash__(self) -> int:
         return id(self)
@@ -135,6 +257,11 @@ class Graph:
         """Weight elements, each shared tensor once."""
         return sum(tensor.numel for tensor in self.tensors.values() if tensor.kind == "weight")
 
+    @property
+    def title(self) -> str:
+        """The model's name, or the program's where it comes from no model."""
+        return self.name if self.info.model is None else self.info.model
+
     @cached_property
     def consumers(self) -> Mapping[str, tuple[Node, ...]]:
         """For each tensor, the nodes that read it."""
@@ -144,6 +271,43 @@ class Graph:
                 readers.setdefault(name, []).append(node)
         return {name: tuple(nodes) for name, nodes in readers.items()}
 
+    @cached_property
+    def producer(self) -> Mapping[str, Node]:
+        """For each tensor that is computed, the node that writes it."""
+        return {name: node for node in self.nodes for name in node.outputs}
+
+    @cached_property
+    def kernels(self) -> Mapping[str, tuple[Node, ...]]:
+        """For each kernel label, its nodes, in the order of the program."""
+        kernels: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            kernels.setdefault(node.label, []).append(node)
+        return {label: tuple(nodes) for label, nodes in kernels.items()}
+
+    @cached_property
+    def backward_start(self) -> int | None:
+        """Index of the first node of the backward; ``None`` where there is none."""
+        return next((at for at, node in enumerate(self.nodes) if node.phase == "backward"), None)
+
+    def with_info(self, **changes: Any) -> Graph:
+        """The same program with other values of some fields of :class:`Info`, ``devices`` or ``training``.
+
+        Example:
+            >>> Graph("empty", {}, ()).with_info(phase="train", tp=2).info.devices.tp
+            2
+        """
+        of = {
+            group: {name: changes.pop(name) for name in group.__slots__ if name in changes}
+            for group in (Devices, Training)
+        }
+        devices, training = replace(self.info.devices, **of[Devices]), replace(self.info.training, **of[Training])
+        return replace(self, info=replace(self.info, devices=devices, training=training, **changes))
+
+    def with_notes(self, *notes: str) -> Graph:
+        """The same program with further notes for its reader, each once; empty ones are none."""
+        every = tuple(dict.fromkeys(note for note in (*self.info.notes, *notes) if note))
+        return self if every == self.info.notes else self.with_info(notes=every)
+
     def bind(self, **sizes: int) -> Graph:
         """The same program with some symbols replaced by numbers."""
         at = {name: replace(t, shape=tuple(substitute(s, sizes) for s in t.shape)) for name, t in self.tensors.items()}
@@ -152,7 +316,8 @@ class Graph:
             for node in self.nodes
         )
         history = tuple(replace(step, before=step.before.bind(**sizes)) for step in self.history)
-        info = {key: _bound(value, sizes) for key, value in self.info.items()}
+        folded = self.info.folded and self.info.folded.bind(**sizes)
+        info = replace(self.info, folded=folded, pipeline=tuple(part.bind(**sizes) for part in self.info.pipeline))
         items = substitute(self.items, sizes)
         return replace(self, tensors=at, nodes=nodes, items=items, info=info, history=history)
 
@@ -195,14 +360,21 @@ class Graph:
         return f"<Graph {self.name}: {len(self.nodes)} nodes, {self.parameters:,} parameters{sizes}>"
 
 
-def _bound(value: Any, sizes: Mapping[str, int]) -> Any:
-    """Graphs in what is known of a graph, such as the stages of a pipeline."""
-    if isinstance(value, tuple):
-        return tuple(_bound(each, sizes) for each in value)
-    return value.bind(**sizes) if isinstance(value, Graph) else value
-
-
 def _substitute_attr(value: Any, sizes: Mapping[str, int]) -> Any:
     if isinstance(value, tuple):
         return tuple(_substitute_attr(item, sizes) for item in value)
     return substitute(value, sizes) if isinstance(value, Dim) else value
+
+
+def once_per_graph(function: Callable[[Graph], Result]) -> Callable[[Graph], Result]:
+    """Keep what a function works out about a graph with the graph, so that it is worked out once."""
+
+    @wraps(function)
+    def run(graph: Graph) -> Result:
+        results: dict[Any, Any] = graph.__dict__.setdefault("_results", {})
+        if run not in results:
+            results[run] = function(graph)
+        result: Result = results[run]
+        return result
+
+    return run

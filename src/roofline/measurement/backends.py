@@ -133,7 +133,7 @@ class PredictedCompile:
     def record(self) -> dict[str, Any]:
         """Plain numbers: the program as it is, and one row a backend."""
         return {
-            "model": self.eager.graph.info.get("model", self.eager.graph.name),
+            "model": self.eager.graph.title,
             "chip": self.eager.chip.name,
             "eager_s": float(self.eager.time),
             "eager_low_s": float(self.eager.low),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from roofline.ir.dtypes import dtype as number_format
 from roofline.ir.errors import ShapeError, UsageError
-from roofline.ir.graph import Graph, Kind, Node, Tensor
+from roofline.ir.graph import Graph, Info, Kind, Node, Tensor
 from roofline.ir.sizes import Size
 from roofline.ops.registry import get_op
 
@@ -168,7 +168,8 @@ class Builder:
         kept = self._tensors[inputs[spec.alias]].dtype if spec.alias is not None else self.dtype
         self._tensors[path] = Tensor(path, shape, self._format(dtype or kept))
         options = tuple(sorted((key, _frozen(value)) for key, value in attrs.items()))
-        self._nodes.append(Node(path, op, inputs, (path,), options, self._kernel, count * self._times))
+        times, scope = count * self._times, path.rpartition(".")[0]
+        self._nodes.append(Node(path, op, inputs, (path,), options, self._kernel, times, scope))
         return path
 
     def graph(
@@ -176,10 +177,10 @@ class Builder:
         outputs: list[str],
         items: Size = 1,
         item: str = "run",
-        info: Mapping[str, Any] | None = None,
+        info: Info | None = None,
     ) -> Graph:
         """Finish: the validated graph."""
-        graph = Graph(self.name, self._tensors, tuple(self._nodes), tuple(outputs), items, item, info or {})
+        graph = Graph(self.name, self._tensors, tuple(self._nodes), tuple(outputs), items, item, info or Info())
         return graph.validate()
 
 

@@ -72,7 +72,9 @@ class Editor:
         if old is not None and old.shape != shape:
             raise ShapeError(f"{name}: {op} gives {list(shape)} where the program has {list(old.shape)}")
         self.tensors[written] = Tensor(written, shape, dtype or self.tensors[inputs[0]].dtype)
-        return Node(name, op, tuple(inputs), (written,), tuple(sorted(attrs.items())), kernel, count)
+        return Node(
+            name, op, tuple(inputs), (written,), tuple(sorted(attrs.items())), kernel, count, name.rpartition(".")[0]
+        )
 
     def fresh(self, wanted: str) -> str:
         """A name that nothing has yet."""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec
+from typing import Concatenate, ParamSpec
 
-from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Applied, Graph
-from roofline.ir.sizes import evaluate
 
 Options = ParamSpec("Options")
 
@@ -22,7 +20,7 @@ def recorded(
     """Make a pass leave its name, its options and the program that it was given in ``graph.history``.
 
     A pass that is made of others leaves one entry, its own; a pass that returns the graph itself leaves none. What the
-    pass puts into ``info["notes"]`` beyond what was there becomes the entry's notes. The stages of a
+    pass puts into ``info.notes`` beyond what was there becomes the entry's notes. The stages of a
     pipeline, by which its memory is counted, are changed along.
     """
     names = tuple(inspect.signature(apply).parameters)[1:]
@@ -34,28 +32,19 @@ def recorded(
             return graph
         after = _with_stages(after, graph, lambda stage: apply(stage, *args, **options))
         told = {**dict(zip(names, args, strict=False)), **options}
-        before = tuple(graph.info.get("notes", ()))
-        notes = tuple(note for note in after.info.get("notes", ()) if note not in before)
+        notes = tuple(note for note in after.info.notes if note not in graph.info.notes)
         step = Applied(apply.__name__, tuple((k, v) for k, v in told.items() if v is not None), graph, notes)
         return replace(after, history=(*graph.history, step))
 
     return run
 
 
-def noted(graph: Graph, *notes: str) -> Graph:
-    """The program with further remarks for its reader, each once; empty ones are none."""
-    known = tuple(graph.info.get("notes", ()))
-    said = tuple(dict.fromkeys(note for note in (*known, *notes) if note))
-    return graph if said == known else replace(graph, info={**graph.info, "notes": said})
-
-
 def _with_stages(after: Graph, graph: Graph, apply: Callable[[Graph], Graph]) -> Graph:
     """The program with the stages of its pipeline passed too, so that its memory is that of the changed program."""
-    stages: tuple[Graph, ...] = graph.info.get("pipeline", ())
-    if not stages or after.info.get("pipeline") is not stages:
+    stages = graph.info.pipeline
+    if not stages or after.info.pipeline is not stages:
         return after
-    passed = [_as_in(after, _if_there(stage, apply)) for stage in stages]
-    return replace(after, info={**after.info, **of_stages(passed)})
+    return after.with_info(pipeline=tuple(_as_in(after, _if_there(stage, apply)) for stage in stages))
 
 
 def _as_in(whole: Graph, stage: Graph) -> Graph:
@@ -71,16 +60,9 @@ def _if_there(stage: Graph, apply: Callable[[Graph], Graph]) -> Graph:
         return stage
 
 
-def of_stages(stages: Sequence[Graph]) -> dict[str, Any]:
-    """What a pipeline's program tells of its stages: all, and the one that stores most."""
-    return {"pipeline": tuple(stages), "largest_stage": max(stages, key=_stored)}
-
-
-def _stored(graph: Graph) -> float:
-    """Bytes that a stage keeps, with every size at one."""
-    kept = [tensor for tensor in graph.tensors.values() if tensor.kind in ("weight", "buffer", "cache")]
-    at = dict.fromkeys(graph.symbols, 1)
-    return float(sum(evaluate(tensor.numel, at) * float(DTYPES[tensor.dtype].bytes) for tensor in kept))
+def added_for_training(graph: Graph) -> str:
+    """Name what of a training step a program has already: its backward or its optimizer; empty for neither."""
+    return "backward" if graph.backward_start is not None else "optimizer" if graph.info.training.optimizer else ""
 
 
 def sooner(graph: Graph, what: str) -> str:

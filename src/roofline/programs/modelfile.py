@@ -7,7 +7,6 @@ A file either names a ``family`` and gives its ``[sizes]`` and ``[options]``, or
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from roofline.hardware.chip import read_toml
 from roofline.ir.dtypes import dtype as number_format
 from roofline.ir.errors import ModelDataError, ShapeError, UnknownDType, UnknownOp, UsageError, did_you_mean
 from roofline.ir.expressions import SYMBOLS, parse
-from roofline.ir.graph import Graph
+from roofline.ir.graph import Graph, Info
 from roofline.ir.sizes import Dim, Size
 from roofline.ops.builder import Builder
 from roofline.programs.families import family
@@ -153,7 +152,7 @@ def build_model(file: ModelFile, where: str, phase: str | None, overrides: Mappi
         raise type(error)(f"{where}: {error}") from None
     if len(graph.nodes) > MAX_NODES:
         raise ModelDataError(f"{where}: {len(graph.nodes)} nodes; allowed: at most {MAX_NODES}")
-    return replace(graph, info={**_provenance(file), **graph.info, "active_parameters": active_parameters(graph)})
+    return graph.with_info(**_provenance(file), active_parameters=active_parameters(graph))
 
 
 def _provenance(file: ModelFile) -> dict[str, Any]:
@@ -172,7 +171,7 @@ def _of_family(file: ModelFile, where: str, phase: str | None, overrides: Mappin
     chosen = choose_phase(file.name, phase, tuple(kind.phases), kind.default_phase)
     config = _config(file, kind, where, overrides)
     graph = kind.phases[chosen](Builder(f"{file.name} {chosen}", number_format(file.dtype).name), config)
-    return replace(graph, info={"phase": chosen, **graph.info})
+    return graph.with_info(phase=chosen)
 
 
 def choose_phase(name: str, phase: str | None, phases: tuple[str, ...], default: str) -> str:
@@ -238,7 +237,7 @@ def _of_layers(file: ModelFile, where: str, phase: str | None, overrides: Mappin
     builder = Builder(file.name, number_format(file.dtype).name)
     outputs = build_layers(builder, file.inputs, file.layer, file.outputs, sizes, where)
     items, item = _items(file, builder, sizes, where)
-    return builder.graph(outputs, items, item, {"phase": chosen, "layers": len(file.layer)})
+    return builder.graph(outputs, items, item, Info(phase=chosen, layers=len(file.layer)))
 
 
 def _items(file: ModelFile, builder: Builder, sizes: Mapping[str, Size], where: str) -> tuple[Size, str]:

@@ -272,11 +272,7 @@ def workload(entries: Sequence[Mapping[str, Any]], dtype: str = "bf16", name: st
     joined = _join(name, parts)
     if any(part.info for part in parts):
         return joined
-    return replace(joined, info={_LISTED: True})
-
-
-#: Mark of a program that is a list of operators: what is computed, not by which kernels.
-_LISTED = "listed"
+    return joined.with_info(listed=True)
 
 
 def is_listed(graph: Graph) -> bool:
@@ -287,7 +283,7 @@ def is_listed(graph: Graph) -> bool:
         >>> is_listed(rl.workload([{"op": "gelu", "n": 1024}])), is_listed(rl.model("gpt2"))
         (True, False)
     """
-    return bool(graph.info.get(_LISTED))
+    return graph.info.listed
 
 
 def load_workload(path: str | Path, dtype: str | None = None) -> Graph:
@@ -476,6 +472,7 @@ def _prefixed(graph: Graph, prefix: str) -> Graph:
             replace(
                 node,
                 name=f"{prefix}.{node.name}",
+                scope=f"{prefix}.{node.scope}".rstrip("."),
                 inputs=named(node.inputs),
                 outputs=named(node.outputs),
                 kernel=f"{prefix}.{node.kernel}" if node.kernel else "",

@@ -13,7 +13,7 @@ from roofline.analysis.fusing.table import one_point
 from roofline.analysis.fusing.ways import reach, readers
 from roofline.cost import COMPUTE, LAUNCH, KernelTime, kernel_time
 from roofline.cost.compiled import THREAD_REGISTERS
-from roofline.counting.counts import KernelCount, Scope, kernels
+from roofline.counting.counts import Boundaries, KernelCount, kernel_boundaries, kernels
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import UsageError, did_you_mean
@@ -113,8 +113,8 @@ def explain_fusion(graph: Graph, first: str, second: str, chip: str | Chip | Non
     """
     graph, given, at = one_point(graph, chip, sizes)
     where = find_chip(given) if given is not None else None
-    scope = Scope(graph)
-    labels = sorted((_label(graph, name) for name in (first, second)), key=list(scope.groups).index)
+    scope = kernel_boundaries(graph)
+    labels = sorted((_label(graph, name) for name in (first, second)), key=list(scope.graph.kernels).index)
     if labels[0] == labels[1]:
         return _already_one(graph, labels[0], (first, second), where, at)
     if labels[0] in reach(scope, labels[1], forwards=True):
@@ -141,11 +141,11 @@ def _already_one(
     graph: Graph, label: str, names: tuple[str, str], chip: Chip | None, sizes: Mapping[str, int]
 ) -> Explanation:
     """Two nodes of one kernel: what it saves against each of its operators alone."""
-    scope = Scope(graph)
-    members = [node.name for node in scope.groups[label] if OPS[node.op].kind != "view"]
+    scope = kernel_boundaries(graph)
+    members = [node.name for node in scope.graph.kernels[label] if OPS[node.op].kind != "view"]
     before = _cost(fuse(graph, "eager"), members, chip, sizes)
     after = _cost(graph, [label], chip, sizes)
-    asked = pressure_of(scope, label, scope.groups[label], chip, sizes) if chip else Pressure(label)
+    asked = pressure_of(scope, label, scope.graph.kernels[label], chip, sizes) if chip else Pressure(label)
     text = f"they run in one kernel already, {label}, of {len(members)} operator{'s' if len(members) > 1 else ''}"
     return _Change(before, after, asked, tuple(members)).explanation(names, [Reason(text)], (), chip)
 
@@ -245,12 +245,12 @@ def _overflow(asked: Pressure) -> Iterator[str]:
 class _Explainer:
     """Looks at two kernels of a program."""
 
-    def __init__(self, scope: Scope, first: str, second: str, chip: Chip | None, sizes: Mapping[str, int]) -> None:
+    def __init__(self, scope: Boundaries, first: str, second: str, chip: Chip | None, sizes: Mapping[str, int]) -> None:
         self.scope, self.graph, self.chip, self.sizes = scope, scope.graph, chip, sizes
         self.first, self.second = self.side(first), self.side(second)
 
     def side(self, label: str) -> Side:
-        nodes = tuple(node for node in self.scope.groups[label] if OPS[node.op].kind != "view")
+        nodes = tuple(node for node in self.scope.graph.kernels[label] if OPS[node.op].kind != "view")
         return Side(self.scope, label, nodes, self.sizes)
 
     def explain(self) -> Explanation:
@@ -259,8 +259,12 @@ class _Explainer:
         policies = tuple(policy for policy in _REAL if self._unites(policy))
         members, found = self._verdict(pair, policies)
         one = self._as_one(members)
-        nodes = [node for label in members for node in self.scope.groups[label]]
-        asked = pressure_of(Scope(one), members[0], nodes, self.chip, self.sizes) if self.chip else Pressure(members[0])
+        nodes = [node for label in members for node in self.scope.graph.kernels[label]]
+        asked = (
+            pressure_of(kernel_boundaries(one), members[0], nodes, self.chip, self.sizes)
+            if self.chip
+            else Pressure(members[0])
+        )
         before = _cost(self.graph, members, self.chip, self.sizes)
         same = len({node.count for node in nodes if OPS[node.op].kind != "view"}) == 1
         after = _cost(one, members[:1], self.chip, self.sizes) if same else before
@@ -275,7 +279,7 @@ class _Explainer:
             return list(attention), [Reason(text)]
         members, found = [self.first.label, self.second.label], reasons(pair)
         if policies and any(reason.blocks for reason in found):
-            members = [label for label in self.scope.groups if label in {*members, *pair.between}]
+            members = [label for label in self.scope.graph.kernels if label in {*members, *pair.between}]
             found = [Reason(self._with_others(pair, policies))]
         return members, found
 
@@ -292,7 +296,7 @@ class _Explainer:
         """Kernels on a way from the first to the second, in order."""
         down = reach(self.scope, self.first.label, forwards=True)
         up = reach(self.scope, self.second.label, forwards=False)
-        return tuple(label for label in self.scope.groups if label in down & up)
+        return tuple(label for label in self.scope.graph.kernels if label in down & up)
 
     def _as_one(self, labels: Sequence[str]) -> Graph:
         """The program with some kernels as one."""

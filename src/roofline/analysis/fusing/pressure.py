@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from roofline.cost import compiled as fusing
-from roofline.counting.counts import Scope
+from roofline.counting.counts import Boundaries, kernel_boundaries
 from roofline.counting.grid import grid
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import chip as find_chip
@@ -52,7 +52,7 @@ class Pressure:
 class Body:
     """The operators of one kernel in order, and how long each value is wanted."""
 
-    def __init__(self, scope: Scope, nodes: Sequence[Node], sizes: Mapping[str, Any]) -> None:
+    def __init__(self, scope: Boundaries, nodes: Sequence[Node], sizes: Mapping[str, Any]) -> None:
         self.scope, self.sizes = scope, sizes
         self.nodes = tuple(node for node in nodes if OPS[node.op].kind != "view")
         self.inside = {name for node in self.nodes for name in node.outputs}
@@ -160,13 +160,15 @@ def pressure(graph: Graph, kernel: str, chip: str | Chip, **sizes: Any) -> Press
         >>> found.registers.live, found.registers.wanted, found.registers.spilled, found.narrower
         (70, 294, 39, 2)
     """
-    scope = Scope(graph)
-    if kernel not in scope.groups:
-        raise UsageError(f"{graph.name} has no kernel {kernel[:60]!r}{did_you_mean(kernel, scope.groups)}")
-    return pressure_of(scope, kernel, scope.groups[kernel], find_chip(chip), grid(graph.symbols, sizes).values)
+    scope = kernel_boundaries(graph)
+    if kernel not in scope.graph.kernels:
+        raise UsageError(f"{graph.name} has no kernel {kernel[:60]!r}{did_you_mean(kernel, scope.graph.kernels)}")
+    return pressure_of(scope, kernel, scope.graph.kernels[kernel], find_chip(chip), grid(graph.symbols, sizes).values)
 
 
-def pressure_of(scope: Scope, kernel: str, nodes: Sequence[Node], chip: Chip, sizes: Mapping[str, Any]) -> Pressure:
+def pressure_of(
+    scope: Boundaries, kernel: str, nodes: Sequence[Node], chip: Chip, sizes: Mapping[str, Any]
+) -> Pressure:
     """The same for some nodes, as if they were one kernel."""
     real = [node for node in nodes if OPS[node.op].kind != "view"]
     main = next((node for node in real if _contracts(scope, node)), None)
@@ -185,12 +187,12 @@ def pressure_of(scope: Scope, kernel: str, nodes: Sequence[Node], chip: Chip, si
     return Pressure(kernel, found, fusing.widest(live, element, held, words), kept)
 
 
-def _contracts(scope: Scope, node: Node) -> bool:
+def _contracts(scope: Boundaries, node: Node) -> bool:
     kind = OPS[node.op].kind
     return kind in (*_PRODUCTS, "attention", "network", "transfer") or node_work(node, scope.shapes(node)).flops != 0
 
 
-def _is_epilogue(scope: Scope, main: Node, following: Sequence[Node]) -> bool:
+def _is_epilogue(scope: Boundaries, main: Node, following: Sequence[Node]) -> bool:
     """Whether all other work is elementwise and comes after one product."""
     made = set(main.outputs)
     before = any(name in main.inputs for node in following for name in node.outputs)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from roofline.counting.counts import Scope
+from roofline.counting.counts import Boundaries
 from roofline.ir.graph import Graph, Node
 from roofline.ir.sizes import ceil_div, evaluate
 from roofline.ops.registry import OPS, node_work
@@ -79,7 +79,7 @@ class Side:
         sizes: A number for each symbol.
     """
 
-    scope: Scope
+    scope: Boundaries
     label: str
     nodes: tuple[Node, ...]
     sizes: Mapping[str, Any]
@@ -261,7 +261,7 @@ def _turned(pair: Pair) -> str:
     for base in pair.handed:
         name = pair.second.read[base]
         while name != base:
-            view = pair.first.scope.producer[name]
+            view = pair.first.scope.graph.producer[name]
             if view.op in ("permute", "slice", "expand"):
                 return {"permute": "with its axes turned", "slice": "in part", "expand": "repeated"}[view.op]
             name = view.inputs[0]
@@ -341,5 +341,5 @@ def attention_of(pair: Pair) -> tuple[str, ...]:
     for chain in attentions(pair.graph):
         if both <= {node.label for node in chain}:
             labels = {node.label for node in chain}
-            return tuple(label for label in pair.first.scope.groups if label in labels)
+            return tuple(label for label in pair.first.scope.graph.kernels if label in labels)
     return ()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from roofline.analysis.estimates import Estimate, estimate
 from roofline.analysis.fusing.pressure import Pressure, pressure_of
-from roofline.counting.counts import Counts, Scope, count
+from roofline.counting.counts import Counts, count, kernel_boundaries
 from roofline.counting.grid import grid
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import chip as find_chip
@@ -150,7 +150,7 @@ class Fusion:
     def record(self) -> dict[str, Any]:
         """Plain data, as ``roofline fuse --json`` prints."""
         return {
-            "model": self.graph.info.get("model", self.graph.name),
+            "model": self.graph.title,
             "chip": self.chip.name if self.chip else None,
             "sizes": dict(self.sizes),
             "policies": [asdict(row) for row in self.rows],
@@ -253,7 +253,7 @@ def _row(policy: str, program: Graph, chip: Chip | None, sizes: Mapping[str, int
 
 def pressures(program: Graph, counts: Counts, chip: Chip, sizes: Mapping[str, int]) -> Sequence[Pressure]:
     """What each distinct kernel of several operators asks of registers and shared memory."""
-    scope = Scope(program)
+    scope = kernel_boundaries(program)
     return [
         pressure_of(scope, row.kernel.name, row.kernel.nodes, chip, sizes) if _is_fused(row.kernel.nodes)
         else Pressure(row.kernel.name)

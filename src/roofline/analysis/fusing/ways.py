@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from roofline.counting.counts import Scope
+from roofline.counting.counts import Boundaries
 from roofline.ops.registry import OPS
 
 
-def reach(scope: Scope, start: str, forwards: bool) -> set[str]:
+def reach(scope: Boundaries, start: str, forwards: bool) -> set[str]:
     """Kernels that wait for one, or that it waits for."""
     seen: set[str] = set()
     stack = [start]
@@ -17,15 +17,15 @@ def reach(scope: Scope, start: str, forwards: bool) -> set[str]:
     return seen
 
 
-def _next(scope: Scope, label: str, forwards: bool) -> set[str]:
-    nodes = scope.groups[label]
+def _next(scope: Boundaries, label: str, forwards: bool) -> set[str]:
+    nodes = scope.graph.kernels[label]
     if forwards:
         return {reader for node in nodes for name in node.outputs for reader in readers(scope, name)}
     bases = {scope.base(name) for node in nodes for name in node.inputs}
-    return {scope.producer[base].label for base in bases if base in scope.producer} - {label}
+    return {scope.graph.producer[base].label for base in bases if base in scope.graph.producer} - {label}
 
 
-def readers(scope: Scope, name: str) -> set[str]:
+def readers(scope: Boundaries, name: str) -> set[str]:
     """Kernels that read a tensor, through views."""
     found: set[str] = set()
     for reader in scope.graph.consumers.get(name, ()):

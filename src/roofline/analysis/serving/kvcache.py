@@ -191,7 +191,7 @@ class KVCache:
     def record(self) -> dict[str, Any]:
         """Plain numbers: bytes a token, the parts, and one row a point."""
         return {
-            "model": self.graph.info.get("model", self.graph.name),
+            "model": self.graph.title,
             "block": self.block,
             "shared_prefix": self.shared_prefix,
             "bytes_per_token": _number(self.bytes_per_token),

@@ -67,7 +67,7 @@ class Largest:
         """Plain numbers."""
         sizes = self.cache.grid.values
         return {
-            "model": self.graph.info.get("model", self.graph.name),
+            "model": self.graph.title,
             "chip": self.chip.name,
             "what": self.what,
             "value": self.value,

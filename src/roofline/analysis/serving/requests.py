@@ -201,7 +201,7 @@ class Request:
         shown = np.unique(np.linspace(0, self.new_tokens - 1, min(LISTED, self.new_tokens)).astype(int))
         at_peak = {name: float(value[self.peak_token]) for name, value in self.memory.parts().items()}
         return {
-            "model": self.prefill.graph.info.get("model", self.prefill.graph.name),
+            "model": self.prefill.graph.title,
             "chip": self.chip.name,
             "mode": self.prefill.mode,
             "prompt": self.prompt,
@@ -233,7 +233,7 @@ class Request:
     def __repr__(self) -> str:
         step = f", then {format_si(self.time_per_token, 's')} a token" if self.time_per_token is not None else ""
         return (
-            f"<Request {self.prefill.graph.info.get('model', self.prefill.graph.name)} on {self.chip.name}: "
+            f"<Request {self.prefill.graph.title} on {self.chip.name}: "
             f"{format_si(self.time_to_first_token, 's')} to the first of {self.new_tokens:,} tokens{step}; "
             f"{format_si(self.time, 's')} ({format_si(self.low, 's')} to {format_si(self.high, 's')}), "
             f"{format_bytes(self.peak)} at most{'' if self.fits else ', which does not fit'}>"
@@ -319,8 +319,8 @@ def _programs(
     told = [key for key, value in {**formats, **overrides}.items() if value is not None]
     if told:
         raise UsageError(f"request: {told[0]}= belongs to a model's name; give graphs that have it already")
-    names = [graph.info.get("model", graph.name) for graph in (prefill, decode)]
-    if names[0] != names[1] and None not in (prefill.info.get("model"), decode.info.get("model")):
+    names = [graph.title for graph in (prefill, decode)]
+    if names[0] != names[1] and None not in (prefill.info.model, decode.info.model):
         raise UsageError(f"request: prefill of {names[0]} and decode of {names[1]} do not belong together")
     if "S" not in prefill.symbols:
         raise UsageError(f"request: {prefill.name} has no symbol S for the length of the prompt")

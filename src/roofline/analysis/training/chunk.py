@@ -100,9 +100,7 @@ def _without_sends(graph: Graph) -> Graph:
         if name in read or name not in received | handed
     }
     outputs = tuple(name for name in graph.outputs if name not in received)
-    first = next(at for at, node in enumerate(graph.nodes) if node.name == graph.info["backward"])
-    begins = next(node.name for node in graph.nodes[first:] if node.op != "send")
-    return replace(graph, nodes=nodes, tensors=tensors, outputs=outputs, info={**graph.info, "backward": begins})
+    return replace(graph, nodes=nodes, tensors=tensors, outputs=outputs)
 
 
 def _held(graph: Graph, plan: Plan) -> Held:

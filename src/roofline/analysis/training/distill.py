@@ -35,16 +35,16 @@ def distill(
         ((distill(layers=6),), True)
     """
     large = teacher if isinstance(teacher, Graph) else model(teacher)
-    name, phase = large.info.get("model"), large.info.get("phase")
+    name, phase = large.info.model, large.info.phase
     if name is None:
         raise UsageError(f"{large.name} comes from no model file; distill takes a model by name, prune shrinks a graph")
     if to is None and not smaller:
         raise UsageError(f"distill: what should be smaller than {name}? give sizes such as layers=6, or to=a model")
     small = _in_its_format(model(name if to is None else to, phase=phase, **smaller), large)
-    if small.info.get("family") != large.info.get("family"):
+    if small.info.family != large.info.family:
         raise UsageError(
-            f"distill: {small.info['model']} is of the family {small.info.get('family')}, {name} of "
-            f"{large.info.get('family')}; a student here is of its teacher's family"
+            f"distill: {small.info.model} is of the family {small.info.family}, {name} of "
+            f"{large.info.family}; a student here is of its teacher's family"
         )
     if small.parameters >= large.parameters:
         raise UsageError(
@@ -56,14 +56,13 @@ def distill(
 
 def _recorded(small: Graph, large: Graph, to: Any, smaller: dict[str, Any]) -> Graph:
     note = (
-        f"a student of {large.info['model']} with {small.parameters / large.parameters:.0%} of its parameters; it has "
+        f"a student of {large.info.model} with {small.parameters / large.parameters:.0%} of its parameters; it has "
         "to be trained, and each training step runs the teacher forward as well"
     )
-    known = {key: value for key, value in small.info.items() if to is not None or not key.startswith("parameters_")}
-    info = {**known, "notes": (*known.get("notes", ()), note)}
+    known = small if to is not None else small.with_info(parameters_published=None, parameters_source="")
     told = {**({"to": os.fspath(to)} if to is not None else {}), **smaller}
     step = Applied("distill", tuple(told.items()), large, (note,))
-    return replace(small, info=info, history=(*large.history, step))
+    return replace(known.with_notes(note), history=(*large.history, step))
 
 
 def _told(to: Any, smaller: dict[str, Any]) -> str:

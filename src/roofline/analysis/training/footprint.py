@@ -69,7 +69,9 @@ def held(graph: Graph, kind: str, precision: str, dense: int = 1, routed: int = 
     def of(which: Callable[[str], bool]) -> Bytes:
         names = {t.name for t in trained if which(t.name)}
         gradients = (whole.tensors[f"{name}.grad"] for name in names)
-        states = (whole.tensors[name] for name in whole.info["optimizer_states"] if name.rpartition(".")[0] in names)
+        states = (
+            whole.tensors[name] for name in whole.info.training.optimizer_states if name.rpartition(".")[0] in names
+        )
         return Bytes(_total(t for t in stored if which(t.name)), _total(gradients), _total(states))
 
     share = whole
@@ -93,5 +95,5 @@ def _update(graph: Graph, weights: list[Tensor], kind: str, master: bool) -> Gra
     """The update of parameters from gradients that are handed in."""
     gradients = [Tensor(f"{t.name}.grad", t.shape, "fp32" if master else t.dtype, "input") for t in weights]
     pairs = tuple((w.name, g.name) for w, g in zip(weights, gradients, strict=True))
-    given = Graph(f"{graph.name} update", {t.name: t for t in (*weights, *gradients)}, (), info={"gradients": pairs})
+    given = Graph(f"{graph.name} update", {t.name: t for t in (*weights, *gradients)}, ()).with_info(gradients=pairs)
     return optimizer(given, kind, master=master)

@@ -141,7 +141,10 @@ class Run:
             return 0.0
         plan, slow = self.plan, self.slow
         timed: dict[str, Any] = timers(self.cluster, copies, stride=stride)
-        layers = sum(int(one.forward_graph.info.get("layers", 1)) or 1 for one in self.devices[0])
+        layers = sum(
+            (1 if one.forward_graph.info.layers is None else one.forward_graph.info.layers) or 1
+            for one in self.devices[0]
+        )
         found = data_parallel(
             max(sum(one.weights for one in each) for each in held), gradients, plan.zero, forward=slow[FORWARD],
             backward=slow[AGAIN] + slow[BACKWARD], layers=layers, micro_batches=plan.micro_batches,

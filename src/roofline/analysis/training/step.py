@@ -226,7 +226,7 @@ def _program(model: str | os.PathLike[str] | Graph) -> Graph:
     graph = model if isinstance(model, Graph) else find_model(model, phase="train")
     if "B" not in graph.symbols:
         raise UsageError(f"{graph.name} has no symbol B: its batch is fixed; a step needs a program with a batch")
-    if "backward" in graph.info:
+    if graph.backward_start is not None:
         raise UsageError(f"{graph.name} has a backward already; give the forward program")
     return graph
 
@@ -238,14 +238,14 @@ def _step(run: Run) -> TrainingStep:
     found = [one.estimate for one in run.chunks]
     low, high = min(float(e.low) / float(e.time) for e in found), max(float(e.high) / float(e.time) for e in found)
     return TrainingStep(
-        str(run.graph.info.get("model", run.graph.name)), run.cluster, plan, run.mode, seconds, total * low,
+        run.graph.title, run.cluster, plan, run.mode, seconds, total * low,
         total * high, memory, run.chip.capacity, *run.flops(), run.peak(),
         float(evaluate(run.graph.items, {**run.sizes, "B": plan.batch})), run.graph.item, run.chunks, _notes(run),
     )  # fmt: skip
 
 
 def _notes(run: Run) -> tuple[str, ...]:
-    notes = list(run.chunks[0].estimate.graph.info.get("notes", ()))
+    notes = list(run.chunks[0].estimate.graph.info.notes)
     if run.cluster.implied and run.plan.devices > run.cluster.devices_per_node:
         notes.append(f"{run.plan.devices} {run.chip.name} as in one node; name a cluster for links between nodes")
     return tuple(dict.fromkeys(notes))

@@ -19,7 +19,7 @@ from roofline.frontends.jax import contraction, control, rules
 from roofline.frontends.jax.sizes import format_of, shape_of
 from roofline.frontends.jax.walk import Rule, Trips, Value, Walk, floating
 from roofline.ir.errors import MissingExtra, RooflineError, UsageError, did_you_mean
-from roofline.ir.graph import Graph
+from roofline.ir.graph import Graph, Info
 from roofline.ops.builder import Builder
 
 #: All primitives that are understood.
@@ -49,14 +49,14 @@ def from_jax(
             and there are others; ``()`` for none. Floating arrays that the function closes over are weights anyway.
         cache: The arguments that are state kept between steps, such as a KV cache.
         trips: How often a ``while`` loop runs that does not say so itself, by its name or by its index among such
-            loops. Without, the body is counted once and ``graph.info["notes"]`` says so.
+            loops. Without, the body is counted once and ``graph.info.notes`` says so.
         unknown: What to do with a primitive without a rule: ``"error"``, or ``"report"`` to count its bytes and list
             it in ``estimate(...).not_modelled``.
         name: What to call the graph; the function's name by default.
         kwargs: Its keyword arguments.
 
     Returns:
-        The graph; ``info["notes"]`` lists loops of unknown length, the branches chosen and what was taken for weights.
+        The graph; ``info.notes`` lists loops of unknown length, the branches chosen and what was taken for weights.
 
     Raises:
         MissingExtra: jax is not installed.
@@ -95,7 +95,7 @@ def _graph(walk: Walk, closed: Any, inputs: Sequence[Value]) -> Graph:
     if not results:
         raise UsageError(f"{walk.b.name} returns no array, so nothing of it would be computed")
     outputs = list(dict.fromkeys(walk.tensor(value) for value in results))
-    return emit.live(walk.b.graph(outputs, info={"source": "jax", "notes": tuple(walk.notes)}), walk.follows)
+    return emit.live(walk.b.graph(outputs, info=Info(source="jax", notes=tuple(walk.notes))), walk.follows)
 
 
 def _jax() -> Any:

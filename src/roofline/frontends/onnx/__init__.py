@@ -14,7 +14,7 @@ from roofline.frontends.onnx.names import Names
 from roofline.frontends.onnx.program import MALFORMED, Program
 from roofline.frontends.onnx.read import ELEMENTS, elements, one_line, read_model
 from roofline.ir.errors import ModelDataError, RooflineError, UsageError
-from roofline.ir.graph import Graph
+from roofline.ir.graph import Graph, Info
 from roofline.ir.sizes import Size, symbol
 from roofline.ops.builder import Builder
 from roofline.passes.formats.cast import retype
@@ -112,14 +112,14 @@ def _items(names: Names) -> tuple[Size, str]:
     return (batch, "sample") if batch in known else (1, "run")
 
 
-def _info(program: Program, label: str) -> dict[str, Any]:
+def _info(program: Program, label: str) -> Info:
     domains = {domain or "ai.onnx": version for domain, version in program.versions.items()}
     notes = [*program.names.notes, *program.notes]
-    return {
-        "model": label,
-        "source": "onnx",
-        "producer": program.model.producer_name,
-        "opset": domains,
-        "notes": tuple(notes),
-        "ignored": dict(sorted((+program.folded).items())),
-    }
+    return Info(
+        model=label,
+        source="onnx",
+        producer=program.model.producer_name,
+        opset=domains,
+        notes=tuple(notes),
+        ignored=dict(sorted((+program.folded).items())),
+    )

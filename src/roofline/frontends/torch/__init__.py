@@ -91,7 +91,7 @@ def _compiled(graph: Graph) -> Graph:
 
     grouped = inductor(graph)
     launched = sum(kernel.count for kernel in kernels(grouped))
-    return replace(grouped, info={**grouped.info, "mode": "compiled", "kernels": launched})
+    return grouped.with_info(mode="compiled", kernels=launched)
 
 
 def _allowed(**options: tuple[Any, Collection[str]]) -> None:
@@ -177,11 +177,10 @@ def _translated(request: Any, tensors: Any, methods: tuple[str, ...], unknown: s
             first = first or error
             notes.append(f"captured by another method, since {error}")
             continue
-        info = {
-            "model": found.name, "source": f"torch, {found.method}", "method": found.method, "guards": found.guards,
-            "phase": "train" if request.backward else "forward",
-            "notes": (*notes, *found.notes, *(f"holds where {guard}" for guard in found.guards)),
-        }  # fmt: skip
-        return replace(graph, info=info)
+        return graph.with_info(
+            model=found.name, source=f"torch, {found.method}", method=found.method, guards=tuple(found.guards),
+            phase="train" if request.backward else "forward",
+            notes=(*notes, *found.notes, *(f"holds where {guard}" for guard in found.guards)),
+        )  # fmt: skip
     assert first is not None
     raise first

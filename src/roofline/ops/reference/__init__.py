@@ -94,21 +94,17 @@ def execute(graph: Graph, inputs: Mapping[str, Any] | None = None, seed: int = 0
 
 
 def _bound(graph: Graph, sizes: Mapping[str, int]) -> Graph:
-    folded = graph.info.get("folded")
-    wanted = graph.symbols | (folded.symbols if isinstance(folded, Graph) else frozenset())
+    folded = graph.info.folded
+    wanted = graph.symbols | (folded.symbols if folded else frozenset())
     missing = sorted(wanted - sizes.keys())
     if missing:
         raise UnboundSize(f"{graph.name} needs a value for {', '.join(missing)}")
-    bound = graph.bind(**sizes) if sizes else graph
-    if isinstance(folded, Graph) and sizes:
-        return Graph(bound.name, bound.tensors, bound.nodes, bound.outputs,
-                     info={**bound.info, "folded": folded.bind(**sizes)})  # fmt: skip
-    return bound
+    return graph.bind(**sizes) if sizes else graph
 
 
 def _checked(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Array]:
-    folded = graph.info.get("folded")
-    tensors = {**(folded.tensors if isinstance(folded, Graph) else {}), **graph.tensors}
+    folded = graph.info.folded
+    tensors = {**(folded.tensors if folded else {}), **graph.tensors}
     sources = {name: tensor for name, tensor in tensors.items() if tensor.kind != "activation"}
     given = {name: np.asarray(array, dtype=np.float64) for name, array in inputs.items()}
     for name, array in given.items():
@@ -122,8 +118,8 @@ def _checked(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Array]:
 
 def _folded(graph: Graph, given: Mapping[str, Array], seed: int) -> dict[str, Array]:
     """What was computed ahead of the program, from what it was computed of."""
-    folded = graph.info.get("folded")
-    if not isinstance(folded, Graph):
+    folded = graph.info.folded
+    if folded is None:
         return {}
     return execute(folded, {name: array for name, array in given.items() if name in folded.tensors}, seed)
 

@@ -51,7 +51,7 @@ def autocast(graph: Graph, dtype: str = "bf16") -> Graph:
     lower = number_format(dtype).name
     if lower not in ("bf16", "fp16"):
         raise UsageError(f"autocast to {dtype!r}; allowed: bf16, fp16")
-    if "backward" in graph.info:
+    if graph.backward_start is not None:
         raise UsageError(f"{graph.name}: autocast comes before backward, which follows the formats of the forward")
     return _Casts(graph, lower).run()
 
@@ -64,9 +64,7 @@ class _Casts:
         self.tensors: dict[str, Tensor] = dict(graph.tensors)
         self.nodes: list[Node] = []
         self.cached: dict[str, str] = {}
-        labels: dict[str, list[Node]] = {}
-        for node in graph.nodes:
-            labels.setdefault(node.label, []).append(node)
+        labels = graph.kernels
         self.fused = {label for label, nodes in labels.items() if len(nodes) > 1}
         self.attention = {
             label for label in self.fused if any(OPS[node.op].kind == "attention" for node in labels[label])
@@ -117,7 +115,7 @@ class _Casts:
         path = unused(path, self.tensors)
         inside = node.label in self.fused and node.label not in self.attention
         self.tensors[path] = Tensor(path, tensor.shape, dtype)
-        self.nodes.append(Node(path, "cast", (name,), (path,), (), node.label if inside else ""))
+        self.nodes.append(Node(path, "cast", (name,), (path,), (), node.label if inside else "", scope=node.scope))
         if weight:
             self.cached[name] = path
         return path

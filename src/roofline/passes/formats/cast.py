@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from roofline.ir.dtypes import dtype as number_format
 from roofline.ir.graph import Graph, Node, Tensor
+from roofline.ops.aliases import aliases
 from roofline.ops.registry import OPS, get_op
-from roofline.passes.aliases import Storage
 from roofline.passes.formats.keep import keep_formats
 from roofline.passes.history import recorded
 
@@ -92,7 +92,7 @@ def _through_views(graph: Graph, names: set[str]) -> set[str]:
 
 def _stored_in_cache(graph: Graph) -> frozenset[str]:
     """The cache tensors, and whatever shares their storage."""
-    root = Storage(graph).root
+    root = aliases(graph).root
     return frozenset(name for name in graph.tensors if graph.tensors[root(name)].kind == "cache")
 
 

@@ -6,11 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from roofline.ir.graph import Graph, Node, Tensor
+from roofline.ops.aliases import aliases
 from roofline.ops.registry import OPS, node_work
-from roofline.passes.aliases import Storage
 from roofline.passes.editing import unused
 from roofline.passes.formats.scales import operations
-from roofline.passes.history import noted
 
 
 class Rewrite:
@@ -23,7 +22,7 @@ class Rewrite:
         self.before: dict[str, list[Node]] = {}
         self.notes: dict[str, None] = {}
         self._made: dict[tuple[str, ...], str] = {}
-        self._storage = Storage(graph)
+        self._storage = aliases(graph)
         self.changed = False
 
     def graph(self) -> Graph:
@@ -31,7 +30,7 @@ class Rewrite:
         if not self.changed:
             return self.of
         nodes = [new for node in self.of.nodes for new in (*self.before.get(node.name, ()), self.nodes[node.name])]
-        return noted(replace(self.of, tensors=self.tensors, nodes=tuple(nodes)), *self.notes).validate()
+        return replace(self.of, tensors=self.tensors, nodes=tuple(nodes)).with_notes(*self.notes).validate()
 
     def store(self, root: str, stored: str) -> None:
         """Give a tensor, its views and what is updated in its place another format."""
@@ -73,7 +72,7 @@ class Rewrite:
         library = {"library": self.way} if self.way == "tinygemm" and OPS[node.op].kind == "matmul" else {}
         attrs = _with((), flops=operations(narrow.dtype), **touched, **library)
         kernel = node.label if inside else ""
-        added = Node(new, "dequantize", (name,), (new,), attrs, kernel, node.count)
+        added = Node(new, "dequantize", (name,), (new,), attrs, kernel, node.count, node.scope)
         if inside:  # the label must be said once a kernel has two nodes
             self.nodes[node.name] = replace(self.nodes[node.name], kernel=node.label)
         self.put_before(node.name, added, Tensor(new, narrow.shape, wide))
@@ -86,7 +85,7 @@ class Rewrite:
         if made not in self._made:
             new = unused(f"{name}.quantize", self.tensors)
             operator = "quantize_rows" if by_row else "quantize"
-            added = Node(new, operator, (name,), (new,), (), kernel, node.count)
+            added = Node(new, operator, (name,), (new,), (), kernel, node.count, node.scope)
             self.put_before(node.name, added, Tensor(new, self.tensors[name].shape, stored))
             self._made[made] = new
         self.rewire(node.name, position, self._made[made])

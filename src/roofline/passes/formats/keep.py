@@ -43,5 +43,5 @@ def _as(dtype: str, name: str, node: Node, tensors: dict[str, Tensor], nodes: li
         return name
     path = f"{node.name}.{dtype}"
     tensors[path] = Tensor(path, tensor.shape, dtype)
-    nodes.append(Node(path, "cast", (name,), (path,), ((OPTION, dtype),)))
+    nodes.append(Node(path, "cast", (name,), (path,), ((OPTION, dtype),), scope=node.scope))
     return path

@@ -18,8 +18,8 @@ from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.graph import Graph, Node, Tensor
 from roofline.ir.sizes import prod
+from roofline.ops.aliases import aliases
 from roofline.ops.registry import OPS
-from roofline.passes.aliases import Storage
 from roofline.passes.formats.conversions import Rewrite
 from roofline.passes.formats.scales import ACTIVATIONS, activation_format, cache_format, multiplied_as, weight_format
 from roofline.passes.history import recorded
@@ -360,7 +360,7 @@ def _store_cache(work: Rewrite, word: str) -> None:
 
 def _caches(graph: Graph) -> list[str]:
     """Caches of keys and values: what attention reads, or positions are written into. Other kept state stays."""
-    root = Storage(graph).root
+    root = aliases(graph).root
     found = {
         root(name): None
         for node in graph.nodes
@@ -373,7 +373,7 @@ def _caches(graph: Graph) -> list[str]:
 
 def _convert(work: Rewrite, cache: str, form: str, wide: str) -> None:
     """Widen where the cache is read, narrow where it is written."""
-    root = Storage(work.of).root
+    root = aliases(work.of).root
     for node in work.of.nodes:
         kind = OPS[node.op].kind
         for position, name in enumerate(node.inputs):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from roofline.ir.dtypes import DTYPES, dtype, two_of_four
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.graph import Graph, Node
-from roofline.passes.history import noted, sooner
+from roofline.passes.history import sooner
 from roofline.passes.rewriting.amounts import matches
 
 #: Products that libraries run on 2:4 weights (cuSPARSELt: one structured operand of a matrix product), with the axis
@@ -42,7 +42,7 @@ def sparsify(graph: Graph, sparsity: str | float, where: Sequence[str]) -> Graph
         UsageError: Another pattern, no weight that could, or formats that have no such kernels.
     """
     if isinstance(sparsity, float) and 0 < sparsity < 1:
-        return noted(graph, f"{sparsity:.0%} zeros without a pattern: {_UNSTRUCTURED}")
+        return graph.with_notes(f"{sparsity:.0%} zeros without a pattern: {_UNSTRUCTURED}")
     if sparsity != _PATTERN:
         near = did_you_mean(str(sparsity), [_PATTERN])
         raise UsageError(f"sparsity={sparsity!r}; allowed: '2:4', or a share of zeros above 0 and below 1{near}")
@@ -52,8 +52,8 @@ def sparsify(graph: Graph, sparsity: str | float, where: Sequence[str]) -> Graph
     tensors = [replace(graph.tensors[name], dtype=_stored(graph, name)) for name in chosen]
     dense = [node.name for node in graph.nodes if node.op in ("conv2d", "conv1d", "conv3d", "expert_linear")
              and matches(node.name, where)]  # fmt: skip
-    graph = noted(graph.with_tensors(tensors), _STRUCTURED)
-    return noted(graph, f"{dense[0]} and the like stay dense: 2:4 kernels multiply matrices") if dense else graph
+    graph = graph.with_tensors(tensors).with_notes(_STRUCTURED)
+    return graph.with_notes(f"{dense[0]} and the like stay dense: 2:4 kernels multiply matrices") if dense else graph
 
 
 def _weights(graph: Graph, where: Sequence[str]) -> list[str]:

@@ -33,7 +33,8 @@ class _Groups:
         self.sweep: dict[str, Any] = {}
         self.count: dict[str, int] = {}
         self.waits: dict[str, set[str]] = {}
-        self.shared = _shared_labels(graph)
+        self.shared = {label for label, nodes in graph.kernels.items() if len(nodes) > 1}
+        self.backward = None if graph.backward_start is None else graph.nodes[graph.backward_start]
 
     def fusible(self, node: Node) -> bool:
         kind_fits = get_op(node.op, node.name).kind in self.kinds or node.op in POINTWISE_LIKE
@@ -80,7 +81,7 @@ class _Groups:
 
     def place(self, node: Node) -> Node:
         """Give a node its kernel."""
-        if node.name == self.graph.info.get("backward"):
+        if node is self.backward:
             self.sweep.clear()  # a compiler's forward and backward are two programs; else nothing would be recomputed
         producers = list(dict.fromkeys(self.of[name] for name in node.inputs if name in self.of))
         joins = self.host_for(node, producers) if self.fusible(node) else None
@@ -97,11 +98,6 @@ class _Groups:
         self.of.update(dict.fromkeys(node.outputs, label))
         self.waits.setdefault(label, set()).update(other for other in producers if other != label)
         return node if joins is None else replace(node, kernel=joins)
-
-
-def _shared_labels(graph: Graph) -> set[str]:
-    seen: set[str] = set()
-    return {node.label for node in graph.nodes if node.label in seen or seen.add(node.label)}  # type: ignore[func-returns-value]
 
 
 def chains(graph: Graph, kinds: frozenset[str] = FUSIBLE) -> Graph:

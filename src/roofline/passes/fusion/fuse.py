@@ -44,8 +44,8 @@ def unfuse(graph: Graph) -> Graph:
         >>> rl.count(unfuse(flash), B=1, S=1024).bytes > rl.count(flash, B=1, S=1024).bytes
         True
     """
-    info = {key: value for key, value in graph.info.items() if key not in ("grouped", "kernels")}
-    return replace(graph, nodes=tuple(replace(node, kernel="") for node in graph.nodes), info=info)
+    plain = graph.with_info(grouped="", kernels=None)
+    return replace(plain, nodes=tuple(replace(node, kernel="") for node in graph.nodes))
 
 
 #: The policies in the order of the table above.

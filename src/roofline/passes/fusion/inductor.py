@@ -55,7 +55,7 @@ def inductor(graph: Graph) -> Graph:
         graph: The program, a kernel an operator.
 
     Returns:
-        The same program under other kernel labels, with ``info["grouped"] == "inductor"``.
+        The same program under other kernel labels, with ``info.grouped == "inductor"``.
 
     Raises:
         UnknownOp: A node's operator is not registered.
@@ -70,7 +70,7 @@ def inductor(graph: Graph) -> Graph:
         >>> count(inductor(b.graph([z]))).launches
         2
     """
-    if graph.info.get("grouped") == "inductor":
+    if graph.info.grouped == "inductor":
         return graph
     matched = _patterns(graph)
     inliner = Inliner(matched)
@@ -81,7 +81,7 @@ def inductor(graph: Graph) -> Graph:
         for node in (node for loop in kernel for node in (*loop.nodes, *loop.inlined)):
             labels.setdefault(node.name, label)
     nodes = tuple(_labelled(node, labels.get(node.name)) for node in matched.nodes)
-    return replace(matched, nodes=nodes, info={**graph.info, "grouped": "inductor"})
+    return replace(matched, nodes=nodes).with_info(grouped="inductor")
 
 
 def _labelled(node: Node, label: str | None) -> Node:
@@ -97,13 +97,10 @@ _SCALES, _MASKS = ("mul_scalar", "mul", "div"), ("add",)
 def _patterns(graph: Graph) -> Graph:
     """Operators that a library kernel takes together, under one label."""
     labels: dict[str, str] = {}
-    by_label: dict[str, int] = {}
     for node in graph.nodes:
-        by_label[node.label] = by_label.get(node.label, 0) + 1
-    for node in graph.nodes:
-        if by_label[node.label] == 1:
+        if len(graph.kernels[node.label]) == 1:
             found = _attention(graph, node) or _sum_of_product(graph, node)
-            free = all(other.name not in labels and by_label[other.label] == 1 for other in found)
+            free = all(other.name not in labels and len(graph.kernels[other.label]) == 1 for other in found)
             if free and len({other.count for other in found}) == 1:
                 labels.update(dict.fromkeys((other.name for other in found), node.label))
     return replace(graph, nodes=tuple(_labelled(node, labels.get(node.name)) for node in graph.nodes))
@@ -206,10 +203,9 @@ class _Scheduler:
             for loop in self.loops
         ]
         self.order = Order([loop.waits for loop in self.loops])
-        nodes = [node.name for node in inliner.graph.nodes]
-        start = inliner.graph.info.get("backward")
+        nodes, start = inliner.graph.nodes, inliner.graph.backward_start
         #: Forward and backward are two programs (torch/_functorch/partitioners.py).
-        self.backward = frozenset(nodes[nodes.index(start) :] if start in nodes else ())
+        self.backward = frozenset(node.name for node in (nodes[start:] if start is not None else ()))
 
     def kernels(self) -> list[list[Loop]]:
         """Fuse, then list the kernels in an order in which they can run."""

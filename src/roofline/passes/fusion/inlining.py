@@ -96,10 +96,7 @@ class Inliner:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.tensors = graph.tensors
-        self.producer = {name: node for node in graph.nodes for name in node.outputs}
-        self.by_label: dict[str, list[Node]] = {}
-        for node in graph.nodes:
-            self.by_label.setdefault(node.label, []).append(node)
+        self.producer, self.by_label = graph.producer, graph.kernels
         self.roles = {node.name: self._role(node) for node in graph.nodes}
         self.read_of: dict[str, frozenset[Read]] = {}
         self.operations: dict[str, int] = {}

@@ -52,7 +52,7 @@ class _Program:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.maker = {name: node for node in graph.nodes for name in node.outputs}
+        self.maker = graph.producer
         self.labels: dict[str, str] = {}
         self.unbiased: dict[str, str] = {}
         self.added: dict[str, Tensor] = {}
@@ -106,4 +106,13 @@ class _Program:
             (x, weight, bias), (name,) = node.inputs, node.outputs
             yield replace(node, inputs=(x, weight), outputs=(f"{name}.plain",))
             biased = f"{node.name}.biased"
-            yield Node(biased, "bias_add", (f"{name}.plain", bias), (name,), (), self.unbiased[node.name], node.count)
+            yield Node(
+                biased,
+                "bias_add",
+                (f"{name}.plain", bias),
+                (name,),
+                (),
+                self.unbiased[node.name],
+                node.count,
+                node.scope,
+            )

@@ -239,7 +239,7 @@ def _view(reader: Reader, node: Node) -> None:
     number of heads, they mean those that they change the order of.
     """
     source, out = reader.cells[node.inputs[0]], reader.cells[node.outputs[0]]
-    if "family" in reader.graph.info:
+    if reader.graph.info.family is not None:
         if not _by_head(source, out, node.name) and not _by_head(out, source, node.name):
             align(*_cancelled(*_turned(source, out, node.name), node.name), node.name)
         return

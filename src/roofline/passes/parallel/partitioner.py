@@ -9,7 +9,6 @@ forward, and its backward adds up what the devices return (Shoeybi et al. 2019, 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from fractions import Fraction
@@ -53,7 +52,7 @@ class Writer:
         self.names.add(path)
         shape = get_op(op, path).output([self.tensors[each].shape for each in inputs], attrs)
         self.tensors[path] = Tensor(path, shape, self.tensors[inputs[0]].dtype)
-        self.nodes.append(Node(path, op, inputs, (path,), tuple(sorted(attrs.items()))))
+        self.nodes.append(Node(path, op, inputs, (path,), tuple(sorted(attrs.items())), scope=path.rpartition(".")[0]))
         return path
 
     def exchange(self, op: str, tensor: str, devices: int, shape: tuple[Size, ...] | None = None) -> str:
@@ -97,8 +96,7 @@ class Ranks(Writer):
         self.reduced: dict[str, str] = {}
         self.back: dict[str, str] = {}
         self.broken: set[str] = set()
-        self.labels = Counter(node.label for node in graph.nodes)
-        self.producer = {name: node for node in graph.nodes for name in node.outputs}
+        self.producer = graph.producer
         self._learned = _learned(graph)
         self._wants = self._wanted()
 
@@ -145,7 +143,7 @@ class Ranks(Writer):
         for _ in range(LOSS_EXCHANGES):
             here = self.exchange("all_reduce", here, self.tp)
         self.now[node.outputs[0]] = here
-        if self.labels[node.label] > 1:
+        if len(self.graph.kernels[node.label]) > 1:
             self.broken.add(node.label)
 
     def _sums_over_cut(self, node: Node) -> bool:
@@ -188,7 +186,7 @@ class Ranks(Writer):
         return [self.reduce(name) if name in self.partial else name for name in names], False
 
     def _passes(self, node: Node, names: list[str], partial: list[bool]) -> bool:
-        if self.labels[node.label] > 1 or not all(
+        if len(self.graph.kernels[node.label]) > 1 or not all(
             self._once(n) for n, p in zip(node.inputs, partial, strict=True) if p
         ):
             return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from roofline.ir.graph import Graph, Node, Tensor
-from roofline.passes.history import noted, of_stages, recorded
+from roofline.passes.history import recorded
 from roofline.passes.parallel.stage import stages
 
 
@@ -46,11 +46,10 @@ def pipelined(graph: Graph, pp: int, *, nodes: int = 1) -> Graph:
                 sent[node.inputs[0]] = given.outputs[0]
             made.append(given)
         now.update(sent)
-    info = {**graph.info, **of_stages(parts), "pp": pp}
     note = f"one batch in {pp} stages, one after the other; memory is that of the largest stage"
     outputs = tuple(now.get(name, name) for name in graph.outputs)
-    whole = replace(graph, tensors=tensors, nodes=tuple(made), outputs=outputs, info=info)
-    return noted(whole, note).validate()
+    whole = replace(graph, tensors=tensors, nodes=tuple(made), outputs=outputs).with_info(pipeline=parts, pp=pp)
+    return whole.with_notes(note).validate()
 
 
 def _again(node: Node, part: Graph, tensors: dict[str, Tensor]) -> Node:

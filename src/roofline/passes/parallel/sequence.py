@@ -39,7 +39,7 @@ class _Positions(Writer):
         super().__init__(graph)
         self.devices = devices
         self.length = {name: symbol(name) / devices for name in graph.symbols - {"B"}}
-        self.producer = {name: node for node in graph.nodes for name in node.outputs}
+        self.producer = graph.producer
         self.now: dict[str, str] = {}
         self.parts: dict[str, tuple[Size, ...]] = {}
         self.given: set[str] = set()

@@ -16,7 +16,7 @@ from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Node, Tensor
 from roofline.ir.sizes import Size, ceil_div
 from roofline.ops.communication import COLLECTIVES
-from roofline.passes.history import recorded
+from roofline.passes.history import added_for_training, recorded
 from roofline.passes.parallel.axes import Atom, Axes
 from roofline.passes.parallel.partitioner import LOSSES, Ranks
 from roofline.passes.parallel.sequence import over_positions
@@ -80,7 +80,7 @@ def shard(
 
     done = Ranks(small, graph, cut, tp, ep, vocabulary.heads, vocabulary.tables).run()
     done = over_positions(done, tp) if sp else done
-    return replace(done, info=_info(graph, done, splits, vocabulary, tp, ep))
+    return done.with_info(tp=tp, ep=ep).with_notes(*_notes(graph, done, splits, vocabulary, tp, ep))
 
 
 def _check(graph: Graph, tp: int, sp: bool, ep: int) -> None:
@@ -92,11 +92,10 @@ def _check(graph: Graph, tp: int, sp: bool, ep: int) -> None:
         raise UsageError("sp=True needs tp > 1: the devices that share the layers share the positions too")
     if tp * ep > 1 and any(node.op in COLLECTIVES for node in graph.nodes):
         raise UsageError(f"{graph.name} is already the program of one of several devices; shard the whole one")
-    for part in ("backward", "optimizer"):
-        if tp * ep > 1 and part in graph.info:
-            raise UsageError(f"{graph.name} has its {part} already; shard the forward program, then add it")
-    if tp * ep > 1 and "pp" in graph.info:
-        raise UsageError(f"{graph.name} is cut into {graph.info['pp']} stages already; shard it first, then cut it")
+    if tp * ep > 1 and (part := added_for_training(graph)):
+        raise UsageError(f"{graph.name} has its {part} already; shard the forward program, then add it")
+    if tp * ep > 1 and (pp := graph.info.devices.pp) > 1:
+        raise UsageError(f"{graph.name} is cut into {pp} stages already; shard it first, then cut it")
 
 
 def _unread(graph: Graph, tp: int) -> dict[str, int]:
@@ -219,8 +218,8 @@ def _experts(graph: Graph, ep: int) -> dict[str, int]:
 # --- what a reader should know ----------------------------------------------------------------------------------------
 
 
-def _info(before: Graph, after: Graph, splits: Splits, vocabulary: Vocabulary, tp: int, ep: int) -> dict[str, Any]:
-    notes = [*before.info.get("notes", ()), _kept_whole(before, after)]
+def _notes(before: Graph, after: Graph, splits: Splits, vocabulary: Vocabulary, tp: int, ep: int) -> list[str]:
+    notes = [_kept_whole(before, after)]
     copies = splits.copies(tp) if tp > 1 else 1
     if copies > 1:
         notes.append(f"fewer key-value heads than devices: each is held by {copies} of them")
@@ -228,7 +227,7 @@ def _info(before: Graph, after: Graph, splits: Splits, vocabulary: Vocabulary, t
     notes += [f"a vocabulary of {rows} is padded to {ceil_div(rows, tp) * tp}" for rows in padded]
     if ep > 1:
         notes.append(f"sizes and throughput are those of one of {ep} groups, each with tokens of its own")
-    return {**before.info, "notes": tuple(notes), "tp": tp, "ep": ep}
+    return notes
 
 
 def _kept_whole(before: Graph, after: Graph) -> str:

@@ -16,9 +16,9 @@ from math import gcd
 
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Node
+from roofline.ops.aliases import aliases
 from roofline.ops.communication import COLLECTIVES
 from roofline.ops.registry import OPS, axes_of
-from roofline.passes.aliases import Storage
 from roofline.passes.history import sooner
 from roofline.passes.parallel.axes import Atom, Axes
 from roofline.passes.parallel.partitioner import NORMS, PRODUCTS
@@ -280,7 +280,7 @@ class Splits:
     @cached_property
     def returned(self) -> frozenset[Atom]:
         """Atoms of what the program returns; its caches stay where they are."""
-        root = Storage(self.graph).root
+        root = aliases(self.graph).root
         return frozenset(
             self._of(name for name in self.graph.outputs if self.graph.tensors[root(name)].kind != "cache")
         )

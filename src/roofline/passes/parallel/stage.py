@@ -6,16 +6,10 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import Any
-from weakref import WeakKeyDictionary
 
 from roofline.ir.errors import UsageError
-from roofline.ir.graph import Graph, Node, Tensor
-from roofline.passes.history import recorded
-from roofline.passes.layers import layer_of
-
-#: What is said of a whole model and not of a part of it.
-_OF_THE_WHOLE = frozenset({"parameters_published", "parameters_source", "active_parameters"})
+from roofline.ir.graph import Graph, Node, Tensor, once_per_graph
+from roofline.passes.history import added_for_training, recorded
 
 
 def stages(graph: Graph, pp: int, *, weights: Mapping[str, float] | None = None, nodes: int = 1) -> tuple[Graph, ...]:
@@ -43,7 +37,7 @@ def stages(graph: Graph, pp: int, *, weights: Mapping[str, float] | None = None,
         >>> first, last = stages(rl.model("gpt2", phase="prefill"), 2)
         >>> first, [node.op for node in first.nodes][-1]
         (<Graph gpt2 prefill, stage 1 of 2: 172 nodes, 81,911,040 parameters, sizes B, S>, 'send')
-        >>> last.info["notes"]
+        >>> last.info.notes
         ('embed.weight is held by stages 1 and 2',)
     """
     return tuple(stage(graph, pp, at, weights=weights, nodes=nodes) for at in range(max(pp, 1)))
@@ -79,29 +73,31 @@ def stage(graph: Graph, pp: int, index: int, *, weights: Mapping[str, float] | N
     arriving = _crossing(graph, ends[index]) if index else ()
     leaving = _crossing(graph, ends[index + 1]) if index + 1 < pp else ()
     own = graph.nodes[ends[index] : ends[index + 1]]
-    sends = [Node(f"{name}.send", "send", (name,), (f"{name}.sent",), (("nodes", nodes),)) for name in leaving]
+    sends = [
+        Node(f"{name}.send", "send", (name,), (f"{name}.sent",), (("nodes", nodes),), scope=graph.producer[name].scope)
+        for name in leaving
+    ]
     tensors = _tensors(graph, own, arriving, leaving, ends[index] == 0)
     sent = {name: f"{name}.sent" for name in leaving}
     tensors |= {to: Tensor(to, graph.tensors[name].shape, graph.tensors[name].dtype) for name, to in sent.items()}
     made = {name for node in own for name in node.outputs}
     outputs = (*(name for name in graph.outputs if name in made), *sent.values())
-    return replace(
+    part = replace(
         graph,
         name=f"{graph.name}, stage {index + 1} of {pp}",
         tensors=tensors,
         nodes=(*own, *sends),
         outputs=outputs,
-        info=_info(graph, own, ends, index),
-    ).validate()
+    )
+    return _described(part, graph, own, ends, index).validate()
 
 
 def _refuse(graph: Graph) -> None:
     """Refuse a program whose layers no longer stand in a row."""
-    if "pp" in graph.info:
-        raise UsageError(f"{graph.name} is already cut into {graph.info['pp']} stages; cut the whole program")
-    for part in ("backward", "optimizer"):
-        if part in graph.info:
-            raise UsageError(f"{graph.name} has its {part} already; cut the forward program into stages, then add it")
+    if graph.info.devices.pp > 1:
+        raise UsageError(f"{graph.name} is already cut into {graph.info.devices.pp} stages; cut the whole program")
+    if part := added_for_training(graph):
+        raise UsageError(f"{graph.name} has its {part} already; cut the forward program into stages, then add it")
 
 
 def shares(graph: Graph, pp: int) -> list[int]:
@@ -118,14 +114,17 @@ def shares(graph: Graph, pp: int) -> list[int]:
 # --- where to cut ----------------------------------------------------------------------------------------------------
 
 
-_CUTS: WeakKeyDictionary[Graph, dict[int, list[int]]] = WeakKeyDictionary()
+@once_per_graph
+def _cuts_by_stages(graph: Graph) -> dict[int, list[int]]:
+    """Where stages of whole layers begin, by how many there are; filled in as they are asked for."""
+    return {}
 
 
 def _known_cuts(graph: Graph, pp: int) -> list[int]:
     """Where stages of whole layers begin, found once for all of them."""
     if not isinstance(pp, int):  # nonsense is refused below, and equal to no number that is known
         return _cuts(graph, pp, None)
-    known = _CUTS.setdefault(graph, {})
+    known = _cuts_by_stages(graph)
     if pp not in known:
         known[pp] = _cuts(graph, pp, None)
     return known[pp]
@@ -163,7 +162,7 @@ def _layers(graph: Graph) -> list[int]:
     """Where each layer begins, in the order they run."""
     starts: dict[str, int] = {}
     for at, node in enumerate(graph.nodes):
-        if layer := layer_of(node.name):
+        if layer := node.layer:
             starts.setdefault(layer, at)
     return list(starts.values())
 
@@ -235,13 +234,14 @@ def _tensors(
     return {name: kept(tensor) for name, tensor in graph.tensors.items() if name in used}
 
 
-def _info(graph: Graph, own: Sequence[Node], ends: Sequence[int], index: int) -> dict[str, Any]:
-    kept = {key: value for key, value in graph.info.items() if key not in _OF_THE_WHOLE}
-    layers = len({layer for node in own if (layer := layer_of(node.name))})
-    if layers and "layers" in kept:
-        kept["layers"] = layers
-    notes = (*graph.info.get("notes", ()), *_shared(graph, own, ends))
-    return kept | {"stage": index, "stages": len(ends) - 1} | ({"notes": notes} if notes else {})
+def _described(part: Graph, graph: Graph, own: Sequence[Node], ends: Sequence[int], index: int) -> Graph:
+    """The stage with what is known of it, which is less than of the whole model."""
+    layers = len({node.layer for node in own} - {""})
+    part = part.with_info(
+        parameters_published=None, parameters_source="", active_parameters=None, stage=index, stages=len(ends) - 1,
+        layers=graph.info.layers and (layers or graph.info.layers),
+    )  # fmt: skip
+    return part.with_notes(*_shared(graph, own, ends))
 
 
 def _shared(graph: Graph, own: Sequence[Node], ends: Sequence[int]) -> Iterable[str]:

@@ -6,7 +6,6 @@ sqrt(var + eps)`` times the old one, and the bias ``beta + (b - mean) gamma / sq
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -39,7 +38,7 @@ class _Pair:
 def fold_batchnorm(graph: Graph, *, join: bool = False) -> Graph:
     """Fold each batch norm (at inference) into the convolution or linear layer before it.
 
-    The norm's four vectors become one bias. What computes the new weights is kept in ``info["folded"]``.
+    The norm's four vectors become one bias. What computes the new weights is kept in ``info.folded``.
 
     Args:
         graph: The program.
@@ -79,8 +78,7 @@ def _why_none(graph: Graph, left: int) -> str:
 
 def _pairs(graph: Graph) -> tuple[list[_Pair], int]:
     """The norms to fold with their layers, and how many others there are."""
-    producer = {name: node for node in graph.nodes for name in node.outputs}
-    constants = Constants(graph)
+    producer, constants = graph.producer, Constants(graph)
     norms = [node for node in graph.nodes if node.op == "batchnorm2d"]
     found = [_Pair(producer[n.inputs[0]], n) for n in norms if n.inputs[0] in producer]
     pairs = [pair for pair in found if _foldable(graph, pair, constants)]
@@ -123,12 +121,16 @@ def _fold(editor: Editor, pair: _Pair) -> None:
 
 def _joined(graph: Graph, layers: set[str]) -> Graph:
     """Activations that only read a folded layer, in its kernel."""
-    size = Counter(node.label for node in graph.nodes)
     host = {node.outputs[0]: node for node in graph.nodes if node.name in layers}
 
     def placed(node: Node) -> Node:
         layer = host.get(node.inputs[0]) if node.inputs else None
-        fits = layer is not None and node.op in _EPILOGUES and len(node.inputs) == 1 and size[node.label] == 1
+        fits = (
+            layer is not None
+            and node.op in _EPILOGUES
+            and len(node.inputs) == 1
+            and len(graph.kernels[node.label]) == 1
+        )
         if not fits or layer is None or len(graph.consumers[node.inputs[0]]) != 1:
             return node
         return replace(node, kernel=layer.label) if node.count == layer.count else node

@@ -8,17 +8,16 @@ what it is made of, so that weights stored in few bits stay so.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from roofline.counting.parameters import active_parameters
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.graph import Graph, Node
+from roofline.ops.aliases import Aliases, aliases, in_place, is_view
 from roofline.ops.registry import OPS
-from roofline.passes.aliases import Storage, in_place, is_view
-from roofline.passes.history import noted, recorded
+from roofline.passes.history import recorded
 
 #: Results that differ from run to run, or that nothing has computed.
 RANDOM = frozenset({"dropout", "bernoulli", "fill", "empty"})
@@ -59,10 +58,8 @@ def settled(node: Node) -> bool:
 
 def with_notes(graph: Graph, *notes: str) -> Graph:
     """The program with remarks for its reader, and without what ``info`` says of kernels and weights before."""
-    info = {key: value for key, value in graph.info.items() if key != "kernels"}
-    if "active_parameters" in info:
-        info["active_parameters"] = active_parameters(graph)
-    return noted(replace(graph, info=info), *notes)
+    active = active_parameters(graph) if graph.info.active_parameters is not None else None
+    return graph.with_info(kernels=None, active_parameters=active).with_notes(*notes)
 
 
 def _restricted(graph: Graph, nodes: Iterable[Node], always: frozenset[str] = frozenset({"input", "cache"})) -> Graph:
@@ -105,7 +102,7 @@ def eliminate_dead(graph: Graph) -> Graph:
 
 
 def _live(graph: Graph) -> Graph:
-    storage, wanted, kept = Storage(graph), set(graph.outputs), list[Node]()
+    storage, wanted, kept = aliases(graph), set(graph.outputs), list[Node]()
     for node in reversed(graph.nodes):
         lasting = in_place(node) and graph.tensors[storage.root(node.outputs[0])].kind != "activation"
         if lasting or wanted.intersection(node.outputs):
@@ -142,9 +139,9 @@ def merge_equal(graph: Graph) -> Graph:
         >>> [node.op for node in merge_equal(b.graph([y])).nodes]
         ['exp', 'add']
     """
-    if graph.info.get("phase") == "train":
+    if graph.info.phase == "train":
         return graph
-    storage, size = Storage(graph), Counter(node.label for node in graph.nodes)
+    storage = aliases(graph)
     renamed: dict[str, str] = {}
     first: dict[Any, Node] = {}
     kept: list[Node] = []
@@ -154,7 +151,7 @@ def merge_equal(graph: Graph) -> Graph:
         key = _meaning(graph, node)
         twin = first.setdefault(key, node) if settled(node) else node
         apart += not settled(node) and first.setdefault((key, "open"), node) is not node
-        if twin is node or not _may_merge(graph, storage, size, twin, node):
+        if twin is node or not _may_merge(graph, storage, twin, node):
             kept.append(node)
         else:
             renamed.update(zip(node.outputs, twin.outputs, strict=True))
@@ -167,19 +164,23 @@ def merge_equal(graph: Graph) -> Graph:
 
 def _meaning(graph: Graph, node: Node) -> Any:
     """Equal for nodes that compute the same."""
-    word = node.name.rpartition(".")[2].rstrip("0123456789").rstrip("_") if "source" in graph.info else ""
+    word = node.name.rpartition(".")[2].rstrip("0123456789").rstrip("_") if graph.info.source is not None else ""
     formats = tuple((graph.tensors[name].dtype, graph.tensors[name].shape) for name in node.outputs)
     return node.op, node.attrs, node.inputs, node.count, formats, word
 
 
-def _may_merge(graph: Graph, storage: Storage, size: Mapping[str, int], twin: Node, node: Node) -> bool:
+def _may_merge(graph: Graph, storage: Aliases, twin: Node, node: Node) -> bool:
     if (
         in_place(node)
         or node.count != 1
         or not storage.written.isdisjoint(map(storage.root, (*node.outputs, *twin.outputs)))
     ):
         return False
-    together = node.label == twin.label or (size[node.label] == 1 and size[twin.label] == 1) or is_view(node)
+    together = (
+        node.label == twin.label
+        or len(graph.kernels[node.label]) == len(graph.kernels[twin.label]) == 1
+        or is_view(node)
+    )
     return together and not set(graph.outputs).intersection(node.outputs)
 
 
@@ -191,7 +192,7 @@ def fold_constants(graph: Graph) -> Graph:
     """Compute ahead what only depends on weights and buffers.
 
     The results become weights, or buffers where only buffers went into them. What computes them is kept as a graph in
-    ``info["folded"]``, so that values can still be had. A result that would take more room than what it replaces
+    ``info.folded``, so that values can still be had. A result that would take more room than what it replaces
     (weights stored in few bits, a table that is spread out) is left to the run, and so are random values, exchanges
     between devices and everything in training, where weights change.
 
@@ -203,7 +204,7 @@ def fold_constants(graph: Graph) -> Graph:
         >>> b = Builder("scaled", "fp32")
         >>> w = b.op("mul", b.weight("w", (8, 4)), b.weight("s", (4,)), name="ws")
         >>> after = fold_constants(b.graph([b.op("linear", b.input("x", (2, 4)), w)]))
-        >>> [node.op for node in after.nodes], after.parameters, after.info["folded"].nodes[0].op
+        >>> [node.op for node in after.nodes], after.parameters, after.info.folded.nodes[0].op
         (['linear'], 32, 'mul')
     """
     constants = Constants(graph)
@@ -211,7 +212,7 @@ def fold_constants(graph: Graph) -> Graph:
     if not folded:
         return graph
     after = _without(graph, constants, folded)
-    after = replace(after, info={**graph.info, "folded": _ahead(graph, after, constants, folded)})
+    after = after.with_info(folded=_ahead(graph, after, constants, folded))
     note = f"computed ahead: {len(folded)} nodes that only depend on weights"
     larger = f"left to the run: {constants.larger} constants that would take more room" if constants.larger else ""
     return with_notes(after, note, larger)
@@ -222,7 +223,7 @@ class Constants:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.storage = Storage(graph)
+        self.storage = aliases(graph)
         self.kind: dict[str, str] = {
             name: tensor.kind
             for name, tensor in graph.tensors.items()
@@ -232,7 +233,7 @@ class Constants:
         }
         self.views = {node.outputs[0]: node for node in graph.nodes if is_view(node)}
         self.larger = 0
-        if graph.info.get("phase") == "train":  # weights change
+        if graph.info.phase == "train":  # weights change
             self.kind.clear()
         #: The nodes to compute ahead, in order.
         self.folded = tuple(node for node in graph.nodes if self._folds(node))
@@ -244,9 +245,7 @@ class Constants:
 
     def base(self, name: str) -> str:
         """What a view looks at."""
-        while name in self.views:
-            name = self.views[name].inputs[0]
-        return name
+        return self.storage.base(name)
 
     def readers(self, base: str) -> set[str]:
         """The nodes that read a tensor, itself or by a view."""
@@ -308,8 +307,7 @@ def _without(graph: Graph, constants: Constants, folded: tuple[Node, ...]) -> Gr
 
 def _ahead(graph: Graph, after: Graph, constants: Constants, folded: tuple[Node, ...]) -> Graph:
     """What computes the results that the program still reads, with what was computed ahead before."""
-    before = graph.info.get("folded")
-    old = before if isinstance(before, Graph) else Graph("", {}, ())
+    old = graph.info.folded or Graph("", {}, ())
     wanted = {node.name for node in (*folded, *_views_for(constants, folded))}
     fresh = tuple(replace(node, kernel="") for node in graph.nodes if node.name in wanted)
     tensors = {name: graph.tensors[name] for node in fresh for name in (*node.inputs, *node.outputs)}

@@ -9,7 +9,6 @@ from math import ceil
 
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Node
-from roofline.passes.layers import NUMBERED
 from roofline.passes.rewriting.amounts import check, kept, matches
 
 
@@ -36,9 +35,9 @@ def drop_layers(graph: Graph, layers: float | Sequence[int], where: Sequence[str
     gone = [_checked(one, f"{prefix}.{number}".strip(".")) for prefix, numbers in found.items()
             for number, one in sorted(numbers.items()) if number not in stay[prefix]]  # fmt: skip
     smaller = _without(graph, gone)
-    if graph.info.get("layers") != sum(map(len, found.values())):
+    if graph.info.layers != sum(map(len, found.values())):
         return smaller
-    return replace(smaller, info={**graph.info, "layers": sum(map(len, stay.values()))})
+    return smaller.with_info(layers=sum(map(len, stay.values())))
 
 
 def _listed(found: Mapping[str, Mapping[int, object]]) -> str:
@@ -49,8 +48,9 @@ def _scopes(graph: Graph, where: Sequence[str]) -> dict[str, dict[int, list[Node
     """Nodes by numbered scope; scopes of which nothing matches are left out."""
     every: dict[str, dict[int, list[Node]]] = {}
     for node in graph.nodes:
-        if match := NUMBERED.match(node.name):
-            every.setdefault(match[1] or "", {}).setdefault(int(match[2]), []).append(node)
+        if node.layer:
+            prefix, _, number = node.layer.rpartition(".")
+            every.setdefault(prefix, {}).setdefault(int(number), []).append(node)
     chosen = {
         prefix: {number: nodes for number, nodes in numbers.items() if any(matches(n.name, where) for n in nodes)}
         for prefix, numbers in every.items()

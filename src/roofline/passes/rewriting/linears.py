@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -19,7 +18,7 @@ def merge_linears(graph: Graph, where: str = "*") -> Graph:
     """Join linear layers that read the same tensor: one product with the joined weights, of which each gets its part.
 
     FLOPs stay; the input is read once instead of once a layer, and fewer, larger kernels run. The joined weights are
-    put together ahead (``info["folded"]``) and take no more room.
+    put together ahead (``info.folded``) and take no more room.
 
     Args:
         graph: The program.
@@ -35,11 +34,11 @@ def merge_linears(graph: Graph, where: str = "*") -> Graph:
         >>> [sum(node.op == "linear" for node in graph.nodes) for graph in (before, after)]
         [7, 5]
     """
-    constants, alone = Constants(graph), Counter(node.label for node in graph.nodes)
+    constants = Constants(graph)
     views = {name: node for node in graph.nodes if node.op in ("view", "permute") for name in node.outputs}
     groups: dict[Any, list[Node]] = {}
     for node in graph.nodes:
-        fits = node.op == "linear" and alone[node.label] == 1 and fnmatchcase(node.name, where)
+        fits = node.op == "linear" and len(graph.kernels[node.label]) == 1 and fnmatchcase(node.name, where)
         if fits and all(_stored_for(graph, constants, name, node) for name in node.inputs[1:]):
             groups.setdefault(_kin(graph, views, node), []).append(node)
     joined = [group for group in groups.values() if len(group) > 1]

@@ -8,7 +8,7 @@ head, a gate with its up-projection, all convolutions that a residual sum couple
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from roofline.counting.parameters import active_parameters
@@ -17,7 +17,7 @@ from roofline.ir.graph import Graph, Node
 from roofline.ir.sizes import prod
 from roofline.ops.registry import OPS
 from roofline.passes.formats.sparsify import sparsify
-from roofline.passes.history import noted, recorded, sooner
+from roofline.passes.history import recorded, sooner
 from roofline.passes.parallel.axes import Atom, Axes, Span
 from roofline.passes.rewriting.amounts import check, kept, matches, nearest, patterns
 from roofline.passes.rewriting.drop_layers import drop_layers
@@ -69,7 +69,7 @@ def prune(
         unit: Kept channels and widths are rounded down to a multiple of this.
 
     Returns:
-        The smaller program. What a reader should know is in ``info["notes"]``.
+        The smaller program. What a reader should know is in ``info.notes``.
 
     Raises:
         UsageError: Nothing is asked for, it is not there, all of it would go, or numbers that do not divide; names the
@@ -88,10 +88,10 @@ def prune(
     chosen = patterns(graph, where)
     plan = _Plan(graph, chosen, unit)
     if layers is not None:
-        if "pp" in graph.info:
-            raise UsageError(f"{graph.name} is cut into {graph.info['pp']} stages already; prune its layers first")
+        if graph.info.devices.pp > 1:
+            raise UsageError(f"{graph.name} is cut into {graph.info.devices.pp} stages already; prune its layers first")
         plan.graph = drop_layers(graph, layers, chosen)
-        plan.notes += _rounded(layers, graph.info.get("layers"), plan.graph.info.get("layers"))
+        plan.notes += _rounded(layers, graph.info.layers, plan.graph.info.layers)
     plan.shrink({what: amount for what, amount in asked.items() if amount is not None})
     smaller = _described(plan.graph, graph, plan.notes)
     return smaller if sparsity is None else sparsify(smaller, sparsity, chosen)
@@ -116,10 +116,9 @@ def _described(smaller: Graph, graph: Graph, notes: Iterable[str]) -> Graph:
     """The facts of the model that are no longer true, and what a reader should know."""
     if smaller is graph:
         return graph
-    known = {key: value for key, value in smaller.info.items() if not key.startswith("parameters_")}
-    if "active_parameters" in known:
-        known["active_parameters"] = active_parameters(smaller)
-    return noted(replace(smaller, info=known), *notes)
+    active = active_parameters(smaller) if smaller.info.active_parameters is not None else None
+    known = smaller.with_info(parameters_published=None, parameters_source="", active_parameters=active)
+    return known.with_notes(*notes)
 
 
 @dataclass
@@ -302,9 +301,8 @@ class Roles:
     def _written_out(self) -> Iterator[tuple[Span, str]]:
         """Attention as two batched products around a softmax: heads are the batch axis that weights have, too."""
         stored = {atom for node in self._weights for span in self._weight_spans(node) for atom in span.atoms}
-        producer = {name: node for node in self.graph.nodes for name in node.outputs}
         for node in self.graph.nodes:
-            if node.op == "bmm" and _follows(producer, node, "softmax"):
+            if node.op == "bmm" and _follows(self.graph.producer, node, "softmax"):
                 for span in self.axes.spans(node.outputs[0])[:-2]:
                     found = [atom for atom in span.atoms if atom in stored]
                     if found:

@@ -20,9 +20,9 @@ from typing import Any
 
 from roofline.ir.errors import ShapeError, UsageError, did_you_mean
 from roofline.ir.graph import Applied, Graph, Node
+from roofline.ops.aliases import in_place
 from roofline.ops.reference import same
 from roofline.ops.registry import get_op
-from roofline.passes.aliases import in_place
 from roofline.passes.editing import Editor
 from roofline.passes.history import recorded
 from roofline.passes.rewriting.clean import with_notes
@@ -127,7 +127,7 @@ class Match:
 class _Matcher:
     def __init__(self, graph: Graph, root: Term, where: str) -> None:
         self.graph, self.root, self.where = graph, root, where
-        self.producer = {name: node for node in graph.nodes for name in node.outputs}
+        self.producer = graph.producer
 
     def find(self) -> Iterator[Match]:
         """All places that do not overlap, in order."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from roofline.ir.dtypes import dtype as number_format
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.graph import Graph, Node
 from roofline.ops.registry import OPS
-from roofline.passes.history import noted, recorded
-from roofline.passes.layers import layer_of
+from roofline.passes.history import recorded
 from roofline.passes.training.gradient_rules import RULES
 from roofline.passes.training.tape import Tape, frozen, kernel_order
 
@@ -57,7 +56,7 @@ def backward(
         >>> count(step).flops // (2 * 8 * 64 * 64)
         5
     """
-    if "backward" in graph.info:
+    if graph.backward_start is not None:
         raise UsageError(f"{graph.name}: has a backward already")
     _refuse_caches(graph)
     scopes, again, notes = _choose(graph, recompute)
@@ -109,10 +108,9 @@ def _finish(tape: Tape, wrt: frozenset[str], notes: tuple[str, ...]) -> Graph:
     nodes = tape.nodes()
     tensors = {name: tape.b.tensor(name) for name in tape.b.state[0]}
     weights = tuple(pair for pair in found if graph.tensors[pair[0]].kind == "weight")
-    info = {**graph.info, "phase": "train", "gradients": weights, "backward": nodes[len(graph.nodes)].name}
     outputs = (*graph.outputs, *(gradient for _, gradient in found))
-    whole = replace(graph, tensors=tensors, nodes=nodes, outputs=outputs, info=info)
-    return noted(whole, *notes).validate()
+    whole = replace(graph, tensors=tensors, nodes=nodes, outputs=outputs).with_info(phase="train", gradients=weights)
+    return whole.with_notes(*notes).validate()
 
 
 def _refuse_caches(graph: Graph) -> None:
@@ -152,7 +150,7 @@ def _operators(graph: Graph, wanted: frozenset[str]) -> frozenset[str]:
 
 
 def _layers(graph: Graph) -> dict[str, str]:
-    found = {node.name: layer for node in graph.nodes if (layer := layer_of(node.name))}
+    found = {node.name: layer for node in graph.nodes if (layer := node.layer)}
     if not found:
         raise UsageError(f"{graph.name}: recompute='full' needs layers (names such as layers.0.mlp); it has none")
     return found
@@ -161,10 +159,10 @@ def _layers(graph: Graph) -> dict[str, str]:
 def _attention_cores(graph: Graph) -> tuple[dict[str, str], frozenset[str], tuple[str, ...]]:
     """Nodes between the scores and the values' product, of attention that is no kernel of its own already."""
     blocks: dict[str, str] = {}
-    fused, makers = 0, {name: node for node in graph.nodes for name in node.outputs}
+    fused = 0
     for node in graph.nodes:
         if node.op == "attention_values":
-            core = _core(node, makers)
+            core = _core(node, graph.producer)
             if len({member.label for member in core}) == 1:
                 fused += 1
             else:
@@ -175,7 +173,7 @@ def _attention_cores(graph: Graph) -> tuple[dict[str, str], frozenset[str], tupl
     return blocks, frozenset(), (note,) if fused else ()
 
 
-def _core(values: Node, makers: dict[str, Node]) -> list[Node]:
+def _core(values: Node, makers: Mapping[str, Node]) -> list[Node]:
     """A product with values and what leads to it from the scores, with the masks that are drawn on the way."""
     found = [values]
     node = makers.get(values.inputs[0])

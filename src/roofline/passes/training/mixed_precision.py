@@ -115,32 +115,33 @@ def accumulate(graph: Graph, micro_batches: int, *, fused: bool = False) -> Grap
         >>> rl.count(accumulate(once, 4), B=2, S=64).flops == 4 * rl.count(once, B=2, S=64).flops
         True
     """
-    if "gradients" not in graph.info:
+    gradients = graph.info.training.gradients
+    if gradients is None:
         raise UsageError(f"{graph.name}: has no backward; add it with backward(graph)")
     b = Builder(graph.name, "fp32")
     b.restore((dict(graph.tensors), list(graph.nodes), {node.label for node in graph.nodes}, {}))
     sums: dict[str, str] = {}
-    for weight, gradient in graph.info["gradients"]:
+    for weight, gradient in gradients:
         tensor = graph.tensors[gradient]
         kept = b.source(f"{weight}.grad_kept", tensor.shape, "buffer", tensor.dtype)
         sums[gradient] = b.op("update", kept, gradient, name=f"{weight}.grad_added")
     whole = b.graph(
         [sums.get(name, name) for name in graph.outputs], graph.items * micro_batches, graph.item, graph.info
     )
-    pairs = tuple((weight, sums[gradient]) for weight, gradient in graph.info["gradients"])
+    pairs = tuple((weight, sums[gradient]) for weight, gradient in gradients)
     whole = replace(whole, nodes=_added_at_once(whole, frozenset(sums.values())))
     labels = _products(graph, sums) if fused else {}
     nodes = tuple(
         replace(node, count=node.count * micro_batches, kernel=labels.get(node.name, node.kernel))
         for node in whole.nodes
     )
-    info = {**graph.info, "gradients": pairs, "micro_batches": micro_batches}
-    return replace(whole, nodes=nodes, info=info, history=graph.history)
+    whole = whole.with_info(gradients=pairs, micro_batches=micro_batches)
+    return replace(whole, nodes=nodes, history=graph.history)
 
 
 def _products(graph: Graph, sums: Mapping[str, str]) -> dict[str, str]:
     """For each sum of a product's result, the kernel of that product."""
-    made = {name: node for node in graph.nodes for name in node.outputs}
+    made = graph.producer
     return {
         total: made[name].label for name, total in sums.items()
         if name in made and OPS[made[name].op].kind in ("matmul", "conv")

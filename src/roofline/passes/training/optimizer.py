@@ -97,16 +97,16 @@ def optimizer(graph: Graph, kind: str = "adamw", *, master: bool = False, clip: 
     """
     if kind not in OPTIMIZERS:
         raise UsageError(f"optimizer {kind!r}; allowed: {', '.join(OPTIMIZERS)}{did_you_mean(kind, OPTIMIZERS)}")
-    if "optimizer" in graph.info:
-        raise UsageError(f"{graph.name}: has an update by {graph.info['optimizer']} already")
+    if graph.info.training.optimizer:
+        raise UsageError(f"{graph.name}: has an update by {graph.info.training.optimizer} already")
     step = _Step(graph, OPTIMIZERS[kind], master)
     if not step.gradients:
         raise UsageError(f"{graph.name}: has no parameters to update")
     if clip:
         step.clip()
     step.run()
-    info = {**graph.info, "optimizer": kind, "optimizer_states": tuple(step.states)}
-    made = step.b.graph([*step.outputs], graph.items, graph.item, info)
+    made = step.b.graph([*step.outputs], graph.items, graph.item, graph.info)
+    made = made.with_info(optimizer=kind, optimizer_states=tuple(step.states))
     return replace(made, history=graph.history)
 
 
@@ -116,7 +116,7 @@ class _Step:
     def __init__(self, graph: Graph, rule: Optimizer, master: bool) -> None:
         self.rule, self.master, self.states = rule, master, list[str]()
         self.b = Builder(graph.name, "fp32")
-        known = dict(graph.info.get("gradients", ()))
+        known = dict(graph.info.training.gradients or ())
         if known:
             labels = {node.label for node in graph.nodes}
             self.b.restore((dict(graph.tensors), list(graph.nodes), labels, {}))

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from roofline.counting.counts import Scope, nbytes
+from roofline.counting.counts import kernel_boundaries, nbytes
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph
 from roofline.ir.sizes import evaluate
 from roofline.ops.registry import OPS
-from roofline.passes.layers import layer_of
 
 
 def saved_tensors(graph: Graph) -> dict[str, str]:
@@ -27,8 +26,10 @@ def saved_tensors(graph: Graph) -> dict[str, str]:
         UsageError: It has none.
     """
     nodes = graph.nodes
-    first = _first_backward(graph)
-    scope = Scope(graph)
+    first = graph.backward_start
+    if first is None:
+        raise UsageError(f"{graph.name}: has no backward; add it with backward(graph)")
+    scope = kernel_boundaries(graph)
     written = {scope.root(name) for node in nodes[:first] if OPS[node.op].kind != "view" for name in node.outputs}
     found: dict[str, str] = {}
     for node in nodes[first:]:
@@ -37,15 +38,8 @@ def saved_tensors(graph: Graph) -> dict[str, str]:
         for name in node.inputs:
             root = scope.root(name)
             if root in written and graph.tensors[root].kind == "activation":
-                found[root] = layer_of(node.name)
+                found[root] = node.layer
     return found
-
-
-def _first_backward(graph: Graph) -> int:
-    marker = graph.info.get("backward")
-    if marker is None:
-        raise UsageError(f"{graph.name}: has no backward; add it with backward(graph)")
-    return next(at for at, node in enumerate(graph.nodes) if node.name == marker)
 
 
 def saved(graph: Graph, **sizes: Any) -> Mapping[str, Any]:

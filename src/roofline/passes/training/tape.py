@@ -17,6 +17,7 @@ from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Node
 from roofline.ir.sizes import Size, prod
+from roofline.ops.aliases import aliases
 from roofline.ops.builder import Builder
 from roofline.ops.registry import OPS
 
@@ -56,8 +57,7 @@ class Tape:
         self.graph, self.scopes, self.again, self.gradients = graph, scopes, again, gradients
         self.b = Builder(graph.name, "fp32")
         self.b.restore((dict(graph.tensors), list(graph.nodes), {node.label for node in graph.nodes}, {}))
-        self.producer = {name: node for node in graph.nodes for name in node.outputs}
-        self.groups = _grouped(graph.nodes, lambda node: node.label)
+        self.producer, self.groups = graph.producer, graph.kernels
         self.blocks = _grouped((node for node in graph.nodes if node.name in scopes), lambda node: scopes[node.name])
         self.labels: dict[str, str] = {}
         self.pieces: dict[str, Pieces] = {}
@@ -251,7 +251,10 @@ class Tape:
 
     def nodes(self) -> tuple[Node, ...]:
         """All nodes, with their kernels."""
-        return tuple(replace(node, kernel=self.labels.get(node.name, node.kernel)) for node in self.b.nodes)
+        forward = len(self.graph.nodes)
+        backward = (replace(node, phase="backward") for node in self.b.nodes[forward:])
+        nodes = (*self.b.nodes[:forward], *backward)
+        return tuple(replace(node, kernel=self.labels.get(node.name, node.kernel)) for node in nodes)
 
 
 def _tail(name: str, node: Node) -> str:
@@ -271,25 +274,13 @@ def _grouped(nodes: Iterable[Node], key: Callable[[Node], str]) -> dict[str, tup
 
 def _inner(graph: Graph) -> frozenset[str]:
     """Tensors that never leave their kernel, so that nothing is left of them."""
-    base: dict[str, str] = {}
-    home: dict[str, str] = {}
-    for node in graph.nodes:
-        for name in node.outputs:
-            is_view = OPS[node.op].kind == "view"
-            base[name] = base.get(node.inputs[0], node.inputs[0]) if is_view else name
-            home[name] = home.get(base[name], "") if is_view else node.label
-    readers: dict[str, set[str]] = {}
-    for node in graph.nodes:
-        if OPS[node.op].kind != "view":
-            for name in node.inputs:
-                readers.setdefault(base.get(name, name), set()).add(node.label)
-    leaving = {base.get(name, name) for name in graph.outputs}
-    attention = {node.label for node in graph.nodes if OPS[node.op].kind == "attention"}
+    shared, attention = aliases(graph), {node.label for node in graph.nodes if OPS[node.op].kind == "attention"}
     # A dropout kernel stores the mask that it draws; only fused attention keeps the generator's state and draws again.
     stored = {node.outputs[0] for node in graph.nodes if node.op == "bernoulli" and node.label not in attention}
     return frozenset(
-        name for name in home.keys() - leaving - stored if base[name] == name and readers.get(name) == {home[name]}
-    )
+        name for name, node in graph.producer.items()
+        if name not in stored and shared.base(name) == name and shared.readers.get(name, frozenset()) == {node.label}
+    )  # fmt: skip
 
 
 def _wanted(graph: Graph, wrt: frozenset[str]) -> frozenset[str]:
@@ -322,7 +313,7 @@ def kernel_order(graph: Graph) -> tuple[Node, ...]:
     Raises:
         UsageError: Two kernels wait for each other.
     """
-    groups = _grouped(graph.nodes, lambda node: node.label)
+    groups = dict(graph.kernels)
     first = {label: at for at, label in enumerate(groups)}
     maker = {name: node.label for node in graph.nodes for name in node.outputs}
     waits = {

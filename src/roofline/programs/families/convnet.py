@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from roofline.ir.graph import Graph, Node
+from roofline.ir.graph import Graph, Info, Node
 from roofline.ir.sizes import Size, symbol
 from roofline.ops.builder import Builder
 from roofline.programs.families import blocks
@@ -70,9 +70,9 @@ def _batch_statistics(node: Node) -> Node:
     return replace(node, op="batchnorm_train", inputs=node.inputs[:3]) if node.op == "batchnorm2d" else node
 
 
-def finish(b: Builder, outputs: Sequence[str], image: int, layers: int) -> Graph:
+def finish(b: Builder, outputs: Sequence[str], layers: int) -> Graph:
     """The graph of a network that takes ``B`` images."""
-    return b.graph(list(outputs), symbol("B"), "image", {"layers": layers, "image": image})
+    return b.graph(list(outputs), symbol("B"), "image", Info(layers=layers))
 
 
 # --- ResNet (He et al. 2015; v1.5 puts the stride of a bottleneck in its 3x3 convolution) ----------------------------
@@ -116,7 +116,7 @@ def _resnet(b: Builder, c: ResNetConfig) -> Graph:
                 stride = 2 if stage and not block else 1
                 x = _BLOCKS[c.block](b, c, x, c.width * 2**stage, stride)
     x = b.op("global_avgpool", x, name="avgpool")
-    return finish(b, [blocks.linear(b, x, c.classes, "head", bias=True)], c.image, sum(c.depths))
+    return finish(b, [blocks.linear(b, x, c.classes, "head", bias=True)], sum(c.depths))
 
 
 def _join(b: Builder, x: str, y: str, stride: int) -> str:
@@ -189,7 +189,7 @@ def _vgg(b: Builder, c: VGGConfig) -> Graph:
     x = b.op("view", x, name="flat", shape=(symbol("B"), 49 * c.channels[-1]))
     for name in ("fc1", "fc2"):
         x = b.op("relu", blocks.linear(b, x, c.hidden, name, bias=True), name=f"{name}_relu")
-    return finish(b, [blocks.linear(b, x, c.classes, "head", bias=True)], c.image, sum(c.depths) + 3)
+    return finish(b, [blocks.linear(b, x, c.classes, "head", bias=True)], sum(c.depths) + 3)
 
 
 # --- U-Net (Ronneberger et al. 2015) --------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ def _unet(b: Builder, c: UNetConfig) -> Graph:
     for channels, skip in zip(reversed(c.channels[:-1]), reversed(skips), strict=True):
         with b.scope(f"up{c.channels.index(channels) + 1}"):
             x = _double_conv(b, c, _rise(b, x, skip, channels), channels)
-    return finish(b, [conv(b, x, c.classes, 1, "head", bias=True)], c.image, 2 * len(c.channels) - 1)
+    return finish(b, [conv(b, x, c.classes, 1, "head", bias=True)], 2 * len(c.channels) - 1)
 
 
 def _double_conv(b: Builder, c: UNetConfig, x: str, channels: int) -> str:

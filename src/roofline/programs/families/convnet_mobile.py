@@ -39,7 +39,7 @@ def _mobilenet(b: Builder, c: MobileNetV2Config) -> Graph:
                 x = _inverted(b, x, expansion, channels, 1 if block else stride)
     x = b.op("global_avgpool", _conv_bn(b, x, 1280, 1, "last"), name="avgpool")
     logits = blocks.linear(b, x, c.classes, "head", bias=True)
-    return finish(b, [logits], c.image, sum(depth for _, _, depth, _ in _MOBILENET_STAGES))
+    return finish(b, [logits], sum(depth for _, _, depth, _ in _MOBILENET_STAGES))
 
 
 def _conv_bn(b: Builder, x: str, out: int, kernel: int, name: str, *, stride: int = 1, groups: int = 1) -> str:
@@ -91,7 +91,7 @@ def _convnext(b: Builder, c: ConvNeXtConfig) -> Graph:
                     x = _convnext_block(b, x, channels)
     x = b.op("global_avgpool", x, name="avgpool")
     x = blocks.norm(b, x, "layernorm", "norm")
-    return finish(b, [blocks.linear(b, x, c.classes, "head", bias=True)], c.image, sum(c.depths))
+    return finish(b, [blocks.linear(b, x, c.classes, "head", bias=True)], sum(c.depths))
 
 
 def _norm2d(b: Builder, x: str, name: str) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from roofline.ir.graph import Graph
+from roofline.ir.graph import Graph, Info
 from roofline.ir.sizes import symbol
 from roofline.ops.builder import Builder
 from roofline.programs.families import blocks, state
@@ -57,8 +57,7 @@ def _build(phase: str, b: Builder, c: DecoderConfig) -> Graph:
     if phase == "train" and c.head:
         logits = blocks.cross_entropy(b, logits)
     items = run.batch * run.new
-    info = {"layers": c.layers, "kv_policy": c.kv_policy, "attention": c.attention}
-    return b.graph([logits, *caches], items=items, item="token", info=info)
+    return b.graph([logits, *caches], items=items, item="token", info=Info(layers=c.layers))
 
 
 def _embeddings(run: Run, table: str, ids: str) -> str:

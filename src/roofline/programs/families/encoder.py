@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from roofline.ir.graph import Graph
+from roofline.ir.graph import Graph, Info
 from roofline.ir.sizes import Size, symbol
 from roofline.ops.builder import Builder
 from roofline.programs.families import blocks
@@ -120,7 +120,7 @@ def _build(phase: str, b: Builder, c: EncoderConfig) -> Graph:
         outputs = [HEADS[c.head](b, c, outputs[-1], table)]
         if phase == "train":
             outputs = [blocks.cross_entropy(b, outputs[0])]
-    graph = b.graph(outputs, batch * length, "token", {"layers": c.layers, "attention": c.attention})
+    graph = b.graph(outputs, batch * length, "token", Info(layers=c.layers))
     return _share(graph, c) if c.shared else graph
 
 

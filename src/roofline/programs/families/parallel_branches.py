@@ -36,11 +36,8 @@ def beside(main: Graph, others: Mapping[str, Graph], run: bool = True) -> Graph:
             nodes += [_moved(node, prefix) for node in other.nodes]
             outputs += [f"{prefix}.{name}" for name in other.outputs]
     joined = replace(main, tensors=tensors, nodes=tuple(nodes), outputs=tuple(outputs)).validate()
-    notes = tuple(note for graph in (main, *others.values()) for note in graph.info.get("notes", ()))
-    return replace(
-        joined,
-        info={**main.info, "notes": tuple(dict.fromkeys(notes)), "active_parameters": active_parameters(joined)},
-    )
+    notes = (note for other in others.values() for note in other.info.notes)
+    return joined.with_notes(*notes).with_info(active_parameters=active_parameters(joined))
 
 
 def _renamed(tensor: Tensor, prefix: str) -> Tensor:
@@ -51,6 +48,7 @@ def _moved(node: Node, prefix: str) -> Node:
     return replace(
         node,
         name=f"{prefix}.{node.name}",
+        scope=f"{prefix}.{node.scope}".rstrip("."),
         inputs=tuple(f"{prefix}.{name}" for name in node.inputs),
         outputs=tuple(f"{prefix}.{name}" for name in node.outputs),
         kernel=f"{prefix}.{node.kernel}" if node.kernel else "",

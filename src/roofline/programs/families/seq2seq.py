@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from roofline.ir.graph import Graph
+from roofline.ir.graph import Graph, Info
 from roofline.ir.sizes import Size, symbol
 from roofline.ops.builder import Builder
 from roofline.programs.families import blocks
@@ -127,7 +127,7 @@ def _build(phase: str, b: Builder, c: Seq2SeqConfig) -> Graph:
         x = _norm(b, c, x, "norm") if c.final_norm else x
     if c.head:
         x = _head(b, c, x, table)
-    info = {"layers": c.encoder_layers + c.decoder_layers}
+    info = Info(layers=c.encoder_layers + c.decoder_layers)
     return b.graph([x, *caches], batch * new, "token", info)
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from roofline.ir.graph import Graph
+from roofline.ir.graph import Graph, Info
 from roofline.ir.sizes import Size, symbol
 from roofline.ops.builder import Builder
 from roofline.programs.families import blocks
@@ -153,7 +153,7 @@ def _build(b: Builder, c: ViTConfig) -> Graph:
     for number in range(c.project_again):
         with b.scope(f"again.{number}"):
             outputs.append(_tokens(b, c.model_copy(update={"project_norm_merged": True}), x))
-    return b.graph(outputs, batch, "image", {"layers": c.layers, "image": c.image})
+    return b.graph(outputs, batch, "image", Info(layers=c.layers))
 
 
 def _embeddings(b: Builder, c: ViTConfig) -> str:

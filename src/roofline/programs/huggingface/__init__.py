@@ -3,7 +3,7 @@
 A row of :data:`KINDS` says how the config of a ``model_type`` is read: its keys are translated to those of a family
 (decoder, encoder, seq2seq, vit) and built by the same code as a model file. What an absent key means is the default of
 the class in the transformers library. A key that the cost depends on and that is not translated is an error, never
-ignored; any other is listed in ``info["ignored"]``.
+ignored; any other is listed in ``info.ignored``.
 """
 
 from __future__ import annotations

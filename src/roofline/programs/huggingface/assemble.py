@@ -59,7 +59,7 @@ def build_one(
         keys.where,
     )
     graph = quantise(build_model(file, keys.where, phase, overrides), keys, quantised or {})
-    return replace(graph, info={**graph.info, "notes": tuple(keys.notes), "ignored": ignored})
+    return graph.with_info(notes=tuple(keys.notes), ignored=ignored)
 
 
 def build_parts(found: Plan, tower: str | None, name: str, phase: str | None, overrides: Mapping[str, Any]) -> Graph:
@@ -84,7 +84,7 @@ def build_parts(found: Plan, tower: str | None, name: str, phase: str | None, ov
     text = build_one(found.text, found.outer, name, phase, overrides, _text_extra(found, outer))
     tower_graph = build_one(vision, _plain(found.outer), f"{name} vision", None, {}, options)
     text = _without(text, found, [key for key in found.towers if key != "vision_config"])
-    return beside(text, {"vision": tower_graph}, run=text.info["phase"] != "decode")
+    return beside(text, {"vision": tower_graph}, run=text.info.phase != "decode")
 
 
 _PARTS = ("text", "vision", "all")
@@ -97,7 +97,7 @@ def _without(graph: Graph, found: Plan, towers: Iterable[str]) -> Graph:
         f'{key} is left out; rl.from_config(..., tower="all") builds both' if key in known else f"{key} is not modelled"
         for key in towers
     )
-    return replace(graph, info={**graph.info, "notes": (*graph.info["notes"], *notes)})
+    return graph.with_notes(*notes)
 
 
 def _plain(outer: Mapping[str, Any]) -> dict[str, Any]:

@@ -207,8 +207,8 @@ def quantise(graph: Graph, c: Keys, table: Table) -> Graph:
 
 def _beyond(pattern: Pattern, graph: Graph) -> bool:
     """Whether it names a layer after the last, where checkpoints keep modules that predict further tokens."""
-    layers = graph.info.get("layers")
-    return pattern.layer.isdecimal() and isinstance(layers, int) and int(pattern.layer) >= layers
+    layers = graph.info.layers
+    return pattern.layer.isdecimal() and layers is not None and int(pattern.layer) >= layers
 
 
 def _names(c: Keys, table: Table, key: str) -> list[str]:

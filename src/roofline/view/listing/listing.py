@@ -7,7 +7,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from roofline.counting.counts import Counts, Kernel, KernelCount, Scope, Share, kernels, shares, unknown_operations
+from roofline.counting.counts import (
+    Counts,
+    Kernel,
+    KernelCount,
+    Share,
+    kernel_boundaries,
+    kernels,
+    shares,
+    unknown_operations,
+)
 from roofline.counting.grid import grid
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Tensor
@@ -105,7 +114,7 @@ class _Lister:
 
     def __init__(self, graph: Graph, sizes: Mapping[str, int], fold: bool) -> None:
         self.graph, self.sizes, self.is_folding = graph, sizes, fold
-        self.scope = Scope(graph)
+        self.scope = kernel_boundaries(graph)
         self.kernels = kernels(graph)
         self._values: dict[Any, Any] = {}
         self._tensors: dict[str, Tensor] = {}
@@ -123,7 +132,7 @@ class _Lister:
         for number, kernel in enumerate(self.kernels, 1):
             steps, launches = len(kernel.nodes), kernel.main.count
             for label in kernel.names:
-                for step, node in enumerate(self.scope.groups[label], 1):
+                for step, node in enumerate(self.scope.graph.kernels[label], 1):
                     found[node.name] = _Place(number, step, steps, launches)
         return tuple(found.get(node.name, _NOWHERE) for node in self.graph.nodes)
 

@@ -14,8 +14,8 @@ def record(listed: Listed) -> dict[str, Any]:
     graph, counts = listed.graph, listed.counts
     return {
         "name": graph.name,
-        "model": graph.info.get("model", graph.name),
-        "phase": graph.info.get("phase"),
+        "model": graph.title,
+        "phase": graph.info.phase,
         "sizes": dict(listed.sizes),
         "symbols": list(listed.symbols),
         "totals": {
