@@ -100,10 +100,9 @@ def subject(
     Returns:
         ``model``, ``phase``, ``dtype``, ``chip``, ``mode``, ``passes`` and ``sizes``.
     """
-    info = graph.info
     where = {name: value for name, value in (("chip", chip), ("mode", mode)) if value is not None}
     return {
-        "model": info.get("model", graph.name), "phase": info.get("phase", "forward"), "dtype": info.get("dtype"),
+        "model": graph.title, "phase": graph.info.phase or "forward", "dtype": graph.info.dtype,
         **where, "passes": [repr(step) for step in graph.history],
         "sizes": {WORDS.get(name, name): _whole(value) for name, value in (sizes or {}).items()},
     }  # fmt: skip
