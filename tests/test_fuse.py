@@ -203,7 +203,7 @@ def test_every_layer_of_a_model_fuses_alike() -> None:
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 def test_no_kernel_is_of_the_forward_and_of_the_backward(recompute: str) -> None:
     both = rl.passes.backward(rl.model("gpt2", phase="train", attention="naive", layers=3), recompute=recompute)
-    first = next(at for at, node in enumerate(both.nodes) if node.name == both.info.backward)
+    first = both.backward_start
     fused = rl.passes.fuse(both)
     assert not {n.label for n in fused.nodes[:first]} & {n.label for n in fused.nodes[first:]}
     assert len({n.label for n in fused.nodes}) < len({n.label for n in both.nodes})
