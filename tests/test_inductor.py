@@ -241,7 +241,6 @@ def test_an_unfused_graph_can_be_grouped_again() -> None:
 
 def test_forward_and_backward_share_no_kernel() -> None:
     step = rl.passes.inductor(rl.passes.backward(rl.model("gpt2", phase="train", layers=2)))
-    names = [node.name for node in step.nodes]
     start = step.backward_start
     sides: dict[str, set[bool]] = {}
     for at, node in enumerate(step.nodes):
