@@ -1,6 +1,6 @@
 """What frameworks call one operation, as operators of the registry: matmul of any ranks, convolution, attention.
 
-Each function adds nodes to a :class:`~roofline.ops.builder.Builder` and returns the name of the result. An importer
+Each function adds nodes to a :class:`~roofline.ops.builder.Builder` and returns the name of the result. A frontend
 translates the words of its source to these.
 """
 
@@ -11,15 +11,12 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from roofline.ir.errors import ShapeError, UnknownOp, UsageError, did_you_mean
+from roofline.ir.errors import ShapeError, UnknownOp
 from roofline.ir.graph import Graph
 from roofline.ir.sizes import Dim, Size, prod, terms
 from roofline.ops.builder import Builder
-from roofline.ops.registry import broadcast
+from roofline.ops.registry import OPS, broadcast
 from roofline.programs.families import blocks
-
-#: What to do with an operation that has no rule.
-UNKNOWN = ("error", "report")
 
 #: Reductions by name: operations on each element that is read. Comparisons count nothing; a variance centres, squares
 #: and sums twice, a norm squares and sums, a log-sum-exp subtracts, exponentiates and sums.
@@ -29,76 +26,32 @@ REDUCTIONS = {
 }  # fmt: skip
 
 
-def check_policy(policy: str) -> None:
-    """Refuse anything but :data:`UNKNOWN`.
-
-    Raises:
-        UsageError: Lists what is allowed.
-    """
-    if policy not in UNKNOWN:
-        raise UsageError(f"unknown={policy!r}; allowed: {', '.join(UNKNOWN)}{did_you_mean(str(policy), UNKNOWN)}")
-
-
-def unknown(
-    b: Builder,
-    what: str,
-    inputs: Sequence[str],
-    shape: Sequence[Size],
-    *,
-    policy: str,
-    where: str,
-    known: Iterable[str],
-    dtype: str | None = None,
-    name: str = "",
-) -> str:
-    """An operation without a rule: an error, or a node whose traffic counts and whose arithmetic does not.
-
-    Args:
-        b: The builder.
-        what: What the source calls the operation.
-        inputs: Full names of the tensors that it reads.
-        shape: Of its result.
-        policy: ``error`` or ``report``.
-        where: Where it stands in the source.
-        known: Operations that have rules, for the nearest match.
-        dtype: Number format of its result.
-        name: Of the node; the last part of ``where`` by default.
-
-    Raises:
-        UnknownOp: The policy is ``error``.
-    """
-    check_policy(policy)
-    if policy == "error":
-        near = did_you_mean(what, known)
-        raise UnknownOp(f"{where}: no rule for {what}{near}; unknown='report' counts its bytes and says so")
-    label = name or where.rpartition(".")[2] or what
-    return b.op("unknown", *inputs, name=label, dtype=dtype, what=what, shape=tuple(shape))
-
-
-def live(graph: Graph, together: Mapping[str, Iterable[str]] | None = None) -> Graph:
+def live(graph: Graph, together: Mapping[str, Iterable[str]] | None = None, *, views: bool = False) -> Graph:
     """Drop nodes whose results nobody reads, and the tensors that only they write.
 
     Args:
         graph: The program.
         together: Tensors that live when another one does, though no node says so: what a loop hands to its next turn.
+        views: Whether only views are dropped; PyTorch runs whatever else a program asks for.
 
     Example:
         >>> b = Builder("half", "fp32")
         >>> x = b.input("x", (8,))
-        >>> kept, lost = b.op("exp", x), b.op("tanh", x)
-        >>> [node.op for node in live(b.graph([kept])).nodes]
+        >>> used, unused = b.op("exp", x), b.op("tanh", x)
+        >>> [node.op for node in live(b.graph([used])).nodes]
         ['exp']
     """
     producer = graph.producer
-    wanted: set[str] = set()
-    waiting = list(graph.outputs)
+    always = [node for node in graph.nodes if views and OPS[node.op].kind != "view"]
+    needed: set[str] = set()
+    waiting = [*graph.outputs, *(name for node in always for name in node.outputs)]
     while waiting:
         name = waiting.pop()
-        if name not in wanted:
-            wanted.add(name)
+        if name not in needed:
+            needed.add(name)
             waiting.extend((together or {}).get(name, ()))
             waiting.extend(producer[name].inputs if name in producer else ())
-    nodes = tuple(node for node in graph.nodes if any(name in wanted for name in node.outputs))
+    nodes = tuple(node for node in graph.nodes if any(name in needed for name in node.outputs))
     written = {name for node in nodes for name in node.outputs}
     tensors = {name: t for name, t in graph.tensors.items() if t.kind != "activation" or name in written}
     return replace(graph, tensors=tensors, nodes=nodes)

@@ -5,16 +5,17 @@ A node a primitive, dead code dropped. A jitted program is compiled, so ``mode="
 
 walk      equation by equation: values, scopes, constants     sizes      shapes and number formats
 rules     elementwise, moves, reductions                      control    calls, loops, branches, devices
-contraction   products and convolutions of any order of axes
+contraction   matmuls and convolutions of any order of axes
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from roofline.frontends import emit
+from roofline.frontends.call import check_policy
+from roofline.frontends.emit import live
 from roofline.frontends.jax import contraction, control, rules
 from roofline.frontends.jax.sizes import format_of, shape_of
 from roofline.frontends.jax.walk import Rule, Trips, Value, Walk, floating
@@ -39,7 +40,7 @@ def from_jax(
     name: str | None = None,
     **kwargs: Any,
 ) -> Graph:
-    """The graph of a JAX function at given argument shapes; nothing is executed.
+    """Trace a JAX function on the shapes of its arguments and return its graph; nothing is executed.
 
     Args:
         fn: Any function that ``jax.jit`` could trace: pure, jitted, differentiated (``jax.grad(f)``), mapped.
@@ -71,31 +72,34 @@ def from_jax(
         (524288, 4096)
     """
     jax = _jax()
-    title = name or _title(fn)
-    emit.check_policy(unknown)
-    paths, leaves, tree = _flatten(jax, args, kwargs)
-    names = _argument_names(fn, len(args))
-    kinds = _kinds(args, kwargs, names, weights, cache)
-    leaves = [_abstract(jax, leaf, _path(path, names)) for path, leaf in zip(paths, leaves, strict=True)]
-    closed = _trace(jax, fn, tree, leaves, title)
+    if not callable(fn):
+        raise UsageError(f"from_jax takes a function, given {type(fn).__name__}")
+    title = name or str(getattr(fn, "__name__", type(fn).__name__)).strip("<>")
+    check_policy(unknown)
+    arguments = _Arguments(fn, args, kwargs)
+    kinds = arguments.kinds(weights, cache)
+    names = [arguments.name(path) for path in arguments.paths]
+    leaves = [_abstract(jax, leaf, leaf_name) for leaf, leaf_name in zip(arguments.leaves, names, strict=True)]
+    closed = _trace(jax, fn, arguments.tree, leaves, title)
     b = Builder(title, _format(closed.in_avals))
-    inputs = [
-        _source(b, _path(path, names), aval, kinds(path))
-        for path, aval in zip(paths, closed.in_avals, strict=True)
-    ]  # fmt: skip
+    inputs: list[Value] = [
+        b.source(leaf_name, shape_of(aval), kind, format_of(aval.dtype))
+        for leaf_name, aval, kind in zip(names, closed.in_avals, kinds, strict=True)
+    ]
     walk = Walk(b, RULES, unknown, Trips(trips or {}))
-    if weights is None and _first_is_tree(args, kwargs):
-        walk.notes.append(f"the leaves of the first argument, {names[0]!r}, are taken as parameters; weights=() if not")
+    if weights is None and arguments.first_is_tree:
+        first = arguments.positional[0]
+        walk.notes.append(f"the leaves of the first argument, {first!r}, are taken as parameters; weights=() if not")
     return _graph(walk, closed, inputs)
 
 
 def _graph(walk: Walk, closed: Any, inputs: Sequence[Value]) -> Graph:
-    results = walk.call(closed, inputs)
+    results = walk.inline(closed, inputs)
     walk.trips.check()
     if not results:
         raise UsageError(f"{walk.b.name} returns no array, so nothing of it would be computed")
     outputs = list(dict.fromkeys(walk.tensor(value) for value in results))
-    return emit.live(walk.b.graph(outputs, info=Info(source="jax", notes=tuple(walk.notes))), walk.follows)
+    return live(walk.b.graph(outputs, info=Info(source="jax", notes=tuple(walk.notes))), walk.follows)
 
 
 def _jax() -> Any:
@@ -106,104 +110,76 @@ def _jax() -> Any:
     return jax
 
 
-def _title(fn: Any) -> str:
-    if not callable(fn):
-        raise UsageError(f"from_jax takes a function, given {type(fn).__name__}")
-    return str(getattr(fn, "__name__", type(fn).__name__)).strip("<>")
-
-
 # --- arguments --------------------------------------------------------------------------------------------------------
 
 
-def _flatten(jax: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], list[Any], Any]:
-    pairs, tree = jax.tree_util.tree_flatten_with_path((tuple(args), dict(kwargs)))
-    return [path for path, _ in pairs], [leaf for _, leaf in pairs], tree
+class _Arguments:
+    """The leaves of a call's arguments: where each stands and what it is to the memory count."""
+
+    def __init__(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        pairs, self.tree = _jax().tree_util.tree_flatten_with_path((tuple(args), dict(kwargs)))
+        self.paths = [[_key(entry) for entry in path[1:]] for path, _ in pairs]
+        self.leaves = [leaf for _, leaf in pairs]
+        self.positional = _argument_names(fn, len(args))
+        self.keywords = list(kwargs)
+        #: Whether the first argument looks like parameters: a tree where there are other arguments.
+        self.first_is_tree = bool(args) and len(args) + len(kwargs) > 1 and not _jax().tree_util.all_leaves([args[0]])
+
+    def name(self, path: Sequence[Any]) -> str:
+        """Return the dotted name of a leaf."""
+        first = self.positional[path[0]] if isinstance(path[0], int) else path[0]
+        return ".".join(map(str, [first, *path[1:]]))
+
+    def kinds(self, weights: Arguments, cache: Arguments) -> list[Any]:
+        """Return what each leaf is to the memory count."""
+        caches = self._chosen("cache", cache)
+        stored = self._chosen("weights", [0] if weights is None and self.first_is_tree else weights) - caches
+        return ["weight" if path[0] in stored else "cache" if path[0] in caches else "input" for path in self.paths]
+
+    def _chosen(self, what: str, arguments: Arguments) -> set[int | str]:
+        places: dict[Any, int | str] = {at: at for at in range(len(self.positional))}
+        places |= {key: key for key in self.keywords} | {name: at for at, name in enumerate(self.positional)}
+        chosen = [arguments] if isinstance(arguments, int | str) else list(arguments or ())
+        for each in chosen:
+            if each not in places:
+                names = [str(key) for key in places]
+                raise UsageError(
+                    f"{what}={each!r}: no such argument; there are {', '.join(names)}{did_you_mean(str(each), names)}"
+                )
+        return {places[each] for each in chosen}
 
 
 def _argument_names(fn: Callable[..., Any], count: int) -> list[str]:
-    """The names of positional arguments, ``argN`` where the function does not say."""
+    """Return the names of positional arguments, ``argN`` where the function does not say."""
     try:
-        known = [
-            p.name
-            for p in inspect.signature(fn).parameters.values()
-            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-        ]
+        parameters = inspect.signature(fn).parameters.values()
+        names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     except (TypeError, ValueError):
-        known = []
-    return [*known[:count], *(f"arg{at}" for at in range(len(known), count))]
+        names = []
+    return [*names[:count], *(f"arg{at}" for at in range(len(names), count))]
 
 
-def _key(entry: Any) -> Any:
-    return next((getattr(entry, key) for key in ("key", "idx", "name") if hasattr(entry, key)), entry)
+def _key(entry: Any) -> int | str:
+    key = next((getattr(entry, name) for name in ("key", "idx", "name") if hasattr(entry, name)), entry)
+    return key if isinstance(key, int | str) else str(key)
 
 
-def _argument(path: Sequence[Any]) -> int | str:
-    """The argument that a leaf belongs to: its position or its keyword."""
-    found = _key(path[1])
-    return found if isinstance(found, int | str) else str(found)
-
-
-def _path(path: Sequence[Any], names: Sequence[str]) -> str:
-    first = _argument(path)
-    return ".".join([names[first] if isinstance(first, int) else first, *(str(_key(part)) for part in path[2:])])
-
-
-def _kinds(
-    args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str], weights: Arguments, cache: Arguments
-) -> Callable[[Sequence[Any]], Any]:
-    """What the leaf at a path is to the memory count."""
-    allowed: dict[Any, int | str] = {**{at: at for at in range(len(args))}, **{key: key for key in kwargs}}
-    allowed.update({name: at for at, name in enumerate(names)})
-    kept = _chosen("cache", cache, allowed)
-    stored = _chosen("weights", [0] if weights is None and _first_is_tree(args, kwargs) else weights, allowed) - kept
-    return lambda path: "weight" if _argument(path) in stored else "cache" if _argument(path) in kept else "input"
-
-
-def _first_is_tree(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether the first argument looks like parameters: a tree where there are other arguments."""
-    return len(args) > 0 and len(args) + len(kwargs) > 1 and _is_node(args[0])
-
-
-def _is_node(value: Any) -> bool:
-    """Whether jax takes a value apart: a container or a registered class, but no array and no number."""
-    return not _jax().tree_util.all_leaves([value])
-
-
-def _chosen(what: str, given: Arguments, allowed: Mapping[Any, int | str]) -> set[int | str]:
-    several: Iterable[Any] = [given] if isinstance(given, int | str) else given or ()
-    chosen = list(several)
-    for each in chosen:
-        if each not in allowed:
-            words = [str(key) for key in allowed]
-            raise UsageError(
-                f"{what}={each!r}: no such argument; there are {', '.join(words)}{did_you_mean(str(each), words)}"
-            )
-    return {allowed[each] for each in chosen}
-
-
-def _abstract(jax: Any, leaf: Any, path: str) -> Any:
-    """A leaf without its contents."""
+def _abstract(jax: Any, leaf: Any, name: str) -> Any:
+    """Return a leaf without its contents."""
     if isinstance(leaf, bool | int | float | complex):
         return leaf
     if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
-        what = (
-            f"{path}: {type(leaf).__name__} is no array; wanted arrays, jax.ShapeDtypeStruct, numbers, or trees of them"
+        raise UsageError(
+            f"{name}: {type(leaf).__name__} is no array; allowed: arrays, jax.ShapeDtypeStruct, numbers, or trees of "
+            "them (functools.partial binds the rest)"
         )
-        raise UsageError(f"{what} (functools.partial binds the rest)")
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
 
 
-def _source(b: Builder, path: str, aval: Any, kind: Any) -> Value:
-    return b.source(path, shape_of(aval), kind, format_of(aval.dtype))
-
-
 def _format(avals: Sequence[Any]) -> str:
-    """The number format that most floating arguments have."""
+    """Return the number format that most floating arguments have."""
     formats = [format_of(aval.dtype) for aval in avals if floating(aval)]
     return max(formats, key=formats.count) if formats else "fp32"
-
-
-# --- tracing ----------------------------------------------------------------------------------------------------------
 
 
 def _trace(jax: Any, fn: Callable[..., Any], tree: Any, leaves: Sequence[Any], title: str) -> Any:

@@ -3,46 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from roofline.frontends import emit
-from roofline.frontends.jax.sizes import format_of, shape_of, size_of, total
-from roofline.frontends.jax.walk import Rule, Value, Walk
+from roofline.frontends.jax.sizes import size_of, total
+from roofline.frontends.jax.walk import Call, Result, Rule
 from roofline.ir.sizes import prod
 
 
-def dot_general(w: Walk, eqn: Any, values: list[Value]) -> Value:
+def dot_general(call: Call) -> Result:
     """Batch axes make a batched product, none a linear layer (or a matmul, by where the right contracts)."""
-    (left, right), (left_batch, right_batch) = eqn.params["dimension_numbers"]
-    x, y = w.tensor(values[0]), w.tensor(values[1])
-    batch = [w.b.shape(x)[at] for at in left_batch]
-    x_free, y_free = _free(w, x, left, left_batch), _free(w, y, right, right_batch)
-    sizes = [w.b.shape(x)[at] for at in x_free], [w.b.shape(y)[at] for at in y_free]
-    k, n = prod(w.b.shape(x)[at] for at in left), prod(sizes[1])
-    rows = w.permute(x, (*left_batch, *x_free, *left))
+    (left, right), (left_batch, right_batch) = call.params["dimension_numbers"]
+    x, y = call.tensor(0), call.tensor(1)
+    x_shape, y_shape = call.b.shape(x), call.b.shape(y)
+    batch = [x_shape[at] for at in left_batch]
+    x_free = [at for at in range(len(x_shape)) if at not in (*left, *left_batch)]
+    y_free = [at for at in range(len(y_shape)) if at not in (*right, *right_batch)]
+    rows, columns = [x_shape[at] for at in x_free], [y_shape[at] for at in y_free]
+    k, n = prod(x_shape[at] for at in left), prod(columns)
+    x = call.permute(x, (*left_batch, *x_free, *left))
     if batch:
-        columns = w.view(w.permute(y, (*right_batch, *right, *y_free)), (*batch, k, n))
-        out = w.out(eqn, "bmm", w.view(rows, (*batch, prod(sizes[0]), k)), columns)
-    elif tuple(right) == tuple(range(len(w.b.shape(y)) - len(right), len(w.b.shape(y)))):
-        out = w.out(eqn, "linear", w.view(rows, (*sizes[0], k)), w.view(y, (n, k)))
+        y = call.view(call.permute(y, (*right_batch, *right, *y_free)), (*batch, k, n))
+        out = call.out("bmm", call.view(x, (*batch, prod(rows), k)), y)
+    elif tuple(right) == tuple(range(len(y_shape) - len(right), len(y_shape))):
+        out = call.out("linear", call.view(x, (*rows, k)), call.view(y, (n, k)))
     else:
-        table = w.view(w.permute(y, (*right, *y_free)), (k, n))
-        out = w.out(eqn, "matmul", w.view(rows, (*(sizes[0] or (1,)), k)), table)
-    return w.view(out, (*batch, *sizes[0], *sizes[1]))
+        y = call.view(call.permute(y, (*right, *y_free)), (k, n))
+        out = call.out("matmul", call.view(x, (*(rows or (1,)), k)), y)
+    return call.view(out, (*batch, *rows, *columns))
 
 
-def _free(w: Walk, x: str, contracted: Sequence[int], batch: Sequence[int]) -> list[int]:
-    return [at for at in range(len(w.b.shape(x))) if at not in (*contracted, *batch)]
-
-
-def ragged_dot(w: Walk, eqn: Any, values: list[Value]) -> Value:
+def ragged_dot(call: Call) -> Result:
     """Rows sorted by expert times each expert's matrix; counted are the rows, not rows times experts."""
-    rows, experts = w.tensor(values[0]), w.tensor(values[1])
-    if len(w.b.shape(rows)) != 2 or len(w.b.shape(experts)) != 3 or len(shape_of(eqn.outvars[0].aval)) != 2:
-        return w.unknown(eqn, values)[0]
-    inner = w.b.shape(rows)[1]
-    order = (0, 2, 1) if w.b.shape(experts)[1] == inner else (0, 1, 2)
-    return w.out(eqn, "expert_linear", rows, w.permute(experts, order), top_k=1)
+    rows, experts = call.tensor(0), call.tensor(1)
+    shape, matrices = call.b.shape(rows), call.b.shape(experts)
+    if len(shape) != 2 or len(matrices) != 3 or len(call.out_shape()) != 2:
+        return call.unknown()[0]
+    order = (0, 2, 1) if matrices[1] == shape[1] else (0, 1, 2)
+    return call.out("expert_linear", rows, call.permute(experts, order), top_k=1)
 
 
 # --- convolutions -----------------------------------------------------------------------------------------------------
@@ -54,46 +51,43 @@ class _Conv:
     Attributes:
         image: Sizes ``(N, C, *sizes)`` of the left operand, as a view.
         kernel: The same of the right, ``(O, I, *window)``.
-        padding: Before and behind, an axis.
+        padding: Before and behind, per axis.
         shape: Of the result ``(N, O, *sizes)``.
     """
 
-    def __init__(self, w: Walk, eqn: Any, values: list[Value]) -> None:
-        self.params = eqn.params
-        self.dims = eqn.params["dimension_numbers"]
-        x, kernel = w.tensor(values[0]), w.tensor(values[1])
-        # The compiler folds a kernel that is turned round for a gradient into the convolution.
-        kernel = w.mirrors.get(kernel, kernel)
-        self.image = w.permute(x, self.dims.lhs_spec)
-        self.kernel = w.permute(kernel, self.dims.rhs_spec)
-        self.padding = [(size_of(a), size_of(b)) for a, b in eqn.params["padding"]]
-        aval = shape_of(eqn.outvars[0].aval)
+    def __init__(self, call: Call) -> None:
+        self.params = call.params
+        self.dims = call.params["dimension_numbers"]
+        x, kernel = call.tensor(0), call.tensor(1)
+        # The compiler folds a kernel that is reversed for a gradient into the convolution.
+        kernel = call.walk.mirrors.get(kernel, kernel)
+        self.image = call.permute(x, self.dims.lhs_spec)
+        self.kernel = call.permute(kernel, self.dims.rhs_spec)
+        self.padding = [(size_of(a), size_of(b)) for a, b in call.params["padding"]]
+        aval = call.out_shape()
         self.shape = tuple(aval[at] for at in self.dims.out_spec)
-        self.sizes, self.window, self.out = w.b.shape(self.image)[2:], w.b.shape(self.kernel)[2:], self.shape[2:]
-        self.options = {
-            "channels_last": self.dims.lhs_spec[1] == len(aval) - 1,
-            "name": eqn.primitive.name,
-            "dtype": format_of(eqn.outvars[0].aval.dtype),
-        }
+        self.sizes, self.window = call.b.shape(self.image)[2:], call.b.shape(self.kernel)[2:]
+        self.node = {"name": call.name, "dtype": call.dtype}
+        self.options = {"channels_last": self.dims.lhs_spec[1] == len(aval) - 1, **self.node}
 
     @property
     def gaps(self) -> bool:
-        """Whether zeros lie between the points of the image, as in a transposed convolution."""
+        """Tell whether zeros lie between the points of the image, as in a transposed convolution."""
         return not _ones(self.params["lhs_dilation"])
 
     @property
     def summed(self) -> bool:
-        """Whether images are summed over, as for the gradient of a kernel: the batch lies where channels do."""
+        """Tell whether images are summed over, as for the gradient of a kernel: the batch lies where channels do."""
         return bool(self.dims.lhs_spec[0] > self.dims.lhs_spec[1])
 
-    def products(self) -> str:
-        """What the products are: of each output and window, input and window, or input and output.
+    def pairs(self) -> str:
+        """Return what is multiplied with what: each output and window, input and window, or input and output.
 
         Padding counts as full products, as everywhere; but where an image has gaps, or the result is larger than what
         goes in, most of what a window sees is none, and it is the input points that are spread. A window that is
         itself as large as a result (a gradient's) over an image with gaps pairs the points of image and result.
         """
-        size, window, out = total(self.sizes), total(self.window), total(self.out)
+        size, window, out = total(self.sizes), total(self.window), total(self.shape[2:])
         if size is None or window is None or out is None:
             return "spread" if self.gaps else "window"
         if self.summed and (self.gaps or window > size):
@@ -103,75 +97,70 @@ class _Conv:
         return "window" if self.summed or out <= size else "spread"
 
 
-def convolution(w: Walk, eqn: Any, values: list[Value]) -> Value:
+def convolution(call: Call) -> Result:
     """By which of its operands the products are counted: a convolution, a transposed one, or a kernel's gradient."""
-    c = _Conv(w, eqn, values)
-    how = c.products()
-    if len(c.sizes) not in (1, 2, 3) or (how == "pairs" and len(c.sizes) != 2):
-        what = f"conv_general_dilated over {len(c.sizes)} axes{', of gradients' if how == 'pairs' else ''}"
-        return w.unknown(eqn, values, what)[0]
-    plane = len(c.sizes) == 2 and c.params["feature_group_count"] == 1
-    if plane and (how == "pairs" or (how == "window" and c.summed)):
-        out = _kernel_gradient(w, c, swap=how == "pairs")
-    elif how == "spread" and _ones(c.params["window_strides"]):
-        out = _spread(w, c)
+    conv = _Conv(call)
+    how, axes = conv.pairs(), len(conv.sizes)
+    if axes not in (1, 2, 3) or (how == "pairs" and axes != 2):
+        what = f"conv_general_dilated over {axes} axes{', of gradients' if how == 'pairs' else ''}"
+        return call.unknown(what)[0]
+    plane = axes == 2 and conv.params["feature_group_count"] == 1
+    if plane and (how == "pairs" or (how == "window" and conv.summed)):
+        out = _kernel_gradient(call, conv, swap=how == "pairs")
+    elif how == "spread" and _ones(conv.params["window_strides"]):
+        out = _spread(call, conv)
     else:
-        out = _plain(w, c)
-    order = sorted(range(len(c.shape)), key=lambda at: c.dims.out_spec[at])
-    return w.permute(w.view(out, c.shape), order)
+        out = _plain(call, conv)
+    order = sorted(range(len(conv.shape)), key=lambda at: conv.dims.out_spec[at])
+    return call.permute(call.view(out, conv.shape), order)
 
 
-def _plain(w: Walk, c: _Conv) -> str:
-    """Every output point sums its window, padding as full products; groups of images are groups of channels."""
-    groups = c.params["batch_group_count"]
-    image = c.image
-    if groups > 1:
-        n, channels, *sizes = w.b.shape(image)
-        image = w.view(image, (n // groups, groups * channels, *sizes))
-    gaps = c.params["lhs_dilation"]
-    sizes = [(size - 1) * (gap - 1) for size, gap in zip(c.sizes, gaps, strict=True)]
+def _grouped(call: Call, conv: _Conv) -> str:
+    """Return images with groups of them as groups of channels."""
+    groups = conv.params["batch_group_count"]
+    n, channels, *sizes = call.b.shape(conv.image)
+    return call.view(conv.image, (n // groups, groups * channels, *sizes)) if groups > 1 else conv.image
+
+
+def _plain(call: Call, conv: _Conv) -> str:
+    """Every output point sums its window, padding as full products."""
+    spread = [(size - 1) * (gap - 1) for size, gap in zip(conv.sizes, conv.params["lhs_dilation"], strict=True)]
     # Gaps between the points of the image count as padding behind it.
-    padding = [(a, b + more) for (a, b), more in zip(c.padding, sizes, strict=True)]
+    padding = [(a, b + more) for (a, b), more in zip(conv.padding, spread, strict=True)]
     return emit.convolution(
-        w.b, image, c.kernel, stride=c.params["window_strides"], padding=[_even(pad) for pad in padding],
-        dilation=c.params["rhs_dilation"], groups=max(groups, c.params["feature_group_count"]), **c.options,
+        call.b, _grouped(call, conv), conv.kernel, stride=conv.params["window_strides"],
+        padding=[pad[0] if pad[0] == pad[1] else pad for pad in padding], dilation=conv.params["rhs_dilation"],
+        groups=max(conv.params["batch_group_count"], conv.params["feature_group_count"]), **conv.options,
     )  # fmt: skip
 
 
-def _spread(w: Walk, c: _Conv) -> str:
+def _spread(call: Call, conv: _Conv) -> str:
     """Every input point spreads its window."""
-    groups = c.params["feature_group_count"] * c.params["batch_group_count"]
-    n, channels, *sizes = w.b.shape(c.image)
-    batches = c.params["batch_group_count"]
-    image = w.view(c.image, (n // batches, batches * channels, *sizes))
-    kernel = w.permute(c.kernel, (1, 0, *range(2, len(w.b.shape(c.kernel)))))
-    inner, outer, *window = w.b.shape(kernel)
-    kernel = w.view(kernel, (inner * groups, outer // groups, *window))
-    reach = [gap * (size - 1) for gap, size in zip(c.params["rhs_dilation"], window, strict=True)]
+    groups = conv.params["feature_group_count"] * conv.params["batch_group_count"]
+    image = _grouped(call, conv)
+    kernel = call.permute(conv.kernel, (1, 0, *range(2, len(call.b.shape(conv.kernel)))))
+    inner, outer, *window = call.b.shape(kernel)
+    kernel = call.view(kernel, (inner * groups, outer // groups, *window))
+    reach = [gap * (size - 1) for gap, size in zip(conv.params["rhs_dilation"], window, strict=True)]
     return emit.convolution(
-        w.b, image, kernel, stride=c.params["lhs_dilation"], transposed=True,
-        padding=[each - a for each, (a, _) in zip(reach, c.padding, strict=True)],
-        output_padding=[b - a for a, b in c.padding],
-        dilation=c.params["rhs_dilation"], groups=groups, **c.options,
+        call.b, image, kernel, stride=conv.params["lhs_dilation"], transposed=True,
+        padding=[each - a for each, (a, _) in zip(reach, conv.padding, strict=True)],
+        output_padding=[b - a for a, b in conv.padding],
+        dilation=conv.params["rhs_dilation"], groups=groups, **conv.options,
     )  # fmt: skip
 
 
-def _kernel_gradient(w: Walk, c: _Conv, swap: bool) -> str:
+def _kernel_gradient(call: Call, conv: _Conv, swap: bool) -> str:
     """Images ``(C, N, h, w)`` times gradients ``(O, N, p, q)``, or the other way round."""
-    turn = (1, 0, 2, 3)
-    images, gradients = w.permute(c.image, turn), w.permute(c.kernel, turn)
+    order = (1, 0, 2, 3)
+    images, gradients = call.permute(conv.image, order), call.permute(conv.kernel, order)
     if swap:
         images, gradients = gradients, images
-    rows, columns, *window = c.shape
+    rows, columns, *window = conv.shape
     # Groups stand in the rows of the result already; in the columns not yet.
-    kernel = (columns // c.params["batch_group_count"] if swap else rows, *window)
-    node = {"name": c.options["name"], "dtype": c.options["dtype"]}
-    out = w.op("conv2d_grad_weight", images, gradients, kernel=kernel, **node)
-    return out if swap else w.permute(out, turn)
-
-
-def _even(pad: tuple[Any, Any]) -> Any:
-    return pad[0] if pad[0] == pad[1] else pad
+    kernel = (columns // conv.params["batch_group_count"] if swap else rows, *window)
+    out = call.op("conv2d_grad_weight", images, gradients, kernel=kernel, **conv.node)
+    return out if swap else call.permute(out, order)
 
 
 def _ones(steps: Sequence[int]) -> bool:

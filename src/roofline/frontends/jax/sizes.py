@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Callable, Iterable
 from functools import reduce
 from typing import Any
@@ -20,7 +21,7 @@ _FORMATS = (
 
 
 def format_of(dtype: Any) -> str:
-    """The number format of a jax dtype.
+    """Return the number format of a jax dtype.
 
     Raises:
         UnknownDType: Roofline has no such format.
@@ -35,12 +36,12 @@ def format_of(dtype: Any) -> str:
 
 
 def shape_of(aval: Any) -> tuple[Any, ...]:
-    """The shape of an abstract value; what has none, such as a token, is a scalar."""
+    """Return the shape of an abstract value; what has none, such as a token, is a scalar."""
     return tuple(size_of(dim) for dim in getattr(aval, "shape", ()))
 
 
 def size_of(dim: Any) -> Any:
-    """A size: a number, or a polynomial from what jax prints of its own.
+    """Return a size: a number, or a polynomial from what jax prints of its own.
 
     jax keeps its polynomials private but documents their text, so the text is read.
 
@@ -60,13 +61,9 @@ def size_of(dim: Any) -> Any:
         raise ShapeError(f"the size {text!r} is no polynomial that roofline can read") from None
 
 
-def _modulo(a: Any, b: Any) -> Any:
-    return a - call("floordiv", a, b) * b
-
-
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "floordiv": lambda a, b: call("floordiv", a, b),
-    "mod": _modulo,
+    "mod": lambda a, b: a - call("floordiv", a, b) * b,
     "max": lambda *sizes: reduce(maximum, sizes),
     "min": lambda *sizes: reduce(minimum, sizes),
     "non_negative": lambda a: maximum(a, 0),
@@ -95,10 +92,6 @@ def _read(node: Any) -> Any:
 
 
 def total(sizes: Iterable[Any]) -> int | None:
-    """The product of sizes that are all numbers, else nothing."""
-    found = 1
-    for size in sizes:
-        if not isinstance(size, int):
-            return None
-        found *= size
-    return found
+    """Return the product of sizes that are all numbers, else nothing."""
+    numbers = list(sizes)
+    return math.prod(numbers) if all(isinstance(size, int) for size in numbers) else None

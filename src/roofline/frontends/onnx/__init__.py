@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from roofline.frontends.emit import check_policy, live
+from roofline.frontends.call import MALFORMED, check_policy, one_line
+from roofline.frontends.emit import live
 from roofline.frontends.onnx.known import Value
 from roofline.frontends.onnx.names import Names
-from roofline.frontends.onnx.program import MALFORMED, Program
-from roofline.frontends.onnx.read import ELEMENTS, elements, one_line, read_model
+from roofline.frontends.onnx.read import ELEMENTS, elements, read_model
+from roofline.frontends.onnx.translate import translate
+from roofline.frontends.onnx.walk import Walk
 from roofline.ir.errors import ModelDataError, RooflineError, UsageError
 from roofline.ir.graph import Graph, Info
 from roofline.ir.sizes import Size, symbol
@@ -66,45 +69,44 @@ def from_onnx(
     model, where = read_model(source)
     names = Names(sizes or {})
     label = name or (model.graph.name if isinstance(source, bytes) else Path(source).stem) or "onnx"
-    program = Program(model, Builder(label, _main_format(model)), names, unknown, where)
-    outputs = [program.tensor(value) for value in _outputs(program, model, where)]
+    walk = Walk(model, Builder(label, _main_format(model)), names, unknown, where, translate)
+    outputs = [walk.tensor(value) for value in _outputs(walk, model)]
     names.finish(where)
-    items, item = _items(names)
-    graph = program.b.graph(list(dict.fromkeys(outputs)), items, item, _info(program, label))
-    graph = _used(live(graph, program.together))
+    graph = walk.b.graph(list(dict.fromkeys(outputs)), *_items(names), _info(walk, model, label))
+    graph = _used(live(graph, walk.together))
     return retype(graph, dtype) if dtype else graph
 
 
+def _outputs(walk: Walk, model: Any) -> list[Value]:
+    try:
+        return walk.graph(model.graph)
+    except RecursionError:
+        raise ModelDataError(f"{walk.where}: nested too deeply") from None
+    except MALFORMED as error:  # not of one node, such as names that are no text
+        if isinstance(error, RooflineError):
+            raise
+        raise ModelDataError(f"{walk.where}: malformed: {one_line(error)}") from None
+
+
 def _used(graph: Graph) -> Graph:
-    """Without the weights that nobody reads; inputs stay, since they are handed in."""
+    """Leave out the weights that nobody reads; inputs stay, since they are handed in."""
     read = {name for node in graph.nodes for name in (*node.inputs, *node.outputs)}.union(graph.outputs)
     tensors = {name: t for name, t in graph.tensors.items() if name in read or t.kind in ("input", "cache")}
     return replace(graph, tensors=tensors)
 
 
-def _outputs(program: Program, model: Any, where: str) -> list[Value]:
-    try:
-        return program.graph(model.graph)
-    except RecursionError:
-        raise ModelDataError(f"{where}: nested too deeply") from None
-    except MALFORMED as error:  # not of one node, such as names that are no text
-        if isinstance(error, RooflineError):
-            raise
-        raise ModelDataError(f"{where}: malformed: {one_line(error)}") from None
-
-
 def _main_format(model: Any) -> str:
-    """The format that most of the weights are in."""
-    totals: dict[str, int] = {"fp32": 0}
+    """Return the format that most of the weights are in."""
+    totals = Counter({"fp32": 0})
     for tensor in model.graph.initializer:
         form = ELEMENTS.get(tensor.data_type, "")
         if form in ("fp64", "fp32", "fp16", "bf16"):
-            totals[form] = totals.get(form, 0) + elements(tensor)
+            totals[form] += elements(tensor)
     return max(totals, key=lambda form: totals[form])
 
 
 def _items(names: Names) -> tuple[Size, str]:
-    """A run's product for throughput: tokens or samples, where the file says what a batch is."""
+    """Return what one run counts for throughput: tokens or samples, where the file says what a batch is."""
     batch, length = symbol("B"), symbol("S")
     known = names.known.values()
     if batch in known and length in known:
@@ -112,14 +114,12 @@ def _items(names: Names) -> tuple[Size, str]:
     return (batch, "sample") if batch in known else (1, "run")
 
 
-def _info(program: Program, label: str) -> Info:
-    domains = {domain or "ai.onnx": version for domain, version in program.versions.items()}
-    notes = [*program.names.notes, *program.notes]
+def _info(walk: Walk, model: Any, label: str) -> Info:
     return Info(
         model=label,
         source="onnx",
-        producer=program.model.producer_name,
-        opset=domains,
-        notes=tuple(notes),
-        ignored=dict(sorted((+program.folded).items())),
+        producer=model.producer_name,
+        opset={domain or "ai.onnx": version for domain, version in walk.versions.items()},
+        notes=(*walk.file.names.notes, *walk.notes),
+        ignored=dict(sorted((+walk.folded).items())),
     )

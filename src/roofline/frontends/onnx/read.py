@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from roofline.frontends.call import one_line
 from roofline.ir.errors import MissingExtra, ModelDataError, UnknownModel, did_you_mean
 
 #: A protobuf message cannot be larger [byte].
@@ -147,11 +148,6 @@ def _refuse_recursion(model: Any, where: str) -> None:
     calls = [(node.domain, node.op_type) for node in model.graph.node]
     if sum(size(call, ()) for call in calls if call in bodies) > MAX_NODES:
         raise ModelDataError(f"{where}: more than {MAX_NODES} nodes once its functions are inlined")
-
-
-def one_line(error: object) -> str:
-    """An error of somebody else, cut to a line."""
-    return " ".join(str(error).split())[:200]
 
 
 def clean(name: str | bytes) -> str:

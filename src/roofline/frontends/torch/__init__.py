@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from roofline.frontends import emit
+from roofline.frontends.call import UNKNOWN
 from roofline.ir.errors import MissingExtra, ModelDataError, RooflineError, ShapeError, UsageError, did_you_mean
 from roofline.ir.graph import Graph
 
@@ -72,7 +72,7 @@ def from_torch(
         (4198400, True)
     """
     _installed()
-    _allowed(method=(method, _METHODS), mode=(mode, _MODES), unknown=(unknown, emit.UNKNOWN))
+    _allowed(method=(method, _METHODS), mode=(mode, _MODES), unknown=(unknown, UNKNOWN))
     _tables(kwargs=kwargs, dynamic=dynamic)
     from roofline.frontends.torch.arguments import Request, dynamic_axes, named_tensors
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from roofline.frontends import emit
+from roofline.frontends.call import unknown
+from roofline.frontends.emit import live
 from roofline.frontends.torch.program import Call, Program, Value, Write
 from roofline.ir.errors import RooflineError, ShapeError, did_you_mean
 from roofline.ir.graph import Graph
 from roofline.ir.sizes import Size, evaluate, prod, symbols
 from roofline.ops.builder import Builder
-from roofline.ops.registry import OPS
 
 #: What a rule returns: the tensors that hold the call's results, ``None`` for one that nobody can use.
 Result = str | tuple[str | None, ...] | None
@@ -42,7 +42,7 @@ class Lowering:
             self._lower(call)
         outputs = [self.held[value.number] for value in self.program.outputs if value.number in self.held]
         items, item = _items(self.program)
-        return _pruned(self.b.graph(list(dict.fromkeys(outputs)), items, item))
+        return live(self.b.graph(list(dict.fromkeys(outputs)), items, item), views=True)
 
     def _lower(self, call: Call) -> None:
         empty = all(value is None or 0 in value.shape for value in call.outs)
@@ -104,18 +104,6 @@ class Lowering:
             with self.b.scope("scratch"):
                 self.held[value.number] = self.b.source(value.name or "saved", value.shape, "buffer", value.dtype)
         return self.held[value.number]
-
-
-def _pruned(graph: Graph) -> Graph:
-    """Without views that nobody looks at, such as a transposed matrix that has become part of a linear layer."""
-    needed, kept = set(graph.outputs), []
-    for node in reversed(graph.nodes):
-        if OPS[node.op].kind != "view" or needed.intersection(node.outputs):
-            kept.append(node)
-            needed.update(node.inputs)
-    gone = {name for node in graph.nodes for name in node.outputs} - {n for node in kept for n in node.outputs}
-    tensors = {name: tensor for name, tensor in graph.tensors.items() if name not in gone}
-    return replace(graph, nodes=tuple(reversed(kept)), tensors=tensors)
 
 
 def _agree(mine: Size, theirs: Size) -> bool:
@@ -193,16 +181,14 @@ class Site:
         lowering = self.lowering
         if lowering.unknown == "error":
             near = did_you_mean(self.call.name, lowering.rules)
-            emit.unknown(
-                self.b, self.call.target + near, [], (), policy="error", where=self.call.scope or "main", known=()
-            )
+            unknown(self.b, self.call.target + near, [], (), policy="error", where=self.call.scope or "main", known=())
         inputs = self.tensors()
         results = []
         for value in self.call.outs:
             shape = value.shape if value is not None else ()
             results.append(
-                emit.unknown(self.b, self.call.target, inputs, shape, policy=lowering.unknown, where=self.name,
-                             known=(), dtype=value.dtype if value is not None else None)
+                unknown(self.b, self.call.target, inputs, shape, policy=lowering.unknown, where=self.name,
+                        dtype=value.dtype if value is not None else None)
                 if value is not None else None
             )  # fmt: skip
             inputs = []  # what several results share is read once

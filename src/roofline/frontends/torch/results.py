@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from roofline.frontends.torch.program import Value
-from roofline.frontends.torch.rules import attention, moves, pointwise, products, recurrent
+from roofline.frontends.torch.rules import attention, contractions, moves, pointwise, recurrent
 from roofline.frontends.torch.schemas import SCALAR_TYPES
 from roofline.ir.errors import ShapeError
 from roofline.ir.sizes import prod
@@ -306,7 +306,7 @@ _UP = tuple(name for name in (*pointwise.RULES, *moves.RULES) if name.startswith
 
 #: The form of each operator's results; of those without a row, one result as large as all arguments together.
 FORMS: dict[str, Callable[[Given], list[Result]]] = {
-    **dict.fromkeys((*products.RULES, *attention.RULES, *recurrent.RULES), _by_rule),
+    **dict.fromkeys((*contractions.RULES, *attention.RULES, *recurrent.RULES), _by_rule),
     **dict.fromkeys(("embedding", "embedding_dense_backward", "native_layer_norm_backward", "rms_norm_backward",
                      "native_batch_norm_backward", "cudnn_batch_norm_backward", "batch_norm_backward",
                      "native_group_norm_backward"), _by_rule),

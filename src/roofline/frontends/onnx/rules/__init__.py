@@ -4,29 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from roofline.frontends.onnx.call import Call, Rule
 from roofline.frontends.onnx.read import ELEMENTS
 from roofline.frontends.onnx.rules import (  # fmt: skip
     attention,
     control,
     convolution,
     layout,
+    matmul,
     norms,
     pointwise,
-    product,
     quantised,
     recurrent,
     reduction,
 )
+from roofline.frontends.onnx.walk import Call, Rule
 
 #: Rules by operator; those outside the standard set with their domain.
 RULES: dict[str, Rule] = {
-    **pointwise.RULES, **layout.RULES, **product.RULES, **convolution.RULES, **norms.RULES, **reduction.RULES,
+    **pointwise.RULES, **layout.RULES, **matmul.RULES, **convolution.RULES, **norms.RULES, **reduction.RULES,
     **attention.RULES, **quantised.RULES, **recurrent.RULES, **control.RULES,
 }  # fmt: skip
-
-#: Elementwise operators, which on known elements give known, if nameless, elements.
-ELEMENT_FLOPS = pointwise.NAMES.keys() | pointwise.FLOPS.keys()
 
 #: Operators that only look at a constant in another way: the result is the same constant.
 LAYOUT = layout.VIEWS
@@ -46,7 +43,7 @@ _INDICES = frozenset({"Shape", "Size", "ArgMax", "ArgMin", "NonZero", "NonMaxSup
 
 
 def _of(at: int) -> Callable[[Call], str]:
-    """The format of an operand, of the first where it is left out."""
+    """Return the format of an operand, of the first where it is left out."""
     return lambda call: call.value(at if call.has(at) else 0).dtype
 
 
@@ -71,19 +68,18 @@ _FORMATS: dict[str, Callable[[Call], str]] = {
     "ConstantOfShape": _filled,
     "EyeLike": _random, "RandomNormal": _random, "RandomUniform": _random, "RandomNormalLike": _random,
     "RandomUniformLike": _random, "Bernoulli": _random,
-    "QuantizeLinear": _of(2), "DequantizeLinear": _of(1), "DynamicQuantizeLinear": lambda call: "int8",
+    "DequantizeLinear": _of(1), "DynamicQuantizeLinear": lambda call: "int8",
     "QLinearConv": _of(7), "QLinearMatMul": _of(7), "MatMulInteger": lambda call: "int32",
     "ConvInteger": lambda call: "int32", "com.microsoft.EmbedLayerNormalization": _of(2),
     "com.microsoft.DynamicQuantizeMatMul": lambda call: "fp32",
-    "com.microsoft.MatMulIntegerToFloat": _of(2), "com.microsoft.QuantizeLinear": _of(2),
+    "com.microsoft.MatMulIntegerToFloat": _of(2), **dict.fromkeys(("QuantizeLinear", "com.microsoft.QuantizeLinear"),
+    lambda call: call.value(2).dtype if call.has(2) else "int8"),
     "com.microsoft.DequantizeLinear": _of(1), "com.microsoft.GatherBlockQuantized": _of(2),
 }  # fmt: skip
-for _name in ("QuantizeLinear", "com.microsoft.QuantizeLinear"):
-    _FORMATS[_name] = lambda call: call.value(2).dtype if call.has(2) else "int8"
 
 
 def result_dtype(call: Call) -> str:
-    """The number format of a node's first result."""
+    """Return the number format of a node's first result."""
     if call.what in _FORMATS:
         return _FORMATS[call.what](call)
     first = next((value for value in call.inputs if value is not None), None)

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from roofline.frontends import emit
-from roofline.frontends.onnx.call import Call, Result, Rule
+from roofline.frontends.onnx.walk import Call, Result, Rule
 from roofline.ir.sizes import Size, ceil_div, maximum, prod
 from roofline.ops.registry import window
 
 
 def _list(call: Call, name: str, axes: int, default: int) -> list[int]:
-    found = call.attr(name)
-    return [int(value) for value in found] if found else [default] * axes
+    values = call.attr(name)
+    return [int(value) for value in values] if values else [default] * axes
 
 
 class Window:
@@ -40,7 +40,7 @@ class Window:
         self.ceil = bool(call.attr("ceil_mode", 0))
 
     def _same(self, at: int, lower: bool) -> tuple[Any, Any]:
-        """As much as makes the output ``ceil(size / stride)``."""
+        """Return as much as makes the output ``ceil(size / stride)``."""
         size, stride = self.sizes[at], self.strides[at]
         reach = self.dilations[at] * (self.kernel[at] - 1) + 1
         if reach % 2:  # half of the reach at each end gives that output too, whatever the size
@@ -53,8 +53,8 @@ class Window:
         return (more, less) if lower else (less, more)
 
     def out(self) -> list[Size]:
-        """Sizes of the output."""
-        found: list[Size] = []
+        """Return the sizes of the output."""
+        sizes: list[Size] = []
         for at, (before, behind) in enumerate(self.pads):
             reach = self.dilations[at] * (self.kernel[at] - 1) + 1
             span = self.sizes[at] + before + behind - reach
@@ -63,33 +63,36 @@ class Window:
             within = self.sizes[at] + before
             if self.ceil and isinstance(within, int) and isinstance(steps, int) and steps * stride >= within:
                 steps -= 1  # a window that would start behind the image
-            found.append(steps + 1)
-        return found
+            sizes.append(steps + 1)
+        return sizes
 
     def symmetric(self) -> list[int] | None:
-        """Paddings that are the same before and behind and give the same output, if there are any."""
-        wanted, found = self.out(), []
+        """Return paddings that are the same before and behind and give the same output, if there are any."""
+        sizes, pads = self.out(), []
         for at, (before, behind) in enumerate(self.pads):
             total = before + behind
             options = {before, total // 2, total - total // 2} if isinstance(total, int) else set()
             fits = [
                 pad for pad in sorted(options)
-                if window(self.sizes[at], self.kernel[at], self.strides[at], pad, self.dilations[at]) == wanted[at]
+                if window(self.sizes[at], self.kernel[at], self.strides[at], pad, self.dilations[at]) == sizes[at]
             ]  # fmt: skip
             if not fits:
                 return None
-            found.append(before if before in fits else fits[-1])
-        return found
+            pads.append(before if before in fits else fits[-1])
+        return pads
 
 
 def convolve(call: Call, x: str, weight: str, bias: str | None) -> str:
-    """A plain convolution; paddings that differ before and behind, where they matter, are written out first."""
+    """Add a plain convolution; paddings that differ before and behind, where they matter, are written out first."""
     shape, kernel = call.b.shape(x), call.b.shape(weight)[2:]
     view = Window(call, shape[2:], kernel)
     padding = view.symmetric()
     if padding is None:
         wide = [size + before + behind for size, (before, behind) in zip(view.sizes, view.pads, strict=True)]
-        x, padding = call.write((*shape[:2], *wide), x, dtype=call.b.tensor(x).dtype, part="padded"), [0] * len(wide)
+        x, padding = (
+            call.rearrange((*shape[:2], *wide), x, dtype=call.b.tensor(x).dtype, part="padded"),
+            [0] * len(wide),
+        )
     return emit.convolution(
         call.b, x, weight, bias, stride=view.strides, padding=padding, dilation=view.dilations,
         groups=call.number("group", 1), name=call.name,
@@ -97,7 +100,7 @@ def convolve(call: Call, x: str, weight: str, bias: str | None) -> str:
 
 
 def _conv(call: Call) -> Result:
-    return convolve(call, call.x(0), call.x(1), call.x(2) if call.has(2) else None)
+    return convolve(call, call.tensor(0), call.tensor(1), call.maybe(2))
 
 
 def _fused_conv(call: Call) -> Result:
@@ -106,7 +109,7 @@ def _fused_conv(call: Call) -> Result:
         out = _conv(call)
         assert isinstance(out, str)
         if call.has(3):
-            out = call.op("add", out, call.x(3), name=f"{call.name}.sum")
+            out = call.op("add", out, call.tensor(3), name=f"{call.name}.sum")
         kind = str(call.attr("activation", "")).lower()
         ops = {"relu": "relu", "sigmoid": "sigmoid", "tanh": "tanh", "clip": "clamp", "hardsigmoid": "hardsigmoid",
                "leakyrelu": "relu"}  # fmt: skip
@@ -118,20 +121,20 @@ def _transposed(call: Call) -> Result:
     axes = len(kernel)
     strides, dilations = _list(call, "strides", axes, 1), _list(call, "dilations", axes, 1)
     extra, pads = _list(call, "output_padding", axes, 0), _list(call, "pads", 2 * axes, 0)
-    wanted: list[Any] | None = call.attr("output_shape")
-    if str(call.attr("auto_pad", "NOTSET")).startswith("SAME") and not wanted:
-        wanted = [size * stride for size, stride in zip(shape[2:], strides, strict=True)]
+    target: list[Any] | None = call.attr("output_shape")
+    if str(call.attr("auto_pad", "NOTSET")).startswith("SAME") and not target:
+        target = [size * stride for size, stride in zip(shape[2:], strides, strict=True)]
     full = [(shape[2 + at] - 1) * strides[at] + dilations[at] * (kernel[at] - 1) + 1 + extra[at] for at in range(axes)]
-    if wanted:
-        cut = [size - target for size, target in zip(full, wanted[-axes:], strict=True)]
+    if target:
+        cut = [size - out for size, out in zip(full, target[-axes:], strict=True)]
     else:
         cut = [pads[at] + pads[at + axes] for at in range(axes)]
     # An odd cut takes one more at one end, which an output padding of one less makes the same size.
     if not all(isinstance(each, int) for each in cut):
-        raise call.program.missing(call, "a padding that depends on a symbolic size")
+        raise call.missing("a padding that depends on a symbolic size")
     odd = [int(each) % 2 for each in cut]
     return emit.convolution(
-        call.b, call.x(0), call.x(1), call.x(2) if call.has(2) else None, stride=strides,
+        call.b, call.tensor(0), call.tensor(1), call.maybe(2), stride=strides,
         padding=[(int(each) + one) // 2 for each, one in zip(cut, odd, strict=True)], dilation=dilations,
         groups=call.number("group", 1), transposed=True, name=call.name,
         output_padding=[more + one for more, one in zip(extra, odd, strict=True)],
@@ -140,14 +143,14 @@ def _transposed(call: Call) -> Result:
 
 def _pool(op: str) -> Rule:
     def run(call: Call) -> Result:
-        out = pool(call, op, call.x(0))
-        return [out, call.write(call.b.shape(out), out, dtype="int64", part="places") if call.wants(1) else None]
+        out = pool(call, op, call.tensor(0))
+        return [out, call.rearrange(call.b.shape(out), out, dtype="int64", part="places") if call.is_read(1) else None]
 
     return run
 
 
 def pool(call: Call, op: str, x: str) -> str:
-    """A pooling of one to three axes; what the two-dimensional operator cannot say is a plain reduction of windows."""
+    """Add a pooling of one to three axes; what the two-dimensional operator cannot say is a reduction of windows."""
     shape = call.b.shape(x)
     kernel = [int(size) for size in call.attr("kernel_shape") or []]
     view = Window(call, shape[2:], kernel)
@@ -156,24 +159,24 @@ def pool(call: Call, op: str, x: str) -> str:
     if not plain or padding is None:
         return _windows(call, x, out, op, prod(kernel))
     one = len(kernel) == 1
-    flat = call.see(x, (*shape[:2], 1, shape[2]), "row") if one else x
+    flat = call.view(x, (*shape[:2], 1, shape[2]), "row") if one else x
     pad, strides, side = ([first, *each] if one else each for first, each in
                           zip((0, 1, 1), (padding, view.strides, kernel), strict=True))  # fmt: skip
     pooled = call.op(op, flat, r=tuple(side), stride=tuple(strides), padding=tuple(pad))
-    return call.see(pooled, out, "line")
+    return call.view(pooled, out, "line")
 
 
 def _windows(call: Call, x: str, out: tuple[Size, ...], op: str, taps: int) -> str:
-    """Windows read once, then reduced, in one kernel."""
+    """Read windows once, then reduce them, in one kernel."""
     with call.b.kernel(call.name):
-        rows = call.write((*out, taps), x, part="windows")
-        return emit.reduce(call.b, "sum" if op == "avgpool2d" else "max", rows, [len(out)], name=call.name)
+        rows = call.rearrange((*out, taps), x, part="windows")
+        return call.reduce("sum" if op == "avgpool2d" else "max", rows, [len(out)])
 
 
 def _global(how: str) -> Rule:
     def run(call: Call) -> Result:
         axes = list(range(2, len(call.shape(0))))
-        return emit.reduce(call.b, how, call.x(0), axes, keepdim=True, name=call.name, dtype=call.dtype)
+        return call.reduce(how, call.tensor(0), axes, True)
 
     return run
 

@@ -1,7 +1,7 @@
-"""Moving and looking: views are free, a transpose is a kernel unless a matrix product reads it as it lies.
+"""Moving and looking: views are free, a transpose is a kernel unless a matmul reads it as it lies.
 
 Reshapes keep the storage. Slices, splits and expansions are read where they lie, as compilers do and runtimes try to.
-A transpose of a constant is done when the program is loaded, and one of the last two axes that only matrix products
+A transpose of a constant is done when the program is loaded, and one of the last two axes that only matmuls
 read is theirs to undo; any other writes the array out.
 """
 
@@ -12,13 +12,13 @@ from fractions import Fraction
 from typing import Any
 
 from roofline.frontends import emit
-from roofline.frontends.onnx.call import Call, Result, Rule, Undetermined
 from roofline.frontends.onnx.known import UNKNOWN, Value
+from roofline.frontends.onnx.walk import Call, Result, Rule, Undetermined
 from roofline.ir.errors import ShapeError
 from roofline.ir.sizes import Dim, Size, ceil_div, prod
 from roofline.ops.registry import broadcast
 
-_PRODUCTS = frozenset({"MatMul", "Gemm", "FusedMatMul", "TransposeMatMul", "MatMulInteger"})
+_MATMULS = frozenset({"MatMul", "Gemm", "FusedMatMul", "TransposeMatMul", "MatMulInteger"})
 #: A bound beyond this means "to the end".
 _END = 2**31 - 1
 
@@ -35,13 +35,13 @@ def _reshape(call: Call) -> Result:
         sizes[unknown[0]] = -1
     elif unknown:
         return _as_declared(call)
-    return call.see(call.x(0), emit.fill_in(shape, sizes, call.name))
+    return call.view(call.tensor(0), emit.fill_in(shape, sizes, call.name))
 
 
 def _as_declared(call: Call) -> Result:
     """Under the shape that the file gives the result."""
     try:
-        return call.see(call.x(0), call.declared())
+        return call.view(call.tensor(0), call.declared())
     except ShapeError:
         raise Undetermined(f"{call.name}: its target depends on values that only a run knows") from None
 
@@ -50,46 +50,46 @@ def _flatten(call: Call) -> Result:
     shape = call.shape(0)
     at = call.number("axis", 1)
     at = at + len(shape) if at < 0 else at
-    return call.see(call.x(0), (prod(shape[:at]), prod(shape[at:])))
+    return call.view(call.tensor(0), (prod(shape[:at]), prod(shape[at:])))
 
 
 def _squeeze(call: Call) -> Result:
     shape, axes = call.shape(0), call.integers(1, "axes")
     gone = {axis % len(shape) for axis in axes} if axes else {at for at, size in enumerate(shape) if size == 1}
-    return call.see(call.x(0), [size for at, size in enumerate(shape) if at not in gone])
+    return call.view(call.tensor(0), [size for at, size in enumerate(shape) if at not in gone])
 
 
 def _unsqueeze(call: Call) -> Result:
     shape, axes = list(call.shape(0)), call.integers(1, "axes") or []
     for axis in sorted(axis % (len(shape) + len(axes)) for axis in axes):
         shape.insert(axis, 1)
-    return call.see(call.x(0), shape)
+    return call.view(call.tensor(0), shape)
 
 
 def _expand(call: Call) -> Result:
     target = call.sizes(1)
-    return emit.expand(call.b, call.x(0), broadcast([call.shape(0), tuple(target or ())]), f"{call.name}.expand")
+    return call.expand(call.tensor(0), broadcast([call.shape(0), tuple(target or ())]), "expand")
 
 
 def _tile(call: Call) -> Result:
     repeats = call.sizes(1) or []
-    return call.write([size * times for size, times in zip(call.shape(0), repeats, strict=True)], call.x(0))
+    return call.rearrange([size * times for size, times in zip(call.shape(0), repeats, strict=True)], call.tensor(0))
 
 
 def _transpose(call: Call) -> Result:
-    shape, x = call.shape(0), call.x(0)
+    shape, x = call.shape(0), call.tensor(0)
     rank = len(shape)
     axes = [axis % rank for axis in call.attr("perm") or range(rank)[::-1]]
     if sorted(axes) != list(range(rank)):
         raise ShapeError(f"{call.name}: perm {axes} is no order of {rank} axes")
     moved = [axis for axis in axes if shape[axis] != 1]
     if moved == sorted(moved):
-        return call.see(x, [shape[axis] for axis in axes])
+        return call.view(x, [shape[axis] for axis in axes])
     last = axes[:-2] == list(range(rank - 2))
-    readers = set(call.program.readers(call.outputs[0]))
-    if call.value(0).const or (last and readers <= _PRODUCTS):
-        return call.turn(x, axes)
-    return call.op("transpose_copy", x) if last else call.write([shape[axis] for axis in axes], x)
+    readers = set(call.walk.readers(call.outputs[0]))
+    if call.value(0).const or (last and readers <= _MATMULS):
+        return call.permute(x, axes)
+    return call.op("transpose_copy", x) if last else call.rearrange([shape[axis] for axis in axes], x)
 
 
 def bounds(size: Size, start: Any, end: Any, step: Any) -> Any:
@@ -128,14 +128,14 @@ def _slice(call: Call) -> Result:
     shape = list(call.shape(0))
     starts, ends, axes, steps = (_raw(call, at, name) for at, name in enumerate(("starts", "ends", "axes", "steps"), 1))
     if starts is None or ends is None:
-        return call.cut(call.x(0), call.declared())
+        return call.part(call.tensor(0), call.declared())
     named = axes or list(range(len(starts)))
     try:
         for start, end, axis, step in zip(starts, ends, named, steps or [1] * len(named), strict=True):
             shape[axis] = bounds(shape[axis], start, end, step)
     except Undetermined:
-        return call.cut(call.x(0), call.declared())
-    return call.cut(call.x(0), shape)
+        return call.part(call.tensor(0), call.declared())
+    return call.part(call.tensor(0), shape)
 
 
 def _raw(call: Call, at: int, name: str) -> list[Any] | None:
@@ -155,15 +155,15 @@ def _split(call: Call) -> Result:
         exact = emit.quotient(shape[axis], count)
         each = each if exact is None else exact
         sizes = [each] * (count - 1) + [shape[axis] - each * (count - 1)]
-    x = call.x(0)
-    return [call.cut(x, (*shape[:axis], size, *shape[axis + 1 :]), f"part_{at}") for at, size in enumerate(sizes)]
+    x = call.tensor(0)
+    return [call.part(x, (*shape[:axis], size, *shape[axis + 1 :]), f"part_{at}") for at, size in enumerate(sizes)]
 
 
 def _concat(call: Call) -> Result:
     rank = len(call.shape(0))
     axis = call.axis(0, rank)
     full = [at for at in range(len(call.inputs)) if call.has(at) and call.shape(at)[axis] != 0]
-    return call.value(full[0]) if len(full) == 1 else call.op("cat", *call.xs(*full), axis=axis)
+    return call.value(full[0]) if len(full) == 1 else call.op("cat", *call.tensors(*full), axis=axis)
 
 
 def _gather(call: Call) -> Result:
@@ -171,11 +171,11 @@ def _gather(call: Call) -> Result:
     axis = call.axis(0, len(data))
     shape = (*data[:axis], *index, *data[axis + 1 :])
     if call.data(1) is not None and not index:  # one row, at a place that the file says
-        part = call.cut(call.x(0), (*data[:axis], 1, *data[axis + 1 :]))
-        return call.see(part, shape)
+        part = call.part(call.tensor(0), (*data[:axis], 1, *data[axis + 1 :]))
+        return call.view(part, shape)
     if axis == 0 and len(data) in (1, 2):
-        return call.op("embedding" if len(data) == 2 else "gather", call.x(0), call.x(1))
-    return call.op("take", call.x(0), call.x(1), shape=shape)
+        return call.op("embedding" if len(data) == 2 else "gather", call.tensor(0), call.tensor(1))
+    return call.op("take", call.tensor(0), call.tensor(1), shape=shape)
 
 
 def _gather_nd(call: Call) -> Result:
@@ -183,22 +183,22 @@ def _gather_nd(call: Call) -> Result:
     depth = index[-1]
     if not isinstance(depth, int):
         raise Undetermined("the depth of the indices is symbolic")
-    return call.op("take", call.x(0), call.x(1), shape=(*index[:-1], *data[batch + depth :]))
+    return call.op("take", call.tensor(0), call.tensor(1), shape=(*index[:-1], *data[batch + depth :]))
 
 
 def _scatter(call: Call) -> Result:
     flops = 1 if call.attr("reduction", "none") in ("add", "mul") else 0
-    return call.op("put", call.x(0), call.x(2), call.x(1), flops=flops)
+    return call.op("put", call.tensor(0), call.tensor(2), call.tensor(1), flops=flops)
 
 
 def _written(call: Call) -> Result:
     """TensorScatter: new positions into a cache, in place."""
-    return call.op("put", call.x(0), call.x(1), *call.xs(2))
+    return call.op("put", call.tensor(0), call.tensor(1), *call.tensors(2))
 
 
 def _window(call: Call) -> Result:
     """A window of so many points, computed once a run."""
-    return call.write(call.sizes(0) or [])
+    return call.rearrange(call.sizes(0) or [])
 
 
 def _pad(call: Call) -> Result:
@@ -206,7 +206,7 @@ def _pad(call: Call) -> Result:
     axes = call.integers(3) or list(range(len(shape)))
     for at, axis in enumerate(axes):
         shape[axis] = shape[axis] + pads[at] + pads[at + len(axes)]
-    return call.value(0) if tuple(shape) == call.shape(0) else call.write(shape, call.x(0))
+    return call.value(0) if tuple(shape) == call.shape(0) else call.rearrange(shape, call.tensor(0))
 
 
 def _fill(call: Call) -> Result:
@@ -214,20 +214,20 @@ def _fill(call: Call) -> Result:
     shape = tuple(call.sizes(0) or [])
     if all(isinstance(size, int) for size in shape):
         return Value(call.outputs[0], shape, call.dtype, const=True, kind="buffer")
-    return call.write(shape)
+    return call.rearrange(shape)
 
 
 def _like(call: Call) -> Result:
     shape = call.attr("shape")
-    return call.write(shape if shape is not None else call.shape(0))
+    return call.rearrange(shape if shape is not None else call.shape(0))
 
 
 def _range(call: Call) -> Result:
     ends: list[Any] = [UNKNOWN if (data := call.data(at)) is None else data.reshape(-1)[0] for at in range(3)]
     start, end, step = ends
     if UNKNOWN in ends or not isinstance(step, int) or step == 0:
-        return call.write(call.declared())
-    return call.write([end - start if step == 1 else ceil_div(end - start, step)])
+        return call.rearrange(call.declared())
+    return call.rearrange([end - start if step == 1 else ceil_div(end - start, step)])
 
 
 def _one_hot(call: Call) -> Result:
@@ -235,7 +235,7 @@ def _one_hot(call: Call) -> Result:
     shape = list(call.shape(0))
     at = call.number("axis", -1)
     shape.insert(at if at >= 0 else at + len(shape) + 1, depth[0])
-    return call.write(shape, call.x(0))
+    return call.rearrange(shape, call.tensor(0))
 
 
 def _blocks(deeper: bool) -> Rule:
@@ -243,8 +243,8 @@ def _blocks(deeper: bool) -> Rule:
         n, c, h, w = call.shape(0)
         side = call.number("blocksize")
         if deeper:
-            return call.write((n, c * side * side, h // side, w // side), call.x(0))
-        return call.write((n, c // (side * side), h * side, w * side), call.x(0))
+            return call.rearrange((n, c * side * side, h // side, w // side), call.tensor(0))
+        return call.rearrange((n, c // (side * side), h * side, w * side), call.tensor(0))
 
     return run
 
@@ -260,9 +260,9 @@ def _resize(call: Call) -> Result:
     axes = sum(before != after for before, after in zip(shape, target, strict=True))
     cost: Callable[[int], int] | None = _MIXING.get(str(call.attr("mode", "nearest")))
     if cost is None or not axes:
-        return call.write(target, call.x(0))
+        return call.rearrange(target, call.tensor(0))
     with call.b.kernel(call.name):
-        return call.op("elementwise", call.write(target, call.x(0), part="taps"), flops=cost(axes))
+        return call.op("elementwise", call.rearrange(target, call.tensor(0), part="taps"), flops=cost(axes))
 
 
 def _resized(call: Call, shape: tuple[Size, ...]) -> list[Size]:
@@ -288,16 +288,16 @@ def _scaled(size: Size, factor: Any) -> Size:
 
 def _compress(call: Call) -> Result:
     """Operators whose result is as large as values say."""
-    inputs = call.xs(*range(len(call.inputs)))
-    outputs = [at for at in range(len(call.outputs)) if at == 0 or call.wants(at)]
-    first = call.write(call.declared(), *inputs)
-    rest = {at: call.write(call.declared(at), first, dtype="int64", part=f"result_{at}") for at in outputs[1:]}
+    inputs = call.tensors()
+    outputs = [at for at in range(len(call.outputs)) if at == 0 or call.is_read(at)]
+    first = call.rearrange(call.declared(), *inputs)
+    rest = {at: call.rearrange(call.declared(at), first, dtype="int64", part=f"result_{at}") for at in outputs[1:]}
     return [first, *(rest.get(at) for at in range(1, len(call.outputs)))]
 
 
 def _affine_grid(call: Call) -> Result:
     size = call.sizes(1) or []
-    return call.write((size[0], *size[2:], len(size) - 2), call.x(0))
+    return call.rearrange((size[0], *size[2:], len(size) - 2), call.tensor(0))
 
 
 def _grid_sample(call: Call) -> Result:
@@ -305,7 +305,7 @@ def _grid_sample(call: Call) -> Result:
     shape = (*images[:2], *grid[1:-1])
     cost = 0 if call.attr("mode", "linear") == "nearest" else 3 * (2 ** (len(grid) - 2) - 1)
     with call.b.kernel(call.name):
-        taken = call.op("take", call.x(0), call.x(1), shape=shape, name=f"{call.name}.taps")
+        taken = call.op("take", call.tensor(0), call.tensor(1), shape=shape, name=f"{call.name}.taps")
         return call.op("elementwise", taken, flops=cost)
 
 
@@ -324,13 +324,13 @@ RULES: dict[str, Rule] = {
     "Reshape": _reshape, "Flatten": _flatten, "Squeeze": _squeeze, "Unsqueeze": _unsqueeze, "Expand": _expand,
     "Tile": _tile, "Transpose": _transpose, "Slice": _slice, "Split": _split, "Concat": _concat, "Gather": _gather,
     "GatherND": _gather_nd, "ScatterND": _scatter, "ScatterElements": _scatter, "Scatter": _scatter, "Pad": _pad,
-    "GatherElements": lambda call: call.op("take", call.x(0), call.x(1), shape=call.shape(1)),
+    "GatherElements": lambda call: call.op("take", call.tensor(0), call.tensor(1), shape=call.shape(1)),
     "ConstantOfShape": _fill, "Range": _range, "OneHot": _one_hot, "Resize": _resize, "Upsample": _resize,
     "DepthToSpace": _blocks(False), "SpaceToDepth": _blocks(True), "AffineGrid": _affine_grid,
     "GridSample": _grid_sample,
     "TensorScatter": _written, **dict.fromkeys(("HannWindow", "HammingWindow", "BlackmanWindow"), _window),
-    "BitCast": lambda call: call.op("elementwise", call.x(0), flops=0),
-    "ReverseSequence": lambda call: call.write(call.shape(0), call.x(0)),
+    "BitCast": lambda call: call.op("elementwise", call.tensor(0), flops=0),
+    "ReverseSequence": lambda call: call.rearrange(call.shape(0), call.tensor(0)),
     **dict.fromkeys(FILLS - {"ConstantOfShape", "Range"}, _like),
     **dict.fromkeys(("NonZero", "Compress", "NonMaxSuppression", "Unique"), _compress),
 }  # fmt: skip

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from roofline.frontends import emit
-from roofline.frontends.onnx.call import Call, Result, Rule
+from roofline.frontends.onnx.walk import Call, Result, Rule
 from roofline.ir.sizes import prod
-
-
-def along(call: Call, x: str, axis: int, run: Callable[[str], str]) -> str:
-    """A function of rows along any axis; the kernel strides over the others."""
-    rank = len(call.b.shape(x))
-    order = [*(at for at in range(rank) if at != axis), axis]
-    back = [order.index(at) for at in range(rank)]
-    return call.turn(run(call.turn(x, order)), back, "back")
 
 
 def _softmax(call: Call) -> Result:
@@ -24,33 +15,33 @@ def _softmax(call: Call) -> Result:
     modern = call.version >= 13
     axis = call.axis(-1 if modern else 1, len(shape))
     if modern or axis == len(shape) - 1:
-        return along(call, call.x(0), axis, lambda x: call.op("softmax", x))
-    flat = call.see(call.x(0), (prod(shape[:axis]), prod(shape[axis:])), "rows")
-    return call.see(call.op("softmax", flat), shape)
+        return call.along(axis, lambda x: call.op("softmax", x), call.tensor(), back="back")
+    flat = call.view(call.tensor(0), (prod(shape[:axis]), prod(shape[axis:])), "rows")
+    return call.view(call.op("softmax", flat), shape)
 
 
 def normalise(call: Call, op: str, x: str, weights: Sequence[str], axis: int = -1) -> str:
-    """A layer or RMS norm over an axis and all behind it."""
+    """Add a layer or RMS norm over an axis and all behind it."""
     shape = call.b.shape(x)
     at = axis % len(shape)
     width = prod(shape[at:])
-    scales = [call.see(emit.expand(call.b, w, shape[at:], f"{call.name}.scale"), (width,), "scale") for w in weights]
-    rows = call.see(x, (*shape[:at], width), "rows")
-    return call.see(call.op(op, rows, *scales), shape)
+    scales = [call.view(call.expand(w, shape[at:], "scale"), (width,), "scale") for w in weights]
+    rows = call.view(x, (*shape[:at], width), "rows")
+    return call.view(call.op(op, rows, *scales), shape)
 
 
 def _statistics(call: Call, first: int, axis: int) -> list[str | None]:
-    """Means and deviations, where somebody reads them."""
+    """Return means and deviations, where they are read."""
     shape = call.shape(0)
-    kept = (*shape[: axis % len(shape)], *[1] * (len(shape) - axis % len(shape)))
+    reduced = (*shape[: axis % len(shape)], *[1] * (len(shape) - axis % len(shape)))
     outputs = range(first, len(call.outputs))
-    return [call.write(kept, part=f"statistic_{at}") if call.wants(at) else None for at in outputs]
+    return [call.rearrange(reduced, part=f"statistic_{at}") if call.is_read(at) else None for at in outputs]
 
 
 def _layer(op: str) -> Rule:
     def run(call: Call) -> Result:
         axis = call.axis(-1, len(call.shape(0)))
-        return [normalise(call, op, call.x(0), call.xs(1, 2), axis), *_statistics(call, 1, axis)]
+        return [normalise(call, op, call.tensor(0), call.tensors(1, 2), axis), *_statistics(call, 1, axis)]
 
     return run
 
@@ -60,10 +51,10 @@ def _skip(op: str, shift: int) -> Rule:
 
     def run(call: Call) -> Result:
         with call.b.kernel(call.name):
-            total = call.op("add", call.x(0), call.x(1), name=f"{call.name}.sum")
+            total = call.op("add", call.tensor(0), call.tensor(1), name=f"{call.name}.sum")
             if call.has(shift + 1):
-                total = call.op("add", total, call.x(shift + 1), name=f"{call.name}.bias")
-            weights = call.xs(2, 3) if shift == 3 else call.xs(2)
+                total = call.op("add", total, call.tensor(shift + 1), name=f"{call.name}.bias")
+            weights = call.tensors(2, 3) if shift == 3 else call.tensors(2)
             return [normalise(call, op, total, weights), None, None, total]
 
     return run
@@ -71,16 +62,18 @@ def _skip(op: str, shift: int) -> Rule:
 
 def _embed(call: Call) -> Result:
     """Words, places and segments of BERT, summed and normalised in one kernel."""
-    ids, width = call.x(0), call.shape(2)[-1]
+    ids, width = call.tensor(0), call.shape(2)[-1]
     with call.b.kernel(call.name):
-        x = call.op("embedding", call.x(2), ids, name=f"{call.name}.words")
-        x = call.op("add", x, call.cut(call.x(3), (call.shape(0)[1], width), "places"), name=f"{call.name}.placed")
+        x = call.op("embedding", call.tensor(2), ids, name=f"{call.name}.words")
+        x = call.op(
+            "add", x, call.part(call.tensor(3), (call.shape(0)[1], width), "places"), name=f"{call.name}.placed"
+        )
         if call.has(1) and call.has(4):
-            rows = call.op("embedding", call.x(4), call.x(1), name=f"{call.name}.segments")
+            rows = call.op("embedding", call.tensor(4), call.tensor(1), name=f"{call.name}.segments")
             x = call.op("add", x, rows, name=f"{call.name}.summed")
-        out = normalise(call, "layernorm", x, call.xs(5, 6))
-    mask = call.write((call.shape(0)[0],), dtype="int32", part="mask") if call.wants(1) else None
-    return [out, mask, x if call.wants(2) else None]
+        out = normalise(call, "layernorm", x, call.tensors(5, 6))
+    mask = call.rearrange((call.shape(0)[0],), dtype="int32", part="mask") if call.is_read(1) else None
+    return [out, mask, x if call.is_read(2) else None]
 
 
 def _batch(call: Call) -> Result:
@@ -88,14 +81,14 @@ def _batch(call: Call) -> Result:
         value = call.value(at)
         value.kind = "buffer" if value.kind == "weight" else value.kind  # running statistics are no parameters
     training = call.attr("training_mode", 0)
-    operands = call.xs(0, 1, 2) if training else call.xs(0, 1, 2, 3, 4)
+    operands = call.tensors(0, 1, 2) if training else call.tensors(0, 1, 2, 3, 4)
     out = call.op("batchnorm_train" if training else "batchnorm2d", *operands)
-    rest = [call.write(call.shape(3), part=f"running_{at}") if call.wants(at) else None for at in (1, 2)]
+    rest = [call.rearrange(call.shape(3), part=f"running_{at}") if call.is_read(at) else None for at in (1, 2)]
     return [out, *rest]
 
 
 def _instance(call: Call) -> Result:
-    return call.op("groupnorm", *call.xs(0, 1, 2))
+    return call.op("groupnorm", *call.tensors(0, 1, 2))
 
 
 def _group(call: Call) -> Result:
@@ -103,13 +96,13 @@ def _group(call: Call) -> Result:
     channels, groups = call.shape(0)[1], call.number("num_groups")
     scales = []
     for at in (1, 2):
-        scale = call.x(at)
+        scale = call.tensor(at)
         if call.shape(at) != (channels,):
-            column = call.see(scale, (*call.shape(at), 1), "column")
-            spread = emit.expand(call.b, column, (groups, channels // groups), f"{call.name}.spread")
-            scale = call.see(spread, (channels,), "scale")
+            column = call.view(scale, (*call.shape(at), 1), "column")
+            spread = call.expand(column, (groups, channels // groups), "spread")
+            scale = call.view(spread, (channels,), "scale")
         scales.append(scale)
-    return call.op("groupnorm", call.x(0), *scales)
+    return call.op("groupnorm", call.tensor(0), *scales)
 
 
 def _nhwc_group(call: Call) -> Result:
@@ -117,13 +110,17 @@ def _nhwc_group(call: Call) -> Result:
     rank = len(call.shape(0))
     first = [0, rank - 1, *range(1, rank - 1)]
     with call.b.kernel(call.name):
-        out = call.op("groupnorm", call.turn(call.x(0), first), *call.xs(1, 2))
-        out = call.turn(out, [0, *range(2, rank), 1], "back")
+        out = call.op("groupnorm", call.permute(call.tensor(0), first), *call.tensors(1, 2))
+        out = call.permute(out, [0, *range(2, rank), 1], "back")
         return call.op("silu", out, name=f"{call.name}.silu") if call.attr("activation", 0) else out
 
 
 def _rows(op: str, **options: Any) -> Rule:
-    return lambda call: along(call, call.x(0), call.axis(-1, len(call.shape(0))), lambda x: call.op(op, x, **options))
+    def run(call: Call) -> Result:
+        axis = call.axis(-1, len(call.shape()))
+        return call.along(axis, lambda x: call.op(op, x, **options), call.tensor(), back="back")
+
+    return run
 
 
 #: Square, sum, root, divide.
@@ -139,5 +136,5 @@ RULES: dict[str, Rule] = {
     "com.microsoft.EmbedLayerNormalization": _embed, "BatchNormalization": _batch, "InstanceNormalization": _instance,
     "GroupNormalization": _group, "com.microsoft.GroupNorm": _nhwc_group,
     "LpNormalization": _rows("scan", flops=_LP_FLOPS),
-    "MeanVarianceNormalization": lambda call: call.op("groupnorm", call.x(0)), "Hardmax": _rows("scan", flops=0),
+    "MeanVarianceNormalization": lambda call: call.op("groupnorm", call.tensor(0)), "Hardmax": _rows("scan", flops=0),
 }  # fmt: skip

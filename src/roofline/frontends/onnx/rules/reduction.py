@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from roofline.frontends import emit
-from roofline.frontends.onnx.call import Call, Result, Rule
-from roofline.frontends.onnx.rules.norms import along
+from roofline.frontends.onnx.walk import Call, Result, Rule
 
-#: Reductions of ONNX by what the importers call them.
+#: Reductions of ONNX by the names that all frontends share.
 _NAMES = {
     "Sum": "sum", "Mean": "mean", "Prod": "prod", "Max": "max", "Min": "min", "L1": "sum_of_magnitudes", "L2": "norm",
     "LogSum": "sum", "LogSumExp": "logsumexp", "SumSquare": "sum_of_squares",
@@ -18,30 +16,29 @@ def _reduce(how: str) -> Rule:
         axes = call.integers(1, "axes")
         if not axes and call.attr("noop_with_empty_axes", 0):
             return call.value(0)
-        keep = bool(call.attr("keepdims", 1))
-        out = emit.reduce(call.b, how, call.x(0), axes or None, keep, name=call.name, dtype=call.dtype)
-        return out
+        return call.reduce(how, call.tensor(), axes or None, bool(call.attr("keepdims", 1)))
 
     return run
 
 
 def _extreme(call: Call) -> Result:
-    axis, keep = call.axis(0, len(call.shape(0))), bool(call.attr("keepdims", 1))
-    return emit.reduce(call.b, "argmax", call.x(0), [axis], keep, name=call.name, dtype="int64")
+    axis, keepdims = call.axis(0, len(call.shape())), bool(call.attr("keepdims", 1))
+    return call.reduce("argmax", call.tensor(), [axis], keepdims, dtype="int64")
 
 
 def _top(call: Call) -> Result:
-    axis = call.axis(-1, len(call.shape(0)))
+    axis = call.axis(-1, len(call.shape()))
     count = (call.sizes(1) or [1])[0] if "k" not in call.attrs else call.attr("k")
-    out = along(call, call.x(0), axis, lambda x: call.op("topk", x, k=count))
-    return [out, call.write(call.b.shape(out), out, dtype="int64", part="places") if call.wants(1) else None]
+    out = call.along(axis, lambda x: call.op("topk", x, k=count), call.tensor(), back="back")
+    places = call.rearrange(call.b.shape(out), out, dtype="int64", part="places") if call.is_read(1) else None
+    return [out, places]
 
 
 def _running(call: Call) -> Result:
     known = call.data(1) is not None
-    axis = (call.integers(1) or [-1] if known else [-1])[0] % len(call.shape(0))
+    axis = (call.integers(1) or [-1] if known else [-1])[0] % len(call.shape())
     flops = 0 if call.dtype.startswith("int") else 1
-    return along(call, call.x(0), axis, lambda x: call.op("scan", x, flops=flops))
+    return call.along(axis, lambda x: call.op("scan", x, flops=flops), call.tensor(), back="back")
 
 
 RULES: dict[str, Rule] = {
