@@ -7,7 +7,7 @@ library's (cuBLAS has dozens); the model tries the shapes of :data:`TILES` and k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -18,6 +18,7 @@ from roofline.cost.machine import Machine, knee
 from roofline.cost.parameters import Parameter, group
 from roofline.cost.work import REGIMES, Launch, vector_peak
 from roofline.ir.dtypes import DTYPES
+from roofline.ops.registry import OPS
 
 #: Tile shapes, in elements of the output. Tall and skinny ones serve decode shapes.
 TILES = ((64, 8), (64, 16), (64, 32), (64, 64), (64, 128), (128, 64), (128, 128), (128, 192), (128, 256), (256, 128),
@@ -140,32 +141,9 @@ class Traffic:
         return (self.written / share + self.kept / kept) / chip.bandwidth
 
 
-def _linear(s: Mapping[str, Any]) -> tuple[Any, Any, Any, Any]:
-    return 1, s["batch"], s["n"], s["k"]
-
-
-def _experts(s: Mapping[str, Any]) -> tuple[Any, Any, Any, Any]:
-    groups = np.minimum(s["e"], s["t"])
-    return groups, s["t"] / groups, s["n"], s["k"]
-
-
-#: For each operator: how many products, and their m, n and k.
-SHAPES: dict[str, Callable[[Mapping[str, Any]], tuple[Any, Any, Any, Any]]] = {
-    "linear": _linear,
-    "matmul": lambda s: (1, s["batch"] * s["m"], s["n"], s["k"]),
-    "bmm": lambda s: (s["batch"], s["m"], s["n"], s["k"]),
-    "expert_linear": _experts,
-    "attention_scores": lambda s: (s["b"] * s["h"], s["q"], s["k"], s["d"]),
-    "attention_values": lambda s: (s["b"] * s["h"], s["q"], s["d"], s["k"]),
-    "attention_keys_grad": lambda s: (s["b"] * s["h"], s["k"], s["d"], s["q"]),
-    "expert_linear_grad": lambda s: (s["e"], s["n"], s["k"], s["t"] / s["e"]),
-    "triangular_solve": lambda s: (s["batch"], s["n"], s["m"], s["n"] / 2),
-}
-
-
 def seconds(work: Launch, p: Mapping[str, float]) -> Any:
     """Time of one launch of a matrix product [s]."""
-    b, m, n, k = (np.asarray(size, dtype=np.float64) for size in SHAPES[work.op](work.sizes))
+    b, m, n, k = (np.asarray(size, dtype=np.float64) for size in OPS[work.op].matmuls(work.sizes))
     return product_seconds(work, p, b, m, n, k)
 
 

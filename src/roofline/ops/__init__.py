@@ -1,6 +1,6 @@
-"""The operators: every formula, once; one module a class of operator.
+"""The operators: one declaration each, with all that is known about it; one module for each class of operator.
 
-Importing the package registers them all.
+Importing the package declares them all.
 """
 
 from __future__ import annotations
@@ -14,25 +14,22 @@ from roofline.ops import (
     communication,
     contraction,
     convolution,
+    moves,
     pointwise,
     quantized,
     rowwise,
     state,
-)
-from roofline.ops import (
-    moves as move,
-)
-from roofline.ops import (
-    views as view,
-)
+    views,
+)  # fmt: skip
+from roofline.ops.builder import Builder
 from roofline.ops.registry import OPS, Op, Work
 
 #: Where operators are declared, in the order in which a reader would look for one.
-MODULES = (contraction, convolution, attention, pointwise, rowwise, quantized, state, move, view, communication)
+MODULES = (contraction, convolution, attention, pointwise, rowwise, quantized, state, moves, views, communication)
 
-__all__ = ["OPS", "Applied", "Node", "Op", "Tensor", "Work", "dtype"]
+__all__ = ["OPS", "Applied", "Builder", "Node", "Op", "Tensor", "Work", "dtype"]
 
-#: What builds and runs graphs imports this package, and so loads on first use.
-_LATER = {"builder": ["Builder"], "reference": ["Sameness", "execute", "same"]}
+#: What runs graphs loads on first use.
+_LATER = {"reference": ["Sameness", "execute", "same"]}
 __getattr__, _, _later = lazy_loader.attach(__name__, submod_attrs=_LATER)
 __all__ += _later

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from roofline.ir.errors import ShapeError
+import numpy as np
+import numpy.typing as npt
+
+from roofline.ir.graph import Node
 from roofline.ir.sizes import minimum
 from roofline.ir.units import MAC
-from roofline.ops.registry import Work, op
+from roofline.ops.arrays import Call
+from roofline.ops.einsum import contracted, contraction
+from roofline.ops.gradients import Tape, options
+from roofline.ops.registry import Array, Work, op
 from roofline.ops.rowwise import SOFTMAX_FLOPS, SOFTMAX_GRAD_FLOPS
+
+#: Of scores before the softmax where the node carries no ``scale``: that of heads of 64.
+SCALE = 64**-0.5
 
 
 def attended(q: Any, k: Any, causal: bool, window: int) -> Any:
-    """Query-key pairs that a mask leaves, for ``q`` queries against the last of ``k`` keys.
+    """Count the query-key pairs that a mask leaves, for ``q`` queries against the last of ``k`` keys.
 
     Causal: query ``i`` sees ``k - q + 1 + i`` keys, at most ``window`` of them; ``window`` 0 means no limit. Of more
     queries than keys, the first see none.
@@ -36,41 +46,87 @@ def _capped_sum(count: Any, window: int) -> Any:
     return (triangle // 2 if isinstance(triangle, int) else triangle / 2) + (count - ramp) * window
 
 
-def _grouped(h: Any, g: Any) -> dict[str, Any]:
-    if isinstance(h, int) and isinstance(g, int) and h % g:
-        raise ShapeError(f"has {h} query heads, which is no multiple of {g} key-value heads")
-    return {}
+def visible(call: Call, queries: int, keys: int) -> npt.NDArray[np.bool_]:
+    """Return which keys each query sees.
+
+    The last query stands at the last key; a window without a mask lies around it.
+    """
+    window = int(call.attrs.get("window", 0))
+    place, key = np.arange(queries)[:, None] + (keys - queries), np.arange(keys)[None, :]
+    if call.attrs.get("causal", False):
+        return (key <= place) & (key > place - window if window else True)
+    if not window:
+        return np.ones((queries, keys), dtype=bool)
+    start = np.clip(place - window // 2, 0, max(0, keys - window))
+    return (key >= start) & (key < start + window)
 
 
-@op("attention_scores", "b h q d, b g k d -> b h q k", "attention", derive=_grouped)
-def attention_scores(b: Any, h: Any, g: Any, q: Any, k: Any, d: Any, causal: bool = False, window: int = 0) -> Work:
-    """``Q K^T`` by query head; grouped key heads are read once each, and a window only reads its own keys."""
-    return Work(flops=MAC * b * h * attended(q, k, causal, window) * d, reads=_keys_read(b, g, q, k, d, window))
+# --- contractions: a mask leaves a share of the pairs, a window reads only its own keys -------------------------------
 
 
-@op("attention_softmax", "b h q k, [h] -> b h q k", "rowwise")
-def attention_softmax(b: Any, h: Any, q: Any, k: Any, causal: bool = False, window: int = 0) -> Work:
-    """Scaled softmax over the keys that the mask leaves, five operations each; ``[h]`` are learned sinks, free."""
-    return Work(vector=SOFTMAX_FLOPS * b * h * attended(q, k, causal, window))
+def _masked(b: Any, h: Any, g: Any, q: Any, k: Any, d: Any, causal: bool = False, window: int = 0) -> Work:
+    reads = {1: b * g * minimum(k, q + window - 1) * d} if window else {}
+    return Work(flops=MAC * b * h * attended(q, k, causal, window) * d, reads=reads)
 
 
-@op("attention_values", "b h q k, b g k d -> b h q d", "attention", derive=_grouped)
-def attention_values(b: Any, h: Any, g: Any, q: Any, k: Any, d: Any, causal: bool = False, window: int = 0) -> Work:
-    """Probabilities times values."""
-    return Work(flops=MAC * b * h * attended(q, k, causal, window) * d, reads=_keys_read(b, g, q, k, d, window))
-
-
-@op("attention_softmax_grad", "b h q k, b h q k -> b h q k", "rowwise")
-def attention_softmax_grad(b: Any, h: Any, q: Any, k: Any, causal: bool = False, window: int = 0) -> Work:
-    """Backward of the softmax over the keys that the mask leaves."""
-    return Work(vector=SOFTMAX_GRAD_FLOPS * b * h * attended(q, k, causal, window))
-
-
-@op("attention_keys_grad", "b h q k, b h q d -> b g k d", "attention", derive=lambda g: {"g": g})
-def attention_keys_grad(b: Any, h: Any, q: Any, k: Any, d: Any, causal: bool = False, window: int = 0) -> Work:
-    """``P^T X`` to ``g`` key-value heads: the gradient of keys (from the scores') or of values (from the output's)."""
+def _masked_gradient(b: Any, h: Any, q: Any, k: Any, d: Any, causal: bool = False, window: int = 0) -> Work:
     return Work(flops=MAC * b * h * attended(q, k, causal, window) * d)
 
 
-def _keys_read(b: Any, g: Any, q: Any, k: Any, d: Any, window: int) -> dict[int, Any]:
-    return {1: b * g * minimum(k, q + window - 1) * d} if window else {}
+#: The time model was fitted to a matmul per query head, where the signature makes one per key-value head.
+_HEADS = {"h": "query heads", "g": "key-value heads"}
+contraction(
+    "attention_scores", "b h=(g r) q d, b g k d -> b h q k", "attention",
+    "``Q K^T`` by query head; grouped key heads are read once each, and a window only reads its own keys.",
+    "q k", formula=_masked, gemm="b h, q, k, d", nouns=_HEADS,
+)  # fmt: skip
+contraction(
+    "attention_values", "b h=(g r) q k, b g k d -> b h q d", "attention", "Probabilities times values.",
+    "weights v", formula=_masked, gemm="b h, q, d, k", nouns=_HEADS, gradient=contracted("weights", "v", reverse=True),
+)  # fmt: skip
+contraction(
+    "attention_keys_grad", "b h=(g r) q k, b h q d -> b g k d", "attention",
+    "``P^T X`` to ``g`` key-value heads: the gradient of keys (from the scores') or of values (from the output's).",
+    "weights x", formula=_masked_gradient, gemm="b h, k, d, q", nouns=_HEADS, options={"g": "g"}, gradient=None,
+)  # fmt: skip
+
+
+# --- softmax ----------------------------------------------------------------------------------------------------------
+
+
+def _softmax_work(flops: int) -> Callable[..., Work]:
+    return lambda b, h, q, k, causal=False, window=0: Work(vector=flops * b * h * attended(q, k, causal, window))
+
+
+def _softmax_gradient(t: Tape, node: Node, dy: str) -> None:
+    scores, *sinks = node.inputs
+    masked = options(node, "causal", "window", "scale")
+    back = t.op("attention_softmax_grad", dy, t.kept(node.outputs[0]), name="grad", like=scores, **masked)
+    t.give(scores, back)
+    for name in sinks:
+        if t.wants(name):
+            t.give(name, t.op("reduce", back, name="grad_sinks", like=name, axes=(0, 2, 3), how="sum"))
+
+
+@op("attention_softmax", "b h q k, [h] -> b h q k", "rowwise",
+    formula=_softmax_work(SOFTMAX_FLOPS), gradient=_softmax_gradient)  # fmt: skip
+def softmax(call: Call, x: Array, *sinks: Array) -> Array:
+    """Scaled softmax over the keys that the mask leaves, five operations each; ``[h]`` are learned sinks, free.
+
+    Zero where the mask hides; a sink takes its share of a row and is dropped.
+    """
+    scaled = np.where(visible(call, *x.shape[-2:]), x * call.attrs.get("scale", SCALE), -np.inf)
+    extra = [np.broadcast_to(sink.reshape(1, -1, 1, 1), (*x.shape[:-1], 1)) for sink in sinks]
+    joined = np.concatenate([scaled, *extra], axis=-1)
+    peak = joined.max(axis=-1, keepdims=True)
+    weights = np.exp(joined - np.where(np.isfinite(peak), peak, 0))
+    total = weights.sum(axis=-1, keepdims=True)
+    return weights[..., : x.shape[-1]] / np.where(total == 0, 1, total)
+
+
+@op("attention_softmax_grad", "b h q k, b h q k -> b h q k", "rowwise", formula=_softmax_work(SOFTMAX_GRAD_FLOPS))
+def softmax_grad(call: Call, grad: Array, weights: Array) -> Array:
+    """Backward of the softmax over the keys that the mask leaves, to the scores before they were scaled."""
+    left = np.where(visible(call, *weights.shape[-2:]), weights, 0)
+    scale: float = call.attrs.get("scale", SCALE)
+    return scale * left * (grad - (left * grad).sum(axis=-1, keepdims=True))

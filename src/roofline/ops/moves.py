@@ -2,112 +2,194 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from roofline.ir.errors import ShapeError
+from roofline.ir.graph import Node
 from roofline.ir.signature import Shape
-from roofline.ir.sizes import prod
-from roofline.ops.registry import Work, op
+from roofline.ir.sizes import Size, prod
+from roofline.ops.arrays import Call, fold, indices, mix
+from roofline.ops.axes import free, joined_axes, same_places, taken_axes
+from roofline.ops.gradients import Tape, runs
+from roofline.ops.registry import Array, Work, first, op, per_element, shape_option
+from roofline.ops.rowwise import places_gradient
+
+# --- gathers and scatters ---------------------------------------------------------------------------------------------
 
 
-@op("embedding", "v d, ... -> ... d", "move")
-def embedding(batch: Any, d: Any) -> Work:
+def _rows(table: Array, ids: Array) -> Array:
+    """Look rows up; indices may be any numbers."""
+    return np.asarray(table[indices(ids, len(table))])
+
+
+def _embedding_gradient(t: Tape, node: Node, dy: str) -> None:
+    table, ids = node.inputs
+    t.give(table, t.op("embedding_grad", dy, ids, name="grad_w", like=table, v=t.shape(table)[0]))
+
+
+@op("embedding", "v d, ... -> ... d", "move", formula=lambda batch, d: Work(reads={0: batch * d}),
+    gradient=_embedding_gradient)  # fmt: skip
+def embedding(call: Call, table: Array, ids: Array) -> Array:
     """Rows of a table by index: no arithmetic, and only the rows that are asked for are read."""
-    return Work(reads={0: batch * d})
+    return _rows(table, ids)
 
 
-@op("gather", "v, ... -> ...", "move")
-def gather(batch: Any) -> Work:
+@op("embedding_grad", "... d, ... -> v d", "move", options={"v": "v"}, formula=per_element(1))
+def embedding_grad(call: Call, grad: Array, ids: Array) -> Array:
+    """Add the gradients of rows into a table of ``v`` rows."""
+    out = np.zeros(call.shape)
+    np.add.at(out, indices(ids, len(out)), grad)
+    return out
+
+
+@op("gather", "v, ... -> ...", "move", formula=lambda batch: Work(reads={0: batch}), gradient=places_gradient)
+def gather(call: Call, table: Array, ids: Array) -> Array:
     """Single elements of a vector by index."""
-    return Work(reads={0: batch})
+    return _rows(table, ids)
 
 
-@op("gather_rows", "v d, t -> t d", "move")
-def gather_rows(t: Any, d: Any) -> Work:
+def _gather_gradient(t: Tape, node: Node, dy: str) -> None:
+    rows = node.inputs[0]
+    t.give(rows, t.op("scatter_add", dy, name="grad", like=rows, t=t.shape(rows)[0]))
+
+
+@op("gather_rows", "v d, t -> t d", "move", formula=lambda t, d: Work(reads={0: t * d}), gradient=_gather_gradient)
+def gather_rows(call: Call, table: Array, ids: Array) -> Array:
     """Rows of an activation by index, each read once for each time it is asked for."""
-    return Work(reads={0: t * d})
+    return _rows(table, ids)
 
 
-@op("scatter_add", "u d -> t d", "move", derive=lambda t: {"t": t})
-def scatter_add(u: Any, d: Any) -> Work:
-    """Add rows into ``t`` output rows."""
-    return Work(vector=u * d)
+@op("scatter_add", "u d -> t d", "move", options={"t": "t"}, formula=per_element(1),
+    gradient=runs("take", shaped=True))  # fmt: skip
+def scatter_add(call: Call, rows: Array) -> Array:
+    """Add rows into ``t`` output rows: row ``r`` goes to row ``r mod t``."""
+    out = np.zeros(call.shape)
+    np.add.at(out, np.arange(len(rows)) % len(out), rows)
+    return out
 
 
-@op("take", None, "move", shape=lambda shapes, shape: tuple(shape))
-def take(batch: Any) -> Work:
+def _places(call: Call, shape: tuple[int, ...], size: int, picks: Sequence[Array]) -> Array:
+    """Return places in flat storage: in order, from a start of the node's own, moved on by what index arrays say."""
+    start = np.arange(int(np.prod(shape, dtype=np.int64))).reshape(shape) + round(call.free("start", 0, size))
+    return indices(sum((np.rint(fold(pick, shape)) for pick in picks), start.astype(np.float64)), size)
+
+
+@op("take", None, "move", shape=shape_option, formula=lambda batch: Work(reads={0: batch}), rule=taken_axes,
+    gradient=places_gradient)  # fmt: skip
+def take(call: Call, x: Array, *picks: Array) -> Array:
     """Any gather: reads as many elements of its first input as it returns."""
-    return Work(reads={0: batch})
+    return x.ravel()[_places(call, call.shape, x.size, picks)]
 
 
-@op("unknown", None, "move", shape=lambda shapes, shape: tuple(shape))
-def unknown() -> Work:
-    """An operation of a source that no rule translates: its bytes count, its arithmetic does not; ``what`` names it."""
-    return Work()
-
-
-@op("put", None, "move", shape=lambda shapes: shapes[0], alias=0)
-def put(shapes: Any, flops: int = 0) -> Work:
-    """Write the second input into some places of the first; the rest is neither read nor written."""
+def _put_work(shapes: Sequence[Shape], flops: int = 0) -> Work:
     values = prod(shapes[1])
     return Work(vector=flops * values, reads={0: values if flops else 0}, writes=values)
 
 
-@op("resample", None, "pointwise", shape=lambda shapes, shape: tuple(shape))
-def resample(batch: Any, flops: int = 1) -> Work:
-    """Interpolate to ``shape``: ``flops`` operations a point of the result."""
-    return Work(vector=flops * batch)
+def _put_gradient(t: Tape, node: Node, dy: str) -> None:
+    base, values = node.inputs[:2]
+    if t.wants(base):
+        t.give(base, dy)
+    if t.wants(values):
+        t.give(values, t.op("take", dy, name="grad_values", like=values, shape=t.shape(values)))
 
 
-@op("rearrange", None, "move", shape=lambda shapes, shape: tuple(shape))
-def rearrange() -> Work:
-    """Write an array out in another order, padded, repeated or turned round."""
-    return Work()
+@op("put", None, "move", shape=first, alias=0, formula=_put_work, rule=same_places, gradient=_put_gradient)
+def put(call: Call, x: Array, values: Array, *picks: Array) -> Array:
+    """Write the second input into some places of the first; the rest is neither read nor written.
+
+    Values are added to what was there where the node counts operations.
+    """
+    out = x.flatten()
+    places = _places(call, values.shape, out.size, picks)
+    if call.attrs.get("flops"):
+        np.add.at(out, places, values)
+    else:
+        out[places] = values
+    return out.reshape(x.shape)
 
 
-@op("empty", None, "move", shape=lambda shapes, shape: tuple(shape))
-def empty() -> Work:
-    """Set memory aside that later nodes write into."""
-    return Work(writes=0)
+@op("cache_update", "b g c d, b g n d -> b g c d", "move", alias=0,
+    formula=lambda b, g, n, d: Work(reads={0: 0}, writes=b * g * n * d))  # fmt: skip
+def cache_update(call: Call, cache: Array, new: Array) -> Array:
+    """Write the new positions, which are the last ones, into a cache in place; the rest is neither read nor written."""
+    out = cache.copy()
+    out[:, :, cache.shape[2] - new.shape[2] :] = new[:, :, -cache.shape[2] :]
+    return out
 
 
-@op("embedding_grad", "... d, ... -> v d", "move", derive=lambda v: {"v": v})
-def embedding_grad(batch: Any, d: Any) -> Work:
-    """Add the gradients of rows into a table of ``v`` rows."""
-    return Work(vector=batch * d)
+# --- copies -----------------------------------------------------------------------------------------------------------
 
 
-@op("cache_update", "b g c d, b g n d -> b g c d", "move", alias=0)
-def cache_update(b: Any, g: Any, n: Any, d: Any) -> Work:
-    """Write the new positions into a cache in place; the rest is neither read nor written."""
-    return Work(reads={0: 0}, writes=b * g * n * d)
+@op("unknown", None, "move", shape=shape_option)
+def unknown(call: Call, *arrays: Array) -> Array:
+    """An operation of a source that no rule translates: its bytes count, its arithmetic does not; ``what`` names it."""
+    return mix(call, *arrays)
 
 
-@op("transpose_copy", "... r c -> ... c r", "move")
-def transpose_copy() -> Work:
+@op("resample", None, "pointwise", shape=shape_option, formula=lambda batch, flops=1: Work(vector=flops * batch),
+    rule=same_places, gradient=runs("resample", carried=("flops",), shaped=True))  # fmt: skip
+def resample(call: Call, *arrays: Array) -> Array:
+    """Interpolate to ``shape``: ``flops`` operations per point of the result."""
+    return mix(call, *arrays)
+
+
+@op("rearrange", None, "move", shape=shape_option, rule=same_places, gradient=runs("rearrange", shaped=True))
+def rearrange(call: Call, *arrays: Array) -> Array:
+    """Write an array out in another order, padded, repeated or reversed."""
+    return mix(call, *arrays)
+
+
+@op("empty", None, "move", shape=shape_option, formula=lambda: Work(writes=0), rule=free)
+def empty(call: Call) -> Array:
+    """Set memory aside that later nodes write into; zeros in numpy."""
+    return np.zeros(call.shape)
+
+
+@op("transpose_copy", "... r c -> ... c r", "move", gradient=runs("transpose_copy"))
+def transpose_copy(call: Call, x: Array) -> Array:
     """Write the transpose out."""
-    return Work()
+    return x.swapaxes(-1, -2)
 
 
-def _cat_shape(shapes: tuple[Shape, ...], axis: int = -1) -> Shape:
-    first = shapes[0]
-    if any(len(shape) != len(first) for shape in shapes):
+def _cat_shape(shapes: Sequence[Shape], axis: int = -1) -> Shape:
+    head = shapes[0]
+    if any(len(shape) != len(head) for shape in shapes):
         raise ShapeError("joins arrays of different rank")
-    at = axis % len(first)
+    at = axis % len(head)
     for shape in shapes:
-        if shape[:at] + shape[at + 1 :] != first[:at] + first[at + 1 :]:
-            raise ShapeError(f"joins along axis {at} but another axis differs: {list(shape)} and {list(first)}")
-    total: Any = sum((shape[at] for shape in shapes[1:]), first[at])
-    return (*first[:at], total, *first[at + 1 :])
+        if shape[:at] + shape[at + 1 :] != head[:at] + head[at + 1 :]:
+            raise ShapeError(f"joins along axis {at} but another axis differs: {list(shape)} and {list(head)}")
+    total: Any = sum((shape[at] for shape in shapes[1:]), head[at])
+    return (*head[:at], total, *head[at + 1 :])
 
 
-@op("cat", None, "move", shape=_cat_shape)
-def cat() -> Work:
+def _cat_gradient(t: Tape, node: Node, dy: str) -> None:
+    axis = dict(node.attrs).get("axis", -1) % len(t.shape(dy))
+    start: Size = 0
+    for at, name in enumerate(node.inputs):
+        if t.wants(name):
+            t.give(name, t.op("slice", dy, name=f"grad_{at}", like=dy, shape=t.shape(name), axis=axis, start=start))
+        start = start + t.shape(name)[axis]
+
+
+@op("cat", None, "move", shape=_cat_shape, rule=joined_axes, gradient=_cat_gradient)
+def cat(call: Call, *arrays: Array) -> Array:
     """Join along ``axis``."""
-    return Work()
+    return np.concatenate(arrays, axis=call.attrs.get("axis", -1))
 
 
-@op("upsample2d", "n c h w -> n c p q", "move", derive=lambda h, w, scale: {"p": h * scale, "q": w * scale})
-def upsample2d() -> Work:
+def _upsample_gradient(t: Tape, node: Node, dy: str) -> None:
+    x, scale = node.inputs[0], dict(node.attrs)["scale"]
+    t.give(x, t.op("pool", dy, name="grad", like=x, shape=t.shape(x), flops=scale**2))
+
+
+@op("upsample2d", "n c h w -> n c p q", "move", derive=lambda h, w, scale: {"p": h * scale, "q": w * scale},
+    fixed="h w p q", gradient=_upsample_gradient)  # fmt: skip
+def upsample2d(call: Call, x: Array) -> Array:
     """Nearest-neighbour upsampling."""
-    return Work()
+    scale = call.attrs["scale"]
+    return x.repeat(scale, axis=2).repeat(scale, axis=3)

@@ -1,69 +1,327 @@
-"""Elementwise operators, with broadcasting."""
+"""Elementwise operators, with broadcasting.
+
+A transcendental counts one operation per element of the result, a comparison or a move none. The gradients of functions
+of one array stand beside them: what the backward reads, its operations with the product by the gradient, its formula.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from functools import reduce
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
+
+from roofline.ir.graph import Node
 from roofline.ir.sizes import maximum, prod
-from roofline.ops.registry import Work, broadcast, op
+from roofline.ops.arrays import Call, mix, same
+from roofline.ops.axes import broadcast_axes, free
+from roofline.ops.gradients import Rule, Tape, derived, each_operand, masked, runs, unchanged
+from roofline.ops.registry import (
+    GRADIENTS,
+    Array,
+    Derivative,
+    Op,
+    Reference,
+    Work,
+    broadcast,
+    declare,
+    first,
+    op,
+    per_result,
+    shape_option,
+)  # fmt: skip
 
-#: Floating-point operations of one output element; a transcendental counts one, a comparison or a move none.
-POINTWISE: dict[str, int] = {
-    "add": 1, "sub": 1, "mul": 1, "div": 1, "neg": 1, "mul_scalar": 1, "add_scalar": 1, "bias_add": 1,
-    "square": 1, "sqrt": 1, "rsqrt": 1, "exp": 1, "log": 1, "tanh": 1, "pow": 1, "reciprocal": 1, "cos": 1, "sin": 1,
-    "erf": 1, "softcap": 3, "sigmoid": 3, "silu": 4, "gelu": 5, "gelu_tanh": 9, "quick_gelu": 5, "xielu": 9,
-    "softplus": 3, "mish": 5, "hardswish": 4, "hardsigmoid": 3, "where": 0, "mask": 0, "relu": 0, "relu6": 0,
-    "clamp": 0, "abs": 0, "maximum": 0, "minimum": 0, "copy": 0, "cast": 0, "dropout": 1, "identity": 0,
+Unary = Callable[[Array], Array]
+Binary = Callable[[Array, Array], Array]
+
+_erf = np.frompyfunc(math.erf, 1, 1)
+
+
+def sigmoid(x: Array) -> Array:
+    """Return ``1 / (1 + exp(-x))`` without overflow."""
+    return 0.5 * (1 + np.tanh(0.5 * x))
+
+
+def erf(x: Array) -> Array:
+    return np.asarray(_erf(x), dtype=np.float64)
+
+
+def relu6(x: Array) -> Array:
+    return np.clip(x, 0, 6)
+
+
+def softplus(x: Array) -> Array:
+    return np.logaddexp(0, x)
+
+
+def _gelu_gradient(dy: Array, x: Array) -> Array:
+    density = np.exp(-x * x / 2) / np.sqrt(2 * np.pi)
+    return dy * ((1 + erf(x / np.sqrt(2))) / 2 + x * density)
+
+
+def _gelu_tanh_gradient(dy: Array, x: Array) -> Array:
+    inner, slope = np.sqrt(2 / np.pi) * (x + 0.044715 * x**3), np.sqrt(2 / np.pi) * (1 + 3 * 0.044715 * x**2)
+    t = np.tanh(inner)
+    return dy * ((1 + t) / 2 + x / 2 * (1 - t * t) * slope)
+
+
+def _silu_gradient(dy: Array, x: Array, steep: float = 1.0) -> Array:
+    s = sigmoid(steep * x)
+    return dy * (s + steep * x * s * (1 - s))
+
+
+def _mish_gradient(dy: Array, x: Array) -> Array:
+    t = np.tanh(softplus(x))
+    return dy * (t + x * (1 - t * t) * sigmoid(x))
+
+
+#: Functions of one array: operations, the function; what their backward reads (``x`` the operand, ``y`` the result),
+#: its operations, its formula.
+UNARY: dict[str, tuple[int, Unary, Literal["x", "y"], int, Binary]] = {
+    "abs": (0, np.abs, "x", 1, lambda dy, x: dy * np.sign(x)),
+    "square": (1, np.square, "x", 2, lambda dy, x: 2 * x * dy),
+    "sqrt": (1, np.sqrt, "y", 2, lambda dy, y: dy / (2 * y)),
+    "rsqrt": (1, lambda x: 1 / np.sqrt(x), "y", 4, lambda dy, y: -dy * y**3 / 2),
+    "exp": (1, np.exp, "y", 1, lambda dy, y: dy * y),
+    "log": (1, np.log, "x", 1, lambda dy, x: dy / x),
+    "tanh": (1, np.tanh, "y", 3, lambda dy, y: dy * (1 - y * y)),
+    "reciprocal": (1, np.reciprocal, "y", 3, lambda dy, y: -dy * y * y),
+    "cos": (1, np.cos, "x", 2, lambda dy, x: -dy * np.sin(x)),
+    "sin": (1, np.sin, "x", 2, lambda dy, x: dy * np.cos(x)),
+    "erf": (1, erf, "x", 4, lambda dy, x: dy * (2 / np.sqrt(np.pi)) * np.exp(-x * x)),
+    "sigmoid": (3, sigmoid, "y", 3, lambda dy, y: dy * y * (1 - y)),
+    "silu": (4, lambda x: x * sigmoid(x), "x", 8, _silu_gradient),
+    "gelu": (5, lambda x: 0.5 * x * (1 + erf(x / math.sqrt(2))), "x", 15, _gelu_gradient),
+    "gelu_tanh": (
+        9, lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+        "x", 18, _gelu_tanh_gradient,
+    ),
+    "quick_gelu": (5, lambda x: x * sigmoid(1.702 * x), "x", 10, lambda dy, x: _silu_gradient(dy, x, 1.702)),
+    "softplus": (3, softplus, "x", 4, lambda dy, x: dy * sigmoid(x)),
+    "mish": (5, lambda x: x * np.tanh(softplus(x)), "x", 10, _mish_gradient),
+    "hardswish": (
+        4, lambda x: x * relu6(x + 3) / 6,
+        "x", 4, lambda dy, x: dy * np.where(x < -3, 0, np.where(x > 3, 1, (2 * x + 3) / 6)),
+    ),
+    "hardsigmoid": (3, lambda x: relu6(x + 3) / 6, "x", 1, lambda dy, x: dy * ((x > -3) & (x < 3)) / 6),
+    "relu": (0, lambda x: np.maximum(x, 0), "y", 0, lambda dy, y: dy * (y > 0)),
+    "relu6": (0, relu6, "x", 0, lambda dy, x: dy * ((x > 0) & (x < 6))),
 }  # fmt: skip
 
 
-def _register_pointwise(name: str, cost: int) -> None:
-    def formula(batch: Any) -> Work:
-        return Work(vector=cost * batch)
-
-    formula.__doc__ = f"Elementwise {name} with broadcasting, {cost} FLOP an element."
-    op(name, None, "pointwise", shape=lambda shapes: broadcast(shapes))(formula)
-
-
-for _name, _cost in POINTWISE.items():
-    _register_pointwise(_name, _cost)
+def _sub(t: Tape, node: Node, dy: str) -> None:
+    a, b = node.inputs
+    if t.wants(a):
+        t.give(a, dy)
+    if t.wants(b):
+        t.give(b, t.op("neg", dy, name="grad_b", like=b))
 
 
-@op("elementwise", None, "pointwise", shape=lambda shapes: broadcast(shapes))
-def elementwise(batch: Any, flops: int = 1) -> Work:
-    """Any elementwise function, ``flops`` operations an element."""
-    return Work(vector=flops * batch)
+def _mul(t: Tape, node: Node, dy: str) -> None:
+    a, b = node.inputs
+    for name, other, own in (("grad_a", b, a), ("grad_b", a, b)):
+        if t.wants(own):
+            t.give(own, t.op("mul", dy, t.kept(other), name=name, like=own))
 
 
-@op("recurrent_cell", "t b x, b x, b h -> t b h", "pointwise")
-def recurrent_cell(b: Any, x: Any, h: Any, flops: int) -> Work:
-    """One step of a recurrent layer: its gates, from its row of the projected inputs, to its row of the states."""
-    return Work(vector=flops * b * h, reads={0: b * x}, writes=b * h)
+def _div(t: Tape, node: Node, dy: str) -> None:
+    a, b = node.inputs
+    if t.wants(a):
+        t.give(a, t.op("div", dy, t.kept(b), name="grad_a", like=a))
+    if t.wants(b):
+        saved = (t.kept(node.outputs[0]), t.kept(b))
+        t.give(b, t.op("elementwise", dy, *saved, name="grad_b", like=b, flops=3, what="div_grad"))
 
 
-@op("recurrent_cell_grad", "t b h, t b x -> t b x", "pointwise")
-def recurrent_cell_grad(b: Any, x: Any, h: Any, flops: int) -> Work:
-    """Backward of one step to its gates: the derivatives take about twice the operations."""
-    return Work(vector=2 * flops * b * h, reads={0: b * h, 1: b * x}, writes=b * x)
+#: Functions of two arrays, and of more from the first to the last; a number that the graph does not list is the second:
+#: operations, the function, the backward, the formulas that its elementwise operators name.
+BINARY: dict[str, tuple[int, Binary, Rule | None, dict[str, Reference]]] = {
+    "add": (1, np.add, unchanged, {}),
+    "bias_add": (1, np.add, unchanged, {}),
+    "add_scalar": (1, np.add, unchanged, {}),
+    "sub": (1, np.subtract, _sub, {}),
+    "mul": (1, np.multiply, _mul, {}),
+    "mul_scalar": (1, np.multiply, runs("mul_scalar", carried=("value",)), {}),
+    "div": (1, np.divide, _div, {"div_grad": lambda call, dy, y, b: -dy * y / b}),
+    "maximum": (0, np.maximum, each_operand(0, "maximum_grad_{}"), {
+        "maximum_grad_0": lambda call, dy, a, b: dy * (a > b), "maximum_grad_1": lambda call, dy, a, b: dy * (b >= a),
+    }),
+    "minimum": (0, np.minimum, each_operand(0, "minimum_grad_{}"), {
+        "minimum_grad_0": lambda call, dy, a, b: dy * (a < b), "minimum_grad_1": lambda call, dy, a, b: dy * (b <= a),
+    }),
+}  # fmt: skip
+
+#: Operations per element of the result of each elementwise operator by name.
+POINTWISE: dict[str, int] = {}
 
 
-@op("fill", None, "pointwise", shape=lambda shapes, shape: tuple(shape))
-def fill() -> Work:
-    """Write a constant."""
-    return Work()
+def pointwise(name: str, flops: int, reference: Reference, gradient: Rule | None = None, **fields: Any) -> None:
+    """Declare an elementwise operator with so many operations per element of the result."""
+    POINTWISE[name] = flops
+    doc = f"Elementwise {name} with broadcasting, {flops} FLOP per element."
+    declare(Op(name, None, "pointwise", doc, per_result(flops), reference, broadcast, gradient=gradient,
+               rule=broadcast_axes, **fields))  # fmt: skip
 
 
-@op("bernoulli", None, "pointwise", shape=lambda shapes, shape: tuple(shape))
-def bernoulli() -> Work:
-    """Draw the mask of a dropout: integer arithmetic of a generator, which is not counted."""
-    return Work()
+def _of_one(function: Unary) -> Reference:
+    return lambda call, x, *more: function(sum(more, x))
 
 
-@op("update", None, "pointwise", shape=lambda shapes: shapes[0], alias=0)
-def update(shapes: Any, flops: int = 1) -> Work:
-    """Write the first operand anew in place, from itself and the others: ``flops`` an element of the largest of them.
+def _of_two(function: Binary) -> Reference:
+    return lambda call, x, *more: reduce(function, more or (np.asarray(call.free("value")),), x)
 
-    A factored state of an optimizer is smaller than the gradient that it is worked out from.
+
+def _slope(gradient: Binary) -> Reference:
+    return lambda call, dy, read: gradient(dy, read)
+
+
+for _name, (_flops, _function, _reads, _cost, _gradient) in UNARY.items():
+    pointwise(_name, _flops, _of_one(_function), derived, derivative=Derivative(_reads, _cost, _slope(_gradient)))
+for _name, (_flops, _function2, _rule, _formulas) in BINARY.items():
+    pointwise(_name, _flops, _of_two(_function2), _rule, gradients=_formulas)
+for _name in ("copy", "cast", "identity"):
+    pointwise(_name, 0, same, unchanged)
+pointwise("neg", 1, _of_one(np.negative), runs("neg"))
+
+
+def _softcap(call: Call, x: Array, *more: Array) -> Array:
+    cap = call.free("cap", 1, 30)
+    return cap * np.tanh(sum(more, x) / cap)
+
+
+def _clamp(call: Call, *arrays: Array) -> Array:
+    """Return the middle one of three arrays, whichever are the bounds; of one array, what lies between two numbers."""
+    if len(arrays) > 2:
+        low, x, high = np.broadcast_arrays(*arrays[:3])
+        return np.maximum(np.minimum(low, x), np.minimum(np.maximum(low, x), high))
+    if len(arrays) == 2:
+        return np.minimum(*arrays)
+    return np.clip(arrays[0], call.free("low", -2, -1), call.free("high", 1, 2))
+
+
+def _inside(call: Call, dy: Array, x: Array) -> Array:
+    return dy * ((x > call.free("low", -2, -1)) & (x < call.free("high", 1, 2)))
+
+
+def _power(call: Call, x: Array, *exponent: Array) -> Array:
+    """Raise to a power; one of the node's own is even, so that roots may follow as in a norm."""
+    own = np.asarray(call.attrs.get("exponent", 2 * round(call.free("half of the exponent", 1, 2))))
+    return np.asarray(np.power(x, exponent[0] if exponent else own), dtype=np.float64)
+
+
+def _power_gradient(t: Tape, node: Node, dy: str) -> None:
+    """``dy * (n * x^(n-1))``, three kernels."""
+    x = node.inputs[0]
+    power = t.op("pow", t.kept(x), name="grad_power", like=x)
+    t.give(x, t.op("mul", dy, t.op("mul_scalar", power, name="grad_slope", like=x), name="grad", like=x))
+
+
+def _where(call: Call, condition: Array, *values: Array) -> Array:
+    """Choose where a condition of any number format is above zero; values that are not listed are numbers."""
+    rest = [np.asarray(call.free(f"value {at}")) for at in range(len(values), 2)]
+    first_value, second_value = [*values, *rest][:2]
+    return np.where(condition > 0, first_value, second_value)
+
+
+def _mask(call: Call, x: Array, *masks: Array) -> Array:
+    """Put a number in the places where the mask is above zero."""
+    return np.where(masks[0] > 0, call.free("value"), x) if masks else x
+
+
+def _xielu(call: Call, x: Array, *alphas: Array) -> Array:
+    """``a x^2 + x/2`` above zero, ``b (exp(x) - 1 - x) + x/2`` below (xIELU, arXiv 2411.13010)."""
+    positive, negative = [*(softplus(alpha) for alpha in alphas), np.asarray(1.0), np.asarray(1.0)][:2]
+    below = np.minimum(x, 0)
+    return np.where(x > 0, positive * x * x, (negative + 0.5) * (np.expm1(below) - below)) + 0.5 * x
+
+
+def _xielu_gradient(t: Tape, node: Node, dy: str) -> None:
+    x, *alphas = node.inputs
+    t.give(x, t.op("elementwise", dy, t.kept(x), *alphas, name="grad_x", like=x, flops=10))
+    for at, name in enumerate(alphas):
+        if t.wants(name):
+            t.give(name, t.op("elementwise", dy, t.kept(x), name=f"grad_alpha{at}", like=name, flops=4))
+
+
+def _dropout_gradient(t: Tape, node: Node, dy: str) -> None:
+    """``dy * mask / (1 - p)``."""
+    x, *mask = node.inputs
+    t.give(x, t.op("elementwise", dy, *map(t.kept, mask), name="grad", like=x, flops=2, what="dropout_grad"))
+
+
+def _softcap_slope(call: Call, dy: Array, y: Array) -> Array:
+    return dy * (1 - (y / call.free("cap", 1, 30)) ** 2)
+
+
+pointwise("softcap", 3, _softcap, derived, derivative=Derivative("y", 4, _softcap_slope))
+pointwise("clamp", 0, _clamp, derived, derivative=Derivative("x", 0, _inside))
+pointwise("pow", 1, _power, _power_gradient)
+pointwise("xielu", 9, _xielu, _xielu_gradient)
+pointwise("where", 0, _where, masked(0))
+pointwise("mask", 0, _mask, masked(1))
+pointwise("dropout", 1, same, _dropout_gradient,
+          gradients={"dropout_grad": lambda call, dy, *mask: dy * (mask[0] if mask else 1)})  # fmt: skip
+
+
+# --- those that say less, or more -------------------------------------------------------------------------------------
+
+
+@op("elementwise", None, "pointwise", shape=broadcast, formula=lambda batch, flops=1: Work(vector=flops * batch),
+    gradient=each_operand(), rule=broadcast_axes)  # fmt: skip
+def elementwise(call: Call, *arrays: Array) -> Array:
+    """Any elementwise function, ``flops`` operations per element; ``what`` may name a gradient.
+
+    Of another nothing says which function it is: a smooth one between 0 and 1, or its sign where flags are wanted.
     """
+    gradient = GRADIENTS.get(str(call.attrs.get("what", "")))
+    if gradient is not None:
+        return np.asarray(gradient(call, *arrays))
+    terms = (call.free(f"weight {at}", -1, 1) * x for at, x in enumerate(arrays))
+    total = sum(terms, np.asarray(call.free("offset", -0.5, 0.5)))
+    return (total > 0).astype(np.float64) if call.dtype == "bool" else sigmoid(total)
+
+
+@op("recurrent_cell", "t b x, b x, b h -> t b h", "pointwise", fixed="x h",
+    formula=lambda b, x, h, flops: Work(vector=flops * b * h, reads={0: b * x}, writes=b * h))  # fmt: skip
+def recurrent_cell(call: Call, *arrays: Array) -> Array:
+    """One step of a recurrent layer: its gates, from its row of the projected inputs, to its row of the states.
+
+    Nothing says which gates.
+    """
+    return mix(call, *arrays)
+
+
+@op("recurrent_cell_grad", "t b h, t b x -> t b x", "pointwise", fixed="x h",
+    formula=lambda b, x, h, flops: Work(vector=2 * flops * b * h, reads={0: b * h, 1: b * x}, writes=b * x),
+)  # fmt: skip
+def recurrent_cell_grad(call: Call, *arrays: Array) -> Array:
+    """Backward of one step to its gates: the derivatives take about twice the operations."""
+    return mix(call, *arrays)
+
+
+@op("fill", None, "pointwise", shape=shape_option, rule=free)
+def fill(call: Call) -> Array:
+    """Write a constant."""
+    return np.full(call.shape, call.free("value"))
+
+
+@op("bernoulli", None, "pointwise", shape=shape_option, rule=broadcast_axes)
+def bernoulli(call: Call) -> Array:
+    """Draw the mask of a dropout: integer arithmetic of a generator, which is not counted. All ones in numpy."""
+    return np.ones(call.shape)
+
+
+def _updated(shapes: Any, flops: int = 1) -> Work:
+    """Count by the largest operand: a factored state of an optimizer is smaller than the gradient."""
     return Work(vector=flops * reduce(maximum, map(prod, shapes)), writes=prod(shapes[0]))
+
+
+@op("update", None, "pointwise", shape=first, alias=0, formula=_updated, rule=broadcast_axes)
+def update(call: Call, state: Array, *news: Array) -> Array:
+    """Write the first operand anew in place, from itself and the others: ``flops`` per element of the largest of them.
+
+    Nothing says how: half of what it was, and a fixed function of the others.
+    """
+    return 0.5 * state + mix(call, *news)

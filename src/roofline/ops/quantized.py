@@ -1,37 +1,36 @@
-"""To and from narrow number formats: what quantised programs do around their products.
+"""To and from narrow number formats: what quantised programs do around their matmuls.
 
-A comparison, a rounding and a lookup count nothing, as everywhere; a scale is one multiplication an element, a zero
-point one subtraction more.
+A comparison, a rounding and a lookup count nothing, as everywhere; a scale is one multiplication per element, a zero
+point one subtraction more. In numpy numbers are not rounded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from roofline.ir.signature import Shape
-from roofline.ops.registry import Work, op
+from roofline.ops.arrays import same
+from roofline.ops.axes import broadcast_axes
+from roofline.ops.registry import Op, Work, declare, first, per_element
 
 
-def _first(shapes: Sequence[Shape]) -> Shape:
-    return shapes[0]
-
-
-@op("dequantize", None, "pointwise", shape=_first)
-def dequantize(batch: Any, flops: int = 1, elements: Any = None) -> Work:
-    """Narrow to wide: ``flops`` operations an element (scale, zero), of all or of the ``elements`` that are used."""
+def _dequantized(batch: Any, flops: int = 1, elements: Any = None) -> Work:
     if elements is None:
         return Work(vector=flops * batch)
     return Work(vector=flops * elements, reads={0: elements}, writes=elements)
 
 
-@op("quantize", None, "pointwise", shape=_first)
-def quantize(batch: Any) -> Work:
-    """Wide to narrow with a scale that is known before: a product an element; clamping and rounding are free."""
-    return Work(vector=batch)
-
-
-@op("quantize_rows", "... c -> ... c", "rowwise")
-def quantize_rows(batch: Any, c: Any) -> Work:
-    """Wide to narrow with a scale a row: a maximum (comparisons), a division a row, a product an element."""
-    return Work(vector=batch * (c + 1))
+declare(Op(
+    "dequantize", None, "pointwise",
+    "Narrow to wide: ``flops`` operations per element (scale, zero), of all or of the ``elements`` that are used.",
+    _dequantized, same, first, rule=broadcast_axes,
+))  # fmt: skip
+declare(Op(
+    "quantize", None, "pointwise",
+    "Wide to narrow with a scale that is known before: a multiplication per element; clamping and rounding are free.",
+    per_element(1), same, first, rule=broadcast_axes,
+))  # fmt: skip
+declare(Op(
+    "quantize_rows", "... c -> ... c", "rowwise",
+    "Wide to narrow with a scale per row: a maximum (comparisons), a division per row, a multiplication per element.",
+    lambda batch, c: Work(vector=batch * (c + 1)), same,
+))  # fmt: skip

@@ -1,6 +1,6 @@
 """Sequence mixers with a state of fixed size: causal convolutions, state-space scans, delta rule, linear recurrences.
 
-Over many positions the scans run in chunks, whose products are contractions; one new position runs the recurrence
+Over many positions the scans run in chunks, whose matmuls are contractions; one new position runs the recurrence
 itself, which is elementwise arithmetic on the state. The state that a step reads is the last operand.
 """
 
@@ -8,13 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import reduce
 from typing import Any
 
+import numpy as np
+
 from roofline.ir.errors import ShapeError
+from roofline.ir.graph import Node
 from roofline.ir.signature import Shape
 from roofline.ir.sizes import minimum, prod
+from roofline.ir.unify import unify
 from roofline.ir.units import MAC
-from roofline.ops.registry import Work, op
+from roofline.ops.arrays import Call, mix
+from roofline.ops.axes import Site, broadcast_axes
+from roofline.ops.gradients import Rule, Tape
+from roofline.ops.pointwise import sigmoid
+from roofline.ops.registry import Array, Work, first, node_work, op, shape_option
 
 #: A position, channel and state of Mamba-1: decay ``exp(dt A)`` 2, input ``dt B x`` 3, update 2, output 2 (the 9 that
 #: the VMamba authors count for arXiv 2312.00752, algorithm 2).
@@ -28,22 +37,118 @@ DECAY_FLOPS = 3
 LRU_FLOPS = 10
 
 
-def _first(shapes: Sequence[Shape]) -> Shape:
-    return shapes[0]
+def _mixer_gradient(times: int) -> Rule:
+    """Make the backward of a mixer: one kernel that reads what the forward read and writes all gradients.
+
+    Each product and each operation of the forward has two gradients; a scan runs once more before them, because its
+    states were never stored (Mamba, Gu and Dao 2023, section 3.3.2; Mamba-2's kernels do the same).
+    """
+
+    def rule(t: Tape, node: Node, dy: str) -> None:
+        saved = [t.kept(name) for name in node.inputs]
+        work = node_work(node, [t.shape(name) for name in node.inputs])
+        amounts = {"products": times * work.flops, "operations": times * work.vector}
+        with t.kernel("grad"):
+            for at, name in enumerate(dict.fromkeys(node.inputs)):
+                if t.wants(name):
+                    made = t.op("mixer_grad", dy, *saved, name=f"grad_{at}", like=name, shape=t.shape(name), **amounts)
+                    t.give(name, made)
+                    amounts = {}
+
+    return rule
 
 
-@op("causal_conv", None, "pointwise", shape=_first)
-def causal_conv(shapes: Any, batch: Any) -> Work:
-    """Depthwise convolution over time, ``(B, L, C)`` with ``(C, K)``; a bias and the last ``K`` inputs may follow."""
+@op("mixer_grad", None, "pointwise", shape=shape_option, rule=broadcast_axes,
+    formula=lambda products=0, operations=0: Work(flops=products, vector=operations))  # fmt: skip
+def mixer_grad(call: Call, *arrays: Array) -> Array:
+    """A gradient of one of the mixers below, with its share of the kernel's ``products`` and other ``operations``."""
+    return mix(call, *arrays)
+
+
+# --- channels: ``(B, L, C)`` in and out, the channels first in a kernel ``(C, K)``, alone in a bias, second in a state
+
+
+def _channels(site: Site) -> None:
+    x, *others = site.inputs
+    site.same(x, site.output)
+    for at, other in enumerate(others):
+        if site.op == "causal_conv" and at == 0:
+            unify(x[-1], other[0], site.name)
+        elif len(other) == len(x) and other[1].size == x[1].size:
+            site.same(x, other)
+        else:
+            unify(x[-1], other[0 if len(other) == 1 else 1], site.name)
+
+
+def _conv_work(shapes: Sequence[Shape], batch: Any) -> Work:
     if shapes[1][0] != shapes[0][-1]:
         raise ShapeError(f"has {shapes[0][-1]} channels but a kernel for {shapes[1][0]}")
     return Work(flops=MAC * batch * shapes[1][-1])
 
 
-@op("selective_scan", "b l d, b l d, d n, b l n, b l n, [d], [b d n] -> b l d", "pointwise")
-def selective_scan(b: Any, l: Any, d: Any, n: Any) -> Work:  # noqa: E741
-    """Mamba's scan of inputs, steps, A, B, C, the skip D and a state; the skip is two operations a channel."""
-    return Work(vector=SELECTIVE_SCAN_FLOPS * b * l * d * n + 2 * b * l * d)
+@op("causal_conv", None, "pointwise", shape=first, formula=_conv_work, gradient=_mixer_gradient(2), rule=_channels)
+def causal_conv(call: Call, x: Array, weight: Array, *more: Array) -> Array:
+    """Depthwise convolution over time, ``(B, L, C)`` with ``(C, K)``; a bias and the last ``K`` inputs may follow.
+
+    A vector is the bias; the inputs before the first one are the state, or zeros.
+    """
+    batch, length, channels = x.shape[0], x.shape[-2], x.shape[-1]
+    taps = weight.shape[-1]
+    held = next((each.swapaxes(1, 2) for each in more if each.ndim == 3), np.zeros((batch, 0, channels)))
+    before = np.concatenate([np.zeros((batch, taps, channels)), held], axis=1)[:, 1 - taps or None :][:, : taps - 1]
+    seen = np.concatenate([before, x], axis=1)
+    out = sum((seen[:, at : at + length] * weight[:, at] for at in range(taps)), np.zeros(x.shape))
+    return reduce(np.add, (each for each in more if each.ndim == 1), out)
+
+
+@op("linear_recurrence", None, "pointwise", shape=first, formula=lambda batch: Work(vector=LRU_FLOPS * batch),
+    gradient=_mixer_gradient(3), rule=_channels)  # fmt: skip
+def linear_recurrence(call: Call, x: Array, *more: Array) -> Array:
+    """The real-gated linear recurrence on inputs, two gates, the decay and a state, channel by channel.
+
+    ``h = a h + sqrt(1 - a^2) x`` with ``a`` from the other operands (Griffin, arXiv 2402.19427, section 2.4).
+    """
+    gates = [each for each in more if each.shape == x.shape or each.ndim == 1]
+    decay = sigmoid(reduce(np.add, gates, np.zeros(x.shape)))
+    h = next((each for each in more if each.ndim == 2), np.zeros((len(x), x.shape[-1])))
+    out = np.empty(x.shape)
+    for at in range(x.shape[1]):
+        h = decay[:, at] * h + np.sqrt(1 - decay[:, at] ** 2) * x[:, at]
+        out[:, at] = h
+    return out
+
+
+# --- scans ------------------------------------------------------------------------------------------------------------
+
+
+@op("selective_scan", "b t d, b t d, d n, b t n, b t n, [d], [b d n] -> b t d", "pointwise",
+    formula=lambda b, t, d, n: Work(vector=SELECTIVE_SCAN_FLOPS * b * t * d * n + 2 * b * t * d),
+    gradient=_mixer_gradient(3))  # fmt: skip
+def selective_scan(call: Call, x: Array, dt: Array, a: Array, b: Array, c: Array, *more: Array) -> Array:
+    """Mamba's scan of inputs, steps, A, B, C, the skip D and a state; the skip is two operations per channel.
+
+    ``h = exp(-|dt A|) h + dt B x``, ``y = C h + D x`` (Mamba, arXiv 2312.00752, algorithm 2).
+    """
+    skip = next((each for each in more if each.ndim == 1), np.zeros(x.shape[-1]))
+    h = next((each for each in more if each.ndim == 3), np.zeros((len(x), *a.shape)))
+    out = np.empty(x.shape)
+    for at in range(x.shape[1]):
+        step = dt[:, at, :, None]
+        h = np.exp(-np.abs(step * a)) * h + step * b[:, at, None, :] * x[:, at, :, None]
+        out[:, at] = (h * c[:, at, None, :]).sum(axis=-1) + skip * x[:, at]
+    return out
+
+
+def _by_head(x: Array, heads: int) -> Array:
+    return np.repeat(x, heads // x.shape[2], axis=2)
+
+
+def _decays(more: tuple[Array, ...], like: tuple[int, ...]) -> Array:
+    """Return factors between 0 and 1 from operands with a number for each position and head, or for each head."""
+    fitting = [each.reshape(*each.shape, *(1,) * (4 - each.ndim)) for each in more if each.shape == like[:3]]
+    vectors = [each.reshape(1, 1, -1, 1) for each in more if each.shape == like[2:3]]
+    total = reduce(np.add, (*fitting, *vectors), np.zeros((*like[:3], 1)))
+    return np.exp(-np.abs(total))
 
 
 def _heads(shapes: Sequence[Shape]) -> dict[str, Any]:
@@ -53,12 +158,13 @@ def _heads(shapes: Sequence[Shape]) -> dict[str, Any]:
     return {"b": b, "length": length, "h": h, "p": p, "g": g, "n": n}
 
 
-@op("ssd_scan", None, "pointwise", shape=_first, derive=_heads)
-def ssd_scan(b: Any, length: Any, h: Any, p: Any, g: Any, n: Any, chunk: int = 256, recurrent: bool = False) -> Work:
-    """Mamba-2's scan of ``X (B, L, H, P)``, ``B`` and ``C (B, L, G, N)``; steps, decays, skip and state may follow.
+def _ssd_work(
+    b: Any, length: Any, h: Any, p: Any, g: Any, n: Any, chunk: int = 256, recurrent: bool = False
+) -> Work:  # fmt: skip
+    """Count chunks of ``Q`` positions (arXiv 2405.21060, section 6).
 
-    In chunks of ``Q`` positions (arXiv 2405.21060, section 6): ``C B^T`` by group, its product with ``X``, the state
-    that each chunk adds and the output that the state before it gives.
+    ``C B^T`` by group, its product with ``X``, the state that each chunk adds and the output that the state before it
+    gives.
     """
     if recurrent:
         return Work(vector=RECURRENCE_FLOPS * b * length * h * p * n)
@@ -67,13 +173,45 @@ def ssd_scan(b: Any, length: Any, h: Any, p: Any, g: Any, n: Any, chunk: int = 2
     return Work(flops=MAC * products, vector=DECAY_FLOPS * b * length * q * h)
 
 
-@op("delta_scan", None, "pointwise", shape=lambda shapes: shapes[2])
-def delta_scan(shapes: Any, chunk: int = 64, recurrent: bool = False) -> Work:
-    """The gated delta rule on ``Q``, ``K (B, L, H, D)`` and ``V (B, L, H, E)``; decays (by head or by
-    channel), strengths and state may follow.
+def _scan_heads(site: Site) -> None:
+    """Read ``X (B, L, H, P)`` beside ``(B, L, G, N)`` twice, ``H`` a multiple of ``G``; numbers per head follow.
 
-    In chunks of ``C`` positions (arXiv 2412.06464, section 3.3; arXiv 2406.06484, section 3.2): ``K K^T`` and
-    ``Q K^T``, the inverse of a triangle, its products with keys and values, and three products with the state.
+    Attention without a softmax is one, with values, keys and queries in that order.
+    """
+    x, keys, queries, *others = site.inputs
+    site.same(x, site.output)
+    site.same(keys, queries)
+    site.same(x[:2], keys[:2])
+    site.multiple(x[2], keys[2])
+    for other in others:
+        at = {1: 0, 3: 2, 4: 1}.get(len(other))
+        if at is not None and other[at].size == x[2].size:
+            unify(x[2], other[at], site.name)
+
+
+@op("ssd_scan", None, "pointwise", shape=first, derive=_heads, formula=_ssd_work, gradient=_mixer_gradient(3),
+    rule=_scan_heads)  # fmt: skip
+def ssd_scan(call: Call, x: Array, b: Array, c: Array, *more: Array) -> Array:
+    """Mamba-2's scan of ``X (B, L, H, P)``, ``B`` and ``C (B, L, G, N)``; steps, decays, skip and state may follow.
+
+    ``h = a h + x B``, ``y = h C`` (Mamba-2, arXiv 2405.21060, equation 1).
+    """
+    heads = x.shape[2]
+    b, c, decay = _by_head(b, heads), _by_head(c, heads), _decays(more, x.shape)
+    size = (len(x), heads, x.shape[-1], b.shape[-1])
+    h = next((each for each in more if each.shape == size), np.zeros(size))
+    out = np.empty(x.shape)
+    for at in range(x.shape[1]):
+        h = decay[:, at, :, :, None] * h + x[:, at, :, :, None] * b[:, at, :, None, :]
+        out[:, at] = (h * c[:, at, :, None, :]).sum(axis=-1)
+    return out
+
+
+def _delta_work(shapes: Sequence[Shape], chunk: int = 64, recurrent: bool = False) -> Work:
+    """Count chunks of ``C`` positions (arXiv 2412.06464, section 3.3; arXiv 2406.06484, section 3.2).
+
+    ``K K^T`` and ``Q K^T``, the inverse of a triangle, its products with keys and values, and three products with the
+    state.
     """
     (b, length, h, d), e = shapes[1], shapes[2][-1]
     if recurrent:  # beside decay, update and output, the value that the state already holds for the key
@@ -83,19 +221,52 @@ def delta_scan(shapes: Any, chunk: int = 64, recurrent: bool = False) -> Work:
     return Work(flops=MAC * b * length * h * products, vector=DECAY_FLOPS * b * length * q * h)
 
 
-@op("linear_recurrence", None, "pointwise", shape=_first)
-def linear_recurrence(batch: Any) -> Work:
-    """The real-gated linear recurrence on inputs, two gates, the decay and a state, channel by channel."""
-    return Work(vector=LRU_FLOPS * batch)
+def _delta_heads(site: Site) -> None:
+    queries, keys, values, *others = site.inputs
+    site.same(values, site.output)
+    site.same(queries, keys)
+    site.same(queries[:3], values[:3])
+    heads = values[2]
+    for other in others:
+        at = 1 if len(other) == 4 and other[1].size == heads.size and other[2].size != heads.size else 2
+        if len(other) > at and other[at].size == heads.size:
+            unify(heads, other[at], site.name)
 
 
-@op("mixer_grad", None, "pointwise", shape=lambda shapes, shape: tuple(shape))
-def mixer_grad(products: Any = 0, operations: Any = 0) -> Work:
-    """A gradient of one of the mixers above, with its share of the kernel's ``products`` and other ``operations``."""
-    return Work(flops=products, vector=operations)
+@op("delta_scan", None, "pointwise", shape=lambda shapes: shapes[2], formula=_delta_work,
+    gradient=_mixer_gradient(3), rule=_delta_heads)  # fmt: skip
+def delta_scan(call: Call, q: Array, k: Array, v: Array, *more: Array) -> Array:
+    """The gated delta rule on ``Q``, ``K (B, L, H, D)`` and ``V (B, L, H, E)``; decays, strengths and state may follow.
+
+    ``S = a S (1 - k k^T) + v k^T``, ``y = S q`` with keys of length 1 (arXiv 2412.06464, equation 10).
+    """
+    heads = v.shape[2]
+    q, k, decay = _by_head(q, heads), _by_head(k, heads), _decays(more, v.shape)
+    k = k / np.sqrt((k * k).sum(axis=-1, keepdims=True) + 1e-6)
+    size = (len(v), heads, v.shape[-1], k.shape[-1])
+    s = next((each.reshape(size) for each in more if each.ndim == 4 and each.size == np.prod(size)), np.zeros(size))
+    out = np.empty(v.shape)
+    for at in range(v.shape[1]):
+        key = k[:, at, :, None, :]
+        held = (s * key).sum(axis=-1, keepdims=True)
+        s = decay[:, at, :, :, None] * (s - held * key) + v[:, at, :, :, None] * key
+        out[:, at] = (s * q[:, at, :, None, :]).sum(axis=-1)
+    return out
 
 
-@op("state_update", None, "move", shape=_first, alias=0)
-def state_update(shapes: Any) -> Work:
-    """Write a state that a scan or convolution has just worked out back in place: no operand is read for it."""
+def _kept_state(site: Site) -> None:
+    """Read a state ``(B, C, ...)`` that is kept of what was written for ``(B, L, C, ...)``."""
+    state, written = site.inputs[:2]
+    site.same(state, site.output)
+    if len(state) > 1 and len(written) > 2 and state[1].size == written[2].size:
+        unify(state[1], written[2], site.name)
+
+
+def _update_work(shapes: Sequence[Shape]) -> Work:
     return Work(reads=dict.fromkeys(range(len(shapes)), 0), writes=prod(shapes[0]))
+
+
+@op("state_update", None, "move", shape=first, alias=0, formula=_update_work, rule=_kept_state)
+def state_update(call: Call, state: Array, *news: Array) -> Array:
+    """Write a state that a scan or convolution has just worked out back in place: no operand is read for it."""
+    return 0.5 * state + mix(call, *news)

@@ -16,9 +16,9 @@ from roofline.ir.errors import ShapeError, UsageError
 from roofline.ir.graph import Graph, Node, Tensor
 from roofline.ir.signature import Shape
 from roofline.ir.sizes import Dim, Size, prod
+from roofline.ir.unify import PRODUCT, Cell
 from roofline.ops.registry import get_op
 from roofline.passes.parallel.axis_rules import Reader
-from roofline.passes.parallel.unify import PRODUCT, Cell
 
 
 @dataclass(frozen=True, slots=True)

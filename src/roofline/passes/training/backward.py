@@ -10,7 +10,6 @@ from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.graph import Graph, Node
 from roofline.ops.registry import OPS
 from roofline.passes.history import recorded
-from roofline.passes.training.gradient_rules import RULES
 from roofline.passes.training.tape import Tape, frozen, kernel_order
 
 #: What is computed again in the backward instead of being kept: nothing, the attention core, or whole layers.
@@ -74,11 +73,13 @@ def _differentiate(tape: Tape, node: Node) -> None:
         gradient = tape.total(node.outputs[0])
         if gradient is None or not any(tape.wants(name) for name in node.inputs):
             return
-        if node.op not in RULES:
-            near = did_you_mean(node.op, RULES)
-            raise UsageError(f"{node.name}: no backward is known for {node.op!r}{near}; known: {len(RULES)} operators")
+        rule = OPS[node.op].gradient
+        if rule is None:
+            known = [name for name, op in OPS.items() if op.gradient is not None]
+            near = did_you_mean(node.op, known)
+            raise UsageError(f"{node.name}: no backward is known for {node.op!r}{near}; known: {len(known)} operators")
         tape.enter()
-        RULES[node.op](tape, node, gradient)
+        rule(tape, node, gradient)
 
 
 def _seed(tape: Tape) -> None:

@@ -17,7 +17,7 @@ from roofline.ir.errors import ModelDataError, RooflineError, ShapeError, Unknow
 from roofline.ir.expressions import parse
 from roofline.ir.sizes import Size, prod
 from roofline.ops.builder import Builder
-from roofline.ops.registry import OPS, Op
+from roofline.ops.registry import OPS
 from roofline.programs.families import blocks
 
 #: Nodes that a model may have at most.
@@ -233,7 +233,7 @@ def _arguments(function: Callable[..., str], given: Mapping[str, Any], program: 
     return {key: read[key](value, program, f"{where}: {key}") for key, value in given.items()}
 
 
-def _refuse_unknown(given: Mapping[str, Any], allowed: Mapping[str, Any] | set[str], where: str) -> None:
+def _refuse_unknown(given: Mapping[str, Any], allowed: Mapping[str, Any] | frozenset[str], where: str) -> None:
     for key in given:
         if key not in allowed:
             names = [*sorted(allowed), *_OWN_KEYS]
@@ -286,7 +286,7 @@ def _registered(
     if op not in OPS:
         names = [*LAYERS, *OPS]
         raise UnknownOp(f"{where}: unknown operator {str(op)!r}{did_you_mean(str(op), names)}")
-    _refuse_unknown(given, _options(OPS[op]), where)
+    _refuse_unknown(given, OPS[op].parameters, where)
     attrs = {key: _attribute(value, program, f"{where}: {key}") for key, value in given.items()}
     shapes = layer.get("weights", [])
     if not isinstance(shapes, list) or not all(isinstance(shape, list) for shape in shapes):
@@ -296,15 +296,6 @@ def _registered(
         for shape in shapes
     ]
     return program.b.op(op, *inputs, *weights, name=label, **attrs)
-
-
-def _options(op: Op) -> set[str]:
-    """The options that an operator takes: parameters of its functions that no axis provides."""
-    used = {name for f in (op.formula, op.derive, op.shape) if f for name in inspect.signature(f).parameters}
-    axes = set().union(*op.signature.inputs) if op.signature else set()
-    derived = set(inspect.signature(op.derive).parameters) if op.derive else set()
-    outputs = set().union(*op.signature.outputs) if op.signature else set()
-    return used - axes - (outputs - derived) - {"batch", "shapes"}
 
 
 def _attribute(value: Any, program: _Program, where: str) -> Any:

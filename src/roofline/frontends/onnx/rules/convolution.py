@@ -8,7 +8,7 @@ from typing import Any
 from roofline.frontends import emit
 from roofline.frontends.onnx.walk import Call, Result, Rule
 from roofline.ir.sizes import Size, ceil_div, maximum, prod
-from roofline.ops.registry import window
+from roofline.ops.windows import window
 
 
 def _list(call: Call, name: str, axes: int, default: int) -> list[int]:

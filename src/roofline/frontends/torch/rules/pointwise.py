@@ -5,6 +5,7 @@ from __future__ import annotations
 from roofline.frontends import emit
 from roofline.frontends.torch.lower import Result, Rule, Site
 from roofline.ops.pointwise import POINTWISE
+from roofline.ops.registry import OPS
 
 #: aten operators under the registry's names; of the others with the same name on both sides the table below knows.
 _NAMES = {
@@ -13,6 +14,12 @@ _NAMES = {
     "clamp_min": "clamp", "clamp_max": "clamp", "hardtanh": "relu6", "threshold": "relu", "leaky_relu": "relu",
     "prelu": "mul", "_prelu_kernel": "mul", "masked_fill": "mask", "where": "where", "absolute": "abs",
     "elu": "exp", "celu": "exp", "selu": "exp", "log_sigmoid_forward": "softplus", "dropout": "dropout",
+}  # fmt: skip
+
+#: aten's functions whose derivative the registry declares, under its names.
+_DERIVED = {
+    **{name: name for name in ("gelu", "silu", "sigmoid", "tanh", "hardswish", "hardsigmoid", "softplus", "mish")},
+    "threshold": "relu", "hardtanh": "relu6",
 }  # fmt: skip
 
 #: Operations an element of what the registry has no name for; a transcendental counts one, a comparison none. Of a
@@ -28,9 +35,8 @@ _FLOPS = {
                      "remainder", "xlogy", "hypot", "logaddexp", "special_xlog1py", "polar", "angle", "complex"), 1),
     "addcmul": 3, "addcdiv": 3, "lerp": 3, "mse_loss": 3, "smooth_l1_loss": 4, "huber_loss": 4, "dist": 3,
     "binary_cross_entropy_with_logits": 7, "binary_cross_entropy": 6, "kl_div": 3, "square": 1, "pow": 1,
-    "gelu_backward": 15, "silu_backward": 8, "sigmoid_backward": 3, "tanh_backward": 3, "threshold_backward": 0,
-    "hardtanh_backward": 0, "hardswish_backward": 4, "hardsigmoid_backward": 1, "leaky_relu_backward": 1,
-    "elu_backward": 2, "softplus_backward": 4, "mish_backward": 10, "native_dropout_backward": 2,
+    **{f"{aten}_backward": slope.flops for aten, name in _DERIVED.items() if (slope := OPS[name].derivative)},
+    "leaky_relu_backward": 1, "elu_backward": 2, "native_dropout_backward": 2,
     "log_sigmoid_backward": 4, "mse_loss_backward": 3, "smooth_l1_loss_backward": 3, "_prelu_kernel_backward": 2,
     "binary_cross_entropy_with_logits_backward": 4, "glu": 4, "glu_backward": 8, "masked_scatter": 0,
     "huber_loss_backward": 3, "_fake_quantize": 4, "nan_to_num_backward": 0, "quantize_per_tensor": 3,

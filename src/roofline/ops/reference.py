@@ -1,11 +1,5 @@
 """A small numpy executor of the registry's operators: what says whether a rewritten program is the same program.
 
-calls         a call, free options, the table            attention     scores, softmax, values
-pointwise     elementwise                                products      matrix products, experts
-rows          norms, reductions                          convolution   convolutions, pooling
-moves         gathers, copies, views, collectives        state         scans
-gradients     of elementwise functions, for backwards
-
 It runs in double precision whatever a tensor's number format is, draws weights, caches and inputs from their names,
 and knows no chip. What an operator leaves open (which function an ``elementwise`` is, where a ``slice`` starts) is
 drawn from the name of the node; a node that runs several times runs once.
@@ -21,27 +15,10 @@ import numpy as np
 
 from roofline.ir.errors import DoesNotFit, ShapeError, UnboundSize, UnknownOp, UsageError, did_you_mean
 from roofline.ir.graph import Graph, Node, Tensor
-from roofline.ops.reference import (
-    attention,
-    convolution,
-    gradients,
-    moves,
-    pointwise,
-    state,
-)
-from roofline.ops.reference import (
-    contraction as products,
-)
-from roofline.ops.reference import (
-    rowwise as rows,
-)
-from roofline.ops.reference.calls import MEANINGS, Array, Call, draw
-from roofline.ops.registry import get_op
+from roofline.ops.arrays import Call, draw
+from roofline.ops.registry import OPS, Array, get_op
 
-__all__ = ["MEANINGS", "Sameness", "execute", "same"]
-
-#: Where meanings are entered; importing them fills the table.
-MODULES = (attention, convolution, moves, pointwise, products, rows, state, gradients)
+__all__ = ["Sameness", "execute", "same"]
 
 #: Elements that may be alive at once: 2 GiB of double precision.
 MOST_ELEMENTS = 2**28
@@ -166,16 +143,17 @@ def _drawn(tensor: Tensor, seed: int) -> Array:
 
 
 def _run(graph: Graph, node: Node, arrays: Iterable[Array], seed: int) -> Array:
-    get_op(node.op, node.name)
-    if node.op not in MEANINGS:
-        raise UnknownOp(f"{node.name}: the executor has no meaning for {node.op}{did_you_mean(node.op, MEANINGS)}")
+    reference = get_op(node.op, node.name).reference
+    if reference is None:
+        near = did_you_mean(node.op, [name for name, op in OPS.items() if op.reference is not None])
+        raise UnknownOp(f"{node.name}: the executor has no meaning for {node.op}{near}")
     if len(node.outputs) != 1:
         raise UsageError(f"{node.name}: {node.op} writes {len(node.outputs)} tensors; the executor knows one a node")
     output = graph.tensors[node.outputs[0]]
     shape = _numbers(output)
     call = Call(node.name, node.op, dict(node.attrs), shape, output.dtype, seed)
     with np.errstate(all="ignore"):
-        result = MEANINGS[node.op](call, *arrays)
+        result = reference(call, *arrays)
     if result.shape != shape:
         raise ShapeError(f"{node.name}: {node.op} gives {list(result.shape)} where the graph has {list(shape)}")
     return result
