@@ -10,7 +10,8 @@ import roofline as rl
 from roofline.ir.graph import Graph, Info, Node
 from roofline.ir.sizes import symbol
 from roofline.ops.builder import Builder
-from roofline.ops.reference import MEANINGS, execute, same
+from roofline.ops.reference import execute, same
+from roofline.ops.registry import OPS
 from roofline.passes.formats.cast import retype
 from roofline.passes.fusion.fuse import fuse
 from roofline.passes.rewriting.clean import (
@@ -183,7 +184,7 @@ def test_the_word_of_an_imported_program_counts() -> None:
 
 
 def test_every_open_operator_has_a_meaning() -> None:
-    assert MEANINGS.keys() >= OPEN.keys() | OPERANDS.keys() | RANDOM
+    assert all(OPS[name].reference for name in OPEN.keys() | OPERANDS.keys() | RANDOM)
     assert settled(Node("a", "add", ("x", "y"), ("z",)))
     assert not settled(Node("a", "add", ("x",), ("z",)))
 

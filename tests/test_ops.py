@@ -104,7 +104,7 @@ def test_depthwise_conv_has_one_input_channel_a_filter() -> None:
 @pytest.mark.parametrize("groups", [1, 3, 64])
 def test_channels_that_do_not_match_the_groups_are_refused(groups: int) -> None:
     with pytest.raises(
-        rl.errors.ShapeError, match=f"64 input and 128 output channels but a kernel for 16 in {groups} groups"
+        rl.errors.ShapeError, match=f"64 input channels, but {groups} groups of 16 input channels in the kernel"
     ):
         output("conv2d", (2, 64, 56, 56), (128, 16, 3, 3), groups=groups)
 

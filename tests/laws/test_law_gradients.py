@@ -11,13 +11,13 @@ import roofline as rl
 from roofline.ir.graph import Graph
 from roofline.ops.builder import Builder
 from roofline.ops.reference import execute
-from roofline.ops.reference.gradients import GRADIENTS
+from roofline.ops.registry import GRADIENTS, OPS
 from roofline.passes.formats.autocast import autocast
 from roofline.passes.formats.cast import retype
 from roofline.passes.fusion.megatron import megatron_kernels
 from roofline.passes.training.backward import backward
-from roofline.passes.training.gradient_rules import UNARY
 
+UNARY = [name for name, op in OPS.items() if op.derivative is not None]
 STEP = 1e-5
 TOLERANCE = 2e-6
 

@@ -7,9 +7,9 @@
 | number formats | retype, quantize, autocast | scales, conversions, keep |
 | how large it is | prune (droplayers, sparsify) | amounts |
 | what one of several devices runs | shard (splits, ranks, sequence), stage, pipelined | layers |
-| what training adds | backward, optimizer, training | tape, gradient_rules |
+| what training adds | backward, optimizer, training | tape |
 
-``axes`` finds which axes have their size for the same reason (axiscells, axisrules, axisscans), for prune and shard.
+``axes`` finds which axes have their size for the same reason (axis_rules, ir.unify), for prune and shard.
 """
 
 import lazy_loader
