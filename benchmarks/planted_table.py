@@ -1,9 +1,11 @@
 """Label against top cause for the planted programs, with and without their traces.
 
     python benchmarks/planted_table.py [SET ...]
+    python benchmarks/planted_table.py --ranges [SET ...]
 
 The sets are the folders of tests/planted (see its README). A cause counts from 15 % of the measured time; a program
-without one is ``ok``.
+without one is ``ok``. With ``--ranges``, what the programs of each label say of the ranges of its hypotheses: how many
+times lie within, and the middle 80 % of the figures that the times would need.
 """
 
 from __future__ import annotations
@@ -17,7 +19,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 import roofline as rl
+from roofline.diagnosis.hypotheses import HYPOTHESES, RANGES, Hypothesis
+from roofline.diagnosis.reference import Reference
 
 FOLDER = Path(__file__).resolve().parents[1] / "tests" / "planted"
 #: Where each set was measured.
@@ -90,8 +96,38 @@ def table(groups: list[str], with_trace: bool) -> None:
         print(*(f"  {line}" for line in wrong), sep="\n")
 
 
+def ranges(groups: list[str]) -> None:
+    """Print what the programs of each label say of its hypotheses' ranges."""
+    programs = [one for group in groups for one in read(group)]
+    for hypothesis in HYPOTHESES:
+        own = [one for one in programs if one.label == hypothesis.label]
+        figures = [figure for one in own if (figure := needed(hypothesis, one)) is not None]
+        cost = RANGES[hypothesis.range]
+        within = sum(inside for _, inside in figures)
+        low, high = np.quantile([figure for figure, _ in figures], [0.1, 0.9]) if figures else (np.nan, np.nan)
+        text = f"{cost.low:.3g} to {cost.high:.3g} {cost.unit}"
+        print(f"{hypothesis.label:14} {hypothesis.range:12} {text:32} {within:3} of {len(figures):3} within, "
+              f"{low:.3g} to {high:.3g}")  # fmt: skip
+
+
+def needed(hypothesis: Hypothesis, one: Planted) -> tuple[float, bool] | None:
+    """Return the figure that explains a program's time, and whether its time is within; ``None``: does not apply."""
+    reference = Reference(one.graph, rl.chip(CHIPS[one.group]), "eager", one.tf32, {})
+    cost = RANGES[hypothesis.range]
+    try:
+        span = hypothesis.span(reference, cost)
+    except rl.errors.RooflineError:
+        return None
+    if span is None or span[1] <= reference.attainable:
+        return None
+    place = (one.seconds - span[0]) / (span[1] - span[0])  # times are linear in the figure
+    return cost.low + place * (cost.high - cost.low), span[0] <= one.seconds <= span[1]
+
+
 def main(groups: list[str]) -> None:
-    """Both tables of each set."""
+    """Both tables of each set, or what they say of the ranges."""
+    if groups[:1] == ["--ranges"]:
+        return ranges(groups[1:] or list(CHIPS))
     for group in groups or list(CHIPS):
         if (FOLDER / group / "traces").is_dir():
             table([group], with_trace=True)

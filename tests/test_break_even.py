@@ -22,7 +22,7 @@ def test_nothing_is_saved_or_lost_at_the_break_even(once: float, before: float, 
     else:
         assert found.steps * (before - after) == pytest.approx(once, rel=1e-9)
         assert found.saves(math.ceil(found.steps) + 1) > -1e-6 * once
-    assert json.loads(json.dumps(found.record()))["steps"] == (None if found.never else found.steps)
+    assert json.loads(json.dumps(found.record()))["rows"][0]["steps"] == (None if found.never else found.steps)
 
 
 def test_first_steps_count_against_those_of_before() -> None:
@@ -39,7 +39,7 @@ def test_first_steps_count_against_those_of_before() -> None:
     ("given", "words"),
     [
         ((0, 2.0, 1.0), "pays off at once"),
-        ((3.0, 2.0, 1.0), "pays off after 3 steps: 3 s once, then 1 s instead of 2 s a step (2.00x)"),
+        ((3.0, 2.0, 1.0), "pays off after 3 steps: 3 s once, then 1 s instead of 2 s per step (2.00x)"),
         ((3.0, 1.0, 1.0), "never pays off: a step takes 1 s after and 1 s before (1.00x)"),
         ((0, 1.0, 2.0), "never pays off"),
     ],

@@ -346,7 +346,7 @@ def test_int8_decode_that_is_slower(weights: str, measured: str, floor_ms: float
     # The thread's floor reads all parameters; a decode step reads no embedding table but some cache.
     # Mode graph: the question is what the device can do; in eager mode the host alone takes the fp16 time.
     answer = rl.check(llama_7b(weights=weights), "rtx-3090", measured, mode="graph", B=1, C=128)
-    assert rl.check(llama_7b(weights=weights), "rtx-3090", measured, B=1, C=128).impossible_below < answer.measured
+    assert rl.check(llama_7b(weights=weights), "rtx-3090", measured, B=1, C=128).lower_bound < answer.measured
     assert answer.verdict == verdict
     assert answer.estimate.floor * 1e3 == pytest.approx(floor_ms, rel=0.03)
     assert answer.causes
@@ -450,7 +450,7 @@ def test_an_epoch_faster_than_fp32_allows() -> None:
     # answer is "faster than the range", and only less than that is impossible.
     assert full.measured < full.estimate.low
     assert "faster than the range" in full.reason
-    assert full.impossible_below >= 93.13 / 4 / 1.06
+    assert full.lower_bound >= 93.13 / 4 / 1.06
     assert rl.check(epoch("fp32"), "t4", "20 s", mode="graph").verdict == "impossible"
     assert half.verdict == "as_expected"
     assert half.estimate.bound == "compute"

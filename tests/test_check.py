@@ -9,8 +9,8 @@ import pytest
 
 import roofline as rl
 from roofline.diagnosis.causes import FIXES, LABELS
-from roofline.diagnosis.hypotheses import SUSPECTS
-from roofline.diagnosis.lower_bound import speed_limit
+from roofline.diagnosis.hypotheses import HYPOTHESES, RANGES
+from roofline.diagnosis.reference import lower_bound
 from roofline.ir.sizes import symbol
 
 B = symbol("B")
@@ -60,7 +60,7 @@ def test_verdicts(measured: float, verdict: str) -> None:
     assert found.verdict == verdict
     assert found.ok == (verdict == "as_expected")
     assert found.ratio == pytest.approx(measured / EXPECTED)
-    assert found.impossible_below == pytest.approx(LIMIT)
+    assert found.lower_bound == pytest.approx(LIMIT)
     assert str(found) == f"{verdict}: {found.reason}"
     assert "\n" not in found.reason
 
@@ -99,7 +99,7 @@ def test_a_measured_time_belongs_to_one_point() -> None:
 
 
 def limit(graph: rl.Graph, chip: rl.Chip = CHIP, **sizes: int) -> float:
-    return speed_limit(rl.estimate(graph, chip, mode="graph", **sizes))
+    return lower_bound(rl.estimate(graph, chip, mode="graph", **sizes))
 
 
 def test_a_3x3_convolution_may_run_in_a_quarter_of_its_products() -> None:
@@ -141,7 +141,7 @@ def test_large_activations_do_not_make_the_table_compulsory() -> None:
     graph = rl.model("bert-base-uncased", dtype="bf16")
     table = 30522 * 768 * 2
     est = rl.estimate(graph, CHIP.scale(compute=100), mode="graph", B=1, S=128)
-    assert speed_limit(est) * 1.05 * 1e12 < est.memory.weights + est.memory.inputs - table + 10**6
+    assert lower_bound(est) * 1.05 * 1e12 < est.memory.weights + est.memory.inputs - table + 10**6
 
 
 def test_decode_must_read_its_cache() -> None:
@@ -161,7 +161,7 @@ def test_a_tied_weight_is_compulsory_once() -> None:
 def test_the_limit_is_never_above_the_expected_time(name: str, sizes: dict[str, int]) -> None:
     for mode in ("eager", "graph", "compiled"):
         est = rl.estimate(rl.model(name, dtype="bf16"), "h100-sxm", mode=mode, **sizes)  # type: ignore[arg-type]
-        assert speed_limit(est) <= est.floor <= est.time
+        assert lower_bound(est) <= est.floor <= est.time
 
 
 # --- causes ---
@@ -190,7 +190,7 @@ def test_parts_add_up_to_the_measured_time(measured: float, dtype: str) -> None:
         assert cause.label in LABELS
         assert cause.share == pytest.approx(cause.explains_s / measured)
         assert cause.expected_after_s == pytest.approx(measured - cause.explains_s)
-        assert cause.fix == FIXES[cause.label]
+        assert cause.fix == FIXES[cause.label].text
 
 
 def test_without_a_trace_there_is_one_cause_and_what_it_does_not_reach_is_unknown() -> None:
@@ -279,10 +279,27 @@ def test_causes_that_the_chip_cannot_run_are_no_candidates() -> None:
     assert all(one.label != "precision" for one in found.candidates), "no fp32 rate is known"
 
 
-def test_suspects_have_known_labels_and_every_label_a_fix() -> None:
-    assert {suspect.label for suspect in SUSPECTS} == set(LABELS) - {"unknown"}
-    assert all(suspect.weight > 0 for suspect in SUSPECTS)
+def test_hypotheses_have_known_labels_and_every_label_a_fix() -> None:
+    assert {hypothesis.label for hypothesis in HYPOTHESES} == set(LABELS) - {"unknown"}
+    assert all(hypothesis.prior > 0 for hypothesis in HYPOTHESES)
     assert LABELS[-1] == "unknown"
+
+
+def test_every_figure_of_a_hypothesis_has_its_source() -> None:
+    assert {hypothesis.range for hypothesis in HYPOTHESES} <= RANGES.keys()
+    assert all(0 < cost.low <= cost.high and cost.unit and cost.meaning and cost.source for cost in RANGES.values())
+
+
+def test_advice_names_an_option_and_a_call() -> None:
+    for advice in (*llama("14 ms").advice, *judge(HIGH * 3, gemm("fp32")).advice):
+        assert bool(advice.option) == bool(advice.call)
+        assert advice.option.startswith("--") or not advice.option
+        assert advice.call in str(advice)
+    narrow = next(one for one in llama("14 ms").advice if one.change.startswith("weights in int8"))
+    assert (narrow.option, narrow.call) == (
+        "--weights int8 --cache int8",
+        'rl.passes.quantize(graph, weights="int8", cache="int8")',
+    )
 
 
 # --- advice ---
@@ -351,9 +368,9 @@ def test_naive_attention_is_told_of_flash() -> None:
 
 def test_records_hold_the_stable_keys() -> None:
     record = llama("80 ms").record()
-    assert {"verdict", "ratio", "measured_s", "causes", "advice", "waterfall", "candidates", "floor_s"} <= record.keys()
-    wanted = {"label", "explains_s", "share", "evidence", "fix", "expected_after_s"}
-    assert wanted == record["causes"][0].keys()
+    assert {"verdict", "ratio", "measured_s", "causes", "advice", "candidates", "floor_s", "rows"} <= record.keys()
+    keys = {"label", "explains_s", "share", "evidence", "fix", "expected_after_s", "option", "call"}
+    assert keys == record["causes"][0].keys()
     assert {"change", "time_s", "saves_s"} <= record["advice"][0].keys()
     assert record["verdict"] in ("as_expected", "slow", "very_slow", "impossible")
 

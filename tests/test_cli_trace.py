@@ -55,9 +55,9 @@ def test_json(capsys: pytest.CaptureFixture[str], path: Path) -> None:
     found = json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
     assert (code, err) == (0, "")
     assert found["chip"] == "h100-sxm"
-    assert found["ops"][0]["flops"] == 2 * 32768 * 768 * 3072
+    assert found["rows"][0]["flops"] == 2 * 32768 * 768 * 3072
     assert [one["op"] for one in found["unknown"]] == ["mine::secret"]
-    assert sum(found["idle"].values()) + found["busy_s"] == pytest.approx(found["seconds_per_iteration"])
+    assert sum(found["idle"].values()) + found["busy_s"] == pytest.approx(found["time_s"])
 
 
 def test_csv(capsys: pytest.CaptureFixture[str], path: Path) -> None:
@@ -65,7 +65,7 @@ def test_csv(capsys: pytest.CaptureFixture[str], path: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(out)))
     assert code == 0
     assert [row["op"] for row in rows] == ["aten::addmm", "aten::gelu", "aten::native_layer_norm", "mine::secret"]
-    assert float(rows[0]["seconds"]) == pytest.approx(233e-6)
+    assert float(rows[0]["time_s"]) == pytest.approx(233e-6)
     assert rows[3]["flops_share"] == ""
 
 

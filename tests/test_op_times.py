@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import roofline as rl
-from roofline.diagnosis.lower_bound import speed_limit
+from roofline.diagnosis.reference import lower_bound
 from roofline.diagnosis.timetable import time_column
 
 GEMM = {"op": "gemm", "dtype": "bf16", "m": 4096, "n": 4096, "k": 4096}
@@ -44,7 +44,7 @@ def test_verdicts(factor: float, verdict: str) -> None:
 
 def test_the_limit_is_that_of_a_check() -> None:
     graph = rl.workload([GEMM])
-    limit = speed_limit(rl.estimate(graph, CHIP, mode="graph"))
+    limit = lower_bound(rl.estimate(graph, CHIP, mode="graph"))
     verdicts = [row.verdict for row in judged(*({**GEMM, "time_s": limit * f} for f in (0.999, 1.001)))]
     assert sorted(verdicts) == ["as_expected", "impossible"]
     for factor in (0.999, 1.001):

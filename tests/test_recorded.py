@@ -19,7 +19,7 @@ from roofline.counting.counts import Counts, count
 from roofline.frontends.torch.recorded import formulas, recorded, triton
 from roofline.frontends.torch.schemas import FORMATS, arguments, overloads, plain
 from roofline.traces.events import Kind, Signature
-from roofline.traces.link import Launch, launches
+from roofline.traces.linking import Launch, launches
 
 BF16, FP32, FP16, INT64 = "c10::BFloat16", "float", "c10::Half", "long int"
 

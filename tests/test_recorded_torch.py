@@ -20,7 +20,7 @@ from roofline.counting.counts import count  # noqa: E402
 from roofline.frontends.torch.record import format_name  # noqa: E402
 from roofline.frontends.torch.recorded import formulas, recorded  # noqa: E402
 from roofline.traces.events import Signature  # noqa: E402
-from roofline.traces.link import launches  # noqa: E402
+from roofline.traces.linking import launches  # noqa: E402
 
 TYPES = {
     "float32": "float", "float64": "double", "float16": "c10::Half", "bfloat16": "c10::BFloat16", "int64": "long int",

@@ -78,7 +78,7 @@ def report(tmp_path: Path, *, device: str = "NVIDIA H100 80GB HBM3", calls: Any 
 def test_page_of_a_trace(tmp_path: Path) -> None:
     seen = whole(trace_page(report(tmp_path)))
     for wanted in ("on h100-sxm", "Busy and idle", "Where the time went", "Roofline", "Operators",
-                   "floor", "efficiency", "an iteration", "arithmetic intensity", "aten::gelu",
+                   "floor", "efficiency", "per iteration", "arithmetic intensity", "aten::gelu",
                    "989 TFLOP/s", "3.35 TB/s", "and so not drawn"):  # fmt: skip
         assert wanted in seen.text
     assert seen.tags.count("circle") == 2  # relu only compares

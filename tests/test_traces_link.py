@@ -14,7 +14,7 @@ import pytest
 from traces_by_hand import chrome, trace
 
 from roofline.traces.events import Kind, Signature
-from roofline.traces.link import Launch, launches
+from roofline.traces.linking import Launch, launches
 
 US = 1e-6
 MM = Signature(dims=((8, 4), (4, 2)), types=("float", "float"))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import roofline as rl
 from roofline.diagnosis.causes import LABELS
-from roofline.diagnosis.lower_bound import speed_limit
+from roofline.diagnosis.reference import lower_bound
 
 ORDER = ("impossible", "as_expected", "slow", "very_slow")
 WORK: dict[str, tuple[list[dict[str, Any]], str]] = {
@@ -81,7 +81,7 @@ def test_parts_add_up_and_labels_are_known(point: tuple[str, str, str], factor: 
 def test_no_run_is_faster_than_the_limit_and_the_expected_time_is_possible(name: str, chip: str) -> None:
     if (time := scale(name, chip, "graph")) is None:
         pytest.skip("the chip has no figure for it")
-    assert speed_limit(rl.estimate(program(name), chip, mode="graph")) <= time
+    assert lower_bound(rl.estimate(program(name), chip, mode="graph")) <= time
     expected = rl.check(program(name), chip, time, mode="graph").estimate  # chains fused, rows aligned
     assert rl.check(program(name), chip, expected.time, mode="graph").verdict == "as_expected"
-    assert rl.check(program(name), chip, speed_limit(expected) / 20, mode="graph").verdict == "impossible"
+    assert rl.check(program(name), chip, lower_bound(expected) / 20, mode="graph").verdict == "impossible"

@@ -92,21 +92,6 @@ def _print(found: Verdict, as_json: bool, as_csv: bool) -> None:
     if as_json:
         write_json(found.record())
     elif as_csv:
-        write_csv(rows(found))
+        write_csv(found.csv_rows())
     else:
         show(*check_tables.verdict(found))
-
-
-def rows(found: Verdict) -> list[dict[str, Any]]:
-    """One row a part of the measured time."""
-    about = {cause.label: cause for cause in found.causes}
-    return [
-        {
-            "part": part,
-            "seconds": seconds,
-            "share": seconds / found.measured,
-            "evidence": about[part].evidence if part in about else "",
-            "fix": about[part].fix if part in about else "",
-        }
-        for part, seconds in found.waterfall
-    ]

@@ -35,7 +35,7 @@ def verdict(found: Verdict) -> list[Any]:
                     "expected",
                     f"{time_text(est.time)} ({time_text(est.low)} to {time_text(est.high)}), {est.bound}-bound",
                 ),
-                ("at least", f"{time_text(found.impossible_below)}, however it is run"),
+                ("lower bound", f"{time_text(found.lower_bound)}, however it is run"),
             ]
         ),
         *_parts(found),
@@ -72,7 +72,8 @@ def _cause(cause: Cause) -> Iterable[Any]:
     if cause.share < EXPLAINED:
         return
     yield Text(f"\n{cause.label}", style="bold").append(f", {cause.share:.0%}: {cause.evidence}", style="not bold")
-    yield Padding(Text(f"{cause.fix}; then {time_text(cause.expected_after_s)}"), (0, 0, 0, 2))
+    option = f" ({cause.option})" if cause.option else ""
+    yield Padding(Text(f"{cause.fix}{option}; then {time_text(cause.expected_after_s)}"), (0, 0, 0, 2))
 
 
 def _candidates(found: Verdict) -> Iterable[Any]:
@@ -95,9 +96,10 @@ def _advice(found: Verdict) -> Iterable[Any]:
         return
     shown = found.advice[:SHOWN]
     rows = [
-        (one.change, time_text(one.time_s), time_text(one.saves_s), time_text(one.together_s), one.note)
+        (f"{one.change} ({one.option})" if one.option else one.change, time_text(one.time_s), time_text(one.saves_s),
+         time_text(one.together_s), one.note)
         for one in shown
-    ]
+    ]  # fmt: skip
     yield from ("", _narrow(rows))
 
 

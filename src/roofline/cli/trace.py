@@ -47,7 +47,7 @@ def trace(
     if as_json:
         write_json(report.record())
     elif as_csv:
-        write_csv(report.rows())
+        write_csv(report.csv_rows())
     elif html is not None:
         write(f"{html}: report of {safe(report.source)}\n")
     else:

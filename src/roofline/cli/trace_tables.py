@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from roofline.cli.tables import facts, heading, percent, table, time_text
-from roofline.diagnosis.op_summary import OpLine
+from roofline.diagnosis.op_summary import OpSummary
 from roofline.diagnosis.report import REASON_WORDS, TraceReport
 from roofline.ir.units import format_si
 from roofline.view.listing.wording import safe
@@ -44,16 +44,16 @@ def _title(report: TraceReport) -> str:
 
 def _summary(report: TraceReport) -> Iterator[tuple[str, Any]]:
     yield "roofs", _roofs(report)
-    yield "device", safe(", ".join(report.devices)) or ("the processor" if report.processor else "")
+    yield "device", safe(", ".join(report.devices)) or ("the CPU" if report.on_cpu else "")
     if not report.timed:
         yield "time", Text(f"{time_text(report.busy)} in kernels", style="bold")
         return
-    yield "time", Text(f"{time_text(report.seconds)} an iteration", style="bold")
+    yield "time", Text(f"{time_text(report.seconds)} per iteration", style="bold")
     yield "iterations", f"{report.iterations} ({report.found_by})"
     yield "busy", f"{time_text(report.busy)} ({percent(report.busy / report.seconds)})" if report.seconds else ""
     yield "idle", _idle(report)
-    yield "communication", report.communication.words
-    yield "host copies", report.copies.words
+    yield "communication", str(report.communication)
+    yield "host copies", str(report.copies)
 
 
 def _roofs(report: TraceReport) -> str:
@@ -73,7 +73,7 @@ def _idle(report: TraceReport) -> str:
 
 
 #: Columns of the operators: head (text if it begins with ``<``), its cell.
-_COLUMNS: tuple[tuple[str, Callable[[OpLine], Any]], ...] = (
+_COLUMNS: tuple[tuple[str, Callable[[OpSummary], Any]], ...] = (
     ("<operator", lambda line: cut(line.op, _NAME)),
     ("calls", lambda line: f"{line.calls:.4g}"),
     ("time", lambda line: time_text(line.seconds)),
@@ -85,7 +85,7 @@ _COLUMNS: tuple[tuple[str, Callable[[OpLine], Any]], ...] = (
 )
 
 
-def _ops(report: TraceReport, shown: Sequence[OpLine]) -> Table:
+def _ops(report: TraceReport, shown: Sequence[OpSummary]) -> Table:
     title = f"slowest {len(shown)} of {len(report.ops)} operators"
     rows = [(str(at), *(cell(line) for _, cell in _COLUMNS)) for at, line in enumerate(shown, 1)]
     return table("|".join(("#", *(head for head, _ in _COLUMNS))), rows, title)
@@ -111,13 +111,13 @@ def reached(share: float) -> Text:
     return Text(percent(share), style="bold red" if share > 1.05 else "")
 
 
-def _advice(shown: Sequence[OpLine]) -> Iterator[Any]:
+def _advice(shown: Sequence[OpSummary]) -> Iterator[Any]:
     table = Table.grid(padding=(0, 1))
     table.add_column(justify="right", style="cyan")
     table.add_column(overflow="fold")
     for at, line in enumerate(shown, 1):
         name = line.op if line.kernels in ("", line.op) else f"{line.op} [{line.kernels}]"
-        details = [detail for detail in (line.shapes, line.dtype, rates(line), line.facts) if detail]
+        details = [detail for detail in (line.shapes, line.dtype, rates(line), line.counters) if detail]
         table.add_row(str(at), Text(safe(name), style="bold"))
         if details:
             table.add_row("", safe("; ".join(details)))
@@ -126,7 +126,7 @@ def _advice(shown: Sequence[OpLine]) -> Iterator[Any]:
     yield table
 
 
-def rates(line: OpLine) -> str:
+def rates(line: OpSummary) -> str:
     """Achieved rates, and what it should have taken."""
     found = []
     if line.flops_per_s == line.flops_per_s:
@@ -138,7 +138,7 @@ def rates(line: OpLine) -> str:
     return ", ".join(found)
 
 
-def _unknown(report: TraceReport, shown: Sequence[OpLine]) -> Table | None:
+def _unknown(report: TraceReport, shown: Sequence[OpSummary]) -> Table | None:
     rest = [line for line in report.unknown if line not in shown][:MOST]
     if not rest:
         return None
@@ -150,7 +150,7 @@ def _host(report: TraceReport) -> Table | None:
     if not report.host_ops:
         return None
     rows = [(cut(name, 40), f"{calls:.4g}", time_text(seconds)) for name, calls, seconds in report.host_ops[:MOST]]
-    return table("<long on the processor|calls|time", rows)
+    return table("<long on the CPU|calls|time", rows)
 
 
 def _causes(report: TraceReport) -> Table | None:

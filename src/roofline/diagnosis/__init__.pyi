@@ -1,5 +1,5 @@
-from .breakeven import BreakEven as BreakEven
-from .breakeven import break_even as break_even
+from .advice import BreakEven as BreakEven
+from .advice import break_even as break_even
 from .causes import Advice as Advice
 from .causes import Candidate as Candidate
 from .causes import Cause as Cause

@@ -1,20 +1,23 @@
-"""What would make a program faster: the table of causes read in the other direction.
+"""What would make a program faster: the causes of its time first, then changes of the program, each estimated.
 
-First what the measured time was lost to, then changes of the program itself, each estimated alone and together with
-those above it. Of changes that exclude each other (two formats, two ways to run) only the first counts towards the sum.
+Each change is estimated alone and together with those above it. Of changes that exclude each other (two formats, two
+ways to run) only the first counts towards the sum. :func:`break_even` tells when a change that costs time has paid.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
+from itertools import zip_longest
 from typing import Any
 
 from roofline.cost import COMPUTE
 from roofline.diagnosis.causes import Advice, Cause
-from roofline.diagnosis.reference import Meant, faster
-from roofline.ir.errors import RooflineError
+from roofline.diagnosis.reference import Reference, faster
+from roofline.ir.errors import RooflineError, UsageError
+from roofline.ir.report import Report
+from roofline.ir.units import format_si, parse
 from roofline.ops.registry import OPS
 from roofline.passes.formats.cast import retype
 from roofline.passes.formats.quantize import quantize
@@ -29,187 +32,191 @@ COMPILE_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A row of the table.
+    """A change of a program.
 
     Attributes:
         text: What to change.
         kind: Changes of one kind exclude each other.
         apply: The changed program, ``None`` where it does not apply.
+        option: The command-line option that estimates it.
+        call: The same in Python.
         note: What to keep in mind.
     """
 
     text: str
     kind: str
-    apply: Callable[[Meant], Meant | None]
+    apply: Callable[[Reference], Reference | None]
+    option: str
+    call: str
     note: str = ""
 
 
-def advice(meant: Meant, seconds: float, causes: Sequence[Cause] = ()) -> tuple[Advice, ...]:
-    """Changes that save time, those of the measured time first, then most saving first.
+def advice(reference: Reference, seconds: float, causes: Sequence[Cause] = ()) -> tuple[Advice, ...]:
+    """Return changes that save time, those of the measured time first, then most saving first.
 
     Changes of the program are counted from what is left of the measured time once its causes are gone, in the
     proportion that the estimates have; what is unknown stays.
 
     Args:
-        meant: The program.
+        reference: The program.
         seconds: The measured time [s].
         causes: What it was lost to.
     """
-    found, left = [], seconds
+    first, left = [], seconds
     for cause in causes:
         if cause.label != "unknown" and cause.share >= WORTH:
             left -= cause.explains_s
-            found.append(Advice(cause.fix, cause.expected_after_s, cause.explains_s, left, f"removes {cause.label}"))
+            first.append(Advice(cause.fix, cause.expected_after_s, cause.explains_s, left, f"removes {cause.label}",
+                                cause.option, cause.call))  # fmt: skip
     unknown = sum(cause.explains_s for cause in causes if cause.label == "unknown")
     own = seconds - sum(cause.explains_s for cause in causes)
-    cured = _without(meant, {cause.label for cause in causes})
-    scale = own / float(cured.expected.time)
-    return (*found, *(_scaled(one, scale, unknown) for one in _changes(cured)))
-
-
-def _scaled(one: Advice, scale: float, unknown: float) -> Advice:
-    return replace(
-        one,
-        time_s=one.time_s * scale + unknown,
-        saves_s=one.saves_s * scale,
-        together_s=one.together_s * scale + unknown,
+    # Without the causes, so that no change promises the same again.
+    labels = {cause.label for cause in causes}
+    mode = "graph" if "launch_bound" in labels and reference.mode == "eager" else reference.mode
+    tf32 = reference.tf32 or ("precision" in labels and reference.has_tf32)
+    cured = replace(reference, mode=mode, tf32=tf32)
+    scale = own / _time(cured)
+    scaled = (
+        replace(
+            one,
+            time_s=one.time_s * scale + unknown,
+            saves_s=one.saves_s * scale,
+            together_s=one.together_s * scale + unknown,
+        )
+        for one in _changes(cured)
     )
+    return (*first, *scaled)
 
 
-def _without(meant: Meant, labels: set[str]) -> Meant:
-    """The program once some causes are gone, so that no change promises the same again."""
-    mode = "graph" if "launch_bound" in labels and meant.mode == "eager" else meant.mode
-    return replace(meant, mode=mode, tf32=meant.tf32 or ("precision" in labels and meant.has_tf32))
-
-
-def _changes(meant: Meant) -> Iterable[Advice]:
-    """Changes of a program, in estimates."""
-    time = float(meant.expected.time)
+def _changes(reference: Reference) -> Iterable[Advice]:
+    """Return changes of a program, in estimates."""
+    time = _time(reference)
     options = []
     for change in CHANGES:
-        after = _applied(change, meant)
+        after = _applied(change, reference)
         if after is not None and (took := _time(after)) < (1 - WORTH) * time:
             options.append((took, change))
     used: set[str] = set()
-    together = meant
+    together = reference
     for took, change in sorted(options, key=lambda option: option[0]):
-        if (
-            change.kind not in used
-            and (more := _applied(change, together)) is not None
-            and _time(more) < _time(together)
-        ):
+        more = _applied(change, together) if change.kind not in used else None
+        if more is not None and _time(more) < _time(together):
             together = more
         used.add(change.kind)
-        yield Advice(change.text, took, time - took, _time(together), _note(change, time - took))
-    half = _half_of_contractions(together) / _time(together) if meant.expected.bound == "compute" else 1.0
-    yield from _less_work(meant, half * _time(together))
-    yield from _other_batch(meant, lambda batch: half * float(together.estimate(B=batch).time))
+        note = change.note.format(steps=math.ceil(COMPILE_S / (time - took)))
+        yield Advice(change.text, took, time - took, _time(together), note, change.option, change.call)
+    half = _half_of_contractions(together) / _time(together) if reference.expected.bound == "compute" else 1.0
+    yield from _less_work(reference, half * _time(together))
+    yield from _other_batch(reference, lambda batch: half * float(together.estimate(B=batch).time))
 
 
-def _applied(change: Change, meant: Meant) -> Meant | None:
+def _applied(change: Change, reference: Reference) -> Reference | None:
     try:
-        after = change.apply(meant)
+        after = change.apply(reference)
         return after if after is not None and _time(after) > 0 else None
     except RooflineError:
         return None  # the chip has no figure for it
 
 
-def _time(meant: Meant) -> float:
-    return float(meant.expected.time)
-
-
-def _note(change: Change, saves: float) -> str:
-    if change.kind == "run" and "compile" in change.text:
-        return f"pays after {ceil(COMPILE_S / saves):,} steps where compiling takes {COMPILE_S:g} s"
-    return change.note
+def _time(reference: Reference) -> float:
+    return float(reference.expected.time)
 
 
 # --- changes ---
 
 
-def _mode(mode: str, of: tuple[str, ...]) -> Callable[[Meant], Meant | None]:
-    return lambda meant: replace(meant, mode=mode) if meant.mode in of else None
+def _mode(mode: str, of: tuple[str, ...]) -> Callable[[Reference], Reference | None]:
+    return lambda reference: replace(reference, mode=mode) if reference.mode in of else None
 
 
-def _tf32(meant: Meant) -> Meant | None:
-    allowed = not meant.tf32 and "fp32" in meant.contracts_in and meant.has_tf32
-    return replace(meant, tf32=True) if allowed else None
+def _tf32(reference: Reference) -> Reference | None:
+    allowed = not reference.tf32 and "fp32" in reference.contracts_in and reference.has_tf32
+    return replace(reference, tf32=True) if allowed else None
 
 
-def _everything(dtype: str) -> Callable[[Meant], Meant | None]:
-    """Another format for all tensors, where contractions run faster in it or fewer bytes move."""
+def _everything(dtype: str) -> Callable[[Reference], Reference | None]:
+    """Make another format for all tensors, where contractions run faster in it or fewer bytes move."""
 
-    def apply(meant: Meant) -> Meant | None:
-        wide = meant.contracts_in & {"fp32", "fp64"} or {t.dtype for t in meant.graph.tensors.values()} & {
-            "fp32",
-            "fp64",
-        }
-        slower = any(not faster(meant.chip, dtype, than) for than in meant.contracts_in)
-        return None if not wide or slower else replace(meant, graph=retype(meant.graph, dtype))
-
-    return apply
-
-
-def _products(dtype: str) -> Callable[[Meant], Meant | None]:
-    """Weights and activations of products in an 8-bit format that the chip multiplies faster."""
-
-    def apply(meant: Meant) -> Meant | None:
-        formats = meant.contracts_in
-        if not formats or not all(faster(meant.chip, dtype, than) for than in formats):
+    def apply(reference: Reference) -> Reference | None:
+        formats = reference.contracts_in
+        wide = {"fp32", "fp64"} & (formats | {tensor.dtype for tensor in reference.graph.tensors.values()})
+        if not wide or not all(faster(reference.chip, dtype, than) for than in formats):
             return None
-        return replace(meant, graph=quantize(meant.graph, activations=dtype))
+        return replace(reference, graph=retype(reference.graph, dtype))
 
     return apply
 
 
-def _stored(weights: str, cache: str) -> Callable[[Meant], Meant | None]:
-    """Narrower weights, and cache where there is one; arithmetic stays."""
+def _matmuls(dtype: str) -> Callable[[Reference], Reference | None]:
+    """Make weights and activations of matmuls in an 8-bit format that the chip multiplies faster."""
 
-    def apply(meant: Meant) -> Meant | None:
-        caches = any(tensor.kind == "cache" for tensor in meant.graph.tensors.values())
-        return replace(meant, graph=quantize(meant.graph, weights=weights, cache=cache if caches else None))
+    def apply(reference: Reference) -> Reference | None:
+        formats = reference.contracts_in
+        if not formats or not all(faster(reference.chip, dtype, than) for than in formats):
+            return None
+        return replace(reference, graph=quantize(reference.graph, activations=dtype))
 
     return apply
 
 
-def _flash(meant: Meant) -> Meant | None:
-    """Attention whose parts are kernels of their own, as one."""
-    graph = flash(meant.graph)
-    return replace(meant, graph=graph) if graph is not meant.graph else None
+def _stored(weights: str, cache: str) -> Callable[[Reference], Reference | None]:
+    """Make narrower weights, and cache where there is one; arithmetic stays."""
+
+    def apply(reference: Reference) -> Reference | None:
+        caches = any(tensor.kind == "cache" for tensor in reference.graph.tensors.values())
+        return replace(reference, graph=quantize(reference.graph, weights=weights, cache=cache if caches else None))
+
+    return apply
 
 
+def _flash(reference: Reference) -> Reference | None:
+    graph = flash(reference.graph)
+    return replace(reference, graph=graph) if graph is not reference.graph else None
+
+
+#: ``{steps}`` in a note is the number of steps after which compiling has paid.
 CHANGES: tuple[Change, ...] = (
-    Change("replay as a CUDA graph", "run", _mode("graph", ("eager",)), "shapes must not change"),
-    Change("compile: fuse elementwise chains", "run", _mode("compiled", ("eager", "graph"))),
-    Change("allow tf32 for fp32 contractions", "math", _tf32, "10 bits of mantissa in products"),
-    Change("everything in bf16", "math", _everything("bf16"), "keep an fp32 copy of weights where you train"),
-    Change("everything in fp16", "math", _everything("fp16"), "narrow range: scale the loss where you train"),
-    Change("products in fp8", "products", _products("fp8"), "scales a tensor or block; check the quality"),
-    Change("products in int8", "products", _products("int8"), "activations quantised too; check the quality"),
-    Change("weights in int8, cache in int8", "products", _stored(weights="int8", cache="int8"),
+    Change("replay as a CUDA graph", "run", _mode("graph", ("eager",)),
+           "--mode graph", 'mode="graph"', "shapes must not change"),
+    Change("compile: fuse elementwise chains", "run", _mode("compiled", ("eager", "graph")),
+           "--mode compiled", 'mode="compiled"', f"pays after {{steps:,}} steps where compiling takes {COMPILE_S:g} s"),
+    Change("allow tf32 for fp32 contractions", "math", _tf32,
+           "--tf32", "tf32=True", "10 bits of mantissa in matmuls"),
+    Change("everything in bf16", "math", _everything("bf16"),
+           "--dtype bf16", 'rl.passes.retype(graph, "bf16")', "keep an fp32 copy of weights where you train"),
+    Change("everything in fp16", "math", _everything("fp16"),
+           "--dtype fp16", 'rl.passes.retype(graph, "fp16")', "narrow range: scale the loss where you train"),
+    Change("matmuls in fp8", "matmuls", _matmuls("fp8"), "--activations fp8",
+           'rl.passes.quantize(graph, activations="fp8")', "scales per tensor or block; check the quality"),
+    Change("matmuls in int8", "matmuls", _matmuls("int8"), "--activations int8",
+           'rl.passes.quantize(graph, activations="int8")', "activations quantised too; check the quality"),
+    Change("weights in int8, cache in int8", "matmuls", _stored(weights="int8", cache="int8"),
+           "--weights int8 --cache int8", 'rl.passes.quantize(graph, weights="int8", cache="int8")',
            "with a fused weight-only kernel; otherwise slower"),
-    Change("weights in int4-g128, cache in int8", "products", _stored(weights="int4-g128", cache="int8"),
+    Change("weights in int4-g128, cache in int8", "matmuls", _stored(weights="int4-g128", cache="int8"),
+           "--weights int4-g128 --cache int8", 'rl.passes.quantize(graph, weights="int4-g128", cache="int8")',
            "with a fused weight-only kernel; check the quality"),
-    Change("one kernel for attention (flash)", "attention", _flash),
+    Change("one kernel for attention (flash)", "attention", _flash,
+           "--fuse flash", 'rl.passes.fuse(graph, "flash")'),
 )  # fmt: skip
 
 
 # --- less of it ---
 
 
-def _half_of_contractions(meant: Meant) -> float:
-    """The program's time with half the channels, or the layers of one without [s]; unchanged where contractions are not
-    what takes it.
+def _half_of_contractions(reference: Reference) -> float:
+    """Return the program's time with half the channels, or half the layers if it has none [s].
 
-    A list of operators without weights has no channels to prune: half the time of its contractions stands for it.
+    Unchanged where contractions are not what takes it. A list of operators without weights has no channels to prune:
+    half the time of its contractions stands for it.
     """
-    est = meant.expected
+    est = reference.expected
     if est.bound != "compute":
-        return _time(meant)
+        return _time(reference)
     halves: tuple[dict[str, Any], ...] = ({"channels": 0.5}, {"layers": 0.5})
     for half in halves:
         try:
-            return _time(replace(meant, graph=prune(meant.graph, **half)))
+            return _time(replace(reference, graph=prune(reference.graph, **half)))
         except RooflineError:
             continue
     pairs = zip(est.rows, est.times[0], strict=True)
@@ -218,25 +225,128 @@ def _half_of_contractions(meant: Meant) -> float:
     return float(est.time) - spent / 2
 
 
-def _less_work(meant: Meant, together: float) -> Iterable[Advice]:
-    """Half the contractions, where they are what takes the time."""
-    time, half = _time(meant), _half_of_contractions(meant)
+def _less_work(reference: Reference, together: float) -> Iterable[Advice]:
+    """Halve the contractions, where they are what takes the time."""
+    time, half = _time(reference), _half_of_contractions(reference)
     if half < time:
         note = "single weights set to zero save nothing: dense kernels multiply them all the same"
-        yield Advice("prune whole channels, or distil, to half the contractions", half, time - half, together, note)
+        yield Advice("prune whole channels, or distil, to half the contractions", half, time - half, together, note,
+                     "--prune channels=0.5", "rl.passes.prune(graph, channels=0.5)")  # fmt: skip
 
 
-def _other_batch(meant: Meant, together: Callable[[int], float]) -> Iterable[Advice]:
-    """Twice the batch in less than twice the time, or half of it in half the time."""
-    batch = meant.sizes.get("B")
+def _other_batch(reference: Reference, together: Callable[[int], float]) -> Iterable[Advice]:
+    """Take twice the batch in less than twice the time, or half of it in half the time."""
+    batch = reference.sizes.get("B")
     if not isinstance(batch, int):
         return
-    time = float(meant.expected.time)
-    twice = float(meant.estimate(B=2 * batch).time) / 2
-    if twice < 0.9 * time:
+    time = _time(reference)
+    double = float(reference.estimate(B=2 * batch).time) / 2
+    if double < 0.9 * time:
         note = f"time of {batch} of {2 * batch}: for throughput, latency grows"
-        yield Advice(f"batch {2 * batch}", twice, time - twice, together(2 * batch) / 2, note)
+        yield Advice(f"batch {2 * batch}", double, time - double, together(2 * batch) / 2, note,
+                     f"--batch {2 * batch}", f"batch={2 * batch}")  # fmt: skip
     elif batch > 1:
-        half = float(meant.estimate(B=batch // 2).time)
+        half = float(reference.estimate(B=batch // 2).time)
         note = "latency; throughput is saturated and stays"
-        yield Advice(f"batch {batch // 2} for latency", half, time - half, together(batch // 2), note)
+        yield Advice(f"batch {batch // 2} for latency", half, time - half, together(batch // 2), note,
+                     f"--batch {batch // 2}", f"batch={batch // 2}")  # fmt: skip
+
+
+# --- when a change that costs time has paid ---
+
+
+@dataclass(frozen=True, slots=True)
+class BreakEven(Report):
+    """What a change costs once, what it saves per step, and after how many steps it has paid off.
+
+    Attributes:
+        overhead_s: What it costs once, beyond what the same steps took before [s].
+        before_s: A steady step without it [s].
+        after_s: A steady step with it [s].
+        steps: Steady steps until it has paid off; infinite where it never does.
+    """
+
+    schema = "break_even"
+
+    overhead_s: float
+    before_s: float
+    after_s: float
+    steps: float
+
+    @property
+    def never(self) -> bool:
+        """True if no number of steps is enough."""
+        return math.isinf(self.steps)
+
+    @property
+    def speedup(self) -> float:
+        """Steady step before over after; below 1 it is slower than before."""
+        return self.before_s / self.after_s
+
+    def saves(self, steps: int) -> float:
+        """Return what a run of so many steady steps saves [s]; negative where it loses."""
+        return steps * (self.before_s - self.after_s) - self.overhead_s
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return one dictionary; ``steps`` is infinite where it never pays off."""
+        figures = {key: getattr(self, key) for key in ("overhead_s", "before_s", "after_s", "speedup", "steps")}
+        return [{**figures, "reading": str(self)}]
+
+    def __str__(self) -> str:
+        before, after, once = (format_si(value, "s") for value in (self.before_s, self.after_s, self.overhead_s))
+        if self.never:
+            return f"never pays off: a step takes {after} after and {before} before ({self.speedup:.2f}x)"
+        if not self.steps:
+            return f"pays off at once: a step takes {after} instead of {before} ({self.speedup:.2f}x)"
+        return (
+            f"pays off after {math.ceil(self.steps):,} steps: {once} once, "
+            f"then {after} instead of {before} per step ({self.speedup:.2f}x)"
+        )
+
+
+def break_even(
+    compile_s: str | float,
+    before_s: str | float,
+    after_s: str | float,
+    *,
+    first_before: Sequence[str | float] = (),
+    first_after: Sequence[str | float] = (),
+) -> BreakEven:
+    """Count the steps after which a change that costs time once has paid off.
+
+    Args:
+        compile_s: What it costs before the first step, such as ``"20 s"``; 0 where the first steps include it.
+        before_s: A steady step without the change.
+        after_s: A steady step with it.
+        first_before: The first steps without it, where they took longer than a steady one.
+        first_after: The first steps with it.
+
+    Returns:
+        The steps, with what the change costs and saves.
+
+    Raises:
+        UsageError: A steady step that does not take a time above zero, or a negative time.
+
+    Example:
+        >>> import roofline as rl
+        >>> rl.diagnosis.break_even("30 s", "40 ms", "25 ms").steps
+        2000.0
+        >>> print(rl.diagnosis.break_even("30 s", "72 ms", "103 ms"))
+        never pays off: a step takes 103 ms after and 72 ms before (0.70x)
+    """
+    before, after = _seconds("before_s", before_s, above=True), _seconds("after_s", after_s, above=True)
+    slow = [_seconds("first_before", time) for time in first_before]
+    fast = [_seconds("first_after", time) for time in first_after]
+    overhead = _seconds("compile_s", compile_s) + math.fsum(
+        (after if late is None else late) - (before if early is None else early)
+        for early, late in zip_longest(slow, fast)
+    )
+    steps = max(overhead, 0.0) / (before - after) if after < before else math.inf
+    return BreakEven(overhead, before, after, steps)
+
+
+def _seconds(name: str, time: str | float, above: bool = False) -> float:
+    value = parse(time, "s")
+    if value < 0 or (above and not value):
+        raise UsageError(f"{name}={time!r}: a time {'above zero' if above else 'from zero'} is wanted")
+    return value

@@ -1,34 +1,57 @@
-"""The answer in plain data: verdict, parts that add up, causes, candidates and advice."""
+"""The answer in plain data: the taxonomy of causes, the verdict, parts that add up, candidates and advice."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from roofline.analysis.estimates import Estimate
+from roofline.ir.report import Report
+from roofline.ir.units import format_si
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """What to do about something.
+
+    Attributes:
+        text: What to do, in words.
+        option: The command-line option that estimates the program with it; empty where there is none.
+        call: The same in Python; empty where there is none.
+    """
+
+    text: str
+    option: str = ""
+    call: str = ""
+
 
 #: What a time can be lost to, with what to do about it. The last is what nothing explains.
-FIXES: Mapping[str, str] = {
-    "unfused": "compile it, or call the fused operator, so that the chain is read and written once",
-    "materialised": "call scaled_dot_product_attention, whose kernel keeps the scores on the chip",
-    "precision": "cast to a 16-bit format, or allow tf32 (torch.set_float32_matmul_precision('high'))",
-    "alignment": "pad the row length to a multiple of 8 elements",
-    "host_copy": "keep tensors on the device; else pin host memory, copy with non_blocking and overlap it",
-    "launch_bound": "batch the small calls, replay as a CUDA graph, or compile with mode='reduce-overhead'",
-    "sync": "read results back once at the end, not in every step",
-    "host_bound": "prepare data in other processes and ahead of time, so that the device never waits",
-    "wasted_work": "compute only what is asked for: index instead of multiplying, cut padding, do not repeat",
-    "layout_copy": "keep one layout from end to end, such as channels_last",
-    "uncoalesced": "read neighbours together: sort the indices, widen the rows, or change the order of the axes",
-    "reallocation": "allocate once for the longest case and write in place",
-    "wrong_device": "move the module and its inputs to the accelerator",
-    "clock_or_power": "look at clocks, power cap and temperature; other work on the device?",
-    "kernel_choice": "try another library, layout, batch or padded shape: the kernel does not suit this one",
-    "small_batch": "run the pieces as one batch, so that weights are read once",
-    "communication": "overlap collectives with compute, send fewer and larger ones, or narrow their format",
-    "unknown": "record a trace (torch.profiler with record_shapes=True) and give it with --trace",
-}
+FIXES: Mapping[str, Fix] = {
+    "unfused": Fix("compile it, or call the fused operator, so that the chain is read and written once",
+                   "--mode compiled", 'mode="compiled"'),
+    "materialised": Fix("call scaled_dot_product_attention, whose kernel keeps the scores on the chip",
+                        "--fuse flash", 'rl.passes.fuse(graph, "flash")'),
+    "precision": Fix("cast to a 16-bit format, or allow tf32 (torch.set_float32_matmul_precision('high'))",
+                     "--tf32", "tf32=True"),
+    "alignment": Fix("pad the row length to a multiple of 8 elements"),
+    "host_copy": Fix("keep tensors on the device; else pin host memory, copy with non_blocking and overlap it"),
+    "launch_bound": Fix("batch the small calls, replay as a CUDA graph, or compile with mode='reduce-overhead'",
+                        "--mode graph", 'mode="graph"'),
+    "sync": Fix("read results back once at the end, not in every step"),
+    "host_bound": Fix("prepare data in other processes and ahead of time, so that the device never waits"),
+    "wasted_work": Fix("compute only what is asked for: index instead of multiplying, cut padding, do not repeat"),
+    "layout_copy": Fix("keep one layout from end to end, such as channels_last"),
+    "uncoalesced": Fix("read neighbours together: sort the indices, widen the rows, or change the order of the axes"),
+    "reallocation": Fix("allocate once for the longest case and write in place"),
+    "wrong_device": Fix("move the module and its inputs to the accelerator"),
+    "clock_or_power": Fix("look at clocks, power cap and temperature; other work on the device?"),
+    "kernel_choice": Fix("try another library, layout, batch or padded shape: the kernel does not suit this one"),
+    "small_batch": Fix("run the pieces as one batch, so that weights are read once"),
+    "communication": Fix("overlap collectives with compute, send fewer and larger ones, or narrow their format"),
+    "unknown": Fix("record a trace (torch.profiler with record_shapes=True) and give it too",
+                   "--trace FILE", "rl.check(..., trace=FILE)"),
+}  # fmt: skip
 LABELS: tuple[str, ...] = tuple(FIXES)
 
 
@@ -43,6 +66,8 @@ class Cause:
         evidence: What points to it.
         fix: What to do.
         expected_after_s: The measured time without it [s].
+        option: The command-line option that estimates the program with the fix; empty where there is none.
+        call: The same in Python.
     """
 
     label: str
@@ -51,6 +76,24 @@ class Cause:
     evidence: str
     fix: str
     expected_after_s: float
+    option: str = ""
+    call: str = ""
+
+
+def cause(label: str, explains: float, seconds: float, evidence: str, fix: Fix | None = None) -> Cause:
+    """Return a cause with what follows from its part.
+
+    Args:
+        label: One of :data:`LABELS`.
+        explains: Its part [s].
+        seconds: The whole time [s].
+        evidence: What points to it.
+        fix: What to do, where it is not the label's.
+    """
+    fix = fix or FIXES[label]
+    return Cause(
+        label, explains, explains / seconds, evidence, fix.text, max(seconds - explains, 0.0), fix.option, fix.call
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +127,8 @@ class Advice:
         saves_s: Of the expected time, with this change alone [s].
         together_s: What it would take with this and all changes above it that combine [s].
         note: What to keep in mind.
+        option: The command-line option that estimates the program with it; empty where there is none.
+        call: The same in Python: an argument of :func:`roofline.check`, or a call on the graph.
     """
 
     change: str
@@ -91,10 +136,17 @@ class Advice:
     saves_s: float
     together_s: float
     note: str = ""
+    option: str = ""
+    call: str = ""
+
+    def __str__(self) -> str:
+        how = f" ({self.call})" if self.call else ""
+        note = f"; {self.note}" if self.note else ""
+        return f"{self.change}{how}: {format_si(self.time_s, 's')}, saves {format_si(self.saves_s, 's')}{note}"
 
 
 @dataclass(frozen=True, repr=False)
-class Verdict:
+class Verdict(Report):
     """The answer to "does my time make sense?".
 
     Attributes:
@@ -102,9 +154,9 @@ class Verdict:
         reason: Why, in one sentence.
         measured: The measured time [s].
         ratio: Measured over expected.
-        impossible_below: No run of this program on this chip takes less [s].
+        lower_bound: No run of this program on this chip takes less [s].
         estimate: What was expected.
-        floor_s: Speed of light of the program as it is meant [s].
+        floor_s: Speed of light of the program as it should run [s].
         efficiency_s: What good kernels lose against it [s].
         causes: What the rest was lost to, most first, ``unknown`` last: ``floor + efficiency + causes = measured``.
         candidates: Without a trace, every counterfactual, the likeliest first.
@@ -114,11 +166,13 @@ class Verdict:
         traced: Whether causes were measured in a trace.
     """
 
+    schema = "check"
+
     verdict: str
     reason: str
     measured: float
     ratio: float
-    impossible_below: float
+    lower_bound: float
     estimate: Estimate
     floor_s: float
     efficiency_s: float
@@ -131,7 +185,7 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether the time is as expected."""
+        """True if the time is as expected."""
         return self.verdict == "as_expected"
 
     @property
@@ -145,31 +199,37 @@ class Verdict:
             *((cause.label, cause.explains_s) for cause in self.causes),
         )
 
-    def record(self) -> dict[str, Any]:
-        """The stable keys of ``roofline check --json``."""
+    def subject(self) -> dict[str, Any]:
+        """Return the program, where and how it ran, and its sizes."""
+        return self.estimate.subject()
+
+    def summary(self) -> dict[str, Any]:
+        """Return the verdict, the expected times [s], causes, candidates and advice."""
+        est, own = self.estimate, ("verdict", "reason", "ratio", "floor_s", "efficiency_s", "traced", "normal", "notes")
+        listed = {name: [asdict(one) for one in getattr(self, name)] for name in ("causes", "candidates", "advice")}
         return {
-            **self.estimate.records()[0],
-            "verdict": self.verdict,
-            "reason": self.reason,
-            "ratio": self.ratio,
+            **{name: getattr(self, name) for name in own},
             "measured_s": self.measured,
-            "expected_s": float(self.estimate.time),
-            "impossible_below_s": self.impossible_below,
-            "traced": self.traced,
-            "waterfall": [{"part": part, "seconds": seconds} for part, seconds in self.waterfall],
-            "causes": [_fields(cause) for cause in self.causes],
-            "candidates": [_fields(candidate) for candidate in self.candidates],
-            "advice": [_fields(advice) for advice in self.advice],
-            "normal": list(self.normal),
-            "notes": list(self.notes),
+            "expected_s": est.time,
+            "low_s": est.low,
+            "high_s": est.high,
+            "lower_bound_s": self.lower_bound,
+            "bound": est.bound,
+            **listed,
         }
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return one dictionary per part of the measured time: what it is, its time, evidence and what to do."""
+        about = {one.label: one for one in self.causes}
+        rows = []
+        for part, seconds in self.waterfall:
+            reason = about.get(part, Cause(part, seconds, 0.0, "", "", 0.0))
+            words = {key: getattr(reason, key) for key in ("evidence", "fix", "option", "call")}
+            rows.append({"part": part, "time_s": seconds, "share": seconds / self.measured, **words})
+        return rows
 
     def __str__(self) -> str:
         return f"{self.verdict}: {self.reason}"
 
     def __repr__(self) -> str:
         return f"<Verdict {self}>"
-
-
-def _fields(thing: Any) -> dict[str, Any]:
-    return {name: getattr(thing, name) for name in thing.__slots__}

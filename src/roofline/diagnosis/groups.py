@@ -5,29 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from math import isnan
 
 from roofline.analysis.estimates import Estimate
-from roofline.cost import cpu as processor
-from roofline.diagnosis.reference import Meant
+from roofline.diagnosis.reference import Reference, is_cpu
 from roofline.frontends.torch.recorded import formulas
 from roofline.hardware.chip import Chip
 from roofline.ir.errors import RooflineError
 from roofline.ir.graph import Graph
-from roofline.traces.events import Kind, Signature
-from roofline.traces.link import Launch
-
-#: Roles of launches that are no kernels of an operator, by their names.
-_ROLES = (
-    ("copy_in", re.compile(r"memcpy.*(htod|host-to-device)|copyhosttodevice", re.I)),
-    ("copy_out", re.compile(r"memcpy.*(dtoh|device-to-host)|copydevicetohost", re.I)),
-    ("communication", re.compile(r"^(nccl|rccl|msccl|ncclDevKernel)|allreduce.*kernel|all_reduce", re.I)),
-    ("layout", re.compile(r"nchwTo|nhwcTo|nchw2nhwc|nhwc2nchw|cudnn.*tensorTransform|convertTensor", re.I)),
-)
+from roofline.traces.events import Signature
+from roofline.traces.linking import Launch
 
 #: Classes of kernels that multiply; the first that a call has is what it is.
-PRODUCTS = ("attention", "matmul", "conv", "moe")
+CONTRACTIONS = ("attention", "matmul", "conv", "moe")
 
 #: Classes of kernels by their names, for launches whose operator is not known.
 _KINDS = (
@@ -42,13 +33,13 @@ _KINDS = (
 
 @dataclass(frozen=True)
 class Group:
-    """Calls of one operator with equal arguments that ran equal kernels; all figures are of one iteration.
+    """Calls of one operator with equal arguments that ran equal kernels; all figures are per iteration.
 
     Attributes:
         op: The operator, empty where none is known.
         signature: Its recorded arguments.
         path: What is around it on the host, of the first call.
-        role: ``kernel``, ``copy_in``, ``copy_out``, ``communication``, ``layout``; ``host`` on the processor.
+        role: ``kernel``, ``copy_in``, ``copy_out``, ``communication``, ``layout``; ``host`` on the CPU.
         kernels: Names of its kernels.
         calls: Calls.
         launches: Launches.
@@ -74,25 +65,18 @@ class Group:
         if self.graph is None or not self.graph.nodes:
             return None
         try:
-            return Meant(self.graph, self.chip, "graph", tf32, {}).estimate(self.graph)
+            return Reference(self.graph, self.chip, "graph", tf32, {}).estimate(self.graph)
         except RooflineError:
             return None
 
     @cached_property
     def estimate(self) -> Estimate | None:
-        """One call as it was recorded; fp32 products as tf32 where they were too fast for anything else."""
+        """One call as it was recorded; fp32 matmuls as tf32 where they were too fast for anything else."""
         plain = self._estimate(False)
         if plain is None or self.calls == 0:
             return plain
         too_fast = self.seconds / self.calls < 0.9 * float(plain.floor)
         return self._estimate(True) if too_fast else plain
-
-    @cached_property
-    def meant(self) -> Meant | None:
-        """The call as a program of its own."""
-        if self.estimate is None or self.graph is None:
-            return None
-        return Meant(self.graph, self.chip, "graph", False, {})
 
     @cached_property
     def expected(self) -> float:
@@ -102,14 +86,16 @@ class Group:
     @cached_property
     def best(self) -> float:
         """All calls with aligned rows, in the format that the chip is made for, reading in order [s]."""
+        if self.estimate is None or self.graph is None:
+            return float("nan")
         try:
-            return self.calls * self.meant.attainable if self.meant is not None else float("nan")
+            return self.calls * Reference(self.graph, self.chip, "graph", False, {}).attainable
         except RooflineError:
             return self.expected
 
     @property
     def flops(self) -> float:
-        """Contraction FLOPs of all calls."""
+        """Contractions of all calls [FLOP]."""
         return self.calls * float(self.estimate.flops) if self.estimate is not None else 0.0
 
     @property
@@ -123,19 +109,18 @@ class Group:
         if self.estimate is None:
             return next((kind for kind, pattern in _KINDS if any(map(pattern.search, self.kernels))), "")
         kinds = {row.kernel.kind for row in self.estimate.rows}
-        return next((kind for kind in PRODUCTS if kind in kinds), min(kinds))
+        return next((kind for kind in CONTRACTIONS if kind in kinds), min(kinds))
 
     @property
     def contracts(self) -> bool:
-        """Whether it multiplies matrices."""
-        return self.kind in PRODUCTS
+        """True if it multiplies matrices."""
+        return self.kind in CONTRACTIONS
 
     @property
     def dtypes(self) -> frozenset[str]:
         """Formats of its contractions."""
-        return (
-            frozenset(dtype for row in self.estimate.rows for dtype in row.flops_by) if self.estimate else frozenset()
-        )
+        rows = self.estimate.rows if self.estimate is not None else ()
+        return frozenset(dtype for row in rows for dtype in row.flops_by)
 
     @property
     def kernel(self) -> str:
@@ -148,7 +133,7 @@ _UNNAMED = re.compile(r"\(anonymous namespace\)|<unnamed>|\{anonymous\}")
 
 
 def short(name: str) -> str:
-    """A kernel's name without namespaces, templates and arguments.
+    """Return a kernel's name without namespaces, templates and arguments.
 
     Example:
         >>> short("void at::native::vectorized_elementwise_kernel<8, at::native::AUnaryFunctor<float> >(int)")
@@ -161,65 +146,43 @@ def short(name: str) -> str:
     return bare.split("::")[-1].strip() or name[:60]
 
 
-def is_processor(chip: Chip) -> bool:
-    """Whether a chip is what the host itself runs on."""
-    return "CPU" in chip.form or processor.is_described(chip)
-
-
-def role(launch: Launch) -> str:
-    """What a launch is, told by its kind and name."""
-    return "host" if launch.kind == Kind.OP else _role(launch.name)
-
-
-@lru_cache(maxsize=8192)
-def _role(name: str) -> str:
-    """By a kernel's name, which recurs with every launch."""
-    return next((word for word, pattern in _ROLES if pattern.search(name)), "kernel")
-
-
-def group(launches: Sequence[Launch], iterations: int, chip: Chip, scale: float = 1.0) -> tuple[Group, ...]:
+def grouped(launches: Sequence[Launch], iterations: int, chip: Chip, scale: float = 1.0) -> tuple[Group, ...]:
     """Put equal calls together, the slowest first.
 
     Args:
         launches: Of whole iterations.
         iterations: How many.
         chip: Where they ran.
-        scale: Factor on durations, below 1 where launches ran side by side.
+        scale: Factor on durations, below 1 where launches overlapped.
     """
     calls: dict[tuple[int, str], list[int]] = {}
     for at, launch in enumerate(launches):
         alone = launch.call if launch.call >= 0 else -2 - at
-        calls.setdefault((alone, role(launch)), []).append(at)
+        calls.setdefault((alone, launch.role), []).append(at)
     graphs = formulas(launches)
     equal: dict[tuple[object, ...], list[list[int]]] = {}
-    for (_, what), together in calls.items():
-        first = launches[together[0]]
+    for (_, role), together in calls.items():
+        first, graph = launches[together[0]], graphs[together[0]]
         names = tuple(launches[at].name for at in together)
-        empty = graphs[together[0]] is not None and not graphs[together[0]].nodes  # type: ignore[union-attr]
-        equal.setdefault((first.op, first.signature, what, names, empty), []).append(together)
-    made = []
-    for key, sets in equal.items():
+        free = graph is not None and not graph.nodes
+        equal.setdefault((first.op, first.signature, role, names, free), []).append(together)
+    groups = []
+    for sets in equal.values():
+        first = launches[sets[0][0]]
+        role = "kernel" if first.role == "host" and is_cpu(chip) else first.role
         every = [launches[at] for together in sets for at in together]
-        what = "kernel" if key[2] == "host" and is_processor(chip) else str(key[2])
-        graph = graphs[sets[0][0]] if what in ("kernel", "host") else None
-        made.append(_group(what, [launches[at] for at in sets[0]], len(sets), every, iterations, chip, scale, graph))
-    return tuple(sorted(made, key=lambda one: -one.seconds))
-
-
-def _group(
-    what: str, first: list[Launch], calls: int, every: list[Launch], iterations: int, chip: Chip, scale: float,
-    graph: Graph | None,
-) -> Group:  # fmt: skip
-    return Group(
-        op=first[0].op,
-        signature=first[0].signature,
-        path=first[0].path,
-        role=what,
-        kernels=tuple(dict.fromkeys(one.name for one in first)),
-        calls=calls / iterations,
-        launches=sum(one.count for one in every) / iterations,
-        seconds=scale * sum(one.duration for one in every) / iterations,
-        moved=sum(one.bytes for one in every if not isnan(one.bytes)) / iterations,
-        graph=graph,
-        chip=chip,
-    )
+        group = Group(
+            op=first.op,
+            signature=first.signature,
+            path=first.path,
+            role=role,
+            kernels=tuple(dict.fromkeys(launches[at].name for at in sets[0])),
+            calls=len(sets) / iterations,
+            launches=sum(one.count for one in every) / iterations,
+            seconds=scale * sum(one.duration for one in every) / iterations,
+            moved=sum(one.bytes for one in every if not isnan(one.bytes)) / iterations,
+            graph=graphs[sets[0][0]] if role in ("kernel", "host") else None,
+            chip=chip,
+        )
+        groups.append(group)
+    return tuple(sorted(groups, key=lambda group: -group.seconds))

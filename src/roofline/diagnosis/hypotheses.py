@@ -1,9 +1,11 @@
 """Without a trace: each cause as a counterfactual, the times that the program could take if that were what is wrong.
 
-A suspect gives the least and the most time with it. The nearer the measured time and the narrower the range, the
-likelier; what occurs more often counts more (``weight``). Ranges come from physics where there is any (the same graph
-unfused, in another format, over the host link) and else from what launches, read-backs and processors cost on the
-machines of measurements/.
+A hypothesis gives the least and the most time with it. The nearer the measured time and the narrower the range, the
+likelier; what occurs more often counts more (``prior``). Times come from physics where there is any (the same graph
+unfused, in another format, over the host link), and from what launches, read-backs and CPUs cost: :data:`RANGES` has
+these figures, each with its unit, its meaning and its source. They were set on half of the planted programs ``first``
+(tests/planted); a source says how many of all planted programs with that fault, and of which hypothesis holds, took a
+time within, and the middle 80 % of what their times amount to (``python benchmarks/planted_table.py --ranges``).
 """
 
 from __future__ import annotations
@@ -15,359 +17,444 @@ from math import log, prod
 from roofline.cost import COMPUTE
 from roofline.counting.counts import KernelCount
 from roofline.diagnosis.causes import Candidate
-from roofline.diagnosis.reference import SCATTERED, Meant
+from roofline.diagnosis.reference import SCATTERED, Reference
 from roofline.ir.errors import RooflineError
 from roofline.passes.formats.cast import retype
 from roofline.passes.fusion.fuse import unfuse
 from roofline.programs.workload import is_listed
 
+#: Least and most time [s].
 Span = tuple[float, float]
-
-#: Rows up to which a product is skinny.
-SKINNY = 8
 
 #: How far outside of its range a time may be before a candidate is unlikely, as a logarithm.
 BLUR = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Suspect:
-    """A row of the table: what to look for, how common it is, and the times that it gives."""
+class Range:
+    """What a fault costs.
 
-    label: str
-    question: str
-    weight: float
-    span: Callable[[Meant], Span | None]
+    Attributes:
+        low: Least.
+        high: Most.
+        unit: What one of it is: ``x reference`` is the time of good kernels, others are of what the meaning names.
+        meaning: What it is, in a phrase.
+        source: Where the figures come from.
+    """
 
+    low: float
+    high: float
+    unit: str
+    meaning: str
+    source: str
 
-def candidates(meant: Meant, seconds: float) -> tuple[Candidate, ...]:
-    """Every counterfactual that this program can suffer from, the likeliest first."""
-    found = (candidate for suspect in SUSPECTS if (candidate := _candidate(suspect, meant, seconds)))
-    return tuple(sorted(found, key=lambda candidate: -candidate.score))
-
-
-def _candidate(suspect: Suspect, meant: Meant, seconds: float) -> Candidate | None:
-    try:
-        span = suspect.span(meant)
-    except RooflineError:
-        return None  # a counterfactual that the chip cannot run, such as one without a figure for fp64
-    if span is None or span[1] <= meant.attainable:
-        return None
-    low, high = max(span[0], meant.attainable), span[1]
-    gap = seconds / low if seconds < low else max(seconds / high, 1.0)
-    score = log(suspect.weight) - log(log(high / low) + 2.5 * BLUR) - (log(gap) / BLUR) ** 2 / 2
-    return Candidate(suspect.label, suspect.question, low, high, gap, score)
+    def of(self, quantity: float, base: float = 0.0) -> Span:
+        """Return the times of some quantity, on top of a base [s]."""
+        return base + self.low * quantity, base + self.high * quantity
 
 
-def _around(meant: Meant, low: float, high: float) -> Span:
-    """A range of extra time on top of good kernels."""
-    return meant.attainable + low, meant.attainable + high
+RANGES: dict[str, Range] = {
+    "unfused": Range(0.75, 1.2, "x estimate", "a chain with each step as a kernel of its own",
+                     "planted: 10 of 16 within, most 0.81 to 1.65"),
+    "by_hand": Range(1, 1, "x kernels", "operators as chains of simple ones, BY_HAND has how many",
+                     "planted: 14 of 30 within"),
+    "scores": Range(3.5, 16, "x traffic", "attention scores cross the memory, on top",
+                    "planted: 15 of 20 within, most 7.4 to 22"),
+    "wide_format": Range(0.75, 1.3, "x estimate", "contractions in fp32 or fp64",
+                         "planted: 40 of 44 within, most 0.85 to 1.1"),
+    "odd_rows": Range(0.5, 1.2, "x estimate", "matmuls whose rows are not aligned; ODD_ROWS bounds it",
+                      "planted: 21 of 21 within, most 0.57 to 0.81"),
+    "edges": Range(1 / 14e9, 1 / 1.2e9, "s/B", "copies of inputs or outputs through pageable memory",
+                   "planted: 21 of 23 within, most 1.4 to 13 GB/s"),
+    "copies": Range(1 / 14e9, 1 / 1.2e9, "s/B", "copies of the program through pageable memory",
+                    "as edges; no planted program"),
+    "launch": Range(5e-6, 45e-6, "s/launch", "the host's part of an eager launch, back to back",
+                    "planted: 17 of 17 within, most 11 to 27 us"),
+    "module": Range(8e-6, 120e-6, "s/launch", "the same with the modules of a model around it",
+                    "assumed; no planted program"),
+    "wrapped": Range(5e-6, 120e-6, "s/launch", "a call through a compiler's guards or hooks, on top",
+                     "assumed; no planted program"),
+    "piece": Range(9e-6, 45e-6, "s/piece", "a piece cut off, its operator, and its result kept",
+                   "planted: 6 of 6 within, most 20 to 35 us"),
+    "read_back": Range(20e-6, 130e-6, "s/launch", "a launch, a wait and the way back, on top",
+                       "planted: 16 of 22 within, most 18 to 92 us"),
+    "preparation": Range(2.5e-3, 3e-2, "s", "loading and preparing data between steps, on top",
+                         "planted: 18 of 22 within, most 3.9 to 19 ms"),
+    "one_hot": Range(0.8, 5, "x matmul", "a one-hot matrix made and multiplied, on top", "planted: 1 of 3 within"),
+    "more_work": Range(1.8, 30, "x reference", "several times the work that was asked for",
+                       "planted: 18 of 26 within, most 2.9 to 63"),
+    "layout": Range(2, 16, "x traffic", "inputs and outputs copied into another order, on top",
+                    "planted: 12 of 16 within, most 5.3 to 48"),
+    "gathers": Range(0.5, 3, "x gathers", "gathers from anywhere; SCATTER bounds it",
+                     "planted: 9 of 12 within, most 0.95 to 4.5"),
+    "strides": Range(2, 10, "x reference", "copies and elementwise kernels across the rows",
+                     "planted: 16 of 20 within, most 4.2 to 14"),
+    "cache_copy": Range(1.5, 4, "x cache", "the cache of a decode step copied before it is read, on top",
+                        "planted: 4 of 5 within, most 2.3 to 6.9"),
+    "growth": Range(3, 300, "x reference", "a tensor copied again for each part that is added",
+                    "planted: 7 of 9 within, most 18 to 1,700"),
+    "cpu_flops": Range(0.2e12, 2e12, "FLOP/s", "contractions on a server's CPU",
+                       "planted: 19 of 20 within, with cpu_bytes"),
+    "cpu_bytes": Range(5e9, 100e9, "B/s", "traffic on a server's CPU", "planted: with cpu_flops"),
+    "clocks": Range(1.15, 2, "x reference", "power, heat or other work on the chip",
+                    "assumed; no planted program"),
+    "weights": Range(2, 30, "x reference", "a batch in pieces that read all weights each",
+                     "planted: 3 of 3 within, most 6.2 to 13"),
+    "ill_suited": Range(3, 50, "x reference", "a library's kernel for other shapes", "assumed; no planted program"),
+    "waiting": Range(1.2, 10, "x reference", "devices that wait for each other", "planted: 0 of 1 within, 225"),
+}  # fmt: skip
 
-
-# --- how it was written ---
-
-#: Kernels that an operator becomes when it is written out by hand in eager mode.
+#: Kernels that an operator becomes when it is written out by hand in eager mode: from, to.
 BY_HAND = {
     "gelu": (5, 12), "silu": (3, 5), "softmax": (4, 8), "layernorm": (6, 14), "rmsnorm": (4, 12), "groupnorm": (6, 14),
     "batchnorm2d": (4, 8), "sigmoid": (3, 4), "tanh": (4, 7), "elementwise": (2, 10),
 }  # fmt: skip
 
 
-def _by_hand(meant: Meant) -> Span | None:
-    """Composite operators as chains of simple ones, each reading and writing everything."""
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """What may be wrong.
+
+    Attributes:
+        label: The cause, one of :data:`~roofline.diagnosis.causes.LABELS`.
+        question: What to look for.
+        prior: How common it is against the others.
+        range: Its figures in :data:`RANGES`.
+        span: The times that it gives, ``None`` where it does not apply.
+    """
+
+    label: str
+    question: str
+    prior: float
+    range: str
+    span: Callable[[Reference, Range], Span | None]
+
+
+def candidates(reference: Reference, seconds: float) -> tuple[Candidate, ...]:
+    """Return every counterfactual that a program can suffer from, the likeliest first.
+
+    Args:
+        reference: The program as it is expected to run.
+        seconds: The measured time [s].
+    """
+    options = (option for hypothesis in HYPOTHESES if (option := _candidate(hypothesis, reference, seconds)))
+    return tuple(sorted(options, key=lambda option: -option.score))
+
+
+def _candidate(hypothesis: Hypothesis, reference: Reference, seconds: float) -> Candidate | None:
+    try:
+        span = hypothesis.span(reference, RANGES[hypothesis.range])
+    except RooflineError:
+        return None  # a counterfactual that the chip cannot run, such as one without a figure for fp64
+    if span is None or span[1] <= reference.attainable:
+        return None
+    low, high = max(span[0], reference.attainable), span[1]
+    gap = seconds / low if seconds < low else max(seconds / high, 1.0)
+    score = log(hypothesis.prior) - log(log(high / low) + 2.5 * BLUR) - (log(gap) / BLUR) ** 2 / 2
+    return Candidate(hypothesis.label, hypothesis.question, low, high, gap, score)
+
+
+Test = Callable[[Reference], bool]
+Quantity = Callable[[Reference], float]
+
+
+def _times(applies: Test) -> Callable[[Reference, Range], Span | None]:
+    """Make a span of so many times the reference, where that applies."""
+    return lambda reference, cost: cost.of(reference.attainable) if applies(reference) else None
+
+
+def _on_top(quantity: Quantity) -> Callable[[Reference, Range], Span | None]:
+    """Make a span of extra time on top of good kernels; no quantity is no case."""
+    return lambda reference, cost: cost.of(part, reference.attainable) if (part := quantity(reference)) else None
+
+
+def _instead(quantity: Quantity) -> Callable[[Reference, Range], Span | None]:
+    """Make a span of that quantity's time alone; no quantity is no case."""
+    return lambda reference, cost: cost.of(part) if (part := quantity(reference)) else None
+
+
+def _rows(reference: Reference, *kinds: str) -> list[KernelCount]:
+    return [row for row in reference.ideal.rows if row.kernel.kind in kinds]
+
+
+def _has(*kinds: str) -> Test:
+    return lambda reference: bool(_rows(reference, *kinds))
+
+
+# --- how it was written ---
+
+
+def _unfused(reference: Reference) -> float:
+    """Return the time of fused chains taken apart [s]."""
+    if not any(len(row.kernel.nodes) > 1 and row.kernel.kind != "attention" for row in reference.ideal.rows):
+        return 0.0
+    return float(reference.estimate(unfuse(reference.plain), mode="graph").device_time)
+
+
+def _by_hand(reference: Reference, cost: Range) -> Span | None:
+    """Estimate composite operators as chains of simple ones, each reading and writing everything."""
     extra = [0.0, 0.0]
-    for row, time in zip(meant.reference.rows, meant.reference.times[0], strict=True):
+    for row, time in zip(reference.ideal.rows, reference.ideal.times[0], strict=True):
         steps = [BY_HAND.get(node.op, (1, 1)) for node in row.kernel.nodes]
         if row.kernel.kind not in ("pointwise", "rowwise", "reduction") or not any(high > 1 for _, high in steps):
             continue
         for at in (0, 1):
             extra[at] += row.kernel.count * float(time.expected) * (sum(step[at] for step in steps) - 1)
-    return _around(meant, extra[0], extra[1]) if extra[1] > meant.attainable / 2 else None
+    worth = extra[1] > reference.attainable / 2
+    return (reference.attainable + extra[0], reference.attainable + extra[1]) if worth else None
 
 
-def _unfused(meant: Meant) -> Span | None:
-    """Fused chains taken apart."""
-    if not any(len(row.kernel.nodes) > 1 and row.kernel.kind != "attention" for row in meant.reference.rows):
-        return None
-    apart = float(meant.estimate(unfuse(meant.plain), mode="graph").device_time)
-    return 0.75 * apart, 1.2 * apart
+def _attention(reference: Reference) -> list[KernelCount]:
+    return [row for row in _rows(reference, "attention") if len(row.kernel.nodes) > 1]
 
 
-def _attention(meant: Meant) -> list[tuple[KernelCount, float]]:
-    """Attention kernels, each with the bytes of its scores."""
-    rows = [row for row in meant.reference.rows if row.kernel.kind == "attention" and len(row.kernel.nodes) > 1]
-    return [(row, _score_bytes(meant, row)) for row in rows]
+def _scores(reference: Reference) -> float:
+    """Return the time of one pass over the attention scores of more than one query [s]."""
+    moved = 0.0
+    for row in _attention(reference):
+        (batch, heads, queries, _), (_, _, keys, _) = reference.shapes(row)[:2]
+        moved += 2.0 * row.kernel.count * batch * heads * queries * keys if queries > 1 else 0.0
+    return moved / (reference.chip.bandwidth * 0.9)
 
 
-def _score_bytes(meant: Meant, row: KernelCount) -> float:
-    (batch, heads, queries, _), (_, _, keys, _) = meant.shapes(row)[:2]
-    return 2.0 * row.kernel.count * batch * heads * queries * keys
-
-
-def _materialised(meant: Meant) -> Span | None:
-    """Scores written and read, at least around the softmax; at most scaled, masked and cast one by one as well."""
-    scores = sum(size for row, size in _attention(meant) if meant.shapes(row)[0][2] > 1)
-    if not scores:
-        return None
-    once = scores / (meant.chip.bandwidth * 0.9)
-    return _around(meant, 3.5 * once, 16 * once)
-
-
-def _one_hot(meant: Meant) -> Span | None:
-    """A lookup as a product with a one-hot matrix, which has to be made as well."""
+def _one_hot(reference: Reference) -> float:
+    """Return the time of lookups as matmuls with a one-hot matrix, which has to be made as well [s]."""
     extra = 0.0
-    for row in meant.reference.rows:
+    for row in reference.ideal.rows:
         if row.kernel.main.op == "embedding":
-            (vocab, dim), tokens = meant.shapes(row)[0], prod(meant.shapes(row)[1])
-            extra += row.kernel.count * 2.0 * vocab * dim * tokens / meant.chip.matmul_peak("bf16")
-            extra += row.kernel.count * 4.0 * vocab * tokens / meant.chip.bandwidth
-    return _around(meant, 0.8 * extra, 5 * extra) if extra else None
+            (vocab, dim), tokens = reference.shapes(row)[0], prod(reference.shapes(row)[1])
+            extra += row.kernel.count * 2.0 * vocab * dim * tokens / reference.chip.matmul_peak("bf16")
+            extra += row.kernel.count * 4.0 * vocab * tokens / reference.chip.bandwidth
+    return extra
 
 
-def _more_work(meant: Meant) -> Span | None:
-    """Several times the work that was asked for."""
-    return 1.8 * meant.attainable, 30 * meant.attainable
+def _layout(reference: Reference) -> float:
+    """Return the time of one pass over all inputs and outputs [s]."""
+    moved = sum(row.kernel.count * float(row.bytes) for row in _rows(reference, "conv", "attention", "matmul"))
+    return moved / reference.chip.bandwidth
 
 
-def _layout(meant: Meant) -> Span | None:
-    """Each input and output copied into another order, once to several times."""
-    rows = [row for row in meant.reference.rows if row.kernel.kind in ("conv", "attention", "matmul")]
-    moved = sum(row.kernel.count * float(row.bytes) for row in rows)
-    return _around(meant, 2 * moved / meant.chip.bandwidth, 16 * moved / meant.chip.bandwidth) if moved else None
+def _layout_of_images(reference: Reference) -> float:
+    return _layout(reference) if 0 < len(_rows(reference, "conv")) < 5 else 0.0
 
 
-def _layout_of_images(meant: Meant) -> Span | None:
-    rows = [row for row in meant.reference.rows if row.kernel.kind == "conv"]
-    return _layout(meant) if rows and len(rows) < 5 else None
+#: Most time of scattered gathers, as a multiple of good kernels and gathers together.
+SCATTER = 3
+#: Rows shorter than two memory transactions of 32 bytes are narrow [B].
+NARROW = 64
 
 
-def _scattered(meant: Meant) -> Span | None:
-    """Gathers from anywhere instead of neighbours."""
-    rows = [row for row in meant.reference.rows if row.kernel.main.op in SCATTERED and _narrow(meant, row)]
-    if not rows:
+def _scattered(reference: Reference, cost: Range) -> Span | None:
+    """Estimate gathers from anywhere instead of neighbours."""
+    gathers = [row for row in reference.ideal.rows if row.kernel.main.op in SCATTERED]
+    if not any(2 * prod(reference.shapes(row)[0][1:]) < NARROW for row in gathers):
         return None
-    return meant.attainable + 0.5 * meant.scattered, 3 * (meant.attainable + meant.scattered)
+    best, extra = reference.attainable, reference.scattered
+    return best + cost.low * extra, SCATTER * best + cost.high * extra
 
 
-def _narrow(meant: Meant, row: KernelCount) -> bool:
-    """Rows shorter than two memory transactions of 32 bytes."""
-    return 2 * prod(meant.shapes(row)[0][1:]) < 64
-
-
-def _strided(meant: Meant) -> Span | None:
-    """Copies and elementwise kernels that read across the rows."""
-    kinds = {row.kernel.kind for row in meant.reference.rows}
-    return (2 * meant.attainable, 10 * meant.attainable) if kinds <= {"move", "pointwise", "reduction"} else None
-
-
-def _grown(meant: Meant) -> Span | None:
-    """The cache of a decode step copied before it is read."""
-    steps = [row for row, _ in _attention(meant) if meant.shapes(row)[0][2] == 1]
-    cache = sum(row.kernel.count * float(row.read) for row in steps)
-    return _around(meant, 1.5 * cache / meant.chip.bandwidth, 4 * cache / meant.chip.bandwidth) if steps else None
-
-
-def _grown_copies(meant: Meant) -> Span | None:
-    """What is kept copied again each time that something is added."""
-    ops = {row.kernel.main.op for row in meant.reference.rows}
-    return (3 * meant.attainable, 300 * meant.attainable) if ops <= {"copy", "cat", "cache_update", "put"} else None
+def _cache(reference: Reference) -> float:
+    """Return the time of one pass over the cache of a decode step [s]."""
+    steps = [row for row in _attention(reference) if reference.shapes(row)[0][2] == 1]
+    return sum(row.kernel.count * float(row.read) for row in steps) / reference.chip.bandwidth
 
 
 # --- formats and shapes ---
 
-
-def _in_format(dtype: str, given: bool) -> Callable[[Meant], Span | None]:
-    """Contractions in a wide format, which the program was ``given`` in, or which it was cast to by accident."""
-
-    def span(meant: Meant) -> Span | None:
-        formats = meant.contracts_in
-        if not formats or given != (dtype in formats) or "fp64" in formats - {dtype}:
-            return None
-        graph = meant.plain if dtype in formats else retype(meant.plain, dtype, compute=dtype)
-        slow = meant.estimate(graph, mode="graph", tf32=False)
-        if float(slow.device_time) < 1.15 * meant.attainable:
-            return None
-        return 0.75 * float(slow.device_time), 1.3 * float(slow.device_time)
-
-    return span
+#: A slower format or odd rows matter from this many times good kernels on.
+MATTERS = 1.15
+#: Odd rows cost at least and at most this many times good kernels, whatever the model says.
+ODD_ROWS = 1.5, 8
 
 
-def _unaligned(meant: Meant) -> Span | None:
-    """Products whose rows do not start at multiples of 16 bytes."""
-    rows = [row for row in meant.reference.rows if row.kernel.kind == "matmul"]
-    if not any(size % 8 for row in rows for shape in meant.shapes(row)[:2] for size in shape[-2:]):
+def _in_format(dtype: str, own: bool) -> Callable[[Reference], float]:
+    """Make the time of contractions in a wide format: the program's ``own``, or one they are cast to by accident."""
+
+    def quantity(reference: Reference) -> float:
+        formats = reference.contracts_in
+        if not formats or own != (dtype in formats) or "fp64" in formats - {dtype}:
+            return 0.0
+        graph = reference.plain if dtype in formats else retype(reference.plain, dtype, compute=dtype)
+        slow = float(reference.estimate(graph, mode="graph", tf32=False).device_time)
+        return slow if slow >= MATTERS * reference.attainable else 0.0
+
+    return quantity
+
+
+def _unaligned(reference: Reference, cost: Range) -> Span | None:
+    """Estimate matmuls whose rows do not start at multiples of 16 bytes."""
+    shapes = (shape for row in _rows(reference, "matmul") for shape in reference.shapes(row)[:2])
+    if not any(size % 8 for shape in shapes for size in shape[-2:]):
         return None
-    odd = float(meant.estimate(meant.graph, mode="graph").device_time)
-    if odd < 1.15 * meant.attainable:
+    odd, best = float(reference.estimate(reference.graph, mode="graph").device_time), reference.attainable
+    if odd < MATTERS * best:
         return None
-    return max(0.5 * odd, 1.5 * meant.attainable), max(1.2 * odd, 8 * meant.attainable)
+    low, high = cost.of(odd)
+    return max(low, ODD_ROWS[0] * best), max(high, ODD_ROWS[1] * best)
 
 
 # --- host and link ---
 
-#: Host time of one eager launch [s]: back to back, and with the modules of a model around it.
-LAUNCH_S, MODULE_S = (5e-6, 45e-6), (8e-6, 120e-6)
-#: A call through a compiler's guards or a framework's hooks [s].
-WRAPPED_S = 120e-6
 #: Kernels that take longer on average hide the launches [s].
 HIDES_S = 20e-6
-#: Host time of a step that cuts a piece off, runs one operator and keeps the result [s].
-PIECE_S = (9e-6, 45e-6)
-#: Nobody waits for more pieces than this.
-MOST_PIECES = 2048
-#: A step that ends with a read-back: launches, wait and the way back [s].
-READ_BACK_S = (20e-6, 130e-6)
-#: Host copies through pageable memory: allocated anew, and at best [B/s].
-COPY_RATES = (1.2e9, 14e9)
-#: A server's processor [FLOP/s, B/s]: least and most.
-PROCESSOR = ((0.2e12, 2e12), (5e9, 100e9))
+#: From this many launches on, a program waits for launches; below, for single calls.
+MANY_LAUNCHES = 10
+#: An operator in fewer pieces is no loop, and nobody waits for more.
+PIECES = 16, 2048
+#: Read-backs are looked for among this many launches.
+READ_BACKS = 5, 1000
+#: The least that inputs or outputs are [B].
+LEAST_EDGE = 1e4
 
 
-def _steps(meant: Meant) -> int:
-    """Launches when every operator is one."""
-    return int(meant.estimate(unfuse(meant.plain), mode="graph").launches)
+def _steps(reference: Reference) -> int:
+    """Count the launches when every operator is one."""
+    return int(reference.estimate(unfuse(reference.plain), mode="graph").launches)
 
 
-def _launches(meant: Meant) -> Span | None:
-    launches, listed = _steps(meant), is_listed(meant.graph)
-    if meant.mode == "graph" or launches < 10 or meant.attainable > launches * (HIDES_S if listed else MODULE_S[1]):
+def _launches(reference: Reference, cost: Range) -> Span | None:
+    """Estimate a program whose device waits for one launch after the other."""
+    launches, listed = _steps(reference), is_listed(reference.graph)
+    cost = cost if listed else RANGES["module"]
+    hidden = reference.attainable > launches * (HIDES_S if listed else cost.high)
+    return None if reference.mode == "graph" or launches < MANY_LAUNCHES or hidden else cost.of(launches)
+
+
+def _not_replayed(reference: Reference, cost: Range) -> Span | None:
+    """Estimate what was said to be a replayed graph, and is launched one by one all the same."""
+    return _launches(replace(reference, mode="eager"), cost) if reference.mode == "graph" else None
+
+
+def _wrapped(reference: Reference, cost: Range) -> Span | None:
+    """Estimate a few short kernels behind a call with guards, hooks and wrappers."""
+    launches = _steps(reference)
+    if reference.mode == "graph" or launches >= MANY_LAUNCHES or reference.attainable > launches * cost.high:
         return None
-    low, high = LAUNCH_S if listed else MODULE_S
-    return launches * low, launches * high
+    return cost.of(launches, reference.attainable)
 
 
-def _not_replayed(meant: Meant) -> Span | None:
-    """Said to be a replayed graph, and launched one by one all the same."""
-    return _launches(replace(meant, mode="eager")) if meant.mode == "graph" else None
+def _pieces(reference: Reference) -> float:
+    """Count the rows, or entries of its batch, that one operator may be called for one by one."""
+    rows = _rows(reference, "matmul", "rowwise", "attention", "conv")
+    if reference.mode == "graph" or reference.ideal.launches > 4 or not rows:
+        return 0
+    pieces = max(reference.shapes(row)[0][0] for row in rows)
+    return pieces if PIECES[0] <= pieces <= PIECES[1] else 0
 
 
-def _wrapped(meant: Meant) -> Span | None:
-    """One short kernel behind a call with guards, hooks and wrappers."""
-    launches = _steps(meant)
-    if meant.mode == "graph" or launches >= 10 or meant.attainable > launches * WRAPPED_S:
+def _read_backs(reference: Reference) -> float:
+    launches = _steps(reference)
+    possible = reference.mode != "graph" and is_listed(reference.graph)
+    return launches if possible and READ_BACKS[0] <= launches <= READ_BACKS[1] else 0
+
+
+def _host_copies(reference: Reference, cost: Range) -> Span | None:
+    """Estimate inputs or outputs, or both, that cross the host link."""
+    if reference.mode == "graph" or _rows(reference, "transfer"):
         return None
-    return _around(meant, launches * LAUNCH_S[0], launches * WRAPPED_S)
+    last = reference.ideal.rows[-1]
+    inputs, outputs = float(reference.ideal.memory.inputs), float(last.write) * last.kernel.count
+    least, most = max(min(inputs, outputs), LEAST_EDGE), max(inputs + outputs, LEAST_EDGE)
+    return reference.attainable + least * cost.low, reference.attainable + most * cost.high
 
 
-def _in_pieces(meant: Meant) -> Span | None:
-    """One operator called row by row, or entry by entry of its batch."""
-    rows = [row for row in meant.reference.rows if row.kernel.kind in ("matmul", "rowwise", "attention", "conv")]
-    if meant.mode == "graph" or meant.reference.launches > 4 or not rows:
+def _transfers(reference: Reference) -> float:
+    """Return the bytes of the program's own copies."""
+    return sum(row.kernel.count * float(row.read) for row in _rows(reference, "transfer"))
+
+
+def _cpu(reference: Reference, rate: Range) -> Span | None:
+    """Estimate all of it on the host."""
+    if reference.mode == "graph":
         return None
-    pieces = max(meant.shapes(row)[0][0] for row in rows)
-    return (pieces * PIECE_S[0], pieces * PIECE_S[1]) if 16 <= pieces <= MOST_PIECES else None
+    flops, moved, bandwidth = float(reference.ideal.flops), float(reference.ideal.bytes), RANGES["cpu_bytes"]
+    return flops / rate.high + moved / bandwidth.high, flops / rate.low + moved / bandwidth.low
 
 
-def _read_backs(meant: Meant) -> Span | None:
-    launches = _steps(meant)
-    if meant.mode == "graph" or not is_listed(meant.graph) or not 5 <= launches <= 1000:
-        return None
-    return _around(meant, launches * READ_BACK_S[0], launches * READ_BACK_S[1])
+def _cpu_fp32(reference: Reference, rate: Range) -> Span | None:
+    """Estimate the same of programs in fp32, which end up on the CPU more often: it is the default of both."""
+    wide = {tensor.dtype for tensor in reference.graph.tensors.values()} <= {"fp32", "int64", "bool"}
+    return _cpu(reference, rate) if wide else None
 
 
-def _edges(meant: Meant) -> tuple[float, float]:
-    """Bytes that enter and leave the program."""
-    last = meant.reference.rows[-1]
-    return float(meant.reference.memory.inputs), float(last.write) * last.kernel.count
+def _preparation(reference: Reference) -> float:
+    return float(reference.mode != "graph")
 
 
-def _host_copies(meant: Meant) -> Span | None:
-    inputs, outputs = _edges(meant)
-    if meant.mode == "graph" or any(row.kernel.kind == "transfer" for row in meant.reference.rows):
-        return None
-    slow, fast = COPY_RATES
-    return _around(meant, max(min(inputs, outputs), 1e4) / fast, max(inputs + outputs, 1e4) / slow)
+# --- the device itself ---
+
+#: Rows up to which a matmul is skinny.
+SKINNY = 8
 
 
-def _pageable(meant: Meant) -> Span | None:
-    """Copies that were meant, through memory that is not pinned."""
-    copies = [row for row in meant.reference.rows if row.kernel.kind == "transfer"]
-    moved = sum(row.kernel.count * float(row.read) for row in copies)
-    return (moved / COPY_RATES[1], moved / COPY_RATES[0]) if copies else None
-
-
-def _processor(meant: Meant) -> Span | None:
-    """All of it on the host."""
-    if meant.mode == "graph":
-        return None
-    (least, most), (narrow, wide) = PROCESSOR
-    flops, moved = float(meant.reference.flops), float(meant.reference.bytes)
-    return flops / most + moved / wide, flops / least + moved / narrow
-
-
-def _processor_fp32(meant: Meant) -> Span | None:
-    """Programs in fp32 end up on the processor more often: it is the default of both."""
-    wide = {t.dtype for t in meant.graph.tensors.values()} <= {"fp32", "int64", "bool"}
-    return _processor(meant) if wide else None
-
-
-def _host(meant: Meant) -> Span | None:
-    """Loading and preparing data between steps."""
-    return _around(meant, 2.5e-3, 3e-2) if meant.mode != "graph" else None
-
-
-def _clocks(meant: Meant) -> Span | None:
-    """The chip runs slower than its boost: power, heat, neighbours."""
-    device = zip(meant.reference.rows, meant.reference.times[0], strict=True)
+def _computes(reference: Reference) -> bool:
+    """Tell whether most of the time is compute-bound."""
+    device = zip(reference.ideal.rows, reference.ideal.times[0], strict=True)
     computing = sum(row.kernel.count * float(time.expected) for row, time in device if int(time.bound) == COMPUTE)
-    return (1.15 * meant.attainable, 2 * meant.attainable) if computing > meant.attainable / 2 else None
+    return bool(computing > reference.attainable / 2)
 
 
-def _ill_suited(meant: Meant) -> Span | None:
-    """A library's kernel for other shapes than this one."""
-    products = [row for row in meant.reference.rows if row.flops_by]
-    return (3 * meant.attainable, 50 * meant.attainable) if products else None
+def _contracts(reference: Reference) -> bool:
+    return any(row.flops_by for row in reference.ideal.rows)
 
 
-def _skinny(meant: Meant) -> Span | None:
-    """A few rows against a large matrix, for which libraries have kernels of their own, or have not."""
-    products = [row for row in meant.reference.rows if row.flops_by]
-    few = [row for row in products if row.kernel.kind == "matmul" and prod(meant.shapes(row)[0][:-1]) <= SKINNY]
-    return _ill_suited(meant) if few and len(few) == len(products) else None
+def _skinny(reference: Reference) -> bool:
+    """Tell whether all matmuls have a few rows, for which libraries have kernels of their own, or have not."""
+    rows = [row for row in reference.ideal.rows if row.flops_by]
+    few = [row.kernel.kind == "matmul" and prod(reference.shapes(row)[0][:-1]) <= SKINNY for row in rows]
+    return bool(rows) and all(few)
 
 
-def _weights_again(meant: Meant) -> Span | None:
-    """A batch in pieces, each of which reads all weights."""
-    rows = [row for row in meant.reference.rows if row.kernel.kind == "matmul"]
-    return (2 * meant.attainable, 30 * meant.attainable) if rows else None
+def _only(kinds: set[str]) -> Test:
+    return lambda reference: {row.kernel.kind for row in reference.ideal.rows} <= kinds
 
 
-def _network(meant: Meant) -> Span | None:
-    devices = [row for row in meant.reference.rows if row.kernel.kind == "network"]
-    return (1.2 * meant.attainable, 10 * meant.attainable) if devices else None
+def _grows(reference: Reference) -> bool:
+    return {row.kernel.main.op for row in reference.ideal.rows} <= {"copy", "cat", "cache_update", "put"}
 
 
-#: Every cause with its question and how often it is the answer.
-SUSPECTS: tuple[Suspect, ...] = (
-    Suspect("unfused", "Does each step of a chain run as a kernel of its own?", 2.0, _unfused),
-    Suspect("unfused", "Is an operator written out by hand as a chain of simple ones?", 1.5, _by_hand),
-    Suspect("materialised", "Are attention scores written out?", 3.0, _materialised),
-    Suspect("precision", "Do contractions run in fp32 without tf32?", 4.0, _in_format("fp32", given=True)),
-    Suspect("precision", "Do contractions run in fp64?", 4.0, _in_format("fp64", given=True)),
-    Suspect("precision", "Are operands cast to fp32 before they are multiplied?", 0.2, _in_format("fp32", given=False)),
-    Suspect("precision", "Are operands cast to fp64 before they are multiplied?", 0.1, _in_format("fp64", given=False)),
-    Suspect("alignment", "Are rows of operands no multiple of 8 elements?", 6.0, _unaligned),
-    Suspect("host_copy", "Do inputs or outputs cross the host link in every step?", 1.0, _host_copies),
-    Suspect("host_copy", "Is the memory of the host pageable?", 3.0, _pageable),
-    Suspect("launch_bound", "Does the device wait for one launch after the other?", 2.0, _launches),
-    Suspect("launch_bound", "Was the CUDA graph not replayed, but each kernel launched?", 0.5, _not_replayed),
-    Suspect("launch_bound", "Does the call cost the host more than its kernel takes?", 1.0, _wrapped),
-    Suspect("launch_bound", "Is one operator called piece by piece in a Python loop?", 0.8, _in_pieces),
-    Suspect("sync", "Is a result read back in every step?", 1.2, _read_backs),
-    Suspect("host_bound", "Does the device wait for data that the host prepares?", 1.0, _host),
-    Suspect("wasted_work", "Is a lookup computed as a product with a one-hot matrix?", 2.0, _one_hot),
-    Suspect("wasted_work", "Is more computed than was asked for?", 0.5, _more_work),
-    Suspect("layout_copy", "Do tensors change their layout between operators?", 0.3, _layout),
-    Suspect("layout_copy", "Do images change their layout between convolutions?", 1.0, _layout_of_images),
-    Suspect("uncoalesced", "Are single elements or short rows read from anywhere?", 3.0, _scattered),
-    Suspect("uncoalesced", "Do kernels read across the rows?", 0.5, _strided),
-    Suspect("reallocation", "Is the cache grown by concatenation?", 1.5, _grown),
-    Suspect("reallocation", "Is a tensor grown by copying it?", 2.0, _grown_copies),
-    Suspect("wrong_device", "Does it run on the processor?", 0.5, _processor),
-    Suspect("wrong_device", "Does it run on the processor, where fp32 is the default?", 2.0, _processor_fp32),
-    Suspect("clock_or_power", "Does the chip run below its clocks?", 0.15, _clocks),
-    Suspect("small_batch", "Is a batch cut into pieces that read all weights each?", 0.2, _weights_again),
-    Suspect("kernel_choice", "Was a kernel chosen that does not suit the shape?", 0.2, _ill_suited),
-    Suspect("kernel_choice", "Is there no kernel for so few rows?", 0.6, _skinny),
-    Suspect("communication", "Do devices wait for each other?", 1.0, _network),
-)
+HYPOTHESES: tuple[Hypothesis, ...] = (
+    Hypothesis("unfused", "Does each step of a chain run as a kernel of its own?", 2.0, "unfused", _instead(_unfused)),
+    Hypothesis("unfused", "Is an operator written out by hand as a chain of simple ones?", 1.5, "by_hand", _by_hand),
+    Hypothesis("materialised", "Are attention scores written out?", 3.0, "scores", _on_top(_scores)),
+    Hypothesis("precision", "Do contractions run in fp32 without tf32?", 4.0, "wide_format",
+               _instead(_in_format("fp32", own=True))),
+    Hypothesis("precision", "Do contractions run in fp64?", 4.0, "wide_format",
+               _instead(_in_format("fp64", own=True))),
+    Hypothesis("precision", "Are operands cast to fp32 before they are multiplied?", 0.2, "wide_format",
+               _instead(_in_format("fp32", own=False))),
+    Hypothesis("precision", "Are operands cast to fp64 before they are multiplied?", 0.1, "wide_format",
+               _instead(_in_format("fp64", own=False))),
+    Hypothesis("alignment", "Are rows of operands no multiple of 8 elements?", 6.0, "odd_rows", _unaligned),
+    Hypothesis("host_copy", "Do inputs or outputs cross the host link in every step?", 1.0, "edges", _host_copies),
+    Hypothesis("host_copy", "Is the memory of the host pageable?", 3.0, "copies", _instead(_transfers)),
+    Hypothesis("launch_bound", "Does the device wait for one launch after the other?", 2.0, "launch", _launches),
+    Hypothesis("launch_bound", "Was the CUDA graph not replayed, but each kernel launched?", 0.5, "launch",
+               _not_replayed),
+    Hypothesis("launch_bound", "Does the call cost the host more than its kernel takes?", 1.0, "wrapped", _wrapped),
+    Hypothesis("launch_bound", "Is one operator called piece by piece in a Python loop?", 0.8, "piece",
+               _instead(_pieces)),
+    Hypothesis("sync", "Is a result read back in every step?", 1.2, "read_back", _on_top(_read_backs)),
+    Hypothesis("host_bound", "Does the device wait for data that the host prepares?", 1.0, "preparation",
+               _on_top(_preparation)),
+    Hypothesis("wasted_work", "Is a lookup computed as a matmul with a one-hot matrix?", 2.0, "one_hot",
+               _on_top(_one_hot)),
+    Hypothesis("wasted_work", "Is more computed than was asked for?", 0.5, "more_work", _times(lambda _: True)),
+    Hypothesis("layout_copy", "Do tensors change their layout between operators?", 0.3, "layout", _on_top(_layout)),
+    Hypothesis("layout_copy", "Do images change their layout between convolutions?", 1.0, "layout",
+               _on_top(_layout_of_images)),
+    Hypothesis("uncoalesced", "Are single elements or short rows read from anywhere?", 3.0, "gathers", _scattered),
+    Hypothesis("uncoalesced", "Do kernels read across the rows?", 0.5, "strides",
+               _times(_only({"move", "pointwise", "reduction"}))),
+    Hypothesis("reallocation", "Is the cache grown by concatenation?", 1.5, "cache_copy", _on_top(_cache)),
+    Hypothesis("reallocation", "Is a tensor grown by copying it?", 2.0, "growth", _times(_grows)),
+    Hypothesis("wrong_device", "Does it run on the CPU?", 0.5, "cpu_flops", _cpu),
+    Hypothesis("wrong_device", "Does it run on the CPU, where fp32 is the default?", 2.0, "cpu_flops", _cpu_fp32),
+    Hypothesis("clock_or_power", "Does the chip run below its clocks?", 0.15, "clocks", _times(_computes)),
+    Hypothesis("small_batch", "Is a batch cut into pieces that read all weights each?", 0.2, "weights",
+               _times(_has("matmul"))),
+    Hypothesis("kernel_choice", "Was a kernel chosen that does not suit the shape?", 0.2, "ill_suited",
+               _times(_contracts)),
+    Hypothesis("kernel_choice", "Is there no kernel for so few rows?", 0.6, "ill_suited", _times(_skinny)),
+    Hypothesis("communication", "Do devices wait for each other?", 1.0, "waiting", _times(_has("network"))),
+)  # fmt: skip

@@ -1,21 +1,22 @@
-"""Why the device waited: each gap between launches by what the host did in it."""
+"""Why the device waited, each gap between launches by what the host did in it; and what overlaps with kernels."""
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from roofline.diagnosis.groups import role
+from roofline.ir.units import format_si
 from roofline.traces.events import Events, Kind, Trace
-from roofline.traces.link import Launch
+from roofline.traces.linking import Launch
 
 #: A pause of the host between two operators that is longer is no dispatch any more [s].
 PAUSE = 100e-6
-#: An operator that launches nothing and takes longer computes on the processor [s].
+#: An operator that launches nothing and takes longer computes on the CPU [s].
 HEAVY = 100e-6
 #: A launch that was issued no later than this after the device ran dry was on its way [s].
 ON_ITS_WAY = 2e-6
@@ -32,7 +33,7 @@ _OVERHEAD = re.compile(
     r"Activity Buffer Request|ModuleLoad|LibraryLoad|Lazy Function|Kernel(Get|Set)|GetProcAddress", re.I
 )
 _COPYING = re.compile(r"aten::(copy_|to|_to_copy|cpu|cuda|pin_memory|_pin_memory|_local_scalar_dense|empty_strided)$")
-#: Operators that only look at tensors or move them; all others that take long on the processor compute there.
+#: Operators that only look at tensors or move them; all others that take long on the CPU compute there.
 _LIGHT = re.compile(
     r"aten::(empty|view|reshape|as_strided|transpose|permute|expand|slice|select|split|t|unsqueeze|squeeze|detach|item"
     r"|is_nonzero|set_|resize_|result_type|lift|alias|unbind|chunk|narrow|record_stream|_local_scalar_dense)"
@@ -46,23 +47,37 @@ class Idle:
     Attributes:
         seconds: By label [s].
         evidence: By label, what was seen.
-        heavy: Operators that computed on the processor meanwhile, each with its time [s].
+        heavy: Operators that computed on the CPU meanwhile, each with its time [s].
     """
 
     seconds: dict[str, float]
     evidence: dict[str, str]
     heavy: dict[str, float]
 
+    def scaled(self, to: float) -> Idle:
+        """Return the same reasons for less idle time: a profiler slows the host down and not the device."""
+        total = sum(self.seconds.values())
+        if not total:
+            return self
+        factor = min(to / total, 1.0)
+        seconds, heavy = ({key: part * factor for key, part in all_.items()} for all_ in (self.seconds, self.heavy))
+        return Idle(seconds, self.evidence, heavy)
+
 
 @dataclass(frozen=True)
 class Spans:
-    """Intervals of the host in order of start, for sums over a window."""
+    """Disjoint intervals in order of start, for sums over a window."""
 
     start: NDArray[np.float64]
     end: NDArray[np.float64]
 
+    @property
+    def length(self) -> float:
+        """Time that they cover in all [s]."""
+        return float((self.end - self.start).sum())
+
     def within(self, low: float, high: float) -> float:
-        """Time of the window that they cover [s]."""
+        """Return the time of the window that they cover [s]."""
         first = int(np.searchsorted(self.end, low))
         total = 0.0
         for at in range(first, len(self.start)):
@@ -72,12 +87,12 @@ class Spans:
         return max(total, 0.0)
 
     def ends_in(self, low: float, high: float) -> bool:
-        """Whether one of them ends in the window."""
+        """Tell whether one of them ends in the window."""
         at = int(np.searchsorted(self.end, low))
         return at < len(self.end) and float(self.end[at]) <= high
 
     def pauses(self, low: float, high: float, least: float) -> float:
-        """Time of the window in pauses between them that are at least so long [s]."""
+        """Return the time of the window in pauses between them that are at least this long [s]."""
         first = int(np.searchsorted(self.end, low))
         total, at = 0.0, low
         for index in range(first, len(self.start) + 1):
@@ -91,12 +106,11 @@ class Spans:
 
 
 def _spans(events: Events, rows: NDArray[np.intp]) -> Spans:
-    """Disjoint intervals that cover the given events."""
     return cover(zip(events.start[rows].tolist(), (events.start + events.duration)[rows].tolist(), strict=True))
 
 
 def cover(intervals: Iterable[tuple[float, float]]) -> Spans:
-    """Disjoint intervals that cover the given ones."""
+    """Return disjoint intervals that cover the given ones."""
     starts: list[float] = []
     ends: list[float] = []
     for start, end in sorted(intervals):
@@ -106,11 +120,6 @@ def cover(intervals: Iterable[tuple[float, float]]) -> Spans:
             starts.append(start)
             ends.append(end)
     return Spans(np.array(starts), np.array(ends))
-
-
-def length(spans: Spans) -> float:
-    """Time that they cover in all [s]."""
-    return float((spans.end - spans.start).sum())
 
 
 @dataclass(frozen=True)
@@ -130,47 +139,52 @@ def host(trace: Trace, launches: Sequence[Launch]) -> Host:
     events = trace.events
     ops, calls = events.kind == Kind.OP, events.kind == Kind.RUNTIME
 
-    def named(pattern: re.Pattern[str], kinds: NDArray[np.bool_]) -> NDArray[np.intp]:
-        wanted = np.array([bool(pattern.search(name)) for name in events.names] or [False])
-        return np.flatnonzero(kinds & wanted[events.name])
+    def named(pattern: re.Pattern[str], kinds: NDArray[np.bool_]) -> Spans:
+        matches = np.array([bool(pattern.search(name)) for name in events.names] or [False])
+        return _spans(events, np.flatnonzero(kinds & matches[events.name]))
 
-    rows = heavy(trace, launches)
+    rows = heavy_operators(trace, launches)
     return Host(
         busy=_spans(events, np.flatnonzero(ops | calls)),
-        sync=_spans(events, named(_SYNC, calls)),
-        allocating=_spans(events, named(_ALLOCATE, calls)),
-        overhead=_spans(events, named(_OVERHEAD, calls | (events.kind == Kind.OTHER))),
+        sync=named(_SYNC, calls),
+        allocating=named(_ALLOCATE, calls),
+        overhead=named(_OVERHEAD, calls | (events.kind == Kind.OTHER)),
         heavy=Spans(events.start[rows], (events.start + events.duration)[rows]),
         names=tuple(events.names[at] for at in events.name[rows]),
     )
 
 
-def heavy(trace: Trace, launches: Sequence[Launch]) -> NDArray[np.intp]:
-    """Operators that take long without a launch inside: they compute on the processor; of nested ones the outer."""
+def heavy_operators(trace: Trace, launches: Sequence[Launch]) -> NDArray[np.intp]:
+    """Find operators that take long without a launch inside: they compute on the CPU; of nested ones the outer."""
     events = trace.events
     issued = np.sort(np.array([one.issued for one in launches if one.issued == one.issued]))
     rows = np.flatnonzero((events.kind == Kind.OP) & (events.duration >= HEAVY))
     rows = rows[np.argsort(events.start[rows], kind="stable")]
-    kept, end = [], -1.0
+    outer, end = [], -1.0
     for at in rows.tolist():
         start, stop = float(events.start[at]), float(events.start[at] + events.duration[at])
         launched = len(issued) and np.searchsorted(issued, start) != np.searchsorted(issued, stop)
         name = events.names[events.name[at]]
         if launched or start < end or _LIGHT.match(name) or _COPYING.match(name):
             continue
-        kept.append(at)
+        outer.append(at)
         end = stop
-    return np.array(kept, dtype=np.intp)
+    return np.array(outer, dtype=np.intp)
 
 
-def idle(trace: Trace, launches: Sequence[Launch], firsts: Sequence[int]) -> Idle:
+def idle_time(trace: Trace, launches: Sequence[Launch], firsts: Sequence[int]) -> Idle:
     """Split the time between launches, of all iterations, by its reason.
 
     The gap in front of an iteration is seen once less often than there are iterations, and counts accordingly more.
+
+    Args:
+        trace: The file.
+        launches: What ran, of whole iterations.
+        firsts: Position of the first launch of each iteration.
     """
     did = host(trace, launches)
-    total: dict[str, float] = {}
-    computed: dict[str, float] = {}
+    total: dict[str, float] = defaultdict(float)
+    computed: dict[str, float] = defaultdict(float)
     count = len(firsts)
     starts = frozenset(firsts[1:])
     end = launches[0].start if count > 1 else _begin(trace, launches[0])
@@ -179,15 +193,19 @@ def idle(trace: Trace, launches: Sequence[Launch], firsts: Sequence[int]) -> Idl
     for at, launch in enumerate(launches):
         if launch.start > end:
             weight = count / (count - 1) if at in starts else 1.0
-            if _waited(did, before, launch, end):
+            issued = _issued(launch, end)
+            # The host waited for the device before it launched more.
+            if did.sync.ends_in(end - ON_ITS_WAY, issued) or _moves(before, "copy_out", value=True):
                 waited = at
             parts = _reasons(did, before, launch, end, "sync" if at - waited < REACH else "launch_bound")
-            if at not in starts and _away(before, launch):
+            if at not in starts and _moves(before, "copy_out") and launch.role == "copy_in":
+                # Data went to the host before the gap, and what was made of it came back after.
                 parts["wrong_device"] = parts.pop("host_bound", 0.0) + parts.pop("host_compute", 0.0)
-            for name, part in _computing(did, end, _issued(launch, end)) if parts.get("host_compute") else ():
-                computed[name] = computed.get(name, 0.0) + part * weight
+            if parts.get("host_compute"):
+                for name, part in _computing(did, end, issued):
+                    computed[name] += part * weight
             for label, part in parts.items():
-                total[label] = total.get(label, 0.0) + part * weight
+                total[label] += part * weight
         if launch.end > end:
             end, before = launch.end, launch
     seconds = {label: value / count for label, value in total.items() if value > 0}
@@ -195,7 +213,7 @@ def idle(trace: Trace, launches: Sequence[Launch], firsts: Sequence[int]) -> Idl
 
 
 def _begin(trace: Trace, first: Launch) -> float:
-    """When the host began to work towards the first launch."""
+    """Return when the host began to work towards the first launch [s]."""
     events = trace.events
     rows = np.flatnonzero((events.kind == Kind.OP) & (events.start <= first.start))
     return float(events.start[rows].min()) if len(rows) else first.start
@@ -207,57 +225,92 @@ _EVIDENCE = {
     "sync": "the host waited for the device before it launched more",
     "host_bound": "the host did something else between operators",
     "wrong_device": "data was copied to the host, computed on there, and copied back",
-    "host_compute": "operators computed on the processor",
+    "host_compute": "operators computed on the CPU",
     "host_copy": "the host was busy copying",
     "reallocation": "the host allocated or freed device memory",
 }
 
 
 def _reasons(did: Host, before: Launch | None, after: Launch, low: float, else_: str) -> dict[str, float]:
-    """Parts of one gap by label [s]; what the profiler itself took is left out."""
+    """Split one gap by label [s]; what the profiler itself took is left out."""
     gap, issued = after.start - low, _issued(after, low)
     if issued - low <= ON_ITS_WAY:
         return {"launch_bound": gap}
-    found: dict[str, float] = {"profiler": did.overhead.within(low, after.start)}
-    found["reallocation"] = did.allocating.within(low, issued)
-    found["host_compute"] = did.heavy.within(low, issued)
-    found["host_bound"] = did.busy.pauses(low, issued, PAUSE)
-    rest = max(gap - sum(found.values()), 0.0)
-    found["host_copy" if _copied(before) or _copied(after) else else_] = rest
-    found.pop("profiler")
-    return found
+    parts = {
+        "reallocation": did.allocating.within(low, issued),
+        "host_compute": did.heavy.within(low, issued),
+        "host_bound": did.busy.pauses(low, issued, PAUSE),
+    }
+    rest = max(gap - sum((did.overhead.within(low, after.start), *parts.values())), 0.0)
+    copied = any(_moves(launch, "copy_in", "copy_out") for launch in (before, after))
+    return {**parts, "host_copy" if copied else else_: rest}
 
 
 def _issued(after: Launch, low: float) -> float:
-    """When the host launched what ended a gap, at the earliest when the gap began [s]."""
+    """Return when the host launched what ended a gap, at the earliest when the gap began [s]."""
     return after.start if after.issued != after.issued else min(max(after.issued, low), after.start)
 
 
 def _computing(did: Host, low: float, high: float) -> Iterator[tuple[str, float]]:
-    """Operators that computed on the processor in a window, each with its time in it [s]."""
+    """Name the operators that computed on the CPU in a window, each with its time in it [s]."""
     for at in range(int(np.searchsorted(did.heavy.end, low)), int(np.searchsorted(did.heavy.start, high))):
         yield did.names[at], float(min(did.heavy.end[at], high) - max(did.heavy.start[at], low))
 
 
-def _waited(did: Host, before: Launch | None, after: Launch, low: float) -> bool:
-    """Whether the host waited for the device before it launched more."""
-    return did.sync.ends_in(low - ON_ITS_WAY, _issued(after, low)) or _read_back(before)
+def _moves(launch: Launch | None, *roles: str, value: bool = False) -> bool:
+    """Tell whether a launch copies data over the host link, or only a ``value`` that is read back."""
+    return launch is not None and launch.role in roles and (launch.bytes < VALUE_BYTES) == value
 
 
-def _copied(launch: Launch | None) -> bool:
-    """Whether a launch moves data over the host link."""
-    return launch is not None and role(launch) in ("copy_in", "copy_out") and not _small(launch)
+# --- what overlaps with kernels ---------------------------------------------------------------------------------------
 
 
-def _away(before: Launch | None, after: Launch) -> bool:
-    """Whether data went to the host before a gap, and what was made of it came back after."""
-    out = before is not None and role(before) == "copy_out" and not _small(before)
-    return out and role(after) == "copy_in"
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Launches that may run at the same time as kernels: collectives or copies.
+
+    Attributes:
+        seconds: In all [s].
+        exposed: While no kernel ran [s].
+        overlapped: While one ran [s].
+    """
+
+    seconds: float
+    exposed: float
+    overlapped: float
+
+    def record(self) -> dict[str, float]:
+        """Return those times by stable keys."""
+        return {"time_s": self.seconds, "exposed_s": self.exposed, "overlapped_s": self.overlapped}
+
+    def __str__(self) -> str:
+        whole, exposed, hidden = (format_si(part, "s") for part in (self.seconds, self.exposed, self.overlapped))
+        return f"{whole}: {exposed} exposed, {hidden} overlapped" if self.seconds else ""
 
 
-def _read_back(launch: Launch | None) -> bool:
-    return launch is not None and role(launch) == "copy_out" and _small(launch)
+def overlap(ran: Sequence[Launch], count: int, *roles: str) -> Overlap:
+    """Measure how much of some launches kernels cover, per iteration.
+
+    Args:
+        ran: Launches of whole iterations.
+        count: How many iterations.
+        roles: Roles of the launches in question.
+    """
+    kernels = cover((one.start, one.end) for one in ran if one.role == "kernel")
+    others = cover((one.start, one.end) for one in ran if one.role in roles)
+    total = others.length
+    pairs = zip(others.start.tolist(), others.end.tolist(), strict=True)
+    overlapped = sum(kernels.within(low, high) for low, high in pairs)
+    return Overlap(total / count, (total - overlapped) / count, overlapped / count)
 
 
-def _small(launch: Launch) -> bool:
-    return launch.bytes == launch.bytes and launch.bytes < VALUE_BYTES
+def heavy_on_host(trace: Trace, ran: Sequence[Launch], count: int) -> tuple[tuple[str, float, float], ...]:
+    """List operators that computed on the CPU beside a device: name, calls and time per iteration, most first."""
+    since = min((one.issued for one in ran if one.issued == one.issued), default=ran[0].start)
+    events = trace.events
+    times: dict[str, list[float]] = defaultdict(list)
+    for at in heavy_operators(trace, ran):
+        if events.start[at] + events.duration[at] >= since or count == 1:
+            times[events.names[events.name[at]]].append(float(events.duration[at]))
+    rows = ((name, len(each) / count, sum(each) / count) for name, each in times.items())
+    return tuple(sorted(rows, key=lambda row: -row[2]))

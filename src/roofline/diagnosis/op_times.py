@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from roofline.analysis.estimates import estimate
 from roofline.analysis.prediction import parse_shape, predict_rows, text
-from roofline.diagnosis.lower_bound import speed_limit
+from roofline.diagnosis.reference import lower_bound
 from roofline.diagnosis.timetable import TimeColumn, read_table, time_column
 from roofline.diagnosis.verdict import VERY_SLOW
 from roofline.hardware.chip import Chip
@@ -292,4 +292,4 @@ def _limit(entry: Row, shape: Row, chip: Chip | None) -> float:
     assert where is not None  # a row without a chip was not predicted
     graph = operator_graph(entry["op"], entry["dtype"], checked_entry(entry["op"], shape))
     tf32 = number_format(entry["dtype"]).name == "tf32"
-    return speed_limit(estimate(graph, where, mode="graph", tf32=tf32))
+    return lower_bound(estimate(graph, where, mode="graph", tf32=tf32))

@@ -1,4 +1,4 @@
-"""The program as it is meant: what the measured time is held against.
+"""The program that a measured time is compared with, the least that any run of it takes, and in which formats.
 
 A list of operators says what is computed and not by which kernels, so its chains may run as one. A model or a captured
 program has its own kernels. Either way row lengths are taken as aligned, fp32 contractions as tf32 where the chip has
@@ -7,17 +7,21 @@ it, fp64 as fp32, and gathers as if they read neighbours: what a program loses b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from roofline.analysis.estimates import Estimate, estimate
-from roofline.counting.counts import KernelCount
+from roofline.cost import cpu, sparse_weights
+from roofline.counting.counts import KernelCount, kernel_boundaries, nbytes
 from roofline.hardware.chip import Chip
-from roofline.ir.errors import MissingFigure
+from roofline.ir.dtypes import DTYPES
+from roofline.ir.errors import MissingFigure, RooflineError
 from roofline.ir.graph import Graph
 from roofline.ir.sizes import evaluate
+from roofline.ir.units import format_si
+from roofline.ops.registry import OPS, node_work
 from roofline.passes.formats.cast import retype
 from roofline.passes.fusion.fuse import fuse
 from roofline.passes.rewriting.pad import pad
@@ -25,14 +29,16 @@ from roofline.programs.workload import is_listed
 
 #: Operators that read single elements or rows from anywhere.
 SCATTERED = frozenset({"gather", "embedding", "gather_rows", "scatter_add"})
+#: Least time of a launch that moves next to nothing [s].
+LAUNCH_COST = 3e-6
 
 
 @dataclass(frozen=True)
-class Meant:
+class Reference:
     """A program, where it ran and how, with the estimates that a diagnosis needs.
 
     Attributes:
-        graph: As it was given.
+        graph: The program as it was given.
         chip: Where it ran.
         mode: How it ran.
         tf32: Whether fp32 contractions were said to use tf32.
@@ -46,7 +52,7 @@ class Meant:
     sizes: Mapping[str, Any]
 
     def estimate(self, graph: Graph | None = None, **changes: Any) -> Estimate:
-        """An estimate with something changed."""
+        """Return an estimate with something changed."""
         options = {"mode": self.mode, "tf32": self.tf32, **self.sizes, **changes}
         return estimate(self.plain if graph is None else graph, self.chip, **options)
 
@@ -57,7 +63,7 @@ class Meant:
 
     @cached_property
     def expected(self) -> Estimate:
-        """What the run was expected to take."""
+        """The estimate of the run."""
         return self.estimate()
 
     @property
@@ -67,57 +73,63 @@ class Meant:
 
     @property
     def has_tf32(self) -> bool:
-        """Whether tf32 is there and faster than fp32."""
+        """True if tf32 is there and faster than fp32."""
         return faster(self.chip, "tf32", "fp32")
 
     @cached_property
-    def reference(self) -> Estimate:
+    def ideal(self) -> Estimate:
         """The same work on the device alone, in the format that the chip is made for."""
         wide = any(tensor.dtype == "fp64" for tensor in self.plain.tensors.values())
         graph = retype(self.plain, "fp32") if wide else self.plain
         return self.estimate(graph, mode="graph", tf32=self.tf32 or self.has_tf32)
 
     def shapes(self, row: KernelCount) -> list[tuple[int, ...]]:
-        """Shapes of a kernel's operands, in numbers."""
-        values = self.reference.grid.sizes
+        """Return the shapes of a kernel's operands, in numbers."""
+        values = self.ideal.grid.sizes
         return [tuple(int(evaluate(size, values)) for size in shape) for shape in row.kernel.shapes]
 
     @cached_property
     def attainable(self) -> float:
-        """What good kernels take on the device [s]."""
-        return float(self.reference.device_time) - self.scattered
+        """Time of good kernels on the device [s]."""
+        return float(self.ideal.device_time) - self.scattered
 
     @cached_property
     def in_own_format(self) -> float:
-        """What good kernels take in the format that the program is in, without tf32 that it does not use [s]."""
+        """Time of good kernels in the program's own format, without tf32 that it does not use [s]."""
         return float(self.estimate(mode="graph").device_time) - self.scattered
 
     @property
     def attainable_high(self) -> float:
-        """Upper end of that [s]."""
-        return self.attainable * float(self.reference.high) / float(self.reference.device_time)
+        """Upper end of the time of good kernels [s]."""
+        return self.attainable * float(self.ideal.high) / float(self.ideal.device_time)
 
     @cached_property
     def floor(self) -> float:
         """Speed of light of those kernels [s]."""
-        return min(float(self.reference.floor), self.attainable)
+        return min(float(self.ideal.floor), self.attainable)
 
     @cached_property
     def scattered(self) -> float:
-        """What gathers take beyond reading the same bytes in order [s]."""
+        """Time of gathers beyond reading the same bytes in order [s]."""
         return sum(
             row.kernel.count * max(float(time.expected) - float(time.memory) - LAUNCH_COST, 0.0)
-            for row, time in zip(self.reference.rows, self.reference.times[0], strict=True)
+            for row, time in zip(self.ideal.rows, self.ideal.times[0], strict=True)
             if row.kernel.main.op in SCATTERED
         )
 
+    @property
+    def at_peak(self) -> float:
+        """Time of the contractions at the peak of their format [s]."""
+        return float(self.expected.mfu * self.expected.time)
 
-#: Least time of a launch that moves next to nothing [s].
-LAUNCH_COST = 3e-6
+
+def is_cpu(chip: Chip) -> bool:
+    """Tell whether a chip is what the host itself runs on."""
+    return "CPU" in chip.form or cpu.is_described(chip)
 
 
 def faster(chip: Chip, dtype: str, than: str) -> bool:
-    """Whether a chip multiplies faster in one format than in another.
+    """Tell whether a chip multiplies faster in one format than in another.
 
     Example:
         >>> import roofline as rl
@@ -128,3 +140,152 @@ def faster(chip: Chip, dtype: str, than: str) -> bool:
         return chip.matmul_peak(dtype, tf32=dtype == "tf32") > chip.matmul_peak(than, tf32=False)
     except MissingFigure:
         return False
+
+
+# --- the lower bound --------------------------------------------------------------------------------------------------
+
+#: No kernel ends sooner after the one before it; the smallest ones measured take 1.1 us (h100-sxm/ops.csv).
+LAUNCH_LIMIT = 0.5e-6
+#: Multiplications of a 3x3 convolution that Winograd's F(4x4, 3x3) leaves (Lavin and Gray 2015): 36 for 144.
+WINOGRAD = 1 / 4
+
+
+def lower_bound(expected: Estimate) -> float:
+    """Return the least time of any run of a program [s]; a shorter measured time is impossible.
+
+    The larger of two sums, with the chip's own slack for clocks above the listed boost. Of its kernels one after the
+    other: each takes its contractions at the datasheet peak, its traffic through the last-level cache, or what that
+    cache can neither hold before nor keep after, from main memory, and never less than :data:`LAUNCH_LIMIT`. Of the
+    program as a whole: all contractions, and what must come from main memory. A compiler may fuse further than the
+    graph says, so in mode ``compiled`` only the whole counts.
+
+    Args:
+        expected: The estimate of the program.
+    """
+    chip = expected.chip
+    cached = max((level.capacity or 0.0 for level in chip.memory[1:]), default=0.0)
+    compute = [row.kernel.count * _least_compute(row, expected) for row in expected.rows]
+    moved = max(_compulsory_bytes(expected) - cached, 0.0)
+    whole = max(sum(compute), moved / chip.bandwidth)
+    if expected.mode == "compiled":
+        return float(whole / chip.clock_slack)
+    each = sum(
+        row.kernel.count * max(least / row.kernel.count, _least_traffic(row, chip, cached), LAUNCH_LIMIT)
+        for row, least in zip(expected.rows, compute, strict=True)
+    )
+    return float(max(whole, each) / chip.clock_slack)
+
+
+def _least_traffic(row: KernelCount, chip: Chip, cached: float) -> float:
+    """Return the time of what must cross the cache, and of what it cannot hold, in a launch [s]; 0 without a cache."""
+    level = chip.cache
+    if level is None:
+        return 0.0
+    near = float(row.bytes) / level.bandwidth if level.bandwidth else 0.0
+    return max(near, max(float(row.bytes) - 2 * cached, 0.0) / chip.bandwidth)
+
+
+def _least_compute(row: KernelCount, expected: Estimate) -> float:
+    """Return the time of a launch's contractions by the fastest algorithm and format that its operands allow [s]."""
+    if not row.flops_by:
+        return 0.0
+    kernel, chip, tf32 = row.kernel, expected.chip, expected.tf32
+    rates = [chip.matmul_peak(dtype, tf32=tf32) for dtype in row.flops_by]
+    stored = {DTYPES[expected.graph.tensors[name].dtype].compute for name in kernel.main.inputs}
+    for dtype in stored - {None}:
+        try:
+            rates.append(chip.matmul_peak(str(dtype), tf32=tf32))
+        except MissingFigure:
+            continue
+    if sparse_weights(row) is not None:
+        rates += [chip.sparse_peak(dtype, tf32=tf32) or 0.0 for dtype in row.flops_by]
+    options = {"stride": 1, "dilation": 1, **dict(kernel.main.attrs)}
+    dense = all(options[key] in (1, (1, 1)) for key in ("stride", "dilation"))
+    winograd = kernel.main.op == "conv2d" and tuple(kernel.shapes[1][2:]) == (3, 3) and dense
+    return float(row.flops) * (WINOGRAD if winograd else 1.0) / max(rates)
+
+
+def _compulsory_bytes(expected: Estimate) -> float:
+    """Return the bytes of the program's sources that some node reads, each once: of a table the rows asked for."""
+    scope, sizes = kernel_boundaries(expected.graph), expected.grid.sizes
+    most: dict[str, float] = {}
+    for node in expected.graph.nodes:
+        if OPS[node.op].kind == "view":
+            continue
+        reads = node_work(node, scope.shapes(node)).reads
+        for position, name in enumerate(node.inputs):
+            source = scope.tensors[scope.root(name)]
+            if source.kind != "activation":
+                elements = evaluate(reads.get(position, scope.tensors[name].numel), sizes)
+                most[source.name] = max(most.get(source.name, 0.0), float(elements))
+    whole = {name: float(evaluate(scope.tensors[name].numel, sizes)) for name in most}
+    return float(sum(nbytes(scope.tensors[name], min(read, whole[name])) for name, read in most.items()))
+
+
+# --- number formats in which a time is possible -----------------------------------------------------------------------
+
+#: Formats that arithmetic is narrowed to without a change of the program's code, the mildest first.
+NARROWER = ("tf32", "bf16", "fp16", "fp8")
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A program in another format.
+
+    Attributes:
+        dtype: The format.
+        limit_s: The least that any run takes in it [s].
+        at_peak_s: Its contractions at the format's peak [s].
+    """
+
+    dtype: str
+    limit_s: float
+    at_peak_s: float
+
+
+def scenarios(reference: Reference, seconds: float) -> tuple[Scenario, ...]:
+    """Return the formats that the chip has units for in which a time is possible, the mildest first.
+
+    Args:
+        reference: The program and where it ran.
+        seconds: The measured time [s].
+
+    Example:
+        >>> import roofline as rl
+        >>> gemm = rl.workload([{"op": "gemm", "m": 8192, "n": 8192, "k": 8192}], dtype="fp32")
+        >>> reference = Reference(gemm, rl.chip("a100-80gb-sxm"), "graph", False, {})
+        >>> [scenario.dtype for scenario in scenarios(reference, 5e-3)]
+        ['bf16', 'fp16']
+    """
+    return tuple(option for option in _scenarios(reference) if option.limit_s <= seconds)
+
+
+def _scenarios(reference: Reference) -> Iterator[Scenario]:
+    chip = reference.chip
+    for dtype in NARROWER:
+        # A fallback runs as another format: the chip has no units of its own for it.
+        units = dtype not in chip.fallback and (dtype in chip.matrix or dtype in chip.vector)
+        if dtype in reference.contracts_in or not units:
+            continue
+        try:
+            change = {"tf32": True} if dtype == "tf32" else {"graph": retype(reference.graph, dtype), "tf32": False}
+            other = replace(reference, **change)
+            scenario = Scenario(dtype, lower_bound(other.expected), other.at_peak)
+        except RooflineError:
+            continue  # an operator that the chip cannot run in this format
+        if scenario.at_peak_s < reference.at_peak:
+            yield scenario
+
+
+def possible_in(reference: Reference, seconds: float) -> str:
+    """Name the formats in which a time is possible, in a clause; empty where there is none.
+
+    Example:
+        >>> import roofline as rl
+        >>> gemm = rl.workload([{"op": "gemm", "m": 8192, "n": 8192, "k": 8192}], dtype="fp32")
+        >>> possible_in(Reference(gemm, rl.chip("t4"), "graph", False, {}), 0.05)
+        'possible in fp16 (at least 16.9 ms at its peak)'
+    """
+    options = [f"{one.dtype} (at least {format_si(one.at_peak_s, 's')} at its peak)"
+               for one in scenarios(reference, seconds)]  # fmt: skip
+    return f"possible in {' or '.join(options)}" if options else ""

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from roofline.diagnosis.attribution import needed, summed, take_apart
-from roofline.diagnosis.causes import FIXES, Cause
-from roofline.diagnosis.context import Scene
-from roofline.diagnosis.op_summary import OpLine, judged, lines
-from roofline.diagnosis.overlap import Beside, beside, heavy_on_host
-from roofline.diagnosis.traced import Run, on_processor, one_device, run
+from roofline.diagnosis.causes import Cause, cause
+from roofline.diagnosis.idle import Overlap, heavy_on_host, overlap
+from roofline.diagnosis.iteration import Run, on_cpu, one_device, run_of
+from roofline.diagnosis.op_summary import OpSummary, judged, summaries
+from roofline.diagnosis.trace_causes import TraceContext, attribute
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import UnknownChip, UsageError
+from roofline.ir.report import Report
 from roofline.ir.units import format_si
 from roofline.traces.events import Trace
 from roofline.traces.reading import read_trace
@@ -35,6 +35,8 @@ REASONS: Mapping[str, tuple[str, ...]] = {
 REASON_WORDS: Mapping[str, str] = {
     "launches": "launching", "host": "host-bound", "sync": "synchronisation", "copies": "copies", "other": "other",
 }  # fmt: skip
+#: How a chip is given.
+_HOW = "--chip; chip= in Python"
 #: Roles of what computes.
 _COMPUTE = ("kernel", "host")
 #: Causes of less than this share are left out.
@@ -44,8 +46,8 @@ ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, repr=False)
-class TraceReport:
-    """What a trace says by itself; all figures are of one iteration, nan where they are not known.
+class TraceReport(Report):
+    """What a trace says by itself; all figures are per iteration, nan where they are not known.
 
     Attributes:
         source: The file.
@@ -54,7 +56,7 @@ class TraceReport:
         devices: Names of the devices, as the profiler spells them.
         timed: Whether the file has starts, so that there are gaps.
         partial: Whether only a part of the file could be read.
-        processor: Whether the operators ran on the processor.
+        on_cpu: Whether the operators ran on the CPU.
         iterations: How many were averaged.
         found_by: How they were found, in words.
         seconds: From one to the next: ``busy`` and all of ``idle`` [s].
@@ -63,11 +65,13 @@ class TraceReport:
         communication: Collectives.
         copies: Copies between host and device.
         ops: The operators, the slowest first.
-        host_ops: Operators that took long on the processor beside a device: name, calls, time [s].
-        causes: What time was lost to, as far as that shows without the meant program.
+        host_ops: Operators that took long on the CPU beside a device: name, calls, time [s].
+        causes: What time was lost to, as far as that shows without a program to compare with.
         needed_s: Time of the device that no cause explains [s].
         notes: What limits this report, a sentence each.
     """
+
+    schema = "trace"
 
     source: str
     format: str
@@ -75,24 +79,24 @@ class TraceReport:
     devices: tuple[str, ...]
     timed: bool
     partial: bool
-    processor: bool
+    on_cpu: bool
     iterations: int
     found_by: str
     seconds: float
     busy: float
     idle: Mapping[str, float]
-    communication: Beside
-    copies: Beside
-    ops: tuple[OpLine, ...]
+    communication: Overlap
+    copies: Overlap
+    ops: tuple[OpSummary, ...]
     host_ops: tuple[tuple[str, float, float], ...]
     causes: tuple[Cause, ...]
     needed_s: float
     notes: tuple[str, ...]
 
     @property
-    def unknown(self) -> tuple[OpLine, ...]:
+    def unknown(self) -> tuple[OpSummary, ...]:
         """Operators and kernels that have no formula, the slowest first."""
-        return tuple(line for line in self.ops if line.formula == "none" and line.role in _COMPUTE)
+        return tuple(op for op in self.ops if op.formula == "none" and op.role in _COMPUTE)
 
     @property
     def waterfall(self) -> tuple[tuple[str, float], ...]:
@@ -100,9 +104,9 @@ class TraceReport:
 
         Without a chip there is no floor: what no cause explains is ``busy``.
         """
-        floors = (min(line.floor_s, line.seconds - line.lost_s) for line in self.ops if line.floor_s == line.floor_s)
+        floors = (min(op.floor_s, op.seconds - op.lost_s) for op in self.ops if op.floor_s == op.floor_s)
         floor = min(sum(floors), self.needed_s)
-        without = min(sum(line.seconds - line.lost_s for line in self.unknown), self.needed_s - floor)
+        without = min(sum(op.seconds - op.lost_s for op in self.unknown), self.needed_s - floor)
         known = self.needed_s - without
         made = (("floor", floor), ("efficiency", known - floor)) if self.chip is not None else (("busy", known),)
         parts = (*made, ("no formula", without))
@@ -110,48 +114,44 @@ class TraceReport:
         rest = self.seconds - self.needed_s - sum(part for _, part in lost)
         return tuple((name, part) for name, part in (*parts, *lost, ("other", rest)) if part > ROUNDING * self.seconds)
 
-    def record(self) -> dict[str, Any]:
-        """The stable keys of ``roofline trace --json``."""
-        timed = self.timed
+    def subject(self) -> dict[str, Any]:
+        """Return the file, its format, and where it ran."""
+        chip = self.chip.name if self.chip is not None else None
+        return {"source": self.source, "format": self.format, "chip": chip, "devices": list(self.devices)}
+
+    def summary(self) -> dict[str, Any]:
+        """Return the times of an iteration [s], causes and notes; times are ``None`` where the file has no starts."""
+        timed = {
+            "time_s": self.seconds,
+            "idle_s": sum(self.idle.values()),
+            "idle": dict(self.idle),
+            "communication": self.communication.record(),
+            "copies": self.copies.record(),
+        }
         return {
-            "source": self.source,
-            "format": self.format,
-            "chip": self.chip.name if self.chip is not None else None,
-            "devices": list(self.devices),
-            "partial": self.partial,
-            "timed": timed,
-            "on_processor": self.processor,
-            "iterations": self.iterations,
+            **{name: getattr(self, name) for name in ("partial", "timed", "on_cpu", "iterations")},
             "iterations_found_by": self.found_by,
-            "seconds_per_iteration": self.seconds if timed else None,
             "busy_s": self.busy,
-            "idle_s": sum(self.idle.values()) if timed else None,
-            "idle": dict(self.idle) if timed else None,
-            "communication": _record(self.communication) if timed else None,
-            "copies": _record(self.copies) if timed else None,
-            "ops": self.rows(),
-            "unknown": [{"op": line.op, "kernels": line.kernels, "seconds": line.seconds} for line in self.unknown],
-            "host_ops": [{"op": op, "calls": calls, "seconds": seconds} for op, calls, seconds in self.host_ops],
-            "causes": [{name: getattr(cause, name) for name in Cause.__slots__} for cause in self.causes],
-            "waterfall": [{"part": part, "seconds": seconds} for part, seconds in self.waterfall],
+            **(timed if self.timed else dict.fromkeys(timed)),
+            "unknown": [{"op": op.op, "kernels": op.kernels, "time_s": op.seconds} for op in self.unknown],
+            "host_ops": [{"op": op, "calls": calls, "time_s": seconds} for op, calls, seconds in self.host_ops],
+            "causes": [asdict(cause) for cause in self.causes],
+            "waterfall": [{"part": part, "time_s": seconds} for part, seconds in self.waterfall],
             "notes": list(self.notes),
         }
 
-    def rows(self) -> list[dict[str, Any]]:
-        """A row an operator, the slowest first, for CSV."""
-        return [line.record() for line in self.ops]
+    def records(self) -> list[dict[str, Any]]:
+        """Return one dictionary per operator, the slowest first."""
+        return [op.record() for op in self.ops]
 
     def __str__(self) -> str:
         where = self.chip.name if self.chip is not None else "an unknown chip"
         busy = f", busy {self.busy / self.seconds:.0%}" if self.timed and self.seconds else ""
-        return f"{self.source} on {where}: {format_si(self.seconds, 's')} an iteration{busy}, {len(self.ops)} operators"
+        time = format_si(self.seconds, "s")
+        return f"{self.source} on {where}: {time} per iteration{busy}, {len(self.ops)} operators"
 
     def __repr__(self) -> str:
         return f"<TraceReport {self}>"
-
-
-def _record(part: Beside) -> dict[str, float]:
-    return {"seconds": part.seconds, "exposed_s": part.exposed, "overlapped_s": part.overlapped}
 
 
 def trace_report(
@@ -166,6 +166,9 @@ def trace_report(
         chip: Where it ran; by the device's name in the trace where absent.
         progress: Called while the file is read, with the bytes read so far and the bytes in all.
 
+    Returns:
+        Busy and idle time, operators against their roofs, and causes, per iteration.
+
     Raises:
         TraceError: No profiler's file, or one in which nothing ran.
         UnknownChip: ``chip`` is given and not known. A device that is not known is no error but a note.
@@ -176,49 +179,45 @@ def trace_report(
         ...     path = pathlib.Path(folder, "times.csv")
         ...     _ = path.write_text("name,time_us\\nmm,30\\nrelu,10\\n")
         ...     report = trace_report(path)
-        >>> [(line.op, line.share) for line in report.ops], report.chip
+        >>> [(op.op, op.share) for op in report.ops], report.chip
         ([('mm', 0.75), ('relu', 0.25)], None)
     """
     if not isinstance(trace, Trace):
         if not isinstance(trace, str | os.PathLike):
             raise UsageError(f"wanted a trace or the path of one, not {str(trace)[:60]!r}")
         trace = read_trace(trace, progress)
-    found, chip_note = _chip(trace, chip)
+    where, chip_note = _chip(trace, chip)
     trace, device_note = one_device(trace)
-    ran = run(trace, found or NO_CHIP)
-    return _report(trace, found, ran, [note for note in (chip_note, device_note) if note])
+    return _report(run_of(trace, where or NO_CHIP), where, [note for note in (chip_note, device_note) if note])
 
 
-def _chip(trace: Trace, given: str | Chip | None) -> tuple[Chip | None, str]:
-    """The chip, and what is to be said about it."""
-    named, why = _named(trace)
-    if given is not None:
-        chip = find_chip(given)
-        wrong = named is not None and named.name != chip.name and not on_processor(trace)
-        return chip, f"the trace names {named.name}, and {chip.name} was given" if wrong and named is not None else ""
-    if on_processor(trace):
-        return None, "chip unknown: operators ran on the processor; give --chip, as roofline calibrate writes one"
-    return named, "" if named is not None else f"chip unknown: {why}; give --chip to see bounds and roofs"
-
-
-def _named(trace: Trace) -> tuple[Chip | None, str]:
-    """The chip that a device's name stands for, or why there is none."""
-    why = "the file does not name its device"
+def _chip(trace: Trace, override: str | Chip | None) -> tuple[Chip | None, str]:
+    """Return the chip, and a note on it: the one that was given, or that a device's name stands for."""
+    named, why = None, "the file does not name its device"
     for name in dict.fromkeys(trace.devices.values()):
         try:
-            return find_chip(name), ""
+            named = find_chip(name)
+            break
         except UnknownChip as error:
             why = str(error).partition("; allowed:")[0]
-    return None, why
+    if override is not None:
+        chip = find_chip(override)
+        wrong = named is not None and named.name != chip.name and not on_cpu(trace)
+        return chip, f"the trace names {named.name}, and {chip.name} was given" if wrong and named is not None else ""
+    if on_cpu(trace):
+        return None, f"chip unknown: operators ran on the CPU; give a file that roofline calibrate wrote ({_HOW})"
+    return named, "" if named is not None else f"chip unknown: {why}; give it to see bounds and roofs ({_HOW})"
 
 
-def _report(trace: Trace, chip: Chip | None, ran: Run, notes: Sequence[str]) -> TraceReport:
-    count = ran.iterations.count
-    ops = lines(ran.groups, _facts(trace, ran))
-    idle = _idle(trace, ran)
-    seconds = ran.busy + sum(idle.values())
-    processor = on_processor(trace)
-    needed, causes = _causes(ran, seconds)
+def _report(run: Run, chip: Chip | None, notes: Sequence[str]) -> TraceReport:
+    trace, count = run.trace, run.iterations.count
+    counters: dict[str, Mapping[str, Any]] = {}  # of each kernel those of its longest launch
+    for launch in sorted(run.launches, key=lambda launch: launch.duration):
+        if launch.detail >= 0:
+            counters[launch.name] = trace.events.details[launch.detail]
+    ops, idle = summaries(run.groups, counters), _idle(run)
+    seconds = run.busy + sum(idle.values())
+    needed, lost = attribute(TraceContext(None, [group for group in run.groups if judged(group)], run.idle))
     return TraceReport(
         source=trace.path,
         format=trace.format,
@@ -226,67 +225,47 @@ def _report(trace: Trace, chip: Chip | None, ran: Run, notes: Sequence[str]) -> 
         devices=tuple(dict.fromkeys(trace.devices.values())),
         timed=trace.timed,
         partial=trace.partial,
-        processor=processor,
+        on_cpu=run.on_cpu,
         iterations=count,
-        found_by=ran.iterations.how,
+        found_by=run.iterations.how,
         seconds=seconds,
-        busy=ran.busy,
+        busy=run.busy,
         idle=idle,
-        communication=beside(ran.launches, count, "communication"),
-        copies=beside(ran.launches, count, "copy_in", "copy_out"),
+        communication=overlap(run.launches, count, "communication"),
+        copies=overlap(run.launches, count, "copy_in", "copy_out"),
         ops=ops,
-        host_ops=heavy_on_host(trace, ran.launches, count) if trace.timed and not processor else (),
-        causes=causes,
-        needed_s=needed,
+        host_ops=heavy_on_host(trace, run.launches, count) if trace.timed and not run.on_cpu else (),
+        causes=tuple(cause(label, part, seconds, why) for label, part, why in lost if part > SMALL * seconds),
+        needed_s=needed + sum(group.seconds for group in run.groups if not judged(group)),
         notes=(*trace.notes, *notes, *_limits(trace, ops, chip)),
     )
 
 
-def _facts(trace: Trace, ran: Run) -> dict[str, Mapping[str, Any]]:
-    """What else was recorded of each kernel, of its longest launch."""
-    found: dict[str, Mapping[str, Any]] = {}
-    for one in sorted(ran.launches, key=lambda one: one.duration):
-        if one.detail >= 0:
-            found[one.name] = trace.events.details[one.detail]
-    return found
-
-
-def _idle(trace: Trace, ran: Run) -> dict[str, float]:
-    """Idle time by reason; what the profiler itself took and what is not explained is ``other``."""
-    if not trace.timed:
+def _idle(run: Run) -> dict[str, float]:
+    """Sum idle time by reason; what the profiler itself took and what is not explained is ``other``."""
+    if not run.trace.timed:
         return {}
-    found = {name: sum(ran.idle.seconds.get(label, 0.0) for label in labels) for name, labels in REASONS.items()}
-    period = ran.iterations.period
-    if ran.iterations.count < 2 or period != period:
-        period = max(one.end for one in ran.launches) - ran.launches[0].start
-    found["other"] += max(period - ran.busy - sum(found.values()), 0.0)
-    return found
+    idle = {name: sum(run.idle.seconds.get(label, 0.0) for label in labels) for name, labels in REASONS.items()}
+    period = run.iterations.period
+    if run.iterations.count < 2 or period != period:
+        period = max(launch.end for launch in run.launches) - run.launches[0].start
+    idle["other"] += max(period - run.busy - sum(idle.values()), 0.0)
+    return idle
 
 
-def _causes(ran: Run, seconds: float) -> tuple[float, tuple[Cause, ...]]:
-    """What was needed of the device's time, and what the rest was lost to."""
-    parts = take_apart(Scene(None, [one for one in ran.groups if judged(one)], ran.idle))
-    kept = needed(parts) + sum(one.seconds for one in ran.groups if not judged(one))
-    made = []
-    for label, lost, evidence in summed(parts):
-        if label and lost > SMALL * seconds:
-            made.append(Cause(label, lost, lost / seconds, evidence, FIXES.get(label, ""), max(seconds - lost, 0.0)))
-    return kept, tuple(made)
-
-
-def _limits(trace: Trace, ops: Sequence[OpLine], chip: Chip | None) -> list[str]:
-    """What a reader should know before believing the rest."""
-    total = sum(line.seconds for line in ops)
-    kernels = [line for line in ops if line.role in _COMPUTE]
-    bare = sum(line.seconds for line in kernels if line.formula == "none")
-    above = [line.op for line in ops if line.above]
+def _limits(trace: Trace, ops: Sequence[OpSummary], chip: Chip | None) -> list[str]:
+    """Say what a reader should know before believing the rest."""
+    total = sum(op.seconds for op in ops)
+    kernels = [op for op in ops if op.role in _COMPUTE]
+    bare = sum(op.seconds for op in kernels if op.formula == "none")
+    above = [op.op for op in ops if op.above]
     notes = []
     if trace.partial:
         notes.append("partial: the file was cut, and everything here is of the part that could be read")
     if not trace.timed:
         notes.append("no starts in this format: no gaps, no iterations, times only")
     if trace.format == "torch" and bare > 0.2 * total:
-        shapeless = not any(line.shapes for line in kernels)
+        shapeless = not any(op.shapes for op in kernels)
         hint = "; shapes were not recorded: use record_shapes=True" if shapeless else ""
         notes.append(f"no formula for {bare / total:.0%} of the time{hint}")
     if above and chip is not None:

@@ -8,16 +8,13 @@ from typing import Any
 
 from roofline.analysis.estimates import Estimate, Mode
 from roofline.counting.counts import unknown_operations
-from roofline.diagnosis import traced
 from roofline.diagnosis.advice import advice
-from roofline.diagnosis.causes import FIXES, Candidate, Cause, Verdict
+from roofline.diagnosis.causes import Candidate, Cause, Fix, Verdict, cause
 from roofline.diagnosis.expected_behaviour import normal
-from roofline.diagnosis.groups import is_processor
 from roofline.diagnosis.hypotheses import candidates
-from roofline.diagnosis.lower_bound import speed_limit
-from roofline.diagnosis.precision import at_peak, possible_in
-from roofline.diagnosis.reference import Meant
-from roofline.diagnosis.traced import Run, on_processor
+from roofline.diagnosis.iteration import Run, launches_kernels, one_device, run_of
+from roofline.diagnosis.reference import Reference, is_cpu, lower_bound, possible_in
+from roofline.diagnosis.trace_causes import TraceContext, attribute
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import TraceError, UsageError
@@ -26,19 +23,20 @@ from roofline.ir.units import format_si, parse
 from roofline.traces.events import Trace
 from roofline.traces.reading import read_trace
 
-#: From here on a time is very slow.
+#: From this many times the expected time on, a time is very slow.
 VERY_SLOW = 10.0
-#: Programs of a kind differ so much between machines and library versions, whatever the range says: no verdict on less.
+#: Programs of a kind differ this much between machines and library versions: no verdict on less, whatever the range.
 USUAL = 1.25
-#: The same where a trace shows the meant kernels and no cause that matters.
+#: The same where a trace shows the expected kernels and no cause that matters.
 WITNESSED = 1.6
-#: Without a trace, so much more than good kernels take needs no cause.
+#: Without a trace, this many times the time of good kernels needs no cause.
 TOLERANCE = 1.35
 #: What to do about time that a trace does not explain.
-TRACED_UNKNOWN = "compare the measured time with the trace's own (roofline trace): is it of the same run?"
-#: An iteration of the trace that is busy for so many times the measured time was another run.
+TRACED_UNKNOWN = Fix("compare the measured time with the trace's own: is it of the same run?",
+                     "roofline trace FILE", "rl.diagnosis.trace_report(FILE)")  # fmt: skip
+#: An iteration of the trace that is busy for this many times the measured time was another run.
 DIFFERS = 1.1
-#: An iteration with so many times the products, or so few, may be of another program.
+#: An iteration with this many times the contractions, or so few, may be of another program.
 OTHER_WORK = 3.0
 #: Shares of the measured time that the verdict's sentence names.
 MATTERS = 0.15
@@ -59,14 +57,18 @@ def check(
     Args:
         graph: The program that was meant to run.
         chip: Where it ran.
-        measured: The time of one run, such as ``"41 ms"`` or seconds; that of the trace when absent.
-        trace: A profiler's file of it, or what :func:`read_trace` made of one; causes are then measured, not guessed.
+        measured: The time of one run, such as ``"41 ms"``, or a number of seconds; the trace's when absent.
+        trace: A profiler's file of it, or what :func:`read_trace` made of one; causes are then measured, not inferred.
         mode: How it ran.
         tf32: Whether fp32 contractions used tf32.
         sizes: ``B``, ``S``, ``C`` as single numbers.
 
+    Returns:
+        The verdict, with causes ranked by how much of the time they explain.
+
     Raises:
         UsageError: A time that is not above zero, neither a time nor a trace, or sizes that span axes.
+        UnitError: A time as a text without a unit.
         TraceError: A file that is no trace, or one of a device's program without its device events.
 
     Example:
@@ -80,130 +82,116 @@ def check(
     seconds = parse(measured, "s") if measured is not None else None
     if seconds is not None and not seconds > 0:
         raise UsageError(f"measured={measured!r}: a time is above zero")
-    meant = Meant(graph, find_chip(chip), mode, tf32, sizes)
-    if meant.expected.shape:
+    reference = Reference(graph, find_chip(chip), mode, tf32, sizes)
+    if reference.expected.shape:
         raise UsageError("a measured time belongs to one point; give single numbers for B, S and C")
-    ran = traced.run(_read(trace), meant.chip, seconds) if trace is not None else None
-    if ran is not None and not is_processor(meant.chip) and on_processor(ran.trace) and traced.launched(ran.trace):
+    run = _run(trace, reference.chip, seconds) if trace is not None else None
+    if seconds is None:
+        assert run is not None
+        seconds = run.seconds
+        if not seconds > 0:
+            raise UsageError(f"{run.trace.path}: nothing in it took time; give a measured time")
+    return _judge(_likely(reference, seconds), seconds, run)
+
+
+def _run(trace: Trace | str | os.PathLike[str], chip: Chip, seconds: float | None) -> Run:
+    """Take a trace apart, after a look at whether it holds what ran on the chip."""
+    trace, note = one_device(trace if isinstance(trace, Trace) else read_trace(trace))
+    run = run_of(replace(trace, notes=(*trace.notes, note)) if note else trace, chip, seconds)
+    if not is_cpu(chip) and run.on_cpu and launches_kernels(trace):
         raise TraceError(
-            f"{ran.trace.path}: the host launched kernels, and the trace has no device events; "
+            f"{trace.path}: the host launched kernels, and the trace has no device events; "
             "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
         )
-    if seconds is None:
-        assert ran is not None
-        seconds = ran.seconds
-        if not seconds > 0:
-            raise UsageError(f"{ran.trace.path}: nothing in it took time; give a measured time")
-    return _judge(_likely(meant, seconds), seconds, ran)
+    return run
 
 
-def _read(trace: Trace | str | os.PathLike[str]) -> Trace:
-    found, others = traced.one_device(trace if isinstance(trace, Trace) else read_trace(trace))
-    return replace(found, notes=(*found.notes, others)) if others else found
-
-
-def _likely(meant: Meant, seconds: float) -> Meant:
-    """With tf32 where convolutions in fp32 were faster than fp32 can be: cuDNN uses it unless told not to.
+def _likely(reference: Reference, seconds: float) -> Reference:
+    """Assume tf32 where convolutions in fp32 were faster than fp32 can be: cuDNN uses it unless told not to.
 
     What is faster than expected in fp32 and possible is not slow in tf32: more time is never a better verdict.
     """
-    products = [row for row in meant.expected.rows if "fp32" in row.flops_by]
-    flops = sum(row.kernel.count * float(row.flops) for row in products)
-    convolved = sum(row.kernel.count * float(row.flops) for row in products if row.kernel.kind == "conv")
-    if meant.tf32 or not meant.has_tf32 or convolved <= flops / 2 or seconds >= float(meant.expected.low):
-        return meant
-    other = replace(meant, tf32=True)
-    return other if seconds <= float(other.expected.high) or seconds < speed_limit(meant.expected) else meant
+    expected = reference.expected
+    work = [(row.kernel.kind, row.kernel.count * float(row.flops)) for row in expected.rows if "fp32" in row.flops_by]
+    convolved = sum(flops for kind, flops in work if kind == "conv")
+    mostly = convolved > sum(flops for _, flops in work) / 2
+    if reference.tf32 or not reference.has_tf32 or not mostly or seconds >= float(expected.low):
+        return reference
+    other = replace(reference, tf32=True)
+    return other if seconds <= float(other.expected.high) or seconds < lower_bound(expected) else reference
 
 
-def _judge(meant: Meant, seconds: float, ran: Run | None) -> Verdict:
-    expected = meant.expected
-    bottom = speed_limit(expected)
+def _judge(reference: Reference, seconds: float, run: Run | None) -> Verdict:
+    expected = reference.expected
+    bottom = lower_bound(expected)
     possible = seconds >= bottom
-    found = candidates(meant, seconds) if possible and ran is None else ()
-    split = Split(meant.floor, 0.0, ())
+    options = candidates(reference, seconds) if possible and run is None else ()
+    split = Split(reference.floor, 0.0, ())
     if possible:
-        split = _guessed(meant, seconds, found) if ran is None else _measured(meant, seconds, ran)
-    verdict, reason = _verdict(expected, seconds, bottom, ran is not None and not _large(split.causes))
-    if seconds < at_peak(meant) and (other := possible_in(meant, seconds)):
-        reason += f"; {other}"
+        split = _inferred(reference, seconds, options) if run is None else _measured(reference, seconds, run)
+    large = [one for one in split.causes if one.share > MATTERS and one.label != "unknown"]
+    verdict, reason = _verdict(expected, seconds, bottom, run is not None and not large)
+    if seconds < reference.at_peak and (formats := possible_in(reference, seconds)):
+        reason += f"; {formats}"
     if missing := unknown_operations(expected.graph):
         reason += f"; expected without the arithmetic of {', '.join(missing)}, which no rule translates"
+    if large:
+        reason += f"; {', '.join(f'{one.share:.0%} {one.label}' for one in large)}"
     return Verdict(
         verdict=verdict,
-        reason=reason + _named(split.causes),
+        reason=reason,
         measured=seconds,
         ratio=seconds / expected.time,
-        impossible_below=bottom,
+        lower_bound=bottom,
         estimate=expected,
         floor_s=split.floor,
         efficiency_s=split.efficiency,
         causes=split.causes,
-        candidates=found,
-        advice=advice(meant, seconds, split.causes) if possible else (),
-        normal=normal(meant, seconds) if possible else (),
-        notes=_notes(meant, ran, seconds),
-        traced=ran is not None,
+        candidates=options,
+        advice=advice(reference, seconds, split.causes) if possible else (),
+        normal=normal(reference, seconds) if possible else (),
+        notes=_notes(reference, run, seconds) if run is not None else (),
+        traced=run is not None,
     )
 
 
-def _large(causes: tuple[Cause, ...]) -> tuple[Cause, ...]:
-    """The causes that matter."""
-    return tuple(cause for cause in causes if cause.share > MATTERS and cause.label != "unknown")
-
-
-def _named(causes: tuple[Cause, ...]) -> str:
-    """The causes that matter, for the end of a sentence."""
-    named = ", ".join(f"{cause.share:.0%} {cause.label}" for cause in _large(causes))
-    return f"; {named}" if named else ""
-
-
-def _notes(meant: Meant, ran: Run | None, seconds: float) -> tuple[str, ...]:
-    if ran is None:
-        return ()
-    partial = ("the trace is partial, and so is this answer",) if ran.trace.partial else ()
-    return (*partial, *ran.trace.notes, f"trace: {ran.iterations.how}", *_disagreement(meant, ran, seconds))
-
-
-def _disagreement(meant: Meant, ran: Run, seconds: float) -> tuple[str, ...]:
-    """What to say where trace and time may be of different runs."""
-    busy = format_si(ran.busy, "s")
-    if on_processor(ran.trace) and not is_processor(ran.chip):
-        return ("no device ran anything in the trace; of a program on a device, record CUDA activities as well",)
-    found = []
-    if ran.busy > DIFFERS * seconds:
-        found.append(f"busy for {busy} in the trace, longer than the measured time: parts are scaled; the same run?")
-    wanted, done = float(meant.expected.flops), sum(one.flops for one in ran.groups if one.role == "kernel")
-    if (done or wanted) and not 1 / OTHER_WORK < (done + 1) / (wanted + 1) < OTHER_WORK:
-        counts = f"{format_si(done, 'FLOP')} of products, the program has {format_si(wanted, 'FLOP')}"
-        found.append(f"an iteration of the trace has {counts}: is it the same program?")
-    return tuple(found)
+def _notes(reference: Reference, run: Run, seconds: float) -> tuple[str, ...]:
+    """Say what limits an answer from a trace, and where trace and time may be of different runs."""
+    notes = ["the trace is partial, and so is this answer"] if run.trace.partial else []
+    notes += [*run.trace.notes, f"trace: {run.iterations.how}"]
+    if run.on_cpu and not is_cpu(run.chip):
+        notes.append("no device ran anything in the trace; of a program on a device, record CUDA activities as well")
+        return tuple(notes)
+    if run.busy > DIFFERS * seconds:
+        busy = format_si(run.busy, "s")
+        notes.append(f"busy for {busy} in the trace, longer than the measured time: parts are scaled; the same run?")
+    expected = float(reference.expected.flops)
+    done = sum(group.flops for group in run.groups if group.role == "kernel")
+    if (done or expected) and not 1 / OTHER_WORK < (done + 1) / (expected + 1) < OTHER_WORK:
+        counts = f"{format_si(done, 'FLOP')} in contractions where the program has {format_si(expected, 'FLOP')}"
+        notes.append(f"an iteration of the trace has {counts}: is it the same program?")
+    return tuple(notes)
 
 
 def _verdict(expected: Estimate, seconds: float, bottom: float, witnessed: bool) -> tuple[str, str]:
-    """The verdict in a word and in a sentence; ``witnessed`` where a trace shows the meant kernels and little else."""
+    """Return the verdict in a word and in a sentence; ``witnessed`` where a trace shows little but expected kernels."""
     time, low, high = (format_si(value, "s") for value in (expected.time, expected.low, expected.high))
-    given, ratio = format_si(seconds, "s"), seconds / expected.time
+    text, ratio = format_si(seconds, "s"), seconds / expected.time
     if seconds < bottom:
-        limit = format_si(bottom, "s")
         return "impossible", (
-            f"{given} is less than {limit}, the least that {expected.graph.name} can take on {expected.chip.name}: "
-            "look for a missing synchronise, another size or format than said, or work that was cached or skipped"
+            f"{text} is below {format_si(bottom, 's')}, the lower bound of {expected.graph.name} on "
+            f"{expected.chip.name}: look for a missing synchronise, another size or format than said, or work that was "
+            "cached or skipped"
         )
     if seconds <= max(expected.high, (WITNESSED if witnessed else USUAL) * expected.time):
-        ease = _ease(expected, seconds, witnessed)
-        return "as_expected", f"{given} against {time} expected ({low} to {high}){ease}; {expected.bound}-bound"
+        ease = ""
+        if seconds < expected.low:
+            ease = ", faster than the range but possible: check size and format"
+        elif seconds > expected.high:
+            ease = ", above the range, but the trace shows no fault" if witnessed else ", a little above the range"
+        return "as_expected", f"{text} against {time} expected ({low} to {high}){ease}; {expected.bound}-bound"
     word = "very_slow" if ratio >= VERY_SLOW else "slow"
-    return word, f"{given} is {ratio:.3g} times the {time} expected ({low} to {high})"
-
-
-def _ease(expected: Estimate, seconds: float, witnessed: bool) -> str:
-    """What to say of a time that is as expected and not in the range."""
-    if seconds < expected.low:
-        return ", faster than the range but possible: check size and format"
-    if seconds <= expected.high:
-        return ""
-    return ", above the range, but the trace shows no fault" if witnessed else ", a little above the range"
+    return word, f"{text} is {ratio:.3g} times the {time} expected ({low} to {high})"
 
 
 # --- where the time went ---
@@ -218,26 +206,40 @@ class Split:
     causes: tuple[Cause, ...]
 
 
-def _guessed(meant: Meant, seconds: float, found: tuple[Candidate, ...]) -> Split:
-    """From the time alone: the likeliest counterfactual, as far as it reaches."""
-    floor = min(meant.floor, seconds)
-    if seconds <= max(meant.attainable_high, TOLERANCE * meant.attainable) or not found:
+def _inferred(reference: Reference, seconds: float, options: tuple[Candidate, ...]) -> Split:
+    """Split the time without a trace: the likeliest counterfactual, as far as it reaches."""
+    floor, attainable = min(reference.floor, seconds), reference.attainable
+    if seconds <= max(reference.attainable_high, TOLERANCE * attainable) or not options:
         return Split(floor, seconds - floor, ())
-    best = found[0]
+    best = options[0]
     # What the program's own format costs is known, whatever else is wrong with it.
-    own = 0.0 if best.label == "precision" else max(min(meant.in_own_format, seconds) - meant.attainable, 0.0)
-    over = seconds - meant.attainable - own
-    explained = min(max(best.high_s - meant.attainable, 0.0), over)
-    parts = [(best.label, explained, _evidence(best, seconds)), ("precision", own, "the format that the program is in")]
-    parts = sorted(parts, key=lambda part: -part[1])
-    return Split(floor, meant.attainable - floor, _closed(parts, over + own, seconds))
+    own = 0.0 if best.label == "precision" else max(min(reference.in_own_format, seconds) - attainable, 0.0)
+    over = seconds - attainable - own
+    explained = min(max(best.high_s - attainable, 0.0), over)
+    parts = [
+        (best.label, explained, _evidence(best, explained, seconds)),
+        ("precision", own, "the format that the program is in"),
+    ]
+    return Split(floor, attainable - floor, _closed(sorted(parts, key=lambda part: -part[1]), over + own, seconds))
 
 
-def _measured(meant: Meant, seconds: float, ran: Run) -> Split:
-    """From a trace: what each launch and each gap was good for."""
-    needed, lost = traced.causes(meant, ran, seconds)
-    floor = min(meant.floor, seconds)
-    for at, (label, part, why) in enumerate(lost):  # what was meant was done in the losses, the largest first
+def _evidence(best: Candidate, explained: float, seconds: float) -> str:
+    low, high, part, text = (format_si(value, "s") for value in (best.low_s, best.high_s, explained, seconds))
+    off = "" if best.gap == 1 else f", {best.gap:.2g} times off the measured time"
+    return (
+        f"{best.question} It would take {low} to {high}{off}, and would explain {part} of {text}; "
+        "inferred from the total time, not measured"
+    )
+
+
+def _measured(reference: Reference, seconds: float, run: Run) -> Split:
+    """Split the time with a trace: what each launch and each gap was good for."""
+    idle = run.idle.scaled(max(seconds - run.busy, 0.0))
+    needed, lost = attribute(TraceContext(reference, run.groups, idle))
+    share = min(seconds / run.busy, 1.0) if run.busy else 1.0  # a trace that was busy for longer shrinks as a whole
+    needed, lost = needed * share, [(label, part * share, why) for label, part, why in lost]
+    floor = min(reference.floor, seconds)
+    for at, (label, part, why) in enumerate(lost):  # expected work was done in the losses, the largest first
         taken = max(min(part, floor - needed), 0.0)
         lost[at], needed = (label, part - taken, why), needed + taken
     floor = min(floor, needed)  # kernels may be faster than the floor: Winograd, a warm cache, clocks
@@ -245,23 +247,11 @@ def _measured(meant: Meant, seconds: float, ran: Run) -> Split:
 
 
 def _closed(
-    parts: list[tuple[str, float, str]], over: float, seconds: float, fix: str = FIXES["unknown"]
+    parts: list[tuple[str, float, str]], over: float, seconds: float, fix: Fix | None = None
 ) -> tuple[Cause, ...]:
-    """Causes whose parts are ``over`` together: what is left is unknown, with its own fix, and never spread."""
+    """Return causes whose parts are ``over`` together: the rest is unknown, with its own fix, and never spread."""
     causes = [cause(label, part, seconds, why) for label, part, why in parts if part > 0]
     left = over - sum(one.explains_s for one in causes)
     if left > 1e-9 * seconds:
-        rest = cause("unknown", left, seconds, "nothing that was looked for explains it")
-        causes.append(replace(rest, fix=fix))
+        causes.append(cause("unknown", left, seconds, "none of the known causes explains it", fix))
     return tuple(causes)
-
-
-def cause(label: str, explains: float, seconds: float, evidence: str) -> Cause:
-    """A cause with what follows from its part."""
-    return Cause(label, explains, explains / seconds, evidence, FIXES[label], seconds - explains)
-
-
-def _evidence(best: Candidate, seconds: float) -> str:
-    low, high, given = (format_si(value, "s") for value in (best.low_s, best.high_s, seconds))
-    fit = f"as is the measured {given}" if best.gap == 1 else f"{best.gap:.2g} times off the measured {given}"
-    return f"{best.question} Then {low} to {high} are expected, {fit}; a guess from the time alone"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from roofline.analysis.estimates import Estimate, Mode, estimate
 from roofline.counting.memory import RESERVE
-from roofline.diagnosis.breakeven import BreakEven, break_even
+from roofline.diagnosis.advice import BreakEven, break_even
 from roofline.hardware.chip import Chip
 from roofline.ir.errors import MissingExtra, RooflineError, UsageError, did_you_mean
 from roofline.ir.graph import Graph

@@ -15,7 +15,7 @@ import numpy as np
 
 from roofline.analysis.estimates import Estimate, Mode
 from roofline.diagnosis import Verdict, check
-from roofline.diagnosis.groups import is_processor
+from roofline.diagnosis.reference import is_cpu
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import MissingExtra, RooflineError, UnknownChip, UsageError
@@ -160,7 +160,7 @@ def _judged(
     graph: Graph, chip: Chip, mode: Mode, seconds: list[float], device: str, tf32: bool, trace: Trace | None
 ) -> Measurement:
     low, middle, high = (float(value) for value in np.quantile(seconds, [0.25, 0.5, 0.75]))
-    if device == "cpu" and not is_processor(chip):
+    if device == "cpu" and not is_cpu(chip):
         chip = chip.model_copy(update={"form": "CPU"})
     verdict = check(graph, chip, middle, trace=trace, mode=mode, tf32=tf32)
     return Measurement(middle, low, high, len(seconds), device, graph, verdict.estimate, verdict)

@@ -21,7 +21,7 @@ from roofline.ir.graph import Graph
 from roofline.ops.builder import Builder
 from roofline.ops.registry import broadcast
 from roofline.traces.events import Kind, Signature
-from roofline.traces.link import Launch
+from roofline.traces.linking import Launch
 
 #: Operators that look at memory or take some, and run no kernel.
 _FREE = frozenset({*views.RULES, *pointwise._ROOM, "resize", "detach", "alias", "lift_fresh", "set", "resolve_conj",
@@ -212,7 +212,7 @@ def formulas(found: Sequence[Launch]) -> tuple[Graph | None, ...]:
     ``aten::linear`` over ``aten::addmm``, has a graph without kernels.
 
     Args:
-        found: What ran, from :func:`roofline.traces.link.launches`.
+        found: What ran, from :func:`roofline.traces.linking.launches`.
     """
     lists = _common_format(found)
     graphs = [_formula(launch, lists) for launch in found]

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 
 from roofline.diagnosis.causes import Advice, Candidate, Cause, Verdict
-from roofline.diagnosis.op_summary import OpLine
+from roofline.diagnosis.op_summary import OpSummary
 from roofline.diagnosis.report import REASON_WORDS, TraceReport
 from roofline.ir.units import format_si
 from roofline.view.pages.roofplot import roofplot
@@ -58,9 +58,9 @@ def _judged(verdict: Verdict) -> Iterator[tuple[str, str]]:
     yield "measured", _time(verdict.measured)
     yield "expected", f"{_time(float(est.time))} ({_time(float(est.low))} to {_time(float(est.high))})"
     yield "ratio", f"{verdict.ratio:.3g}"
-    yield "impossible below", _time(verdict.impossible_below)
+    yield "lower bound", _time(verdict.lower_bound)
     if verdict.waterfall:
-        yield "causes", "measured in the trace" if verdict.traced else "judged by the time alone, without a trace"
+        yield "causes", "measured in the trace" if verdict.traced else "inferred from the total time, not measured"
 
 
 # --- trace ------------------------------------------------------------------------------------------------------------
@@ -71,11 +71,11 @@ def _summary(report: TraceReport) -> str:
     if report.timed:
         share = f" ({report.busy / report.seconds:.1%})" if report.seconds else ""
         pairs += [
-            ("time", f"{_time(report.seconds)} an iteration"),
+            ("time", f"{_time(report.seconds)} per iteration"),
             ("iterations", f"{report.iterations} ({report.found_by})"),
             ("busy", f"{_time(report.busy)}{share}"),
-            ("communication", report.communication.words),
-            ("host copies", report.copies.words),
+            ("communication", str(report.communication)),
+            ("host copies", str(report.copies)),
         ]
     else:
         pairs.append(("time", f"{_time(report.busy)} in kernels"))
@@ -84,11 +84,11 @@ def _summary(report: TraceReport) -> str:
 
 def _trace(report: TraceReport, own: bool) -> Iterator[str]:
     """Sections of a trace; without a verdict above them with a waterfall and causes of their own."""
-    if report.timed and not report.processor:
+    if report.timed and not report.on_cpu:
         idle = [(REASON_WORDS[name], part) for name, part in report.idle.items()]
         yield f"<h2>Busy and idle</h2>\n{stacked([('busy', report.busy), *idle])}"
     if own and report.seconds > 0:
-        yield f"<h2>Where the time went</h2>\n{waterfall(report.waterfall, 'an iteration' if report.timed else 'all')}"
+        yield f"<h2>Where the time went</h2>\n{waterfall(report.waterfall, 'per iteration' if report.timed else 'all')}"
         yield _causes(report.causes)
     picture = roofplot(report.chip, report.ops) if report.chip is not None else ""
     if picture:
@@ -96,25 +96,25 @@ def _trace(report: TraceReport, own: bool) -> Iterator[str]:
     yield _ops(report.ops)
     if report.host_ops:
         rows = ((name, f"{calls:.4g}", _time(seconds)) for name, calls, seconds in report.host_ops[:MOST])
-        yield f"<h2>Long on the processor</h2>\n{table(('<<operator', 'calls', 'time'), rows)}"
+        yield f"<h2>Long on the CPU</h2>\n{table(('<<operator', 'calls', 'time'), rows)}"
 
 
 _HEADS = ("#", "<<operator", "<<shapes", "calls", "time", "share", "<bound", "FLOP/s", "of peak", "B/s", "of memory",
           "expected", "<<what to do")  # fmt: skip
 
 
-def _ops(ops: Sequence[OpLine]) -> str:
+def _ops(ops: Sequence[OpSummary]) -> str:
     rows = (_op(at, line) for at, line in enumerate(ops[:MOST], 1))
     bad = {at for at, line in enumerate(ops[:MOST]) if line.above}
     more = f", the first {MOST} of {len(ops)}" if len(ops) > MOST else ""
     return f"<h2>Operators{more}</h2>\n{table(_HEADS, rows, bad)}"
 
 
-def _op(at: int, line: OpLine) -> tuple[str, ...]:
+def _op(at: int, line: OpSummary) -> tuple[str, ...]:
     name = line.op if line.kernels in ("", line.op) else f"{line.op} [{line.kernels}]"
     shapes = f"{line.shapes} {line.dtype}".strip()
     return (
-        str(at), name, "; ".join(part for part in (shapes, line.facts) if part), f"{line.calls:.4g}",
+        str(at), name, "; ".join(part for part in (shapes, line.counters) if part), f"{line.calls:.4g}",
         _time(line.seconds), f"{line.share:.1%}", line.bound or ("no formula" if line.formula == "none" else ""),
         _rate(line.flops_per_s, "FLOP/s"), _share(line.flops_share), _rate(line.bytes_per_s, "B/s"),
         _share(line.bytes_share), f"{line.ratio:.2f}x" if line.ratio == line.ratio else "", line.proposal,

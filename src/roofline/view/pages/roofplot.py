@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import atan2, ceil, degrees, floor, log10, sqrt
 
-from roofline.diagnosis.op_summary import OpLine
+from roofline.diagnosis.op_summary import OpSummary
 from roofline.hardware.chip import Chip
 from roofline.ir.errors import MissingFigure
 from roofline.ir.units import format_si
@@ -53,7 +53,7 @@ class Frame:
         return HEIGHT - BOTTOM - (log10(rate) - self.y0) / (self.y1 - self.y0) * (HEIGHT - TOP - BOTTOM)
 
 
-def roofplot(chip: Chip, ops: Sequence[OpLine]) -> str:
+def roofplot(chip: Chip, ops: Sequence[OpSummary]) -> str:
     """The drawing with its legend; empty where the chip has no roofs or no operator has arithmetic."""
     drawn = [(at, line) for at, line in enumerate(ops, 1) if line.seconds > 0 and line.intensity > 0][:MOST]
     roofs = ceilings(chip, [line for _, line in drawn])
@@ -73,7 +73,7 @@ def roofplot(chip: Chip, ops: Sequence[OpLine]) -> str:
     return f"{picture}{_legend(ops, drawn)}"
 
 
-def ceilings(chip: Chip, ops: Sequence[OpLine]) -> list[tuple[str, float]]:
+def ceilings(chip: Chip, ops: Sequence[OpSummary]) -> list[tuple[str, float]]:
     """Peaks of the formats that contractions use, and of the vector units in the format of most other arithmetic.
 
     Args:
@@ -95,7 +95,7 @@ def ceilings(chip: Chip, ops: Sequence[OpLine]) -> list[tuple[str, float]]:
     return sorted(((", ".join(names), rate) for rate, names in merged.items()), key=lambda pair: -pair[1])
 
 
-def _frame(bandwidth: float, roofs: Sequence[tuple[str, float]], ops: Sequence[OpLine]) -> Frame:
+def _frame(bandwidth: float, roofs: Sequence[tuple[str, float]], ops: Sequence[OpSummary]) -> Frame:
     rates = [line.arithmetic / line.seconds for line in ops] + [rate for _, rate in roofs]
     places = [line.intensity for line in ops] + [rate / bandwidth for _, rate in roofs]
     x0, x1 = floor(log10(min(places)) - 0.2), ceil(log10(max(places)) + 0.3)
@@ -149,13 +149,13 @@ def _degrees(ends: Box) -> float:
     return degrees(atan2(ends[3] - ends[1], ends[2] - ends[0]))
 
 
-def _spot(frame: Frame, line: OpLine) -> tuple[float, float, float]:
+def _spot(frame: Frame, line: OpSummary) -> tuple[float, float, float]:
     """Middle and radius of a dot; one below the axes lies on their edge."""
     y = min(frame.y(line.arithmetic / line.seconds), HEIGHT - BOTTOM)
     return frame.x(line.intensity), y, max(LARGEST * sqrt(line.share), SMALLEST)
 
 
-def _dots(frame: Frame, drawn: Sequence[tuple[int, OpLine]]) -> Iterator[str]:
+def _dots(frame: Frame, drawn: Sequence[tuple[int, OpSummary]]) -> Iterator[str]:
     """Large ones first, so that small ones lie above them."""
     for at, line in drawn:
         x, y, radius = _spot(frame, line)
@@ -166,12 +166,12 @@ def _dots(frame: Frame, drawn: Sequence[tuple[int, OpLine]]) -> Iterator[str]:
         )
 
 
-def _hint(at: int, line: OpLine) -> str:
+def _hint(at: int, line: OpSummary) -> str:
     rate = format_si(line.arithmetic / line.seconds, "FLOP/s")
     return f"{at}. {line.op} {line.shapes}: {format_si(line.seconds, 's')}, {line.share:.1%} of the time, {rate}"
 
 
-def _labels(frame: Frame, drawn: Sequence[tuple[int, OpLine]], taken: list[Box]) -> Iterator[str]:
+def _labels(frame: Frame, drawn: Sequence[tuple[int, OpSummary]], taken: list[Box]) -> Iterator[str]:
     """Names of the slowest and of those that cannot be, numbers of some more, each where nothing else stands."""
     spots = [_spot(frame, line) for _, line in drawn]
     dots = [(x - r, y - r, x + r, y + r) for x, y, r in spots]
@@ -216,7 +216,7 @@ def _meet(one: Box, other: Box) -> bool:
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
-def _legend(ops: Sequence[OpLine], drawn: Sequence[tuple[int, OpLine]]) -> str:
+def _legend(ops: Sequence[OpSummary], drawn: Sequence[tuple[int, OpSummary]]) -> str:
     shown = {line.kind if line.kind in _KINDS else "other": None for _, line in drawn}
     items = [(kind, _KINDS.get(kind, _OTHER)) for kind in shown]
     if any(line.above for _, line in drawn):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -11,17 +13,31 @@ from numpy.typing import NDArray
 
 from roofline.traces.events import DEVICE, Events, Kind, Signature, Trace
 
+#: Roles of launches that are no kernels of an operator, by their names.
+_ROLES = (
+    ("copy_in", re.compile(r"memcpy.*(htod|host-to-device)|copyhosttodevice", re.I)),
+    ("copy_out", re.compile(r"memcpy.*(dtoh|device-to-host)|copydevicetohost", re.I)),
+    ("communication", re.compile(r"^(nccl|rccl|msccl|ncclDevKernel)|allreduce.*kernel|all_reduce", re.I)),
+    ("layout", re.compile(r"nchwTo|nhwcTo|nchw2nhwc|nhwc2nchw|cudnn.*tensorTransform|convertTensor", re.I)),
+)
+
+
+@lru_cache(maxsize=8192)
+def _role(name: str) -> str:
+    """Return the role of a kernel by its name, which recurs with every launch."""
+    return next((role for role, pattern in _ROLES if pattern.search(name)), "kernel")
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One device event; in a trace without a device, one operator on the processor with its own time.
+    """One device event; in a trace without a device, one operator on the CPU with its own time.
 
     Attributes:
-        kind: ``KERNEL``, ``MEMCPY`` or ``MEMSET``; ``OP`` on a processor.
-        name: The kernel's name; the operator's on a processor.
+        kind: ``KERNEL``, ``MEMCPY`` or ``MEMSET``; ``OP`` on a CPU.
+        name: The kernel's name; the operator's on a CPU.
         start: Since the trace's first event [s].
-        duration: [s]; on a processor without the operators inside it.
-        device: Number of the device, -1 for the processor.
+        duration: [s]; on a CPU without the operators inside it.
+        device: Number of the device, -1 for the CPU.
         stream: Of the device.
         bytes: Moved by a copy [B], nan where not recorded.
         count: Launches that the row stands for.
@@ -31,7 +47,7 @@ class Launch:
         call: Position of the operator among the trace's events, -1 where none is known; launches of one call share it.
         issued: When the host began to launch it [s], nan where not recorded.
         detail: What else was recorded, position in the events' ``details`` or -1.
-        inside: On a processor, the ``call`` of the operator that it runs in, -1 where there is none.
+        inside: On a CPU, the ``call`` of the operator that it runs in, -1 where there is none.
     """
 
     kind: Kind
@@ -55,9 +71,14 @@ class Launch:
         """When it ended [s]."""
         return self.start + self.duration
 
+    @property
+    def role(self) -> str:
+        """``kernel``, ``copy_in``, ``copy_out``, ``communication`` or ``layout``; ``host`` for one on the CPU."""
+        return "host" if self.kind == Kind.OP else _role(self.name)
+
 
 def launches(trace: Trace) -> tuple[Launch, ...]:
-    """What ran on the device, in order of start; without a device, the operators on the processor.
+    """What ran on the device, in order of start; without a device, the operators on the CPU.
 
     A device event leads to the runtime call of the same correlation, and to the operator of the same external id;
     where that is not recorded, to the innermost operator that was open on the call's thread. A replayed CUDA graph is
@@ -68,7 +89,7 @@ def launches(trace: Trace) -> tuple[Launch, ...]:
     """
     events = trace.events
     on_device = np.flatnonzero(np.isin(events.kind, DEVICE))
-    return tuple(_on_device(events, on_device) if len(on_device) else _on_processor(events))
+    return tuple(_on_device(events, on_device) if len(on_device) else _on_cpu(events))
 
 
 # --- device -----------------------------------------------------------------------------------------------------------
@@ -179,10 +200,10 @@ def _path(nest: _Nest, known: dict[tuple[int, int], int], outer: int, name: int,
     return found
 
 
-# --- processor --------------------------------------------------------------------------------------------------------
+# --- CPU --------------------------------------------------------------------------------------------------------
 
 
-def _on_processor(events: Events) -> Iterator[Launch]:
+def _on_cpu(events: Events) -> Iterator[Launch]:
     rows = np.flatnonzero(events.kind == Kind.OP)
     nest = _nested(events, rows[:0])
     parent = nest.parent[rows]

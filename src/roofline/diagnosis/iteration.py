@@ -1,0 +1,207 @@
+"""One iteration of a trace: which launches repeat, how long it takes, what ran in it and what was waited for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roofline.diagnosis.groups import Group, grouped
+from roofline.diagnosis.idle import Idle, cover, idle_time
+from roofline.hardware.chip import Chip
+from roofline.ir.errors import TraceError
+from roofline.traces.events import DEVICE, Events, Kind, Trace
+from roofline.traces.linking import Launch, launches
+
+#: A profiler slows a program down and hardly ever speeds it up: an iteration of a trace takes at least this share of
+#: the measured time; where nothing else repeats, runs that differ this much are believed.
+FASTEST, DIFFERENT = 0.9, 0.5
+#: More equal pieces than this are pieces of an iteration.
+MAX_ITERATIONS = 1000
+#: Name of the ranges that ``torch.profiler`` puts around a step of its schedule.
+STEP = "ProfilerStep#"
+#: No gaps.
+NO_IDLE = Idle({}, {}, {})
+
+
+@dataclass(frozen=True)
+class Iterations:
+    """Equal pieces of a trace.
+
+    Attributes:
+        count: How many.
+        first: Position of the first launch of each.
+        period: From the start of one to the start of the next [s]; nan for a single one.
+        how: How they were found, in words.
+    """
+
+    count: int
+    first: tuple[int, ...]
+    period: float
+    how: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trace taken apart; all figures are per iteration.
+
+    Attributes:
+        trace: The file.
+        chip: Where it ran.
+        iterations: How often it ran.
+        launches: What ran, of whole iterations.
+        groups: Equal calls together.
+        busy: Time in which the device did something [s].
+        idle: What it waited for between.
+    """
+
+    trace: Trace
+    chip: Chip
+    iterations: Iterations
+    launches: tuple[Launch, ...]
+    groups: tuple[Group, ...]
+    busy: float
+    idle: Idle = NO_IDLE
+
+    @property
+    def seconds(self) -> float:
+        """From one iteration to the next [s]."""
+        return self.busy + sum(self.idle.seconds.values())
+
+    @property
+    def on_cpu(self) -> bool:
+        """True if nothing ran on a device."""
+        return on_cpu(self.trace)
+
+
+def run_of(trace: Trace, chip: Chip, measured: float | None = None) -> Run:
+    """Take a trace apart.
+
+    Args:
+        trace: The file.
+        chip: Where it ran.
+        measured: What an iteration takes without a profiler [s], which helps to find iterations.
+
+    Raises:
+        TraceError: Nothing ran in it.
+    """
+    ran = launches(trace)
+    if not ran:
+        kinds = sorted({Kind(int(kind)).name.lower() for kind in np.unique(trace.events.kind)})
+        raise TraceError(f"{trace.path}: neither operators nor device events, only {', '.join(kinds) or 'nothing'}")
+    if not trace.timed:
+        iterations = Iterations(1, (0,), float("nan"), "sums, taken as one run")
+        groups = grouped(ran, 1, chip)
+        return Run(trace, chip, iterations, ran, groups, sum(group.seconds for group in groups))
+    iterations = find_iterations(trace, ran, measured)
+    ran, count = ran[iterations.first[0] :], iterations.count
+    if on_cpu(trace):
+        events = trace.events
+        rows = np.flatnonzero((events.kind == Kind.OP) & (events.start >= ran[0].start))
+        open_ = cover(zip(events.start[rows], (events.start + events.duration)[rows], strict=True))
+        return Run(trace, chip, iterations, ran, grouped(ran, count, chip), open_.length / count)
+    covered, exposed = cover((one.start, one.end) for one in ran).length, _without_hidden_copies(ran)
+    total = sum(one.duration for one in exposed)
+    groups = grouped(exposed, count, chip, covered / total if total > covered > 0 else 1.0)
+    waits = idle_time(trace, ran, [at - iterations.first[0] for at in iterations.first])
+    return Run(trace, chip, iterations, ran, groups, covered / count, waits)
+
+
+def find_iterations(trace: Trace, launches: Sequence[Launch], measured: float | None = None) -> Iterations:
+    """Find the iterations.
+
+    Steps that the profiler marked count; else the launches are cut into as many equal sequences as there are, or, with
+    a measured time, as leave each at least that long. Launches of several streams are taken in the order of issue.
+
+    Args:
+        trace: The file.
+        launches: What ran, in order of start.
+        measured: What an iteration takes without a profiler [s].
+    """
+    issued = np.array([one.start if np.isnan(one.issued) else one.issued for one in launches])
+    marked = _marked(trace, launches, issued)
+    if marked is not None:
+        return marked
+    names: dict[tuple[str, str], int] = {}
+    starts = np.array([one.start for one in launches])
+    order = np.argsort(issued, kind="stable")
+    codes = np.array([names.setdefault((one.op, one.name), len(names)) for one in launches], dtype=np.int64)[order]
+    best = Iterations(1, (0,), float("nan"), "one iteration: nothing repeats")
+    for count in range(2, min(len(codes), MAX_ITERATIONS) + 1):
+        length = len(codes) // count
+        if len(codes) % count or not np.array_equal(codes[length:], codes[:-length]):
+            continue
+        first = np.minimum.reduceat(starts[order], np.arange(0, len(codes), length))
+        period = float(first[-1] - first[0]) / (count - 1)
+        if measured is None or period >= (FASTEST if best.count > 1 else DIFFERENT) * measured:
+            begin = tuple(int(at) for at in np.searchsorted(starts, first))
+            best = Iterations(count, begin, period, f"{count} equal sequences")
+    return best
+
+
+def _marked(trace: Trace, launches: Sequence[Launch], issued: NDArray[np.float64]) -> Iterations | None:
+    """Return the steps that the profiler marked, if at least two have launches."""
+    events = trace.events
+    steps = [at for at, name in enumerate(events.names) if name.startswith(STEP)]
+    rows = np.flatnonzero((events.kind == Kind.ANNOTATION) & np.isin(events.name, steps) & (events.device < 0))
+    if len(rows) < 2:
+        return None
+    step = np.searchsorted(np.sort(events.start[rows]), issued, side="right")
+    numbers, positions = np.unique(step, return_index=True)
+    first = tuple(int(at) for at in positions[numbers > 0])  # 0 is what ran before the first step
+    if len(first) < 2:
+        return None
+    period = (launches[first[-1]].start - launches[first[0]].start) / (len(first) - 1)
+    return Iterations(len(first), first, period, f"{len(first)} steps that the profiler marked")
+
+
+def on_cpu(trace: Trace) -> bool:
+    """Tell whether nothing ran on a device."""
+    return not bool(np.isin(trace.events.kind, DEVICE).any())
+
+
+_LAUNCH = re.compile(r"^(cuda|hip|cu)\w*LaunchKernel")
+
+
+def launches_kernels(trace: Trace) -> bool:
+    """Tell whether the host launched kernels, wherever they are."""
+    events = trace.events
+    names = [at for at, name in enumerate(events.names) if _LAUNCH.match(name)]
+    return bool(np.any((events.kind == Kind.RUNTIME) & np.isin(events.name, names)))
+
+
+def one_device(trace: Trace) -> tuple[Trace, str]:
+    """Return the trace with only the device that worked most, and a note on the others.
+
+    Launches of several devices would fill each other's gaps and hide each other's time.
+    """
+    events = trace.events
+    device = np.isin(events.kind, DEVICE)
+    numbers = np.unique(events.device[device])
+    if len(numbers) < 2:
+        return trace, ""
+    worked = [float(events.duration[device & (events.device == number)].sum()) for number in numbers]
+    most = int(numbers[int(np.argmax(worked))])
+    rows = ~device | (events.device == most)
+    columns = {
+        field.name: getattr(events, field.name)[rows]
+        for field in fields(Events)
+        if isinstance(getattr(events, field.name), np.ndarray)
+    }
+    others = ", ".join(str(number) for number in numbers if number != most)
+    return replace(trace, events=replace(events, **columns)), f"figures are of device {most}; left out: {others}"
+
+
+def _without_hidden_copies(ran: Sequence[Launch]) -> list[Launch]:
+    """Shorten copies and collectives that overlap with kernels to the time in which none runs."""
+    aside = [one.role in ("copy_in", "copy_out", "communication") for one in ran]
+    if not any(aside) or len({one.stream for one in ran}) < 2:
+        return list(ran)
+    kernels = cover((one.start, one.end) for one, off in zip(ran, aside, strict=True) if not off)
+    return [
+        replace(one, duration=max(one.duration - kernels.within(one.start, one.end), 0.0)) if off else one
+        for one, off in zip(ran, aside, strict=True)
+    ]
