@@ -741,8 +741,8 @@ def test_live_follows_what_a_loop_hands_on() -> None:
     start = b.op("view", x, name="carry", shape=(8,))
     y, handed = b.op("exp", start), b.op("tanh", x)
     graph = b.graph([y])
-    assert [node.op for node in emit.live(graph).nodes] == ["view", "exp"]
-    assert [node.op for node in emit.live(graph, {start: [handed]}).nodes] == ["view", "exp", "tanh"]
+    assert [node.op for node in graph.live().nodes] == ["view", "exp"]
+    assert [node.op for node in graph.live(follows={start: [handed]}).nodes] == ["view", "exp", "tanh"]
 
 
 def test_a_builder_repeats_and_goes_back() -> None:

@@ -6,16 +6,14 @@ translates the words of its source to these.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from fractions import Fraction
+from collections.abc import Sequence
 from typing import Any
 
 from roofline.ir.errors import ShapeError, UnknownOp
-from roofline.ir.graph import Graph
-from roofline.ir.sizes import Dim, Size, prod, terms
+from roofline.ir.sizes import Size, prod
+from roofline.ir.sizes import quotient as quotient
 from roofline.ops.builder import Builder
-from roofline.ops.registry import OPS, broadcast
+from roofline.ops.registry import broadcast
 from roofline.programs.families import blocks
 
 #: Reductions by name: operations on each element that is read. Comparisons count nothing; a variance centres, squares
@@ -24,37 +22,6 @@ REDUCTIONS = {
     "sum": 1, "mean": 1, "prod": 1, "max": 0, "min": 0, "any": 0, "all": 0, "argmax": 0, "argmin": 0,
     "var": 4, "std": 4, "norm": 2, "logsumexp": 3, "sum_of_squares": 2, "sum_of_magnitudes": 1,
 }  # fmt: skip
-
-
-def live(graph: Graph, together: Mapping[str, Iterable[str]] | None = None, *, views: bool = False) -> Graph:
-    """Drop nodes whose results nobody reads, and the tensors that only they write.
-
-    Args:
-        graph: The program.
-        together: Tensors that live when another one does, though no node says so: what a loop hands to its next turn.
-        views: Whether only views are dropped; PyTorch runs whatever else a program asks for.
-
-    Example:
-        >>> b = Builder("half", "fp32")
-        >>> x = b.input("x", (8,))
-        >>> used, unused = b.op("exp", x), b.op("tanh", x)
-        >>> [node.op for node in live(b.graph([used])).nodes]
-        ['exp']
-    """
-    producer = graph.producer
-    always = [node for node in graph.nodes if views and OPS[node.op].kind != "view"]
-    needed: set[str] = set()
-    waiting = [*graph.outputs, *(name for node in always for name in node.outputs)]
-    while waiting:
-        name = waiting.pop()
-        if name not in needed:
-            needed.add(name)
-            waiting.extend((together or {}).get(name, ()))
-            waiting.extend(producer[name].inputs if name in producer else ())
-    nodes = tuple(node for node in graph.nodes if any(name in needed for name in node.outputs))
-    written = {name for node in nodes for name in node.outputs}
-    tensors = {name: t for name, t in graph.tensors.items() if t.kind != "activation" or name in written}
-    return replace(graph, tensors=tensors, nodes=nodes)
 
 
 def view(b: Builder, x: str, shape: Sequence[Size], name: str = "view") -> str:
@@ -203,34 +170,6 @@ def _transposed(
     wide: dict[str, Any] = {key: (fill[key], value[0]) if key in fill else value for key, value in options.items()}
     out = b.op("conv_transpose2d", *flat, *operands[2:], name=name, dtype=dtype, **wide)
     return view(b, out, (*b.shape(out)[:2], b.shape(out)[3]), f"{name}_line")
-
-
-def quotient(a: Size, b: Size) -> Size | None:
-    """``a / b`` where ``b`` divides it exactly for all sizes that symbols may have, else ``None``.
-
-    Example:
-        >>> from roofline.ir.sizes import symbol
-        >>> quotient(6 * symbol("B") * symbol("S"), 2 * symbol("S")), quotient(symbol("B") + 1, 2)
-        (3*B, None)
-    """
-    if a == b:
-        return 1
-    divisors = list(terms(b))
-    if len(divisors) != 1 or not divisors[0][1]:
-        return None
-    atoms, factor = divisors[0]
-    total: Size = 0
-    for monomial, coefficient in terms(a):
-        rest = list(monomial)
-        for atom in atoms:
-            if atom not in rest:
-                return None
-            rest.remove(atom)
-        share = Fraction(coefficient) / factor
-        if share.denominator != 1:
-            return None
-        total = total + Dim(((tuple(rest), share.numerator),)) if rest else total + share.numerator
-    return total
 
 
 def fill_in(shape: Sequence[Size], target: Sequence[Size], where: str = "reshape") -> tuple[Size, ...]:

@@ -329,6 +329,34 @@ class Graph:
         """The same program with some tensors replaced by name."""
         return replace(self, tensors={**self.tensors, **{tensor.name: tensor for tensor in tensors}})
 
+    def live(self, lasting: Iterable[Node] = (), follows: Mapping[str, Iterable[str]] | None = None) -> Graph:
+        """The same program without nodes that no output depends on, and without what only they write.
+
+        Args:
+            lasting: Nodes that stay whoever reads them.
+            follows: Tensors that stay where another one does, though no node says so: what a loop hands to its next
+                turn.
+
+        Example:
+            >>> kinds = {"x": "input", "y": "activation", "z": "activation"}
+            >>> tensors = {name: Tensor(name, (8,), "fp32", kind) for name, kind in kinds.items()}
+            >>> nodes = Node("a", "exp", ("x",), ("y",)), Node("b", "tanh", ("x",), ("z",))
+            >>> [node.op for node in Graph("half", tensors, nodes, ("y",)).live().nodes]
+            ['exp']
+        """
+        needed: set[str] = set()
+        waiting = [*self.outputs, *(name for node in lasting for name in node.outputs)]
+        while waiting:
+            name = waiting.pop()
+            if name not in needed:
+                needed.add(name)
+                waiting.extend((follows or {}).get(name, ()))
+                waiting.extend(self.producer[name].inputs if name in self.producer else ())
+        nodes = tuple(node for node in self.nodes if not needed.isdisjoint(node.outputs))
+        written = {name for node in nodes for name in node.outputs}
+        tensors = {name: t for name, t in self.tensors.items() if t.kind != "activation" or name in written}
+        return replace(self, tensors=tensors, nodes=nodes)
+
     def validate(self) -> Graph:
         """Check that the graph is one: known tensors, single writers, no read before the write.
 

@@ -211,6 +211,30 @@ def ceil_div(a: Any, b: Any) -> Any:
     return call("floordiv", a + b - 1, b) if isinstance(a, Dim) or isinstance(b, Dim) else -(-a // b)
 
 
+def quotient(a: Size, b: Size) -> Size | None:
+    """Divide where ``b`` divides ``a`` exactly, whatever values the symbols have; return ``None`` elsewhere.
+
+    Example:
+        >>> B, S = symbol("B"), symbol("S")
+        >>> quotient(6 * B * S, 2 * S), quotient(B + 1, 2), quotient(12, 8)
+        (3*B, None, None)
+    """
+    if a == b:
+        return 1
+    divisor = list(terms(b))
+    if len(divisor) != 1 or not divisor[0][1]:
+        return None
+    (atoms, factor), total = divisor[0], dict[Monomial, int | Fraction]()
+    for monomial, coefficient in terms(a):
+        rest, share = list(monomial), Fraction(coefficient) / factor
+        if share.denominator != 1 or any(monomial.count(atom) < atoms.count(atom) for atom in atoms):
+            return None
+        for atom in atoms:
+            rest.remove(atom)
+        total[tuple(rest)] = share
+    return _make(total)
+
+
 def distinct(pool: Any, picks: Any, draws: Any) -> Any:
     """Expected distinct members picked from ``pool`` when each draw picks ``picks`` of them at random.
 

@@ -9,10 +9,10 @@ cannot be refined is frozen: nobody may resize it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from fractions import Fraction
 from typing import Any
 
-from roofline.ir.sizes import Dim, Size, prod, terms
+from roofline.ir.sizes import Size, prod
+from roofline.ir.sizes import quotient as quotient
 
 PRODUCT, SUM = "product", "sum"
 
@@ -144,28 +144,3 @@ def _align_sums(left: Sequence[Cell], right: Sequence[Cell], why: str) -> None:
             unify(large, joined([small, rest]), why)
             among[0] = rest
             del done[0]
-
-
-def quotient(a: Size, b: Size) -> Size | None:
-    """``a / b`` where ``b`` divides it whatever its symbols are, else ``None``.
-
-    Example:
-        >>> from roofline.ir.sizes import symbol
-        >>> quotient(6 * symbol("B"), symbol("B")), quotient(12, 8)
-        (6, None)
-    """
-    if isinstance(a, int) and isinstance(b, int):
-        return a // b if b and a % b == 0 else None
-    divisor = list(terms(b))
-    if len(divisor) != 1:
-        return None
-    (atoms, factor), found = divisor[0], []
-    for monomial, coefficient in terms(a):
-        rest, share = list(monomial), Fraction(coefficient) / factor
-        if share.denominator != 1 or any(monomial.count(atom) < atoms.count(atom) for atom in atoms):
-            return None
-        for atom in atoms:
-            rest.remove(atom)
-        found.append(Dim(((tuple(rest), share.numerator),)) if rest else share.numerator)
-    total: Any = sum(found[1:], found[0])
-    return total  # type: ignore[no-any-return]

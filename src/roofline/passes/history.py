@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from functools import wraps
-from typing import Concatenate, ParamSpec
+from typing import Any, Concatenate, ParamSpec
 
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Applied, Graph
@@ -27,6 +27,7 @@ def recorded(
 
     @wraps(apply)
     def run(graph: Graph, /, *args: Options.args, **options: Options.kwargs) -> Graph:
+        refuse_other(graph, apply.__name__)
         after = apply(graph, *args, **options)
         if after is graph:
             return graph
@@ -37,6 +38,19 @@ def recorded(
         return replace(after, history=(*graph.history, step))
 
     return run
+
+
+def refuse_other(graph: Any, name: str) -> None:
+    """Refuse what is no program.
+
+    Raises:
+        UsageError: Says what a pass takes.
+    """
+    if not isinstance(graph, Graph):
+        raise UsageError(
+            f"{name}: a pass takes a program, a Graph such as rl.model({'a name' if isinstance(graph, str) else ''}) "
+            f"gives, not {str(graph)[:60]!r}"
+        )
 
 
 def _with_stages(after: Graph, graph: Graph, apply: Callable[[Graph], Graph]) -> Graph:

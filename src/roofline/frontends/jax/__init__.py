@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from roofline.frontends.call import check_policy
-from roofline.frontends.emit import live
 from roofline.frontends.jax import contraction, control, rules
 from roofline.frontends.jax.sizes import format_of, shape_of
 from roofline.frontends.jax.walk import Rule, Trips, Value, Walk, floating
@@ -99,7 +98,7 @@ def _graph(walk: Walk, closed: Any, inputs: Sequence[Value]) -> Graph:
     if not results:
         raise UsageError(f"{walk.b.name} returns no array, so nothing of it would be computed")
     outputs = list(dict.fromkeys(walk.tensor(value) for value in results))
-    return live(walk.b.graph(outputs, info=Info(source="jax", notes=tuple(walk.notes))), walk.follows)
+    return walk.b.graph(outputs, info=Info(source="jax", notes=tuple(walk.notes))).live(follows=walk.follows)
 
 
 def _jax() -> Any:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from roofline.frontends.call import MALFORMED, check_policy, one_line
-from roofline.frontends.emit import live
 from roofline.frontends.onnx.known import Value
 from roofline.frontends.onnx.names import Names
 from roofline.frontends.onnx.read import ELEMENTS, elements, read_model
@@ -73,7 +72,7 @@ def from_onnx(
     outputs = [walk.tensor(value) for value in _outputs(walk, model)]
     names.finish(where)
     graph = walk.b.graph(list(dict.fromkeys(outputs)), *_items(names), _info(walk, model, label))
-    graph = _used(live(graph, walk.together))
+    graph = _used(graph.live(follows=walk.together))
     return retype(graph, dtype) if dtype else graph
 
 

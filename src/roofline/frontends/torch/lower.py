@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from roofline.frontends.call import unknown
-from roofline.frontends.emit import live
 from roofline.frontends.torch.program import Call, Program, Value, Write
 from roofline.ir.errors import RooflineError, ShapeError, did_you_mean
 from roofline.ir.graph import Graph
 from roofline.ir.sizes import Size, evaluate, prod, symbols
+from roofline.ops.aliases import is_view
 from roofline.ops.builder import Builder
 
 #: What a rule returns: the tensors that hold the call's results, ``None`` for one that nobody can use.
@@ -42,7 +42,9 @@ class Lowering:
             self._lower(call)
         outputs = [self.held[value.number] for value in self.program.outputs if value.number in self.held]
         items, item = _items(self.program)
-        return live(self.b.graph(list(dict.fromkeys(outputs)), items, item), views=True)
+        graph = self.b.graph(list(dict.fromkeys(outputs)), items, item)
+        # Only views go: PyTorch runs whatever else a program asks for.
+        return graph.live(node for node in graph.nodes if not is_view(node))
 
     def _lower(self, call: Call) -> None:
         empty = all(value is None or 0 in value.shape for value in call.outs)

@@ -7,9 +7,9 @@ from dataclasses import replace
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.dtypes import dtype as number_format
 from roofline.ir.errors import UsageError
-from roofline.ir.graph import Graph, Node, Tensor
+from roofline.ir.graph import Graph, Node
+from roofline.ops.builder import Builder
 from roofline.ops.registry import OPS
-from roofline.passes.editing import unused
 from roofline.passes.history import recorded
 from roofline.passes.training.tape import DISCRETE
 
@@ -61,8 +61,7 @@ class _Casts:
 
     def __init__(self, graph: Graph, lower: str) -> None:
         self.graph, self.lower = graph, lower
-        self.tensors: dict[str, Tensor] = dict(graph.tensors)
-        self.nodes: list[Node] = []
+        self.b = Builder.of(graph, nodes=())
         self.cached: dict[str, str] = {}
         labels = graph.kernels
         self.fused = {label for label, nodes in labels.items() if len(nodes) > 1}
@@ -73,20 +72,21 @@ class _Casts:
     def run(self) -> Graph:
         for node in self.graph.nodes:
             self._place(node)
-        return replace(self.graph, tensors=self.tensors, nodes=tuple(self.nodes)).validate()
+        return self.b.graph()
 
     def _place(self, node: Node) -> None:
         if node.op in _CONVERTS:
-            self.nodes.append(node)
+            self.b.place(node)
             return
-        wanted = self._format(node)
-        inputs = tuple(self._as(name, wanted, node) for name in node.inputs) if wanted else node.inputs
-        self.nodes.append(replace(node, inputs=inputs))
+        target = self._format(node)
+        inputs = tuple(self._as(name, target, node) for name in node.inputs) if target else node.inputs
+        node = replace(node, inputs=inputs)
+        self.b.place(node)
+        if "keeps" in dict(node.attrs):
+            return
         for name in node.outputs:
-            kept = dict(node.attrs).get("keeps")
-            if self.tensors[name].dtype not in DISCRETE and not kept:
-                dtype = wanted or self._promoted(node) or self.tensors[name].dtype
-                self.tensors[name] = replace(self.tensors[name], dtype=dtype)
+            if self.b.tensor(name).dtype not in DISCRETE:
+                self.b.restate(name, dtype=target or self._promoted(node))
 
     def _format(self, node: Node) -> str:
         """The format that autocast asks for, empty where it leaves that to the operands."""
@@ -95,7 +95,7 @@ class _Casts:
         return "fp32" if node.op in FP32 else ""
 
     def _promoted(self, node: Node) -> str:
-        formats = [self.tensors[name].dtype for name in node.inputs]
+        formats = [self.b.tensor(name).dtype for name in node.inputs]
         floats = [each for each in formats if each not in DISCRETE]
         if not floats or node.op == "cast":
             return ""
@@ -104,18 +104,17 @@ class _Casts:
         return max(floats, key=lambda name: (DTYPES[name].bits, name))
 
     def _as(self, name: str, dtype: str, node: Node) -> str:
-        """A tensor in the wanted format: itself, or a cast, which is kept of weights."""
-        tensor = self.tensors[name]
+        """A tensor in a format: itself, or a cast, which is saved of weights."""
+        tensor = self.b.tensor(name)
         if tensor.dtype == dtype or tensor.dtype in DISCRETE or DTYPES[tensor.dtype].bits < DTYPES[self.lower].bits:
             return name
         if name in self.cached:
             return self.cached[name]
         weight = tensor.kind == "weight"
         path = f"{name}.{dtype}" if weight else f"{node.name}.{name.rpartition('.')[2]}.{dtype}"
-        path = unused(path, self.tensors)
         inside = node.label in self.fused and node.label not in self.attention
-        self.tensors[path] = Tensor(path, tensor.shape, dtype)
-        self.nodes.append(Node(path, "cast", (name,), (path,), (), node.label if inside else "", scope=node.scope))
+        with self.b.inside(node.label if inside else ""):
+            cast = self.b.op("cast", name, name=path, dtype=dtype)
         if weight:
-            self.cached[name] = path
-        return path
+            self.cached[name] = cast
+        return cast

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from roofline.ir.graph import Graph, Node, Tensor
+from roofline.ir.graph import Graph, Node
+from roofline.ops.builder import Builder
 
 #: The option of a node whose result stays in the format that it names.
 OPTION = "keeps"
@@ -15,33 +16,27 @@ def keep_formats(graph: Graph) -> Graph:
 
     A cast that has become one of a format to itself goes.
     """
-    if not any(_kept(node) for node in graph.nodes):
+    if not any(_format(node) for node in graph.nodes):
         return graph
-    tensors, nodes, instead = dict(graph.tensors), list[Node](), dict[str, str]()
+    b, instead = Builder.of(graph, nodes=()), dict[str, str]()
     for node in graph.nodes:
-        inputs = tuple(instead.get(name, name) for name in node.inputs)
-        kept = _kept(node)
-        if kept and node.op == "cast" and tensors[inputs[0]].dtype == kept:
+        inputs, dtype = [instead.get(name, name) for name in node.inputs], _format(node)
+        if dtype and node.op == "cast" and b.tensor(inputs[0]).dtype == dtype:
             instead[node.outputs[0]] = inputs[0]
-            tensors.pop(node.outputs[0])
             continue
-        if kept and node.op != "cast":
-            inputs = tuple(_as(kept, name, node, tensors, nodes) for name in inputs)
+        if dtype and node.op != "cast":
+            inputs = [_cast(b, name, dtype, node) for name in inputs]
         for name in node.outputs:
-            tensors[name] = replace(tensors[name], dtype=kept or tensors[name].dtype)
-        nodes.append(replace(node, inputs=inputs))
-    return replace(graph, tensors=tensors, nodes=tuple(nodes))
+            b.restate(name, dtype=dtype)
+        b.place(replace(node, inputs=tuple(inputs)))
+    return b.graph()
 
 
-def _kept(node: Node) -> str:
+def _format(node: Node) -> str:
     return str(dict(node.attrs).get(OPTION, ""))
 
 
-def _as(dtype: str, name: str, node: Node, tensors: dict[str, Tensor], nodes: list[Node]) -> str:
-    tensor = tensors[name]
-    if tensor.dtype == dtype or tensor.dtype in ("int64", "bool"):
+def _cast(b: Builder, name: str, dtype: str, node: Node) -> str:
+    if b.tensor(name).dtype in (dtype, "int64", "bool"):
         return name
-    path = f"{node.name}.{dtype}"
-    tensors[path] = Tensor(path, tensor.shape, dtype)
-    nodes.append(Node(path, "cast", (name,), (path,), ((OPTION, dtype),), scope=node.scope))
-    return path
+    return b.op("cast", name, name=f"{node.name}.{dtype}", dtype=dtype, keeps=dtype)

@@ -10,7 +10,7 @@ read the same. The KV cache: attention reads narrow bytes and widens them, new t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from roofline.ir.graph import Graph, Node, Tensor
 from roofline.ir.sizes import prod
 from roofline.ops.aliases import aliases
 from roofline.ops.registry import OPS
-from roofline.passes.formats.conversions import Rewrite
+from roofline.passes.formats.conversions import Rewriter
 from roofline.passes.formats.scales import ACTIVATIONS, activation_format, cache_format, multiplied_as, weight_format
 from roofline.passes.history import recorded
 
@@ -86,7 +86,7 @@ def quantize(
         True
     """
     _check_words(weights, activations, cache, dequantize=(dequantize, _WAYS), scales=(scales, _SCALES))
-    work = Rewrite(graph, dequantize, scales)
+    work = Rewriter(graph, dequantize, scales)
     if weights is not None or activations is not None:
         chosen = _chosen(graph, weights if weights is not None else str(activations), keep)
         _store_weights(work, chosen, activations)
@@ -119,13 +119,13 @@ def widen(graph: Graph, dequantize: Literal["fused", "separate"] = "fused") -> G
     """
     if dequantize not in _WAYS[:2]:
         raise UsageError(f"dequantize={dequantize!r}: allowed: {', '.join(_WAYS[:2])}")
-    work = Rewrite(graph, dequantize, _SCALES[0])
+    work = Rewriter(graph, dequantize, _SCALES[0])
     for matrix in _matrices(graph):
         stored, first = graph.tensors[matrix.root].dtype, graph.tensors[matrix.node.inputs[0]].dtype
         wide = dict(matrix.node.attrs).get("compute", first)
         narrower = DTYPES[stored].bits_per_element < DTYPES[wide].bits_per_element
         if narrower and multiplied_as(stored) != wide and not matrix.widened and matrix.node.op != _TABLE:
-            work.widen(matrix.node, matrix.position, wide)
+            work.dequantize(matrix.node, matrix.position, wide)
     return work.graph()
 
 
@@ -267,11 +267,11 @@ def _check_patterns(option: str, patterns: Iterable[str], names: Sequence[str]) 
 # --- weights --------------------------------------------------------------------------------------------------------
 
 
-def _store_weights(work: Rewrite, chosen: Sequence[tuple[_Matrix, str]], activations: str | None) -> None:
+def _store_weights(work: Rewriter, chosen: Sequence[tuple[_Matrix, str]], activations: str | None) -> None:
     already: list[str] = []
     stored: dict[str, str] = {}
     for matrix, word in chosen:
-        present = work.of.tensors[matrix.root].dtype
+        present = work.before.tensors[matrix.root].dtype
         form = weight_format(word, matrix.row, matrix.node.name)
         if work.way == "tinygemm":
             _check_tiny(matrix, form, activations)
@@ -281,7 +281,7 @@ def _store_weights(work: Rewrite, chosen: Sequence[tuple[_Matrix, str]], activat
         if stored.setdefault(matrix.root, form) != form:
             raise UsageError(f"{matrix.root} would be stored both as {stored[matrix.root]} and as {form}")
         work.store(matrix.root, form)
-    for matrix in _matrices(work.of):
+    for matrix in _matrices(work.before):
         if matrix.root in stored:
             _multiply(work, matrix, stored[matrix.root], activations)
     _remark(work, stored, already, activations)
@@ -296,23 +296,23 @@ def _check_tiny(matrix: _Matrix, form: str, activations: str | None) -> None:
         )
 
 
-def _multiply(work: Rewrite, matrix: _Matrix, stored: str, activations: str | None) -> None:
+def _multiply(work: Rewriter, matrix: _Matrix, stored: str, activations: str | None) -> None:
     """Put the conversions around one product, or one lookup, which returns wide rows."""
-    node, first = matrix.node, work.of.tensors[matrix.node.inputs[0]]
+    node, first = matrix.node, work.before.tensors[matrix.node.inputs[0]]
     if activations is None or node.op == _TABLE:
-        wide = work.of.tensors[node.outputs[0]] if node.op == _TABLE else first
-        work.widen(node, matrix.position, dict(node.attrs).get("compute", wide.dtype))
+        wide = work.before.tensors[node.outputs[0]] if node.op == _TABLE else first
+        work.dequantize(node, matrix.position, dict(node.attrs).get("compute", wide.dtype))
         return
     kind = OPS[node.op].kind
     form = activation_format(activations, first.shape[-1] if kind != "conv" else None, work.scales)
     _check_pair(matrix, stored, form)
     unit = multiplied_as(form)
     if multiplied_as(stored) != unit:
-        work.widen(node, matrix.position, unit)
+        work.dequantize(node, matrix.position, unit)
     if kind == "moe" and matrix.position != min(_OPERANDS["moe"]):
         return
-    work.narrow(node, 0, form, by_row=bool(DTYPES[form].group))
-    work.compute_in(node.name, unit)
+    work.quantize(node, 0, form, by_row=bool(DTYPES[form].group))
+    work.change(node, compute=unit)
     if kind == "conv" and work.scales == "dynamic":
         work.notes["scales of convolutions' inputs are static: one a tensor, known before"] = None
 
@@ -330,11 +330,11 @@ def _check_pair(matrix: _Matrix, stored: str, form: str) -> None:
     )
 
 
-def _remark(work: Rewrite, stored: Mapping[str, str], already: Sequence[str], activations: str | None) -> None:
+def _remark(work: Rewriter, stored: Mapping[str, str], already: Sequence[str], activations: str | None) -> None:
     """Notes for the reader."""
     if stored:
         forms = ", ".join(sorted(set(stored.values()), key=lambda form: -float(DTYPES[form].bits_per_element))[:4])
-        wide = ", ".join(sorted({work.of.tensors[root].dtype for root in stored}))
+        wide = ", ".join(sorted({work.before.tensors[root].dtype for root in stored}))
         how = f"multiplied in {activations}, {work.scales} scales" if activations else f"multiplied in {wide} as before"
         work.notes[f"{len(stored)} matrices stored in {forms}, {how}"] = None
     if already:
@@ -346,12 +346,12 @@ def _remark(work: Rewrite, stored: Mapping[str, str], already: Sequence[str], ac
 # --- cache ----------------------------------------------------------------------------------------------------------
 
 
-def _store_cache(work: Rewrite, word: str) -> None:
-    caches = _caches(work.of)
+def _store_cache(work: Rewriter, word: str) -> None:
+    caches = _caches(work.before)
     if not caches:
-        raise UsageError(f"{work.of.name} keeps no cache of keys and values; there is none to quantise")
+        raise UsageError(f"{work.before.name} keeps no cache of keys and values; there is none to quantise")
     for name in caches:
-        tensor = work.of.tensors[name]
+        tensor = work.before.tensors[name]
         form = cache_format(word, tensor.shape[-1], work.scales)
         if DTYPES[form].bits_per_element < DTYPES[tensor.dtype].bits_per_element:
             work.store(name, form)
@@ -371,14 +371,14 @@ def _caches(graph: Graph) -> list[str]:
     return list(found)
 
 
-def _convert(work: Rewrite, cache: str, form: str, wide: str) -> None:
+def _convert(work: Rewriter, cache: str, form: str, wide: str) -> None:
     """Widen where the cache is read, narrow where it is written."""
-    root = aliases(work.of).root
-    for node in work.of.nodes:
+    root = aliases(work.before).root
+    for node in work.before.nodes:
         kind = OPS[node.op].kind
         for position, name in enumerate(node.inputs):
             if kind in ("attention", "matmul") and root(name) == cache:
-                work.widen(node, position, wide)
+                work.dequantize(node, position, wide)
         if node.op == "cache_update" and root(node.inputs[0]) == cache:
-            work.nodes[node.name] = replace(work.nodes[node.name], kernel=node.label)
-            work.narrow(node, 1, form, by_row=bool(DTYPES[form].group), kernel=node.label)
+            work.change(node, kernel=node.label)
+            work.quantize(node, 1, form, by_row=bool(DTYPES[form].group), kernel=node.label)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-
 from roofline.ir.errors import UsageError, did_you_mean
-from roofline.ir.graph import Graph, Node, Tensor
-from roofline.ops.registry import OPS, get_op
+from roofline.ir.graph import Graph, Node
+from roofline.ops.aliases import is_view
+from roofline.ops.builder import Builder
 from roofline.passes.history import recorded
 
 
@@ -39,54 +37,58 @@ def inline(graph: Graph, node: str) -> Graph:
     if node not in named:
         raise UsageError(f"{graph.name} has no node {node[:60]!r}{did_you_mean(node, named)}")
     copies = _Copies(graph, named[node])
-    nodes = tuple(made for other in graph.nodes for made in copies.around(other))
-    if not copies.tensors:
+    readers = [other for other in graph.nodes if other.name not in copies.of and copies.reads(other)]
+    if not readers:
         raise UsageError(f"{graph.name}: nothing reads {node!r}; there is no kernel to compute it in")
-    return replace(graph, tensors={**graph.tensors, **copies.tensors}, nodes=nodes).validate()
+    for reader in readers:
+        copies.put_before(reader)
+    return copies.graph()
 
 
 class _Copies:
-    """Copies of a node and of the views of its result, one a kernel that reads them."""
+    """Copies of a node and of the views of its result, one per kernel that reads them."""
 
     def __init__(self, graph: Graph, node: Node) -> None:
-        self.graph, self.node = graph, node
-        self.tensors: dict[str, Tensor] = {}
+        self.before, self.node, self.b = graph, node, Builder.of(graph)
+        self.of: dict[str, Node] = {node.name: node}
         self.made: dict[str, Node] = dict.fromkeys(node.outputs, node)
+        self.copied: dict[tuple[str, str], str] = {}
         for other in graph.nodes:
-            if get_op(other.op, other.name).kind == "view" and other.inputs[0] in self.made:
+            if is_view(other) and other.inputs[0] in self.made:
+                self.of[other.name] = other
                 self.made.update(dict.fromkeys(other.outputs, other))
 
-    def around(self, other: Node) -> Iterator[Node]:
-        """A node, with the copies that it reads before it; the original only where its result outlives the run."""
-        if other.outputs[0] in self.made:
-            if not self.made.keys().isdisjoint(self.graph.outputs):
-                yield other
-            return
-        read = [name for name in dict.fromkeys(other.inputs) if name in self.made]
-        for name in read:
-            yield from self._copy(name, other)
-        yield replace(other, inputs=tuple(self._name(n, other) if n in read else n for n in other.inputs))
+    def reads(self, node: Node) -> bool:
+        return not self.made.keys().isdisjoint(node.inputs)
 
-    def _name(self, tensor: str, reader: Node) -> str:
-        return f"{tensor}@{reader.label}"
+    def put_before(self, reader: Node) -> None:
+        """Let a node read copies, which its kernel computes."""
+        with self.b.before(reader):
+            inputs = tuple(self._copy(name, reader) if name in self.made else name for name in reader.inputs)
+        self.b.change(reader, inputs=inputs)
 
-    def _copy(self, name: str, reader: Node) -> Iterator[Node]:
-        """The copy of what makes a tensor, for one reader, unless its kernel has it."""
-        copied = self._name(name, reader)
-        if copied in self.tensors:
-            return
+    def _copy(self, name: str, reader: Node) -> str:
+        """The copy of a tensor for one reader, unless its kernel has it."""
+        if (name, reader.label) in self.copied:
+            return self.copied[name, reader.label]
         if self.node.count != reader.count:
             raise UsageError(
                 f"{self.node.name} and its reader {reader.name} run {self.node.count} and {reader.count} times; "
                 "only nodes that run equally often share a kernel"
             )
-        maker = self.made[name]
+        maker, old = self.made[name], self.b.tensor(name)
         inputs = maker.inputs
         if maker is not self.node:
-            yield from self._copy(inputs[0], reader)
-            inputs = (self._name(inputs[0], reader), *inputs[1:])
-        outputs = tuple(self._name(made, reader) for made in maker.outputs)
-        for made, to in zip(maker.outputs, outputs, strict=True):
-            self.tensors[to] = replace(self.graph.tensors[made], name=to)
-        label = maker.kernel if OPS[maker.op].kind == "view" else reader.label
-        yield replace(maker, name=f"{maker.name}@{reader.label}", inputs=inputs, outputs=outputs, kernel=label)
+            inputs = (self._copy(inputs[0], reader), *inputs[1:])
+        with self.b.inside(maker.kernel if is_view(maker) else reader.label):
+            copy = self.b.op(maker.op, *inputs, name=f"{name}@{reader.label}", dtype=old.dtype, count=maker.count,
+                             **dict(maker.attrs))  # fmt: skip
+        self.b.restate(copy, old.shape)
+        self.copied[name, reader.label] = copy
+        return copy
+
+    def graph(self) -> Graph:
+        """The program; the original stays only where its result outlives the run."""
+        if self.made.keys().isdisjoint(self.before.outputs):
+            self.b.drop(*self.of.values())
+        return self.b.graph()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from roofline.ir.errors import UsageError
-from roofline.ir.graph import Graph, Node, Tensor
+from roofline.ir.graph import Graph, Node
+from roofline.ops.builder import Builder
 from roofline.passes.history import recorded
 
 _GELU = frozenset({"gelu", "gelu_tanh"})
@@ -43,8 +43,7 @@ def megatron_kernels(graph: Graph) -> Graph:
         raise UsageError(
             f"{graph.name}: nothing to fuse: no written-out softmax, no bias before GELU or a residual sum"
         )
-    tensors = {**graph.tensors, **program.added}
-    return replace(graph, tensors=tensors, nodes=tuple(program.nodes())).validate()
+    return program.run()
 
 
 class _Program:
@@ -52,10 +51,8 @@ class _Program:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.maker = graph.producer
         self.labels: dict[str, str] = {}
         self.unbiased: dict[str, str] = {}
-        self.added: dict[str, Tensor] = {}
 
     def visit(self, node: Node) -> None:
         if node.op == "attention_softmax":
@@ -77,7 +74,7 @@ class _Program:
         for name in node.inputs:
             drop = self._only(name)
             if drop is not None and drop.op == "dropout" and len(drop.inputs) > 1:
-                members = [node, drop, self.maker[drop.inputs[1]]]
+                members = [node, drop, self.graph.producer[drop.inputs[1]]]
                 if self._biased(drop.inputs[0], members, "bias_dropout_add"):
                     return
 
@@ -88,31 +85,23 @@ class _Program:
             return False
         label = f"{layer.name}.{kernel}"
         self.unbiased[layer.name] = label
-        plain = self.graph.tensors[name]
-        self.added[f"{name}.plain"] = replace(plain, name=f"{name}.plain")
         self.labels.update(dict.fromkeys((member.name for member in members), label))
         return True
 
     def _only(self, name: str) -> Node | None:
         """What makes a tensor that one node reads."""
         alone = len(self.graph.consumers.get(name, ())) == 1 and name not in self.graph.outputs
-        return self.maker.get(name) if alone else None
+        return self.graph.producer.get(name) if alone else None
 
-    def nodes(self) -> Iterator[Node]:
+    def run(self) -> Graph:
+        b = Builder.of(self.graph, nodes=())
         for node in self.graph.nodes:
             if node.name not in self.unbiased:
-                yield replace(node, kernel=self.labels.get(node.name, node.kernel))
+                b.place(replace(node, kernel=self.labels.get(node.name, node.kernel)))
                 continue
             (x, weight, bias), (name,) = node.inputs, node.outputs
-            yield replace(node, inputs=(x, weight), outputs=(f"{name}.plain",))
-            biased = f"{node.name}.biased"
-            yield Node(
-                biased,
-                "bias_add",
-                (f"{name}.plain", bias),
-                (name,),
-                (),
-                self.unbiased[node.name],
-                node.count,
-                node.scope,
-            )
+            plain = b.source(f"{name}.plain", b.shape(name), "activation", b.tensor(name).dtype)
+            b.place(replace(node, inputs=(x, weight), outputs=(plain,)))
+            label, inputs = self.unbiased[node.name], (plain, bias)
+            b.place(Node(f"{node.name}.biased", "bias_add", inputs, (name,), (), label, node.count, node.scope))
+        return b.graph()

@@ -18,8 +18,8 @@ from roofline.ir.sizes import Size, ceil_div
 from roofline.ops.communication import COLLECTIVES
 from roofline.passes.history import added_for_training, recorded
 from roofline.passes.parallel.axes import Atom, Axes
-from roofline.passes.parallel.partitioner import LOSSES, Ranks
-from roofline.passes.parallel.sequence import over_positions
+from roofline.passes.parallel.partitioner import LOSSES, ShardedProgram, partition
+from roofline.passes.parallel.sequence import sequence_parallel
 from roofline.passes.parallel.splits import Splits
 
 #: A table with at least this share of the rows of the largest is one of the vocabulary; those of positions and
@@ -78,8 +78,8 @@ def shard(
     def cut(name: str, axis: int) -> bool:
         return any(atom in sizes for atom in axes.atoms(name, axis))
 
-    done = Ranks(small, graph, cut, tp, ep, vocabulary.heads, vocabulary.tables).run()
-    done = over_positions(done, tp) if sp else done
+    done = partition(ShardedProgram(small, graph, cut, tp, ep, vocabulary.heads, vocabulary.tables))
+    done = sequence_parallel(done, tp) if sp else done
     return done.with_info(tp=tp, ep=ep).with_notes(*_notes(graph, done, splits, vocabulary, tp, ep))
 
 

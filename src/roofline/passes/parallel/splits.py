@@ -21,7 +21,7 @@ from roofline.ops.communication import COLLECTIVES
 from roofline.ops.registry import OPS, axes_of
 from roofline.passes.history import sooner
 from roofline.passes.parallel.axes import Atom, Axes
-from roofline.passes.parallel.partitioner import NORMS, PRODUCTS
+from roofline.passes.parallel.partitioner import MATMULS, NORMS
 
 #: Operators with heads: the operand with all of them, the one with their groups, and the axis of both.
 HEADS = {"attention_scores": (0, 1, 1), "ssd_scan": (0, 1, 2), "delta_scan": (2, 2, 2)}
@@ -221,7 +221,7 @@ class Splits:
 
     @cached_property
     def _products(self) -> tuple[Node, ...]:
-        return tuple(n for n in self.graph.nodes if n.op in PRODUCTS and self._is_weight(n.inputs[1]))
+        return tuple(n for n in self.graph.nodes if n.op in MATMULS and self._is_weight(n.inputs[1]))
 
     def _is_weight(self, name: str) -> bool:
         while name in self._views:
@@ -267,7 +267,7 @@ class Splits:
         mixers = (n for n in self.graph.nodes if n.op.startswith("attention_") or n.op in HEADS)
         found = set(self._of(name for node in mixers for name in node.inputs))
         for node in self.graph.nodes:
-            if node.op in PRODUCTS and not self._is_weight(node.inputs[1]):
+            if node.op in MATMULS and not self._is_weight(node.inputs[1]):
                 for name in node.inputs[:2]:
                     rank = len(self.graph.tensors[name].shape)
                     found.update(*(self.axes.atoms(name, axis) for axis in (rank - 2, rank - 1)))

@@ -6,13 +6,12 @@ sqrt(var + eps)`` times the old one, and the bias ``beta + (b - mean) gamma / sq
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Node
-from roofline.passes.editing import Editor
+from roofline.ops.builder import Builder
 from roofline.passes.history import recorded
 from roofline.passes.rewriting.clean import Constants, fold_constants, with_notes
 
@@ -58,10 +57,10 @@ def fold_batchnorm(graph: Graph, *, join: bool = False) -> Graph:
     pairs, left = _pairs(graph)
     if not pairs:
         raise UsageError(f"{graph.name}: {_why_none(graph, left)}")
-    editor = Editor(graph)
+    b = Builder.of(graph)
     for pair in pairs:
-        _fold(editor, pair)
-    after = fold_constants(editor.graph())
+        _fold(b, pair)
+    after = fold_constants(b.graph())
     after = _joined(after, {pair.layer.name for pair in pairs}) if join else after
     rest = f"{left} batch norms stay: what they follow is read by others, or has no weight of its own" if left else ""
     return with_notes(after, f"{len(pairs)} batch norms folded into the weights before them", rest)
@@ -96,27 +95,27 @@ def _foldable(graph: Graph, pair: _Pair, constants: Constants) -> bool:
     return seen_once and own and not by_row and not grouped and constants.kind.keys() >= set(norm.inputs[1:])
 
 
-def _fold(editor: Editor, pair: _Pair) -> None:
+def _fold(b: Builder, pair: _Pair) -> None:
     """The norm goes; the layer, where the norm stood, writes what it wrote."""
-    layer, norm, new = pair.layer, pair.norm, list[Node]()
+    layer, norm = pair.layer, pair.norm
     gamma, beta, mean, variance = norm.inputs[1:]
     weight, *bias = layer.inputs[1:]
 
-    def step(op: str, inputs: Sequence[str], name: str, **attrs: Any) -> str:
-        new.append(editor.node(op, inputs, editor.fresh(f"{weight}.{name}"), **attrs))
-        return new[-1].outputs[0]
+    def step(op: str, *inputs: str, name: str, **attrs: Any) -> str:
+        return b.op(op, *inputs, name=f"{weight}.{name}", **attrs)
 
-    axis, rank = _LAYERS[layer.op], len(editor.tensors[weight].shape)
-    channels = editor.tensors[weight].shape[axis]
+    axis, rank = _LAYERS[layer.op], len(b.shape(weight))
+    channels = b.shape(weight)[axis]
     eps = dict(norm.attrs).get("eps", _EPSILON)
-    rstd = step("rsqrt", [step("add_scalar", [variance], "var_eps", value=eps)], "rstd")
-    scale = step("mul", [gamma, rstd], "scale")
-    spread = step("view", [scale], "by_channel", shape=tuple(channels if at == axis else 1 for at in range(rank)))
-    folded = step("mul", [weight, spread], "folded")
-    centred = step("sub", [*bias, mean], "centred") if bias else step("neg", [mean], "centred")
-    shift = step("add", [beta, step("mul", [centred, scale], "centred_scaled")], "folded_bias")
-    new.append(replace(layer, inputs=(layer.inputs[0], folded, shift), outputs=norm.outputs))
-    editor.put(new, instead_of=[layer, norm], at=norm)
+    with b.before(norm):
+        rstd = step("rsqrt", step("add_scalar", variance, name="var_eps", value=eps), name="rstd")
+        scale = step("mul", gamma, rstd, name="scale")
+        by_channel = tuple(channels if at == axis else 1 for at in range(rank))
+        folded = step("mul", weight, step("view", scale, name="by_channel", shape=by_channel), name="folded")
+        centred = step("sub" if bias else "neg", *bias, mean, name="centred")
+        shift = step("add", beta, step("mul", centred, scale, name="centred_scaled"), name="folded_bias")
+        b.place(replace(layer, inputs=(layer.inputs[0], folded, shift), outputs=norm.outputs))
+    b.drop(layer, norm)
 
 
 def _joined(graph: Graph, layers: set[str]) -> Graph:

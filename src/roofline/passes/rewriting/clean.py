@@ -102,13 +102,10 @@ def eliminate_dead(graph: Graph) -> Graph:
 
 
 def _live(graph: Graph) -> Graph:
-    storage, wanted, kept = aliases(graph), set(graph.outputs), list[Node]()
-    for node in reversed(graph.nodes):
-        lasting = in_place(node) and graph.tensors[storage.root(node.outputs[0])].kind != "activation"
-        if lasting or wanted.intersection(node.outputs):
-            kept.append(node)
-            wanted.update(node.inputs)
-    return _restricted(graph, reversed(kept))
+    root = aliases(graph).root
+    return _restricted(graph, graph.live(
+        node for node in graph.nodes if in_place(node) and graph.tensors[root(node.outputs[0])].kind != "activation"
+    ).nodes)  # fmt: skip
 
 
 def _stored(graph: Graph) -> set[str]:

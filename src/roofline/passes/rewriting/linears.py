@@ -8,7 +8,7 @@ from typing import Any
 
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Node
-from roofline.passes.editing import Editor
+from roofline.ops.builder import Builder
 from roofline.passes.history import recorded
 from roofline.passes.rewriting.clean import Constants, fold_constants, with_notes
 
@@ -46,10 +46,10 @@ def merge_linears(graph: Graph, where: str = "*") -> Graph:
         raise UsageError(
             f"{graph.name}: no two linear layers called {where!r} read the same tensor with weights of their own"
         )
-    editor = Editor(graph)
+    b = Builder.of(graph)
     for group in joined:
-        _join(editor, group)
-    after = fold_constants(editor.graph())
+        _join(b, group)
+    after = fold_constants(b.graph())
     return with_notes(
         after, f"{sum(map(len, joined))} linear layers joined to {len(joined)} by the input that they read"
     )
@@ -75,24 +75,23 @@ def _seen(views: Mapping[str, Node], name: str) -> Any:
     return name, tuple(chain)
 
 
-def _join(editor: Editor, layers: Sequence[Node]) -> None:
+def _join(b: Builder, layers: Sequence[Node]) -> None:
     """One product where the first layer stood, and views of its parts."""
-    first, name = layers[0], editor.fresh(_common(layers))
+    first, name = layers[0], _common(layers)
     parts = zip(*(node.inputs[1:] for node in layers), strict=True)
-    joined = [
-        editor.node("cat", names, editor.fresh(f"{name}.{part}"), axis=0)
-        for part, names in zip(("weight", "bias"), parts, strict=False)
-    ]
-    dtype = editor.tensors[first.outputs[0]].dtype
-    reads = [first.inputs[0], *(node.outputs[0] for node in joined)]
-    product = editor.node("linear", reads, name, dtype=dtype, count=first.count, **dict(first.attrs))
-    views, start = list[Node](), 0
-    for node in layers:
-        shape: Any = editor.tensors[node.outputs[0]].shape
-        views.append(editor.node("slice", [name], node.name, output=node.outputs[0], count=node.count,
-                                 axis=len(shape) - 1, start=start, shape=shape))  # fmt: skip
-        start += shape[-1]
-    editor.put([*joined, product, *views], instead_of=layers, at=first)
+    with b.before(first):
+        operands = [
+            b.op("cat", *names, name=f"{name}.{part}", axis=0)
+            for part, names in zip(("weight", "bias"), parts, strict=False)
+        ]
+        dtype = b.tensor(first.outputs[0]).dtype
+        product = b.op("linear", first.inputs[0], *operands, name=name, dtype=dtype, count=first.count,
+                       **dict(first.attrs))  # fmt: skip
+        start: Any = 0
+        for node in layers:
+            shape = b.shape(node.outputs[0])
+            b.op("slice", product, replacing=node, axis=len(shape) - 1, start=start, shape=shape)
+            start += shape[-1]
 
 
 def _common(layers: Sequence[Node]) -> str:

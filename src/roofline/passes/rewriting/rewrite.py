@@ -15,15 +15,14 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from itertools import pairwise
 from typing import Any
 
 from roofline.ir.errors import ShapeError, UsageError, did_you_mean
 from roofline.ir.graph import Applied, Graph, Node
 from roofline.ops.aliases import in_place
+from roofline.ops.builder import Builder
 from roofline.ops.reference import same
 from roofline.ops.registry import get_op
-from roofline.passes.editing import Editor
 from roofline.passes.history import recorded
 from roofline.passes.rewriting.clean import with_notes
 
@@ -262,15 +261,16 @@ def rewrite(
     found = list(_Matcher(graph, root, where).find())
     if not found:
         raise UsageError(f"{graph.name}: {_nowhere(graph, root, where)}")
-    editor, shared = Editor(graph), _shared(graph)
+    b = Builder.of(graph)
     for place in found:
         new = _built(make, Replacement(_options(place, root)), inputs, "replacement")
         if not new.op:
             raise UsageError("replacement: it returns an input; wanted at least one operator, such as identity")
-        kernel = place.root.label if place.root.label in shared else ""
-        _replaced(editor, place, new, {id(term): place.tensors[id(term)] for term in inputs}, kernel)
+        shared = len(graph.kernels[place.root.label]) > 1
+        with b.before(place.root), b.inside(place.root.label if shared else ""):
+            _replaced(b, place, new, {id(term): place.tensors[id(term)] for term in inputs})
     note = f"rewritten: {root} to {new} in {_places(len(found))}"
-    after = with_notes(editor.graph(), note)
+    after = with_notes(b.graph(), note)
     if verify is not False:
         _verify(graph, after, verify)
     told = {"pattern": str(root), "replacement": str(new)} | ({} if where == "*" else {"where": where})
@@ -304,21 +304,18 @@ def _verify(graph: Graph, after: Graph, verify: bool | Mapping[str, int]) -> Non
         raise UsageError(f"{graph.name}: the replacement computes something else: {found}")
 
 
-def _replaced(editor: Editor, place: Match, root: Term, names: dict[int, str], kernel: str) -> None:
-    """The replacement where the last node of the pattern stood; its result keeps the name."""
-    target, new = place.root, list[Node]()
-    dtype = editor.before.tensors[target.outputs[0]].dtype
-    for term in root.nodes():
-        reads = [names[id(below)] for below in term.inputs]
-        last = term is root
+def _replaced(b: Builder, place: Match, replacement: Term, names: dict[int, str]) -> None:
+    """Build the replacement; its result keeps the name of what the last node of the pattern wrote."""
+    target = place.root
+    dtype = b.tensor(target.outputs[0]).dtype
+    for term in replacement.nodes():
+        last = term is replacement
         view = get_op(term.op).alias is not None and not last
-        name = target.name if last else editor.fresh(f"{target.name}.{term.op}")
-        new.append(editor.node(
-            term.op, reads, name, output=target.outputs[0] if last else "", dtype="" if view else dtype,
-            kernel=kernel or (target.kernel if last else ""), count=target.count, **dict(term.attrs),
-        ))  # fmt: skip
-        names[id(term)] = new[-1].outputs[0]
-    editor.put(new, instead_of=place.nodes.values(), at=target)
+        names[id(term)] = b.op(
+            term.op, *(names[id(below)] for below in term.inputs), name=f"{target.name}.{term.op}",
+            dtype=None if view else dtype, count=target.count, replacing=target if last else None, **dict(term.attrs),
+        )  # fmt: skip
+    b.drop(*(node for node in place.nodes.values() if node is not target))
 
 
 def _options(place: Match, pattern: Term) -> dict[str, Mapping[str, Any]]:
@@ -327,12 +324,6 @@ def _options(place: Match, pattern: Term) -> dict[str, Mapping[str, Any]]:
     for term in pattern.nodes():
         found.setdefault(term.op, dict(place.nodes[id(term)].attrs))
     return found
-
-
-def _shared(graph: Graph) -> set[str]:
-    """Labels of kernels that several nodes run in."""
-    labels = sorted(node.label for node in graph.nodes)
-    return {a for a, b in pairwise(labels) if a == b}
 
 
 @recorded

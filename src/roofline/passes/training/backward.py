@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from roofline.ir.dtypes import dtype as number_format
 from roofline.ir.errors import UsageError, did_you_mean
@@ -106,12 +105,9 @@ def _finish(tape: Tape, wrt: frozenset[str], notes: tuple[str, ...]) -> Graph:
                 total = tape.total(name)
             assert total is not None
             found.append((name, total))
-    nodes = tape.nodes()
-    tensors = {name: tape.b.tensor(name) for name in tape.b.state[0]}
     weights = tuple(pair for pair in found if graph.tensors[pair[0]].kind == "weight")
     outputs = (*graph.outputs, *(gradient for _, gradient in found))
-    whole = replace(graph, tensors=tensors, nodes=nodes, outputs=outputs).with_info(phase="train", gradients=weights)
-    return whole.with_notes(*notes).validate()
+    return tape.b.graph(outputs).with_info(phase="train", gradients=weights).with_notes(*notes)
 
 
 def _refuse_caches(graph: Graph) -> None:

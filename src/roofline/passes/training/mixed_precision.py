@@ -118,16 +118,13 @@ def accumulate(graph: Graph, micro_batches: int, *, fused: bool = False) -> Grap
     gradients = graph.info.training.gradients
     if gradients is None:
         raise UsageError(f"{graph.name}: has no backward; add it with backward(graph)")
-    b = Builder(graph.name, "fp32")
-    b.restore((dict(graph.tensors), list(graph.nodes), {node.label for node in graph.nodes}, {}))
+    b = Builder.of(graph, dtype="fp32")
     sums: dict[str, str] = {}
     for weight, gradient in gradients:
         tensor = graph.tensors[gradient]
         kept = b.source(f"{weight}.grad_kept", tensor.shape, "buffer", tensor.dtype)
         sums[gradient] = b.op("update", kept, gradient, name=f"{weight}.grad_added")
-    whole = b.graph(
-        [sums.get(name, name) for name in graph.outputs], graph.items * micro_batches, graph.item, graph.info
-    )
+    whole = b.graph((sums.get(name, name) for name in graph.outputs), graph.items * micro_batches)
     pairs = tuple((weight, sums[gradient]) for weight, gradient in gradients)
     whole = replace(whole, nodes=_added_at_once(whole, frozenset(sums.values())))
     labels = _products(graph, sums) if fused else {}
@@ -135,8 +132,7 @@ def accumulate(graph: Graph, micro_batches: int, *, fused: bool = False) -> Grap
         replace(node, count=node.count * micro_batches, kernel=labels.get(node.name, node.kernel))
         for node in whole.nodes
     )
-    whole = whole.with_info(gradients=pairs, micro_batches=micro_batches)
-    return replace(whole, nodes=nodes, history=graph.history)
+    return replace(whole, nodes=nodes).with_info(gradients=pairs, micro_batches=micro_batches)
 
 
 def _products(graph: Graph, sums: Mapping[str, str]) -> dict[str, str]:

@@ -105,9 +105,7 @@ def optimizer(graph: Graph, kind: str = "adamw", *, master: bool = False, clip: 
     if clip:
         step.clip()
     step.run()
-    made = step.b.graph([*step.outputs], graph.items, graph.item, graph.info)
-    made = made.with_info(optimizer=kind, optimizer_states=tuple(step.states))
-    return replace(made, history=graph.history)
+    return step.b.graph().with_info(optimizer=kind, optimizer_states=tuple(step.states))
 
 
 class _Step:
@@ -115,18 +113,14 @@ class _Step:
 
     def __init__(self, graph: Graph, rule: Optimizer, master: bool) -> None:
         self.rule, self.master, self.states = rule, master, list[str]()
-        self.b = Builder(graph.name, "fp32")
         known = dict(graph.info.training.gradients or ())
         if known:
-            labels = {node.label for node in graph.nodes}
-            self.b.restore((dict(graph.tensors), list(graph.nodes), labels, {}))
             self.weights = {name: graph.tensors[name] for name in known}
-        else:
-            self.weights = {
-                name: t for name, t in graph.tensors.items() if t.kind == "weight" and t.dtype not in DISCRETE
-            }
-            self.b.restore((dict(self.weights), [], set(), {}))
-        self.outputs = list(graph.outputs) if known else []
+        else:  # the update alone
+            weights = (tensor for tensor in graph.tensors.values() if tensor.kind == "weight")
+            self.weights = {weight.name: weight for weight in weights if weight.dtype not in DISCRETE}
+            graph = replace(graph, tensors=self.weights, nodes=(), outputs=())
+        self.b = Builder.of(graph, dtype="fp32")
         self.gradients = {
             name: known.get(name) or self.b.input(f"{name}.grad", t.shape, t.dtype) for name, t in self.weights.items()
         }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -55,8 +55,8 @@ class Tape:
         self, graph: Graph, scopes: Mapping[str, str], again: frozenset[str], gradients: str | None, wrt: frozenset[str]
     ) -> None:
         self.graph, self.scopes, self.again, self.gradients = graph, scopes, again, gradients
-        self.b = Builder(graph.name, "fp32")
-        self.b.restore((dict(graph.tensors), list(graph.nodes), {node.label for node in graph.nodes}, {}))
+        self.b = Builder.of(graph, dtype="fp32")
+        self.b.phase = "backward"
         self.producer, self.groups = graph.producer, graph.kernels
         self.blocks = _grouped((node for node in graph.nodes if node.name in scopes), lambda node: scopes[node.name])
         self.labels: dict[str, str] = {}
@@ -113,7 +113,8 @@ class Tape:
         dtype = self._widest(inputs) if OPS[op].kind == "pointwise" and op not in _AS_TOLD else ""
         if OPS[op].kind == "view":  # the same numbers, whatever the gradient's format
             dtype = self.b.tensor(inputs[0]).dtype
-        made = self.b.op(op, *inputs, name=path, dtype=dtype or self.format(like), count=self._node.count, **attrs)
+        with self.b.inside(self._group):
+            made = self.b.op(op, *inputs, name=path, dtype=dtype or self.format(like), count=self._node.count, **attrs)
         if self._group:
             self.labels[made] = self._group
         return made
@@ -228,7 +229,10 @@ class Tape:
 
     def _clone(self, node: Node, inputs: tuple[str, ...], label: str) -> str:
         dtype = self.b.tensor(node.outputs[0]).dtype
-        made = self.b.op(node.op, *inputs, name=f"{node.name}.again", dtype=dtype, count=node.count, **dict(node.attrs))
+        with self.b.inside(label):
+            made = self.b.op(
+                node.op, *inputs, name=f"{node.name}.again", dtype=dtype, count=node.count, **dict(node.attrs)
+            )
         self.b.restate(made, self.shape(node.outputs[0]))
         if label:
             self.labels[made] = label
@@ -248,13 +252,6 @@ class Tape:
             yield
         finally:
             self._group = ""
-
-    def nodes(self) -> tuple[Node, ...]:
-        """All nodes, with their kernels."""
-        forward = len(self.graph.nodes)
-        backward = (replace(node, phase="backward") for node in self.b.nodes[forward:])
-        nodes = (*self.b.nodes[:forward], *backward)
-        return tuple(replace(node, kernel=self.labels.get(node.name, node.kernel)) for node in nodes)
 
 
 def _tail(name: str, node: Node) -> str:
