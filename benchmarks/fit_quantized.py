@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 
 import roofline as rl
+from roofline import count
 from roofline.cost import kernel_time
-from roofline.counting.counts import count
 from roofline.passes.formats.quantize import quantize
 
 FITTED = ("widen", "widen_group", "tinygemm")

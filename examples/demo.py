@@ -60,7 +60,7 @@ def compare(console: Console) -> None:
         table.add_column(heading, justify="left" if heading in ("run", "verdict") else "right", no_wrap=True)
     for run in sorted(filter(asked, measured_runs()), key=lambda r: (r.phase, r.batch)):
         graph = rl.model(MODEL, phase=run.phase)
-        verdict = rl.check(graph, CHIP, run.seconds, mode=run.mode, B=run.batch, S=run.size)
+        verdict = rl.check(graph, CHIP, run.seconds, mode=run.mode, batch=run.batch, seq=run.size)
         est = verdict.estimate
         table.add_row(
             f"{run.phase}, {run.mode}", str(run.batch), _ms(est.time), f"{_ms(est.low)}-{_ms(est.high)}",
@@ -77,7 +77,7 @@ def _ms(seconds: float) -> str:
 def sweep(console: Console) -> rl.analysis.BatchChoice:
     """Decode at batches 1 to 128, and the best batch."""
     graph = rl.model(MODEL, phase="decode")
-    est = rl.estimate(graph, CHIP, B=2 ** np.arange(8), C=CONTEXT, mode="graph")
+    est = rl.estimate(graph, CHIP, batch=2 ** np.arange(8), context=CONTEXT, mode="graph")
     table = Table(
         title=f"decode, context {CONTEXT}, CUDA graph", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1)
     )
@@ -89,7 +89,7 @@ def sweep(console: Console) -> rl.analysis.BatchChoice:
             format_bytes(est.memory.total[at]), est.bound[at],
         )  # fmt: skip
     console.print(table)
-    choice = rl.best_batch(graph, CHIP, S=CONTEXT, mode="graph")
+    choice = rl.best_batch(graph, CHIP, context=CONTEXT, mode="graph")
     console.print(
         f"best batch {choice.best}, limited by {choice.limit}: {choice.estimate.throughput:,.0f} tokens/s at "
         f"{format_si(choice.estimate.time, 's')} a step; ridge batch {choice.ridge or 'beyond memory'}\n"
@@ -100,7 +100,7 @@ def sweep(console: Console) -> rl.analysis.BatchChoice:
 def draw(console: Console, choice: rl.analysis.BatchChoice, folder: Path) -> None:
     """A roofline of the prefill and a sweep of the decode batches, each as PNG and SVG."""
     folder.mkdir(parents=True, exist_ok=True)
-    prefill = rl.estimate(rl.model(MODEL, phase="prefill"), CHIP, B=1, S=CONTEXT)
+    prefill = rl.estimate(rl.model(MODEL, phase="prefill"), CHIP, batch=1, seq=CONTEXT)
     runs = list(measured_runs())
     whole = next(r.seconds for r in runs if r.phase == "prefill" and (r.batch, r.size) == (1, CONTEXT))
     points = [(r.batch, r.seconds) for r in runs if r.phase == "decode" and r.mode == "graph" and r.size == CONTEXT]

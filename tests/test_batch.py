@@ -49,31 +49,31 @@ RIDGE = 65
 
 
 def test_the_ridge_is_where_compute_takes_over() -> None:
-    choice = rl.best_batch(layer(), CHIP, memory=FIXED + 200 * EACH)
+    choice = rl.best_batch(layer(), CHIP, memory_limit=FIXED + 200 * EACH)
     assert (choice.ridge, choice.ridge_by_kernel) == (RIDGE, {"fc": RIDGE})
     bounds = choice.curve.bound
     assert (bounds[RIDGE - 2], bounds[RIDGE - 1]) == ("memory", "compute")
 
 
 def test_memory_stops_it_below_the_ridge() -> None:
-    choice = rl.best_batch(layer(), CHIP, memory=FIXED + 40.5 * EACH)
+    choice = rl.best_batch(layer(), CHIP, memory_limit=FIXED + 40.5 * EACH)
     assert (choice.best, choice.largest, choice.limit, choice.ridge) == (40, 40, "memory", None)
 
 
 def test_the_largest_batch_is_exact_at_the_edge() -> None:
-    assert rl.best_batch(layer(), CHIP, memory=FIXED + 40 * EACH).largest == 40
-    assert rl.best_batch(layer(), CHIP, memory=FIXED + 40 * EACH - 1).largest == 39
+    assert rl.best_batch(layer(), CHIP, memory_limit=FIXED + 40 * EACH).largest == 40
+    assert rl.best_batch(layer(), CHIP, memory_limit=FIXED + 40 * EACH - 1).largest == 39
 
 
 def test_latency_stops_it() -> None:
     limit = (seconds(30) + seconds(31)) / 2
-    choice = rl.best_batch(layer(), CHIP, memory=FIXED + 200 * EACH, latency=limit)
+    choice = rl.best_batch(layer(), CHIP, memory_limit=FIXED + 200 * EACH, latency_limit=limit)
     assert (choice.best, choice.limit) == (30, "latency")
     assert choice.estimate.time <= limit < choice.curve.time[choice.best]
 
 
 def test_beyond_the_ridge_the_smallest_batch_of_the_best_throughput() -> None:
-    choice = rl.best_batch(layer(), CHIP, memory="10 GB")
+    choice = rl.best_batch(layer(), CHIP, memory_limit="10 GB")
     assert choice.limit == "ridge"
     assert choice.best >= RIDGE
     rates = choice.curve.throughput
@@ -82,7 +82,7 @@ def test_beyond_the_ridge_the_smallest_batch_of_the_best_throughput() -> None:
 
 
 def test_a_latency_limit_that_does_not_bind_changes_nothing() -> None:
-    free, loose = (rl.best_batch(layer(), CHIP, memory="10 GB", latency=limit) for limit in (None, "1 min"))
+    free, loose = (rl.best_batch(layer(), CHIP, memory_limit="10 GB", latency_limit=limit) for limit in (None, "1 min"))
     assert (free.best, free.limit) == (loose.best, loose.limit)
 
 
@@ -96,19 +96,19 @@ def test_decode_is_stopped_by_memory() -> None:
 
 
 def test_convolutions_are_stopped_by_the_ridge() -> None:
-    choice = rl.best_batch(rl.model("vit-b-16", dtype="bf16"), "h100-sxm", mode="graph", memory="8 GiB")
+    choice = rl.best_batch(rl.model("vit-b-16", dtype="bf16"), "h100-sxm", mode="graph", memory_limit="8 GiB")
     assert choice.limit == "ridge"
     assert choice.best < choice.largest
 
 
 def test_gigabytes_are_not_gibibytes() -> None:
-    small, large = (rl.best_batch(layer(), CHIP, memory=text).largest for text in ("2 GB", "2 GiB"))
+    small, large = (rl.best_batch(layer(), CHIP, memory_limit=text).largest for text in ("2 GB", "2 GiB"))
     assert small == (2e9 - FIXED) // EACH
     assert large == (2 * 2**30 - FIXED) // EACH
 
 
 def test_the_curve_and_its_tables_agree() -> None:
-    choice = rl.best_batch(layer(), CHIP, memory=FIXED + 100 * EACH)
+    choice = rl.best_batch(layer(), CHIP, memory_limit=FIXED + 100 * EACH)
     frame = choice.frame()
     assert list(frame["batch"]) == list(range(1, 101))
     assert list(frame["time_s"]) == pytest.approx([seconds(batch) for batch in range(1, 101)])
@@ -142,12 +142,12 @@ def test_what_is_said_to_fit_does() -> None:
 
 def test_nothing_helps_under_the_reserve() -> None:
     with pytest.raises(rl.errors.DoesNotFit, match="what would fit: nothing"):
-        rl.best_batch(layer(), CHIP, memory="1 MB")
+        rl.best_batch(layer(), CHIP, memory_limit="1 MB")
 
 
 def test_too_slow_at_batch_one_is_said() -> None:
     with pytest.raises(rl.errors.DoesNotFit, match=r"batch 1 takes 42(\.\d)? us, over the latency limit of 1 us"):
-        rl.best_batch(layer(), CHIP, latency="1 us")
+        rl.best_batch(layer(), CHIP, latency_limit="1 us")
 
 
 def test_a_fixed_batch_leaves_nothing_to_choose() -> None:
@@ -156,23 +156,27 @@ def test_a_fixed_batch_leaves_nothing_to_choose() -> None:
         rl.best_batch(work, CHIP)
 
 
-@pytest.mark.parametrize("limits", [{"memory": 0}, {"memory": "-1 GB"}, {"latency": "0 ms"}, {"latency": -1}])
+@pytest.mark.parametrize(
+    "limits", [{"memory_limit": 0}, {"memory_limit": "-1 GB"}, {"latency_limit": "0 ms"}, {"latency_limit": -1}]
+)
 def test_limits_are_positive(limits: dict[str, object]) -> None:
     with pytest.raises(rl.errors.UsageError, match="limits must be positive"):
         rl.best_batch(layer(), CHIP, **limits)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("limits", [{"memory": "72 GiB/s"}, {"latency": "50 mss"}, {"memory": float("nan")}])
+@pytest.mark.parametrize(
+    "limits", [{"memory_limit": "72 GiB/s"}, {"latency_limit": "50 mss"}, {"memory_limit": float("nan")}]
+)
 def test_limits_are_quantities(limits: dict[str, object]) -> None:
     with pytest.raises(rl.errors.UnitError):
         rl.best_batch(layer(), CHIP, **limits)  # type: ignore[arg-type]
 
 
 def test_a_batch_is_chosen_for_one_context() -> None:
-    with pytest.raises(rl.errors.UsageError, match="chosen for one point; give single numbers for S and C"):
+    with pytest.raises(rl.errors.UsageError, match="chosen for one point; give single numbers for seq and context"):
         rl.best_batch(rl.model("llama-3-8b", phase="decode", layers=1), CHIP, S=[1024, 2048])  # type: ignore[arg-type]
 
 
 def test_a_missing_context_is_named() -> None:
-    with pytest.raises(rl.errors.UnboundSize, match="needs a value for C"):
+    with pytest.raises(rl.errors.UnboundSize, match="needs a value for context"):
         rl.best_batch(rl.model("llama-3-8b", phase="decode", layers=1), CHIP)

@@ -265,7 +265,9 @@ def test_a_cache_budget_keeps_graph_and_activation_memory() -> None:
             b.op("sum", b.cache("kv", (symbol("B"), int(each)))),
         ]
         chip = rl.Chip(name="b200", memory_bandwidth="8 TB/s", memory_capacity="178.36 GiB")
-        chosen = rl.best_batch(b.graph(read), chip, memory=0.9 * chip.capacity, reserve=sum(taken) * GIB, mode="graph")
+        chosen = rl.best_batch(
+            b.graph(read), chip, memory_limit=0.9 * chip.capacity, reserve=sum(taken) * GIB, mode="graph"
+        )
         return chosen.largest * each / GIB
 
     assert budget(9.96, 0.07, 0.65) == pytest.approx(141.264, rel=0.001)

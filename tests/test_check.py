@@ -80,9 +80,6 @@ def test_a_time_is_above_zero(measured: str | float) -> None:
 
 @pytest.mark.parametrize("measured", [float("nan"), float("inf"), "nan", "41", "41 mss", "", True])
 def test_a_time_is_a_finite_quantity(measured: object) -> None:
-    if measured == "41":
-        assert judge("41").measured == 41.0  # a bare number is seconds
-        return
     with pytest.raises(rl.errors.UnitError):
         judge(measured)  # type: ignore[arg-type]
 
@@ -91,7 +88,7 @@ def test_a_measured_time_belongs_to_one_point() -> None:
     graph = rl.model("gpt2", layers=1, dtype="bf16")
     with pytest.raises(rl.errors.UsageError, match="belongs to one point"):
         rl.check(graph, "h100-sxm", "1 ms", B=[1, 2], S=8)
-    with pytest.raises(rl.errors.UnboundSize, match="needs a value for B, S"):
+    with pytest.raises(rl.errors.UnboundSize, match=r"needs a value for batch \(B\), seq \(S\)"):
         rl.check(graph, "h100-sxm", "1 ms")
 
 

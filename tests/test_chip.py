@@ -48,7 +48,7 @@ def test_private_chip_takes_plain_text() -> None:
 
 
 def test_formats_are_found_by_any_of_their_names() -> None:
-    mine = Chip(name="mine", matrix={"bfloat16": "4e14"}, memory_bandwidth="2 TB/s")
+    mine = Chip(name="mine", matrix={"bfloat16": "400 TFLOP/s"}, memory_bandwidth="2 TB/s")
     assert list(mine.matrix) == ["bf16"]
     assert mine.peak("torch.bfloat16") == mine.matmul_peak("bfloat16") == 4e14
 

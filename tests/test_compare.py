@@ -194,12 +194,12 @@ def test_as_data() -> None:
     ("options", "says"),
     [
         ({"chips": []}, "no chip given"),
-        ({"chips": 7}, "no chip given, but 7"),
+        ({"chips": 7}, "wanted a name, a path or a Chip, given '7'"),
         ({"what_if": {"x": 2}}, "what_if: wanted factors of figures"),
         ({"what_if": {"x": {"bandwith": 2}}}, "unknown figure 'bandwith'; allowed: peak, .*peak_bf16"),
         ({"what_if": {"x": {"memory_bandwidth": 0}}}, "memory_bandwidth=0: a factor above zero"),
         ({"B": [1, 2], "C": [3, 4]}, "one size may be a list"),
-        ({"dtype": "fp16"}, "belongs to a model's name"),
+        ({"phase": "decode"}, "phase='decode' belongs to a program given by name"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(options: dict[str, Any], says: str) -> None:

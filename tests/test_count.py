@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 import roofline as rl
-from roofline.counting.counts import count, kernel_boundaries, kernels
+from roofline import count
+from roofline.counting.counts import kernel_boundaries, kernels
 from roofline.ir.sizes import symbol
 
 B, C = symbol("B"), symbol("C")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import roofline as rl
+from roofline import count
 from roofline.cost import GROUPS, HOST_HIGH, HOST_LOW
-from roofline.counting.counts import count
 from roofline.ir.sizes import symbol
 
 B, S = symbol("B"), symbol("S")

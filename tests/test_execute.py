@@ -442,7 +442,7 @@ def test_what_cannot_be_compared_says_so() -> None:
 
 def test_bad_input_is_refused_in_one_line() -> None:
     graph = chain("relu")
-    with pytest.raises(UnboundSize, match="chain needs a value for B"):
+    with pytest.raises(UnboundSize, match="chain needs a value for batch"):
         execute(graph)
     with pytest.raises(UsageError, match="no input is called 'xx'"):
         execute(graph, {"xx": [1.0]}, B=2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import roofline as rl
-from roofline.counting.counts import count
+from roofline import count
 from roofline.passes.fusion.fuse import fuse, unfuse
 
 N = 1024

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import roofline as rl
+from roofline import count
 from roofline.analysis.fusing import (
     Explanation,
     Fusion,
@@ -22,7 +23,6 @@ from roofline.analysis.fusing import (
 )
 from roofline.cli.output import plain
 from roofline.cost import compiled as fusing
-from roofline.counting.counts import count
 from roofline.ir.errors import UnboundSize, UsageError
 from roofline.ir.sizes import symbol
 from roofline.ir.units import format_si
@@ -208,8 +208,8 @@ def test_bad_input_is_one_clear_line() -> None:
         fuse(graph, "idel")
     with pytest.raises(UsageError, match="did you mean chains"):
         fusion(graph, B=1, S=16)["chain"]
-    with pytest.raises(UsageError, match="wanted a graph"):
-        fusion("gpt2")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="wanted a program"):
+        fusion(7)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="no kernel 'bodi'; did you mean body"):
         pressure(wide(3), "bodi", H100)
     with pytest.raises(UsageError, match="axes"):

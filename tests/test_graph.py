@@ -7,7 +7,7 @@ from dataclasses import FrozenInstanceError, replace
 import pytest
 
 import roofline as rl
-from roofline.counting.counts import count
+from roofline import count
 from roofline.ir.graph import Graph, Info, Node, Tensor
 from roofline.ir.sizes import symbol
 from roofline.ops.builder import Builder

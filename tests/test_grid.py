@@ -78,7 +78,7 @@ def test_axes_are_in_the_documented_order_however_given() -> None:
 def test_a_context_is_what_a_decode_step_calls_its_sequence() -> None:
     assert grid(frozenset("BC"), {"B": 1, "S": 2048}).values == {"B": 1, "C": 2048}
     assert grid(frozenset("BC"), {"B": 1, "S": 2048, "C": 5}).values["C"] == 5
-    with pytest.raises(UnboundSize, match="needs a value for C"):
+    with pytest.raises(UnboundSize, match="needs a value for context"):
         grid(BSC, {"B": 1, "S": 2048})  # here S means something else
 
 
@@ -87,17 +87,41 @@ def test_sizes_that_a_program_has_not_are_dropped() -> None:
 
 
 def test_all_missing_sizes_are_named_with_what_was_given() -> None:
-    with pytest.raises(UnboundSize, match=r"needs a value for B, C \(given: S\)"):
+    with pytest.raises(UnboundSize, match=r"needs a value for batch \(B\), context \(C\) \(given: S\)"):
         grid(BSC, {"S": 3, "B": None})
-    with pytest.raises(UnboundSize, match=r"needs a value for B \(given: none\)"):
+    with pytest.raises(UnboundSize, match=r"needs a value for batch \(B\) \(given: none\)"):
         grid(frozenset("B"), {})
 
 
 def test_an_unknown_size_is_refused_with_the_near_one() -> None:
-    with pytest.raises(UsageError, match="unknown size 'tokens'; this graph has B, token; did you mean token"):
+    with pytest.raises(UsageError, match=r"unknown size 'tokens'; .* batch \(B\), token; did you mean token"):
         grid(frozenset({"B", "token"}), {"B": 1, "tokens": 2})
-    with pytest.raises(UsageError, match="unknown size 'batch'; this graph has B, S"):
-        rl.estimate(rl.model("gpt2", layers=1), "h100-sxm", batch=1, S=3)
+    with pytest.raises(UsageError, match=r"unknown size 'bach'; .* batch \(B\), seq \(S\); did you mean batch"):
+        rl.estimate(rl.model("gpt2", layers=1), "h100-sxm", bach=1, S=3)
+
+
+def test_words_stand_for_the_symbols_of_a_program() -> None:
+    assert grid(BSC, {"batch": 2, "seq": [1, 2], "context": 7}).values.keys() == {"B", "S", "C"}
+    assert grid(frozenset("BC"), {"batch": 1, "seq": 2048}).values == {"B": 1, "C": 2048}
+    assert grid(frozenset({"batch", "S"}), {"batch": 3, "seq": 4}).values == {"batch": 3, "S": 4}
+    decode = rl.model("gpt2", phase="decode", layers=1)
+    words = rl.estimate(decode, "h100-sxm", batch=4, context=[128, 256])
+    assert (words.time == rl.estimate(decode, "h100-sxm", B=4, C=[128, 256]).time).all()
+
+
+@pytest.mark.parametrize(
+    ("symbols", "sizes", "says"),
+    [
+        ("BS", {"batch": 1, "B": 1, "seq": 2}, "given twice, as B and by its word"),
+        ("BS", {"batch": 1, "context": 2}, r"no context; its sizes are batch \(B\), seq \(S\)"),
+        ("", {"batch": 1}, "no batch; its sizes are all fixed"),
+    ],
+)
+def test_a_word_for_a_size_that_a_program_does_not_have_is_refused(
+    symbols: str, sizes: dict[str, int], says: str
+) -> None:
+    with pytest.raises(UsageError, match=says):
+        grid(frozenset(symbols), sizes)
 
 
 def test_errors_reach_the_user_from_every_door() -> None:

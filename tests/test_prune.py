@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import roofline as rl
+from roofline import count
 from roofline.analysis.training.distill import distill
-from roofline.counting.counts import count, kernels
+from roofline.counting.counts import kernels
 from roofline.counting.memory import memory
 from roofline.ir.dtypes import dtype
 from roofline.ir.errors import RooflineError, UsageError

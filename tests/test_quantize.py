@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 import roofline as rl
+from roofline import count
 from roofline.cost import kernel_time
-from roofline.counting.counts import count, kernels
+from roofline.counting.counts import kernels
 from roofline.counting.memory import memory
 from roofline.ir.errors import UnknownDType, UsageError
 from roofline.ir.sizes import symbol

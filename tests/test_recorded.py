@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from traces_by_hand import chrome
 
-from roofline.counting.counts import Counts, count
+from roofline import count
+from roofline.counting.counts import Counts
 from roofline.frontends.torch.recorded import formulas, recorded, triton
 from roofline.frontends.torch.schemas import FORMATS, arguments, overloads, plain
 from roofline.traces.events import Kind, Signature

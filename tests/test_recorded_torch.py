@@ -16,7 +16,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from roofline.counting.counts import count  # noqa: E402
+from roofline import count  # noqa: E402
 from roofline.frontends.torch.record import format_name  # noqa: E402
 from roofline.frontends.torch.recorded import formulas, recorded  # noqa: E402
 from roofline.traces.events import Signature  # noqa: E402

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import roofline as rl
-from roofline.counting.counts import count
+from roofline import count
 from roofline.counting.memory import memory
 from roofline.passes.formats.cast import retype
 

@@ -148,7 +148,7 @@ def test_what_cannot_be_is_refused(options: dict[str, Any], says: str) -> None:
 def test_a_program_without_a_cache_is_refused() -> None:
     with pytest.raises(rl.errors.UsageError, match=r"keeps no cache.*decode"):
         kv_cache(rl.model("llama-3-8b", phase="forward"))
-    with pytest.raises(rl.errors.UsageError, match="wanted a graph or a model's name"):
+    with pytest.raises(rl.errors.UsageError, match="wanted a program: a Graph, a shipped name"):
         kv_cache(7)  # type: ignore[arg-type]
 
 
@@ -248,13 +248,13 @@ def test_a_request_that_does_not_fit_says_so() -> None:
         ({"shared_prefix": 1001}, "longer than the prompt of 1000"),
         ({"shared_prefix": None}, "shared_prefix=None: wanted a whole number"),
         ({"block": "x"}, "block='x'"),
-        ({"model": None}, "a model's name, or both"),
+        ({"program": None}, "a program by name, with both phases, or both"),
         ({"chip": None}, "on which chip"),
-        ({"prefill": 1}, "a model's name, or both"),
+        ({"prefill": 1}, "a program by name, with both phases, or both"),
     ],
 )
 def test_requests_that_cannot_be_are_refused(options: dict[str, Any], says: str) -> None:
-    told = {"model": "llama-3-8b", "chip": "h100-sxm", "prompt": 1000, "new_tokens": 8, **options}
+    told = {"program": "llama-3-8b", "chip": "h100-sxm", "prompt": 1000, "new_tokens": 8, **options}
     with pytest.raises(rl.errors.UsageError, match=says):
         request(**told)
 
@@ -265,8 +265,8 @@ def test_programs_that_do_not_belong_together_are_refused() -> None:
         request(prefill=first, decode=then, chip="h100-sxm", prompt=10, new_tokens=2)
     with pytest.raises(rl.errors.UsageError, match="no symbol S"):
         request(prefill=decoder("gpt2"), decode=decoder("gpt2"), chip="h100-sxm", prompt=10, new_tokens=2)
-    with pytest.raises(rl.errors.UsageError, match="dtype= belongs to a model's name"):
-        request(prefill=first, decode=decoder("llama-3-8b"), chip="h100-sxm", prompt=9, new_tokens=2, dtype="fp16")
+    with pytest.raises(rl.errors.UsageError, match="layers=8 belongs to a program given by name"):
+        request(prefill=first, decode=decoder("llama-3-8b"), chip="h100-sxm", prompt=9, new_tokens=2, layers=8)
 
 
 # --- the most that fits -----------------------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ def test_one_more_would_not_fit(block: int | None, prefix: int) -> None:
 
 def test_limits_of_memory_and_formats() -> None:
     plain = largest_context("llama-3-8b", "h100-sxm", batch=8)
-    assert largest_context("llama-3-8b", "h100-sxm", batch=8, memory="40 GiB").value < plain.value
+    assert largest_context("llama-3-8b", "h100-sxm", batch=8, memory_limit="40 GiB").value < plain.value
     assert largest_context("llama-3-8b", "h100-sxm", batch=8, cache="int8").value > 1.9 * plain.value
     assert largest_context("llama-3-8b", "h100-sxm", batch=8, weights="int8").value > plain.value
 
@@ -353,11 +353,11 @@ def test_the_context_that_is_said_to_fit_does() -> None:
     [
         (lambda: largest_context("llama-3-8b", "h100-sxm", batch=0), "batch=0"),
         (lambda: largest_context("llama-3-8b", "h100-sxm", shared_prefix="x"), "shared_prefix='x'"),
-        (lambda: largest_context(7, "h100-sxm"), "wanted a graph or a model's name, given '7'"),  # type: ignore[arg-type]
+        (lambda: largest_context(7, "h100-sxm"), "wanted a program: a Graph, a shipped name.*; given 7"),  # type: ignore[arg-type]
         (lambda: largest_concurrency("llama-3-8b", "h100-sxm", context=1.5), "context=1.5"),
         (lambda: largest_concurrency("llama-3-8b", "h100-sxm", context=8, shared_prefix=9), "longer than the context"),
         (lambda: largest_concurrency(decoder("gpt2").bind(B=1), "h100-sxm", context=8), "no symbol B"),
-        (lambda: largest_context("llama-3-8b", "h100-sxm", memory="0 GiB"), "above zero"),
+        (lambda: largest_context("llama-3-8b", "h100-sxm", memory_limit="0 GiB"), "above zero"),
     ],
 )
 def test_limits_that_cannot_be_are_refused(call: Any, says: str) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import roofline as rl
-from roofline.counting.counts import count, nbytes
+from roofline import count
+from roofline.counting.counts import nbytes
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph
 from roofline.ir.sizes import evaluate

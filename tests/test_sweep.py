@@ -157,10 +157,10 @@ def test_a_knee_elsewhere_says_which_part_is_off(factor: float, added: float, wo
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"graph": mlp()}, "give both"),
+        ({"program": mlp()}, "give both"),
         ({"chip": "h100-sxm"}, "give both"),
         ({"S": 128}, "only with a program"),
-        ({"graph": mlp().bind(B=4), "chip": "h100-sxm"}, "no symbol B"),
+        ({"program": mlp().bind(B=4), "chip": "h100-sxm"}, "no symbol B"),
     ],
 )
 def test_programs_that_cannot_be_compared(options: dict[str, Any], match: str) -> None:

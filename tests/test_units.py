@@ -57,6 +57,8 @@ def test_decimal_and_binary_prefixes_are_never_the_same() -> None:
         ("80 GB", "B/s", "unknown unit 'GB'"),
         ("3 TB/s", "B", "unknown unit 'TB/s'"),
         ("989 TFLOPS", "B/s", "wanted B/s"),
+        ("41", "s", "'41' has no unit; write '41 us' or '41 ms' or '41 s'"),
+        ("80", "B", "'80' has no unit; write '80 GB' or '80 GiB'"),
         ("fast", "s", "is not a quantity"),
         ("", "s", "is not a quantity"),
         ("ms", "s", "is not a quantity"),

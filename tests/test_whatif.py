@@ -54,7 +54,7 @@ def test_each_change_is_its_pass(change: dict[str, Any], passes: rl.Graph) -> No
 
 
 def test_a_group_larger_than_a_node_is_told_of_it() -> None:
-    inside, across = (rl.what_if(rl.model("llama-3-70b", phase="decode", layers=1), tp=8, on=where)
+    inside, across = (rl.what_if(rl.model("llama-3-70b", phase="decode", layers=1), tp=8, cluster=where)
                       for where in ("dgx-h100", rl.Cluster(name="pairs", chip="h100-sxm", devices_per_node=2, nodes=4,
                                                           link={"name": "IB", "bandwidth": "50 GB/s"})))  # fmt: skip
     times = [rl.estimate(graph, "h100-sxm", mode="graph", **AT) for graph in (inside,)]

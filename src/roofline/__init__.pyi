@@ -10,13 +10,13 @@ from .analysis import training as training
 from .analysis.batches import best_batch as best_batch
 from .analysis.comparison import compare as compare
 from .analysis.estimates import Estimate as Estimate
+from .analysis.estimates import count as count
 from .analysis.estimates import estimate as estimate
 from .analysis.prediction import predict as predict
 from .analysis.scale_out import scaling as scaling
 from .analysis.validation import validate as validate
 from .analysis.whatif import what_if as what_if
 from .counting.counts import Counts as Counts
-from .counting.counts import count as count
 from .diagnosis.causes import Verdict as Verdict
 from .diagnosis.verdict import check as check
 from .frontends.jax import from_jax as from_jax

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import roofline as rl
-from roofline.counting.counts import count
+from roofline import count
 from roofline.counting.memory import memory
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.graph import Graph

@@ -11,7 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import roofline as rl
-from roofline.counting.counts import count, kernel_boundaries
+from roofline import count
+from roofline.counting.counts import kernel_boundaries
 from roofline.counting.memory import memory
 from roofline.ir.graph import Graph
 from roofline.ir.sizes import symbol

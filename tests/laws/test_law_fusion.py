@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from test_law_fuse import CHIP, CHOICES, DIAMOND, LAW, Choices, assert_runs_in_some_order, program
 
 import roofline as rl
+from roofline import count
 from roofline.analysis.fusing import explain_fusion
-from roofline.counting.counts import count
 from roofline.ir.graph import Graph
 from roofline.ops.builder import Builder
 from roofline.ops.registry import OPS

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from test_law_fuse import CHIP, CHOICES, DIAMOND, LAW, MODELS, Choices, assert_runs_in_some_order, program
 
 import roofline as rl
-from roofline.counting.counts import count
+from roofline import count
 from roofline.counting.memory import memory
 from roofline.ops.registry import OPS
 from roofline.passes.fusion.fuse import unfuse

@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import roofline as rl
-from roofline.counting.counts import count
+from roofline import count
 from roofline.counting.memory import memory
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph

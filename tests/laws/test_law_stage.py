@@ -7,7 +7,8 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roofline.counting.counts import count, nbytes
+from roofline import count
+from roofline.counting.counts import nbytes
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph
 from roofline.ops.builder import Builder

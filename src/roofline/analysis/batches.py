@@ -19,10 +19,13 @@ import numpy as np
 from roofline.analysis.estimates import Estimate, Mode, estimate
 from roofline.counting.grid import grid
 from roofline.counting.memory import RESERVE, Memory, footprint_text, memory
+from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
+from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import DoesNotFit, UsageError
 from roofline.ir.graph import Graph
+from roofline.ir.sizes import by_symbol
 from roofline.ir.units import format_bytes, format_si, parse
 from roofline.passes.formats.cast import retype
 
@@ -127,52 +130,62 @@ class BatchChoice:
 
 
 def best_batch(
-    graph: Graph,
-    chip: str | Chip,
+    program: Program,
+    chip: AnyChip,
     *,
-    S: int | None = None,
-    C: int | None = None,
-    memory: str | float | None = None,
-    latency: str | float | None = None,
+    memory_limit: str | float | None = None,
+    latency_limit: str | float | None = None,
     mode: Mode = "eager",
     tf32: bool = False,
     reserve: float = RESERVE,
+    phase: str | None = None,
+    dtype: str | None = None,
+    **sizes: int,
 ) -> BatchChoice:
     """Choose the batch with the best throughput that memory and latency allow.
 
     Args:
-        graph: A program with the symbol B.
+        program: A graph, a shipped name, or the path of a model file, workload, config or script; its batch is open.
         chip: A name or a chip.
-        S: Sequence length; the context in a decode step.
-        C: Context, where it differs.
-        memory: Limit such as ``"72 GiB"``; the chip's capacity by default.
-        latency: Limit on one run such as ``"50 ms"``.
+        memory_limit: Such as ``"72 GiB"`` [byte]; the chip's capacity by default.
+        latency_limit: Of one run, such as ``"50 ms"`` [s].
         mode: As for :func:`roofline.estimate`.
         tf32: As for :func:`roofline.estimate`.
         reserve: Memory that driver and framework keep [byte].
+        phase: Of a program given by name; its default when absent.
+        dtype: Number format of a program given by name; its own when absent.
+        sizes: ``seq``, ``context`` and any other size but the batch, single numbers.
+
+    Returns:
+        The best batch, what limits it, and the estimate of every batch that fits.
 
     Raises:
         DoesNotFit: Not even batch 1 fits; the message itemises it and says what would.
-        UsageError: The graph has no batch to choose.
+        UsageError: The program has no batch to choose, or a limit is not above zero.
 
     Example:
         >>> import roofline as rl
-        >>> choice = rl.best_batch(rl.model("llama-3-8b", phase="decode"), "h100-sxm", S=2048, mode="graph")
+        >>> choice = rl.best_batch("llama-3-8b", "h100-sxm", phase="decode", context=2048, mode="graph")
         >>> choice.limit in ("memory", "ridge") and choice.best <= choice.largest
         True
     """
+    graph = as_graph(program, phase, dtype)
     if "B" not in graph.symbols:
         raise UsageError(f"{graph.name} has no symbol B: its batch is fixed, there is nothing to choose")
     target = find_chip(chip)
-    room = parse(memory, "B") if memory is not None else target.capacity
-    patience = parse(latency, "s") if latency is not None else None
+    room = parse(memory_limit, "B") if memory_limit is not None else target.capacity
+    patience = parse(latency_limit, "s") if latency_limit is not None else None
     if room <= 0 or (patience is not None and patience <= 0):
-        raise UsageError(f"limits must be positive; given memory={memory!r}, latency={latency!r}")
-    sizes = {"S": S, "C": C}
-    if grid(graph.symbols, {"B": 1, **sizes}).shape:
-        raise UsageError("a batch is chosen for one point; give single numbers for S and C")
-    largest = _largest_batch(graph, target, sizes, room, reserve)
-    curve = estimate(graph, target, mode=mode, tf32=tf32, reserve=reserve, B=np.arange(1, largest + 1), **sizes)
+        raise UsageError(
+            f"limits must be positive; given memory_limit={memory_limit!r}, latency_limit={latency_limit!r}"
+        )
+    fixed = by_symbol(sizes, graph.symbols)
+    if "B" in fixed:
+        raise UsageError(f"batch={fixed['B']}: the batch is what is chosen; give no batch")
+    if grid(graph.symbols, {"B": 1, **fixed}).shape:
+        raise UsageError("a batch is chosen for one point; give single numbers for seq and context")
+    largest = _largest_batch(graph, target, fixed, room, reserve)
+    curve = estimate(graph, target, mode=mode, tf32=tf32, reserve=reserve, B=np.arange(1, largest + 1), **fixed)
     in_time = largest if patience is None else _in_time(curve.time, patience)
     if in_time == 0:
         raise DoesNotFit(

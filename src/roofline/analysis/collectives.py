@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import exp
@@ -17,6 +16,7 @@ from roofline.counting.counts import kernels
 from roofline.counting.grid import plain
 from roofline.hardware.chip import Chip
 from roofline.hardware.cluster import Cluster, cluster
+from roofline.hardware.library import AnyChip
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.graph import Graph
 from roofline.ir.sizes import ceil_div, symbol
@@ -80,7 +80,7 @@ class Collective:
 
 
 def collective(
-    on: str | os.PathLike[str] | Chip | Cluster,
+    chip: AnyChip | Cluster,
     op: str,
     size: Any,
     devices: int,
@@ -93,7 +93,7 @@ def collective(
     """Predict one collective.
 
     Args:
-        on: A cluster, or a chip, which stands for one node of as many as it takes; by name, file or value.
+        chip: A cluster, or a chip, which stands for one node of as many as it takes; by name, file or value.
         op: ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``alltoall``, ``broadcast`` or ``send``.
         size: The message [byte], a number, text or an array: the larger side of what a device gives and gets.
         devices: Of the group; 2 for a send.
@@ -103,6 +103,9 @@ def collective(
         queued: Launched by a framework, not by a graph that was captured: the host's time is a lower bound.
         ideal: Links at their datasheet rate and stated latency, and nothing else (the alpha-beta model of
             textbooks).
+
+    Returns:
+        Time and its range, algorithm, steps, and bytes on the wire.
 
     Raises:
         UsageError: No such collective or algorithm, or a group that the cluster cannot hold.
@@ -115,7 +118,7 @@ def collective(
         >>> round(found.busbw / 1e9)
         450
     """
-    where, nodes = _place(on, devices, stride, op)
+    where, nodes = _place(chip, devices, stride, op)
     wanted = np.asarray(parse(size, "B") if isinstance(size, str) else size, dtype=np.float64)
     if np.any(~np.isfinite(wanted)) or np.any(wanted < 1):
         raise UsageError(f"{op}: a message of {size} bytes; allowed: 1 or more")
@@ -138,12 +141,12 @@ def collective(
 
 
 def timers(
-    on: str | os.PathLike[str] | Chip | Cluster, devices: int, *, stride: int = 1, algorithm: str | None = None
+    chip: AnyChip | Cluster, devices: int, *, stride: int = 1, algorithm: str | None = None
 ) -> dict[str, Callable[[float], float]]:
     """Seconds of the collectives of one group by size, as :func:`roofline.cost.schedule.data_parallel` takes them.
 
     Args:
-        on: A cluster or a chip, by name, file or value.
+        chip: A cluster or a chip, by name, file or value.
         devices: Of the group; a group of one takes no time.
         stride: Distance between its members: for data parallelism, the devices of one model.
         algorithm: As in :func:`collective`; a way to choose, since not every collective has every algorithm.
@@ -158,7 +161,7 @@ def timers(
         def seconds(size: float) -> float:
             if devices == 1:
                 return 0.0
-            return float(collective(on, op, max(size, 1.0), devices, stride=stride, algorithm=algorithm).seconds)
+            return float(collective(chip, op, max(size, 1.0), devices, stride=stride, algorithm=algorithm).seconds)
 
         return seconds
 

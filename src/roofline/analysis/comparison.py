@@ -21,13 +21,13 @@ from roofline.cost import GROUPS, values
 from roofline.cost.cpu import is_described
 from roofline.cost.machine import machine
 from roofline.counting.memory import RESERVE
+from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
-from roofline.hardware.library import chip as find_chip
+from roofline.hardware.library import AnyChip, chip_list
 from roofline.hardware.parts import FrozenDict, Link, MemoryLevel
 from roofline.ir.errors import MissingFigure, UsageError, did_you_mean
 from roofline.ir.graph import Graph
 from roofline.ir.units import format_bytes, format_si
-from roofline.programs.library import model
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -312,8 +312,8 @@ def _record(est: Estimate) -> dict[str, Any]:
 
 
 def compare(
-    program: Graph | str,
-    chips: str | Chip | Sequence[str | Chip],
+    program: Program,
+    chips: AnyChip | Sequence[AnyChip],
     *,
     mode: Mode = "eager",
     tf32: bool = False,
@@ -330,41 +330,37 @@ def compare(
     A chip that lacks a figure, or on which the program does not fit, stays in the table with the reason.
 
     Args:
-        program: A graph, or a model's name.
+        program: A graph, a shipped name, or the path of a model file, workload, config or script.
         chips: Names or chips.
         mode: As for :func:`roofline.estimate`.
         tf32: As for :func:`roofline.estimate`.
         reserve: Memory that driver and framework keep [byte].
         what_if: By name, figures of :data:`FIGURES` and their factors; :data:`WHAT_IF` by default.
-        phase: Of a model given by name.
-        dtype: Number format of a model given by name.
-        weights: That of its weights.
-        cache: That of its cache.
-        sizes: ``B`` (a number or a list), ``S``, ``C`` and any other symbol.
+        phase: Of a program given by name; its default when absent.
+        dtype: Number format of everything; the program's own when absent.
+        weights: Number format of the weights.
+        cache: Number format of the KV cache.
+        sizes: ``batch``, ``seq``, ``context`` and any other size of the program; one of them may be a list.
+
+    Returns:
+        One row per chip and point: estimate, elasticities, what-ifs, or the reason why there is none.
 
     Raises:
         UsageError: No chip, a figure that does not exist, or more than one size that is a list.
         UnknownChip: No chip of that name.
 
     Example:
-        >>> found = compare("llama-3-8b", ["h100-sxm", "h200-sxm"], phase="decode", mode="graph", B=1, C=2048)
+        >>> found = compare("llama-3-8b", ["h100-sxm", "h200-sxm"], phase="decode", mode="graph", batch=1, context=2048)
         >>> found.best.chip.name
         'h200-sxm'
         >>> found.rows[0].elasticity["memory_bandwidth"] > 0.7
         True
     """
-    graph = model(program, phase, dtype, weights, cache) if isinstance(program, str) else program
-    if isinstance(program, Graph) and (told := [phase, dtype, weights, cache]) != [None] * 4:
-        raise UsageError(
-            f"compare: {next(x for x in told if x is not None)!r} belongs to a model's name; retype the graph"
-        )
-    listed = [chips] if isinstance(chips, str | Chip) else list(chips) if isinstance(chips, Sequence) else []
-    if not listed:
-        raise UsageError(f"no chip given, but {chips!r}; name at least one")
+    graph = as_graph(program, phase, dtype, weights, cache)
     asked = WHAT_IF if what_if is None else what_if
     _check_what_ifs(asked)
     how = {"mode": mode, "tf32": tf32, "reserve": reserve, **sizes}
-    rows = [row for chip in listed for row in _contenders(graph, find_chip(chip), asked, how)]
+    rows = [row for chip in chip_list(chips) for row in _contenders(graph, chip, asked, how)]
     return Comparison(graph, mode, tuple(rows))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,15 +24,16 @@ from roofline.cost import (
     spread,
     values,
 )
-from roofline.counting.counts import Counts, KernelCount, kernels, unknown_operations
+from roofline.counting.counts import Counts, KernelCount, count_graph, kernels, unknown_operations
 from roofline.counting.grid import Grid, grid, plain
 from roofline.counting.memory import RESERVE, Memory, memory
+from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
-from roofline.hardware.library import chip as find_chip
+from roofline.hardware.library import AnyChip, chip_list
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.graph import Graph
 from roofline.ir.report import WORDS, Report, subject
-from roofline.ir.sizes import evaluate
+from roofline.ir.sizes import by_symbol, evaluate
 from roofline.ir.units import format_si, parse
 from roofline.passes.fusion.fuse import fuse
 from roofline.passes.rewriting.pad import pad
@@ -399,25 +401,58 @@ def _ratio(a: Any, b: Any) -> Any:
     return np.divide(top, bottom, out=np.zeros(np.broadcast(top, bottom).shape), where=bottom != 0)
 
 
+def count(program: Program, *, phase: str | None = None, dtype: str | None = None, **sizes: Any) -> Counts:
+    """Count the FLOPs, bytes and launches of one run of a program.
+
+    Args:
+        program: A graph, a shipped name, or the path of a model file, workload, config or script.
+        phase: Of a program given by name; its default when absent.
+        dtype: Number format of a program given by name; its own when absent.
+        sizes: ``batch``, ``seq``, ``context`` and any other size of the program; exact integers stay exact.
+
+    Returns:
+        FLOPs, bytes and launches, in total and by kernel.
+
+    Raises:
+        UnboundSize: Sizes have no value; all of them are named.
+        UsageError: Not a program, or a size that it does not have.
+
+    Example:
+        >>> decode = count("llama-3-8b", phase="decode", batch=1, context=2048)
+        >>> decode.flops, decode.launches
+        (16083058688, 739)
+    """
+    graph = as_graph(program, phase, dtype)
+    return count_graph(graph, **by_symbol(sizes, graph.symbols))
+
+
 def estimate(
-    graph: Graph,
-    chip: str | Chip | Sequence[str | Chip],
+    program: Program,
+    chip: AnyChip | Sequence[AnyChip],
     *,
     mode: Mode = "eager",
     tf32: bool = False,
     reserve: str | float = RESERVE,
+    phase: str | None = None,
+    dtype: str | None = None,
     **sizes: Any,
 ) -> Estimate:
     """Predict how long a program takes on a chip, what bounds it and what memory it needs.
 
     Args:
-        graph: The program, as from :func:`roofline.model` or :func:`roofline.workload`.
+        program: A graph, a shipped name, or the path of a model file, workload, config or script.
         chip: A name, a chip, or a sequence of them (then chips are the first axis of every result).
         mode: ``eager`` (a kernel a framework op, with its launch cost on the host), ``graph`` (the same kernels, no
             host cost) or ``compiled`` (elementwise and row-wise chains fused, no host cost).
         tf32: Let fp32 contractions use the tf32 matrix units.
-        reserve: Memory that driver and framework keep [byte].
-        sizes: ``B``, ``S``, ``C`` and any other symbol of the graph: whole numbers, or sequences that span axes.
+        reserve: Memory that driver and framework keep [byte], a number or text such as ``"1 GiB"``.
+        phase: Of a program given by name; its default when absent.
+        dtype: Number format of a program given by name; its own when absent.
+        sizes: ``batch``, ``seq``, ``context`` and any other size of the program: whole numbers, or sequences that span
+            axes.
+
+    Returns:
+        Time, bound, throughput and memory, numbers or arrays over the axes.
 
     Raises:
         UnknownChip: No chip of that name.
@@ -427,23 +462,19 @@ def estimate(
 
     Example:
         >>> import roofline as rl
-        >>> est = rl.estimate(rl.model("llama-3-8b", phase="decode"), "h100-sxm", B=[1, 8], C=2048, mode="graph")
+        >>> est = rl.estimate("llama-3-8b", "h100-sxm", phase="decode", batch=[1, 8], context=2048, mode="graph")
         >>> est.shape, bool(est.time[1] > est.time[0])
         ((2,), True)
     """
-    if not isinstance(graph, Graph):
-        raise UsageError(f"wanted a graph, as from model() or workload(), not {str(graph)[:60]!r}")
+    graph = as_graph(program, phase, dtype)
     if mode not in MODES:
         raise UsageError(f"unknown mode {mode!r}; allowed: {', '.join(MODES)}" + did_you_mean(str(mode), MODES))
-    many = not isinstance(chip, str | Chip)
-    chips = tuple(find_chip(one) for one in chip) if not isinstance(chip, str | Chip) else (find_chip(chip),)
-    if not chips:
-        raise UsageError("no chip given; name at least one")
+    chips, many = chip_list(chip), not isinstance(chip, str | os.PathLike | Chip)
     kept = parse(reserve, "B")
     if kept < 0:
         raise UsageError(f"reserve={reserve!r}: a size from 0 is wanted")
-    program = pad(graph if graph.info.grouped else fuse(graph)) if mode == "compiled" else graph
-    return _evaluate(Estimate(program, chips, many, mode, grid(graph.symbols, sizes), (), (), tf32, kept))
+    runs = pad(graph if graph.info.grouped else fuse(graph)) if mode == "compiled" else graph
+    return _evaluate(Estimate(runs, chips, many, mode, grid(graph.symbols, sizes), (), (), tf32, kept))
 
 
 def _evaluate(blank: Estimate) -> Estimate:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from roofline.cost import values
 from roofline.counting.counts import Kernel, kernels
+from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
+from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import MissingFigure
-from roofline.ir.graph import Graph
 from roofline.ops.registry import OPS
 
 if TYPE_CHECKING:
@@ -97,12 +98,17 @@ class FastPaths(Sequence[FastPath]):
         return f"<FastPaths: {faster} of {sum(row.count for row in self.rows)} products on faster units>"
 
 
-def fast_paths(graph: Graph, chip: str | Chip) -> FastPaths:
+def fast_paths(program: Program, chip: AnyChip, *, phase: str | None = None, dtype: str | None = None) -> FastPaths:
     """Say for each product in which format it is stored and multiplied, on which units, and whether that is faster.
 
     Args:
-        graph: The program, quantised or not.
+        program: A graph, a shipped name, or the path of a model file, workload, config or script; quantised or not.
         chip: A name or a chip.
+        phase: Of a program given by name; its default when absent.
+        dtype: Number format of a program given by name; its own when absent.
+
+    Returns:
+        One row per distinct matmul.
 
     Raises:
         UnknownChip: No chip of that name.
@@ -115,7 +121,7 @@ def fast_paths(graph: Graph, chip: str | Chip) -> FastPaths:
         >>> print(fast_paths(narrow, "h100-sxm")[0].why)
         weight-only: fewer bytes, the same bf16 arithmetic; pays where memory bounds it
     """
-    where = find_chip(chip)
+    graph, where = as_graph(program, phase, dtype), find_chip(chip)
     apart = {node.outputs[0]: graph.tensors[node.inputs[0]].dtype for node in graph.nodes if node.op == "dequantize"}
     return FastPaths(tuple(_path(kernel, where, apart) for kernel in kernels(graph) if kernel.flops))
 

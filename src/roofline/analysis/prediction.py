@@ -25,6 +25,7 @@ from roofline.analysis.estimates import Estimate, estimate
 from roofline.cost import BOUNDS, CERTAINTY, REGIMES, KernelTime, kernel_time
 from roofline.counting.counts import nbytes
 from roofline.hardware.chip import Chip
+from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
 from roofline.hardware.parts import Efficiency
 from roofline.ir.dtypes import dtype as number_format
@@ -89,7 +90,7 @@ class _Chunk:
 
 def predict(
     table: pd.DataFrame | str | os.PathLike[str] | Iterable[Row],
-    chip: str | Chip | None = None,
+    chip: AnyChip | None = None,
     *,
     calibration: bool = True,
     regime: str = "cold",
@@ -128,7 +129,7 @@ def predict(
 
 def predict_rows(
     rows: Iterable[Row],
-    chip: str | Chip | None = None,
+    chip: AnyChip | None = None,
     *,
     calibration: bool = True,
     regime: str = "cold",
@@ -193,12 +194,12 @@ def _renamed(row: Row) -> Row:
 class _Chips:
     """Chips by the names that rows give, each looked up once."""
 
-    def __init__(self, default: str | Chip | None, calibration: bool) -> None:
+    def __init__(self, default: AnyChip | None, calibration: bool) -> None:
         self.calibration = calibration
         self.default = self._ready(default) if default is not None else None
         self.known: dict[str, Chip | RooflineError] = {}
 
-    def _ready(self, name: str | Chip) -> Chip:
+    def _ready(self, name: AnyChip) -> Chip:
         found = find_chip(name)
         return found if self.calibration else uncalibrated(found)
 

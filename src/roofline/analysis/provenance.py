@@ -6,12 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from roofline.analysis.estimates import Mode, estimate
-from roofline.counting.counts import count, kernels
+from roofline.counting.counts import count_graph, kernels
 from roofline.counting.grid import grid
 from roofline.counting.memory import memory
+from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
+from roofline.hardware.library import AnyChip
+from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import MissingFigure, UsageError
 from roofline.ir.graph import Graph
+from roofline.ir.sizes import by_symbol
 from roofline.ir.units import format_bytes, format_si
 
 if TYPE_CHECKING:
@@ -72,14 +76,28 @@ class Trail:
         return "\n".join(lines)
 
 
-def trail(graph: Graph, chip: str | Chip | None = None, *, mode: Mode = "eager", **sizes: Any) -> Trail:
+def trail(
+    program: Program,
+    chip: AnyChip | None = None,
+    *,
+    mode: Mode = "eager",
+    phase: str | None = None,
+    dtype: str | None = None,
+    **sizes: Any,
+) -> Trail:
     """Say what each pass of ``graph.history`` did to FLOPs, bytes, memory and time.
 
     Args:
-        graph: The program, after its passes.
+        program: The program after its passes: a graph, a shipped name, or the path of a model file, workload, config
+            or script.
         chip: Where to time it; no times when absent.
         mode: As for :func:`roofline.estimate`.
-        sizes: A number for each symbol of the program.
+        phase: Of a program given by name; its default when absent.
+        dtype: Number format of a program given by name; its own when absent.
+        sizes: ``batch``, ``seq``, ``context`` and any other size of the program, single numbers.
+
+    Returns:
+        One step per pass, with the figures before and after it.
 
     Raises:
         UnboundSize: A symbol has no value.
@@ -88,22 +106,25 @@ def trail(graph: Graph, chip: str | Chip | None = None, *, mode: Mode = "eager",
     Example:
         >>> import roofline as rl
         >>> small = rl.passes.retype(rl.model("gpt2", phase="decode"), weights="int8")
-        >>> step = trail(small, "h100-sxm", B=1, C=1024).record()[0]
+        >>> step = trail(small, "h100-sxm", batch=1, context=1024).record()[0]
         >>> step["step"], step["flops_ratio"], step["bytes_ratio"] < 0.8
         ("retype(weights='int8')", 1.0, True)
     """
+    graph, where = as_graph(program, phase, dtype), find_chip(chip) if chip is not None else None
     steps = graph.history
     programs = [*(step.before for step in steps), graph]
-    states = tuple(_figures(program, chip, mode, sizes) for program in programs)
-    name = chip.name if isinstance(chip, Chip) else chip
-    return Trail(graph, name, tuple(map(repr, steps)), tuple(step.notes for step in steps), states)
+    sizes = by_symbol(sizes, frozenset().union(*(one.symbols for one in programs)))
+    states = tuple(_figures(one, where, mode, sizes) for one in programs)
+    return Trail(
+        graph, where.name if where else None, tuple(map(repr, steps)), tuple(step.notes for step in steps), states
+    )
 
 
-def _figures(graph: Graph, chip: str | Chip | None, mode: Mode, sizes: dict[str, Any]) -> dict[str, Any]:
+def _figures(graph: Graph, chip: Chip | None, mode: Mode, sizes: dict[str, Any]) -> dict[str, Any]:
     points = grid(graph.symbols, {name: size for name, size in sizes.items() if _known(name, graph)})
     if points.shape:
         raise UsageError("a trail is followed at one point; give one number for each size")
-    totals = count(graph, **points.sizes)
+    totals = count_graph(graph, **points.sizes)
     return {
         "parameters": graph.parameters,
         "kernels": sum(kernel.count for kernel in kernels(graph)),
@@ -119,7 +140,7 @@ def _known(name: str, graph: Graph) -> bool:
     return name in graph.symbols or name in ("B", "S", "C")
 
 
-def _time(graph: Graph, chip: str | Chip, mode: Mode, sizes: dict[str, Any]) -> float | None:
+def _time(graph: Graph, chip: Chip, mode: Mode, sizes: dict[str, Any]) -> float | None:
     try:
         return float(estimate(graph, chip, mode=mode, **sizes).time)
     except MissingFigure:

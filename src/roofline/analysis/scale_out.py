@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from roofline.analysis.estimates import Estimate, Mode, estimate
 from roofline.counting.memory import RESERVE, Memory
-from roofline.hardware.chip import Chip
+from roofline.frontends.source import Program, as_graph
 from roofline.hardware.cluster import Cluster
 from roofline.hardware.cluster import cluster as find_cluster
+from roofline.hardware.library import AnyChip
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Node
+from roofline.ir.sizes import by_symbol
 from roofline.ir.units import format_bytes, format_si
 from roofline.ops.communication import COLLECTIVES
 from roofline.passes.parallel.shard import shard
@@ -199,8 +201,8 @@ def communication_time(found: Estimate) -> float:
 
 
 def scaling(
-    graph: Graph,
-    chip: str | Chip | Cluster,
+    program: Program,
+    chip: AnyChip | Cluster,
     devices: Sequence[int] = (1, 2, 4, 8),
     *,
     sp: bool = False,
@@ -210,12 +212,15 @@ def scaling(
     mode: Mode = "eager",
     tf32: bool = False,
     reserve: str | float = RESERVE,
+    phase: str | None = None,
+    dtype: str | None = None,
     **sizes: Any,
 ) -> Scaling:
     """Set a program on several numbers of devices beside each other.
 
     Args:
-        graph: The program, as one device would run it.
+        program: What one device would run: a graph, a shipped name, or the path of a model file, workload, config or
+            script.
         chip: A chip, or a cluster of them; a chip's name stands for one node.
         devices: How many, each at least 1.
         sp: Share the positions between the layers' products too, see :func:`~roofline.passes.parallel.shard.shard`.
@@ -225,20 +230,26 @@ def scaling(
         mode: As for :func:`roofline.estimate`.
         tf32: Let fp32 contractions use the tf32 matrix units.
         reserve: Memory that driver and framework keep on each device [byte].
-        sizes: ``B``, ``S``, ``C`` and any other symbol of the graph, single numbers.
+        phase: Of a program given by name; its default when absent.
+        dtype: Number format of a program given by name; its own when absent.
+        sizes: ``batch``, ``seq``, ``context`` and any other size of the program, single numbers.
+
+    Returns:
+        One point per number of devices, and where more of them stop paying.
 
     Raises:
         UsageError: No number of devices that could share the program, with the reason; or sizes that span axes.
 
     Example:
         >>> import roofline as rl
-        >>> found = scaling(rl.model("llama-3-70b", phase="decode"), "h100-sxm", (1, 2), mode="graph", B=1, C=2048)
+        >>> found = scaling("llama-3-70b", "h100-sxm", (1, 2), phase="decode", mode="graph", batch=1, context=2048)
         >>> [point.fits for point in found.points], found[2].speed_up > 1.5
         ([False, True], True)
     """
     if not 0 <= least_gain < 1:
         raise UsageError(f"least_gain={least_gain!r}: a share from 0 to below 1 is wanted")
-    where = find_cluster(chip)
+    graph, where = as_graph(program, phase, dtype), find_cluster(chip)
+    sizes = by_symbol(sizes, graph.symbols)
     found: dict[int, Estimate] = {}
     skipped: dict[int, str] = {}
     for count in _checked(devices):

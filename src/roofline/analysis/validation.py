@@ -18,8 +18,8 @@ import numpy as np
 
 from roofline.analysis.prediction import MEASURED_ACTIVATIONS, predict_rows, text
 from roofline.hardware.chip import Chip
+from roofline.hardware.library import AnyChip, data_dir
 from roofline.hardware.library import chip as find_chip
-from roofline.hardware.library import data_dir
 from roofline.ir.csvfile import read_rows, whole_file
 from roofline.ir.errors import ModelDataError, UsageError, did_you_mean
 
@@ -142,7 +142,7 @@ class _Point:
 
 def validate(
     source: str | os.PathLike[str] | Iterable[Mapping[str, Any]] | None = None,
-    chip: str | Chip = "h100-sxm",
+    chip: AnyChip = "h100-sxm",
     *,
     progress: Callable[[int], None] | None = None,
 ) -> Validation:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from roofline.analysis.scale_out import placed
-from roofline.hardware.chip import Chip
+from roofline.frontends.source import Program, as_graph
 from roofline.hardware.cluster import Cluster
 from roofline.hardware.cluster import cluster as find_cluster
+from roofline.hardware.library import AnyChip
 from roofline.ir.graph import Graph
 from roofline.passes.formats.quantize import Weights, formats_by_name, quantize
 from roofline.passes.fusion.fuse import fuse as fuse_kernels
@@ -19,7 +20,7 @@ from roofline.passes.rewriting.prune import prune as take_away
 
 
 def what_if(
-    graph: Graph,
+    program: Program,
     *,
     prune: str | Mapping[str, Any] | None = None,
     weights: Weights | None = None,
@@ -30,14 +31,16 @@ def what_if(
     ep: int = 1,
     pp: int = 1,
     fuse: str | None = None,
-    on: str | Chip | Cluster | None = None,
+    cluster: AnyChip | Cluster | None = None,
+    phase: str | None = None,
+    dtype: str | None = None,
 ) -> Graph:
     """Apply several passes: pruning, sharding, number formats, stages, fusion, in this order.
 
     ``graph.history`` lists them and :func:`roofline.analysis.trail` says what each did.
 
     Args:
-        graph: The program.
+        program: A graph, a shipped name, or the path of a model file, workload, config or script.
         prune: Options of :func:`roofline.passes.prune`, or text such as ``"heads=0.25,channels=0.5"`` or ``"2:4"``.
         weights: Format of weights, as for :func:`roofline.passes.quantize`, or text with exceptions by pattern, such as
             ``"int4-g128,*.down*=int8"``.
@@ -48,18 +51,22 @@ def what_if(
         ep: Groups of devices that share the experts.
         pp: Stages of a pipeline, as for :func:`roofline.passes.pipelined`.
         fuse: A policy of :func:`roofline.passes.fuse`.
-        on: The cluster, where a group of devices may be larger than a node.
+        cluster: Where a group of devices may be larger than a node.
+        phase: Of a program given by name; its default when absent.
+        dtype: Number format of a program given by name; its own when absent.
+
+    Returns:
+        The changed program.
 
     Raises:
         UsageError: As the passes do, or more devices than the cluster has.
 
     Example:
-        >>> import roofline as rl
-        >>> small = what_if(rl.model("llama-3-70b", phase="decode"), weights="int4", cache="fp8", tp=2)
+        >>> small = what_if("llama-3-70b", phase="decode", weights="int4", cache="fp8", tp=2)
         >>> small.history
         (shard(tp=2), quantize(weights='int4', cache='fp8'))
     """
-    where = find_cluster(on) if on is not None else None
+    graph, where = as_graph(program, phase, dtype), find_cluster(cluster) if cluster is not None else None
     if prune is not None:
         graph = take_away(graph, **(prune_options(prune) if isinstance(prune, str) else prune))
     if tp != 1 or ep != 1 or sp:

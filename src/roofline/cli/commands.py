@@ -170,7 +170,7 @@ def batch(
     sizes = opt.single(opt.sizes(graph, None, seq, context), "a curve over the batch")
     sizes.pop("B", None)
     choice = best_batch(
-        graph, opt.device(chip), memory=memory, latency=latency, mode=mode, tf32=tf32, **sizes  # type: ignore[arg-type]
+        graph, opt.device(chip), memory_limit=memory, latency_limit=latency, mode=mode, tf32=tf32, **sizes  # type: ignore[arg-type]
     )  # fmt: skip
     return write_json(choice.record()) if as_json else show(*tables.choice(choice))
 

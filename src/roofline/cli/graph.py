@@ -64,7 +64,7 @@ def graph(
     form = _form(format, as_json, output)
     program = opt.program(model, phase, dtype, weights, cache, step=False)
     sizes = opt.some_sizes(program, batch, seq, context)
-    found = listing(fused(program) if fuse else program, fold=not every, **sizes)
+    found = listing(fused(program) if fuse else program, fold=not every, **sizes)  # type: ignore[arg-type]
     text = FORMATS[form](found, output is not None)
     if output is None or os.fspath(output) == "-":
         write(text)

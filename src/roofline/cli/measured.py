@@ -56,7 +56,7 @@ def sweep(
         graph = opt.program(model, phase, dtype, None, None)
         sizes = opt.single(opt.sizes(graph, None, seq, context), "a sweep over batches")
         sizes.pop("B", None)
-        options = {"graph": graph, "chip": find_chip(chip), "mode": mode, "tf32": tf32, **sizes}
+        options = {"program": graph, "chip": find_chip(chip), "mode": mode, "tf32": tf32, **sizes}
     found = check_sweep(batches, times, **options)
     return write_json(found.record()) if as_json else show(*_sweep(found))
 

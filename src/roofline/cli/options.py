@@ -151,7 +151,7 @@ def program(
         not_inference(weights=weights, cache=cache, **changes)
         graph = _step(what_if(trainable(model), prune=prune), dtype)
     else:
-        graph = what_if(load_program(model, phase, dtype), weights=weights, cache=cache, on=on, **changes)
+        graph = what_if(load_program(model, phase, dtype), weights=weights, cache=cache, cluster=on, **changes)
     for text in graph.info.notes:
         note(f"{graph.name}: {text}")
     return graph

@@ -16,7 +16,7 @@ from typing import Any
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import UnboundSize
 from roofline.ir.graph import Graph, Node, Tensor, once_per_graph
-from roofline.ir.sizes import Dim, evaluate, maximum, minimum
+from roofline.ir.sizes import Dim, evaluate, maximum, minimum, size_names
 from roofline.ops.aliases import aliases
 from roofline.ops.registry import OPS, OpKind, Work, get_op, node_work
 
@@ -173,7 +173,7 @@ class Counts:
         return self.arithmetic / self.bytes
 
 
-def count(graph: Graph, **sizes: Any) -> Counts:
+def count_graph(graph: Graph, **sizes: Any) -> Counts:
     """Count a graph at given sizes.
 
     Args:
@@ -187,13 +187,13 @@ def count(graph: Graph, **sizes: Any) -> Counts:
         >>> from roofline.ops.builder import Builder
         >>> b = Builder("gemm", "bf16")
         >>> y = b.op("linear", b.input("x", (4096, 4096)), b.weight("w", (4096, 4096)))
-        >>> totals = count(b.graph([y]))
+        >>> totals = count_graph(b.graph([y]))
         >>> totals.flops, totals.bytes
         (137438953472, 100663296)
     """
     missing = sorted(graph.symbols - sizes.keys())
     if missing:
-        raise UnboundSize(f"{graph.name} needs a value for {', '.join(missing)}")
+        raise UnboundSize(f"{graph.name} needs a value for {size_names(set(missing))}")
     return Counts(tuple(kernel.at(sizes) for kernel in kernels(graph)))
 
 
@@ -360,7 +360,7 @@ def nbytes(tensor: Tensor, elements: Any = None) -> Any:
     return _times(tensor.numel if elements is None else elements, DTYPES[tensor.dtype].bytes)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096, typed=True)  # 2 and 2.0 are equal keys, and a count of whole numbers stays whole
 def _times(elements: Any, size: Any) -> Any:
     return elements * size
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from roofline.ir.errors import UnboundSize, UsageError, did_you_mean
+from roofline.ir.errors import UnboundSize, UsageError
+from roofline.ir.sizes import by_symbol, size_names, unknown_size
 
 #: Order of the axes; other sizes follow alphabetically.
 ORDER = ("B", "S", "C")
@@ -42,14 +43,11 @@ class Grid:
     @cached_property
     def sizes(self) -> dict[str, Any]:
         """Values that broadcast against each other: arrays along their own axis, numbers as they are."""
-        found: dict[str, Any] = {}
-        for name, value in self.values.items():
-            if isinstance(value, int):
-                found[name] = value
-            else:
-                position = self.axes.index(name)
-                found[name] = value.reshape((-1,) + (1,) * (len(self.axes) - 1 - position))
-        return found
+        last = len(self.axes) - 1
+        return {
+            name: value if isinstance(value, int) else value.reshape((-1,) + (1,) * (last - self.axes.index(name)))
+            for name, value in self.values.items()
+        }
 
     def point(self, index: tuple[int, ...]) -> dict[str, int]:
         """The sizes at one index."""
@@ -70,57 +68,56 @@ def plain(value: Any) -> Any:
     return array if array.ndim else array.item()
 
 
-def grid(wanted: frozenset[str], given: Mapping[str, Any]) -> Grid:
+def grid(known: frozenset[str], sizes: Mapping[str, Any]) -> Grid:
     """Check sizes and bind them to the symbols of a graph.
 
     In a graph without S, such as a decode step, S stands for the context C. Sizes that the graph does not use are
     dropped, since what has no sequence has none to vary.
 
     Args:
-        wanted: The graph's symbols.
-        given: Whole numbers, or one-dimensional sequences of them; ``None`` is not given.
+        known: The graph's symbols.
+        sizes: Whole numbers, or one-dimensional sequences of them, by symbol or by the words ``batch``, ``seq`` and
+            ``context``; ``None`` is no size.
 
     Raises:
-        UsageError: Not a whole number from 1 to 10**12, or an unknown size.
+        UsageError: Not a whole number from 1 to 10**12, an unknown size, or one given by word and symbol.
         UnboundSize: A symbol has no value; all of them are named.
 
     Example:
         >>> grid(frozenset({"B", "C"}), {"B": [1, 2], "S": 2048}).values["C"]
         2048
     """
-    for name in given:
-        if name not in wanted and name not in ORDER:
-            raise UsageError(f"unknown size {name!r}; this graph has {_names(wanted)}" + did_you_mean(name, wanted))
-    found = {name: _checked(name, value) for name, value in given.items() if value is not None}
-    if "C" in wanted and "C" not in found and "S" in found and "S" not in wanted:
-        found["C"] = found["S"]
-    missing = sorted(wanted - found.keys())
+    values = {}
+    for name, value in by_symbol(sizes, known).items():
+        if name not in known and name not in ORDER:
+            raise unknown_size(name, known)
+        values[name] = _checked(name, value)
+    if "C" in known and "C" not in values and "S" in values and "S" not in known:
+        values["C"] = values["S"]
+    missing = sorted(known - values.keys())
     if missing:
-        raise UnboundSize(f"needs a value for {', '.join(missing)} (given: {', '.join(sorted(found)) or 'none'})")
-    return Grid({name: found[name] for name in sorted(wanted, key=_position)})
+        raise UnboundSize(
+            f"needs a value for {size_names(set(missing))} (given: {', '.join(sorted(values)) or 'none'})"
+        )
+    return Grid({name: values[name] for name in sorted(known, key=_position)})
 
 
 def _position(name: str) -> tuple[int, str]:
     return (ORDER.index(name) if name in ORDER else len(ORDER), name)
 
 
-def _names(names: frozenset[str]) -> str:
-    return ", ".join(sorted(names)) or "no symbolic size"
-
-
 def _checked(name: str, value: Any) -> int | NDArray[np.float64]:
     try:
-        given = np.asarray(value)
-        if given.dtype.kind not in "iufO":  # text and truth values are no sizes, although numpy would convert them
+        array = np.asarray(value)
+        if array.dtype.kind not in "iufO":  # text and truth values are no sizes, although numpy would convert them
             raise TypeError
-        array = given.astype(np.float64)
+        array = array.astype(np.float64)
     except (TypeError, ValueError, OverflowError):
         raise UsageError(f"{name}={value!r} is not a whole number, nor a sequence of them") from None
     if array.ndim > 1 or array.size == 0:
         raise UsageError(f"{name} has the shape {array.shape}; give a number or a one-dimensional sequence")
-    bad = array[~((array >= 1) & (array <= LARGEST) & (array == np.floor(array)))] if array.ndim else array
-    if array.ndim == 0 and not (1 <= array <= LARGEST and array == np.floor(array)):
-        raise UsageError(f"{name}={value}: sizes are whole numbers from 1 to 10**12")
-    if array.ndim and bad.size:
-        raise UsageError(f"{name} holds {bad[0]:g}: sizes are whole numbers from 1 to 10**12")
-    return int(array) if array.ndim == 0 else array
+    bad = array[~((array >= 1) & (array <= LARGEST) & (array == np.floor(array)))]
+    if bad.size:
+        what = f"{name} holds {bad[0]:g}" if array.ndim else f"{name}={value}"
+        raise UsageError(f"{what}: sizes are whole numbers from 1 to 10**12")
+    return array if array.ndim else int(array)

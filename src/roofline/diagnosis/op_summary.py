@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from math import isnan
 from typing import Any
 
-from roofline.counting.counts import count
+from roofline.counting.counts import count_graph
 from roofline.diagnosis.causes import FIXES
 from roofline.diagnosis.groups import Group, short
 from roofline.diagnosis.idle import Idle
@@ -156,7 +156,7 @@ def _work(group: Group) -> tuple[float, float, float]:
     """Return contractions, other arithmetic and traffic of all calls, which need no chip."""
     assert group.graph is not None
     try:
-        counts = count(group.graph)
+        counts = count_graph(group.graph)
     except RooflineError:
         return 0.0, 0.0, group.moved
     flops, vector, moved = (group.calls * float(x) for x in (counts.flops, counts.vector_flops, counts.bytes))

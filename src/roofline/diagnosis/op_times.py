@@ -20,6 +20,7 @@ from roofline.diagnosis.reference import lower_bound
 from roofline.diagnosis.timetable import TimeColumn, read_table, time_column
 from roofline.diagnosis.verdict import VERY_SLOW
 from roofline.hardware.chip import Chip
+from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.dtypes import dtype as number_format
 from roofline.ir.errors import RooflineError, UsageError
@@ -138,7 +139,7 @@ class OpVerdicts:
 
 def check_ops(
     rows_or_path: Iterable[Row] | pd.DataFrame | str | os.PathLike[str],
-    chip: str | Chip | None = None,
+    chip: AnyChip | None = None,
     *,
     column: str | None = None,
     regime: str | None = None,

@@ -13,6 +13,7 @@ from roofline.diagnosis.iteration import Run, on_cpu, one_device, run_of
 from roofline.diagnosis.op_summary import OpSummary, judged, summaries
 from roofline.diagnosis.trace_causes import TraceContext, attribute
 from roofline.hardware.chip import Chip
+from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import UnknownChip, UsageError
 from roofline.ir.report import Report
@@ -156,7 +157,7 @@ class TraceReport(Report):
 
 def trace_report(
     trace: Trace | str | os.PathLike[str],
-    chip: str | Chip | None = None,
+    chip: AnyChip | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> TraceReport:
     """Say where the time of a trace went, operator by operator, without knowing what program it is.
@@ -191,7 +192,7 @@ def trace_report(
     return _report(run_of(trace, where or NO_CHIP), where, [note for note in (chip_note, device_note) if note])
 
 
-def _chip(trace: Trace, override: str | Chip | None) -> tuple[Chip | None, str]:
+def _chip(trace: Trace, override: AnyChip | None) -> tuple[Chip | None, str]:
     """Return the chip, and a note on it: the one that was given, or that a device's name stands for."""
     named, why = None, "the file does not name its device"
     for name in dict.fromkeys(trace.devices.values()):

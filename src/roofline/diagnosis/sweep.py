@@ -20,7 +20,9 @@ from numpy.typing import NDArray
 
 from roofline.analysis.estimates import Estimate, estimate
 from roofline.diagnosis.timetable import read_table, row_error, time_column
+from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
+from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import RooflineError, UsageError
 from roofline.ir.graph import Graph
@@ -140,8 +142,11 @@ class SweepVerdict:
 def check_sweep(
     batches: Sequence[float],
     times: Sequence[str | float],
-    graph: Graph | None = None,
-    chip: str | Chip | None = None,
+    program: Program | None = None,
+    chip: AnyChip | None = None,
+    *,
+    phase: str | None = None,
+    dtype: str | None = None,
     **options: Any,
 ) -> SweepVerdict:
     """Read the floor, the cost of an item and the knee from measured times over batches.
@@ -149,9 +154,15 @@ def check_sweep(
     Args:
         batches: At least three different ones, in any order; times of the same batch are averaged.
         times: Of one run each, in seconds or such as ``"15.9 ms"``.
-        graph: The program, to compare with; its symbol B is the batch.
+        program: What to compare with, its batch open: a graph, a shipped name, or the path of a model file, workload,
+            config or script.
         chip: Where it ran.
-        options: As for :func:`roofline.estimate`: ``mode``, ``tf32``, ``S``, ``C``.
+        phase: Of a program given by name; its default when absent.
+        dtype: Number format of a program given by name; its own when absent.
+        options: As for :func:`roofline.estimate`: ``mode``, ``tf32``, ``seq``, ``context``.
+
+    Returns:
+        Floor, cost per item, knee, and a verdict on the shape of the curve.
 
     Raises:
         UsageError: Too few points, a time that is not above zero, a program without a chip or without B.
@@ -162,8 +173,9 @@ def check_sweep(
         >>> found.verdict, found.fit.shape, round(found.knee), found.recommended
         ('normal', 'flat', 20, (20, 40))
     """
-    if (graph is None) != (chip is None):
+    if (program is None) != (chip is None):
         raise UsageError("to compare with the chip give both, a program and a chip")
+    graph = as_graph(program, phase, dtype) if program is not None else None
     if graph is not None and "B" not in graph.symbols:
         raise UsageError(f"{graph.name} has no symbol B: its batch is fixed")
     if graph is None and options:

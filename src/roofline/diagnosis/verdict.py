@@ -15,10 +15,12 @@ from roofline.diagnosis.hypotheses import candidates
 from roofline.diagnosis.iteration import Run, launches_kernels, one_device, run_of
 from roofline.diagnosis.reference import Reference, is_cpu, lower_bound, possible_in
 from roofline.diagnosis.trace_causes import TraceContext, attribute
+from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
+from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import TraceError, UsageError
-from roofline.ir.graph import Graph
+from roofline.ir.sizes import by_symbol
 from roofline.ir.units import format_si, parse
 from roofline.traces.events import Trace
 from roofline.traces.reading import read_trace
@@ -43,25 +45,30 @@ MATTERS = 0.15
 
 
 def check(
-    graph: Graph,
-    chip: str | Chip,
+    program: Program,
+    chip: AnyChip,
     measured: str | float | None = None,
     *,
     trace: Trace | str | os.PathLike[str] | None = None,
     mode: Mode = "eager",
     tf32: bool = False,
+    phase: str | None = None,
+    dtype: str | None = None,
     **sizes: Any,
 ) -> Verdict:
     """Judge a measured time.
 
     Args:
-        graph: The program that was meant to run.
+        program: What was meant to run: a graph, a shipped name, or the path of a model file, workload, config or
+            script.
         chip: Where it ran.
         measured: The time of one run, such as ``"41 ms"``, or a number of seconds; the trace's when absent.
         trace: A profiler's file of it, or what :func:`read_trace` made of one; causes are then measured, not inferred.
         mode: How it ran.
         tf32: Whether fp32 contractions used tf32.
-        sizes: ``B``, ``S``, ``C`` as single numbers.
+        phase: Of a program given by name; its default when absent.
+        dtype: Number format of a program given by name; its own when absent.
+        sizes: ``batch``, ``seq``, ``context`` and any other size of the program, single numbers.
 
     Returns:
         The verdict, with causes ranked by how much of the time they explain.
@@ -73,8 +80,7 @@ def check(
 
     Example:
         >>> import roofline as rl
-        >>> decode = rl.model("llama-3-8b", phase="decode")
-        >>> rl.check(decode, "h100-sxm", "1 ms", B=1, S=2048).verdict
+        >>> rl.check("llama-3-8b", "h100-sxm", "1 ms", phase="decode", batch=1, context=2048).verdict
         'impossible'
     """
     if measured is None and trace is None:
@@ -82,9 +88,10 @@ def check(
     seconds = parse(measured, "s") if measured is not None else None
     if seconds is not None and not seconds > 0:
         raise UsageError(f"measured={measured!r}: a time is above zero")
-    reference = Reference(graph, find_chip(chip), mode, tf32, sizes)
+    graph = as_graph(program, phase, dtype)
+    reference = Reference(graph, find_chip(chip), mode, tf32, by_symbol(sizes, graph.symbols))
     if reference.expected.shape:
-        raise UsageError("a measured time belongs to one point; give single numbers for B, S and C")
+        raise UsageError("a measured time belongs to one point; give single numbers for batch, seq and context")
     run = _run(trace, reference.chip, seconds) if trace is not None else None
     if seconds is None:
         assert run is not None

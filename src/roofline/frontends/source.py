@@ -1,4 +1,4 @@
-"""Whatever a user may call a model, to a graph: a shipped name, a file of some kind, a config, a script."""
+"""Whatever stands for a program, to a graph: a shipped name, a file of some kind, a config, a script."""
 
 from __future__ import annotations
 
@@ -6,19 +6,77 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from roofline.frontends.onnx import from_onnx
+from roofline import frontends
 from roofline.frontends.script import load_script, split_script
 from roofline.ir.errors import ModelDataError, UnknownModel, UsageError, did_you_mean
 from roofline.ir.graph import Graph
 from roofline.passes.formats.cast import retype
-from roofline.programs.huggingface import from_config
-from roofline.programs.library import model
-from roofline.programs.workload import load_workload
+
+#: What every function takes that takes a program.
+Program = Graph | str | os.PathLike[str]
 
 #: What tells a config from a workload, both of which are ``.json``.
 _CONFIG = re.compile(rb'"(model_type|architectures)"\s*:')
 _HEAD = 2**20
+
+#: What holds one program, without phases or options.
+_SINGLE = {"script": "a script", "onnx": "an ONNX file", "workload": "a workload"}
+#: And what to do about a phase there.
+_NO_PHASE = {
+    "script": "it builds one program", "onnx": "it holds one program",
+    "workload": "each of its model entries may name one",
+}  # fmt: skip
+
+
+def as_graph(
+    program: Program,
+    phase: str | None = None,
+    dtype: str | None = None,
+    weights: str | None = None,
+    cache: str | None = None,
+    *,
+    implied: str | None = None,
+    **overrides: Any,
+) -> Graph:
+    """Return the graph of a program, however it is given.
+
+    Args:
+        program: A graph, or anything that :func:`load_program` takes.
+        phase: ``forward``, ``prefill``, ``decode`` or ``train``; a graph has its phase already.
+        dtype: Number format of weights, activations and cache.
+        weights: Number format of the weights alone.
+        cache: Number format of the KV cache alone.
+        implied: The phase that the question implies, for programs that have phases, where none is given.
+        overrides: Sizes and options of a model, such as ``layers=8``.
+
+    Returns:
+        The graph; a graph itself where no format is given.
+
+    Raises:
+        UsageError: Not a program, or a phase or an override for a program that has none.
+        UnknownModel: Nothing of that name.
+        ModelDataError: A file that does not describe a program.
+
+    Example:
+        >>> graph = as_graph("llama-3-8b", implied="decode")
+        >>> graph.item, as_graph(graph) is graph
+        ('token', True)
+    """
+    if isinstance(program, Graph):
+        for name, value in {"phase": phase, **overrides}.items():
+            if value is not None:
+                raise UsageError(f"{name}={value!r} belongs to a program given by name; a Graph has its {name} already")
+        return retype(program, dtype, weights=weights, cache=cache) if dtype or weights or cache else program
+    if phase is None and implied is not None and has_phases(program):
+        phase = implied
+    return load_program(program, phase, dtype, weights, cache, **overrides)
+
+
+def has_phases(program: Program) -> bool:
+    """Tell whether a program is given by what builds any of its phases: a model's name, its file, or a config."""
+    return not isinstance(program, Graph) and _kind(program) not in _SINGLE
 
 
 def load_program(
@@ -27,63 +85,89 @@ def load_program(
     dtype: str | None = None,
     weights: str | None = None,
     cache: str | None = None,
+    **overrides: Any,
 ) -> Graph:
     """Build the program that a name or a path stands for.
 
     Args:
         text: A shipped name or alias, a model ``.toml``, a workload ``.json``, a ``config.json`` or its folder, an
             ``.onnx`` file, or a Python script, ``script.py`` or ``script.py:name``: your own code, which is run.
-        phase: ``forward``, ``prefill`` or ``decode``; the model's default when absent. A workload, an ONNX file or a
-            script has none.
+        phase: ``forward``, ``prefill``, ``decode`` or ``train``; the model's default when absent. A workload, an ONNX
+            file or a script has none.
         dtype: Number format of weights, activations and cache; of a workload, that of entries that name none.
         weights: Number format of the weights alone.
         cache: Number format of the KV cache alone.
+        overrides: Sizes and options of a model or a config, such as ``layers=8``.
+
+    Returns:
+        The program's graph.
 
     Raises:
         UnknownModel: Nothing of that name.
         ModelDataError: A file that does not describe a program.
-        UsageError: A phase that the program has not.
+        UsageError: A phase that the program does not have, or an option that the model does not know.
 
     Example:
         >>> load_program("llama-3-8b", phase="decode").item
         'token'
     """
-    if not isinstance(text, str | os.PathLike) or not os.fspath(text):
-        raise UsageError(f"model: wanted a name or a path, given {text!r}")
-    script = split_script(text)
-    if script is not None:
-        return _script(*script, phase, dtype, weights, cache)
-    path = Path(text).expanduser()
-    if _is_folder(text, path) or _is_config(path):
-        return from_config(path, phase, dtype, weights, cache)
-    if path.suffix.lower() == ".onnx":
-        return _onnx(path, phase, dtype, weights, cache)
-    if path.suffix.lower() == ".json":
-        return _workload(path, phase, dtype, weights, cache)
-    try:
-        return model(text, phase, dtype, weights, cache)
-    except UnknownModel:
-        if _isdir(path):
-            return from_config(path, phase, dtype, weights, cache)
-        raise
-
-
-def _onnx(path: Path, phase: str | None, dtype: str | None, weights: str | None, cache: str | None) -> Graph:
+    kind, path = _kind(text), Path(text).expanduser()
+    if kind not in _SINGLE:
+        return _model(kind, text, phase, dtype, weights, cache, **overrides)
     if phase is not None:
-        raise UsageError(f"{path}: an ONNX file has no phase; it holds one program")
-    graph = from_onnx(path)
+        raise UsageError(f"{path}: {_SINGLE[kind]} has no phase; {_NO_PHASE[kind]}")
+    if overrides:
+        raise UsageError(f"{path}: {_SINGLE[kind]} has no option {next(iter(overrides))!r}; only a model has")
+    if kind == "workload":
+        graph, dtype = _workload(path, dtype), None
+    else:
+        graph = frontends.from_onnx(path) if kind == "onnx" else load_script(*_script(text))
     return retype(graph, dtype, weights=weights, cache=cache) if dtype or weights or cache else graph
 
 
-def _isdir(path: Path) -> bool:
-    return os.path.isdir(path)  # unlike Path.is_dir, false for names that no file can have
+def _kind(text: str | os.PathLike[str]) -> str:
+    """Tell what a name or a path stands for: ``script``, ``config``, ``onnx``, ``workload`` or ``model``."""
+    if not isinstance(text, str | os.PathLike) or not os.fspath(text):
+        code = "; import code with roofline.from_torch or roofline.from_jax first" if callable(text) else ""
+        raise UsageError(
+            "wanted a program: a Graph, a shipped name (see roofline.models()), or the path of a model .toml, a "
+            f"workload .json, a config.json or its folder, an .onnx file or a script.py; given {repr(text)[:60]}{code}"
+        )
+    path = Path(text).expanduser()
+    if split_script(text) is not None:
+        return "script"
+    if _is_folder(text, path) or _is_config(path):
+        return "config"
+    return {".onnx": "onnx", ".json": "workload"}.get(path.suffix.lower(), "model")
+
+
+def _script(text: str | os.PathLike[str]) -> tuple[str, str | None]:
+    script = split_script(text)
+    assert script is not None
+    return script
+
+
+def _model(kind: str, text: str | os.PathLike[str], *options: str | None, **overrides: Any) -> Graph:
+    """Build a shipped model, a model file or a Hugging Face config; a folder's plain name is first a shipped one's."""
+    from roofline.programs.huggingface import from_config  # slow to load, and of no use to who has a graph
+    from roofline.programs.library import model
+
+    path = Path(text).expanduser()
+    if kind == "config":
+        return from_config(path, *options, **overrides)
+    try:
+        return model(text, *options, **overrides)
+    except UnknownModel:
+        if os.path.isdir(path):  # unlike Path.is_dir, false for names that no file can have
+            return from_config(path, *options, **overrides)
+        raise
 
 
 def _is_folder(text: str | os.PathLike[str], path: Path) -> bool:
-    """A folder, written so that it is clear: a plain name is first a shipped one."""
+    """Tell whether it is a folder, written so that it is clear: a plain name is first a shipped one."""
     written = os.fspath(text)
     clear = not isinstance(text, str) or "/" in written or os.sep in written or written in (".", "..")
-    return clear and _isdir(path) and path.suffix.lower() != ".toml"
+    return clear and os.path.isdir(path) and path.suffix.lower() != ".toml"
 
 
 def _is_config(path: Path) -> bool:
@@ -98,24 +182,15 @@ def _is_config(path: Path) -> bool:
         return False  # the reader of workloads says what is wrong with it
 
 
-def _workload(path: Path, phase: str | None, dtype: str | None, weights: str | None, cache: str | None) -> Graph:
+def _workload(path: Path, dtype: str | None) -> Graph:
+    from roofline.programs.workload import load_workload
+
     if not os.path.lexists(path):
         near = did_you_mean(path.name, [other.name for other in path.parent.glob("*.json")])
         raise UnknownModel(f"no workload file is called {str(path)[:200]!r}{near}")
     if not os.path.isfile(path):
-        what = "a directory" if _isdir(path) else "not a file"
-        raise ModelDataError(f"{path}: {what}; wanted a workload .json")
-    if phase is not None:
-        raise UsageError(f"{path}: a workload has no phase; each of its model entries may name one")
+        raise ModelDataError(
+            f"{path}: {'a directory' if os.path.isdir(path) else 'not a file'}; wanted a workload .json"
+        )
     graph = load_workload(path, dtype)
-    graph = replace(graph, name=path.stem) if not graph.info else graph
-    return retype(graph, weights=weights, cache=cache) if weights or cache else graph
-
-
-def _script(
-    path: str, name: str | None, phase: str | None, dtype: str | None, weights: str | None, cache: str | None
-) -> Graph:
-    if phase is not None:
-        raise UsageError(f"{path}: a script has no phase; it builds one program")
-    graph = load_script(path, name)
-    return retype(graph, dtype, weights=weights, cache=cache) if dtype or weights or cache else graph
+    return replace(graph, name=path.stem) if not graph.info else graph

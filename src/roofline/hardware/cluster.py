@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from roofline.hardware.chip import GIVEN, Chip, first_problem, read_toml, state_of
+from roofline.hardware.chip import GIVEN, Chip, first_problem, load_chip, read_toml, state_of
 from roofline.hardware.library import chip as find_chip
 from roofline.hardware.library import chips, files, find_alias, find_file, is_path, several
 from roofline.hardware.parts import Frozen, Link, Text
@@ -193,8 +193,8 @@ def cluster(name: str | os.PathLike[str] | Chip | Cluster) -> Cluster:
     """Return a cluster.
 
     Args:
-        name: A name or alias in any spelling, a TOML file's path, a cluster; or a chip or a chip's name, which stands
-            for one node of eight.
+        name: A name or alias in any spelling, a TOML file's path, a cluster; or a chip, its name or its file, which
+            stands for one node of eight.
 
     Raises:
         UnknownChip: Neither a cluster nor a chip has that name.
@@ -256,6 +256,8 @@ def load_cluster(path: str | os.PathLike[str]) -> Cluster:
 @lru_cache(maxsize=128)
 def _load(path: str, _changed: int, _size: int) -> Cluster:
     table = read_toml(Path(path), ChipDataError)
+    if "vendor" in table and table.keys().isdisjoint({"chip", "nodes", "devices_per_node"}):
+        return _node_of(load_chip(path))
     try:
         return Cluster(**table)
     except RooflineError as error:

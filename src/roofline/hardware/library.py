@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal, NoReturn
 
 from roofline.hardware.chip import Chip, load_chip, read_toml
 from roofline.ir.errors import ChipDataError, UnknownChip, UsageError, did_you_mean
+
+#: What every function takes that takes a chip.
+AnyChip = str | os.PathLike[str] | Chip
 
 Kind = Literal["chips", "clusters", "models", "measurements"]
 
@@ -85,7 +88,7 @@ def several(name: str, names: Iterable[str]) -> str:
     return did_you_mean(name, begin or names)
 
 
-def chip(name: str | os.PathLike[str] | Chip) -> Chip:
+def chip(name: AnyChip) -> Chip:
     """Return a chip.
 
     Args:
@@ -112,6 +115,20 @@ def chip(name: str | os.PathLike[str] | Chip) -> Chip:
     if path is None:
         _refuse(name, chips())
     return load_chip(path)
+
+
+def chip_list(names: AnyChip | Sequence[AnyChip]) -> tuple[Chip, ...]:
+    """Return the chips of one name or of a sequence of them.
+
+    Raises:
+        UsageError: Neither, or an empty sequence.
+        UnknownChip: No chip of one of the names.
+    """
+    if isinstance(names, str | os.PathLike | Chip) or not isinstance(names, Iterable):
+        return (chip(names),)
+    if not (found := tuple(chip(name) for name in names)):
+        raise UsageError("no chip given; name at least one")
+    return found
 
 
 def _refuse(name: str, known: list[str]) -> NoReturn:

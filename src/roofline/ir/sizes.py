@@ -7,19 +7,22 @@ polynomials are equal objects by value, so shapes can be compared and hashed wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Union
 
 import numpy as np
 
-from roofline.ir.errors import UnboundSize
+from roofline.ir.errors import UnboundSize, UsageError, did_you_mean
 
 #: A size in a shape or a count: an exact number or a polynomial.
 Size = Union[int, Fraction, "Dim"]
 Atom = Union[str, "Call"]
 Monomial = tuple[Atom, ...]
+
+#: Words for the sizes that most programs have, and the symbols that they stand for.
+SIZE_WORDS = {"batch": "B", "seq": "S", "context": "C"}
 
 
 def _distinct(pool: Any, picks: Any, draws: Any) -> Any:
@@ -281,3 +284,50 @@ def prod(sizes: Iterable[Any]) -> Any:
     for size in sizes:
         total = size * total if isinstance(size, Dim) else total * size
     return total
+
+
+def by_symbol(sizes: Mapping[str, Any], known: Set[str]) -> dict[str, Any]:
+    """Return sizes under a program's own symbols: ``batch``, ``seq`` and ``context`` stand for ``B``, ``S`` and ``C``.
+
+    In a program without S, such as a decode step, ``seq`` is the context. A symbol that is itself called ``batch``
+    stays what it is. ``None`` is no size.
+
+    Args:
+        sizes: By word or by symbol.
+        known: The program's symbols.
+
+    Raises:
+        UsageError: A word for a size that the program does not have, or a size given by both names.
+
+    Example:
+        >>> by_symbol({"batch": 8, "seq": 128, "T": 2}, {"B", "S", "T"})
+        {'B': 8, 'S': 128, 'T': 2}
+    """
+    named: dict[str, Any] = {}
+    for name, value in sizes.items():
+        symbol = name if name in known else SIZE_WORDS.get(name, name)
+        if value is None:
+            continue
+        if symbol != name and symbol not in known and not (name == "seq" and "C" in known):
+            raise UsageError(f"{name}={value}: this program has no {name}; its sizes are {size_names(known)}")
+        if symbol in named:
+            raise UsageError(f"{name}={value}: given twice, as {symbol} and by its word; give one of them")
+        named[symbol] = value
+    return named
+
+
+def size_names(known: Set[str]) -> str:
+    """Say what sizes a program has, each by the word and the symbol that it goes by.
+
+    Example:
+        >>> size_names({"B", "C", "frames"})
+        'batch (B), context (C), frames'
+    """
+    words = {symbol: word for word, symbol in SIZE_WORDS.items()}
+    return ", ".join(f"{words[name]} ({name})" if name in words else name for name in sorted(known)) or "all fixed"
+
+
+def unknown_size(name: str, known: Set[str]) -> UsageError:
+    """Return the error on a size that a program does not have."""
+    near = did_you_mean(name, [*known, *(word for word, symbol in SIZE_WORDS.items() if symbol in known)])
+    return UsageError(f"unknown size {name!r}; this program's sizes are {size_names(known)}{near}")

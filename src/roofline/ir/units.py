@@ -50,14 +50,14 @@ def parse(text: str | float, unit: str) -> float:
     """Read a quantity as an SI float.
 
     Args:
-        text: Such as ``"3.35 TB/s"``, ``"80GiB"``, ``"41 ms"``; a bare number is taken as SI already.
-        unit: The wanted unit: ``B``, ``B/s``, ``FLOP``, ``FLOP/s``, ``s``, ``Hz`` or ``W``.
+        text: Such as ``"3.35 TB/s"``, ``"80GiB"``, ``"41 ms"``; a number (not a text) is in SI already.
+        unit: The expected unit: ``B``, ``B/s``, ``FLOP``, ``FLOP/s``, ``s``, ``Hz`` or ``W``.
 
     Returns:
         The value in that unit without prefix.
 
     Raises:
-        UnitError: Not a finite number, or not in that unit.
+        UnitError: Not a finite number, a text without a unit, or not in that unit.
 
     Example:
         >>> parse("41 ms", "s")
@@ -72,12 +72,22 @@ def parse(text: str | float, unit: str) -> float:
     if match is None:
         raise UnitError(f"{text!r} is not a quantity; write a number and a unit such as {_examples(unit)}")
     number, spelled = match.groups()
-    if spelled and spelled not in allowed:
+    if not spelled:
+        choices = " or ".join(f"'{number} {unit}'" for unit in _CHOICES[unit])
+        raise UnitError(f"{text!r} has no unit; write {choices}")
+    if spelled not in allowed:
         raise UnitError(
             f"{text!r}: unknown unit {spelled!r}; wanted {unit}, such as {_examples(unit)}"
             + did_you_mean(spelled, allowed)
         )
-    return _finite(float(number) * allowed.get(spelled, 1.0), text, unit)
+    return _finite(float(number) * allowed[spelled], text, unit)
+
+
+#: Units that a message offers for a number that has none.
+_CHOICES = {
+    "B": ("GB", "GiB"), "B/s": ("GB/s", "TB/s"), "FLOP": ("GFLOP", "TFLOP"), "FLOP/s": ("GFLOP/s", "TFLOP/s"),
+    "s": ("us", "ms", "s"), "Hz": ("MHz", "GHz"), "W": ("W", "kW"),
+}  # fmt: skip
 
 
 def _finite(value: float, given: object, unit: str) -> float:

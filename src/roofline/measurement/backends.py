@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from roofline.analysis.estimates import Estimate, Mode, estimate
 from roofline.counting.memory import RESERVE
 from roofline.diagnosis.advice import BreakEven, break_even
+from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
+from roofline.hardware.library import AnyChip
 from roofline.ir.errors import MissingExtra, RooflineError, UsageError, did_you_mean
-from roofline.ir.graph import Graph
 from roofline.ir.units import format_si, parse
 from roofline.measurement.measuring import Measurement, measure
 
@@ -153,37 +154,44 @@ class PredictedCompile:
 
 
 def predicted_compile(
-    graph: Graph,
-    chip: str | Chip,
+    program: Program,
+    chip: AnyChip,
     *,
     backends: Sequence[str] = ("inductor", "cudagraphs", "aot_eager"),
     compile_s: str | float | Mapping[str, str | float] | None = None,
     tf32: bool = False,
     reserve: float = RESERVE,
+    phase: str | None = None,
+    dtype: str | None = None,
     **sizes: int,
 ) -> PredictedCompile:
     """Predict what compiling a program buys and after how many calls it has paid off; needs no PyTorch.
 
     Args:
-        graph: The program.
+        program: A graph, a shipped name, or the path of a model file, workload, config or script.
         chip: A name or a chip.
         backends: Which; a mode of torch.compile after a colon, as in ``inductor:reduce-overhead``.
         compile_s: What compiling takes, such as ``"40 s"``, for all backends or by name; :data:`COMPILE_SECONDS` where
             absent.
         tf32: As for :func:`roofline.estimate`.
         reserve: Memory that driver and framework keep [byte].
-        sizes: One number for each symbol of the graph.
+        phase: Of a program given by name; its default when absent.
+        dtype: Number format of a program given by name; its own when absent.
+        sizes: ``batch``, ``seq``, ``context`` and any other size of the program, single numbers.
+
+    Returns:
+        One row per backend: time, speed-up, and the calls after which compiling has paid off.
 
     Raises:
         UsageError: No backend, a size that is a list, or a backend whose compile time is not known and not given.
 
     Example:
         >>> import roofline as rl
-        >>> found = predicted_compile(rl.model("resnet50", dtype="bf16"), "h100-sxm", B=1)
+        >>> found = predicted_compile("resnet50", "h100-sxm", dtype="bf16", batch=1)
         >>> found["inductor"].pays_off.speedup > 2, found["aot_eager"].pays_off.never
         (True, True)
     """
-    names = _named(backends)
+    graph, names = as_graph(program, phase, dtype), _named(backends)
     how: dict[str, Any] = {"tf32": tf32, "reserve": reserve, **sizes}
     eager = estimate(graph, chip, mode="eager", **how)
     if eager.shape:
@@ -354,7 +362,7 @@ def compare_backends(
     module: Any,
     *args: Any,
     backends: Sequence[str] = (PLAIN, "inductor"),
-    chip: str | Chip | None = None,
+    chip: AnyChip | None = None,
     budget: float = 1.0,
     warmup: int = 3,
     seed: int = 0,

@@ -17,6 +17,7 @@ from roofline.analysis.estimates import Estimate, Mode
 from roofline.diagnosis import Verdict, check
 from roofline.diagnosis.reference import is_cpu
 from roofline.hardware.chip import Chip
+from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import MissingExtra, RooflineError, UnknownChip, UsageError
 from roofline.ir.graph import Graph
@@ -93,7 +94,7 @@ class Measurement:
 def measure(
     program: Any,
     *args: Any,
-    chip: str | Chip | None = None,
+    chip: AnyChip | None = None,
     mode: Mode | None = None,
     backward: bool = False,
     budget: float = 1.0,
@@ -239,9 +240,9 @@ def _device(torch: Any, program: Any, args: Any, given: Mapping[str, Any]) -> An
     return busy[0] if busy else torch.device("cpu")
 
 
-def _chip(torch: Any, device: Any, chip: str | Chip | None) -> Chip:
+def _chip(torch: Any, device: Any, chip: AnyChip | None) -> Chip:
     if chip is not None:
-        return find_chip(chip) if isinstance(chip, str) else chip
+        return find_chip(chip)
     if device.type == "cpu":
         raise UsageError(
             "measure: which chip? A processor has to be measured first: roofline calibrate -o my-chip.toml, "

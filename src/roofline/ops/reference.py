@@ -15,6 +15,7 @@ import numpy as np
 
 from roofline.ir.errors import DoesNotFit, ShapeError, UnboundSize, UnknownOp, UsageError, did_you_mean
 from roofline.ir.graph import Graph, Node, Tensor
+from roofline.ir.sizes import by_symbol, size_names
 from roofline.ops.arrays import Call, draw
 from roofline.ops.registry import OPS, Array, get_op
 
@@ -73,9 +74,10 @@ def execute(graph: Graph, inputs: Mapping[str, Any] | None = None, seed: int = 0
 def _bound(graph: Graph, sizes: Mapping[str, int]) -> Graph:
     folded = graph.info.folded
     wanted = graph.symbols | (folded.symbols if folded else frozenset())
-    missing = sorted(wanted - sizes.keys())
+    sizes = by_symbol(sizes, wanted)
+    missing = wanted - sizes.keys()
     if missing:
-        raise UnboundSize(f"{graph.name} needs a value for {', '.join(missing)}")
+        raise UnboundSize(f"{graph.name} needs a value for {size_names(missing)}")
     return graph.bind(**sizes) if sizes else graph
 
 

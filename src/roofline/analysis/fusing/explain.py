@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from roofline.analysis.estimates import Estimate
 from roofline.analysis.fusing.pressure import Pressure, pressure_of
 from roofline.analysis.fusing.reasons import Pair, Reason, Side, attention_of, reasons
 from roofline.analysis.fusing.recompute import StoreOrRecompute, store_or_recompute
@@ -14,7 +15,9 @@ from roofline.analysis.fusing.ways import reach, readers
 from roofline.cost import COMPUTE, LAUNCH, KernelTime, kernel_time
 from roofline.cost.compiled import THREAD_REGISTERS
 from roofline.counting.counts import Boundaries, KernelCount, kernel_boundaries, kernels
+from roofline.frontends.source import Program
 from roofline.hardware.chip import Chip
+from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.graph import Graph
@@ -89,15 +92,29 @@ class Explanation:
     __repr__ = __str__
 
 
-def explain_fusion(graph: Graph, first: str, second: str, chip: str | Chip | None = None, **sizes: Any) -> Explanation:
-    """Whether two kernels can be one, what that saves, why not, and what it costs.
+def explain_fusion(
+    program: Program | Estimate,
+    first: str,
+    second: str,
+    chip: AnyChip | None = None,
+    *,
+    phase: str | None = None,
+    dtype: str | None = None,
+    **sizes: Any,
+) -> Explanation:
+    """Explain whether two kernels can be one, what that saves, why not, and what it costs.
 
     Args:
-        graph: The program.
+        program: A graph, a shipped name, or the path of a model file, workload, config or script.
         first: A kernel or a node of one.
         second: Another, in either order.
-        chip: Where times are wanted and registers are counted.
-        sizes: A number for each symbol.
+        chip: Where it runs, for times and registers; without them when absent.
+        phase: Of a program given by name; its default when absent.
+        dtype: Number format of a program given by name; its own when absent.
+        sizes: ``batch``, ``seq``, ``context`` and any other size of the program, single numbers.
+
+    Returns:
+        The verdict with its reasons, and bytes and times before and after.
 
     Raises:
         UsageError: No such kernel, or a size that spans an axis.
@@ -111,7 +128,7 @@ def explain_fusion(graph: Graph, first: str, second: str, chip: str | Chip | Non
         >>> print(explain_fusion(graph, "up", "gelu", "h100-sxm").reasons[0])
         up is a cuBLAS kernel, which takes no other code; cuBLASLt has gelu as an epilogue
     """
-    graph, given, at = one_point(graph, chip, sizes)
+    graph, given, at = one_point(program, chip, sizes, phase, dtype)
     where = find_chip(given) if given is not None else None
     scope = kernel_boundaries(graph)
     labels = sorted((_label(graph, name) for name in (first, second)), key=list(scope.graph.kernels).index)

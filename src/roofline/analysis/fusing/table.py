@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from roofline.analysis.estimates import Estimate, estimate
 from roofline.analysis.fusing.pressure import Pressure, pressure_of
-from roofline.counting.counts import Counts, count, kernel_boundaries
+from roofline.counting.counts import Counts, count_graph, kernel_boundaries
 from roofline.counting.grid import grid
+from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
+from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.graph import Graph
+from roofline.ir.sizes import by_symbol
 from roofline.ir.units import format_si
 from roofline.ops.registry import OPS
 from roofline.passes.fusion.fuse import POLICIES, fuse
@@ -126,7 +129,7 @@ class Fusion:
         program = self.programs[policy]
         apart, together = self._by_kernel(self.programs["eager"]), self._by_kernel(program)
         found = []
-        for kernel in count(program, **self.sizes).rows:
+        for kernel in count_graph(program, **self.sizes).rows:
             nodes = [node for node in kernel.kernel.nodes if OPS[node.op].kind != "view"]
             if len(nodes) > 1:
                 sums = [sum(part) for part in zip(*(apart[node.name] for node in nodes), strict=True)]
@@ -137,7 +140,7 @@ class Fusion:
 
     def _by_kernel(self, graph: Graph) -> dict[str, tuple[float, float]]:
         """Accesses and bytes of a launch, by every label."""
-        pairs = ((count(form, **self.sizes)) for form in (elements(graph), graph))
+        pairs = (count_graph(form, **self.sizes) for form in (elements(graph), graph))
         accesses, moved = ({name: float(row.bytes) for row in c.rows for name in row.kernel.names} for c in pairs)
         return {name: (accesses[name], moved[name]) for name in moved}
 
@@ -171,13 +174,26 @@ class Fusion:
         )
 
 
-def fusion(graph: Graph | Estimate, chip: str | Chip | None = None, **sizes: Any) -> Fusion:
-    """What a program reads and writes, and how long it takes, under each fusion policy.
+def fusion(
+    program: Program | Estimate,
+    chip: AnyChip | None = None,
+    *,
+    phase: str | None = None,
+    dtype: str | None = None,
+    **sizes: Any,
+) -> Fusion:
+    """Compare what a program reads and writes, and how long it takes, under each fusion policy.
 
     Args:
-        graph: The program, or an estimate of it, whose chip and sizes are taken.
-        chip: Where times are wanted; no times without.
-        sizes: A number for each symbol.
+        program: A graph, a shipped name, the path of a model file, workload, config or script, or an estimate, whose
+            chip and sizes are taken.
+        chip: Where it runs, for times; without them when absent.
+        phase: Of a program given by name; its default when absent.
+        dtype: Number format of a program given by name; its own when absent.
+        sizes: ``batch``, ``seq``, ``context`` and any other size of the program, single numbers.
+
+    Returns:
+        One row per policy: kernels, accesses, bytes, registers, time.
 
     Raises:
         UsageError: Several values for a size, several chips, or a size that the graph does not know.
@@ -192,8 +208,8 @@ def fusion(graph: Graph | Estimate, chip: str | Chip | None = None, **sizes: Any
         >>> found.groups()[0].ops
         ('elementwise', 'elementwise', 'elementwise', 'elementwise', 'elementwise')
     """
-    tf32 = isinstance(graph, Estimate) and graph.tf32
-    graph, chip, sizes = one_point(graph, chip, sizes)
+    tf32 = isinstance(program, Estimate) and program.tf32
+    graph, chip, sizes = one_point(program, chip, sizes, phase, dtype)
     where = find_chip(chip) if chip is not None else None
     base = ungrouped(graph)
     programs = {"given": graph} | {policy: fuse(base, policy) for policy in POLICIES}
@@ -202,18 +218,21 @@ def fusion(graph: Graph | Estimate, chip: str | Chip | None = None, **sizes: Any
 
 
 def one_point(
-    graph: Graph | Estimate, chip: str | Chip | None, sizes: Mapping[str, Any]
-) -> tuple[Graph, str | Chip | None, dict[str, int]]:
+    program: Program | Estimate,
+    chip: AnyChip | None,
+    sizes: Mapping[str, Any],
+    phase: str | None = None,
+    dtype: str | None = None,
+) -> tuple[Graph, AnyChip | None, dict[str, int]]:
     """One program, chip and set of sizes."""
-    if isinstance(graph, Estimate):
-        if graph.shape:
-            raise UsageError(f"fusion is shown at one point; index the axes {graph.axis_names} of the estimate first")
-        sizes = {**graph.grid.values, **sizes}
-        chip = graph.chip if chip is None else chip
-        graph = graph.graph
-    if not isinstance(graph, Graph):
-        raise UsageError(f"wanted a graph, as from model() or workload(), not {str(graph)[:60]!r}")
-    found = grid(graph.symbols, dict(sizes))
+    graph = as_graph(program.graph if isinstance(program, Estimate) else program, phase, dtype)
+    sizes = by_symbol(sizes, graph.symbols)
+    if isinstance(program, Estimate):
+        if program.shape:
+            raise UsageError(f"fusion is shown at one point; index the axes {program.axis_names} of the estimate first")
+        sizes = {**program.grid.values, **sizes}
+        chip = program.chip if chip is None else chip
+    found = grid(graph.symbols, sizes)
     if found.shape:
         raise UsageError("fusion is shown at one point; give one number for each size")
     return graph, chip, {name: int(value) for name, value in found.values.items()}
@@ -232,8 +251,8 @@ def elements(graph: Graph) -> Graph:
 
 
 def _row(policy: str, program: Graph, chip: Chip | None, sizes: Mapping[str, int], tf32: bool) -> PolicyRow:
-    counts = count(program, **sizes)
-    accesses = float(count(elements(program), **sizes).bytes)
+    counts = count_graph(program, **sizes)
+    accesses = float(count_graph(elements(program), **sizes).bytes)
     found = PolicyRow(policy, counts.launches, accesses, float(counts.bytes))
     if chip is None:
         return found

@@ -23,12 +23,11 @@ import numpy as np
 
 from roofline.counting.counts import nbytes
 from roofline.counting.grid import LARGEST, Grid, grid, plain
+from roofline.frontends.source import Program, as_graph
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Tensor
-from roofline.ir.sizes import Size, evaluate, maximum, minimum, prod, substitute, symbols
+from roofline.ir.sizes import Size, by_symbol, evaluate, maximum, minimum, prod, substitute, symbols
 from roofline.ir.units import format_bytes
-from roofline.passes.formats.cast import retype
-from roofline.programs.library import model
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -210,7 +209,7 @@ class KVCache:
 
 
 def kv_cache(
-    program: Graph | str,
+    program: Program,
     context: Any = 1,
     *,
     batch: Any = 1,
@@ -224,8 +223,8 @@ def kv_cache(
     """Say what the cache of a model takes, as stored tokens and as reserved blocks.
 
     Args:
-        program: A decode step (or a prefill) as from :func:`roofline.model`, or a model's name. The sequences of a
-            graph whose batch is a number count as one.
+        program: A graph of a decode step (or a prefill), a shipped name, or the path of a model file, config or script.
+            The sequences of a graph whose batch is a number count as one.
         context: Positions that each sequence holds: a number, or a sequence of them.
         batch: Sequences: a number, or a sequence of them.
         block: Tokens of a block; 16 is vLLM's default. Without it tokens lie one after the other.
@@ -233,7 +232,10 @@ def kv_cache(
         window: Keep no more than this many positions in any layer.
         dtype: Number format of everything.
         cache: Number format of the cache, such as ``"int8"``.
-        sizes: Other symbols of the graph, such as the encoder's ``S`` in a decode step.
+        sizes: Other sizes of the program, such as the encoder's ``seq`` in a decode step.
+
+    Returns:
+        Bytes by token and by sequence, ideal, used and reserved.
 
     Raises:
         UsageError: The program keeps no cache, or a block, window or prefix that cannot be.
@@ -247,10 +249,10 @@ def kv_cache(
         >>> kv_cache("deepseek-v3", cache="bf16").bytes_per_token  # one latent for keys and values of all heads
         70272
     """
-    graph = program_of(program, dtype, None, cache)
+    graph = as_graph(program, None, dtype, None, cache, implied="decode")
     sensible(block, shared_prefix, window)
     parts = cache_parts(graph, window)
-    points = _grid(graph, parts, {"B": batch, "C": context, **sizes})
+    points = _grid(graph, parts, {"B": batch, "C": context, **by_symbol(sizes, graph.symbols)})
     shortest = float(np.min(points.values["C"]))
     if shared_prefix > shortest:
         raise UsageError(f"shared_prefix={shared_prefix}: longer than the context of {shortest:.0f} positions")
@@ -318,19 +320,6 @@ def _width(tensor: Tensor, symbol: str) -> Size:
         del others[at]
     width: Size = substitute(prod(others), {"B": 1})
     return width
-
-
-def program_of(program: Graph | str, dtype: str | None, weights: str | None, cache: str | None) -> Graph:
-    """The decode step of a model's name, or a graph, in the formats that are wanted.
-
-    Raises:
-        UsageError: Neither a graph nor a name, or a model without a decode step.
-    """
-    if isinstance(program, str):
-        return model(program, "decode", dtype, weights, cache)
-    if not isinstance(program, Graph):
-        raise UsageError(f"wanted a graph or a model's name, given {str(program)[:60]!r}")
-    return retype(program, dtype, weights=weights, cache=cache) if dtype or weights or cache else program
 
 
 def sensible(block: Any = None, shared_prefix: Any = 0, window: Any = None) -> None:

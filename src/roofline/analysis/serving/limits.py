@@ -9,17 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from roofline.analysis.serving.kvcache import KVCache, kv_cache, program_of, sensible
+from roofline.analysis.serving.kvcache import KVCache, kv_cache, sensible
 from roofline.counting.memory import RESERVE, Memory, footprint_text
 from roofline.counting.memory import memory as itemise
+from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
+from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import DoesNotFit, UsageError
 from roofline.ir.graph import Graph
-from roofline.ir.sizes import maximum
+from roofline.ir.sizes import by_symbol, maximum
 from roofline.ir.units import format_bytes, parse
 from roofline.passes.formats.cast import retype
-from roofline.programs.library import model
 
 #: Neither a context nor a number of sequences above this is looked at.
 MOST = 2**30
@@ -125,15 +126,15 @@ def with_cache(graph: Graph, kept: KVCache, reserve: float = RESERVE) -> Memory:
 
 
 def largest_context(
-    program: Graph | str,
-    chip: str | Chip,
+    program: Program,
+    chip: AnyChip,
     *,
     batch: int = 1,
     block: int | None = None,
     shared_prefix: int = 0,
     chunk: int = 0,
-    prefill: Graph | None = None,
-    memory: str | float | None = None,
+    prefill: Program | None = None,
+    memory_limit: str | float | None = None,
     reserve: float = RESERVE,
     dtype: str | None = None,
     weights: str | None = None,
@@ -143,7 +144,7 @@ def largest_context(
     """Find the longest context at which some sequences can take a decode step.
 
     Args:
-        program: A decode step, or a model's name.
+        program: A graph of a decode step, a shipped name, or the path of a model file, config or script.
         chip: A name or a chip.
         batch: Sequences at a time.
         block: Tokens of a block of the cache, or ``None`` for one without blocks.
@@ -151,12 +152,15 @@ def largest_context(
         chunk: Tokens of a prompt that a step may read at once (2,048 or more in servers), whose activations have to fit
             too; 0 for decode steps alone.
         prefill: The program that reads them, where ``program`` is a graph.
-        memory: Limit such as ``"72 GiB"``; the chip's capacity by default.
+        memory_limit: Such as ``"72 GiB"`` [byte]; the chip's capacity by default.
         reserve: Memory that driver and framework keep [byte].
         dtype: Number format of everything.
         weights: Number format of the weights.
         cache: Number format of the cache.
-        sizes: Other symbols of the graph.
+        sizes: Other sizes of the program.
+
+    Returns:
+        The largest, with its memory by part.
 
     Raises:
         DoesNotFit: Not even a context of one position fits; the message itemises it and says what would.
@@ -169,7 +173,7 @@ def largest_context(
     """
     formats = {"dtype": dtype, "weights": weights, "cache": cache}
     beside = _beside(program, prefill, chunk, formats)
-    ask = _ask(program, chip, block, shared_prefix, memory, reserve, sizes, formats, beside)
+    ask = _ask(program, chip, block, shared_prefix, memory_limit, reserve, sizes, formats, beside)
     _number("batch", batch)
     least = max(shared_prefix, 1)
     if not ask.fits(batch, least):
@@ -179,15 +183,15 @@ def largest_context(
 
 
 def largest_concurrency(
-    program: Graph | str,
-    chip: str | Chip,
+    program: Program,
+    chip: AnyChip,
     *,
     context: int,
     block: int | None = None,
     shared_prefix: int = 0,
     chunk: int = 0,
-    prefill: Graph | None = None,
-    memory: str | float | None = None,
+    prefill: Program | None = None,
+    memory_limit: str | float | None = None,
     reserve: float = RESERVE,
     dtype: str | None = None,
     weights: str | None = None,
@@ -197,7 +201,7 @@ def largest_concurrency(
     """Find how many sequences of a context can take a decode step together.
 
     Args:
-        program: A decode step, or a model's name.
+        program: A graph of a decode step, a shipped name, or the path of a model file, config or script.
         chip: A name or a chip.
         context: Positions that each sequence holds, the longest that it comes to.
         block: Tokens of a block of the cache, or ``None`` for one without blocks.
@@ -205,12 +209,15 @@ def largest_concurrency(
         chunk: Tokens of a prompt that a step may read at once (2,048 or more in servers), whose activations have to fit
             too; 0 for decode steps alone.
         prefill: The program that reads them, where ``program`` is a graph.
-        memory: Limit such as ``"72 GiB"``; the chip's capacity by default.
+        memory_limit: Such as ``"72 GiB"`` [byte]; the chip's capacity by default.
         reserve: Memory that driver and framework keep [byte].
         dtype: Number format of everything.
         weights: Number format of the weights.
         cache: Number format of the cache.
-        sizes: Other symbols of the graph.
+        sizes: Other sizes of the program.
+
+    Returns:
+        The largest, with its memory by part.
 
     Raises:
         DoesNotFit: Not even one sequence fits; the message itemises it and says what would.
@@ -224,7 +231,7 @@ def largest_concurrency(
     """
     formats = {"dtype": dtype, "weights": weights, "cache": cache}
     beside = _beside(program, prefill, chunk, formats)
-    ask = _ask(program, chip, block, shared_prefix, memory, reserve, sizes, formats, beside)
+    ask = _ask(program, chip, block, shared_prefix, memory_limit, reserve, sizes, formats, beside)
     _number("context", context)
     if "B" not in ask.graph.symbols:
         raise UsageError(f"{ask.graph.name} has no symbol B: its batch is fixed, there is nothing to choose")
@@ -237,30 +244,29 @@ def largest_concurrency(
 
 
 def _ask(
-    program: Graph | str, chip: str | Chip, block: int | None, shared_prefix: int, memory: str | float | None,
+    program: Program, chip: AnyChip, block: int | None, shared_prefix: int, memory: str | float | None,
     reserve: float, sizes: Mapping[str, int], formats: Mapping[str, str | None], beside: Memory | None,
 ) -> _Ask:  # fmt: skip
-    graph = program_of(program, **formats)
+    graph = as_graph(program, **formats, implied="decode")
     sensible(block, shared_prefix)
     target = find_chip(chip)
     room = parse(memory, "B") if memory is not None else target.capacity
     if room <= 0:
-        raise UsageError(f"memory={memory!r}: a size above zero is wanted")
-    return _Ask(graph, target, room, reserve, block, shared_prefix, sizes, beside)
+        raise UsageError(f"memory_limit={memory!r}: a size above zero is wanted")
+    return _Ask(graph, target, room, reserve, block, shared_prefix, by_symbol(sizes, graph.symbols), beside)
 
 
-def _beside(
-    program: Graph | str, prefill: Graph | None, chunk: int, formats: Mapping[str, str | None]
-) -> Memory | None:
+def _beside(program: Program, prefill: Program | None, chunk: int, formats: Mapping[str, str | None]) -> Memory | None:
     """What reading a chunk of one prompt needs."""
     if chunk == 0 and prefill is None:
         return None
     _number("chunk", chunk)
-    if prefill is None and isinstance(program, str):
-        prefill = model(program, "prefill", **formats)
-    if not isinstance(prefill, Graph) or "S" not in prefill.symbols:
+    if prefill is None and not isinstance(program, Graph):
+        prefill = program
+    graph = as_graph(prefill, **formats, implied="prefill") if prefill is not None else None
+    if graph is None or "S" not in graph.symbols:
         raise UsageError(f"chunk={chunk}: which program reads it? Give prefill=..., a graph with the symbol S")
-    return itemise(prefill, {"B": 1, "S": chunk})
+    return itemise(graph, {"B": 1, "S": chunk})
 
 
 def _number(name: str, value: Any) -> None:

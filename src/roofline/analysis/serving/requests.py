@@ -19,12 +19,13 @@ from roofline.analysis.estimates import Estimate, Mode, estimate
 from roofline.analysis.serving.kvcache import KVCache, kv_cache, sensible
 from roofline.counting.memory import RESERVE, Memory
 from roofline.counting.memory import memory as itemise
+from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
+from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph
 from roofline.ir.units import format_bytes, format_si
-from roofline.programs.library import model as build
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -241,14 +242,14 @@ class Request:
 
 
 def request(
-    model: str | None = None,
-    chip: str | Chip | None = None,
+    program: Program | None = None,
+    chip: AnyChip | None = None,
     *,
     prompt: int,
     new_tokens: int,
     batch: int = 1,
-    prefill: Graph | None = None,
-    decode: Graph | None = None,
+    prefill: Program | None = None,
+    decode: Program | None = None,
     block: int | None = None,
     shared_prefix: int = 0,
     mode: Mode = "graph",
@@ -262,7 +263,8 @@ def request(
     """Predict a whole request: the time to the first token, every further token's time, and memory as it grows.
 
     Args:
-        model: Name of a decoder that ships, or of a model file; or give ``prefill`` and ``decode``.
+        program: A shipped name, or the path of a model file or config, with both phases; or give ``prefill`` and
+            ``decode``.
         chip: A name or a chip.
         prompt: Tokens of the prompt of each sequence.
         new_tokens: Tokens that each sequence gets: the first from the prefill, each other one from a decode step.
@@ -274,10 +276,13 @@ def request(
         mode: As for :func:`roofline.estimate`; servers replay their steps as graphs, their kernels often fused.
         tf32: As for :func:`roofline.estimate`.
         reserve: Memory that driver and framework keep [byte].
-        dtype: Number format of everything, where ``model`` is a name.
+        dtype: Number format of everything.
         weights: Number format of the weights alone.
         cache: Number format of the KV cache alone.
         overrides: Sizes and options of the model, such as ``layers=8``.
+
+    Returns:
+        Time and memory, token by token.
 
     Raises:
         UsageError: Neither a model nor both programs, programs that do not belong together, or a size out of range.
@@ -291,7 +296,7 @@ def request(
     """
     if chip is None:
         raise UsageError("request: on which chip? Give a name or a chip")
-    first, then = _programs(model, prefill, decode, {"dtype": dtype, "weights": weights, "cache": cache}, overrides)
+    first, then = _programs(program, prefill, decode, {"dtype": dtype, "weights": weights, "cache": cache}, overrides)
     sensible(block, shared_prefix)
     _sensible(prompt, new_tokens, batch, shared_prefix)
     where, how = find_chip(chip), {"mode": mode, "tf32": tf32, "reserve": reserve}
@@ -303,7 +308,7 @@ def request(
 
 
 def _programs(
-    name: str | None, prefill: Graph | None, decode: Graph | None, formats: Mapping[str, str | None],
+    program: Program | None, prefill: Program | None, decode: Program | None, formats: Mapping[str, str | None],
     overrides: Mapping[str, Any],
 ) -> tuple[Graph, Graph]:  # fmt: skip
     """The two programs of a request, built or as given.
@@ -311,20 +316,17 @@ def _programs(
     Raises:
         UsageError: Neither a name nor both, or two that do not belong together.
     """
-    if prefill is None and decode is None and isinstance(name, str):
-        both = [build(name, phase, **formats, **overrides) for phase in ("prefill", "decode")]
-        return both[0], both[1]
-    if name is not None or not (isinstance(prefill, Graph) and isinstance(decode, Graph)):
-        raise UsageError("request: give a model's name, or both prefill=... and decode=... as graphs")
-    told = [key for key, value in {**formats, **overrides}.items() if value is not None]
-    if told:
-        raise UsageError(f"request: {told[0]}= belongs to a model's name; give graphs that have it already")
-    names = [graph.title for graph in (prefill, decode)]
-    if names[0] != names[1] and None not in (prefill.info.model, decode.info.model):
+    own = (prefill is not None) + (decode is not None)
+    if isinstance(program, Graph) or own != (2 if program is None else 0):
+        raise UsageError("request: give a program by name, with both phases, or both prefill=... and decode=...")
+    first = as_graph(program if prefill is None else prefill, implied="prefill", **formats, **overrides)  # type: ignore[arg-type]
+    then = as_graph(program if decode is None else decode, implied="decode", **formats, **overrides)  # type: ignore[arg-type]
+    names = [graph.title for graph in (first, then)]
+    if names[0] != names[1] and None not in (first.info.model, then.info.model):
         raise UsageError(f"request: prefill of {names[0]} and decode of {names[1]} do not belong together")
-    if "S" not in prefill.symbols:
-        raise UsageError(f"request: {prefill.name} has no symbol S for the length of the prompt")
-    return prefill, decode
+    if "S" not in first.symbols:
+        raise UsageError(f"request: {first.name} has no symbol S for the length of the prompt")
+    return first, then
 
 
 def _sensible(prompt: Any, new_tokens: Any, batch: Any, shared_prefix: Any) -> None:

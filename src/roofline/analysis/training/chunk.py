@@ -9,7 +9,7 @@ from typing import Any
 from roofline.analysis.estimates import Estimate, Mode, estimate
 from roofline.analysis.training.footprint import Held, held
 from roofline.analysis.training.plan import Plan
-from roofline.counting.counts import count, nbytes
+from roofline.counting.counts import count_graph, nbytes
 from roofline.hardware.chip import Chip
 from roofline.ir.graph import Graph
 from roofline.ir.sizes import evaluate
@@ -76,7 +76,7 @@ def chunk(graph: Graph, own: Graph, chip: Chip, plan: Plan, mode: Mode, sizes: M
     sent = _bytes(own, [node.inputs[0] for node in own.nodes if node.op == "send"], sizes)
     received = _bytes(own, given, sizes)  # kept for the backward too, of every micro-batch
     kept = float(sum(evaluate(total, sizes) for total in saved(both).values()))
-    forward = float(count(own, **sizes).flops)
+    forward = float(count_graph(own, **sizes).flops)
     return Chunk(
         own, est, _by_part(est, len(own.nodes)), 3 * forward, float(est.flops), _held(own, plan), kept + received,
         max(float(est.memory.activations) - kept, 0.0), float(est.memory.inputs) - received, sent,

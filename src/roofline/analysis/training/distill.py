@@ -6,19 +6,17 @@ import os
 from dataclasses import replace
 from typing import Any
 
+from roofline.frontends.source import Program, as_graph, has_phases
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Applied, Graph
 from roofline.passes.formats.cast import retype
-from roofline.programs.library import model
 
 
-def distill(
-    teacher: Graph | str | os.PathLike[str], *, to: str | os.PathLike[str] | None = None, **smaller: Any
-) -> Graph:
+def distill(teacher: Program, *, to: str | os.PathLike[str] | None = None, **smaller: Any) -> Graph:
     """Build the student of a model: the same family with a smaller configuration, in the same phase and format.
 
     Args:
-        teacher: The model, or a graph that :func:`roofline.model` built of one.
+        teacher: A shipped name, a model file, or a graph that :func:`roofline.model` built of one.
         to: Another model of the family to start from; the teacher's own file where it is absent.
         smaller: Sizes and options that replace the file's, such as ``layers=6``.
 
@@ -34,13 +32,14 @@ def distill(
         >>> student.history, student.parameters < student.history[0].before.parameters
         ((distill(layers=6),), True)
     """
-    large = teacher if isinstance(teacher, Graph) else model(teacher)
+    large = as_graph(teacher)
     name, phase = large.info.model, large.info.phase
     if name is None:
         raise UsageError(f"{large.name} comes from no model file; distill takes a model by name, prune shrinks a graph")
     if to is None and not smaller:
         raise UsageError(f"distill: what should be smaller than {name}? give sizes such as layers=6, or to=a model")
-    small = _in_its_format(model(name if to is None else to, phase=phase, **smaller), large)
+    source = to if to is not None else teacher if has_phases(teacher) else name
+    small = _in_its_format(as_graph(source, phase, **smaller), large)
     if small.info.family != large.info.family:
         raise UsageError(
             f"distill: {small.info.model} is of the family {small.info.family}, {name} of "

@@ -24,7 +24,7 @@ def step_program(step: TrainingStep) -> Graph:
 
     Example:
         >>> import roofline as rl
-        >>> step = rl.training.train("gpt2", "h100-sxm", batch=8, S=1024)
+        >>> step = rl.training.train("gpt2", "h100-sxm", batch=8, seq=1024)
         >>> whole = step_program(step)
         >>> abs(float(rl.estimate(whole, "h100-sxm").time) / step.time - 1) < 0.02
         True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,14 +11,15 @@ from roofline.analysis.training.chunk import Chunk
 from roofline.analysis.training.plan import Plan
 from roofline.analysis.training.run import Run
 from roofline.counting.memory import RESERVE, TrainingMemory
+from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
 from roofline.hardware.cluster import Cluster
 from roofline.hardware.cluster import cluster as find_cluster
+from roofline.hardware.library import AnyChip
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph
-from roofline.ir.sizes import evaluate
+from roofline.ir.sizes import by_symbol, evaluate
 from roofline.ir.units import format_bytes, format_si
-from roofline.programs.library import model as find_model
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -167,8 +167,8 @@ class TrainingStep:
 
 
 def train(
-    model: str | os.PathLike[str] | Graph,
-    on: str | os.PathLike[str] | Chip | Cluster,
+    program: Program,
+    chip: AnyChip | Cluster,
     *,
     batch: int, micro_batch: int | None = None,
     tp: int = 1, sp: bool = False, pp: int = 1, interleave: int = 1, dp: int = 1, ep: int = 1, zero: int = 0,
@@ -182,8 +182,9 @@ def train(
     come on top (:mod:`roofline.schedule`).
 
     Args:
-        model: A model's name, or a forward program, best of phase ``train`` (dropout and a loss).
-        on: A chip, or a cluster where a group of devices is larger than a node.
+        program: A graph of the forward, best of phase ``train`` (dropout and a loss); a shipped name, or the path of a
+            model file, workload, config or script.
+        chip: A chip, or a cluster where a group of devices is larger than a node.
         batch: Sequences or images of a step, of all devices together.
         micro_batch: What a device runs at once; all of its share, or 1 in a pipeline, when absent.
         tp: Devices that share every layer.
@@ -200,19 +201,22 @@ def train(
         overlap: Whether gradients and sharded weights travel beside the computation.
         mode: As for :func:`roofline.estimate`.
         reserve: Memory that driver and framework keep [byte].
-        sizes: ``S`` and any other symbol but ``B``.
+        sizes: ``seq`` and any other size of the program but the batch.
+
+    Returns:
+        Time and memory by part, MFU, and the time for so many tokens.
 
     Raises:
         UsageError: A layout that cannot be; what is allowed and the nearest.
         UnboundSize: A symbol has no value.
 
     Example:
-        >>> step = train("gpt2", "h100-sxm", batch=8, S=1024, precision="amp-bf16")
+        >>> step = train("gpt2", "h100-sxm", batch=8, seq=1024, precision="amp-bf16")
         >>> step.devices, step.fits, 0.03 < step.time < 0.12
         (1, True, True)
     """
-    cluster = find_cluster(on)
-    graph = _program(model)
+    cluster, graph = find_cluster(chip), _program(program)
+    sizes = by_symbol(sizes, graph.symbols)
     wanted = usual_precision(graph) if precision is None else precision
     each = (1 if pp > 1 else max(batch // max(dp, 1), 1)) if micro_batch is None else micro_batch
     plan = Plan(batch, each, tp, sp, pp, interleave, dp, ep, zero, recompute, optimizer, wanted, overlap)
@@ -222,8 +226,8 @@ def train(
     return _step(Run(graph, cluster, plan, mode, {n: at[n] for n in graph.symbols if n in at}, reserve))
 
 
-def _program(model: str | os.PathLike[str] | Graph) -> Graph:
-    graph = model if isinstance(model, Graph) else find_model(model, phase="train")
+def _program(program: Program) -> Graph:
+    graph = as_graph(program, implied="train")
     if "B" not in graph.symbols:
         raise UsageError(f"{graph.name} has no symbol B: its batch is fixed; a step needs a program with a batch")
     if graph.backward_start is not None:

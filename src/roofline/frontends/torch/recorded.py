@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from roofline.counting.counts import count, kernels
+from roofline.counting.counts import count_graph, kernels
 from roofline.frontends.torch.lower import Lowering
 from roofline.frontends.torch.profiled import ALIASES, Alias, extra, settled
 from roofline.frontends.torch.program import Call, Program, Value, Write
@@ -60,9 +60,10 @@ def recorded(op: str, signature: Signature, lists: str = "fp32") -> Graph | None
         shapes that it needs were not recorded or contradict each other.
 
     Example:
-        >>> from roofline.counting.counts import count, kernels
+        >>> from roofline import count
+        >>> from roofline.counting.counts import kernels
         >>> call = Signature(dims=((8, 2048, 64), (8, 64, 2048)), types=("c10::BFloat16", "c10::BFloat16"))
-        >>> totals = count(recorded("aten::bmm", call))
+        >>> totals = count_graph(recorded("aten::bmm", call))
         >>> totals.flops == 2 * 8 * 2048 * 64 * 2048, totals.bytes == 2 * 8 * (2 * 2048 * 64 + 2048 * 2048)
         (True, True)
     """
@@ -83,9 +84,10 @@ def triton(signature: Signature, name: str) -> Graph | None:
         name: Of the kernel.
 
     Example:
-        >>> from roofline.counting.counts import count, kernels
+        >>> from roofline import count
+        >>> from roofline.counting.counts import kernels
         >>> call = Signature(dims=((1024,), (1024,), ()), types=("float", "float", "Scalar"))
-        >>> count(triton(call, "triton_poi_fused_cos_0")).bytes
+        >>> count_graph(triton(call, "triton_poi_fused_cos_0")).bytes
         8192
     """
     try:
@@ -252,7 +254,7 @@ def _common_format(found: Sequence[Launch]) -> str:
 
 @lru_cache(maxsize=16384)
 def _work(graph: Graph) -> tuple[float, float]:
-    totals = count(graph)
+    totals = count_graph(graph)
     return float(totals.flops), float(totals.bytes)
 
 

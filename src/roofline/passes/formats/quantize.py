@@ -78,7 +78,7 @@ def quantize(
 
     Example:
         >>> from roofline.ops.builder import Builder
-        >>> from roofline.counting.counts import count
+        >>> from roofline import count
         >>> b = Builder("gemm", "bf16")
         >>> y = b.op("linear", b.input("x", (1, 4096)), b.weight("w", (4096, 4096)))
         >>> plain, narrow = (count(g).bytes for g in (b.graph([y]), quantize(b.graph([y]), weights="int4-g128")))

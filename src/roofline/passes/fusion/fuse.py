@@ -76,7 +76,7 @@ def fuse(graph: Graph, policy: str = "chains") -> Graph:
 
     Example:
         >>> from roofline.ops.builder import Builder
-        >>> from roofline.counting.counts import count
+        >>> from roofline import count
         >>> b = Builder("chain", "fp32")
         >>> x = b.input("x", (1024,))
         >>> for _ in range(5):

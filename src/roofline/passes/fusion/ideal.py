@@ -39,7 +39,7 @@ def ideal(graph: Graph) -> Graph:
 
     Example:
         >>> from roofline.ops.builder import Builder
-        >>> from roofline.counting.counts import count
+        >>> from roofline import count
         >>> b = Builder("mlp", "fp32")
         >>> h = b.op("gelu", b.op("linear", b.input("x", (64, 256)), b.weight("up", (1024, 256))))
         >>> y = b.op("linear", h, b.weight("down", (256, 1024)))

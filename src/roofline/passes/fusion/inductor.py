@@ -62,7 +62,7 @@ def inductor(graph: Graph) -> Graph:
 
     Example:
         >>> from roofline.ops.builder import Builder
-        >>> from roofline.counting.counts import count
+        >>> from roofline import count
         >>> b = Builder("norm", "fp32")
         >>> x = b.input("x", (64, 1024))
         >>> y = b.op("sub", x, b.op("reduce", x, axes=(-1,), keepdim=True))

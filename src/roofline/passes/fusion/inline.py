@@ -26,7 +26,7 @@ def inline(graph: Graph, node: str) -> Graph:
 
     Example:
         >>> from roofline.ops.builder import Builder
-        >>> from roofline.counting.counts import count
+        >>> from roofline import count
         >>> b = Builder("shared", "fp32")
         >>> h = b.op("elementwise", b.input("x", (1000,)), name="h", flops=200)
         >>> graph = b.graph([b.op("relu", h), b.op("exp", h)])

@@ -45,7 +45,7 @@ def backward(
 
     Example:
         >>> from roofline.ops.builder import Builder
-        >>> from roofline.counting.counts import count
+        >>> from roofline import count
         >>> b = Builder("two layers", "bf16")
         >>> x = b.op("linear", b.input("x", (8, 64)), b.weight("w1", (64, 64)), name="one")
         >>> step = backward(b.graph([b.op("linear", x, b.weight("w2", (64, 64)), name="two")]))

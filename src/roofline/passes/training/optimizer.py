@@ -88,7 +88,7 @@ def optimizer(graph: Graph, kind: str = "adamw", *, master: bool = False, clip: 
 
     Example:
         >>> from roofline.ops.builder import Builder
-        >>> from roofline.counting.counts import count
+        >>> from roofline import count
         >>> b = Builder("gemm", "bf16")
         >>> y = b.op("linear", b.input("x", (8, 64)), b.weight("w", (64, 64)))
         >>> step = optimizer(b.graph([y]), "adamw", master=True)

@@ -16,6 +16,7 @@ import numpy as np
 from roofline.analysis.estimates import Estimate
 from roofline.analysis.estimates import estimate as evaluate
 from roofline.hardware.chip import Chip
+from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import UsageError
 from roofline.ir.units import format_si
@@ -112,7 +113,7 @@ def _about(estimate: Estimate | None) -> str:
 
 
 def plot_roofline(
-    what: Estimate | Chip | str,
+    what: Estimate | AnyChip,
     precisions: Sequence[str] | None = None,
     levels: Sequence[str] | None = None,
     measured: Any = None,

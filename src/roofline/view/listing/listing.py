@@ -18,9 +18,10 @@ from roofline.counting.counts import (
     unknown_operations,
 )
 from roofline.counting.grid import grid
+from roofline.frontends.source import Program, as_graph
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Tensor
-from roofline.ir.sizes import Dim, evaluate, substitute, symbols
+from roofline.ir.sizes import Dim, by_symbol, evaluate, substitute, symbols
 from roofline.ops.registry import OPS
 from roofline.passes.fusion.fuse import unfuse
 from roofline.view.listing import dot, html, text
@@ -55,16 +56,24 @@ class Listing(Listed):
         return record(self)
 
 
-def listing(graph: Graph, *, fold: bool = True, **sizes: int) -> Listing:
+def listing(
+    program: Program, *, fold: bool = True, phase: str | None = None, dtype: str | None = None, **sizes: int
+) -> Listing:
     """List a program node by node: operation, shapes, options, FLOPs, bytes and kernel.
 
     Sizes that are given become numbers; the others stay symbols. Bytes are those that cross the boundaries of kernels,
     each laid to the node that first reads or that writes them, so the rows sum to what :func:`roofline.count` counts.
 
     Args:
-        graph: The program; pass it through :func:`roofline.passes.fuse` to see compiled kernels.
+        program: A graph (pass it through :func:`roofline.passes.fuse` to see compiled kernels), a shipped name, or the
+            path of a model file, workload, config or script.
         fold: Show equal neighbours, such as the layers of a decoder, once.
-        sizes: Values of some of its symbols.
+        phase: Of a program given by name; its default when absent.
+        dtype: Number format of a program given by name; its own when absent.
+        sizes: ``batch``, ``seq``, ``context`` and any other size of the program; those that are absent stay symbols.
+
+    Returns:
+        The listing: text, HTML, Graphviz or plain data.
 
     Raises:
         UsageError: A size that is no whole number, or that the graph does not know.
@@ -72,19 +81,20 @@ def listing(graph: Graph, *, fold: bool = True, **sizes: int) -> Listing:
 
     Example:
         >>> import roofline as rl
-        >>> found = listing(rl.model("gpt2", phase="forward"), B=1, S=1024)
+        >>> found = listing("gpt2", phase="forward", batch=1, seq=1024)
         >>> found.folds[0].title, found.folds[0].times, found.rows[-1].name, found.rows[-1].count
         ('0 ... 11', 12, 'head', 1)
-        >>> found.counts.flops == rl.count(found.graph, B=1, S=1024).flops
+        >>> found.counts.flops == rl.count(found.graph, batch=1, seq=1024).flops
         True
     """
+    graph = as_graph(program, phase, dtype)
     return _Lister(graph, _checked(graph, sizes), fold).listing()
 
 
 def _checked(graph: Graph, sizes: Mapping[str, Any]) -> dict[str, int]:
     """Sizes as whole numbers under the graph's own names."""
-    given = {name: value for name, value in sizes.items() if value is not None}
     wanted = graph.symbols
+    given = by_symbol(sizes, wanted)
     if "C" in wanted and "S" not in wanted and "C" not in given and "S" in given:
         given["C"] = given.pop("S")
     for name, value in given.items():

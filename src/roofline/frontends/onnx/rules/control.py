@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from roofline.counting.counts import count
+from roofline.counting.counts import count_graph
 from roofline.frontends.call import TYPICAL_SIZE
 from roofline.frontends.onnx.known import UNKNOWN, Value, array, constant
 from roofline.frontends.onnx.walk import Call, Result, Rule
@@ -33,7 +33,7 @@ def _cost(call: Call, branch: Any) -> tuple[float, float]:
     trial = call.walk.trial()
     outputs = [trial.tensor(value) for value in trial.graph(branch, [])]
     graph = trial.b.graph(list(dict.fromkeys(outputs)))
-    totals = count(graph, **dict.fromkeys(graph.symbols, TYPICAL_SIZE))
+    totals = count_graph(graph, **dict.fromkeys(graph.symbols, TYPICAL_SIZE))
     return float(totals.flops), float(totals.bytes)
 
 

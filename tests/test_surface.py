@@ -1,0 +1,172 @@
+"""Every public function that takes a program or a chip takes the same things, and says so to anything else."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import roofline as rl
+from roofline.hardware.library import data_dir
+
+SPACES: dict[str, Any] = {name: space for name in rl.__all__ if isinstance(space := getattr(rl, name), ModuleType)}
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    f"{space}.{name}".lstrip("."): function
+    for space, module in {"": rl, **SPACES}.items()
+    for name in module.__all__
+    if inspect.isfunction(function := getattr(module, name))
+}
+
+SIZES: dict[str, Any] = {"B": 1, "S": 8, "C": 8}
+#: How each function is called with a program, a chip and the rest.
+CALLS: dict[str, Callable[..., Any]] = {
+    "best_batch": lambda program, chip: rl.best_batch(program, chip, memory_limit="3 GiB", S=8, C=8),
+    "check": lambda program, chip: rl.check(program, chip, "41 ms", **SIZES),
+    "compare": lambda program, chip: rl.compare(program, chip, what_if={}, **SIZES),
+    "count": lambda program, _: rl.count(program, **SIZES),
+    "estimate": lambda program, chip: rl.estimate(program, chip, **SIZES),
+    "listing": lambda program, _: rl.listing(program, S=8),
+    "scaling": lambda program, chip: rl.scaling(program, chip, (1, 2), **SIZES),
+    "what_if": lambda program, chip: rl.what_if(program, fuse="chains", cluster=chip),
+    "analysis.explain_fusion": lambda program, chip: rl.analysis.explain_fusion(program, *pair(program), chip, **SIZES),
+    "analysis.fast_paths": lambda program, chip: rl.analysis.fast_paths(program, chip),
+    "analysis.fusion": lambda program, chip: rl.analysis.fusion(program, chip, **SIZES),
+    "analysis.trail": lambda program, chip: rl.analysis.trail(program, chip, **SIZES),
+    "diagnosis.check": lambda program, chip: rl.diagnosis.check(program, chip, "41 ms", **SIZES),
+    "diagnosis.check_sweep": lambda program, chip: rl.diagnosis.check_sweep(
+        [1, 2, 4], ["5 ms", "6 ms", "8 ms"], program, chip, S=8, C=8
+    ),
+    "measurement.predicted_compile": lambda program, chip: rl.measurement.predicted_compile(program, chip, **SIZES),
+    "serving.kv_cache": lambda program, _: rl.serving.kv_cache(program, 8),
+    "serving.largest_concurrency": lambda program, chip: rl.serving.largest_concurrency(program, chip, context=8),
+    "serving.largest_context": lambda program, chip: rl.serving.largest_context(program, chip),
+    "serving.request": lambda program, chip: rl.serving.request(program, chip, prompt=8, new_tokens=2),
+    "training.distill": lambda program, _: rl.training.distill(program, layers=1),
+    "training.train": lambda program, chip: rl.training.train(program, chip, batch=1, S=8),
+}  # fmt: skip
+#: And those that take a chip and no program.
+CHIP_CALLS: dict[str, Callable[[Any], Any]] = {
+    "chip": rl.chip,
+    "cluster": rl.cluster,
+    "predict": lambda chip: rl.predict([{"op": "relu", "dtype": "bf16", "shape": '{"n": 64}'}], chip),
+    "validate": lambda chip: rl.validate([{"op": "relu", "dtype": "bf16", "shape": '{"n": 64}', "kernel_us": 2}], chip),
+    "analysis.collective": lambda chip: rl.analysis.collective(chip, "all_reduce", "1 MB", 2),
+    "charts.plot_roofline": lambda chip: rl.charts.plot_roofline(chip),
+    "diagnosis.check_ops": lambda chip: rl.diagnosis.check_ops(
+        [{"op": "gemm", "dtype": "bf16", "m": 64, "n": 64, "k": 64, "time_us": 9}], chip
+    ),
+}  # fmt: skip
+#: Neither: they take code or a trace beside the chip.
+OTHERS = {"measure", "measurement.compare_backends", "diagnosis.trace_report"}
+NEED_DECODE = {"serving.kv_cache", "serving.largest_concurrency", "serving.largest_context"}
+#: Questions that a kind of program has no answer to, and what is said.
+CANNOT = {
+    **{(name, "workload"): "keeps no cache|no symbol B" for name in NEED_DECODE},
+    **{(name, "workload"): "no symbol B" for name in ("best_batch", "diagnosis.check_sweep", "training.train")},
+    ("serving.request", "workload"): "no symbol S",
+    ("serving.request", "script"): "keeps no cache",
+    ("serving.request", "graph"): "give a program by name, with both phases",
+    ("training.distill", "workload"): "comes from no model file",
+}  # fmt: skip
+
+CONFIG = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 128,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 128,
+    "max_position_embeddings": 64, "torch_dtype": "bfloat16",
+}  # fmt: skip
+SCRIPT = "import roofline as rl\n\n\ndef build():\n    return rl.model('gpt2', phase={phase!r})\n"
+
+
+def pair(program: Any) -> tuple[str, str]:
+    """Two kernels that follow each other."""
+    graph = program if isinstance(program, rl.Graph) else rl.load_program(program)
+    names = [node.name for node in graph.nodes]
+    return names[-2], names[-1]
+
+
+def annotated(kind: str, function: Callable[..., Any]) -> bool:
+    return any(kind in str(parameter.annotation) for parameter in inspect.signature(function).parameters.values())
+
+
+def test_the_tables_name_every_function_that_takes_a_program_or_a_chip() -> None:
+    programs = {name for name, function in FUNCTIONS.items() if annotated("Program", function)}
+    chips = {name for name, function in FUNCTIONS.items() if annotated("Chip", function)}
+    assert programs == CALLS.keys()
+    assert chips - programs == CHIP_CALLS.keys() | OTHERS
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("kind", ["name", "toml", "workload", "config", "folder", "script", "graph"])
+def test_a_program_is_a_name_a_file_a_config_a_script_or_a_graph(name: str, kind: str, tmp_path: Path) -> None:
+    phase = "decode" if name in NEED_DECODE else "forward"
+    files = {
+        "toml": ("mine.toml", (data_dir("models") / "gpt2.toml").read_text()),
+        "workload": ("work.json", json.dumps([{"op": "gemm", "m": 8, "n": 8, "k": 8}, {"op": "relu", "n": 64}])),
+        "config": ("config.json", json.dumps(CONFIG)),
+        "folder": ("config.json", json.dumps(CONFIG)),
+        "script": ("mine.py", SCRIPT.format(phase=phase)),
+    }
+    program: Any = rl.model("gpt2", phase=phase) if kind == "graph" else "gpt2"
+    if kind in files:
+        program = tmp_path / files[kind][0]
+        program.write_text(files[kind][1])
+        program = program.parent if kind == "folder" else str(program)
+    if why := CANNOT.get((name, kind)):
+        with pytest.raises(rl.errors.UsageError, match=why):
+            CALLS[name](program, "h100-sxm")
+    else:
+        assert CALLS[name](program, "h100-sxm") is not None
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("nonsense", [3, [], 1.5, object()])
+def test_anything_else_is_no_program(name: str, nonsense: Any) -> None:
+    with pytest.raises(rl.errors.UsageError, match="wanted a program: a Graph, a shipped name"):
+        CALLS[name](nonsense, "h100-sxm")
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if annotated("Chip", FUNCTIONS[name])])
+def test_a_chip_is_a_name_a_path_or_a_chip(name: str) -> None:
+    path = data_dir("chips") / "h100-sxm.toml"
+    for chip in ("h100-sxm", "H100 SXM", path, str(path), rl.chip("h100-sxm")):
+        assert CALLS[name]("gpt2", chip) is not None
+    for nonsense in (3, 1.5, [3], object()):
+        with pytest.raises(rl.errors.UsageError, match="wanted a name, a path"):
+            CALLS[name]("gpt2", nonsense)
+    with pytest.raises(rl.errors.UnknownChip):
+        CALLS[name]("gpt2", "h1000")
+
+
+@pytest.mark.parametrize("name", CHIP_CALLS)
+def test_a_chip_alone_too(name: str) -> None:
+    path = data_dir("chips") / "h100-sxm.toml"
+    for chip in ("h100-sxm", path, rl.chip("h100-sxm")):
+        assert CHIP_CALLS[name](chip) is not None
+    for nonsense in (3, 1.5, [3], object()):
+        with pytest.raises(rl.errors.UsageError, match="wanted a name, a path"):
+            CHIP_CALLS[name](nonsense)
+
+
+def test_passes_take_a_graph_and_say_so() -> None:
+    for change in (rl.passes.quantize, rl.passes.retype, rl.passes.fuse, rl.passes.shard, rl.passes.training_graph):
+        with pytest.raises(rl.errors.UsageError, match="a pass takes a program, a Graph"):
+            change("gpt2")  # type: ignore[operator]
+
+
+def test_sizes_limits_and_devices_go_by_the_same_words_everywhere() -> None:
+    words = {"batch", "seq", "prompt", "context", "new_tokens", "memory_limit", "latency_limit", "tp", "pp", "dp", "ep"}
+    others = {"memory", "latency", "B", "S", "C", "batch_size", "seq_len", "sequence", "length", "max_memory", "copies"}
+    used = {key for function in FUNCTIONS.values() for key in inspect.signature(function).parameters}
+    assert not used & others
+    assert words <= used | {"seq"}  # seq is among the sizes that are keywords of their own
+
+
+@pytest.mark.parametrize("name", ["quantize", "kv_cache", "read_trace", "train"])
+def test_a_name_that_moved_says_where_it_is(name: str) -> None:
+    with pytest.raises(AttributeError, match=rf"No roofline attribute {name}; it is roofline\.\w+\.{name}"):
+        getattr(rl, name)
