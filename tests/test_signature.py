@@ -43,5 +43,48 @@ def test_an_optional_input_may_be_absent_but_must_agree() -> None:
         signature("... k, n k, [n] -> ... n").bind([(2, 32), (128, 32), (64,)])
 
 
+# --- products of axes -------------------------------------------------------------------------------------------------
+
+SCORES = "b h=(g r) q d, b g k d -> b h q k"
+
+
+def test_a_product_is_solved_for_the_factor_that_is_missing() -> None:
+    sizes = signature(SCORES).bind([(2, 8, B, 16), (2, 4, B, 16)])
+    assert (sizes["h"], sizes["g"], sizes["r"]) == (8, 4, 2)
+    assert signature("b (g r) d, g d -> b g r").shapes(
+        signature("b (g r) d, g d -> b g r").bind([(2, 6, 5), (3, 5)])
+    ) == ((2, 3, 2),)
+
+
+def test_a_product_of_known_factors_is_known() -> None:
+    assert signature("c o, [f] -> f=(g o)").bind([(4, 3)], {"g": 5})["f"] == 15
+    assert signature("a b -> (a b)").shapes(signature("a b -> (a b)").bind([(4, B)])) == ((4 * B,),)
+
+
+def test_symbols_are_divided_where_they_can_be() -> None:
+    assert signature(SCORES).bind([(2, 6 * B, 5, 16), (2, B, 7, 16)])["r"] == 6
+    assert "r" not in signature(SCORES).bind([(2, B, 5, 16), (2, 3, 7, 16)])
+
+
+@pytest.mark.parametrize(
+    ("shapes", "nouns", "fault"),
+    [
+        ([(2, 8, 5, 16), (2, 3, 7, 16)], {}, "has 8 as axis 'h', which is no multiple of 3 'g'"),
+        ([(2, 8, 5, 16), (2, 3, 7, 16)], {"h": "query heads", "g": "key-value heads"},
+         "has 8 query heads, which is no multiple of 3 key-value heads"),
+    ],
+)  # fmt: skip
+def test_a_product_that_does_not_divide_is_refused(
+    shapes: list[tuple[int, ...]], nouns: dict[str, str], fault: str
+) -> None:
+    with pytest.raises(ShapeError, match=fault):
+        signature(SCORES).bind(shapes, None, nouns)
+
+
+def test_a_product_that_contradicts_its_factors_is_refused() -> None:
+    with pytest.raises(ShapeError, match="has 6 as axis 'c', but 2 'g' of 4 'i'"):
+        signature("n c=(g i), o i -> n o").bind([(1, 6), (8, 4)], {"g": 2})
+
+
 def test_no_inputs_at_all() -> None:
     assert signature(" -> n").bind([]) == {"batch": 1}

@@ -12,12 +12,13 @@ from roofline.ir.sizes import prod
 from roofline.ir.units import MAC
 from roofline.ops.arrays import Call
 from roofline.ops.gradients import Tape, bias_gradient, options
-from roofline.ops.registry import Array, Work, op
+from roofline.ops.registry import Array, Op, Work, declare, op
 from roofline.ops.windows import padded, paddings, per_axis, positions, positive, taps
 
 _NOUNS = {"c": "input channels", "o": "output channels", "f": "output channels", "g": "groups",
           "i": "input channels in the kernel"}  # fmt: skip
-_GROUPS: dict[str, Any] = {"options": {"groups": "g"}, "defaults": {"groups": 1}, "nouns": _NOUNS}
+#: Options that a backward takes over.
+_CARRIED = ("compute", "padded", "groups", "stride", "padding", "dilation", "channels_last")
 
 
 def _products(axes: str) -> Callable[..., Work]:
@@ -27,24 +28,26 @@ def _products(axes: str) -> Callable[..., Work]:
 
 
 def _sizes(image: str, kernel: str, result: str) -> Callable[..., dict[str, Any]]:
-    """Derive the result's axes from the image's and the kernel's."""
+    """Derive the axes of a result from those of the image and the kernel."""
+    axes = list(zip(result.split(), image.split(), kernel.split(), strict=True))
 
     def derive(sizes: Mapping[str, Any], stride: Any = 1, padding: Any = 0, dilation: Any = 1) -> dict[str, Any]:
-        by_axis = (per_axis(each, len(image)) for each in (stride, padding, dilation))
-        axes = zip(result, image, kernel, *by_axis, strict=True)
-        return {to: positions(sizes[of], sizes[taps_], *rest) for to, of, taps_, *rest in axes}
+        by_axis = zip(*(per_axis(each, len(axes)) for each in (stride, padding, dilation)), strict=True)
+        return {to: positions(sizes[of], sizes[by], *own) for (to, of, by), own in zip(axes, by_axis, strict=True)}
 
     return derive
 
 
 def _transposed_sizes(image: str, kernel: str, result: str) -> Callable[..., dict[str, Any]]:
+    axes = list(zip(result.split(), image.split(), kernel.split(), strict=True))
+
     def derive(
         sizes: Mapping[str, Any], stride: Any = 1, padding: Any = 0, output_padding: Any = 0, dilation: Any = 1
     ) -> dict[str, Any]:
-        by_axis = (per_axis(each, len(image)) for each in (stride, padding, output_padding, dilation))
+        by_axis = zip(*(per_axis(each, len(axes)) for each in (stride, padding, output_padding, dilation)), strict=True)
         return {
-            to: positive((sizes[of] - 1) * step - 2 * pad + gap * (sizes[taps_] - 1) + 1 + extra)
-            for to, of, taps_, step, pad, extra, gap in zip(result, image, kernel, *by_axis, strict=True)
+            to: positive((sizes[of] - 1) * step - 2 * pad + gap * (sizes[by] - 1) + 1 + extra)
+            for (to, of, by), (step, pad, extra, gap) in zip(axes, by_axis, strict=True)
         }
 
     return derive
@@ -127,7 +130,7 @@ def _plane_options(t: Tape, node: Node) -> dict[str, Any]:
     """
     axes = len(t.shape(node.inputs[0])) - 2
     if axes == 2:
-        return options(node)
+        return options(node, *_CARRIED)
     attrs = options(node, "compute", "padded", "groups", "channels_last")
     if axes == 1:
         neutral = {"stride": 1, "padding": 0, "dilation": 1}
@@ -154,7 +157,7 @@ def _gradient(t: Tape, node: Node, dy: str) -> None:
 def _transposed_gradient(t: Tape, node: Node, dy: str) -> None:
     """Run a plain convolution for the input; for the kernel, image and gradient change places."""
     x, w, *bias = node.inputs
-    attrs = options(node)
+    attrs = options(node, *_CARRIED)
     if t.wants(x):
         t.give(x, t.op("conv2d", dy, t.kept(w), name="grad_x", like=x, **attrs))
     if t.wants(w):
@@ -165,42 +168,26 @@ def _transposed_gradient(t: Tape, node: Node, dy: str) -> None:
 
 # --- the operators ----------------------------------------------------------------------------------------------------
 
+#: For each number of axes those of the image, of the kernel, and of the result.
+_AXES = {1: ("x", "r", "p"), 2: ("h w", "r s", "p q"), 3: ("d h w", "t r s", "e p q")}
 
-@op("conv1d", "n c=(g i) x, o=(g u) i r, [o] -> n o p", "conv", **_GROUPS, fixed="x r p",
-    formula=_products("n o p i r"), derive=_sizes("x", "r", "p"), gradient=_gradient)  # fmt: skip
-def conv1d(call: Call, *arrays: Array) -> Array:
-    """One-dimensional convolution."""
-    return _convolve(call, *arrays)
-
-
-@op("conv2d", "n c=(g i) h w, o=(g u) i r s, [o] -> n o p q", "conv", **_GROUPS, fixed="h w r s p q",
-    formula=_products("n o p q i r s"), derive=_sizes("hw", "rs", "pq"), gradient=_gradient)  # fmt: skip
-def conv2d(call: Call, *arrays: Array) -> Array:
-    """Direct convolution: every output point sums ``i*r*s`` products (groups are in ``i``)."""
-    return _convolve(call, *arrays)
-
-
-@op("conv3d", "n c=(g i) d h w, o=(g u) i t r s, [o] -> n o e p q", "conv", **_GROUPS, fixed="d h w t r s e p q",
-    formula=_products("n o e p q i t r s"), derive=_sizes("dhw", "trs", "epq"), gradient=_gradient)  # fmt: skip
-def conv3d(call: Call, *arrays: Array) -> Array:
-    """Three-dimensional convolution, of videos and volumes."""
-    return _convolve(call, *arrays)
-
-
-@op("conv_transpose2d", "n c=(g v) h w, c o r s, [f] -> n f=(g o) p q", "conv", **_GROUPS, fixed="h w r s p q",
-    formula=_products("n c h w o r s"), derive=_transposed_sizes("hw", "rs", "pq"),
-    gradient=_transposed_gradient)  # fmt: skip
-def conv_transpose2d(call: Call, *arrays: Array) -> Array:
-    """Transposed convolution: every *input* point spreads ``o*r*s`` products."""
-    return _convolve_transposed(call, *arrays)
-
-
-@op("conv_transpose3d", "n c=(g v) d h w, c o t r s, [f] -> n f=(g o) e p q", "conv", **_GROUPS,
-    fixed="d h w t r s e p q", formula=_products("n c d h w o t r s"),
-    derive=_transposed_sizes("dhw", "trs", "epq"))  # fmt: skip
-def conv_transpose3d(call: Call, *arrays: Array) -> Array:
-    """Transposed convolution of videos and volumes: every *input* point spreads its products."""
-    return _convolve_transposed(call, *arrays)
+for _rank, (_image, _kernel, _result) in _AXES.items():
+    _fixed: dict[str, Any] = {"fixed": f"{_image} {_kernel} {_result}", "options": {"groups": "g"},
+                              "defaults": {"groups": 1}, "nouns": _NOUNS}  # fmt: skip
+    declare(Op(
+        f"conv{_rank}d", f"n c=(g i) {_image}, o=(g u) i {_kernel}, [o] -> n o {_result}", "conv",
+        f"Direct convolution of {_rank} axes: every output point sums a product for each tap and channel of its group.",
+        _products(f"n o {_result} i {_kernel}"), _convolve, derive=_sizes(_image, _kernel, _result),
+        gradient=_gradient, **_fixed,
+    ))  # fmt: skip
+    if _rank > 1:
+        declare(Op(
+            f"conv_transpose{_rank}d", f"n c=(g v) {_image}, c o {_kernel}, [f] -> n f=(g o) {_result}", "conv",
+            f"Transposed convolution of {_rank} axes: every *input* point spreads its products.",
+            _products(f"n c {_image} o {_kernel}"), _convolve_transposed,
+            derive=_transposed_sizes(_image, _kernel, _result),
+            gradient=_transposed_gradient if _rank == 2 else None, **_fixed,
+        ))  # fmt: skip
 
 
 @op("conv2d_grad_input", "n o=(g u) p q, o i r s -> n c=(g i) h w", "conv", nouns=_NOUNS, fixed="h w r s p q",

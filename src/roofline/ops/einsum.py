@@ -18,7 +18,7 @@ from roofline.ir.signature import Signature, Term, signature
 from roofline.ir.sizes import prod
 from roofline.ir.units import MAC
 from roofline.ops.arrays import Call
-from roofline.ops.gradients import Rule, Tape, bias_gradient, options
+from roofline.ops.gradients import Rule, Tape, bias_gradient, options, sized
 from roofline.ops.registry import OPS, Array, Op, OpKind, Work, declare
 
 BiasRule = Callable[[Tape, list[str], str, tuple[int, ...]], None]
@@ -120,7 +120,7 @@ def contracted(first: str, second: str, *, reverse: bool = False, bias: BiasRule
     def rule(t: Tape, node: Node, dy: str) -> None:
         rows = dy
         for at in (1, 0) if reverse else (0, 1):
-            plan = _plan(node.op, at)
+            plan = gradient_plan(str(OPS[node.op].axes), at)
             if plan is not None and plan.rows and rows == dy:
                 rows = _by_row(t, dy, "grad_rows")
             if t.wants(node.inputs[at]):
@@ -132,7 +132,7 @@ def contracted(first: str, second: str, *, reverse: bool = False, bias: BiasRule
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class Plan:
     """How a registered contraction computes the gradient of an operand.
 
     Attributes:
@@ -153,9 +153,18 @@ _LEADING: Term = ("...",)
 
 
 @cache
-def _plan(name: str, operand: int) -> _Plan | None:
-    """Find the contraction that has the signature of a gradient, with as few operands transposed as possible."""
-    inputs, out = _shaped(name)
+def gradient_plan(axes: str, operand: int) -> Plan | None:
+    """Find the contraction that has the signature of a gradient, with as few operands transposed as possible.
+
+    Args:
+        axes: Signature of the forward contraction.
+        operand: The operand whose gradient it is, 0 or 1.
+
+    Example:
+        >>> gradient_plan("... k, n k -> ... n", 0)
+        Plan(op='matmul', order=(0, 1), transposed=(False, False), rows=False)
+    """
+    inputs, out = _grouped(signature(axes))
     dy, other, own = _absorbed([out, inputs[1 - operand], inputs[operand]])
     rows = _LEADING in dy and _LEADING in other and _LEADING not in own
     pair = [tuple(("rows",) if axis == _LEADING else axis for axis in axes) if rows else axes for axes in (dy, other)]
@@ -164,14 +173,12 @@ def _plan(name: str, operand: int) -> _Plan | None:
             for order in ((0, 1), (1, 0)):
                 turned = [_swapped(pair[at]) if swap else pair[at] for at, swap in zip(order, transposed, strict=True)]
                 if _numbered([*turned, own]) in forms:
-                    return _Plan(op, order, transposed, rows)
+                    return Plan(op, order, transposed, rows)
     return None
 
 
-def _shaped(name: str) -> tuple[list[_Axes], _Axes]:
+def _grouped(spec: Signature) -> tuple[list[_Axes], _Axes]:
     """Return the axes of inputs and output, each as its factors."""
-    spec = OPS[name].signature
-    assert spec is not None
     *inputs, out = (tuple(spec.factors((axis,)) for axis in term) for term in (*spec.inputs, spec.outputs[0]))
     return inputs, out
 
@@ -180,7 +187,7 @@ def _contractions() -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Yield what a backward may launch, in its forms with and without leading axes; autograd launches no linear."""
     for op in OPS.values():
         if op.kind in ("matmul", "attention") and op.signature and len(op.signature.inputs) > 1 and op.name != "linear":
-            inputs, out = _shaped(op.name)
+            inputs, out = _grouped(op.signature)
             terms = [*inputs[:2], out]
             plain = [tuple(axis for axis in term if axis != _LEADING) for term in terms]
             yield op.name, (_numbered(_absorbed(terms)), _numbered(plain))
@@ -208,9 +215,9 @@ def _swapped(axes: _Axes) -> _Axes:
     return (*axes[:-2], *reversed(axes[-2:]))
 
 
-def _planned(t: Tape, node: Node, at: int, plan: _Plan, names: tuple[str, str], rows: str) -> str:
+def _planned(t: Tape, node: Node, at: int, plan: Plan, names: tuple[str, str], rows: str) -> str:
     """Run a contraction of the registry, on views of its operands."""
-    op, own, operands = OPS[plan.op], node.inputs[at], []
+    own, operands = node.inputs[at], []
     for source, transposed in zip(plan.order, plan.transposed, strict=True):
         label, x = ("grad", rows) if source == 0 else (names[1 - at], t.kept(node.inputs[1 - at]))
         x = _by_row(t, x, "rows") if source == 1 and plan.rows else x
@@ -218,10 +225,8 @@ def _planned(t: Tape, node: Node, at: int, plan: _Plan, names: tuple[str, str], 
             rank = len(t.shape(x))
             x = t.op("permute", x, name=f"{label}_turned", like=x, axes=(*range(rank - 2), rank - 1, rank - 2))
         operands.append(x)
-    assert op.signature is not None
-    sized = {option: t.shape(own)[op.signature.outputs[0].index(axis)] for option, axis in op.options.items()}
     by_column = {"turned": True} if plan.op == "matmul" and plan.transposed[0] else {}
-    attrs = {**options(node, "compute", "padded", *op.parameters), **sized, **by_column}
+    attrs = {**options(node, "compute", "padded", *OPS[plan.op].parameters), **sized(t, plan.op, own), **by_column}
     return t.op(plan.op, *operands, name=f"grad_{names[at]}", like=own, **attrs)
 
 

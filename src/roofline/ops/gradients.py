@@ -16,9 +16,6 @@ from roofline.ir.sizes import Size
 from roofline.ops.builder import Builder
 from roofline.ops.registry import OPS
 
-#: Options of a contraction that its backward takes over.
-CARRIED = ("compute", "padded", "groups", "stride", "padding", "dilation", "channels_last")
-
 
 class Tape(Protocol):
     """The backward in the making, as rules see it (:class:`roofline.passes.training.tape.Tape`)."""
@@ -57,26 +54,40 @@ Rule = Callable[[Tape, Node, str], None]
 
 
 def options(node: Node, *names: str) -> dict[str, Any]:
-    """Return the options of a node that go by some names, those that contractions carry by default."""
-    return {key: value for key, value in node.attrs if key in (names or CARRIED)}
+    """Return the options of a node that go by some names."""
+    return {key: value for key, value in node.attrs if key in names}
 
 
-def runs(op: str, *reads: str, carried: tuple[str, ...] = (), shaped: bool = False, **fixed: Any) -> Rule:
-    """Make a rule that runs one operator on the gradient for the first operand.
+def sized(t: Tape, op: str, own: str) -> dict[str, Any]:
+    """Return the options that tell an operator the sizes of the gradient that it computes."""
+    spec, shape = OPS[op], t.shape(own)
+    if spec.signature is None:
+        return {"shape": shape} if "shape" in spec.parameters else {}
+    sizes = dict(zip(spec.signature.outputs[0], shape, strict=False))
+    return {option: sizes[axis] for option, axis in spec.options.items() if axis in sizes}
+
+
+def runs(op: str, *reads: str | int, carried: tuple[str, ...] = (), name: str = "grad", **fixed: Any) -> Rule:
+    """Make a rule that runs one operator for the first operand.
 
     Args:
-        op: The operator.
-        reads: What it reads as well: ``x`` the first operand, ``y`` the result.
-        carried: Options that it takes over from the forward node.
-        shaped: Whether it takes the operand's shape as an option.
+        op: The operator; it takes over those options of the forward node that it has itself.
+        reads: What it reads: ``dy`` the gradient, in front where it is not named; ``x`` the first operand, ``y`` the
+            result, a number an operand that needs no gradient.
+        carried: Further options that it takes over.
+        name: What its node is called.
         fixed: Options of its own.
     """
+    order = reads if "dy" in reads else ("dy", *reads)
 
     def rule(t: Tape, node: Node, dy: str) -> None:
-        x = node.inputs[0]
-        tensors = [t.kept({"x": x, "y": node.outputs[0]}[each]) for each in reads]
-        attrs = {**fixed, **(options(node, *carried) if carried else {}), **({"shape": t.shape(x)} if shaped else {})}
-        t.give(x, t.op(op, dy, *tensors, name="grad", like=x, **attrs))
+        x, saved = node.inputs[0], {"x": node.inputs[0], "y": node.outputs[0]}
+        tensors = [
+            node.inputs[each] if isinstance(each, int) else dy if each == "dy" else t.kept(saved[each])
+            for each in order
+        ]
+        attrs = {**options(node, *OPS[op].parameters, *carried), **sized(t, op, x), **fixed}
+        t.give(x, t.op(op, *tensors, name=name, like=x, **attrs))
 
     return rule
 
@@ -132,7 +143,7 @@ def bias_gradient(t: Tape, bias: list[str], dy: str, axes: tuple[int, ...]) -> N
             t.give(name, t.op("reduce", dy, name="grad_b", like=name, axes=axes, how="sum"))
 
 
-def repeated(t: Tape, dy: str, x: str, axes: tuple[int, ...]) -> str:
-    """Lay a gradient along the axes that were summed up: a view."""
-    shape = tuple(1 if at in axes else size for at, size in enumerate(t.shape(x)))
-    return t.op("expand", t.reshaped(dy, shape), name="grad_repeated", like=x, shape=t.shape(x))
+def back_in_place(t: Tape, node: Node, dy: str) -> None:
+    """Put single elements that were picked back in their places among zeros."""
+    x, *picks = node.inputs
+    t.give(x, t.placed(x, dy, *picks))

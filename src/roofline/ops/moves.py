@@ -13,28 +13,31 @@ from roofline.ir.signature import Shape
 from roofline.ir.sizes import Size, prod
 from roofline.ops.arrays import Call, fold, indices, mix
 from roofline.ops.axes import free, joined_axes, same_places, taken_axes
-from roofline.ops.gradients import Tape, runs
-from roofline.ops.registry import Array, Work, first, op, per_element, shape_option
-from roofline.ops.rowwise import places_gradient
+from roofline.ops.gradients import Tape, back_in_place, runs
+from roofline.ops.registry import Array, Op, Work, declare, first, op, per_element, shape_option
 
 # --- gathers and scatters ---------------------------------------------------------------------------------------------
 
 
-def _rows(table: Array, ids: Array) -> Array:
+def _rows(call: Call, table: Array, ids: Array) -> Array:
     """Look rows up; indices may be any numbers."""
     return np.asarray(table[indices(ids, len(table))])
 
 
-def _embedding_gradient(t: Tape, node: Node, dy: str) -> None:
-    table, ids = node.inputs
-    t.give(table, t.op("embedding_grad", dy, ids, name="grad_w", like=table, v=t.shape(table)[0]))
-
-
-@op("embedding", "v d, ... -> ... d", "move", formula=lambda batch, d: Work(reads={0: batch * d}),
-    gradient=_embedding_gradient)  # fmt: skip
-def embedding(call: Call, table: Array, ids: Array) -> Array:
-    """Rows of a table by index: no arithmetic, and only the rows that are asked for are read."""
-    return _rows(table, ids)
+declare(Op(
+    "embedding", "v d, ... -> ... d", "move",
+    "Rows of a table by index: no arithmetic, and only the rows that are asked for are read.",
+    lambda batch, d: Work(reads={0: batch * d}), _rows, gradient=runs("embedding_grad", 1, name="grad_w"),
+))  # fmt: skip
+declare(Op(
+    "gather", "v, ... -> ...", "move", "Single elements of a vector by index.", lambda batch: Work(reads={0: batch}),
+    _rows, gradient=back_in_place,
+))  # fmt: skip
+declare(Op(
+    "gather_rows", "v d, t -> t d", "move",
+    "Rows of an activation by index, each read once for each time it is asked for.",
+    lambda t, d: Work(reads={0: t * d}), _rows, gradient=runs("scatter_add"),
+))  # fmt: skip
 
 
 @op("embedding_grad", "... d, ... -> v d", "move", options={"v": "v"}, formula=per_element(1))
@@ -45,30 +48,10 @@ def embedding_grad(call: Call, grad: Array, ids: Array) -> Array:
     return out
 
 
-@op("gather", "v, ... -> ...", "move", formula=lambda batch: Work(reads={0: batch}), gradient=places_gradient)
-def gather(call: Call, table: Array, ids: Array) -> Array:
-    """Single elements of a vector by index."""
-    return _rows(table, ids)
-
-
-def _gather_gradient(t: Tape, node: Node, dy: str) -> None:
-    rows = node.inputs[0]
-    t.give(rows, t.op("scatter_add", dy, name="grad", like=rows, t=t.shape(rows)[0]))
-
-
-@op("gather_rows", "v d, t -> t d", "move", formula=lambda t, d: Work(reads={0: t * d}), gradient=_gather_gradient)
-def gather_rows(call: Call, table: Array, ids: Array) -> Array:
-    """Rows of an activation by index, each read once for each time it is asked for."""
-    return _rows(table, ids)
-
-
-@op("scatter_add", "u d -> t d", "move", options={"t": "t"}, formula=per_element(1),
-    gradient=runs("take", shaped=True))  # fmt: skip
+@op("scatter_add", "u d -> t d", "move", options={"t": "t"}, formula=per_element(1), gradient=runs("take"))
 def scatter_add(call: Call, rows: Array) -> Array:
     """Add rows into ``t`` output rows: row ``r`` goes to row ``r mod t``."""
-    out = np.zeros(call.shape)
-    np.add.at(out, np.arange(len(rows)) % len(out), rows)
-    return out
+    return embedding_grad(call, rows, np.arange(len(rows)))
 
 
 def _places(call: Call, shape: tuple[int, ...], size: int, picks: Sequence[Array]) -> Array:
@@ -77,11 +60,12 @@ def _places(call: Call, shape: tuple[int, ...], size: int, picks: Sequence[Array
     return indices(sum((np.rint(fold(pick, shape)) for pick in picks), start.astype(np.float64)), size)
 
 
-@op("take", None, "move", shape=shape_option, formula=lambda batch: Work(reads={0: batch}), rule=taken_axes,
-    gradient=places_gradient)  # fmt: skip
-def take(call: Call, x: Array, *picks: Array) -> Array:
-    """Any gather: reads as many elements of its first input as it returns."""
-    return x.ravel()[_places(call, call.shape, x.size, picks)]
+declare(Op(
+    "take", None, "move", "Any gather: reads as many elements of its first input as it returns.",
+    lambda batch: Work(reads={0: batch}),
+    lambda call, x, *picks: x.ravel()[_places(call, call.shape, x.size, picks)], shape_option, rule=taken_axes,
+    gradient=back_in_place,
+))  # fmt: skip
 
 
 def _put_work(shapes: Sequence[Shape], flops: int = 0) -> Work:
@@ -124,35 +108,27 @@ def cache_update(call: Call, cache: Array, new: Array) -> Array:
 # --- copies -----------------------------------------------------------------------------------------------------------
 
 
-@op("unknown", None, "move", shape=shape_option)
-def unknown(call: Call, *arrays: Array) -> Array:
-    """An operation of a source that no rule translates: its bytes count, its arithmetic does not; ``what`` names it."""
-    return mix(call, *arrays)
-
-
-@op("resample", None, "pointwise", shape=shape_option, formula=lambda batch, flops=1: Work(vector=flops * batch),
-    rule=same_places, gradient=runs("resample", carried=("flops",), shaped=True))  # fmt: skip
-def resample(call: Call, *arrays: Array) -> Array:
-    """Interpolate to ``shape``: ``flops`` operations per point of the result."""
-    return mix(call, *arrays)
-
-
-@op("rearrange", None, "move", shape=shape_option, rule=same_places, gradient=runs("rearrange", shaped=True))
-def rearrange(call: Call, *arrays: Array) -> Array:
-    """Write an array out in another order, padded, repeated or reversed."""
-    return mix(call, *arrays)
-
-
-@op("empty", None, "move", shape=shape_option, formula=lambda: Work(writes=0), rule=free)
-def empty(call: Call) -> Array:
-    """Set memory aside that later nodes write into; zeros in numpy."""
-    return np.zeros(call.shape)
-
-
-@op("transpose_copy", "... r c -> ... c r", "move", gradient=runs("transpose_copy"))
-def transpose_copy(call: Call, x: Array) -> Array:
-    """Write the transpose out."""
-    return x.swapaxes(-1, -2)
+declare(Op(
+    "unknown", None, "move",
+    "An operation of a source that no rule translates: its bytes count, its arithmetic does not; ``what`` names it.",
+    reference=mix, shape=shape_option,
+))  # fmt: skip
+declare(Op(
+    "resample", None, "pointwise", "Interpolate to ``shape``: ``flops`` operations per point of the result.",
+    lambda batch, flops=1: Work(vector=flops * batch), mix, shape_option, rule=same_places, gradient=runs("resample"),
+))  # fmt: skip
+declare(Op(
+    "rearrange", None, "move", "Write an array out in another order, padded, repeated or reversed.",
+    reference=mix, shape=shape_option, rule=same_places, gradient=runs("rearrange"),
+))  # fmt: skip
+declare(Op(
+    "empty", None, "move", "Set memory aside that later nodes write into; zeros in numpy.", lambda: Work(writes=0),
+    lambda call: np.zeros(call.shape), shape_option, rule=free,
+))  # fmt: skip
+declare(Op(
+    "transpose_copy", "... r c -> ... c r", "move", "Write the transpose out.",
+    reference=lambda call, x: x.swapaxes(-1, -2), gradient=runs("transpose_copy"),
+))  # fmt: skip
 
 
 def _cat_shape(shapes: Sequence[Shape], axis: int = -1) -> Shape:
@@ -176,15 +152,14 @@ def _cat_gradient(t: Tape, node: Node, dy: str) -> None:
         start = start + t.shape(name)[axis]
 
 
-@op("cat", None, "move", shape=_cat_shape, rule=joined_axes, gradient=_cat_gradient)
-def cat(call: Call, *arrays: Array) -> Array:
-    """Join along ``axis``."""
-    return np.concatenate(arrays, axis=call.attrs.get("axis", -1))
+declare(Op(
+    "cat", None, "move", "Join along ``axis``.", shape=_cat_shape, rule=joined_axes, gradient=_cat_gradient,
+    reference=lambda call, *arrays: np.concatenate(arrays, axis=call.attrs.get("axis", -1)),
+))  # fmt: skip
 
 
 def _upsample_gradient(t: Tape, node: Node, dy: str) -> None:
-    x, scale = node.inputs[0], dict(node.attrs)["scale"]
-    t.give(x, t.op("pool", dy, name="grad", like=x, shape=t.shape(x), flops=scale**2))
+    runs("pool", flops=dict(node.attrs)["scale"] ** 2)(t, node, dy)
 
 
 @op("upsample2d", "n c h w -> n c p q", "move", derive=lambda h, w, scale: {"p": h * scale, "q": w * scale},

@@ -15,7 +15,7 @@ import numpy as np
 
 from roofline.ir.graph import Node
 from roofline.ir.sizes import maximum, prod
-from roofline.ops.arrays import Call, mix, same
+from roofline.ops.arrays import Call, mix, same, updated
 from roofline.ops.axes import broadcast_axes, free
 from roofline.ops.gradients import Rule, Tape, derived, each_operand, masked, runs, unchanged
 from roofline.ops.registry import (
@@ -283,45 +283,29 @@ def elementwise(call: Call, *arrays: Array) -> Array:
     return (total > 0).astype(np.float64) if call.dtype == "bool" else sigmoid(total)
 
 
-@op("recurrent_cell", "t b x, b x, b h -> t b h", "pointwise", fixed="x h",
-    formula=lambda b, x, h, flops: Work(vector=flops * b * h, reads={0: b * x}, writes=b * h))  # fmt: skip
-def recurrent_cell(call: Call, *arrays: Array) -> Array:
-    """One step of a recurrent layer: its gates, from its row of the projected inputs, to its row of the states.
-
-    Nothing says which gates.
-    """
-    return mix(call, *arrays)
-
-
-@op("recurrent_cell_grad", "t b h, t b x -> t b x", "pointwise", fixed="x h",
-    formula=lambda b, x, h, flops: Work(vector=2 * flops * b * h, reads={0: b * h, 1: b * x}, writes=b * x),
-)  # fmt: skip
-def recurrent_cell_grad(call: Call, *arrays: Array) -> Array:
-    """Backward of one step to its gates: the derivatives take about twice the operations."""
-    return mix(call, *arrays)
-
-
-@op("fill", None, "pointwise", shape=shape_option, rule=free)
-def fill(call: Call) -> Array:
-    """Write a constant."""
-    return np.full(call.shape, call.free("value"))
-
-
-@op("bernoulli", None, "pointwise", shape=shape_option, rule=broadcast_axes)
-def bernoulli(call: Call) -> Array:
-    """Draw the mask of a dropout: integer arithmetic of a generator, which is not counted. All ones in numpy."""
-    return np.ones(call.shape)
-
-
-def _updated(shapes: Any, flops: int = 1) -> Work:
-    """Count by the largest operand: a factored state of an optimizer is smaller than the gradient."""
-    return Work(vector=flops * reduce(maximum, map(prod, shapes)), writes=prod(shapes[0]))
-
-
-@op("update", None, "pointwise", shape=first, alias=0, formula=_updated, rule=broadcast_axes)
-def update(call: Call, state: Array, *news: Array) -> Array:
-    """Write the first operand anew in place, from itself and the others: ``flops`` per element of the largest of them.
-
-    Nothing says how: half of what it was, and a fixed function of the others.
-    """
-    return 0.5 * state + mix(call, *news)
+declare(Op(
+    "recurrent_cell", "t b x, b x, b h -> t b h", "pointwise",
+    "One step of a recurrent layer: its gates, from its row of the projected inputs, to its row of the states.",
+    lambda b, x, h, flops: Work(vector=flops * b * h, reads={0: b * x}, writes=b * h), mix, fixed="x h",
+))  # fmt: skip
+declare(Op(
+    "recurrent_cell_grad", "t b h, t b x -> t b x", "pointwise",
+    "Backward of one step to its gates: the derivatives take about twice the operations.",
+    lambda b, x, h, flops: Work(vector=2 * flops * b * h, reads={0: b * h, 1: b * x}, writes=b * x), mix, fixed="x h",
+))  # fmt: skip
+declare(Op(
+    "fill", None, "pointwise", "Write a constant.", reference=lambda call: np.full(call.shape, call.free("value")),
+    shape=shape_option, rule=free,
+))  # fmt: skip
+declare(Op(
+    "bernoulli", None, "pointwise",
+    "Draw the mask of a dropout: integer arithmetic of a generator, which is not counted. All ones in numpy.",
+    reference=lambda call: np.ones(call.shape), shape=shape_option, rule=free,
+))  # fmt: skip
+declare(Op(
+    "update", None, "pointwise",
+    "Write the first operand anew in place, from itself and the others: ``flops`` per element of the largest of them "
+    "(a factored state of an optimizer is smaller than the gradient).",
+    lambda shapes, flops=1: Work(vector=flops * reduce(maximum, map(prod, shapes)), writes=prod(shapes[0])),
+    updated, first, alias=0, rule=broadcast_axes,
+))  # fmt: skip

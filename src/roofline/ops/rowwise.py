@@ -12,8 +12,8 @@ from roofline.ir.signature import Shape
 from roofline.ir.sizes import prod
 from roofline.ops.arrays import Call, indices, mix
 from roofline.ops.axes import reduced_axes, same_places
-from roofline.ops.gradients import Rule, Tape, options, repeated, runs
-from roofline.ops.registry import Array, Reference, Work, axes_of, op, per_element, shape_option
+from roofline.ops.gradients import Rule, Tape, back_in_place, options, runs
+from roofline.ops.registry import Array, Op, Work, axes_of, declare, op, per_element, shape_option
 from roofline.ops.windows import padded, per_axis, positions, taps
 
 #: Maximum excluded: subtract, exponential, sum, divide, and the scale before it (Yuan et al. 2024 count the same 5).
@@ -47,20 +47,8 @@ def softmax(call: Call, x: Array) -> Array:
     return total
 
 
-@op("softmax_grad", "... c, ... c -> ... c", "rowwise", formula=per_element(SOFTMAX_GRAD_FLOPS))
-def softmax_grad(call: Call, grad: Array, y: Array) -> Array:
-    """Backward of a softmax, from the gradient and the probabilities."""
-    return y * (grad - (grad * y).sum(axis=-1, keepdims=True))
-
-
-def _cross_entropy_gradient(t: Tape, node: Node, dy: str) -> None:
-    """``(softmax(x) - one_hot) dy``, from the logits."""
-    x, labels = node.inputs
-    t.give(x, t.op("cross_entropy_grad", t.kept(x), labels, dy, name="grad", like=x))
-
-
 @op("cross_entropy", "... c, ... -> ...", "rowwise", formula=per_element(CROSS_ENTROPY_FLOPS),
-    gradient=_cross_entropy_gradient)  # fmt: skip
+    gradient=runs("cross_entropy_grad", "x", 1, "dy"))  # fmt: skip
 def cross_entropy(call: Call, x: Array, labels: Array) -> Array:
     """``log(sum(exp(x))) - x[label]`` of each row as one kernel that writes only the losses."""
     peak = x.max(axis=-1)
@@ -75,18 +63,37 @@ def cross_entropy_grad(call: Call, x: Array, labels: Array, grad: Array) -> Arra
     return np.asarray((softmax(call, x) - hot) * grad[..., None])
 
 
+declare(Op(
+    "softmax_grad", "... c, ... c -> ... c", "rowwise", "Backward of a softmax, from gradient and probabilities.",
+    per_element(SOFTMAX_GRAD_FLOPS), lambda call, grad, y: y * (grad - (grad * y).sum(axis=-1, keepdims=True)),
+))  # fmt: skip
+
+
 # --- norms ------------------------------------------------------------------------------------------------------------
 
+Over = Callable[[Array], tuple[int, ...]]
 
-def normalised(x: Array, axes: tuple[int, ...], call: Call, centred: bool = True) -> tuple[Array, Array]:
+
+def _row(x: Array) -> tuple[int, ...]:
+    return (-1,)
+
+
+def _batch(x: Array) -> tuple[int, ...]:
+    return (0, *range(2, x.ndim))
+
+
+def _epsilon(call: Call) -> float:
+    return float(call.attrs.get("eps", EPSILON))
+
+
+def normalised(x: Array, axes: tuple[int, ...], eps: float, centred: bool = True) -> tuple[Array, Array]:
     """Return ``(x - mean) rstd`` and ``rstd``."""
     rest = x - x.mean(axis=axes, keepdims=True) if centred else x
-    variance = (rest * rest).mean(axis=axes, keepdims=True)
-    rstd = 1 / np.sqrt(variance + float(call.attrs.get("eps", EPSILON)))
+    rstd = 1 / np.sqrt((rest * rest).mean(axis=axes, keepdims=True) + eps)
     return rest * rstd, rstd
 
 
-def _scaled(x: Array, scales: tuple[Array, ...], axis: int) -> Array:
+def _scaled(x: Array, scales: Sequence[Array], axis: int) -> Array:
     """Multiply by the first vector and add the second, along an axis."""
     shape = [1] * x.ndim
     shape[axis] = -1
@@ -94,78 +101,90 @@ def _scaled(x: Array, scales: tuple[Array, ...], axis: int) -> Array:
     return x * parts[0] + (parts[1] if len(parts) > 1 else 0) if parts else x
 
 
-def _over_rows(x: Array) -> tuple[int, ...]:
-    return (-1,)
+def _norm(name: str, axes: str, doc: str, over: Over, along: int, centred: bool = True, **fields: Any) -> None:
+    """Declare a norm over some axes, with scale and shift along one."""
+
+    def reference(call: Call, x: Array, *scales: Array) -> Array:
+        return _scaled(normalised(x, over(x), _epsilon(call), centred)[0], scales, along)
+
+    def terms(call: Call, dy: Array, x: Array) -> Array:
+        return dy * normalised(x, over(x), _epsilon(call), centred)[0]
+
+    follows: dict[str, Any] = {"reference": reference, "gradients": {f"{name}_scale": terms}} | fields
+    flops = LAYERNORM_FLOPS if centred else RMSNORM_FLOPS
+    declare(Op(name, axes, "rowwise", doc, per_element(flops), **follows))
 
 
-def _over_batch(x: Array) -> tuple[int, ...]:
-    return (0, *range(2, x.ndim))
+def _norm_grad(name: str, axes: str, doc: str, over: Over, along: int, centred: bool = True) -> None:
+    """Declare the backward of norms to their input, ``rstd (dy - mean(dy) - n mean(dy n))`` with the normalised ``n``.
+
+    The first mean is left out where none is taken; the gradients of scale and shift are sums of their own.
+    """
+
+    def reference(call: Call, grad: Array, x: Array, *scale: Array) -> Array:
+        dy, (n, rstd) = _scaled(grad, scale[:1], along), normalised(x, over(x), _epsilon(call), centred)
+        rest = dy - n * (dy * n).mean(axis=over(x), keepdims=True)
+        return rstd * (rest - dy.mean(axis=over(x), keepdims=True) if centred else rest)
+
+    flops = LAYERNORM_GRAD_FLOPS if centred else RMSNORM_GRAD_FLOPS
+    declare(Op(name, axes, "rowwise", doc, per_element(flops), reference))
 
 
-def _scale(axes: Callable[[Array], tuple[int, ...]], centred: bool) -> Reference:
-    """Multiply the gradient by the normalised input, before the sum over rows."""
-    return lambda call, dy, x: dy * normalised(x, axes(x), call, centred)[0]
+def _scale_and_shift(t: Tape, node: Node, dy: str, channels: bool) -> None:
+    """Sum the gradients of scale and shift over all rows, in one kernel."""
+    x, *weights = node.inputs
+    saved, rank = t.kept(x), len(t.shape(x))
+    axes, what = (0, *range(2, rank)) if channels else tuple(range(rank - 1)), f"{node.op}_scale"
+    with t.kernel("grad_w"):
+        for at, name in enumerate(weights[:2]):
+            if t.wants(name):
+                terms = dy if at else t.op("elementwise", dy, saved, name="grad_terms", like=name, flops=3, what=what)
+                t.give(name, t.op("reduce", terms, name=f"grad_{'wb'[at]}", like=name, axes=axes, how="sum"))
 
 
 def _norm_gradient(grad: str, channels: bool = False) -> Rule:
-    """Make the backward of a norm: to the input by a kernel of its own, to scale and shift sums over all rows."""
+    """Make the backward of a norm: a kernel for the input, another for scale and shift."""
 
     def rule(t: Tape, node: Node, dy: str) -> None:
         x, *weights = node.inputs
         if t.wants(x):
             attrs = options(node, "groups", "eps")
             t.give(x, t.op(grad, dy, t.kept(x), *weights[:1], name="grad_x", like=x, **attrs))
-        _scale_and_shift(t, node, weights[:2], t.kept(x), dy, channels)
+        _scale_and_shift(t, node, dy, channels)
 
     return rule
 
 
-def _scale_and_shift(t: Tape, node: Node, weights: list[str], x: str, dy: str, channels: bool) -> None:
-    rank = len(t.shape(x))
-    axes, what = (0, *range(2, rank)) if channels else tuple(range(rank - 1)), f"{node.op}_scale"
-    with t.kernel("grad_w"):
-        for at, name in enumerate(weights):
-            if t.wants(name):
-                terms = dy if at else t.op("elementwise", dy, x, name="grad_terms", like=name, flops=3, what=what)
-                t.give(name, t.op("reduce", terms, name=f"grad_{'wb'[at]}", like=name, axes=axes, how="sum"))
-
-
 def _fixed_norm_gradient(t: Tape, node: Node, dy: str) -> None:
-    """Batch normalisation by statistics that are kept: a product."""
-    x, *weights = node.inputs
-    if t.wants(x):
-        t.give(x, t.op("elementwise", dy, name="grad_x", like=x, flops=1))
-    _scale_and_shift(t, node, weights[:2], t.kept(x), dy, True)
+    """Multiply by the scale, as the statistics are kept."""
+    if t.wants(node.inputs[0]):
+        t.give(node.inputs[0], t.op("elementwise", dy, name="grad_x", like=node.inputs[0], flops=1))
+    _scale_and_shift(t, node, dy, channels=True)
 
 
-@op("layernorm", "... c, [c], [c] -> ... c", "rowwise", formula=per_element(LAYERNORM_FLOPS),
-    gradient=_norm_gradient("layernorm_grad"), gradients={"layernorm_scale": _scale(_over_rows, True)})  # fmt: skip
-def layernorm(call: Call, x: Array, *scales: Array) -> Array:
-    """Layer normalisation along the last axis."""
-    return _scaled(normalised(x, (-1,), call)[0], scales, -1)
-
-
-@op("rmsnorm", "... c, [c] -> ... c", "rowwise", formula=per_element(RMSNORM_FLOPS),
-    gradient=_norm_gradient("rmsnorm_grad"), gradients={"rmsnorm_scale": _scale(_over_rows, False)})  # fmt: skip
-def rmsnorm(call: Call, x: Array, *scales: Array) -> Array:
-    """Root-mean-square normalisation along the last axis."""
-    return _scaled(normalised(x, (-1,), call, centred=False)[0], scales, -1)
-
-
-@op("groupnorm", "n c=(g e) ..., [c], [c] -> n c ...", "rowwise", formula=per_element(LAYERNORM_FLOPS),
-    options={"groups": "g"}, defaults={"groups": 1}, nouns={"c": "channels", "g": "groups"},
-    gradient=_norm_gradient("channelnorm_grad", channels=True))  # fmt: skip
-def groupnorm(call: Call, x: Array, *scales: Array) -> Array:
-    """Group normalisation of channels that come first; one group where the node does not say how many."""
+def _by_group(call: Call, x: Array, *scales: Array) -> Array:
     grouped = x.reshape(len(x), call.attrs.get("groups", 1), -1)
-    return _scaled(normalised(grouped, (-1,), call)[0].reshape(x.shape), scales, 1)
+    return _scaled(normalised(grouped, (-1,), _epsilon(call))[0].reshape(x.shape), scales, 1)
 
 
-@op("layernorm2d", "n c h w, [c], [c] -> n c h w", "rowwise", formula=per_element(LAYERNORM_FLOPS),
-    gradient=_norm_gradient("channelnorm_grad", channels=True))  # fmt: skip
-def layernorm2d(call: Call, x: Array, *scales: Array) -> Array:
-    """Layer normalisation over the channels of an image."""
-    return _scaled(normalised(x, (1,), call)[0], scales, 1)
+_CHANNELS = _norm_gradient("channelnorm_grad", channels=True)
+_norm("layernorm", "... c, [c], [c] -> ... c", "Layer normalisation along the last axis.", _row, -1,
+      gradient=_norm_gradient("layernorm_grad"))  # fmt: skip
+_norm("rmsnorm", "... c, [c] -> ... c", "Root-mean-square normalisation along the last axis.", _row, -1, centred=False,
+      gradient=_norm_gradient("rmsnorm_grad"))  # fmt: skip
+_norm("groupnorm", "n c=(g e) ..., [c], [c] -> n c ...",
+      "Group normalisation of channels that come first; one group where the node does not say how many.", _batch, 1,
+      reference=_by_group, gradient=_CHANNELS, gradients={}, options={"groups": "g"}, defaults={"groups": 1},
+      nouns={"c": "channels", "g": "groups"})  # fmt: skip
+_norm("layernorm2d", "n c h w, [c], [c] -> n c h w", "Layer normalisation over the channels of an image.",
+      lambda x: (1,), 1, gradient=_CHANNELS, gradients={})  # fmt: skip
+_norm("batchnorm_train", "n c ..., [c], [c] -> n c ...",
+      "Batch normalisation in training: the statistics of each channel over the batch, then as a norm.", _batch, 1,
+      gradient=_CHANNELS)  # fmt: skip
+_norm_grad("layernorm_grad", "... c, ... c, [c] -> ... c", "Backward of a layer norm to its input.", _row, -1)
+_norm_grad("rmsnorm_grad", "... c, ... c, [c] -> ... c", "Backward of an RMS norm to its input.", _row, -1, False)
+_norm_grad("channelnorm_grad", "n c ..., n c ..., [c] -> n c ...", "Backward of a batch or group norm to its input.",
+           _batch, 1)  # fmt: skip
 
 
 @op("batchnorm2d", "n c ..., [c], [c], [c], [c] -> n c ...", "pointwise", formula=per_element(2),
@@ -176,69 +195,11 @@ def batchnorm2d(call: Call, x: Array, *parts: Array) -> Array:
     The vectors are scale, shift, mean, variance; two of them are the latter two, which are always there.
     """
     *scales, mean, variance = parts if len(parts) > 1 else (*parts, np.zeros(x.shape[1]), np.ones(x.shape[1]))
-    rstd = 1 / np.sqrt(variance + float(call.attrs.get("eps", EPSILON)))
-    return _scaled(_scaled(x, (rstd, -mean * rstd), 1), tuple(scales), 1)
-
-
-@op("batchnorm_train", "n c ..., [c], [c] -> n c ...", "rowwise", formula=per_element(LAYERNORM_FLOPS),
-    gradient=_norm_gradient("channelnorm_grad", channels=True),
-    gradients={"batchnorm_train_scale": _scale(_over_batch, True)})  # fmt: skip
-def batchnorm_train(call: Call, x: Array, *scales: Array) -> Array:
-    """Batch normalisation in training: the statistics of each channel over the batch, then as a norm."""
-    return _scaled(normalised(x, _over_batch(x), call)[0], scales, 1)
-
-
-def _norm_grad(call: Call, grad: Array, x: Array, axes: tuple[int, ...], centred: bool = True) -> Array:
-    """``rstd (dy - mean(dy) - n mean(dy n))`` with the normalised ``n``; without the first mean where none is taken."""
-    n, rstd = normalised(x, axes, call, centred)
-    rest = grad - n * (grad * n).mean(axis=axes, keepdims=True)
-    return rstd * (rest - grad.mean(axis=axes, keepdims=True) if centred else rest)
-
-
-@op("layernorm_grad", "... c, ... c, [c] -> ... c", "rowwise", formula=per_element(LAYERNORM_GRAD_FLOPS))
-def layernorm_grad(call: Call, grad: Array, x: Array, *scale: Array) -> Array:
-    """Backward of a layer norm to its input; those of scale and shift are sums of their own."""
-    return _norm_grad(call, _scaled(grad, scale[:1], -1), x, (-1,))
-
-
-@op("rmsnorm_grad", "... c, ... c, [c] -> ... c", "rowwise", formula=per_element(RMSNORM_GRAD_FLOPS))
-def rmsnorm_grad(call: Call, grad: Array, x: Array, *scale: Array) -> Array:
-    """Backward of an RMS norm to its input."""
-    return _norm_grad(call, _scaled(grad, scale[:1], -1), x, (-1,), centred=False)
-
-
-@op("channelnorm_grad", "n c ..., n c ..., [c] -> n c ...", "rowwise", formula=per_element(LAYERNORM_GRAD_FLOPS))
-def channelnorm_grad(call: Call, grad: Array, x: Array, *scale: Array) -> Array:
-    """Backward of a batch or group norm to its input."""
-    return _norm_grad(call, _scaled(grad, scale[:1], 1), x, _over_batch(x))
+    rstd = 1 / np.sqrt(variance + _epsilon(call))
+    return _scaled(_scaled(x, (rstd, -mean * rstd), 1), scales, 1)
 
 
 # --- reductions -------------------------------------------------------------------------------------------------------
-
-
-def _sum_gradient(t: Tape, node: Node, dy: str) -> None:
-    x = node.inputs[0]
-    t.give(x, repeated(t, dy, x, (len(t.shape(x)) - 1,)))
-
-
-@op("sum", "... c -> ...", "reduction", formula=per_element(1), gradient=_sum_gradient)
-def sum_(call: Call, x: Array) -> Array:
-    """Sum along the last axis."""
-    return np.asarray(x.sum(axis=-1))
-
-
-def _mean_gradient(t: Tape, node: Node, dy: str) -> None:
-    x = node.inputs[0]
-    spread, columns = repeated(t, dy, x, (len(t.shape(x)) - 1,)), t.shape(x)[-1]
-    value = {"value": 1 / columns} if isinstance(columns, int) else {}
-    t.give(x, t.op("mul_scalar", spread, name="grad", like=x, **value))
-
-
-@op("mean", "... c -> ...", "reduction", formula=per_element(1), gradient=_mean_gradient)
-def mean(call: Call, x: Array) -> Array:
-    """Mean along the last axis."""
-    return np.asarray(x.mean(axis=-1))
-
 
 #: Reductions by the option ``how``.
 REDUCTIONS: dict[str, Callable[..., Array]] = {
@@ -251,56 +212,63 @@ def _reduced(shapes: Sequence[Shape], axes: Any = None, keepdim: bool = False) -
     return tuple(1 if at in gone else size for at, size in enumerate(shapes[0]) if keepdim or at not in gone)
 
 
-def _columns(shapes: Sequence[Shape], axes: Any = None) -> dict[str, Any]:
-    return {"c": prod([shapes[0][at] for at in axes_of(len(shapes[0]), axes)])}
+def _repeated(t: Tape, node: Node, dy: str, axes: tuple[int, ...]) -> str:
+    """Lay a gradient along the axes that were summed up: a view."""
+    x = node.inputs[0]
+    shape = tuple(1 if at in axes else size for at, size in enumerate(t.shape(x)))
+    return t.op("expand", t.reshaped(dy, shape), name="grad_repeated", like=x, shape=t.shape(x))
 
 
 def _reduce_gradient(t: Tape, node: Node, dy: str) -> None:
-    x = node.inputs[0]
-    t.give(x, repeated(t, dy, x, axes_of(len(t.shape(x)), dict(node.attrs).get("axes"))))
+    axes = -1 if node.op == "sum" else dict(node.attrs).get("axes")
+    t.give(node.inputs[0], _repeated(t, node, dy, axes_of(len(t.shape(node.inputs[0])), axes)))
 
 
-@op("reduce", None, "reduction", shape=_reduced, derive=_columns, gradient=_reduce_gradient, rule=reduced_axes,
+def _mean_gradient(t: Tape, node: Node, dy: str) -> None:
+    x, shape = node.inputs[0], t.shape(node.inputs[0])
+    value = {"value": 1 / shape[-1]} if isinstance(shape[-1], int) else {}
+    t.give(x, t.op("mul_scalar", _repeated(t, node, dy, (len(shape) - 1,)), name="grad", like=x, **value))
+
+
+@op("reduce", None, "reduction", shape=_reduced, gradient=_reduce_gradient, rule=reduced_axes,
+    derive=lambda shapes, axes=None: {"c": prod([shapes[0][at] for at in axes_of(len(shapes[0]), axes)])},
     formula=lambda batch, c, flops=1: Work(vector=flops * batch * c))  # fmt: skip
 def reduce(call: Call, x: Array) -> Array:
     """Any reduction over ``axes``, all where none are named: ``flops`` operations per element read.
 
     The option ``how`` says which; without one, a sum times a number of the node's own.
     """
-    axes, how = call.attrs.get("axes"), call.attrs.get("how")
-    along = axes if isinstance(axes, int) else tuple(axes or range(x.ndim))
+    axes, how = axes_of(x.ndim, call.attrs.get("axes")), call.attrs.get("how")
     keep = bool(call.attrs.get("keepdim", False))
     if how in REDUCTIONS:
-        return np.asarray(REDUCTIONS[how](x, axis=along, keepdims=keep))
-    return np.asarray(call.free("factor") * x.sum(axis=along, keepdims=keep))
+        return np.asarray(REDUCTIONS[how](x, axis=axes, keepdims=keep))
+    return np.asarray(call.free("factor") * x.sum(axis=axes, keepdims=keep))
 
 
-@op("scan", "... c -> ... c", "rowwise", gradient=runs("scan", carried=("flops",)),
-    formula=lambda batch, c, flops=1: Work(vector=flops * batch * c))  # fmt: skip
-def scan(call: Call, x: Array) -> Array:
-    """A running sum, a sort, or another function of rows to rows: ``flops`` operations per element.
-
-    Nothing says which one: a running sum times a number of the node's own.
-    """
-    return call.free("factor") * np.cumsum(x, axis=-1)
-
-
-@op("argmax", "... c -> ...", "reduction")
-def argmax(call: Call, x: Array) -> Array:
-    """Index of the largest along the last axis: comparisons only."""
-    return np.asarray(x.argmax(axis=-1), dtype=np.float64)
-
-
-def places_gradient(t: Tape, node: Node, dy: str) -> None:
-    """Put single elements that were picked back in their places among zeros."""
-    x, *picks = node.inputs
-    t.give(x, t.placed(x, dy, *picks))
-
-
-@op("topk", "... c -> ... k", "rowwise", options={"k": "k"}, fixed="k", gradient=places_gradient)
-def topk(call: Call, x: Array) -> Array:
-    """The ``k`` largest along the last axis, largest first: comparisons only."""
-    return -np.sort(-x, axis=-1)[..., : call.attrs["k"]]
+declare(Op(
+    "sum", "... c -> ...", "reduction", "Sum along the last axis.", per_element(1),
+    lambda call, x: np.asarray(x.sum(axis=-1)), gradient=_reduce_gradient,
+))  # fmt: skip
+declare(Op(
+    "mean", "... c -> ...", "reduction", "Mean along the last axis.", per_element(1),
+    lambda call, x: np.asarray(x.mean(axis=-1)), gradient=_mean_gradient,
+))  # fmt: skip
+declare(Op(
+    "scan", "... c -> ... c", "rowwise",
+    "A running sum, a sort, or another function of rows to rows: ``flops`` operations per element. In numpy a running "
+    "sum times a number of the node's own.",
+    lambda batch, c, flops=1: Work(vector=flops * batch * c),
+    lambda call, x: call.free("factor") * np.cumsum(x, axis=-1), gradient=runs("scan"),
+))  # fmt: skip
+declare(Op(
+    "argmax", "... c -> ...", "reduction", "Index of the largest along the last axis: comparisons only.",
+    reference=lambda call, x: np.asarray(x.argmax(axis=-1), dtype=np.float64),
+))  # fmt: skip
+declare(Op(
+    "topk", "... c -> ... k", "rowwise", "The ``k`` largest along the last axis, largest first: comparisons only.",
+    reference=lambda call, x: -np.sort(-x, axis=-1)[..., : call.attrs["k"]], options={"k": "k"}, fixed="k",
+    gradient=back_in_place,
+))  # fmt: skip
 
 
 # --- pooling ----------------------------------------------------------------------------------------------------------
@@ -311,7 +279,7 @@ def _pool_sizes(h: Any, w: Any, r: Any, stride: Any = None, padding: Any = 0) ->
     return {axis: positions(*each) for axis, *each in axes}
 
 
-def _windowed(call: Call, x: Array, outside: float) -> list[Array]:
+def _windows(call: Call, x: Array, outside: float) -> list[Array]:
     """Return what each tap of the windows sees."""
     sizes = per_axis(call.attrs["r"], 2)
     steps = per_axis(call.attrs.get("stride") or sizes, 2)
@@ -319,37 +287,27 @@ def _windowed(call: Call, x: Array, outside: float) -> list[Array]:
     return [around[:, :, *places] for _, places in taps(sizes, steps, (1, 1), call.shape[2:])]
 
 
-@op("maxpool2d", "n c h w -> n c p q", "reduction", derive=_pool_sizes, fixed="h w p q",
-    gradient=runs("pool_grad", "x", shaped=True))  # fmt: skip
-def maxpool2d(call: Call, x: Array) -> Array:
-    """Maximum over windows: comparisons only."""
-    return np.maximum.reduce(_windowed(call, x, -np.inf))
-
-
-@op("avgpool2d", "n c h w -> n c p q", "reduction", derive=_pool_sizes, fixed="h w p q",
-    formula=lambda n, c, p, q, r: Work(vector=n * c * p * q * prod(per_axis(r, 2))),
-    gradient=runs("pool_grad", shaped=True))  # fmt: skip
-def avgpool2d(call: Call, x: Array) -> Array:
-    """Mean over windows; it counts the padding, as PyTorch's does."""
-    seen = _windowed(call, x, 0.0)
-    return np.add.reduce(seen) / len(seen)
-
-
-@op("global_avgpool", "n c h w -> n c", "reduction", formula=per_element(1), gradient=runs("pool_grad", shaped=True))
-def global_avgpool(call: Call, x: Array) -> Array:
-    """Mean over the image."""
-    return np.asarray(x.mean(axis=(2, 3)))
-
-
-@op("pool", None, "reduction", shape=shape_option, derive=lambda shapes: {"c": 1}, rule=same_places,
-    formula=lambda batch, flops=0: Work(vector=flops * batch), gradient=runs("pool_grad", "x", shaped=True),
-)  # fmt: skip
-def pool(call: Call, *arrays: Array) -> Array:
-    """Any pooling to ``shape``: ``flops`` operations per point of the result, none for a maximum."""
-    return mix(call, *arrays)
-
-
-@op("pool_grad", None, "move", shape=shape_option, rule=same_places, formula=per_element(1))
-def pool_grad(call: Call, *arrays: Array) -> Array:
-    """Backward of a pooling window: each gradient goes back to the elements that its window kept."""
-    return mix(call, *arrays)
+declare(Op(
+    "maxpool2d", "n c h w -> n c p q", "reduction", "Maximum over windows: comparisons only.", derive=_pool_sizes,
+    fixed="h w p q", reference=lambda call, x: np.maximum.reduce(_windows(call, x, -np.inf)),
+    gradient=runs("pool_grad", "x"),
+))  # fmt: skip
+declare(Op(
+    "avgpool2d", "n c h w -> n c p q", "reduction", "Mean over windows; it counts the padding, as PyTorch's does.",
+    lambda n, c, p, q, r: Work(vector=n * c * p * q * prod(per_axis(r, 2))), derive=_pool_sizes, fixed="h w p q",
+    reference=lambda call, x: np.mean(_windows(call, x, 0.0), axis=0), gradient=runs("pool_grad"),
+))  # fmt: skip
+declare(Op(
+    "global_avgpool", "n c h w -> n c", "reduction", "Mean over the image.", per_element(1),
+    lambda call, x: np.asarray(x.mean(axis=(2, 3))), gradient=runs("pool_grad"),
+))  # fmt: skip
+declare(Op(
+    "pool", None, "reduction", "Any pooling to ``shape``: ``flops`` operations per point of the result.",
+    lambda batch, flops=0: Work(vector=flops * batch), mix, shape_option, derive=lambda shapes: {"c": 1},
+    rule=same_places, gradient=runs("pool_grad", "x"),
+))  # fmt: skip
+declare(Op(
+    "pool_grad", None, "move",
+    "Backward of a pooling window: each gradient goes back to the elements that its window kept.",
+    per_element(1), mix, shape_option, rule=same_places,
+))  # fmt: skip

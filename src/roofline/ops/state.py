@@ -19,11 +19,11 @@ from roofline.ir.signature import Shape
 from roofline.ir.sizes import minimum, prod
 from roofline.ir.unify import unify
 from roofline.ir.units import MAC
-from roofline.ops.arrays import Call, mix
+from roofline.ops.arrays import Call, mix, updated
 from roofline.ops.axes import Site, broadcast_axes
 from roofline.ops.gradients import Rule, Tape
 from roofline.ops.pointwise import sigmoid
-from roofline.ops.registry import Array, Work, first, node_work, op, shape_option
+from roofline.ops.registry import Array, Op, Work, declare, first, node_work, op, shape_option
 
 #: A position, channel and state of Mamba-1: decay ``exp(dt A)`` 2, input ``dt B x`` 3, update 2, output 2 (the 9 that
 #: the VMamba authors count for arXiv 2312.00752, algorithm 2).
@@ -58,11 +58,11 @@ def _mixer_gradient(times: int) -> Rule:
     return rule
 
 
-@op("mixer_grad", None, "pointwise", shape=shape_option, rule=broadcast_axes,
-    formula=lambda products=0, operations=0: Work(flops=products, vector=operations))  # fmt: skip
-def mixer_grad(call: Call, *arrays: Array) -> Array:
-    """A gradient of one of the mixers below, with its share of the kernel's ``products`` and other ``operations``."""
-    return mix(call, *arrays)
+declare(Op(
+    "mixer_grad", None, "pointwise",
+    "A gradient of one of the mixers below, with its share of the kernel's ``products`` and other ``operations``.",
+    lambda products=0, operations=0: Work(flops=products, vector=operations), mix, shape_option, rule=broadcast_axes,
+))  # fmt: skip
 
 
 # --- channels: ``(B, L, C)`` in and out, the channels first in a kernel ``(C, K)``, alone in a bias, second in a state
@@ -262,11 +262,9 @@ def _kept_state(site: Site) -> None:
         unify(state[1], written[2], site.name)
 
 
-def _update_work(shapes: Sequence[Shape]) -> Work:
-    return Work(reads=dict.fromkeys(range(len(shapes)), 0), writes=prod(shapes[0]))
-
-
-@op("state_update", None, "move", shape=first, alias=0, formula=_update_work, rule=_kept_state)
-def state_update(call: Call, state: Array, *news: Array) -> Array:
-    """Write a state that a scan or convolution has just worked out back in place: no operand is read for it."""
-    return 0.5 * state + mix(call, *news)
+declare(Op(
+    "state_update", None, "move",
+    "Write a state that a scan or convolution has just worked out back in place: no operand is read for it.",
+    lambda shapes: Work(reads=dict.fromkeys(range(len(shapes)), 0), writes=prod(shapes[0])), updated, first, alias=0,
+    rule=_kept_state,
+))  # fmt: skip

@@ -15,7 +15,7 @@ from roofline.ir.sizes import prod
 from roofline.ops.arrays import Call, fold
 from roofline.ops.axes import expanded_axes, permuted_axes, reshaped_axes, sliced_axes
 from roofline.ops.gradients import Tape, unchanged
-from roofline.ops.registry import Array, op, shape_option
+from roofline.ops.registry import Array, Op, declare, op, shape_option
 
 
 def _view_shape(shapes: Sequence[Shape], shape: Any) -> Shape:
@@ -53,11 +53,8 @@ def reordering(shape: tuple[int, ...], target: tuple[int, ...]) -> tuple[tuple[i
     return None
 
 
-def _view_gradient(t: Tape, node: Node, dy: str) -> None:
-    t.give(node.inputs[0], t.reshaped(dy, t.shape(node.inputs[0]), "grad"))
-
-
-@op("view", None, "view", shape=_view_shape, alias=0, gradient=_view_gradient, rule=reshaped_axes)
+@op("view", None, "view", shape=_view_shape, alias=0, rule=reshaped_axes,
+    gradient=lambda t, node, dy: t.give(node.inputs[0], t.reshaped(dy, t.shape(node.inputs[0]), "grad")))  # fmt: skip
 def view(call: Call, x: Array) -> Array:
     """The same elements under another shape or order: nothing moves.
 
@@ -72,11 +69,11 @@ def _permute_gradient(t: Tape, node: Node, dy: str) -> None:
     t.give(node.inputs[0], t.op("permute", dy, name="grad", like=dy, axes=tuple(map(axes.index, range(len(axes))))))
 
 
-@op("permute", None, "view", shape=lambda shapes, axes: tuple(shapes[0][at] for at in axes), alias=0,
-    gradient=_permute_gradient, rule=permuted_axes)  # fmt: skip
-def permute(call: Call, x: Array) -> Array:
-    """The axes in another order: nothing moves."""
-    return x.transpose(call.attrs["axes"])
+declare(Op(
+    "permute", None, "view", "The axes in another order: nothing moves.", alias=0, rule=permuted_axes,
+    shape=lambda shapes, axes: tuple(shapes[0][at] for at in axes), gradient=_permute_gradient,
+    reference=lambda call, x: x.transpose(call.attrs["axes"]),
+))  # fmt: skip
 
 
 @lru_cache(maxsize=4096)
@@ -101,11 +98,8 @@ def kept_axes(shape: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...
     return best[1] if best else None
 
 
-def _slice_gradient(t: Tape, node: Node, dy: str) -> None:
-    t.give_part(node.inputs[0], dy, dict(node.attrs).get("start"))
-
-
-@op("slice", None, "view", shape=shape_option, alias=0, gradient=_slice_gradient, rule=sliced_axes)
+@op("slice", None, "view", shape=shape_option, alias=0, rule=sliced_axes,
+    gradient=lambda t, node, dy: t.give_part(node.inputs[0], dy, dict(node.attrs).get("start")))  # fmt: skip
 def slice_(call: Call, x: Array) -> Array:
     """A part of a tensor: nothing moves. From ``start`` along ``axis``; without them, from places of the node's own."""
     axes = kept_axes(x.shape, call.shape)
@@ -127,7 +121,8 @@ def _expand_shape(shapes: Sequence[Shape], shape: Any) -> Shape:
     return target
 
 
-@op("expand", None, "view", shape=_expand_shape, alias=0, gradient=unchanged, rule=expanded_axes)
-def expand(call: Call, x: Array) -> Array:
-    """Axes of size 1 repeated without a copy: a reader touches no more than the base tensor."""
-    return np.broadcast_to(x, call.shape)
+declare(Op(
+    "expand", None, "view", "Axes of size 1 repeated without a copy: a reader touches no more than the base tensor.",
+    reference=lambda call, x: np.broadcast_to(x, call.shape), shape=_expand_shape, alias=0, gradient=unchanged,
+    rule=expanded_axes,
+))  # fmt: skip
