@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import roofline as rl
-from roofline.traces import chrome, jsonstream
 from roofline.traces.events import Kind, Signature, Trace
+from roofline.traces.formats import chrome, jsonstream
 
 #: Traces of a real machine; beside the checkout, where there are any.
 REAL = Path(__file__).parents[2] / "shared" / "measurements" / "h100-sxm" / "traces"
@@ -347,7 +347,7 @@ def test_a_number_too_long_for_python_is_a_broken_event(tmp_path: Path) -> None:
 
 
 def test_more_events_than_anybody_looks_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chrome, "MOST_EVENTS", 10)
+    monkeypatch.setattr(chrome, "MAX_EVENTS", 10)
     trace = read(tmp_path, chrome_text(*[OP] * 25))
     assert len(trace.events) == 10
     assert trace.partial

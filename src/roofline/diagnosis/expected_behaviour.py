@@ -15,7 +15,7 @@ from roofline.diagnosis.reference import Reference, possible_in
 from roofline.ir.errors import MissingFigure
 from roofline.ir.sizes import evaluate
 from roofline.ir.units import format_si
-from roofline.traces.quantities import plural
+from roofline.traces.formats.quantities import plural
 
 #: A share of the memory's bandwidth, or of a link's, from which a run is at its limit.
 BANDWIDTH_REACHED = 0.5

@@ -13,7 +13,7 @@ from typing import Any
 
 from roofline.ir.errors import RooflineError, UsageError
 from roofline.ir.units import parse
-from roofline.traces.quantities import TIMES, number, split_timed
+from roofline.traces.formats.quantities import TIMES, number, split_timed
 
 #: A file of measured times is no larger [byte].
 MAX_BYTES = 256 * 2**20

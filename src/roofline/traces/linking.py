@@ -1,4 +1,4 @@
-"""What ran on the device, tied to the operator that asked for it."""
+"""Link what ran on the device to the operator that asked for it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Launch:
 
 
 def launches(trace: Trace) -> tuple[Launch, ...]:
-    """What ran on the device, in order of start; without a device, the operators on the CPU.
+    """Return what ran on the device, in order of start; without a device, the operators on the CPU.
 
     A device event leads to the runtime call of the same correlation, and to the operator of the same external id;
     where that is not recorded, to the innermost operator that was open on the call's thread. A replayed CUDA graph is
@@ -106,7 +106,9 @@ def _on_device(events: Events, rows: NDArray[np.intp]) -> Iterator[Launch]:
     around = np.where(calls >= 0, nest.parent[calls], -1)
     caller = np.where(caller >= 0, caller, around)
     op = np.where(caller >= 0, nest.operator[caller], -1)
-    op = np.where(_replays(events, calls), -1, op)
+    # A replayed CUDA or HIP graph has other kernels than those of the operator around the call.
+    replays = np.array([*("GraphLaunch" in name for name in events.names), False])
+    op = np.where((calls >= 0) & replays[events.name[calls]], -1, op)
     where = np.where(op >= 0, nest.path[op], np.where(caller >= 0, nest.path[caller], 0))
     issued = np.where(calls >= 0, events.start[calls], np.nan)
     bytes_ = np.where(np.isnan(events.bytes[rows]) & (calls >= 0), events.bytes[calls], events.bytes[rows])
@@ -115,20 +117,13 @@ def _on_device(events: Events, rows: NDArray[np.intp]) -> Iterator[Launch]:
 
 
 def _match(key: NDArray[np.int64], among: NDArray[np.intp], rows: NDArray[np.intp]) -> NDArray[np.intp]:
-    """For each row the first of others with the same key, -1 where none has it; keys start at 1."""
+    """Return for each row the first of others with the same key, -1 where none has it; keys start at 1."""
     if not len(among):
         return np.full(len(rows), -1, np.intp)
     known, first = np.unique(key[among], return_index=True)
     at = np.minimum(np.searchsorted(known, key[rows]), len(known) - 1)
-    found = (known[at] == key[rows]) & (key[rows] > 0)
-    return np.where(found, among[first[at]], -1)
-
-
-def _replays(events: Events, calls: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Whether a call replays a CUDA or HIP graph, whose kernels are not those of the operator around it."""
-    replays = np.array([*("GraphLaunch" in name for name in events.names), False])
-    found: NDArray[np.bool_] = (calls >= 0) & replays[events.name[calls]]
-    return found
+    matches = (known[at] == key[rows]) & (key[rows] > 0)
+    return np.where(matches, among[first[at]], -1)
 
 
 # --- host -------------------------------------------------------------------------------------------------------------
@@ -193,11 +188,11 @@ def _nest_thread(events: Events, rows: NDArray[np.intp], nest: _Nest, known: dic
 
 
 def _path(nest: _Nest, known: dict[tuple[int, int], int], outer: int, name: int, events: Events) -> int:
-    found = known.get((outer, name))
-    if found is None:
-        found = known[outer, name] = len(nest.paths)
+    number = known.get((outer, name))
+    if number is None:
+        number = known[outer, name] = len(nest.paths)
         nest.paths.append((*nest.paths[outer], events.names[name]))
-    return found
+    return number
 
 
 # --- CPU --------------------------------------------------------------------------------------------------------
@@ -226,9 +221,9 @@ _KINDS = tuple(Kind)
 def _built(
     events: Events, paths: list[tuple[str, ...]], rows: NDArray[np.intp], columns: dict[str, NDArray[Any]]
 ) -> Iterator[Launch]:
-    """Launches of some rows, whose columns are the events' where they are not given."""
+    """Yield the launches of some rows, whose columns are the events' where they are not given."""
     names, signatures = events.names, (*events.signatures, None)
-    wanted = ("kind", "name", "start", "duration", "device", "stream", "bytes", "count", "call", "path", "issued",
+    fields = ("kind", "name", "start", "duration", "device", "stream", "bytes", "count", "call", "path", "issued",
               "detail", "inside")  # fmt: skip
     absent = {"issued": np.nan, "inside": -1}
     for first in range(0, len(rows), _CHUNK):
@@ -237,7 +232,7 @@ def _built(
         lists = [
             (columns[key][part] if key in columns else np.full(len(chunk), absent[key]) if key in absent
              else getattr(events, key)[chunk]).tolist()
-            for key in wanted
+            for key in fields
         ]  # fmt: skip
         calls = columns["call"][part]
         operators = np.where(calls >= 0, events.name[calls], -1).tolist()

@@ -1,4 +1,4 @@
-"""A profiler's file, whichever wrote it: the format is told by what is inside, not by the name."""
+"""Read a profiler's file, whichever wrote it: the format is told by what is inside, not by the name."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from roofline.ir.errors import TraceError, did_you_mean
-from roofline.traces import chrome, ncu, nsys, optable, tables, ttperf
-from roofline.traces.bytestream import ByteStream, Progress
-from roofline.traces.columns import Recorder, notes_of
-from roofline.traces.events import Trace
-from roofline.traces.tables import Table
+from roofline.traces.events import Recorder, Trace, notes_of
+from roofline.traces.formats import chrome, ncu, nsys, optable, tables, ttperf
+from roofline.traces.formats.bytestream import ByteStream, Progress
+from roofline.traces.formats.tables import Table
 
 
 @dataclass(frozen=True)
@@ -21,14 +20,14 @@ class Format:
 
     Attributes:
         name: ``Trace.format``.
-        wanted: What it is and which columns make it, for messages.
+        header: What it is and which columns make it, for messages.
         claims: Whether a header is its own.
         read: Reads a table into rows and devices, and says what was left out.
         timed: Whether starts are real.
     """
 
     name: str
-    wanted: str
+    header: str
     claims: Callable[[Sequence[str]], bool]
     read: Callable[[Table, Recorder, dict[int, str]], list[str]]
     timed: bool = False
@@ -39,7 +38,7 @@ TABLES = (
     Format("nsys-trace", "nsys cuda_gpu_trace (Start, Duration, CorrId, Strm, Name)", nsys.claims_trace,
            nsys.read_trace, timed=True),
     Format("nsys-sum", "nsys cuda_gpu_kern_sum (Total Time, Instances, Name)", nsys.claims_sum, nsys.read_sum),
-    Format("ncu", "ncu (ID, Kernel Name, Metric Name or a column a metric)", ncu.claims, ncu.read),
+    Format("ncu", "ncu (ID, Kernel Name, Metric Name or a column per metric)", ncu.claims, ncu.read),
     Format("tt-perf", "ops_perf_results (OP CODE, DEVICE KERNEL DURATION [ns])", ttperf.claims, ttperf.read),
     Format("table", "a table of times (name, time_us)", optable.claims, optable.read),
 )  # fmt: skip
@@ -117,21 +116,22 @@ def _read_table(source: ByteStream) -> Trace:
     events = rows.events()
     if not len(events):
         why = f" ({'; '.join(notes)})" if notes else ""
-        raise TraceError(f"{source.name}: no events below the header of {form.wanted}{why}")
+        raise TraceError(f"{source.name}: no events below the header of {form.header}{why}")
     if form.timed:
         events.start[:] -= events.start[0]
     faults = [f"{source.fault}: read what comes before"] if source.fault else []
-    found = (*faults, *passed, *notes, *notes_of(events))
-    return Trace(source.name, form.name, events, devices, form.timed, found, bool(faults))
+    all_notes = (*faults, *passed, *notes, *notes_of(events))
+    return Trace(source.name, form.name, events, devices, form.timed, all_notes, bool(faults))
 
 
 def _find(source: ByteStream, text: Iterator[str]) -> tuple[Format, Table, list[str]]:
-    """The first table that is known, and the names of those without kernels that came before."""
+    """Return the first table that is known, and the names of those without kernels that came before."""
     likely: tuple[str, ...] = ()
     passed: list[str] = []
     for line, content in enumerate(text, 1):
         for delimiter, columns in tables.cells_of(content):
-            if other := _other(columns):
+            labels = nsys.labels(columns)
+            if other := next((name for needed, name in nsys.OTHERS if needed <= labels), ""):
                 passed.append(other)
                 break
             if form := next((form for form in TABLES if form.claims(columns)), None):
@@ -143,11 +143,6 @@ def _find(source: ByteStream, text: Iterator[str]) -> tuple[Format, Table, list[
     _refuse_table(source.name, likely, passed)
 
 
-def _other(columns: Sequence[str]) -> str:
-    found = nsys.labels(columns)
-    return next((name for needed, name in nsys.OTHERS if needed <= found), "")
-
-
 def _refuse_table(name: str, likely: Sequence[str], passed: Sequence[str]) -> NoReturn:
     if passed:
         raise TraceError(
@@ -155,7 +150,7 @@ def _refuse_table(name: str, likely: Sequence[str], passed: Sequence[str]) -> No
         )
     if not likely:
         raise TraceError(f"{name}: neither JSON nor a table; {_ALLOWED}")
-    wanted = ", ".join(form.wanted for form in TABLES)
-    given = next((c for c in likely if did_you_mean(c, optable.NAMES)), "")
-    near = did_you_mean(given, optable.NAMES)
-    raise TraceError(f"{name}: a header of no known table: {', '.join(likely)[:200]}; wanted {wanted}{near}")
+    known = ", ".join(form.header for form in TABLES)
+    close = next((c for c in likely if did_you_mean(c, optable.NAMES)), "")
+    near = did_you_mean(close, optable.NAMES)
+    raise TraceError(f"{name}: a header of no known table: {', '.join(likely)[:200]}; wanted {known}{near}")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from roofline.ir.errors import TraceError
-from roofline.traces.bytestream import ByteStream
+from roofline.traces.formats.bytestream import ByteStream
 
 #: Bytes fetched at a time; little, because the decoder counts the lines before each fault that it finds.
 CHUNK = 2**17
@@ -88,7 +88,7 @@ class JsonStream:
         return True
 
     def where(self, at: int | None = None) -> str:
-        """A position as line, column and byte."""
+        """Return a position as line, column and byte."""
         at = self._at if at is None else at
         line = self._lines + self._text.count("\n", 0, at) + 1
         newline = self._text.rfind("\n", 0, at)
@@ -96,7 +96,7 @@ class JsonStream:
         return f"line {line:,}, column {column:,} (byte {self._base + at:,})"
 
     def peek(self, skip: re.Pattern[str] = BLANK) -> str:
-        """The next character that is no blank; empty at the end."""
+        """Return the next character that is no blank; empty at the end."""
         while True:
             match = skip.match(self._text, self._at)
             self._at = match.end() if match else self._at
@@ -105,14 +105,14 @@ class JsonStream:
             if not self._more():
                 return ""
 
-    def take(self, wanted: str) -> bool:
+    def take(self, character: str) -> bool:
         """Go past one character, where it is the next."""
-        found = self.peek() == wanted
-        self._at += found
-        return found
+        follows = self.peek() == character
+        self._at += follows
+        return follows
 
     def value(self) -> Any:
-        """The next value.
+        """Return the next value.
 
         Raises:
             Cut: The text ends within it.
@@ -136,7 +136,7 @@ class JsonStream:
                 return value
 
     def elements(self) -> Iterator[Any]:
-        """The elements of a list whose opening bracket was taken, each one as soon as it is there."""
+        """Yield the elements of a list whose opening bracket was taken, each one as soon as it is there."""
         decode, between = self._decode, BETWEEN.match
         while True:
             match = between(self._text, self._at)
@@ -179,17 +179,17 @@ class JsonStream:
         offset = max(_position(error, self._at) - self._at, 0)
         if incomplete and len(self._text) - self._at <= LARGEST and self._more():
             return
-        found = _NEXT.search(self._text, self._at)
-        while found is None and not incomplete:
+        following = _NEXT.search(self._text, self._at)
+        while following is None and not incomplete:
             self._check(error)
             if not self._more():
                 break
-            found = _NEXT.search(self._text, self._at)
+            following = _NEXT.search(self._text, self._at)
         place = "" if self.first else self.where(self._at + offset)
         if str(error).startswith(_QUOTE):
             place += f": {QUOTE_HINT}"
-        if found is not None:
-            yield from self._mend(found.start() + 1, found.end(), place)
+        if following is not None:
+            yield from self._mend(following.start() + 1, following.end(), place)
         elif _unfinished(error, self._text[self._at + offset :]):
             self._check(error)
             self.cut, self.closed, self._at = True, False, len(self._text)
@@ -231,21 +231,21 @@ def _position(error: Exception, default: int = 0) -> int:
 
 
 def _incomplete(error: Exception, text: str) -> bool:
-    """Whether more text might help: a string that does not end, or a fault among the last few characters."""
+    """Tell whether more text might help: a string that does not end, or a fault among the last few characters."""
     if not isinstance(error, json.JSONDecodeError):
         return False
     return error.msg.startswith("Unterminated string") or error.pos >= len(text) - 12
 
 
 def _unfinished(error: Exception, rest: str) -> bool:
-    """Whether a fault at the end of the file is that it was cut: nothing is closed after it."""
+    """Tell whether a fault at the end of the file is that it was cut: nothing is closed after it."""
     if not isinstance(error, json.JSONDecodeError):
         return False
     return error.msg.startswith("Unterminated string") or not re.search(r"[}\]]", rest)
 
 
 def text(raw: str) -> str:
-    """A string that was decoded as Latin-1, as the UTF-8 that it is.
+    """Return a string that was decoded as Latin-1 as the UTF-8 that it is.
 
     Example:
         >>> text("Ã¼ber"), text("plain")

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from roofline.ir.errors import TraceError
-from roofline.traces.bytestream import ByteStream
-from roofline.traces.columns import NAN, Interned, Recorder, notes_of
-from roofline.traces.events import DEVICE, Events, Kind, Trace
-from roofline.traces.jsonstream import BETWEEN, Cut, JsonStream, text
-from roofline.traces.quantities import plural
+from roofline.traces.events import DEVICE, NAN, Events, Interned, Kind, Recorder, Trace, notes_of
+from roofline.traces.formats.bytestream import ByteStream
+from roofline.traces.formats.jsonstream import BETWEEN, Cut, JsonStream, text
+from roofline.traces.formats.quantities import plural
 
 #: More events than any run that somebody looks at; the rest of a larger file is left out.
-MOST_EVENTS = 20_000_000
+MAX_EVENTS = 20_000_000
 
 #: What each category is; those of PyTorch before 1.12 in the second half. A range of the user that is mirrored on the
 #: device (gpu_user_annotation) overlaps the kernels in it and is left out.
@@ -52,12 +50,12 @@ _MICRO = 1e-6
 
 
 def claims(head: bytes) -> bool:
-    """Whether the first bytes are those of a JSON text."""
+    """Tell whether the first bytes are those of a JSON text."""
     return head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[")
 
 
 def read(source: ByteStream) -> Trace:
-    """Read it.
+    """Read a trace.
 
     Raises:
         TraceError: JSON of something else, or without a single event.
@@ -79,7 +77,7 @@ def read(source: ByteStream) -> Trace:
 
 
 def _members(stream: JsonStream, root: dict[str, Any], reader: Reader) -> bool:
-    """Read the members of the root; whether the events were among them, after which nothing is needed."""
+    """Read the members of the root up to the events; tell whether they were among them."""
     listed = False
     try:
         while stream.peek(BETWEEN) not in ("}", ""):
@@ -138,7 +136,7 @@ class Reader:
         for event in stream.elements():
             if type(event) is dict:
                 add(event)
-                if len(self.rows) >= MOST_EVENTS:
+                if len(self.rows) >= MAX_EVENTS:
                     self.full = True
                     return
 
@@ -162,10 +160,10 @@ class Reader:
             return
         start, duration = event.get("ts"), event.get("dur")
         if type(start) is not float or type(duration) is not float or not 0 <= duration < _BIG:
-            found = self._times(kind, start, duration)
-            if found is None:
+            times = self._times(kind, start, duration)
+            if times is None:
                 return
-            start, duration = found
+            start, duration = times
         arguments = event.get("args")
         if type(arguments) is not dict:
             arguments = _NOTHING
@@ -184,12 +182,12 @@ class Reader:
             if "kernel_backend" in arguments or "Collective name" in arguments:
                 detail = self._detail(arguments)
         elif kind is Kind.RUNTIME:
-            if "size" in arguments and (found := self._number(arguments["size"])) is not None:
-                self._sizes[correlation] = found
+            if "size" in arguments and (number := self._number(arguments["size"])) is not None:
+                self._sizes[correlation] = number
         elif kind in DEVICE:
             device, stream = self._whole(get("device", -1), 2**30), self._whole(get("stream", event.get("tid", -1)))
-            if "bytes" in arguments and (found := self._number(arguments["bytes"])) is not None:
-                size = found
+            if "bytes" in arguments and (number := self._number(arguments["bytes"])) is not None:
+                size = number
             detail = self._detail(arguments)
         external = get("External id", get("external id", -1))
         self.rows.add(
@@ -199,7 +197,7 @@ class Reader:
         )  # fmt: skip
 
     def _times(self, kind: Kind, start: Any, duration: Any) -> tuple[float, float] | None:
-        """Start and duration, whatever they are written as; counted where they are not usable."""
+        """Return start and duration, whatever they are written as; ``None``, and counted, where they are not usable."""
         begin, lasted = self._number(start), self._number(duration)
         if lasted is None:
             reason = "without a duration" if duration is None else "whose duration is no number"
@@ -215,30 +213,30 @@ class Reader:
 
     def _number(self, value: Any) -> float | None:
         try:
-            found = float(value)
+            number = float(value)
         except (TypeError, ValueError, OverflowError):
             return None
-        return found if -_BIG < found < _BIG else None
+        return number if -_BIG < number < _BIG else None
 
     def _whole(self, value: Any, limit: int = _BIG) -> int:
         if type(value) is int and -limit < value < limit:
             return value
-        found = self._number(value)
-        return int(found) if found is not None and -limit < found < limit else -1
+        number = self._number(value)
+        return int(number) if number is not None and -limit < number < limit else -1
 
     def _who(self, value: Any) -> int:
-        """Number of a process or thread; those with a name instead are counted down from -2."""
+        """Return the number of a process or thread; those with a name instead are counted down from -2."""
         if type(value) is int and -_BIG < value < _BIG:
             return value
-        if (found := self._number(value)) is not None:
-            return int(found)
+        if (number := self._number(value)) is not None:
+            return int(number)
         return -2 - self._named[str(value)]
 
     def _text(self, raw: str) -> str:
-        found = self._names.get(raw)
-        if found is None:
-            found = self._names[raw] = text(raw)
-        return found
+        name = self._names.get(raw)
+        if name is None:
+            name = self._names[raw] = text(raw)
+        return name
 
     def _detail(self, arguments: dict[str, Any]) -> int:
         return self.rows.detail({key: value for key, value in arguments.items() if key in _KEPT})
@@ -258,22 +256,19 @@ class Reader:
                 self._labels[process] = self._whole(int(digits[:9]))
 
     def finish(self) -> Events:
-        """The rows, with starts from zero and what other events know of them."""
+        """Return the rows, with starts from zero and what other events know of them."""
         events = self.rows.events()
         if len(events):
             # Only now in seconds: in a clock that began in 1970 a microsecond is the last digit that a float holds.
             events.start[:] = (events.start - events.start[0]) * _MICRO
         on_device = np.isin(events.kind, DEVICE)
-        unknown = on_device & (events.device < 0)
-        if unknown.any():
-            events.device[unknown] = [self._device_of(int(process)) for process in events.process[unknown]]
-        if self._sizes:
-            _carry(events, self._sizes, on_device & (events.kind != Kind.KERNEL) & np.isnan(events.bytes))
+        for row in np.flatnonzero(on_device & (events.device < 0)):  # the profiler makes a process up for a device
+            process = int(events.process[row])
+            events.device[row] = self._labels.get(process, process if 0 <= process < 1024 else 0)
+        if self._sizes:  # ROCm records the bytes of copies at the runtime calls that asked for them
+            for row in np.flatnonzero(on_device & (events.kind != Kind.KERNEL) & np.isnan(events.bytes)):
+                events.bytes[row] = self._sizes.get(int(events.correlation[row]), NAN)
         return events
-
-    def _device_of(self, process: int) -> int:
-        """Device of a process that the profiler made up for it."""
-        return self._labels.get(process, process if 0 <= process < 1024 else 0)
 
 
 #: What a kind is called in notes.
@@ -283,15 +278,12 @@ _WORDS = {
 }  # fmt: skip
 
 
-def _carry(events: Events, sizes: Mapping[int, float], wanted: NDArray[np.bool_]) -> None:
-    """Bytes of copies from the runtime calls that asked for them: ROCm records them there."""
-    for row in np.flatnonzero(wanted):
-        events.bytes[row] = sizes.get(int(events.correlation[row]), NAN)
-
-
 def _trace(source: ByteStream, stream: JsonStream, reader: Reader, root: Mapping[str, Any]) -> Trace:
     partial = bool(stream.cut or source.fault or reader.full)
-    notes = [*_faults(source, stream, reader), *_skips(reader), *_context(root)]
+    notes = [*_faults(source, stream, reader), *_left_out(reader)]
+    ranks = root.get("distributedInfo")
+    if isinstance(ranks, dict) and isinstance(ranks.get("world_size"), int) and ranks["world_size"] > 1:
+        notes.append(f"rank {str(ranks.get('rank', '?'))[:9]} of {str(ranks['world_size'])[:9]}")
     events = reader.finish()
     if not len(events):
         why = f" ({'; '.join(notes)})" if notes else ""
@@ -310,53 +302,45 @@ def _trace(source: ByteStream, stream: JsonStream, reader: Reader, root: Mapping
     )  # fmt: skip
 
 
-def _faults(source: ByteStream, stream: JsonStream, reader: Reader) -> list[str]:
-    """What was wrong with the text, and what was done."""
-    found = []
+def _faults(source: ByteStream, stream: JsonStream, reader: Reader) -> Iterator[str]:
+    """Say what was wrong with the text, and what was done."""
+    first = f" (first at {stream.first})" if stream.first else ""
     if source.fault:
-        found.append(f"{source.fault}: read what comes before")
+        yield f"{source.fault}: read what comes before"
     if reader.full:
-        found.append(f"stopped after {MOST_EVENTS:,} events")
+        yield f"stopped after {MAX_EVENTS:,} events"
     elif stream.cut:
-        found.append(f"the file is cut at {stream.where()}: kept the complete events")
+        yield f"the file is cut at {stream.where()}: kept the complete events"
     elif not stream.closed:
-        found.append("repaired: the closing bracket is missing")
+        yield "repaired: the closing bracket is missing"
     if stream.comma:
-        found.append("repaired: a trailing comma after the last event")
+        yield "repaired: a trailing comma after the last event"
     for what, number in stream.repaired.items():
-        place = f" (first at {stream.first})" if "quote" in what and stream.first else ""
-        found.append(f"repaired {plural(number, 'event')} with {what}{place}")
+        yield f"repaired {plural(number, 'event')} with {what}{first if 'quote' in what else ''}"
     if stream.broken:
-        found.append(f"skipped {plural(stream.broken, 'broken event')} (first at {stream.first})")
+        yield f"skipped {plural(stream.broken, 'broken event')}{first}"
     if stream.constants:
-        found.append(f"read {plural(stream.constants, 'literal')} NaN or Infinity, which is no JSON")
+        yield f"read {plural(stream.constants, 'literal')} NaN or Infinity, which is no JSON"
+
+
+def _left_out(reader: Reader) -> Iterator[str]:
+    """Say which events were read in spite of their text, and which were left out."""
     if reader.texts:
-        found.append(f"read {plural(reader.texts, 'event')} whose times are texts")
-    return found
-
-
-def _skips(reader: Reader) -> list[str]:
-    found = [f"skipped {plural(number, word)} {reason}" for (word, reason), number in reader.skipped.items()]
+        yield f"read {plural(reader.texts, 'event')} whose times are texts"
+    for (word, reason), number in reader.skipped.items():
+        yield f"skipped {plural(number, word)} {reason}"
     if reader.frames:
-        found.append(f"left out {plural(reader.frames, 'Python frame')}")
-    return found
-
-
-def _context(root: Mapping[str, Any]) -> list[str]:
-    ranks = root.get("distributedInfo")
-    if isinstance(ranks, dict) and isinstance(ranks.get("world_size"), int) and ranks["world_size"] > 1:
-        return [f"rank {str(ranks.get('rank', '?'))[:9]} of {str(ranks['world_size'])[:9]}"]
-    return []
+        yield f"left out {plural(reader.frames, 'Python frame')}"
 
 
 def _devices(root: Mapping[str, Any]) -> dict[int, str]:
     listed = root.get("deviceProperties")
-    found = {}
+    names = {}
     for position, device in enumerate(listed if isinstance(listed, list) else ()):
         if isinstance(device, dict) and isinstance(device.get("name"), str):
             number = device.get("id", position)
-            found[number if isinstance(number, int) and math.isfinite(number) else position] = text(device["name"])
-    return found
+            names[number if isinstance(number, int) and math.isfinite(number) else position] = text(device["name"])
+    return names
 
 
 #: JSON that is taken for a trace: keys of its root, what it is.

@@ -31,7 +31,7 @@ _HEADER = re.compile(r"\s*(.*?)\s*[(\[]\s*([^()\[\]]*?)\s*[)\]]\s*")
 
 
 def scale(unit: str) -> float:
-    """What one of a unit is in SI; 1 of what is not known, such as ``inst`` or ``%``.
+    """Return what one of a unit is in SI; 1 of what is not known, such as ``inst`` or ``%``.
 
     Example:
         >>> scale("Mbyte"), scale("usecond"), scale("Kbyte/block"), scale("cycle/nsecond"), scale("%")
@@ -45,7 +45,7 @@ def scale(unit: str) -> float:
 
 
 def split_header(header: str) -> tuple[str, str]:
-    """Label and unit of a column.
+    """Return label and unit of a column.
 
     Example:
         >>> split_header("Total Time (nsec)"), split_header("Name")
@@ -56,7 +56,7 @@ def split_header(header: str) -> tuple[str, str]:
 
 
 def split_timed(header: str) -> tuple[str, str]:
-    """Label, in small letters, and unit of a column of times; of any other the whole header and no unit.
+    """Return label, in small letters, and unit of a column of times; of any other the whole header and no unit.
 
     Example:
         >>> split_timed("time_us"), split_timed("Latency (ms)"), split_timed("us"), split_timed("Memory (MB)")
@@ -72,7 +72,7 @@ def split_timed(header: str) -> tuple[str, str]:
 
 
 def decimal_mark(values: Iterable[str]) -> str:
-    """The character before decimals, judged by the first value that leaves no doubt; a point where none does.
+    """Return the character before decimals, judged by the first value that leaves no doubt; a point where none does.
 
     Example:
         >>> decimal_mark(["1.215", "1.215.000,00"]), decimal_mark(["1,234"]), decimal_mark(["0,98"])
@@ -98,7 +98,7 @@ def _mark(text: str) -> str:
 
 
 def number(text: str | None, decimal: str = ".") -> float | None:
-    """A finite number, or ``None`` for whatever is none, such as ``n/a``.
+    """Return a finite number, or ``None`` for whatever is none, such as ``n/a``.
 
     Example:
         >>> number("1,215,000.50"), number("1.215.000,5", ","), number("n/a")
@@ -115,7 +115,7 @@ def number(text: str | None, decimal: str = ".") -> float | None:
 
 
 def whole(text: str | None, default: int = -1, limit: int = 2**31) -> int:
-    """A whole number below ``limit``, or ``default``.
+    """Return a whole number below ``limit``, or ``default``.
 
     Example:
         >>> whole("7"), whole("7.0"), whole("seven"), whole("99999999999")
@@ -126,7 +126,7 @@ def whole(text: str | None, default: int = -1, limit: int = 2**31) -> int:
 
 
 def whole_numbers(text: str | None) -> tuple[int, ...]:
-    """Whole numbers of a text such as ``(128, 1, 1)``.
+    """Return the whole numbers of a text such as ``(128, 1, 1)``.
 
     Example:
         >>> whole_numbers("(128, 1, 1)"), whole_numbers("32 x 1 x 1")
@@ -136,7 +136,7 @@ def whole_numbers(text: str | None) -> tuple[int, ...]:
 
 
 def plural(number: int, word: str) -> str:
-    """A number and its noun.
+    """Return a number and its noun.
 
     Example:
         >>> plural(1, "kernel"), plural(2000, "copy")

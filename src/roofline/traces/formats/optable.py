@@ -1,4 +1,4 @@
-"""A table of measured times that a person wrote: a name and a time a row, its unit in the header or in the cells."""
+"""A table of measured times that a person wrote: a name and a time per row, its unit in the header or in the cells."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import re
 from collections.abc import Sequence
 
 from roofline.ir.errors import TraceError
-from roofline.traces.columns import Recorder
-from roofline.traces.events import Kind
-from roofline.traces.quantities import TIMES, number, plural, split_timed, whole
-from roofline.traces.tables import Table
+from roofline.traces.events import Kind, Recorder
+from roofline.traces.formats.quantities import TIMES, number, plural, split_timed
+from roofline.traces.formats.tables import Row, Table
 
 NAMES = ("name", "op", "operator", "kernel", "kernel name", "operation", "op name", "op_name", "kernel_name", "layer")
 COUNTS = ("count", "calls", "# of calls", "instances", "num calls", "launches")
@@ -28,7 +27,7 @@ _CELL = re.compile(r"\s*([\d.,'eE+-]+)\s*([a-zµμ]+)\s*", re.IGNORECASE)
 
 
 def claims(columns: Sequence[str]) -> bool:
-    """Whether there are a name and a time among the columns."""
+    """Tell whether there are a name and a time among the columns."""
     return _name(columns) >= 0 and _time(columns)[0] >= 0
 
 
@@ -38,49 +37,48 @@ def _name(columns: Sequence[str]) -> int:
 
 
 def _time(columns: Sequence[str]) -> tuple[int, str]:
-    """Position and unit of the column of times; the unit is empty where the cells have it."""
-    found = []
+    """Return position and unit of the column of times; the unit is empty where the cells have it."""
+    options = []
     name = _name(columns)
     for position, column in enumerate(columns):
         label, unit = split_timed(column)
         rank = next((i for i, word in enumerate(_TIMES) if word in label), len(_TIMES))
         timed = bool(unit) or any(word in label for word in _SURE)
         if position != name and timed and not any(word in label for word in _NO_TIMES):
-            found.append((not unit, rank, position, unit))
+            options.append((not unit, rank, position, unit))
     # A unit in the header is worth more than a better word without one.
-    return min(found)[2:] if found else (-1, "")
+    return min(options)[2:] if options else (-1, "")
 
 
 def read(table: Table, rows: Recorder, devices: dict[int, str]) -> list[str]:
-    """Read the rows; what was left out."""
+    """Read the rows; return notes on what was left out."""
     name, (time, unit) = _name(table.columns), _time(table.columns)
     label = split_timed(table.columns[time])[0]
     others = {c: i for i, c in enumerate(table.columns) if c and i not in (name, time)}
-    count = table.index(*COUNTS) if any(word in label for word in _SUMS) else -1
+    sums = any(word in label for word in _SUMS)
     skipped = 0
-    for line, cells in table.rows:
-        seconds = _seconds(cells[time], unit, table, line, time)
+    for row in table:
+        cells = row.cells
+        seconds = _seconds(row, unit, time)
         if seconds is None or seconds < 0 or not cells[name].strip():
             skipped += 1
             continue
         known = {column: cells[i].strip() for column, i in others.items() if cells[i].strip()}
-        launches = max(whole(cells[count], 1, 2**62), 1) if count >= 0 else 1
+        launches = max(row.whole(*COUNTS, default=1, limit=2**62), 1) if sums else 1
         rows.add(Kind.KERNEL, cells[name].strip(), 0.0, seconds, device=0, count=launches, detail=rows.detail(known))
     notes = [f"times from column {table.columns[time]!r}"]
     return notes + ([f"skipped {plural(skipped, 'row')} without a name and a time"] if skipped else [])
 
 
-def _seconds(cell: str, unit: str, table: Table, line: int, time: int) -> float | None:
-    if unit:
-        value = number(cell)
-        return None if value is None else value * TIMES[unit]
+def _seconds(row: Row, unit: str, time: int) -> float | None:
+    cell = row.cells[time]
     match = _CELL.fullmatch(cell)
-    if match and match[2] in TIMES:
-        value = number(match[1])
-        return None if value is None else value * TIMES[match[2]]
-    if number(cell) is None:
-        return None
+    if not unit and match and match[2] in TIMES:
+        cell, unit = match[1], match[2]
+    value = number(cell)
+    if value is None or unit:
+        return None if value is None else value * TIMES[unit]
     raise TraceError(
-        f"{table.name}, line {line:,}: column {table.columns[time]!r} has no unit; "
+        f"{row.table.name}, line {row.line:,}: column {row.table.columns[time]!r} has no unit; "
         f"name it such as 'time_us' or 'duration (ms)'"
     )

@@ -48,7 +48,7 @@ class ByteStream(io.RawIOBase):
         self.close()
 
     def readable(self) -> bool:
-        """Always."""
+        """Return ``True``: it can always be read."""
         return True
 
     def readinto(self, buffer: Any) -> int:
@@ -58,13 +58,13 @@ class ByteStream(io.RawIOBase):
         return len(data)
 
     def head(self, size: int) -> bytes:
-        """The first bytes, which are read again afterwards."""
+        """Return the first bytes, which are read again afterwards."""
         while len(self._ahead) < size and (data := self._next(CHUNK)):
             self._ahead += data
         return self._ahead[:size]
 
     def chunk(self, size: int = CHUNK) -> bytes:
-        """Some bytes, at most ``size``; none at the end."""
+        """Return some bytes, at most ``size``; none at the end."""
         if not self._ahead:
             return self._next(min(size, CHUNK))
         data, self._ahead = self._ahead[:size], self._ahead[size:]

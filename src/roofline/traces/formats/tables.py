@@ -1,0 +1,132 @@
+"""CSV of profilers: the header found wherever it stands, columns by name, rows one by one."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from roofline.ir.errors import TraceError
+from roofline.traces.formats.bytestream import ByteStream
+from roofline.traces.formats.quantities import number, scale, split_header, whole
+
+DELIMITERS = (",", ";", "\t")
+#: Lines that are searched for a header, and words of which every header has one.
+SEARCHED = 20_000
+_WORDS = ("name", "op", "kernel", "layer", "range")
+_LONGEST = 2**20
+
+
+class Row(NamedTuple):
+    """A row of a table, whose cells are read by the labels of their columns."""
+
+    table: Table
+    line: int
+    cells: list[str]
+
+    def text(self, *labels: str) -> str:
+        """Return the text in the first of these columns that is there; empty where none is."""
+        at, _ = self.table.column(labels)
+        return self.cells[at].strip() if at >= 0 else ""
+
+    def number(self, *labels: str, unit: str = "") -> float | None:
+        """Return the number in SI in the first of these columns that is there; ``unit`` is that of a bare header."""
+        at, factor = self.table.column(labels, unit)
+        value = number(self.cells[at]) if at >= 0 else None
+        return None if value is None else value * factor
+
+    def whole(self, *labels: str, default: int = -1, limit: int = 2**31) -> int:
+        """Return the whole number in the first of these columns that is there; see :func:`whole`."""
+        return whole(self.text(*labels), default, limit)
+
+
+class Table:
+    """A table whose header is known; iterate over it for its rows.
+
+    Attributes:
+        name: The file, as errors name it.
+        columns: The header's cells.
+    """
+
+    def __init__(self, name: str, columns: tuple[str, ...], rows: Iterator[tuple[int, list[str]]]) -> None:
+        self.name = name
+        self.columns = columns
+        self._rows = rows
+        self._known: dict[tuple[tuple[str, ...], str], tuple[int, float]] = {}
+
+    def __iter__(self) -> Iterator[Row]:
+        return (Row(self, line, cells) for line, cells in self._rows)
+
+    def column(self, labels: tuple[str, ...], unit: str = "") -> tuple[int, float]:
+        """Return the position of the first of some columns, -1 of none, and what one of its unit is in SI."""
+        place = self._known.get((labels, unit))
+        if place is None:
+            at = self.index(*labels)
+            place = self._known[labels, unit] = (at, scale(self.unit(at) or unit))
+        return place
+
+    def index(self, *labels: str) -> int:
+        """Return the position of the first of these labels, whatever unit follows it; -1 of none."""
+        plain = [split_header(column)[0].casefold() for column in self.columns]
+        exact = [column.casefold() for column in self.columns]
+        for label in labels:
+            for names in (exact, plain):
+                if label.casefold() in names:
+                    return names.index(label.casefold())
+        return -1
+
+    def unit(self, index: int) -> str:
+        """Return the unit of a column; empty where it names none."""
+        return split_header(self.columns[index])[1] if index >= 0 else ""
+
+
+def lines(source: ByteStream) -> Iterator[str]:
+    """Yield the lines of a text in UTF-8 or UTF-16 (as PowerShell redirects it); a line without end is cut."""
+    head = source.head(4)
+    encoding = "utf-16" if head[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    stream = io.TextIOWrapper(io.BufferedReader(source), encoding, errors="replace", newline="")
+    while line := stream.readline(_LONGEST):
+        source.unended = line[-1] not in "\r\n"
+        yield line
+    stream.detach()
+
+
+def cells_of(line: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the cells of a line that may be a header, for each delimiter that stands in it, with the delimiter."""
+    low = line.casefold()
+    if not any(word in low for word in _WORDS):
+        return
+    for delimiter in DELIMITERS:
+        if delimiter in line:
+            try:
+                cells = next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), [])
+            except csv.Error:
+                continue
+            yield delimiter, tuple(cell.strip() for cell in cells)
+
+
+def rows(
+    source: ByteStream, text: Iterator[str], delimiter: str, width: int, first: int
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows up to the first blank line, after which another table may begin.
+
+    Args:
+        source: The file.
+        text: Its lines after the header.
+        delimiter: Between cells.
+        width: Number of columns; shorter rows are filled, longer ones cut.
+        first: Number of the header's line.
+    """
+    reader = csv.reader(text, delimiter=delimiter, skipinitialspace=True)
+    while True:
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            raise TraceError(f"{source.name}, line {first + reader.line_num}: not CSV text: {error}") from None
+        if cells is None or not any(cell.strip() for cell in cells):
+            return
+        if len(cells) < width and source.unended:
+            source.fault = f"the last row is cut (line {first + reader.line_num:,})"
+            return
+        yield first + reader.line_num, (cells + [""] * width)[:width]
