@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 from command_line import Result, Run
 from hypothesis import HealthCheck, settings
+from profiles import examples
 
 from roofline.cli import main
 
 # The same examples on every machine, and no failure because a busy one was slow.
-settings.register_profile("steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "steady", max_examples=examples(100), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("steady")
 
 

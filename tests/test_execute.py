@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from laws.test_law_evaluation import SAMPLES, bound
+from profiles import examples
 
 import roofline as rl
 from roofline.ir.errors import DoesNotFit, ShapeError, UnboundSize, UnknownOp, UsageError
@@ -24,7 +25,7 @@ from roofline.ops.views import kept_axes, reordering
 from roofline.programs.families import blocks
 
 B = symbol("B")
-FEW = settings(deadline=None, max_examples=5, derandomize=True, database=None)
+FEW = settings(deadline=None, max_examples=examples(5), derandomize=True, database=None)
 
 
 def call(op: str, *arrays: Any, **attrs: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from profiles import examples
 
 from roofline.ir.errors import ModelDataError
 from roofline.ir.expressions import parse
@@ -118,7 +119,7 @@ def test_everything_else_is_refused_in_one_line(text: Any, says: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.text(alphabet="BSC ()+-*/%,0123456789hidenmax_'\".[]", max_size=40))
 def test_any_text_is_a_size_or_one_known_error(text: str) -> None:
     try:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from profiles import examples
 
 import roofline as rl
 from roofline.ir.jsonfile import read_json
@@ -258,7 +259,7 @@ KEYS = sorted({*TOY, *PUBLISHED["qwen1.5-moe-a2.7b"], "architectures", "quantiza
                "head_dim", "text_config", "sliding_window", "mlp_only_layers", "hidden_activation"})  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.sampled_from(sorted(KINDS)), st.dictionaries(st.sampled_from(KEYS), JSON, max_size=3))
 def test_no_value_breaks_it(model_type: str, changes: dict[str, Any]) -> None:
     try:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from profiles import examples
 
 from roofline.ir.errors import ModelDataError, RooflineError, ShapeError, UnknownOp, UsageError
 from roofline.ir.graph import Graph
@@ -279,7 +280,7 @@ KEYS = ["out", "kernel", "stride", "heads", "axis", "shape", "k", "kind", "from"
 VALUES = ["0", "-1", "3", '"S"', '"x"', "true", "[1]", "[]", "1.5", '["x"]', '"B * 2"', "[[2]]", '"max"', "{a = 1}"]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     op=st.sampled_from(OPS),
     keys=st.dictionaries(st.sampled_from(KEYS), st.sampled_from(VALUES), max_size=4),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -348,16 +347,6 @@ def test_folders_of_the_user_come_first(tmp_path: Path, monkeypatch: pytest.Monk
     assert "chip" not in models()
     assert model("mine").parameters == 124_439_808
     assert model("meta-llama/Llama-2-7b").parameters == 6_738_415_616
-
-
-def test_building_is_fast() -> None:
-    model("llama-3-8b")
-    times = []
-    for _ in range(5):
-        start = time.perf_counter()
-        model("llama-3-8b")
-        times.append(time.perf_counter() - start)
-    assert min(times) < 0.03 * 3  # 0.013 s alone on one core; the factor is for busy machines
 
 
 # --- arguments ------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from profiles import examples
 
 import roofline as rl
 from roofline.ir.graph import Node
@@ -18,7 +19,7 @@ from roofline.ops.pointwise import POINTWISE
 from roofline.ops.registry import OPS, Work, broadcast, get_op, node_work
 
 B = symbol("B")
-LAW = settings(deadline=None, max_examples=200, derandomize=True, database=None)
+LAW = settings(deadline=None, max_examples=examples(200), derandomize=True, database=None)
 
 
 def work(op: str, *shapes: tuple[Any, ...], **attrs: Any) -> Work:

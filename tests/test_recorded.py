@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from profiles import examples
 from traces_by_hand import chrome
 
 from roofline import count
@@ -218,7 +219,7 @@ OPS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(op=OPS, args=st.lists(st.tuples(SHAPES, TYPES, SHAPES, TEXTS), max_size=10), cut=st.integers(0, 10))
 def test_whatever_was_recorded_gives_a_graph_or_nothing(op: str, args: list[Any], cut: int) -> None:
     columns = [tuple(column) for column in zip(*args, strict=True)] or [(), (), (), ()]

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from profiles import examples
 
 from roofline.ir.errors import UnboundSize
 from roofline.ir.sizes import Dim, ceil_div, distinct, evaluate, maximum, minimum, prod, substitute, symbol, symbols
 
 B, S = symbol("B"), symbol("S")
-LAW = settings(deadline=None, max_examples=100, derandomize=True, database=None)
+LAW = settings(deadline=None, max_examples=examples(100), derandomize=True, database=None)
 
 
 def expressions() -> st.SearchStrategy[Any]:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from profiles import examples
 
 import roofline as rl
 from roofline.traces.events import Kind, Signature, Trace
@@ -715,7 +716,7 @@ SAMPLES = (
     b"name,time_us,count\nmm,41,1\nrelu,3,1\n",
     b"Time (%),Total Time (ns),Instances,Avg (ns),Name\n90.0,9000,3,3000.0,gemm\n",
 )  # fmt: skip
-MANY = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+MANY = settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def survives(folder: Path, content: bytes) -> Trace | None:

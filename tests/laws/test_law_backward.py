@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from profiles import examples
 
 import roofline as rl
 from roofline.counting.memory import memory
@@ -18,7 +19,7 @@ from roofline.passes.training.backward import backward
 from roofline.passes.training.mixed_precision import training_graph
 from roofline.passes.training.saved import saved
 
-LAW = settings(deadline=None, max_examples=60, derandomize=True, database=None)
+LAW = settings(deadline=None, max_examples=examples(60), derandomize=True, database=None)
 widths = st.lists(st.integers(1, 40), min_size=2, max_size=7)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from profiles import examples
 
 import roofline as rl
 from roofline import count
@@ -21,7 +22,7 @@ from roofline.passes.fusion.fuse import fuse, unfuse
 from roofline.passes.fusion.inductor import inductor
 from roofline.passes.rewriting.clean import clean, eliminate_dead, fold_constants, merge_equal
 
-LAW = settings(deadline=None, max_examples=120, derandomize=True, database=None)
+LAW = settings(deadline=None, max_examples=examples(120), derandomize=True, database=None)
 B = symbol("B")
 WIDTH = 8
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from profiles import examples
 
 from roofline.analysis.collectives import COLLECTIVE_OPS, collective
 from roofline.cost.algorithms import choices
 from roofline.hardware.cluster import cluster
 
-LAW = settings(deadline=None, max_examples=150, derandomize=True, database=None)
+LAW = settings(deadline=None, max_examples=examples(150), derandomize=True, database=None)
 
 #: NVLink with switches that add, without, a fabric of single peers, cards behind a host, a rack, a torus.
 CLUSTERS = [

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from profiles import examples
 
 import roofline as rl
 from roofline.analysis.estimates import MODES
 
-LAW = settings(deadline=None, max_examples=40, derandomize=True, database=None)
+LAW = settings(deadline=None, max_examples=examples(40), derandomize=True, database=None)
 #: Room for rounding of float64 sums.
 TINY = 1e-9
 VERDICTS = ("impossible", "as_expected", "slow", "very_slow")

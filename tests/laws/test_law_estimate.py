@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from profiles import examples
 
 import roofline as rl
 from roofline.analysis.estimates import MODES
@@ -16,7 +17,7 @@ from roofline.ir.graph import Graph
 from roofline.ir.sizes import symbol
 from roofline.ops.builder import Builder
 
-LAW = settings(deadline=None, max_examples=25, derandomize=True, database=None)
+LAW = settings(deadline=None, max_examples=examples(25), derandomize=True, database=None)
 #: Room for rounding of float64 sums, not for wrong formulas.
 TINY = 1e-12
 #: Tiles and waves of matrix products are steps of silicon itself: a larger size may fill them better, or let a library
@@ -70,7 +71,7 @@ def test_most_chips_take_part() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("label", MODELS)
-@settings(LAW, max_examples=3)
+@settings(LAW, max_examples=examples(3))
 @given(data=st.data())
 def test_time_is_never_under_the_datasheet_and_ranges_are_ordered(label: str, mode: Any, data: st.DataObject) -> None:
     graph = load(label)
@@ -96,7 +97,7 @@ def test_time_is_never_under_the_datasheet_and_ranges_are_ordered(label: str, mo
 
 
 @pytest.mark.parametrize("label", MODELS)
-@settings(LAW, max_examples=4)
+@settings(LAW, max_examples=examples(4))
 @given(data=st.data())
 def test_time_traffic_and_memory_never_fall_when_a_size_grows(label: str, data: st.DataObject) -> None:
     graph = load(label)
@@ -171,7 +172,7 @@ def test_a_grid_equals_its_points(sizes: dict[str, Any], many: bool, mode: Any) 
     assert len(est.records()) == np.prod(est.shape, dtype=int)
 
 
-@settings(LAW, max_examples=6)
+@settings(LAW, max_examples=examples(6))
 @given(batch=st.integers(1, 256), context=st.integers(1, 10**5), data=st.data())
 def test_one_fused_attention_kernel_is_never_slower_than_its_parts(
     batch: int, context: int, data: st.DataObject

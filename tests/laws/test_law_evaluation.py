@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from profiles import examples
 
 import roofline as rl
 from roofline import count
@@ -18,7 +19,7 @@ from roofline.ir.sizes import evaluate, substitute, symbol
 from roofline.ops.pointwise import POINTWISE
 from roofline.ops.registry import OPS, Work
 
-LAW = settings(deadline=None, max_examples=12, derandomize=True, database=None)
+LAW = settings(deadline=None, max_examples=examples(12), derandomize=True, database=None)
 B, S, C = (symbol(name) for name in "BSC")
 X = (B, S, 64)
 IMAGE = (B, 8, S, S + 2)
@@ -193,7 +194,7 @@ def totals(graph: Graph, sizes: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("label", MODELS)
-@settings(LAW, max_examples=4)
+@settings(LAW, max_examples=examples(4))
 @given(points=st.lists(SIZES, min_size=1, max_size=2))
 def test_a_model_counts_the_same_on_numbers_arrays_and_symbols(label: str, points: list[dict[str, int]]) -> None:
     graph = load(label)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from profiles import examples
 
 import roofline as rl
 from roofline import count
@@ -19,7 +20,7 @@ from roofline.ir.graph import Graph
 from roofline.ir.units import PREFIXES, UNITS, format_bytes, format_si, parse
 from roofline.passes.formats.cast import retype
 
-LAW = settings(deadline=None, max_examples=60, derandomize=True, database=None)
+LAW = settings(deadline=None, max_examples=examples(60), derandomize=True, database=None)
 
 MODELS: dict[str, dict[str, Any]] = {
     "llama-3-8b": {"phase": "decode", "layers": 2},
@@ -44,7 +45,7 @@ def sizes_of(graph: Graph) -> dict[str, int]:
     return {name: {"B": 3, "S": 17, "C": 130}[name] for name in graph.symbols}
 
 
-@settings(LAW, max_examples=40)
+@settings(LAW, max_examples=examples(40))
 @given(name=st.sampled_from(sorted(MODELS)), part=st.sampled_from(["dtype", "weights", "cache", "activations"]),
        pair=st.tuples(st.integers(0, 4), st.integers(0, 4)).map(sorted))  # fmt: skip
 def test_a_narrower_format_never_adds_bytes(name: str, part: str, pair: list[int]) -> None:
@@ -58,7 +59,7 @@ def test_a_narrower_format_never_adds_bytes(name: str, part: str, pair: list[int
         assert value <= memory(wide, sizes).parts()[item], item
 
 
-@settings(LAW, max_examples=40)
+@settings(LAW, max_examples=examples(40))
 @given(name=st.sampled_from(sorted(MODELS)), pair=st.tuples(*[st.integers(0, len(STORED) - 1)] * 2).map(sorted))
 def test_narrower_weights_never_add_bytes_in_any_stored_format(name: str, pair: list[int]) -> None:
     graph = load(name)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from profiles import examples
 
 import roofline as rl
 from roofline import count
@@ -19,7 +20,7 @@ from roofline.ir.sizes import symbol
 from roofline.ops.builder import Builder
 from roofline.passes.fusion.fuse import fuse, unfuse
 
-LAW = settings(deadline=None, max_examples=150, derandomize=True, database=None)
+LAW = settings(deadline=None, max_examples=examples(150), derandomize=True, database=None)
 B = symbol("B")
 WIDTH = 8
 
@@ -155,7 +156,7 @@ def test_unfusing_keeps_the_work_and_never_removes_traffic(choices: Choices, kep
         assert after.launches >= before.launches
 
 
-@settings(LAW, max_examples=50)
+@settings(LAW, max_examples=examples(50))
 @given(choices=CHOICES, kept=st.integers(0, 20), batch=st.integers(1, 10**6))
 def test_compiled_is_never_predicted_slower(choices: Choices, kept: int, batch: int) -> None:
     graph = program(choices, kept)
@@ -164,7 +165,7 @@ def test_compiled_is_never_predicted_slower(choices: Choices, kept: int, batch: 
     assert times["graph"] <= times["eager"]
 
 
-@settings(LAW, max_examples=50)
+@settings(LAW, max_examples=examples(50))
 @given(choices=CHOICES, kept=st.integers(0, 20), batches=st.lists(st.integers(1, 10**6), min_size=1, max_size=4))
 def test_random_programs_count_the_same_on_numbers_and_arrays(choices: Choices, kept: int, batches: list[int]) -> None:
     graph = fuse(program(choices, kept))
@@ -180,7 +181,7 @@ def test_random_programs_count_the_same_on_numbers_and_arrays(choices: Choices, 
         assert [np.broadcast_to(value, len(batches))[at] for value in by_array] == pytest.approx(numbers, rel=1e-12)
 
 
-@settings(LAW, max_examples=50)
+@settings(LAW, max_examples=examples(50))
 @given(choices=CHOICES, kept=st.integers(0, 20), batch=st.integers(1, 100))
 def test_memory_holds_the_outputs_and_no_more_than_everything(choices: Choices, kept: int, batch: int) -> None:
     graph = program(choices, kept).bind(B=batch)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from profiles import examples
 from test_law_fuse import CHIP, CHOICES, DIAMOND, LAW, MODELS, Choices, assert_runs_in_some_order, program
 
 import roofline as rl
@@ -67,7 +68,7 @@ def test_kernels_given_by_hand_stay_together(choices: Choices, kept: int, batch:
     assert count(unfuse(inductor(graph)), B=batch).bytes == count(unfuse(graph), B=batch).bytes
 
 
-@settings(LAW, max_examples=50)
+@settings(LAW, max_examples=examples(50))
 @given(choices=CHOICES, kept=st.integers(0, 20), batch=st.integers(1, 10**6))
 def test_grouped_is_never_predicted_slower(choices: Choices, kept: int, batch: int) -> None:
     graph = program(choices, kept)

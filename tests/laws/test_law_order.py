@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from profiles import examples
 
 from roofline.passes.fusion.order import Order
 
-LAW = settings(deadline=None, max_examples=300, derandomize=True, database=None)
+LAW = settings(deadline=None, max_examples=examples(300), derandomize=True, database=None)
 ITEMS = 12
 
 

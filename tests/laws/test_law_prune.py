@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from profiles import examples
 
 import roofline as rl
 from roofline import count
@@ -20,7 +21,7 @@ from roofline.ops.registry import get_op
 from roofline.passes.parallel.axes import Axes
 from roofline.passes.rewriting.prune import prune
 
-LAW = settings(deadline=None, max_examples=60, derandomize=True, database=None)
+LAW = settings(deadline=None, max_examples=examples(60), derandomize=True, database=None)
 SIZES = {"B": 2, "S": 32, "C": 48}
 #: Models of every family, cut to a few layers where they have them.
 PROGRAMS: dict[str, dict[str, Any]] = {

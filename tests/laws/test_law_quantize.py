@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from profiles import examples
 
 import roofline as rl
 from roofline import count
@@ -20,7 +21,7 @@ from roofline.ir.graph import Graph
 from roofline.passes.formats.quantize import quantize
 from roofline.passes.formats.scales import weight_format
 
-LAW = settings(deadline=None, max_examples=40, derandomize=True, database=None)
+LAW = settings(deadline=None, max_examples=examples(40), derandomize=True, database=None)
 MODELS: dict[str, dict[str, Any]] = {
     "llama-3-8b": {"phase": "decode", "layers": 2},
     "gpt2": {"phase": "prefill", "layers": 2},
@@ -112,7 +113,7 @@ def time(graph: Graph, **sizes: int) -> float:
     return float(rl.estimate(graph, "h100-sxm", mode="graph", **sizes).time)
 
 
-@settings(LAW, max_examples=25)
+@settings(LAW, max_examples=examples(25))
 @given(
     word=st.sampled_from(["int8", "int4-g128", "int4-g32", "fp8", "nf4"]), context=st.sampled_from([128, 2048, 8192])
 )
@@ -126,7 +127,7 @@ def test_decode_of_one_sequence_gains_but_less_than_its_bytes(word: str, context
     assert time(quantize(graph, weights=word, dequantize="separate"), **at) > before
 
 
-@settings(LAW, max_examples=25)
+@settings(LAW, max_examples=examples(25))
 @given(word=st.sampled_from(["int8", "int4-g128", "fp8", "nf4"]), batch=st.sampled_from([1, 4, 16]),
        way=st.sampled_from(["fused", "separate"]))  # fmt: skip
 def test_prefill_gains_nothing_from_narrow_weights(word: str, batch: int, way: str) -> None:
@@ -135,7 +136,7 @@ def test_prefill_gains_nothing_from_narrow_weights(word: str, batch: int, way: s
     assert time(quantize(graph, weights=word, dequantize=way), **at) >= time(graph, **at)
 
 
-@settings(LAW, max_examples=25)
+@settings(LAW, max_examples=examples(25))
 @given(k=st.sampled_from([1024, 4096, 14336]), n=st.sampled_from([1024, 4096, 28672]), m=st.integers(1, 4096),
        word=st.sampled_from(["int8", "int4-g128", "fp8"]))  # fmt: skip
 def test_no_product_beats_its_floor(k: int, n: int, m: int, word: str) -> None:

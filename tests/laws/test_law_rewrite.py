@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from profiles import examples
 from test_law_clean import CHOICES, Choices, program
 
 import roofline as rl
@@ -19,7 +20,7 @@ from roofline.passes.rewriting.batchnorm import fold_batchnorm
 from roofline.passes.rewriting.linears import merge_linears
 from roofline.passes.rewriting.rewrite import replace_op, rewrite
 
-LAW = settings(deadline=None, max_examples=60, derandomize=True, database=None)
+LAW = settings(deadline=None, max_examples=examples(60), derandomize=True, database=None)
 
 LAYER = st.fixed_dictionaries({
     "op": st.sampled_from(["conv2d", "conv2d", "conv_transpose2d"]), "window": st.sampled_from([1, 2, 3]),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from profiles import examples
 
 import roofline as rl
 from roofline.analysis.serving import kv_cache, largest_concurrency, largest_context
@@ -16,7 +17,7 @@ from roofline.analysis.serving.requests import request
 from roofline.counting.memory import memory
 from roofline.ir.graph import Graph
 
-LAW = settings(deadline=None, max_examples=25, derandomize=True, database=None)
+LAW = settings(deadline=None, max_examples=examples(25), derandomize=True, database=None)
 #: Room for rounding of float64 sums.
 TINY = 1e-12
 
@@ -86,7 +87,7 @@ def test_a_narrower_cache_takes_its_share(context: int, batch: int, width: str) 
 
 
 @pytest.mark.parametrize("name", MODELS)
-@settings(LAW, max_examples=8)
+@settings(LAW, max_examples=examples(8))
 @given(prompt=st.integers(1, 4000), tokens=st.integers(1, 200), batch=st.integers(1, 64), block=blocks, data=st.data())
 def test_a_request_is_the_sum_of_its_parts(
     name: str, prompt: int, tokens: int, batch: int, block: int | None, data: Any
@@ -104,7 +105,7 @@ def test_a_request_is_the_sum_of_its_parts(
     assert one.peak >= max(one.memory.total) * (1 - TINY)
 
 
-@settings(LAW, max_examples=10)
+@settings(LAW, max_examples=examples(10))
 @given(prompt=st.integers(1, 4000), tokens=st.integers(1, 100), more=st.integers(1, 100), batch=st.integers(1, 64))
 def test_more_tokens_extend_a_request(prompt: int, tokens: int, more: int, batch: int) -> None:
     """The tokens that both have in common are the same."""
@@ -118,7 +119,7 @@ def test_more_tokens_extend_a_request(prompt: int, tokens: int, more: int, batch
     assert np.allclose(long.token_times[:tokens], short.token_times, rtol=TINY)
 
 
-@settings(LAW, max_examples=15)
+@settings(LAW, max_examples=examples(15))
 @given(size=st.integers(1, 50_000), block=blocks, room=st.floats(2.5, 300))
 def test_the_most_fits_and_one_more_does_not(size: int, block: int | None, room: float) -> None:
     graph = load("gemma-2-2b")

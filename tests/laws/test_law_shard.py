@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from profiles import examples
 
 import roofline as rl
 from roofline import count
@@ -17,7 +18,7 @@ from roofline.ops.communication import COLLECTIVES
 from roofline.ops.registry import get_op
 from roofline.passes.parallel.shard import shard
 
-LAW = settings(deadline=None, max_examples=60, derandomize=True, database=None)
+LAW = settings(deadline=None, max_examples=examples(60), derandomize=True, database=None)
 SIZES = {"B": 3, "S": 32, "C": 48}
 
 

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from profiles import examples
 
 from roofline import count
 from roofline.counting.counts import nbytes
@@ -15,7 +16,7 @@ from roofline.ops.builder import Builder
 from roofline.passes.fusion.fuse import fuse
 from roofline.passes.parallel.stage import stages
 
-LAW = settings(deadline=None, max_examples=150, derandomize=True, database=None)
+LAW = settings(deadline=None, max_examples=examples(150), derandomize=True, database=None)
 
 
 @st.composite

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from profiles import examples
 
 import roofline as rl
 from roofline.diagnosis.causes import LABELS
@@ -56,7 +57,7 @@ POINTS = st.tuples(st.sampled_from(sorted(WORK)), st.sampled_from(CHIPS), st.sam
 FACTORS = st.floats(-4, 6).map(lambda power: 10.0**power)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@settings(max_examples=examples(150), deadline=None, derandomize=True, database=None)
 @given(POINTS, FACTORS)
 def test_parts_add_up_and_labels_are_known(point: tuple[str, str, str], factor: float) -> None:
     name, chip, mode = point
