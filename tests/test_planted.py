@@ -25,6 +25,8 @@ ALONE = {"reference": 0.9, "first": 0.7, "second": 0.6, "third": 0.65, "fourth":
 
 @cache
 def traced(at: int) -> rl.Verdict:
+    if not PROGRAMS[at].trace.is_file():
+        pytest.skip("the traces come with a checkout, not with the sdist")
     return PROGRAMS[at].judged(with_trace=True)
 
 

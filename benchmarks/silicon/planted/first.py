@@ -1,67 +1,15 @@
-"""Programs with a known cause of slowness, timed and traced on an NVIDIA GPU: what ``roofline check`` is judged on.
-
-    python benchmarks/silicon/planted.py OUT_FOLDER [NAME ...]
-
-Writes ``planted.csv`` (case, label, what the program is meant to compute, format, steady and synchronised time) and
-``traces/CASE.json.gz``, a torch.profiler trace of two iterations with shapes. Each program is one function below: it
-makes its tensors and returns one iteration.
-"""
+"""The first set of programs with a known cause of slowness. Each makes its tensors and returns one iteration."""
 
 from __future__ import annotations
 
-import csv
-import gzip
 import json
-import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from common import BF16, FP16, FP32, Run, bert, gemm, gpt2, no_grad, planted, rand, resnet, resnet_net
 from torch import nn
-
-Run = Callable[[], object]
-BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
-
-
-@dataclass(frozen=True)
-class Planted:
-    """A program: its label, what it is meant to compute, and how to make one iteration."""
-
-    name: str
-    label: str
-    work: list[dict[str, Any]]
-    dtype: str
-    make: Callable[[], Run]
-
-
-PROGRAMS: dict[str, Planted] = {}
-
-
-def planted(label: str, dtype: str = "bf16", work: list[dict[str, Any]] | None = None, **entry: Any) -> Any:
-    """Register a program; ``entry`` is its work where that is one operator or model."""
-
-    def register(make: Callable[[], Run]) -> Callable[[], Run]:
-        name = make.__name__
-        PROGRAMS[name] = Planted(name, label, work or [entry], dtype, make)
-        return make
-
-    return register
-
-
-def rand(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
-    """Random numbers on the device."""
-    return torch.randn(*shape, device="cuda", dtype=dtype)
-
-
-def gemm(m: int, n: int, k: int, **more: Any) -> dict[str, Any]:
-    """An entry of work."""
-    return {"op": "gemm", "m": m, "n": n, "k": k, **more}
-
 
 # --- nothing wrong ---
 
@@ -155,12 +103,12 @@ def chain_compiled_bf16() -> Run:
 
 @planted("ok", model="resnet50", batch=128)
 def resnet50_b128() -> Run:
-    return _resnet(128, BF16)
+    return resnet(128, BF16)
 
 
 @planted("alignment", model="gpt2", batch=16, seq=1024)
 def gpt2_b16() -> Run:
-    return _gpt2(16, 1024)
+    return gpt2(16, 1024)
 
 
 @planted("ok", model="vit-b-16", batch=128)
@@ -169,14 +117,14 @@ def vit_b128() -> Run:
 
     net = torchvision.models.vit_b_16().cuda().to(BF16).eval()
     x = rand(128, 3, 224, 224)
-    return _no_grad(lambda: net(x))
+    return no_grad(lambda: net(x))
 
 
 @planted("ok", work=[gemm(8192, 4096, 4096), {"op": "gelu", "n": 8192 * 4096}, gemm(8192, 4096, 4096)])
 def mlp() -> Run:
     net = nn.Sequential(nn.Linear(4096, 4096), nn.GELU(), nn.Linear(4096, 4096)).cuda().to(BF16)
     x = rand(8192, 4096)
-    return _no_grad(lambda: net(x))
+    return no_grad(lambda: net(x))
 
 
 # --- a chain that should be one kernel ---
@@ -327,12 +275,12 @@ def conv_fp32() -> Run:
 def mlp_fp32() -> Run:
     net = nn.Sequential(nn.Linear(1024, 4096), nn.ReLU(), nn.Linear(4096, 1024)).cuda()
     x = rand(8192, 1024, dtype=FP32)
-    return _no_grad(lambda: net(x))
+    return no_grad(lambda: net(x))
 
 
 @planted("precision", "fp32", model="bert-base-uncased", batch=32, seq=256)
 def bert_fp32() -> Run:
-    return _bert(32, 256, FP32)
+    return bert(32, 256, FP32)
 
 
 # --- leading dimension not a multiple of 8 ---
@@ -405,9 +353,9 @@ def weights_offloaded() -> Run:
 
 @planted("host_copy", model="resnet50", batch=64)
 def images_pageable() -> Run:
-    net = _resnet_net(BF16)
+    net = resnet_net(BF16)
     images = torch.randn(64, 3, 224, 224)
-    return _no_grad(lambda: net(images.cuda().to(BF16, memory_format=torch.channels_last)))
+    return no_grad(lambda: net(images.cuda().to(BF16, memory_format=torch.channels_last)))
 
 
 # --- small kernels, the device waits for the host ---
@@ -430,7 +378,7 @@ def small_chain() -> Run:
 def small_layers() -> Run:
     net = nn.Sequential(*(nn.Linear(512, 512) for _ in range(40))).cuda().to(BF16)
     x = rand(64, 512)
-    return _no_grad(lambda: net(x))
+    return no_grad(lambda: net(x))
 
 
 @planted("launch_bound", "fp32", op="elementwise", n=25_600_000, inputs=4, count=1)
@@ -444,12 +392,12 @@ def adam_tensor_by_tensor() -> Run:
 
 @planted("launch_bound", model="bert-base-uncased", batch=1, seq=32)
 def bert_b1() -> Run:
-    return _bert(1, 32, BF16)
+    return bert(1, 32, BF16)
 
 
 @planted("launch_bound", model="gpt2", batch=1, seq=64)
 def gpt2_b1() -> Run:
-    return _gpt2(1, 64)
+    return gpt2(1, 64)
 
 
 @planted("launch_bound", op="bmm", b=256, m=128, n=128, k=64)
@@ -550,14 +498,14 @@ def numpy_augmentation() -> Run:
 
 @planted("host_bound", model="resnet50", batch=32)
 def tokenising_in_python() -> Run:
-    net, x = _resnet_net(BF16), rand(32, 3, 224, 224).to(memory_format=torch.channels_last)
+    net, x = resnet_net(BF16), rand(32, 3, 224, 224).to(memory_format=torch.channels_last)
     text = "the quick brown fox " * 20000
 
     def run() -> object:
         sum(hash(word) & 1 for word in text.split())
         return net(x)
 
-    return _no_grad(run)
+    return no_grad(run)
 
 
 @planted("host_bound", op="attention", batch=8, heads=16, kv_heads=16, q_len=1024, kv_len=1024, head_dim=64,
@@ -787,7 +735,7 @@ def attention_on_cpu() -> Run:
 def one_layer_on_cpu() -> Run:
     first, second = nn.Linear(2048, 2048).cuda(), nn.Linear(2048, 2048)
     x = rand(2048, 2048, dtype=FP32)
-    return _no_grad(lambda: second(first(x).cpu()).cuda())
+    return no_grad(lambda: second(first(x).cpu()).cuda())
 
 
 @planted("wrong_device", "fp32", model="resnet50", batch=4)
@@ -795,7 +743,7 @@ def resnet_on_cpu() -> Run:
     import torchvision
 
     net, x = torchvision.models.resnet50().eval(), torch.randn(4, 3, 224, 224)
-    return _no_grad(lambda: net(x))
+    return no_grad(lambda: net(x))
 
 
 # --- a batch cut into pieces ---
@@ -805,132 +753,3 @@ def resnet_on_cpu() -> Run:
 def weights_read_again() -> Run:
     x, w = rand(2048, 8192), rand(8192, 8192)
     return lambda: torch.cat([F.linear(part, w) for part in x.split(32)])
-
-
-# --- models ---
-
-
-def _no_grad(run: Run) -> Run:
-    def quiet() -> object:
-        with torch.no_grad():
-            return run()
-
-    return quiet
-
-
-def _resnet_net(dtype: torch.dtype) -> Any:
-    import torchvision
-
-    return torchvision.models.resnet50().cuda().to(dtype, memory_format=torch.channels_last).eval()
-
-
-def _resnet(batch: int, dtype: torch.dtype) -> Run:
-    net = _resnet_net(dtype)
-    x = rand(batch, 3, 224, 224, dtype=dtype).to(memory_format=torch.channels_last)
-    return _no_grad(lambda: net(x))
-
-
-def _bert(batch: int, seq: int, dtype: torch.dtype) -> Run:
-    from transformers import BertConfig, BertModel
-
-    net = BertModel(BertConfig()).eval().cuda().to(dtype)
-    ids = torch.zeros(batch, seq, dtype=torch.int64, device="cuda")
-    return _no_grad(lambda: net(ids))
-
-
-def _gpt2(batch: int, seq: int) -> Run:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    net = GPT2LMHeadModel(GPT2Config()).eval().cuda().to(BF16)
-    ids = torch.zeros(batch, seq, dtype=torch.int64, device="cuda")
-    return _no_grad(lambda: net(ids, use_cache=False))
-
-
-# --- measuring ---
-
-
-def steady(run: Run, budget: float = 0.4, fixed: int = 0) -> float:
-    """Time of one iteration with the queue kept full [us]; a fixed number of them where processes have to agree."""
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    run()
-    torch.cuda.synchronize()
-    number = fixed or int(min(max(budget / 3 / (time.perf_counter() - start), 1), 300))
-    times = []
-    for _ in range(3):
-        start = time.perf_counter()
-        for _ in range(number):
-            run()
-        torch.cuda.synchronize()
-        times.append((time.perf_counter() - start) / number)
-    return sorted(times)[1] * 1e6
-
-
-def synced(run: Run) -> float:
-    """Time of one iteration and a synchronisation [us]."""
-    times = []
-    for _ in range(7):
-        start = time.perf_counter()
-        run()
-        torch.cuda.synchronize()
-        times.append(time.perf_counter() - start)
-    return sorted(times)[3] * 1e6
-
-
-def trace(run: Run, path: Path) -> None:
-    """Record two iterations."""
-    from torch.profiler import ProfilerActivity, profile
-
-    torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True) as profiler:
-        for _ in range(2):
-            run()
-        torch.cuda.synchronize()
-    plain = path.with_suffix("")
-    profiler.export_chrome_trace(str(plain))
-    found = json.loads(plain.read_text(encoding="utf-8"))
-    plain.unlink()
-    path.write_bytes(gzip.compress(json.dumps(trimmed(found), separators=(",", ":")).encode(), mtime=0))
-
-
-#: What a trace is kept with, beside its events, and what of an event's arguments is a path of the machine.
-KEPT, PATHS = ("schemaVersion", "deviceProperties", "record_shapes", "displayTimeUnit"), ("kernel_file",)
-
-
-def trimmed(found: dict[str, Any]) -> dict[str, Any]:
-    """Without flow arrows, names of processes and paths."""
-    events = [event for event in found["traceEvents"] if event.get("ph") == "X"]
-    for event in events:
-        for name in PATHS:
-            event.get("args", {}).pop(name, None)
-    return {**{name: found[name] for name in KEPT if name in found}, "traceEvents": events}
-
-
-def main(folder: str, *names: str) -> None:
-    """Measure all programs, or the named ones."""
-    out = Path(folder)
-    (out / "traces").mkdir(parents=True, exist_ok=True)
-    rows = []
-    for name in names or PROGRAMS:
-        program = PROGRAMS[name]
-        try:
-            run = program.make()
-            for _ in range(4):
-                run()
-            times = steady(run), synced(run)
-            trace(run, out / "traces" / f"{name}.json.gz")
-        except Exception as error:
-            print(f"{name}: FAILED {type(error).__name__}: {str(error)[:300]}", flush=True)
-            continue
-        finally:
-            torch.cuda.empty_cache()
-        print(f"{name}: {program.label} {times[0]:.1f} us", flush=True)
-        rows.append([name, program.label, json.dumps(program.work), program.dtype, *(f"{t:.1f}" for t in times)])
-    with open(out / "planted.csv", "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["case", "label", "work", "dtype", "wall_us", "synced_us"])
-        writer.writerows(rows)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -1,9 +1,7 @@
 """A third set of programs with a known cause of slowness, to judge ``roofline check`` blindly.
 
-    python benchmarks/silicon/planted_third.py OUT_FOLDER [NAME ...]
-
 The classic mistakes of performance guides and forum questions, in the style of the reference set. Written by someone
-who saw the first two sets (``planted.py``, ``planted_second.py``) and none of the diagnosis; measured and traced in the
+who saw the first two sets (``first``, ``second``) and none of the diagnosis; measured and traced in the
 same way. The label names the cause of at least two thirds of the time above what the work needs.
 """
 
@@ -12,22 +10,13 @@ from __future__ import annotations
 import csv
 import io
 import random
-import sys
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from planted import BF16, FP16, FP32, PROGRAMS, Run, _no_grad, gemm, main, planted, rand
+from common import BF16, FP16, FP32, Run, attention, gemm, no_grad, planted, rand
 from torch import nn
-
-PROGRAMS.clear()
-
-
-def attention(batch: int, heads: int, kv_heads: int, q_len: int, kv_len: int, head_dim: int, causal: bool) -> Any:
-    """An entry of work."""
-    shape = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "q_len": q_len, "kv_len": kv_len}
-    return {"op": "attention", **shape, "head_dim": head_dim, "causal": causal}
 
 
 def resnet18(dtype: torch.dtype) -> Any:
@@ -99,7 +88,7 @@ def attention_block_gqa() -> Run:
 def conv_fp32_as_it_comes() -> Run:  # cuDNN takes TF32 by default
     net = nn.Conv2d(256, 512, 3, stride=2, padding=1, bias=False).cuda().to(memory_format=torch.channels_last)
     x = rand(64, 256, 56, 56, dtype=FP32).to(memory_format=torch.channels_last)
-    return _no_grad(lambda: net(x))
+    return no_grad(lambda: net(x))
 
 
 @planted("ok", "fp32", op="elementwise", n=2**27, inputs=2, count=1)
@@ -112,7 +101,7 @@ def moving_average_of_weights() -> Run:
 def batchnorm_inference() -> Run:
     net = nn.BatchNorm2d(128).cuda().eval()
     x = rand(128, 128, 112, 112, dtype=FP32).to(memory_format=torch.channels_last)
-    return _no_grad(lambda: net(x))
+    return no_grad(lambda: net(x))
 
 
 @planted("ok", "fp32", op="argmax", rows=32768, cols=8192)
@@ -164,13 +153,13 @@ def roberta_graph_of_small_kernels() -> Run:
 @planted("ok", model="resnet18", batch=512)
 def resnet18_b512() -> Run:
     net, x = resnet18(BF16), images(512, BF16)
-    return _no_grad(lambda: net(x))
+    return no_grad(lambda: net(x))
 
 
 @planted("ok", "fp16", model="roberta-base", batch=128, seq=256)
 def roberta_b128() -> Run:
     net, ids = roberta(), torch.randint(5, 50000, (128, 256), device="cuda")
-    return _no_grad(lambda: net(ids))
+    return no_grad(lambda: net(ids))
 
 
 # --- a chain that should be one kernel ------------------------------------------------------------
@@ -246,7 +235,7 @@ def textbook_causal_block() -> Run:
         att = F.softmax(att.masked_fill(tril == 0, float("-inf")), dim=-1)
         return c_proj((att @ v).transpose(1, 2).contiguous().view(8, 2048, 1024))
 
-    return _no_grad(run)
+    return no_grad(run)
 
 
 @planted("materialised", work=[attention(4, 16, 16, 4096, 4096, 64, False)])
@@ -261,7 +250,7 @@ def bert_eager_attention() -> Run:
 
     net = BertModel(BertConfig(attn_implementation="eager")).eval().cuda().to(BF16)
     ids = torch.randint(0, 30000, (48, 512), device="cuda")
-    return _no_grad(lambda: net(ids))
+    return no_grad(lambda: net(ids))
 
 
 # --- a slower format than meant -------------------------------------------------------------------
@@ -270,13 +259,13 @@ def bert_eager_attention() -> Run:
 @planted("precision", "fp32", model="gpt2-medium", batch=8, seq=512)
 def gpt2_medium_fp32() -> Run:
     net, ids = gpt2_medium(FP32), torch.randint(0, 50000, (8, 512), device="cuda")
-    return _no_grad(lambda: net(ids, use_cache=False))
+    return no_grad(lambda: net(ids, use_cache=False))
 
 
 @planted("precision", "fp64", model="resnet18", batch=32)
 def resnet18_in_double() -> Run:
     net, x = resnet18(torch.float64), images(32, torch.float64)
-    return _no_grad(lambda: net(x))
+    return no_grad(lambda: net(x))
 
 
 @planted("precision", "fp32", work=[gemm(8192, 4096, 2048), gemm(8192, 2048, 4096), gemm(4096, 2048, 8192)])
@@ -298,7 +287,7 @@ def pairwise_distances_fp32() -> Run:
 def encoder_layer_fp32() -> Run:
     net = nn.TransformerEncoderLayer(1024, 16, 4096, batch_first=True).cuda().eval()
     x = rand(16, 512, 1024, dtype=FP32)
-    return _no_grad(lambda: net(x))
+    return no_grad(lambda: net(x))
 
 
 # --- leading dimension not a multiple of 8 --------------------------------------------------------
@@ -321,7 +310,7 @@ def conv_255_channels() -> Run:
 def autoencoder_1433_features() -> Run:
     net = nn.Sequential(nn.Linear(1433, 2048), nn.ReLU(), nn.Linear(2048, 1433)).cuda().to(BF16)
     x = rand(32768, 1433)
-    return _no_grad(lambda: net(x))
+    return no_grad(lambda: net(x))
 
 
 @planted("alignment", "fp16", work=[gemm(16384, 333, 4096), gemm(16384, 4096, 333)])
@@ -341,7 +330,7 @@ def checkpoint_every_step() -> Run:
         out = net(x)
         return out, {name: value.cpu() for name, value in net.state_dict().items()}
 
-    return _no_grad(run)
+    return no_grad(run)
 
 
 @planted("host_copy", model="resnet18", batch=64)
@@ -355,7 +344,7 @@ def feature_maps_collected() -> Run:
         maps.clear()
         return net(x)
 
-    return _no_grad(run)
+    return no_grad(run)
 
 
 @planted("host_copy", "fp32", op="elementwise", n=2**25, inputs=3, count=3)
@@ -385,7 +374,7 @@ def samples_uploaded_one_by_one() -> Run:
         batch = torch.stack([sample.cuda() for sample in samples])
         return net(batch.to(BF16, memory_format=torch.channels_last))
 
-    return _no_grad(run)
+    return no_grad(run)
 
 
 # --- small kernels, the device waits for the host -------------------------------------------------
@@ -396,7 +385,7 @@ def vit_b1() -> Run:
     import torchvision
 
     net, x = torchvision.models.vit_b_16().cuda().to(BF16).eval(), rand(1, 3, 224, 224)
-    return _no_grad(lambda: net(x))
+    return no_grad(lambda: net(x))
 
 
 @planted("launch_bound", model="gpt2-medium", phase="decode", batch=1, seq=1, context=256)
@@ -413,7 +402,7 @@ def gpt2_medium_decode() -> Run:
         cache.crop(-1)
         return logits
 
-    return _no_grad(run)
+    return no_grad(run)
 
 
 @planted("launch_bound", "fp32", op="elementwise", n=400 * 128 * 256, inputs=2, count=2)
@@ -452,7 +441,7 @@ def ode_stepped_in_python() -> Run:
             x = x + step / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
         return x
 
-    return _no_grad(run)
+    return no_grad(run)
 
 
 # --- a read-back every step -----------------------------------------------------------------------
@@ -506,7 +495,7 @@ def layer_timing_hooks() -> Run:
     for layer in net.modules():
         if not list(layer.children()):
             layer.register_forward_hook(lambda *_: torch.cuda.synchronize())
-    return _no_grad(lambda: net(x))
+    return no_grad(lambda: net(x))
 
 
 # --- the host has other things to do --------------------------------------------------------------
@@ -524,7 +513,7 @@ def jpegs_decoded() -> Run:
         batch = np.stack([np.asarray(Image.open(io.BytesIO(file.getvalue()))) for _ in range(32)])
         return net(torch.from_numpy(batch).cuda().permute(0, 3, 1, 2).to(BF16))
 
-    return _no_grad(run)
+    return no_grad(run)
 
 
 @planted("host_bound", op="gemm", m=8192, n=4096, k=4096)
@@ -630,7 +619,7 @@ def time_moved_last_to_sum() -> Run:
 @planted("layout_copy", work=[gemm(65536, 512, 512)])
 def conv1d_between_tokens() -> Run:
     net, x = nn.Conv1d(512, 512, 1).cuda().to(BF16), rand(32, 2048, 512)
-    return _no_grad(lambda: net(x.transpose(1, 2).contiguous()).transpose(1, 2).contiguous())
+    return no_grad(lambda: net(x.transpose(1, 2).contiguous()).transpose(1, 2).contiguous())
 
 
 # --- scattered reads ------------------------------------------------------------------------------
@@ -723,7 +712,7 @@ def cache_emptied_after_every_layer() -> Run:
             torch.cuda.empty_cache()
         return out
 
-    return _no_grad(run)
+    return no_grad(run)
 
 
 # --- on the processor by accident -----------------------------------------------------------------
@@ -732,7 +721,7 @@ def cache_emptied_after_every_layer() -> Run:
 @planted("wrong_device", "fp32", op="layernorm", rows=8192, cols=4096)
 def layernorm_on_cpu() -> Run:
     net, x = nn.LayerNorm(4096), torch.randn(8192, 4096)
-    return _no_grad(lambda: net(x))
+    return no_grad(lambda: net(x))
 
 
 @planted("wrong_device", "fp32", model="bert-base-uncased", batch=2, seq=64)
@@ -740,13 +729,13 @@ def bert_on_cpu() -> Run:
     from transformers import BertConfig, BertModel
 
     net, ids = BertModel(BertConfig()).eval(), torch.randint(0, 30000, (2, 64))
-    return _no_grad(lambda: net(ids))
+    return no_grad(lambda: net(ids))
 
 
 @planted("wrong_device", "fp32", op="embedding", vocab=500_000, dim=256, tokens=2**18)
 def bags_averaged_on_cpu() -> Run:
     net, ids = nn.EmbeddingBag(500_000, 256, mode="mean"), torch.randint(0, 500_000, (2048, 128))
-    return _no_grad(lambda: net(ids).cuda())
+    return no_grad(lambda: net(ids).cuda())
 
 
 @planted("wrong_device", "fp32", work=[gemm(4096, 4096, 256), {"op": "argmax", "rows": 4096, "cols": 4096}])
@@ -758,7 +747,3 @@ def nearest_neighbours_on_cpu() -> Run:
         return (near @ near.t()).fill_diagonal_(-1e9).argmax(1).cuda()
 
     return run
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

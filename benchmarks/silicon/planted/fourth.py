@@ -1,9 +1,7 @@
 """A fourth set of programs with a known cause of slowness, to judge ``roofline check`` blindly.
 
-    python benchmarks/silicon/planted_fourth.py OUT_FOLDER [NAME ...]
-
 The siblings that the reference set of 17 probably has: the same mistakes in other shapes, formats and operators.
-Written by someone who saw the first set (``planted.py``), the reference and none of the diagnosis; measured and traced
+Written by someone who saw the first set (``first``), the reference and none of the diagnosis; measured and traced
 in the same way. The label names the cause of at least two thirds of the time above what the work needs.
 """
 
@@ -11,22 +9,13 @@ from __future__ import annotations
 
 import io
 import pickle
-import sys
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from planted import BF16, FP16, FP32, PROGRAMS, Run, _no_grad, _resnet_net, gemm, main, planted, rand
+from common import BF16, FP16, FP32, Run, attention, gemm, no_grad, planted, rand, resnet_net
 from torch import nn
-
-PROGRAMS.clear()
-
-
-def attention(batch: int, heads: int, kv_heads: int, q_len: int, kv_len: int, head_dim: int, causal: bool) -> Any:
-    """An entry of work."""
-    shape = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "q_len": q_len, "kv_len": kv_len}
-    return {"op": "attention", **shape, "head_dim": head_dim, "causal": causal}
 
 
 def bert() -> Any:
@@ -141,14 +130,14 @@ def attention_sdpa_fp16() -> Run:
 @planted("ok", model="bert-base-uncased", batch=32, seq=512)
 def bert_compiled() -> Run:
     net, x = torch.compile(bert()), ids(32, 512)
-    return _no_grad(lambda: net(x))
+    return no_grad(lambda: net(x))
 
 
 @planted("ok", model="resnet50", batch=128)
 def resnet50_compiled() -> Run:
-    net = torch.compile(_resnet_net(BF16))
+    net = torch.compile(resnet_net(BF16))
     x = rand(128, 3, 224, 224).to(memory_format=torch.channels_last)
-    return _no_grad(lambda: net(x))
+    return no_grad(lambda: net(x))
 
 
 @planted("ok", work=[gemm(8192, 4096, 4096, count=5), {"op": "relu", "n": 8192 * 4096},
@@ -245,7 +234,7 @@ def llama_mlp_fp32() -> Run:
 
 @planted("precision", "fp32", model="resnet50", batch=128)
 def resnet50_fp32_no_tf32() -> Run:
-    net = _resnet_net(FP32)
+    net = resnet_net(FP32)
     x = rand(128, 3, 224, 224, dtype=FP32).to(memory_format=torch.channels_last)
 
     def run() -> object:
@@ -254,7 +243,7 @@ def resnet50_fp32_no_tf32() -> Run:
         torch.backends.cudnn.allow_tf32 = True
         return out
 
-    return _no_grad(run)
+    return no_grad(run)
 
 
 # --- leading dimension not a multiple of 8 --------------------------------------------------------
@@ -328,7 +317,7 @@ def resnet18_b1_eager() -> Run:
 
     net = torchvision.models.resnet18().cuda().to(BF16, memory_format=torch.channels_last).eval()
     x = rand(1, 3, 224, 224).to(memory_format=torch.channels_last)
-    return _no_grad(lambda: net(x))
+    return no_grad(lambda: net(x))
 
 
 @planted("launch_bound", model="roberta-base", batch=1, seq=128)
@@ -336,7 +325,7 @@ def roberta_b1_eager() -> Run:
     from transformers import RobertaConfig, RobertaModel
 
     net, x = RobertaModel(RobertaConfig()).eval().cuda().to(BF16), ids(1, 128)
-    return _no_grad(lambda: net(x))
+    return no_grad(lambda: net(x))
 
 
 # --- a read-back every step -----------------------------------------------------------------------
@@ -452,7 +441,7 @@ def depthwise_as_dense_conv() -> Run:
 def bert_padded_to_512() -> Run:
     net, x, mask = bert(), ids(128, 512), ids(128, 512)
     mask[:, :64] = 1
-    return _no_grad(lambda: net(x, attention_mask=mask).last_hidden_state[:, :64])
+    return no_grad(lambda: net(x, attention_mask=mask).last_hidden_state[:, :64])
 
 
 # --- copies that change the layout ----------------------------------------------------------------
@@ -572,8 +561,4 @@ def argmax_on_cpu() -> Run:
                                        gemm(1024, 1024, 4096)])  # fmt: skip
 def mlp_never_moved() -> Run:
     net, x = nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024)), torch.randn(1024, 1024)
-    return _no_grad(lambda: net(x))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    return no_grad(lambda: net(x))

@@ -1,24 +1,13 @@
 """Programs on two GPUs with a known cause: what collectives cost when nothing hides them, and when something does.
 
-    python benchmarks/silicon/planted_pair.py OUT_FOLDER
-
-As planted.py, run by two processes over NCCL; times and traces are those of the first.
+Run by two processes over NCCL; times and traces are those of the first.
 """
 
 from __future__ import annotations
 
-import csv
-import json
-import os
-import sys
-from pathlib import Path
-
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
-from planted import PROGRAMS, Run, gemm, planted, rand, steady, synced, trace
-
-PROGRAMS.clear()
+from common import Run, gemm, planted, rand
 
 
 def reduce(elements: int, **more: int) -> dict[str, object]:
@@ -76,33 +65,3 @@ def weights_gathered_in_fp32() -> Run:
         return x @ whole.to(torch.bfloat16)
 
     return run
-
-
-def work(rank: int, folder: str) -> None:
-    """Measure all programs; only the first process writes."""
-    torch.cuda.set_device(rank)
-    dist.init_process_group("nccl", rank=rank, world_size=2)
-    out, rows = Path(folder), []
-    for name, program in PROGRAMS.items():
-        run = program.make()
-        for _ in range(4):
-            run()
-        times = steady(run, fixed=20), synced(run)
-        target = out / "traces" / f"{name}.json.gz" if rank == 0 else Path("/dev/shm") / f"{name}.json.gz"
-        trace(run, target)
-        rows.append([name, program.label, json.dumps(program.work), program.dtype, *(f"{t:.1f}" for t in times)])
-        if rank == 0:
-            print(f"{name}: {program.label} {times[0]:.1f} us", flush=True)
-    if rank == 0:
-        with open(out / "planted.csv", "w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(["case", "label", "work", "dtype", "wall_us", "synced_us"])
-            writer.writerows(rows)
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-    os.environ.setdefault("MASTER_PORT", "29511")
-    (Path(sys.argv[1]) / "traces").mkdir(parents=True, exist_ok=True)
-    mp.spawn(work, args=(sys.argv[1],), nprocs=2)

@@ -1,33 +1,20 @@
 """A second set of programs with a known cause of slowness, to judge ``roofline check`` blindly.
 
-    python benchmarks/silicon/planted_second.py OUT_FOLDER [NAME ...]
-
-Written by someone who saw the first set (``planted.py``) and none of the diagnosis; measured and traced in the same
+Written by someone who saw the first set (``first``) and none of the diagnosis; measured and traced in the same
 way. The label names the cause of at least two thirds of the time above what the work needs.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from planted import BF16, FP16, FP32, PROGRAMS, Run, _no_grad, _resnet_net, gemm, main, planted, rand
+from common import BF16, FP16, FP32, Run, attention, gemm, no_grad, planted, rand, resnet_net
 from torch import nn
-
-PROGRAMS.clear()
-
-
-def attention(batch: int, heads: int, kv_heads: int, q_len: int, kv_len: int, head_dim: int, causal: bool) -> Any:
-    """An entry of work."""
-    shape = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "q_len": q_len, "kv_len": kv_len}
-    return {"op": "attention", **shape, "head_dim": head_dim, "causal": causal}
-
 
 # --- nothing wrong --------------------------------------------------------------------------------
 
@@ -144,7 +131,7 @@ def vgg16_b128() -> Run:
 
     net = torchvision.models.vgg16().cuda().to(FP16, memory_format=torch.channels_last).eval()
     x = rand(128, 3, 224, 224, dtype=FP16).to(memory_format=torch.channels_last)
-    return _no_grad(lambda: net(x))
+    return no_grad(lambda: net(x))
 
 
 @planted("ok", "fp16", model="bert-large-uncased", batch=128, seq=128)
@@ -154,7 +141,7 @@ def bert_large_b128() -> Run:
     config = BertConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096)
     net = BertModel(config).eval().cuda().to(FP16)
     ids = torch.randint(0, 30000, (128, 128), device="cuda")
-    return _no_grad(lambda: net(ids))
+    return no_grad(lambda: net(ids))
 
 
 # --- a chain that should be one kernel ------------------------------------------------------------
@@ -238,7 +225,7 @@ def math_backend_left_on() -> Run:
 def multihead_with_weights() -> Run:
     net = nn.MultiheadAttention(1024, 16, batch_first=True).cuda().to(BF16).eval()
     x = rand(8, 2048, 1024)
-    return _no_grad(lambda: net(x, x, x, need_weights=True)[0])
+    return no_grad(lambda: net(x, x, x, need_weights=True)[0])
 
 
 @planted("materialised", work=[attention(4, 16, 16, 2048, 2048, 128, False)])
@@ -262,7 +249,7 @@ def vit_fp32() -> Run:
 
     net = torchvision.models.vit_b_16().cuda().eval()
     x = rand(32, 3, 224, 224, dtype=FP32)
-    return _no_grad(lambda: net(x))
+    return no_grad(lambda: net(x))
 
 
 @planted("precision", "fp64", op="softmax", rows=8192, cols=8192)
@@ -352,7 +339,7 @@ def model_moved_in_and_out() -> Run:
         net.cpu()
         return out
 
-    return _no_grad(run)
+    return no_grad(run)
 
 
 @planted("host_copy", work=[attention(2, 16, 16, 4096, 4096, 128, True)])
@@ -375,7 +362,7 @@ def lstm_cell_by_step() -> Run:
             state = cell(step, state)
         return state
 
-    return _no_grad(run)
+    return no_grad(run)
 
 
 @planted("launch_bound", "fp16", model="mobilenet-v2", batch=1)
@@ -384,7 +371,7 @@ def mobilenet_b1() -> Run:
 
     net = torchvision.models.mobilenet_v2().cuda().to(FP16, memory_format=torch.channels_last).eval()
     x = rand(1, 3, 224, 224, dtype=FP16).to(memory_format=torch.channels_last)
-    return _no_grad(lambda: net(x))
+    return no_grad(lambda: net(x))
 
 
 @planted("launch_bound", "fp32", op="elementwise", n=300 * 65536, inputs=1, count=3)
@@ -569,8 +556,8 @@ def row_dots_by_matmul() -> Run:
 
 @planted("layout_copy", model="resnet50", batch=128)
 def resnet50_channels_first() -> Run:
-    net, x = _resnet_net(BF16).to(memory_format=torch.contiguous_format), rand(128, 3, 224, 224)
-    return _no_grad(lambda: net(x))
+    net, x = resnet_net(BF16).to(memory_format=torch.contiguous_format), rand(128, 3, 224, 224)
+    return no_grad(lambda: net(x))
 
 
 @planted("layout_copy", op="layernorm", rows=65536, cols=1024, count=4)
@@ -702,7 +689,7 @@ def sampling_on_cpu() -> Run:
 @planted("wrong_device", "fp32", op="conv2d", n=8, c_in=256, h=56, w=56, c_out=256, r=3, s=3, stride=2, padding=1)
 def conv_on_cpu() -> Run:
     net, x = nn.Conv2d(256, 256, 3, stride=2, padding=1), torch.randn(8, 256, 56, 56)
-    return _no_grad(lambda: net(x).cuda())
+    return no_grad(lambda: net(x).cuda())
 
 
 @planted("wrong_device", "fp32", op="elementwise", n=2**24, inputs=4, count=1)
@@ -736,7 +723,3 @@ def requests_one_at_a_time() -> Run:
         return answers
 
     return run
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
