@@ -17,6 +17,11 @@ class Result:
     err: str
 
     @property
+    def row(self) -> Any:
+        """The first row of the output as strict JSON."""
+        return self.data["rows"][0]
+
+    @property
     def data(self) -> Any:
         """The output as strict JSON."""
         return json.loads(self.out, parse_constant=lambda word: pytest.fail(f"{word} in JSON"))

@@ -117,8 +117,8 @@ def test_the_curve_and_its_tables_agree() -> None:
     assert {1, 2, 64, choice.ridge, choice.best, 100} <= set(choice.shown())
     record = choice.record()
     assert (record["best_batch"], record["ridge_batch"], record["limit"]) == (choice.best, choice.ridge, choice.limit)
-    assert [point["batch"] for point in record["curve"]] == choice.shown()
-    assert len(record["curve"]) <= 64
+    assert [point["batch"] for point in record["rows"]] == choice.shown()
+    assert len(record["rows"]) <= 64
 
 
 def test_what_does_not_fit_is_itemised_with_what_would() -> None:

@@ -96,7 +96,7 @@ def test_estimate_says_what_does_not_fit(run: Run) -> None:
 def test_one_row_a_point(run: Run) -> None:
     out = run("estimate", *DECODE, "-B", "1,8,32").out
     assert [line.split()[0] for line in out.splitlines() if " ms " in line] == ["1", "8", "32"]
-    assert tables._span(7.494e-3, 13.07e-3) == "7.49-13.1 ms"
+    assert tables.span(7.494e-3, 13.07e-3) == "7.49-13.1 ms"
 
 
 def test_batch_says_why(run: Run) -> None:
@@ -125,8 +125,8 @@ def test_chip_has_every_figure_and_its_source(run: Run) -> None:
 # --- for a program ----------------------------------------------------------------------------------------------------
 
 
-def test_estimate_json_of_one_point_is_an_object(run: Run) -> None:
-    data = run("estimate", *DECODE, "-B", "8", "--json").data
+def test_estimate_json_has_a_row_per_point(run: Run) -> None:
+    data = run("estimate", *DECODE, "-B", "8", "--json").row
     keys = "model chip phase mode batch context time_s low_s high_s floor_s flops bytes intensity bound tokens_per_s"
     assert set(keys.split()) < set(data)
     assert {"weights", "kv_cache", "activations", "total"} < set(data["memory_bytes"])
@@ -136,34 +136,35 @@ def test_estimate_json_of_one_point_is_an_object(run: Run) -> None:
     assert data["low_s"] <= data["time_s"] <= data["high_s"]
 
 
-def test_estimate_json_of_several_points_is_a_list(run: Run) -> None:
+def test_estimate_json_of_several_points_says_which(run: Run) -> None:
     data = run("estimate", "llama-3-8b", "h100-sxm,l40s", "-S", "64", "-B", "1:3", "--json").data
-    assert [(row["chip"], row["batch"]) for row in data] == [
+    assert (data["chip"], data["sizes"]) == (["h100-sxm", "l40s"], {"batch": [1, 2, 3], "seq": 64})
+    assert [(row["chip"], row["batch"]) for row in data["rows"]] == [
         (chip, batch) for chip in ("h100-sxm", "l40s") for batch in (1, 2, 3)
     ]
 
 
 def test_seq_means_what_the_phase_has(run: Run) -> None:
     for phase in ("prefill", "decode", "forward"):
-        data = run("estimate", "gpt2", "h100-sxm", "-S", "64", "--phase", phase, "--json").data
+        data = run("estimate", "gpt2", "h100-sxm", "-S", "64", "--phase", phase, "--json").row
         assert (data["phase"], data["context" if phase == "decode" else "seq"]) == (phase, 64)
 
 
 def test_csv_is_flat_and_equal(run: Run) -> None:
     rows = list(csv.DictReader(io.StringIO(run("estimate", *DECODE, "-B", "1,8", "--csv").out)))
     data = run("estimate", *DECODE, "-B", "1,8", "--json").data
-    for row, record in zip(rows, data, strict=True):
+    for row, record in zip(rows, data["rows"], strict=True):
         assert float(row["time_s"]) == record["time_s"]
         assert float(row["memory_bytes_total"]) == record["memory_bytes"]["total"]
         assert not [value for value in row.values() if value and value[0] in "[{"]
 
 
 def test_batch_json(run: Run) -> None:
-    data = run("batch", *DECODE, "--memory", "72GiB", "--latency", "50ms", "--json").data
-    assert {"best_batch", "ridge_batch", "limit", "curve"} < set(data)
+    data = run("batch", *DECODE, "--memory-limit", "72GiB", "--latency-limit", "50ms", "--json").data
+    assert {"best_batch", "ridge_batch", "limit", "rows"} < set(data)
     assert data["memory_limit_bytes"] == 72 * 2**30
     assert data["latency_limit_s"] == 0.05
-    assert data["best_batch"] in [point["batch"] for point in data["curve"]]
+    assert data["best_batch"] in [point["batch"] for point in data["rows"]]
 
 
 def test_check_json(run: Run) -> None:
@@ -174,8 +175,8 @@ def test_check_json(run: Run) -> None:
 
 
 def test_catalogue_json(run: Run) -> None:
-    assert {row["name"] for row in run("chips", "--json").data} == set(rl.chips())
-    assert {row["name"] for row in run("models", "--json").data} == set(rl.models())
+    assert {row["chip"] for row in run("chips", "--json").data["rows"]} == set(rl.chips())
+    assert {row["model"] for row in run("models", "--json").data["rows"]} == set(rl.models())
     assert run("chips", "h100-sxm", "--json").data["matrix"]["bf16"]["source"]
     data = run("models", "llama-3-8b", "--json").data
     assert (data["parameters"], data["sizes"]["layers"]) == (8_030_261_248, 32)
@@ -189,35 +190,35 @@ def test_json_has_plain_finite_values() -> None:
 
 
 def test_options_reach_the_estimate(run: Run) -> None:
-    base = run("estimate", *DECODE, "--json").data
-    int8 = run("estimate", *DECODE, "--weights", "int8", "--json").data
+    base = run("estimate", *DECODE, "--json").row
+    int8 = run("estimate", *DECODE, "--weights", "int8", "--json").row
     assert int8["memory_bytes"]["weights"] < 0.6 * base["memory_bytes"]["weights"]
-    cache = run("estimate", *DECODE, "--cache", "int8", "--json").data
+    cache = run("estimate", *DECODE, "--cache", "int8", "--json").row
     scaled = (128 * 8 + 16) / (128 * 16)  # a row of a head is 128 numbers and a 16-bit scale
     assert cache["memory_bytes"]["kv_cache"] == scaled * base["memory_bytes"]["kv_cache"]
-    fp32 = run("estimate", *DECODE, "--dtype", "fp32", "--json").data
+    fp32 = run("estimate", *DECODE, "--dtype", "fp32", "--json").row
     assert fp32["memory_bytes"]["weights"] == 2 * base["memory_bytes"]["weights"]
     tf32 = ["estimate", "bert-base-uncased", "h100-sxm", "-S", "512", "-B", "32", "--json"]
-    assert run(*tf32, "--tf32").data["time_s"] < run(*tf32).data["time_s"]
+    assert run(*tf32, "--tf32").row["time_s"] < run(*tf32).row["time_s"]
 
 
 # --- sources of programs ----------------------------------------------------------------------------------------------
 
 
 def test_workload_and_config(run: Run, tmp_path: Path) -> None:
-    assert run("estimate", save(tmp_path / "work.json", GEMM), "h100-sxm", "--json").data["flops"] == 2 * 512**3
+    assert run("estimate", save(tmp_path / "work.json", GEMM), "h100-sxm", "--json").row["flops"] == 2 * 512**3
     config = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 4,
               "num_attention_heads": 8, "vocab_size": 1000}  # fmt: skip
     save(tmp_path / "config.json", config)
     result = run("estimate", tmp_path, "h100-sxm", "-S", "64", "--json")
-    assert result.data["memory_bytes"]["weights"] == 2 * 341_568
+    assert result.row["memory_bytes"]["weights"] == 2 * 341_568
     assert "bf16 is assumed" in result.err
 
 
 def test_own_chip(run: Run, tmp_path: Path) -> None:
     text = 'name = "mine"\nmemory_bandwidth = "2 TB/s"\nmemory_capacity = "64 GB"\n[matrix]\nbf16 = "400 TFLOP/s"\n'
     chip = save(tmp_path / "mine.toml", text)
-    assert run("estimate", "llama-3-8b", chip, "-S", "64", "--json").data["chip"] == "mine"
+    assert run("estimate", "llama-3-8b", chip, "-S", "64", "--json").row["chip"] == "mine"
     assert "given by the user" in run("chips", chip).out
 
 
@@ -226,7 +227,7 @@ def test_a_broken_file_does_not_hide_the_others(run: Run, tmp_path: Path, monkey
     save(tmp_path / "models" / "broken.toml", 'family = "decoder"\n')
     monkeypatch.setenv("ROOFLINE_PATH", str(tmp_path))
     result = run("models", "--json")
-    assert len(result.data) == len(rl.models()) - 1
+    assert len(result.data["rows"]) == len(rl.models()) - 1
     assert "broken is left out" in result.err
 
 
@@ -256,7 +257,7 @@ def test_too_many_points(run: Run) -> None:
 
 def test_a_size_without_use_is_ignored_with_a_note(run: Run) -> None:
     result = run("estimate", "resnet50", "h100-sxm", "-S", "5", "--json")
-    assert (result.code, result.data["seq"]) == (0, None)
+    assert (result.code, result.row["seq"]) == (0, None)
     assert result.err == "roofline: note: resnet50 forward has no use for a sequence length; -S is ignored\n"
 
 
@@ -311,8 +312,8 @@ WRONG = [
     (["check", *DECODE, "-B", "1,2", "--measured", "1s"], ["-B", "one number"]),
     (["batch", "llama-3-70b", "h100-sxm", "-S", "2048", "--phase", "decode"], ["needs", "weights", "would fit"]),
     (["batch", *DECODE, "--memory", "8GiB"], ["would fit"]),
-    (["batch", *DECODE, "--memory", "72"], ["--memory 72", "no unit", "72GiB"]),
-    (["batch", *DECODE, "--latency", "50"], ["--latency 50", "no unit", "50ms"]),
+    (["batch", *DECODE, "--memory-limit", "72"], ["--memory-limit 72", "no unit", "72GiB, 72GB or 72MiB?"]),
+    (["batch", *DECODE, "--latency", "20"], ["--latency 20", "no unit", "20ms, 20s or 20us?"]),
     (["check", *DECODE, "-B", "1", "--measured", "41"], ["--measured 41", "no unit", "41ms"]),
     (["batch", *DECODE, "--memory", "72ms"], ["ms", "GiB"]),
     (["batch", *DECODE, "--memory", "-1GiB"], ["positive"]),

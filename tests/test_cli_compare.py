@@ -37,7 +37,7 @@ def test_numbers_are_the_librarys() -> None:
     graph = rl.model("llama-3-8b", phase="decode")
     times = rl.estimate(graph, ["h100-sxm", "l4"], mode="graph", B=[1, 4], C=2048).time
     assert [row["time_s"] for row in data["rows"]] == pytest.approx(list(times.ravel()))
-    assert data["best"] == "h100-sxm"
+    assert data["best_chip"] == "h100-sxm"
     assert data["rows"][0]["elasticity"]["memory_bandwidth"] > 0.5
 
 

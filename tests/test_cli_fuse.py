@@ -72,16 +72,16 @@ def test_it_fits_a_terminal(capsys: pytest.CaptureFixture[str], more: tuple[str,
 def test_json_is_the_record(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(run(capsys, "gpt2", "h100-sxm", *GPT2[1:], "--json"))
     ours = fusion(rl.model("gpt2", phase="forward"), "h100-sxm", B=1, S=256)
-    assert [row["policy"] for row in found["policies"]] == ["given", *POLICIES]
-    assert [row["bytes"] for row in found["policies"]] == [row.bytes for row in ours.rows]
-    assert [row["time_s"] for row in found["policies"]] == [row.time_s for row in ours.rows]
+    assert [row["policy"] for row in found["rows"]] == ["given", *POLICIES]
+    assert [row["bytes"] for row in found["rows"]] == [row.bytes for row in ours.rows]
+    assert [row["time_s"] for row in found["rows"]] == [row.time_s for row in ours.rows]
 
 
 def test_a_policys_kernels_come_as_json_and_csv(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(run(capsys, *GPT2, "--policy", "chains", "--json"))
     rows = list(csv.DictReader(io.StringIO(run(capsys, *GPT2, "--policy", "chains", "--csv"))))
     assert found["policy"] == "chains"
-    assert [row["kernel"] for row in rows] == [row["kernel"] for row in found["kernels"]]
+    assert [row["kernel"] for row in rows] == [row["kernel"] for row in found["rows"]]
     assert all(float(row["accesses"]) <= float(row["unfused_accesses"]) for row in rows)
     table = list(csv.DictReader(io.StringIO(run(capsys, *GPT2, "--csv"))))
     assert [row["policy"] for row in table] == ["given", *POLICIES]
@@ -90,8 +90,10 @@ def test_a_policys_kernels_come_as_json_and_csv(capsys: pytest.CaptureFixture[st
 def test_a_pair_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     pair = "layers.0.mlp.up,layers.0.mlp.down"
     out = run(capsys, "gpt2", "h100-sxm", *GPT2[1:], "--pair", pair)
-    assert out.startswith("layers.0.mlp.up + layers.0.mlp.down: cannot be one kernel")
-    found = json.loads(run(capsys, *GPT2, "--pair", pair, "--json"))
+    assert out.startswith(
+        "gpt2 forward on h100-sxm, batch 1, seq 256\nlayers.0.mlp.up + layers.0.mlp.down: cannot be one"
+    )
+    (found,) = json.loads(run(capsys, *GPT2, "--pair", pair, "--json"))["rows"]
     assert found["fusible"] is False
     assert found["saves_s"] is None
 

@@ -79,7 +79,7 @@ NUMBERS = ["-B", "8", "-S", "2048"]
 ARGS = [
     ["llama-3-8b", "--phase", "decode"],
     ["llama-3-8b", "--phase", "decode", *NUMBERS],
-    ["llama-3-8b", "--phase", "prefill", *NUMBERS, "--fuse"],
+    ["llama-3-8b", "--phase", "prefill", *NUMBERS, "--fuse", "chains"],
     ["deepseek-v3", "--phase", "decode", *NUMBERS],
     ["gpt-oss-20b", "--phase", "prefill", "-B", "2"],
     ["resnet50", "-B", "4", "--all"],
@@ -137,13 +137,15 @@ def test_dot_and_html_and_json(run: Run) -> None:
     data = json.loads(run("gpt2", *NUMBERS, "--json").out, parse_constant=lambda word: pytest.fail(word))
     graph = rl.model("gpt2")
     assert data["totals"]["flops"] == rl.count(graph, B=8, S=2048).flops
-    assert (data["totals"]["nodes"], data["sizes"]) == (len(graph.nodes), {"B": 8, "S": 2048})
+    assert (data["totals"]["nodes"], data["sizes"]) == (len(graph.nodes), {"batch": 8, "seq": 2048})
     symbolic = json.loads(run("gpt2", "--json").out)
     assert (symbolic["symbols"], type(symbolic["totals"]["flops"])) == (["B", "S"], str)
 
 
 def test_fuse_shows_compiled_kernels(run: Run) -> None:
-    eager, fused = (json.loads(run("gpt2", *NUMBERS, "--json", *more).out)["totals"] for more in ([], ["--fuse"]))
+    eager, fused = (
+        json.loads(run("gpt2", *NUMBERS, "--json", *more).out)["totals"] for more in ([], ["--fuse", "chains"])
+    )
     assert fused["flops"] == eager["flops"]
     assert (fused["kernels"], fused["bytes"]) < (eager["kernels"], eager["bytes"])
 
@@ -313,7 +315,7 @@ def test_a_script_runs_like_a_program(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_other_commands_take_scripts_too(run: Run) -> None:
     save("mine.py", SCRIPT)
     result = run("mine.py", "h100-sxm", "--json", command="estimate")
-    assert json.loads(result.out)["flops"] == 2 * 32 * 64 * 128
+    assert json.loads(result.out)["rows"][0]["flops"] == 2 * 32 * 64 * 128
     assert run("mine.py", "h100-sxm", "-o", "x.svg", command="plot").code == 0
 
 

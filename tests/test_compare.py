@@ -181,7 +181,7 @@ def test_what_ifs_of_ones_own() -> None:
 
 def test_as_data() -> None:
     record = json.loads(json.dumps(decode().record(), allow_nan=False))
-    assert record["best"] == "b200-sxm"
+    assert record["best_chip"] == "b200-sxm"
     assert record["rows"][0]["what_if"]["bandwidth x2"]["speedup"] > 1.3
     frame = decode().frame()
     assert list(frame["chip"]) == list(CHIPS)

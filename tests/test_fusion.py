@@ -193,7 +193,7 @@ def test_the_table_comes_as_data() -> None:
     found = fusion(chain(), H100)
     frame, record = found.frame(), found.record()
     assert list(frame.policy) == ["given", *POLICIES]
-    assert json.loads(json.dumps(plain(record)))["policies"][1]["accesses"] == 10 * N
+    assert json.loads(json.dumps(plain(record)))["rows"][1]["accesses"] == 10 * N
     assert "5 kernels" in repr(found)
     assert "chains 1" in repr(found)
 

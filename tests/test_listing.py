@@ -457,7 +457,7 @@ def test_record_is_json(name: str, phase: str | None) -> None:
     for sizes in ({}, sizes_of(graph)):
         found = json.loads(json.dumps(plain(rl.listing(graph, **sizes).record()), allow_nan=False))
         assert found["totals"]["nodes"] == len(graph.nodes)
-        assert len(found["kernels"]) == max(node["kernel_number"] or 0 for node in found["nodes"])
+        assert len(found["kernels"]) == max(node["kernel_number"] or 0 for node in found["rows"])
         assert isinstance(found["totals"]["flops"], int if sizes else str | int)
 
 
@@ -465,7 +465,7 @@ def test_record_of_folded_layers() -> None:
     found = rl.listing(program("gpt2", "forward"), B=1, S=8).record()
     (block,) = found["blocks"]
     assert (block["path"], block["last"], block["times"]) == ("layers.0", "11", 12)
-    inside = [node for node in found["nodes"] if node["index"] in block["nodes"]]
+    inside = [node for node in found["rows"] if node["index"] in block["nodes"]]
     assert {node["count"] for node in inside} == {12}
 
 

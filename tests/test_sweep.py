@@ -178,9 +178,10 @@ def test_only_batches_span_an_axis() -> None:
 def test_the_record_is_plain_data() -> None:
     alone = rl.diagnosis.check_sweep(LADDER, [flat(b) for b in LADDER])
     beside = rl.diagnosis.check_sweep(LADDER, [flat(b) for b in LADDER], mlp(), "h100-sxm")
-    assert json.loads(json.dumps(alone.record()))["expected_s"] is None
+    assert {row["expected_s"] for row in json.loads(json.dumps(alone.record()))["rows"]} == {None}
     record = json.loads(json.dumps(beside.record()))
-    assert len(record["expected_s"]) == len(record["fitted_s"]) == len(LADDER)
+    assert [row["batch"] for row in record["rows"]] == LADDER
+    assert all(row["expected_s"] > 0 and row["fitted_s"] > 0 for row in record["rows"])
     assert record["verdict"] == "normal"
     assert repr(alone) == "<SweepVerdict normal, knee 50>"
 

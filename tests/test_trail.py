@@ -52,7 +52,7 @@ def test_effects_are_those_of_the_programs_themselves() -> None:
         assert state["bytes"] == est.bytes
         assert state["memory_bytes"] == est.memory.total
         assert state["time_s"] == est.time
-    quantised, fused = found.record()
+    quantised, fused = found.records()
     assert quantised["flops_ratio"] == 1
     assert quantised["memory_bytes_ratio"] < 1
     assert quantised["time_s_ratio"] < 1

@@ -25,6 +25,7 @@ from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import DoesNotFit, UsageError
 from roofline.ir.graph import Graph
+from roofline.ir.report import Report
 from roofline.ir.sizes import by_symbol
 from roofline.ir.units import format_bytes, format_si, parse
 from roofline.passes.formats.cast import retype
@@ -41,7 +42,7 @@ CURVE_POINTS = 64
 
 
 @dataclass(frozen=True, repr=False)
-class BatchChoice:
+class BatchChoice(Report):
     """The best batch and why.
 
     Attributes:
@@ -55,6 +56,8 @@ class BatchChoice:
         memory_limit: Bytes that the program may use.
         latency_limit: Seconds that one run may take, or ``None``.
     """
+
+    schema = "batch"
 
     best: int
     limit: str
@@ -74,21 +77,14 @@ class BatchChoice:
         time = format_si(float(self.estimate.time), "s")
         return f"<BatchChoice {self.curve.graph.name}: batch {self.best}, limited by {self.limit}, {time}>"
 
-    def record(self) -> dict[str, Any]:
-        """The stable keys of ``roofline batch --json``; the curve is thinned to at most 64 batches."""
-        points = [self.curve[batch - 1].records()[0] for batch in self.shown()]
-        keys = (
-            "batch",
-            "time_s",
-            "low_s",
-            "high_s",
-            "tokens_per_s",
-            f"{self.curve.graph.item}s_per_s",
-            "bound",
-            "fits",
-        )
+    def subject(self) -> dict[str, Any]:
+        """Return the program, where and how it runs, and its sizes but the batch."""
+        about = self.curve.subject()
+        return {**about, "sizes": {name: size for name, size in about["sizes"].items() if name != "batch"}}
+
+    def summary(self) -> dict[str, Any]:
+        """Return the best batch, what limits it, and what it takes."""
         return {
-            **self.estimate.records()[0],
             "best_batch": self.best,
             "ridge_batch": self.ridge,
             "limit": self.limit,
@@ -96,14 +92,15 @@ class BatchChoice:
             "memory_limit_bytes": self.memory_limit,
             "latency_limit_s": self.latency_limit,
             "ridge_by_kernel": self.ridge_by_kernel,
-            "curve": [
-                {
-                    **{key: point[key] for key in keys if key in point},
-                    "memory_bytes": point["memory_bytes"]["total"],
-                }
-                for point in points
-            ],
+            "best": self.estimate.records()[0],
         }
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return one dictionary per batch of :meth:`shown`: its time, throughput and memory."""
+        rate = f"{self.curve.graph.item}s_per_s"
+        keys = dict.fromkeys(("batch", "time_s", "low_s", "high_s", "tokens_per_s", rate, "bound", "fits"))
+        points = [self.curve[batch - 1].records()[0] for batch in self.shown()]
+        return [{**{key: at[key] for key in keys}, "memory_bytes": at["memory_bytes"]["total"]} for at in points]
 
     def shown(self) -> list[int]:
         """Batches worth listing: powers of two, the ridge, the best and the largest."""

@@ -27,6 +27,7 @@ from roofline.hardware.library import AnyChip, chip_list
 from roofline.hardware.parts import FrozenDict, Link, MemoryLevel
 from roofline.ir.errors import MissingFigure, UsageError, did_you_mean
 from roofline.ir.graph import Graph
+from roofline.ir.report import Report, subject
 from roofline.ir.units import format_bytes, format_si
 
 if TYPE_CHECKING:
@@ -246,7 +247,7 @@ class Contender:
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison:
+class Comparison(Report):
     """Chips side by side.
 
     Attributes:
@@ -254,6 +255,8 @@ class Comparison:
         mode: How it runs.
         rows: One contender a chip and point, in the order that was asked for.
     """
+
+    schema = "compare"
 
     graph: Graph
     mode: str
@@ -265,26 +268,28 @@ class Comparison:
         running = [row for row in self.rows if row.runs]
         return max(running, key=lambda row: float(row.estimate.throughput)) if running else None  # type: ignore[union-attr]
 
-    def record(self) -> dict[str, Any]:
-        """Plain numbers of all rows."""
+    def subject(self) -> dict[str, Any]:
+        """Return the program, the chips, how it runs, and its sizes."""
+        chips = list(dict.fromkeys(row.chip.name for row in self.rows))
+        sizes: dict[str, Any] = {}
+        for row in self.rows:
+            for name, size in row.estimate.grid.values.items() if row.estimate is not None else ():
+                sizes.setdefault(name, {})[size] = None
+        points = {name: next(iter(values)) if len(values) == 1 else list(values) for name, values in sizes.items()}
+        return subject(self.graph, chips, self.mode, points)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the chip of the best throughput."""
         best = self.best
-        return {
-            "model": self.graph.title,
-            "mode": self.mode,
-            "best": best.chip.name if best else None,
-            "rows": [row.record() for row in self.rows],
-        }
+        return {"best_chip": best.chip.name if best else None}
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return one dictionary per chip and point; elasticities and what-ifs by name."""
+        return [row.record() for row in self.rows]
 
     def frame(self) -> pd.DataFrame:
-        """One row a chip and point; elasticities and what-ifs are columns."""
-        import pandas as pd
-
-        return pd.json_normalize([row.record() for row in self.rows], sep="_").drop(
-            columns="not_modelled", errors="ignore"
-        )
-
-    def _repr_html_(self) -> str:
-        return str(self.frame().to_html(max_rows=20))
+        """Return one row per chip and point; elasticities and what-ifs are columns."""
+        return super().frame().drop(columns="not_modelled", errors="ignore")
 
     def __repr__(self) -> str:
         lines = [f"  {_line(row)}" for row in self.rows]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from roofline.analysis.estimates import Mode, estimate
 from roofline.counting.counts import count_graph, kernels
@@ -15,11 +15,9 @@ from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import MissingFigure, UsageError
 from roofline.ir.graph import Graph
+from roofline.ir.report import Report, subject
 from roofline.ir.sizes import by_symbol
 from roofline.ir.units import format_bytes, format_si
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 #: What is set beside what for each step, with the unit that a person reads.
 FIGURES = {
@@ -28,7 +26,7 @@ FIGURES = {
 
 
 @dataclass(frozen=True, repr=False)
-class Trail:
+class Trail(Report):
     """The passes that made a program, and what each did.
 
     Attributes:
@@ -40,14 +38,20 @@ class Trail:
             as a time in a format that the chip cannot run, is ``None``.
     """
 
+    schema = "passes"
+
     graph: Graph
     chip: str | None
     steps: tuple[str, ...]
     notes: tuple[tuple[str, ...], ...]
     states: tuple[dict[str, Any], ...]
 
-    def record(self) -> list[dict[str, Any]]:
-        """One row a step: each figure before, after, and after over before."""
+    def subject(self) -> dict[str, Any]:
+        """Return the program and where it was timed."""
+        return subject(self.graph, self.chip)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return one dictionary per step: each figure before, after, and after over before."""
         rows = []
         for step, notes, before, after in zip(self.steps, self.notes, self.states, self.states[1:], strict=False):
             row: dict[str, Any] = {"step": step, "notes": list(notes)}
@@ -56,15 +60,6 @@ class Trail:
                 row[f"{figure}_ratio"] = _ratio(after[figure], before[figure])
             rows.append(row)
         return rows
-
-    def frame(self) -> pd.DataFrame:
-        """The same as a table."""
-        import pandas as pd
-
-        return pd.DataFrame(self.record())
-
-    def _repr_html_(self) -> str:
-        return str(self.frame().to_html(max_rows=20))
 
     def __repr__(self) -> str:
         if not self.steps:
@@ -106,7 +101,7 @@ def trail(
     Example:
         >>> import roofline as rl
         >>> small = rl.passes.retype(rl.model("gpt2", phase="decode"), weights="int8")
-        >>> step = trail(small, "h100-sxm", batch=1, context=1024).record()[0]
+        >>> step = trail(small, "h100-sxm", batch=1, context=1024).records()[0]
         >>> step["step"], step["flops_ratio"], step["bytes_ratio"] < 0.8
         ("retype(weights='int8')", 1.0, True)
     """

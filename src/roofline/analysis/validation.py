@@ -22,6 +22,7 @@ from roofline.hardware.library import AnyChip, data_dir
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.csvfile import read_rows, whole_file
 from roofline.ir.errors import ModelDataError, UsageError, did_you_mean
+from roofline.ir.report import Report
 
 #: A figure may be worse than the recorded one by this before a check fails [percentage points; 0.01 of a ratio].
 SLACK = 1.0
@@ -85,7 +86,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Validation:
+class Validation(Report):
     """The result of :func:`validate`.
 
     Attributes:
@@ -94,27 +95,32 @@ class Validation:
         unstable: Rows left out because their measurement is marked as not stable.
     """
 
+    schema = "validate"
+
     sections: tuple[Section, ...]
     failed: Mapping[str, int]
     unstable: int
 
-    def record(self) -> dict[str, Any]:
-        """The stable keys of ``roofline validate --json``."""
-        return {
-            "sections": [
-                {
-                    "chip": s.chip,
-                    "name": s.name,
-                    "predicted": s.predicted,
-                    **_figures(s.total),
-                    "classes": {name: _figures(figures) for name, figures in s.classes.items()},
-                    "worst": [dict(row) for row in s.worst],
-                }
-                for s in self.sections
-            ],
-            "failed": dict(self.failed),
-            "unstable": self.unstable,
-        }
+    def summary(self) -> dict[str, Any]:
+        """Return what was judged, its worst rows, and what could not be judged."""
+        sections = [
+            {
+                "chip": one.chip,
+                "section": one.name,
+                "predicted": one.predicted,
+                "worst": [dict(row) for row in one.worst],
+            }
+            for one in self.sections
+        ]
+        return {"sections": sections, "failed": dict(self.failed), "unstable": self.unstable}
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return one dictionary per section and class of rows, ``all`` first: errors and ranges [%]."""
+        return [
+            {"chip": section.chip, "section": section.name, "class": name, **_figures(figures)}
+            for section in self.sections
+            for name, figures in {"all": section.total, **section.classes}.items()
+        ]
 
 
 def _figures(figures: Figures) -> dict[str, Any]:

@@ -11,16 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-import typer
-
-from roofline.cli.commands import app
-from roofline.cli.output import Unread, drop_notes, one_line, say_notes
-from roofline.ir.errors import RooflineError
-
 OK, WRONG_INPUT, OWN_FAULT, INTERRUPTED, BROKEN_PIPE = 0, 2, 70, 130, 141
-
-#: Typer's name for a wrong use, wherever its release keeps it.
-_Misuse: type[Exception] = typer.BadParameter.__mro__[2]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,10 +23,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    words = list(sys.argv[1:] if argv is None else argv)
     _prepare_streams()
+    if words == ["--version"]:  # at once, without loading what parses options
+        from roofline import __version__
+
+        print(f"roofline {__version__}")
+        return OK
+    return _guarded(words)
+
+
+def _guarded(words: list[str]) -> int:
+    """Run a command; every error becomes one line and an exit code."""
+    import typer
+
+    from roofline.cli.output import Unread, drop_notes
+    from roofline.ir.errors import RooflineError
+
+    misuse: type[Exception] = typer.BadParameter.__mro__[2]  # wherever a release of typer keeps it
     drop_notes()
     try:
-        return _run(list(sys.argv[1:] if argv is None else argv))
+        return _run(words)
     except Unread:
         _close_quietly()
         return BROKEN_PIPE
@@ -43,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except RooflineError as error:
         return _fail(str(error), WRONG_INPUT)
-    except _Misuse as error:
+    except misuse as error:
         return _fail(_misuse(error), WRONG_INPUT)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
@@ -53,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _prepare_streams() -> None:
-    """A closed stream swallows what is written; what an encoding lacks is written as an escape."""
+    """Let a closed stream swallow what is written, and write what an encoding lacks as an escape."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -62,20 +70,26 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _run(argv: list[str]) -> int:
-    command = typer.main.get_command(app)
-    code = command.main(args=argv, prog_name="roofline", standalone_mode=False)
+def _run(words: list[str]) -> int:
+    import typer
+
+    from roofline.cli.commands import app
+    from roofline.cli.output import say_notes
+
+    code = typer.main.get_command(app).main(args=words, prog_name="roofline", standalone_mode=False)
     say_notes()
     return code if isinstance(code, int) else OK
 
 
 def _fail(message: str, code: int) -> int:
+    from roofline.cli.output import one_line
+
     print(f"roofline: error: {one_line(message)}", file=sys.stderr)
     return code
 
 
 def _misuse(error: Exception) -> str:
-    """The parser's complaint, with the near matches in the words of all our errors."""
+    """Return the parser's complaint, with the near matches in the words of all our errors."""
     options = getattr(error, "possibilities", None) or ()
     near = _near(getattr(error, "option_name", ""), options)
     text = str(getattr(error, "message", "") if options else error.format_message()).strip()  # type: ignore[attr-defined]
@@ -88,7 +102,7 @@ def _misuse(error: Exception) -> str:
 
 
 def _near(given: str, options: Sequence[str]) -> list[str]:
-    """Options that are like the given one, the nearest first; dashes, which all have, are no likeness."""
+    """Return the options that are like the given one, the nearest first; dashes, which all have, do not count."""
     bare = {option.lstrip("-"): option for option in options}
     return [bare[name] for name in difflib.get_close_matches(given.lstrip("-"), bare)]
 

@@ -4,47 +4,46 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
-
 from roofline.cli import options as opt
-from roofline.cli.output import note, show, write, write_json
+from roofline.cli.app import ACCURACY, command, completion
+from roofline.cli.output import note, write
 from roofline.cli.progress import progress
-from roofline.cli.validate import table
+from roofline.cli.tables import table
 from roofline.ir.errors import UsageError
 from roofline.ir.units import format_bytes, format_si
 from roofline.measurement.calibration import Calibration, chip_toml, error_figures
 from roofline.measurement.calibration import calibrate as measure
 
-_Device = Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu or cuda.")]
-_Quick = Annotated[bool, typer.Option("--quick", help="Measure less: 20 seconds rather than two minutes.")]
-_Output = Annotated[str | None, typer.Option(
-    "--output", "-o", metavar="CHIP.toml", help="The chip file to write. [default: print it]",
-    show_default=False)]  # fmt: skip
+_Device = Annotated[str, opt.option(
+    "--device", metavar="DEVICE", default="auto", help="auto, cpu or cuda.",
+    complete=completion(lambda: ("auto", "cpu", "cuda")))]  # fmt: skip
+_Quick = Annotated[bool, opt.option("--quick", help="Measure less: 20 seconds rather than two minutes.")]
+_Output = Annotated[str | None, opt.option(
+    "--output", "-o", metavar="CHIP.toml", default="print it", help="The chip file to write.")]  # fmt: skip
 
 
+@command(ACCURACY, "roofline calibrate --quick -o my-chip.toml")
 def calibrate(
+    output: opt.OutputOptions,
     device: _Device = "auto",
     quick: _Quick = False,
-    output: _Output = None,
-    as_json: opt.AsJson = False,
+    file: _Output = None,
 ) -> None:
     """Measure this machine, fit the time model to it and write it as a chip."""
-    if output is not None and not output.endswith(".toml"):
-        raise UsageError(f"--output {output[:100]!r}: a chip file ends in .toml")
+    if file is not None and not file.endswith(".toml"):
+        raise UsageError(f"--output {file[:100]!r}: a chip file ends in .toml")
     with progress("calibrate", 1.0) as update:
-        found = measure(device, quick, output, lambda share, what: update(share))
-    if as_json:
-        write_json(found.record())
-    elif output is None:
-        write(chip_toml(found.chip, found.remarks))
+        result = measure(device, quick, file, lambda share, what: update(share))
+    if file is None and not (output.as_json or output.as_csv):
+        write(chip_toml(result.chip, result.remarks))
     else:
-        show(*_parts(found, output))
-    if found.busy:
+        output.write(result, _parts(result, file))
+    if result.busy:
         note("other programs kept this machine busy; measure again when it is quiet, or with a smaller OMP_NUM_THREADS")
 
 
-def _parts(found: Calibration, output: str) -> list[Any]:
-    chip = found.chip
+def _parts(result: Calibration, file: str | None) -> list[Any]:
+    chip = result.chip
     peaks = ", ".join(
         f"{name} {format_si(peak.flops, 'FLOP/s')}" for name, peak in {**chip.vector, **chip.matrix}.items()
     )
@@ -54,10 +53,10 @@ def _parts(found: Calibration, output: str) -> list[Any]:
         for level in chip.memory
         if level.bandwidth
     )
-    classes = [(name, *_cells(errors)) for name, errors in found.by_class().items() if errors]
+    classes = [(name, *_cells(errors)) for name, errors in result.by_class().items() if errors]
     return [
-        f"{output}: {chip.name}, {len(found.samples)} operators in {found.seconds:.0f} s",
-        *found.remarks[:-1],
+        f"{file}: {chip.name}, {len(result.samples)} operators in {result.seconds:.0f} s",
+        *result.remarks[:-1],
         f"best matmuls  {peaks}",
         f"best streams  {levels}",
         f"range         {chip.efficiency.low:g} to {chip.efficiency.high:g} times the expected",

@@ -2,96 +2,153 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.padding import Padding
+from rich.text import Text
 
 from roofline.analysis.training.program import step_program
-from roofline.cli import check_tables
 from roofline.cli import options as opt
-from roofline.cli.output import show, write_csv, write_json
-from roofline.cli.trace import Html, read
-from roofline.cli.train import training_step
+from roofline.cli.app import JUDGE, command
+from roofline.cli.tables import COLOURS, facts, provenance, table, time_and_range, time_text
+from roofline.cli.trace import read, write_page
+from roofline.cli.train import step_of
 from roofline.diagnosis import Verdict, trace_report
 from roofline.diagnosis import check as judge
-from roofline.ir.csvfile import whole_file
+from roofline.diagnosis.causes import Cause
 from roofline.ir.errors import UsageError
+from roofline.ir.report import title
 from roofline.traces.events import Trace
 
-_Measured = Annotated[str | None, typer.Option(
-    "--measured", metavar="TIME", help="The measured time of one run, such as 41ms; the trace's when absent.",
-    show_default=False)]  # fmt: skip
-_Trace = Annotated[Path | None, typer.Option(
-    "--trace", metavar="FILE", help="A profiler's file of the run; the formats are those of roofline trace.",
-    show_default=False)]  # fmt: skip
+_Trace = Annotated[Path | None, opt.option(
+    "--trace", metavar="FILE", help="A profiler's file of the run; the formats are those of roofline trace.")
+]  # fmt: skip
+#: Characters of the longest bar.
+_BAR = 30
+#: Causes below this share of the time are listed and not explained.
+_EXPLAINED = 0.02
+#: Candidates and changes that are shown.
+_SHOWN = 6
 
 
+@command(JUDGE, "roofline check llama-3-8b h100-sxm --phase decode -B 32 -S 2048 --measured 41ms")
 def check(
     model: opt.Model,
     chip: opt.OneChip,
-    measured: _Measured = None,
+    program: opt.ProgramOptions,
+    sizes: opt.SizeOptions,
+    copies: opt.CopyOptions,
+    run: opt.RunOptions,
+    output: opt.OutputOptions,
+    measured: opt.Measured = None,
     trace: _Trace = None,
-    batch: opt.Batch = None,
-    seq: opt.Seq = None,
-    context: opt.Context = None,
-    phase: opt.Phase = None,
-    mode: opt.RunMode = "eager",
-    dtype: opt.DType = None,
-    weights: opt.Weights = None,
-    cache: opt.Cache = None,
-    activations: opt.Activations = None,
-    fuse: opt.Fuse = None,
-    prune: opt.Prune = None,
-    tp: opt.Tensor = 1,
-    pp: opt.Pipeline = 1,
-    dp: opt.Copies = 1,
-    zero: opt.Zero = 0,
-    recompute: opt.Recompute = None,
-    tf32: opt.TF32 = False,
-    as_json: opt.AsJson = False,
-    as_csv: opt.AsCsv = False,
-    html: Html = None,
+    html: opt.Html = None,
 ) -> None:
     """Judge a measured time, with causes and advice; exit with 1 where it is not as expected."""
-    opt.exclusive(json=as_json, csv=as_csv)
     if measured is None and trace is None:
         raise UsageError("check needs --measured, such as --measured 41ms, or --trace FILE, or both")
-    if phase == "train":
-        opt.not_inference(weights=weights, cache=cache, activations=activations, fuse=fuse, tf32=tf32, context=context)
-        step = training_step(model, chip, batch, seq, mode=mode, prune=prune, tp=tp, pp=pp, dp=dp, zero=zero,
-                             recompute=recompute, precision=dtype)  # fmt: skip
-        graph, sizes = step_program(step), dict[str, Any]()
+    if program.is_training:
+        graph, values = step_program(step_of(model, chip, program, sizes, copies, run)), dict[str, Any]()
     else:
-        opt.not_training(zero=zero, recompute=recompute)
-        cluster = opt.of_cluster(chip)
-        graph = opt.program(model, phase, dtype, weights, cache, activations=activations, fuse=fuse, prune=prune,
-                            tp=tp, pp=pp, on=cluster)  # fmt: skip
-        sizes = opt.single(opt.sizes(graph, batch, seq, context), "a measured time")
-        sizes = opt.shared(sizes, dp, tp * pp, cluster)
-    opt.with_unit(measured, "--measured", "41ms")
-    ran = read(trace) if trace is not None else None
-    products = tf32 or dtype == "tf32"
-    found = judge(graph, opt.device(chip), measured, trace=ran, mode=mode, tf32=products, **sizes)  # type: ignore[arg-type]
+        copies.refuse_training()
+        cluster = opt.cluster_of(chip)
+        graph = program.graph(model, cluster)
+        values = sizes.point(graph, "a measured time")
+        values = copies.share(values, program.tp * program.pp * program.ep, cluster)
+    opt.measured_time(measured)
+    events = read(trace) if trace is not None else None
+    mode, tf32 = run.mode, run.tf32 or program.dtype == "tf32"
+    verdict = judge(graph, opt.device(chip), measured, trace=events, mode=mode, tf32=tf32, **values)  # type: ignore[arg-type]
     if html is not None:
-        _write_page(found, ran, html)
-    _print(found, as_json, as_csv)
-    if not found.ok:
+        write_page(html, _page(verdict, events))
+    output.write(verdict, _parts(verdict))
+    if not verdict.ok:
         raise typer.Exit(1)
 
 
-def _write_page(found: Verdict, ran: Trace | None, html: Path) -> None:
+def _page(verdict: Verdict, events: Trace | None) -> str:
     from roofline.view.pages.page import verdict_page
 
-    report = trace_report(ran, found.estimate.chip) if ran is not None else None
-    with whole_file(html) as stream:
-        stream.write(verdict_page(found, report))
+    return verdict_page(verdict, trace_report(events, verdict.estimate.chip) if events is not None else None)
 
 
-def _print(found: Verdict, as_json: bool, as_csv: bool) -> None:
-    if as_json:
-        write_json(found.record())
-    elif as_csv:
-        write_csv(found.csv_rows())
-    else:
-        show(*check_tables.verdict(found))
+def _parts(verdict: Verdict) -> Iterator[Any]:
+    """Show the verdict first, then where the time went, then what to do."""
+    est, colour = verdict.estimate, COLOURS[verdict.verdict]
+    yield Text(f"{verdict.verdict.replace('_', ' ')}: ", style=f"bold {colour}").append(verdict.reason, style=colour)
+    yield facts([
+        ("program", title(est.subject())),
+        ("measured", f"{time_text(verdict.measured)}, {verdict.ratio:.3g} times the expected"),
+        ("expected", f"{time_and_range(est)}, {est.bound}-bound"),
+        ("lower bound", f"{time_text(verdict.lower_bound)}, however it is run"),
+    ])  # fmt: skip
+    yield from _waterfall(verdict)
+    for cause in verdict.causes:
+        yield from _cause(cause)
+    yield from _candidates(verdict)
+    yield from _advice(verdict)
+    yield from _sentences("this is normal", verdict.normal)
+    yield from _sentences("note", verdict.notes)
+    yield from ("", *provenance(est))
+
+
+def _waterfall(verdict: Verdict) -> Iterator[Any]:
+    """Show the parts of the time: each begins where the one above ends."""
+    if not verdict.waterfall:
+        return
+    rows, start = [], 0.0
+    for part, seconds in verdict.waterfall:
+        share = seconds / verdict.measured
+        rows.append((part, time_text(seconds), f"{share:.1%}", _bar(start, share)))
+        start += share
+    rows.append(("measured", time_text(verdict.measured), "100%", _bar(0.0, 1.0)))
+    yield from ("", table("<where it went|time|share|?<", rows))
+
+
+def _bar(start: float, share: float) -> str:
+    """Return a bar that begins at a share of the whole and is never invisible."""
+    left = min(round(_BAR * start), _BAR - 1)
+    return " " * left + "█" * max(round(_BAR * (start + share)) - left, 1) if share > 0 else ""
+
+
+def _cause(cause: Cause) -> Iterator[Any]:
+    if cause.share < _EXPLAINED:
+        return
+    yield Text(f"\n{cause.label}", style="bold").append(f", {cause.share:.0%}: {cause.evidence}", style="not bold")
+    option = f" ({cause.option})" if cause.option else ""
+    yield Padding(Text(f"{cause.fix}{option}; then {time_text(cause.expected_after_s)}"), (0, 0, 0, 2))
+
+
+def _candidates(verdict: Verdict) -> Iterator[Any]:
+    """Without a trace: show what else it may be, and how far each is from the measured time."""
+    if not verdict.candidates or not any(cause.label != "unknown" for cause in verdict.causes):
+        return
+    rows = [
+        (one.label, f"{time_text(one.low_s)} to {time_text(one.high_s)}",
+         "fits" if one.gap == 1 else f"{one.gap:.2g}x", one.question)
+        for one in verdict.candidates[:_SHOWN]
+    ]  # fmt: skip
+    yield from ("", table("<candidate|would take|?gap|<question", rows))
+
+
+def _advice(verdict: Verdict) -> Iterator[Any]:
+    rows = [
+        (
+            f"{one.change} ({one.option})" if one.option else one.change,
+            time_text(one.time_s),
+            time_text(one.saves_s),
+            time_text(one.together_s),
+            one.note,
+        )
+        for one in verdict.advice[:_SHOWN]
+    ]
+    if rows:
+        yield from ("", table("<what would help|alone|saves|?with those above|?<note", rows))
+
+
+def _sentences(head: str, texts: Iterable[str]) -> Iterator[Any]:
+    for text in texts:
+        yield Text(f"{head}: ", style="cyan").append(text, style="default")

@@ -1,26 +1,28 @@
-"""``roofline compare``: chips side by side, what sets the pace on each, and what better figures would buy."""
+"""``roofline compare``: chips side by side, what bounds each, and what better figures would buy."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
-import typer
+from rich.table import Table
 from rich.text import Text
 
 from roofline.analysis.comparison import WHAT_IF, Comparison, Contender
 from roofline.analysis.comparison import compare as side_by_side
 from roofline.cli import options as opt
-from roofline.cli.output import show, write_csv, write_json
-from roofline.cli.tables import facts, heading, percent, table, time_text
+from roofline.cli.app import PREDICT, command
+from roofline.cli.tables import facts, heading, percent, size_text, span, table, time_text, yes_or_no
 from roofline.ir.errors import UsageError
-from roofline.ir.units import format_bytes, format_si, parse
+from roofline.ir.report import WORDS
+from roofline.ir.units import format_si
 
-_Chips = Annotated[str, typer.Option(
-    "--chips", metavar="A,B,C", help="Shipped names or chip files, with commas.", show_default=False)]  # fmt: skip
+_Chips = Annotated[str, opt.option(
+    "--chips", metavar="A,B,C", complete=opt.complete_chips, help="Shipped names or chip files, with commas.")
+]  # fmt: skip
 
 #: Columns of the table of elasticities, and the figure of each; ``peak_`` stands for the formats in use.
-_PULLS = {
+_ELASTICITIES = {
     "peak": "peak_",
     "vector": "vector_peak",
     "memory": "memory_bandwidth",
@@ -34,107 +36,93 @@ _PULLS = {
 _ALWAYS = ("peak", "memory")
 
 
+@command(PREDICT, "roofline compare gpt2 --chips h100-sxm,a100-80gb-sxm,l4 -B 8 -S 1024")
 def compare(
     model: opt.Model,
     chips: _Chips,
-    batch: opt.Batches = None,
-    seq: opt.Seq = None,
-    context: opt.Context = None,
-    phase: opt.Phase = None,
-    mode: opt.RunMode = "eager",
-    dtype: opt.DType = None,
-    weights: opt.Weights = None,
-    cache: opt.Cache = None,
-    tf32: opt.TF32 = False,
-    as_json: opt.AsJson = False,
-    as_csv: opt.AsCsv = False,
+    program: opt.ProgramOptions,
+    sizes: opt.SizeOptions,
+    run: opt.RunOptions,
+    output: opt.OutputOptions,
 ) -> None:
     """Put chips side by side, and say what better figures of each would buy."""
-    opt.exclusive(json=as_json, csv=as_csv)
-    graph, found = opt.program(model, phase, dtype, weights, cache), opt.chips(chips)
-    where = found if isinstance(found, list) else [found]
-    sizes = opt.sizes(graph, batch, seq, context, len(where))
-    lists = [f"-{name}" for name, value in sizes.items() if isinstance(value, list)]
+    graph, where = program.graph(model, opt.cluster_of(chips)), opt.chips(chips)
+    values = sizes.of(graph, len(where))
+    lists = [name for name, value in values.items() if isinstance(value, list)]
     if len(lists) > 1:
-        raise UsageError(f"compare: one size may be several numbers; given {' and '.join(lists)}")
-    result = side_by_side(graph, where, mode=mode, tf32=tf32, **sizes)  # type: ignore[arg-type]
-    if as_csv:
-        write_csv(result.record()["rows"])
-    elif as_json:
-        write_json(result.record())
-    else:
-        show(*_tables(result, sizes))
+        raise UsageError(
+            f"compare: one size may be several numbers; given {' and '.join(f'-{name}' for name in lists)}"
+        )
+    result = side_by_side(graph, where, **run.keywords, **values)
+    output.write(result, _tables(result, lists[0] if lists else ""))
 
 
-def _tables(result: Comparison, sizes: dict[str, Any]) -> list[Any]:
-    fixed = "".join(f", {name}={value:,}" for name, value in sizes.items() if isinstance(value, int))
-    axis = next((name for name, value in sizes.items() if isinstance(value, list)), "")
+def _tables(result: Comparison, axis: str) -> Iterator[Any]:
+    yield heading(result)
+    yield from ("", _times(result.rows, axis, result.graph.item))
     timed = [row for row in result.rows if row.estimate is not None]
-    parts: list[Any] = [
-        heading(f"{result.graph.name}, {result.mode} mode{fixed}"),
-        "",
-        _times(result.rows, axis, result.graph.item),
-    ]
     if timed:
-        parts += ["", _elasticities(timed, axis), "", _what_ifs(timed, axis)]
-    why = [(_place(row, axis), row.reason) for row in result.rows if row.reason]
-    return [*parts, *(["", facts(why)] if why else [])]
+        yield from ("", _elasticities(timed, axis), "", _what_ifs(timed, axis))
+    reasons = [(_place(row, axis), row.reason) for row in result.rows if row.reason]
+    if reasons:
+        yield from ("", facts(reasons))
 
 
 def _place(row: Contender, axis: str) -> str:
-    return " ".join([row.chip.name, *([f"{axis}={_at(row, axis)}"] if axis and row.estimate is not None else [])])
+    size = f" {WORDS.get(axis, axis)} {_at(row, axis)}" if axis and row.estimate is not None else ""
+    return f"{row.chip.name}{size}"
 
 
 def _at(row: Contender, axis: str) -> str:
     return "-" if row.estimate is None else f"{row.estimate.grid.values[axis]:,}"
 
 
-def _where(row: Contender, axis: str) -> list[str]:
-    return [row.chip.name, *([_at(row, axis)] if axis else [])]
+def _table(rows: Sequence[Contender], axis: str, columns: str, cells: Any, title: str = "") -> Table:
+    """Return a table whose rows begin with the chip, and with the size that varies."""
+    heads = "|".join(["<chip", *([WORDS.get(axis, axis)] if axis else []), columns])
+    return table(heads, [[row.chip.name, *([_at(row, axis)] if axis else []), *cells(row)] for row in rows], title)
 
 
-def _times(rows: Sequence[Contender], axis: str, item: str) -> Any:
-    cells = []
-    for row in rows:
+def _times(rows: Sequence[Contender], axis: str, item: str) -> Table:
+    return _table(rows, axis, f"time|?range|?<bound|{item}/s|memory|<fits", _time_cells)
+
+
+def _time_cells(row: Contender) -> list[Any]:
+    est = row.estimate
+    if est is None:
+        return [*["-"] * 5, Text("?", style="red")]
+    return [
+        time_text(est.time), span(est.low, est.high), est.bound, format_si(float(est.throughput), "").strip(),
+        size_text(est.memory.total), yes_or_no(row.runs),
+    ]  # fmt: skip
+
+
+def _elasticities(rows: Sequence[Contender], axis: str) -> Table:
+    columns = [
+        name for name in _ELASTICITIES
+        if name in _ALWAYS or any(_elasticity(row, name) not in ("-", "0.00") for row in rows)
+    ]  # fmt: skip
+
+    def cells(row: Contender) -> list[str]:
         est = row.estimate
-        if est is None:
-            cells.append([*_where(row, axis), *["-"] * 5, Text("?", style="red")])
-            continue
-        number, unit = time_text(est.high).split(" ")
-        low = float(f"{float(est.low) / parse('1 ' + unit, 's'):.3g}")
-        fit = Text("yes") if row.runs else Text("no", style="red")
-        cells.append([
-            *_where(row, axis), time_text(est.time), f"{low:g}-{number} {unit}", est.bound,
-            format_si(float(est.throughput), "").strip(), format_bytes(float(est.memory.total)), fit,
-        ])  # fmt: skip
-    return table("|".join(["<chip", *([axis] if axis else []), f"time|range|<bound|{item}/s|memory|<fits"]), cells)
+        shares = ["-", "-"] if est is None else [percent(est.mfu), percent(est.mbu)]
+        return [*shares, *(_elasticity(row, name) for name in columns)]
+
+    heads = "|".join(["?MFU", "?MBU", *(name if name in _ALWAYS else f"?{name}" for name in columns)])
+    return _table(rows, axis, heads, cells, "elasticity: % less time per 1 % improvement")
 
 
-def _elasticities(rows: Sequence[Contender], axis: str) -> Any:
-    felt = {word for word in _PULLS if any(_pull(row, word) not in ("-", "0.00") for row in rows)}
-    shown = [word for word in _PULLS if word in _ALWAYS or word in felt]
-    cells = [[*_where(row, axis), *_shares(row), *(_pull(row, word) for word in shown)] for row in rows]
-    columns = "|".join(["<chip", *([axis] if axis else []), "MFU", "MBU", *shown])
-    return table(columns, cells, "per cent of the time saved by one per cent more (or less cost)")
+def _elasticity(row: Contender, column: str) -> str:
+    key = _ELASTICITIES[column]
+    values = [value for name, value in row.elasticity.items() if name == key or key == "peak_" == name[:5]]
+    return f"{max(values) + 0.0:.2f}" if values else "-"
 
 
-def _shares(row: Contender) -> tuple[str, str]:
-    return ("-", "-") if row.estimate is None else (percent(row.estimate.mfu), percent(row.estimate.mbu))
+def _what_ifs(rows: Sequence[Contender], axis: str) -> Table:
+    def cells(row: Contender) -> list[str]:
+        return [
+            f"{float(row.estimate.time) / row.what_if[name]:.3g}x" if row.estimate and name in row.what_if else "-"
+            for name in WHAT_IF
+        ]
 
-
-def _pull(row: Contender, word: str) -> str:
-    key = _PULLS[word]
-    found = [value for name, value in row.elasticity.items() if name == key or key == "peak_" == name[:5]]
-    return f"{max(found) + 0.0:.2f}" if found else "-"
-
-
-def _what_ifs(rows: Sequence[Contender], axis: str) -> Any:
-    cells = [[*_where(row, axis), *(_speedup(row, name) for name in WHAT_IF)] for row in rows]
-    columns = "|".join(["<chip", *([axis] if axis else []), *WHAT_IF])
-    return table(columns, cells, "how many times faster with")
-
-
-def _speedup(row: Contender, name: str) -> str:
-    if row.estimate is None or name not in row.what_if:
-        return "-"
-    return f"{float(row.estimate.time) / row.what_if[name]:.3g}x"
+    return _table(rows, axis, "|".join(f"?{name}" for name in WHAT_IF), cells, "how many times faster with")

@@ -2,61 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
-import typer
-from rich.table import Table
 from rich.text import Text
 
-from roofline.analysis.fusing import Explanation, Fusion, Group, PolicyRow, explain_fusion, fusion
+from roofline.analysis.fusing import Explanation, Fusion, PolicyRow, explain_fusion, fusion
 from roofline.cli import options as opt
-from roofline.cli.output import show, write_csv, write_json
+from roofline.cli.app import PREDICT, command, completion
 from roofline.cli.tables import heading, percent, table, time_text
 from roofline.ir.errors import UsageError, did_you_mean
+from roofline.ir.report import Report, subject
 from roofline.ir.units import format_si
 from roofline.passes.fusion.fuse import POLICIES
 
-_Chip = Annotated[str | None, typer.Argument(
-    metavar="[CHIP]", help="A shipped name or a chip .toml, for times and registers.", show_default=False)]  # fmt: skip
-_Policy = Annotated[str | None, typer.Option(
-    "--policy", metavar="POLICY", help=f"Show the kernels of one policy: {', '.join(POLICIES)}, or given.",
-    show_default=False)]  # fmt: skip
-_Pair = Annotated[str | None, typer.Option(
-    "--pair", metavar="A,B", help="Explain whether two kernels can be one.", show_default=False)]  # fmt: skip
+_Policy = Annotated[str | None, opt.option(
+    "--policy", metavar="POLICY", complete=completion(lambda: ("given", *POLICIES)),
+    help=f"Show the kernels of one policy: {', '.join(POLICIES)}, or given.")]  # fmt: skip
+_Pair = Annotated[str | None, opt.option("--pair", metavar="A,B", help="Explain whether two kernels can be one.")]
 
 #: Kernels that a table shows at most.
 _MOST = 20
 
 
+@command(PREDICT, "roofline fuse gpt2 h100-sxm -B 8 -S 1024")
 def fuse(
     model: opt.Model,
-    chip: _Chip = None,
-    batch: opt.Batch = None,
-    seq: opt.Seq = None,
-    context: opt.Context = None,
-    phase: opt.Phase = None,
+    program: opt.ProgramOptions,
+    sizes: opt.SizeOptions,
+    output: opt.OutputOptions,
+    chip: opt.MaybeChip = None,
     policy: _Policy = None,
     pair: _Pair = None,
-    dtype: opt.DType = None,
-    weights: opt.Weights = None,
-    cache: opt.Cache = None,
-    as_json: opt.AsJson = False,
-    as_csv: opt.AsCsv = False,
 ) -> None:
     """Show accesses, bytes and time by fusion policy, or explain a pair."""
-    opt.exclusive(json=as_json, csv=as_csv)
     opt.exclusive(policy=policy is not None, pair=pair is not None)
     _known(policy)
     names = _two(pair)
-    graph = opt.program(model, phase, dtype, weights, cache)
-    where = opt.device(chip) if chip is not None else None
-    sizes = opt.single(opt.sizes(graph, batch, seq, context), "an access table")
+    graph = program.graph(model, opt.cluster_of(chip) if chip is not None else None)
+    device = opt.device(chip) if chip is not None else None
+    values = sizes.point(graph, "an access table")
     if names is not None:
-        found = explain_fusion(graph, *names, where, **sizes)
-        return _explained(found, as_json, as_csv)
-    return _compared(fusion(graph, where, **sizes), policy, as_json, as_csv)
+        about = subject(graph, device.name if device else None, sizes=values)
+        explained = PairExplanation(about, explain_fusion(graph, *names, device, **values))
+        return output.write(explained, [heading(explained), Text(str(explained.explanation))])
+    result = fusion(graph, device, **values)
+    if policy is None:
+        return output.write(result, _policies(result))
+    kernels = PolicyKernels(result, policy)
+    return output.write(kernels, kernels.parts())
 
 
 def _known(policy: str | None) -> None:
@@ -77,38 +72,14 @@ def _two(pair: str | None) -> tuple[str, str] | None:
     return names[0], names[1]
 
 
-def _explained(found: Explanation, as_json: bool, as_csv: bool) -> None:
-    if as_json:
-        write_json(found.record())
-    elif as_csv:
-        write_csv([found.record()])
-    else:
-        show(Text(str(found)))
-
-
-def _compared(found: Fusion, policy: str | None, as_json: bool, as_csv: bool) -> None:
-    groups = found.groups(policy) if policy is not None else ()
-    if as_json:
-        more = {"policy": policy, "kernels": [asdict(group) for group in groups]} if policy is not None else {}
-        write_json({**found.record(), **more})
-    elif as_csv:
-        write_csv([asdict(row) for row in (groups if policy is not None else found.rows)])
-    elif policy is not None:
-        show(_title(found), "", _kernels(found[policy], groups))
-    else:
-        show(_title(found), "", _policies(found), "", *_remarks(found))
-
-
-def _title(found: Fusion) -> Text:
-    sizes = "".join(f", {name}={value:,}" for name, value in found.sizes.items())
-    where = f" on {found.chip.name}" if found.chip else ""
-    return heading(f"{found.graph.name}{where}{sizes}")
-
-
-def _policies(found: Fusion) -> Table:
-    timed = found.chip is not None
-    rows = [_policy_cells(row, found.unfused, timed) for row in found.rows]
-    return table("<policy|kernels|accesses|bytes|of eager" + ("|time|regs|spilled" if timed else ""), rows)
+def _policies(result: Fusion) -> Iterator[Any]:
+    timed = result.chip is not None
+    rows = [_policy_cells(row, result.unfused, timed) for row in result.rows]
+    columns = "<policy|kernels|accesses|bytes|?of eager" + ("|time|?regs|?spilled" if timed else "")
+    yield from (heading(result), "", table(columns, rows), "")
+    yield Text("accesses: elements read and written by kernels; ideal: a bound, no compiler's", style="dim")
+    if timed:
+        yield Text("time: of the kernels, without the host; regs: registers of the fullest thread", style="dim")
 
 
 def _policy_cells(row: PolicyRow, eager: PolicyRow, timed: bool) -> Sequence[str]:
@@ -122,27 +93,55 @@ def _policy_cells(row: PolicyRow, eager: PolicyRow, timed: bool) -> Sequence[str
     return (*cells, time_text(row.time_s), registers, spilled)
 
 
-def _remarks(found: Fusion) -> list[Text]:
-    lines = ["accesses: elements read and written by kernels; ideal: a bound, no compiler's"]
-    if found.chip is not None:
-        lines.append("time: of the kernels, without the host; regs: registers of the fullest thread")
-    return [Text(line, style="dim") for line in lines]
+@dataclass(frozen=True)
+class PairExplanation(Report):
+    """Whether two kernels of a program can be one."""
+
+    schema = "fuse-pair"
+
+    about: dict[str, Any]
+    explanation: Explanation
+
+    def subject(self) -> dict[str, Any]:
+        """Return the program."""
+        return self.about
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the explanation."""
+        return [self.explanation.record()]
 
 
-def _kernels(row: PolicyRow, groups: Sequence[Group]) -> Table:
-    cells: list[Sequence[Any]] = [
-        (
-            group.kernel,
-            _ops(group.ops),
-            f"{group.count:,}",
-            format_si(group.unfused_accesses, ""),
-            format_si(group.accesses, ""),
-            format_si(group.count * (group.unfused_bytes - group.bytes), "B"),
-        )
-        for group in groups[:_MOST]
-    ]
-    some = f"{len(cells)} of {len(groups)} fused kernels" if len(groups) > _MOST else "fused kernels"
-    return table(f"<{some}, {row.policy}|<operators|runs|unfused|fused|saves", cells)
+@dataclass(frozen=True)
+class PolicyKernels(Report):
+    """The fused kernels of one policy."""
+
+    schema = "fuse-policy"
+
+    fusion: Fusion
+    policy: str
+
+    def subject(self) -> dict[str, Any]:
+        """Return the program, and the policy."""
+        return {**self.fusion.subject(), "policy": self.policy}
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return one row per fused kernel, most saved first."""
+        return [asdict(group) for group in self.fusion.groups(self.policy)]
+
+    def parts(self) -> Iterator[Any]:
+        """Show the kernels that save the most."""
+        groups = self.fusion.groups(self.policy)
+        rows = [
+            (
+                group.kernel, _ops(group.ops), f"{group.count:,}", format_si(group.unfused_accesses, ""),
+                format_si(group.accesses, ""),
+                format_si(group.count * (group.unfused_bytes - group.bytes), "B"),
+            )
+            for group in groups[:_MOST]
+        ]  # fmt: skip
+        title = f"{len(rows)} of {len(groups)} fused kernels" if len(groups) > _MOST else "fused kernels"
+        yield from (heading(self.fusion), "")
+        yield table(f"<{title}, {self.policy}|?<operators|runs|?unfused|?fused|saves", rows)
 
 
 def _ops(ops: Sequence[str]) -> str:

@@ -5,82 +5,67 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from roofline.cli import options as opt
-from roofline.cli.output import as_json as json_text
-from roofline.cli.output import rendered, width, write
-from roofline.cli.validate import table
+from roofline.cli.app import LOOK_UP, command, completion
+from roofline.cli.output import csv_text, json_text, rendered, width, write
+from roofline.cli.tables import table
 from roofline.ir.csvfile import whole_file
 from roofline.ir.errors import UsageError, did_you_mean
-from roofline.passes.fusion.fuse import fuse as fused
 from roofline.view.listing import wording as words
 from roofline.view.listing.listing import Listing, listing
 from roofline.view.listing.rows import Row
 from roofline.view.listing.text import folded, heading, lines, subheading, totals
 
 _Program = Annotated[str, typer.Argument(
-    metavar="MODEL_OR_SCRIPT",
+    metavar="MODEL_OR_SCRIPT", autocompletion=opt.complete_models,
     help="A shipped name, a model .toml, a workload .json, a config.json or its folder, an .onnx file; or script.py or "
          "script.py:name. A script is your own code and is run, as by python script.py.")]  # fmt: skip
-_Format = Annotated[str | None, typer.Option(
-    "--format", "-f", metavar="FORMAT", help="text, table, dot or html. [default: by the suffix of -o, else text]",
-    show_default=False)]  # fmt: skip
-_All = Annotated[bool, typer.Option("--all", help="Show every layer; equal ones are folded to one otherwise.")]
-_Fuse = Annotated[bool, typer.Option("--fuse", help="Show the kernels of a fusing compiler.")]
-_Output = Annotated[Path | None, typer.Option(
-    "--output", "-o", metavar="FILE", help="Write here instead, the whole file or nothing.",
-    show_default=False)]  # fmt: skip
-_Seq = Annotated[str | None, typer.Option(
-    "--seq", "-S", metavar="N", help="Prompt length in prefill, context in decode; a symbol when absent.",
-    show_default=False)]  # fmt: skip
-_Batch = Annotated[str | None, typer.Option(
-    "--batch", "-B", metavar="N", help="Batch; a symbol when absent.", show_default=False)]  # fmt: skip
-
+_Format = Annotated[str | None, opt.option(
+    "--format", "-f", metavar="FORMAT", panel="Output", default="by the suffix of -o, else text",
+    complete=completion(lambda: FORMATS), help="text, table, dot or html.")]  # fmt: skip
+_All = Annotated[bool, opt.option("--all", help="Show every layer; equal ones are folded to one otherwise.")]
+_Output = Annotated[Path | None, opt.option(
+    "--output", "-o", metavar="FILE", panel="Output", help="Write here instead, the whole file or nothing.")
+]  # fmt: skip
 #: Colour of each mark of a line.
 _STYLES = {"head": "bold", "module": "cyan", "unknown": "bold red", "dim": "dim", "": ""}
 
 
+@command(LOOK_UP, "roofline graph llama-3-8b --phase decode --format table")
 def graph(
     model: _Program,
+    program: opt.ProgramOptions,
+    sizes: opt.SizeOptions,
+    output: opt.OutputOptions,
     format: _Format = None,
-    batch: _Batch = None,
-    seq: _Seq = None,
-    context: opt.Context = None,
-    phase: opt.Phase = None,
     every: _All = False,
-    fuse: _Fuse = False,
-    dtype: opt.DType = None,
-    weights: opt.Weights = None,
-    cache: opt.Cache = None,
-    as_json: opt.AsJson = False,
-    output: _Output = None,
+    file: _Output = None,
 ) -> None:
-    """Print a program node by node: operations, shapes, FLOPs, bytes, kernels."""
-    form = _form(format, as_json, output)
-    program = opt.program(model, phase, dtype, weights, cache, step=False)
-    sizes = opt.some_sizes(program, batch, seq, context)
-    found = listing(fused(program) if fuse else program, fold=not every, **sizes)  # type: ignore[arg-type]
-    text = FORMATS[form](found, output is not None)
-    if output is None or os.fspath(output) == "-":
+    """Print a program node by node: operations, shapes, FLOPs, bytes, kernels; sizes not given stay symbols."""
+    form = _form(format, output, file)
+    built = program.graph(model, step=False)
+    result = listing(built, fold=not every, **sizes.some(built))  # type: ignore[arg-type]
+    text = FORMATS[form](result, file is not None)
+    if file is None or os.fspath(file) == "-":
         write(text)
         return
-    with whole_file(output) as stream:
+    with whole_file(file) as stream:
         stream.write(text)
-    write(f"{output}: {form} of {words.safe(program.name)}\n")
+    write(f"{file}: {form} of {words.safe(built.name)}\n")
 
 
-def _form(format: str | None, as_json: bool, output: Path | None) -> str:
-    """The format: as told, else by the file's suffix."""
-    opt.exclusive(json=as_json, format=format is not None)
-    if as_json:
-        return "json"
+def _form(format: str | None, output: opt.OutputOptions, file: Path | None) -> str:
+    """Return the format: as given, else by the file's suffix."""
+    opt.exclusive(json=output.as_json, csv=output.as_csv, format=format is not None)
+    if output.as_json or output.as_csv:
+        return "json" if output.as_json else "csv"
     if format is None:
-        return _SUFFIXES.get(output.suffix.lower(), "text") if output else "text"
+        return _SUFFIXES.get(file.suffix.lower(), "text") if file else "text"
     if format not in FORMATS:
         near = did_you_mean(format, FORMATS)
         raise UsageError(f"--format {format[:60]!r}; allowed: {', '.join(FORMATS)}{near}")
@@ -90,8 +75,8 @@ def _form(format: str | None, as_json: bool, output: Path | None) -> str:
 # --- for a terminal ---------------------------------------------------------------------------------------------------
 
 
-def _text(found: Listing, plain: bool) -> str:
-    text = Text("\n", end="").join(Text(line.text, style=_STYLES[line.mark]) for line in lines(found, width()))
+def _text(result: Listing, plain: bool) -> str:
+    text = Text("\n", end="").join(Text(line.text, style=_STYLES[line.mark]) for line in lines(result, width()))
     return rendered(text, plain=plain)
 
 
@@ -106,41 +91,31 @@ _COLUMNS: tuple[tuple[int, str, Callable[[Row], str]], ...] = (
     (170, "<what it does", lambda row: row.meaning),
     (120, "<inputs", lambda row: "\n".join(f"{t.kind} {words.tensor(t)}" for t in row.inputs)),
     (170, "<options", lambda row: words.options(row.options)),
-    (0, "<output", lambda row: "\n".join(map(words.tensor, row.outputs))),
+    (0, "?<output", lambda row: "\n".join(map(words.tensor, row.outputs))),
     (0, "FLOP", lambda row: words.amount(row.flops)),
     (100, "vector", lambda row: words.amount(row.vector)),
     (0, "bytes", lambda row: words.amount(row.bytes)),
     (140, "alone", lambda row: words.amount(row.bytes_alone)),
-    (0, "<kernel", lambda row: row.place),
-    (0, "runs", lambda row: f"{row.count:,}"),
+    (0, "?<kernel", lambda row: row.place),
+    (0, "?runs", lambda row: f"{row.count:,}"),
 )
 
 
-def _table(found: Listing, plain: bool) -> str:
-    room = width()
-    columns = [(head, cell) for least, head, cell in _COLUMNS if room >= least]
-    rows: Table = table("|".join(head for head, _ in columns), ())
-    for row in found.rows:
-        rows.add_row(*(cell(row) for _, cell in columns), style="bold red" if row.unknown else None)
-    ends = [Text(line.text, style=_STYLES[line.mark]) for line in totals(found, room)]
-    parts: list[Any] = [Text(heading(found), style="bold"), Text(subheading(found)), "", rows, "", *ends]
-    return rendered(*parts, plain=plain)
-
-
-def _dot(found: Listing, plain: bool) -> str:
-    return f"{found.dot()}\n"
-
-
-def _html(found: Listing, plain: bool) -> str:
-    return found.html()
-
-
-def _json(found: Listing, plain: bool) -> str:
-    return json_text(found.record())
+def _table(result: Listing, plain: bool) -> str:
+    columns = [(head, cell) for least, head, cell in _COLUMNS if width() >= least]
+    rows = [[Text(cell(row), style="bold red" if row.unknown else "") for _, cell in columns] for row in result.rows]
+    ends = [Text(line.text, style=_STYLES[line.mark]) for line in totals(result, width())]
+    nodes = table("|".join(head for head, _ in columns), rows)
+    return rendered(Text(heading(result), style="bold"), Text(subheading(result)), "", nodes, "", *ends, plain=plain)
 
 
 #: What ``--format`` may be.
 FORMATS: dict[str, Callable[[Listing, bool], str]] = {
-    "text": _text, "table": _table, "dot": _dot, "html": _html, "json": _json,
-}  # fmt: skip
-_SUFFIXES = {".html": "html", ".htm": "html", ".dot": "dot", ".gv": "dot", ".json": "json"}
+    "text": _text,
+    "table": _table,
+    "dot": lambda result, plain: f"{result.dot()}\n",
+    "html": lambda result, plain: result.html(),
+    "json": lambda result, plain: json_text(result.record()),
+    "csv": lambda result, plain: csv_text(result.csv_rows()),
+}
+_SUFFIXES = {".html": "html", ".htm": "html", ".dot": "dot", ".gv": "dot", ".json": "json", ".csv": "csv"}

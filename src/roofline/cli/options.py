@@ -1,9 +1,10 @@
-"""Options that several commands share, and the reading of their values."""
+"""Groups of options that commands share, and the reading of their values."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,95 +13,331 @@ import typer
 
 from roofline.analysis.training.step import usual_precision
 from roofline.analysis.whatif import what_if
-from roofline.cli.output import note
+from roofline.cli.app import completion
+from roofline.cli.output import note, show, write_csv, write_json
 from roofline.counting.grid import LARGEST
 from roofline.frontends.source import load_program
 from roofline.hardware.chip import Chip, read_toml
 from roofline.hardware.cluster import Cluster
 from roofline.hardware.cluster import cluster as find_cluster
 from roofline.hardware.library import chip as find_chip
+from roofline.hardware.library import chips as chip_names
 from roofline.hardware.library import is_path
+from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import RooflineError, UnknownChip, UsageError
 from roofline.ir.graph import Graph
+from roofline.ir.report import Report
+from roofline.passes.fusion.fuse import POLICIES
 from roofline.passes.training.mixed_precision import PRECISIONS, training_graph
+from roofline.programs.library import models as model_names
 
 #: Points that one call evaluates at most.
 MAX_POINTS = 10_000
+#: Groups of options in the help of a command.
+_PROGRAM, _PARALLEL, _SIZES, _RUN, _LIMITS, _OUTPUT = "Program", "Parallelism", "Sizes", "Run", "Limits", "Output"
+
+_PHASES = ("prefill", "decode", "forward", "train")
+_MODES = ("eager", "graph", "compiled")
+complete_models = completion(model_names)
+complete_chips = completion(chip_names, listed=True)
+complete_formats = completion(lambda: (*DTYPES, *PRECISIONS), listed=True)
+
+Text = str | None
+
+
+def option(
+    *names: str, help: str, panel: str | None = None, complete: Any = None, default: str = "", **more: Any
+) -> Any:
+    """Describe an option; ``default`` is what holds where it is not given, in words."""
+    text = f"{help} \\[default: {default}]" if default else help
+    return typer.Option(*names, help=text, rich_help_panel=panel, autocompletion=complete, show_default=False, **more)
+
+
+def _words(words: Iterable[str]) -> Any:
+    return completion(lambda: words)
+
 
 Model = Annotated[str, typer.Argument(
-    metavar="MODEL",
+    metavar="MODEL", autocompletion=complete_models,
     help="A shipped name, a model .toml, a workload .json, a config.json or its folder, an .onnx file, or your own "
          "script.py, which is run.")]  # fmt: skip
-OneChip = Annotated[str, typer.Argument(metavar="CHIP", help="A shipped name or a chip .toml.")]
-Chips = Annotated[str, typer.Argument(metavar="CHIP", help="A shipped name or a chip .toml; several with commas.")]
-Batches = Annotated[str | None, typer.Option(
-    "--batch", "-B", metavar="N", help="Batch: 8, or several: 1,8,32 or 1:128 or 1:128:8. [default: 1]",
-    show_default=False)]  # fmt: skip
-Batch = Annotated[
-    str | None, typer.Option("--batch", "-B", metavar="N", help="Batch. [default: 1]", show_default=False)
+OneChip = Annotated[
+    str,
+    typer.Argument(metavar="CHIP", autocompletion=complete_chips, help="A shipped name, a chip .toml, or a cluster."),
 ]
-Seq = Annotated[str | None, typer.Option(
-    "--seq", "-S", metavar="N", help="Prompt length in prefill, context in decode, sequence in forward.",
-    show_default=False)]  # fmt: skip
-Context = Annotated[str | None, typer.Option(
-    "--context", "-C", metavar="N", help="Context of the decoder, where -S is the length of the encoder.",
-    show_default=False)]  # fmt: skip
-Phase = Annotated[str | None, typer.Option(
-    metavar="PHASE", help="prefill, decode, forward or train. [default: the model's]", show_default=False)]  # fmt: skip
-RunMode = Annotated[str, typer.Option("--mode", metavar="MODE", help="eager, graph or compiled.")]
-DType = Annotated[str | None, typer.Option(
-    "--dtype", metavar="FORMAT", help="Number format of everything, such as bf16.", show_default=False)]  # fmt: skip
-Weights = Annotated[str | None, typer.Option(
-    "--weights", metavar="FORMAT", help="Number format of the weights, such as int8, or int4,*.down*=int8.",
-    show_default=False)]  # fmt: skip
-Cache = Annotated[str | None, typer.Option(
-    "--cache", metavar="FORMAT", help="Number format of the KV cache, such as int8.", show_default=False)]  # fmt: skip
-Activations = Annotated[str | None, typer.Option(
-    "--activations", metavar="FORMAT", help="Number format of what products take in, such as fp8.",
-    show_default=False)]  # fmt: skip
-Fuse = Annotated[str | None, typer.Option(
-    "--fuse", metavar="POLICY", help="Fuse kernels: eager, pointwise, chains, inductor, flash or ideal.",
-    show_default=False)]  # fmt: skip
-Prune = Annotated[str | None, typer.Option(
-    "--prune", metavar="WHAT", help="Remove shares: heads=0.25,channels=0.5,layers=0.5, or store weights 2:4.",
-    show_default=False)]  # fmt: skip
-Tensor = Annotated[int, typer.Option("--tp", metavar="N", help="Devices that share every layer.")]
-Positions = Annotated[bool, typer.Option("--sp", help="They share the positions of norms and residuals too.")]
-Pipeline = Annotated[int, typer.Option("--pp", metavar="N", help="Stages of a pipeline.")]
-Interleave = Annotated[int, typer.Option("--interleave", metavar="N", help="Chunks of layers on each of its devices.")]
-Copies = Annotated[int, typer.Option("--dp", metavar="N", help="Copies of the model, each with its part of the batch.")]
-Experts = Annotated[int, typer.Option("--ep", metavar="N", help="Groups of devices that share the experts.")]
-Zero = Annotated[
-    int,
-    typer.Option(
-        "--zero", metavar="STAGE", help="Training: what copies divide: 1 states, 2 gradients too, 3 weights too."
-    ),
+MaybeChip = Annotated[Text, typer.Argument(
+    metavar="[CHIP]", autocompletion=complete_chips, show_default=False, help="Where it ran, or is to run.")
+]  # fmt: skip
+RanOn = Annotated[Text, option(
+    "--chip", metavar="CHIP", complete=complete_chips, help="Where it ran, for what names no chip of its own.")
+]  # fmt: skip
+Measured = Annotated[Text, option("--measured", metavar="TIME", help="The measured time of one run, such as 41ms.")]
+Html = Annotated[Path | None, option(
+    "--html", metavar="OUT.html", panel=_OUTPUT, help="Write a page here as well, the whole file or nothing.")
+]  # fmt: skip
+Tensor = Annotated[
+    int, option("--tp", metavar="N", panel=_PARALLEL, default="1", help="Devices that share every layer.")
 ]
-Recompute = Annotated[str | None, typer.Option(
-    "--recompute", metavar="WHAT", help="Training: activations computed again: none, selective or full.",
-    show_default=False)]  # fmt: skip
-MicroBatch = Annotated[int | None, typer.Option(
-    "--micro-batch", metavar="N", help="Training: what a device runs at once. [default: its share; 1 in a pipeline]",
-    show_default=False)]  # fmt: skip
-Optimizer = Annotated[str, typer.Option(
-    "--optimizer", metavar="NAME", help="sgd, momentum, adamw, adafactor or adam8bit.")]  # fmt: skip
-Precision = Annotated[str | None, typer.Option(
-    "--precision", metavar="NAME", help="fp32, bf16, fp16, amp-bf16, amp-fp16, mixed-bf16 or mixed-fp16.",
-    show_default=False)]  # fmt: skip
-TF32 = Annotated[bool, typer.Option("--tf32", help="Let fp32 matmuls use tf32.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
-Memory = Annotated[str | None, typer.Option(
-    "--memory", metavar="SIZE", help="Limit, such as 72GiB. [default: the chip's]", show_default=False)]  # fmt: skip
-Latency = Annotated[str | None, typer.Option(
-    "--latency", metavar="TIME", help="Limit on one run, such as 50ms.", show_default=False)]  # fmt: skip
+Pipeline = Annotated[int, option("--pp", metavar="N", panel=_PARALLEL, default="1", help="Stages of a pipeline.")]
+Copies = Annotated[int, option(
+    "--dp", metavar="N", panel=_PARALLEL, default="1",
+    help="Copies of the model, each with its part of the batch.")]  # fmt: skip
+Experts = Annotated[
+    int, option("--ep", metavar="N", panel=_PARALLEL, default="1", help="Groups of devices that share the experts.")
+]
+Zero = Annotated[int, option(
+    "--zero", metavar="STAGE", panel=_PARALLEL, default="0",
+    help="Training: what copies divide: 1 optimizer states, 2 gradients too, 3 weights too.")]  # fmt: skip
+Recompute = Annotated[Text, option(
+    "--recompute", metavar="WHAT", panel=_PARALLEL, default="none", complete=_words(("none", "selective", "full")),
+    help="Training: activations computed again: none, selective or full.")]  # fmt: skip
+Mode = Annotated[str, option(
+    "--mode", metavar="MODE", panel=_RUN, complete=_words(_MODES), default="eager",
+    help="eager, graph or compiled.")]  # fmt: skip
+Prune = Annotated[Text, option(
+    "--prune", metavar="WHAT", panel=_PROGRAM,
+    help="Remove shares: heads=0.25,channels=0.5,layers=0.5, or store weights 2:4.")]  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramOptions:
+    """What runs: its phase and number formats, and the passes that change it."""
+
+    phase: Annotated[Text, option(
+        "--phase", metavar="PHASE", panel=_PROGRAM, default="the model's", complete=_words(_PHASES),
+        help="prefill, decode, forward or train.")] = None  # fmt: skip
+    dtype: Annotated[Text, option(
+        "--dtype", metavar="FORMAT", panel=_PROGRAM, complete=complete_formats,
+        help="Number format of everything, such as bf16; of training, such as amp-bf16.")] = None  # fmt: skip
+    weights: Annotated[Text, option(
+        "--weights", metavar="FORMAT", panel=_PROGRAM, complete=complete_formats,
+        help="Number format of the weights, such as int8, or int4,*.down*=int8.")] = None  # fmt: skip
+    activations: Annotated[Text, option(
+        "--activations", metavar="FORMAT", panel=_PROGRAM, complete=complete_formats,
+        help="Number format of what matmuls take in, such as fp8.")] = None  # fmt: skip
+    cache: Annotated[Text, option(
+        "--cache", metavar="FORMAT", panel=_PROGRAM, complete=complete_formats,
+        help="Number format of the KV cache, such as int8.")] = None  # fmt: skip
+    fuse: Annotated[Text, option(
+        "--fuse", metavar="POLICY", panel=_PROGRAM, complete=_words(POLICIES),
+        help=f"Fuse kernels: {', '.join(POLICIES)}.")] = None  # fmt: skip
+    prune: Prune = None
+    tp: Tensor = 1
+    pp: Pipeline = 1
+    ep: Experts = 1
+
+    @property
+    def is_training(self) -> bool:
+        """Whether a step of training is asked for."""
+        return self.phase == "train"
+
+    def graph(self, model: str, cluster: Cluster | None = None, *, step: bool = True) -> Graph:
+        """Build the program, change it (:func:`roofline.what_if`), and say what a reader should know of it.
+
+        Of phase ``train``, a whole step on one device, formats as those of ``roofline train``; the forward program
+        alone without ``step``.
+        """
+        if self.is_training and step:
+            self.refuse_inference(tp=self.tp, pp=self.pp, ep=self.ep)
+            graph = _training_step(what_if(trainable(model), prune=self.prune), self.dtype)
+        else:
+            names = ("weights", "activations", "cache", "fuse", "prune", "tp", "pp", "ep")
+            changes: dict[str, Any] = {name: getattr(self, name) for name in names}
+            graph = what_if(load_program(model, self.phase, self.dtype), cluster=cluster, **changes)
+        for text in graph.info.notes:
+            note(f"{graph.name}: {text}")
+        return graph
+
+    def refuse_inference(self, **others: Any) -> None:
+        """Refuse options that a training step has not: those of inference, and any others that are set."""
+        formats = {"weights": self.weights, "cache": self.cache, "activations": self.activations}
+        for name, value in {**formats, "fuse": self.fuse, **others}.items():
+            if value is None or value is False or (value == 1 and value is not True):
+                continue
+            is_format = name in (*formats, "tf32")
+            hint = "its formats are those of --dtype, such as amp-bf16" if is_format else "see roofline train --help"
+            raise UsageError(f"--{name} does not apply to --phase train; {hint}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyOptions:
+    """How copies of the model share the work."""
+
+    dp: Copies = 1
+    zero: Zero = 0
+    recompute: Recompute = None
+
+    def refuse_training(self) -> None:
+        """Refuse options of a training step for anything else."""
+        for name in ("zero", "recompute"):
+            if getattr(self, name):
+                raise UsageError(f"--{name} belongs to training: give --phase train, or use roofline train")
+
+    def share(self, sizes: dict[str, Any], each: int = 1, cluster: Cluster | None = None) -> dict[str, Any]:
+        """Return the sizes of one of the copies, each with its part of the batch.
+
+        Args:
+            sizes: Sizes of the whole.
+            each: Devices of one copy.
+            cluster: Where all copies must have room.
+
+        Raises:
+            UsageError: More copies than there is work for or than the cluster has devices for.
+        """
+        if self.dp < 1:
+            raise UsageError(f"--dp {self.dp}: a whole number from 1 is wanted")
+        if self.dp == 1:
+            return sizes
+        if "B" not in sizes:
+            raise UsageError(f"--dp {self.dp}: this program has no batch that copies could share; nearest: --dp 1")
+        batches = sizes["B"] if isinstance(sizes["B"], list) else [sizes["B"]]
+        if min(batches) < self.dp:
+            raise UsageError(
+                f"--dp {self.dp}: a batch of {min(batches)} cannot be shared by so many copies; "
+                f"nearest: --dp {min(batches)}, or -B {self.dp}"
+            )
+        if cluster is not None and not cluster.implied:
+            cluster.span(each * self.dp)
+        parts = [-(-batch // self.dp) for batch in batches]
+        note(f"each of {self.dp} copies runs its part of the batch; throughput is that of one copy")
+        return {**sizes, "B": parts if isinstance(sizes["B"], list) else parts[0]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LengthOptions:
+    """How long sequences are."""
+
+    seq: Annotated[Text, option(
+        "--seq", "-S", metavar="N", panel=_SIZES,
+        help="Prompt length in prefill, context in decode, sequence in forward.")] = None  # fmt: skip
+    context: Annotated[Text, option(
+        "--context", "-C", metavar="N", panel=_SIZES,
+        help="Context of the decoder, where -S is the length of the encoder.")] = None  # fmt: skip
+
+    def texts(self) -> dict[str, str]:
+        """Return the text given for each symbol."""
+        texts = {"B": getattr(self, "batch", None), "S": self.seq, "C": self.context}
+        return {name: text for name, text in texts.items() if text is not None}
+
+    def of(self, graph: Graph, number: int = 1) -> dict[str, Any]:
+        """Return the sizes that a program uses, whole numbers or lists of them.
+
+        Args:
+            graph: The program.
+            number: How many programs or chips are evaluated at each point.
+
+        Raises:
+            UsageError: A size that the program needs was not given, or there are too many points.
+        """
+        sizes = {name: whole_numbers(text, _SYMBOLS[name][1]) for name, text in self.texts().items()}
+        points = number * prod(len(value) for value in sizes.values() if isinstance(value, list))
+        if points > MAX_POINTS:
+            raise UsageError(f"{points} points; allowed: at most {MAX_POINTS} per call")
+        return _matched(graph, sizes)
+
+    def point(self, graph: Graph, what: str) -> dict[str, Any]:
+        """Return one number for each size of a program.
+
+        Raises:
+            UsageError: Several numbers for one size; names the option and ``what`` takes one.
+        """
+        sizes = self.of(graph)
+        for name, value in sizes.items():
+            if isinstance(value, list):
+                raise UsageError(f"{what} belongs to one point; give -{name} one number")
+        return sizes
+
+    def some(self, graph: Graph) -> dict[str, int]:
+        """Return the sizes that were given, one number each; the others stay symbols.
+
+        Raises:
+            UsageError: Several numbers for one size.
+        """
+        sizes = {name: whole_numbers(text, _SYMBOLS[name][1]) for name, text in self.texts().items()}
+        for name, value in sizes.items():
+            if isinstance(value, list):
+                option = _SYMBOLS[name][1]
+                raise UsageError(f"{option} {self.texts()[name]}: a listing shows one point; give one number")
+        return {name: value for name, value in _named(graph, sizes).items() if name in graph.symbols}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeOptions(LengthOptions):
+    """How large a batch is and how long sequences are."""
+
+    batch: Annotated[Text, option(
+        "--batch", "-B", metavar="N", panel=_SIZES, default="1",
+        help="Batch: 8; where a sweep makes sense also several: 1,8,32 or 1:128 or 1:128:8.")] = None  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How it runs."""
+
+    mode: Mode = "eager"
+    tf32: Annotated[bool, option("--tf32", panel=_RUN, help="Let fp32 matmuls use tf32.")] = False
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """The same as keywords of the library."""
+        return {"mode": self.mode, "tf32": self.tf32}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitOptions:
+    """What a run may take."""
+
+    memory_limit: Annotated[Text, option(
+        "--memory-limit", metavar="SIZE", panel=_LIMITS, default="the chip's", help="Memory, such as 72GiB.")
+        ] = None  # fmt: skip
+    latency_limit: Annotated[Text, option(
+        "--latency-limit", metavar="TIME", panel=_LIMITS, help="Time of one run, such as 50ms.")] = None  # fmt: skip
+    memory: Annotated[Text, option("--memory", metavar="SIZE", hidden=True, help="As --memory-limit.")] = None
+    latency: Annotated[Text, option("--latency", metavar="TIME", hidden=True, help="As --latency-limit.")] = None
+
+    def limits(self) -> tuple[str | None, str | None]:
+        """Return the limits of memory and of time.
+
+        Raises:
+            UsageError: A number without a unit.
+        """
+        for name, units in (("memory", _SIZE_UNITS), ("latency", _TIME_UNITS)):
+            with_unit(getattr(self, f"{name}_limit"), f"--{name}-limit", units)
+            with_unit(getattr(self, name), f"--{name}", units)
+        return self.memory_limit or self.memory, self.latency_limit or self.latency
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    """What is printed."""
+
+    as_json: Annotated[bool, option("--json", panel=_OUTPUT, help="Print JSON.")] = False
+    as_csv: Annotated[bool, option("--csv", panel=_OUTPUT, help="Print CSV, one line per row.")] = False
+
+    def __post_init__(self) -> None:
+        exclusive(json=self.as_json, csv=self.as_csv)
+
+    def write(self, report: Report, parts: Iterable[Any], **more: Any) -> None:
+        """Print a result.
+
+        Args:
+            report: The result, for JSON and CSV.
+            parts: The same as tables and lines of text, only made where they are printed.
+            more: What its JSON has beside the report's own record.
+        """
+        if self.as_json:
+            write_json({**report.record(), **more})
+        elif self.as_csv:
+            write_csv(report.csv_rows())
+        else:
+            show(*parts)
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
 
 #: What each symbol is called and which option gives it.
 _SYMBOLS = {"B": ("a batch", "-B"), "S": ("a sequence length", "-S"), "C": ("a context length", "-C")}
-
-#: Options that say what numbers are stored in.
-_FORMATS = frozenset({"weights", "cache", "activations", "tf32"})
-
+_TIME_UNITS, _SIZE_UNITS = ("ms", "s", "us"), ("GiB", "GB", "MiB")
 _RANGE = re.compile(r"\s*([0-9]{1,40})(?::([0-9]{1,40})(?::([0-9]{1,40}))?)?\s*", re.ASCII)
 
 
@@ -114,7 +351,7 @@ def whole_numbers(text: str, option: str) -> int | list[int]:
         >>> whole_numbers("1,4:8:2", "-B")
         [1, 4, 6, 8]
     """
-    found: list[int] = []
+    numbers: list[int] = []
     for part in text.split(","):
         match = _RANGE.fullmatch(part)
         if match is None:
@@ -124,41 +361,65 @@ def whole_numbers(text: str, option: str) -> int | list[int]:
         first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
         if not 1 <= first <= last <= LARGEST or step < 1:
             raise UsageError(f"{option} {part[:60]!r}: allowed: from 1 to 10**12, and ranges upwards")
-        if len(found) + (last - first) // step + 1 > MAX_POINTS:
+        if len(numbers) + (last - first) // step + 1 > MAX_POINTS:
             raise UsageError(f"{option} {text[:60]!r}: allowed: at most {MAX_POINTS} numbers; give a step")
-        found += range(first, last + 1, step)
-    return found[0] if len(found) == 1 else found
+        numbers += range(first, last + 1, step)
+    return numbers[0] if len(numbers) == 1 else numbers
 
 
-def program(
-    model: str,
-    phase: str | None,
-    dtype: str | None = None,
-    weights: str | None = None,
-    cache: str | None = None,
-    *,
-    step: bool = True,
-    on: Cluster | None = None,
-    **changes: Any,
-) -> Graph:
-    """Build the program, change it (:func:`roofline.what_if`), and say what a reader should know of it.
+def measured_time(text: str | None) -> str | None:
+    """Return the text of ``--measured``, refused where it has no unit."""
+    return with_unit(text, "--measured", _TIME_UNITS)
 
-    Of phase ``train``, a whole step on one device, formats as those of ``roofline train``; the forward alone without
-    ``step``.
-    """
-    if phase == "train" and step:
-        prune = changes.pop("prune", None)
-        not_inference(weights=weights, cache=cache, **changes)
-        graph = _step(what_if(trainable(model), prune=prune), dtype)
-    else:
-        graph = what_if(load_program(model, phase, dtype), weights=weights, cache=cache, cluster=on, **changes)
-    for text in graph.info.notes:
-        note(f"{graph.name}: {text}")
-    return graph
+
+def with_unit(text: str | None, option: str, units: tuple[str, ...]) -> str | None:
+    """Refuse a bare number on the command line, where nobody can see what it would be taken for."""
+    if text is not None and text.strip().replace(".", "", 1).isdigit():
+        *others, last = (f"{text.strip()}{unit}" for unit in units)
+        raise UsageError(f"{option} {text} has no unit: {', '.join(others)} or {last}?")
+    return text
+
+
+def exclusive(**flags: bool) -> None:
+    """Refuse flags that contradict each other."""
+    on = [f"--{name}" for name, flag in flags.items() if flag]
+    if len(on) > 1:
+        raise UsageError(f"{' and '.join(on)} exclude each other; give one")
+
+
+def _named(graph: Graph, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Sort sizes under the graph's own names, with a note on those without use; ``-S`` of a decode step is C."""
+    symbols, sizes = graph.symbols, dict(given)
+    if "C" in symbols and "S" not in symbols and "C" not in sizes and "S" in sizes:
+        sizes["C"] = sizes.pop("S")
+    for name in sorted(sizes.keys() - symbols):
+        word, option = _SYMBOLS[name]
+        note(f"{graph.name} has no use for {word}; {option} is ignored")
+    return sizes
+
+
+def _matched(graph: Graph, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Give each symbol of a graph its size."""
+    symbols, sizes = graph.symbols, _named(graph, given)
+    if "B" in symbols:
+        sizes.setdefault("B", 1)
+    for name in sorted(symbols - sizes.keys()):
+        if name not in _SYMBOLS:
+            raise UsageError(
+                f"{graph.name} needs {name}, for which there is no option; "
+                f"in Python: rl.estimate(rl.load_program(...), chip, {name}=128)"
+            )
+        word, option = _SYMBOLS[name]
+        option = "-S" if name == "C" and "S" not in symbols else option
+        raise UsageError(f"{graph.name} needs {word}; give it with {option}, such as {option} 2048")
+    return {name: value for name, value in sizes.items() if name in symbols}
+
+
+# --- programs of training ---------------------------------------------------------------------------------------------
 
 
 def trainable(model: str) -> Graph:
-    """The forward program that is trained: of phase ``train``, with a loss, where there is one."""
+    """Return the forward program that is trained: of phase ``train``, with a loss, where there is one."""
     if re.search(r"\.(py|onnx|json)(:\w+)?$", model, re.IGNORECASE) and not model.endswith("config.json"):
         return load_program(model)  # these have no phases
     try:
@@ -172,28 +433,32 @@ def trainable(model: str) -> Graph:
     return graph
 
 
-def _step(graph: Graph, precision: str | None) -> Graph:
-    """Forward, backward and update."""
-    wanted = usual_precision(graph) if precision is None else precision
-    master = wanted in PRECISIONS and PRECISIONS[wanted].master
-    return training_graph(graph, precision=wanted, gradients="fp32" if master else None)
+def _training_step(graph: Graph, precision: str | None) -> Graph:
+    """Append backward and update."""
+    name = usual_precision(graph) if precision is None else precision
+    master = name in PRECISIONS and PRECISIONS[name].master
+    return training_graph(graph, precision=name, gradients="fp32" if master else None)
 
 
-def chips(text: str) -> Chip | list[Chip]:
-    """One chip, or several that commas part; of a cluster, one of its devices."""
+# --- chips ------------------------------------------------------------------------------------------------------------
+
+
+def chips(text: str) -> list[Chip]:
+    """Return the chips that commas part; of a cluster, one of its devices."""
     names = [name.strip() for name in text.split(",") if name.strip()]
-    found = [device(name) for name in names or [text]]
-    return found if len(found) > 1 else found[0]
+    return [device(name) for name in names or [text]]
 
 
 def device(name: str) -> Chip:
-    """A chip, or one device of a cluster."""
-    found = of_cluster(name)
-    return find_chip(name) if found is None else found.device
+    """Return a chip, or one device of a cluster."""
+    cluster = cluster_of(name)
+    return find_chip(name) if cluster is None else cluster.device
 
 
-def of_cluster(name: str) -> Cluster | None:
-    """The cluster of that name, ``None`` where it is a chip's."""
+def cluster_of(name: str) -> Cluster | None:
+    """Return the cluster of that name, ``None`` where it is a chip's or several names."""
+    if "," in name:
+        return None
     try:
         find_chip(name)
     except RooflineError as error:
@@ -207,149 +472,11 @@ def of_cluster(name: str) -> Cluster | None:
 
 
 def _describes_cluster(name: str) -> bool:
-    """Whether a file that is neither a chip nor a cluster was meant as a cluster: it names a chip, or nodes."""
+    """Tell whether a file that is neither a chip nor a cluster was to be a cluster: it names a chip, or nodes."""
     if not is_path(name):
         return True
     try:
-        found = read_toml(Path(name).expanduser(), UsageError)
+        data = read_toml(Path(name).expanduser(), UsageError)
     except UsageError:
         return False
-    return not found.keys().isdisjoint({"chip", "nodes", "devices_per_node"})
-
-
-def shared(given: dict[str, Any], copies: int, each: int = 1, on: Cluster | None = None) -> dict[str, Any]:
-    """Sizes of one of several copies of a model, each with its part of the batch.
-
-    Args:
-        given: Sizes of the whole.
-        copies: How many.
-        each: Devices of one copy.
-        on: The cluster that must have as many devices as all need.
-
-    Raises:
-        UsageError: More copies than there is work for or than the cluster has devices for.
-    """
-    if copies < 1:
-        raise UsageError(f"--dp {copies}: a whole number from 1 is wanted")
-    if copies == 1:
-        return given
-    if "B" not in given:
-        raise UsageError(f"--dp {copies}: this program has no batch that copies could share; nearest: --dp 1")
-    batches = given["B"] if isinstance(given["B"], list) else [given["B"]]
-    if min(batches) < copies:
-        raise UsageError(
-            f"--dp {copies}: a batch of {min(batches)} cannot be shared by so many copies; "
-            f"nearest: --dp {min(batches)}, or -B {copies}"
-        )
-    if on is not None and not on.implied:
-        on.span(each * copies)
-    parts = [-(-batch // copies) for batch in batches]
-    note(f"each of {copies} copies runs its part of the batch; throughput is that of one copy")
-    return {**given, "B": parts if isinstance(given["B"], list) else parts[0]}
-
-
-def not_training(**options: Any) -> None:
-    """Refuse options of a training step for anything else."""
-    for name, value in options.items():
-        if value:
-            raise UsageError(f"--{name} belongs to training: give --phase train, or use roofline train")
-
-
-def sizes(
-    graph: Graph, batch: str | None, seq: str | None, context: str | None = None, number: int = 1
-) -> dict[str, Any]:
-    """The sizes that a program uses, out of those given.
-
-    Args:
-        graph: The program.
-        batch: Text of ``-B``.
-        seq: Text of ``-S``.
-        context: Text of ``-C``.
-        number: How many programs or chips are evaluated at each point.
-
-    Raises:
-        UsageError: A size that the program needs was not given, or there are too many points.
-    """
-    texts = {"B": batch, "S": seq, "C": context}
-    given = {name: whole_numbers(text, _SYMBOLS[name][1]) for name, text in texts.items() if text is not None}
-    points = number * prod(len(value) for value in given.values() if isinstance(value, list))
-    if points > MAX_POINTS:
-        raise UsageError(f"{points} points; allowed: at most {MAX_POINTS} a call")
-    return _matched(graph, given)
-
-
-def some_sizes(graph: Graph, batch: str | None, seq: str | None, context: str | None) -> dict[str, int]:
-    """The sizes that were given, one number each; the others stay symbols.
-
-    Raises:
-        UsageError: Several numbers for one size.
-    """
-    texts = {"B": batch, "S": seq, "C": context}
-    given = {name: whole_numbers(text, _SYMBOLS[name][1]) for name, text in texts.items() if text is not None}
-    for name, value in given.items():
-        if isinstance(value, list):
-            raise UsageError(f"{_SYMBOLS[name][1]} {texts[name]}: a listing shows one point; give one number")
-    return {name: value for name, value in _named(graph, given).items() if name in graph.symbols}
-
-
-def _named(graph: Graph, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Sizes under the graph's own names, with a note on those without use; in a decode step ``-S`` is the context."""
-    wanted, found = graph.symbols, dict(given)
-    if "C" in wanted and "S" not in wanted and "C" not in found and "S" in found:
-        found["C"] = found.pop("S")
-    for name in sorted(found.keys() - wanted):
-        word, option = _SYMBOLS[name]
-        note(f"{graph.name} has no use for {word}; {option} is ignored")
-    return found
-
-
-def _matched(graph: Graph, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Give each symbol of a graph its size."""
-    wanted, found = graph.symbols, _named(graph, given)
-    if "B" in wanted:
-        found.setdefault("B", 1)
-    for name in sorted(wanted - found.keys()):
-        if name not in _SYMBOLS:
-            raise UsageError(
-                f"{graph.name} needs {name}, for which there is no option; "
-                f"in Python: rl.estimate(rl.load_program(...), chip, {name}=128)"
-            )
-        word, option = _SYMBOLS[name]
-        option = "-S" if name == "C" and "S" not in wanted else option
-        raise UsageError(f"{graph.name} needs {word}; give it with {option}, such as {option} 2048")
-    return {name: value for name, value in found.items() if name in wanted}
-
-
-def exclusive(**flags: bool) -> None:
-    """Refuse flags that contradict each other."""
-    on = [f"--{name}" for name, flag in flags.items() if flag]
-    if len(on) > 1:
-        raise UsageError(f"{' and '.join(on)} exclude each other; give one")
-
-
-def with_unit(text: str | None, option: str, example: str) -> str | None:
-    """Refuse a bare number on the command line, where nobody can see what it would be taken for."""
-    if text is not None and text.strip().replace(".", "", 1).isdigit():
-        raise UsageError(f"{option} {text} has no unit; write it as {example}")
-    return text
-
-
-def not_inference(**options: Any) -> None:
-    """Refuse options that a training step has not."""
-    for name, value in options.items():
-        if value is None or value is False or (value == 1 and value is not True):
-            continue
-        near = "its formats are those of --dtype, such as amp-bf16" if name in _FORMATS else "see roofline train --help"
-        raise UsageError(f"--{name} does not apply to --phase train; {near}")
-
-
-def single(sizes: dict[str, Any], what: str) -> dict[str, Any]:
-    """Refuse sizes that span an axis.
-
-    Raises:
-        UsageError: Names the option.
-    """
-    for name, value in sizes.items():
-        if isinstance(value, list):
-            raise UsageError(f"{what} belongs to one point; give -{name} one number")
-    return sizes
+    return not data.keys().isdisjoint({"chip", "nodes", "devices_per_node"})

@@ -5,11 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 import sys
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from typing import Any
+
+from roofline.ir.report import plain
 
 
 def show(*parts: Any) -> None:
@@ -85,53 +85,26 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in joined)
 
 
-def write_json(value: Any) -> None:
-    """Write strict JSON: no NaN, no Infinity, only plain types."""
-    write(as_json(value))
-
-
-def as_json(value: Any) -> str:
-    """The text of strict JSON."""
+def json_text(value: Any) -> str:
+    """Return the text of strict JSON: no NaN, no Infinity, only plain types."""
     return json.dumps(plain(value), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
 
-def plain(value: Any) -> Any:
-    """A value as what JSON has.
-
-    Example:
-        >>> from fractions import Fraction
-        >>> plain({"a": (Fraction(4, 2), float("nan"))})
-        {'a': [2, None]}
-    """
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, str | bool | int | None):
-        return value
-    if isinstance(value, Fraction):
-        return value.numerator if value.denominator == 1 else float(value)
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    if hasattr(value, "tolist"):
-        return plain(value.tolist())
-    return [plain(item) for item in value]
+def write_json(value: Any) -> None:
+    """Write strict JSON."""
+    write(json_text(value))
 
 
-def write_csv(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write records as CSV; nested tables become columns, lists become text with semicolons."""
-    flat = [_flat(plain(row)) for row in rows]
-    columns = list(dict.fromkeys(key for row in flat for key in row))
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows without nesting as the text of a CSV file."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(flat)
-    write(buffer.getvalue())
+    writer.writerows(rows)
+    return buffer.getvalue()
 
 
-def _flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in row.items():
-        if isinstance(value, dict):
-            found |= _flat(value, f"{prefix}{key}_")
-        else:
-            found[prefix + key] = "; ".join(map(str, value)) if isinstance(value, list) else value
-    return found
+def write_csv(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows without nesting as CSV."""
+    write(csv_text(rows))

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from roofline.analysis.prediction import output_columns, predict_rows
+from roofline.cli import options as opt
+from roofline.cli.app import PREDICT, command, completion
 from roofline.cli.output import note
 from roofline.cli.progress import progress
 from roofline.hardware.library import chip as find_chip
@@ -18,17 +20,18 @@ from roofline.ir.csvfile import read_rows, write_rows
 _Input = Annotated[Path, typer.Argument(
     metavar="IN.csv", help="Columns op, dtype, shape, or model, phase, mode, dtype, batch, seq, context; - for stdin.",
     show_default=False)]  # fmt: skip
-_Chip = Annotated[str | None, typer.Option(
-    "--chip", metavar="CHIP", help="Where rows run that name no chip.", show_default=False)]  # fmt: skip
-_Output = Annotated[str, typer.Option("--output", "-o", metavar="OUT.csv", help="Where to write; - for stdout.")]
-_Regime = Annotated[str, typer.Option(
-    "--regime", metavar="REGIME", help="cold: operands in main memory; warm: in the cache if they fit.")]  # fmt: skip
-_NoCalibration = Annotated[bool, typer.Option("--no-calibration", help="Generic prior instead of fitted figures.")]
+_Output = Annotated[str, opt.option(
+    "--output", "-o", metavar="OUT.csv", default="-", help="Where to write; - for stdout.")]  # fmt: skip
+_Regime = Annotated[str, opt.option(
+    "--regime", metavar="REGIME", default="cold", complete=completion(lambda: ("cold", "warm")),
+    help="cold: operands in main memory; warm: in the cache if they fit.")]  # fmt: skip
+_NoCalibration = Annotated[bool, opt.option("--no-calibration", help="Generic prior instead of fitted figures.")]
 
 
+@command(PREDICT, "roofline predict rows.csv --chip h100-sxm -o predicted.csv")
 def predict(
     table: _Input,
-    chip: _Chip = None,
+    chip: opt.RanOn = None,
     output: _Output = "-",
     regime: _Regime = "cold",
     no_calibration: _NoCalibration = False,
@@ -37,8 +40,8 @@ def predict(
     where = find_chip(chip) if chip is not None else None
     faults: dict[str, int] = {}
     with read_rows(table) as (columns, rows), progress("predict", _lines(table)) as update:
-        found = predict_rows(rows, where, calibration=not no_calibration, regime=regime, progress=update)
-        write_rows(output, output_columns(columns), _counted(found, faults))
+        predicted = predict_rows(rows, where, calibration=not no_calibration, regime=regime, progress=update)
+        write_rows(output, output_columns(columns), _counted(predicted, faults))
     if faults:
         reason, often = max(faults.items(), key=lambda pair: pair[1])
         note(f"{sum(faults.values()):,} rows could not be predicted, {often:,} of them: {reason}")
@@ -53,7 +56,7 @@ def _counted(rows: Iterable[Mapping[str, Any]], faults: dict[str, int]) -> Itera
 
 
 def _lines(path: Path) -> int | None:
-    """About how many rows a file has."""
+    """Return about how many rows a file has."""
     if not os.path.isfile(path):
         return None
     with open(path, "rb") as stream:

@@ -3,57 +3,63 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
 from roofline.cli import options as opt
-from roofline.cli.output import note, show, write, write_csv, write_json
+from roofline.cli.app import JUDGE, command
+from roofline.cli.output import note, write
 from roofline.cli.progress import progress
-from roofline.diagnosis.report import TraceReport, trace_report
+from roofline.cli.tables import facts, heading, percent, table, time_text
+from roofline.diagnosis.op_summary import OpSummary
+from roofline.diagnosis.report import REASON_WORDS, TraceReport, trace_report
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.csvfile import whole_file
+from roofline.ir.units import format_si
 from roofline.traces.events import Trace
 from roofline.traces.reading import read_trace
 from roofline.view.listing.wording import safe
+from roofline.view.pages.roofplot import ceilings
 
 _File = Annotated[Path, typer.Argument(
     metavar="FILE", help="Chrome JSON of torch.profiler, CSV of nsys, ncu or ops_perf_results, or a table of times.",
     show_default=False)]  # fmt: skip
-_Chip = Annotated[str | None, typer.Option(
-    "--chip", metavar="NAME", help="Where it ran. [default: by the device's name in the trace]",
-    show_default=False)]  # fmt: skip
-_Top = Annotated[int, typer.Option("--top", metavar="N", min=1, help="Operators to show.")]
-Html = Annotated[Path | None, typer.Option(
-    "--html", metavar="OUT.html", help="Write a page here as well, the whole file or nothing.",
-    show_default=False)]  # fmt: skip
+_Chip = Annotated[str | None, opt.option(
+    "--chip", metavar="NAME", complete=opt.complete_chips, default="by the device's name in the trace",
+    help="Where it ran.")]  # fmt: skip
+_Top = Annotated[int, opt.option("--top", metavar="N", min=1, default="5", help="Operators to show.")]
+#: Lines without a formula, causes and host operators that are shown.
+_MOST = 5
+#: Longest name of an operator in a table; the lines below have it in full.
+_NAME = 18
+#: Colour of what bounds an operator.
+_COLOURS = {"compute": "green", "memory": "cyan", "launch": "yellow", "link": "red", "communication": "red"}
 
 
+@command(JUDGE, "roofline trace examples/attention_naive.json.gz --top 3")
 def trace(
     file: _File,
+    output: opt.OutputOptions,
     chip: _Chip = None,
     top: _Top = 5,
-    as_json: opt.AsJson = False,
-    as_csv: opt.AsCsv = False,
-    html: Html = None,
+    html: opt.Html = None,
 ) -> None:
     """Say where the time of a trace went: idle time, the slowest operators, their roofs."""
-    opt.exclusive(json=as_json, csv=as_csv)
     where = find_chip(chip) if chip is not None else None  # a wrong name is told before a large file is read
     report = trace_report(read(file), where)
     if html is not None:
-        _write_page(report, html)
-    if as_json:
-        write_json(report.record())
-    elif as_csv:
-        write_csv(report.csv_rows())
-    elif html is not None:
+        from roofline.view.pages.page import trace_page
+
+        write_page(html, trace_page(report))
+    if html is not None and not (output.as_json or output.as_csv):
         write(f"{html}: report of {safe(report.source)}\n")
     else:
-        from roofline.cli import trace_tables
-
-        show(*trace_tables.trace(report, top))
+        output.write(report, _parts(report, top))
     if report.partial:
         note(f"{report.source} is cut; the report is partial")
 
@@ -65,8 +71,145 @@ def read(path: Path) -> Trace:
         return read_trace(path, lambda done, total: update(done))
 
 
-def _write_page(report: TraceReport, html: Path) -> None:
-    from roofline.view.pages.page import trace_page
+def write_page(path: Path, page: str) -> None:
+    """Write a page, the whole file or nothing."""
+    with whole_file(path) as stream:
+        stream.write(page)
 
-    with whole_file(html) as stream:
-        stream.write(trace_page(report))
+
+def _parts(report: TraceReport, top: int) -> Iterator[Any]:
+    """Show time, the slowest operators and what to do about each, causes, notes."""
+    shown = [line for line in report.ops if line.formula != "free" or line.share >= 0.01][:top]
+    yield heading(_title(report))
+    yield facts(_summary(report))
+    yield from ("", _ops(report, shown), "", _advice(shown)) if shown else ()
+    for part in (_unknown(report, shown), _host(report), _causes(report)):
+        yield from ("", part) if part is not None else ()
+    if report.notes:
+        yield ""
+    yield from (Text(f"note: {safe(text)}", style="dim") for text in report.notes)
+
+
+def _title(report: TraceReport) -> str:
+    where = report.chip.name if report.chip is not None else "chip unknown"
+    partial = ", PARTIAL" if report.partial else ""
+    return f"{safe(os.path.basename(report.source))} ({report.format}{partial}) on {where}"
+
+
+def _summary(report: TraceReport) -> Iterator[tuple[str, Any]]:
+    yield "roofs", _roofs(report)
+    yield "device", safe(", ".join(report.devices)) or ("the CPU" if report.on_cpu else "")
+    if not report.timed:
+        yield "time", Text(f"{time_text(report.busy)} in kernels", style="bold")
+        return
+    yield "time", Text(f"{time_text(report.seconds)} per iteration", style="bold")
+    yield "iterations", f"{report.iterations} ({report.found_by})"
+    yield "busy", f"{time_text(report.busy)} ({percent(report.busy / report.seconds)})" if report.seconds else ""
+    yield "idle", _idle(report)
+    yield "communication", str(report.communication)
+    yield "host copies", str(report.copies)
+
+
+def _roofs(report: TraceReport) -> str:
+    """Return the peaks of the formats in use and the memory's bandwidth."""
+    chip = report.chip
+    if chip is None:
+        return ""
+    peaks = [f"{name} {format_si(rate, 'FLOP/s')}" for name, rate in ceilings(chip, report.ops)]
+    memory = [f"{chip.main.name} {format_si(chip.main.bandwidth, 'B/s')}"] if chip.main.bandwidth else []
+    return ", ".join((*peaks, *memory))
+
+
+def _idle(report: TraceReport) -> str:
+    total = sum(report.idle.values())
+    parts = [f"{REASON_WORDS[name]} {time_text(part)}" for name, part in report.idle.items() if part > 0.0005 * total]
+    return f"{time_text(total)} ({percent(total / report.seconds)}): {', '.join(parts)}" if total else ""
+
+
+#: Columns of the operators: head (text if it begins with ``<``), its cell.
+_COLUMNS: tuple[tuple[str, Callable[[OpSummary], Any]], ...] = (
+    ("<operator", lambda line: _cut(line.op, _NAME)),
+    ("?calls", lambda line: f"{line.calls:.4g}"),
+    ("time", lambda line: time_text(line.seconds)),
+    ("share", lambda line: percent(line.share)),
+    ("?<bound", lambda line: Text(line.bound or "-", style=_COLOURS.get(line.bound, ""))),
+    ("?peak", lambda line: _reached(line.flops_share)),
+    ("?memory", lambda line: _reached(line.bytes_share)),
+    ("expected", lambda line: f"{line.ratio:.2f}x" if line.ratio == line.ratio else "-"),
+)
+
+
+def _ops(report: TraceReport, shown: Sequence[OpSummary]) -> Table:
+    title = f"slowest {len(shown)} of {len(report.ops)} operators"
+    rows = [(str(at), *(cell(line) for _, cell in _COLUMNS)) for at, line in enumerate(shown, 1)]
+    return table("|".join(("#", *(head for head, _ in _COLUMNS))), rows, title)
+
+
+def _cut(text: str, most: int) -> str:
+    """Return a name of at most so many characters, without its namespace where it is too long.
+
+    Example:
+        >>> _cut("aten::mm", 8), _cut("aten::_scaled_dot_product", 12)
+        ('aten::mm', '_scaled_dot~')
+    """
+    text = safe(text)
+    if len(text) > most:
+        text = text.removeprefix("aten::")
+    return text if len(text) <= most else f"{text[: most - 1]}~"
+
+
+def _reached(share: float) -> Text:
+    """Return a share of a roof, red where it cannot be."""
+    if share != share:
+        return Text("-")
+    return Text(percent(share), style="bold red" if share > 1.05 else "")
+
+
+def _advice(shown: Sequence[OpSummary]) -> Table:
+    lines = Table.grid(padding=(0, 1))
+    lines.add_column(justify="right", style="cyan")
+    lines.add_column(overflow="fold")
+    for at, line in enumerate(shown, 1):
+        name = line.op if line.kernels in ("", line.op) else f"{line.op} [{line.kernels}]"
+        details = [detail for detail in (line.shapes, line.dtype, _rates(line), line.counters) if detail]
+        lines.add_row(str(at), Text(safe(name), style="bold"))
+        if details:
+            lines.add_row("", safe("; ".join(details)))
+        if line.proposal:
+            lines.add_row("", Text(f"-> {line.proposal}", style="red" if line.above else "green"))
+    return lines
+
+
+def _rates(line: OpSummary) -> str:
+    """Return achieved rates, and what it should have taken."""
+    rates = []
+    if line.flops_per_s == line.flops_per_s:
+        rates.append(format_si(line.flops_per_s, "FLOP/s"))
+    if line.bytes_per_s == line.bytes_per_s:
+        rates.append(format_si(line.bytes_per_s, "B/s"))
+    if line.expected_s == line.expected_s:
+        rates.append(f"{time_text(line.expected_s)} expected")
+    return ", ".join(rates)
+
+
+def _unknown(report: TraceReport, shown: Sequence[OpSummary]) -> Table | None:
+    rest = [line for line in report.unknown if line not in shown][:_MOST]
+    if not rest:
+        return None
+    rows = [(_cut(line.op, 40), f"{line.calls:.4g}", time_text(line.seconds), percent(line.share)) for line in rest]
+    return table(f"<without a formula ({len(report.unknown)} in all)|?calls|time|share", rows)
+
+
+def _host(report: TraceReport) -> Table | None:
+    if not report.host_ops:
+        return None
+    rows = [(_cut(name, 40), f"{calls:.4g}", time_text(seconds)) for name, calls, seconds in report.host_ops[:_MOST]]
+    return table("<long on the CPU|?calls|time", rows)
+
+
+def _causes(report: TraceReport) -> Table | None:
+    rows = [
+        (cause.label, time_text(cause.explains_s), percent(cause.share), Text(safe(cause.fix), style="green"))
+        for cause in report.causes[:_MOST]
+    ]
+    return table("<lost to|time|share|<what to do", rows) if rows else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
@@ -12,19 +13,36 @@ from roofline.analysis.training import train as predict
 from roofline.analysis.whatif import what_if
 from roofline.cli import options as opt
 from roofline.cli import tables
-from roofline.cli.output import note, show, write_csv, write_json
+from roofline.cli.app import PREDICT, command, completion
+from roofline.cli.output import note
 from roofline.ir.errors import UsageError
-from roofline.ir.units import format_bytes, format_si
+from roofline.ir.units import format_si
+from roofline.passes.training.mixed_precision import PRECISIONS
 
 _Where = Annotated[str, typer.Argument(
-    metavar="CHIP", help="A chip, or a cluster such as dgx-h100 where a group is larger than a node.")]  # fmt: skip
-_Batch = Annotated[str, typer.Option("--batch", "-B", metavar="N", help="Sequences or images of a step, in all.")]
-_Sequence = Annotated[str | None, typer.Option(
-    "--seq", "-S", metavar="N", help="Length of a sequence.", show_default=False)]  # fmt: skip
-_Tokens = Annotated[str | None, typer.Option(
-    "--tokens", metavar="N", help="Time to train on so many tokens or images, such as 300e9 or 1.4T.",
-    show_default=False)]  # fmt: skip
-_NoOverlap = Annotated[bool, typer.Option("--no-overlap", help="Exchange gradients after the backward, not beside it.")]
+    metavar="CHIP", autocompletion=opt.complete_chips,
+    help="A chip, or a cluster such as dgx-h100 where a group is larger than a node.")]  # fmt: skip
+_Batch = Annotated[str, opt.option(
+    "--batch", "-B", metavar="N", panel="Sizes", help="Sequences or images of a step, in all.")]  # fmt: skip
+_Sequence = Annotated[str | None, opt.option("--seq", "-S", metavar="N", panel="Sizes", help="Length of a sequence.")]
+_Positions = Annotated[bool, opt.option(
+    "--sp", panel="Parallelism", help="Devices that share layers share the positions of norms and residuals too.")
+]  # fmt: skip
+_Interleave = Annotated[int, opt.option(
+    "--interleave", metavar="N", panel="Parallelism", default="1",
+    help="Chunks of layers on each device of a pipeline.")]  # fmt: skip
+_MicroBatch = Annotated[int | None, opt.option(
+    "--micro-batch", metavar="N", panel="Sizes", default="its share; 1 in a pipeline",
+    help="What a device runs at once.")]  # fmt: skip
+_Optimizer = Annotated[str, opt.option(
+    "--optimizer", metavar="NAME", default="adamw", help="sgd, momentum, adamw, adafactor or adam8bit.",
+    complete=completion(lambda: ("sgd", "momentum", "adamw", "adafactor", "adam8bit")))]  # fmt: skip
+_Precision = Annotated[str | None, opt.option(
+    "--precision", "--dtype", metavar="NAME", complete=completion(lambda: PRECISIONS),
+    help="fp32, bf16, fp16, amp-bf16, amp-fp16, mixed-bf16 or mixed-fp16.")]  # fmt: skip
+_Tokens = Annotated[str | None, opt.option(
+    "--tokens", metavar="N", help="Time to train on so many tokens or images, such as 300e9 or 1.4T.")]  # fmt: skip
+_NoOverlap = Annotated[bool, opt.option("--no-overlap", help="Exchange gradients after the backward, not beside it.")]
 
 _COUNT = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE]\+?[0-9]{1,2})?)\s*([kMGBT]?)\s*")
 _MOST = 1e21
@@ -42,109 +60,95 @@ def count_of(text: str, option: str) -> float:
         (300000000000.0, 1400000000000.0)
     """
     match = _COUNT.fullmatch(text)
-    found = float(match[1]) * _TIMES[match[2]] if match is not None else 0.0
-    if not 1 <= found <= _MOST:
+    number = float(match[1]) * _TIMES[match[2]] if match is not None else 0.0
+    if not 1 <= number <= _MOST:
         raise UsageError(f"{option} {text[:60]!r}: wanted a number from 1 to 1e21, such as 300e9, 300B or 1.4T")
-    return found
+    return number
 
 
+@command(PREDICT, "roofline train gpt2 h100-sxm -B 8 -S 1024 --precision amp-bf16 --tokens 10B")
 def train(
     model: opt.Model,
     chip: _Where,
     batch: _Batch,
+    output: opt.OutputOptions,
     seq: _Sequence = None,
-    micro_batch: opt.MicroBatch = None,
+    micro_batch: _MicroBatch = None,
     tp: opt.Tensor = 1,
-    sp: opt.Positions = False,
+    sp: _Positions = False,
     pp: opt.Pipeline = 1,
-    interleave: opt.Interleave = 1,
-    dp: opt.Copies = 1,
+    interleave: _Interleave = 1,
+    copies: opt.CopyOptions = opt.CopyOptions(),  # noqa: B008
     ep: opt.Experts = 1,
-    zero: opt.Zero = 0,
-    recompute: opt.Recompute = None,
-    optimizer: opt.Optimizer = "adamw",
-    precision: opt.Precision = None,
+    optimizer: _Optimizer = "adamw",
+    precision: _Precision = None,
+    prune: opt.Prune = None,
     no_overlap: _NoOverlap = False,
     tokens: _Tokens = None,
-    mode: opt.RunMode = "eager",
-    as_json: opt.AsJson = False,
-    as_csv: opt.AsCsv = False,
+    mode: opt.Mode = "eager",
 ) -> None:
     """Predict a step of training: time and memory by part, MFU, time for so many tokens."""
-    opt.exclusive(json=as_json, csv=as_csv)
-    wanted = count_of(tokens, "--tokens") if tokens is not None else None
-    found = training_step(
-        model, chip, batch, seq, micro_batch=micro_batch, tp=tp, sp=sp, pp=pp,
-        interleave=interleave, dp=dp, ep=ep, zero=zero, recompute=recompute, optimizer=optimizer, precision=precision,
-        overlap=not no_overlap, mode=mode,
+    items = count_of(tokens, "--tokens") if tokens is not None else None
+    step = training_step(
+        model, chip, opt.SizeOptions(batch=batch, seq=seq), copies, prune=prune, micro_batch=micro_batch, tp=tp, sp=sp,
+        pp=pp, interleave=interleave, ep=ep, optimizer=optimizer, precision=precision, overlap=not no_overlap,
+        mode=mode,
     )  # fmt: skip
-    print_step(found, wanted, as_json, as_csv)
+    show_step(step, output, items)
+
+
+def step_of(
+    model: str, chip: str, program: opt.ProgramOptions, sizes: opt.SizeOptions, copies: opt.CopyOptions,
+    run: opt.RunOptions,
+) -> TrainingStep:  # fmt: skip
+    """Return the step of training that options of ``estimate`` and ``check`` describe."""
+    program.refuse_inference(tf32=run.tf32, context=sizes.context)
+    return training_step(
+        model, chip, sizes, copies, prune=program.prune, tp=program.tp, pp=program.pp, ep=program.ep, mode=run.mode,
+        precision=program.dtype,
+    )  # fmt: skip
 
 
 def training_step(
-    model: str, chip: str, batch: str | None, seq: str | None, *, prune: str | None = None,
-    recompute: str | None = None, **layout: Any,
-) -> TrainingStep:  # fmt: skip
-    """The step that options of the command line describe, with its notes said."""
-    graph = opt.trainable(model)
-    if prune is not None:
-        graph = what_if(graph, prune=prune)
-    given = opt.single(opt.sizes(graph, batch, seq), "a step of training")
-    each = given.pop("B", 1)
-    found = predict(graph, chip, batch=each, recompute="none" if recompute is None else recompute, **layout, **given)
-    for text in found.notes:
-        note(f"{found.name}: {text}")
-    return found
+    model: str, chip: str, sizes: opt.SizeOptions, copies: opt.CopyOptions, *, prune: str | None, **layout: Any
+) -> TrainingStep:
+    """Return a step of training, with its notes said."""
+    graph = what_if(opt.trainable(model), prune=prune)
+    values = sizes.point(graph, "a step of training")
+    step = predict(
+        graph, chip, batch=values.pop("B", 1), dp=copies.dp, zero=copies.zero,
+        recompute="none" if copies.recompute is None else copies.recompute, **layout, **values,
+    )  # fmt: skip
+    for text in step.notes:
+        note(f"{step.name}: {text}")
+    return step
 
 
-def print_step(found: TrainingStep, tokens: float | None, as_json: bool, as_csv: bool) -> None:
-    """A step as tables, JSON or CSV."""
-    if as_csv:
-        write_csv([{"part": part, "seconds": s, "share": s / found.time} for part, s in found.seconds.items()])
-    elif as_json:
-        extra = {} if tokens is None else {"items": tokens, "seconds_for_items": found.seconds_for(tokens)}
-        write_json({**found.record(), **extra})
-    else:
-        show(*sheet(found, tokens))
+def show_step(step: TrainingStep, output: opt.OutputOptions, items: float | None = None) -> None:
+    """Print a step, and how long so many tokens take."""
+    more = {} if items is None else {"items": items, "time_for_items_s": step.seconds_for(items)}
+    output.write(step, _sheet(step, items), **more)
 
 
-def sheet(found: TrainingStep, tokens: float | None = None) -> list[Any]:
-    """A step as tables of 80 columns."""
-    plan = found.plan
-    parts = {"tp": plan.tp, "pp": plan.pp, "dp": plan.dp, "ep": plan.ep, "interleave": plan.interleave}
-    layout = [*(f"{name}={value}" for name, value in parts.items() if value > 1), *(["sp"] if plan.sp else []),
-              *([f"zero={plan.zero}"] if plan.zero else [])]  # fmt: skip
-    where = f"{found.devices} x {found.chip.name}" if found.devices > 1 else found.chip.name
-    return [
-        tables.heading(f"{found.name} on {where}, {found.mode} mode, batch {plan.batch}"),
-        tables.facts([
-            ("time", f"{format_si(found.time, 's')}  ({format_si(found.low, 's')} to {format_si(found.high, 's')})"),
-            ("layout", ", ".join(layout)),
-            ("runs", f"{plan.micro_batches} x {plan.micro_batch}, {plan.precision}, {plan.optimizer}, "
-                     f"recompute {plan.recompute}"),
-            ("MFU, HFU", f"{tables.percent(found.mfu)}, {tables.percent(found.hfu)}"),
-            ("throughput", format_si(found.throughput, f"{found.item}/s")),
-            ("work", f"{format_si(found.model_flops, 'FLOP')} by the model, "
-                     f"{format_si(found.hardware_flops, 'FLOP')} run"),
-            (format_si(tokens, found.item) if tokens else "", f"{found.days(tokens):.3g} days" if tokens else ""),
-        ]),
-        "",
-        _parts(found),
-        "",
-        _memory(found),
-    ]  # fmt: skip
-
-
-def _parts(found: TrainingStep) -> Any:
-    rows = [(part.replace("_", " "), format_si(value, "s"), tables.percent(value / found.time))
-            for part, value in found.seconds.items() if value > 0]  # fmt: skip
-    return tables.table("<a device's time|time|share", [*rows, ("total", format_si(found.time, "s"), "")])
-
-
-def _memory(found: TrainingStep) -> Any:
-    total = float(found.memory.total)
-    rows = [(name.replace("_", " "), format_bytes(float(value)), tables.percent(float(value) / total))
-            for name, value in found.memory.parts().items() if float(value) > 0]  # fmt: skip
-    fit = "fits" if found.fits else "does not fit"
-    rows += [("total", format_bytes(total), ""), (f"capacity of {found.chip.name}", format_bytes(found.capacity), fit)]
-    return tables.table("<a device's memory|size|share", rows)
+def _sheet(step: TrainingStep, items: float | None) -> Iterator[Any]:
+    plan = step.plan
+    parts = {"tp": plan.tp, "pp": plan.pp, "dp": plan.dp, "ep": plan.ep, "interleave": plan.interleave,
+             "zero": plan.zero}  # fmt: skip
+    layout = [*(f"{name}={value}" for name, value in parts.items() if value > (name != "zero")), *["sp"] * plan.sp]
+    yield tables.heading(step)
+    yield tables.facts([
+        ("time", tables.time_and_range(step)),
+        ("layout", ", ".join(layout)),
+        ("runs", f"{plan.micro_batches} x {plan.micro_batch}, {plan.precision}, {plan.optimizer}, "
+                 f"recompute {plan.recompute}"),
+        ("MFU, HFU", f"{tables.percent(step.mfu)}, {tables.percent(step.hfu)}"),
+        ("throughput", tables.rate(step.throughput, step.item)),
+        ("work", f"{format_si(step.model_flops, 'FLOP')} by the model, "
+                 f"{format_si(step.hardware_flops, 'FLOP')} run"),
+        (format_si(items, step.item) if items else "", f"{step.days(items):.3g} days" if items else ""),
+    ])  # fmt: skip
+    rows = [(row["part"].replace("_", " "), tables.time_text(row["time_s"]), tables.percent(row["share"]))
+            for row in step.records() if row["time_s"] > 0]  # fmt: skip
+    yield from ("", tables.table("<time per device|time|share", [*rows, ("total", tables.time_text(step.time), "")]))
+    memory = {name: value for name, value in step.memory.parts().items() if float(value) > 0}
+    yield from ("", tables.memory_table(memory, step.capacity, step.chip.name, "memory per device"))

@@ -24,6 +24,7 @@ from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.dtypes import dtype as number_format
 from roofline.ir.errors import RooflineError, UsageError
+from roofline.ir.report import Report
 from roofline.ir.units import format_si
 from roofline.programs.workload import WORDS, checked_entry, operator_graph
 
@@ -82,7 +83,7 @@ class OpVerdict:
 
 
 @dataclass(frozen=True, repr=False)
-class OpVerdicts:
+class OpVerdicts(Report):
     """All rows of a table, those that lose the most time first.
 
     Attributes:
@@ -90,6 +91,8 @@ class OpVerdicts:
         column: The column that the times are from.
         regime: Where operands were taken to lie when a launch starts.
     """
+
+    schema = "ops"
 
     rows: tuple[OpVerdict, ...]
     column: str
@@ -111,22 +114,14 @@ class OpVerdicts:
         """What all of them take beyond what is expected [s]."""
         return sum(row.lost_s for row in self.rows)
 
-    def record(self) -> dict[str, Any]:
-        """Plain data."""
-        return {
-            "column": self.column,
-            "regime": self.regime,
-            "counts": self.counts,
-            "measured_s": self.measured_s,
-            "lost_s": self.lost_s,
-            "rows": [row.record() for row in self.rows],
-        }
+    def summary(self) -> dict[str, Any]:
+        """Return how many rows got which verdict, and what is lost."""
+        names = ("column", "regime", "counts", "measured_s", "lost_s")
+        return {name: getattr(self, name) for name in names}
 
-    def frame(self) -> pd.DataFrame:
-        """One row a row."""
-        import pandas as pd
-
-        return pd.DataFrame([row.record() for row in self.rows])
+    def records(self) -> list[dict[str, Any]]:
+        """Return one dictionary per row."""
+        return [row.record() for row in self.rows]
 
     def __str__(self) -> str:
         counted = ", ".join(f"{number} {verdict}" for verdict, number in self.counts.items())

@@ -26,6 +26,7 @@ from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import RooflineError, UsageError
 from roofline.ir.graph import Graph
+from roofline.ir.report import Report
 from roofline.ir.units import format_si, parse
 
 Floats = NDArray[np.float64]
@@ -80,7 +81,7 @@ class Fit:
 
 
 @dataclass(frozen=True, repr=False)
-class SweepVerdict:
+class SweepVerdict(Report):
     """What a sweep over batches says.
 
     Attributes:
@@ -101,6 +102,8 @@ class SweepVerdict:
         comparison: Measured beside predicted, in plain words.
     """
 
+    schema = "sweep"
+
     verdict: str
     reading: str
     batches: tuple[float, ...]
@@ -116,21 +119,26 @@ class SweepVerdict:
     ridge: int | None = None
     comparison: tuple[str, ...] = field(default=())
 
-    def record(self) -> dict[str, Any]:
-        """Plain data."""
-        names = ("verdict", "reading", "floor_s", "marginal_s", "knee", "saturated", "best", "ridge")
-        expected = None if self.predicted is None else self.predicted.time.tolist()
+    def subject(self) -> dict[str, Any]:
+        """Return the program and the chip that it was compared with, where there are."""
+        about = self.predicted.subject() if self.predicted is not None else {}
+        return about | ({"sizes": {**about["sizes"], "batch": list(self.batches)}} if about else {})
+
+    def summary(self) -> dict[str, Any]:
+        """Return the verdict, floor, cost per item and knee."""
         return {
-            **{name: getattr(self, name) for name in names},
-            "shape": self.fit.shape,
-            "error": self.fit.error,
-            "batches": list(self.batches),
-            "times_s": list(self.times),
-            "fitted_s": self.fit.at(self.batches).tolist(),
-            "expected_s": expected,
-            "recommended": list(self.recommended),
-            "comparison": list(self.comparison),
-        }
+            "verdict": self.verdict, "reading": self.reading, "floor_s": self.floor_s, "marginal_s": self.marginal_s,
+            "knee_batch": self.knee, "ridge_batch": self.ridge, "saturated_items_per_s": self.saturated,
+            "best_items_per_s": self.best, "recommended_batches": list(self.recommended), "shape": self.fit.shape,
+            "error": self.fit.error, "comparison": list(self.comparison),
+        }  # fmt: skip
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return one dictionary per batch: measured, fitted and expected time."""
+        expected = [None] * len(self.batches) if self.predicted is None else self.predicted.time.tolist()
+        rows = zip(self.batches, self.times, self.fit.at(self.batches).tolist(), expected, strict=True)
+        keys = ("batch", "measured_s", "fitted_s", "expected_s")
+        return [{**dict(zip(keys, row, strict=True)), "items_per_s": row[0] / row[1]} for row in rows]
 
     def __str__(self) -> str:
         return "; ".join((f"{self.verdict}: {self.reading}", *self.comparison))

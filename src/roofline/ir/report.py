@@ -100,11 +100,12 @@ def subject(
     Returns:
         ``model``, ``phase``, ``dtype``, ``chip``, ``mode``, ``passes`` and ``sizes``.
     """
+    values = {name: size for name in (*WORDS, *(sizes or {})) if (size := (sizes or {}).get(name)) is not None}
     where = {name: value for name, value in (("chip", chip), ("mode", mode)) if value is not None}
     return {
-        "model": graph.title, "phase": graph.info.phase or "forward", "dtype": graph.info.dtype,
+        "model": graph.title, "phase": graph.info.phase, "dtype": graph.info.dtype,
         **where, "passes": [repr(step) for step in graph.history],
-        "sizes": {WORDS.get(name, name): _whole(value) for name, value in (sizes or {}).items()},
+        "sizes": {WORDS.get(name, name): _whole(size) for name, size in values.items()},
     }  # fmt: skip
 
 
@@ -119,10 +120,10 @@ def title(subject: Mapping[str, Any]) -> str:
         >>> title({"model": "gpt2", "phase": "decode", "chip": "t4", "mode": "graph", "sizes": {"batch": 1}})
         'gpt2 decode on t4, graph mode, batch 1'
     """
-    name = " ".join(str(subject[key]) for key in ("model", "phase") if subject.get(key) not in (None, "forward"))
+    name = " ".join(str(subject[key]) for key in ("model", "phase") if subject.get(key))
     where = subject.get("chip")
     chips = ", ".join(where) if isinstance(where, list | tuple) else where
-    sizes = (f"{key} {value:,}" for key, value in subject.get("sizes", {}).items() if isinstance(value, int))
+    sizes = (f"{key} {_size(value)}" for key, value in subject.get("sizes", {}).items())
     steps = subject.get("passes", ())
     parts = [
         f"{name} on {chips}" if chips else name,
@@ -131,6 +132,12 @@ def title(subject: Mapping[str, Any]) -> str:
         f"after {', '.join(steps)}" if steps else "",
     ]
     return ", ".join(part for part in parts if part)
+
+
+def _size(value: Any) -> str:
+    if not isinstance(value, list | tuple):
+        return f"{value:,}"
+    return f"{min(value):,} to {max(value):,}" if len(value) > 1 else f"{value[0]:,}"
 
 
 def text_of(key: str, value: Any) -> str:
@@ -184,5 +191,9 @@ def flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
             columns |= flat(value, f"{prefix}{key}_")
         else:
             is_list = isinstance(value, Sequence) and not isinstance(value, str)
-            columns[prefix + key] = "; ".join(map(str, value)) if is_list else value
+            columns[prefix + key] = "; ".join(map(_word, value)) if is_list else value
     return columns
+
+
+def _word(item: Any) -> str:
+    return str(item.get("name", item) if isinstance(item, Mapping) else item)

@@ -17,13 +17,14 @@ from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.graph import Graph
+from roofline.ir.report import Report, subject
 from roofline.ir.sizes import by_symbol
 from roofline.ir.units import format_si
 from roofline.ops.registry import OPS
 from roofline.passes.fusion.fuse import POLICIES, fuse
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 #: A format of one byte: in it, bytes are elements.
 _COUNTING = "int8"
@@ -80,7 +81,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Fusion:
+class Fusion(Report):
     """What fusing does to a program.
 
     Attributes:
@@ -90,6 +91,8 @@ class Fusion:
         programs: The program under each policy, ``given`` first.
         rows: One a policy, in the same order.
     """
+
+    schema = "fuse"
 
     graph: Graph
     chip: Chip | None
@@ -144,23 +147,13 @@ class Fusion:
         accesses, moved = ({name: float(row.bytes) for row in c.rows for name in row.kernel.names} for c in pairs)
         return {name: (accesses[name], moved[name]) for name in moved}
 
-    def frame(self) -> pd.DataFrame:
-        """One row a policy."""
-        import pandas as pd
+    def subject(self) -> dict[str, Any]:
+        """Return the program, where it runs, and its sizes."""
+        return subject(self.graph, self.chip.name if self.chip else None, sizes=self.sizes)
 
-        return pd.DataFrame([asdict(row) for row in self.rows])
-
-    def record(self) -> dict[str, Any]:
-        """Plain data, as ``roofline fuse --json`` prints."""
-        return {
-            "model": self.graph.title,
-            "chip": self.chip.name if self.chip else None,
-            "sizes": dict(self.sizes),
-            "policies": [asdict(row) for row in self.rows],
-        }
-
-    def _repr_html_(self) -> str:
-        return str(self.frame().to_html(max_rows=20))
+    def records(self) -> list[dict[str, Any]]:
+        """Return one dictionary per policy."""
+        return [asdict(row) for row in self.rows]
 
     def __repr__(self) -> str:
         a, b = self.unfused, self.fused

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from roofline.analysis.estimates import Mode
 from roofline.analysis.training.chunk import Chunk
@@ -18,11 +18,9 @@ from roofline.hardware.cluster import cluster as find_cluster
 from roofline.hardware.library import AnyChip
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph
+from roofline.ir.report import Report, subject
 from roofline.ir.sizes import by_symbol, evaluate
 from roofline.ir.units import format_bytes, format_si
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 DAY = 86400.0
 
@@ -43,7 +41,7 @@ def usual_precision(graph: Graph) -> str:
 
 
 @dataclass(frozen=True, repr=False)
-class TrainingStep:
+class TrainingStep(Report):
     """What to expect of one step of training.
 
     Attributes:
@@ -66,6 +64,8 @@ class TrainingStep:
         chunks: What each chunk of layers takes, in order.
         notes: What a reader should know.
     """
+
+    schema = "train"
 
     name: str
     cluster: Cluster
@@ -133,28 +133,28 @@ class TrainingStep:
         """The same in days."""
         return self.seconds_for(items) / DAY
 
-    def record(self) -> dict[str, Any]:
-        """The stable keys of ``roofline train --json``."""
+    def subject(self) -> dict[str, Any]:
+        """Return the model, the devices and the layout."""
+        layout = {**asdict(self.plan), "micro_batches": self.plan.micro_batches}
+        chunk = self.chunks[0].estimate
+        about = subject(chunk.graph, self.chip.name, self.mode, chunk.grid.values)
+        sizes = {**about["sizes"], "batch": layout.pop("batch"), "micro_batch": layout.pop("micro_batch")}
+        return {**about, "phase": "train", "sizes": sizes, "devices": self.devices, "layout": layout}
+
+    def summary(self) -> dict[str, Any]:
+        """Return time, memory and throughput of the whole."""
         parts = {name: float(value) for name, value in self.memory.parts().items()}
         return {
-            "model": self.name, "chip": self.chip.name, "devices": self.devices, "mode": self.mode,
-            **asdict(self.plan), "micro_batches": self.plan.micro_batches,
-            "time_s": self.time, "low_s": self.low, "high_s": self.high, "seconds": dict(self.seconds),
+            "time_s": self.time, "low_s": self.low, "high_s": self.high,
             "memory_bytes": {**parts, "total": sum(parts.values())}, "capacity_bytes": self.capacity,
             "fits": self.fits, "model_flops": self.model_flops, "hardware_flops": self.hardware_flops,
             "mfu": self.mfu, "hfu": self.hfu, f"{self.item}s": self.items,
             f"{self.item}s_per_s": self.throughput, "notes": list(self.notes),
         }  # fmt: skip
 
-    def frame(self) -> pd.DataFrame:
-        """Time by part as a table."""
-        import pandas as pd
-
-        rows = [(part, value, value / self.time) for part, value in self.seconds.items()]
-        return pd.DataFrame(rows, columns=["part", "seconds", "share"])
-
-    def _repr_html_(self) -> str:
-        return str(self.frame().to_html(max_rows=20))
+    def records(self) -> list[dict[str, Any]]:
+        """Return one dictionary per part of the time."""
+        return [{"part": part, "time_s": value, "share": value / self.time} for part, value in self.seconds.items()]
 
     def __repr__(self) -> str:
         time, low, high = (format_si(value, "s") for value in (self.time, self.low, self.high))

@@ -13,6 +13,7 @@ from roofline.analysis.fitting import Effort, Sample, fit, held_out, take_apart
 from roofline.cost import GROUPS
 from roofline.hardware.chip import Chip
 from roofline.ir.errors import UsageError
+from roofline.ir.report import Report
 from roofline.measurement.calibration.host import Host
 from roofline.measurement.calibration.numpy_cpu import Level
 from roofline.measurement.calibration.timing import Timing
@@ -56,7 +57,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Calibration:
+class Calibration(Report):
     """A calibrated chip and how good it is.
 
     Attributes:
@@ -67,6 +68,8 @@ class Calibration:
         seconds: How long it all took [s].
         busy: Whether other programs kept the machine from being measured well.
     """
+
+    schema = "calibrate"
 
     chip: Chip
     samples: Sequence[Sample]
@@ -82,17 +85,23 @@ class Calibration:
             found.setdefault(f"{self.samples[at].op} {self.samples[at].dtype}", []).append(error)
         return found
 
-    def record(self) -> dict[str, Any]:
-        """The stable keys of ``roofline calibrate --json``."""
+    def subject(self) -> dict[str, Any]:
+        """Return the chip that was measured."""
+        return {"chip": self.chip.name}
+
+    def summary(self) -> dict[str, Any]:
+        """Return how much was measured, and the figures that it gave."""
         return {
-            "chip": self.chip.name,
             "points": len(self.samples),
-            "seconds": self.seconds,
-            "held_out": {name: error_figures(errors) for name, errors in self.by_class().items() if errors},
-            "peaks": {name: peak.flops for name, peak in {**self.chip.vector, **self.chip.matrix}.items()},
-            "bandwidth": {level.name: level.bandwidth for level in self.chip.memory},
+            "time_s": self.seconds,
+            "peaks_flops_per_s": {name: peak.flops for name, peak in {**self.chip.vector, **self.chip.matrix}.items()},
+            "bandwidth_bytes_per_s": {level.name: level.bandwidth for level in self.chip.memory},
             "remarks": list(self.remarks),
         }
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return one dictionary per class of operators: errors when held out of the fit [%]."""
+        return [{"class": name, **error_figures(errors)} for name, errors in self.by_class().items() if errors]
 
 
 def error_figures(errors: Sequence[float]) -> dict[str, float]:

@@ -21,12 +21,13 @@ from roofline.counting.grid import grid
 from roofline.frontends.source import Program, as_graph
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Tensor
+from roofline.ir.report import Report, subject
 from roofline.ir.sizes import Dim, by_symbol, evaluate, substitute, symbols
 from roofline.ops.registry import OPS
 from roofline.passes.fusion.fuse import unfuse
 from roofline.view.listing import dot, html, text
 from roofline.view.listing.fold import Folder, Span, stands_for, tree
-from roofline.view.listing.record import record
+from roofline.view.listing.record import nodes, summary
 from roofline.view.listing.rows import Block, Item, KernelRow, Listed, Row
 from roofline.view.listing.wording import sentence
 
@@ -34,8 +35,10 @@ from roofline.view.listing.wording import sentence
 _TOLD = frozenset({"shape"})
 
 
-class Listing(Listed):
+class Listing(Listed, Report):
     """A program, node by node; prints as text, shows as HTML in a notebook."""
+
+    schema = "graph"
 
     def __str__(self) -> str:
         return text.text(self)
@@ -51,9 +54,17 @@ class Listing(Listed):
         """A page that needs nothing beside itself."""
         return html.page(self)
 
-    def record(self) -> dict[str, Any]:
-        """Plain dictionaries and lists; a polynomial as text."""
-        return record(self)
+    def subject(self) -> dict[str, Any]:
+        """Return the program and the sizes that are numbers."""
+        return subject(self.graph, sizes=self.sizes)
+
+    def summary(self) -> dict[str, Any]:
+        """Return totals, folded blocks and kernels; a polynomial as text."""
+        return summary(self)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return one dictionary per node that is shown."""
+        return nodes(self)
 
 
 def listing(

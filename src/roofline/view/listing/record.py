@@ -9,14 +9,11 @@ from roofline.ir.sizes import Dim
 from roofline.view.listing.rows import Block, KernelRow, Listed, Row
 
 
-def record(listed: Listed) -> dict[str, Any]:
-    """Everything that a listing shows; a polynomial as text."""
+def summary(listed: Listed) -> dict[str, Any]:
+    """Return the totals of a listing, its folded blocks and its kernels; a polynomial as text."""
     graph, counts = listed.graph, listed.counts
     return {
         "name": graph.name,
-        "model": graph.title,
-        "phase": graph.info.phase,
-        "sizes": dict(listed.sizes),
         "symbols": list(listed.symbols),
         "totals": {
             "nodes": len(graph.nodes),
@@ -27,11 +24,15 @@ def record(listed: Listed) -> dict[str, Any]:
             "bytes": _plain(counts.bytes),
             "intensity": listed.intensity,
         },
-        "nodes": [_node(row) for row in listed.rows],
         "blocks": [_block(block) for block in listed.folds],
         "kernels": [_kernel(row) for row in listed.kernels],
         "unknown": dict(listed.unknown),
     }
+
+
+def nodes(listed: Listed) -> list[dict[str, Any]]:
+    """Return the nodes that a listing shows, a dictionary each."""
+    return [_node(row) for row in listed.rows]
 
 
 def _plain(value: Any) -> Any:
