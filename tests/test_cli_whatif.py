@@ -85,7 +85,8 @@ def test_an_option_is_the_librarys_pass(run: Run, form: str) -> None:
     assert found != plain
     judged = run("check", *DECODE, *options, "--measured", "20ms", "--json").data
     assert judged["expected_s"] > 0
-    assert judged["passes"] == run("estimate", *DECODE, *options, "--json").data["passes"]
+    passes = run("estimate", *DECODE, *options, "--json").data["passes"]
+    assert judged["passes"][: len(passes)] == passes
 
 
 def test_copies_share_the_batch(run: Run) -> None:
