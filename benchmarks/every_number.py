@@ -52,16 +52,18 @@ Sizes = Mapping[str, Any]
 # All that is asked of the library goes through this part: where names live, what keywords and results are called. When
 # they move, adapt this part alone; sections below know programs, chips and sizes by this file's own words.
 
-#: Where a name may live, below ``roofline``; the first place that has it counts. Names that are absent live at the top.
+#: Where a public name may live below ``roofline``; the first place that has it counts.
+SPACES = ("", "passes.", "serving.", "training.", "diagnosis.", "analysis.", "measurement.", "charts.", "ops.",
+          "traces.", "errors.")  # fmt: skip
+#: Names that are not public, and those that were renamed.
 HOMES: dict[str, tuple[str, ...]] = {
-    "train": ("train", "training.train"),
-    "request": ("request", "serving.request"),
-    "kv_cache": ("kv_cache", "serving.kv_cache"),
-    "largest_context": ("largest_context", "serving.largest_context"),
-    "largest_concurrency": ("largest_concurrency", "serving.largest_concurrency"),
-    "KINDS": ("importers.huggingface.KINDS",),
-    "COMPOSITES": ("importers.huggingface.COMPOSITES",),
+    "KINDS": ("programs.huggingface.KINDS", "importers.huggingface.KINDS"),
+    "COMPOSITES": ("programs.huggingface.COMPOSITES", "importers.huggingface.COMPOSITES"),
     "main": ("cli.main",),
+    "retype": ("passes.cast", "passes.retype", "retype"),
+    "widen": ("passes.dequantize", "passes.widen", "widen"),
+    "unmask": ("passes.drop_mask", "passes.unmask", "unmask"),
+    "trail": ("analysis.pass_history", "analysis.trail", "trail"),
 }
 #: Keywords that were renamed, by function: ours and the library's, as in ``{"train": {"batch": "global_batch"}}``.
 RENAMED: dict[str, dict[str, str]] = {}
@@ -84,13 +86,26 @@ PREDICTED = ("predicted_us", "low_us", "high_us", "floor_us", "bound", "flops", 
              "activation_bytes", "calibrated", "error")  # fmt: skip
 
 
+@cache
 def public(name: str) -> Any:
-    """What the library calls by this name, wherever it lives."""
-    for place in HOMES.get(name, (name,)):
-        module, _, attribute = f"roofline.{place}".rpartition(".")
-        with contextlib.suppress(ImportError, AttributeError):
-            return getattr(importlib.import_module(module), attribute)
+    """Find what the library calls by this name, wherever it lives."""
+    for place in HOMES.get(name, tuple(f"{space}{name}" for space in SPACES)):
+        thing: Any = importlib.import_module("roofline")
+        try:
+            for part in place.split("."):
+                thing = member(thing, part)
+        except (ImportError, AttributeError):
+            continue
+        return thing
     raise AttributeError(f"roofline has no {name!r}; say in HOMES where it lives")
+
+
+def member(thing: Any, name: str) -> Any:
+    """Get an attribute or a submodule."""
+    try:
+        return getattr(thing, name)
+    except AttributeError:
+        return importlib.import_module(f"{thing.__name__}.{name}")
 
 
 def call(name: str, *args: Any, **options: Any) -> Any:
@@ -194,7 +209,7 @@ def verdict(found: Any) -> dict[str, Any]:
 
 def notes(graph: Any) -> list[str]:
     """What passes and importers remark."""
-    return list(graph.info.get("notes", ()))
+    return list(graph.info.get("notes", ()) if isinstance(graph.info, Mapping) else graph.info.notes)
 
 
 def config_kinds() -> list[str]:
