@@ -1,8 +1,9 @@
 """Shape signatures in the manner of einops: ``"... k, n k, [n] -> ... n"``, ``"b (g r) q d, b g k d -> b (g r) q k"``.
 
 ``...`` stands for any number of leading axes and is handed to formulas as their product ``batch``; an input in square
-brackets may be absent. The same name is the same size everywhere. An axis in parentheses is the product of several;
-``h=(g r)`` names it as well, so that it can be written ``h`` elsewhere.
+brackets may be absent, and ``*`` at the end stands for any further inputs. The same name is the same size everywhere.
+An axis in parentheses is the product of several; ``h=(g r)`` names it as well, so that it can be written ``h``
+elsewhere.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Signature:
         optional: Whether each input may be absent.
         outputs: Names of the axes of each output.
         composites: The factors of each axis that is a product of others, outermost first.
+        more: Whether any further inputs may follow.
     """
 
     text: str
@@ -38,6 +40,7 @@ class Signature:
     optional: tuple[bool, ...]
     outputs: tuple[Term, ...]
     composites: Mapping[str, Term]
+    more: bool = False
 
     def bind(
         self, shapes: Sequence[Shape], known: Mapping[str, Any] | None = None, nouns: Mapping[str, str] | None = None
@@ -57,7 +60,7 @@ class Signature:
                 divide.
         """
         needed = self.optional.count(False)
-        if not needed <= len(shapes) <= len(self.inputs):
+        if len(shapes) < needed or (len(shapes) > len(self.inputs) and not self.more):
             raise ShapeError(f"takes {self.text!r} but got {len(shapes)} inputs")
         sizes: dict[str, Any] = dict(known or {})
         for axes, shape in zip(self.inputs, shapes, strict=False):
@@ -149,5 +152,7 @@ def signature(text: str) -> Signature:
 
     left, right = text.split("->")
     inputs = [part.strip() for part in left.split(",")] if left.strip() else []
+    more = inputs[-1:] == ["*"]
+    inputs = inputs[:-1] if more else inputs
     optional = tuple(part.startswith("[") for part in inputs)
-    return Signature(text, tuple(map(term, inputs)), optional, tuple(map(term, right.split(","))), composites)
+    return Signature(text, tuple(map(term, inputs)), optional, tuple(map(term, right.split(","))), composites, more)

@@ -5,12 +5,12 @@ A rule gets the cells of a node's axes (:mod:`roofline.ir.unify`) and unifies th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from roofline.ir.sizes import prod
-from roofline.ir.unify import ONE, Cell, align, cell, freeze, joined, product, quotient, unify
+from roofline.ir.unify import ONE, Cell, align, freeze, joined, product, unify
 from roofline.ops.registry import axes_of
 
 Cells = Sequence[Cell]
@@ -51,12 +51,6 @@ class Site:
     def freeze(self, cells: Iterable[Cell]) -> None:
         """Let nobody resize these."""
         freeze((each for each in cells if each is not ONE), f"{self.op} {self.name}")
-
-    def multiple(self, whole: Cell, groups: Cell) -> None:
-        """Take one axis apart into groups of equal size."""
-        share = quotient(whole.size, groups.size)
-        if share is not None and groups is not ONE:
-            unify(whole, product([groups, cell(share)]), self.name)
 
 
 def frozen(site: Site) -> None:
@@ -251,6 +245,3 @@ def taken_axes(site: Site) -> None:
             site.same(left, out)
             return
     same_places(site)
-
-
-AxisRule = Callable[[Site], None]

@@ -6,16 +6,13 @@ itself, which is elementwise arithmetic on the state. The state that a step read
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from fractions import Fraction
 from functools import reduce
 from typing import Any
 
 import numpy as np
 
-from roofline.ir.errors import ShapeError
 from roofline.ir.graph import Node
-from roofline.ir.signature import Shape
 from roofline.ir.sizes import minimum, prod
 from roofline.ir.unify import unify
 from roofline.ir.units import MAC
@@ -23,7 +20,7 @@ from roofline.ops.arrays import Call, mix, updated
 from roofline.ops.axes import Site, broadcast_axes
 from roofline.ops.gradients import Rule, Tape
 from roofline.ops.pointwise import sigmoid
-from roofline.ops.registry import Array, Op, Work, declare, first, node_work, op, shape_option
+from roofline.ops.registry import Array, Op, Work, declare, first, node_work, op, per_element, shape_option
 
 #: A position, channel and state of Mamba-1: decay ``exp(dt A)`` 2, input ``dt B x`` 3, update 2, output 2 (the 9 that
 #: the VMamba authors count for arXiv 2312.00752, algorithm 2).
@@ -65,28 +62,20 @@ declare(Op(
 ))  # fmt: skip
 
 
-# --- channels: ``(B, L, C)`` in and out, the channels first in a kernel ``(C, K)``, alone in a bias, second in a state
+# --- channels: a kernel has them first, a vector alone, a state second ------------------------------------------------
 
 
 def _channels(site: Site) -> None:
-    x, *others = site.inputs
-    site.same(x, site.output)
-    for at, other in enumerate(others):
-        if site.op == "causal_conv" and at == 0:
-            unify(x[-1], other[0], site.name)
-        elif len(other) == len(x) and other[1].size == x[1].size:
+    x = site.inputs[0]
+    for other in site.inputs[2 if site.op == "causal_conv" else 1 :]:
+        if len(other) == len(x) and other[1].size == x[1].size:
             site.same(x, other)
         else:
             unify(x[-1], other[0 if len(other) == 1 else 1], site.name)
 
 
-def _conv_work(shapes: Sequence[Shape], batch: Any) -> Work:
-    if shapes[1][0] != shapes[0][-1]:
-        raise ShapeError(f"has {shapes[0][-1]} channels but a kernel for {shapes[1][0]}")
-    return Work(flops=MAC * batch * shapes[1][-1])
-
-
-@op("causal_conv", None, "pointwise", shape=first, formula=_conv_work, gradient=_mixer_gradient(2), rule=_channels)
+@op("causal_conv", "... c, c k, * -> ... c", "pointwise", formula=lambda batch, c, k: Work(flops=MAC * batch * c * k),
+    gradient=_mixer_gradient(2), rule=_channels)  # fmt: skip
 def causal_conv(call: Call, x: Array, weight: Array, *more: Array) -> Array:
     """Depthwise convolution over time, ``(B, L, C)`` with ``(C, K)``; a bias and the last ``K`` inputs may follow.
 
@@ -101,7 +90,7 @@ def causal_conv(call: Call, x: Array, weight: Array, *more: Array) -> Array:
     return reduce(np.add, (each for each in more if each.ndim == 1), out)
 
 
-@op("linear_recurrence", None, "pointwise", shape=first, formula=lambda batch: Work(vector=LRU_FLOPS * batch),
+@op("linear_recurrence", "... c, * -> ... c", "pointwise", formula=per_element(LRU_FLOPS),
     gradient=_mixer_gradient(3), rule=_channels)  # fmt: skip
 def linear_recurrence(call: Call, x: Array, *more: Array) -> Array:
     """The real-gated linear recurrence on inputs, two gates, the decay and a state, channel by channel.
@@ -151,15 +140,22 @@ def _decays(more: tuple[Array, ...], like: tuple[int, ...]) -> Array:
     return np.exp(-np.abs(total))
 
 
-def _heads(shapes: Sequence[Shape]) -> dict[str, Any]:
-    (b, length, h, p), (*_, g, n) = shapes[0], shapes[1]
-    if isinstance(h, int) and isinstance(g, int) and h % g:
-        raise ShapeError(f"has {h} heads, which is no multiple of {g} groups")
-    return {"b": b, "length": length, "h": h, "p": p, "g": g, "n": n}
+def _per_head(site: Site) -> None:
+    """Find the heads in what follows queries, keys and values: numbers per head or per position and head, a state."""
+    heads = site.axes["h"]
+    for other in site.inputs[3:]:
+        state = len(other) == 4 and other[1].size == heads.size
+        state = state and (site.op == "ssd_scan" or other[2].size != heads.size)
+        at = 0 if len(other) == 1 else 1 if state else 2
+        if len(other) > at and other[at].size == heads.size:
+            unify(heads, other[at], site.name)
+
+
+_HEADS: dict[str, Any] = {"nouns": {"h": "heads", "g": "groups"}, "gradient": _mixer_gradient(3), "rule": _per_head}
 
 
 def _ssd_work(
-    b: Any, length: Any, h: Any, p: Any, g: Any, n: Any, chunk: int = 256, recurrent: bool = False
+    b: Any, t: Any, h: Any, p: Any, g: Any, n: Any, chunk: int = 256, recurrent: bool = False
 ) -> Work:  # fmt: skip
     """Count chunks of ``Q`` positions (arXiv 2405.21060, section 6).
 
@@ -167,30 +163,12 @@ def _ssd_work(
     gives.
     """
     if recurrent:
-        return Work(vector=RECURRENCE_FLOPS * b * length * h * p * n)
-    q = minimum(length, chunk)
-    products = b * length * (q * g * n + q * h * p + 2 * h * p * n)
-    return Work(flops=MAC * products, vector=DECAY_FLOPS * b * length * q * h)
+        return Work(vector=RECURRENCE_FLOPS * b * t * h * p * n)
+    q = minimum(t, chunk)
+    return Work(flops=MAC * b * t * (q * g * n + q * h * p + 2 * h * p * n), vector=DECAY_FLOPS * b * t * q * h)
 
 
-def _scan_heads(site: Site) -> None:
-    """Read ``X (B, L, H, P)`` beside ``(B, L, G, N)`` twice, ``H`` a multiple of ``G``; numbers per head follow.
-
-    Attention without a softmax is one, with values, keys and queries in that order.
-    """
-    x, keys, queries, *others = site.inputs
-    site.same(x, site.output)
-    site.same(keys, queries)
-    site.same(x[:2], keys[:2])
-    site.multiple(x[2], keys[2])
-    for other in others:
-        at = {1: 0, 3: 2, 4: 1}.get(len(other))
-        if at is not None and other[at].size == x[2].size:
-            unify(x[2], other[at], site.name)
-
-
-@op("ssd_scan", None, "pointwise", shape=first, derive=_heads, formula=_ssd_work, gradient=_mixer_gradient(3),
-    rule=_scan_heads)  # fmt: skip
+@op("ssd_scan", "b t h=(g r) p, b t g n, b t g n, * -> b t h p", "pointwise", formula=_ssd_work, **_HEADS)
 def ssd_scan(call: Call, x: Array, b: Array, c: Array, *more: Array) -> Array:
     """Mamba-2's scan of ``X (B, L, H, P)``, ``B`` and ``C (B, L, G, N)``; steps, decays, skip and state may follow.
 
@@ -207,34 +185,20 @@ def ssd_scan(call: Call, x: Array, b: Array, c: Array, *more: Array) -> Array:
     return out
 
 
-def _delta_work(shapes: Sequence[Shape], chunk: int = 64, recurrent: bool = False) -> Work:
+def _delta_work(b: Any, t: Any, g: Any, d: Any, e: Any, chunk: int = 64, recurrent: bool = False) -> Work:
     """Count chunks of ``C`` positions (arXiv 2412.06464, section 3.3; arXiv 2406.06484, section 3.2).
 
     ``K K^T`` and ``Q K^T``, the inverse of a triangle, its products with keys and values, and three products with the
     state.
     """
-    (b, length, h, d), e = shapes[1], shapes[2][-1]
     if recurrent:  # beside decay, update and output, the value that the state already holds for the key
-        return Work(vector=(RECURRENCE_FLOPS + 2) * b * length * h * d * e)
-    q = minimum(length, chunk)
+        return Work(vector=(RECURRENCE_FLOPS + 2) * b * t * g * d * e)
+    q = minimum(t, chunk)
     products = q * (3 * d + 2 * e) + q * q * Fraction(1, 3) + 3 * d * e
-    return Work(flops=MAC * b * length * h * products, vector=DECAY_FLOPS * b * length * q * h)
+    return Work(flops=MAC * b * t * g * products, vector=DECAY_FLOPS * b * t * q * g)
 
 
-def _delta_heads(site: Site) -> None:
-    queries, keys, values, *others = site.inputs
-    site.same(values, site.output)
-    site.same(queries, keys)
-    site.same(queries[:3], values[:3])
-    heads = values[2]
-    for other in others:
-        at = 1 if len(other) == 4 and other[1].size == heads.size and other[2].size != heads.size else 2
-        if len(other) > at and other[at].size == heads.size:
-            unify(heads, other[at], site.name)
-
-
-@op("delta_scan", None, "pointwise", shape=lambda shapes: shapes[2], formula=_delta_work,
-    gradient=_mixer_gradient(3), rule=_delta_heads)  # fmt: skip
+@op("delta_scan", "b t g d, b t g d, b t h=(g r) e, * -> b t h e", "pointwise", formula=_delta_work, **_HEADS)
 def delta_scan(call: Call, q: Array, k: Array, v: Array, *more: Array) -> Array:
     """The gated delta rule on ``Q``, ``K (B, L, H, D)`` and ``V (B, L, H, E)``; decays, strengths and state may follow.
 

@@ -13,12 +13,12 @@ from functools import cached_property
 from typing import Any, Literal
 
 from roofline.ir.errors import ShapeError, UsageError
-from roofline.ir.graph import Graph, Node, Tensor
+from roofline.ir.graph import Graph, Node
 from roofline.ir.signature import Shape
 from roofline.ir.sizes import Dim, Size, prod
 from roofline.ir.unify import PRODUCT, Cell
 from roofline.ops.registry import get_op
-from roofline.passes.parallel.axis_rules import Reader
+from roofline.passes.parallel.axis_rules import read
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Span:
                 yield from part._all()
 
     def at(self, sizes: Mapping[Atom, int]) -> Size:
-        """The size when some atoms have others."""
+        """Return the size when some atoms have others."""
         values: list[Any] = [
             sizes.get(part, part.size) if isinstance(part, Atom) else part.at(sizes) for part in self.parts
         ]
@@ -97,18 +97,18 @@ class Axes:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self._reader = Reader(graph)
-        self._atoms: dict[int, Atom] = {}
+        self._cells, self._options = read(graph)
+        self._atoms = 0
         self._known: dict[int, Span] = {}
         self._push_frozen()
         self._spans = {
             name: tuple(self._span(each, name, at) for at, each in enumerate(cells))
-            for name, cells in self._reader.cells.items()
+            for name, cells in self._cells.items()
         }
 
     def _push_frozen(self) -> None:
-        """What is frozen as a whole is frozen in its parts."""
-        stack = [each.root for cells in self._reader.cells.values() for each in cells]
+        """Freeze the parts of what is frozen as a whole."""
+        stack = [each.root for cells in self._cells.values() for each in cells]
         seen: set[tuple[int, bool]] = set()
         while stack:
             root = stack.pop()
@@ -121,27 +121,22 @@ class Axes:
 
     def _span(self, own: Cell, name: str, at: int) -> Span:
         root = own.root
-        found = self._known.get(id(root))
-        if found is None:
+        if id(root) not in self._known:
             if root.size == 1:
-                found = Span("product", (), 1)
+                span = Span("product", (), 1)
             elif root.parts:
                 parts = [self._span(part, name, at) for part in root.parts]
                 kind: Literal["product", "sum"] = "product" if root.kind == PRODUCT else "sum"
-                found = Span(kind, tuple(_flat(kind, parts)), root.size)
+                span = Span(kind, tuple(_flat(kind, parts)), root.size)
             else:
-                found = Span("atom", (self._atom(root, f"{name}[{at}]"),), root.size)
-            self._known[id(root)] = found
-        return found
-
-    def _atom(self, root: Cell, where: str) -> Atom:
-        if id(root) not in self._atoms:
-            why = f"{root.size} is symbolic" if isinstance(root.size, Dim) else root.frozen
-            self._atoms[id(root)] = Atom(len(self._atoms), root.size, where, why)
-        return self._atoms[id(root)]
+                why = f"{root.size} is symbolic" if isinstance(root.size, Dim) else root.frozen
+                self._atoms += 1
+                span = Span("atom", (Atom(self._atoms - 1, root.size, f"{name}[{at}]", why),), root.size)
+            self._known[id(root)] = span
+        return self._known[id(root)]
 
     def spans(self, tensor: str) -> tuple[Span, ...]:
-        """What each axis of a tensor is made of.
+        """Return what each axis of a tensor is made of.
 
         Raises:
             UsageError: The graph has no such tensor.
@@ -151,7 +146,7 @@ class Axes:
         return self._spans[tensor]
 
     def atoms(self, tensor: str, axis: int) -> tuple[Atom, ...]:
-        """The atoms of an axis in order, each once; none for an axis of size 1."""
+        """Return the atoms of an axis in order, each once; none for an axis of size 1."""
         return self.spans(tensor)[axis].atoms
 
     @cached_property
@@ -161,14 +156,14 @@ class Axes:
             for at, span in enumerate(spans):
                 for atom in span.atoms:
                     users.setdefault(atom, []).append((name, at))
-        return {atom: tuple(found) for atom, found in users.items()}
+        return {atom: tuple(axes) for atom, axes in users.items()}
 
     def users(self, atom: Atom) -> tuple[tuple[str, int], ...]:
-        """The axes that contain an atom, as (tensor, axis)."""
+        """Return the axes that contain an atom, as (tensor, axis)."""
         return self._users.get(atom, ())
 
     def resize(self, sizes: Mapping[Atom, int]) -> Graph:
-        """The same program with some atoms of other sizes; every node's output is inferred again.
+        """Return the program with some atoms of other sizes; every node's output is inferred again.
 
         Args:
             sizes: New sizes by atom.
@@ -183,7 +178,10 @@ class Axes:
         if not changed:
             return self.graph
         names = {name for atom in changed for name, _ in self.users(atom)}
-        tensors = {name: self._resized(self.graph.tensors[name], changed) for name in names}
+        tensors = {
+            name: replace(self.graph.tensors[name], shape=tuple(span.at(changed) for span in self._spans[name]))
+            for name in names
+        }
         graph = self.graph.with_tensors(tensors.values())
         nodes = tuple(self._adapted(graph, node, changed, names) for node in graph.nodes)
         return replace(graph, nodes=nodes)
@@ -196,18 +194,15 @@ class Axes:
         if size < 1:
             raise UsageError(f"{atom.where}: resized from {atom.size} to {size}; allowed: at least 1")
 
-    def _resized(self, tensor: Tensor, sizes: Mapping[Atom, int]) -> Tensor:
-        return replace(tensor, shape=tuple(span.at(sizes) for span in self._spans[tensor.name]))
-
     def _adapted(self, graph: Graph, node: Node, sizes: Mapping[Atom, int], names: set[str]) -> Node:
-        options = self._reader.options.get(node.name, {})
+        options = self._options.get(node.name, {})
         if not options and names.isdisjoint(node.inputs) and names.isdisjoint(node.outputs):
             return node
         attrs = dict(node.attrs)
-        for option, found in options.items():
-            cells = found if isinstance(found, tuple) else (found,)
+        for option, own in options.items():
+            cells = own if isinstance(own, tuple) else (own,)
             values = tuple(self._span(each, node.name, 0).at(sizes) for each in cells)
-            attrs[option] = values if isinstance(found, tuple) else values[0]
+            attrs[option] = values if isinstance(own, tuple) else values[0]
         shape = graph.tensors[node.outputs[0]].shape
         if "shape" in attrs:
             attrs["shape"] = shape
@@ -216,7 +211,7 @@ class Axes:
 
 
 def _flat(kind: str, parts: Iterable[Span]) -> Iterator[Span | Atom]:
-    """Products of products and sums of sums as one."""
+    """Yield products of products and sums of sums as one."""
     for part in parts:
         if part.kind in (kind, "atom"):
             yield from part.parts
@@ -224,12 +219,12 @@ def _flat(kind: str, parts: Iterable[Span]) -> Iterator[Span | Atom]:
             yield part
 
 
-def _agree(node: Node, attrs: Mapping[str, Any], inputs: list[Shape], wanted: Shape) -> None:
+def _agree(node: Node, attrs: Mapping[str, Any], inputs: list[Shape], shape: Shape) -> None:
     """Refuse sizes that the operator contradicts."""
     try:
-        found = get_op(node.op, node.name).output(inputs, attrs)
+        inferred = get_op(node.op, node.name).output(inputs, attrs)
     except ShapeError as error:
         raise UsageError(f"{node.name}: {node.op} {error}, once resized") from None
-    for axis, (have, want) in enumerate(zip(found, wanted, strict=True)):
+    for axis, (have, want) in enumerate(zip(inferred, shape, strict=True)):
         if have != want:
             raise UsageError(f"{node.name}: {node.op} gives axis {axis} the size {have}, which would be {want}")

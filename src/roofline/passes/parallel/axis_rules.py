@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from roofline.ir.graph import Graph, Node
+from roofline.ir.graph import Graph
 from roofline.ir.signature import Signature, Term
 from roofline.ir.sizes import prod
 from roofline.ir.unify import ONE, SUM, Cell, cell, freeze, joined, product, quotient, unify
@@ -22,55 +22,37 @@ from roofline.ops.registry import Op, get_op
 Cuts = Sequence[tuple[str, Cells]]
 
 
-class Reader:
-    """Reads a graph's nodes one after another into cells.
+def read(graph: Graph) -> tuple[dict[str, Cells], dict[str, dict[str, Any]]]:
+    """Read a graph's nodes one after another into cells.
 
-    Attributes:
-        graph: The program.
-        cells: For each tensor the cells of its axes.
-        options: For each node the options that are sizes, as cells.
+    Returns:
+        For each tensor the cells of its axes, and for each node the options that are sizes, as cells.
+
+    Raises:
+        UnknownOp: A node's operator is not registered.
     """
-
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.cells = {name: tuple(map(cell, tensor.shape)) for name, tensor in graph.tensors.items()}
-        self.options: dict[str, dict[str, Any]] = {}
-        cuts: dict[tuple[str, int, int], list[tuple[str, Cells]]] = defaultdict(list)
-        for node in graph.nodes:
-            for axis, parts in self._read(node):
-                cuts[node.inputs[0], axis, len(parts)].append((node.name, parts))
-        self._read_cuts(cuts)
-        self._read_statistics()
-
-    def _read(self, node: Node) -> Sequence[tuple[int, Cells]]:
-        op, cells = get_op(node.op, node.name), self.cells
+    cells: dict[str, Cells] = {name: tuple(map(cell, tensor.shape)) for name, tensor in graph.tensors.items()}
+    options: dict[str, dict[str, Any]] = {}
+    cuts: dict[tuple[str, int, int], list[tuple[str, Cells]]] = defaultdict(list)
+    for node in graph.nodes:
         inputs, output = [cells[name] for name in node.inputs], cells[node.outputs[0]]
-        site = Site(node.name, node.op, dict(node.attrs), inputs, output, self.graph.info.family is not None)
-        if op.signature is not None:
-            _read_signature(site, op.signature, op)
-        if op.rule is not None or op.signature is None:
-            (op.rule or frozen)(site)
-        site.freeze(site.axes[axis] for axis in op.fixed.split() if axis in site.axes)
+        site = Site(node.name, node.op, dict(node.attrs), inputs, output, graph.info.family is not None)
+        _read_node(site, get_op(node.op, node.name))
         if site.options:
-            self.options[node.name] = site.options
-        return site.cuts
+            options[node.name] = site.options
+        for axis, parts in site.cuts:
+            cuts[node.inputs[0], axis, len(parts)].append((node.name, parts))
+    _read_cuts(cells, cuts)
+    _read_statistics(graph, cells)
+    return cells, options
 
-    def _read_cuts(self, cuts: Mapping[tuple[str, int, int], Cuts]) -> None:
-        """Read what several slices take of an axis together: those that also take it apart first."""
-        for (name, at, factors), parts in cuts.items():
-            if factors > 1:
-                _read_regrouped(self.cells[name][at], parts)
-        whole = [(self.cells[name][at], parts) for (name, at, factors), parts in cuts.items() if factors == 1]
-        for axis, parts in [pair for pair in whole if not _shared_out(*pair)]:
-            _find_segments(axis, parts)
 
-    def _read_statistics(self) -> None:
-        """Make running statistics that nothing reads, as in training, as long as the scale beside them."""
-        for name, tensor in self.graph.tensors.items():
-            scale = f"{name.rpartition('.')[0]}.weight"
-            unread = tensor.kind == "buffer" and name not in self.graph.consumers and len(tensor.shape) == 1
-            if unread and scale in self.cells and self.graph.tensors[scale].shape == tensor.shape:
-                unify(self.cells[name][0], self.cells[scale][0], name)
+def _read_node(site: Site, op: Op) -> None:
+    if op.signature is not None:
+        _read_signature(site, op.signature, op)
+    if op.rule is not None or op.signature is None:
+        (op.rule or frozen)(site)
+    site.freeze(site.axes[axis] for axis in op.fixed.split() if axis in site.axes)
 
 
 def _read_signature(site: Site, signature: Signature, op: Op) -> None:
@@ -109,7 +91,26 @@ def _named(axes: Term, cells: Cells) -> list[tuple[str, Cell]]:
     return list(zip(names, cells, strict=False))
 
 
-# --- what several slices take of one axis -----------------------------------------------------------------------------
+# --- what several nodes say together ----------------------------------------------------------------------------------
+
+
+def _read_statistics(graph: Graph, cells: Mapping[str, Cells]) -> None:
+    """Make running statistics that nothing reads, as in training, as long as the scale beside them."""
+    for name, tensor in graph.tensors.items():
+        scale = f"{name.rpartition('.')[0]}.weight"
+        unread = tensor.kind == "buffer" and name not in graph.consumers and len(tensor.shape) == 1
+        if unread and scale in cells and graph.tensors[scale].shape == tensor.shape:
+            unify(cells[name][0], cells[scale][0], name)
+
+
+def _read_cuts(cells: Mapping[str, Cells], cuts: Mapping[tuple[str, int, int], Cuts]) -> None:
+    """Read what several slices take of an axis together: first those that also take it apart."""
+    for (name, at, factors), parts in cuts.items():
+        if factors > 1:
+            _read_regrouped(cells[name][at], parts)
+    shared = [(cells[name][at], parts) for (name, at, factors), parts in cuts.items() if factors == 1]
+    for axis, parts in [pair for pair in shared if not _shared_out(*pair)]:
+        _find_segments(axis, parts)
 
 
 def _read_regrouped(whole: Cell, cuts: Cuts) -> None:
