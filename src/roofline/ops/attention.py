@@ -101,11 +101,11 @@ def _softmax_work(flops: int) -> Callable[..., Work]:
 def _softmax_gradient(t: Tape, node: Node, dy: str) -> None:
     scores, *sinks = node.inputs
     masked = options(node, "causal", "window", "scale")
-    back = t.op("attention_softmax_grad", dy, t.kept(node.outputs[0]), name="grad", like=scores, **masked)
-    t.give(scores, back)
+    back = t.op("attention_softmax_grad", dy, t.saved(node.outputs[0]), name="grad", like=scores, **masked)
+    t.accumulate(scores, back)
     for name in sinks:
-        if t.wants(name):
-            t.give(name, t.op("reduce", back, name="grad_sinks", like=name, axes=(0, 2, 3), how="sum"))
+        if t.needs_grad(name):
+            t.accumulate(name, t.op("reduce", back, name="grad_sinks", like=name, axes=(0, 2, 3), how="sum"))
 
 
 @op("attention_softmax", "b h q k, [h] -> b h q k", "rowwise",

@@ -33,14 +33,14 @@ def _back_by(collective: str) -> Rule:
         flat = t.reshaped(dy, (prod(t.shape(dy)),), "grad_flat")
         back = t.op(collective, flat, name="grad", like=x, **dict(node.attrs))
         t.b.restate(back, (prod(t.shape(x)),))
-        t.give(x, t.reshaped(back, t.shape(x), "grad_shaped"))
+        t.accumulate(x, t.reshaped(back, t.shape(x), "grad_shaped"))
 
     return rule
 
 
 def _send_gradient(t: Tape, node: Node, dy: str) -> None:
     x = node.inputs[0]
-    t.give(x, t.op("send", dy, name="grad", like=x, **dict(node.attrs)))
+    t.accumulate(x, t.op("send", dy, name="grad", like=x, **dict(node.attrs)))
 
 
 #: What brings the gradient back.

@@ -51,8 +51,8 @@ def _matmul_by_expert(sizes: Mapping[str, Any]) -> tuple[Any, Any, Any, Any]:
 
 def _bias_by_expert(t: Tape, bias: list[str], dy: str, axes: tuple[int, ...]) -> None:
     for name in bias:
-        if t.wants(name):
-            t.give(name, t.op("scatter_add", dy, name="grad_b", like=name, t=t.shape(name)[0]))
+        if t.needs_grad(name):
+            t.accumulate(name, t.op("scatter_add", dy, name="grad_b", like=name, t=t.shape(name)[0]))
 
 
 @op("expert_linear", "t k, e n k, [e n] -> t n", "matmul", formula=_routed, gemm=_matmul_by_expert,

@@ -141,16 +141,16 @@ def _plane_options(t: Tape, node: Node) -> dict[str, Any]:
 def _gradient(t: Tape, node: Node, dy: str) -> None:
     x, w, *bias = node.inputs
     attrs, out = _plane_options(t, node), _plane(t, dy, "grad_plane")
-    if t.wants(x):
+    if t.needs_grad(x):
         image = t.shape(_plane(t, x, "plane"))[1:]
-        filters = _plane(t, t.kept(w), "w_plane")
+        filters = _plane(t, t.saved(w), "w_plane")
         back = t.op("conv2d_grad_input", out, filters, name="grad_x", like=x, image=image, **attrs)
-        t.give(x, t.reshaped(back, t.shape(x), "grad_x_shaped"))
-    if t.wants(w):
+        t.accumulate(x, t.reshaped(back, t.shape(x), "grad_x_shaped"))
+    if t.needs_grad(w):
         kernel = t.shape(_plane(t, w, "w_plane"))[1:]
-        plane = _plane(t, t.kept(x), "plane")
+        plane = _plane(t, t.saved(x), "plane")
         back = t.op("conv2d_grad_weight", plane, out, name="grad_w", like=w, kernel=kernel, **attrs)
-        t.give(w, t.reshaped(back, t.shape(w), "grad_w_shaped"))
+        t.accumulate(w, t.reshaped(back, t.shape(w), "grad_w_shaped"))
     bias_gradient(t, bias, dy, (0, *range(2, len(t.shape(dy)))))
 
 
@@ -158,11 +158,11 @@ def _transposed_gradient(t: Tape, node: Node, dy: str) -> None:
     """Run a plain convolution for the input; for the kernel, image and gradient change places."""
     x, w, *bias = node.inputs
     attrs = options(node, *_CARRIED)
-    if t.wants(x):
-        t.give(x, t.op("conv2d", dy, t.kept(w), name="grad_x", like=x, **attrs))
-    if t.wants(w):
-        operands = (dy, t.kept(x))
-        t.give(w, t.op("conv2d_grad_weight", *operands, name="grad_w", like=w, kernel=t.shape(w)[1:], **attrs))
+    if t.needs_grad(x):
+        t.accumulate(x, t.op("conv2d", dy, t.saved(w), name="grad_x", like=x, **attrs))
+    if t.needs_grad(w):
+        operands = (dy, t.saved(x))
+        t.accumulate(w, t.op("conv2d_grad_weight", *operands, name="grad_w", like=w, kernel=t.shape(w)[1:], **attrs))
     bias_gradient(t, bias, dy, (0, 2, 3))
 
 

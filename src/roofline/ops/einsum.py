@@ -123,9 +123,9 @@ def contracted(first: str, second: str, *, reverse: bool = False, bias: BiasRule
             plan = gradient_plan(str(OPS[node.op].axes), at)
             if plan is not None and plan.rows and rows == dy:
                 rows = _by_row(t, dy, "grad_rows")
-            if t.wants(node.inputs[at]):
+            if t.needs_grad(node.inputs[at]):
                 made = _planned(t, node, at, plan, names, rows) if plan else _as_bmm(t, node, at, dy)
-                t.give(node.inputs[at], made)
+                t.accumulate(node.inputs[at], made)
         bias(t, list(node.inputs[2:]), rows, (0,))
 
     return rule
@@ -219,7 +219,7 @@ def _planned(t: Tape, node: Node, at: int, plan: Plan, names: tuple[str, str], r
     """Run a contraction of the registry, on views of its operands."""
     own, operands = node.inputs[at], []
     for source, transposed in zip(plan.order, plan.transposed, strict=True):
-        label, x = ("grad", rows) if source == 0 else (names[1 - at], t.kept(node.inputs[1 - at]))
+        label, x = ("grad", rows) if source == 0 else (names[1 - at], t.saved(node.inputs[1 - at]))
         x = _by_row(t, x, "rows") if source == 1 and plan.rows else x
         if transposed:
             rank = len(t.shape(x))
@@ -251,7 +251,7 @@ def _as_bmm(t: Tape, node: Node, at: int, dy: str) -> str:
         return t.reshaped(x, tuple(prod(_counted(sizes, group)) for group in order), f"{label}_matrix")
 
     left, right = laid_out(dy, out, (b, m, k), "grad"), laid_out(
-        t.kept(node.inputs[1 - at]), inputs[1 - at], (b, k, n), f"x{1 - at}")  # fmt: skip
+        t.saved(node.inputs[1 - at]), inputs[1 - at], (b, k, n), f"x{1 - at}")  # fmt: skip
     made = t.op("bmm", left, right, name=f"grad_{at}", like=own, **options(node, "compute", "padded"))
     flat, axes = (*b, *m, *n), inputs[at]
     made = t.reshaped(made, tuple(_counted(sizes, flat)), f"grad_{at}_apart")

@@ -25,19 +25,19 @@ class Tape(Protocol):
     def shape(self, name: str) -> tuple[Size, ...]:
         """Return the shape of a tensor."""
 
-    def wants(self, name: str) -> bool:
+    def needs_grad(self, name: str) -> bool:
         """Tell whether a tensor needs a gradient."""
 
-    def kept(self, name: str) -> str:
+    def saved(self, name: str) -> str:
         """Return a forward tensor as the backward finds it: itself, or a copy that is recomputed."""
 
     def op(self, op: str, *inputs: str, name: str, like: str, **attrs: Any) -> str:
         """Add a backward node, whose number format is that of the gradient of ``like``."""
 
-    def give(self, name: str, gradient: str) -> None:
+    def accumulate(self, name: str, gradient: str) -> None:
         """Hand in a gradient of a tensor."""
 
-    def give_part(self, name: str, gradient: str, start: Any = None) -> None:
+    def accumulate_part(self, name: str, gradient: str, start: Any = None) -> None:
         """Hand in the gradient of a part that was cut out of a tensor."""
 
     def kernel(self, label: str) -> AbstractContextManager[None]:
@@ -83,11 +83,11 @@ def runs(op: str, *reads: str | int, carried: tuple[str, ...] = (), name: str = 
     def rule(t: Tape, node: Node, dy: str) -> None:
         x, saved = node.inputs[0], {"x": node.inputs[0], "y": node.outputs[0]}
         tensors = [
-            node.inputs[each] if isinstance(each, int) else dy if each == "dy" else t.kept(saved[each])
+            node.inputs[each] if isinstance(each, int) else dy if each == "dy" else t.saved(saved[each])
             for each in order
         ]
         attrs = {**options(node, *OPS[op].parameters, *carried), **sized(t, op, x), **fixed}
-        t.give(x, t.op(op, *tensors, name=name, like=x, **attrs))
+        t.accumulate(x, t.op(op, *tensors, name=name, like=x, **attrs))
 
     return rule
 
@@ -102,8 +102,8 @@ def derived(t: Tape, node: Node, dy: str) -> None:
 def unchanged(t: Tape, node: Node, dy: str) -> None:
     """Hand the gradient on as it comes."""
     for name in node.inputs:
-        if t.wants(name):
-            t.give(name, dy)
+        if t.needs_grad(name):
+            t.accumulate(name, dy)
 
 
 def each_operand(flops: int | None = None, what: str = "") -> Rule:
@@ -117,10 +117,10 @@ def each_operand(flops: int | None = None, what: str = "") -> Rule:
     def rule(t: Tape, node: Node, dy: str) -> None:
         attrs: dict[str, Any] = {"flops": dict(node.attrs).get("flops", 1) + 1 if flops is None else flops}
         for at, name in enumerate(node.inputs):
-            if t.wants(name):
+            if t.needs_grad(name):
                 named = {"what": what.format(at)} if what else {}
-                saved = map(t.kept, node.inputs)
-                t.give(name, t.op("elementwise", dy, *saved, name=f"grad_{at}", like=name, **attrs, **named))
+                saved = map(t.saved, node.inputs)
+                t.accumulate(name, t.op("elementwise", dy, *saved, name=f"grad_{at}", like=name, **attrs, **named))
 
     return rule
 
@@ -130,8 +130,8 @@ def masked(mask: int) -> Rule:
 
     def rule(t: Tape, node: Node, dy: str) -> None:
         for at, name in enumerate(node.inputs):
-            if name != node.inputs[mask] and t.wants(name):
-                t.give(name, t.op("mask", dy, t.kept(node.inputs[mask]), name=f"grad_{at}", like=name, value=0))
+            if name != node.inputs[mask] and t.needs_grad(name):
+                t.accumulate(name, t.op("mask", dy, t.saved(node.inputs[mask]), name=f"grad_{at}", like=name, value=0))
 
     return rule
 
@@ -139,11 +139,11 @@ def masked(mask: int) -> Rule:
 def bias_gradient(t: Tape, bias: list[str], dy: str, axes: tuple[int, ...]) -> None:
     """Sum a gradient over all axes but the bias's."""
     for name in bias:
-        if t.wants(name):
-            t.give(name, t.op("reduce", dy, name="grad_b", like=name, axes=axes, how="sum"))
+        if t.needs_grad(name):
+            t.accumulate(name, t.op("reduce", dy, name="grad_b", like=name, axes=axes, how="sum"))
 
 
 def back_in_place(t: Tape, node: Node, dy: str) -> None:
     """Put single elements that were picked back in their places among zeros."""
     x, *picks = node.inputs
-    t.give(x, t.placed(x, dy, *picks))
+    t.accumulate(x, t.placed(x, dy, *picks))

@@ -75,10 +75,10 @@ def _put_work(shapes: Sequence[Shape], flops: int = 0) -> Work:
 
 def _put_gradient(t: Tape, node: Node, dy: str) -> None:
     base, values = node.inputs[:2]
-    if t.wants(base):
-        t.give(base, dy)
-    if t.wants(values):
-        t.give(values, t.op("take", dy, name="grad_values", like=values, shape=t.shape(values)))
+    if t.needs_grad(base):
+        t.accumulate(base, dy)
+    if t.needs_grad(values):
+        t.accumulate(values, t.op("take", dy, name="grad_values", like=values, shape=t.shape(values)))
 
 
 @op("put", None, "move", shape=first, alias=0, formula=_put_work, rule=same_places, gradient=_put_gradient)
@@ -147,8 +147,10 @@ def _cat_gradient(t: Tape, node: Node, dy: str) -> None:
     axis = dict(node.attrs).get("axis", -1) % len(t.shape(dy))
     start: Size = 0
     for at, name in enumerate(node.inputs):
-        if t.wants(name):
-            t.give(name, t.op("slice", dy, name=f"grad_{at}", like=dy, shape=t.shape(name), axis=axis, start=start))
+        if t.needs_grad(name):
+            t.accumulate(
+                name, t.op("slice", dy, name=f"grad_{at}", like=dy, shape=t.shape(name), axis=axis, start=start)
+            )
         start = start + t.shape(name)[axis]
 
 

@@ -113,26 +113,26 @@ UNARY: dict[str, tuple[int, Unary, Literal["x", "y"], int, Binary]] = {
 
 def _sub(t: Tape, node: Node, dy: str) -> None:
     a, b = node.inputs
-    if t.wants(a):
-        t.give(a, dy)
-    if t.wants(b):
-        t.give(b, t.op("neg", dy, name="grad_b", like=b))
+    if t.needs_grad(a):
+        t.accumulate(a, dy)
+    if t.needs_grad(b):
+        t.accumulate(b, t.op("neg", dy, name="grad_b", like=b))
 
 
 def _mul(t: Tape, node: Node, dy: str) -> None:
     a, b = node.inputs
     for name, other, own in (("grad_a", b, a), ("grad_b", a, b)):
-        if t.wants(own):
-            t.give(own, t.op("mul", dy, t.kept(other), name=name, like=own))
+        if t.needs_grad(own):
+            t.accumulate(own, t.op("mul", dy, t.saved(other), name=name, like=own))
 
 
 def _div(t: Tape, node: Node, dy: str) -> None:
     a, b = node.inputs
-    if t.wants(a):
-        t.give(a, t.op("div", dy, t.kept(b), name="grad_a", like=a))
-    if t.wants(b):
-        saved = (t.kept(node.outputs[0]), t.kept(b))
-        t.give(b, t.op("elementwise", dy, *saved, name="grad_b", like=b, flops=3, what="div_grad"))
+    if t.needs_grad(a):
+        t.accumulate(a, t.op("div", dy, t.saved(b), name="grad_a", like=a))
+    if t.needs_grad(b):
+        saved = (t.saved(node.outputs[0]), t.saved(b))
+        t.accumulate(b, t.op("elementwise", dy, *saved, name="grad_b", like=b, flops=3, what="div_grad"))
 
 
 #: Functions of two arrays, and of more from the first to the last; a number that the graph does not list is the second:
@@ -214,8 +214,8 @@ def _power(call: Call, x: Array, *exponent: Array) -> Array:
 def _power_gradient(t: Tape, node: Node, dy: str) -> None:
     """``dy * (n * x^(n-1))``, three kernels."""
     x = node.inputs[0]
-    power = t.op("pow", t.kept(x), name="grad_power", like=x)
-    t.give(x, t.op("mul", dy, t.op("mul_scalar", power, name="grad_slope", like=x), name="grad", like=x))
+    power = t.op("pow", t.saved(x), name="grad_power", like=x)
+    t.accumulate(x, t.op("mul", dy, t.op("mul_scalar", power, name="grad_slope", like=x), name="grad", like=x))
 
 
 def _where(call: Call, condition: Array, *values: Array) -> Array:
@@ -239,16 +239,16 @@ def _xielu(call: Call, x: Array, *alphas: Array) -> Array:
 
 def _xielu_gradient(t: Tape, node: Node, dy: str) -> None:
     x, *alphas = node.inputs
-    t.give(x, t.op("elementwise", dy, t.kept(x), *alphas, name="grad_x", like=x, flops=10))
+    t.accumulate(x, t.op("elementwise", dy, t.saved(x), *alphas, name="grad_x", like=x, flops=10))
     for at, name in enumerate(alphas):
-        if t.wants(name):
-            t.give(name, t.op("elementwise", dy, t.kept(x), name=f"grad_alpha{at}", like=name, flops=4))
+        if t.needs_grad(name):
+            t.accumulate(name, t.op("elementwise", dy, t.saved(x), name=f"grad_alpha{at}", like=name, flops=4))
 
 
 def _dropout_gradient(t: Tape, node: Node, dy: str) -> None:
     """``dy * mask / (1 - p)``."""
     x, *mask = node.inputs
-    t.give(x, t.op("elementwise", dy, *map(t.kept, mask), name="grad", like=x, flops=2, what="dropout_grad"))
+    t.accumulate(x, t.op("elementwise", dy, *map(t.saved, mask), name="grad", like=x, flops=2, what="dropout_grad"))
 
 
 def _softcap_slope(call: Call, dy: Array, y: Array) -> Array:

@@ -51,16 +51,16 @@ def execute(graph: Graph, inputs: Mapping[str, Any] | None = None, seed: int = 0
         {'y': array([2., 4., 6.])}
     """
     bound = _bound(graph, sizes)
-    given = _checked(bound, inputs or {})
-    ahead = _folded(bound, given, seed)
-    _check_size(bound)
-    values: dict[str, Array] = {}
+    ready, folded = _checked(bound, inputs or {}), bound.info.folded
+    if folded is not None:  # what was computed ahead of the program, from what it was computed of
+        ready = {**execute(folded, {n: a for n, a in ready.items() if n in folded.tensors}, seed), **ready}
     last = _last_reads(bound)
+    _check_size(bound, last)
+    values: dict[str, Array] = {}
 
     def value(name: str) -> Array:
         if name not in values:
-            tensor = bound.tensors[name]
-            values[name] = given[name] if name in given else ahead[name] if name in ahead else _drawn(tensor, seed)
+            values[name] = ready[name] if name in ready else _drawn(bound.tensors[name], seed)
         return values[name]
 
     for at, node in enumerate(bound.nodes):
@@ -73,9 +73,9 @@ def execute(graph: Graph, inputs: Mapping[str, Any] | None = None, seed: int = 0
 
 def _bound(graph: Graph, sizes: Mapping[str, int]) -> Graph:
     folded = graph.info.folded
-    wanted = graph.symbols | (folded.symbols if folded else frozenset())
-    sizes = by_symbol(sizes, wanted)
-    missing = wanted - sizes.keys()
+    symbols = graph.symbols | (folded.symbols if folded else frozenset())
+    sizes = by_symbol(sizes, symbols)
+    missing = symbols - sizes.keys()
     if missing:
         raise UnboundSize(f"{graph.name} needs a value for {size_names(missing)}")
     return graph.bind(**sizes) if sizes else graph
@@ -85,22 +85,14 @@ def _checked(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Array]:
     folded = graph.info.folded
     tensors = {**(folded.tensors if folded else {}), **graph.tensors}
     sources = {name: tensor for name, tensor in tensors.items() if tensor.kind != "activation"}
-    given = {name: np.asarray(array, dtype=np.float64) for name, array in inputs.items()}
-    for name, array in given.items():
+    arrays = {name: np.asarray(array, dtype=np.float64) for name, array in inputs.items()}
+    for name, array in arrays.items():
         if name not in sources:
             near = did_you_mean(name, sources) or f"; it reads {', '.join(list(sources)[:8])}"
             raise UsageError(f"{graph.name}: no input is called {name!r}{near}")
         if array.shape != sources[name].shape:
             raise ShapeError(f"{graph.name}: {name!r} is {list(sources[name].shape)}, not {list(array.shape)}")
-    return given
-
-
-def _folded(graph: Graph, given: Mapping[str, Array], seed: int) -> dict[str, Array]:
-    """What was computed ahead of the program, from what it was computed of."""
-    folded = graph.info.folded
-    if folded is None:
-        return {}
-    return execute(folded, {name: array for name, array in given.items() if name in folded.tensors}, seed)
+    return arrays
 
 
 def _last_reads(graph: Graph) -> dict[str, int]:
@@ -108,9 +100,9 @@ def _last_reads(graph: Graph) -> dict[str, int]:
     return {**last, **dict.fromkeys(graph.outputs, len(graph.nodes))}
 
 
-def _check_size(graph: Graph) -> None:
+def _check_size(graph: Graph, last: Mapping[str, int]) -> None:
     """Refuse what would not fit, before anything is computed."""
-    last, live, most, alive = _last_reads(graph), 0, 0, set[str]()
+    live, most, alive = 0, 0, set[str]()
     for at, node in enumerate(graph.nodes):
         fresh = {*node.inputs, *node.outputs} - alive
         alive |= fresh
@@ -127,12 +119,12 @@ def _check_size(graph: Graph) -> None:
 
 
 def _numbers(tensor: Tensor) -> tuple[int, ...]:
-    """The shape of a tensor without symbols."""
+    """Return the shape of a tensor without symbols."""
     return tuple(int(size) for size in tensor.shape)  # type: ignore[arg-type]
 
 
 def _drawn(tensor: Tensor, seed: int) -> Array:
-    """Random contents that belong to a name: whole numbers for indices, flags, positive vectors, scaled matrices."""
+    """Draw contents that belong to a name: whole numbers for indices, flags, positive vectors, scaled matrices."""
     dice, shape = draw(seed, tensor.name), _numbers(tensor)
     if tensor.dtype == "bool":
         return dice.integers(0, 2, shape).astype(np.float64)
@@ -196,6 +188,9 @@ def same(before: Graph, after: Graph, *, tolerance: float = 1e-6, seed: int = 0,
         tolerance: The largest difference, over the largest magnitude of an output, that counts as agreement.
         seed: Of inputs, weights and all that operators leave open.
         sizes: A value for each symbol.
+
+    Returns:
+        Whether they agree, with the differences of each output.
 
     Raises:
         UsageError: The outputs differ in number, or are not finite, so that nothing can be compared.

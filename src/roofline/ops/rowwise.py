@@ -133,13 +133,13 @@ def _norm_grad(name: str, axes: str, doc: str, over: Over, along: int, centred: 
 def _scale_and_shift(t: Tape, node: Node, dy: str, channels: bool) -> None:
     """Sum the gradients of scale and shift over all rows, in one kernel."""
     x, *weights = node.inputs
-    saved, rank = t.kept(x), len(t.shape(x))
+    saved, rank = t.saved(x), len(t.shape(x))
     axes, what = (0, *range(2, rank)) if channels else tuple(range(rank - 1)), f"{node.op}_scale"
     with t.kernel("grad_w"):
         for at, name in enumerate(weights[:2]):
-            if t.wants(name):
+            if t.needs_grad(name):
                 terms = dy if at else t.op("elementwise", dy, saved, name="grad_terms", like=name, flops=3, what=what)
-                t.give(name, t.op("reduce", terms, name=f"grad_{'wb'[at]}", like=name, axes=axes, how="sum"))
+                t.accumulate(name, t.op("reduce", terms, name=f"grad_{'wb'[at]}", like=name, axes=axes, how="sum"))
 
 
 def _norm_gradient(grad: str, channels: bool = False) -> Rule:
@@ -147,9 +147,9 @@ def _norm_gradient(grad: str, channels: bool = False) -> Rule:
 
     def rule(t: Tape, node: Node, dy: str) -> None:
         x, *weights = node.inputs
-        if t.wants(x):
+        if t.needs_grad(x):
             attrs = options(node, "groups", "eps")
-            t.give(x, t.op(grad, dy, t.kept(x), *weights[:1], name="grad_x", like=x, **attrs))
+            t.accumulate(x, t.op(grad, dy, t.saved(x), *weights[:1], name="grad_x", like=x, **attrs))
         _scale_and_shift(t, node, dy, channels)
 
     return rule
@@ -157,8 +157,8 @@ def _norm_gradient(grad: str, channels: bool = False) -> Rule:
 
 def _fixed_norm_gradient(t: Tape, node: Node, dy: str) -> None:
     """Multiply by the scale, as the statistics are kept."""
-    if t.wants(node.inputs[0]):
-        t.give(node.inputs[0], t.op("elementwise", dy, name="grad_x", like=node.inputs[0], flops=1))
+    if t.needs_grad(node.inputs[0]):
+        t.accumulate(node.inputs[0], t.op("elementwise", dy, name="grad_x", like=node.inputs[0], flops=1))
     _scale_and_shift(t, node, dy, channels=True)
 
 
@@ -221,13 +221,13 @@ def _repeated(t: Tape, node: Node, dy: str, axes: tuple[int, ...]) -> str:
 
 def _reduce_gradient(t: Tape, node: Node, dy: str) -> None:
     axes = -1 if node.op == "sum" else dict(node.attrs).get("axes")
-    t.give(node.inputs[0], _repeated(t, node, dy, axes_of(len(t.shape(node.inputs[0])), axes)))
+    t.accumulate(node.inputs[0], _repeated(t, node, dy, axes_of(len(t.shape(node.inputs[0])), axes)))
 
 
 def _mean_gradient(t: Tape, node: Node, dy: str) -> None:
     x, shape = node.inputs[0], t.shape(node.inputs[0])
     value = {"value": 1 / shape[-1]} if isinstance(shape[-1], int) else {}
-    t.give(x, t.op("mul_scalar", _repeated(t, node, dy, (len(shape) - 1,)), name="grad", like=x, **value))
+    t.accumulate(x, t.op("mul_scalar", _repeated(t, node, dy, (len(shape) - 1,)), name="grad", like=x, **value))
 
 
 @op("reduce", None, "reduction", shape=_reduced, gradient=_reduce_gradient, rule=reduced_axes,

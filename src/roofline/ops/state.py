@@ -42,14 +42,14 @@ def _mixer_gradient(times: int) -> Rule:
     """
 
     def rule(t: Tape, node: Node, dy: str) -> None:
-        saved = [t.kept(name) for name in node.inputs]
+        saved = [t.saved(name) for name in node.inputs]
         work = node_work(node, [t.shape(name) for name in node.inputs])
         amounts = {"products": times * work.flops, "operations": times * work.vector}
         with t.kernel("grad"):
             for at, name in enumerate(dict.fromkeys(node.inputs)):
-                if t.wants(name):
+                if t.needs_grad(name):
                     made = t.op("mixer_grad", dy, *saved, name=f"grad_{at}", like=name, shape=t.shape(name), **amounts)
-                    t.give(name, made)
+                    t.accumulate(name, made)
                     amounts = {}
 
     return rule

@@ -54,7 +54,7 @@ def reordering(shape: tuple[int, ...], target: tuple[int, ...]) -> tuple[tuple[i
 
 
 @op("view", None, "view", shape=_view_shape, alias=0, rule=reshaped_axes,
-    gradient=lambda t, node, dy: t.give(node.inputs[0], t.reshaped(dy, t.shape(node.inputs[0]), "grad")))  # fmt: skip
+    gradient=lambda t, node, dy: t.accumulate(node.inputs[0], t.reshaped(dy, t.shape(node.inputs[0]), "grad")))  # fmt: skip
 def view(call: Call, x: Array) -> Array:
     """The same elements under another shape or order: nothing moves.
 
@@ -66,7 +66,9 @@ def view(call: Call, x: Array) -> Array:
 
 def _permute_gradient(t: Tape, node: Node, dy: str) -> None:
     axes = dict(node.attrs)["axes"]
-    t.give(node.inputs[0], t.op("permute", dy, name="grad", like=dy, axes=tuple(map(axes.index, range(len(axes))))))
+    t.accumulate(
+        node.inputs[0], t.op("permute", dy, name="grad", like=dy, axes=tuple(map(axes.index, range(len(axes)))))
+    )
 
 
 declare(Op(
@@ -99,7 +101,7 @@ def kept_axes(shape: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...
 
 
 @op("slice", None, "view", shape=shape_option, alias=0, rule=sliced_axes,
-    gradient=lambda t, node, dy: t.give_part(node.inputs[0], dy, dict(node.attrs).get("start")))  # fmt: skip
+    gradient=lambda t, node, dy: t.accumulate_part(node.inputs[0], dy, dict(node.attrs).get("start")))  # fmt: skip
 def slice_(call: Call, x: Array) -> Array:
     """A part of a tensor: nothing moves. From ``start`` along ``axis``; without them, from places of the node's own."""
     axes = kept_axes(x.shape, call.shape)

@@ -70,7 +70,7 @@ def backward(
 def _differentiate(tape: Tape, node: Node) -> None:
     with tape.at(node):
         gradient = tape.total(node.outputs[0])
-        if gradient is None or not any(tape.wants(name) for name in node.inputs):
+        if gradient is None or not any(tape.needs_grad(name) for name in node.inputs):
             return
         rule = OPS[node.op].gradient
         if rule is None:
@@ -84,14 +84,14 @@ def _differentiate(tape: Tape, node: Node) -> None:
 def _seed(tape: Tape) -> None:
     """Gradients that the backward starts from."""
     for name in tape.graph.outputs:
-        if not tape.wants(name):
+        if not tape.needs_grad(name):
             continue
         tensor = tape.b.tensor(name)
         if tensor.numel == 1:
             gradient = tape.b.op("fill", name=f"{name}.grad_one", dtype=tensor.dtype, shape=tensor.shape, value=1)
         else:
             gradient = tape.b.source(f"{name}.grad_in", tensor.shape, "input", tensor.dtype)
-        tape.give(name, gradient)
+        tape.accumulate(name, gradient)
     if not tape.pieces:
         raise UsageError(f"{tape.graph.name}: no output depends on a weight; there is no backward")
 

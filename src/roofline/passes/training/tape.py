@@ -73,8 +73,8 @@ class Tape:
         """The shape of a tensor."""
         return self.b.shape(name)
 
-    def wants(self, name: str) -> bool:
-        """Whether a tensor needs a gradient."""
+    def needs_grad(self, name: str) -> bool:
+        """Tell whether a tensor needs a gradient."""
         return name in self._wanted
 
     def format(self, name: str) -> str:
@@ -84,13 +84,13 @@ class Tape:
             return self.gradients
         return DTYPES[tensor.dtype].compute or tensor.dtype  # of a sparse weight the gradient is dense
 
-    def kept(self, name: str) -> str:
-        """A forward tensor as the backward finds it: itself, or a copy that is computed again."""
+    def saved(self, name: str) -> str:
+        """Return a forward tensor as the backward finds it: itself, or a copy that is recomputed."""
         node = self.producer.get(name)
         if node is None:
             return name
         if OPS[node.op].kind == "view":
-            base = self.kept(node.inputs[0])
+            base = self.saved(node.inputs[0])
             return name if base == node.inputs[0] else self._copy(name, node, "")
         if name in self.inner and node.label == self._node.label:
             return self._copy(name, node, self._group)
@@ -143,11 +143,11 @@ class Tape:
 
     # --- gradients that arrive ---
 
-    def give(self, name: str, gradient: str) -> None:
+    def accumulate(self, name: str, gradient: str) -> None:
         """Hand in a gradient of a tensor: the sum over its copies where it was broadcast, in the tensor's format."""
         self.pieces.setdefault(name, Pieces()).whole.append(self._cast(name, self._summed(name, gradient)))
 
-    def give_part(self, name: str, gradient: str, start: Any = None) -> None:
+    def accumulate_part(self, name: str, gradient: str, start: Any = None) -> None:
         """Hand in the gradient of a part that was cut out of a tensor."""
         self.pieces.setdefault(name, Pieces()).parts.append((start, self._cast(name, gradient)))
 
@@ -224,7 +224,7 @@ class Tape:
     def _copy(self, name: str, node: Node, label: str) -> str:
         key = (name, label if label == self._group else "")
         if key not in self._copies:
-            self._copies[key] = self._clone(node, tuple(self.kept(i) for i in node.inputs), label)
+            self._copies[key] = self._clone(node, tuple(self.saved(i) for i in node.inputs), label)
         return self._copies[key]
 
     def _clone(self, node: Node, inputs: tuple[str, ...], label: str) -> str:
