@@ -31,7 +31,7 @@ class Cell:
 
     @property
     def root(self) -> Cell:
-        """Who stands for all that were unified with it."""
+        """Return the one that stands for all that were unified with it."""
         root = self
         while root.link is not None:
             root = root.link
@@ -46,33 +46,33 @@ ONE = Cell(1)
 
 
 def cell(size: Size) -> Cell:
-    """A size that nothing is known of."""
+    """Return a size that nothing is known of."""
     return ONE if size == 1 else Cell(size)
 
 
 def product(parts: Iterable[Cell]) -> Cell:
-    """The size of several axes as one, the outermost first."""
-    kept = [part for part in parts if part.size != 1]
-    if len(kept) < 2:
-        return kept[0] if kept else ONE
-    return Cell(prod(part.size for part in kept), PRODUCT, kept)
+    """Return the size of several axes as one, the outermost first."""
+    factors = [part for part in parts if part.size != 1]
+    if len(factors) < 2:
+        return factors[0] if factors else ONE
+    return Cell(prod(part.size for part in factors), PRODUCT, factors)
 
 
 def joined(parts: Sequence[Cell]) -> Cell:
-    """The size of arrays joined along an axis."""
+    """Return the size of arrays joined along an axis."""
     total: Any = sum((part.size for part in parts[1:]), parts[0].size)
     return parts[0] if len(parts) == 1 else Cell(total, SUM, parts)
 
 
 def freeze(cells: Iterable[Cell], why: str) -> None:
-    """Nobody may resize these; the first reason stays."""
+    """Let nobody resize these; the first reason stays."""
     for root in (each.root for each in cells):
         if root.size != 1:
             root.frozen = root.frozen or why
 
 
 def unify(a: Cell, b: Cell, why: str) -> None:
-    """Two sizes are one; ``why`` says where, for what cannot be refined."""
+    """Make two sizes one; ``why`` says where, for what cannot be refined."""
     a, b = a.root, b.root
     if a is b:
         return
@@ -104,7 +104,7 @@ def _reconcile(a: Cell, b: Cell, why: str) -> None:
 
 
 def align(left: Iterable[Cell], right: Iterable[Cell], why: str) -> None:
-    """The same elements in the same order under two shapes: split both at their common divisors."""
+    """Split two shapes of the same elements in the same order at their common divisors."""
     ps = [part.root for part in left if part.size != 1]
     qs = [part.root for part in right if part.size != 1]
     while ps and qs:

@@ -53,8 +53,11 @@ def reordering(shape: tuple[int, ...], target: tuple[int, ...]) -> tuple[tuple[i
     return None
 
 
-@op("view", None, "view", shape=_view_shape, alias=0, rule=reshaped_axes,
-    gradient=lambda t, node, dy: t.accumulate(node.inputs[0], t.reshaped(dy, t.shape(node.inputs[0]), "grad")))  # fmt: skip
+def _view_gradient(t: Tape, node: Node, dy: str) -> None:
+    t.accumulate(node.inputs[0], t.reshaped(dy, t.shape(node.inputs[0]), "grad"))
+
+
+@op("view", None, "view", shape=_view_shape, alias=0, rule=reshaped_axes, gradient=_view_gradient)
 def view(call: Call, x: Array) -> Array:
     """The same elements under another shape or order: nothing moves.
 
