@@ -173,7 +173,7 @@ def test_limits_are_quantities(limits: dict[str, object]) -> None:
 
 
 def test_a_batch_is_chosen_for_one_context() -> None:
-    with pytest.raises(rl.errors.UsageError, match="chosen for one point; give single numbers for seq and context"):
+    with pytest.raises(rl.errors.UsageError, match=r"chosen for one point; give context \(C\) one number"):
         rl.best_batch(rl.model("llama-3-8b", phase="decode", layers=1), CHIP, S=[1024, 2048])  # type: ignore[arg-type]
 
 

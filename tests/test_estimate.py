@@ -236,7 +236,9 @@ def test_kernels_are_listed_slowest_first_for_one_point() -> None:
     assert sum(row["count"] * row["bytes"] for row in rows) == est.bytes
     assert list(est.top(2)["kernel"]) == [row["kernel"] for row in rows[:2]]
     assert len(est.kernels()) == len(rows)
-    with pytest.raises(rl.errors.UsageError, match=r"listed for one point; index the axes \('B',\) first"):
+    with pytest.raises(
+        rl.errors.UsageError, match=r"listed for one point; give batch \(B\) one number, or index the estimate first"
+    ):
         rl.estimate(gemm(rows=B), CHIP, B=[1, 2]).kernel_rows()
 
 

@@ -212,7 +212,7 @@ def test_bad_input_is_one_clear_line() -> None:
         fusion(7)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="no kernel 'bodi'; did you mean body"):
         pressure(wide(3), "bodi", H100)
-    with pytest.raises(UsageError, match="axes"):
+    with pytest.raises(UsageError, match="one point; give batch"):
         fusion(rl.estimate(graph, H100, B=[1, 2], S=16))
 
 

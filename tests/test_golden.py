@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import roofline as rl
-from roofline.analysis.training.footprint import held
+from roofline.analysis.training.footprint import footprint
 from roofline.cost.algorithms import factor
 from roofline.cost.schedule import bubble, in_flight
 from roofline.counting.memory import memory
@@ -649,7 +649,7 @@ def one_weight(i: Inputs) -> rl.Graph:
 
 def states(i: Inputs, kind: str) -> float:
     """Bytes of the optimizer's states beside fp16 weights, the fp32 copy among them."""
-    return held(one_weight(i), kind, "mixed-fp16").dense.optimizer
+    return footprint(one_weight(i), kind, "mixed-fp16").dense.optimizer
 
 
 answers(
@@ -658,13 +658,13 @@ answers(
         "adamw_states": lambda i: states(i, "adamw"),
         "adam8bit_states": lambda i: states(i, "adam8bit"),
         "sgd_momentum_states": lambda i: states(i, "momentum"),
-        "grads_fp16": lambda i: held(one_weight(i), "adamw", "fp16").dense.gradients,
-        "grads_fp32": lambda i: held(one_weight(i), "adamw", "mixed-fp16").dense.gradients,
+        "grads_fp16": lambda i: footprint(one_weight(i), "adamw", "fp16").dense.gradients,
+        "grads_fp32": lambda i: footprint(one_weight(i), "adamw", "mixed-fp16").dense.gradients,
         "train_mixed_adamw_fp16grad": lambda i: (
-            stored(i.P, "fp16") + states(i, "adamw") + held(one_weight(i), "adamw", "fp16").dense.gradients
+            stored(i.P, "fp16") + states(i, "adamw") + footprint(one_weight(i), "adamw", "fp16").dense.gradients
         ),
         "train_mixed_adamw_fp32grad": lambda i: (
-            stored(i.P, "fp16") + states(i, "adamw") + held(one_weight(i), "adamw", "mixed-fp16").dense.gradients
+            stored(i.P, "fp16") + states(i, "adamw") + footprint(one_weight(i), "adamw", "mixed-fp16").dense.gradients
         ),
     },
 )

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import roofline as rl
-from roofline.analysis.scale_out import communication_time, placed, scaling
+from roofline.analysis.scale_out import communication_time, scaling, with_topology
 from roofline.hardware.cluster import cluster
 from roofline.ir.errors import UsageError
 from roofline.ops.communication import COLLECTIVES
@@ -90,7 +90,9 @@ def test_groups_of_experts_have_a_batch_each() -> None:
 
 
 def test_experts_of_other_nodes_are_reached_through_the_network() -> None:
-    device = placed(shard(rl.model("mixtral-8x7b", phase="decode", layers=1), tp=4, ep=4), cluster("dgx-h100"), 4)
+    device = with_topology(
+        shard(rl.model("mixtral-8x7b", phase="decode", layers=1), tp=4, ep=4), cluster("dgx-h100"), 4
+    )
     spans = {node.op: dict(node.attrs).get("nodes", 1) for node in device.nodes if node.op in COLLECTIVES}
     assert spans == {"all_reduce": 1, "alltoall": 2, "all_gather": 1}
 
@@ -105,10 +107,10 @@ def test_positions_that_do_not_divide() -> None:
 def test_records_and_frames() -> None:
     found = scaling(DECODE, "h100-sxm", (1, 2, 3), mode="graph", B=16, C=2048)
     record = json.loads(json.dumps(found.record()))
-    assert [point["devices"] for point in record["points"]] == [1, 2]
+    assert [point["devices"] for point in record["rows"]] == [1, 2]
     assert record["skipped"]["3"].startswith("tp=3")
-    assert record["points"][1]["tokens_per_s_per_device"] == pytest.approx(16 / found[2].time / 2)
-    parts = record["points"][1]["memory_bytes"]
+    assert record["rows"][1]["tokens_per_s_per_device"] == pytest.approx(16 / found[2].time / 2)
+    parts = record["rows"][1]["memory_bytes"]
     assert parts["total"] == pytest.approx(sum(value for name, value in parts.items() if name != "total"))
     frame = found.frame()
     assert list(frame["devices"]) == [1, 2]
@@ -123,8 +125,8 @@ def test_records_and_frames() -> None:
     [
         ({"devices": (3,)}, "which 3 devices cannot share"),
         ({"devices": ()}, "name at least one number"),
-        ({"devices": (0,)}, "devices=0: whole numbers from 1"),
-        ({"devices": (2,), "B": [1, 2]}, "single sizes; B was given as a sequence"),
+        ({"devices": (0,)}, "devices=0: wanted a whole number from 1"),
+        ({"devices": (2,), "B": [1, 2]}, "scaling is shown at one point; give batch"),
         ({"devices": (2,), "least_gain": 1}, "least_gain=1: a share"),
     ],
 )
@@ -134,5 +136,5 @@ def test_refusals(options: dict[str, object], message: str) -> None:
 
 
 def test_communication_of_one_point_only() -> None:
-    with pytest.raises(UsageError, match="index the axes"):
+    with pytest.raises(UsageError, match="summed for one point; give batch"):
         communication_time(rl.estimate(DECODE, "h100-sxm", B=[1, 2], C=128))

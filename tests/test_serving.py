@@ -122,7 +122,7 @@ def test_records_and_frames() -> None:
     assert list(frame["context"]) == [100, 200, 100, 200]
     record = json.loads(json.dumps(kept.record()))
     assert record["bytes_per_token"] == 131072
-    assert len(record["points"]) == 4
+    assert len(record["rows"]) == 4
     assert "128.00 KiB a token" in repr(kept)
     assert "blocks of 16" in repr(kv_cache(decoder("llama-3-8b"), 9, block=16))
 
@@ -130,7 +130,7 @@ def test_records_and_frames() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"block": 0}, "block=0: wanted a whole number of tokens from 1"),
+        ({"block": 0}, "block=0: wanted a whole number from 1"),
         ({"block": 1.5}, "block=1.5"),
         ({"shared_prefix": -1}, "shared_prefix=-1"),
         ({"shared_prefix": 101}, "longer than the context of 100"),
@@ -226,8 +226,8 @@ def test_a_request_as_data() -> None:
     assert list(frame[parts].sum(axis=1) + frame["cache_reserved_bytes"]) == pytest.approx(list(frame["total_bytes"]))
     record = json.loads(json.dumps(one.record(), allow_nan=False))
     assert record["decode_steps"] == 99
-    assert len(record["tokens"]) == 64
-    assert record["tokens"][-1]["token"] == 100
+    assert len(record["rows"]) == 64
+    assert record["rows"][-1]["token"] == 100
     assert sum(record["memory_bytes"].values()) == record["peak_bytes"]
     assert "to the first of 100 tokens" in repr(one)
 
@@ -241,7 +241,7 @@ def test_a_request_that_does_not_fit_says_so() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"prompt": 0}, "prompt=0: allowed: one whole number from 1"),
+        ({"prompt": 0}, "prompt=0: wanted a whole number from 1"),
         ({"new_tokens": 0}, "new_tokens=0"),
         ({"new_tokens": 10**9}, "131,072"),
         ({"batch": [1, 2]}, "batch="),
@@ -322,7 +322,7 @@ def test_a_chunk_of_a_prompt_takes_activations() -> None:
 
 def test_the_most_as_data() -> None:
     found = largest_concurrency("llama-3-8b", "h100-sxm", context=8192, block=16)
-    record = json.loads(json.dumps(found.record()))
+    (record,) = json.loads(json.dumps(found.record()))["rows"]
     assert record["batch"] == record["value"] == found.value
     assert record["memory_bytes"]["total"] <= record["room_bytes"]
     assert "sequences at a context of 8,192" in repr(found)

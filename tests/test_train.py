@@ -229,7 +229,7 @@ def test_a_stage_sends_its_output_and_keeps_what_it_was_sent(recompute: str) -> 
     first, middle, *_, last = step.chunks
     assert (first.sent, middle.sent, last.sent) == (whole, whole, 0)
     if recompute == "full":
-        assert middle.kept == 2 * whole  # of two layers their inputs, one of them from the stage before
+        assert middle.saved == 2 * whole  # of two layers their inputs, one of them from the stage before
     assert middle.inputs == whole + 512**2  # the gradient that comes back, the mask
 
 
@@ -239,7 +239,7 @@ def test_full_recomputation_holds_one_layer_at_a_time(mode: str) -> None:
     few, many = (
         rl.training.train(rl.model("gpt2", phase="train", layers=n), "a100-80gb-sxm", **how).chunks[0] for n in (3, 12)
     )
-    assert many.passing < 1.02 * few.passing
+    assert many.transient < 1.02 * few.transient
 
 
 def test_buckets_grow_with_the_copies() -> None:
@@ -247,7 +247,7 @@ def test_buckets_grow_with_the_copies() -> None:
     on = rl.cluster("dgx-h100").replace(nodes=64)
     how = {"batch": 64, "micro_batch": 1, "tp": 8, "sp": True, "dp": 64, "zero": 1, "S": 2048, "mode": "graph"}
     step = rl.training.train(rl.model("llama-3-70b", phase="train", layers=8), on, overlap=False, **how)
-    held = step.chunks[0].held.dense
+    held = step.chunks[0].footprint.dense
     wire = (held.gradients + held.weights) * 63 / 64 / on.device.links[-1].bandwidth
     assert wire < step.seconds["data_parallel"] < 1.5 * wire
 

@@ -8,17 +8,19 @@ with the batch saturates the memory long before any ridge (half the largest batc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil
+from itertools import islice
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from roofline.analysis.estimates import Estimate, Mode, estimate
-from roofline.counting.grid import grid
-from roofline.counting.memory import RESERVE, Memory, footprint_text, memory
+from roofline.analysis.remedies import does_not_fit, formats_that_fit
+from roofline.counting.grid import grid, one_point
+from roofline.counting.memory import RESERVE, Memory, memory
 from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip
@@ -27,7 +29,7 @@ from roofline.ir.errors import DoesNotFit, UsageError
 from roofline.ir.graph import Graph
 from roofline.ir.report import Report
 from roofline.ir.sizes import by_symbol
-from roofline.ir.units import format_bytes, format_si, parse
+from roofline.ir.units import format_si, parse
 from roofline.passes.formats.cast import retype
 
 if TYPE_CHECKING:
@@ -166,58 +168,60 @@ def best_batch(
         >>> choice.limit in ("memory", "ridge") and choice.best <= choice.largest
         True
     """
-    graph = as_graph(program, phase, dtype)
-    if "B" not in graph.symbols:
-        raise UsageError(f"{graph.name} has no symbol B: its batch is fixed, there is nothing to choose")
-    target = find_chip(chip)
-    room = parse(memory_limit, "B") if memory_limit is not None else target.capacity
-    patience = parse(latency_limit, "s") if latency_limit is not None else None
-    if room <= 0 or (patience is not None and patience <= 0):
-        raise UsageError(
-            f"limits must be positive; given memory_limit={memory_limit!r}, latency_limit={latency_limit!r}"
-        )
+    graph, target = as_graph(program, phase, dtype), find_chip(chip)
     fixed = by_symbol(sizes, graph.symbols)
-    if "B" in fixed:
-        raise UsageError(f"batch={fixed['B']}: the batch is what is chosen; give no batch")
-    if grid(graph.symbols, {"B": 1, **fixed}).shape:
-        raise UsageError("a batch is chosen for one point; give single numbers for seq and context")
+    _check(graph, fixed)
+    room = _limit("memory_limit", memory_limit, "B", target.capacity if memory_limit is None else 0.0)
+    patience = _limit("latency_limit", latency_limit, "s", inf)
     largest = _largest_batch(graph, target, fixed, room, reserve)
     curve = estimate(graph, target, mode=mode, tf32=tf32, reserve=reserve, B=np.arange(1, largest + 1), **fixed)
-    in_time = largest if patience is None else _in_time(curve.time, patience)
+    # The batch up to which every run is in time; steps of tiles let a larger one be a little faster again.
+    in_time = (_first(curve.time > patience) or largest + 1) - 1
     if in_time == 0:
         raise DoesNotFit(
             f"{graph.name} on {target.name}: batch 1 takes {format_si(float(curve.time[0]), 's')}, over the latency "
-            f"limit of {format_si(patience or 0.0, 's')}"
+            f"limit of {format_si(patience, 's')}"
         )
     ridge, by_kernel = _ridges(curve)
     best, limit = _choose(curve.throughput, ridge, largest, in_time)
-    return BatchChoice(best, limit, ridge, by_kernel, largest, curve, room, patience)
+    return BatchChoice(best, limit, ridge, by_kernel, largest, curve, room, None if patience == inf else patience)
 
 
-def _in_time(time: Any, patience: float) -> int:
-    """The batch up to which every run is in time; steps of tiles let a larger one be a little faster again."""
-    late = np.flatnonzero(time > patience)
-    return int(late[0]) if late.size else len(time)
+def _check(graph: Graph, sizes: Mapping[str, Any]) -> None:
+    """Refuse a program without a batch to choose, and sizes that span an axis."""
+    if "B" not in graph.symbols:
+        raise UsageError(f"{graph.name} has no symbol B: its batch is fixed, there is nothing to choose")
+    if "B" in sizes:
+        raise UsageError(f"batch={sizes['B']}: the batch is what is chosen; give no batch")
+    one_point(grid(graph.symbols, {"B": 1, **sizes}).axes, "a batch is chosen for")
+
+
+def _limit(name: str, value: str | float | None, unit: str, absent: float) -> float:
+    limit = absent if value is None else parse(value, unit)
+    if limit <= 0:
+        raise UsageError(f"{name}={value!r}: limits must be positive")
+    return limit
 
 
 def _choose(throughput: Any, ridge: int | None, largest: int, in_time: int) -> tuple[int, str]:
+    """Return the batch to run and what limits it."""
     cap = min(in_time, largest)
     limit = "latency" if in_time < largest else "memory" if largest < LARGEST_BATCH else "size"
     top = NEAR_BEST * throughput[:cap].max()
     behind = throughput[cap - 1] < top  # a step of tiles leaves the largest batch behind a smaller one
     saturated = behind or throughput[max(cap // 2, 1) - 1] >= NEAR_BEST * throughput[cap - 1]
-    if (ridge is None or ridge >= cap) and not saturated:
-        return cap, limit
-    enough = np.flatnonzero(throughput[:cap] >= top)
     past = ridge is not None and ridge < cap
-    best = max(int(enough[0]) + 1, ridge if past and ridge else 1)
+    if not past and not saturated:
+        return cap, limit
+    best = max(_first(throughput[:cap] >= top) or 1, ridge if past and ridge else 1)
     return (best, "ridge" if past else "saturated") if best < cap else (cap, limit)
 
 
 def _ridges(curve: Estimate) -> tuple[int | None, dict[str, int | None]]:
+    """Return the first batch whose compute time exceeds its memory time, of all kernels and of each."""
     total_compute, total_memory = np.zeros(curve.shape), np.zeros(curve.shape)
     by_kernel: dict[str, int | None] = {}
-    for row, time in zip(curve.rows, curve.times[0], strict=True):
+    for row, time in curve.timed:
         total_compute += row.kernel.count * time.compute
         total_memory += row.kernel.count * time.memory
         by_kernel[row.kernel.name] = _first(np.broadcast_to(time.compute > time.memory, curve.shape))
@@ -225,16 +229,20 @@ def _ridges(curve: Estimate) -> tuple[int | None, dict[str, int | None]]:
 
 
 def _first(hits: Any) -> int | None:
-    found = np.flatnonzero(hits)
-    return int(found[0]) + 1 if found.size else None
+    """Return the first batch of a curve that is hit."""
+    at = np.flatnonzero(hits)
+    return int(at[0]) + 1 if at.size else None
 
 
-def _largest_batch(graph: Graph, chip: Chip, sizes: dict[str, Any], room: float, reserve: float) -> int:
-    def need(batch: int) -> Memory:
-        return memory(graph, grid(graph.symbols, {"B": batch, **sizes}).sizes, reserve)
+def _largest_batch(graph: Graph, chip: Chip, sizes: Mapping[str, Any], room: float, reserve: float) -> int:
+    """Return the largest batch that fits, by bisection."""
+
+    def need(batch: int, program: Graph = graph) -> Memory:
+        return memory(program, grid(graph.symbols, {"B": batch, **sizes}).sizes, reserve)
 
     if need(1).total > room:
-        raise DoesNotFit(_why_not(graph, chip, sizes, need(1), room, reserve))
+        remedies = islice(formats_that_fit(lambda change: need(1, retype(graph, **change)).total <= room), 2)
+        raise does_not_fit(f"{graph.name} on {chip.name}: batch 1", need(1), room, list(remedies))
     low, high = 1, 2
     while high <= LARGEST_BATCH and need(high).total <= room:
         low, high = high, high * 2
@@ -242,29 +250,3 @@ def _largest_batch(graph: Graph, chip: Chip, sizes: dict[str, Any], room: float,
         middle = (low + high) // 2
         low, high = (middle, high) if need(middle).total <= room else (low, middle)
     return min(low, LARGEST_BATCH)
-
-
-#: Weight and cache formats that would shrink a program, from the mildest.
-_SMALLER: Sequence[dict[str, str]] = (
-    {"cache": "int8"}, {"weights": "int8"}, {"weights": "int8", "cache": "int8"}, {"weights": "int4-g128"},
-    {"weights": "int4-g128", "cache": "int8"},
-)  # fmt: skip
-
-
-def _why_not(graph: Graph, chip: Chip, sizes: dict[str, Any], need: Memory, room: float, reserve: float) -> str:
-    """Itemised footprint, and the first changes that would make it fit."""
-    at = grid(graph.symbols, {"B": 1, **sizes}).sizes
-    options = [
-        " and ".join(f"{part} in {fmt}" for part, fmt in change.items())
-        for change in _SMALLER
-        if memory(retype(graph, **change), at, reserve).total <= room
-    ][:2]
-    spare = room - float(need.reserve) - float(need.workspace)
-    if spare > 0:
-        parts = ceil((float(need.total) - float(need.reserve) - float(need.workspace)) / spare)
-        options.append(f"{parts} such chips with everything split evenly")
-    return (
-        f"{graph.name} on {chip.name}: batch 1 needs {format_bytes(float(need.total))}, "
-        f"{format_bytes(room)} are allowed ({footprint_text(need)}); "
-        f"what would fit: {', or '.join(options) or 'nothing'}"
-    )

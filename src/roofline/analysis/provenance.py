@@ -7,13 +7,13 @@ from typing import Any
 
 from roofline.analysis.estimates import Mode, estimate
 from roofline.counting.counts import count_graph, kernels
-from roofline.counting.grid import grid
+from roofline.counting.grid import grid, one_point
 from roofline.counting.memory import memory
 from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
-from roofline.ir.errors import MissingFigure, UsageError
+from roofline.ir.errors import MissingFigure
 from roofline.ir.graph import Graph
 from roofline.ir.report import Report, subject
 from roofline.ir.sizes import by_symbol
@@ -117,8 +117,7 @@ def trail(
 
 def _figures(graph: Graph, chip: Chip | None, mode: Mode, sizes: dict[str, Any]) -> dict[str, Any]:
     points = grid(graph.symbols, {name: size for name, size in sizes.items() if _known(name, graph)})
-    if points.shape:
-        raise UsageError("a trail is followed at one point; give one number for each size")
+    one_point(points.axes, "passes are compared at")
     totals = count_graph(graph, **points.sizes)
     return {
         "parameters": graph.parameters,

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from roofline.analysis.estimates import Estimate, Mode, estimate
+from roofline.counting.grid import one_point
 from roofline.counting.memory import RESERVE, Memory
 from roofline.frontends.source import Program, as_graph
 from roofline.hardware.cluster import Cluster
@@ -20,13 +21,14 @@ from roofline.hardware.cluster import cluster as find_cluster
 from roofline.hardware.library import AnyChip
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Node
-from roofline.ir.sizes import by_symbol
+from roofline.ir.report import Report, subject
+from roofline.ir.sizes import by_symbol, whole_number
 from roofline.ir.units import format_bytes, format_si
 from roofline.ops.communication import COLLECTIVES
 from roofline.passes.parallel.shard import shard
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 #: A next step must cut the time by at least this share to pay.
 LEAST_GAIN = 0.1
@@ -104,7 +106,7 @@ class ScalingPoint:
 
 
 @dataclass(frozen=True, repr=False)
-class Scaling:
+class Scaling(Report):
     """The result of :func:`scaling`.
 
     Attributes:
@@ -114,6 +116,8 @@ class Scaling:
         skipped: Numbers of devices that cannot share it, with the reason.
         least_gain: Share of the time that more devices must save to pay.
     """
+
+    schema = "scaling"
 
     graph: Graph
     cluster: Cluster
@@ -145,27 +149,22 @@ class Scaling:
                 return now.devices
         return None
 
-    def record(self) -> dict[str, Any]:
-        """Stable keys, fit for JSON."""
+    def subject(self) -> dict[str, Any]:
+        """Return the program, the cluster, how it runs, and its sizes."""
+        first = self.points[0].estimate
         return {
-            "model": self.graph.title,
+            **subject(self.graph, self.cluster.chip.name, first.mode, first.grid.values),
             "cluster": self.cluster.name,
-            "chip": self.cluster.chip.name,
-            "mode": self.points[0].estimate.mode,
-            "points": [point.record() for point in self.points],
-            "stops_paying": self.stops_paying,
-            "least_gain": self.least_gain,
-            "skipped": {str(devices): why for devices, why in self.skipped.items()},
         }
 
-    def frame(self) -> pd.DataFrame:
-        """One row a number of devices, memory flattened."""
-        import pandas as pd
+    def summary(self) -> dict[str, Any]:
+        """Return where more devices stop paying, and what was skipped."""
+        skipped = {str(number): why for number, why in self.skipped.items()}
+        return {"stops_paying": self.stops_paying, "least_gain": self.least_gain, "skipped": skipped}
 
-        return pd.json_normalize([point.record() for point in self.points], sep="_")
-
-    def _repr_html_(self) -> str:
-        return str(self.frame().to_html())
+    def records(self) -> list[dict[str, Any]]:
+        """Return one dictionary per number of devices."""
+        return [point.record() for point in self.points]
 
     def __repr__(self) -> str:
         lines = [f"<Scaling {self.graph.name} on {self.cluster.name}>", _HEADER]
@@ -186,18 +185,15 @@ def _line(point: ScalingPoint) -> str:
     )
 
 
-def communication_time(found: Estimate) -> float:
-    """Time that an estimate of one point spends in collectives and sends [s].
+def communication_time(est: Estimate) -> float:
+    """Return the time that an estimate of one point spends in collectives and sends [s].
 
     Raises:
         UsageError: It is not one point.
     """
-    if found.shape:
-        raise UsageError(f"communication is summed for one point; index the axes {found.axis_names} first")
-    pairs = zip(found.rows, found.times[0], strict=True)
-    return sum(
-        (row.kernel.count * float(time.expected) for row, time in pairs if row.kernel.kind == "network"), start=0.0
-    )
+    one_point(est.axis_names, "communication is summed for")
+    network = [(row, time) for row, time in est.timed if row.kernel.kind == "network"]
+    return sum((row.kernel.count * float(time.expected) for row, time in network), start=0.0)
 
 
 def scaling(
@@ -248,56 +244,52 @@ def scaling(
     """
     if not 0 <= least_gain < 1:
         raise UsageError(f"least_gain={least_gain!r}: a share from 0 to below 1 is wanted")
-    graph, where = as_graph(program, phase, dtype), find_cluster(chip)
+    graph, cluster = as_graph(program, phase, dtype), find_cluster(chip)
     sizes = by_symbol(sizes, graph.symbols)
-    found: dict[int, Estimate] = {}
+    estimates: dict[int, Estimate] = {}
     skipped: dict[int, str] = {}
-    for count in _checked(devices):
-        tp, ep = (1, count) if experts else (count, 1)
+    for number in _numbers(devices):
+        tp, ep = (1, number) if experts else (number, 1)
         try:
-            _divides(sizes.get("S"), tp if sp else 1)
-            each = placed(shard(graph, tp=tp, ep=ep, sp=sp and tp > 1, vocab=vocab), where)
+            _check_positions(sizes.get("S"), tp if sp else 1)
+            each = with_topology(shard(graph, tp=tp, ep=ep, sp=sp and tp > 1, vocab=vocab), cluster)
         except UsageError as error:
-            skipped[count] = str(error)
+            skipped[number] = str(error)
             continue
-        found[count] = _one_point(estimate(each, where.device, mode=mode, tf32=tf32, reserve=reserve, **sizes))
-    if not found:
+        est = estimate(each, cluster.device, mode=mode, tf32=tf32, reserve=reserve, **sizes)
+        one_point(est.axis_names, "scaling is shown at")
+        estimates[number] = est
+    if not estimates:
         raise UsageError(next(iter(skipped.values())))
-    return Scaling(graph, where, tuple(_points(found, experts)), skipped, least_gain)
+    return Scaling(graph, cluster, tuple(_points(estimates, experts)), skipped, least_gain)
 
 
-def _checked(devices: Iterable[int]) -> list[int]:
-    counts = [devices] if isinstance(devices, int) else list(devices)
-    for count in counts:
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise UsageError(f"devices={count!r}: whole numbers from 1 are wanted")
-    if not counts:
+def _numbers(devices: int | Iterable[int]) -> list[int]:
+    """Return the numbers of devices, each once, the fewest first."""
+    numbers = [devices] if isinstance(devices, int) else list(devices)
+    if not numbers:
         raise UsageError("devices=(): name at least one number of devices")
-    return sorted(dict.fromkeys(counts))
+    return sorted({whole_number("devices", number) for number in numbers})
 
 
-def _divides(length: Any, tp: int) -> None:
+def _check_positions(length: Any, tp: int) -> None:
+    """Refuse positions that devices cannot share evenly."""
     if isinstance(length, int) and length % tp:
         raise UsageError(
             f"sp=True: {tp} devices cannot share S={length} positions; the next that fit: {length + -length % tp}"
         )
 
 
-def _one_point(found: Estimate) -> Estimate:
-    if found.shape:
-        raise UsageError(f"scaling takes single sizes; {', '.join(found.axis_names)} was given as a sequence")
-    return found
+def _points(estimates: Mapping[int, Estimate], experts: bool) -> Iterable[ScalingPoint]:
+    """Compare each number of devices with the fewest; where experts alone are shared, each has a batch of its own."""
+    fewest = min(estimates)
+    for number, est in estimates.items():
+        groups = number if experts else 1
+        gain = float(est.throughput) * groups / (float(estimates[fewest].throughput) * (fewest if experts else 1))
+        yield ScalingPoint(number, est, gain, gain * fewest / number, groups)
 
 
-def _points(found: Mapping[int, Estimate], experts: bool) -> Iterable[ScalingPoint]:
-    fewest = min(found)
-    for count, each in found.items():
-        groups = count if experts else 1
-        gain = float(each.throughput) * groups / (float(found[fewest].throughput) * (fewest if experts else 1))
-        yield ScalingPoint(count, each, gain, gain * fewest / count, groups)
-
-
-def placed(graph: Graph, cluster: Cluster, stride: int = 1) -> Graph:
+def with_topology(graph: Graph, cluster: Cluster, stride: int = 1) -> Graph:
     """Tell the collectives of a sharded program how many nodes of a cluster they span.
 
     Args:
@@ -308,12 +300,12 @@ def placed(graph: Graph, cluster: Cluster, stride: int = 1) -> Graph:
     Raises:
         UsageError: More devices than the cluster has.
     """
-    return replace(graph, nodes=tuple(_placed(node, cluster, stride) for node in graph.nodes))
 
+    def placed(node: Node) -> Node:
+        if node.op not in COLLECTIVES:
+            return node
+        attrs = dict(node.attrs)
+        spans = cluster.span(attrs["devices"], stride if node.op == "alltoall" else 1)
+        return node if spans == 1 else replace(node, attrs=tuple(sorted({**attrs, "nodes": spans}.items())))
 
-def _placed(node: Node, cluster: Cluster, stride: int) -> Node:
-    if node.op not in COLLECTIVES:
-        return node
-    attrs = dict(node.attrs)
-    spans = cluster.span(attrs["devices"], stride if node.op == "alltoall" else 1)
-    return node if spans == 1 else replace(node, attrs=tuple(sorted({**attrs, "nodes": spans}.items())))
+    return replace(graph, nodes=tuple(map(placed, graph.nodes)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from roofline.analysis.scale_out import placed
+from roofline.analysis.scale_out import with_topology
 from roofline.frontends.source import Program, as_graph
 from roofline.hardware.cluster import Cluster
 from roofline.hardware.cluster import cluster as find_cluster
@@ -71,7 +71,7 @@ def what_if(
         graph = take_away(graph, **(prune_options(prune) if isinstance(prune, str) else prune))
     if tp != 1 or ep != 1 or sp:
         graph = shard(graph, **_told(tp=tp, sp=sp or None, ep=ep if ep != 1 else None))
-        graph = placed(graph, where, tp) if where is not None and not where.implied else graph
+        graph = with_topology(graph, where, tp) if where is not None and not where.implied else graph
     if not (weights is activations is cache is None):
         stored = formats_by_name(weights) if isinstance(weights, str) else weights
         graph = quantize(graph, **_told(weights=stored, activations=activations, cache=cache))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -53,6 +53,20 @@ class Grid:
         """The sizes at one index."""
         at = dict(zip(self.axes, index, strict=True))
         return {n: v if isinstance(v, int) else int(v[at[n]]) for n, v in self.values.items()}
+
+
+def one_point(axes: Sequence[str], what: str) -> None:
+    """Refuse what spans axes.
+
+    Args:
+        axes: Its axes.
+        what: What takes one point, such as ``"a batch is chosen for"``.
+
+    Raises:
+        UsageError: There are axes; they are named.
+    """
+    if axes:
+        raise UsageError(f"{what} one point; give {size_names(set(axes))} one number, or index the estimate first")
 
 
 def plain(value: Any) -> Any:

@@ -11,6 +11,7 @@ from roofline.analysis.estimates import Estimate, estimate
 from roofline.analysis.fusing.pressure import Pressure, pressure_of
 from roofline.counting.counts import Counts, count_graph, kernel_boundaries
 from roofline.counting.grid import grid
+from roofline.counting.grid import one_point as one_point_only
 from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip
@@ -221,14 +222,12 @@ def one_point(
     graph = as_graph(program.graph if isinstance(program, Estimate) else program, phase, dtype)
     sizes = by_symbol(sizes, graph.symbols)
     if isinstance(program, Estimate):
-        if program.shape:
-            raise UsageError(f"fusion is shown at one point; index the axes {program.axis_names} of the estimate first")
+        one_point_only(program.axis_names, "fusion is shown at")
         sizes = {**program.grid.values, **sizes}
         chip = program.chip if chip is None else chip
-    found = grid(graph.symbols, sizes)
-    if found.shape:
-        raise UsageError("fusion is shown at one point; give one number for each size")
-    return graph, chip, {name: int(value) for name, value in found.values.items()}
+    points = grid(graph.symbols, sizes)
+    one_point_only(points.axes, "fusion is shown at")
+    return graph, chip, points.point(())
 
 
 def ungrouped(graph: Graph) -> Graph:

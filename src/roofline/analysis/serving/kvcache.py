@@ -26,11 +26,12 @@ from roofline.counting.grid import LARGEST, Grid, grid, plain
 from roofline.frontends.source import Program, as_graph
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Tensor
-from roofline.ir.sizes import Size, by_symbol, evaluate, maximum, minimum, prod, substitute, symbols
+from roofline.ir.report import Report, subject
+from roofline.ir.sizes import Size, by_symbol, evaluate, maximum, minimum, prod, substitute, symbols, whole_number
 from roofline.ir.units import format_bytes
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 #: How a part of the cache grows: with every token, up to a window, not at all, or with the encoder's input.
 PartKind = Literal["full", "window", "state", "encoder"]
@@ -60,7 +61,7 @@ class CachePart:
 
 
 @dataclass(frozen=True, repr=False)
-class KVCache:
+class KVCache(Report):
     """The cache of some sequences at one context or over many; results are numbers, or arrays of the grid's shape.
 
     Attributes:
@@ -70,6 +71,8 @@ class KVCache:
         block: Tokens of a block, or ``None`` for a cache without blocks.
         shared_prefix: First tokens that all sequences have in common.
     """
+
+    schema = "kv_cache"
 
     graph: Graph
     parts: tuple[CachePart, ...]
@@ -157,7 +160,7 @@ class KVCache:
         return plain(value if not self.grid.shape else np.broadcast_to(np.asarray(value, float), self.grid.shape))
 
     def rows(self) -> list[dict[str, Any]]:
-        """One dictionary a part: its tensors, how they grow, and what a token of one sequence takes."""
+        """Return one dictionary per part: its tensors, how they grow, and what a token of one sequence takes."""
         return [
             {
                 "tensors": part.tensors, "names": list(part.names), "kind": part.kind, "dtype": part.dtype,
@@ -168,35 +171,28 @@ class KVCache:
             for part in self.parts
         ]  # fmt: skip
 
-    def frame(self) -> pd.DataFrame:
-        """One row a point: sequences, context, and bytes ideal, used, reserved."""
-        import pandas as pd
+    def subject(self) -> dict[str, Any]:
+        """Return the program, its sizes and how the cache is laid out."""
+        about = subject(self.graph, sizes=self.grid.values)
+        return {**about, "block": self.block, "shared_prefix": self.shared_prefix}
 
-        return pd.DataFrame(self._points())
+    def summary(self) -> dict[str, Any]:
+        """Return the bytes of a token, and the parts that they are made of."""
+        return {"bytes_per_token": _number(self.bytes_per_token), "parts": self.rows()}
 
-    def _points(self) -> list[dict[str, Any]]:
+    def records(self) -> list[dict[str, Any]]:
+        """Return one dictionary per point: sequences, context, and bytes ideal, used, reserved and saved."""
         names = ("ideal", "used", "reserved", "saved")
         values = {name: np.broadcast_to(np.asarray(getattr(self, name)), self.grid.shape) for name in names}
+        points = [(at, self.grid.point(at)) for at in np.ndindex(self.grid.shape)]
         return [
             {
-                "batch": at.get("B", 1),
-                "context": at["C"],
-                **{f"{name}_bytes": float(v[i]) for name, v in values.items()},
+                "batch": sizes.get("B", 1),
+                "context": sizes["C"],
+                **{f"{n}_bytes": float(v[at]) for n, v in values.items()},
             }
-            for i in np.ndindex(self.grid.shape)
-            for at in (self.grid.point(i),)
+            for at, sizes in points
         ]
-
-    def record(self) -> dict[str, Any]:
-        """Plain numbers: bytes a token, the parts, and one row a point."""
-        return {
-            "model": self.graph.title,
-            "block": self.block,
-            "shared_prefix": self.shared_prefix,
-            "bytes_per_token": _number(self.bytes_per_token),
-            "parts": self.rows(),
-            "points": self._points(),
-        }
 
     def __repr__(self) -> str:
         token = f"{format_bytes(float(self.bytes_per_token))} a token"
@@ -250,7 +246,7 @@ def kv_cache(
         70272
     """
     graph = as_graph(program, None, dtype, None, cache, implied="decode")
-    sensible(block, shared_prefix, window)
+    check_layout(block, shared_prefix, window)
     parts = cache_parts(graph, window)
     points = _grid(graph, parts, {"B": batch, "C": context, **by_symbol(sizes, graph.symbols)})
     shortest = float(np.min(points.values["C"]))
@@ -322,17 +318,16 @@ def _width(tensor: Tensor, symbol: str) -> Size:
     return width
 
 
-def sensible(block: Any = None, shared_prefix: Any = 0, window: Any = None) -> None:
+def check_layout(block: Any = None, shared_prefix: Any = 0, window: Any = None) -> None:
     """Refuse blocks, prefixes and windows that cannot be.
 
     Raises:
         UsageError: Names the option.
     """
-    for name, value, least in (("block", block, 1), ("shared_prefix", shared_prefix, 0), ("window", window, 1)):
-        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-        absent = value is None and name != "shared_prefix"
-        if not absent and not (whole and least <= value <= LARGEST):
-            raise UsageError(f"{name}={value!r}: wanted a whole number of tokens from {least}")
+    whole_number("shared_prefix", shared_prefix, 0, LARGEST)
+    for name, value in (("block", block), ("window", window)):
+        if value is not None:
+            whole_number(name, value, 1, LARGEST)
 
 
 def _grid(graph: Graph, parts: tuple[CachePart, ...], sizes: Mapping[str, Any]) -> Grid:

@@ -2,42 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from math import ceil
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from roofline.analysis.serving.kvcache import KVCache, kv_cache, sensible
-from roofline.counting.memory import RESERVE, Memory, footprint_text
+from roofline.analysis.remedies import does_not_fit, formats_that_fit
+from roofline.analysis.serving.kvcache import KVCache, check_layout, kv_cache
+from roofline.counting.memory import RESERVE, Memory
 from roofline.counting.memory import memory as itemise
 from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
-from roofline.ir.errors import DoesNotFit, UsageError
+from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph
-from roofline.ir.sizes import by_symbol, maximum
+from roofline.ir.report import Report, subject
+from roofline.ir.sizes import by_symbol, maximum, whole_number
 from roofline.ir.units import format_bytes, parse
 from roofline.passes.formats.cast import retype
 
 #: Neither a context nor a number of sequences above this is looked at.
-MOST = 2**30
+LARGEST = 2**30
 
 #: Numbers between two that are looked at together.
 SECTIONS = 512
 
-#: Number formats that would shrink a program, from the mildest.
-SMALLER: Sequence[Mapping[str, str]] = (
-    {"cache": "int8"}, {"weights": "int8"}, {"weights": "int8", "cache": "int8"}, {"weights": "int4-g128"},
-    {"weights": "int4-g128", "cache": "int8"},
-)  # fmt: skip
+#: Remedies that an error names.
+REMEDIES = 3
 
 
 @dataclass(frozen=True, repr=False)
-class Largest:
-    """The most that fits, and what it takes.
+class Largest(Report):
+    """The most that fits, and what it takes, as from :func:`largest_context` and :func:`largest_concurrency`.
 
     Attributes:
         what: ``context`` or ``concurrency``.
@@ -47,8 +46,10 @@ class Largest:
         memory: What the largest takes [byte].
         room: What it may take [byte].
         cache: Its cache, as stored and as reserved.
-        limit: ``memory``, or ``size`` where nothing above :data:`MOST` is looked at.
+        limit: ``memory``, or ``size`` where nothing above :data:`LARGEST` is looked at.
     """
+
+    schema = "largest"
 
     what: str
     value: int
@@ -61,26 +62,22 @@ class Largest:
 
     @property
     def free(self) -> float:
-        """What is left of the room [byte]."""
+        """Memory that is left of the room [byte]."""
         return self.room - float(self.memory.total)
 
-    def record(self) -> dict[str, Any]:
-        """Plain numbers."""
+    def subject(self) -> dict[str, Any]:
+        """Return the program, where it runs, and the point that fits."""
+        return subject(self.graph, self.chip.name, sizes=self.cache.grid.values)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the largest as one row."""
         sizes = self.cache.grid.values
-        return {
-            "model": self.graph.title,
-            "chip": self.chip.name,
-            "what": self.what,
-            "value": self.value,
-            "limit": self.limit,
-            "batch": sizes["B"],
-            "context": sizes["C"],
-            "block": self.cache.block,
-            "shared_prefix": self.cache.shared_prefix,
+        return [{
+            "what": self.what, "value": self.value, "limit": self.limit, "batch": sizes["B"], "context": sizes["C"],
+            "block": self.cache.block, "shared_prefix": self.cache.shared_prefix,
             "memory_bytes": {**self.memory.parts(), "total": self.memory.total},
-            "cache_used_bytes": self.cache.used,
-            "room_bytes": self.room,
-        }
+            "cache_used_bytes": self.cache.used, "room_bytes": self.room,
+        }]  # fmt: skip
 
     def __repr__(self) -> str:
         sizes, thing = self.cache.grid.values, "positions" if self.what == "context" else "sequences"
@@ -91,8 +88,8 @@ class Largest:
 
 
 @dataclass(frozen=True)
-class _Ask:
-    """A decode step that is to fit, with whatever else is fixed; ``beside`` is what reading a prompt's chunk needs."""
+class _Step:
+    """A decode step that is to fit, with whatever else is fixed; ``reading`` is what a prompt's chunk needs."""
 
     graph: Graph
     chip: Chip
@@ -101,28 +98,58 @@ class _Ask:
     block: int | None
     shared_prefix: int
     sizes: Mapping[str, Any]
-    beside: Memory | None
+    reading: Memory | None
 
     def cache(self, batch: Any, context: Any) -> KVCache:
-        """One of the two may be an array."""
+        """Return the cache; one of batch and context may be an array."""
         prefix = min(self.shared_prefix, int(np.min(context)))
         return kv_cache(self.graph, context, batch=batch, block=self.block, shared_prefix=prefix, **self.sizes)
 
     def need(self, batch: Any, context: Any) -> Memory:
         need = with_cache(self.graph, self.cache(batch, context), self.reserve)
-        if self.beside is None:
+        if self.reading is None:
             return need
-        held = {name: maximum(getattr(need, name), getattr(self.beside, name)) for name in ("inputs", "activations")}
-        return replace(need, **held)
+        larger = {part: maximum(getattr(need, part), getattr(self.reading, part)) for part in ("inputs", "activations")}
+        return replace(need, **larger)
 
     def fits(self, batch: Any, context: Any) -> Any:
         return np.asarray(self.need(batch, context).total <= self.room)
 
+    def largest(self, what: str, batch: int, context: int, least: int) -> Largest:
+        """Search what fits of ``context`` or ``concurrency``, the other being fixed.
 
-def with_cache(graph: Graph, kept: KVCache, reserve: float = RESERVE) -> Memory:
-    """What a step of a graph needs, its cache as reserved."""
-    sizes = {"C": kept.grid.sizes["C"], "S": kept.grid.sizes["C"], **kept.grid.sizes}
-    return replace(itemise(graph, sizes, reserve), kv_cache=kept.reserved)
+        Raises:
+            DoesNotFit: Not even the least; the message itemises it and says what would.
+        """
+
+        def fits(value: Any) -> Any:
+            return self.fits(batch, value) if what == "context" else self.fits(value, context)
+
+        if not fits(least):
+            where = f"{self.graph.name} on {self.chip.name}: batch {batch} at a context of {context:,}"
+            raise does_not_fit(where, self.need(batch, context), self.room, self._remedies(batch, context))
+        value = _most(fits, least)
+        batch, context = (batch, value) if what == "context" else (value, context)
+        limit = "size" if value >= LARGEST else "memory"
+        need, cache = self.need(batch, context), self.cache(batch, context)
+        return Largest(what, value, self.graph, self.chip, need, self.room, cache, limit)
+
+    def _remedies(self, batch: int, context: int) -> list[str]:
+        """Name the first changes that would make it fit: fewer sequences, a shorter context, smaller formats."""
+        least = max(self.shared_prefix, 1)
+        fewer = _most(lambda n: self.fits(n, context), 1, batch) if batch > 1 else 0
+        shorter = _most(lambda n: self.fits(batch, n), least, context) if context > least else 0
+        names = [f"batch {fewer:,}"] * (fewer > 0) + [f"a context of {shorter:,}"] * (shorter > 0)
+        formats = formats_that_fit(
+            lambda change: replace(self, graph=retype(self.graph, **change)).fits(batch, context)
+        )
+        return [*names, *islice(formats, REMEDIES - len(names))]
+
+
+def with_cache(graph: Graph, cache: KVCache, reserve: float = RESERVE) -> Memory:
+    """Return what a step of a graph needs, its cache as reserved."""
+    sizes = {"C": cache.grid.sizes["C"], "S": cache.grid.sizes["C"], **cache.grid.sizes}
+    return replace(itemise(graph, sizes, reserve), kv_cache=cache.reserved)
 
 
 def largest_context(
@@ -171,15 +198,11 @@ def largest_context(
         >>> found.value % 16, found.free < 8 * 16 * 131072
         (0, True)
     """
-    formats = {"dtype": dtype, "weights": weights, "cache": cache}
-    beside = _beside(program, prefill, chunk, formats)
-    ask = _ask(program, chip, block, shared_prefix, memory_limit, reserve, sizes, formats, beside)
-    _number("batch", batch)
+    step = _step(program, chip, memory_limit, (dtype, weights, cache), reserve=reserve, block=block,
+                 shared_prefix=shared_prefix, reading=_reading(program, prefill, chunk, (dtype, weights, cache)),
+                 sizes=sizes)  # fmt: skip
     least = max(shared_prefix, 1)
-    if not ask.fits(batch, least):
-        raise DoesNotFit(_why_not(ask, batch, least))
-    value = _most(lambda context: ask.fits(batch, context), least)
-    return _largest("context", value, ask, batch, value)
+    return step.largest("context", whole_number("batch", batch, most=LARGEST), least, least)
 
 
 def largest_concurrency(
@@ -229,53 +252,52 @@ def largest_concurrency(
         >>> shared.value > 1.5 * alone.value
         True
     """
-    formats = {"dtype": dtype, "weights": weights, "cache": cache}
-    beside = _beside(program, prefill, chunk, formats)
-    ask = _ask(program, chip, block, shared_prefix, memory_limit, reserve, sizes, formats, beside)
-    _number("context", context)
-    if "B" not in ask.graph.symbols:
-        raise UsageError(f"{ask.graph.name} has no symbol B: its batch is fixed, there is nothing to choose")
+    step = _step(program, chip, memory_limit, (dtype, weights, cache), reserve=reserve, block=block,
+                 shared_prefix=shared_prefix, reading=_reading(program, prefill, chunk, (dtype, weights, cache)),
+                 sizes=sizes)  # fmt: skip
+    whole_number("context", context, most=LARGEST)
+    if "B" not in step.graph.symbols:
+        raise UsageError(f"{step.graph.name} has no symbol B: its batch is fixed, there is nothing to choose")
     if shared_prefix > context:
         raise UsageError(f"shared_prefix={shared_prefix}: longer than the context of {context} positions")
-    if not ask.fits(1, context):
-        raise DoesNotFit(_why_not(ask, 1, context))
-    value = _most(lambda batch: ask.fits(batch, context), 1)
-    return _largest("concurrency", value, ask, value, context)
+    return step.largest("concurrency", 1, context, 1)
 
 
-def _ask(
-    program: Program, chip: AnyChip, block: int | None, shared_prefix: int, memory: str | float | None,
-    reserve: float, sizes: Mapping[str, int], formats: Mapping[str, str | None], beside: Memory | None,
-) -> _Ask:  # fmt: skip
-    graph = as_graph(program, **formats, implied="decode")
-    sensible(block, shared_prefix)
-    target = find_chip(chip)
-    room = parse(memory, "B") if memory is not None else target.capacity
+#: Number formats of everything, of the weights and of the cache, where given.
+_Formats = tuple[str | None, str | None, str | None]
+
+
+def _step(
+    program: Program,
+    chip: AnyChip,
+    limit: str | float | None,
+    formats: _Formats,
+    *,
+    sizes: Mapping[str, int],
+    **fixed: Any,
+) -> _Step:
+    graph, target = as_graph(program, None, *formats, implied="decode"), find_chip(chip)
+    check_layout(fixed["block"], fixed["shared_prefix"])
+    room = parse(limit, "B") if limit is not None else target.capacity
     if room <= 0:
-        raise UsageError(f"memory_limit={memory!r}: a size above zero is wanted")
-    return _Ask(graph, target, room, reserve, block, shared_prefix, by_symbol(sizes, graph.symbols), beside)
+        raise UsageError(f"memory_limit={limit!r}: a size above zero is wanted")
+    return _Step(graph, target, room, sizes=by_symbol(sizes, graph.symbols), **fixed)
 
 
-def _beside(program: Program, prefill: Program | None, chunk: int, formats: Mapping[str, str | None]) -> Memory | None:
-    """What reading a chunk of one prompt needs."""
+def _reading(program: Program, prefill: Program | None, chunk: int, formats: _Formats) -> Memory | None:
+    """Return what reading a chunk of one prompt needs; ``None`` where decode steps run alone."""
     if chunk == 0 and prefill is None:
         return None
-    _number("chunk", chunk)
-    if prefill is None and not isinstance(program, Graph):
-        prefill = program
-    graph = as_graph(prefill, **formats, implied="prefill") if prefill is not None else None
+    whole_number("chunk", chunk, most=LARGEST)
+    source = program if prefill is None and not isinstance(program, Graph) else prefill
+    graph = as_graph(source, None, *formats, implied="prefill") if source is not None else None
     if graph is None or "S" not in graph.symbols:
         raise UsageError(f"chunk={chunk}: which program reads it? Give prefill=..., a graph with the symbol S")
     return itemise(graph, {"B": 1, "S": chunk})
 
 
-def _number(name: str, value: Any) -> None:
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 1 <= value <= MOST:
-        raise UsageError(f"{name}={value!r}: one whole number from 1 is wanted")
-
-
-def _most(fits: Callable[[Any], Any], least: int, below: int = MOST + 1) -> int:
-    """The largest number from ``least`` that fits, under ``below``; 0 where not even that does.
+def _most(fits: Callable[[Any], Any], least: int, below: int = LARGEST + 1) -> int:
+    """Return the largest number from ``least`` that fits, under ``below``; 0 where not even that does.
 
     What fits is an interval, so it is searched in sections: all doublings at once, then :data:`SECTIONS` between two.
     """
@@ -290,36 +312,3 @@ def _most(fits: Callable[[Any], Any], least: int, below: int = MOST + 1) -> int:
         high = int(later[0]) if later.size else high
         candidates = np.unique(np.linspace(low, high, min(high - low + 1, SECTIONS)).astype(np.int64))[1:-1]
     return low
-
-
-def _largest(what: str, value: int, ask: _Ask, batch: int, context: int) -> Largest:
-    limit = "size" if value >= MOST else "memory"
-    kept = ask.cache(batch, context)
-    return Largest(what, value, ask.graph, ask.chip, ask.need(batch, context), ask.room, kept, limit)
-
-
-def _why_not(ask: _Ask, batch: int, context: int) -> str:
-    """Itemised footprint, and the first changes that would make it fit."""
-    need = ask.need(batch, context)
-    total, options = format_bytes(float(need.total)), _what_fits(ask, batch, context, need)
-    return (
-        f"{ask.graph.name} on {ask.chip.name}: batch {batch} at a context of {context:,} needs {total}, "
-        f"{format_bytes(ask.room)} are allowed ({footprint_text(need)}); "
-        f"what would fit: {', or '.join(options) or 'nothing'}"
-    )
-
-
-def _what_fits(ask: _Ask, batch: int, context: int, need: Memory) -> list[str]:
-    fewer = _most(lambda n: ask.fits(n, context), 1, batch) if batch > 1 else 0
-    least = max(ask.shared_prefix, 1)
-    shorter = _most(lambda n: ask.fits(batch, n), least, context) if context > least else 0
-    found = [f"batch {fewer:,}"] * (fewer > 0) + [f"a context of {shorter:,}"] * (shorter > 0)
-    for change in SMALLER:
-        if len(found) < 3 and replace(ask, graph=retype(ask.graph, **change)).fits(batch, context):
-            found.append(" and ".join(f"{part} in {fmt}" for part, fmt in change.items()))
-    fixed = float(need.reserve) + float(need.workspace)
-    if ask.room > fixed:
-        found.append(
-            f"{ceil((float(need.total) - fixed) / (ask.room - fixed))} such chips with everything split evenly"
-        )
-    return found

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.analysis.estimates import Estimate, Mode, estimate
-from roofline.analysis.serving.kvcache import KVCache, kv_cache, sensible
+from roofline.analysis.serving.kvcache import KVCache, check_layout, kv_cache
 from roofline.counting.memory import RESERVE, Memory
 from roofline.counting.memory import memory as itemise
 from roofline.frontends.source import Program, as_graph
@@ -25,6 +25,8 @@ from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph
+from roofline.ir.report import Report, subject
+from roofline.ir.sizes import whole_number
 from roofline.ir.units import format_bytes, format_si
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 #: Tokens of one request that are estimated at most.
-MOST_TOKENS = 2**17
+LARGEST_REQUEST = 2**17
 #: Tokens that a record lists at most.
 LISTED = 64
 
@@ -45,7 +47,7 @@ NOT_MODELLED = (
 
 
 @dataclass(frozen=True, repr=False)
-class Request:
+class Request(Report):
     """What a request takes, token by token.
 
     The first token is the prefill's; every other one is a decode step's.
@@ -58,6 +60,8 @@ class Request:
         new_tokens: Tokens that each sequence gets.
         batch: Sequences that run together.
     """
+
+    schema = "request"
 
     prefill: Estimate
     decode: Estimate | None
@@ -191,45 +195,37 @@ class Request:
         }
 
     def frame(self) -> pd.DataFrame:
-        """One row a token: its time, when it is done, the cache, the memory by part."""
+        """Return one row per token: its time, when it is done, the cache, the memory by part."""
         import pandas as pd
 
         return pd.DataFrame(self._columns())
 
-    def record(self) -> dict[str, Any]:
-        """Plain numbers of the request, and at most 64 of its tokens."""
-        columns = self._columns()
-        shown = np.unique(np.linspace(0, self.new_tokens - 1, min(LISTED, self.new_tokens)).astype(int))
-        at_peak = {name: float(value[self.peak_token]) for name, value in self.memory.parts().items()}
+    def subject(self) -> dict[str, Any]:
+        """Return the model, where and how it runs, and the request."""
+        about = subject(self.prefill.graph, self.chip.name, self.prefill.mode)
+        sizes = {"batch": self.batch, "prompt": self.prompt, "new_tokens": self.new_tokens}
+        layout = {"block": self.cache.block, "shared_prefix": self.cache.shared_prefix}
+        return {**about, "phase": "prefill and decode", "sizes": sizes, **layout}
+
+    def summary(self) -> dict[str, Any]:
+        """Return the times and the memory of the whole."""
         return {
-            "model": self.prefill.graph.title,
-            "chip": self.chip.name,
-            "mode": self.prefill.mode,
-            "prompt": self.prompt,
-            "new_tokens": self.new_tokens,
-            "decode_steps": self.new_tokens - 1,
-            "batch": self.batch,
-            "block": self.cache.block,
-            "shared_prefix": self.cache.shared_prefix,
-            "time_s": self.time,
-            "low_s": self.low,
-            "high_s": self.high,
+            "time_s": self.time, "low_s": self.low, "high_s": self.high,
             "time_to_first_token_s": self.time_to_first_token,
             "time_per_token_s": self.time_per_token,
             "time_per_token_p50_s": self.percentile(50),
             "time_per_token_p99_s": self.percentile(99),
-            "tokens_per_s": self.tokens_per_s,
-            "peak_bytes": self.peak,
-            "peak_token": self.peak_token + 1,
-            "memory_bytes": at_peak,
-            "capacity_bytes": self.chip.capacity,
-            "fits": self.fits,
-            "not_modelled": list(self.not_modelled),
-            "tokens": [{name: np.asarray(value)[i].item() for name, value in columns.items()} for i in shown],
-        }
+            "tokens_per_s": self.tokens_per_s, "decode_steps": self.new_tokens - 1,
+            "peak_bytes": self.peak, "peak_token": self.peak_token + 1,
+            "memory_bytes": {name: float(value[self.peak_token]) for name, value in self.memory.parts().items()},
+            "capacity_bytes": self.chip.capacity, "fits": self.fits, "not_modelled": list(self.not_modelled),
+        }  # fmt: skip
 
-    def _repr_html_(self) -> str:
-        return str(self.frame().to_html(max_rows=20))
+    def records(self) -> list[dict[str, Any]]:
+        """Return at most 64 of its tokens, a dictionary each."""
+        columns = self._columns()
+        shown = np.unique(np.linspace(0, self.new_tokens - 1, min(LISTED, self.new_tokens)).astype(int))
+        return [{name: np.asarray(value)[i].item() for name, value in columns.items()} for i in shown]
 
     def __repr__(self) -> str:
         step = f", then {format_si(self.time_per_token, 's')} a token" if self.time_per_token is not None else ""
@@ -297,8 +293,8 @@ def request(
     if chip is None:
         raise UsageError("request: on which chip? Give a name or a chip")
     first, then = _programs(program, prefill, decode, {"dtype": dtype, "weights": weights, "cache": cache}, overrides)
-    sensible(block, shared_prefix)
-    _sensible(prompt, new_tokens, batch, shared_prefix)
+    check_layout(block, shared_prefix)
+    _check(prompt, new_tokens, batch, shared_prefix)
     where, how = find_chip(chip), {"mode": mode, "tf32": tf32, "reserve": reserve}
     contexts = prompt + np.arange(new_tokens)
     kept = kv_cache(then, contexts, batch=batch, block=block, shared_prefix=shared_prefix)
@@ -329,14 +325,10 @@ def _programs(
     return first, then
 
 
-def _sensible(prompt: Any, new_tokens: Any, batch: Any, shared_prefix: Any) -> None:
+def _check(prompt: Any, new_tokens: Any, batch: Any, shared_prefix: Any) -> None:
     """Refuse sizes that cannot be."""
-    for name, value, most in (
-        ("prompt", prompt, 10**9),
-        ("new_tokens", new_tokens, MOST_TOKENS),
-        ("batch", batch, 10**9),
-    ):
-        if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 1 <= value <= most:
-            raise UsageError(f"{name}={value!r}: allowed: one whole number from 1 to {most:,}")
+    whole_number("prompt", prompt, most=10**9)
+    whole_number("new_tokens", new_tokens, most=LARGEST_REQUEST)
+    whole_number("batch", batch, most=10**9)
     if shared_prefix > prompt:
         raise UsageError(f"shared_prefix={shared_prefix}: longer than the prompt of {prompt} tokens")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from roofline.analysis.estimates import Estimate, Mode, estimate
-from roofline.analysis.training.footprint import Held, held
+from roofline.analysis.training.footprint import Footprint, footprint
 from roofline.analysis.training.plan import Plan
 from roofline.counting.counts import count_graph, nbytes
 from roofline.hardware.chip import Chip
@@ -33,9 +33,9 @@ class Chunk:
         seconds: By part: forward, backward, recompute, communication [s].
         model_flops: Three times the products of the forward, the numerator of MFU: each has two gradients.
         hardware_flops: All products that run, the numerator of HFU.
-        held: Its parameters, gradients and states.
-        kept: Activations between forward and backward [byte].
-        passing: The most that lives beside them while one micro-batch runs [byte].
+        footprint: Its parameters, gradients and states.
+        saved: Activations between forward and backward [byte].
+        transient: The most that lives besides while one micro-batch runs [byte].
         inputs: What the caller hands in [byte].
         sent: To the next chunk in the forward; as much comes back in the backward [byte].
     """
@@ -45,9 +45,9 @@ class Chunk:
     seconds: Mapping[str, float]
     model_flops: float
     hardware_flops: float
-    held: Held
-    kept: float
-    passing: float
+    footprint: Footprint
+    saved: float
+    transient: float
     inputs: float
     sent: float
 
@@ -68,18 +68,23 @@ def chunk(graph: Graph, own: Graph, chip: Chip, plan: Plan, mode: Mode, sizes: M
         mode: As for :func:`roofline.estimate`.
         sizes: Of one micro-batch.
     """
-    given = [name for name in _boundary(graph, own) if own.tensors[name].kind == "input"]
+    # What the stage before sends: activations of the whole program that this part takes as inputs.
+    inputs = [name for name, tensor in own.tensors.items() if tensor.kind == "input" and name in graph.tensors
+              and graph.tensors[name].kind == "activation"]  # fmt: skip
     master = PRECISIONS[plan.precision].master  # then gradients are added up in fp32, as Megatron-LM adds them
-    both = backward(own, recompute=plan.recompute, gradients="fp32" if master else None, wrt=given)
+    both = backward(own, recompute=plan.recompute, gradients="fp32" if master else None, wrt=inputs)
     whole = accumulate(both, 1, fused=master) if plan.micro_batches > 1 else both
     est = estimate(_without_sends(whole), chip, mode=mode, **sizes)
     sent = _bytes(own, [node.inputs[0] for node in own.nodes if node.op == "send"], sizes)
-    received = _bytes(own, given, sizes)  # kept for the backward too, of every micro-batch
-    kept = float(sum(evaluate(total, sizes) for total in saved(both).values()))
-    forward = float(count_graph(own, **sizes).flops)
+    received = _bytes(own, inputs, sizes)  # kept for the backward too, of every micro-batch
+    saved_bytes = float(sum(evaluate(total, sizes) for total in saved(both).values()))
+    replicas = (plan.dp, plan.dp // plan.ep) if plan.zero else (1, 1)
     return Chunk(
-        own, est, _by_part(est, len(own.nodes)), 3 * forward, float(est.flops), _held(own, plan), kept + received,
-        max(float(est.memory.activations) - kept, 0.0), float(est.memory.inputs) - received, sent,
+        forward_graph=own, estimate=est, seconds=_by_part(est, len(own.nodes)),
+        model_flops=3 * float(count_graph(own, **sizes).flops), hardware_flops=float(est.flops),
+        footprint=footprint(own, plan.optimizer, plan.precision, *replicas), saved=saved_bytes + received,
+        transient=max(float(est.memory.activations) - saved_bytes, 0.0),
+        inputs=float(est.memory.inputs) - received, sent=sent,
     )  # fmt: skip
 
 
@@ -103,11 +108,6 @@ def _without_sends(graph: Graph) -> Graph:
     return replace(graph, nodes=nodes, tensors=tensors, outputs=outputs)
 
 
-def _held(graph: Graph, plan: Plan) -> Held:
-    copies = (plan.dp, plan.dp // plan.ep) if plan.zero else (1, 1)
-    return held(graph, plan.optimizer, plan.precision, *copies)
-
-
 def stored(graph: Graph, precision: str) -> Graph:
     """The forward program with its weights in the format of a precision."""
     dtype = PRECISIONS[precision].stored
@@ -120,27 +120,22 @@ def lowered(graph: Graph, precision: str) -> Graph:
     return autocast(graph, dtype) if dtype else graph
 
 
-def _boundary(graph: Graph, own: Graph) -> list[str]:
-    """Tensors that a stage before sends."""
-    return [name for name in own.tensors if name in graph.tensors and graph.tensors[name].kind == "activation"]
-
-
 def _by_part(est: Estimate, forward: int) -> dict[str, float]:
-    """Seconds by part; kernels of the forward are those of the first nodes."""
+    """Return seconds by part; kernels of the forward are those of the first nodes."""
     first = {node.label for node in est.graph.nodes[:forward]}
-    found = dict.fromkeys((FORWARD, BACKWARD, AGAIN, SHARED), 0.0)
-    for row, time in zip(est.rows, est.times[0], strict=True):
+
+    def part(kind: str, label: str) -> str:
+        if kind == "network":
+            return SHARED
+        return AGAIN if label.endswith(".again") else FORWARD if label in first else BACKWARD
+
+    seconds = dict.fromkeys((FORWARD, BACKWARD, AGAIN, SHARED), 0.0)
+    for row, time in est.timed:
         each = row.kernel.count * float(time.expected) / len(row.kernel.names)
         for label in row.kernel.names:
-            found[_part(row.kernel.kind, label, label in first)] += each
-    waited = max(float(est.time) - sum(found.values()), 0.0)  # for the host, in eager mode
-    busy = found[FORWARD] + found[BACKWARD] + found[AGAIN]
-    for part in (FORWARD, BACKWARD, AGAIN):
-        found[part] *= 1 + waited / busy if busy else 1.0
-    return found
-
-
-def _part(kind: str, label: str, is_forward: bool) -> str:
-    if kind == "network":
-        return SHARED
-    return AGAIN if label.endswith(".again") else FORWARD if is_forward else BACKWARD
+            seconds[part(row.kernel.kind, label)] += each
+    waited = max(float(est.time) - sum(seconds.values()), 0.0)  # for the host, in eager mode
+    busy = seconds[FORWARD] + seconds[BACKWARD] + seconds[AGAIN]
+    for name in (FORWARD, BACKWARD, AGAIN):
+        seconds[name] *= 1 + waited / busy if busy else 1.0
+    return seconds

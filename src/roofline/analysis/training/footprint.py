@@ -1,4 +1,4 @@
-"""What a device holds of a chunk's parameters: weights, gradients, optimizer states, and their update."""
+"""Memory of a virtual stage's parameters on a device: weights, gradients, optimizer states, and their update."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Bytes:
 
 
 @dataclass(frozen=True)
-class Held:
+class Footprint:
     """Parameters of a chunk of layers on one device.
 
     Attributes:
@@ -42,7 +42,7 @@ class Held:
     update: Graph
 
 
-def held(graph: Graph, kind: str, precision: str, dense: int = 1, routed: int = 1) -> Held:
+def footprint(graph: Graph, kind: str, precision: str, dense: int = 1, routed: int = 1) -> Footprint:
     """Count what a forward program's parameters take in training.
 
     Args:
@@ -56,7 +56,7 @@ def held(graph: Graph, kind: str, precision: str, dense: int = 1, routed: int = 
         >>> from roofline.ops.builder import Builder
         >>> b = Builder("gemm", "bf16")
         >>> y = b.op("linear", b.input("x", (8, 64)), b.weight("w", (64, 64)))
-        >>> one = held(b.graph([y]), "adamw", "mixed-bf16").dense
+        >>> one = footprint(b.graph([y]), "adamw", "mixed-bf16").dense
         >>> one.weights / 64**2, one.gradients / 64**2, one.optimizer / 64**2
         (2.0, 4.0, 12.0)
     """
@@ -76,24 +76,24 @@ def held(graph: Graph, kind: str, precision: str, dense: int = 1, routed: int = 
 
     share = whole
     if dense > 1 or routed > 1:
-        rows = [_rows(t, routed if t.name in experts else dense) for t in trained]
-        share = _update(graph, rows, kind, master)
-    return Held(graph.parameters, of(lambda name: name not in experts), of(lambda name: name in experts), share)
+
+        def rows(tensor: Tensor) -> Tensor:
+            among = routed if tensor.name in experts else dense
+            return (
+                replace(tensor, shape=(ceil_div(tensor.shape[0], among), *tensor.shape[1:])) if tensor.shape else tensor
+            )
+
+        share = _update(graph, list(map(rows, trained)), kind, master)
+    return Footprint(graph.parameters, of(lambda name: name not in experts), of(lambda name: name in experts), share)
 
 
 def _total(tensors: Iterable[Tensor]) -> float:
     return float(sum(nbytes(tensor) for tensor in tensors))
 
 
-def _rows(tensor: Tensor, among: int) -> Tensor:
-    if not tensor.shape:
-        return tensor
-    return replace(tensor, shape=(ceil_div(tensor.shape[0], among), *tensor.shape[1:]))
-
-
 def _update(graph: Graph, weights: list[Tensor], kind: str, master: bool) -> Graph:
     """The update of parameters from gradients that are handed in."""
     gradients = [Tensor(f"{t.name}.grad", t.shape, "fp32" if master else t.dtype, "input") for t in weights]
     pairs = tuple((w.name, g.name) for w, g in zip(weights, gradients, strict=True))
-    given = Graph(f"{graph.name} update", {t.name: t for t in (*weights, *gradients)}, ()).with_info(gradients=pairs)
-    return optimizer(given, kind, master=master)
+    program = Graph(f"{graph.name} update", {t.name: t for t in (*weights, *gradients)}, ()).with_info(gradients=pairs)
+    return optimizer(program, kind, master=master)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from roofline.cost.schedule import BUCKET, check_pipeline, megatron_bucket
 from roofline.hardware.cluster import Cluster
-from roofline.ir.errors import UsageError, did_you_mean
+from roofline.ir.errors import UsageError
+from roofline.ir.sizes import one_of, whole_number
 from roofline.passes.training.backward import RECOMPUTE
 from roofline.passes.training.mixed_precision import PRECISIONS
 from roofline.passes.training.optimizer import OPTIMIZERS
@@ -17,23 +17,23 @@ from roofline.passes.training.optimizer import OPTIMIZERS
 class Plan:
     """The layout of a training step.
 
-    Neighbouring devices share a layer (``tp``), then come the copies of the model (``dp``), then the stages (``pp``):
+    Neighbouring devices share a layer (``tp``), then come the replicas of the model (``dp``), then the stages (``pp``):
     what talks most sits closest, as Megatron-LM numbers them.
 
     Attributes:
         batch: Sequences or images of one step, all devices together.
         micro_batch: Those that a device runs at once.
         tp: Devices that share every layer.
-        sp: Whether they share the positions too.
+        sp: True where they share the positions too.
         pp: Stages of the pipeline.
-        interleave: Chunks of layers on each device of the pipeline.
-        dp: Copies of the model that get a part of the batch each.
-        ep: Groups of these copies that share the experts.
-        zero: Stage of ZeRO: what the copies divide between them.
+        interleave: Virtual stages on each device of the pipeline.
+        dp: Replicas of the model that get a part of the batch each.
+        ep: Groups of these replicas that share the experts.
+        zero: Stage of ZeRO: what the replicas divide between them.
         recompute: ``none``, ``selective`` or ``full``.
         optimizer: ``sgd``, ``momentum``, ``adamw``, ``adafactor`` or ``adam8bit``.
         precision: One of :data:`~roofline.passes.training.mixed_precision.PRECISIONS`.
-        overlap: Whether gradients and sharded weights travel beside the computation.
+        overlap: True where gradients and sharded weights travel during the computation.
     """
 
     batch: int
@@ -52,21 +52,21 @@ class Plan:
 
     @property
     def devices(self) -> int:
-        """All of them."""
+        """Devices of all groups together."""
         return self.tp * self.pp * self.dp
 
     @property
     def micro_batches(self) -> int:
-        """Micro-batches that each copy of the model runs a step."""
+        """Micro-batches that each replica of the model runs per step."""
         return self.batch // (self.dp * self.micro_batch)
 
-    def bucket(self, copies: int) -> float:
-        """Gradients reduced at a time among copies: Megatron-core's beside an fp32 copy, else PyTorch's [byte]."""
-        return 4 * megatron_bucket(copies) if PRECISIONS[self.precision].master else BUCKET
+    def bucket(self, replicas: int) -> float:
+        """Gradients reduced at a time among replicas: Megatron-core's with an fp32 copy, else PyTorch's [byte]."""
+        return 4 * megatron_bucket(replicas) if PRECISIONS[self.precision].master else BUCKET
 
     @property
     def schedule(self) -> str:
-        """That of the pipeline."""
+        """Schedule of the pipeline."""
         return "interleaved" if self.interleave > 1 else "1f1b"
 
     def check(self, on: Cluster) -> None:
@@ -76,18 +76,19 @@ class Plan:
             UsageError: Names the option, what is allowed and the nearest that is.
         """
         for name in ("batch", "micro_batch", "tp", "pp", "interleave", "dp", "ep"):
-            _whole(name, getattr(self, name))
-        _one_of("recompute", self.recompute, RECOMPUTE)
-        _one_of("optimizer", self.optimizer, OPTIMIZERS)
-        _one_of("precision", self.precision, PRECISIONS)
+            whole_number(name, getattr(self, name))
+        one_of("recompute", self.recompute, RECOMPUTE)
+        one_of("optimizer", self.optimizer, OPTIMIZERS)
+        one_of("precision", self.precision, PRECISIONS)
         if self.zero not in (0, 1, 2, 3):
             raise UsageError(f"zero={self.zero!r}; allowed: 0, 1, 2, 3")
         if self.zero and self.dp == 1:
             raise UsageError(
-                f"zero={self.zero} divides memory between copies of the model, and dp=1; give dp=2 or more"
+                f"zero={self.zero} divides memory between replicas of the model, and dp=1; give dp=2 or more"
             )
         if self.dp % self.ep:
-            raise UsageError(f"ep={self.ep} does not divide dp={self.dp}; fits: {_divisors(self.dp)}")
+            divisors = ", ".join(str(n) for n in range(1, min(self.dp, 1024) + 1) if self.dp % n == 0)
+            raise UsageError(f"ep={self.ep} does not divide dp={self.dp}; fits: {divisors}")
         if self.sp and self.tp == 1:
             raise UsageError("sp=True shares positions between the devices that share the layers; give tp=2 or more")
         self._check_batch()
@@ -106,30 +107,18 @@ class Plan:
             UsageError: Names the nearest lengths that do.
         """
         if self.sp and length is not None and length % self.tp:
-            low = length // self.tp * self.tp
-            near = f"{low} or {low + self.tp}" if low else str(self.tp)
+            near = _nearest(length, self.tp)
             raise UsageError(f"sp=True: S={length} positions cannot be shared by tp={self.tp}; the nearest: {near}")
 
     def _check_batch(self) -> None:
-        step = self.dp * self.micro_batch
-        if self.batch % step:
-            low = self.batch // step * step
-            near = f"{low} or {low + step}" if low else str(step)
+        if self.batch % (self.dp * self.micro_batch):
             raise UsageError(
-                f"batch={self.batch} cannot be shared by dp={self.dp} copies in micro-batches of {self.micro_batch}; "
-                f"the nearest: {near}"
+                f"batch={self.batch} cannot be shared by dp={self.dp} replicas in micro-batches of {self.micro_batch}; "
+                f"the nearest: {_nearest(self.batch, self.dp * self.micro_batch)}"
             )
 
 
-def _whole(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UsageError(f"{name}={value!r}: a whole number from 1 is wanted")
-
-
-def _one_of(name: str, value: Any, allowed: Any) -> None:
-    if value not in allowed:
-        raise UsageError(f"{name}={value!r}; allowed: {', '.join(allowed)}{did_you_mean(str(value), allowed)}")
-
-
-def _divisors(number: int) -> str:
-    return ", ".join(str(n) for n in range(1, min(number, 1024) + 1) if number % n == 0)
+def _nearest(number: int, step: int) -> str:
+    """Name the multiples of a step on both sides of a number."""
+    low = number // step * step
+    return f"{low} or {low + step}" if low else str(step)

@@ -45,7 +45,7 @@ def _exchanged(graph: Graph, step: TrainingStep) -> Graph:
     exposed, plan = step.seconds["data_parallel"], step.plan
     if not exposed:
         return graph
-    size = min(plan.bucket(plan.dp), sum(chunk.held.dense.gradients for chunk in step.chunks))
+    size = min(plan.bucket(plan.dp), sum(chunk.footprint.dense.gradients for chunk in step.chunks))
     each = float(collective(step.cluster, "all_reduce", size, plan.dp, stride=plan.tp).seconds)
     spans = 1 if step.cluster.implied else step.cluster.span(plan.dp, plan.tp)
     b = Builder("bucket", "fp32")

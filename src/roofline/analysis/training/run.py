@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from roofline.analysis.collectives import collective, timers
 from roofline.analysis.estimates import Mode, estimate
-from roofline.analysis.scale_out import placed
+from roofline.analysis.scale_out import with_topology
 from roofline.analysis.training.chunk import AGAIN, BACKWARD, FORWARD, Chunk, chunk, lowered, stored
 from roofline.analysis.training.footprint import Bytes
 from roofline.analysis.training.plan import Plan
@@ -58,7 +58,7 @@ class Run:
         graph = stored(self.graph, plan.precision)
         if plan.tp > 1 or plan.ep > 1:
             graph = shard(graph, tp=plan.tp, sp=plan.sp, ep=plan.ep)
-            graph = graph if self.cluster.implied else placed(graph, self.cluster, plan.tp)
+            graph = graph if self.cluster.implied else with_topology(graph, self.cluster, plan.tp)
         graph = lowered(graph, plan.precision)
         number = plan.pp * plan.interleave
         parts = [stage(graph, number, at) for at in range(number)]
@@ -77,7 +77,9 @@ class Run:
     @cached_property
     def parts(self) -> tuple[Parts, ...]:
         """Seconds by part of a micro-batch on each device of a pipeline."""
-        return tuple(_sum(one.seconds for one in chunks) for chunks in self.devices)
+        return tuple(
+            {part: sum(one.seconds[part] for one in chunks) for part in chunks[0].seconds} for chunks in self.devices
+        )
 
     @property
     def slow(self) -> Parts:
@@ -122,25 +124,25 @@ class Run:
         return seconds
 
     def _update(self, chunks: Sequence[Chunk]) -> float:
-        """The update of what a device holds; of its share where the copies divide the states [s]."""
+        """The update of what a device holds; of its share where the replicas divide the states [s]."""
         mode: Mode = "graph" if self.mode == "compiled" else self.mode
-        return sum(float(estimate(one.held.update, self.chip, mode=mode).time) for one in chunks)
+        return sum(float(estimate(one.footprint.update, self.chip, mode=mode).time) for one in chunks)
 
-    # --- between copies of the model ----------------------------------------------------------------------------------
+    # --- between replicas of the model ------------------------------------------------------------------------------
 
     def _exchanged(self) -> float:
-        """What gradients and sharded weights hold up [s]: of all copies, and of experts within their groups."""
+        """What gradients and sharded weights hold up [s]: of all replicas, and of experts within their groups."""
         plan = self.plan
-        dense = self._exposed(lambda one: one.held.dense, plan.dp, plan.tp)
-        return dense + self._exposed(lambda one: one.held.routed, plan.dp // plan.ep, plan.tp * plan.ep)
+        dense = self._exposed(lambda one: one.footprint.dense, plan.dp, plan.tp)
+        return dense + self._exposed(lambda one: one.footprint.routed, plan.dp // plan.ep, plan.tp * plan.ep)
 
-    def _exposed(self, part: Callable[[Chunk], Bytes], copies: int, stride: int) -> float:
+    def _exposed(self, part: Callable[[Chunk], Bytes], replicas: int, stride: int) -> float:
         held = [[part(one) for one in chunks] for chunks in self.devices]
         gradients = max(sum(one.gradients for one in each) for each in held)
-        if copies == 1 or not gradients:
+        if replicas == 1 or not gradients:
             return 0.0
         plan, slow = self.plan, self.slow
-        timed: dict[str, Any] = timers(self.cluster, copies, stride=stride)
+        timed: dict[str, Any] = timers(self.cluster, replicas, stride=stride)
         layers = sum(
             (1 if one.forward_graph.info.layers is None else one.forward_graph.info.layers) or 1
             for one in self.devices[0]
@@ -148,7 +150,7 @@ class Run:
         found = data_parallel(
             max(sum(one.weights for one in each) for each in held), gradients, plan.zero, forward=slow[FORWARD],
             backward=slow[AGAIN] + slow[BACKWARD], layers=layers, micro_batches=plan.micro_batches,
-            overlap=plan.overlap, bucket=plan.bucket(copies), **timed,
+            overlap=plan.overlap, bucket=plan.bucket(replicas), **timed,
         )  # fmt: skip
         return float(found.exposed)
 
@@ -164,13 +166,13 @@ class Run:
 
         def divided(part: str) -> float:
             """Bytes of a part, of which ZeRO gives each copy a share."""
-            copies = [divided_among(part, among, plan.zero) for among in (plan.dp, plan.dp // plan.ep)]
-            each = ((getattr(one.held.dense, part), getattr(one.held.routed, part)) for one in chunks)
-            return float(sum(dense / copies[0] + routed / copies[1] for dense, routed in each))
+            replicas = [divided_among(part, among, plan.zero) for among in (plan.dp, plan.dp // plan.ep)]
+            each = ((getattr(one.footprint.dense, part), getattr(one.footprint.routed, part)) for one in chunks)
+            return float(sum(dense / replicas[0] + routed / replicas[1] for dense, routed in each))
 
         return TrainingMemory(
             weights=divided("weights"), gradients=divided("gradients"), optimizer=divided("optimizer"),
-            activations=in_flight * sum(one.kept for one in chunks) + max(one.passing for one in chunks),
+            activations=in_flight * sum(one.saved for one in chunks) + max(one.transient for one in chunks),
             kv_cache=0, inputs=max(one.inputs for one in chunks), workspace=WORKSPACE, reserve=self.reserve,
         )  # fmt: skip
 
@@ -194,14 +196,6 @@ class Run:
 def _alike(part: Graph, at: int, number: int) -> Any:
     """Equal for stages that do the same work: as many nodes and parameters, and both at the same end or at none."""
     return len(part.nodes), part.parameters, at if at in (0, number - 1) else None
-
-
-def _sum(parts: Iterable[Parts]) -> dict[str, float]:
-    total: dict[str, float] = {}
-    for each in parts:
-        for part, value in each.items():
-            total[part] = total.get(part, 0.0) + value
-    return total
 
 
 def _total(parts: Parts) -> float:

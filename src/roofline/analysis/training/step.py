@@ -29,15 +29,15 @@ _PRECISION = {"bf16": "mixed-bf16", "fp16": "mixed-fp16"}
 
 
 def usual_precision(graph: Graph) -> str:
-    """What a program is trained in where nothing else is said: by the format of its largest weight.
+    """Return the precision that a program is trained in by default: by the format of its largest weight.
 
     Example:
         >>> import roofline as rl
         >>> usual_precision(rl.model("llama-3-8b", phase="train"))
         'mixed-bf16'
     """
-    found = [tensor for tensor in graph.tensors.values() if tensor.kind == "weight"]
-    return _PRECISION.get(max(found, key=lambda tensor: tensor.numel).dtype, "fp32") if found else "fp32"
+    weights = [tensor for tensor in graph.tensors.values() if tensor.kind == "weight"]
+    return _PRECISION.get(max(weights, key=lambda tensor: tensor.numel).dtype, "fp32") if weights else "fp32"
 
 
 @dataclass(frozen=True, repr=False)
@@ -178,22 +178,22 @@ def train(
     """Predict a step of training: forward, backward and update, on one device or many.
 
     The forward program is sharded, cut into stages and differentiated by the passes of this library, and each device's
-    program estimated kernel by kernel; the schedule of the pipeline and the exchange between copies of the model
+    program estimated kernel by kernel; the schedule of the pipeline and the exchange between replicas of the model
     come on top (:mod:`roofline.schedule`).
 
     Args:
         program: A graph of the forward, best of phase ``train`` (dropout and a loss); a shipped name, or the path of a
             model file, workload, config or script.
         chip: A chip, or a cluster where a group of devices is larger than a node.
-        batch: Sequences or images of a step, of all devices together.
+        batch: Sequences or images per step, of all devices together.
         micro_batch: What a device runs at once; all of its share, or 1 in a pipeline, when absent.
         tp: Devices that share every layer.
         sp: Whether they share the positions of norms, dropouts and residuals too.
         pp: Stages of a pipeline.
-        interleave: Chunks of layers that each device of a pipeline holds.
-        dp: Copies of the model.
-        ep: Groups of copies that share the experts.
-        zero: What copies divide between them: 1 optimizer states, 2 gradients too, 3 weights too.
+        interleave: Virtual stages that each device of a pipeline holds.
+        dp: Replicas of the model.
+        ep: Groups of replicas that share the experts.
+        zero: What replicas divide between them: 1 optimizer states, 2 gradients too, 3 weights too.
         recompute: Of activations, in the backward: ``none``, ``selective`` (attention's scores), ``full`` (layers).
         optimizer: ``sgd``, ``momentum``, ``adamw``, ``adafactor`` or ``adam8bit``.
         precision: ``fp32``, ``bf16``, ``fp16``, ``amp-bf16``, ``amp-fp16``, ``mixed-bf16`` or ``mixed-fp16`` (16-bit
@@ -217,9 +217,13 @@ def train(
     """
     cluster, graph = find_cluster(chip), _program(program)
     sizes = by_symbol(sizes, graph.symbols)
-    wanted = usual_precision(graph) if precision is None else precision
     each = (1 if pp > 1 else max(batch // max(dp, 1), 1)) if micro_batch is None else micro_batch
-    plan = Plan(batch, each, tp, sp, pp, interleave, dp, ep, zero, recompute, optimizer, wanted, overlap)
+    plan = Plan(
+        batch=batch, micro_batch=each, tp=tp, sp=sp, pp=pp, interleave=interleave, dp=dp, ep=ep, zero=zero,
+        recompute=recompute, optimizer=optimizer, precision=precision or usual_precision(graph), overlap=overlap,
+    )  # fmt: skip
+    if "B" in sizes:
+        raise UsageError(f"B={sizes['B']}: the batch of a step is given as batch=...")
     plan.check(cluster)
     plan.check_positions(sizes.get("S") if "S" in graph.symbols else None)
     at = {**sizes, "B": each}
@@ -239,12 +243,14 @@ def _step(run: Run) -> TrainingStep:
     plan, seconds, memory = run.plan, run.seconds(), run.memory()
     total = sum(seconds.values())
     # Parts of one chip err together: the widest of their ranges is that of the whole.
-    found = [one.estimate for one in run.chunks]
-    low, high = min(float(e.low) / float(e.time) for e in found), max(float(e.high) / float(e.time) for e in found)
+    parts = [one.estimate for one in run.chunks]
+    low, high = min(float(e.low) / float(e.time) for e in parts), max(float(e.high) / float(e.time) for e in parts)
+    model_flops, hardware_flops = run.flops()
     return TrainingStep(
-        run.graph.title, run.cluster, plan, run.mode, seconds, total * low,
-        total * high, memory, run.chip.capacity, *run.flops(), run.peak(),
-        float(evaluate(run.graph.items, {**run.sizes, "B": plan.batch})), run.graph.item, run.chunks, _notes(run),
+        name=run.graph.title, cluster=run.cluster, plan=plan, mode=run.mode, seconds=seconds, low=total * low,
+        high=total * high, memory=memory, capacity=run.chip.capacity, model_flops=model_flops,
+        hardware_flops=hardware_flops, peak=run.peak(), item=run.graph.item, chunks=run.chunks, notes=_notes(run),
+        items=float(evaluate(run.graph.items, {**run.sizes, "B": plan.batch})),
     )  # fmt: skip
 
 
