@@ -85,7 +85,7 @@ class BaseCall:
 
     def matmul(self, x: str, y: str, bias: str | None = None) -> str:
         """Add ``x @ y`` of any ranks."""
-        return emit.matmul(self.b, x, y, bias, name=self.name, dtype=self.dtype)
+        return emit.matmul(self.b, x, y, bias, self.name)
 
     def reduce(self, how: str, x: str, axes: Any = None, keepdim: bool = False, dtype: str = "") -> str:
         """Add a reduction that is called like the operation."""
@@ -159,7 +159,7 @@ def located(
     except RooflineError as error:
         if sign in str(error):
             raise
-        raise type(error)(f"{where}: {what}: {one_line(error)}") from None
+        raise type(error)(f"{where}: {what}: {error}") from None
     except MALFORMED as error:
         if malformed is None:
             raise

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from roofline.ir.errors import ShapeError, UnknownOp
-from roofline.ir.sizes import Size, prod
-from roofline.ir.sizes import quotient as quotient
+from roofline.ir.sizes import Size, prod, quotient
 from roofline.ops.builder import Builder
 from roofline.ops.registry import broadcast
 from roofline.programs.families import blocks
@@ -25,7 +24,7 @@ REDUCTIONS = {
 
 
 def view(b: Builder, x: str, shape: Sequence[Size], name: str = "view") -> str:
-    """The same elements under another shape; the tensor itself where nothing changes."""
+    """Return the same elements under another shape; the tensor itself where nothing changes."""
     target = tuple(shape)
     return x if b.shape(x) == target else b.op("view", x, name=name, shape=target)
 
@@ -37,45 +36,41 @@ def expand(b: Builder, x: str, shape: Sequence[Size], name: str = "expand") -> s
     return x if b.shape(x) == target else b.op("expand", view(b, x, base), name=name, shape=target)
 
 
-def matmul(b: Builder, x: str, y: str, bias: str | None = None, name: str = "matmul", dtype: str | None = None) -> str:
-    """``x @ y`` as numpy defines it for any ranks, with a bias along the last axis.
+def matmul(b: Builder, x: str, y: str, bias: str | None = None, name: str = "matmul") -> str:
+    """Add ``x @ y`` as numpy defines it for any ranks, with a bias along the last axis.
 
     Raises:
         ShapeError: The inner sizes differ, or the leading ones do not broadcast.
     """
     left, right = b.shape(x), b.shape(y)
     if not left or not right:
-        raise ShapeError(f"{name}: matmul of a scalar; wanted two arrays of one axis or more")
+        raise ShapeError(f"{name}: matmul of a scalar; allowed: two arrays of one axis or more")
     rows = view(b, x, (1, *left), f"{name}_row") if len(left) == 1 else x
     columns = view(b, y, (*right, 1), f"{name}_column") if len(right) == 1 else y
-    result = _product(b, rows, columns, bias, name, dtype)
+    result = _matmul(b, rows, columns, bias, name)
     shape = b.shape(result)
     if len(left) == 1:
         shape = (*shape[:-2], shape[-1])
     return view(b, result, shape[:-1] if len(right) == 1 else shape, f"{name}_out")
 
 
-def _product(b: Builder, x: str, y: str, bias: str | None, name: str, dtype: str | None) -> str:
+def _matmul(b: Builder, x: str, y: str, bias: str | None, name: str) -> str:
     left, right = b.shape(x), b.shape(y)
-    extra = [bias] if bias else []
     if all(size == 1 for size in right[:-2]) and len(right) <= len(left):
-        return b.op("matmul", x, view(b, y, right[-2:], f"{name}_right"), *extra, name=name, dtype=dtype)
+        return b.op("matmul", x, view(b, y, right[-2:], f"{name}_right"), *([bias] if bias else []), name=name)
     try:
         lead = broadcast([left[:-2], right[:-2]])
     except ShapeError as error:
         raise ShapeError(f"{name}: matmul {error}") from None
-    operands = (
-        expand(b, x, (*lead, *left[-2:]), f"{name}_left"),
-        expand(b, y, (*lead, *right[-2:]), f"{name}_right"),
-    )
-    result = b.op("bmm", *operands, name=name, dtype=dtype)
-    return b.op("add", result, bias, name=f"{name}_bias", dtype=dtype) if bias else result
+    x, y = (expand(b, t, (*lead, *b.shape(t)[-2:]), f"{name}_{side}") for t, side in ((x, "left"), (y, "right")))
+    result = b.op("bmm", x, y, name=name)
+    return b.op("add", result, bias, name=f"{name}_bias") if bias else result
 
 
 def reduce(
     b: Builder, how: str, x: str, axes: Any = None, keepdim: bool = False, name: str = "", dtype: str | None = None
 ) -> str:
-    """A reduction by name over some axes, all where none are named.
+    """Add a reduction by name over some axes, all where none are named.
 
     Raises:
         UnknownOp: No such reduction.
@@ -94,7 +89,7 @@ def reduce(
 def attention(
     b: Builder, q: str, k: str, v: str, *, causal: bool = False, bias: str | None = None, softcap: float = 0.0
 ) -> str:
-    """Attention as one kernel on ``(..., heads, length, width)``; leading axes, if any, are the batch."""
+    """Add attention as one kernel on ``(..., heads, length, width)``; leading axes, if any, are the batch."""
     shape = (*b.shape(q)[:-1], b.shape(v)[-1])
     flat = [by_head(b, name) for name in (q, k, v)]
     out = blocks.attention(b, *flat, causal=causal, bias=bias, softcap=softcap)
@@ -102,78 +97,72 @@ def attention(
 
 
 def by_head(b: Builder, x: str) -> str:
-    """``(..., heads, length, width)`` with one batch axis; heads may be missing."""
+    """Return ``(..., heads, length, width)`` with one batch axis; heads may be missing."""
     shape = b.shape(x)
     rows = shape if len(shape) > 2 else (1, *shape)
     return view(b, x, (prod(rows[:-3]), *rows[-3:]), "heads")
-
-
-_CONVOLUTIONS = {1: "conv1d", 2: "conv2d", 3: "conv3d"}
 
 
 def convolution(
     b: Builder, x: str, weight: str, bias: str | None = None, *,
     stride: Sequence[int], padding: Sequence[Any], dilation: Sequence[int], groups: int = 1,
     transposed: bool = False, output_padding: Sequence[int] = (), channels_last: bool = False, name: str = "conv",
-    dtype: str | None = None,
 ) -> str:  # fmt: skip
-    """A convolution of one, two or three axes, plain or transposed, channels first.
+    """Add a convolution of one, two or three axes, plain or transposed, channels first.
 
     Args:
         b: The builder.
         x: Images ``(N, C, *sizes)``.
         weight: ``(O, C / groups, *window)``; transposed ``(C, O / groups, *window)``.
         bias: ``(O,)``.
-        stride: A number an axis.
-        padding: A number an axis, the same before and behind, or two where a plain convolution's differ.
-        dilation: A number an axis.
+        stride: A number per axis.
+        padding: A number per axis, the same before and behind, or two where a plain convolution's differ.
+        dilation: A number per axis.
         groups: Groups of channels that know nothing of each other.
-        transposed: Whether every input point spreads its products.
+        transposed: Whether every input point spreads over a window of the output.
         output_padding: Of a transposed one.
         channels_last: Whether the channels lie innermost in memory.
         name: Of the node.
-        dtype: Number format of its result.
+
+    Returns:
+        The full name of the result.
 
     Raises:
         ShapeError: Sizes that contradict each other.
     """
     axes = len(b.shape(x)) - 2
+    if axes not in (1, 2, 3):
+        kind = "transposed convolution" if transposed else "convolution"
+        raise ShapeError(f"{name}: a {kind} over {axes} axes; allowed: 1, 2, 3")
     operands = [x, weight, *([bias] if bias else [])]
     options: dict[str, Any] = {"stride": stride, "padding": padding, "groups": groups, "channels_last": channels_last}
     if any(step != 1 for step in dilation):
         options["dilation"] = dilation
-    if not transposed:
-        if axes not in _CONVOLUTIONS:
-            raise ShapeError(f"{name}: a convolution over {axes} axes; allowed: 1, 2, 3")
-        plain = {key: _plain(value) for key, value in options.items()}
-        return b.op(_CONVOLUTIONS[axes], *operands, name=name, dtype=dtype, **plain)
-    return _transposed(b, operands, axes, {**options, "output_padding": output_padding or (0,) * axes}, name, dtype)
+    if transposed:
+        options["output_padding"] = output_padding or (0,) * axes
+        if axes == 1:
+            return _transposed_line(b, operands, options, name)
+    op = f"conv_transpose{axes}d" if transposed else f"conv{axes}d"
+    return b.op(op, *operands, name=name, **{key: _plain(value) for key, value in options.items()})
 
 
 def _plain(value: Any) -> Any:
-    """One number for all axes where they agree."""
+    """Return one number for all axes where they agree."""
     same = isinstance(value, list | tuple) and len(set(value)) == 1 and not isinstance(value[0], tuple)
     return value[0] if same else tuple(value) if isinstance(value, list | tuple) else value
 
 
-def _transposed(
-    b: Builder, operands: list[str], axes: int, options: dict[str, Any], name: str, dtype: str | None
-) -> str:
-    """On two or three axes; a single one gets a neighbour of size 1."""
-    if axes in (2, 3):
-        plain = {key: _plain(value) for key, value in options.items()}
-        return b.op(f"conv_transpose{axes}d", *operands, name=name, dtype=dtype, **plain)
-    if axes != 1:
-        raise ShapeError(f"{name}: a transposed convolution over {axes} axes; allowed: 1, 2, 3")
+def _transposed_line(b: Builder, operands: list[str], options: dict[str, Any], name: str) -> str:
+    """Add a transposed convolution over one axis: it gets a neighbour of size 1."""
     flat = [view(b, t, (*b.shape(t)[:2], 1, b.shape(t)[2]), f"{name}_plane") for t in operands[:2]]
     fill = {"stride": 1, "padding": 0, "dilation": 1, "output_padding": 0}
     wide: dict[str, Any] = {key: (fill[key], value[0]) if key in fill else value for key, value in options.items()}
-    out = b.op("conv_transpose2d", *flat, *operands[2:], name=name, dtype=dtype, **wide)
+    out = b.op("conv_transpose2d", *flat, *operands[2:], name=name, **wide)
     return view(b, out, (*b.shape(out)[:2], b.shape(out)[3]), f"{name}_line")
 
 
 def fill_in(shape: Sequence[Size], target: Sequence[Size], where: str = "reshape") -> tuple[Size, ...]:
-    """The target of a reshape with its one ``-1`` worked out.
+    """Return the target of a reshape with its one ``-1`` worked out.
 
     Args:
         shape: Before.
@@ -197,7 +186,7 @@ def fill_in(shape: Sequence[Size], target: Sequence[Size], where: str = "reshape
         if size in left:
             left.remove(size)
             rest.remove(size)
-    found = quotient(prod(left), prod(rest)) if prod(rest) != 0 else None
-    if found is None:
+    size_left = quotient(prod(left), prod(rest)) if prod(rest) != 0 else None
+    if size_left is None:
         raise ShapeError(f"{where}: cannot view {list(shape)} as {list(target)}: the elements do not divide")
-    return tuple(found if size == -1 else size for size in target)
+    return tuple(size_left if size == -1 else size for size in target)

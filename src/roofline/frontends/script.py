@@ -31,7 +31,7 @@ _WANTED = (
 
 
 def split_script(text: str | os.PathLike[str]) -> tuple[str, str | None] | None:
-    """Path and name of ``script.py`` or ``script.py:name``; ``None`` for anything else.
+    """Return path and name of ``script.py`` or ``script.py:name``; ``None`` for anything else.
 
     Example:
         >>> split_script("nets/mlp.py:build"), split_script("mlp.py"), split_script("gpt2")
@@ -61,9 +61,7 @@ def load_script(path: str | os.PathLike[str], name: str | None = None) -> Graph:
         ModelDataError: The script cannot be read, raises, or has no program in it.
     """
     with _running(path) as (file, names):
-        found = _look_up(file, names, name) if name is not None else _find(file, names)
-        graph = _as_graph(file, names, found)
-    return graph
+        return _as_graph(file, names, _find(file, names) if name is None else _look_up(file, names, name))
 
 
 # --- running ----------------------------------------------------------------------------------------------------------
@@ -71,12 +69,12 @@ def load_script(path: str | os.PathLike[str], name: str | None = None) -> Graph:
 
 @contextmanager
 def _running(path: str | os.PathLike[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The names of a script, while it still is the running one; its faults become one line."""
+    """Yield the names of a script, while it still is the running one; its faults become one line."""
     file = os.path.expanduser(os.fspath(path))
     code = _read(file)
     module = ModuleType(_NAME)
     module.__file__ = file
-    kept = sys.path[:], sys.argv[:], sys.modules.get(_NAME)
+    before = sys.path[:], sys.argv[:], sys.modules.get(_NAME)
     sys.path.insert(0, str(Path(file).resolve().parent))
     sys.argv[:] = [file]
     sys.modules[_NAME] = module
@@ -85,11 +83,11 @@ def _running(path: str | os.PathLike[str]) -> Iterator[tuple[str, Mapping[str, A
             exec(compile(code, file, "exec"), module.__dict__)
             yield file, module.__dict__
     finally:
-        sys.path[:], sys.argv[:] = kept[:2]
-        if kept[2] is None:
+        sys.path[:], sys.argv[:] = before[:2]
+        if before[2] is None:
             sys.modules.pop(_NAME, None)
         else:
-            sys.modules[_NAME] = kept[2]
+            sys.modules[_NAME] = before[2]
 
 
 def _read(file: str) -> bytes:
@@ -107,7 +105,7 @@ def _read(file: str) -> bytes:
 
 @contextmanager
 def _one_line(file: str) -> Iterator[None]:
-    """Whatever the script raises, as an error that says where."""
+    """Turn whatever the script raises into an error that says where."""
     try:
         yield
     except SyntaxError as error:
@@ -136,7 +134,7 @@ def _told(file: str, error: BaseException) -> str:
 
 
 def _where(file: str, error: BaseException) -> str:
-    """The last line of the script that the error went through."""
+    """Return the last line of the script that the error went through."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     return f"{file}:{lines[-1]}" if lines else file
 
@@ -168,34 +166,34 @@ def _find(file: str, names: Mapping[str, Any]) -> Any:
 
 
 def _own(names: Mapping[str, Any]) -> list[str]:
-    """Names that the script made, not those that it imported as modules."""
+    """Return the names that the script made, not those that it imported as modules."""
     return [name for name, value in names.items() if not name.startswith("_") and not isinstance(value, ModuleType)]
 
 
 def _is_module(value: Any) -> bool:
-    """A torch module, told without importing torch."""
+    """Tell whether a value is a torch module, without importing torch."""
     return callable(value) and callable(getattr(value, "forward", None)) and not isinstance(value, type)
 
 
-def _as_graph(file: str, names: Mapping[str, Any], found: Any) -> Graph:
-    if _is_module(found):
-        return _from_torch(file, names, found)
-    graph = found() if callable(found) and not isinstance(found, Graph) else found
+def _as_graph(file: str, names: Mapping[str, Any], thing: Any) -> Graph:
+    if _is_module(thing):
+        return _from_torch(file, names, thing)
+    graph = thing() if callable(thing) and not isinstance(thing, Graph) else thing
     if not isinstance(graph, Graph):
-        called = f"{getattr(found, '__name__', 'it')}() returns" if callable(found) else "that is"
+        called = f"{getattr(thing, '__name__', 'it')}() returns" if callable(thing) else "that is"
         raise _Own(ModelDataError(f"{file}: {called} a {type(graph).__name__}; wanted {_WANTED}"))
     return graph
 
 
 def _from_torch(file: str, names: Mapping[str, Any], module: Any) -> Graph:
-    given = next((names[name] for name in INPUTS if name in names), None)
-    if given is None:
+    inputs = next((names[name] for name in INPUTS if name in names), None)
+    if inputs is None:
         raise _Own(ModelDataError(f"{file}: a torch module without example_inputs; give it a tuple or a dictionary"))
     from roofline.frontends.torch import from_torch
 
     options: dict[str, Any] = {"unknown": "report"}
     if DYNAMIC in names:
         options["dynamic"] = names[DYNAMIC]
-    if isinstance(given, Mapping):
-        return from_torch(module, kwargs=given, **options)
-    return from_torch(module, *(given if isinstance(given, tuple | list) else (given,)), **options)
+    if isinstance(inputs, Mapping):
+        return from_torch(module, kwargs=inputs, **options)
+    return from_torch(module, *(inputs if isinstance(inputs, tuple | list) else (inputs,)), **options)

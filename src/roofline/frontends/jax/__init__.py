@@ -77,8 +77,8 @@ def from_jax(
     check_policy(unknown)
     arguments = _Arguments(fn, args, kwargs)
     kinds = arguments.kinds(weights, cache)
-    names = [arguments.name(path) for path in arguments.paths]
-    leaves = [_abstract(jax, leaf, leaf_name) for leaf, leaf_name in zip(arguments.leaves, names, strict=True)]
+    names = list(map(arguments.name, arguments.paths))
+    leaves = list(map(_abstract, arguments.leaves, names))
     closed = _trace(jax, fn, arguments.tree, leaves, title)
     b = Builder(title, _format(closed.in_avals))
     inputs: list[Value] = [
@@ -163,7 +163,7 @@ def _key(entry: Any) -> int | str:
     return key if isinstance(key, int | str) else str(key)
 
 
-def _abstract(jax: Any, leaf: Any, name: str) -> Any:
+def _abstract(leaf: Any, name: str) -> Any:
     """Return a leaf without its contents."""
     if isinstance(leaf, bool | int | float | complex):
         return leaf
@@ -172,7 +172,7 @@ def _abstract(jax: Any, leaf: Any, name: str) -> Any:
             f"{name}: {type(leaf).__name__} is no array; allowed: arrays, jax.ShapeDtypeStruct, numbers, or trees of "
             "them (functools.partial binds the rest)"
         )
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+    return _jax().ShapeDtypeStruct(leaf.shape, leaf.dtype)
 
 
 def _format(avals: Sequence[Any]) -> str:

@@ -67,8 +67,7 @@ class _Conv:
         aval = call.out_shape()
         self.shape = tuple(aval[at] for at in self.dims.out_spec)
         self.sizes, self.window = call.b.shape(self.image)[2:], call.b.shape(self.kernel)[2:]
-        self.node = {"name": call.name, "dtype": call.dtype}
-        self.options = {"channels_last": self.dims.lhs_spec[1] == len(aval) - 1, **self.node}
+        self.options = {"channels_last": self.dims.lhs_spec[1] == len(aval) - 1, "name": call.name}
 
     @property
     def gaps(self) -> bool:
@@ -98,7 +97,7 @@ class _Conv:
 
 
 def convolution(call: Call) -> Result:
-    """By which of its operands the products are counted: a convolution, a transposed one, or a kernel's gradient."""
+    """A convolution, a transposed one, or a kernel's gradient, by which operands are paired."""
     conv = _Conv(call)
     how, axes = conv.pairs(), len(conv.sizes)
     if axes not in (1, 2, 3) or (how == "pairs" and axes != 2):
@@ -159,7 +158,7 @@ def _kernel_gradient(call: Call, conv: _Conv, swap: bool) -> str:
     rows, columns, *window = conv.shape
     # Groups stand in the rows of the result already; in the columns not yet.
     kernel = (columns // conv.params["batch_group_count"] if swap else rows, *window)
-    out = call.op("conv2d_grad_weight", images, gradients, kernel=kernel, **conv.node)
+    out = call.op("conv2d_grad_weight", images, gradients, kernel=kernel)
     return out if swap else call.permute(out, order)
 
 

@@ -61,7 +61,7 @@ def _pointwise(what: str | int) -> Rule:
 
 
 def _power(call: Call) -> Result:
-    """By squaring, as compilers do; a negative power ends in a division."""
+    """Powers by squaring, as compilers do; a negative one ends in a division."""
     power = call.params["y"]
     flops = max(abs(power).bit_length() + abs(power).bit_count() - 2, 0) + (power < 0)
     return call.pointwise("elementwise", flops=call.cost(flops))

@@ -120,6 +120,7 @@ class Walk:
             return call.unknown()
         if call.values and call.what not in _EVEN_CONSTANT and all(isinstance(v, Constant) for v in call.values):
             return [call.folded(at) for at in range(len(call.eqn.outvars))]
+        self.b.dtype = call.dtype
         with located(call):
             out = rule(call)
         results = out if isinstance(out, list) else [out]

@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from roofline.frontends.emit import quotient
 from roofline.frontends.onnx.read import SMALL
 from roofline.ir.graph import Kind
-from roofline.ir.sizes import Dim, Size, maximum, minimum
+from roofline.ir.sizes import Dim, Size, maximum, minimum, quotient
 
 
 class Unknown:
@@ -60,24 +59,24 @@ class Value:
 
 
 def array(values: Any, shape: Sequence[int] | None = None) -> np.ndarray[Any, Any]:
-    """Elements as an array of Python objects, which numpy would else look into."""
+    """Return elements as an array of Python objects, which numpy would else look into."""
     if shape is None:
         shape = (len(values),) if isinstance(values, list | tuple) else ()
-    found = np.empty(tuple(shape), dtype=object)
-    if found.ndim:
-        found.reshape(-1)[:] = list(values)
+    out = np.empty(tuple(shape), dtype=object)
+    if out.ndim:
+        out.reshape(-1)[:] = list(values)
     else:
-        found[()] = values[0] if isinstance(values, list | tuple) else values
-    return found
+        out[()] = values[0] if isinstance(values, list | tuple) else values
+    return out
 
 
 def constant(name: str, data: np.ndarray[Any, Any], dtype: str) -> Value:
-    """A small tensor whose elements are known."""
+    """Return a small tensor whose elements are known."""
     return Value(name, tuple(data.shape), dtype, data, const=True, kind="buffer")
 
 
 def settle(value: Any) -> Any:
-    """An element as a whole number where it is one, and ``UNKNOWN`` where it has no sensible form."""
+    """Return an element as a whole number where it is one, and ``UNKNOWN`` where it has no sensible form."""
     if isinstance(value, bool | np.bool_):
         return bool(value)
     if isinstance(value, Fraction) and value.denominator == 1:
@@ -90,7 +89,7 @@ def settle(value: Any) -> Any:
 
 
 def each(function: Callable[..., Any], *operands: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
-    """A function of elements, broadcast; ``None`` where the result would be large."""
+    """Apply a function to elements, broadcast; ``None`` where the result would be large."""
     shape = np.broadcast_shapes(*(operand.shape for operand in operands))
     if math.prod(shape) > SMALL:
         return None
@@ -106,12 +105,12 @@ def _apply(function: Callable[..., Any], row: Sequence[Any]) -> Any:
 
 
 def _exact(x: Any) -> Any:
-    """Floats that are whole numbers mix with sizes."""
+    """Return floats that are whole numbers as such, which mix with sizes."""
     return int(x) if isinstance(x, float) and math.isfinite(x) and x.is_integer() else x
 
 
 def divide(a: Any, b: Any) -> Any:
-    """Whole-number division, exact on sizes where it can be; of fractions the plain one."""
+    """Divide whole numbers, exactly on sizes where it can be; fractions as they are."""
     if isinstance(a, Dim) or isinstance(b, Dim):
         exact = quotient(a, b)
         return a // b if exact is None else exact
@@ -121,14 +120,14 @@ def divide(a: Any, b: Any) -> Any:
 
 
 def power(a: Any, b: Any) -> Any:
-    """A power of bounded size."""
+    """Return a power of bounded size."""
     if not isinstance(b, int) or isinstance(a, Dim) or not 0 <= b <= 64 or abs(a) > _LARGEST:
         raise ValueError
     return a**b
 
 
 def equal(a: Any, b: Any) -> Any:
-    """Equality, where it is certain: a symbolic size is at least 1."""
+    """Compare for equality where it is certain: a symbolic size is at least 1."""
     if a is UNKNOWN or b is UNKNOWN:
         return UNKNOWN
     if not isinstance(a, Dim) and not isinstance(b, Dim):
@@ -140,14 +139,14 @@ def equal(a: Any, b: Any) -> Any:
 
 
 def select(condition: Any, a: Any, b: Any) -> Any:
-    """One of two elements, either where they are equal."""
+    """Choose one of two elements, either where they are equal."""
     if isinstance(condition, bool | int):
         return a if condition else b
     return a if a is not UNKNOWN and equal(a, b) is True else UNKNOWN
 
 
 def compare(less: Callable[[Any, Any], bool]) -> Callable[[Any, Any], Any]:
-    """A comparison that is certain: of numbers, or of a symbolic size with what is below 1."""
+    """Return a comparison that is certain: of numbers, or of a symbolic size with what is below 1."""
 
     def certain(a: Any, b: Any) -> Any:
         if isinstance(a, Dim) and isinstance(b, int) and b < 1:
@@ -160,7 +159,7 @@ def compare(less: Callable[[Any, Any], bool]) -> Callable[[Any, Any], Any]:
 
 
 def _whole(rounding: Callable[[Any], int]) -> Callable[[Any], Any]:
-    """Rounding; a size with whole coefficients is whole already."""
+    """Return a rounding; a size with whole coefficients is whole already."""
 
     def rounded(x: Any) -> Any:
         if isinstance(x, Dim):
@@ -171,7 +170,7 @@ def _whole(rounding: Callable[[Any], int]) -> Callable[[Any], Any]:
 
 
 def cast(value: Any, dtype: str) -> Any:
-    """An element in another format."""
+    """Return an element in another format."""
     if value is UNKNOWN or isinstance(value, Dim):
         return value if dtype != "bool" else True if isinstance(value, Dim) else UNKNOWN
     if dtype == "bool":

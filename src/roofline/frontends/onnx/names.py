@@ -44,17 +44,17 @@ class Names:
         self._taken: dict[str, str] = {}
 
     def size(self, name: str) -> Size:
-        """The size that a name in the file stands for."""
+        """Return the size that a name in the file stands for."""
         if name not in self.known:
             self.known[name] = self._new(name)
         return self.known[name]
 
     def _new(self, name: str) -> Size:
-        given = self.sizes.get(name)
+        size = self.sizes.get(name)
         letter = _SYMBOLS.get(name.strip().lower(), "")
-        if given is not None:
+        if size is not None:
             self._used.add(name)
-            return given if isinstance(given, int) else symbol(given)
+            return size if isinstance(size, int) else symbol(size)
         if letter and letter not in self._taken and letter not in self.sizes.values():
             self._taken[letter] = name
             if letter in self.sizes and name != letter:  # sizes={"B": 8} means the batch whatever the file calls it
@@ -67,7 +67,7 @@ class Names:
         return self.free(name)
 
     def free(self, name: str) -> Size:
-        """A new symbol, called like a name as far as Python allows."""
+        """Return a new symbol, called like a name as far as Python allows."""
         text = re.sub(r"\W+", "_", name).strip("_") or "size"
         text = f"size_{text}" if text[0].isdigit() else text
         if keyword.iskeyword(text) or text in RESERVED:
@@ -80,7 +80,7 @@ class Names:
         return symbol(text)
 
     def trip(self, *names: str) -> int | None:
-        """How often a loop runs, where ``sizes`` says so under one of some names."""
+        """Return how often a loop runs, where ``sizes`` says so under one of some names."""
         for name in names:
             value = self.sizes.get(name)
             if isinstance(value, int):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -32,7 +33,7 @@ _DATA = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "u
 
 
 def library() -> Any:
-    """The onnx package.
+    """Return the onnx package.
 
     Raises:
         MissingExtra: It is not installed.
@@ -85,7 +86,7 @@ def _content(path: Path) -> tuple[bytes, str]:
 
 
 def _graphs(model: Any, where: str) -> Iterator[Any]:
-    """The graph and all graphs inside its nodes."""
+    """Yield the graph and all graphs inside its nodes."""
     nodes, stack = 0, [(model.graph, 0)]
     while stack:
         graph, depth = stack.pop()
@@ -100,11 +101,8 @@ def _graphs(model: Any, where: str) -> Iterator[Any]:
 
 
 def elements(tensor: Any) -> int:
-    """Elements of a stored tensor."""
-    total = 1
-    for size in tensor.dims:
-        total *= size
-    return total
+    """Count the elements of a stored tensor."""
+    return math.prod(tensor.dims)
 
 
 def _strip(tensor: Any, where: str) -> None:
@@ -117,7 +115,7 @@ def _strip(tensor: Any, where: str) -> None:
 
 
 def _inlined(onnx: Any, model: Any, where: str) -> Any:
-    """The model with calls of its own functions replaced by their bodies."""
+    """Return the model with calls of its own functions replaced by their bodies."""
     if not model.functions:
         return model
     _refuse_recursion(model, where)
@@ -133,7 +131,7 @@ def _inlined(onnx: Any, model: Any, where: str) -> Any:
 
 
 def _refuse_recursion(model: Any, where: str) -> None:
-    """Inlining a function that calls itself would never end, and one that doubles at each level end too late."""
+    """Refuse functions that call themselves or double at each level: inlining would end never or too late."""
     bodies = {(f.domain, f.name): f for f in model.functions}
     sizes: dict[tuple[str, str], int] = {}
 
@@ -151,13 +149,13 @@ def _refuse_recursion(model: Any, where: str) -> None:
 
 
 def clean(name: str | bytes) -> str:
-    """A name as a dotted path: ``/m/layer.0/MatMul`` is ``m.layer.0.MatMul``; bytes are a name that is no text."""
+    """Return a name as a dotted path: ``/m/layer.0/MatMul`` is ``m.layer.0.MatMul``; bytes are no text."""
     name = name.decode("utf-8", "replace") if isinstance(name, bytes) else name
     return re.sub(r"\.{2,}", ".", re.sub(r"[^\w.\-]+", ".", name)).strip(".")[:200]
 
 
 def attribute_value(onnx: Any, attribute: Any) -> Any:
-    """An attribute as a number, text, list, tensor or graph."""
+    """Return an attribute as a number, text, list, tensor or graph."""
     value = onnx.helper.get_attribute_value(attribute)
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")

@@ -3,8 +3,8 @@
 capture     run, trace or export the program          arguments, fakes   what it is captured with
 record      the calls that it makes                   custom             functions that are kept whole
 program     what was captured                         sizes              its symbolic sizes
-kept        what is put back after it                 rules/             the rule of each operator
-lower       calls to nodes
+saved       what is put back after it                 rules/             the rule of each operator
+walk        calls to nodes
 """
 
 from __future__ import annotations
@@ -95,16 +95,16 @@ def _compiled(graph: Graph) -> Graph:
 
 
 def _allowed(**options: tuple[Any, Collection[str]]) -> None:
-    for what, (given, allowed) in options.items():
-        if given not in allowed:
-            near = did_you_mean(str(given), allowed)
-            raise UsageError(f"{what}={given!r}; allowed: {', '.join(allowed)}{near}")
+    for what, (value, allowed) in options.items():
+        if value not in allowed:
+            near = did_you_mean(str(value), allowed)
+            raise UsageError(f"{what}={value!r}; allowed: {', '.join(allowed)}{near}")
 
 
 def _tables(**options: Any) -> None:
-    for what, given in options.items():
-        if given is not None and not isinstance(given, Mapping):
-            raise UsageError(f"{what}={str(given)[:60]!r}; wanted a dictionary by name")
+    for what, value in options.items():
+        if value is not None and not isinstance(value, Mapping):
+            raise UsageError(f"{what}={str(value)[:60]!r}; wanted a dictionary by name")
 
 
 def _installed() -> None:
@@ -147,11 +147,11 @@ def _order(method: str, mode: str, symbolic: bool) -> tuple[str, ...]:
 
 
 def _captured(method: Any, request: Any, tensors: Any) -> Any:
-    """What a method captures; whatever PyTorch raises on the way is told in one line."""
+    """Capture by a method, and put whatever PyTorch raises on the way in one line."""
     from roofline.frontends.torch.capture import one_line
-    from roofline.frontends.torch.kept import Kept
+    from roofline.frontends.torch.saved import Saved
 
-    kept = Kept(request.run)
+    saved = Saved(request.run)
     try:
         return method(request, tensors)
     except RooflineError:
@@ -159,28 +159,28 @@ def _captured(method: Any, request: Any, tensors: Any) -> Any:
     except Exception as error:
         raise ModelDataError(f"{request.name}: PyTorch cannot capture it: {one_line(error)}") from error
     finally:
-        kept.restore()
+        saved.restore()
 
 
 def _translated(request: Any, tensors: Any, methods: tuple[str, ...], unknown: str) -> Graph:
     from roofline.frontends.torch.capture import METHODS
-    from roofline.frontends.torch.lower import Lowering
     from roofline.frontends.torch.rules import RULES
+    from roofline.frontends.torch.walk import Walk
 
     notes: list[str] = []
     first: RooflineError | None = None
     for method in methods:
         try:
-            found = _captured(METHODS[method], request, tensors)
-            graph = Lowering(found, RULES, unknown).graph()
+            program = _captured(METHODS[method], request, tensors)
+            graph = Walk(program, RULES, unknown).graph()
         except (ModelDataError, ShapeError) as error:
             first = first or error
             notes.append(f"captured by another method, since {error}")
             continue
         return graph.with_info(
-            model=found.name, source=f"torch, {found.method}", method=found.method, guards=tuple(found.guards),
+            model=program.name, source=f"torch, {program.method}", method=program.method, guards=tuple(program.guards),
             phase="train" if request.backward else "forward",
-            notes=(*notes, *found.notes, *(f"holds where {guard}" for guard in found.guards)),
+            notes=(*notes, *program.notes, *(f"holds where {guard}" for guard in program.guards)),
         )  # fmt: skip
     assert first is not None
     raise first

@@ -32,47 +32,47 @@ class Request:
 
     @property
     def is_module(self) -> bool:
-        """Whether the program is a module, with parameters of its own."""
+        """Tell whether the program is a module, with parameters of its own."""
         import torch
 
         return isinstance(self.run, torch.nn.Module)
 
     @property
     def gradients(self) -> bool:
-        """Whether PyTorch prepares for gradients: a function, which may call backward itself, as its caller has it."""
+        """Tell whether PyTorch prepares for gradients: a function may call backward itself, as its caller has it."""
         import torch
 
         return self.backward or (not self.is_module and torch.is_grad_enabled())
 
     @property
     def name(self) -> str:
-        """What the program is called."""
+        """Return what the program is called."""
         own = None if self.is_module else getattr(self.run, "__name__", None)
         return own or type(self.run).__name__
 
 
 def named_tensors(request: Request) -> list[tuple[str, Any]]:
-    """Each tensor among the arguments, by the name of its parameter and its place inside it."""
+    """Return each tensor among the arguments, by the name of its parameter and its place inside it."""
     import torch
     from torch.utils import _pytree as pytree
 
     target = request.run.forward if request.is_module else request.run
     try:
         bound = inspect.signature(target).bind(*request.args, **request.kwargs)
-        given = dict(bound.arguments)
+        arguments = dict(bound.arguments)
     except TypeError as error:
         raise UsageError(f"{request.name}: the arguments do not fit: {error}") from None
     except ValueError:  # a function without a signature
-        given = {f"arg{at}": value for at, value in enumerate(request.args)} | dict(request.kwargs)
-    found = []
-    for path, leaf in pytree.tree_flatten_with_path(given)[0]:
-        if isinstance(leaf, torch.Tensor):
-            found.append((".".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path), leaf))
-    return found
+        arguments = {f"arg{at}": value for at, value in enumerate(request.args)} | dict(request.kwargs)
+    return [
+        (".".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path), leaf)
+        for path, leaf in pytree.tree_flatten_with_path(arguments)[0]
+        if isinstance(leaf, torch.Tensor)
+    ]
 
 
 def dynamic_axes(dynamic: Dynamic | None, tensors: Sequence[tuple[str, Any]], where: str) -> dict[str, dict[int, str]]:
-    """Which axis of which argument is which symbol.
+    """Return which axis of which argument is which symbol.
 
     Args:
         dynamic: For each symbol an axis of every argument that has it, or a table of arguments and their axis.
@@ -83,19 +83,19 @@ def dynamic_axes(dynamic: Dynamic | None, tensors: Sequence[tuple[str, Any]], wh
         UsageError: An argument or an axis that is not there, or one axis with two symbols.
     """
     ranks = {name: tensor.dim() for name, tensor in tensors}
-    found: dict[str, dict[int, str]] = {name: {} for name in ranks}
-    for symbol, asked in (dynamic or {}).items():
+    axes: dict[str, dict[int, str]] = {name: {} for name in ranks}
+    for symbol, places in (dynamic or {}).items():
         if not isinstance(symbol, str) or not symbol.isidentifier():
             raise UsageError(f"{where}: dynamic: {symbol!r} is no name for a size; wanted one such as 'B'")
-        for name, axis in _asked(symbol, asked, ranks, where):
-            if found[name].setdefault(axis, symbol) != symbol:
-                raise UsageError(f"{where}: dynamic: axis {axis} of {name} is both {found[name][axis]} and {symbol}")
-    return found
+        for name, axis in _places(symbol, places, ranks, where):
+            if axes[name].setdefault(axis, symbol) != symbol:
+                raise UsageError(f"{where}: dynamic: axis {axis} of {name} is both {axes[name][axis]} and {symbol}")
+    return axes
 
 
-def _asked(symbol: str, asked: Any, ranks: Mapping[str, int], where: str) -> Iterator[tuple[str, int]]:
+def _places(symbol: str, places: Any, ranks: Mapping[str, int], where: str) -> Iterator[tuple[str, int]]:
     place = f"{where}: dynamic[{symbol!r}]"
-    table = asked if isinstance(asked, Mapping) else dict.fromkeys(ranks, asked)
+    table = places if isinstance(places, Mapping) else dict.fromkeys(ranks, places)
     chosen = 0
     for name, axis in table.items():
         if name not in ranks:
@@ -107,7 +107,7 @@ def _asked(symbol: str, asked: Any, ranks: Mapping[str, int], where: str) -> Ite
         if -ranks[name] <= axis < ranks[name]:
             chosen += 1
             yield name, axis % ranks[name]
-        elif isinstance(asked, Mapping):
+        elif isinstance(places, Mapping):
             raise UsageError(f"{place}: {name} has {ranks[name]} axes but is asked for axis {axis}")
     if not chosen:
-        raise UsageError(f"{place}: no argument has an axis {asked!r}")
+        raise UsageError(f"{place}: no argument has an axis {places!r}")

@@ -26,16 +26,16 @@ from roofline.ir.errors import ModelDataError, RooflineError, UsageError
 def dispatch(request: Request, tensors: Sequence[tuple[str, Any]]) -> Program:
     """Run on fake tensors; on the given ones where the way depends on their values."""
     try:
-        found = _on_fakes(request, tensors, request.run, "dispatch")
+        program = _on_fakes(request, tensors, request.run, "dispatch")
     except _by_value() as error:
         return _by_its_values(request, tensors, error)
-    asked = {symbol for axes in request.axes.values() for symbol in axes.values()}
-    unbound = found.symbols - asked
+    named = {symbol for axes in request.axes.values() for symbol in axes.values()}
+    unbound = program.symbols - named
     if not unbound:
-        return found
-    if not asked and not any(tensor.is_meta for _, tensor in [*_owned(request.run), *tensors]):
+        return program
+    if not named and not any(tensor.is_meta for _, tensor in [*_owned(request.run), *tensors]):
         return _by_its_values(request, tensors, f"size {min(unbound)}")
-    return replace(found, notes=(*found.notes, f"sizes that depend on values: {', '.join(sorted(unbound))}"))
+    return replace(program, notes=(*program.notes, f"sizes that depend on values: {', '.join(sorted(unbound))}"))
 
 
 def traced(request: Request, tensors: Sequence[tuple[str, Any]]) -> Program:
@@ -52,7 +52,7 @@ def traced(request: Request, tensors: Sequence[tuple[str, Any]]) -> Program:
 
 
 def _in_order(request: Request) -> tuple[Request, dict[str, Any]]:
-    """All arguments by place, as a traced module takes them, and those without tensors: they decide the way."""
+    """Return all arguments by place, as a traced module takes them, and those without tensors: they decide the way."""
     import torch
     from torch.utils import _pytree as pytree
 
@@ -101,18 +101,18 @@ def _wrapped(function: Callable[..., Any]) -> Any:
 
 
 def _on_device_of(request: Request) -> tuple[Any, Any]:
-    """Arguments on the meta device where the module is: exporting runs it on tensors of its own device."""
+    """Return arguments on the meta device where the module is: exporting runs it on tensors of its own device."""
     import torch
     from torch.utils import _pytree as pytree
 
     on_meta = any(tensor.is_meta for _, tensor in _owned(request.run))
-    given = (request.args, dict(request.kwargs))
-    moved = pytree.tree_map(lambda leaf: leaf.to("meta") if isinstance(leaf, torch.Tensor) else leaf, given)
-    return moved if on_meta else given
+    arguments = (request.args, dict(request.kwargs))
+    moved = pytree.tree_map(lambda leaf: leaf.to("meta") if isinstance(leaf, torch.Tensor) else leaf, arguments)
+    return moved if on_meta else arguments
 
 
 def _export_dims(request: Request, tensors: Sequence[tuple[str, Any]]) -> Any:
-    """Dynamic axes as ``torch.export`` wants them: the arguments' own structure with axes for tensors."""
+    """Return dynamic axes as ``torch.export`` takes them: the arguments' own structure with axes for tensors."""
     import torch
     from torch.utils import _pytree as pytree
 
@@ -152,8 +152,8 @@ def _on_fakes(request: Request, tensors: Sequence[tuple[str, Any]], run: Any, me
         recorder.source(stand_in(tensor), name, "input")
     with _quiet(), fakes.mode:
         outputs = _run(request, run, {name: fakes.of(t) for name, t in owned}, args, kwargs, recorder)
-    found = _finish(request, recorder, outputs, method, guards(fakes.shapes, fakes.names))
-    return found.fixed(replaced(fakes.shapes, fakes.names))
+    program = _finish(request, recorder, outputs, method, guards(fakes.shapes, fakes.names))
+    return program.fixed(replaced(fakes.shapes, fakes.names))
 
 
 def on_data(request: Request, tensors: Sequence[tuple[str, Any]]) -> Program:
@@ -176,24 +176,21 @@ def on_data(request: Request, tensors: Sequence[tuple[str, Any]]) -> Program:
 
 
 def recorded(request: Request, tensors: Sequence[tuple[str, Any]]) -> Program:
-    """The same where the user asks for it."""
+    """Run on the given tensors where the user asks for it."""
     if any(request.axes.values()):
         raise UsageError(f"{request.name}: method='run' has the sizes of the given tensors; leave out dynamic")
     return on_data(request, tensors)
 
 
 def _by_its_values(request: Request, tensors: Sequence[tuple[str, Any]], why: Exception | str) -> Program:
-    """Values decide which way the program goes."""
+    """Run on the given tensors where values decide which way the program goes."""
     try:
-        found = on_data(request, tensors)
+        program = on_data(request, tensors)
     except ModelDataError as error:
-        raise ModelDataError(f"{error}; its way depends on them ({_told(why)})") from None
+        reason = why if isinstance(why, str) else one_line(why)
+        raise ModelDataError(f"{error}; its way depends on them ({reason})") from None
     note = "its way depends on values; this is the one that the given arguments take, at their sizes"
-    return replace(found, notes=(*found.notes, note))
-
-
-def _told(why: Exception | str) -> str:
-    return why if isinstance(why, str) else one_line(why)
+    return replace(program, notes=(*program.notes, note))
 
 
 def _run(
@@ -229,7 +226,7 @@ _DEPTH = 5
 
 
 def _inside(thing: Any, depth: int = _DEPTH) -> Iterator[Any]:
-    """The tensors that a result holds, in objects that PyTorch does not take apart too."""
+    """Yield the tensors that a result holds, in objects that PyTorch does not take apart too."""
     import torch
 
     if isinstance(thing, torch.Tensor):
@@ -241,7 +238,7 @@ def _inside(thing: Any, depth: int = _DEPTH) -> Iterator[Any]:
 
 
 def _by_value() -> tuple[type[Exception], ...]:
-    """What fake tensors raise where the way depends on values."""
+    """Return what fake tensors raise where the way depends on values."""
     from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
@@ -249,20 +246,20 @@ def _by_value() -> tuple[type[Exception], ...]:
 
 
 def _gradients(request: Request, recorder: Recorder, outputs: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
-    """Gradients of all that asks for them, from gradients of the outputs that are given."""
+    """Return gradients of all that asks for them, from gradients of the outputs."""
     import torch
 
-    wanted = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    learnt = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
     ends = [out for out in outputs if out.requires_grad]
-    if not wanted or not ends:
+    if not learnt or not ends:
         raise UsageError(f"{request.name}: backward=True, but nothing that it computes depends on a parameter or "
                          "argument that requires a gradient")  # fmt: skip
     with recorder.paused():
-        given = [torch.empty_like(out, memory_format=torch.contiguous_format).detach() for out in ends]
-    for at, gradient in enumerate(given):
+        incoming = [torch.empty_like(out, memory_format=torch.contiguous_format).detach() for out in ends]
+    for at, gradient in enumerate(incoming):
         recorder.source(gradient, f"grad_output.{at}", "input")
-    found = torch.autograd.grad(ends, wanted, given, allow_unused=True)
-    return [gradient for gradient in found if gradient is not None]
+    gradients = torch.autograd.grad(ends, learnt, incoming, allow_unused=True)
+    return [gradient for gradient in gradients if gradient is not None]
 
 
 def _finish(
@@ -284,28 +281,28 @@ def _interpret(request: Request, program: Any, tensors: Sequence[tuple[str, Any]
 
     graph = program.graph_module
     places = [node for node in graph.graph.nodes if node.op == "placeholder"]
-    given = [node.meta.get("val") for node in places]
-    mode = next((val.fake_mode for val in given if isinstance(val, FakeTensor)), None)
+    inputs = [node.meta.get("val") for node in places]
+    mode = next((val.fake_mode for val in inputs if isinstance(val, FakeTensor)), None)
     if mode is None:
         raise ModelDataError(f"{request.name}: the exported program has no tensors")
     recorder = Recorder(_export_names(request, program, places, tensors), {})
-    _announce(recorder, program.graph_signature.input_specs, given, dict(_owned(request.run)))
+    _announce(recorder, program.graph_signature.input_specs, inputs, dict(_owned(request.run)))
     with _quiet(), mode, torch.no_grad(), recorder.recording():
-        result = _interpreter()(graph, recorder).run(*given)
+        result = _interpreter()(graph, recorder).run(*inputs)
     outputs = [tensor for leaf in torch.utils._pytree.tree_leaves(result) for tensor in _inside(leaf)]
-    found = guards(mode.shape_env, recorder.names) if mode.shape_env is not None else ()
+    conditions = guards(mode.shape_env, recorder.names) if mode.shape_env is not None else ()
     ranges = _ranges(program, recorder.names)
-    finished = _finish(request, recorder, outputs, "export", tuple(dict.fromkeys([*ranges, *found])))
+    finished = _finish(request, recorder, outputs, "export", tuple(dict.fromkeys([*ranges, *conditions])))
     return finished.fixed(replaced(mode.shape_env, recorder.names) if mode.shape_env is not None else {})
 
 
-def _announce(recorder: Recorder, specs: Sequence[Any], given: Sequence[Any], owned: Mapping[str, Any]) -> None:
+def _announce(recorder: Recorder, specs: Sequence[Any], inputs: Sequence[Any], owned: Mapping[str, Any]) -> None:
     """Name the inputs of an exported program; it has a weight that modules share once for each of them."""
     import torch
 
     kinds = {"PARAMETER": "weight", "BUFFER": "buffer", "CONSTANT_TENSOR": "buffer"}
     shared: dict[int, Any] = {}
-    for spec, value in zip(specs, given, strict=True):
+    for spec, value in zip(specs, inputs, strict=True):
         if not isinstance(value, torch.Tensor):
             continue
         original = owned.get(str(spec.target))
@@ -313,33 +310,33 @@ def _announce(recorder: Recorder, specs: Sequence[Any], given: Sequence[Any], ow
             recorder.alias(value, shared[id(original)])
             continue
         kind: Any = kinds.get(spec.kind.name, "input")
-        found = recorder.source(value, str(spec.target or spec.arg.name), kind)
+        source = recorder.source(value, str(spec.target or spec.arg.name), kind)
         if original is not None:
-            shared[id(original)] = found
+            shared[id(original)] = source
 
 
 def _ranges(program: Any, names: Mapping[str, str]) -> list[str]:
-    """Upper limits that the program sets to its symbols."""
-    found = []
-    for symbol, limits in program.range_constraints.items():
-        if limits.upper.is_Integer and str(symbol) in names:
-            found.append(f"{names[str(symbol)]} <= {limits.upper}")
-    return found
+    """Return the upper limits that the program sets to its symbols."""
+    return [
+        f"{names[str(symbol)]} <= {limits.upper}"
+        for symbol, limits in program.range_constraints.items()
+        if limits.upper.is_Integer and str(symbol) in names
+    ]
 
 
 def _export_names(
     request: Request, program: Any, places: Sequence[Any], tensors: Sequence[tuple[str, Any]]
 ) -> dict[str, str]:
-    """The user's symbols behind those of the exported program."""
+    """Return the user's symbols behind those of the exported program."""
     users = [node for node, spec in zip(places, program.graph_signature.input_specs, strict=True)
              if spec.kind.name == "USER_INPUT" and hasattr(node.meta.get("val"), "shape")]  # fmt: skip
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for node, (name, _) in zip(users, tensors, strict=False):
         for axis, symbol in request.axes.get(name, {}).items():
             size = node.meta["val"].shape[axis]
             if hasattr(size, "node"):
-                found[str(size.node.expr)] = symbol
-    return found
+                names[str(size.node.expr)] = symbol
+    return names
 
 
 def _interpreter() -> Any:
@@ -372,7 +369,7 @@ def _paths(run: Any) -> dict[int, str]:
 
 
 def _owned(run: Any) -> list[tuple[str, Any]]:
-    """Parameters and buffers by path, shared ones under each of their names."""
+    """Return parameters and buffers by path, shared ones under each of their names."""
     import torch
 
     if not isinstance(run, torch.nn.Module):
@@ -381,21 +378,21 @@ def _owned(run: Any) -> list[tuple[str, Any]]:
 
 
 def one_line(error: BaseException) -> str:
-    """An error of PyTorch by its kind and the first line of what it says."""
+    """Return an error of PyTorch by its kind and the first line of what it says."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {(lines or ['no message'])[0][:300]}"
 
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """The exporter prints the whole program where it fails."""
+    """Drop what is printed: the exporter prints the whole program where it fails."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         yield
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """PyTorch's own warnings and logs while it traces are not the user's; what matters comes as an error."""
+    """Silence PyTorch's own warnings and logs while it traces; what matters comes as an error."""
     loggers = [each for name, each in logging.root.manager.loggerDict.items()
                if name.partition(".")[0] == "torch" and isinstance(each, logging.Logger)]  # fmt: skip
     before = [each.disabled for each in loggers]

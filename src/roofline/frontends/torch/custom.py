@@ -1,4 +1,4 @@
-"""Operators that PyTorch would take apart while it is traced on a processor, kept whole.
+"""Operators that PyTorch would take apart while it is traced on a CPU, kept whole.
 
 On a CPU, scaled-dot-product attention with a mask, RMS norm, dropout and recurrent layers fall into pieces that no
 accelerator runs. While a program is captured, these functions are redirected to operators of our own, which have the
@@ -28,6 +28,59 @@ def operators() -> Any:
     return torch.ops.roofline
 
 
+def _operator(
+    name: str, schema: str, run: Callable[..., Any], shape: Callable[..., Any], *learnt: str,
+    returns: str = "Tensor", also: dict[str, Callable[[Any], Any]] | None = None,
+) -> None:  # fmt: skip
+    """Register an operator, and its backward as another one.
+
+    Args:
+        name: Of the operator; its backward is called ``name_backward`` and takes the gradient first.
+        schema: Its parameters.
+        run: What it computes; the backward differentiates the first result.
+        shape: Its results without data.
+        learnt: Parameters that have gradients.
+        returns: Types of its results.
+        also: Parameters whose gradient follows from that of the first one.
+    """
+    import torch
+
+    names = [parameter.split()[-1] for parameter in schema.split(", ")]
+    places = [names.index(parameter) for parameter in learnt]
+
+    def backward_run(grad: Any, *args: Any) -> Any:
+        present = [at for at in places if args[at] is not None]
+
+        def first(*leaves: Any) -> Any:
+            values = dict(enumerate(args)) | dict(zip(present, leaves, strict=True))
+            out = run(*values.values())
+            return out[0] if isinstance(out, tuple) else out
+
+        grads = dict(zip(present, _differentiated(first, tuple(args[at] for at in present), grad), strict=True))
+        return tuple(grads.get(at, grad.new_empty(0)) for at in places)
+
+    def backward_shape(grad: Any, *args: Any) -> Any:
+        return tuple(grad.new_empty(0) if args[at] is None else torch.empty_like(args[at]) for at in places)
+
+    def save(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*(each if isinstance(each, torch.Tensor) else None for each in inputs))
+        ctx.plain = [None if isinstance(each, torch.Tensor) else each for each in inputs]
+
+    def backward(ctx: Any, grad: Any, *_: Any) -> Any:
+        args = [value if tensor is None else tensor for tensor, value in zip(ctx.saved_tensors, ctx.plain, strict=True)]
+        grads = getattr(torch.ops.roofline, f"{name}_backward")(grad, *args)
+        every = dict(zip(places, grads, strict=True))
+        for parameter, follow in (also or {}).items():
+            at = names.index(parameter)
+            every[at] = follow(grads[0]) if args[at] is not None else None
+        return tuple(every.get(at) if value is not None else None for at, value in enumerate(args))
+
+    _define(name, f"({schema}) -> {returns}", run, shape)
+    results = ", ".join("Tensor" for _ in learnt)
+    _define(f"{name}_backward", f"(Tensor grad, {schema}) -> ({results})", backward_run, backward_shape)
+    torch.library.register_autograd(f"roofline::{name}", backward, setup_context=save)
+
+
 def _define(name: str, schema: str, run: Callable[..., Any], shape: Callable[..., Any]) -> None:
     import torch
 
@@ -37,7 +90,7 @@ def _define(name: str, schema: str, run: Callable[..., Any], shape: Callable[...
 
 
 def _differentiated(function: Callable[..., Any], at: tuple[Any, ...], grad: Any) -> tuple[Any, ...]:
-    """Gradients by PyTorch itself, which inside an operator keeps no record of gradients unless it is told to."""
+    """Return gradients by PyTorch itself, which inside an operator records none unless it is told to."""
     import torch
 
     key, guard = torch._C.DispatchKey, torch._C._SetExcludeDispatchKeyGuard
@@ -54,38 +107,15 @@ def _attention() -> None:
         plain = torch._C._nn.scaled_dot_product_attention  # its name in torch.nn.functional may be redirected
         return plain(q, k, v, mask, 0.0, causal, scale=scale, enable_gqa=gqa)
 
-    def shape(q: Any, v: Any) -> Any:
-        """Heads beside each other in memory, as all of PyTorch's kernels return them: joining them moves nothing."""
+    def shape(q: Any, k: Any, v: Any, *_: Any) -> Any:
+        """Return heads beside each other in memory, as PyTorch's kernels do: joining them moves nothing."""
         if q.dim() != 4:
             return q.new_empty((*q.shape[:-1], v.shape[-1]))
         batch, heads, length, _ = q.shape
         return q.new_empty((batch, length, heads, v.shape[-1])).transpose(1, 2)
 
-    def backward_run(grad: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float | None) -> Any:
-        return _differentiated(lambda q, k, v: run(q, k, v, mask, causal, scale), (q, k, v), grad)
-
-    _define(
-        "sdpa", "(Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal, float? scale) -> Tensor", run,
-        lambda q, k, v, mask, causal, scale: shape(q, v),
-    )  # fmt: skip
-    _define(
-        "sdpa_backward",
-        "(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal, float? scale) "
-        "-> (Tensor, Tensor, Tensor)",
-        backward_run,
-        lambda grad, q, k, v, mask, causal, scale: (torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)),
-    )
-
-    def keep(ctx: Any, inputs: Any, output: Any) -> None:
-        q, k, v, mask, ctx.causal, ctx.scale = inputs
-        ctx.save_for_backward(q, k, v, mask)
-
-    def backward(ctx: Any, grad: Any) -> Any:
-        q, k, v, mask = ctx.saved_tensors
-        grads = torch.ops.roofline.sdpa_backward(grad, q, k, v, mask, ctx.causal, ctx.scale)
-        return (*grads, None, None, None)
-
-    torch.library.register_autograd("roofline::sdpa", backward, setup_context=keep)
+    schema = "Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal, float? scale"
+    _operator("sdpa", schema, run, shape, "q", "k", "v")
 
 
 def _rms_norm() -> None:
@@ -94,137 +124,60 @@ def _rms_norm() -> None:
     def run(x: Any, weight: Any, axes: int) -> Any:
         return torch.nn.functional.rms_norm(x, x.shape[-axes:], weight)
 
-    def backward_run(grad: Any, x: Any, weight: Any, axes: int) -> Any:
-        if weight is None:
-            return (*_differentiated(lambda x: run(x, None, axes), (x,), grad), x.new_empty(0))
-        return _differentiated(lambda x, weight: run(x, weight, axes), (x, weight), grad)
-
-    _define(
-        "rms_norm", "(Tensor x, Tensor? weight, int axes) -> Tensor", run, lambda x, weight, axes: torch.empty_like(x)
-    )
-    _define(
-        "rms_norm_backward", "(Tensor grad, Tensor x, Tensor? weight, int axes) -> (Tensor, Tensor)", backward_run,
-        lambda grad, x, weight, axes: (
-            torch.empty_like(x), torch.empty_like(weight) if weight is not None else x.new_empty(0)
-        ),
-    )  # fmt: skip
-
-    def keep(ctx: Any, inputs: Any, output: Any) -> None:
-        x, weight, ctx.axes = inputs
-        ctx.save_for_backward(x, weight)
-
-    def backward(ctx: Any, grad: Any) -> Any:
-        x, weight = ctx.saved_tensors
-        first, second = torch.ops.roofline.rms_norm_backward(grad, x, weight, ctx.axes)
-        return first, second if weight is not None else None, None
-
-    torch.library.register_autograd("roofline::rms_norm", backward, setup_context=keep)
+    _operator("rms_norm", "Tensor x, Tensor? weight, int axes", run,
+              lambda x, weight, axes: torch.empty_like(x), "x", "weight")  # fmt: skip
 
 
 def _grouped_mm() -> None:
     import torch
 
-    def spans(ends: Any) -> list[tuple[int, int]]:
-        stops = [int(end) for end in ends]
-        return list(zip([0, *stops[:-1]], stops, strict=True))
-
     def run(rows: Any, matrices: Any, ends: Any) -> Any:
-        return torch.cat([rows[a:b] @ matrix for (a, b), matrix in zip(spans(ends), matrices, strict=True)])
+        stops = [int(end) for end in ends]
+        spans = zip([0, *stops[:-1]], stops, matrices, strict=True)
+        return torch.cat([rows[start:stop] @ matrix for start, stop, matrix in spans])
 
-    def backward_run(grad: Any, rows: Any, matrices: Any, ends: Any) -> Any:
-        return _differentiated(lambda rows, matrices: run(rows, matrices, ends), (rows, matrices), grad)
-
-    schema = "Tensor rows, Tensor matrices, Tensor ends"
-    _define(
-        "grouped_mm", f"({schema}) -> Tensor", run,
-        lambda rows, matrices, ends: rows.new_empty((rows.shape[0], matrices.shape[-1])),
-    )  # fmt: skip
-    _define(
-        "grouped_mm_backward", f"(Tensor grad, {schema}) -> (Tensor, Tensor)", backward_run,
-        lambda grad, rows, matrices, ends: (torch.empty_like(rows), torch.empty_like(matrices)),
-    )  # fmt: skip
-
-    def keep(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.save_for_backward(*inputs)
-
-    def backward(ctx: Any, grad: Any) -> Any:
-        return (*torch.ops.roofline.grouped_mm_backward(grad, *ctx.saved_tensors), None)
-
-    torch.library.register_autograd("roofline::grouped_mm", backward, setup_context=keep)
+    _operator("grouped_mm", "Tensor rows, Tensor matrices, Tensor ends", run,
+              lambda rows, matrices, ends: rows.new_empty((rows.shape[0], matrices.shape[-1])),
+              "rows", "matrices")  # fmt: skip
 
 
 # --- recurrent layers: the steps of one layer in one direction, on inputs that are projected already ------------------
 
 
-def _step(kind: str, gates: Any, h: Any, c: Any) -> tuple[Any, Any]:
+def _step(kind: str, projected: Any, hidden: Any, h: Any, c: Any) -> tuple[Any, Any]:
+    """Return the next state and cell from both projections of all gates."""
     import torch
 
+    if kind == "gru":
+        r, z, n = projected.chunk(3, -1)
+        hr, hz, hn = hidden.chunk(3, -1)
+        update = torch.sigmoid(z + hz)
+        return update * h + (1 - update) * torch.tanh(n + torch.sigmoid(r + hr) * hn), c
+    gates = projected + hidden
     if kind == "lstm":
         i, f, g, o = gates.chunk(4, -1)
         c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
         return torch.sigmoid(o) * torch.tanh(c), c
-    new = torch.relu(gates) if kind == "rnn_relu" else torch.tanh(gates)
-    return new, c
-
-
-def _gru_step(projected: Any, hidden: Any, h: Any) -> Any:
-    import torch
-
-    r, z, n = projected.chunk(3, -1)
-    hr, hz, hn = hidden.chunk(3, -1)
-    update = torch.sigmoid(z + hz)
-    return update * h + (1 - update) * torch.tanh(n + torch.sigmoid(r + hr) * hn)
-
-
-def _walk(projected: Any, h: Any, c: Any, weight: Any, bias: Any, kind: str) -> Any:
-    import torch
-
-    rows = []
-    for each in projected.unbind(0):
-        hidden = torch.nn.functional.linear(h, weight, bias)
-        if kind == "gru":
-            h = _gru_step(each, hidden, h)
-        else:
-            h, c = _step(kind, each + hidden, h, c)
-        rows.append(h)
-    return torch.stack(rows), h, c
+    return (torch.relu(gates) if kind == "rnn_relu" else torch.tanh(gates)), c
 
 
 def _recurrent() -> None:
     import torch
 
     def run(projected: Any, h: Any, c: Any, weight: Any, bias: Any, kind: str) -> Any:
-        found = _walk(projected, h, c, weight, bias, kind)
-        return tuple(each.clone() for each in found)
+        rows, last, cell = [], h, c
+        for each in projected.unbind(0):
+            last, cell = _step(kind, each, torch.nn.functional.linear(last, weight, bias), last, cell)
+            rows.append(last)
+        return torch.stack(rows), last.clone(), cell.clone()
 
     def shape(projected: Any, h: Any, c: Any, weight: Any, bias: Any, kind: str) -> Any:
         rows = projected.new_empty((*projected.shape[:-1], h.shape[-1]))
         return rows, torch.empty_like(h), torch.empty_like(c)
 
-    def backward_run(grad: Any, projected: Any, h: Any, c: Any, weight: Any, bias: Any, kind: str) -> Any:
-        def rows(projected: Any, weight: Any) -> Any:
-            return _walk(projected, h, c, weight, bias, kind)[0]
-
-        return _differentiated(rows, (projected, weight), grad)
-
     schema = "Tensor projected, Tensor h, Tensor c, Tensor weight, Tensor? bias, str kind"
-    _define("recurrent", f"({schema}) -> (Tensor, Tensor, Tensor)", run, shape)
-    _define(
-        "recurrent_backward", f"(Tensor grad, {schema}) -> (Tensor, Tensor)", backward_run,
-        lambda grad, projected, h, c, weight, bias, kind: (torch.empty_like(projected), torch.empty_like(weight)),
-    )  # fmt: skip
-
-    def keep(ctx: Any, inputs: Any, output: Any) -> None:
-        *tensors, ctx.kind = inputs
-        ctx.save_for_backward(*tensors)
-
-    def backward(ctx: Any, grad: Any, *_: Any) -> Any:
-        projected, h, c, weight, bias = ctx.saved_tensors
-        back = torch.ops.roofline.recurrent_backward(grad, projected, h, c, weight, bias, ctx.kind)
-        bias_grad = back[0].sum((0, 1)) if bias is not None else None
-        return back[0], None, None, back[1], bias_grad, None
-
-    torch.library.register_autograd("roofline::recurrent", backward, setup_context=keep)
+    _operator("recurrent", schema, run, shape, "projected", "weight",
+              returns="(Tensor, Tensor, Tensor)", also={"bias": lambda grad: grad.sum((0, 1))})  # fmt: skip
 
 
 # --- what the user calls, in these words ------------------------------------------------------------------------------
@@ -304,16 +257,16 @@ def recurrent(kind: str) -> Callable[..., Any]:
         x = x.transpose(0, 1) if batch_first else x
         last: list[Any] = []
         for layer in range(num_layers):
-            found = []
+            outs = []
             for way in range(ways):
                 at = layer * ways + way
                 w_in, w_h, *biases = params[at * each : (at + 1) * each]
                 b_in, b_h = biases if biases else (None, None)
                 rows = torch.nn.functional.linear(x.flip(0) if way else x, w_in, b_in)
                 y, h, c = operators().recurrent(rows, states[0][at], states[1][at], w_h, b_h, kind)
-                found.append(y.flip(0) if way else y)
+                outs.append(y.flip(0) if way else y)
                 last.append((h, c))
-            x = torch.cat(found, -1) if ways > 1 else found[0]
+            x = torch.cat(outs, -1) if ways > 1 else outs[0]
         ends = [torch.stack(part) for part in zip(*last, strict=True)]
         out = x.transpose(0, 1) if batch_first else x
         return (out, *ends) if kind == "lstm" else (out, ends[0])
@@ -332,7 +285,7 @@ def grouped_mm(mat_a: Any, mat_b: Any, offs: Any = None, bias: Any = None, out_d
 
 @cache
 def redirected() -> dict[Any, Callable[..., Any]]:
-    """Functions of PyTorch and what is called in their place."""
+    """Return the functions of PyTorch and what is called in their place."""
     import torch
 
     return {
@@ -351,7 +304,7 @@ def redirected() -> dict[Any, Callable[..., Any]]:
 
 @cache
 def redirected_aten() -> dict[Any, Callable[..., Any]]:
-    """The same for operators of an exported program."""
+    """Return the same for operators of an exported program."""
     import torch
 
     aten = torch.ops.aten

@@ -39,16 +39,16 @@ class Fakes:
                     raise UsageError(
                         f"{request.name}: {symbol} is {hints[symbol]} in one argument and {size} in {name}"
                     )
-        found = {}
+        sizes = {}
         for symbol, hint in _apart(hints).items():
             source = ConstantSource(symbol)
             made = self.shapes.create_symbol(hint, source, DimDynamic.DYNAMIC, do_not_specialize_zero_one=True)
-            found[symbol] = self.shapes.create_symintnode(made, hint=hint, source=source)
+            sizes[symbol] = self.shapes.create_symintnode(made, hint=hint, source=source)
             self.names[str(made)] = symbol
-        return found
+        return sizes
 
     def of(self, tensor: Any, axes: Mapping[int, str] | None = None) -> Any:
-        """The stand-in of a tensor: on the processor, its parameters' need of gradients kept."""
+        """Return the stand-in of a tensor: on the CPU, with its parameters' need of gradients."""
         import torch
 
         if id(tensor) in self._made:
@@ -56,7 +56,8 @@ class Fakes:
         shape = [self.symbols[axes[at]] if axes and at in axes else size for at, size in enumerate(tensor.shape)]
         with self.mode, torch.device("cpu"):
             order = _memory_order(tensor)
-            fake = torch.empty([shape[at] for at in order], dtype=tensor.dtype).permute(_inverse(order))
+            back = [order.index(at) for at in range(len(order))]
+            fake = torch.empty([shape[at] for at in order], dtype=tensor.dtype).permute(back)
         leaf = tensor.is_floating_point() or tensor.is_complex()
         fake = fake.detach().requires_grad_(tensor.requires_grad and leaf)
         self._made[id(tensor)] = fake
@@ -65,7 +66,7 @@ class Fakes:
 
 
 def replaced(shapes: Any, names: Mapping[str, str]) -> dict[str, Any]:
-    """Symbols that the capture found to be a number or another size."""
+    """Return symbols that the capture found to be a number or another size."""
     return {names[str(a)]: to_size(b, names) for a, b in shapes.replacements.items() if str(a) in names}
 
 
@@ -74,11 +75,11 @@ _TRIED = (2, 3, 7, 8, 64, 1000, 4096, 65536)
 
 
 def guards(shapes: Any, names: Mapping[str, str]) -> tuple[str, ...]:
-    """Conditions on the symbols, in roofline's names; those that hold for all sizes from 2 are left out."""
+    """Return conditions on the symbols, in roofline's names; those that hold for all sizes from 2 are left out."""
     fixed = [f"{names.get(str(a), a)} = {_renamed(str(b), names)}"
              for a, b in shapes.replacements.items() if str(a) in names]  # fmt: skip
-    asked = [_renamed(str(guard.expr), names) for guard in shapes.guards if not _always(guard.expr)]
-    return tuple(dict.fromkeys([*fixed, *asked]))
+    others = [_renamed(str(guard.expr), names) for guard in shapes.guards if not _always(guard.expr)]
+    return tuple(dict.fromkeys([*fixed, *others]))
 
 
 def _always(expression: Any) -> bool:
@@ -88,14 +89,14 @@ def _always(expression: Any) -> bool:
 
 
 def _apart(hints: Mapping[str, int]) -> dict[str, int]:
-    """Sizes that no two symbols share and that are none of the special ones."""
-    found: dict[str, int] = {}
+    """Return sizes that no two symbols share and that are none of the special ones."""
+    sizes: dict[str, int] = {}
     for symbol, hint in hints.items():
         size = max(hint, _LEAST)
-        while size in found.values():
+        while size in sizes.values():
             size += 1
-        found[symbol] = size
-    return found
+        sizes[symbol] = size
+    return sizes
 
 
 def _renamed(text: str, names: Mapping[str, str]) -> str:
@@ -105,13 +106,9 @@ def _renamed(text: str, names: Mapping[str, str]) -> str:
 
 
 def _memory_order(tensor: Any) -> list[int]:
-    """Axes from the outermost in memory to the innermost."""
+    """Return axes from the outermost in memory to the innermost."""
     try:
         stride = [int(step) for step in tensor.stride()]
     except RuntimeError:  # a sparse tensor has none
         return list(range(tensor.dim()))
     return sorted(range(tensor.dim()), key=lambda at: (-stride[at], at))
-
-
-def _inverse(order: Sequence[int]) -> list[int]:
-    return [list(order).index(at) for at in range(len(order))]

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from roofline.frontends import emit
-from roofline.frontends.torch.lower import Result, Rule, Site
+from roofline.frontends.torch import forms
 from roofline.frontends.torch.program import Value
 from roofline.frontends.torch.rules.recurrent import CELL_FLOPS
+from roofline.frontends.torch.walk import Call, Result, Row, Rule, rows
 from roofline.ir.errors import ShapeError
+from roofline.ir.sizes import quotient
 
 
 @dataclass(frozen=True)
@@ -21,13 +23,13 @@ class Alias:
         rule: Name of the operator that has a rule.
         args: Names of that operator's arguments and what they are called here.
         fixed: Arguments that have one value.
-        turned: Arguments (by the rule's names) stored ``(batch, length, heads, width)``; rules want heads first.
+        heads_inside: Arguments (by the rule's names) stored ``(batch, length, heads, width)``; rules want heads first.
     """
 
     rule: str
     args: Mapping[str, str] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    turned: tuple[str, ...] = ()
+    heads_inside: tuple[str, ...] = ()
 
 
 _FLASH = "_scaled_dot_product_flash_attention"
@@ -45,9 +47,9 @@ ALIASES: dict[str, Alias] = {
     "scaled_dot_product_attention": Alias(_FLASH),
     "_scaled_dot_product_attention_math": Alias(_FLASH),
     "_cudnn_attention_forward": Alias(_FLASH),
-    "_flash_attention_forward": Alias(_FLASH, turned=_QKV),
+    "_flash_attention_forward": Alias(_FLASH, heads_inside=_QKV),
     "_efficient_attention_forward": Alias(
-        _FLASH, {"is_causal": "custom_mask_type", "attn_bias": "bias"}, turned=_QKV
+        _FLASH, {"is_causal": "custom_mask_type", "attn_bias": "bias"}, heads_inside=_QKV
     ),
     "_scaled_dot_product_flash_attention_backward": _backward("grad_out", ""),
     "_scaled_dot_product_flash_attention_for_cpu_backward": _backward("grad_out", "attn_mask"),
@@ -68,7 +70,7 @@ ALIASES: dict[str, Alias] = {
     **dict.fromkeys(("cudnn_convolution_transpose", "miopen_convolution_transpose", "slow_conv_transpose2d",
                      "slow_conv_transpose3d"), Alias("convolution", _SELF, {"transposed": True})),
     "_convolution_pointwise": Alias("convolution", {"input": "X", "weight": "W", "bias": "B"}),
-    # Products.
+    # Matmuls.
     "mkldnn_linear": Alias("linear", _SELF),
     "_linear_pointwise": Alias("linear", {"input": "X", "weight": "W", "bias": "B"}),
     "_addmm_activation": Alias("addmm"),
@@ -90,44 +92,44 @@ ALIASES: dict[str, Alias] = {
 
 
 def settled(alias: Alias, args: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments under the names that the rule knows."""
-    found = {**args, **{name: args.get(given) for name, given in alias.args.items()}, **alias.fixed}
+    """Return arguments under the names that the rule knows."""
+    named = {**args, **{name: args.get(theirs) for name, theirs in alias.args.items()}, **alias.fixed}
     if alias.rule == "convolution":
-        return _convolution(found)
+        return _convolution(named)
     if alias.rule == "rms_norm_backward":
-        found["axes"] = len(found["normalized_shape"])
-    return found
+        named["axes"] = len(named["normalized_shape"])
+    return named
 
 
 def _convolution(args: dict[str, Any]) -> dict[str, Any]:
-    """Some leave out what follows from the shapes."""
+    """Fill in what some leave out since it follows from the shapes."""
     image, weight = args.get("input"), args.get("weight")
     if not isinstance(image, Value) or not isinstance(weight, Value):
         raise ShapeError("a convolution needs image and weight")
     ones = (1,) * (len(image.shape) - 2)
     filled = {"stride": ones, "dilation": ones, "padding": (0,) * len(ones)}
     if args.get("groups") is None:
-        args["groups"] = emit.quotient(image.shape[1], weight.shape[1])
+        args["groups"] = quotient(image.shape[1], weight.shape[1])
     return {**filled, **args}
 
 
 # --- rules ------------------------------------------------------------------------------------------------------------
 
-#: Operations an element of ``_foreach_*``, by what follows.
+#: Operations per element of ``_foreach_*``, by what follows.
 _FOREACH = {"addcmul": 3, "addcdiv": 3, "lerp": 3, "copy": 0, "zero": 0, "norm": 2, "max": 0, "clamp_min": 0,
             "clamp_max": 0, "maximum": 0, "minimum": 0, "neg": 0, "sign": 0, "abs": 0}  # fmt: skip
 
-#: Operations an element of a fused optimizer step, by PyTorch's kernels without weight decay: Adam averages twice (3
+#: Operations per element of a fused optimizer step, by PyTorch's kernels without weight decay: Adam averages twice (3
 #: and 4), corrects (2), takes a root (1), adds epsilon, divides, scales and subtracts (4).
 _OPTIMIZERS = {"_fused_adam": 14, "_fused_adamw": 16, "_fused_sgd": 4, "_fused_adagrad": 6}
 
-#: What a fused optimizer writes beside the parameters.
+#: What a fused optimizer writes besides the parameters.
 _STATES = ("exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs", "momentum_buffer_list", "state_sums")
 
 
-def _columns(site: Site) -> list[tuple[Value, ...]]:
-    """The lists of a call that have a tensor for each of the first."""
-    lists = [value for value in site.call.args.values() if _is_list(value)]
+def _columns(call: Call) -> list[tuple[Value, ...]]:
+    """Return the lists of a call that have a tensor for each of the first."""
+    lists = [value for value in call.args.values() if _is_list(value)]
     return [each for each in lists if len(each) == len(lists[0]) and _shapes(each) == _shapes(lists[0])]
 
 
@@ -139,138 +141,131 @@ def _shapes(values: tuple[Value, ...]) -> list[tuple[Any, ...]]:
     return [value.shape for value in values]
 
 
-def _foreach(site: Site) -> Result:
+def _foreach(call: Call) -> Result:
     """One kernel over lists of tensors, element by element."""
-    name = site.name.removeprefix("foreach_")
-    columns = _columns(site)
+    name = call.name.removeprefix("foreach_")
+    columns = _columns(call)
     if name in ("copy", "zero") and len(columns) > (name == "copy"):
         columns = columns[1:]  # what is overwritten is not read
-    with site.b.kernel(site.name):
+    with call.b.kernel(call.name):
         for values in zip(*columns, strict=True):
-            operands = [site.lowering.tensor(value) for value in values]
+            operands = [call.walk.tensor(value) for value in values]
             if name == "norm":
-                emit.reduce(site.b, "norm", operands[0], name=name, dtype=values[0].dtype)
+                emit.reduce(call.b, "norm", operands[0], name=name, dtype=values[0].dtype)
             else:
-                site.b.op("elementwise", *operands, name=name, dtype=values[0].dtype, flops=_FOREACH.get(name, 1))
+                call.b.op("elementwise", *operands, name=name, dtype=values[0].dtype, flops=_FOREACH.get(name, 1))
         if not columns:
-            for value in next(each for each in site.call.args.values() if _is_list(each)):
-                site.b.op("fill", name=name, shape=value.shape, dtype=value.dtype)
+            for value in next(each for each in call.args.values() if _is_list(each)):
+                call.b.op("fill", name=name, shape=value.shape, dtype=value.dtype)
     return None
 
 
-def _optimizer(site: Site) -> Result:
+def _optimizer(call: Call) -> Result:
     """Parameters, gradients and states in, parameters and states out, in one kernel."""
-    states = [key for key in _STATES if _is_list(site.call.args.get(key))]
-    with site.b.kernel(site.name):
-        for values in zip(*_columns(site), strict=True):
-            operands = [site.lowering.tensor(value) for value in values]
-            flops = _OPTIMIZERS[site.call.name.removesuffix("_")]
-            site.b.op("elementwise", *operands, name="parameter", dtype=values[0].dtype, flops=flops)
+    states = [key for key in _STATES if _is_list(call.args.get(key))]
+    with call.b.kernel(call.name):
+        for values in zip(*_columns(call), strict=True):
+            operands = [call.walk.tensor(value) for value in values]
+            flops = _OPTIMIZERS[call.what.removesuffix("_")]
+            call.b.op("elementwise", *operands, name="parameter", dtype=values[0].dtype, flops=flops)
             for state in states:
-                site.b.op("elementwise", operands[0], name=state, dtype=values[0].dtype, flops=0)
+                call.b.op("elementwise", operands[0], name=state, dtype=values[0].dtype, flops=0)
     return None
-
-
-def _to_host(site: Site) -> Result:
-    return site.op("copy", site.tensor())
 
 
 #: PyTorch's numbers for the kinds of recurrent layers; cuDNN and oneDNN share them.
 _CELLS = {0: "rnn_relu", 1: "rnn_tanh", 2: "lstm", 3: "gru"}
 
 
-def _layers(site: Site) -> list[list[str]]:
-    """Weights of each layer and direction: of the input, of the state."""
-    single = [key for key in ("weight0", "weight1", "weight2") if site.value(key) is not None][:2]
+def _layers(call: Call) -> list[list[str]]:
+    """Return the weights of each layer and direction: of the input, of the state."""
+    single = [key for key in ("weight0", "weight1", "weight2") if call.value(key) is not None][:2]
     if single:  # oneDNN counts from 0 forwards and from 1 backwards
-        return [[site.tensor(key) for key in single]]
-    weights = [value for value in site.get("weight", ()) if isinstance(value, Value) and len(value.shape) == 2]
-    names = [site.lowering.tensor(value) for value in weights]
+        return [[call.tensor(key) for key in single]]
+    weights = [value for value in call.get("weight", ()) if isinstance(value, Value) and len(value.shape) == 2]
+    names = [call.walk.tensor(value) for value in weights]
     return [names[at : at + 2] for at in range(0, len(names), 2)]
 
 
-def _recurrent(site: Site) -> Result:
+def _recurrent(call: Call) -> Result:
     """All steps of all layers; each direction of a bidirectional one is a layer here, of half the width."""
-    b, kind = site.b, _CELLS[site.get("mode")]
-    x, directions = site.tensor("input"), 2 if site.get("bidirectional") and site.value("weight0") is None else 1
-    if site.get("batch_first") and site.value("weight0") is None:
+    b, kind = call.b, _CELLS[call.get("mode")]
+    x, directions = call.tensor("input"), 2 if call.get("bidirectional") and call.value("weight0") is None else 1
+    if call.get("batch_first") and call.value("weight0") is None:
         steps = b.shape(x)[1]
         x = b.op("permute", x, name="by_step", axes=(1, 0, 2))
     steps, batch, _ = b.shape(x)
-    pairs = _layers(site)
+    pairs = _layers(call)
     for at in range(0, len(pairs), directions):
-        outs = [_layer(site, kind, x, *pair, steps=steps, batch=batch) for pair in pairs[at : at + directions]]
+        outs = [_layer(call, kind, x, *pair, steps=steps, batch=batch) for pair in pairs[at : at + directions]]
         x = outs[0] if len(outs) == 1 else b.op("cat", *outs, name="both", axis=2)
     return x
 
 
-def _layer(site: Site, kind: str, x: str, inward: str, hidden: str, *, steps: Any, batch: Any) -> str:
-    b, width = site.b, site.b.shape(hidden)[1]
+def _layer(call: Call, kind: str, x: str, inward: str, hidden: str, *, steps: Any, batch: Any) -> str:
+    b, width = call.b, call.b.shape(hidden)[1]
     projected = b.op("linear", x, inward, name="projected")
     state = b.op("slice", projected, name="state", shape=(batch, width))
     product = b.op("linear", state, hidden, name="hidden", count=steps)
     return b.op("recurrent_cell", projected, product, state, name="cell", count=steps, flops=CELL_FLOPS[kind])
 
 
-def _bag(site: Site) -> Result:
+def _bag(call: Call) -> Result:
     """Rows of a table by index, summed up bag by bag in the same kernel."""
-    table, bags = site.tensor("weight"), site.shape("offsets")
-    with site.b.kernel(site.name):
-        rows = site.op("embedding", table, site.tensor("indices"), name="rows")
-        return site.op("rearrange", rows, shape=(*bags, site.b.shape(table)[1]))
+    table, bags = call.tensor("weight"), call.shape("offsets")
+    with call.b.kernel(call.name):
+        rows = call.op("embedding", table, call.tensor("indices"), name="rows")
+        return call.op("rearrange", rows, shape=(*bags, call.b.shape(table)[1]))
 
 
-def _recurrent_backward(site: Site) -> Result:
-    """Back through the gates and the state's product step by step; then products for the input and both weights."""
-    b, dtype = site.b, site.out.dtype
-    sizes: tuple[Any, ...] = site.shape("input")
+def _recurrent_backward(call: Call) -> Result:
+    """Back through the gates and the state's matmul step by step; then matmuls for the input and both weights."""
+    b, dtype = call.b, call.out.dtype
+    sizes: tuple[Any, ...] = call.shape("input")
     first, second, _ = sizes
-    steps, batch = (second, first) if site.get("batch_first") and site.value("weight1") is None else (first, second)
-    for inward, hidden in _layers(site):
+    steps, batch = (second, first) if call.get("batch_first") and call.value("weight1") is None else (first, second)
+    for inward, hidden in _layers(call):
         (gates, fan_in), width = b.shape(inward), b.shape(hidden)[1]
         grads, inputs, states = (
             b.source(name, (steps * batch, size), "buffer", dtype)
             for name, size in (("gates", gates), ("inputs", fan_in), ("states", width))
         )
-        flops = 2 * CELL_FLOPS[_CELLS[site.get("mode")]]
+        flops = 2 * CELL_FLOPS[_CELLS[call.get("mode")]]
         b.op("elementwise", states, name="grad_gates", dtype=dtype, flops=flops)
         step = b.op("slice", grads, name="step", shape=(batch, gates))
         b.op("matmul", step, hidden, name="grad_state", dtype=dtype, count=steps)
         b.op("matmul", grads, inward, name="grad_input", dtype=dtype)
-        turned = b.op("permute", grads, name="turned", axes=(1, 0))
+        rows = b.op("permute", grads, name="turned", axes=(1, 0))
         for name in (inputs, states):
-            b.op("matmul", turned, name, name="grad_weight", dtype=dtype)
+            b.op("matmul", rows, name, name="grad_weight", dtype=dtype)
     return None
 
 
 def _cell(kind: str, state_key: str) -> Rule:
     """The gates of one step: both projections are summed, then each element of the state is worked out."""
 
-    def rule(site: Site) -> Result:
-        state = site.tensor(state_key)
-        with site.b.kernel(site.name):
-            gates = site.op("elementwise", site.tensor("input_gates"), site.tensor("hidden_gates"), name="gates")
-            one = site.b.op("slice", gates, name="gate", shape=site.b.shape(state))
-            return site.op("elementwise", one, state, flops=CELL_FLOPS[kind])
+    def rule(call: Call) -> Result:
+        state = call.tensor(state_key)
+        with call.b.kernel(call.name):
+            gates = call.op("elementwise", call.tensor("input_gates"), call.tensor("hidden_gates"), name="gates")
+            one = call.b.op("slice", gates, name="gate", shape=call.b.shape(state))
+            return call.op("elementwise", one, state, flops=CELL_FLOPS[kind])
 
     return rule
 
 
-EXTRA: dict[str, Rule] = {
-    **dict.fromkeys(_OPTIMIZERS, _optimizer),
-    "_local_scalar_dense": _to_host,
-    "_embedding_bag": _bag,
-    "_embedding_bag_forward_only": _bag,
-    "_cudnn_rnn": _recurrent,
-    "mkldnn_rnn_layer": _recurrent,
-    "_cudnn_rnn_backward": _recurrent_backward,
-    "mkldnn_rnn_layer_backward": _recurrent_backward,
-    "_thnn_fused_lstm_cell": _cell("lstm", "cx"),
-    "_thnn_fused_gru_cell": _cell("gru", "hx"),
-}  # fmt: skip
+EXTRA: dict[str, Row] = {
+    **rows(_OPTIMIZERS, _optimizer, forms.by_rule),
+    **rows("_local_scalar_dense", lambda call: call.op("copy", call.tensor())),
+    **rows("_embedding_bag _embedding_bag_forward_only", _bag, forms.by_rule),
+    **rows("_cudnn_rnn mkldnn_rnn_layer", _recurrent, forms.by_rule),
+    **rows("_cudnn_rnn_backward mkldnn_rnn_layer_backward", _recurrent_backward, forms.by_rule),
+    **rows("_thnn_fused_lstm_cell", _cell("lstm", "cx"), forms.by_rule),
+    **rows("_thnn_fused_gru_cell", _cell("gru", "hx"), forms.by_rule),
+}
 
 
-def extra(name: str) -> Rule | None:
-    """The rule of an operator that only profilers name."""
+def extra(name: str) -> Row | None:
+    """Return what is known of an operator that only profilers name."""
     bare = name.removesuffix("_")
-    return _foreach if bare.startswith("_foreach_") else EXTRA.get(bare)
+    return Row(_foreach, forms.by_rule) if bare.startswith("_foreach_") else EXTRA.get(bare)

@@ -47,7 +47,7 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class AtenCall:
     """One aten call.
 
     Attributes:
@@ -87,7 +87,7 @@ class Program:
     name: str
     method: str
     sources: tuple[Value, ...]
-    calls: tuple[Call, ...]
+    calls: tuple[AtenCall, ...]
     outputs: tuple[Value, ...]
     guards: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -115,7 +115,7 @@ class Program:
                 return Write(settle(thing.before), settle(thing.after), settle(thing.base))
             return substitute(thing, sizes) if isinstance(thing, Dim) else thing
 
-        def call(one: Call) -> Call:
+        def call(one: AtenCall) -> AtenCall:
             args = {key: settle(value) for key, value in one.args.items()}
             return replace(one, args=args, outs=settle(one.outs), writes=settle(one.writes))
 

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from roofline.frontends.torch.custom import redirected
-from roofline.frontends.torch.kept import Kept, storage_of
-from roofline.frontends.torch.program import Call, Value, Write
+from roofline.frontends.torch.program import AtenCall, Value, Write
+from roofline.frontends.torch.saved import Saved, storage_of
 from roofline.frontends.torch.sizes import Untranslated, to_size
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Kind
@@ -42,7 +42,7 @@ MAX_CALLS = 500_000
 
 
 def format_name(dtype: Any) -> str:
-    """A ``torch.dtype`` by roofline's name."""
+    """Return roofline's name of a ``torch.dtype``."""
     from roofline.ir.dtypes import dtype as number_format
 
     name = str(dtype).removeprefix("torch.")
@@ -66,12 +66,12 @@ class Recorder:
         self.keep = keep
         self.known = RULES.keys() | _SILENT | _SAME
         self.sources: list[Value] = []
-        self.calls: list[Call] = []
+        self.calls: list[AtenCall] = []
         self.notes: dict[str, None] = {}
         self._by_place: dict[Any, Value] = {}
         self._bases: dict[Any, weakref.ref[Any]] = {}
         self._kept: list[Any] = []
-        self._restored = Kept()
+        self._restored = Saved()
         self._own: set[Any] = set()
         self._scopes: list[str] = []
         self._scope_of: dict[int, str] = {}
@@ -104,12 +104,12 @@ class Recorder:
         self._remember(tensor, known)
 
     def value(self, tensor: Any) -> Value:
-        """The value of a tensor; one that nobody announced is a constant of the program."""
+        """Return the value of a tensor; one that nobody announced is a constant of the program."""
         import torch
 
-        found = self._by_place.get(_place(tensor))
-        if found is not None:
-            return found
+        known = self._by_place.get(_place(tensor))
+        if known is not None:
+            return known
         self._restored.gradient(tensor)
         is_weight = isinstance(tensor, torch.nn.Parameter) or (tensor.is_leaf and tensor.requires_grad)
         return self.source(tensor, f"constant_{len(self.sources)}", "weight" if is_weight else "buffer")
@@ -121,8 +121,8 @@ class Recorder:
         for at, argument in enumerate(func._schema.arguments):
             if argument.alias_info is None or not argument.alias_info.is_write:
                 continue
-            given = args[at] if at < len(args) else kwargs.get(argument.name)
-            for tensor in given if isinstance(given, list | tuple) else (given,):
+            argument_value = args[at] if at < len(args) else kwargs.get(argument.name)
+            for tensor in argument_value if isinstance(argument_value, list | tuple) else (argument_value,):
                 if isinstance(tensor, torch.Tensor) and _memory(tensor) in self._own:
                     self._restored.content(tensor)
 
@@ -142,7 +142,7 @@ class Recorder:
         return value
 
     def size(self, size: Any) -> Size:
-        """A size by roofline's symbols; the number at hand, with a note, where those cannot hold it."""
+        """Return a size by roofline's symbols; the number at hand, with a note, where those cannot hold it."""
         node = getattr(size, "node", None)
         if node is None:
             return int(size)
@@ -181,7 +181,7 @@ class Recorder:
     # --- calls ---
 
     def parts(self, func: Any) -> Any:
-        """PyTorch's own way to say an operator that has no rule in others, if there is one."""
+        """Return PyTorch's own way to say an operator that has no rule in others, if there is one."""
         from torch._decomp import decomposition_table
 
         name = func._schema.name.rpartition("::")[2]
@@ -203,13 +203,13 @@ class Recorder:
             return
         if len(self.calls) >= MAX_CALLS:
             raise UsageError(f"the program runs more than {MAX_CALLS} operators; give it a smaller loop")
-        given = {argument.name: value for argument, value in zip(schema.arguments, args, strict=False)} | dict(kwargs)
-        writes = tuple(self._writes(schema, given, was))
-        after = {id(given[write_name]): write.after for write_name, write in writes}
+        named = {argument.name: value for argument, value in zip(schema.arguments, args, strict=False)} | dict(kwargs)
+        writes = tuple(self._writes(schema, named, was))
+        after = {id(named[write_name]): write.after for write_name, write in writes}
         fresh = all(value.alias_info is None for value in schema.returns)
         values = tuple(self._out(out, after, fresh) for out in outs)
         target = f"{schema.name.replace('::', '.')}.{schema.overload_name or 'default'}"
-        self.calls.append(Call(target, was, values, self._where(), tuple(write for _, write in writes)))
+        self.calls.append(AtenCall(target, was, values, self._where(), tuple(write for _, write in writes)))
 
     def _out(self, out: Any, after: Mapping[int, Value], fresh: bool) -> Value | None:
         import torch
@@ -220,11 +220,11 @@ class Recorder:
             return after[id(out)]
         return self._remember(out, self._value(out, "", "activation"), fresh)
 
-    def _writes(self, schema: Any, given: Mapping[str, Any], was: Mapping[str, Any]) -> Iterator[tuple[str, Write]]:
+    def _writes(self, schema: Any, named: Mapping[str, Any], was: Mapping[str, Any]) -> Iterator[tuple[str, Write]]:
         import torch
 
         for argument in schema.arguments:
-            info, tensor = argument.alias_info, given.get(argument.name)
+            info, tensor = argument.alias_info, named.get(argument.name)
             if info is None or not info.is_write or not isinstance(tensor, torch.Tensor):
                 continue
             before = was[argument.name]
@@ -238,7 +238,7 @@ class Recorder:
             yield argument.name, Write(before, after, base)
 
     def plain(self, value: Any) -> Any:
-        """An argument with values for tensors and roofline's sizes for PyTorch's."""
+        """Return an argument with values for tensors and roofline's sizes for PyTorch's."""
         import torch
 
         if isinstance(value, torch.Tensor):
@@ -250,11 +250,11 @@ class Recorder:
         return value
 
     def arguments(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments by name, defaults included, as they are before the call."""
+        """Return arguments by name, defaults included, as they are before the call."""
         schema = func._schema
-        found = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
-        found |= {a.name: value for a, value in zip(schema.arguments, args, strict=False)}
-        return {key: self.plain(value) for key, value in {**found, **kwargs}.items()}
+        named = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
+        named |= {a.name: value for a, value in zip(schema.arguments, args, strict=False)}
+        return {key: self.plain(value) for key, value in {**named, **kwargs}.items()}
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -286,7 +286,7 @@ class Recorder:
 
 
 def _place(tensor: Any) -> Any:
-    """Where a tensor lies and how: equal for two objects that are the same array."""
+    """Return where a tensor lies and how: equal for two objects that are the same array."""
     shape, stride = (tuple(str(size) for size in sizes) for sizes in (tensor.shape, tensor.stride()))
     return (_memory(tensor), str(tensor.storage_offset()), shape, stride, tensor.dtype)
 
@@ -297,7 +297,7 @@ def _memory(tensor: Any) -> Any:
 
 
 def _channels_last(tensor: Any) -> bool:
-    """Whether an image's channels are innermost in memory; sizes that are symbols are compared by their hints."""
+    """Tell whether an image's channels are innermost in memory; symbolic sizes are compared by their hints."""
     if tensor.dim() not in (4, 5):
         return False
     step = tensor.stride()

@@ -10,12 +10,12 @@ from functools import lru_cache
 from typing import Any
 
 from roofline.counting.counts import count_graph, kernels
-from roofline.frontends.torch.lower import Lowering
+from roofline.frontends.torch.forms import BY_RULE, results
 from roofline.frontends.torch.profiled import ALIASES, Alias, extra, settled
-from roofline.frontends.torch.program import Call, Program, Value, Write
-from roofline.frontends.torch.results import BY_RULE, results
-from roofline.frontends.torch.rules import RULES, pointwise, views
+from roofline.frontends.torch.program import AtenCall, Program, Value, Write
+from roofline.frontends.torch.rules import ROWS, RULES, pointwise, views
 from roofline.frontends.torch.schemas import FORMATS, Arguments, arguments, value_of
+from roofline.frontends.torch.walk import Row, Walk
 from roofline.ir.errors import ShapeError
 from roofline.ir.graph import Graph
 from roofline.ops.builder import Builder
@@ -24,7 +24,7 @@ from roofline.traces.events import Kind, Signature
 from roofline.traces.linking import Launch
 
 #: Operators that look at memory or take some, and run no kernel.
-_FREE = frozenset({*views.RULES, *pointwise._ROOM, "resize", "detach", "alias", "lift_fresh", "set", "resolve_conj",
+_FREE = frozenset({*views.ROWS, *pointwise.ROOM, "resize", "detach", "alias", "lift_fresh", "set", "resolve_conj",
                    "resolve_neg", "result_type", "cudnn_is_acceptable", "is_same_size", "set_data"})  # fmt: skip
 
 #: Operators that only call others, which are recorded themselves, and that no rule knows.
@@ -40,15 +40,12 @@ _AUTOGRAD = re.compile(r"autograd::engine::.*|torch::autograd::\w+|\w+Backward\d
 _ONE_KERNEL = frozenset({"addmm", "baddbmm", "addbmm", "nll_loss_forward", "nll_loss2d_forward", "scatter_",
                          "index_put_", "_index_put_impl_", "index_fill_", "scatter_add_", "index_add_"})  # fmt: skip
 
-#: Operators that take a number in place of a second tensor: one without axes is a number to the kernel.
-_NUMBERS = frozenset(pointwise._WITH_NUMBER) | frozenset(pointwise._FLOPS) | {"rsub", "true_divide"}
-
 #: Numbers of values that were not recorded start here: results, views, and matrices as they lie in memory.
 _RESULTS, _VIEWS, _LAID = (at * 10**8 for at in (1, 2, 3))
 
 
 def recorded(op: str, signature: Signature, lists: str = "fp32") -> Graph | None:
-    """The graph of one recorded call of a PyTorch operator; PyTorch is not needed.
+    """Return the graph of one recorded call of a PyTorch operator; PyTorch is not needed.
 
     Args:
         op: Such as ``aten::addmm``.
@@ -60,8 +57,7 @@ def recorded(op: str, signature: Signature, lists: str = "fp32") -> Graph | None
         shapes that it needs were not recorded or contradict each other.
 
     Example:
-        >>> from roofline import count
-        >>> from roofline.counting.counts import kernels
+        >>> from roofline.counting.counts import count_graph
         >>> call = Signature(dims=((8, 2048, 64), (8, 64, 2048)), types=("c10::BFloat16", "c10::BFloat16"))
         >>> totals = count_graph(recorded("aten::bmm", call))
         >>> totals.flops == 2 * 8 * 2048 * 64 * 2048, totals.bytes == 2 * 8 * (2 * 2048 * 64 + 2048 * 2048)
@@ -75,7 +71,7 @@ def recorded(op: str, signature: Signature, lists: str = "fp32") -> Graph | None
 
 
 def triton(signature: Signature, name: str) -> Graph | None:
-    """A kernel that Triton generated: its buffers are moved once each, and its arithmetic is not known.
+    """Return the graph of a kernel that Triton generated: its buffers move once each, its arithmetic is not known.
 
     Which buffers are read and which written is not recorded; the last one is taken for the result.
 
@@ -84,8 +80,7 @@ def triton(signature: Signature, name: str) -> Graph | None:
         name: Of the kernel.
 
     Example:
-        >>> from roofline import count
-        >>> from roofline.counting.counts import kernels
+        >>> from roofline.counting.counts import count_graph
         >>> call = Signature(dims=((1024,), (1024,), ()), types=("float", "float", "Scalar"))
         >>> count_graph(triton(call, "triton_poi_fused_cos_0")).bytes
         8192
@@ -113,39 +108,39 @@ def _recorded(op: str, signature: Signature, lists: str) -> Graph | None:
     if bare in _FREE or bare in _CALLERS or _AUTOGRAD.fullmatch(op):
         return Graph(op, {}, ())
     alias = ALIASES.get(bare, Alias(bare))
-    rule = extra(bare) or RULES.get(alias.rule)
-    given = arguments(op, signature, lists) if rule is not None else None
-    if rule is None or given is None:
+    row = extra(bare) or ROWS.get(alias.rule)
+    call = arguments(op, signature, lists) if row is not None else None
+    if row is None or call is None:
         return None
     in_place = name.endswith("_") and not name.endswith("__")
-    program = _program(op, alias.rule, Arguments(settled(alias, given.named), given.strides), alias.turned, in_place)
-    graph = _Recorded(program, {**RULES, alias.rule: rule}, "error").graph()
+    program = _program(op, row, alias, Arguments(settled(alias, call.named), call.strides), in_place)
+    graph = _Recorded(program, {**RULES, alias.rule: row.rule}, "error").graph()
     return _finished(graph, one_kernel=not _ONE_KERNEL.isdisjoint((name, alias.rule)))
 
 
-class _Recorded(Lowering):
+class _Recorded(Walk):
     """A program whose results have the shapes that the rule gives them, where nothing else tells."""
 
     def _settled(self, value: Value, name: str) -> str:
         return name if value.shape == BY_RULE else super()._settled(value, name)
 
 
-def _program(op: str, rule: str, given: Arguments, turned: tuple[str, ...], in_place: bool) -> Program:
-    """The call, and before it the views that bring its arguments into the order that rules know."""
-    forms = results(rule, given.named)
+def _program(op: str, row: Row, alias: Alias, call: Arguments, in_place: bool) -> Program:
+    """Return the call, and before it the views that bring its arguments into the order that rules know."""
+    rule, forms = alias.rule, results(row.form, alias.rule, call.named)
     outs = tuple(Value(_RESULTS + at, "", shape, dtype, "activation") for at, (shape, dtype) in enumerate(forms))
-    args = {key: _once(rule, value, given.strides, outs) for key, value in given.named.items()}
-    calls: list[Call] = []
+    args = {key: _once(rule, value, call.strides, outs) for key, value in call.named.items()}
+    calls: list[AtenCall] = []
     sources = []
     for key, value in args.items():
-        sources += [_laid(each, given.strides) if key == "mat2" else each for each in _values(value)]
-        if isinstance(value, Value) and key in turned:
+        sources += [_laid(each, call.strides) if key == "mat2" else each for each in _values(value)]
+        if isinstance(value, Value) and key in alias.heads_inside:
             args[key] = _heads_first(value, args, calls)
         elif isinstance(value, Value) and value != sources[-1]:
             args[key] = _viewed("t", sources[-1], value.shape, {}, calls)
     target = args.get("self")
     writes = (Write(target, outs[0]),) if in_place and outs and isinstance(target, Value) else ()
-    calls.append(Call(f"{op.partition('::')[0]}.{rule}.recorded", args, outs, "", writes))
+    calls.append(AtenCall(f"{op.partition('::')[0]}.{rule}.recorded", args, outs, "", writes))
     return Program(op, "recorded", tuple(dict.fromkeys(sources)), tuple(calls), outs)
 
 
@@ -155,10 +150,10 @@ def _values(thing: Any) -> tuple[Value, ...]:
 
 
 def _once(rule: str, value: Any, strides: dict[int, tuple[int, ...]], outs: tuple[Value, ...]) -> Any:
-    """Without what is not read: a number held in a tensor, and the copies along an axis that has no stride."""
-    if not isinstance(value, Value) or not outs or value.name == "self" or rule not in ("copy", *_NUMBERS):
+    """Return an argument without what is not read: a number in a tensor, copies along an axis without stride."""
+    if not isinstance(value, Value) or not outs or value.name == "self" or rule not in ("copy", *pointwise.WITH_NUMBER):
         return value
-    if not value.shape and rule in _NUMBERS and outs[0].shape:
+    if not value.shape and rule in pointwise.WITH_NUMBER and outs[0].shape:
         return 1.0
     steps = strides[value.number]
     if not steps:
@@ -167,13 +162,13 @@ def _once(rule: str, value: Any, strides: dict[int, tuple[int, ...]], outs: tupl
 
 
 def _laid(value: Value, strides: dict[int, tuple[int, ...]]) -> Value:
-    """A matrix as it lies in memory: one that is stored by column has its axes changed, as a linear layer's weight."""
+    """Return a matrix as it lies in memory: axes change places in one stored by column, as a linear layer's weight."""
     by_column = len(value.shape) == 2 and strides[value.number][:1] == (1,) and strides[value.number] != (1, 1)
     return replace(value, shape=value.shape[::-1], number=_LAID + value.number) if by_column else value
 
 
-def _heads_first(value: Value, args: dict[str, Any], calls: list[Call]) -> Value:
-    """``(batch, length, heads, width)`` with the heads first.
+def _heads_first(value: Value, args: dict[str, Any], calls: list[AtenCall]) -> Value:
+    """Return ``(batch, length, heads, width)`` with the heads first.
 
     Sequences that lie one after the other, ``(length, heads, width)``, are taken for equally long.
     """
@@ -188,14 +183,14 @@ def _heads_first(value: Value, args: dict[str, Any], calls: list[Call]) -> Value
     return _viewed("transpose", value, (batch, heads, length, width), {"dim0": 1, "dim1": 2}, calls)
 
 
-def _viewed(op: str, value: Value, shape: tuple[Any, ...], options: dict[str, Any], calls: list[Call]) -> Value:
-    found = replace(value, number=_VIEWS + len(calls), shape=shape, kind="activation")
-    calls.append(Call(f"aten.{op}.recorded", {"self": value, **options}, (found,), ""))
-    return found
+def _viewed(op: str, value: Value, shape: tuple[Any, ...], options: dict[str, Any], calls: list[AtenCall]) -> Value:
+    view = replace(value, number=_VIEWS + len(calls), shape=shape, kind="activation")
+    calls.append(AtenCall(f"aten.{op}.recorded", {"self": value, **options}, (view,), ""))
+    return view
 
 
 def _finished(graph: Graph, *, one_kernel: bool) -> Graph:
-    """What nobody reads any more leaves the call; several nodes of one kernel get its label."""
+    """Let what nobody reads leave the call, and give several nodes of one kernel its label."""
     nodes = graph.nodes
     if one_kernel:
         nodes = tuple(replace(node, kernel="call") for node in nodes)
@@ -207,25 +202,25 @@ def _finished(graph: Graph, *, one_kernel: bool) -> Graph:
 # --- a whole trace ----------------------------------------------------------------------------------------------------
 
 
-def formulas(found: Sequence[Launch]) -> tuple[Graph | None, ...]:
-    """The graph of each launch's operator, ``None`` where there is none.
+def formulas(launches: Sequence[Launch]) -> tuple[Graph | None, ...]:
+    """Return the graph of each launch's operator, ``None`` where there is none.
 
-    Launches of one ``call`` share its graph. On a processor an operator whose work the operators inside it do, such as
+    Launches of one ``call`` share its graph. On a CPU an operator whose work the operators inside it do, such as
     ``aten::linear`` over ``aten::addmm``, has a graph without kernels.
 
     Args:
-        found: What ran, from :func:`roofline.traces.linking.launches`.
+        launches: What ran, from :func:`roofline.traces.linking.launches`.
     """
-    lists = _common_format(found)
-    graphs = [_formula(launch, lists) for launch in found]
-    places = {launch.call: at for at, launch in enumerate(found) if launch.kind is Kind.OP}
+    lists = _common_format(launches)
+    graphs = [_formula(launch, lists) for launch in launches]
+    places = {launch.call: at for at, launch in enumerate(launches) if launch.kind is Kind.OP}
     inner: dict[int, tuple[float, float]] = {}
-    for at in sorted(places.values(), key=lambda at: -len(found[at].path)):
+    for at in sorted(places.values(), key=lambda at: -len(launches[at].path)):
         done, graph = inner.get(at, (0, 0)), graphs[at]
         own = _work(graph) if graph is not None else (0, 0)
         if _passes_on(own, done):
-            graphs[at] = Graph(found[at].op, {}, ())
-        outer = places.get(found[at].inside)
+            graphs[at] = Graph(launches[at].op, {}, ())
+        outer = places.get(launches[at].inside)
         if outer is not None:
             sums = inner.get(outer, (0, 0))
             most = max(own, done)
@@ -241,9 +236,9 @@ def _formula(launch: Launch, lists: str) -> Graph | None:
     return recorded(launch.op, launch.signature, lists)
 
 
-def _common_format(found: Sequence[Launch]) -> str:
-    """The number format of most tensors, taken for those in lists."""
-    names = Counter(each.signature.types for each in found if each.signature is not None)
+def _common_format(launches: Sequence[Launch]) -> str:
+    """Return the number format of most tensors, taken for those in lists."""
+    names = Counter(each.signature.types for each in launches if each.signature is not None)
     formats: Counter[str] = Counter()
     for types, times in names.items():
         for type_ in types:
@@ -259,7 +254,7 @@ def _work(graph: Graph) -> tuple[float, float]:
 
 
 def _passes_on(own: tuple[float, float], inner: tuple[float, float]) -> bool:
-    """Whether what is inside does the products of an operator; of one without products, moves its bytes."""
+    """Tell whether what is inside has the FLOPs of an operator; of one without any, moves its bytes."""
     return inner[0] >= 0.99 * own[0] if own[0] else 0 < 0.9 * own[1] <= inner[1]
 
 
@@ -268,8 +263,8 @@ def _passes_on(own: tuple[float, float], inner: tuple[float, float]) -> bool:
 
 def _triton(signature: Signature, name: str) -> Graph | None:
     named = [(f"buffer_{at}", *each) for at, each in enumerate(zip(signature.dims, signature.types, strict=True))]
-    found = [value_of(shape, (), FORMATS[type_], name, {}) for name, shape, type_ in named if type_ in FORMATS]
-    buffers = [value for value in found if 0 not in value.shape]
+    values = [value_of(shape, (), FORMATS[type_], name, {}) for name, shape, type_ in named if type_ in FORMATS]
+    buffers = [value for value in values if 0 not in value.shape]
     if not buffers:
         return None
     *inputs, out = buffers
@@ -282,7 +277,7 @@ def _triton(signature: Signature, name: str) -> Graph | None:
 
 
 def _spreads(inputs: Sequence[Value], out: Value) -> bool:
-    """Whether the inputs broadcast to the result, as in a kernel without reductions."""
+    """Tell whether the inputs broadcast to the result, as in a kernel without reductions."""
     try:
         return broadcast([value.shape for value in inputs]) == out.shape
     except ShapeError:

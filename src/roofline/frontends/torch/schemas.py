@@ -65,7 +65,7 @@ class Parameter:
 
 @cache
 def overloads(op: str) -> tuple[tuple[Parameter, ...], ...]:
-    """Parameters of each overload of an operator.
+    """Return the parameters of each overload of an operator.
 
     Example:
         >>> [p.name for p in overloads("aten::bmm")[0]]
@@ -76,11 +76,11 @@ def overloads(op: str) -> tuple[tuple[Parameter, ...], ...]:
 
 @cache
 def _lines() -> Mapping[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
+    signatures: dict[str, tuple[str, ...]] = {}
     for line in FILE.read_text(encoding="utf-8").splitlines():
         name = re.split(r"[.(]", line, maxsplit=1)[0]
-        found[name] = (*found.get(name, ()), line[line.index("(") :])
-    return found
+        signatures[name] = (*signatures.get(name, ()), line[line.index("(") :])
+    return signatures
 
 
 _PARAMETER = re.compile(
@@ -89,13 +89,13 @@ _PARAMETER = re.compile(
 
 
 def _parameters(text: str) -> tuple[Parameter, ...]:
-    found, keyword = [], False
+    parameters, keyword = [], False
     for part in re.split(r", (?![^\[]*\])", text.removeprefix("(").removesuffix(")")):
         keyword = keyword or part == "*"
         match = _PARAMETER.fullmatch(part)
         if match is not None:
-            found.append(_parameter(match, keyword))
-    return tuple(found)
+            parameters.append(_parameter(match, keyword))
+    return tuple(parameters)
 
 
 def _parameter(match: re.Match[str], keyword: bool) -> Parameter:
@@ -109,7 +109,7 @@ def _parameter(match: re.Match[str], keyword: bool) -> Parameter:
 
 
 def plain(text: str) -> Any:
-    """A recorded argument that is no tensor; ``None`` where it is nothing that a shape depends on.
+    """Return a recorded argument that is no tensor; ``None`` where it is nothing that a shape depends on.
 
     Example:
         >>> plain("[1, -1]"), plain("0.125"), plain("False"), plain("cuda:0")
@@ -144,7 +144,7 @@ class Arguments:
 
 
 def arguments(op: str, signature: Signature, lists: str) -> Arguments | None:
-    """Arguments by name; ``None`` where no overload takes them.
+    """Return arguments by name; ``None`` where no overload takes them.
 
     Args:
         op: Such as ``aten::addmm``.
@@ -159,20 +159,20 @@ def arguments(op: str, signature: Signature, lists: str) -> Arguments | None:
         >>> {name: value.shape for name, value in arguments("aten::mm", call, "fp32").named.items()}
         {'self': (8, 4), 'mat2': (4, 2)}
     """
-    given = signature.types
-    fits = [each for each in overloads(op) if len(each) >= len(given) and all(map(_takes, each, given))]
+    types = signature.types
+    fits = [each for each in overloads(op) if len(each) >= len(types) and all(map(_takes, each, types))]
     if not fits:
         return None
-    found = Arguments({}, {})
+    call = Arguments({}, {})
     for at, parameter in enumerate(sorted(fits, key=len)[0]):
         if not parameter.result:
-            found.named[parameter.name] = _argument(parameter, signature, at, lists, found.strides)
-    return found
+            call.named[parameter.name] = _argument(parameter, signature, at, lists, call.strides)
+    return call
 
 
-def _takes(parameter: Parameter, given: str) -> bool:
-    """Whether a parameter takes what was recorded as this type, which is empty for what was left out."""
-    return not given or parameter.kind == _KINDS.get(given, "tensor" if given in FORMATS else "plain")
+def _takes(parameter: Parameter, type_: str) -> bool:
+    """Tell whether a parameter takes what was recorded as this type, which is empty for what was left out."""
+    return not type_ or parameter.kind == _KINDS.get(type_, "tensor" if type_ in FORMATS else "plain")
 
 
 def _argument(
@@ -196,7 +196,7 @@ def _argument(
 
 
 def value_of(shape: Any, steps: Any, dtype: str, name: str, strides: dict[int, tuple[int, ...]]) -> Value:
-    """A recorded tensor; its strides are noted by its number.
+    """Return a recorded tensor; its strides are noted by its number.
 
     Raises:
         ShapeError: The shape is none.

@@ -7,22 +7,23 @@ from typing import Any
 from roofline.frontends import emit
 from roofline.frontends.onnx.walk import Call, Result, Rule
 from roofline.ir.errors import ShapeError
+from roofline.ir.sizes import quotient
 
 
 def heads(call: Call, x: str, count: Any, part: str) -> str:
-    """``(B, S, heads * d)`` as ``(B, heads, S, d)``; four axes are that already."""
+    """Return ``(B, S, heads * d)`` as ``(B, heads, S, d)``; four axes are that already."""
     shape = call.b.shape(x)
     if len(shape) == 4:
         return x
     batch, length, width = shape
-    each = emit.quotient(width, count) if count else None
+    each = quotient(width, count) if count else None
     if each is None:
         raise ShapeError(f"{call.name}: a width of {width} for {count} heads")
     return call.view(x, (batch, count, length, each), part)
 
 
 def merged(call: Call, x: str) -> str:
-    """``(B, heads, S, d)`` as ``(B, S, heads * d)``."""
+    """Return ``(B, heads, S, d)`` as ``(B, S, heads * d)``."""
     batch, count, length, width = call.b.shape(x)
     return call.view(x, (batch, length, count * width), "merged")
 
@@ -35,7 +36,7 @@ def extended(call: Call, new: str, past: int, part: str) -> str:
 
 
 def attend(call: Call, q: str, k: str, v: str, causal: bool, bias: int = -1) -> str:
-    """One kernel; a mask or a bias is added to the scores."""
+    """Add one kernel; a mask or a bias is added to the scores."""
     added = call.tensor(bias) if bias >= 0 and call.has(bias) and call.value(bias).dtype != "bool" else None
     if added and (wide := (*call.shape(bias)[:-1], call.b.shape(k)[-2])) != call.shape(bias):
         added = call.rearrange(wide, added, part="mask") if call.shape(bias)[-1] != 1 else added
@@ -63,9 +64,9 @@ def _packed(call: Call) -> Result:
     """com.microsoft Attention: one weight for queries, keys and values."""
     width = call.shape(1)[-1]
     count = call.number("num_heads")
-    parts = call.attr("qkv_hidden_sizes") or [emit.quotient(width, 3)] * 3
+    parts = call.attr("qkv_hidden_sizes") or [quotient(width, 3)] * 3
     bias = call.maybe(2)
-    x = emit.matmul(call.b, call.tensor(0), call.tensor(1), bias, name=call.label("qkv"), dtype=call.dtype)
+    x = emit.matmul(call.b, call.tensor(0), call.tensor(1), bias, call.label("qkv"))
     rows = call.b.shape(x)[:-1]
     q, k, v = (heads(call, call.part(x, (*rows, size), part), count, part)
                for size, part in zip(parts, "qkv", strict=True))  # fmt: skip
@@ -92,7 +93,7 @@ def _multi_head(call: Call) -> Result:
 
 
 def _three(call: Call, count: int) -> list[str]:
-    """Queries, keys and values, given apart or packed into one operand; a bias is added first."""
+    """Return queries, keys and values, given apart or packed into one operand; a bias is added first."""
     x = call.tensor(0)
     shape = call.b.shape(x)
     if len(shape) == 5:  # (B, S, heads, 3, d)
@@ -124,7 +125,7 @@ def _grouped(call: Call) -> Result:
         names = call.tensors(0, 1, 2)
     else:
         batch, length, width = call.shape(0)
-        each = emit.quotient(width, count + 2 * groups)
+        each = quotient(width, count + 2 * groups)
         if each is None:
             raise ShapeError(f"{call.name}: a width of {width} for {count} + 2 x {groups} heads")
         sizes = (count * each, groups * each, groups * each)
@@ -141,7 +142,7 @@ def _grouped(call: Call) -> Result:
 
 
 def _cached(call: Call, new: str, past: int, part: str) -> str:
-    """A cache that is as long before as after is written in place."""
+    """Return keys or values with the cache; one that is as long before as after is written in place."""
     if not call.has(past):
         return new
     present = call.outputs[past - 2] if past - 2 < len(call.outputs) else ""

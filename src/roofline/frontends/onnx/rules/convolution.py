@@ -173,7 +173,9 @@ def _windows(call: Call, x: str, out: tuple[Size, ...], op: str, taps: int) -> s
         return call.reduce("sum" if op == "avgpool2d" else "max", rows, [len(out)])
 
 
-def _global(how: str) -> Rule:
+def over_image(how: str) -> Rule:
+    """Return the rule of a reduction of whole images."""
+
     def run(call: Call) -> Result:
         axes = list(range(2, len(call.shape(0))))
         return call.reduce(how, call.tensor(0), axes, True)
@@ -183,6 +185,6 @@ def _global(how: str) -> Rule:
 
 RULES: dict[str, Rule] = {
     "Conv": _conv, "ConvTranspose": _transposed, "com.microsoft.FusedConv": _fused_conv, "MaxPool": _pool("maxpool2d"),
-    "AveragePool": _pool("avgpool2d"), "LpPool": _pool("avgpool2d"), "GlobalAveragePool": _global("mean"),
-    "GlobalMaxPool": _global("max"), "GlobalLpPool": _global("norm"),
+    "AveragePool": _pool("avgpool2d"), "LpPool": _pool("avgpool2d"), "GlobalAveragePool": over_image("mean"),
+    "GlobalMaxPool": over_image("max"), "GlobalLpPool": over_image("norm"),
 }  # fmt: skip

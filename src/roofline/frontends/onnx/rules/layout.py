@@ -15,7 +15,7 @@ from roofline.frontends import emit
 from roofline.frontends.onnx.known import UNKNOWN, Value
 from roofline.frontends.onnx.walk import Call, Result, Rule, Undetermined
 from roofline.ir.errors import ShapeError
-from roofline.ir.sizes import Dim, Size, ceil_div, prod
+from roofline.ir.sizes import Dim, Size, ceil_div, prod, quotient
 from roofline.ops.registry import broadcast
 
 _MATMULS = frozenset({"MatMul", "Gemm", "FusedMatMul", "TransposeMatMul", "MatMulInteger"})
@@ -24,56 +24,43 @@ _END = 2**31 - 1
 
 
 def _reshape(call: Call) -> Result:
-    shape, data = call.shape(0), call.data(1)
+    shape, data = call.shape(), call.data(1)
     target = call.attr("shape") if data is None else list(data.reshape(-1))
-    if target is None:
-        return _as_declared(call)
-    keep = not call.attr("allowzero", 0)
-    sizes: list[Any] = [shape[at] if keep and size == 0 else size for at, size in enumerate(target)]
+    copies = not call.attr("allowzero", 0)
+    sizes: list[Any] = [shape[at] if copies and size == 0 else size for at, size in enumerate(target or [])]
     unknown = [at for at, size in enumerate(sizes) if size is UNKNOWN]
     if len(unknown) == 1 and -1 not in sizes:
         sizes[unknown[0]] = -1
-    elif unknown:
-        return _as_declared(call)
-    return call.view(call.tensor(0), emit.fill_in(shape, sizes, call.name))
-
-
-def _as_declared(call: Call) -> Result:
-    """Under the shape that the file gives the result."""
-    try:
-        return call.view(call.tensor(0), call.declared())
-    except ShapeError:
-        raise Undetermined(f"{call.name}: its target depends on values that only a run knows") from None
+    elif unknown or target is None:
+        try:
+            return call.view(call.tensor(), call.declared())
+        except ShapeError:
+            raise Undetermined(f"{call.name}: its target depends on values that only a run knows") from None
+    return call.view(call.tensor(), emit.fill_in(shape, sizes, call.name))
 
 
 def _flatten(call: Call) -> Result:
-    shape = call.shape(0)
-    at = call.number("axis", 1)
+    shape, at = call.shape(), call.number("axis", 1)
     at = at + len(shape) if at < 0 else at
-    return call.view(call.tensor(0), (prod(shape[:at]), prod(shape[at:])))
+    return call.view(call.tensor(), (prod(shape[:at]), prod(shape[at:])))
 
 
 def _squeeze(call: Call) -> Result:
-    shape, axes = call.shape(0), call.integers(1, "axes")
+    shape, axes = call.shape(), call.integers(1, "axes")
     gone = {axis % len(shape) for axis in axes} if axes else {at for at, size in enumerate(shape) if size == 1}
-    return call.view(call.tensor(0), [size for at, size in enumerate(shape) if at not in gone])
+    return call.view(call.tensor(), [size for at, size in enumerate(shape) if at not in gone])
 
 
 def _unsqueeze(call: Call) -> Result:
-    shape, axes = list(call.shape(0)), call.integers(1, "axes") or []
+    shape, axes = list(call.shape()), call.integers(1, "axes") or []
     for axis in sorted(axis % (len(shape) + len(axes)) for axis in axes):
         shape.insert(axis, 1)
-    return call.view(call.tensor(0), shape)
-
-
-def _expand(call: Call) -> Result:
-    target = call.sizes(1)
-    return call.expand(call.tensor(0), broadcast([call.shape(0), tuple(target or ())]), "expand")
+    return call.view(call.tensor(), shape)
 
 
 def _tile(call: Call) -> Result:
     repeats = call.sizes(1) or []
-    return call.rearrange([size * times for size, times in zip(call.shape(0), repeats, strict=True)], call.tensor(0))
+    return call.rearrange([size * times for size, times in zip(call.shape(), repeats, strict=True)], call.tensor())
 
 
 def _transpose(call: Call) -> Result:
@@ -93,56 +80,54 @@ def _transpose(call: Call) -> Result:
 
 
 def bounds(size: Size, start: Any, end: Any, step: Any) -> Any:
-    """Elements of a slice of one axis.
+    """Return how many elements a slice of one axis has.
 
     Raises:
         Undetermined: They depend on values, or on which of two symbolic sizes is larger.
     """
     if UNKNOWN in (start, end) or not isinstance(step, int) or step == 0:
         raise Undetermined("a bound depends on values that only a run knows")
-    if all(isinstance(each, int) for each in (size, start, end)):
-        return len(range(int(size) if isinstance(size, int) else 0)[start:end:step])
+    if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
+        return len(range(size)[start:end:step])
     if step < 0:
         if isinstance(start, int) and isinstance(end, int) and (start == -1 or start >= _END) and end < -_END:
             return ceil_div(size, -step)
         raise Undetermined("a slice backwards over a symbolic size that is not the whole of it")
-    first = _bound(size, start)
-    last = _bound(size, end)
-    length = last - first
+    length = _bound(size, end) - _bound(size, start)
     return length if step == 1 else ceil_div(length, step)
 
 
 def _bound(size: Size, bound: Any) -> Any:
-    if isinstance(bound, int):
-        if bound >= _END:
-            return size
-        if bound < -_END:
-            return 0
-        return size + bound if bound < 0 else bound
-    # A bound such as S - 512 of S: the part that is left can never be less than nothing.
-    negative = isinstance(bound, Dim) and all(factor < 0 for _, factor in bound.terms)
-    return size + bound if negative else bound
-
-
-def _slice(call: Call) -> Result:
-    shape = list(call.shape(0))
-    starts, ends, axes, steps = (_raw(call, at, name) for at, name in enumerate(("starts", "ends", "axes", "steps"), 1))
-    if starts is None or ends is None:
-        return call.part(call.tensor(0), call.declared())
-    named = axes or list(range(len(starts)))
-    try:
-        for start, end, axis, step in zip(starts, ends, named, steps or [1] * len(named), strict=True):
-            shape[axis] = bounds(shape[axis], start, end, step)
-    except Undetermined:
-        return call.part(call.tensor(0), call.declared())
-    return call.part(call.tensor(0), shape)
+    if not isinstance(bound, int):
+        # A bound such as S - 512 of S: the part that is left can never be less than nothing.
+        negative = isinstance(bound, Dim) and all(factor < 0 for _, factor in bound.terms)
+        return size + bound if negative else bound
+    if bound >= _END:
+        return size
+    if bound < -_END:
+        return 0
+    return size + bound if bound < 0 else bound
 
 
 def _raw(call: Call, at: int, name: str) -> list[Any] | None:
-    if name in call.attrs:
-        return list(call.attrs[name])
     data = call.data(at)
-    return None if data is None else list(data.reshape(-1))
+    return list(call.attrs[name]) if name in call.attrs else None if data is None else list(data.reshape(-1))
+
+
+def _slice(call: Call) -> Result:
+    shape = list(call.shape())
+    starts, stops, axes, steps = (
+        _raw(call, at, name) for at, name in enumerate(("starts", "ends", "axes", "steps"), 1)
+    )
+    if starts is None or stops is None:
+        return call.part(call.tensor(), call.declared())
+    axes = axes or list(range(len(starts)))
+    try:
+        for start, stop, axis, step in zip(starts, stops, axes, steps or [1] * len(axes), strict=True):
+            shape[axis] = bounds(shape[axis], start, stop, step)
+    except Undetermined:
+        return call.part(call.tensor(), call.declared())
+    return call.part(call.tensor(), shape)
 
 
 def _split(call: Call) -> Result:
@@ -152,7 +137,7 @@ def _split(call: Call) -> Result:
     if sizes is None:
         count = len(call.outputs)
         each = ceil_div(shape[axis], count)
-        exact = emit.quotient(shape[axis], count)
+        exact = quotient(shape[axis], count)
         each = each if exact is None else exact
         sizes = [each] * (count - 1) + [shape[axis] - each * (count - 1)]
     x = call.tensor(0)
@@ -179,26 +164,15 @@ def _gather(call: Call) -> Result:
 
 
 def _gather_nd(call: Call) -> Result:
-    data, index, batch = call.shape(0), call.shape(1), call.number("batch_dims", 0)
-    depth = index[-1]
-    if not isinstance(depth, int):
+    data, index, batch = call.shape(), call.shape(1), call.number("batch_dims", 0)
+    if not isinstance(index[-1], int):
         raise Undetermined("the depth of the indices is symbolic")
-    return call.op("take", call.tensor(0), call.tensor(1), shape=(*index[:-1], *data[batch + depth :]))
+    return call.op("take", call.tensor(0), call.tensor(1), shape=(*index[:-1], *data[batch + index[-1] :]))
 
 
 def _scatter(call: Call) -> Result:
     flops = 1 if call.attr("reduction", "none") in ("add", "mul") else 0
     return call.op("put", call.tensor(0), call.tensor(2), call.tensor(1), flops=flops)
-
-
-def _written(call: Call) -> Result:
-    """TensorScatter: new positions into a cache, in place."""
-    return call.op("put", call.tensor(0), call.tensor(1), *call.tensors(2))
-
-
-def _window(call: Call) -> Result:
-    """A window of so many points, computed once a run."""
-    return call.rearrange(call.sizes(0) or [])
 
 
 def _pad(call: Call) -> Result:
@@ -215,11 +189,6 @@ def _fill(call: Call) -> Result:
     if all(isinstance(size, int) for size in shape):
         return Value(call.outputs[0], shape, call.dtype, const=True, kind="buffer")
     return call.rearrange(shape)
-
-
-def _like(call: Call) -> Result:
-    shape = call.attr("shape")
-    return call.rearrange(shape if shape is not None else call.shape(0))
 
 
 def _range(call: Call) -> Result:
@@ -283,7 +252,13 @@ def _resized(call: Call, shape: tuple[Size, ...]) -> list[Size]:
 
 def _scaled(size: Size, factor: Any) -> Size:
     exact = Fraction(factor).limit_denominator(10**6)
-    return size * exact.numerator // exact.denominator if exact.denominator != 1 else size * exact.numerator
+    times = size * exact.numerator
+    return times if exact.denominator == 1 else times // exact.denominator
+
+
+def _affine_grid(call: Call) -> Result:
+    size = call.sizes(1) or []
+    return call.rearrange((size[0], *size[2:], len(size) - 2), call.tensor())
 
 
 def _compress(call: Call) -> Result:
@@ -293,11 +268,6 @@ def _compress(call: Call) -> Result:
     first = call.rearrange(call.declared(), *inputs)
     rest = {at: call.rearrange(call.declared(at), first, dtype="int64", part=f"result_{at}") for at in outputs[1:]}
     return [first, *(rest.get(at) for at in range(1, len(call.outputs)))]
-
-
-def _affine_grid(call: Call) -> Result:
-    size = call.sizes(1) or []
-    return call.rearrange((size[0], *size[2:], len(size) - 2), call.tensor(0))
 
 
 def _grid_sample(call: Call) -> Result:
@@ -321,16 +291,21 @@ FILLS = frozenset({
 })  # fmt: skip
 
 RULES: dict[str, Rule] = {
-    "Reshape": _reshape, "Flatten": _flatten, "Squeeze": _squeeze, "Unsqueeze": _unsqueeze, "Expand": _expand,
-    "Tile": _tile, "Transpose": _transpose, "Slice": _slice, "Split": _split, "Concat": _concat, "Gather": _gather,
+    "Reshape": _reshape, "Flatten": _flatten, "Squeeze": _squeeze, "Unsqueeze": _unsqueeze, "Tile": _tile,
+    "Expand": lambda call: call.expand(call.tensor(), broadcast([call.shape(), tuple(call.sizes(1) or ())])),
+    "Transpose": _transpose, "Slice": _slice, "Split": _split, "Concat": _concat, "Gather": _gather,
     "GatherND": _gather_nd, "ScatterND": _scatter, "ScatterElements": _scatter, "Scatter": _scatter, "Pad": _pad,
     "GatherElements": lambda call: call.op("take", call.tensor(0), call.tensor(1), shape=call.shape(1)),
     "ConstantOfShape": _fill, "Range": _range, "OneHot": _one_hot, "Resize": _resize, "Upsample": _resize,
-    "DepthToSpace": _blocks(False), "SpaceToDepth": _blocks(True), "AffineGrid": _affine_grid,
-    "GridSample": _grid_sample,
-    "TensorScatter": _written, **dict.fromkeys(("HannWindow", "HammingWindow", "BlackmanWindow"), _window),
-    "BitCast": lambda call: call.op("elementwise", call.tensor(0), flops=0),
-    "ReverseSequence": lambda call: call.rearrange(call.shape(0), call.tensor(0)),
-    **dict.fromkeys(FILLS - {"ConstantOfShape", "Range"}, _like),
+    "DepthToSpace": _blocks(False), "SpaceToDepth": _blocks(True), "GridSample": _grid_sample,
+    "AffineGrid": _affine_grid,
+    # New positions into a cache, in place.
+    "TensorScatter": lambda call: call.op("put", call.tensor(0), call.tensor(1), *call.tensors(2)),
+    **dict.fromkeys(("HannWindow", "HammingWindow", "BlackmanWindow"),
+                    lambda call: call.rearrange(call.sizes(0) or [])),
+    "BitCast": lambda call: call.op("elementwise", call.tensor(), flops=0),
+    "ReverseSequence": lambda call: call.rearrange(call.shape(), call.tensor()),
+    **dict.fromkeys(FILLS - {"ConstantOfShape", "Range"}, lambda call: call.rearrange(
+        call.attr("shape") if call.attr("shape") is not None else call.shape())),
     **dict.fromkeys(("NonZero", "Compress", "NonMaxSuppression", "Unique"), _compress),
 }  # fmt: skip

@@ -117,7 +117,7 @@ def _pair(call: Call, a: _Term, b: _Term, later: set[str], name: str) -> _Term:
     sizes = dict(zip(a[0], call.b.shape(a[1]), strict=True)) | dict(zip(b[0], call.b.shape(b[1]), strict=True))
     left = _grouped(call, a, [batch, rows, inner], sizes)
     right = _grouped(call, b, [batch, inner, columns], sizes)
-    out = emit.matmul(call.b, left, right, name=name, dtype=call.dtype)
+    out = emit.matmul(call.b, left, right, name=name)
     letters = [*batch, *rows, *columns]
     return "".join(letters), call.view(out, [sizes[letter] for letter in letters], "axes")
 

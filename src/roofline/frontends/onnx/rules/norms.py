@@ -87,10 +87,6 @@ def _batch(call: Call) -> Result:
     return [out, *rest]
 
 
-def _instance(call: Call) -> Result:
-    return call.op("groupnorm", *call.tensors(0, 1, 2))
-
-
 def _group(call: Call) -> Result:
     """Before version 21 there is one scale a group, which its channels share."""
     channels, groups = call.shape(0)[1], call.number("num_groups")
@@ -133,7 +129,8 @@ RULES: dict[str, Rule] = {
     "com.microsoft.LayerNormalization": _layer("layernorm"),
     "com.microsoft.SkipLayerNormalization": _skip("layernorm", 3),
     "com.microsoft.SkipSimplifiedLayerNormalization": _skip("rmsnorm", 2),
-    "com.microsoft.EmbedLayerNormalization": _embed, "BatchNormalization": _batch, "InstanceNormalization": _instance,
+    "com.microsoft.EmbedLayerNormalization": _embed, "BatchNormalization": _batch,
+    "InstanceNormalization": lambda call: call.op("groupnorm", *call.tensors(0, 1, 2)),
     "GroupNormalization": _group, "com.microsoft.GroupNorm": _nhwc_group,
     "LpNormalization": _rows("scan", flops=_LP_FLOPS),
     "MeanVarianceNormalization": lambda call: call.op("groupnorm", call.tensor(0)), "Hardmax": _rows("scan", flops=0),

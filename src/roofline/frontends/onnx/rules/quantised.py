@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from roofline.frontends import emit
 from roofline.frontends.onnx.known import Value
-from roofline.frontends.onnx.rules.convolution import convolve
+from roofline.frontends.onnx.rules.convolution import convolve, over_image
 from roofline.frontends.onnx.rules.matmul import operand
 from roofline.frontends.onnx.walk import Call, Result, Rule
 from roofline.ir.dtypes import DTYPES
@@ -100,11 +100,6 @@ def _rows(call: Call) -> Result:
     return call.op("embedding", call.walk.tensor(table), call.tensor(1))
 
 
-def _mean(call: Call) -> Result:
-    axes = list(range(2, len(call.shape(0))))
-    return call.reduce("mean", call.tensor(0), axes, True)
-
-
 RULES: dict[str, Rule] = {
     **dict.fromkeys(("QuantizeLinear", "com.microsoft.QuantizeLinear"), _scaled(_SCALING)),
     **dict.fromkeys(DEQUANTISE, _dequantise),
@@ -115,5 +110,5 @@ RULES: dict[str, Rule] = {
     "DynamicQuantizeLinear": _dynamic, "com.microsoft.QLinearAdd": _elementwise,
     "com.microsoft.QLinearMul": _elementwise, "com.microsoft.QLinearSigmoid": _scaled(2 * _SCALING + 3),
     "com.microsoft.QLinearLeakyRelu": _scaled(2 * _SCALING + 1), "com.microsoft.QGemm": _gemm,
-    "com.microsoft.GatherBlockQuantized": _rows, "com.microsoft.QLinearGlobalAveragePool": _mean,
+    "com.microsoft.GatherBlockQuantized": _rows, "com.microsoft.QLinearGlobalAveragePool": over_image("mean"),
 }  # fmt: skip

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from roofline.frontends.torch.lower import Result, Rule, Site
+from roofline.frontends.torch import forms
+from roofline.frontends.torch.walk import Call, Result, Row, rows
 from roofline.ir.errors import UsageError
 
 #: Operations of one step for each element of the state, gates included: sigmoid 3, tanh 1, every sum and product 1.
@@ -13,36 +14,39 @@ from roofline.ir.errors import UsageError
 CELL_FLOPS = {"lstm": 19, "gru": 15, "rnn_tanh": 2, "rnn_relu": 1}
 
 
-def _steps(site: Site) -> int:
-    steps = site.shape("projected")[0]
+def _steps(call: Call) -> int:
+    steps = call.shape("projected")[0]
     if not isinstance(steps, int):
         raise UsageError(f"a recurrent layer runs {steps} steps; leave their number out of dynamic")
     return steps
 
 
-def _options(site: Site) -> dict[str, Any]:
-    return {"count": _steps(site), "flops": CELL_FLOPS[site.get("kind")]}
+def _options(call: Call) -> dict[str, Any]:
+    return {"count": _steps(call), "flops": CELL_FLOPS[call.get("kind")]}
 
 
-def _recurrent(site: Site) -> Result:
-    state, bias = site.tensor("h"), site.maybe("bias")
-    weights = [site.tensor("weight"), *([bias] if bias else [])]
-    product = site.b.op("linear", state, *weights, name="hidden", count=_steps(site))
-    out = site.b.op("recurrent_cell", site.tensor("projected"), product, state, name="cell", **_options(site))
-    last = [site.b.op("slice", out, name=name, shape=site.shape("h")) for name in ("last_h", "last_c")]
+def _recurrent(call: Call) -> Result:
+    state, bias = call.tensor("h"), call.maybe("bias")
+    weights = [call.tensor("weight"), *([bias] if bias else [])]
+    product = call.b.op("linear", state, *weights, name="hidden", count=_steps(call))
+    out = call.b.op("recurrent_cell", call.tensor("projected"), product, state, name="cell", **_options(call))
+    last = [call.b.op("slice", out, name=name, shape=call.shape("h")) for name in ("last_h", "last_c")]
     return out, *last
 
 
-def _recurrent_backward(site: Site) -> Result:
+def _recurrent_backward(call: Call) -> Result:
     """Through the gates, back through the product at every step, and one product for the weight."""
-    gradient, projected, weight = (site.tensor(key) for key in ("grad", "projected", "weight"))
-    gates = site.b.op("recurrent_cell_grad", gradient, projected, name="grad_gates", **_options(site))
-    steps, batch, width = site.b.shape(gates)
-    step = site.b.op("slice", gates, name="step", shape=(batch, width))
-    site.b.op("matmul", step, weight, name="grad_hidden", count=_steps(site))
-    rows = site.b.op("view", gates, name="rows", shape=(width, steps * batch))
-    states = site.b.op("view", gradient, name="states", shape=(steps * batch, site.shape("h")[-1]))
-    return gates, site.b.op("matmul", rows, states, name="grad_weight")
+    gradient, projected, weight = (call.tensor(key) for key in ("grad", "projected", "weight"))
+    gates = call.b.op("recurrent_cell_grad", gradient, projected, name="grad_gates", **_options(call))
+    steps, batch, width = call.b.shape(gates)
+    step = call.b.op("slice", gates, name="step", shape=(batch, width))
+    call.b.op("matmul", step, weight, name="grad_hidden", count=_steps(call))
+    rows = call.b.op("view", gates, name="rows", shape=(width, steps * batch))
+    states = call.b.op("view", gradient, name="states", shape=(steps * batch, call.shape("h")[-1]))
+    return gates, call.b.op("matmul", rows, states, name="grad_weight")
 
 
-RULES: dict[str, Rule] = {"recurrent": _recurrent, "recurrent_backward": _recurrent_backward}
+ROWS: dict[str, Row] = {
+    **rows("recurrent", _recurrent, forms.by_rule),
+    **rows("recurrent_backward", _recurrent_backward, forms.by_rule),
+}

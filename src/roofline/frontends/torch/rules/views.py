@@ -2,73 +2,53 @@
 
 from __future__ import annotations
 
-from roofline.frontends import emit
-from roofline.frontends.torch.lower import Result, Rule, Site
+from roofline.frontends.torch.walk import Call, Result, Row, rows
 
 
-def _view(site: Site) -> Result:
-    return emit.view(site.b, site.tensor(), site.out.shape, site.name)
-
-
-def _part(site: Site) -> Result:
+def _part(call: Call) -> Result:
     """The results look at parts of the input."""
-    source = site.tensor()
-    shapes = [value.shape for value in site.call.outs if value is not None]
-    if shapes == [site.b.shape(source)]:
+    source = call.tensor()
+    shapes = [value.shape for value in call.outs]
+    if shapes == [call.b.shape(source)]:
         return source
-    return tuple(site.b.op("slice", source, name=site.name, shape=shape) for shape in shapes)
+    return tuple(call.b.op("slice", source, name=call.name, shape=shape) for shape in shapes)
 
 
-def _permuted(site: Site, axes: list[int]) -> Result:
-    source = site.tensor()
-    rank = len(axes)
-    if axes == list(range(rank)):
-        return source
-    name = site.b.op("permute", source, name=site.name, axes=tuple(axes))
+def _permuted(call: Call, axes: list[int]) -> Result:
+    source, rank = call.tensor(), len(axes)
+    name = call.permute(source, axes, call.name)
     if rank >= 2 and axes == [*range(rank - 2), rank - 1, rank - 2]:
-        site.lowering.turned[name] = source
+        call.walk.transposed[name] = source
     return name
 
 
-def _transpose(site: Site) -> Result:
-    rank = len(site.shape())
-    if rank < 2:
-        return site.tensor()
-    axes = list(range(rank))
-    first, second = site.get("dim0", 0) % rank, site.get("dim1", 1) % rank
+def _transpose(call: Call) -> Result:
+    axes = list(range(len(call.shape())))
+    if len(axes) < 2:
+        return call.tensor()
+    first, second = (call.get(key, default) for key, default in (("dim0", 0), ("dim1", 1)))
     axes[first], axes[second] = axes[second], axes[first]
-    return _permuted(site, axes)
+    return _permuted(call, axes)
 
 
-def _matrix_transpose(site: Site) -> Result:
-    rank = len(site.shape())
-    return _permuted(site, [*range(rank - 2), rank - 1, rank - 2])
+def _matrix_transpose(call: Call) -> Result:
+    *rest, rows, columns = range(len(call.shape()))
+    return _permuted(call, [*rest, columns, rows])
 
 
-def _permute(site: Site) -> Result:
-    rank = len(site.shape())
-    return _permuted(site, [axis % rank for axis in site.get("dims")])
+def _permute(call: Call) -> Result:
+    rank = len(call.shape())
+    return _permuted(call, [axis % rank for axis in call.get("dims")])
 
 
-def _movedim(site: Site) -> Result:
-    return site.b.op("slice", site.tensor(), name=site.name, shape=site.out.shape)
-
-
-def _expand(site: Site) -> Result:
-    return emit.expand(site.b, site.tensor(), site.out.shape, site.name)
-
-
-RULES: dict[str, Rule] = {
-    **dict.fromkeys(("view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "flatten", "unflatten",
-                     "_reshape_alias", "view_as", "ravel", "_reshape_copy"), _view),
-    **dict.fromkeys(("slice", "select", "narrow", "split", "split_with_sizes", "chunk", "unbind", "diagonal",
-                     "as_strided", "unfold", "view_as_real", "view_as_complex", "real", "imag", "_conj",
-                     "tensor_split", "unsafe_split", "unsafe_chunk", "hsplit", "vsplit"), _part),
-    **dict.fromkeys(("t", "transpose", "numpy_T"), _transpose),
-    "mT": _matrix_transpose,
-    "permute": _permute,
-    "movedim": _movedim,
-    "expand": _expand,
-    "expand_as": _expand,
-    "broadcast_to": _expand,
+ROWS: dict[str, Row] = {
+    **rows("view reshape _unsafe_view unsqueeze squeeze flatten unflatten _reshape_alias view_as ravel _reshape_copy",
+           lambda call: call.view(call.tensor(), call.out.shape, call.name)),
+    **rows("slice select narrow split split_with_sizes chunk unbind diagonal as_strided unfold view_as_real "
+           "view_as_complex real imag _conj tensor_split unsafe_split unsafe_chunk hsplit vsplit", _part),
+    **rows("t transpose numpy_T", _transpose),
+    **rows("mT", _matrix_transpose),
+    **rows("permute", _permute),
+    **rows("movedim", lambda call: call.b.op("slice", call.tensor(), name=call.name, shape=call.out.shape)),
+    **rows("expand expand_as broadcast_to", lambda call: call.expand(call.tensor(), call.out.shape, call.name)),
 }  # fmt: skip

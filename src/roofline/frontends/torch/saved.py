@@ -10,7 +10,7 @@ from typing import Any
 _DEPTH = 3
 
 
-class Kept:
+class Saved:
     """Gradients and contents as they are before the program runs.
 
     Args:
@@ -63,7 +63,7 @@ class Kept:
 
 
 def storage_of(tensor: Any) -> Any:
-    """The memory that a tensor lies in; ``None`` for one without any of its own, such as a sparse one."""
+    """Return the memory that a tensor lies in; ``None`` for one without any of its own, such as a sparse one."""
     try:
         return tensor.untyped_storage()
     except (RuntimeError, ValueError):  # by its layout PyTorch raises the one or the other
@@ -71,7 +71,7 @@ def storage_of(tensor: Any) -> Any:
 
 
 def _modules(thing: Any, depth: int) -> Iterator[Any]:
-    """The modules that a program is or refers to: in its closure, its own object, lists and attributes."""
+    """Yield the modules that a program is or refers to: in its closure, its own object, lists and attributes."""
     import torch
 
     if isinstance(thing, torch.nn.Module):

@@ -1,0 +1,226 @@
+"""A captured program to a graph: one rule for each aten operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from roofline.frontends.call import BaseCall, located, unknown
+from roofline.frontends.torch import forms
+from roofline.frontends.torch.forms import Form
+from roofline.frontends.torch.program import AtenCall, Program, Value, Write
+from roofline.ir.errors import ShapeError, did_you_mean
+from roofline.ir.graph import Graph
+from roofline.ir.sizes import Size, evaluate, prod, symbols
+from roofline.ops.aliases import is_view
+from roofline.ops.builder import Builder
+
+#: What a rule returns: the tensors that hold the call's results, ``None`` for one that nobody can use.
+Result = str | tuple[str | None, ...] | None
+Rule = Callable[["Call"], Result]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is known of an operator of PyTorch.
+
+    Attributes:
+        rule: How to translate a call.
+        form: Shapes and formats of its results, for calls that a profiler recorded.
+    """
+
+    rule: Rule
+    form: Form
+
+
+def rows(names: str | Iterable[str], rule: Rule, form: Form = forms.pointwise) -> dict[str, Row]:
+    """Return the rows of operators that share a rule; by default one result as large as all arguments together."""
+    return dict.fromkeys(names.split() if isinstance(names, str) else names, Row(rule, form))
+
+
+class Walk:
+    """The state of an import: which tensor of the graph holds which value of the program.
+
+    Args:
+        program: What was captured.
+        rules: How to translate an operator, by its name.
+        policy: What to do with an operator that has no rule: ``error`` or ``report``.
+    """
+
+    def __init__(self, program: Program, rules: Mapping[str, Rule], policy: str) -> None:
+        self.program = program
+        self.rules = rules
+        self.policy = policy
+        floats = [value.dtype for value in program.sources if value.kind == "weight"]
+        self.b = Builder(program.name, max(floats, key=floats.count) if floats else "fp32")
+        #: Tensors of the graph by the number of the value that they hold.
+        self.names: dict[int, str] = {}
+        #: Matrices by the tensor that exchanges their last two axes, so that ``x @ w.T`` reads as a linear layer.
+        self.transposed: dict[str, str] = {}
+
+    def graph(self) -> Graph:
+        """Translate all calls."""
+        for value in self.program.sources:
+            if 0 not in value.shape:
+                self.names[value.number] = self.b.source(value.name, value.shape, value.kind, value.dtype)
+        for record in self.program.calls:
+            empty = all(value is None or 0 in value.shape for value in record.outs)
+            if not empty or record.writes:
+                self._translate(Call(self, record))
+        outputs = [self.names[value.number] for value in self.program.outputs if value.number in self.names]
+        items, item = _items(self.program)
+        graph = self.b.graph(list(dict.fromkeys(outputs)), items, item)
+        # Only views go: PyTorch runs whatever else a program asks for.
+        return graph.live(node for node in graph.nodes if not is_view(node))
+
+    def _translate(self, call: Call) -> None:
+        self.b.dtype = call.dtype
+        scope, target = call.record.scope, call.record.target
+        rule = self.rules.get(call.what) or self.rules.get(call.what.removesuffix("_"), Call.unknown)
+        scopes = self.b.scope(scope) if scope else nullcontext()
+        with located(scope or self.program.name, target, target), scopes, self._kernel(call):
+            self._bind(call, rule(call))
+
+    def _kernel(self, call: Call) -> AbstractContextManager[None]:
+        """Run a call that writes a part of a tensor as one kernel: it computes and writes."""
+        partial = any(write.base is not None for write in call.writes)
+        return self.b.kernel(call.name) if partial else nullcontext()
+
+    def _bind(self, call: Call, result: Result) -> None:
+        names = result if isinstance(result, tuple) else (result,)
+        for value, name in zip(call.record.outs, names, strict=False):
+            if value is not None and name is not None:
+                self.names[value.number] = self._settled(value, name)
+        for write in call.writes:
+            name = self.names.get(write.after.number) or (names[0] if names else None)
+            if name is not None:
+                self.names[write.after.number] = name
+                if write.base is not None and write.base[1].number not in self.names:
+                    self.write_part(write, name, "written")
+
+    def write_part(self, write: Write, values: str, name: str, *index: str, **options: Any) -> str:
+        """Lay values into the tensor that what is written is a part of."""
+        assert write.base is not None
+        before, after = write.base
+        whole = self.b.op("put", self.tensor(before), values, *index, name=name, dtype=before.dtype, **options)
+        self.names[after.number] = whole
+        self.names[write.after.number] = self.b.op("slice", whole, name="part", shape=write.after.shape)
+        return self.names[write.after.number]
+
+    def _settled(self, value: Value, name: str) -> str:
+        """Check a rule's result against what PyTorch says; sizes equal in value take PyTorch's form."""
+        shape = self.b.shape(name)
+        if shape == value.shape:
+            return name
+        if len(shape) == len(value.shape) and all(map(_agree, shape, value.shape)):
+            self.b.restate(name, value.shape)
+            return name
+        raise ShapeError(f"the rule gives {list(shape)} where PyTorch has {list(value.shape)}")
+
+    def tensor(self, value: Value) -> str:
+        """Return the tensor of the graph that holds a value."""
+        if value.number not in self.names:
+            with self.b.scope("scratch"):
+                self.names[value.number] = self.b.source(value.name or "saved", value.shape, "buffer", value.dtype)
+        return self.names[value.number]
+
+
+def _agree(ours: Size, theirs: Size) -> bool:
+    """Tell whether two sizes are equal at a few points; the symbols have no algebra to prove it."""
+    names = sorted(symbols(ours) | symbols(theirs))
+    points = ({name: base + 17 * at for at, name in enumerate(names)} for base in (64, 96, 250))
+    return all(evaluate(ours, point) == evaluate(theirs, point) for point in points)
+
+
+class Call(BaseCall):
+    """A call of an aten operator as its rule sees it.
+
+    Args:
+        walk: The import.
+        record: What was captured of the call.
+    """
+
+    def __init__(self, walk: Walk, record: AtenCall) -> None:
+        self.walk, self.record, self.b = walk, record, walk.b
+        self.what = record.name
+        self.name = record.name.strip("_")
+        self.args, self.writes = record.args, record.writes
+        self.outs = [value for value in record.outs if value is not None]
+        self.out = self.outs[0] if self.outs else record.writes[0].after
+        self.dtype = self.out.dtype
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return a plain argument."""
+        value = self.args.get(key)
+        return default if value is None else value
+
+    def value(self, key: str) -> Value | None:
+        """Return a tensor argument, ``None`` where it is absent or has no elements."""
+        value = self.args.get(key)
+        return value if isinstance(value, Value) and 0 not in value.shape else None
+
+    def maybe(self, key: str) -> str | None:
+        """Return the tensor of an optional argument."""
+        value = self.value(key)
+        return self.walk.tensor(value) if value is not None else None
+
+    def tensor(self, key: str = "self") -> str:
+        """Return the tensor of an argument.
+
+        Raises:
+            ShapeError: It is absent.
+        """
+        name = self.maybe(key)
+        if name is None:
+            raise ShapeError(f"needs the tensor {key}")
+        return name
+
+    def given(self, *keys: str) -> list[str]:
+        """Return the tensors of those optional arguments that are there."""
+        return [name for key in keys if (name := self.maybe(key)) is not None]
+
+    def tensors(self) -> list[str]:
+        """Return all tensor arguments in order, those in lists too."""
+        names: list[str] = []
+        for key, value in self.args.items():
+            if key == "out" and any(write.before is value for write in self.writes):
+                continue  # where the result goes
+            each = value if isinstance(value, tuple) else (value,)
+            names += [self.walk.tensor(v) for v in each if isinstance(v, Value) and 0 not in v.shape]
+        return names
+
+    def shape(self, key: str = "self") -> tuple[Size, ...]:
+        """Return the shape of a tensor argument."""
+        return self.b.shape(self.tensor(key))
+
+    def unknown(self) -> Result:
+        """Refuse an operator without a rule, or count its bytes alone, as the user has asked."""
+        policy, target, inputs = self.walk.policy, self.record.target, self.tensors()
+        if policy == "error":
+            target += did_you_mean(self.what, self.walk.rules)
+            unknown(self.b, target, [], (), policy=policy, where=self.record.scope or "main")
+        results = []
+        for value in self.record.outs:
+            results.append(
+                unknown(self.b, target, inputs, value.shape, policy=policy, where=self.name, dtype=value.dtype)
+                if value is not None else None
+            )  # fmt: skip
+            inputs = []  # what several results share is read once
+        return tuple(results)
+
+
+def _items(program: Program) -> tuple[Size, str]:
+    """Return what one run counts for throughput, told by the first input: tokens of a text, images, samples."""
+    inputs = [value for value in program.sources if value.kind == "input"]
+    if not inputs:
+        return 1, "run"
+    first = inputs[0]
+    if first.dtype.startswith("int") and len(first.shape) in (1, 2):
+        return prod(first.shape), "token"
+    if len(first.shape) == 4:
+        return first.shape[0], "image"
+    if len(first.shape) == 3:
+        return prod(first.shape[:2]), "token"
+    return (first.shape[0], "sample") if first.shape else (1, "run")
