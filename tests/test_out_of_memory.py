@@ -62,7 +62,7 @@ def test_what_it_would_be(sizes: dict[str, int], missing: str, what: str) -> Non
     assert found.missing == missing
     assert what in found.what
     assert "\n" not in str(found)
-    assert json.loads(json.dumps(found.record()))["missing"] == missing
+    assert json.loads(json.dumps(found.record()))["rows"][0]["missing"] == missing
 
 
 def test_attention_scores_are_a_square() -> None:

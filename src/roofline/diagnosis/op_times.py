@@ -10,7 +10,7 @@ import inspect
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -77,10 +77,6 @@ class OpVerdict:
     bound: str | None = None
     lost_s: float = 0.0
 
-    def record(self) -> dict[str, Any]:
-        """Plain data."""
-        return {name: getattr(self, name) for name in self.__slots__} | {"shape": dict(self.shape)}
-
 
 @dataclass(frozen=True, repr=False)
 class OpVerdicts(Report):
@@ -100,18 +96,18 @@ class OpVerdicts(Report):
 
     @property
     def counts(self) -> dict[str, int]:
-        """Rows by verdict."""
-        found = Counter(row.verdict for row in self.rows)
-        return {verdict: found[verdict] for verdict in VERDICTS if found[verdict]}
+        """How many rows have each verdict."""
+        number = Counter(row.verdict for row in self.rows)
+        return {verdict: number[verdict] for verdict in VERDICTS if number[verdict]}
 
     @property
     def measured_s(self) -> float:
-        """All launches together, of rows that were judged [s]."""
+        """Time of all launches together, of rows that were judged [s]."""
         return sum(row.count * (row.measured_s or 0.0) for row in self.rows if row.verdict != "unknown")
 
     @property
     def lost_s(self) -> float:
-        """What all of them take beyond what is expected [s]."""
+        """Time of all launches beyond what is expected [s]."""
         return sum(row.lost_s for row in self.rows)
 
     def summary(self) -> dict[str, Any]:
@@ -121,7 +117,7 @@ class OpVerdicts(Report):
 
     def records(self) -> list[dict[str, Any]]:
         """Return one dictionary per row."""
-        return [row.record() for row in self.rows]
+        return [asdict(row) for row in self.rows]
 
     def __str__(self) -> str:
         counted = ", ".join(f"{number} {verdict}" for verdict, number in self.counts.items())
@@ -151,6 +147,9 @@ def check_ops(
         regime: As for :func:`roofline.predict`; ``warm`` for times in ``p50_us`` and else ``cold`` by default.
         dtype: Number format of rows that name none.
 
+    Returns:
+        A verdict per row, those that lose the most time first.
+
     Raises:
         UsageError: No rows, no operators or no column of times.
         UnknownChip: No chip of that name.
@@ -172,18 +171,18 @@ def check_ops(
     entries = [_entry(row, dtype) for row in rows]
     default = find_chip(chip) if chip is not None else None
     predicted = predict_rows(entries, default, regime=where)
-    found = [
+    verdicts = [
         _judge(at, row, entry, guess, times, default)
         for at, (row, entry, guess) in enumerate(zip(rows, entries, predicted, strict=True), 1)
     ]
-    order = sorted(found, key=lambda one: (one.verdict == "unknown", -one.lost_s, one.row))
+    order = sorted(verdicts, key=lambda one: (one.verdict == "unknown", -one.lost_s, one.row))
     return OpVerdicts(tuple(order), times.name, where)
 
 
-def _rows(given: Any) -> tuple[list[str], Sequence[Row]]:
-    if isinstance(given, str | os.PathLike):
-        return read_table(given)
-    rows = given.to_dict("records") if hasattr(given, "to_dict") else list(given)
+def _rows(source: Any) -> tuple[list[str], Sequence[Row]]:
+    if isinstance(source, str | os.PathLike):
+        return read_table(source)
+    rows = source.to_dict("records") if hasattr(source, "to_dict") else list(source)
     wrong = next((row for row in rows if not isinstance(row, Mapping)), None)
     if wrong is not None:
         raise UsageError(f"{str(wrong)[:60]!r}: a row is a dictionary")
@@ -195,15 +194,15 @@ def _rows(given: Any) -> tuple[list[str], Sequence[Row]]:
 
 @cache
 def _keys(op: str) -> frozenset[str]:
-    """The size keys of a word; none of what is no word."""
+    """Return the size keys of an operator's word; none of what is no word."""
     if op not in WORDS:
         return frozenset()
-    found = inspect.signature(WORDS[op]).parameters.values()
-    return frozenset(p.name.rstrip("_") for p in found if p.name != "b" and p.kind is p.POSITIONAL_OR_KEYWORD)
+    keys = inspect.signature(WORDS[op]).parameters.values()
+    return frozenset(p.name.rstrip("_") for p in keys if p.name != "b" and p.kind is p.POSITIONAL_OR_KEYWORD)
 
 
 def _entry(row: Row, dtype: str | None) -> dict[str, Any]:
-    """What a prediction needs of a row; sizes in columns of their own become its shape."""
+    """Return what a prediction needs of a row; sizes in columns of their own become its shape."""
     op = text(row, "op")
     entry = {"op": op, "dtype": text(row, "dtype") or dtype or "", "chip": text(row, "chip"), "shape": row.get("shape")}
     if not text(row, "shape"):
@@ -212,7 +211,7 @@ def _entry(row: Row, dtype: str | None) -> dict[str, Any]:
 
 
 def _size(cell: str) -> Any:
-    """A cell as a whole number, a truth value or the text that it is."""
+    """Return a cell as a whole number, a truth value or the text that it is."""
     if cell.casefold() in ("true", "false"):
         return cell.casefold() == "true"
     try:
@@ -267,23 +266,23 @@ def _judge(at: int, row: Row, entry: Row, guess: Row, times: TimeColumn, chip: C
 def _verdict(
     seconds: float, expected: float, low: float, high: float, entry: Row, shape: Row, chip: Chip | None
 ) -> tuple[str, str]:
-    given, time, least, most = (format_si(value, "s") for value in (seconds, expected, low, high))
+    text, time, least, most = (format_si(value, "s") for value in (seconds, expected, low, high))
     if seconds < low:
-        limit = _limit(entry, shape, chip)
-        if seconds < limit:
+        bottom = _lower_bound(entry, shape, chip)
+        if seconds < bottom:
             return "impossible", (
-                f"{given} is less than {format_si(limit, 's')}, the least that it can take: look for a missing "
-                "synchronise, or another size or format than said"
+                f"{text} is below its lower bound of {format_si(bottom, 's')}: look for a missing synchronise, or "
+                "another size or format than said"
             )
-        return "as_expected", f"{given} is faster than the {time} expected ({least} to {most}) but possible"
+        return "as_expected", f"{text} is faster than the {time} expected ({least} to {most}) but possible"
     if seconds <= high:
-        return "as_expected", f"{given} against {time} expected ({least} to {most})"
+        return "as_expected", f"{text} against {time} expected ({least} to {most})"
     word = "very_slow" if seconds >= VERY_SLOW * expected else "slow"
-    return word, f"{given} is {seconds / expected:.3g} times the {time} expected ({least} to {most})"
+    return word, f"{text} is {seconds / expected:.3g} times the {time} expected ({least} to {most})"
 
 
-def _limit(entry: Row, shape: Row, chip: Chip | None) -> float:
-    """The least time of a row; such a row is rare, so it is built on its own [s]."""
+def _lower_bound(entry: Row, shape: Row, chip: Chip | None) -> float:
+    """Return the lower bound of a row [s]; few need it, so the row is built on its own."""
     where = find_chip(entry["chip"]) if entry["chip"] else chip
     assert where is not None  # a row without a chip was not predicted
     graph = operator_graph(entry["op"], entry["dtype"], checked_entry(entry["op"], shape))

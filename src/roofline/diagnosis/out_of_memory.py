@@ -1,15 +1,16 @@
-"""A failed allocation turned around: its bytes are a product of sizes, all but one of which are known."""
+"""A failed allocation turned around: its bytes are the product of some sizes, all but one of which are known."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from roofline.ir.dtypes import dtype as number_format
 from roofline.ir.errors import UsageError
+from roofline.ir.report import Report
 from roofline.ir.units import PREFIXES, format_bytes, parse
 
 
@@ -58,7 +59,7 @@ _UNITS = {f"{prefix}b".casefold(): scale for prefix, scale in PREFIXES.items() i
 
 
 @dataclass(frozen=True, slots=True)
-class OutOfMemory:
+class OutOfMemory(Report):
     """The answer of :func:`explain_oom`.
 
     Attributes:
@@ -73,6 +74,8 @@ class OutOfMemory:
         advice: What to do about it.
     """
 
+    schema = "out_of_memory"
+
     bytes: float
     element: float
     sizes: Mapping[str, float] = field(default_factory=dict)
@@ -83,17 +86,16 @@ class OutOfMemory:
     high: float = 0.0
     advice: str = ""
 
-    def record(self) -> dict[str, Any]:
-        """Plain data."""
-        given = {name: getattr(self, name) for name in self.__slots__}
-        return {**given, "sizes": dict(self.sizes), "reading": str(self)}
+    def records(self) -> list[dict[str, Any]]:
+        """Return one dictionary: all fields, and the answer in a sentence."""
+        return [{**asdict(self), "reading": str(self)}]
 
     def __str__(self) -> str:
         known = " x ".join(f"{name} {size:,.0f}" for name, size in self.sizes.items())
         over = f" over {known}" if known else ""
         value = f"{self.value:,.3g}" if self.value < 100 else f"{self.value:,.0f}"
         return (
-            f"{format_bytes(self.bytes)}{over} at {self.element:g} bytes an element is {value} {self.missing}: "
+            f"{format_bytes(self.bytes)}{over} at {self.element:g} bytes per element is {value} {self.missing}: "
             f"it would be {self.what}; {self.advice}"
         )
 
@@ -106,6 +108,9 @@ def explain_oom(message_or_bytes: str | float, dtype: str = "fp32", **sizes: flo
         dtype: Number format of the tensor; losses often hold their logits in fp32.
         sizes: Sizes that are known, by name: ``vocab``, ``heads``, ``hidden``, ``batch``, ``channels``...
 
+    Returns:
+        The size that was not given, and what to do about it.
+
     Raises:
         UsageError: A message without the number of bytes, or a size that is not above zero.
 
@@ -115,7 +120,7 @@ def explain_oom(message_or_bytes: str | float, dtype: str = "fp32", **sizes: flo
         >>> found.missing, found.value
         ('tokens', 16384.0)
     """
-    asked, unsure = _asked(message_or_bytes)
+    allocated, unsure = _allocation(message_or_bytes)
     element = float(number_format(dtype).bytes)
     for name, size in sizes.items():
         if not isinstance(size, int | float) or not 0 < size < math.inf:
@@ -125,26 +130,27 @@ def explain_oom(message_or_bytes: str | float, dtype: str = "fp32", **sizes: flo
     if missing in sizes:
         missing, power = "copies", 1
     over = element * math.prod(sizes.values()) * (2 if buffer.what.startswith("KV") else 1)
-    low, value, high = ((max(size, 0.0) / over) ** (1 / power) for size in (asked - unsure, asked, asked + unsure))
-    return OutOfMemory(asked, element, dict(sizes), buffer.what, missing, value, low, high, buffer.advice)
+    figures = (allocated - unsure, allocated, allocated + unsure)
+    low, value, high = ((max(size, 0.0) / over) ** (1 / power) for size in figures)
+    return OutOfMemory(allocated, element, dict(sizes), buffer.what, missing, value, low, high, buffer.advice)
 
 
-def _asked(given: str | float) -> tuple[float, float]:
-    """Bytes, and half of the last digit that was written."""
-    if isinstance(given, str) and (match := _ASKED.search(given)):
+def _allocation(message: str | float) -> tuple[float, float]:
+    """Return the bytes of a message, and half of the last digit that was written."""
+    if isinstance(message, str) and (match := _ASKED.search(message)):
         figure, scale = match[1].rstrip(".,").replace(",", ""), _UNITS[(match[2] or "b").casefold()]
         try:
             size = float(figure) * scale
         except ValueError:
             raise UsageError(f"{match[0][:80]!r}: no number of bytes") from None
         digits = len(figure.partition(".")[2])
-        return _above(size, given), scale / 2 / 10**digits if scale > 1 else 0.0
-    if isinstance(given, str) and len(given.split()) > 2:
-        raise UsageError(f"{given[:60]!r}: no 'Tried to allocate SIZE' in it; give the size, such as '58.15 GiB'")
-    return _above(parse(given, "B"), given), 0.0
+        return _positive(size, message), scale / 2 / 10**digits if scale > 1 else 0.0
+    if isinstance(message, str) and len(message.split()) > 2:
+        raise UsageError(f"{message[:60]!r}: no 'Tried to allocate SIZE' in it; give the size, such as '58.15 GiB'")
+    return _positive(parse(message, "B"), message), 0.0
 
 
-def _above(size: float, given: object) -> float:
+def _positive(size: float, message: object) -> float:
     if not size > 0:
-        raise UsageError(f"{str(given)[:60]!r}: a size above zero is wanted")
+        raise UsageError(f"{str(message)[:60]!r}: a size above zero is wanted")
     return size

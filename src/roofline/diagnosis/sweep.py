@@ -1,7 +1,7 @@
-"""A sweep over batches: the floor, the cost of an item, the batch where they meet, and what the chip says to that.
+"""A sweep over batches: the floor, the cost per item, the batch where they meet, and a comparison with the chip.
 
-Two shapes are fitted, both robust against a stray point (medians of slopes), and the better one is kept. ``flat``: up
-to some batch every run takes the same, then a straight line. ``line``: a fixed cost and a cost an item from the first
+Two shapes are fitted, both robust against a stray point (medians of slopes), and the better one counts. ``flat``: up
+to some batch every run takes the same, then a straight line. ``line``: a fixed cost and a cost per item from the first
 batch on. Either way the *knee* is the batch whose items take as long as the fixed cost: below it a bigger batch is
 nearly free, above it the throughput is nearly all there.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import inf, isfinite
 from typing import Any
@@ -32,7 +32,7 @@ from roofline.ir.units import format_si, parse
 Floats = NDArray[np.float64]
 
 #: Fewer distinct batches have no shape.
-FEWEST = 3
+MIN_BATCHES = 3
 #: The flat shape has one parameter more, so its error must be smaller by this factor.
 PREFER = 0.8
 #: A floor below this share of the first time is none, a slope that adds less over all batches neither.
@@ -42,9 +42,9 @@ FALLS = 0.85
 #: Up to so many times the knee the floor still shows in the time.
 ROUNDED = 1.5
 #: The ridge is looked for up to so many times the largest batch.
-BEYOND = 8
+RIDGE_REACH = 8
 #: Batches over which slopes are taken pair by pair; longer sweeps are thinned to as many.
-MOST = 400
+MAX_BATCHES = 400
 #: Recommended batches over the knee: the flat shape is saturated there, a line has 80 to 90 % at 4 to 9 times it.
 RECOMMENDED = {"flat": (1.0, 2.0), "line": (4.0, 9.0)}
 #: Headers of the batch in a file.
@@ -58,7 +58,7 @@ class Fit:
     Attributes:
         shape: ``flat`` (level, then a line) or ``line`` (from the first batch on).
         floor: Fixed cost [s].
-        marginal: Of an item [s].
+        marginal: Cost per item [s].
         offset: Where the line of ``flat`` starts [s].
         error: Mean relative error of the fit.
     """
@@ -67,22 +67,26 @@ class Fit:
     floor: float
     marginal: float
     offset: float
-    error: float
+    error: float = 0.0
 
     @property
     def knee(self) -> float | None:
-        """Batch whose items take as long as the fixed cost; ``None`` where no cost of an item is seen."""
+        """Batch whose items take as long as the fixed cost; ``None`` where no cost per item is seen."""
         return self.floor / self.marginal if self.marginal else None
 
     def at(self, batches: Any) -> Any:
-        """Fitted times [s]."""
+        """Return fitted times [s]."""
         line = self.offset + self.marginal * np.asarray(batches, dtype=np.float64)
         return np.maximum(self.floor, line) if self.shape == "flat" else line
+
+    def scored(self, batches: Floats, times: Floats) -> Fit:
+        """Return the same with its error on some points."""
+        return replace(self, error=float(np.mean(np.abs(self.at(batches) / times - 1))))
 
 
 @dataclass(frozen=True, repr=False)
 class SweepVerdict(Report):
-    """What a sweep over batches says.
+    """The answer of :func:`check_sweep`.
 
     Attributes:
         verdict: ``normal``, ``flat`` (no knee yet: more batch is nearly free), ``saturated`` (from the first batch),
@@ -91,15 +95,10 @@ class SweepVerdict(Report):
         batches: Sorted, each once.
         times: Measured, means of what was given twice [s].
         fit: The shape that fits.
-        floor_s: Latency floor [s].
-        marginal_s: Cost of an item [s].
-        knee: Batch where both meet, or ``None``.
-        saturated: Throughput that a large batch reaches, by the fit [items/s]; ``None`` where no limit is seen.
-        best: Best throughput measured [items/s].
         recommended: Least and most batch to run.
         predicted: The estimate at the same batches, with a program and a chip.
         ridge: First batch whose compute time exceeds its memory time, or ``None``.
-        comparison: Measured beside predicted, in plain words.
+        comparison: Measured against predicted, in plain words.
     """
 
     schema = "sweep"
@@ -109,15 +108,35 @@ class SweepVerdict(Report):
     batches: tuple[float, ...]
     times: tuple[float, ...]
     fit: Fit
-    floor_s: float
-    marginal_s: float
-    knee: float | None
-    saturated: float | None
-    best: float
     recommended: tuple[int, int]
     predicted: Estimate | None = None
     ridge: int | None = None
-    comparison: tuple[str, ...] = field(default=())
+    comparison: tuple[str, ...] = ()
+
+    @property
+    def floor_s(self) -> float:
+        """Latency floor [s]."""
+        return self.fit.floor
+
+    @property
+    def marginal_s(self) -> float:
+        """Cost per item [s]."""
+        return self.fit.marginal
+
+    @property
+    def knee(self) -> float | None:
+        """Batch where both meet, or ``None``."""
+        return self.fit.knee
+
+    @property
+    def saturated(self) -> float | None:
+        """Throughput that a large batch reaches, by the fit [items/s]; ``None`` where no limit is seen."""
+        return 1 / self.fit.marginal if self.fit.marginal else None
+
+    @property
+    def best(self) -> float:
+        """Best throughput measured [items/s]."""
+        return max(batch / time for batch, time in zip(self.batches, self.times, strict=True))
 
     def subject(self) -> dict[str, Any]:
         """Return the program and the chip that it was compared with, where there are."""
@@ -157,7 +176,7 @@ def check_sweep(
     dtype: str | None = None,
     **options: Any,
 ) -> SweepVerdict:
-    """Read the floor, the cost of an item and the knee from measured times over batches.
+    """Read the floor, the cost per item and the knee from measured times over batches.
 
     Args:
         batches: At least three different ones, in any order; times of the same batch are averaged.
@@ -177,8 +196,8 @@ def check_sweep(
 
     Example:
         >>> import roofline as rl
-        >>> found = rl.diagnosis.check_sweep([1, 8, 16, 64, 128], ["5 ms", "5 ms", "5 ms", "16 ms", "32 ms"])
-        >>> found.verdict, found.fit.shape, round(found.knee), found.recommended
+        >>> sweep = rl.diagnosis.check_sweep([1, 8, 16, 64, 128], ["5 ms", "5 ms", "5 ms", "16 ms", "32 ms"])
+        >>> sweep.verdict, sweep.fit.shape, round(sweep.knee), sweep.recommended
         ('normal', 'flat', 20, (20, 40))
     """
     if (program is None) != (chip is None):
@@ -189,9 +208,10 @@ def check_sweep(
     if graph is None and options:
         raise UsageError(f"{', '.join(sorted(options))}: of use only with a program and a chip")
     sizes, seconds = _points(batches, times)
-    found = fit(sizes, seconds)
-    verdict, reading = _read(found, sizes, seconds)
-    measured = _verdict(verdict, reading, found, sizes, seconds)
+    best = fit(sizes, seconds)
+    verdict, reading = _reading(best, sizes, seconds)
+    recommended = _recommended(best, sizes, seconds)
+    measured = SweepVerdict(verdict, reading, tuple(sizes.tolist()), tuple(seconds.tolist()), best, recommended)
     return measured if graph is None or chip is None else _compared(measured, graph, find_chip(chip), options)
 
 
@@ -200,6 +220,9 @@ def read_sweep(path: str | os.PathLike[str]) -> tuple[tuple[float, ...], tuple[f
 
     Args:
         path: The file.
+
+    Returns:
+        Batches, and a time for each [s].
 
     Raises:
         UsageError: No such file, no column of batches or of times, or a cell that is none.
@@ -237,7 +260,7 @@ def _number(cell: str) -> float:
 
 
 def _points(batches: Sequence[float], times: Sequence[str | float]) -> tuple[Floats, Floats]:
-    """Sorted batches, each once, with the mean of its times."""
+    """Return sorted batches, each once, with the mean of its times."""
     if len(batches) != len(times):
         raise UsageError(f"{len(batches)} batches and {len(times)} times; as many of both are wanted")
     together: dict[float, list[float]] = {}
@@ -248,8 +271,8 @@ def _points(batches: Sequence[float], times: Sequence[str | float]) -> tuple[Flo
         if not seconds > 0:
             raise UsageError(f"time {time!r} of batch {batch!r}: a time above zero is wanted")
         together.setdefault(size, []).append(seconds)
-    if len(together) < FEWEST:
-        raise UsageError(f"{len(together)} different batches; a sweep has at least {FEWEST}")
+    if len(together) < MIN_BATCHES:
+        raise UsageError(f"{len(together)} different batches; a sweep has at least {MIN_BATCHES}")
     sizes = sorted(together)
     return np.array(sizes), np.array([np.mean(together[size]) for size in sizes])
 
@@ -258,39 +281,35 @@ def _points(batches: Sequence[float], times: Sequence[str | float]) -> tuple[Flo
 
 
 def fit(batches: Floats, times: Floats) -> Fit:
-    """The shape that fits sorted points best.
+    """Return the shape that fits sorted points best.
 
     Example:
-        >>> found = fit(np.array([1.0, 2.0, 4.0, 8.0]), np.array([3.0, 4.0, 6.0, 10.0]))
-        >>> found.shape, found.floor, found.marginal
+        >>> best = fit(np.array([1.0, 2.0, 4.0, 8.0]), np.array([3.0, 4.0, 6.0, 10.0]))
+        >>> best.shape, best.floor, best.marginal
         ('line', 2.0, 1.0)
     """
-    if len(batches) > MOST:
-        kept = np.unique(np.linspace(0, len(batches) - 1, MOST).astype(int))
-        batches, times = batches[kept], times[kept]
+    if len(batches) > MAX_BATCHES:
+        rows = np.unique(np.linspace(0, len(batches) - 1, MAX_BATCHES).astype(int))
+        batches, times = batches[rows], times[rows]
     line = _line(batches, times)
-    flats = [_flat(batches, times, at) for at in _breaks(len(batches))]
-    best = min(flats, key=lambda found: found.error)
-    return _past_the_knee(best, batches, times) if best.error < PREFER * line.error else line
+    # At least two points may be level, since the first alone is no floor; at most 64 numbers of them are tried.
+    levels = np.unique(np.linspace(2, len(batches), min(len(batches) - 1, 64)).astype(int))
+    flat = min((_flat(batches, times, int(level)) for level in levels), key=lambda option: option.error)
+    return _past_the_knee(flat, batches, times) if flat.error < PREFER * line.error else line
 
 
-def _past_the_knee(found: Fit, batches: Floats, times: Floats) -> Fit:
-    """The cost of an item from points where the floor no longer shows: around the knee both add up a little."""
-    past = batches >= ROUNDED * (found.knee or inf)
+def _past_the_knee(flat: Fit, batches: Floats, times: Floats) -> Fit:
+    """Take the cost per item from points where the floor no longer shows: around the knee both add up a little."""
+    past = batches >= ROUNDED * (flat.knee or inf)
     if past.sum() < 2:
-        return found
+        return flat
     slope = _slope(batches[past], times[past])
     offset = float(np.median(times[past] - slope * batches[past]))
-    return _scored(Fit("flat", found.floor, slope, offset, 0.0), batches, times) if slope > 0 else found
-
-
-def _breaks(points: int) -> list[int]:
-    """Numbers of points that may be level: at least two, the first alone is no floor; at most 64 of them are tried."""
-    return [int(at) for at in np.unique(np.linspace(2, points, min(points - 1, 64)).astype(int))]
+    return Fit("flat", flat.floor, slope, offset).scored(batches, times) if slope > 0 else flat
 
 
 def _slope(batches: Floats, times: Floats) -> float:
-    """Median of the slopes of all pairs (Theil and Sen): one stray point in four does not move it."""
+    """Return the median of the slopes of all pairs (Theil and Sen): one stray point in four does not move it."""
     pairs = list(combinations(range(len(batches)), 2))
     first, second = (np.array(side) for side in zip(*pairs, strict=True))
     return float(np.median((times[second] - times[first]) / (batches[second] - batches[first])))
@@ -303,86 +322,65 @@ def _line(batches: Floats, times: Floats) -> Fit:
     floor = float(np.median(times - slope * batches))
     if slope and floor < SMALL * times[0]:
         floor, slope = 0.0, float(np.median(times / batches))
-    return _scored(Fit("line", floor, slope, floor, 0.0), batches, times)
+    return Fit("line", floor, slope, floor).scored(batches, times)
 
 
 def _flat(batches: Floats, times: Floats, level: int) -> Fit:
-    """The first points level, the others on a line that does not start below zero."""
+    """Fit the first points level, the others on a line that does not start below zero."""
     floor = float(np.median(times[:level]))
     sizes, rest = batches[level:], times[level:]
     slope = _slope(sizes, rest) if len(sizes) > 1 else 0.0
     offset = float(np.median(rest - slope * sizes)) if len(sizes) else floor
     if len(sizes) == 1 or (len(sizes) and offset < 0):
         slope, offset = float(np.median(rest / sizes)), 0.0
-    return _scored(Fit("flat", floor, max(slope, 0.0), offset, 0.0), batches, times)
-
-
-def _scored(found: Fit, batches: Floats, times: Floats) -> Fit:
-    error = float(np.mean(np.abs(found.at(batches) / times - 1)))
-    return Fit(found.shape, found.floor, found.marginal, found.offset, error)
+    return Fit("flat", floor, max(slope, 0.0), offset).scored(batches, times)
 
 
 # --- what it says ---
 
 
-def _verdict(verdict: str, reading: str, found: Fit, batches: Floats, times: Floats) -> SweepVerdict:
-    return SweepVerdict(
-        verdict=verdict,
-        reading=reading,
-        batches=tuple(batches.tolist()),
-        times=tuple(times.tolist()),
-        fit=found,
-        floor_s=found.floor,
-        marginal_s=found.marginal,
-        knee=found.knee,
-        saturated=1 / found.marginal if found.marginal else None,
-        best=float(np.max(batches / times)),
-        recommended=_recommended(found, batches, times),
-    )
-
-
-def _recommended(found: Fit, batches: Floats, times: Floats) -> tuple[int, int]:
-    """Batches that have most of the throughput and no more latency than that needs, within what was measured."""
+def _recommended(best: Fit, batches: Floats, times: Floats) -> tuple[int, int]:
+    """Return batches with most of the throughput and no more latency than that needs, within what was measured."""
     most = batches[-1]
-    if found.knee is None:
+    if best.knee is None:
         return int(most), int(most)
     if batches[-1] / times[-1] < FALLS * np.max(batches / times):
         most = batches[int(np.argmax(batches / times))]
-    low, high = (min(max(factor * found.knee, batches[0]), most) for factor in RECOMMENDED[found.shape])
+    low, high = (min(max(factor * best.knee, batches[0]), most) for factor in RECOMMENDED[best.shape])
     return max(round(low), 1), max(round(high), 1)
 
 
-def _read(found: Fit, batches: Floats, times: Floats) -> tuple[str, str]:
-    """Verdict and reading."""
+def _reading(best: Fit, batches: Floats, times: Floats) -> tuple[str, str]:
+    """Return the verdict and its reading."""
     rate = batches / times
-    best = int(np.argmax(rate))
-    floor, item = format_si(found.floor, "s"), format_si(found.marginal, "s")
-    if found.error > 0.25 or times[0] > 1.5 * np.min(times[1:]):
+    top = int(np.argmax(rate))
+    floor, item = format_si(best.floor, "s"), format_si(best.marginal, "s")
+    if best.error > 0.25 or times[0] > 1.5 * np.min(times[1:]):
         return "unsteady", (
-            f"times do not follow the batch (the best fit is {found.error:.0%} off): measure again after a warm-up, "
-            "with a synchronise, and several runs a batch"
+            f"times do not follow the batch (the best fit is {best.error:.0%} off): measure again after a warm-up, "
+            "with a synchronise, and several runs per batch"
         )
-    if rate[-1] < FALLS * rate[best]:
+    if rate[-1] < FALLS * rate[top]:
         return "falling", (
-            f"throughput falls from {rate[best]:.4g} a second at batch {batches[best]:g} to {rate[-1]:.4g} at "
+            f"throughput falls from {rate[top]:.4g} per second at batch {batches[top]:g} to {rate[-1]:.4g} at "
             f"{batches[-1]:g}, which no roofline does: look for memory that is swapped or recomputed, or falling clocks"
         )
-    if found.knee is None or found.knee > batches[-1]:
+    if best.knee is None or best.knee > batches[-1]:
         return "flat", (
             f"a run takes about {floor} whatever the batch, up to {batches[-1]:g}: launches, or weights that are read "
             "once for all items; a bigger batch is nearly free"
         )
-    limit = f"beyond it throughput is saturated at about {1 / found.marginal:.4g} a second and a bigger batch only"
-    if found.knee < batches[0]:
-        start = f"time grows with the batch from the first on, {item} an item"
+    limit = f"beyond it throughput is saturated at about {1 / best.marginal:.4g} per second and a bigger batch only"
+    if best.knee < batches[0]:
+        start = f"time grows with the batch from the first on, {item} per item"
         return "saturated", f"normal roofline behaviour: {start}: {limit} waits longer"
     return "normal", (
-        f"normal roofline behaviour: a fixed {floor} (launches, or weights that are read once), then {item} an item; "
-        f"both meet near batch {found.knee:.3g}: below it a bigger batch is nearly free, {limit} waits longer"
+        f"normal roofline behaviour: a fixed {floor} (launches, or weights that are read once), then {item} per item; "
+        f"both meet near batch {best.knee:.3g}: below it a bigger batch is nearly free, {limit} waits longer"
     )
 
 
-# --- beside the chip ---
+# --- compared with the chip ---
 
 
 def _compared(measured: SweepVerdict, graph: Graph, chip: Chip, options: dict[str, Any]) -> SweepVerdict:
@@ -391,25 +389,18 @@ def _compared(measured: SweepVerdict, graph: Graph, chip: Chip, options: dict[st
     batches = np.array(measured.batches, dtype=np.int64)
     predicted = estimate(graph, chip, B=batches, **options)
     if predicted.axis_names != ("B",):
-        raise UsageError("a sweep is over batches alone; give single numbers for S and C")
-    ridge = _ridge(estimate(graph, chip, B=_ladder(int(batches[-1])), **options))
+        raise UsageError("a sweep is over batches alone; give single numbers for seq and context")
     own = fit(batches.astype(np.float64), np.asarray(predicted.time, dtype=np.float64))
-    facts = (_meeting(measured, own, ridge, predicted), _distance(measured, own, predicted))
-    return SweepVerdict(**{**_fields(measured), "predicted": predicted, "ridge": ridge, "comparison": facts})
-
-
-def _fields(measured: SweepVerdict) -> dict[str, Any]:
-    return {name: getattr(measured, name) for name in SweepVerdict.__dataclass_fields__}
-
-
-def _ladder(largest: int) -> NDArray[np.int64]:
-    """Batches on which the ridge is looked for, at most a hundredth apart."""
-    top = BEYOND * largest
-    return np.unique(np.concatenate([np.arange(1, min(top, 512) + 1), np.geomspace(1, top, 2048).astype(np.int64)]))
+    # Batches on which the ridge is looked for, at most a hundredth apart.
+    top = RIDGE_REACH * int(batches[-1])
+    ladder = np.concatenate([np.arange(1, min(top, 512) + 1), np.geomspace(1, top, 2048).astype(np.int64)])
+    ridge = _ridge(estimate(graph, chip, B=np.unique(ladder), **options))
+    words = (_meeting(measured, own, ridge, predicted), _distance(measured, own, predicted))
+    return replace(measured, predicted=predicted, ridge=ridge, comparison=words)
 
 
 def _ridge(curve: Estimate) -> int | None:
-    """First batch of the curve whose compute time exceeds its memory time."""
+    """Return the first batch of the curve whose compute time exceeds its memory time."""
     compute, memory = np.zeros(curve.shape), np.zeros(curve.shape)
     for row, time in zip(curve.rows, curve.times[0], strict=True):
         compute += row.kernel.count * time.compute
@@ -419,23 +410,23 @@ def _ridge(curve: Estimate) -> int | None:
 
 
 def _meeting(measured: SweepVerdict, own: Fit, ridge: int | None, predicted: Estimate) -> str:
-    """The measured knee beside the predicted one and the ridge."""
-    where = predicted.chip.name
+    """Compare the measured knee with the predicted one and the ridge."""
     turn = f"the ridge is at batch {ridge:,}" if ridge else "no batch in reach is compute-bound"
     knee = "no knee" if own.knee is None else f"a knee near batch {own.knee:.3g}"
-    expected = f"{predicted.graph.name} on {where} should have {knee}, and {turn}"
+    expected = f"{predicted.graph.name} on {predicted.chip.name} should have {knee}, and {turn}"
     if measured.knee is None or own.knee is None or not isfinite(own.knee):
         return expected
     ratio = measured.knee / own.knee if own.knee else inf
-    if 0.5 <= ratio <= 2:
-        return f"{expected}: the measured {measured.knee:.3g} is where it belongs"
+    where = "where it belongs"
     if ratio > 2:
-        return f"{expected}: the measured {measured.knee:.3g} is later, so the fixed cost is larger than it should be"
-    return f"{expected}: the measured {measured.knee:.3g} is earlier, so an item costs more than it should"
+        where = "later, so the fixed cost is larger than it should be"
+    elif ratio < 0.5:
+        where = "earlier, so an item costs more than it should"
+    return f"{expected}: the measured {measured.knee:.3g} is {where}"
 
 
 def _distance(measured: SweepVerdict, own: Fit, predicted: Estimate) -> str:
-    """How far measured times are from predicted ones, and in which part."""
+    """Say how far measured times are from predicted ones, and in which part."""
     times = np.array(measured.times)
     ratio = float(np.median(times / predicted.time))
     inside = int(np.sum((times >= predicted.low) & (times <= predicted.high)))
@@ -443,5 +434,5 @@ def _distance(measured: SweepVerdict, own: Fit, predicted: Estimate) -> str:
     item, due_item = format_si(measured.marginal_s, "s"), format_si(own.marginal, "s")
     return (
         f"{inside} of {len(times)} times are in the expected range; the median is {ratio:.3g} times the expected time "
-        f"(fixed cost {floor} where {due} is expected, an item {item} where {due_item} is)"
+        f"(fixed cost {floor} where {due} is expected, {item} per item where {due_item} is)"
     )

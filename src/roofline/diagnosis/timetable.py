@@ -41,7 +41,7 @@ class TimeColumn:
     scale: float
 
     def seconds(self, row: Mapping[str, Any]) -> float | None:
-        """The time of a row [s], or ``None`` where the cell is empty.
+        """Return the time of a row [s], or ``None`` where the cell is empty.
 
         Raises:
             UsageError: The cell is no time above zero.
@@ -64,12 +64,12 @@ class TimeColumn:
         return parse(text, "s")
 
 
-def time_column(columns: Sequence[str], wanted: str | None = None) -> TimeColumn:
+def time_column(columns: Sequence[str], name: str | None = None) -> TimeColumn:
     """Find the column of measured times.
 
     Args:
         columns: Headers.
-        wanted: The one to take, where several have times.
+        name: The one to take, where several have times.
 
     Raises:
         UsageError: There is none.
@@ -80,20 +80,20 @@ def time_column(columns: Sequence[str], wanted: str | None = None) -> TimeColumn
         >>> time_column(["op", "p20_us", "p50_us", "kernel_us"]).name
         'kernel_us'
     """
-    if wanted is not None:
-        if wanted not in columns:
-            raise UsageError(f"no column {wanted!r}; there are {_listed(columns)}")
-        return TimeColumn(wanted, TIMES.get(split_timed(wanted)[1], 0.0))
-    found = []
+    if name is not None:
+        if name not in columns:
+            raise UsageError(f"no column {name!r}; there are {_listed(columns)}")
+        return TimeColumn(name, TIMES.get(split_timed(name)[1], 0.0))
+    options = []
     for at, column in enumerate(columns):
         label, unit = split_timed(column)
         rank = next(rank for rank, word in enumerate(WORDS) if word in label)
         known = unit in TIMES or WORDS[rank] in SURE
         if known and (WORDS[rank] == "p50" or not _OTHERS.search(label)):
-            found.append((unit not in TIMES, rank, at, TIMES.get(unit, 0.0)))
-    if not found:
+            options.append((unit not in TIMES, rank, at, TIMES.get(unit, 0.0)))
+    if not options:
         raise UsageError(f"no column of times, such as 'time_us' or 'latency (ms)'; there are {_listed(columns)}")
-    _, _, at, scale = min(found)
+    _, _, at, scale = min(options)
     return TimeColumn(columns[at], scale)
 
 
@@ -117,12 +117,12 @@ def read_table(path: str | os.PathLike[str]) -> tuple[list[str], list[dict[str, 
         raise UsageError(f"{name[:200]}: cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise UsageError(f"{name[:200]!r}: not text in UTF-8: {error}") from None
-    kept = [line for line in lines if line.strip() and not line.startswith("#")]
-    if not kept:
+    content = [line for line in lines if line.strip() and not line.startswith("#")]
+    if not content:
         raise UsageError(f"{name}: no header")
-    delimiter = max(",;\t", key=kept[0].count)
+    delimiter = max(",;\t", key=content[0].count)
     try:
-        reader = csv.DictReader(kept, delimiter=delimiter, restval="", skipinitialspace=True)
+        reader = csv.DictReader(content, delimiter=delimiter, restval="", skipinitialspace=True)
         rows = list(reader)
     except csv.Error as error:
         raise UsageError(f"{name}: not CSV text: {error}") from None
@@ -134,5 +134,5 @@ def _stripped(row: Mapping[Any, Any]) -> dict[str, str]:
 
 
 def row_error(at: int, error: RooflineError, name: str = "row") -> UsageError:
-    """An error that names its row."""
+    """Return an error that names its row."""
     return UsageError(f"{name} {at}: {error}")

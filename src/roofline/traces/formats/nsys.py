@@ -63,12 +63,14 @@ def read_trace(table: Table, rows: Recorder, devices: dict[int, str]) -> list[st
     return [f"skipped {plural(skipped, 'row')} without a start and a duration"] if skipped else []
 
 
+_SHAPES = {"grid": ("GrdX", "GrdY", "GrdZ"), "block": ("BlkX", "BlkY", "BlkZ")}
+
+
 def _details(row: Row) -> dict[str, Any]:
     """Return what else is known of a launch."""
     if not row.text("GrdX"):
         return {}
-    grid, block = (tuple(row.whole(f"{label}{axis}") for axis in "XYZ") for label in ("Grd", "Blk"))
-    details: dict[str, Any] = {"grid": grid, "block": block}
+    details: dict[str, Any] = {key: tuple(map(row.whole, labels)) for key, labels in _SHAPES.items()}
     if (registers := row.number("Reg/Trd")) is not None:
         details["registers per thread"] = int(registers)
     shared = [value for value in (row.number("StcSMem"), row.number("DymSMem")) if value is not None]

@@ -104,6 +104,8 @@ def number(text: str | None, decimal: str = ".") -> float | None:
         >>> number("1,215,000.50"), number("1.215.000,5", ","), number("n/a")
         (1215000.5, 1215000.5, None)
     """
+    if text and len(text) < 16 and text.isascii() and text.isdigit():
+        return float(text)  # most cells are bare whole numbers
     plain = (text or "").translate(_GAPS).rstrip("%")
     if not _NUMERIC.fullmatch(plain):
         return None

@@ -18,22 +18,37 @@ _WORDS = ("name", "op", "kernel", "layer", "range")
 _LONGEST = 2**20
 
 
+class _Places(dict[tuple[tuple[str, ...], str], tuple[int, float]]):
+    """Position of the first of some columns of a table, -1 of none, and what one of its unit is in SI, found once."""
+
+    def __init__(self, table: Table) -> None:
+        super().__init__()
+        self._table = table
+
+    def __missing__(self, key: tuple[tuple[str, ...], str]) -> tuple[int, float]:
+        labels, unit = key
+        at = self._table.index(*labels)
+        self[key] = place = (at, scale(self._table.unit(at) or unit))
+        return place
+
+
 class Row(NamedTuple):
     """A row of a table, whose cells are read by the labels of their columns."""
 
     table: Table
     line: int
     cells: list[str]
+    places: _Places
 
     def text(self, *labels: str) -> str:
         """Return the text in the first of these columns that is there; empty where none is."""
-        at, _ = self.table.column(labels)
+        at, _ = self.places[labels, ""]
         return self.cells[at].strip() if at >= 0 else ""
 
     def number(self, *labels: str, unit: str = "") -> float | None:
         """Return the number in SI in the first of these columns that is there; ``unit`` is that of a bare header."""
-        at, factor = self.table.column(labels, unit)
-        value = number(self.cells[at]) if at >= 0 else None
+        at, factor = self.places[labels, unit]
+        value = number(self.cells[at]) if at >= 0 and self.cells[at] else None
         return None if value is None else value * factor
 
     def whole(self, *labels: str, default: int = -1, limit: int = 2**31) -> int:
@@ -53,18 +68,10 @@ class Table:
         self.name = name
         self.columns = columns
         self._rows = rows
-        self._known: dict[tuple[tuple[str, ...], str], tuple[int, float]] = {}
 
     def __iter__(self) -> Iterator[Row]:
-        return (Row(self, line, cells) for line, cells in self._rows)
-
-    def column(self, labels: tuple[str, ...], unit: str = "") -> tuple[int, float]:
-        """Return the position of the first of some columns, -1 of none, and what one of its unit is in SI."""
-        place = self._known.get((labels, unit))
-        if place is None:
-            at = self.index(*labels)
-            place = self._known[labels, unit] = (at, scale(self.unit(at) or unit))
-        return place
+        places = _Places(self)
+        return (Row(self, line, cells, places) for line, cells in self._rows)
 
     def index(self, *labels: str) -> int:
         """Return the position of the first of these labels, whatever unit follows it; -1 of none."""

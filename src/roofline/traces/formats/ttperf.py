@@ -100,8 +100,9 @@ def _aligned(queues: dict[int, deque[_Op]]) -> Iterator[list[_Op]]:
 def _facts(row: Row) -> dict[str, Any]:
     facts: dict[str, Any] = {key: text for key, labels in _FACTS.items() if (text := row.text(*labels))}
     facts |= {key: whole(facts[key], 0) for key in _COUNTS if key in facts}
-    precise = row.table.column(("OP TO OP LATENCY",))[0] >= 0
-    gap = row.number("OP TO OP LATENCY", unit="ns") if precise else row.number("Op-to-Op Gap", unit="us")
+    gap = row.number("OP TO OP LATENCY", unit="ns")
+    if gap is None and row.table.index("OP TO OP LATENCY") < 0:
+        gap = row.number("Op-to-Op Gap", unit="us")
     return facts if gap is None else facts | {"gap": gap}
 
 
