@@ -100,9 +100,9 @@ class BatchChoice(Report):
     def records(self) -> list[dict[str, Any]]:
         """Return one dictionary per batch of :meth:`shown`: its time, throughput and memory."""
         rate = f"{self.curve.graph.item}s_per_s"
-        keys = dict.fromkeys(("batch", "time_s", "low_s", "high_s", "tokens_per_s", rate, "bound", "fits"))
+        names = ("batch", "time_s", "low_s", "high_s", "tokens_per_s", rate, "bound", "memory_bytes", "fits")
         points = [self.curve[batch - 1].records()[0] for batch in self.shown()]
-        return [{**{key: at[key] for key in keys}, "memory_bytes": at["memory_bytes"]["total"]} for at in points]
+        return [{name: at[name] for name in dict.fromkeys(names)} for at in points]
 
     def shown(self) -> list[int]:
         """Batches worth listing: powers of two, the ridge, the best and the largest."""

@@ -77,7 +77,7 @@ class ChipList(Report):
         """Return the figures of each chip that a list shows."""
         return [
             {
-                "chip": chip.name, "vendor": chip.vendor, "year": chip.year, "memory_bytes": chip.main.capacity,
+                "chip": chip.name, "vendor": chip.vendor, "year": chip.year, "capacity_bytes": chip.main.capacity,
                 "bandwidth_bytes_per_s": chip.main.bandwidth,
                 "matrix_flops_per_s": {name: peak.flops for name, peak in chip.matrix.items()},
                 "vector_flops_per_s": {name: peak.flops for name, peak in chip.vector.items()},

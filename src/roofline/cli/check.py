@@ -34,7 +34,7 @@ _EXPLAINED = 0.02
 _SHOWN = 6
 
 
-@command(JUDGE, "roofline check llama-3-8b h100-sxm --phase decode -B 32 -S 2048 --measured 41ms")
+@command(JUDGE, "roofline check llama-3-8b h100-sxm --phase decode -B 32 -S 2048 --mode graph --measured 41ms")
 def check(
     model: opt.Model,
     chip: opt.OneChip,

@@ -128,7 +128,7 @@ class ProgramOptions:
 
     @property
     def is_training(self) -> bool:
-        """Whether a step of training is asked for."""
+        """Tell whether a step of training is asked for."""
         return self.phase == "train"
 
     def graph(self, model: str, cluster: Cluster | None = None, *, step: bool = True) -> Graph:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 #: Colour of each verdict.
 COLOURS = {"as_expected": "green", "slow": "yellow", "very_slow": "red", "impossible": "red"}
-#: Columns of text are not folded to less than this.
-_LEAST_TEXT = 10
+#: Words that are longer than this may be broken where a column of text is narrow.
+_LONGEST_WORD = 24
 
 
 def table(columns: str, rows: Iterable[Sequence[Any]], title: str = "") -> Table:
@@ -60,9 +60,11 @@ def _columns_that_fit(heads: Sequence[str], cells: Sequence[Sequence[Text]]) -> 
 
 
 def _least_width(head: str, cells: Iterable[str]) -> int:
-    name = head.lstrip("?<")
-    longest = max((len(line) for cell in (name, *cells) for line in cell.splitlines()), default=0)
-    return min(longest, max(_LEAST_TEXT, len(name))) if "<" in head[:2] else longest
+    """Return the width below which a number, or a word of a text, would be broken."""
+    is_text = "<" in head[:2]
+    pieces = (piece for cell in (head.lstrip("?<"), *cells) for piece in (cell.split() if is_text else [cell]))
+    longest = max(map(len, pieces), default=0)
+    return min(longest, _LONGEST_WORD) if is_text else longest
 
 
 def _left_out(heads: Sequence[str], shown: Sequence[int]) -> str | None:

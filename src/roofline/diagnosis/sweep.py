@@ -148,8 +148,8 @@ class SweepVerdict(Report):
         return {
             "verdict": self.verdict, "reading": self.reading, "floor_s": self.floor_s, "marginal_s": self.marginal_s,
             "knee_batch": self.knee, "ridge_batch": self.ridge, "saturated_items_per_s": self.saturated,
-            "best_items_per_s": self.best, "recommended_batches": list(self.recommended), "shape": self.fit.shape,
-            "error": self.fit.error, "comparison": list(self.comparison),
+            "best_items_per_s": self.best, "recommended_batches": list(self.recommended), "fit_shape": self.fit.shape,
+            "fit_error": self.fit.error, "comparison": list(self.comparison),
         }  # fmt: skip
 
     def records(self) -> list[dict[str, Any]]:

@@ -136,8 +136,8 @@ def title(subject: Mapping[str, Any]) -> str:
 
 def _size(value: Any) -> str:
     if not isinstance(value, list | tuple):
-        return f"{value:,}"
-    return f"{min(value):,} to {max(value):,}" if len(value) > 1 else f"{value[0]:,}"
+        return f"{value:,.12g}"
+    return f"{min(value):,.12g} to {max(value):,.12g}" if len(value) > 1 else f"{value[0]:,.12g}"
 
 
 def text_of(key: str, value: Any) -> str:

@@ -1,0 +1,311 @@
+"""The JSON of the command line: a schema per command in ``docs/schemas``, and the tables of ``docs/command-line.md``.
+
+``python scripts/schemas.py`` writes both anew, from what the commands print for :data:`CASES`. A key that appears for
+the first time needs a line in :data:`KEYS`. ``tests/test_schemas.py`` holds what commands print against the schemas.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import shlex
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import roofline as rl
+from roofline.cli import main
+from roofline.cli.app import EXAMPLES
+from roofline.cli.commands import app as _app  # noqa: F401  registers the examples
+from roofline.measurement.calibration import Calibration
+
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / "docs" / "schemas"
+PAGE = ROOT / "docs" / "command-line.md"
+
+#: Files that the examples read.
+FILES = {
+    "ops.csv": "op,dtype,m,n,k,time_us\ngemm,bf16,4096,4096,4096,190\ngemm,bf16,4096,4096,4096,900\n"
+               "gemm,bf16,4096,4096,4096,30\n",
+    "sweep.csv": "batch,time_ms\n5,15.91\n30,15.02\n50,17.63\n100,33.46\n200,61.5\n400,119.85\n",
+    "rows.csv": 'op,dtype,shape\ngemm,bf16,"{""m"": 64, ""n"": 4096, ""k"": 4096}"\n',
+}  # fmt: skip
+
+_DECODE = "gpt2 h100-sxm --phase decode -S 512"
+#: Calls of each schema, beside the examples of the help: what else its JSON may hold.
+CASES = (
+    "chips", "chips epyc-9654", "chips wormhole-n150", "models", "models resnet50",
+    "estimate resnet50 t4,h100-sxm --dtype fp16", f"estimate {_DECODE} -B 1 --tp 2 --weights int8",
+    f"estimate {_DECODE} -B 8 --mode graph",
+    "batch resnet50 h100-sxm --mode graph", f"batch {_DECODE}",
+    "compare resnet50 --chips h100-sxm,grayskull-e150", "compare gpt2 --chips h100-sxm --phase decode -S 64 -B 1,2",
+    f"check {_DECODE} -B 1 --measured 1us", f"check {_DECODE} -B 1 --measured 100ms --mode graph",
+    "check gpt2 h100-sxm --phase train -B 8 -S 512 --measured 70ms",
+    "train resnet50 h100-sxm -B 32", "train gpt2 h100-sxm -B 8 -S 512 --dp 2 --zero 1",
+    "fuse gpt2 -S 64", "fuse gpt2 h100-sxm -S 64 --policy chains",
+    "fuse gpt2 -S 64 --pair layers.0.mlp.up,layers.0.mlp.down",
+    "fuse gpt2 h100-sxm -S 64 --pair layers.0.mlp.up,layers.0.mlp.gelu_new.cube",
+    "sweep sweep.csv", "graph gpt2", "graph resnet18 -B 1 --all",
+)  # fmt: skip
+
+#: What each key means; the unit of its figure in brackets.
+KEYS = {
+    # what it is an output of
+    "schema": "name and version of the schema", "model": "the program", "phase": "prefill, decode, forward or train",
+    "dtype": "number format", "chip": "the chip, or a list of them", "mode": "eager, graph or compiled",
+    "passes": "what was done to the program, first to last", "sizes": "its sizes by name", "batch": "batch",
+    "seq": "length of a prompt or a sequence", "context": "context of a decode step", "rows": "the rows",
+    "devices": "devices, all together; names of them in a trace",
+    # figures
+    "time_s": "expected time; of a part or an operator, its time [s]", "low_s": "low end of the expected range [s]",
+    "high_s": "high end of the expected range [s]", "floor_s": "speed of light by the datasheet [s]",
+    "host_s": "time that the host needs [s]", "measured_s": "measured time [s]", "expected_s": "expected time [s]",
+    "flops": "FLOPs of contractions [FLOP]", "vector_flops": "all other arithmetic [FLOP]", "bytes": "traffic [byte]",
+    "intensity": "arithmetic over traffic [FLOP/byte]", "bound": "what bounds it", "mfu": "model FLOPs utilisation",
+    "mbu": "memory bandwidth utilisation", "hfu": "hardware FLOPs utilisation", "tokens_per_s": "throughput [1/s]",
+    "items_per_s": "throughput [1/s]", "memory_bytes": "memory by part [byte]",
+    "capacity_bytes": "memory of the chip [byte]", "fits": "whether the memory suffices",
+    "share": "share of the whole", "count": "how often it runs", "calls": "calls per iteration",
+    "calibrated": "measured, transferred or prior", "not_modelled": "what the prediction leaves out",
+    "notes": "what a reader should know", "reason": "why", "ratio": "measured over expected",
+    "bandwidth_bytes_per_s": "bandwidth of memory [byte/s]", "bytes_per_s": "achieved traffic [byte/s]",
+    "flops_per_s": "achieved rate of contractions [FLOP/s]", "lost_s": "time beyond what is expected [s]",
+    # estimate, batch, compare, train
+    "history": "what each pass did: figures before and after", "best_batch": "the batch to run",
+    "ridge_batch": "first batch whose compute time exceeds its memory time", "limit": "what stops a larger batch",
+    "largest_batch": "the most that fits", "memory_limit_bytes": "memory allowed [byte]",
+    "latency_limit_s": "time allowed [s]", "ridge_by_kernel": "ridge of each kernel",
+    "best": "the row of the best batch",
+    "best_chip": "the chip of the best throughput", "elasticity": "% less time per 1 % improvement, by figure",
+    "what_if": "time and speed-up with better figures", "layout": "how the devices share the work",
+    "model_flops": "FLOPs by the model [FLOP]", "hardware_flops": "FLOPs that run [FLOP]", "tokens": "tokens of a step",
+    "images": "images of a step", "items": "items to train on", "time_for_items_s": "time for them [s]",
+    "part": "part of the time",
+    # fuse
+    "policy": "fusion policy", "kernels": "kernels, how many or which", "accesses": "elements read and written",
+    "spill_bytes": "traffic of spilled registers [byte]", "registers": "registers of the fullest thread",
+    "kernel": "name of the kernel", "ops": "its operators", "unfused_accesses": "accesses without fusion",
+    "unfused_bytes": "traffic without fusion [byte]", "first": "the earlier kernel", "second": "the later kernel",
+    "fusible": "whether they can be one kernel", "policies": "policies that fuse them",
+    "together": "the kernels that become one", "before_bytes": "traffic apart [byte]",
+    "after_bytes": "traffic as one [byte]", "before_s": "time apart [s]", "after_s": "time as one [s]",
+    "reasons": "why, or why not", "hurts": "what fusing costs", "saves_bytes": "traffic saved [byte]",
+    "saves_s": "time saved [s]",
+    # check, trace, sweep, ops
+    "verdict": "as_expected, slow, very_slow or impossible; of a sweep, its shape",
+    "efficiency_s": "what good kernels lose against the floor [s]", "traced": "whether causes were measured in a trace",
+    "normal": "what looks wrong and is not", "lower_bound_s": "no run takes less [s]",
+    "causes": "what time was lost to",
+    "candidates": "what else it may be", "advice": "what would make it faster", "evidence": "what shows it",
+    "fix": "what to do", "option": "the option of the command line; of a model, its size or option",
+    "call": "the same in Python", "source": "the file, or where a figure is published", "format": "format of the file",
+    "partial": "whether only a part of the file was read", "timed": "whether the file has starts",
+    "on_cpu": "whether operators ran on the CPU", "iterations": "iterations averaged",
+    "iterations_found_by": "how they were found", "busy_s": "time in kernels [s]", "idle_s": "time between them [s]",
+    "idle": "idle time by reason [s]", "communication": "collectives: all, exposed, overlapped [s]",
+    "copies": "host copies: all, exposed, overlapped [s]", "unknown": "operators without a formula",
+    "host_ops": "operators that took long on the CPU", "waterfall": "parts that add up to the time [s]",
+    "op": "operator", "role": "what runs it", "kind": "class of operator", "shapes": "shapes of its inputs",
+    "formula": "what it was timed with", "launches": "kernels per iteration", "arithmetic": "arithmetic [FLOP]",
+    "flops_share": "share of the peak", "bytes_share": "share of the bandwidth", "above": "whether it is above a roof",
+    "label": "cause of the time lost", "proposal": "what to do", "counters": "what the profiler recorded besides",
+    "column": "column of the times", "regime": "cold or warm caches", "counts": "rows by verdict",
+    "row": "number of the row", "shape": "sizes of the operator", "reading": "the verdict in words",
+    "marginal_s": "cost per item [s]", "knee_batch": "batch where floor and cost per item meet",
+    "saturated_items_per_s": "throughput of a large batch [1/s]", "best_items_per_s": "best measured throughput [1/s]",
+    "recommended_batches": "least and most batch to run", "fit_shape": "shape of the fit",
+    "fit_error": "mean relative error of the fit", "comparison": "measured against predicted, in words",
+    "fitted_s": "time by the fit [s]",
+    # chips, models, graph
+    "vendor": "vendor", "year": "year", "matrix_flops_per_s": "peaks of matmuls by format [FLOP/s]",
+    "vector_flops_per_s": "peaks of other arithmetic by format [FLOP/s]", "aliases": "other names",
+    "figure": "name of a figure", "value": "its value", "unit": "its unit", "note": "remark",
+    "family": "family of models", "parameters": "parameters", "phases": "phases that it has",
+    "active_parameters": "parameters that a token uses", "parameters_published": "parameters that the publisher names",
+    "parameters_source": "where", "operators": "operators of the program", "sizes_needed": "sizes without a value",
+    "description": "description", "options": "options", "name": "name", "symbols": "sizes without a value",
+    "totals": "sums over the program", "blocks": "repeated layers, folded", "index": "number of the node",
+    "meaning": "what it does", "inputs": "tensors read", "outputs": "tensors written",
+    "read_bytes": "bytes read [byte]", "write_bytes": "bytes written [byte]",
+    "bytes_alone": "traffic as a kernel of its own [byte]", "kernel_number": "number of its kernel",
+    "step": "its place in the kernel", "steps": "operators of the kernel",
+    # validate, calibrate
+    "section": "what is judged together", "class": "operator and format, or model and phase", "mean": "mean error [%]",
+    "median": "median error [%]", "p90": "90th percentile of the error [%]", "bias": "median error with its sign [%]",
+    "inside": "measured inside the range [%]", "spread": "median of high over low", "sections": "worst rows by section",
+    "failed": "rows not predicted, by reason", "unstable": "rows left out as not stable",
+    "points": "operators measured", "remarks": "what was measured on what",
+    "peaks_flops_per_s": "best rates by format [FLOP/s]",
+}  # fmt: skip
+
+#: Objects whose keys are names, so that any may appear.
+_MAPS = frozenset({
+    "sizes", "memory_bytes", "ridge_by_kernel", "elasticity", "what_if", "matrix_flops_per_s", "vector_flops_per_s",
+    "peaks_flops_per_s", "counts", "failed", "options", "unknown", "matrix", "vector", "fallback", "sources", "idle",
+    "parameters", "shape", "links", "efficiency",
+})  # fmt: skip
+#: Rates of whatever the items of a program are called.
+_RATE = r"^[a-z]+s(_per_s)?$"
+#: Keys of a chip's own file, which the format of chips describes.
+_CHIP_FILE = frozenset({
+    "form", "cores", "core_name", "clock", "tdp", "matrix", "vector", "memory", "links", "efficiency", "fallback",
+    "clock_slack", "sources",
+})  # fmt: skip
+
+
+# --- schemas ----------------------------------------------------------------------------------------------------------
+
+
+def schema_of(values: Iterable[Any], key: str = "") -> dict[str, Any]:
+    """Return the JSON Schema that describes all values."""
+    values = list(values)
+    types = sorted({_type(value) for value in values})
+    if "number" in types and "integer" in types:
+        types.remove("integer")
+    schema: dict[str, Any] = {"type": types[0] if len(types) == 1 else types} if types else {}
+    objects = [value for value in values if isinstance(value, Mapping)]
+    items = [item for value in values if isinstance(value, list) for item in value]
+    if objects and key in _MAPS:
+        schema["additionalProperties"] = schema_of(item for value in objects for item in value.values())
+    elif objects:
+        names = dict.fromkeys(name for value in objects for name in value)
+        schema["properties"] = {name: _described(name, [v[name] for v in objects if name in v]) for name in names}
+        schema["required"] = [name for name in names if all(name in value for value in objects)]
+    if items:
+        schema["items"] = schema_of(items, key)
+    return schema
+
+
+def _described(name: str, values: list[Any]) -> dict[str, Any]:
+    return ({"description": KEYS[name]} if name in KEYS else {}) | schema_of(values, name)
+
+
+def _type(value: Any) -> str:
+    names = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
+    return names.get(type(value), "null")
+
+
+def faults(value: Any, schema: Mapping[str, Any], path: str = "$") -> Iterator[str]:
+    """Say where a value is not as its schema has it."""
+    allowed = schema.get("type", [])
+    allowed = [allowed] if isinstance(allowed, str) else allowed
+    kind = _type(value)
+    if allowed and kind not in allowed and not (kind == "integer" and "number" in allowed):
+        yield f"{path}: {kind}, not {' or '.join(allowed)}"
+    if isinstance(value, list):
+        for at, item in enumerate(value):
+            yield from faults(item, schema.get("items", {}), f"{path}[{at}]")
+    if isinstance(value, dict):
+        yield from (f"{path}: {name} is missing" for name in schema.get("required", ()) if name not in value)
+        known = schema.get("properties", {})
+        for name, item in value.items():
+            if "additionalProperties" in schema:
+                yield from faults(item, schema["additionalProperties"], f"{path}.{name}")
+            elif name in known:
+                yield from faults(item, known[name], f"{path}.{name}")
+            elif known and not re.fullmatch(_RATE, name):
+                yield f"{path}: {name} is not in the schema"
+
+
+# --- what commands print ----------------------------------------------------------------------------------------------
+
+
+def calls() -> list[list[str]]:
+    """Return the calls of all commands that print JSON, examples first."""
+    examples = [
+        line.partition(" ")[2] for name, line in EXAMPLES.items() if name not in ("plot", "predict", "calibrate")
+    ]
+    return [shlex.split(line) for line in (*examples, *CASES)]
+
+
+@contextlib.contextmanager
+def folder_of_examples() -> Iterator[Path]:
+    """Stay in a folder with the files that the examples read."""
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory() as name:
+        for file, text in FILES.items():
+            (Path(name) / file).write_text(text, encoding="utf-8")
+        (Path(name) / "examples").symlink_to(ROOT / "examples")
+        os.chdir(name)
+        try:
+            yield Path(name)
+        finally:
+            os.chdir(before)
+
+
+def printed(call: list[str], form: str = "--json") -> str:
+    """Return what a call prints."""
+    words = [word for word in call if word != "--format" and word != "table"]
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()):
+        main([*words, form])
+    return out.getvalue()
+
+
+def calibration() -> Calibration:
+    """Return a calibration without measuring one."""
+    return Calibration(rl.chip("h100-sxm"), [SimpleNamespace(op="relu", dtype="fp32")], {0: 0.1}, ("made up",))  # type: ignore[list-item]
+
+
+def schemas() -> dict[str, dict[str, Any]]:
+    """Return the schema of every output by its name."""
+    with folder_of_examples():
+        records = [json.loads(printed(call)) for call in calls()]
+    records.append(calibration().record())
+    names = dict.fromkeys(record["schema"]["name"] for record in records)
+    return {name: _schema([record for record in records if record["schema"]["name"] == name]) for name in names}
+
+
+def _schema(records: list[dict[str, Any]]) -> dict[str, Any]:
+    head = records[0]["schema"]
+    title = f"roofline {head['name']}, version {head['version']}"
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title} | schema_of(records)
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+_START, _END = "<!-- schemas: written by scripts/schemas.py -->\n", "<!-- end of schemas -->\n"
+
+
+def stored() -> dict[str, dict[str, Any]]:
+    """Return the schemas in ``docs/schemas`` by name."""
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.json"))}
+
+
+def page(text: str) -> str:
+    """Return the page with its tables anew, from the stored schemas."""
+    before, _, rest = text.partition(_START)
+    return before + _START + "".join(f"{line}\n" for line in _tables(stored())) + _END + rest.partition(_END)[2]
+
+
+def _tables(found: Mapping[str, dict[str, Any]]) -> Iterator[str]:
+    yield from ("| schema | the whole | a row |", "|---|---|---|")
+    for name, schema in found.items():
+        whole = [key for key in schema["properties"] if key not in ("schema", "rows", *_CHIP_FILE)]
+        row = schema["properties"]["rows"].get("items", {}).get("properties", {})
+        yield f"| [`{name}`](schemas/{name}.json) | {_words(whole)} | {_words(row)} |"
+    used = {key for schema in found.values() for part in (schema, schema["properties"]["rows"].get("items", {}))
+            for key in part.get("properties", {})}  # fmt: skip
+    yield from ("", "| key | what it is |", "|---|---|")
+    yield from (f"| `{key}` | {meaning} |" for key, meaning in sorted(KEYS.items()) if key in used)
+
+
+def _words(keys: Iterable[str]) -> str:
+    return ", ".join(f"`{key}`" for key in keys)
+
+
+def write() -> None:
+    """Write the schemas and the tables of the page."""
+    FOLDER.mkdir(exist_ok=True)
+    for name, schema in schemas().items():
+        text = json.dumps(schema, indent=1, ensure_ascii=False)
+        (FOLDER / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()
