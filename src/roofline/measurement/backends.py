@@ -20,9 +20,9 @@ from roofline.diagnosis.advice import BreakEven, break_even
 from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip
-from roofline.ir.errors import MissingExtra, RooflineError, UsageError, did_you_mean
+from roofline.ir.errors import RooflineError, UsageError, did_you_mean
 from roofline.ir.units import format_si, parse
-from roofline.measurement.measuring import Measurement, measure
+from roofline.measurement.measuring import Measurement, measure, need_torch
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,7 +51,7 @@ COMPILE_SECONDS: dict[str, tuple[float, ...]] = {
 
 
 def mode_of(backend: str) -> Mode:
-    """How what a backend makes of a program runs.
+    """Return the mode in which a backend runs what it makes of a program.
 
     Example:
         >>> mode_of("cudagraphs"), mode_of("inductor:max-autotune")
@@ -171,7 +171,7 @@ def predicted_compile(
         program: A graph, a shipped name, or the path of a model file, workload, config or script.
         chip: A name or a chip.
         backends: Which; a mode of torch.compile after a colon, as in ``inductor:reduce-overhead``.
-        compile_s: What compiling takes, such as ``"40 s"``, for all backends or by name; :data:`COMPILE_SECONDS` where
+        compile_s: Compile time, such as ``"40 s"``, for all backends or by name; :data:`COMPILE_SECONDS` where
             absent.
         tf32: As for :func:`roofline.estimate`.
         reserve: Memory that driver and framework keep [byte].
@@ -206,11 +206,13 @@ def _predicted(name: str, eager: Estimate, then: Estimate, known: tuple[float, f
     return PredictedBackend(name, then, known, middle, low.steps, high.steps)
 
 
-def _compile_seconds(name: str, given: str | float | Mapping[str, str | float] | None) -> tuple[float, float, float]:
+def _compile_seconds(
+    name: str, compile_s: str | float | Mapping[str, str | float] | None
+) -> tuple[float, float, float]:
     """The least, the middle and the most that compiling takes [s]."""
-    told = given.get(name, given.get(name.partition(":")[0])) if isinstance(given, Mapping) else given
-    if told is not None:
-        seconds = parse(told, "s")
+    stated = compile_s.get(name, compile_s.get(name.partition(":")[0])) if isinstance(compile_s, Mapping) else compile_s
+    if stated is not None:
+        seconds = parse(stated, "s")
         return seconds, seconds, seconds
     known = COMPILE_SECONDS.get(name.partition(":")[0])
     if known is None:
@@ -257,7 +259,7 @@ class BackendRun:
 
     @property
     def compile_s(self) -> float | None:
-        """What the first call took beyond a steady one [s]."""
+        """Return what the first call took beyond a steady one [s]."""
         if self.measured is None or self.first_call_s is None:
             return None
         return max(self.first_call_s - self.measured.seconds, 0.0)
@@ -379,12 +381,15 @@ def compare_backends(
         args: Its arguments, with values, on the device where it is to run.
         backends: Names of ``torch._dynamo.list_backends()``, with a mode after a colon where wanted, as in
             ``inductor:max-autotune``; ``eager`` is the program as it is, and is measured in any case.
-        chip: As for :func:`roofline.measure`: needed for a processor, looked up for an accelerator.
+        chip: As for :func:`roofline.measure`: needed for a CPU, looked up for an accelerator.
         budget: Time for the timed calls of each backend [s].
         warmup: Calls of each before the first timed one, at least 1.
         seed: Of random numbers.
         kwargs: Keyword arguments of the program whose names are options of this function.
         options: Its other keyword arguments.
+
+    Returns:
+        A row per backend, the program without a compiler first.
 
     Raises:
         MissingExtra: PyTorch is not installed.
@@ -402,13 +407,13 @@ def compare_backends(
         >>> [row.backend for row in found.rows]
         ['eager', 'aot_eager']
     """
-    torch = _torch()
+    torch = need_torch("compare_backends")
     names = _checked(torch, module, backends)
-    given = {**(kwargs or {}), **options}
-    how = {"chip": chip, "budget": budget, "warmup": warmup, "seed": seed, "kwargs": given}
+    keywords = {**(kwargs or {}), **options}
+    how = {"chip": chip, "budget": budget, "warmup": warmup, "seed": seed, "kwargs": keywords}
     torch._dynamo.reset()
     try:
-        first = _first_call(torch, module, args, given)
+        first = _first_call(torch, module, args, keywords)
     except Exception as error:
         raise UsageError(f"compare_backends: the program fails when it runs: {_first_line(error)}") from error
     plain = measure(module, *args, mode="eager", **how)  # type: ignore[arg-type]
@@ -416,15 +421,6 @@ def compare_backends(
     others = [_run(torch, module, name, args, how, own) for name in names if name != PLAIN]
     torch._dynamo.reset()
     return BackendComparison(plain.graph.name, plain.estimate.chip, plain.device, (own, *others))
-
-
-def _torch() -> Any:
-    try:
-        import torch
-        import torch._dynamo
-    except ImportError:
-        raise MissingExtra("compare_backends needs PyTorch: pip install 'roofline[torch]'") from None
-    return torch
 
 
 def _checked(torch: Any, module: Any, backends: Sequence[str]) -> list[str]:
@@ -466,7 +462,7 @@ def _run(
 
 
 def _foreseen(steady: Measurement, backend: str) -> Estimate:
-    """The prediction of a backend; a processor has no graphs to replay, and its calls are the host's."""
+    """Predict a backend; a CPU has no graphs to replay, and its calls are the host's."""
     est, mode = steady.estimate, mode_of(backend)
     if mode != "graph" or steady.device == "cpu":
         return est
@@ -488,32 +484,32 @@ def _paying(plain: BackendRun, steady: Measurement, then: Estimate, first: float
     return measured, break_even(max(measured.overhead_s, 0.0), foreseen, float(then.time))
 
 
-def _first_call(torch: Any, program: Callable[..., Any], args: tuple[Any, ...], given: Mapping[str, Any]) -> float:
+def _first_call(torch: Any, program: Callable[..., Any], args: tuple[Any, ...], keywords: Mapping[str, Any]) -> float:
     """The first call of all, until the device is done [s]."""
-    leaves = torch.utils._pytree.tree_leaves((args, dict(given)))
+    leaves = torch.utils._pytree.tree_leaves((args, dict(keywords)))
     leaves += program.parameters() if isinstance(program, torch.nn.Module) else []
     kinds = {leaf.device.type for leaf in leaves if isinstance(leaf, torch.Tensor)} - {"cpu", "meta"}
     finish = getattr(getattr(torch, next(iter(kinds), ""), None), "synchronize", lambda: None)
     finish()
     start = time.perf_counter()
     with torch.set_grad_enabled(torch.is_grad_enabled() and not isinstance(program, torch.nn.Module)):
-        program(*args, **given)
+        program(*args, **keywords)
     finish()
     return time.perf_counter() - start
 
 
 def _first_line(error: Exception) -> str:
-    """What went wrong in one line: the cause that a compiler's error carries, where it does."""
+    """Say in one line what went wrong: the cause that a compiler's error carries, where it does."""
     cause = getattr(error, "inner_exception", None) or error
     text = next((line.strip() for line in str(cause).splitlines() if line.strip()), "")
     return text[:300] if isinstance(cause, RooflineError) else f"{type(cause).__name__}: {text[:300]}"
 
 
 def _row(rows: tuple[Row, ...], backend: str) -> Row:
-    found = {row.backend: row for row in rows}
-    if backend not in found:
-        raise UsageError(f"no row {backend!r}; there are: {', '.join(found)}{did_you_mean(str(backend), found)}")
-    return found[backend]
+    by_name = {row.backend: row for row in rows}
+    if backend not in by_name:
+        raise UsageError(f"no row {backend!r}; there are: {', '.join(by_name)}{did_you_mean(str(backend), by_name)}")
+    return by_name[backend]
 
 
 def _finite(number: float) -> float | None:

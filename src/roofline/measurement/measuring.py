@@ -1,4 +1,10 @@
-"""Code at hand: run it properly, capture what it does, and say whether its time makes sense."""
+"""Run code at hand properly, capture what it does, and say whether its time makes sense.
+
+The program runs ``warmup`` times, then as often as ``budget`` allows. Every timing ends with a synchronisation, so that
+queued work counts; on an accelerator short runs are queued one after the other, as a program runs them. Random numbers
+start at ``seed`` and the generator is put back afterwards. A recorded run on the same arguments tells which
+operators it calls.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +38,7 @@ LEAST, MOST = 5, 2000
 UNSTEADY = 0.2
 
 #: Runs that are shorter follow each other until they take this long together [s], and at most so many: an accelerator
-#: has them queued, and on a processor the clock and the account of other programs cost as much as a short run.
+#: has them queued, and on a CPU the clock and the account of other programs cost as much as a short run.
 QUEUED, MOST_QUEUED = 5e-3, 100
 
 Call = Callable[[], object]
@@ -64,12 +70,12 @@ class Measurement:
 
     @property
     def ok(self) -> bool:
-        """Whether the time is as expected."""
+        """Tell whether the time is as expected."""
         return self.verdict.ok
 
     @property
     def unsteady(self) -> bool:
-        """Whether the middle half of the runs lies further apart than :data:`UNSTEADY` of the median."""
+        """Tell whether the middle half of the runs spreads over more than :data:`UNSTEADY` of the median."""
         return self.high - self.low > UNSTEADY * self.seconds
 
     def record(self) -> dict[str, Any]:
@@ -106,16 +112,11 @@ def measure(
 ) -> Measurement:
     """Time a PyTorch program, capture it, and judge the time.
 
-    The program runs ``warmup`` times, then as often as ``budget`` allows. Every timing ends with a synchronisation, so
-    that queued work counts; on an accelerator short runs are queued one after the other, as a program runs them. Random
-    numbers start at ``seed`` and the generator is put back afterwards. A recorded run on the same arguments tells which
-    operators it calls.
-
     Args:
         program: A ``torch.nn.Module`` or a function, compiled or not.
         args: Its arguments, with values, on the device where it is to run.
         chip: Where it runs: a shipped name, a file such as ``roofline calibrate -o my-chip.toml`` writes, or a chip. On
-            an accelerator the device's own name is looked up when absent; a processor has to be calibrated.
+            an accelerator the device's own name is looked up when absent; a CPU has to be calibrated.
         mode: ``eager``, ``compiled`` (the default of compiled programs) or ``graph`` (replayed as a CUDA graph).
         backward: Run the backward pass too, from gradients of ones.
         budget: Time for the timed runs [s].
@@ -125,36 +126,50 @@ def measure(
         kwargs: Keyword arguments of the program whose names are options of this function.
         options: Its other keyword arguments.
 
+    Returns:
+        The median time with its quartiles, the prediction and the verdict.
+
     Raises:
         MissingExtra: PyTorch is not installed.
-        UsageError: No chip is given for a processor, or an option out of range.
+        UsageError: No chip is given for a CPU, or an option out of range.
         UnknownChip: The device is none that ships.
         ModelDataError: The program fails.
 
     Example:
         >>> import torch
-        >>> import roofline as rl
-        >>> mine = rl.Chip(name="mine", vector={"fp32": "100 GFLOP/s"}, matrix={"fp32": "100 GFLOP/s"},
-        ...                memory_bandwidth="20 GB/s", memory_capacity="8 GB")
-        >>> found = rl.measure(torch.nn.Linear(256, 256), torch.zeros(64, 256), chip=mine, budget=0.05)
-        >>> found.seconds > 0
+        >>> run = measure(torch.nn.Linear(256, 256), torch.zeros(64, 256), chip="epyc-9654", budget=0.05)
+        >>> run.seconds > 0
         True
     """
-    torch = _torch()
+    torch = need_torch("measure")
     _sensible(budget, warmup, seed, kwargs)
-    given = {**(kwargs or {}), **options}
+    keywords = {**(kwargs or {}), **options}
     plain, is_compiled = _uncompiled(program)
     how: Mode = mode or ("compiled" if is_compiled else "eager")
-    device = _device(torch, plain, args, given)
+    device = _device(torch, plain, args, keywords)
     where = _chip(torch, device, chip)
     with _seeded(torch, seed, device):
-        graph = _captured(plain, args, given, how, backward)
+        graph = _captured(plain, args, keywords, how, backward)
         torch.manual_seed(seed)
-        run = _runner(torch, program, args, given, backward)
+        run = _runner(torch, program, args, keywords, backward)
         run = _replayed(torch, run, device) if how == "graph" else run
         seconds = _timings(torch, device, run, budget, warmup)
         recorded = _recorded(torch, device, run) if trace else None
-    return _judged(graph, where, how, seconds, str(device), _tf32(torch, device), recorded)
+    tf32 = device.type == "cuda" and torch.get_float32_matmul_precision() != "highest"
+    return _judged(graph, where, how, seconds, str(device), tf32, recorded)
+
+
+def need_torch(function: str) -> Any:
+    """Import PyTorch for a function.
+
+    Raises:
+        MissingExtra: It is not installed.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise MissingExtra(f"{function} needs PyTorch: pip install 'roofline[torch]'") from None
+    return torch
 
 
 def _judged(
@@ -173,7 +188,7 @@ def _recorded(torch: Any, device: Any, run: Call) -> Trace:
 
     finish = _finisher(torch, device)
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
-    with _told(), profile(activities=activities, record_shapes=True) as profiler:
+    with _one_line_errors(), profile(activities=activities, record_shapes=True) as profiler:
         for _ in range(2):
             run()
         finish()
@@ -181,14 +196,6 @@ def _recorded(torch: Any, device: Any, run: Call) -> Trace:
         path = os.path.join(folder, "trace.json")
         profiler.export_chrome_trace(path)
         return replace(read_trace(path), path="the recorded runs")
-
-
-def _torch() -> Any:
-    try:
-        import torch
-    except ImportError:
-        raise MissingExtra("measure needs PyTorch: pip install 'roofline[torch]'") from None
-    return torch
 
 
 def _sensible(budget: Any, warmup: Any, seed: Any, kwargs: Any) -> None:
@@ -203,31 +210,31 @@ def _sensible(budget: Any, warmup: Any, seed: Any, kwargs: Any) -> None:
 
 
 def _uncompiled(program: Any) -> tuple[Any, bool]:
-    """What ``torch.compile`` was given, a module or a function, and whether it was called at all."""
+    """Return the module or function behind ``torch.compile``, and whether the program is compiled at all."""
     for name in ("_orig_mod", "_torchdynamo_orig_callable"):
         if (plain := getattr(program, name, None)) is not None:
             return plain, True
     return program, getattr(program, "_compiled_call_impl", None) is not None
 
 
-def _captured(program: Any, args: Any, given: Mapping[str, Any], how: str, backward: bool) -> Graph:
-    """What the program really runs: recorded on the given tensors; a compiler traces it instead."""
+def _captured(program: Any, args: Any, keywords: Mapping[str, Any], how: str, backward: bool) -> Graph:
+    """Record what the program really runs, on these tensors; a compiler traces it instead."""
     from roofline.frontends.torch import from_torch
 
     compiled = how == "compiled"
     return from_torch(
-        program, *args, kwargs=given, backward=backward, unknown="report",
+        program, *args, kwargs=keywords, backward=backward, unknown="report",
         method="auto" if compiled else "run", mode="compiled" if compiled else "eager",
     )  # fmt: skip
 
 
-def _device(torch: Any, program: Any, args: Any, given: Mapping[str, Any]) -> Any:
+def _device(torch: Any, program: Any, args: Any, keywords: Mapping[str, Any]) -> Any:
     """The one device of the program's tensors.
 
     Raises:
         UsageError: There are several, or tensors have no values.
     """
-    leaves = torch.utils._pytree.tree_leaves((args, dict(given)))
+    leaves = torch.utils._pytree.tree_leaves((args, dict(keywords)))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     if isinstance(program, torch.nn.Module):
         tensors += [*program.parameters(), *program.buffers()]
@@ -245,7 +252,7 @@ def _chip(torch: Any, device: Any, chip: AnyChip | None) -> Chip:
         return find_chip(chip)
     if device.type == "cpu":
         raise UsageError(
-            "measure: which chip? A processor has to be measured first: roofline calibrate -o my-chip.toml, "
+            "measure: which chip? A CPU has to be measured first: roofline calibrate -o my-chip.toml, "
             "then chip='my-chip.toml'"
         )
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
@@ -255,30 +262,30 @@ def _chip(torch: Any, device: Any, chip: AnyChip | None) -> Chip:
         raise UnknownChip(f"measure: the device calls itself {name!r}; give chip=...: {error}") from None
 
 
-def _runner(torch: Any, program: Any, args: Any, given: Mapping[str, Any], backward: bool) -> Call:
+def _runner(torch: Any, program: Any, args: Any, keywords: Mapping[str, Any], backward: bool) -> Call:
     """One run, with gradients or without."""
     if not backward:
 
         def forward() -> object:
             if not isinstance(program, torch.nn.Module):
-                return program(*args, **given)  # a function says itself whether it wants gradients
+                return program(*args, **keywords)  # a function says itself whether it wants gradients
             with torch.no_grad():
-                return program(*args, **given)
+                return program(*args, **keywords)
 
         return forward
 
     def both() -> object:
-        leaves = torch.utils._pytree.tree_leaves(program(*args, **given))
+        leaves = torch.utils._pytree.tree_leaves(program(*args, **keywords))
         ends = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
-        inputs = _wanting(torch, program, (args, dict(given)))
+        inputs = _needing_gradients(torch, program, (args, dict(keywords)))
         return torch.autograd.grad(ends, inputs, [torch.ones_like(end) for end in ends], allow_unused=True)
 
     return both
 
 
-def _wanting(torch: Any, program: Any, given: Any) -> list[Any]:
+def _needing_gradients(torch: Any, program: Any, values: Any) -> list[Any]:
     own = list(program.parameters()) if isinstance(program, torch.nn.Module) else []
-    leaves = [*own, *torch.utils._pytree.tree_leaves(given)]
+    leaves = [*own, *torch.utils._pytree.tree_leaves(values)]
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
 
 
@@ -291,22 +298,22 @@ def _timings(torch: Any, device: Any, run: Call, budget: float, warmup: int) -> 
             run()
         finish()
 
-    found: list[tuple[float, float]] = []
-    with _told():
+    timings: list[tuple[float, float]] = []
+    with _one_line_errors():
         for _ in range(warmup):
             once()
         together = _together(timed_alone(once)[0])
         deadline = time.perf_counter() + budget
         for at in naturals(1):
-            found.append(timed_alone(once))
+            timings.append(timed_alone(once))
             if at >= MOST or (at >= LEAST and time.perf_counter() > deadline):
                 break
-    return [seconds / together for seconds in undisturbed(found)]
+    return [seconds / together for seconds in undisturbed(timings)]
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """What the program raises, in the first run or in a later one, in one line."""
+def _one_line_errors() -> Iterator[None]:
+    """Turn what the program raises, in the first run or a later one, into one line."""
     try:
         yield
     except RooflineError:
@@ -327,7 +334,7 @@ def _together(seconds: float) -> int:
 
 
 def _finisher(torch: Any, device: Any) -> Call:
-    """What waits for the device."""
+    """Return the call that waits for the device."""
     if device.type == "cpu":
         return lambda: None
     module = getattr(torch, device.type, None)
@@ -351,10 +358,6 @@ def _replayed(torch: Any, run: Call, device: Any) -> Call:
         run()
     replay: Call = graph.replay
     return replay
-
-
-def _tf32(torch: Any, device: Any) -> bool:
-    return bool(device.type == "cuda" and torch.get_float32_matmul_precision() != "highest")
 
 
 @contextmanager

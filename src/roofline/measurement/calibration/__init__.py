@@ -1,6 +1,6 @@
 """Measure the machine at hand, fit the time model to it, and describe it as a chip.
 
-Without an accelerator that is the processor: through numpy, and through PyTorch where that is installed. With CUDA
+Without an accelerator that is the CPU: through numpy, and through PyTorch where that is installed. With CUDA
 and PyTorch it is the GPU.
 """
 
@@ -42,10 +42,13 @@ def calibrate(
     """Measure this machine and describe it as a chip.
 
     Args:
-        device: ``cpu``, ``cuda``, or ``auto``: the GPU where PyTorch sees one, else the processor.
+        device: ``cpu``, ``cuda``, or ``auto``: the GPU where PyTorch sees one, else the CPU.
         quick: Measure less: 20 seconds rather than two minutes.
         output: Where to write the chip's TOML.
         progress: Called with the share that is done and what is going on.
+
+    Returns:
+        The chip, what it was fitted to, and how large the errors on held-out operators are.
 
     Raises:
         UsageError: An unknown device, or ``cuda`` without a GPU.
@@ -63,8 +66,10 @@ def calibrate(
         raise UsageError(f"device {device!r}; allowed: {', '.join(DEVICES)}" + did_you_mean(str(device), DEVICES))
     need_scipy()
     tell = progress or _silent
-    found = _on_cuda(quick, tell) if device == "cuda" or (device == "auto" and _has_cuda()) else _on_cpu(quick, tell)
-    done = replace(found, seconds=time.perf_counter() - start)
+    calibration = (
+        _on_cuda(quick, tell) if device == "cuda" or (device == "auto" and _has_cuda()) else _on_cpu(quick, tell)
+    )
+    done = replace(calibration, seconds=time.perf_counter() - start)
     if output is not None:
         write_chip(done.chip, output, done.remarks)
     return done
@@ -95,13 +100,13 @@ def _on_cuda(quick: bool, progress: Progress) -> Calibration:
 def _on_cpu(quick: bool, progress: Progress) -> Calibration:
     measured = measure_cpu(this_host(), quick, progress)
     progress(0.95, "fit")
-    found = build_chip(measured)
+    calibration = build_chip(measured)
     progress(1.0, "done")
-    return found
+    return calibration
 
 
 def measure_cpu(machine: Host, quick: bool, progress: Progress = _silent, seconds: float | None = None) -> Measured:
-    """Measure a processor through numpy, and through PyTorch where it is installed.
+    """Measure a CPU through numpy, and through PyTorch where it is installed.
 
     Args:
         machine: The machine.
@@ -118,7 +123,7 @@ def measure_cpu(machine: Host, quick: bool, progress: Progress = _silent, second
 
 
 def _tasks(quick: bool) -> tuple[list[Task], list[str], float]:
-    """What to measure, with what software, and what the least operator costs with it [s].
+    """Return what to measure, with what software, and what the smallest operator costs with it [s].
 
     PyTorch runs elementwise operators on all threads and numpy on one, so only one of them can be described.
     """

@@ -18,10 +18,10 @@ from roofline.measurement.calibration.host import Host
 from roofline.measurement.calibration.numpy_cpu import Level
 from roofline.measurement.calibration.timing import Timing
 
-#: A processor without load clocks higher than one that was measured beside other programs.
+#: A CPU without load clocks higher than one that was measured beside other programs.
 CLOCK_SLACK = 1.3
-#: The groups of parameters that describe a processor, and how they are fitted: in as many steps as a person waits for.
-PROCESSOR = ("processor_product", "processor_stream")
+#: The groups of parameters that describe a CPU, and how they are fitted: in as many steps as a person waits for.
+CPU_GROUPS = ("processor_product", "processor_stream")
 EFFORT = Effort(most=40, tolerance=1e-5)
 #: Programs a thread beside which a machine counts as busy.
 BUSY = 0.5
@@ -33,7 +33,7 @@ _VECTOR = ("fp32", "fp64")
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured of a processor.
+    """What was measured of a CPU.
 
     Attributes:
         host: The machine.
@@ -80,10 +80,10 @@ class Calibration(Report):
 
     def by_class(self) -> dict[str, list[float]]:
         """Held-out errors by operator and format, all of them first."""
-        found: dict[str, list[float]] = {"all": list(self.error.values())}
+        errors: dict[str, list[float]] = {"all": list(self.error.values())}
         for at, error in sorted(self.error.items(), key=lambda pair: self.samples[pair[0]].op):
-            found.setdefault(f"{self.samples[at].op} {self.samples[at].dtype}", []).append(error)
-        return found
+            errors.setdefault(f"{self.samples[at].op} {self.samples[at].dtype}", []).append(error)
+        return errors
 
     def subject(self) -> dict[str, Any]:
         """Return the chip that was measured."""
@@ -125,8 +125,8 @@ def build_chip(measured: Measured) -> Calibration:
     """
     if len(measured.samples) < 8:
         raise UsageError(f"{len(measured.samples)} operators were measured; at least 8 are wanted")
-    found = finish(plain_chip(measured), measured.samples, _remarks(measured), EFFORT)
-    return replace(found, busy=measured.load > BUSY * measured.host.threads)
+    calibration = finish(plain_chip(measured), measured.samples, _remarks(measured), EFFORT)
+    return replace(calibration, busy=measured.load > BUSY * measured.host.threads)
 
 
 def finish(chip: Chip, samples: Sequence[Sample], remarks: Sequence[str], effort: Effort) -> Calibration:
@@ -136,31 +136,31 @@ def finish(chip: Chip, samples: Sequence[Sample], remarks: Sequence[str], effort
     spreads: dict[str, float] = {}
     for group, index in _by_group(samples, chip).items():
         own = [samples[at] for at in index]
-        found = {index[at]: value for at, value in held_out(own, chip, groups=[group], effort=effort).items()}
-        error |= found
-        if group in GROUPS["spread"] and found:
-            spreads[group] = _spread(list(found.values()))
+        errors = {index[at]: value for at, value in held_out(own, chip, groups=[group], effort=effort).items()}
+        error |= errors
+        if group in GROUPS["spread"] and errors:
+            spreads[group] = _spread(list(errors.values()))
         final = fit(take_apart(own, chip), chip, [group], effort)[group]
         parameters[group] = {key: float(f"{value:.4g}") for key, value in final.items()}
     if not error:
         raise UsageError("too few operators were measured to hold any out")
     if spreads:
         parameters["spread"] = {**parameters.get("spread", {}), **spreads}
-    told = (*remarks, _quality(list(error.values())))
+    source = (*remarks, _quality(list(error.values())))
     low, high = _range(list(error.values()))
     efficiency = {**chip.efficiency.model_dump(), "parameters": parameters, "low": low, "high": high,
-                  "calibrated": "measured", "source": ". ".join(told)}  # fmt: skip
-    return Calibration(Chip(**{**_fields(chip), "efficiency": efficiency}), samples, error, told)
+                  "calibrated": "measured", "source": ". ".join(source)}  # fmt: skip
+    return Calibration(Chip(**{**_fields(chip), "efficiency": efficiency}), samples, error, source)
 
 
 def _by_group(samples: Sequence[Sample], chip: Chip) -> dict[str, list[int]]:
-    """Where the samples stand whose main kernel each group of parameters describes."""
+    """Map each group of parameters to the samples whose main kernel it describes, by position."""
     pieces = take_apart(samples, chip)
-    found: dict[int, str] = {}
+    group_of: dict[int, str] = {}
     for part in pieces.parts:
         for at in part.index:
-            found.setdefault(pieces.index[at], part.group)
-    return {group: [at for at in sorted(found) if found[at] == group] for group in pieces.groups}
+            group_of.setdefault(pieces.index[at], part.group)
+    return {group: [at for at in sorted(group_of) if group_of[at] == group] for group in pieces.groups}
 
 
 def _quality(errors: Sequence[float]) -> str:
@@ -212,8 +212,8 @@ def best_rates(samples: Sequence[Sample], timings: Sequence[Timing]) -> dict[str
     for sample, timing in zip(samples, timings, strict=True):
         if sample.op == "gemm":
             m, n, k = (sample.shape[key] for key in "mnk")
-            found = (2.0 * m * n * k / timing.typical, f"m={m} n={n} k={k}")
-            best[sample.dtype] = max(best.get(sample.dtype, found), found)
+            rate = (2.0 * m * n * k / timing.typical, f"m={m} n={n} k={k}")
+            best[sample.dtype] = max(best.get(sample.dtype, rate), rate)
     return best
 
 
@@ -259,7 +259,7 @@ def _shares(measured: Measured) -> dict[str, Any]:
         "memory": _share(memory, 0.6),
         "launch": measured.overhead,
         "host": measured.overhead,
-        "parameters": {group: {} for group in PROCESSOR},
+        "parameters": {group: {} for group in CPU_GROUPS},
     }
 
 

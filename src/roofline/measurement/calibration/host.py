@@ -1,4 +1,4 @@
-"""The machine at hand: its processor, caches, memory and threads, as the operating system tells them."""
+"""The machine at hand: its CPU, caches, memory and threads, as the operating system tells them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Cache:
     Attributes:
         level: 1 is nearest to the core.
         size: Of one instance [byte].
-        shared: Processors that share an instance.
+        shared: Hardware threads that share an instance.
     """
 
     level: int
@@ -32,7 +32,7 @@ class Host:
     """A machine.
 
     Attributes:
-        name: The processor's, as its vendor writes it.
+        name: The CPU's, as its vendor writes it.
         vendor: Who makes it.
         threads: Threads that programs run on, by ``OMP_NUM_THREADS`` or what the process may use.
         caches: Data caches from the inside out; empty where the system does not tell.
@@ -79,9 +79,9 @@ def this_host() -> Host:
 
 def threads() -> int:
     """Threads that numerical libraries use here: ``OMP_NUM_THREADS``, or what the process may run on."""
-    given = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    if given.isdigit() and int(given) > 0:
-        return int(given)
+    setting = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    if setting.isdigit() and int(setting) > 0:
+        return int(setting)
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -117,16 +117,16 @@ def _sysctl(key: str) -> str:
 
 
 def _caches() -> tuple[Cache, ...]:
-    found = {}
+    caches = {}
     for folder in sorted(_CACHES.glob("index*")):
         cache = _cache(folder)
         if cache:
-            found[cache.level] = cache
+            caches[cache.level] = cache
     for level, key in ((1, "hw.perflevel0.l1dcachesize"), (2, "hw.perflevel0.l2cachesize")):
         size = _sysctl(key)
         if size.isdigit():
-            found.setdefault(level, Cache(level, int(size), 1 if level == 1 else 4))
-    return tuple(found[level] for level in sorted(found))
+            caches.setdefault(level, Cache(level, int(size), 1 if level == 1 else 4))
+    return tuple(caches[level] for level in sorted(caches))
 
 
 def _cache(folder: Path) -> Cache | None:
@@ -145,7 +145,7 @@ def _cache(folder: Path) -> Cache | None:
 
 
 def _listed(text: str) -> int:
-    """Processors in a list such as ``0-3,8``."""
+    """Count the CPUs in a list such as ``0-3,8``."""
     spans = [part.split("-") for part in text.strip().split(",") if part]
     return sum(int(span[-1]) - int(span[0]) + 1 for span in spans)
 

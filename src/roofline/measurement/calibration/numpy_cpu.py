@@ -92,7 +92,7 @@ def _on(op: str, call: Callable[[Array], object], shape: Mapping[str, int], size
 
 
 def overhead(budget: float = 0.05) -> float:
-    """What the least numpy operator takes [s]."""
+    """Time the smallest numpy operator [s]."""
     x = np.zeros(8, dtype=np.float32)
     many = 200
 
@@ -160,18 +160,18 @@ def bandwidth(level: int, size: int, threads: int, budget: float) -> Level:
     with ThreadPoolExecutor(threads) as pool:
         for name, (arrays, call) in _STREAM.items():
             n = max(size // arrays // 4, 256)
-            again = max(2**22 // n, 1)
-            views = [tuple(_swept(n, again) for _ in range(3)) for _ in range(threads)]
+            repeats = max(2**22 // n, 1)
+            views = [tuple(_swept(n, repeats) for _ in range(3)) for _ in range(threads)]
 
             def run(views: Sequence[tuple[Array, ...]] = views, call: Any = call) -> None:
                 list(pool.map(lambda three: call(*three), views))
 
             time = repeat([run], budget / len(_STREAM)).typical
-            rate = threads * arrays * n * again * 4 / time
-            best = max(best, Level(level, rate, name), key=lambda found: found.bandwidth)
+            rate = threads * arrays * n * repeats * 4 / time
+            best = max(best, Level(level, rate, name), key=lambda fastest: fastest.bandwidth)
     return best
 
 
-def _swept(n: int, again: int) -> Array:
+def _swept(n: int, repeats: int) -> Array:
     """``n`` floats that one call sweeps over ``again`` times: numpy's own cost would hide a small cache."""
-    return as_strided(np.ones(n, dtype=np.float32), (again, n), (0, 4))
+    return as_strided(np.ones(n, dtype=np.float32), (repeats, n), (0, 4))

@@ -18,7 +18,7 @@ Call = Callable[[], object]
 
 #: Repeats of a task: at least, however short the budget, and at most.
 LEAST, MOST = 3, 200
-#: Calls shorter than this seldom lose the processor to another program [s].
+#: Calls shorter than this seldom lose the CPU to another program [s].
 BRIEF = 1e-3
 #: Share of its time that a repeat may wait and still count.
 DISTURBED = 0.05
@@ -88,7 +88,7 @@ def _timed(call: Call) -> tuple[float, float]:
 
 
 def timed_alone(call: Call) -> tuple[float, float]:
-    """Time of a call, and what its threads waited while other programs had the processor [s]."""
+    """Time of a call, and what its threads waited while other programs had the CPU [s]."""
     before = waits()
     seconds, _ = _timed(call)
     return seconds, max((after - before.get(thread, after) for thread, after in waits().items()), default=0.0)
@@ -109,11 +109,11 @@ def undisturbed(timed: Sequence[tuple[float, float]]) -> list[float]:
 
 def waits() -> dict[str, float]:
     """For each thread of this process how long it was ready and did not run [s]; empty where Linux does not tell."""
-    found = {}
+    delays = {}
     for path in _TASKS.glob("*/schedstat"):
         with suppress(OSError, ValueError, IndexError):
-            found[path.parent.name] = int(path.read_text().split()[1]) * 1e-9
-    return found
+            delays[path.parent.name] = int(path.read_text().split()[1]) * 1e-9
+    return delays
 
 
 def copies(task: Task, cache: int) -> int:
@@ -122,7 +122,7 @@ def copies(task: Task, cache: int) -> int:
 
 
 def summary(seconds: Sequence[float]) -> Timing:
-    """What repeats took.
+    """Summarise what repeats took.
 
     Raises:
         UsageError: There are none.
@@ -146,6 +146,6 @@ class Budget:
 
     def share(self) -> float:
         """Time for the next task [s]."""
-        found = max(self.end - time.perf_counter(), 0.0) / max(self.left, 1)
+        seconds = max(self.end - time.perf_counter(), 0.0) / max(self.left, 1)
         self.left -= 1
-        return found
+        return seconds

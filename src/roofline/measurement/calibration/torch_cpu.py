@@ -1,4 +1,4 @@
-"""Operators through PyTorch on the processor, as a program calls them without gradients."""
+"""Operators through PyTorch on the CPU, as a program calls them without gradients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FORMATS = {"fp32": "float32", "bf16": "bfloat16"}
 
 
 def available() -> bool:
-    """Whether torch can be imported."""
+    """Tell whether torch can be imported."""
     try:
         import torch  # noqa: F401
     except ImportError:
@@ -92,7 +92,7 @@ def inference(call: Callable[[], object]) -> Call:
 
 
 def overhead(budget: float = 0.05) -> float:
-    """What the least operator takes [s]."""
+    """Time the smallest operator [s]."""
     import torch
 
     x, many = torch.zeros(8), 200

@@ -23,7 +23,7 @@ from roofline.measurement.calibration.torch_cpu import FLAT_OPS, ROW_OPS, caller
 REPEATS = 7
 #: Number formats of the matmuls, by our names.
 FORMATS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "tf32": "float32"}
-#: Sizes of matmuls are these times those of a processor.
+#: Sizes of matmuls are these times those of a CPU.
 SCALE = 4
 #: Name of the kernel that empties the cache between launches, and which none of the operators uses.
 MARK = "bitwise_not"
@@ -70,21 +70,21 @@ def calibrate(quick: bool, progress: Progress) -> Calibration:
 
 
 def operators(quick: bool) -> list[tuple[str, str, dict[str, int]]]:
-    """What to measure: word, number format and sizes."""
+    """List what to measure: word, number format and sizes."""
     shapes = GEMMS[: 10 if quick else None]
     formats = ("bf16", "fp32") if quick else FORMATS
-    found: list[tuple[str, str, dict[str, int]]] = [
+    tasks: list[tuple[str, str, dict[str, int]]] = [
         ("gemm", dtype, {key: max(size * SCALE, 16) for key, size in zip("mnk", shape, strict=True)})
         for dtype in formats
         for shape in shapes
     ]
     for dtype in ("bf16", "fp32"):
-        found += [(op, dtype, {"n": 4 * n}) for op in FLAT_OPS for n in FLAT[: 3 if quick else None]]
-        found += [(op, dtype, {"rows": 4 * r, "cols": c}) for op in ROW_OPS for r, c in ROWS[: 3 if quick else None]]
+        tasks += [(op, dtype, {"n": 4 * n}) for op in FLAT_OPS for n in FLAT[: 3 if quick else None]]
+        tasks += [(op, dtype, {"rows": 4 * r, "cols": c}) for op in ROW_OPS for r, c in ROWS[: 3 if quick else None]]
     keys = ("batch", "heads", "kv_heads", "q_len", "kv_len", "head_dim", "causal")
     fused = [dict(zip(keys, each, strict=True)) for each in ATTENTION[: 4 if quick else None]]
     windows = [_window(*each) for each in CONVOLUTIONS[: 4 if quick else None]]
-    return [*found, *(("attention_sdpa", "bf16", each) for each in fused),
+    return [*tasks, *(("attention_sdpa", "bf16", each) for each in fused),
             *(("conv2d", "bf16", each) for each in windows)]  # fmt: skip
 
 
@@ -207,9 +207,9 @@ def _chip(samples: Sequence[Sample], overhead: float) -> Chip:
     except UnknownChip:
         return _unknown(name, samples, prior)
     # What the chip's file knows stays where nothing is measured here, and is where the fit starts.
-    kept = {**known.efficiency.model_dump(), **prior}
+    efficiency = {**known.efficiency.model_dump(), **prior}
     return Chip(**{**{key: getattr(known, key) for key in Chip.model_fields}, "name": f"{known.name}-calibrated",
-                   "aliases": (), "efficiency": kept})  # fmt: skip
+                   "aliases": (), "efficiency": efficiency})  # fmt: skip
 
 
 def _unknown(name: str, samples: Sequence[Sample], prior: Mapping[str, float]) -> Chip:
