@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
-from typer.testing import CliRunner
+from command_line import Run, fails
 
 import roofline as rl
 from roofline.analysis.fitting import Effort, Sample, fit, held_out, start, take_apart
-from roofline.cli.calibrate import calibrate as command
 from roofline.cost import cpu as processor
 from roofline.cost.parameters import values
 from roofline.ir.errors import MissingExtra, UsageError
@@ -176,19 +173,16 @@ def test_a_machine_becomes_a_chip(small: None, tmp_path: Path) -> None:
     assert rl.estimate(matmul, mine).time > 0
 
 
-def test_the_command(small: None, tmp_path: Path) -> None:
-    app = typer.Typer()
-    app.command()(command)
-    runner, path = CliRunner(), tmp_path / "mine.toml"
-    done = runner.invoke(app, ["--device", "cpu", "--quick", "-o", str(path)], env={"COLUMNS": "80"})
-    assert done.exit_code == 0
-    assert "held-out error" in done.stdout
-    assert max(map(len, done.stdout.splitlines())) <= 80 + len(str(path))
+def test_the_command(small: None, tmp_path: Path, run: Run) -> None:
+    path = tmp_path / "mine.toml"
+    done = run("calibrate", "--device", "cpu", "--quick", "-o", path)
+    assert done.code == 0
+    assert "held-out error" in done.out
+    assert max(map(len, done.out.splitlines())) <= 80 + len(str(path))
     assert rl.chip(path).name == "example-2-threads"
-    record = json.loads(runner.invoke(app, ["--device", "cpu", "--quick", "--json"]).stdout)
-    assert {"chip", "points", "held_out", "peaks", "bandwidth", "remarks"} <= set(record)
-    wrong = runner.invoke(app, ["--device", "cpu", "-o", str(tmp_path / "mine.txt")])
-    assert isinstance(wrong.exception, UsageError)
+    data = run("calibrate", "--device", "cpu", "--quick", "--json").data
+    assert {"chip", "points", "peaks_flops_per_s", "bandwidth_bytes_per_s", "remarks", "rows"} <= set(data)
+    fails(run("calibrate", "--device", "cpu", "-o", tmp_path / "mine.txt"), "a chip file ends in .toml")
 
 
 def test_an_unknown_device_is_refused() -> None:

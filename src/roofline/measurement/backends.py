@@ -399,12 +399,9 @@ def compare_backends(
 
     Example:
         >>> import torch
-        >>> import roofline as rl
-        >>> mine = rl.Chip(name="mine", vector={"fp32": "100 GFLOP/s"}, matrix={"fp32": "100 GFLOP/s"},
-        ...                memory_bandwidth="20 GB/s", memory_capacity="8 GB")
-        >>> found = compare_backends(torch.nn.Linear(64, 64), torch.zeros(8, 64), backends=["aot_eager"], chip=mine,
-        ...                          budget=0.02)
-        >>> [row.backend for row in found.rows]
+        >>> net, x = torch.nn.Linear(64, 64), torch.zeros(8, 64)
+        >>> comparison = compare_backends(net, x, backends=["aot_eager"], chip="epyc-9654", budget=0.02)
+        >>> [row.backend for row in comparison.rows]
         ['eager', 'aot_eager']
     """
     torch = need_torch("compare_backends")
