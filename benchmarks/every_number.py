@@ -60,9 +60,9 @@ HOMES: dict[str, tuple[str, ...]] = {
     "KINDS": ("programs.huggingface.KINDS", "importers.huggingface.KINDS"),
     "COMPOSITES": ("programs.huggingface.COMPOSITES", "importers.huggingface.COMPOSITES"),
     "main": ("cli.main",),
-    "retype": ("passes.cast", "passes.retype", "retype"),
+    "cast": ("passes.cast", "passes.cast", "cast"),
     "widen": ("passes.dequantize", "passes.widen", "widen"),
-    "unmask": ("passes.drop_mask", "passes.unmask", "unmask"),
+    "drop_mask": ("passes.drop_mask", "passes.drop_mask", "drop_mask"),
     "trail": ("analysis.pass_history", "analysis.trail", "trail"),
 }
 #: Keywords that were renamed, by function: ours and the library's, as in ``{"train": {"batch": "global_batch"}}``.
@@ -516,8 +516,8 @@ ALONE: dict[str, list[dict[str, Any]]] = {
     "fuse": [{"policy": policy} for policy in POLICIES],
     "inductor": [{}],
     "unfuse": [{}],
-    "retype": [{"dtype": "fp16"}, {"weights": "int8"}, {"cache": "fp8"}, {"activations": "bf16"}, {"compute": "fp8"}],
-    "unmask": [{}],
+    "cast": [{"dtype": "fp16"}, {"weights": "int8"}, {"cache": "fp8"}, {"activations": "bf16"}, {"compute": "fp8"}],
+    "drop_mask": [{}],
     "autocast": [{}, {"dtype": "fp16"}],
     "fold_batchnorm": [{}, {"join": True}],
     "clean": [{}],
@@ -550,7 +550,7 @@ ALONE: dict[str, list[dict[str, Any]]] = {
 #: Several passes, one after the other.
 TOGETHER: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "backward, adamw": [("backward", {}), ("optimizer", {"kind": "adamw", "clip": True})],
-    "retype, backward, master": [("retype", {"dtype": "bf16"}), ("backward", {}), ("optimizer", {"master": True})],
+    "cast, backward, master": [("cast", {"dtype": "bf16"}), ("backward", {}), ("optimizer", {"master": True})],
     "autocast, backward": [("autocast", {}), ("backward", {})],
     "megatron, backward": [("megatron_kernels", {}), ("backward", {"recompute": "selective"})],
     "backward, accumulate": [("backward", {}), ("accumulate", {"micro_batches": 4})],
@@ -559,7 +559,7 @@ TOGETHER: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "backward, inductor": [("backward", {}), ("inductor", {})],
     "quantize, fuse": [("quantize", {"weights": "int8"}), ("fuse", {"policy": "chains"})],
     "shard, quantize": [("shard", {"tp": 4}), ("quantize", {"activations": "fp8"})],
-    "retype, widen": [("retype", {"weights": "int8"}), ("widen", {"dequantize": "separate"})],
+    "cast, widen": [("cast", {"weights": "int8"}), ("widen", {"dequantize": "separate"})],
     "clean, merge": [("clean", {}), ("merge_linears", {}), ("fuse", {"policy": "inductor"})],
 }
 

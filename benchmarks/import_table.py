@@ -171,7 +171,7 @@ def main() -> None:
     """Print the table."""
     print("| model | source | true FLOPs | ours | parameters | ours |\n|---|---|---|---|---|---|")
     for name, source, flops, parameters, build in ROWS:
-        graph = rl.passes.unmask(build()) if flops == GPT2 else build()
+        graph = rl.passes.drop_mask(build()) if flops == GPT2 else build()
         given = {"B": 2, "S": 2048} if flops == LLAMA else SIZES
         ours = rl.count(graph, **{size: given[size] for size in graph.symbols}).flops
         marks = ["same" if a == b else f"{b:,}" for a, b in ((flops, ours), (parameters, graph.parameters))]

@@ -10,7 +10,7 @@ from roofline.ir.graph import Graph
 from roofline.ops.builder import Builder
 from roofline.ops.registry import OPS
 from roofline.passes.formats.autocast import autocast
-from roofline.passes.formats.cast import retype
+from roofline.passes.formats.cast import cast
 from roofline.passes.training.backward import backward
 
 
@@ -48,17 +48,17 @@ def test_gradients_of_weights_come_back_in_fp32() -> None:
 
 @pytest.mark.parametrize("name", ["gpt2", "llama-3.2-1b", "bert-base-uncased", "resnet18", "vit-b-16", "mixtral-8x7b"])
 def test_flops_stay_and_all_products_run_in_the_lower_format(name: str) -> None:
-    graph = retype(rl.model(name, phase="train"), "fp32")
-    cast = autocast(graph)
+    graph = cast(rl.model(name, phase="train"), "fp32")
+    mixed = autocast(graph)
     sizes = {"B": 2, "S": 32} if "S" in graph.symbols else {"B": 2}
-    before, after = rl.count(graph, **sizes), rl.count(cast, **sizes)
+    before, after = rl.count(graph, **sizes), rl.count(mixed, **sizes)
     assert before.flops == after.flops
     assert {dtype for row in after.rows for dtype in row.flops_by} == {"bf16"}
-    assert cast.outputs == graph.outputs
+    assert mixed.outputs == graph.outputs
 
 
 def test_attention_that_is_one_kernel_is_fed_from_outside() -> None:
-    graph = autocast(retype(rl.model("gpt2", phase="train", layers=1), "fp32"))
+    graph = autocast(cast(rl.model("gpt2", phase="train", layers=1), "fp32"))
     inside = [node for node in graph.nodes if node.label == "layers.0.attn.sdpa"]
     assert {node.op for node in inside} == {
         "attention_scores", "attention_softmax", "bernoulli", "dropout", "attention_values"
@@ -68,7 +68,7 @@ def test_attention_that_is_one_kernel_is_fed_from_outside() -> None:
 
 def test_gelu_of_gpt2_runs_in_fp32_from_its_power_on() -> None:
     """``pow`` is on autocast's fp32 list, and sums with it are promoted; the plain ``gelu`` is on none."""
-    graph = autocast(retype(rl.model("gpt2", phase="train", layers=1), "fp32"))
+    graph = autocast(cast(rl.model("gpt2", phase="train", layers=1), "fp32"))
     named = {name.removeprefix("layers.0.mlp.gelu_new."): t.dtype for name, t in graph.tensors.items()}
     assert [named[k] for k in ("cube", "inner", "tanh", "half", "out")] == ["fp32", "fp32", "fp32", "bf16", "fp32"]
 
@@ -79,7 +79,7 @@ def test_a_loss_stays_in_fp32_whatever_the_rest_is_in() -> None:
     assert graph.tensors["head"].dtype == "bf16"
     casts = [node for node in graph.nodes if node.op == "cast"]
     assert len(casts) == 1
-    assert not [n for n in retype(graph, "fp32").nodes if n.op == "cast"]
+    assert not [n for n in cast(graph, "fp32").nodes if n.op == "cast"]
 
 
 def test_every_fp32_operator_is_registered() -> None:

@@ -14,7 +14,7 @@ from roofline.ir.graph import Graph
 from roofline.ir.sizes import symbol
 from roofline.ops.builder import Builder
 from roofline.ops.registry import OPS
-from roofline.passes.rewriting.unmask import unmask
+from roofline.passes.rewriting.options import drop_mask
 from roofline.passes.training.backward import backward
 from roofline.passes.training.saved import saved, saved_tensors
 
@@ -115,7 +115,7 @@ def _dead_products(graph: Graph, wanted: set[str], sizes: dict[str, int]) -> int
 
 def test_fused_attention_is_one_kernel_of_five_products() -> None:
     """Dao et al. 2022, arXiv 2205.14135, algorithm 4: the scores once more, then four gradients."""
-    graph = unmask(rl.model("gpt2", phase="forward", layers=1))
+    graph = drop_mask(rl.model("gpt2", phase="forward", layers=1))
     step = backward(graph)
     kernel = [node for node in step.nodes if node.label == "layers.0.attn.sdpa.grad"]
     products = [node.op for node in kernel if OPS[node.op].kind == "attention"]

@@ -27,7 +27,7 @@ def square(n: int, dtype: str) -> rl.Graph:
 
 
 def decode(name: str, dtype: str, context: int = 128, **formats: str) -> rl.Graph:
-    return rl.passes.retype(rl.model(name, phase="decode", dtype=dtype), **formats).bind(B=1, C=context)
+    return rl.passes.cast(rl.model(name, phase="decode", dtype=dtype), **formats).bind(B=1, C=context)
 
 
 def times(graph: rl.Graph, count: int) -> rl.Graph:
@@ -56,7 +56,7 @@ def read_once(graph: rl.Graph, chip: str | rl.Chip, dtype: str, share: float = 1
 def nano() -> rl.Graph:
     """A micro-step of nanoGPT's 124M: forward and backward are three times the forward pass."""
     bare = dict.fromkeys(("norm_bias", "qkv_bias", "out_bias", "mlp_bias"), False)
-    graph = rl.passes.unmask(rl.model("gpt2", dtype="bf16", vocab=50304, **bare))
+    graph = rl.passes.drop_mask(rl.model("gpt2", dtype="bf16", vocab=50304, **bare))
     assert graph.parameters - 1024 * 768 == 123_587_328
     return times(graph.bind(B=12, S=1024), 3)
 

@@ -12,7 +12,7 @@ from roofline.ir.sizes import symbol
 from roofline.ops.builder import Builder
 from roofline.ops.reference import execute, same
 from roofline.ops.registry import OPS
-from roofline.passes.formats.cast import retype
+from roofline.passes.formats.cast import cast
 from roofline.passes.fusion.fuse import fuse
 from roofline.passes.rewriting.clean import (
     OPEN,
@@ -25,7 +25,7 @@ from roofline.passes.rewriting.clean import (
     settled,
 )
 from roofline.passes.rewriting.linears import merge_linears
-from roofline.passes.rewriting.pad import pad
+from roofline.passes.rewriting.options import pad_matmuls
 
 B = symbol("B")
 
@@ -314,7 +314,7 @@ TINY = {
 def test_relabelled_models_compute_the_same(name: str) -> None:
     graph = rl.model(name, **TINY[name])
     sizes = {size: {"B": 2, "S": 6, "C": 6}[size] for size in graph.symbols}
-    for other in (fuse(graph), pad(graph), retype(graph, weights="int8"), clean(fuse(graph))):
+    for other in (fuse(graph), pad_matmuls(graph), cast(graph, weights="int8"), clean(fuse(graph))):
         assert same(graph, other, tolerance=1e-12, **sizes)
 
 

@@ -120,7 +120,7 @@ def crossover(graph: rl.Graph, chip: rl.Chip) -> float:
 
 def critical_batch(chip: rl.Chip, dtype: str, weights: str | None = None) -> float:
     """The crossover of a matmul so wide that its activations do not show."""
-    return crossover(rl.passes.retype(linear(dtype, 2**32, 2**32), weights=weights), chip)
+    return crossover(rl.passes.cast(linear(dtype, 2**32, 2**32), weights=weights), chip)
 
 
 def stream(weights: int, cache_each: int = 0) -> rl.Graph:
@@ -358,7 +358,7 @@ answers(
     "sb-tpu-q6-offloaded-matvec",
     {
         "t_flops": lambda i: compute_time(
-            rl.passes.retype(linear("bf16", i.n, i.n), weights="int8"), source_chip(i.hbm, bf16=i.peak), B=i.b
+            rl.passes.cast(linear("bf16", i.n, i.n), weights="int8"), source_chip(i.hbm, bf16=i.peak), B=i.b
         )
     },
 )
@@ -409,7 +409,7 @@ def popquiz(i: Inputs, batch: int) -> float:
     chips = source_chip(i.bw, bf16=i.peak).scale(bandwidth=i.chips, compute=i.chips)
     if batch < critical_batch(chips, "bf16", "int8"):
         return estimated(stream(i.params, i.kv_tok * i.ctx), chips, B=batch).floor
-    matmul = rl.passes.retype(linear("bf16", 150_000, 200_000), weights="int8")
+    matmul = rl.passes.cast(linear("bf16", 150_000, 200_000), weights="int8")
     cache_only = estimated(stream(1, i.kv_tok * i.ctx), chips, B=batch)
     return cache_only.floor + estimated(matmul, chips, B=batch).floor
 

@@ -303,7 +303,7 @@ def test_an_unknown_operator_is_no_silent_zero() -> None:
     for use in (
         rl.count,
         rl.passes.fuse,
-        partial(rl.passes.retype, dtype="bf16"),
+        partial(rl.passes.cast, dtype="bf16"),
         partial(rl.estimate, chip="h100-sxm"),
     ):
         with pytest.raises(rl.errors.UnknownOp, match=r"layers\.0\.act"):

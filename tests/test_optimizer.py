@@ -11,7 +11,7 @@ from roofline.counting.memory import Memory, TrainingMemory, memory
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph
 from roofline.ops.builder import Builder
-from roofline.passes.formats.cast import retype
+from roofline.passes.formats.cast import cast
 from roofline.passes.training.backward import backward
 from roofline.passes.training.mixed_precision import PRECISIONS, accumulate, training_graph
 from roofline.passes.training.optimizer import OPTIMIZERS, optimizer
@@ -160,6 +160,6 @@ def test_what_cannot_be_is_refused(call: Any, message: str) -> None:
 
 def test_a_step_in_sixteen_bits_halves_what_flows() -> None:
     graph = rl.model("llama-3.2-1b", phase="forward", layers=1)
-    wide, narrow = (backward(retype(graph, dtype)) for dtype in ("fp32", "bf16"))
+    wide, narrow = (backward(cast(graph, dtype)) for dtype in ("fp32", "bf16"))
     assert rl.count(wide, B=1, S=64).flops == rl.count(narrow, B=1, S=64).flops
     assert rl.count(wide, B=1, S=64).bytes > 1.9 * rl.count(narrow, B=1, S=64).bytes

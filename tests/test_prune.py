@@ -273,7 +273,7 @@ def test_the_gain_of_square_products_is_near_what_was_measured(chip: str, size: 
 def test_a_large_product_on_an_h100_gains_within_the_published_range(dtype: str, low: float, high: float) -> None:
     """At 4096 rows and more 0.97 to 1.59 in 16 bits and 1.53 to 1.73 in fp8 (arXiv 2603.05232's repository, 12.1)."""
     for size in (4096, 8192, 16384):
-        dense = rl.passes.retype(gemm(size, size), dtype)
+        dense = rl.passes.cast(gemm(size, size), dtype)
         times = [rl.estimate(g, "h100-sxm", mode="graph").time for g in (dense, prune(dense, sparsity="2:4"))]
         assert low < times[0] / times[1] <= high
 
@@ -289,7 +289,7 @@ def test_decode_on_an_h100_gains_within_the_published_range() -> None:
 
 @pytest.mark.parametrize("chip", ["v100-sxm-32gb", "mi210", "t4", "tpu-v5e"])
 def test_no_speed_is_promised_where_no_sparse_peak_is_published(chip: str) -> None:
-    dense = rl.passes.retype(gemm(64), "bf16") if chip == "tpu-v5e" else gemm(64)
+    dense = rl.passes.cast(gemm(64), "bf16") if chip == "tpu-v5e" else gemm(64)
     sparse = prune(dense, sparsity="2:4")
     before, after = (rl.estimate(g, chip, mode="graph") for g in (dense, sparse))
     assert after.time == pytest.approx(before.time, rel=1e-12)
@@ -425,7 +425,7 @@ def test_a_student_is_the_smaller_configuration() -> None:
     student = distill(teacher, layers=16, intermediate=8192)
     built = rl.model("llama-3-8b", "decode", dtype="fp16", layers=16, intermediate=8192)
     same(student, built)
-    assert [step.name for step in student.history] == ["retype", "distill"]
+    assert [step.name for step in student.history] == ["cast", "distill"]
     assert student.history[-1].before is teacher
     assert "has to be trained" in student.info.notes[-1]
     other = distill("llama-3-8b", to="llama-3.2-1b")

@@ -18,8 +18,8 @@ from roofline.counting.counts import kernels
 from roofline.counting.memory import memory
 from roofline.ir.errors import UnknownDType, UsageError
 from roofline.ir.sizes import symbol
-from roofline.passes.formats.cast import retype
-from roofline.passes.formats.quantize import formats_by_name, quantize, widen
+from roofline.passes.formats.cast import cast
+from roofline.passes.formats.quantize import dequantize, formats_by_name, quantize
 from roofline.passes.formats.scales import activation_format, cache_format, weight_format
 from roofline.passes.fusion.fuse import fuse
 from roofline.passes.fusion.inductor import inductor
@@ -165,18 +165,18 @@ def test_narrow_weights_stay_as_they_are() -> None:
 
 
 def test_checkpoints_that_are_narrow_already_are_widened_on_request() -> None:
-    said = retype(gemm(), weights="int4-g128")
-    assert count(widen(said)).bytes == count(said).bytes
-    assert [count(widen(said, way)).vector_flops for way in ("fused", "separate")] == [2 * K * N] * 2
-    assert count(widen(said, "separate")).launches == 2
+    said = cast(gemm(), weights="int4-g128")
+    assert count(dequantize(said)).bytes == count(said).bytes
+    assert [count(dequantize(said, way)).vector_flops for way in ("fused", "separate")] == [2 * K * N] * 2
+    assert count(dequantize(said, "separate")).launches == 2
     plain = gemm()
-    assert widen(plain) is plain
-    eight = retype(gemm(), weights="int8", activations="int8", compute="int8")
-    assert widen(eight) is eight, "multiplied as it is stored"
-    experts = widen(rl.model("gpt-oss-20b", phase="decode", layers=1))
+    assert dequantize(plain) is plain
+    eight = cast(gemm(), weights="int8", activations="int8", compute="int8")
+    assert dequantize(eight) is eight, "multiplied as it is stored"
+    experts = dequantize(rl.model("gpt-oss-20b", phase="decode", layers=1))
     assert sum(node.op == "dequantize" for node in experts.nodes) == 2
     with pytest.raises(UsageError, match="allowed: fused, separate"):
-        widen(said, "tinygemm")  # type: ignore[arg-type]
+        dequantize(said, "tinygemm")  # type: ignore[arg-type]
 
 
 # --- products in narrow formats -----------------------------------------------------------------------------

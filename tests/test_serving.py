@@ -15,7 +15,7 @@ from roofline.analysis.serving.requests import request
 from roofline.counting.memory import memory
 from roofline.ir.graph import Graph
 from roofline.ir.sizes import symbol
-from roofline.passes.formats.cast import retype
+from roofline.passes.formats.cast import cast
 
 GIB = 2**30
 
@@ -203,7 +203,7 @@ def test_percentiles_are_those_of_the_steps() -> None:
 
 
 def test_programs_of_ones_own_are_taken() -> None:
-    first, then = (retype(rl.model("llama-3-8b", phase=phase), weights="int8") for phase in ("prefill", "decode"))
+    first, then = (cast(rl.model("llama-3-8b", phase=phase), weights="int8") for phase in ("prefill", "decode"))
     ours = request(prefill=first, decode=then, chip="h100-sxm", prompt=1000, new_tokens=100, batch=4, block=16)
     assert ours.time == answer(weights="int8").time
     assert ours.time < answer().time

@@ -12,9 +12,11 @@ def names(graph: rl.Graph) -> list[str]:
 
 
 def test_every_pass_leaves_its_name_and_options_in_order() -> None:
-    graph = rl.passes.unmask(rl.passes.fuse(rl.passes.retype(rl.model("gpt2", layers=1), weights="int8", cache="int8")))
-    assert names(graph) == ["retype", "fuse", "unmask"]
-    assert repr(graph.history[0]) == "retype(weights='int8', cache='int8')"
+    graph = rl.passes.drop_mask(
+        rl.passes.fuse(rl.passes.cast(rl.model("gpt2", layers=1), weights="int8", cache="int8"))
+    )
+    assert names(graph) == ["cast", "fuse", "drop_mask"]
+    assert repr(graph.history[0]) == "cast(weights='int8', cache='int8')"
 
 
 def test_a_pass_made_of_others_leaves_one_entry() -> None:
@@ -22,7 +24,7 @@ def test_a_pass_made_of_others_leaves_one_entry() -> None:
 
     @recorded
     def both(graph: rl.Graph, weights: str) -> rl.Graph:
-        return rl.passes.fuse(rl.passes.retype(graph, weights=weights)).with_notes("mind this")
+        return rl.passes.fuse(rl.passes.cast(graph, weights=weights)).with_notes("mind this")
 
     graph = both(rl.model("gpt2", layers=1), "int8")
     assert names(graph) == ["both"]
@@ -36,14 +38,14 @@ def test_a_pass_that_changes_nothing_leaves_none() -> None:
 
 
 def test_history_survives_binding() -> None:
-    graph = rl.passes.retype(rl.model("gpt2", layers=1), weights="int8").bind(B=1)
-    assert names(graph) == ["retype"]
+    graph = rl.passes.cast(rl.model("gpt2", layers=1), weights="int8").bind(B=1)
+    assert names(graph) == ["cast"]
     assert graph.history[0].before.symbols == {"S"}
 
 
 def test_effects_are_those_of_the_programs_themselves() -> None:
     plain = rl.model("llama-3-8b", phase="decode", layers=2)
-    small = rl.passes.fuse(rl.passes.retype(plain, weights="int8"))
+    small = rl.passes.fuse(rl.passes.cast(plain, weights="int8"))
     found = rl.analysis.trail(small, "h100-sxm", mode="graph", B=4, C=1024)
     states = [plain, small.history[1].before, small]
     for state, graph in zip(found.states, states, strict=True):
@@ -86,3 +88,10 @@ def test_results_show_as_tables_in_a_notebook() -> None:
         rl.serving.request("gpt2", "h100-sxm", prompt=8, new_tokens=2),
     )
     assert all("<table" in result._repr_html_() for result in shown)
+
+
+def test_a_pass_says_what_it_takes() -> None:
+    with pytest.raises(
+        rl.errors.UsageError, match=r"fuse: a pass takes a Graph, such as rl.model\('gpt2'\), not 'gpt2'"
+    ):
+        rl.passes.fuse("gpt2")  # type: ignore[arg-type]

@@ -109,7 +109,7 @@ def test_what_passes_through_a_stage_is_sent_on() -> None:
     "change",
     [
         lambda graph: rl.passes.quantize(graph, weights="int4-g128", cache="int8"),
-        lambda graph: rl.passes.retype(graph, weights="int8"),
+        lambda graph: rl.passes.cast(graph, weights="int8"),
         lambda graph: rl.passes.prune(graph, channels=0.5),
     ],
 )

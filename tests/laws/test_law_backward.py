@@ -112,13 +112,13 @@ def test_a_fused_step_computes_the_same_and_moves_no_more(name: str, batch: int,
 @LAW
 @given(models, st.integers(1, 8), st.sampled_from(["bf16", "fp16"]))
 def test_autocast_moves_no_products(name: str, batch: int, dtype: str) -> None:
-    from roofline.passes.formats.cast import retype
+    from roofline.passes.formats.cast import cast
 
-    graph = retype(tiny(name, "sdpa"), "fp32")
+    graph = cast(tiny(name, "sdpa"), "fp32")
     sizes = {"B": batch, "S": 16}
-    cast = autocast(graph, dtype)
-    assert rl.count(cast, **sizes).flops == rl.count(graph, **sizes).flops
-    assert rl.count(backward(cast), **sizes).flops == rl.count(backward(graph), **sizes).flops
+    mixed = autocast(graph, dtype)
+    assert rl.count(mixed, **sizes).flops == rl.count(graph, **sizes).flops
+    assert rl.count(backward(mixed), **sizes).flops == rl.count(backward(graph), **sizes).flops
 
 
 @LAW

@@ -13,7 +13,7 @@ from roofline.ops.builder import Builder
 from roofline.ops.reference import execute
 from roofline.ops.registry import GRADIENTS, OPS
 from roofline.passes.formats.autocast import autocast
-from roofline.passes.formats.cast import retype
+from roofline.passes.formats.cast import cast
 from roofline.passes.fusion.megatron import megatron_kernels
 from roofline.passes.training.backward import backward
 
@@ -88,7 +88,7 @@ def test_computing_again_changes_no_gradient(name: str, attention: str, recomput
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_under_autocast(name: str) -> None:
-    agree(autocast(retype(model(name, "train"), "fp32")))
+    agree(autocast(cast(model(name, "train"), "fp32")))
 
 
 def test_megatron_kernels() -> None:

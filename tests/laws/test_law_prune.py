@@ -125,7 +125,7 @@ def test_every_free_size_can_change_alone(graph: Graph, data: st.DataObject) -> 
 @LAW
 @given(programs(), st.sampled_from(["h100-sxm", "a100-80gb-sxm", "v100-sxm-32gb", "rtx-4090", "mi210"]))
 def test_two_of_four_stores_less_and_is_never_slower(graph: Graph, chip: str) -> None:
-    graph = rl.passes.retype(graph, "fp16")
+    graph = rl.passes.cast(graph, "fp16")
     sparse = tried(graph, sparsity="2:4")
     at = {name: SIZES[name] for name in graph.symbols}
     before, after = (rl.estimate(each, chip, mode="graph", **at) for each in (graph, sparse))

@@ -30,7 +30,7 @@ from roofline.ir.graph import Graph
 from roofline.ir.report import Report
 from roofline.ir.sizes import by_symbol
 from roofline.ir.units import format_si, parse
-from roofline.passes.formats.cast import retype
+from roofline.passes.formats.cast import cast
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -241,7 +241,7 @@ def _largest_batch(graph: Graph, chip: Chip, sizes: Mapping[str, Any], room: flo
         return memory(program, grid(graph.symbols, {"B": batch, **sizes}).sizes, reserve)
 
     if need(1).total > room:
-        remedies = islice(formats_that_fit(lambda change: need(1, retype(graph, **change)).total <= room), 2)
+        remedies = islice(formats_that_fit(lambda change: need(1, cast(graph, **change)).total <= room), 2)
         raise does_not_fit(f"{graph.name} on {chip.name}: batch 1", need(1), room, list(remedies))
     low, high = 1, 2
     while high <= LARGEST_BATCH and need(high).total <= room:

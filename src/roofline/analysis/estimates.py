@@ -22,7 +22,7 @@ from roofline.ir.report import WORDS, Report, subject
 from roofline.ir.sizes import by_symbol, evaluate
 from roofline.ir.units import format_si, parse
 from roofline.passes.fusion.fuse import fuse
-from roofline.passes.rewriting.pad import pad
+from roofline.passes.rewriting.options import pad_matmuls
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -309,7 +309,7 @@ def estimate(
         raise UsageError(f"unknown mode {mode!r}; allowed: {', '.join(MODES)}" + did_you_mean(str(mode), MODES))
     if (reserved := parse(reserve, "B")) < 0:
         raise UsageError(f"reserve={reserve!r}: a size from 0 is wanted")
-    runs = pad(graph if graph.info.grouped else fuse(graph)) if mode == "compiled" else graph
+    runs = pad_matmuls(graph if graph.info.grouped else fuse(graph)) if mode == "compiled" else graph
     many = not isinstance(chip, str | os.PathLike | Chip)
     est = Estimate(runs, chips, many, mode, grid(graph.symbols, sizes), tf32, reserved)
     if not est.rows:

@@ -100,10 +100,10 @@ def trail(
 
     Example:
         >>> import roofline as rl
-        >>> small = rl.passes.retype(rl.model("gpt2", phase="decode"), weights="int8")
+        >>> small = rl.passes.cast(rl.model("gpt2", phase="decode"), weights="int8")
         >>> step = trail(small, "h100-sxm", batch=1, context=1024).records()[0]
         >>> step["step"], step["flops_ratio"], step["bytes_ratio"] < 0.8
-        ("retype(weights='int8')", 1.0, True)
+        ("cast(weights='int8')", 1.0, True)
     """
     graph, where = as_graph(program, phase, dtype), find_chip(chip) if chip is not None else None
     steps = graph.history

@@ -19,7 +19,7 @@ from roofline.ir.errors import RooflineError, UsageError
 from roofline.ir.report import Report
 from roofline.ir.units import format_si, parse
 from roofline.ops.registry import OPS
-from roofline.passes.formats.cast import retype
+from roofline.passes.formats.cast import cast
 from roofline.passes.formats.quantize import quantize
 from roofline.passes.fusion.flash import flash
 from roofline.passes.rewriting.prune import prune
@@ -142,7 +142,7 @@ def _everything(dtype: str) -> Callable[[Reference], Reference | None]:
         wide = {"fp32", "fp64"} & (formats | {tensor.dtype for tensor in reference.graph.tensors.values()})
         if not wide or not all(faster(reference.chip, dtype, than) for than in formats):
             return None
-        return replace(reference, graph=retype(reference.graph, dtype))
+        return replace(reference, graph=cast(reference.graph, dtype))
 
     return apply
 
@@ -183,9 +183,9 @@ CHANGES: tuple[Change, ...] = (
     Change("allow tf32 for fp32 contractions", "math", _tf32,
            "--tf32", "tf32=True", "10 bits of mantissa in matmuls"),
     Change("everything in bf16", "math", _everything("bf16"),
-           "--dtype bf16", 'rl.passes.retype(graph, "bf16")', "keep an fp32 copy of weights where you train"),
+           "--dtype bf16", 'rl.passes.cast(graph, "bf16")', "keep an fp32 copy of weights where you train"),
     Change("everything in fp16", "math", _everything("fp16"),
-           "--dtype fp16", 'rl.passes.retype(graph, "fp16")', "narrow range: scale the loss where you train"),
+           "--dtype fp16", 'rl.passes.cast(graph, "fp16")', "narrow range: scale the loss where you train"),
     Change("matmuls in fp8", "matmuls", _matmuls("fp8"), "--activations fp8",
            'rl.passes.quantize(graph, activations="fp8")', "scales per tensor or block; check the quality"),
     Change("matmuls in int8", "matmuls", _matmuls("int8"), "--activations int8",

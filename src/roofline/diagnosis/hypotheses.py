@@ -19,7 +19,7 @@ from roofline.counting.counts import KernelCount
 from roofline.diagnosis.causes import Candidate
 from roofline.diagnosis.reference import SCATTERED, Reference
 from roofline.ir.errors import RooflineError
-from roofline.passes.formats.cast import retype
+from roofline.passes.formats.cast import cast
 from roofline.passes.fusion.fuse import unfuse
 from roofline.programs.workload import is_listed
 
@@ -274,7 +274,7 @@ def _in_format(dtype: str, own: bool) -> Callable[[Reference], float]:
         formats = reference.contracts_in
         if not formats or own != (dtype in formats) or "fp64" in formats - {dtype}:
             return 0.0
-        graph = reference.plain if dtype in formats else retype(reference.plain, dtype, compute=dtype)
+        graph = reference.plain if dtype in formats else cast(reference.plain, dtype, compute=dtype)
         slow = float(reference.estimate(graph, mode="graph", tf32=False).device_time)
         return slow if slow >= MATTERS * reference.attainable else 0.0
 

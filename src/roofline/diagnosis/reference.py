@@ -22,9 +22,9 @@ from roofline.ir.graph import Graph
 from roofline.ir.sizes import evaluate
 from roofline.ir.units import format_si
 from roofline.ops.registry import OPS, node_work
-from roofline.passes.formats.cast import retype
+from roofline.passes.formats.cast import cast
 from roofline.passes.fusion.fuse import fuse
-from roofline.passes.rewriting.pad import pad
+from roofline.passes.rewriting.options import pad_matmuls
 from roofline.programs.workload import is_listed
 
 #: Operators that read single elements or rows from anywhere.
@@ -59,7 +59,7 @@ class Reference:
     @cached_property
     def plain(self) -> Graph:
         """The kernels that it should have: the given ones, or chains of listed operators as one."""
-        return pad(fuse(self.graph) if is_listed(self.graph) else self.graph)
+        return pad_matmuls(fuse(self.graph) if is_listed(self.graph) else self.graph)
 
     @cached_property
     def expected(self) -> Estimate:
@@ -80,7 +80,7 @@ class Reference:
     def ideal(self) -> Estimate:
         """The same work on the device alone, in the format that the chip is made for."""
         wide = any(tensor.dtype == "fp64" for tensor in self.plain.tensors.values())
-        graph = retype(self.plain, "fp32") if wide else self.plain
+        graph = cast(self.plain, "fp32") if wide else self.plain
         return self.estimate(graph, mode="graph", tf32=self.tf32 or self.has_tf32)
 
     def shapes(self, row: KernelCount) -> list[tuple[int, ...]]:
@@ -268,7 +268,7 @@ def _scenarios(reference: Reference) -> Iterator[Scenario]:
         if dtype in reference.contracts_in or not units:
             continue
         try:
-            change = {"tf32": True} if dtype == "tf32" else {"graph": retype(reference.graph, dtype), "tf32": False}
+            change = {"tf32": True} if dtype == "tf32" else {"graph": cast(reference.graph, dtype), "tf32": False}
             other = replace(reference, **change)
             scenario = Scenario(dtype, lower_bound(other.expected), other.at_peak)
         except RooflineError:

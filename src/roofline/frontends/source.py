@@ -12,7 +12,7 @@ from roofline import frontends
 from roofline.frontends.script import load_script, split_script
 from roofline.ir.errors import ModelDataError, UnknownModel, UsageError, did_you_mean
 from roofline.ir.graph import Graph
-from roofline.passes.formats.cast import retype
+from roofline.passes.formats.cast import cast
 
 #: What every function takes that takes a program.
 Program = Graph | str | os.PathLike[str]
@@ -68,7 +68,7 @@ def as_graph(
         for name, value in {"phase": phase, **overrides}.items():
             if value is not None:
                 raise UsageError(f"{name}={value!r} belongs to a program given by name; a Graph has its {name} already")
-        return retype(program, dtype, weights=weights, cache=cache) if dtype or weights or cache else program
+        return cast(program, dtype, weights=weights, cache=cache) if dtype or weights or cache else program
     if phase is None and implied is not None and has_phases(program):
         phase = implied
     return load_program(program, phase, dtype, weights, cache, **overrides)
@@ -122,7 +122,7 @@ def load_program(
         graph, dtype = _workload(path, dtype), None
     else:
         graph = frontends.from_onnx(path) if kind == "onnx" else load_script(*_script(text))
-    return retype(graph, dtype, weights=weights, cache=cache) if dtype or weights or cache else graph
+    return cast(graph, dtype, weights=weights, cache=cache) if dtype or weights or cache else graph
 
 
 def _kind(text: str | os.PathLike[str]) -> str:

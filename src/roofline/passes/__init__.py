@@ -1,15 +1,16 @@
-"""Graph to graph: each pass is a plain function in a file of its own, and leaves its trail (``recorded``).
+"""Graph to graph: each pass is a plain function in a file of its own that leaves its entry in the graph's history.
 
-| what changes | passes | which share |
+| what changes | passes | what they share |
 |---|---|---|
-| which operators are one kernel | fuse, chains, inductor, flash, ideal, inline, megatron | inlining, order |
-| what is computed in vain or twice | clean, batchnorm, linears, rewrite, pad, unmask | editing, storage |
-| number formats | retype, quantize, autocast | scales, conversions, keep |
-| how large it is | prune (droplayers, sparsify) | amounts |
-| what one of several devices runs | shard (splits, ranks, sequence), stage, pipelined | layers |
-| what training adds | backward, optimizer, training | tape |
+| ``fusion``: who shares a kernel | fuse, chains, inductor, flash, ideal, inline, megatron | inlining, order |
+| ``rewriting``: what is computed in vain or twice | clean, batchnorm, linears, rewrite | ``ops.aliases`` |
+| ``rewriting``: how large it is | prune (drop_layers), options | amounts |
+| ``formats``: number formats | cast, quantize, sparsify, autocast | scales, conversions, keep |
+| ``parallel``: what one of several devices runs | shard (splits, partitioner, sequence), stage, pipelined | axes |
+| ``training``: what a training step adds | backward, mixed_precision, optimizer | tape, saved |
 
-``axes`` finds which axes have their size for the same reason (axis_rules, ir.unify), for prune and shard.
+``axes`` finds which axes have their size for the same reason (axis_rules, ``ir.unify``), for prune and shard. Nodes are
+written by :class:`roofline.ops.builder.Builder` alone.
 """
 
 import lazy_loader

@@ -1,7 +1,7 @@
 from .formats.autocast import autocast as autocast
-from .formats.cast import retype as retype
+from .formats.cast import cast as cast
+from .formats.quantize import dequantize as dequantize
 from .formats.quantize import quantize as quantize
-from .formats.quantize import widen as widen
 from .fusion.fuse import fuse as fuse
 from .fusion.fuse import unfuse as unfuse
 from .fusion.inductor import inductor as inductor
@@ -16,10 +16,10 @@ from .rewriting.clean import eliminate_dead as eliminate_dead
 from .rewriting.clean import fold_constants as fold_constants
 from .rewriting.clean import merge_equal as merge_equal
 from .rewriting.linears import merge_linears as merge_linears
+from .rewriting.options import drop_mask as drop_mask
 from .rewriting.prune import prune as prune
 from .rewriting.rewrite import replace_op as replace_op
 from .rewriting.rewrite import rewrite as rewrite
-from .rewriting.unmask import unmask as unmask
 from .training.backward import backward as backward
 from .training.mixed_precision import accumulate as accumulate
 from .training.mixed_precision import training_graph as training_graph

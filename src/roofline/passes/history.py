@@ -27,7 +27,7 @@ def recorded(
 
     @wraps(apply)
     def run(graph: Graph, /, *args: Options.args, **options: Options.kwargs) -> Graph:
-        refuse_other(graph, apply.__name__)
+        check_graph(graph, apply.__name__)
         after = apply(graph, *args, **options)
         if after is graph:
             return graph
@@ -40,17 +40,15 @@ def recorded(
     return run
 
 
-def refuse_other(graph: Any, name: str) -> None:
+def check_graph(program: Any, name: str) -> None:
     """Refuse what is no program.
 
     Raises:
         UsageError: Says what a pass takes.
     """
-    if not isinstance(graph, Graph):
-        raise UsageError(
-            f"{name}: a pass takes a program, a Graph such as rl.model({'a name' if isinstance(graph, str) else ''}) "
-            f"gives, not {str(graph)[:60]!r}"
-        )
+    if not isinstance(program, Graph):
+        hint = f", such as rl.model({program[:60]!r})" if isinstance(program, str) else ""
+        raise UsageError(f"{name}: a pass takes a Graph{hint}, not {str(program)[:60]!r}")
 
 
 def _with_stages(after: Graph, graph: Graph, apply: Callable[[Graph], Graph]) -> Graph:
@@ -81,5 +79,5 @@ def added_for_training(graph: Graph) -> str:
 
 def sooner(graph: Graph, what: str) -> str:
     """A remark for an error: what came before that hides the weights of products from a pass."""
-    hiding = [step.name for step in graph.history if step.name in ("quantize", "widen", "autocast", "optimizer")]
+    hiding = [step.name for step in graph.history if step.name in ("quantize", "dequantize", "autocast", "optimizer")]
     return f"; it went through {hiding[-1]}: {what} before that" if hiding else ""

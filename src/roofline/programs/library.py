@@ -48,9 +48,9 @@ def model(
     graph = build_model(load_model_file(path), str(path), phase, overrides)
     if not (dtype or weights or cache):
         return graph
-    from roofline.passes.formats.cast import retype
+    from roofline.passes.formats.cast import cast
 
-    return retype(graph, dtype=dtype, weights=weights, cache=cache)
+    return cast(graph, dtype=dtype, weights=weights, cache=cache)
 
 
 def models() -> list[str]:

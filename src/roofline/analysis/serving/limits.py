@@ -22,7 +22,7 @@ from roofline.ir.graph import Graph
 from roofline.ir.report import Report, subject
 from roofline.ir.sizes import by_symbol, maximum, whole_number
 from roofline.ir.units import format_bytes, parse
-from roofline.passes.formats.cast import retype
+from roofline.passes.formats.cast import cast
 
 #: Neither a context nor a number of sequences above this is looked at.
 LARGEST = 2**30
@@ -140,9 +140,7 @@ class _Step:
         fewer = _most(lambda n: self.fits(n, context), 1, batch) if batch > 1 else 0
         shorter = _most(lambda n: self.fits(batch, n), least, context) if context > least else 0
         names = [f"batch {fewer:,}"] * (fewer > 0) + [f"a context of {shorter:,}"] * (shorter > 0)
-        formats = formats_that_fit(
-            lambda change: replace(self, graph=retype(self.graph, **change)).fits(batch, context)
-        )
+        formats = formats_that_fit(lambda change: replace(self, graph=cast(self.graph, **change)).fits(batch, context))
         return [*names, *islice(formats, REMEDIES - len(names))]
 
 

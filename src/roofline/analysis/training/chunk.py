@@ -14,7 +14,7 @@ from roofline.hardware.chip import Chip
 from roofline.ir.graph import Graph
 from roofline.ir.sizes import evaluate
 from roofline.passes.formats.autocast import autocast
-from roofline.passes.formats.cast import retype
+from roofline.passes.formats.cast import cast
 from roofline.passes.training.backward import backward
 from roofline.passes.training.mixed_precision import PRECISIONS, accumulate
 from roofline.passes.training.saved import saved
@@ -111,7 +111,7 @@ def _without_sends(graph: Graph) -> Graph:
 def stored(graph: Graph, precision: str) -> Graph:
     """The forward program with its weights in the format of a precision."""
     dtype = PRECISIONS[precision].stored
-    return retype(graph, dtype) if dtype else graph
+    return cast(graph, dtype) if dtype else graph
 
 
 def lowered(graph: Graph, precision: str) -> Graph:

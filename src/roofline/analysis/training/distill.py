@@ -9,7 +9,7 @@ from typing import Any
 from roofline.frontends.source import Program, as_graph, has_phases
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Applied, Graph
-from roofline.passes.formats.cast import retype
+from roofline.passes.formats.cast import cast
 
 
 def distill(teacher: Program, *, to: str | os.PathLike[str] | None = None, **smaller: Any) -> Graph:
@@ -75,4 +75,4 @@ def _in_its_format(small: Graph, large: Graph) -> Graph:
     own = {tensor.dtype for tensor in small.tensors.values() if tensor.kind == "weight"}
     if len(formats) != 1 or formats == own:
         return small
-    return replace(retype(small, dtype=formats.pop()), history=())
+    return replace(cast(small, dtype=formats.pop()), history=())

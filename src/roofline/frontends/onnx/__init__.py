@@ -19,7 +19,7 @@ from roofline.ir.errors import ModelDataError, RooflineError, UsageError
 from roofline.ir.graph import Graph, Info
 from roofline.ir.sizes import Size, symbol
 from roofline.ops.builder import Builder
-from roofline.passes.formats.cast import retype
+from roofline.passes.formats.cast import cast
 
 __all__ = ["from_onnx"]
 
@@ -73,7 +73,7 @@ def from_onnx(
     names.finish(where)
     graph = walk.b.graph(list(dict.fromkeys(outputs)), *_items(names), _info(walk, model, label))
     graph = _used(graph.live(follows=walk.together))
-    return retype(graph, dtype) if dtype else graph
+    return cast(graph, dtype) if dtype else graph
 
 
 def _outputs(walk: Walk, model: Any) -> list[Value]:

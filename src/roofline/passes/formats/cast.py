@@ -16,7 +16,7 @@ _DISCRETE = frozenset({"int64", "int32", "int16", "bool"})
 
 
 @recorded
-def retype(
+def cast(
     graph: Graph,
     dtype: str | None = None,
     *,
@@ -44,7 +44,7 @@ def retype(
         >>> from roofline.ops.builder import Builder
         >>> b = Builder("gemm", "bf16")
         >>> y = b.op("linear", b.input("x", (8, 64)), b.weight("w", (64, 64)))
-        >>> retype(b.graph([y]), weights="int8").tensors["w"].dtype
+        >>> cast(b.graph([y]), weights="int8").tensors["w"].dtype
         'int8'
     """
     base, weight, kept, flow, arithmetic = (

@@ -96,30 +96,33 @@ def quantize(
 
 
 @recorded
-def widen(graph: Graph, dequantize: Literal["fused", "separate"] = "fused") -> Graph:
-    """Count how weights are widened that a program stores in narrower formats than it multiplies in.
+def dequantize(graph: Graph, way: Literal["fused", "separate"] = "fused") -> Graph:
+    """Count how weights are dequantised that a program stores in narrower formats than it multiplies in.
 
-    Checkpoints that are quantised already, as importers read them, and ``retype`` say what is stored and
+    Checkpoints that are quantised already, as importers read them, and ``cast`` say what is stored and
     no more.
 
     Args:
         graph: The program.
-        dequantize: Inside the products' kernels or by kernels of their own.
+        way: Inside the matmuls' kernels (``fused``) or by kernels of their own (``separate``).
+
+    Returns:
+        The program with its dequantisations.
 
     Raises:
         UsageError: An unknown word.
 
     Example:
         >>> from roofline.ops.builder import Builder
-        >>> from roofline.passes.formats.cast import retype
+        >>> from roofline.passes.formats.cast import cast
         >>> b = Builder("gemm", "bf16")
         >>> y = b.op("linear", b.input("x", (1, 64)), b.weight("w", (64, 64)))
-        >>> [node.op for node in widen(retype(b.graph([y]), weights="int8")).nodes]
+        >>> [node.op for node in dequantize(cast(b.graph([y]), weights="int8")).nodes]
         ['dequantize', 'linear']
     """
-    if dequantize not in _WAYS[:2]:
-        raise UsageError(f"dequantize={dequantize!r}: allowed: {', '.join(_WAYS[:2])}")
-    work = Rewriter(graph, dequantize, _SCALES[0])
+    if way not in _WAYS[:2]:
+        raise UsageError(f"dequantize: way={way!r}; allowed: {', '.join(_WAYS[:2])}")
+    work = Rewriter(graph, way, _SCALES[0])
     for matrix in _matrices(graph):
         stored, first = graph.tensors[matrix.root].dtype, graph.tensors[matrix.node.inputs[0]].dtype
         wide = dict(matrix.node.attrs).get("compute", first)
@@ -145,7 +148,7 @@ def _check_words(
             raise UsageError(f"{option}={given!r}: allowed: {', '.join(allowed)}{near}")
 
 
-#: What a reader should know about each way to widen weights.
+#: What a reader should know about each way to dequantise weights.
 _WIDENED = {
     "fused": "weights are widened inside the products' kernels, as serving stacks do; PyTorch has one for int4 alone",
     "separate": "weights are widened by kernels of their own, whose results the products read: slower than none",

@@ -10,7 +10,7 @@ from roofline.ir.graph import Graph, Node
 from roofline.ops.builder import Builder
 from roofline.ops.registry import OPS
 from roofline.passes.formats.autocast import autocast
-from roofline.passes.formats.cast import retype
+from roofline.passes.formats.cast import cast
 from roofline.passes.history import recorded
 from roofline.passes.training.backward import backward
 from roofline.passes.training.optimizer import optimizer as add_optimizer
@@ -85,7 +85,7 @@ def training_graph(
         raise UsageError(f"micro_batches={micro_batches!r}: a whole number from 1 is wanted")
     formats = PRECISIONS[precision] if precision else Precision()
     if formats.stored:
-        graph = retype(graph, formats.stored)
+        graph = cast(graph, formats.stored)
     if formats.lower:
         graph = autocast(graph, formats.lower)
     graph = backward(graph, recompute=recompute, gradients=gradients)

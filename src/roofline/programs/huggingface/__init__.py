@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from roofline.ir.graph import Graph
-from roofline.passes.formats.cast import retype
+from roofline.passes.formats.cast import cast
 from roofline.programs.huggingface.assemble import build_parts
 from roofline.programs.huggingface.composites import COMPOSITES
 from roofline.programs.huggingface.kinds import KINDS
@@ -55,4 +55,4 @@ def from_config(
     """
     table, where, name = read_source(source)
     graph = build_parts(plan(table, where), tower, name, phase, overrides)
-    return retype(graph, dtype=dtype, weights=weights, cache=cache) if dtype or weights or cache else graph
+    return cast(graph, dtype=dtype, weights=weights, cache=cache) if dtype or weights or cache else graph
