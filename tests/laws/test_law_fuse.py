@@ -63,7 +63,7 @@ STEPS: dict[str, tuple[tuple[str, ...], str, Callable[..., str]]] = {
 
 def _pair(b: Builder, x: str, y: str, n: int) -> str:
     """A kernel that the program already fused by hand."""
-    with b.kernel(f"hand{len(b._nodes)}"):
+    with b.kernel(f"hand{len(b.nodes)}"):
         return b.op("relu", b.op("add", x, y, count=n), count=n)
 
 
