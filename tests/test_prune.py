@@ -183,7 +183,7 @@ REFUSED = [
     ("llama-3-8b", {"heads": 0.5, "where": "*.mlp.*"}, "matches no attention"),
     ("llama-3-8b", {"sparsity": "2:8"}, "allowed: '2:4'"),
     ("llama-3-8b", {"sparsity": 1.0}, "allowed: '2:4'"),
-    ("llama-3-8b", {"sparsity": "2:4", "where": "*.rope_q.*"}, "no matrix product"),
+    ("llama-3-8b", {"sparsity": "2:4", "where": "*.rope_q.*"}, "no matmul"),
     ("resnet50", {"heads": 0.5}, "has no attention"),
     ("resnet50", {"hidden": 0.5}, "no residual stream"),
     ("resnet50", {"layers": [1, 2], "where": "stage1.*"}, "stage1.0 cannot be removed: .*shape"),
@@ -323,7 +323,7 @@ def test_a_weight_that_is_turned_first_is_stored_sparse_as_well() -> None:
     assert sparse.tensors["w"].dtype == sparse.tensors["wt"].dtype == "bf16-2:4"
     assert count(sparse).bytes == 2 * 64 * 256 + 128 * 256 * 9 // 8 + 2 * 64 * 128
     odd = b.op("relu", "wt", name="also_read")
-    with pytest.raises(UsageError, match="no matrix product"):
+    with pytest.raises(UsageError, match="no matmul"):
         prune(b.graph([y, odd]), sparsity="2:4")
 
 

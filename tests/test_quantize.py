@@ -278,7 +278,7 @@ def test_other_kept_state_is_no_cache() -> None:
     ({"activations": "int4"}, "activations='int4': allowed: int8, fp8"),
     ({"cache": "bf16"}, "no cache of keys"),
     ({"weights": "int8", "activations": "fp8"}, "cannot meet activations in fp8"),
-    ({"weights": "int8", "dequantize": "fuse"}, "'fuse': allowed: fused, separate, tinygemm; did you mean fused"),
+    ({"weights": "int8", "dequantize": "fuse"}, "'fuse'; allowed: fused, separate, tinygemm; did you mean fused"),
     ({"weights": "int8", "dequantize": "tinygemm"}, "tinygemm takes int4-g32, int4-g64"),
     ({"weights": "int8", "scales": "row"}, "allowed: dynamic, static"),
     ({"weights": {"prodct": "int8"}}, "no matrix is called like 'prodct'; did you mean product"),

@@ -7,7 +7,7 @@ written once. Tensors that live and die inside a kernel never reach memory, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -16,7 +16,7 @@ from typing import Any
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import UnboundSize
 from roofline.ir.graph import Graph, Node, Tensor, once_per_graph
-from roofline.ir.sizes import Dim, evaluate, maximum, minimum, size_names
+from roofline.ir.sizes import Dim, Number, evaluate, maximum, minimum, size_names
 from roofline.ops.aliases import aliases
 from roofline.ops.registry import OPS, OpKind, Work, get_op, node_work
 
@@ -53,7 +53,7 @@ class Kernel:
         vector: Other floating-point operations of one launch, by number format.
         sizes: The axes of ``main`` by name, as its operator's signature binds them.
         inputs: Input tensors of ``main``.
-        stored: Formats that they have in memory: those that the kernel widens itself are narrower than ``inputs`` say.
+        stored: Formats that they have in memory: those that the kernel dequantises are narrower than ``inputs`` say.
         output: Output tensor of ``main``.
         external: Tensors that cross the boundary inwards.
         strided: Whether one of them is a part cut out of rows, or repeated along an axis: not contiguous.
@@ -67,21 +67,21 @@ class Kernel:
     nodes: tuple[Node, ...]
     main: Node
     kind: OpKind
-    shapes: tuple[tuple[Any, ...], ...]
-    sizes: Mapping[str, Any]
+    shapes: tuple[tuple[Number, ...], ...]
+    sizes: Mapping[str, Number]
     inputs: tuple[Tensor, ...]
     stored: tuple[str, ...]
     output: Tensor
     external: int
     strided: bool
     count: int
-    flops: Mapping[str, Any]
-    vector: Mapping[str, Any]
-    read: Any
-    read_flow: Any
-    write: Any
+    flops: Mapping[str, Number]
+    vector: Mapping[str, Number]
+    read: Number
+    read_flow: Number
+    write: Number
 
-    def at(self, sizes: Mapping[str, Any]) -> KernelCount:
+    def at(self, sizes: Mapping[str, Number]) -> KernelCount:
         """Evaluate on numbers or arrays."""
         return KernelCount(
             self,
@@ -104,30 +104,30 @@ class KernelCount:
     """A kernel's counts at given sizes, for one launch; numbers or arrays."""
 
     kernel: Kernel
-    flops_by: Mapping[str, Any]
-    vector_by: Mapping[str, Any]
-    read: Any
-    write: Any
-    read_flow: Any = 0
-    sizes: Mapping[str, Any] = field(default_factory=dict)
+    flops_by: Mapping[str, Number]
+    vector_by: Mapping[str, Number]
+    read: Number
+    write: Number
+    read_flow: Number = 0
+    sizes: Mapping[str, Number] = field(default_factory=dict)
 
     @property
-    def flops(self) -> Any:
+    def flops(self) -> Number:
         """Contraction FLOPs."""
         return sum(self.flops_by.values())
 
     @property
-    def vector(self) -> Any:
+    def vector(self) -> Number:
         """Other floating-point operations."""
         return sum(self.vector_by.values())
 
     @property
-    def arithmetic(self) -> Any:
+    def arithmetic(self) -> Number:
         """Contraction FLOPs; of a kernel without contractions, its other arithmetic."""
         return self.flops if self.flops_by else self.vector
 
     @property
-    def bytes(self) -> Any:
+    def bytes(self) -> Number:
         """Bytes that cross the kernel's boundary."""
         return self.read + self.write
 
@@ -143,17 +143,17 @@ class Counts:
     rows: tuple[KernelCount, ...]
 
     @cached_property
-    def flops(self) -> Any:
-        """Contraction FLOPs, two a multiply-add."""
+    def flops(self) -> Number:
+        """Contraction FLOPs, two per multiply-add."""
         return sum(row.kernel.count * row.flops for row in self.rows)
 
     @cached_property
-    def vector_flops(self) -> Any:
+    def vector_flops(self) -> Number:
         """All other floating-point operations."""
         return sum(row.kernel.count * row.vector for row in self.rows)
 
     @cached_property
-    def bytes(self) -> Any:
+    def bytes(self) -> Number:
         """Traffic over all kernel boundaries [byte]."""
         return sum(row.kernel.count * row.bytes for row in self.rows)
 
@@ -163,17 +163,17 @@ class Counts:
         return sum(row.kernel.count for row in self.rows)
 
     @property
-    def arithmetic(self) -> Any:
+    def arithmetic(self) -> Number:
         """Contraction FLOPs; of a program without contractions, its other arithmetic."""
         return self.flops if any(row.flops_by for row in self.rows) else self.vector_flops
 
     @property
-    def intensity(self) -> Any:
+    def intensity(self) -> Number:
         """Arithmetic intensity: ``arithmetic`` over ``bytes`` [FLOP/byte]."""
         return self.arithmetic / self.bytes
 
 
-def count_graph(graph: Graph, **sizes: Any) -> Counts:
+def count_graph(graph: Graph, **sizes: Number) -> Counts:
     """Count a graph at given sizes.
 
     Args:
@@ -199,19 +199,19 @@ def count_graph(graph: Graph, **sizes: Any) -> Counts:
 
 def unknown_operations(graph: Graph) -> dict[str, int]:
     """Operations of an imported program that no rule translates, with their calls: their arithmetic is not counted."""
-    found: dict[str, int] = {}
+    calls: dict[str, int] = {}
     for node in graph.nodes:
         if node.op == "unknown":
             what = str(dict(node.attrs)["what"])
-            found[what] = found.get(what, 0) + node.count
-    return found
+            calls[what] = calls.get(what, 0) + node.count
+    return calls
 
 
 @once_per_graph
 def kernels(graph: Graph) -> tuple[Kernel, ...]:
     """Return the distinct kernels of a graph in order of first appearance; views are none."""
     boundaries = kernel_boundaries(graph)
-    distinct: dict[Any, list[tuple[str, tuple[Node, ...]]]] = {}
+    distinct: dict[Hashable, list[tuple[str, tuple[Node, ...]]]] = {}
     for label, nodes in graph.kernels.items():
         if any(OPS[node.op].kind != "view" for node in nodes):
             distinct.setdefault(boundaries.fingerprint(nodes), []).append((label, nodes))
@@ -222,8 +222,8 @@ def _kernel(boundaries: Boundaries, same: Sequence[tuple[str, tuple[Node, ...]]]
     label, nodes = same[0]
     works = [node_work(node, boundaries.shapes(node)) for node in nodes]
     main = min(zip(nodes, works, strict=True), key=lambda pair: _RANK.index(OPS[pair[0].op].kind))[0]
-    flops: dict[str, Any] = {}
-    vector: dict[str, Any] = {}
+    flops: dict[str, Number] = {}
+    vector: dict[str, Number] = {}
     for node, work in zip(nodes, works, strict=True):
         if OPS[node.op].kind in _CONTRACTIONS or work.flops != 0:  # scans in chunks multiply matrices too
             _add(flops, boundaries.compute_dtype(node), work.flops)
@@ -267,10 +267,10 @@ class Share:
         write: Bytes that leave the kernel from it [byte].
     """
 
-    flops: Any = 0
-    vector: Any = 0
-    read: Any = 0
-    write: Any = 0
+    flops: Number = 0
+    vector: Number = 0
+    read: Number = 0
+    write: Number = 0
 
 
 def shares(boundaries: Boundaries, nodes: Sequence[Node]) -> tuple[Share, ...]:
@@ -281,32 +281,32 @@ def shares(boundaries: Boundaries, nodes: Sequence[Node]) -> tuple[Share, ...]:
     """
     works = [node_work(node, boundaries.shapes(node)) for node in nodes]
     order = sorted(range(len(nodes)), key=lambda at: OPS[nodes[at].op].kind == "view")
-    found: dict[int, Share] = {}
-    before: Any = 0
+    parts: dict[int, Share] = {}
+    before: Number = 0
     for n, at in enumerate(order, 1):
         first = ([nodes[i] for i in order[:n]], [works[i] for i in order[:n]])
         entered = _read_bytes(boundaries, _touched(boundaries, *first))
         flops = works[at].flops if OPS[nodes[at].op].kind in _CONTRACTIONS else 0
         write = _write_bytes(boundaries, nodes[at : at + 1], works[at : at + 1])
-        found[at], before = Share(flops, works[at].vector, entered - before, write), entered
-    return tuple(found[at] for at in range(len(nodes)))
+        parts[at], before = Share(flops, works[at].vector, entered - before, write), entered
+    return tuple(parts[at] for at in range(len(nodes)))
 
 
-def _add(totals: dict[str, Any], key: str, value: Any) -> None:
+def _add(totals: dict[str, Number], key: str, value: Number) -> None:
     if isinstance(value, int) and value == 0:
         return
     totals[key] = totals[key] + value if key in totals else value
 
 
-def _axes(node: Node, shapes: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
+def _axes(node: Node, shapes: Sequence[tuple[Number, ...]]) -> dict[str, Any]:
     sizes = get_op(node.op).sizes(shapes, dict(node.attrs))
     return {axis: size for axis, size in sizes.items() if not isinstance(size, tuple)}
 
 
-def _touched(boundaries: Boundaries, nodes: Sequence[Node], works: Sequence[Work]) -> dict[str, Any]:
+def _touched(boundaries: Boundaries, nodes: Sequence[Node], works: Sequence[Work]) -> dict[str, Number]:
     """Elements read of each tensor from outside the kernel."""
     inside = {name for node in nodes for name in node.outputs}
-    touched: dict[str, Any] = {}
+    touched: dict[str, Number] = {}
     for node, work in zip(nodes, works, strict=True):
         for position, name in enumerate(node.inputs):
             if boundaries.base(name) not in inside:
@@ -315,18 +315,18 @@ def _touched(boundaries: Boundaries, nodes: Sequence[Node], works: Sequence[Work
     return touched
 
 
-def _read_bytes(boundaries: Boundaries, touched: Mapping[str, Any], flowing: bool = False) -> Any:
-    by_base: dict[str, Any] = {}
+def _read_bytes(boundaries: Boundaries, touched: Mapping[str, Number], flowing: bool = False) -> Number:
+    by_base: dict[str, Number] = {}
     for name, elements in touched.items():
         _add(by_base, boundaries.base(name), elements)
-    total: Any = 0
+    total: Number = 0
     for base, elements in by_base.items():
         if not flowing or boundaries.tensors[boundaries.root(base)].kind == "activation":
             total = total + nbytes(boundaries.tensors[base], _at_most(elements, boundaries.tensors[base]))
     return total
 
 
-def _at_most(elements: Any, tensor: Tensor) -> Any:
+def _at_most(elements: Number, tensor: Tensor) -> Number:
     """No more than the whole tensor, however many views, or broadcast ones, touch it."""
     most = tensor.numel
     share = _share(elements, most)
@@ -335,7 +335,7 @@ def _at_most(elements: Any, tensor: Tensor) -> Any:
     return elements if share <= 1 else most
 
 
-def _share(a: Any, b: Any) -> Any:
+def _share(a: Number, b: Number) -> Number:
     """``a / b`` where both are numbers, or multiples of the same monomial; else ``None``."""
     if not isinstance(a, Dim) and not isinstance(b, Dim):
         return Fraction(a) / b
@@ -345,8 +345,8 @@ def _share(a: Any, b: Any) -> Any:
     return None
 
 
-def _write_bytes(boundaries: Boundaries, nodes: Sequence[Node], works: Sequence[Work]) -> Any:
-    total: Any = 0
+def _write_bytes(boundaries: Boundaries, nodes: Sequence[Node], works: Sequence[Work]) -> Number:
+    total: Number = 0
     for node, work in zip(nodes, works, strict=True):
         for name in node.outputs:
             if OPS[node.op].kind != "view" and boundaries.leaves(name, node.label):
@@ -355,13 +355,13 @@ def _write_bytes(boundaries: Boundaries, nodes: Sequence[Node], works: Sequence[
     return total
 
 
-def nbytes(tensor: Tensor, elements: Any = None) -> Any:
+def nbytes(tensor: Tensor, elements: Number = None) -> Number:
     """Bytes of a tensor, or of some of its elements, with their share of scales; symbolic or not [byte]."""
     return _times(tensor.numel if elements is None else elements, DTYPES[tensor.dtype].bytes)
 
 
 @lru_cache(maxsize=4096, typed=True)  # 2 and 2.0 are equal keys, and a count of whole numbers stays whole
-def _times(elements: Any, size: Any) -> Any:
+def _times(elements: Number, size: Number) -> Number:
     return elements * size
 
 
@@ -374,7 +374,7 @@ class Boundaries:
         self.aliases = aliases(graph)
         self.base, self.root = self.aliases.base, self.aliases.root
 
-    def shapes(self, node: Node) -> list[tuple[Any, ...]]:
+    def shapes(self, node: Node) -> list[tuple[Number, ...]]:
         """Return the input shapes of a node."""
         return [self.tensors[name].shape for name in node.inputs]
 
@@ -401,11 +401,11 @@ class Boundaries:
         runs = [DTYPES[f.compute] for f in formats if f.compute is not None]
         return max(runs or [DTYPES[self.tensors[node.outputs[0]].dtype]], key=lambda f: f.bits).name
 
-    def fingerprint(self, nodes: Iterable[Node]) -> Any:
+    def fingerprint(self, nodes: Iterable[Node]) -> Hashable:
         """Return what is equal for kernels that do the same work on tensors of the same shapes and formats."""
         local: dict[str, int] = {}
 
-        def tensor(name: str) -> Any:
+        def tensor(name: str) -> Hashable:
             this = self.tensors[name]
             return (local.setdefault(self.base(name), len(local)), local.setdefault(name, len(local)),
                     this.shape, this.dtype, self.tensors[self.base(name)].shape)  # fmt: skip

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import reduce
-from typing import Any
 
 from roofline.counting.counts import Boundaries, kernel_boundaries, nbytes
 from roofline.hardware.chip import Chip
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.graph import Graph, once_per_graph
-from roofline.ir.sizes import evaluate, maximum, terms
+from roofline.ir.sizes import Number, evaluate, maximum, terms
 from roofline.ops.aliases import aliases
 from roofline.ops.registry import OPS
 
@@ -36,23 +35,23 @@ class Memory:
         reserve: Driver context and framework.
     """
 
-    weights: Any
-    kv_cache: Any
-    inputs: Any
-    activations: Any
-    workspace: Any = WORKSPACE
-    reserve: Any = RESERVE
+    weights: Number
+    kv_cache: Number
+    inputs: Number
+    activations: Number
+    workspace: Number = WORKSPACE
+    reserve: Number = RESERVE
 
     @property
-    def total(self) -> Any:
+    def total(self) -> Number:
         """All parts together [byte]."""
         return sum(getattr(self, part.name) for part in fields(self))
 
-    def parts(self) -> dict[str, Any]:
+    def parts(self) -> dict[str, Number]:
         """Parts by name, in order."""
         return {part.name: getattr(self, part.name) for part in fields(self)}
 
-    def map(self, function: Any) -> Memory:
+    def map(self, function: Callable[[Number], Number]) -> Memory:
         """Apply a function to each part."""
         return type(self)(**{name: function(value) for name, value in self.parts().items()})
 
@@ -66,11 +65,11 @@ class TrainingMemory(Memory):
         optimizer: States, and the fp32 copy of the weights where there is one.
     """
 
-    gradients: Any = 0
-    optimizer: Any = 0
+    gradients: Number = 0
+    optimizer: Number = 0
 
 
-def memory(graph: Graph, sizes: Mapping[str, Any], reserve: float = RESERVE) -> Memory:
+def memory(graph: Graph, sizes: Mapping[str, Number], reserve: float = RESERVE) -> Memory:
     """Itemise what a run of a graph needs.
 
     Args:
@@ -99,11 +98,11 @@ def memory(graph: Graph, sizes: Mapping[str, Any], reserve: float = RESERVE) -> 
     if training.gradients is None and not training.optimizer:
         return Memory(weights=evaluate(resident, sizes), **parts)
     states = sum(nbytes(graph.tensors[name]) for name in training.optimizer_states)
-    kept = _gradients(graph)
-    buffers = sum(nbytes(graph.tensors[name]) for name in kept if graph.tensors[name].kind == "buffer")
+    gradients = _gradients(graph)
+    buffers = sum(nbytes(graph.tensors[name]) for name in gradients if graph.tensors[name].kind == "buffer")
     return TrainingMemory(
         weights=evaluate(resident - states - buffers, sizes),
-        gradients=evaluate(sum(nbytes(graph.tensors[name]) for name in kept), sizes),
+        gradients=evaluate(sum(nbytes(graph.tensors[name]) for name in gradients), sizes),
         optimizer=evaluate(states, sizes),
         **parts,
     )
@@ -126,24 +125,24 @@ def _on_one_device(graph: Graph) -> Graph:
     return max(graph.info.pipeline, key=stored, default=graph)
 
 
-def _largest(values: list[Any]) -> Any:
+def _largest(values: list[Number]) -> Number:
     return reduce(maximum, values, 0)
 
 
-def _stored(graph: Graph) -> dict[str, Any]:
-    totals: dict[str, Any] = {"weight": 0, "buffer": 0, "cache": 0, "input": 0, "activation": 0}
+def _stored(graph: Graph) -> dict[str, Number]:
+    totals: dict[str, Number] = {"weight": 0, "buffer": 0, "cache": 0, "input": 0, "activation": 0}
     for tensor in graph.tensors.values():
         totals[tensor.kind] = totals[tensor.kind] + nbytes(tensor)
     return totals
 
 
 @once_per_graph
-def _live_peaks(graph: Graph) -> tuple[Any, ...]:
+def _live_peaks(graph: Graph) -> tuple[Number, ...]:
     """Return symbolic live bytes at the moments that can be the peak."""
     return _undominated(_live(graph))
 
 
-def _live(graph: Graph) -> Iterable[Any]:
+def _live(graph: Graph) -> Iterable[Number]:
     """Live activation bytes after each node's output is allocated.
 
     A tensor is allocated when its kernel writes it and freed after the last kernel that reads it or a view of it; one
@@ -155,7 +154,7 @@ def _live(graph: Graph) -> Iterable[Any]:
     frees: dict[int, list[str]] = {}
     for name, at in last.items():
         frees.setdefault(at, []).append(name)
-    live: Any = 0
+    live: Number = 0
     for at, node in enumerate(graph.nodes):
         for name in node.outputs:
             if name in last:
@@ -184,22 +183,22 @@ def _last_uses(graph: Graph, scope: Boundaries) -> dict[str, int]:
     return last
 
 
-def _undominated(values: Iterable[Any]) -> tuple[Any, ...]:
+def _undominated(values: Iterable[Number]) -> tuple[Number, ...]:
     """Drop polynomials that another one exceeds term by term, whatever the (positive) sizes."""
-    kept: list[Any] = []
+    largest: list[Number] = []
     for value in dict.fromkeys(values):
-        if not any(_dominates(other, value) for other in kept):
-            kept = [other for other in kept if not _dominates(value, other)] + [value]
-    return tuple(kept)
+        if not any(_dominates(other, value) for other in largest):
+            largest = [other for other in largest if not _dominates(value, other)] + [value]
+    return tuple(largest)
 
 
-def _dominates(a: Any, b: Any) -> bool:
+def _dominates(a: Number, b: Number) -> bool:
     left, right = dict(terms(a)), dict(terms(b))
     return all(left.get(key, 0) >= right.get(key, 0) for key in left.keys() | right.keys())
 
 
-def fits(need: Memory, chip: Chip) -> Any:
-    """Whether the total stays within the chip's capacity."""
+def fits(need: Memory, chip: Chip) -> Number:
+    """Tell whether the total stays within the chip's capacity."""
     return need.total <= chip.capacity
 
 

@@ -57,10 +57,10 @@ def _columns(name: str, reader: csv.DictReader[str]) -> list[str]:
     if twice:
         raise UsageError(f"{name}: column {twice[0]!r} is there twice")
     if not any(set(needed) <= set(columns) for needed in NEEDED):
-        wanted = " or ".join(", ".join(needed) for needed in NEEDED)
-        given = next((c for c in columns if c.lower() in ("ops", "operator", "models")), "")
-        near = did_you_mean(given, ["op", "model"])
-        raise UsageError(f"{name}: wanted the columns {wanted}; it has {', '.join(columns)[:200] or 'none'}{near}")
+        names = " or ".join(", ".join(needed) for needed in NEEDED)
+        header = next((c for c in columns if c.lower() in ("ops", "operator", "models")), "")
+        near = did_you_mean(header, ["op", "model"])
+        raise UsageError(f"{name}: wanted the columns {names}; it has {', '.join(columns)[:200] or 'none'}{near}")
     return columns
 
 

@@ -111,10 +111,10 @@ class _Formats(dict[str, DType]):
     """The table, and any group-wise format that its name describes in full."""
 
     def __missing__(self, name: str) -> DType:
-        found = grouped(name) or two_of_four(name)
-        if found is None:
+        entry = grouped(name) or two_of_four(name)
+        if entry is None:
             raise KeyError(name)
-        return found
+        return entry
 
 
 @lru_cache(maxsize=512)

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 from roofline.ir.errors import ShapeError
-from roofline.ir.sizes import Dim, Size, prod, substitute, symbols
+from roofline.ir.sizes import Dim, Number, Size, prod, substitute, symbols
 
 #: What a tensor is to the memory count: stored parameters, stored constants that are no parameters (running
 #: statistics), the KV cache or other kept state, what the caller hands in, or something computed on the way.
@@ -45,7 +45,7 @@ class Tensor:
     kind: Kind = "activation"
 
     @property
-    def numel(self) -> Any:
+    def numel(self) -> Number:
         """Elements, symbolic or not."""
         return _numel(self.shape)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Union
+from typing import Any, TypeAlias, Union
 
 import numpy as np
 
@@ -20,28 +20,31 @@ from roofline.ir.errors import UnboundSize, UsageError, did_you_mean
 Size = Union[int, Fraction, "Dim"]
 Atom = Union[str, "Call"]
 Monomial = tuple[Atom, ...]
+#: What arithmetic takes and gives: an integer, a fraction, a float, an array that broadcasts against others, or a
+#: :class:`Dim`. mypy has no type for "any of these, under + - * /", so it is an alias of Any under a name of its own.
+Number: TypeAlias = Any
 
 #: Words for the sizes that most programs have, and the symbols that they stand for.
 SIZE_WORDS = {"batch": "B", "seq": "S", "context": "C"}
 
 
-def _distinct(pool: Any, picks: Any, draws: Any) -> Any:
+def _distinct(pool: Number, picks: Number, draws: Number) -> Number:
     return pool * (1 - (1 - picks / pool) ** draws)
 
 
-def _floor_div(a: Any, b: Any) -> Any:
+def _floor_div(a: Number, b: Number) -> Number:
     return a // b
 
 
-def _minimum(a: Any, b: Any) -> Any:
+def _minimum(a: Number, b: Number) -> Number:
     return min(a, b) if _scalar(a, b) else np.minimum(a, b)
 
 
-def _maximum(a: Any, b: Any) -> Any:
+def _maximum(a: Number, b: Number) -> Number:
     return max(a, b) if _scalar(a, b) else np.maximum(a, b)
 
 
-def _scalar(*values: Any) -> bool:
+def _scalar(*values: Number) -> bool:
     return all(isinstance(v, int | float | Fraction) for v in values)
 
 
@@ -61,7 +64,7 @@ class Call:
     function: str
     args: tuple[Size, ...]
 
-    def at(self, sizes: Mapping[str, Any]) -> Any:
+    def at(self, sizes: Mapping[str, Number]) -> Number:
         return FUNCTIONS[self.function](*(evaluate(arg, sizes) for arg in self.args))
 
     def __str__(self) -> str:
@@ -112,7 +115,7 @@ class Dim:
         """The symbols that need a value."""
         return frozenset().union(*(_symbols(atom) for monomial, _ in self.terms for atom in monomial))
 
-    def at(self, sizes: Mapping[str, Any]) -> Any:
+    def at(self, sizes: Mapping[str, Number]) -> Number:
         """Evaluate on numbers (exactly) or on arrays that broadcast against each other.
 
         Raises:
@@ -129,19 +132,19 @@ class Dim:
     __repr__ = __str__
 
 
-def _reduce(terms: Iterable[tuple[Monomial, int | Fraction]], sizes: Mapping[str, Any]) -> Any:
-    total: Any = 0
+def _reduce(terms: Iterable[tuple[Monomial, int | Fraction]], sizes: Mapping[str, Number]) -> Number:
+    total: Number = 0
     for monomial, factor in terms:
         values = [sizes[atom] if isinstance(atom, str) else atom.at(sizes) for atom in monomial]
         exact = all(isinstance(value, int | Fraction) for value in values)
-        product: Any = factor if exact else float(factor)
+        product: Number = factor if exact else float(factor)
         for value in sorted(values, key=np.size):
             product = product * value
         total = total + product
     return _plain(total)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Number) -> Number:
     return int(value) if isinstance(value, Fraction) and value.denominator == 1 else value
 
 
@@ -162,12 +165,12 @@ def terms(size: Size) -> Iterable[tuple[Monomial, int | Fraction]]:
 
 
 def _make(terms: Mapping[Monomial, int | Fraction]) -> Size:
-    kept = {monomial: _whole(factor) for monomial, factor in terms.items() if factor != 0}
-    if not kept:
+    nonzero = {monomial: _whole(factor) for monomial, factor in terms.items() if factor != 0}
+    if not nonzero:
         return 0
-    if list(kept) == [()]:
-        return kept[()]
-    return Dim(tuple(sorted(kept.items(), key=lambda item: (-len(item[0]), tuple(map(str, item[0]))))))
+    if list(nonzero) == [()]:
+        return nonzero[()]
+    return Dim(tuple(sorted(nonzero.items(), key=lambda item: (-len(item[0]), tuple(map(str, item[0]))))))
 
 
 def _whole(value: int | Fraction) -> int | Fraction:
@@ -184,24 +187,24 @@ def symbol(name: str) -> Dim:
     return Dim((((name,), 1),))
 
 
-def call(function: str, *args: Any) -> Any:
+def call(function: str, *args: Number) -> Number:
     """Apply one of :data:`FUNCTIONS`: at once on numbers and arrays, opaquely when an argument is symbolic."""
     if not any(isinstance(arg, Dim) for arg in args):
         return FUNCTIONS[function](*args)
     return Dim((((Call(function, args),), 1),))
 
 
-def minimum(a: Any, b: Any) -> Any:
+def minimum(a: Number, b: Number) -> Number:
     """The smaller of two sizes."""
     return a if a is b or (isinstance(a, Dim) and a == b) else call("min", a, b)
 
 
-def maximum(a: Any, b: Any) -> Any:
+def maximum(a: Number, b: Number) -> Number:
     """The larger of two sizes."""
     return a if a is b or (isinstance(a, Dim) and a == b) else call("max", a, b)
 
 
-def ceil_div(a: Any, b: Any) -> Any:
+def ceil_div(a: Number, b: Number) -> Number:
     """``a / b`` rounded up; a polynomial whose coefficients all divide stays one.
 
     Example:
@@ -238,7 +241,7 @@ def quotient(a: Size, b: Size) -> Size | None:
     return _make(total)
 
 
-def distinct(pool: Any, picks: Any, draws: Any) -> Any:
+def distinct(pool: Number, picks: Number, draws: Number) -> Number:
     """Expected distinct members picked from ``pool`` when each draw picks ``picks`` of them at random.
 
     ``pool * (1 - (1 - picks / pool) ** draws)``: how many experts' weights a batch of tokens touches.
@@ -246,13 +249,13 @@ def distinct(pool: Any, picks: Any, draws: Any) -> Any:
     return call("distinct", pool, picks, draws)
 
 
-def evaluate(size: Any, sizes: Mapping[str, Any]) -> Any:
+def evaluate(size: Number, sizes: Mapping[str, Number]) -> Number:
     """The value of a size, symbolic or not: an array, an integer, or a float where it is no whole number."""
     value = _plain(size.at(sizes) if isinstance(size, Dim) else size)
     return float(value) if isinstance(value, Fraction) else value
 
 
-def substitute(size: Any, sizes: Mapping[str, Size]) -> Any:
+def substitute(size: Number, sizes: Mapping[str, Size]) -> Number:
     """Replace some symbols by numbers and keep the others.
 
     Example:
@@ -261,32 +264,32 @@ def substitute(size: Any, sizes: Mapping[str, Size]) -> Any:
     """
     if not isinstance(size, Dim):
         return size
-    total: Any = 0
+    total: Number = 0
     for monomial, factor in size.terms:
         total = prod(_substitute_atom(atom, sizes) for atom in monomial) * factor + total
     return _plain(total)
 
 
-def _substitute_atom(atom: Atom, sizes: Mapping[str, Size]) -> Any:
+def _substitute_atom(atom: Atom, sizes: Mapping[str, Size]) -> Number:
     if isinstance(atom, str):
         return sizes.get(atom, symbol(atom))
     return call(atom.function, *(substitute(arg, sizes) for arg in atom.args))
 
 
-def symbols(size: Any) -> frozenset[str]:
+def symbols(size: Number) -> frozenset[str]:
     """The symbols in a size; none in a number."""
     return size.symbols if isinstance(size, Dim) else frozenset()
 
 
-def prod(sizes: Iterable[Any]) -> Any:
+def prod(sizes: Iterable[Number]) -> Number:
     """The product of sizes, 1 for none."""
-    total: Any = 1
+    total: Number = 1
     for size in sizes:
         total = size * total if isinstance(size, Dim) else total * size
     return total
 
 
-def by_symbol(sizes: Mapping[str, Any], known: Set[str]) -> dict[str, Any]:
+def by_symbol(sizes: Mapping[str, Number], known: Set[str]) -> dict[str, Any]:
     """Return sizes under a program's own symbols: ``batch``, ``seq`` and ``context`` stand for ``B``, ``S`` and ``C``.
 
     In a program without S, such as a decode step, ``seq`` is the context. A symbol that is itself called ``batch``

@@ -90,9 +90,9 @@ _CHOICES = {
 }  # fmt: skip
 
 
-def _finite(value: float, given: object, unit: str) -> float:
+def _finite(value: float, text: object, unit: str) -> float:
     if not math.isfinite(value):
-        raise UnitError(f"{given!r} is not a finite number of {unit}")
+        raise UnitError(f"{text!r} is not a finite number of {unit}")
     return value
 
 

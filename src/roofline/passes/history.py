@@ -32,9 +32,9 @@ def recorded(
         if after is graph:
             return graph
         after = _with_stages(after, graph, lambda stage: apply(stage, *args, **options))
-        told = {**dict(zip(names, args, strict=False)), **options}
+        named = {**dict(zip(names, args, strict=False)), **options}
         notes = tuple(note for note in after.info.notes if note not in graph.info.notes)
-        step = Applied(apply.__name__, tuple((k, v) for k, v in told.items() if v is not None), graph, notes)
+        step = Applied(apply.__name__, tuple((k, v) for k, v in named.items() if v is not None), graph, notes)
         return replace(after, history=(*graph.history, step))
 
     return run
@@ -78,6 +78,6 @@ def added_for_training(graph: Graph) -> str:
 
 
 def sooner(graph: Graph, what: str) -> str:
-    """A remark for an error: what came before that hides the weights of products from a pass."""
+    """A remark for an error: what came before that hides the weights of matmuls from a pass."""
     hiding = [step.name for step in graph.history if step.name in ("quantize", "dequantize", "autocast", "optimizer")]
     return f"; it went through {hiding[-1]}: {what} before that" if hiding else ""

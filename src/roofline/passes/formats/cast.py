@@ -47,7 +47,7 @@ def cast(
         >>> cast(b.graph([y]), weights="int8").tensors["w"].dtype
         'int8'
     """
-    base, weight, kept, flow, arithmetic = (
+    base, weight, state, flow, arithmetic = (
         number_format(name).name if name is not None else None for name in (dtype, weights, cache, activations, compute)
     )
     matrices = _matrices(graph)
@@ -56,12 +56,12 @@ def cast(
         if tensor.dtype in _DISCRETE:
             return tensor
         if tensor.kind == "weight":
-            wanted = weight if tensor.name in matrices else base
+            target = weight if tensor.name in matrices else base
         elif tensor.name in caches:
-            wanted = kept
+            target = state
         else:
-            wanted = flow
-        return replace(tensor, dtype=wanted or base or tensor.dtype)
+            target = flow
+        return replace(tensor, dtype=target or base or tensor.dtype)
 
     caches = _stored_in_cache(graph)
     nodes = graph.nodes if arithmetic is None else tuple(_computes_in(node, arithmetic) for node in graph.nodes)
@@ -70,14 +70,14 @@ def cast(
 
 def _matrices(graph: Graph) -> frozenset[str]:
     """Weights that a contraction multiplies by."""
-    found = {
+    names = {
         name
         for node in graph.nodes
         if get_op(node.op, node.name).kind in ("matmul", "conv")
         for name in node.inputs[:2]
         if len(graph.tensors[name].shape) > 1
     }
-    return frozenset(_through_views(graph, found))
+    return frozenset(_through_views(graph, names))
 
 
 def _through_views(graph: Graph, names: set[str]) -> set[str]:

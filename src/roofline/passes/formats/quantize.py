@@ -1,10 +1,11 @@
 """Quantise a program: what is stored, what is multiplied, and what converting between the two costs.
 
-Weights alone: the products stay in the activations' format, and a ``dequantize`` node makes wide numbers of the
-narrow ones, inside the product's kernel (``fused``, as in Marlin or tinygemm: only narrow bytes move) or as a kernel of
+Weights alone: the matmuls stay in the activations' format, and a ``dequantize`` node makes wide numbers of the
+narrow ones, inside the matmul's kernel (``fused``, as in Marlin or tinygemm: only narrow bytes move) or as a kernel of
 its own (``separate``, as in bitsandbytes: narrow bytes are read, wide ones written and read again). Weights and
-activations: the products run on the narrow format's units after a node that quantises what they read, once for all that
-read the same. The KV cache: attention reads narrow bytes and widens them, new tokens are quantised as they are written.
+activations: the matmuls run on the narrow format's units after a node that quantises what they read, once for all that
+read the same. The KV cache: attention reads narrow bytes and dequantises them; new tokens are quantised as they are
+written.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ Weights = str | Mapping[str, str | None]
 _OPERANDS: dict[str, tuple[int, ...]] = {"matmul": (1,), "conv": (1,), "moe": (1, 2), "move": (0,)}
 #: The only move that reads weights.
 _TABLE = "embedding"
-#: Products whose second operand has the summed axis last but one.
+#: Matmuls whose second operand has the summed axis last but one.
 _COLUMNS = frozenset({"matmul", "bmm"})
-#: Products of a class that no weights are multiplied by.
+#: Matmuls of a class that no weights are multiplied by.
 _NEITHER = frozenset({"triangular_solve", "expert_linear_grad"})
 
 
@@ -51,7 +52,7 @@ def quantize(
     dequantize: Literal["fused", "separate", "tinygemm"] = "fused",
     scales: Literal["dynamic", "static"] = "dynamic",
 ) -> Graph:
-    """Store weights, activations of products or the KV cache in fewer bits, with scales and the conversions counted.
+    """Store weights, activations of matmuls or the KV cache in fewer bits, with scales and the conversions counted.
 
     FLOPs of contractions stay. Biases, norms and everything elementwise keep their format; so do weights that are
     narrow already.
@@ -59,16 +60,16 @@ def quantize(
     Args:
         graph: The program.
         weights: A format for all matrices, or formats by pattern of node or tensor names, of which the last that fits
-            wins and ``None`` leaves alone: ``{"*": "int4-g128", "*.down*": "int8"}``. ``int8`` has a scale a row,
-            ``int4`` groups of 128, ``fp8`` a scale a row; all others are stored as their names say.
-        activations: Format that products take their inputs in: ``int8``, ``fp8``, ``mxfp8``, ``mxfp4`` or ``nvfp4``.
+            wins and ``None`` leaves alone: ``{"*": "int4-g128", "*.down*": "int8"}``. ``int8`` has a scale per row,
+            ``int4`` groups of 128, ``fp8`` a scale per row; all others are stored as their names say.
+        activations: Format that matmuls take their inputs in: ``int8``, ``fp8``, ``mxfp8``, ``mxfp4`` or ``nvfp4``.
             Without ``weights``, these get the same format. Attention keeps its own.
-        cache: Format of the KV cache: ``int8`` and ``int4`` with a scale a token and head, ``fp8`` with one for all.
+        cache: Format of the KV cache: ``int8`` and ``int4`` with a scale per token and head, ``fp8`` with one for all.
         keep: Patterns of node or tensor names that stay; by default :data:`KEEP`.
-        dequantize: Where narrow weights are widened: ``fused``, inside the product's kernel, as serving stacks do;
+        dequantize: Where narrow weights are dequantised: ``fused``, inside the matmul's kernel, as serving stacks do;
             ``separate``, by a kernel of its own; ``tinygemm``, inside PyTorch's own kernel for int4 weights, which
             suits a few rows.
-        scales: Of activations and cache: ``dynamic``, found a row at a time, or ``static``, known before: then
+        scales: Of activations and cache: ``dynamic``, found row by row, or ``static``, known before: then
             quantising is elementwise and compilers fuse it into what comes before.
 
     Raises:
@@ -127,7 +128,7 @@ def dequantize(graph: Graph, way: Literal["fused", "separate"] = "fused") -> Gra
         stored, first = graph.tensors[matrix.root].dtype, graph.tensors[matrix.node.inputs[0]].dtype
         wide = dict(matrix.node.attrs).get("compute", first)
         narrower = DTYPES[stored].bits_per_element < DTYPES[wide].bits_per_element
-        if narrower and multiplied_as(stored) != wide and not matrix.widened and matrix.node.op != _TABLE:
+        if narrower and multiplied_as(stored) != wide and not matrix.dequantised and matrix.node.op != _TABLE:
             work.dequantize(matrix.node, matrix.position, wide)
     return work.graph()
 
@@ -142,17 +143,17 @@ def _check_words(
 ) -> None:
     if weights is None and activations is None and cache is None:
         raise UsageError("nothing to quantise: give weights, activations or cache")
-    for option, (given, allowed) in words.items():
-        if given not in allowed:
-            near = did_you_mean(str(given), allowed)
-            raise UsageError(f"{option}={given!r}: allowed: {', '.join(allowed)}{near}")
+    for option, (value, allowed) in words.items():
+        if value not in allowed:
+            near = did_you_mean(str(value), allowed)
+            raise UsageError(f"{option}={value!r}; allowed: {', '.join(allowed)}{near}")
 
 
-#: What a reader should know about each way to dequantise weights.
-_WIDENED = {
-    "fused": "weights are widened inside the products' kernels, as serving stacks do; PyTorch has one for int4 alone",
-    "separate": "weights are widened by kernels of their own, whose results the products read: slower than none",
-    "tinygemm": "tinygemm suits a few rows: from about 16 on, products in 16 bits are faster",
+#: What a reader should know about each way to dequantise.
+_REMARKS = {
+    "fused": "weights are dequantised inside matmul kernels, as serving stacks do; PyTorch has one for int4 only",
+    "separate": "weights are dequantised by kernels of their own, whose results the matmuls read: slower than none",
+    "tinygemm": "tinygemm suits a few rows: from about 16 on, matmuls in 16 bits are faster",
 }
 
 
@@ -188,39 +189,39 @@ def formats_by_name(text: str) -> Weights:
 
 @dataclass(frozen=True, slots=True)
 class _Matrix:
-    """A weight as a product, or a lookup, reads it.
+    """A weight as a matmul, or a lookup, reads it.
 
     Attributes:
-        node: The product, or the lookup.
+        node: The matmul, or the lookup.
         position: Of the weight among its inputs.
         root: The tensor that stores it, behind any views.
         row: Elements that are summed over; of a matrix that is seen through views, its own rows.
-        widened: Whether a dequantisation stands between them.
+        dequantised: Whether a dequantisation stands between them.
     """
 
     node: Node
     position: int
     root: str
     row: int
-    widened: bool
+    dequantised: bool
 
 
 def _matrices(graph: Graph) -> list[_Matrix]:
-    """Every weight that a product multiplies by, and every table."""
+    """Every weight that a matmul multiplies by, and every table."""
     sources = {n.outputs[0]: n for n in graph.nodes if OPS[n.op].kind == "view" or n.op == "dequantize"}
-    found = []
+    matrices = []
     for node in graph.nodes:
         reads = node.op not in _NEITHER and (OPS[node.op].kind != "move" or node.op == _TABLE)
         for position in _OPERANDS.get(OPS[node.op].kind, ()) if reads else ():
             name = node.inputs[position]
-            root, widened = name, False
+            root, dequantised = name, False
             while root in sources:
-                root, widened = sources[root].inputs[0], widened or sources[root].op == "dequantize"
+                root, dequantised = sources[root].inputs[0], dequantised or sources[root].op == "dequantize"
             tensor, seen = graph.tensors[root], graph.tensors[name]
             if tensor.kind == "weight" and len(seen.shape) > 1:
                 row = _row(node, seen) if root == name else _last(tensor)
-                found.append(_Matrix(node, position, root, row, widened))
-    return found
+                matrices.append(_Matrix(node, position, root, row, dequantised))
+    return matrices
 
 
 def _last(weight: Tensor) -> int:
@@ -240,16 +241,16 @@ def _chosen(graph: Graph, weights: Weights, keep: Sequence[str] | None) -> list[
     if not matrices:
         raise UsageError(f"{graph.name} multiplies by no weight matrix; there is nothing to quantise")
     table = {"*": weights} if isinstance(weights, str) else dict(weights)
-    products = list(dict.fromkeys(name for matrix in matrices for name in (matrix.node.name, matrix.root)))
-    _check_patterns("weights", [pattern for pattern in table if pattern != "*"], products)
-    _check_patterns("keep", keep or (), [*products, *graph.tensors, *(node.name for node in graph.nodes)])
+    matmuls = list(dict.fromkeys(name for matrix in matrices for name in (matrix.node.name, matrix.root)))
+    _check_patterns("weights", [pattern for pattern in table if pattern != "*"], matmuls)
+    _check_patterns("keep", keep or (), [*matmuls, *graph.tensors, *(node.name for node in graph.nodes)])
     chosen = []
     for matrix in matrices:
         fits = [pattern for pattern in table if _names(pattern, matrix)]
         word = table[fits[-1]] if fits else None
-        asked = keep is None and bool(fits) and fits[-1] != "*"
+        named = keep is None and bool(fits) and fits[-1] != "*"
         stays = any(_names(pattern, matrix) for pattern in (KEEP if keep is None else keep))
-        if word is not None and (asked or not stays):
+        if word is not None and (named or not stays):
             chosen.append((matrix, word))
     if not chosen:
         raise UsageError(f"{graph.name}: every matrix is kept as it is; keep=() leaves none out")
@@ -278,7 +279,7 @@ def _store_weights(work: Rewriter, chosen: Sequence[tuple[_Matrix, str]], activa
         form = weight_format(word, matrix.row, matrix.node.name)
         if work.way == "tinygemm":
             _check_tiny(matrix, form, activations)
-        if matrix.widened or DTYPES[form].bits_per_element >= DTYPES[present].bits_per_element:
+        if matrix.dequantised or DTYPES[form].bits_per_element >= DTYPES[present].bits_per_element:
             already.append(matrix.root)
             continue
         if stored.setdefault(matrix.root, form) != form:
@@ -300,7 +301,7 @@ def _check_tiny(matrix: _Matrix, form: str, activations: str | None) -> None:
 
 
 def _multiply(work: Rewriter, matrix: _Matrix, stored: str, activations: str | None) -> None:
-    """Put the conversions around one product, or one lookup, which returns wide rows."""
+    """Put the conversions around one matmul, or one lookup, which returns wide rows."""
     node, first = matrix.node, work.before.tensors[matrix.node.inputs[0]]
     if activations is None or node.op == _TABLE:
         wide = work.before.tensors[node.outputs[0]] if node.op == _TABLE else first
@@ -321,7 +322,7 @@ def _multiply(work: Rewriter, matrix: _Matrix, stored: str, activations: str | N
 
 
 def _check_pair(matrix: _Matrix, stored: str, form: str) -> None:
-    """Narrower weights are widened to the activations' format; equal ones are multiplied as they are."""
+    """Narrower weights are dequantised to the activations' format; equal ones are multiplied as they are."""
     weight, unit = multiplied_as(stored), multiplied_as(form)
     blocks = unit == "fp4" and stored != form
     if (weight == unit and not blocks) or DTYPES[stored].bits < DTYPES[form].bits:
@@ -343,7 +344,7 @@ def _remark(work: Rewriter, stored: Mapping[str, str], already: Sequence[str], a
     if already:
         work.notes[f"{len(set(already))} matrices are quantised already and stay"] = None
     if stored and not activations:
-        work.notes[_WIDENED[work.way]] = None
+        work.notes[_REMARKS[work.way]] = None
 
 
 # --- cache ----------------------------------------------------------------------------------------------------------
@@ -364,14 +365,14 @@ def _store_cache(work: Rewriter, word: str) -> None:
 def _caches(graph: Graph) -> list[str]:
     """Caches of keys and values: what attention reads, or positions are written into. Other kept state stays."""
     root = aliases(graph).root
-    found = {
+    caches = {
         root(name): None
         for node in graph.nodes
         if OPS[node.op].kind == "attention" or node.op == "cache_update"
         for name in node.inputs
         if graph.tensors[root(name)].kind == "cache"
     }
-    return list(found)
+    return list(caches)
 
 
 def _convert(work: Rewriter, cache: str, form: str, wide: str) -> None:

@@ -73,7 +73,7 @@ def activation_format(word: str, row: object, scales: str) -> str:
     """The format of quantised activations with rows of ``row`` elements.
 
     Raises:
-        UsageError: Not one that products take activations in.
+        UsageError: Not one that matmuls take activations in.
 
     Example:
         >>> activation_format("fp8", 4096, "dynamic"), activation_format("fp8", 4096, "static")

@@ -11,7 +11,7 @@ from roofline.ir.graph import Graph, Node
 from roofline.passes.history import sooner
 from roofline.passes.rewriting.amounts import matches
 
-#: Products that libraries run on 2:4 weights (cuSPARSELt: one structured operand of a matrix product), with the axis
+#: Matmuls that libraries run on 2:4 weights (cuSPARSELt: one structured operand of a matmul), with the axis
 #: of the weight that is summed over, along which the groups of four lie.
 _SUMMED = {"linear": 1, "matmul": 0}
 _PATTERN = "2:4"
@@ -25,13 +25,13 @@ _STRUCTURED = (
     "its kernels reach less of that peak than dense kernels of theirs"
 )
 _MISSING = (
-    "matrix product with weights of its own that could be 2:4 sparse (tables that rows are looked up in and "
+    "matmul with weights of its own that could be 2:4 sparse (tables that rows are looked up in and "
     "convolutions stay dense)"
 )
 
 
 def sparsify(graph: Graph, sparsity: str | float, where: Sequence[str]) -> Graph:
-    """Store the weights of matrix products two of four, or note that zeros anywhere change nothing.
+    """Store the weights of matmuls two of four, or note that zeros anywhere change nothing.
 
     Args:
         graph: The program.
@@ -57,9 +57,9 @@ def sparsify(graph: Graph, sparsity: str | float, where: Sequence[str]) -> Graph
 
 
 def _weights(graph: Graph, where: Sequence[str]) -> list[str]:
-    """Weights that only matrix products read, and whose summed axis comes in fours; with the views that turn them."""
+    """Weights that only matmuls read, and whose summed axis comes in fours; with the views that turn them."""
     turned = {node.outputs[0]: node for node in graph.nodes if node.op == "permute"}
-    found: dict[str, None] = {}
+    weights: dict[str, None] = {}
     for node in graph.nodes:
         if node.op in _SUMMED and matches(node.name, where) and len(node.inputs) > 1:
             chain = [node.inputs[1]]
@@ -68,16 +68,16 @@ def _weights(graph: Graph, where: Sequence[str]) -> list[str]:
             size = graph.tensors[chain[0]].shape[_SUMMED[node.op]]
             fours = isinstance(size, int) and size % 4 == 0
             if fours and graph.tensors[chain[-1]].kind == "weight" and all(_alone(graph, name) for name in chain):
-                found.update(dict.fromkeys(chain))
-    return list(found)
+                weights.update(dict.fromkeys(chain))
+    return list(weights)
 
 
 def _alone(graph: Graph, name: str) -> bool:
-    """Whether products read a tensor as their weights, and nothing else reads it but a view on the way there."""
+    """Tell whether matmuls read a tensor as their weights, and nothing else does but a view on the way there."""
     readers: tuple[Node, ...] = graph.consumers[name]
     views = [reader for reader in readers if reader.op == "permute"]
-    products = [reader for reader in readers if reader.op in _SUMMED and reader.inputs[1] == name]
-    return len(views) + len(products) == len(readers) and len(views) <= 1 and (not views or not products)
+    matmuls = [reader for reader in readers if reader.op in _SUMMED and reader.inputs[1] == name]
+    return len(views) + len(matmuls) == len(readers) and len(views) <= 1 and (not views or not matmuls)
 
 
 def _stored(graph: Graph, name: str) -> str:

@@ -41,7 +41,7 @@ class _Groups:
         return kind_fits and node.label not in self.shared
 
     def elements(self, node: Node) -> Any:
-        """What a node sweeps: its output, or what a reduction reads."""
+        """Return what a node sweeps: the elements of its output, or of what a reduction reads."""
         names = node.inputs[:1] if OPS[node.op].kind == "reduction" else node.outputs
         return self.graph.tensors[names[0]].numel
 
@@ -55,13 +55,13 @@ class _Groups:
         return None
 
     def fits_rows(self, node: Node, label: str) -> bool:
-        """Whether a node wants the elements of a kernel's rows in the order in which the kernel has them."""
+        """Tell whether a node reads the elements of a kernel's rows in the order in which the kernel has them."""
         rows, own = self.rows.get(label), self.rows_of(node)
         turned = any(name in self.turned and self.of.get(name) == label for name in node.inputs)
         return (rows is None or own is None or rows == own) and not (turned and (rows or own))
 
     def rows_of(self, node: Node) -> Any:
-        """What a reduction keeps and reduces; ``None`` for an elementwise operator."""
+        """Return what a reduction keeps and reduces; ``None`` for an elementwise operator."""
         if OPS[node.op].kind not in ("rowwise", "reduction"):
             return None
         return kept_of(node, self.graph.tensors[node.inputs[0]].shape)

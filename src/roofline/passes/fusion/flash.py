@@ -1,6 +1,6 @@
 """Attention as one kernel: the scores stay on the chip (Dao et al. 2022, FlashAttention, arXiv 2205.14135).
 
-Found wherever a program has it: as attention scores, softmax and values, or as two products of matrices with a softmax
+Found wherever a program has it: as attention scores, softmax and values, or as two matmuls with a softmax
 between them, whole or taken apart, with scale, mask, bias and dropout around it. Relabelling only.
 """
 
@@ -13,13 +13,13 @@ from roofline.ir.graph import Graph, Node
 from roofline.ops.registry import OPS, get_op
 from roofline.passes.history import recorded
 
-#: Products that attention may begin with, and end with.
+#: Matmuls that attention may begin with, and end with.
 _SCORES = frozenset({"attention_scores", "bmm", "matmul"})
 _VALUES = frozenset({"attention_values", "bmm", "matmul"})
 #: What may lie between them: a softmax, or the steps that one is made of.
 _BETWEEN = frozenset({"pointwise", "rowwise", "reduction", "move", "view"})
 _SOFTMAX = frozenset({"softmax", "attention_softmax"})
-#: Operators between the two products at most: a softmax taken apart, scale, bias, mask, cap, casts, dropout.
+#: Operators between the two matmuls at most: a softmax taken apart, scale, bias, mask, cap, casts, dropout.
 _MOST = 32
 
 
@@ -63,7 +63,7 @@ def attentions(graph: Graph) -> Iterator[tuple[Node, ...]]:
 
 
 def _attention_from(graph: Graph, scores: Node) -> tuple[Node, ...]:
-    """The operators of an attention that begins with this product, views left out; none where it is no attention."""
+    """The operators of an attention that begins with this matmul, views left out; none where it is no attention."""
     between: dict[str, Node] = {}
     ends: dict[str, Node] = {}
     fresh, made = [scores], set(scores.outputs)
@@ -98,15 +98,15 @@ def _is_softmax(between: Mapping[str, Node]) -> bool:
 
 def _members(graph: Graph) -> dict[str, list[str]]:
     """Names of the nodes of each kernel, without views."""
-    found: dict[str, list[str]] = {}
+    members: dict[str, list[str]] = {}
     for node in graph.nodes:
         if get_op(node.op, node.name).kind != "view":
-            found.setdefault(node.label, []).append(node.name)
-    return found
+            members.setdefault(node.label, []).append(node.name)
+    return members
 
 
 def _may_join(chain: tuple[Node, ...], inside: Mapping[str, list[str]], labels: Mapping[str, str]) -> bool:
-    """Whether the operators run in kernels apart that hold nothing else, and equally often."""
+    """Tell whether the operators run in separate kernels that hold nothing else, and equally often."""
     names = {node.name for node in chain}
     apart = len({node.label for node in chain}) > 1
     whole = all(names.issuperset(inside[node.label]) for node in chain)

@@ -19,7 +19,7 @@ from roofline.passes.history import recorded
 
 #: What joins others freely: at most one kernel of any other kind is in a group.
 _FREE = frozenset({"pointwise", "rowwise", "reduction", "move"})
-#: Moves that are a program's own affair, and scans whose chunks are matrix products.
+#: Moves that are a program's own affair, and scans whose chunks are matmuls.
 _ALONE = frozenset({"unknown", "ssd_scan", "delta_scan"})
 
 
@@ -67,15 +67,15 @@ class _Groups:
     def _waits(self) -> list[set[int]]:
         """Whom each node waits for; a view belongs to nobody, its readers wait for whoever wrote the data."""
         writer: dict[str, int] = {}
-        found: list[set[int]] = []
+        waits: list[set[int]] = []
         for at, node in enumerate(self.graph.nodes):
             real = self.real[at]
-            found.append({writer[name] for name in node.inputs if name in writer} if real else set())
+            waits.append({writer[name] for name in node.inputs if name in writer} if real else set())
             if real:
                 writer.update(dict.fromkeys(node.outputs, at))
             elif node.inputs[0] in writer:
                 writer.update(dict.fromkeys(node.outputs, writer[node.inputs[0]]))
-        return found
+        return waits
 
     # --- joining ------------------------------------------------------------------------------------------------------
 
@@ -98,7 +98,7 @@ class _Groups:
             self.free[self.order.join(members)] = free
 
     def count(self, at: int) -> int:
-        """How often a group runs."""
+        """Return how often a group runs."""
         return self.graph.nodes[at].count
 
     def groups(self) -> list[int]:
@@ -125,7 +125,7 @@ class _Groups:
                     any(self._takes(other) and self._join_if_possible(at, other) for other in others)
 
     def _takes(self, at: int) -> bool:
-        """Whether a kernel is a contraction: not one that moves data between devices, or that nobody knows."""
+        """Tell whether a kernel is a contraction: not a collective, and no unknown operation."""
         node = self.graph.nodes[at]
         return not self.free[at] and OPS[node.op].kind not in ("network", "transfer") and node.op != "unknown"
 

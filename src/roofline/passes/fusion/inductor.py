@@ -2,8 +2,8 @@
 
 The rules, and where PyTorch 2.13 has them (``torch/_inductor``; docs/compile.md says more):
 
-1. *Patterns*, ``fx_passes/``: attention written out (product, scale, mask, softmax, product) becomes one library
-   kernel (``fuse_attention.py``); a plain product of matrices whose sum with an array is not only read pointwise takes
+1. *Patterns*, ``fx_passes/``: attention written out (matmul, scale, mask, softmax, matmul) becomes one library
+   kernel (``fuse_attention.py``); a plain matmul whose sum with an array is not only read pointwise takes
    the sum along (``post_grad.py``: ``addmm``, ``should_prefer_unfused_addmm``).
 2. *Inlining*, ``graph.py: run_node`` and ``ir.py: StorageBox``: pointwise work (also gathers, joins, copies, small
    windows, reductions of fewer than 8 elements) is computed where it is read, whatever views lie between. It is
@@ -16,7 +16,7 @@ The rules, and where PyTorch 2.13 has them (``torch/_inductor``; docs/compile.md
    of all its elements or of its rows. A consumer must read what the producer wrote at the same index, or broadcast
    along the axes that were reduced. Neighbours without a dependency need 10 bytes in common and lie within 64 loops.
    No fusion may make kernels wait for each other; 64 loops at most share a kernel.
-4. *Libraries*: products, convolutions, attention, ``topk``, long sorts and unknown operations are kernels of their own;
+4. *Libraries*: matmuls, convolutions, attention, ``topk``, long sorts and unknown operations are kernels of their own;
    nothing fuses into them. Scatters take in the values that they write and nothing else.
 """
 
@@ -90,7 +90,7 @@ def _labelled(node: Node, label: str | None) -> Node:
 
 # --- patterns ---------------------------------------------------------------------------------------------------------
 
-#: What may lie between the products of attention: a scale, then a mask.
+#: What may lie between the matmuls of attention: a scale, then a mask.
 _SCALES, _MASKS = ("mul_scalar", "mul", "div"), ("add",)
 
 
@@ -99,10 +99,10 @@ def _patterns(graph: Graph) -> Graph:
     labels: dict[str, str] = {}
     for node in graph.nodes:
         if len(graph.kernels[node.label]) == 1:
-            found = _attention(graph, node) or _sum_of_product(graph, node)
-            free = all(other.name not in labels and len(graph.kernels[other.label]) == 1 for other in found)
-            if free and len({other.count for other in found}) == 1:
-                labels.update(dict.fromkeys((other.name for other in found), node.label))
+            members = _attention(graph, node) or _addmm(graph, node)
+            free = all(other.name not in labels and len(graph.kernels[other.label]) == 1 for other in members)
+            if free and len({other.count for other in members}) == 1:
+                labels.update(dict.fromkeys((other.name for other in members), node.label))
     return replace(graph, nodes=tuple(_labelled(node, labels.get(node.name)) for node in graph.nodes))
 
 
@@ -122,20 +122,20 @@ def _attention(graph: Graph, node: Node) -> tuple[Node, ...]:
     if node.op != "bmm":
         return ()
     chain = [node]
-    for wanted in (_SCALES, _MASKS, ("softmax",), ("cast", "copy"), ("bmm",)):
+    for allowed in (_SCALES, _MASKS, ("softmax",), ("cast", "copy"), ("bmm",)):
         reader = _only_reader(graph, chain[-1])
-        if reader is not None and reader.op in wanted:
+        if reader is not None and reader.op in allowed:
             chain.append(reader)
     ops = [step.op for step in chain]
     if "softmax" not in ops or ops[-1] != "bmm" or len(ops) < 3:
         return ()
-    # The patterns know products of four axes with a scale, and no others.
+    # The patterns know matmuls of four axes with a scale, and no others.
     heads = len(graph.tensors[chain[ops.index("softmax")].inputs[0]].shape) == 4
     return tuple(chain) if heads and ops[1] in _SCALES else ()
 
 
-def _sum_of_product(graph: Graph, node: Node) -> tuple[Node, ...]:
-    """A product of two matrices and the sum that its library kernel starts from."""
+def _addmm(graph: Graph, node: Node) -> tuple[Node, ...]:
+    """A matmul of two matrices and the sum that its library kernel starts from."""
     flat = len(graph.tensors[node.outputs[0]].shape) == 2
     if node.op not in ("linear", "matmul") or len(node.inputs) != 2 or not flat:
         return ()
@@ -148,7 +148,7 @@ def _sum_of_product(graph: Graph, node: Node) -> tuple[Node, ...]:
 
 
 def _read_pointwise(graph: Graph, name: str) -> bool:
-    """Whether all that reads a tensor, through views, is pointwise."""
+    """Tell whether all that reads a tensor, through views, is pointwise."""
     if name in graph.outputs:
         return False
     return all(
@@ -180,7 +180,7 @@ class _Kernel:
         return all(loop.fusible for loop in self.loops)
 
     def fits(self, other: _Kernel) -> bool:
-        """Whether one nest of loops can run both (simd.py, can_fuse)."""
+        """Tell whether one nest of loops can run both (simd.py, can_fuse)."""
         if self.loops[0].count != other.loops[0].count:
             return False
         if self.reduces and other.reduces:
@@ -256,7 +256,7 @@ class _Scheduler:
         return sum(self.inliner.nbytes(name) for name, path in reads if self._aligned(name, path, consumer))
 
     def _aligned(self, name: str, path: tuple[Any, ...], consumer: _Kernel) -> bool:
-        """Whether a reader wants an element when its writer has it (scheduler.py, fusable_read_and_write)."""
+        """Tell whether a reader needs an element when its writer has it (scheduler.py, fusable_read_and_write)."""
         writer = self.writer[name]
         producer = self.of[writer.order]
         if all(step[0] == "permute" for step in path):
@@ -281,7 +281,7 @@ class _Scheduler:
         return self._shared(a, b) >= SHARED_AT_LEAST
 
     def _follows(self, producer: _Kernel, consumer: _Kernel) -> bool:
-        """Whether all that the consumer reads of the producer's comes at the same index."""
+        """Tell whether the consumer reads all of the producer's results at the same index."""
         made = {name for loop in producer.loops for node in loop.nodes for name in node.outputs}
         reads = {read for loop in consumer.loops for read in loop.reads if read[0] in made}
         return all(self._aligned(name, path, consumer) for name, path in reads)
@@ -323,12 +323,12 @@ def _near(places: list[int]) -> Iterable[tuple[int, int]]:
 
 
 def _turn_alike(a: _Kernel, b: _Kernel) -> bool:
-    """Whether two kernels can sweep an array in one order: pointwise loops turn their axes, reductions do not."""
+    """Tell whether two kernels can sweep an array in one order: pointwise loops can reorder their axes."""
     return not (a.reduces and b.reduces) or a.shape == b.shape
 
 
 def _by_buffer(kernel: _Kernel, flexible: bool) -> set[Read]:
-    """What a kernel reads and at which index; a pointwise loop can turn its axes."""
+    """Return what a kernel reads and at which index; a pointwise loop can reorder its axes."""
     reads: set[Read] = set()
     for loop in kernel.loops:
         if loop.total == kernel.total:

@@ -81,12 +81,12 @@ class Loop:
 
     @property
     def fusible(self) -> bool:
-        """Whether the scheduler may put it into a kernel with others."""
+        """Tell whether the scheduler may put it into a kernel with others."""
         return self.role in ("inline", "reduce")
 
     @property
     def reduces(self) -> bool:
-        """Whether it is a reduction."""
+        """Tell whether it is a reduction."""
         return self.role == "reduce"
 
 
@@ -124,18 +124,18 @@ class Inliner:
         return tensor.numel if axis is None else (tensor.shape or (1,))[axis]
 
     def _columns(self, node: Node) -> Any:
-        kept = kept_of(node, self.tensors[node.inputs[0]].shape)
-        return prod(size for what, size in kept if what == "rep")
+        runs = kept_of(node, self.tensors[node.inputs[0]].shape)
+        return prod(size for what, size in runs if what == "rep")
 
     def taps(self, node: Node) -> Any:
-        """How many elements of its first input one element of a result reads."""
+        """Count the elements of its first input that one element of a result reads."""
         attrs = dict(node.attrs)
         if "r" in attrs:
             r = attrs["r"]
             return r[0] * r[1] if isinstance(r, tuple) else r * r
         if node.op == "pool":
-            given, made = self._numel(node.inputs[0]), self._numel(node.outputs[0])
-            return max(1, given // made) if isinstance(given, int) and isinstance(made, int) else 4
+            read, made = self._numel(node.inputs[0]), self._numel(node.outputs[0])
+            return max(1, read // made) if isinstance(read, int) and isinstance(made, int) else 4
         return self._columns(node) if OPS[node.op].kind == "reduction" else 1
 
     # --- reads --------------------------------------------------------------------------------------------------------
@@ -150,19 +150,19 @@ class Inliner:
         return name, path
 
     def _view_step(self, node: Node) -> tuple[Any, ...]:
-        given, made = self.tensors[node.inputs[0]].shape, self.tensors[node.outputs[0]].shape
+        read, made = self.tensors[node.inputs[0]].shape, self.tensors[node.outputs[0]].shape
         if node.op == "slice":
             return (("part", node.outputs[0]),)
         if node.op == "expand":
-            return (("rep", segments(given, made)),)
+            return (("rep", segments(read, made)),)
         if node.op == "permute":
-            axes = [axis for axis in dict(node.attrs)["axes"] if given[axis] != 1]
+            axes = [axis for axis in dict(node.attrs)["axes"] if read[axis] != 1]
             return () if axes == sorted(axes) else (("permute", tuple(axes)),)
         return ()
 
     def _steps(self, node: Node, at: int) -> list[tuple[Any, ...]]:
-        """How a node indexes one of its inputs, once for each element of a window."""
-        given, made = self.tensors[node.inputs[at]].shape, self.tensors[node.outputs[0]].shape
+        """Return how a node indexes one of its inputs, once for each element of a window."""
+        read, made = self.tensors[node.inputs[at]].shape, self.tensors[node.outputs[0]].shape
         if at == 0 and self.roles[node.name] != "reduce" and OPS[node.op].kind == "reduction":
             taps = self.taps(node)
             return [(("tap", node.name, tap),) for tap in range(taps if isinstance(taps, int) else 4)]
@@ -172,11 +172,11 @@ class Inliner:
         if node.op == "cat":
             return [(("part", node.name, at),)]
         full = self.tensors[node.inputs[0]].shape if self.roles[node.name] == "reduce" else made
-        same = prod(given) == prod(full)
-        return [() if same else (("rep", broadcast_segments(given, full)),)]
+        same = prod(read) == prod(full)
+        return [() if same else (("rep", broadcast_segments(read, full)),)]
 
     def reads(self, node: Node) -> Iterator[Read]:
-        """What a node reads from memory, through what is inlined into it."""
+        """Yield what a node reads from memory, through what is inlined into it."""
         for at, name in enumerate(node.inputs):
             for step in self._steps(node, at):
                 base, path = self.to_memory(name, step)
@@ -190,15 +190,15 @@ class Inliner:
 
     def readers(self, node: Node) -> list[Node]:
         """Nodes that read what a node writes, through views."""
-        found: dict[str, Node] = {}
+        readers: dict[str, Node] = {}
         stack = list(node.outputs)
         while stack:
             for reader in self.graph.consumers.get(stack.pop(), ()):
                 if self.roles[reader.name] == "view":
                     stack.extend(reader.outputs)
                 else:
-                    found[reader.name] = reader
-        return list(found.values())
+                    readers[reader.name] = reader
+        return list(readers.values())
 
     @cached_property
     def kept(self) -> frozenset[str]:
@@ -220,7 +220,7 @@ class Inliner:
             self.operations[node.name] = 0
 
     def _written_out(self, node: Node) -> bool:
-        """Whether a pointwise expression becomes an array of its own."""
+        """Tell whether a pointwise expression becomes an array of its own."""
         readers, reads, work = self.readers(node), len(self.read_of[node.name]), self.operations[node.name]
         reused = len(readers) > 1 and (reads > READS_TO_REUSE or work > OPERATIONS_TO_REUSE)
         return (
@@ -239,26 +239,26 @@ class Inliner:
         target = role == "scatter" and OPS[reader.op].alias is not None
         written = target and self.producer.get(self.to_memory(reader.inputs[0])[0]) is node
         by_hand = len(self.by_label[reader.label]) > 1
-        again = role == "window" and reads > 1
-        return role == "extern" or written or by_hand or again or reader.count != node.count
+        windowed = role == "window" and reads > 1
+        return role == "extern" or written or by_hand or windowed or reader.count != node.count
 
     # --- loops --------------------------------------------------------------------------------------------------------
 
     def loops(self) -> list[Loop]:
         """The loops in the program's order."""
-        found: list[Loop] = []
+        loops: list[Loop] = []
         writer: dict[str, int] = {}
         for label in dict.fromkeys(node.label for node in self.graph.nodes):
             nodes = tuple(node for node in self.by_label[label] if node.name in self.realized)
             if nodes:
-                found.append(self._loop(nodes))
-        found.sort(key=lambda loop: loop.order)
-        for place, loop in enumerate(found):
+                loops.append(self._loop(nodes))
+        loops.sort(key=lambda loop: loop.order)
+        for place, loop in enumerate(loops):
             writer.update({name: place for node in loop.nodes for name in node.outputs})
-        for place, loop in enumerate(found):
+        for place, loop in enumerate(loops):
             loop.order = place
             loop.waits = frozenset(writer[name] for name, _ in loop.reads if name in writer) - {place}
-        return found
+        return loops
 
     def _loop(self, nodes: tuple[Node, ...]) -> Loop:
         roles = {self.roles[node.name] for node in nodes}
@@ -324,7 +324,7 @@ def _at_most(size: Any, limit: int) -> bool:
 
 
 def kept_of(node: Node, shape: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What of its first input a reduction keeps and reduces, as :func:`segments`."""
+    """Return what of its first input a reduction keeps and reduces, as :func:`segments`."""
     attrs, rank = dict(node.attrs), len(shape)
     if node.op == "groupnorm" and isinstance(attrs.get("groups"), int):
         groups = attrs["groups"]
@@ -343,16 +343,16 @@ def segments(small: tuple[Any, ...], full: tuple[Any, ...]) -> tuple[Any, ...]:
         >>> segments((4, 5, 1), (4, 5, 6)), segments((1, 6), (4, 6))
         ((('keep', 20), ('rep', 6)), (('rep', 4), ('keep', 6)))
     """
-    found: list[tuple[str, Any]] = []
+    runs: list[tuple[str, Any]] = []
     for have, want in zip(small, full, strict=True):
         what = "rep" if have == 1 else "keep"
         if want == 1:
             continue
-        if found and found[-1][0] == what:
-            found[-1] = (what, found[-1][1] * want)
+        if runs and runs[-1][0] == what:
+            runs[-1] = (what, runs[-1][1] * want)
         else:
-            found.append((what, want))
-    return tuple(found)
+            runs.append((what, want))
+    return tuple(runs)
 
 
 def broadcast_segments(small: tuple[Any, ...], full: tuple[Any, ...]) -> tuple[Any, ...]:

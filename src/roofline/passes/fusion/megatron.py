@@ -19,7 +19,7 @@ def megatron_kernels(graph: Graph) -> Graph:
     """Run a GPT's layers by Megatron-LM's fused kernels, as of 2022, before fused attention.
 
     One kernel for scale, mask and softmax; the biases of the layers before GELU and before the residual sum leave their
-    products: one kernel for bias and GELU, one for bias, dropout and sum (megatron/model/fused_softmax.py,
+    matmuls: one kernel for bias and GELU, one for bias, dropout and sum (megatron/model/fused_softmax.py,
     fused_bias_gelu.py and transformer.py, ``bias_dropout_add``). FLOPs and outputs stay. Apply it before
     :func:`roofline.passes.backward`: the backward of a fused kernel is one kernel.
 
@@ -89,7 +89,7 @@ class _Program:
         return True
 
     def _only(self, name: str) -> Node | None:
-        """What makes a tensor that one node reads."""
+        """Return the node that writes a tensor which only one node reads."""
         alone = len(self.graph.consumers.get(name, ())) == 1 and name not in self.graph.outputs
         return self.graph.producer.get(name) if alone else None
 

@@ -30,17 +30,17 @@ class Order:
 
     def __init__(self, waits: Sequence[Iterable[int]]) -> None:
         self._above = list(range(len(waits)))
-        self.before = [set(found) - {at} for at, found in enumerate(waits)]
+        self.before = [set(sources) - {at} for at, sources in enumerate(waits)]
         self.after: list[set[int]] = [set() for _ in waits]
-        for at, found in enumerate(self.before):
-            for other in found:
+        for at, sources in enumerate(self.before):
+            for other in sources:
                 self.after[other].add(at)
         self._slots = self._sorted()
         self._slot = {at: slot for slot, at in enumerate(self._slots)}
 
     def _sorted(self) -> list[int]:
         """Items after those that they wait for, by number where free; those in a circle last."""
-        left = [len(found) for found in self.before]
+        left = [len(sources) for sources in self.before]
         ready = [at for at, count in enumerate(left) if not count]
         made: list[int] = []
         while ready:
@@ -59,7 +59,7 @@ class Order:
         return at
 
     def waits_for(self, group: int, other: int) -> bool:
-        """Whether a group reads what another one writes."""
+        """Tell whether a group reads what another one writes."""
         return self.find(other) in set(map(self.find, self.before[self.find(group)]))
 
     def between(self, a: int, b: int) -> set[int]:
@@ -69,7 +69,7 @@ class Order:
         return (down & self._up(b, self._slot[a])) if down else set()
 
     def _up(self, group: int, slot: int) -> set[int]:
-        """What a group waits for, of what stands behind a slot."""
+        """Return what a group waits for, of what stands behind a slot."""
         return self._reach(group, self.before, lambda at: self._slot[at] > slot)
 
     def _reach(self, start: int, sides: Sequence[set[int]], near: Callable[[int], bool]) -> set[int]:

@@ -40,11 +40,11 @@ def pipelined(graph: Graph, pp: int, *, nodes: int = 1) -> Graph:
     for part in parts:
         sent: dict[str, str] = {}
         for node in part.nodes:
-            given = replace(node, inputs=tuple(now.get(name, name) for name in node.inputs))
+            moved = replace(node, inputs=tuple(now.get(name, name) for name in node.inputs))
             if node.op == "send":
-                given = _again(given, part, tensors)
-                sent[node.inputs[0]] = given.outputs[0]
-            made.append(given)
+                moved = _again(moved, part, tensors)
+                sent[node.inputs[0]] = moved.outputs[0]
+            made.append(moved)
         now.update(sent)
     note = f"one batch in {pp} stages, one after the other; memory is that of the largest stage"
     outputs = tuple(now.get(name, name) for name in graph.outputs)

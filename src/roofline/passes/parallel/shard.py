@@ -116,7 +116,7 @@ class Vocabulary:
 
     Attributes:
         rows: Rows that a device holds, by weight.
-        heads: Outputs of the products with them that are gathered, and their whole last axis.
+        heads: Outputs of the matmuls with them that are gathered, and their whole last axis.
         tables: Those that are looked up.
         sizes: New sizes of the logits that stay shares.
     """
@@ -168,7 +168,7 @@ def _rows(graph: Graph, name: str) -> int:
 
 
 def _is_head(splits: Splits, node: Node, tables: Mapping[str, int]) -> bool:
-    """Whether a product's weight has as many rows as a table, and the program returns what it gives or its loss."""
+    """Tell whether a matmul's weight has as many rows as a table, and the program returns its result or its loss."""
     graph, weight = splits.graph, node.inputs[1]
     if graph.tensors[weight].kind != "weight" or _rows(graph, weight) not in tables.values():
         return False
@@ -178,7 +178,7 @@ def _is_head(splits: Splits, node: Node, tables: Mapping[str, int]) -> bool:
 
 
 def _only_looked_up(graph: Graph, name: str, heads: Mapping[str, Any]) -> bool:
-    """Whether a weight is read by lookups and as the matrix of heads alone."""
+    """Tell whether a weight is read by lookups and as the matrix of heads alone."""
     return all(
         (node.op == "embedding" and name not in node.inputs[1:])
         or (node.outputs[0] in heads and node.inputs[1] == name and node.inputs.count(name) == 1)

@@ -1,6 +1,6 @@
 """Which axes tensor parallelism cuts, and by how much.
 
-An axis can be cut where a product makes it and another product, later, sums over it: the first is then split by
+An axis can be cut where a matmul makes it and another matmul, later, sums over it: the first is then split by
 columns, the second by rows, and nothing between them needs to talk (Shoeybi et al. 2019, section 3). That holds for
 the inner width of feed-forwards and experts, and for the heads of attention: a device takes whole key-value heads with
 their queries. Where there are fewer key-value heads than devices, each device keeps one and its share of the queries.
@@ -67,10 +67,10 @@ class Heads:
 
 @dataclass(frozen=True)
 class Inner:
-    """A width between two products.
+    """A width between two matmuls.
 
     Attributes:
-        where: The product that makes it.
+        where: The matmul that makes it.
         choices: Atoms that could be cut, the outermost first.
     """
 
@@ -102,14 +102,14 @@ def _product(atoms: Iterable[Atom]) -> int:
 
 def _divide(atoms: tuple[Atom, ...], devices: int) -> dict[Atom, int] | None:
     """Cut the first atoms until all devices have a share; the inner ones only once the outer ones are used up."""
-    found: dict[Atom, int] = {}
+    sizes: dict[Atom, int] = {}
     for atom in atoms:
         if devices == 1:
             break
         assert isinstance(atom.size, int)
         common = gcd(atom.size, devices)
-        found[atom], devices = atom.size // common, devices // common
-    return found if devices == 1 else None
+        sizes[atom], devices = atom.size // common, devices // common
+    return sizes if devices == 1 else None
 
 
 @dataclass(frozen=True)
@@ -133,8 +133,8 @@ class Splits:
                 "; run copies of it on parts of the batch instead (data parallelism)"
             )
             raise UsageError(
-                f"{self.graph.name} has nothing that tensor parallelism splits (heads, or a width between two matrix "
-                f"products){instead}"
+                f"{self.graph.name} has nothing that tensor parallelism splits (heads, or a width between two "
+                f"matmuls){instead}"
             )
         sizes: dict[Atom, int] = {}
         for split in self.found:
@@ -154,22 +154,22 @@ class Splits:
         )
 
     def copies(self, devices: int) -> int:
-        """How many devices hold each key-value head, where there are fewer heads than devices."""
+        """Count the devices that hold each key-value head, where there are fewer heads than devices."""
         heads = [split for split in self.found if isinstance(split, Heads)]
         return max((devices // _product(split.groups) for split in heads), default=1)
 
     @cached_property
     def found(self) -> tuple[Split, ...]:
-        """What can be cut; no weight twice."""
+        """Everywhere that a program can be cut; no weight twice."""
         taken: set[str] = set()
-        kept: list[Split] = []
+        splits: list[Split] = []
         candidates: list[Split] = [*self._heads(), *self._inner()]
         for split in candidates:
             weights = {name for atom in split.atoms for name in self._weights(atom)}
             if weights and (isinstance(split, Heads) or weights.isdisjoint(taken)):
                 taken |= weights
-                kept.append(split)
-        return tuple(kept)
+                splits.append(split)
+        return tuple(splits)
 
     def _weights(self, atom: Atom) -> Iterator[str]:
         """Matrices that contain an atom."""
@@ -200,15 +200,15 @@ class Splits:
                 yield heads
 
     def _ends(self, atoms: Iterable[Atom]) -> bool:
-        """Whether a product with a weight sums over them in the end."""
+        """Tell whether a matmul with a weight sums over them in the end."""
         return any(atom in self.summed for atom in atoms)
 
     # --- widths -----------------------------------------------------------------------------------------------------
 
     def _inner(self) -> Iterator[Inner]:
-        """Those in the fewest weights come first, since the residual stream touches all, and of these the widest.
+        """Yield widths: those in the fewest weights first (the residual stream touches all), and of these the widest.
 
-        Where nothing is added to a chain of products, every width would do; sums are then as narrow as can be.
+        Where nothing is added to a chain of matmuls, every width would do; sums are then as narrow as can be.
         """
         places: dict[frozenset[str], list[Atom]] = {}
         fixed = self._rows | self.returned | self._handed_in | self.attended
@@ -220,7 +220,7 @@ class Splits:
             yield Inner(self._made[atoms[0]], tuple(atoms))
 
     @cached_property
-    def _products(self) -> tuple[Node, ...]:
+    def _matmuls(self) -> tuple[Node, ...]:
         return tuple(n for n in self.graph.nodes if n.op in MATMULS and self._is_weight(n.inputs[1]))
 
     def _is_weight(self, name: str) -> bool:
@@ -234,44 +234,44 @@ class Splits:
 
     @cached_property
     def _made(self) -> Mapping[Atom, str]:
-        """Atoms of the last axis that a product with a weight writes, with the first such product."""
-        found: dict[Atom, str] = {}
-        for node in self._products:
+        """Atoms of the last axis that a matmul with a weight writes, with the first such matmul."""
+        first: dict[Atom, str] = {}
+        for node in self._matmuls:
             summed = self.graph.tensors[node.inputs[0]].shape[-1]
             span = self.axes.spans(node.outputs[0])[-1]
             for part in span.parts if span.kind == "sum" else (span,):
                 wide = isinstance(part.size, int) and isinstance(summed, int) and part.size >= NARROWEST * summed
                 for atom in (part,) if isinstance(part, Atom) else part.atoms:
                     if wide and not self._squared(atom):
-                        found.setdefault(atom, node.name)
-        return found
+                        first.setdefault(atom, node.name)
+        return first
 
     def _squared(self, atom: Atom) -> bool:
-        """Whether two axes of one weight contain it, as of a block that mixes the columns of a head."""
+        """Tell whether two axes of one weight contain it, as of a block that mixes the columns of a head."""
         weights = list(self._weights(atom))
         return len(set(weights)) < len(weights)
 
     @cached_property
     def summed(self) -> frozenset[Atom]:
-        """Atoms that a product with a weight sums over."""
-        return frozenset(atom for node in self._products for atom in self._last(node.inputs[0]))
+        """Atoms that a matmul with a weight sums over."""
+        return frozenset(atom for node in self._matmuls for atom in self._last(node.inputs[0]))
 
     def _last(self, name: str) -> tuple[Atom, ...]:
         return self.axes.atoms(name, len(self.graph.tensors[name].shape) - 1)
 
     @cached_property
     def attended(self) -> frozenset[Atom]:
-        """Atoms of an attention's axes, whose heads are cut as heads or not at all; of one written out in products of
+        """Atoms of an attention's axes, whose heads are cut as heads or not at all; of one written out in matmuls of
         activations those of the matrices, not of the batch of them.
         """
         mixers = (n for n in self.graph.nodes if n.op.startswith("attention_") or n.op in HEADS)
-        found = set(self._of(name for node in mixers for name in node.inputs))
+        atoms = set(self._of(name for node in mixers for name in node.inputs))
         for node in self.graph.nodes:
             if node.op in MATMULS and not self._is_weight(node.inputs[1]):
                 for name in node.inputs[:2]:
                     rank = len(self.graph.tensors[name].shape)
-                    found.update(*(self.axes.atoms(name, axis) for axis in (rank - 2, rank - 1)))
-        return frozenset(found)
+                    atoms.update(*(self.axes.atoms(name, axis) for axis in (rank - 2, rank - 1)))
+        return frozenset(atoms)
 
     @cached_property
     def _handed_in(self) -> frozenset[Atom]:

@@ -116,12 +116,12 @@ def shares(graph: Graph, pp: int) -> list[int]:
 
 @once_per_graph
 def _cuts_by_stages(graph: Graph) -> dict[int, list[int]]:
-    """Where stages of whole layers begin, by how many there are; filled in as they are asked for."""
+    """Keep where stages of whole layers begin, by how many there are; filled in on demand."""
     return {}
 
 
 def _known_cuts(graph: Graph, pp: int) -> list[int]:
-    """Where stages of whole layers begin, found once for all of them."""
+    """Return where stages of whole layers begin, found once for all of them."""
     if not isinstance(pp, int):  # nonsense is refused below, and equal to no number that is known
         return _cuts(graph, pp, None)
     known = _cuts_by_stages(graph)
@@ -131,7 +131,7 @@ def _known_cuts(graph: Graph, pp: int) -> list[int]:
 
 
 def _cuts(graph: Graph, pp: int, weights: Mapping[str, float] | None) -> list[int]:
-    """Where stages begin, in numbers of nodes.
+    """Return where stages begin, as indexes of nodes.
 
     Raises:
         UsageError: Names the nearest number of stages that there can be.
@@ -149,17 +149,17 @@ def _cuts(graph: Graph, pp: int, weights: Mapping[str, float] | None) -> list[in
             return _cuts_by_layer(graph, layers, stages)
         return _cuts_by_weight(graph, weights, stages)
 
-    found = attempt(pp) if isinstance(pp, int) and pp > 0 else None
-    if found is None:
+    cuts = attempt(pp) if isinstance(pp, int) and pp > 0 else None
+    if cuts is None:
         most = min(pp if isinstance(pp, int) else 1, len(layers) or len(graph.nodes))
         nearest = next((fewer for fewer in range(most, 1, -1) if attempt(fewer) is not None), 1)
         has = f"{len(layers)} layers" if weights is None else f"{len(graph.nodes)} nodes"
         raise UsageError(f"{graph.name}: {pp!r} pipeline stages of {has} whose kernels stay whole; nearest {nearest}")
-    return found
+    return cuts
 
 
 def _layers(graph: Graph) -> list[int]:
-    """Where each layer begins, in the order they run."""
+    """Return where each layer begins, in the order they run."""
     starts: dict[str, int] = {}
     for at, node in enumerate(graph.nodes):
         if layer := node.layer:
@@ -194,7 +194,7 @@ def _nearest(ascending: Sequence[float], value: float) -> int:
     return min(around, key=lambda each: abs(ascending[each] - value))
 
 
-def _allowed(graph: Graph, wanted: Sequence[int]) -> list[int] | None:
+def _allowed(graph: Graph, targets: Sequence[int]) -> list[int] | None:
     """The nearest places at which no kernel is cut in two; ``None`` where two of them are one."""
     last = {node.label: at for at, node in enumerate(graph.nodes)}
     reach, places = -1, []
@@ -202,8 +202,8 @@ def _allowed(graph: Graph, wanted: Sequence[int]) -> list[int] | None:
         if at and reach < at:
             places.append(at)
         reach = max(reach, last[node.label])
-    cuts = [places[_nearest(places, at)] for at in wanted] if places or not wanted else None
-    return cuts if cuts is not None and len(set(cuts)) == len(wanted) else None
+    cuts = [places[_nearest(places, at)] for at in targets] if places or not targets else None
+    return cuts if cuts is not None and len(set(cuts)) == len(targets) else None
 
 
 # --- what a stage has ------------------------------------------------------------------------------------------------
@@ -226,10 +226,10 @@ def _tensors(
             for name, tensor in graph.tensors.items()
             if tensor.kind != "activation" and name not in graph.consumers
         }
-    given = set(arriving)
+    received = set(arriving)
 
     def kept(tensor: Tensor) -> Tensor:
-        return replace(tensor, kind="input") if tensor.name in given else tensor
+        return replace(tensor, kind="input") if tensor.name in received else tensor
 
     return {name: kept(tensor) for name, tensor in graph.tensors.items() if name in used}
 
@@ -255,10 +255,10 @@ def _shared(graph: Graph, own: Sequence[Node], ends: Sequence[int]) -> Iterable[
 
 def _holders(graph: Graph, ends: Sequence[int]) -> dict[str, tuple[int, ...]]:
     """For each weight, the stages that read it."""
-    found: dict[str, dict[int, None]] = {}
+    holders: dict[str, dict[int, None]] = {}
     for at, (begin, end) in enumerate(pairwise(ends)):
         for node in graph.nodes[begin:end]:
             for name in node.inputs:
                 if graph.tensors[name].kind in ("weight", "buffer"):
-                    found.setdefault(name, {})[at] = None
-    return {name: tuple(stages) for name, stages in found.items()}
+                    holders.setdefault(name, {})[at] = None
+    return {name: tuple(stages) for name, stages in holders.items()}

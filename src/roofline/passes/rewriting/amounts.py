@@ -14,8 +14,8 @@ from roofline.ir.graph import Graph
 OPTIONS = ("heads", "channels", "hidden", "layers", "sparsity", "where", "unit")
 
 
-def kept(amount: float | int, size: int, what: str, where: str) -> Fraction:
-    """How many of ``size`` stay, a fraction where the share does not come out even.
+def remaining(amount: float | int, size: int, what: str, where: str) -> Fraction:
+    """Return how many of ``size`` stay, a fraction where the share does not come out even.
 
     Args:
         amount: A share between 0 and 1 that is removed, or a whole number from 1 that is kept.
@@ -27,7 +27,7 @@ def kept(amount: float | int, size: int, what: str, where: str) -> Fraction:
         UsageError: Anything else, more than there are, or everything removed.
 
     Example:
-        >>> kept(0.25, 32, "heads", "attn"), kept(24, 32, "heads", "attn")
+        >>> remaining(0.25, 32, "heads", "attn"), remaining(24, 32, "heads", "attn")
         (Fraction(24, 1), Fraction(24, 1))
     """
     check(amount, what)
@@ -55,12 +55,12 @@ def check(amount: object, what: str) -> None:
         )
 
 
-def nearest(wanted: Fraction, feasible: Iterable[int], size: int, what: str) -> str:
+def nearest(target: Fraction, feasible: Iterable[int], size: int, what: str) -> str:
     """The feasible number nearest to the one that was asked for, as the option to write instead."""
-    found = sorted(feasible, key=lambda number: (abs(number - wanted), number))
-    if not found:
+    ordered = sorted(feasible, key=lambda number: (abs(number - target), number))
+    if not ordered:
         return "; no other number is feasible"
-    return f"; nearest feasible: {what}={found[0]} of {size}"
+    return f"; nearest feasible: {what}={ordered[0]} of {size}"
 
 
 def patterns(graph: Graph, where: str | Sequence[str]) -> tuple[str, ...]:
@@ -69,19 +69,19 @@ def patterns(graph: Graph, where: str | Sequence[str]) -> tuple[str, ...]:
     Raises:
         UsageError: One matches none; names the nearest scopes.
     """
-    found = (where,) if isinstance(where, str) else tuple(where)
-    for pattern in found:
+    names = (where,) if isinstance(where, str) else tuple(where)
+    for pattern in names:
         if not isinstance(pattern, str) or not any(fnmatchcase(node.name, pattern) for node in graph.nodes):
             scopes = {node.name.rpartition(".")[0] for node in graph.nodes} | {node.name for node in graph.nodes}
             near = did_you_mean(str(pattern).strip("*."), scopes - {""})
             raise UsageError(
                 f"where={pattern!r} matches no node of {graph.name}{near or '; try a name from its listing'}"
             )
-    return found
+    return names
 
 
 def matches(name: str, where: Sequence[str]) -> bool:
-    """Whether a node's name matches one of the patterns."""
+    """Tell whether a node's name matches one of the patterns."""
     return any(fnmatchcase(name, pattern) for pattern in where)
 
 
@@ -99,19 +99,19 @@ def prune_options(text: str) -> dict[str, Any]:
         >>> prune_options("heads=0.25,layers=0+2,2:4")
         {'heads': 0.25, 'layers': [0, 2], 'sparsity': '2:4'}
     """
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
-        key, given, value = (piece.strip() for piece in part.partition("="))
-        if not given:
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals:
             key, value = "sparsity", key
-        if key in found:
+        if key in options:
             raise UsageError(f"prune: {text!r} gives {key} twice")
         if key not in OPTIONS:
             raise UsageError(f"prune: {part!r}; allowed: {', '.join(OPTIONS)} = a value{did_you_mean(key, OPTIONS)}")
-        found[key] = _value(key, value)
-    if not found:
+        options[key] = _value(key, value)
+    if not options:
         raise UsageError(f"prune: {text!r} says nothing; allowed: {', '.join(OPTIONS)} = a value")
-    return found
+    return options
 
 
 def _value(key: str, text: str) -> Any:

@@ -79,8 +79,8 @@ def _pairs(graph: Graph) -> tuple[list[_Pair], int]:
     """The norms to fold with their layers, and how many others there are."""
     producer, constants = graph.producer, Constants(graph)
     norms = [node for node in graph.nodes if node.op == "batchnorm2d"]
-    found = [_Pair(producer[n.inputs[0]], n) for n in norms if n.inputs[0] in producer]
-    pairs = [pair for pair in found if _foldable(graph, pair, constants)]
+    candidates = [_Pair(producer[n.inputs[0]], n) for n in norms if n.inputs[0] in producer]
+    pairs = [pair for pair in candidates if _foldable(graph, pair, constants)]
     return pairs, len(norms) - len(pairs)
 
 

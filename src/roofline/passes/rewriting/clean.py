@@ -41,19 +41,19 @@ _SCRATCH = "scratch."
 
 
 def settled(node: Node) -> bool:
-    """Whether operands and options say all that a node computes, so that an equal node computes the same.
+    """Tell whether operands and options say all that a node computes, so that an equal node computes the same.
 
     Example:
         >>> settled(Node("a", "relu", ("x",), ("y",))), settled(Node("a", "mul_scalar", ("x",), ("y",)))
         (True, False)
     """
-    given = dict(node.attrs).keys()
+    attrs = dict(node.attrs).keys()
     if node.op in RANDOM:
         return False
     if node.op in OPEN:
-        return bool(OPEN[node.op]) and given >= set(OPEN[node.op])
-    wanted, options = OPERANDS.get(node.op, (0, ()))
-    return len(node.inputs) >= wanted or given >= set(options)
+        return bool(OPEN[node.op]) and attrs >= set(OPEN[node.op])
+    operands, options = OPERANDS.get(node.op, (0, ()))
+    return len(node.inputs) >= operands or attrs >= set(options)
 
 
 def with_notes(graph: Graph, *notes: str) -> Graph:
@@ -64,10 +64,10 @@ def with_notes(graph: Graph, *notes: str) -> Graph:
 
 def _restricted(graph: Graph, nodes: Iterable[Node], always: frozenset[str] = frozenset({"input", "cache"})) -> Graph:
     """The program with these nodes and no tensor that none of them touches, but for what the caller hands in."""
-    kept = tuple(nodes)
-    touched = {name for node in kept for name in (*node.inputs, *node.outputs)}.union(graph.outputs)
+    rest = tuple(nodes)
+    touched = {name for node in rest for name in (*node.inputs, *node.outputs)}.union(graph.outputs)
     tensors = {name: t for name, t in graph.tensors.items() if name in touched or t.kind in always}
-    return replace(graph, nodes=kept, tensors=tensors)
+    return replace(graph, nodes=rest, tensors=tensors)
 
 
 # --- dead code --------------------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def merge_equal(graph: Graph) -> Graph:
     storage = aliases(graph)
     renamed: dict[str, str] = {}
     first: dict[Any, Node] = {}
-    kept: list[Node] = []
+    nodes: list[Node] = []
     apart = 0
     for node in graph.nodes:
         node = replace(node, inputs=tuple(renamed.get(name, name) for name in node.inputs))
@@ -149,14 +149,14 @@ def merge_equal(graph: Graph) -> Graph:
         twin = first.setdefault(key, node) if settled(node) else node
         apart += not settled(node) and first.setdefault((key, "open"), node) is not node
         if twin is node or not _may_merge(graph, storage, twin, node):
-            kept.append(node)
+            nodes.append(node)
         else:
             renamed.update(zip(node.outputs, twin.outputs, strict=True))
     if not renamed:
         return graph
     merged = f"the same thing twice: {len(renamed)} results that were computed before"
     open_ = f"{apart} equal nodes leave open what they compute and stay apart" if apart else ""
-    return with_notes(_restricted(graph, kept), merged, open_)
+    return with_notes(_restricted(graph, nodes), merged, open_)
 
 
 def _meaning(graph: Graph, node: Node) -> Any:
@@ -236,24 +236,24 @@ class Constants:
         self.folded = tuple(node for node in graph.nodes if self._folds(node))
 
     def owned(self, name: str, reader: Node) -> bool:
-        """Whether a tensor is a constant that one node alone reads."""
+        """Tell whether a tensor is a constant that one node alone reads."""
         base = self.base(name)
         return name in self.kind and self.readers(base) == {reader.name} and base not in self.graph.outputs
 
     def base(self, name: str) -> str:
-        """What a view looks at."""
+        """Return what a view looks at."""
         return self.storage.base(name)
 
     def readers(self, base: str) -> set[str]:
         """The nodes that read a tensor, itself or by a view."""
-        found, waiting = set[str](), [base]
+        readers, waiting = set[str](), [base]
         while waiting:
             for node in self.graph.consumers.get(waiting.pop(), ()):
                 if is_view(node):
                     waiting.extend(node.outputs)
                 else:
-                    found.add(node.name)
-        return found
+                    readers.add(node.name)
+        return readers
 
     def _folds(self, node: Node) -> bool:
         if not node.inputs or node.count != 1 or not all(name in self.kind for name in node.inputs):
@@ -262,8 +262,8 @@ class Constants:
         if is_view(node):
             self.kind.update(dict.fromkeys(node.outputs, max(kinds)))
             return False
-        kept = in_place(node) or node.op in RANDOM or OPS[node.op].kind in ("network", "transfer")
-        if kept or not (self.storage.written | set(self.graph.outputs)).isdisjoint(node.outputs):
+        fixed = in_place(node) or node.op in RANDOM or OPS[node.op].kind in ("network", "transfer")
+        if fixed or not (self.storage.written | set(self.graph.outputs)).isdisjoint(node.outputs):
             return False
         if not self._smaller(node):
             self.larger += 1
@@ -272,7 +272,7 @@ class Constants:
         return True
 
     def _smaller(self, node: Node) -> bool:
-        """Whether the result takes no more room than the inputs that nobody else reads."""
+        """Tell whether the result takes no more room than the inputs that nobody else reads."""
         own = {self.base(name) for name in node.inputs if self.owned(name, node)}
         before, after = (sum(map(self._bytes, names)) for names in (own, node.outputs))
         return bool(after == before) or (not hasattr(after - before, "terms") and bool(after <= before))
@@ -284,29 +284,29 @@ class Constants:
 
 def _without(graph: Graph, constants: Constants, folded: tuple[Node, ...]) -> Graph:
     """The program that reads the results; what only the folded nodes read is gone, views of constants among it."""
-    gone, kept, wanted = {node.name for node in folded}, list[Node](), set(graph.outputs)
+    gone, nodes, needed = {node.name for node in folded}, list[Node](), set(graph.outputs)
     for node in reversed(graph.nodes):
         read_before = any(name in graph.consumers for name in node.outputs)
-        idle = is_view(node) and node.inputs[0] in constants.kind and read_before and wanted.isdisjoint(node.outputs)
+        idle = is_view(node) and node.inputs[0] in constants.kind and read_before and needed.isdisjoint(node.outputs)
         if node.name not in gone and not idle:
-            kept.append(node)
-            wanted.update(node.inputs)
+            nodes.append(node)
+            needed.update(node.inputs)
     touched = {name for node in graph.nodes for name in (*node.inputs, *node.outputs)}
-    written = {name for node in kept for name in node.outputs}
+    written = {name for node in nodes for name in node.outputs}
     stored: dict[str, Any] = {name: constants.kind[name] for node in folded for name in node.outputs}
     tensors = {
         name: replace(tensor, kind=stored.get(name, tensor.kind))
         for name, tensor in graph.tensors.items()
-        if name in wanted or name in written or name not in touched
+        if name in needed or name in written or name not in touched
     }
-    return replace(graph, nodes=tuple(reversed(kept)), tensors=tensors)
+    return replace(graph, nodes=tuple(reversed(nodes)), tensors=tensors)
 
 
 def _ahead(graph: Graph, after: Graph, constants: Constants, folded: tuple[Node, ...]) -> Graph:
-    """What computes the results that the program still reads, with what was computed ahead before."""
+    """Return the program that computes the results still read, with what was computed ahead before."""
     old = graph.info.folded or Graph("", {}, ())
-    wanted = {node.name for node in (*folded, *_views_for(constants, folded))}
-    fresh = tuple(replace(node, kernel="") for node in graph.nodes if node.name in wanted)
+    names = {node.name for node in (*folded, *_views_for(constants, folded))}
+    fresh = tuple(replace(node, kernel="") for node in graph.nodes if node.name in names)
     tensors = {name: graph.tensors[name] for node in fresh for name in (*node.inputs, *node.outputs)}
     results = (*old.outputs, *(name for node in folded for name in node.outputs))
     outputs = tuple(name for name in results if name in after.tensors)

@@ -9,7 +9,7 @@ from math import ceil
 
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Node
-from roofline.passes.rewriting.amounts import check, kept, matches
+from roofline.passes.rewriting.amounts import check, matches, remaining
 
 
 def drop_layers(graph: Graph, layers: float | Sequence[int], where: Sequence[str]) -> Graph:
@@ -24,24 +24,24 @@ def drop_layers(graph: Graph, layers: float | Sequence[int], where: Sequence[str
         UsageError: No such layers, a number that does not come out even, or a layer that others depend on.
     """
     scopes = {prefix: _analysed(graph, numbers) for prefix, numbers in _scopes(graph, where).items()}
-    found = {prefix: each for prefix, each in scopes.items() if any(one.removable for one in each.values())}
-    if not found:
+    removable = {prefix: each for prefix, each in scopes.items() if any(one.removable for one in each.values())}
+    if not removable:
         raise UsageError(
             f"{graph.name}: where={'|'.join(where)!r} has no numbered layers that give what they are given"
         )
-    stay = {prefix: _kept(prefix, sorted(numbers), layers, found) for prefix, numbers in found.items()}
-    if all(len(stay[prefix]) == len(found[prefix]) for prefix in found):
-        raise UsageError(f"{graph.name}: layers={layers!r} removes none of {_listed(found)}")
-    gone = [_checked(one, f"{prefix}.{number}".strip(".")) for prefix, numbers in found.items()
+    stay = {prefix: _kept(prefix, sorted(numbers), layers, removable) for prefix, numbers in removable.items()}
+    if all(len(stay[prefix]) == len(removable[prefix]) for prefix in removable):
+        raise UsageError(f"{graph.name}: layers={layers!r} removes none of {_listed(removable)}")
+    gone = [_checked(one, f"{prefix}.{number}".strip(".")) for prefix, numbers in removable.items()
             for number, one in sorted(numbers.items()) if number not in stay[prefix]]  # fmt: skip
     smaller = _without(graph, gone)
-    if graph.info.layers != sum(map(len, found.values())):
+    if graph.info.layers != sum(map(len, removable.values())):
         return smaller
     return smaller.with_info(layers=sum(map(len, stay.values())))
 
 
-def _listed(found: Mapping[str, Mapping[int, object]]) -> str:
-    return ", ".join(f"{len(numbers)} in {prefix or 'the top scope'}" for prefix, numbers in found.items())
+def _listed(removable: Mapping[str, Mapping[int, object]]) -> str:
+    return ", ".join(f"{len(numbers)} in {prefix or 'the top scope'}" for prefix, numbers in removable.items())
 
 
 def _scopes(graph: Graph, where: Sequence[str]) -> dict[str, dict[int, list[Node]]]:
@@ -59,24 +59,24 @@ def _scopes(graph: Graph, where: Sequence[str]) -> dict[str, dict[int, list[Node
 
 
 def _kept(
-    prefix: str, numbers: Sequence[int], layers: float | Sequence[int], found: Mapping[str, Mapping[int, object]]
+    prefix: str, numbers: Sequence[int], layers: float | Sequence[int], removable: Mapping[str, Mapping[int, object]]
 ) -> frozenset[int]:
     """The layers of one scope that stay: as listed, or spread evenly from the first to the last.
 
     A share never removes more than it says.
     """
     if not isinstance(layers, int | float):
-        return _as_listed(prefix, numbers, layers, found)
+        return _as_listed(prefix, numbers, layers, removable)
     check(layers, "layers")
     size, place = len(numbers), prefix or "the top scope"
-    if isinstance(layers, int) and layers >= size and len(found) > 1:
+    if isinstance(layers, int) and layers >= size and len(removable) > 1:
         return frozenset(numbers)
-    left = ceil(kept(layers, size, "layers", place))
+    left = ceil(remaining(layers, size, "layers", place))
     return frozenset(numbers[round(at * (size - 1) / max(left - 1, 1))] for at in range(left))
 
 
 def _as_listed(
-    prefix: str, numbers: Sequence[int], listed: Iterable[int], found: Mapping[str, Mapping[int, object]]
+    prefix: str, numbers: Sequence[int], listed: Iterable[int], removable: Mapping[str, Mapping[int, object]]
 ) -> frozenset[int]:
     if isinstance(listed, str):
         raise UsageError(f"layers={listed!r}; allowed: a share to remove, a number to keep, or a list of those to keep")
@@ -84,10 +84,10 @@ def _as_listed(
     stay = frozenset(listed)
     if len(stay) < len(listed):
         raise UsageError(f"layers={list(listed)}: a layer can be kept once; nearest: {sorted(stay, key=str)}")
-    if len(found) > 1:
-        raise UsageError(f"layers: a list is for one scope, and there are {_listed(found)}; pick one with where")
+    if len(removable) > 1:
+        raise UsageError(f"layers: a list is for one scope, and there are {_listed(removable)}; pick one with where")
     if not stay:
-        raise UsageError(f"layers: an empty list keeps nothing of {_listed(found)}")
+        raise UsageError(f"layers: an empty list keeps nothing of {_listed(removable)}")
     unknown = sorted(stay - set(numbers), key=str)
     if unknown:
         raise UsageError(f"{prefix}: no layer {unknown[0]!r} to keep; there are {numbers[0]} to {numbers[-1]}")

@@ -15,7 +15,7 @@ from roofline.passes.rewriting.clean import Constants, fold_constants, with_note
 
 @recorded
 def merge_linears(graph: Graph, where: str = "*") -> Graph:
-    """Join linear layers that read the same tensor: one product with the joined weights, of which each gets its part.
+    """Join linear layers that read the same tensor: one matmul with the joined weights, of which each gets its part.
 
     FLOPs stay; the input is read once instead of once a layer, and fewer, larger kernels run. The joined weights are
     put together ahead (``info.folded``) and take no more room.
@@ -56,7 +56,7 @@ def merge_linears(graph: Graph, where: str = "*") -> Graph:
 
 
 def _stored_for(graph: Graph, constants: Constants, name: str, layer: Node) -> bool:
-    """Whether a tensor is a parameter, as it is stored, of this layer alone."""
+    """Tell whether a tensor is a parameter, as it is stored, of this layer alone."""
     return graph.tensors[name].kind != "activation" and constants.owned(name, layer)
 
 
@@ -76,7 +76,7 @@ def _seen(views: Mapping[str, Node], name: str) -> Any:
 
 
 def _join(b: Builder, layers: Sequence[Node]) -> None:
-    """One product where the first layer stood, and views of its parts."""
+    """One matmul where the first layer stood, and views of its parts."""
     first, name = layers[0], _common(layers)
     parts = zip(*(node.inputs[1:] for node in layers), strict=True)
     with b.before(first):
@@ -85,12 +85,12 @@ def _join(b: Builder, layers: Sequence[Node]) -> None:
             for part, names in zip(("weight", "bias"), parts, strict=False)
         ]
         dtype = b.tensor(first.outputs[0]).dtype
-        product = b.op("linear", first.inputs[0], *operands, name=name, dtype=dtype, count=first.count,
+        matmul = b.op("linear", first.inputs[0], *operands, name=name, dtype=dtype, count=first.count,
                        **dict(first.attrs))  # fmt: skip
         start: Any = 0
         for node in layers:
             shape = b.shape(node.outputs[0])
-            b.op("slice", product, replacing=node, axis=len(shape) - 1, start=start, shape=shape)
+            b.op("slice", matmul, replacing=node, axis=len(shape) - 1, start=start, shape=shape)
             start += shape[-1]
 
 

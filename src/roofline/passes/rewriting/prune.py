@@ -19,7 +19,7 @@ from roofline.ops.registry import OPS
 from roofline.passes.formats.sparsify import sparsify
 from roofline.passes.history import recorded, sooner
 from roofline.passes.parallel.axes import Atom, Axes, Span
-from roofline.passes.rewriting.amounts import check, kept, matches, nearest, patterns
+from roofline.passes.rewriting.amounts import check, matches, nearest, patterns, remaining
 from roofline.passes.rewriting.drop_layers import drop_layers
 
 #: Axes of the second operand of a contraction: what it gives and what it sums over.
@@ -63,7 +63,7 @@ def prune(
         hidden: Width of the residual stream.
         layers: Whole layers of each numbered scope, spread evenly, the first and the last kept; or the numbers of
             those to keep.
-        sparsity: ``"2:4"`` stores the weights of matrix products two of four, which only chips with such units run
+        sparsity: ``"2:4"`` stores the weights of matmuls two of four, which only chips with such units run
             faster; a share is unstructured: zeros that dense kernels multiply all the same.
         where: Patterns over node names, such as ``"layers.1?.attn*"``: only what they match.
         unit: Kept channels and widths are rounded down to a multiple of this.
@@ -81,10 +81,10 @@ def prune(
         >>> small.parameters == rl.model("llama-3-8b", heads=24, kv_heads=6, head_dim=128).parameters
         True
     """
-    asked = {"heads": heads, "channels": channels, "hidden": hidden}
-    if all(value is None for value in (*asked.values(), layers, sparsity)):
+    amounts = {"heads": heads, "channels": channels, "hidden": hidden}
+    if all(value is None for value in (*amounts.values(), layers, sparsity)):
         raise UsageError("prune: nothing to remove; give heads, channels, hidden, layers or sparsity")
-    _check(asked, unit)
+    _check(amounts, unit)
     chosen = patterns(graph, where)
     plan = _Plan(graph, chosen, unit)
     if layers is not None:
@@ -92,20 +92,20 @@ def prune(
             raise UsageError(f"{graph.name} is cut into {graph.info.devices.pp} stages already; prune its layers first")
         plan.graph = drop_layers(graph, layers, chosen)
         plan.notes += _rounded(layers, graph.info.layers, plan.graph.info.layers)
-    plan.shrink({what: amount for what, amount in asked.items() if amount is not None})
+    plan.shrink({what: amount for what, amount in amounts.items() if amount is not None})
     smaller = _described(plan.graph, graph, plan.notes)
     return smaller if sparsity is None else sparsify(smaller, sparsity, chosen)
 
 
 def _rounded(share: float | Sequence[int], layers: int | None, left: int | None) -> list[str]:
-    """What a share of layers that does not come out even leaves."""
-    if not isinstance(share, float) or layers in (None, left) or left == kept(share, layers, "layers", "layers"):
+    """Note what a share of layers that does not come out even leaves."""
+    if not isinstance(share, float) or layers in (None, left) or left == remaining(share, layers, "layers", "layers"):
         return []
     return [f"layers: {left} of {layers} stay, rounded up"]
 
 
-def _check(asked: Mapping[str, float | None], unit: int) -> None:
-    for what, amount in asked.items():
+def _check(amounts: Mapping[str, float | None], unit: int) -> None:
+    for what, amount in amounts.items():
         if amount is not None:
             check(amount, what)
     if isinstance(unit, bool) or not isinstance(unit, int) or unit < 1:
@@ -130,25 +130,25 @@ class _Plan:
     unit: int
     notes: list[str] = field(default_factory=list)
 
-    def shrink(self, asked: Mapping[str, float]) -> None:
+    def shrink(self, amounts: Mapping[str, float]) -> None:
         """Resize all that is asked for at once."""
-        if not asked:
+        if not amounts:
             return
         axes = Axes(self.graph)
         roles = Roles(axes)
         sizes: dict[Atom, int] = {}
-        for what, amount in asked.items():
+        for what, amount in amounts.items():
             sizes |= _FINDERS[what](self, roles, amount)
         self.graph = axes.resize(sizes)
 
-    def selected(self, found: Mapping[Span, list[str]], what: str, here: str) -> dict[Span, list[str]]:
-        """Those of which ``where`` matches a node; says what shrinks along with them."""
-        if not found:
+    def selected(self, spans: Mapping[Span, list[str]], what: str, here: str) -> dict[Span, list[str]]:
+        """Select those of which ``where`` matches a node, and note what shrinks along with them."""
+        if not spans:
             late = sooner(self.graph, "prune")
             raise UsageError(f"{self.graph.name} has no {here} to prune; {what} does not apply{late}")
-        chosen = {span: names for span, names in found.items() if any(matches(name, self.where) for name in names)}
+        chosen = {span: names for span, names in spans.items() if any(matches(name, self.where) for name in names)}
         if not chosen:
-            first = next(iter(found.values()))[0]
+            first = next(iter(spans.values()))[0]
             raise UsageError(f"where={'|'.join(self.where)!r} matches no {here} of {self.graph.name}; one is {first}")
         for names in chosen.values():
             others = [name for name in names if not matches(name, self.where)]
@@ -160,10 +160,10 @@ class _Plan:
     def rounded(self, span: Span, amount: float, what: str, where: str) -> dict[Atom, int]:
         """The atom of an axis that leaves most of it, no more than asked, in multiples of the unit."""
         size = _number(span.size)
-        wanted = kept(amount, size, what, where)
+        target = remaining(amount, size, what, where)
         best: tuple[int, Atom, int] | None = None
         for atom in reversed([each for each in span.atoms if not each.frozen]):
-            number = _largest(span, atom, wanted, self.unit)
+            number = _largest(span, atom, target, self.unit)
             left = _number(span.at({atom: number}))
             if number and (best is None or left > best[0]):
                 best = (left, atom, number)
@@ -172,25 +172,27 @@ class _Plan:
             least = next((n for n in range(smallest, size) if n % self.unit == 0), None)
             hint = f"; the least that can stay is {least}" if least else "; nothing less can stay"
             raise UsageError(f"{where}: {what}={amount} of {size} in multiples of {self.unit} leaves nothing{hint}")
-        self._remark(best[0], wanted, what)
+        self._remark(best[0], target, what)
         return {best[1]: best[2]}
 
-    def _remark(self, left: int, wanted: Fraction, what: str) -> None:
+    def _remark(self, left: int, target: Fraction, what: str) -> None:
         if self.unit > 1:
             self.notes.append(f"{what}: kept sizes are rounded down to multiples of {self.unit}")
-        elif left != wanted:
+        elif left != target:
             self.notes.append(f"{what}: kept sizes are rounded down to what divides")
         if left % ALIGNED:
             self.notes.append(f"{what}: sizes such as {left} are no multiple of {ALIGNED}, so that kernels load rows "
                               f"in narrow pieces; unit={ALIGNED} aligns them")  # fmt: skip
 
 
-def _largest(span: Span, atom: Atom, wanted: Fraction, unit: int) -> int:
+def _largest(span: Span, atom: Atom, target: Fraction, unit: int) -> int:
     """The largest size of an atom that leaves no more than is wanted of an axis, in multiples of a unit; 0 for none."""
     one, two = (_number(span.at({atom: number})) for number in (1, 2))
-    most = min(_number(atom.size), int((wanted - one) // (two - one)) + 1)
-    found = (number for number in range(most, max(most - unit, 0), -1) if _number(span.at({atom: number})) % unit == 0)
-    return next(found, 0)
+    most = min(_number(atom.size), int((target - one) // (two - one)) + 1)
+    numbers = (
+        number for number in range(most, max(most - unit, 0), -1) if _number(span.at({atom: number})) % unit == 0
+    )
+    return next(numbers, 0)
 
 
 def _heads(plan: _Plan, roles: Roles, amount: float) -> dict[Atom, int]:
@@ -198,16 +200,16 @@ def _heads(plan: _Plan, roles: Roles, amount: float) -> dict[Atom, int]:
     sizes: dict[Atom, int] = {}
     for span, names in plan.selected(roles.heads, "heads", "attention").items():
         size = _number(span.size)
-        wanted = kept(amount, size, "heads", names[0])
-        if wanted == size or not sizes.keys().isdisjoint(span.atoms):
+        target = remaining(amount, size, "heads", names[0])
+        if target == size or not sizes.keys().isdisjoint(span.atoms):
             continue
         atoms = [atom for atom in span.atoms if not atom.frozen]
         ways = {_number(span.at({atom: number})): (atom, number)
                 for atom in reversed(atoms) for number in range(1, _number(atom.size))}  # fmt: skip
-        if wanted not in ways:
-            raise UsageError(f"{names[0]}: heads={amount} leaves {float(wanted):g} of {_made(span)}, which "
-                             f"cannot be{nearest(wanted, ways, size, 'heads')}")  # fmt: skip
-        atom, number = ways[int(wanted)]
+        if target not in ways:
+            raise UsageError(f"{names[0]}: heads={amount} leaves {float(target):g} of {_made(span)}, which "
+                             f"cannot be{nearest(target, ways, size, 'heads')}")  # fmt: skip
+        atom, number = ways[int(target)]
         sizes[atom] = number
     return sizes
 
@@ -260,9 +262,9 @@ class Roles:
         self.channels = self._collect(self._inner())
 
     @staticmethod
-    def _collect(found: Iterable[tuple[Span, str]]) -> dict[Span, list[str]]:
+    def _collect(spans: Iterable[tuple[Span, str]]) -> dict[Span, list[str]]:
         collected: dict[Span, list[str]] = {}
-        for span, name in found:
+        for span, name in spans:
             collected.setdefault(span, []).append(name)
         return collected
 
@@ -270,7 +272,7 @@ class Roles:
         return len(node.inputs) > 1 and self.graph.tensors[node.inputs[1]].kind == "weight"
 
     def _weight_spans(self, node: Node) -> tuple[Span, Span]:
-        """Of a contraction: what it gives, and what it sums over."""
+        """Return the span that a contraction gives, and the one that it sums over."""
         spans = self.axes.spans(node.inputs[1])
         gives, sums = _WEIGHT_AXES[node.op]
         return spans[gives], spans[sums]
@@ -284,7 +286,7 @@ class Roles:
                 yield from (atom for span in self.axes.spans(name) for atom in span.atoms)
 
     def _free_spans(self, name: str) -> tuple[Span | object, ...]:
-        """What the axes of a tensor are made of, where that may change, and their sizes where not."""
+        """Return what the axes of a tensor are made of, where that may change, and their sizes where not."""
         return tuple(s if any(not a.frozen for a in s.atoms) else s.size for s in self.axes.spans(name))
 
     def _attention(self) -> Iterator[tuple[Span, str]]:
@@ -299,25 +301,25 @@ class Roles:
             yield from self._written_out()
 
     def _written_out(self) -> Iterator[tuple[Span, str]]:
-        """Attention as two batched products around a softmax: heads are the batch axis that weights have, too."""
+        """Attention as two batched matmuls around a softmax: heads are the batch axis that weights have, too."""
         stored = {atom for node in self._weights for span in self._weight_spans(node) for atom in span.atoms}
         for node in self.graph.nodes:
             if node.op == "bmm" and _follows(self.graph.producer, node, "softmax"):
                 for span in self.axes.spans(node.outputs[0])[:-2]:
-                    found = [atom for atom in span.atoms if atom in stored]
-                    if found:
-                        yield Span("product", tuple(found), prod(atom.size for atom in found)), node.name
+                    atoms = [atom for atom in span.atoms if atom in stored]
+                    if atoms:
+                        yield Span("product", tuple(atoms), prod(atom.size for atom in atoms)), node.name
 
     def _attended(self) -> set[Atom]:
         """Atoms of queries, keys and values."""
-        found: set[Atom] = set()
+        atoms: set[Atom] = set()
         for node in self.graph.nodes:
             if node.op in ("attention_scores", "attention_values"):
-                found.update(atom for name in node.inputs for at in (1, 3) for atom in self.axes.atoms(name, at))
-        return found
+                atoms.update(atom for name in node.inputs for at in (1, 3) for atom in self.axes.atoms(name, at))
+        return atoms
 
     def _streams(self) -> Iterator[tuple[Span, str]]:
-        """Last axes of residual sums: of two results of different products, in an axis that matrices read and write."""
+        """Last axes of residual sums: of two results of different matmuls, in an axis that matrices read and write."""
         ends = [{atom for node in self._weights if node.op not in _CONVOLUTIONS
                  for atom in self._weight_spans(node)[side].atoms} for side in (0, 1)]  # fmt: skip
         both = ends[0] & ends[1]
@@ -327,7 +329,7 @@ class Roles:
                 yield span, node.name
 
     def _residuals(self) -> Iterator[Node]:
-        """Sums of two activations that come from different products; ``x + x^3`` of an activation function is none."""
+        """Sums of two activations that come from different matmuls; ``x + x^3`` of an activation function is none."""
         origins: dict[str, frozenset[str]] = {}
         for node in self.graph.nodes:
             tensors = [self.graph.tensors[name] for name in node.inputs]
@@ -374,7 +376,7 @@ def _leaves(span: Span) -> Iterator[Span]:
 
 
 def _follows(producer: Mapping[str, Node], node: Node, op: str, depth: int = 6) -> bool:
-    """Whether the first operand comes from such an operator through a few views and copies."""
+    """Tell whether the first operand comes from such an operator through a few views and copies."""
     before = producer.get(node.inputs[0]) if node.inputs else None
     while before is not None and depth:
         if before.op == op:

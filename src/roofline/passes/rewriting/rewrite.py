@@ -74,8 +74,8 @@ class Pattern:
 class Replacement(Pattern):
     """What a replacement's function builds with; it may ask for the options of what was found."""
 
-    def __init__(self, found: Mapping[str, Mapping[str, Any]]) -> None:
-        self._found = found
+    def __init__(self, options: Mapping[str, Mapping[str, Any]]) -> None:
+        self._found = options
 
     def attrs(self, op: str) -> dict[str, Any]:
         """The options of the first operator of this name that the pattern found.
@@ -134,11 +134,11 @@ class _Matcher:
         for node in self.graph.nodes:
             if not fnmatchcase(node.name, self.where):
                 continue
-            for found in self._operator(self.root, node, Match(node)):
-                names = {each.name for each in found.nodes.values()}
-                if used.isdisjoint(names) and self._closed(found):
+            for match in self._operator(self.root, node, Match(node)):
+                names = {each.name for each in match.nodes.values()}
+                if used.isdisjoint(names) and self._closed(match):
                     used |= names
-                    yield found
+                    yield match
                     break
 
     def _operator(self, term: Term, node: Node, so_far: Match) -> Iterator[Match]:
@@ -161,8 +161,8 @@ class _Matcher:
         if not terms:
             yield so_far
             return
-        for found in self._input(terms[0], names[0], so_far):
-            yield from self._inputs(terms[1:], names[1:], found)
+        for match in self._input(terms[0], names[0], so_far):
+            yield from self._inputs(terms[1:], names[1:], match)
 
     def _input(self, term: Term, name: str, so_far: Match) -> Iterator[Match]:
         if term.op:
@@ -171,16 +171,16 @@ class _Matcher:
         elif so_far.tensors.get(id(term), name) == name:
             yield replace(so_far, tensors={**so_far.tensors, id(term): name})
 
-    def _closed(self, found: Match) -> bool:
-        """Whether nobody else reads what is inside, and nothing is written in place."""
-        inside = {node.name for node in found.nodes.values()}
-        results = {name for node in found.nodes.values() for name in node.outputs}
-        if not results.isdisjoint(found.tensors.values()) or any(map(in_place, found.nodes.values())):
+    def _closed(self, match: Match) -> bool:
+        """Tell whether nobody else reads what is inside, and nothing is written in place."""
+        inside = {node.name for node in match.nodes.values()}
+        results = {name for node in match.nodes.values() for name in node.outputs}
+        if not results.isdisjoint(match.tensors.values()) or any(map(in_place, match.nodes.values())):
             return False
         return all(
             name not in self.graph.outputs
             and all(reader.name in inside for reader in self.graph.consumers.get(name, ()))
-            for name in results - set(found.root.outputs)
+            for name in results - set(match.root.outputs)
         )
 
 
@@ -258,23 +258,23 @@ def rewrite(
     """
     find, make = _functions(pattern, replacement)
     root, inputs = _pattern(find)
-    found = list(_Matcher(graph, root, where).find())
-    if not found:
+    matches = list(_Matcher(graph, root, where).find())
+    if not matches:
         raise UsageError(f"{graph.name}: {_nowhere(graph, root, where)}")
     b = Builder.of(graph)
-    for place in found:
+    for place in matches:
         new = _built(make, Replacement(_options(place, root)), inputs, "replacement")
         if not new.op:
             raise UsageError("replacement: it returns an input; wanted at least one operator, such as identity")
         shared = len(graph.kernels[place.root.label]) > 1
         with b.before(place.root), b.inside(place.root.label if shared else ""):
             _replaced(b, place, new, {id(term): place.tensors[id(term)] for term in inputs})
-    note = f"rewritten: {root} to {new} in {_places(len(found))}"
+    note = f"rewritten: {root} to {new} in {_places(len(matches))}"
     after = with_notes(b.graph(), note)
     if verify is not False:
         _verify(graph, after, verify)
-    told = {"pattern": str(root), "replacement": str(new)} | ({} if where == "*" else {"where": where})
-    step = Applied("rewrite", tuple(told.items()), graph, (note,))
+    options = {"pattern": str(root), "replacement": str(new)} | ({} if where == "*" else {"where": where})
+    step = Applied("rewrite", tuple(options.items()), graph, (note,))
     return replace(after, history=(*graph.history, step))
 
 
@@ -287,21 +287,21 @@ def _nowhere(graph: Graph, root: Term, where: str) -> str:
     counts: dict[str, int] = {}
     for node in graph.nodes:
         counts[node.op] = counts.get(node.op, 0) + 1
-    wanted = list(dict.fromkeys(term.op for term in root.nodes()))
-    absent = [op for op in wanted if op not in counts]
+    ops = list(dict.fromkeys(term.op for term in root.nodes()))
+    absent = [op for op in ops if op not in counts]
     if absent:
         near = did_you_mean(absent[0], counts) or f"; it has {', '.join(sorted(counts))}"
         return f"the pattern {root} is nowhere, since the program has no {absent[0]}{near}"
-    have = ", ".join(f"{counts[op]} {op}" for op in wanted)
+    have = ", ".join(f"{counts[op]} {op}" for op in ops)
     place = "" if where == "*" else f" called {where!r}"
     return f"the pattern {root}{place} is nowhere; the program has {have}, joined otherwise or read by others as well"
 
 
 def _verify(graph: Graph, after: Graph, verify: bool | Mapping[str, int]) -> None:
     sizes = dict(verify) if isinstance(verify, Mapping) else dict.fromkeys(graph.symbols, _SMALL)
-    found = same(graph, after, **sizes)
-    if not found:
-        raise UsageError(f"{graph.name}: the replacement computes something else: {found}")
+    comparison = same(graph, after, **sizes)
+    if not comparison:
+        raise UsageError(f"{graph.name}: the replacement computes something else: {comparison}")
 
 
 def _replaced(b: Builder, place: Match, replacement: Term, names: dict[int, str]) -> None:
@@ -320,10 +320,10 @@ def _replaced(b: Builder, place: Match, replacement: Term, names: dict[int, str]
 
 def _options(place: Match, pattern: Term) -> dict[str, Mapping[str, Any]]:
     """Options of what was found, by operator; of several the first."""
-    found: dict[str, Mapping[str, Any]] = {}
+    options: dict[str, Mapping[str, Any]] = {}
     for term in pattern.nodes():
-        found.setdefault(term.op, dict(place.nodes[id(term)].attrs))
-    return found
+        options.setdefault(term.op, dict(place.nodes[id(term)].attrs))
+    return options
 
 
 @recorded
@@ -365,11 +365,11 @@ def replace_op(graph: Graph, old: str, new: str, where: str = "*") -> Graph:
 
 def _other_op(graph: Graph, node: Node, new: str) -> Node:
     other = replace(node, op=new)
-    wanted = graph.tensors[node.outputs[0]].shape
+    expected = graph.tensors[node.outputs[0]].shape
     try:
         shape = get_op(new, node.name).output([graph.tensors[name].shape for name in node.inputs], dict(node.attrs))
     except ShapeError as error:
         raise ShapeError(f"{node.name}: {new} cannot stand for {node.op}: it {error}") from None
-    if shape != wanted:
-        raise ShapeError(f"{node.name}: {new} gives {list(shape)} where {node.op} gave {list(wanted)}")
+    if shape != expected:
+        raise ShapeError(f"{node.name}: {new} gives {list(shape)} where {node.op} gave {list(expected)}")
     return other

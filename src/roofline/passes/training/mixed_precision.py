@@ -22,7 +22,7 @@ class Precision:
 
     Attributes:
         stored: Of weights and of what flows, as in the program when empty.
-        lower: That products run in under autocast; empty for none.
+        lower: That matmuls run in under autocast; empty for none.
         master: Whether the optimizer keeps an fp32 copy of the weights.
     """
 
@@ -103,7 +103,7 @@ def accumulate(graph: Graph, micro_batches: int, *, fused: bool = False) -> Grap
     Args:
         graph: A program with its backward.
         micro_batches: How often.
-        fused: Products of weights' gradients add to what is there themselves, as Megatron-LM's do
+        fused: Matmuls of weights' gradients add to what is there themselves, as Megatron-LM's do
             (``gradient_accumulation_fusion``); else a kernel of its own does, as autograd's.
 
     Raises:
@@ -122,12 +122,12 @@ def accumulate(graph: Graph, micro_batches: int, *, fused: bool = False) -> Grap
     sums: dict[str, str] = {}
     for weight, gradient in gradients:
         tensor = graph.tensors[gradient]
-        kept = b.source(f"{weight}.grad_kept", tensor.shape, "buffer", tensor.dtype)
-        sums[gradient] = b.op("update", kept, gradient, name=f"{weight}.grad_added")
+        total = b.source(f"{weight}.grad_kept", tensor.shape, "buffer", tensor.dtype)
+        sums[gradient] = b.op("update", total, gradient, name=f"{weight}.grad_added")
     whole = b.graph((sums.get(name, name) for name in graph.outputs), graph.items * micro_batches)
     pairs = tuple((weight, sums[gradient]) for weight, gradient in gradients)
     whole = replace(whole, nodes=_added_at_once(whole, frozenset(sums.values())))
-    labels = _products(graph, sums) if fused else {}
+    labels = _matmuls(graph, sums) if fused else {}
     nodes = tuple(
         replace(node, count=node.count * micro_batches, kernel=labels.get(node.name, node.kernel))
         for node in whole.nodes
@@ -135,8 +135,8 @@ def accumulate(graph: Graph, micro_batches: int, *, fused: bool = False) -> Grap
     return replace(whole, nodes=nodes).with_info(gradients=pairs, micro_batches=micro_batches)
 
 
-def _products(graph: Graph, sums: Mapping[str, str]) -> dict[str, str]:
-    """For each sum of a product's result, the kernel of that product."""
+def _matmuls(graph: Graph, sums: Mapping[str, str]) -> dict[str, str]:
+    """For each sum of a matmul's result, the kernel of that matmul."""
     made = graph.producer
     return {
         total: made[name].label for name, total in sums.items()
@@ -147,8 +147,8 @@ def _products(graph: Graph, sums: Mapping[str, str]) -> dict[str, str]:
 def _added_at_once(graph: Graph, sums: frozenset[str]) -> tuple[Node, ...]:
     """The nodes with each gradient added to its sum where it is made, so that nothing waits for the end."""
     adding = {node.inputs[1]: node for node in graph.nodes if sums.intersection(node.outputs)}
-    found: list[Node] = []
+    nodes: list[Node] = []
     for node in graph.nodes:
         if not sums.intersection(node.outputs):
-            found += [node, *(adding[name] for name in node.outputs if name in adding)]
-    return tuple(found)
+            nodes += [node, *(adding[name] for name in node.outputs if name in adding)]
+    return tuple(nodes)

@@ -31,15 +31,15 @@ def saved_tensors(graph: Graph) -> dict[str, str]:
         raise UsageError(f"{graph.name}: has no backward; add it with backward(graph)")
     scope = kernel_boundaries(graph)
     written = {scope.root(name) for node in nodes[:first] if OPS[node.op].kind != "view" for name in node.outputs}
-    found: dict[str, str] = {}
+    layers: dict[str, str] = {}
     for node in nodes[first:]:
         if OPS[node.op].kind == "view":
             continue
         for name in node.inputs:
             root = scope.root(name)
             if root in written and graph.tensors[root].kind == "activation":
-                found[root] = node.layer
-    return found
+                layers[root] = node.layer
+    return layers
 
 
 def saved(graph: Graph, **sizes: Any) -> Mapping[str, Any]:

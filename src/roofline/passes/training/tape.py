@@ -138,7 +138,7 @@ class Tape:
 
     @property
     def attends(self) -> bool:
-        """Whether the kernel in work is an attention kernel, whose sums stay inside."""
+        """Tell whether the current kernel is an attention kernel, whose sums stay inside."""
         return bool(self._group) and any(OPS[n.op].kind == "attention" for n in self.groups[self._node.label])
 
     # --- gradients that arrive ---
@@ -293,7 +293,7 @@ def _wanted(graph: Graph, wrt: frozenset[str]) -> frozenset[str]:
 
 
 def _has_gradient(dtype: str) -> bool:
-    """Whether numbers of a format are trained: not indices, and not what is only stored (int4, nf4)."""
+    """Tell whether numbers of a format are trained: not indices, and not what is only stored (int4, nf4)."""
     return dtype not in DISCRETE and DTYPES[dtype].compute is not None
 
 
