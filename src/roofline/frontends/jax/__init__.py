@@ -78,8 +78,7 @@ def from_jax(
     arguments = _Arguments(fn, args, kwargs)
     kinds = arguments.kinds(weights, cache)
     names = list(map(arguments.name, arguments.paths))
-    leaves = list(map(_abstract, arguments.leaves, names))
-    closed = _trace(jax, fn, arguments.tree, leaves, title)
+    closed = _trace(jax, fn, arguments.tree, list(map(_abstract, arguments.leaves, names)), title)
     b = Builder(title, _format(closed.in_avals))
     inputs: list[Value] = [
         b.source(leaf_name, shape_of(aval), kind, format_of(aval.dtype))

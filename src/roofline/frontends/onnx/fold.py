@@ -10,6 +10,7 @@ import numpy as np
 
 from roofline.frontends.onnx.known import ELEMENTWISE, UNKNOWN, Value, array, cast, constant, each
 from roofline.frontends.onnx.read import SMALL, elements
+from roofline.frontends.onnx.rules.layout import LOOKS
 from roofline.frontends.onnx.rules.pointwise import ELEMENTWISE as POINTWISE
 from roofline.frontends.onnx.walk import Call, Undetermined
 from roofline.ir.sizes import Dim, prod
@@ -72,22 +73,6 @@ def _constant(call: Call) -> Value:
         if key == "sparse_value":
             return file.sparse(value, name, from_node=True)
     raise call.missing("holds no number")
-
-
-def _axes(call: Call, rank: int) -> list[int]:
-    return sorted(axis % rank for axis in call.integers(1, "axes") or [])
-
-
-def _squeeze(call: Call, data: _Array) -> _Array:
-    axes = _axes(call, max(data.ndim, 1))
-    return data.reshape([n for at, n in enumerate(data.shape) if (at not in axes if axes else n != 1)])
-
-
-def _unsqueeze(call: Call, data: _Array) -> _Array:
-    shape = list(data.shape)
-    for axis in _axes(call, data.ndim + len(call.integers(1, "axes") or [])):
-        shape.insert(axis, 1)
-    return data.reshape(shape)
 
 
 def _reshape(call: Call, data: _Array) -> _Array:
@@ -177,7 +162,8 @@ def _tile(call: Call, data: _Array) -> _Array | None:
 
 #: What moves known elements about.
 _STRUCTURE: dict[str, _Folder] = {
-    "Squeeze": _squeeze, "Unsqueeze": _unsqueeze, "Reshape": _reshape, "Slice": _slice, "Gather": _gather,
+    **dict.fromkeys(("Squeeze", "Unsqueeze"), lambda call, data: data.reshape(LOOKS[call.what](call, data.shape))),
+    "Reshape": _reshape, "Slice": _slice, "Gather": _gather,
     "Concat": _concat, "Expand": _expand, "ConstantOfShape": _constant_of_shape, "Range": _range, "Split": _split,
     "Cast": lambda call, data: each(lambda x: cast(x, call.dtype), data), "CastLike": lambda call, data: data,
     "Transpose": lambda call, data: np.transpose(data, call.attr("perm")), "Tile": _tile,

@@ -7,7 +7,7 @@ read is theirs to undo; any other writes the array out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -39,23 +39,29 @@ def _reshape(call: Call) -> Result:
     return call.view(call.tensor(), emit.fill_in(shape, sizes, call.name))
 
 
-def _flatten(call: Call) -> Result:
-    shape, at = call.shape(), call.number("axis", 1)
+def _flattened(call: Call, shape: Sequence[Size]) -> list[Size]:
+    at = call.number("axis", 1)
     at = at + len(shape) if at < 0 else at
-    return call.view(call.tensor(), (prod(shape[:at]), prod(shape[at:])))
+    return [prod(shape[:at]), prod(shape[at:])]
 
 
-def _squeeze(call: Call) -> Result:
-    shape, axes = call.shape(), call.integers(1, "axes")
-    gone = {axis % len(shape) for axis in axes} if axes else {at for at, size in enumerate(shape) if size == 1}
-    return call.view(call.tensor(), [size for at, size in enumerate(shape) if at not in gone])
+def _squeezed(call: Call, shape: Sequence[Size]) -> list[Size]:
+    axes = call.integers(1, "axes")
+    gone = {axis % max(len(shape), 1) for axis in axes} if axes else {at for at, n in enumerate(shape) if n == 1}
+    return [size for at, size in enumerate(shape) if at not in gone]
 
 
-def _unsqueeze(call: Call) -> Result:
-    shape, axes = list(call.shape()), call.integers(1, "axes") or []
+def _unsqueezed(call: Call, shape: Sequence[Size]) -> list[Size]:
+    sizes, axes = list(shape), call.integers(1, "axes") or []
     for axis in sorted(axis % (len(shape) + len(axes)) for axis in axes):
-        shape.insert(axis, 1)
-    return call.view(call.tensor(), shape)
+        sizes.insert(axis, 1)
+    return sizes
+
+
+#: The shape under which an operator looks at what is there.
+LOOKS: dict[str, Callable[[Call, Sequence[Size]], list[Size]]] = {
+    "Flatten": _flattened, "Squeeze": _squeezed, "Unsqueeze": _unsqueezed,
+}  # fmt: skip
 
 
 def _tile(call: Call) -> Result:
@@ -291,7 +297,8 @@ FILLS = frozenset({
 })  # fmt: skip
 
 RULES: dict[str, Rule] = {
-    "Reshape": _reshape, "Flatten": _flatten, "Squeeze": _squeeze, "Unsqueeze": _unsqueeze, "Tile": _tile,
+    **dict.fromkeys(LOOKS, lambda call: call.view(call.tensor(), LOOKS[call.what](call, call.shape()))),
+    "Reshape": _reshape, "Tile": _tile,
     "Expand": lambda call: call.expand(call.tensor(), broadcast([call.shape(), tuple(call.sizes(1) or ())])),
     "Transpose": _transpose, "Slice": _slice, "Split": _split, "Concat": _concat, "Gather": _gather,
     "GatherND": _gather_nd, "ScatterND": _scatter, "ScatterElements": _scatter, "Scatter": _scatter, "Pad": _pad,
