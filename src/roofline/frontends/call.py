@@ -6,7 +6,7 @@ builder and returns the names of the results.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -92,14 +92,14 @@ class BaseCall:
         return emit.reduce(self.b, how, x, axes, keepdim, name=self.name, dtype=dtype or self.dtype)
 
 
-def check_policy(policy: str) -> None:
-    """Refuse anything but :data:`UNKNOWN`.
+def check_choice(what: str, value: Any, allowed: Collection[str] = UNKNOWN) -> None:
+    """Refuse an option that is none of those allowed.
 
     Raises:
         UsageError: Lists what is allowed.
     """
-    if policy not in UNKNOWN:
-        raise UsageError(f"unknown={policy!r}; allowed: {', '.join(UNKNOWN)}{did_you_mean(str(policy), UNKNOWN)}")
+    if value not in allowed:
+        raise UsageError(f"{what}={value!r}; allowed: {', '.join(allowed)}{did_you_mean(str(value), allowed)}")
 
 
 def unknown(

@@ -14,7 +14,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from roofline.frontends.call import check_policy
+from roofline.frontends.call import check_choice
 from roofline.frontends.jax import contraction, control, rules
 from roofline.frontends.jax.sizes import format_of, shape_of
 from roofline.frontends.jax.walk import Rule, Trips, Value, Walk, floating
@@ -74,7 +74,7 @@ def from_jax(
     if not callable(fn):
         raise UsageError(f"from_jax takes a function, given {type(fn).__name__}")
     title = name or str(getattr(fn, "__name__", type(fn).__name__)).strip("<>")
-    check_policy(unknown)
+    check_choice("unknown", unknown)
     arguments = _Arguments(fn, args, kwargs)
     kinds = arguments.kinds(weights, cache)
     names = list(map(arguments.name, arguments.paths))

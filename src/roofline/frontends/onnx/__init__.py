@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from roofline.frontends.call import MALFORMED, check_policy, one_line
+from roofline.frontends.call import MALFORMED, check_choice, one_line
 from roofline.frontends.onnx.known import Value
 from roofline.frontends.onnx.names import Names
 from roofline.frontends.onnx.read import ELEMENTS, elements, read_model
@@ -62,7 +62,7 @@ def from_onnx(
         >>> graph, rl.count(graph, B=32).flops  # doctest: +SKIP
         (<Graph tiny: 1 nodes, 4,096 parameters, sizes B>, 262144)
     """
-    check_policy(unknown)
+    check_choice("unknown", unknown)
     if not isinstance(source, str | os.PathLike | bytes) or not source:
         raise UsageError(f"source: wanted a path or the bytes of a model, given {str(source)[:60]!r}")
     model, where = read_model(source)

@@ -9,12 +9,12 @@ walk        calls to nodes
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from roofline.frontends.call import UNKNOWN
-from roofline.ir.errors import MissingExtra, ModelDataError, RooflineError, ShapeError, UsageError, did_you_mean
+from roofline.frontends.call import check_choice
+from roofline.ir.errors import MissingExtra, ModelDataError, RooflineError, ShapeError, UsageError
 from roofline.ir.graph import Graph
 
 Method = Literal["auto", "export", "fx", "dispatch", "run"]
@@ -71,12 +71,13 @@ def from_torch(
         >>> graph.parameters, rl.count(graph, B=8).flops == 2 * 8 * 1024 * 4096
         (4198400, True)
     """
-    _installed()
-    _allowed(method=(method, _METHODS), mode=(mode, _MODES), unknown=(unknown, UNKNOWN))
-    _tables(kwargs=kwargs, dynamic=dynamic)
+    _runnable(program)
+    check_choice("method", method, _METHODS)
+    check_choice("mode", mode, _MODES)
+    check_choice("unknown", unknown)
+    _check_tables(kwargs=kwargs, dynamic=dynamic)
     from roofline.frontends.torch.arguments import Request, dynamic_axes, named_tensors
 
-    _runnable(program)
     request = Request(program, args, {**(kwargs or {}), **options}, {}, backward)
     tensors = named_tensors(request)
     request = replace(request, axes=dynamic_axes(dynamic, tensors, request.name))
@@ -85,7 +86,7 @@ def from_torch(
 
 
 def _compiled(graph: Graph) -> Graph:
-    """The program in torch.compile's kernels."""
+    """Return the program in torch.compile's kernels."""
     from roofline.counting.counts import kernels
     from roofline.passes.fusion.inductor import inductor
 
@@ -94,29 +95,18 @@ def _compiled(graph: Graph) -> Graph:
     return grouped.with_info(mode="compiled", kernels=launched)
 
 
-def _allowed(**options: tuple[Any, Collection[str]]) -> None:
-    for what, (value, allowed) in options.items():
-        if value not in allowed:
-            near = did_you_mean(str(value), allowed)
-            raise UsageError(f"{what}={value!r}; allowed: {', '.join(allowed)}{near}")
-
-
-def _tables(**options: Any) -> None:
-    for what, value in options.items():
-        if value is not None and not isinstance(value, Mapping):
-            raise UsageError(f"{what}={str(value)[:60]!r}; wanted a dictionary by name")
-
-
-def _installed() -> None:
-    try:
-        import torch  # noqa: F401
-    except ImportError:
-        raise MissingExtra("from_torch needs PyTorch: pip install 'roofline[torch]'") from None
+def _check_tables(**options: Any) -> None:
+    for what, table in options.items():
+        if table is not None and not isinstance(table, Mapping):
+            raise UsageError(f"{what}={str(table)[:60]!r}; wanted a dictionary by name")
 
 
 def _runnable(program: Any) -> None:
-    import torch
-
+    """Refuse what PyTorch cannot run, or everything where it is missing."""
+    try:
+        import torch
+    except ImportError:
+        raise MissingExtra("from_torch needs PyTorch: pip install 'roofline[torch]'") from None
     if isinstance(program, type) or not callable(program):
         raise UsageError(f"from_torch: wanted a module or a function, given {str(program)[:60]!r}")
     if isinstance(program, torch.nn.Module):
