@@ -114,15 +114,13 @@ class Recorder:
         is_weight = isinstance(tensor, torch.nn.Parameter) or (tensor.is_leaf and tensor.requires_grad)
         return self.source(tensor, f"constant_{len(self.sources)}", "weight" if is_weight else "buffer")
 
-    def before_writes(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def before_writes(self, func: Any, named: Mapping[str, Any]) -> None:
         """Keep what a call is about to write to, where the program did not compute it."""
         import torch
 
-        for at, argument in enumerate(func._schema.arguments):
-            if argument.alias_info is None or not argument.alias_info.is_write:
-                continue
-            argument_value = args[at] if at < len(args) else kwargs.get(argument.name)
-            for tensor in argument_value if isinstance(argument_value, list | tuple) else (argument_value,):
+        for argument in func._schema.arguments:
+            value = named.get(argument.name) if _is_written(argument) else None
+            for tensor in value if isinstance(value, list | tuple) else (value,):
                 if isinstance(tensor, torch.Tensor) and _memory(tensor) in self._own:
                     self._restored.content(tensor)
 
@@ -189,7 +187,7 @@ class Recorder:
             return None
         return decomposition_table.get(func) or (func.decompose if func._can_decompose() else None)
 
-    def note_call(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any, was: Any) -> None:
+    def note_call(self, func: Any, named: Mapping[str, Any], was: Mapping[str, Any], result: Any) -> None:
         """Record one call that has run; ``was`` are the values of its arguments before it did."""
         import torch
 
@@ -203,13 +201,12 @@ class Recorder:
             return
         if len(self.calls) >= MAX_CALLS:
             raise UsageError(f"the program runs more than {MAX_CALLS} operators; give it a smaller loop")
-        named = {argument.name: value for argument, value in zip(schema.arguments, args, strict=False)} | dict(kwargs)
-        writes = tuple(self._writes(schema, named, was))
-        after = {id(named[write_name]): write.after for write_name, write in writes}
+        writes = dict(self._writes(schema, named, was))
+        after = {id(named[key]): write.after for key, write in writes.items()}
         fresh = all(value.alias_info is None for value in schema.returns)
         values = tuple(self._out(out, after, fresh) for out in outs)
         target = f"{schema.name.replace('::', '.')}.{schema.overload_name or 'default'}"
-        self.calls.append(AtenCall(target, was, values, self._where(), tuple(write for _, write in writes)))
+        self.calls.append(AtenCall(target, was, values, self._where(), tuple(writes.values())))
 
     def _out(self, out: Any, after: Mapping[int, Value], fresh: bool) -> Value | None:
         import torch
@@ -224,8 +221,8 @@ class Recorder:
         import torch
 
         for argument in schema.arguments:
-            info, tensor = argument.alias_info, named.get(argument.name)
-            if info is None or not info.is_write or not isinstance(tensor, torch.Tensor):
+            tensor = named.get(argument.name)
+            if not _is_written(argument) or not isinstance(tensor, torch.Tensor):
                 continue
             before = was[argument.name]
             base_of = self._bases.get(_memory(tensor))
@@ -248,13 +245,6 @@ class Recorder:
         if isinstance(value, list | tuple):
             return tuple(self.plain(each) for each in value)
         return value
-
-    def arguments(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return arguments by name, defaults included, as they are before the call."""
-        schema = func._schema
-        named = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
-        named |= {a.name: value for a, value in zip(schema.arguments, args, strict=False)}
-        return {key: self.plain(value) for key, value in {**named, **kwargs}.items()}
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -283,6 +273,17 @@ class Recorder:
             torch.backends.mha.set_fastpath_enabled(fast)
             for handle in handles:
                 handle.remove()
+
+
+def _named(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call by name, defaults included."""
+    parameters = func._schema.arguments
+    named = {each.name: each.default_value for each in parameters if each.has_default_value()}
+    return {**named, **{each.name: value for each, value in zip(parameters, args, strict=False)}, **kwargs}
+
+
+def _is_written(argument: Any) -> bool:
+    return argument.alias_info is not None and argument.alias_info.is_write
 
 
 def _place(tensor: Any) -> Any:
@@ -334,10 +335,11 @@ def _calls() -> Any:
             if parts is not None:
                 with self:
                     return parts(*args, **kwargs)
-            was = self.recorder.arguments(func, args, kwargs)
-            self.recorder.before_writes(func, args, kwargs)
+            named = _named(func, args, kwargs)
+            was = {key: self.recorder.plain(value) for key, value in named.items()}
+            self.recorder.before_writes(func, named)
             result = func(*args, **kwargs)
-            self.recorder.note_call(func, args, kwargs, result, was)
+            self.recorder.note_call(func, named, was, result)
             return result
 
     return Calls
