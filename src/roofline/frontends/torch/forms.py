@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from roofline.frontends.torch.program import Value
+from roofline.frontends.torch.program import AtenCall, Value
 from roofline.frontends.torch.schemas import SCALAR_TYPES
 from roofline.ir.errors import ShapeError
 from roofline.ir.sizes import Size, prod
@@ -30,70 +30,32 @@ _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or",
                 "isinf", "isfinite", "isin", "signbit", "isposinf", "isneginf")  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Args:
-    """Arguments of a recorded call."""
-
-    name: str
-    named: Mapping[str, Any]
-
-    @property
-    def tensors(self) -> tuple[Value, ...]:
-        """Return all tensors in order, those in lists too."""
-        each = [value if isinstance(value, tuple) else (value,) for value in self.named.values()]
-        return tuple(value for values in each for value in values if isinstance(value, Value))
-
-    @property
-    def first(self) -> Value:
-        """Return the first tensor."""
-        if not self.tensors:
-            raise ShapeError(f"{self.name}: no tensor was recorded")
-        return self.tensors[0]
-
-    def tensor(self, key: str = "self") -> Value:
-        """Return a tensor that must be there."""
-        value = self.named.get(key)
-        if not isinstance(value, Value):
-            raise ShapeError(f"{self.name}: {key} was not recorded")
-        return value
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """Return a plain argument."""
-        value = self.named.get(key)
-        return default if value is None else value
-
-    def sizes(self, *keys: str) -> tuple[int, ...]:
-        """Return a list of whole numbers that must be there, under the first of some names."""
-        key = next((key for key in keys if self.get(key) is not None), keys[-1])
-        sizes = self.get(key)
-        if not isinstance(sizes, tuple) or not all(isinstance(size, int) for size in sizes):
-            raise ShapeError(f"{self.name}: {key} was not recorded")
-        return sizes
-
-    def axis(self, default: int) -> Any:
-        """Return the axis ``dim`` of ``self`` counted from the front."""
-        return self.get("dim", default) % len(self.tensor().shape)
-
-    def format(self, default: str) -> str:
-        """Return the format that was asked for."""
-        return SCALAR_TYPES.get(self.get("dtype", self.get("out_dtype")), default)
-
-    def resized(self, axis: int, size: Any) -> Result:
-        """Return ``self`` with another size along an axis."""
-        value = self.tensor()
-        return tuple(size if at == axis else old for at, old in enumerate(value.shape)), value.dtype
-
-
 #: How to work out the results of an operator: one, or several.
-Form = Callable[[Args], "Result | list[Result]"]
+Form = Callable[[AtenCall], "Result | list[Result]"]
 
 
-def promoted(args: Args) -> str:
+def axis(call: AtenCall, default: int) -> Any:
+    """Return the axis ``dim`` of ``self`` counted from the front."""
+    return call.get("dim", default) % len(call.tensor().shape)
+
+
+def requested(call: AtenCall, default: str) -> str:
+    """Return the format that was asked for."""
+    return SCALAR_TYPES.get(call.get("dtype", call.get("out_dtype")), default)
+
+
+def with_size(call: AtenCall, axis: int, size: Any) -> Result:
+    """Return ``self`` with another size along an axis."""
+    value = call.tensor()
+    return tuple(size if at == axis else old for at, old in enumerate(value.shape)), value.dtype
+
+
+def promoted(call: AtenCall) -> str:
     """Return the common format of the tensors; those without axes and numbers count where they are of a higher kind."""
-    arrays = [value.dtype for value in args.tensors if value.shape]
-    scalars = [value.dtype for value in args.tensors if not value.shape]
+    arrays = [value.dtype for value in call.tensors if value.shape]
+    scalars = [value.dtype for value in call.tensors if not value.shape]
     best = _common(arrays or scalars)
-    number = any(isinstance(args.get(key), float) for key in ("other", "value", "exponent"))
+    number = any(isinstance(call.get(key), float) for key in ("other", "value", "exponent"))
     for scalar in (*scalars, *(("fp32",) if number else ())):
         if _category(scalar) > _category(best):
             best = "fp32" if _category(scalar) > 1 else scalar
@@ -115,75 +77,75 @@ def _category(dtype: str) -> int:
 
 def like(key: str, *also: str) -> Form:
     """As an argument; further results have the same shape and formats of their own."""
-    return lambda args: [(args.tensor(key).shape, dtype) for dtype in (args.tensor(key).dtype, *also)]
+    return lambda call: [(call.tensor(key).shape, dtype) for dtype in (call.tensor(key).dtype, *also)]
 
 
 def shaped(key: str, like: str = "self") -> Form:
     """The shape of one argument in the format of another."""
-    return lambda args: (args.tensor(key).shape, args.tensor(like).dtype)
+    return lambda call: (call.tensor(key).shape, call.tensor(like).dtype)
 
 
 def sized(*keys: str) -> Form:
     """A shape that is an argument itself."""
-    return lambda args: (args.sizes(*keys), args.first.dtype)
+    return lambda call: (call.sizes(*keys), call.first.dtype)
 
 
-def pointwise(args: Args) -> Result:
-    shape = broadcast([value.shape for value in args.tensors])
-    dtype = "bool" if args.name in _COMPARISONS else promoted(args)
-    if args.name in ("div", "true_divide", "sigmoid", "exp", "sqrt", "log", "tanh") and dtype not in _FLOATS:
+def pointwise(call: AtenCall) -> Result:
+    shape = broadcast([value.shape for value in call.tensors])
+    dtype = "bool" if call.name in _COMPARISONS else promoted(call)
+    if call.name in ("div", "true_divide", "sigmoid", "exp", "sqrt", "log", "tanh") and dtype not in _FLOATS:
         dtype = "fp32"
-    is_sum = args.name in _LOSSES and args.get("reduction") in (1, 2)
+    is_sum = call.name in _LOSSES and call.get("reduction") in (1, 2)
     return () if is_sum else shape, dtype
 
 
-def where(args: Args) -> Result:
+def where(call: AtenCall) -> Result:
     """The condition has no say in the format."""
-    values = Args(args.name, {key: value for key, value in args.named.items() if key != "condition"})
-    return broadcast([value.shape for value in args.tensors]), promoted(values)
+    values = replace(call, args={key: value for key, value in call.args.items() if key != "condition"})
+    return broadcast([value.shape for value in call.tensors]), promoted(values)
 
 
-def by_rule(args: Args) -> list[Result]:
+def by_rule(call: AtenCall) -> list[Result]:
     """The rule works the shapes out, of three results at most."""
-    return [(BY_RULE, "int32" if args.name == "_int_mm" else args.format(args.first.dtype))] * 3
+    return [(BY_RULE, "int32" if call.name == "_int_mm" else requested(call, call.first.dtype))] * 3
 
 
-def addmm(args: Args) -> Result:
-    left, right = args.tensor("mat1"), args.tensor("mat2")
+def addmm(call: AtenCall) -> Result:
+    left, right = call.tensor("mat1"), call.tensor("mat2")
     return (*left.shape[:-1], *right.shape[-1:]), left.dtype
 
 
-def filled(args: Args) -> Result:
-    like = args.named.get("self")
-    if isinstance(like, Value) and not args.name.startswith("new_"):
-        return like.shape, args.format(like.dtype)
-    return args.sizes("size"), args.format(like.dtype if isinstance(like, Value) else "fp32")
+def filled(call: AtenCall) -> Result:
+    like = call.args.get("self")
+    if isinstance(like, Value) and not call.name.startswith("new_"):
+        return like.shape, requested(call, like.dtype)
+    return call.sizes("size"), requested(call, like.dtype if isinstance(like, Value) else "fp32")
 
 
-def arange(args: Args) -> Result:
-    if args.name != "arange":
-        return (args.get("steps"),), args.format("fp32")
-    start, end, step = args.get("start", 0), args.get("end"), args.get("step", 1)
+def arange(call: AtenCall) -> Result:
+    if call.name != "arange":
+        return (call.get("steps"),), requested(call, "fp32")
+    start, end, step = call.get("start", 0), call.get("end"), call.get("step", 1)
     whole = all(isinstance(value, int) for value in (start, end, step))
-    return (max(-int(-(end - start) // step), 0),), args.format("int64" if whole else "fp32")
+    return (max(-int(-(end - start) // step), 0),), requested(call, "int64" if whole else "fp32")
 
 
-def cast(args: Args) -> Result:
-    value, other = args.tensor(), args.named.get("other")
-    return value.shape, args.format(other.dtype if isinstance(other, Value) else value.dtype)
+def cast(call: AtenCall) -> Result:
+    value, other = call.tensor(), call.args.get("other")
+    return value.shape, requested(call, other.dtype if isinstance(other, Value) else value.dtype)
 
 
 def reduced(how: str) -> Form:
     """Formats: ``sum`` of whole numbers is int64, ``index`` int64, ``bool``, ``same``, ``pair`` is values and index."""
 
-    def results(args: Args) -> list[Result]:
-        value, dim = args.first, args.get("dim")
-        shape = _without(value.shape, dim, bool(args.get("keepdim", False)))
+    def results(call: AtenCall) -> list[Result]:
+        value, dim = call.first, call.get("dim")
+        shape = _without(value.shape, dim, bool(call.get("keepdim", False)))
         whole = value.dtype not in _FLOATS
         dtype = {"sum": "int64" if whole else value.dtype, "index": "int64", "bool": "bool"}.get(how, value.dtype)
         if how == "pair" and dim is not None:
             return [(shape, dtype), (shape, "int64")]
-        return [(shape, args.format(dtype))] * (2 if how == "two" else 1)
+        return [(shape, requested(call, dtype))] * (2 if how == "two" else 1)
 
     return results
 
@@ -197,40 +159,40 @@ def _without(shape: tuple[Any, ...], dim: Any, keepdim: bool) -> tuple[Any, ...]
     return tuple(1 if at in reduced else size for at, size in enumerate(shape) if keepdim or at not in reduced)
 
 
-def ordered(args: Args) -> list[Result]:
-    value = args.first
-    return [(value.shape, "int64" if args.name == "argsort" else value.dtype), (value.shape, "int64")]
+def ordered(call: AtenCall) -> list[Result]:
+    value = call.first
+    return [(value.shape, "int64" if call.name == "argsort" else value.dtype), (value.shape, "int64")]
 
 
-def topk(args: Args) -> list[Result]:
-    values = args.resized(args.axis(-1), args.get("k"))
+def topk(call: AtenCall) -> list[Result]:
+    values = with_size(call, axis(call, -1), call.get("k"))
     return [values, (values[0], "int64")]
 
 
-def pooled(args: Args) -> Result:
-    value, window = args.tensor(), args.sizes("kernel_size")
-    axes = int(args.name.removesuffix("_with_indices")[-2])
-    options = (window, args.get("stride") or window, args.get("padding", (0,)), args.get("dilation", (1,)))
+def pooled(call: AtenCall) -> Result:
+    value, window = call.tensor(), call.sizes("kernel_size")
+    axes = int(call.name.removesuffix("_with_indices")[-2])
+    options = (window, call.get("stride") or window, call.get("padding", (0,)), call.get("dilation", (1,)))
     rows = zip(value.shape[-axes:], *(each * axes if len(each) == 1 else each for each in options), strict=True)
-    up = args.get("ceil_mode", False)
+    up = call.get("ceil_mode", False)
     sizes = [(size + 2 * pad - gap * (width - 1) - 1 + (step - 1 if up else 0)) // step + 1
              for size, width, step, pad, gap in rows]  # fmt: skip
     return (*value.shape[:-axes], *sizes), value.dtype
 
 
-def resized(args: Args) -> Result:
+def resized(call: AtenCall) -> Result:
     """To a size, or by a factor per axis."""
-    value, factors = args.first, args.get("scale_factors")
-    if factors is not None and args.get("output_size") is None:
+    value, factors = call.first, call.get("scale_factors")
+    if factors is not None and call.get("output_size") is None:
         sizes = tuple(int(size * factor) for size, factor in zip(value.shape[2:], factors, strict=True))
     else:
-        sizes = args.sizes("output_size")
+        sizes = call.sizes("output_size")
     return (*value.shape[: -len(sizes)], *sizes), value.dtype
 
 
-def sampled(args: Args) -> Result:
-    value = args.tensor("input")
-    return (*value.shape[:2], *args.tensor("grid").shape[1:-1]), value.dtype
+def sampled(call: AtenCall) -> Result:
+    value = call.tensor("input")
+    return (*value.shape[:2], *call.tensor("grid").shape[1:-1]), value.dtype
 
 
 def indexed(shape: tuple[Size, ...], chosen: tuple[Any, ...], picked: tuple[Size, ...]) -> tuple[Size, ...]:
@@ -241,101 +203,96 @@ def indexed(shape: tuple[Size, ...], chosen: tuple[Any, ...], picked: tuple[Size
     return (*rest[:front], *picked, *rest[front:])
 
 
-def picked(args: Args) -> Result:
-    value, chosen = args.tensor(), args.get("indices", ())
+def picked(call: AtenCall) -> Result:
+    value, chosen = call.tensor(), call.get("indices", ())
     indices = [each for each in chosen if isinstance(each, Value)]
     if not indices or any(each.dtype == "bool" for each in indices):
         raise ShapeError("index: how much it picks was not recorded")
     return indexed(value.shape, chosen, broadcast([each.shape for each in indices])), value.dtype
 
 
-def stacked(args: Args) -> Result:
-    shape = args.first.shape
-    axis = args.get("dim", 0) % (len(shape) + 1)
-    return (*shape[:axis], len(args.tensors), *shape[axis:]), promoted(args)
+def stacked(call: AtenCall) -> Result:
+    shape = call.first.shape
+    axis = call.get("dim", 0) % (len(shape) + 1)
+    return (*shape[:axis], len(call.tensors), *shape[axis:]), promoted(call)
 
 
-def padded(args: Args) -> Result:
-    value, pad = args.first, args.sizes("pad", "padding")
+def padded(call: AtenCall) -> Result:
+    value, pad = call.first, call.sizes("pad", "padding")
     shape = list(value.shape)
     for at in range(len(pad) // 2):
         shape[-1 - at] += pad[2 * at] + pad[2 * at + 1]
     return tuple(shape), value.dtype
 
 
-def repeated(args: Args) -> Result:
-    value, times = args.tensor(), args.sizes("repeats" if args.name == "repeat" else "dims")
+def repeated(call: AtenCall) -> Result:
+    value, times = call.tensor(), call.sizes("repeats" if call.name == "repeat" else "dims")
     shape = (1,) * (len(times) - len(value.shape)) + value.shape
     return tuple(size * time for size, time in zip(shape, times, strict=True)), value.dtype
 
 
-def loss(args: Args) -> Result:
-    return () if args.get("reduction", 1) in (1, 2) else args.tensor("target").shape, args.tensor().dtype
+def loss(call: AtenCall) -> Result:
+    return () if call.get("reduction", 1) in (1, 2) else call.tensor("target").shape, call.tensor().dtype
 
 
-def one_hot(args: Args) -> Result:
-    classes = args.get("num_classes", -1)
+def one_hot(call: AtenCall) -> Result:
+    classes = call.get("num_classes", -1)
     if classes < 1:
         raise ShapeError("one_hot: the number of classes was not recorded")
-    return (*args.tensor().shape, classes), "int64"
+    return (*call.tensor().shape, classes), "int64"
 
 
-def selected(args: Args) -> Result:
+def selected(call: AtenCall) -> Result:
     """As many places along an axis as an index has."""
-    return args.resized(args.axis(0), prod(args.tensor("index").shape))
+    return with_size(call, axis(call, 0), prod(call.tensor("index").shape))
 
 
-def halved(args: Args) -> Result:
+def halved(call: AtenCall) -> Result:
     """Half the size along an axis."""
-    axis = args.axis(-1)
-    return args.resized(axis, args.tensor().shape[axis] // 2)
+    at = axis(call, -1)
+    return with_size(call, at, call.tensor().shape[at] // 2)
 
 
-def index(args: Args) -> Result:
+def index(call: AtenCall) -> Result:
     """A place for each element."""
-    return args.tensor().shape, "int64"
+    return call.tensor().shape, "int64"
 
 
-def square(args: Args) -> Result:
+def square(call: AtenCall) -> Result:
     """A matrix of given sizes."""
-    return (args.get("n"), args.get("m", args.get("n"))), args.format("fp32")
+    return (call.get("n"), call.get("m", call.get("n"))), requested(call, "fp32")
 
 
-def listed(args: Args) -> Result:
+def listed(call: AtenCall) -> Result:
     """So many whole numbers."""
-    return (args.get("n"),), args.format("int64")
+    return (call.get("n"),), requested(call, "int64")
 
 
-def scalar(args: Args) -> Result:
+def scalar(call: AtenCall) -> Result:
     """One number."""
-    return (), args.format("fp32")
+    return (), requested(call, "fp32")
 
 
-def joined(args: Args) -> Result:
+def joined(call: AtenCall) -> Result:
     """Arrays one after the other."""
-    return BY_RULE, promoted(args)
+    return BY_RULE, promoted(call)
 
 
-def untold(args: Args) -> Result:
+def untold(call: AtenCall) -> Result:
     """Refuse results whose size depends on values."""
-    raise ShapeError(f"{args.name}: the shape of its result depends on values")
+    raise ShapeError(f"{call.name}: the shape of its result depends on values")
 
 
-def results(form: Form, name: str, named: Mapping[str, Any]) -> list[Result]:
-    """Return the shapes and formats of what an operator returns.
-
-    Args:
-        form: Of its results.
-        name: Of its rule.
-        named: Its arguments, tensors as values.
+def results(form: Form, call: AtenCall) -> list[Result]:
+    """Return the shapes and formats of what a call returns.
 
     Raises:
         ShapeError: The arguments do not tell.
 
     Example:
-        >>> a = Value(0, "self", (4, 1), "bf16", "input")
-        >>> results(pointwise, "add", {"self": a, "other": Value(1, "other", (8,), "fp32", "input")})
+        >>> a, b = Value(0, "self", (4, 1), "bf16", "input"), Value(1, "other", (8,), "fp32", "input")
+        >>> results(pointwise, AtenCall("aten.add.Tensor", {"self": a, "other": b}, (), ""))
         [((4, 8), 'fp32')]
     """
-    outs = form(Args(name, named))
+    outs = form(call)
     return outs if isinstance(outs, list) else [outs]

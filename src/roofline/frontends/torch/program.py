@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from roofline.ir.errors import ShapeError
 from roofline.ir.graph import Kind
 from roofline.ir.sizes import Dim, Size, substitute, symbols
 
@@ -66,8 +67,49 @@ class AtenCall:
 
     @property
     def name(self) -> str:
-        """The operator without namespace and overload, such as ``add``."""
+        """Return the operator without namespace and overload, such as ``add``."""
         return self.target.split(".")[1]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return a plain argument."""
+        value = self.args.get(key)
+        return default if value is None else value
+
+    def sizes(self, *keys: str) -> tuple[int, ...]:
+        """Return a list of whole numbers, under the first of some names.
+
+        Raises:
+            ShapeError: It is absent.
+        """
+        key = next((key for key in keys if self.get(key) is not None), keys[-1])
+        sizes = self.get(key)
+        if not isinstance(sizes, tuple) or not all(isinstance(size, int) for size in sizes):
+            raise ShapeError(f"{self.name}: {key} is not given")
+        return sizes
+
+    def tensor(self, key: str = "self") -> Value:
+        """Return a tensor argument.
+
+        Raises:
+            ShapeError: It is absent.
+        """
+        value = self.args.get(key)
+        if not isinstance(value, Value):
+            raise ShapeError(f"{self.name}: {key} is not given")
+        return value
+
+    @property
+    def tensors(self) -> tuple[Value, ...]:
+        """Return all tensor arguments in order, those in lists too."""
+        each = [value if isinstance(value, tuple) else (value,) for value in self.args.values()]
+        return tuple(value for values in each for value in values if isinstance(value, Value))
+
+    @property
+    def first(self) -> Value:
+        """Return the first tensor argument."""
+        if not self.tensors:
+            raise ShapeError(f"{self.name}: no tensor is given")
+        return self.tensors[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,9 +127,10 @@ class _Recorded(Walk):
 
 def _program(op: str, row: Row, alias: Alias, call: Arguments, in_place: bool) -> Program:
     """Return the call, and before it the views that bring its arguments into the order that rules know."""
-    rule, forms = alias.rule, results(row.form, alias.rule, call.named)
-    outs = tuple(Value(_RESULTS + at, "", shape, dtype, "activation") for at, (shape, dtype) in enumerate(forms))
-    args = {key: _once(rule, value, call.strides, outs) for key, value in call.named.items()}
+    record = AtenCall(f"{op.partition('::')[0]}.{alias.rule}.recorded", call.named, (), "")
+    forms = enumerate(results(row.form, record))
+    outs = tuple(Value(_RESULTS + at, "", shape, dtype, "activation") for at, (shape, dtype) in forms)
+    args = {key: _once(alias.rule, value, call.strides, outs) for key, value in call.named.items()}
     calls: list[AtenCall] = []
     sources = []
     for key, value in args.items():
@@ -140,7 +141,7 @@ def _program(op: str, row: Row, alias: Alias, call: Arguments, in_place: bool) -
             args[key] = _viewed("t", sources[-1], value.shape, {}, calls)
     target = args.get("self")
     writes = (Write(target, outs[0]),) if in_place and outs and isinstance(target, Value) else ()
-    calls.append(AtenCall(f"{op.partition('::')[0]}.{rule}.recorded", args, outs, "", writes))
+    calls.append(replace(record, args=args, outs=outs, writes=writes))
     return Program(op, "recorded", tuple(dict.fromkeys(sources)), tuple(calls), outs)
 
 

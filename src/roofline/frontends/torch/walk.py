@@ -146,15 +146,10 @@ class Call(BaseCall):
         self.walk, self.record, self.b = walk, record, walk.b
         self.what = record.name
         self.name = record.name.strip("_")
-        self.args, self.writes = record.args, record.writes
+        self.args, self.writes, self.get = record.args, record.writes, record.get
         self.outs = [value for value in record.outs if value is not None]
         self.out = self.outs[0] if self.outs else record.writes[0].after
         self.dtype = self.out.dtype
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """Return a plain argument."""
-        value = self.args.get(key)
-        return default if value is None else value
 
     def value(self, key: str) -> Value | None:
         """Return a tensor argument, ``None`` where it is absent or has no elements."""
