@@ -29,7 +29,7 @@ LAYERS: list[tuple[str, list[str]]] = [
 RANK = {name: rank for rank, (_, names) in enumerate(LAYERS) for name in names}
 
 # Slow to load, so imported only inside functions. Under `if TYPE_CHECKING` they cost nothing.
-HEAVY = {"pandas", "matplotlib", "typer", "rich"}
+HEAVY = {"jinja2", "pandas", "matplotlib", "typer", "rich"}
 HEAVY_ALLOWED = {"cli": {"typer", "rich"}}
 
 

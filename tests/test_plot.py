@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import os
 import subprocess
 import sys
@@ -15,9 +16,12 @@ import numpy as np
 import pytest
 
 import roofline as rl
+from roofline.cost import BOUNDS
+from roofline.ir import csvfile
 from roofline.ir.sizes import symbol
 from roofline.ops.builder import Builder
-from roofline.view.charts import output
+from roofline.view.charts import chart as kit
+from roofline.view.charts.chart import Chart
 from roofline.view.charts.labels import crosses, overlaps, place, spread
 from roofline.view.charts.roof import LABELLED
 
@@ -47,7 +51,7 @@ def line() -> rl.Estimate:
 
 
 @pytest.fixture(params=["roofline", "batch"])
-def picture(request: pytest.FixtureRequest, point: rl.Estimate, line: rl.Estimate) -> output.Picture:
+def picture(request: pytest.FixtureRequest, point: rl.Estimate, line: rl.Estimate) -> Chart:
     return (
         rl.charts.plot_roofline(point) if request.param == "roofline" else rl.charts.plot_batch(line, ridge=64, best=32)
     )
@@ -57,7 +61,7 @@ def texts(figure: Any, prefix: str) -> list[Any]:
     return [text for ax in figure.axes for text in ax.texts if str(text.get_gid()).startswith(prefix)]
 
 
-def drawn(spec: output.Picture, size: tuple[float, float] | None = None) -> Any:
+def drawn(spec: Chart, size: tuple[float, float] | None = None) -> Any:
     """The figure, with all of its texts at their final place."""
     figure = spec.figure(size)
     figure.draw_without_rendering()
@@ -87,7 +91,7 @@ def inside_rotated(text: Any) -> np.ndarray:
 # --- what a plot holds ---
 
 
-def test_specs_are_immutable(picture: output.Picture) -> None:
+def test_specs_are_immutable(picture: Chart) -> None:
     for field in dataclasses.fields(picture):  # type: ignore[arg-type]
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(picture, field.name, None)
@@ -108,7 +112,7 @@ def test_frame_rows_are_the_kernels(point: rl.Estimate) -> None:
     assert program_row.flops == pytest.approx((kernels.flops * kernels["count"]).sum())
 
 
-def test_csv_is_the_frame(tmp_path: Path, picture: output.Picture) -> None:
+def test_csv_is_the_frame(tmp_path: Path, picture: Chart) -> None:
     import pandas as pd
 
     picture.to_csv(tmp_path / "points.csv")
@@ -190,7 +194,7 @@ def test_every_chip_has_a_roof() -> None:
         (lambda p, s: rl.charts.plot_batch(s, measured=[1, 2]), rl.errors.UsageError, "pairs of batch and seconds"),
         (lambda p, s: rl.charts.plot_batch(s, measured=[(0, 1.0)]), rl.errors.UsageError, "batch from 1"),
         (lambda p, s: rl.charts.plot_batch(s, best="many"), rl.errors.UsageError, "best"),
-        (lambda p, s: rl.charts.plot_batch(s).on([None]), rl.errors.UsageError, "three axes"),
+        (lambda p, s: rl.charts.plot_batch(s).on([None]), rl.errors.UsageError, "needs 3 axes"),
     ],
 )
 def test_bad_arguments(point: rl.Estimate, line: rl.Estimate, call: Any, error: type[Exception], words: str) -> None:
@@ -330,7 +334,7 @@ def test_bubbles_show_share_and_bound(point: rl.Estimate) -> None:
     ratio = [areas[f"point-{i}"] / spec.points[i].share for i in big]
     assert len(big) > 3
     assert np.allclose(ratio, ratio[0])
-    assert len(set(BOUND_COLOURS.values())) == len(set(BOUND_MARKERS.values())) == 5
+    assert len(set(BOUND_COLOURS.values())) == len(set(BOUND_MARKERS.values())) == len(BOUNDS) + 2
 
 
 def test_place_covers_only_when_it_must() -> None:
@@ -434,12 +438,13 @@ def test_pyplot_is_not_touched() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_importing_plot_does_not_load_matplotlib() -> None:
-    code = "import sys, roofline.view.charts.plot; assert not {'matplotlib', 'pandas'} & set(sys.modules)"
+def test_importing_charts_does_not_load_matplotlib() -> None:
+    modules = "roofline.view.charts.roof, roofline.view.charts.sweep, roofline.view.pages.page"
+    code = f"import sys, {modules}; assert not {{'matplotlib', 'pandas', 'jinja2'}} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_users_settings_change_nothing(picture: output.Picture) -> None:
+def test_users_settings_change_nothing(picture: Chart) -> None:
     import matplotlib
 
     plain = picture.render(".svg")
@@ -449,7 +454,7 @@ def test_users_settings_change_nothing(picture: output.Picture) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf", ".PNG"])
-def test_files_are_the_same_twice(tmp_path: Path, picture: output.Picture, suffix: str) -> None:
+def test_files_are_the_same_twice(tmp_path: Path, picture: Chart, suffix: str) -> None:
     head = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}[suffix.lower()]
     picture.save(tmp_path / f"a{suffix}")
     picture.save(str(tmp_path / f"b{suffix}"))
@@ -459,7 +464,7 @@ def test_files_are_the_same_twice(tmp_path: Path, picture: output.Picture, suffi
     assert sorted(os.listdir(tmp_path)) == sorted([f"a{suffix}", f"b{suffix}"])
 
 
-def test_pixels(picture: output.Picture, tmp_path: Path) -> None:
+def test_pixels(picture: Chart, tmp_path: Path) -> None:
     for dpi in (100, 200):
         picture.save(tmp_path / "a.png", dpi=dpi)
         width = int.from_bytes((tmp_path / "a.png").read_bytes()[16:20], "big")
@@ -486,13 +491,13 @@ def test_odd_names(name: str) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".jpg", "", ".pngg", ".svgz"])
-def test_other_suffixes_are_refused(tmp_path: Path, picture: output.Picture, suffix: str) -> None:
+def test_other_suffixes_are_refused(tmp_path: Path, picture: Chart, suffix: str) -> None:
     with pytest.raises(rl.errors.UsageError, match=r"allowed: \.png, \.svg, \.pdf"):
         picture.save(tmp_path / f"plot{suffix}")
     assert not os.listdir(tmp_path)
 
 
-def test_bad_places(tmp_path: Path, picture: output.Picture) -> None:
+def test_bad_places(tmp_path: Path, picture: Chart) -> None:
     (tmp_path / "folder.png").mkdir()
     for path, words in [(tmp_path / "no" / "a.png", "no directory"), (tmp_path / "folder.png", "a directory")]:
         with pytest.raises(rl.errors.UsageError, match=words) as caught:
@@ -502,19 +507,19 @@ def test_bad_places(tmp_path: Path, picture: output.Picture) -> None:
         picture.save(tmp_path / f"{'x' * 300}.png")
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, picture: Chart, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "a.csv"
-    output.write_whole(target, b"old")
+    target.write_bytes(b"old")
 
-    def full(self: Path, data: bytes) -> int:
-        with self.open("wb") as file:
-            file.write(data[:2])
-        raise OSError(28, "No space left on device")
+    class Full(io.BytesIO):
+        def write(self, data: Any) -> int:
+            super().write(data[:2])
+            raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "write_bytes", full)
+        patched.setattr(csvfile, "open", lambda handle, mode: os.close(handle) or Full(), raising=False)
         with pytest.raises(rl.errors.UsageError, match="No space left"):
-            output.write_whole(target, b"new")
+            picture.to_csv(target)
     assert target.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["a.csv"]
 
@@ -522,32 +527,30 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(output.os, "replace", broken)
+        patched.setattr(csvfile.os, "replace", broken)
         with pytest.raises(KeyboardInterrupt):
-            output.write_whole(target, b"new")
+            picture.to_csv(target)
     assert target.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["a.csv"]
 
 
-def test_a_failed_drawing_writes_nothing(
-    tmp_path: Path, picture: output.Picture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_drawing_writes_nothing(tmp_path: Path, picture: Chart, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("cannot draw")
 
-    monkeypatch.setattr(type(picture), "_draw", fail)
+    monkeypatch.setattr(type(picture), "draw", fail)
     with pytest.raises(RuntimeError):
         picture.save(tmp_path / "a.svg")
     assert not os.listdir(tmp_path)
 
 
-def test_show_opens_a_browser(picture: output.Picture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(output.tempfile, "tempdir", str(tmp_path))
+def test_show_opens_a_browser(picture: Chart, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(kit.tempfile, "tempdir", str(tmp_path))
     opened: list[str] = []
-    monkeypatch.setattr(output.webbrowser, "open", lambda url: not opened.append(url))
+    monkeypatch.setattr(kit.webbrowser, "open", lambda url: not opened.append(url))
     picture.show()
     assert opened[0].startswith("file://")
     ET.parse(next(tmp_path.glob("*.svg")))
-    monkeypatch.setattr(output.webbrowser, "open", lambda url: False)
+    monkeypatch.setattr(kit.webbrowser, "open", lambda url: False)
     with pytest.raises(rl.errors.UsageError, match=r"\.save"):
         picture.show()

@@ -5,17 +5,20 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
 from made_traces import Made, chain
+from matplotlib.text import Text
 
 import roofline as rl
 from roofline.diagnosis.causes import Advice
+from roofline.view.charts.labels import overlaps
+from roofline.view.charts.style import THEME, part_colours
 from roofline.view.pages.page import trace_page, verdict_page
-from roofline.view.pages.roofplot import roofplot
-from roofline.view.pages.waterfall import colours, stacked, waterfall
+from roofline.view.pages.render import bars
 
 CALLS: list[Any] = [
     ("aten::mm", [[8192, 4096], [4096, 4096]], 400.0, {}),
@@ -67,7 +70,7 @@ def whole(page: str) -> Seen:
     assert not seen.handlers
     assert not seen.open
     assert not {"script", "iframe", "img", "link", "object", "base"} & set(seen.tags)
-    assert "nan" not in re.findall(r"[a-z]+", "".join(re.findall(r'(?:x|y|width|cx|cy|r)="([^"]*)"', page)))
+    assert "nan" not in re.findall(r"[a-z]+", " ".join(re.findall(r'(?:x|y|d|transform|style)="([^"]*)"', page)))
     return seen
 
 
@@ -79,16 +82,18 @@ def test_page_of_a_trace(tmp_path: Path) -> None:
     seen = whole(trace_page(report(tmp_path)))
     for wanted in ("on h100-sxm", "Busy and idle", "Where the time went", "Roofline", "Operators",
                    "floor", "efficiency", "per iteration", "arithmetic intensity", "aten::gelu",
-                   "989 TFLOP/s", "3.35 TB/s", "and so not drawn"):  # fmt: skip
+                   "989.4 TFLOP/s", "3.35 TB/s", "2 of 3 operators", "are not drawn"):  # fmt: skip
         assert wanted in seen.text
-    assert seen.tags.count("circle") == 2  # relu only compares
-    assert "prefers-color-scheme:dark" in trace_page(report(tmp_path))
+    page = trace_page(report(tmp_path))
+    assert len(re.findall(r'class="point-\d+"', page)) == 2  # relu only compares
+    assert "prefers-color-scheme:dark" in page
+    assert page == trace_page(report(tmp_path))
 
 
 def test_page_of_an_unknown_device(tmp_path: Path) -> None:
     seen = whole(trace_page(report(tmp_path, device="Frobnicator")))
     assert "chip unknown" in seen.text
-    assert "circle" not in seen.tags
+    assert "svg" not in seen.tags
 
 
 def test_page_of_a_table(tmp_path: Path) -> None:
@@ -115,42 +120,66 @@ def test_above_the_roof_is_red_and_named(tmp_path: Path) -> None:
     found = report(tmp_path, calls=[("aten::mm", [[4096, 4096], [4096, 4096]], 50.0, {})])
     page = trace_page(found)
     whole(page)
-    assert re.search(r'<text [^>]*class="bad strong halo">1 mm</text>', page)
-    assert 'style="fill:var(--red);stroke:var(--red)"' in page
-    assert "above the roof: wrong chip, format or cache" in page
-    assert '<tr class=bad><td class="n">1</td>' in page
+    label = page[page.index('class="label-0"') :][:900]
+    assert "var(--red)" in label
+    assert "1 mm" in label
+    assert "above the roof: check chip, format or cache" in page
+    assert re.search(r'<tr class="bad"><td class="n">1</td>', page)
 
 
-def test_roofplot_labels_do_not_meet(tmp_path: Path) -> None:
+def test_a_chart_in_a_page_takes_its_colours_from_the_page(tmp_path: Path) -> None:
+    page = trace_page(report(tmp_path))
+    assert set(re.findall(r"var\(--([\w-]+)\)", page)) <= set(THEME)
+    (picture,) = re.findall(r"<svg.*?</svg>", page, re.S)
+    assert not re.findall(r"#[0-9a-f]{3,6}", picture)
+    assert not re.findall(r'<(?:use|defs|style)|\bid="|clip-path', picture)
+    assert len({light for light, _ in THEME.values()}) == len(THEME)
+
+
+def test_labels_of_operators_do_not_meet(tmp_path: Path) -> None:
     calls = [("aten::mm", [[4096, 4096 + 8 * at], [4096 + 8 * at, 4096]], 200.0 + at, {}) for at in range(10)]
-    found = report(tmp_path, calls=calls)
-    assert found.chip is not None
-    picture = roofplot(found.chip, found.ops)
-    places = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" class="halo">(\d[^<]*)</text>', picture)
-    assert len(places) >= 8
-    boxes = [(float(x), float(y) - 11, float(x) + 7.4 * len(words), float(y) + 3) for x, y, words in places]
-    for at, (left, top, right, bottom) in enumerate(boxes):
-        for other in boxes[:at]:
-            assert right <= other[0] or other[2] <= left or bottom <= other[1] or other[3] <= top
+    figure = rl.charts.plot_roofline(report(tmp_path, calls=calls)).figure()
+    figure.draw_without_rendering()
+    labels = [text for text in figure.axes[0].texts if str(text.get_gid()).startswith("label-")]
+    assert len(labels) == 10
+    boxes = [Text.get_window_extent(label).extents for label in labels]
+    assert not any(overlaps([a], [b]).any() for a, b in combinations(boxes, 2))
 
 
-def test_waterfall_adds_up_and_labels_tiny_parts() -> None:
-    picture = waterfall((("floor", 0.5), ("efficiency", 0.2), ("sync", 1e-7), ("unfused", 0.3)), "measured")
+def test_a_trace_without_a_chip_or_arithmetic_has_no_roofline(tmp_path: Path) -> None:
+    with pytest.raises(rl.errors.UsageError, match="chip of this trace is not known"):
+        rl.charts.plot_roofline(report(tmp_path, device="Frobnicator"))
+    with pytest.raises(rl.errors.UsageError, match="no operator with a formula"):
+        rl.charts.plot_roofline(report(tmp_path, calls=[("aten::relu", [[8192, 4096]], 45.0, {})]))
+
+
+def test_rows_of_a_trace_are_its_operators(tmp_path: Path) -> None:
+    found = report(tmp_path)
+    table = rl.charts.plot_roofline(found).frame()
+    assert list(table.time_s) == [op.seconds for op in found.ops[:2]]
+    assert list(table.intensity) == [op.intensity for op in found.ops[:2]]
+    assert list(table.above_roof) == [op.above for op in found.ops[:2]]
+
+
+def test_waterfall_adds_up_and_labels_tiny_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = rl.workload([{"op": "gemm", "m": 4096, "n": 4096, "k": 4096}], dtype="bf16")
+    parts = (("floor", 0.5), ("efficiency", 0.2), ("sync", 1e-7), ("unfused", 0.3))
+    verdict = rl.check(program, "h100-sxm", "3 ms")
+    monkeypatch.setattr(type(verdict), "waterfall", parts)
+    page = verdict_page(verdict)
     for wanted in ("floor", "efficiency", "sync", "unfused", "measured", "100 ns (0.0%)", "1 s (100.0%)"):
-        assert wanted in picture
-    bars = re.findall(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', picture)
-    starts, widths = [float(x) for x, _ in bars], [float(width) for _, width in bars]
-    assert len(bars) == 5
-    assert min(widths) == 2
-    assert starts == [*sorted(starts[:-1]), starts[0]]
-    assert starts[3] + widths[3] == pytest.approx(starts[4] + widths[4], abs=0.2)
-    assert max(start + width for start, width in zip(starts, widths, strict=True)) <= 850
-    assert waterfall(()) == stacked(()) == ""
+        assert wanted in page
+    starts = [float(share) for share in re.findall(r'class="gap" style="width:([\d.]+)%', page)]
+    widths = [float(share) for share in re.findall(r'class="bar" style="width:([\d.]+)%', page)]
+    assert starts == [0.0, 50.0, 70.0, 70.0]
+    assert widths == [50.0, 20.0, 0.0, 30.0, 100.0]
+    assert "min-width:2px" in page
+    assert not list(bars(()))
 
 
 def test_same_part_same_colour() -> None:
-    assert colours(["launch_bound", "sync"]) == colours(["launching", "synchronisation"])
-    assert len(set(colours(["unfused", "precision", "alignment", "materialised"]))) == 4
+    assert part_colours(["launch_bound", "sync"]) == part_colours(["launching", "synchronisation"])
+    assert len(set(part_colours(["unfused", "precision", "alignment", "materialised"]))) == 4
 
 
 def test_page_of_a_verdict(tmp_path: Path) -> None:

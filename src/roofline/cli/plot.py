@@ -41,7 +41,7 @@ def plot(
 
 
 def _picture(est: Estimate, measured: str | None) -> Any:
-    from roofline.view.charts.plot import plot_batch, plot_roofline  # matplotlib is slow to load
+    from roofline.view.charts import plot_batch, plot_roofline  # matplotlib is slow to load
 
     if not est.shape:
         return plot_roofline(est, measured=measured)

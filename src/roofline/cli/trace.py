@@ -23,8 +23,8 @@ from roofline.ir.csvfile import whole_file
 from roofline.ir.units import format_si
 from roofline.traces.events import Trace
 from roofline.traces.reading import read_trace
+from roofline.view.charts.points import trace_ceilings
 from roofline.view.listing.wording import safe
-from roofline.view.pages.roofplot import ceilings
 
 _File = Annotated[Path, typer.Argument(
     metavar="FILE", help="Chrome JSON of torch.profiler, CSV of nsys, ncu or ops_perf_results, or a table of times.",
@@ -115,7 +115,7 @@ def _roofs(report: TraceReport) -> str:
     chip = report.chip
     if chip is None:
         return ""
-    peaks = [f"{name} {format_si(rate, 'FLOP/s')}" for name, rate in ceilings(chip, report.ops)]
+    peaks = [f"{roof.label} {format_si(roof.flops, 'FLOP/s')}" for roof in trace_ceilings(chip, report.ops)]
     memory = [f"{chip.main.name} {format_si(chip.main.bandwidth, 'B/s')}"] if chip.main.bandwidth else []
     return ", ".join((*peaks, *memory))
 

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 from roofline.ir.errors import UsageError, did_you_mean
 
@@ -103,8 +103,15 @@ def _write(stream: TextIO, columns: Sequence[str], rows: Iterable[Mapping[str, A
 
 
 @contextmanager
-def whole_file(target: str | os.PathLike[str]) -> Iterator[TextIO]:
-    """A text file that takes its place only when it was written to its end.
+def whole_file(target: str | os.PathLike[str], mode: Literal["w", "wb"] = "w") -> Iterator[Any]:
+    """Open a file that takes its place only when it was written to its end.
+
+    Args:
+        target: The file; an old one is replaced.
+        mode: Text in UTF-8, or bytes.
+
+    Yields:
+        The open file.
 
     Raises:
         UsageError: It cannot be written there.
@@ -113,11 +120,14 @@ def whole_file(target: str | os.PathLike[str]) -> Iterator[TextIO]:
     try:
         if path.is_dir():
             raise IsADirectoryError(21, "a directory; name a file")
+        if not path.parent.is_dir():
+            raise FileNotFoundError(2, f"there is no directory {str(path.parent)!r}")
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}") from None
     try:
-        with open(handle, "w", encoding="utf-8", newline="") as stream:
+        text: dict[str, Any] = {"encoding": "utf-8", "newline": ""} if mode == "w" else {}
+        with open(handle, mode, **text) as stream:
             yield stream
         umask = os.umask(0)
         os.umask(umask)

@@ -1,4 +1,4 @@
-from .plot import BatchSweep as BatchSweep
-from .plot import Roofline as Roofline
-from .plot import plot_batch as plot_batch
-from .plot import plot_roofline as plot_roofline
+from .roof import Roofline as Roofline
+from .roof import plot_roofline as plot_roofline
+from .sweep import BatchSweep as BatchSweep
+from .sweep import plot_batch as plot_batch

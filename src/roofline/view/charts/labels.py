@@ -1,17 +1,25 @@
-"""Places for labels that touch neither each other nor what they label. Pure geometry, in pixels."""
+"""Labels that touch neither each other nor what they label: where they go [pixel], and how they are written there."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from roofline.view.charts.style import BACK, INK, MUTED, pixels
 
-#: Space kept around a label [pixel].
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.text import Text
+
+Array = NDArray[np.float64]
+#: Corners (x0, y0, x1, y1) of a box, or ends of a line.
+Box = tuple[float, float, float, float]
+
+#: Space around a label [pixel].
 PAD = 2.0
 #: What a line under a label costs, a label under a leader, and a bubble under one, against one pixel of distance.
 SOFT, CROSSED, PASSED = 45.0, 800.0, 20.0
@@ -21,6 +29,11 @@ FAR = 150.0
 HARD = 1e5
 #: Orders that are tried; labels that come first get the better places.
 ORDERS = 32
+#: Directions in which a label may stand from its anchor: beside, above and below, then across a corner.
+_AROUND = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1))
+
+
+# --- geometry ---------------------------------------------------------------------------------------------------------
 
 
 def spread(centres: Sequence[float], heights: Sequence[float], low: float, high: float) -> list[float]:
@@ -52,7 +65,7 @@ def spread(centres: Sequence[float], heights: Sequence[float], low: float, high:
 
 
 def overlaps(boxes: Any, other: Any) -> NDArray[np.bool_]:
-    """Which boxes (x0, y0, x1, y1), one a row, share area with which others.
+    """Tell which boxes (x0, y0, x1, y1), one per row, share area with which others.
 
     Example:
         >>> overlaps([[0, 0, 2, 2]], [[1, 1, 3, 3], [2, 0, 3, 1]]).tolist()
@@ -60,12 +73,14 @@ def overlaps(boxes: Any, other: Any) -> NDArray[np.bool_]:
     """
     a = np.asarray(boxes, dtype=np.float64).reshape(-1, 1, 4)
     b = np.asarray(other, dtype=np.float64).reshape(1, -1, 4)
-    found: NDArray[np.bool_] = np.all((a[..., :2] < b[..., 2:]) & (b[..., :2] < a[..., 2:]), axis=-1)
-    return found
+    return np.asarray(np.all((a[..., :2] < b[..., 2:]) & (b[..., :2] < a[..., 2:]), axis=-1))
 
 
 def crosses(lines: Any, boxes: Any) -> NDArray[np.bool_]:
-    """Which line segments (x0, y0, x1, y1) touch which boxes (x0, y0, x1, y1): (segment, box), or pairwise broadcast.
+    """Tell which line segments (x0, y0, x1, y1) touch which boxes (x0, y0, x1, y1).
+
+    Returns:
+        A row per segment, a column per box.
 
     Example:
         >>> crosses([[0, 0, 4, 4], [0, 0, 4, 0]], [[1, 1, 2, 2]]).tolist()
@@ -78,8 +93,13 @@ def crosses(lines: Any, boxes: Any) -> NDArray[np.bool_]:
     one, two = (box[..., :2] - start) / step, (box[..., 2:] - start) / step
     enter = np.minimum(one, two).max(axis=-1)
     leave = np.maximum(one, two).min(axis=-1)
-    found: NDArray[np.bool_] = (enter <= leave) & (leave >= 0) & (enter <= 1)
-    return found
+    return np.asarray((enter <= leave) & (leave >= 0) & (enter <= 1))
+
+
+def nearest(box: Any, point: Any) -> Array:
+    """Return the point of a box (or of each box) that is nearest to a point."""
+    corners = np.asarray(box, dtype=np.float64)
+    return np.asarray(np.clip(np.asarray(point, dtype=np.float64), corners[..., :2], corners[..., 2:]))
 
 
 @dataclass(frozen=True)
@@ -97,7 +117,7 @@ def place(
     sizes: Sequence[tuple[float, float]],
     hard: Sequence[Sequence[float]],
     lines: Sequence[Sequence[float]],
-    bounds: tuple[float, float, float, float],
+    bounds: Box,
 ) -> list[tuple[float, float]]:
     """Find a place for each label: free of boxes, near its anchor, off the lines and off the leaders of others.
 
@@ -121,13 +141,11 @@ def place(
     numbers = np.arange(len(choices))
     rng = np.random.default_rng(0)
     orders = [numbers, numbers[::-1], *(rng.permutation(numbers) for _ in range(ORDERS - 2))]
-    _, best = min((_arranged(choices, order) for order in orders), key=lambda found: found[0])
+    _, best = min((_arranged(choices, order) for order in orders), key=lambda arranged: arranged[0])
     return [(float(x), float(y)) for x, y in (c.centres[best[i]] for i, c in enumerate(choices))]
 
 
-def _choice(
-    anchor: tuple[float, float], size: tuple[float, float], hard: Any, lines: Any, bounds: Sequence[float]
-) -> _Choice:
+def _choice(anchor: tuple[float, float], size: tuple[float, float], hard: Any, lines: Any, bounds: Box) -> _Choice:
     centres = _candidates(anchor, size, bounds)
     half = np.asarray(size) / 2 + PAD
     boxes = np.hstack([centres - half, centres + half])
@@ -137,6 +155,17 @@ def _choice(
     cost = away * (1 + away / FAR) + HARD * overlaps(boxes, hard).sum(axis=1)
     cost = cost + SOFT * crosses(lines, boxes).sum(axis=0) + PASSED * crosses(leaders, hard).sum(axis=1)
     return _Choice(centres, boxes, leaders, cost)
+
+
+def _candidates(anchor: tuple[float, float], size: tuple[float, float], bounds: Box) -> Array:
+    """Return centres around the anchor at rising distance, then all over the room."""
+    half = np.asarray(size) / 2 + PAD
+    low, high = np.asarray(bounds[:2]) + half, np.asarray(bounds[2:]) - half
+    near = [np.asarray(anchor) + _AROUND * (gap + half) for gap in (8.0, 14.0, 22.0)]
+    grid = np.meshgrid(np.arange(low[0], high[0], 20.0), np.arange(low[1], high[1], 9.0))
+    centres = np.vstack([*near, np.stack(grid, axis=-1).reshape(-1, 2)])
+    inside = ((centres >= low) & (centres <= high)).all(axis=1)
+    return centres[inside] if inside.any() else ((low + high) / 2).reshape(1, 2)
 
 
 def _arranged(choices: Sequence[_Choice], order: Sequence[int] | NDArray[np.int_]) -> tuple[float, dict[int, int]]:
@@ -159,26 +188,104 @@ def _arranged(choices: Sequence[_Choice], order: Sequence[int] | NDArray[np.int_
     return total, taken
 
 
-def nearest(box: Any, point: Any) -> Array:
-    """The point of a box (or of each box) that is nearest to a point."""
-    corners = np.asarray(box, dtype=np.float64)
-    inside: Array = np.clip(np.asarray(point, dtype=np.float64), corners[..., :2], corners[..., 2:])
-    return inside
+def first_free(places: Sequence[tuple[float, list[Box]]], taken: Sequence[Box]) -> float:
+    """Return the first place whose boxes cover nothing; the first at all if there is none."""
+    free = (at for at, boxes in places if not overlaps(boxes, list(taken)).any())
+    return next(free, places[0][0])
 
 
-def _candidates(anchor: tuple[float, float], size: tuple[float, float], bounds: Sequence[float]) -> Array:
-    """Centres around the anchor at rising distance, then all over the room."""
-    half_w, half_h = size[0] / 2 + PAD, size[1] / 2 + PAD
-    near = [(0.0, 0.0)]
-    for gap in (8.0, 14.0, 22.0):
-        near += [(gap + half_w, 0), (-gap - half_w, 0), (0, gap + half_h), (0, -gap - half_h)]
-        near += [(sx * (gap + half_w), sy * (gap + half_h)) for sx in (1, -1) for sy in (1, -1)]
-    x0, y0, x1, y1 = bounds
-    xs, ys = np.arange(x0 + half_w, x1 - half_w, 20.0), np.arange(y0 + half_h, y1 - half_h, 9.0)
-    grid = np.stack(np.meshgrid(xs, ys), axis=-1).reshape(-1, 2)
-    centres = np.vstack([np.asarray(near[1:]) + anchor, grid])
-    inside = (
-        (centres[:, 0] >= x0 + half_w) & (centres[:, 0] <= x1 - half_w)
-        & (centres[:, 1] >= y0 + half_h) & (centres[:, 1] <= y1 - half_h)
+# --- labels of points -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Label:
+    """The label of something round.
+
+    Attributes:
+        text: What it says.
+        at: Middle of what it belongs to, in data coordinates or in those of the axes.
+        radius: Of what it belongs to [point].
+        on_axes: Whether ``at`` is in coordinates of the axes.
+        name: Of its group in an SVG.
+        look: How its text is written.
+    """
+
+    text: str
+    at: tuple[float, float]
+    radius: float
+    on_axes: bool
+    name: str
+    look: dict[str, Any]
+
+    def pixel(self, ax: Axes) -> tuple[float, float]:
+        """Return the middle on the screen."""
+        x, y = (ax.transAxes if self.on_axes else ax.transData).transform(self.at)
+        return float(x), float(y)
+
+
+def write_labels(ax: Axes, labels: Sequence[Label], hard: Sequence[Box], lines: Sequence[Box], bounds: Box) -> None:
+    """Write labels where they cover nothing, with leaders; the layout has to be known.
+
+    Args:
+        ax: Axes to write on.
+        labels: Those first in line get the better places.
+        hard: Boxes that no label may cover [pixel].
+        lines: Segments that labels had better not cover, in data coordinates.
+        bounds: The box that labels stay in [pixel].
+    """
+    sizes = []
+    for label in labels:
+        text = ax.text(0.5, 0.5, label.text, transform=ax.transAxes, fontsize=8, **label.look)
+        box = text.get_window_extent()
+        sizes.append((float(box.width), float(box.height)))
+        text.remove()
+    segments = ax.transData.transform(np.reshape(lines, (-1, 2))).reshape(-1, 4).tolist()
+    centres = place([label.pixel(ax) for label in labels], sizes, hard, segments, bounds)
+    for label, centre, size in zip(labels, centres, sizes, strict=True):
+        _write(ax, label, np.asarray(centre), np.asarray(size))
+
+
+def _write(ax: Axes, label: Label, centre: Array, size: Array) -> None:
+    """Write a label at its place, with a leader from the nearest point of its box."""
+    low = centre - size / 2
+    end = nearest(np.concatenate([low, low + size]), label.pixel(ax))
+    leader: dict[str, Any] = {"arrowstyle": "-", "color": MUTED, "lw": 0.7, "shrinkA": 1, "shrinkB": label.radius}
+    leader["relpos"] = tuple((end - low) / size)
+    is_far = np.hypot(*(end - label.pixel(ax))) > label.radius * pixels(ax) + 4
+    ax.annotate(
+        label.text, label.at, tuple(ax.transAxes.inverted().transform(centre)),
+        xycoords="axes fraction" if label.on_axes else "data", textcoords="axes fraction", ha="center", va="center",
+        zorder=6, bbox={"facecolor": BACK, "alpha": 0.75, "linewidth": 0, "pad": 0.6},
+        arrowprops=leader if is_far else None, gid=label.name, fontsize=8, **label.look,
     )  # fmt: skip
-    return centres[inside] if inside.any() else np.asarray([[(x0 + x1) / 2, (y0 + y1) / 2]])
+
+
+# --- labels right of the axes -----------------------------------------------------------------------------------------
+
+
+def margin_label(ax: Axes, y: float, text: str, colour: str = INK, weight: str = "normal") -> Text:
+    """Write right of the axes, at a height in data coordinates."""
+    return ax.text(
+        1.012, y, text, transform=ax.get_yaxis_transform(), va="center", fontsize=8, color=colour, fontweight=weight,
+        linespacing=1.1, gid="margin",
+    )  # fmt: skip
+
+
+def spread_margin(ax: Axes, labels: Sequence[Text], gap: float, below: float, above: float) -> None:
+    """Move the labels right of axes apart; the layout has to be known.
+
+    Args:
+        ax: The axes.
+        labels: Those of :func:`margin_label`, each at its height; a ``swatch`` of one moves with it.
+        gap: Between two of them [pixel].
+        below: How far they may go below the axes [pixel].
+        above: The same above them.
+    """
+    boxes = [label.get_window_extent() for label in labels]
+    centres = [float(ax.transData.transform((1.0, label.get_position()[1]))[1]) for label in labels]
+    frame = ax.get_window_extent()
+    placed = spread(centres, [box.height + gap for box in boxes], frame.y0 - below, frame.y1 + above)
+    for label, centre in zip(labels, placed, strict=True):
+        y = float(ax.transData.inverted().transform((0.0, centre))[1])
+        for text in (label, getattr(label, "swatch", label)):
+            text.set_y(y)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from roofline.analysis.estimates import Estimate
 from roofline.cost import vector_peak
+from roofline.diagnosis.op_summary import OpSummary
 from roofline.hardware.chip import Chip
-from roofline.hardware.parts import MemoryLevel
 from roofline.ir.dtypes import dtype as find_dtype
 from roofline.ir.errors import MissingFigure, UsageError
 from roofline.ir.units import format_bytes, format_si, parse
 
-Kind = Literal["kernel", "program", "measured"]
+Kind = Literal["kernel", "program", "measured", "operator"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Point:
     """One point beneath the roof, for one run of it.
 
     Attributes:
-        kind: A predicted kernel, the predicted program, or something measured.
+        kind: A predicted kernel, the predicted program, something measured, or a measured operator of a trace.
         name: What it is called.
         op: Operator of a kernel.
         count: How often it runs.
@@ -88,12 +89,17 @@ class Point:
         """The most that the datasheet allows at this intensity [FLOP/s]."""
         return self.work / self.floor if self.floor else math.inf
 
+    @property
+    def is_part(self) -> bool:
+        """Tell whether it is a part of a program, with a share of its time."""
+        return self.kind in ("kernel", "operator")
+
     def above(self, slack: float) -> bool:
-        """Whether it was faster than the datasheet allows."""
-        return self.kind == "measured" and self.seconds * slack < self.floor
+        """Tell whether it was faster than the datasheet allows."""
+        return self.kind in ("measured", "operator") and self.seconds * slack < self.floor
 
     def row(self, slack: float) -> dict[str, Any]:
-        """The point as a row of the table behind the plot."""
+        """Return the point as a row of the table behind the chart."""
         return {
             "kind": self.kind, "name": self.name, "op": self.op, "count": self.count, "dtype": self.dtype,
             "bound": self.bound, "flops": self.flops, "vector_flops": self.vector_flops, "bytes": self.bytes,
@@ -103,11 +109,15 @@ class Point:
         }  # fmt: skip
 
 
-# --- ceilings ---
+#: Columns of the table behind a roofline, also when it is empty.
+COLUMNS = tuple(Point("kernel", "", "", 1, "", "", 0, 0, 0, 0, 0, 0).row(1.0))
+
+
+# --- ceilings ---------------------------------------------------------------------------------------------------------
 
 
 def formats(estimate: Estimate) -> list[str]:
-    """Number formats that a program contracts in, the one with the most FLOPs first."""
+    """Return the number formats that a program contracts in, the one with the most FLOPs first."""
     totals: dict[str, float] = {}
     for row in estimate.rows:
         for name, flops in row.flops_by.items():
@@ -116,18 +126,17 @@ def formats(estimate: Estimate) -> list[str]:
 
 
 def default_precisions(chip: Chip, estimate: Estimate | None) -> tuple[str, ...]:
-    """The program's formats, then common ones that the chip has a rate for.
+    """Return the program's formats, then common ones that the chip has a rate for.
 
     Raises:
         MissingFigure: The chip has no rate at all.
     """
     used = formats(estimate) if estimate else []
     common = ["bf16", "fp16", "fp32"] if estimate else ["bf16", "fp16", "fp8", "tf32", "fp32"]
-    known = [name for name in [*used, *common] if _has_rate(chip, name)]
-    wanted = known or [*chip.matrix, *chip.vector][:3]
-    if not wanted:
+    known = [name for name in [*used, *common] if _has_rate(chip, name)] or [*chip.matrix, *chip.vector][:3]
+    if not known:
         chip.matmul_peak("bf16")
-    return tuple(dict.fromkeys(wanted))
+    return tuple(dict.fromkeys(known))
 
 
 def _has_rate(chip: Chip, name: str) -> bool:
@@ -138,32 +147,55 @@ def _has_rate(chip: Chip, name: str) -> bool:
 
 
 def ceilings(chip: Chip, precisions: Sequence[str], tf32: bool) -> tuple[Ceiling, ...]:
-    """Compute roofs of the chip, those of one height as one; the first is the main one."""
-    found: dict[float, list[str]] = {}
-    for name in precisions:
-        labels = found.setdefault(chip.matmul_peak(name, tf32), [])
-        if (label := _ceiling_label(chip, name, tf32)) not in labels:
-            labels.append(label)
-    share = chip.efficiency.compute
-    return tuple(Ceiling(_joined(labels), flops, flops * share) for flops, labels in found.items())
-
-
-def _joined(labels: Sequence[str]) -> str:
-    """Labels as one, the unit said once."""
-    if all(label.endswith(" vector") for label in labels):
-        return ", ".join(label.removesuffix(" vector") for label in labels) + " vector"
-    return ", ".join(labels)
+    """Return the compute roofs of a chip, those of one height as one; the first is the main one."""
+    return _merged(chip, [(_ceiling_label(chip, name, tf32), chip.matmul_peak(name, tf32)) for name in precisions])
 
 
 def _ceiling_label(chip: Chip, name: str, tf32: bool) -> str:
-    """Such as ``bf16``, ``fp32 as tf32`` or ``fp32 vector``."""
-    told = find_dtype(name).name
+    """Name a roof, such as ``bf16``, ``fp32 as tf32`` or ``fp32 vector``."""
+    own = find_dtype(name).name
     runs, unit = chip.matmul_runs_as(name, tf32).split(" (")[0].split()
-    return told + (f" as {runs}" if runs != told else "") + (" vector" if unit == "vector" else "")
+    return own + (f" as {runs}" if runs != own else "") + (" vector" if unit == "vector" else "")
+
+
+def trace_ceilings(chip: Chip, ops: Sequence[OpSummary]) -> tuple[Ceiling, ...]:
+    """Return the roofs of a trace: peaks of the formats that contractions use, and of the vector units.
+
+    Args:
+        chip: Where the operators ran.
+        ops: The slowest first; of those that contract nothing, the first says in which format.
+
+    Returns:
+        The highest first; formats of the same rate are one.
+    """
+    contracted = dict.fromkeys(dtype for row in ops if row.flops for dtype in row.dtype.split("+"))
+    other = [row.dtype for row in ops if not row.flops and row.dtype.startswith(("fp", "bf"))][:1]
+    peaks = []
+    for dtype in contracted:
+        with suppress(MissingFigure):
+            peaks.append((dtype, chip.matmul_peak(dtype)))
+    for dtype in other:
+        with suppress(MissingFigure):
+            peaks.append((f"{dtype} vector", chip.vector_peak(dtype)))
+    return tuple(sorted(_merged(chip, peaks), key=lambda ceiling: -ceiling.flops))
+
+
+def _merged(chip: Chip, peaks: Iterable[tuple[str, float]]) -> tuple[Ceiling, ...]:
+    """Make one roof of those of one height, the unit said once."""
+    by_height: dict[float, list[str]] = {}
+    for label, flops in peaks:
+        by_height.setdefault(flops, []).append(label)
+    share, merged = chip.efficiency.compute, []
+    for flops, names in by_height.items():
+        labels = list(dict.fromkeys(names))
+        if all(label.endswith(" vector") for label in labels):
+            labels = [*(label.removesuffix(" vector") for label in labels[:-1]), labels[-1]]
+        merged.append(Ceiling(", ".join(labels), flops, flops * share))
+    return tuple(merged)
 
 
 def slopes(chip: Chip, levels: Sequence[str] | None) -> tuple[Slope, ...]:
-    """Memory roofs of the chip, the main memory first; all levels with a known bandwidth unless named.
+    """Return the memory roofs of a chip, the main memory first; all levels with a known bandwidth unless named.
 
     Raises:
         MissingFigure: A level without a bandwidth.
@@ -173,22 +205,21 @@ def slopes(chip: Chip, levels: Sequence[str] | None) -> tuple[Slope, ...]:
         chosen = [chip.main, *chosen]
     if not chosen:
         raise UsageError(f"levels: none given; {chip.name} has: {', '.join(level.name for level in chip.memory)}")
-    return tuple(_slope(chip, level) for level in chosen)
+    roofs = []
+    for level in chosen:
+        is_main = level == chip.main
+        bandwidth = chip.bandwidth if is_main else level.bandwidth
+        if bandwidth is None:
+            raise MissingFigure(f"{chip.name} has no published bandwidth of its {level.name}")
+        roofs.append(Slope(level.name, bandwidth, bandwidth * chip.efficiency.memory if is_main else None))
+    return tuple(roofs)
 
 
-def _slope(chip: Chip, level: MemoryLevel) -> Slope:
-    is_main = level == chip.main
-    bandwidth = chip.bandwidth if is_main else level.bandwidth
-    if bandwidth is None:
-        raise MissingFigure(f"{chip.name} has no published bandwidth of its {level.name}")
-    return Slope(level.name, bandwidth, bandwidth * chip.efficiency.memory if is_main else None)
-
-
-# --- points ---
+# --- points -----------------------------------------------------------------------------------------------------------
 
 
 def kernel_points(estimate: Estimate) -> tuple[Point, ...]:
-    """The distinct kernels, the slowest first.
+    """Return the distinct kernels, the slowest first.
 
     Raises:
         UsageError: The estimate is not one point.
@@ -203,13 +234,30 @@ def kernel_points(estimate: Estimate) -> tuple[Point, ...]:
 
 
 def program_point(estimate: Estimate, kind: Kind = "program", seconds: float | None = None) -> Point:
-    """The whole program at its expected time, or at a measured one."""
+    """Return the whole program at its expected time, or at a measured one."""
     name = estimate.graph.name if kind == "program" else "measured"
     time = float(estimate.time) if seconds is None else seconds
     bound = estimate.bound if kind == "program" else ""
     return Point(
         kind, name, "", 1, "+".join(formats(estimate)), bound, float(estimate.flops), float(estimate.vector_flops),
         float(estimate.bytes), time, 1.0, float(estimate.floor),
+    )  # fmt: skip
+
+
+def operator_points(ops: Sequence[OpSummary], most: int) -> tuple[Point, ...]:
+    """Return the operators of a trace that have arithmetic, all calls of one iteration as one run.
+
+    Args:
+        ops: The slowest first; points are named by their number in this order.
+        most: How many at most.
+    """
+    drawn = [(at, row) for at, row in enumerate(ops, 1) if row.seconds > 0 and row.intensity > 0][:most]
+    return tuple(
+        Point(
+            "operator", f"{at} {row.op.removeprefix('aten::')}", f"{row.op} {row.shapes}", 1, row.dtype, row.bound,
+            row.flops, 0.0 if row.flops else row.arithmetic, row.bytes, row.seconds, row.share, row.floor_s,
+        )
+        for at, row in drawn
     )  # fmt: skip
 
 
@@ -254,7 +302,7 @@ def _measured_point(entry: Any, chip: Chip, estimate: Estimate | None, precision
 
 def _not_measured(entry: Any) -> UsageError:
     return UsageError(
-        "measured: wanted seconds of the whole program or a list of (label, flops, bytes, seconds), given "
+        "measured: allowed are seconds of the whole program or a list of (label, flops, bytes, seconds); given "
         f"{repr(entry)[:100]}"
     )
 
@@ -273,7 +321,7 @@ def quantity(value: Any, unit: str, what: str, zero: bool = False) -> float:
 
 
 def _peak_of(label: str, chip: Chip, estimate: Estimate | None, precisions: Sequence[str]) -> tuple[float, str]:
-    """The compute peak that holds for a label: of the kernel of that name, or else the highest in question."""
+    """Return the compute peak that holds for a label: of the kernel of that name, or else the highest in question."""
     tf32 = estimate.tf32 if estimate else False
     row = next((row for row in estimate.rows if label in row.kernel.names), None) if estimate else None
     if row is not None and row.flops_by:

@@ -1,212 +1,357 @@
-"""Draw a roofline onto axes."""
+"""The roofline of a chip, with the kernels of a program or the operators of a trace beneath it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from roofline.analysis.estimates import Estimate
+from roofline.diagnosis.report import TraceReport
+from roofline.hardware.chip import Chip
+from roofline.hardware.library import AnyChip
+from roofline.hardware.library import chip as find_chip
+from roofline.ir.errors import UsageError
 from roofline.ir.units import format_si
-from roofline.view.charts.labels import nearest, overlaps, place, spread
-from roofline.view.charts.points import Ceiling, Point, Slope
+from roofline.view.charts import points as read
+from roofline.view.charts.chart import Chart
+from roofline.view.charts.labels import Box, Label, first_free, margin_label, spread_margin, write_labels
+from roofline.view.charts.points import COLUMNS, Ceiling, Point, Slope
 from roofline.view.charts.style import (
     ALERT,
+    BACK,
+    BAND,
     BOUND_COLOURS,
     BOUND_MARKERS,
     GRID,
     INK,
     MUTED,
     clean,
-    fit,
     head,
+    lay_out,
     log_ticks,
     pixels,
-    root,
     short,
     style_axes,
 )
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
-    from matplotlib.text import Text
-
-#: Corners (x0, y0, x1, y1) of a box, or ends of a line.
-Box = tuple[float, float, float, float]
 
 #: Area of a bubble that is all of the time, and of the smallest one [point²].
 LARGEST, SMALLEST = 1100.0, 22.0
 #: Width of the strip for kernels without FLOPs, as a share of the axes.
 RUG = 0.07
-#: Kernels with a label.
-LABELLED = 5
+#: Kernels with a label; of the operators of a trace those above the roof that have one as well, those with a number
+#: alone, and those that are drawn at all.
+LABELLED, ABOVE, NUMBERED, OPERATORS = 5, 10, 5, 80
+#: How far the axes may reach below the highest roof.
+DECADES = 1e9
+#: Main roofs, other roofs, and dashes for what is achievable.
+_MAIN: dict[str, Any] = {"color": INK, "lw": 2.0}
+_OTHER: dict[str, Any] = {"color": MUTED, "lw": 0.9}
+_DASHED: dict[str, Any] = {"lw": 0.9, "ls": (0, (5, 3))}
 
 
-@dataclass(frozen=True)
-class RoofView:
-    """All that a roofline shows.
+@dataclass(frozen=True, eq=False, repr=False)
+class Roofline(Chart):
+    """A roofline, made by :func:`plot_roofline`.
 
     Attributes:
-        title: First line.
-        subtitle: Second line.
+        chip: Whose roof it is.
+        estimate: Whose kernels are beneath it, or ``None``.
         ceilings: Compute roofs, the main one first.
         slopes: Memory roofs, the main memory first.
-        points: Kernels by falling time, then the program, then what was measured.
-        ridge: Where the main ones meet [FLOP/byte].
-        slack: By which factor a measurement may beat the roof.
-        shares: Achievable shares of compute and memory, 0 to 1.
+        points: By falling time; after kernels the whole program, then what was measured.
+        title: First line.
+        subtitle: Second line.
     """
 
-    title: str
-    subtitle: str
+    schema = "roofline"
+
+    chip: Chip
+    estimate: Estimate | None
     ceilings: tuple[Ceiling, ...]
     slopes: tuple[Slope, ...]
     points: tuple[Point, ...]
-    ridge: float
-    slack: float
-    shares: tuple[float, float]
+    title: str
+    subtitle: str
 
     @property
+    def ridge(self) -> float:
+        """Where the main compute and memory roofs meet [FLOP/byte]."""
+        return self.ceilings[0].flops / self.slopes[0].bandwidth
+
+    @cached_property
     def rug(self) -> tuple[Point, ...]:
-        """Points that a logarithmic axis has no place for."""
+        """Points without FLOPs, for which a logarithmic axis has no place."""
         return tuple(point for point in self.points if not point.rate)
 
+    def is_above(self, point: Point) -> bool:
+        """Tell whether a point was faster than the datasheet of the chip allows."""
+        return point.above(self.chip.clock_slack)
 
-def hints(view: RoofView) -> dict[str, str]:
-    """What each point is, by the id of its group in an SVG."""
-    return {f"point-{i}": _hint(point) for i, point in enumerate(view.points)}
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """One line for each measured point that is above the roof."""
+        return tuple(read.above_text(point, self.chip) for point in self.points if self.is_above(point))
+
+    def subject(self) -> dict[str, Any]:
+        """Return what is beneath the roof, and whose roof it is."""
+        return self.estimate.subject() if self.estimate else {"chip": self.chip.name}
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return one row per point: its counts, its time, its rate and the roof over it."""
+        return [point.row(self.chip.clock_slack) for point in self.points]
+
+    def frame(self) -> pd.DataFrame:
+        """Return the rows as a table, which has its columns also without a point."""
+        import pandas as pd
+
+        return pd.DataFrame(self.records(), columns=list(COLUMNS))
+
+    def hints(self) -> dict[str, str]:
+        """Say what each point is, by the id of its group in an SVG."""
+        return {f"point-{i}": _hint(point) for i, point in enumerate(self.points)}
+
+    def draw(self, ax: Axes) -> None:
+        """Draw everything; labels last, when the place of all else is known."""
+        start = _draw_axes(ax, self)
+        titles = head(ax, self.title, self.subtitle)
+        lines = _draw_lines(ax, self, start)
+        spots = [_spot(ax, self, i) for i in range(len(self.points))]
+        for i, spot in enumerate(spots):
+            _draw_point(ax, self, i, spot)
+        if self.rug:
+            ax.axvspan(ax.get_xlim()[0], start, color=BAND, zorder=0)
+            look: dict[str, Any] = {"transform": ax.transAxes, "ha": "center", "va": "bottom", "color": MUTED}
+            ax.text(RUG / 2, 0.015, "no\nFLOPs", fontsize=7.5, **look)
+        _draw_legend(ax, self)
+        margin = [_ceiling_label(ax, self, ceiling) for ceiling in self.ceilings]
+        lay_out(ax, titles)
+        spread_margin(ax, margin, gap=4, below=0, above=10)
+        taken = [_bubble(ax, spot) for spot in spots]
+        taken.append(_ridge_label(ax, self, taken))
+        for slope in self.slopes:
+            taken += _slope_label(ax, self, slope, start, taken)
+        frame, left = ax.get_window_extent(), float(ax.transData.transform((start, 1.0))[0])
+        labels = [spots[i] for i in _labelled(self)]
+        write_labels(ax, labels, taken, lines, (left + 2, frame.y0 + 2, frame.x1 - 2, frame.y1 - 2))
+
+    def __repr__(self) -> str:
+        parts = sum(point.is_part for point in self.points)
+        kind = "operators" if any(point.kind == "operator" for point in self.points) else "kernels"
+        return f"<Roofline of {self.chip.name}: {parts} {kind}, ridge at {self.ridge:.3g} FLOP/byte>"
+
+
+def plot_roofline(
+    what: Estimate | TraceReport | AnyChip,
+    precisions: Sequence[str] | None = None,
+    levels: Sequence[str] | None = None,
+    measured: Any = None,
+) -> Roofline:
+    """Describe a roofline of a chip, with the kernels of a program or the operators of a trace beneath it.
+
+    Args:
+        what: An estimate of one point, the report of a trace, or a chip.
+        precisions: Number formats with a ceiling, the main one first; those of the program and a few common ones
+            by default.
+        levels: Memory levels with a ceiling, the main memory first; all with a known bandwidth by default.
+        measured: Seconds of the whole program, or a list of (label, flops, bytes, seconds) with or without units. The
+            label of a kernel compares with the peak of its format.
+
+    Returns:
+        The chart; nothing is drawn before it is shown or saved.
+
+    Raises:
+        UsageError: The estimate spans a grid, ``measured`` is something else, or no operator of a trace can be drawn.
+        MissingFigure: A ceiling without a published figure.
+
+    Example:
+        >>> plot_roofline("h100-sxm", precisions=["bf16"])
+        <Roofline of h100-sxm: 0 kernels, ridge at 295 FLOP/byte>
+        >>> plot_roofline("h100-sxm", measured=[("gemm", "1 TFLOP", "10 GB", "1 ms")]).warnings
+        ('gemm: 1 ms is 3 times as fast as the datasheet of h100-sxm allows (2.99 ms); check the timing or the count',)
+    """
+    levels = _names(levels, "levels") or None
+    if isinstance(what, TraceReport):
+        return _of_trace(what, levels)
+    est = what if isinstance(what, Estimate) else None
+    if est is not None and est.shape:
+        raise UsageError(f"a roofline shows one point; index the axes {est.axis_names} of the estimate first")
+    chip = est.chip if est is not None else find_chip(what)  # type: ignore[arg-type]
+    names = _names(precisions, "precisions") or read.default_precisions(chip, est)
+    predicted = (*read.kernel_points(est), read.program_point(est)) if est is not None else ()
+    return Roofline(
+        chip,
+        est,
+        read.ceilings(chip, names, est.tf32 if est is not None else False),
+        read.slopes(chip, levels),
+        predicted + read.measured_points(measured, chip, est, names),
+        f"Roofline of {est.graph.name} on {chip.name}" if est is not None else f"Roofline of {chip.name}",
+        about(est) if est is not None else "per device, dense rates",
+    )
+
+
+def _names(names: Sequence[str] | None, what: str) -> tuple[str, ...]:
+    """Return a sequence of names; a single one counts as one."""
+    if names is None:
+        return ()
+    names = (names,) if isinstance(names, str) else tuple(names)
+    if not names:
+        raise UsageError(f"{what}: none given; name at least one, or leave it out")
+    return names
+
+
+def _of_trace(report: TraceReport, levels: Sequence[str] | None) -> Roofline:
+    """Describe the roofline of a trace: its slowest operators with arithmetic, at their measured time."""
+    if report.chip is None:
+        raise UsageError(f"{report.source}: the chip of this trace is not known; give trace_report its name")
+    slopes, points = read.slopes(report.chip, levels), read.operator_points(report.ops, OPERATORS)
+    ceilings = read.trace_ceilings(report.chip, [row for row in report.ops if row.intensity > 0])
+    if not points or not ceilings:
+        raise UsageError(f"{report.source}: there is no operator with a formula, arithmetic and a peak of its format")
+    share = sum(point.share for point in points)
+    said = f"{len(points)} of {len(report.ops)} operators as measured, {share:.1%} of the time"
+    return Roofline(report.chip, None, ceilings, slopes, points, f"Operators on {report.chip.name}", said)
+
+
+def about(estimate: Estimate) -> str:
+    """Say in the second line of a title: mode, sizes, time."""
+    sizes = "".join(f", {name}={value}" for name, value in estimate.grid.values.items() if isinstance(value, int))
+    if estimate.shape:
+        return f"{estimate.mode} mode{sizes}"
+    time, low, high = (format_si(value, "s") for value in (estimate.time, estimate.low, estimate.high))
+    return f"{estimate.mode} mode{sizes}: {time} ({low} to {high}), {estimate.bound}-bound"
 
 
 def _hint(point: Point) -> str:
+    name = f"{point.name.split()[0]}. {point.op}" if point.kind == "operator" else point.name
     times = f" x {point.count}" if point.count > 1 else ""
     bound = f", {point.bound}-bound" if point.bound else ""
-    share = f", {point.share:.1%} of the time" if point.kind == "kernel" else ""
+    share = f", {point.share:.1%} of the time" if point.is_part else ""
     return (
-        f"{clean(point.name, 200)}: {format_si(point.seconds, 's')}{times}{share}{bound}, "
+        f"{clean(name, 200)}: {format_si(point.seconds, 's')}{times}{share}{bound}, "
         f"{format_si(point.rate, 'FLOP/s')} at {short(point.intensity)} FLOP/byte"
     )
 
 
-def draw_roof(ax: Axes, view: RoofView) -> None:
-    """Draw everything; labels last, when the place of all else is known."""
-    x0, start, x1, y0, y1 = _limits(view)
-    ax.set(xscale="log", yscale="log", xlim=(x0, x1), ylim=(y0, y1))
+# --- axes and lines ---------------------------------------------------------------------------------------------------
+
+
+def _draw_axes(ax: Axes, chart: Roofline) -> float:
+    """Set the limits and the ticks; return the left edge of the roof, right of the rug."""
+    shown = [point for point in chart.points if point.rate and np.isfinite(point.intensity)]
+    xs = [point.intensity for point in shown] + [chart.ridge / 30, chart.ridge * 10]
+    start, x1 = min(xs) / 2, max(xs) * 2.5
+    top = max([ceiling.flops for ceiling in chart.ceilings] + [point.rate for point in shown])
+    low = [chart.slopes[0].bandwidth * start, min(ceiling.achievable for ceiling in chart.ceilings)]
+    y0 = max(min([point.rate for point in shown] + low) / 1.8, top / DECADES)
+    x0 = start / (x1 / start) ** (RUG / (1 - RUG)) if chart.rug else start
+    ax.set(xscale="log", yscale="log", xlim=(x0, x1), ylim=(y0, top * 2.2))
     ax.set_xlabel("arithmetic intensity [FLOP/byte]")
     ax.set_ylabel("achieved rate [FLOP/s]")
-    titles = head(ax, view.title, view.subtitle)
     style_axes(ax)
     log_ticks(ax.xaxis, start, x1, "")
-    log_ticks(ax.yaxis, y0, y1, "FLOP/s")
-    lines = _draw_lines(ax, view, start, x1)
-    spots = [_spot(view, point, x1) for point in view.points]
-    for i, spot in enumerate(spots):
-        _draw_point(ax, view, i, spot)
-    if view.rug:
-        _draw_rug(ax, start)
-    _draw_legend(ax, view)
-    margin = [_margin_label(ax, ceiling, i == 0) for i, ceiling in enumerate(view.ceilings)]
-    root(ax).draw_without_rendering()
-    fit(ax, titles)
-    _spread_margin(ax, margin, [ceiling.flops for ceiling in view.ceilings])
-    taken = [_bubble(ax, spot) for spot in spots]
-    taken.append(_ridge_label(ax, view, y0, taken))
-    for i in range(len(view.slopes)):
-        taken += _slope_label(ax, view, i, start, taken)
-    _place_labels(ax, view, spots, taken, lines, start)
+    log_ticks(ax.yaxis, y0, top * 2.2, "FLOP/s")
+    return start
 
 
-def _limits(view: RoofView) -> tuple[float, float, float, float, float]:
-    """Left edge, left edge of the roof, right edge, bottom, top."""
-    shown = [point for point in view.points if point.rate and np.isfinite(point.intensity)]
-    xs = [point.intensity for point in shown] + [view.ridge / 30, view.ridge * 10]
-    start, x1 = min(xs) / 2, max(xs) * 2.5
-    top = max([ceiling.flops for ceiling in view.ceilings] + [point.rate for point in shown])
-    low = [view.slopes[0].bandwidth * start, min(ceiling.achievable for ceiling in view.ceilings)]
-    y0 = min([point.rate for point in shown] + low) / 1.8
-    x0 = start / (x1 / start) ** (RUG / (1 - RUG)) if view.rug else start
-    return x0, start, x1, y0, top * 2.2
-
-
-def _draw_lines(ax: Axes, view: RoofView, start: float, end: float) -> list[Box]:
+def _draw_lines(ax: Axes, chart: Roofline, start: float) -> list[Box]:
     """Draw the roofs and return them as segments in data coordinates."""
     drawn: list[Box] = []
 
-    def line(x0: float, x1: float, y0: float, y1: float, **look: Any) -> None:
+    def line(x0: float, x1: float, y0: float, y1: float, look: dict[str, Any]) -> None:
         if x1 > x0:
             ax.plot([x0, x1], [y0, y1], zorder=2, solid_capstyle="round", **look)
             drawn.append((x0, y0, x1, y1))
 
-    highest = max(ceiling.flops for ceiling in view.ceilings)
-    fastest = max(slope.bandwidth for slope in view.slopes)
-    main = view.slopes[0]
-    for i, ceiling in enumerate(view.ceilings):
-        look: dict[str, Any] = {"color": MUTED, "lw": 0.9} if i else {"color": INK, "lw": 2.0}
-        line(ceiling.flops / fastest, end, ceiling.flops, ceiling.flops, **look)
-        reached = ceiling.achievable
-        left = reached / (main.achievable or main.bandwidth)
-        line(left, end, reached, reached, **look | {"lw": 0.9, "ls": (0, (5, 3))})
-    for i, slope in enumerate(view.slopes):
-        look = {"color": MUTED, "lw": 0.9} if i else {"color": INK, "lw": 2.0}
-        stop = highest / slope.bandwidth
-        line(start, stop, slope.bandwidth * start, highest, **look)
+    y0, end, main = ax.get_ylim()[0], ax.get_xlim()[1], chart.slopes[0]
+    highest = max(ceiling.flops for ceiling in chart.ceilings)
+    reached = max(ceiling.achievable for ceiling in chart.ceilings)
+    fastest = max(slope.bandwidth for slope in chart.slopes)
+    for i, ceiling in enumerate(chart.ceilings):
+        look = _OTHER if i else _MAIN
+        line(ceiling.flops / fastest, end, ceiling.flops, ceiling.flops, look)
+        left = ceiling.achievable / (main.achievable or main.bandwidth)
+        line(left, end, ceiling.achievable, ceiling.achievable, look | _DASHED)
+    for i, slope in enumerate(chart.slopes):
+        look = _OTHER if i else _MAIN
+        left = max(start, y0 / slope.bandwidth)
+        line(left, highest / slope.bandwidth, slope.bandwidth * left, highest, look)
         if slope.achievable:
-            peak = max(ceiling.achievable for ceiling in view.ceilings)
-            dashed = look | {"lw": 0.9, "ls": (0, (5, 3))}
-            line(start, peak / slope.achievable, slope.achievable * start, peak, **dashed)
-    y0 = ax.get_ylim()[0]
-    ax.plot([view.ridge] * 2, [y0, view.ceilings[0].flops], color=MUTED, lw=0.9, ls=":", zorder=1.5)
-    return [*drawn, (view.ridge, y0, view.ridge, view.ceilings[0].flops)]
+            left = max(start, y0 / slope.achievable)
+            line(left, reached / slope.achievable, slope.achievable * left, reached, look | _DASHED)
+    ax.plot([chart.ridge] * 2, [y0, chart.ceilings[0].flops], color=MUTED, lw=0.9, ls=":", zorder=1.5)
+    return [*drawn, (chart.ridge, y0, chart.ridge, chart.ceilings[0].flops)]
 
 
-@dataclass(frozen=True)
-class Spot:
-    """Where a point is drawn: in data coordinates, or in axes ones on the rug, and its radius [point]."""
-
-    x: float
-    y: float
-    on_rug: bool
-    radius: float
-
-    def pixel(self, ax: Axes) -> tuple[float, float]:
-        """Its centre on the screen."""
-        x, y = (ax.transAxes if self.on_rug else ax.transData).transform((self.x, self.y))
-        return float(x), float(y)
+# --- points -----------------------------------------------------------------------------------------------------------
 
 
-def _spot(view: RoofView, point: Point, end: float) -> Spot:
-    area = max(SMALLEST, LARGEST * point.share)
-    radius = {"kernel": float(np.sqrt(area)) / 2, "program": 7.0, "measured": 4.0}[point.kind]
-    if point.above(view.slack):
-        radius = 9.0
+def _spot(ax: Axes, chart: Roofline, index: int) -> Label:
+    """Return where a point is drawn, in data coordinates or on the rug, how large, and its label."""
+    point = chart.points[index]
+    radius = {"program": 7.0, "measured": 4.0}.get(point.kind, float(np.sqrt(_area(point))) / 2)
+    above = chart.is_above(point)
     if point.rate:
-        return Spot(min(point.intensity, end / 1.2), point.rate, False, radius)
-    step = min(0.09, 0.75 / len(view.rug))
-    return Spot(RUG / 2, 0.17 + view.rug.index(point) * step, True, radius)
+        at = (min(point.intensity, ax.get_xlim()[1] / 1.2), max(point.rate, ax.get_ylim()[0] * 1.2))
+    else:
+        at = (RUG / 2, 0.17 + chart.rug.index(point) * min(0.09, 0.75 / len(chart.rug)))
+    look = {"fontweight": "normal" if point.is_part else "bold", "color": ALERT if above else INK}
+    text = point.name.split()[0] if point.kind == "operator" and index >= LABELLED and not above else _text(point)
+    return Label(text, at, max(radius, 9.0) if above else radius, not point.rate, f"label-{index}", look)
 
 
-def _draw_point(ax: Axes, view: RoofView, index: int, spot: Spot) -> None:
-    point = view.points[index]
-    transform = ax.transAxes if spot.on_rug else ax.transData
+def _area(point: Point) -> float:
+    """Return the area of a bubble [point²]."""
+    return max(SMALLEST, LARGEST * point.share)
+
+
+def _text(point: Point) -> str:
+    times = f" ×{point.count}" if point.count > 1 else ""
+    if point.is_part:
+        return f"{clean(point.name)}{times}, {point.share:.0%}"
+    return f"{'whole program' if point.kind == 'program' else clean(point.name)}, {format_si(point.seconds, 's')}"
+
+
+def _labelled(chart: Roofline) -> list[int]:
+    """Return which points get a label: what was measured, the program, the slowest parts, operators above the roof."""
+    parts = [i for i, point in enumerate(chart.points) if point.is_part]
+    others = [i for i, point in enumerate(chart.points) if not point.is_part]
+    above = [i for i in parts[LABELLED:] if chart.is_above(chart.points[i])]
+    numbered = [i for i in parts[LABELLED : LABELLED + NUMBERED] if chart.points[i].kind == "operator"]
+    return list(dict.fromkeys(others[::-1] + parts[:LABELLED] + above[:ABOVE] + numbered))
+
+
+def _draw_point(ax: Axes, chart: Roofline, index: int, spot: Label) -> None:
+    point = chart.points[index]
+    transform = ax.transAxes if spot.on_axes else ax.transData
+    x, y = ([value] for value in spot.at)
     look: dict[str, Any] = {"transform": transform, "zorder": 4 + index * 1e-3, "clip_on": False}
     mark = look | {"gid": f"point-{index}"}
-    if point.kind == "kernel":
+    if point.is_part:
         mark |= {"c": BOUND_COLOURS[point.bound], "marker": BOUND_MARKERS[point.bound], "alpha": 0.8}
-        ax.scatter([spot.x], [spot.y], s=(2 * spot.radius) ** 2, edgecolors=INK, linewidths=0.6, **mark)
+        ax.scatter(x, y, s=_area(point), edgecolors=INK, linewidths=0.6, **mark)
     elif point.kind == "program":
-        ax.scatter([spot.x], [spot.y], s=190, c="white", marker="*", edgecolors=INK, linewidths=1.3, **mark)
+        ax.scatter(x, y, s=190, c=BACK, marker="*", edgecolors=INK, linewidths=1.3, **mark)
     else:
-        ax.scatter([spot.x], [spot.y], s=42, c=INK, marker="X", edgecolors="white", linewidths=0.6, **mark)
-    if point.above(view.slack):
-        ax.scatter([spot.x], [spot.y], s=260, facecolors="none", edgecolors=ALERT, linewidths=2.0, **look)
+        ax.scatter(x, y, s=42, c=INK, marker="X", edgecolors=BACK, linewidths=0.6, **mark)
+    if chart.is_above(point):
+        area = max(260.0, 1.3 * _area(point) * point.is_part)
+        ax.scatter(x, y, s=area, facecolors="none", edgecolors=ALERT, linewidths=2.0, **look)
 
 
-def _draw_rug(ax: Axes, start: float) -> None:
-    ax.axvspan(ax.get_xlim()[0], start, color="#f1f3f5", zorder=0)
-    ax.text(RUG / 2, 0.015, "no\nFLOPs", transform=ax.transAxes, ha="center", va="bottom", fontsize=7.5, color=MUTED)
+def _bubble(ax: Axes, spot: Label) -> Box:
+    (x, y), reach = spot.pixel(ax), spot.radius * pixels(ax) + 1.5
+    return x - reach, y - reach, x + reach, y + reach
 
 
-def _draw_legend(ax: Axes, view: RoofView) -> None:
+def _draw_legend(ax: Axes, chart: Roofline) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.transforms import ScaledTranslation
 
@@ -214,21 +359,21 @@ def _draw_legend(ax: Axes, view: RoofView) -> None:
         look: dict[str, Any] = {"marker": marker, "mfc": face, "mec": edge, "ms": size, "mew": width}
         return Line2D([], [], ls="none", label=label, **look)
 
-    bounds = dict.fromkeys(point.bound for point in view.points if point.kind == "kernel")
-    entries = [mark(BOUND_MARKERS[bound], BOUND_COLOURS[bound], f"{bound}-bound") for bound in bounds]
+    kinds = {point.kind for point in chart.points}
+    bounds = dict.fromkeys(point.bound for point in chart.points if point.is_part)
+    entries = [mark(BOUND_MARKERS[b], BOUND_COLOURS[b], f"{b}-bound" if b else "bound not known") for b in bounds]
     if bounds:
         entries.append(mark("o", GRID, "area: share of time"))
-    kinds = {point.kind for point in view.points}
     if "program" in kinds:
-        entries.append(mark("*", "white", "whole program", size=12, width=1.3))
+        entries.append(mark("*", BACK, "whole program", size=12, width=1.3))
     if "measured" in kinds:
-        entries.append(mark("X", INK, "measured", edge="white"))
-    if any(point.above(view.slack) for point in view.points):
-        entries.append(mark("o", "none", "above the roof: check timing or count", ALERT, 12, 2.0))
-    compute, memory = view.shares
-    dashes = f"achievable: {compute:.0%} of peak, {memory:.0%} of {view.slopes[0].label}"
-    entries += [Line2D([], [], color=INK, lw=2.0, label="datasheet")]
-    entries += [Line2D([], [], color=INK, lw=0.9, ls=(0, (5, 3)), label=dashes)]
+        entries.append(mark("X", INK, "measured", edge=BACK))
+    if any(map(chart.is_above, chart.points)):
+        what = "check chip, format or cache" if "operator" in kinds else "check timing or count"
+        entries.append(mark("o", "none", f"above the roof: {what}", ALERT, 12, 2.0))
+    share = chart.chip.efficiency
+    dashes = f"achievable: {share.compute:.0%} of peak, {share.memory:.0%} of {chart.slopes[0].label}"
+    entries += [Line2D([], [], **_MAIN, label="datasheet"), Line2D([], [], **_MAIN | _DASHED, label=dashes)]
     figure: Any = ax.figure
     below = ax.transAxes + ScaledTranslation(0, -0.56, figure.dpi_scale_trans)
     for columns in range(len(entries), 0, -1):
@@ -240,39 +385,24 @@ def _draw_legend(ax: Axes, view: RoofView) -> None:
             break
 
 
-# --- labels ---
+# --- labels of lines --------------------------------------------------------------------------------------------------
 
 
-def _margin_label(ax: Axes, ceiling: Ceiling, main: bool) -> Text:
-    return ax.text(
-        1.012, ceiling.flops, f"{ceiling.label}\n{format_si(ceiling.flops, 'FLOP/s', 4)}",
-        transform=ax.get_yaxis_transform(), va="center", fontsize=8, color=INK if main else MUTED,
-        fontweight="bold" if main else "normal", linespacing=1.1,
-    )  # fmt: skip
+def _ceiling_label(ax: Axes, chart: Roofline, ceiling: Ceiling) -> Any:
+    text, main = f"{ceiling.label}\n{format_si(ceiling.flops, 'FLOP/s', 4)}", ceiling is chart.ceilings[0]
+    return margin_label(ax, ceiling.flops, text, INK if main else MUTED, "bold" if main else "normal")
 
 
-def _spread_margin(ax: Axes, labels: Sequence[Text], heights: Sequence[float]) -> None:
-    """Move the labels right of the axes apart."""
-    boxes = [label.get_window_extent() for label in labels]
-    centres = [float(ax.transData.transform((1.0, height))[1]) for height in heights]
-    frame = ax.get_window_extent()
-    placed = spread(centres, [box.height + 4 for box in boxes], frame.y0, frame.y1 + 10)
-    for label, centre in zip(labels, placed, strict=True):
-        label.set_y(float(ax.transData.inverted().transform((0.0, centre))[1]))
-
-
-def _slope_label(ax: Axes, view: RoofView, index: int, start: float, bubbles: Sequence[Box]) -> list[Box]:
+def _slope_label(ax: Axes, chart: Roofline, slope: Slope, start: float, taken: Sequence[Box]) -> list[Box]:
     """Write along a memory roof, at its first free place from the lower end; return boxes that cover the text."""
-    slope, px = view.slopes[index], pixels(ax)
-    look: dict[str, Any] = {
-        "fontsize": 8,
-        "color": MUTED if index else INK,
-        "fontweight": "normal" if index else "bold",
-    }
-    text = ax.text(0, 0, f"{slope.label} {format_si(slope.bandwidth, 'B/s')}", transform=ax.transAxes, **look)
+    px, is_main = pixels(ax), slope is chart.slopes[0]
+    look = {"color": INK if is_main else MUTED, "fontweight": "bold" if is_main else "normal"}
+    words = f"{slope.label} {format_si(slope.bandwidth, 'B/s')}"
+    text = ax.text(0, 0, words, transform=ax.transAxes, fontsize=8, **look)  # type: ignore[arg-type]
     length = text.get_window_extent().width
-    stop = max(ceiling.flops for ceiling in view.ceilings) / slope.bandwidth
-    a, b = ax.transData.transform([(start, slope.bandwidth * start), (stop, slope.bandwidth * stop)])
+    left = max(start, ax.get_ylim()[0] / slope.bandwidth)
+    stop = max(ceiling.flops for ceiling in chart.ceilings) / slope.bandwidth
+    a, b = ax.transData.transform([(left, slope.bandwidth * left), (stop, slope.bandwidth * stop)])
     along = (b - a) / np.hypot(*(b - a))
     across = np.asarray([-along[1], along[0]])
 
@@ -281,93 +411,21 @@ def _slope_label(ax: Axes, view: RoofView, index: int, start: float, bubbles: Se
         return [(x - 6 * px, y - 6 * px, x + 6 * px, y + 6 * px) for x, y in middles]
 
     room = np.arange(10 * px, max(np.hypot(*(b - a)) - length, 11 * px), 10 * px)
-    at = _first_free([(float(at), covered(float(at))) for at in room], bubbles)
+    at = first_free([(float(at), covered(float(at))) for at in room], taken)
     text.set_position(tuple(ax.transAxes.inverted().transform(a + along * at + across * 3 * px)))
     text.set(rotation=float(np.degrees(np.arctan2(along[1], along[0]))), rotation_mode="anchor", ha="left", va="bottom")
     return covered(at)
 
 
-def _ridge_label(ax: Axes, view: RoofView, y0: float, bubbles: Sequence[Box]) -> Box:
+def _ridge_label(ax: Axes, chart: Roofline, taken: Sequence[Box]) -> Box:
     """Name the ridge beside the foot of its line, or as far above as it is free."""
     text = ax.annotate(
-        f"{view.ceilings[0].label.split(',')[0]} ridge\n{short(view.ridge)} FLOP/byte", (view.ridge, y0), (5, 5),
-        textcoords="offset points", fontsize=8, color=MUTED, va="bottom", linespacing=1.1, gid="ridge",
+        f"{chart.ceilings[0].label.split(',')[0]} ridge\n{short(chart.ridge)} FLOP/byte",
+        (chart.ridge, ax.get_ylim()[0]), (5, 5), textcoords="offset points", fontsize=8, color=MUTED, va="bottom",
+        linespacing=1.1, gid="ridge",
     )  # fmt: skip
     x0, low, x1, high = (float(edge) for edge in text.get_window_extent().extents)
     room = np.arange(0.0, ax.get_window_extent().height / 2, 8.0)
-    rise = _first_free([(float(up), [(x0, low + up, x1, high + up)]) for up in room], bubbles)
+    rise = first_free([(float(up), [(x0, low + up, x1, high + up)]) for up in room], taken)
     text.set_position((5, 5 + rise / pixels(ax)))
     return x0, low + rise, x1, high + rise
-
-
-def _first_free(places: Sequence[tuple[float, list[Box]]], taken: Sequence[Box]) -> float:
-    """The first place whose boxes cover nothing; the first at all if there is none."""
-    free = (at for at, boxes in places if not overlaps(boxes, list(taken)).any())
-    return next(free, places[0][0])
-
-
-def _labelled(view: RoofView) -> list[int]:
-    """Which points get a label: what was measured, the program, the slowest kernels."""
-    kernels = [i for i, point in enumerate(view.points) if point.kind == "kernel"]
-    others = [i for i, point in enumerate(view.points) if point.kind != "kernel"]
-    return others[::-1] + kernels[:LABELLED]
-
-
-def _label(point: Point) -> str:
-    times = f" ×{point.count}" if point.count > 1 else ""
-    if point.kind == "kernel":
-        return f"{clean(point.name)}{times}, {point.share:.0%}"
-    return f"{'whole program' if point.kind == 'program' else clean(point.name)}, {format_si(point.seconds, 's')}"
-
-
-def _bubble(ax: Axes, spot: Spot) -> Box:
-    (x, y), reach = spot.pixel(ax), spot.radius * pixels(ax) + 1.5
-    return x - reach, y - reach, x + reach, y + reach
-
-
-def _place_labels(
-    ax: Axes, view: RoofView, spots: Sequence[Spot], taken: Sequence[Box], lines: Sequence[Box], start: float
-) -> None:
-    chosen = _labelled(view)
-    sizes = [_size(ax, view.points[i]) for i in chosen]
-    frame = ax.get_window_extent()
-    left = float(ax.transData.transform((start, 1.0))[0])
-    placed = place(
-        [spots[i].pixel(ax) for i in chosen],
-        sizes,
-        taken,
-        ax.transData.transform(np.reshape(lines, (-1, 2))).reshape(-1, 4).tolist(),
-        (left + 2, frame.y0 + 2, frame.x1 - 2, frame.y1 - 2),
-    )
-    for i, size, centre in zip(chosen, sizes, placed, strict=True):
-        _write(ax, view, i, spots[i], (*centre, *size))
-
-
-def _font(point: Point) -> dict[str, Any]:
-    return {"fontsize": 8, "fontweight": "normal" if point.kind == "kernel" else "bold"}
-
-
-def _size(ax: Axes, point: Point) -> tuple[float, float]:
-    """Width and height of a label [pixel]."""
-    text = ax.text(0.5, 0.5, _label(point), transform=ax.transAxes, **_font(point))
-    box = text.get_window_extent()
-    text.remove()
-    return float(box.width), float(box.height)
-
-
-def _write(ax: Axes, view: RoofView, index: int, spot: Spot, box: Sequence[float]) -> None:
-    """Write a label at its place (centre, size), with a leader from the nearest point of its box."""
-    point = view.points[index]
-    centre, size = np.asarray(box[:2]), np.asarray(box[2:])
-    low = centre - size / 2
-    end = nearest(np.concatenate([low, low + size]), spot.pixel(ax))
-    leader: dict[str, Any] = {"arrowstyle": "-", "color": MUTED, "lw": 0.7, "shrinkA": 1, "shrinkB": spot.radius}
-    leader["relpos"] = tuple((end - low) / size)
-    far = np.hypot(*(end - spot.pixel(ax))) > spot.radius * pixels(ax) + 4
-    ax.annotate(
-        _label(point), (spot.x, spot.y), tuple(ax.transAxes.inverted().transform(centre)),
-        xycoords="axes fraction" if spot.on_rug else "data", textcoords="axes fraction",
-        ha="center", va="center", color=ALERT if point.above(view.slack) else INK, zorder=6,
-        bbox={"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 0.6},
-        arrowprops=leader if far else None, gid=f"label-{index}", **_font(point),
-    )  # fmt: skip

@@ -1,8 +1,8 @@
-"""Colours, markers, tick texts: what all pictures share."""
+"""Colours, markers and texts that all charts and pages share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from roofline.cost import BOUNDS
@@ -13,16 +13,35 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.text import Text
 
-INK, MUTED, GRID = "#1f2933", "#66727f", "#e3e7eb"
-ALERT = "#c8102e"
-#: Of the Okabe-Ito set, safe for the colour-blind; the marker tells them apart in gray as well.
-BOUND_COLOURS = dict(zip(BOUNDS, ("#0072b2", "#e69f00", "#009e73", "#56b4e9", "#cc79a7"), strict=True))
-BOUND_MARKERS = dict(zip(BOUNDS, ("o", "s", "P", "^", "D"), strict=True))
+#: Colours by what they stand for: in files and light pages, and in dark pages. Bounds are of the Okabe-Ito set, which
+#: is safe for the colour-blind. No two light ones are the same, so that a page can tell what a colour stands for.
+THEME: dict[str, tuple[str, str]] = {
+    "ink": ("#1f2933", "#e4e8ee"), "soft": ("#66727f", "#9aa5b5"), "line": ("#e3e7eb", "#3a4350"),
+    "back": ("#ffffff", "#14181e"), "band": ("#f1f3f5", "#1c222b"), "red": ("#c8102e", "#ff8a80"),
+    "compute": ("#0072b2", "#4aa3df"), "memory": ("#e69f00", "#e9b13c"), "communication": ("#009e73", "#2fbf95"),
+    "launch": ("#56b4e9", "#8fd0f5"), "host": ("#cc79a7", "#df9cc1"), "link": ("#d55e00", "#f0854a"),
+    "floor": ("#2e7d32", "#58b368"), "efficiency": ("#7cb583", "#3f7a4a"), "unknown": ("#8d99ab", "#6c788a"),
+    "sync": ("#8a5cc4", "#a67fe0"), "other0": ("#b58a14", "#d9ae36"), "other1": ("#1d9a9a", "#45c0c0"),
+    "other2": ("#8c5a3c", "#b98462"), "other3": ("#5b6ee1", "#8b9bf5"),
+    "pale-blue": ("#dbe9ff", "#1f3554"), "pale-violet": ("#e6dcff", "#37294f"), "pale-yellow": ("#fff6da", "#423715"),
+    "pale-red": ("#ffcccc", "#4d2220"),
+}  # fmt: skip
+COLOURS = {name: light for name, (light, _) in THEME.items()}
+INK, MUTED, GRID, BACK, BAND, ALERT = (COLOURS[name] for name in ("ink", "soft", "line", "back", "band", "red"))
+
+#: What bounds a kernel, and the link of a copy; the marker tells them apart in grey as well.
+BOUND_COLOURS = {bound: COLOURS[bound] for bound in (*BOUNDS, "link")} | {"": COLOURS["unknown"]}
+BOUND_MARKERS = dict(zip(BOUND_COLOURS, ("o", "s", "P", "^", "D", "v", "h"), strict=True))
 #: Parts of the memory, in the order of :class:`roofline.counting.memory.Memory`.
-PART_COLOURS = ("#0b4f7d", "#3a8cc1", "#a9d0ea", "#e69f00", "#b9c1c9", "#dde2e6")
+PART_COLOURS = ("#0b4f7d", "#3a8cc1", "#a9d0ea", COLOURS["memory"], "#b9c1c9", "#dde2e6")
+#: Parts of a time that are called otherwise than their colour.
+_SAME = {
+    "busy": "floor", "no formula": "unknown", "other": "unknown", "launch_bound": "launch", "launching": "launch",
+    "synchronisation": "sync", "host_bound": "host", "host-bound": "host", "host_copy": "link", "copies": "link",
+}  # fmt: skip
 
 #: Set while a figure is made and written, so that a user's own settings do not change it. Text stays text in SVG and
-#: PDF, and the same picture gives the same bytes.
+#: PDF, and the same chart gives the same bytes.
 RC: Any = {
     "font.family": ["sans-serif"],
     "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial"],
@@ -51,6 +70,18 @@ RC: Any = {
 }
 
 
+def part_colours(names: Sequence[str]) -> list[str]:
+    """Return the name of a colour for each part of a time: the same for the same thing, the others in turn.
+
+    Example:
+        >>> part_colours(["launch_bound", "sync", "launching", "unfused"])
+        ['launch', 'sync', 'launch', 'other0']
+    """
+    keys = [_SAME.get(name, name) for name in names]
+    others = [key for key in dict.fromkeys(keys) if key not in COLOURS]
+    return [key if key in COLOURS else f"other{others.index(key) % 4}" for key in keys]
+
+
 def clean(text: str, limit: int = 34) -> str:
     """Make any name fit for a label: printable, on one line, the end of a long one.
 
@@ -72,6 +103,25 @@ def short(value: float) -> str:
     return format_si(value, "").replace(" ", "") if value >= 1 else f"{value:.3g}"
 
 
+def root(ax: Axes) -> Any:
+    """Return the whole figure that axes are in."""
+    return ax.figure.canvas.figure
+
+
+def pixels(ax: Axes) -> float:
+    """Return the pixels of a typographic point."""
+    return float(root(ax).dpi) / 72
+
+
+def style_axes(ax: Axes) -> None:
+    """Draw a light grid and only the left and bottom edges."""
+    ax.grid(True, color=GRID, linewidth=0.7)
+    ax.set_axisbelow(True)
+    ax.tick_params(which="both", length=0)
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+
+
 def log_ticks(axis: Axis, low: float, high: float, unit: str) -> None:
     """Give a logarithmic axis ticks at decades, or at 1, 2 and 5 where there are few, with units as text."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -80,16 +130,6 @@ def log_ticks(axis: Axis, low: float, high: float, unit: str) -> None:
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,), numticks=12))
     axis.set_major_formatter(FuncFormatter(lambda v, _: format_si(v, unit) if unit else short(v)))
     axis.set_minor_formatter(NullFormatter())
-
-
-def root(ax: Axes) -> Any:
-    """The whole figure that axes are in."""
-    return ax.figure.canvas.figure
-
-
-def pixels(ax: Axes) -> float:
-    """Pixels a typographic point."""
-    return float(root(ax).dpi) / 72
 
 
 def head(ax: Axes, title: str, subtitle: str, lift: float = 0.0) -> tuple[Text, Text]:
@@ -102,17 +142,9 @@ def head(ax: Axes, title: str, subtitle: str, lift: float = 0.0) -> tuple[Text, 
     return first, second
 
 
-def fit(ax: Axes, lines: Iterable[Text]) -> None:
-    """Cut lines off where the page ends, once the layout is known."""
-    for line in lines:
+def lay_out(ax: Axes, titles: tuple[Text, ...]) -> None:
+    """Compute the layout of the whole figure, and cut titles off where the page ends."""
+    root(ax).draw_without_rendering()
+    for line in titles:
         while line.get_window_extent().x1 > root(ax).bbox.x1 - 4 and len(line.get_text()) > 10:
             line.set_text(f"{line.get_text()[:-2]}…")
-
-
-def style_axes(ax: Axes) -> None:
-    """Draw a light grid and only the left and bottom edges."""
-    ax.grid(True, color=GRID, linewidth=0.7)
-    ax.set_axisbelow(True)
-    ax.tick_params(which="both", length=0)
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)

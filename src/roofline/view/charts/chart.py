@@ -1,8 +1,11 @@
-"""A picture that is drawn only when shown or saved, and files that are written whole or not at all."""
+"""The base of every chart: drawn only when shown or saved, and written whole or not at all.
+
+A chart is one frozen dataclass in a file of its own, with ``draw(ax)`` and, as every result, ``records()``; colours,
+ticks and labels come from :mod:`roofline.view.charts.style` and :mod:`roofline.view.charts.labels`.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import io
 import os
@@ -15,14 +18,15 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from roofline.ir.csvfile import whole_file
 from roofline.ir.errors import UsageError, did_you_mean
+from roofline.ir.report import Report
 from roofline.view.charts.style import RC
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
-#: Formats by suffix, with the metadata that would make two equal pictures differ switched off.
+#: Formats by suffix, with the metadata that would make two equal charts differ switched off.
 FORMATS: dict[str, dict[str, None]] = {
     ".png": {"Software": None},
     ".svg": {"Date": None, "Creator": None},
@@ -30,29 +34,50 @@ FORMATS: dict[str, dict[str, None]] = {
 }
 
 
-class Picture(ABC):
-    """What all plots share. Subclasses say what to draw and what table is behind it."""
+class Chart(Report, ABC):
+    """What all charts share; its rows are the table behind the drawing."""
 
+    __slots__ = ()
     #: Width and height of the figure [inch].
     default_size: ClassVar[tuple[float, float]] = (8.0, 5.4)
+    #: Relative heights of its panels, from top to bottom.
+    panels: ClassVar[tuple[float, ...]] = (1.0,)
+    #: A notebook shows the drawing, not the table.
+    _repr_html_: ClassVar[Any] = None
 
     @abstractmethod
-    def _draw(self, figure: Figure) -> None:
-        """Draw into a figure."""
+    def draw(self, ax: Any) -> None:
+        """Draw onto axes, or onto a list of them from top to bottom if the chart has several panels."""
 
-    def _hints(self) -> dict[str, str]:
-        """Tooltips of an SVG by the id of its group."""
+    def hints(self) -> dict[str, str]:
+        """Return the tooltips of an SVG by the id of its group."""
         return {}
 
-    @abstractmethod
-    def frame(self) -> pd.DataFrame:
-        """The table behind the plot."""
+    def on(self, ax: Any) -> Any:
+        """Draw onto axes of your own and return them.
+
+        Args:
+            ax: Axes of matplotlib; one for each panel, from top to bottom, where the chart has several.
+
+        Raises:
+            UsageError: Not as many axes as the chart has panels.
+        """
+        import matplotlib
+        import numpy as np
+
+        axes = list(np.ravel(np.asarray(ax, dtype=object)))
+        if len(axes) != len(self.panels):
+            name = type(self).__name__
+            raise UsageError(f"{name} needs {len(self.panels)} axes, one for each panel; given {len(axes)}")
+        with matplotlib.rc_context(RC):
+            self.draw(axes[0] if len(axes) == 1 else axes)
+        return ax
 
     def figure(self, size: tuple[float, float] | None = None) -> Figure:
         """Draw a new figure, outside of pyplot.
 
         Args:
-            size: Width and height [inch]; a hundred pixels an inch on screen.
+            size: Width and height [inch]; a hundred pixels per inch on screen.
         """
         import matplotlib
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -61,17 +86,17 @@ class Picture(ABC):
         with matplotlib.rc_context(RC):
             figure = Figure(figsize=size or self.default_size, dpi=100, layout="constrained")
             FigureCanvasAgg(figure)
-            self._draw(figure)
+            self.on(figure.subplots(len(self.panels), 1, sharex=True, height_ratios=self.panels))
             figure.set_layout_engine("none")
         return figure
 
     def render(self, suffix: str, size: tuple[float, float] | None = None, dpi: float = 200) -> bytes:
-        """Draw into bytes of a format; the same plot gives the same bytes.
+        """Draw into bytes of a format; the same chart gives the same bytes.
 
         Args:
             suffix: ``.png``, ``.svg`` or ``.pdf``.
             size: Width and height [inch].
-            dpi: Pixels an inch of a PNG.
+            dpi: Pixels per inch of a PNG.
         """
         import matplotlib
 
@@ -80,15 +105,15 @@ class Picture(ABC):
         with matplotlib.rc_context(RC):
             figure.savefig(buffer, format=suffix[1:], dpi=dpi, metadata=FORMATS[suffix])
         data = buffer.getvalue()
-        return _with_hints(data.decode(), self._hints()).encode() if suffix == ".svg" else data
+        return _with_hints(data.decode(), self.hints()).encode() if suffix == ".svg" else data
 
     def save(self, path: str | os.PathLike[str], size: tuple[float, float] | None = None, dpi: float = 200) -> None:
-        """Write the plot to a file, whole or not at all.
+        """Write the chart to a file, whole or not at all.
 
         Args:
             path: The suffix picks the format: ``.png``, ``.svg`` or ``.pdf``.
             size: Width and height [inch].
-            dpi: Pixels an inch of a PNG.
+            dpi: Pixels per inch of a PNG.
 
         Raises:
             UsageError: Another suffix, or a place that cannot be written.
@@ -97,33 +122,39 @@ class Picture(ABC):
         if suffix not in FORMATS:
             hint = did_you_mean(suffix, FORMATS) if suffix else ""
             raise UsageError(f"{path}: unknown suffix {suffix!r}; allowed: {', '.join(FORMATS)}{hint}")
-        _writable(Path(path))
-        write_whole(path, self.render(suffix, size, dpi))
+        self._write(path, lambda: self.render(suffix, size, dpi))
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write the table behind the plot as CSV, whole or not at all."""
-        write_whole(path, self.frame().to_csv(index=False).encode())
+        """Write the table behind the chart as CSV, whole or not at all."""
+        self._write(path, lambda: self.frame().to_csv(index=False).encode())
+
+    def _write(self, path: str | os.PathLike[str], data: Any) -> None:
+        try:
+            with whole_file(path, "wb") as stream:
+                stream.write(data())
+        except OSError as problem:
+            raise UsageError(f"{path}: cannot be written: {problem.strerror or problem}") from None
 
     def show(self) -> None:
-        """Show the plot: in the notebook if this is one, else in the browser."""
-        if _in_notebook():
+        """Show the chart: in the notebook if this is one, else in the browser.
+
+        Raises:
+            UsageError: There is no browser.
+        """
+        shell: Any = sys.modules.get("IPython")
+        if shell is not None and hasattr(shell.get_ipython(), "kernel"):
             importlib.import_module("IPython.display").display(self)
             return
         with tempfile.NamedTemporaryFile(prefix="roofline-", suffix=".svg", delete=False) as file:
             file.write(self.render(".svg"))
         if not webbrowser.open(Path(file.name).as_uri()):
-            raise UsageError(f"no browser to show the plot in; it is in {file.name} (or use .save)")
+            raise UsageError(f"no browser to show the chart in; it is in {file.name} (or use .save)")
 
     def _repr_png_(self) -> bytes:
         return self.render(".png", dpi=100)
 
     def _repr_svg_(self) -> str:
         return self.render(".svg").decode()
-
-
-def _in_notebook() -> bool:
-    shell: Any = sys.modules.get("IPython")
-    return shell is not None and hasattr(shell.get_ipython(), "kernel")
 
 
 def _with_hints(svg: str, hints: dict[str, str]) -> str:
@@ -134,36 +165,3 @@ def _with_hints(svg: str, hints: dict[str, str]) -> str:
         return f"{match[0]}<title>{escape(hint)}</title>" if hint else match[0]
 
     return re.sub(r'<g id="([\w-]+)">', hinted, svg)
-
-
-def _writable(path: Path) -> None:
-    whole = path.expanduser()
-    if os.path.isdir(whole):
-        raise UsageError(f"{path}: a directory; give the name of a file")
-    if not os.path.isdir(whole.parent):
-        raise UsageError(f"{path}: there is no directory {str(whole.parent)!r}")
-
-
-def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a file so that nobody ever sees half of it.
-
-    Args:
-        path: The file; an old one is replaced.
-        data: Its content.
-
-    Raises:
-        UsageError: The folder is missing, or the file cannot be written.
-    """
-    _writable(Path(path))
-    target = Path(path).expanduser()
-    beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        try:
-            beside.write_bytes(data)
-            os.replace(beside, target)
-        except BaseException:
-            with contextlib.suppress(OSError, ValueError):
-                beside.unlink()
-            raise
-    except (OSError, ValueError) as problem:
-        raise UsageError(f"{path}: cannot be written: {getattr(problem, 'strerror', None) or problem}") from None
