@@ -15,7 +15,7 @@ from roofline.cost.machine import knee
 from roofline.cost.parameters import Parameter, group
 from roofline.cost.work import Launch, vector_peak
 from roofline.hardware.chip import Chip
-from roofline.ops.registry import OpKind
+from roofline.ops.registry import OPS, OpKind
 
 PRODUCT = group(
     "processor_product",
@@ -42,15 +42,8 @@ STREAM = group(
 SPECIAL = frozenset({"exp", "gelu", "silu", "sigmoid", "tanh", "softmax", "attention_softmax"})
 #: Classes of kernels that work along rows.
 _ROWS: tuple[OpKind, ...] = ("rowwise", "reduction")
-#: Axes that are m (all of them multiplied), n and k of the operators that are matrix products, and how many products.
-_PRODUCTS: dict[str, tuple[tuple[str, ...], str, str, tuple[str, ...]]] = {
-    "linear": (("batch",), "n", "k", ()),
-    "matmul": (("batch", "m"), "n", "k", ()),
-    "bmm": (("m",), "n", "k", ("batch",)),
-    "expert_linear": (("t",), "n", "k", ()),
-    "attention_scores": (("q",), "k", "d", ("b", "h")),
-    "attention_values": (("q",), "d", "k", ("b", "h")),
-}
+#: Operators whose operands are copied into blocks first.
+_PACKED = frozenset({"linear", "matmul", "bmm", "expert_linear", "attention_scores", "attention_values"})
 
 
 def is_described(chip: Chip) -> bool:
@@ -74,23 +67,16 @@ def _product(work: Launch, p: Mapping[str, float]) -> Any:
     rate = work.peak * p["share"]
     if work.op == "conv2d":
         return work.row.flops / (rate * p["conv"])
-    if work.op not in _PRODUCTS:
+    if work.op not in _PACKED:
         return work.row.flops / rate
-    rows, columns, depth, several = _PRODUCTS[work.op]
-    m, many = _multiplied(work, rows), _multiplied(work, several)
-    n, k = work.sizes[columns], work.sizes[depth]
+    sizes = work.sizes  # experts' rows are packed together
+    axes = (1, sizes["t"], sizes["n"], sizes["k"]) if work.op == "expert_linear" else OPS[work.op].matmuls(sizes)
+    many, m, n, k = (np.asarray(size, dtype=np.float64) for size in axes)
     narrow = work.dtype in ("bf16", "fp16")
-    packed = np.where(narrow | ((m > 1) & (np.asarray(n) > 1)), many * (m + n) * k * work.element, 0.0)
+    packed = np.where(narrow | ((m > 1) & (n > 1)), many * (m + n) * k * work.element, 0.0)
     pack = p["pack"] * (p["pack16"] if narrow else 1.0) / work.machine.cores
     ragged = np.where(m > 1, (m + p["ragged"]) / m, 1.0)
     return work.row.flops / rate * ragged + packed * pack
-
-
-def _multiplied(work: Launch, axes: tuple[str, ...]) -> Any:
-    total: Any = np.float64(1.0)
-    for axis in axes:
-        total = total * np.asarray(work.sizes[axis], dtype=np.float64)
-    return total
 
 
 def _elementwise(work: Launch, p: Mapping[str, float]) -> Any:

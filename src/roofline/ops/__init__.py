@@ -1,5 +1,14 @@
 """The operators: one declaration each, with all that is known about it; one module for each class of operator.
 
+A contraction is one call, and all else follows from its signature::
+
+    contraction("gram", "b m k, b n k -> b m n", "matmul", "``A B^T`` for each of a batch.", "a b")
+
+Any other is the function that it computes in numpy, with what that costs, its gradient and its axes beside it::
+
+    @op("softmax", "... c -> ... c", "rowwise", formula=per_element(5), gradient=runs("softmax_grad", "y"))
+    def softmax(call: Call, x: Array) -> Array: ...
+
 Importing the package declares them all.
 """
 

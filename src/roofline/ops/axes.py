@@ -70,11 +70,6 @@ def broadcast_axes(site: Site) -> None:
                 unify(other, own, site.name)
 
 
-def in_place(site: Site) -> None:
-    """Give the result the axes of the first operand."""
-    site.same(site.inputs[0], site.output)
-
-
 def same_places(site: Site) -> None:
     """Unify equal axes at the same place; the others are not to be touched."""
     out = site.output

@@ -11,9 +11,9 @@ from roofline.ir.graph import Node
 from roofline.ir.sizes import ceil_div, prod
 from roofline.ir.unify import cell, product, quotient, unify
 from roofline.ops.arrays import Call, same
-from roofline.ops.axes import Site, in_place
+from roofline.ops.axes import Site
 from roofline.ops.gradients import Rule, Tape, unchanged
-from roofline.ops.registry import Array, Op, declare, first
+from roofline.ops.registry import Array, Op, declare
 
 #: Operators in which devices exchange data, with the elements that each device gets for those that it gives.
 COLLECTIVES: dict[str, Callable[[Any, int], Any]] = {
@@ -87,10 +87,10 @@ declare(Op(
     derive=lambda nodes=1: {"devices": 2, "nodes": nodes}, reference=same, gradient=_send_gradient,
 ))  # fmt: skip
 declare(Op(
-    "parallel_input", None, "view",
+    "parallel_input", "... -> ...", "view",
     "What each of ``devices`` is given whole before it computes its share: nothing moves. Its backward adds up the "
     "devices' gradients (Shoeybi et al. 2019, figure 3, the operator f).",
-    shape=first, alias=0, reference=same, gradient=_back_by("all_reduce"), rule=in_place,
+    alias=0, reference=same, gradient=_back_by("all_reduce"),
 ))  # fmt: skip
 declare(Op(
     "memcpy_h2d", "e -> e", "transfer",

@@ -29,7 +29,6 @@ from roofline.ops.registry import (
     declare,
     first,
     op,
-    per_result,
     shape_option,
 )  # fmt: skip
 
@@ -161,8 +160,8 @@ def pointwise(name: str, flops: int, reference: Reference, gradient: Rule | None
     """Declare an elementwise operator with so many operations per element of the result."""
     POINTWISE[name] = flops
     doc = f"Elementwise {name} with broadcasting, {flops} FLOP per element."
-    declare(Op(name, None, "pointwise", doc, per_result(flops), reference, broadcast, gradient=gradient,
-               rule=broadcast_axes, **fields))  # fmt: skip
+    declare(Op(name, None, "pointwise", doc, lambda batch: Work(vector=flops * batch), reference, broadcast,
+               gradient=gradient, rule=broadcast_axes, **fields))  # fmt: skip
 
 
 def _of_one(function: Unary) -> Reference:

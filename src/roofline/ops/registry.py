@@ -158,7 +158,7 @@ class Op:
         """Return the shape of the output.
 
         Raises:
-            ShapeError: The inputs contradict the signature.
+            ShapeError: The inputs contradict the signature, or an option is missing.
         """
         if self.signature is None:
             assert self.shape is not None
@@ -167,7 +167,11 @@ class Op:
         return self.signature.shapes(self.sizes(shapes, attrs))[0]
 
     def work(self, shapes: Sequence[Shape], attrs: Mapping[str, Any]) -> Work:
-        """Evaluate the formula on shapes and options."""
+        """Evaluate the formula on shapes and options.
+
+        Raises:
+            ShapeError: The inputs contradict the signature, or an option is missing.
+        """
         sizes = self.sizes(shapes, attrs)
         result: Work = _apply(self.formula, {**attrs, **sizes, "sizes": sizes, "shapes": shapes})
         return result
@@ -245,11 +249,6 @@ def per_element(flops: int) -> Callable[..., Work]:
     return lambda shapes: Work(vector=flops * prod(shapes[0]))
 
 
-def per_result(flops: int) -> Callable[..., Work]:
-    """Count operations for each element of the result of an operator without a signature."""
-    return lambda batch: Work(vector=flops * batch)
-
-
 def first(shapes: Sequence[Shape]) -> Shape:
     """Return the shape of the first operand."""
     return shapes[0]
@@ -274,7 +273,7 @@ def get_op(name: str, where: str = "") -> Op:
 
 
 def node_work(node: Node, shapes: Sequence[Shape]) -> Work:
-    """The work of a node, with its name in any error.
+    """Return the work of a node, with its name in any error.
 
     Raises:
         ShapeError: The shapes contradict the operator.
@@ -287,7 +286,7 @@ def node_work(node: Node, shapes: Sequence[Shape]) -> Work:
 
 
 def broadcast(shapes: Sequence[Shape]) -> Shape:
-    """The shape that arrays broadcast to, by numpy's rules.
+    """Return the shape that arrays broadcast to, by numpy's rules.
 
     Raises:
         ShapeError: Two sizes differ and neither is 1.

@@ -20,7 +20,7 @@ from roofline.ops.arrays import Call, mix, updated
 from roofline.ops.axes import Site, broadcast_axes
 from roofline.ops.gradients import Rule, Tape
 from roofline.ops.pointwise import sigmoid
-from roofline.ops.registry import Array, Op, Work, declare, first, node_work, op, per_element, shape_option
+from roofline.ops.registry import Array, Op, Work, declare, node_work, op, per_element, shape_option
 
 #: A position, channel and state of Mamba-1: decay ``exp(dt A)`` 2, input ``dt B x`` 3, update 2, output 2 (the 9 that
 #: the VMamba authors count for arXiv 2312.00752, algorithm 2).
@@ -221,14 +221,13 @@ def delta_scan(call: Call, q: Array, k: Array, v: Array, *more: Array) -> Array:
 def _kept_state(site: Site) -> None:
     """Read a state ``(B, C, ...)`` that is kept of what was written for ``(B, L, C, ...)``."""
     state, written = site.inputs[:2]
-    site.same(state, site.output)
     if len(state) > 1 and len(written) > 2 and state[1].size == written[2].size:
         unify(state[1], written[2], site.name)
 
 
 declare(Op(
-    "state_update", None, "move",
+    "state_update", "..., * -> ...", "move",
     "Write a state that a scan or convolution has just worked out back in place: no operand is read for it.",
-    lambda shapes: Work(reads=dict.fromkeys(range(len(shapes)), 0), writes=prod(shapes[0])), updated, first, alias=0,
+    lambda shapes: Work(reads=dict.fromkeys(range(len(shapes)), 0), writes=prod(shapes[0])), updated, alias=0,
     rule=_kept_state,
 ))  # fmt: skip
