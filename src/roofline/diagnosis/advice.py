@@ -284,7 +284,7 @@ class BreakEven(Report):
         return self.before_s / self.after_s
 
     def saves(self, steps: int) -> float:
-        """Return what a run of so many steady steps saves [s]; negative where it loses."""
+        """Return what a run of some steady steps saves [s]; negative where it loses."""
         return steps * (self.before_s - self.after_s) - self.overhead_s
 
     def records(self) -> list[dict[str, Any]]:

@@ -159,7 +159,7 @@ Quantity = Callable[[Reference], float]
 
 
 def _times(applies: Test) -> Callable[[Reference, Range], Span | None]:
-    """Make a span of so many times the reference, where that applies."""
+    """Make a span of multiples of the reference, where that applies."""
     return lambda reference, cost: cost.of(reference.attainable) if applies(reference) else None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ PAUSE = 100e-6
 HEAVY = 100e-6
 #: A launch that was issued no later than this after the device ran dry was on its way [s].
 ON_ITS_WAY = 2e-6
-#: So many launches after a wait of the host, the device still runs dry because of it: the lead is not made up.
+#: For this many launches after a wait of the host, the device still runs dry because of it: the lead is not made up.
 REACH = 16
 #: Copies of fewer bytes are values that are read back, not data.
 VALUE_BYTES = 64 * 1024
@@ -46,13 +46,11 @@ class Idle:
 
     Attributes:
         seconds: By label [s].
-        evidence: By label, what was seen.
         heavy: Operators that computed on the CPU meanwhile, each with its time [s].
     """
 
-    seconds: dict[str, float]
-    evidence: dict[str, str]
-    heavy: dict[str, float]
+    seconds: dict[str, float] = field(default_factory=dict)
+    heavy: dict[str, float] = field(default_factory=dict)
 
     def scaled(self, to: float) -> Idle:
         """Return the same reasons for less idle time: a profiler slows the host down and not the device."""
@@ -61,7 +59,7 @@ class Idle:
             return self
         factor = min(to / total, 1.0)
         seconds, heavy = ({key: part * factor for key, part in all_.items()} for all_ in (self.seconds, self.heavy))
-        return Idle(seconds, self.evidence, heavy)
+        return Idle(seconds, heavy)
 
 
 @dataclass(frozen=True)
@@ -187,7 +185,10 @@ def idle_time(trace: Trace, launches: Sequence[Launch], firsts: Sequence[int]) -
     computed: dict[str, float] = defaultdict(float)
     count = len(firsts)
     starts = frozenset(firsts[1:])
-    end = launches[0].start if count > 1 else _begin(trace, launches[0])
+    end = launches[0].start
+    if count == 1:  # the host began to work towards the first launch before
+        ops = (trace.events.kind == Kind.OP) & (trace.events.start <= end)
+        end = float(trace.events.start[ops].min(initial=end))
     before: Launch | None = None
     waited = -REACH
     for at, launch in enumerate(launches):
@@ -209,18 +210,11 @@ def idle_time(trace: Trace, launches: Sequence[Launch], firsts: Sequence[int]) -
         if launch.end > end:
             end, before = launch.end, launch
     seconds = {label: value / count for label, value in total.items() if value > 0}
-    return Idle(seconds, {label: _EVIDENCE[label] for label in seconds}, {k: v / count for k, v in computed.items()})
-
-
-def _begin(trace: Trace, first: Launch) -> float:
-    """Return when the host began to work towards the first launch [s]."""
-    events = trace.events
-    rows = np.flatnonzero((events.kind == Kind.OP) & (events.start <= first.start))
-    return float(events.start[rows].min()) if len(rows) else first.start
+    return Idle(seconds, {name: value / count for name, value in computed.items()})
 
 
 #: What was seen, by label.
-_EVIDENCE = {
+EVIDENCE = {
     "launch_bound": "the host was still launching when the device had finished",
     "sync": "the host waited for the device before it launched more",
     "host_bound": "the host did something else between operators",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,6 @@ FASTEST, DIFFERENT = 0.9, 0.5
 MAX_ITERATIONS = 1000
 #: Name of the ranges that ``torch.profiler`` puts around a step of its schedule.
 STEP = "ProfilerStep#"
-#: No gaps.
-NO_IDLE = Idle({}, {}, {})
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ class Run:
     launches: tuple[Launch, ...]
     groups: tuple[Group, ...]
     busy: float
-    idle: Idle = NO_IDLE
+    idle: Idle = field(default_factory=Idle)
 
     @property
     def seconds(self) -> float:
@@ -187,9 +185,9 @@ def one_device(trace: Trace) -> tuple[Trace, str]:
     most = int(numbers[int(np.argmax(worked))])
     rows = ~device | (events.device == most)
     columns = {
-        field.name: getattr(events, field.name)[rows]
-        for field in fields(Events)
-        if isinstance(getattr(events, field.name), np.ndarray)
+        column.name: getattr(events, column.name)[rows]
+        for column in fields(Events)
+        if isinstance(getattr(events, column.name), np.ndarray)
     }
     others = ", ".join(str(number) for number in numbers if number != most)
     return replace(trace, events=replace(events, **columns)), f"figures are of device {most}; left out: {others}"

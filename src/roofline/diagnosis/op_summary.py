@@ -115,7 +115,7 @@ def summaries(groups: Sequence[Group], counters: Mapping[str, Mapping[str, Any]]
         counters: What else was recorded of a kernel, by its name.
     """
     total = sum(group.seconds for group in groups)
-    context = TraceContext(None, groups, Idle({}, {}, {}))
+    context = TraceContext(None, groups, Idle())
     rows = []
     for group in groups:
         finding = first_finding(context, group) if judged(group) else None

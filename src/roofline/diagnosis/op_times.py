@@ -96,7 +96,7 @@ class OpVerdicts(Report):
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many rows have each verdict."""
+        """Number of rows with each verdict."""
         number = Counter(row.verdict for row in self.rows)
         return {verdict: number[verdict] for verdict in VERDICTS if number[verdict]}
 

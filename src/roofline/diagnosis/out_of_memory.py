@@ -37,7 +37,7 @@ _CHUNKED = (
     "compute the loss in chunks of tokens or with a fused linear cross-entropy (liger-kernel, "
     "cut-cross-entropy), which never stores all logits, or see why the limit on tokens did not apply"
 )
-#: The first row of which a word is given is meant.
+#: The first row counts of which a size is given.
 BUFFERS: tuple[Buffer, ...] = (
     Buffer("logits (tokens x vocab)", frozenset({"vocab"}), "tokens", 1, _CHUNKED),
     Buffer("attention scores (batch x heads x length x length)", frozenset({"heads"}), "length", 2,

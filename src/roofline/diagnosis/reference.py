@@ -7,7 +7,7 @@ it, fp64 as fp32, and gathers as if they read neighbours: what a program loses b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -228,40 +228,23 @@ def _compulsory_bytes(expected: Estimate) -> float:
 NARROWER = ("tf32", "bf16", "fp16", "fp8")
 
 
-@dataclass(frozen=True, slots=True)
-class Scenario:
-    """A program in another format.
-
-    Attributes:
-        dtype: The format.
-        limit_s: The least that any run takes in it [s].
-        at_peak_s: Its contractions at the format's peak [s].
-    """
-
-    dtype: str
-    limit_s: float
-    at_peak_s: float
-
-
-def scenarios(reference: Reference, seconds: float) -> tuple[Scenario, ...]:
+def possible_formats(reference: Reference, seconds: float) -> dict[str, float]:
     """Return the formats that the chip has units for in which a time is possible, the mildest first.
 
     Args:
         reference: The program and where it ran.
         seconds: The measured time [s].
 
+    Returns:
+        The time of its contractions at the peak of each [s].
+
     Example:
         >>> import roofline as rl
         >>> gemm = rl.workload([{"op": "gemm", "m": 8192, "n": 8192, "k": 8192}], dtype="fp32")
-        >>> reference = Reference(gemm, rl.chip("a100-80gb-sxm"), "graph", False, {})
-        >>> [scenario.dtype for scenario in scenarios(reference, 5e-3)]
+        >>> list(possible_formats(Reference(gemm, rl.chip("a100-80gb-sxm"), "graph", False, {}), 5e-3))
         ['bf16', 'fp16']
     """
-    return tuple(option for option in _scenarios(reference) if option.limit_s <= seconds)
-
-
-def _scenarios(reference: Reference) -> Iterator[Scenario]:
-    chip = reference.chip
+    chip, formats = reference.chip, {}
     for dtype in NARROWER:
         # A fallback runs as another format: the chip has no units of its own for it.
         units = dtype not in chip.fallback and (dtype in chip.matrix or dtype in chip.vector)
@@ -270,11 +253,12 @@ def _scenarios(reference: Reference) -> Iterator[Scenario]:
         try:
             change = {"tf32": True} if dtype == "tf32" else {"graph": cast(reference.graph, dtype), "tf32": False}
             other = replace(reference, **change)
-            scenario = Scenario(dtype, lower_bound(other.expected), other.at_peak)
+            possible = other.at_peak < reference.at_peak and lower_bound(other.expected) <= seconds
         except RooflineError:
             continue  # an operator that the chip cannot run in this format
-        if scenario.at_peak_s < reference.at_peak:
-            yield scenario
+        if possible:
+            formats[dtype] = other.at_peak
+    return formats
 
 
 def possible_in(reference: Reference, seconds: float) -> str:
@@ -286,6 +270,6 @@ def possible_in(reference: Reference, seconds: float) -> str:
         >>> possible_in(Reference(gemm, rl.chip("t4"), "graph", False, {}), 0.05)
         'possible in fp16 (at least 16.9 ms at its peak)'
     """
-    options = [f"{one.dtype} (at least {format_si(one.at_peak_s, 's')} at its peak)"
-               for one in scenarios(reference, seconds)]  # fmt: skip
-    return f"possible in {' or '.join(options)}" if options else ""
+    peaks = possible_formats(reference, seconds).items()
+    options = " or ".join(f"{dtype} (at least {format_si(peak, 's')} at its peak)" for dtype, peak in peaks)
+    return f"possible in {options}" if options else ""

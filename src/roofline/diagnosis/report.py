@@ -121,7 +121,7 @@ class TraceReport(Report):
         return {"source": self.source, "format": self.format, "chip": chip, "devices": list(self.devices)}
 
     def summary(self) -> dict[str, Any]:
-        """Return the times of an iteration [s], causes and notes; times are ``None`` where the file has no starts."""
+        """Return the times per iteration [s], causes and notes; times are ``None`` where the file has no starts."""
         timed = {
             "time_s": self.seconds,
             "idle_s": sum(self.idle.values()),

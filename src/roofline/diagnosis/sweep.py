@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.analysis.estimates import Estimate, estimate
-from roofline.diagnosis.timetable import read_table, row_error, time_column
+from roofline.diagnosis.timetable import read_table, time_column
 from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip
@@ -39,9 +39,9 @@ PREFER = 0.8
 SMALL = 0.05
 #: Throughput that falls from its best by more is no saturation but a loss.
 FALLS = 0.85
-#: Up to so many times the knee the floor still shows in the time.
+#: Up to this many times the knee the floor still shows in the time.
 ROUNDED = 1.5
-#: The ridge is looked for up to so many times the largest batch.
+#: The ridge is looked for up to this many times the largest batch.
 RIDGE_REACH = 8
 #: Batches over which slopes are taken pair by pair; longer sweeps are thinned to as many.
 MAX_BATCHES = 400
@@ -243,20 +243,16 @@ def read_sweep(path: str | os.PathLike[str]) -> tuple[tuple[float, ...], tuple[f
     sizes, seconds = [], []
     for at, row in enumerate(rows, 1):
         try:
-            size, value = _number(row[batch]), time.seconds(row)
+            size, value = float(row[batch]), time.seconds(row)
         except RooflineError as error:
-            raise row_error(at, error, f"{os.fspath(path)}, row") from None
+            raise UsageError(f"{os.fspath(path)}, row {at}: {error}") from None
+        except ValueError:
+            text = f"batch={row[batch][:40]!r}: a number is wanted"
+            raise UsageError(f"{os.fspath(path)}, row {at}: {text}") from None
         if value is not None:
             sizes.append(size)
             seconds.append(value)
     return tuple(sizes), tuple(seconds)
-
-
-def _number(cell: str) -> float:
-    try:
-        return float(cell)
-    except ValueError:
-        raise UsageError(f"batch={cell[:40]!r}: a number is wanted") from None
 
 
 def _points(batches: Sequence[float], times: Sequence[str | float]) -> tuple[Floats, Floats]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roofline.ir.errors import RooflineError, UsageError
+from roofline.ir.errors import UsageError
 from roofline.ir.units import parse
 from roofline.traces.formats.quantities import TIMES, number, split_timed
 
@@ -50,18 +50,13 @@ class TimeColumn:
         text = "" if cell is None else str(cell).strip()
         if not text or text == "nan":
             return None
-        value = self._value(text)
-        if not 0 < value < math.inf:
-            raise UsageError(f"{self.name}={text[:40]!r}: a time above zero is wanted")
-        return value
-
-    def _value(self, text: str) -> float:
-        if self.scale:
-            value = number(text)
-            return math.nan if value is None else value * self.scale
-        if number(text) is not None:
+        value = number(text)
+        if not self.scale and value is not None:
             raise UsageError(f"column {self.name!r} has no unit; name it such as 'time_us' or 'duration (ms)'")
-        return parse(text, "s")
+        seconds = (value or 0.0) * self.scale if self.scale else parse(text, "s")
+        if not 0 < seconds < math.inf:
+            raise UsageError(f"{self.name}={text[:40]!r}: a time above zero is wanted")
+        return seconds
 
 
 def time_column(columns: Sequence[str], name: str | None = None) -> TimeColumn:
@@ -126,13 +121,6 @@ def read_table(path: str | os.PathLike[str]) -> tuple[list[str], list[dict[str, 
         rows = list(reader)
     except csv.Error as error:
         raise UsageError(f"{name}: not CSV text: {error}") from None
-    return [column.strip() for column in reader.fieldnames or ()], [_stripped(row) for row in rows]
-
-
-def _stripped(row: Mapping[Any, Any]) -> dict[str, str]:
-    return {str(key).strip(): str(value or "").strip() for key, value in row.items() if key is not None}
-
-
-def row_error(at: int, error: RooflineError, name: str = "row") -> UsageError:
-    """Return an error that names its row."""
-    return UsageError(f"{name} {at}: {error}")
+    columns = [column.strip() for column in reader.fieldnames or ()]
+    # Cells beyond the header come without a key.
+    return columns, [{str(k).strip(): str(v or "").strip() for k, v in row.items() if k is not None} for row in rows]

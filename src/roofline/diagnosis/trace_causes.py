@@ -17,7 +17,7 @@ from math import isnan, prod
 from typing import Any
 
 from roofline.diagnosis.groups import CONTRACTIONS, Group
-from roofline.diagnosis.idle import VALUE_BYTES, Idle
+from roofline.diagnosis.idle import EVIDENCE, VALUE_BYTES, Idle
 from roofline.diagnosis.reference import LAUNCH_COST, Reference
 from roofline.ir.sizes import evaluate
 from roofline.ir.units import format_si
@@ -122,12 +122,12 @@ class TraceContext:
 
     @cached_property
     def has_slow_format(self) -> bool:
-        """Whether any contraction runs in a slower format than the chip has for its data."""
+        """True if any contraction runs in a slower format than the chip has for its data."""
         return any(precision(self, group) for group in self.groups)
 
     @cached_property
     def sizes_of_concatenations(self) -> int:
-        """How many sizes the results of concatenations have."""
+        """Number of different sizes of the results of concatenations."""
         return len({sum(map(prod, shapes(group))) for group in self.groups if group.op == "aten::cat"})
 
 
@@ -467,7 +467,7 @@ _PROGRAM = ("mm", "linear", "conv", "softmax", "attention", "norm", "embedding",
 def _waits(context: TraceContext) -> Iterator[Part]:
     for label, seconds in context.idle.seconds.items():
         if label != "host_compute":
-            yield Part(label, seconds, context.idle.evidence[label])
+            yield Part(label, seconds, EVIDENCE[label])
             continue
         for name, part in context.idle.heavy.items():
             program = any(word in name for word in _PROGRAM)

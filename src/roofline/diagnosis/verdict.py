@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from roofline.analysis.estimates import Estimate, Mode
@@ -59,7 +59,7 @@ def check(
     """Judge a measured time.
 
     Args:
-        program: What was meant to run: a graph, a shipped name, or the path of a model file, workload, config or
+        program: What should have run: a graph, a shipped name, or the path of a model file, workload, config or
             script.
         chip: Where it ran.
         measured: The time of one run, such as ``"41 ms"``, or a number of seconds; the trace's when absent.
@@ -133,10 +133,12 @@ def _judge(reference: Reference, seconds: float, run: Run | None) -> Verdict:
     bottom = lower_bound(expected)
     possible = seconds >= bottom
     options = candidates(reference, seconds) if possible and run is None else ()
-    split = Split(reference.floor, 0.0, ())
-    if possible:
-        split = _inferred(reference, seconds, options) if run is None else _measured(reference, seconds, run)
-    large = [one for one in split.causes if one.share > MATTERS and one.label != "unknown"]
+    floor, efficiency, causes = reference.floor, 0.0, tuple[Cause, ...]()
+    if possible and run is None:
+        floor, efficiency, causes = _inferred(reference, seconds, options)
+    elif possible and run is not None:
+        floor, efficiency, causes = _measured(reference, seconds, run)
+    large = [one for one in causes if one.share > MATTERS and one.label != "unknown"]
     verdict, reason = _verdict(expected, seconds, bottom, run is not None and not large)
     if seconds < reference.at_peak and (formats := possible_in(reference, seconds)):
         reason += f"; {formats}"
@@ -151,11 +153,11 @@ def _judge(reference: Reference, seconds: float, run: Run | None) -> Verdict:
         ratio=seconds / expected.time,
         lower_bound=bottom,
         estimate=expected,
-        floor_s=split.floor,
-        efficiency_s=split.efficiency,
-        causes=split.causes,
+        floor_s=floor,
+        efficiency_s=efficiency,
+        causes=causes,
         candidates=options,
-        advice=advice(reference, seconds, split.causes) if possible else (),
+        advice=advice(reference, seconds, causes) if possible else (),
         normal=normal(reference, seconds) if possible else (),
         notes=_notes(reference, run, seconds) if run is not None else (),
         traced=run is not None,
@@ -204,20 +206,15 @@ def _verdict(expected: Estimate, seconds: float, bottom: float, witnessed: bool)
 # --- where the time went ---
 
 
-@dataclass(frozen=True)
-class Split:
-    """Parts that add up to the measured time [s]."""
-
-    floor: float
-    efficiency: float
-    causes: tuple[Cause, ...]
+#: Floor, what good kernels lose against it [s], and causes; together they are the measured time.
+Split = tuple[float, float, tuple[Cause, ...]]
 
 
 def _inferred(reference: Reference, seconds: float, options: tuple[Candidate, ...]) -> Split:
     """Split the time without a trace: the likeliest counterfactual, as far as it reaches."""
     floor, attainable = min(reference.floor, seconds), reference.attainable
     if seconds <= max(reference.attainable_high, TOLERANCE * attainable) or not options:
-        return Split(floor, seconds - floor, ())
+        return floor, seconds - floor, ()
     best = options[0]
     # What the program's own format costs is known, whatever else is wrong with it.
     own = 0.0 if best.label == "precision" else max(min(reference.in_own_format, seconds) - attainable, 0.0)
@@ -227,7 +224,8 @@ def _inferred(reference: Reference, seconds: float, options: tuple[Candidate, ..
         (best.label, explained, _evidence(best, explained, seconds)),
         ("precision", own, "the format that the program is in"),
     ]
-    return Split(floor, attainable - floor, _closed(sorted(parts, key=lambda part: -part[1]), over + own, seconds))
+    parts.sort(key=lambda part: -part[1])
+    return floor, attainable - floor, _closed(parts, over + own, seconds)
 
 
 def _evidence(best: Candidate, explained: float, seconds: float) -> str:
@@ -250,7 +248,7 @@ def _measured(reference: Reference, seconds: float, run: Run) -> Split:
         taken = max(min(part, floor - needed), 0.0)
         lost[at], needed = (label, part - taken, why), needed + taken
     floor = min(floor, needed)  # kernels may be faster than the floor: Winograd, a warm cache, clocks
-    return Split(floor, needed - floor, _closed(lost, seconds - needed, seconds, TRACED_UNKNOWN))
+    return floor, needed - floor, _closed(lost, seconds - needed, seconds, TRACED_UNKNOWN)
 
 
 def _closed(
