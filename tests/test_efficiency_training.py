@@ -21,7 +21,7 @@ from roofline.ir.graph import Graph
 from roofline.ops.builder import Builder
 from roofline.passes.training.backward import backward
 from roofline.passes.training.optimizer import optimizer
-from roofline.programs.families import blocks
+from roofline.programs.layers import primitives
 
 CHIP = rl.chip("h100-sxm")
 Sizes = dict[str, Any]
@@ -30,7 +30,7 @@ Sizes = dict[str, Any]
 def attention(b: Builder, s: Sizes) -> str:
     heads = {"q": s["heads"], "k": s["kv_heads"], "v": s["kv_heads"]}
     q, k, v = (b.weight(name, (s["batch"], n, s["seq"], s["head_dim"])) for name, n in heads.items())
-    return blocks.attention(b, q, k, v, causal=s["causal"], dropout=s["dropout"] > 0)
+    return primitives.attention(b, q, k, v, causal=s["causal"], dropout=s["dropout"] > 0)
 
 
 def norm(op: str, weights: int) -> Callable[[Builder, Sizes], str]:
@@ -55,14 +55,14 @@ def batchnorm(b: Builder, s: Sizes) -> str:
 PROGRAMS: dict[str, Callable[[Builder, Sizes], str]] = {
     "attention": attention, "layernorm": norm("layernorm", 2), "rmsnorm": norm("rmsnorm", 1), "conv2d": conv,
     "batchnorm": batchnorm,
-    "cross_entropy": lambda b, s: blocks.cross_entropy(b, b.weight("x", (s["rows"], s["cols"]))),
+    "cross_entropy": lambda b, s: primitives.cross_entropy(b, b.weight("x", (s["rows"], s["cols"]))),
     "maxpool2d": lambda b, s: b.op("maxpool2d", b.weight("x", (s["n"], s["c"], s["h"], s["w"])), r=3, stride=2,
                                    padding=1),
     "embedding": lambda b, s: b.op("embedding", b.weight("t", (s["vocab"], s["dim"])),
                                    b.input("ids", (s["tokens"],), "int64")),
     "gelu": lambda b, s: b.op("gelu", b.weight("x", (s["n"],))),
     "silu": lambda b, s: b.op("silu", b.weight("x", (s["n"],))),
-    "dropout": lambda b, s: blocks.drop(b, b.weight("x", (s["n"],)), "drop"),
+    "dropout": lambda b, s: primitives.drop(b, b.weight("x", (s["n"],)), "drop"),
     "linear_grad": lambda b, s: b.op("linear", b.weight("x", (s["m"], s["k"])), b.weight("w", (s["n"], s["k"]))),
     "column_sum": lambda b, s: b.op("reduce", b.input("x", (s["rows"], s["cols"])), axes=(0,)),
 }  # fmt: skip

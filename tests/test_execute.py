@@ -22,7 +22,7 @@ from roofline.ops.builder import Builder
 from roofline.ops.reference import execute, same
 from roofline.ops.registry import OPS
 from roofline.ops.views import kept_axes, reordering
-from roofline.programs.families import blocks
+from roofline.programs.layers import primitives
 
 B = symbol("B")
 FEW = settings(deadline=None, max_examples=examples(5), derandomize=True, database=None)
@@ -279,7 +279,7 @@ def test_reductions_by_name(axes: Any) -> None:
 def attention(q: Any, k: Any, v: Any, **options: Any) -> Any:
     b = Builder("attention", "fp32")
     given = {"q": q, "k": k, "v": v}
-    y = blocks.attention(b, *(b.input(name, array.shape) for name, array in given.items()), **options)
+    y = primitives.attention(b, *(b.input(name, array.shape) for name, array in given.items()), **options)
     return next(iter(execute(b.graph([y]), given).values()))
 
 

@@ -222,7 +222,7 @@ BAD: list[tuple[str, type[RooflineError], str]] = [
     (HEAD + LAYER + 'op = "linear"\nweights = 3\n', ModelDataError, "weights"),
     (HEAD + LAYER + 'op = "conv2d"\nout = 3\nkernel = 3\n', ShapeError, "layer 1 .*conv2d takes"),
     (HEAD + LAYER + 'op = "attention"\nheads = 5\n', ShapeError, "64 / heads = 5"),
-    (HEAD + LAYER + 'op = "attention"\nheads = 4\nkv_heads = 3\n', ShapeError, "no multiple of 3"),
+    (HEAD + LAYER + 'op = "attention"\nheads = 4\nkv_heads = 3\n', ShapeError, "no multiple of kv_heads = 3"),
     (HEAD + LAYER + 'op = "attention"\nheads = 4\nhead_dim = -2\n', ModelDataError, "whole number"),
     (HEAD + LAYER + 'op = "moe"\nexperts = 2\ntop_k = 3\nhidden = 4\n', ShapeError, "top_k"),
     (HEAD + LAYER + 'op = "norm"\nkind = "rmsnrm"\n', ModelDataError, "did you mean rmsnorm"),

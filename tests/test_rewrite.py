@@ -20,7 +20,7 @@ from roofline.passes.rewriting.batchnorm import fold_batchnorm
 from roofline.passes.rewriting.clean import clean
 from roofline.passes.rewriting.linears import merge_linears
 from roofline.passes.rewriting.rewrite import replace_op, rewrite
-from roofline.programs.families.convnet import batchnorm, conv
+from roofline.programs.layers.convolution import batchnorm, conv
 
 B = symbol("B")
 Function = Callable[..., Any]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import roofline as rl
-from roofline.programs.workload import MAX_CHAIN, MAX_SIZE, WORDS
+from roofline.programs.workload import MAX_CHAIN, MAX_SIZE, WORDS, load_workload
 
 ATTENTION = {"batch": 2, "heads": 8, "kv_heads": 2, "q_len": 16, "kv_len": 64, "head_dim": 32, "causal": True}
 ROWS = {"rows": 6, "cols": 10}
@@ -287,11 +287,11 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     latin = tmp_path / "latin.json"
     latin.write_bytes(b'["\xe9"]')
     for path, fault in (
-        (tmp_path, "not a file"),
+        (tmp_path, "a directory; wanted a JSON file"),
         (tmp_path / "absent.json", "no such file"),
         (latin, "cannot be read"),
         ("a\0b.json", "no such file"),
         ("x" * 5000, "cannot be read"),
     ):
         with pytest.raises(rl.errors.ModelDataError, match=fault):
-            rl.load_program(path)
+            load_workload(path)

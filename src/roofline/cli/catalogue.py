@@ -18,7 +18,7 @@ from roofline.hardware.library import chip as find_chip
 from roofline.hardware.library import chips as chip_names
 from roofline.ir.errors import RooflineError, UnknownModel
 from roofline.ir.report import Report
-from roofline.programs.families import family
+from roofline.programs.architectures import family
 from roofline.programs.library import find_model
 from roofline.programs.library import models as model_names
 from roofline.programs.modelfile import ModelFile, load_model_file

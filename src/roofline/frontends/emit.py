@@ -13,7 +13,7 @@ from roofline.ir.errors import ShapeError, UnknownOp
 from roofline.ir.sizes import Size, prod, quotient
 from roofline.ops.builder import Builder
 from roofline.ops.registry import broadcast
-from roofline.programs.families import blocks
+from roofline.programs.layers import primitives
 
 #: Reductions by name: operations on each element that is read. Comparisons count nothing; a variance centres, squares
 #: and sums twice, a norm squares and sums, a log-sum-exp subtracts, exponentiates and sums.
@@ -92,7 +92,7 @@ def attention(
     """Add attention as one kernel on ``(..., heads, length, width)``; leading axes, if any, are the batch."""
     shape = (*b.shape(q)[:-1], b.shape(v)[-1])
     flat = [by_head(b, name) for name in (q, k, v)]
-    out = blocks.attention(b, *flat, causal=causal, bias=bias, softcap=softcap)
+    out = primitives.attention(b, *flat, causal=causal, bias=bias, softcap=softcap)
     return view(b, out, shape, "attended")
 
 

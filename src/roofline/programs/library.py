@@ -72,12 +72,12 @@ def find_model(name: str | os.PathLike[str]) -> Path:
     if not isinstance(name, str | os.PathLike):
         raise UsageError(f"model: wanted a name or a path, given {name!r}")
     text = os.fspath(name)
-    if not is_path(name) and (found := find_file("models", text)):
-        return found
+    if not is_path(name) and (file := find_file("models", text)):
+        return file
     # Hugging Face ids contain a slash, so aliases come before paths.
     if not text.lower().endswith(".toml") and not isinstance(name, os.PathLike):
-        if found := _aliases(_stamp()).get(spelling(text)):
-            return found
+        if file := _aliases(_stamp()).get(spelling(text)):
+            return file
         if not is_path(name):
             raise UnknownModel(f"model {text[:100]!r}{_near(text)}")
     path = Path(text).expanduser()
@@ -105,19 +105,19 @@ def _is_model(path: Path) -> bool:
 
 
 def _stamp() -> tuple[tuple[str, int], ...]:
-    """What the index of names depends on: the files and when they changed."""
+    """Return what the index of names depends on: the files and when they changed."""
     return tuple((str(path), path.stat().st_mtime_ns) for path in _files().values())
 
 
 @lru_cache(maxsize=8)
 def _aliases(stamp: tuple[tuple[str, int], ...]) -> dict[str, Path]:
     """Index files by every name and alias that they give; the user's come first and win."""
-    found: dict[str, Path] = {}
+    index: dict[str, Path] = {}
     for text, _ in stamp:
         try:
             file = load_model_file(text)
         except RooflineError:
             continue  # a broken file is reported when it is asked for, not when another is
         for name in (file.name, Path(text).stem, *file.aliases):
-            found.setdefault(spelling(name), Path(text))
-    return found
+            index.setdefault(spelling(name), Path(text))
+    return index

@@ -1,7 +1,7 @@
 """Model files: what a person writes in TOML, checked by pydantic, and its expansion to a graph.
 
 A file either names a ``family`` and gives its ``[sizes]`` and ``[options]``, or lists ``[[layer]]`` after layer
-(:mod:`roofline.programs.families.layerwise`).
+(:mod:`roofline.programs.layerwise`).
 """
 
 from __future__ import annotations
@@ -21,54 +21,35 @@ from roofline.ir.expressions import SYMBOLS, parse
 from roofline.ir.graph import Graph, Info
 from roofline.ir.sizes import Dim, Size
 from roofline.ops.builder import Builder
-from roofline.programs.families import family
-from roofline.programs.families.config import Config, Family
-from roofline.programs.families.layerwise import MAX_NODES, build_layers
+from roofline.programs.architectures import family
+from roofline.programs.architectures.config import Family, Model
+from roofline.programs.layerwise import MAX_NODES, build_layers
 
 #: The phases that a file of layers may describe.
 PHASES = ("forward", "prefill", "decode")
 
 
 class ModelFile(BaseModel):
-    """A model file.
-
-    Attributes:
-        name: What the model is called.
-        aliases: Other names, such as its Hugging Face id.
-        description: One line about it.
-        family: The kind of model, for files that give sizes only.
-        dtype: Number format of the published checkpoint.
-        parameters: Published parameter count, exact.
-        parameters_source: Where that count is from.
-        source: Where the sizes are from.
-        sizes: Whole numbers or expressions of those above them.
-        options: Switches of the family.
-        inputs: Shape of each input, for files that list layers.
-        layer: The layers.
-        outputs: Names of the layers whose results are kept; the last one when absent.
-        phase: What a layer-wise file describes.
-        items: What one run produces, as an expression; ``B * S`` or ``B`` when absent.
-        item: The word for one of them.
-    """
+    """A model file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: str = Field(min_length=1, max_length=200)
-    aliases: tuple[str, ...] = ()
-    description: str = ""
-    family: str = ""
-    dtype: str
-    parameters: int | None = Field(None, gt=0)
-    parameters_source: str = ""
-    source: str = ""
-    sizes: dict[str, Any] = {}
-    options: dict[str, Any] = {}
-    inputs: dict[str, Any] = {}
-    layer: tuple[dict[str, Any], ...] = ()
-    outputs: tuple[str, ...] = ()
-    phase: str = "forward"
-    items: str = ""
-    item: str = ""
+    name: str = Field(min_length=1, max_length=200)  #: What the model is called.
+    aliases: tuple[str, ...] = ()  #: Other names, such as its Hugging Face id.
+    description: str = ""  #: One line about it.
+    family: str = ""  #: The kind of model, for files that give sizes only.
+    dtype: str  #: Number format of the published checkpoint.
+    parameters: int | None = Field(None, gt=0)  #: Published parameter count, exact.
+    parameters_source: str = ""  #: Where that count is from.
+    source: str = ""  #: Where the sizes are from.
+    sizes: dict[str, Any] = {}  #: Whole numbers or expressions of those above them.
+    options: dict[str, Any] = {}  #: Switches of the family.
+    inputs: dict[str, Any] = {}  #: Shape of each input, for files that list layers.
+    layer: tuple[dict[str, Any], ...] = ()  #: The layers.
+    outputs: tuple[str, ...] = ()  #: Names of the layers whose results are kept; the last one when absent.
+    phase: str = "forward"  #: What a layer-wise file describes.
+    items: str = ""  #: What one run produces, as an expression; ``B * S`` or ``B`` when absent.
+    item: str = ""  #: The word for one of them.
 
 
 def load_model_file(path: str | Path) -> ModelFile:
@@ -117,7 +98,7 @@ def _given(file: ModelFile) -> str:
 
 
 def first_fault(error: ValidationError, model: type[BaseModel]) -> str:
-    """Pydantic's first complaint as one line: where, what, allowed, given."""
+    """Return pydantic's first complaint as one line: where, what, allowed, given."""
     fault = error.errors(include_url=False)[0]
     where = ".".join(map(str, fault["loc"]))
     text = fault["msg"].removeprefix("Value error, ")
@@ -130,7 +111,9 @@ def first_fault(error: ValidationError, model: type[BaseModel]) -> str:
     return f"{where}: {text}" if where else text
 
 
-def build_model(file: ModelFile, where: str, phase: str | None, overrides: Mapping[str, Any]) -> Graph:
+def build_model(
+    file: ModelFile, where: str, phase: str | None, overrides: Mapping[str, Any], kind: Family | None = None
+) -> Graph:
     """Expand a model file to a graph.
 
     Args:
@@ -138,6 +121,10 @@ def build_model(file: ModelFile, where: str, phase: str | None, overrides: Mappi
         where: Its path, for errors.
         phase: ``forward``, ``prefill``, ``decode`` or ``train``; the model's default when ``None``.
         overrides: Sizes and options that replace the file's.
+        kind: How the model is composed, where it is not as the file's family says.
+
+    Returns:
+        The graph, with where its numbers are from.
 
     Raises:
         UsageError: A phase that the model has not, or an unknown override.
@@ -145,7 +132,10 @@ def build_model(file: ModelFile, where: str, phase: str | None, overrides: Mappi
         ShapeError: Shapes in it do.
     """
     try:
-        graph = (_of_family if file.family else _of_layers)(file, where, phase, overrides)
+        if file.family:
+            graph = _of_family(file, kind or family(file.family, where), where, phase, overrides)
+        else:
+            graph = _of_layers(file, where, phase, overrides)
     except (ModelDataError, ShapeError, UnknownOp) as error:
         if where in str(error):
             raise
@@ -166,16 +156,15 @@ def _provenance(file: ModelFile) -> dict[str, Any]:
     }
 
 
-def _of_family(file: ModelFile, where: str, phase: str | None, overrides: Mapping[str, Any]) -> Graph:
-    kind = family(file.family, where)
-    chosen = choose_phase(file.name, phase, tuple(kind.phases), kind.default_phase)
-    config = _config(file, kind, where, overrides)
-    graph = kind.phases[chosen](Builder(f"{file.name} {chosen}", number_format(file.dtype).name), config)
+def _of_family(file: ModelFile, kind: Family, where: str, phase: str | None, overrides: Mapping[str, Any]) -> Graph:
+    chosen = choose_phase(file.name, phase, kind.phases, kind.default_phase)
+    model = _compose(file, kind, where, overrides)
+    graph = model(Builder(f"{file.name} {chosen}", number_format(file.dtype).name), chosen)
     return graph.with_info(phase=chosen)
 
 
 def choose_phase(name: str, phase: str | None, phases: tuple[str, ...], default: str) -> str:
-    """The phase to build.
+    """Choose the phase to build.
 
     Raises:
         UsageError: The model has no such phase; lists those it has.
@@ -187,15 +176,16 @@ def choose_phase(name: str, phase: str | None, phases: tuple[str, ...], default:
     return chosen
 
 
-def _config(file: ModelFile, kind: Family, where: str, overrides: Mapping[str, Any]) -> Config:
+def _compose(file: ModelFile, kind: Family, where: str, overrides: Mapping[str, Any]) -> Model:
+    """Compose the model of a file's sizes and options with the overrides in place."""
     for key in file.sizes.keys() & file.options.keys():
         raise ModelDataError(f"{where}: {key!r} is in [sizes] and in [options]")
     _known(file.name, overrides, list(kind.config.model_fields))
     values = {**file.options, **_numbers(file, where, overrides)}
     try:
-        return kind.config(**values)
-    except ValidationError as error:
-        fault = first_fault(error, kind.config)
+        return kind.compose(kind.config(**values))
+    except ValueError as error:
+        fault = first_fault(error, kind.config) if isinstance(error, ValidationError) else str(error)
         if overrides:
             raise UsageError(f"{file.name}: {fault}") from None
         raise ModelDataError(f"{where}: {fault}") from None
@@ -211,16 +201,16 @@ def _known(name: str, overrides: Mapping[str, Any], allowed: list[str]) -> None:
 
 
 def _numbers(file: ModelFile, where: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The file's sizes with the overrides in place, expressions worked out in the order of the file."""
-    found: dict[str, Any] = {}
+    """Return the file's sizes with the overrides in place, expressions worked out in the order of the file."""
+    sizes: dict[str, Any] = {}
     for key, value in {**file.sizes, **overrides}.items():
         is_text = isinstance(value, str) and key in file.sizes
-        names = {name: size for name, size in found.items() if isinstance(size, int) and not isinstance(size, bool)}
+        names = {name: size for name, size in sizes.items() if isinstance(size, int) and not isinstance(size, bool)}
         try:
-            found[key] = parse(value, names, f"{where}: sizes.{key}") if is_text else value
+            sizes[key] = parse(value, names, f"{where}: sizes.{key}") if is_text else value
         except ModelDataError as error:
             raise (UsageError if key in overrides else ModelDataError)(str(error)) from None
-    return found
+    return sizes
 
 
 def _of_layers(file: ModelFile, where: str, phase: str | None, overrides: Mapping[str, Any]) -> Graph:

@@ -8,8 +8,7 @@ is one function below; its parameters are its keys.
 from __future__ import annotations
 
 import inspect
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -19,10 +18,12 @@ from roofline.ir.dtypes import DTYPES
 from roofline.ir.dtypes import dtype as number_format
 from roofline.ir.errors import ModelDataError, RooflineError, ShapeError, UsageError, did_you_mean
 from roofline.ir.graph import Graph
+from roofline.ir.jsonfile import read_json
 from roofline.ir.sizes import ceil_div
 from roofline.ops.builder import Builder
 from roofline.ops.communication import COLLECTIVES
 from roofline.ops.contraction import routing_exponent
+from roofline.programs.joining import prefixed
 from roofline.programs.library import model
 
 #: A workload file larger than this is refused.
@@ -201,10 +202,10 @@ def _collective(
     ``bytes_in`` is what each device gives and ``bytes_out`` what it gets.
     """
     sizes = {"elements": elements, "bytes": bytes, "bytes_in": bytes_in, "bytes_out": bytes_out}
-    given = [(key, size) for key, size in sizes.items() if size is not None]
-    if len(given) != 1:
+    chosen = [(key, size) for key, size in sizes.items() if size is not None]
+    if len(chosen) != 1:
         raise UsageError(f"{op} needs one of {', '.join(sizes)}")
-    ((key, size),) = given
+    ((key, size),) = chosen
     if (op, key) in (("all_gather", "bytes_in"), ("reduce_scatter", "bytes_out")):
         size = size * devices
     own = ceil_div(size, devices) if op == "all_gather" else size
@@ -276,7 +277,7 @@ def workload(entries: Sequence[Mapping[str, Any]], dtype: str = "bf16", name: st
 
 
 def is_listed(graph: Graph) -> bool:
-    """Whether a program only lists what is computed, so that neighbours of a chain may run as one kernel.
+    """Tell whether a program only lists what is computed, so that neighbours of a chain may run as one kernel.
 
     Example:
         >>> import roofline as rl
@@ -305,20 +306,7 @@ def load_workload(path: str | Path, dtype: str | None = None) -> Graph:
         <Graph mine: 1 nodes, 0 parameters>
     """
     file = Path(path)
-    try:
-        if not file.is_file():
-            raise ModelDataError(f"{file}: not a file" if file.exists() else f"{file}: no such file")
-        if file.stat().st_size > MAX_BYTES:
-            raise ModelDataError(f"{file}: larger than {MAX_BYTES} bytes")
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ModelDataError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    except json.JSONDecodeError as error:
-        raise ModelDataError(f"{file}: line {error.lineno}, column {error.colno}: {error.msg}") from None
-    except RecursionError:
-        raise ModelDataError(f"{file}: nested too deeply") from None
-    except ValueError as error:  # a path with a null byte, a number of thousands of digits
-        raise ModelDataError(f"{str(file)!r}: {error}") from None
+    data = read_json(file, MAX_BYTES)
     if isinstance(data, Mapping) and "work" in data:
         _known_keys(data, ("dtype", "work"), f"{file}: ")
     inner = data.get("dtype", "bf16") if isinstance(data, Mapping) else "bf16"
@@ -338,8 +326,8 @@ def _entry(entry: Any, dtype: str, where: str) -> Graph:
 def _model_entry(entry: Mapping[str, Any], dtype: str) -> Graph:
     _known_keys(entry, _MODEL_KEYS)
     graph = model(str(entry["model"]), phase=entry.get("phase"), dtype=entry.get("dtype", dtype))
-    given = {"B": entry.get("batch", 1), "S": entry.get("seq"), "C": entry.get("context", entry.get("seq"))}
-    sizes = {key: _whole(key, value) for key, value in given.items() if key in graph.symbols and value is not None}
+    symbols = {"B": entry.get("batch", 1), "S": entry.get("seq"), "C": entry.get("context", entry.get("seq"))}
+    sizes = {key: _whole(key, value) for key, value in symbols.items() if key in graph.symbols and value is not None}
     missing = sorted(graph.symbols - sizes.keys())
     if missing:
         raise UsageError(f"{graph.name} needs {' and '.join({'S': 'seq', 'C': 'context'}.get(m, m) for m in missing)}")
@@ -357,15 +345,15 @@ def _op_entry(entry: Mapping[str, Any], dtype: str) -> Graph:
     shape = {key: value for key, value in entry.items() if key not in ("op", "dtype")}
     repeats = 1
     if word in WORDS and "count" not in _keys(word):
-        given = shape.pop("count", None)
-        repeats = 1 if given is None else _whole("count", given)
+        count = shape.pop("count", None)
+        repeats = 1 if count is None else _whole("count", count)
     graph = operator_graph(word, str(entry.get("dtype", dtype)), checked_entry(word, shape))
     return _repeated(graph, repeats)
 
 
 @cache
 def _keys(word: str) -> dict[str, inspect.Parameter]:
-    """The size keys of a word."""
+    """Return the size keys of a word."""
     return {
         key.rstrip("_"): parameter  # bmm's batch is b, as is the builder
         for key, parameter in inspect.signature(WORDS[word]).parameters.items()
@@ -382,13 +370,13 @@ def checked_entry(word: str, shape: Mapping[str, Any]) -> dict[str, Any]:
     """
     if word not in WORDS:
         raise ModelDataError(f"unknown op {word!r}" + (did_you_mean(word, WORDS) or f"; allowed: {', '.join(WORDS)}"))
-    wanted = _keys(word)
-    given = {key: value for key, value in shape.items() if value is not None}
-    _known_keys(given, [*wanted, *({"count", "dtype"} - wanted.keys())])
-    missing = [key for key, p in wanted.items() if p.default is p.empty and key not in given]
+    parameters = _keys(word)
+    values = {key: value for key, value in shape.items() if value is not None}
+    _known_keys(values, [*parameters, *({"count", "dtype"} - parameters.keys())])
+    missing = [key for key, p in parameters.items() if p.default is p.empty and key not in values]
     if missing:
         raise ModelDataError(f"{word} needs {', '.join(missing)}")
-    sizes = {key: _value(key, value, wanted[key]) for key, value in given.items()}
+    sizes = {key: _value(key, value, parameters[key]) for key, value in values.items()}
     if sizes.get("heads", 1) % sizes.get("kv_heads", 1):
         raise ShapeError(
             f"{word} has {sizes['heads']} query heads, which is no multiple of {sizes['kv_heads']} key-value heads"
@@ -399,7 +387,7 @@ def checked_entry(word: str, shape: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def operator_graph(word: str, dtype: str, shape: Mapping[str, Any]) -> Graph:
-    """The graph of one operator, from checked sizes or symbols.
+    """Return the graph of one operator, from checked sizes or symbols.
 
     Raises:
         ShapeError: The sizes contradict each other.
@@ -415,8 +403,8 @@ def _stored_dtype(dtype: str) -> str:
     return "fp32" if name == "tf32" else name
 
 
-def _known_keys(given: Any, allowed: Sequence[str], where: str = "") -> None:
-    for key in given:
+def _known_keys(keys: Iterable[Any], allowed: Sequence[str], where: str = "") -> None:
+    for key in keys:
         if key not in allowed:
             near = did_you_mean(str(key), allowed)
             raise ModelDataError(f"{where}unknown key {key!r}; allowed: {', '.join(allowed)}{near}")
@@ -452,32 +440,10 @@ def _join(name: str, parts: Sequence[Graph]) -> Graph:
     """Put graphs after each other under prefixes; a single one keeps its names."""
     if len(parts) == 1:
         return replace(parts[0], name=parts[0].name if parts[0].info else name)
-    renamed = [_prefixed(part, f"{at}.{part.name}") for at, part in enumerate(parts)]
+    renamed = [prefixed(part, f"{at}.{part.name}") for at, part in enumerate(parts)]
     return Graph(
         name,
         {key: tensor for part in renamed for key, tensor in part.tensors.items()},
         tuple(node for part in renamed for node in part.nodes),
         tuple(key for part in renamed for key in part.outputs),
     ).validate()
-
-
-def _prefixed(graph: Graph, prefix: str) -> Graph:
-    def named(names: Sequence[str]) -> tuple[str, ...]:
-        return tuple(f"{prefix}.{name}" for name in names)
-
-    return replace(
-        graph,
-        tensors={f"{prefix}.{key}": replace(t, name=f"{prefix}.{key}") for key, t in graph.tensors.items()},
-        nodes=tuple(
-            replace(
-                node,
-                name=f"{prefix}.{node.name}",
-                scope=f"{prefix}.{node.scope}".rstrip("."),
-                inputs=named(node.inputs),
-                outputs=named(node.outputs),
-                kernel=f"{prefix}.{node.kernel}" if node.kernel else "",
-            )
-            for node in graph.nodes
-        ),
-        outputs=named(graph.outputs),
-    )

@@ -18,7 +18,7 @@ from roofline.programs.huggingface.assemble import build_parts
 from roofline.programs.huggingface.composites import COMPOSITES
 from roofline.programs.huggingface.kinds import KINDS
 from roofline.programs.huggingface.quantised import QUANTISED
-from roofline.programs.huggingface.select import plan, read_source
+from roofline.programs.huggingface.select import parts_of, read_source
 
 __all__ = ["COMPOSITES", "KINDS", "QUANTISED", "from_config"]
 
@@ -44,6 +44,9 @@ def from_config(
             behind it, or ``all`` beside each other.
         overrides: Sizes and options of the model's family, such as ``layers=8`` or ``attention="naive"``.
 
+    Returns:
+        The graph; ``info.notes`` says what the config left open, ``info.ignored`` which keys no cost depends on.
+
     Raises:
         ModelDataError: Not a config, an unknown ``model_type``, or a key that is not understood; names it.
         UsageError: A phase or an override that the model does not have.
@@ -54,5 +57,5 @@ def from_config(
         341568
     """
     table, where, name = read_source(source)
-    graph = build_parts(plan(table, where), tower, name, phase, overrides)
+    graph = build_parts(parts_of(table, where), tower, name, phase, overrides)
     return cast(graph, dtype=dtype, weights=weights, cache=cache) if dtype or weights or cache else graph

@@ -20,27 +20,16 @@ Join = Callable[[Keys, Mapping[str, Any], Keys], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Composite:
-    """A model of two towers.
+    """A model of two towers."""
 
-    Attributes:
-        text: The ``model_type`` of the language model where the config does not say.
-        vision: That of the vision tower.
-        join: What follows the vision tower.
-        text_fixed: Options of the text tower.
-        vision_fixed: Options of the vision tower.
-        tower: What is built when nothing is asked for.
-        text_width: The key of the width that the text tower is projected to, empty for none.
-        defaults: What absent keys of the outer config mean.
-    """
-
-    text: str
-    vision: str
-    join: Join
-    text_fixed: Mapping[str, Any] = field(default_factory=dict)
-    vision_fixed: Mapping[str, Any] = field(default_factory=dict)
-    tower: str = "text"
-    text_width: str = ""
-    defaults: Mapping[str, Any] = field(default_factory=dict)
+    text: str  #: The ``model_type`` of the language model where the config does not say.
+    vision: str  #: That of the vision tower.
+    join: Join  #: What follows the vision tower.
+    text_fixed: Mapping[str, Any] = field(default_factory=dict)  #: Options of the text tower.
+    vision_fixed: Mapping[str, Any] = field(default_factory=dict)  #: Options of the vision tower.
+    tower: str = "text"  #: What is built when nothing is asked for.
+    text_width: str = ""  #: The key of the width that the text tower is projected to, empty for none.
+    defaults: Mapping[str, Any] = field(default_factory=dict)  #: What absent keys of the outer config mean.
 
 
 #: How the outer config is read; its keys belong to no family.

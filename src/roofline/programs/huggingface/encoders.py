@@ -1,12 +1,17 @@
-"""Encoders of the BERT kind and text towers: one row a ``model_type``."""
+"""Encoders of the BERT kind and text towers: one row per ``model_type``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from roofline.ir.graph import Graph
+from roofline.programs.architectures import encoder
+from roofline.programs.architectures.config import Count, Model
 from roofline.programs.huggingface import groups
-from roofline.programs.huggingface.keys import MAX_LAYERS, Keys, Kind, Reader
+from roofline.programs.huggingface.keys import Keys, Kind, Reader, row
+from roofline.programs.layers.attention import RelativeBias
 
 _NONE: dict[str, Any] = {"pooler": False}
 #: Heads by the end of the class's name; ``None`` for ends that another one contains and that are not understood.
@@ -24,9 +29,9 @@ _NAMED = {"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_
 
 
 def labels_of(c: Keys) -> int:
-    """Labels of a classifier: their number, or as many as have names; two, as in transformers, where neither is."""
+    """Return the labels of a classifier: their number, or as many as have names; two as in transformers by default."""
     names = c.table.get("id2label")
-    c.used |= {"id2label", "label2id", "num_labels"}
+    c.ignore("id2label", "label2id", "num_labels")
     if isinstance(names, Mapping) and names and "num_labels" not in c.table:
         return len(names)
     return c.size("num_labels") or 2
@@ -36,19 +41,14 @@ def _labels(c: Keys) -> dict[str, Any]:
     return {"labels": labels_of(c)}
 
 
-def _body(c: Keys) -> dict[str, Any]:
-    c.needed("num_hidden_layers", MAX_LAYERS)
-    c.used |= {"is_decoder", "add_cross_attention", "tie_word_embeddings"}
+def body(c: Keys) -> dict[str, Any]:
+    """Width, depth, heads, vocabulary and inner size of an encoder."""
+    c.ignore("tie_word_embeddings")
     for key in ("is_decoder", "add_cross_attention"):
         if c.switch(key):
             c.fail(key, "an encoder as a decoder is not understood; allowed: false")
-    return {
-        "hidden": c.needed("hidden_size"),
-        "layers": c.needed("num_hidden_layers"),
-        "heads": c.needed("num_attention_heads"),
-        "vocab": c.needed("vocab_size"),
-        "intermediate": c.needed("intermediate_size"),
-    }
+    return {"layers": len(c.layers), **c.needs(hidden="hidden_size", heads="num_attention_heads", vocab="vocab_size",
+                                               intermediate="intermediate_size")}  # fmt: skip
 
 
 def _positions(c: Keys) -> dict[str, Any]:
@@ -71,25 +71,11 @@ def _narrow(c: Keys) -> dict[str, Any]:
 def _albert(c: Keys) -> dict[str, Any]:
     """Layers in groups of equal weights; the projection is there whatever the width."""
     if (c.size("inner_group_num") or 1) != 1:
-        c.fail("inner_group_num", "several layers a group are not understood; allowed: 1")
-    layers, groups_of = c.needed("num_hidden_layers"), c.needed("num_hidden_groups")
-    if layers % groups_of:
-        c.fail("num_hidden_groups", f"{groups_of} groups do not divide {layers} layers")
-    return {"shared": layers // groups_of, "embed_width": c.needed("embedding_size")}
-
-
-def _modernbert(c: Keys) -> dict[str, Any]:
-    """Windows of ``local_attention`` but in every third layer, as listed or as a period."""
-    listed, size = c.words("layer_types"), c.needed("local_attention")
-    c.used |= {"classifier_activation", "deterministic_flash_attn", "global_rope_theta", "local_rope_theta"}
-    step = c.size("global_attn_every_n_layers") or 3
-    bias = c.switch("attention_bias")
-    found = groups.layer_types(c, listed, size) if listed else {"pattern": ["full"] + ["sliding"] * (step - 1)}
-    return {
-        "window": size, **{key: value for key, value in found.items() if value},
-        "qkv_bias": bias, "out_bias": bias, "mlp_bias": c.switch("mlp_bias"), "norm_bias": c.switch("norm_bias"),
-        "head_bias": c.switch("decoder_bias"), "dense_bias": c.switch("classifier_bias"),
-    }  # fmt: skip
+        c.fail("inner_group_num", "several layers per group are not understood; allowed: 1")
+    layers, number = c.needed("num_hidden_layers"), c.needed("num_hidden_groups")
+    if layers % number:
+        c.fail("num_hidden_groups", f"{number} groups do not divide {layers} layers")
+    return {"shared": layers // number, "embed_width": c.needed("embedding_size")}
 
 
 def _sinusoidal(c: Keys) -> dict[str, Any]:
@@ -99,34 +85,80 @@ def _sinusoidal(c: Keys) -> dict[str, Any]:
 
 def _text_tower(c: Keys) -> dict[str, Any]:
     """The width that a text tower is projected to."""
-    c.used |= {"projection_dim"}
+    c.ignore("projection_dim")
     width = c.size("projection_size") if c.has("projection_size") else c.size("projection_dim")
     return {"labels": width or c.needed("hidden_size")}
 
 
-_BERT: tuple[Reader, ...] = (_body, groups.activation, _positions, _segments, _labels)
-_CLIP_TEXT = {"segments": 0, "embed_norm": False, "pre_norms": True, "pooler": False, "head_bias": False}
+_BERT: tuple[Reader, ...] = (body, groups.activation, _positions, _segments, _labels)
+_CLIP_TEXT: dict[str, Any] = {"segments": 0, "embed_norm": False, "pre_norms": True, "pooler": False}
+_ENCODER = encoder.FAMILIES["encoder"]
+
+
+class AlbertConfig(encoder.EncoderConfig):
+    """An encoder's keys and ALBERT's own."""
+
+    shared: Count = 0  #: Layers that have the same weights as the one before, in groups of so many; 0 for none.
+
+
+def _albert_model(c: AlbertConfig) -> Model:
+    model = encoder.encoder(c)
+    return lambda b, phase: _share(model(b, phase), c)
+
+
+def _share(graph: Graph, c: AlbertConfig) -> Graph:
+    """Let layers of a group read the weights of its first."""
+    if not c.shared:
+        return graph
+    first = {
+        name: name.replace(f"layers.{layer}.", f"layers.{layer // c.shared * c.shared}.", 1)
+        for layer in range(c.layers)
+        for name, tensor in graph.tensors.items()
+        if tensor.kind == "weight" and name.startswith(f"layers.{layer}.")
+    }
+    nodes = tuple(replace(node, inputs=tuple(first.get(name, name) for name in node.inputs)) for node in graph.nodes)
+    tensors = {name: tensor for name, tensor in graph.tensors.items() if first.get(name, name) == name}
+    return replace(graph, tensors=tensors, nodes=nodes)
+
+
+class MPNetConfig(encoder.EncoderConfig):
+    """An encoder's keys and MPNet's own."""
+
+    buckets: Count = 0  #: Rows of a table of relative positions that all layers add to their scores, 0 for none.
+
+
+def _mpnet_model(c: MPNetConfig) -> Model:
+    return encoder.encoder(c, relative=RelativeBias(c.buckets, c.heads) if c.buckets else None)
+
+
+def _buckets(c: Keys) -> dict[str, Any]:
+    return {"buckets": c.size("relative_attention_num_buckets", least=0)}
+
 
 ENCODERS: dict[str, Kind] = {
-    "bert": Kind(_BERT, family="encoder", heads=_POOLED),
-    "roberta": Kind(_BERT, family="encoder", heads=_DENSE),
-    "camembert": Kind(_BERT, family="encoder", heads=_DENSE),
-    "xlm-roberta": Kind(_BERT, family="encoder", heads=_DENSE),
-    "electra": Kind((*_BERT, _narrow), _NONE, family="encoder", heads=_DENSE),
-    "albert": Kind((*_BERT, _albert), family="encoder", heads=_POOLED),
-    "distilbert": Kind((_body, groups.activation, _positions, _sinusoidal, _labels), {**_NONE, "segments": 0},
-                       names=_NAMED, family="encoder", heads=_DENSE),
-    "mpnet": Kind((_body, groups.activation, _positions, _labels,
-                   groups.count("buckets", "relative_attention_num_buckets")), {"segments": 0},
-                  family="encoder", heads=_DENSE),
-    "modernbert": Kind((_body, groups.activation, groups.rotary, _modernbert),
-                       {**_NONE, "segments": 0, "positions": 0, "gated": True, "pre_norms": True, "first_norm": False,
-                        "rope": True, "fused_qkv": True}, family="encoder",
-                       heads={"Model": {}, "ForMaskedLM": {"head": "masked"}}),
+    "bert": row(*_BERT, family=_ENCODER, ends=_POOLED),
+    "roberta": row(*_BERT, family=_ENCODER, ends=_DENSE),
+    "camembert": row(*_BERT, family=_ENCODER, ends=_DENSE),
+    "xlm-roberta": row(*_BERT, family=_ENCODER, ends=_DENSE),
+    "electra": row(*_BERT, _narrow, **_NONE, family=_ENCODER, ends=_DENSE),
+    "albert": row(
+        *_BERT, _albert, family=replace(_ENCODER, config=AlbertConfig, compose=_albert_model), ends=_POOLED,
+    ),
+    "distilbert": row(
+        body, groups.activation, _positions, _sinusoidal, _labels, **_NONE, segments=0, names=_NAMED, family=_ENCODER,
+        ends=_DENSE,
+    ),
+    "mpnet": row(
+        body, groups.activation, _positions, _labels, _buckets, segments=0,
+        family=replace(_ENCODER, config=MPNetConfig, compose=_mpnet_model), ends=_DENSE,
+    ),
     # Text towers of CLIP and SigLIP.
-    "clip_text_model": Kind((_body, groups.activation, groups.positions, _text_tower), {**_CLIP_TEXT, "causal": True},
-                            family="encoder", heads={"Model": {}, "WithProjection": {"head": "project"}}),
-    "siglip_text_model": Kind((_body, groups.activation, groups.positions, _text_tower),
-                              {**_CLIP_TEXT, "head_bias": True}, family="encoder",
-                              heads={"Model": {"head": "project"}}),
+    "clip_text_model": row(
+        body, groups.activation, groups.positions, _text_tower, **_CLIP_TEXT, causal=True, head_bias=False,
+        family=_ENCODER, ends={"Model": {}, "WithProjection": {"head": "project"}},
+    ),
+    "siglip_text_model": row(
+        body, groups.activation, groups.positions, _text_tower, **_CLIP_TEXT, family=_ENCODER,
+        ends={"Model": {"head": "project"}},
+    ),
 }  # fmt: skip

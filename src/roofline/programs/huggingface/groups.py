@@ -1,11 +1,11 @@
-"""Groups of keys that many decoders share: transformers' words in, the decoder family's words out."""
+"""Groups of keys that many decoders share: transformers' words in, options of the decoder out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from roofline.programs.huggingface.keys import MAX_LAYERS, MAX_SIZE, Keys
+from roofline.programs.huggingface.keys import MAX_LAYERS, MAX_SIZE, Keys, Reader
 
 #: Activations by their names in transformers.
 ACTIVATIONS = {
@@ -17,29 +17,24 @@ ACTIVATIONS = {
 
 def body(c: Keys) -> dict[str, Any]:
     """Width, depth, vocabulary, and whether the head is the token table."""
-    c.needed("num_hidden_layers", MAX_LAYERS)
-    return {
-        "hidden": c.needed("hidden_size"),
-        "layers": c.needed("num_hidden_layers"),
-        "vocab": c.needed("vocab_size"),
-        "tied": c.switch("tie_word_embeddings"),
-    }
+    return {"layers": len(c.layers), **c.needs(hidden="hidden_size", vocab="vocab_size"),
+            "tied": c.switch("tie_word_embeddings")}  # fmt: skip
 
 
 def heads(c: Keys) -> dict[str, Any]:
     """Query heads, key-value heads (one number, or one a layer) and the width of a head."""
-    found: dict[str, Any] = {"heads": c.needed("num_attention_heads"), "head_dim": c.size("head_dim")}
-    if isinstance(c.get("num_key_value_heads"), list | tuple):
-        each, layers = c.sizes("num_key_value_heads") or [], c.needed("num_hidden_layers")
-        if len(each) != layers or not all(each):
-            c.fail("num_key_value_heads", f"wanted {layers} numbers from 1, one a layer, given {str(each)[:60]}")
-        return {**found, "kv_pattern": each}
-    return {**found, "kv_heads": c.size("num_key_value_heads")}
+    sizes: dict[str, Any] = {"heads": c.needed("num_attention_heads"), "head_dim": c.size("head_dim")}
+    if not isinstance(c.get("num_key_value_heads"), list | tuple):
+        return {**sizes, "kv_heads": c.size("num_key_value_heads")}
+    each, layers = c.sizes("num_key_value_heads") or [], c.needed("num_hidden_layers")
+    if len(each) != layers or not all(each):
+        c.fail("num_key_value_heads", f"wanted {layers} numbers from 1, one per layer, given {str(each)[:60]}")
+    return {**sizes, "kv_pattern": each}
 
 
 def inner(c: Keys) -> dict[str, Any]:
     """Inner size of the feed-forward block."""
-    return {"intermediate": c.needed("intermediate_size")}
+    return c.needs(intermediate="intermediate_size")
 
 
 def inner_or_four(c: Keys) -> dict[str, Any]:
@@ -58,7 +53,7 @@ def activation(c: Keys) -> dict[str, Any]:
 
 def positions(c: Keys) -> dict[str, Any]:
     """Rows of a learned table of positions."""
-    return {"positions": c.needed("max_position_embeddings")}
+    return c.needs(positions="max_position_embeddings")
 
 
 def offset_positions(c: Keys) -> dict[str, Any]:
@@ -69,12 +64,12 @@ def offset_positions(c: Keys) -> dict[str, Any]:
 def rotary(c: Keys) -> dict[str, Any]:
     """The part of a head that is rotated: at the top, or in a rope dictionary, old or new."""
     tables = [c.mapping(key) for key in ("rope_parameters", "rope_scaling")]
-    c.used |= {"rope_theta", "rope_local_base_freq", "rotary_emb_base"}
+    c.ignore("rope_theta", "rope_local_base_freq", "rotary_emb_base", "partial_rotary_factor", "rotary_pct")
     named = (c.table.get(key) for key in ("partial_rotary_factor", "rotary_pct"))
     inside = (table.get("partial_rotary_factor") for table in tables)
-    c.used |= {"partial_rotary_factor", "rotary_pct"}
-    given = next((value for value in (*named, *inside) if value is not None), None)
-    share = c.real("partial_rotary_factor", c.defaults.get("partial_rotary_factor", 1) if given is None else given)
+    usual = c.defaults.get("partial_rotary_factor", 1)
+    share = next((value for value in (*named, *inside) if value is not None), usual)
+    share = c.real("partial_rotary_factor", share)
     if share in (0, 1):
         return {}
     if share > 1:
@@ -90,44 +85,23 @@ def rotary_dim(c: Keys) -> dict[str, Any]:
 
 def biases(c: Keys) -> dict[str, Any]:
     """One switch for all four projections of attention."""
-    return {"qkv_bias": c.switch("attention_bias"), "out_bias": c.switch("attention_bias")}
+    return c.switches(qkv_bias="attention_bias", out_bias="attention_bias")
 
 
-def input_biases(c: Keys) -> dict[str, Any]:
-    """A switch for the projections to queries, keys and values; the output has none."""
-    return {"qkv_bias": c.switch("attention_bias")}
+def options(**names: str) -> Reader:
+    """Return a reader of switches: options by the keys that hold them."""
+    return lambda c: c.switches(**names)
 
 
-def mlp_bias(c: Keys) -> dict[str, Any]:
-    """A switch for the feed-forward block."""
-    return {"mlp_bias": c.switch("mlp_bias")}
+#: A switch for the projections to queries, keys and values; the output has none.
+input_biases = options(qkv_bias="attention_bias")
+#: A switch for the feed-forward block.
+mlp_bias = options(mlp_bias="mlp_bias")
 
 
-def all_biases(key: str) -> Callable[[Keys], dict[str, Any]]:
-    """One switch for attention and feed-forward."""
-
-    def read(c: Keys) -> dict[str, Any]:
-        return dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), c.switch(key))
-
-    return read
-
-
-def option(name: str, key: str) -> Callable[[Keys], dict[str, Any]]:
-    """A switch of the config that is one of the family."""
-
-    def read(c: Keys) -> dict[str, Any]:
-        return {name: c.switch(key)}
-
-    return read
-
-
-def count(name: str, key: str) -> Callable[[Keys], dict[str, Any]]:
-    """A size of the config that is one of the family, where it is there."""
-
-    def read(c: Keys) -> dict[str, Any]:
-        return {name: c.size(key, least=0)}
-
-    return read
+def all_biases(key: str) -> Reader:
+    """Return a reader of one switch for attention and feed-forward."""
+    return options(qkv_bias=key, out_bias=key, mlp_bias=key)
 
 
 def softcaps(c: Keys) -> dict[str, Any]:
@@ -146,6 +120,18 @@ def multipliers(c: Keys) -> dict[str, Any]:
     return {option: c.number(key) not in (0, 1) for key, option in keys.items()}
 
 
+def latent(c: Keys) -> dict[str, Any]:
+    """Multi-head latent attention; a query rank that is null is one full projection."""
+    c.ignore("head_dim", "num_key_value_heads", "qk_head_dim")
+    return {
+        "mla": True,
+        "q_lora": c.size("q_lora_rank", least=0) or 0,
+        **c.needs(heads="num_attention_heads", kv_lora="kv_lora_rank", nope_dim="qk_nope_head_dim",
+                  rope_dim="qk_rope_head_dim", value_dim="v_head_dim"),
+        **c.switches(qkv_bias="attention_bias", out_bias="attention_bias"),
+    }  # fmt: skip
+
+
 # --- which layers attend to what -------------------------------------------------------------------------------------
 
 
@@ -155,9 +141,9 @@ def window(c: Keys) -> dict[str, Any]:
     on = c.switch("use_sliding_window") if c.has("use_sliding_window") else True
     c.size("max_window_layers", least=0)
     if listed is not None:
-        c.used |= {"sliding_window_pattern", "_sliding_window_pattern"}
+        c.ignore("sliding_window_pattern", "_sliding_window_pattern")
         return layer_types(c, listed, size)
-    pattern = c.kind.pattern(c) if c.kind.pattern else ["sliding"]
+    pattern = c.kind.mixers(c) if c.kind.mixers else ["sliding"]
     if not size or not on:
         size, pattern = None, ["full" if kind == "sliding" else kind for kind in pattern]
     if set(pattern) == {"full"}:
@@ -168,9 +154,9 @@ def window(c: Keys) -> dict[str, Any]:
 def layer_types(c: Keys, listed: list[str], size: int | None) -> dict[str, Any]:
     """The mixer of each layer from the list of their kinds."""
     kinds = {"sliding_attention": "sliding", "full_attention": "full", **c.kind.types}
-    layers = c.needed("num_hidden_layers", MAX_LAYERS)
+    layers = len(c.layers)
     if len(listed) != layers:
-        c.fail("layer_types", f"wanted {layers} entries, one a layer (num_hidden_layers), given {len(listed)}")
+        c.fail("layer_types", f"wanted {layers} entries, one per layer (num_hidden_layers), given {len(listed)}")
     for kind in listed:
         if kind not in kinds:
             c.fail("layer_types", f"{kind!r} is not understood; allowed: {', '.join(kinds)}")
@@ -183,7 +169,7 @@ def layer_types(c: Keys, listed: list[str], size: int | None) -> dict[str, Any]:
 
 
 def every(usual: int) -> Callable[[Keys], list[str]]:
-    """Full attention in every so-manieth layer, windows in the others."""
+    """Return a pattern of full attention in every n-th layer and windows in the others."""
 
     def pattern(c: Keys) -> list[str]:
         letters = c.get("sliding_window_pattern")
@@ -197,13 +183,12 @@ def every(usual: int) -> Callable[[Keys], list[str]]:
 
 def after_the_first(c: Keys) -> list[str]:
     """Full attention in the first ``max_window_layers``, windows in the others."""
-    layers = c.needed("num_hidden_layers", MAX_LAYERS)
-    full = min(c.size("max_window_layers", least=0) or 0, layers)
-    return ["full"] * full + ["sliding"] * (layers - full)
+    full = c.size("max_window_layers", least=0) or 0
+    return ["full" if layer < full else "sliding" for layer in c.layers]
 
 
 def no_rope(c: Keys) -> dict[str, Any]:
-    """Layers that do not rotate: a list of zeros and ones, or every so-manieth."""
+    """Layers that do not rotate: a list of zeros and ones, or every n-th."""
     listed = c.sizes("no_rope_layers")
     step = c.size("no_rope_layer_interval", least=0, most=MAX_LAYERS) or 0
     if listed:
@@ -232,18 +217,38 @@ def chunks(c: Keys) -> dict[str, Any]:
     size = c.size("attention_chunk_size")
     listed = c.words("layer_types")
     if listed is not None:
-        found = layer_types(c, listed, size)
+        mixers = layer_types(c, listed, size)
     else:
-        turns = no_rope(c).get("rope_pattern") or [True]
-        found = {"window": size, "pattern": ["sliding" if turn and size else "full" for turn in turns]}
-    if size and "sliding" in found.get("pattern", ()):
+        rotates = no_rope(c).get("rope_pattern") or [True]
+        mixers = {"window": size, "pattern": ["sliding" if rotated and size else "full" for rotated in rotates]}
+    if size and "sliding" in mixers.get("pattern", ()):
         c.notes.append(f"attention_chunk_size = {size}: chunks are counted as a window of that many positions")
-    return found
+    return mixers
 
 
-def full_unless(c: Keys, every_nth: int, at: int, other: str) -> list[str]:
-    """Attention in one layer of every ``every_nth``, at ``at``; another mixer in the rest."""
+def all_full(c: Keys) -> list[str]:
+    """Return full attention."""
+    return ["full"]
+
+
+def full_at(c: Keys, every_nth: int, at: int, other: str) -> list[str]:
+    """Return full attention in one layer of every ``every_nth``, at ``at``, and another mixer in the rest."""
     if not 0 <= at < every_nth <= MAX_SIZE:
         c.fail("attn_layer_offset", f"wanted one below the period {every_nth}, given {at}")
-    layers = c.needed("num_hidden_layers", MAX_LAYERS)
-    return ["full" if layer % every_nth == at else other for layer in range(layers)]
+    return ["full" if layer % every_nth == at else other for layer in c.layers]
+
+
+#: What decoders have in common, and those that are like Llama or GPT-2.
+BASE: tuple[Reader, ...] = (body, heads, activation)
+LLAMA: tuple[Reader, ...] = (*BASE, inner, rotary)
+GPT2: tuple[Reader, ...] = (*BASE, inner_or_four)
+GPT_FIXED: dict[str, Any] = {"norm": "layernorm", "gated": False, "qkv_bias": True, "out_bias": True, "mlp_bias": True,
+                             "rope": False, "tied": True}  # fmt: skip
+GPT_NAMES = {
+    "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
+    "max_position_embeddings": "n_positions", "intermediate_size": "n_inner", "hidden_act": "activation_function",
+}  # fmt: skip
+#: Those with latent attention.
+LATENT: tuple[Reader, ...] = (body, activation, inner, rotary, latent)
+#: DeepSeek's experts in plainer words.
+PLAIN_EXPERTS = {"n_routed_experts": "num_experts", "n_shared_experts": "num_shared_experts"}

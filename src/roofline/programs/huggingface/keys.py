@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 from roofline.ir.errors import ModelDataError, did_you_mean
+from roofline.programs.architectures.config import Family
+from roofline.programs.architectures.decoder import FAMILIES
 
 #: A size in a config beyond this is a mistake, and so are more layers than that.
 MAX_SIZE = 10**9
@@ -40,69 +42,61 @@ Reader = Callable[["Keys"], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Kind:
-    """A ``model_type``: how its config is read.
+    """A ``model_type``: how its config is read."""
 
-    Attributes:
-        readers: Functions of its keys, each for a group of them; together they give the options of the family.
-        fixed: Options that are fixed in the code of its class.
-        names: What it calls a key, by what most call it.
-        defaults: What absent keys mean, beside the defaults of its class.
-        types: What the words of ``layer_types`` stand for, beside the usual ones.
-        pattern: The mixers of the layers where the config does not list them.
-        family: The family that builds it.
-        heads: Options that follow from the end of the name in ``architectures``; the first is the default, and ``None``
-            is an end that is not understood.
-        idle: Keys that published configs have and its class does not read, though their names look as if.
-    """
-
+    #: Functions of its keys, each for a group of them; together they give the options of the family.
     readers: tuple[Reader, ...]
-    fixed: Mapping[str, Any] = field(default_factory=dict)
-    names: Mapping[str, str] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)  #: Options that are fixed in the code of its class.
+    names: Mapping[str, str] = field(default_factory=dict)  #: What it calls a key, by what most call it.
+    #: What absent keys mean, beside the defaults of its class.
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    #: What the words of ``layer_types`` stand for, beside the usual ones.
     types: Mapping[str, str] = field(default_factory=dict)
-    pattern: Callable[[Keys], list[str]] | None = None
-    family: str = "decoder"
-    heads: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
+    mixers: Callable[[Keys], list[str]] | None = None  #: The mixers of the layers where the config does not list them.
+    family: Family = FAMILIES["decoder"]  #: How it is composed of layers, and which options there are.
+    #: Options that follow from the end of the name in ``architectures``; the first is the default, and ``None`` is an
+    #: end that is not understood.
+    ends: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
+    #: Keys that published configs have and its class does not read, though their names look as if.
     idle: frozenset[str] = frozenset()
+
+
+def row(*readers: Reader, names: Mapping[str, str] | None = None, defaults: Mapping[str, Any] | None = None,
+        types: Mapping[str, str] | None = None, mixers: Callable[[Keys], list[str]] | None = None,
+        family: Family = FAMILIES["decoder"], ends: Mapping[str, Mapping[str, Any] | None] | None = None,
+        idle: Iterable[str] = (), **fixed: Any) -> Kind:  # fmt: skip
+    """Return a kind from its readers and what is fixed, in a line of a table."""
+    return Kind(readers, fixed, names or {}, defaults or {}, types or {}, mixers, family, ends or {}, frozenset(idle))
 
 
 @dataclass
 class Keys:
-    """A config, and which of its keys were asked for.
+    """A config, and which of its keys were asked for."""
 
-    Attributes:
-        where: The file, for errors.
-        table: The keys of the model.
-        defaults: What absent keys mean.
-        kind: How they are read.
-        used: Keys that were understood.
-        notes: What a reader of the result should know.
-    """
-
-    where: str
-    table: Mapping[str, Any]
-    defaults: Mapping[str, Any]
-    kind: Kind
-    used: set[str] = field(default_factory=set)
-    notes: list[str] = field(default_factory=list)
+    where: str  #: The file, for errors.
+    table: Mapping[str, Any]  #: The keys of the model.
+    defaults: Mapping[str, Any]  #: What absent keys mean.
+    kind: Kind  #: How they are read.
+    used: set[str] = field(default_factory=set)  #: Keys that were understood.
+    notes: list[str] = field(default_factory=list)  #: What a reader of the result should know.
 
     def name(self, key: str) -> str:
-        """What the config calls a key: its class's own name, or the one that most use."""
+        """Return what the config calls a key: its class's own name, or the one that most use."""
         own = self.kind.names.get(key, key)
         return key if own not in self.table and key in self.table else own
 
     def get(self, key: str) -> Any:
-        """The value, the default where it is absent."""
+        """Return the value, the default where it is absent."""
         name = self.name(key)
         self.used |= {key, name}
         return self.table[name] if name in self.table else self.defaults.get(name, self.defaults.get(key))
 
     def has(self, key: str) -> bool:
-        """Whether the config or the class has the key."""
+        """Tell whether the config or the class has the key."""
         return self.name(key) in {*self.table, *self.defaults}
 
     def size(self, key: str, least: int = 1, most: int = MAX_SIZE) -> int | None:
-        """A whole number; ``None`` where it is absent or null."""
+        """Read a whole number; ``None`` where it is absent or null."""
         value = self.get(key)
         if value is None:
             return None
@@ -112,14 +106,42 @@ class Keys:
         return int(value)
 
     def needed(self, key: str, most: int = MAX_SIZE) -> int:
-        """A whole number that must be there."""
+        """Read a whole number that must be there."""
         value = self.size(key, most=most)
         if value is None:
             self.fail(key, "missing")
         return value
 
+    def having(self, **values: Any) -> Keys:
+        """Return the same config with some keys set; what is asked of either counts as understood."""
+        return replace(self, table={**self.table, **values})
+
+    def needs(self, **names: str) -> dict[str, int]:
+        """Read whole numbers that must be there: options by the keys that hold them."""
+        return {option: self.needed(key) for option, key in names.items()}
+
+    def switches(self, **names: str) -> dict[str, bool]:
+        """Read truth values: options by the keys that hold them."""
+        return {option: self.switch(key) for option, key in names.items()}
+
+    @property
+    def layers(self) -> range:
+        """The layers by number."""
+        return range(self.needed("num_hidden_layers", MAX_LAYERS))
+
+    def ignore(self, *names: str) -> None:
+        """Mark keys as understood that nothing depends on, or only what is read in another way."""
+        self.used.update(names)
+
+    def per_layer(self, key: str, listed: list[str] | None, allowed: Iterable[str]) -> list[str] | None:
+        """Check a list that has one of some words for each layer."""
+        if listed is not None and (len(listed) != len(self.layers) or set(listed) - set(allowed)):
+            choice, number = " or ".join(allowed), len(self.layers)
+            self.fail(key, f"wanted {choice} for each of {number} layers, given {str(listed[:4])[:120]}")
+        return listed
+
     def sizes(self, key: str) -> list[int] | None:
-        """A list of whole numbers; ``None`` where it is absent or null."""
+        """Read a list of whole numbers; ``None`` where it is absent or null."""
         value = self.get(key)
         if value is None:
             return None
@@ -129,7 +151,7 @@ class Keys:
         return list(value)
 
     def words(self, key: str) -> list[str] | None:
-        """A list of words; ``None`` where it is absent or null."""
+        """Read a list of words; ``None`` where it is absent or null."""
         value = self.get(key)
         if value is None:
             return None
@@ -138,7 +160,7 @@ class Keys:
         return [str(word)[:60] for word in value]
 
     def one_of(self, key: str, meanings: Mapping[str, Any]) -> Any:
-        """What a word stands for."""
+        """Return what a word stands for."""
         value = self.get(key)
         if not isinstance(value, str) or value not in meanings:
             near = did_you_mean(str(value)[:60], meanings)
@@ -146,14 +168,14 @@ class Keys:
         return meanings[value]
 
     def switch(self, key: str) -> bool:
-        """A truth value, false where it is absent or null."""
+        """Read a truth value, false where it is absent or null."""
         value = self.get(key)
         if not isinstance(value, bool | None):
             self.fail(key, f"wanted true or false, given {str(value)[:60]!r}")
         return bool(value)
 
     def number(self, key: str) -> float:
-        """A number that is not negative, 0 where it is absent or null."""
+        """Read a number that is not negative, 0 where it is absent or null."""
         return self.real(key, self.get(key))
 
     def real(self, key: str, value: Any) -> float:
@@ -164,7 +186,7 @@ class Keys:
         return float(value)
 
     def mapping(self, key: str) -> Mapping[str, Any]:
-        """A table of keys, empty where it is absent or null."""
+        """Read a table of keys, empty where it is absent or null."""
         value = self.get(key)
         if value is None:
             return {}
@@ -177,7 +199,7 @@ class Keys:
         raise ModelDataError(" ".join(f"{self.where}: {self.name(key)[:100]}: {why}".split()))
 
     def unread(self) -> tuple[str, ...]:
-        """Keys that nothing has asked for.
+        """Return the keys that nothing has asked for.
 
         Raises:
             ModelDataError: The cost may depend on one of them.

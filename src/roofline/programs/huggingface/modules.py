@@ -67,26 +67,18 @@ _HARMLESS = re.compile(
 
 @dataclass
 class Pattern:
-    """A pattern of module names.
+    """A pattern of module names."""
 
-    Attributes:
-        text: As the config has it.
-        layer: The layer that it names, ``*`` for all.
-        globs: What the name inside the layer must look like, one of them.
-        harmless: Whether it names modules that stay as they are anyway.
-        used: Whether it named something.
-        seen: Whether it names a module, by the names that the module has inside its layer.
-    """
-
-    text: str
-    layer: str
-    globs: tuple[str, ...]
-    harmless: bool
-    used: bool = False
+    text: str  #: As the config has it.
+    layer: str  #: The layer that it names, ``*`` for all.
+    globs: tuple[str, ...]  #: What the name inside the layer must look like, one of them.
+    harmless: bool  #: Whether it names modules that stay as they are anyway.
+    used: bool = False  #: Whether it named something.
+    #: Whether it names a module, by the names that the module has inside its layer.
     seen: dict[tuple[str, ...], bool] = field(default_factory=dict)
 
     def names(self, part: tuple[str, ...]) -> bool:
-        """Whether it names a module, given as its layer and its names inside the layer."""
+        """Tell whether it names a module, by its layer and its names inside the layer."""
         layer, inside = part[0], part[1:]
         if self.layer not in ("*", layer):
             return False
@@ -96,7 +88,7 @@ class Pattern:
 
 
 def modules(name: str) -> list[tuple[str, ...]]:
-    """The modules that a matrix here is stored as: for each its layer and all its names inside it.
+    """Return the modules that a matrix here is stored as: for each its layer and all its names inside it.
 
     Example:
         >>> modules("layers.3.attn.kv_a.weight")[0][:2]
@@ -115,7 +107,7 @@ def modules(name: str) -> list[tuple[str, ...]]:
 
 
 def patterns(c: Keys, texts: list[str]) -> list[Pattern]:
-    """Patterns from their texts.
+    """Return patterns from their texts.
 
     Raises:
         ModelDataError: One that is not understood; names it.
@@ -138,7 +130,7 @@ def _pattern(c: Keys, text: str) -> Pattern:
 
 
 def _glob(inside: str) -> str:
-    """What a name with a dot before and after it must look like to have these components in a row."""
+    """Return what a name with a dot before and after it must look like to have these components in a row."""
     core = inside.strip(".")
     if not core or core == "*":
         return "*"
@@ -146,16 +138,16 @@ def _glob(inside: str) -> str:
 
 
 def _alternatives(c: Keys, text: str) -> list[str]:
-    """The globs that a simple regular expression stands for."""
+    """Return the globs that a simple regular expression stands for."""
     plain = text.removeprefix("re:").lstrip("^").rstrip("$")
     for old, new in (("\\\\.", "."), ("\\.", "."), ("\\d+", "*"), ("[0-9]+", "*"), (".*", "*"), (".+", "*")):
         plain = plain.replace(old, new)
-    found = [plain]
-    while len(found) <= 64 and any("(" in word for word in found):
-        found = [choice for word in found for choice in _expand_one(word)]
-    if len(found) > 64 or not all(re.fullmatch(r"[\w.*-]*", word) for word in found):
+    globs = [plain]
+    while len(globs) <= 64 and any("(" in glob for glob in globs):
+        globs = [choice for glob in globs for choice in _expand_one(glob)]
+    if len(globs) > 64 or not all(re.fullmatch(r"[\w.*-]*", glob) for glob in globs):
         c.fail("quantization_config", f"the pattern {text[:100]!r} is not understood; allowed: names, .* and (a|b)")
-    return found
+    return globs
 
 
 def _expand_one(word: str) -> list[str]:

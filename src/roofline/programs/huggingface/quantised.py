@@ -20,30 +20,19 @@ Table = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Scheme:
-    """One format and the matrices that are stored in it.
+    """One format and the matrices that are stored in it."""
 
-    Attributes:
-        bits: Stored bits of an element.
-        stored: ``int``, ``float`` or a word for a 4-bit table (``nf4``).
-        group: Elements of a row that share a scale, 0 for the whole row, -1 for the whole matrix.
-        zero: Bits of a zero point.
-        scale: Bits of a scale.
-        compute: What products run in, where activations are quantised as well.
-        only: Words of the modules that are stored so, empty for all matrices of the layers.
-        named: The format, where it has a name of its own.
-    """
-
-    bits: int
-    stored: str = "int"
-    group: int = 0
-    zero: int = 0
-    scale: int = 16
-    compute: str = ""
-    only: tuple[str, ...] = ()
-    named: str = ""
+    bits: int  #: Stored bits of an element.
+    stored: str = "int"  #: ``int``, ``float`` or a word for a 4-bit table (``nf4``).
+    group: int = 0  #: Elements of a row that share a scale, 0 for the whole row, -1 for the whole matrix.
+    zero: int = 0  #: Bits of a zero point.
+    scale: int = 16  #: Bits of a scale.
+    compute: str = ""  #: What matmuls run in, where activations are quantised as well.
+    only: tuple[str, ...] = ()  #: Words of the modules that are stored so, empty for all matrices of the layers.
+    named: str = ""  #: The format, where it has a name of its own.
 
     def format_of(self, row: int) -> str:
-        """The number format of a matrix with rows of some length."""
+        """Return the number format of a matrix with rows of some length."""
         base = (
             self.stored if self.stored in ("nf4", "fp4") else f"{'fp' if self.stored == 'float' else 'int'}{self.bits}"
         )
@@ -62,7 +51,7 @@ def _int(value: Any, least: int = 0, most: int = 2**20) -> int:
 
 
 def _rows(c: Keys, table: Table, bits: int, allowed: tuple[int, ...]) -> int:
-    """The group size, 0 for whole rows; checks the bits."""
+    """Return the group size, 0 for whole rows; checks the bits."""
     group = _int(table.get("group_size", table.get("q_group_size", -1)))
     if bits not in allowed or not group:
         _refuse(c, table, bits, group)
@@ -87,7 +76,7 @@ def _gptq(c: Keys, table: Table) -> list[Scheme]:
 
 
 def _bitsandbytes(c: Keys, table: Table) -> list[Scheme]:
-    """LLM.int8 has a 32-bit scale a row; 4 bits a scale a block of 64, itself quantised or not."""
+    """LLM.int8 has a 32-bit scale per row; 4 bits a scale per block of 64, itself quantised or not."""
     if table.get("load_in_8bit") is True:
         return [Scheme(8, scale=32, compute="int8")]
     kind = table.get("bnb_4bit_quant_type", "fp4")
@@ -99,7 +88,7 @@ def _bitsandbytes(c: Keys, table: Table) -> list[Scheme]:
 
 
 def _fp8(c: Keys, table: Table) -> list[Scheme]:
-    """A 32-bit scale a block of the matrix, or one for all of it."""
+    """A 32-bit scale per block of the matrix, or one for all of it."""
     block = table.get("weight_block_size")
     if block is None:
         return [Scheme(8, "float", group=-1, compute="fp8")]
@@ -120,19 +109,19 @@ def _mxfp4(c: Keys, table: Table) -> list[Scheme]:
 
 def _modelopt(c: Keys, table: Table) -> list[Scheme]:
     known = {"FP8": Scheme(8, "float", group=-1, compute="fp8"), "NVFP4": Scheme(4, named="nvfp4", compute="fp4")}
-    found = known.get(str(table.get("quant_algo")))
-    if found is None:
+    scheme = known.get(str(table.get("quant_algo")))
+    if scheme is None:
         c.fail("quantization_config", f"quant_algo: {str(table.get('quant_algo'))[:60]!r}; allowed: {', '.join(known)}")
-    return [found]
+    return [scheme]
 
 
 def _compressed(c: Keys, table: Table) -> list[Scheme]:
     """compressed-tensors: groups of modules, each with a format of weights and perhaps of activations."""
     groups = table.get("config_groups")
-    found = [_compressed_group(c, table, group) for group in groups.values()] if isinstance(groups, Mapping) else []
-    if not found:
+    schemes = [_compressed_group(c, table, group) for group in groups.values()] if isinstance(groups, Mapping) else []
+    if not schemes:
         _refuse(c, table)
-    return found
+    return schemes
 
 
 def _compressed_group(c: Keys, table: Table, group: Any) -> Scheme:
@@ -200,13 +189,13 @@ def quantise(graph: Graph, c: Keys, table: Table) -> Graph:
     for pattern in out:
         if not pattern.used and not pattern.harmless and not _beyond(pattern, graph):
             c.fail("quantization_config", f"the left-out module {pattern.text!r} is not understood")
-    said = sorted({found for found, _ in formats.values()})
+    said = sorted({stored for stored, _ in formats.values()})
     c.notes.append(f"{method}: {len(formats)} matrices stored in {', '.join(said[:4])}")
     return _stored(graph, formats)
 
 
 def _beyond(pattern: Pattern, graph: Graph) -> bool:
-    """Whether it names a layer after the last, where checkpoints keep modules that predict further tokens."""
+    """Tell whether it names a layer after the last, where checkpoints keep modules that predict further tokens."""
     layers = graph.info.layers
     return pattern.layer.isdecimal() and layers is not None and int(pattern.layer) >= layers
 
@@ -219,43 +208,42 @@ def _names(c: Keys, table: Table, key: str) -> list[str]:
 
 
 def _formats(graph: Graph, c: Keys, schemes: list[Scheme], out: list[Pattern]) -> dict[str, tuple[str, str]]:
-    """For each quantised matrix its format and what its products run in."""
+    """Return for each quantised matrix its format and what its matmuls run in."""
     chosen = [(scheme, patterns(c, list(scheme.only))) for scheme in schemes]
-    found: dict[str, tuple[str, str]] = {}
+    formats: dict[str, tuple[str, str]] = {}
     for name, row in _matrices(graph).items():
         parts = modules(name)
         left_out = _covers(c, out, parts)
         for scheme, only in chosen:
             inside = _covers(c, only, parts) if only else "lm_head" not in parts[0]
             if inside and not left_out:
-                found.setdefault(name, (scheme.format_of(row), scheme.compute))
-    return found
+                formats.setdefault(name, (scheme.format_of(row), scheme.compute))
+    return formats
 
 
 def _covers(c: Keys, entries: list[Pattern], parts: list[tuple[str, ...]]) -> bool:
-    """Whether patterns name a matrix; one that is stored as several must be named as a whole."""
+    """Tell whether patterns name a matrix; one that is stored as several must be named as a whole."""
     hits = [[entry for entry in entries if entry.names(part)] for part in parts]
     if any(hits) and not all(hits):
-        text = next(found[0].text for found in hits if found)
+        text = next(named[0].text for named in hits if named)
         c.fail(
             "quantization_config", f"{text!r} names a part of a projection that runs as one: {parts[0][0]} and others"
         )
-    for found in hits:
-        for entry in found:
-            entry.used = True
+    for entry in (entry for named in hits for entry in named):
+        entry.used = True
     return bool(hits) and all(hits)
 
 
 def _matrices(graph: Graph) -> dict[str, int]:
-    """Matrices of linear layers, routers apart, and the length of their rows."""
-    found: dict[str, int] = {}
+    """Return the matrices of linear layers, routers apart, and the length of their rows."""
+    rows: dict[str, int] = {}
     for node in graph.nodes:
         at = {"linear": 1, "expert_linear": 1, "slice": 0}.get(node.op)
         name = node.inputs[at] if at is not None else ""
         tensor = graph.tensors.get(name)
         if tensor is not None and tensor.kind == "weight" and len(tensor.shape) > 1 and _is_layer(name):
-            found[name] = int(tensor.shape[-1])  # type: ignore[arg-type]
-    return found
+            rows[name] = int(tensor.shape[-1])  # type: ignore[arg-type]
+    return rows
 
 
 def _is_layer(name: str) -> bool:
@@ -264,7 +252,7 @@ def _is_layer(name: str) -> bool:
 
 def _stored(graph: Graph, formats: Mapping[str, tuple[str, str]]) -> Graph:
     """Change the stored formats, of views of them too, and the arithmetic of what multiplies by them."""
-    changed = {name: found for name, (found, _) in formats.items()}
+    changed = {name: stored for name, (stored, _) in formats.items()}
     runs = {name: compute for name, (_, compute) in formats.items() if compute}
     nodes: list[Node] = []
     for node in graph.nodes:
@@ -274,5 +262,5 @@ def _stored(graph: Graph, formats: Mapping[str, tuple[str, str]]) -> Graph:
         compute = runs.get(node.inputs[1]) if node.op in ("linear", "expert_linear") else None
         attrs = tuple(sorted({**dict(node.attrs), "compute": compute}.items())) if compute else node.attrs
         nodes.append(replace(node, attrs=attrs))
-    tensors: list[Tensor] = [replace(graph.tensors[name], dtype=found) for name, found in changed.items()]
+    tensors: list[Tensor] = [replace(graph.tensors[name], dtype=stored) for name, stored in changed.items()]
     return replace(graph.with_tensors(tensors), nodes=tuple(nodes))

@@ -24,7 +24,7 @@ TOWERS = ("vision_config", "audio_config")
 
 
 def read_source(source: object) -> tuple[Mapping[str, Any], str, str]:
-    """The config's contents, where they are from, and what to call the model.
+    """Return the config's contents, where they are from, and what to call the model.
 
     A loaded model or a config object is asked for its dictionary; neither transformers nor torch is imported.
     """
@@ -65,7 +65,7 @@ _SHOWN = 12
 
 
 def find_kind(table: Mapping[str, Any], where: str) -> Kind:
-    """The row of a ``model_type``.
+    """Return the row of a ``model_type``.
 
     Raises:
         ModelDataError: There is none; names the nearest.
@@ -81,62 +81,54 @@ def find_kind(table: Mapping[str, Any], where: str) -> Kind:
 
 
 def _some_known() -> str:
-    """The first names of many; the nearest one says more than all of them."""
+    """Return the first names of many; the nearest one says more than all of them."""
     return f"{', '.join(list(KNOWN)[:_SHOWN])} and {len(KNOWN) - _SHOWN} more (docs/import-huggingface.md)"
 
 
 def keys_of(table: Mapping[str, Any], where: str, outer: Mapping[str, Any] | None = None) -> Keys:
-    """A table ready to be read, with the defaults of its class and those that an outer config gives."""
+    """Return a table ready to be read, with the defaults of its class and those that an outer config gives."""
     kind = find_kind(table, where)
     return Keys(where, table, {**DEFAULTS.get(table["model_type"], {}), **kind.defaults, **(outer or {})}, kind)
 
 
 def head_options(table: Mapping[str, Any], kind: Kind, where: str) -> Mapping[str, Any]:
-    """The options that the first entry of ``architectures`` asks for.
+    """Return the options that the first entry of ``architectures`` asks for.
 
     Raises:
         ModelDataError: A head that the kind does not have.
     """
-    heads = kind.heads or CAUSAL
+    heads = kind.ends or CAUSAL
     named = table.get("architectures") or []
-    found = next(iter(heads.values())) or {}
+    chosen = next(iter(heads.values())) or {}
     for place, name in enumerate(named if isinstance(named, list | tuple) else [named]):
         end = next((end for end in sorted(heads, key=len, reverse=True) if str(name).endswith(end)), None)
         options = heads[end] if end is not None else None
         if options is None:
             allowed = ", ".join(f"...{end}" for end, known in heads.items() if known is not None)
             raise ModelDataError(f"{where}: architectures: {str(name)[:60]!r} is not understood; allowed: {allowed}")
-        found = options if place == 0 else found
-    return found
+        chosen = options if place == 0 else chosen
+    return chosen
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Which parts a config has.
+class Parts:
+    """The parts of a config."""
 
-    Attributes:
-        text: The language model, or the only model.
-        outer: The config that holds it, or itself.
-        composite: How several towers are joined, where that is understood.
-        vision: The table of the vision tower, where there is one.
-        towers: Keys of what there is beside the language model.
-    """
-
-    text: Keys
-    outer: Mapping[str, Any]
-    composite: Composite | None
-    vision: Mapping[str, Any] | None
-    towers: tuple[str, ...]
+    text: Keys  #: The language model, or the only model.
+    outer: Mapping[str, Any]  #: The config that holds it, or itself.
+    composite: Composite | None  #: How several towers are joined, where that is understood.
+    vision: Mapping[str, Any] | None  #: The table of the vision tower, where there is one.
+    towers: tuple[str, ...]  #: Keys of what there is beside the language model.
 
 
-def plan(table: Mapping[str, Any], where: str) -> Plan:
+def parts_of(table: Mapping[str, Any], where: str) -> Parts:
     """Find the parts: a nested config that declares layers is the language model, whatever the top level says."""
     composite = COMPOSITES.get(str(table.get("model_type")))
     for key in NESTED:
         if not isinstance(table.get(key), Mapping | None):
             raise ModelDataError(f"{where}: {key}: wanted a table of keys, given {str(table[key])[:60]!r}")
     nested: tuple[Any, ...] = tuple(table.get(key) for key in NESTED)
-    inner: Mapping[str, Any] = next((found for found in nested if _is_model(found, composite)), table)
+    inner: Mapping[str, Any] = next((config for config in nested if _is_model(config, composite)), table)
     if composite is not None and ("model_type" not in inner or inner is table):
         inner = {**inner, "model_type": composite.text}
     if inner is not table and table.get("tie_word_embeddings") is not None:
@@ -146,7 +138,7 @@ def plan(table: Mapping[str, Any], where: str) -> Plan:
     towers = tuple(key for key in TOWERS if table.get(key))
     text = keys_of(inner, where, shared)
     text.used |= {*towers}  # notes say what becomes of them
-    return Plan(text, table, composite, vision if isinstance(vision, Mapping) else None, towers)
+    return Parts(text, table, composite, vision if isinstance(vision, Mapping) else None, towers)
 
 
 def _is_model(nested: Any, composite: Composite | None) -> bool:
@@ -155,19 +147,19 @@ def _is_model(nested: Any, composite: Composite | None) -> bool:
     return composite is not None or "num_hidden_layers" in nested or str(nested.get("model_type")) in KINDS
 
 
-def vision_keys(found: Plan, where: str) -> Keys:
-    """The keys of the vision tower.
+def vision_keys(parts: Parts, where: str) -> Keys:
+    """Return the keys of the vision tower.
 
     Raises:
         ModelDataError: There is none, or none that is understood.
     """
-    model_type = found.outer.get("model_type")
-    if found.composite is None:
+    model_type = parts.outer.get("model_type")
+    if parts.composite is None:
         said = " ".join(str(model_type)[:60].split())
         raise ModelDataError(f"{where}: tower: that of model_type {said!r} is not modelled; allowed: text")
-    if found.outer.get("vision_config") is not None and found.vision is None:
+    if parts.outer.get("vision_config") is not None and parts.vision is None:
         raise ModelDataError(f"{where}: vision_config: wanted a table of keys, given no table")
-    table = dict(found.vision or {})
-    named = str(table.get("model_type") or found.composite.vision)
+    table = dict(parts.vision or {})
+    named = str(table.get("model_type") or parts.composite.vision)
     table["model_type"] = VISION_TYPES.get(named, named)
     return keys_of(table, where)

@@ -1,12 +1,13 @@
-"""Vision transformers, alone or as towers: one row a ``model_type``."""
+"""Vision transformers, alone or as towers: one row per ``model_type``."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from roofline.programs.architectures.vit import FAMILIES
 from roofline.programs.huggingface import groups
 from roofline.programs.huggingface.encoders import labels_of
-from roofline.programs.huggingface.keys import MAX_LAYERS, Keys, Kind, Reader
+from roofline.programs.huggingface.keys import Keys, Kind, Reader, row
 
 #: Height and width of an image where the model takes any.
 IMAGE = 448
@@ -28,11 +29,10 @@ def _body(c: Keys) -> dict[str, Any]:
     patch = _edge(c, "patch_size")
     if patch is None:
         c.fail("patch_size", "missing")
-    c.used |= {"is_decoder", "add_cross_attention"}
+    c.ignore("is_decoder", "add_cross_attention")
     return {
-        "hidden": c.needed("hidden_size"), "layers": c.needed("num_hidden_layers", MAX_LAYERS),
-        "heads": c.needed("num_attention_heads"), "patch": patch, "image": _edge(c, "image_size") or IMAGE,
-        "channels": c.size("num_channels") or 3, "crop": True,
+        "layers": len(c.layers), **c.needs(hidden="hidden_size", heads="num_attention_heads"), "patch": patch,
+        "image": _edge(c, "image_size") or IMAGE, "channels": c.size("num_channels") or 3, "crop": True,
     }  # fmt: skip
 
 
@@ -40,12 +40,8 @@ def _activation(c: Keys) -> dict[str, Any]:
     return {"activation": c.one_of("hidden_act", groups.ACTIVATIONS)}
 
 
-def _qkv_bias(c: Keys) -> dict[str, Any]:
-    return {"qkv_bias": c.switch("qkv_bias")}
-
-
 def _classes(c: Keys) -> dict[str, Any]:
-    c.used |= {"pooler_output_size", "pooler_act", "reshape_hidden_states"}
+    c.ignore("pooler_output_size", "pooler_act", "reshape_hidden_states")
     width = c.size("pooler_output_size")
     if width not in (None, c.needed("hidden_size")):
         c.fail("pooler_output_size", f"{width} is not understood; allowed: hidden_size")
@@ -77,7 +73,7 @@ def _beit(c: Keys) -> dict[str, Any]:
         if c.switch(key):
             c.fail(key, "a learned bias of window positions is not understood; allowed: false")
     hidden = c.needed("hidden_size")
-    c.used |= {"vocab_size"}
+    c.ignore("vocab_size")
     pooled = c.switch("use_mean_pooling")
     return {
         "position_rows": None if c.switch("use_absolute_position_embeddings") else 0,
@@ -102,14 +98,14 @@ def _head_width(c: Keys) -> dict[str, Any]:
 def _siglip(c: Keys) -> dict[str, Any]:
     """Attention of a learned query at the end, unless it is switched off."""
     on = c.get("vision_use_head") is not False
-    c.used |= {"projection_dim"}
+    c.ignore("projection_dim")
     return {"head": "attention" if on else "none"}
 
 
 def _internvl(c: Keys) -> dict[str, Any]:
     kinds = {"layer_norm": "layernorm", "rms_norm": "rmsnorm"}
     hidden = c.needed("hidden_size")
-    c.used |= {"projection_dropout", "use_mean_pooling", "layer_scale_init_value"}
+    c.ignore("projection_dropout", "use_mean_pooling", "layer_scale_init_value")
     return {
         "norm": c.one_of("norm_type", kinds), "qkv_bias": c.switch("attention_bias"), "layer_scale": True,
         "qk_norm": c.switch("use_qk_norm"), "idle": hidden if c.switch("use_mask_token") else 0,
@@ -128,7 +124,7 @@ def _ratio(c: Keys) -> dict[str, Any]:
 
 
 def _windows(c: Keys) -> dict[str, Any]:
-    c.used |= {"tokens_per_second"}
+    c.ignore("tokens_per_second")
     if c.size("window_size") and c.sizes("fullatt_block_indexes") is not None:
         c.notes.append("window_size: attention of the vision tower is counted over the whole image in all layers")
     return {}
@@ -141,59 +137,72 @@ def _rows(c: Keys) -> dict[str, Any]:
 
 def _llama4(c: Keys) -> dict[str, Any]:
     """What Llama 4's adapter reads; the activation is GELU whatever the config says."""
-    c.used |= {"hidden_act", "vision_output_dim", "pixel_shuffle_ratio", "projector_input_dim", "projector_output_dim",
-               "multi_modal_projector_bias", "projector_dropout"}  # fmt: skip
+    c.ignore("hidden_act", "vision_output_dim", "pixel_shuffle_ratio", "projector_input_dim", "projector_output_dim",
+               "multi_modal_projector_bias", "projector_dropout")  # fmt: skip
     return {}
 
 
 def _outer(c: Keys) -> dict[str, Any]:
     """What the projector reads."""
-    c.used |= {"spatial_merge_size", "out_hidden_size", "spatial_patch_size"}
+    c.ignore("spatial_merge_size", "out_hidden_size", "spatial_patch_size")
     return {}
 
 
-_NO_TOKEN = {"class_token": False}
 _CLASSES = {"Model": {"head": "pooler"}, "ForImageClassification": {"head": "classes"}}
 _TOWER: tuple[Reader, ...] = (_body, _activation, groups.inner)
-_SEPARATE = {"fused_qkv": False}
-_CLIP = {**_SEPARATE, "embed_norm": True, "patch_bias": False, "final_norm": False}
-_PIXTRAL = {"class_token": False, "patch_bias": False, "embed_norm": True, "norm": "rmsnorm", "gated": True,
-            "qkv_bias": False, "out_bias": False, "mlp_bias": False, "rope": True, "position_rows": 0,
-            "final_norm": False, "head": "none", **_SEPARATE}  # fmt: skip
-_QWEN = {"class_token": False, "patch_bias": False, "rope": True, "final_norm": False, "head": "none"}
-_NO_TABLE = {"position_rows": 0}
+_CLIP: dict[str, Any] = {"fused_qkv": False, "embed_norm": True, "patch_bias": False, "final_norm": False}
+_PIXTRAL: dict[str, Any] = {"class_token": False, "patch_bias": False, "embed_norm": True, "norm": "rmsnorm",
+            "gated": True, "qkv_bias": False, "out_bias": False, "mlp_bias": False, "rope": True, "position_rows": 0,
+            "final_norm": False, "head": "none", "fused_qkv": False}  # fmt: skip
+_QWEN: dict[str, Any] = {"class_token": False, "patch_bias": False, "rope": True, "final_norm": False, "head": "none"}
+_QKV_BIAS = groups.options(qkv_bias="qkv_bias")
 _QWEN_NAMES = {"num_hidden_layers": "depth", "num_attention_heads": "num_heads", "num_channels": "in_channels"}
+_VIT: dict[str, Any] = {"family": FAMILIES["vit"]}
 
 VISION: dict[str, Kind] = {
-    "vit": Kind((*_TOWER, _qkv_bias, _classes), _SEPARATE, family="vit", heads=_CLASSES),
-    "deit": Kind((*_TOWER, _qkv_bias, _classes), {**_SEPARATE, "tokens": 1}, family="vit", heads=_CLASSES),
-    "dinov2": Kind((_body, _activation, _qkv_bias, _dino), {**_SEPARATE, "layer_scale": True}, family="vit",
-                   heads={"Model": {"head": "none"}, "ForImageClassification": {"head": "classes_mean"}}),
-    "dinov2_with_registers": Kind(
-        (_body, _activation, _qkv_bias, _dino, _dino_rows), {**_SEPARATE, "layer_scale": True}, family="vit",
-        heads={"Model": {"head": "none"}, "ForImageClassification": {"head": "classes_mean"}}),
-    "beit": Kind((*_TOWER, _beit), {**_SEPARATE, "k_bias": False}, family="vit",
-                 heads={"Model": {"head": "mean_only"}, "ForImageClassification": {"head": "mean"}},
-                 idle=frozenset({"use_auxiliary_head"})),
-    "clip_vision_model": Kind((*_TOWER, _projected), _CLIP, family="vit",
-                              heads={"Model": {"head": "normed"}, "WithProjection": {"head": "project"}},
-                              idle=frozenset({"vocab_size"})),
-    "siglip_vision_model": Kind((*_TOWER, _siglip), {**_SEPARATE, **_NO_TOKEN}, family="vit", heads={"Model": {}}),
-    "idefics3_vision": Kind(_TOWER, {**_SEPARATE, **_NO_TOKEN, "head": "none"}, family="vit", heads={"Model": {}}),
-    "smolvlm_vision": Kind(_TOWER, {**_SEPARATE, **_NO_TOKEN, "head": "none"}, family="vit", heads={"Model": {}},
-                           idle=frozenset({"max_image_size"})),
-    "pixtral": Kind((*_TOWER, groups.rotary, _head_width), _PIXTRAL, family="vit", heads={"Model": {}}),
-    "internvl_vision": Kind((*_TOWER, _internvl), {**_SEPARATE, "head": "none"}, family="vit", heads={"Model": {}}),
-    "llama4_vision_model": Kind((_body, groups.inner, groups.rotary, _llama4),
-                                {**_SEPARATE, "patch_bias": False, "embed_norm": True, "rope": True, "head": "none"},
-                                family="vit", heads={"Model": {}}),
-    "qwen2_vl_vision": Kind((_body, _activation, _ratio, _frames, _outer, groups.rotary), {**_QWEN, **_NO_TABLE},
-                            family="vit", names={**_QWEN_NAMES, "hidden_size": "embed_dim"}, heads={"Model": {}}),
-    "qwen2_5_vl_vision": Kind((*_TOWER, _frames, _windows, _outer, groups.rotary),
-                              {**_QWEN, **_NO_TABLE, "norm": "rmsnorm", "gated": True}, family="vit", names=_QWEN_NAMES,
-                              heads={"Model": {}}),
-    "qwen3_vl_vision": Kind((*_TOWER, _frames, _rows, _outer, groups.rotary), {**_QWEN, "patch_bias": True},
-                            family="vit", names=_QWEN_NAMES, heads={"Model": {}}),
-    "qwen3_5_vision": Kind((*_TOWER, _frames, _rows, _outer, groups.rotary), {**_QWEN, "patch_bias": True},
-                           family="vit", names=_QWEN_NAMES, heads={"Model": {}}),
+    "vit": row(*_TOWER, _QKV_BIAS, _classes, fused_qkv=False, **_VIT, ends=_CLASSES),
+    "deit": row(*_TOWER, _QKV_BIAS, _classes, fused_qkv=False, tokens=1, **_VIT, ends=_CLASSES),
+    "dinov2": row(
+        _body, _activation, _QKV_BIAS, _dino, fused_qkv=False, layer_scale=True, **_VIT,
+        ends={"Model": {"head": "none"}, "ForImageClassification": {"head": "classes_mean"}},
+    ),
+    "dinov2_with_registers": row(
+        _body, _activation, _QKV_BIAS, _dino, _dino_rows, fused_qkv=False, layer_scale=True, **_VIT,
+        ends={"Model": {"head": "none"}, "ForImageClassification": {"head": "classes_mean"}},
+    ),
+    "beit": row(
+        *_TOWER, _beit, fused_qkv=False, k_bias=False, **_VIT,
+        ends={"Model": {"head": "mean_only"}, "ForImageClassification": {"head": "mean"}}, idle={"use_auxiliary_head"},
+    ),
+    "clip_vision_model": row(
+        *_TOWER, _projected, **_CLIP, **_VIT,
+        ends={"Model": {"head": "normed"}, "WithProjection": {"head": "project"}}, idle={"vocab_size"},
+    ),
+    "siglip_vision_model": row(*_TOWER, _siglip, fused_qkv=False, class_token=False, **_VIT, ends={"Model": {}}),
+    "idefics3_vision": row(*_TOWER, fused_qkv=False, class_token=False, head="none", **_VIT, ends={"Model": {}}),
+    "smolvlm_vision": row(
+        *_TOWER, fused_qkv=False, class_token=False, head="none", **_VIT, ends={"Model": {}}, idle={"max_image_size"},
+    ),
+    "pixtral": row(*_TOWER, groups.rotary, _head_width, **_PIXTRAL, **_VIT, ends={"Model": {}}),
+    "internvl_vision": row(*_TOWER, _internvl, fused_qkv=False, head="none", **_VIT, ends={"Model": {}}),
+    "llama4_vision_model": row(
+        _body, groups.inner, groups.rotary, _llama4, fused_qkv=False, patch_bias=False, embed_norm=True, rope=True,
+        head="none", **_VIT, ends={"Model": {}},
+    ),
+    "qwen2_vl_vision": row(
+        _body, _activation, _ratio, _frames, _outer, groups.rotary, **_QWEN, position_rows=0, **_VIT,
+        names={**_QWEN_NAMES, "hidden_size": "embed_dim"}, ends={"Model": {}},
+    ),
+    "qwen2_5_vl_vision": row(
+        *_TOWER, _frames, _windows, _outer, groups.rotary, **_QWEN, position_rows=0, norm="rmsnorm", gated=True, **_VIT,
+        names=_QWEN_NAMES, ends={"Model": {}},
+    ),
+    "qwen3_vl_vision": row(
+        *_TOWER, _frames, _rows, _outer, groups.rotary, **{**_QWEN, "patch_bias": True}, **_VIT, names=_QWEN_NAMES,
+        ends={"Model": {}},
+    ),
+    "qwen3_5_vision": row(
+        *_TOWER, _frames, _rows, _outer, groups.rotary, **{**_QWEN, "patch_bias": True}, **_VIT, names=_QWEN_NAMES,
+        ends={"Model": {}},
+    ),
 }  # fmt: skip

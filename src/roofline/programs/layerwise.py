@@ -18,7 +18,11 @@ from roofline.ir.expressions import parse
 from roofline.ir.sizes import Size, prod
 from roofline.ops.builder import Builder
 from roofline.ops.registry import OPS
-from roofline.programs.families import blocks
+from roofline.programs.layers.attention import Attention
+from roofline.programs.layers.base import Run
+from roofline.programs.layers.convolution import batchnorm, channel_norm, conv
+from roofline.programs.layers.feedforward import MLP, Experts
+from roofline.programs.layers.primitives import embed, linear, norm
 
 #: Nodes that a model may have at most.
 MAX_NODES = 200_000
@@ -318,24 +322,14 @@ def _choice(value: str, allowed: Mapping[str, Any], key: str) -> Any:
 
 
 def _linear(b: Builder, name: str, x: str, *, out: Size, bias: bool = False) -> str:
-    return blocks.linear(b, x, out, name, bias)
+    return linear(b, x, out, name, bias)
 
 
 def _conv2d(
     b: Builder, name: str, x: str, *, out: int, kernel: Pair, stride: Pair = 1, padding: Pair = 0, dilation: Pair = 1,
     groups: int = 1, bias: bool = False,
 ) -> str:  # fmt: skip
-    r, s = kernel if isinstance(kernel, list) else (kernel, kernel)
-    shape: Any = b.shape(x)
-    if len(shape) != 4:
-        raise ShapeError(f"conv2d takes (batch, channels, height, width) but got {list(shape)}")
-    if groups < 1 or shape[1] % groups:
-        raise ShapeError(f"conv2d: groups = {groups} must divide the {shape[1]} input channels")
-    weights = [b.weight(f"{name}.weight", (out, shape[1] // groups, r, s))]
-    if bias:
-        weights.append(b.weight(f"{name}.bias", (out,)))
-    options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-    return b.op("conv2d", x, *weights, name=name, **options)
+    return conv(b, x, out, kernel, name, stride=stride, padding=padding, dilation=dilation, groups=groups, bias=bias)
 
 
 def _attention(
@@ -345,54 +339,57 @@ def _attention(
     hidden: Any = b.shape(x)[-1]
     if heads < 1 or (not head_dim and hidden % heads):
         raise ShapeError(f"attention: head_dim is absent, and {hidden} / heads = {heads} is not whole")
+    if heads % (kv_heads or heads):
+        raise ShapeError(f"attention: heads = {heads} is no multiple of kv_heads = {kv_heads}")
+    layer = _CachedAttention(
+        heads, kv_heads or heads, head_dim or hidden // heads, window, causal, rotates=False, qkv_bias=bias,
+        out_bias=bias, cache=cache,
+    )  # fmt: skip
     with b.scope(name):
-        q, k, v = _qkv(b, x, heads, kv_heads or heads, head_dim or hidden // heads, bias)
-        if cache:
-            k, v = _cached(b, k, cache, "k_cache"), _cached(b, v, cache, "v_cache")
-        y = blocks.attention(b, q, k, v, causal=causal, window=window)
-        return blocks.linear(b, blocks.merge_heads(b, y), hidden, "out", bias)
+        return layer(Run(b, width=hidden), x)
 
 
-def _qkv(b: Builder, x: str, heads: int, kv: int, width: int, bias: bool) -> list[str]:
-    joined = blocks.linear(b, x, (heads + 2 * kv) * width, "qkv", bias)
-    parts = (("q", heads), ("k", kv), ("v", kv))
-    return [blocks.split_heads(b, blocks.part(b, joined, n * width, name), n, f"{name}_heads") for name, n in parts]
+@dataclass(frozen=True)
+class _CachedAttention(Attention):
+    """Attention to a cache of some length, which the new keys and values are written to, where there is one."""
 
+    cache: Size = 0
 
-def _cached(b: Builder, new: str, length: Size, name: str) -> str:
-    batch, heads, _, width = b.shape(new)
-    return b.op("cache_update", b.cache(name, (batch, heads, length, width)), new, name=f"{name}_update")
+    def keys_and_values(self, run: Run, k: str, v: str) -> tuple[str, str]:
+        k, v = super().keys_and_values(run, k, v)
+        return (self.write(run, k, "k_cache"), self.write(run, v, "v_cache")) if self.cache else (k, v)
+
+    def write(self, run: Run, new: str, name: str) -> str:
+        batch, heads, _, width = run.b.shape(new)
+        return run.b.op(
+            "cache_update", run.b.cache(name, (batch, heads, self.cache, width)), new, name=f"{name}_update"
+        )
 
 
 def _mlp(
     b: Builder, name: str, x: str, *, hidden: Size, activation: str = "gelu", gated: bool = False, bias: bool = False
 ) -> str:  # fmt: skip
     with b.scope(name):
-        return blocks.mlp(b, x, hidden, activation, is_gated=gated, bias=bias)
+        return MLP(hidden, activation, gated, bias=bias)(Run(b), x)
 
 
 def _moe(b: Builder, name: str, x: str, *, experts: int, top_k: int, hidden: int, activation: str = "silu") -> str:
     if not 1 <= top_k <= experts:
         raise ShapeError(f"moe: top_k = {top_k} must be between 1 and experts = {experts}")
     with b.scope(name):
-        return blocks.moe(b, x, experts=experts, top_k=top_k, inner=hidden, activation=activation)
+        return Experts(experts, top_k, hidden, activation)(Run(b), x)
 
 
 def _last_axis_norm(b: Builder, name: str, x: str, kind: str, bias: bool) -> str:
-    return blocks.norm(b, x, kind, name, bias)
+    return norm(b, x, kind, name, bias)
 
 
 def _channel_norm(b: Builder, name: str, x: str, kind: str, bias: bool) -> str:
-    channels = b.shape(x)[1:2]
-    weights = [b.weight(f"{name}.{part}", channels) for part in ("weight", "bias")[: 1 + bias]]
-    return b.op(kind, x, *weights, name=name)
+    return channel_norm(b, x, kind, name, bias)
 
 
 def _batchnorm(b: Builder, name: str, x: str, kind: str, bias: bool) -> str:
-    channels = b.shape(x)[1:2]
-    weights = [b.weight(f"{name}.{part}", channels) for part in ("weight", "bias")]
-    kept = [b.source(f"{name}.{part}", channels, "buffer") for part in ("running_mean", "running_var")]
-    return b.op("batchnorm2d", x, *weights, *kept, name=name)
+    return batchnorm(b, x, name)
 
 
 _NORMS: dict[str, Callable[..., str]] = {
@@ -414,7 +411,7 @@ def _norm_layer(kind: str) -> Callable[..., str]:
 
 
 def _embedding(b: Builder, name: str, ids: str, *, vocab: Size, dim: Size) -> str:
-    return blocks.embed(b, b.weight(f"{name}.weight", (vocab, dim)), ids, name)
+    return embed(b, b.weight(f"{name}.weight", (vocab, dim)), ids, name)
 
 
 _POOLS = {"max": "maxpool2d", "avg": "avgpool2d", "global": "global_avgpool"}

@@ -1,7 +1,7 @@
-"""Pieces that several families share: projections, attention as its parts, rotary embedding, feed-forward, experts.
+"""The smallest pieces: projections, norms, attention as its parts, rotary embedding, activations, dropout, the loss.
 
-Each adds nodes to a ``Builder`` the way an eager framework launches kernels: one node a kernel,
-reshapes and splits free. What a compiler merges is merged later, by the passes.
+Each adds nodes to a ``Builder`` the way an eager framework launches kernels: one node per kernel, reshapes and splits
+free. What a compiler merges is merged later, by the passes.
 """
 
 from __future__ import annotations
@@ -197,97 +197,6 @@ def gated(b: Builder, gate: str, up: str, activation: str) -> str:
     if activation == "clamped_swiglu":
         return _clamped_swiglu(b, gate, up)
     return b.op("mul", activate(b, gate, activation), up, name="gated")
-
-
-def mlp(
-    b: Builder,
-    x: str,
-    inner: Size,
-    activation: str,
-    *,
-    is_gated: bool = False,
-    fused: bool = True,
-    bias: bool = False,
-    dtype: str | None = None,
-    sub_norm: str = "",
-) -> str:
-    """A feed-forward block: up (with a gate beside it, fused or not), activation, a norm if one is named, down."""
-    hidden = b.shape(x)[-1]
-    if not is_gated:
-        y = activate(b, linear(b, x, inner, "up", bias, dtype), activation)
-    else:
-        y = gated(b, *_gate_up(b, x, inner, fused, bias, dtype), activation)
-    if sub_norm:
-        y = norm(b, y, sub_norm, "sub_norm")
-    return linear(b, y, hidden, "down", bias, dtype)
-
-
-def _gate_up(b: Builder, x: str, inner: Size, fused: bool, bias: bool, dtype: str | None) -> tuple[str, str]:
-    if fused:
-        both = linear(b, x, 2 * inner, "gate_up", bias, dtype)
-        return part(b, both, inner, "gate"), part(b, both, inner, "up")
-    return linear(b, x, inner, "gate", bias, dtype), linear(b, x, inner, "up", bias, dtype)
-
-
-def moe(
-    b: Builder,
-    x: str,
-    *,
-    experts: int,
-    top_k: int,
-    inner: int,
-    activation: str = "silu",
-    router: str = "softmax",
-    router_bias: bool = False,
-    score_bias: bool = False,
-    bias: bool = False,
-    is_gated: bool = True,
-    zero_experts: int = 0,
-    dtype: str | None = None,
-    sum_bias: bool = False,
-) -> str:
-    """Routed experts: router, top-k, gather of token rows, grouped matmuls, weighted scatter-add.
-
-    Args:
-        b: The builder.
-        x: Tokens ``(B, S, hidden)``.
-        experts: Experts in the layer.
-        top_k: Experts that a token is sent to.
-        inner: Inner size of one expert.
-        activation: Of the gate.
-        router: ``softmax`` or ``sigmoid`` over the router's logits.
-        router_bias: Whether the router's linear layer has a bias.
-        score_bias: A learned bias added to the scores before the choice (DeepSeek-V3's load balancing).
-        bias: Whether the experts' matmuls have biases.
-        is_gated: Whether an expert has a gate beside its up-projection.
-        zero_experts: Experts that return their input: places in the router, and rows of the up-projection that nothing
-            reads.
-        dtype: Number format of the experts' weights.
-        sum_bias: A bias of what the experts add up to (JetMoE).
-    """
-    *lead, hidden = b.shape(x)
-    tokens: Size = prod(lead)
-    pairs = tokens * top_k
-    rows = b.op("view", x, name="rows", shape=(tokens, hidden))
-    scores = b.op(router, linear(b, rows, experts + zero_experts, "router", router_bias), name="scores")
-    if score_bias:
-        scores = b.op("add", scores, b.weight("router.score_bias", (experts + zero_experts,)), name="biased_scores")
-    chosen = b.op("topk", scores, name="topk", k=top_k)
-    index = b.op("view", chosen, name="index", shape=(pairs,))
-    routed = b.op("gather_rows", rows, index, name="routed")
-    if is_gated:
-        both = expert_linear(b, routed, experts, 2 * inner, "gate_up", top_k, bias, dtype)
-        activated = gated(b, part(b, both, inner, "gate"), part(b, both, inner, "up"), activation)
-    else:
-        activated = activate(b, expert_linear(b, routed, experts, inner, "up", top_k, bias, dtype), activation)
-    if zero_experts:
-        b.weight("gate_up.idle", (zero_experts, (1 + is_gated) * inner, hidden), dtype or None)
-    down = expert_linear(b, activated, experts, hidden, "down", top_k, bias, dtype)
-    share = b.op("view", chosen, name="share", shape=(pairs, 1))
-    summed = b.op("scatter_add", b.op("mul", down, share, name="weighted"), name="combined", t=tokens)
-    if sum_bias:
-        summed = b.op("add", summed, b.weight("sum.bias", (hidden,)), name="combined_biased")
-    return b.op("view", summed, name="out", shape=(*lead, hidden))
 
 
 def expert_linear(

@@ -1,11 +1,11 @@
-"""The kinds of model that are built by code; a model file picks one with ``family = "..."``."""
+"""The kinds of model that are composed by code; a model file picks one with ``family = "..."``."""
 
 from __future__ import annotations
 
 from importlib import import_module
 
 from roofline.ir.errors import ModelDataError, did_you_mean
-from roofline.programs.families.config import Family
+from roofline.programs.architectures.config import Family
 
 #: Each family and the module whose ``FAMILIES`` holds it; loaded when asked for.
 MODULES = {
@@ -15,8 +15,8 @@ MODULES = {
     "vit": "vit",
     "resnet": "convnet",
     "vgg": "convnet",
-    "mobilenet_v2": "convnet_mobile",
-    "convnext": "convnet_mobile",
+    "mobilenet_v2": "convnet",
+    "convnext": "convnet",
     "unet": "convnet",
 }
 
@@ -35,5 +35,5 @@ def family(name: str, where: str = "") -> Family:
         place = f"{where}: " if where else ""
         near = did_you_mean(name, MODULES)
         raise ModelDataError(f"{place}family: unknown family {name!r}; allowed: {', '.join(MODULES)}{near}")
-    found: Family = import_module(f"roofline.programs.families.{MODULES[name]}").FAMILIES[name]
-    return found
+    row: Family = import_module(f"roofline.programs.architectures.{MODULES[name]}").FAMILIES[name]
+    return row
