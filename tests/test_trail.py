@@ -20,9 +20,9 @@ def test_every_pass_leaves_its_name_and_options_in_order() -> None:
 
 
 def test_a_pass_made_of_others_leaves_one_entry() -> None:
-    from roofline.passes.history import recorded
+    from roofline.passes.history import graph_pass
 
-    @recorded
+    @graph_pass
     def both(graph: rl.Graph, weights: str) -> rl.Graph:
         return rl.passes.fuse(rl.passes.cast(graph, weights=weights)).with_notes("mind this")
 

@@ -17,8 +17,8 @@ import pytest
 import roofline as rl
 from roofline.ir.graph import Graph, Node
 from roofline.passes.parallel.axes import Atom, Axes, Span
+from roofline.passes.parallel.plan import ShardingPlan
 from roofline.passes.parallel.shard import shard
-from roofline.passes.parallel.splits import Splits
 
 Array = Any
 #: Sizes that no head count or width equals, so that views are unambiguous.
@@ -90,14 +90,14 @@ class Devices:
     def __init__(self, whole: Graph, graph: Graph, tp: int) -> None:
         self.whole, self.graph, self.tp = whole.bind(**SIZES), graph.bind(**SIZES), tp
         self.axes = Axes(whole)
-        self.digits = self._digits(Splits(self.axes)) if tp > 1 else {}
+        self.digits = self._digits(ShardingPlan(self.axes)) if tp > 1 else {}
         self.values: dict[str, list[Array]] = {}
         self.taken: dict[str, int] = {}
 
-    def _digits(self, splits: Splits) -> dict[Atom, tuple[int, list[int]]]:
+    def _digits(self, plan: ShardingPlan) -> dict[Atom, tuple[int, list[int]]]:
         """For each atom that is cut, its new size and the place of each device: the outer atoms vary slowest."""
         found: dict[Atom, tuple[int, list[int]]] = {}
-        for split in splits.found:
+        for split in plan.splits:
             new = {a: n for a, n in (split.cut(self.tp) or {}).items() if n != a.size}
             places = list(product(*(range(atom.size // size) for atom, size in new.items())))  # type: ignore[operator]
             for at, (atom, size) in enumerate(new.items()):

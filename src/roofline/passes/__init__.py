@@ -6,7 +6,7 @@
 | ``rewriting``: what is computed in vain or twice | clean, batchnorm, linears, rewrite | ``ops.aliases`` |
 | ``rewriting``: how large it is | prune (drop_layers), options | amounts |
 | ``formats``: number formats | cast, quantize, sparsify, autocast | scales, conversions, keep |
-| ``parallel``: what one of several devices runs | shard (splits, partitioner, sequence), stage, pipelined | axes |
+| ``parallel``: what one of several devices runs | shard (plan, partitioner, sequence), stage, pipelined | axes |
 | ``training``: what a training step adds | backward, mixed_precision, optimizer | tape, saved |
 
 ``axes`` finds which axes have their size for the same reason (axis_rules, ``ir.unify``), for prune and shard. Nodes are

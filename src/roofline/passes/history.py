@@ -1,4 +1,4 @@
-"""The trail that passes leave: who was applied to what."""
+"""The history that passes leave: which was applied to what, with which options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from roofline.ir.graph import Applied, Graph
 Options = ParamSpec("Options")
 
 
-def recorded(
+def graph_pass(
     apply: Callable[Concatenate[Graph, Options], Graph],
 ) -> Callable[Concatenate[Graph, Options], Graph]:
     """Make a pass leave its name, its options and the program that it was given in ``graph.history``.

@@ -10,7 +10,7 @@ from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Node
 from roofline.ops.builder import Builder
 from roofline.ops.registry import OPS
-from roofline.passes.history import recorded
+from roofline.passes.history import graph_pass
 from roofline.passes.training.tape import DISCRETE
 
 #: Operators that autocast runs in fp32 (PyTorch, "Automatic Mixed Precision", CUDA ops that autocast to float32).
@@ -26,7 +26,7 @@ _AS_FIRST = frozenset({"batchnorm2d", "batchnorm_train", "embedding", "dropout",
 _CONVERTS = frozenset({"quantize", "quantize_rows", "dequantize"})
 
 
-@recorded
+@graph_pass
 def autocast(graph: Graph, dtype: str = "bf16") -> Graph:
     """Run a program in fp32 under autocast: each operator in the format that PyTorch chooses for it, with its casts.
 

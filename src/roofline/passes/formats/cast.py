@@ -7,15 +7,19 @@ from dataclasses import replace
 from roofline.ir.dtypes import dtype as number_format
 from roofline.ir.graph import Graph, Node, Tensor
 from roofline.ops.aliases import aliases
+from roofline.ops.builder import Builder
 from roofline.ops.registry import OPS, get_op
-from roofline.passes.formats.keep import keep_formats
-from roofline.passes.history import recorded
+from roofline.passes.history import graph_pass
 
 #: Tensors in these formats hold indices or flags and keep them.
 _DISCRETE = frozenset({"int64", "int32", "int16", "bool"})
 
 
-@recorded
+#: The option of a node whose result stays in the format that it names, such as a loss.
+_KEEPS = "keeps"
+
+
+@graph_pass
 def cast(
     graph: Graph,
     dtype: str | None = None,
@@ -65,7 +69,7 @@ def cast(
 
     caches = _stored_in_cache(graph)
     nodes = graph.nodes if arithmetic is None else tuple(_computes_in(node, arithmetic) for node in graph.nodes)
-    return keep_formats(replace(graph, tensors={name: changed(t) for name, t in graph.tensors.items()}, nodes=nodes))
+    return _keep_formats(replace(graph, tensors={name: changed(t) for name, t in graph.tensors.items()}, nodes=nodes))
 
 
 def _matrices(graph: Graph) -> frozenset[str]:
@@ -100,3 +104,34 @@ def _computes_in(node: Node, arithmetic: str) -> Node:
     if OPS[node.op].kind not in ("matmul", "conv", "attention"):
         return node
     return replace(node, attrs=tuple(sorted({**dict(node.attrs), "compute": arithmetic}.items())))
+
+
+def _keep_formats(graph: Graph) -> Graph:
+    """Give nodes with the option ``keeps`` their format back, with a cast before them where they read another one.
+
+    A cast that has become one of a format to itself goes.
+    """
+    if not any(_format(node) for node in graph.nodes):
+        return graph
+    b, instead = Builder.of(graph, nodes=()), dict[str, str]()
+    for node in graph.nodes:
+        inputs, dtype = [instead.get(name, name) for name in node.inputs], _format(node)
+        if dtype and node.op == "cast" and b.tensor(inputs[0]).dtype == dtype:
+            instead[node.outputs[0]] = inputs[0]
+            continue
+        if dtype and node.op != "cast":
+            inputs = [_cast(b, name, dtype, node) for name in inputs]
+        for name in node.outputs:
+            b.restate(name, dtype=dtype)
+        b.place(replace(node, inputs=tuple(inputs)))
+    return b.graph()
+
+
+def _format(node: Node) -> str:
+    return str(dict(node.attrs).get(_KEEPS, ""))
+
+
+def _cast(b: Builder, name: str, dtype: str, node: Node) -> str:
+    if b.tensor(name).dtype in (dtype, "int64", "bool"):
+        return name
+    return b.op("cast", name, name=f"{node.name}.{dtype}", dtype=dtype, keeps=dtype)

@@ -23,7 +23,7 @@ from roofline.ops.aliases import aliases
 from roofline.ops.registry import OPS
 from roofline.passes.formats.conversions import Rewriter
 from roofline.passes.formats.scales import ACTIVATIONS, activation_format, cache_format, multiplied_as, weight_format
-from roofline.passes.history import recorded
+from roofline.passes.history import graph_pass
 
 #: Nodes and tensors that stay unless a pattern of ``weights`` other than ``*`` names them: embeddings, norms, routers
 #: of experts and the output head, which GPTQ, AWQ, LLM.int8 and fp8 recipes leave alone as well.
@@ -41,7 +41,7 @@ _COLUMNS = frozenset({"matmul", "bmm"})
 _NEITHER = frozenset({"triangular_solve", "expert_linear_grad"})
 
 
-@recorded
+@graph_pass
 def quantize(
     graph: Graph,
     *,
@@ -96,7 +96,7 @@ def quantize(
     return work.graph()
 
 
-@recorded
+@graph_pass
 def dequantize(graph: Graph, way: Literal["fused", "separate"] = "fused") -> Graph:
     """Count how weights are dequantised that a program stores in narrower formats than it multiplies in.
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from roofline.ir.graph import Graph, Node
 from roofline.ops.registry import OPS, get_op
-from roofline.passes.history import recorded
+from roofline.passes.history import graph_pass
 
 #: Matmuls that attention may begin with, and end with.
 _SCORES = frozenset({"attention_scores", "bmm", "matmul"})
@@ -23,7 +23,7 @@ _SOFTMAX = frozenset({"softmax", "attention_softmax"})
 _MOST = 32
 
 
-@recorded
+@graph_pass
 def flash(graph: Graph) -> Graph:
     """Give each attention, from the scores to the values, one kernel.
 

@@ -24,12 +24,12 @@ from roofline.passes.fusion.chains import chains
 from roofline.passes.fusion.flash import flash
 from roofline.passes.fusion.ideal import ideal
 from roofline.passes.fusion.inductor import inductor
-from roofline.passes.history import recorded
+from roofline.passes.history import graph_pass
 
 _POINTWISE = frozenset({"pointwise"})
 
 
-@recorded
+@graph_pass
 def unfuse(graph: Graph) -> Graph:
     """Run every node as a kernel of its own, so that all that was internal is written out and read back.
 
@@ -59,7 +59,7 @@ POLICIES: Mapping[str, Callable[[Graph], Graph]] = MappingProxyType({
 })  # fmt: skip
 
 
-@recorded
+@graph_pass
 def fuse(graph: Graph, policy: str = "chains") -> Graph:
     """Give the operators of a program kernels by a policy.
 

@@ -15,7 +15,7 @@ from roofline.passes.fusion.chains import chains
 from roofline.passes.fusion.flash import flash
 from roofline.passes.fusion.inductor import inductor
 from roofline.passes.fusion.order import Order
-from roofline.passes.history import recorded
+from roofline.passes.history import graph_pass
 
 #: What joins others freely: at most one kernel of any other kind is in a group.
 _FREE = frozenset({"pointwise", "rowwise", "reduction", "move"})
@@ -23,7 +23,7 @@ _FREE = frozenset({"pointwise", "rowwise", "reduction", "move"})
 _ALONE = frozenset({"unknown", "ssd_scan", "delta_scan"})
 
 
-@recorded
+@graph_pass
 def ideal(graph: Graph) -> Graph:
     """Fuse whatever lies around a contraction into its kernel: the bound of what fusing can save.
 

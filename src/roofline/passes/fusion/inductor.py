@@ -22,8 +22,7 @@ The rules, and where PyTorch 2.13 has them (``torch/_inductor``; docs/compile.md
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
@@ -31,8 +30,8 @@ from typing import Any
 from roofline.ir.graph import Graph, Node
 from roofline.ops.registry import OPS
 from roofline.passes.fusion.inlining import Inliner, Loop, Read
-from roofline.passes.fusion.order import Order
-from roofline.passes.history import recorded
+from roofline.passes.fusion.order import Order, topological_order
+from roofline.passes.history import graph_pass
 
 #: config.score_fusion_memory_threshold: neighbours that share less are left apart [byte].
 SHARED_AT_LEAST = 10
@@ -44,7 +43,7 @@ LOOPS_AT_MOST = NEIGHBOURS_TRIED = 64
 ROUNDS = 10
 
 
-@recorded
+@graph_pass
 def inductor(graph: Graph) -> Graph:
     """Group a graph's operators into the kernels that torch.compile makes of them.
 
@@ -212,7 +211,9 @@ class _Scheduler:
         for _ in range(ROUNDS):
             if not self._round():
                 break
-        return [kernel.loops for kernel in self._in_order()]
+        kernels = {kernel.first: kernel for kernel in self.of}
+        waits = {at: {self.of[place].first for place in kernel.waits} for at, kernel in kernels.items()}
+        return [kernels[at].loops for at in topological_order(waits)]
 
     def _round(self) -> bool:
         changed = False
@@ -296,24 +297,6 @@ class _Scheduler:
         for loop in loops:
             self.of[loop.order] = fused
         self.order.join((a.first, b.first))
-
-    def _in_order(self) -> Iterator[_Kernel]:
-        """Kernels after those that they wait for, the earliest of the program first."""
-        kernels = {kernel.first: kernel for kernel in self.of}
-        before = {at: {self.of[place].first for place in kernel.waits} for at, kernel in kernels.items()}
-        after: dict[int, list[int]] = {at: [] for at in kernels}
-        for at, places in before.items():
-            for place in places:
-                after[place].append(at)
-        ready = [at for at, places in before.items() if not places]
-        heapq.heapify(ready)
-        while ready:
-            at = heapq.heappop(ready)
-            yield kernels[at]
-            for later in after[at]:
-                before[later].discard(at)
-                if not before[later]:
-                    heapq.heappush(ready, later)
 
 
 def _near(places: list[int]) -> Iterable[tuple[int, int]]:

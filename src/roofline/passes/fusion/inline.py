@@ -6,10 +6,10 @@ from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.graph import Graph, Node
 from roofline.ops.aliases import is_view
 from roofline.ops.builder import Builder
-from roofline.passes.history import recorded
+from roofline.passes.history import graph_pass
 
 
-@recorded
+@graph_pass
 def inline(graph: Graph, node: str) -> Graph:
     """Compute a node again inside every kernel that reads it.
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Node
 from roofline.ops.builder import Builder
-from roofline.passes.history import recorded
+from roofline.passes.history import graph_pass
 
 _GELU = frozenset({"gelu", "gelu_tanh"})
 #: What lies between scores and probabilities.
 _BEFORE_SOFTMAX = frozenset({"mul_scalar", "mask"})
 
 
-@recorded
+@graph_pass
 def megatron_kernels(graph: Graph) -> Graph:
     """Run a GPT's layers by Megatron-LM's fused kernels, as of 2022, before fused attention.
 

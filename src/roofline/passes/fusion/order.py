@@ -8,10 +8,34 @@ topological sort algorithm for directed acyclic graphs).
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 #: A slot that a joined item has left.
 _EMPTY = -1
+
+
+def topological_order(waits: Mapping[int, Collection[int]]) -> list[int]:
+    """List items after those that they wait for, by number where several may come; those in a circle are left out.
+
+    Example:
+        >>> topological_order({0: {2}, 1: set(), 2: set(), 3: {4}, 4: {3}})
+        [1, 2, 0]
+    """
+    after: dict[int, list[int]] = {at: [] for at in waits}
+    for at, others in waits.items():
+        for other in others:
+            after[other].append(at)
+    left = {at: len(others) for at, others in waits.items()}
+    ready = [at for at, count in left.items() if not count]
+    heapq.heapify(ready)
+    order: list[int] = []
+    while ready:
+        order.append(heapq.heappop(ready))
+        for later in after[order[-1]]:
+            left[later] -= 1
+            if not left[later]:
+                heapq.heappush(ready, later)
+    return order
 
 
 class Order:
@@ -35,22 +59,9 @@ class Order:
         for at, sources in enumerate(self.before):
             for other in sources:
                 self.after[other].add(at)
-        self._slots = self._sorted()
+        placed = topological_order(dict(enumerate(self.before)))
+        self._slots = placed + sorted(set(range(len(waits))) - set(placed))  # those in a circle last
         self._slot = {at: slot for slot, at in enumerate(self._slots)}
-
-    def _sorted(self) -> list[int]:
-        """Items after those that they wait for, by number where free; those in a circle last."""
-        left = [len(sources) for sources in self.before]
-        ready = [at for at, count in enumerate(left) if not count]
-        made: list[int] = []
-        while ready:
-            at = heapq.heappop(ready)
-            made.append(at)
-            for later in self.after[at]:
-                left[later] -= 1
-                if not left[later]:
-                    heapq.heappush(ready, later)
-        return made + [at for at, count in enumerate(left) if count]
 
     def find(self, at: int) -> int:
         """The group of an item: the number of one of its items."""

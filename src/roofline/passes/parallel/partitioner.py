@@ -1,6 +1,6 @@
 """SPMD partitioner: a program as one of several devices runs it, with the collectives between.
 
-The walk goes over a program whose weights were already cut (:mod:`roofline.passes.parallel.splits`). A matmul that sums
+The walk goes over a program whose weights were already cut (:mod:`roofline.passes.parallel.plan`). A matmul that sums
 over an axis that was cut leaves a *partial sum*; it stays one through everything linear, so that the branches of a
 parallel block, or experts and the shared expert next to them, are added up in one all-reduce, and is reduced before
 anything else reads it. What is *replicated*, whole on every device, before a device computes a share of it passes

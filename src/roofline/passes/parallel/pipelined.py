@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from roofline.ir.graph import Graph, Node, Tensor
-from roofline.passes.history import recorded
+from roofline.passes.history import graph_pass
 from roofline.passes.parallel.stage import stages
 
 
-@recorded
+@graph_pass
 def pipelined(graph: Graph, pp: int, *, nodes: int = 1) -> Graph:
     """Put the stages of a pipeline in a row, with what each sends to the next.
 

@@ -16,18 +16,18 @@ from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Node, Tensor
 from roofline.ir.sizes import Size, ceil_div
 from roofline.ops.communication import COLLECTIVES
-from roofline.passes.history import added_for_training, recorded
+from roofline.passes.history import added_for_training, graph_pass
 from roofline.passes.parallel.axes import Atom, Axes
 from roofline.passes.parallel.partitioner import LOSSES, ShardedProgram, partition
+from roofline.passes.parallel.plan import ShardingPlan
 from roofline.passes.parallel.sequence import sequence_parallel
-from roofline.passes.parallel.splits import Splits
 
 #: A table with at least this share of the rows of the largest is one of the vocabulary; those of positions and
 #: segments are short and stay whole.
 TABLE = 0.5
 
 
-@recorded
+@graph_pass
 def shard(
     graph: Graph,
     *,
@@ -65,9 +65,9 @@ def shard(
     if tp == ep == 1:
         return graph
     axes = Axes(graph)
-    splits = Splits(axes)
-    sizes = splits.sizes(tp) if tp > 1 else {}
-    vocabulary = _vocabulary(splits, tp, gather_logits) if vocab and tp > 1 else Vocabulary()
+    plan = ShardingPlan(axes)
+    sizes = plan.sizes(tp) if tp > 1 else {}
+    vocabulary = _vocabulary(plan, tp, gather_logits) if vocab and tp > 1 else Vocabulary()
     sizes.update(vocabulary.sizes)
     rows = {**vocabulary.rows, **(_experts(graph, ep) if ep > 1 else {})}
     small = axes.resize(sizes)
@@ -80,7 +80,7 @@ def shard(
 
     done = partition(ShardedProgram(small, graph, cut, tp, ep, vocabulary.heads, vocabulary.tables))
     done = sequence_parallel(done, tp) if sp else done
-    return done.with_info(tp=tp, ep=ep).with_notes(*_notes(graph, done, splits, vocabulary, tp, ep))
+    return done.with_info(tp=tp, ep=ep).with_notes(*_notes(graph, done, plan, vocabulary, tp, ep))
 
 
 def _check(graph: Graph, tp: int, sp: bool, ep: int) -> None:
@@ -127,12 +127,12 @@ class Vocabulary:
     sizes: Mapping[Atom, int] = field(default_factory=dict)
 
 
-def _vocabulary(splits: Splits, tp: int, gather: bool) -> Vocabulary:
+def _vocabulary(plan: ShardingPlan, tp: int, gather: bool) -> Vocabulary:
     """Tables of tokens, the heads that are them or have as many rows, and the heads' biases."""
-    axes, graph = splits.axes, splits.graph
+    axes, graph = plan.axes, plan.graph
     looked_up = {node.inputs[0] for node in graph.nodes if node.op == "embedding"}
     tables = {name: _rows(graph, name) for name in looked_up if graph.tensors[name].kind == "weight"}
-    heads = {n.outputs[0]: n.inputs[1:] for n in graph.nodes if n.op == "linear" and _is_head(splits, n, tables)}
+    heads = {n.outputs[0]: n.inputs[1:] for n in graph.nodes if n.op == "linear" and _is_head(plan, n, tables)}
     # Where there is a head, its rows are the vocabulary; else the largest table is one.
     known = [_rows(graph, weights[0]) for weights in heads.values()] or list(tables.values())
     least = max(tp, TABLE * max(known, default=0))
@@ -148,7 +148,7 @@ def _vocabulary(splits: Splits, tp: int, gather: bool) -> Vocabulary:
     gathered: dict[str, Size] = {}
     for name in heads:
         last = axes.atoms(name, len(graph.tensors[name].shape) - 1)
-        if any(atom.frozen for atom in last) or (gather and not splits.returned.isdisjoint(last)):
+        if any(atom.frozen for atom in last) or (gather and not plan.returned.isdisjoint(last)):
             gathered[name] = graph.tensors[name].shape[-1]
         else:
             shares.update({atom: ceil_div(atom.size, tp) for atom in last})
@@ -167,14 +167,14 @@ def _rows(graph: Graph, name: str) -> int:
     return rows
 
 
-def _is_head(splits: Splits, node: Node, tables: Mapping[str, int]) -> bool:
+def _is_head(plan: ShardingPlan, node: Node, tables: Mapping[str, int]) -> bool:
     """Tell whether a matmul's weight has as many rows as a table, and the program returns its result or its loss."""
-    graph, weight = splits.graph, node.inputs[1]
+    graph, weight = plan.graph, node.inputs[1]
     if graph.tensors[weight].kind != "weight" or _rows(graph, weight) not in tables.values():
         return False
-    last = set(splits.axes.spans(node.outputs[0])[-1].atoms)
-    ends = splits.returned | _losses(splits.axes)
-    return bool(last & ends) and last.isdisjoint(splits.attended | splits.summed)
+    last = set(plan.axes.spans(node.outputs[0])[-1].atoms)
+    ends = plan.returned | _losses(plan.axes)
+    return bool(last & ends) and last.isdisjoint(plan.attended | plan.summed)
 
 
 def _only_looked_up(graph: Graph, name: str, heads: Mapping[str, Any]) -> bool:
@@ -218,9 +218,9 @@ def _experts(graph: Graph, ep: int) -> dict[str, int]:
 # --- what a reader should know ----------------------------------------------------------------------------------------
 
 
-def _notes(before: Graph, after: Graph, splits: Splits, vocabulary: Vocabulary, tp: int, ep: int) -> list[str]:
+def _notes(before: Graph, after: Graph, plan: ShardingPlan, vocabulary: Vocabulary, tp: int, ep: int) -> list[str]:
     notes = [_kept_whole(before, after)]
-    copies = splits.copies(tp) if tp > 1 else 1
+    copies = plan.copies(tp) if tp > 1 else 1
     if copies > 1:
         notes.append(f"fewer key-value heads than devices: each is held by {copies} of them")
     padded = sorted({_rows(before, name) for name, rows in vocabulary.rows.items() if _rows(before, name) != rows * tp})

@@ -9,7 +9,7 @@ from itertools import accumulate, pairwise
 
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Node, Tensor, once_per_graph
-from roofline.passes.history import added_for_training, recorded
+from roofline.passes.history import added_for_training, graph_pass
 
 
 def stages(graph: Graph, pp: int, *, weights: Mapping[str, float] | None = None, nodes: int = 1) -> tuple[Graph, ...]:
@@ -43,7 +43,7 @@ def stages(graph: Graph, pp: int, *, weights: Mapping[str, float] | None = None,
     return tuple(stage(graph, pp, at, weights=weights, nodes=nodes) for at in range(max(pp, 1)))
 
 
-@recorded
+@graph_pass
 def stage(graph: Graph, pp: int, index: int, *, weights: Mapping[str, float] | None = None, nodes: int = 1) -> Graph:
     """One stage of those that :func:`stages` cuts.
 

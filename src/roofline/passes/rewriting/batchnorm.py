@@ -12,8 +12,8 @@ from typing import Any
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Node
 from roofline.ops.builder import Builder
-from roofline.passes.history import recorded
-from roofline.passes.rewriting.clean import Constants, fold_constants, with_notes
+from roofline.passes.history import graph_pass
+from roofline.passes.rewriting.clean import Constants, fold_constants, rewritten
 
 #: Layers that a norm folds into, and the axis of their weight that output channels are on.
 _LAYERS = {"conv1d": 0, "conv2d": 0, "conv3d": 0, "linear": 0, "conv_transpose2d": 1, "conv_transpose3d": 1}
@@ -33,7 +33,7 @@ class _Pair:
     norm: Node
 
 
-@recorded
+@graph_pass
 def fold_batchnorm(graph: Graph, *, join: bool = False) -> Graph:
     """Fold each batch norm (at inference) into the convolution or linear layer before it.
 
@@ -63,7 +63,7 @@ def fold_batchnorm(graph: Graph, *, join: bool = False) -> Graph:
     after = fold_constants(b.graph())
     after = _joined(after, {pair.layer.name for pair in pairs}) if join else after
     rest = f"{left} batch norms stay: what they follow is read by others, or has no weight of its own" if left else ""
-    return with_notes(after, f"{len(pairs)} batch norms folded into the weights before them", rest)
+    return rewritten(after, f"{len(pairs)} batch norms folded into the weights before them", rest)
 
 
 def _why_none(graph: Graph, left: int) -> str:

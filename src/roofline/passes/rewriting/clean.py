@@ -17,7 +17,7 @@ from roofline.ir.dtypes import DTYPES
 from roofline.ir.graph import Graph, Node
 from roofline.ops.aliases import Aliases, aliases, in_place, is_view
 from roofline.ops.registry import OPS
-from roofline.passes.history import recorded
+from roofline.passes.history import graph_pass
 
 #: Results that differ from run to run, or that nothing has computed.
 RANDOM = frozenset({"dropout", "bernoulli", "fill", "empty"})
@@ -56,7 +56,7 @@ def settled(node: Node) -> bool:
     return len(node.inputs) >= operands or attrs >= set(options)
 
 
-def with_notes(graph: Graph, *notes: str) -> Graph:
+def rewritten(graph: Graph, *notes: str) -> Graph:
     """The program with remarks for its reader, and without what ``info`` says of kernels and weights before."""
     active = active_parameters(graph) if graph.info.active_parameters is not None else None
     return graph.with_info(kernels=None, active_parameters=active).with_notes(*notes)
@@ -73,7 +73,7 @@ def _restricted(graph: Graph, nodes: Iterable[Node], always: frozenset[str] = fr
 # --- dead code --------------------------------------------------------------------------------------------------------
 
 
-@recorded
+@graph_pass
 def eliminate_dead(graph: Graph) -> Graph:
     """Leave out nodes whose results nobody needs, and weights that nobody reads.
 
@@ -98,7 +98,7 @@ def eliminate_dead(graph: Graph) -> Graph:
     nodes, weights = len(graph.nodes) - len(after.nodes), _stored(graph) - _stored(after)
     if not nodes and len(after.tensors) == len(graph.tensors):
         return graph
-    return with_notes(after, f"dead code: {nodes} nodes and {len(weights)} weights or buffers that nobody reads")
+    return rewritten(after, f"dead code: {nodes} nodes and {len(weights)} weights or buffers that nobody reads")
 
 
 def _live(graph: Graph) -> Graph:
@@ -115,7 +115,7 @@ def _stored(graph: Graph) -> set[str]:
 # --- the same thing twice ---------------------------------------------------------------------------------------------
 
 
-@recorded
+@graph_pass
 def merge_equal(graph: Graph) -> Graph:
     """Compute once what equal nodes compute from the same tensors (common subexpressions).
 
@@ -156,7 +156,7 @@ def merge_equal(graph: Graph) -> Graph:
         return graph
     merged = f"the same thing twice: {len(renamed)} results that were computed before"
     open_ = f"{apart} equal nodes leave open what they compute and stay apart" if apart else ""
-    return with_notes(_restricted(graph, nodes), merged, open_)
+    return rewritten(_restricted(graph, nodes), merged, open_)
 
 
 def _meaning(graph: Graph, node: Node) -> Any:
@@ -184,7 +184,7 @@ def _may_merge(graph: Graph, storage: Aliases, twin: Node, node: Node) -> bool:
 # --- what only depends on constants -----------------------------------------------------------------------------------
 
 
-@recorded
+@graph_pass
 def fold_constants(graph: Graph) -> Graph:
     """Compute ahead what only depends on weights and buffers.
 
@@ -212,7 +212,7 @@ def fold_constants(graph: Graph) -> Graph:
     after = after.with_info(folded=_ahead(graph, after, constants, folded))
     note = f"computed ahead: {len(folded)} nodes that only depend on weights"
     larger = f"left to the run: {constants.larger} constants that would take more room" if constants.larger else ""
-    return with_notes(after, note, larger)
+    return rewritten(after, note, larger)
 
 
 class Constants:
@@ -324,7 +324,7 @@ def _views_for(constants: Constants, folded: tuple[Node, ...]) -> Iterator[Node]
 # --- all of it --------------------------------------------------------------------------------------------------------
 
 
-@recorded
+@graph_pass
 def clean(graph: Graph) -> Graph:
     """Leave out all that a program does in vain: equal nodes, constants, dead code, until nothing changes.
 

@@ -9,11 +9,11 @@ from typing import Any
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Node
 from roofline.ops.builder import Builder
-from roofline.passes.history import recorded
-from roofline.passes.rewriting.clean import Constants, fold_constants, with_notes
+from roofline.passes.history import graph_pass
+from roofline.passes.rewriting.clean import Constants, fold_constants, rewritten
 
 
-@recorded
+@graph_pass
 def merge_linears(graph: Graph, where: str = "*") -> Graph:
     """Join linear layers that read the same tensor: one matmul with the joined weights, of which each gets its part.
 
@@ -50,7 +50,7 @@ def merge_linears(graph: Graph, where: str = "*") -> Graph:
     for group in joined:
         _join(b, group)
     after = fold_constants(b.graph())
-    return with_notes(
+    return rewritten(
         after, f"{sum(map(len, joined))} linear layers joined to {len(joined)} by the input that they read"
     )
 

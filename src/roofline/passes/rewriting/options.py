@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from roofline.ir.graph import Graph, Node
 from roofline.ops.registry import OPS
-from roofline.passes.history import recorded
+from roofline.passes.history import graph_pass
 
 _MASKS = frozenset({"causal", "window"})
 
 
-@recorded
+@graph_pass
 def drop_mask(graph: Graph) -> Graph:
     """Count attention as if no causal mask and no window left pairs out, as model cards and FlopCounterMode do.
 
@@ -39,7 +39,7 @@ def drop_mask(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(map(unmasked, graph.nodes)))
 
 
-@recorded
+@graph_pass
 def pad_matmuls(graph: Graph) -> Graph:
     """Mark every matmul as padded, as torch.compile's shape padding does: its kernel may load whole rows.
 

@@ -17,7 +17,7 @@ from roofline.ir.graph import Graph, Node
 from roofline.ir.sizes import prod
 from roofline.ops.registry import OPS
 from roofline.passes.formats.sparsify import sparsify
-from roofline.passes.history import recorded, sooner
+from roofline.passes.history import graph_pass, sooner
 from roofline.passes.parallel.axes import Atom, Axes, Span
 from roofline.passes.rewriting.amounts import check, matches, nearest, patterns, remaining
 from roofline.passes.rewriting.drop_layers import drop_layers
@@ -37,7 +37,7 @@ _ACTIVATIONS = frozenset({
 ALIGNED = 8
 
 
-@recorded
+@graph_pass
 def prune(
     graph: Graph,
     *,

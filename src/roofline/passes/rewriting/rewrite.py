@@ -23,8 +23,8 @@ from roofline.ops.aliases import in_place
 from roofline.ops.builder import Builder
 from roofline.ops.reference import same
 from roofline.ops.registry import get_op
-from roofline.passes.history import recorded
-from roofline.passes.rewriting.clean import with_notes
+from roofline.passes.history import graph_pass
+from roofline.passes.rewriting.clean import rewritten
 
 #: Operators whose operands may change places.
 _COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum"})
@@ -270,7 +270,7 @@ def rewrite(
         with b.before(place.root), b.inside(place.root.label if shared else ""):
             _replaced(b, place, new, {id(term): place.tensors[id(term)] for term in inputs})
     note = f"rewritten: {root} to {new} in {_places(len(matches))}"
-    after = with_notes(b.graph(), note)
+    after = rewritten(b.graph(), note)
     if verify is not False:
         _verify(graph, after, verify)
     options = {"pattern": str(root), "replacement": str(new)} | ({} if where == "*" else {"where": where})
@@ -326,7 +326,7 @@ def _options(place: Match, pattern: Term) -> dict[str, Mapping[str, Any]]:
     return options
 
 
-@recorded
+@graph_pass
 def replace_op(graph: Graph, old: str, new: str, where: str = "*") -> Graph:
     """Let another operator do the work of one, everywhere or in the nodes whose names fit: GELU instead of ReLU.
 

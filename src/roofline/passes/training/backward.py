@@ -8,16 +8,16 @@ from roofline.ir.dtypes import dtype as number_format
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.graph import Graph, Node
 from roofline.ops.registry import OPS
-from roofline.passes.history import recorded
+from roofline.passes.history import graph_pass
 from roofline.passes.training.tape import Tape, frozen, kernel_order
 
-#: What is computed again in the backward instead of being kept: nothing, the attention core, or whole layers.
+#: What is recomputed in the backward instead of being saved: nothing, the attention core, or whole layers.
 RECOMPUTE = ("none", "selective", "full")
-#: What sequence parallelism gathers is gathered again instead of kept (Korthikanti et al. 2022, section 4.2.2).
+#: What sequence parallelism gathers is gathered again instead of saved (Korthikanti et al. 2022, section 4.2.2).
 _GATHERED = frozenset({"all_gather"})
 
 
-@recorded
+@graph_pass
 def backward(
     graph: Graph,
     *,
@@ -28,15 +28,15 @@ def backward(
     """Add the backward to a program: one graph of both, whose outputs are the program's and all weights' gradients.
 
     A loss (an output of one element) starts from one; of any other output the gradient is an input. FLOPs follow from
-    each operator's own derivative: a linear layer runs two products of its size, and only one where its input needs no
-    gradient; one kernel's backward is one kernel, which computes again what the forward kernel never stored (fused
-    attention: five products for the forward's two, Dao et al., arXiv 2205.14135).
+    each operator's own derivative: a linear layer runs two matmuls of its size, and only one where its input needs no
+    gradient; one kernel's backward is one kernel, which recomputes what the forward kernel never stored (fused
+    attention: five matmuls for the forward's two, Dao et al., arXiv 2205.14135).
 
     Args:
         graph: A forward program.
-        recompute: ``none``: all that the backward reads is kept; ``selective``: attention between queries, keys and
-            values, and its output, is computed again (Korthikanti et al. 2022, arXiv 2205.05198, section 5); ``full``:
-            each layer keeps its input only; or operators whose results are computed again, by name.
+        recompute: ``none``: all that the backward reads is saved; ``selective``: attention between queries, keys and
+            values, and its output, is recomputed (Korthikanti et al. 2022, arXiv 2205.05198, section 5); ``full``:
+            each layer saves its input only; or operators whose results are recomputed, by name.
         gradients: Number format of the weights' gradients, each weight's own when absent.
         wrt: Inputs whose gradient is wanted too, such as what a pipeline stage is sent.
 
@@ -57,10 +57,10 @@ def backward(
     if graph.backward_start is not None:
         raise UsageError(f"{graph.name}: has a backward already")
     _refuse_caches(graph)
-    scopes, again, notes = _choose(graph, recompute)
+    scopes, operators, notes = _choose(graph, recompute)
     inputs = frozenset(wrt)
     _known_inputs(graph, inputs)
-    tape = Tape(graph, scopes, again | _GATHERED, gradients and number_format(gradients).name, inputs)
+    tape = Tape(graph, scopes, operators | _GATHERED, gradients and number_format(gradients).name, inputs)
     _seed(tape)
     for node in reversed(kernel_order(graph)):
         _differentiate(tape, node)
@@ -98,15 +98,15 @@ def _seed(tape: Tape) -> None:
 
 def _finish(tape: Tape, wrt: frozenset[str], notes: tuple[str, ...]) -> Graph:
     graph = tape.graph
-    found: list[tuple[str, str]] = []
+    totals: list[tuple[str, str]] = []
     for name, tensor in graph.tensors.items():
         if (tensor.kind == "weight" or name in wrt) and name in tape.pieces:
             with tape.at(Node(name, "", (), (name,), kernel=next(iter(tape.groups)))), tape.kernel(""):
                 total = tape.total(name)
             assert total is not None
-            found.append((name, total))
-    weights = tuple(pair for pair in found if graph.tensors[pair[0]].kind == "weight")
-    outputs = (*graph.outputs, *(gradient for _, gradient in found))
+            totals.append((name, total))
+    weights = tuple(pair for pair in totals if graph.tensors[pair[0]].kind == "weight")
+    outputs = (*graph.outputs, *(gradient for _, gradient in totals))
     return tape.b.graph(outputs).with_info(phase="train", gradients=weights).with_notes(*notes)
 
 
@@ -122,11 +122,11 @@ def _known_inputs(graph: Graph, wrt: frozenset[str]) -> None:
         raise UsageError(f"{graph.name}: wrt={name!r} is no input{did_you_mean(name, inputs)}; has {', '.join(inputs)}")
 
 
-# --- what is computed again ------------------------------------------------------------------------------------------
+# --- recomputation ---------------------------------------------------------------------------------------------------
 
 
 def _choose(graph: Graph, recompute: str | Iterable[str]) -> tuple[dict[str, str], frozenset[str], tuple[str, ...]]:
-    """Blocks that are computed again, operators that are, and remarks."""
+    """Return the blocks that are recomputed, the operators that are, and remarks."""
     if not isinstance(recompute, str):
         return {}, _operators(graph, frozenset(recompute)), ()
     if recompute not in RECOMPUTE:
@@ -139,22 +139,22 @@ def _choose(graph: Graph, recompute: str | Iterable[str]) -> tuple[dict[str, str
     return {}, frozenset(), ()
 
 
-def _operators(graph: Graph, wanted: frozenset[str]) -> frozenset[str]:
+def _operators(graph: Graph, ops: frozenset[str]) -> frozenset[str]:
     there = {node.op for node in graph.nodes}
-    for op in sorted(wanted - there):
+    for op in sorted(ops - there):
         raise UsageError(f"{graph.name}: recompute={op!r}: no such operator in it{did_you_mean(op, there)}")
-    return wanted
+    return ops
 
 
 def _layers(graph: Graph) -> dict[str, str]:
-    found = {node.name: layer for node in graph.nodes if (layer := node.layer)}
-    if not found:
+    layers = {node.name: node.layer for node in graph.nodes if node.layer}
+    if not layers:
         raise UsageError(f"{graph.name}: recompute='full' needs layers (names such as layers.0.mlp); it has none")
-    return found
+    return layers
 
 
 def _attention_cores(graph: Graph) -> tuple[dict[str, str], frozenset[str], tuple[str, ...]]:
-    """Nodes between the scores and the values' product, of attention that is no kernel of its own already."""
+    """Nodes between the scores and the values' matmul, of attention that is no kernel of its own already."""
     blocks: dict[str, str] = {}
     fused = 0
     for node in graph.nodes:
@@ -171,13 +171,13 @@ def _attention_cores(graph: Graph) -> tuple[dict[str, str], frozenset[str], tupl
 
 
 def _core(values: Node, makers: Mapping[str, Node]) -> list[Node]:
-    """A product with values and what leads to it from the scores, with the masks that are drawn on the way."""
-    found = [values]
+    """A matmul with values and what leads to it from the scores, with the masks that are drawn on the way."""
+    core = [values]
     node = makers.get(values.inputs[0])
     while node is not None:
         drawn = (makers[name] for name in node.inputs if name in makers)
-        found.extend((node, *(each for each in drawn if not each.inputs)))
+        core.extend((node, *(each for each in drawn if not each.inputs)))
         if node.op == "attention_scores":
-            return found
+            return core
         node = makers.get(node.inputs[0]) if node.inputs else None
     return []

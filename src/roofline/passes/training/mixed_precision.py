@@ -11,7 +11,7 @@ from roofline.ops.builder import Builder
 from roofline.ops.registry import OPS
 from roofline.passes.formats.autocast import autocast
 from roofline.passes.formats.cast import cast
-from roofline.passes.history import recorded
+from roofline.passes.history import graph_pass
 from roofline.passes.training.backward import backward
 from roofline.passes.training.optimizer import optimizer as add_optimizer
 
@@ -44,7 +44,7 @@ PRECISIONS = {
 }
 
 
-@recorded
+@graph_pass
 def training_graph(
     graph: Graph,
     *,
@@ -96,7 +96,7 @@ def training_graph(
     return graph
 
 
-@recorded
+@graph_pass
 def accumulate(graph: Graph, micro_batches: int, *, fused: bool = False) -> Graph:
     """Run forward and backward several times, each on a micro-batch, and add the gradients up.
 

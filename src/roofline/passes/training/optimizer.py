@@ -10,7 +10,7 @@ from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.graph import Graph, Tensor
 from roofline.ir.sizes import Size
 from roofline.ops.builder import Builder
-from roofline.passes.history import recorded
+from roofline.passes.history import graph_pass
 from roofline.passes.training.tape import DISCRETE
 
 Shape = tuple[Size, ...]
@@ -68,7 +68,7 @@ OPTIMIZERS: Mapping[str, Optimizer] = {
 }
 
 
-@recorded
+@graph_pass
 def optimizer(graph: Graph, kind: str = "adamw", *, master: bool = False, clip: bool = False) -> Graph:
     """Add the update of all parameters: one kernel over all tensors, as fused optimizers run it.
 

@@ -1,7 +1,7 @@
 """The backward of a program in the making: gradients that have arrived, and what of the forward is still there.
 
 A kernel's backward is a kernel: what the forward kernel kept to itself was never stored, so the backward kernel
-computes it once more from what was. Of fused attention that gives the five products of Dao et al. (arXiv 2205.14135,
+computes it once more from what was. Of fused attention that gives the five matmuls of Dao et al. (arXiv 2205.14135,
 algorithm 4) without a rule of its own.
 """
 
@@ -10,25 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
 from typing import Any
 
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Node
-from roofline.ir.sizes import Size, prod
+from roofline.ir.sizes import Size
 from roofline.ops.aliases import aliases
 from roofline.ops.builder import Builder
 from roofline.ops.registry import OPS
+from roofline.passes.fusion.order import topological_order
 
 #: Formats of indices and flags, which have no gradient.
 DISCRETE = frozenset({"int64", "int32", "int16", "int8", "int4", "bool"})
 
 
 #: Kinds of operator whose backward has several kernels.
-_PRODUCTS = frozenset({"matmul", "conv", "moe"})
+_CONTRACTIONS = frozenset({"matmul", "conv", "moe"})
 #: Elementwise kernels whose results have the format of what they are the gradient of.
-_AS_TOLD = frozenset({"cast", "mixer_grad"})
+_AS_GRADIENT = frozenset({"cast", "mixer_grad"})
 
 
 @dataclass
@@ -44,17 +44,22 @@ class Tape:
 
     Args:
         graph: The forward program.
-        scopes: For each node that is computed again in the backward, the block that it is computed again with; only
+        scopes: For each node that is recomputed in the backward, the block that it is recomputed with; only
             backward nodes of that block read the copies, what leaves it stays.
-        again: Operators whose results are computed again for whoever asks for them.
+        recomputed: Operators whose results are recomputed wherever they are read.
         gradients: Number format of the weights' gradients, each weight's own when ``None``.
         wrt: Inputs that need a gradient too.
     """
 
     def __init__(
-        self, graph: Graph, scopes: Mapping[str, str], again: frozenset[str], gradients: str | None, wrt: frozenset[str]
+        self,
+        graph: Graph,
+        scopes: Mapping[str, str],
+        recomputed: frozenset[str],
+        gradients: str | None,
+        wrt: frozenset[str],
     ) -> None:
-        self.graph, self.scopes, self.again, self.gradients = graph, scopes, again, gradients
+        self.graph, self.scopes, self.recomputed, self.gradients = graph, scopes, recomputed, gradients
         self.b = Builder.of(graph, dtype="fp32")
         self.b.phase = "backward"
         self.producer, self.groups = graph.producer, graph.kernels
@@ -62,7 +67,7 @@ class Tape:
         self.labels: dict[str, str] = {}
         self.pieces: dict[str, Pieces] = {}
         self.inner = _inner(graph)
-        self._wanted = _wanted(graph, wrt)
+        self._needs_grad = _needing_grad(graph, wrt)
         self._copies: dict[tuple[str, str], str] = {}
         self._entered: set[str] = set()
         self._node, self._group = Node("", "", (), ()), ""
@@ -75,7 +80,7 @@ class Tape:
 
     def needs_grad(self, name: str) -> bool:
         """Tell whether a tensor needs a gradient."""
-        return name in self._wanted
+        return name in self._needs_grad
 
     def format(self, name: str) -> str:
         """Number format of the gradient of a tensor."""
@@ -97,7 +102,7 @@ class Tape:
         block = self.scopes.get(node.name)
         if block is not None and block == self.scopes.get(self._node.name):
             return self._copies[name, block]
-        return self._copy(name, node, _again(node, self.groups)) if node.op in self.again else name
+        return self._copy(name, node, _recompute_label(node, self.groups)) if node.op in self.recomputed else name
 
     def op(self, op: str, *inputs: str, name: str, like: str, **attrs: Any) -> str:
         """Add a backward node.
@@ -110,7 +115,7 @@ class Tape:
             attrs: Options.
         """
         path = f"{self._node.name}.{name}"
-        dtype = self._widest(inputs) if OPS[op].kind == "pointwise" and op not in _AS_TOLD else ""
+        dtype = self._widest(inputs) if OPS[op].kind == "pointwise" and op not in _AS_GRADIENT else ""
         if OPS[op].kind == "view":  # the same numbers, whatever the gradient's format
             dtype = self.b.tensor(inputs[0]).dtype
         with self.b.inside(self._group):
@@ -174,10 +179,10 @@ class Tape:
 
     def total(self, name: str) -> str | None:
         """The gradient of a tensor, all that arrived added up; ``None`` where nothing did."""
-        found = self.pieces.pop(name, None)
-        if found is None:
+        pieces = self.pieces.pop(name, None)
+        if pieces is None:
             return None
-        terms = [*found.whole, *self._joined(name, found.parts)]
+        terms = [*pieces.whole, *self._joined(name, pieces.parts)]
         total = terms[0]
         for term in terms[1:]:
             apart = {self.labels.get(total), self.labels.get(term)} != {self._group}
@@ -209,17 +214,17 @@ class Tape:
             added = {"flops": 1} if picks else {}  # places that are picked twice get the sum
             return self.op("put", zeros, part, *picks, name="grad_placed", like=name, **added)
 
-    # --- computing again ---
+    # --- recomputation ---
 
     def enter(self) -> None:
-        """Compute the block of the node in work again, the first time that the backward reaches it."""
+        """Recompute the block of the current node, the first time that the backward reaches it."""
         block = self.scopes.get(self._node.name)
         if block is None or block in self._entered:
             return
         self._entered.add(block)
         for node in self.blocks[block]:
             inputs = tuple(self._copies.get((name, block), name) for name in node.inputs)
-            self._copies[node.outputs[0], block] = self._clone(node, inputs, _again(node, self.groups))
+            self._copies[node.outputs[0], block] = self._clone(node, inputs, _recompute_label(node, self.groups))
 
     def _copy(self, name: str, node: Node, label: str) -> str:
         key = (name, label if label == self._group else "")
@@ -245,8 +250,8 @@ class Tape:
         """Work on the backward of a forward node: its kernel's, where it shares one."""
         self._node = node
         kinds = [kind for n in self.groups[node.label] if (kind := OPS[n.op].kind) != "view"]
-        # What is fused to a product leaves it in the backward, whose two products are kernels of their own.
-        together = len(kinds) > 1 and not _PRODUCTS.intersection(kinds)
+        # What is fused to a contraction leaves it in the backward, whose two contractions are kernels of their own.
+        together = len(kinds) > 1 and not _CONTRACTIONS.intersection(kinds)
         self._group = f"{node.label}.grad" if together else ""
         try:
             yield
@@ -258,7 +263,7 @@ def _tail(name: str, node: Node) -> str:
     return "" if name in node.outputs else f"_{name.rpartition('.')[2]}"
 
 
-def _again(node: Node, groups: Mapping[str, tuple[Node, ...]]) -> str:
+def _recompute_label(node: Node, groups: Mapping[str, tuple[Node, ...]]) -> str:
     return f"{node.label}.again" if len(groups[node.label]) > 1 else ""
 
 
@@ -280,16 +285,16 @@ def _inner(graph: Graph) -> frozenset[str]:
     )  # fmt: skip
 
 
-def _wanted(graph: Graph, wrt: frozenset[str]) -> frozenset[str]:
+def _needing_grad(graph: Graph, wrt: frozenset[str]) -> frozenset[str]:
     """Tensors that depend on a weight, or on an input that needs a gradient."""
     sources = {
         name for name, t in graph.tensors.items() if (t.kind == "weight" or name in wrt) and _has_gradient(t.dtype)
     }
-    wanted = set(sources)
+    names = set(sources)
     for node in graph.nodes:
-        if wanted.intersection(node.inputs):
-            wanted.update(name for name in node.outputs if _has_gradient(graph.tensors[name].dtype))
-    return frozenset(wanted)
+        if not names.isdisjoint(node.inputs):
+            names.update(name for name in node.outputs if _has_gradient(graph.tensors[name].dtype))
+    return frozenset(names)
 
 
 def _has_gradient(dtype: str) -> bool:
@@ -299,9 +304,9 @@ def _has_gradient(dtype: str) -> bool:
 
 def frozen(graph: Graph) -> tuple[str, ...]:
     """A word on weights that get no gradient, empty where all do."""
-    found = [t for t in graph.tensors.values() if t.kind == "weight" and not _has_gradient(t.dtype)]
-    formats = ", ".join(sorted({tensor.dtype for tensor in found}))
-    return (f"{len(found)} weights stay as they are: {formats} is stored and not trained",) if found else ()
+    weights = [t for t in graph.tensors.values() if t.kind == "weight" and not _has_gradient(t.dtype)]
+    formats = ", ".join(sorted({tensor.dtype for tensor in weights}))
+    return (f"{len(weights)} weights stay as they are: {formats} is stored and not trained",) if weights else ()
 
 
 def kernel_order(graph: Graph) -> tuple[Node, ...]:
@@ -310,33 +315,15 @@ def kernel_order(graph: Graph) -> tuple[Node, ...]:
     Raises:
         UsageError: Two kernels wait for each other.
     """
-    groups = dict(graph.kernels)
-    first = {label: at for at, label in enumerate(groups)}
-    maker = {name: node.label for node in graph.nodes for name in node.outputs}
+    labels = list(graph.kernels)
+    number = {label: at for at, label in enumerate(labels)}
+    writer = {name: number[node.label] for name, node in graph.producer.items()}
     waits = {
-        label: {maker[name] for node in nodes for name in node.inputs if name in maker} - {label}
-        for label, nodes in groups.items()
+        number[label]: {writer[name] for node in nodes for name in node.inputs if name in writer} - {number[label]}
+        for label, nodes in graph.kernels.items()
     }
-    followers: dict[str, list[str]] = {}
-    for label, before in waits.items():
-        for other in before:
-            followers.setdefault(other, []).append(label)
-    ready = [(first[label], label) for label, before in waits.items() if not before]
-    heapify(ready)
-    order: list[Node] = []
-    while ready:
-        _, label = heappop(ready)
-        order.extend(groups.pop(label))
-        for other in followers.get(label, ()):
-            waits[other].discard(label)
-            if not waits[other]:
-                heappush(ready, (first[other], other))
-    if groups:
-        raise UsageError(f"{graph.name}: kernel {next(iter(groups))!r} waits for itself through others; no backward")
-    return tuple(order)
-
-
-def rows_of(shape: tuple[Size, ...]) -> Size:
-    """Rows of an array seen as a matrix of its last axis."""
-    rows: Size = prod(shape[:-1])
-    return rows
+    order = topological_order(waits)
+    if len(order) < len(labels):
+        circle = next(label for label in labels if number[label] not in set(order))
+        raise UsageError(f"{graph.name}: kernel {circle!r} waits for itself through others; no backward")
+    return tuple(node for at in order for node in graph.kernels[labels[at]])

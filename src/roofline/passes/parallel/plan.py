@@ -113,7 +113,7 @@ def _divide(atoms: tuple[Atom, ...], devices: int) -> dict[Atom, int] | None:
 
 
 @dataclass(frozen=True)
-class Splits:
+class ShardingPlan:
     """Where a program can be cut."""
 
     axes: Axes
@@ -128,7 +128,7 @@ class Splits:
         Raises:
             UsageError: Nothing can be cut, or something does not divide.
         """
-        if not self.found:
+        if not self.splits:
             instead = sooner(self.graph, "shard") or (
                 "; run copies of it on parts of the batch instead (data parallelism)"
             )
@@ -137,7 +137,7 @@ class Splits:
                 f"matmuls){instead}"
             )
         sizes: dict[Atom, int] = {}
-        for split in self.found:
+        for split in self.splits:
             new = split.cut(devices)
             if new is None:
                 fits = ", ".join(map(str, self.feasible)) or "none"
@@ -148,28 +148,28 @@ class Splits:
     @cached_property
     def feasible(self) -> tuple[int, ...]:
         """Numbers of devices that can share everything."""
-        distinct = {tuple(atom.size for atom in split.atoms): split for split in self.found}
+        distinct = {tuple(atom.size for atom in split.atoms): split for split in self.splits}
         return tuple(
             n for n in range(2, MOST + 1) if distinct and all(split.cut(n) is not None for split in distinct.values())
         )
 
     def copies(self, devices: int) -> int:
         """Count the devices that hold each key-value head, where there are fewer heads than devices."""
-        heads = [split for split in self.found if isinstance(split, Heads)]
+        heads = [split for split in self.splits if isinstance(split, Heads)]
         return max((devices // _product(split.groups) for split in heads), default=1)
 
     @cached_property
-    def found(self) -> tuple[Split, ...]:
+    def splits(self) -> tuple[Split, ...]:
         """Everywhere that a program can be cut; no weight twice."""
         taken: set[str] = set()
-        splits: list[Split] = []
+        chosen: list[Split] = []
         candidates: list[Split] = [*self._heads(), *self._inner()]
         for split in candidates:
             weights = {name for atom in split.atoms for name in self._weights(atom)}
             if weights and (isinstance(split, Heads) or weights.isdisjoint(taken)):
                 taken |= weights
-                splits.append(split)
-        return tuple(splits)
+                chosen.append(split)
+        return tuple(chosen)
 
     def _weights(self, atom: Atom) -> Iterator[str]:
         """Matrices that contain an atom."""
