@@ -130,7 +130,7 @@ class Builder:
 
     @property
     def state(self) -> tuple[Any, ...]:
-        """All that was built so far, to come back to by :meth:`restore`."""
+        """A copy of what was built so far, to come back to by :meth:`restore`."""
         places = {name: list(nodes) for name, nodes in self._places.items()}
         return dict(self._tensors), places, set(self._kernels), dict(self._numbers)
 

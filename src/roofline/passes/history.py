@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec
@@ -56,20 +57,15 @@ def _with_stages(after: Graph, graph: Graph, apply: Callable[[Graph], Graph]) ->
     stages = graph.info.pipeline
     if not stages or after.info.pipeline is not stages:
         return after
-    return after.with_info(pipeline=tuple(_as_in(after, _if_there(stage, apply)) for stage in stages))
+    # By itself, a stage may take a table that stages share for its own matrix: it stores what the whole program does.
+    stored = [tensor for tensor in after.tensors.values() if tensor.kind in ("weight", "buffer", "cache")]
 
+    def passed(stage: Graph) -> Graph:
+        with suppress(UsageError):  # what was asked for is in other stages
+            stage = apply(stage)
+        return stage.with_tensors(tensor for tensor in stored if tensor.name in stage.tensors)
 
-def _as_in(whole: Graph, stage: Graph) -> Graph:
-    """A stage that stores what the whole program stores: by itself, it may take a shared table for its own matrix."""
-    stored = [tensor for tensor in whole.tensors.values() if tensor.kind in ("weight", "buffer", "cache")]
-    return stage.with_tensors(tensor for tensor in stored if tensor.name in stage.tensors)
-
-
-def _if_there(stage: Graph, apply: Callable[[Graph], Graph]) -> Graph:
-    try:
-        return apply(stage)
-    except UsageError:  # what was asked for is in other stages
-        return stage
+    return after.with_info(pipeline=tuple(map(passed, stages)))
 
 
 def added_for_training(graph: Graph) -> str:

@@ -219,20 +219,16 @@ def _matrices(graph: Graph) -> list[_Matrix]:
                 root, dequantised = sources[root].inputs[0], dequantised or sources[root].op == "dequantize"
             tensor, seen = graph.tensors[root], graph.tensors[name]
             if tensor.kind == "weight" and len(seen.shape) > 1:
-                row = _row(node, seen) if root == name else _last(tensor)
-                matrices.append(_Matrix(node, position, root, row, dequantised))
+                row: Any = _row(node, seen) if root == name else tensor.shape[-1]
+                matrices.append(_Matrix(node, position, root, int(row), dequantised))
     return matrices
 
 
-def _last(weight: Tensor) -> int:
-    size: Any = weight.shape[-1]
-    return int(size)
-
-
-def _row(node: Node, weight: Tensor) -> int:
-    kind = OPS[node.op].kind
-    size: Any = prod(weight.shape[1:]) if kind == "conv" else weight.shape[-2 if node.op in _COLUMNS else -1]
-    return int(size)
+def _row(node: Node, weight: Tensor) -> Any:
+    """Return how many elements of a weight an operator sums over."""
+    if OPS[node.op].kind == "conv":
+        return prod(weight.shape[1:])
+    return weight.shape[-2 if node.op in _COLUMNS else -1]
 
 
 def _chosen(graph: Graph, weights: Weights, keep: Sequence[str] | None) -> list[tuple[_Matrix, str]]:

@@ -224,15 +224,14 @@ class _Partitioner:
 
     def _passes(self, node: Node, partial: list[bool]) -> bool:
         if len(self.graph.kernels[node.label]) > 1 or not all(
-            self._read_once(name) for name, p in zip(node.inputs, partial, strict=True) if p
+            len(self.graph.consumers.get(name, ())) == 1 and name not in self.graph.outputs
+            for name, p in zip(node.inputs, partial, strict=True)
+            if p
         ):
             return False
         if node.op in _SUMS:
             return all(partial)
         return (OPS[node.op].kind == "view" or node.op in _SCALES) and partial[0] and sum(partial) == 1
-
-    def _read_once(self, name: str) -> bool:
-        return len(self.graph.consumers.get(name, ())) == 1 and name not in self.graph.outputs
 
     def _reduced(self, name: str) -> str:
         """A partial sum added up over the devices; anything else as it is."""

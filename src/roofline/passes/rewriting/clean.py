@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from roofline.counting.counts import nbytes
 from roofline.counting.parameters import active_parameters
-from roofline.ir.dtypes import DTYPES
 from roofline.ir.graph import Graph, Node
 from roofline.ops.aliases import Aliases, aliases, in_place, is_view
 from roofline.ops.registry import OPS
@@ -274,12 +274,8 @@ class Constants:
     def _smaller(self, node: Node) -> bool:
         """Tell whether the result takes no more room than the inputs that nobody else reads."""
         own = {self.base(name) for name in node.inputs if self.owned(name, node)}
-        before, after = (sum(map(self._bytes, names)) for names in (own, node.outputs))
+        before, after = (sum(nbytes(self.graph.tensors[name]) for name in names) for names in (own, node.outputs))
         return bool(after == before) or (not hasattr(after - before, "terms") and bool(after <= before))
-
-    def _bytes(self, name: str) -> Any:
-        tensor = self.graph.tensors[name]
-        return tensor.numel * DTYPES[tensor.dtype].bytes
 
 
 def _without(graph: Graph, constants: Constants, folded: tuple[Node, ...]) -> Graph:

@@ -269,17 +269,13 @@ def rewrite(
         shared = len(graph.kernels[place.root.label]) > 1
         with b.before(place.root), b.inside(place.root.label if shared else ""):
             _replaced(b, place, new, {id(term): place.tensors[id(term)] for term in inputs})
-    note = f"rewritten: {root} to {new} in {_places(len(matches))}"
+    note = f"rewritten: {root} to {new} in {len(matches)} place{'s' * (len(matches) > 1)}"
     after = rewritten(b.graph(), note)
     if verify is not False:
         _verify(graph, after, verify)
     options = {"pattern": str(root), "replacement": str(new)} | ({} if where == "*" else {"where": where})
     step = Applied("rewrite", tuple(options.items()), graph, (note,))
     return replace(after, history=(*graph.history, step))
-
-
-def _places(count: int) -> str:
-    return "1 place" if count == 1 else f"{count} places"
 
 
 def _nowhere(graph: Graph, root: Term, where: str) -> str:

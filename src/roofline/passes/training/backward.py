@@ -56,10 +56,9 @@ def backward(
     """
     if graph.backward_start is not None:
         raise UsageError(f"{graph.name}: has a backward already")
-    _refuse_caches(graph)
-    scopes, operators, notes = _choose(graph, recompute)
     inputs = frozenset(wrt)
-    _known_inputs(graph, inputs)
+    _check(graph, inputs)
+    scopes, operators, notes = _choose(graph, recompute)
     tape = Tape(graph, scopes, operators | _GATHERED, gradients and number_format(gradients).name, inputs)
     _seed(tape)
     for node in reversed(kernel_order(graph)):
@@ -110,13 +109,10 @@ def _finish(tape: Tape, wrt: frozenset[str], notes: tuple[str, ...]) -> Graph:
     return tape.b.graph(outputs).with_info(phase="train", gradients=weights).with_notes(*notes)
 
 
-def _refuse_caches(graph: Graph) -> None:
+def _check(graph: Graph, wrt: frozenset[str]) -> None:
     cached = next((name for name, tensor in graph.tensors.items() if tensor.kind == "cache"), None)
     if cached is not None:
         raise UsageError(f"{graph.name}: has a cache ({cached}), which is not trained through; allowed: phase='train'")
-
-
-def _known_inputs(graph: Graph, wrt: frozenset[str]) -> None:
     inputs = [name for name, tensor in graph.tensors.items() if tensor.kind == "input"]
     for name in sorted(wrt - set(inputs)):
         raise UsageError(f"{graph.name}: wrt={name!r} is no input{did_you_mean(name, inputs)}; has {', '.join(inputs)}")
@@ -128,29 +124,21 @@ def _known_inputs(graph: Graph, wrt: frozenset[str]) -> None:
 def _choose(graph: Graph, recompute: str | Iterable[str]) -> tuple[dict[str, str], frozenset[str], tuple[str, ...]]:
     """Return the blocks that are recomputed, the operators that are, and remarks."""
     if not isinstance(recompute, str):
-        return {}, _operators(graph, frozenset(recompute)), ()
+        ops, there = frozenset(recompute), {node.op for node in graph.nodes}
+        for op in sorted(ops - there):
+            raise UsageError(f"{graph.name}: recompute={op!r}: no such operator in it{did_you_mean(op, there)}")
+        return {}, ops, ()
     if recompute not in RECOMPUTE:
         near = did_you_mean(recompute, (*RECOMPUTE, *OPS))
         raise UsageError(f"recompute={recompute!r}; allowed: {', '.join(RECOMPUTE)}, or a list of operators{near}")
     if recompute == "full":
-        return _layers(graph), frozenset(), ()
+        layers = {node.name: node.layer for node in graph.nodes if node.layer}
+        if not layers:
+            raise UsageError(f"{graph.name}: recompute='full' needs layers (names such as layers.0.mlp); it has none")
+        return layers, frozenset(), ()
     if recompute == "selective":
         return _attention_cores(graph)
     return {}, frozenset(), ()
-
-
-def _operators(graph: Graph, ops: frozenset[str]) -> frozenset[str]:
-    there = {node.op for node in graph.nodes}
-    for op in sorted(ops - there):
-        raise UsageError(f"{graph.name}: recompute={op!r}: no such operator in it{did_you_mean(op, there)}")
-    return ops
-
-
-def _layers(graph: Graph) -> dict[str, str]:
-    layers = {node.name: node.layer for node in graph.nodes if node.layer}
-    if not layers:
-        raise UsageError(f"{graph.name}: recompute='full' needs layers (names such as layers.0.mlp); it has none")
-    return layers
 
 
 def _attention_cores(graph: Graph) -> tuple[dict[str, str], frozenset[str], tuple[str, ...]]:

@@ -7,7 +7,7 @@ algorithm 4) without a rule of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,7 +63,10 @@ class Tape:
         self.b = Builder.of(graph, dtype="fp32")
         self.b.phase = "backward"
         self.producer, self.groups = graph.producer, graph.kernels
-        self.blocks = _grouped((node for node in graph.nodes if node.name in scopes), lambda node: scopes[node.name])
+        self.blocks: dict[str, list[Node]] = {}
+        for node in graph.nodes:
+            if node.name in scopes:
+                self.blocks.setdefault(scopes[node.name], []).append(node)
         self.labels: dict[str, str] = {}
         self.pieces: dict[str, Pieces] = {}
         self.inner = _inner(graph)
@@ -115,19 +118,16 @@ class Tape:
             attrs: Options.
         """
         path = f"{self._node.name}.{name}"
-        dtype = self._widest(inputs) if OPS[op].kind == "pointwise" and op not in _AS_GRADIENT else ""
+        dtype, formats = "", [self.b.tensor(name).dtype for name in inputs]
         if OPS[op].kind == "view":  # the same numbers, whatever the gradient's format
-            dtype = self.b.tensor(inputs[0]).dtype
+            dtype = formats[0]
+        elif OPS[op].kind == "pointwise" and op not in _AS_GRADIENT:  # the widest format that it reads
+            dtype = max((f for f in formats if f not in DISCRETE), key=lambda f: DTYPES[f].bits, default="")
         with self.b.inside(self._group):
             made = self.b.op(op, *inputs, name=path, dtype=dtype or self.format(like), count=self._node.count, **attrs)
         if self._group:
             self.labels[made] = self._group
         return made
-
-    def _widest(self, names: tuple[str, ...]) -> str:
-        """The format of elementwise arithmetic on some tensors: the widest of theirs."""
-        formats = [self.b.tensor(name).dtype for name in names]
-        return max((f for f in formats if f not in DISCRETE), key=lambda f: DTYPES[f].bits, default="")
 
     def kernel(self, label: str) -> AbstractContextManager[None]:
         """Run what is added inside as one kernel; without a label every node as its own."""
@@ -187,7 +187,8 @@ class Tape:
         for term in terms[1:]:
             apart = {self.labels.get(total), self.labels.get(term)} != {self._group}
             with self._inside("" if apart else self._group):
-                total = self.op("add", total, term, name=f"grad_total{_tail(name, self._node)}", like=name)
+                tail = "" if name in self._node.outputs else f"_{name.rpartition('.')[2]}"
+                total = self.op("add", total, term, name=f"grad_total{tail}", like=name)
         return total
 
     def _joined(self, name: str, cut: list[tuple[Any, str]]) -> list[str]:
@@ -259,19 +260,8 @@ class Tape:
             self._group = ""
 
 
-def _tail(name: str, node: Node) -> str:
-    return "" if name in node.outputs else f"_{name.rpartition('.')[2]}"
-
-
 def _recompute_label(node: Node, groups: Mapping[str, tuple[Node, ...]]) -> str:
     return f"{node.label}.again" if len(groups[node.label]) > 1 else ""
-
-
-def _grouped(nodes: Iterable[Node], key: Callable[[Node], str]) -> dict[str, tuple[Node, ...]]:
-    groups: dict[str, list[Node]] = {}
-    for node in nodes:
-        groups.setdefault(key(node), []).append(node)
-    return {name: tuple(members) for name, members in groups.items()}
 
 
 def _inner(graph: Graph) -> frozenset[str]:
