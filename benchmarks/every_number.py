@@ -60,13 +60,13 @@ HOMES: dict[str, tuple[str, ...]] = {
     "KINDS": ("programs.huggingface.KINDS", "importers.huggingface.KINDS"),
     "COMPOSITES": ("programs.huggingface.COMPOSITES", "importers.huggingface.COMPOSITES"),
     "main": ("cli.main",),
-    "cast": ("passes.cast", "passes.cast", "cast"),
+    "retype": ("passes.cast", "passes.retype", "retype"),
     "widen": ("passes.dequantize", "passes.widen", "widen"),
-    "drop_mask": ("passes.drop_mask", "passes.drop_mask", "drop_mask"),
+    "unmask": ("passes.drop_mask", "passes.unmask", "unmask"),
     "trail": ("analysis.pass_history", "analysis.trail", "trail"),
 }
 #: Keywords that were renamed, by function: ours and the library's, as in ``{"train": {"batch": "global_batch"}}``.
-RENAMED: dict[str, dict[str, str]] = {}
+RENAMED: dict[str, dict[str, str]] = {"widen": {"dequantize": "way"}}
 #: Keys of records that were renamed: the library's and ours.
 KEYS: dict[str, str] = {}
 #: Keywords of the sizes B (batch), S (sequence) and C (context).
@@ -516,8 +516,8 @@ ALONE: dict[str, list[dict[str, Any]]] = {
     "fuse": [{"policy": policy} for policy in POLICIES],
     "inductor": [{}],
     "unfuse": [{}],
-    "cast": [{"dtype": "fp16"}, {"weights": "int8"}, {"cache": "fp8"}, {"activations": "bf16"}, {"compute": "fp8"}],
-    "drop_mask": [{}],
+    "retype": [{"dtype": "fp16"}, {"weights": "int8"}, {"cache": "fp8"}, {"activations": "bf16"}, {"compute": "fp8"}],
+    "unmask": [{}],
     "autocast": [{}, {"dtype": "fp16"}],
     "fold_batchnorm": [{}, {"join": True}],
     "clean": [{}],
@@ -550,7 +550,7 @@ ALONE: dict[str, list[dict[str, Any]]] = {
 #: Several passes, one after the other.
 TOGETHER: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "backward, adamw": [("backward", {}), ("optimizer", {"kind": "adamw", "clip": True})],
-    "cast, backward, master": [("cast", {"dtype": "bf16"}), ("backward", {}), ("optimizer", {"master": True})],
+    "retype, backward, master": [("retype", {"dtype": "bf16"}), ("backward", {}), ("optimizer", {"master": True})],
     "autocast, backward": [("autocast", {}), ("backward", {})],
     "megatron, backward": [("megatron_kernels", {}), ("backward", {"recompute": "selective"})],
     "backward, accumulate": [("backward", {}), ("accumulate", {"micro_batches": 4})],
@@ -559,7 +559,7 @@ TOGETHER: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "backward, inductor": [("backward", {}), ("inductor", {})],
     "quantize, fuse": [("quantize", {"weights": "int8"}), ("fuse", {"policy": "chains"})],
     "shard, quantize": [("shard", {"tp": 4}), ("quantize", {"activations": "fp8"})],
-    "cast, widen": [("cast", {"weights": "int8"}), ("widen", {"dequantize": "separate"})],
+    "retype, widen": [("retype", {"weights": "int8"}), ("widen", {"dequantize": "separate"})],
     "clean, merge": [("clean", {}), ("merge_linears", {}), ("fuse", {"policy": "inductor"})],
 }
 
