@@ -77,6 +77,9 @@ def memory(graph: Graph, sizes: Mapping[str, Number], reserve: float = RESERVE) 
         sizes: A value for each symbol, numbers or arrays.
         reserve: Driver context and framework [byte].
 
+    Returns:
+        Bytes by part; of a training step with gradients and optimizer [byte].
+
     Example:
         >>> from roofline.ops.builder import Builder
         >>> b = Builder("gemm", "bf16")

@@ -230,6 +230,13 @@ class Graph:
         item: The word for one of them: ``token``, ``image``, ``sample``.
         info: What is known of it: model, phase, notes, devices...
         history: The passes that were applied, first to last; :func:`roofline.analysis.trail` says what each did.
+
+    Example:
+        >>> from roofline.ops.builder import Builder
+        >>> b = Builder("gemm", "bf16")
+        >>> graph = b.graph([b.op("linear", b.input("x", (8, 64)), b.weight("w", (32, 64)), name="up")])
+        >>> graph.producer["up"].op, graph.consumers["w"][0].name, graph.parameters
+        ('linear', 'up', 2048)
     """
 
     name: str

@@ -38,6 +38,9 @@ def autocast(graph: Graph, dtype: str = "bf16") -> Graph:
         graph: A forward program.
         dtype: ``bf16`` or ``fp16``.
 
+    Returns:
+        The program with its casts.
+
     Raises:
         UsageError: Another format, or a program that has its backward already.
 

@@ -41,6 +41,9 @@ def cast(
         compute: Format that contractions run in; by default the widest of their operands, so 8-bit weights on 16-bit
             activations multiply in 16 bits.
 
+    Returns:
+        The program in the other formats.
+
     Raises:
         UnknownDType: No such format.
 

@@ -72,6 +72,9 @@ def quantize(
         scales: Of activations and cache: ``dynamic``, found row by row, or ``static``, known before: then
             quantising is elementwise and compilers fuse it into what comes before.
 
+    Returns:
+        The program with its conversions, the graph itself where all is as narrow already.
+
     Raises:
         UnknownDType: No such format.
         UsageError: A format that does not fit what it is asked for, groups that do not divide a row, a pattern that

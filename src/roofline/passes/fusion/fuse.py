@@ -38,6 +38,9 @@ def unfuse(graph: Graph) -> Graph:
     Args:
         graph: The program.
 
+    Returns:
+        The same nodes without kernel labels.
+
     Example:
         >>> import roofline as rl
         >>> flash = rl.model("gpt2", phase="forward", layers=1)
@@ -69,6 +72,9 @@ def fuse(graph: Graph, policy: str = "chains") -> Graph:
     Args:
         graph: The program.
         policy: ``eager``, ``pointwise``, ``chains``, ``inductor``, ``flash`` or ``ideal``.
+
+    Returns:
+        The same nodes under other kernel labels.
 
     Raises:
         UsageError: No policy of that name.

@@ -26,6 +26,9 @@ def megatron_kernels(graph: Graph) -> Graph:
     Args:
         graph: A forward program with written-out attention, best of phase ``train``.
 
+    Returns:
+        The program in those kernels.
+
     Raises:
         UsageError: Nothing in it has one of these forms.
 

@@ -21,6 +21,9 @@ def pipelined(graph: Graph, pp: int, *, nodes: int = 1) -> Graph:
         pp: How many stages.
         nodes: 2 where the next stage is in another node of the cluster.
 
+    Returns:
+        The program with its sends; ``info.pipeline`` has the stages.
+
     Raises:
         UsageError: More stages than layers.
 

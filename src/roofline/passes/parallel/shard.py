@@ -37,7 +37,7 @@ def shard(
     vocab: bool = True,
     gather_logits: bool = True,
 ) -> Graph:
-    """The program that one of ``tp * ep`` devices runs, its collectives included.
+    """Cut a program to what one of ``tp * ep`` devices runs, its collectives included.
 
     Args:
         graph: The program, as one device would run it.
@@ -50,6 +50,9 @@ def shard(
         vocab: Cut embedding tables and the head by rows of the vocabulary too.
         gather_logits: Return the logits of the whole vocabulary on every device; else each returns its share. A loss
             is always worked out on shares.
+
+    Returns:
+        The program of one device, with its collectives.
 
     Raises:
         UsageError: A number of devices that heads, widths or experts cannot be shared by, and those that can; or a

@@ -45,7 +45,7 @@ def stages(graph: Graph, pp: int, *, weights: Mapping[str, float] | None = None,
 
 @graph_pass
 def stage(graph: Graph, pp: int, index: int, *, weights: Mapping[str, float] | None = None, nodes: int = 1) -> Graph:
-    """One stage of those that :func:`stages` cuts.
+    """Cut out one stage of those that :func:`stages` cuts.
 
     Args:
         graph: The program.
@@ -53,6 +53,9 @@ def stage(graph: Graph, pp: int, index: int, *, weights: Mapping[str, float] | N
         index: Which, from 0.
         weights: Work of nodes by name, to balance by instead of layers.
         nodes: 2 where the next stage is in another node.
+
+    Returns:
+        The program of that stage, with what it sends.
 
     Raises:
         UsageError: More stages than layers, neither layers nor weights, no such stage, or a program that cannot be cut

@@ -44,6 +44,9 @@ def fold_batchnorm(graph: Graph, *, join: bool = False) -> Graph:
         join: Whether the activation behind the norm runs in the convolution's kernel too, as cuDNN, oneDNN and
             TensorRT do; without it stays a kernel of its own.
 
+    Returns:
+        The program without the norms that fold.
+
     Raises:
         UsageError: No batch norm follows a layer whose weight is its own.
 

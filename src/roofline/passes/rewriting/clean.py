@@ -83,6 +83,9 @@ def eliminate_dead(graph: Graph) -> Graph:
     Args:
         graph: The program; one that names no outputs is left as it is.
 
+    Returns:
+        The smaller program, the graph itself where all is needed.
+
     Example:
         >>> from roofline.ops.builder import Builder
         >>> b = Builder("half", "fp32")
@@ -127,6 +130,9 @@ def merge_equal(graph: Graph) -> Graph:
 
     Args:
         graph: The program.
+
+    Returns:
+        The smaller program, the graph itself where no two nodes are equal.
 
     Example:
         >>> from roofline.ops.builder import Builder
@@ -195,6 +201,9 @@ def fold_constants(graph: Graph) -> Graph:
 
     Args:
         graph: The program.
+
+    Returns:
+        The program that reads the results, the graph itself where nothing is constant.
 
     Example:
         >>> from roofline.ops.builder import Builder
@@ -326,6 +335,9 @@ def clean(graph: Graph) -> Graph:
 
     Args:
         graph: The program.
+
+    Returns:
+        The smaller program, the graph itself where nothing is in vain.
 
     Example:
         >>> from roofline.ops.builder import Builder

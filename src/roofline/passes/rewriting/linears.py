@@ -24,6 +24,9 @@ def merge_linears(graph: Graph, where: str = "*") -> Graph:
         graph: The program.
         where: Names of the layers to consider, with ``*`` and ``?`` as in file names.
 
+    Returns:
+        The program with fewer, wider linear layers.
+
     Raises:
         UsageError: No two of these layers read the same tensor and have weights of the same format of their own.
 

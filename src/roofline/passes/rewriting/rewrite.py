@@ -241,6 +241,9 @@ def rewrite(
         verify: Whether to run both programs in numpy and compare them; a value for each symbol of the graph, or
             ``True`` for 4 each.
 
+    Returns:
+        The program with the replacements.
+
     Raises:
         UsageError: The pattern is nowhere in the graph, or the programs do not compute the same.
         UnknownOp: An operator that the registry has not.
@@ -331,6 +334,9 @@ def replace_op(graph: Graph, old: str, new: str, where: str = "*") -> Graph:
         old: The operator to replace.
         new: The operator that takes its inputs and gives a tensor of the same shape.
         where: Names of nodes, with ``*`` and ``?`` as in file names.
+
+    Returns:
+        The program with the other operator.
 
     Raises:
         UnknownOp: The registry has no such operator.

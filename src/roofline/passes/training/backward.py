@@ -40,6 +40,9 @@ def backward(
         gradients: Number format of the weights' gradients, each weight's own when absent.
         wrt: Inputs whose gradient is wanted too, such as what a pipeline stage is sent.
 
+    Returns:
+        The program of both; ``info.training.gradients`` pairs each weight with its gradient.
+
     Raises:
         UsageError: An operator without a backward (names the node), a program with a cache, or nothing to recompute.
 

@@ -55,7 +55,7 @@ def training_graph(
     micro_batches: int = 1,
     clip: bool = False,
 ) -> Graph:
-    """A whole step of training: forward, backward and update, as a framework runs it on one device.
+    """Add backward and update to a forward program: a whole step of training, as a framework runs it on one device.
 
     Args:
         graph: A forward program, best of phase ``train``, which has dropout and a loss.
@@ -67,6 +67,9 @@ def training_graph(
         micro_batches: Forward and backward runs whose gradients are added up before the update; the program's batch is
             that of one of them.
         clip: Scale gradients to a largest norm.
+
+    Returns:
+        The program of one step.
 
     Raises:
         UsageError: No such precision or optimizer, or no whole number of micro-batches from 1.
@@ -105,6 +108,9 @@ def accumulate(graph: Graph, micro_batches: int, *, fused: bool = False) -> Grap
         micro_batches: How often.
         fused: Matmuls of weights' gradients add to what is there themselves, as Megatron-LM's do
             (``gradient_accumulation_fusion``); else a kernel of its own does, as autograd's.
+
+    Returns:
+        The program whose outputs are the sums, for ``micro_batches`` times the items.
 
     Raises:
         UsageError: The graph has no backward.

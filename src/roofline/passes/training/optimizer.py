@@ -83,6 +83,9 @@ def optimizer(graph: Graph, kind: str = "adamw", *, master: bool = False, clip: 
             2017): the 12 bytes a parameter of mixed-precision Adam.
         clip: Scale gradients to a largest norm first: their squares are summed up, then each is scaled.
 
+    Returns:
+        The program with its update; of a program without gradients, the update alone, which reads them as inputs.
+
     Raises:
         UsageError: No such optimizer, an update that the graph has already, or no parameters.
 

@@ -43,14 +43,17 @@ def saved_tensors(graph: Graph) -> dict[str, str]:
 
 
 def saved(graph: Graph, **sizes: Any) -> Mapping[str, Any]:
-    """Bytes of activations kept for the backward, by layer [byte].
+    """Count the bytes of activations saved for the backward, by layer.
 
-    With a GPT's dropout and written-out attention this is ``s b h (34 + 5 a s / h)`` a layer (Korthikanti et al. 2022,
-    arXiv 2205.05198, equation 2).
+    With a GPT's dropout and written-out attention this is ``s b h (34 + 5 a s / h)`` per layer (Korthikanti et al.
+    2022, arXiv 2205.05198, equation 2).
 
     Args:
         graph: A program with its backward, from :func:`roofline.passes.backward`.
         sizes: Values of its symbols; sizes that are not given stay symbolic.
+
+    Returns:
+        Bytes by layer, symbolic without sizes; ``""`` has what no layer reads [byte].
 
     Raises:
         UsageError: The graph has no backward.
