@@ -76,25 +76,10 @@ def cast(
 
 
 def _matrices(graph: Graph) -> frozenset[str]:
-    """Weights that a contraction multiplies by."""
-    names = {
-        name
-        for node in graph.nodes
-        if get_op(node.op, node.name).kind in ("matmul", "conv")
-        for name in node.inputs[:2]
-        if len(graph.tensors[name].shape) > 1
-    }
-    return frozenset(_through_views(graph, names))
-
-
-def _through_views(graph: Graph, names: set[str]) -> set[str]:
-    source = {n.outputs[0]: n.inputs[0] for n in graph.nodes if OPS[n.op].kind == "view"}
-    reached = set(names)
-    for name in names:
-        while name in source:
-            name = source[name]
-            reached.add(name)
-    return reached
+    """Weights that a contraction multiplies by, itself or through views."""
+    contractions = (node for node in graph.nodes if get_op(node.op, node.name).kind in ("matmul", "conv"))
+    operands = (name for node in contractions for name in node.inputs[:2] if len(graph.tensors[name].shape) > 1)
+    return frozenset(map(aliases(graph).base, operands))
 
 
 def _stored_in_cache(graph: Graph) -> frozenset[str]:

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from roofline.ir.graph import Graph, Node
-from roofline.ops.registry import OPS, get_op
+from roofline.ops.aliases import is_view
+from roofline.ops.registry import OPS
 from roofline.passes.history import graph_pass
 
 #: Matmuls that attention may begin with, and end with.
@@ -45,9 +46,8 @@ def flash(graph: Graph) -> Graph:
         (4, 1)
     """
     labels: dict[str, str] = {}
-    inside = _members(graph)
     for chain in attentions(graph):
-        if _may_join(chain, inside, labels):
+        if _may_join(graph, chain, labels):
             labels.update({part.name: f"{chain[0].name}.flash" for part in chain})
     if not labels:
         return graph
@@ -96,18 +96,9 @@ def _is_softmax(between: Mapping[str, Node]) -> bool:
     return not _SOFTMAX.isdisjoint(ops) or ("exp" in ops and reduces > 0)
 
 
-def _members(graph: Graph) -> dict[str, list[str]]:
-    """Names of the nodes of each kernel, without views."""
-    members: dict[str, list[str]] = {}
-    for node in graph.nodes:
-        if get_op(node.op, node.name).kind != "view":
-            members.setdefault(node.label, []).append(node.name)
-    return members
-
-
-def _may_join(chain: tuple[Node, ...], inside: Mapping[str, list[str]], labels: Mapping[str, str]) -> bool:
+def _may_join(graph: Graph, chain: tuple[Node, ...], labels: Mapping[str, str]) -> bool:
     """Tell whether the operators run in separate kernels that hold nothing else, and equally often."""
     names = {node.name for node in chain}
     apart = len({node.label for node in chain}) > 1
-    whole = all(names.issuperset(inside[node.label]) for node in chain)
+    whole = all(other.name in names or is_view(other) for node in chain for other in graph.kernels[node.label])
     return apart and whole and len({node.count for node in chain}) == 1 and names.isdisjoint(labels)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from roofline.ir.graph import Graph, Node
+from roofline.ops.aliases import aliases
 from roofline.ops.registry import OPS, get_op
 from roofline.passes.fusion.chains import chains
 from roofline.passes.fusion.flash import flash
@@ -65,17 +66,13 @@ class _Groups:
         self.order = Order(self._waits())
 
     def _waits(self) -> list[set[int]]:
-        """Whom each node waits for; a view belongs to nobody, its readers wait for whoever wrote the data."""
-        writer: dict[str, int] = {}
-        waits: list[set[int]] = []
-        for at, node in enumerate(self.graph.nodes):
-            real = self.real[at]
-            waits.append({writer[name] for name in node.inputs if name in writer} if real else set())
-            if real:
-                writer.update(dict.fromkeys(node.outputs, at))
-            elif node.inputs[0] in writer:
-                writer.update(dict.fromkeys(node.outputs, writer[node.inputs[0]]))
-        return waits
+        """For each node whom it waits for; a view belongs to nobody, its readers wait for who wrote the data."""
+        base, place = aliases(self.graph).base, {node.name: at for at, node in enumerate(self.graph.nodes)}
+        writer = {name: place[node.name] for name, node in self.graph.producer.items()}
+        return [
+            {writer[base(name)] for name in node.inputs if base(name) in writer} if real else set()
+            for node, real in zip(self.graph.nodes, self.real, strict=True)
+        ]
 
     # --- joining ------------------------------------------------------------------------------------------------------
 

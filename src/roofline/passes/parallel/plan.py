@@ -224,13 +224,7 @@ class ShardingPlan:
         return tuple(n for n in self.graph.nodes if n.op in MATMULS and self._is_weight(n.inputs[1]))
 
     def _is_weight(self, name: str) -> bool:
-        while name in self._views:
-            name = self._views[name]
-        return self.graph.tensors[name].kind == "weight"
-
-    @cached_property
-    def _views(self) -> Mapping[str, str]:
-        return {node.outputs[0]: node.inputs[0] for node in self.graph.nodes if OPS[node.op].kind == "view"}
+        return self.graph.tensors[aliases(self.graph).base(name)].kind == "weight"
 
     @cached_property
     def _made(self) -> Mapping[Atom, str]:
