@@ -30,7 +30,7 @@ _CONVERTS = frozenset({"quantize", "quantize_rows", "dequantize"})
 def autocast(graph: Graph, dtype: str = "bf16") -> Graph:
     """Run a program in fp32 under autocast: each operator in the format that PyTorch chooses for it, with its casts.
 
-    Weights are cast once a run, activations for each matmul that reads them. Elementwise operators take the widest
+    Weights are cast once per run, activations for each matmul that reads them. Elementwise operators take the widest
     format of what they read; what is stored in fewer bits stays. Apply it before :func:`roofline.passes.backward`: the
     backward runs in the formats of the forward, and gradients of weights are cast back.
 

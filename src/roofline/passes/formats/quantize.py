@@ -317,7 +317,7 @@ def _multiply(work: Rewriter, matrix: _Matrix, stored: str, activations: str | N
     work.quantize(node, 0, form, by_row=bool(DTYPES[form].group))
     work.change(node, compute=unit)
     if kind == "conv" and work.scales == "dynamic":
-        work.notes["scales of convolutions' inputs are static: one a tensor, known before"] = None
+        work.notes["scales of convolutions' inputs are static: one per tensor, known before"] = None
 
 
 def _check_pair(matrix: _Matrix, stored: str, form: str) -> None:

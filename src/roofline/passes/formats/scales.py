@@ -2,11 +2,11 @@
 
 | word | stored as | as in |
 |---|---|---|
-| ``int8`` weights | a 16-bit scale a row | LLM.int8, gpt-fast, W8A8 kernels |
+| ``int8`` weights | a 16-bit scale per row | LLM.int8, gpt-fast, W8A8 kernels |
 | ``int4`` weights | groups of 128 (64, 32 where 128 does not divide), 16-bit scale and zero | GPTQ, AWQ, tinygemm |
-| ``fp8`` weights | a 32-bit scale a row | ``torch._scaled_mm`` by row, compressed-tensors |
+| ``fp8`` weights | a 32-bit scale per row | ``torch._scaled_mm`` by row, compressed-tensors |
 | ``fp4`` weights | ``mxfp4`` | OCP Microscaling |
-| ``int8``, ``fp8`` activations | a 32-bit scale a row, or none to store where it is static | vLLM, TensorRT-LLM |
+| ``int8``, ``fp8`` activations | a 32-bit scale per row, or none to store where it is static | vLLM, TensorRT-LLM |
 | ``int8``, ``int4`` cache | a 16-bit scale (int4: and zero) a token and head; none where static | KIVI, LMDeploy |
 | ``fp8`` cache | one scale, which is not counted | vLLM |
 

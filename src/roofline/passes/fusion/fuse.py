@@ -3,7 +3,7 @@
 ==========  ==========================================================================================================
 policy      kernels
 ==========  ==========================================================================================================
-eager       one an operator: all that was internal is written out and read back
+eager       one per operator: all that was internal is written out and read back
 pointwise   producers and consumers that are elementwise, of equal size
 chains      elementwise, row-wise and reducing operators that sweep the same elements (mode ``compiled``)
 inductor    as torch.compile makes them (:mod:`roofline.passes.fusion.inductor`)

@@ -51,7 +51,7 @@ def inductor(graph: Graph) -> Graph:
     to the first of them and is written for the others. Kernels that the graph already has stay as they are.
 
     Args:
-        graph: The program, a kernel an operator.
+        graph: The program, a kernel per operator.
 
     Returns:
         The same program under other kernel labels, with ``info.grouped == "inductor"``.

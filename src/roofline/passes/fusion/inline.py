@@ -13,7 +13,7 @@ from roofline.passes.history import graph_pass
 def inline(graph: Graph, node: str) -> Graph:
     """Compute a node again inside every kernel that reads it.
 
-    Its result is no longer moved; its inputs are read, and its arithmetic done, once a reader. FLOPs grow where
+    Its result is no longer moved; its inputs are read, and its arithmetic done, once per reader. FLOPs grow where
     several kernels read it.
 
     Args:

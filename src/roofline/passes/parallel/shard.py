@@ -1,7 +1,7 @@
 """Tensor, sequence, expert and vocabulary parallelism: the program that one of several devices runs.
 
 Tensor parallelism after Shoeybi et al. 2019 (Megatron-LM): heads, inner widths and the vocabulary are cut, two
-all-reduces a layer in the forward, one where attention and feed-forward stand side by side. Sequence parallelism
+all-reduces per layer in the forward, one where attention and feed-forward stand side by side. Sequence parallelism
 after Korthikanti et al. 2022: what lies between runs on a share of the positions. Expert parallelism after Lepikhin et
 al. 2020 (GShard): each device holds some experts, and tokens travel to them and back.
 """

@@ -17,7 +17,7 @@ from roofline.passes.rewriting.clean import Constants, fold_constants, rewritten
 def merge_linears(graph: Graph, where: str = "*") -> Graph:
     """Join linear layers that read the same tensor: one matmul with the joined weights, of which each gets its part.
 
-    FLOPs stay; the input is read once instead of once a layer, and fewer, larger kernels run. The joined weights are
+    FLOPs stay; the input is read once instead of once per layer, and fewer, larger kernels run. The joined weights are
     put together ahead (``info.folded``) and take no more room.
 
     Args:

@@ -16,7 +16,7 @@ def saved_tensors(graph: Graph) -> dict[str, str]:
     """The stored tensors that stay between forward and backward, each with the layer whose backward reads it.
 
     A layer's input belongs to that layer, not to the one that wrote it; what no layer reads is under ``""``. Weights
-    and inputs are stored anyway and are none of them; statistics of norms and of softmax, one number a row, are not
+    and inputs are stored anyway and are none of them; statistics of norms and of softmax, one number per row, are not
     counted.
 
     Args:
