@@ -18,7 +18,7 @@ import lazy_loader
 
 from roofline.ir.dtypes import dtype
 from roofline.ir.graph import Applied, Node, Tensor
-from roofline.ops import (
+from roofline.ops import (  # noqa: F401
     attention,
     communication,
     contraction,
@@ -29,12 +29,9 @@ from roofline.ops import (
     rowwise,
     state,
     views,
-)  # fmt: skip
+)
 from roofline.ops.builder import Builder
 from roofline.ops.registry import OPS, Op, Work
-
-#: Where operators are declared, in the order in which a reader would look for one.
-MODULES = (contraction, convolution, attention, pointwise, rowwise, quantized, state, moves, views, communication)
 
 __all__ = ["OPS", "Applied", "Builder", "Node", "Op", "Tensor", "Work", "dtype"]
 

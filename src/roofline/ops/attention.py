@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -64,13 +65,13 @@ def visible(call: Call, queries: int, keys: int) -> npt.NDArray[np.bool_]:
 # --- contractions: a mask leaves a share of the pairs, a window reads only its own keys -------------------------------
 
 
+def _products(b: Any, h: Any, q: Any, k: Any, d: Any, causal: bool = False, window: int = 0) -> Work:
+    return Work(flops=MAC * b * h * attended(q, k, causal, window) * d)
+
+
 def _masked(b: Any, h: Any, g: Any, q: Any, k: Any, d: Any, causal: bool = False, window: int = 0) -> Work:
     reads = {1: b * g * minimum(k, q + window - 1) * d} if window else {}
-    return Work(flops=MAC * b * h * attended(q, k, causal, window) * d, reads=reads)
-
-
-def _masked_gradient(b: Any, h: Any, q: Any, k: Any, d: Any, causal: bool = False, window: int = 0) -> Work:
-    return Work(flops=MAC * b * h * attended(q, k, causal, window) * d)
+    return replace(_products(b, h, q, k, d, causal, window), reads=reads)
 
 
 #: The time model was fitted to a matmul per query head, where the signature makes one per key-value head.
@@ -87,7 +88,7 @@ contraction(
 contraction(
     "attention_keys_grad", "b h=(g r) q k, b h q d -> b g k d", "attention",
     "``P^T X`` to ``g`` key-value heads: the gradient of keys (from the scores') or of values (from the output's).",
-    "weights x", formula=_masked_gradient, gemm="b h, k, d, q", nouns=_HEADS, options={"g": "g"}, gradient=None,
+    "weights x", formula=_products, gemm="b h, k, d, q", nouns=_HEADS, options={"g": "g"}, gradient=None,
 )  # fmt: skip
 
 

@@ -10,10 +10,10 @@ import numpy as np
 from roofline.ir.graph import Node
 from roofline.ir.sizes import ceil_div, prod
 from roofline.ir.unify import cell, product, quotient, unify
-from roofline.ops.arrays import Call, same
+from roofline.ops.arrays import same
 from roofline.ops.axes import Site
 from roofline.ops.gradients import Rule, Tape, unchanged
-from roofline.ops.registry import Array, Op, declare
+from roofline.ops.registry import Op, declare
 
 #: Operators in which devices exchange data, with the elements that each device gets for those that it gives.
 COLLECTIVES: dict[str, Callable[[Any, int], Any]] = {
@@ -65,10 +65,6 @@ def _exchanged(site: Site) -> None:
         site.freeze((large, small))
 
 
-def _resized(call: Call, x: Array) -> Array:
-    return np.resize(x, call.shape)
-
-
 def _sizes(received: Callable[[Any, int], Any]) -> Callable[..., dict[str, Any]]:
     return lambda e, devices, nodes=1: {"g": received(e, devices), "devices": devices, "nodes": nodes}
 
@@ -78,7 +74,8 @@ for _name, _received in COLLECTIVES.items():
         _name, "e -> g", "network",
         f"{_name} among ``devices``: each gives ``e`` elements and gets ``g``; sums on the way are free. The group "
         "spans ``nodes``; ``algorithm`` names how, or a way to choose (``nccl``, ``fastest``).",
-        derive=_sizes(_received), reference=_resized, gradient=_GRADIENTS.get(_name), rule=_exchanged,
+        derive=_sizes(_received), reference=lambda call, x: np.resize(x, call.shape),
+        gradient=_GRADIENTS.get(_name), rule=_exchanged,
     ))  # fmt: skip
 
 declare(Op(

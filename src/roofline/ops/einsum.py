@@ -171,8 +171,11 @@ def gradient_plan(axes: str, operand: int) -> Plan | None:
     for transposed in ((False, False), (True, False), (False, True), (True, True)):
         for op, forms in _contractions():
             for order in ((0, 1), (1, 0)):
-                turned = [_swapped(pair[at]) if swap else pair[at] for at, swap in zip(order, transposed, strict=True)]
-                if _numbered([*turned, own]) in forms:
+                left, right = (
+                    (*pair[at][:-2], *reversed(pair[at][-2:])) if swap else pair[at]
+                    for at, swap in zip(order, transposed, strict=True)
+                )
+                if _numbered((left, right, own)) in forms:
                     return Plan(op, order, transposed, rows)
     return None
 
@@ -211,10 +214,6 @@ def _numbered(terms: Sequence[_Axes]) -> tuple[Any, ...]:
     )
 
 
-def _swapped(axes: _Axes) -> _Axes:
-    return (*axes[:-2], *reversed(axes[-2:]))
-
-
 def _planned(t: Tape, node: Node, at: int, plan: Plan, names: tuple[str, str], rows: str) -> str:
     """Run a contraction of the registry, on views of its operands."""
     own, operands = node.inputs[at], []
@@ -250,8 +249,8 @@ def _as_bmm(t: Tape, node: Node, at: int, dy: str) -> str:
             x = t.op("permute", x, name=f"{label}_turned", like=x, axes=tuple(map(axes.index, flat)))
         return t.reshaped(x, tuple(prod(_counted(sizes, group)) for group in order), f"{label}_matrix")
 
-    left, right = laid_out(dy, out, (b, m, k), "grad"), laid_out(
-        t.saved(node.inputs[1 - at]), inputs[1 - at], (b, k, n), f"x{1 - at}")  # fmt: skip
+    left = laid_out(dy, out, (b, m, k), "grad")
+    right = laid_out(t.saved(node.inputs[1 - at]), inputs[1 - at], (b, k, n), f"x{1 - at}")
     made = t.op("bmm", left, right, name=f"grad_{at}", like=own, **options(node, "compute", "padded"))
     flat, axes = (*b, *m, *n), inputs[at]
     made = t.reshaped(made, tuple(_counted(sizes, flat)), f"grad_{at}_apart")

@@ -14,7 +14,7 @@ from roofline.ir.sizes import Size, prod
 from roofline.ops.arrays import Call, fold, indices, mix
 from roofline.ops.axes import free, joined_axes, same_places, taken_axes
 from roofline.ops.gradients import Tape, back_in_place, runs
-from roofline.ops.registry import Array, Op, Work, declare, first, op, per_element, shape_option
+from roofline.ops.registry import Array, Op, Work, by_option, declare, op, per_element
 
 # --- gathers and scatters ---------------------------------------------------------------------------------------------
 
@@ -63,7 +63,7 @@ def _places(call: Call, shape: tuple[int, ...], size: int, picks: Sequence[Array
 declare(Op(
     "take", None, "move", "Any gather: reads as many elements of its first input as it returns.",
     lambda batch: Work(reads={0: batch}),
-    lambda call, x, *picks: x.ravel()[_places(call, call.shape, x.size, picks)], shape_option, rule=taken_axes,
+    lambda call, x, *picks: x.ravel()[_places(call, call.shape, x.size, picks)], by_option, rule=taken_axes,
     gradient=back_in_place,
 ))  # fmt: skip
 
@@ -81,7 +81,7 @@ def _put_gradient(t: Tape, node: Node, dy: str) -> None:
         t.accumulate(values, t.op("take", dy, name="grad_values", like=values, shape=t.shape(values)))
 
 
-@op("put", None, "move", shape=first, alias=0, formula=_put_work, rule=same_places, gradient=_put_gradient)
+@op("put", "..., * -> ...", "move", alias=0, formula=_put_work, rule=same_places, gradient=_put_gradient)
 def put(call: Call, x: Array, values: Array, *picks: Array) -> Array:
     """Write the second input into some places of the first; the rest is neither read nor written.
 
@@ -111,19 +111,19 @@ def cache_update(call: Call, cache: Array, new: Array) -> Array:
 declare(Op(
     "unknown", None, "move",
     "An operation of a source that no rule translates: its bytes count, its arithmetic does not; ``what`` names it.",
-    reference=mix, shape=shape_option,
+    reference=mix, shape=by_option,
 ))  # fmt: skip
 declare(Op(
     "resample", None, "pointwise", "Interpolate to ``shape``: ``flops`` operations per point of the result.",
-    lambda batch, flops=1: Work(vector=flops * batch), mix, shape_option, rule=same_places, gradient=runs("resample"),
+    lambda batch, flops=1: Work(vector=flops * batch), mix, by_option, rule=same_places, gradient=runs("resample"),
 ))  # fmt: skip
 declare(Op(
     "rearrange", None, "move", "Write an array out in another order, padded, repeated or reversed.",
-    reference=mix, shape=shape_option, rule=same_places, gradient=runs("rearrange"),
+    reference=mix, shape=by_option, rule=same_places, gradient=runs("rearrange"),
 ))  # fmt: skip
 declare(Op(
     "empty", None, "move", "Set memory aside that later nodes write into; zeros in numpy.", lambda: Work(writes=0),
-    lambda call: np.zeros(call.shape), shape_option, rule=free,
+    lambda call: np.zeros(call.shape), by_option, rule=free,
 ))  # fmt: skip
 declare(Op(
     "transpose_copy", "... r c -> ... c r", "move", "Write the transpose out.",

@@ -18,19 +18,7 @@ from roofline.ir.sizes import maximum, prod
 from roofline.ops.arrays import Call, mix, same, updated
 from roofline.ops.axes import broadcast_axes, free
 from roofline.ops.gradients import Rule, Tape, derived, each_operand, masked, runs, unchanged
-from roofline.ops.registry import (
-    GRADIENTS,
-    Array,
-    Derivative,
-    Op,
-    Reference,
-    Work,
-    broadcast,
-    declare,
-    first,
-    op,
-    shape_option,
-)  # fmt: skip
+from roofline.ops.registry import GRADIENTS, Array, Derivative, Op, Reference, Work, broadcast, by_option, declare, op
 
 Unary = Callable[[Array], Array]
 Binary = Callable[[Array, Array], Array]
@@ -172,12 +160,12 @@ def _of_two(function: Binary) -> Reference:
     return lambda call, x, *more: reduce(function, more or (np.asarray(call.free("value")),), x)
 
 
-def _slope(gradient: Binary) -> Reference:
-    return lambda call, dy, read: gradient(dy, read)
+def _of_gradient(function: Binary) -> Reference:
+    return lambda call, dy, saved: function(dy, saved)
 
 
 for _name, (_flops, _function, _reads, _cost, _gradient) in UNARY.items():
-    pointwise(_name, _flops, _of_one(_function), derived, derivative=Derivative(_reads, _cost, _slope(_gradient)))
+    pointwise(_name, _flops, _of_one(_function), derived, derivative=Derivative(_reads, _cost, _of_gradient(_gradient)))
 for _name, (_flops, _function2, _rule, _formulas) in BINARY.items():
     pointwise(_name, _flops, _of_two(_function2), _rule, gradients=_formulas)
 for _name in ("copy", "cast", "identity"):
@@ -250,11 +238,8 @@ def _dropout_gradient(t: Tape, node: Node, dy: str) -> None:
     t.accumulate(x, t.op("elementwise", dy, *map(t.saved, mask), name="grad", like=x, flops=2, what="dropout_grad"))
 
 
-def _softcap_slope(call: Call, dy: Array, y: Array) -> Array:
-    return dy * (1 - (y / call.free("cap", 1, 30)) ** 2)
-
-
-pointwise("softcap", 3, _softcap, derived, derivative=Derivative("y", 4, _softcap_slope))
+pointwise("softcap", 3, _softcap, derived, derivative=Derivative(
+    "y", 4, lambda call, dy, y: dy * (1 - (y / call.free("cap", 1, 30)) ** 2)))  # fmt: skip
 pointwise("clamp", 0, _clamp, derived, derivative=Derivative("x", 0, _inside))
 pointwise("pow", 1, _power, _power_gradient)
 pointwise("xielu", 9, _xielu, _xielu_gradient)
@@ -294,17 +279,17 @@ declare(Op(
 ))  # fmt: skip
 declare(Op(
     "fill", None, "pointwise", "Write a constant.", reference=lambda call: np.full(call.shape, call.free("value")),
-    shape=shape_option, rule=free,
+    shape=by_option, rule=free,
 ))  # fmt: skip
 declare(Op(
     "bernoulli", None, "pointwise",
     "Draw the mask of a dropout: integer arithmetic of a generator, which is not counted. All ones in numpy.",
-    reference=lambda call: np.ones(call.shape), shape=shape_option, rule=free,
+    reference=lambda call: np.ones(call.shape), shape=by_option, rule=free,
 ))  # fmt: skip
 declare(Op(
-    "update", None, "pointwise",
+    "update", "..., * -> ...", "pointwise",
     "Write the first operand anew in place, from itself and the others: ``flops`` per element of the largest of them "
     "(a factored state of an optimizer is smaller than the gradient).",
     lambda shapes, flops=1: Work(vector=flops * reduce(maximum, map(prod, shapes)), writes=prod(shapes[0])),
-    updated, first, alias=0, rule=broadcast_axes,
+    updated, alias=0, rule=broadcast_axes,
 ))  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any
 
 from roofline.ops.arrays import same
 from roofline.ops.axes import broadcast_axes
-from roofline.ops.registry import Op, Work, declare, first, per_element
+from roofline.ops.registry import Op, Work, declare, per_element
 
 
 def _dequantized(batch: Any, flops: int = 1, elements: Any = None) -> Work:
@@ -20,14 +20,14 @@ def _dequantized(batch: Any, flops: int = 1, elements: Any = None) -> Work:
 
 
 declare(Op(
-    "dequantize", None, "pointwise",
+    "dequantize", "..., * -> ...", "pointwise",
     "Narrow to wide: ``flops`` operations per element (scale, zero), of all or of the ``elements`` that are used.",
-    _dequantized, same, first, rule=broadcast_axes,
+    _dequantized, same, rule=broadcast_axes,
 ))  # fmt: skip
 declare(Op(
-    "quantize", None, "pointwise",
+    "quantize", "..., * -> ...", "pointwise",
     "Wide to narrow with a scale that is known before: a multiplication per element; clamping and rounding are free.",
-    per_element(1), same, first, rule=broadcast_axes,
+    per_element(1), same, rule=broadcast_axes,
 ))  # fmt: skip
 declare(Op(
     "quantize_rows", "... c -> ... c", "rowwise",

@@ -249,12 +249,7 @@ def per_element(flops: int) -> Callable[..., Work]:
     return lambda shapes: Work(vector=flops * prod(shapes[0]))
 
 
-def first(shapes: Sequence[Shape]) -> Shape:
-    """Return the shape of the first operand."""
-    return shapes[0]
-
-
-def shape_option(shapes: Sequence[Shape], shape: Sequence[Any]) -> Shape:
+def by_option(shapes: Sequence[Shape], shape: Sequence[Any]) -> Shape:
     """Return the shape that the option ``shape`` gives."""
     return tuple(shape)
 

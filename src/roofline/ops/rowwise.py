@@ -13,7 +13,7 @@ from roofline.ir.sizes import prod
 from roofline.ops.arrays import Call, indices, mix
 from roofline.ops.axes import reduced_axes, same_places
 from roofline.ops.gradients import Rule, Tape, back_in_place, options, runs
-from roofline.ops.registry import Array, Op, Work, axes_of, declare, op, per_element, shape_option
+from roofline.ops.registry import Array, Op, Work, axes_of, by_option, declare, op, per_element
 from roofline.ops.windows import padded, per_axis, positions, taps
 
 #: Maximum excluded: subtract, exponential, sum, divide, and the scale before it (Yuan et al. 2024 count the same 5).
@@ -303,11 +303,11 @@ declare(Op(
 ))  # fmt: skip
 declare(Op(
     "pool", None, "reduction", "Any pooling to ``shape``: ``flops`` operations per point of the result.",
-    lambda batch, flops=0: Work(vector=flops * batch), mix, shape_option, derive=lambda shapes: {"c": 1},
+    lambda batch, flops=0: Work(vector=flops * batch), mix, by_option, derive=lambda shapes: {"c": 1},
     rule=same_places, gradient=runs("pool_grad", "x"),
 ))  # fmt: skip
 declare(Op(
     "pool_grad", None, "move",
     "Backward of a pooling window: each gradient goes back to the elements that its window kept.",
-    per_element(1), mix, shape_option, rule=same_places,
+    per_element(1), mix, by_option, rule=same_places,
 ))  # fmt: skip

@@ -20,7 +20,7 @@ from roofline.ops.arrays import Call, mix, updated
 from roofline.ops.axes import Site, broadcast_axes
 from roofline.ops.gradients import Rule, Tape
 from roofline.ops.pointwise import sigmoid
-from roofline.ops.registry import Array, Op, Work, declare, node_work, op, per_element, shape_option
+from roofline.ops.registry import Array, Op, Work, by_option, declare, node_work, op, per_element
 
 #: A position, channel and state of Mamba-1: decay ``exp(dt A)`` 2, input ``dt B x`` 3, update 2, output 2 (the 9 that
 #: the VMamba authors count for arXiv 2312.00752, algorithm 2).
@@ -58,7 +58,7 @@ def _mixer_gradient(times: int) -> Rule:
 declare(Op(
     "mixer_grad", None, "pointwise",
     "A gradient of one of the mixers below, with its share of the kernel's ``products`` and other ``operations``.",
-    lambda products=0, operations=0: Work(flops=products, vector=operations), mix, shape_option, rule=broadcast_axes,
+    lambda products=0, operations=0: Work(flops=products, vector=operations), mix, by_option, rule=broadcast_axes,
 ))  # fmt: skip
 
 

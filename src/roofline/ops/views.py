@@ -15,7 +15,7 @@ from roofline.ir.sizes import prod
 from roofline.ops.arrays import Call, fold
 from roofline.ops.axes import expanded_axes, permuted_axes, reshaped_axes, sliced_axes
 from roofline.ops.gradients import Tape, unchanged
-from roofline.ops.registry import Array, Op, declare, op, shape_option
+from roofline.ops.registry import Array, Op, by_option, declare, op
 
 
 def _view_shape(shapes: Sequence[Shape], shape: Any) -> Shape:
@@ -103,7 +103,7 @@ def kept_axes(shape: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...
     return best[1] if best else None
 
 
-@op("slice", None, "view", shape=shape_option, alias=0, rule=sliced_axes,
+@op("slice", None, "view", shape=by_option, alias=0, rule=sliced_axes,
     gradient=lambda t, node, dy: t.accumulate_part(node.inputs[0], dy, dict(node.attrs).get("start")))  # fmt: skip
 def slice_(call: Call, x: Array) -> Array:
     """A part of a tensor: nothing moves. From ``start`` along ``axis``; without them, from places of the node's own."""
