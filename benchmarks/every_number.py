@@ -199,12 +199,12 @@ def kernels(graph: Any, chip: str, at: Sizes) -> list[dict[str, Any]]:
 
 def verdict(found: Any) -> dict[str, Any]:
     """The verdict of a check: ratios, parts that add up, causes and advice by name."""
-    told = found.record()
-    kept = ("verdict", "ratio", "expected_s", "impossible_below_s", "notes")
-    parts = {part["part"]: part["seconds"] for part in told["waterfall"]}
-    causes = {cause["label"]: cause["share"] for cause in told["causes"]}
-    advice = {change["change"]: change["saves_s"] for change in told["advice"]}
-    return {**{key: told[key] for key in kept}, "parts": parts, "causes": causes, "advice": advice}
+    bound = found.lower_bound if hasattr(found, "lower_bound") else found.impossible_below
+    own = {"verdict": found.verdict, "ratio": found.ratio, "expected_s": found.estimate.time,
+           "impossible_below_s": bound, "notes": found.notes}  # fmt: skip
+    causes = {cause.label: cause.share for cause in found.causes}
+    advice = {change.change.replace("matmuls", "products"): change.saves_s for change in found.advice}
+    return {**own, "parts": dict(found.waterfall), "causes": causes, "advice": advice}
 
 
 def notes(graph: Any) -> list[str]:

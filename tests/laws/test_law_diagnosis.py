@@ -72,7 +72,7 @@ def test_parts_add_up_and_none_is_negative(run: tuple[rl.Graph, str, str, float]
     found = judge(run, factor)
     if found.verdict == "impossible":
         assert (found.causes, found.candidates, found.advice, found.waterfall) == ((), (), (), ())
-        assert found.measured < found.impossible_below
+        assert found.measured < found.lower_bound
         return
     parts = [seconds for _, seconds in found.waterfall]
     assert sum(parts) == pytest.approx(found.measured, rel=TINY)
@@ -116,5 +116,5 @@ def test_advice_saves_time_and_is_not_counted_twice(run: tuple[rl.Graph, str, st
     removed = [one for one in combined if one.note.startswith("removes ")]
     if any(tensor.dtype == "fp32" for tensor in run[0].tensors.values()):
         return  # the reference is in tf32, whose limit is another: a padded row is promised its speed as well
-    assert all(one.together_s >= found.impossible_below * (1 - TINY) for one in removed)
+    assert all(one.together_s >= found.lower_bound * (1 - TINY) for one in removed)
     assert sum(one.saves_s for one in removed) <= found.measured * (1 + TINY)

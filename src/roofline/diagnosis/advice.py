@@ -242,12 +242,12 @@ def _other_batch(reference: Reference, together: Callable[[int], float]) -> Iter
     time = _time(reference)
     double = float(reference.estimate(B=2 * batch).time) / 2
     if double < 0.9 * time:
-        note = f"time of {batch} of {2 * batch}: for throughput, latency grows"
+        note = f"time for {batch} of the {2 * batch} items: more throughput, longer latency"
         yield Advice(f"batch {2 * batch}", double, time - double, together(2 * batch) / 2, note,
                      f"--batch {2 * batch}", f"batch={2 * batch}")  # fmt: skip
     elif batch > 1:
         half = float(reference.estimate(B=batch // 2).time)
-        note = "latency; throughput is saturated and stays"
+        note = "shorter latency; throughput is saturated and stays"
         yield Advice(f"batch {batch // 2} for latency", half, time - half, together(batch // 2), note,
                      f"--batch {batch // 2}", f"batch={batch // 2}")  # fmt: skip
 
