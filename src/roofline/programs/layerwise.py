@@ -102,10 +102,10 @@ def build_layers(
     return [scope.find(name, f"{where}: outputs") for name in outputs] or [last]
 
 
-def _input(program: _Program, name: str, given: Any, where: str) -> str:
-    table = given if isinstance(given, dict) else {"shape": given}
+def _input(program: _Program, name: str, value: Any, where: str) -> str:
+    table = value if isinstance(value, dict) else {"shape": value}
     if not isinstance(table.get("shape"), list) or not table.keys() <= {"shape", "dtype"}:
-        raise ModelDataError(f"{where}: wanted a list of sizes, or shape = [...] and dtype = '...'; given {given!r}")
+        raise ModelDataError(f"{where}: wanted a list of sizes, or shape = [...] and dtype = '...'; given {value!r}")
     shape = tuple(parse(size, program.sizes, where) for size in table["shape"])
     try:
         dtype = number_format(table["dtype"]).name if "dtype" in table else None
@@ -115,7 +115,7 @@ def _input(program: _Program, name: str, given: Any, where: str) -> str:
 
 
 def _count(layers: Sequence[Mapping[str, Any]], program: _Program, where: str, depth: int) -> int:
-    """Nodes after repeats, roughly and cheaply, before anything is built."""
+    """Count the nodes after repeats, roughly and cheaply, before anything is built."""
     if depth > MAX_DEPTH:
         raise ModelDataError(f"{where}: blocks nested more than {MAX_DEPTH} deep")
     total = 0
@@ -189,12 +189,12 @@ def _repeated(program: _Program, layer: Mapping[str, Any], scope: _Scope, x: str
 def _single(program: _Program, layer: Mapping[str, Any], label: str, scope: _Scope, x: str, where: str) -> str:
     op = layer["op"]
     inputs = _inputs(layer, scope, x, where)
-    given = {key: value for key, value in layer.items() if key not in _OWN_KEYS}
+    keys = {key: value for key, value in layer.items() if key not in _OWN_KEYS}
     try:
         if op in LAYERS and "weights" not in layer:
             _check_arity(LAYERS[op], op, inputs, where)
-            return LAYERS[op](program.b, label, *inputs, **_arguments(LAYERS[op], given, program, where))
-        return _registered(program, layer, label, inputs, given, where)
+            return LAYERS[op](program.b, label, *inputs, **_arguments(LAYERS[op], keys, program, where))
+        return _registered(program, layer, label, inputs, keys, where)
     except RooflineError as error:
         text = str(error)
         raise type(error)(text if text.startswith(where) else f"{where}: {text}") from None
@@ -204,9 +204,9 @@ def _single(program: _Program, layer: Mapping[str, Any], label: str, scope: _Sco
 
 def _check_arity(function: Callable[..., str], op: str, inputs: list[str], where: str) -> None:
     parameters = inspect.signature(function).parameters.values()
-    wanted = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters) - 2  # the builder and the name
-    if len(inputs) != wanted:
-        raise ModelDataError(f"{where}: {op} takes {wanted} input, given {len(inputs)}")
+    arity = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters) - 2  # the builder and the name
+    if len(inputs) != arity:
+        raise ModelDataError(f"{where}: {op} takes {arity} input, given {len(inputs)}")
 
 
 def _inputs(layer: Mapping[str, Any], scope: _Scope, x: str, where: str) -> list[str]:
@@ -218,80 +218,72 @@ def _inputs(layer: Mapping[str, Any], scope: _Scope, x: str, where: str) -> list
     if "from" not in layer:
         return [x]
     names = layer["from"] if isinstance(layer["from"], list) else [layer["from"]]
-    found = [scope.find(str(name), where) for name in names]
-    return [x, *found] if layer["op"] in _JOINS else found
+    tensors = [scope.find(str(name), where) for name in names]
+    return [x, *tensors] if layer["op"] in _JOINS else tensors
 
 
 # --- keys of a layer to arguments -----------------------------------------------------------------------------------
 
 
-def _arguments(function: Callable[..., str], given: Mapping[str, Any], program: _Program, where: str) -> dict[str, Any]:
-    wanted = {
-        name: p for name, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY
-    }  # fmt: skip
-    _refuse_unknown(given, wanted, where)
-    for name, parameter in wanted.items():
-        if parameter.default is parameter.empty and name not in given:
+def _arguments(function: Callable[..., str], keys: Mapping[str, Any], program: _Program, where: str) -> dict[str, Any]:
+    parameters = {n: p for n, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
+    _refuse_unknown(keys, parameters, where)
+    for name, parameter in parameters.items():
+        if parameter.default is parameter.empty and name not in keys:
             raise ModelDataError(f"{where}: {name} is missing")
-    read = {key: _READERS[wanted[key].annotation] for key in given}
-    return {key: read[key](value, program, f"{where}: {key}") for key, value in given.items()}
+    return {
+        key: _READERS[parameters[key].annotation](value, program, f"{where}: {key}") for key, value in keys.items()
+    }  # fmt: skip
 
 
-def _refuse_unknown(given: Mapping[str, Any], allowed: Mapping[str, Any] | frozenset[str], where: str) -> None:
-    for key in given:
+def _refuse_unknown(keys: Mapping[str, Any], allowed: Mapping[str, Any] | frozenset[str], where: str) -> None:
+    for key in keys:
         if key not in allowed:
             names = [*sorted(allowed), *_OWN_KEYS]
             raise ModelDataError(f"{where}: unknown key {key!r}; allowed: {', '.join(names)}{did_you_mean(key, names)}")
 
 
-def _read_size(value: Any, program: _Program, where: str) -> Size:
-    return parse(value, program.sizes, where)
-
-
-def _read_number(value: Any, program: _Program, where: str) -> int:
+def _number(value: Any, program: _Program, where: str) -> int:
     size = parse(value, program.sizes, where)
     if not isinstance(size, int) or size < 0:
         raise ModelDataError(f"{where}: wanted a whole number, given {value!r}")
     return size
 
 
-def _read_pair(value: Any, program: _Program, where: str) -> Any:
-    if isinstance(value, list) and len(value) != 2:
+def _pair(value: Any, program: _Program, where: str) -> Any:
+    if not isinstance(value, list):
+        return _number(value, program, where)
+    if len(value) != 2:
         raise ModelDataError(f"{where}: wanted one number or two, given {value!r}")
-    return (
-        [_read_number(v, program, where) for v in value]
-        if isinstance(value, list)
-        else _read_number(value, program, where)
-    )
+    return [_number(item, program, where) for item in value]
 
 
-def _read_flag(value: Any, program: _Program, where: str) -> bool:
-    if not isinstance(value, bool):
-        raise ModelDataError(f"{where}: wanted true or false, given {value!r}")
-    return value
+def _only(kind: type, name: str) -> Callable[[Any, _Program, str], Any]:
+    def read(value: Any, program: _Program, where: str) -> Any:
+        if not isinstance(value, kind):
+            raise ModelDataError(f"{where}: wanted {name}, given {value!r}")
+        return value
+
+    return read
 
 
-def _read_text(value: Any, program: _Program, where: str) -> str:
-    if not isinstance(value, str):
-        raise ModelDataError(f"{where}: wanted text, given {value!r}")
-    return value
-
-
+#: How a key is read, by the annotation of the argument that it is for.
 _READERS: dict[str, Callable[[Any, _Program, str], Any]] = {
-    "Size": _read_size, "int": _read_number, "Pair": _read_pair, "bool": _read_flag, "str": _read_text,
+    "Size": lambda value, program, where: parse(value, program.sizes, where), "int": _number, "Pair": _pair,
+    "bool": _only(bool, "true or false"), "str": _only(str, "text"),
 }  # fmt: skip
 
 
 def _registered(
-    program: _Program, layer: Mapping[str, Any], label: str, inputs: list[str], given: Mapping[str, Any], where: str
+    program: _Program, layer: Mapping[str, Any], label: str, inputs: list[str], keys: Mapping[str, Any], where: str
 ) -> str:
-    """Any operator of the registry, with the weights that the file spells out."""
+    """Add any operator of the registry, with the weights that the file spells out."""
     op = layer["op"]
     if op not in OPS:
         names = [*LAYERS, *OPS]
         raise UnknownOp(f"{where}: unknown operator {str(op)!r}{did_you_mean(str(op), names)}")
-    _refuse_unknown(given, OPS[op].parameters, where)
-    attrs = {key: _attribute(value, program, f"{where}: {key}") for key, value in given.items()}
+    _refuse_unknown(keys, OPS[op].parameters, where)
+    attrs = {key: _attribute(value, program, f"{where}: {key}") for key, value in keys.items()}
     shapes = layer.get("weights", [])
     if not isinstance(shapes, list) or not all(isinstance(shape, list) for shape in shapes):
         raise ModelDataError(f"{where}: weights: wanted a list of shapes such as [['4 * hidden', 'hidden']]")
@@ -380,32 +372,19 @@ def _moe(b: Builder, name: str, x: str, *, experts: int, top_k: int, hidden: int
         return Experts(experts, top_k, hidden, activation)(Run(b), x)
 
 
-def _last_axis_norm(b: Builder, name: str, x: str, kind: str, bias: bool) -> str:
-    return norm(b, x, kind, name, bias)
-
-
-def _channel_norm(b: Builder, name: str, x: str, kind: str, bias: bool) -> str:
-    return channel_norm(b, x, kind, name, bias)
-
-
-def _batchnorm(b: Builder, name: str, x: str, kind: str, bias: bool) -> str:
-    return batchnorm(b, x, name)
-
-
-_NORMS: dict[str, Callable[..., str]] = {
-    "layernorm": _last_axis_norm, "rmsnorm": _last_axis_norm, "batchnorm": _batchnorm, "batchnorm2d": _batchnorm,
-    "groupnorm": _channel_norm, "layernorm2d": _channel_norm,
-}  # fmt: skip
+_NORMS = {"layernorm": norm, "rmsnorm": norm, "groupnorm": channel_norm, "layernorm2d": channel_norm,
+          "batchnorm": batchnorm, "batchnorm2d": batchnorm}  # fmt: skip
 
 
 def _norm(b: Builder, name: str, x: str, *, kind: str = "layernorm", bias: bool = True) -> str:
-    made: str = _choice(kind, _NORMS, "kind")(b, name, x, kind, bias)
+    add = _choice(kind, _NORMS, "kind")
+    made: str = batchnorm(b, x, name) if add is batchnorm else add(b, x, kind, name, bias)
     return made
 
 
 def _norm_layer(kind: str) -> Callable[..., str]:
     def layer(b: Builder, name: str, x: str, *, bias: bool = True) -> str:
-        return _NORMS[kind](b, name, x, kind, bias)
+        return _norm(b, name, x, kind=kind, bias=bias)
 
     return layer
 

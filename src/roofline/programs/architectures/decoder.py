@@ -193,54 +193,37 @@ def _convolution(c: DecoderConfig, bias: bool) -> state.Convolution:
     return state.Convolution(c.ssm_conv, bias, c.ssm_conv_kept == "kernel")
 
 
-def _mamba(c: DecoderConfig) -> Layer:
-    return state.Mamba(c.ssm_inner, c.ssm_state, c.ssm_rank, _convolution(c, c.ssm_conv_bias), c.ssm_bias,
-                       c.ssm_inner_norms, c.ssm_dtype)  # fmt: skip
-
-
-def _mamba2(c: DecoderConfig) -> Layer:
-    return state.Mamba2(c.ssm_inner, c.ssm_state, c.ssm_heads, c.ssm_groups, c.ssm_chunk,
-                        _convolution(c, c.ssm_conv_bias), c.ssm_bias, c.ssm_norm, c.ssm_dtype)  # fmt: skip
-
-
-def _delta(c: DecoderConfig) -> Layer:
-    return state.Delta(c.delta_keys, c.delta_values, c.delta_key_dim, c.delta_value_dim, _convolution(c, False),
-                       c.ssm_dtype)  # fmt: skip
-
-
-def _kimi_delta(c: DecoderConfig) -> Layer:
-    return state.KimiDelta(c.delta_keys, c.delta_values, c.delta_key_dim, c.delta_value_dim, _convolution(c, False),
-                           c.ssm_dtype, c.delta_rank)  # fmt: skip
-
-
 #: Each kind of mixer with a state: the keys that it needs, and how it is composed.
 MIXERS: Mapping[str, tuple[tuple[str, ...], Callable[[DecoderConfig], Layer]]] = {
-    "mamba": (("ssm_inner", "ssm_state", "ssm_rank"), _mamba),
-    "mamba2": (("ssm_inner", "ssm_state", "ssm_heads"), _mamba2),
-    "full+mamba2": (("ssm_inner", "ssm_state", "ssm_heads"), _mamba2),
-    "delta": (("delta_keys", "delta_values", "delta_key_dim", "delta_value_dim"), _delta),
-    "kda": (("delta_keys", "delta_values", "delta_key_dim", "delta_value_dim"), _kimi_delta),
-    "mlstm": (
-        ("delta_keys", "delta_key_dim", "delta_value_dim"),
-        lambda c: state.MatrixLSTM(c.delta_keys, c.delta_key_dim, c.delta_value_dim, c.ssm_chunk, c.ssm_dtype),
-    ),
+    "mamba": (("ssm_inner", "ssm_state", "ssm_rank"), lambda c: state.Mamba(
+        c.ssm_inner, c.ssm_state, c.ssm_rank, _convolution(c, c.ssm_conv_bias), c.ssm_bias, c.ssm_inner_norms,
+        c.ssm_dtype)),
+    "mamba2": (("ssm_inner", "ssm_state", "ssm_heads"), lambda c: state.Mamba2(
+        c.ssm_inner, c.ssm_state, c.ssm_heads, c.ssm_groups, c.ssm_chunk, _convolution(c, c.ssm_conv_bias), c.ssm_bias,
+        c.ssm_norm, c.ssm_dtype)),
+    "delta": (("delta_keys", "delta_values", "delta_key_dim", "delta_value_dim"), lambda c: state.Delta(
+        c.delta_keys, c.delta_values, c.delta_key_dim, c.delta_value_dim, _convolution(c, False), c.ssm_dtype)),
+    "kda": (("delta_keys", "delta_values", "delta_key_dim", "delta_value_dim"), lambda c: state.KimiDelta(
+        c.delta_keys, c.delta_values, c.delta_key_dim, c.delta_value_dim, _convolution(c, False), c.ssm_dtype,
+        c.delta_rank)),
+    "mlstm": (("delta_keys", "delta_key_dim", "delta_value_dim"), lambda c: state.MatrixLSTM(
+        c.delta_keys, c.delta_key_dim, c.delta_value_dim, c.ssm_chunk, c.ssm_dtype)),
     "conv": ((), lambda c: state.ShortConvolution(_convolution(c, c.ssm_bias), c.ssm_bias)),
     "linear": ((), lambda c: state.LightningAttention(c.heads, c.width, c.ssm_chunk, c.ssm_dtype)),
-    "recurrent": (
-        ("ssm_inner",), lambda c: state.GatedRecurrence(c.ssm_inner, c.heads, _convolution(c, True), c.ssm_dtype)
-    ),
+    "recurrent": (("ssm_inner",), lambda c: state.GatedRecurrence(
+        c.ssm_inner, c.heads, _convolution(c, True), c.ssm_dtype)),
 }  # fmt: skip
 
 
 def mixer(c: DecoderConfig, layer: int, attend: Compose) -> Layer:
     """Compose what mixes positions in a layer."""
     kind = c.mixer_of(layer)
-    if kind not in MIXERS:
+    if (name := kind.removeprefix("full+")) not in MIXERS:
         return attend(c, layer)
-    needs, compose = MIXERS[kind]
+    needs, compose = MIXERS[name]
     if lacking := [key for key in needs if not getattr(c, key)]:
         raise ValueError(f"a layer of kind {kind} needs {', '.join(lacking)}")
-    return Beside(attend(c, layer), compose(c)) if kind.startswith("full+") else compose(c)
+    return compose(c) if name == kind else Beside(attend(c, layer), compose(c))
 
 
 def block(

@@ -134,9 +134,9 @@ def _llama4(outer: Keys, text: Mapping[str, Any], vision: Keys) -> dict[str, Any
     merge, width = round(1 / ratio), vision.needed("projector_output_dim")
     same = {"projector_input_dim": width, "vision_output_dim": width,
             "intermediate_size": vision.needed("hidden_size") * merge**2}  # fmt: skip
-    for key, wanted in same.items():
-        if (given := vision.needed(key)) != wanted:
-            vision.fail(key, f"wanted {wanted}, as what comes before the adapter's layers gives, given {given}")
+    for key, size in same.items():
+        if (own := vision.needed(key)) != size:
+            vision.fail(key, f"wanted {size}, as what comes before the adapter's layers gives, given {own}")
     return {"head": "tokens", "project_merge": merge, "project_widths": [width, width, text["hidden"]],
             "project_bias": False}  # fmt: skip
 

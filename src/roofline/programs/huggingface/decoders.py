@@ -19,7 +19,7 @@ from roofline.programs.huggingface.checkpoints import (
     norms,
     opt,
     sparse_attention,
-)
+)  # fmt: skip
 from roofline.programs.huggingface.groups import (
     ACTIVATIONS,
     BASE,
@@ -52,7 +52,7 @@ from roofline.programs.huggingface.groups import (
     softcaps,
     thetas,
     window,
-)
+)  # fmt: skip
 from roofline.programs.huggingface.keys import MAX_LAYERS, Keys, Kind, row
 
 #: Ends of class names: with the head, and without.
@@ -221,14 +221,12 @@ def _one_then_three(c: Keys) -> list[str]:
 
 _GEMMA2 = (window, biases, softcaps)
 _GPTJ_FIXED: dict[str, Any] = {
-    "norm": "layernorm",
-    "gated": False,
-    "mlp_bias": True,
-    "head_bias": True,
-    "block": "parallel",
-}
-_COHERE_FIXED: dict[str, Any] = {"norm": "layernorm", "norm_bias": False, "block": "parallel", "logit_scale": True,
-                 "qk_norm_kind": "layernorm", "qk_norm_over": "heads"}  # fmt: skip
+    "norm": "layernorm", "gated": False, "mlp_bias": True, "head_bias": True, "block": "parallel",
+}  # fmt: skip
+_COHERE_FIXED: dict[str, Any] = {
+    "norm": "layernorm", "norm_bias": False, "block": "parallel", "logit_scale": True, "qk_norm_kind": "layernorm",
+    "qk_norm_over": "heads",
+}  # fmt: skip
 
 DECODERS: dict[str, Kind] = {
     # Llama and what differs from it in a key or two.
@@ -249,162 +247,113 @@ DECODERS: dict[str, Kind] = {
     "granitemoeshared": row(*LLAMA, biases, multipliers, experts.granite),
     "hunyuan_v1_dense": row(*LLAMA, biases, qk_norm=True),
     "hunyuan_v1_moe": row(*LLAMA, biases, experts.hunyuan, qk_norm=True),
-    "llama4_text": row(
-        *BASE, rotary, no_rope, chunks, biases, experts.llama4, router="sigmoid",
-        types={"chunked_attention": "sliding"},
-    ),
-    "exaone": row(
-        *LLAMA, biases, mlp_bias, names={"num_hidden_layers": "num_layers", "hidden_act": "activation_function"},
-    ),
+    "llama4_text": row(*BASE, rotary, no_rope, chunks, biases, experts.llama4, router="sigmoid",
+        types={"chunked_attention": "sliding"}),
+    "exaone": row(*LLAMA, biases, mlp_bias,
+        names={"num_hidden_layers": "num_layers", "hidden_act": "activation_function"}),
     "iquestcoder": row(*LLAMA, biases, mlp_bias),
     "cwm": row(*LLAMA, window, mlp_bias, mixers=_one_then_three),
     "apertus": row(*LLAMA, biases, gated=False, qk_norm=True),
     "bitnet": row(*LLAMA, biases, family=norms.BITNET),
-    "nanochat": row(
-        *LLAMA, biases, softcaps, gated=False, norm_scale=False, embed_norm=True, qk_norm=True, qk_norm_scale=False,
-    ),
+    "nanochat": row(*LLAMA, biases, softcaps, gated=False, norm_scale=False, embed_norm=True, qk_norm=True,
+        qk_norm_scale=False),
     "granite_swa": row(*LLAMA, window, thetas, biases, mlp_bias, multipliers, sinks=True, mixers=_one_then_three),
-    "granitemoe_swa": row(
-        *LLAMA, window, thetas, biases, multipliers, experts.granite, sinks=True, mixers=_one_then_three,
-    ),
+    "granitemoe_swa": row(*LLAMA, window, thetas, biases, multipliers, experts.granite, sinks=True,
+        mixers=_one_then_three),
     "hyperclovax": row(*LLAMA, biases, mlp_bias, multipliers, options(post_norms="use_post_norm")),
     "jais2": row(*LLAMA, biases, mlp_bias, norm="layernorm", gated=False),
     # Qwen, Phi, GLM.
     "qwen2": row(*LLAMA, window, qkv_bias=True, mixers=after_the_first),
     "qwen3": row(*LLAMA, window, biases, qk_norm=True, mixers=after_the_first),
-    "qwen2_moe": row(
-        *LLAMA, window, input_biases, experts.qwen, names={"attention_bias": "qkv_bias"}, mixers=after_the_first,
-    ),
-    "qwen3_moe": row(
-        *LLAMA, window, biases, experts.qwen, qk_norm=True, names={"num_experts": "num_local_experts"},
-        mixers=after_the_first,
-    ),
-    "mellum": row(
-        *LLAMA, window, biases, experts.mellum, qk_norm=True, names={"num_experts": "num_local_experts"},
-        mixers=all_full,
-    ),
-    "flint": row(
-        *LLAMA, window, rope_in_windows, biases, experts.qwen, qk_norm=True, sinks=True, shared_gate=False,
-        defaults={"mlp_only_layers": [0, 1]}, mixers=_flint_turns,
-    ),
+    "qwen2_moe": row(*LLAMA, window, input_biases, experts.qwen, names={"attention_bias": "qkv_bias"},
+        mixers=after_the_first),
+    "qwen3_moe": row(*LLAMA, window, biases, experts.qwen, qk_norm=True, names={"num_experts": "num_local_experts"},
+        mixers=after_the_first),
+    "mellum": row(*LLAMA, window, biases, experts.mellum, qk_norm=True, names={"num_experts": "num_local_experts"},
+        mixers=all_full),
+    "flint": row(*LLAMA, window, rope_in_windows, biases, experts.qwen, qk_norm=True, sinks=True, shared_gate=False,
+        defaults={"mlp_only_layers": [0, 1]}, mixers=_flint_turns),
     # The language models of Qwen's multimodal models.
     "qwen2_vl_text": row(*LLAMA, window, qkv_bias=True, mixers=after_the_first),
     "qwen2_5_vl_text": row(*LLAMA, window, qkv_bias=True, mixers=after_the_first),
     "qwen3_vl_text": row(*LLAMA, biases, qk_norm=True),
     "qwen3_vl_moe_text": row(*LLAMA, biases, experts.qwen, qk_norm=True, names={"num_experts": "num_local_experts"}),
-    "phi": row(
-        *LLAMA, options(qk_norm="qk_layernorm"), norm="layernorm", gated=False, qkv_bias=True, out_bias=True,
+    "phi": row(*LLAMA, options(qk_norm="qk_layernorm"), norm="layernorm", gated=False, qkv_bias=True, out_bias=True,
         mlp_bias=True, head_bias=True, block="parallel", qk_norm_kind="layernorm", qk_norm_bias=True,
-        defaults={"partial_rotary_factor": 0.5},
-    ),
+        defaults={"partial_rotary_factor": 0.5}),
     "phi3": row(*LLAMA, window),
     "phimoe": row(*LLAMA, window, biases, experts.mixtral, options(head_bias="lm_head_bias"), norm="layernorm"),
     "glm": row(*LLAMA, input_biases, defaults={"partial_rotary_factor": 0.5}),
     "glm4": row(*LLAMA, input_biases, post_norms=True, defaults={"partial_rotary_factor": 0.5}),
-    "glm4_moe": row(
-        *LLAMA, input_biases, options(qk_norm="use_qk_norm"), experts.deepseek, router="sigmoid",
-        defaults={"partial_rotary_factor": 0.5},
-    ),
+    "glm4_moe": row(*LLAMA, input_biases, options(qk_norm="use_qk_norm"), experts.deepseek, router="sigmoid",
+        defaults={"partial_rotary_factor": 0.5}),
     "glm4_moe_lite": row(*LATENT, experts.deepseek, router="sigmoid", defaults={"first_k_dense_replace": 1}),
-    "sarvam_moe": row(
-        *LLAMA, input_biases, options(qk_norm="use_qk_norm"), experts.deepseek, router="sigmoid",
-        names={"n_routed_experts": "num_experts", "n_shared_experts": "num_shared_experts"},
-    ),
+    "sarvam_moe": row(*LLAMA, input_biases, options(qk_norm="use_qk_norm"), experts.deepseek, router="sigmoid",
+        names={"n_routed_experts": "num_experts", "n_shared_experts": "num_shared_experts"}),
     "solar_open": row(*BASE, rotary, input_biases, experts.deepseek, router="sigmoid"),
-    "kolibri1": row(
-        *BASE, rotary, window, experts.qwen, qk_norm=True, post_norms=True, router="sigmoid", shared_gate=False,
-        names={"num_experts": "num_local_experts"}, mixers=every(5),
-    ),
+    "kolibri1": row(*BASE, rotary, window, experts.qwen, qk_norm=True, post_norms=True, router="sigmoid",
+        shared_gate=False, names={"num_experts": "num_local_experts"}, mixers=every(5)),
     "aria_text": row(*LLAMA, biases, mlp_bias, experts.aria),
     # Gemma.
     "gemma": row(*LLAMA, biases, _prefix, embedding_scale=True),
-    "gemma2": row(
-        *LLAMA, *_GEMMA2, embedding_scale=True, post_norms=True, mixers=every(2), idle={"sliding_window_size"},
-    ),
+    "gemma2": row(*LLAMA, *_GEMMA2, embedding_scale=True, post_norms=True, mixers=every(2),
+        idle={"sliding_window_size"}),
     "gemma3_text": row(*LLAMA, *_GEMMA2, embedding_scale=True, post_norms=True, qk_norm=True, mixers=every(6)),
     "vaultgemma": row(*LLAMA, *_GEMMA2, embedding_scale=True, mixers=every(2)),
     # Latent attention, experts.
     "deepseek_v2": row(*LATENT, experts.deepseek, mlp_bias, defaults={"moe_layer_freq": 1}),
     "deepseek_v3": row(*LATENT, experts.deepseek, router="sigmoid", defaults={"moe_layer_freq": 1}),
     "sarvam_mla": row(*LATENT, experts.deepseek, router="sigmoid", names=PLAIN_EXPERTS, idle={"q_head_dim"}),
-    "axk1": row(
-        *LATENT, experts.deepseek, router="sigmoid", defaults={"first_k_dense_replace": 1},
-        family=norms.NORM_OF_EXPERTS,
-    ),
+    "axk1": row(*LATENT, experts.deepseek, router="sigmoid", defaults={"first_k_dense_replace": 1},
+        family=norms.NORM_OF_EXPERTS),
     "minicpm3": row(body, activation, inner, rotary, _minicpm3, mlp_bias),
     "youtu": row(*LATENT),
-    "exaone_moe": row(
-        *LLAMA, window, rope_in_windows, experts.deepseek, qk_norm=True, router="sigmoid", names=PLAIN_EXPERTS,
-        mixers=every(4),
-    ),
-    "hy_v3": row(
-        *LLAMA, biases, mlp_bias, experts.deepseek, qk_norm=True, router="sigmoid", names=PLAIN_EXPERTS,
-        defaults={"first_k_dense_replace": 1},
-    ),
+    "exaone_moe": row(*LLAMA, window, rope_in_windows, experts.deepseek, qk_norm=True, router="sigmoid",
+        names=PLAIN_EXPERTS, mixers=every(4)),
+    "hy_v3": row(*LLAMA, biases, mlp_bias, experts.deepseek, qk_norm=True, router="sigmoid", names=PLAIN_EXPERTS,
+        defaults={"first_k_dense_replace": 1}),
     "dots1": row(*LLAMA, window, biases, experts.deepseek, qk_norm=True, router="sigmoid", mixers=after_the_first),
     "gpt_oss": row(body, heads, inner, rotary, window, biases, experts.mixtral, _gpt_oss, mixers=every(2)),
-    "minimax": row(
-        *LLAMA, window, experts.mixtral, _minimax, types={"linear_attention": "linear"}, mixers=_linear_turns,
-    ),
-    "minimax_m2": row(
-        *LLAMA, experts.mixtral, rotary_dim, qk_norm=True, qk_norm_over="width", router="sigmoid",
-        idle={"mlp_intermediate_size", "mtp_transformer_layers", "num_mtp_modules", "use_routing_bias"},
-    ),
+    "minimax": row(*LLAMA, window, experts.mixtral, _minimax, types={"linear_attention": "linear"},
+        mixers=_linear_turns),
+    "minimax_m2": row(*LLAMA, experts.mixtral, rotary_dim, qk_norm=True, qk_norm_over="width", router="sigmoid",
+        idle={"mlp_intermediate_size", "mtp_transformer_layers", "num_mtp_modules", "use_routing_bias"}),
     # Norms of another kind or in another place, branches side by side.
     "olmo": row(*LLAMA, biases, norm="layernorm", norm_scale=False),
     "olmo2": row(*LLAMA, biases, pre_norms=False, post_norms=True, qk_norm=True, qk_norm_over="width"),
-    "olmo3": row(
-        *LLAMA, window, biases, pre_norms=False, post_norms=True, qk_norm=True, qk_norm_over="width", mixers=every(4),
-    ),
+    "olmo3": row(*LLAMA, window, biases, pre_norms=False, post_norms=True, qk_norm=True, qk_norm_over="width",
+        mixers=every(4)),
     "olmoe": row(*LLAMA, biases, experts.olmoe, qk_norm=True, qk_norm_over="width"),
-    "flex_olmo": row(
-        *LLAMA, biases, experts.olmoe, pre_norms=False, post_norms=True, qk_norm=True, qk_norm_over="width",
-    ),
+    "flex_olmo": row(*LLAMA, biases, experts.olmoe, pre_norms=False, post_norms=True, qk_norm=True,
+        qk_norm_over="width"),
     "exaone4": row(*LLAMA, window, rope_in_windows, pre_norms=False, post_norms=True, qk_norm=True, mixers=every(4)),
     "cohere": row(*LLAMA, biases, options(qk_norm="use_qk_norm"), **_COHERE_FIXED),
-    "cohere2": row(
-        *LLAMA, biases, window, rope_in_windows, **_COHERE_FIXED, mixers=every(4),
-        idle={"use_parallel_block", "use_parallel_embedding"},
-    ),
-    "cohere2_moe": row(
-        *BASE, rotary, biases, window, _cohere2_experts, _cohere2_moe, norm_bias=False, block="parallel",
-        logit_scale=True, names=PLAIN_EXPERTS, mixers=_cohere2_moe_turns,
-    ),
-    "afmoe": row(
-        *LLAMA, window, rope_in_windows, _afmoe, experts.afmoe, qk_norm=True, post_norms=True,
-        family=norms.QUERY_GATE, mixers=_afmoe_turns,
-    ),
-    "dbrx": row(
-        body, heads, rotary, _dbrx, norm="layernorm", norm_bias=False,
-        names={"hidden_size": "d_model", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
-    ),
+    "cohere2": row(*LLAMA, biases, window, rope_in_windows, **_COHERE_FIXED, mixers=every(4),
+        idle={"use_parallel_block", "use_parallel_embedding"}),
+    "cohere2_moe": row(*BASE, rotary, biases, window, _cohere2_experts, _cohere2_moe, norm_bias=False, block="parallel",
+        logit_scale=True, names=PLAIN_EXPERTS, mixers=_cohere2_moe_turns),
+    "afmoe": row(*LLAMA, window, rope_in_windows, _afmoe, experts.afmoe, qk_norm=True, post_norms=True,
+        family=norms.QUERY_GATE, mixers=_afmoe_turns),
+    "dbrx": row(body, heads, rotary, _dbrx, norm="layernorm", norm_bias=False,
+        names={"hidden_size": "d_model", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"}),
     "nemotron": row(*LLAMA, biases, mlp_bias, norm="layernorm", gated=False, defaults={"partial_rotary_factor": 0.5}),
     "starcoder2": row(*LLAMA, window, all_biases("use_bias"), norm="layernorm", gated=False),
-    "stablelm": row(
-        *LLAMA, _stablelm, norm="layernorm", qk_norm_kind="layernorm", qk_norm_over="heads",
-        defaults={"partial_rotary_factor": 0.25},
-    ),
-    "persimmon": row(
-        *LLAMA, options(qk_norm="qk_layernorm"), norm="layernorm", gated=False, qkv_bias=True, out_bias=True,
-        mlp_bias=True, qk_norm_kind="layernorm", qk_norm_bias=True, defaults={"partial_rotary_factor": 0.5},
-    ),
-    "gpt_neox": row(
-        *LLAMA, _residual, biases, norm="layernorm", gated=False, mlp_bias=True,
-        defaults={"partial_rotary_factor": 0.25},
-    ),
+    "stablelm": row(*LLAMA, _stablelm, norm="layernorm", qk_norm_kind="layernorm", qk_norm_over="heads",
+        defaults={"partial_rotary_factor": 0.25}),
+    "persimmon": row(*LLAMA, options(qk_norm="qk_layernorm"), norm="layernorm", gated=False, qkv_bias=True,
+        out_bias=True, mlp_bias=True, qk_norm_kind="layernorm", qk_norm_bias=True,
+        defaults={"partial_rotary_factor": 0.5}),
+    "gpt_neox": row(*LLAMA, _residual, biases, norm="layernorm", gated=False, mlp_bias=True,
+        defaults={"partial_rotary_factor": 0.25}),
     "gpt_neox_japanese": row(*BASE, rotary, _japanese, norm="layernorm", gated=False, family=norms.LAST_BIAS),
-    "falcon": row(
-        body, activation, rotary, _falcon, all_biases("bias"), norm="layernorm", gated=False,
-        names={"hidden_act": "activation"},
-    ),
+    "falcon": row(body, activation, rotary, _falcon, all_biases("bias"), norm="layernorm", gated=False,
+        names={"hidden_act": "activation"}),
     # GPT-2 and its like: learned positions, or biases beside the scores.
     "gpt2": row(*GPT2, positions, **GPT_FIXED, names=GPT_NAMES),
     "gpt-sw3": row(*GPT2, positions, **GPT_FIXED, names=GPT_NAMES),
     "gpt_bigcode": row(*GPT2, positions, _multi_query, **GPT_FIXED, names=GPT_NAMES),
-    "openai-gpt": row(
-        *BASE, positions, **GPT_FIXED, pre_norms=False, sum_norms=True, final_norm=False,
-        names={**GPT_NAMES, "hidden_act": "afn"},
-    ),
+    "openai-gpt": row(*BASE, positions, **GPT_FIXED, pre_norms=False, sum_norms=True, final_norm=False,
+        names={**GPT_NAMES, "hidden_act": "afn"}),
     "gptj": row(*GPT2, rotary_dim, **_GPTJ_FIXED, names=GPT_NAMES),
     "codegen": row(*GPT2, rotary_dim, **_GPTJ_FIXED, names=GPT_NAMES),
     "gpt_neo": row(
@@ -412,16 +361,12 @@ DECODERS: dict[str, Kind] = {
         names={"num_attention_heads": "num_heads", "num_hidden_layers": "num_layers",
                "hidden_act": "activation_function"},
     ),
-    "bloom": row(
-        *BASE, **GPT_FIXED, alibi=True, embed_norm=True,
+    "bloom": row(*BASE, **GPT_FIXED, alibi=True, embed_norm=True,
         names={"hidden_size": "n_embed", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"},
-        defaults={"hidden_act": "gelu_new"}, idle={"bias_dropout_fusion", "skip_bias_add", "skip_bias_add_qkv"},
-    ),
-    "mpt": row(
-        *BASE, _mpt, norm="layernorm", gated=False, norm_bias=False, rope=False, tied=True,
+        defaults={"hidden_act": "gelu_new"}, idle={"bias_dropout_fusion", "skip_bias_add", "skip_bias_add_qkv"}),
+    "mpt": row(*BASE, _mpt, norm="layernorm", gated=False, norm_bias=False, rope=False, tied=True,
         names={"hidden_size": "d_model", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
-        defaults={"hidden_act": "gelu"},
-    ),
+        defaults={"hidden_act": "gelu"}),
     # Those with layers of their own.
     **gemma4.ROWS, **doge.ROWS, **diffllama.ROWS, **jetmoe.ROWS, **sparse_attention.ROWS, **gates.ROWS, **mimo.ROWS,
     **longcat.ROWS, **opt.ROWS, **modernbert.ROWS,

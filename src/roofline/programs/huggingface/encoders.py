@@ -141,24 +141,14 @@ ENCODERS: dict[str, Kind] = {
     "camembert": row(*_BERT, family=_ENCODER, ends=_DENSE),
     "xlm-roberta": row(*_BERT, family=_ENCODER, ends=_DENSE),
     "electra": row(*_BERT, _narrow, **_NONE, family=_ENCODER, ends=_DENSE),
-    "albert": row(
-        *_BERT, _albert, family=replace(_ENCODER, config=AlbertConfig, compose=_albert_model), ends=_POOLED,
-    ),
-    "distilbert": row(
-        body, groups.activation, _positions, _sinusoidal, _labels, **_NONE, segments=0, names=_NAMED, family=_ENCODER,
-        ends=_DENSE,
-    ),
-    "mpnet": row(
-        body, groups.activation, _positions, _labels, _buckets, segments=0,
-        family=replace(_ENCODER, config=MPNetConfig, compose=_mpnet_model), ends=_DENSE,
-    ),
+    "albert": row(*_BERT, _albert, family=replace(_ENCODER, config=AlbertConfig, compose=_albert_model), ends=_POOLED),
+    "distilbert": row(body, groups.activation, _positions, _sinusoidal, _labels, **_NONE, segments=0, names=_NAMED,
+        family=_ENCODER, ends=_DENSE),
+    "mpnet": row(body, groups.activation, _positions, _labels, _buckets, segments=0,
+        family=replace(_ENCODER, config=MPNetConfig, compose=_mpnet_model), ends=_DENSE),
     # Text towers of CLIP and SigLIP.
-    "clip_text_model": row(
-        body, groups.activation, groups.positions, _text_tower, **_CLIP_TEXT, causal=True, head_bias=False,
-        family=_ENCODER, ends={"Model": {}, "WithProjection": {"head": "project"}},
-    ),
-    "siglip_text_model": row(
-        body, groups.activation, groups.positions, _text_tower, **_CLIP_TEXT, family=_ENCODER,
-        ends={"Model": {"head": "project"}},
-    ),
+    "clip_text_model": row(body, groups.activation, groups.positions, _text_tower, **_CLIP_TEXT, causal=True,
+        head_bias=False, family=_ENCODER, ends={"Model": {}, "WithProjection": {"head": "project"}}),
+    "siglip_text_model": row(body, groups.activation, groups.positions, _text_tower, **_CLIP_TEXT, family=_ENCODER,
+        ends={"Model": {"head": "project"}}),
 }  # fmt: skip

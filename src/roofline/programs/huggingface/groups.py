@@ -32,9 +32,15 @@ def heads(c: Keys) -> dict[str, Any]:
     return {**sizes, "kv_pattern": each}
 
 
-def inner(c: Keys) -> dict[str, Any]:
-    """Inner size of the feed-forward block."""
-    return c.needs(intermediate="intermediate_size")
+def needs(**names: str) -> Reader:
+    """Return a reader of sizes that must be there: options by the keys that hold them."""
+    return lambda c: c.needs(**names)
+
+
+#: Inner size of the feed-forward block.
+inner = needs(intermediate="intermediate_size")
+#: Rows of a learned table of positions.
+positions = needs(positions="max_position_embeddings")
 
 
 def inner_or_four(c: Keys) -> dict[str, Any]:
@@ -43,17 +49,12 @@ def inner_or_four(c: Keys) -> dict[str, Any]:
 
 
 def activation(c: Keys) -> dict[str, Any]:
-    """Of the feed-forward block, under either name."""
+    """The activation of the feed-forward block, under either name."""
     c.get("hidden_act")
     key = "hidden_activation" if c.has("hidden_activation") else "hidden_act"
     if c.get(key) is None and c.defaults.get(c.name(key)):
         return {"activation": ACTIVATIONS[c.defaults[c.name(key)]]}
     return {"activation": c.one_of(key, ACTIVATIONS)}
-
-
-def positions(c: Keys) -> dict[str, Any]:
-    """Rows of a learned table of positions."""
-    return c.needs(positions="max_position_embeddings")
 
 
 def offset_positions(c: Keys) -> dict[str, Any]:

@@ -136,14 +136,14 @@ def _rows(c: Keys) -> dict[str, Any]:
 
 
 def _llama4(c: Keys) -> dict[str, Any]:
-    """What Llama 4's adapter reads; the activation is GELU whatever the config says."""
+    """Leave Llama 4's adapter its keys; the activation is GELU whatever the config says."""
     c.ignore("hidden_act", "vision_output_dim", "pixel_shuffle_ratio", "projector_input_dim", "projector_output_dim",
                "multi_modal_projector_bias", "projector_dropout")  # fmt: skip
     return {}
 
 
 def _outer(c: Keys) -> dict[str, Any]:
-    """What the projector reads."""
+    """Leave the projector its keys."""
     c.ignore("spatial_merge_size", "out_hidden_size", "spatial_patch_size")
     return {}
 
@@ -151,9 +151,11 @@ def _outer(c: Keys) -> dict[str, Any]:
 _CLASSES = {"Model": {"head": "pooler"}, "ForImageClassification": {"head": "classes"}}
 _TOWER: tuple[Reader, ...] = (_body, _activation, groups.inner)
 _CLIP: dict[str, Any] = {"fused_qkv": False, "embed_norm": True, "patch_bias": False, "final_norm": False}
-_PIXTRAL: dict[str, Any] = {"class_token": False, "patch_bias": False, "embed_norm": True, "norm": "rmsnorm",
-            "gated": True, "qkv_bias": False, "out_bias": False, "mlp_bias": False, "rope": True, "position_rows": 0,
-            "final_norm": False, "head": "none", "fused_qkv": False}  # fmt: skip
+_PIXTRAL: dict[str, Any] = {
+    "class_token": False, "patch_bias": False, "embed_norm": True, "norm": "rmsnorm", "gated": True, "qkv_bias": False,
+    "out_bias": False, "mlp_bias": False, "rope": True, "position_rows": 0, "final_norm": False, "head": "none",
+    "fused_qkv": False,
+}  # fmt: skip
 _QWEN: dict[str, Any] = {"class_token": False, "patch_bias": False, "rope": True, "final_norm": False, "head": "none"}
 _QKV_BIAS = groups.options(qkv_bias="qkv_bias")
 _QWEN_NAMES = {"num_hidden_layers": "depth", "num_attention_heads": "num_heads", "num_channels": "in_channels"}
@@ -162,47 +164,28 @@ _VIT: dict[str, Any] = {"family": FAMILIES["vit"]}
 VISION: dict[str, Kind] = {
     "vit": row(*_TOWER, _QKV_BIAS, _classes, fused_qkv=False, **_VIT, ends=_CLASSES),
     "deit": row(*_TOWER, _QKV_BIAS, _classes, fused_qkv=False, tokens=1, **_VIT, ends=_CLASSES),
-    "dinov2": row(
-        _body, _activation, _QKV_BIAS, _dino, fused_qkv=False, layer_scale=True, **_VIT,
-        ends={"Model": {"head": "none"}, "ForImageClassification": {"head": "classes_mean"}},
-    ),
-    "dinov2_with_registers": row(
-        _body, _activation, _QKV_BIAS, _dino, _dino_rows, fused_qkv=False, layer_scale=True, **_VIT,
-        ends={"Model": {"head": "none"}, "ForImageClassification": {"head": "classes_mean"}},
-    ),
-    "beit": row(
-        *_TOWER, _beit, fused_qkv=False, k_bias=False, **_VIT,
-        ends={"Model": {"head": "mean_only"}, "ForImageClassification": {"head": "mean"}}, idle={"use_auxiliary_head"},
-    ),
-    "clip_vision_model": row(
-        *_TOWER, _projected, **_CLIP, **_VIT,
-        ends={"Model": {"head": "normed"}, "WithProjection": {"head": "project"}}, idle={"vocab_size"},
-    ),
+    "dinov2": row(_body, _activation, _QKV_BIAS, _dino, fused_qkv=False, layer_scale=True, **_VIT,
+        ends={"Model": {"head": "none"}, "ForImageClassification": {"head": "classes_mean"}}),
+    "dinov2_with_registers": row(_body, _activation, _QKV_BIAS, _dino, _dino_rows, fused_qkv=False, layer_scale=True,
+        **_VIT, ends={"Model": {"head": "none"}, "ForImageClassification": {"head": "classes_mean"}}),
+    "beit": row(*_TOWER, _beit, fused_qkv=False, k_bias=False, **_VIT,
+        ends={"Model": {"head": "mean_only"}, "ForImageClassification": {"head": "mean"}}, idle={"use_auxiliary_head"}),
+    "clip_vision_model": row(*_TOWER, _projected, **_CLIP, **_VIT,
+        ends={"Model": {"head": "normed"}, "WithProjection": {"head": "project"}}, idle={"vocab_size"}),
     "siglip_vision_model": row(*_TOWER, _siglip, fused_qkv=False, class_token=False, **_VIT, ends={"Model": {}}),
     "idefics3_vision": row(*_TOWER, fused_qkv=False, class_token=False, head="none", **_VIT, ends={"Model": {}}),
-    "smolvlm_vision": row(
-        *_TOWER, fused_qkv=False, class_token=False, head="none", **_VIT, ends={"Model": {}}, idle={"max_image_size"},
-    ),
+    "smolvlm_vision": row(*_TOWER, fused_qkv=False, class_token=False, head="none", **_VIT, ends={"Model": {}},
+        idle={"max_image_size"}),
     "pixtral": row(*_TOWER, groups.rotary, _head_width, **_PIXTRAL, **_VIT, ends={"Model": {}}),
     "internvl_vision": row(*_TOWER, _internvl, fused_qkv=False, head="none", **_VIT, ends={"Model": {}}),
-    "llama4_vision_model": row(
-        _body, groups.inner, groups.rotary, _llama4, fused_qkv=False, patch_bias=False, embed_norm=True, rope=True,
-        head="none", **_VIT, ends={"Model": {}},
-    ),
-    "qwen2_vl_vision": row(
-        _body, _activation, _ratio, _frames, _outer, groups.rotary, **_QWEN, position_rows=0, **_VIT,
-        names={**_QWEN_NAMES, "hidden_size": "embed_dim"}, ends={"Model": {}},
-    ),
-    "qwen2_5_vl_vision": row(
-        *_TOWER, _frames, _windows, _outer, groups.rotary, **_QWEN, position_rows=0, norm="rmsnorm", gated=True, **_VIT,
-        names=_QWEN_NAMES, ends={"Model": {}},
-    ),
-    "qwen3_vl_vision": row(
-        *_TOWER, _frames, _rows, _outer, groups.rotary, **{**_QWEN, "patch_bias": True}, **_VIT, names=_QWEN_NAMES,
-        ends={"Model": {}},
-    ),
-    "qwen3_5_vision": row(
-        *_TOWER, _frames, _rows, _outer, groups.rotary, **{**_QWEN, "patch_bias": True}, **_VIT, names=_QWEN_NAMES,
-        ends={"Model": {}},
-    ),
+    "llama4_vision_model": row(_body, groups.inner, groups.rotary, _llama4, fused_qkv=False, patch_bias=False,
+        embed_norm=True, rope=True, head="none", **_VIT, ends={"Model": {}}),
+    "qwen2_vl_vision": row(_body, _activation, _ratio, _frames, _outer, groups.rotary, **_QWEN, position_rows=0, **_VIT,
+        names={**_QWEN_NAMES, "hidden_size": "embed_dim"}, ends={"Model": {}}),
+    "qwen2_5_vl_vision": row(*_TOWER, _frames, _windows, _outer, groups.rotary, **_QWEN, position_rows=0,
+        norm="rmsnorm", gated=True, **_VIT, names=_QWEN_NAMES, ends={"Model": {}}),
+    "qwen3_vl_vision": row(*_TOWER, _frames, _rows, _outer, groups.rotary, **{**_QWEN, "patch_bias": True}, **_VIT,
+        names=_QWEN_NAMES, ends={"Model": {}}),
+    "qwen3_5_vision": row(*_TOWER, _frames, _rows, _outer, groups.rotary, **{**_QWEN, "patch_bias": True}, **_VIT,
+        names=_QWEN_NAMES, ends={"Model": {}}),
 }  # fmt: skip

@@ -41,17 +41,17 @@ class Run:
 
     @property
     def decodes(self) -> bool:
-        """Whether one new token per sequence is computed against a cache."""
+        """Tell whether one new token per sequence is computed against a cache."""
         return self.phase == "decode"
 
     @property
     def keeps(self) -> bool:
-        """Whether keys, values and states are cached for later positions."""
+        """Tell whether keys, values and states are cached for later positions."""
         return self.phase in ("prefill", "decode")
 
     @property
     def drops(self) -> bool:
-        """Whether dropout runs."""
+        """Tell whether dropout runs."""
         return self.phase == "train" and self.dropout
 
     def drop(self, x: str, name: str) -> str:

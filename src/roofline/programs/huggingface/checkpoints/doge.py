@@ -56,8 +56,6 @@ def _doge(c: Keys) -> dict[str, Any]:
 
 
 ROWS = {
-    "doge": row(
-        *groups.LLAMA, groups.window, groups.biases, groups.mlp_bias, _doge, qk_norm=True,
-        family=parts.variant(attend=_attend, residual=WeightedResidual),
-    ),
+    "doge": row(*groups.LLAMA, groups.window, groups.biases, groups.mlp_bias, _doge, qk_norm=True,
+        family=parts.variant(attend=_attend, residual=WeightedResidual)),
 }  # fmt: skip

@@ -59,15 +59,11 @@ def _every_sixth_and_last(c: Keys) -> list[str]:
 
 
 ROWS = {
-    "laguna": row(
-        *groups.BASE, groups.inner, groups.window, groups.biases, _laguna_experts, _laguna, qk_norm=True,
+    "laguna": row(*groups.BASE, groups.inner, groups.window, groups.biases, _laguna_experts, _laguna, qk_norm=True,
         router="sigmoid", score_bias=True, names=groups.PLAIN_EXPERTS, defaults={"first_k_dense_replace": 1},
-        mixers=groups.all_full, family=parts.variant(GateConfig, attend=gated(activation="softplus")),
-    ),
-    "beam": row(
-        *groups.LLAMA, groups.window, groups.rope_in_windows, groups.biases, groups.softcaps, experts.deepseek,
+        mixers=groups.all_full, family=parts.variant(GateConfig, attend=gated(activation="softplus"))),
+    "beam": row(*groups.LLAMA, groups.window, groups.rope_in_windows, groups.biases, groups.softcaps, experts.deepseek,
         qk_norm=True, post_norms=True, router="sigmoid", residual_scale=True, output_gate="width",
         names=groups.PLAIN_EXPERTS, defaults={"first_k_dense_replace": 3}, mixers=_every_sixth_and_last,
-        family=parts.variant(GateConfig, attend=gated(bias=True)),
-    ),
+        family=parts.variant(GateConfig, attend=gated(bias=True))),
 }  # fmt: skip

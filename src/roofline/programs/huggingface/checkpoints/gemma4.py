@@ -193,9 +193,7 @@ def _listed(c: Keys, usual: list[tuple[int, int]], base: tuple[int, int]) -> lis
 
 
 ROWS = {
-    "gemma4_text": row(
-        groups.body, groups.heads, groups.activation, groups.inner, groups.rotary, groups.biases, groups.softcaps,
-        _gemma4, embedding_scale=True, post_norms=True, qk_norm=True,
-        family=replace(parts.FAMILIES["decoder"], config=Gemma4Config, compose=_compose),
-    ),
+    "gemma4_text": row(groups.body, groups.heads, groups.activation, groups.inner, groups.rotary, groups.biases,
+        groups.softcaps, _gemma4, embedding_scale=True, post_norms=True, qk_norm=True,
+        family=replace(parts.FAMILIES["decoder"], config=Gemma4Config, compose=_compose)),
 }  # fmt: skip

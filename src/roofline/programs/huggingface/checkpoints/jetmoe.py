@@ -73,9 +73,7 @@ def _jetmoe(c: Keys) -> dict[str, Any]:
 
 
 ROWS = {
-    "jetmoe": row(
-        groups.body, groups.activation, groups.inner, groups.rotary, _jetmoe, experts.mixtral,
+    "jetmoe": row(groups.body, groups.activation, groups.inner, groups.rotary, _jetmoe, experts.mixtral,
         names={"head_dim": "kv_channels", "hidden_act": "activation_function"},
-        family=parts.variant(attend=_attend, feed=_feed),
-    ),
+        family=parts.variant(attend=_attend, feed=_feed)),
 }  # fmt: skip

@@ -97,15 +97,12 @@ def _modernbert_decoder(c: Keys) -> dict[str, Any]:
 
 
 ENCODERS = {
-    "modernbert": row(
-        body, groups.activation, groups.rotary, _modernbert, pooler=False, segments=0, positions=0, pre_norms=True,
-        fused_qkv=True, family=replace(encoders.FAMILIES["encoder"], config=ModernBertConfig, compose=_encoder),
-        ends={"Model": {}, "ForMaskedLM": {"head": "masked"}},
-    ),
+    "modernbert": row(body, groups.activation, groups.rotary, _modernbert, pooler=False, segments=0, positions=0,
+        pre_norms=True, fused_qkv=True,
+        family=replace(encoders.FAMILIES["encoder"], config=ModernBertConfig, compose=_encoder),
+        ends={"Model": {}, "ForMaskedLM": {"head": "masked"}}),
 }  # fmt: skip
 ROWS = {
-    "modernbert-decoder": row(
-        *groups.LLAMA, groups.biases, groups.mlp_bias, _modernbert_decoder, norm="layernorm", embed_norm=True,
-        first_norm=False, family=parts.variant(ModernBertDecoderConfig, head=_head),
-    ),
+    "modernbert-decoder": row(*groups.LLAMA, groups.biases, groups.mlp_bias, _modernbert_decoder, norm="layernorm",
+        embed_norm=True, first_norm=False, family=parts.variant(ModernBertDecoderConfig, head=_head)),
 }  # fmt: skip

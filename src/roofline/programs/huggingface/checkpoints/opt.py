@@ -86,11 +86,10 @@ _FIXED = parts.variant(embeddings=_fixed_positions)
 _FAIRSEQ: dict[str, Any] = {**groups.GPT_FIXED, "embedding_scale": True}
 
 ROWS = {
-    "opt": row(
-        *groups.BASE, groups.inner, groups.offset_positions, _opt, groups.all_biases("enable_bias"), norm="layernorm",
-        gated=False, rope=False, names={"hidden_act": "activation_function", "intermediate_size": "ffn_dim"},
-        family=parts.variant(OPTConfig, embeddings=_embeddings, head=_head),
-    ),
+    "opt": row(*groups.BASE, groups.inner, groups.offset_positions, _opt, groups.all_biases("enable_bias"),
+        norm="layernorm", gated=False, rope=False,
+        names={"hidden_act": "activation_function", "intermediate_size": "ffn_dim"},
+        family=parts.variant(OPTConfig, embeddings=_embeddings, head=_head)),
     "biogpt": row(*groups.BASE, groups.inner, groups.offset_positions, **_FAIRSEQ),
     "xglm": row(
         *groups.BASE, groups.inner, **_FAIRSEQ,
@@ -98,8 +97,6 @@ ROWS = {
                "num_attention_heads": "attention_heads", "hidden_act": "activation_function"},
         family=_FIXED,
     ),
-    "ctrl": row(
-        groups.body, groups.heads, groups.inner, **_FAIRSEQ, head_bias=True, activation="relu",
-        names={**groups.GPT_NAMES, "intermediate_size": "dff"}, family=_FIXED,
-    ),
+    "ctrl": row(groups.body, groups.heads, groups.inner, **_FAIRSEQ, head_bias=True, activation="relu",
+        names={**groups.GPT_NAMES, "intermediate_size": "dff"}, family=_FIXED),
 }  # fmt: skip

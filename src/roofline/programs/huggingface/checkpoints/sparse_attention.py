@@ -133,8 +133,6 @@ _DEEPSEEK = (*groups.LATENT, experts.deepseek)
 ROWS = {
     "deepseek_v32": row(*_DEEPSEEK, _index, router="sigmoid", family=_FAMILY),
     "glm_moe_dsa": row(*_DEEPSEEK, _index_shared, router="sigmoid", family=_FAMILY),
-    "minimax_m3_vl_text": row(
-        groups.body, groups.heads, groups.rotary_dim, _minimax_m3, qk_norm=True, router="sigmoid",
-        activation="clamped_swiglu", family=_FAMILY,
-    ),
+    "minimax_m3_vl_text": row(groups.body, groups.heads, groups.rotary_dim, _minimax_m3, qk_norm=True, router="sigmoid",
+        activation="clamped_swiglu", family=_FAMILY),
 }  # fmt: skip
