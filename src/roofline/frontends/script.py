@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from roofline.ir.errors import ModelDataError, RooflineError, UnknownModel, UsageError, did_you_mean
+from roofline.ir.errors import ModelDataError, UnknownModel, UsageError, did_you_mean
 from roofline.ir.graph import Graph
 
 #: Functions without arguments that return the graph.
@@ -61,7 +61,7 @@ def load_script(path: str | os.PathLike[str], name: str | None = None) -> Graph:
         ModelDataError: The script cannot be read, raises, or has no program in it.
     """
     with _running(path) as (file, names):
-        return _as_graph(file, names, _find(file, names) if name is None else _look_up(file, names, name))
+        return _as_graph(file, names, _find(file, names, name))
 
 
 # --- running ----------------------------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ def load_script(path: str | os.PathLike[str], name: str | None = None) -> Graph:
 
 @contextmanager
 def _running(path: str | os.PathLike[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the names of a script, while it still is the running one; its faults become one line."""
+    """Yield the names of a script, while it still is the running one."""
     file = os.path.expanduser(os.fspath(path))
     code = _read(file)
     module = ModuleType(_NAME)
@@ -79,8 +79,9 @@ def _running(path: str | os.PathLike[str]) -> Iterator[tuple[str, Mapping[str, A
     sys.argv[:] = [file]
     sys.modules[_NAME] = module
     try:
-        with redirect_stdout(sys.stderr), _one_line(file):
-            exec(compile(code, file, "exec"), module.__dict__)
+        with redirect_stdout(sys.stderr):
+            with _one_line(file):
+                exec(compile(code, file, "exec"), module.__dict__)
             yield file, module.__dict__
     finally:
         sys.path[:], sys.argv[:] = before[:2]
@@ -115,18 +116,8 @@ def _one_line(file: str) -> Iterator[None]:
     except SystemExit as error:
         code = "" if error.code is None else error.code
         raise ModelDataError(f"{_where(file, error)}: the script ends itself: sys.exit({code})") from None
-    except _Own as error:
-        raise error.error from None
     except Exception as error:
         raise ModelDataError(_told(file, error)) from error
-
-
-class _Own(Exception):
-    """Carries an error of this module past the script's."""
-
-    def __init__(self, error: RooflineError) -> None:
-        super().__init__(str(error))
-        self.error = error
 
 
 def _told(file: str, error: BaseException) -> str:
@@ -142,27 +133,26 @@ def _where(file: str, error: BaseException) -> str:
 # --- looking ----------------------------------------------------------------------------------------------------------
 
 
-def _look_up(file: str, names: Mapping[str, Any], name: str) -> Any:
-    if name not in names or not name:
-        near = did_you_mean(name, _own(names)) or f"; it has {', '.join(_own(names)) or 'none'}"
-        raise _Own(UsageError(f"{file}: no name {name!r}{near}"))
-    return names[name]
-
-
-def _find(file: str, names: Mapping[str, Any]) -> Any:
-    graphs = {id(names[name]): name for name in _own(names) if isinstance(names[name], Graph)}
+def _find(file: str, names: Mapping[str, Any], name: str | None) -> Any:
+    """Return what a name stands for, or the program that the script has."""
+    if name is not None:
+        if name not in names or not name:
+            near = did_you_mean(name, _own(names)) or f"; it has {', '.join(_own(names)) or 'none'}"
+            raise UsageError(f"{file}: no name {name!r}{near}")
+        return names[name]
+    graphs = {id(names[own]): own for own in _own(names) if isinstance(names[own], Graph)}
     if len(graphs) > 1:
         listed = ", ".join(graphs.values())
-        raise _Own(UsageError(f"{file}: several graphs: {listed}; choose one, as {file}:{next(iter(graphs.values()))}"))
+        raise UsageError(f"{file}: several graphs: {listed}; choose one, as {file}:{next(iter(graphs.values()))}")
     if graphs:
         return names[next(iter(graphs.values()))]
-    for name in FUNCTIONS:
-        if callable(names.get(name)):
-            return names[name]
+    for function in FUNCTIONS:
+        if callable(names.get(function)):
+            return names[function]
     if _is_module(names.get(MODULE)):
         return names[MODULE]
     has = ", ".join(_own(names)[:20]) or "none"
-    raise _Own(ModelDataError(f"{file}: no program; wanted {_WANTED}; names in it: {has}"))
+    raise ModelDataError(f"{file}: no program; wanted {_WANTED}; names in it: {has}")
 
 
 def _own(names: Mapping[str, Any]) -> list[str]:
@@ -178,22 +168,24 @@ def _is_module(value: Any) -> bool:
 def _as_graph(file: str, names: Mapping[str, Any], thing: Any) -> Graph:
     if _is_module(thing):
         return _from_torch(file, names, thing)
-    graph = thing() if callable(thing) and not isinstance(thing, Graph) else thing
+    with _one_line(file):
+        graph = thing() if callable(thing) and not isinstance(thing, Graph) else thing
     if not isinstance(graph, Graph):
         called = f"{getattr(thing, '__name__', 'it')}() returns" if callable(thing) else "that is"
-        raise _Own(ModelDataError(f"{file}: {called} a {type(graph).__name__}; wanted {_WANTED}"))
+        raise ModelDataError(f"{file}: {called} a {type(graph).__name__}; wanted {_WANTED}")
     return graph
 
 
 def _from_torch(file: str, names: Mapping[str, Any], module: Any) -> Graph:
     inputs = next((names[name] for name in INPUTS if name in names), None)
     if inputs is None:
-        raise _Own(ModelDataError(f"{file}: a torch module without example_inputs; give it a tuple or a dictionary"))
+        raise ModelDataError(f"{file}: a torch module without example_inputs; give it a tuple or a dictionary")
     from roofline.frontends.torch import from_torch
 
     options: dict[str, Any] = {"unknown": "report"}
     if DYNAMIC in names:
         options["dynamic"] = names[DYNAMIC]
-    if isinstance(inputs, Mapping):
-        return from_torch(module, kwargs=inputs, **options)
-    return from_torch(module, *(inputs if isinstance(inputs, tuple | list) else (inputs,)), **options)
+    with _one_line(file):
+        if isinstance(inputs, Mapping):
+            return from_torch(module, kwargs=inputs, **options)
+        return from_torch(module, *(inputs if isinstance(inputs, tuple | list) else (inputs,)), **options)
