@@ -6,8 +6,7 @@ builder and returns the names of the results.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from roofline.frontends import emit
@@ -142,25 +141,13 @@ def one_line(error: object) -> str:
     return " ".join(str(error).split())[:200]
 
 
-@contextmanager
-def located(
-    where: str, what: str, sign: str, malformed: Callable[[Exception], RooflineError] | None = None
-) -> Iterator[None]:
-    """Say in the errors of a rule where in the source they happened.
+def located(error: RooflineError, where: str, what: str, sign: str) -> RooflineError:
+    """Return the error of a rule with where in the source it happened.
 
     Args:
+        error: What was raised.
         where: Where the operation stands.
         what: What the source calls it.
         sign: What an error holds that says so already.
-        malformed: What to make of Python's own errors, which come of attributes that no rule expects.
     """
-    try:
-        yield
-    except RooflineError as error:
-        if sign in str(error):
-            raise
-        raise type(error)(f"{where}: {what}: {error}") from None
-    except MALFORMED as error:
-        if malformed is None:
-            raise
-        raise malformed(error) from error
+    return error if sign in str(error) else type(error)(f"{where}: {what}: {error}")

@@ -121,8 +121,14 @@ class Walk:
         if call.values and call.what not in _EVEN_CONSTANT and all(isinstance(v, Constant) for v in call.values):
             return [call.folded(at) for at in range(len(call.eqn.outvars))]
         self.b.dtype = call.dtype
-        with located(call):
+        try:
             out = rule(call)
+        except (KeyError, AttributeError, TypeError) as error:
+            # Options of primitives are no public interface of jax.
+            why = f"{type(error).__name__}: {str(error)[:100]}"
+            raise UsageError(
+                f"{place(call.eqn)}: {call.what} as this jax writes it is not understood ({why})"
+            ) from error
         results = out if isinstance(out, list) else [out]
         return [call.checked(value, at) for at, value in enumerate(results)]
 
@@ -317,13 +323,3 @@ def place(eqn: Any) -> str:
         line = ""
     # A jax function imported as it is has no line of the user's, only that of the importer.
     return str(eqn.primitive.name) if not line or line.endswith("_trace.<locals>.flat)") else line
-
-
-@contextmanager
-def located(call: Call) -> Iterator[None]:
-    """Refuse an equation whose options a rule does not know: they are no public interface of jax."""
-    try:
-        yield
-    except (KeyError, AttributeError, TypeError) as error:
-        why = f"{type(error).__name__}: {str(error)[:100]}"
-        raise UsageError(f"{place(call.eqn)}: {call.what} as this jax writes it is not understood ({why})") from error

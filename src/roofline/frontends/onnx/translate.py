@@ -6,13 +6,13 @@ import math
 import re
 from typing import Any
 
-from roofline.frontends.call import located, one_line, unknown
+from roofline.frontends.call import MALFORMED, located, one_line, unknown
 from roofline.frontends.onnx.fold import fold
 from roofline.frontends.onnx.known import Value
 from roofline.frontends.onnx.read import attribute_value, clean
 from roofline.frontends.onnx.rules import AS_THEY_ARE, LAYOUT, MOVES, RULES, result_dtype
 from roofline.frontends.onnx.walk import Call, Result, Undetermined, Walk
-from roofline.ir.errors import ModelDataError
+from roofline.ir.errors import ModelDataError, RooflineError
 from roofline.ir.sizes import Dim, Size
 
 
@@ -20,15 +20,15 @@ def translate(walk: Walk, node: Any) -> None:
     """Add one node of the file."""
     call = _call(walk, node)
     walk.b.dtype = call.dtype
-
-    def malformed(error: Exception) -> ModelDataError:
-        return ModelDataError(f"{walk.where}: {call.name}: malformed {call.what}: {one_line(error)}")
-
-    with located(f"{walk.where}: {call.name}", call.what, call.name, malformed):
+    try:
         known = fold(call)
         if known is None and call.what not in AS_THEY_ARE and call.inputs and call.const:
             known = _precomputed(call)
         results = known if known is not None else _emitted(call)
+    except RooflineError as error:
+        raise located(error, f"{walk.where}: {call.name}", call.what, call.name) from None
+    except MALFORMED as error:
+        raise ModelDataError(f"{walk.where}: {call.name}: malformed {call.what}: {one_line(error)}") from None
     walk.folded[call.what] += known is not None
     const = call.what in LAYOUT and call.const
     for name, result in zip(call.outputs, [results] if isinstance(results, str | Value) else results, strict=False):

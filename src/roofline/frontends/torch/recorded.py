@@ -23,6 +23,9 @@ from roofline.ops.registry import broadcast
 from roofline.traces.events import Kind, Signature
 from roofline.traces.linking import Launch
 
+#: Rules of the views that bring arguments into order.
+_VIEW_RULES = {name: row.rule for name, row in views.ROWS.items()}
+
 #: Operators that look at memory or take some, and run no kernel.
 _FREE = frozenset({*views.ROWS, *pointwise.ROOM, "resize", "detach", "alias", "lift_fresh", "set", "resolve_conj",
                    "resolve_neg", "result_type", "cudnn_is_acceptable", "is_same_size", "set_data"})  # fmt: skip
@@ -114,7 +117,7 @@ def _recorded(op: str, signature: Signature, lists: str) -> Graph | None:
         return None
     in_place = name.endswith("_") and not name.endswith("__")
     program = _program(op, row, alias, Arguments(settled(alias, call.named), call.strides), in_place)
-    graph = _Recorded(program, {**RULES, alias.rule: row.rule}, "error").graph()
+    graph = _Recorded(program, {**_VIEW_RULES, alias.rule: row.rule}, "error").graph()
     return _finished(graph, one_kernel=not _ONE_KERNEL.isdisjoint((name, alias.rule)))
 
 

@@ -11,7 +11,7 @@ from roofline.frontends.call import BaseCall, located, unknown
 from roofline.frontends.torch import forms
 from roofline.frontends.torch.forms import Form
 from roofline.frontends.torch.program import AtenCall, Program, Value, Write
-from roofline.ir.errors import ShapeError, did_you_mean
+from roofline.ir.errors import RooflineError, ShapeError, did_you_mean
 from roofline.ir.graph import Graph
 from roofline.ir.sizes import Size, evaluate, prod, symbols
 from roofline.ops.aliases import is_view
@@ -79,9 +79,11 @@ class Walk:
         self.b.dtype = call.dtype
         scope, target = call.record.scope, call.record.target
         rule = self.rules.get(call.what) or self.rules.get(call.what.removesuffix("_"), Call.unknown)
-        scopes = self.b.scope(scope) if scope else nullcontext()
-        with located(scope or self.program.name, target, target), scopes, self._kernel(call):
-            self._bind(call, rule(call))
+        try:
+            with self.b.scope(scope) if scope else nullcontext(), self._kernel(call):
+                self._bind(call, rule(call))
+        except RooflineError as error:
+            raise located(error, scope or self.program.name, target, target) from None
 
     def _kernel(self, call: Call) -> AbstractContextManager[None]:
         """Run a call that writes a part of a tensor as one kernel: it computes and writes."""
