@@ -23,12 +23,12 @@ def dot_general(call: Call) -> Result:
     x = call.permute(x, (*left_batch, *x_free, *left))
     if batch:
         y = call.view(call.permute(y, (*right_batch, *right, *y_free)), (*batch, k, n))
-        out = call.out("bmm", call.view(x, (*batch, prod(rows), k)), y)
+        out = call.op("bmm", call.view(x, (*batch, prod(rows), k)), y)
     elif tuple(right) == tuple(range(len(y_shape) - len(right), len(y_shape))):
-        out = call.out("linear", call.view(x, (*rows, k)), call.view(y, (n, k)))
+        out = call.op("linear", call.view(x, (*rows, k)), call.view(y, (n, k)))
     else:
         y = call.view(call.permute(y, (*right, *y_free)), (k, n))
-        out = call.out("matmul", call.view(x, (*(rows or (1,)), k)), y)
+        out = call.op("matmul", call.view(x, (*(rows or (1,)), k)), y)
     return call.view(out, (*batch, *rows, *columns))
 
 
@@ -39,7 +39,7 @@ def ragged_dot(call: Call) -> Result:
     if len(shape) != 2 or len(matrices) != 3 or len(call.out_shape()) != 2:
         return call.unknown()[0]
     order = (0, 2, 1) if matrices[1] == shape[1] else (0, 1, 2)
-    return call.out("expert_linear", rows, call.permute(experts, order), top_k=1)
+    return call.op("expert_linear", rows, call.permute(experts, order), top_k=1)
 
 
 # --- convolutions -----------------------------------------------------------------------------------------------------

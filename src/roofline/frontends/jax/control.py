@@ -234,7 +234,7 @@ def _collective(op: str) -> Rule:
 def _exchange(call: Call, op: str, at: int, devices: int) -> Value:
     x = call.tensor(at)
     if devices > 1:
-        x = call.out(op, call.view(x, (prod(call.b.shape(x)),)), at=at, devices=devices)
+        x = call.op(op, call.view(x, (prod(call.b.shape(x)),)), dtype=call.out_dtype(at), devices=devices)
     return call.view(x, call.out_shape(at))
 
 

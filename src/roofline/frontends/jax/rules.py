@@ -69,7 +69,7 @@ def _power(call: Call) -> Result:
 
 def _convert(call: Call) -> Result:
     x = call.tensor()
-    return x if call.b.tensor(x).dtype == call.dtype else call.out("cast", x)
+    return x if call.b.tensor(x).dtype == call.dtype else call.op("cast", x)
 
 
 # --- the same storage -------------------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ def _reverse(call: Call) -> Result:
 
 def _join(call: Call) -> Result:
     tensors = [call.tensor(at) for at in range(len(call.values))]
-    return call.out("cat", *tensors, axis=int(call.params["dimension"])) if len(tensors) > 1 else tensors[0]
+    return call.op("cat", *tensors, axis=int(call.params["dimension"])) if len(tensors) > 1 else tensors[0]
 
 
 def _gather(call: Call) -> Result:
@@ -110,14 +110,14 @@ def _gather(call: Call) -> Result:
     rows = dims.collapsed_slice_dims == (0,) == tuple(dims.start_index_map) and len(shape) == 2
     rows = rows and tuple(dims.offset_dims) == (len(call.b.shape(index)) - 1,)
     if rows and call.out_shape()[-1] == shape[1]:
-        return call.out("embedding", table, call.view(index, call.b.shape(index)[:-1]))
+        return call.op("embedding", table, call.view(index, call.b.shape(index)[:-1]))
     return call.shaped("take", table, index)
 
 
 def _put(flops: int, update: int, first_index: int) -> Rule:
     def rule(call: Call) -> Result:
         indices = [v for v in call.values[first_index:] if isinstance(v, str) and v != call.values[update]]
-        return call.out("put", call.tensor(), call.tensor(update), *indices, flops=call.cost(flops))
+        return call.op("put", call.tensor(), call.tensor(update), *indices, flops=call.cost(flops))
 
     return rule
 
@@ -132,7 +132,7 @@ def _reduce(how: str) -> Rule:
             return x
         if floating(call.eqn.invars[0].aval):
             return call.reduce(how, x, axes)
-        return call.out("reduce", x, axes=tuple(axes), flops=0)
+        return call.op("reduce", x, axes=tuple(axes), flops=0)
 
     return rule
 
@@ -145,13 +145,16 @@ def _function_cost(call: Call, at: int) -> int:
 def _reduce_by(call: Call) -> Result:
     """A reduction by a function of the user's."""
     axes = tuple(int(axis) for axis in call.params["dimensions"])
-    return [call.out("reduce", call.tensor(at), at=at, axes=axes, flops=_function_cost(call, at)) for at in call.outs]
+    return [
+        call.op("reduce", call.tensor(at), dtype=call.out_dtype(at), axes=axes, flops=_function_cost(call, at))
+        for at in call.outs
+    ]
 
 
 def _running(flops: int) -> Rule:
     def rule(call: Call) -> Result:
         axis = int(call.params["axis"])
-        return call.along(axis, lambda x: call.out("scan", x, flops=call.cost(flops)), call.tensor())
+        return call.along(axis, lambda x: call.op("scan", x, flops=call.cost(flops)), call.tensor())
 
     return rule
 
@@ -161,14 +164,14 @@ def _sort(call: Call) -> Result:
 
     def one(at: int) -> Value:
         axis = int(call.params["dimension"])
-        return call.along(axis, lambda x: call.out("scan", x, at=at, flops=0), call.tensor(at))
+        return call.along(axis, lambda x: call.op("scan", x, dtype=call.out_dtype(at), flops=0), call.tensor(at))
 
     return [one(at) for at in range(len(call.values))]
 
 
 def _top(call: Call) -> Result:
     axis = int(call.params.get("axis", call.params.get("reduction_dimension", -1))) % len(call.shape())
-    values = call.along(axis, lambda x: call.out("topk", x, k=call.out_shape()[axis]), call.tensor())
+    values = call.along(axis, lambda x: call.op("topk", x, k=call.out_shape()[axis]), call.tensor())
     return [values, call.shaped("fill", at=1)]
 
 
@@ -192,7 +195,7 @@ def _fourier(call: Call) -> Result:
         return call.unknown()[0]
     real = not str(call.eqn.invars[0].aval.dtype).startswith("complex")
     flops = round((2.5 if real else 5) * max(size.bit_length() - 1, 1))
-    return call.part(call.out("scan", x, flops=flops), call.out_shape(), "spectrum")
+    return call.part(call.op("scan", x, flops=flops), call.out_shape(), "spectrum")
 
 
 def _each(names: str, rule: Rule) -> dict[str, Rule]:

@@ -223,20 +223,16 @@ class Call(BaseCall):
 
     # --- nodes ---
 
-    def out(self, op: str, *inputs: str, at: int = 0, **attrs: Any) -> str:
-        """Add a node named after the primitive, in the number format of one of its results."""
-        return self.op(op, *inputs, dtype=self.out_dtype(at), **attrs)
-
     def shaped(self, op: str, *inputs: str, at: int = 0, **attrs: Any) -> str:
-        """Add such a node of an operator that is told the shape of its output."""
-        return self.out(op, *inputs, at=at, shape=self.out_shape(at), **attrs)
+        """Add a node of an operator that is told the shape of its output, one of the results."""
+        return self.op(op, *inputs, dtype=self.out_dtype(at), shape=self.out_shape(at), **attrs)
 
     def pointwise(self, op: str, **attrs: Any) -> str:
         """Add an elementwise operator; constants are part of the kernel and no operand of it."""
         tensors, shape = self.computed, self.out_shape()
         if broadcast([self.b.shape(each) for each in tensors]) != shape:
             tensors[0] = self.expand(tensors[0], shape)
-        return self.out(op, *tensors, **attrs)
+        return self.op(op, *tensors, **attrs)
 
     def view(self, x: str, shape: Sequence[Any], part: str = "view") -> str:
         """Return the same elements under another shape."""
