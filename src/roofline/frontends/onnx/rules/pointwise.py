@@ -43,10 +43,6 @@ def _sum(call: Call) -> Result:
     return call.op("elementwise", *operands, flops=_VARIADIC[call.what] * max(len(operands) - 1, 0))
 
 
-def _gelu(call: Call) -> Result:
-    return call.op("gelu_tanh" if call.attr("approximate") == "tanh" else "gelu", call.tensor())
-
-
 def _biased(op: str) -> Rule:
     """An activation with a bias before it, one kernel."""
 
@@ -89,10 +85,11 @@ def _same(call: Call) -> Result:
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(ELEMENTWISE, elementwise),
-    "PReLU": _prelu, "Sum": _sum, "Mean": _sum, "Gelu": _gelu, "Cast": _cast, "CastLike": _cast,
+    "PReLU": _prelu, "Sum": _sum, "Mean": _sum, "Cast": _cast, "CastLike": _cast,
     "Identity": _same, "Dropout": _same, "com.microsoft.BiasGelu": _biased("gelu"),
     "com.microsoft.FastGelu": _biased("gelu_tanh"), "com.microsoft.BiasSoftplus": _biased("softplus"),
     "com.microsoft.BiasSplitGelu": _split_gelu,
+    "Gelu": lambda call: call.op("gelu_tanh" if call.attr("approximate") == "tanh" else "gelu", call.tensor()),
     "com.microsoft.BiasAdd": lambda call: call.op("elementwise", *call.tensors(0, 1, 2), flops=2),
     "LRN": lambda call: call.op("elementwise", call.tensor(), flops=call.number("size") + 5),
 }  # fmt: skip

@@ -35,10 +35,6 @@ def _plain(second: str) -> Rule:
     return lambda call: call.matmul(call.tensor(), call.tensor(second))
 
 
-def _mm(call: Call) -> Result:
-    return _matmul(call, call.tensor(), call.tensor("mat2"), call.maybe("bias"))
-
-
 def _by_row(call: Call, matrices: str) -> str:
     """``(experts, k, n)`` as linear layers store it, ``(experts, n, k)``."""
     stored = call.walk.transposed.get(matrices)
@@ -120,7 +116,8 @@ def _bias_gradient(call: Call) -> str:
 
 
 ROWS: dict[str, Row] = {
-    **rows("mm _int_mm _scaled_mm _weight_int8pack_mm", _mm, forms.by_rule),
+    **rows("mm _int_mm _scaled_mm _weight_int8pack_mm", lambda call: _matmul(
+        call, call.tensor(), call.tensor("mat2"), call.maybe("bias")), forms.by_rule),
     **rows("addmm", _addmm, forms.addmm),
     **rows("bmm", lambda call: call.op("bmm", call.tensor(), call.tensor("mat2")), forms.by_rule),
     **rows("baddbmm addbmm", _addbmm, forms.by_rule),

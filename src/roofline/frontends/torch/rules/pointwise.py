@@ -75,10 +75,6 @@ def _fill(call: Call) -> Result:
     return call.op("fill", shape=call.out.shape)
 
 
-def _gelu(call: Call) -> Result:
-    return call.op("gelu_tanh" if call.get("approximate") == "tanh" else "gelu", call.tensor())
-
-
 def _cast(call: Call) -> Result:
     source = call.value("self")
     same = source is not None and source.dtype == call.dtype
@@ -117,7 +113,7 @@ ROWS: dict[str, Row] = {
     **rows("_copy_from _to_dense pin_memory", _cast),
     **rows((name for name in _RESAMPLED if "upsample" in name), _resample, forms.resized),
     **rows("grid_sampler_2d grid_sampler", _resample, forms.sampled),
-    **rows("gelu", _gelu),
+    **rows("gelu", lambda call: call.op("gelu_tanh" if call.get("approximate") == "tanh" else "gelu", call.tensor())),
     **rows("native_dropout", _dropout, forms.like("input", "bool")),
     # The value is a number, or a tensor of one.
     **rows("masked_fill", lambda call: call.op("mask", call.tensor(), call.tensor("mask")), forms.like("self")),
