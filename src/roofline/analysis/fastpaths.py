@@ -19,10 +19,11 @@ from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import MissingFigure
+from roofline.ir.report import Report
 from roofline.ops.registry import OPS
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 #: The format that others are compared with.
 PLAIN = "bf16"
@@ -67,8 +68,10 @@ class FastPath:
 
 
 @dataclass(frozen=True, repr=False)
-class FastPaths(Sequence[FastPath]):
+class FastPaths(Report, Sequence[FastPath]):
     """The products of a program, in the order in which they first run."""
+
+    schema = "fast-paths"
 
     rows: tuple[FastPath, ...]
 
@@ -83,15 +86,10 @@ class FastPaths(Sequence[FastPath]):
         """Those that the chip cannot be promised to run: no units and no documented fallback."""
         return tuple(row for row in self.rows if row.peak is None)
 
-    def frame(self) -> pd.DataFrame:
-        """One row a product."""
-        import pandas as pd
-
+    def records(self) -> list[dict[str, Any]]:
+        """Return one dictionary per matmul."""
         names = [name for name in FastPath.__slots__ if name != "__weakref__"]
-        return pd.DataFrame([{**{name: getattr(row, name) for name in names}, "speedup": row.speedup} for row in self])
-
-    def _repr_html_(self) -> str:
-        return str(self.frame().to_html())
+        return [{**{name: getattr(row, name) for name in names}, "speedup": row.speedup} for row in self]
 
     def __repr__(self) -> str:
         faster = sum(row.count for row in self.rows if row.faster)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from roofline.analysis.estimates import Estimate, Mode, estimate
 from roofline.counting.memory import RESERVE
@@ -21,11 +21,9 @@ from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip
 from roofline.ir.errors import RooflineError, UsageError, did_you_mean
+from roofline.ir.report import Report
 from roofline.ir.units import format_si, parse
 from roofline.measurement.measuring import Measurement, measure, need_torch
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 #: The program as it is, without a compiler.
 PLAIN = "eager"
@@ -107,13 +105,15 @@ class PredictedBackend:
 
 
 @dataclass(frozen=True, repr=False)
-class PredictedCompile:
+class PredictedCompile(Report):
     """What compiling a program is expected to buy, by backend.
 
     Attributes:
         eager: The program as it is.
         rows: One a backend.
     """
+
+    schema = "predicted-compile"
 
     eager: Estimate
     rows: tuple[PredictedBackend, ...]
@@ -131,22 +131,17 @@ class PredictedCompile:
         """
         return _row(self.rows, backend)
 
-    def record(self) -> dict[str, Any]:
-        """Plain numbers: the program as it is, and one row a backend."""
-        return {
-            "model": self.eager.graph.title,
-            "chip": self.eager.chip.name,
-            "eager_s": float(self.eager.time),
-            "eager_low_s": float(self.eager.low),
-            "eager_high_s": float(self.eager.high),
-            "rows": [row.record() for row in self.rows],
-        }
+    def subject(self) -> dict[str, Any]:
+        """Return the program as it is, where it runs, and its sizes."""
+        return self.eager.subject()
 
-    def frame(self) -> pd.DataFrame:
-        """One row a backend."""
-        import pandas as pd
+    def summary(self) -> dict[str, Any]:
+        """Return the time of the program as it is [s]."""
+        return {"eager_s": self.eager.time, "eager_low_s": self.eager.low, "eager_high_s": self.eager.high}
 
-        return pd.DataFrame([row.record() for row in self.rows])
+    def records(self) -> list[dict[str, Any]]:
+        """Return one dictionary per backend."""
+        return [row.record() for row in self.rows]
 
     def __repr__(self) -> str:
         head = f"<PredictedCompile {self.eager.graph.name} on {self.eager.chip.name}: eager {_seconds(self.eager.time)}"
@@ -311,7 +306,7 @@ class BackendRun:
 
 
 @dataclass(frozen=True, repr=False)
-class BackendComparison:
+class BackendComparison(Report):
     """Backends of torch.compile side by side, the program as it is first.
 
     Attributes:
@@ -320,6 +315,8 @@ class BackendComparison:
         device: The same in PyTorch's words.
         rows: One a backend.
     """
+
+    schema = "backends"
 
     name: str
     chip: Chip
@@ -339,21 +336,17 @@ class BackendComparison:
         """
         return _row(self.rows, backend)
 
-    def record(self) -> dict[str, Any]:
-        """Plain numbers of all rows."""
-        return {
-            "program": self.name,
-            "chip": self.chip.name,
-            "device": self.device,
-            "best": self.best.backend,
-            "rows": [row.record() for row in self.rows],
-        }
+    def subject(self) -> dict[str, Any]:
+        """Return the program and where it ran."""
+        return {"model": self.name, "chip": self.chip.name, "device": self.device}
 
-    def frame(self) -> pd.DataFrame:
-        """One row a backend."""
-        import pandas as pd
+    def summary(self) -> dict[str, Any]:
+        """Return the fastest backend."""
+        return {"best_backend": self.best.backend}
 
-        return pd.DataFrame([row.record() for row in self.rows])
+    def records(self) -> list[dict[str, Any]]:
+        """Return one dictionary per backend."""
+        return [row.record() for row in self.rows]
 
     def __repr__(self) -> str:
         lines = [f"<BackendComparison {self.name} on {self.chip.name}:", *(f"  {row}" for row in self.rows)]

@@ -27,6 +27,7 @@ from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import MissingExtra, RooflineError, UnknownChip, UsageError
 from roofline.ir.graph import Graph
+from roofline.ir.report import Report
 from roofline.ir.units import format_si
 from roofline.measurement.calibration.timing import timed_alone, undisturbed
 from roofline.traces.events import Trace
@@ -45,7 +46,7 @@ Call = Callable[[], object]
 
 
 @dataclass(frozen=True, repr=False)
-class Measurement:
+class Measurement(Report):
     """What code took, what it should have taken, and the verdict.
 
     Attributes:
@@ -58,6 +59,8 @@ class Measurement:
         estimate: What it should take.
         verdict: Whether the two agree, and if not why.
     """
+
+    schema = "measurement"
 
     seconds: float
     low: float
@@ -78,15 +81,18 @@ class Measurement:
         """Tell whether the middle half of the runs spreads over more than :data:`UNSTEADY` of the median."""
         return self.high - self.low > UNSTEADY * self.seconds
 
-    def record(self) -> dict[str, Any]:
-        """Plain numbers: those of the verdict, and of the measurement."""
-        return {
-            **self.verdict.record(),
-            "measured_low_s": self.low,
-            "measured_high_s": self.high,
-            "runs": self.runs,
-            "device": self.device,
-        }
+    def subject(self) -> dict[str, Any]:
+        """Return the program, where and how it ran, and its sizes."""
+        return {**self.verdict.subject(), "device": self.device}
+
+    def summary(self) -> dict[str, Any]:
+        """Return the figures of the verdict and of the measurement."""
+        own = {"measured_low_s": self.low, "measured_high_s": self.high, "runs": self.runs}
+        return {**self.verdict.summary(), **own}
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return one dictionary per part of the measured time."""
+        return self.verdict.records()
 
     def __str__(self) -> str:
         spread = f"{format_si(self.low, 's')} to {format_si(self.high, 's')} in the middle half of {self.runs} runs"
