@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from roofline.cli import options as opt
-from roofline.cli.app import ACCURACY, command, completion
+from roofline.cli.app import ACCURACY, command
 from roofline.cli.output import note, write
 from roofline.cli.progress import progress
 from roofline.cli.tables import table
@@ -15,11 +15,9 @@ from roofline.measurement.calibration import Calibration, chip_toml, error_figur
 from roofline.measurement.calibration import calibrate as measure
 
 _Device = Annotated[str, opt.option(
-    "--device", metavar="DEVICE", default="auto", help="auto, cpu or cuda.",
-    complete=completion(lambda: ("auto", "cpu", "cuda")))]  # fmt: skip
-_Quick = Annotated[bool, opt.option("--quick", help="Measure less: 20 seconds rather than two minutes.")]
-_Output = Annotated[str | None, opt.option(
-    "--output", "-o", metavar="CHIP.toml", default="print it", help="The chip file to write.")]  # fmt: skip
+    "--device DEVICE", "auto, cpu or cuda.", default="auto", complete=("auto", "cpu", "cuda"))]  # fmt: skip
+_Quick = Annotated[bool, opt.option("--quick", "Measure less: 20 seconds rather than two minutes.")]
+_Output = Annotated[str | None, opt.option("--output -o CHIP.toml", "The chip file to write.", default="print it")]
 
 
 @command(ACCURACY, "roofline calibrate --quick -o my-chip.toml")

@@ -24,8 +24,7 @@ from roofline.ir.report import title
 from roofline.traces.events import Trace
 
 _Trace = Annotated[Path | None, opt.option(
-    "--trace", metavar="FILE", help="A profiler's file of the run; the formats are those of roofline trace.")
-]  # fmt: skip
+    "--trace FILE", "A profiler's file of the run; the formats are those of roofline trace.")]  # fmt: skip
 #: Characters of the longest bar.
 _BAR = 30
 #: Causes below this share of the time are listed and not explained.

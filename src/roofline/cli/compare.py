@@ -18,8 +18,7 @@ from roofline.ir.report import WORDS
 from roofline.ir.units import format_si
 
 _Chips = Annotated[str, opt.option(
-    "--chips", metavar="A,B,C", complete=opt.complete_chips, help="Shipped names or chip files, with commas.")
-]  # fmt: skip
+    "--chips A,B,C", "Shipped names or chip files, with commas.", complete=opt.complete_chips)]  # fmt: skip
 
 #: Columns of the table of elasticities, and the figure of each; ``peak_`` stands for the formats in use.
 _ELASTICITIES = {

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any
 
 import numpy as np
-import typer
 from rich.table import Table
 from rich.text import Text
 
@@ -22,9 +21,8 @@ from roofline.ir.graph import Graph
 from roofline.ir.report import WORDS
 from roofline.ir.units import format_si
 
-_Chips = Annotated[str, typer.Argument(
-    metavar="CHIP", autocompletion=opt.complete_chips,
-    help="A shipped name, a chip .toml or a cluster; several with commas.")]  # fmt: skip
+_Chips = Annotated[str, opt.argument(
+    "CHIP", "A shipped name, a chip .toml or a cluster; several with commas.", opt.complete_chips)]  # fmt: skip
 #: Kernels that are listed at most.
 _MOST = 5
 

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from rich.text import Text
 
-from roofline.analysis.fusing import Explanation, Fusion, PolicyRow, explain_fusion, fusion
+from roofline.analysis.fusing import Fusion, PolicyRow, explain_fusion, fusion
 from roofline.cli import options as opt
-from roofline.cli.app import PREDICT, command, completion
-from roofline.cli.tables import heading, percent, table, time_text
+from roofline.cli.app import PREDICT, command
+from roofline.cli.tables import Rows, heading, percent, table, time_text
 from roofline.ir.errors import UsageError, did_you_mean
-from roofline.ir.report import Report, subject
+from roofline.ir.report import subject
 from roofline.ir.units import format_si
 from roofline.passes.fusion.fuse import POLICIES
 
 _Policy = Annotated[str | None, opt.option(
-    "--policy", metavar="POLICY", complete=completion(lambda: ("given", *POLICIES)),
-    help=f"Show the kernels of one policy: {', '.join(POLICIES)}, or given.")]  # fmt: skip
-_Pair = Annotated[str | None, opt.option("--pair", metavar="A,B", help="Explain whether two kernels can be one.")]
+    "--policy POLICY", f"Show the kernels of one policy: {', '.join(POLICIES)}, or given.", complete=("given",
+    *POLICIES))]  # fmt: skip
+_Pair = Annotated[str | None, opt.option("--pair A,B", "Explain whether two kernels can be one.")]
 
 #: Kernels that a table shows at most.
 _MOST = 20
@@ -44,14 +44,16 @@ def fuse(
     device = opt.device(chip) if chip is not None else None
     values = sizes.point(graph, "an access table")
     if names is not None:
+        explanation = explain_fusion(graph, *names, device, **values)
         about = subject(graph, device.name if device else None, sizes=values)
-        explained = PairExplanation(about, explain_fusion(graph, *names, device, **values))
-        return output.write(explained, [heading(explained), Text(str(explained.explanation))])
+        pair_rows = Rows("fuse-pair", [explanation.record()], about)
+        return output.write(pair_rows, [heading(pair_rows), Text(str(explanation))])
     result = fusion(graph, device, **values)
     if policy is None:
         return output.write(result, _policies(result))
-    kernels = PolicyKernels(result, policy)
-    return output.write(kernels, kernels.parts())
+    about = {**result.subject(), "policy": policy}
+    kernels = Rows("fuse-policy", [asdict(group) for group in result.groups(policy)], about)
+    return output.write(kernels, _kernels(result, policy))
 
 
 def _known(policy: str | None) -> None:
@@ -61,7 +63,7 @@ def _known(policy: str | None) -> None:
 
 
 def _two(pair: str | None) -> tuple[str, str] | None:
-    """The two names of ``--pair``."""
+    """Return the two names of ``--pair``."""
     if pair is None:
         return None
     names = [name.strip() for name in pair.split(",")]
@@ -93,59 +95,22 @@ def _policy_cells(row: PolicyRow, eager: PolicyRow, timed: bool) -> Sequence[str
     return (*cells, time_text(row.time_s), registers, spilled)
 
 
-@dataclass(frozen=True)
-class PairExplanation(Report):
-    """Whether two kernels of a program can be one."""
-
-    schema = "fuse-pair"
-
-    about: dict[str, Any]
-    explanation: Explanation
-
-    def subject(self) -> dict[str, Any]:
-        """Return the program."""
-        return self.about
-
-    def records(self) -> list[dict[str, Any]]:
-        """Return the explanation."""
-        return [self.explanation.record()]
-
-
-@dataclass(frozen=True)
-class PolicyKernels(Report):
-    """The fused kernels of one policy."""
-
-    schema = "fuse-policy"
-
-    fusion: Fusion
-    policy: str
-
-    def subject(self) -> dict[str, Any]:
-        """Return the program, and the policy."""
-        return {**self.fusion.subject(), "policy": self.policy}
-
-    def records(self) -> list[dict[str, Any]]:
-        """Return one row per fused kernel, most saved first."""
-        return [asdict(group) for group in self.fusion.groups(self.policy)]
-
-    def parts(self) -> Iterator[Any]:
-        """Show the kernels that save the most."""
-        groups = self.fusion.groups(self.policy)
-        rows = [
-            (
-                group.kernel, _ops(group.ops), f"{group.count:,}", format_si(group.unfused_accesses, ""),
-                format_si(group.accesses, ""),
-                format_si(group.count * (group.unfused_bytes - group.bytes), "B"),
-            )
-            for group in groups[:_MOST]
-        ]  # fmt: skip
-        title = f"{len(rows)} of {len(groups)} fused kernels" if len(groups) > _MOST else "fused kernels"
-        yield from (heading(self.fusion), "")
-        yield table(f"<{title}, {self.policy}|?<operators|runs|?unfused|?fused|saves", rows)
+def _kernels(result: Fusion, policy: str) -> Iterator[Any]:
+    """Show the fused kernels that save the most."""
+    groups = result.groups(policy)
+    rows = [
+        (
+            group.kernel, _ops(group.ops), f"{group.count:,}", format_si(group.unfused_accesses, ""),
+            format_si(group.accesses, ""), format_si(group.count * (group.unfused_bytes - group.bytes), "B"),
+        )
+        for group in groups[:_MOST]
+    ]  # fmt: skip
+    title = f"{len(rows)} of {len(groups)} fused kernels" if len(groups) > _MOST else "fused kernels"
+    yield from (heading(result), "", table(f"<{title}, {policy}|?<operators|runs|?unfused|?fused|saves", rows))
 
 
 def _ops(ops: Sequence[str]) -> str:
-    """Operators in order, equal neighbours as one: ``relu x 3, add``."""
+    """Return operators in order, equal neighbours as one: ``relu x 3, add``."""
     runs: list[list[Any]] = []
     for op in ops:
         if runs and runs[-1][0] == op:

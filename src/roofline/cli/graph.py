@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.text import Text
 
 from roofline.cli import options as opt
@@ -21,17 +20,17 @@ from roofline.view.listing.listing import Listing, listing
 from roofline.view.listing.rows import Row
 from roofline.view.listing.text import folded, heading, lines, subheading, totals
 
-_Program = Annotated[str, typer.Argument(
-    metavar="MODEL_OR_SCRIPT", autocompletion=opt.complete_models,
-    help="A shipped name, a model .toml, a workload .json, a config.json or its folder, an .onnx file; or script.py or "
-         "script.py:name. A script is your own code and is run, as by python script.py.")]  # fmt: skip
+_Program = Annotated[str, opt.argument(
+    "MODEL_OR_SCRIPT",
+    "A shipped name, a model .toml, a workload .json, a config.json or its folder, an .onnx file; or script.py or "
+    "script.py:name. A script is your own code and is run, as by python script.py.",
+    opt.complete_models)]  # fmt: skip
 _Format = Annotated[str | None, opt.option(
-    "--format", "-f", metavar="FORMAT", panel="Output", default="by the suffix of -o, else text",
-    complete=completion(lambda: FORMATS), help="text, table, dot or html.")]  # fmt: skip
-_All = Annotated[bool, opt.option("--all", help="Show every layer; equal ones are folded to one otherwise.")]
+    "--format -f FORMAT", "text, table, dot or html.", "Output", default="by the suffix of -o, else text",
+    complete=completion(lambda: FORMATS))]  # fmt: skip
+_All = Annotated[bool, opt.option("--all", "Show every layer; equal ones are folded to one otherwise.")]
 _Output = Annotated[Path | None, opt.option(
-    "--output", "-o", metavar="FILE", panel="Output", help="Write here instead, the whole file or nothing.")
-]  # fmt: skip
+    "--output -o FILE", "Write here instead, the whole file or nothing.", "Output")]  # fmt: skip
 #: Colour of each mark of a line.
 _STYLES = {"head": "bold", "module": "cyan", "unknown": "bold red", "dim": "dim", "": ""}
 

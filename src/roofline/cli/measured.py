@@ -17,19 +17,14 @@ from roofline.diagnosis.sweep import SweepVerdict, check_sweep, read_sweep
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import UsageError
 
-_Sweep = Annotated[Path, typer.Argument(
-    metavar="FILE.csv", help="Columns batch and a time with its unit, such as time_ms.",
-    show_default=False)]  # fmt: skip
-_Program = Annotated[str | None, typer.Argument(
-    metavar="[MODEL]", help="What was measured, to compare with what the chip should do.",
-    autocompletion=opt.complete_models, show_default=False)]  # fmt: skip
+_Sweep = Annotated[Path, opt.argument("FILE.csv", "Columns batch and a time with its unit, such as time_ms.")]
+_Program = Annotated[str | None, opt.argument(
+    "[MODEL]", "What was measured, to compare with what the chip should do.", opt.complete_models)]  # fmt: skip
 _Format = Annotated[str | None, opt.option(
-    "--dtype", metavar="FORMAT", complete=opt.complete_formats,
-    help="Number format of rows that have no column dtype.")]  # fmt: skip
-_Ops = Annotated[Path, typer.Argument(
-    metavar="FILE.csv", help="Columns op, dtype, the sizes and a time with its unit, such as time_us.",
-    show_default=False)]  # fmt: skip
-_Top = Annotated[int, opt.option("--top", metavar="N", min=1, default="10", help="Operators to show.")]
+    "--dtype FORMAT", "Number format of rows that have no column dtype.", complete=opt.complete_formats)]  # fmt: skip
+_Ops = Annotated[Path, opt.argument(
+    "FILE.csv", "Columns op, dtype, the sizes and a time with its unit, such as time_us.")]  # fmt: skip
+_Top = Annotated[int, opt.option("--top N", "Operators to show.", min=1, default="10")]
 
 
 @command(JUDGE, "roofline sweep sweep.csv resnet50 t4 --dtype fp16")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,9 +34,6 @@ from roofline.programs.library import models as model_names
 
 #: Points that one call evaluates at most.
 MAX_POINTS = 10_000
-#: Groups of options in the help of a command.
-_PROGRAM, _PARALLEL, _SIZES, _RUN, _LIMITS, _OUTPUT = "Program", "Parallelism", "Sizes", "Run", "Limits", "Output"
-
 _PHASES = ("prefill", "decode", "forward", "train")
 _MODES = ("eager", "graph", "compiled")
 complete_models = completion(model_names)
@@ -46,81 +44,68 @@ Text = str | None
 
 
 def option(
-    *names: str, help: str, panel: str | None = None, complete: Any = None, default: str = "", **more: Any
+    spec: str, help: str, panel: str | None = None, *, complete: Any = None, default: str = "", **more: Any
 ) -> Any:
-    """Describe an option; ``default`` is what holds where it is not given, in words."""
-    text = f"{help} \\[default: {default}]" if default else help
-    return typer.Option(*names, help=text, rich_help_panel=panel, autocompletion=complete, show_default=False, **more)
+    """Describe an option.
+
+    Args:
+        spec: Its names and what stands for its value: ``--seq -S N``.
+        help: What it is.
+        panel: Its group in the help.
+        complete: What a shell offers: words, or a function of :func:`~roofline.cli.app.completion`.
+        default: What holds where it is not given, in words.
+        more: As for :func:`typer.Option`.
+    """
+    names = [word for word in spec.split() if word.startswith("-")]
+    return typer.Option(
+        *names, metavar=" ".join(spec.split()[len(names) :]) or None, rich_help_panel=panel,
+        autocompletion=completion(lambda: complete) if isinstance(complete, tuple) else complete,
+        help=f"{help} \\[default: {default}]" if default else help, show_default=False, **more,
+    )  # fmt: skip
 
 
-def _words(words: Iterable[str]) -> Any:
-    return completion(lambda: words)
+def argument(metavar: str, help: str, complete: Any = None) -> Any:
+    """Describe an argument."""
+    return typer.Argument(metavar=metavar, help=help, autocompletion=complete, show_default=False)
 
 
-Model = Annotated[str, typer.Argument(
-    metavar="MODEL", autocompletion=complete_models,
-    help="A shipped name, a model .toml, a workload .json, a config.json or its folder, an .onnx file, or your own "
-         "script.py, which is run.")]  # fmt: skip
-OneChip = Annotated[
-    str,
-    typer.Argument(metavar="CHIP", autocompletion=complete_chips, help="A shipped name, a chip .toml, or a cluster."),
+#: Groups of options in the help of a command.
+_program, _parallel = partial(option, panel="Program"), partial(option, panel="Parallelism", default="1")
+_size, _run, _limit = partial(option, panel="Sizes"), partial(option, panel="Run"), partial(option, panel="Limits")
+_format, _output = partial(_program, complete=complete_formats), partial(option, panel="Output")
+
+Model = Annotated[str, argument(
+    "MODEL", "A shipped name, a model .toml, a workload .json, a config.json or its folder, an .onnx file, or your "
+    "own script.py, which is run.", complete_models)]  # fmt: skip
+OneChip = Annotated[str, argument("CHIP", "A shipped name, a chip .toml, or a cluster.", complete_chips)]
+MaybeChip = Annotated[Text, argument("[CHIP]", "Where it ran, or is to run.", complete_chips)]
+RanOn = Annotated[
+    Text, option("--chip CHIP", "Where it ran, for what names no chip of its own.", complete=complete_chips)
 ]
-MaybeChip = Annotated[Text, typer.Argument(
-    metavar="[CHIP]", autocompletion=complete_chips, show_default=False, help="Where it ran, or is to run.")
-]  # fmt: skip
-RanOn = Annotated[Text, option(
-    "--chip", metavar="CHIP", complete=complete_chips, help="Where it ran, for what names no chip of its own.")
-]  # fmt: skip
-Measured = Annotated[Text, option("--measured", metavar="TIME", help="The measured time of one run, such as 41ms.")]
-Html = Annotated[Path | None, option(
-    "--html", metavar="OUT.html", panel=_OUTPUT, help="Write a page here as well, the whole file or nothing.")
-]  # fmt: skip
-Tensor = Annotated[
-    int, option("--tp", metavar="N", panel=_PARALLEL, default="1", help="Devices that share every layer.")
+Measured = Annotated[Text, option("--measured TIME", "The measured time of one run, such as 41ms.")]
+Html = Annotated[Path | None, _output("--html OUT.html", "Write a page here as well, the whole file or nothing.")]
+Tensor = Annotated[int, _parallel("--tp N", "Devices that share every layer.")]
+Pipeline = Annotated[int, _parallel("--pp N", "Stages of a pipeline.")]
+Experts = Annotated[int, _parallel("--ep N", "Groups of devices that share the experts.")]
+Mode = Annotated[str, _run("--mode MODE", "eager, graph or compiled.", complete=_MODES, default="eager")]
+Prune = Annotated[
+    Text, _program("--prune WHAT", "Remove shares: heads=0.25,channels=0.5,layers=0.5, or store weights 2:4.")
 ]
-Pipeline = Annotated[int, option("--pp", metavar="N", panel=_PARALLEL, default="1", help="Stages of a pipeline.")]
-Copies = Annotated[int, option(
-    "--dp", metavar="N", panel=_PARALLEL, default="1",
-    help="Copies of the model, each with its part of the batch.")]  # fmt: skip
-Experts = Annotated[
-    int, option("--ep", metavar="N", panel=_PARALLEL, default="1", help="Groups of devices that share the experts.")
-]
-Zero = Annotated[int, option(
-    "--zero", metavar="STAGE", panel=_PARALLEL, default="0",
-    help="Training: what copies divide: 1 optimizer states, 2 gradients too, 3 weights too.")]  # fmt: skip
-Recompute = Annotated[Text, option(
-    "--recompute", metavar="WHAT", panel=_PARALLEL, default="none", complete=_words(("none", "selective", "full")),
-    help="Training: activations computed again: none, selective or full.")]  # fmt: skip
-Mode = Annotated[str, option(
-    "--mode", metavar="MODE", panel=_RUN, complete=_words(_MODES), default="eager",
-    help="eager, graph or compiled.")]  # fmt: skip
-Prune = Annotated[Text, option(
-    "--prune", metavar="WHAT", panel=_PROGRAM,
-    help="Remove shares: heads=0.25,channels=0.5,layers=0.5, or store weights 2:4.")]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramOptions:
     """What runs: its phase and number formats, and the passes that change it."""
 
-    phase: Annotated[Text, option(
-        "--phase", metavar="PHASE", panel=_PROGRAM, default="the model's", complete=_words(_PHASES),
-        help="prefill, decode, forward or train.")] = None  # fmt: skip
-    dtype: Annotated[Text, option(
-        "--dtype", metavar="FORMAT", panel=_PROGRAM, complete=complete_formats,
-        help="Number format of everything, such as bf16; of training, such as amp-bf16.")] = None  # fmt: skip
-    weights: Annotated[Text, option(
-        "--weights", metavar="FORMAT", panel=_PROGRAM, complete=complete_formats,
-        help="Number format of the weights, such as int8, or int4,*.down*=int8.")] = None  # fmt: skip
-    activations: Annotated[Text, option(
-        "--activations", metavar="FORMAT", panel=_PROGRAM, complete=complete_formats,
-        help="Number format of what matmuls take in, such as fp8.")] = None  # fmt: skip
-    cache: Annotated[Text, option(
-        "--cache", metavar="FORMAT", panel=_PROGRAM, complete=complete_formats,
-        help="Number format of the KV cache, such as int8.")] = None  # fmt: skip
-    fuse: Annotated[Text, option(
-        "--fuse", metavar="POLICY", panel=_PROGRAM, complete=_words(POLICIES),
-        help=f"Fuse kernels: {', '.join(POLICIES)}.")] = None  # fmt: skip
+    phase: Annotated[Text, _program(
+        "--phase PHASE", "prefill, decode, forward or train.", complete=_PHASES, default="the model's")
+    ] = None  # fmt: skip
+    dtype: Annotated[Text, _format("--dtype FORMAT", "Format of everything, such as bf16; to train, amp-bf16.")] = None
+    weights: Annotated[Text, _format("--weights FORMAT", "Of the weights, such as int8, or int4,*.down*=int8.")] = None
+    activations: Annotated[Text, _format("--activations FORMAT", "Of what matmuls take in, such as fp8.")] = None
+    cache: Annotated[Text, _format("--cache FORMAT", "Of the KV cache, such as int8.")] = None
+    fuse: Annotated[Text, _program(
+        "--fuse POLICY", f"Fuse kernels: {', '.join(POLICIES)}.", complete=tuple(POLICIES))] = None  # fmt: skip
     prune: Prune = None
     tp: Tensor = 1
     pp: Pipeline = 1
@@ -163,9 +148,13 @@ class ProgramOptions:
 class CopyOptions:
     """How copies of the model share the work."""
 
-    dp: Copies = 1
-    zero: Zero = 0
-    recompute: Recompute = None
+    dp: Annotated[int, _parallel("--dp N", "Copies of the model, each with its part of the batch.")] = 1
+    zero: Annotated[int, _parallel(
+        "--zero STAGE", "Training: what copies divide: 1 optimizer states, 2 gradients too, 3 weights too.",
+        default="0")] = 0  # fmt: skip
+    recompute: Annotated[Text, _parallel(
+        "--recompute WHAT", "Training: activations computed again: none, selective or full.", default="none",
+        complete=("none", "selective", "full"))] = None  # fmt: skip
 
     def refuse_training(self) -> None:
         """Refuse options of a training step for anything else."""
@@ -207,17 +196,23 @@ class CopyOptions:
 class LengthOptions:
     """How long sequences are."""
 
-    seq: Annotated[Text, option(
-        "--seq", "-S", metavar="N", panel=_SIZES,
-        help="Prompt length in prefill, context in decode, sequence in forward.")] = None  # fmt: skip
-    context: Annotated[Text, option(
-        "--context", "-C", metavar="N", panel=_SIZES,
-        help="Context of the decoder, where -S is the length of the encoder.")] = None  # fmt: skip
+    seq: Annotated[Text, _size("--seq -S N", "Prompt in prefill, context in decode, sequence in forward.")] = None
+    context: Annotated[
+        Text, _size("--context -C N", "Context of the decoder, where -S is the length of the encoder.")
+    ] = None
 
     def texts(self) -> dict[str, str]:
         """Return the text given for each symbol."""
         texts = {"B": getattr(self, "batch", None), "S": self.seq, "C": self.context}
         return {name: text for name, text in texts.items() if text is not None}
+
+    def _numbers(self, single: str = "") -> dict[str, Any]:
+        """Return the sizes that were given by symbol; ``single`` is what takes no more than one number of each."""
+        sizes = {name: whole_numbers(text, _SYMBOLS[name][1]) for name, text in self.texts().items()}
+        lists = [name for name, value in sizes.items() if isinstance(value, list)]
+        if single and lists:
+            raise UsageError(f"-{lists[0]} {self.texts()[lists[0]]}: {single} one point; give -{lists[0]} one number")
+        return sizes
 
     def of(self, graph: Graph, number: int = 1) -> dict[str, Any]:
         """Return the sizes that a program uses, whole numbers or lists of them.
@@ -229,7 +224,7 @@ class LengthOptions:
         Raises:
             UsageError: A size that the program needs was not given, or there are too many points.
         """
-        sizes = {name: whole_numbers(text, _SYMBOLS[name][1]) for name, text in self.texts().items()}
+        sizes = self._numbers()
         points = number * prod(len(value) for value in sizes.values() if isinstance(value, list))
         if points > MAX_POINTS:
             raise UsageError(f"{points} points; allowed: at most {MAX_POINTS} per call")
@@ -239,35 +234,23 @@ class LengthOptions:
         """Return one number for each size of a program.
 
         Raises:
-            UsageError: Several numbers for one size; names the option and ``what`` takes one.
+            UsageError: Several numbers for one size; names the option and what is of one point, as ``what`` says.
         """
-        sizes = self.of(graph)
-        for name, value in sizes.items():
-            if isinstance(value, list):
-                raise UsageError(f"{what} belongs to one point; give -{name} one number")
-        return sizes
+        return _matched(graph, self._numbers(f"{what} is of"))
 
     def some(self, graph: Graph) -> dict[str, int]:
-        """Return the sizes that were given, one number each; the others stay symbols.
-
-        Raises:
-            UsageError: Several numbers for one size.
-        """
-        sizes = {name: whole_numbers(text, _SYMBOLS[name][1]) for name, text in self.texts().items()}
-        for name, value in sizes.items():
-            if isinstance(value, list):
-                option = _SYMBOLS[name][1]
-                raise UsageError(f"{option} {self.texts()[name]}: a listing shows one point; give one number")
-        return {name: value for name, value in _named(graph, sizes).items() if name in graph.symbols}
+        """Return the sizes that were given, one number each; the others stay symbols."""
+        sizes = _named(graph, self._numbers("a listing shows"))
+        return {name: value for name, value in sizes.items() if name in graph.symbols}
 
 
 @dataclass(frozen=True, kw_only=True)
 class SizeOptions(LengthOptions):
     """How large a batch is and how long sequences are."""
 
-    batch: Annotated[Text, option(
-        "--batch", "-B", metavar="N", panel=_SIZES, default="1",
-        help="Batch: 8; where a sweep makes sense also several: 1,8,32 or 1:128 or 1:128:8.")] = None  # fmt: skip
+    batch: Annotated[Text, _size(
+        "--batch -B N", "Batch: 8; where a sweep makes sense also several: 1,8,32 or 1:128 or 1:128:8.", default="1",
+    )] = None  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,7 +258,7 @@ class RunOptions:
     """How it runs."""
 
     mode: Mode = "eager"
-    tf32: Annotated[bool, option("--tf32", panel=_RUN, help="Let fp32 matmuls use tf32.")] = False
+    tf32: Annotated[bool, _run("--tf32", "Let fp32 matmuls use tf32.")] = False
 
     @property
     def keywords(self) -> dict[str, Any]:
@@ -287,13 +270,10 @@ class RunOptions:
 class LimitOptions:
     """What a run may take."""
 
-    memory_limit: Annotated[Text, option(
-        "--memory-limit", metavar="SIZE", panel=_LIMITS, default="the chip's", help="Memory, such as 72GiB.")
-        ] = None  # fmt: skip
-    latency_limit: Annotated[Text, option(
-        "--latency-limit", metavar="TIME", panel=_LIMITS, help="Time of one run, such as 50ms.")] = None  # fmt: skip
-    memory: Annotated[Text, option("--memory", metavar="SIZE", hidden=True, help="As --memory-limit.")] = None
-    latency: Annotated[Text, option("--latency", metavar="TIME", hidden=True, help="As --latency-limit.")] = None
+    memory_limit: Annotated[Text, _limit("--memory-limit SIZE", "Such as 72GiB.", default="the chip's memory")] = None
+    latency_limit: Annotated[Text, _limit("--latency-limit TIME", "Of one run, such as 50ms.")] = None
+    memory: Annotated[Text, _limit("--memory SIZE", "As --memory-limit.", hidden=True)] = None
+    latency: Annotated[Text, _limit("--latency TIME", "As --latency-limit.", hidden=True)] = None
 
     def limits(self) -> tuple[str | None, str | None]:
         """Return the limits of memory and of time.
@@ -311,8 +291,8 @@ class LimitOptions:
 class OutputOptions:
     """What is printed."""
 
-    as_json: Annotated[bool, option("--json", panel=_OUTPUT, help="Print JSON.")] = False
-    as_csv: Annotated[bool, option("--csv", panel=_OUTPUT, help="Print CSV, one line per row.")] = False
+    as_json: Annotated[bool, _output("--json", "Print JSON.")] = False
+    as_csv: Annotated[bool, _output("--csv", "Print CSV, one line per row.")] = False
 
     def __post_init__(self) -> None:
         exclusive(json=self.as_json, csv=self.as_csv)

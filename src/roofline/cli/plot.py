@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from roofline.analysis.estimates import Estimate
 from roofline.cli import options as opt
 from roofline.cli.app import PREDICT, command
@@ -15,8 +13,7 @@ from roofline.cli.output import note, write
 from roofline.ir.errors import UsageError
 from roofline.ir.report import title
 
-_Output = Annotated[Path, typer.Option(
-    "--output", "-o", rich_help_panel="Output", help="A .png, .svg or .pdf.", show_default=False)]  # fmt: skip
+_Output = Annotated[Path, opt.option("--output -o FILE", "A .png, .svg or .pdf.", "Output")]
 
 
 @command(PREDICT, "roofline plot gpt2 h100-sxm --phase decode -B 8 -S 1024 -o roofline.svg")

@@ -11,21 +11,19 @@ import typer
 
 from roofline.analysis.prediction import output_columns, predict_rows
 from roofline.cli import options as opt
-from roofline.cli.app import PREDICT, command, completion
+from roofline.cli.app import PREDICT, command
 from roofline.cli.output import note
 from roofline.cli.progress import progress
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.csvfile import read_rows, write_rows
 
-_Input = Annotated[Path, typer.Argument(
-    metavar="IN.csv", help="Columns op, dtype, shape, or model, phase, mode, dtype, batch, seq, context; - for stdin.",
-    show_default=False)]  # fmt: skip
-_Output = Annotated[str, opt.option(
-    "--output", "-o", metavar="OUT.csv", default="-", help="Where to write; - for stdout.")]  # fmt: skip
+_Input = Annotated[Path, opt.argument(
+    "IN.csv", "Columns op, dtype, shape, or model, phase, mode, dtype, batch, seq, context; - for stdin.")]  # fmt: skip
+_Output = Annotated[str, opt.option("--output -o OUT.csv", "Where to write; - for stdout.", default="-")]
 _Regime = Annotated[str, opt.option(
-    "--regime", metavar="REGIME", default="cold", complete=completion(lambda: ("cold", "warm")),
-    help="cold: operands in main memory; warm: in the cache if they fit.")]  # fmt: skip
-_NoCalibration = Annotated[bool, opt.option("--no-calibration", help="Generic prior instead of fitted figures.")]
+    "--regime REGIME", "cold: operands in main memory; warm: in the cache if they fit.", default="cold",
+    complete=("cold", "warm"))]  # fmt: skip
+_NoCalibration = Annotated[bool, opt.option("--no-calibration", "Generic prior instead of fitted figures.")]
 
 
 @command(PREDICT, "roofline predict rows.csv --chip h100-sxm -o predicted.csv")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -20,6 +21,23 @@ if TYPE_CHECKING:
 COLOURS = {"as_expected": "green", "slow": "yellow", "very_slow": "red", "impossible": "red"}
 #: Words that are longer than this may be broken where a column of text is narrow.
 _LONGEST_WORD = 24
+
+
+@dataclass(frozen=True)
+class Rows(Report):
+    """Rows that are no result of an analysis, such as a list of chips."""
+
+    schema: str
+    rows: Sequence[Mapping[str, Any]] = ()
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    def subject(self) -> dict[str, Any]:
+        """Return what the rows are of."""
+        return dict(self.about)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the rows."""
+        return [dict(row) for row in self.rows]
 
 
 def table(columns: str, rows: Iterable[Sequence[Any]], title: str = "") -> Table:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich.table import Table
 from rich.text import Text
 
@@ -26,13 +25,12 @@ from roofline.traces.reading import read_trace
 from roofline.view.charts.points import trace_ceilings
 from roofline.view.listing.wording import safe
 
-_File = Annotated[Path, typer.Argument(
-    metavar="FILE", help="Chrome JSON of torch.profiler, CSV of nsys, ncu or ops_perf_results, or a table of times.",
-    show_default=False)]  # fmt: skip
+_File = Annotated[Path, opt.argument(
+    "FILE", "Chrome JSON of torch.profiler, CSV of nsys, ncu or ops_perf_results, or a table of times.")]  # fmt: skip
 _Chip = Annotated[str | None, opt.option(
-    "--chip", metavar="NAME", complete=opt.complete_chips, default="by the device's name in the trace",
-    help="Where it ran.")]  # fmt: skip
-_Top = Annotated[int, opt.option("--top", metavar="N", min=1, default="5", help="Operators to show.")]
+    "--chip NAME", "Where it ran.", default="by the device's name in the trace", complete=opt.complete_chips)
+]  # fmt: skip
+_Top = Annotated[int, opt.option("--top N", "Operators to show.", min=1, default="5")]
 #: Lines without a formula, causes and host operators that are shown.
 _MOST = 5
 #: Longest name of an operator in a table; the lines below have it in full.

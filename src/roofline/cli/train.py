@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-import typer
-
 from roofline.analysis.training import TrainingStep
 from roofline.analysis.training import train as predict
 from roofline.analysis.whatif import what_if
@@ -19,30 +17,26 @@ from roofline.ir.errors import UsageError
 from roofline.ir.units import format_si
 from roofline.passes.training.mixed_precision import PRECISIONS
 
-_Where = Annotated[str, typer.Argument(
-    metavar="CHIP", autocompletion=opt.complete_chips,
-    help="A chip, or a cluster such as dgx-h100 where a group is larger than a node.")]  # fmt: skip
-_Batch = Annotated[str, opt.option(
-    "--batch", "-B", metavar="N", panel="Sizes", help="Sequences or images of a step, in all.")]  # fmt: skip
-_Sequence = Annotated[str | None, opt.option("--seq", "-S", metavar="N", panel="Sizes", help="Length of a sequence.")]
-_Positions = Annotated[bool, opt.option(
-    "--sp", panel="Parallelism", help="Devices that share layers share the positions of norms and residuals too.")
+_Where = Annotated[str, opt.argument(
+    "CHIP", "A chip, or a cluster such as dgx-h100 where a group is larger than a node.", opt.complete_chips)
 ]  # fmt: skip
+_Batch = Annotated[str, opt.option("--batch -B N", "Sequences or images of a step, in all.", "Sizes")]
+_Sequence = Annotated[str | None, opt.option("--seq -S N", "Length of a sequence.", "Sizes")]
+_Positions = Annotated[bool, opt.option(
+    "--sp", "Devices that share layers share the positions of norms and residuals too.", "Parallelism")]  # fmt: skip
 _Interleave = Annotated[int, opt.option(
-    "--interleave", metavar="N", panel="Parallelism", default="1",
-    help="Chunks of layers on each device of a pipeline.")]  # fmt: skip
+    "--interleave N", "Chunks of layers on each device of a pipeline.", "Parallelism", default="1")]  # fmt: skip
 _MicroBatch = Annotated[int | None, opt.option(
-    "--micro-batch", metavar="N", panel="Sizes", default="its share; 1 in a pipeline",
-    help="What a device runs at once.")]  # fmt: skip
+    "--micro-batch N", "What a device runs at once.", "Sizes", default="its share; 1 in a pipeline")]  # fmt: skip
 _Optimizer = Annotated[str, opt.option(
-    "--optimizer", metavar="NAME", default="adamw", help="sgd, momentum, adamw, adafactor or adam8bit.",
-    complete=completion(lambda: ("sgd", "momentum", "adamw", "adafactor", "adam8bit")))]  # fmt: skip
+    "--optimizer NAME", "sgd, momentum, adamw, adafactor or adam8bit.", default="adamw", complete=("sgd", "momentum",
+    "adamw", "adafactor", "adam8bit"))]  # fmt: skip
 _Precision = Annotated[str | None, opt.option(
-    "--precision", "--dtype", metavar="NAME", complete=completion(lambda: PRECISIONS),
-    help="fp32, bf16, fp16, amp-bf16, amp-fp16, mixed-bf16 or mixed-fp16.")]  # fmt: skip
+    "--precision --dtype NAME", "fp32, bf16, fp16, amp-bf16, amp-fp16, mixed-bf16 or mixed-fp16.",
+    complete=completion(lambda: PRECISIONS))]  # fmt: skip
 _Tokens = Annotated[str | None, opt.option(
-    "--tokens", metavar="N", help="Time to train on so many tokens or images, such as 300e9 or 1.4T.")]  # fmt: skip
-_NoOverlap = Annotated[bool, opt.option("--no-overlap", help="Exchange gradients after the backward, not beside it.")]
+    "--tokens N", "Time to train on so many tokens or images, such as 300e9 or 1.4T.")]  # fmt: skip
+_NoOverlap = Annotated[bool, opt.option("--no-overlap", "Exchange gradients after the backward, not beside it.")]
 
 _COUNT = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE]\+?[0-9]{1,2})?)\s*([kMGBT]?)\s*")
 _MOST = 1e21

@@ -17,14 +17,14 @@ from roofline.cli.tables import size_text, table, time_text
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import UsageError
 
-_Input = Annotated[Path | None, typer.Argument(
-    metavar="[IN.csv]", help="Operators with kernel_us or p50_us, or models with wall_us; those that ship when absent.",
-    show_default=False)]  # fmt: skip
+_Input = Annotated[Path | None, opt.argument(
+    "[IN.csv]", "Operators with kernel_us or p50_us, or models with wall_us; those that ship when absent.")
+]  # fmt: skip
 _Chip = Annotated[str, opt.option(
-    "--chip", metavar="CHIP", complete=opt.complete_chips, default="h100-sxm",
-    help="Where rows were measured that name no chip.")]  # fmt: skip
-_Check = Annotated[bool, opt.option("--check", help="Exit with 1 where a figure is worse than recorded.")]
-_Record = Annotated[bool, opt.option("--record", help="Record the figures for --check.")]
+    "--chip CHIP", "Where rows were measured that name no chip.", default="h100-sxm", complete=opt.complete_chips)
+]  # fmt: skip
+_Check = Annotated[bool, opt.option("--check", "Exit with 1 where a figure is worse than recorded.")]
+_Record = Annotated[bool, opt.option("--record", "Record the figures for --check.")]
 
 
 @command(ACCURACY, "roofline validate --chip h100-sxm")

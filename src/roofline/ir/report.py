@@ -39,7 +39,7 @@ class Report:
     """
 
     __slots__ = ()
-    schema: ClassVar[str] = "report"
+    schema: str = "report"
     version: ClassVar[int] = 1
 
     def subject(self) -> dict[str, Any]:
