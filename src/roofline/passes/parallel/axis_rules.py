@@ -52,7 +52,8 @@ def _read_node(site: Site, op: Op) -> None:
         _read_signature(site, op.signature, op)
     if op.rule is not None or op.signature is None:
         (op.rule or frozen)(site)
-    site.freeze(site.axes[axis] for axis in op.fixed.split() if axis in site.axes)
+    if op.fixed:
+        site.freeze(site.axes[axis] for axis in op.fixed.split() if axis in site.axes)
 
 
 def _read_signature(site: Site, signature: Signature, op: Op) -> None:
