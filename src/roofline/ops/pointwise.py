@@ -288,8 +288,8 @@ declare(Op(
 ))  # fmt: skip
 declare(Op(
     "update", "..., * -> ...", "pointwise",
-    "Write the first operand anew in place, from itself and the others: ``flops`` per element of the largest of them "
-    "(a factored state of an optimizer is smaller than the gradient).",
+    "Write the first operand anew in place, from itself and the others: ``flops`` per element of the largest of them. "
+    "A factored state of an optimizer is smaller than the gradient.",
     lambda shapes, flops=1: Work(vector=flops * reduce(maximum, map(prod, shapes)), writes=prod(shapes[0])),
     updated, alias=0, rule=broadcast_axes,
 ))  # fmt: skip

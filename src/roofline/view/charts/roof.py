@@ -83,7 +83,7 @@ class Roofline(Chart):
 
     @property
     def ridge(self) -> float:
-        """Where the main compute and memory roofs meet [FLOP/byte]."""
+        """The intensity at which the main compute and memory roofs meet [FLOP/byte]."""
         return self.ceilings[0].flops / self.slopes[0].bandwidth
 
     @cached_property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from roofline.ops.registry import OPS
+from roofline.view.charts.style import COLOURS
 from roofline.view.listing import wording as words
 from roofline.view.listing.edges import Edge, edges
 from roofline.view.listing.rows import STORED, Block, Item, Listed, Row
@@ -15,27 +16,31 @@ _HEAD = (
     '  edge [fontname="Helvetica", fontsize=8, color="#666666"];',
 )
 #: Fill colour by operator class; all others stay white.
-_FILL = {"matmul": "#dbe9ff", "conv": "#dbe9ff", "attention": "#e6dcff", "moe": "#dbe9ff", "view": "#f4f4f4"}
+_FILL = {
+    **dict.fromkeys(("matmul", "conv", "moe"), COLOURS["pale-blue"]),
+    "attention": COLOURS["pale-violet"],
+    "view": "#f4f4f4",
+}
 
 
 def dot(listed: Listed) -> str:
-    """The whole graph in Graphviz's language.
+    """Return the whole graph in Graphviz's language.
 
     Example:
         >>> import roofline as rl
         >>> print(rl.listing(rl.model("gpt2", phase="forward")).dot().splitlines()[0])
         digraph "gpt2 forward" {
     """
-    found = edges(listed)
+    joined = edges(listed)
     lines = [f"digraph {quoted(listed.graph.name)} {{", *_HEAD]
     lines += _container(listed.items, "  ", "")
-    lines += _sources(found)
-    lines += [_edge(edge) for edge in found if edge.source is not None]
+    lines += _sources(joined)
+    lines += [_edge(edge) for edge in joined if edge.source is not None]
     return "\n".join([*lines, "}"])
 
 
 def quoted(text: str) -> str:
-    """A string of Graphviz that shows the text as it is: neither escapes nor entities are read into it.
+    """Return a string of Graphviz that shows the text as it is: neither escapes nor entities are read into it.
 
     Example:
         >>> print(quoted('say &lt; twice'))
@@ -46,12 +51,12 @@ def quoted(text: str) -> str:
 
 
 def _lines(parts: Iterable[str]) -> str:
-    """A label of several lines."""
+    """Return a label of several lines."""
     return '"' + "\\n".join(quoted(part)[1:-1] for part in parts if part) + '"'
 
 
 def _container(items: tuple[Item, ...], pad: str, path: str) -> Iterator[str]:
-    """The rows of a block and, as clusters, its kernels of several nodes and the blocks in it that are folded."""
+    """Yield the rows of a block and, as clusters, its kernels of several nodes and the folded blocks in it."""
     rows, blocks = _own(items)
     kernels: dict[str, list[Row]] = {}
     for row in rows:
@@ -66,7 +71,7 @@ def _container(items: tuple[Item, ...], pad: str, path: str) -> Iterator[str]:
 
 
 def _own(items: Iterable[Item]) -> tuple[list[Row], list[Block]]:
-    """What lies in a block but in no folded block inside it, and those blocks."""
+    """Return the rows of a block that are in no folded block inside it, and those blocks."""
     rows: list[Row] = []
     blocks: list[Block] = []
     for item in items:
@@ -98,25 +103,25 @@ def _node(row: Row, path: str) -> str:
     about = [row.title + times, words.options(row.options) if not row.unknown else ""]
     where = f"kernel {row.place}" if row.number else ""
     label = _lines([row.name.removeprefix(path), *about, *stored, ", ".join(counts), where])
-    colour = "#ffcccc" if row.unknown else _FILL.get(OPS[row.op].kind, "white")
+    colour = COLOURS["pale-red"] if row.unknown else _FILL.get(OPS[row.op].kind, "white")
     line = ' color="red",' if row.unknown else ""
     return f'n{row.index} [label={label},{line} fillcolor="{colour}", tooltip={quoted(row.meaning)}];'
 
 
-def _sources(found: Iterable[Edge]) -> Iterator[str]:
-    """Inputs and caches: what comes from outside and is no weight."""
-    names = {edge.tensor.name: edge.tensor for edge in found if edge.source is None}
+def _sources(joined: Iterable[Edge]) -> Iterator[str]:
+    """Yield inputs and caches, which come from outside and are no weights."""
+    names = {edge.tensor.name: edge.tensor for edge in joined if edge.source is None}
     for at, tensor in enumerate(names.values()):
         shape = "cylinder" if tensor.kind == "cache" else "ellipse"
         label = _lines([tensor.name, f"{tensor.kind} {words.tensor(tensor)}"])
-        yield f'  t{at} [label={label}, shape={shape}, style="filled", fillcolor="#fff6da"];'
+        yield f'  t{at} [label={label}, shape={shape}, style="filled", fillcolor="{COLOURS["pale-yellow"]}"];'
     position = {name: at for at, name in enumerate(names)}
-    for edge in found:
+    for edge in joined:
         if edge.source is None:
             yield f"  t{position[edge.tensor.name]} -> n{edge.target};"
 
 
 def _edge(edge: Edge) -> str:
     label = words.shape(edge.tensor.shape)
-    style = ', style="dashed", constraint=false' if edge.again else ""
-    return f"  n{edge.source} -> n{edge.target} [label={quoted(label + ' to the next' * edge.again)}{style}];"
+    style = ', style="dashed", constraint=false' if edge.is_to_next else ""
+    return f"  n{edge.source} -> n{edge.target} [label={quoted(label + ' to the next' * edge.is_to_next)}{style}];"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from roofline.ir.graph import Node, Tensor
+from roofline.ir.graph import Tensor
 from roofline.view.listing.rows import Listed
 
 
@@ -13,46 +12,31 @@ from roofline.view.listing.rows import Listed
 class Edge:
     """A tensor from one shown row, or from outside (``source`` is ``None``), to another.
 
-    ``again`` marks one that only exists between a block and the next equal one.
+    ``is_to_next`` marks one that only exists between a block and the next equal one.
     """
 
     source: int | None
     target: int
     tensor: Tensor
-    again: bool = False
+    is_to_next: bool = False
 
 
 def edges(listed: Listed) -> list[Edge]:
-    """All edges between shown rows; weights are none, being part of the node that reads them."""
-    found = {(edge.source, edge.target, edge.tensor.name): edge for edge in _direct(listed)}
-    pairs = {(edge.source, edge.target) for edge in found.values() if edge.source is not None}
-    by_index = {row.index: row for row in listed.rows}
-    for source, target, name in _hidden(listed):
-        if (source, target) not in pairs:
-            pairs.add((source, target))
-            found[source, target, name] = Edge(source, target, by_index[source].outputs[0], again=True)
-    return list(found.values())
-
-
-def _direct(listed: Listed) -> Iterator[Edge]:
-    maker = _makers(listed)
+    """Return all edges between shown rows; weights have none, being part of the node that reads them."""
+    nodes, shown = listed.graph.nodes, listed.shown
+    writer = {name: shown[index] for index, node in enumerate(nodes) for name in node.outputs}
+    joined: dict[tuple[int | None, int, str], Edge] = {}
     for row in listed.rows:
         for tensor in row.inputs:
-            if tensor.name in maker:
-                yield Edge(listed.shown[maker[tensor.name]], row.index, tensor)
-            elif tensor.kind not in ("weight", "buffer"):
-                yield Edge(None, row.index, tensor)
-
-
-def _hidden(listed: Listed) -> Iterator[tuple[int, int, str]]:
-    maker = _makers(listed)
-    for index, node in enumerate(listed.graph.nodes):
-        if listed.shown[index] != index:
-            for name in node.inputs:
-                if name in maker:
-                    yield listed.shown[maker[name]], listed.shown[index], name
-
-
-def _makers(listed: Listed) -> dict[str, int]:
-    nodes: tuple[Node, ...] = listed.graph.nodes
-    return {name: index for index, node in enumerate(nodes) for name in node.outputs}
+            if tensor.name in writer or tensor.kind not in ("weight", "buffer"):
+                source = writer.get(tensor.name)
+                joined[source, row.index, tensor.name] = Edge(source, row.index, tensor)
+    pairs = {(source, target) for source, target, _ in joined if source is not None}
+    outputs = {row.index: row.outputs for row in listed.rows}
+    for index, node in enumerate(nodes):
+        for name in node.inputs if shown[index] != index else ():
+            if name in writer and (writer[name], shown[index]) not in pairs:
+                source, target = writer[name], shown[index]
+                pairs.add((source, target))
+                joined[source, target, name] = Edge(source, target, outputs[source][0], is_to_next=True)
+    return list(joined.values())

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -54,16 +55,16 @@ def _level(
     def scope(at: int) -> Any:
         return parts[at][depth] if len(parts[at]) > depth + 1 else at
 
-    found: list[Span] = []
+    spans: list[Span] = []
     for key, group in groupby(range(start, end), key=scope):
         run = list(group)
         if isinstance(key, int):
             name = ".".join(parts[key][depth:])
-            found.append(Span(names[key], name, name, key, key + 1))
+            spans.append(Span(names[key], name, name, key, key + 1))
         else:
             path, stop = ".".join(parts[run[0]][: depth + 1]), run[-1] + 1
-            found.append(Span(path, key, key, run[0], stop, 1, _level(names, parts, run[0], stop, depth + 1)))
-    return tuple(found)
+            spans.append(Span(path, key, key, run[0], stop, 1, _level(names, parts, run[0], stop, depth + 1)))
+    return tuple(spans)
 
 
 class Folder:
@@ -72,7 +73,6 @@ class Folder:
     def __init__(self, graph: Graph, places: Sequence[Hashable]) -> None:
         """Take a graph and, for each of its nodes, what is equal only for nodes in equal places of equal kernels."""
         self.graph, self.places = graph, places
-        self.names = [node.name for node in graph.nodes]
         self.producer = {name: at for at, node in enumerate(graph.nodes) for name in node.outputs}
         known: dict[Any, int] = {}
         # The first of equal layers may read what the caller hands in, and the others what the one before wrote.
@@ -83,59 +83,53 @@ class Folder:
 
     def fold(self, spans: tuple[Span, ...]) -> tuple[Span, ...]:
         """Replace equal neighbours by the first of them, at every depth."""
-        found: list[Span] = []
+        folded: list[Span] = []
         for first, period, times in repeats(self._keys(spans)):
             body, last = spans[first : first + period], spans[first + period * times - 1]
-            inner = tuple(self._inside(span) for span in body)
             if times < LEAST_COPIES and any(span.items is None for span in body):
-                found += [self._inside(span) for span in spans[first : first + period * times]]
-            elif times == 1 or period == 1:
-                found += [_times(span, last.name if times > 1 else span.name, times) for span in inner]
+                folded += map(self._inside, spans[first : first + period * times])
+            elif times == 1:
+                folded += map(self._inside, body)
+            elif period == 1:
+                folded.append(replace(self._inside(body[0]), last=last.name, times=times))
             else:
-                folded = self.fold(inner)
-                head, start, end = body[0], body[0].start, body[-1].end
-                found.append(Span(head.path, head.name, last.name, start, end, times, folded))
-        return tuple(found)
+                items = self.fold(tuple(map(self._inside, body)))
+                head = body[0]
+                folded.append(Span(head.path, head.name, last.name, head.start, body[-1].end, times, items))
+        return tuple(folded)
 
     def _inside(self, span: Span) -> Span:
         if span.items is None or span.times > 1:
             return span
-        return Span(span.path, span.name, span.last, span.start, span.end, 1, self.fold(span.items))
+        return replace(span, items=self.fold(span.items))
 
     def _keys(self, spans: tuple[Span, ...]) -> list[Hashable]:
-        """Equal for spans that may stand for each other."""
+        """Return keys that are equal for spans that may stand for each other."""
         kinds = [(pattern(span.name), span.items is None, span.end - span.start) for span in spans]
-        often: dict[Any, int] = {}
-        for kind in kinds:
-            often[kind] = often.get(kind, 0) + 1
+        often = Counter(kinds)
         return [
             (kind, self._content(span)) if often[kind] > 1 and span.times == 1 else (kind, span.start)
             for kind, span in zip(kinds, spans, strict=True)
         ]
 
     def _content(self, span: Span) -> Hashable:
-        """What is in a span, with references inside it by distance, and to the outside by shape."""
+        """Return the nodes of a span, with references inside it by distance, and to the outside by shape."""
         skip = len(span.path) + 1
-        found = []
+        content = []
         for at in range(span.start, span.end):
             node = self.graph.nodes[at]
             inner = "" if span.items is None else node.name[skip:]
-            read = tuple(self._reference(name, at, span) for name in node.inputs)
+            read = []
+            for name in node.inputs:
+                writer = self.producer.get(name, at)
+                read.append((self._form[name], at - writer if span.start <= writer < at else 0))
             written = tuple(self._form[name] for name in node.outputs)
-            found.append((inner, node.op, node.attrs, node.count, self.places[at], read, written))
-        return tuple(found)
-
-    def _reference(self, name: str, at: int, span: Span) -> Hashable:
-        maker = self.producer.get(name)
-        return (self._form[name], at - maker) if maker is not None and span.start <= maker < at else self._form[name]
-
-
-def _times(span: Span, last: str, times: int) -> Span:
-    return span if times == 1 else Span(span.path, span.name, last, span.start, span.end, times, span.items)
+            content.append((inner, node.op, node.attrs, node.count, self.places[at], tuple(read), written))
+        return tuple(content)
 
 
 def pattern(name: str) -> str:
-    """A name without its numbers.
+    """Return a name without its numbers.
 
     Example:
         >>> pattern("relu") == pattern("relu_2"), pattern("stage1"), pattern("q_norm") == pattern("k_norm")
@@ -157,22 +151,18 @@ def repeats(keys: Sequence[Hashable]) -> Iterator[tuple[int, int, int]]:
     while at < n:
         best = (at, 1, 1)
         for period in range(1, min(LONGEST_PERIOD, (n - at) // 2) + 1):
-            times = _times_at(numbers, at, period)
+            end = at + period
+            while end < n and numbers[end] == numbers[end - period]:
+                end += 1
+            times = (end - at) // period
             if times > 1 and times * period > best[1] * best[2]:
                 best = (at, period, times)
         yield best
         at += best[1] * best[2]
 
 
-def _times_at(numbers: Sequence[int], at: int, period: int) -> int:
-    end = at + period
-    while end < len(numbers) and numbers[end] == numbers[end - period]:
-        end += 1
-    return (end - at) // period
-
-
 def stands_for(spans: tuple[Span, ...], count: int) -> tuple[int, ...]:
-    """For each of ``count`` nodes, the one that is shown in its place."""
+    """Return, for each of ``count`` nodes, the one that is shown in its place."""
     shown = list(range(count))
     for span in _folded(spans):
         length = span.end - span.start

@@ -21,24 +21,20 @@ from roofline.counting.grid import grid
 from roofline.frontends.source import Program, as_graph
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Tensor
-from roofline.ir.report import Report, subject
 from roofline.ir.sizes import Dim, by_symbol, evaluate, substitute, symbols
 from roofline.ops.registry import OPS
 from roofline.passes.fusion.fuse import unfuse
 from roofline.view.listing import dot, html, text
 from roofline.view.listing.fold import Folder, Span, stands_for, tree
-from roofline.view.listing.record import nodes, summary
 from roofline.view.listing.rows import Block, Item, KernelRow, Listed, Row
 from roofline.view.listing.wording import sentence
 
 #: Options that say no more than the shape of the output, or are named already.
-_TOLD = frozenset({"shape"})
+_SHOWN_ELSEWHERE = frozenset({"shape"})
 
 
-class Listing(Listed, Report):
+class Listing(Listed):
     """A program, node by node; prints as text, shows as HTML in a notebook."""
-
-    schema = "graph"
 
     def __str__(self) -> str:
         return text.text(self)
@@ -47,24 +43,12 @@ class Listing(Listed, Report):
         return html.fragment(self)
 
     def dot(self) -> str:
-        """The graph for Graphviz."""
+        """Return the graph for Graphviz."""
         return dot.dot(self)
 
     def html(self) -> str:
-        """A page that needs nothing beside itself."""
+        """Return a page that needs nothing but itself."""
         return html.page(self)
-
-    def subject(self) -> dict[str, Any]:
-        """Return the program and the sizes that are numbers."""
-        return subject(self.graph, sizes=self.sizes)
-
-    def summary(self) -> dict[str, Any]:
-        """Return totals, folded blocks and kernels; a polynomial as text."""
-        return summary(self)
-
-    def records(self) -> list[dict[str, Any]]:
-        """Return one dictionary per node that is shown."""
-        return nodes(self)
 
 
 def listing(
@@ -103,23 +87,23 @@ def listing(
 
 
 def _checked(graph: Graph, sizes: Mapping[str, Any]) -> dict[str, int]:
-    """Sizes as whole numbers under the graph's own names."""
-    wanted = graph.symbols
-    given = by_symbol(sizes, wanted)
-    if "C" in wanted and "S" not in wanted and "C" not in given and "S" in given:
-        given["C"] = given.pop("S")
-    for name, value in given.items():
+    """Return sizes as whole numbers under the graph's own names."""
+    known = graph.symbols
+    numbers = by_symbol(sizes, known)
+    if "C" in known and "S" not in known and "C" not in numbers and "S" in numbers:
+        numbers["C"] = numbers.pop("S")
+    for name, value in numbers.items():
         if hasattr(value, "__len__") and not isinstance(value, str):
             raise UsageError(f"{name}={str(value)[:60]}: a listing shows one point; give one number")
-    unknown = {name: value for name, value in given.items() if name not in wanted}
-    grid(wanted, {**dict.fromkeys(wanted, 1), **unknown})
-    found = grid(frozenset(given.keys() & wanted), {n: v for n, v in given.items() if n in wanted}).values
-    return {name: int(value) for name, value in found.items()}
+    own = {name: value for name, value in numbers.items() if name in known}
+    # Sizes that stay symbols are not missing here; a name that the graph does not know is refused all the same.
+    grid(known, {**dict.fromkeys(known, 1), **numbers})
+    return {name: int(value) for name, value in grid(frozenset(own), own).values.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a node runs: the number of its kernel (0 for none), its step of how many, and how often."""
+    """The place where a node runs: the number of its kernel (0 for none), its step of how many, and how often."""
 
     number: int
     step: int
@@ -148,14 +132,14 @@ class _Lister:
 
     @cached_property
     def places(self) -> tuple[_Place, ...]:
-        """Where each node runs."""
-        found: dict[str, _Place] = {}
+        """The place of each node."""
+        running: dict[str, _Place] = {}
         for number, kernel in enumerate(self.kernels, 1):
             steps, launches = len(kernel.nodes), kernel.main.count
             for label in kernel.names:
                 for step, node in enumerate(self.scope.graph.kernels[label], 1):
-                    found[node.name] = _Place(number, step, steps, launches)
-        return tuple(found.get(node.name, _NOWHERE) for node in self.graph.nodes)
+                    running[node.name] = _Place(number, step, steps, launches)
+        return tuple(running.get(node.name, _NOWHERE) for node in self.graph.nodes)
 
     def listing(self) -> Listing:
         spans = tree([node.name for node in self.graph.nodes])
@@ -175,7 +159,7 @@ class _Lister:
     # --- values -------------------------------------------------------------------------------------------------------
 
     def at(self, value: Any) -> Any:
-        """A count with the sizes put in: exact where all are known, else what remains of the polynomial."""
+        """Put the sizes into a count: exact where all are known, else what remains of the polynomial."""
         if not isinstance(value, Dim):
             return evaluate(value, {})
         if value not in self._values:
@@ -197,9 +181,8 @@ class _Lister:
         return self._tensors[name]
 
     def _option(self, value: Any) -> Any:
-        return tuple(self._option(item) for item in value) if isinstance(value, tuple) else self._size(value)
-
-    def _size(self, value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(self._option, value))
         return self.at(value) if isinstance(value, Dim) else value
 
     # --- rows ---------------------------------------------------------------------------------------------------------
@@ -229,7 +212,7 @@ class _Lister:
             meaning=sentence(OPS[node.op].doc),
             inputs=tuple(map(self.tensor, node.inputs)),
             outputs=tuple(map(self.tensor, node.outputs)),
-            options=tuple((key, self._option(value)) for key, value in node.attrs if key not in _TOLD),
+            options=tuple((key, self._option(value)) for key, value in node.attrs if key not in _SHOWN_ELSEWHERE),
             flops=share.flops,
             vector=share.vector,
             read=share.read,

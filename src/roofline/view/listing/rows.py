@@ -1,4 +1,4 @@
-"""What a listing is made of: rows of nodes, blocks of rows, rows of kernels."""
+"""What a listing is made of: rows of nodes, blocks of rows, rows of kernels; each as plain data, too."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from roofline.counting.counts import Counts
 from roofline.ir.graph import Graph, Tensor
+from roofline.ir.report import Report, subject
 from roofline.ir.sizes import Dim
 
 #: What tensors are read that no node of the program writes.
@@ -67,7 +68,7 @@ class Row:
 
     @property
     def unknown(self) -> bool:
-        """Whether no rule says what the operation computes."""
+        """Tell whether no rule says what the operation computes."""
         return self.op == "unknown"
 
     @property
@@ -79,6 +80,18 @@ class Row:
     def place(self) -> str:
         """The number of its kernel, and its step there where there are several."""
         return "-" if not self.number else f"{self.number}.{self.step}" if self.steps > 1 else str(self.number)
+
+    def record(self) -> dict[str, Any]:
+        """Return the node as plain data; a polynomial as text."""
+        return {
+            "index": self.index, "name": self.name, "op": self.op, "meaning": self.meaning,
+            "inputs": [_tensor(t) for t in self.inputs], "outputs": [_tensor(t) for t in self.outputs],
+            "options": {str(key): _plain(value) for key, value in self.options}, "count": self.count,
+            "flops": _plain(self.flops), "vector_flops": _plain(self.vector), "bytes": _plain(self.bytes),
+            "read_bytes": _plain(self.read), "write_bytes": _plain(self.write),
+            "bytes_alone": _plain(self.bytes_alone), "kernel": self.kernel or None,
+            "kernel_number": self.number or None, "step": self.step, "steps": self.steps,
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,15 +124,23 @@ class Block:
         return self.name if self.times == 1 else f"{self.name} ... {self.last}"
 
     def rows(self) -> Iterator[Row]:
-        """The nodes in it, in execution order."""
+        """Yield the nodes in it, in execution order."""
         return walk(self.items)
+
+    def record(self) -> dict[str, Any]:
+        """Return the block as plain data; a polynomial as text."""
+        return {
+            "path": self.path, "first": self.name, "last": self.last, "times": self.times,
+            "nodes": [row.index for row in self.rows()],
+            "flops": _plain(self.flops), "vector_flops": _plain(self.vector), "bytes": _plain(self.bytes),
+        }  # fmt: skip
 
 
 Item = Row | Block
 
 
 def walk(items: tuple[Item, ...]) -> Iterator[Row]:
-    """All rows, in execution order."""
+    """Yield all rows, in execution order."""
     for item in items:
         if isinstance(item, Row):
             yield item
@@ -128,7 +149,7 @@ def walk(items: tuple[Item, ...]) -> Iterator[Row]:
 
 
 def folds(items: tuple[Item, ...]) -> Iterator[Block]:
-    """All blocks that stand for several."""
+    """Yield all blocks that stand for several."""
     for item in items:
         if isinstance(item, Block):
             if item.times > 1:
@@ -163,15 +184,34 @@ class KernelRow:
         """Arithmetic intensity [FLOP/byte]; ``None`` where a size has no value."""
         return intensity(self.flops, self.vector, self.bytes)
 
+    def record(self) -> dict[str, Any]:
+        """Return the kernel as plain data; a polynomial as text."""
+        return {
+            "number": self.number, "name": self.name, "ops": list(self.ops), "count": self.count,
+            "flops": _plain(self.flops), "vector_flops": _plain(self.vector), "bytes": _plain(self.bytes),
+            "intensity": self.intensity,
+        }  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON has as it is, and everything else as text."""
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Dim) else value
+
+
+def _tensor(tensor: Tensor) -> dict[str, Any]:
+    return {"name": tensor.name, "shape": _plain(tensor.shape), "dtype": tensor.dtype, "kind": tensor.kind}
+
 
 def intensity(flops: Any, vector: Any, moved: Any) -> float | None:
-    """Contraction FLOPs, or other arithmetic where there are none, over bytes."""
+    """Return contraction FLOPs, or other arithmetic where there are none, over bytes."""
     work = flops if isinstance(flops, Dim) or flops else vector
     return None if isinstance(work, Dim) or isinstance(moved, Dim) or not moved else float(work / moved)
 
 
 @dataclass(frozen=True)
-class Listed:
+class Listed(Report):
     """A program, node by node.
 
     Attributes:
@@ -183,6 +223,8 @@ class Listed:
         shown: For each node of the graph, the index of the node whose row stands for it.
         unknown: Operations without a rule, with their calls.
     """
+
+    schema = "graph"
 
     graph: Graph
     sizes: Mapping[str, int]
@@ -205,8 +247,8 @@ class Listed:
     @cached_property
     def dtype(self) -> str:
         """The number format that most outputs have."""
-        found = Counter(tensor.dtype for row in self.rows for tensor in row.outputs)
-        return found.most_common(1)[0][0] if found else ""
+        dtypes = Counter(tensor.dtype for row in self.rows for tensor in row.outputs)
+        return dtypes.most_common(1)[0][0] if dtypes else ""
 
     @property
     def symbols(self) -> tuple[str, ...]:
@@ -220,5 +262,33 @@ class Listed:
 
     @cached_property
     def meanings(self) -> dict[str, str]:
-        """What each operator does, in order of appearance."""
+        """A line about each operator, in order of appearance."""
         return {row.op: row.meaning for row in self.rows}
+
+    def subject(self) -> dict[str, Any]:
+        """Return the program and the sizes that are numbers."""
+        return subject(self.graph, sizes=self.sizes)
+
+    def summary(self) -> dict[str, Any]:
+        """Return totals, folded blocks and kernels; a polynomial as text."""
+        graph, counts = self.graph, self.counts
+        return {
+            "name": graph.name,
+            "symbols": list(self.symbols),
+            "totals": {
+                "nodes": len(graph.nodes),
+                "kernels": counts.launches,
+                "parameters": _plain(graph.parameters),
+                "flops": _plain(counts.flops),
+                "vector_flops": _plain(counts.vector_flops),
+                "bytes": _plain(counts.bytes),
+                "intensity": self.intensity,
+            },
+            "blocks": [block.record() for block in self.folds],
+            "kernels": [row.record() for row in self.kernels],
+            "unknown": dict(self.unknown),
+        }
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return one dictionary per node that is shown."""
+        return [row.record() for row in self.rows]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import zip_longest
 
 from roofline.ir.graph import Tensor
 from roofline.view.listing import wording as words
@@ -18,7 +18,8 @@ WIDE = 130
 _GAP = "  "
 #: Columns that an indented text keeps, however deep it stands.
 _LEAST = 8
-_NUMBERS = ("FLOP", "vector", "bytes")
+#: Columns of numbers, which stand to the right.
+_NUMBERS = frozenset({"FLOP", "vector", "bytes", "runs", "FLOP/B"})
 #: Pieces that stay together: up to the next blank, dot or underscore.
 _PIECES = re.compile(r"[^\s._]+[._]*\s*|[._]+\s*|\s+")
 
@@ -42,18 +43,19 @@ class _Entry:
 
 
 def text(listed: Listed, width: int = WIDTH) -> str:
-    """The whole listing, at most ``width`` columns wide."""
+    """Return the whole listing, at most ``width`` columns wide."""
     return "\n".join(line.text for line in lines(listed, width))
 
 
 def lines(listed: Listed, width: int = WIDTH) -> list[Line]:
-    """The lines of a listing, with their marks."""
+    """Return the lines of a listing, with their marks."""
     width = max(width, 40)
+    style = _Style(width >= WIDE, bool(listed.symbols) and width < WIDE, listed.dtype)
     return [
         *_wrapped(heading(listed), width, "head"),
         *_wrapped(subheading(listed), width),
         Line(""),
-        *_tree(listed, width),
+        *_laid_out(style.head, list(_entries(listed.items, 0, style)), width),
         Line(""),
         *totals(listed, width),
         Line(""),
@@ -64,13 +66,13 @@ def lines(listed: Listed, width: int = WIDTH) -> list[Line]:
 
 
 def heading(listed: Listed) -> str:
-    """The program, its sizes and what it is made of."""
+    """Name the program and its sizes."""
     sizes = "".join(f", {name}={value:,}" for name, value in listed.sizes.items())
     return f"{words.safe(listed.graph.name)}{sizes}"
 
 
 def subheading(listed: Listed) -> str:
-    """How many nodes, kernels and parameters; which sizes are open."""
+    """Count nodes, kernels and parameters; name the sizes that are open."""
     graph = listed.graph
     shown = f" ({len(listed.rows):,} shown)" if len(listed.rows) < len(graph.nodes) else ""
     parameters = words.amount(graph.parameters)
@@ -80,6 +82,35 @@ def subheading(listed: Listed) -> str:
     return f"{made}{dtype}{sizes}"
 
 
+def sums(listed: Listed) -> list[tuple[str, str]]:
+    """Return the sums of everything, with all digits."""
+    counts = listed.counts
+    return [
+        ("FLOPs", words.exact(counts.flops)),
+        ("vector FLOPs", words.exact(counts.vector_flops)),
+        ("bytes", words.exact(counts.bytes)),
+        ("FLOP per byte", words.ratio(listed.intensity)),
+    ]
+
+
+def faults(listed: Listed) -> Iterator[str]:
+    """Say what the sums lack."""
+    for what, calls in listed.unknown.items():
+        yield f"no rule for {words.safe(what)} ({calls:,} call{'s' * (calls > 1)}): its arithmetic is not counted"
+
+
+def notes(listed: Listed) -> Iterator[str]:
+    """Say how to read the rest."""
+    if listed.folds:
+        times = listed.folds[0].times
+        yield f"x{times} stands for {times} equal ones: the lines below it count one, the sum above it counts all."
+    yield (
+        "FLOP: contractions, two per multiply-add. vector: all other arithmetic. bytes: what crosses the boundary of "
+        "the kernel, at the node that first reads or that writes it. kernel: its number below, and the step in it; "
+        "- moves nothing."
+    )
+
+
 # --- tables of text ---------------------------------------------------------------------------------------------------
 
 
@@ -87,36 +118,31 @@ def _wrapped(text: str, width: int, mark: str = "", indent: int = 0) -> list[Lin
     return [Line(line, mark) for line in folded(text, width, 0, indent)]
 
 
-def _laid_out(head: Sequence[str], entries: Sequence[_Entry], aligns: str, width: int) -> Iterator[Line]:
-    """Rows in columns; what does not fit goes on in the next line."""
+def _laid_out(head: Sequence[str], entries: Sequence[_Entry], width: int) -> Iterator[Line]:
+    """Lay rows out in columns, numbers to the right; what does not fit goes on in the next line."""
     rows = [_Entry(head, "head"), *entries]
-    natural = [max(len(row.cells[at]) + (row.indent if not at else 0) for row in rows) for at in range(len(head))]
-    widths = _shrunk(natural, width - len(_GAP) * (len(head) - 1))
+    widths = [max(len(row.cells[at]) + (row.indent if not at else 0) for row in rows) for at in range(len(head))]
+    # Take from the widest column, one character after the other, until all fit.
+    for _ in range(max(0, sum(widths) - (width - len(_GAP) * (len(head) - 1)))):
+        widths[widths.index(max(widths))] -= 1
+    is_number = [name in _NUMBERS for name in head]
     for row in rows:
         cells = [
-            folded(cell, size, row.indent if not at else 0, 2 if aligns[at] == "<" else 0)
+            folded(cell, size, row.indent if not at else 0, 0 if is_number[at] else 2)
             for at, (cell, size) in enumerate(zip(row.cells, widths, strict=True))
         ]
-        for n in range(max(map(len, cells))):
-            parts = [
-                _aligned(cell[n] if n < len(cell) else "", size, align)
-                for cell, size, align in zip(cells, widths, aligns, strict=True)
+        for parts in zip_longest(*cells, fillvalue=""):
+            aligned = [
+                part.rjust(size) if right else part.ljust(size)
+                for part, size, right in zip(parts, widths, is_number, strict=True)
             ]
-            yield Line(_GAP.join(parts).rstrip(), row.mark)
+            yield Line(_GAP.join(aligned).rstrip(), row.mark)
         if row.below:
             yield from (Line(line, row.mark) for line in folded(row.below, width, min(row.indent + 4, width // 2), 2))
 
 
-def _shrunk(widths: Sequence[int], room: int) -> list[int]:
-    """Take from the widest column, one character after the other, until all fit."""
-    found = list(widths)
-    for _ in range(max(0, sum(found) - room)):
-        found[found.index(max(found))] -= 1
-    return found
-
-
 def folded(text: str, width: int, indent: int, hanging: int) -> list[str]:
-    """Text in lines of ``width``: broken at blanks, else after a dot or an underscore, else anywhere."""
+    """Return text in lines of ``width``: broken at blanks, else after a dot or an underscore, else anywhere."""
     indent = max(0, min(indent, width - _LEAST))
     lines, line = [], " " * indent
     deeper = " " * max(0, min(indent + hanging, width - _LEAST))
@@ -130,10 +156,6 @@ def folded(text: str, width: int, indent: int, hanging: int) -> list[str]:
             line, piece = deeper, piece[room:]
         line += piece
     return [*lines, line.rstrip()]
-
-
-def _aligned(text: str, width: int, align: str) -> str:
-    return text.rjust(width) if align == ">" else text.ljust(width)
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------
@@ -153,29 +175,13 @@ class _Style:
         numbers = [] if self.is_apart else ["FLOP", "vector", "bytes"]
         return ["node", "operation", *more, "output", *numbers, "kernel"]
 
-    @property
-    def aligns(self) -> str:
-        return "".join(">" if name in _NUMBERS else "<" for name in self.head)
-
     def entry(self, cells: Mapping[str, str], item: Item, indent: int, mark: str) -> _Entry:
-        amounts = {name: "" if _is_zero(value) else words.amount(value) for name, value in _amounts(item).items()}
-        shown = {**cells, **amounts}
+        values = {"FLOP": item.flops, "vector": item.vector, "bytes": item.bytes}
+        is_zero = {name: isinstance(value, int | float) and value == 0 for name, value in values.items()}
+        amounts = {name: "" if is_zero[name] else words.amount(value) for name, value in values.items()}
         below = ", ".join(f"{value} {name}" for name, value in amounts.items() if value) if self.is_apart else ""
+        shown = {**cells, **amounts}
         return _Entry([shown.get(name, "") for name in self.head], mark, indent, below)
-
-
-def _amounts(item: Item) -> dict[str, Any]:
-    return {"FLOP": item.flops, "vector": item.vector, "bytes": item.bytes}
-
-
-def _is_zero(value: Any) -> bool:
-    return isinstance(value, int | float) and value == 0
-
-
-def _tree(listed: Listed, width: int) -> Iterator[Line]:
-    is_wide = width >= WIDE
-    style = _Style(is_wide, bool(listed.symbols) and not is_wide, listed.dtype)
-    yield from _laid_out(style.head, list(_entries(listed.items, 0, style)), style.aligns, width)
 
 
 def _entries(items: Iterable[Item], indent: int, style: _Style) -> Iterator[_Entry]:
@@ -199,34 +205,24 @@ def _row(row: Row, style: _Style) -> dict[str, str]:
     return {
         "node": words.safe(row.name.rpartition(".")[2]) or "(no name)",
         "operation": words.safe(row.title) + times,
-        "inputs": " ".join(_input(tensor, style.dtype) for tensor in row.inputs),
+        "inputs": " ".join(
+            ("" if t.kind == "activation" else f"{t.kind} ") + tensor_text(t, style.dtype) for t in row.inputs
+        ),
         "options": words.options(row.options),
         "output": ", ".join(tensor_text(tensor, style.dtype) for tensor in row.outputs),
         "kernel": row.place,
     }
 
 
-def _input(tensor: Tensor, dtype: str) -> str:
-    kind = "" if tensor.kind == "activation" else f"{tensor.kind} "
-    return kind + tensor_text(tensor, dtype)
-
-
 def tensor_text(tensor: Tensor, dtype: str) -> str:
-    """The shape, and the number format where it is not the usual one."""
+    """Return the shape, and the number format where it is not the usual one."""
     return words.shape(tensor.shape) + ("" if tensor.dtype == dtype else f" {tensor.dtype}")
 
 
 def totals(listed: Listed, width: int) -> Iterator[Line]:
-    """The sums of everything, with all digits, and what is not in them."""
-    counts = listed.counts
-    facts = [
-        ("FLOPs", words.exact(counts.flops)),
-        ("vector FLOPs", words.exact(counts.vector_flops)),
-        ("bytes", words.exact(counts.bytes)),
-        ("FLOP a byte", words.ratio(listed.intensity)),
-    ]
+    """Yield the sums of everything and what is not in them."""
     yield Line("total", "head")
-    for name, value in facts:
+    for name, value in sums(listed):
         if value != "-":
             yield from _wrapped(f"  {name:<13} {value}", width, "", 16)
     for line in faults(listed):
@@ -239,13 +235,19 @@ def _kernels(listed: Listed, width: int) -> Iterator[Line]:
     for row in listed.kernels:
         about = [str(row.number), words.safe(row.name), " + ".join(map(words.safe, row.ops)), f"{row.count:,}"]
         amounts = [words.amount(value) for value in (row.flops, row.vector, row.bytes)]
-        pairs = zip(amounts, _NUMBERS, strict=True)
+        pairs = zip(amounts, ("FLOP", "vector", "bytes"), strict=True)
         below = ", ".join(f"{value} {name}" for value, name in pairs if value != "0")
         mark = "unknown" if "unknown" in row.ops else ""
         cells = about if is_apart else [*about, *amounts, words.ratio(row.intensity)]
         entries.append(_Entry(cells, mark, 0, below if is_apart else ""))
-    head = ["kernel", "first called", "operations", "runs", *([] if is_apart else [*_NUMBERS, "FLOP/B"])]
-    yield from _laid_out(head, entries, "<<<" + ">" * (len(head) - 3), width)
+    head = [
+        "kernel",
+        "first called",
+        "operations",
+        "runs",
+        *([] if is_apart else ["FLOP", "vector", "bytes", "FLOP/B"]),
+    ]
+    yield from _laid_out(head, entries, width)
 
 
 def _legend(listed: Listed, width: int) -> Iterator[Line]:
@@ -256,21 +258,3 @@ def _legend(listed: Listed, width: int) -> Iterator[Line]:
     yield Line("")
     for note in notes(listed):
         yield from _wrapped(note, width, "dim")
-
-
-def faults(listed: Listed) -> Iterator[str]:
-    """What the sums lack."""
-    for what, calls in listed.unknown.items():
-        yield f"no rule for {words.safe(what)} ({calls:,} call{'s' * (calls > 1)}): its arithmetic is not counted"
-
-
-def notes(listed: Listed) -> Iterator[str]:
-    """How to read the rest."""
-    if listed.folds:
-        times = listed.folds[0].times
-        yield f"x{times} stands for {times} equal ones: the lines below it count one, the sum above it counts all."
-    yield (
-        "FLOP: contractions, two a multiply-add. vector: all other arithmetic. bytes: what crosses the boundary of "
-        "the kernel, at the node that first reads or that writes it. kernel: its number below, and the step in it; "
-        "- moves nothing."
-    )

@@ -12,7 +12,7 @@ from roofline.ir.units import format_si
 
 
 def safe(text: str) -> str:
-    """Text with control characters, line breaks and what turns the reading direction made visible.
+    """Return text with control characters, line breaks and marks that turn the reading direction made visible.
 
     Example:
         >>> safe("layer\\x1b[31m")
@@ -24,7 +24,7 @@ def safe(text: str) -> str:
 
 
 def amount(value: Any) -> str:
-    """A count with three digits and its prefix; a polynomial term by term.
+    """Return a count with three digits and its prefix; a polynomial term by term.
 
     Example:
         >>> from roofline.ir.sizes import symbol
@@ -46,7 +46,7 @@ def _short(value: Any) -> str:
 
 
 def exact(value: Any) -> str:
-    """A count with all its digits.
+    """Return a count with all its digits.
 
     Example:
         >>> exact(137438953472), exact(None)
@@ -63,7 +63,7 @@ def exact(value: Any) -> str:
 
 
 def ratio(value: Any) -> str:
-    """Operations a byte with three digits, or a dash where sizes are missing.
+    """Return operations per byte with three digits, or a dash where sizes are missing.
 
     Example:
         >>> ratio(1131.2), ratio(0.25), ratio(None)
@@ -73,7 +73,7 @@ def ratio(value: Any) -> str:
 
 
 def shape(sizes: Iterable[Any]) -> str:
-    """A shape as it is written in Python, without the comma of a single size.
+    """Return a shape as it is written in Python, without the comma of a single size.
 
     Example:
         >>> shape((8, 1, 4096))
@@ -82,13 +82,13 @@ def shape(sizes: Iterable[Any]) -> str:
     return f"({', '.join(map(str, sizes))})"
 
 
-def tensor(given: Tensor) -> str:
-    """Shape and number format."""
-    return f"{shape(given.shape)} {given.dtype}"
+def tensor(value: Tensor) -> str:
+    """Return the shape and the number format."""
+    return f"{shape(value.shape)} {value.dtype}"
 
 
 def options(pairs: Iterable[tuple[str, Any]]) -> str:
-    """Options as a person writes them.
+    """Return options as a person writes them.
 
     Example:
         >>> options([("padding", 1), ("causal", False), ("axes", (0, 2))])
@@ -104,7 +104,7 @@ def _option(value: Any) -> str:
 
 
 def sentence(doc: str) -> str:
-    """The first sentence of a docstring, without markup.
+    """Return the first sentence of a docstring, without markup.
 
     Example:
         >>> sentence("``x W^T + b``; the bias is free. More.\\n\\nDetails.")

@@ -47,7 +47,7 @@ def _environment() -> Environment:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.globals |= {"theme": THEME, "bars": bars, "words": wording}
-    environment.filters |= {"si": _si, "percent": _percent}
+    environment.filters |= {"si": _si, "percent": _percent, "tensor": wording.tensor}
     return environment
 
 
