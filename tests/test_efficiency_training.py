@@ -13,7 +13,7 @@ import pytest
 
 import roofline as rl
 from roofline.cost import GROUPS, kernel_time, values
-from roofline.cost.gradients import GROUP, kernel_of
+from roofline.cost.gradients import kernel_of
 from roofline.cost.work import launch
 from roofline.counting.counts import Kernel, kernels
 from roofline.hardware.library import data_dir
@@ -23,6 +23,7 @@ from roofline.passes.training.backward import backward
 from roofline.passes.training.optimizer import optimizer
 from roofline.programs.layers import primitives
 
+GROUP = "training"
 CHIP = rl.chip("h100-sxm")
 Sizes = dict[str, Any]
 

@@ -11,7 +11,7 @@ from roofline.cli.progress import progress
 from roofline.cli.tables import table
 from roofline.ir.errors import UsageError
 from roofline.ir.units import format_bytes, format_si
-from roofline.measurement.calibration import Calibration, chip_toml, error_figures
+from roofline.measurement.calibration import Calibration, error_figures
 from roofline.measurement.calibration import calibrate as measure
 
 _Device = Annotated[str, opt.option(
@@ -33,7 +33,7 @@ def calibrate(
     with progress("calibrate", 1.0) as update:
         result = measure(device, quick, file, lambda share, what: update(share))
     if file is None and not (output.as_json or output.as_csv):
-        write(chip_toml(result.chip, result.remarks))
+        write(result.chip.toml(result.remarks))
     else:
         output.write(result, _parts(result, file))
     if result.busy:

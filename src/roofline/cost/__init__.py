@@ -13,36 +13,42 @@ from typing import Any
 
 import numpy as np
 
-from roofline.cost import (
-    attention,
-    matmul,
-    network,
-    rowwise,
-    stream,
-)
-from roofline.cost import (
-    convolution as conv,
-)
-from roofline.cost import (
-    cpu as processor,
-)
-from roofline.cost import (
-    experts as moe,
-)
-from roofline.cost import (
-    gradients as training,
-)
-from roofline.cost.parameters import GROUPS, Parameter, group, values
+from roofline.cost import attention, convolution, cpu, experts, gradients, matmul, network, parameters, rowwise, stream
+from roofline.cost.parameters import Group, Parameter
 from roofline.cost.spread import CERTAINTY, provenance, spread
+from roofline.cost.spread import GROUP as SPREAD
 from roofline.cost.work import REGIMES, Launch, launch, sparse_weights, vector_peak
 from roofline.counting.counts import KernelCount
 from roofline.hardware.chip import Chip
 from roofline.ops.registry import OpKind
 
 __all__ = [
-    "BOUNDS", "CERTAINTY", "COMMUNICATION", "COMPUTE", "GROUPS", "HOST", "HOST_HIGH", "HOST_LOW", "HOST_TRAINING",
-    "LAUNCH", "MEMORY", "REGIMES", "KernelTime", "Launch", "Parameter", "compute_seconds", "formula", "group",
-    "kernel_time", "launch", "not_modelled", "sparse_weights", "spread", "traffic_seconds", "values", "vector_peak",
+    "BOUNDS",
+    "CERTAINTY",
+    "COMMUNICATION",
+    "COMPUTE",
+    "GROUPS",
+    "HOST",
+    "HOST_HIGH",
+    "HOST_LOW",
+    "HOST_TRAINING",
+    "LAUNCH",
+    "MEMORY",
+    "REGIMES",
+    "Group",
+    "KernelTime",
+    "Launch",
+    "Parameter",
+    "compute_seconds",
+    "formula",
+    "kernel_time",
+    "launch",
+    "not_modelled",
+    "sparse_weights",
+    "spread",
+    "traffic_seconds",
+    "values",
+    "vector_peak",
 ]  # fmt: skip
 
 #: What a kernel or a run can be bound by, in the order of the codes in :attr:`KernelTime.bound`.
@@ -61,19 +67,28 @@ NOT_MODELLED = ("other kernels running at the same time",)
 
 Formula = Callable[[Launch, Mapping[str, float]], Any]
 
-#: For each class of kernel: the group of its parameters and its formula.
-FORMULAS: dict[OpKind, tuple[str, Formula]] = {
+#: For each class of kernel: its parameters and its formula.
+FORMULAS: dict[OpKind, tuple[Group, Formula]] = {
     "matmul": (matmul.GROUP, matmul.seconds),
-    "conv": (conv.GROUP, conv.seconds),
+    "conv": (convolution.GROUP, convolution.seconds),
     "attention": (attention.GROUP, attention.seconds),
     "rowwise": (rowwise.GROUP, rowwise.seconds),
     "reduction": (rowwise.GROUP, rowwise.seconds),
     "pointwise": (stream.GROUP, stream.seconds),
     "move": (stream.GROUP, stream.seconds),
-    "moe": (moe.GROUP, moe.seconds),
+    "moe": (experts.GROUP, experts.seconds),
     "network": (network.GROUP, network.seconds),
     "transfer": (network.TRANSFER, network.transfer_seconds),
 }
+
+#: All parameters of the time model, by the names of their groups in a chip's ``[efficiency.parameters]``.
+GROUPS: dict[str, Group] = {
+    each.name: each
+    for each in (
+        attention.GROUP, matmul.GROUP, network.GROUP, network.ACROSS, network.TRANSFER, stream.GROUP, rowwise.GROUP,
+        convolution.GROUP, cpu.MATMUL, cpu.STREAM, experts.GROUP, gradients.GROUP, SPREAD,
+    )
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,18 +114,26 @@ class KernelTime:
     calibrated: str
 
 
-def formula(work: Launch) -> tuple[str, Formula]:
-    """The parameter group and formula of a launch.
+def values(chip: Chip, name: str, regime: str = "cold") -> Mapping[str, float]:
+    """Return the parameters of the group of that name for a chip."""
+    return parameters.values(chip, GROUPS[name], regime)
 
-    Attention parts that run alone are matrix products, two products with a softmax between them are attention; on a
-    processor everything is a product or a stream.
+
+def formula(work: Launch) -> tuple[str, Formula]:
+    """Return the parameter group and the formula of a launch.
+
+    Attention parts that run alone are matmuls, two matmuls with a softmax between them are attention; on a CPU
+    everything is a matmul or a stream.
     """
-    if processor.is_described(work.chip):
-        if work.row.flops_by:
-            return processor.PRODUCT, processor.product_seconds
-        return processor.STREAM, processor.stream_seconds
-    if training.kernel_of(work) is not None:
-        return training.GROUP, training.seconds
+    group, seconds = _formula(work)
+    return group.name, seconds
+
+
+def _formula(work: Launch) -> tuple[Group, Formula]:
+    if cpu.is_described(work.chip):
+        return (cpu.MATMUL, cpu.matmul_seconds) if work.row.flops_by else (cpu.STREAM, cpu.stream_seconds)
+    if gradients.kernel_of(work) is not None:
+        return gradients.GROUP, gradients.seconds
     kind = work.row.kernel.kind
     if kind == "network" and not network.measured(work):
         return network.ACROSS, network.seconds_unmeasured
@@ -122,7 +145,7 @@ def formula(work: Launch) -> tuple[str, Formula]:
 
 
 def kernel_time(row: KernelCount, chip: Chip, tf32: bool = False, regime: str = "program") -> KernelTime:
-    """Predict one kernel.
+    """Predict the time of one launch of a kernel.
 
     Args:
         row: Its counts.
@@ -161,18 +184,18 @@ def traffic_seconds(work: Launch) -> Any:
 
 def compute_seconds(row: KernelCount, chip: Chip, tf32: bool = False) -> Any:
     """Time of the arithmetic at peak: matrix and vector units work side by side [s]."""
-    matrix = sum(flops / _peak(row, chip, dtype, tf32) for dtype, flops in row.flops_by.items())
+
+    def peak_of(dtype: str) -> float:
+        sparse = chip.sparse_peak(dtype, tf32) if sparse_weights(row) is not None else None
+        return sparse or chip.matmul_peak(dtype, tf32=tf32)
+
+    matrix = sum(flops / peak_of(dtype) for dtype, flops in row.flops_by.items())
     vector = sum(flops / peak for dtype, flops in row.vector_by.items() if (peak := vector_peak(chip, dtype)))
     return np.maximum(matrix, vector)
 
 
-def _peak(row: KernelCount, chip: Chip, dtype: str, tf32: bool) -> float:
-    sparse = chip.sparse_peak(dtype, tf32) if sparse_weights(row) is not None else None
-    return sparse or chip.matmul_peak(dtype, tf32=tf32)
-
-
 def not_modelled(chip: Chip) -> tuple[str, ...]:
-    """What a prediction for this chip leaves out."""
+    """Return what a prediction for this chip leaves out."""
     silent = vector_peak(chip, "fp32") is None
     extra = (f"elementwise arithmetic (no vector peak published for {chip.name})",) if silent else ()
     return NOT_MODELLED + extra

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from roofline.cost.machine import knee
-from roofline.cost.parameters import Parameter, group
+from roofline.cost.parameters import Group, Parameter
 from roofline.cost.work import Launch, vector_peak
 from roofline.counting.counts import Kernel
 from roofline.ir.dtypes import DTYPES
 from roofline.ops.registry import OPS
 
-GROUP = group(
+GROUP = Group(
     "attention",
     launch=Parameter(4e-6, 0.5e-6, 4e-5, "s", "fixed cost of one launch", follows="launch"),
     share=Parameter(0.7, 0.1, 2.0, "share", "of the matrix peak inside a block of keys"),

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from roofline.cost.machine import knee
-from roofline.cost.parameters import Parameter, group
+from roofline.cost.parameters import Group, Parameter
 from roofline.cost.work import Launch, vector_peak
 from roofline.ir.dtypes import DTYPES
 
@@ -41,7 +41,7 @@ SPECTRUM = 64.0
 #: Bytes to which channels are padded for the matrix units.
 ALIGNMENT = 16
 
-GROUP = group(
+GROUP = Group(
     "conv",
     launch=Parameter(3e-6, 0.5e-6, 2e-5, "s", "fixed cost of one launch", follows="launch"),
     extra=Parameter(2e-6, 0.2e-6, 1e-5, "s", "fixed cost of a layout copy, or of the address table of a window"),

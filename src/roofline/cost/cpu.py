@@ -1,6 +1,6 @@
-"""General processors: a few cores with wide vectors, libraries that pack and block, one call after the other.
+"""CPUs: a few cores with wide vectors, libraries that pack and block, one call after the other.
 
-Used for chips whose file has parameters of these groups, as ``roofline calibrate`` writes for the processor at hand:
+Used for chips whose file has parameters of these groups, as ``roofline calibrate`` writes for the CPU at hand:
 the tiles, waves and warps of the other groups are an accelerator's. The peaks of such a chip are the best measured.
 """
 
@@ -12,23 +12,23 @@ from typing import Any
 import numpy as np
 
 from roofline.cost.machine import knee
-from roofline.cost.parameters import Parameter, group
+from roofline.cost.parameters import Group, Parameter
 from roofline.cost.work import Launch, vector_peak
 from roofline.hardware.chip import Chip
 from roofline.ops.registry import OPS, OpKind
 
-PRODUCT = group(
+MATMUL = Group(
     "processor_product",
     launch=Parameter(2e-6, 1e-7, 1e-4, "s", "fixed cost of one call", follows="launch"),
-    share=Parameter(0.95, 0.1, 1.2, "share", "of the best product's rate that products reach"),
-    pack=Parameter(1e-10, 1e-12, 1e-8, "s/byte", "of a core to copy an operand of a product into blocks"),
+    share=Parameter(0.95, 0.1, 1.2, "share", "of the best matmul's rate that matmuls reach"),
+    pack=Parameter(1e-10, 1e-12, 1e-8, "s/byte", "of a core to copy an operand of a matmul into blocks"),
     pack16=Parameter(1.0, 0.05, 20.0, "ratio", "the same for 16-bit formats, which are rearranged, against fp32"),
-    ragged=Parameter(1.0, 0.02, 16.0, "rows", "by which a product's last block of rows is wasted"),
-    conv=Parameter(0.6, 0.05, 1.0, "ratio", "a convolution's rate against a product's"),
+    ragged=Parameter(1.0, 0.02, 16.0, "rows", "by which a matmul's last block of rows is wasted"),
+    conv=Parameter(0.6, 0.05, 1.0, "ratio", "a convolution's rate against a matmul's"),
     dram=Parameter(0.7, 0.02, 1.2, "share", "of the best bandwidth for operands in main memory", follows="memory"),
     knee=Parameter(2.0, 1.0, 8.0, "exponent", "sharpness of the knee between arithmetic and traffic"),
 )
-STREAM = group(
+STREAM = Group(
     "processor_stream",
     launch=Parameter(2e-6, 1e-7, 1e-4, "s", "fixed cost of one call", follows="launch"),
     dram=Parameter(0.7, 0.02, 1.2, "share", "of the best bandwidth for operands in main memory", follows="memory"),
@@ -47,13 +47,13 @@ _PACKED = frozenset({"linear", "matmul", "bmm", "expert_linear", "attention_scor
 
 
 def is_described(chip: Chip) -> bool:
-    """Whether a chip's file has parameters of these groups."""
-    return PRODUCT in chip.efficiency.parameters
+    """Tell whether a chip's file has parameters of these groups."""
+    return MATMUL.name in chip.efficiency.parameters
 
 
-def product_seconds(work: Launch, p: Mapping[str, float]) -> Any:
+def matmul_seconds(work: Launch, p: Mapping[str, float]) -> Any:
     """Time of one call of a contraction [s]."""
-    return p["launch"] + knee([_product(work, p), _memory(work, p["dram"])], p["knee"])
+    return p["launch"] + knee([_arithmetic(work, p), _memory(work, p["dram"])], p["knee"])
 
 
 def stream_seconds(work: Launch, p: Mapping[str, float]) -> Any:
@@ -62,8 +62,8 @@ def stream_seconds(work: Launch, p: Mapping[str, float]) -> Any:
     return p["launch"] + rows + knee([_elementwise(work, p), _memory(work, p["dram"])], p["knee"])
 
 
-def _product(work: Launch, p: Mapping[str, float]) -> Any:
-    """Arithmetic of a contraction: products at their rate, after their operands were copied into blocks [s]."""
+def _arithmetic(work: Launch, p: Mapping[str, float]) -> Any:
+    """Arithmetic of a contraction: matmuls at their rate, after their operands were copied into blocks [s]."""
     rate = work.peak * p["share"]
     if work.op == "conv2d":
         return work.row.flops / (rate * p["conv"])

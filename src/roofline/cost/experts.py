@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from roofline.cost.machine import knee
-from roofline.cost.parameters import Parameter, group
+from roofline.cost.parameters import Group, Parameter
 from roofline.cost.work import Launch
 from roofline.ir.dtypes import DTYPES
 from roofline.ops.contraction import routing_exponent
 
-GROUP = group(
+GROUP = Group(
     "moe",
     launch=Parameter(2.5e-5, 8e-6, 1e-4, "s", "fixed cost of the block's kernels in 16 bits"),
     launch_fp8=Parameter(1.0, 0.4, 2.5, "ratio", "that cost with 8- or 4-bit activations against 16-bit"),

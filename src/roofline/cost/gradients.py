@@ -13,11 +13,11 @@ import numpy as np
 
 from roofline.cost import attention, rowwise, stream
 from roofline.cost.machine import knee
-from roofline.cost.parameters import Parameter, group, values
+from roofline.cost.parameters import Group, Parameter, values
 from roofline.cost.work import Launch
 from roofline.ir.sizes import prod
 
-GROUP = group(
+GROUP = Group(
     "training",
     back=Parameter(0.85, 0.2, 1.5, "ratio", "pace of the products of attention's backward to those of its forward"),
     back_exp=Parameter(2.5, 0.5, 5.0, "ratio", "elementwise work of that backward on a pair to an exponential's"),

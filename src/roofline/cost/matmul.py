@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from roofline.cost import serving_stack
 from roofline.cost.machine import Machine, knee
-from roofline.cost.parameters import Parameter, group
+from roofline.cost.parameters import Group, Parameter
+from roofline.cost.serving_stack import SCALED
 from roofline.cost.work import REGIMES, Launch, vector_peak
 from roofline.ir.dtypes import DTYPES
 from roofline.ops.registry import OPS
@@ -38,14 +40,8 @@ UNSPLIT = frozenset(
 #: Layers of the same size that the measured stacks run in turn, so that one finds its weights in the cache only if all
 #: fit it; 1 where the same layer runs again.
 COPIES = {"bf16": 6, "fp8": 6}
-#: Elements that a core quantises to fp8 in a second: 2.9e9 to 3.3e9 on the H100, B200, B300, GB200 and GB300.
-QUANTISED = 3.1e9
 #: Bytes along K of an operand's row that a core works on at a time: one cache line.
 STEP = 128
-#: Elements of N and K that share a scale in block-scaled fp8; kernels pad to whole blocks.
-BLOCK = 128
-#: Rows of block-scaled fp8 that a kernel takes together: scales are 4 bytes, wide loads 16.
-RAGGED = 4
 #: Pace of loads that are not aligned where the right operand is stored by row, to where both are stored along K: cuBLAS
 #: runs tiles of 256 x 128 there, which load three quarters as much a product as its 128 x 128 (both products of the
 #: backward of a head of 50257 columns: 4.50 and 4.28 ms on the H100; its forward: 6.63 ms).
@@ -59,7 +55,7 @@ BY_ROW_EDGE, BY_ROW_COLUMNS, BY_ROW_SKINNY = 64, 128, 0.3
 #: several times over (IST-DASLab/marlin, issue 2, its author).
 WIDENED_ROWS = 64
 
-GROUP = group(
+GROUP = Group(
     "matmul",
     launch=Parameter(2.6e-6, 0.5e-6, 2e-5, "s", "fixed cost of one launch: start, fill and drain", follows="launch"),
     share=Parameter(0.8, 0.2, 1.2, "share", "of the datasheet peak inside a large tile", follows="compute"),
@@ -91,15 +87,7 @@ GROUP = group(
     step_fp32=Parameter(3.0, 0.3, 20.0, "ratio", "a step along K on the vector units against one on the matrix units"),
     step_fp4=Parameter(1.0, 0.3, 20.0, "ratio", "a step along K of the fp4 kernels against the others"),
     step_tf32=Parameter(1.5, 0.3, 20.0, "ratio", "a step along K of the tf32 kernels against the others"),
-    entry_fp8=Parameter(3e-6, 0.1e-6, 1e-4, "s", "quantising the activations to fp8 first, in a serving stack"),
-    host_block=Parameter(
-        8e-5, 1e-6, 1e-3, "s", "host time of a block-scaled fp8 product in a serving stack, hiding the device"
-    ),
-    host_block_odd=Parameter(1.7e-4, 1e-6, 1e-3, "s", "the same where N or K is no multiple of 128"),
-    host_block_few=Parameter(6e-5, 1e-6, 1e-3, "s", "the same for fewer than 16 rows"),
-    host_block_ragged=Parameter(1.1, 0.9, 2.0, "ratio", "host time of the same where rows are no multiple of 4"),
-    entry_fp4=Parameter(5e-6, 0.1e-6, 1e-4, "s", "the same for fp4"),
-    entry_row=Parameter(5e-9, 1e-10, 1e-7, "s", "a row of activations in that quantisation"),
+    **serving_stack.PARAMETERS,
     step_int8=Parameter(2.0, 0.3, 20.0, "ratio", "a step along K of the int8 kernels against the others"),
     # Weights that kernels widen: between what fits tinygemm on an H100 best (measurements/h100-sxm/quantized.csv: 0.042
     # and 1.3 cycles) and Marlin on an A100, whose time for the four products of a layer of Llama-13B is 140 us for one
@@ -149,12 +137,13 @@ def seconds(work: Launch, p: Mapping[str, float]) -> Any:
 
 def product_seconds(work: Launch, p: Mapping[str, float], b: Any, m: Any, n: Any, k: Any) -> Any:
     """Time of ``b`` products of ``m x k`` by ``k x n`` with the traffic of ``work`` [s]."""
-    kind, host = _kind(work), _host(work, p, m, n, k)
+    kind = _kind(work)
+    host = serving_stack.host_seconds(work, p, kind, m, n, k)
     peak = work.peak * p["share"] * p.get(f"share_{kind}", 1.0)
     peak = peak * p["share_widened"] if _is_widened(work) else peak
     step = p["step"] * p.get(f"step_{kind}", 1.0)
     if kind == "fp8_block":
-        n, k = np.ceil(n / BLOCK) * BLOCK, np.ceil(k / BLOCK) * BLOCK
+        n, k = np.ceil(n / SCALED) * SCALED, np.ceil(k / SCALED) * SCALED
     width = _width(work, n, m if work.row.kernel.attrs.get("turned") else k)
     best: Any = np.inf
     traffic = _traffic(work, p, (b, m, n, k, width))
@@ -164,7 +153,7 @@ def product_seconds(work: Launch, p: Mapping[str, float], b: Any, m: Any, n: Any
         best = np.minimum(best, _tiled(work, p, (b, m, n, k, width), tiles, traffic, peak, step).min(axis=0))
     if _is_widened(work):
         best = np.minimum(best, _by_vectors(work, p, (b, m, n, k), traffic))
-    time = p["launch"] + best + _entry(work, p, kind, m, k)
+    time = p["launch"] + best + serving_stack.entry_seconds(work, p, kind, m, k)
     return np.maximum(host, time * (1 + _throttled(work, p, time)))
 
 
@@ -196,34 +185,6 @@ def _kind(work: Launch) -> str:
     """The format that parameters are named by."""
     stored = work.row.kernel.inputs[0].dtype
     return "fp8_block" if stored == "fp8-block" else work.dtype
-
-
-def _host(work: Launch, p: Mapping[str, float], m: Any, n: Any, k: Any) -> Any:
-    """Block-scaled fp8 in a serving stack waits for the host, which picks and prepares one of three kernels [s].
-
-    Scales of a ragged number of rows, more than one a row, are copied to aligned rows first.
-    """
-    if work.regime != "warm" or _kind(work) != "fp8_block":
-        return 0.0
-    whole = np.where(m < 16, p["host_block_few"], p["host_block"])
-    ragged = (m % RAGGED != 0) & (k > BLOCK)
-    whole = np.where(ragged, whole * p["host_block_ragged"], whole)
-    return np.where((n % BLOCK == 0) & (k % BLOCK == 0), whole, p["host_block_odd"])
-
-
-def _entry(work: Launch, p: Mapping[str, float], kind: str, rows: Any, depth: Any) -> Any:
-    """What a serving stack adds: activations come in 16 bits and are quantised by a kernel of their own [s].
-
-    To fp8 a block of threads a row, one element a thread at a time: rows or elements that cores work through, or the
-    traffic, set the pace; to fp4 the traffic alone.
-    """
-    if work.regime != "warm" or f"entry_{kind}" not in p:
-        return 0.0
-    chip = work.machine
-    traffic = rows * depth * (2 + work.element) / (chip.bandwidth * p["dram"])
-    if kind == "fp8":
-        traffic = np.maximum(traffic, rows * np.maximum(p["entry_row"], depth / (chip.units * QUANTISED)))
-    return p[f"entry_{kind}"] + traffic
 
 
 def _width(work: Launch, n: Any, k: Any) -> Any:

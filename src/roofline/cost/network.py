@@ -20,13 +20,13 @@ import numpy as np
 
 from roofline.cost.algorithms import ALGORITHMS, Plan, choices, least
 from roofline.cost.machine import knee
-from roofline.cost.parameters import Parameter, group, values
+from roofline.cost.parameters import Group, Parameter, values
 from roofline.cost.work import Launch
 from roofline.hardware.chip import Chip
 from roofline.hardware.parts import Link
 from roofline.ir.errors import MissingFigure
 
-GROUP = group(
+GROUP = Group(
     "network",
     launch=Parameter(7e-6, 1e-6, 5e-5, "s", "fixed cost of a collective in a graph or a busy queue"),
     queue=Parameter(4.5e-5, 2e-6, 2e-4, "s", "host time of a collective that a framework queues by itself"),
@@ -43,7 +43,7 @@ GROUP = group(
 #: Across nodes, from public figures: NCCL's own cost model (NVIDIA/nccl, src/graph/tuning.cc: a step of the low-latency
 #: protocol over a network takes 2.7 us in a ring and 5 us in a tree, one of the bandwidth protocol 14 us; trees reach
 #: 0.92 x 0.85 of a ring's bandwidth) and what its authors measure of a 50 GB/s adapter: 46 to 48 (nccl-tests#290).
-ACROSS = group(
+ACROSS = Group(
     "internode",
     hop=Parameter(2.7e-6, 5e-7, 3e-5, "s", "latency of one step between nodes, where the node link states none"),
     turn=Parameter(1.85, 1.0, 5.0, "ratio", "latency of a step of a tree between nodes against one of a ring"),
@@ -52,7 +52,7 @@ ACROSS = group(
     tree=Parameter(0.78, 0.3, 1.0, "ratio", "bandwidth of a tree against a ring"),
 )
 
-TRANSFER = group(
+TRANSFER = Group(
     "transfer",
     latency=Parameter(1.05e-5, 3e-6, 4e-5, "s", "fixed cost of a copy that is queued behind others"),
     share=Parameter(0.83, 0.2, 1.0, "share", "of the host link for page-locked memory"),

@@ -1,4 +1,4 @@
-"""What the time model may be tuned by: every parameter with its prior, bounds, unit and meaning, in one table a group.
+"""Parameters that the time model may be tuned by: prior, bounds, unit and meaning, in one table per group.
 
 A chip's ``[efficiency.parameters]`` overrides priors; a parameter that it does not name keeps its prior, except that
 the chip's own ``compute``, ``memory`` and ``launch`` shares stand in for the parameters that say ``follows`` them.
@@ -37,18 +37,21 @@ class Parameter:
     follows: str = ""
 
 
-#: Parameters of each group; the modules of this package fill it.
-GROUPS: dict[str, dict[str, Parameter]] = {}
+class Group(dict[str, Parameter]):
+    """The parameters of a formula by name; equal only to itself, so that it can be a key."""
+
+    def __init__(self, name: str, **parameters: Parameter) -> None:
+        super().__init__(parameters)
+        self.name = name
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+    __eq__ = object.__eq__
+    __ne__ = object.__ne__
 
 
-def group(name: str, **parameters: Parameter) -> str:
-    """Register the parameters of a group and return its name."""
-    GROUPS[name] = parameters
-    return name
-
-
-def values(chip: Chip, name: str, regime: str = "cold") -> Mapping[str, float]:
-    """The parameters of a group for a chip.
+@lru_cache(maxsize=4096)
+def values(chip: Chip, group: Group, regime: str = "cold") -> Mapping[str, float]:
+    """Return the parameters of a group for a chip.
 
     From the most to the least particular: the chip's own figures for this regime (``matmul_warm``), its own figures,
     those of the chip that it is ``like``, its general shares, and priors.
@@ -56,34 +59,25 @@ def values(chip: Chip, name: str, regime: str = "cold") -> Mapping[str, float]:
     Raises:
         ChipDataError: The chip's file names a parameter that does not exist.
     """
-    return _values(chip, name, regime)
-
-
-@lru_cache(maxsize=4096)
-def _values(chip: Chip, name: str, regime: str) -> Mapping[str, float]:
     own = chip.efficiency.parameters
-    given = {**_of_sibling(chip, name), **own.get(name, {}), **own.get(f"{name}_{regime}", {})}
-    known = GROUPS[name]
-    for key in given:
-        if key not in known:
+    fitted = {**_of_sibling(chip, group), **own.get(group.name, {}), **own.get(f"{group.name}_{regime}", {})}
+    for key in fitted:
+        if key not in group:
             raise ChipDataError(
-                f"{chip.name}: [efficiency.parameters] {name}.{key} is no parameter" + did_you_mean(key, known)
+                f"{chip.name}: [efficiency.parameters] {group.name}.{key} is no parameter" + did_you_mean(key, group)
             )
-    return MappingProxyType({key: given.get(key, _prior(chip, parameter)) for key, parameter in known.items()})
+
+    def prior(parameter: Parameter) -> float:
+        return float(getattr(chip.efficiency, parameter.follows)) if parameter.follows else parameter.prior
+
+    return MappingProxyType({key: fitted.get(key, prior(parameter)) for key, parameter in group.items()})
 
 
-def _of_sibling(chip: Chip, name: str) -> dict[str, float]:
-    """A sibling's figures on this chip: shares as they are, seconds by the ratio of the clocks."""
+def _of_sibling(chip: Chip, group: Group) -> dict[str, float]:
+    """Return a sibling's figures on this chip: shares as they are, seconds by the ratio of the clocks."""
     if not chip.efficiency.like:
         return {}
     sibling = find_chip(chip.efficiency.like)
     pace = sibling.clock / chip.clock if sibling.clock and chip.clock else 1.0
-    fitted = sibling.efficiency.parameters.get(name, {})
-    return {
-        key: value * pace if key in GROUPS[name] and GROUPS[name][key].unit == "s" else value
-        for key, value in fitted.items()
-    }
-
-
-def _prior(chip: Chip, parameter: Parameter) -> float:
-    return float(getattr(chip.efficiency, parameter.follows)) if parameter.follows else parameter.prior
+    fitted = sibling.efficiency.parameters.get(group.name, {})
+    return {key: value * pace if key in group and group[key].unit == "s" else value for key, value in fitted.items()}

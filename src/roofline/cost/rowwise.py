@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from roofline.cost.machine import knee
-from roofline.cost.parameters import Parameter, group
+from roofline.cost.parameters import Group, Parameter
 from roofline.cost.stream import transfer, waiting
 from roofline.cost.work import Launch
 
@@ -29,7 +29,7 @@ WARP_COLUMNS, BLOCK_COLUMNS = 2048, 10240
 #: Threads of a reduction's block, and elements of one thread from which the whole block works on one row.
 REDUCTION, REDUCTION_MOST = 512, 256
 
-GROUP = group(
+GROUP = Group(
     "rowwise",
     launch=Parameter(1.0e-6, 0.3e-6, 2e-5, "s", "fixed cost of one launch: start and end", follows="launch"),
     dram=Parameter(0.9, 0.4, 1.0, "share", "of main memory's bandwidth", follows="memory"),

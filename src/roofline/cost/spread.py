@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from math import log
 
-from roofline.cost.parameters import Parameter, group, values
+from roofline.cost.parameters import Group, Parameter, values
 from roofline.hardware.chip import Chip
 
 #: Formats whose matrix products run on older or fewer kernels and scatter more.
@@ -18,7 +18,7 @@ def _factor(prior: float, meaning: str) -> Parameter:
     return Parameter(prior, 1.0, 10.0, "factor", meaning)
 
 
-GROUP = group(
+GROUP = Group(
     "spread",
     matmul=_factor(1.6, "matrix products in 8- and 16-bit formats"),
     matmul_wide=_factor(1.8, "matrix products in the other formats"),
@@ -45,14 +45,14 @@ def spread(chip: Chip, name: str, dtype: str = "", regime: str = "cold") -> floa
     """Half-width of the range of a class of kernels on a chip, as a natural logarithm."""
     key = "matmul_wide" if name == "matmul" and dtype in WIDE else name
     known = values(chip, GROUP, regime)
-    if key not in known:  # a processor's own groups, whose range is the chip's
+    if key not in known:  # a CPU's own groups, whose range is the chip's
         return log(max(chip.efficiency.high, 1 / chip.efficiency.low))
-    own = any(key in chip.efficiency.parameters.get(table, {}) for table in (GROUP, f"{GROUP}_{regime}"))
+    own = any(key in chip.efficiency.parameters.get(table, {}) for table in (GROUP.name, f"{GROUP.name}_{regime}"))
     return log(known[key]) * (TRANSFERRED if chip.efficiency.like and not own else 1.0)
 
 
 def provenance(chip: Chip, name: str, regime: str) -> str:
-    """Whether a class of kernels was ``measured`` on this chip, ``transferred`` from a sibling, or is a ``prior``."""
+    """Tell whether a class of kernels was ``measured`` here, ``transferred`` from a sibling, or is a ``prior``."""
     tables, stated = chip.efficiency.parameters, chip.efficiency.calibrated
     if chip.efficiency.like:
         return "measured" if tables.get(name) or tables.get(f"{name}_{regime}") else "transferred"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from roofline.cost.machine import knee
-from roofline.cost.parameters import Parameter, group
+from roofline.cost.parameters import Group, Parameter
 from roofline.cost.work import Launch
 from roofline.counting.counts import Kernel
 from roofline.ir.dtypes import DTYPES
@@ -28,7 +28,7 @@ THREAD_BYTES, THREAD_ELEMENTS = 8, 4
 #: Rows of an embedding up to which one block fetches them one after the other.
 SERIAL_ROWS = 16
 
-GROUP = group(
+GROUP = Group(
     "stream",
     launch=Parameter(1.0e-6, 0.3e-6, 2e-5, "s", "fixed cost of one launch: start and end", follows="launch"),
     latency=Parameter(0.6e-6, 0.1e-6, 5e-6, "s", "wait for the first operand from main memory"),

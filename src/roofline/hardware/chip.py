@@ -37,6 +37,7 @@ from roofline.hardware.parts import (
     Watts,
 )
 from roofline.ir import units
+from roofline.ir.csvfile import whole_file
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.dtypes import dtype as find_dtype
 from roofline.ir.errors import (
@@ -342,6 +343,61 @@ class Chip(Frozen):
         if links != 1:
             figures["links"] = tuple(_scaled(link, links) for link in self.links)
         return self.replace(**figures)
+
+    def toml(self, remarks: Iterable[str] = ()) -> str:
+        """Describe the chip in TOML, figures with their units to six digits; reading it gives the chip back.
+
+        Args:
+            remarks: Comments for the top of the file, a line each.
+
+        Returns:
+            The text of the file; every figure has its source as a field.
+
+        Example:
+            >>> print(Chip(name="mine", matrix={"bf16": "1 TFLOP/s"}, memory_bandwidth="1 TB/s").toml().split()[2])
+            "mine"
+        """
+        import tomli_w
+
+        table = self.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+        lines = [f"# {' '.join(line.split())}\n" for line in remarks]
+        return "".join([*lines, "\n" * bool(lines), tomli_w.dumps(_written(table))])
+
+    def save(self, path: str | os.PathLike[str], remarks: Iterable[str] = ()) -> Path:
+        """Write the chip's file, whole or not at all.
+
+        Args:
+            path: Of the file, which :func:`roofline.chip` reads.
+            remarks: Comments for the top of the file, a line each.
+
+        Returns:
+            The path.
+
+        Raises:
+            UsageError: It cannot be written there.
+        """
+        with whole_file(path) as stream:
+            stream.write(self.toml(remarks))
+        return Path(path)
+
+
+#: Units in which a chip's file states its figures.
+_WRITTEN = {
+    "flops": "FLOP/s", "sparse": "FLOP/s", "bandwidth": "B/s", "per_peer": "B/s", "capacity": "B", "clock": "Hz",
+    "tdp": "W", "latency": "s", "launch": "s", "host": "s",
+}  # fmt: skip
+
+
+def _written(value: Any, written: Mapping[str, str] = _WRITTEN, unit: str = "") -> Any:
+    """Return a table with its figures as a person writes them: six digits, and the unit where it has one."""
+    if isinstance(value, dict):
+        own = {key: {} if key == "parameters" else written for key in value}  # these are in the units of the time model
+        return {key: _written(item, own[key], written.get(key, "")) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_written(item, written) for item in value]
+    if isinstance(value, float):
+        return units.format_si(value, unit, 6) if unit else float(f"{value:.6g}")
+    return value
 
 
 _UNITS = ("matrix", "vector")

@@ -20,9 +20,8 @@ from roofline.measurement.calibration import numpy_cpu, torch_cpu
 from roofline.measurement.calibration.build import Calibration, Measured, build_chip, error_figures
 from roofline.measurement.calibration.host import Host, host_load, this_host
 from roofline.measurement.calibration.timing import Budget, Task, Timing, copies, repeat
-from roofline.measurement.calibration.write import chip_toml, write_chip
 
-__all__ = ["Calibration", "calibrate", "chip_toml", "error_figures", "write_chip"]
+__all__ = ["Calibration", "calibrate", "error_figures"]
 
 DEVICES = ("auto", "cpu", "cuda")
 #: Time for the measurements; the fit comes on top [s].
@@ -71,7 +70,7 @@ def calibrate(
     )
     done = replace(calibration, seconds=time.perf_counter() - start)
     if output is not None:
-        write_chip(done.chip, output, done.remarks)
+        done.chip.save(output, done.remarks)
     return done
 
 

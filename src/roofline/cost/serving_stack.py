@@ -1,0 +1,62 @@
+"""Time that a serving stack adds to matmuls: activations quantised on the way in, and a host that prepares kernels.
+
+Only launches of the regime ``warm`` have it: those of the measured serving stacks, where the same layer runs again and
+again. Their parameters are part of the group ``matmul``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from roofline.cost.parameters import Parameter
+from roofline.cost.work import Launch
+
+#: Elements that a core quantises to fp8 in a second: 2.9e9 to 3.3e9 on the H100, B200, B300, GB200 and GB300.
+QUANTISED = 3.1e9
+#: Elements of N and K that share a scale in block-scaled fp8; kernels pad to whole blocks.
+SCALED = 128
+#: Rows of block-scaled fp8 that a kernel takes together: scales are 4 bytes, wide loads 16.
+RAGGED = 4
+
+PARAMETERS: dict[str, Parameter] = {
+    "entry_fp8": Parameter(3e-6, 0.1e-6, 1e-4, "s", "quantising the activations to fp8 first, in a serving stack"),
+    "host_block": Parameter(
+        8e-5, 1e-6, 1e-3, "s", "host time of a block-scaled fp8 matmul in a serving stack, hiding the device"
+    ),
+    "host_block_odd": Parameter(1.7e-4, 1e-6, 1e-3, "s", "the same where N or K is no multiple of 128"),
+    "host_block_few": Parameter(6e-5, 1e-6, 1e-3, "s", "the same for fewer than 16 rows"),
+    "host_block_ragged": Parameter(1.1, 0.9, 2.0, "ratio", "host time of the same where rows are no multiple of 4"),
+    "entry_fp4": Parameter(5e-6, 0.1e-6, 1e-4, "s", "the same for fp4"),
+    "entry_row": Parameter(5e-9, 1e-10, 1e-7, "s", "a row of activations in that quantisation"),
+}
+
+
+def host_seconds(work: Launch, p: Mapping[str, float], kind: str, m: Any, n: Any, k: Any) -> Any:
+    """Time in which the host picks and prepares one of three kernels of block-scaled fp8, which hides the device [s].
+
+    Scales of a ragged number of rows, more than one a row, are copied to aligned rows first.
+    """
+    if work.regime != "warm" or kind != "fp8_block":
+        return 0.0
+    whole = np.where(m < 16, p["host_block_few"], p["host_block"])
+    ragged = (m % RAGGED != 0) & (k > SCALED)
+    whole = np.where(ragged, whole * p["host_block_ragged"], whole)
+    return np.where((n % SCALED == 0) & (k % SCALED == 0), whole, p["host_block_odd"])
+
+
+def entry_seconds(work: Launch, p: Mapping[str, float], kind: str, rows: Any, depth: Any) -> Any:
+    """Time in which a kernel of its own quantises activations that come in 16 bits [s].
+
+    To fp8 a block of threads a row, one element a thread at a time: rows or elements that cores work through, or the
+    traffic, set the pace; to fp4 the traffic alone.
+    """
+    if work.regime != "warm" or f"entry_{kind}" not in p:
+        return 0.0
+    chip = work.machine
+    traffic = rows * depth * (2 + work.element) / (chip.bandwidth * p["dram"])
+    if kind == "fp8":
+        traffic = np.maximum(traffic, rows * np.maximum(p["entry_row"], depth / (chip.units * QUANTISED)))
+    return p[f"entry_{kind}"] + traffic
