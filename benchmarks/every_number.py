@@ -63,7 +63,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "retype": ("passes.cast", "passes.retype", "retype"),
     "widen": ("passes.dequantize", "passes.widen", "widen"),
     "unmask": ("passes.drop_mask", "passes.unmask", "unmask"),
-    "trail": ("analysis.pass_history", "analysis.trail", "trail"),
+    "trail": ("analysis.pass_history", "analysis.pass_history", "trail"),
 }
 #: Keywords that were renamed, by function: ours and the library's, as in ``{"train": {"batch": "global_batch"}}``.
 RENAMED: dict[str, dict[str, str]] = {"widen": {"dequantize": "way"}}

@@ -122,7 +122,7 @@ def test_autocast_is_tensor_parallel_too() -> None:
     alone, shared = (step(precision="amp-fp16", tp=tp) for tp in (1, 4))
     assert shared.hardware_flops == pytest.approx(alone.hardware_flops, rel=1e-9)
     assert shared.memory.gradients == pytest.approx(alone.memory.gradients / 4, rel=0.05)
-    graph = shared.chunks[0].estimate.graph
+    graph = shared.virtual_stages[0].estimate.graph
     products = [node for node in graph.nodes if node.op in ("linear", "matmul")]
     assert {graph.tensors[name].dtype for node in products for name in node.inputs[:2]} == {"fp16"}
 
@@ -226,7 +226,7 @@ def test_a_stage_sends_its_output_and_keeps_what_it_was_sent(recompute: str) -> 
         graph, "dgx-a100", batch=8, micro_batch=1, pp=4, recompute=recompute, S=512, mode="compiled"
     )
     whole = 2 * 512 * 1024  # 2 s b h bytes
-    first, middle, *_, last = step.chunks
+    first, middle, *_, last = step.virtual_stages
     assert (first.sent, middle.sent, last.sent) == (whole, whole, 0)
     if recompute == "full":
         assert middle.saved == 2 * whole  # of two layers their inputs, one of them from the stage before
@@ -237,7 +237,8 @@ def test_a_stage_sends_its_output_and_keeps_what_it_was_sent(recompute: str) -> 
 def test_full_recomputation_holds_one_layer_at_a_time(mode: str) -> None:
     how = {"batch": 4, "micro_batch": 1, "recompute": "full", "S": 512, "mode": mode}
     few, many = (
-        rl.training.train(rl.model("gpt2", phase="train", layers=n), "a100-80gb-sxm", **how).chunks[0] for n in (3, 12)
+        rl.training.train(rl.model("gpt2", phase="train", layers=n), "a100-80gb-sxm", **how).virtual_stages[0]
+        for n in (3, 12)
     )
     assert many.transient < 1.02 * few.transient
 
@@ -247,7 +248,7 @@ def test_buckets_grow_with_the_copies() -> None:
     on = rl.cluster("dgx-h100").replace(nodes=64)
     how = {"batch": 64, "micro_batch": 1, "tp": 8, "sp": True, "dp": 64, "zero": 1, "S": 2048, "mode": "graph"}
     step = rl.training.train(rl.model("llama-3-70b", phase="train", layers=8), on, overlap=False, **how)
-    held = step.chunks[0].footprint.dense
+    held = step.virtual_stages[0].footprint.dense
     wire = (held.gradients + held.weights) * 63 / 64 / on.device.links[-1].bandwidth
     assert wire < step.seconds["data_parallel"] < 1.5 * wire
 
@@ -256,7 +257,7 @@ def test_autocast_goes_with_tensor_parallelism() -> None:
     how = {"batch": 8, "micro_batch": 2, "S": 256, "mode": "graph", "precision": "amp-bf16"}
     one, two = (rl.training.train("gpt2", "dgx-h100", tp=tp, **how) for tp in (1, 2))
     assert two.memory.total < 0.7 * one.memory.total
-    assert {"fp32", "bf16"} <= {t.dtype for t in two.chunks[0].forward_graph.tensors.values()}
+    assert {"fp32", "bf16"} <= {t.dtype for t in two.virtual_stages[0].forward_graph.tensors.values()}
 
 
 @pytest.mark.parametrize(("pp", "interleave"), [(3, 1), (5, 1), (6, 1), (3, 2), (2, 5)])

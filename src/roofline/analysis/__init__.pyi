@@ -10,6 +10,6 @@ from .fusing import Explanation as Explanation
 from .fusing import Fusion as Fusion
 from .fusing import explain_fusion as explain_fusion
 from .fusing import fusion as fusion
-from .provenance import Trail as Trail
-from .provenance import trail as trail
+from .provenance import PassHistory as PassHistory
+from .provenance import pass_history as pass_history
 from .scale_out import Scaling as Scaling

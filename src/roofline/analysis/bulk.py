@@ -55,10 +55,10 @@ def group_rows(entries: Sequence[tuple[str, str, Mapping[str, Any]]]) -> tuple[l
             errors[at] = str(error)
             continue
         groups.setdefault(_key(op, dtype, shapes[at]), []).append(at)
-    found: list[Rows] = []
+    rows: list[Rows] = []
     for (op, dtype, *_), members in groups.items():
-        found += _build(op, dtype, members, shapes, errors)
-    return found, errors
+        rows += _build(op, dtype, members, shapes, errors)
+    return rows, errors
 
 
 def _key(op: str, dtype: str, shape: Mapping[str, Any]) -> Any:

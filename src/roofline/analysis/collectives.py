@@ -119,11 +119,11 @@ def collective(
         450
     """
     where, nodes = _place(chip, devices, stride, op)
-    wanted = np.asarray(parse(size, "B") if isinstance(size, str) else size, dtype=np.float64)
-    if np.any(~np.isfinite(wanted)) or np.any(wanted < 1):
+    sizes = np.asarray(parse(size, "B") if isinstance(size, str) else size, dtype=np.float64)
+    if np.any(~np.isfinite(sizes)) or np.any(sizes < 1):
         raise UsageError(f"{op}: a message of {size} bytes; allowed: 1 or more")
     (kernel,) = kernels(_graph(op, devices, nodes, algorithm or ""))
-    row = kernel.at({"N": wanted})
+    row = kernel.at({"N": sizes})
     work = launch(row, where, False, "cold" if queued else "program")
     message = np.asarray(net.message(work), dtype=np.float64)  # all-gather's is a whole number of equal parts
     time = kernel_time(row, where, regime=work.regime)
@@ -176,10 +176,10 @@ def _place(on: Any, devices: int, stride: int, op: str) -> tuple[Chip, int]:
     if not isinstance(devices, int) or devices < 2 or (op == "send" and devices != 2):
         allowed = "2" if op == "send" else "2 or more; the nearest is 2"
         raise UsageError(f"{op}: a group of {devices!r} devices; allowed: {allowed}")
-    found = cluster(on)
-    if found.implied:
-        return found.device, 1
-    return found.device, found.span(devices, stride)
+    where = cluster(on)
+    if where.implied:
+        return where.device, 1
+    return where.device, where.span(devices, stride)
 
 
 #: What :func:`collective` takes.

@@ -78,12 +78,12 @@ def _levels(chip: Chip, change: Callable[[int, MemoryLevel], Mapping[str, Any]])
 
 def _bandwidth(chip: Chip, factor: float) -> Chip:
     """Main memory alone: a cache's bandwidth that is derived from it stays where it was."""
-    kept = machine(chip).cache_bandwidth
+    cache_bandwidth = machine(chip).cache_bandwidth
 
     def change(at: int, level: MemoryLevel) -> Mapping[str, Any]:
         if at == 0:
             return {"bandwidth": chip.bandwidth * factor}
-        return {"bandwidth": kept} if level is chip.cache and level.bandwidth is None else {}
+        return {"bandwidth": cache_bandwidth} if level is chip.cache and level.bandwidth is None else {}
 
     return _levels(chip, change)
 
@@ -208,7 +208,7 @@ def _figure(name: str) -> Figure:
 
 
 @dataclass(frozen=True)
-class Contender:
+class Candidate:
     """One chip at one point.
 
     Attributes:
@@ -227,16 +227,16 @@ class Contender:
 
     @property
     def runs(self) -> bool:
-        """Whether it has a time and fits."""
+        """True where it has a time and fits."""
         return self.estimate is not None and not self.reason
 
     def record(self) -> dict[str, Any]:
         """Plain numbers: the estimate's, elasticities and what-ifs."""
         if self.estimate is None:
             return {"chip": self.chip.name, "time_s": None, "fits": None, "reason": self.reason}
-        told = _record(self.estimate)
+        figures = _record(self.estimate)
         return {
-            **told,
+            **figures,
             "reason": self.reason,
             "elasticity": dict(self.elasticity),
             "what_if": {
@@ -260,10 +260,10 @@ class Comparison(Report):
 
     graph: Graph
     mode: str
-    rows: tuple[Contender, ...]
+    rows: tuple[Candidate, ...]
 
     @property
-    def best(self) -> Contender | None:
+    def best(self) -> Candidate | None:
         """The fastest that runs by throughput, ``None`` where none does."""
         running = [row for row in self.rows if row.runs]
         return max(running, key=lambda row: float(row.estimate.throughput)) if running else None  # type: ignore[union-attr]
@@ -296,7 +296,7 @@ class Comparison(Report):
         return "\n".join([f"<Comparison {self.graph.name}, {self.mode}:", *lines]) + ">"
 
 
-def _line(row: Contender) -> str:
+def _line(row: Candidate) -> str:
     if row.estimate is None:
         return f"{row.chip.name}: {row.reason}"
     est = row.estimate
@@ -362,33 +362,35 @@ def compare(
         True
     """
     graph = as_graph(program, phase, dtype, weights, cache)
-    asked = WHAT_IF if what_if is None else what_if
-    _check_what_ifs(asked)
+    questions = WHAT_IF if what_if is None else what_if
+    _check_what_ifs(questions)
     how = {"mode": mode, "tf32": tf32, "reserve": reserve, **sizes}
-    rows = [row for chip in chip_list(chips) for row in _contenders(graph, chip, asked, how)]
+    rows = [row for chip in chip_list(chips) for row in _candidates(graph, chip, questions, how)]
     return Comparison(graph, mode, tuple(rows))
 
 
-def _check_what_ifs(asked: Any) -> None:
-    if not isinstance(asked, Mapping) or not all(isinstance(factors, Mapping) for factors in asked.values()):
+def _check_what_ifs(questions: Any) -> None:
+    if not isinstance(questions, Mapping) or not all(isinstance(factors, Mapping) for factors in questions.values()):
         raise UsageError("what_if: wanted factors of figures by name, such as {'twice': {'memory_bandwidth': 2}}")
-    for factors in asked.values():
+    for factors in questions.values():
         for name in factors:
             _figure(name)
 
 
-def _contenders(graph: Graph, chip: Chip, asked: Mapping[str, Mapping[str, float]], how: Any) -> Iterator[Contender]:
+def _candidates(
+    graph: Graph, chip: Chip, questions: Mapping[str, Mapping[str, float]], how: Any
+) -> Iterator[Candidate]:
     """One chip at every point, with its elasticities and what-ifs."""
     try:
         base = estimate(graph, chip, **how)
         float(np.max(base.time))
     except MissingFigure as error:
-        yield Contender(chip, None, reason=str(error))
+        yield Candidate(chip, None, reason=str(error))
         return
     if len(base.shape) > 1:
         raise UsageError(f"compare: one size may be a list; given {', '.join(base.axis_names)}")
     names = [name for name in (*_formats(base), *FIGURES) if name not in _SUMS and _figure(name).known(chip)]
-    then = {name: found for name, factors in asked.items() if (found := _listed(chip, factors))}
+    then = {name: own for name, factors in questions.items() if (own := _listed(chip, factors))}
     steps = [{name: factor} for name in names for factor in (STEP, 1 / STEP)]
     ratios = _ratios(graph, [_pair(chip, changed(chip, **factors)) for factors in (*steps, *then.values())], how)
     slopes = -np.log(ratios[: len(steps) : 2] / ratios[1 : len(steps) : 2]) / (2 * log(STEP))
@@ -396,7 +398,7 @@ def _contenders(graph: Graph, chip: Chip, asked: Mapping[str, Mapping[str, float
         point = base[at] if base.shape else base
         pulls = {name: _sign(name) * float(slope[at]) + 0.0 for name, slope in zip(names, slopes, strict=True)}
         what_if = {name: float(point.time) * float(r[at]) for name, r in zip(then, ratios[len(steps) :], strict=True)}
-        yield Contender(chip, point, pulls, what_if, _reason(point))
+        yield Candidate(chip, point, pulls, what_if, _reason(point))
 
 
 def _ratios(graph: Graph, pairs: Sequence[tuple[Chip, Chip]], how: Any) -> Any:
@@ -413,7 +415,7 @@ def _sign(name: str) -> float:
 
 
 def _listed(chip: Chip, factors: Mapping[str, float]) -> dict[str, float]:
-    """Those figures that the chip has."""
+    """Keep the figures that the chip has."""
     return {name: factor for name, factor in factors.items() if _figure(name).known(chip)}
 
 

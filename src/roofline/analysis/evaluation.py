@@ -159,7 +159,7 @@ class Evaluation:
 
     @property
     def not_modelled(self) -> tuple[str, ...]:
-        """Everything that the prediction leaves out, and formats that run some other way than by units of their own."""
+        """Notes on what the prediction leaves out, and formats that run some other way than by units of their own."""
         return tuple(dict.fromkeys(note for chip in self.chips for note in self.left_out(chip)))
 
     def left_out(self, chip: Chip) -> list[str]:

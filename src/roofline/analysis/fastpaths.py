@@ -63,7 +63,7 @@ class FastPath:
 
     @property
     def speedup(self) -> float:
-        """Of arithmetic against 16 bits, by the peaks and what kernels reach of them; 0 without units."""
+        """Speed-up of arithmetic against 16 bits, by the peaks and what kernels reach of them; 0 without units."""
         return self.peak / self.plain * self.reached if self.peak else 0.0
 
 
@@ -83,7 +83,7 @@ class FastPaths(Report, Sequence[FastPath]):
 
     @cached_property
     def missing(self) -> tuple[FastPath, ...]:
-        """Those that the chip cannot be promised to run: no units and no documented fallback."""
+        """Matmuls that the chip cannot be promised to run: no units and no documented fallback."""
         return tuple(row for row in self.rows if row.peak is None)
 
     def records(self) -> list[dict[str, Any]]:
@@ -145,7 +145,7 @@ def _path(kernel: Kernel, chip: Chip, widened: Mapping[str, str]) -> FastPath:
 
 
 def _reached(kernel: Kernel, chip: Chip, multiplied: str) -> float:
-    """What kernels of a format reach of their peak against bf16 ones of theirs."""
+    """Return what kernels of a format reach of their peak against bf16 ones of theirs."""
     if OPS[kernel.main.op].kind != "matmul":
         return 1.0
     return float(values(chip, "matmul").get(f"share_{multiplied}", 1.0))

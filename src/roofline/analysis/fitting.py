@@ -49,7 +49,7 @@ class Sample:
 
     @property
     def side(self) -> int:
-        """Which half it belongs to: 0 or 1, by a hash of what it is."""
+        """Half that it belongs to: 0 or 1, by a hash of what it is."""
         return zlib.crc32(f"{self.op}{self.dtype}{json.dumps(dict(self.shape))}".encode()) & 1
 
 
@@ -139,12 +139,12 @@ def take_apart(samples: Iterable[Sample], chip: Chip, regime: str = "cold") -> P
     Raises:
         MissingFigure: The chip has no rate for a format.
     """
-    given = list(samples)
-    _, errors = group_rows([(s.op, s.dtype, s.shape) for s in given])
-    index = tuple(at for at in range(len(given)) if at not in errors)
-    groups, _ = group_rows([(given[at].op, given[at].dtype, given[at].shape) for at in index])
+    listed = list(samples)
+    _, errors = group_rows([(s.op, s.dtype, s.shape) for s in listed])
+    index = tuple(at for at in range(len(listed)) if at not in errors)
+    groups, _ = group_rows([(listed[at].op, listed[at].dtype, listed[at].shape) for at in index])
     parts = [part for group in groups for part in _parts(group, chip, regime)]
-    return Pieces(index, np.array([given[at].seconds for at in index]), tuple(parts), errors)
+    return Pieces(index, np.array([listed[at].seconds for at in index]), tuple(parts), errors)
 
 
 def _parts(rows: Rows, chip: Chip, regime: str) -> Iterable[Part]:
@@ -189,11 +189,11 @@ def fit(pieces: Pieces, chip: Chip, groups: Sequence[str] = (), effort: Effort =
         error = np.log(np.maximum(pieces.predict(_with(first, names, x)), 1e-12) / measured)
         return np.append(error, effort.pull * (x - x0))
 
-    found = least_squares(
+    result = least_squares(
         residual, x0, bounds=(lower, upper), loss="soft_l1", f_scale=OUTLIER, diff_step=1e-3,
         max_nfev=effort.most, ftol=effort.tolerance, xtol=effort.tolerance,
     )  # fmt: skip
-    return _with(first, names, found.x)
+    return _with(first, names, result.x)
 
 
 def need_scipy() -> None:

@@ -123,8 +123,8 @@ def predict(
 
         with read_rows(table) as (_, rows):
             return pd.DataFrame(list(predict_rows(rows, chip, calibration=calibration, regime=regime)))
-    given = table.to_dict("records") if isinstance(table, pd.DataFrame) else table
-    return pd.DataFrame(list(predict_rows(given, chip, calibration=calibration, regime=regime)))  # type: ignore[arg-type]
+    records = table.to_dict("records") if isinstance(table, pd.DataFrame) else table
+    return pd.DataFrame(list(predict_rows(records, chip, calibration=calibration, regime=regime)))  # type: ignore[arg-type]
 
 
 def predict_rows(
@@ -161,8 +161,8 @@ def _stream(
 ) -> Iterator[dict[str, Any]]:
     source, done = iter(rows), 0
     while part := list(islice(source, CHUNK)):
-        for row, found in zip(part, _predict_chunk(part, chips, regime), strict=True):
-            yield _joined(row, found)
+        for row, figures in zip(part, _predict_chunk(part, chips, regime), strict=True):
+            yield _joined(row, figures)
         done += len(part)
         if progress:
             progress(done)
@@ -175,13 +175,13 @@ def output_columns(columns: Iterable[str]) -> list[str]:
         >>> output_columns(["model", "activation_bytes"])[:3]
         ['model', 'measured_activation_bytes', 'predicted_us']
     """
-    kept = list(_renamed(dict.fromkeys(columns)))
-    return [name for name in kept if name not in COLUMNS] + list(COLUMNS)
+    names = list(_renamed(dict.fromkeys(columns)))
+    return [name for name in names if name not in COLUMNS] + list(COLUMNS)
 
 
-def _joined(row: Row, found: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {key: value for key, value in _renamed(row).items() if key not in COLUMNS}
-    return kept | {key: found.get(key) for key in COLUMNS}
+def _joined(row: Row, figures: Mapping[str, Any]) -> dict[str, Any]:
+    cells = {key: value for key, value in _renamed(row).items() if key not in COLUMNS}
+    return cells | {key: figures.get(key) for key in COLUMNS}
 
 
 def _renamed(row: Row) -> Row:
@@ -200,8 +200,8 @@ class _Chips:
         self.known: dict[str, Chip | RooflineError] = {}
 
     def _ready(self, name: AnyChip) -> Chip:
-        found = find_chip(name)
-        return found if self.calibration else uncalibrated(found)
+        chip = find_chip(name)
+        return chip if self.calibration else uncalibrated(chip)
 
     def of(self, row: Row) -> Chip:
         """The chip of a row.
@@ -219,10 +219,10 @@ class _Chips:
                 self.known[name] = self._ready(name)
             except RooflineError as error:
                 self.known[name] = error
-        found = self.known[name]
-        if isinstance(found, RooflineError):
-            raise found
-        return found
+        chip = self.known[name]
+        if isinstance(chip, RooflineError):
+            raise chip
+        return chip
 
 
 def uncalibrated(chip: Chip) -> Chip:
@@ -290,7 +290,7 @@ def _predict_operators(chunk: _Chunk, members: Sequence[int], chip: Chip, regime
 
 
 def _is_empty(group: Rows) -> NDArray[np.bool_]:
-    """Whether a tensor has an axis below 1, as where a window is larger than what it slides over."""
+    """Tell whether a tensor has an axis below 1, as where a window is larger than what it slides over."""
     empty = np.zeros(len(group.index), dtype=np.bool_)
     for axis in {axis for tensor in group.graph.tensors.values() for axis in tensor.shape}:
         empty |= np.asarray(evaluate(axis, group.sizes)) < 1
@@ -378,9 +378,9 @@ def _range(
 
 def _boundary_bytes(graph: Graph) -> tuple[Any, Any]:
     """Bytes of what an operator is given and of what it returns, symbolic [byte]."""
-    given = [tensor for tensor in graph.tensors.values() if tensor.kind != "activation"]
+    inputs = [tensor for tensor in graph.tensors.values() if tensor.kind != "activation"]
     returned = [graph.tensors[name] for name in graph.outputs]
-    return sum(nbytes(tensor) for tensor in given), sum(nbytes(tensor) for tensor in returned)
+    return sum(nbytes(tensor) for tensor in inputs), sum(nbytes(tensor) for tensor in returned)
 
 
 def _whole(values: Any) -> list[int]:
@@ -417,9 +417,9 @@ def _model_key(row: Row, chip: Chip) -> _ModelKey:
 
 def _optimizer(row: Row) -> str:
     """As the column ``optimizer`` says, or the first that the note names; AdamW where nothing does."""
-    told = text(row, "optimizer").lower()
+    named = text(row, "optimizer").lower()
     words = f" {text(row, 'note').lower()} "
-    return told or next((name for word, name in OPTIMIZER_WORDS.items() if word in words), "adamw")
+    return named or next((name for word, name in OPTIMIZER_WORDS.items() if word in words), "adamw")
 
 
 def _size(row: Row, name: str) -> int | None:
@@ -457,8 +457,8 @@ def _predict_models(chunk: _Chunk, key: _ModelKey, members: Sequence[int]) -> No
 
 def _estimate(graph: Graph, key: _ModelKey, batches: Sequence[int]) -> Estimate:
     names = {"S": "seq", "C": "context"}
-    given = {"S": key.seq or key.context, "C": key.context or key.seq}
-    sizes: dict[str, Any] = {name: given.get(name) for name in graph.symbols if name != "B"}
+    lengths = {"S": key.seq or key.context, "C": key.context or key.seq}
+    sizes: dict[str, Any] = {name: lengths.get(name) for name in graph.symbols if name != "B"}
     missing = [names.get(name, name) for name in sorted(sizes) if sizes[name] is None]
     if missing:
         raise UsageError(f"{graph.name} needs {' and '.join(missing)}")

@@ -26,7 +26,7 @@ FIGURES = {
 
 
 @dataclass(frozen=True, repr=False)
-class Trail(Report):
+class PassHistory(Report):
     """The passes that made a program, and what each did.
 
     Attributes:
@@ -63,7 +63,7 @@ class Trail(Report):
 
     def __repr__(self) -> str:
         if not self.steps:
-            return f"<Trail {self.graph.name}: no pass was applied>"
+            return f"<PassHistory {self.graph.name}: no pass was applied>"
         where = f" on {self.chip}" if self.chip else ""
         lines = [f"{self.graph.name}{where}: {_state(self.states[0])}"]
         for step, notes, state in zip(self.steps, self.notes, self.states[1:], strict=True):
@@ -71,7 +71,7 @@ class Trail(Report):
         return "\n".join(lines)
 
 
-def trail(
+def pass_history(
     program: Program,
     chip: AnyChip | None = None,
     *,
@@ -79,7 +79,7 @@ def trail(
     phase: str | None = None,
     dtype: str | None = None,
     **sizes: Any,
-) -> Trail:
+) -> PassHistory:
     """Say what each pass of ``graph.history`` did to FLOPs, bytes, memory and time.
 
     Args:
@@ -101,7 +101,7 @@ def trail(
     Example:
         >>> import roofline as rl
         >>> small = rl.passes.cast(rl.model("gpt2", phase="decode"), weights="int8")
-        >>> step = trail(small, "h100-sxm", batch=1, context=1024).records()[0]
+        >>> step = pass_history(small, "h100-sxm", batch=1, context=1024).records()[0]
         >>> step["step"], step["flops_ratio"], step["bytes_ratio"] < 0.8
         ("cast(weights='int8')", 1.0, True)
     """
@@ -110,7 +110,7 @@ def trail(
     programs = [*(step.before for step in steps), graph]
     sizes = by_symbol(sizes, frozenset().union(*(one.symbols for one in programs)))
     states = tuple(_figures(one, where, mode, sizes) for one in programs)
-    return Trail(
+    return PassHistory(
         graph, where.name if where else None, tuple(map(repr, steps)), tuple(step.notes for step in steps), states
     )
 

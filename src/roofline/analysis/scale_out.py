@@ -74,7 +74,7 @@ class ScalingPoint:
 
     @property
     def fits(self) -> bool:
-        """Whether that stays within a device's capacity."""
+        """True where that stays within a device's capacity."""
         return bool(self.estimate.fits)
 
     @property

@@ -169,9 +169,9 @@ def validate(
     """
     where = find_chip(chip)
     rows = [row for table in _tables(source, where) for row in table]
-    kept = [row for row in rows if text(row, "stable") not in ("0", "0.0")]
-    truths = [_truth(row) for row in kept]
-    measured = [(row, truth) for row, truth in zip(kept, truths, strict=True) if truth is not None]
+    stable = [row for row in rows if text(row, "stable") not in ("0", "0.0")]
+    truths = [_truth(row) for row in stable]
+    measured = [(row, truth) for row, truth in zip(stable, truths, strict=True) if truth is not None]
     if not measured:
         raise UsageError("no measurement: a row has kernel_us or p50_us (operators) or wall_us (models)")
     points: list[_Point] = []
@@ -179,13 +179,13 @@ def validate(
     for regime in ("cold", "warm"):
         part = [(row, column) for row, (column, at) in measured if at == regime]
         predicted = predict_rows((row for row, _ in part), where, regime=regime)
-        for (row, column), found in zip(part, predicted, strict=True):
-            points += _points(row, column, found, where, regime)
-            if found["error"]:
-                failed[found["error"]] = failed.get(found["error"], 0) + 1
+        for (row, column), prediction in zip(part, predicted, strict=True):
+            points += _points(row, column, prediction, where, regime)
+            if prediction["error"]:
+                failed[prediction["error"]] = failed.get(prediction["error"], 0) + 1
         if progress:
             progress(len(part))
-    return Validation(_sections(points), failed, len(rows) - len(kept))
+    return Validation(_sections(points), failed, len(rows) - len(stable))
 
 
 def shipped(chip: Chip) -> list[Path]:
@@ -195,12 +195,12 @@ def shipped(chip: Chip) -> list[Path]:
         UsageError: There are none.
     """
     folder = data_dir("measurements")
-    found = [path for name in SHIPPED if (path := folder / chip.name / name).is_file()]
-    if not found:
+    paths = [path for name in SHIPPED if (path := folder / chip.name / name).is_file()]
+    if not paths:
         have = sorted({path.parent.name for path in folder.glob("*/*.csv")})
         known = f"there are some for {', '.join(have)}{did_you_mean(chip.name, have)}"
         raise UsageError(f"no measurements ship for {chip.name}; {known}; or give a file")
-    return found
+    return paths
 
 
 def _tables(source: Any, chip: Chip) -> Iterable[Iterable[Mapping[str, Any]]]:
@@ -229,9 +229,11 @@ def _number(row: Mapping[str, Any], column: str) -> float:
     return value if math.isfinite(value) and value > 0 else 0.0
 
 
-def _points(row: Mapping[str, Any], column: str, found: Mapping[str, Any], chip: Chip, regime: str) -> Iterable[_Point]:
-    where = find_chip(text(row, "chip")).name if text(row, "chip") and not found["error"] else chip.name
-    time = (found["predicted_us"], found["low_us"], found["high_us"])
+def _points(
+    row: Mapping[str, Any], column: str, prediction: Mapping[str, Any], chip: Chip, regime: str
+) -> Iterable[_Point]:
+    where = find_chip(text(row, "chip")).name if text(row, "chip") and not prediction["error"] else chip.name
+    time = (prediction["predicted_us"], prediction["low_us"], prediction["high_us"])
     if not text(row, "model"):
         name = "operators, warm" if regime == "warm" else "operators"
         kind, what = f"{row['op']} {row['dtype']}", f"{row['op']} {row['dtype']} {row['shape']}"
@@ -242,7 +244,7 @@ def _points(row: Mapping[str, Any], column: str, found: Mapping[str, Any], chip:
     yield _Point(where, f"models, {text(row, 'regime') or 'device'}", kind, what, _number(row, column), *time)
     activations = _number(row, "activation_bytes") or _number(row, MEASURED_ACTIVATIONS)
     if activations:
-        yield _Point(where, "activation memory", kind, what, activations, found["activation_bytes"], None, None)
+        yield _Point(where, "activation memory", kind, what, activations, prediction["activation_bytes"], None, None)
 
 
 def _sections(points: Sequence[_Point]) -> tuple[Section, ...]:
@@ -289,29 +291,29 @@ def recorded_path() -> Path:
     return data_dir("measurements") / "recorded.toml"
 
 
-def figures(found: Validation) -> dict[str, dict[str, dict[str, float]]]:
+def figures(validation: Validation) -> dict[str, dict[str, dict[str, float]]]:
     """The figures that are recorded, by chip and section."""
     made: dict[str, dict[str, dict[str, float]]] = {}
-    for section in found.sections:
+    for section in validation.sections:
         total = section.total
         values = {"mean": total.mean, "median": total.median, "p90": total.p90, "inside": total.inside,
                   "spread": total.spread, "predicted": section.predicted}  # fmt: skip
-        kept = {name: round(value, 2) for name, value in values.items() if value is not None}
-        made.setdefault(section.chip, {})[section.name] = kept
+        rounded = {name: round(value, 2) for name, value in values.items() if value is not None}
+        made.setdefault(section.chip, {})[section.name] = rounded
     return made
 
 
-def worse(found: Validation, path: str | os.PathLike[str] | None = None) -> list[str]:
-    """What got worse than recorded by more than one point, a line each.
+def worse(validation: Validation, path: str | os.PathLike[str] | None = None) -> list[str]:
+    """List what got worse than recorded by more than one point, a line each.
 
     Args:
-        found: The validation.
+        validation: The validation.
         path: The file of recorded figures; the shipped one when absent.
 
     Raises:
         ModelDataError: The file is no table of figures, or has none for these chips.
     """
-    file, now = Path(path or recorded_path()), figures(found)
+    file, now = Path(path or recorded_path()), figures(validation)
     before = read_recorded(file)
     missing = sorted(now.keys() - before.keys())
     if missing:
@@ -350,14 +352,14 @@ def read_recorded(path: Path) -> dict[str, dict[str, dict[str, float]]]:
         raise ModelDataError(f"{path}: not a table of figures by chip and section: {error}") from None
 
 
-def record(found: Validation, path: str | os.PathLike[str] | None = None) -> Path:
+def record(validation: Validation, path: str | os.PathLike[str] | None = None) -> Path:
     """Write the figures down; those of other chips stay.
 
     Returns:
         The file.
     """
     file = Path(path or recorded_path())
-    table = (read_recorded(file) if file.is_file() else {}) | figures(found)
+    table = (read_recorded(file) if file.is_file() else {}) | figures(validation)
     with whole_file(file) as stream:
         stream.write(_HEADER)
         for chip, sections in sorted(table.items()):

@@ -37,7 +37,7 @@ def what_if(
 ) -> Graph:
     """Apply several passes: pruning, sharding, number formats, stages, fusion, in this order.
 
-    ``graph.history`` lists them and :func:`roofline.analysis.trail` says what each did.
+    ``graph.history`` lists them and :func:`roofline.analysis.pass_history` says what each did.
 
     Args:
         program: A graph, a shipped name, or the path of a model file, workload, config or script.

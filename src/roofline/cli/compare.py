@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from rich.table import Table
 from rich.text import Text
 
-from roofline.analysis.comparison import WHAT_IF, Comparison, Contender
+from roofline.analysis.comparison import WHAT_IF, Candidate, Comparison
 from roofline.analysis.comparison import compare as side_by_side
 from roofline.cli import options as opt
 from roofline.cli.app import PREDICT, command
@@ -67,26 +67,26 @@ def _tables(result: Comparison, axis: str) -> Iterator[Any]:
         yield from ("", facts(reasons))
 
 
-def _place(row: Contender, axis: str) -> str:
+def _place(row: Candidate, axis: str) -> str:
     size = f" {WORDS.get(axis, axis)} {_at(row, axis)}" if axis and row.estimate is not None else ""
     return f"{row.chip.name}{size}"
 
 
-def _at(row: Contender, axis: str) -> str:
+def _at(row: Candidate, axis: str) -> str:
     return "-" if row.estimate is None else f"{row.estimate.grid.values[axis]:,}"
 
 
-def _table(rows: Sequence[Contender], axis: str, columns: str, cells: Any, title: str = "") -> Table:
+def _table(rows: Sequence[Candidate], axis: str, columns: str, cells: Any, title: str = "") -> Table:
     """Return a table whose rows begin with the chip, and with the size that varies."""
     heads = "|".join(["<chip", *([WORDS.get(axis, axis)] if axis else []), columns])
     return table(heads, [[row.chip.name, *([_at(row, axis)] if axis else []), *cells(row)] for row in rows], title)
 
 
-def _times(rows: Sequence[Contender], axis: str, item: str) -> Table:
+def _times(rows: Sequence[Candidate], axis: str, item: str) -> Table:
     return _table(rows, axis, f"time|?range|?<bound|{item}/s|memory|<fits", _time_cells)
 
 
-def _time_cells(row: Contender) -> list[Any]:
+def _time_cells(row: Candidate) -> list[Any]:
     est = row.estimate
     if est is None:
         return [*["-"] * 5, Text("?", style="red")]
@@ -96,13 +96,13 @@ def _time_cells(row: Contender) -> list[Any]:
     ]  # fmt: skip
 
 
-def _elasticities(rows: Sequence[Contender], axis: str) -> Table:
+def _elasticities(rows: Sequence[Candidate], axis: str) -> Table:
     columns = [
         name for name in _ELASTICITIES
         if name in _ALWAYS or any(_elasticity(row, name) not in ("-", "0.00") for row in rows)
     ]  # fmt: skip
 
-    def cells(row: Contender) -> list[str]:
+    def cells(row: Candidate) -> list[str]:
         est = row.estimate
         shares = ["-", "-"] if est is None else [percent(est.mfu), percent(est.mbu)]
         return [*shares, *(_elasticity(row, name) for name in columns)]
@@ -111,14 +111,14 @@ def _elasticities(rows: Sequence[Contender], axis: str) -> Table:
     return _table(rows, axis, heads, cells, "elasticity: % less time per 1 % improvement")
 
 
-def _elasticity(row: Contender, column: str) -> str:
+def _elasticity(row: Candidate, column: str) -> str:
     key = _ELASTICITIES[column]
     values = [value for name, value in row.elasticity.items() if name == key or key == "peak_" == name[:5]]
     return f"{max(values) + 0.0:.2f}" if values else "-"
 
 
-def _what_ifs(rows: Sequence[Contender], axis: str) -> Table:
-    def cells(row: Contender) -> list[str]:
+def _what_ifs(rows: Sequence[Candidate], axis: str) -> Table:
+    def cells(row: Candidate) -> list[str]:
         return [
             f"{float(row.estimate.time) / row.what_if[name]:.3g}x" if row.estimate and name in row.what_if else "-"
             for name in WHAT_IF

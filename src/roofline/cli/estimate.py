@@ -11,7 +11,7 @@ from rich.text import Text
 
 from roofline.analysis.estimates import Estimate
 from roofline.analysis.estimates import estimate as predict
-from roofline.analysis.provenance import Trail, trail
+from roofline.analysis.provenance import PassHistory, pass_history
 from roofline.cli import options as opt
 from roofline.cli import tables
 from roofline.cli.app import PREDICT, command
@@ -43,7 +43,7 @@ def estimate(
     graph, est = estimate_of(model, chip, program, sizes, copies, run)
     if est.shape or not graph.history:
         return output.write(est, _points(est) if est.shape else _point(est))
-    history = trail(graph, est.chip, mode=est.mode, **est.grid.values)  # type: ignore[arg-type]
+    history = pass_history(graph, est.chip, mode=est.mode, **est.grid.values)  # type: ignore[arg-type]
     return output.write(est, (*_point(est), "", _steps(history)), history=history.records())
 
 
@@ -92,7 +92,7 @@ def _kernels(est: Estimate) -> Table:
     return table(f"<{title}|runs|time|?share|?<bound|?<format", rows)
 
 
-def _steps(history: Trail) -> Table:
+def _steps(history: PassHistory) -> Table:
     """Show what each pass did: figures after it, the program as it was first."""
     rows = [("(as given)", *_state(history.states[0]))]
     words = (step.replace("(", " ").removesuffix(")").replace("'", "") for step in history.steps)

@@ -51,7 +51,7 @@ class Plan:
 
 
 def passes(op: str) -> int:
-    """How often a message goes round: to be added up, and to be handed out."""
+    """Times that a message goes round: to be added up, and to be handed out."""
     return 2 if op == "all_reduce" else 1
 
 
@@ -183,14 +183,14 @@ POLICIES = ("nccl", "fastest")
 _ACROSS, _INSIDE = frozenset({"hierarchical"}), frozenset({"one_shot", "two_shot", "in_switch"})
 
 
-def choices(op: str, wanted: str = "", nodes: Any = 1, in_switch: bool = False) -> tuple[str, ...]:
+def choices(op: str, named: str = "", nodes: Any = 1, in_switch: bool = False) -> tuple[str, ...]:
     """The algorithms to take the fastest of.
 
     NCCL's tree is a chain inside a node, no faster than its ring, so that there only the ring is left.
 
     Args:
         op: The collective.
-        wanted: An algorithm, or one of :data:`POLICIES`; ``nccl`` when empty.
+        named: An algorithm, or one of :data:`POLICIES`; ``nccl`` when empty.
         nodes: How many nodes the group spans.
         in_switch: Whether the chip's switches add and multicast.
 
@@ -205,13 +205,13 @@ def choices(op: str, wanted: str = "", nodes: Any = 1, in_switch: bool = False) 
     many = bool(np.any(np.greater(nodes, 1)))
     lacking = (_INSIDE if many else _ACROSS) | (frozenset() if in_switch else {"in_switch"})
     able = tuple(name for name in first + more if name not in lacking)
-    if wanted in able:
-        return (wanted,)
-    if wanted == "fastest":
+    if named in able:
+        return (named,)
+    if named == "fastest":
         return able
-    if wanted in ("", "nccl"):
+    if named in ("", "nccl"):
         return tuple(name for name in first if name != "tree" or many)
     where = f"{op} {'across nodes' if many else 'in one node'}"
-    near = did_you_mean(wanted, (*able, *POLICIES))
-    why = " (no switch of this chip adds)" if wanted == "in_switch" and not in_switch and not many else ""
-    raise UsageError(f"{where}: no algorithm {wanted!r}{why}; allowed: {', '.join((*able, *POLICIES))}{near}")
+    near = did_you_mean(named, (*able, *POLICIES))
+    why = " (no switch of this chip adds)" if named == "in_switch" and not in_switch and not many else ""
+    raise UsageError(f"{where}: no algorithm {named!r}{why}; allowed: {', '.join((*able, *POLICIES))}{near}")

@@ -127,7 +127,7 @@ def seconds(work: Launch, p: Mapping[str, float]) -> Any:
 
 
 def is_written_out(kernel: Kernel) -> bool:
-    """Whether a kernel is attention of plain products: two of them, with a reduction or a softmax between."""
+    """Tell whether a kernel is attention of plain matmuls: two of them, with a reduction or a softmax between."""
     kinds = [OPS[node.op].kind for node in kernel.nodes]
     return (
         kernel.main.op in _WRITTEN_OUT and kinds.count("matmul") == 2 and not {"rowwise", "reduction"}.isdisjoint(kinds)
@@ -154,7 +154,7 @@ def walk(work: Launch, p: Mapping[str, float], arithmetic: float) -> Any:
 
 
 def _kernel(work: Launch, p: Mapping[str, float], s: Mapping[str, Any]) -> _Kernel:
-    """Which kernel runs: it follows from the pace of the matrix units and the width of keys in memory."""
+    """Return the kernel that runs: it follows from the pace of the matrix units and the width of keys in memory."""
     pace = work.peak / work.machine.units / work.machine.clock
     tile = float(np.clip(2.0 ** np.round(np.log2(max(pace * PACE, 1.0))), LEAST, MOST))
     group, small = s["h"] / s["g"], s["q"] < tile
@@ -177,7 +177,7 @@ def _kernel(work: Launch, p: Mapping[str, float], s: Mapping[str, Any]) -> _Kern
 
 
 def _paged(p: Mapping[str, float]) -> bool:
-    """Whether the call also caches new keys, as serving stacks do: their kernels take tiles and blocks of one size."""
+    """Tell whether the call also caches new keys, as serving stacks do: their kernels have tiles of one size."""
     return p["append"] > 1
 
 

@@ -86,8 +86,8 @@ def registers(live: int, element: float, elements: Any, *, held: int = 0, words:
         (46, 0, 334, 79, 165675008.0)
     """
     width = width or max(1, int(LOAD // element))
-    wanted = OWN_REGISTERS + held + live * width * words
-    return Registers(live, width, wanted, max(0, wanted - THREAD_REGISTERS), elements / width)
+    needed = OWN_REGISTERS + held + live * width * words
+    return Registers(live, width, needed, max(0, needed - THREAD_REGISTERS), elements / width)
 
 
 def widest(live: int, element: float, held: int = 0, words: int = 1) -> int:
@@ -104,12 +104,12 @@ def widest(live: int, element: float, held: int = 0, words: int = 1) -> int:
 
 
 def has_registers(chip: Chip) -> bool:
-    """Whether the register limits are those of this chip: NVIDIA GPUs; others publish other ones, or none."""
+    """Tell whether the register limits are those of this chip: NVIDIA GPUs; others publish other ones, or none."""
     return chip.vendor.upper() == "NVIDIA"
 
 
 def shared_memory(chip: Chip) -> float | None:
-    """What a core can keep for its threads to exchange: its shared memory, or local memory [byte].
+    """Return what a core can keep for its threads to exchange: its shared memory, or local memory [byte].
 
     Returns:
         ``None`` where the chip's file has no memory that a core owns.
@@ -150,13 +150,13 @@ class Rows:
         return np.floor(self.room / np.asarray(self.row_bytes, dtype=np.float64))
 
 
-def rows(columns: Any, values: int, again: Any, room: float, element: int = REGISTER) -> Rows:
+def rows(columns: Any, values: int, reread: Any, room: float, element: int = REGISTER) -> Rows:
     """A row of a fused kernel against the shared memory of a core.
 
     Args:
         columns: Elements of a row.
         values: Values of a row that are wanted after a reduction over it.
-        again: Bytes that a second pass over all rows reads [byte].
+        reread: Bytes that a second pass over all rows reads [byte].
         room: Shared memory of a core [byte].
         element: Bytes of a value as it is computed with: 4, or 8 for fp64 [byte].
 
@@ -166,4 +166,4 @@ def rows(columns: Any, values: int, again: Any, room: float, element: int = REGI
         (3.0, 0.0, 0.0, 1000000000.0)
     """
     size = np.asarray(columns, dtype=np.float64) * values * element
-    return Rows(size, room, np.where(size > room, again, 0.0))
+    return Rows(size, room, np.where(size > room, reread, 0.0))

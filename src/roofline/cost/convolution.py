@@ -137,9 +137,9 @@ def _tiled(
         fed = 1 / (1 + half * (1 / high + 1 / wide) / 2)
         walk = (depth + FILL) * 2 * high * wide / (rate / chip.units * fed)
         edges = np.minimum(high, product.rows) + np.minimum(wide, product.columns)
-        again = count * edges * read * work.element / (chip.cache_bandwidth * p["cache"])
+        reread = count * edges * read * work.element / (chip.cache_bandwidth * p["cache"])
         waves = np.ceil(count / chip.units)
-        time = knee([waves * np.maximum(walk, step * np.ceil(depth / STEP)), again], KNEE)
+        time = knee([waves * np.maximum(walk, step * np.ceil(depth / STEP)), reread], KNEE)
         best = np.minimum(best, time)
     return best
 

@@ -44,9 +44,9 @@ Seconds = Callable[[Launch, Mapping[str, float]], Any]
 
 def seconds(work: Launch, p: Mapping[str, float]) -> Any:
     """Time of one launch of a kernel of training [s]."""
-    found = kernel_of(work)
-    assert found is not None
-    return found(work, p)
+    own = kernel_of(work)
+    assert own is not None
+    return own(work, p)
 
 
 def kernel_of(work: Launch) -> Seconds | None:
@@ -88,8 +88,8 @@ def _attention_backward(work: Launch, p: Mapping[str, float]) -> Any:
     s = {axis: np.asarray(size, dtype=np.float64) for axis, size in work.sizes.items()}
     queries, keys = s["b"] * s["h"] * s["q"] * s["d"], s["b"] * s["h"] * s["k"] * s["d"]
     grouped = s["h"] > s["g"]
-    beside = queries * (3 * work.element + 2 * BYTES_OF_SUMS) + np.where(grouped, 4 * keys * work.element, 0.0)
-    memory = (work.row.bytes + beside) / (work.machine.bandwidth * shared["dram"])
+    others = queries * (3 * work.element + 2 * BYTES_OF_SUMS) + np.where(grouped, 4 * keys * work.element, 0.0)
+    memory = (work.row.bytes + others) / (work.machine.bandwidth * shared["dram"])
     walk = attention.walk(work, {**shared, "exp": shared["exp"] / p["back_exp"]}, 2.5 / p["back"])
     return (3 + grouped) * BESIDE * shared["launch"] + walk + memory + _drawn(work, p)
 
@@ -121,7 +121,7 @@ def _sweeps(work: Launch, p: Mapping[str, float], paces: Sequence[str]) -> Any:
 
 
 def _summed(work: Launch) -> str:
-    """What a reduction sums: along each ``row``, down the ``column``, or over all but the ``channel`` in between."""
+    """Tell what a reduction sums: along each ``row``, down the ``column``, or over all but the ``channel``."""
     rank, named = len(work.row.kernel.shapes[0]), work.row.kernel.attrs.get("axes")
     axes = {axis % rank for axis in ((named,) if isinstance(named, int) else named or range(rank))}
     if rank - 1 not in axes:

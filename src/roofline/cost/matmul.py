@@ -124,9 +124,9 @@ class Traffic:
         """Time to read the operands, at a share of main memory's bandwidth where they lie there [s]."""
         return self.read / (chip.bandwidth * share) + self.near / chip.cache_bandwidth
 
-    def store(self, chip: Machine, share: Any, kept: float) -> Any:
+    def store(self, chip: Machine, share: Any, cached: float) -> Any:
         """Time to write the results, at shares of main memory's bandwidth [s]."""
-        return (self.written / share + self.kept / kept) / chip.bandwidth
+        return (self.written / share + self.kept / cached) / chip.bandwidth
 
 
 def seconds(work: Launch, p: Mapping[str, float]) -> Any:
@@ -237,8 +237,8 @@ def _tiled(
     share = p["dram"] * flying
     memory = traffic.load(chip, share)
     loaded = tiles * (rows * work.element + columns * _second(work)) * steps * deep
-    again = loaded / (chip.cache_bandwidth * p["cache"])
-    times = [compute, memory, again, step * steps]
+    reread = loaded / (chip.cache_bandwidth * p["cache"])
+    times = [compute, memory, reread, step * steps]
     if _is_widened(work):
         times.append(waves * columns * steps * deep * _widening(work, p))
     if _library(work) == "tinygemm":
@@ -274,13 +274,13 @@ def _tinygemm(work: Launch, p: Mapping[str, float], shape: tuple[Any, ...]) -> A
 
 
 def _scaled_by_row(work: Launch) -> bool:
-    """Whether the first operand has a scale a row."""
+    """Tell whether the first operand has a scale per row."""
     first = work.row.kernel.inputs[0]
     return DTYPES[first.dtype].group == first.shape[-1]
 
 
 def _is_widened(work: Launch) -> bool:
-    """Whether the kernel makes wide numbers of its second operand itself."""
+    """Tell whether the kernel dequantizes its second operand itself."""
     kernel = work.row.kernel
     return len(kernel.stored) > 1 and kernel.stored[1] != kernel.inputs[1].dtype
 
@@ -303,7 +303,7 @@ def _library(work: Launch) -> str:
 
 
 def _traffic(work: Launch, p: Mapping[str, float], shape: tuple[Any, ...]) -> Traffic:
-    """What a launch reads and writes, by where it lies.
+    """Split what a launch reads and writes by where it lies.
 
     A warm launch finds its activations and result in the cache if one launch fits it, its weights if all copies do.
     """

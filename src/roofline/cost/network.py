@@ -118,7 +118,7 @@ def node_link(chip: Chip) -> Link:
 
 
 def link_rate(chip: Chip, devices: Any) -> Any:
-    """What a device can send to ``devices - 1`` others, one direction [byte/s]."""
+    """Return what a device can send to ``devices - 1`` others, one direction [byte/s]."""
     link = device_link(chip)
     return np.minimum(link.bandwidth, (link.per_peer or link.bandwidth) * np.maximum(devices - 1, 1))
 
@@ -131,12 +131,12 @@ def span(work: Launch) -> tuple[Any, Any]:
 
 
 def crosses(work: Launch) -> bool:
-    """Whether a launch leaves its node."""
+    """Tell whether a launch leaves its node."""
     return bool(np.any(np.greater(work.sizes.get("nodes", 1), 1)))
 
 
 def measured(work: Launch) -> bool:
-    """Whether a collective is of the kind that was measured: in one node, by what the library chooses."""
+    """Tell whether a collective is of the kind that was measured: in one node, by what the library chooses."""
     return not crosses(work) and str(work.row.kernel.attrs.get("algorithm") or "nccl") in ("nccl", "ring", "direct")
 
 
@@ -147,8 +147,8 @@ def plans(work: Launch) -> dict[str, Plan]:
         UsageError: The node names an algorithm that the collective does not have.
     """
     inside, nodes = span(work)
-    wanted = str(work.row.kernel.attrs.get("algorithm") or "")
-    names = choices(work.op, wanted, nodes, any(link.reduces for link in work.chip.links if link.kind == "device"))
+    named = str(work.row.kernel.attrs.get("algorithm") or "")
+    names = choices(work.op, named, nodes, any(link.reduces for link in work.chip.links if link.kind == "device"))
     return {name: ALGORITHMS[name](work.op, inside, nodes) for name in names}
 
 

@@ -202,7 +202,7 @@ def pipeline(
 
 
 def _wait(forward: Any, backward: Any, stages: int, send: Any, schedule: str, interleave: int) -> Any:
-    """What a micro-batch waits for its way to the last stage and back, beyond the work of the others in flight [s]."""
+    """Time that a micro-batch waits on its way to the last stage and back, beyond the others' work in flight [s]."""
     if schedule == "gpipe":
         return 0.0 * send
     both = forward + backward

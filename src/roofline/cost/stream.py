@@ -59,7 +59,7 @@ def seconds(work: Launch, p: Mapping[str, float]) -> Any:
 
 
 def _begin(work: Launch, p: Mapping[str, float], addressed: bool) -> Any:
-    """What passes between the start of a launch and its stream: the first read, address work, set-up [s]."""
+    """Time that passes between the start of a launch and its stream: the first read, address work, set-up [s]."""
     latency = p["latency"] * waiting(work, p) if work.row.kernel.external else 0.0
     if work.op == "gather" or (work.op == "batchnorm2d" and addressed):
         return latency + p["library"]

@@ -52,7 +52,7 @@ class Launch:
 
     @property
     def on_matrix(self) -> bool:
-        """Whether its contraction runs on matrix units."""
+        """True where its contraction runs on matrix units."""
         return " matrix" in self.chip.matmul_runs_as(self.dtype)
 
     @property
@@ -110,7 +110,7 @@ def sparse_weights(row: KernelCount) -> Tensor | None:
 
 
 def _stretch(weights: Tensor) -> float:
-    """By how much more than its bytes a stored 2:4 matrix takes to read on a chip that skips no zeros: as if dense."""
+    """Return the extra reading of a stored 2:4 matrix on a chip that skips no zeros: it is read as if dense."""
     plain = DTYPES[weights.dtype.removesuffix("-2:4")]
     return float(plain.bytes / DTYPES[weights.dtype].bytes) - 1
 

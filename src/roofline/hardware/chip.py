@@ -162,10 +162,10 @@ class Chip(Frozen):
         if unit not in ("matrix", "vector"):
             near = did_you_mean(str(unit), _UNITS)
             raise UsageError(f"peak: unknown unit {unit!r}; allowed: matrix, vector{near}")
-        found = getattr(self, unit).get(_arithmetic(dtype))
-        if found is None:
+        peak = getattr(self, unit).get(_arithmetic(dtype))
+        if peak is None:
             self._missing(f"{find_dtype(dtype).name} {unit} peak")
-        return float(found.flops)
+        return float(peak.flops)
 
     def matmul_peak(self, dtype: object, tf32: bool = False) -> float:
         """Return the roof of a matmul whose operands are ``dtype`` [FLOP/s].
@@ -451,22 +451,22 @@ def _change_peak(fields: dict[str, Any], unit: str | None, name: str, value: Any
     fields[unit] = {**fields[unit], name: value}
 
 
-def _with_entry(entries: Iterable[Any], wanted: str, attribute: str, value: Any) -> tuple[Any, ...]:
+def _with_entry(entries: Iterable[Any], which: str, attribute: str, value: Any) -> tuple[Any, ...]:
     """A copy of memory levels or links with one figure changed, or with an entry added that has it."""
     listed = [entry.model_dump() if isinstance(entry, BaseModel) else entry for entry in entries]
     for index, entry in enumerate(listed):
-        if wanted in ("", entry["name"], entry.get("kind")):
+        if which in ("", entry["name"], entry.get("kind")):
             unit = "B" if attribute == "capacity" else "B/s"
             forget = {"vendor": ""} if attribute == "capacity" else {}
             source = _was(entry.get(attribute), unit, entry["source"])
             listed[index] = entry | forget | {attribute: value, "source": source}
             return tuple(listed)
-    return (*listed, _new_entry(wanted, attribute, value) | {"source": _was(None, "", "")})
+    return (*listed, _new_entry(which, attribute, value) | {"source": _was(None, "", "")})
 
 
-def _new_entry(wanted: str, attribute: str, value: Any) -> dict[str, Any]:
-    kind = {"kind": wanted} if wanted in ("device", "host") else {}
-    return {"name": wanted or "memory", attribute: value} | kind
+def _new_entry(which: str, attribute: str, value: Any) -> dict[str, Any]:
+    kind = {"kind": which} if which in ("device", "host") else {}
+    return {"name": which or "memory", attribute: value} | kind
 
 
 def _scaled(link: Link, factor: float) -> dict[str, Any]:
@@ -493,9 +493,9 @@ def _unfold(data: dict[str, Any]) -> dict[str, Any]:
     sources = data.get("sources") if isinstance(data.get("sources"), dict) else {}
     default = _cite(data.get("source", GIVEN), sources)
     data["source"] = default
-    for key, (entries, wanted, attribute) in _FLAT.items():
+    for key, (entries, which, attribute) in _FLAT.items():
         if key in data:
-            data[entries] = _with_flat(data.get(entries, ()), wanted, attribute, data.pop(key))
+            data[entries] = _with_flat(data.get(entries, ()), which, attribute, data.pop(key))
     for key in ("matrix", "vector", "fallback"):
         if isinstance(data.get(key), dict):
             short = "runs_as" if key == "fallback" else "flops"
@@ -508,17 +508,17 @@ def _unfold(data: dict[str, Any]) -> dict[str, Any]:
     return data
 
 
-def _with_flat(entries: Any, wanted: str, attribute: str, value: Any) -> Any:
+def _with_flat(entries: Any, which: str, attribute: str, value: Any) -> Any:
     if not isinstance(entries, list | tuple):
         return entries
-    name = wanted or "memory"
+    name = which or "memory"
     listed = list(entries)
     for index, entry in enumerate(listed):
         if isinstance(entry, dict) and entry.get("name") == name and attribute not in entry:
             listed[index] = {**entry, attribute: value}
             return listed
-    if wanted or not listed:
-        return [*listed, _new_entry(wanted, attribute, value)]
+    if which or not listed:
+        return [*listed, _new_entry(which, attribute, value)]
     raise ValueError(f"memory_{attribute}: given beside a memory list; write it in the list's first entry")
 
 
@@ -604,14 +604,14 @@ def state_of(path: str | os.PathLike[str], kind: str) -> tuple[str, int, int]:
     """
     file = Path(path).expanduser()
     try:
-        found = file.stat()
+        state = file.stat()
     except (FileNotFoundError, NotADirectoryError):
         near = did_you_mean(file.name, [other.name for other in file.parent.glob("*.toml")])
         raise UnknownChip(f"no {kind} file {_clip(file, 300)!r}{near}") from None
     except (OSError, ValueError) as problem:
         why = getattr(problem, "strerror", problem)
         raise ChipDataError(f"{_clip(file)}: cannot be read: {why}") from None
-    return str(file), found.st_mtime_ns, found.st_size
+    return str(file), state.st_mtime_ns, state.st_size
 
 
 def load_chip(path: str | os.PathLike[str]) -> Chip:

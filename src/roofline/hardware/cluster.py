@@ -113,7 +113,7 @@ class Cluster(Frozen):
 
     @property
     def implied(self) -> bool:
-        """Whether it only stands for a chip's name, so that a node may hold as many devices as it takes."""
+        """True where it only stands for a chip's name, so that a node may hold as many devices as it takes."""
         return self.source == _IMPLIED
 
     @property
@@ -136,7 +136,7 @@ class Cluster(Frozen):
         return link.model_copy(update={"bandwidth": link.bandwidth / self.oversubscription, "note": text})
 
     def span(self, devices: int, stride: int = 1) -> int:
-        """How many nodes a group spans.
+        """Count the nodes that a group spans.
 
         Args:
             devices: Size of the group.

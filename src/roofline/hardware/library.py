@@ -35,17 +35,17 @@ def data_dir(kind: Kind) -> Path:
 def folders(kind: Kind) -> list[Path]:
     """Return the folders that a name of this kind is searched in, first match first."""
     entries = os.environ.get("ROOFLINE_PATH", "").split(os.pathsep)
-    given = [Path(entry).expanduser() for entry in entries if entry]
-    return [folder / kind if (folder / kind).is_dir() else folder for folder in given] + [data_dir(kind)]
+    paths = [Path(entry).expanduser() for entry in entries if entry]
+    return [folder / kind if (folder / kind).is_dir() else folder for folder in paths] + [data_dir(kind)]
 
 
 def files(kind: Kind) -> dict[str, Path]:
     """Return all TOML files of a kind by stem; a user's file hides the shipped one of the same stem."""
-    found: dict[str, Path] = {}
+    index: dict[str, Path] = {}
     for folder in folders(kind):
         for path in sorted(folder.glob("*.toml")):
-            found.setdefault(path.stem, path)
-    return found
+            index.setdefault(path.stem, path)
+    return index
 
 
 def find_file(kind: Kind, name: str) -> Path | None:
@@ -126,9 +126,9 @@ def chip_list(names: AnyChip | Sequence[AnyChip]) -> tuple[Chip, ...]:
     """
     if isinstance(names, str | os.PathLike | Chip) or not isinstance(names, Iterable):
         return (chip(names),)
-    if not (found := tuple(chip(name) for name in names)):
+    if not (listed := tuple(chip(name) for name in names)):
         raise UsageError("no chip given; name at least one")
-    return found
+    return listed
 
 
 def _refuse(name: str, known: list[str]) -> NoReturn:
@@ -162,18 +162,18 @@ def find_alias(kind: Kind, name: str, reduced: Callable[[str], str] = spelling) 
 
 
 def _stamp(kind: Kind) -> tuple[tuple[str, int], ...]:
-    """What an index of names depends on: the files and when they changed."""
+    """Return what an index of names depends on: the files and when they changed."""
     return tuple((str(path), path.stat().st_mtime_ns) for path in files(kind).values())
 
 
 @lru_cache(maxsize=8)
 def _aliases(stamp: tuple[tuple[str, int], ...], reduced: Callable[[str], str]) -> dict[str, Path]:
     """Index files by every name and alias they give; the user's come first and win."""
-    found: dict[str, Path] = {}
+    index: dict[str, Path] = {}
     for text, _ in stamp:
         table = read_toml(Path(text), ChipDataError)
         aliases = table.get("aliases", [])
         names = [Path(text).stem, table.get("name", text), *(aliases if isinstance(aliases, list) else [])]
         for name in names:
-            found.setdefault(reduced(str(name)), Path(text))
-    return found
+            index.setdefault(reduced(str(name)), Path(text))
+    return index

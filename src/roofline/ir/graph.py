@@ -229,7 +229,7 @@ class Graph:
         items: What one run produces, for throughput (``B*S`` tokens of a prefill, ``B`` of a decode step).
         item: The word for one of them: ``token``, ``image``, ``sample``.
         info: What is known of it: model, phase, notes, devices...
-        history: The passes that were applied, first to last; :func:`roofline.analysis.trail` says what each did.
+        history: The passes that were applied, first to last; :func:`roofline.analysis.pass_history` says what each did.
 
     Example:
         >>> from roofline.ops.builder import Builder

@@ -62,12 +62,12 @@ class Explanation:
 
     @property
     def saves_bytes(self) -> float:
-        """What one kernel would move less, each time [byte]; of a pair that cannot be one, what it would."""
+        """Bytes that one kernel would move less, each time [byte]; of a pair that cannot be one, what it would."""
         return self.before_bytes - self.after_bytes
 
     @property
     def saves_s(self) -> float | None:
-        """What one kernel takes less, each time [s]; ``None`` without a chip, and where they cannot be one."""
+        """Time that one kernel takes less, each time [s]; ``None`` without a chip, and where they cannot be one."""
         return None if self.before_s is None or self.after_s is None else self.before_s - self.after_s
 
     def record(self) -> dict[str, Any]:
@@ -128,8 +128,8 @@ def explain_fusion(
         >>> print(explain_fusion(graph, "up", "gelu", "h100-sxm").reasons[0])
         up is a cuBLAS kernel, which takes no other code; cuBLASLt has gelu as an epilogue
     """
-    graph, given, at = one_point(program, chip, sizes, phase, dtype)
-    where = find_chip(given) if given is not None else None
+    graph, target, at = one_point(program, chip, sizes, phase, dtype)
+    where = find_chip(target) if target is not None else None
     scope = kernel_boundaries(graph)
     labels = sorted((_label(graph, name) for name in (first, second)), key=list(scope.graph.kernels).index)
     if labels[0] == labels[1]:
@@ -162,9 +162,9 @@ def _already_one(
     members = [node.name for node in scope.graph.kernels[label] if OPS[node.op].kind != "view"]
     before = _cost(fuse(graph, "eager"), members, chip, sizes)
     after = _cost(graph, [label], chip, sizes)
-    asked = pressure_of(scope, label, scope.graph.kernels[label], chip, sizes) if chip else Pressure(label)
+    pressure = pressure_of(scope, label, scope.graph.kernels[label], chip, sizes) if chip else Pressure(label)
     text = f"they run in one kernel already, {label}, of {len(members)} operator{'s' if len(members) > 1 else ''}"
-    return _Change(before, after, asked, tuple(members)).explanation(names, [Reason(text)], (), chip)
+    return _Change(before, after, pressure, tuple(members)).explanation(names, [Reason(text)], (), chip)
 
 
 @dataclass(frozen=True)
@@ -200,15 +200,17 @@ class _Change:
     def explanation(
         self,
         names: tuple[str, str],
-        found: Sequence[Reason],
+        remarks: Sequence[Reason],
         policies: tuple[str, ...],
         chip: Chip | None,
-        again: StoreOrRecompute | None = None,
+        recomputation: StoreOrRecompute | None = None,
     ) -> Explanation:
         """The answer, from what the rules found and what computing something again would take."""
-        fusible = not any(reason.blocks for reason in found)
-        worth = [*_worth(self.before), *([str(again)] if again and again.recompute else [])] if fusible else []
-        costly = [f"recomputation: {again}"] if fusible and again and not again.recompute else []
+        fusible = not any(reason.blocks for reason in remarks)
+        worth = list(_worth(self.before))
+        costly: list[str] = []
+        if recomputation:
+            (worth if recomputation.recompute else costly).append(str(recomputation))
         spilled, after_s = self.asked.spill_bytes, self.after.seconds if fusible else None
         if after_s is not None and chip is not None:
             after_s += spilled / (chip.bandwidth * chip.efficiency.memory)
@@ -222,13 +224,13 @@ class _Change:
             after_bytes=self.after.bytes + spilled,
             before_s=self.before.seconds,
             after_s=after_s,
-            reasons=(*(reason.text for reason in found), *worth),
-            hurts=(*(_overflow(self.asked) if fusible else ()), *costly),
+            reasons=(*(reason.text for reason in remarks), *(worth if fusible else ())),
+            hurts=(*_overflow(self.asked), *(f"recomputation: {text}" for text in costly)) if fusible else (),
         )
 
 
 def _worth(before: _Cost) -> Iterator[str]:
-    """What the saved bytes are worth in time, where traffic does not set the pace."""
+    """Say what the saved bytes are worth in time, where traffic does not set the pace."""
     timed = [(row, time) for row, time in before.parts if time is not None]
     for row, time in timed:
         if int(time.bound) == COMPUTE and row.flops_by:
@@ -242,16 +244,16 @@ def _worth(before: _Cost) -> Iterator[str]:
         yield "they are bound by their launches: a launch less is what one kernel saves, the bytes hardly matter"
 
 
-def _overflow(asked: Pressure) -> Iterator[str]:
-    """What of the fused body does not fit a core."""
-    found = asked.registers
-    if found and found.spilled:
-        instead = f"; {asked.narrower} elements a thread would fit" if asked.narrower else ""
+def _overflow(pressure: Pressure) -> Iterator[str]:
+    """Say what of the fused body does not fit a core."""
+    registers = pressure.registers
+    if registers and registers.spilled:
+        instead = f"; {pressure.narrower} elements a thread would fit" if pressure.narrower else ""
         yield (
-            f"registers: {found.live} live values x {found.width} elements take {found.wanted} of "
-            f"{THREAD_REGISTERS} a thread: {format_si(found.spill_bytes, 'B')} spilled and read back{instead}"
+            f"registers: {registers.live} live values x {registers.width} elements take {registers.wanted} of "
+            f"{THREAD_REGISTERS} a thread: {format_si(registers.spill_bytes, 'B')} spilled and read back{instead}"
         )
-    rows = asked.rows
+    rows = pressure.rows
     if rows and not rows.held:
         yield (
             f"shared memory: a row takes {format_si(float(rows.row_bytes), 'B')}, a core has "
@@ -274,10 +276,10 @@ class _Explainer:
         vendor = self.chip.vendor if self.chip else "NVIDIA"
         pair = Pair(self.graph, self.first, self.second, self._between(), vendor)
         policies = tuple(policy for policy in _REAL if self._unites(policy))
-        members, found = self._verdict(pair, policies)
+        members, remarks = self._verdict(pair, policies)
         one = self._as_one(members)
         nodes = [node for label in members for node in self.scope.graph.kernels[label]]
-        asked = (
+        pressure = (
             pressure_of(kernel_boundaries(one), members[0], nodes, self.chip, self.sizes)
             if self.chip
             else Pressure(members[0])
@@ -285,8 +287,10 @@ class _Explainer:
         before = _cost(self.graph, members, self.chip, self.sizes)
         same = len({node.count for node in nodes if OPS[node.op].kind != "view"}) == 1
         after = _cost(one, members[:1], self.chip, self.sizes) if same else before
-        names, again = (self.first.label, self.second.label), self._computed_again(pair, members)
-        return _Change(before, after, asked, tuple(members)).explanation(names, found, policies, self.chip, again)
+        names, recomputation = (self.first.label, self.second.label), self._computed_again(pair, members)
+        return _Change(before, after, pressure, tuple(members)).explanation(
+            names, remarks, policies, self.chip, recomputation
+        )
 
     def _verdict(self, pair: Pair, policies: Sequence[str]) -> tuple[list[str], list[Reason]]:
         """The kernels that become one with the pair, and what is to say of it."""
@@ -294,18 +298,18 @@ class _Explainer:
         if attention:
             text = f"{', '.join(attention)} are attention: one flash kernel keeps the scores on the chip"
             return list(attention), [Reason(text)]
-        members, found = [self.first.label, self.second.label], reasons(pair)
-        if policies and any(reason.blocks for reason in found):
+        members, remarks = [self.first.label, self.second.label], reasons(pair)
+        if policies and any(reason.blocks for reason in remarks):
             members = [label for label in self.scope.graph.kernels if label in {*members, *pair.between}]
-            found = [Reason(self._with_others(pair, policies))]
-        return members, found
+            remarks = [Reason(self._with_others(pair, policies))]
+        return members, remarks
 
     def _with_others(self, pair: Pair, policies: Sequence[str]) -> str:
         others = f" with {', '.join(pair.between)}, which lie between" if pair.between else ""
         return f"policy {policies[0]} makes one kernel of them{others}"
 
     def _unites(self, policy: str) -> bool:
-        """Whether a policy puts all of both kernels into one."""
+        """Tell whether a policy puts all of both kernels into one."""
         names = {node.name for side in (self.first, self.second) for node in side.nodes}
         return len({node.label for node in fuse(self.graph, policy).nodes if node.name in names}) == 1
 

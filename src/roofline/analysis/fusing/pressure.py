@@ -96,7 +96,7 @@ class Body:
 
     @property
     def is_double(self) -> bool:
-        """Whether something is computed in fp64."""
+        """True where something is computed in fp64."""
         return any(self.scope.tensors[name].dtype == "fp64" for name in self.inside)
 
     # --- rows ---------------------------------------------------------------------------------------------------------
@@ -115,15 +115,15 @@ class Body:
 
     def rows(self, room: float) -> fusing.Rows | None:
         """The fullest moment of the body's reductions against the shared memory of a core."""
-        found = [self._rows(at, room) for at, node in enumerate(self.nodes) if OPS[node.op].kind in _REDUCING]
-        return max((rows for rows in found if rows), key=lambda rows: float(rows.row_bytes), default=None)
+        moments = [self._rows(at, room) for at, node in enumerate(self.nodes) if OPS[node.op].kind in _REDUCING]
+        return max((rows for rows in moments if rows), key=lambda rows: float(rows.row_bytes), default=None)
 
     def _rows(self, at: int, room: float) -> fusing.Rows | None:
-        kept = self.kept(at)
-        if not kept:
+        arrays = self.kept(at)
+        if not arrays:
             return None
-        again = sum(self.elements(name) * DTYPES[self.scope.tensors[name].dtype].bytes for name in kept)
-        return fusing.rows(self._columns(self.nodes[at]), len(kept), float(again), room, 8 if self.is_double else 4)
+        reread = sum(self.elements(name) * DTYPES[self.scope.tensors[name].dtype].bytes for name in arrays)
+        return fusing.rows(self._columns(self.nodes[at]), len(arrays), float(reread), room, 8 if self.is_double else 4)
 
 
 def _walked(node: Node) -> tuple[str, ...]:
@@ -132,7 +132,7 @@ def _walked(node: Node) -> tuple[str, ...]:
 
 
 def pressure(graph: Graph, kernel: str, chip: str | Chip, **sizes: Any) -> Pressure:
-    """What a kernel asks of registers and shared memory.
+    """Work out what a kernel asks of registers and shared memory.
 
     Live values: in the order of the program, an operand from its first use to its last. A thread works on as many
     elements as its widest load of 16 bytes brings. After a product, its sums come on top and what follows works on
@@ -177,14 +177,14 @@ def pressure_of(
         return Pressure(kernel)
     body = Body(scope, following, sizes)
     room = fusing.shared_memory(chip)
-    kept = body.rows(room) if main is None and room else None
+    rows = body.rows(room) if main is None and room else None
     if not fusing.has_registers(chip):
-        return Pressure(kernel, rows=kept)
+        return Pressure(kernel, rows=rows)
     held, words = (fusing.ACCUMULATORS if main is not None else 0), 2 if body.is_double else 1
     # The product's sums are counted already; a piece of them at a time is what the rest works on.
     live, element = body.live, body.widest_element()
-    found = fusing.registers(live, element, body.sweep, held=held, words=words)
-    return Pressure(kernel, found, fusing.widest(live, element, held, words), kept)
+    registers = fusing.registers(live, element, body.sweep, held=held, words=words)
+    return Pressure(kernel, registers, fusing.widest(live, element, held, words), rows)
 
 
 def _contracts(scope: Boundaries, node: Node) -> bool:
@@ -193,7 +193,7 @@ def _contracts(scope: Boundaries, node: Node) -> bool:
 
 
 def _is_epilogue(scope: Boundaries, main: Node, following: Sequence[Node]) -> bool:
-    """Whether all other work is elementwise and comes after one product."""
+    """Tell whether all other work is elementwise and comes after one matmul."""
     made = set(main.outputs)
     before = any(name in main.inputs for node in following for name in node.outputs)
     elementwise = all(OPS[node.op].kind == "pointwise" for node in following)

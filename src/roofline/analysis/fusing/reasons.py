@@ -120,8 +120,8 @@ class Side:
     @property
     def read(self) -> dict[str, str]:
         """Tensors in memory that it reads from outside, and the name that it reads them by."""
-        found = {self.scope.base(name): name for node in self.nodes for name in node.inputs}
-        return {base: name for base, name in found.items() if base not in self.made}
+        by_base = {self.scope.base(name): name for node in self.nodes for name in node.inputs}
+        return {base: name for base, name in by_base.items() if base not in self.made}
 
     @property
     def sweep(self) -> Any:
@@ -131,12 +131,12 @@ class Side:
 
     @property
     def reduces(self) -> bool:
-        """Whether it works along rows."""
+        """True where it works along rows."""
         return OPS[self.main.op].kind in ("rowwise", "reduction")
 
     @property
     def axes(self) -> tuple[Any, ...]:
-        """What it keeps and reduces of its main input, outermost first."""
+        """Axes that it keeps and reduces of its main input, outermost first."""
         parts = kept_of(self.main, self.scope.tensors[self.main.inputs[0]].shape)
         return tuple((what, evaluate(size, self.sizes)) for what, size in parts)
 
@@ -166,7 +166,7 @@ class Pair:
 
     @property
     def libraries(self) -> Libraries:
-        """Whose kernels products are."""
+        """Vendor's libraries, whose kernels matmuls are."""
         return LIBRARIES.get(self.vendor, LIBRARIES[""])
 
     @property
@@ -176,11 +176,11 @@ class Pair:
 
 
 def reasons(pair: Pair) -> list[Reason]:
-    """What the rules say: first what stands in the way of any pair, then by what the two are."""
-    found = [reason for rule in _ALWAYS if (reason := rule(pair))]
-    if not found:
-        found.append(_by_kind(pair))
-    return found
+    """Apply the rules: first what stands in the way of any pair, then by what the two are."""
+    remarks = [reason for rule in _ALWAYS if (reason := rule(pair))]
+    if not remarks:
+        remarks.append(_by_kind(pair))
+    return remarks
 
 
 # --- rules for any pair -----------------------------------------------------------------------------------------------
@@ -251,13 +251,13 @@ def _loops(pair: Pair) -> Reason:
 
 
 def _axes(side: Side) -> str:
-    kept = " x ".join(f"{int(size):,}" for what, size in side.axes if what == "keep") or "1"
+    keeps = " x ".join(f"{int(size):,}" for what, size in side.axes if what == "keep") or "1"
     gone = " x ".join(f"{int(size):,}" for what, size in side.axes if what == "rep") or "1"
-    return f"{side.main.name} keeps {kept} and reduces {gone}"
+    return f"{side.main.name} keeps {keeps} and reduces {gone}"
 
 
 def _turned(pair: Pair) -> str:
-    """How the second sees what the first wrote, where its elements come in another order or in part."""
+    """Say how the second sees what the first wrote, where its elements come in another order or in part."""
     for base in pair.handed:
         name = pair.second.read[base]
         while name != base:
@@ -309,9 +309,9 @@ def _prologue(pair: Pair) -> Reason:
     """A loop, then the product that reads its result."""
     loop, product = pair.first, pair.second
     tiles = ceil_div(_columns(product), TILE)
-    again = "the" if tiles == 1 else f"each of {tiles} or more"
+    which = "the" if tiles == 1 else f"each of {tiles} or more"
     return Reason(
-        f"{product.label} is a library kernel that loads its operands as they lie; {again} column "
+        f"{product.label} is a library kernel that loads its operands as they lie; {which} column "
         f"tile{'s' * (tiles > 1)} would compute {loop.label}{' again' * (tiles > 1)}",
         True,
     )

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from roofline.analysis.estimates import Estimate, estimate
+from roofline.counting.grid import one_point
 from roofline.hardware.chip import Chip
-from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph
 from roofline.ir.units import format_si
 from roofline.passes.fusion.inline import inline
@@ -31,20 +31,20 @@ class StoreOrRecompute:
 
     @property
     def recompute(self) -> bool:
-        """Whether computing it again takes less."""
+        """True where computing it again takes less."""
         return self.recompute_s < self.store_s
 
     def __str__(self) -> str:
-        store, again = format_si(self.store_s, "s"), format_si(self.recompute_s, "s")
+        store, recomputed = format_si(self.store_s, "s"), format_si(self.recompute_s, "s")
         better = "cheaper" if self.recompute else "dearer"
         return (
-            f"{self.node} is read by {self.readers} kernels: computing it in each is {better}, {again} against {store} "
-            "at the datasheet's rates if it is written out"
+            f"{self.node} is read by {self.readers} kernels: computing it in each is {better}, {recomputed} against "
+            f"{store} at the datasheet's rates if it is written out"
         )
 
 
 def store_or_recompute(graph: Graph, node: str, chip: str | Chip, **sizes: Any) -> StoreOrRecompute:
-    """Whether a result is better written out or computed again where it is read.
+    """Decide whether a result is better written out or computed again where it is read.
 
     Fusing a producer into several consumers does its arithmetic once each and saves its write and their reads.
 
@@ -67,19 +67,18 @@ def store_or_recompute(graph: Graph, node: str, chip: str | Chip, **sizes: Any) 
         >>> choice(100).recompute, choice(200).recompute
         (True, False)
     """
-    again = inline(graph, node)
-    touched = _kernels_of(graph, again)
-    before, after = (estimate(program, chip, mode="graph", **sizes) for program in (graph, again))
-    if before.shape:
-        raise UsageError("whether to write out or compute again is asked of one point; give one number for each size")
+    inlined = inline(graph, node)
+    touched = _kernels_of(graph, inlined)
+    before, after = (estimate(program, chip, mode="graph", **sizes) for program in (graph, inlined))
+    one_point(before.axis_names, "writing out and computing again are compared at")
     return StoreOrRecompute(node, len(touched) - 1, _floor(before, touched), _floor(after, touched))
 
 
-def _kernels_of(graph: Graph, again: Graph) -> set[str]:
+def _kernels_of(graph: Graph, inlined: Graph) -> set[str]:
     """Kernels that change: the producer's and its readers'."""
     was = {node.name: node for node in graph.nodes}
-    new = {node.label for node in again.nodes if was.get(node.name) != node}
-    gone = {node.label for node in graph.nodes if node.name not in {other.name for other in again.nodes}}
+    new = {node.label for node in inlined.nodes if was.get(node.name) != node}
+    gone = {node.label for node in graph.nodes if node.name not in {other.name for other in inlined.nodes}}
     return new | gone
 
 

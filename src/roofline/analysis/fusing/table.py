@@ -107,11 +107,11 @@ class Fusion(Report):
         Raises:
             UsageError: No such policy.
         """
-        found = {row.policy: row for row in self.rows}
-        if policy not in found:
-            near = did_you_mean(str(policy), found)
-            raise UsageError(f"unknown fusion policy {str(policy)[:60]!r}; allowed: {', '.join(found)}{near}")
-        return found[policy]
+        by_policy = {row.policy: row for row in self.rows}
+        if policy not in by_policy:
+            near = did_you_mean(str(policy), by_policy)
+            raise UsageError(f"unknown fusion policy {str(policy)[:60]!r}; allowed: {', '.join(by_policy)}{near}")
+        return by_policy[policy]
 
     @property
     def unfused(self) -> PolicyRow:
@@ -132,15 +132,15 @@ class Fusion(Report):
         self[policy]
         program = self.programs[policy]
         apart, together = self._by_kernel(self.programs["eager"]), self._by_kernel(program)
-        found = []
+        joined = []
         for kernel in count_graph(program, **self.sizes).rows:
             nodes = [node for node in kernel.kernel.nodes if OPS[node.op].kind != "view"]
             if len(nodes) > 1:
                 sums = [sum(part) for part in zip(*(apart[node.name] for node in nodes), strict=True)]
                 accesses, moved = together[kernel.kernel.name]
                 ops = tuple(node.op for node in nodes)
-                found.append(Group(kernel.kernel.name, ops, kernel.kernel.count, sums[0], accesses, sums[1], moved))
-        return tuple(sorted(found, key=lambda group: group.count * (group.bytes - group.unfused_bytes)))
+                joined.append(Group(kernel.kernel.name, ops, kernel.kernel.count, sums[0], accesses, sums[1], moved))
+        return tuple(sorted(joined, key=lambda group: group.count * (group.bytes - group.unfused_bytes)))
 
     def _by_kernel(self, graph: Graph) -> dict[str, tuple[float, float]]:
         """Accesses and bytes of a launch, by every label."""
@@ -245,25 +245,25 @@ def elements(graph: Graph) -> Graph:
 def _row(policy: str, program: Graph, chip: Chip | None, sizes: Mapping[str, int], tf32: bool) -> PolicyRow:
     counts = count_graph(program, **sizes)
     accesses = float(count_graph(elements(program), **sizes).bytes)
-    found = PolicyRow(policy, counts.launches, accesses, float(counts.bytes))
+    figures = PolicyRow(policy, counts.launches, accesses, float(counts.bytes))
     if chip is None:
-        return found
+        return figures
     at: dict[str, Any] = {**sizes}
     est = estimate(program, chip, mode="graph", tf32=tf32, **at)
-    asked = pressures(program, counts, chip, sizes)
-    spilled = sum(row.kernel.count * one.spill_bytes for row, one in zip(counts.rows, asked, strict=True))
-    wanted = [one.registers.wanted for one in asked if one.registers]
+    demands = pressures(program, counts, chip, sizes)
+    spilled = sum(row.kernel.count * one.spill_bytes for row, one in zip(counts.rows, demands, strict=True))
+    registers = [one.registers.wanted for one in demands if one.registers]
     return replace(
-        found,
+        figures,
         spill_bytes=spilled,
         time_s=float(est.time) + spilled / (chip.bandwidth * chip.efficiency.memory),
         floor_s=float(est.floor) + spilled / chip.bandwidth,
-        registers=max(wanted, default=None),
+        registers=max(registers, default=None),
     )
 
 
 def pressures(program: Graph, counts: Counts, chip: Chip, sizes: Mapping[str, int]) -> Sequence[Pressure]:
-    """What each distinct kernel of several operators asks of registers and shared memory."""
+    """Work out what each distinct kernel of several operators asks of registers and shared memory."""
     scope = kernel_boundaries(program)
     return [
         pressure_of(scope, row.kernel.name, row.kernel.nodes, chip, sizes) if _is_fused(row.kernel.nodes)

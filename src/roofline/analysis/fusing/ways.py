@@ -27,10 +27,10 @@ def _next(scope: Boundaries, label: str, forwards: bool) -> set[str]:
 
 def readers(scope: Boundaries, name: str) -> set[str]:
     """Kernels that read a tensor, through views."""
-    found: set[str] = set()
+    labels: set[str] = set()
     for reader in scope.graph.consumers.get(name, ()):
         if OPS[reader.op].kind == "view":
-            found |= {label for made in reader.outputs for label in readers(scope, made)}
+            labels |= {label for made in reader.outputs for label in readers(scope, made)}
         else:
-            found.add(reader.label)
-    return found
+            labels.add(reader.label)
+    return labels

@@ -87,19 +87,19 @@ class KVCache(Report):
 
     @cached_property
     def bytes_per_token(self) -> Any:
-        """What a first token of one sequence takes in all layers that grow [byte]."""
+        """Bytes that a first token of one sequence takes in all layers that grow [byte]."""
         return plain(sum(part.token for part in self.parts if part.kind in ("full", "window")))
 
     @cached_property
     def bytes_per_sequence(self) -> Any:
-        """What a sequence takes whatever its context: states, and keys and values of an encoder [byte]."""
+        """Bytes that a sequence takes whatever its context: states, and keys and values of an encoder [byte]."""
         at = self._sizes
         fixed = [part for part in self.parts if part.kind in ("state", "encoder")]
         return self._shaped(sum((part.token * evaluate(part.positions, at) for part in fixed), 0))
 
     @cached_property
     def growth(self) -> Any:
-        """What the next token of one sequence adds at this context: nothing in a window that is full [byte]."""
+        """Bytes that the next token of one sequence adds at this context: nothing in a window that is full [byte]."""
         context = self.grid.sizes["C"]
         grows = (
             part.token * (1 if part.window is None else (context < part.window) * 1)
@@ -130,7 +130,7 @@ class KVCache(Report):
 
     @cached_property
     def saved(self) -> Any:
-        """What sharing the prefix saves of the reservation [byte]."""
+        """Bytes that sharing the prefix saves of the reservation [byte]."""
         if not self.shared_prefix:
             return self._shaped(0)
         apart = KVCache(self.graph, self.parts, self.grid, self.block, 0)
@@ -274,13 +274,13 @@ def cache_parts(graph: Graph, window: int | None = None) -> tuple[CachePart, ...
 
 def _parts(graph: Graph, window: int | None) -> tuple[CachePart, ...]:
     symbol = context_symbol(graph)
-    found: dict[tuple[Any, ...], list[Tensor]] = {}
+    groups: dict[tuple[Any, ...], list[Tensor]] = {}
     for tensor in graph.tensors.values():
         if tensor.kind == "cache":
-            found.setdefault((*_growth(tensor, symbol, window), tensor.dtype), []).append(tensor)
-    if not found:
+            groups.setdefault((*_growth(tensor, symbol, window), tensor.dtype), []).append(tensor)
+    if not groups:
         raise UsageError(f"{graph.name} keeps no cache; a model's decode step does: model(..., phase='decode')")
-    return tuple(_part(key, tensors, symbol) for key, tensors in found.items())
+    return tuple(_part(key, tensors, symbol) for key, tensors in groups.items())
 
 
 def context_symbol(graph: Graph) -> str:
@@ -289,7 +289,7 @@ def context_symbol(graph: Graph) -> str:
 
 
 def _growth(tensor: Tensor, symbol: str, window: int | None) -> tuple[PartKind, Size, int | None]:
-    """How a tensor grows, the positions that one sequence holds, and the most of them."""
+    """Return how a tensor grows, the positions that one sequence holds, and the most of them."""
     for axis in tensor.shape:
         if symbol in symbols(axis):
             held = substitute(axis, {"B": 1})
@@ -335,8 +335,8 @@ def _grid(graph: Graph, parts: tuple[CachePart, ...], sizes: Mapping[str, Any]) 
     if "B" not in graph.symbols and np.any(np.asarray(sizes["B"]) != 1):
         raise UsageError(f"{graph.name} has no symbol B: its batch is fixed, give no batch")
     own = frozenset().union(*(symbols(part.positions) for part in parts))
-    wanted = {"B", "C"} | (own - {context_symbol(graph)})
-    return grid(frozenset(wanted), sizes)
+    axes = {"B", "C"} | (own - {context_symbol(graph)})
+    return grid(frozenset(axes), sizes)
 
 
 def _number(value: Any) -> Any:

@@ -82,12 +82,12 @@ class Request(Report):
 
     @cached_property
     def token_times(self) -> Floats:
-        """What each token takes, the prefill first [s]."""
+        """Time of each token, the prefill first [s]."""
         return self._each("time")
 
     @property
     def steps(self) -> Floats:
-        """What each decode step takes [s]; empty for a single new token."""
+        """Time of each decode step [s]; empty for a single new token."""
         return self.token_times[1:]
 
     @property
@@ -135,14 +135,14 @@ class Request(Report):
     @cached_property
     def memory(self) -> Memory:
         """Bytes by part while each token is computed, the prefill first."""
-        first, kept = self._parts(self.prefill), np.asarray(self.cache.reserved, dtype=np.float64)
+        first, reserved = self._parts(self.prefill), np.asarray(self.cache.reserved, dtype=np.float64)
         rest = self._parts(self.decode) if self.decode is not None else first
         steps = self.new_tokens - 1
         joined = {
             name: np.concatenate([[float(first[name])], np.broadcast_to(np.asarray(rest[name], float), (steps,))])
             for name in first
         }
-        return replace(Memory(**joined), kv_cache=np.broadcast_to(kept, (self.new_tokens,)))
+        return replace(Memory(**joined), kv_cache=np.broadcast_to(reserved, (self.new_tokens,)))
 
     @staticmethod
     def _parts(est: Estimate) -> dict[str, Any]:
@@ -160,17 +160,17 @@ class Request(Report):
 
     @property
     def fits(self) -> bool:
-        """Whether the peak stays within the chip's capacity."""
+        """True where the peak stays within the chip's capacity."""
         return self.peak <= self.chip.capacity
 
     @property
     def chip(self) -> Chip:
-        """Where it runs."""
+        """The chip that it runs on."""
         return self.prefill.chip
 
     @property
     def not_modelled(self) -> tuple[str, ...]:
-        """What the prediction leaves out."""
+        """Notes on what the prediction leaves out."""
         own = NOT_MODELLED if self.cache.shared_prefix else NOT_MODELLED[:1]
         decode = self.decode.not_modelled if self.decode is not None else ()
         return tuple(dict.fromkeys((*self.prefill.not_modelled, *decode, *own)))
@@ -179,7 +179,7 @@ class Request(Report):
 
     def _columns(self) -> dict[str, Any]:
         tokens = np.arange(self.new_tokens)
-        kept = {name: np.broadcast_to(np.asarray(getattr(self.cache, name), float), tokens.shape)
+        cache = {name: np.broadcast_to(np.asarray(getattr(self.cache, name), float), tokens.shape)
                 for name in ("ideal", "used", "reserved")}  # fmt: skip
         parts = {f"{name}_bytes": value for name, value in self.memory.parts().items() if name != "kv_cache"}
         return {
@@ -189,7 +189,7 @@ class Request(Report):
             "low_s": self._each("low"),
             "high_s": self._each("high"),
             "done_s": np.cumsum(self.token_times),
-            **{f"cache_{name}_bytes": value for name, value in kept.items()},
+            **{f"cache_{name}_bytes": value for name, value in cache.items()},
             **parts,
             "total_bytes": self.memory.total,
         }
@@ -259,17 +259,16 @@ def request(
     """Predict a whole request: the time to the first token, every further token's time, and memory as it grows.
 
     Args:
-        program: A shipped name, or the path of a model file or config, with both phases; or give ``prefill`` and
-            ``decode``.
+        program: A shipped name, or the path of a model file or config; or give ``prefill`` and ``decode``.
         chip: A name or a chip.
         prompt: Tokens of the prompt of each sequence.
         new_tokens: Tokens that each sequence gets: the first from the prefill, each other one from a decode step.
-        batch: Sequences that run together, all alike.
+        batch: Sequences that run together.
         prefill: The program that reads the prompt, quantised or sharded as you like.
         decode: The program that adds a token; of the same model.
-        block: Tokens of a block of the cache (16 in vLLM), or ``None`` for one without blocks.
+        block: Tokens of a block of the cache (16 in vLLM); absent for one without blocks.
         shared_prefix: First tokens of the prompt that all sequences have in common, kept once.
-        mode: As for :func:`roofline.estimate`; servers replay their steps as graphs, their kernels often fused.
+        mode: As for :func:`roofline.estimate`; servers replay their steps as graphs.
         tf32: As for :func:`roofline.estimate`.
         reserve: Memory that driver and framework keep [byte].
         dtype: Number format of everything.
@@ -297,10 +296,10 @@ def request(
     _check(prompt, new_tokens, batch, shared_prefix)
     where, how = find_chip(chip), {"mode": mode, "tf32": tf32, "reserve": reserve}
     contexts = prompt + np.arange(new_tokens)
-    kept = kv_cache(then, contexts, batch=batch, block=block, shared_prefix=shared_prefix)
+    kv = kv_cache(then, contexts, batch=batch, block=block, shared_prefix=shared_prefix)
     read = estimate(first, where, B=batch, S=prompt, **how)  # type: ignore[arg-type]
     steps = estimate(then, where, B=batch, C=contexts[1:], **how) if new_tokens > 1 else None  # type: ignore[arg-type]
-    return Request(read, steps, kept, prompt, new_tokens, batch)
+    return Request(read, steps, kv, prompt, new_tokens, batch)
 
 
 def _programs(

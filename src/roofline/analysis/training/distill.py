@@ -59,14 +59,14 @@ def _recorded(small: Graph, large: Graph, to: Any, smaller: dict[str, Any]) -> G
         "to be trained, and each training step runs the teacher forward as well"
     )
     known = small if to is not None else small.with_info(parameters_published=None, parameters_source="")
-    told = {**({"to": os.fspath(to)} if to is not None else {}), **smaller}
-    step = Applied("distill", tuple(told.items()), large, (note,))
+    options = {**({"to": os.fspath(to)} if to is not None else {}), **smaller}
+    step = Applied("distill", tuple(options.items()), large, (note,))
     return replace(known.with_notes(note), history=(*large.history, step))
 
 
 def _told(to: Any, smaller: dict[str, Any]) -> str:
-    given = ", ".join(f"{key}={value}" for key, value in smaller.items())
-    return " with ".join(part for part in (os.fspath(to) if to is not None else "", given) if part)
+    sizes = ", ".join(f"{key}={value}" for key, value in smaller.items())
+    return " with ".join(part for part in (os.fspath(to) if to is not None else "", sizes) if part)
 
 
 def _in_its_format(small: Graph, large: Graph) -> Graph:

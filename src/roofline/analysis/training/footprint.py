@@ -27,7 +27,7 @@ class Bytes:
 
 @dataclass(frozen=True)
 class Footprint:
-    """Parameters of a chunk of layers on one device.
+    """Parameters of a virtual stage on one device.
 
     Attributes:
         parameters: Their number.
@@ -46,7 +46,7 @@ def footprint(graph: Graph, kind: str, precision: str, dense: int = 1, routed: i
     """Count what a forward program's parameters take in training.
 
     Args:
-        graph: The forward program of a chunk, in its formats.
+        graph: The forward program of a virtual stage, in its formats.
         kind: The optimizer.
         precision: One of :data:`~roofline.passes.training.mixed_precision.PRECISIONS`.
         dense: Devices that divide the update between them (ZeRO), each for its rows of every weight.

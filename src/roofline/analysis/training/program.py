@@ -14,10 +14,10 @@ from roofline.passes.training.optimizer import optimizer
 
 
 def step_program(step: TrainingStep) -> Graph:
-    """What the slowest device runs from the start of a step to its end, bound to one micro-batch.
+    """Return what the slowest device runs from the start of a step to its end, bound to one micro-batch.
 
-    A pipeline of ``p`` stages keeps it for ``m v + p - 1`` turns of one chunk, the ``p - 1`` of them in which it waits
-    counted as if it worked; gradients that no computation hides are all-reduces behind the backward.
+    A pipeline of ``p`` stages keeps it for ``m v + p - 1`` turns of one virtual stage, the ``p - 1`` of them in which
+    it waits counted as if it worked; gradients that no computation hides are all-reduces behind the backward.
 
     Args:
         step: From :func:`roofline.training.train`.
@@ -30,13 +30,13 @@ def step_program(step: TrainingStep) -> Graph:
         True
     """
     plan = step.plan
-    slow = max(step.chunks, key=lambda chunk: chunk.time)
+    slow = max(step.virtual_stages, key=lambda stage: stage.time)
     graph = slow.estimate.graph.bind(**slow.estimate.grid.point(()))
     turns = plan.micro_batches * plan.interleave + plan.pp - 1
     graph = replace(graph, nodes=tuple(replace(node, count=node.count * turns) for node in graph.nodes))
     graph = _exchanged(graph, step)
     graph = optimizer(graph, plan.optimizer, master=PRECISIONS[plan.precision].master)
-    history = step.chunks[0].forward_graph.history
+    history = step.virtual_stages[0].forward_graph.history
     return replace(graph, name=f"{step.name} training step", items=int(step.items), history=history)
 
 
@@ -45,18 +45,18 @@ def _exchanged(graph: Graph, step: TrainingStep) -> Graph:
     exposed, plan = step.seconds["data_parallel"], step.plan
     if not exposed:
         return graph
-    size = min(plan.bucket(plan.dp), sum(chunk.footprint.dense.gradients for chunk in step.chunks))
+    size = min(plan.bucket(plan.dp), sum(stage.footprint.dense.gradients for stage in step.virtual_stages))
     each = float(collective(step.cluster, "all_reduce", size, plan.dp, stride=plan.tp).seconds)
     spans = 1 if step.cluster.implied else step.cluster.span(plan.dp, plan.tp)
     b = Builder("bucket", "fp32")
-    given = b.input("gradients.bucket", (ceil(size / 4),))
+    bucket = b.input("gradients.bucket", (ceil(size / 4),))
     b.op(
         "all_reduce",
-        given,
+        bucket,
         name="gradients.all_reduce",
         count=max(1, round(exposed / each)),
         devices=plan.dp,
         nodes=spans,
     )
-    tensors = {name: b.tensor(name) for name in (given, "gradients.all_reduce")}
+    tensors = {name: b.tensor(name) for name in (bucket, "gradients.all_reduce")}
     return replace(graph, tensors={**graph.tensors, **tensors}, nodes=(*graph.nodes, *b.nodes))

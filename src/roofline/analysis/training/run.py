@@ -1,4 +1,4 @@
-"""A step of training in the making: every device's chunks of layers, their schedule, what passes between devices."""
+"""A step of training in the making: every device's virtual stages, their schedule, what passes between devices."""
 
 from __future__ import annotations
 
@@ -10,9 +10,17 @@ from typing import Any
 from roofline.analysis.collectives import collective, timers
 from roofline.analysis.estimates import Mode, estimate
 from roofline.analysis.scale_out import with_topology
-from roofline.analysis.training.chunk import AGAIN, BACKWARD, FORWARD, Chunk, chunk, lowered, stored
 from roofline.analysis.training.footprint import Bytes
 from roofline.analysis.training.plan import Plan
+from roofline.analysis.training.virtual_stage import (
+    AGAIN,
+    BACKWARD,
+    FORWARD,
+    VirtualStage,
+    lowered,
+    stored,
+    virtual_stage,
+)
 from roofline.cost.schedule import Pipeline, data_parallel, divided_among, pipeline
 from roofline.counting.memory import WORKSPACE, TrainingMemory
 from roofline.hardware.chip import Chip
@@ -52,8 +60,8 @@ class Run:
     # --- what a device runs ---------------------------------------------------------------------------------------
 
     @cached_property
-    def chunks(self) -> tuple[Chunk, ...]:
-        """All chunks of layers in order; those of equal programs are worked out once."""
+    def virtual_stages(self) -> tuple[VirtualStage, ...]:
+        """Virtual stages of all devices in order; those of equal programs are worked out once."""
         plan = self.plan
         graph = stored(self.graph, plan.precision)
         if plan.tp > 1 or plan.ep > 1:
@@ -62,28 +70,28 @@ class Run:
         graph = lowered(graph, plan.precision)
         number = plan.pp * plan.interleave
         parts = [stage(graph, number, at) for at in range(number)]
-        known: dict[Any, Chunk] = {}
+        known: dict[Any, VirtualStage] = {}
         for at, part in enumerate(parts):
             key = _alike(part, at, number)
             if key not in known:
-                known[key] = chunk(graph, part, self.chip, plan, self.mode, self.sizes)
+                known[key] = virtual_stage(graph, part, self.chip, plan, self.mode, self.sizes)
         return tuple(known[_alike(part, at, number)] for at, part in enumerate(parts))
 
     @cached_property
-    def devices(self) -> tuple[tuple[Chunk, ...], ...]:
-        """The chunks of each device of a pipeline."""
-        return tuple(self.chunks[device :: self.plan.pp] for device in range(self.plan.pp))
+    def devices(self) -> tuple[tuple[VirtualStage, ...], ...]:
+        """Virtual stages of each device of a pipeline."""
+        return tuple(self.virtual_stages[device :: self.plan.pp] for device in range(self.plan.pp))
 
     @cached_property
     def parts(self) -> tuple[Parts, ...]:
         """Seconds by part of a micro-batch on each device of a pipeline."""
         return tuple(
-            {part: sum(one.seconds[part] for one in chunks) for part in chunks[0].seconds} for chunks in self.devices
+            {part: sum(one.seconds[part] for one in stages) for part in stages[0].seconds} for stages in self.devices
         )
 
     @property
     def slow(self) -> Parts:
-        """Those of the device that all others wait for."""
+        """Seconds by part of the device that all others wait for."""
         return max(self.parts, key=_total)
 
     # --- time ---------------------------------------------------------------------------------------------------------
@@ -91,13 +99,13 @@ class Run:
     def seconds(self) -> dict[str, float]:
         """Time of a step by part [s]."""
         plan, slow = self.plan, self.slow
-        found = {part: plan.micro_batches * value for part, value in slow.items()}
-        found["sends"] = float(self.schedule.sending)
+        seconds = {part: plan.micro_batches * value for part, value in slow.items()}
+        seconds["sends"] = float(self.schedule.sending)
         # The first micro-batch passes all other devices too, and so does the last on its way back.
-        found["bubble"] = (sum(map(_total, self.parts)) - _total(slow)) / plan.interleave
-        found["data_parallel"] = self._exchanged()
-        found["optimizer"] = max(map(self._update, self.devices))
-        return found
+        seconds["bubble"] = (sum(map(_total, self.parts)) - _total(slow)) / plan.interleave
+        seconds["data_parallel"] = self._exchanged()
+        seconds["optimizer"] = max(map(self._update, self.devices))
+        return seconds
 
     @cached_property
     def schedule(self) -> Pipeline:
@@ -114,7 +122,7 @@ class Run:
         What all devices of a tensor-parallel group have whole, each sends a part of, and the group that receives it
         puts it together again (Narayanan et al. 2021, section 4.1).
         """
-        plan, size = self.plan, self.chunks[0].sent
+        plan, size = self.plan, self.virtual_stages[0].sent
         if plan.pp == 1:
             return 0.0
         parts = 1 if plan.sp else plan.tp
@@ -123,21 +131,21 @@ class Run:
             seconds += float(collective(self.cluster, "all_gather", size, plan.tp).seconds)
         return seconds
 
-    def _update(self, chunks: Sequence[Chunk]) -> float:
+    def _update(self, stages: Sequence[VirtualStage]) -> float:
         """The update of what a device holds; of its share where the replicas divide the states [s]."""
         mode: Mode = "graph" if self.mode == "compiled" else self.mode
-        return sum(float(estimate(one.footprint.update, self.chip, mode=mode).time) for one in chunks)
+        return sum(float(estimate(one.footprint.update, self.chip, mode=mode).time) for one in stages)
 
     # --- between replicas of the model ------------------------------------------------------------------------------
 
     def _exchanged(self) -> float:
-        """What gradients and sharded weights hold up [s]: of all replicas, and of experts within their groups."""
+        """Return the time that gradients and sharded weights hold up [s]: of replicas, of experts in their groups."""
         plan = self.plan
         dense = self._exposed(lambda one: one.footprint.dense, plan.dp, plan.tp)
         return dense + self._exposed(lambda one: one.footprint.routed, plan.dp // plan.ep, plan.tp * plan.ep)
 
-    def _exposed(self, part: Callable[[Chunk], Bytes], replicas: int, stride: int) -> float:
-        held = [[part(one) for one in chunks] for chunks in self.devices]
+    def _exposed(self, part: Callable[[VirtualStage], Bytes], replicas: int, stride: int) -> float:
+        held = [[part(one) for one in stages] for stages in self.devices]
         gradients = max(sum(one.gradients for one in each) for each in held)
         if replicas == 1 or not gradients:
             return 0.0
@@ -147,33 +155,33 @@ class Run:
             (1 if one.forward_graph.info.layers is None else one.forward_graph.info.layers) or 1
             for one in self.devices[0]
         )
-        found = data_parallel(
+        exchange = data_parallel(
             max(sum(one.weights for one in each) for each in held), gradients, plan.zero, forward=slow[FORWARD],
             backward=slow[AGAIN] + slow[BACKWARD], layers=layers, micro_batches=plan.micro_batches,
             overlap=plan.overlap, bucket=plan.bucket(replicas), **timed,
         )  # fmt: skip
-        return float(found.exposed)
+        return float(exchange.exposed)
 
     # --- memory -------------------------------------------------------------------------------------------------------
 
     def memory(self) -> TrainingMemory:
-        """Of the device that needs the most, by part [byte]."""
+        """Return the memory of the device that needs the most, by part [byte]."""
         needs = map(self._on, self.devices, self.schedule.in_flight)
         return max(needs, key=lambda need: float(need.total))
 
-    def _on(self, chunks: Sequence[Chunk], in_flight: float) -> TrainingMemory:
+    def _on(self, stages: Sequence[VirtualStage], in_flight: float) -> TrainingMemory:
         plan = self.plan
 
         def divided(part: str) -> float:
             """Bytes of a part, of which ZeRO gives each copy a share."""
             replicas = [divided_among(part, among, plan.zero) for among in (plan.dp, plan.dp // plan.ep)]
-            each = ((getattr(one.footprint.dense, part), getattr(one.footprint.routed, part)) for one in chunks)
+            each = ((getattr(one.footprint.dense, part), getattr(one.footprint.routed, part)) for one in stages)
             return float(sum(dense / replicas[0] + routed / replicas[1] for dense, routed in each))
 
         return TrainingMemory(
             weights=divided("weights"), gradients=divided("gradients"), optimizer=divided("optimizer"),
-            activations=in_flight * sum(one.saved for one in chunks) + max(one.transient for one in chunks),
-            kv_cache=0, inputs=max(one.inputs for one in chunks), workspace=WORKSPACE, reserve=self.reserve,
+            activations=in_flight * sum(one.saved for one in stages) + max(one.transient for one in stages),
+            kv_cache=0, inputs=max(one.inputs for one in stages), workspace=WORKSPACE, reserve=self.reserve,
         )  # fmt: skip
 
     # --- work ---------------------------------------------------------------------------------------------------------
@@ -181,13 +189,15 @@ class Run:
     def flops(self) -> tuple[float, float]:
         """Products of a step on all devices: by the model, and run."""
         times = self.plan.micro_batches * self.plan.dp * self.plan.tp
-        model, hardware = (sum(getattr(one, what) for one in self.chunks) for what in ("model_flops", "hardware_flops"))
+        model, hardware = (
+            sum(getattr(one, what) for one in self.virtual_stages) for what in ("model_flops", "hardware_flops")
+        )
         return times * model, times * hardware
 
     def peak(self) -> float:
         """Peak of the format that most products run in [FLOP/s]."""
         by: dict[str, float] = {}
-        for row in (row for one in self.chunks for row in one.estimate.rows):
+        for row in (row for one in self.virtual_stages for row in one.estimate.rows):
             for dtype, flops in row.flops_by.items():
                 by[dtype] = by.get(dtype, 0.0) + row.kernel.count * float(flops)
         return self.chip.matmul_peak(max(by, key=lambda dtype: by[dtype]))

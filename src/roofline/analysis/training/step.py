@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from roofline.analysis.estimates import Mode
-from roofline.analysis.training.chunk import Chunk
 from roofline.analysis.training.plan import Plan
 from roofline.analysis.training.run import Run
+from roofline.analysis.training.virtual_stage import VirtualStage
 from roofline.counting.memory import RESERVE, TrainingMemory
 from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
@@ -54,14 +54,14 @@ class TrainingStep(Report):
             draining the pipeline), data_parallel (gradients and sharded weights, what nothing hides), optimizer.
         low: The fast end of its range [s].
         high: The slow end [s].
-        memory: Of the device that needs the most, by part [byte].
+        memory: Return the memory of the device that needs the most, by part [byte].
         capacity: Of a device [byte].
         model_flops: Of all devices: three times the products of the forward; what MFU counts.
         hardware_flops: Of all devices: all products that run; what HFU counts.
         peak: Of one device, in the format of its products [FLOP/s].
         items: Tokens or images of a step.
         item: Their word.
-        chunks: What each chunk of layers takes, in order.
+        virtual_stages: What each virtual stage of layers takes, in order.
         notes: What a reader should know.
     """
 
@@ -81,7 +81,7 @@ class TrainingStep(Report):
     peak: float
     items: float
     item: str
-    chunks: tuple[Chunk, ...]
+    virtual_stages: tuple[VirtualStage, ...]
     notes: tuple[str, ...] = ()
 
     @property
@@ -111,7 +111,7 @@ class TrainingStep(Report):
 
     @property
     def fits(self) -> bool:
-        """Whether the device that needs the most has room."""
+        """True where the device that needs the most has room."""
         return float(self.memory.total) <= self.capacity
 
     @property
@@ -136,8 +136,8 @@ class TrainingStep(Report):
     def subject(self) -> dict[str, Any]:
         """Return the model, the devices and the layout."""
         layout = {**asdict(self.plan), "micro_batches": self.plan.micro_batches}
-        chunk = self.chunks[0].estimate
-        about = subject(chunk.graph, self.chip.name, self.mode, chunk.grid.values)
+        first = self.virtual_stages[0].estimate
+        about = subject(first.graph, self.chip.name, self.mode, first.grid.values)
         sizes = {**about["sizes"], "batch": layout.pop("batch"), "micro_batch": layout.pop("micro_batch")}
         return {**about, "phase": "train", "sizes": sizes, "devices": self.devices, "layout": layout}
 
@@ -179,7 +179,7 @@ def train(
 
     The forward program is sharded, cut into stages and differentiated by the passes of this library, and each device's
     program estimated kernel by kernel; the schedule of the pipeline and the exchange between replicas of the model
-    come on top (:mod:`roofline.schedule`).
+    come on top (:mod:`roofline.cost.schedule`).
 
     Args:
         program: A graph of the forward, best of phase ``train`` (dropout and a loss); a shipped name, or the path of a
@@ -188,7 +188,7 @@ def train(
         batch: Sequences or images per step, of all devices together.
         micro_batch: What a device runs at once; all of its share, or 1 in a pipeline, when absent.
         tp: Devices that share every layer.
-        sp: Whether they share the positions of norms, dropouts and residuals too.
+        sp: Share the positions of norms, dropouts and residuals too.
         pp: Stages of a pipeline.
         interleave: Virtual stages that each device of a pipeline holds.
         dp: Replicas of the model.
@@ -198,7 +198,7 @@ def train(
         optimizer: ``sgd``, ``momentum``, ``adamw``, ``adafactor`` or ``adam8bit``.
         precision: ``fp32``, ``bf16``, ``fp16``, ``amp-bf16``, ``amp-fp16``, ``mixed-bf16`` or ``mixed-fp16`` (16-bit
             weights, fp32 master copy and gradients); by the model's format when absent.
-        overlap: Whether gradients and sharded weights travel beside the computation.
+        overlap: Let gradients and sharded weights travel during the computation.
         mode: As for :func:`roofline.estimate`.
         reserve: Memory that driver and framework keep [byte].
         sizes: ``seq`` and any other size of the program but the batch.
@@ -216,17 +216,16 @@ def train(
         (1, True, True)
     """
     cluster, graph = find_cluster(chip), _program(program)
-    sizes = by_symbol(sizes, graph.symbols)
+    at = by_symbol({**sizes, "batch": batch}, graph.symbols)
     each = (1 if pp > 1 else max(batch // max(dp, 1), 1)) if micro_batch is None else micro_batch
     plan = Plan(
         batch=batch, micro_batch=each, tp=tp, sp=sp, pp=pp, interleave=interleave, dp=dp, ep=ep, zero=zero,
-        recompute=recompute, optimizer=optimizer, precision=precision or usual_precision(graph), overlap=overlap,
+        recompute=recompute, optimizer=optimizer, overlap=overlap,
+        precision=usual_precision(graph) if precision is None else precision,
     )  # fmt: skip
-    if "B" in sizes:
-        raise UsageError(f"B={sizes['B']}: the batch of a step is given as batch=...")
     plan.check(cluster)
-    plan.check_positions(sizes.get("S") if "S" in graph.symbols else None)
-    at = {**sizes, "B": each}
+    plan.check_positions(at.get("S") if "S" in graph.symbols else None)
+    at["B"] = each
     return _step(Run(graph, cluster, plan, mode, {n: at[n] for n in graph.symbols if n in at}, reserve))
 
 
@@ -243,19 +242,20 @@ def _step(run: Run) -> TrainingStep:
     plan, seconds, memory = run.plan, run.seconds(), run.memory()
     total = sum(seconds.values())
     # Parts of one chip err together: the widest of their ranges is that of the whole.
-    parts = [one.estimate for one in run.chunks]
+    parts = [one.estimate for one in run.virtual_stages]
     low, high = min(float(e.low) / float(e.time) for e in parts), max(float(e.high) / float(e.time) for e in parts)
     model_flops, hardware_flops = run.flops()
     return TrainingStep(
         name=run.graph.title, cluster=run.cluster, plan=plan, mode=run.mode, seconds=seconds, low=total * low,
         high=total * high, memory=memory, capacity=run.chip.capacity, model_flops=model_flops,
-        hardware_flops=hardware_flops, peak=run.peak(), item=run.graph.item, chunks=run.chunks, notes=_notes(run),
+        hardware_flops=hardware_flops, peak=run.peak(), item=run.graph.item,
+        virtual_stages=run.virtual_stages, notes=_notes(run),
         items=float(evaluate(run.graph.items, {**run.sizes, "B": plan.batch})),
     )  # fmt: skip
 
 
 def _notes(run: Run) -> tuple[str, ...]:
-    notes = list(run.chunks[0].estimate.graph.info.notes)
+    notes = list(run.virtual_stages[0].estimate.graph.info.notes)
     if run.cluster.implied and run.plan.devices > run.cluster.devices_per_node:
         notes.append(f"{run.plan.devices} {run.chip.name} as in one node; name a cluster for links between nodes")
     return tuple(dict.fromkeys(notes))

@@ -1,4 +1,4 @@
-"""What one device runs for one micro-batch through one chunk of layers: time by part, memory, FLOPs."""
+"""What one device runs for one micro-batch through one virtual stage: time by part, memory, FLOPs."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ FORWARD, BACKWARD, AGAIN, SHARED = "forward", "backward", "recompute", "communic
 
 
 @dataclass(frozen=True)
-class Chunk:
-    """One micro-batch through one chunk of layers, forward and backward.
+class VirtualStage:
+    """One micro-batch through one virtual stage (a chunk of layers), forward and backward.
 
     Attributes:
         forward_graph: Its layers, as one device has them.
@@ -37,7 +37,7 @@ class Chunk:
         saved: Activations between forward and backward [byte].
         transient: The most that lives besides while one micro-batch runs [byte].
         inputs: What the caller hands in [byte].
-        sent: To the next chunk in the forward; as much comes back in the backward [byte].
+        sent: To the next one in the forward; as much comes back in the backward [byte].
     """
 
     forward_graph: Graph
@@ -57,12 +57,14 @@ class Chunk:
         return sum(self.seconds.values())
 
 
-def chunk(graph: Graph, own: Graph, chip: Chip, plan: Plan, mode: Mode, sizes: Mapping[str, Any]) -> Chunk:
+def virtual_stage(
+    graph: Graph, own: Graph, chip: Chip, plan: Plan, mode: Mode, sizes: Mapping[str, Any]
+) -> VirtualStage:
     """Work out one chunk of a model.
 
     Args:
         graph: The forward program of one device of a tensor-parallel group, formats set.
-        own: The chunk of it.
+        own: The part of it.
         chip: The device.
         plan: The layout.
         mode: As for :func:`roofline.estimate`.
@@ -79,7 +81,7 @@ def chunk(graph: Graph, own: Graph, chip: Chip, plan: Plan, mode: Mode, sizes: M
     received = _bytes(own, inputs, sizes)  # kept for the backward too, of every micro-batch
     saved_bytes = float(sum(evaluate(total, sizes) for total in saved(both).values()))
     replicas = (plan.dp, plan.dp // plan.ep) if plan.zero else (1, 1)
-    return Chunk(
+    return VirtualStage(
         forward_graph=own, estimate=est, seconds=_by_part(est, len(own.nodes)),
         model_flops=3 * float(count_graph(own, **sizes).flops), hardware_flops=float(est.flops),
         footprint=footprint(own, plan.optimizer, plan.precision, *replicas), saved=saved_bytes + received,

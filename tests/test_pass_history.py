@@ -46,7 +46,7 @@ def test_history_survives_binding() -> None:
 def test_effects_are_those_of_the_programs_themselves() -> None:
     plain = rl.model("llama-3-8b", phase="decode", layers=2)
     small = rl.passes.fuse(rl.passes.cast(plain, weights="int8"))
-    found = rl.analysis.trail(small, "h100-sxm", mode="graph", B=4, C=1024)
+    found = rl.analysis.pass_history(small, "h100-sxm", mode="graph", B=4, C=1024)
     states = [plain, small.history[1].before, small]
     for state, graph in zip(found.states, states, strict=True):
         est = rl.estimate(graph, "h100-sxm", mode="graph", B=4, C=1024)
@@ -64,24 +64,24 @@ def test_effects_are_those_of_the_programs_themselves() -> None:
 
 
 def test_a_program_without_passes_says_so() -> None:
-    assert "no pass was applied" in repr(rl.analysis.trail(rl.model("gpt2", layers=1), B=1, S=8))
+    assert "no pass was applied" in repr(rl.analysis.pass_history(rl.model("gpt2", layers=1), B=1, S=8))
 
 
 def test_a_trail_without_a_chip_has_no_times() -> None:
-    found = rl.analysis.trail(rl.passes.fuse(rl.model("gpt2", layers=1)), B=1, S=128)
+    found = rl.analysis.pass_history(rl.passes.fuse(rl.model("gpt2", layers=1)), B=1, S=128)
     assert found.states[0]["time_s"] is None
     assert "fuse()" in repr(found)
 
 
 def test_a_trail_is_followed_at_one_point() -> None:
     with pytest.raises(rl.errors.UsageError, match="one point"):
-        rl.analysis.trail(rl.passes.fuse(rl.model("gpt2", layers=1)), B=[1, 2], S=128)
+        rl.analysis.pass_history(rl.passes.fuse(rl.model("gpt2", layers=1)), B=[1, 2], S=128)
 
 
 def test_results_show_as_tables_in_a_notebook() -> None:
     graph = rl.model("gpt2", phase="decode", layers=1)
     shown = (
-        rl.analysis.trail(rl.passes.quantize(graph, weights="int8"), "h100-sxm", B=1, C=64),
+        rl.analysis.pass_history(rl.passes.quantize(graph, weights="int8"), "h100-sxm", B=1, C=64),
         rl.training.train(rl.model("gpt2", phase="train", layers=1), "h100-sxm", batch=1, S=64),
         rl.analysis.fusion(graph, "h100-sxm", B=1, C=64),
         rl.compare(graph, ["h100-sxm", "h200-sxm"], B=1, C=64),
