@@ -220,13 +220,12 @@ class Verdict(Report):
 
     def records(self) -> list[dict[str, Any]]:
         """Return one dictionary per part of the measured time: what it is, its time, evidence and what to do."""
-        about = {one.label: one for one in self.causes}
-        rows = []
-        for part, seconds in self.waterfall:
-            reason = about.get(part, Cause(part, seconds, 0.0, "", "", 0.0))
-            words = {key: getattr(reason, key) for key in ("evidence", "fix", "option", "call")}
-            rows.append({"part": part, "time_s": seconds, "share": seconds / self.measured, **words})
-        return rows
+        about = {one.label: asdict(one) for one in self.causes}
+        return [
+            {"part": part, "time_s": seconds, "share": seconds / self.measured}
+            | {key: about.get(part, {}).get(key, "") for key in ("evidence", "fix", "option", "call")}
+            for part, seconds in self.waterfall
+        ]
 
     def __str__(self) -> str:
         return f"{self.verdict}: {self.reason}"
