@@ -15,6 +15,7 @@ from matplotlib.text import Text
 
 import roofline as rl
 from roofline.diagnosis.causes import Advice
+from roofline.view.charts.inline import inline
 from roofline.view.charts.labels import overlaps
 from roofline.view.charts.style import THEME, part_colours
 from roofline.view.pages.page import trace_page, verdict_page
@@ -134,6 +135,15 @@ def test_a_chart_in_a_page_takes_its_colours_from_the_page(tmp_path: Path) -> No
     assert not re.findall(r"#[0-9a-f]{3,6}", picture)
     assert not re.findall(r'<(?:use|defs|style)|\bid="|clip-path', picture)
     assert len({light for light, _ in THEME.values()}) == len(THEME)
+
+
+def test_names_in_a_chart_do_not_become_markup(tmp_path: Path) -> None:
+    chart = rl.charts.plot_roofline(report(tmp_path))
+    evil = replace(chart, title=EVIL, subtitle=EVIL, slopes=tuple(replace(slope, label=EVIL) for slope in chart.slopes))
+    evil = replace(evil, points=tuple(replace(point, name=f"1 {EVIL}", op=EVIL) for point in chart.points))
+    seen = whole(picture := inline(evil, EVIL))
+    assert "<script>" in seen.text
+    assert "\x1b" not in picture
 
 
 def test_labels_of_operators_do_not_meet(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from copy import deepcopy
 from xml.etree import ElementTree
 
 from roofline.view.charts.chart import Chart
-from roofline.view.charts.style import COLOURS
+from roofline.view.charts.style import COLOURS, clean
 
 _SVG, _LINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
 _NAMES = {light: f"var(--{name})" for name, light in COLOURS.items()}
@@ -38,7 +38,7 @@ def inline(chart: Chart, label: str, size: tuple[float, float] | None = None) ->
             parent.remove(child)
     for element in root.iter():
         _plain(element)
-    root.attrib |= {"role": "img", "aria-label": label, "class": "chart"}
+    root.attrib |= {"role": "img", "aria-label": clean(label, 200), "class": "chart"}
     return ElementTree.tostring(root, encoding="unicode", short_empty_elements=False)
 
 

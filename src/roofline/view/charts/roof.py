@@ -372,7 +372,7 @@ def _draw_legend(ax: Axes, chart: Roofline) -> None:
         what = "check chip, format or cache" if "operator" in kinds else "check timing or count"
         entries.append(mark("o", "none", f"above the roof: {what}", ALERT, 12, 2.0))
     share = chart.chip.efficiency
-    dashes = f"achievable: {share.compute:.0%} of peak, {share.memory:.0%} of {chart.slopes[0].label}"
+    dashes = f"achievable: {share.compute:.0%} of peak, {share.memory:.0%} of {clean(chart.slopes[0].label)}"
     entries += [Line2D([], [], **_MAIN, label="datasheet"), Line2D([], [], **_MAIN | _DASHED, label=dashes)]
     figure: Any = ax.figure
     below = ax.transAxes + ScaledTranslation(0, -0.56, figure.dpi_scale_trans)
@@ -397,7 +397,7 @@ def _slope_label(ax: Axes, chart: Roofline, slope: Slope, start: float, taken: S
     """Write along a memory roof, at its first free place from the lower end; return boxes that cover the text."""
     px, is_main = pixels(ax), slope is chart.slopes[0]
     look = {"color": INK if is_main else MUTED, "fontweight": "bold" if is_main else "normal"}
-    words = f"{slope.label} {format_si(slope.bandwidth, 'B/s')}"
+    words = f"{clean(slope.label)} {format_si(slope.bandwidth, 'B/s')}"
     text = ax.text(0, 0, words, transform=ax.transAxes, fontsize=8, **look)  # type: ignore[arg-type]
     length = text.get_window_extent().width
     left = max(start, ax.get_ylim()[0] / slope.bandwidth)

@@ -1,1 +1,1 @@
-"""The parts of a listing: its rows, the folding of equal layers, and its forms as text, DOT and HTML."""
+"""The parts of a listing: its rows, the folding of equal layers, and its forms as text, drawing and DOT."""

@@ -24,10 +24,12 @@ from roofline.ir.graph import Graph, Tensor
 from roofline.ir.sizes import Dim, by_symbol, evaluate, substitute, symbols
 from roofline.ops.registry import OPS
 from roofline.passes.fusion.fuse import unfuse
-from roofline.view.listing import dot, html, text
+from roofline.view.listing import dot, text
+from roofline.view.listing.drawing import BOX_HEIGHT, BOX_WIDTH, drawing
 from roofline.view.listing.fold import Folder, Span, stands_for, tree
 from roofline.view.listing.rows import Block, Item, KernelRow, Listed, Row
 from roofline.view.listing.wording import sentence
+from roofline.view.pages.render import render
 
 #: Options that say no more than the shape of the output, or are named already.
 _SHOWN_ELSEWHERE = frozenset({"shape"})
@@ -40,7 +42,7 @@ class Listing(Listed):
         return text.text(self)
 
     def _repr_html_(self) -> str:
-        return html.fragment(self)
+        return render("fragment", **self._shown())
 
     def dot(self) -> str:
         """Return the graph for Graphviz."""
@@ -48,7 +50,15 @@ class Listing(Listed):
 
     def html(self) -> str:
         """Return a page that needs nothing but itself."""
-        return html.page(self)
+        size = {"box_width": BOX_WIDTH, "box_height": BOX_HEIGHT}
+        return render("listing", drawing=drawing(self), **size, **self._shown())
+
+    def _shown(self) -> dict[str, Any]:
+        """Return what templates show of a listing."""
+        return {
+            "listing": self, "title": text.heading(self), "subtitle": text.subheading(self), "sums": text.sums(self),
+            "faults": list(text.faults(self)), "notes": list(text.notes(self)),
+        }  # fmt: skip
 
 
 def listing(
@@ -76,10 +86,10 @@ def listing(
 
     Example:
         >>> import roofline as rl
-        >>> found = listing("gpt2", phase="forward", batch=1, seq=1024)
-        >>> found.folds[0].title, found.folds[0].times, found.rows[-1].name, found.rows[-1].count
+        >>> nodes = listing("gpt2", phase="forward", batch=1, seq=1024)
+        >>> nodes.folds[0].title, nodes.folds[0].times, nodes.rows[-1].name, nodes.rows[-1].count
         ('0 ... 11', 12, 'head', 1)
-        >>> found.counts.flops == rl.count(found.graph, batch=1, seq=1024).flops
+        >>> nodes.counts.flops == rl.count(nodes.graph, batch=1, seq=1024).flops
         True
     """
     graph = as_graph(program, phase, dtype)
@@ -145,12 +155,17 @@ class _Lister:
         spans = tree([node.name for node in self.graph.nodes])
         if self.is_folding:
             spans = Folder(self.graph, self.places).fold(spans)
-        counts = Counts(tuple(self._counted(kernel) for kernel in self.kernels))
+        counts = Counts(tuple(map(self._counted, self.kernels)))
+        distinct = tuple(
+            KernelRow(number, row.kernel.name, tuple(node.op for node in row.kernel.nodes), row.kernel.count,
+                      row.flops, row.vector, row.bytes)
+            for number, row in enumerate(counts.rows, 1)
+        )  # fmt: skip
         return Listing(
             graph=self.graph,
             sizes=dict(self.sizes),
             items=tuple(self._item(span, 1) for span in spans),
-            kernels=tuple(self._kernel_row(number, row) for number, row in enumerate(counts.rows, 1)),
+            kernels=distinct,
             counts=counts,
             shown=stands_for(spans, len(self.graph.nodes)),
             unknown=unknown_operations(self.graph),
@@ -225,7 +240,3 @@ class _Lister:
             launches=place.launches,
             count=place.launches * times,
         )
-
-    def _kernel_row(self, number: int, row: KernelCount) -> KernelRow:
-        ops = tuple(node.op for node in row.kernel.nodes)
-        return KernelRow(number, row.kernel.name, ops, row.kernel.count, row.flops, row.vector, row.bytes)

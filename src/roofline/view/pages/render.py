@@ -51,9 +51,10 @@ def _environment() -> Environment:
     return environment
 
 
-def _visible(value: Any) -> Any:
+def _visible(value: Any) -> str:
     """Return text with control characters made visible, and markup as it is."""
-    return value if hasattr(value, "__html__") else safe(str(value))
+    text = value if isinstance(value, str) else str(value)
+    return text if text.isprintable() or hasattr(text, "__html__") else safe(text)
 
 
 def _si(value: float, unit: str = "s") -> str:
