@@ -41,7 +41,7 @@ _DECODE = "gpt2 h100-sxm --phase decode -S 512"
 CASES = (
     "chips", "chips epyc-9654", "chips wormhole-n150", "models", "models resnet50",
     "estimate resnet50 t4,h100-sxm --dtype fp16", f"estimate {_DECODE} -B 1 --tp 2 --weights int8",
-    f"estimate {_DECODE} -B 8 --mode graph",
+    f"estimate {_DECODE} -B 8 --mode graph", f"estimate {_DECODE} --dtype fp32 --tf32",
     "batch resnet50 h100-sxm --mode graph", f"batch {_DECODE}",
     "compare resnet50 --chips h100-sxm,grayskull-e150", "compare gpt2 --chips h100-sxm --phase decode -S 64 -B 1,2",
     f"check {_DECODE} -B 1 --measured 1us", f"check {_DECODE} -B 1 --measured 100ms --mode graph",
@@ -60,7 +60,8 @@ KEYS = {
     "dtype": "number format", "chip": "the chip, or a list of them", "mode": "eager, graph or compiled",
     "passes": "what was done to the program, first to last", "sizes": "its sizes by name", "batch": "batch",
     "seq": "length of a prompt or a sequence", "context": "context of a decode step", "rows": "the rows",
-    "devices": "devices, all together; names of them in a trace",
+    "devices": "devices, all together; names of them in a trace", "tf32": "whether fp32 matmuls use tf32",
+    "estimate": "the row of roofline estimate",
     # figures
     "time_s": "expected time; of a part or an operator, its time [s]", "low_s": "low end of the expected range [s]",
     "high_s": "high end of the expected range [s]", "floor_s": "speed of light by the datasheet [s]",

@@ -160,7 +160,8 @@ class Estimate(Evaluation, Report):
     def subject(self) -> dict[str, Any]:
         """Return the program, where and how it runs, and its sizes."""
         chips = [chip.name for chip in self.chips]
-        return subject(self.graph, chips if self.many_chips else chips[0], self.mode, self.grid.values)
+        about = subject(self.graph, chips if self.many_chips else chips[0], self.mode, self.grid.values)
+        return about | ({"tf32": True} if self.tf32 else {})
 
     def records(self) -> list[dict[str, Any]]:
         """Return one dictionary per point, with the stable keys of ``roofline estimate --json``."""

@@ -101,10 +101,10 @@ def _misuse(error: Exception) -> str:
     return text[:1].lower() + text[1:]
 
 
-def _near(given: str, options: Sequence[str]) -> list[str]:
+def _near(name: str, options: Sequence[str]) -> list[str]:
     """Return the options that are like the given one, the nearest first; dashes, which all have, do not count."""
     bare = {option.lstrip("-"): option for option in options}
-    return [bare[name] for name in difflib.get_close_matches(given.lstrip("-"), bare)]
+    return [bare[match] for match in difflib.get_close_matches(name.lstrip("-"), bare)]
 
 
 def _own_fault(error: Exception) -> int:

@@ -16,6 +16,7 @@ from roofline.diagnosis.op_times import OpVerdict, OpVerdicts, check_ops
 from roofline.diagnosis.sweep import SweepVerdict, check_sweep, read_sweep
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import UsageError
+from roofline.ir.report import title
 
 _Sweep = Annotated[Path, opt.argument("FILE.csv", "Columns batch and a time with its unit, such as time_ms.")]
 _Program = Annotated[str | None, opt.argument(
@@ -88,7 +89,7 @@ def ops(
 
 
 def _ops(verdicts: OpVerdicts, top: int) -> Iterator[Any]:
-    yield Text(str(verdicts), style="bold")
+    yield heading(f"{verdicts}, {title(verdicts.subject())}")
     rows = [_op(row) for row in verdicts.rows[:top]]
     yield from ("", table("row|<op|?<format|?<sizes|measured|expected|ratio|<verdict", rows))
     if len(verdicts.rows) > top:

@@ -367,9 +367,9 @@ def exclusive(**flags: bool) -> None:
         raise UsageError(f"{' and '.join(on)} exclude each other; give one")
 
 
-def _named(graph: Graph, given: Mapping[str, Any]) -> dict[str, Any]:
+def _named(graph: Graph, numbers: Mapping[str, Any]) -> dict[str, Any]:
     """Sort sizes under the graph's own names, with a note on those without use; ``-S`` of a decode step is C."""
-    symbols, sizes = graph.symbols, dict(given)
+    symbols, sizes = graph.symbols, dict(numbers)
     if "C" in symbols and "S" not in symbols and "C" not in sizes and "S" in sizes:
         sizes["C"] = sizes.pop("S")
     for name in sorted(sizes.keys() - symbols):
@@ -378,9 +378,9 @@ def _named(graph: Graph, given: Mapping[str, Any]) -> dict[str, Any]:
     return sizes
 
 
-def _matched(graph: Graph, given: Mapping[str, Any]) -> dict[str, Any]:
+def _matched(graph: Graph, numbers: Mapping[str, Any]) -> dict[str, Any]:
     """Give each symbol of a graph its size."""
-    symbols, sizes = graph.symbols, _named(graph, given)
+    symbols, sizes = graph.symbols, _named(graph, numbers)
     if "B" in symbols:
         sizes.setdefault("B", 1)
     for name in sorted(symbols - sizes.keys()):

@@ -18,7 +18,7 @@ def show(*parts: Any) -> None:
 
 
 def rendered(*parts: Any, plain: bool = False) -> str:
-    """Rich renderables as text of the terminal's width; ``plain`` is without colours wherever it goes."""
+    """Return rich renderables as text of the terminal's width; ``plain`` is without colours wherever it goes."""
     from rich.console import Console
 
     console = Console(markup=False, highlight=False, emoji=False, color_system=None if plain else "auto")
@@ -29,7 +29,7 @@ def rendered(*parts: Any, plain: bool = False) -> str:
 
 
 def width() -> int:
-    """Columns of the terminal, 80 where there is none."""
+    """Return the columns of the terminal, 80 where there is none."""
     from rich.console import Console
 
     return Console().width
@@ -75,7 +75,7 @@ def drop_notes() -> None:
 
 
 def one_line(text: str) -> str:
-    """Text with line breaks and control characters made harmless.
+    """Return text with line breaks and control characters made harmless.
 
     Example:
         >>> one_line("a\\n  b")

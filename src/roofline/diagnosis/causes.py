@@ -215,6 +215,7 @@ class Verdict(Report):
             "high_s": est.high,
             "lower_bound_s": self.lower_bound,
             "bound": est.bound,
+            "estimate": est.records()[0],
             **listed,
         }
 

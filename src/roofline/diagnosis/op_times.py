@@ -59,6 +59,7 @@ class OpVerdict:
         ratio: Measured over expected.
         bound: What bounds it.
         lost_s: What all its launches take beyond what is expected [s].
+        chip: Where it ran; empty where nothing says.
     """
 
     row: int
@@ -76,6 +77,7 @@ class OpVerdict:
     ratio: float | None = None
     bound: str | None = None
     lost_s: float = 0.0
+    chip: str = ""
 
 
 @dataclass(frozen=True, repr=False)
@@ -109,6 +111,11 @@ class OpVerdicts(Report):
     def lost_s(self) -> float:
         """Time of all launches beyond what is expected [s]."""
         return sum(row.lost_s for row in self.rows)
+
+    def subject(self) -> dict[str, Any]:
+        """Return where the rows ran, a list of chips where they ran on several."""
+        chips = list(dict.fromkeys(row.chip for row in self.rows))
+        return {"chip": chips[0] if len(chips) == 1 else chips}
 
     def summary(self) -> dict[str, Any]:
         """Return how many rows got which verdict, and what is lost."""
@@ -234,7 +241,8 @@ def _count(row: Row) -> int:
 
 def _judge(at: int, row: Row, entry: Row, guess: Row, times: TimeColumn, chip: Chip | None) -> OpVerdict:
     shape: Mapping[str, Any] = {}
-    base: dict[str, Any] = {"row": at, "op": entry["op"], "dtype": entry["dtype"], "count": 1}
+    where = entry["chip"] or (chip.name if chip is not None else "")
+    base: dict[str, Any] = {"row": at, "op": entry["op"], "dtype": entry["dtype"], "count": 1, "chip": where}
     try:
         shape = parse_shape(entry["shape"]) if entry["shape"] else {}
         base["count"] = 1 if "count" in shape or "count" in _keys(entry["op"]) else _count(row)

@@ -126,8 +126,9 @@ def title(subject: Mapping[str, Any]) -> str:
     sizes = (f"{key} {_size(value)}" for key, value in subject.get("sizes", {}).items())
     steps = subject.get("passes", ())
     parts = [
-        f"{name} on {chips}" if chips else name,
+        f"{name} on {chips}".strip() if chips else name,
         f"{subject['mode']} mode" if subject.get("mode") else "",
+        "tf32 matmuls" if subject.get("tf32") else "",
         *sizes,
         f"after {', '.join(steps)}" if steps else "",
     ]
