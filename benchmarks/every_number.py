@@ -63,10 +63,15 @@ HOMES: dict[str, tuple[str, ...]] = {
     "retype": ("passes.cast", "passes.retype", "retype"),
     "widen": ("passes.dequantize", "passes.widen", "widen"),
     "unmask": ("passes.drop_mask", "passes.unmask", "unmask"),
-    "trail": ("analysis.pass_history", "analysis.pass_history", "trail"),
+    "trail": ("analysis.pass_history", "analysis.trail", "trail"),
 }
 #: Keywords that were renamed, by function: ours and the library's, as in ``{"train": {"batch": "global_batch"}}``.
-RENAMED: dict[str, dict[str, str]] = {"widen": {"dequantize": "way"}}
+RENAMED: dict[str, dict[str, str]] = {
+    "widen": {"dequantize": "way"},
+    "best_batch": {"memory": "memory_limit", "latency": "latency_limit"},
+    "largest_context": {"memory": "memory_limit"},
+    "largest_concurrency": {"memory": "memory_limit"},
+}
 #: Keys of records that were renamed: the library's and ours.
 KEYS: dict[str, str] = {}
 #: Keywords of the sizes B (batch), S (sequence) and C (context).

@@ -6,6 +6,7 @@ import doctest
 import importlib
 import inspect
 import pkgutil
+import re
 import subprocess
 import sys
 from types import FunctionType, ModuleType
@@ -25,6 +26,13 @@ PUBLIC = {name: getattr(rl, name) for name in rl.__all__ if name not in NAMESPAC
     if not isinstance(getattr(getattr(rl, space), name), ModuleType)
 }
 FUNCTIONS = [name for name, value in PUBLIC.items() if isinstance(value, FunctionType)]
+#: Openings of a docstring that is no imperative.
+NOUN = re.compile(r"(What|Whether|Those|Of|How|Which|Whose|Where|By|All|Everything|The|An?|One|Every) ")
+#: Functions that refuse nothing.
+SAFE = {"chips", "clusters", "models", *(f"passes.{name}" for name in
+        ("clean", "drop_mask", "eliminate_dead", "fold_constants", "merge_equal", "unfuse"))}  # fmt: skip
+#: Parameters that are quantities.
+UNITS = {"reserve": "[byte]", "memory_limit": "[byte]", "latency_limit": "[s]", "size": "[byte]"}
 CLASSES = [name for name, value in PUBLIC.items() if isinstance(value, type)]
 
 
@@ -45,18 +53,31 @@ def test_every_public_name_is_documented(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_every_public_function_has_an_example(name: str) -> None:
+def test_a_public_function_says_what_it_does_takes_returns_and_raises(name: str) -> None:
     doc = inspect.getdoc(PUBLIC[name]) or ""
+    parameters = inspect.signature(PUBLIC[name]).parameters
+    assert not NOUN.match(doc), "the first line is an imperative"
     assert ">>>" in doc
-    assert "Example" in doc
+    for section in ("Returns:", "Example:", *(["Args:"] if parameters else []), *([] if name in SAFE else ["Raises:"])):
+        assert f"\n{section}\n" in doc, section
+    for parameter in parameters:
+        assert f"{parameter}:" in doc, parameter
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_every_parameter_of_a_public_function_is_documented(name: str) -> None:
-    function = PUBLIC[name]
-    doc = inspect.getdoc(function) or ""
-    for parameter in inspect.signature(function).parameters:
-        assert f"{parameter}:" in doc, parameter
+def test_a_quantity_has_its_unit(name: str) -> None:
+    doc = inspect.getdoc(PUBLIC[name]) or ""
+    for parameter in inspect.signature(PUBLIC[name]).parameters:
+        if parameter in UNITS:
+            entry = re.search(rf"\n    {parameter}: (.*?)(?=\n    \w+:|\n\n)", doc, re.DOTALL)
+            assert entry, parameter
+            assert UNITS[parameter] in entry[1] or "As for" in entry[1], parameter
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_public_class_has_an_example_or_says_what_returns_it(name: str) -> None:
+    doc = inspect.getdoc(PUBLIC[name]) or ""
+    assert ">>>" in doc or ":func:" in doc or issubclass(PUBLIC[name], Exception)
 
 
 @pytest.mark.parametrize("name", CLASSES)

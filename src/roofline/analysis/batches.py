@@ -47,6 +47,8 @@ CURVE_POINTS = 64
 class BatchChoice(Report):
     """The best batch and why.
 
+    From :func:`roofline.best_batch`.
+
     Attributes:
         best: The batch to run.
         limit: What stopped it: ``memory``, ``latency``, ``ridge``, ``saturated`` (a larger batch gains next to nothing)

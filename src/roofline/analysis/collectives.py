@@ -29,6 +29,8 @@ from roofline.ops.communication import COLLECTIVES
 class Collective:
     """What to expect of a collective; numbers, or arrays over the sizes of its message.
 
+    From :func:`roofline.analysis.collective`.
+
     Attributes:
         op: Which.
         bytes: The message: the larger side of what a device gives and gets [byte].

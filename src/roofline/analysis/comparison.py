@@ -250,6 +250,8 @@ class Candidate:
 class Comparison(Report):
     """Chips side by side.
 
+    From :func:`roofline.compare`.
+
     Attributes:
         graph: The program.
         mode: How it runs.

@@ -69,7 +69,10 @@ class FastPath:
 
 @dataclass(frozen=True, repr=False)
 class FastPaths(Report, Sequence[FastPath]):
-    """The products of a program, in the order in which they first run."""
+    """The products of a program, in the order in which they first run.
+
+    From :func:`roofline.analysis.fast_paths`.
+    """
 
     schema = "fast-paths"
 

@@ -29,6 +29,8 @@ FIGURES = {
 class PassHistory(Report):
     """The passes that made a program, and what each did.
 
+    From :func:`roofline.analysis.pass_history`.
+
     Attributes:
         graph: The program.
         chip: Where it was timed, or ``None``.

@@ -159,6 +159,9 @@ def validate(
         chip: Where the rows were measured that name no chip.
         progress: Called with the number of rows done.
 
+    Returns:
+        Errors and ranges, by chip, section and class of rows.
+
     Raises:
         UsageError: No measurement in the source, or none that ship for this chip.
 

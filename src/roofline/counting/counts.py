@@ -136,6 +136,8 @@ class KernelCount:
 class Counts:
     """Totals of a run of a graph; numbers or arrays.
 
+    From :func:`roofline.count`.
+
     ``flops`` are contractions at two per multiply-add; ``vector_flops`` all other arithmetic; ``bytes`` the traffic
     over all kernel boundaries; ``launches`` the kernels run.
     """

@@ -259,6 +259,8 @@ def _other_batch(reference: Reference, together: Callable[[int], float]) -> Iter
 class BreakEven(Report):
     """What a change costs once, what it saves per step, and after how many steps it has paid off.
 
+    From :func:`roofline.diagnosis.break_even`.
+
     Attributes:
         overhead_s: What it costs once, beyond what the same steps took before [s].
         before_s: A steady step without it [s].

@@ -59,6 +59,8 @@ LABELS: tuple[str, ...] = tuple(FIXES)
 class Cause:
     """Something that the time was lost to.
 
+    One of :attr:`Verdict.causes`, from :func:`roofline.check`.
+
     Attributes:
         label: One of :data:`LABELS`.
         explains_s: Its part of the measured time [s]; the parts of all causes are disjoint.
@@ -99,6 +101,8 @@ def cause(label: str, explains: float, seconds: float, evidence: str, fix: Fix |
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A counterfactual: what the program would take if this were what is wrong with it.
+
+    One of :attr:`Verdict.candidates`, from :func:`roofline.check`.
 
     Attributes:
         label: One of :data:`LABELS`.
@@ -148,6 +152,8 @@ class Advice:
 @dataclass(frozen=True, repr=False)
 class Verdict(Report):
     """The answer to "does my time make sense?".
+
+    From :func:`roofline.check`.
 
     Attributes:
         verdict: ``impossible``, ``as_expected``, ``slow`` or ``very_slow``.

@@ -84,6 +84,8 @@ class OpVerdict:
 class OpVerdicts(Report):
     """All rows of a table, those that lose the most time first.
 
+    From :func:`roofline.diagnosis.check_ops`.
+
     Attributes:
         rows: The rows.
         column: The column that the times are from.

@@ -50,6 +50,8 @@ ROUNDING = 1e-9
 class TraceReport(Report):
     """What a trace says by itself; all figures are per iteration, nan where they are not known.
 
+    From :func:`roofline.diagnosis.trace_report`.
+
     Attributes:
         source: The file.
         format: Which profiler wrote it.

@@ -196,6 +196,9 @@ def cluster(name: str | os.PathLike[str] | Chip | Cluster) -> Cluster:
         name: A name or alias in any spelling, a TOML file's path, a cluster; or a chip, its name or its file, which
             stands for one node of eight.
 
+    Returns:
+        The cluster.
+
     Raises:
         UnknownChip: Neither a cluster nor a chip has that name.
         ChipDataError: A file that does not describe a cluster.
@@ -232,6 +235,9 @@ def _node_of(chip: Chip) -> Cluster:
 
 def clusters() -> list[str]:
     """Return the names of all clusters, sorted.
+
+    Returns:
+        The names, as :func:`cluster` takes them.
 
     Example:
         >>> "dgx-h100" in clusters()

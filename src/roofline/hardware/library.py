@@ -94,6 +94,9 @@ def chip(name: AnyChip) -> Chip:
     Args:
         name: A name or alias in any spelling, a framework's device string, a TOML file's path, or a chip.
 
+    Returns:
+        The chip, with every figure and its source.
+
     Raises:
         UnknownChip: No chip of that name, or several; none is ever picked for you.
         ChipDataError: A file that does not describe a chip.
@@ -148,6 +151,9 @@ _VENDOR = re.compile("^(nvidia|amd|intel|google|aws|apple|qualcomm|tenstorrent|t
 
 def chips() -> list[str]:
     """Return the names of all chips, sorted.
+
+    Returns:
+        The names, as :func:`chip` takes them.
 
     Example:
         >>> "h100-sxm" in chips()

@@ -189,6 +189,9 @@ def dtype(name: object) -> DType:
     Args:
         name: ``"bf16"``, ``"torch.bfloat16"``, ``torch.bfloat16`` itself, or a :class:`DType`.
 
+    Returns:
+        The number format.
+
     Raises:
         UnknownDType: No such format; the message lists the near ones.
 

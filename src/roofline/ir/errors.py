@@ -42,7 +42,10 @@ __all__ = [
 
 
 class RooflineError(Exception):
-    """Base of all errors raised on purpose; the message is one line, fit for a terminal."""
+    """Base of all errors raised on purpose; the message is one line, fit for a terminal.
+
+    Raised by every function, such as :func:`roofline.estimate`.
+    """
 
 
 class UsageError(RooflineError, ValueError):

@@ -32,6 +32,8 @@ _numel = lru_cache(maxsize=4096)(prod)
 class Tensor:
     """A named array.
 
+    One of ``graph.tensors``; :func:`roofline.listing` shows them.
+
     Attributes:
         name: Unique in its graph.
         shape: Sizes, symbolic or not.
@@ -53,6 +55,8 @@ class Tensor:
 @dataclass(frozen=True, slots=True)
 class Node:
     """One operator call.
+
+    One of ``graph.nodes``; :func:`roofline.listing` shows them.
 
     Attributes:
         name: Unique in its graph, dotted like a module path.
@@ -106,6 +110,8 @@ def layer_of(scope: str) -> str:
 @dataclass(frozen=True, slots=True, eq=False)
 class Applied:
     """A pass that was applied to a graph.
+
+    One of ``graph.history``; see :func:`roofline.analysis.pass_history`.
 
     Attributes:
         name: The pass.

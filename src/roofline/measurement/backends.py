@@ -108,6 +108,8 @@ class PredictedBackend:
 class PredictedCompile(Report):
     """What compiling a program is expected to buy, by backend.
 
+    From :func:`roofline.measurement.predicted_compile`.
+
     Attributes:
         eager: The program as it is.
         rows: One a backend.
@@ -308,6 +310,8 @@ class BackendRun:
 @dataclass(frozen=True, repr=False)
 class BackendComparison(Report):
     """Backends of torch.compile side by side, the program as it is first.
+
+    From :func:`roofline.measurement.compare_backends`.
 
     Attributes:
         name: The program.

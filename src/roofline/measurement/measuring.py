@@ -49,6 +49,8 @@ Call = Callable[[], object]
 class Measurement(Report):
     """What code took, what it should have taken, and the verdict.
 
+    From :func:`roofline.measure`.
+
     Attributes:
         seconds: Median of the runs [s].
         low: Lower quartile [s].

@@ -157,6 +157,8 @@ def _run(graph: Graph, node: Node, arrays: Iterable[Array], seed: int) -> Array:
 class Sameness:
     """What a comparison of two programs found; true where they agree.
 
+    From :func:`roofline.ops.same`.
+
     Attributes:
         differences: For each output of the first program, the largest difference over its largest magnitude.
         tolerance: The largest difference that counts as agreement.

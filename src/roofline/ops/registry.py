@@ -46,6 +46,8 @@ AxisRule = Callable[[Any], None]
 class Work:
     """What one call of an operator does.
 
+    From an operator's formula; :func:`roofline.count` adds them up.
+
     Attributes:
         flops: Contraction FLOPs, two per multiply-add.
         vector: Other floating-point operations.
@@ -77,6 +79,8 @@ class Derivative:
 @dataclass(frozen=True, slots=True)
 class Op:
     """The declaration of an operator.
+
+    One of ``OPS``; :func:`roofline.listing` shows where they stand.
 
     Attributes:
         name: What nodes call it.

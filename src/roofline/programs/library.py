@@ -35,6 +35,9 @@ def model(
         cache: Number format of the KV cache alone.
         overrides: Sizes and options that replace the file's, such as ``layers=8`` or ``attention="naive"``.
 
+    Returns:
+        The graph of one phase.
+
     Raises:
         UnknownModel: No model of that name, or several.
         ModelDataError: A file that does not describe a model.
@@ -55,6 +58,9 @@ def model(
 
 def models() -> list[str]:
     """Return the names of all models, sorted.
+
+    Returns:
+        The names, as :func:`model` takes them.
 
     Example:
         >>> "llama-3-8b" in models()

@@ -258,6 +258,9 @@ def workload(entries: Sequence[Mapping[str, Any]], dtype: str = "bf16", name: st
         dtype: Number format of entries that name none.
         name: What the graph is called.
 
+    Returns:
+        One graph of all entries, in order.
+
     Raises:
         ModelDataError: An entry that is not one: names its place, the key, what is allowed.
         ShapeError: Sizes that contradict each other.

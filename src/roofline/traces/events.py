@@ -97,6 +97,8 @@ class Events:
 class Trace:
     """A profiler's file.
 
+    From :func:`roofline.traces.read_trace`.
+
     Attributes:
         path: Where it was read from.
         format: ``torch``, ``nsys-trace``, ``nsys-sum``, ``ncu``, ``tt-perf`` or ``table``.

@@ -33,6 +33,8 @@ _REAL = tuple(policy for policy in POLICIES if policy not in ("eager", "ideal"))
 class Explanation:
     """Whether two kernels can be one, and what of it.
 
+    From :func:`roofline.analysis.explain_fusion`.
+
     Attributes:
         first: The earlier kernel.
         second: The later one.

@@ -85,6 +85,8 @@ class Group:
 class Fusion(Report):
     """What fusing does to a program.
 
+    From :func:`roofline.analysis.fusion`.
+
     Attributes:
         graph: The program with the kernels that it was given.
         chip: Where times are for; ``None`` without.

@@ -64,6 +64,8 @@ class CachePart:
 class KVCache(Report):
     """The cache of some sequences at one context or over many; results are numbers, or arrays of the grid's shape.
 
+    From :func:`roofline.serving.kv_cache`.
+
     Attributes:
         graph: The program that keeps it.
         parts: Its tensors by the way they grow.

@@ -50,6 +50,8 @@ NOT_MODELLED = (
 class Request(Report):
     """What a request takes, token by token.
 
+    From :func:`roofline.serving.request`.
+
     The first token is the prefill's; every other one is a decode step's.
 
     Attributes:

@@ -17,6 +17,8 @@ from roofline.passes.training.optimizer import OPTIMIZERS
 class Plan:
     """The layout of a training step.
 
+    Part of what :func:`roofline.training.train` returns.
+
     Neighbouring devices share a layer (``tp``), then come the replicas of the model (``dp``), then the stages (``pp``):
     what talks most sits closest, as Megatron-LM numbers them.
 

@@ -44,6 +44,8 @@ def usual_precision(graph: Graph) -> str:
 class TrainingStep(Report):
     """What to expect of one step of training.
 
+    From :func:`roofline.training.train`.
+
     Attributes:
         name: The model.
         cluster: Where it runs.

@@ -43,6 +43,9 @@ def from_onnx(
         unknown: What to do with an operator without a rule: ``error``, or ``report`` to count its bytes and say so.
         name: What to call the program; by default the file's name or the graph's.
 
+    Returns:
+        The program, its symbolic dimensions as sizes.
+
     Raises:
         MissingExtra: The package onnx is not installed.
         UnknownModel: No such file.

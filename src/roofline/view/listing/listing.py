@@ -36,7 +36,10 @@ _SHOWN_ELSEWHERE = frozenset({"shape"})
 
 
 class Listing(Listed):
-    """A program, node by node; prints as text, shows as HTML in a notebook."""
+    """A program, node by node; prints as text, shows as HTML in a notebook.
+
+    From :func:`roofline.listing`.
+    """
 
     def __str__(self) -> str:
         return text.text(self)
