@@ -65,6 +65,6 @@ def test_a_documented_fallback_is_no_fast_path() -> None:
 def test_table() -> None:
     found = fast_paths(quantize(decode(), activations="fp8"), "h100-sxm")
     assert len(found) == len(found.frame()) == len(found.rows)
-    assert "8 of 11 products" in repr(found)
+    assert "8 of 11 matmuls" in repr(found)
     assert found[0].kernel == "layers.0.attn.qkv"
     assert "<table" in found._repr_html_()

@@ -1,6 +1,6 @@
-"""Which products of a program run on faster units than 16-bit ones would, and why the others do not.
+"""Which matmuls of a program run on faster units than 16-bit ones would, and why the others do not.
 
-Quantising changes two things that are easily confused: the bytes that a product reads, which always pays where memory
+Quantising changes two things that are easily confused: the bytes that a matmul reads, which always pays where memory
 bounds it, and the units that multiply, which pays where arithmetic bounds it and only on a chip that has such units.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from roofline.cost import values
 from roofline.counting.counts import Kernel, kernels
@@ -22,9 +22,6 @@ from roofline.ir.errors import MissingFigure
 from roofline.ir.report import Report
 from roofline.ops.registry import OPS
 
-if TYPE_CHECKING:
-    pass
-
 #: The format that others are compared with.
 PLAIN = "bf16"
 #: Widths that count as narrow [bit].
@@ -33,7 +30,7 @@ _NARROW = 16
 
 @dataclass(frozen=True, slots=True)
 class FastPath:
-    """One distinct product of a program on a chip.
+    """One distinct matmul of a program on a chip.
 
     Attributes:
         kernel: Its name.
@@ -43,7 +40,7 @@ class FastPath:
         multiplied: Format that it multiplies in.
         unit: What multiplies, such as ``"fp8 matrix"``; empty where the chip has nothing.
         peak: Of that [FLOP/s]; ``None`` where the chip has nothing.
-        plain: Peak of 16-bit products [FLOP/s].
+        plain: Peak of 16-bit matmuls [FLOP/s].
         reached: The share of both peaks' ratio that the library kernels are known to reach.
         faster: Whether arithmetic takes less time than in 16 bits.
         why: Why, or why not, in a sentence.
@@ -69,7 +66,7 @@ class FastPath:
 
 @dataclass(frozen=True, repr=False)
 class FastPaths(Report, Sequence[FastPath]):
-    """The products of a program, in the order in which they first run.
+    """The matmuls of a program, in the order in which they first run.
 
     From :func:`roofline.analysis.fast_paths`.
     """
@@ -92,15 +89,15 @@ class FastPaths(Report, Sequence[FastPath]):
     def records(self) -> list[dict[str, Any]]:
         """Return one dictionary per matmul."""
         names = [name for name in FastPath.__slots__ if name != "__weakref__"]
-        return [{**{name: getattr(row, name) for name in names}, "speedup": row.speedup} for row in self]
+        return [{**{name: getattr(row, name) for name in names}, "speedup": row.speedup} for row in self.rows]
 
     def __repr__(self) -> str:
         faster = sum(row.count for row in self.rows if row.faster)
-        return f"<FastPaths: {faster} of {sum(row.count for row in self.rows)} products on faster units>"
+        return f"<FastPaths: {faster} of {sum(row.count for row in self.rows)} matmuls on faster units>"
 
 
 def fast_paths(program: Program, chip: AnyChip, *, phase: str | None = None, dtype: str | None = None) -> FastPaths:
-    """Say for each product in which format it is stored and multiplied, on which units, and whether that is faster.
+    """Say for each matmul in which format it is stored and multiplied, on which units, and whether that is faster.
 
     Args:
         program: A graph, a shipped name, or the path of a model file, workload, config or script; quantised or not.
@@ -113,7 +110,7 @@ def fast_paths(program: Program, chip: AnyChip, *, phase: str | None = None, dty
 
     Raises:
         UnknownChip: No chip of that name.
-        MissingFigure: The chip has no figure for 16-bit products either.
+        MissingFigure: The chip has no figure for 16-bit matmuls either.
 
     Example:
         >>> import roofline as rl
@@ -141,7 +138,7 @@ def _path(kernel: Kernel, chip: Chip, widened: Mapping[str, str]) -> FastPath:
     faster = peak is not None and DTYPES[multiplied].bits < _NARROW and peak * reached > plain
     why = _why(kernel, chip, (stored, multiplied, unit), peak, plain, reached)
     if second in widened and kernel.stored[1] != stored:
-        why = f"widened to {multiplied} by a kernel of its own, which writes what the product reads: slower than none"
+        why = f"widened to {multiplied} by a kernel of its own, which writes what the matmul reads: slower than none"
     return FastPath(
         kernel.name, kernel.main.op, kernel.count, stored, multiplied, unit, peak, plain, reached, faster, why
     )

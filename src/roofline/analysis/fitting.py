@@ -1,6 +1,6 @@
 """Fit the parameters of the time model to measured operators, and say how well they predict rows they have not seen.
 
-The parameters, their bounds and priors are those of :mod:`roofline.efficiency`. A fit minimises the logarithm of
+The parameters, their bounds and priors are those of :mod:`roofline.cost`. A fit minimises the logarithm of
 predicted over measured with a loss that outliers cannot rule, and holds each parameter near where it started as far as
 the rows say nothing about it.
 """

@@ -79,7 +79,7 @@ class ScalingPoint:
 
     @property
     def throughput(self) -> float:
-        """Items (tokens, images) a second of all devices together."""
+        """Items (tokens, images) per second of all devices together."""
         return float(self.estimate.throughput) * self.groups
 
     def record(self) -> dict[str, Any]:
@@ -126,7 +126,7 @@ class Scaling(Report):
     least_gain: float
 
     def __getitem__(self, devices: int) -> ScalingPoint:
-        """The point of so many devices.
+        """Return the point of so many devices.
 
         Raises:
             UsageError: It was not asked for, or skipped; says why.
@@ -219,7 +219,7 @@ def scaling(
             script.
         chip: A chip, or a cluster of them; a chip's name stands for one node.
         devices: How many, each at least 1.
-        sp: Share the positions between the layers' products too, see :func:`~roofline.passes.parallel.shard.shard`.
+        sp: Share the positions between the layers' matmuls too, see :func:`~roofline.passes.parallel.shard.shard`.
         experts: Share the experts alone; every device then has a batch of its own, of the given sizes.
         vocab: Share embedding tables and the head too.
         least_gain: Share of the time that more devices must save to pay.

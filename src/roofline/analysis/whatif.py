@@ -44,7 +44,7 @@ def what_if(
         prune: Options of :func:`roofline.passes.prune`, or text such as ``"heads=0.25,channels=0.5"`` or ``"2:4"``.
         weights: Format of weights, as for :func:`roofline.passes.quantize`, or text with exceptions by pattern, such as
             ``"int4-g128,*.down*=int8"``.
-        activations: Format that products take their inputs in, likewise.
+        activations: Format that matmuls take their inputs in, likewise.
         cache: Format of the KV cache, likewise.
         tp: Devices that share every layer, as for :func:`roofline.passes.shard`.
         sp: Whether they share the positions too.

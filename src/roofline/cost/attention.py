@@ -41,7 +41,7 @@ GROUP = Group(
     odd=Parameter(0.9, 0.005, 1.0, "share", "of the arithmetic left for 8-bit keys of odd width: no kernel of its own"),
 )
 
-#: Plain products that attention can begin with.
+#: Plain matmuls that attention can begin with.
 _WRITTEN_OUT = frozenset({"bmm", "matmul"})
 #: Keys of the block that a tile works on at a time.
 BLOCK = 128
@@ -65,11 +65,11 @@ COPY = 0.15
 SPILL = 6.0
 #: Traffic after which main memory streams, where the cache's size is unknown [byte].
 FILL = 5e7
-#: Sharpness of the knee between matrix products and exponentials, which hide each other in part.
+#: Sharpness of the knee between matmuls and exponentials, which hide each other in part.
 OVERLAP = 2.0
 #: Sharpness of the knee between arithmetic and traffic.
 KNEE = 1.5
-#: Cycles of a core to widen an element of a cache whose groups have scales: what weights take in a product.
+#: Cycles of a core to widen an element of a cache whose groups have scales: what weights take in a matmul.
 WIDEN = 0.03
 #: How arithmetic slows where heads are wider than a tile's registers hold.
 WIDE = 0.3
@@ -135,7 +135,7 @@ def is_written_out(kernel: Kernel) -> bool:
 
 
 def written_out_seconds(work: Launch, p: Mapping[str, float]) -> Any:
-    """The same for attention of plain products, whose first gives the sizes: every batch a head of its own [s]."""
+    """The same for attention of plain matmuls, whose first gives the sizes: every batch a head of its own [s]."""
     s = work.sizes
     sizes = {"b": s["batch"] if work.op == "bmm" else 1, "h": 1, "g": 1, "q": s["m"], "k": s["n"], "d": s["k"]}
     if work.op == "matmul":
@@ -144,7 +144,7 @@ def written_out_seconds(work: Launch, p: Mapping[str, float]) -> Any:
 
 
 def walk(work: Launch, p: Mapping[str, float], arithmetic: float) -> Any:
-    """Time of the tiles alone, with so many times the products of a forward, the keys in one part [s]."""
+    """Time of the tiles alone, with so many times the matmuls of a forward, the keys in one part [s]."""
     s = {axis: np.asarray(size, dtype=np.float64) for axis, size in work.sizes.items()}
     kernel = _kernel(work, p, s)
     tiles = _tiles(s, work.row.kernel.attrs, kernel)

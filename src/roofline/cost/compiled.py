@@ -24,7 +24,7 @@ OWN_REGISTERS = 14
 REGISTER = 4
 #: Bytes of the widest load of a thread.
 LOAD = 16
-#: Registers of a thread that hold the sums of a product's tile: 128 x 256 in fp32 over 256 threads (CUTLASS,
+#: Registers of a thread that hold the sums of a matmul's tile: 128 x 256 in fp32 over 256 threads (CUTLASS,
 #: media/docs/efficient_gemm.md: accumulators stay in registers until the epilogue).
 ACCUMULATORS = 128
 WARP = 32
@@ -76,7 +76,7 @@ def registers(live: int, element: float, elements: Any, *, held: int = 0, words:
         live: Values that are wanted at once.
         element: Bytes of the widest element that is moved [byte].
         elements: Elements that the kernel sweeps.
-        held: Registers taken beside them, such as a product's sums.
+        held: Registers taken beside them, such as a matmul's sums.
         words: Registers of a value: 2 for fp64.
         width: Elements a thread, instead of those of the widest load.
 

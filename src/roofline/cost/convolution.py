@@ -46,7 +46,7 @@ GROUP = Group(
     launch=Parameter(3e-6, 0.5e-6, 2e-5, "s", "fixed cost of one launch", follows="launch"),
     extra=Parameter(2e-6, 0.2e-6, 1e-5, "s", "fixed cost of a layout copy, or of the address table of a window"),
     share=Parameter(0.8, 0.2, 0.95, "share", "of the matrix peak inside a large tile", follows="compute"),
-    vector=Parameter(0.65, 0.2, 1.2, "share", "of the vector peak of products without matrix units"),
+    vector=Parameter(0.65, 0.2, 1.2, "share", "of the vector peak of matmuls without matrix units"),
     tap=Parameter(64.0, 8.0, 256.0, "channels", "to which each tap of a window is padded"),
     step=Parameter(1e-7, 5e-9, 1e-6, "s", "latency of one step along K on the matrix units"),
     dram=Parameter(0.88, 0.4, 1.0, "share", "of main memory's bandwidth", follows="memory"),
@@ -61,7 +61,7 @@ GROUP = Group(
 
 @dataclass(frozen=True)
 class _Product:
-    """A convolution as products: how many, their rows, columns, channels a tap, taps a window, and pixels an image."""
+    """A convolution as matmuls: how many, their rows, columns, channels a tap, taps a window, and pixels an image."""
 
     groups: Any
     rows: Any
@@ -91,7 +91,7 @@ def _product(work: Launch) -> _Product:
 
 
 def _products(work: Launch, p: Mapping[str, float], product: _Product) -> Any:
-    """As matrix products, on the matrix units or the vector units, with the layout copies that they need [s]."""
+    """As matmuls, on the matrix units or the vector units, with the layout copies that they need [s]."""
     on_vector = work.dtype in ("fp32", "fp64")
     share = p["vector"] if on_vector else p["share"] * p.get(f"share_{work.dtype}", 1.0)
     align = SLAB if on_vector else ALIGNMENT / work.element
@@ -107,7 +107,7 @@ def _products(work: Launch, p: Mapping[str, float], product: _Product) -> Any:
 
 
 def _copies(work: Launch, product: _Product, on_vector: bool, padded: Any) -> tuple[Any, Any]:
-    """Layout copies beside the product, and their traffic [byte].
+    """Layout copies beside the matmul, and their traffic [byte].
 
     Kernels of the matrix units want channels last and padded; those of the vector units want channels first.
     """
@@ -128,7 +128,7 @@ def _copies(work: Launch, product: _Product, on_vector: bool, padded: Any) -> tu
 def _tiled(
     work: Launch, p: Mapping[str, float], product: _Product, depths: tuple[Any, Any], tiles: Any, rate: Any, step: float
 ) -> Any:
-    """Time of the products on the best of some tile shapes; ``depths`` of K as computed and as read [s]."""
+    """Time of the matmuls on the best of some tile shapes; ``depths`` of K as computed and as read [s]."""
     chip, (depth, read) = work.machine, depths
     half = HALF if step else 0.0
     best: Any = np.inf

@@ -1,7 +1,7 @@
 """A block of experts on one rank: routed tokens through gate and up, activation, down, and back into place.
 
 Which experts a rank must read, and how many tokens its busiest rank gets, follow from the routing
-(:func:`routed`). The products of all experts run as one grouped kernel: each expert's tokens are padded to a tile, its
+(:func:`routed`). The matmuls of all experts run as one grouped kernel: each expert's tokens are padded to a tile, its
 weights are read once if any token chose it. Around them, kernels sort the tokens, quantise, gather and add up.
 """
 
@@ -26,7 +26,7 @@ GROUP = Group(
     launch_block=Parameter(1.4, 0.4, 2.5, "ratio", "that cost in block-scaled fp8 against 16-bit"),
     dram=Parameter(0.88, 0.05, 1.0, "share", "of main memory's bandwidth for the experts' weights", follows="memory"),
     dram_fp8=Parameter(0.85, 0.05, 1.0, "share", "the same for fp8 weights with one scale"),
-    ramp=Parameter(5e-6, 1e-6, 3e-5, "s", "lost until the products stream, reached after as long"),
+    ramp=Parameter(5e-6, 1e-6, 3e-5, "s", "lost until the matmuls stream, reached after as long"),
     share=Parameter(0.45, 0.05, 1.0, "share", "of the matrix peak in 16 bits, all experts in one kernel"),
     share_fp8=Parameter(0.5, 0.03, 1.0, "share", "of the matrix peak with 8- or 4-bit activations"),
     share_block=Parameter(0.25, 0.03, 1.0, "share", "of the matrix peak in block-scaled fp8"),
@@ -36,11 +36,11 @@ GROUP = Group(
     lump=Parameter(0.1, 0.01, 1.0, "share", "of a few skewed picks that meet on the busiest rank"),
 )
 
-#: Tokens of an expert to which its products are padded.
+#: Tokens of an expert to which its matmuls are padded.
 TILE = 24.0
-#: Width of an expert at which its products run at half speed [elements].
+#: Width of an expert at which its matmuls run at half speed [elements].
 HALF = 50.0
-#: Sharpness of the knee between products and weights.
+#: Sharpness of the knee between matmuls and weights.
 KNEE = 1.5
 #: Busiest of ``2**x`` ranks, in standard deviations of a rank's load, is about ``BUSIEST * x**0.8``.
 BUSIEST, GROWTH = 0.75, 0.8
@@ -118,7 +118,7 @@ def seconds(work: Launch, p: Mapping[str, float]) -> Any:
 
 
 def _between(work: Launch, p: Mapping[str, float], load: Routed, sizes: tuple[Any, ...]) -> Any:
-    """Activations that pass from kernel to kernel: in and out, products written, activated and read, added up [s]."""
+    """Activations that pass from kernel to kernel: in and out, matmuls written, activated and read, added up [s]."""
     t, h, i, u, picks = sizes
     spread = p["spread_fp8" if _kind(work) else "spread"]
     rows = load.pairs + spread * np.maximum(t * picks - load.pairs, 0.0)

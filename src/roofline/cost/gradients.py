@@ -1,6 +1,6 @@
 """Kernels that only training runs: the backward of fused attention, norms over the batch, sums down columns, tables.
 
-Each works beside or on top of a class of kernels of inference, whose parameters it takes: attention's products and
+Each works beside or on top of a class of kernels of inference, whose parameters it takes: attention's matmuls and
 tiles, the streams' bandwidth, the launch of a reduction.
 """
 
@@ -19,7 +19,7 @@ from roofline.ir.sizes import prod
 
 GROUP = Group(
     "training",
-    back=Parameter(0.85, 0.2, 1.5, "ratio", "pace of the products of attention's backward to those of its forward"),
+    back=Parameter(0.85, 0.2, 1.5, "ratio", "pace of the matmuls of attention's backward to those of its forward"),
     back_exp=Parameter(2.5, 0.5, 5.0, "ratio", "elementwise work of that backward on a pair to an exponential's"),
     draw=Parameter(0.24, 0.02, 2.0, "cycles", "a core's work on the random number of a dropped probability"),
     welford=Parameter(0.8, 0.05, 5.0, "cycles", "a core's work on an element of statistics over the batch"),
@@ -36,7 +36,7 @@ GROUP = Group(
 SORTED_FROM = 3072
 #: Attention's gradient of queries is summed up in fp32.
 BYTES_OF_SUMS = 4
-#: Launches beside the products of attention's backward, each about half as long as attention's own.
+#: Launches beside the matmuls of attention's backward, each about half as long as attention's own.
 BESIDE = 0.5
 
 Seconds = Callable[[Launch, Mapping[str, float]], Any]
@@ -78,7 +78,7 @@ def _drawn(work: Launch, p: Mapping[str, float]) -> Any:
 
 
 def _attention_backward(work: Launch, p: Mapping[str, float]) -> Any:
-    """Five products for the forward's two, a kernel before them for ``sum(dO O)``, one after them for the gradients.
+    """Five matmuls for the forward's two, a kernel before them for ``sum(dO O)``, one after them for the gradients.
 
     The first reads output and gradient and clears fp32 sums for the queries' gradient, which cores add to as they walk
     the queries of a block of keys; the last rounds them. Heads on the same keys each write a gradient for these, which

@@ -1,4 +1,4 @@
-"""Matrix products: the fastest of a few tile shapes and splits of K, on the chip's cores.
+"""Matmuls: the fastest of a few tile shapes and splits of K, on the chip's cores.
 
 A tile of ``tm x tn`` outputs walks K in steps of 64 elements on one core. Tiles run in waves over the cores; a small
 tile re-reads its operands from the cache more often and feeds the matrix units worse. The choice among tiles is the
@@ -43,7 +43,7 @@ COPIES = {"bf16": 6, "fp8": 6}
 #: Bytes along K of an operand's row that a core works on at a time: one cache line.
 STEP = 128
 #: Pace of loads that are not aligned where the right operand is stored by row, to where both are stored along K: cuBLAS
-#: runs tiles of 256 x 128 there, which load three quarters as much a product as its 128 x 128 (both products of the
+#: runs tiles of 256 x 128 there, which load three quarters as much a matmul as its 128 x 128 (both matmuls of the
 #: backward of a head of 50257 columns: 4.50 and 4.28 ms on the H100; its forward: 6.63 ms).
 BY_ROW = 4 / 3
 #: Bytes to which a row must be aligned for the wide loads that the matrix units are fed by.
@@ -90,7 +90,7 @@ GROUP = Group(
     **serving_stack.PARAMETERS,
     step_int8=Parameter(2.0, 0.3, 20.0, "ratio", "a step along K of the int8 kernels against the others"),
     # Weights that kernels widen: between what fits tinygemm on an H100 best (measurements/h100-sxm/quantized.csv: 0.042
-    # and 1.3 cycles) and Marlin on an A100, whose time for the four products of a layer of Llama-13B is 140 us for one
+    # and 1.3 cycles) and Marlin on an A100, whose time for the four matmuls of a layer of Llama-13B is 140 us for one
     # row, 290 us for 64, 9.07 ms for 2048 (bench.py of IST-DASLab/marlin, in vllm-project/vllm pull request 2497).
     widen=Parameter(0.03, 0.002, 2.0, "cycles", "of a core to make a wide number of a narrow weight"),
     widen_group=Parameter(1.2, 0.0, 50.0, "cycles", "of a core to fetch scale and zero point of a group of weights"),
@@ -130,13 +130,13 @@ class Traffic:
 
 
 def seconds(work: Launch, p: Mapping[str, float]) -> Any:
-    """Time of one launch of a matrix product [s]."""
+    """Time of one launch of a matmul [s]."""
     b, m, n, k = (np.asarray(size, dtype=np.float64) for size in OPS[work.op].matmuls(work.sizes))
     return product_seconds(work, p, b, m, n, k)
 
 
 def product_seconds(work: Launch, p: Mapping[str, float], b: Any, m: Any, n: Any, k: Any) -> Any:
-    """Time of ``b`` products of ``m x k`` by ``k x n`` with the traffic of ``work`` [s]."""
+    """Time of ``b`` matmuls of ``m x k`` by ``k x n`` with the traffic of ``work`` [s]."""
     kind = _kind(work)
     host = serving_stack.host_seconds(work, p, kind, m, n, k)
     peak = work.peak * p["share"] * p.get(f"share_{kind}", 1.0)
@@ -190,7 +190,7 @@ def _kind(work: Launch) -> str:
 def _width(work: Launch, n: Any, k: Any) -> Any:
     """Share of a 16-byte load that rows of ``n`` and ``k`` elements allow: 1 where they are aligned.
 
-    A left operand that is stored by column (the product of a weight's gradient) has rows of ``m`` instead of ``k``.
+    A left operand that is stored by column (the matmul of a weight's gradient) has rows of ``m`` instead of ``k``.
     """
     stored = DTYPES[work.row.kernel.inputs[0].dtype]
     # Scales lie apart from the rows; the parameters of block-scaled fp8 were fitted with them inside.

@@ -10,7 +10,7 @@ from math import log
 from roofline.cost.parameters import Group, Parameter, values
 from roofline.hardware.chip import Chip
 
-#: Formats whose matrix products run on older or fewer kernels and scatter more.
+#: Formats whose matmuls run on older or fewer kernels and scatter more.
 WIDE = frozenset({"fp32", "tf32", "int8", "fp64", "fp8_block", "fp4"})
 
 
@@ -20,8 +20,8 @@ def _factor(prior: float, meaning: str) -> Parameter:
 
 GROUP = Group(
     "spread",
-    matmul=_factor(1.6, "matrix products in 8- and 16-bit formats"),
-    matmul_wide=_factor(1.8, "matrix products in the other formats"),
+    matmul=_factor(1.6, "matmuls in 8- and 16-bit formats"),
+    matmul_wide=_factor(1.8, "matmuls in the other formats"),
     attention=_factor(1.7, "fused attention"),
     conv=_factor(2.0, "convolutions"),
     stream=_factor(1.5, "elementwise kernels and moves"),

@@ -104,7 +104,7 @@ def _sparse_share(dtype: str) -> float:
 
 
 def sparse_weights(row: KernelCount) -> Tensor | None:
-    """The 2:4-sparse weights of a matrix product, if they are."""
+    """The 2:4-sparse weights of a matmul, if they are."""
     operands = row.kernel.inputs[1:2] if row.kernel.main.op in ("linear", "matmul") else ()
     return next((each for each in operands if two_of_four(each.dtype) is not None), None)
 

@@ -74,9 +74,9 @@ class Peak(Frozen):
     """One dense peak.
 
     Attributes:
-        flops: Dense rate, two operations a multiply-add [FLOP/s].
-        sparse: The printed 2:4-sparse figure; only products with 2:4-sparse weights use it [FLOP/s].
-        accumulate: The format that products are summed in at this rate.
+        flops: Dense rate, two operations per multiply-add [FLOP/s].
+        sparse: The printed 2:4-sparse figure; only matmuls with 2:4-sparse weights use it [FLOP/s].
+        accumulate: The format that matmuls are summed in at this rate.
         clock: The clock behind the figure [Hz].
         source: Where the figure comes from.
         note: What a reader of the number should know.
@@ -164,7 +164,7 @@ class Efficiency(Frozen):
         low: The fast end of the stated range, as a factor on the expected time, at most 1.
         high: The slow end, at least 1.
         calibrated: Fitted to measurements of this chip, of another one, or assumed.
-        parameters: Fitted figures of the time model by group (:mod:`roofline.efficiency`); priors serve for the rest.
+        parameters: Fitted figures of the time model by group (:mod:`roofline.cost`); priors serve for the rest.
         like: A chip whose fitted figures are used where this one has none, scaled by the datasheets.
         source: Where the shares come from.
     """

@@ -135,7 +135,7 @@ def pressure(graph: Graph, kernel: str, chip: str | Chip, **sizes: Any) -> Press
     """Work out what a kernel asks of registers and shared memory.
 
     Live values: in the order of the program, an operand from its first use to its last. A thread works on as many
-    elements as its widest load of 16 bytes brings. After a product, its sums come on top and what follows works on
+    elements as its widest load of 16 bytes brings. After a matmul, its sums come on top and what follows works on
     pieces of them.
 
     Args:
@@ -181,7 +181,7 @@ def pressure_of(
     if not fusing.has_registers(chip):
         return Pressure(kernel, rows=rows)
     held, words = (fusing.ACCUMULATORS if main is not None else 0), 2 if body.is_double else 1
-    # The product's sums are counted already; a piece of them at a time is what the rest works on.
+    # The matmul's sums are counted already; a piece of them at a time is what the rest works on.
     live, element = body.live, body.widest_element()
     registers = fusing.registers(live, element, body.sweep, held=held, words=words)
     return Pressure(kernel, registers, fusing.widest(live, element, held, words), rows)

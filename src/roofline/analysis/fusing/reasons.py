@@ -18,20 +18,20 @@ from roofline.ops.registry import OPS, node_work
 from roofline.passes.fusion.flash import attentions
 from roofline.passes.fusion.inlining import kept_of
 
-#: Epilogues that libraries of products have: BIAS, RELU, GELU and their pairs (cuBLAS documentation,
+#: Epilogues that libraries of matmuls have: BIAS, RELU, GELU and their pairs (cuBLAS documentation,
 #: cublasLtEpilogue_t; hipBLASLt documentation, hipblasLtEpilogue_t).
 LIBRARY_EPILOGUES = frozenset({"bias_add", "relu", "gelu", "gelu_tanh"})
 
 
 @dataclass(frozen=True, slots=True)
 class Libraries:
-    """Whose kernels products and convolutions are on a vendor's chips, and who makes more of them.
+    """Whose kernels matmuls and convolutions are on a vendor's chips, and who makes more of them.
 
     Attributes:
-        product: The library of matrix products.
+        product: The library of matmuls.
         epilogues: Its extension with epilogues; empty where there is none.
         conv: The library of convolutions.
-        tiles: Who computes elementwise work on the tiles of a product.
+        tiles: Who computes elementwise work on the tiles of a matmul.
         windows: Who does it on those of a convolution.
     """
 
@@ -269,7 +269,7 @@ def _turned(pair: Pair) -> str:
 
 
 def _epilogue(pair: Pair) -> Reason:
-    """A product, then a loop over its result."""
+    """A matmul, then a loop over its result."""
     product, loop, names = pair.first, pair.second, pair.libraries
     is_conv = OPS[product.main.op].kind == "conv"
     closed = f"{product.label} is a {names.conv if is_conv else names.product} kernel"
@@ -287,7 +287,7 @@ def _epilogue(pair: Pair) -> Reason:
 
 
 def _columns(side: Side) -> int:
-    """Elements of a row of a product's result: its columns, or the channels of a convolution."""
+    """Elements of a row of a matmul's result: its columns, or the channels of a convolution."""
     shape = side.scope.tensors[side.main.outputs[0]].shape or (1,)
     is_conv = OPS[side.main.op].kind == "conv" and len(shape) > 1
     return int(evaluate(shape[1 if is_conv else -1], side.sizes))
@@ -306,7 +306,7 @@ def _rows_of_product(pair: Pair, closed: str) -> Reason:
 
 
 def _prologue(pair: Pair) -> Reason:
-    """A loop, then the product that reads its result."""
+    """A loop, then the matmul that reads its result."""
     loop, product = pair.first, pair.second
     tiles = ceil_div(_columns(product), TILE)
     which = "the" if tiles == 1 else f"each of {tiles} or more"
@@ -318,10 +318,10 @@ def _prologue(pair: Pair) -> Reason:
 
 
 def _products(pair: Pair) -> Reason:
-    """Two products: one kernel only as attention, with what lies between."""
+    """Two matmuls: one kernel only as attention, with what lies between."""
     a, b = pair.first, pair.second
     if not pair.handed:
-        return Reason(f"both read {pair.shared[0]}; only a grouped product of equal shapes runs both", True)
+        return Reason(f"both read {pair.shared[0]}; only a grouped matmul of equal shapes runs both", True)
     return Reason(
         f"{b.label} needs whole rows of {a.label} ({_columns(a):,} elements), which lie in several tiles", True
     )

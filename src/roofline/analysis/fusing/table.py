@@ -104,7 +104,7 @@ class Fusion(Report):
     rows: tuple[PolicyRow, ...]
 
     def __getitem__(self, policy: str) -> PolicyRow:
-        """The row of a policy.
+        """Return the row of a policy.
 
         Raises:
             UsageError: No such policy.
@@ -126,7 +126,7 @@ class Fusion(Report):
         return self["chains"]
 
     def groups(self, policy: str = "chains") -> tuple[Group, ...]:
-        """The kernels of a policy, unfused beside fused, most saved first; those of one operator left out.
+        """Return the kernels of a policy, unfused beside fused, most saved first; those of one operator left out.
 
         Raises:
             UsageError: No such policy.

@@ -118,7 +118,7 @@ class Request(Report):
         return float(self.steps.mean()) if self.steps.size else None
 
     def percentile(self, percent: float) -> float | None:
-        """A percentile of the decode steps [s]; ``None`` for a single new token.
+        """Return a percentile of the decode steps [s]; ``None`` for a single new token.
 
         Raises:
             UsageError: Not between 0 and 100.

@@ -195,7 +195,7 @@ class Run:
         return times * model, times * hardware
 
     def peak(self) -> float:
-        """Peak of the format that most products run in [FLOP/s]."""
+        """Peak of the format that most matmuls run in [FLOP/s]."""
         by: dict[str, float] = {}
         for row in (row for one in self.virtual_stages for row in one.estimate.rows):
             for dtype, flops in row.flops_by.items():

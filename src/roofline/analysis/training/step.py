@@ -58,9 +58,9 @@ class TrainingStep(Report):
         high: The slow end [s].
         memory: Return the memory of the device that needs the most, by part [byte].
         capacity: Of a device [byte].
-        model_flops: Of all devices: three times the products of the forward; what MFU counts.
-        hardware_flops: Of all devices: all products that run; what HFU counts.
-        peak: Of one device, in the format of its products [FLOP/s].
+        model_flops: Of all devices: three times the matmuls of the forward; what MFU counts.
+        hardware_flops: Of all devices: all matmuls that run; what HFU counts.
+        peak: Of one device, in the format of its matmuls [FLOP/s].
         items: Tokens or images of a step.
         item: Their word.
         virtual_stages: What each virtual stage of layers takes, in order.
@@ -118,11 +118,11 @@ class TrainingStep(Report):
 
     @property
     def throughput(self) -> float:
-        """Items a second of all devices."""
+        """Items per second of all devices."""
         return self.items / self.time
 
     def seconds_for(self, items: float) -> float:
-        """Time to train on so many tokens or images [s].
+        """Return the time to train on so many tokens or images [s].
 
         Raises:
             UsageError: Not a positive number.
@@ -132,7 +132,7 @@ class TrainingStep(Report):
         return items / self.throughput
 
     def days(self, items: float) -> float:
-        """The same in days."""
+        """Return the same in days."""
         return self.seconds_for(items) / DAY
 
     def subject(self) -> dict[str, Any]:

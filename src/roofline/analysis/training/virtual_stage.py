@@ -31,8 +31,8 @@ class VirtualStage:
         forward_graph: Its layers, as one device has them.
         estimate: Of forward and backward, with gradients added up.
         seconds: By part: forward, backward, recompute, communication [s].
-        model_flops: Three times the products of the forward, the numerator of MFU: each has two gradients.
-        hardware_flops: All products that run, the numerator of HFU.
+        model_flops: Three times the matmuls of the forward, the numerator of MFU: each has two gradients.
+        hardware_flops: All matmuls that run, the numerator of HFU.
         footprint: Its parameters, gradients and states.
         saved: Activations between forward and backward [byte].
         transient: The most that lives besides while one micro-batch runs [byte].
@@ -117,7 +117,7 @@ def stored(graph: Graph, precision: str) -> Graph:
 
 
 def lowered(graph: Graph, precision: str) -> Graph:
-    """The forward program with the casts of a precision; they hide which product has which weight, so shard before."""
+    """The forward program with the casts of a precision; they hide which matmul has which weight, so shard before."""
     dtype = PRECISIONS[precision].lower
     return autocast(graph, dtype) if dtype else graph
 
