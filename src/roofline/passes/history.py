@@ -73,7 +73,7 @@ def added_for_training(graph: Graph) -> str:
     return "backward" if graph.backward_start is not None else "optimizer" if graph.info.training.optimizer else ""
 
 
-def sooner(graph: Graph, what: str) -> str:
+def order_hint(graph: Graph, what: str) -> str:
     """A remark for an error: what came before that hides the weights of matmuls from a pass."""
     hiding = [step.name for step in graph.history if step.name in ("quantize", "dequantize", "autocast", "optimizer")]
     return f"; it went through {hiding[-1]}: {what} before that" if hiding else ""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from roofline.ir.dtypes import DTYPES, dtype, two_of_four
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.graph import Graph, Node
-from roofline.passes.history import sooner
+from roofline.passes.history import order_hint
 from roofline.passes.rewriting.amounts import matches
 
 #: Matmuls that libraries run on 2:4 weights (cuSPARSELt: one structured operand of a matmul), with the axis
@@ -48,7 +48,7 @@ def sparsify(graph: Graph, sparsity: str | float, where: Sequence[str]) -> Graph
         raise UsageError(f"sparsity={sparsity!r}; allowed: '2:4', or a share of zeros above 0 and below 1{near}")
     chosen = _weights(graph, where)
     if not chosen:
-        raise UsageError(f"{graph.name}: where={'|'.join(where)!r} has no {_MISSING}{sooner(graph, 'prune')}")
+        raise UsageError(f"{graph.name}: where={'|'.join(where)!r} has no {_MISSING}{order_hint(graph, 'prune')}")
     tensors = [replace(graph.tensors[name], dtype=_stored(graph, name)) for name in chosen]
     dense = [node.name for node in graph.nodes if node.op in ("conv2d", "conv1d", "conv3d", "expert_linear")
              and matches(node.name, where)]  # fmt: skip

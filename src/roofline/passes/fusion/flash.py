@@ -21,7 +21,7 @@ _VALUES = frozenset({"attention_values", "bmm", "matmul"})
 _BETWEEN = frozenset({"pointwise", "rowwise", "reduction", "move", "view"})
 _SOFTMAX = frozenset({"softmax", "attention_softmax"})
 #: Operators between the two matmuls at most: a softmax taken apart, scale, bias, mask, cap, casts, dropout.
-_MOST = 32
+_MAX_BETWEEN = 32
 
 
 @graph_pass
@@ -75,7 +75,7 @@ def _attention_from(graph: Graph, scores: Node) -> tuple[Node, ...]:
             for reader in readers:
                 if reader.op in _VALUES:
                     ends[reader.name] = reader
-                elif OPS[reader.op].kind not in _BETWEEN or len(between) > _MOST:
+                elif OPS[reader.op].kind not in _BETWEEN or len(between) > _MAX_BETWEEN:
                     return ()
                 elif reader.name not in between:
                     between[reader.name] = reader

@@ -34,11 +34,11 @@ from roofline.passes.fusion.order import Order, topological_order
 from roofline.passes.history import graph_pass
 
 #: config.score_fusion_memory_threshold: neighbours that share less are left apart [byte].
-SHARED_AT_LEAST = 10
+MIN_SHARED = 10
 #: Scheduler.are_long_distant_nodes.
-DISTANCE_AT_MOST = 64
+MAX_DISTANCE = 64
 #: config.max_fusion_size and config.max_fusion_buffer_group_pairwise_attempts.
-LOOPS_AT_MOST = NEIGHBOURS_TRIED = 64
+MAX_LOOPS = NEIGHBOURS_TRIED = 64
 #: Scheduler.fuse_nodes.
 ROUNDS = 10
 
@@ -268,18 +268,18 @@ class _Scheduler:
     # --- whether two kernels may be one -------------------------------------------------------------------------------
 
     def _may_fuse(self, a: _Kernel, b: _Kernel) -> bool:
-        if not (a.fusible and b.fusible and a.fits(b)) or len(a.loops) + len(b.loops) > LOOPS_AT_MOST:
+        if not (a.fusible and b.fusible and a.fits(b)) or len(a.loops) + len(b.loops) > MAX_LOOPS:
             return False
         if len({kernel.loops[0].nodes[0].name in self.backward for kernel in (a, b)}) > 1:
             return False
         a_waits, b_waits = self.order.waits_for(a.first, b.first), self.order.waits_for(b.first, a.first)
-        far = max(abs(a.first - b.last), abs(b.first - a.last)) > DISTANCE_AT_MOST
+        far = max(abs(a.first - b.last), abs(b.first - a.last)) > MAX_DISTANCE
         if (far and not a_waits and not b_waits) or self.order.between(a.first, b.first):
             return False
         if a_waits or b_waits:
             producer, consumer = (b, a) if a_waits else (a, b)
             return self._follows(producer, consumer)
-        return self._shared(a, b) >= SHARED_AT_LEAST
+        return self._shared(a, b) >= MIN_SHARED
 
     def _follows(self, producer: _Kernel, consumer: _Kernel) -> bool:
         """Tell whether the consumer reads all of the producer's results at the same index."""

@@ -33,17 +33,17 @@ _ROLE_OF_OP = {
 #: config.realize_reads_threshold: with more reads, an expression that is used again is written out.
 READS_TO_REUSE = 4
 #: config._realize_acc_reads_threshold_default: with more reads, an expression is written out anyway.
-READS_AT_MOST = 8
+MAX_READS = 8
 #: config._realize_opcount_threshold_default: with more operations, an expression that is used again is written out.
 OPERATIONS_TO_REUSE = 30
 #: graph.py, has_large_inner_fn(threshold=100): with more operations, an expression is written out anyway.
-OPERATIONS_AT_MOST = 100
+MAX_OPERATIONS = 100
 #: config.unroll_reductions_threshold: shorter reductions are written out as sums of terms.
 UNROLLED_BELOW = 8
 #: lowering.py, max_pool2d and avg_pool2d: larger windows are left to a library.
-WINDOW_AT_MOST = 25
+MAX_WINDOW = 25
 #: ir.py, Sort.create: longer rows are left to a library.
-SORTED_AT_MOST = 512
+MAX_SORTED = 512
 #: ir.py, Reduction.num_splits: a longer reduction to one number takes two kernels.
 SPLIT_ABOVE = 8192
 #: Stand-in for symbolic sizes where they only rank choices (inductor takes a size hint).
@@ -112,11 +112,11 @@ class Inliner:
         if node.op == "put" and len(node.inputs) == 2:
             return "inline"  # slice_scatter: a choice between two values at each place
         if node.op == "scan" and dict(node.attrs).get("flops", 1) == 0:
-            return "reduce" if _at_most(self._numel(node.inputs[0], -1), SORTED_AT_MOST) else "extern"
+            return "reduce" if _at_most(self._numel(node.inputs[0], -1), MAX_SORTED) else "extern"
         if role == "reduce" and kind == "reduction" and _at_most(self._columns(node), UNROLLED_BELOW - 1):
             return "inline"
         if role == "window":
-            return role if _at_most(self.taps(node), WINDOW_AT_MOST) else "extern"
+            return role if _at_most(self.taps(node), MAX_WINDOW) else "extern"
         return role
 
     def _numel(self, name: str, axis: int | None = None) -> Any:
@@ -226,8 +226,8 @@ class Inliner:
         return (
             not readers
             or reused
-            or reads > READS_AT_MOST
-            or work > OPERATIONS_AT_MOST
+            or reads > MAX_READS
+            or work > MAX_OPERATIONS
             or len(self.by_label[node.label]) > 1
             or not self.kept.isdisjoint(node.outputs)
             or any(self._wants_memory(node, reader, reads) for reader in readers)

@@ -19,7 +19,7 @@ from roofline.ir.graph import Graph, Node
 from roofline.ops.aliases import aliases
 from roofline.ops.communication import COLLECTIVES
 from roofline.ops.registry import OPS, axes_of
-from roofline.passes.history import sooner
+from roofline.passes.history import order_hint
 from roofline.passes.parallel.axes import Atom, Axes
 from roofline.passes.parallel.partitioner import MATMULS, NORMS
 
@@ -29,7 +29,7 @@ HEADS = {"attention_scores": (0, 1, 1), "ssd_scan": (0, 1, 2), "delta_scan": (2,
 #: and save next to nothing. Experts are as narrow as a quarter.
 NARROWEST = 1 / 16
 #: The most devices that a refusal lists as possible.
-MOST = 1024
+MAX_DEVICES = 1024
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class ShardingPlan:
             UsageError: Nothing can be cut, or something does not divide.
         """
         if not self.splits:
-            instead = sooner(self.graph, "shard") or (
+            instead = order_hint(self.graph, "shard") or (
                 "; run copies of it on parts of the batch instead (data parallelism)"
             )
             raise UsageError(
@@ -150,10 +150,12 @@ class ShardingPlan:
         """Numbers of devices that can share everything."""
         distinct = {tuple(atom.size for atom in split.atoms): split for split in self.splits}
         return tuple(
-            n for n in range(2, MOST + 1) if distinct and all(split.cut(n) is not None for split in distinct.values())
+            n
+            for n in range(2, MAX_DEVICES + 1)
+            if distinct and all(split.cut(n) is not None for split in distinct.values())
         )
 
-    def copies(self, devices: int) -> int:
+    def replicas(self, devices: int) -> int:
         """Count the devices that hold each key-value head, where there are fewer heads than devices."""
         heads = [split for split in self.splits if isinstance(split, Heads)]
         return max((devices // _product(split.groups) for split in heads), default=1)

@@ -223,9 +223,9 @@ def _experts(graph: Graph, ep: int) -> dict[str, int]:
 
 def _notes(before: Graph, after: Graph, plan: ShardingPlan, vocabulary: Vocabulary, tp: int, ep: int) -> list[str]:
     notes = [_kept_whole(before, after)]
-    copies = plan.copies(tp) if tp > 1 else 1
-    if copies > 1:
-        notes.append(f"fewer key-value heads than devices: each is held by {copies} of them")
+    replicas = plan.replicas(tp) if tp > 1 else 1
+    if replicas > 1:
+        notes.append(f"fewer key-value heads than devices: each is held by {replicas} of them")
     padded = sorted({_rows(before, name) for name, rows in vocabulary.rows.items() if _rows(before, name) != rows * tp})
     notes += [f"a vocabulary of {rows} is padded to {ceil_div(rows, tp) * tp}" for rows in padded]
     if ep > 1:

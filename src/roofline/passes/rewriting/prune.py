@@ -17,7 +17,7 @@ from roofline.ir.graph import Graph, Node
 from roofline.ir.sizes import prod
 from roofline.ops.registry import OPS
 from roofline.passes.formats.sparsify import sparsify
-from roofline.passes.history import graph_pass, sooner
+from roofline.passes.history import graph_pass, order_hint
 from roofline.passes.parallel.axes import Atom, Axes, Span
 from roofline.passes.rewriting.amounts import check, matches, nearest, patterns, remaining
 from roofline.passes.rewriting.drop_layers import drop_layers
@@ -144,7 +144,7 @@ class _Plan:
     def selected(self, spans: Mapping[Span, list[str]], what: str, here: str) -> dict[Span, list[str]]:
         """Select those of which ``where`` matches a node, and note what shrinks along with them."""
         if not spans:
-            late = sooner(self.graph, "prune")
+            late = order_hint(self.graph, "prune")
             raise UsageError(f"{self.graph.name} has no {here} to prune; {what} does not apply{late}")
         chosen = {span: names for span, names in spans.items() if any(matches(name, self.where) for name in names)}
         if not chosen:
