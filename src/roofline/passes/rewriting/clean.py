@@ -343,10 +343,10 @@ def clean(graph: Graph) -> Graph:
         >>> from roofline.ops.builder import Builder
         >>> b = Builder("wasteful", "fp32")
         >>> x, w = b.input("x", (2, 4)), b.weight("w", (4, 4))
-        >>> turned = [b.op("transpose_copy", w, name=name) for name in ("w1", "w2")]
-        >>> products = [b.op("matmul", x, each) for each in turned]
-        >>> lost = b.op("softmax", products[0])
-        >>> [node.op for node in clean(b.graph([b.op("add", *products, name="y")])).nodes]
+        >>> transposed = [b.op("transpose_copy", w, name=name) for name in ("w1", "w2")]
+        >>> matmuls = [b.op("matmul", x, each) for each in transposed]
+        >>> lost = b.op("softmax", matmuls[0])
+        >>> [node.op for node in clean(b.graph([b.op("add", *matmuls, name="y")])).nodes]
         ['matmul', 'add']
     """
     while True:
