@@ -23,7 +23,7 @@ from roofline.ops.aliases import in_place
 from roofline.ops.builder import Builder
 from roofline.ops.reference import same
 from roofline.ops.registry import get_op
-from roofline.passes.history import graph_pass
+from roofline.passes.history import check_graph, graph_pass
 from roofline.passes.rewriting.clean import rewritten
 
 #: Operators whose operands may change places.
@@ -259,6 +259,7 @@ def rewrite(
         >>> rl.count(graph, B=1, S=8).launches - rl.count(after, B=1, S=8).launches
         2
     """
+    check_graph(graph, "rewrite")
     find, make = _functions(pattern, replacement)
     root, inputs = _pattern(find)
     matches = list(_Matcher(graph, root, where).find())
@@ -266,9 +267,7 @@ def rewrite(
         raise UsageError(f"{graph.name}: {_nowhere(graph, root, where)}")
     b = Builder.of(graph)
     for place in matches:
-        new = _built(make, Replacement(_options(place, root)), inputs, "replacement")
-        if not new.op:
-            raise UsageError("replacement: it returns an input; wanted at least one operator, such as identity")
+        new = _replacement(make, place, root, inputs)
         shared = len(graph.kernels[place.root.label]) > 1
         with b.before(place.root), b.inside(place.root.label if shared else ""):
             _replaced(b, place, new, {id(term): place.tensors[id(term)] for term in inputs})
@@ -277,8 +276,14 @@ def rewrite(
     if verify is not False:
         _verify(graph, after, verify)
     options = {"pattern": str(root), "replacement": str(new)} | ({} if where == "*" else {"where": where})
-    step = Applied("rewrite", tuple(options.items()), graph, (note,))
-    return replace(after, history=(*graph.history, step))
+    return replace(after, history=(*graph.history, Applied("rewrite", tuple(options.items()), graph, (note,))))
+
+
+def _replacement(make: Callable[..., Any], place: Match, root: Term, inputs: Sequence[Term]) -> Term:
+    new = _built(make, Replacement(_options(place, root)), inputs, "replacement")
+    if not new.op:
+        raise UsageError("replacement: it returns an input; wanted at least one operator, such as identity")
+    return new
 
 
 def _nowhere(graph: Graph, root: Term, where: str) -> str:

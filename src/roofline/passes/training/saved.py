@@ -10,6 +10,7 @@ from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph
 from roofline.ir.sizes import by_symbol, evaluate
 from roofline.ops.registry import OPS
+from roofline.passes.history import check_graph
 
 
 def saved_tensors(graph: Graph) -> dict[str, str]:
@@ -67,6 +68,7 @@ def saved(graph: Graph, **sizes: Any) -> Mapping[str, Any]:
         >>> by_layer["layers.1"] == 1024 * 768 * (34 + 5 * 12 * 1024 / 768)
         True
     """
+    check_graph(graph, "saved")
     totals: dict[str, Any] = {}
     for name, layer in saved_tensors(graph).items():
         totals[layer] = totals.get(layer, 0) + nbytes(graph.tensors[name])
