@@ -15,8 +15,7 @@ from functools import cache
 from typing import Any
 
 from roofline.ir.errors import ShapeError
-from roofline.ir.sizes import Dim, Size, prod
-from roofline.ir.unify import quotient
+from roofline.ir.sizes import Dim, Size, prod, quotient
 
 Shape = tuple[Size, ...]
 Term = tuple[str, ...]

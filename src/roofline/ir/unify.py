@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from roofline.ir.sizes import Size, prod
-from roofline.ir.sizes import quotient as quotient
+from roofline.ir.sizes import Size, prod, quotient
 
 PRODUCT, SUM = "product", "sum"
 

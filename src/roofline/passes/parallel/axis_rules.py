@@ -13,8 +13,8 @@ from typing import Any
 
 from roofline.ir.graph import Graph
 from roofline.ir.signature import Signature, Term
-from roofline.ir.sizes import prod
-from roofline.ir.unify import ONE, SUM, Cell, cell, freeze, joined, product, quotient, unify
+from roofline.ir.sizes import prod, quotient
+from roofline.ir.unify import ONE, SUM, Cell, cell, freeze, joined, product, unify
 from roofline.ops.axes import Cells, Site, frozen
 from roofline.ops.registry import Op, get_op
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from roofline.ir.graph import Graph, Node, Tensor
+from roofline.ir.graph import Graph
+from roofline.ops.builder import Builder
 from roofline.passes.history import graph_pass
 from roofline.passes.parallel.stage import stages
 
@@ -37,29 +38,16 @@ def pipelined(graph: Graph, pp: int, *, nodes: int = 1) -> Graph:
     if pp == 1:
         return graph
     parts = stages(graph, pp, nodes=nodes)
-    made: list[Node] = []
-    tensors: dict[str, Tensor] = dict(graph.tensors)
-    now: dict[str, str] = {}
+    b, now = Builder.of(graph, nodes=()), dict[str, str]()
     for part in parts:
         sent: dict[str, str] = {}
         for node in part.nodes:
-            moved = replace(node, inputs=tuple(now.get(name, name) for name in node.inputs))
-            if node.op == "send":
-                moved = _again(moved, part, tensors)
-                sent[node.inputs[0]] = moved.outputs[0]
-            made.append(moved)
+            inputs = tuple(now.get(name, name) for name in node.inputs)
+            if node.op == "send":  # what passes through a stage is sent once more, under another name
+                sent[node.inputs[0]] = b.op("send", *inputs, name=node.name, nodes=nodes)
+            else:
+                b.place(replace(node, inputs=inputs))
         now.update(sent)
     note = f"one batch in {pp} stages, one after the other; memory is that of the largest stage"
-    outputs = tuple(now.get(name, name) for name in graph.outputs)
-    whole = replace(graph, tensors=tensors, nodes=tuple(made), outputs=outputs).with_info(pipeline=parts, pp=pp)
-    return whole.with_notes(note).validate()
-
-
-def _again(node: Node, part: Graph, tensors: dict[str, Tensor]) -> Node:
-    """A send under names of its own: what passes through a stage is sent once more."""
-    name, number = node.outputs[0], 1
-    while name in tensors:
-        number += 1
-        name = f"{node.outputs[0]}_{number}"
-    tensors[name] = replace(part.tensors[node.outputs[0]], name=name)
-    return replace(node, name=f"{name}_on", outputs=(name,))
+    whole = b.graph(now.get(name, name) for name in graph.outputs)
+    return whole.with_info(pipeline=parts, pp=pp).with_notes(note)

@@ -9,6 +9,7 @@ from itertools import accumulate, pairwise
 
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Node, Tensor, once_per_graph
+from roofline.ops.builder import Builder
 from roofline.passes.history import added_for_training, graph_pass
 
 
@@ -76,23 +77,13 @@ def stage(graph: Graph, pp: int, index: int, *, weights: Mapping[str, float] | N
     arriving = _crossing(graph, ends[index]) if index else ()
     leaving = _crossing(graph, ends[index + 1]) if index + 1 < pp else ()
     own = graph.nodes[ends[index] : ends[index + 1]]
-    sends = [
-        Node(f"{name}.send", "send", (name,), (f"{name}.sent",), (("nodes", nodes),), scope=graph.producer[name].scope)
-        for name in leaving
-    ]
     tensors = _tensors(graph, own, arriving, leaving, ends[index] == 0)
-    sent = {name: f"{name}.sent" for name in leaving}
-    tensors |= {to: Tensor(to, graph.tensors[name].shape, graph.tensors[name].dtype) for name, to in sent.items()}
-    made = {name for node in own for name in node.outputs}
-    outputs = (*(name for name in graph.outputs if name in made), *sent.values())
-    part = replace(
-        graph,
-        name=f"{graph.name}, stage {index + 1} of {pp}",
-        tensors=tensors,
-        nodes=(*own, *sends),
-        outputs=outputs,
-    )
-    return _described(part, graph, own, ends, index).validate()
+    part = replace(graph, name=f"{graph.name}, stage {index + 1} of {pp}", tensors=tensors)
+    b = Builder.of(part, nodes=own)
+    sent = [b.op("send", name, name=f"{name}.sent", nodes=nodes) for name in leaving]
+    written = {name for node in own for name in node.outputs}
+    outputs = (*(name for name in graph.outputs if name in written), *sent)
+    return _described(b.graph(outputs), graph, own, ends, index)
 
 
 def _refuse(graph: Graph) -> None:
