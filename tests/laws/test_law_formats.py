@@ -97,7 +97,9 @@ def test_every_spelling_of_a_unit_parses_to_its_scale(unit: str) -> None:
     for spelled, scale in UNITS[unit].items():
         for text in (f"3 {spelled}", f"3{spelled}", f"  3.0   {spelled} ", f"30e-1 {spelled}"):
             assert parse(text, unit) == 3 * scale, text
-    assert parse("3", unit) == parse(3, unit) == parse(3.0, unit) == 3.0
+    assert parse(3, unit) == parse(3.0, unit) == 3.0
+    with pytest.raises(rl.errors.UnitError, match="has no unit"):
+        parse("3", unit)
 
 
 @LAW

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from roofline.ir.graph import Node
-from roofline.ir.sizes import ceil_div, prod
-from roofline.ir.unify import cell, product, quotient, unify
+from roofline.ir.sizes import ceil_div, prod, quotient
+from roofline.ir.unify import cell, product, unify
 from roofline.ops.arrays import same
 from roofline.ops.axes import Site
 from roofline.ops.gradients import Rule, Tape, unchanged
