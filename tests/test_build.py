@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import roofline as rl
+from roofline.ir.graph import Info
 from roofline.ir.sizes import symbol
 
 B = symbol("B")
@@ -103,3 +104,61 @@ def test_kinds_of_sources() -> None:
 def test_a_size_in_quotes_is_refused() -> None:
     with pytest.raises(rl.errors.ShapeError, match=r"x: a size of 'B', which is text; .*symbol\('B'\)"):
         rl.ops.Builder("g", "bf16").input("x", ("B", 4))  # type: ignore[arg-type]
+
+
+# --- editing ----------------------------------------------------------------------------------------------------------
+
+
+def chain() -> rl.Graph:
+    b = rl.ops.Builder("chain", "fp32")
+    x = b.op("exp", b.input("x", (4, 8)), name="a")
+    return b.graph([b.op("relu", x, name="y")], items=4, item="token", info=Info(phase="forward"))
+
+
+def test_a_program_is_edited_in_place() -> None:
+    graph = chain()
+    a, y = graph.nodes
+    b = rl.ops.Builder.of(graph)
+    with b.before(y):
+        b.change(y, inputs=(b.op("neg", "a"),))
+    b.op("tanh", "x", replacing=a)
+    after = b.graph()
+    assert [(node.name, node.op, node.inputs) for node in after.nodes] == [
+        ("a", "tanh", ("x",)), ("neg", "neg", ("a",)), ("y", "relu", ("neg",)),
+    ]  # fmt: skip
+    assert (after.name, after.outputs, after.items, after.item, after.info) == ("chain", ("y",), 4, "token", graph.info)
+
+
+def test_what_nothing_writes_any_more_is_gone() -> None:
+    graph = chain()
+    b = rl.ops.Builder.of(graph)
+    b.drop(graph.nodes[0])
+    b.change(graph.nodes[1], inputs=("x",))
+    assert b.graph().tensors.keys() == {"x", "y"}
+
+
+def test_a_walk_places_nodes_anew_under_free_names() -> None:
+    graph = chain()
+    b = rl.ops.Builder.of(graph, nodes=())
+    for node in graph.nodes:
+        b.place(node)
+        with b.inside("shared"):
+            b.op("neg", node.outputs[0], name="y")
+    after = b.graph()
+    assert [node.name for node in after.nodes] == ["a", "y_2", "y", "y_3"]
+    assert [node.kernel for node in after.nodes] == ["", "shared", "", "shared"]
+    assert {after.tensors[name].dtype for name in after.tensors} == {"fp32"}
+
+
+def test_a_replacement_has_the_shape_of_what_it_replaces() -> None:
+    graph = chain()
+    with pytest.raises(rl.errors.ShapeError, match=r"a: reduce gives \[4\] where the program has \[4, 8\]"):
+        rl.ops.Builder.of(graph).op("reduce", "x", axes=(-1,), replacing=graph.nodes[0])
+
+
+def test_nodes_that_a_backward_adds_say_so() -> None:
+    b = rl.ops.Builder.of(chain())
+    b.phase = "backward"
+    b.op("neg", "y")
+    assert [node.phase for node in b.graph().nodes] == ["forward", "forward", "backward"]
+    assert b.graph().backward_start == 2
