@@ -14,7 +14,6 @@ from torch import nn
 from torch.nn import functional
 
 import roofline as rl
-from roofline.ops.registry import OPS
 
 WIDTH, HEADS, LENGTH, VOCABULARY = 32, 4, 16, 50
 
@@ -343,8 +342,8 @@ def ours(program: Any, *args: Any) -> tuple[int, int]:
     graph = rl.from_torch(program, *args, mode="compiled")
     kernels: dict[str, set[str]] = {}
     for node in graph.nodes:
-        if OPS[node.op].kind != "view":
-            kernels.setdefault(node.label, set()).add(OPS[node.op].kind if node.op != "topk" else "library")
+        if rl.ops.OPS[node.op].kind != "view":
+            kernels.setdefault(node.label, set()).add(rl.ops.OPS[node.op].kind if node.op != "topk" else "library")
     assert len(kernels) == graph.info.kernels
     libraries = sum(not kinds.isdisjoint(("matmul", "conv", "attention", "library")) for kinds in kernels.values())
     return len(kernels) - libraries, libraries

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import roofline as rl
-from roofline.measurement.backends import COMPILE_SECONDS, compare_backends, mode_of, predicted_compile
+from roofline.measurement.backends import COMPILE_SECONDS, mode_of
 
 #: PyTorch's own compiler imports parts of PyTorch that it warns about.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")
@@ -38,7 +38,7 @@ def test_the_table_of_compile_times_is_that_of_the_measurements() -> None:
 
 
 def test_speedups_are_quotients_of_estimates() -> None:
-    found = predicted_compile(resnet(), "h100-sxm", B=1)
+    found = rl.measurement.predicted_compile(resnet(), "h100-sxm", B=1)
     times = {mode: rl.estimate(resnet(), "h100-sxm", mode=mode, B=1).time for mode in ("eager", "graph", "compiled")}  # type: ignore[arg-type]
     assert found["inductor"].pays_off.speedup == pytest.approx(times["eager"] / times["compiled"])
     assert found["cudagraphs"].pays_off.speedup == pytest.approx(times["eager"] / times["graph"])
@@ -48,11 +48,11 @@ def test_speedups_are_quotients_of_estimates() -> None:
 
 
 def test_calls_follow_the_compile_time() -> None:
-    row = predicted_compile(resnet(), "h100-sxm", B=64)["inductor"]
+    row = rl.measurement.predicted_compile(resnet(), "h100-sxm", B=64)["inductor"]
     saved = row.pays_off.before_s - row.pays_off.after_s
     assert row.pays_off.steps == pytest.approx(10.83 / saved)
     assert (row.earliest, row.latest) == pytest.approx((10.10 / saved, 12.97 / saved))
-    told = predicted_compile(resnet(), "h100-sxm", B=64, compile_s="60 s")["inductor"]
+    told = rl.measurement.predicted_compile(resnet(), "h100-sxm", B=64, compile_s="60 s")["inductor"]
     assert told.pays_off.steps == pytest.approx(60 / saved)
     assert told.compile_s == (60, 60, 60)
 
@@ -64,7 +64,7 @@ def test_a_measured_speedup_is_foreseen() -> None:
             row["mode"]: float(row["wall_us"])
             for row in csv.DictReader(file) if (row["model"], row["dtype"], row["batch"]) == ("resnet50", "bf16", "64")
         }  # fmt: skip
-    row = predicted_compile(resnet(), "h100-sxm", B=64)["inductor"]
+    row = rl.measurement.predicted_compile(resnet(), "h100-sxm", B=64)["inductor"]
     assert row.pays_off.speedup == pytest.approx(wall["eager"] / wall["compile-inductor"], rel=0.1)
 
 
@@ -72,8 +72,10 @@ def test_other_compilers_need_a_time() -> None:
     with pytest.raises(
         rl.errors.UsageError, match=r"how long openxla compiles is known for inductor.*compile_s=\{'openxla'"
     ):
-        predicted_compile(resnet(), "h100-sxm", backends=["openxla"], B=1)
-    row = predicted_compile(resnet(), "h100-sxm", backends=["openxla"], compile_s={"openxla": "5 s"}, B=1)["openxla"]
+        rl.measurement.predicted_compile(resnet(), "h100-sxm", backends=["openxla"], B=1)
+    row = rl.measurement.predicted_compile(
+        resnet(), "h100-sxm", backends=["openxla"], compile_s={"openxla": "5 s"}, B=1
+    )["openxla"]
     assert row.compile_s[1] == 5
     assert row.estimate.mode == "compiled"
 
@@ -84,7 +86,7 @@ def test_modes_of_backends() -> None:
 
 
 def test_a_prediction_as_data() -> None:
-    found = predicted_compile(resnet(), "h100-sxm", B=1)
+    found = rl.measurement.predicted_compile(resnet(), "h100-sxm", B=1)
     record = json.loads(json.dumps(found.record(), allow_nan=False))
     assert [row["backend"] for row in record["rows"]] == ["inductor", "cudagraphs", "aot_eager"]
     assert record["rows"][2]["calls"] is None
@@ -105,7 +107,7 @@ def test_a_prediction_as_data() -> None:
 )
 def test_predictions_that_cannot_be_are_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(rl.RooflineError, match=says):
-        predicted_compile(resnet(), "h100-sxm", **{"B": 1, **options})
+        rl.measurement.predicted_compile(resnet(), "h100-sxm", **{"B": 1, **options})
 
 
 # --- measured ---------------------------------------------------------------------------------------------------------
@@ -118,7 +120,9 @@ def processor() -> rl.Chip:
 
 
 def measured(program: Any, *args: Any, **options: Any) -> Any:
-    return compare_backends(program, *args, **{"chip": processor(), "budget": 0.02, "warmup": 1, **options})
+    return rl.measurement.compare_backends(
+        program, *args, **{"chip": processor(), "budget": 0.02, "warmup": 1, **options}
+    )
 
 
 def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +135,7 @@ def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(rl.errors.MissingExtra, match=r"pip install 'roofline\[torch\]'"):
-        compare_backends(None)
+        rl.measurement.compare_backends(None)
 
 
 @pytest.fixture
@@ -215,6 +219,6 @@ def test_what_cannot_be_measured_is_refused(torch: Any) -> None:
     with pytest.raises(rl.errors.UsageError, match="name at least one"):
         measured(model, x, backends=[])
     with pytest.raises(rl.errors.UsageError, match="which chip"):
-        compare_backends(model, x)
+        rl.measurement.compare_backends(model, x)
     with pytest.raises(rl.errors.UsageError, match="fails"):
         measured(model, torch.zeros(2, 9))

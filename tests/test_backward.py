@@ -9,14 +9,8 @@ from typing import Any
 import pytest
 
 import roofline as rl
-from roofline.ir.errors import UsageError
-from roofline.ir.graph import Graph
 from roofline.ir.sizes import symbol
-from roofline.ops.builder import Builder
-from roofline.ops.registry import OPS
-from roofline.passes.rewriting.options import drop_mask
-from roofline.passes.training.backward import backward
-from roofline.passes.training.saved import saved, saved_tensors
+from roofline.passes.training.saved import saved_tensors
 
 FAMILIES = {
     "gpt2": {"B": 2, "S": 64},
@@ -35,14 +29,14 @@ FAMILIES = {
 WITH_ATTENTION = {name for name, sizes in FAMILIES.items() if "S" in sizes} | {"vit-b-16"}
 
 
-def linear(b: Builder, x: str, out: int, name: str, bias: bool = False) -> str:
+def linear(b: rl.ops.Builder, x: str, out: int, name: str, bias: bool = False) -> str:
     weights = [b.weight(f"{name}.w", (out, b.shape(x)[-1]))]
     return b.op("linear", x, *weights, *([b.weight(f"{name}.b", (out,))] if bias else []), name=name)
 
 
-def one(op: str, *shapes: tuple[Any, ...], **attrs: Any) -> Graph:
+def one(op: str, *shapes: tuple[Any, ...], **attrs: Any) -> rl.Graph:
     """An operator on activations, so that all its inputs want a gradient."""
-    b = Builder(op, "fp32")
+    b = rl.ops.Builder(op, "fp32")
     made = []
     for at, shape in enumerate(shapes):
         x, w = b.input(f"x{at}", shape), b.weight(f"w{at}", shape)
@@ -51,9 +45,9 @@ def one(op: str, *shapes: tuple[Any, ...], **attrs: Any) -> Graph:
 
 
 def test_a_linear_layer_runs_two_products_and_sums_its_bias() -> None:
-    b = Builder("layer", "bf16")
+    b = rl.ops.Builder("layer", "bf16")
     x = b.op("relu", linear(b, b.input("x", (8, 16)), 32, "one"), name="act")
-    step = backward(b.graph([linear(b, x, 64, "two", bias=True)]))
+    step = rl.passes.backward(b.graph([linear(b, x, 64, "two", bias=True)]))
     made = [(node.op, node.name, step.tensors[node.outputs[0]].shape) for node in step.nodes[3:]
             if node.op not in ("view", "permute")]  # fmt: skip
     assert made == [
@@ -71,7 +65,7 @@ def test_a_linear_layer_runs_two_products_and_sums_its_bias() -> None:
 @pytest.mark.parametrize("phase", ["forward", "train"])
 def test_every_weight_gets_a_gradient_of_its_shape(name: str, phase: str) -> None:
     graph = rl.model(name, phase=phase)
-    step = backward(graph)
+    step = rl.passes.backward(graph)
     read = {tensor for node in graph.nodes for tensor in node.inputs}
     weights = {n: t for n, t in graph.tensors.items() if t.kind == "weight" and n in read}
     found = {weight: step.tensors[gradient] for weight, gradient in step.info.training.gradients}
@@ -84,7 +78,7 @@ def test_every_weight_gets_a_gradient_of_its_shape(name: str, phase: str) -> Non
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_forward_is_left_as_it_is(name: str) -> None:
     graph = rl.model(name, phase="train")
-    step = backward(graph)
+    step = rl.passes.backward(graph)
     assert step.nodes[: len(graph.nodes)] == graph.nodes
     assert step.outputs[: len(graph.outputs)] == graph.outputs
 
@@ -93,7 +87,7 @@ def test_the_forward_is_left_as_it_is(name: str) -> None:
 def test_flops_are_three_times_the_forward_less_what_leads_nowhere(name: str) -> None:
     """With written-out attention: two products for one, but none to images, tables of cosines and the like."""
     graph = rl.model(name, phase="forward", **({"attention": "naive"} if name in WITH_ATTENTION else {}))
-    step, sizes = backward(graph), FAMILIES[name]
+    step, sizes = rl.passes.backward(graph), FAMILIES[name]
     total, forward = rl.count(step, **sizes).flops, rl.count(graph, **sizes).flops
     wanted = {n for n in graph.tensors if any(n == w for w, _ in step.info.training.gradients)}
     for node in graph.nodes:
@@ -102,70 +96,72 @@ def test_flops_are_three_times_the_forward_less_what_leads_nowhere(name: str) ->
     assert total == 3 * forward - first
 
 
-def _dead_products(graph: Graph, wanted: set[str], sizes: dict[str, int]) -> int:
+def _dead_products(graph: rl.Graph, wanted: set[str], sizes: dict[str, int]) -> int:
     """FLOPs of contractions whose first operand needs no gradient."""
     total = 0
     for node in graph.nodes:
         if node.op in ("linear", "conv2d") and node.inputs[0] not in wanted:
             names = (*node.inputs, *node.outputs)
             given = {n: replace(graph.tensors[n], kind="input" if n in node.inputs else "activation") for n in names}
-            total += rl.count(Graph("one", given, (node,), node.outputs), **sizes).flops
+            total += rl.count(rl.Graph("one", given, (node,), node.outputs), **sizes).flops
     return total
 
 
 def test_fused_attention_is_one_kernel_of_five_products() -> None:
     """Dao et al. 2022, arXiv 2205.14135, algorithm 4: the scores once more, then four gradients."""
-    graph = drop_mask(rl.model("gpt2", phase="forward", layers=1))
-    step = backward(graph)
+    graph = rl.passes.drop_mask(rl.model("gpt2", phase="forward", layers=1))
+    step = rl.passes.backward(graph)
     kernel = [node for node in step.nodes if node.label == "layers.0.attn.sdpa.grad"]
-    products = [node.op for node in kernel if OPS[node.op].kind == "attention"]
+    products = [node.op for node in kernel if rl.ops.OPS[node.op].kind == "attention"]
     assert sorted(products) == ["attention_keys_grad"] * 2 + ["attention_scores"] * 2 + ["attention_values"]
     counted = {row.kernel.name: row for row in rl.count(step, B=1, S=128).rows}
     assert counted["layers.0.attn.sdpa.grad"].flops == 2.5 * counted["layers.0.attn.sdpa"].flops
 
 
 def test_parts_that_make_up_a_tensor_are_joined_once() -> None:
-    step = backward(rl.model("gpt2", phase="forward", layers=1))
+    step = rl.passes.backward(rl.model("gpt2", phase="forward", layers=1))
     joined = [node for node in step.nodes if node.op == "cat"]
     assert len(joined) == 1
     assert step.tensors[joined[0].outputs[0]].shape[-1] == 3 * 768
 
 
 def test_a_part_alone_is_placed_among_zeros() -> None:
-    b = Builder("part", "fp32")
+    b = rl.ops.Builder("part", "fp32")
     y = b.op("slice", linear(b, b.input("x", (4, 8)), 8, "l"), name="part", shape=(4, 2))
-    step = backward(b.graph([y]))
+    step = rl.passes.backward(b.graph([y]))
     assert [node.op for node in step.nodes if node.op in ("fill", "put", "cat")] == ["fill", "put"]
 
 
 def test_readers_of_one_tensor_add_their_gradients() -> None:
-    b = Builder("two readers", "fp32")
+    b = rl.ops.Builder("two readers", "fp32")
     x = linear(b, b.input("x", (4, 8)), 8, "l")
     y = b.op("add", b.op("silu", x, name="a"), b.op("tanh", x, name="b"), name="y")
-    step = backward(b.graph([y]))
+    step = rl.passes.backward(b.graph([y]))
     total = next(node for node in step.nodes if node.name == "l.grad_total")
     assert total.op == "add"
     assert set(total.inputs) == {"a.grad", "b.grad"}
 
 
 def test_a_broadcast_operand_gets_the_sum_over_its_copies() -> None:
-    b = Builder("broadcast", "fp32")
-    step = backward(b.graph([b.op("mul", b.input("x", (symbol("B"), 4, 8)), b.weight("w", (4, 1)), name="y")]))
+    b = rl.ops.Builder("broadcast", "fp32")
+    step = rl.passes.backward(
+        b.graph([b.op("mul", b.input("x", (symbol("B"), 4, 8)), b.weight("w", (4, 1)), name="y")])
+    )
     assert step.tensors[dict(step.info.training.gradients)["w"]].shape == (4, 1)
     assert {"reduce", "mul"} <= {node.op for node in step.nodes}
 
 
 def test_gradients_return_in_the_format_of_what_they_are_of() -> None:
-    b = Builder("mixed", "fp32")
+    b = rl.ops.Builder("mixed", "fp32")
     x = b.op("cast", linear(b, b.input("x", (4, 8)), 8, "l"), name="half", dtype="bf16")
-    step = backward(b.graph([b.op("square", x, name="y", dtype="bf16")]))
+    step = rl.passes.backward(b.graph([b.op("square", x, name="y", dtype="bf16")]))
     assert step.tensors["y.grad"].dtype == "bf16"
     assert step.tensors[dict(step.info.training.gradients)["l.w"]].dtype == "fp32"
     assert any(node.op == "cast" and step.tensors[node.outputs[0]].dtype == "fp32" for node in step.nodes[3:])
 
 
 def test_gradients_in_a_format_of_their_own() -> None:
-    step = backward(rl.model("gpt2", phase="forward", layers=1, dtype="bf16"), gradients="fp32")
+    step = rl.passes.backward(rl.model("gpt2", phase="forward", layers=1, dtype="bf16"), gradients="fp32")
     assert {step.tensors[name].dtype for _, name in step.info.training.gradients} == {"fp32"}
     assert step.tensors["layers.0.mlp.up.grad_x"].dtype == "bf16"
 
@@ -195,26 +191,26 @@ def test_views_of_weights_keep_their_format_whatever_the_gradients() -> None:
 
 
 def test_a_loss_starts_from_one_and_other_outputs_from_what_is_handed_in() -> None:
-    train = backward(rl.model("gpt2", phase="train", layers=1))
+    train = rl.passes.backward(rl.model("gpt2", phase="train", layers=1))
     assert not [t for t in train.tensors.values() if t.kind == "input" and "grad" in t.name]
-    forward = backward(rl.model("gpt2", phase="forward", layers=1))
+    forward = rl.passes.backward(rl.model("gpt2", phase="forward", layers=1))
     given = [t for t in forward.tensors.values() if t.kind == "input" and "grad" in t.name]
     assert [t.shape for t in given] == [forward.tensors["head"].shape]
 
 
 def test_inputs_get_a_gradient_when_asked() -> None:
-    b = Builder("stage", "bf16")
+    b = rl.ops.Builder("stage", "bf16")
     graph = b.graph([linear(b, b.input("x", (8, 16)), 16, "l")])
-    assert rl.count(backward(graph)).flops == 2 * rl.count(graph).flops
-    assert rl.count(backward(graph, wrt=["x"])).flops == 3 * rl.count(graph).flops
+    assert rl.count(rl.passes.backward(graph)).flops == 2 * rl.count(graph).flops
+    assert rl.count(rl.passes.backward(graph, wrt=["x"])).flops == 3 * rl.count(graph).flops
 
 
 def test_what_is_fused_to_a_product_leaves_it_in_the_backward() -> None:
-    b = Builder("epilogue", "bf16")
+    b = rl.ops.Builder("epilogue", "bf16")
     x = linear(b, b.input("x", (8, 16)), 16, "first")
     with b.kernel("fused"):
         y = b.op("gelu", linear(b, x, 32, "up"), name="act")
-    step = backward(b.graph([y]))
+    step = rl.passes.backward(b.graph([y]))
     labels = {node.name: node.label for node in step.nodes}
     assert labels["act.grad"] == "act.grad"
     assert labels["up.grad_x"] != labels["up.grad_w"]
@@ -222,16 +218,16 @@ def test_what_is_fused_to_a_product_leaves_it_in_the_backward() -> None:
 
 
 def test_a_loop_runs_its_backward_as_often() -> None:
-    b = Builder("loop", "bf16")
+    b = rl.ops.Builder("loop", "bf16")
     with b.repeat(5):
         y = linear(b, b.input("x", (8, 16)), 16, "step")
     graph = b.graph([y])
-    step = backward(graph, wrt=["x"])
+    step = rl.passes.backward(graph, wrt=["x"])
     assert {node.count for node in step.nodes if node.op == "matmul"} == {5}
     assert rl.count(step).flops == 3 * rl.count(graph).flops
 
 
-SAMPLES: dict[str, Callable[[], Graph]] = {
+SAMPLES: dict[str, Callable[[], rl.Graph]] = {
     "conv1d": lambda: one("conv1d", (2, 4, 16), (8, 4, 3), padding=1),
     "conv3d": lambda: one("conv3d", (2, 4, 8, 8, 8), (8, 4, 3, 3, 3), padding=1),
     "conv2d": lambda: one("conv2d", (2, 4, 8, 8), (8, 2, 3, 3), (8,), padding=1, groups=2),
@@ -274,8 +270,8 @@ SAMPLES: dict[str, Callable[[], Graph]] = {
 }  # fmt: skip
 
 
-def _with_labels() -> Graph:
-    b = Builder("loss", "fp32")
+def _with_labels() -> rl.Graph:
+    b = rl.ops.Builder("loss", "fp32")
     x = b.op("mul", b.input("x", (4, 8)), b.weight("w", (4, 8)), name="logits")
     return b.graph([b.op("cross_entropy", x, b.input("labels", (4,), "int64"), name="y")])
 
@@ -283,7 +279,7 @@ def _with_labels() -> Graph:
 @pytest.mark.parametrize("op", SAMPLES)
 def test_an_operators_gradients_have_the_shapes_of_its_inputs(op: str) -> None:
     graph = SAMPLES[op]()
-    step = backward(graph)
+    step = rl.passes.backward(graph)
     for weight, gradient in step.info.training.gradients:
         assert step.tensors[gradient].shape == graph.tensors[weight].shape
     assert len(step.info.training.gradients) == sum(t.kind == "weight" for t in graph.tensors.values())
@@ -293,13 +289,15 @@ def test_an_operators_gradients_have_the_shapes_of_its_inputs(op: str) -> None:
                                            ("parallel_input", "all_reduce"), ("alltoall", "alltoall")])  # fmt: skip
 def test_collectives_go_the_other_way(op: str, other: str) -> None:
     graph = SAMPLES[op]()
-    back = [node for node in backward(graph).nodes[len(graph.nodes) :] if OPS[node.op].kind == "network"]
+    back = [
+        node for node in rl.passes.backward(graph).nodes[len(graph.nodes) :] if rl.ops.OPS[node.op].kind == "network"
+    ]
     assert [(node.op, dict(node.attrs)["devices"]) for node in back] == [(other, 4)]
 
 
 def test_an_all_reduce_hands_its_gradient_on() -> None:
     graph = SAMPLES["all_reduce"]()
-    assert not [n for n in backward(graph).nodes[len(graph.nodes) :] if OPS[n.op].kind == "network"]
+    assert not [n for n in rl.passes.backward(graph).nodes[len(graph.nodes) :] if rl.ops.OPS[n.op].kind == "network"]
 
 
 @pytest.mark.parametrize(("op", "shapes", "times"), [
@@ -312,7 +310,7 @@ def test_an_all_reduce_hands_its_gradient_on() -> None:
 def test_a_mixers_backward_is_one_kernel(op: str, shapes: tuple[tuple[int, ...], ...], times: int) -> None:
     """It reads what the forward read and the gradient, writes all gradients, and runs a scan once more."""
     graph = one(op, *shapes)
-    step = backward(graph)
+    step = rl.passes.backward(graph)
     rows = {row.kernel.name: row for row in rl.count(step).rows}
     forward, back = rows["y"], rows["y.grad"]
     assert (back.flops, back.vector) == (times * forward.flops, times * forward.vector)
@@ -326,7 +324,7 @@ def test_a_mixers_backward_is_one_kernel(op: str, shapes: tuple[tuple[int, ...],
 CONFIG = {"hidden": 64, "layers": 3, "heads": 4, "vocab": 257}
 
 
-def _torch_flops(name: str) -> tuple[int, Graph]:
+def _torch_flops(name: str) -> tuple[int, rl.Graph]:
     """What FlopCounterMode counts of a step, attention written out, and the same program here."""
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
@@ -359,7 +357,7 @@ def _torch_flops(name: str) -> tuple[int, Graph]:
 @pytest.mark.parametrize("name", ["gpt2", "llama-3-8b", "bert-base-uncased"])
 def test_flops_are_those_that_pytorch_counts(name: str) -> None:
     counted, graph = _torch_flops(name)
-    assert rl.count(backward(graph), B=2, S=32).flops == counted
+    assert rl.count(rl.passes.backward(graph), B=2, S=32).flops == counted
 
 
 # --- activations: Korthikanti et al. 2022, arXiv 2205.05198, equations 1 to 6 and table 3 ----------------------------
@@ -372,7 +370,7 @@ S, T = 2048, 8
 
 def _layer(name: str, recompute: str, b: int, **overrides: Any) -> float:
     graph = rl.model(name, phase="train", layers=2, attention="naive", **overrides)
-    return float(saved(backward(graph, recompute=recompute), B=b, S=S)["layers.1"])
+    return float(rl.passes.saved(rl.passes.backward(graph, recompute=recompute), B=b, S=S)["layers.1"])
 
 
 @pytest.mark.parametrize(("name", "h", "a", "b"), MEGATRON)
@@ -395,7 +393,7 @@ def test_activations_of_a_tensor_parallel_rank(name: str, h: int, a: int, b: int
 def test_what_is_kept_outside_of_the_layers() -> None:
     """Section 4.3: the mask of the embeddings' dropout, the last norm's input, the head's, and the logits in fp32."""
     graph = rl.model("megatron-22b", phase="train", layers=1)
-    rest = saved(backward(graph), B=4, S=S)[""]
+    rest = rl.passes.saved(rl.passes.backward(graph), B=4, S=S)[""]
     sbh = S * 4 * 6144
     assert rest == pytest.approx(sbh * 5 + 4 * S * 4 * 51200, rel=1e-12)
 
@@ -406,7 +404,7 @@ def test_what_is_kept_outside_of_the_layers() -> None:
                                                         ("gpt-3-175b", 12288, 96, 51200)])  # fmt: skip
 def test_model_flops_of_megatron(name: str, h: int, layers: int, v: int) -> None:
     """Equation 7: ``72 B L s h^2 (1 + s/6h + v/12hL)``."""
-    step = backward(rl.model(name, phase="train", attention="naive", vocab=v))
+    step = rl.passes.backward(rl.model(name, phase="train", attention="naive", vocab=v))
     expected = 72 * 4 * layers * S * h**2 * (1 + S / (6 * h) + v / (12 * h * layers))
     assert rl.count(step, B=4, S=S).flops == pytest.approx(expected, rel=1e-12)
 
@@ -416,13 +414,13 @@ def test_flops_with_full_recomputation(layers: int, h: int, heads: int) -> None:
     """Narayanan et al. 2021, arXiv 2104.04473, equation 3: ``96 B s l h^2 (1 + s/6h + V/16lh)``."""
     graph = rl.model("megatron-22b", phase="train", layers=layers, hidden=h, heads=heads)
     expected = 96 * 512 * S * layers * h**2 * (1 + S / (6 * h) + 51200 / (16 * layers * h))
-    assert rl.count(backward(graph, recompute="full"), B=512, S=S).flops == pytest.approx(expected, rel=1e-12)
+    assert rl.count(rl.passes.backward(graph, recompute="full"), B=512, S=S).flops == pytest.approx(expected, rel=1e-12)
 
 
 def test_selective_recomputation_runs_the_attention_core_once_more() -> None:
     """Two products of ``2 B s^2 h`` a layer; equation 9 of the paper has three times that."""
     graph = rl.model("megatron-22b", phase="train", layers=2)
-    none, selective = (rl.count(backward(graph, recompute=r), B=1, S=S).flops for r in ("none", "selective"))
+    none, selective = (rl.count(rl.passes.backward(graph, recompute=r), B=1, S=S).flops for r in ("none", "selective"))
     assert selective - none == 2 * 4 * S**2 * 6144
 
 
@@ -432,7 +430,7 @@ def test_palm_flops_a_token() -> None:
              "vocab": 256000}  # fmt: skip
     graph = rl.model("llama-3-8b", phase="train", attention="naive", block="parallel", tied=True, **sizes)
     assert graph.parameters == pytest.approx(540.35e9, rel=1e-3)
-    flops = rl.count(backward(graph), B=1, S=2048).flops / 2048
+    flops = rl.count(rl.passes.backward(graph), B=1, S=2048).flops / 2048
     assert flops == pytest.approx(6 * 540.35e9 + 12 * 118 * 48 * 256 * 2048, rel=1e-3)
 
 
@@ -441,7 +439,7 @@ def test_palm_flops_a_token() -> None:
 
 def test_operators_that_are_named_are_computed_again_for_whoever_reads_them() -> None:
     graph = rl.model("llama-3.2-1b", phase="train", layers=1, attention="naive")
-    step = backward(graph, recompute=["silu", "mul"])
+    step = rl.passes.backward(graph, recompute=["silu", "mul"])
     again = {node.op for node in step.nodes if node.name.endswith(".again")}
     assert again == {"silu", "mul"}
     kept = saved_tensors(step)
@@ -450,8 +448,8 @@ def test_operators_that_are_named_are_computed_again_for_whoever_reads_them() ->
 
 def test_selective_changes_nothing_where_attention_is_one_kernel_and_says_so() -> None:
     graph = rl.model("gpt2", phase="train", layers=1)
-    step = backward(graph, recompute="selective")
-    assert rl.count(step, B=1, S=64).flops == rl.count(backward(graph), B=1, S=64).flops
+    step = rl.passes.backward(graph, recompute="selective")
+    assert rl.count(step, B=1, S=64).flops == rl.count(rl.passes.backward(graph), B=1, S=64).flops
     assert "one kernel" in step.info.notes[-1]
 
 
@@ -460,8 +458,8 @@ def test_selective_changes_nothing_where_attention_is_one_kernel_and_says_so() -
 
 def test_an_operator_without_a_backward_is_named() -> None:
     graph = one("triangular_solve", (4, 4), (4, 2))
-    with pytest.raises(UsageError, match="y: no backward is known for 'triangular_solve'"):
-        backward(graph)
+    with pytest.raises(rl.errors.UsageError, match="y: no backward is known for 'triangular_solve'"):
+        rl.passes.backward(graph)
 
 
 @pytest.mark.parametrize(
@@ -473,18 +471,18 @@ def test_an_operator_without_a_backward_is_named() -> None:
         (lambda: rl.model("resnet18", phase="train"), {"recompute": "selective"}, "needs attention"),
         (lambda: one("relu", (4, 8)), {"recompute": "full"}, "needs layers"),
         (lambda: rl.model("gpt2", phase="train", layers=1), {"wrt": ["idz"]}, "is no input"),
-        (lambda: backward(one("relu", (4, 8))), {}, "has a backward already"),
-        (lambda: Builder("empty", "fp32").graph([]), {}, "no output depends on a weight"),
+        (lambda: rl.passes.backward(one("relu", (4, 8))), {}, "has a backward already"),
+        (lambda: rl.ops.Builder("empty", "fp32").graph([]), {}, "no output depends on a weight"),
     ],
 )
-def test_what_cannot_be_is_refused(graph: Callable[[], Graph], options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        backward(graph(), **options)
+def test_what_cannot_be_is_refused(graph: Callable[[], rl.Graph], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(rl.errors.UsageError, match=message):
+        rl.passes.backward(graph(), **options)
 
 
 def test_a_forward_program_keeps_nothing() -> None:
-    with pytest.raises(UsageError, match="has no backward"):
-        saved(rl.model("gpt2", phase="train", layers=1), B=1, S=8)
+    with pytest.raises(rl.errors.UsageError, match="has no backward"):
+        rl.passes.saved(rl.model("gpt2", phase="train", layers=1), B=1, S=8)
 
 
 # --- derived beside captured -----------------------------------------------------------------------------------------
@@ -509,7 +507,7 @@ def test_a_captured_forward_has_the_backward_that_is_captured(name: str) -> None
     """Autograd's own backward, recorded: the same FLOPs, nearly the same kernels and traffic."""
     module, *inputs = _modules()[name]()
     module.train()
-    derived = rl.count(backward(rl.from_torch(module, *inputs)))
+    derived = rl.count(rl.passes.backward(rl.from_torch(module, *inputs)))
     captured = rl.count(rl.from_torch(module, *inputs, backward=True))
     assert derived.flops == captured.flops
     assert derived.launches == pytest.approx(captured.launches, rel=0.03)

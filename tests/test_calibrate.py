@@ -15,16 +15,7 @@ import roofline as rl
 from roofline.analysis.fitting import Effort, Sample, fit, held_out, start, take_apart
 from roofline.cost import cpu as processor
 from roofline.cost import values
-from roofline.ir.errors import MissingExtra, UsageError
-from roofline.measurement.calibration import (
-    build,
-    calibrate,
-    host,
-    numpy_cpu,
-    timing,
-    torch_cpu,
-    torch_cuda,
-)
+from roofline.measurement.calibration import build, host, numpy_cpu, timing, torch_cpu, torch_cuda
 from roofline.measurement.calibration.build import Measured
 from roofline.measurement.calibration.host import Cache, Host
 from roofline.measurement.calibration.timing import Task, Timing, undisturbed
@@ -99,16 +90,16 @@ def test_what_the_model_does_not_know_is_skipped(chip: rl.Chip) -> None:
     pieces = take_apart(samples, chip)
     assert list(pieces.skipped) == [len(samples) - 1]
     assert len(pieces.measured) == len(samples) - 1
-    with pytest.raises(UsageError, match="nothing to fit"):
+    with pytest.raises(rl.errors.UsageError, match="nothing to fit"):
         fit(take_apart([samples[-1]], chip), chip)
-    with pytest.raises(UsageError, match="unknown group"):
+    with pytest.raises(rl.errors.UsageError, match="unknown group"):
         fit(pieces, chip, ["magic"])
 
 
 def test_without_scipy_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
-    with pytest.raises(MissingExtra, match=r"pip install \"roofline\[calibrate\]\""):
-        calibrate("cpu", quick=True)
+    with pytest.raises(rl.errors.MissingExtra, match=r"pip install \"roofline\[calibrate\]\""):
+        rl.calibrate("cpu", quick=True)
 
 
 # The formulas of processors.
@@ -152,7 +143,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_machine_becomes_a_chip(small: None, tmp_path: Path) -> None:
     seen: list[float] = []
     path = tmp_path / "mine.toml"
-    found = calibrate("cpu", quick=True, output=path, progress=lambda share, what: seen.append(share))
+    found = rl.calibrate("cpu", quick=True, output=path, progress=lambda share, what: seen.append(share))
     assert seen == sorted(seen)
     assert seen[-1] == 1.0
     mine = rl.chip(path)
@@ -184,8 +175,8 @@ def test_the_command(small: None, tmp_path: Path, run: Run) -> None:
 
 
 def test_an_unknown_device_is_refused() -> None:
-    with pytest.raises(UsageError, match="allowed: auto, cpu, cuda"):
-        calibrate("gpu")
+    with pytest.raises(rl.errors.UsageError, match="allowed: auto, cpu, cuda"):
+        rl.calibrate("gpu")
 
 
 @pytest.mark.skipif(not torch_cpu.available(), reason="needs torch")
@@ -194,14 +185,14 @@ def test_cuda_needs_a_gpu() -> None:
 
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    with pytest.raises(UsageError, match="sees no GPU"):
-        calibrate("cuda", quick=True)
+    with pytest.raises(rl.errors.UsageError, match="sees no GPU"):
+        rl.calibrate("cuda", quick=True)
 
 
 @pytest.mark.skipif(torch_cpu.available(), reason="torch is here")
 def test_cuda_needs_torch() -> None:
-    with pytest.raises(MissingExtra, match="torch"):
-        calibrate("cuda", quick=True)
+    with pytest.raises(rl.errors.MissingExtra, match="torch"):
+        rl.calibrate("cuda", quick=True)
 
 
 @pytest.mark.skipif(not torch_cpu.available(), reason="needs torch")
@@ -246,7 +237,7 @@ def test_kernels_of_a_launch_are_summed_between_marks() -> None:
     launches = [[("a", 1.0), ("b", 2.0)], [("a", 1.0), ("b", 4.0)], [("a", 9.0)]]
     kernels = [("before", 500.0), *(kernel for launch in launches for kernel in (mark, *launch))]
     assert torch_cuda.launch_seconds(kernels) == pytest.approx(5e-6)
-    with pytest.raises(UsageError, match="saw no kernel"):
+    with pytest.raises(rl.errors.UsageError, match="saw no kernel"):
         torch_cuda.launch_seconds([mark, mark])
 
 
@@ -299,7 +290,7 @@ def test_this_machine_has_a_name_and_threads(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_too_few_measurements_are_refused() -> None:
     few = Measured(MACHINE, [], [], [], 1e-6, [], True)
-    with pytest.raises(UsageError, match="at least 8"):
+    with pytest.raises(rl.errors.UsageError, match="at least 8"):
         build.build_chip(few)
 
 

@@ -14,7 +14,6 @@ import roofline as rl
 from roofline.counting.memory import memory
 from roofline.ir.sizes import symbol
 from roofline.ir.units import MAC, format_bytes, format_si, parse
-from roofline.passes.fusion.fuse import unfuse
 
 GIB = parse("1 GiB", "B")
 
@@ -63,7 +62,7 @@ def test_fused_attention_moves_no_scores() -> None:
     def attention(seq: int) -> rl.Graph:
         return one("attention", batch=1, heads=32, q_len=seq, kv_len=seq, head_dim=128)
 
-    fused, unfused = rl.count(attention(4096)), rl.count(unfuse(attention(4096)))
+    fused, unfused = rl.count(attention(4096)), rl.count(rl.passes.unfuse(attention(4096)))
     assert rows(attention(4096))["sdpa"].write == 33_554_432
     assert fused.bytes == 134_217_728
     assert unfused.bytes - fused.bytes == 4_294_967_296

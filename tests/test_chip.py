@@ -14,16 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roofline.hardware.chip import MAX_FILE, Chip, load_chip
-from roofline.hardware.library import chip, chips, data_dir
+import roofline as rl
+from roofline.hardware.chip import MAX_FILE, load_chip
+from roofline.hardware.library import data_dir
 from roofline.hardware.parts import Efficiency, Peak
-from roofline.ir.errors import ChipDataError, MissingFigure, RooflineError, UnknownChip, UsageError
 
 MINIMAL = 'name = "mine"\nmatrix.bf16 = "400 TFLOP/s"\nmemory_bandwidth = "2 TB/s"\n'
 
 
-def private(**figures: Any) -> Chip:
-    return Chip(**{"name": "mine", "matrix": {"bf16": "400 TFLOP/s"}, "memory_bandwidth": "2 TB/s"} | figures)
+def private(**figures: Any) -> rl.Chip:
+    return rl.Chip(**{"name": "mine", "matrix": {"bf16": "400 TFLOP/s"}, "memory_bandwidth": "2 TB/s"} | figures)
 
 
 def write(folder: Path, text: str, name: str = "mine.toml") -> Path:
@@ -48,7 +48,7 @@ def test_private_chip_takes_plain_text() -> None:
 
 
 def test_formats_are_found_by_any_of_their_names() -> None:
-    mine = Chip(name="mine", matrix={"bfloat16": "400 TFLOP/s"}, memory_bandwidth="2 TB/s")
+    mine = rl.Chip(name="mine", matrix={"bfloat16": "400 TFLOP/s"}, memory_bandwidth="2 TB/s")
     assert list(mine.matrix) == ["bf16"]
     assert mine.peak("torch.bfloat16") == mine.matmul_peak("bfloat16") == 4e14
 
@@ -71,16 +71,16 @@ def test_formats_are_found_by_any_of_their_names() -> None:
     ],
 )
 def test_matmul_roof(name: str, dtype: str, tf32: bool, rate: float, says: str) -> None:
-    assert chip(name).matmul_peak(dtype, tf32=tf32) == pytest.approx(rate * 1e12)
-    assert chip(name).matmul_runs_as(dtype, tf32=tf32) == says
+    assert rl.chip(name).matmul_peak(dtype, tf32=tf32) == pytest.approx(rate * 1e12)
+    assert rl.chip(name).matmul_runs_as(dtype, tf32=tf32) == says
 
 
 @pytest.mark.parametrize("name", ["v100-sxm-16gb", "v100-sxm-32gb", "t4"])
 def test_bf16_without_hardware_runs_at_the_fp32_rate_and_says_so(name: str) -> None:
-    old = chip(name)
+    old = rl.chip(name)
     assert old.matmul_peak("bf16") == old.matmul_peak("fp32")
     assert old.matmul_runs_as("bf16").startswith("fp32 vector (bf16 emulated")
-    with pytest.raises(MissingFigure, match="bf16 matrix peak"):
+    with pytest.raises(rl.errors.MissingFigure, match="bf16 matrix peak"):
         old.peak("bf16")
 
 
@@ -89,41 +89,41 @@ def test_bf16_without_hardware_runs_at_the_fp32_rate_and_says_so(name: str) -> N
     [("a100-80gb-sxm", "fp8"), ("h100-sxm", "int4"), ("trainium2", "int8"), ("p100-sxm-16gb", "bf16")],
 )
 def test_missing_figure_names_chip_format_and_what_there_is(name: str, dtype: str) -> None:
-    with pytest.raises(MissingFigure) as caught:
-        chip(name).matmul_peak(dtype)
+    with pytest.raises(rl.errors.MissingFigure) as caught:
+        rl.chip(name).matmul_peak(dtype)
     message = str(caught.value)
     assert name in message
     assert dtype in message
     assert "\n" not in message
-    assert all(f in message for f in (*chip(name).matrix, *chip(name).vector))
+    assert all(f in message for f in (*rl.chip(name).matrix, *rl.chip(name).vector))
 
 
 def test_storage_formats_have_no_rate() -> None:
-    with pytest.raises(MissingFigure, match="storage format"):
-        chip("h100-sxm").matmul_peak("int4-g128")
+    with pytest.raises(rl.errors.MissingFigure, match="storage format"):
+        rl.chip("h100-sxm").matmul_peak("int4-g128")
 
 
 def test_vector_peak_falls_to_fp32_but_never_for_fp64() -> None:
     mine = private(vector={"fp32": "50 TFLOP/s"})
     assert mine.vector_peak("int8") == 5e13
-    with pytest.raises(MissingFigure, match="fp64"):
+    with pytest.raises(rl.errors.MissingFigure, match="fp64"):
         mine.vector_peak("fp64")
-    with pytest.raises(MissingFigure, match="vector"):
-        chip("tpu-v5e").vector_peak("bf16")
+    with pytest.raises(rl.errors.MissingFigure, match="vector"):
+        rl.chip("tpu-v5e").vector_peak("bf16")
 
 
 def test_absent_memory_figures_raise() -> None:
-    mine = Chip(name="mine", memory_bandwidth="2 TB/s")
-    with pytest.raises(MissingFigure, match="capacity"):
+    mine = rl.Chip(name="mine", memory_bandwidth="2 TB/s")
+    with pytest.raises(rl.errors.MissingFigure, match="capacity"):
         _ = mine.capacity
-    with pytest.raises(MissingFigure, match=r"'L3'; it has: memory"):
+    with pytest.raises(rl.errors.MissingFigure, match=r"'L3'; it has: memory"):
         mine.level("L3")
-    with pytest.raises(UsageError, match="matrix, vector"):
+    with pytest.raises(rl.errors.UsageError, match="matrix, vector"):
         mine.peak("bf16", unit="tensor")  # type: ignore[arg-type]
 
 
 def test_levels() -> None:
-    mi300x = chip("mi300x")
+    mi300x = rl.chip("mi300x")
     assert [level.name for level in mi300x.memory] == ["HBM", "LLC", "L2", "SRAM"]
     assert mi300x.main is mi300x.level("main") is mi300x.level("hbm")
     assert mi300x.cache is mi300x.level("LLC")
@@ -131,8 +131,8 @@ def test_levels() -> None:
 
 
 def test_ridge() -> None:
-    assert chip("h100-sxm").ridge("bf16") == pytest.approx(989.4e12 / 3.35e12)
-    assert chip("a100-80gb-sxm").ridge("fp32", tf32=True) == pytest.approx(156e12 / 2039e9)
+    assert rl.chip("h100-sxm").ridge("bf16") == pytest.approx(989.4e12 / 3.35e12)
+    assert rl.chip("a100-80gb-sxm").ridge("fp32", tf32=True) == pytest.approx(156e12 / 2039e9)
 
 
 @given(st.floats(1e6, 1e20), st.floats(1e6, 1e18))
@@ -145,7 +145,7 @@ def test_ridge_is_the_ratio_of_the_roofs(flops: float, rate: float) -> None:
 
 
 def test_a_chip_cannot_change() -> None:
-    h100 = chip("h100-sxm")
+    h100 = rl.chip("h100-sxm")
     with pytest.raises(TypeError, match="replace"):
         h100.matrix["bf16"] = h100.matrix["fp8"]
     with pytest.raises(TypeError, match="replace"):
@@ -156,15 +156,15 @@ def test_a_chip_cannot_change() -> None:
 
 
 @pytest.mark.parametrize("copy", [deepcopy, lambda c: pickle.loads(pickle.dumps(c))])
-def test_copies_are_equal(copy: Callable[[Chip], Chip]) -> None:
-    assert copy(chip("v100-sxm-16gb")) == chip("v100-sxm-16gb")
+def test_copies_are_equal(copy: Callable[[rl.Chip], rl.Chip]) -> None:
+    assert copy(rl.chip("v100-sxm-16gb")) == rl.chip("v100-sxm-16gb")
 
 
 # What-if copies
 
 
 def test_replace_changes_what_it_names_and_says_so() -> None:
-    h100 = chip("h100-sxm")
+    h100 = rl.chip("h100-sxm")
     new = h100.replace(memory_bandwidth="4.8 TB/s", memory_capacity="141 GB", bf16="1200 TFLOP/s")
     assert (new.bandwidth, new.capacity, new.peak("bf16")) == (4.8e12, 141e9, 1.2e15)
     assert new.name == "h100-sxm (what-if)"
@@ -178,19 +178,19 @@ def test_replace_changes_what_it_names_and_says_so() -> None:
 
 
 def test_replace_finds_the_unit_that_has_the_format() -> None:
-    new = chip("h100-sxm").replace(fp32="90 TFLOP/s", int4="4 PFLOP/s", name="dream")
+    new = rl.chip("h100-sxm").replace(fp32="90 TFLOP/s", int4="4 PFLOP/s", name="dream")
     assert new.peak("fp32", "vector") == 9e13
     assert new.peak("int4") == 4e15
     assert new.name == "dream (what-if)"
     assert new.replace(l2="99 MB").name == "dream (what-if)"
-    assert chip("mi210").replace(vector={"fp32": 1e13}).peak("fp32", "vector") == 1e13
+    assert rl.chip("mi210").replace(vector={"fp32": 1e13}).peak("fp32", "vector") == 1e13
 
 
 def test_replace_of_links_and_new_entries() -> None:
     new = private().replace(link_bandwidth="100 GB/s", host_bandwidth="32 GB/s", l2="40 MiB", l2_bandwidth="5 TB/s")
     assert [(link.kind, link.bandwidth) for link in new.links] == [("device", 1e11), ("host", 3.2e10)]
     assert new.level("L2").bandwidth == 5e12
-    assert chip("h100-sxm").replace(link_bandwidth="900 GB/s").links[0].name == "NVLink4"
+    assert rl.chip("h100-sxm").replace(link_bandwidth="900 GB/s").links[0].name == "NVLink4"
 
 
 def test_measured_efficiency_becomes_transferred() -> None:
@@ -208,7 +208,7 @@ def test_measured_efficiency_becomes_transferred() -> None:
 
 
 def test_scale_multiplies() -> None:
-    h100 = chip("h100-sxm")
+    h100 = rl.chip("h100-sxm")
     new = h100.scale(bandwidth=2, compute=1.5, capacity=3, l2=4, links=5)
     assert new.bandwidth == 2 * h100.bandwidth
     assert new.capacity == 3 * h100.capacity
@@ -228,11 +228,11 @@ def test_ridge_scales_with_compute_over_bandwidth(compute: float, bandwidth: flo
 @pytest.mark.parametrize(
     ("figures", "error", "says"),
     [
-        ({"memory_bandwith": "1 TB/s"}, UsageError, "did you mean memory_bandwidth"),
-        ({"bf16": "1 TB/s"}, ChipDataError, "matrix.bf16.flops: '1 TB/s'"),
-        ({"bf16": -1}, ChipDataError, "too small"),
-        ({"memory_bandwidth": math.nan}, ChipDataError, "not a finite number"),
-        ({"efficiency": {"compute": 1.5}}, ChipDataError, "efficiency.compute"),
+        ({"memory_bandwith": "1 TB/s"}, rl.errors.UsageError, "did you mean memory_bandwidth"),
+        ({"bf16": "1 TB/s"}, rl.errors.ChipDataError, "matrix.bf16.flops: '1 TB/s'"),
+        ({"bf16": -1}, rl.errors.ChipDataError, "too small"),
+        ({"memory_bandwidth": math.nan}, rl.errors.ChipDataError, "not a finite number"),
+        ({"efficiency": {"compute": 1.5}}, rl.errors.ChipDataError, "efficiency.compute"),
     ],
 )
 def test_replace_refuses(figures: dict[str, Any], error: type[Exception], says: str) -> None:
@@ -244,7 +244,7 @@ def test_replace_refuses(figures: dict[str, Any], error: type[Exception], says: 
 
 @pytest.mark.parametrize("factor", [0, -1, math.nan, math.inf])
 def test_scale_refuses(factor: float) -> None:
-    with pytest.raises(ChipDataError):
+    with pytest.raises(rl.errors.ChipDataError):
         private().scale(bandwidth=factor)
 
 
@@ -278,7 +278,7 @@ def test_scale_refuses(factor: float) -> None:
     ],
 )
 def test_constructor_refuses(figures: dict[str, Any], says: str) -> None:
-    with pytest.raises(ChipDataError) as caught:
+    with pytest.raises(rl.errors.ChipDataError) as caught:
         private(**figures)
     assert says in str(caught.value)
     assert str(caught.value).startswith("chip ")
@@ -286,18 +286,18 @@ def test_constructor_refuses(figures: dict[str, Any], says: str) -> None:
 
 
 def test_memory_is_required() -> None:
-    with pytest.raises(ChipDataError, match="memory: missing"):
-        Chip(name="mine")
+    with pytest.raises(rl.errors.ChipDataError, match="memory: missing"):
+        rl.Chip(name="mine")
 
 
 def test_unknown_key_lists_the_keys_of_its_own_table() -> None:
-    with pytest.raises(ChipDataError) as caught:
+    with pytest.raises(rl.errors.ChipDataError) as caught:
         private(matrix={"bf16": {"flops": "1 TFLOP/s", "spars": "2 TFLOP/s"}})
     assert "matrix.bf16.spars: unknown key; allowed: flops, sparse" in str(caught.value)
     assert "did you mean sparse" in str(caught.value)
 
 
-KEYS = st.sampled_from([*Chip.model_fields, "memory_bandwidth", "l2", "x"])
+KEYS = st.sampled_from([*rl.Chip.model_fields, "memory_bandwidth", "l2", "x"])
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8))
 TABLES = st.dictionaries(st.text(max_size=5), SCALARS, max_size=2)
 VALUES = st.one_of(SCALARS, st.lists(st.one_of(SCALARS, TABLES), max_size=2), TABLES)
@@ -307,17 +307,17 @@ VALUES = st.one_of(SCALARS, st.lists(st.one_of(SCALARS, TABLES), max_size=2), TA
 def test_any_description_is_a_chip_or_one_line(figures: dict[str, Any]) -> None:
     says = None
     try:
-        Chip(**figures)
-    except RooflineError as error:
+        rl.Chip(**figures)
+    except rl.RooflineError as error:
         says = error
-    assert says is None or (isinstance(says, ChipDataError) and "\n" not in str(says))
+    assert says is None or (isinstance(says, rl.errors.ChipDataError) and "\n" not in str(says))
 
 
 # Sources
 
 
 def test_figures_take_the_source_of_the_file_and_keys_become_citations() -> None:
-    mine = Chip(
+    mine = rl.Chip(
         name="mine",
         source="sheet",
         sources={"sheet": "The datasheet (page 3)", "lab": "Our laboratory"},
@@ -327,7 +327,7 @@ def test_figures_take_the_source_of_the_file_and_keys_become_citations() -> None
     assert mine.source == mine.matrix["bf16"].source == "The datasheet (page 3)"
     assert mine.matrix["fp16"].source == "derived: twice bf16 (Our laboratory)"
     assert mine.main.source == "The datasheet (page 3); Our laboratory"
-    assert Chip(**mine.model_dump()) == mine
+    assert rl.Chip(**mine.model_dump()) == mine
 
 
 # Names and files
@@ -363,7 +363,7 @@ def test_figures_take_the_source_of_the_file_and_keys_become_citations() -> None
     ],
 )
 def test_names_and_device_strings(text: str, name: str) -> None:
-    assert chip(text).name == name
+    assert rl.chip(text).name == name
 
 
 @pytest.mark.parametrize(
@@ -379,36 +379,36 @@ def test_names_and_device_strings(text: str, name: str) -> None:
     ],
 )
 def test_an_incomplete_name_lists_and_never_picks(text: str, listed: list[str]) -> None:
-    with pytest.raises(UnknownChip) as caught:
-        chip(text)
+    with pytest.raises(rl.errors.UnknownChip) as caught:
+        rl.chip(text)
     assert all(name in str(caught.value) for name in listed)
     assert repr(text) in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["", " ", "zzzzqqqq", "\x00", "x" * 10_000, "..", "a\nb"])
 def test_nonsense_names(text: str) -> None:
-    with pytest.raises(UnknownChip) as caught:
-        chip(text)
+    with pytest.raises(rl.errors.UnknownChip) as caught:
+        rl.chip(text)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
 
 
 @pytest.mark.parametrize("thing", [None, 3, b"h100-sxm", ["h100-sxm"]])
 def test_names_of_another_type(thing: Any) -> None:
-    with pytest.raises(UsageError, match="a name, a path or a Chip"):
-        chip(thing)
+    with pytest.raises(rl.errors.UsageError, match="a name, a path or a Chip"):
+        rl.chip(thing)
 
 
 def test_a_chip_is_itself_and_files_are_read_once() -> None:
-    assert chip(private()) == private()
-    assert chip("h100-sxm") is chip("H100 SXM")
+    assert rl.chip(private()) == private()
+    assert rl.chip("h100-sxm") is rl.chip("H100 SXM")
 
 
 def test_private_file(tmp_path: Path) -> None:
     path = write(tmp_path, MINIMAL)
-    assert chip(path) == chip(str(path)) == load_chip(path) == private()
+    assert rl.chip(path) == rl.chip(str(path)) == load_chip(path) == private()
     path.write_text(MINIMAL.replace("400", "4000"))
-    assert chip(path).peak("bf16") == 4e15
+    assert rl.chip(path).peak("bf16") == 4e15
 
 
 def test_roofline_path_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -418,19 +418,19 @@ def test_roofline_path_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     write(first / "chips", MINIMAL.replace("mine", "h100-sxm"), "h100-sxm.toml")
     write(second, MINIMAL.replace('"mine"', '"My Chip"\naliases = ["Prototype 7"]'), "My Chip.toml")
     monkeypatch.setenv("ROOFLINE_PATH", os.pathsep.join(map(str, (first, second, tmp_path / "none"))))
-    assert chip("h100-sxm").peak("bf16") == 4e14
-    assert chip("my-chip").name == chip("prototype 7").name == "My Chip"
-    assert {"My Chip", "a100-80gb-sxm"} <= set(chips())
+    assert rl.chip("h100-sxm").peak("bf16") == 4e14
+    assert rl.chip("my-chip").name == rl.chip("prototype 7").name == "My Chip"
+    assert {"My Chip", "a100-80gb-sxm"} <= set(rl.chips())
     monkeypatch.delenv("ROOFLINE_PATH")
-    assert chip("h100-sxm").peak("bf16") == pytest.approx(989.4e12)
+    assert rl.chip("h100-sxm").peak("bf16") == pytest.approx(989.4e12)
 
 
 def test_an_exact_name_reads_no_other_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "not toml", "broken.toml")
     monkeypatch.setenv("ROOFLINE_PATH", str(tmp_path))
-    assert chip("h100-sxm").name == "h100-sxm"
-    with pytest.raises(ChipDataError, match=r"broken\.toml"):
-        chip("NVIDIA H100 80GB HBM3")
+    assert rl.chip("h100-sxm").name == "h100-sxm"
+    with pytest.raises(rl.errors.ChipDataError, match=r"broken\.toml"):
+        rl.chip("NVIDIA H100 80GB HBM3")
 
 
 @pytest.mark.parametrize(
@@ -454,8 +454,8 @@ def test_an_exact_name_reads_no_other_file(tmp_path: Path, monkeypatch: pytest.M
 def test_bad_files(tmp_path: Path, text: str | bytes, says: str) -> None:
     path = tmp_path / "bad.toml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(ChipDataError) as caught:
-        chip(path)
+    with pytest.raises(rl.errors.ChipDataError) as caught:
+        rl.chip(path)
     assert says in str(caught.value)
     assert "bad.toml" in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -464,33 +464,33 @@ def test_bad_files(tmp_path: Path, text: str | bytes, says: str) -> None:
 
 def test_paths_that_are_no_files(tmp_path: Path) -> None:
     write(tmp_path, MINIMAL)
-    with pytest.raises(ChipDataError, match="a directory"):
-        chip(tmp_path)
-    with pytest.raises(UnknownChip, match=r"did you mean mine\.toml"):
-        chip(tmp_path / "mime.toml")
-    with pytest.raises(UnknownChip, match="no chip file"):
-        chip("nowhere/at/all")
-    with pytest.raises(UnknownChip):
-        chip(write(tmp_path, MINIMAL) / "below.toml")
-    with pytest.raises(ChipDataError):
-        chip("x" * 5000 + ".toml")
-    with pytest.raises(ChipDataError):
-        chip("\x00/chip.toml")
+    with pytest.raises(rl.errors.ChipDataError, match="a directory"):
+        rl.chip(tmp_path)
+    with pytest.raises(rl.errors.UnknownChip, match=r"did you mean mine\.toml"):
+        rl.chip(tmp_path / "mime.toml")
+    with pytest.raises(rl.errors.UnknownChip, match="no chip file"):
+        rl.chip("nowhere/at/all")
+    with pytest.raises(rl.errors.UnknownChip):
+        rl.chip(write(tmp_path, MINIMAL) / "below.toml")
+    with pytest.raises(rl.errors.ChipDataError):
+        rl.chip("x" * 5000 + ".toml")
+    with pytest.raises(rl.errors.ChipDataError):
+        rl.chip("\x00/chip.toml")
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes on this system")
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.toml")
-    with pytest.raises(ChipDataError, match="not a file"):
-        chip(tmp_path / "pipe.toml")
+    with pytest.raises(rl.errors.ChipDataError, match="not a file"):
+        rl.chip(tmp_path / "pipe.toml")
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root reads everything")
 def test_an_unreadable_file(tmp_path: Path) -> None:
     path = write(tmp_path, MINIMAL)
     path.chmod(0)
-    with pytest.raises(ChipDataError, match="cannot be read"):
-        chip(path)
+    with pytest.raises(rl.errors.ChipDataError, match="cannot be read"):
+        rl.chip(path)
 
 
 def test_data_dir() -> None:
@@ -498,8 +498,8 @@ def test_data_dir() -> None:
 
 
 def test_repr_is_short() -> None:
-    assert repr(chip("h100-sxm")) == str(chip("h100-sxm")) == "Chip('h100-sxm', bf16 989 TFLOP/s, HBM 3.35 TB/s)"
-    assert repr(Chip(name="bare", memory_capacity="1 GB")) == "Chip('bare')"
+    assert repr(rl.chip("h100-sxm")) == str(rl.chip("h100-sxm")) == "Chip('h100-sxm', bf16 989 TFLOP/s, HBM 3.35 TB/s)"
+    assert repr(rl.Chip(name="bare", memory_capacity="1 GB")) == "Chip('bare')"
 
 
 def test_a_peak_stands_alone() -> None:

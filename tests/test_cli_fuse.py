@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import roofline as rl
-from roofline.analysis.fusing import fusion
 from roofline.cli import main
 from roofline.passes.fusion.fuse import POLICIES
 
@@ -71,7 +70,7 @@ def test_it_fits_a_terminal(capsys: pytest.CaptureFixture[str], more: tuple[str,
 
 def test_json_is_the_record(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(run(capsys, "gpt2", "h100-sxm", *GPT2[1:], "--json"))
-    ours = fusion(rl.model("gpt2", phase="forward"), "h100-sxm", B=1, S=256)
+    ours = rl.analysis.fusion(rl.model("gpt2", phase="forward"), "h100-sxm", B=1, S=256)
     assert [row["policy"] for row in found["rows"]] == ["given", *POLICIES]
     assert [row["bytes"] for row in found["rows"]] == [row.bytes for row in ours.rows]
     assert [row["time_s"] for row in found["rows"]] == [row.time_s for row in ours.rows]

@@ -18,7 +18,6 @@ import roofline as rl
 from roofline.cli import graph as _graph
 from roofline.cli import main
 from roofline.frontends.script import load_script, split_script
-from roofline.frontends.source import load_program
 
 SCRIPT = """
 import roofline as rl
@@ -290,7 +289,7 @@ def test_what_may_be_in_a_script(tmp_path: Path, text: str, name: str | None) ->
     file = tmp_path / "s.py"
     file.write_text(text)
     assert isinstance(load_script(file, name), rl.Graph)
-    assert load_program(f"{file}:{name}" if name else str(file)).nodes
+    assert rl.load_program(f"{file}:{name}" if name else str(file)).nodes
 
 
 def test_a_script_runs_like_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,7 +320,7 @@ def test_other_commands_take_scripts_too(run: Run) -> None:
 
 def test_formats_of_a_script(tmp_path: Path) -> None:
     (tmp_path / "s.py").write_text(SCRIPT)
-    graph = load_program(tmp_path / "s.py", dtype="fp32", weights="int8")
+    graph = rl.load_program(tmp_path / "s.py", dtype="fp32", weights="int8")
     assert {name: tensor.dtype for name, tensor in graph.tensors.items()} == {
         "x": "fp32", "mlp.w": "int8", "mlp.up": "fp32", "relu": "fp32"}  # fmt: skip
 

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 import roofline as rl
-from roofline.hardware.cluster import Cluster, cluster, clusters, load_cluster
+from roofline.hardware.cluster import load_cluster
 from roofline.hardware.library import data_dir
-from roofline.ir.errors import ChipDataError, MissingFigure, RooflineError, UnknownChip, UsageError
 
 NAMES = sorted(path.stem for path in data_dir("clusters").glob("*.toml"))
 LINK = {"name": "RoCE", "bandwidth": "100 Gbit/s", "source": "a test"}
@@ -23,13 +22,13 @@ PUBLISHED = {
 }  # fmt: skip
 
 
-def make(**figures: Any) -> Cluster:
-    return Cluster(**{"name": "mine", "chip": "h100-sxm", "devices_per_node": 8} | figures)
+def make(**figures: Any) -> rl.Cluster:
+    return rl.Cluster(**{"name": "mine", "chip": "h100-sxm", "devices_per_node": 8} | figures)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_shipped_cluster_says_where_its_figures_come_from(name: str) -> None:
-    found = cluster(name)
+    found = rl.cluster(name)
     assert found.name == name
     assert len(found.source) > 20
     assert found.chip == rl.chip(found.chip.name)
@@ -43,27 +42,27 @@ def test_every_shipped_cluster_says_where_its_figures_come_from(name: str) -> No
 def test_the_published_figures() -> None:
     assert set(PUBLISHED) == set(NAMES)
     for name, (devices, bandwidth) in PUBLISHED.items():
-        found = cluster(name)
+        found = rl.cluster(name)
         assert (found.devices_per_node, found.link and found.link.bandwidth) == (devices, bandwidth), name
 
 
 def test_names_and_aliases_lead_to_one_cluster() -> None:
-    assert cluster("DGX_A100") == cluster("Selene") == cluster("dgx-a100")
-    assert cluster("NVL72").name == "gb200-nvl72"
+    assert rl.cluster("DGX_A100") == rl.cluster("Selene") == rl.cluster("dgx-a100")
+    assert rl.cluster("NVL72").name == "gb200-nvl72"
     seen: dict[str, str] = {}
-    for name in clusters():
-        for spelled in (name, *cluster(name).aliases):
-            assert cluster(spelled).name == name
+    for name in rl.clusters():
+        for spelled in (name, *rl.cluster(name).aliases):
+            assert rl.cluster(spelled).name == name
             assert seen.setdefault(spelled.lower(), name) == name
 
 
 def test_a_chips_name_stands_for_a_node_of_eight_and_says_so() -> None:
-    found = cluster("mi300x")
+    found = rl.cluster("mi300x")
     assert (found.devices, found.nodes, found.implied) == (8, 1, True)
     assert "taken from the chip's name" in found.notes
     assert found.device == rl.chip("mi300x")
-    assert cluster(rl.chip("mi300x")) == found
-    assert not cluster("dgx-h100").implied
+    assert rl.cluster(rl.chip("mi300x")) == found
+    assert not rl.cluster("dgx-h100").implied
 
 
 def test_a_users_file_is_found_and_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,9 +71,9 @@ def test_a_users_file_is_found_and_comes_first(tmp_path: Path, monkeypatch: pyte
     file = tmp_path / "clusters" / "dgx-h100.toml"
     file.write_text(text)
     monkeypatch.setenv("ROOFLINE_PATH", str(tmp_path))
-    assert cluster("dgx-h100").devices == cluster("ours").devices == 2
+    assert rl.cluster("dgx-h100").devices == rl.cluster("ours").devices == 2
     file.write_text(text.replace("2", "4").replace("h4", "h2"))
-    assert cluster(file).devices_per_node == load_cluster(str(file)).devices_per_node == 4
+    assert rl.cluster(file).devices_per_node == load_cluster(str(file)).devices_per_node == 4
 
 
 def test_the_device_has_the_link_and_oversubscription_takes_its_share() -> None:
@@ -96,30 +95,38 @@ def test_the_nodes_of_a_group(devices: int, stride: int, nodes: int) -> None:
 @pytest.mark.parametrize(
     ("build", "error", "text"),
     [
-        (lambda: make(devices_per_node=1), UsageError, "one device (devices_per_node = 1, nodes = 1)"),
-        (lambda: make(nodes=2), ChipDataError, "2 nodes and no link between them; give [link]"),
-        (lambda: make(chip="h100"), ChipDataError, "chip 'h100' matches several"),
-        (lambda: make(chip=None), ChipDataError, "chip: wanted a name, a path or a Chip"),
-        (lambda: make(devices=8), ChipDataError, "did you mean devices_per_node?"),
-        (lambda: make(devices_per_node=0), ChipDataError, "devices_per_node"),
-        (lambda: make(devices_per_node="eight"), ChipDataError, "devices_per_node"),
-        (lambda: make(oversubscription=math.inf), ChipDataError, "oversubscription"),
-        (lambda: make(oversubscription=0.5), ChipDataError, "oversubscription"),
-        (lambda: make(link={**LINK, "bandwidth": "100 parsec/s"}), ChipDataError, "link.bandwidth"),
-        (lambda: make(link={**LINK, "speed": 1}), ChipDataError, "link.speed: unknown key; allowed: name, bandwidth"),
-        (lambda: make(link={**LINK, "kind": "host"}), ChipDataError, "link.kind 'host'; allowed: node"),
-        (lambda: make(link={"bandwidth": "1 GB/s"}), ChipDataError, "link.name: missing"),
-        (lambda: cluster("dgx-h10"), UnknownChip, "did you mean dgx-h100"),
-        (lambda: cluster("dgx"), UnknownChip, "'dgx' matches several: dgx-a100, dgx-b200, dgx-h100; name one"),
-        (lambda: cluster("no/such.toml"), UnknownChip, "no cluster file 'no/such.toml'"),
-        (lambda: cluster(8), UsageError, "wanted a name, a path, a Chip or a Cluster"),  # type: ignore[arg-type]
-        (lambda: make().span(16), UsageError, "16 devices wanted, it has 1 x 8; the nearest: 8 devices"),
-        (lambda: cluster("dgx-h100").span(40), UsageError, "a cluster of 5 nodes (replace(nodes=5))"),
-        (lambda: make().span(0), UsageError, "a group of 0 devices"),
-        (lambda: make().replace(node=2), UsageError, "unknown figure 'node'; allowed: name, chip"),
+        (lambda: make(devices_per_node=1), rl.errors.UsageError, "one device (devices_per_node = 1, nodes = 1)"),
+        (lambda: make(nodes=2), rl.errors.ChipDataError, "2 nodes and no link between them; give [link]"),
+        (lambda: make(chip="h100"), rl.errors.ChipDataError, "chip 'h100' matches several"),
+        (lambda: make(chip=None), rl.errors.ChipDataError, "chip: wanted a name, a path or a Chip"),
+        (lambda: make(devices=8), rl.errors.ChipDataError, "did you mean devices_per_node?"),
+        (lambda: make(devices_per_node=0), rl.errors.ChipDataError, "devices_per_node"),
+        (lambda: make(devices_per_node="eight"), rl.errors.ChipDataError, "devices_per_node"),
+        (lambda: make(oversubscription=math.inf), rl.errors.ChipDataError, "oversubscription"),
+        (lambda: make(oversubscription=0.5), rl.errors.ChipDataError, "oversubscription"),
+        (lambda: make(link={**LINK, "bandwidth": "100 parsec/s"}), rl.errors.ChipDataError, "link.bandwidth"),
+        (
+            lambda: make(link={**LINK, "speed": 1}),
+            rl.errors.ChipDataError,
+            "link.speed: unknown key; allowed: name, bandwidth",
+        ),
+        (lambda: make(link={**LINK, "kind": "host"}), rl.errors.ChipDataError, "link.kind 'host'; allowed: node"),
+        (lambda: make(link={"bandwidth": "1 GB/s"}), rl.errors.ChipDataError, "link.name: missing"),
+        (lambda: rl.cluster("dgx-h10"), rl.errors.UnknownChip, "did you mean dgx-h100"),
+        (
+            lambda: rl.cluster("dgx"),
+            rl.errors.UnknownChip,
+            "'dgx' matches several: dgx-a100, dgx-b200, dgx-h100; name one",
+        ),
+        (lambda: rl.cluster("no/such.toml"), rl.errors.UnknownChip, "no cluster file 'no/such.toml'"),
+        (lambda: rl.cluster(8), rl.errors.UsageError, "wanted a name, a path, a Chip or a Cluster"),  # type: ignore[arg-type]
+        (lambda: make().span(16), rl.errors.UsageError, "16 devices wanted, it has 1 x 8; the nearest: 8 devices"),
+        (lambda: rl.cluster("dgx-h100").span(40), rl.errors.UsageError, "a cluster of 5 nodes (replace(nodes=5))"),
+        (lambda: make().span(0), rl.errors.UsageError, "a group of 0 devices"),
+        (lambda: make().replace(node=2), rl.errors.UsageError, "unknown figure 'node'; allowed: name, chip"),
     ],
 )
-def test_what_cannot_be_is_one_clear_line(build: Any, error: type[RooflineError], text: str) -> None:
+def test_what_cannot_be_is_one_clear_line(build: Any, error: type[rl.RooflineError], text: str) -> None:
     with pytest.raises(error) as caught:
         build()
     assert text in str(caught.value)
@@ -131,20 +138,20 @@ def test_a_file_that_describes_no_cluster_names_itself(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     for text in ("name = ", 'name = "mine"\nchip = "h100-sxm"\n', "devices_per_node = 1\n"):
         file.write_text(text)
-        with pytest.raises(RooflineError, match=r"mine\.toml: "):
+        with pytest.raises(rl.RooflineError, match=r"mine\.toml: "):
             load_cluster(file)
 
 
 def test_a_single_device_of_a_cluster_without_a_link_cannot_leave_its_node() -> None:
     from roofline.cost.network import node_link
 
-    with pytest.raises(MissingFigure, match=r"h100-sxm has no link between nodes; name a cluster"):
+    with pytest.raises(rl.errors.MissingFigure, match=r"h100-sxm has no link between nodes; name a cluster"):
         node_link(rl.chip("h100-sxm"))
 
 
 def test_replace_and_repr() -> None:
-    bigger = cluster("dgx-h100").replace(nodes=128)
+    bigger = rl.cluster("dgx-h100").replace(nodes=128)
     assert bigger.devices == 1024
     assert repr(bigger) == "Cluster('dgx-h100', 128 x 8 h100-sxm, InfiniBand NDR 50 GB/s a device)"
     assert repr(make()) == "Cluster('mine', 1 x 8 h100-sxm)"
-    assert len({bigger, cluster("dgx-h100"), cluster("dgx-h100")}) == 2
+    assert len({bigger, rl.cluster("dgx-h100"), rl.cluster("dgx-h100")}) == 2

@@ -8,32 +8,28 @@ import numpy as np
 import pytest
 
 import roofline as rl
-from roofline.analysis.collectives import Collective, collective, timers
+from roofline.analysis.collectives import timers
 from roofline.cost import kernel_time
 from roofline.cost.algorithms import ALGORITHMS, choices, factor
 from roofline.cost.schedule import data_parallel
-from roofline.hardware.chip import Chip
-from roofline.hardware.cluster import Cluster, cluster
-from roofline.ir.errors import MissingFigure, RooflineError, UsageError
-from roofline.ops.builder import Builder
 from roofline.ops.registry import get_op
 
 GIB = 2**30
 
 
-def textbook(bandwidth: float = 450e9, latency: float | None = None) -> Chip:
+def textbook(bandwidth: float = 450e9, latency: float | None = None) -> rl.Chip:
     """A device with one link of which no more is said than its rate and latency."""
     link = {"name": "link", "bandwidth": bandwidth, "latency": latency, "source": "the example"}
-    return Chip(name="textbook", matrix={"bf16": "1 PFLOP/s"}, memory_bandwidth="1000 TB/s", links=(link,))
+    return rl.Chip(name="textbook", matrix={"bf16": "1 PFLOP/s"}, memory_bandwidth="1000 TB/s", links=(link,))
 
 
-def two_nodes(inside: int, nodes: int) -> Cluster:
+def two_nodes(inside: int, nodes: int) -> rl.Cluster:
     link = {"name": "net", "bandwidth": 50e9, "latency": 5e-6, "source": "the example"}
-    return Cluster(name="c", chip=textbook(latency=1e-6), devices_per_node=inside, nodes=nodes, link=link)
+    return rl.Cluster(name="c", chip=textbook(latency=1e-6), devices_per_node=inside, nodes=nodes, link=link)
 
 
-def ideal(on: Any, op: str, size: float, devices: int, algorithm: str | None = None) -> Collective:
-    return collective(on, op, size, devices, algorithm=algorithm, ideal=True)
+def ideal(on: Any, op: str, size: float, devices: int, algorithm: str | None = None) -> rl.analysis.Collective:
+    return rl.analysis.collective(on, op, size, devices, algorithm=algorithm, ideal=True)
 
 
 # --- published: NVIDIA nccl-tests PERFORMANCE.md, Patarasuk & Yuan 2009, Shoeybi et al. 2019 (topic 12) ---------------
@@ -131,13 +127,15 @@ def test_an_all_to_all_sends_most_of_it_out_of_the_node() -> None:
 
 
 def test_a_send_goes_to_the_next_device_or_node() -> None:
-    near, far = (collective(two_nodes(4, 4), "send", 16e6, 2, stride=stride, ideal=True) for stride in (1, 4))
+    near, far = (
+        rl.analysis.collective(two_nodes(4, 4), "send", 16e6, 2, stride=stride, ideal=True) for stride in (1, 4)
+    )
     assert (near.nodes, near.seconds) == (1, pytest.approx(1e-6 + 16e6 / 450e9))
     assert (far.nodes, far.seconds) == (2, pytest.approx(5e-6 + 16e6 / 50e9))
 
 
 def test_a_group_of_one_device_in_each_node_has_its_card_only() -> None:
-    found = collective(two_nodes(4, 4), "all_reduce", 16e6, 4, stride=4, algorithm="ring", ideal=True)
+    found = rl.analysis.collective(two_nodes(4, 4), "all_reduce", 16e6, 4, stride=4, algorithm="ring", ideal=True)
     assert (found.nodes, found.wire_bytes, found.node_bytes) == (4, 0, 1.5 * 16e6)
     assert found.seconds == pytest.approx(6 * 5e-6 + 1.5 * 16e6 / 50e9)
 
@@ -145,9 +143,9 @@ def test_a_group_of_one_device_in_each_node_has_its_card_only() -> None:
 # --- other people's measurements across nodes ------------------------------------------------------------------------
 
 
-def nodes_of(chip: str, inside: int, nodes: int, adapter: float) -> Cluster:
+def nodes_of(chip: str, inside: int, nodes: int, adapter: float) -> rl.Cluster:
     link = {"name": "adapter", "bandwidth": adapter, "source": "as measured"}
-    return Cluster(name="measured", chip=chip, devices_per_node=inside, nodes=nodes, link=link)
+    return rl.Cluster(name="measured", chip=chip, devices_per_node=inside, nodes=nodes, link=link)
 
 
 HDR_FOR_TWO, NDR_FOR_TWO, NDR = 200e9 / 8 / 2, 400e9 / 8 / 2, 400e9 / 8
@@ -156,7 +154,7 @@ HDR_FOR_TWO, NDR_FOR_TWO, NDR = 200e9 / 8 / 2, 400e9 / 8 / 2, 400e9 / 8
 #: or bandwidth on the bus [byte/s].
 REPORTED: dict[str, tuple[Any, float, int, str | None, float, float]] = {
     "nccl#652, a tree": (nodes_of("a100-40gb-sxm", 8, 32, HDR_FOR_TWO), 64, 256, None, 63.5e-6, 0),
-    "nccl#812": (cluster("dgx-a100").replace(nodes=8), 8 * GIB, 64, None, 0, 192e9),
+    "nccl#812": (rl.cluster("dgx-a100").replace(nodes=8), 8 * GIB, 64, None, 0, 192e9),
     "nccl#1368, rings": (nodes_of("h100-sxm", 8, 5, NDR_FOR_TWO), GIB, 40, "ring", 0, 190e9),
     "nccl#1368, trees": (nodes_of("h100-sxm", 8, 5, NDR_FOR_TWO), GIB, 40, "tree", 0, 150e9),
     "nccl-tests#119": (nodes_of("a100-40gb-sxm", 8, 3, HDR_FOR_TWO), 2**27, 24, None, 0, 96e9),
@@ -165,14 +163,14 @@ REPORTED: dict[str, tuple[Any, float, int, str | None, float, float]] = {
     "nccl-tests#290": ("h100-sxm", 8 * GIB, 8, "in_switch", 0, 476e9),
     "coreweave/nccl-tests#43, 1 GiB": ("gb200-nvl72", GIB, 72, None, 2924.7e-6, 0),
     "coreweave/nccl-tests#43, 8 GiB": ("gb200-nvl72", 8 * GIB, 72, None, 20006e-6, 0),
-    "nccl-tests#283": (cluster("hgx-h200").replace(nodes=248), 2**29, 1984, None, 0, 350e9),
+    "nccl-tests#283": (rl.cluster("hgx-h200").replace(nodes=248), 2**29, 1984, None, 0, 350e9),
 }
 
 
 @pytest.mark.parametrize("where", REPORTED)
 def test_what_others_measured_lies_in_the_range_and_near_the_expected(where: str) -> None:
     on, size, devices, algorithm, seconds, busbw = REPORTED[where]
-    found = collective(on, "all_reduce", size, devices, algorithm=algorithm)
+    found = rl.analysis.collective(on, "all_reduce", size, devices, algorithm=algorithm)
     measured = seconds or found.seconds * found.busbw / busbw
     assert found.low <= measured <= found.high
     assert found.seconds == pytest.approx(measured, rel=0.3)
@@ -183,7 +181,7 @@ def test_most_of_what_others_measured_is_within_ten_percent() -> None:
     for where, (on, size, devices, algorithm, seconds, busbw) in REPORTED.items():
         if where == "nccl-tests#290":  # the share of the link in the switch was taken from it
             continue
-        found = collective(on, "all_reduce", size, devices, algorithm=algorithm)
+        found = rl.analysis.collective(on, "all_reduce", size, devices, algorithm=algorithm)
         errors.append(abs(found.seconds / seconds - 1) if seconds else abs(busbw / found.busbw - 1))
     assert np.median(errors) < 0.07
     assert np.mean(errors) < 0.11
@@ -194,32 +192,32 @@ def test_most_of_what_others_measured_is_within_ten_percent() -> None:
 
 def test_small_messages_go_in_one_shot_larger_ones_in_two_and_more_by_what_the_library_has() -> None:
     sizes = np.array([8e3, 1e6, 1e9])
-    assert list(collective("a100-80gb-sxm", "all_reduce", sizes, 8, algorithm="fastest").algorithm) == [
+    assert list(rl.analysis.collective("a100-80gb-sxm", "all_reduce", sizes, 8, algorithm="fastest").algorithm) == [
         "one_shot", "two_shot", "two_shot",
     ]  # fmt: skip
-    assert set(collective("a100-80gb-sxm", "all_reduce", sizes, 8).algorithm) == {"ring"}
+    assert set(rl.analysis.collective("a100-80gb-sxm", "all_reduce", sizes, 8).algorithm) == {"ring"}
 
 
 def test_switches_that_add_are_used_where_the_chip_has_them_and_the_message_is_large() -> None:
-    assert collective("h100-sxm", "all_reduce", "1 GiB", 8, algorithm="fastest").algorithm == "in_switch"
+    assert rl.analysis.collective("h100-sxm", "all_reduce", "1 GiB", 8, algorithm="fastest").algorithm == "in_switch"
     assert "in_switch" not in choices("all_reduce", "fastest")
-    with pytest.raises(UsageError, match=r"no algorithm 'in_switch' \(no switch of this chip adds\)"):
-        collective("mi300x", "all_reduce", "1 GiB", 8, algorithm="in_switch")
+    with pytest.raises(rl.errors.UsageError, match=r"no algorithm 'in_switch' \(no switch of this chip adds\)"):
+        rl.analysis.collective("mi300x", "all_reduce", "1 GiB", 8, algorithm="in_switch")
 
 
 def test_across_nodes_a_tree_takes_small_messages_and_the_rings_large_ones_of_many() -> None:
-    selene = cluster("dgx-a100").replace(nodes=64)
-    small, large = (collective(selene, "all_reduce", size, 512) for size in ("64 kB", "8 GB"))
+    selene = rl.cluster("dgx-a100").replace(nodes=64)
+    small, large = (rl.analysis.collective(selene, "all_reduce", size, 512) for size in ("64 kB", "8 GB"))
     assert (small.algorithm, large.algorithm) == ("tree", "ring")
     assert small.node_steps == 12  # up and down a tree of 64 nodes
 
 
 def test_the_plain_time_is_the_time_of_the_kernel_in_a_graph() -> None:
-    b = Builder("one", "bf16")
+    b = rl.ops.Builder("one", "bf16")
     y = b.op("all_reduce", b.input("x", (2**20,)), devices=16, nodes=2)
-    chip = cluster("dgx-h100").device
+    chip = rl.cluster("dgx-h100").device
     row = rl.count(b.graph([y])).rows[0]
-    found = collective("dgx-h100", "all_reduce", 2**21, 16)
+    found = rl.analysis.collective("dgx-h100", "all_reduce", 2**21, 16)
     time = kernel_time(row, chip)
     assert found.seconds == float(time.expected)
     assert time.calibrated == "prior"
@@ -227,7 +225,7 @@ def test_the_plain_time_is_the_time_of_the_kernel_in_a_graph() -> None:
 
 
 def test_in_a_node_by_the_librarys_choice_is_measured_and_the_rest_is_not() -> None:
-    b = Builder("one", "bf16")
+    b = rl.ops.Builder("one", "bf16")
     x = b.input("x", (2**20,))
     for algorithm, known in (("", "measured"), ("ring", "measured"), ("one_shot", "prior"), ("fastest", "prior")):
         graph = b.graph([b.op("all_reduce", x, devices=8, algorithm=algorithm, name=f"r_{algorithm}")])
@@ -237,22 +235,24 @@ def test_in_a_node_by_the_librarys_choice_is_measured_and_the_rest_is_not() -> N
 
 def test_an_array_of_sizes_is_each_of_them() -> None:
     sizes = np.array([1e3, 1e6, 1e9])
-    found = collective("dgx-h100", "all_reduce", sizes, 32)
+    found = rl.analysis.collective("dgx-h100", "all_reduce", sizes, 32)
     for at, size in enumerate(sizes):
-        one = collective("dgx-h100", "all_reduce", float(size), 32)
+        one = rl.analysis.collective("dgx-h100", "all_reduce", float(size), 32)
         for name in ("seconds", "low", "high", "floor", "wire_bytes", "node_bytes", "steps", "busbw"):
             assert getattr(found, name)[at] == pytest.approx(getattr(one, name), rel=1e-12)
         assert found.algorithm[at] == one.algorithm
 
 
 def test_what_a_framework_launches_waits_for_its_queue() -> None:
-    plain, queued = (collective("h100-sxm", "all_reduce", "4 KiB", 2, queued=queued) for queued in (False, True))
+    plain, queued = (
+        rl.analysis.collective("h100-sxm", "all_reduce", "4 KiB", 2, queued=queued) for queued in (False, True)
+    )
     assert plain.seconds < 10e-6 < 40e-6 < queued.seconds
 
 
 def test_timers_are_what_a_data_parallel_step_takes() -> None:
     of = timers("dgx-h100", 4, stride=8)
-    assert of["all_gather"](1e9) == collective("dgx-h100", "all_gather", 1e9, 4, stride=8).seconds
+    assert of["all_gather"](1e9) == rl.analysis.collective("dgx-h100", "all_gather", 1e9, 4, stride=8).seconds
     step = data_parallel(16e9, 16e9, 3, forward=0.2, backward=0.4, layers=32, **of)
     assert 0 < step.exposed < step.seconds
     alone = data_parallel(16e9, 16e9, 1, forward=0.2, backward=0.4, **timers("dgx-h100", 1))
@@ -260,7 +260,7 @@ def test_timers_are_what_a_data_parallel_step_takes() -> None:
 
 
 def test_it_says_itself() -> None:
-    found = collective("dgx-h100", "all_reduce", "1 GB", 16)
+    found = rl.analysis.collective("dgx-h100", "all_reduce", "1 GB", 16)
     assert str(found).startswith("all_reduce of 1 GB among 16 on 2 nodes: ")
     assert found.algorithm in ("ring", "tree")
     assert f"by {found.algorithm}" in str(found)
@@ -275,25 +275,55 @@ def test_send_is_an_operator_of_any_shape() -> None:
 @pytest.mark.parametrize(
     ("build", "error", "text"),
     [
-        (lambda: collective("h100-sxm", "allreduce", 1e6, 8), UsageError, "did you mean all_reduce?"),
-        (lambda: collective("h100-sxm", "all_reduce", 1e6, 1), UsageError, "a group of 1 devices; allowed: 2 or more"),
-        (lambda: collective("h100-sxm", "send", 1e6, 4), UsageError, "a group of 4 devices; allowed: 2"),
-        (lambda: collective("h100-sxm", "all_reduce", 0, 8), UsageError, "a message of 0 bytes; allowed: 1 or more"),
-        (lambda: collective("h100-sxm", "all_reduce", float("nan"), 8), UsageError, "allowed: 1 or more"),
         (
-            lambda: collective("h100-sxm", "all_reduce", 1e6, 8, algorithm="rung"), UsageError,
+            lambda: rl.analysis.collective("h100-sxm", "allreduce", 1e6, 8),
+            rl.errors.UsageError,
+            "did you mean all_reduce?",
+        ),
+        (
+            lambda: rl.analysis.collective("h100-sxm", "all_reduce", 1e6, 1),
+            rl.errors.UsageError,
+            "a group of 1 devices; allowed: 2 or more",
+        ),
+        (
+            lambda: rl.analysis.collective("h100-sxm", "send", 1e6, 4),
+            rl.errors.UsageError,
+            "a group of 4 devices; allowed: 2",
+        ),
+        (
+            lambda: rl.analysis.collective("h100-sxm", "all_reduce", 0, 8),
+            rl.errors.UsageError,
+            "a message of 0 bytes; allowed: 1 or more",
+        ),
+        (
+            lambda: rl.analysis.collective("h100-sxm", "all_reduce", float("nan"), 8),
+            rl.errors.UsageError,
+            "allowed: 1 or more",
+        ),
+        (
+            lambda: rl.analysis.collective("h100-sxm", "all_reduce", 1e6, 8, algorithm="rung"),
+            rl.errors.UsageError,
             "all_reduce in one node: no algorithm 'rung'; allowed: ring, tree, one_shot, two_shot, in_switch, nccl, "
             "fastest; did you mean ring?",
         ),
         (
-            lambda: collective("dgx-h100", "all_reduce", 1e6, 16, algorithm="one_shot"), UsageError,
+            lambda: rl.analysis.collective("dgx-h100", "all_reduce", 1e6, 16, algorithm="one_shot"),
+            rl.errors.UsageError,
             "all_reduce across nodes: no algorithm 'one_shot'; allowed: ring, tree, hierarchical, nccl, fastest",
         ),
-        (lambda: collective("dgx-h100", "all_reduce", 1e6, 64), UsageError, "a cluster of 8 nodes"),
-        (lambda: collective("cerebras-wse-3", "all_reduce", 1e6, 8), MissingFigure, "no published link"),
+        (
+            lambda: rl.analysis.collective("dgx-h100", "all_reduce", 1e6, 64),
+            rl.errors.UsageError,
+            "a cluster of 8 nodes",
+        ),
+        (
+            lambda: rl.analysis.collective("cerebras-wse-3", "all_reduce", 1e6, 8),
+            rl.errors.MissingFigure,
+            "no published link",
+        ),
     ],
-)  # fmt: skip
-def test_what_cannot_be_is_one_clear_line(build: Any, error: type[RooflineError], text: str) -> None:
+)
+def test_what_cannot_be_is_one_clear_line(build: Any, error: type[rl.RooflineError], text: str) -> None:
     with pytest.raises(error) as caught:
         build()
     assert text in str(caught.value)

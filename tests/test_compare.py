@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 import roofline as rl
-from roofline.analysis.comparison import FIGURES, STEP, WHAT_IF, Comparison, changed, compare
+from roofline.analysis.comparison import FIGURES, STEP, WHAT_IF, changed
 from roofline.cost.machine import machine
-from roofline.ir.graph import Graph
 
 CHIPS = ("h100-sxm", "a100-80gb-sxm", "mi300x", "l4", "tpu-v5e", "gaudi3", "b200-sxm")
 #: What a datasheet chip reaches: everything, with no launch cost.
@@ -20,13 +19,13 @@ IDEAL = {"compute": 1, "memory": 1, "launch": 0, "low": 1, "high": 1}
 
 
 @cache
-def llama(phase: str, **more: Any) -> Graph:
+def llama(phase: str, **more: Any) -> rl.Graph:
     return rl.model("llama-3-8b", phase=phase, **more)
 
 
 @cache
-def decode(**more: Any) -> Comparison:
-    return compare(llama("decode"), CHIPS, **{"mode": "graph", "B": 1, "C": 2048, **more})
+def decode(**more: Any) -> rl.analysis.Comparison:
+    return rl.compare(llama("decode"), CHIPS, **{"mode": "graph", "B": 1, "C": 2048, **more})
 
 
 def test_times_are_those_of_the_estimates() -> None:
@@ -41,7 +40,7 @@ def test_best_is_the_fastest_that_fits() -> None:
     best = decode().best
     assert best is not None
     assert best.chip.name == "b200-sxm"
-    small = compare(llama("decode"), ["tpu-v5e", "l4"], mode="graph", B=1, C=2048)
+    small = rl.compare(llama("decode"), ["tpu-v5e", "l4"], mode="graph", B=1, C=2048)
     assert small.rows[0].estimate.time < small.rows[1].estimate.time  # type: ignore[union-attr]
     assert small.best is not None
     assert small.best.chip.name == "l4", "the faster one is too small"
@@ -49,8 +48,8 @@ def test_best_is_the_fastest_that_fits() -> None:
 
 @pytest.mark.parametrize("name", CHIPS)
 def test_a_decode_step_lives_by_bandwidth_and_a_prefill_by_its_peak(name: str) -> None:
-    (step,) = compare(llama("decode"), name, mode="graph", B=1, C=2048).rows
-    (whole,) = compare(llama("prefill"), name, mode="graph", B=4, S=4096).rows
+    (step,) = rl.compare(llama("decode"), name, mode="graph", B=1, C=2048).rows
+    (whole,) = rl.compare(llama("prefill"), name, mode="graph", B=4, S=4096).rows
     assert step.elasticity["memory_bandwidth"] > 5 * step.elasticity["peak_bf16"]
     assert whole.elasticity["peak_bf16"] > whole.elasticity["memory_bandwidth"]
     assert whole.what_if["peak x2"] < whole.what_if["bandwidth x2"]
@@ -60,7 +59,7 @@ def test_a_decode_step_lives_by_bandwidth_and_a_prefill_by_its_peak(name: str) -
 @pytest.mark.parametrize("mode", ["eager", "graph", "compiled"])
 def test_figures_as_they_are_change_nothing(name: str, mode: Any) -> None:
     same = {key: 1.0 for key, figure in FIGURES.items() if figure.known(rl.chip(name))}
-    (row,) = compare(llama("decode", layers=2), name, mode=mode, B=4, C=512, what_if={"same": same}).rows
+    (row,) = rl.compare(llama("decode", layers=2), name, mode=mode, B=4, C=512, what_if={"same": same}).rows
     assert row.estimate is not None
     assert row.what_if["same"] == pytest.approx(float(row.estimate.time), rel=1e-12)
 
@@ -69,7 +68,7 @@ def test_figures_as_they_are_change_nothing(name: str, mode: Any) -> None:
 def test_a_better_figure_never_costs_and_no_figure_is_worth_more_than_itself(name: str) -> None:
     programs = ((llama("decode", layers=4), {"C": 2048}), (llama("prefill", layers=4), {"S": 1024}))
     for graph, sizes in programs:
-        for row in compare(graph, name, mode="graph", B=[1, 16], **sizes).rows:
+        for row in rl.compare(graph, name, mode="graph", B=[1, 16], **sizes).rows:
             assert all(-0.02 <= pull <= 1.05 for pull in row.elasticity.values()), row.elasticity
             assert sum(row.elasticity.values()) <= 1.1
             assert all(time <= float(row.estimate.time) * 1.001 for time in row.what_if.values())  # type: ignore[union-attr]
@@ -81,10 +80,10 @@ def test_elasticities_of_a_chip_that_reaches_its_datasheet() -> None:
                    memory_capacity=8e10, l2="50 MiB", l2_bandwidth=8e12, clock=2e9, efficiency=IDEAL)  # fmt: skip
     b = rl.ops.Builder("stream", "bf16")
     stream = b.graph([b.op("mul_scalar", b.input("x", (2**30,)))])
-    (row,) = compare(stream, chip, mode="graph").rows
+    (row,) = rl.compare(stream, chip, mode="graph").rows
     assert row.elasticity["memory_bandwidth"] == pytest.approx(1, abs=0.15)
     product = rl.workload([{"op": "gemm", "m": 16384, "n": 16384, "k": 16384}], dtype="bf16")
-    (row,) = compare(product, chip, mode="graph").rows
+    (row,) = rl.compare(product, chip, mode="graph").rows
     assert row.elasticity["peak_bf16"] > 0.8
     assert row.elasticity["memory_bandwidth"] < 0.1
 
@@ -98,7 +97,7 @@ def test_an_elasticity_is_the_slope_of_the_times() -> None:
 
 
 def test_eager_programs_wait_for_the_host() -> None:
-    (row,) = compare("resnet50", "h100-sxm", dtype="bf16", B=1).rows
+    (row,) = rl.compare("resnet50", "h100-sxm", dtype="bf16", B=1).rows
     assert row.elasticity["host"] == pytest.approx(1)
     assert row.elasticity["memory_bandwidth"] == 0
     assert row.what_if["host /2"] < row.what_if["bandwidth x2"]
@@ -107,7 +106,7 @@ def test_eager_programs_wait_for_the_host() -> None:
 def test_links_matter_to_collectives() -> None:
     b = rl.ops.Builder("reduce", "bf16")
     graph = b.graph([b.op("all_reduce", b.input("x", (2**28,)), devices=8)])
-    (row,) = compare(graph, "h100-sxm", mode="graph").rows
+    (row,) = rl.compare(graph, "h100-sxm", mode="graph").rows
     assert row.elasticity["link_bandwidth"] > 0.8
     assert row.what_if["links x2"] < 0.6 * float(row.estimate.time)  # type: ignore[union-attr]
 
@@ -129,7 +128,7 @@ def test_main_memory_is_changed_alone() -> None:
     other = changed(chip, memory_bandwidth=3)
     assert other.bandwidth == 3 * chip.bandwidth
     assert machine(other).cache_bandwidth == machine(chip).cache_bandwidth
-    (row,) = compare(llama("prefill"), "b200-sxm", mode="graph", B=1, S=2048).rows
+    (row,) = rl.compare(llama("prefill"), "b200-sxm", mode="graph", B=1, S=2048).rows
     gain = float(row.estimate.time) / row.what_if["bandwidth x2"]  # type: ignore[union-attr]
     assert gain < 1.06, "a prefill that multiplies most of the time"
 
@@ -144,19 +143,19 @@ def test_launch_costs_are_changed_in_every_class() -> None:
 
 
 def test_what_cannot_be_said_stays_with_its_reason() -> None:
-    found = compare(llama("decode"), ["grayskull-e150", "tpu-v5e", "h100-sxm"], mode="graph", B=1, C=2048)
+    found = rl.compare(llama("decode"), ["grayskull-e150", "tpu-v5e", "h100-sxm"], mode="graph", B=1, C=2048)
     none, small, fine = found.rows
     assert none.estimate is None
     assert "no published bf16 matmul peak" in none.reason
     assert small.reason.startswith("does not fit: needs 16.24 GiB, has 16.00 GiB")
     assert (none.runs, small.runs, fine.runs) == (False, False, True)
     assert "grayskull-e150: grayskull-e150 has no published" in repr(found)
-    assert compare(llama("decode"), "grayskull-e150", B=1, C=2048).best is None
+    assert rl.compare(llama("decode"), "grayskull-e150", B=1, C=2048).best is None
 
 
 def test_a_chip_without_a_capacity_has_a_time() -> None:
     chip = rl.Chip(name="open", matrix={"bf16": "400 TFLOP/s"}, memory_bandwidth="2 TB/s")
-    found = compare(llama("decode"), chip, mode="graph", B=1, C=2048)
+    found = rl.compare(llama("decode"), chip, mode="graph", B=1, C=2048)
     assert "capacity" in found.rows[0].reason
     record = found.record()["rows"][0]
     assert record["time_s"] > 0
@@ -165,16 +164,16 @@ def test_a_chip_without_a_capacity_has_a_time() -> None:
 
 
 def test_batches_are_rows() -> None:
-    found = compare(llama("decode"), CHIPS, mode="graph", B=[1, 8, 64], C=2048)
+    found = rl.compare(llama("decode"), CHIPS, mode="graph", B=[1, 8, 64], C=2048)
     assert [row.estimate.grid.values["B"] for row in found.rows] == [1, 8, 64] * len(CHIPS)  # type: ignore[union-attr]
-    one = compare(llama("decode"), "h100-sxm", mode="graph", B=8, C=2048).rows[0]
+    one = rl.compare(llama("decode"), "h100-sxm", mode="graph", B=8, C=2048).rows[0]
     assert found.rows[1].elasticity == pytest.approx(one.elasticity)
     assert found.rows[1].what_if == pytest.approx(one.what_if)
 
 
 def test_what_ifs_of_ones_own() -> None:
     asked = {"both": {"memory_bandwidth": 2, "peak_bf16": 2, "launch": 0.5}, "vector": {"vector_peak": 2}}
-    found = compare(llama("decode"), ["h100-sxm", "tpu-v5e"], mode="graph", B=1, C=2048, what_if=asked)
+    found = rl.compare(llama("decode"), ["h100-sxm", "tpu-v5e"], mode="graph", B=1, C=2048, what_if=asked)
     assert found.rows[0].what_if["both"] < decode().rows[0].what_if["bandwidth x2"]
     assert list(found.rows[1].what_if) == ["both"], "no vector peak is published for it"
 
@@ -205,11 +204,11 @@ def test_as_data() -> None:
 def test_what_cannot_be_asked_is_refused(options: dict[str, Any], says: str) -> None:
     told = {"chips": ["h100-sxm"], "mode": "graph", "B": 1, "C": 8, **options}
     with pytest.raises(rl.errors.UsageError, match=says):
-        compare(llama("decode", layers=1), told.pop("chips"), **told)
+        rl.compare(llama("decode", layers=1), told.pop("chips"), **told)
 
 
 def test_unknown_chips_and_unlisted_figures_are_refused() -> None:
     with pytest.raises(rl.errors.UnknownChip, match="h100-sxm"):
-        compare(llama("decode"), ["h100-sxn"], B=1, C=8)
+        rl.compare(llama("decode"), ["h100-sxn"], B=1, C=8)
     with pytest.raises(rl.errors.MissingFigure, match="tpu-v5e lists no vector peaks"):
         changed(rl.chip("tpu-v5e"), vector_peak=2)

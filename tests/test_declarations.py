@@ -15,10 +15,8 @@ from hypothesis import strategies as st
 import roofline as rl
 from roofline.ir.signature import signature
 from roofline.ops.einsum import contraction, gradient_plan
-from roofline.ops.reference import execute
-from roofline.ops.registry import GRADIENTS, OPS, Derivative, Op
+from roofline.ops.registry import GRADIENTS, Derivative
 from roofline.passes.parallel.axes import Axes
-from roofline.passes.training.backward import backward
 
 LAW = settings(deadline=None, max_examples=60, derandomize=True, database=None)
 #: No product of some of them is a product of others, so that no reshape can be taken for another.
@@ -28,9 +26,9 @@ PRIMES = (2, 3, 5, 7, 11)
 @pytest.fixture
 def registry() -> Iterator[None]:
     """Forget what a test declares."""
-    ops, gradients = dict(OPS), dict(GRADIENTS)
+    ops, gradients = dict(rl.ops.OPS), dict(GRADIENTS)
     yield
-    for table, known in ((OPS, ops), (GRADIENTS, gradients)):
+    for table, known in ((rl.ops.OPS, ops), (GRADIENTS, gradients)):
         table.clear()
         table.update(known)  # type: ignore[arg-type]
     gradient_plan.cache_clear()
@@ -54,11 +52,11 @@ def test_a_contraction_needs_one_declaration(registry: None) -> None:
     assert graph.tensors["y"].shape == (b, s, g * r, e)
     assert rl.count(graph).flops == 2 * b * g * r * s * d * e
     y = np.einsum("bgrsd,gde->bsgre", x.reshape(b, g, r, s, d), w).reshape(b, s, g * r, e)
-    np.testing.assert_allclose(execute(graph, {"w0": x, "w1": w})["y"], y)
+    np.testing.assert_allclose(rl.ops.execute(graph, {"w0": x, "w1": w})["y"], y)
 
-    step = backward(graph)
+    step = rl.passes.backward(graph)
     dy = np.random.default_rng(9).standard_normal(y.shape)
-    values = execute(step, {"w0": x, "w1": w, "y.grad_in": dy})
+    values = rl.ops.execute(step, {"w0": x, "w1": w, "y.grad_in": dy})
     parts = dy.reshape(b, s, g, r, e)
     names = dict(step.info.training.gradients)
     np.testing.assert_allclose(values[names["w0"]], np.einsum("bsgre,gde->bgrsd", parts, w).reshape(x.shape))
@@ -73,7 +71,12 @@ def test_a_contraction_needs_one_declaration(registry: None) -> None:
     assert axes.atoms("w1", 0) == (groups,)
     assert axes.resize({groups: 1}).tensors["y"].shape == (b, s, r, e)
 
-    assert OPS["mix_heads"].matmuls(OPS["mix_heads"].sizes([x.shape, w.shape], {})) == (g, b * r * s, e, d)
+    assert rl.ops.OPS["mix_heads"].matmuls(rl.ops.OPS["mix_heads"].sizes([x.shape, w.shape], {})) == (
+        g,
+        b * r * s,
+        e,
+        d,
+    )
     same = graph_of("bmm", (g, b * r * s, d), (g, d, e))
     assert rl.estimate(graph, "h100-sxm").time == pytest.approx(rl.estimate(same, "h100-sxm").time, rel=1e-12)
 
@@ -85,9 +88,9 @@ def test_an_elementwise_function_needs_one_declaration(registry: None) -> None:
     slope = Derivative("x", 3, lambda call, dy, x: 3 * x * x * dy)
     pointwise("cube", 2, lambda call, x: x**3, derived, derivative=slope)
     graph = graph_of("cube", (4, 8))
-    step, x = backward(graph), np.linspace(-1, 1, 32).reshape(4, 8)
+    step, x = rl.passes.backward(graph), np.linspace(-1, 1, 32).reshape(4, 8)
     (gradient,) = (name for _, name in step.info.training.gradients)
-    np.testing.assert_allclose(execute(step, {"w0": x, "y.grad_in": np.ones((4, 8))})[gradient], 3 * x * x)
+    np.testing.assert_allclose(rl.ops.execute(step, {"w0": x, "y.grad_in": np.ones((4, 8))})[gradient], 3 * x * x)
     assert [row.vector for row in rl.count(step).rows] == [2 * 32, 3 * 32]
     assert Axes(graph).atoms("w0", 1) == Axes(graph).atoms("y", 1)
 
@@ -142,7 +145,7 @@ def points(axes: str, sizes: dict[str, int]) -> Any:
 @given(case=contractions().filter(lambda case: solvable(case[0])), seed=st.integers(0, 9))
 def test_everything_that_follows_from_a_signature(case: tuple[str, dict[str, int]], seed: int) -> None:
     axes, sizes = case
-    known, dice = dict(OPS), np.random.default_rng(seed)
+    known, dice = dict(rl.ops.OPS), np.random.default_rng(seed)
     try:
         op = contraction("toy", axes, "matmul", "A contraction.", "x w")
         shapes = [shape_of(axes, at, sizes) for at in (0, 1)]
@@ -160,9 +163,9 @@ def test_everything_that_follows_from_a_signature(case: tuple[str, dict[str, int
         np.add.at(dw, right, dy.ravel()[out] * x.ravel()[left])
 
         graph = graph_of("toy", *shapes)
-        step = backward(graph)
+        step = rl.passes.backward(graph)
         start = {"y.grad_in": dy} if dy.size > 1 else {}
-        values = execute(step, {"w0": x, "w1": w, **start})
+        values = rl.ops.execute(step, {"w0": x, "w1": w, **start})
         np.testing.assert_allclose(values["y"].ravel(), y, rtol=1e-9, atol=1e-9)
         if start:
             gradients = dict(step.info.training.gradients)
@@ -170,8 +173,8 @@ def test_everything_that_follows_from_a_signature(case: tuple[str, dict[str, int
             np.testing.assert_allclose(values[gradients["w1"]].ravel(), dw, rtol=1e-9, atol=1e-9)
         assert rl.count(step).flops == 3 * 2 * len(every)
     finally:
-        OPS.clear()
-        OPS.update(known)
+        rl.ops.OPS.clear()
+        rl.ops.OPS.update(known)
         gradient_plan.cache_clear()
 
 
@@ -187,25 +190,25 @@ SHAPES = {
 @pytest.mark.parametrize("name", SHAPES)
 def test_both_gradients_of_a_contraction_cost_what_it_costs(name: str) -> None:
     graph = graph_of(name, *SHAPES[name])
-    assert rl.count(backward(graph)).flops == 3 * rl.count(graph).flops
+    assert rl.count(rl.passes.backward(graph)).flops == 3 * rl.count(graph).flops
 
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_matmuls_that_time_a_contraction_do_its_products(name: str) -> None:
-    op = OPS[name]
+    op = rl.ops.OPS[name]
     assert 2 * prod(op.matmuls(op.sizes(SHAPES[name], {}))) == op.work(SHAPES[name], {}).flops
 
 
 def test_grouped_heads_are_timed_by_query_head() -> None:
     """The time model was fitted so; the signature alone makes a matmul for each key-value head."""
-    op = OPS["attention_scores"]
+    op = rl.ops.OPS["attention_scores"]
     sizes = op.sizes(SHAPES["attention_scores"], {})
     assert op.matmuls(sizes) == (2 * 6, 5, 7, 8)
     derived = contraction("derived", str(op.axes), "attention", "Without the override.", "q k")
     try:
         assert derived.matmuls(sizes) == (2 * 3, 2 * 5, 7, 8)
     finally:
-        del OPS["derived"]
+        del rl.ops.OPS["derived"]
 
 
 PLANS = {
@@ -226,19 +229,19 @@ PLANS = {
 
 @pytest.mark.parametrize(("name", "operand"), PLANS)
 def test_which_contraction_a_gradient_is(name: str, operand: int) -> None:
-    plan = gradient_plan(str(OPS[name].axes), operand)
+    plan = gradient_plan(str(rl.ops.OPS[name].axes), operand)
     assert plan is not None
     assert (plan.op, plan.transposed, plan.rows) == PLANS[name, operand]
 
 
 def test_the_declaration_is_all_that_there_is() -> None:
     """What a reader may ask of any operator is a field of it."""
-    for name, op in OPS.items():
+    for name, op in rl.ops.OPS.items():
         assert op.reference is not None, name
         assert op.signature is not None or op.shape is not None, name
         assert op.signature is not None or op.rule is not None or name == "unknown", name
         assert (op.gemm is not None) == (op.kind in ("matmul", "attention")), name
     with pytest.raises(AttributeError):
-        OPS["relu"].kind = "move"  # type: ignore[misc]
+        rl.ops.OPS["relu"].kind = "move"  # type: ignore[misc]
     with pytest.raises(TypeError):
-        Op("odd", None, "pointwise", cost=3)  # type: ignore[call-arg]
+        rl.ops.Op("odd", None, "pointwise", cost=3)  # type: ignore[call-arg]

@@ -12,7 +12,6 @@ import roofline as rl
 from roofline.analysis.bulk import group_rows
 from roofline.cost import GROUPS, kernel_time, values
 from roofline.cost.spread import TRANSFERRED, provenance, spread
-from roofline.ir.errors import ChipDataError
 
 H100 = rl.chip("h100-sxm")
 FITTED = [name for name in rl.chips() if rl.chip(name).efficiency.parameters]
@@ -50,7 +49,7 @@ def test_every_parameter_says_what_it_is() -> None:
 
 def test_an_unknown_parameter_is_named() -> None:
     efficiency = H100.efficiency.model_copy(update={"parameters": {"matmul": {"lunch": 1.0}}})
-    with pytest.raises(ChipDataError, match=r"matmul\.lunch is no parameter; did you mean launch"):
+    with pytest.raises(rl.errors.ChipDataError, match=r"matmul\.lunch is no parameter; did you mean launch"):
         values(H100.model_copy(update={"efficiency": efficiency}), "matmul")
 
 

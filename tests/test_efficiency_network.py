@@ -12,8 +12,6 @@ from roofline.analysis.bulk import group_rows
 from roofline.cost import formula, kernel_time, launch, values
 from roofline.cost.algorithms import factor
 from roofline.cost.network import device_link, floor_seconds, link_rate
-from roofline.hardware.chip import Chip
-from roofline.ir.errors import MissingFigure, UsageError
 from roofline.ops.communication import COLLECTIVES
 from roofline.programs.workload import operator_graph
 
@@ -23,7 +21,7 @@ CHIPS = ("h100-sxm", "mi300x", "l40s", "b100")
 SIZES = 2 ** np.arange(9, 34)
 
 
-def times(op: str, chip: str | Chip = CHIP, regime: str = "warm", **shapes: Any) -> Any:
+def times(op: str, chip: str | rl.Chip = CHIP, regime: str = "warm", **shapes: Any) -> Any:
     """Times of rows with these columns of sizes, as bulk prediction works them out."""
     n = max(np.size(size) for size in shapes.values())
     table = {key: np.broadcast_to(np.asarray(size), n).tolist() for key, size in shapes.items()}
@@ -67,7 +65,7 @@ def test_bytes_in_and_out_name_the_two_sides(op: str) -> None:
 
 def test_a_collective_needs_one_size() -> None:
     for sizes in ({}, {"elements": 8, "bytes": 8}):
-        with pytest.raises(UsageError, match="all_reduce needs one of elements, bytes, bytes_in, bytes_out"):
+        with pytest.raises(rl.errors.UsageError, match="all_reduce needs one of elements, bytes, bytes_in, bytes_out"):
             operator_graph("all_reduce", "bf16", {"devices": 2, **sizes})
 
 
@@ -121,10 +119,10 @@ def test_links_of_peers_add_up_to_the_port() -> None:
 
 
 def test_a_chip_without_links_is_an_error() -> None:
-    bare = Chip(name="bare", matrix={"bf16": "1 TFLOP/s"}, memory_bandwidth="1 TB/s", links=())
-    with pytest.raises(MissingFigure, match="no published link"):
+    bare = rl.Chip(name="bare", matrix={"bf16": "1 TFLOP/s"}, memory_bandwidth="1 TB/s", links=())
+    with pytest.raises(rl.errors.MissingFigure, match="no published link"):
         times("all_reduce", bare, devices=2, elements=8)
-    with pytest.raises(MissingFigure, match="no published host link"):
+    with pytest.raises(rl.errors.MissingFigure, match="no published host link"):
         times("memcpy_h2d", bare, bytes=8, pinned=True)
 
 

@@ -17,10 +17,6 @@ from roofline.cost.gradients import kernel_of
 from roofline.cost.work import launch
 from roofline.counting.counts import Kernel, kernels
 from roofline.hardware.library import data_dir
-from roofline.ir.graph import Graph
-from roofline.ops.builder import Builder
-from roofline.passes.training.backward import backward
-from roofline.passes.training.optimizer import optimizer
 from roofline.programs.layers import primitives
 
 GROUP = "training"
@@ -28,32 +24,32 @@ CHIP = rl.chip("h100-sxm")
 Sizes = dict[str, Any]
 
 
-def attention(b: Builder, s: Sizes) -> str:
+def attention(b: rl.ops.Builder, s: Sizes) -> str:
     heads = {"q": s["heads"], "k": s["kv_heads"], "v": s["kv_heads"]}
     q, k, v = (b.weight(name, (s["batch"], n, s["seq"], s["head_dim"])) for name, n in heads.items())
     return primitives.attention(b, q, k, v, causal=s["causal"], dropout=s["dropout"] > 0)
 
 
-def norm(op: str, weights: int) -> Callable[[Builder, Sizes], str]:
-    def build(b: Builder, s: Sizes) -> str:
+def norm(op: str, weights: int) -> Callable[[rl.ops.Builder, Sizes], str]:
+    def build(b: rl.ops.Builder, s: Sizes) -> str:
         scales = [b.weight(f"w{at}", (s["cols"],)) for at in range(weights)]
         return b.op(op, b.weight("x", (s["rows"], s["cols"])), *scales)
 
     return build
 
 
-def conv(b: Builder, s: Sizes) -> str:
+def conv(b: rl.ops.Builder, s: Sizes) -> str:
     source = b.input if s["c_in"] == 3 else b.weight
     x, w = source("x", (s["n"], s["c_in"], s["h"], s["w"])), b.weight("w", (s["c_out"], s["c_in"], s["r"], s["s"]))
     return b.op("conv2d", x, w, stride=s["stride"], padding=s["padding"])
 
 
-def batchnorm(b: Builder, s: Sizes) -> str:
+def batchnorm(b: rl.ops.Builder, s: Sizes) -> str:
     scales = [b.weight(name, (s["c"],), "fp32") for name in "gh"]
     return b.op("batchnorm_train", b.weight("x", (s["n"], s["c"], s["h"], s["w"])), *scales)
 
 
-PROGRAMS: dict[str, Callable[[Builder, Sizes], str]] = {
+PROGRAMS: dict[str, Callable[[rl.ops.Builder, Sizes], str]] = {
     "attention": attention, "layernorm": norm("layernorm", 2), "rmsnorm": norm("rmsnorm", 1), "conv2d": conv,
     "batchnorm": batchnorm,
     "cross_entropy": lambda b, s: primitives.cross_entropy(b, b.weight("x", (s["rows"], s["cols"]))),
@@ -74,8 +70,8 @@ def measured() -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def program(op: str, sizes: Sizes, dtype: str) -> Graph:
-    b = Builder(op, dtype)
+def program(op: str, sizes: Sizes, dtype: str) -> rl.Graph:
+    b = rl.ops.Builder(op, dtype)
     return b.graph([PROGRAMS[op](b, sizes)])
 
 
@@ -83,15 +79,15 @@ def launched(row: dict[str, str]) -> list[Kernel]:
     """The kernels that a measured row timed."""
     op, sizes, forward = row["op"], json.loads(row["shape"]), row["way"] == "forward"
     if op == "update":
-        b = Builder("update", row["dtype"])
+        b = rl.ops.Builder("update", row["dtype"])
         for at in range(sizes["tensors"]):
             b.weight(f"w{at}", (sizes["n"],))
-        return list(kernels(optimizer(b.graph([]), "adamw" if forward else "momentum")))
+        return list(kernels(rl.passes.optimizer(b.graph([]), "adamw" if forward else "momentum")))
     graph = program(op, sizes, row["dtype"])
     if op == "column_sum":
         return list(kernels(graph))
     first = {node.label for node in graph.nodes}
-    found = kernels(backward(graph))
+    found = kernels(rl.passes.backward(graph))
     if op == "linear_grad":  # its two ways are the two products of the backward
         return [kernel for kernel in found if kernel.name.endswith("grad_x" if forward else "grad_w")]
     return [kernel for kernel in found if (kernel.name in first) == forward]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 import roofline as rl
-from roofline.ir import errors
 from roofline.ir.errors import did_you_mean
 
 BUILTIN = {
@@ -13,14 +12,14 @@ BUILTIN = {
     "UnknownOp": LookupError, "UnknownChip": LookupError, "UnknownModel": LookupError, "UnknownDType": LookupError,
     "MissingFigure": LookupError, "MissingExtra": ImportError,
 }  # fmt: skip
-ALL = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, rl.RooflineError)]
+ALL = [value for value in vars(rl.errors).values() if isinstance(value, type) and issubclass(value, rl.RooflineError)]
 
 
 @pytest.mark.parametrize("error", ALL, ids=lambda error: error.__name__)
 def test_every_error_is_in_the_tree_documented_and_public(error: type[Exception]) -> None:
     assert error is rl.RooflineError or getattr(rl.errors, error.__name__) is error
     assert error.__doc__
-    assert error.__name__ in (errors.__doc__ or "")
+    assert error.__name__ in (rl.errors.__doc__ or "")
     assert issubclass(error, BUILTIN.get(error.__name__, Exception))
 
 

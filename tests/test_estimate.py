@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import roofline as rl
-from roofline import count
 from roofline.cost import GROUPS, HOST_HIGH, HOST_LOW
 from roofline.ir.sizes import symbol
 
@@ -304,5 +303,7 @@ def test_nothing_to_time_is_an_error() -> None:
 def test_counts_are_those_of_the_program_as_it_runs() -> None:
     graph = rl.model("gpt2", layers=2)
     sizes = {"B": 2, "S": 16}
-    assert rl.estimate(graph, "h100-sxm", **sizes).bytes == count(graph, **sizes).bytes
-    assert rl.estimate(graph, "h100-sxm", mode="compiled", **sizes).bytes == count(rl.passes.fuse(graph), **sizes).bytes
+    assert rl.estimate(graph, "h100-sxm", **sizes).bytes == rl.count(graph, **sizes).bytes
+    assert (
+        rl.estimate(graph, "h100-sxm", mode="compiled", **sizes).bytes == rl.count(rl.passes.fuse(graph), **sizes).bytes
+    )

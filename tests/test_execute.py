@@ -14,13 +14,8 @@ from laws.test_law_evaluation import SAMPLES, bound
 from profiles import examples
 
 import roofline as rl
-from roofline.ir.errors import DoesNotFit, ShapeError, UnboundSize, UnknownOp, UsageError
-from roofline.ir.graph import Graph
 from roofline.ir.sizes import symbol
 from roofline.ops.arrays import Call, fold
-from roofline.ops.builder import Builder
-from roofline.ops.reference import execute, same
-from roofline.ops.registry import OPS
 from roofline.ops.views import kept_axes, reordering
 from roofline.programs.layers import primitives
 
@@ -30,10 +25,10 @@ FEW = settings(deadline=None, max_examples=examples(5), derandomize=True, databa
 
 def call(op: str, *arrays: Any, **attrs: Any) -> Any:
     """What an operator makes of arrays."""
-    b = Builder(op, "fp32")
+    b = rl.ops.Builder(op, "fp32")
     given = {f"x{at}": np.asarray(array, dtype=np.float64) for at, array in enumerate(arrays)}
     y = b.op(op, *(b.input(name, array.shape) for name, array in given.items()), name="y", **attrs)
-    return execute(b.graph([y]), given)["y"]
+    return rl.ops.execute(b.graph([y]), given)["y"]
 
 
 def normal(*shape: int, seed: int = 0) -> Any:
@@ -48,7 +43,7 @@ def positive(*shape: int) -> Any:
 
 
 def test_every_operator_has_a_meaning() -> None:
-    missing = [name for name, op in OPS.items() if op.reference is None]
+    missing = [name for name, op in rl.ops.OPS.items() if op.reference is None]
     assert not missing, "say in its declaration what a new operator computes"
 
 
@@ -59,14 +54,16 @@ def test_every_operator_gives_the_shape_that_the_registry_says(name: str, sizes:
     sizes["S"] += 4  # room for windows
     shapes, attrs = SAMPLES[name]
     shapes, attrs = bound(shapes, sizes), {key: bound(value, sizes) for key, value in attrs.items()}
-    b = Builder(name, "fp32")
+    b = rl.ops.Builder(name, "fp32")
     y = b.op(name, *(b.input(f"x{at}", shape) for at, shape in enumerate(shapes)), name="y", **attrs)
     graph = b.graph([y])
-    result = execute(graph, seed=seed)["y"]
-    assert result.shape == OPS[name].output(shapes, attrs)
+    result = rl.ops.execute(graph, seed=seed)["y"]
+    assert result.shape == rl.ops.OPS[name].output(shapes, attrs)
     assert not np.isinf(result).any()
     assert np.isfinite(result).any()
-    assert np.array_equal(execute(graph, seed=seed)["y"], result, equal_nan=True), "the same names, the same numbers"
+    assert np.array_equal(rl.ops.execute(graph, seed=seed)["y"], result, equal_nan=True), (
+        "the same names, the same numbers"
+    )
 
 
 #: Operators of one device, of memory as it is, and of shapes, whose result may miss some of what they read.
@@ -221,10 +218,10 @@ def test_cross_entropy() -> None:
     rows = torch.from_numpy(x).requires_grad_()
     losses = F.cross_entropy(rows, torch.from_numpy(labels), reduction="none")
     one = Call("loss", "cross_entropy", {}, (5,), "fp32", 0)
-    agree(OPS["cross_entropy"].reference(one, x, labels.astype(float)), losses)
+    agree(rl.ops.OPS["cross_entropy"].reference(one, x, labels.astype(float)), losses)
     grad = normal(5)
     losses.backward(torch.from_numpy(grad))
-    agree(OPS["cross_entropy_grad"].reference(one, x, labels.astype(float), grad), rows.grad)
+    agree(rl.ops.OPS["cross_entropy_grad"].reference(one, x, labels.astype(float), grad), rows.grad)
 
 
 GRADIENTS = {
@@ -277,10 +274,10 @@ def test_reductions_by_name(axes: Any) -> None:
 
 
 def attention(q: Any, k: Any, v: Any, **options: Any) -> Any:
-    b = Builder("attention", "fp32")
+    b = rl.ops.Builder("attention", "fp32")
     given = {"q": q, "k": k, "v": v}
     y = primitives.attention(b, *(b.input(name, array.shape) for name, array in given.items()), **options)
-    return next(iter(execute(b.graph([y]), given).values()))
+    return next(iter(rl.ops.execute(b.graph([y]), given).values()))
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -378,15 +375,15 @@ def test_a_module_of_pytorch_computes_what_its_graph_does() -> None:
     graph = rl.from_torch(module, x)
     weights = {name: value.detach().numpy() for name, value in module.named_parameters()}
     inputs = [name for name, tensor in graph.tensors.items() if tensor.kind == "input"]
-    result = execute(graph, {**weights, inputs[0]: x.numpy()})
+    result = rl.ops.execute(graph, {**weights, inputs[0]: x.numpy()})
     agree(next(iter(result.values())), module(x))
 
 
 # --- programs ---------------------------------------------------------------------------------------------------------
 
 
-def chain(*ops: str) -> Graph:
-    b = Builder("chain", "fp32")
+def chain(*ops: str) -> rl.Graph:
+    b = rl.ops.Builder("chain", "fp32")
     x = b.input("x", (B, 8))
     for op in ops:
         x = b.op(op, x)
@@ -395,18 +392,18 @@ def chain(*ops: str) -> Graph:
 
 def test_equal_names_get_equal_numbers_and_other_seeds_others() -> None:
     graph = chain("relu", "mul_scalar")
-    first, again, other = (execute(graph, seed=seed, B=3) for seed in (0, 0, 1))
+    first, again, other = (rl.ops.execute(graph, seed=seed, B=3) for seed in (0, 0, 1))
     name = graph.outputs[0]
     assert np.array_equal(first[name], again[name])
     assert not np.array_equal(first[name], other[name])
 
 
 def test_two_nodes_that_leave_something_open_are_not_the_same() -> None:
-    b = Builder("open", "fp32")
+    b = rl.ops.Builder("open", "fp32")
     x = b.input("x", (64, 64))
     outputs = [b.op("slice", x, name="a", shape=(64, 8)), b.op("slice", x, name="b", shape=(64, 8)),
                b.op("mul_scalar", x, name="c"), b.op("mul_scalar", x, name="d")]  # fmt: skip
-    found = execute(b.graph(outputs))
+    found = rl.ops.execute(b.graph(outputs))
     assert not np.array_equal(found["a"], found["b"])
     assert not np.array_equal(found["c"], found["d"])
 
@@ -419,44 +416,44 @@ def test_options_close_what_is_open() -> None:
 
 
 def test_differences_are_seen() -> None:
-    found = same(chain("relu", "tanh"), chain("relu", "sigmoid"), B=4)
+    found = rl.ops.same(chain("relu", "tanh"), chain("relu", "sigmoid"), B=4)
     assert not found
     assert found.largest > 0.1
     assert "differ" in str(found)
-    agreed = same(chain("relu", "tanh"), chain("relu", "tanh"), B=4)
+    agreed = rl.ops.same(chain("relu", "tanh"), chain("relu", "tanh"), B=4)
     assert agreed
     assert agreed.largest == 0
     assert "agree" in str(agreed)
 
 
 def test_what_cannot_be_compared_says_so() -> None:
-    two = Builder("two", "fp32")
+    two = rl.ops.Builder("two", "fp32")
     x = two.input("x", (B, 8))
     outputs = [two.op("relu", x), two.op("tanh", x)]
-    with pytest.raises(UsageError, match="chain has 1 outputs but two 2"):
-        same(chain("relu"), two.graph(outputs), B=2)
-    with pytest.raises(UsageError, match="nowhere finite"):
-        same(chain("abs", "neg", "log"), chain("abs", "neg", "log"), B=2)
-    with pytest.raises(ShapeError, match="before and"):
-        same(chain("relu"), chain("sum"), B=2)
+    with pytest.raises(rl.errors.UsageError, match="chain has 1 outputs but two 2"):
+        rl.ops.same(chain("relu"), two.graph(outputs), B=2)
+    with pytest.raises(rl.errors.UsageError, match="nowhere finite"):
+        rl.ops.same(chain("abs", "neg", "log"), chain("abs", "neg", "log"), B=2)
+    with pytest.raises(rl.errors.ShapeError, match="before and"):
+        rl.ops.same(chain("relu"), chain("sum"), B=2)
 
 
 def test_bad_input_is_refused_in_one_line() -> None:
     graph = chain("relu")
-    with pytest.raises(UnboundSize, match="chain needs a value for batch"):
-        execute(graph)
-    with pytest.raises(UsageError, match="no input is called 'xx'"):
-        execute(graph, {"xx": [1.0]}, B=2)
-    with pytest.raises(ShapeError, match=r"'x' is \[2, 8\], not \[1\]"):
-        execute(graph, {"x": [1.0]}, B=2)
-    with pytest.raises(DoesNotFit, match=r"elements are alive at once"):
-        execute(graph, B=10**8)
+    with pytest.raises(rl.errors.UnboundSize, match="chain needs a value for batch"):
+        rl.ops.execute(graph)
+    with pytest.raises(rl.errors.UsageError, match="no input is called 'xx'"):
+        rl.ops.execute(graph, {"xx": [1.0]}, B=2)
+    with pytest.raises(rl.errors.ShapeError, match=r"'x' is \[2, 8\], not \[1\]"):
+        rl.ops.execute(graph, {"x": [1.0]}, B=2)
+    with pytest.raises(rl.errors.DoesNotFit, match=r"elements are alive at once"):
+        rl.ops.execute(graph, B=10**8)
 
 
 def test_an_operator_without_a_meaning_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(OPS, "relu", replace(OPS["relu"], reference=None))
-    with pytest.raises(UnknownOp, match="no meaning for relu"):
-        execute(chain("relu"), B=2)
+    monkeypatch.setitem(rl.ops.OPS, "relu", replace(rl.ops.OPS["relu"], reference=None))
+    with pytest.raises(rl.errors.UnknownOp, match="no meaning for relu"):
+        rl.ops.execute(chain("relu"), B=2)
 
 
 def test_a_node_writes_one_tensor() -> None:
@@ -465,8 +462,8 @@ def test_a_node_writes_one_tensor() -> None:
     both = graph.with_tensors([rl.ops.Tensor("more", (B, 8), "fp32")]).with_nodes(
         [rl.ops.Node(node.name, node.op, node.inputs, (*node.outputs, "more"))]
     )
-    with pytest.raises(UsageError, match="relu writes 2 tensors"):
-        execute(both, B=2)
+    with pytest.raises(rl.errors.UsageError, match="relu writes 2 tensors"):
+        rl.ops.execute(both, B=2)
 
 
 def test_memory_is_given_back_along_the_way() -> None:
@@ -475,7 +472,7 @@ def test_memory_is_given_back_along_the_way() -> None:
     def peak(steps: int) -> int:
         tracemalloc.start()
         try:
-            execute(chain(*["relu"] * steps), B=2**14)
+            rl.ops.execute(chain(*["relu"] * steps), B=2**14)
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from profiles import examples
 
-from roofline.ir.errors import ModelDataError
+import roofline as rl
 from roofline.ir.expressions import parse
 from roofline.ir.sizes import Dim, evaluate
 
@@ -113,7 +113,7 @@ def test_everything_else_is_refused_in_one_line(text: Any, says: str) -> None:
     if text == "(" * 95 + "1" + ")" * 95:
         assert parse(text, NAMES) == 1  # deep but harmless
         return
-    with pytest.raises(ModelDataError, match=says) as caught:
+    with pytest.raises(rl.errors.ModelDataError, match=says) as caught:
         parse(text, NAMES, "file.toml: sizes.x")
     assert str(caught.value).startswith("file.toml: sizes.x: ")
     assert "\n" not in str(caught.value)
@@ -124,7 +124,7 @@ def test_everything_else_is_refused_in_one_line(text: Any, says: str) -> None:
 def test_any_text_is_a_size_or_one_known_error(text: str) -> None:
     try:
         result: Any = parse(text, NAMES)
-    except ModelDataError as error:
+    except rl.errors.ModelDataError as error:
         result = str(error)
     assert isinstance(result, int | Dim) or len(result) < 500
 

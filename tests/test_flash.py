@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 import roofline as rl
-from roofline import count
 from roofline.passes.fusion.flash import attentions, flash
-from roofline.passes.fusion.fuse import fuse
 
 N, D = 512, 64
 HEADS = (2, 8)
@@ -50,7 +48,7 @@ ENDS = 2 * 4 * 2 * 8 * N * D  # queries, keys, values and results, two bytes eac
     ids=["plain", "masked", "capped and dropped", "taken apart"],
 )  # fmt: skip
 def test_attention_of_plain_products_moves_its_ends_only(graph: rl.Graph, masks: int) -> None:
-    before, after = count(graph), count(flash(graph))
+    before, after = rl.count(graph), rl.count(flash(graph))
     assert after.launches == 1
     assert after.bytes == ENDS + masks * 2 * N * N
     assert (after.flops, after.vector_flops) == (before.flops, before.vector_flops)
@@ -62,8 +60,8 @@ def test_views_between_the_products_do_not_hide_it() -> None:
     x = b.op("view", b.op("bmm", q, k), shape=(16, N, N))
     x = b.op("view", b.op("softmax", x), shape=(*HEADS, N, N))
     graph = b.graph([b.op("bmm", x, v)])
-    assert count(flash(graph)).launches == 1
-    assert count(flash(graph)).bytes == ENDS
+    assert rl.count(flash(graph)).launches == 1
+    assert rl.count(flash(graph)).bytes == ENDS
 
 
 @pytest.mark.parametrize(
@@ -95,15 +93,15 @@ def test_fused_attention_is_left_as_it_is() -> None:
     graph = rl.model("llama-3-8b", phase="prefill", layers=2)
     assert flash(graph) is graph
     again = flash(rl.passes.unfuse(graph))
-    assert count(again, B=1, S=64).launches == count(graph, B=1, S=64).launches
-    assert count(again, B=1, S=64).bytes == count(graph, B=1, S=64).bytes
+    assert rl.count(again, B=1, S=64).launches == rl.count(graph, B=1, S=64).launches
+    assert rl.count(again, B=1, S=64).bytes == rl.count(graph, B=1, S=64).bytes
 
 
 def test_every_naive_attention_of_a_model_becomes_one_kernel() -> None:
     naive = rl.model("gpt2", phase="forward", layers=3, attention="naive")
     found = list(attentions(naive))
     assert len(found) == 3
-    assert count(naive, B=1, S=128).launches - count(flash(naive), B=1, S=128).launches == sum(
+    assert rl.count(naive, B=1, S=128).launches - rl.count(flash(naive), B=1, S=128).launches == sum(
         len(chain) - 1 for chain in found
     )
 
@@ -111,7 +109,7 @@ def test_every_naive_attention_of_a_model_becomes_one_kernel() -> None:
 def test_the_pass_leaves_its_trail() -> None:
     graph = steps("softmax")
     assert [repr(step) for step in flash(graph).history] == ["flash()"]
-    assert [repr(step) for step in fuse(graph, "flash").history] == ["fuse(policy='flash')"]
+    assert [repr(step) for step in rl.passes.fuse(graph, "flash").history] == ["fuse(policy='flash')"]
 
 
 @pytest.mark.parametrize("n", [512, 2048, 8192])

@@ -11,22 +11,12 @@ import numpy as np
 import pytest
 
 import roofline as rl
-from roofline import count
-from roofline.analysis.fusing import (
-    Explanation,
-    Fusion,
-    explain_fusion,
-    flash_tiles,
-    fusion,
-    pressure,
-    store_or_recompute,
-)
+from roofline.analysis.fusing import flash_tiles, pressure, store_or_recompute
 from roofline.cli.output import plain
 from roofline.cost import compiled as fusing
-from roofline.ir.errors import UnboundSize, UsageError
 from roofline.ir.sizes import symbol
 from roofline.ir.units import format_si
-from roofline.passes.fusion.fuse import POLICIES, fuse
+from roofline.passes.fusion.fuse import POLICIES
 from roofline.passes.fusion.inline import inline
 
 N = 2**24
@@ -63,7 +53,7 @@ def mlp(tokens: int = 8192, hidden: int = 4096, wide: int = 16384, dtype: str = 
 
 
 def per_element(graph: rl.Graph, policy: str, n: float = N) -> float:
-    return fusion(graph)[policy].accesses / n
+    return rl.analysis.fusion(graph)[policy].accesses / n
 
 
 def test_five_pointwise_operators_access_ten_against_two() -> None:
@@ -87,7 +77,7 @@ def test_a_residual_and_relu_access_five_against_three_and_one_in_an_epilogue() 
         y = b.op("linear", b.input("x", (2**12, 64)), b.weight("w", (2**12, 64)))
         if residual:
             y = b.op("relu", b.op("add", y, b.input("r", (2**12, 2**12))))
-        return fusion(b.graph([y]))["ideal"].accesses
+        return rl.analysis.fusion(b.graph([y]))["ideal"].accesses
 
     assert (product(True) - product(False)) / 2**24 == 1
 
@@ -109,8 +99,8 @@ def softmax_in_passes(online: bool) -> rl.Graph:
 
 def test_softmax_accesses_four_three_or_two() -> None:
     # Golden topic 9, softmax-accesses: safe, online, and with the row on the chip.
-    safe, online = (fusion(softmax_in_passes(online)) for online in (False, True))
-    on_chip = fusion(rl.passes.unfuse(softmax_in_passes(False)))["chains"]
+    safe, online = (rl.analysis.fusion(softmax_in_passes(online)) for online in (False, True))
+    on_chip = rl.analysis.fusion(rl.passes.unfuse(softmax_in_passes(False)))["chains"]
     found = [safe["given"].accesses / N, online["given"].accesses / N, on_chip.accesses / N]
     assert found == pytest.approx([4, 3, 2], rel=1e-6)
     assert safe["given"].accesses / online["given"].accesses == pytest.approx(4 / 3, rel=1e-6)
@@ -118,11 +108,11 @@ def test_softmax_accesses_four_three_or_two() -> None:
 
 @pytest.mark.parametrize("n", [2048, 8192])
 def test_attention_accesses_n_squared_against_n(n: int) -> None:
-    found = fusion(naive_attention(n))
+    found = rl.analysis.fusion(naive_attention(n))
     ends = 4 * 32 * n * 128
     assert found["eager"].accesses == ends + 4 * 32 * n * n
     assert found["flash"].accesses == found["ideal"].accesses == ends
-    assert fusion(naive_attention(2 * n))["flash"].accesses == 2 * ends
+    assert rl.analysis.fusion(naive_attention(2 * n))["flash"].accesses == 2 * ends
 
 
 def test_flash_tiles_are_the_papers() -> None:
@@ -131,7 +121,7 @@ def test_flash_tiles_are_the_papers() -> None:
     assert (tiles.keys, tiles.queries, tiles.passes) == (200, 64, 16)
     assert (tiles.standard, tiles.flash) == pytest.approx((1114112, 83886.08), rel=1e-6)
     for wrong in ((0, 64, 51200), (1024, 64, 255)):
-        with pytest.raises(UsageError, match="flash_tiles"):
+        with pytest.raises(rl.errors.UsageError, match="flash_tiles"):
             flash_tiles(*wrong)
 
 
@@ -144,10 +134,10 @@ def test_compiling_pays_after_so_many_iterations() -> None:
 
 
 def test_groups_show_unfused_beside_fused() -> None:
-    (group,) = fusion(chain()).groups()
+    (group,) = rl.analysis.fusion(chain()).groups()
     assert (group.unfused_accesses, group.accesses) == (10 * N, 2 * N)
     assert (group.unfused_bytes, group.bytes) == (40 * N, 8 * N)
-    found = fusion(rl.model("gpt2", phase="forward"), B=1, S=256)
+    found = rl.analysis.fusion(rl.model("gpt2", phase="forward"), B=1, S=256)
     for policy in POLICIES:
         groups = found.groups(policy)
         saved = sum(group.count * (group.unfused_bytes - group.bytes) for group in groups)
@@ -157,22 +147,22 @@ def test_groups_show_unfused_beside_fused() -> None:
 
 def test_an_estimate_shows_both_numbers() -> None:
     est = rl.estimate(chain(), H100, mode="compiled")
-    found = fusion(est)
+    found = rl.analysis.fusion(est)
     assert found.chip is est.chip
     assert (found["given"].bytes, found.unfused.bytes) == (est.bytes, 40 * N)
     assert found.fused.time_s == pytest.approx(est.time, rel=1e-12)
-    assert fusion(rl.passes.fuse(chain(), "ideal")).unfused.kernels == 5
+    assert rl.analysis.fusion(rl.passes.fuse(chain(), "ideal")).unfused.kernels == 5
     product = rl.workload([{"op": "gemm", "m": 4096, "n": 4096, "k": 4096}], dtype="fp32")
     for tf32 in (False, True):
         est = rl.estimate(product, H100, mode="graph", tf32=tf32)
-        assert fusion(est)["given"].time_s == est.time
+        assert rl.analysis.fusion(est)["given"].time_s == est.time
 
 
 def test_times_are_those_of_the_estimate_of_each_policy() -> None:
     graph = rl.model("gpt2", phase="forward", layers=2)
-    found = fusion(graph, H100, B=4, S=512)
+    found = rl.analysis.fusion(graph, H100, B=4, S=512)
     for policy in POLICIES:
-        est = rl.estimate(fuse(graph, policy), H100, mode="graph", B=4, S=512)
+        est = rl.estimate(rl.passes.fuse(graph, policy), H100, mode="graph", B=4, S=512)
         assert found[policy].spill_bytes == 0
         assert (found[policy].time_s, found[policy].floor_s) == (est.time, est.floor)
         assert (found[policy].kernels, found[policy].bytes) == (est.launches, est.bytes)
@@ -182,7 +172,7 @@ def test_times_are_those_of_the_estimate_of_each_policy() -> None:
                                              ("llama-3-8b", "decode"), ("vit-b-16", None)])  # fmt: skip
 def test_no_policy_is_predicted_slower_than_eager(name: str, phase: str | None) -> None:
     graph = rl.model(name, phase=phase)
-    found = fusion(graph, H100, **dict.fromkeys(graph.symbols, 128))
+    found = rl.analysis.fusion(graph, H100, **dict.fromkeys(graph.symbols, 128))
     assert all(row.time_s is not None for row in found.rows)
     for row in found.rows:
         assert row.time_s <= found.unfused.time_s  # type: ignore[operator]
@@ -190,7 +180,7 @@ def test_no_policy_is_predicted_slower_than_eager(name: str, phase: str | None) 
 
 
 def test_the_table_comes_as_data() -> None:
-    found = fusion(chain(), H100)
+    found = rl.analysis.fusion(chain(), H100)
     frame, record = found.frame(), found.record()
     assert list(frame.policy) == ["given", *POLICIES]
     assert json.loads(json.dumps(plain(record)))["rows"][1]["accesses"] == 10 * N
@@ -200,27 +190,27 @@ def test_the_table_comes_as_data() -> None:
 
 def test_bad_input_is_one_clear_line() -> None:
     graph = rl.model("gpt2", phase="forward", layers=1)
-    with pytest.raises(UnboundSize):
-        fusion(graph, B=1)
-    with pytest.raises(UsageError, match="one number"):
-        fusion(graph, B=[1, 2], S=16)
-    with pytest.raises(UsageError, match=r"'idel'; allowed: .*did you mean ideal"):
-        fuse(graph, "idel")
-    with pytest.raises(UsageError, match="did you mean chains"):
-        fusion(graph, B=1, S=16)["chain"]
-    with pytest.raises(UsageError, match="wanted a program"):
-        fusion(7)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="no kernel 'bodi'; did you mean body"):
+    with pytest.raises(rl.errors.UnboundSize):
+        rl.analysis.fusion(graph, B=1)
+    with pytest.raises(rl.errors.UsageError, match="one number"):
+        rl.analysis.fusion(graph, B=[1, 2], S=16)
+    with pytest.raises(rl.errors.UsageError, match=r"'idel'; allowed: .*did you mean ideal"):
+        rl.passes.fuse(graph, "idel")
+    with pytest.raises(rl.errors.UsageError, match="did you mean chains"):
+        rl.analysis.fusion(graph, B=1, S=16)["chain"]
+    with pytest.raises(rl.errors.UsageError, match="wanted a program"):
+        rl.analysis.fusion(7)  # type: ignore[arg-type]
+    with pytest.raises(rl.errors.UsageError, match="no kernel 'bodi'; did you mean body"):
         pressure(wide(3), "bodi", H100)
-    with pytest.raises(UsageError, match="one point; give batch"):
-        fusion(rl.estimate(graph, H100, B=[1, 2], S=16))
+    with pytest.raises(rl.errors.UsageError, match="one point; give batch"):
+        rl.analysis.fusion(rl.estimate(graph, H100, B=[1, 2], S=16))
 
 
 # --- policies ---------------------------------------------------------------------------------------------------------
 
 
 def labels(graph: rl.Graph, policy: str) -> dict[str, str]:
-    return {node.name: node.label for node in fuse(graph, policy).nodes}
+    return {node.name: node.label for node in rl.passes.fuse(graph, policy).nodes}
 
 
 def test_policies_stop_where_they_say() -> None:
@@ -253,10 +243,10 @@ def test_chains_keep_to_the_rows_of_their_reductions() -> None:
 
 def test_fusing_by_name_is_fusing_by_the_pass() -> None:
     graph = rl.model("llama-3-8b", phase="decode", layers=2)
-    assert fuse(graph).nodes == fuse(graph, "chains").nodes
-    assert fuse(graph, "inductor").nodes == rl.passes.inductor(graph).nodes
-    assert fuse(graph, "eager").nodes == rl.passes.unfuse(graph).nodes
-    assert repr(fuse(graph, "ideal").history[-1]) == "fuse(policy='ideal')"
+    assert rl.passes.fuse(graph).nodes == rl.passes.fuse(graph, "chains").nodes
+    assert rl.passes.fuse(graph, "inductor").nodes == rl.passes.inductor(graph).nodes
+    assert rl.passes.fuse(graph, "eager").nodes == rl.passes.unfuse(graph).nodes
+    assert repr(rl.passes.fuse(graph, "ideal").history[-1]) == "fuse(policy='ideal')"
 
 
 # --- registers --------------------------------------------------------------------------------------------------------
@@ -331,7 +321,7 @@ def test_threads_take_what_their_widest_load_brings(dtype: str, width: int, each
 
 
 def test_spilling_shows_in_the_table_and_only_there_where_it_happens() -> None:
-    found = fusion(wide(80), H100)
+    found = rl.analysis.fusion(wide(80), H100)
     assert found["eager"].spill_bytes == 0
     row = found["given"]
     assert row.registers is not None
@@ -348,16 +338,18 @@ def test_few_registers_leave_room_for_many_threads() -> None:
 
 def test_chips_without_published_limits_have_no_registers() -> None:
     assert pressure(wide(80), "body", rl.chip("mi300x")).registers is None
-    assert fusion(wide(80), "mi300x")["given"].registers is None
+    assert rl.analysis.fusion(wide(80), "mi300x")["given"].registers is None
 
 
 # --- shared memory ----------------------------------------------------------------------------------------------------
 
 
-def rows_of(columns: int, chip: str, rows: int = 128) -> Explanation:
+def rows_of(columns: int, chip: str, rows: int = 128) -> rl.analysis.Explanation:
     b = rl.ops.Builder("rows", "fp32")
     x, r = b.input("x", (rows, columns)), b.input("r", (rows, columns))
-    return explain_fusion(b.graph([b.op("softmax", b.op("add", x, r, name="add"), name="soft")]), "add", "soft", chip)
+    return rl.analysis.explain_fusion(
+        b.graph([b.op("softmax", b.op("add", x, r, name="add"), name="soft")]), "add", "soft", chip
+    )
 
 
 @pytest.mark.parametrize(("chip", "kib"), [("h100-sxm", 228), ("a100-80gb-sxm", 164), ("l40s", 100),
@@ -415,7 +407,7 @@ def test_the_sign_flips_at_the_break_even(readers: int) -> None:
 
 def test_inlining_reads_the_inputs_and_computes_once_a_reader() -> None:
     graph = shared_producer(10)
-    before, after = count(graph), count(inline(graph, "h"))
+    before, after = rl.count(graph), rl.count(inline(graph, "h"))
     assert (before.launches, after.launches) == (4, 3)
     assert after.vector_flops == 3 * before.vector_flops
     assert before.bytes - after.bytes == 2 * 4 * 10**7
@@ -428,28 +420,28 @@ def test_inlining_goes_through_views_and_keeps_outputs() -> None:
     graph = b.graph([b.op("relu", flat, name="a"), b.op("tanh", h, name="b"), h])
     inlined = inline(graph, "h")
     assert inlined.outputs == graph.outputs
-    assert count(inlined).vector_flops == 3 * 4096 + 4096  # h itself, a copy for a and for b, and tanh
-    assert count(inlined).bytes == 3 * 2 * 4 * 4096
+    assert rl.count(inlined).vector_flops == 3 * 4096 + 4096  # h itself, a copy for a and for b, and tanh
+    assert rl.count(inlined).bytes == 3 * 2 * 4 * 4096
 
 
 @pytest.mark.parametrize(("node", "words"), [("g", "no node 'g'"), ("reader0", "nothing reads 'reader0'")])
 def test_only_what_is_read_can_be_inlined(node: str, words: str) -> None:
-    with pytest.raises(UsageError, match=words):
+    with pytest.raises(rl.errors.UsageError, match=words):
         inline(shared_producer(1), node)
 
 
 def test_loops_of_another_length_cannot_compute_it() -> None:
     b = rl.ops.Builder("loops", "fp32")
     h = b.op("exp", b.input("x", (64,)), name="h")
-    with pytest.raises(UsageError, match="equally often"):
+    with pytest.raises(rl.errors.UsageError, match="equally often"):
         inline(b.graph([b.op("relu", h, count=3)]), "h")
 
 
 # --- why, and why not -------------------------------------------------------------------------------------------------
 
 
-def explain(first: str, second: str, **sizes: Any) -> Explanation:
-    return explain_fusion(mlp(**sizes), first, second, H100)
+def explain(first: str, second: str, **sizes: Any) -> rl.analysis.Explanation:
+    return rl.analysis.explain_fusion(mlp(**sizes), first, second, H100)
 
 
 @pytest.mark.parametrize(
@@ -500,14 +492,14 @@ def test_what_can_be_one_kernel_says_how(first: str, second: str, words: str) ->
     ],
 )
 def test_libraries_are_those_of_the_vendor(chip: str, words: str) -> None:
-    assert explain_fusion(mlp(), "up", "bias", chip).reasons[0] == words
+    assert rl.analysis.explain_fusion(mlp(), "up", "bias", chip).reasons[0] == words
 
 
 def test_a_convolution_takes_what_follows_it_in_its_own_library() -> None:
     b = rl.ops.Builder("conv", "bf16")
     h = b.op("conv2d", b.input("x", (8, 64, 56, 56)), b.weight("w", (128, 64, 3, 3)), name="conv", padding=1)
     graph = b.graph([b.op("relu", h, name="act")])
-    found = explain_fusion(graph, "conv", "act", H100)
+    found = rl.analysis.explain_fusion(graph, "conv", "act", H100)
     assert found.fusible
     assert "conv is a cuDNN kernel, which takes no other code; cuDNN's runtime fusion does relu" in found.reasons[0]
     assert found.saves_bytes == 2 * 2 * 8 * 128 * 56 * 56
@@ -535,10 +527,10 @@ def test_saved_bytes_gain_nothing_where_arithmetic_sets_the_pace() -> None:
 
 
 def test_rows_of_a_product_must_lie_in_one_tile() -> None:
-    def after_product(columns: int) -> Explanation:
+    def after_product(columns: int) -> rl.analysis.Explanation:
         b = rl.ops.Builder("product", "bf16")
         h = b.op("linear", b.input("x", (1024, 512)), b.weight("w", (columns, 512)), name="up")
-        return explain_fusion(b.graph([b.op("softmax", h, name="soft")]), "up", "soft", H100)
+        return rl.analysis.explain_fusion(b.graph([b.op("softmax", h, name="soft")]), "up", "soft", H100)
 
     assert after_product(256).fusible
     found = after_product(4096)
@@ -549,7 +541,7 @@ def test_rows_of_a_product_must_lie_in_one_tile() -> None:
 def test_attention_is_found_from_any_two_of_its_kernels() -> None:
     graph = naive_attention(2048)
     for pair in (("scores", "values"), ("scores", "softmax"), ("softmax", "values")):
-        found = explain_fusion(graph, *pair, H100)
+        found = rl.analysis.explain_fusion(graph, *pair, H100)
         assert found.fusible
         assert found.together == ("scores", "softmax", "values")
         assert found.saves_bytes == 2 * 4 * 32 * 2048 * 2048
@@ -563,16 +555,16 @@ def test_other_loops_cannot_be_one() -> None:
     twice = b.op("tanh", half, name="twice", count=2)
     other = b.op("sqrt", b.input("y", (64, 64)), name="other")
     graph = b.graph([twice, other])
-    assert "walks 8,192 elements and half 4,096" in explain_fusion(graph, "whole", "half").reasons[0]
-    assert "half runs once, twice 2 times" in explain_fusion(graph, "half", "twice").reasons[0]
-    assert "no tensor in common" in explain_fusion(graph, "half", "other").reasons[0]
+    assert "walks 8,192 elements and half 4,096" in rl.analysis.explain_fusion(graph, "whole", "half").reasons[0]
+    assert "half runs once, twice 2 times" in rl.analysis.explain_fusion(graph, "half", "twice").reasons[0]
+    assert "no tensor in common" in rl.analysis.explain_fusion(graph, "half", "other").reasons[0]
 
 
 def test_a_turned_result_suits_pointwise_loops_only() -> None:
-    def turned(op: str) -> Explanation:
+    def turned(op: str) -> rl.analysis.Explanation:
         b = rl.ops.Builder("turned", "fp32")
         h = b.op("permute", b.op("relu", b.input("x", (64, 64)), name="a"), axes=(1, 0))
-        return explain_fusion(b.graph([b.op(op, h, name="b")]), "a", "b")
+        return rl.analysis.explain_fusion(b.graph([b.op(op, h, name="b")]), "a", "b")
 
     assert turned("exp").fusible
     assert "with its axes turned" in turned("exp").reasons[0]
@@ -580,22 +572,22 @@ def test_a_turned_result_suits_pointwise_loops_only() -> None:
 
 
 def test_several_readers_are_told_of() -> None:
-    found = explain_fusion(shared_producer(200), "h", "reader0", A100_FP32)
+    found = rl.analysis.explain_fusion(shared_producer(200), "h", "reader0", A100_FP32)
     assert found.fusible
     assert found.saves_bytes == 4 * 10**7  # one read; the others still want it written
     (hurt,) = found.hurts
     assert hurt.startswith(
         "recomputation: h is read by 3 kernels: computing it in each is dearer, 308 us against 263 us"
     )
-    cheap = explain_fusion(shared_producer(1), "h", "reader0", A100_FP32)
+    cheap = rl.analysis.explain_fusion(shared_producer(1), "h", "reader0", A100_FP32)
     assert cheap.hurts == ()
     assert "computing it in each is cheaper" in cheap.reasons[-1]
 
 
 def test_kernels_bound_by_their_launches_gain_a_launch() -> None:
-    def pair(n: int) -> Explanation:
+    def pair(n: int) -> rl.analysis.Explanation:
         b = rl.ops.Builder("small", "fp32")
-        return explain_fusion(
+        return rl.analysis.explain_fusion(
             b.graph([b.op("exp", b.op("relu", b.input("x", (n,)), name="a"), name="b")]), "a", "b", H100
         )
 
@@ -614,7 +606,7 @@ def test_registers_hurt_a_wide_pair() -> None:
         y = total
         for part in parts:
             y = b.op("mul", y, part)
-    found = explain_fusion(b.graph([y]), "left", "right", H100)
+    found = rl.analysis.explain_fusion(b.graph([y]), "left", "right", H100)
     assert found.fusible
     (hurt,) = found.hurts
     assert hurt.startswith("registers: 81 live values x 4 elements take 338 of 255 a thread")
@@ -624,7 +616,7 @@ def test_registers_hurt_a_wide_pair() -> None:
 
 def test_nodes_of_one_kernel_are_already_one() -> None:
     graph = rl.passes.fuse(mlp())
-    found = explain_fusion(graph, "bias", "norm", H100)
+    found = rl.analysis.explain_fusion(graph, "bias", "norm", H100)
     assert found.fusible
     assert "in one kernel already" in found.reasons[0]
     assert found.saves_bytes == 2 * 2 * 2 * 8192 * 16384
@@ -632,12 +624,12 @@ def test_nodes_of_one_kernel_are_already_one() -> None:
 
 def test_names_that_are_no_kernels_are_refused() -> None:
     graph = mlp()
-    with pytest.raises(UsageError, match="no kernel or node 'biass'; did you mean bias"):
-        explain_fusion(graph, "up", "biass")
+    with pytest.raises(rl.errors.UsageError, match="no kernel or node 'biass'; did you mean bias"):
+        rl.analysis.explain_fusion(graph, "up", "biass")
     b = rl.ops.Builder("view", "fp32")
     b.op("relu", b.op("view", b.input("x", (4, 4)), shape=(16,), name="flat"), name="relu")
-    with pytest.raises(UsageError, match="is a view"):
-        explain_fusion(b.graph(["relu"]), "flat", "relu")
+    with pytest.raises(rl.errors.UsageError, match="is a view"):
+        rl.analysis.explain_fusion(b.graph(["relu"]), "flat", "relu")
 
 
 def test_it_is_printed_in_a_few_lines_and_as_data() -> None:
@@ -652,10 +644,10 @@ def test_sizes_are_given_like_everywhere() -> None:
     b = rl.ops.Builder("symbolic", "fp32")
     h = b.op("relu", b.input("x", (symbol("B"), 64)), name="a")
     graph = b.graph([b.op("exp", h, name="b")])
-    assert explain_fusion(graph, "a", "b", B=8).saves_bytes == 2 * 4 * 8 * 64
-    with pytest.raises(UnboundSize):
-        explain_fusion(graph, "a", "b")
-    assert isinstance(fusion(graph, B=8), Fusion)
+    assert rl.analysis.explain_fusion(graph, "a", "b", B=8).saves_bytes == 2 * 4 * 8 * 64
+    with pytest.raises(rl.errors.UnboundSize):
+        rl.analysis.explain_fusion(graph, "a", "b")
+    assert isinstance(rl.analysis.fusion(graph, B=8), rl.analysis.Fusion)
 
 
 # --- docs/fusion.md ---------------------------------------------------------------------------------------------------
@@ -677,7 +669,7 @@ def scaled_attention(n: int) -> rl.Graph:
     ],
 )
 def test_the_page_shows_what_the_table_says(program: str, graph: rl.Graph) -> None:
-    found = fusion(graph, H100)
+    found = rl.analysis.fusion(graph, H100)
     lines = PAGE.split(f"| {program} |", 1)[1].splitlines()
     more = itertools.takewhile(lambda line: line.startswith("| |"), lines[1:])
     rows = [lines[0], *(line.removeprefix("| |") for line in more)]

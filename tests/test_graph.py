@@ -7,21 +7,19 @@ from dataclasses import FrozenInstanceError, replace
 import pytest
 
 import roofline as rl
-from roofline import count
-from roofline.ir.graph import Graph, Info, Node, Tensor
+from roofline.ir.graph import Info
 from roofline.ir.sizes import symbol
-from roofline.ops.builder import Builder
 
 B, S = symbol("B"), symbol("S")
 
 
-def tensors(*names: str) -> dict[str, Tensor]:
-    found = {name: Tensor(name, (4,), "fp32") for name in names}
-    return found | {"x": Tensor("x", (4,), "fp32", "input")}
+def tensors(*names: str) -> dict[str, rl.ops.Tensor]:
+    found = {name: rl.ops.Tensor(name, (4,), "fp32") for name in names}
+    return found | {"x": rl.ops.Tensor("x", (4,), "fp32", "input")}
 
 
-def relu(name: str, source: str) -> Node:
-    return Node(name, "relu", (source,), (name,))
+def relu(name: str, source: str) -> rl.ops.Node:
+    return rl.ops.Node(name, "relu", (source,), (name,))
 
 
 @pytest.mark.parametrize(
@@ -30,19 +28,19 @@ def relu(name: str, source: str) -> Node:
         ([relu("b", "a"), relu("a", "x")], (), "g: node 'b' reads 'a' before anything writes it"),
         ([relu("a", "nowhere")], (), "node 'a' reads 'nowhere' before"),
         ([relu("a", "x"), relu("a", "x")], (), "two nodes are called 'a'"),
-        ([relu("a", "x"), Node("b", "relu", ("x",), ("a",))], (), "node 'b' writes 'a' a second time"),
-        ([Node("b", "relu", ("x",), ("x",))], (), "node 'b' writes 'x' a second time"),
+        ([relu("a", "x"), rl.ops.Node("b", "relu", ("x",), ("a",))], (), "node 'b' writes 'a' a second time"),
+        ([rl.ops.Node("b", "relu", ("x",), ("x",))], (), "node 'b' writes 'x' a second time"),
         ([relu("c", "x")], (), "node 'c' writes 'c', which has no shape"),
         ([relu("a", "x")], ("b",), "output 'b' is never written"),
     ],
 )
-def test_what_is_no_program_is_refused(nodes: list[Node], outputs: tuple[str, ...], fault: str) -> None:
+def test_what_is_no_program_is_refused(nodes: list[rl.ops.Node], outputs: tuple[str, ...], fault: str) -> None:
     with pytest.raises(rl.errors.ShapeError, match=fault):
-        Graph("g", tensors("a", "b"), tuple(nodes), outputs).validate()
+        rl.Graph("g", tensors("a", "b"), tuple(nodes), outputs).validate()
 
 
-def program() -> Graph:
-    b = Builder("g", "bf16")
+def program() -> rl.Graph:
+    b = rl.ops.Builder("g", "bf16")
     x = b.op("linear", b.input("x", (B, S, 64)), b.weight("w", (32, 64)), name="up")
     return b.graph(
         [b.op("view", x, shape=(B * S, 32), name="rows")], items=B * S, item="token", info=Info(phase="forward")
@@ -64,12 +62,12 @@ def test_binding_replaces_symbols_everywhere_and_keeps_the_rest() -> None:
     assert dict(half.nodes[1].attrs)["shape"] == (2 * S, 32)
     whole = half.bind(S=3)
     assert (whole.symbols, whole.items, whole.tensors["rows"].shape) == (set(), 6, (6, 32))
-    assert count(whole).flops == count(graph, B=2, S=3).flops == 2 * (2 * 3) * 64 * 32
+    assert rl.count(whole).flops == rl.count(graph, B=2, S=3).flops == 2 * (2 * 3) * 64 * 32
     assert graph.symbols == {"B", "S"}, "binding makes a copy"
 
 
 def test_a_tensor_shared_by_name_is_counted_once() -> None:
-    b = Builder("tied", "fp32")
+    b = rl.ops.Builder("tied", "fp32")
     table = b.weight("table", (100, 8))
     x = b.op("embedding", table, b.input("ids", (5,), "int64"))
     assert b.graph([b.op("linear", x, table)]).parameters == 800
@@ -122,7 +120,7 @@ def test_what_is_known_of_a_graph_is_replaced_by_name() -> None:
 
 
 def test_a_node_knows_its_place_in_the_tree_of_modules() -> None:
-    b = Builder("tree", "fp32")
+    b = rl.ops.Builder("tree", "fp32")
     with b.scope("layers.3"), b.scope("mlp"):
         b.op("relu", b.input("x", (4,)), name="act")
     [node] = b.nodes

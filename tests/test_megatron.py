@@ -5,10 +5,6 @@ from __future__ import annotations
 import pytest
 
 import roofline as rl
-from roofline.ir.errors import UsageError
-from roofline.passes.fusion.megatron import megatron_kernels
-from roofline.passes.training.backward import backward
-from roofline.passes.training.saved import saved
 
 SIZES = {"B": 2, "S": 128}
 PLAIN = rl.model("megatron-22b", phase="train", layers=2)
@@ -16,7 +12,7 @@ PLAIN = rl.model("megatron-22b", phase="train", layers=2)
 
 def test_a_layer_runs_its_branches_by_fused_kernels() -> None:
     labels: dict[str, list[str]] = {}
-    for node in megatron_kernels(PLAIN).nodes:
+    for node in rl.passes.megatron_kernels(PLAIN).nodes:
         labels.setdefault(node.label, []).append(node.op)
     fused = {label: ops for label, ops in labels.items() if label.startswith("layers.0.") and len(ops) > 1}
     assert fused == {
@@ -30,27 +26,29 @@ def test_a_layer_runs_its_branches_by_fused_kernels() -> None:
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 def test_products_and_what_is_kept_stay_and_traffic_falls(recompute: str) -> None:
-    before, after = (backward(graph, recompute=recompute) for graph in (PLAIN, megatron_kernels(PLAIN)))
+    before, after = (
+        rl.passes.backward(graph, recompute=recompute) for graph in (PLAIN, rl.passes.megatron_kernels(PLAIN))
+    )
     assert rl.count(before, **SIZES).flops == rl.count(after, **SIZES).flops
     assert rl.count(before, **SIZES).bytes > rl.count(after, **SIZES).bytes
     assert rl.count(before, **SIZES).launches > rl.count(after, **SIZES).launches
-    assert saved(before, **SIZES) == saved(after, **SIZES)
+    assert rl.passes.saved(before, **SIZES) == rl.passes.saved(after, **SIZES)
     assert {w for w, _ in before.info.training.gradients} == {w for w, _ in after.info.training.gradients}
 
 
 def test_the_backward_of_bias_and_gelu_adds_the_bias_again() -> None:
-    step = backward(megatron_kernels(PLAIN))
+    step = rl.passes.backward(rl.passes.megatron_kernels(PLAIN))
     kernel = [node.op for node in step.nodes if node.label == "layers.0.mlp.up.bias_gelu.grad"]
     assert kernel == ["bias_add", "elementwise"]
 
 
 def test_weights_and_outputs_stay() -> None:
-    fused = megatron_kernels(PLAIN)
+    fused = rl.passes.megatron_kernels(PLAIN)
     assert fused.parameters == PLAIN.parameters
     assert fused.outputs == PLAIN.outputs
     assert [step.name for step in fused.history] == ["megatron_kernels"]
 
 
 def test_a_program_without_these_forms_is_refused() -> None:
-    with pytest.raises(UsageError, match="nothing to fuse"):
-        megatron_kernels(rl.model("llama-3.2-1b", phase="train", layers=1))
+    with pytest.raises(rl.errors.UsageError, match="nothing to fuse"):
+        rl.passes.megatron_kernels(rl.model("llama-3.2-1b", phase="train", layers=1))

@@ -10,11 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from profiles import examples
 
-from roofline.ir.errors import ModelDataError, RooflineError, ShapeError, UnknownOp, UsageError
-from roofline.ir.graph import Graph
+import roofline as rl
 from roofline.ir.sizes import evaluate
 from roofline.ops.registry import node_work
-from roofline.programs.library import model
 
 HEAD = 'name = "mine"\ndtype = "bf16"\n[sizes]\nhidden = 64\n[inputs]\nx = ["B", "S", "hidden"]\n'
 
@@ -105,15 +103,15 @@ bias = true
 
 @pytest.fixture
 def build(tmp_path: Path) -> Any:
-    def make(text: str, **overrides: Any) -> Graph:
+    def make(text: str, **overrides: Any) -> rl.Graph:
         path = tmp_path / "mine.toml"
         path.write_text(text)
-        return model(path, **overrides)
+        return rl.model(path, **overrides)
 
     return make
 
 
-def flops(graph: Graph, **sizes: int) -> Any:
+def flops(graph: rl.Graph, **sizes: int) -> Any:
     work = [node_work(node, [graph.tensors[name].shape for name in node.inputs]) for node in graph.nodes]
     return sum(evaluate(one.flops, sizes) for one in work)
 
@@ -199,60 +197,64 @@ def test_a_family_file_with_expressions(build: Any) -> None:
 # --- what does not --------------------------------------------------------------------------------------------------
 
 LAYER = "[[layer]]\n"
-BAD: list[tuple[str, type[RooflineError], str]] = [
-    ("name = \n", ModelDataError, "line 1"),
-    (HEAD + "layer = {", ModelDataError, "not valid TOML"),
-    ("", ModelDataError, "missing"),
-    ('name = "m"\ndtype = "bf16"\n', ModelDataError, "family = .* or .*layer.*neither"),
-    ('name = "m"\ndtype = "bf17"\nfamily = "decoder"\n', ModelDataError, "bf17.*bf16"),
-    ('name = "m"\ndtype = "bf16"\nfamily = "decodr"\n', ModelDataError, "did you mean decoder"),
-    ('name = "m"\ndtyp = "bf16"\n', ModelDataError, "dtyp.*did you mean dtype|dtype: missing"),
-    ('name = "m"\ndtype = "bf16"\nfamily = "decoder"\n[sizes]\nhiden = 3\n', ModelDataError, "mine.toml: "),
-    ('name = "m"\ndtype = "bf16"\nfamily = "decoder"\n[sizes]\nhidden = 3\n', ModelDataError, "missing"),
-    ('name = "m"\ndtype = "bf16"\n[[layer]]\nop = "relu"\n', ModelDataError, "inputs.* missing"),
-    (HEAD + LAYER, ModelDataError, "layer 1"),
-    (HEAD + LAYER + 'op = "reluu"\n', UnknownOp, r"layer 1 \(reluu\): unknown operator.*did you mean relu"),
-    (HEAD + LAYER + 'op = "linear"\n', ModelDataError, "out is missing"),
-    (HEAD + LAYER + 'op = "linear"\noutt = 3\nout = 3', ModelDataError, "'outt'.*did you mean out"),
-    (HEAD + LAYER + 'op = "linear"\nout = "4 * hiden"\n', ModelDataError, "layer 1 .*hiden.*did you mean hidden"),
-    (HEAD + LAYER + 'op = "linear"\nout = 0\n', ShapeError, "layer 1 .*sizes start at 1"),
-    (HEAD + LAYER + 'op = "linear"\nout = "hidden - 100"\n', ShapeError, "sizes start at 1"),
-    (HEAD + LAYER + 'op = "linear"\nout = 3\nbias = 1\n', ModelDataError, "true or false"),
-    (HEAD + LAYER + 'op = "linear"\nweights = [[3, 65]]\n', ShapeError, "layer 1 .*65"),
-    (HEAD + LAYER + 'op = "linear"\nweights = 3\n', ModelDataError, "weights"),
-    (HEAD + LAYER + 'op = "conv2d"\nout = 3\nkernel = 3\n', ShapeError, "layer 1 .*conv2d takes"),
-    (HEAD + LAYER + 'op = "attention"\nheads = 5\n', ShapeError, "64 / heads = 5"),
-    (HEAD + LAYER + 'op = "attention"\nheads = 4\nkv_heads = 3\n', ShapeError, "no multiple of kv_heads = 3"),
-    (HEAD + LAYER + 'op = "attention"\nheads = 4\nhead_dim = -2\n', ModelDataError, "whole number"),
-    (HEAD + LAYER + 'op = "moe"\nexperts = 2\ntop_k = 3\nhidden = 4\n', ShapeError, "top_k"),
-    (HEAD + LAYER + 'op = "norm"\nkind = "rmsnrm"\n', ModelDataError, "did you mean rmsnorm"),
-    (HEAD + LAYER + 'op = "relu"\nrepeat = 0\n', ModelDataError, "repeat"),
-    (HEAD + LAYER + 'op = "relu"\nrepeat = 200001\n', ModelDataError, "at most 200000"),
-    (HEAD + LAYER + 'op = "relu"\nrepeat = 1000000000000\n', ModelDataError, "at most 200000"),
-    (HEAD + LAYER + 'op = "attention"\nheads = 4\nrepeat = 20000\n', ModelDataError, "at most 200000"),
-    (HEAD + LAYER + 'op = "relu"\nfrom = "y"\n', ModelDataError, "called 'y'"),
-    (HEAD + LAYER + 'op = "relu"\nname = "a"\n[[layer]]\nop = "relu"\nname = "a"\n', ModelDataError, "taken"),
-    (HEAD + LAYER + 'op = "linear"\nout = 3\ninputs = ["x", "x"]\n', ModelDataError, "takes 1 input"),
-    (HEAD + LAYER + 'op = "relu"\ninputs = "x"\n', ModelDataError, "list of names"),
-    (HEAD + LAYER + 'op = "relu"\nlayer = [{op = "relu"}]\n', ModelDataError, "a block takes"),
-    (HEAD + LAYER + "layer = 3\n", ModelDataError, "wanted tables"),
-    (HEAD + LAYER + 'op = "topk"\n', ShapeError, "option 'k'"),
-    (HEAD + LAYER + 'op = ["relu"]\n', ModelDataError, "layer 1"),
-    (HEAD.replace('"S"', '"T"') + LAYER + 'op = "relu"\n', ModelDataError, "inputs.x: unknown size 'T'"),
-    (HEAD.replace("hidden = 64", "hidden = 0") + LAYER + 'op = "relu"\n', UsageError, "start at 1"),
-    (HEAD.replace("hidden = 64", "hidden = 1.5") + LAYER + 'op = "relu"\n', UsageError, "whole number"),
-    (HEAD + "y = 3\n" + LAYER + 'op = "relu"\n', ModelDataError, "inputs.y"),
-    (HEAD + 'y = {shape = [1], dtype = "i"}\n' + LAYER + 'op = "relu"\n', ModelDataError, "inputs.y"),
-    ('outputs = ["z"]\n' + HEAD + LAYER + 'op = "relu"\n', ModelDataError, "outputs.*'z'"),
-    ('phase = "train"\n' + HEAD + LAYER + 'op = "relu"\n', ModelDataError, "allowed: forward"),
-    (HEAD + "a = " + "[" * 5000, ModelDataError, "not valid TOML"),
-    (HEAD + LAYER + "layer = [{" * 20 + 'op = "relu"' + "}]" * 20, ModelDataError, "nested more than"),
-    ("#" * 2**20 + "\n" + HEAD, ModelDataError, "at most"),
+BAD: list[tuple[str, type[rl.RooflineError], str]] = [
+    ("name = \n", rl.errors.ModelDataError, "line 1"),
+    (HEAD + "layer = {", rl.errors.ModelDataError, "not valid TOML"),
+    ("", rl.errors.ModelDataError, "missing"),
+    ('name = "m"\ndtype = "bf16"\n', rl.errors.ModelDataError, "family = .* or .*layer.*neither"),
+    ('name = "m"\ndtype = "bf17"\nfamily = "decoder"\n', rl.errors.ModelDataError, "bf17.*bf16"),
+    ('name = "m"\ndtype = "bf16"\nfamily = "decodr"\n', rl.errors.ModelDataError, "did you mean decoder"),
+    ('name = "m"\ndtyp = "bf16"\n', rl.errors.ModelDataError, "dtyp.*did you mean dtype|dtype: missing"),
+    ('name = "m"\ndtype = "bf16"\nfamily = "decoder"\n[sizes]\nhiden = 3\n', rl.errors.ModelDataError, "mine.toml: "),
+    ('name = "m"\ndtype = "bf16"\nfamily = "decoder"\n[sizes]\nhidden = 3\n', rl.errors.ModelDataError, "missing"),
+    ('name = "m"\ndtype = "bf16"\n[[layer]]\nop = "relu"\n', rl.errors.ModelDataError, "inputs.* missing"),
+    (HEAD + LAYER, rl.errors.ModelDataError, "layer 1"),
+    (HEAD + LAYER + 'op = "reluu"\n', rl.errors.UnknownOp, r"layer 1 \(reluu\): unknown operator.*did you mean relu"),
+    (HEAD + LAYER + 'op = "linear"\n', rl.errors.ModelDataError, "out is missing"),
+    (HEAD + LAYER + 'op = "linear"\noutt = 3\nout = 3', rl.errors.ModelDataError, "'outt'.*did you mean out"),
+    (
+        HEAD + LAYER + 'op = "linear"\nout = "4 * hiden"\n',
+        rl.errors.ModelDataError,
+        "layer 1 .*hiden.*did you mean hidden",
+    ),
+    (HEAD + LAYER + 'op = "linear"\nout = 0\n', rl.errors.ShapeError, "layer 1 .*sizes start at 1"),
+    (HEAD + LAYER + 'op = "linear"\nout = "hidden - 100"\n', rl.errors.ShapeError, "sizes start at 1"),
+    (HEAD + LAYER + 'op = "linear"\nout = 3\nbias = 1\n', rl.errors.ModelDataError, "true or false"),
+    (HEAD + LAYER + 'op = "linear"\nweights = [[3, 65]]\n', rl.errors.ShapeError, "layer 1 .*65"),
+    (HEAD + LAYER + 'op = "linear"\nweights = 3\n', rl.errors.ModelDataError, "weights"),
+    (HEAD + LAYER + 'op = "conv2d"\nout = 3\nkernel = 3\n', rl.errors.ShapeError, "layer 1 .*conv2d takes"),
+    (HEAD + LAYER + 'op = "attention"\nheads = 5\n', rl.errors.ShapeError, "64 / heads = 5"),
+    (HEAD + LAYER + 'op = "attention"\nheads = 4\nkv_heads = 3\n', rl.errors.ShapeError, "no multiple of kv_heads = 3"),
+    (HEAD + LAYER + 'op = "attention"\nheads = 4\nhead_dim = -2\n', rl.errors.ModelDataError, "whole number"),
+    (HEAD + LAYER + 'op = "moe"\nexperts = 2\ntop_k = 3\nhidden = 4\n', rl.errors.ShapeError, "top_k"),
+    (HEAD + LAYER + 'op = "norm"\nkind = "rmsnrm"\n', rl.errors.ModelDataError, "did you mean rmsnorm"),
+    (HEAD + LAYER + 'op = "relu"\nrepeat = 0\n', rl.errors.ModelDataError, "repeat"),
+    (HEAD + LAYER + 'op = "relu"\nrepeat = 200001\n', rl.errors.ModelDataError, "at most 200000"),
+    (HEAD + LAYER + 'op = "relu"\nrepeat = 1000000000000\n', rl.errors.ModelDataError, "at most 200000"),
+    (HEAD + LAYER + 'op = "attention"\nheads = 4\nrepeat = 20000\n', rl.errors.ModelDataError, "at most 200000"),
+    (HEAD + LAYER + 'op = "relu"\nfrom = "y"\n', rl.errors.ModelDataError, "called 'y'"),
+    (HEAD + LAYER + 'op = "relu"\nname = "a"\n[[layer]]\nop = "relu"\nname = "a"\n', rl.errors.ModelDataError, "taken"),
+    (HEAD + LAYER + 'op = "linear"\nout = 3\ninputs = ["x", "x"]\n', rl.errors.ModelDataError, "takes 1 input"),
+    (HEAD + LAYER + 'op = "relu"\ninputs = "x"\n', rl.errors.ModelDataError, "list of names"),
+    (HEAD + LAYER + 'op = "relu"\nlayer = [{op = "relu"}]\n', rl.errors.ModelDataError, "a block takes"),
+    (HEAD + LAYER + "layer = 3\n", rl.errors.ModelDataError, "wanted tables"),
+    (HEAD + LAYER + 'op = "topk"\n', rl.errors.ShapeError, "option 'k'"),
+    (HEAD + LAYER + 'op = ["relu"]\n', rl.errors.ModelDataError, "layer 1"),
+    (HEAD.replace('"S"', '"T"') + LAYER + 'op = "relu"\n', rl.errors.ModelDataError, "inputs.x: unknown size 'T'"),
+    (HEAD.replace("hidden = 64", "hidden = 0") + LAYER + 'op = "relu"\n', rl.errors.UsageError, "start at 1"),
+    (HEAD.replace("hidden = 64", "hidden = 1.5") + LAYER + 'op = "relu"\n', rl.errors.UsageError, "whole number"),
+    (HEAD + "y = 3\n" + LAYER + 'op = "relu"\n', rl.errors.ModelDataError, "inputs.y"),
+    (HEAD + 'y = {shape = [1], dtype = "i"}\n' + LAYER + 'op = "relu"\n', rl.errors.ModelDataError, "inputs.y"),
+    ('outputs = ["z"]\n' + HEAD + LAYER + 'op = "relu"\n', rl.errors.ModelDataError, "outputs.*'z'"),
+    ('phase = "train"\n' + HEAD + LAYER + 'op = "relu"\n', rl.errors.ModelDataError, "allowed: forward"),
+    (HEAD + "a = " + "[" * 5000, rl.errors.ModelDataError, "not valid TOML"),
+    (HEAD + LAYER + "layer = [{" * 20 + 'op = "relu"' + "}]" * 20, rl.errors.ModelDataError, "nested more than"),
+    ("#" * 2**20 + "\n" + HEAD, rl.errors.ModelDataError, "at most"),
 ]
 
 
 @pytest.mark.parametrize(("text", "error", "says"), BAD)
-def test_bad_files_name_the_file_and_the_layer(build: Any, text: str, error: type[RooflineError], says: str) -> None:
+def test_bad_files_name_the_file_and_the_layer(build: Any, text: str, error: type[rl.RooflineError], says: str) -> None:
     with pytest.raises(error, match=says) as caught:
         build(text)
     assert "mine.toml" in str(caught.value)
@@ -260,18 +262,18 @@ def test_bad_files_name_the_file_and_the_layer(build: Any, text: str, error: typ
 
 
 def test_directories_and_bytes(tmp_path: Path) -> None:
-    with pytest.raises(ModelDataError, match="directory"):
-        model(tmp_path)
+    with pytest.raises(rl.errors.ModelDataError, match="directory"):
+        rl.model(tmp_path)
     path = tmp_path / "m.toml"
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ModelDataError, match="not valid TOML"):
-        model(path)
+    with pytest.raises(rl.errors.ModelDataError, match="not valid TOML"):
+        rl.model(path)
 
 
 def test_overrides_of_a_layer_file(build: Any) -> None:
-    with pytest.raises(UsageError, match="did you mean hidden"):
+    with pytest.raises(rl.errors.UsageError, match="did you mean hidden"):
         build(MLP, hiden=3)
-    with pytest.raises(UsageError, match="phase 'decode'"):
+    with pytest.raises(rl.errors.UsageError, match="phase 'decode'"):
         build(MLP, phase="decode")
 
 
@@ -292,8 +294,8 @@ def test_any_layer_is_a_graph_or_one_known_error(
     path.write_text(HEAD + LAYER + f'op = "{op}"\n' + "\n".join(f"{key} = {value}" for key, value in keys.items()))
     said = "mine.toml"
     try:
-        model(path)
-    except RooflineError as error:
+        rl.model(path)
+    except rl.RooflineError as error:
         said = str(error)
     assert "mine.toml" in said
     assert "\n" not in said

@@ -9,16 +9,14 @@ from typing import Any
 
 import pytest
 
+import roofline as rl
 from roofline.hardware.library import data_dir, spelling
-from roofline.ir.dtypes import dtype
-from roofline.ir.errors import UnknownModel, UsageError
-from roofline.ir.graph import Graph
 from roofline.ir.sizes import evaluate
 from roofline.ops.registry import node_work
-from roofline.programs.library import find_model, model, models
+from roofline.programs.library import find_model
 from roofline.programs.modelfile import ModelFile, load_model_file
 
-NAMES = models()
+NAMES = rl.models()
 SIZES = {"B": 2, "S": 64, "C": 96}
 TEXT = ("forward", "prefill", "decode")
 
@@ -27,7 +25,7 @@ def phases(file: ModelFile) -> tuple[str, ...]:
     return {"decoder": TEXT, "seq2seq": ("forward", "decode")}.get(file.family, ("forward",))
 
 
-def flops(graph: Graph, ops: tuple[str, ...] = (), **sizes: Any) -> Any:
+def flops(graph: rl.Graph, ops: tuple[str, ...] = (), **sizes: Any) -> Any:
     """Contraction FLOPs of a graph, of some operators only when named."""
     total = 0
     for node in graph.nodes:
@@ -37,9 +35,9 @@ def flops(graph: Graph, ops: tuple[str, ...] = (), **sizes: Any) -> Any:
     return total
 
 
-def cache_bytes(graph: Graph, **sizes: int) -> Any:
+def cache_bytes(graph: rl.Graph, **sizes: int) -> Any:
     held = [tensor for tensor in graph.tensors.values() if tensor.kind == "cache"]
-    return sum(evaluate(tensor.numel, sizes) * dtype(tensor.dtype).bytes for tensor in held)
+    return sum(evaluate(tensor.numel, sizes) * rl.ops.dtype(tensor.dtype).bytes for tensor in held)
 
 
 # --- every model ----------------------------------------------------------------------------------------------------
@@ -57,7 +55,7 @@ def test_every_model_builds_with_its_published_parameters(name: str) -> None:
     assert file.parameters_source
     assert file.source
     for phase in phases(file):
-        graph = model(name, phase).validate()
+        graph = rl.model(name, phase).validate()
         assert graph.parameters == file.parameters, phase
         assert flops(graph, **SIZES) > 0
         assert graph.info.phase == phase
@@ -86,7 +84,7 @@ PUBLISHED = {  # model cards, torchvision metadata, papers: typed here again, ap
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_parameters_typed_a_second_time(name: str) -> None:
-    assert model(name).parameters == PUBLISHED[name]
+    assert rl.model(name).parameters == PUBLISHED[name]
 
 
 @pytest.mark.parametrize(
@@ -102,18 +100,18 @@ def test_parameters_typed_a_second_time(name: str) -> None:
     ],
 )
 def test_active_parameters(name: str, active: Any) -> None:
-    assert model(name).info.active_parameters == active
+    assert rl.model(name).info.active_parameters == active
 
 
 def test_unet_by_hand() -> None:
     levels = [64, 128, 256, 512, 1024]
     down = sum(9 * a * b + b + 9 * b * b + b for a, b in zip([1, *levels], levels, strict=False))
     up = sum(4 * 2 * c * c + c + 9 * 2 * c * c + c + 9 * c * c + c for c in levels[:-1])
-    assert model("unet").parameters == down + up + 64 * 2 + 2
+    assert rl.model("unet").parameters == down + up + 64 * 2 + 2
 
 
 def test_unet_output_is_388() -> None:
-    graph = model("unet")
+    graph = rl.model("unet")
     assert [evaluate(size, {"B": 1}) for size in graph.tensors[graph.outputs[0]].shape] == [1, 2, 388, 388]
 
 
@@ -131,36 +129,36 @@ def test_unet_output_is_388() -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 def test_kv_bytes_per_token(name: str, per_token: int, phase: str) -> None:
-    assert cache_bytes(model(name, phase), B=1, S=1, C=1) == per_token
+    assert cache_bytes(rl.model(name, phase), B=1, S=1, C=1) == per_token
 
 
 def test_declared_head_dim_wins() -> None:
     """Mistral-Small: 5120 / 32 = 160, but head_dim is 128 (A22)."""
-    assert cache_bytes(model("mistral-small-24b", "decode"), B=1, C=1) == 2 * 40 * 8 * 128 * 2
+    assert cache_bytes(rl.model("mistral-small-24b", "decode"), B=1, C=1) == 2 * 40 * 8 * 128 * 2
 
 
 def test_two_kv_policies_of_gpt_oss() -> None:
     """Sliding layers hold min(window, C), or all C where an engine reserves equal pages (A20)."""
     sizes = {"B": 32, "C": 8192}
-    assert cache_bytes(model("gpt-oss-20b", "decode"), **sizes) == 12 * 2 * 8 * 64 * 2 * (8192 + 128) * 32
-    full = model("gpt-oss-20b", "decode", kv_policy="full")
+    assert cache_bytes(rl.model("gpt-oss-20b", "decode"), **sizes) == 12 * 2 * 8 * 64 * 2 * (8192 + 128) * 32
+    full = rl.model("gpt-oss-20b", "decode", kv_policy="full")
     assert cache_bytes(full, **sizes) == 12.0 * 2**30
 
 
 def test_both_policies_attend_the_same() -> None:
-    ideal, full = (model("gpt-oss-20b", "decode", kv_policy=policy) for policy in ("windowed", "full"))
+    ideal, full = (rl.model("gpt-oss-20b", "decode", kv_policy=policy) for policy in ("windowed", "full"))
     for context in (1, 64, 128, 5000):
         assert flops(ideal, B=2, C=context) == flops(full, B=2, C=context)
 
 
 def test_leftover_latent_sizes_do_not_turn_mla_on() -> None:
     """Only the switch does (A35)."""
-    graph = model("llama-3-8b", "decode", layers=1, kv_lora=32, rope_dim=64, value_dim=128)
+    graph = rl.model("llama-3-8b", "decode", layers=1, kv_lora=32, rope_dim=64, value_dim=128)
     assert cache_bytes(graph, B=1, C=1) == 4096
 
 
 def test_bert_and_images_have_no_cache() -> None:
-    assert cache_bytes(model("bert-base-uncased")) == cache_bytes(model("vit-b-16")) == 0
+    assert cache_bytes(rl.model("bert-base-uncased")) == cache_bytes(rl.model("vit-b-16")) == 0
 
 
 # --- FLOPs ----------------------------------------------------------------------------------------------------------
@@ -181,7 +179,7 @@ def test_bert_and_images_have_no_cache() -> None:
     ],
 )
 def test_macs_of_an_image(name: str, macs: Any) -> None:
-    assert flops(model(name), B=1) / 2 == macs
+    assert flops(rl.model(name), B=1) / 2 == macs
 
 
 @pytest.mark.parametrize(
@@ -197,30 +195,30 @@ def test_macs_of_an_image(name: str, macs: Any) -> None:
 )
 def test_decode_flops_of_the_matrices(name: str, per_token: int) -> None:
     """Two for each weight that a token meets: matrices, router and head, no token table."""
-    assert flops(model(name, "decode"), ("linear", "expert_linear"), B=1, C=1) == per_token
+    assert flops(rl.model(name, "decode"), ("linear", "expert_linear"), B=1, C=1) == per_token
 
 
 def test_decode_attention_by_hand() -> None:
     attention = ("attention_scores", "attention_values")
-    assert flops(model("llama-3-8b", "decode"), attention, B=3, C=1000) == 32 * 3 * 2 * 2 * 32 * 128 * 1000
-    latent = flops(model("deepseek-v3", "decode"), attention, B=1, C=1000)
+    assert flops(rl.model("llama-3-8b", "decode"), attention, B=3, C=1000) == 32 * 3 * 2 * 2 * 32 * 128 * 1000
+    latent = flops(rl.model("deepseek-v3", "decode"), attention, B=1, C=1000)
     assert latent == 61 * 2 * 128 * (576 + 512) * 1000
-    absorb = flops(model("deepseek-v3", "decode"), ("bmm",), B=1, C=1000)
+    absorb = flops(rl.model("deepseek-v3", "decode"), ("bmm",), B=1, C=1000)
     assert absorb == 61 * 2 * 128 * 2 * 128 * 512
 
 
 def test_prefill_attention_is_causal() -> None:
     attention = ("attention_scores", "attention_values")
     pairs = 100 * 101 // 2
-    assert flops(model("llama-3-8b"), attention, B=1, S=100) == 32 * 2 * 2 * 32 * 128 * pairs
-    naive = flops(model("llama-3-8b", attention="naive"), attention, B=1, S=100)
+    assert flops(rl.model("llama-3-8b"), attention, B=1, S=100) == 32 * 2 * 2 * 32 * 128 * pairs
+    naive = flops(rl.model("llama-3-8b", attention="naive"), attention, B=1, S=100)
     assert naive == 32 * 2 * 2 * 32 * 128 * 100 * 100
 
 
 @pytest.mark.parametrize("phase", TEXT)
 def test_tying_changes_parameters_and_nothing_else(phase: str) -> None:
     """A15: the lookup costs nothing and the head the same, tied or not."""
-    tied, untied = (model("qwen3-0.6b", phase, tied=flag) for flag in (True, False))
+    tied, untied = (rl.model("qwen3-0.6b", phase, tied=flag) for flag in (True, False))
     assert untied.parameters - tied.parameters == 151936 * 1024
     assert flops(tied, **SIZES) == flops(untied, **SIZES)
     head = next(node for node in tied.nodes if node.name == "head")
@@ -230,7 +228,7 @@ def test_tying_changes_parameters_and_nothing_else(phase: str) -> None:
 
 @pytest.mark.parametrize("option", ["fused_qkv", "fused_gate_up"])
 def test_fused_projections_change_no_count(option: str) -> None:
-    fused, apart = model("llama-3-8b"), model("llama-3-8b", **{option: False})
+    fused, apart = rl.model("llama-3-8b"), rl.model("llama-3-8b", **{option: False})
     assert fused.parameters == apart.parameters
     assert flops(fused, **SIZES) == flops(apart, **SIZES)
     assert len(fused.nodes) != len(apart.nodes)
@@ -238,7 +236,7 @@ def test_fused_projections_change_no_count(option: str) -> None:
 
 def test_experts_read_grow_with_the_batch() -> None:
     """E (1 - (1 - k/E)^B) of them: 2, 5.469 and 7.920 of Mixtral's 8 at batch 1, 4 and 16."""
-    graph = model("mixtral-8x7b", "decode", layers=1)
+    graph = rl.model("mixtral-8x7b", "decode", layers=1)
     node = next(node for node in graph.nodes if node.name.endswith("moe.down"))
     reads = node_work(node, [graph.tensors[name].shape for name in node.inputs]).reads[1]
     seen = [evaluate(reads, {"B": batch}) / (4096 * 14336) for batch in (1, 4, 16)]
@@ -247,16 +245,16 @@ def test_experts_read_grow_with_the_batch() -> None:
 
 def test_prefill_logits() -> None:
     """The last position only, except where the file says that the program computes all."""
-    assert str(model("llama-3-8b").tensors["head"].shape[1]) == "1"
-    assert str(model("gpt2").tensors["head"].shape[1]) == "S"
-    assert str(model("llama-3-8b", prefill_logits="all").tensors["head"].shape[1]) == "S"
+    assert str(rl.model("llama-3-8b").tensors["head"].shape[1]) == "1"
+    assert str(rl.model("gpt2").tensors["head"].shape[1]) == "S"
+    assert str(rl.model("llama-3-8b", prefill_logits="all").tensors["head"].shape[1]) == "S"
 
 
 # --- the program is the measured one ---------------------------------------------------------------------------------
 
 
 def test_a_llama_layer_is_the_measured_program() -> None:
-    graph = model("llama-3-8b", "decode", layers=1)
+    graph = rl.model("llama-3-8b", "decode", layers=1)
     kernels = list(dict.fromkeys(node.label for node in graph.nodes if node.op not in ("view", "slice")))
     rope = [f"{{}}.{step}" for step in ("x_cos", "neg_x2", "turned", "turned_sin", "out")]
     layer = ["attn.norm", "attn.qkv"]
@@ -268,19 +266,19 @@ def test_a_llama_layer_is_the_measured_program() -> None:
 
 def test_attention_is_one_kernel_or_many() -> None:
     for name in NAMES:
-        graph = model(name)
+        graph = rl.model(name)
         by_kernel: dict[str, int] = {}
         for node in graph.nodes:
             if node.op == "attention_scores":
                 by_kernel[node.label] = by_kernel.get(node.label, 0) + 1
         assert set(by_kernel.values()) <= {1}, name
-    naive = model("gpt2", attention="naive")
+    naive = rl.model("gpt2", attention="naive")
     assert not any(node.kernel for node in naive.nodes)
 
 
 def test_caches_outlive_the_run() -> None:
     for phase in ("prefill", "decode"):
-        graph = model("llama-3-8b", phase)
+        graph = rl.model("llama-3-8b", phase)
         assert len(graph.outputs) == 1 + 2 * 32
 
 
@@ -297,7 +295,7 @@ def test_names_in_any_spelling(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["vit_b_16", "mobilenet_v2", "convnext_tiny", "resnet-50", "google/gemma-2-9b"])
 def test_names_of_other_libraries(name: str) -> None:
-    assert model(name).parameters > 0
+    assert rl.model(name).parameters > 0
 
 
 @pytest.mark.parametrize(
@@ -314,15 +312,15 @@ def test_names_of_other_libraries(name: str) -> None:
     ],
 )
 def test_unknown_names_list_the_near_ones(name: str, says: str) -> None:
-    with pytest.raises(UnknownModel, match=says) as caught:
-        model(name)
+    with pytest.raises(rl.errors.UnknownModel, match=says) as caught:
+        rl.model(name)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 1000
 
 
 def test_several_matches_pick_none() -> None:
-    with pytest.raises(UnknownModel, match="matches several"):
-        model("llama-2")
+    with pytest.raises(rl.errors.UnknownModel, match="matches several"):
+        rl.model("llama-2")
 
 
 def test_lookup_by_stem_parses_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,18 +341,18 @@ def test_folders_of_the_user_come_first(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "other" / "broken.toml").write_text("family = ")
     (tmp_path / "other" / "chip.toml").write_text('name = "chip"')
     monkeypatch.setenv("ROOFLINE_PATH", str(tmp_path / "other"))
-    assert "mine" in models()
-    assert "chip" not in models()
-    assert model("mine").parameters == 124_439_808
-    assert model("meta-llama/Llama-2-7b").parameters == 6_738_415_616
+    assert "mine" in rl.models()
+    assert "chip" not in rl.models()
+    assert rl.model("mine").parameters == 124_439_808
+    assert rl.model("meta-llama/Llama-2-7b").parameters == 6_738_415_616
 
 
 # --- arguments ------------------------------------------------------------------------------------------------------
 
 
 def test_overrides_replace_sizes() -> None:
-    assert model("llama-3-8b", layers=8).info.layers == 8
-    assert flops(model("resnet50", image=288), B=1) > 1.6 * flops(model("resnet50"), B=1)
+    assert rl.model("llama-3-8b", layers=8).info.layers == 8
+    assert flops(rl.model("resnet50", image=288), B=1) > 1.6 * flops(rl.model("resnet50"), B=1)
 
 
 @pytest.mark.parametrize(
@@ -375,34 +373,34 @@ def test_overrides_replace_sizes() -> None:
     ],
 )
 def test_bad_overrides(override: dict[str, Any], says: str) -> None:
-    with pytest.raises((UsageError, ValueError), match=says) as caught:
-        model("llama-3-8b", **override)
+    with pytest.raises((rl.errors.UsageError, ValueError), match=says) as caught:
+        rl.model("llama-3-8b", **override)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("name", "phase"), [("bert-base-uncased", "decode"), ("resnet50", "prefill"), ("gpt2", "x")])
 def test_phases_that_a_model_has_not(name: str, phase: str) -> None:
-    with pytest.raises(UsageError, match="allowed: forward"):
-        model(name, phase)
+    with pytest.raises(rl.errors.UsageError, match="allowed: forward"):
+        rl.model(name, phase)
 
 
 def test_defaults_and_items() -> None:
-    assert model("llama-3-8b").info.phase == "prefill"
-    assert model("resnet50").info.phase == "forward"
-    graph = model("llama-3-8b", "decode")
+    assert rl.model("llama-3-8b").info.phase == "prefill"
+    assert rl.model("resnet50").info.phase == "forward"
+    graph = rl.model("llama-3-8b", "decode")
     assert (str(graph.items), graph.item) == ("B", "token")
-    graph = model("llama-3-8b")
+    graph = rl.model("llama-3-8b")
     assert (str(graph.items), graph.item) == ("B*S", "token")
-    graph = model("resnet50")
+    graph = rl.model("resnet50")
     assert (str(graph.items), graph.item) == ("B", "image")
 
 
 def test_number_formats() -> None:
     """A requested format replaces the file's, whatever that was (A19)."""
-    graph = model("llama-3-70b", dtype="fp16")
+    graph = rl.model("llama-3-70b", dtype="fp16")
     held = [tensor for tensor in graph.tensors.values() if tensor.kind == "weight"]
-    assert sum(tensor.numel * dtype(tensor.dtype).bytes for tensor in held) == 2 * 70_553_706_496
-    graph = model("llama-3-8b", "decode", cache="fp8")
+    assert sum(tensor.numel * rl.ops.dtype(tensor.dtype).bytes for tensor in held) == 2 * 70_553_706_496
+    graph = rl.model("llama-3-8b", "decode", cache="fp8")
     assert cache_bytes(graph, B=1, C=1) == 65_536
     assert graph.tensors["head.weight"].dtype == "bf16"
-    assert model("deepseek-v3", dtype="bf16").tensors["layers.0.attn.q_a.weight"].dtype == "bf16"
+    assert rl.model("deepseek-v3", dtype="bf16").tensors["layers.0.attn.q_a.weight"].dtype == "bf16"

@@ -8,78 +8,75 @@ import pytest
 
 import roofline as rl
 from roofline.counting.memory import Memory, TrainingMemory, memory
-from roofline.ir.errors import UsageError
-from roofline.ir.graph import Graph
-from roofline.ops.builder import Builder
-from roofline.passes.formats.cast import cast
-from roofline.passes.training.backward import backward
-from roofline.passes.training.mixed_precision import PRECISIONS, accumulate, training_graph
-from roofline.passes.training.optimizer import OPTIMIZERS, optimizer
+from roofline.passes.training.mixed_precision import PRECISIONS
+from roofline.passes.training.optimizer import OPTIMIZERS
 
 #: Parameters of the program below.
 P = 20_000_000
 
 
-def gemm(dtype: str) -> Graph:
-    b = Builder("gemm", dtype)
+def gemm(dtype: str) -> rl.Graph:
+    b = rl.ops.Builder("gemm", dtype)
     return b.graph([b.op("linear", b.input("x", (8, 4000)), b.weight("w", (5000, 4000)))])
 
 
-def states(graph: Graph) -> float:
+def states(graph: rl.Graph) -> float:
     return float(memory(graph, {}).parts()["optimizer"])
 
 
 # Anthony, Biderman and Schoelkopf 2023, Transformer Math 101, "Optimizer states": with the fp32 copy of the weights.
 @pytest.mark.parametrize(("kind", "each"), [("adamw", 12), ("adam8bit", 6), ("momentum", 8), ("sgd", 4)])
 def test_bytes_of_states_a_parameter(kind: str, each: int) -> None:
-    assert states(optimizer(gemm("fp16"), kind, master=True)) == each * P
+    assert states(rl.passes.optimizer(gemm("fp16"), kind, master=True)) == each * P
 
 
 @pytest.mark.parametrize(("kind", "each"), [("adamw", 8), ("momentum", 4), ("sgd", 0), ("adam8bit", 2)])
 def test_weights_in_fp32_need_no_copy(kind: str, each: int) -> None:
-    assert states(optimizer(gemm("fp32"), kind, master=True)) == each * P
+    assert states(rl.passes.optimizer(gemm("fp32"), kind, master=True)) == each * P
 
 
 def test_a_factored_state_has_a_row_and_a_column_of_a_matrix() -> None:
     """Shazeer and Stern 2018: n + m numbers for n m; vectors keep theirs."""
-    assert states(optimizer(gemm("fp32"), "adafactor")) == 4 * (5000 + 4000)
-    b = Builder("norm", "fp32")
+    assert states(rl.passes.optimizer(gemm("fp32"), "adafactor")) == 4 * (5000 + 4000)
+    b = rl.ops.Builder("norm", "fp32")
     vector = b.graph([b.op("rmsnorm", b.input("x", (4, 64)), b.weight("g", (64,)))])
-    assert states(optimizer(vector, "adafactor")) == 4 * 64
+    assert states(rl.passes.optimizer(vector, "adafactor")) == 4 * 64
 
 
 @pytest.mark.parametrize(("gradients", "each"), [(None, 16), ("fp32", 18)])
 def test_mixed_precision_adam_a_parameter(gradients: str | None, each: int) -> None:
     """The same source: 2 for weights, 12 for states, 2 or 4 for gradients."""
-    parts = memory(training_graph(gemm("fp32"), precision="mixed-fp16", gradients=gradients), {}).parts()
+    parts = memory(rl.passes.training_graph(gemm("fp32"), precision="mixed-fp16", gradients=gradients), {}).parts()
     assert parts["weights"] + parts["optimizer"] + parts["gradients"] == each * P
 
 
 @pytest.mark.parametrize(("kind", "read", "written"), [("sgd", 8, 4), ("momentum", 12, 8), ("adamw", 16, 12)])
 def test_an_update_reads_and_writes_each_tensor_once(kind: str, read: int, written: int) -> None:
-    step = optimizer(gemm("fp32"), kind)
+    step = rl.passes.optimizer(gemm("fp32"), kind)
     (row,) = rl.count(step).rows
     assert (row.read, row.write) == (read * P, written * P)
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_an_update_is_one_kernel_over_all_parameters(kind: str) -> None:
-    step = optimizer(rl.model("gpt2", phase="forward", layers=2), kind)
+    step = rl.passes.optimizer(rl.model("gpt2", phase="forward", layers=2), kind)
     assert rl.count(step).launches == 1
     assert rl.count(step).vector_flops > 0
     assert rl.count(step).flops == 0
 
 
 def test_clipping_adds_two_kernels_and_the_gradients_three_times() -> None:
-    plain, clipped = (rl.count(optimizer(gemm("fp32"), "sgd", clip=clip)) for clip in (False, True))
+    plain, clipped = (rl.count(rl.passes.optimizer(gemm("fp32"), "sgd", clip=clip)) for clip in (False, True))
     assert clipped.launches - plain.launches == 2
     assert clipped.bytes - plain.bytes == pytest.approx(3 * 4 * P, rel=1e-6)  # squared; read and written scaled
 
 
 def test_integer_weights_are_not_updated() -> None:
-    b = Builder("mixed", "bf16")
+    b = rl.ops.Builder("mixed", "bf16")
     x = b.op("linear", b.input("x", (4, 8)), b.weight("frozen", (8, 8), "int8"), name="a")
-    step = optimizer(backward(b.graph([b.op("linear", x, b.weight("w", (8, 8)), name="b")])), "adamw")
+    step = rl.passes.optimizer(
+        rl.passes.backward(b.graph([b.op("linear", x, b.weight("w", (8, 8)), name="b")])), "adamw"
+    )
     assert [name for name, _ in step.info.training.gradients] == ["w"]
     assert len(step.info.training.optimizer_states) == 2
 
@@ -89,8 +86,8 @@ def test_integer_weights_are_not_updated() -> None:
 
 def test_a_step_is_forward_backward_and_update() -> None:
     graph = rl.model("gpt2", phase="train", layers=2)
-    step = training_graph(graph, optimizer="sgd")
-    parts = rl.count(backward(graph), B=2, S=64), rl.count(optimizer(graph, "sgd"))
+    step = rl.passes.training_graph(graph, optimizer="sgd")
+    parts = rl.count(rl.passes.backward(graph), B=2, S=64), rl.count(rl.passes.optimizer(graph, "sgd"))
     whole = rl.count(step, B=2, S=64)
     assert whole.flops == sum(part.flops for part in parts)
     assert whole.launches == sum(part.launches for part in parts)
@@ -99,7 +96,7 @@ def test_a_step_is_forward_backward_and_update() -> None:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_a_step_fits_its_parts_into_memory(precision: str) -> None:
-    step = training_graph(rl.model("gpt2", phase="train", layers=2), precision=precision)
+    step = rl.passes.training_graph(rl.model("gpt2", phase="train", layers=2), precision=precision)
     need = memory(step, {"B": 2, "S": 64})
     assert isinstance(need, TrainingMemory)
     p, low = step.parameters, 2 if PRECISIONS[precision].stored != "fp32" else 4
@@ -116,7 +113,7 @@ def test_inference_has_the_parts_that_it_had() -> None:
 
 def test_micro_batches_share_weights_and_update() -> None:
     graph = rl.model("gpt2", phase="train", layers=2)
-    one, four = (training_graph(graph, micro_batches=n) for n in (1, 4))
+    one, four = (rl.passes.training_graph(graph, micro_batches=n) for n in (1, 4))
     sizes = {"B": 2, "S": 64}
     assert rl.count(four, **sizes).flops == 4 * rl.count(one, **sizes).flops
     update = [row for row in rl.count(four, **sizes).rows if row.kernel.name == "optimizer"]
@@ -129,7 +126,9 @@ def test_micro_batches_share_weights_and_update() -> None:
 def test_a_step_takes_longer_with_more_to_do() -> None:
     graph = rl.model("gpt2", phase="train", layers=2)
     times = [
-        rl.estimate(training_graph(graph, precision="amp-bf16", **options), "h100-sxm", mode="graph", B=4, S=512).time
+        rl.estimate(
+            rl.passes.training_graph(graph, precision="amp-bf16", **options), "h100-sxm", mode="graph", B=4, S=512
+        ).time
         for options in ({"optimizer": None}, {"optimizer": "adamw"}, {"optimizer": "adamw", "recompute": "full"})
     ]
     assert times == sorted(times)
@@ -137,7 +136,7 @@ def test_a_step_takes_longer_with_more_to_do() -> None:
 
 
 def test_a_step_leaves_one_entry_in_the_history() -> None:
-    step = training_graph(rl.model("gpt2", phase="train", layers=1), precision="amp-bf16", recompute="full")
+    step = rl.passes.training_graph(rl.model("gpt2", phase="train", layers=1), precision="amp-bf16", recompute="full")
     assert [applied.name for applied in step.history] == ["training_graph"]
     assert dict(step.history[0].options) == {"precision": "amp-bf16", "recompute": "full"}
 
@@ -145,21 +144,21 @@ def test_a_step_leaves_one_entry_in_the_history() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: optimizer(gemm("fp32"), "adam"), "did you mean"),
-        (lambda: optimizer(optimizer(gemm("fp32")), "sgd"), "has an update"),
-        (lambda: optimizer(Builder("empty", "fp32").graph([])), "no parameters"),
-        (lambda: training_graph(gemm("fp32"), precision="bf8"), "allowed: fp32"),
-        (lambda: training_graph(gemm("fp32"), micro_batches=0), "a whole number from 1"),
-        (lambda: accumulate(gemm("fp32"), 2), "has no backward"),
+        (lambda: rl.passes.optimizer(gemm("fp32"), "adam"), "did you mean"),
+        (lambda: rl.passes.optimizer(rl.passes.optimizer(gemm("fp32")), "sgd"), "has an update"),
+        (lambda: rl.passes.optimizer(rl.ops.Builder("empty", "fp32").graph([])), "no parameters"),
+        (lambda: rl.passes.training_graph(gemm("fp32"), precision="bf8"), "allowed: fp32"),
+        (lambda: rl.passes.training_graph(gemm("fp32"), micro_batches=0), "a whole number from 1"),
+        (lambda: rl.passes.accumulate(gemm("fp32"), 2), "has no backward"),
     ],
 )
 def test_what_cannot_be_is_refused(call: Any, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(rl.errors.UsageError, match=message):
         call()
 
 
 def test_a_step_in_sixteen_bits_halves_what_flows() -> None:
     graph = rl.model("llama-3.2-1b", phase="forward", layers=1)
-    wide, narrow = (backward(cast(graph, dtype)) for dtype in ("fp32", "bf16"))
+    wide, narrow = (rl.passes.backward(rl.passes.cast(graph, dtype)) for dtype in ("fp32", "bf16"))
     assert rl.count(wide, B=1, S=64).flops == rl.count(narrow, B=1, S=64).flops
     assert rl.count(wide, B=1, S=64).bytes > 1.9 * rl.count(narrow, B=1, S=64).bytes

@@ -19,7 +19,6 @@ import roofline as rl
 from roofline.cost import BOUNDS
 from roofline.ir import csvfile
 from roofline.ir.sizes import symbol
-from roofline.ops.builder import Builder
 from roofline.view.charts import chart as kit
 from roofline.view.charts.chart import Chart
 from roofline.view.charts.labels import crosses, overlaps, place, spread
@@ -30,7 +29,7 @@ SIZES = [(8, 5.4), (16, 9), (6, 4.2)]
 
 def program(kernels: int = 15, rows: Any = 512, name: str = "net") -> rl.Graph:
     """Linear layers of rising width, a few cheap kernels and a copy."""
-    b = Builder(name, "bf16")
+    b = rl.ops.Builder(name, "bf16")
     x = b.input("x", (rows, 256))
     for i in range(kernels - 3):
         x = b.op("linear", x, b.weight(f"w{i}", (256 * (i + 2), 256 * (i + 1))), name=f"blocks.{i}.mlp.linear")
@@ -148,7 +147,7 @@ def test_ceilings(point: rl.Estimate) -> None:
 
 
 def test_tf32_is_said() -> None:
-    b = Builder("net", "fp32")
+    b = rl.ops.Builder("net", "fp32")
     graph = b.graph([b.op("linear", b.input("x", (512, 512)), b.weight("w", (512, 512)))])
     spec = rl.charts.plot_roofline(rl.estimate(graph, "h100-sxm", tf32=True))
     assert spec.ceilings[0].label == "fp32 as tf32"
@@ -236,7 +235,7 @@ def test_slack_is_the_chips(point: rl.Estimate) -> None:
 
 
 def test_a_kernel_is_held_against_its_own_format() -> None:
-    b = Builder("two", "bf16")
+    b = rl.ops.Builder("two", "bf16")
     x = b.op("linear", b.input("x", (4096, 4096)), b.weight("w", (4096, 4096)), name="half")
     y = b.op("linear", b.input("x32", (4096, 4096), "fp32"), b.weight("w32", (4096, 4096), "fp32"), name="full",
              dtype="fp32")  # fmt: skip
@@ -484,7 +483,7 @@ def test_svg_holds_every_kernel(point: rl.Estimate) -> None:
 
 @pytest.mark.parametrize("name", ["$x_1$", "<b>&amp;\"'", "a\x00\x1b[31mb\nc", "x" * 500, "$\\frac{", "%s {0} ×"])
 def test_odd_names(name: str) -> None:
-    b = Builder(name, "bf16")
+    b = rl.ops.Builder(name, "bf16")
     graph = b.graph([b.op("linear", b.input("x", (64, 64)), b.weight("w", (64, 64)), name=name)])
     spec = rl.charts.plot_roofline(rl.estimate(graph, "h100-sxm"), measured=[(name, 1e6, 1e6, 1.0)])
     ET.fromstring(spec._repr_svg_())

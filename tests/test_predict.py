@@ -12,11 +12,10 @@ import typer
 from typer.testing import CliRunner
 
 import roofline as rl
-from roofline.analysis.prediction import COLUMNS, output_columns, parse_shape, predict, predict_rows, uncalibrated
+from roofline.analysis.prediction import COLUMNS, output_columns, parse_shape, predict_rows, uncalibrated
 from roofline.cli.predict import predict as command
 from roofline.hardware.library import data_dir
 from roofline.ir.csvfile import read_rows, write_rows
-from roofline.ir.errors import UnknownChip, UsageError
 
 H100 = "h100-sxm"
 SHIPPED = data_dir("measurements") / H100
@@ -97,7 +96,7 @@ def test_a_column_of_chips_wins() -> None:
     assert mixed[0]["floor_us"] > mixed[1]["floor_us"]
     assert "t5" in mixed[2]["error"]
     assert "no chip" in one(None, **row)["error"]
-    with pytest.raises(UnknownChip):
+    with pytest.raises(rl.errors.UnknownChip):
         predict_rows([row], "h1000")
 
 
@@ -143,7 +142,7 @@ def test_a_shape_may_be_a_mapping() -> None:
 
 
 def test_an_unknown_regime_is_refused_at_once() -> None:
-    with pytest.raises(UsageError, match="allowed: cold, warm"):
+    with pytest.raises(rl.errors.UsageError, match="allowed: cold, warm"):
         predict_rows([], H100, regime="hot")
 
 
@@ -190,9 +189,9 @@ def test_a_measured_column_is_kept_under_another_name() -> None:
 
 
 def test_frames_in_and_out() -> None:
-    frame = predict(SHIPPED / "models.csv", H100)
+    frame = rl.predict(SHIPPED / "models.csv", H100)
     assert len(frame) == 104
-    again = predict(frame, H100)
+    again = rl.predict(frame, H100)
     assert (again.predicted_us.dropna() == frame.predicted_us.dropna()).all()
     assert not frame.error.dropna().size
 
@@ -287,7 +286,7 @@ def test_what_is_no_table_is_refused(tmp_path: Path, text: bytes, reason: str) -
     source, target = tmp_path / "in.csv", tmp_path / "out.csv"
     source.write_bytes(text)
     done = run(source, "--chip", H100, "-o", target)
-    assert isinstance(done.exception, UsageError)
+    assert isinstance(done.exception, rl.errors.UsageError)
     assert reason in str(done.exception)
     assert not target.exists()
     assert len(list(tmp_path.iterdir())) == 1
@@ -305,5 +304,5 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
         write_rows(target, ["a"], rows())
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
-    with pytest.raises(UsageError, match="cannot be written"):
+    with pytest.raises(rl.errors.UsageError, match="cannot be written"):
         write_rows(tmp_path / "no" / "out.csv", ["a"], [])

@@ -8,22 +8,15 @@ from typing import Any
 import pytest
 
 import roofline as rl
-from roofline import count
-from roofline.analysis.training.distill import distill
 from roofline.counting.counts import kernels
 from roofline.counting.memory import memory
-from roofline.ir.dtypes import dtype
-from roofline.ir.errors import RooflineError, UsageError
-from roofline.ir.graph import Graph
 from roofline.ir.sizes import symbol
-from roofline.ops.builder import Builder
 from roofline.passes.rewriting.amounts import prune_options
-from roofline.passes.rewriting.prune import prune
 
 SIZES = {"B": 3, "S": 64, "C": 128}
 
 
-def counts(graph: Graph) -> tuple[Any, ...]:
+def counts(graph: rl.Graph) -> tuple[Any, ...]:
     """Everything that is counted, symbolic, by kernel; names aside."""
     rows = [
         (kernel.count, str(kernel.main.op), dict(kernel.flops), dict(kernel.vector), kernel.read, kernel.write)
@@ -33,7 +26,7 @@ def counts(graph: Graph) -> tuple[Any, ...]:
     return graph.parameters, sorted(rows, key=str), footprint, graph.items
 
 
-def same(one: Graph, other: Graph) -> None:
+def same(one: rl.Graph, other: rl.Graph) -> None:
     assert counts(one) == counts(other)
 
 
@@ -64,7 +57,7 @@ def same(one: Graph, other: Graph) -> None:
 def test_a_pruned_decoder_is_the_smaller_model(
     name: str, pruned: dict[str, Any], built: dict[str, Any], phase: str
 ) -> None:
-    same(prune(rl.model(name, phase), **pruned), rl.model(name, phase, **built))
+    same(rl.passes.prune(rl.model(name, phase), **pruned), rl.model(name, phase, **built))
 
 
 @pytest.mark.parametrize(
@@ -84,30 +77,30 @@ def test_a_pruned_decoder_is_the_smaller_model(
     ],
 )  # fmt: skip
 def test_a_pruned_network_is_the_smaller_model(name: str, pruned: dict[str, Any], built: dict[str, Any]) -> None:
-    same(prune(rl.model(name), **pruned), rl.model(name, **built))
+    same(rl.passes.prune(rl.model(name), **pruned), rl.model(name, **built))
 
 
 def test_an_encoder_of_three_quarters() -> None:
     """Heads, width and half of the feed-forward at once; with the head that is tied to the embedding table."""
     base = {"pooler": False, "head": "masked"}
-    small = prune(rl.model("bert-base-uncased", **base), heads=0.25, hidden=0.25, channels=0.5)
+    small = rl.passes.prune(rl.model("bert-base-uncased", **base), heads=0.25, hidden=0.25, channels=0.5)
     same(small, rl.model("bert-base-uncased", **base, heads=9, hidden=576, intermediate=1536))
 
 
 def test_wide_resnet_loses_its_width_to_become_resnet50() -> None:
     """Half of the inner channels of every bottleneck, and nothing else (torchvision: 68,883,240 to 25,557,032)."""
     wide = rl.model("wide-resnet50-2")
-    narrow = prune(wide, channels=0.5, where=["stage?.*.conv1", "stage?.*.conv2"])
+    narrow = rl.passes.prune(wide, channels=0.5, where=["stage?.*.conv1", "stage?.*.conv2"])
     assert (wide.parameters, narrow.parameters) == (68_883_240, 25_557_032)
-    assert count(narrow, B=1).flops == 2 * 4_089_184_256
+    assert rl.count(narrow, B=1).flops == 2 * 4_089_184_256
     same(narrow, rl.model("resnet50"))
 
 
 def test_mobilenet_at_three_quarters() -> None:
     """MobileNetV2's expanded channels alone: depthwise kernels, their norms and both neighbours follow."""
     full = rl.model("mobilenet-v2")
-    thin = prune(full, channels=0.25, where="*.expand")
-    assert (full.parameters, count(full, B=1).flops) == (3_504_872, 2 * 300_774_272)
+    thin = rl.passes.prune(full, channels=0.25, where="*.expand")
+    assert (full.parameters, rl.count(full, B=1).flops) == (3_504_872, 2 * 300_774_272)
     widths = {"stage2.0": (96, 72), "stage3.1": (192, 144), "stage7.0": (960, 720)}
     for block, (before, after) in widths.items():
         assert full.tensors[f"{block}.depthwise.weight"].shape == (before, 1, 3, 3)
@@ -120,16 +113,16 @@ def test_mobilenet_at_three_quarters() -> None:
 def test_a_published_student_of_bert() -> None:
     """DistilBERT keeps every second layer (Sanh et al. 2019): 66 M of 110 M parameters; ours still has the pooler and
     the two token types that it drops."""
-    half = prune(rl.model("bert-base-uncased"), layers=0.5)
+    half = rl.passes.prune(rl.model("bert-base-uncased"), layers=0.5)
     pooler, types = 768 * 768 + 768, 2 * 768
     assert half.parameters - pooler - types == 66_362_880
 
 
 def test_where_picks_layers_and_says_what_else_shrinks() -> None:
     graph = rl.model("llama-3-8b", layers=4)
-    some = prune(graph, heads=0.5, where="layers.[01].*")
+    some = rl.passes.prune(graph, heads=0.5, where="layers.[01].*")
     assert [some.tensors[f"layers.{n}.attn.k_heads"].shape[1] for n in range(4)] == [4, 4, 8, 8]
-    image = prune(rl.model("resnet50"), channels=0.5, where="stage1.1.conv3")
+    image = rl.passes.prune(rl.model("resnet50"), channels=0.5, where="stage1.1.conv3")
     assert any("shrinks along" in note for note in image.info.notes)
     assert image.tensors["stage1.0.downsample.weight"].shape[0] == 128
 
@@ -137,22 +130,22 @@ def test_where_picks_layers_and_says_what_else_shrinks() -> None:
 def test_a_single_key_value_head_keeps_and_queries_go() -> None:
     graph = rl.model("gemma-3-1b", "decode", layers=2)
     assert graph.tensors["layers.0.attn.k_cache"].shape[1] == 1
-    pruned = prune(graph, heads=2)
+    pruned = rl.passes.prune(graph, heads=2)
     assert pruned.tensors["layers.0.attn.k_cache"].shape[1] == 1
     assert pruned.tensors["layers.0.attn.q_heads"].shape[1] == 2
 
 
 def test_queries_go_within_their_groups_where_groups_do_not_come_out_even() -> None:
-    pruned = prune(rl.model("llama-3-8b", layers=1), heads=8 * 3)
+    pruned = rl.passes.prune(rl.model("llama-3-8b", layers=1), heads=8 * 3)
     assert pruned.tensors["layers.0.attn.k_heads"].shape[1] == 6
-    within = prune(rl.model("qwen2.5-0.5b", layers=1), heads=2 * 3)  # 14 queries, 2 key-value heads
+    within = rl.passes.prune(rl.model("qwen2.5-0.5b", layers=1), heads=2 * 3)  # 14 queries, 2 key-value heads
     assert within.tensors["layers.0.attn.k_heads"].shape[1] == 2
     assert within.tensors["layers.0.attn.q_heads"].shape[1] == 6
 
 
 def test_history_info_and_notes() -> None:
     graph = rl.model("llama-3-8b")
-    pruned = prune(graph, layers=16, channels=0.3)
+    pruned = rl.passes.prune(graph, layers=16, channels=0.3)
     assert [repr(step) for step in pruned.history] == ["prune(layers=16, channels=0.3)"]
     assert pruned.history[0].before is graph
     assert pruned.info.layers == 16
@@ -160,7 +153,7 @@ def test_history_info_and_notes() -> None:
     assert pruned.info.parameters_published is None
     assert any("rounded down" in note for note in pruned.history[0].notes)
     assert any("multiple of 8" in note for note in pruned.info.notes)
-    aligned = prune(graph, channels=0.3, unit=64)
+    aligned = rl.passes.prune(graph, channels=0.3, unit=64)
     assert aligned.tensors["layers.0.mlp.down.weight"].shape[1] == 10035 // 64 * 64
     assert not any("no multiple" in note for note in aligned.info.notes)
 
@@ -195,8 +188,8 @@ REFUSED = [
 
 @pytest.mark.parametrize(("name", "options", "text"), REFUSED)
 def test_refusals_are_one_line_with_what_would_do(name: str, options: dict[str, Any], text: str) -> None:
-    with pytest.raises(RooflineError, match=text) as caught:
-        prune(rl.model(name), **options)
+    with pytest.raises(rl.RooflineError, match=text) as caught:
+        rl.passes.prune(rl.model(name), **options)
     assert "\n" not in str(caught.value)
 
 
@@ -213,12 +206,12 @@ def test_options_in_one_line() -> None:
      (" , ", "says nothing"), ("", "says nothing")],
 )  # fmt: skip
 def test_options_that_are_none(text: str, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(rl.errors.UsageError, match=message):
         prune_options(text)
 
 
 def test_a_layer_that_others_depend_on_stays() -> None:
-    b = Builder("shared", "bf16")
+    b = rl.ops.Builder("shared", "bf16")
     x = b.input("x", (symbol("B"), 64))
     gate = ""
     for number in range(3):
@@ -227,9 +220,9 @@ def test_a_layer_that_others_depend_on_stays() -> None:
             gate = gate or b.op("sigmoid", y, name="gate")
             x = b.op("add", x, b.op("mul", y, gate, name="gated"), name="residual")
     graph = b.graph([x])
-    assert prune(graph, layers=2).parameters == 2 * 64 * 64
-    with pytest.raises(UsageError, match=r"layers\.0 cannot be removed: others need its layers\.0\.gate"):
-        prune(graph, layers=[1, 2])
+    assert rl.passes.prune(graph, layers=2).parameters == 2 * 64 * 64
+    with pytest.raises(rl.errors.UsageError, match=r"layers\.0 cannot be removed: others need its layers\.0\.gate"):
+        rl.passes.prune(graph, layers=[1, 2])
 
 
 # --- 2:4 --------------------------------------------------------------------------------------------------------------
@@ -238,19 +231,19 @@ def test_a_layer_that_others_depend_on_stays() -> None:
 @pytest.mark.parametrize(("name", "bits"), [("bf16", 9), ("fp16", 9), ("int8", 5), ("fp8", 5), ("fp32", 17)])
 def test_two_of_four_values_and_their_indices(name: str, bits: int) -> None:
     """Half of the values, and a 2-bit index for each (arXiv 2104.08378, section 3): 9/16 of 16 bits."""
-    stored = dtype(f"{name}-2:4")
-    assert stored.bits_per_element == bits == Fraction(dtype(name).bits, 2) + 1
-    assert (stored.compute, stored.accumulate) == (dtype(name).compute, dtype(name).accumulate)
+    stored = rl.ops.dtype(f"{name}-2:4")
+    assert stored.bits_per_element == bits == Fraction(rl.ops.dtype(name).bits, 2) + 1
+    assert (stored.compute, stored.accumulate) == (rl.ops.dtype(name).compute, rl.ops.dtype(name).accumulate)
 
 
 @pytest.mark.parametrize("name", ["int64-2:4", "nf4-2:4", "bf16-2:4-2:4", "bf16-4:8"])
 def test_other_formats_have_no_such_pattern(name: str) -> None:
-    with pytest.raises(RooflineError, match="unknown number format"):
-        dtype(name)
+    with pytest.raises(rl.RooflineError, match="unknown number format"):
+        rl.ops.dtype(name)
 
 
-def gemm(rows: int = 8192, inner: int = 8192) -> Graph:
-    b = Builder("gemm", "fp16")
+def gemm(rows: int = 8192, inner: int = 8192) -> rl.Graph:
+    b = rl.ops.Builder("gemm", "fp16")
     return b.graph([b.op("linear", b.input("x", (rows, inner)), b.weight("w", (inner, inner)), name="up")])
 
 
@@ -264,7 +257,7 @@ def gemm(rows: int = 8192, inner: int = 8192) -> Graph:
     ],
 )  # fmt: skip
 def test_the_gain_of_square_products_is_near_what_was_measured(chip: str, size: int, measured: float) -> None:
-    dense, sparse = gemm(size, size), prune(gemm(size, size), sparsity="2:4")
+    dense, sparse = gemm(size, size), rl.passes.prune(gemm(size, size), sparsity="2:4")
     gain = rl.estimate(dense, chip, mode="graph").time / rl.estimate(sparse, chip, mode="graph").time
     assert gain == pytest.approx(measured, rel=0.2)
 
@@ -274,7 +267,7 @@ def test_a_large_product_on_an_h100_gains_within_the_published_range(dtype: str,
     """At 4096 rows and more 0.97 to 1.59 in 16 bits and 1.53 to 1.73 in fp8 (arXiv 2603.05232's repository, 12.1)."""
     for size in (4096, 8192, 16384):
         dense = rl.passes.cast(gemm(size, size), dtype)
-        times = [rl.estimate(g, "h100-sxm", mode="graph").time for g in (dense, prune(dense, sparsity="2:4"))]
+        times = [rl.estimate(g, "h100-sxm", mode="graph").time for g in (dense, rl.passes.prune(dense, sparsity="2:4"))]
         assert low < times[0] / times[1] <= high
 
 
@@ -283,14 +276,14 @@ def test_decode_on_an_h100_gains_within_the_published_range() -> None:
     dense = rl.model("qwen2.5-14b", "decode")
     for batch in (64, 256):
         times = [rl.estimate(g, "h100-sxm", mode="graph", B=batch, C=512).time
-                 for g in (dense, prune(dense, sparsity="2:4"))]  # fmt: skip
+                 for g in (dense, rl.passes.prune(dense, sparsity="2:4"))]  # fmt: skip
         assert 1.0 < times[0] / times[1] <= 1.30
 
 
 @pytest.mark.parametrize("chip", ["v100-sxm-32gb", "mi210", "t4", "tpu-v5e"])
 def test_no_speed_is_promised_where_no_sparse_peak_is_published(chip: str) -> None:
     dense = rl.passes.cast(gemm(64), "bf16") if chip == "tpu-v5e" else gemm(64)
-    sparse = prune(dense, sparsity="2:4")
+    sparse = rl.passes.prune(dense, sparsity="2:4")
     before, after = (rl.estimate(g, chip, mode="graph") for g in (dense, sparse))
     assert after.time == pytest.approx(before.time, rel=1e-12)
     assert after.memory.weights == before.memory.weights * 9 / 16
@@ -300,36 +293,36 @@ def test_no_speed_is_promised_where_no_sparse_peak_is_published(chip: str) -> No
 
 def test_the_floor_uses_the_sparse_peak_and_the_estimate_does_not_reach_it() -> None:
     chip = rl.chip("h100-sxm")
-    sparse = rl.estimate(prune(gemm(), sparsity="2:4"), chip, mode="graph")
+    sparse = rl.estimate(rl.passes.prune(gemm(), sparsity="2:4"), chip, mode="graph")
     assert sparse.floor == pytest.approx(2 * 8192**3 / chip.matrix["fp16"].sparse)
     assert sparse.time > sparse.floor
     assert sparse.flops == 2 * 8192**3
 
 
 def test_sparsity_leaves_tables_experts_and_convolutions_dense() -> None:
-    tied = prune(rl.model("gpt2"), sparsity="2:4")
+    tied = rl.passes.prune(rl.model("gpt2"), sparsity="2:4")
     assert tied.tensors["embed.weight"].dtype == "fp32"
     assert tied.tensors["layers.0.mlp.up.weight"].dtype == "fp32-2:4"
-    experts = prune(rl.model("mixtral-8x7b", layers=1), sparsity="2:4")
+    experts = rl.passes.prune(rl.model("mixtral-8x7b", layers=1), sparsity="2:4")
     assert experts.tensors["layers.0.moe.down.weight"].dtype == "bf16"
     assert any("stay dense" in note for note in experts.info.notes)
 
 
 def test_a_weight_that_is_turned_first_is_stored_sparse_as_well() -> None:
-    b = Builder("turned", "bf16")
+    b = rl.ops.Builder("turned", "bf16")
     x, w = b.input("x", (64, 256)), b.weight("w", (128, 256))
     y = b.op("matmul", x, b.op("permute", w, name="wt", axes=(1, 0)), name="up")
-    sparse = prune(b.graph([y]), sparsity="2:4")
+    sparse = rl.passes.prune(b.graph([y]), sparsity="2:4")
     assert sparse.tensors["w"].dtype == sparse.tensors["wt"].dtype == "bf16-2:4"
-    assert count(sparse).bytes == 2 * 64 * 256 + 128 * 256 * 9 // 8 + 2 * 64 * 128
+    assert rl.count(sparse).bytes == 2 * 64 * 256 + 128 * 256 * 9 // 8 + 2 * 64 * 128
     odd = b.op("relu", "wt", name="also_read")
-    with pytest.raises(UsageError, match="no matmul"):
-        prune(b.graph([y, odd]), sparsity="2:4")
+    with pytest.raises(rl.errors.UsageError, match="no matmul"):
+        rl.passes.prune(b.graph([y, odd]), sparsity="2:4")
 
 
 def test_unstructured_zeros_change_nothing_and_say_so() -> None:
     graph = rl.model("llama-3-8b", layers=2)
-    pruned = prune(graph, sparsity=0.5)
+    pruned = rl.passes.prune(graph, sparsity=0.5)
     assert (pruned.nodes, dict(pruned.tensors)) == (graph.nodes, dict(graph.tensors))
     assert repr(pruned.history[0]) == "prune(sparsity=0.5)"
     assert "multiply them all the same" in pruned.history[0].notes[0]
@@ -359,7 +352,7 @@ def test_an_imported_network_with_a_residual_and_groups(backward: bool) -> None:
             return self.head((x + self.depthwise(x)).mean((2, 3))).sum()
 
     image = torch.zeros(2, 3, 20, 20)
-    pruned = prune(rl.from_torch(Net(32, 64), image, backward=backward), channels=0.5)
+    pruned = rl.passes.prune(rl.from_torch(Net(32, 64), image, backward=backward), channels=0.5)
     built = rl.from_torch(Net(16, 32), image, backward=backward)
     same(pruned, built)
     assert {n: t.shape for n, t in pruned.tensors.items()} == {n: t.shape for n, t in built.tensors.items()}
@@ -393,7 +386,7 @@ def test_an_imported_transformer(fused: bool) -> None:
     x = torch.zeros(2, 24, 64)
     module = nn.Sequential(*(Block(4, 256) for _ in range(4)))
     smaller = nn.Sequential(*(Block(3, 128) for _ in range(2)))
-    same(prune(rl.from_torch(module, x), heads=0.25, channels=0.5, layers=2), rl.from_torch(smaller, x))
+    same(rl.passes.prune(rl.from_torch(module, x), heads=0.25, channels=0.5, layers=2), rl.from_torch(smaller, x))
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
@@ -403,7 +396,7 @@ def test_an_imported_llama_with_grouped_heads(attention: str) -> None:
     transformers = pytest.importorskip("transformers")
     import torch
 
-    def built(**more: int) -> Graph:
+    def built(**more: int) -> rl.Graph:
         sizes = {"hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 4, "num_attention_heads": 8,
                  "num_key_value_heads": 4, "head_dim": 8, "vocab_size": 100, **more}  # fmt: skip
         config = transformers.LlamaConfig(**sizes, attn_implementation=attention)
@@ -411,10 +404,10 @@ def test_an_imported_llama_with_grouped_heads(attention: str) -> None:
         return rl.from_torch(module, torch.zeros(2, 16, dtype=torch.long), use_cache=False)
 
     whole = built()
-    same(prune(whole, heads=0.5), built(num_attention_heads=4, num_key_value_heads=2))
-    same(prune(whole, channels=0.5), built(intermediate_size=96))
-    same(prune(whole, layers=2), built(num_hidden_layers=2))
-    same(prune(whole, hidden=32), built(hidden_size=32))
+    same(rl.passes.prune(whole, heads=0.5), built(num_attention_heads=4, num_key_value_heads=2))
+    same(rl.passes.prune(whole, channels=0.5), built(intermediate_size=96))
+    same(rl.passes.prune(whole, layers=2), built(num_hidden_layers=2))
+    same(rl.passes.prune(whole, hidden=32), built(hidden_size=32))
 
 
 # --- distillation -----------------------------------------------------------------------------------------------------
@@ -422,13 +415,13 @@ def test_an_imported_llama_with_grouped_heads(attention: str) -> None:
 
 def test_a_student_is_the_smaller_configuration() -> None:
     teacher = rl.model("llama-3-8b", "decode", dtype="fp16")
-    student = distill(teacher, layers=16, intermediate=8192)
+    student = rl.training.distill(teacher, layers=16, intermediate=8192)
     built = rl.model("llama-3-8b", "decode", dtype="fp16", layers=16, intermediate=8192)
     same(student, built)
     assert [step.name for step in student.history] == ["cast", "distill"]
     assert student.history[-1].before is teacher
     assert "has to be trained" in student.info.notes[-1]
-    other = distill("llama-3-8b", to="llama-3.2-1b")
+    other = rl.training.distill("llama-3-8b", to="llama-3.2-1b")
     assert other.parameters == rl.model("llama-3.2-1b").parameters
     assert repr(other.history[0]) == "distill(to='llama-3.2-1b')"
 
@@ -445,12 +438,12 @@ def test_a_student_is_the_smaller_configuration() -> None:
     ],
 )
 def test_students_that_are_none(options: dict[str, Any], text: str) -> None:
-    with pytest.raises(UsageError, match=text):
-        distill("llama-3-8b", **options)
+    with pytest.raises(rl.errors.UsageError, match=text):
+        rl.training.distill("llama-3-8b", **options)
 
 
 def test_only_models_have_students() -> None:
-    b = Builder("own", "bf16")
+    b = rl.ops.Builder("own", "bf16")
     graph = b.graph([b.op("relu", b.input("x", (symbol("B"), 4)))])
-    with pytest.raises(UsageError, match="comes from no model file"):
-        distill(graph, layers=1)
+    with pytest.raises(rl.errors.UsageError, match="comes from no model file"):
+        rl.training.distill(graph, layers=1)

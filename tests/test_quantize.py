@@ -12,17 +12,12 @@ from typing import Any
 import pytest
 
 import roofline as rl
-from roofline import count
 from roofline.cost import kernel_time
 from roofline.counting.counts import kernels
 from roofline.counting.memory import memory
-from roofline.ir.errors import UnknownDType, UsageError
 from roofline.ir.sizes import symbol
-from roofline.passes.formats.cast import cast
-from roofline.passes.formats.quantize import dequantize, formats_by_name, quantize
+from roofline.passes.formats.quantize import formats_by_name
 from roofline.passes.formats.scales import activation_format, cache_format, weight_format
-from roofline.passes.fusion.fuse import fuse
-from roofline.passes.fusion.inductor import inductor
 
 GIB = 2**30
 K, N = 4096, 14336
@@ -61,9 +56,9 @@ def ops(graph: rl.Graph) -> dict[str, int]:
     ("q6_k", Fraction(105, 16)),
 ])  # fmt: skip
 def test_weights_take_the_bits_of_their_format(word: str, bits: Fraction) -> None:
-    graph = quantize(gemm(), weights=word)
+    graph = rl.passes.quantize(gemm(), weights=word)
     assert stored_bits(graph) == bits
-    before, after = count(gemm()), count(graph)
+    before, after = rl.count(gemm()), rl.count(graph)
     assert Fraction(before.bytes) - Fraction(after.bytes) == K * N * (16 - bits) / 8, "the kernel reads narrow bytes"
     assert after.flops == before.flops
     assert after.launches == 1
@@ -71,112 +66,114 @@ def test_weights_take_the_bits_of_their_format(word: str, bits: Fraction) -> Non
 
 def test_dequantisation_counts_scale_and_zero() -> None:
     for word, each in (("int4-g128", 2), ("int4-g128-sym", 1), ("int4-g128-z4", 2), ("nf4", 1), ("int8", 1)):
-        assert count(quantize(gemm(), weights=word)).vector_flops == each * K * N, word
+        assert rl.count(rl.passes.quantize(gemm(), weights=word)).vector_flops == each * K * N, word
 
 
 def test_products_stay_in_the_activations_format() -> None:
     for dtype in ("bf16", "fp16", "fp32"):
-        (kernel,) = kernels(quantize(gemm(dtype=dtype), weights="int4-g128"))
+        (kernel,) = kernels(rl.passes.quantize(gemm(dtype=dtype), weights="int4-g128"))
         assert set(kernel.flops) == {dtype}
         assert kernel.stored[1] == "int4-g128"
 
 
 def test_a_kernel_of_its_own_writes_wide_weights() -> None:
-    apart = count(quantize(gemm(), weights="int8", dequantize="separate"))
-    inside = count(quantize(gemm(), weights="int8"))
+    apart = rl.count(rl.passes.quantize(gemm(), weights="int8", dequantize="separate"))
+    inside = rl.count(rl.passes.quantize(gemm(), weights="int8"))
     assert apart.launches == 2
     assert apart.bytes == inside.bytes + 2 * (2 * K * N), "written once and read once more, in 16 bits"
     assert apart.vector_flops == inside.vector_flops
-    both = quantize(gemm(), weights="int8", dequantize="separate")
+    both = rl.passes.quantize(gemm(), weights="int8", dequantize="separate")
     assert memory(both, {}).activations == 2 * K * N + 2 * N, "for the time of the product the wide copy is there"
     assert any("kernels of their own" in note for note in both.info.notes)
 
 
 def test_experts_dequantise_those_that_are_read() -> None:
     plain, at = rl.model("mixtral-8x7b", phase="decode", layers=1), {"B": 1, "C": 128}
-    narrow = quantize(plain, weights="int4-g128")
-    read = {r.kernel.main.name: r.read for r in count(narrow, **at).rows if r.kernel.main.op == "expert_linear"}
-    wide = {r.kernel.main.name: r.read for r in count(plain, **at).rows if r.kernel.main.op == "expert_linear"}
+    narrow = rl.passes.quantize(plain, weights="int4-g128")
+    read = {r.kernel.main.name: r.read for r in rl.count(narrow, **at).rows if r.kernel.main.op == "expert_linear"}
+    wide = {r.kernel.main.name: r.read for r in rl.count(plain, **at).rows if r.kernel.main.op == "expert_linear"}
     assert len(read) == 2
     for name, bytes_read in read.items():
         x = 2 * 2 * (14336 if "down" in name else 4096)  # two routed rows of 16 bits
         assert bytes_read - x == pytest.approx((wide[name] - x) * 4.25 / 16)
     weights = sum(8 * m * h for m, h in ((2 * 14336, 4096), (4096, 14336)))
-    assert count(narrow, **at).vector_flops - count(plain, **at).vector_flops == pytest.approx(
+    assert rl.count(narrow, **at).vector_flops - rl.count(plain, **at).vector_flops == pytest.approx(
         2 * (weights * 2 / 8 + (6144 + 4096) * 4096)
     )
 
 
 def test_tables_are_looked_up_in_narrow_rows() -> None:
-    graph = quantize(decode(), weights="int8", keep=())
+    graph = rl.passes.quantize(decode(), weights="int8", keep=())
     assert graph.tensors["embed.weight"].dtype == "int8-g4096-sym"
-    row = next(r for r in count(graph, B=3, C=64).rows if r.kernel.main.op == "embedding")
+    row = next(r for r in rl.count(graph, B=3, C=64).rows if r.kernel.main.op == "embedding")
     assert row.read == 3 * (4096 + 2) + 3 * 8
     assert row.write == 3 * 4096 * 2
     assert row.vector == 3 * 4096
 
 
 def test_what_stays_by_default() -> None:
-    narrow = quantize(decode(), weights="int8")
+    narrow = rl.passes.quantize(decode(), weights="int8")
     wide = {name for name, t in narrow.tensors.items() if t.kind == "weight" and t.dtype == "bf16"}
     norms = {name for name in wide if "norm" in name}
     assert wide - norms == {"embed.weight", "head.weight"}
-    routers = quantize(rl.model("mixtral-8x7b", phase="decode", layers=1), weights="int8")
+    routers = rl.passes.quantize(rl.model("mixtral-8x7b", phase="decode", layers=1), weights="int8")
     assert {t.dtype for name, t in routers.tensors.items() if "router" in name and t.kind == "weight"} == {"bf16"}
-    gpt = quantize(rl.model("gpt2", layers=1, dtype="bf16"), weights="int8", keep=())
+    gpt = rl.passes.quantize(rl.model("gpt2", layers=1, dtype="bf16"), weights="int8", keep=())
     assert {t.dtype for n, t in gpt.tensors.items() if n.endswith("bias")} == {"bf16"}, "vectors stay always"
 
 
 def test_a_tied_table_is_one() -> None:
     tied = rl.model("gpt2", phase="decode", layers=1, dtype="bf16")
-    assert quantize(tied, weights="int8").tensors["embed.weight"].dtype == "bf16"
-    head = quantize(tied, weights={"*": "int4-g32", "head": "int8"})
+    assert rl.passes.quantize(tied, weights="int8").tensors["embed.weight"].dtype == "bf16"
+    head = rl.passes.quantize(tied, weights={"*": "int4-g32", "head": "int8"})
     assert head.tensors["embed.weight"].dtype == "int8-g768-sym"
     assert sum(node.op == "dequantize" and node.inputs == ("embed.weight",) for node in head.nodes) == 2
 
 
 def test_exceptions_by_layer() -> None:
-    graph = quantize(decode(), weights={"*": "int4-g128", "*.down*": "int8", "layers.0.attn.*": None, "head": "fp8"})
+    graph = rl.passes.quantize(
+        decode(), weights={"*": "int4-g128", "*.down*": "int8", "layers.0.attn.*": None, "head": "fp8"}
+    )
     found = {name: t.dtype for name, t in graph.tensors.items() if t.kind == "weight" and "norm" not in name}
     assert found["layers.1.mlp.down.weight"] == "int8-g14336-sym"
     assert found["layers.0.attn.qkv.weight"] == "bf16"
     assert found["layers.1.attn.qkv.weight"] == "int4-g128"
     assert found["head.weight"] == "fp8-g4096-sym-s32", "named, so not kept"
     assert found["embed.weight"] == "bf16"
-    kept = quantize(decode(), weights="int8", keep=["layers.1.*", "head", "embed*"])
+    kept = rl.passes.quantize(decode(), weights="int8", keep=["layers.1.*", "head", "embed*"])
     assert kept.tensors["layers.1.mlp.down.weight"].dtype == "bf16"
 
 
 def test_convolutions_have_a_scale_a_filter() -> None:
-    graph = quantize(rl.model("resnet50"), weights="int8")
+    graph = rl.passes.quantize(rl.model("resnet50"), weights="int8")
     assert graph.tensors["conv1.weight"].dtype == "int8-g147-sym"
     assert graph.tensors["head.weight"].dtype == "fp32"
-    whole = quantize(rl.model("resnet50"), weights="int8", keep=())
+    whole = rl.passes.quantize(rl.model("resnet50"), weights="int8", keep=())
     before, after = (memory(g, {"B": 1}).weights for g in (rl.model("resnet50"), whole))
     assert 3.9 < before / after < 4
 
 
 def test_narrow_weights_stay_as_they_are() -> None:
-    once = quantize(decode(), weights="int4-g128")
-    again = quantize(once, weights="int8")
+    once = rl.passes.quantize(decode(), weights="int4-g128")
+    again = rl.passes.quantize(once, weights="int8")
     assert again is once
-    mixed = quantize(rl.model("gpt-oss-20b", phase="decode"), weights="int8")
+    mixed = rl.passes.quantize(rl.model("gpt-oss-20b", phase="decode"), weights="int8")
     assert any("already" in note for note in mixed.info.notes)
 
 
 def test_checkpoints_that_are_narrow_already_are_widened_on_request() -> None:
-    said = cast(gemm(), weights="int4-g128")
-    assert count(dequantize(said)).bytes == count(said).bytes
-    assert [count(dequantize(said, way)).vector_flops for way in ("fused", "separate")] == [2 * K * N] * 2
-    assert count(dequantize(said, "separate")).launches == 2
+    said = rl.passes.cast(gemm(), weights="int4-g128")
+    assert rl.count(rl.passes.dequantize(said)).bytes == rl.count(said).bytes
+    assert [rl.count(rl.passes.dequantize(said, way)).vector_flops for way in ("fused", "separate")] == [2 * K * N] * 2
+    assert rl.count(rl.passes.dequantize(said, "separate")).launches == 2
     plain = gemm()
-    assert dequantize(plain) is plain
-    eight = cast(gemm(), weights="int8", activations="int8", compute="int8")
-    assert dequantize(eight) is eight, "multiplied as it is stored"
-    experts = dequantize(rl.model("gpt-oss-20b", phase="decode", layers=1))
+    assert rl.passes.dequantize(plain) is plain
+    eight = rl.passes.cast(gemm(), weights="int8", activations="int8", compute="int8")
+    assert rl.passes.dequantize(eight) is eight, "multiplied as it is stored"
+    experts = rl.passes.dequantize(rl.model("gpt-oss-20b", phase="decode", layers=1))
     assert sum(node.op == "dequantize" for node in experts.nodes) == 2
-    with pytest.raises(UsageError, match="allowed: fused, separate"):
-        dequantize(said, "tinygemm")  # type: ignore[arg-type]
+    with pytest.raises(rl.errors.UsageError, match="allowed: fused, separate"):
+        rl.passes.dequantize(said, "tinygemm")  # type: ignore[arg-type]
 
 
 # --- products in narrow formats -----------------------------------------------------------------------------
@@ -186,10 +183,10 @@ def test_activations_are_quantised_once_for_all_that_read_them() -> None:
     b = rl.ops.Builder("two", "bf16")
     x = b.input("x", (16, 256))
     y, z = (b.op("linear", x, b.weight(f"w{n}", (n, 256)), name=f"p{n}") for n in (64, 128))
-    graph = quantize(b.graph([y, z]), activations="fp8")
+    graph = rl.passes.quantize(b.graph([y, z]), activations="fp8")
     assert ops(graph) == {"quantize_rows": 1, "linear": 2}
     assert graph.tensors["x.quantize"].dtype == "fp8-g256-sym-s32"
-    rows = {r.kernel.name: r for r in count(graph).rows}
+    rows = {r.kernel.name: r for r in rl.count(graph).rows}
     assert rows["x.quantize"].read == 16 * 256 * 2
     assert rows["x.quantize"].write == 16 * (256 + 4), "a byte an element and four a row"
     assert rows["p64"].flops_by == {"fp8": 2 * 16 * 256 * 64}
@@ -198,33 +195,33 @@ def test_activations_are_quantised_once_for_all_that_read_them() -> None:
 
 
 def test_static_scales_are_elementwise_and_fuse_into_what_comes_before() -> None:
-    static = quantize(decode(1), activations="fp8", scales="static")
+    static = rl.passes.quantize(decode(1), activations="fp8", scales="static")
     assert ops(static)["quantize"] == 4
     assert "quantize_rows" not in ops(static)
-    labels = {node.name: node.label for node in fuse(static).nodes}
+    labels = {node.name: node.label for node in rl.passes.fuse(static).nodes}
     assert labels["layers.0.attn.norm.quantize"] == labels["layers.0.attn.norm"]
 
 
 def test_attention_keeps_its_format() -> None:
-    formats = {k.main.op: set(k.flops) for k in kernels(quantize(decode(), activations="int8")) if k.flops}
+    formats = {k.main.op: set(k.flops) for k in kernels(rl.passes.quantize(decode(), activations="int8")) if k.flops}
     assert formats["attention_scores"] == {"bf16"}
-    heads = next(k for k in kernels(quantize(decode(), activations="int8")) if k.name == "head")
+    heads = next(k for k in kernels(rl.passes.quantize(decode(), activations="int8")) if k.name == "head")
     assert set(heads.flops) == {"bf16"}
 
 
 def test_narrower_weights_are_widened_to_the_activations_format() -> None:
-    graph = quantize(gemm(), weights="int4-g128", activations="int8")
+    graph = rl.passes.quantize(gemm(), weights="int4-g128", activations="int8")
     (product,) = (k for k in kernels(graph) if k.flops)
     assert set(product.flops) == {"int8"}
     assert product.stored[1] == "int4-g128"
     assert stored_bits(graph) == Fraction(17, 4)
-    as_they_are = quantize(gemm(), weights="nvfp4", activations="nvfp4")
+    as_they_are = rl.passes.quantize(gemm(), weights="nvfp4", activations="nvfp4")
     assert "dequantize" not in ops(as_they_are), "the units take blocks and scales"
 
 
 @pytest.mark.parametrize("word", ["int8", "fp8", "mxfp8", "mxfp4", "nvfp4"])
 def test_no_units_no_promise(word: str) -> None:
-    graph = quantize(gemm(rows=4096), activations=word)
+    graph = rl.passes.quantize(gemm(rows=4096), activations=word)
     unit = {"int8": "int8", "fp8": "fp8", "mxfp8": "fp8"}.get(word, "fp4")
     old = rl.chip("v100-sxm-16gb")
     assert unit not in old.matrix
@@ -239,21 +236,21 @@ def test_no_units_no_promise(word: str) -> None:
 def test_a_cache_is_read_narrow_widened_and_written_narrow() -> None:
     plain, at = decode(1), {"B": 4, "C": 1000}
     for word, each in (("fp8", 1), ("int8", 1 + 2 / 128), ("int4", 0.5 + 4 / 128)):
-        graph = quantize(plain, cache=word)
+        graph = rl.passes.quantize(plain, cache=word)
         assert memory(graph, at).kv_cache == pytest.approx(2 * 4 * 8 * 1000 * 128 * each)
-        saved = count(plain, **at).bytes - count(graph, **at).bytes
+        saved = rl.count(plain, **at).bytes - rl.count(graph, **at).bytes
         assert float(saved) == pytest.approx(2 * 4 * 8 * (1000 + 1) * 128 * (2 - each)), "read whole, written once"
-        assert count(graph, **at).flops == count(plain, **at).flops
-        assert count(graph, **at).launches == count(plain, **at).launches
+        assert rl.count(graph, **at).flops == rl.count(plain, **at).flops
+        assert rl.count(graph, **at).launches == rl.count(plain, **at).launches
     widened = 2 * 4 * 8 * 1000 * 128  # keys and values, each once
     written = 2 * 4 * 8 * (128 + 1)  # a product an element, a division a token and head
-    more = count(quantize(plain, cache="int4"), **at).vector_flops - count(plain, **at).vector_flops
+    more = rl.count(rl.passes.quantize(plain, cache="int4"), **at).vector_flops - rl.count(plain, **at).vector_flops
     assert more == 2 * widened + written
 
 
 def test_prefill_writes_a_narrow_cache_and_attends_to_wide_keys() -> None:
     plain = rl.model("llama-3-8b", phase="prefill", layers=1)
-    graph = quantize(plain, cache="fp8")
+    graph = rl.passes.quantize(plain, cache="fp8")
     attention = next(k for k in kernels(graph) if k.kind == "attention")
     assert attention.stored[:2] == ("bf16", "bf16")
     at = {"B": 1, "S": 512}
@@ -263,8 +260,8 @@ def test_prefill_writes_a_narrow_cache_and_attends_to_wide_keys() -> None:
 def test_other_kept_state_is_no_cache() -> None:
     kept = rl.ops.Builder("recurrent", "bf16")
     state = kept.op("state_update", kept.cache("state", (4, 64)), kept.input("x", (4, 64)))
-    with pytest.raises(UsageError, match="no cache of keys and values"):
-        quantize(kept.graph([state]), cache="int8")
+    with pytest.raises(rl.errors.UsageError, match="no cache of keys and values"):
+        rl.passes.quantize(kept.graph([state]), cache="int8")
 
 
 # --- errors -------------------------------------------------------------------------------------------------
@@ -286,36 +283,36 @@ def test_other_kept_state_is_no_cache() -> None:
     ({"weights": "int8", "keep": ["product"]}, "every matrix is kept"),
 ])  # fmt: skip
 def test_bad_input_gets_one_line(options: dict[str, Any], says: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        quantize(gemm(), **options)
+    with pytest.raises(rl.errors.UsageError) as caught:
+        rl.passes.quantize(gemm(), **options)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_unknown_formats() -> None:
-    with pytest.raises(UnknownDType, match="int9"):
-        quantize(gemm(), weights="int9")
-    with pytest.raises(UsageError, match="multiplies by no weight"):
-        quantize(rl.workload([{"op": "softmax", "rows": 8, "cols": 8}]), weights="int8")
-    with pytest.raises(UsageError, match="cache='bf16': allowed"):
-        quantize(decode(1), cache="bf16")
-    with pytest.raises(UsageError, match="q4_0"):
+    with pytest.raises(rl.errors.UnknownDType, match="int9"):
+        rl.passes.quantize(gemm(), weights="int9")
+    with pytest.raises(rl.errors.UsageError, match="multiplies by no weight"):
+        rl.passes.quantize(rl.workload([{"op": "softmax", "rows": 8, "cols": 8}]), weights="int8")
+    with pytest.raises(rl.errors.UsageError, match="cache='bf16': allowed"):
+        rl.passes.quantize(decode(1), cache="bf16")
+    with pytest.raises(rl.errors.UsageError, match="q4_0"):
         weight_format("q4_k", 32 * 9)
 
 
 def test_formats_as_text() -> None:
     table = formats_by_name(" int4-g128 , *.down* = int8 ,layers.0.*=none")
-    graph = quantize(decode(), weights=table)
+    graph = rl.passes.quantize(decode(), weights=table)
     assert graph.tensors["layers.1.mlp.down.weight"].dtype == "int8-g14336-sym"
     assert graph.tensors["layers.0.mlp.down.weight"].dtype == "bf16"
     assert formats_by_name("*.down*=int8") == {"*.down*": "int8"}
     for text in ("int8,=int4", "int8,down", "int8,", "int8,down="):
-        with pytest.raises(UsageError, match="is not PATTERN=FORMAT"):
+        with pytest.raises(rl.errors.UsageError, match="is not PATTERN=FORMAT"):
             formats_by_name(text)
 
 
 def test_notes_say_who_has_such_kernels() -> None:
-    said = {way: quantize(gemm(), weights="int4", dequantize=way).info.notes[-1]
+    said = {way: rl.passes.quantize(gemm(), weights="int4", dequantize=way).info.notes[-1]
             for way in ("fused", "separate", "tinygemm")}  # fmt: skip
     assert "serving stacks" in said["fused"]
     assert "slower than none" in said["separate"]
@@ -334,7 +331,7 @@ def test_words_of_formats() -> None:
 
 
 def test_history() -> None:
-    graph = quantize(decode(), weights="int8", cache="fp8")
+    graph = rl.passes.quantize(decode(), weights="int8", cache="fp8")
     (step,) = graph.history
     assert repr(step) == "quantize(weights='int8', cache='fp8')"
     assert step.notes == graph.info.notes
@@ -367,7 +364,7 @@ BITS: dict[str, dict[str, tuple[str, int]]] = {
 def test_published_bits_a_weight(case: str, name: str) -> None:
     word, row = BITS[case][name]
     value = wanted(case)[name]
-    assert float(stored_bits(quantize(gemm(row, 4096), weights=word))) == pytest.approx(
+    assert float(stored_bits(rl.passes.quantize(gemm(row, 4096), weights=word))) == pytest.approx(
         value["value"], rel=value["rtol"]
     )
 
@@ -381,7 +378,7 @@ def test_published_file_sizes(name: str) -> None:
     graph = rl.model("llama-3.1-8b", dtype="fp16")
     norms = [t for n, t in graph.tensors.items() if t.kind == "weight" and "norm" in n]
     graph = graph.with_tensors([type(t)(t.name, t.shape, "fp32", t.kind) for t in norms])
-    graph = graph if name == "f16" else quantize(graph, weights=name, keep=())
+    graph = graph if name == "f16" else rl.passes.quantize(graph, weights=name, keep=())
     assert memory(graph, {"B": 1, "S": 1}).weights / GIB == pytest.approx(FILES[name], abs=0.005)
 
 
@@ -401,7 +398,7 @@ def test_published_critical_batch(name: str, options: dict[str, Any] | None) -> 
     graph = b.graph([b.op("linear", b.input("x", (symbol("B"), wide)), b.weight("w", (2**40, wide)))])
     if options is not None:
         words = {k: v.replace("4096", str(wide)) if k == "weights" else v for k, v in options.items()}
-        graph = quantize(graph, **words)
+        graph = rl.passes.quantize(graph, **words)
 
     def gap(batch: int) -> float:
         est = rl.estimate(graph, chip, mode="graph", B=batch)
@@ -423,7 +420,9 @@ LLAMA_13B = ((5120, 15360), (5120, 5120), (5120, 27648), (13824, 5120))
 
 
 def cold(graph: rl.Graph, chip: str) -> float:
-    return sum(r.kernel.count * float(kernel_time(r, rl.chip(chip), regime="cold").expected) for r in count(graph).rows)
+    return sum(
+        r.kernel.count * float(kernel_time(r, rl.chip(chip), regime="cold").expected) for r in rl.count(graph).rows
+    )
 
 
 def rows_of(name: str) -> list[dict[str, str]]:
@@ -436,7 +435,7 @@ def test_tinygemm_is_predicted_at_all_numbers_of_rows() -> None:
     for row in rows_of("quantized.csv"):
         if row["kernel"] == "tinygemm":
             s = json.loads(row["shape"])
-            narrow = quantize(gemm(s["k"], s["n"], s["m"]), weights=row["weights"], dequantize="tinygemm")
+            narrow = rl.passes.quantize(gemm(s["k"], s["n"], s["m"]), weights=row["weights"], dequantize="tinygemm")
             errors.append(abs(cold(narrow, "h100-sxm") * 1e6 / float(row["kernel_us"]) - 1))
     assert len(errors) == 54
     assert sum(errors) / len(errors) < 0.06
@@ -449,8 +448,8 @@ def test_products_of_8_bits_are_predicted() -> None:
     for row in rows_of("quantized.csv"):
         if row["kernel"] in ran:
             (word, scales), s = ran[row["kernel"]], json.loads(row["shape"])
-            made = quantize(gemm(s["k"], s["n"], s["m"]), activations=word, scales=scales)
-            found = next(r for r in count(made).rows if r.flops_by)
+            made = rl.passes.quantize(gemm(s["k"], s["n"], s["m"]), activations=word, scales=scales)
+            found = next(r for r in rl.count(made).rows if r.flops_by)
             time = float(kernel_time(found, rl.chip("h100-sxm"), regime="cold").expected) * 1e6
             errors.setdefault(row["kernel"], []).append(abs(time / float(row["kernel_us"]) - 1))
     assert {kernel: len(found) for kernel, found in errors.items()} == {
@@ -465,12 +464,12 @@ def test_conversions_around_products_are_predicted() -> None:
     for row in rows_of("quantized.csv"):
         s = json.loads(row["shape"])
         if row["op"] == "dequantize" and row["kernel"] == "compiled":
-            apart = quantize(gemm(s["k"], s["n"]), weights=row["weights"], dequantize="separate")
-            found = next(r for r in count(apart).rows if r.kernel.main.op == "dequantize")
+            apart = rl.passes.quantize(gemm(s["k"], s["n"]), weights=row["weights"], dequantize="separate")
+            found = next(r for r in rl.count(apart).rows if r.kernel.main.op == "dequantize")
         elif row["kernel"] == "compiled" and row["op"].startswith("quantize"):
             scales = "static" if row["op"] == "quantize_static" else "dynamic"
-            made = quantize(gemm(s["cols"], 64, s["rows"]), activations=row["weights"], scales=scales)
-            found = next(r for r in count(made).rows if r.kernel.main.op.startswith("quantize"))
+            made = rl.passes.quantize(gemm(s["cols"], 64, s["rows"]), activations=row["weights"], scales=scales)
+            found = next(r for r in rl.count(made).rows if r.kernel.main.op.startswith("quantize"))
         else:
             continue
         time = float(kernel_time(found, rl.chip("h100-sxm"), regime="cold").expected) * 1e6
@@ -487,7 +486,8 @@ def test_marlin_gains_for_a_few_rows_and_loses_for_many() -> None:
     for rows, (micros, gain) in MARLIN.items():
         plain = sum(cold(gemm(k, n, rows, "fp16"), "a100-80gb-sxm") for k, n in LLAMA_13B)
         narrow = sum(
-            cold(quantize(gemm(k, n, rows, "fp16"), weights="int4-g128"), "a100-80gb-sxm") for k, n in LLAMA_13B
+            cold(rl.passes.quantize(gemm(k, n, rows, "fp16"), weights="int4-g128"), "a100-80gb-sxm")
+            for k, n in LLAMA_13B
         )
         errors.append(abs(narrow * 1e6 / micros - 1))
         assert (plain / narrow > 1.1) == (gain > 1.1), rows
@@ -506,8 +506,8 @@ STEPS = [row for row in rows_of("quantized_decode.csv") if (row["mode"], row["we
 @pytest.mark.parametrize("row", STEPS, ids=lambda row: f"{row['mode']}-{row['weights']}-{row['batch']}")
 def test_decode_steps_as_measured(row: dict[str, str]) -> None:
     graph = rl.model("llama-3-8b", phase="decode", layers=int(row["layers"]))
-    graph = quantize(graph, **RAN[row["weights"]]) if RAN[row["weights"]] else graph
-    graph = inductor(graph) if row["mode"] == "compiled" else graph
+    graph = rl.passes.quantize(graph, **RAN[row["weights"]]) if RAN[row["weights"]] else graph
+    graph = rl.passes.inductor(graph) if row["mode"] == "compiled" else graph
     est = rl.estimate(graph, "h100-sxm", mode="graph", B=int(row["batch"]), C=int(row["context"]))
     beside = sum(r["time_s"] for r in est.kernel_rows() if r["kernel"] in ("head", "embed", "norm"))
     assert (est.time - beside) * 1e6 == pytest.approx(float(row["wall_us"]), rel=0.15)
@@ -518,7 +518,7 @@ def test_gpt_fast_gains_less_than_its_bytes() -> None:
     published = {value["name"]: value["value"] for value in GOLDEN["gptfast-llama2-70b-a100"]["values"]}
     graph = rl.model("llama-2-70b", phase="decode")
     for word, name in (("int8", "int8_1gpu"), ("int4-g32", "int4_1gpu")):
-        narrow = quantize(graph, weights=word, keep=("*embed*",))
+        narrow = rl.passes.quantize(graph, weights=word, keep=("*embed*",))
         rate = 1 / rl.estimate(narrow, "a100-80gb-sxm", mode="compiled", B=1, C=200).time
         assert rate == pytest.approx(published[name], rel=0.25)
 

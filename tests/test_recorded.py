@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from profiles import examples
 from traces_by_hand import chrome
 
-from roofline import count
-from roofline.counting.counts import Counts
+import roofline as rl
 from roofline.frontends.torch.recorded import formulas, recorded, triton
 from roofline.frontends.torch.schemas import FORMATS, arguments, overloads, plain
 from roofline.traces.events import Kind, Signature
@@ -38,10 +37,10 @@ def call(*args: Any) -> Signature:
     return Signature(tuple(dims), tuple(types), tuple(strides), tuple(concrete))
 
 
-def counted(op: str, *args: Any) -> Counts:
+def counted(op: str, *args: Any) -> rl.Counts:
     graph = recorded(op, call(*args))
     assert graph is not None, f"{op} has no formula"
-    return count(graph)
+    return rl.count(graph)
 
 
 # --- by hand: FLOPs, other operations, bytes, kernels -----------------------------------------------------------------
@@ -224,9 +223,9 @@ OPS = st.sampled_from(
 def test_whatever_was_recorded_gives_a_graph_or_nothing(op: str, args: list[Any], cut: int) -> None:
     columns = [tuple(column) for column in zip(*args, strict=True)] or [(), (), (), ()]
     graph = recorded(op, Signature(columns[0], columns[1][:cut], columns[2], columns[3][:cut]))
-    assert graph is None or isinstance(count(graph), Counts)
+    assert graph is None or isinstance(rl.count(graph), rl.Counts)
     graph = triton(Signature(columns[0], columns[1][:cut], columns[2]), op)
-    assert graph is None or isinstance(count(graph), Counts)
+    assert graph is None or isinstance(rl.count(graph), rl.Counts)
 
 
 @given(TEXTS)
@@ -238,18 +237,18 @@ def test_any_text_is_a_number_a_list_or_nothing(text: str) -> None:
 
 
 def test_a_generated_kernel_moves_each_buffer_once() -> None:
-    totals = count(triton(call(((64, 32), BF16), ((32,), FP32), ((64, 32), FP32), 2048), "triton_poi_fused_add_0"))
+    totals = rl.count(triton(call(((64, 32), BF16), ((32,), FP32), ((64, 32), FP32), 2048), "triton_poi_fused_add_0"))
     assert (totals.flops, totals.vector_flops, totals.launches) == (0, 0, 1)
     assert totals.bytes == 2 * 64 * 32 + 4 * 32 + 4 * 64 * 32
 
 
 def test_a_generated_reduction_moves_each_buffer_once() -> None:
-    totals = count(triton(call(((64, 32), BF16), ((64,), FP32), 64, 32), "triton_red_fused_sum_0"))
+    totals = rl.count(triton(call(((64, 32), BF16), ((64,), FP32), 64, 32), "triton_red_fused_sum_0"))
     assert (totals.bytes, totals.launches) == (2 * 64 * 32 + 4 * 64, 1)
 
 
 def test_a_buffer_that_is_read_and_written_counts_once() -> None:
-    assert count(triton(call(((64,), FP32), 64), "triton_poi_fused_relu_0")).bytes == 4 * 64
+    assert rl.count(triton(call(((64,), FP32), 64), "triton_poi_fused_relu_0")).bytes == 4 * 64
     assert triton(call(64), "triton_poi_fused_relu_0") is None
 
 
@@ -267,13 +266,13 @@ def test_a_kernel_named_like_its_operator_is_generated() -> None:
     buffers = call(((64,), FP32), ((64,), FP32), 64)
     (graph,) = formulas([launched("triton_poi_fused_cos_0", "triton_poi_fused_cos_0", buffers)])
     assert graph is not None
-    assert count(graph).bytes == 2 * 4 * 64
+    assert rl.count(graph).bytes == 2 * 4 * 64
 
 
 def test_lists_have_the_format_of_the_other_tensors() -> None:
     parts = Signature(dims=(((8, 4), (8, 6)), ()), types=("TensorList", "Scalar"), concrete=("", "1"))
     both = [launched("aten::cat", "cat", parts), launched("aten::neg", "neg", call(((8,), BF16)))]
-    assert [count(graph).bytes for graph in formulas(both) if graph is not None] == [2 * 2 * 80, 2 * 16]
+    assert [rl.count(graph).bytes for graph in formulas(both) if graph is not None] == [2 * 2 * 80, 2 * 16]
 
 
 def test_an_operator_over_others_leaves_them_the_work() -> None:
@@ -286,7 +285,7 @@ def test_an_operator_over_others_leaves_them_the_work() -> None:
                  inside=1, path=("aten::linear", "aten::addmm", "aten::copy_")),
     ]  # fmt: skip
     graphs = formulas(rows)
-    assert [None if graph is None else count(graph).flops for graph in graphs] == [0, 640, 0]
+    assert [None if graph is None else rl.count(graph).flops for graph in graphs] == [0, 640, 0]
     assert [len(graph.nodes) for graph in graphs if graph is not None] == [0, 1, 1]
 
 

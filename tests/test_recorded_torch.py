@@ -16,7 +16,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from roofline import count  # noqa: E402
+import roofline as rl  # noqa: E402
 from roofline.frontends.torch.record import format_name  # noqa: E402
 from roofline.frontends.torch.recorded import formulas, recorded  # noqa: E402
 from roofline.traces.events import Signature  # noqa: E402
@@ -208,4 +208,4 @@ def test_programs_are_covered_and_their_products_counted_once(name: str, tmp_pat
     graphs = formulas(found)
     missing = sum(each.duration for each, graph in zip(found, graphs, strict=True) if graph is None)
     assert missing < 0.02 * sum(each.duration for each in found)
-    assert sum(count(graph).flops for graph in graphs if graph is not None) == flops
+    assert sum(rl.count(graph).flops for graph in graphs if graph is not None) == flops

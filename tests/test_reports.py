@@ -14,7 +14,6 @@ from made_traces import Made, chain
 from matplotlib.text import Text
 
 import roofline as rl
-from roofline.diagnosis.causes import Advice
 from roofline.view.charts.inline import inline
 from roofline.view.charts.labels import overlaps
 from roofline.view.charts.style import THEME, part_colours
@@ -195,7 +194,7 @@ def test_same_part_same_colour() -> None:
 def test_page_of_a_verdict(tmp_path: Path) -> None:
     program = rl.workload([{"op": "gemm", "m": 4096, "n": 4096, "k": 4096}], dtype="bf16")
     verdict = rl.check(program, "h100-sxm", "3 ms")
-    advice = Advice("use <fp8>", 1e-4, 1e-4, 1e-4, "needs scaling")
+    advice = rl.diagnosis.Advice("use <fp8>", 1e-4, 1e-4, 1e-4, "needs scaling")
     verdict = replace(verdict, advice=(advice,), normal=("a gap & no fault",), notes=("partial trace",))
     seen = whole(verdict_page(verdict))
     for wanted in ("slow", "Where the time went", "measured", "Causes", "use <fp8>", "a gap & no fault", "partial"):

@@ -10,28 +10,19 @@ import pytest
 
 import roofline as rl
 from roofline.counting.memory import memory
-from roofline.ir.errors import ShapeError, UnknownOp, UsageError
-from roofline.ir.graph import Graph
 from roofline.ir.sizes import symbol
-from roofline.ops.builder import Builder
-from roofline.ops.reference import execute, same
-from roofline.passes.fusion.fuse import fuse
-from roofline.passes.rewriting.batchnorm import fold_batchnorm
-from roofline.passes.rewriting.clean import clean
-from roofline.passes.rewriting.linears import merge_linears
-from roofline.passes.rewriting.rewrite import replace_op, rewrite
 from roofline.programs.layers.convolution import batchnorm, conv
 
 B = symbol("B")
 Function = Callable[..., Any]
 
 
-def ops(graph: Graph) -> list[str]:
+def ops(graph: rl.Graph) -> list[str]:
     return [node.op for node in graph.nodes]
 
 
-def swiglu(kernel: bool = False) -> Graph:
-    b = Builder("swiglu", "bf16")
+def swiglu(kernel: bool = False) -> rl.Graph:
+    b = rl.ops.Builder("swiglu", "bf16")
     x, y = b.input("x", (B, 8)), b.input("y", (B, 8))
     if kernel:
         with b.kernel("together"):
@@ -45,26 +36,28 @@ SILU: tuple[Function, Function] = (lambda p, x: p.op("silu", x), lambda p, x: p.
 
 
 def test_a_pattern_is_replaced_and_verified() -> None:
-    after = rewrite(swiglu(), *SILU, verify=True)
+    after = rl.passes.rewrite(swiglu(), *SILU, verify=True)
     assert ops(after) == ["sigmoid", "mul", "mul"]
     assert after.outputs == ("out",)
     assert [node.name for node in after.nodes] == ["silu.sigmoid", "silu", "out"]
     assert [step.name for step in after.history] == ["rewrite"]
     assert after.info.notes == ("rewritten: silu(x) to mul(x, sigmoid(x)) in 1 place",)
-    assert same(swiglu(), after, tolerance=1e-12, B=3)
+    assert rl.ops.same(swiglu(), after, tolerance=1e-12, B=3)
 
 
 def test_and_back() -> None:
     graph = swiglu()
-    back = rewrite(rewrite(graph, *SILU), *reversed(SILU), verify={"B": 2})
+    back = rl.passes.rewrite(rl.passes.rewrite(graph, *SILU), *reversed(SILU), verify={"B": 2})
     assert [(n.op, n.inputs, n.outputs) for n in back.nodes] == [(n.op, n.inputs, n.outputs) for n in graph.nodes]
     assert back.tensors == graph.tensors
 
 
 def test_a_wrong_replacement_is_caught() -> None:
-    with pytest.raises(UsageError, match="computes something else: 1 outputs differ: 'out'"):
-        rewrite(swiglu(), SILU[0], lambda p, x: p.op("gelu", x), verify=True)
-    assert ops(rewrite(swiglu(), SILU[0], lambda p, x: p.op("gelu", x))) == ["gelu", "mul"], "as the user wants"
+    with pytest.raises(rl.errors.UsageError, match="computes something else: 1 outputs differ: 'out'"):
+        rl.passes.rewrite(swiglu(), SILU[0], lambda p, x: p.op("gelu", x), verify=True)
+    assert ops(rl.passes.rewrite(swiglu(), SILU[0], lambda p, x: p.op("gelu", x))) == ["gelu", "mul"], (
+        "as the user wants"
+    )
 
 
 @pytest.mark.parametrize("pattern", [
@@ -72,61 +65,67 @@ def test_a_wrong_replacement_is_caught() -> None:
     lambda p, x, y: p.op("mul", y, p.op("silu", x)),
 ])  # fmt: skip
 def test_operands_of_a_product_may_change_places(pattern: Function) -> None:
-    after = rewrite(swiglu(), pattern, lambda p, x, y: p.op("elementwise", x, y, what="swiglu", flops=5))
+    after = rl.passes.rewrite(swiglu(), pattern, lambda p, x, y: p.op("elementwise", x, y, what="swiglu", flops=5))
     assert [(node.op, node.inputs) for node in after.nodes] == [("elementwise", ("x", "y"))]
 
 
 def test_an_input_named_twice_is_the_same_tensor() -> None:
-    b = Builder("squares", "fp32")
+    b = rl.ops.Builder("squares", "fp32")
     x, y = b.input("x", (8,)), b.input("y", (8,))
     graph = b.graph([b.op("add", b.op("mul", x, x), b.op("mul", x, y))])
-    after = rewrite(graph, lambda p, a: p.op("mul", a, a), lambda p, a: p.op("square", a), verify=True)
+    after = rl.passes.rewrite(graph, lambda p, a: p.op("mul", a, a), lambda p, a: p.op("square", a), verify=True)
     assert ops(after) == ["square", "mul", "add"]
 
 
 def test_options_match_where_they_are_given() -> None:
-    b = Builder("scaled", "fp32")
+    b = rl.ops.Builder("scaled", "fp32")
     x = b.input("x", (8,))
     for value in (1.0, 2.0, 1.0):
         x = b.op("mul_scalar", x, value=value)
-    after = rewrite(b.graph([x]), lambda p, x: p.op("mul_scalar", x, value=1.0), lambda p, x: p.op("identity", x),
-                    verify=True)  # fmt: skip
+    after = rl.passes.rewrite(
+        b.graph([x]), lambda p, x: p.op("mul_scalar", x, value=1.0), lambda p, x: p.op("identity", x), verify=True
+    )
     assert ops(after) == ["identity", "mul_scalar", "identity"]
-    assert ops(rewrite(b.graph([x]), lambda p, x: p.op("mul_scalar", x), lambda p, x: p.op("exp", x))) == ["exp"] * 3
+    assert (
+        ops(rl.passes.rewrite(b.graph([x]), lambda p, x: p.op("mul_scalar", x), lambda p, x: p.op("exp", x)))
+        == ["exp"] * 3
+    )
 
 
 def test_places_do_not_overlap() -> None:
-    b = Builder("chain", "fp32")
+    b = rl.ops.Builder("chain", "fp32")
     x = b.input("x", (8,))
     for _ in range(5):
         x = b.op("relu", x)
-    after = rewrite(b.graph([x]), lambda p, x: p.op("relu", p.op("relu", x)), lambda p, x: p.op("relu", x), verify=True)
+    after = rl.passes.rewrite(
+        b.graph([x]), lambda p, x: p.op("relu", p.op("relu", x)), lambda p, x: p.op("relu", x), verify=True
+    )
     assert ops(after) == ["relu"] * 3
 
 
 @pytest.mark.parametrize("why", ["read by others", "an output"])
 def test_what_others_need_stays(why: str) -> None:
-    b = Builder("shared", "fp32")
+    b = rl.ops.Builder("shared", "fp32")
     x, y = b.input("x", (8,)), b.input("y", (8,))
     inner = b.op("silu", x)
     outer = b.op("mul", inner, y)
     graph = b.graph([outer, b.op("exp", inner) if why == "read by others" else inner])
     with pytest.raises(
-        UsageError, match=r"mul\(silu\(x\), y\) is nowhere; the program has 1 silu, 1 mul, joined other"
+        rl.errors.UsageError, match=r"mul\(silu\(x\), y\) is nowhere; the program has 1 silu, 1 mul, joined other"
     ):
-        rewrite(graph, lambda p, x, y: p.op("mul", p.op("silu", x), y), lambda p, x, y: p.op("add", x, y))
+        rl.passes.rewrite(graph, lambda p, x, y: p.op("mul", p.op("silu", x), y), lambda p, x, y: p.op("add", x, y))
 
 
 def test_an_open_input_is_not_a_result_of_the_pattern() -> None:
-    b = Builder("itself", "fp32")
+    b = rl.ops.Builder("itself", "fp32")
     e = b.op("silu", b.input("x", (8,)))
     graph = b.graph([b.op("mul", e, e)])
-    with pytest.raises(UsageError, match="is nowhere"):
-        rewrite(graph, "swiglu")
+    with pytest.raises(rl.errors.UsageError, match="is nowhere"):
+        rl.passes.rewrite(graph, "swiglu")
 
 
 def test_one_operator_may_be_read_twice_within_the_pattern() -> None:
-    b = Builder("diamond", "fp32")
+    b = rl.ops.Builder("diamond", "fp32")
     e = b.op("sigmoid", b.input("x", (8,)))
     graph = b.graph([b.op("mul", e, b.op("tanh", e))])
 
@@ -134,55 +133,70 @@ def test_one_operator_may_be_read_twice_within_the_pattern() -> None:
         inner = p.op("sigmoid", x)
         return p.op("mul", inner, p.op("tanh", inner))
 
-    assert ops(rewrite(graph, pattern, lambda p, x: p.op("elementwise", x, what="both"))) == ["elementwise"]
+    assert ops(rl.passes.rewrite(graph, pattern, lambda p, x: p.op("elementwise", x, what="both"))) == ["elementwise"]
 
 
 def test_options_of_what_was_found_may_be_used() -> None:
-    b = Builder("pooled", "fp32")
+    b = rl.ops.Builder("pooled", "fp32")
     x = b.input("x", (1, 4, 8, 8))
     graph = b.graph([b.op("relu", b.op("maxpool2d", x, r=3, stride=2, padding=1))])
-    after = rewrite(graph, lambda p, x: p.op("relu", p.op("maxpool2d", x)),
+    after = rl.passes.rewrite(graph, lambda p, x: p.op("relu", p.op("maxpool2d", x)),
                     lambda p, x: p.op("maxpool2d", p.op("relu", x), **p.attrs("maxpool2d")), verify=True)  # fmt: skip
     assert ops(after) == ["relu", "maxpool2d"]
     assert dict(after.nodes[1].attrs) == {"r": 3, "stride": 2, "padding": 1}
 
 
 def test_a_replacement_stays_in_its_kernel() -> None:
-    after = rewrite(swiglu(kernel=True), *SILU)
+    after = rl.passes.rewrite(swiglu(kernel=True), *SILU)
     assert {node.label for node in after.nodes} == {"together"}
     assert rl.count(after, B=4).bytes == rl.count(swiglu(kernel=True), B=4).bytes
-    fused = fuse(swiglu())
-    assert rl.count(rewrite(fused, *SILU), B=4).launches == 1
+    fused = rl.passes.fuse(swiglu())
+    assert rl.count(rl.passes.rewrite(fused, *SILU), B=4).launches == 1
 
 
 def test_formats_follow_the_result() -> None:
-    after = rewrite(swiglu(), *SILU)
+    after = rl.passes.rewrite(swiglu(), *SILU)
     assert {tensor.dtype for tensor in after.tensors.values()} == {"bf16"}
 
 
 BAD = [
-    (lambda p, x: p.op("silo", x), lambda p, x: x, UnknownOp, "silu"),
-    (lambda p, x: p.op("gelu", x), lambda p, x: x, UsageError, "the program has no gelu; it has mul, silu"),
-    (lambda p, x: x, lambda p, x: x, UsageError, "it returns an input"),
-    (lambda p, x, y: p.op("silu", x), lambda p, x, y: x, UsageError, "nothing reads the input 'y'"),
-    (lambda p: p.op("silu"), lambda p: None, UsageError, "at least one input"),
-    (lambda p, x: None, lambda p, x: x, UsageError, "given NoneType"),
-    (lambda p, x: p.op("silu", x), lambda p, x: x, UsageError, "wanted at least one operator, such as identity"),
-    (lambda p, x: p.op("silu", x), lambda p, x: p.op("sum", x), ShapeError, "silu: sum gives .* where the program has"),
-    (lambda p, x: p.op("silu", x), lambda p, x: p.op("linear", x), ShapeError, "silu: linear takes"),
-    (lambda p, x: p.op("silu", x), lambda p, x: p.op("copy", x, **p.attrs("relu")), UsageError, "has no relu"),
+    (lambda p, x: p.op("silo", x), lambda p, x: x, rl.errors.UnknownOp, "silu"),
+    (lambda p, x: p.op("gelu", x), lambda p, x: x, rl.errors.UsageError, "the program has no gelu; it has mul, silu"),
+    (lambda p, x: x, lambda p, x: x, rl.errors.UsageError, "it returns an input"),
+    (lambda p, x, y: p.op("silu", x), lambda p, x, y: x, rl.errors.UsageError, "nothing reads the input 'y'"),
+    (lambda p: p.op("silu"), lambda p: None, rl.errors.UsageError, "at least one input"),
+    (lambda p, x: None, lambda p, x: x, rl.errors.UsageError, "given NoneType"),
+    (
+        lambda p, x: p.op("silu", x),
+        lambda p, x: x,
+        rl.errors.UsageError,
+        "wanted at least one operator, such as identity",
+    ),
+    (
+        lambda p, x: p.op("silu", x),
+        lambda p, x: p.op("sum", x),
+        rl.errors.ShapeError,
+        "silu: sum gives .* where the program has",
+    ),
+    (lambda p, x: p.op("silu", x), lambda p, x: p.op("linear", x), rl.errors.ShapeError, "silu: linear takes"),
+    (
+        lambda p, x: p.op("silu", x),
+        lambda p, x: p.op("copy", x, **p.attrs("relu")),
+        rl.errors.UsageError,
+        "has no relu",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("pattern", "replacement", "error", "text"), BAD)
 def test_what_cannot_be_rewritten_says_why(pattern: Any, replacement: Any, error: Any, text: str) -> None:
     with pytest.raises(error, match=text):
-        rewrite(swiglu(), pattern, replacement)
+        rl.passes.rewrite(swiglu(), pattern, replacement)
 
 
 def test_llama_with_fused_swiglu() -> None:
     graph = rl.model("llama-3-8b", phase="decode", layers=4)
-    after = rewrite(graph, lambda p, x, y: p.op("mul", p.op("silu", x), y),
+    after = rl.passes.rewrite(graph, lambda p, x, y: p.op("mul", p.op("silu", x), y),
                     lambda p, x, y: p.op("elementwise", x, y, what="swiglu", flops=5))  # fmt: skip
     old, new = rl.count(graph, B=2, C=64), rl.count(after, B=2, C=64)
     assert old.launches - new.launches == 4
@@ -192,49 +206,49 @@ def test_llama_with_fused_swiglu() -> None:
 
 def test_gpt2_with_its_activation_as_one_kernel() -> None:
     graph = rl.model("gpt2", layers=2)
-    after = rewrite(graph, "gelu_tanh")
+    after = rl.passes.rewrite(graph, "gelu_tanh")
     assert ops(after).count("gelu_tanh") == 2
     assert rl.count(graph, B=1, S=8).launches - rl.count(after, B=1, S=8).launches == 2 * 7
     assert repr(after.history[0]).startswith("rewrite(pattern='mul(mul_scalar(x), add_scalar(tanh(")
 
 
 def test_the_written_out_gelu_is_a_gelu() -> None:
-    b = Builder("gelu", "fp32")
+    b = rl.ops.Builder("gelu", "fp32")
     x = b.input("x", (64,))
     cube = b.op("mul_scalar", b.op("pow", x, exponent=3), value=0.044715)
     inner = b.op("mul_scalar", b.op("add", x, cube), value=(2 / math.pi) ** 0.5)
     outer = b.op("add_scalar", b.op("tanh", inner), value=1.0)
     graph = b.graph([b.op("mul", b.op("mul_scalar", x, value=0.5), outer)])
-    assert ops(rewrite(graph, "gelu_tanh", verify=True)) == ["gelu_tanh"]
+    assert ops(rl.passes.rewrite(graph, "gelu_tanh", verify=True)) == ["gelu_tanh"]
 
 
 def test_only_in_some_layers() -> None:
     graph = rl.model("llama-3-8b", layers=3)
-    after = rewrite(graph, "swiglu", where="layers.[02].*")
+    after = rl.passes.rewrite(graph, "swiglu", where="layers.[02].*")
     assert [node.name for node in after.nodes if node.op == "elementwise"] == [
         "layers.0.mlp.gated",
         "layers.2.mlp.gated",
     ]
     assert dict(after.history[0].options)["where"] == "layers.[02].*"
-    with pytest.raises(UsageError, match=r"called 'layers\.7\.\*' is nowhere; the program has 3 silu"):
-        rewrite(graph, "swiglu", where="layers.7.*")
+    with pytest.raises(rl.errors.UsageError, match=r"called 'layers\.7\.\*' is nowhere; the program has 3 silu"):
+        rl.passes.rewrite(graph, "swiglu", where="layers.7.*")
 
 
 def test_named_rewritings_are_exact() -> None:
-    b = Builder("named", "fp32")
+    b = rl.ops.Builder("named", "fp32")
     x = b.input("x", (64,))
     y = b.op("mul", b.op("sigmoid", x), x)
     graph = b.graph([b.op("mul", y, y)])
-    after = rewrite(rewrite(graph, "silu", verify=True), "square", verify=True)
+    after = rl.passes.rewrite(rl.passes.rewrite(graph, "silu", verify=True), "square", verify=True)
     assert ops(after) == ["silu", "square"]
     assert [step.name for step in after.history] == ["rewrite", "rewrite"]
 
 
 def test_names_and_missing_replacements() -> None:
-    with pytest.raises(UsageError, match=r"rewriting 'swigl' is not known; .*did you mean swiglu"):
-        rewrite(swiglu(), "swigl")
-    with pytest.raises(UsageError, match="needs a replacement"):
-        rewrite(swiglu(), lambda p, x: p.op("silu", x))
+    with pytest.raises(rl.errors.UsageError, match=r"rewriting 'swigl' is not known; .*did you mean swiglu"):
+        rl.passes.rewrite(swiglu(), "swigl")
+    with pytest.raises(rl.errors.UsageError, match="needs a replacement"):
+        rl.passes.rewrite(swiglu(), lambda p, x: p.op("silu", x))
 
 
 # --- one operator for another -----------------------------------------------------------------------------------------
@@ -242,7 +256,7 @@ def test_names_and_missing_replacements() -> None:
 
 def test_gelu_for_relu() -> None:
     graph = rl.model("opt-1.3b", layers=2)
-    after = replace_op(graph, "relu", "gelu")
+    after = rl.passes.replace_op(graph, "relu", "gelu")
     old, new = rl.count(graph, B=1, S=4), rl.count(after, B=1, S=4)
     assert new.vector_flops - old.vector_flops == 2 * 4 * 8192 * 5, "a GELU counts five, a ReLU nothing"
     assert (new.flops, new.bytes) == (old.flops, old.bytes)
@@ -250,28 +264,30 @@ def test_gelu_for_relu() -> None:
 
 
 def test_only_where_wanted() -> None:
-    after = replace_op(rl.model("resnet18"), "relu", "gelu", where="stage4.1.*")
+    after = rl.passes.replace_op(rl.model("resnet18"), "relu", "gelu", where="stage4.1.*")
     assert [node.name for node in after.nodes if node.op == "gelu"] == ["stage4.1.relu1", "stage4.1.relu_out"]
 
 
 @pytest.mark.parametrize(("old", "new", "where", "error", "text"), [
-    ("relu", "gleu", "*", UnknownOp, "did you mean gelu"),
-    ("silu", "gelu", "*", UsageError, "resnet18 forward has no silu; it has add, batchnorm2d"),
-    ("relu", "gelu", "stage9.*", UsageError, "no relu is called 'stage9.*'"),
-    ("relu", "sum", "*", ShapeError, "sum gives .* where relu gave"),
-    ("relu", "linear", "*", ShapeError, "linear cannot stand for relu: it takes"),
-    ("batchnorm2d", "layernorm2d", "*", ShapeError, "layernorm2d cannot stand for batchnorm2d: it takes"),
+    ("relu", "gleu", "*", rl.errors.UnknownOp, "did you mean gelu"),
+    ("silu", "gelu", "*", rl.errors.UsageError, "resnet18 forward has no silu; it has add, batchnorm2d"),
+    ("relu", "gelu", "stage9.*", rl.errors.UsageError, "no relu is called 'stage9.*'"),
+    ("relu", "sum", "*", rl.errors.ShapeError, "sum gives .* where relu gave"),
+    ("relu", "linear", "*", rl.errors.ShapeError, "linear cannot stand for relu: it takes"),
+    ("batchnorm2d", "layernorm2d", "*", rl.errors.ShapeError, "layernorm2d cannot stand for batchnorm2d: it takes"),
 ])  # fmt: skip
 def test_what_cannot_be_replaced_says_why(old: str, new: str, where: str, error: Any, text: str) -> None:
     with pytest.raises(error, match=text):
-        replace_op(rl.model("resnet18"), old, new, where)
+        rl.passes.replace_op(rl.model("resnet18"), old, new, where)
 
 
 # --- batch norms into weights -----------------------------------------------------------------------------------------
 
 
-def normed(layer: str, shape: tuple[Any, ...], weight: tuple[int, ...], *, bias: bool = False, **attrs: Any) -> Graph:
-    b = Builder(layer, "fp32")
+def normed(
+    layer: str, shape: tuple[Any, ...], weight: tuple[int, ...], *, bias: bool = False, **attrs: Any
+) -> rl.Graph:
+    b = rl.ops.Builder(layer, "fp32")
     weights = [b.weight("w", weight)]
     channels = weight[1] if "transpose" in layer else weight[0]
     if bias:
@@ -293,10 +309,10 @@ LAYERS = [
 
 @pytest.mark.parametrize("graph", LAYERS, ids=lambda graph: f"{graph.name} {len(graph.tensors)}")
 @pytest.mark.parametrize("join", [False, True])
-def test_a_norm_goes_into_the_weights_before_it(graph: Graph, join: bool) -> None:
-    after = fold_batchnorm(graph, join=join)
+def test_a_norm_goes_into_the_weights_before_it(graph: rl.Graph, join: bool) -> None:
+    after = rl.passes.fold_batchnorm(graph, join=join)
     assert ops(after) == [graph.name, "relu"]
-    assert same(graph, after, tolerance=1e-12)
+    assert rl.ops.same(graph, after, tolerance=1e-12)
     assert rl.count(after).launches == (1 if join else 2)
     assert {tensor.kind for tensor in after.tensors.values()} == {"input", "weight", "activation"}, "no statistics left"
     assert [step.name for step in after.history] == ["fold_batchnorm"]
@@ -307,14 +323,14 @@ def test_the_epsilon_of_the_norm_is_used() -> None:
     nodes = [node if node.op != "batchnorm2d" else rl.ops.Node(node.name, node.op, node.inputs, node.outputs,
                                                            (("eps", 0.5),)) for node in graph.nodes]  # fmt: skip
     other = graph.with_nodes(nodes)
-    assert same(other, fold_batchnorm(other), tolerance=1e-12)
-    assert not same(other, fold_batchnorm(graph), tolerance=1e-3)
+    assert rl.ops.same(other, rl.passes.fold_batchnorm(other), tolerance=1e-12)
+    assert not rl.ops.same(other, rl.passes.fold_batchnorm(graph), tolerance=1e-3)
 
 
 def test_resnet50_loses_53_norms_and_their_parameters() -> None:
     """Scale and shift of 26,560 channels become one bias each: 25,557,032 parameters less 26,560."""
     graph = rl.model("resnet50")
-    after = fold_batchnorm(graph, join=True)
+    after = rl.passes.fold_batchnorm(graph, join=True)
     assert ops(graph).count("batchnorm2d") == ops(after).count("conv2d") == 53
     assert "batchnorm2d" not in ops(after)
     assert graph.parameters - after.parameters == 26560
@@ -329,8 +345,8 @@ def test_resnet50_loses_53_norms_and_their_parameters() -> None:
 @pytest.mark.parametrize("name", ["resnet50", "mobilenet-v2", "resnext50-32x4d"])
 def test_networks_compute_the_same_without_their_norms(name: str) -> None:
     graph = rl.model(name, image=32)
-    after = fold_batchnorm(graph, join=True)
-    assert same(graph, after, tolerance=1e-9, B=1)
+    after = rl.passes.fold_batchnorm(graph, join=True)
+    assert rl.ops.same(graph, after, tolerance=1e-9, B=1)
     folded, weights = after.info.folded, {n for n, t in after.tensors.items() if t.kind == "weight"}
     assert set(folded.outputs) <= weights
 
@@ -347,42 +363,42 @@ def test_a_pytorch_network_computes_the_same_without_its_norms() -> None:
             module(3 * torch.randn(16, 3, 8, 8, dtype=torch.float64) + 1)
     module.eval()
     x = torch.randn(2, 3, 8, 8, dtype=torch.float64)
-    after = fold_batchnorm(rl.from_torch(module, x))
+    after = rl.passes.fold_batchnorm(rl.from_torch(module, x))
     assert ops(after) == ["conv2d", "relu", "conv2d", "relu", "view", "linear"]
     given = {name: value.detach().numpy() for name, value in (*module.named_parameters(), *module.named_buffers())}
     known = after.tensors.keys() | after.info.folded.tensors.keys()
     given = {name: value for name, value in given.items() if name in known}
     name = next(name for name, tensor in after.tensors.items() if tensor.kind == "input")
-    result = next(iter(execute(after, {**given, name: x.numpy()}).values()))
+    result = next(iter(rl.ops.execute(after, {**given, name: x.numpy()}).values()))
     assert abs(result - module(x).detach().numpy()).max() < 1e-9
 
 
 def test_norms_that_cannot_go_stay() -> None:
-    b = Builder("mixed", "fp32")
+    b = rl.ops.Builder("mixed", "fp32")
     x = b.input("x", (1, 4, 8, 8))
     first = conv(b, x, 4, 3, "first", padding=1)
     kept = batchnorm(b, first, "kept")
     folded = batchnorm(b, conv(b, b.op("add", kept, first), 4, 1, "second"), "folded")
-    after = fold_batchnorm(b.graph([folded]))
+    after = rl.passes.fold_batchnorm(b.graph([folded]))
     assert ops(after) == ["conv2d", "batchnorm2d", "add", "conv2d"]
     assert any("1 batch norms stay" in note for note in after.info.notes)
 
 
 def test_a_kernel_that_two_layers_share_cannot_take_a_norm() -> None:
-    b = Builder("shared", "fp32")
+    b = rl.ops.Builder("shared", "fp32")
     x, w = b.input("x", (1, 4, 8, 8)), b.weight("w", (4, 4, 1, 1))
     y = batchnorm(b, b.op("conv2d", x, w), "bn")
-    with pytest.raises(UsageError, match="none of its 1 batch norms follows"):
-        fold_batchnorm(b.graph([b.op("conv2d", y, w)]))
+    with pytest.raises(rl.errors.UsageError, match="none of its 1 batch norms follows"):
+        rl.passes.fold_batchnorm(b.graph([b.op("conv2d", y, w)]))
 
 
 def test_a_program_without_norms_says_so() -> None:
-    with pytest.raises(UsageError, match="it has no batch norm; wanted batchnorm2d behind"):
-        fold_batchnorm(rl.model("gpt2", layers=1))
-    b = Builder("trained", "fp32")
+    with pytest.raises(rl.errors.UsageError, match="it has no batch norm; wanted batchnorm2d behind"):
+        rl.passes.fold_batchnorm(rl.model("gpt2", layers=1))
+    b = rl.ops.Builder("trained", "fp32")
     y = b.op("batchnorm_train", conv(b, b.input("x", (1, 4, 8, 8)), 4, 1, "c"), b.weight("g", (4,)))
-    with pytest.raises(UsageError, match="statistics of the batch"):
-        fold_batchnorm(b.graph([y]))
+    with pytest.raises(rl.errors.UsageError, match="statistics of the batch"):
+        rl.passes.fold_batchnorm(b.graph([y]))
 
 
 # --- linear layers of one input ---------------------------------------------------------------------------------------
@@ -390,7 +406,7 @@ def test_a_program_without_norms_says_so() -> None:
 
 def test_query_key_and_value_in_one_product() -> None:
     graph = rl.model("bert-base-uncased", layers=2)
-    after = merge_linears(graph)
+    after = rl.passes.merge_linears(graph)
     old, new = rl.count(graph, B=1, S=128), rl.count(after, B=1, S=128)
     assert new.flops == old.flops
     assert old.launches - new.launches == 2 * 2
@@ -403,32 +419,32 @@ def test_query_key_and_value_in_one_product() -> None:
 @pytest.mark.parametrize("name", ["bert-base-uncased"])
 def test_joined_layers_compute_the_same(name: str) -> None:
     graph = rl.model(name, layers=2, hidden=48, heads=4, intermediate=96, vocab=101)
-    assert same(graph, merge_linears(graph), tolerance=1e-12, B=2, S=5)
+    assert rl.ops.same(graph, rl.passes.merge_linears(graph), tolerance=1e-12, B=2, S=5)
 
 
 def test_layers_of_other_widths_and_with_bias_join_too() -> None:
-    b = Builder("grouped", "bf16")
+    b = rl.ops.Builder("grouped", "bf16")
     x = b.input("x", (B, 3, 8))
     parts = [b.op("linear", x, b.weight(f"{n}.w", (w, 8)), b.weight(f"{n}.b", (w,)), name=n) for n, w in
              (("q", 8), ("k", 2), ("v", 2))]  # fmt: skip
     apart = b.op("linear", x, b.weight("gate", (8, 8)), name="no_bias")
     graph = b.graph([b.op("cat", *parts, apart, name="y")])
-    after = merge_linears(graph)
+    after = rl.passes.merge_linears(graph)
     assert ops(after) == ["linear", "slice", "slice", "slice", "linear", "cat"]
     assert [dict(node.attrs)["start"] for node in after.nodes if node.op == "slice"] == [0, 8, 10]
-    assert same(graph, after, tolerance=1e-12, B=2)
-    only = merge_linears(graph, where="[kv]")
+    assert rl.ops.same(graph, after, tolerance=1e-12, B=2)
+    only = rl.passes.merge_linears(graph, where="[kv]")
     assert ops(only).count("linear") == 3
-    assert same(graph, only, tolerance=1e-12, B=2)
+    assert rl.ops.same(graph, only, tolerance=1e-12, B=2)
 
 
 def test_nothing_to_join_says_so() -> None:
-    with pytest.raises(UsageError, match=r"no two linear layers called '\*' read the same tensor"):
-        merge_linears(rl.model("gpt2", layers=1))
+    with pytest.raises(rl.errors.UsageError, match=r"no two linear layers called '\*' read the same tensor"):
+        rl.passes.merge_linears(rl.model("gpt2", layers=1))
 
 
 def test_passes_after_each_other() -> None:
     graph = rl.model("resnet18", image=32)
-    after = clean(fuse(fold_batchnorm(replace_op(graph, "relu", "silu"))))
+    after = rl.passes.clean(rl.passes.fuse(rl.passes.fold_batchnorm(rl.passes.replace_op(graph, "relu", "silu"))))
     assert [step.name for step in after.history] == ["replace_op", "fold_batchnorm", "fuse"]
-    assert same(replace_op(graph, "relu", "silu"), after, tolerance=1e-9, B=1)
+    assert rl.ops.same(rl.passes.replace_op(graph, "relu", "silu"), after, tolerance=1e-9, B=1)

@@ -7,19 +7,16 @@ import json
 import pytest
 
 import roofline as rl
-from roofline.analysis.scale_out import communication_time, scaling, with_topology
-from roofline.hardware.cluster import cluster
-from roofline.ir.errors import UsageError
+from roofline.analysis.scale_out import communication_time, with_topology
 from roofline.ops.communication import COLLECTIVES
-from roofline.passes.parallel.shard import shard
 
 DECODE = rl.model("llama-3-8b", phase="decode", layers=4)
 
 
 def test_points_are_estimates_of_what_a_device_runs() -> None:
-    found = scaling(DECODE, "h100-sxm", (4, 1, 2), mode="graph", B=16, C=2048)
+    found = rl.scaling(DECODE, "h100-sxm", (4, 1, 2), mode="graph", B=16, C=2048)
     alone = rl.estimate(DECODE, "h100-sxm", mode="graph", B=16, C=2048)
-    device = rl.estimate(shard(DECODE, tp=4), "h100-sxm", mode="graph", B=16, C=2048)
+    device = rl.estimate(rl.passes.shard(DECODE, tp=4), "h100-sxm", mode="graph", B=16, C=2048)
     assert [point.devices for point in found.points] == [1, 2, 4]
     assert found[1].time == alone.time
     assert found[1].communication == found[1].share == 0
@@ -31,7 +28,7 @@ def test_points_are_estimates_of_what_a_device_runs() -> None:
 
 def test_communication_is_the_time_of_the_collectives() -> None:
     """What the device takes more than the same program without them."""
-    found = scaling(DECODE, "h100-sxm", (2,), mode="graph", B=16, C=2048)[2]
+    found = rl.scaling(DECODE, "h100-sxm", (2,), mode="graph", B=16, C=2048)[2]
     local = rl.model("llama-3-8b", phase="decode", layers=4, heads=16, kv_heads=4, head_dim=128, intermediate=7168,
                      vocab=64128)  # fmt: skip
     rest = rl.estimate(local, "h100-sxm", mode="graph", B=16, C=2048).time
@@ -41,7 +38,7 @@ def test_communication_is_the_time_of_the_collectives() -> None:
 
 def test_a_framework_takes_long_to_queue_a_collective() -> None:
     """46 us each on an H100 (the small messages of the measured collectives), where a kernel takes 6."""
-    found = scaling(DECODE, "h100-sxm", (1, 2), mode="eager", B=1, C=128)
+    found = rl.scaling(DECODE, "h100-sxm", (1, 2), mode="eager", B=1, C=128)
     alone, device = (point.estimate for point in found.points)
     collectives = 2 * 4 + 2
     assert device.launches == alone.launches + collectives
@@ -50,31 +47,31 @@ def test_a_framework_takes_long_to_queue_a_collective() -> None:
 
 
 def test_what_cannot_share_is_skipped_with_its_reason() -> None:
-    found = scaling(DECODE, "h100-sxm", (1, 3, 16), mode="graph", B=1, C=128)
+    found = rl.scaling(DECODE, "h100-sxm", (1, 3, 16), mode="graph", B=1, C=128)
     assert [point.devices for point in found.points] == [1]
     assert "which 3 devices cannot share; tp that fit: 2, 4, 8, 16, 32" in found.skipped[3]
     assert "16 devices wanted" in found.skipped[16]
-    with pytest.raises(UsageError, match=r"which 3 devices cannot share.*; there are 1$"):
+    with pytest.raises(rl.errors.UsageError, match=r"which 3 devices cannot share.*; there are 1$"):
         found[3]
-    with pytest.raises(UsageError, match="devices=5 was not looked at"):
+    with pytest.raises(rl.errors.UsageError, match="devices=5 was not looked at"):
         found[5]
 
 
 def test_more_devices_stop_paying() -> None:
     """A step of one token is soon all latency; a long prompt still gains from eight devices."""
-    step = scaling(DECODE, "h100-sxm", (1, 2, 4, 8), mode="graph", B=1, C=128, least_gain=0.25)
-    prompt = scaling(rl.model("llama-3-8b", phase="prefill", layers=4), "h100-sxm", mode="graph", B=4, S=4096)
+    step = rl.scaling(DECODE, "h100-sxm", (1, 2, 4, 8), mode="graph", B=1, C=128, least_gain=0.25)
+    prompt = rl.scaling(rl.model("llama-3-8b", phase="prefill", layers=4), "h100-sxm", mode="graph", B=4, S=4096)
     assert step.stops_paying is not None
     assert step.stops_paying < 8
     assert prompt.stops_paying is None
     at = step.stops_paying
     assert step[2 * at].time > 0.75 * step[at].time
     assert all(step[2 * n].time <= 0.75 * step[n].time for n in (1, 2, 4) if n < at)
-    assert scaling(DECODE, "h100-sxm", (1, 2), mode="graph", B=1, C=128, least_gain=0.0).stops_paying is None
+    assert rl.scaling(DECODE, "h100-sxm", (1, 2), mode="graph", B=1, C=128, least_gain=0.0).stops_paying is None
 
 
 def test_a_cluster_has_slower_links_between_its_nodes() -> None:
-    found = scaling(DECODE, "dgx-h100", (8, 16), mode="graph", B=64, C=2048)
+    found = rl.scaling(DECODE, "dgx-h100", (8, 16), mode="graph", B=64, C=2048)
     inside, across = (dict(node.attrs) for point in found.points for node in point.estimate.graph.nodes
                       if node.name == "layers.0.attn.out.all_reduce")  # fmt: skip
     assert "nodes" not in inside
@@ -84,14 +81,14 @@ def test_a_cluster_has_slower_links_between_its_nodes() -> None:
 
 def test_groups_of_experts_have_a_batch_each() -> None:
     graph = rl.model("mixtral-8x7b", phase="decode", layers=2)
-    found = scaling(graph, "h100-sxm", (1, 4), experts=True, mode="graph", B=32, C=1024)
+    found = rl.scaling(graph, "h100-sxm", (1, 4), experts=True, mode="graph", B=32, C=1024)
     assert found[4].throughput == pytest.approx(4 * 32 / found[4].time)
     assert found[4].speed_up == pytest.approx(4 * found[1].time / found[4].time)
 
 
 def test_experts_of_other_nodes_are_reached_through_the_network() -> None:
     device = with_topology(
-        shard(rl.model("mixtral-8x7b", phase="decode", layers=1), tp=4, ep=4), cluster("dgx-h100"), 4
+        rl.passes.shard(rl.model("mixtral-8x7b", phase="decode", layers=1), tp=4, ep=4), rl.cluster("dgx-h100"), 4
     )
     spans = {node.op: dict(node.attrs).get("nodes", 1) for node in device.nodes if node.op in COLLECTIVES}
     assert spans == {"all_reduce": 1, "alltoall": 2, "all_gather": 1}
@@ -99,13 +96,13 @@ def test_experts_of_other_nodes_are_reached_through_the_network() -> None:
 
 def test_positions_that_do_not_divide() -> None:
     graph = rl.model("gpt2", phase="forward", layers=1)
-    found = scaling(graph, "h100-sxm", (1, 2, 4), sp=True, mode="graph", B=1, S=1022)
+    found = rl.scaling(graph, "h100-sxm", (1, 2, 4), sp=True, mode="graph", B=1, S=1022)
     assert [point.devices for point in found.points] == [1, 2]
     assert found.skipped[4] == "sp=True: 4 devices cannot share S=1022 positions; the next that fit: 1024"
 
 
 def test_records_and_frames() -> None:
-    found = scaling(DECODE, "h100-sxm", (1, 2, 3), mode="graph", B=16, C=2048)
+    found = rl.scaling(DECODE, "h100-sxm", (1, 2, 3), mode="graph", B=16, C=2048)
     record = json.loads(json.dumps(found.record()))
     assert [point["devices"] for point in record["rows"]] == [1, 2]
     assert record["skipped"]["3"].startswith("tp=3")
@@ -131,10 +128,10 @@ def test_records_and_frames() -> None:
     ],
 )
 def test_refusals(options: dict[str, object], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        scaling(DECODE, "h100-sxm", **{"mode": "graph", "B": 1, "C": 128, **options})  # type: ignore[arg-type]
+    with pytest.raises(rl.errors.UsageError, match=message):
+        rl.scaling(DECODE, "h100-sxm", **{"mode": "graph", "B": 1, "C": 128, **options})  # type: ignore[arg-type]
 
 
 def test_communication_of_one_point_only() -> None:
-    with pytest.raises(UsageError, match="summed for one point; give batch"):
+    with pytest.raises(rl.errors.UsageError, match="summed for one point; give batch"):
         communication_time(rl.estimate(DECODE, "h100-sxm", B=[1, 2], C=128))

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import roofline as rl
 from roofline.cost.schedule import SCHEDULES, bubble, check_pipeline, data_parallel, in_flight, pipeline, zero_memory
-from roofline.ir.errors import UsageError
 
 GB = 1e9
 
@@ -230,7 +230,7 @@ def test_accumulated_gradients_are_reduced_once_except_where_they_are_divided() 
     ],
 )
 def test_what_cannot_be_says_the_nearest_that_can(build: Any, text: str) -> None:
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(rl.errors.UsageError) as caught:
         build()
     assert text in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -10,18 +10,14 @@ import numpy as np
 import pytest
 
 import roofline as rl
-from roofline.analysis.serving import KVCache, kv_cache, largest_concurrency, largest_context
-from roofline.analysis.serving.requests import request
 from roofline.counting.memory import memory
-from roofline.ir.graph import Graph
 from roofline.ir.sizes import symbol
-from roofline.passes.formats.cast import cast
 
 GIB = 2**30
 
 
 @cache
-def decoder(name: str, **more: Any) -> Graph:
+def decoder(name: str, **more: Any) -> rl.Graph:
     return rl.model(name, phase="decode", **more)
 
 
@@ -29,7 +25,7 @@ def decoder(name: str, **more: Any) -> Graph:
 
 
 def test_windows_stop_growing() -> None:
-    kept = kv_cache(decoder("gpt-oss-20b"), [64, 128, 129, 5000])
+    kept = rl.serving.kv_cache(decoder("gpt-oss-20b"), [64, 128, 129, 5000])
     full, window = (12 * 2 * 8 * 64 * 2,) * 2
     assert kept.bytes_per_token == full + window
     assert list(kept.ideal) == [(full * c + window * min(c, 128)) for c in (64, 128, 129, 5000)]
@@ -38,14 +34,14 @@ def test_windows_stop_growing() -> None:
 
 
 def test_a_window_over_blocks_touches_one_more() -> None:
-    kept = kv_cache(decoder("gemma-2-2b", layers=1), [4096, 4097, 8192], block=16)
+    kept = rl.serving.kv_cache(decoder("gemma-2-2b", layers=1), [4096, 4097, 8192], block=16)
     one = float(kept.bytes_per_token)
     assert list(np.asarray(kept.reserved) / one / 16) == [256, 257, 257]
     assert list(np.asarray(kept.used) / one) == [4096, 4096, 4096]
 
 
 def test_any_model_can_be_given_a_window() -> None:
-    kept = kv_cache(decoder("llama-3-8b"), [100, 5000], window=1024)
+    kept = rl.serving.kv_cache(decoder("llama-3-8b"), [100, 5000], window=1024)
     assert list(kept.ideal) == [100 * 131072, 1024 * 131072]
 
 
@@ -56,26 +52,26 @@ def test_states_do_not_grow_and_are_never_shared() -> None:
     keys = b.cache("k_cache", (batch, 2, symbol("C"), 64))
     x = b.op("add", b.op("mul_scalar", state), b.op("mul_scalar", state))
     graph = b.graph([x, b.op("mul_scalar", keys)], items=batch, item="token")
-    kept = kv_cache(graph, [16, 1600], batch=4, shared_prefix=16, block=16)
+    kept = rl.serving.kv_cache(graph, [16, 1600], batch=4, shared_prefix=16, block=16)
     assert kept.bytes_per_sequence[0] == 8 * 64 * 2
     assert list(kept.reserved) == [4 * 1024 + 256 * 16, 4 * 1024 + 256 * (16 + 4 * 1584)]
 
 
 def test_an_encoders_keys_depend_on_its_input() -> None:
-    kept = kv_cache(decoder("t5-small"), [10, 20], batch=2, S=512)
+    kept = rl.serving.kv_cache(decoder("t5-small"), [10, 20], batch=2, S=512)
     assert list(kept.bytes_per_sequence) == [24576 * 512] * 2
     assert list(kept.ideal) == [2 * 24576 * (512 + c) for c in (10, 20)]
 
 
 def test_a_prefill_counts_its_own_positions() -> None:
-    ours = kv_cache(rl.model("gpt-oss-20b", phase="prefill"), [64, 4096], batch=2).ideal
-    assert list(ours) == list(kv_cache(decoder("gpt-oss-20b"), [64, 4096], batch=2).ideal)
+    ours = rl.serving.kv_cache(rl.model("gpt-oss-20b", phase="prefill"), [64, 4096], batch=2).ideal
+    assert list(ours) == list(rl.serving.kv_cache(decoder("gpt-oss-20b"), [64, 4096], batch=2).ideal)
 
 
 @pytest.mark.parametrize("name", ["llama-3-8b", "gemma-2-2b", "gpt-oss-20b", "deepseek-v2-lite", "gpt2"])
 def test_the_ideal_is_what_memory_counts(name: str) -> None:
     contexts = np.array([1, 100, 5000])
-    ours = kv_cache(decoder(name), contexts, batch=3).ideal
+    ours = rl.serving.kv_cache(decoder(name), contexts, batch=3).ideal
     assert ours == pytest.approx(memory(decoder(name), {"B": 3, "C": contexts}).kv_cache)
 
 
@@ -93,30 +89,30 @@ def by_hand(context: int, batch: int, block: int, prefix: int) -> tuple[int, int
 @pytest.mark.parametrize(("batch", "prefix"), [(1, 0), (1, 1), (7, 0), (7, 1), (7, 15), (7, 17), (7, 1000)])
 def test_blocks_by_hand(context: int, batch: int, prefix: int) -> None:
     prefix = min(prefix, context)
-    kept = kv_cache(decoder("llama-3-8b"), context, batch=batch, block=16, shared_prefix=prefix)
+    kept = rl.serving.kv_cache(decoder("llama-3-8b"), context, batch=batch, block=16, shared_prefix=prefix)
     tokens = [value / 131072 for value in (kept.ideal, kept.used, kept.reserved)]
     assert tuple(tokens) == by_hand(context, batch, 16, prefix)
     assert kept.waste == pytest.approx(1 - tokens[1] / tokens[2])
 
 
 def test_sharing_saves_whole_blocks() -> None:
-    kept = kv_cache(decoder("llama-3-8b"), 1000, batch=8, block=16, shared_prefix=500)
+    kept = rl.serving.kv_cache(decoder("llama-3-8b"), 1000, batch=8, block=16, shared_prefix=500)
     assert kept.saved == 7 * (500 // 16) * 16 * 131072
-    assert kv_cache(decoder("llama-3-8b"), 1000, batch=8, block=16).saved == 0
+    assert rl.serving.kv_cache(decoder("llama-3-8b"), 1000, batch=8, block=16).saved == 0
 
 
 def test_a_vector_is_the_points_one_by_one() -> None:
     graph, contexts, batches = decoder("gemma-2-2b"), [500, 4097, 9000], [1, 6]
-    kept = kv_cache(graph, contexts, batch=batches, block=32, shared_prefix=450)
+    kept = rl.serving.kv_cache(graph, contexts, batch=batches, block=32, shared_prefix=450)
     assert np.shape(kept.reserved) == (2, 3)
     for i, batch in enumerate(batches):
         for j, context in enumerate(contexts):
-            one = kv_cache(graph, context, batch=batch, block=32, shared_prefix=450)
+            one = rl.serving.kv_cache(graph, context, batch=batch, block=32, shared_prefix=450)
             assert (kept.ideal[i, j], kept.used[i, j], kept.reserved[i, j]) == (one.ideal, one.used, one.reserved)
 
 
 def test_records_and_frames() -> None:
-    kept = kv_cache(decoder("llama-3-8b"), [100, 200], batch=[1, 2], block=16)
+    kept = rl.serving.kv_cache(decoder("llama-3-8b"), [100, 200], batch=[1, 2], block=16)
     frame = kept.frame()
     assert len(frame) == 4
     assert list(frame["context"]) == [100, 200, 100, 200]
@@ -124,7 +120,7 @@ def test_records_and_frames() -> None:
     assert record["bytes_per_token"] == 131072
     assert len(record["rows"]) == 4
     assert "128.00 KiB a token" in repr(kept)
-    assert "blocks of 16" in repr(kv_cache(decoder("llama-3-8b"), 9, block=16))
+    assert "blocks of 16" in repr(rl.serving.kv_cache(decoder("llama-3-8b"), 9, block=16))
 
 
 @pytest.mark.parametrize(
@@ -142,14 +138,14 @@ def test_records_and_frames() -> None:
 )
 def test_what_cannot_be_is_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(rl.errors.UsageError, match=says):
-        kv_cache(decoder("llama-3-8b"), **{"context": 100, **options})
+        rl.serving.kv_cache(decoder("llama-3-8b"), **{"context": 100, **options})
 
 
 def test_a_program_without_a_cache_is_refused() -> None:
     with pytest.raises(rl.errors.UsageError, match=r"keeps no cache.*decode"):
-        kv_cache(rl.model("llama-3-8b", phase="forward"))
+        rl.serving.kv_cache(rl.model("llama-3-8b", phase="forward"))
     with pytest.raises(rl.errors.UsageError, match="wanted a program: a Graph, a shipped name"):
-        kv_cache(7)  # type: ignore[arg-type]
+        rl.serving.kv_cache(7)  # type: ignore[arg-type]
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------
@@ -157,7 +153,9 @@ def test_a_program_without_a_cache_is_refused() -> None:
 
 @cache
 def answer(**more: Any) -> Any:
-    return request("llama-3-8b", "h100-sxm", **{"prompt": 1000, "new_tokens": 100, "batch": 4, "block": 16, **more})
+    return rl.serving.request(
+        "llama-3-8b", "h100-sxm", **{"prompt": 1000, "new_tokens": 100, "batch": 4, "block": 16, **more}
+    )
 
 
 def test_a_request_is_a_prefill_and_its_decode_steps() -> None:
@@ -203,8 +201,12 @@ def test_percentiles_are_those_of_the_steps() -> None:
 
 
 def test_programs_of_ones_own_are_taken() -> None:
-    first, then = (cast(rl.model("llama-3-8b", phase=phase), weights="int8") for phase in ("prefill", "decode"))
-    ours = request(prefill=first, decode=then, chip="h100-sxm", prompt=1000, new_tokens=100, batch=4, block=16)
+    first, then = (
+        rl.passes.cast(rl.model("llama-3-8b", phase=phase), weights="int8") for phase in ("prefill", "decode")
+    )
+    ours = rl.serving.request(
+        prefill=first, decode=then, chip="h100-sxm", prompt=1000, new_tokens=100, batch=4, block=16
+    )
     assert ours.time == answer(weights="int8").time
     assert ours.time < answer().time
     assert ours.memory.weights[0] < answer().memory.weights[0]
@@ -233,7 +235,7 @@ def test_a_request_as_data() -> None:
 
 
 def test_a_request_that_does_not_fit_says_so() -> None:
-    large = request("llama-3-70b", "h100-sxm", prompt=100, new_tokens=2)
+    large = rl.serving.request("llama-3-70b", "h100-sxm", prompt=100, new_tokens=2)
     assert not large.fits
     assert "does not fit" in repr(large)
 
@@ -256,23 +258,25 @@ def test_a_request_that_does_not_fit_says_so() -> None:
 def test_requests_that_cannot_be_are_refused(options: dict[str, Any], says: str) -> None:
     told = {"program": "llama-3-8b", "chip": "h100-sxm", "prompt": 1000, "new_tokens": 8, **options}
     with pytest.raises(rl.errors.UsageError, match=says):
-        request(**told)
+        rl.serving.request(**told)
 
 
 def test_programs_that_do_not_belong_together_are_refused() -> None:
     first, then = rl.model("llama-3-8b", phase="prefill"), decoder("gpt2")
     with pytest.raises(rl.errors.UsageError, match="llama-3-8b and decode of gpt2 do not belong together"):
-        request(prefill=first, decode=then, chip="h100-sxm", prompt=10, new_tokens=2)
+        rl.serving.request(prefill=first, decode=then, chip="h100-sxm", prompt=10, new_tokens=2)
     with pytest.raises(rl.errors.UsageError, match="no symbol S"):
-        request(prefill=decoder("gpt2"), decode=decoder("gpt2"), chip="h100-sxm", prompt=10, new_tokens=2)
+        rl.serving.request(prefill=decoder("gpt2"), decode=decoder("gpt2"), chip="h100-sxm", prompt=10, new_tokens=2)
     with pytest.raises(rl.errors.UsageError, match="layers=8 belongs to a program given by name"):
-        request(prefill=first, decode=decoder("llama-3-8b"), chip="h100-sxm", prompt=9, new_tokens=2, layers=8)
+        rl.serving.request(
+            prefill=first, decode=decoder("llama-3-8b"), chip="h100-sxm", prompt=9, new_tokens=2, layers=8
+        )
 
 
 # --- the most that fits -----------------------------------------------------------------------------------------------
 
 
-def room_for(kept: KVCache, graph: Graph, batch: int) -> float:
+def room_for(kept: rl.serving.KVCache, graph: rl.Graph, batch: int) -> float:
     sizes = kept.grid.values
     plain = memory(graph, {"B": batch, "C": sizes["C"]})
     return float(plain.total - plain.kv_cache + kept.reserved)
@@ -282,82 +286,85 @@ def room_for(kept: KVCache, graph: Graph, batch: int) -> float:
 @pytest.mark.parametrize("prefix", [0, 1000])
 def test_one_more_would_not_fit(block: int | None, prefix: int) -> None:
     graph, capacity = decoder("llama-3-8b"), rl.chip("h100-sxm").capacity
-    most = largest_concurrency(graph, "h100-sxm", context=5000, block=block, shared_prefix=prefix)
-    longest = largest_context(graph, "h100-sxm", batch=20, block=block, shared_prefix=prefix)
+    most = rl.serving.largest_concurrency(graph, "h100-sxm", context=5000, block=block, shared_prefix=prefix)
+    longest = rl.serving.largest_context(graph, "h100-sxm", batch=20, block=block, shared_prefix=prefix)
     for found, context, batch in ((most, 5000, most.value + 1), (longest, longest.value + 1, 20)):
         assert found.memory.total <= capacity
         assert found.limit == "memory"
-        more = kv_cache(graph, context, batch=batch, block=block, shared_prefix=prefix)
+        more = rl.serving.kv_cache(graph, context, batch=batch, block=block, shared_prefix=prefix)
         assert room_for(more, graph, batch) > capacity
 
 
 def test_limits_of_memory_and_formats() -> None:
-    plain = largest_context("llama-3-8b", "h100-sxm", batch=8)
-    assert largest_context("llama-3-8b", "h100-sxm", batch=8, memory_limit="40 GiB").value < plain.value
-    assert largest_context("llama-3-8b", "h100-sxm", batch=8, cache="int8").value > 1.9 * plain.value
-    assert largest_context("llama-3-8b", "h100-sxm", batch=8, weights="int8").value > plain.value
+    plain = rl.serving.largest_context("llama-3-8b", "h100-sxm", batch=8)
+    assert rl.serving.largest_context("llama-3-8b", "h100-sxm", batch=8, memory_limit="40 GiB").value < plain.value
+    assert rl.serving.largest_context("llama-3-8b", "h100-sxm", batch=8, cache="int8").value > 1.9 * plain.value
+    assert rl.serving.largest_context("llama-3-8b", "h100-sxm", batch=8, weights="int8").value > plain.value
 
 
 def test_a_window_makes_contexts_endless() -> None:
     windows = decoder("gemma-2-2b", layers=1)
-    assert {part.kind for part in kv_cache(windows).parts} == {"window"}
-    found = largest_context(windows, "h100-sxm")
+    assert {part.kind for part in rl.serving.kv_cache(windows).parts} == {"window"}
+    found = rl.serving.largest_context(windows, "h100-sxm")
     assert found.limit == "size"
     assert found.value == 2**30
 
 
 def test_a_chunk_of_a_prompt_takes_activations() -> None:
-    plain, more = (largest_concurrency("llama-3-8b", "h100-sxm", context=8192, chunk=c) for c in (0, 8192))
+    plain, more = (rl.serving.largest_concurrency("llama-3-8b", "h100-sxm", context=8192, chunk=c) for c in (0, 8192))
     need = memory(rl.model("llama-3-8b", phase="prefill"), {"B": 1, "S": 8192})
     assert more.memory.activations == need.activations > plain.memory.activations
     assert more.value == plain.value - 1
     pair = rl.model("llama-3-8b", phase="prefill")
-    same = largest_concurrency(decoder("llama-3-8b"), "h100-sxm", context=8192, chunk=8192, prefill=pair)
+    same = rl.serving.largest_concurrency(decoder("llama-3-8b"), "h100-sxm", context=8192, chunk=8192, prefill=pair)
     assert same.value == more.value
     with pytest.raises(rl.errors.UsageError, match="which program reads it"):
-        largest_context(decoder("llama-3-8b"), "h100-sxm", chunk=2048)
+        rl.serving.largest_context(decoder("llama-3-8b"), "h100-sxm", chunk=2048)
     with pytest.raises(rl.errors.UsageError, match="chunk=-1"):
-        largest_context("llama-3-8b", "h100-sxm", chunk=-1)
+        rl.serving.largest_context("llama-3-8b", "h100-sxm", chunk=-1)
 
 
 def test_the_most_as_data() -> None:
-    found = largest_concurrency("llama-3-8b", "h100-sxm", context=8192, block=16)
+    found = rl.serving.largest_concurrency("llama-3-8b", "h100-sxm", context=8192, block=16)
     (record,) = json.loads(json.dumps(found.record()))["rows"]
     assert record["batch"] == record["value"] == found.value
     assert record["memory_bytes"]["total"] <= record["room_bytes"]
     assert "sequences at a context of 8,192" in repr(found)
-    assert "positions at batch 8" in repr(largest_context("llama-3-8b", "h100-sxm", batch=8))
+    assert "positions at batch 8" in repr(rl.serving.largest_context("llama-3-8b", "h100-sxm", batch=8))
 
 
 def test_what_does_not_fit_says_what_would() -> None:
     with pytest.raises(
         rl.errors.DoesNotFit, match=r"kv_cache 122\.07.*what would fit: a context of 5.*cache in int8.*2 such"
     ):
-        largest_concurrency("llama-3-8b", "h100-sxm", context=10**6)
+        rl.serving.largest_concurrency("llama-3-8b", "h100-sxm", context=10**6)
     with pytest.raises(rl.errors.DoesNotFit, match=r"weights in int8.* 2 such chips") as caught:
-        largest_context("llama-3-70b", "h100-sxm")
+        rl.serving.largest_context("llama-3-70b", "h100-sxm")
     assert "\n" not in str(caught.value)
     with pytest.raises(rl.errors.DoesNotFit, match="what would fit: batch "):
-        largest_context("llama-3-8b", "h100-sxm", batch=10**6)
+        rl.serving.largest_context("llama-3-8b", "h100-sxm", batch=10**6)
 
 
 def test_the_context_that_is_said_to_fit_does() -> None:
     with pytest.raises(rl.errors.DoesNotFit) as caught:
-        largest_concurrency("llama-3-8b", "h100-sxm", context=10**6, block=16)
+        rl.serving.largest_concurrency("llama-3-8b", "h100-sxm", context=10**6, block=16)
     said = int(str(caught.value).split("a context of ")[2].split(", or")[0].replace(",", ""))
-    assert largest_context("llama-3-8b", "h100-sxm", block=16).value == said
+    assert rl.serving.largest_context("llama-3-8b", "h100-sxm", block=16).value == said
 
 
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: largest_context("llama-3-8b", "h100-sxm", batch=0), "batch=0"),
-        (lambda: largest_context("llama-3-8b", "h100-sxm", shared_prefix="x"), "shared_prefix='x'"),
-        (lambda: largest_context(7, "h100-sxm"), "wanted a program: a Graph, a shipped name.*; given 7"),  # type: ignore[arg-type]
-        (lambda: largest_concurrency("llama-3-8b", "h100-sxm", context=1.5), "context=1.5"),
-        (lambda: largest_concurrency("llama-3-8b", "h100-sxm", context=8, shared_prefix=9), "longer than the context"),
-        (lambda: largest_concurrency(decoder("gpt2").bind(B=1), "h100-sxm", context=8), "no symbol B"),
-        (lambda: largest_context("llama-3-8b", "h100-sxm", memory_limit="0 GiB"), "above zero"),
+        (lambda: rl.serving.largest_context("llama-3-8b", "h100-sxm", batch=0), "batch=0"),
+        (lambda: rl.serving.largest_context("llama-3-8b", "h100-sxm", shared_prefix="x"), "shared_prefix='x'"),
+        (lambda: rl.serving.largest_context(7, "h100-sxm"), "wanted a program: a Graph, a shipped name.*; given 7"),  # type: ignore[arg-type]
+        (lambda: rl.serving.largest_concurrency("llama-3-8b", "h100-sxm", context=1.5), "context=1.5"),
+        (
+            lambda: rl.serving.largest_concurrency("llama-3-8b", "h100-sxm", context=8, shared_prefix=9),
+            "longer than the context",
+        ),
+        (lambda: rl.serving.largest_concurrency(decoder("gpt2").bind(B=1), "h100-sxm", context=8), "no symbol B"),
+        (lambda: rl.serving.largest_context("llama-3-8b", "h100-sxm", memory_limit="0 GiB"), "above zero"),
     ],
 )
 def test_limits_that_cannot_be_are_refused(call: Any, says: str) -> None:

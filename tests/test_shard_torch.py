@@ -14,22 +14,19 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import roofline as rl  # noqa: E402
-from roofline.ir.errors import UsageError  # noqa: E402
-from roofline.ir.graph import Graph  # noqa: E402
 from roofline.ops.communication import COLLECTIVES  # noqa: E402
-from roofline.passes.parallel.shard import shard  # noqa: E402
 
 X = torch.zeros(4, 16, 64, device="meta")
 IDS = torch.zeros(4, 16, dtype=torch.int64, device="meta")
 
 
-def imported(make: Callable[[], Any], *args: Any) -> Graph:
+def imported(make: Callable[[], Any], *args: Any) -> rl.Graph:
     with torch.device("meta"):
         module = make().eval()
     return rl.from_torch(module, *args)
 
 
-def collectives(graph: Graph) -> Counter[str]:
+def collectives(graph: rl.Graph) -> Counter[str]:
     return Counter(node.op for node in graph.nodes if node.op in COLLECTIVES)
 
 
@@ -80,7 +77,7 @@ class Written(nn.Module):
 
 def test_a_language_model_of_ones_own() -> None:
     graph = imported(Language, IDS)
-    device = shard(graph, tp=2)
+    device = rl.passes.shard(graph, tp=2)
     assert collectives(device) == {"all_reduce": 5, "all_gather": 1}
     shapes = {name: tensor.shape for name, tensor in device.tensors.items() if tensor.kind == "weight"}
     assert shapes["layers.1.qkv.weight"] == (96, 64)
@@ -95,7 +92,7 @@ def test_a_language_model_of_ones_own() -> None:
 
 
 def test_attention_written_out_is_cut_by_heads() -> None:
-    device = shard(imported(Written, X), tp=2)
+    device = rl.passes.shard(imported(Written, X), tp=2)
     assert collectives(device) == {"all_reduce": 1}
     assert [device.tensors[node.outputs[0]].shape for node in device.nodes if node.op == "bmm"] == [(8, 16, 16)] * 2
 
@@ -103,7 +100,7 @@ def test_attention_written_out_is_cut_by_heads() -> None:
 def test_a_chain_of_products_is_cut_in_pairs() -> None:
     """Columns, rows; a third product finds its rows taken and stays whole."""
     chain = lambda: nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 64))  # noqa: E731
-    device = shard(imported(chain, X), tp=4)
+    device = rl.passes.shard(imported(chain, X), tp=4)
     assert collectives(device) == {"all_reduce": 1}
     assert [t.shape for t in device.tensors.values() if t.kind == "weight" and len(t.shape) == 2] == [
         (64, 64), (256, 64), (64, 256),
@@ -111,7 +108,7 @@ def test_a_chain_of_products_is_cut_in_pairs() -> None:
 
 
 def test_torch_layers() -> None:
-    device = shard(imported(lambda: nn.TransformerEncoderLayer(64, 4, 256, batch_first=True), X), tp=4)
+    device = rl.passes.shard(imported(lambda: nn.TransformerEncoderLayer(64, 4, 256, batch_first=True), X), tp=4)
     assert collectives(device) == {"all_reduce": 2}
     assert device.tensors["self_attn.in_proj_weight"].shape == (48, 64)
 
@@ -119,8 +116,8 @@ def test_torch_layers() -> None:
 def test_convolutions_are_refused() -> None:
     graph = imported(lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3)),
                      torch.zeros(1, 3, 16, 16, device="meta"))  # fmt: skip
-    with pytest.raises(UsageError, match="nothing that tensor parallelism splits"):
-        shard(graph, tp=2)
+    with pytest.raises(rl.errors.UsageError, match="nothing that tensor parallelism splits"):
+        rl.passes.shard(graph, tp=2)
 
 
 SIZES: dict[str, Any] = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64, "vocab_size": 100}
@@ -138,6 +135,6 @@ def test_transformers(kind: str, told: dict[str, Any], reductions: int) -> None:
     transformers = pytest.importorskip("transformers")
     config = getattr(transformers, f"{kind}Config")(**SIZES, **told)
     graph = imported(lambda: getattr(transformers, f"{kind}ForCausalLM")(config), IDS)
-    device = shard(graph, tp=2)
+    device = rl.passes.shard(graph, tp=2)
     assert collectives(device) == {"all_reduce": reductions, "all_gather": 1}
     assert device.parameters < 0.51 * graph.parameters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from roofline.ir.errors import ShapeError
+import roofline as rl
 from roofline.ir.signature import signature
 from roofline.ir.sizes import symbol
 
@@ -34,12 +34,12 @@ def test_no_leading_axes_are_a_batch_of_one() -> None:
     ],
 )
 def test_contradictions_are_refused(text: str, shapes: list[tuple[int, ...]], fault: str) -> None:
-    with pytest.raises(ShapeError, match=fault):
+    with pytest.raises(rl.errors.ShapeError, match=fault):
         signature(text).bind(shapes)
 
 
 def test_an_optional_input_may_be_absent_but_must_agree() -> None:
-    with pytest.raises(ShapeError, match="axis 'n' is both 128 and 64"):
+    with pytest.raises(rl.errors.ShapeError, match="axis 'n' is both 128 and 64"):
         signature("... k, n k, [n] -> ... n").bind([(2, 32), (128, 32), (64,)])
 
 
@@ -77,12 +77,12 @@ def test_symbols_are_divided_where_they_can_be() -> None:
 def test_a_product_that_does_not_divide_is_refused(
     shapes: list[tuple[int, ...]], nouns: dict[str, str], fault: str
 ) -> None:
-    with pytest.raises(ShapeError, match=fault):
+    with pytest.raises(rl.errors.ShapeError, match=fault):
         signature(SCORES).bind(shapes, None, nouns)
 
 
 def test_a_product_that_contradicts_its_factors_is_refused() -> None:
-    with pytest.raises(ShapeError, match="has 6 as axis 'c', but 2 'g' of 4 'i'"):
+    with pytest.raises(rl.errors.ShapeError, match="has 6 as axis 'c', but 2 'g' of 4 'i'"):
         signature("n c=(g i), o i -> n o").bind([(1, 6), (8, 4)], {"g": 2})
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from profiles import examples
 
-from roofline.ir.errors import UnboundSize
+import roofline as rl
 from roofline.ir.sizes import Dim, ceil_div, distinct, evaluate, maximum, minimum, prod, substitute, symbol, symbols
 
 B, S = symbol("B"), symbol("S")
@@ -85,7 +85,7 @@ def test_fractions_come_out_whole_or_as_floats() -> None:
 
 
 def test_missing_symbols_are_all_named() -> None:
-    with pytest.raises(UnboundSize, match=r"needs a value for B, S$"):
+    with pytest.raises(rl.errors.UnboundSize, match=r"needs a value for B, S$"):
         (B * S + minimum(B, S)).at({"C": 1})
 
 

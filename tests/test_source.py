@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import roofline as rl
-from roofline.frontends.source import load_program
 
 CONFIG = {
     "model_type": "llama",
@@ -39,18 +38,18 @@ def save(path: Path, data: object) -> Path:
 
 @pytest.mark.parametrize("name", ["gpt2", "GPT2", "meta-llama/Llama-3.1-8B", "llama-3-8b"])
 def test_names_and_aliases(name: str) -> None:
-    assert load_program(name).parameters == rl.model(name).parameters
+    assert rl.load_program(name).parameters == rl.model(name).parameters
 
 
 def test_phase_and_formats_reach_a_model() -> None:
-    graph = load_program("gpt2", phase="decode", dtype="bf16", weights="int8", cache="fp8")
+    graph = rl.load_program("gpt2", phase="decode", dtype="bf16", weights="int8", cache="fp8")
     assert graph.info.phase == "decode"
     assert {t.dtype for t in graph.tensors.values() if t.kind == "cache"} == {"fp8"}
     assert graph.tensors["layers.0.mlp.up.weight"].dtype == "int8"
 
 
 def test_model_file(tmp_path: Path) -> None:
-    assert load_program(save(tmp_path / "mine.toml", MODEL)).nodes[0].op == "relu"
+    assert rl.load_program(save(tmp_path / "mine.toml", MODEL)).nodes[0].op == "relu"
 
 
 def test_config_by_any_way_of_naming_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,35 +59,35 @@ def test_config_by_any_way_of_naming_it(tmp_path: Path, monkeypatch: pytest.Monk
     other = save(tmp_path / "saved.json", CONFIG)
     monkeypatch.chdir(tmp_path)
     for source in (folder, str(folder), "./my-llama", "my-llama", file, str(file), other, "saved.json"):
-        assert load_program(source).parameters == 341_568
+        assert rl.load_program(source).parameters == 341_568
 
 
 def test_a_shipped_name_wins_over_a_folder_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "gpt2").mkdir()
     save(tmp_path / "gpt2" / "config.json", CONFIG)
     monkeypatch.chdir(tmp_path)
-    assert load_program("gpt2").parameters == rl.model("gpt2").parameters
-    assert load_program(f".{os.sep}gpt2").parameters == 341_568
+    assert rl.load_program("gpt2").parameters == rl.model("gpt2").parameters
+    assert rl.load_program(f".{os.sep}gpt2").parameters == 341_568
 
 
 def test_workload(tmp_path: Path) -> None:
-    graph = load_program(save(tmp_path / "work.json", GEMM))
+    graph = rl.load_program(save(tmp_path / "work.json", GEMM))
     assert (rl.count(graph).flops, graph.name) == (2 * 64**3, "work")
-    wide = load_program(save(tmp_path / "work.json", GEMM), dtype="fp32")
+    wide = rl.load_program(save(tmp_path / "work.json", GEMM), dtype="fp32")
     assert rl.count(wide).bytes == 2 * rl.count(graph).bytes
-    light = load_program(save(tmp_path / "work.json", GEMM), weights="int8")
+    light = rl.load_program(save(tmp_path / "work.json", GEMM), weights="int8")
     assert rl.count(light).bytes == rl.count(graph).bytes - 64 * 64
 
 
 def test_workload_of_a_model(tmp_path: Path) -> None:
     entry = [{"model": "gpt2", "phase": "decode", "batch": 2, "seq": 128}]
-    graph = load_program(save(tmp_path / "work.json", entry))
+    graph = rl.load_program(save(tmp_path / "work.json", entry))
     assert (graph.symbols, graph.info.phase) == (frozenset(), "decode")
 
 
 def test_a_workload_has_no_phase(tmp_path: Path) -> None:
     with pytest.raises(rl.errors.UsageError, match="a workload has no phase"):
-        load_program(save(tmp_path / "work.json", GEMM), phase="decode")
+        rl.load_program(save(tmp_path / "work.json", GEMM), phase="decode")
 
 
 @pytest.mark.parametrize(
@@ -121,7 +120,7 @@ def test_what_is_no_program(
         (tmp_path / folder).mkdir()
     monkeypatch.chdir(tmp_path)
     with pytest.raises(error, match=words) as caught:
-        load_program(source)
+        rl.load_program(source)
     assert "\n" not in str(caught.value)
 
 
@@ -131,4 +130,4 @@ def test_unreadable_file(tmp_path: Path, name: str) -> None:
     file = save(tmp_path / name, "{}")
     file.chmod(0)
     with pytest.raises(rl.errors.ModelDataError, match="cannot be read"):
-        load_program(file)
+        rl.load_program(file)

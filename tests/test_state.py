@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import roofline as rl
-from roofline.ops.registry import Work, get_op
+from roofline.ops.registry import get_op
 
 SIZES: dict[str, Any] = {
     "model_type": "nemotron_h", "hidden_size": 64, "num_hidden_layers": 8, "hybrid_override_pattern": "M-M*M-M*",
@@ -18,7 +18,7 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 
 
-def work(op: str, *shapes: tuple[Any, ...], **attrs: Any) -> Work:
+def work(op: str, *shapes: tuple[Any, ...], **attrs: Any) -> rl.ops.Work:
     return get_op(op).work(shapes, attrs)
 
 

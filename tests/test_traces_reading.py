@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from profiles import examples
 
 import roofline as rl
-from roofline.traces.events import Kind, Signature, Trace
+from roofline.traces.events import Kind, Signature
 from roofline.traces.formats import chrome, jsonstream
 
 #: Traces of a real machine; beside the checkout, where there are any.
@@ -54,19 +54,19 @@ def chrome_text(*events: Any, **root: Any) -> str:
     return json.dumps({**root, "traceEvents": list(events)}, indent=1)
 
 
-def read(folder: Path, content: str | bytes, name: str = "trace.json") -> Trace:
+def read(folder: Path, content: str | bytes, name: str = "trace.json") -> rl.traces.Trace:
     return rl.traces.read_trace(write(folder, content, name))
 
 
-def names(trace: Trace) -> list[str]:
+def names(trace: rl.traces.Trace) -> list[str]:
     return [trace.events.names[i] for i in trace.events.name]
 
 
-def kernels(trace: Trace) -> np.ndarray:
+def kernels(trace: rl.traces.Trace) -> np.ndarray:
     return trace.events.duration[trace.events.kind == Kind.KERNEL]
 
 
-def said(trace: Trace, words: str) -> bool:
+def said(trace: rl.traces.Trace, words: str) -> bool:
     return any(words in note for note in trace.notes)
 
 
@@ -719,7 +719,7 @@ SAMPLES = (
 MANY = settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def survives(folder: Path, content: bytes) -> Trace | None:
+def survives(folder: Path, content: bytes) -> rl.traces.Trace | None:
     """A trace, or a refusal of one line; anything else fails the test."""
     try:
         trace = read(folder, content)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from roofline.ir.errors import UnitError
+import roofline as rl
 from roofline.ir.units import MAC, format_bytes, format_si, parse
 
 
@@ -76,7 +76,7 @@ def test_decimal_and_binary_prefixes_are_never_the_same() -> None:
     ],
 )
 def test_what_is_no_quantity_is_refused(text: object, unit: str, fault: str) -> None:
-    with pytest.raises(UnitError, match=fault):
+    with pytest.raises(rl.errors.UnitError, match=fault):
         parse(text, unit)  # type: ignore[arg-type]
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import roofline as rl
 from roofline.analysis.prediction import predict_rows
-from roofline.analysis.validation import Validation, figures, record, validate, worse
+from roofline.analysis.validation import Validation, figures, record, worse
 from roofline.cli.commands import app
-from roofline.ir.errors import ModelDataError, UsageError
 
 H100 = "h100-sxm"
 
@@ -28,7 +28,7 @@ def rows(factors: list[float], **more: Any) -> list[dict[str, Any]]:
 
 
 def judged(factors: list[float], **more: Any) -> Validation:
-    return validate(rows(factors, **more), H100)
+    return rl.validate(rows(factors, **more), H100)
 
 
 def test_figures() -> None:
@@ -51,7 +51,7 @@ def test_the_range_is_judged() -> None:
 def test_unstable_rows_are_left_out_and_failed_ones_named() -> None:
     table = [*rows([1.0, 1.0]), *rows([5.0], stable="0"),
              {"op": "relu", "dtype": "bf16", "shape": "?", "kernel_us": "1"}]  # fmt: skip
-    found = validate(table, H100)
+    found = rl.validate(table, H100)
     assert found.unstable == 1
     assert sum(found.failed.values()) == 1
     assert found.sections[0].total.rows == 2
@@ -60,7 +60,7 @@ def test_unstable_rows_are_left_out_and_failed_ones_named() -> None:
 
 def test_warm_rows_are_judged_apart() -> None:
     warm = [{**row, "p50_us": row["kernel_us"], "kernel_us": "", "chip": "t4"} for row in rows([1.0])]
-    found = validate([*rows([1.0]), *warm], H100)
+    found = rl.validate([*rows([1.0]), *warm], H100)
     assert [(section.chip, section.name) for section in found.sections] == [
         (H100, "operators"),
         ("t4", "operators, warm"),
@@ -73,23 +73,23 @@ def test_models_by_regime_and_their_memory() -> None:
         {**row, "wall_us": "5646", "regime": "device", "activation_bytes": "308281344"},
         {**row, "wall_us": "8345", "regime": "host_or_mixed", "activation_bytes": ""},
     ]
-    names = [section.name for section in validate(table, H100).sections]
+    names = [section.name for section in rl.validate(table, H100).sections]
     assert names == ["models, device", "activation memory", "models, host_or_mixed"]
 
 
 def test_nothing_measured_is_refused() -> None:
-    with pytest.raises(UsageError, match="no measurement"):
-        validate([{"op": "relu", "dtype": "bf16", "shape": "{}"}], H100)
-    with pytest.raises(UsageError, match=r"there are some for .*h100-sxm"):
-        validate(None, "t4")
-    with pytest.raises(UsageError, match="a number is wanted"):
-        validate([{"op": "relu", "dtype": "bf16", "shape": "{}", "kernel_us": "fast"}], H100)
+    with pytest.raises(rl.errors.UsageError, match="no measurement"):
+        rl.validate([{"op": "relu", "dtype": "bf16", "shape": "{}"}], H100)
+    with pytest.raises(rl.errors.UsageError, match=r"there are some for .*h100-sxm"):
+        rl.validate(None, "t4")
+    with pytest.raises(rl.errors.UsageError, match="a number is wanted"):
+        rl.validate([{"op": "relu", "dtype": "bf16", "shape": "{}", "kernel_us": "fast"}], H100)
 
 
 def test_recorded_and_compared(tmp_path: Path) -> None:
     path = tmp_path / "recorded.toml"
     good, bad = judged([1.0, 1.0, 1.02]), judged([1.0, 1.5, 1.5])
-    with pytest.raises(ModelDataError, match="validate --record"):
+    with pytest.raises(rl.errors.ModelDataError, match="validate --record"):
         worse(good, path)
     record(bad, path)
     assert worse(good, path) == []
@@ -115,7 +115,7 @@ def test_a_broken_record_is_refused(tmp_path: Path, text: str) -> None:
     if text.startswith('["h100'):
         assert worse(found, path) == []
     else:
-        with pytest.raises(ModelDataError):
+        with pytest.raises(rl.errors.ModelDataError):
             worse(found, path)
 
 
@@ -149,5 +149,5 @@ def test_the_command(tmp_path: Path) -> None:
 
 def test_the_check_is_for_what_ships(tmp_path: Path) -> None:
     done = run(tmp_path / "mine.csv", "--check")
-    assert isinstance(done.exception, UsageError)
-    assert isinstance(run("--check", "--record").exception, UsageError)
+    assert isinstance(done.exception, rl.errors.UsageError)
+    assert isinstance(run("--check", "--record").exception, rl.errors.UsageError)

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from roofline.traces.events import Events, Kind, Signature, Trace
+import roofline as rl
+from roofline.traces.events import Events, Kind, Signature
 
 KINDS = {
     "cpu_op": Kind.OP, "user_annotation": Kind.ANNOTATION, "cuda_runtime": Kind.RUNTIME, "cuda_driver": Kind.RUNTIME,
@@ -24,7 +25,7 @@ TYPES = {
 }  # fmt: skip
 
 
-def trace(rows: Iterable[Mapping[str, Any]]) -> Trace:
+def trace(rows: Iterable[Mapping[str, Any]]) -> rl.traces.Trace:
     """Events by their fields; ``name`` is a text, ``signature`` a Signature and ``detail`` a mapping, if given."""
     ordered = sorted(rows, key=lambda row: row.get("start", 0.0))
     pools: dict[str, list[Any]] = {"name": [], "signature": [], "detail": []}
@@ -43,10 +44,10 @@ def trace(rows: Iterable[Mapping[str, Any]]) -> Trace:
     columns = {key: np.array(column, TYPES.get(key, np.int64)) for key, column in table.items()}
     columns["name"] = columns["name"].astype(np.int32)
     texts = {"names": tuple(pools["name"]), "signatures": tuple(pools["signature"]), "details": tuple(pools["detail"])}
-    return Trace("", "torch", Events(**columns, **texts))
+    return rl.traces.Trace("", "torch", Events(**columns, **texts))
 
 
-def chrome(document: Mapping[str, Any]) -> Trace:
+def chrome(document: Mapping[str, Any]) -> rl.traces.Trace:
     """What torch.profiler exports, already parsed."""
     slices = [e for e in document["traceEvents"] if e.get("ph") == "X" and e.get("cat") in KINDS]
     first = min((e["ts"] for e in slices), default=0.0)

@@ -11,16 +11,8 @@ from hypothesis import strategies as st
 from profiles import examples
 
 import roofline as rl
-from roofline import count
 from roofline.counting.memory import memory
-from roofline.ir.graph import Graph
 from roofline.ir.sizes import symbol
-from roofline.ops.builder import Builder
-from roofline.ops.reference import same
-from roofline.ops.registry import OPS
-from roofline.passes.fusion.fuse import fuse, unfuse
-from roofline.passes.fusion.inductor import inductor
-from roofline.passes.rewriting.clean import clean, eliminate_dead, fold_constants, merge_equal
 
 LAW = settings(deadline=None, max_examples=examples(120), derandomize=True, database=None)
 B = symbol("B")
@@ -62,12 +54,12 @@ STEPS: dict[str, Step] = {
 }  # fmt: skip
 
 
-def _pair(b: Builder, x: str, y: str) -> str:
+def _pair(b: rl.ops.Builder, x: str, y: str) -> str:
     with b.kernel(f"hand{len(b.nodes)}"):
         return b.op("relu", b.op("add", x, y))
 
 
-def _packed(b: Builder, x: str) -> str:
+def _packed(b: rl.ops.Builder, x: str) -> str:
     """Weights of few bits that the kernel of their product unpacks."""
     with b.kernel(f"packed{len(b.nodes)}"):
         return b.op("linear", x, b.op("cast", b.weight("q", (WIDTH, WIDTH), dtype="int4"), dtype="fp32"))
@@ -79,9 +71,9 @@ PLACES = st.integers(0, 4)
 CHOICES = st.lists(st.tuples(st.sampled_from(sorted(STEPS)), PLACES, PLACES), min_size=1, max_size=16)
 
 
-def program(choices: Choices, kept: int = 0) -> Graph:
+def program(choices: Choices, kept: int = 0) -> rl.Graph:
     """Build what the choices say; the newest result and another one are the outputs, the rest is dead."""
-    b = Builder("random", "fp32")
+    b = rl.ops.Builder("random", "fp32")
     pools = {
         "full": [b.input("x", (B, WIDTH))], "matrix": [b.weight("w", (WIDTH, WIDTH))],
         "vector": [b.source("v", (WIDTH,), "buffer")], "cache": [b.cache("c", (B, 1, 4, WIDTH))],
@@ -97,14 +89,14 @@ def program(choices: Choices, kept: int = 0) -> Graph:
     return b.graph(list(dict.fromkeys([made[-1], made[kept % len(made)]])))
 
 
-PASSES = [eliminate_dead, merge_equal, fold_constants, clean]
+PASSES = [rl.passes.eliminate_dead, rl.passes.merge_equal, rl.passes.fold_constants, rl.passes.clean]
 TWINS: Choices = [("tanh", 0, 0), ("tanh", 1, 0), ("add", 0, 1)]
 OPEN_TWINS: Choices = [("open", 0, 0), ("open", 1, 0), ("add", 0, 1), ("narrow", 0, 0), ("narrow", 0, 0)]
 CONSTANT: Choices = [("scaled rows", 0, 0), ("turned", 0, 0), ("squared", 0, 1), ("linear", 0, 0)]
 UNPACKED: Choices = [("fused product", 0, 0), ("packed", 0, 0), ("linear", 0, 0)]
 
 
-def stored(graph: Graph) -> Any:
+def stored(graph: rl.Graph) -> Any:
     return memory(graph, {"B": 3}).weights
 
 
@@ -117,15 +109,15 @@ def stored(graph: Graph) -> Any:
 @example(choices=CONSTANT, kept=0, fused=False)
 @example(choices=UNPACKED, kept=0, fused=False)
 def test_cleaning_keeps_the_outputs_and_never_adds_anything(
-    tidy: Callable[[Graph], Graph], choices: Choices, kept: int, fused: bool
+    tidy: Callable[[rl.Graph], rl.Graph], choices: Choices, kept: int, fused: bool
 ) -> None:
     graph = program(choices, kept)
-    graph = fuse(graph) if fused else graph
+    graph = rl.passes.fuse(graph) if fused else graph
     after = tidy(graph)
     after.validate()
     assert after.outputs == graph.outputs
-    assert same(graph, after, tolerance=1e-9, B=3)
-    old, new = count(graph, B=3), count(after, B=3)
+    assert rl.ops.same(graph, after, tolerance=1e-9, B=3)
+    old, new = rl.count(graph, B=3), rl.count(after, B=3)
     assert new.flops <= old.flops
     assert new.vector_flops <= old.vector_flops
     assert new.bytes <= old.bytes
@@ -136,7 +128,7 @@ def test_cleaning_keeps_the_outputs_and_never_adds_anything(
 @pytest.mark.parametrize("tidy", PASSES, ids=lambda tidy: tidy.__name__)
 @LAW
 @given(choices=CHOICES, kept=st.integers(0, 20))
-def test_cleaning_twice_is_cleaning_once(tidy: Callable[[Graph], Graph], choices: Choices, kept: int) -> None:
+def test_cleaning_twice_is_cleaning_once(tidy: Callable[[rl.Graph], rl.Graph], choices: Choices, kept: int) -> None:
     once = tidy(program(choices, kept))
     assert tidy(once) is once
 
@@ -144,7 +136,7 @@ def test_cleaning_twice_is_cleaning_once(tidy: Callable[[Graph], Graph], choices
 @LAW
 @given(choices=CHOICES, kept=st.integers(0, 20))
 def test_nothing_dead_is_left(choices: Choices, kept: int) -> None:
-    after = eliminate_dead(program(choices, kept))
+    after = rl.passes.eliminate_dead(program(choices, kept))
     needed = set(after.outputs).union(name for node in after.nodes for name in node.inputs)
     for node in after.nodes:
         assert needed.intersection(node.outputs) or node.op == "cache_update"
@@ -158,8 +150,14 @@ def test_nothing_dead_is_left(choices: Choices, kept: int) -> None:
 @given(choices=CHOICES, kept=st.integers(0, 20))
 def test_other_kernels_are_the_same_program(choices: Choices, kept: int) -> None:
     graph = program(choices, kept)
-    for other in (fuse(graph), unfuse(graph), inductor(graph), clean(fuse(graph)), fuse(clean(graph))):
-        assert same(graph, other, tolerance=1e-9, B=2)
+    for other in (
+        rl.passes.fuse(graph),
+        rl.passes.unfuse(graph),
+        rl.passes.inductor(graph),
+        rl.passes.clean(rl.passes.fuse(graph)),
+        rl.passes.fuse(rl.passes.clean(graph)),
+    ):
+        assert rl.ops.same(graph, other, tolerance=1e-9, B=2)
 
 
 @LAW
@@ -169,5 +167,5 @@ def test_the_program_without_its_last_operator_is_another_one(choices: Choices, 
     graph = program(choices, kept)
     last = graph.nodes[-1]
     changed = graph.with_nodes((*graph.nodes[:-1], rl.ops.Node(last.name, "gelu", last.inputs, last.outputs)))
-    assert OPS[last.op].kind == "pointwise"
-    assert not same(graph, changed, tolerance=1e-3, B=3)
+    assert rl.ops.OPS[last.op].kind == "pointwise"
+    assert not rl.ops.same(graph, changed, tolerance=1e-3, B=3)

@@ -7,15 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from profiles import examples
 
-from roofline.analysis.collectives import COLLECTIVE_OPS, collective
+import roofline as rl
+from roofline.analysis.collectives import COLLECTIVE_OPS
 from roofline.cost.algorithms import choices
-from roofline.hardware.cluster import cluster
 
 LAW = settings(deadline=None, max_examples=examples(150), derandomize=True, database=None)
 
 #: NVLink with switches that add, without, a fabric of single peers, cards behind a host, a rack, a torus.
 CLUSTERS = [
-    cluster(name).replace(nodes=4) if cluster(name).link else cluster(name)
+    rl.cluster(name).replace(nodes=4) if rl.cluster(name).link else rl.cluster(name)
     for name in ("dgx-h100", "dgx-a100", "mi300x", "pcie-l40s", "gb200-nvl72", "tpu-v5p-pod")
 ]
 where = st.sampled_from(CLUSTERS)
@@ -39,7 +39,7 @@ def groups(draw: st.DrawFn) -> tuple[object, int, int]:
 @given(groups(), ops, sizes)
 def test_never_under_the_floor_and_inside_its_range(group: tuple[object, int, int], op: str, size: float) -> None:
     on, devices, stride = group
-    found = collective(on, op, size, devices, stride=stride)  # type: ignore[arg-type]
+    found = rl.analysis.collective(on, op, size, devices, stride=stride)  # type: ignore[arg-type]
     assert found.floor * (1 - 1e-12) <= found.seconds
     assert found.low <= found.seconds <= found.high
     assert found.seconds > 0
@@ -51,7 +51,7 @@ def test_a_larger_message_never_takes_less(group: tuple[object, int, int], op: s
     on, devices, stride = group
     for policy in ("nccl", "fastest"):
         small, large = (
-            collective(on, op, each, devices, stride=stride, algorithm=policy).seconds  # type: ignore[arg-type]
+            rl.analysis.collective(on, op, each, devices, stride=stride, algorithm=policy).seconds  # type: ignore[arg-type]
             for each in (size, size * factor)
         )
         assert large >= small * (1 - 1e-12)
@@ -61,12 +61,12 @@ def test_a_larger_message_never_takes_less(group: tuple[object, int, int], op: s
 @given(groups(), ops, sizes)
 def test_what_is_chosen_is_the_fastest_of_all_there_are(group: tuple[object, int, int], op: str, size: float) -> None:
     on, devices, stride = group
-    best = collective(on, op, size, devices, stride=stride, algorithm="fastest")  # type: ignore[arg-type]
-    plain = collective(on, op, size, devices, stride=stride)  # type: ignore[arg-type]
+    best = rl.analysis.collective(on, op, size, devices, stride=stride, algorithm="fastest")  # type: ignore[arg-type]
+    plain = rl.analysis.collective(on, op, size, devices, stride=stride)  # type: ignore[arg-type]
     assert best.seconds <= plain.seconds
     names = choices(op, "fastest", best.nodes)
     each = {
-        name: collective(on, op, size, devices, stride=stride, algorithm=name).seconds  # type: ignore[arg-type]
+        name: rl.analysis.collective(on, op, size, devices, stride=stride, algorithm=name).seconds  # type: ignore[arg-type]
         for name in names
     }
     assert best.seconds <= min(each.values()) * (1 + 1e-12)
@@ -82,13 +82,13 @@ def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather(
 ) -> None:
     on, devices, stride = group
     size = float(np.ceil(size / devices) * devices)  # the same message in all three
-    nodes = collective(on, "all_gather", size, devices, stride=stride).nodes  # type: ignore[arg-type]
+    nodes = rl.analysis.collective(on, "all_gather", size, devices, stride=stride).nodes  # type: ignore[arg-type]
     algorithm = "hierarchical" if hierarchical and nodes > 1 else "ring"
     parts = [
-        collective(on, op, size, devices, stride=stride, algorithm=algorithm, ideal=True)  # type: ignore[arg-type]
+        rl.analysis.collective(on, op, size, devices, stride=stride, algorithm=algorithm, ideal=True)  # type: ignore[arg-type]
         for op in ("reduce_scatter", "all_gather")
     ]
-    whole = collective(
+    whole = rl.analysis.collective(
         on,
         "all_reduce",
         size,
@@ -107,8 +107,8 @@ def test_datasheet_rates_are_never_beaten_by_what_the_library_reaches(
     group: tuple[object, int, int], op: str, size: float
 ) -> None:
     on, devices, stride = group
-    real = collective(on, op, size, devices, stride=stride)  # type: ignore[arg-type]
-    free = collective(on, op, size, devices, stride=stride, algorithm=real.algorithm, ideal=True)  # type: ignore[arg-type]
+    real = rl.analysis.collective(on, op, size, devices, stride=stride)  # type: ignore[arg-type]
+    free = rl.analysis.collective(on, op, size, devices, stride=stride, algorithm=real.algorithm, ideal=True)  # type: ignore[arg-type]
     assert real.seconds >= free.seconds * (1 - 1e-9)
 
 
@@ -118,6 +118,6 @@ def test_no_device_sends_less_than_the_floor_says(size: float, devices: int) -> 
     """The bytes at the rate of their link are no less than the least that any algorithm sends."""
     for op in ("all_reduce", "all_gather", "reduce_scatter"):
         for algorithm in ("nccl", "fastest"):
-            found = collective("dgx-h100", op, size, devices, algorithm=algorithm)
+            found = rl.analysis.collective("dgx-h100", op, size, devices, algorithm=algorithm)
             moving = max(found.wire_bytes / 450e9, found.node_bytes / 50e9)
             assert moving >= found.floor * (1 - 1e-9)

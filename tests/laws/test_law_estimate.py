@@ -13,9 +13,7 @@ from profiles import examples
 
 import roofline as rl
 from roofline.analysis.estimates import MODES
-from roofline.ir.graph import Graph
 from roofline.ir.sizes import symbol
-from roofline.ops.builder import Builder
 
 LAW = settings(deadline=None, max_examples=examples(25), derandomize=True, database=None)
 #: Room for rounding of float64 sums, not for wrong formulas.
@@ -39,7 +37,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 @cache
-def load(label: str) -> Graph:
+def load(label: str) -> rl.Graph:
     options = dict(MODELS[label])
     return rl.model(options.pop("name"), **options)
 
@@ -57,7 +55,7 @@ def chips() -> tuple[rl.Chip, ...]:
     return tuple(chip for chip in map(rl.chip, rl.chips()) if has(chip))
 
 
-def draw_sizes(draw: Any, graph: Graph, **forced: Any) -> dict[str, Any]:
+def draw_sizes(draw: Any, graph: rl.Graph, **forced: Any) -> dict[str, Any]:
     return {name: forced.get(name, draw(st.integers(1, 5000), label=name)) for name in sorted(graph.symbols)}
 
 
@@ -132,10 +130,10 @@ def test_a_faster_chip_is_never_slower(label: str) -> None:
         assert_at_most(rl.estimate(graph, chip.scale(compute=2), mode="graph", **sizes).time, base.time)
 
 
-def _all_axes() -> Graph:
+def _all_axes() -> rl.Graph:
     """A program with every symbol that has a place of its own, and one that has none."""
     B, S, C, T = (symbol(name) for name in "BSCT")
-    b = Builder("axes", "bf16")
+    b = rl.ops.Builder("axes", "bf16")
     x = b.op("linear", b.input("x", (B, S, 64)), b.weight("w", (32, 64)))
     k = b.cache("k", (B, C, 32))
     scores = b.op("bmm", x, b.op("transpose_copy", k))

@@ -12,12 +12,9 @@ from hypothesis import strategies as st
 from profiles import examples
 
 import roofline as rl
-from roofline import count
 from roofline.counting.memory import memory
-from roofline.ir.graph import Graph
 from roofline.ir.sizes import evaluate, substitute, symbol
 from roofline.ops.pointwise import POINTWISE
-from roofline.ops.registry import OPS, Work
 
 LAW = settings(deadline=None, max_examples=examples(12), derandomize=True, database=None)
 B, S, C = (symbol(name) for name in "BSC")
@@ -27,7 +24,7 @@ HEADS = (B, 8, S, 16)
 KEYS = (B, 2, S + C, 16)
 SCORES = (B, 8, S, S + C)
 
-COLLECTIVES = tuple(name for name, op in OPS.items() if op.kind == "network")
+COLLECTIVES = tuple(name for name, op in rl.ops.OPS.items() if op.kind == "network")
 
 #: Input shapes and options for every operator; a test below fails when one is missing.
 SAMPLES: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
@@ -126,20 +123,20 @@ def bound(value: Any, sizes: dict[str, Any]) -> Any:
     return substitute(value, sizes)
 
 
-def parts(work: Work) -> dict[str, Any]:
+def parts(work: rl.ops.Work) -> dict[str, Any]:
     found = {"flops": work.flops, "vector": work.vector} | {f"reads {at}": n for at, n in work.reads.items()}
     return found | ({} if work.writes is None else {"writes": work.writes})
 
 
 def test_every_operator_has_a_sample() -> None:
-    assert OPS.keys() == SAMPLES.keys(), "add shapes and options of a new operator to SAMPLES"
+    assert rl.ops.OPS.keys() == SAMPLES.keys(), "add shapes and options of a new operator to SAMPLES"
 
 
 @pytest.mark.parametrize("name", SAMPLES)
 @LAW
 @given(points=st.lists(SIZES, min_size=1, max_size=3))
 def test_an_operator_counts_the_same_on_numbers_arrays_and_symbols(name: str, points: list[dict[str, int]]) -> None:
-    op, (shapes, attrs) = OPS[name], SAMPLES[name]
+    op, (shapes, attrs) = rl.ops.OPS[name], SAMPLES[name]
     symbolic = parts(op.work(shapes, attrs))
     arrays = {size: np.array([float(point[size]) for point in points]) for size in "BSC"}
     by_array = {key: np.broadcast_to(evaluate(value, arrays), (len(points),)) for key, value in symbolic.items()}
@@ -160,7 +157,7 @@ def test_an_operator_counts_the_same_on_numbers_arrays_and_symbols(name: str, po
 @LAW
 @given(point=SIZES)
 def test_an_operator_shapes_the_same_on_numbers_and_symbols(name: str, point: dict[str, int]) -> None:
-    op, (shapes, attrs) = OPS[name], SAMPLES[name]
+    op, (shapes, attrs) = rl.ops.OPS[name], SAMPLES[name]
     numbers = op.output(bound(shapes, point), {key: bound(value, point) for key, value in attrs.items()})
     assert tuple(evaluate(size, point) for size in op.output(shapes, attrs)) == numbers
     assert all(isinstance(size, int) and size >= 1 for size in numbers)
@@ -183,13 +180,13 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 @cache
-def load(label: str) -> Graph:
+def load(label: str) -> rl.Graph:
     options = dict(MODELS[label])
     return rl.model(options.pop("name"), **options)
 
 
-def totals(graph: Graph, sizes: dict[str, Any]) -> dict[str, Any]:
-    counts = count(graph, **sizes)
+def totals(graph: rl.Graph, sizes: dict[str, Any]) -> dict[str, Any]:
+    counts = rl.count(graph, **sizes)
     return {"flops": counts.flops, "vector": counts.vector_flops, "bytes": counts.bytes, **memory(graph, sizes).parts()}
 
 
@@ -220,7 +217,7 @@ def test_dense_models_count_in_exact_integers(label: str) -> None:
 def test_large_sizes_neither_overflow_nor_go_negative() -> None:
     graph = load("gpt2 naive")
     sizes = {"B": np.array([2.0**30]), "S": np.array([2.0**30])}
-    assert count(graph, **sizes).flops[0] > 2.0**63
-    assert count(graph, B=2**30, S=2**30).flops == pytest.approx(count(graph, **sizes).flops[0], rel=1e-12)
+    assert rl.count(graph, **sizes).flops[0] > 2.0**63
+    assert rl.count(graph, B=2**30, S=2**30).flops == pytest.approx(rl.count(graph, **sizes).flops[0], rel=1e-12)
     integers = {name: value.astype(np.int64) for name, value in sizes.items()}
-    assert count(graph, **integers).flops[0] == pytest.approx(count(graph, **sizes).flops[0], rel=1e-12)
+    assert rl.count(graph, **integers).flops[0] == pytest.approx(rl.count(graph, **sizes).flops[0], rel=1e-12)

@@ -13,12 +13,9 @@ from hypothesis import strategies as st
 from profiles import examples
 
 import roofline as rl
-from roofline import count
 from roofline.counting.memory import memory
 from roofline.ir.dtypes import DTYPES
-from roofline.ir.graph import Graph
 from roofline.ir.units import PREFIXES, UNITS, format_bytes, format_si, parse
-from roofline.passes.formats.cast import cast
 
 LAW = settings(deadline=None, max_examples=examples(60), derandomize=True, database=None)
 
@@ -37,11 +34,11 @@ STORED = sorted((d for d in DTYPES.values() if d.name not in ("bool", "b1", "int
 
 
 @cache
-def load(name: str) -> Graph:
+def load(name: str) -> rl.Graph:
     return rl.model(name, **MODELS[name])
 
 
-def sizes_of(graph: Graph) -> dict[str, int]:
+def sizes_of(graph: rl.Graph) -> dict[str, int]:
     return {name: {"B": 3, "S": 17, "C": 130}[name] for name in graph.symbols}
 
 
@@ -51,8 +48,8 @@ def sizes_of(graph: Graph) -> dict[str, int]:
 def test_a_narrower_format_never_adds_bytes(name: str, part: str, pair: list[int]) -> None:
     graph = load(name)
     sizes = sizes_of(graph)
-    wide, narrow = (cast(cast(graph, "fp64"), **{part: FLOATS[at]}) for at in pair)
-    before, after = count(wide, **sizes), count(narrow, **sizes)
+    wide, narrow = (rl.passes.cast(rl.passes.cast(graph, "fp64"), **{part: FLOATS[at]}) for at in pair)
+    before, after = rl.count(wide, **sizes), rl.count(narrow, **sizes)
     assert (after.flops, after.vector_flops) == (before.flops, before.vector_flops)
     assert after.bytes <= before.bytes
     for item, value in memory(narrow, sizes).parts().items():
@@ -64,8 +61,8 @@ def test_a_narrower_format_never_adds_bytes(name: str, part: str, pair: list[int
 def test_narrower_weights_never_add_bytes_in_any_stored_format(name: str, pair: list[int]) -> None:
     graph = load(name)
     sizes = sizes_of(graph)
-    wide, narrow = (cast(graph, weights=STORED[at].name) for at in pair)
-    before, after = count(wide, **sizes), count(narrow, **sizes)
+    wide, narrow = (rl.passes.cast(graph, weights=STORED[at].name) for at in pair)
+    before, after = rl.count(wide, **sizes), rl.count(narrow, **sizes)
     assert after.flops == before.flops
     assert after.bytes <= before.bytes
     assert memory(narrow, sizes).weights <= memory(wide, sizes).weights
@@ -74,7 +71,7 @@ def test_narrower_weights_never_add_bytes_in_any_stored_format(name: str, pair: 
 @LAW
 @given(name=st.sampled_from(sorted(MODELS)), weights=st.sampled_from([d.name for d in STORED]))
 def test_weight_bytes_are_the_sum_of_parameters(name: str, weights: str) -> None:
-    graph = cast(load(name), weights=weights)
+    graph = rl.passes.cast(load(name), weights=weights)
     exact = sum(
         Fraction(tensor.numel) * DTYPES[tensor.dtype].bits_per_element / 8
         for tensor in graph.tensors.values()
@@ -86,7 +83,7 @@ def test_weight_bytes_are_the_sum_of_parameters(name: str, weights: str) -> None
 
 @pytest.mark.parametrize("name", MODELS)
 def test_weights_in_one_format_are_parameters_times_its_bytes(name: str) -> None:
-    graph = cast(load(name), "bf16")
+    graph = rl.passes.cast(load(name), "bf16")
     buffers = sum(2 * t.numel for t in graph.tensors.values() if t.kind == "buffer" and t.dtype == "bf16")
     buffers += sum(8 * t.numel for t in graph.tensors.values() if t.kind == "buffer" and t.dtype == "int64")
     assert memory(graph, sizes_of(graph)).weights == 2 * graph.parameters + buffers

@@ -12,13 +12,9 @@ from hypothesis import strategies as st
 from profiles import examples
 
 import roofline as rl
-from roofline import count
 from roofline.counting.counts import kernel_boundaries
 from roofline.counting.memory import memory
-from roofline.ir.graph import Graph
 from roofline.ir.sizes import symbol
-from roofline.ops.builder import Builder
-from roofline.passes.fusion.fuse import fuse, unfuse
 
 LAW = settings(deadline=None, max_examples=examples(150), derandomize=True, database=None)
 B = symbol("B")
@@ -61,7 +57,7 @@ STEPS: dict[str, tuple[tuple[str, ...], str, Callable[..., str]]] = {
 }
 
 
-def _pair(b: Builder, x: str, y: str, n: int) -> str:
+def _pair(b: rl.ops.Builder, x: str, y: str, n: int) -> str:
     """A kernel that the program already fused by hand."""
     with b.kernel(f"hand{len(b.nodes)}"):
         return b.op("relu", b.op("add", x, y, count=n), count=n)
@@ -77,9 +73,9 @@ CHOICES = st.lists(
 )
 
 
-def program(choices: Choices, kept: int = 0) -> Graph:
+def program(choices: Choices, kept: int = 0) -> rl.Graph:
     """Build what the choices say; steps whose tensors do not exist yet are left out."""
-    b = Builder("random", "fp32")
+    b = rl.ops.Builder("random", "fp32")
     pools: dict[str, list[str]] = {"full": [b.input("x", (B, WIDTH)), b.input("y", (B, WIDTH))]}
     made = []
     for name, first, second, twice in choices:
@@ -92,7 +88,7 @@ def program(choices: Choices, kept: int = 0) -> Graph:
     return b.graph(list(dict.fromkeys([made[-1], made[kept % len(made)]])))
 
 
-def assert_runs_in_some_order(graph: Graph) -> None:
+def assert_runs_in_some_order(graph: rl.Graph) -> None:
     """The kernels can be put in an order in which each starts after those that it waits for have ended."""
     scope = kernel_boundaries(graph)
     waits: dict[str, set[str]] = {label: set() for label in graph.kernels}
@@ -116,8 +112,8 @@ DIAMOND: Choices = [("relu", 0, 0, False), ("linear", 0, 0, False), ("add", 0, 1
 @example(choices=[("relu", 0, 0, True), ("gelu", 0, 0, False)], kept=0, batch=3)
 def test_fusion_keeps_the_work_and_never_adds_traffic(choices: Choices, kept: int, batch: int) -> None:
     graph = program(choices, kept)
-    fused = fuse(graph)
-    before, after = count(graph, B=batch), count(fused, B=batch)
+    fused = rl.passes.fuse(graph)
+    before, after = rl.count(graph, B=batch), rl.count(fused, B=batch)
     assert (after.flops, after.vector_flops) == (before.flops, before.vector_flops)
     assert after.bytes <= before.bytes
     assert after.launches <= before.launches
@@ -135,22 +131,22 @@ def test_fusion_keeps_the_work_and_never_adds_traffic(choices: Choices, kept: in
 def test_fused_kernels_never_wait_for_each_other(choices: Choices, kept: int) -> None:
     graph = program(choices, kept)
     assert_runs_in_some_order(graph)
-    assert_runs_in_some_order(fuse(graph))
+    assert_runs_in_some_order(rl.passes.fuse(graph))
 
 
 @LAW
 @given(choices=CHOICES, kept=st.integers(0, 20))
 def test_fusing_twice_is_fusing_once(choices: Choices, kept: int) -> None:
-    once = fuse(program(choices, kept))
-    assert fuse(once).nodes == once.nodes
+    once = rl.passes.fuse(program(choices, kept))
+    assert rl.passes.fuse(once).nodes == once.nodes
 
 
 @LAW
 @given(choices=CHOICES, kept=st.integers(0, 20), batch=st.integers(1, 100))
 def test_unfusing_keeps_the_work_and_never_removes_traffic(choices: Choices, kept: int, batch: int) -> None:
     graph = program(choices, kept)
-    for fused in (graph, fuse(graph)):
-        before, after = count(fused, B=batch), count(unfuse(fused), B=batch)
+    for fused in (graph, rl.passes.fuse(graph)):
+        before, after = rl.count(fused, B=batch), rl.count(rl.passes.unfuse(fused), B=batch)
         assert (after.flops, after.vector_flops) == (before.flops, before.vector_flops)
         assert after.bytes >= before.bytes
         assert after.launches >= before.launches
@@ -168,10 +164,10 @@ def test_compiled_is_never_predicted_slower(choices: Choices, kept: int, batch: 
 @settings(LAW, max_examples=examples(50))
 @given(choices=CHOICES, kept=st.integers(0, 20), batches=st.lists(st.integers(1, 10**6), min_size=1, max_size=4))
 def test_random_programs_count_the_same_on_numbers_and_arrays(choices: Choices, kept: int, batches: list[int]) -> None:
-    graph = fuse(program(choices, kept))
+    graph = rl.passes.fuse(program(choices, kept))
 
-    def all_counts(graph: Graph, **sizes: Any) -> list[Any]:
-        totals = count(graph, **sizes)
+    def all_counts(graph: rl.Graph, **sizes: Any) -> list[Any]:
+        totals = rl.count(graph, **sizes)
         return [totals.flops, totals.vector_flops, totals.bytes, *memory(graph, sizes).parts().values()]
 
     by_array = all_counts(graph, B=np.array(batches, dtype=float))
@@ -208,11 +204,15 @@ MODELS = [
 def test_models_obey_the_laws_of_fusion(name: str, phase: str | None, options: dict[str, Any]) -> None:
     graph = rl.model(name, phase=phase, **options)
     sizes = dict.fromkeys(graph.symbols, 4) | ({"C": 64} if "C" in graph.symbols else {})
-    fused = fuse(graph)
-    before, after, apart = count(graph, **sizes), count(fused, **sizes), count(unfuse(graph), **sizes)
+    fused = rl.passes.fuse(graph)
+    before, after, apart = (
+        rl.count(graph, **sizes),
+        rl.count(fused, **sizes),
+        rl.count(rl.passes.unfuse(graph), **sizes),
+    )
     assert (after.flops, after.vector_flops) == (before.flops, before.vector_flops) == (apart.flops, apart.vector_flops)
     assert after.bytes < before.bytes <= apart.bytes
     assert after.launches < before.launches <= apart.launches
-    assert fuse(fused).nodes == fused.nodes
+    assert rl.passes.fuse(fused).nodes == fused.nodes
     assert fused.outputs == graph.outputs
     assert_runs_in_some_order(fused)

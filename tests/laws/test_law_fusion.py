@@ -11,18 +11,13 @@ from hypothesis import strategies as st
 from test_law_fuse import CHIP, CHOICES, DIAMOND, LAW, Choices, assert_runs_in_some_order, program
 
 import roofline as rl
-from roofline import count
-from roofline.analysis.fusing import explain_fusion
-from roofline.ir.graph import Graph
-from roofline.ops.builder import Builder
-from roofline.ops.registry import OPS
-from roofline.passes.fusion.fuse import POLICIES, fuse
+from roofline.passes.fusion.fuse import POLICIES
 from roofline.passes.fusion.inline import inline
 
 GROUPED = ("pointwise", "chains", "inductor", "flash")
 
 
-def what(graph: Graph) -> list[tuple[Any, ...]]:
+def what(graph: rl.Graph) -> list[tuple[Any, ...]]:
     """Everything about the nodes but their kernels."""
     return [(n.name, n.op, n.inputs, n.outputs, n.attrs, n.count) for n in graph.nodes]
 
@@ -33,21 +28,21 @@ def what(graph: Graph) -> list[tuple[Any, ...]]:
 @example(choices=[("relu", 0, 0, False), ("linear", 0, 0, True), ("add", 0, 1, False)], kept=0, batch=3)
 def test_every_policy_moves_between_ideal_and_eager(choices: Choices, kept: int, batch: int) -> None:
     graph = program(choices, kept)
-    counts = {policy: count(fuse(graph, policy), B=batch) for policy in POLICIES}
+    counts = {policy: rl.count(rl.passes.fuse(graph, policy), B=batch) for policy in POLICIES}
     for policy in GROUPED:
         assert counts["ideal"].bytes <= counts[policy].bytes <= counts["eager"].bytes, policy
         assert counts["ideal"].launches <= counts[policy].launches <= counts["eager"].launches, policy
-    assert counts["ideal"].bytes <= count(graph, B=batch).bytes <= counts["eager"].bytes
+    assert counts["ideal"].bytes <= rl.count(graph, B=batch).bytes <= counts["eager"].bytes
 
 
 @LAW
 @given(choices=CHOICES, kept=st.integers(0, 20), batch=st.integers(1, 100))
 def test_no_policy_changes_what_is_computed(choices: Choices, kept: int, batch: int) -> None:
     graph = program(choices, kept)
-    before = count(graph, B=batch)
+    before = rl.count(graph, B=batch)
     for policy in POLICIES:
-        fused = fuse(graph, policy)
-        after = count(fused, B=batch)
+        fused = rl.passes.fuse(graph, policy)
+        after = rl.count(fused, B=batch)
         assert (after.flops, after.vector_flops) == (before.flops, before.vector_flops), policy
         assert (fused.outputs, fused.tensors, what(fused)) == (graph.outputs, graph.tensors, what(graph)), policy
 
@@ -58,13 +53,13 @@ def test_kernels_of_equal_loops_never_wait_for_each_other(choices: Choices, kept
     # The bound may join what lies between two kernels, but not where that runs another number of times.
     graph = program([(name, first, second, False) for name, first, second, _ in choices], kept)
     for policy in POLICIES:
-        assert_runs_in_some_order(fuse(graph, policy))
+        assert_runs_in_some_order(rl.passes.fuse(graph, policy))
 
 
 @LAW
 @given(choices=CHOICES, kept=st.integers(0, 20))
 def test_only_one_contraction_a_kernel(choices: Choices, kept: int) -> None:
-    fused = fuse(program(choices, kept), "ideal")
+    fused = rl.passes.fuse(program(choices, kept), "ideal")
     products = [node.label for node in fused.nodes if node.op == "linear"]
     assert len(products) == len(set(products))
 
@@ -75,9 +70,9 @@ def test_an_explanation_agrees_with_the_policies_and_the_counts(
     choices: Choices, kept: int, batch: int, picks: tuple[int, int]
 ) -> None:
     graph = program(choices, kept)
-    labels = list(dict.fromkeys(node.label for node in graph.nodes if OPS[node.op].kind != "view"))
+    labels = list(dict.fromkeys(node.label for node in graph.nodes if rl.ops.OPS[node.op].kind != "view"))
     first, second = (labels[pick % len(labels)] for pick in picks)
-    found = explain_fusion(graph, first, second, CHIP, B=batch)
+    found = rl.analysis.explain_fusion(graph, first, second, CHIP, B=batch)
     assert found.saves_bytes >= 0
     assert found.reasons
     assert (found.saves_s is not None) == found.fusible
@@ -86,7 +81,7 @@ def test_an_explanation_agrees_with_the_policies_and_the_counts(
         nodes = [replace(n, kernel=first) if n.label in found.together else n for n in graph.nodes]
         one = replace(graph, nodes=tuple(nodes))
         assert_runs_in_some_order(one)
-        assert count(graph, B=batch).bytes - count(one, B=batch).bytes == found.saves_bytes
+        assert rl.count(graph, B=batch).bytes - rl.count(one, B=batch).bytes == found.saves_bytes
 
 
 @LAW
@@ -95,21 +90,23 @@ def test_a_result_is_computed_again_for_the_bytes_that_it_moved(choices: Choices
     graph = program(choices, kept)
     outputs = set(graph.outputs)
     for node in graph.nodes:
-        readers = {n.label for n in graph.nodes if set(node.outputs) & set(n.inputs) and OPS[n.op].kind != "view"}
+        readers = {
+            n.label for n in graph.nodes if set(node.outputs) & set(n.inputs) and rl.ops.OPS[n.op].kind != "view"
+        }
         alone = all(n.count == node.count for n in graph.nodes)
-        seen = any(OPS[n.op].kind == "view" for n in graph.consumers.get(node.outputs[0], ()))
-        if OPS[node.op].kind == "pointwise" and not node.kernel and readers and alone and not seen:
+        seen = any(rl.ops.OPS[n.op].kind == "view" for n in graph.consumers.get(node.outputs[0], ()))
+        if rl.ops.OPS[node.op].kind == "pointwise" and not node.kernel and readers and alone and not seen:
             again = inline(graph, node.name)
-            before, after = count(graph, B=batch), count(again, B=batch)
+            before, after = rl.count(graph, B=batch), rl.count(again, B=batch)
             kept_too = not outputs.isdisjoint(node.outputs)
             assert after.vector_flops >= before.vector_flops
             assert after.launches == before.launches - (not kept_too)
             assert again.outputs == graph.outputs
 
 
-def attention(steps: list[str], batch: int, queries: int, keys: int) -> Graph:
+def attention(steps: list[str], batch: int, queries: int, keys: int) -> rl.Graph:
     """Attention of separate products, with some steps before its softmax."""
-    b = Builder("attention", "bf16")
+    b = rl.ops.Builder("attention", "bf16")
     q, k = b.input("q", (batch, 4, queries, 64)), b.input("k", (batch, 4, 64, keys))
     v = b.input("v", (batch, 4, keys, 64))
     x = b.op("bmm", q, k)
@@ -126,7 +123,7 @@ def attention(steps: list[str], batch: int, queries: int, keys: int) -> Graph:
 )  # fmt: skip
 def test_flash_moves_no_scores(steps: list[str], batch: int, queries: int, keys: int) -> None:
     graph = attention(steps, batch, queries, keys)
-    counts = count(fuse(graph, "flash"))
+    counts = rl.count(rl.passes.fuse(graph, "flash"))
     masks = steps.count("add") * queries * keys
     assert counts.launches == 1
     assert counts.bytes == 2 * (batch * 4 * 64 * 2 * (queries + keys) + masks)
@@ -143,8 +140,8 @@ MODELS = [
 def test_models_obey_the_laws(name: str, phase: str | None, options: dict[str, Any]) -> None:
     graph = rl.model(name, phase=phase, **options)
     sizes = dict.fromkeys(graph.symbols, 4) | ({"C": 64} if "C" in graph.symbols else {})
-    programs = {policy: fuse(graph, policy) for policy in POLICIES}
-    counts = {policy: count(fused, **sizes) for policy, fused in programs.items()}
+    programs = {policy: rl.passes.fuse(graph, policy) for policy in POLICIES}
+    counts = {policy: rl.count(fused, **sizes) for policy, fused in programs.items()}
     assert len({(found.flops, found.vector_flops) for found in counts.values()}) == 1
     for policy in GROUPED:
         assert counts["ideal"].bytes <= counts[policy].bytes <= counts["eager"].bytes

@@ -8,23 +8,16 @@ import numpy as np
 import pytest
 
 import roofline as rl
-from roofline.ir.graph import Graph
-from roofline.ops.builder import Builder
-from roofline.ops.reference import execute
-from roofline.ops.registry import GRADIENTS, OPS
-from roofline.passes.formats.autocast import autocast
-from roofline.passes.formats.cast import cast
-from roofline.passes.fusion.megatron import megatron_kernels
-from roofline.passes.training.backward import backward
+from roofline.ops.registry import GRADIENTS
 
-UNARY = [name for name, op in OPS.items() if op.derivative is not None]
+UNARY = [name for name, op in rl.ops.OPS.items() if op.derivative is not None]
 STEP = 1e-5
 TOLERANCE = 2e-6
 
 
-def slopes(graph: Graph, seed: int = 0, **options: Any) -> dict[str, tuple[float, float]]:
+def slopes(graph: rl.Graph, seed: int = 0, **options: Any) -> dict[str, tuple[float, float]]:
     """For each weight the slope along a random direction: from the backward, and from the forward at two points."""
-    step = backward(graph, **options)
+    step = rl.passes.backward(graph, **options)
     dice = np.random.default_rng(seed)
     weights = {w: dice.standard_normal(graph.tensors[w].shape) / 2 + 0.1 for w, _ in step.info.training.gradients}
     ahead = {
@@ -32,10 +25,10 @@ def slopes(graph: Graph, seed: int = 0, **options: Any) -> dict[str, tuple[float
         for name, t in step.tensors.items()
         if t.kind == "input" and name.endswith("grad_in")
     }
-    found = execute(step, {**weights, **ahead}, seed)
+    found = rl.ops.execute(step, {**weights, **ahead}, seed)
 
     def value(at: dict[str, Any]) -> float:
-        outputs = execute(graph, at, seed)
+        outputs = rl.ops.execute(graph, at, seed)
         return float(sum((outputs[o] * ahead.get(f"{o}.grad_in", 1.0)).sum() for o in graph.outputs))
 
     slopes: dict[str, tuple[float, float]] = {}
@@ -46,7 +39,7 @@ def slopes(graph: Graph, seed: int = 0, **options: Any) -> dict[str, tuple[float
     return slopes
 
 
-def agree(graph: Graph, **options: Any) -> None:
+def agree(graph: rl.Graph, **options: Any) -> None:
     found = slopes(graph, **options)
     assert found
     scale = max(abs(slope) for _, slope in found.values())
@@ -66,7 +59,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def model(name: str, phase: str, **more: Any) -> Graph:
+def model(name: str, phase: str, **more: Any) -> rl.Graph:
     known, options = MODELS[name]
     return rl.model(known, phase=phase, **TINY, **options, **more).bind(B=2, S=5)
 
@@ -88,21 +81,21 @@ def test_computing_again_changes_no_gradient(name: str, attention: str, recomput
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_under_autocast(name: str) -> None:
-    agree(autocast(cast(model(name, "train"), "fp32")))
+    agree(rl.passes.autocast(rl.passes.cast(model(name, "train"), "fp32")))
 
 
 def test_megatron_kernels() -> None:
     graph = rl.model("megatron-22b", phase="train", **{**TINY, "positions": 12}, fused_qkv=False).bind(B=2, S=5)
-    agree(megatron_kernels(graph), recompute="full")
+    agree(rl.passes.megatron_kernels(graph), recompute="full")
 
 
-def one(op: str, *shapes: tuple[int, ...], **attrs: Any) -> Graph:
-    b = Builder(op, "fp32")
+def one(op: str, *shapes: tuple[int, ...], **attrs: Any) -> rl.Graph:
+    b = rl.ops.Builder(op, "fp32")
     made = [b.op("mul", b.input(f"x{i}", s), b.weight(f"w{i}", s), name=f"in{i}") for i, s in enumerate(shapes)]
     return b.graph([b.op(op, *made, name="y", **attrs)])
 
 
-OPERATORS: dict[str, Graph] = {
+OPERATORS: dict[str, rl.Graph] = {
     "linear": one("linear", (3, 4, 5), (6, 5), (6,)),
     "matmul": one("matmul", (3, 4, 5), (5, 6), (6,)),
     "bmm": one("bmm", (3, 4, 5), (3, 5, 6)),
@@ -142,14 +135,14 @@ def test_operators(op: str) -> None:
     graph = OPERATORS[op]
     if op in ("log", "sqrt", "rsqrt", "reciprocal", "div"):  # of what may be negative or nought
         shapes = {n: t.shape for n, t in graph.tensors.items() if t.kind == "weight"}
-        b = Builder(op, "fp32")
+        b = rl.ops.Builder(op, "fp32")
         made = [b.op("exp", b.weight(name, shape), name=f"e{name}") for name, shape in shapes.items()]
         graph = b.graph([b.op(op, *made, name="y")])
     agree(graph)
 
 
 def test_parts_and_picks() -> None:
-    b = Builder("parts", "fp32")
+    b = rl.ops.Builder("parts", "fp32")
     x = b.op("mul", b.input("x", (3, 8)), b.weight("w", (3, 8)), name="in")
     first, rest = (b.op("slice", x, name=n, shape=(3, 4), axis=1, start=s) for n, s in (("first", 0), ("rest", 4)))
     y = b.op("mul", first, b.op("tanh", rest, name="act"), name="gated")
@@ -157,7 +150,7 @@ def test_parts_and_picks() -> None:
 
 
 def test_tables() -> None:
-    b = Builder("tables", "fp32")
+    b = rl.ops.Builder("tables", "fp32")
     rows = b.op("embedding", b.weight("table", (7, 4)), b.input("ids", (3, 5), "int64"), name="rows")
     agree(b.graph([b.op("silu", rows, name="y")]))
 

@@ -11,11 +11,7 @@ from profiles import examples
 from test_law_fuse import CHIP, CHOICES, DIAMOND, LAW, MODELS, Choices, assert_runs_in_some_order, program
 
 import roofline as rl
-from roofline import count
 from roofline.counting.memory import memory
-from roofline.ops.registry import OPS
-from roofline.passes.fusion.fuse import unfuse
-from roofline.passes.fusion.inductor import inductor
 
 #: Read again after a product: the second reader must not pull the first's kernel behind the product.
 REUSED: Choices = [
@@ -31,8 +27,8 @@ REUSED: Choices = [
 @example(choices=[("relu", 0, 0, True), ("gelu", 0, 0, False)], kept=0, batch=3)
 def test_grouping_keeps_the_work_and_never_adds_traffic(choices: Choices, kept: int, batch: int) -> None:
     graph = program(choices, kept)
-    grouped = inductor(graph)
-    before, after = count(graph, B=batch), count(grouped, B=batch)
+    grouped = rl.passes.inductor(graph)
+    before, after = rl.count(graph, B=batch), rl.count(grouped, B=batch)
     assert (after.flops, after.vector_flops) == (before.flops, before.vector_flops)
     assert after.bytes <= before.bytes
     assert after.launches <= before.launches
@@ -42,7 +38,7 @@ def test_grouping_keeps_the_work_and_never_adds_traffic(choices: Choices, kept: 
     ]
     grouped.validate()
     # What one kernel leaves is there at once, so the peak may rise; never above all that is written.
-    written = {name for node in graph.nodes for name in node.outputs if OPS[node.op].kind != "view"}
+    written = {name for node in graph.nodes for name in node.outputs if rl.ops.OPS[node.op].kind != "view"}
     everything = sum(4 * tensor.numel for name, tensor in graph.bind(B=batch).tensors.items() if name in written)
     assert 0 < memory(grouped, {"B": batch}).activations <= everything
 
@@ -52,20 +48,23 @@ def test_grouping_keeps_the_work_and_never_adds_traffic(choices: Choices, kept: 
 @example(choices=DIAMOND, kept=0)
 @example(choices=REUSED, kept=1)
 def test_grouped_kernels_never_wait_for_each_other(choices: Choices, kept: int) -> None:
-    assert_runs_in_some_order(inductor(program(choices, kept)))
+    assert_runs_in_some_order(rl.passes.inductor(program(choices, kept)))
 
 
 @LAW
 @given(choices=CHOICES, kept=st.integers(0, 20), batch=st.integers(1, 100))
 def test_kernels_given_by_hand_stay_together(choices: Choices, kept: int, batch: int) -> None:
     graph = program(choices, kept)
-    grouped = {node.name: node.label for node in inductor(graph).nodes}
+    grouped = {node.name: node.label for node in rl.passes.inductor(graph).nodes}
     by_hand: dict[str, set[str]] = {}
     for node in graph.nodes:
         by_hand.setdefault(node.label, set()).add(grouped[node.name])
     assert all(len(labels) == 1 for labels in by_hand.values())
-    assert inductor(inductor(graph)).nodes == inductor(graph).nodes
-    assert count(unfuse(inductor(graph)), B=batch).bytes == count(unfuse(graph), B=batch).bytes
+    assert rl.passes.inductor(rl.passes.inductor(graph)).nodes == rl.passes.inductor(graph).nodes
+    assert (
+        rl.count(rl.passes.unfuse(rl.passes.inductor(graph)), B=batch).bytes
+        == rl.count(rl.passes.unfuse(graph), B=batch).bytes
+    )
 
 
 @settings(LAW, max_examples=examples(50))
@@ -73,15 +72,15 @@ def test_kernels_given_by_hand_stay_together(choices: Choices, kept: int, batch:
 def test_grouped_is_never_predicted_slower(choices: Choices, kept: int, batch: int) -> None:
     graph = program(choices, kept)
     apart = rl.estimate(graph, CHIP, B=batch, mode="graph").time
-    assert rl.estimate(inductor(graph), CHIP, B=batch, mode="compiled").time <= apart * (1 + 1e-12)
+    assert rl.estimate(rl.passes.inductor(graph), CHIP, B=batch, mode="compiled").time <= apart * (1 + 1e-12)
 
 
 @pytest.mark.parametrize(("name", "phase", "options"), MODELS)
 def test_models_obey_the_laws_of_grouping(name: str, phase: str | None, options: dict[str, Any]) -> None:
     graph = rl.model(name, phase=phase, **options)
     sizes = dict.fromkeys(graph.symbols, 4) | ({"C": 64} if "C" in graph.symbols else {})
-    grouped = inductor(graph)
-    before, after = count(graph, **sizes), count(grouped, **sizes)
+    grouped = rl.passes.inductor(graph)
+    before, after = rl.count(graph, **sizes), rl.count(grouped, **sizes)
     assert (after.flops, after.vector_flops) == (before.flops, before.vector_flops)
     assert after.bytes < before.bytes
     assert after.launches < before.launches

@@ -11,15 +11,10 @@ from hypothesis import strategies as st
 from profiles import examples
 
 import roofline as rl
-from roofline import count
 from roofline.counting.memory import memory
-from roofline.ir.errors import UsageError
-from roofline.ir.graph import Graph
 from roofline.ir.sizes import symbol
-from roofline.ops.builder import Builder
 from roofline.ops.registry import get_op
 from roofline.passes.parallel.axes import Axes
-from roofline.passes.rewriting.prune import prune
 
 LAW = settings(deadline=None, max_examples=examples(60), derandomize=True, database=None)
 SIZES = {"B": 2, "S": 32, "C": 48}
@@ -38,12 +33,12 @@ AMOUNTS = st.one_of(st.sampled_from([0.125, 0.25, 0.5, 0.75]), st.floats(0.01, 0
 
 
 @cache
-def program(name: str, phase: str | None) -> Graph:
+def program(name: str, phase: str | None) -> rl.Graph:
     return rl.model(name, phase, **PROGRAMS[name])
 
 
 @st.composite
-def programs(draw: Any) -> Graph:
+def programs(draw: Any) -> rl.Graph:
     name = draw(st.sampled_from(sorted(PROGRAMS)))
     family = program(name, None).info.family
     return program(name, draw(st.sampled_from(PHASES.get(family, (None,)))))
@@ -56,33 +51,33 @@ def parts(draw: Any) -> dict[str, Any]:
     return options | draw(st.sampled_from([{}, {"unit": 8}, {"unit": 3}]))
 
 
-def totals(graph: Graph) -> dict[str, float]:
+def totals(graph: rl.Graph) -> dict[str, float]:
     at = {name: SIZES[name] for name in graph.symbols}
-    counts = count(graph, **at)
+    counts = rl.count(graph, **at)
     need = memory(graph, at).parts()
     return {"flops": counts.flops, "vector": counts.vector_flops, "bytes": counts.bytes, "kernels": counts.launches,
             "parameters": graph.parameters, **need}  # fmt: skip
 
 
-def consistent(graph: Graph) -> None:
+def consistent(graph: rl.Graph) -> None:
     graph.validate()
     for node in graph.nodes:
         shapes = [graph.tensors[name].shape for name in node.inputs]
         assert get_op(node.op).output(shapes, dict(node.attrs)) == graph.tensors[node.outputs[0]].shape, node.name
 
 
-def tried(graph: Graph, **options: Any) -> Graph:
+def tried(graph: rl.Graph, **options: Any) -> rl.Graph:
     """The pruned program; a draw that asks for what cannot be says nothing."""
     try:
-        return prune(graph, **options)
-    except UsageError:
+        return rl.passes.prune(graph, **options)
+    except rl.errors.UsageError:
         assume(False)
         raise
 
 
 @LAW
 @given(programs(), parts())
-def test_nothing_grows_and_shapes_stay_consistent(graph: Graph, options: dict[str, Any]) -> None:
+def test_nothing_grows_and_shapes_stay_consistent(graph: rl.Graph, options: dict[str, Any]) -> None:
     pruned = tried(graph, **options)
     consistent(pruned)
     before, after = totals(graph), totals(pruned)
@@ -94,7 +89,7 @@ def test_nothing_grows_and_shapes_stay_consistent(graph: Graph, options: dict[st
 
 @LAW
 @given(programs(), st.sampled_from([("heads", "channels"), ("channels", "hidden"), ("heads", "layers")]))
-def test_parts_can_go_in_any_order_or_at_once(graph: Graph, pair: tuple[str, str]) -> None:
+def test_parts_can_go_in_any_order_or_at_once(graph: rl.Graph, pair: tuple[str, str]) -> None:
     first, second = pair
     at_once = tried(graph, **{first: 0.5, second: 0.5})
     one, other = (tried(tried(graph, **{a: 0.5}), **{b: 0.5}) for a, b in ((first, second), (second, first)))
@@ -104,7 +99,7 @@ def test_parts_can_go_in_any_order_or_at_once(graph: Graph, pair: tuple[str, str
 
 @LAW
 @given(programs(), st.data())
-def test_every_free_size_can_change_alone(graph: Graph, data: st.DataObject) -> None:
+def test_every_free_size_can_change_alone(graph: rl.Graph, data: st.DataObject) -> None:
     """What the analysis calls free, the operators accept at another size, and back again."""
     axes = Axes(graph)
     atoms = sorted({atom for name in graph.tensors for span in axes.spans(name) for atom in span.atoms
@@ -124,7 +119,7 @@ def test_every_free_size_can_change_alone(graph: Graph, data: st.DataObject) -> 
 
 @LAW
 @given(programs(), st.sampled_from(["h100-sxm", "a100-80gb-sxm", "v100-sxm-32gb", "rtx-4090", "mi210"]))
-def test_two_of_four_stores_less_and_is_never_slower(graph: Graph, chip: str) -> None:
+def test_two_of_four_stores_less_and_is_never_slower(graph: rl.Graph, chip: str) -> None:
     graph = rl.passes.cast(graph, "fp16")
     sparse = tried(graph, sparsity="2:4")
     at = {name: SIZES[name] for name in graph.symbols}
@@ -155,8 +150,8 @@ def test_small_attention_of_any_sizes(
     assert dict(pruned.tensors) == dict(want.tensors)
 
 
-def attention(groups: int, queries: int, width: int, inner: int, hidden: int, fused: bool) -> Graph:
-    b, batch, length = Builder("small", "bf16"), symbol("B"), symbol("S")
+def attention(groups: int, queries: int, width: int, inner: int, hidden: int, fused: bool) -> rl.Graph:
+    b, batch, length = rl.ops.Builder("small", "bf16"), symbol("B"), symbol("S")
     x = b.input("x", (batch, length, hidden))
     widths = {"q": groups * queries * width, "k": groups * width, "v": groups * width}
     if fused:

@@ -13,12 +13,8 @@ from hypothesis import strategies as st
 from profiles import examples
 
 import roofline as rl
-from roofline import count
 from roofline.counting.memory import memory
 from roofline.ir.dtypes import DTYPES
-from roofline.ir.errors import UsageError
-from roofline.ir.graph import Graph
-from roofline.passes.formats.quantize import quantize
 from roofline.passes.formats.scales import weight_format
 
 LAW = settings(deadline=None, max_examples=examples(40), derandomize=True, database=None)
@@ -36,19 +32,19 @@ CACHED = ("llama-3-8b", "gpt2", "mixtral-8x7b")
 
 
 @cache
-def load(name: str) -> Graph:
+def load(name: str) -> rl.Graph:
     return rl.model(name, **MODELS[name])
 
 
-def sizes_of(graph: Graph) -> dict[str, int]:
+def sizes_of(graph: rl.Graph) -> dict[str, int]:
     return {name: {"B": 3, "S": 17, "C": 130}[name] for name in graph.symbols}
 
 
-def quantised(graph: Graph, **options: Any) -> Graph:
+def quantised(graph: rl.Graph, **options: Any) -> rl.Graph:
     """The quantised program; groups that do not divide some row of the model are not what is tested here."""
     try:
-        return quantize(graph, **options)
-    except UsageError as error:
+        return rl.passes.quantize(graph, **options)
+    except rl.errors.UsageError as error:
         assume("nearest that fits" not in str(error))
         raise
 
@@ -61,7 +57,7 @@ def test_weights_shrink_and_contractions_stay(name: str, word: str, everything: 
     sizes = sizes_of(graph)
     narrow = quantised(graph, weights=word, keep=() if everything else None, dequantize=way)
     assert memory(narrow, sizes).weights < memory(graph, sizes).weights
-    before, after = count(graph, **sizes), count(narrow, **sizes)
+    before, after = rl.count(graph, **sizes), rl.count(narrow, **sizes)
     assert after.flops == before.flops
     assert after.vector_flops >= before.vector_flops
     assert narrow.parameters == graph.parameters
@@ -78,12 +74,12 @@ def test_weights_shrink_and_contractions_stay(name: str, word: str, everything: 
 def test_a_narrow_cache_is_smaller_and_changes_nothing_else(name: str, word: str, scales: str) -> None:
     graph = load(name)
     sizes = sizes_of(graph)
-    narrow = quantize(graph, cache=word, scales=scales)
+    narrow = rl.passes.quantize(graph, cache=word, scales=scales)
     before, after = memory(graph, sizes).parts(), memory(narrow, sizes).parts()
     assert after["kv_cache"] < before["kv_cache"] * Fraction(2, 3)
     assert {k: v for k, v in after.items() if k != "kv_cache"} == {k: v for k, v in before.items() if k != "kv_cache"}
-    assert count(narrow, **sizes).flops == count(graph, **sizes).flops
-    assert count(narrow, **sizes).bytes < count(graph, **sizes).bytes
+    assert rl.count(narrow, **sizes).flops == rl.count(graph, **sizes).flops
+    assert rl.count(narrow, **sizes).bytes < rl.count(graph, **sizes).bytes
 
 
 @LAW
@@ -91,7 +87,7 @@ def test_a_narrow_cache_is_smaller_and_changes_nothing_else(name: str, word: str
 def test_stored_bits_are_the_format_s(word: str, blocks: int, rows: int) -> None:
     k = 128 * blocks
     b = rl.ops.Builder("gemm", "bf16")
-    graph = quantize(b.graph([b.op("linear", b.input("x", (1, k)), b.weight("w", (rows, k)))]), weights=word)
+    graph = rl.passes.quantize(b.graph([b.op("linear", b.input("x", (1, k)), b.weight("w", (rows, k)))]), weights=word)
     bits = DTYPES[weight_format(word, k)].bits_per_element
     assert Fraction(memory(graph, {}).weights) * 8 == bits * rows * k
 
@@ -101,7 +97,7 @@ def test_stored_bits_are_the_format_s(word: str, blocks: int, rows: int) -> None
 def test_a_refused_group_names_one_that_fits(k: int, group: int, tail: str) -> None:
     try:
         weight_format(f"int4-g{group}-{tail}", k)
-    except UsageError as error:
+    except rl.errors.UsageError as error:
         assert k % group
         nearest = str(error).rpartition(" ")[2]
         assert weight_format(nearest, k) == nearest
@@ -109,7 +105,7 @@ def test_a_refused_group_names_one_that_fits(k: int, group: int, tail: str) -> N
         assert k % group == 0
 
 
-def time(graph: Graph, **sizes: int) -> float:
+def time(graph: rl.Graph, **sizes: int) -> float:
     return float(rl.estimate(graph, "h100-sxm", mode="graph", **sizes).time)
 
 
@@ -119,12 +115,12 @@ def time(graph: Graph, **sizes: int) -> float:
 )
 def test_decode_of_one_sequence_gains_but_less_than_its_bytes(word: str, context: int) -> None:
     graph = rl.model("llama-3-8b", phase="decode")
-    narrow = quantize(graph, weights=word)
+    narrow = rl.passes.quantize(graph, weights=word)
     at = {"B": 1, "C": context}
     before, after = time(graph, **at), time(narrow, **at)
-    fewer = float(count(narrow, **at).bytes / count(graph, **at).bytes)
+    fewer = float(rl.count(narrow, **at).bytes / rl.count(graph, **at).bytes)
     assert fewer < after / before < 1
-    assert time(quantize(graph, weights=word, dequantize="separate"), **at) > before
+    assert time(rl.passes.quantize(graph, weights=word, dequantize="separate"), **at) > before
 
 
 @settings(LAW, max_examples=examples(25))
@@ -133,7 +129,7 @@ def test_decode_of_one_sequence_gains_but_less_than_its_bytes(word: str, context
 def test_prefill_gains_nothing_from_narrow_weights(word: str, batch: int, way: str) -> None:
     graph = rl.model("llama-3-8b", phase="prefill")
     at = {"B": batch, "S": 2048}
-    assert time(quantize(graph, weights=word, dequantize=way), **at) >= time(graph, **at)
+    assert time(rl.passes.quantize(graph, weights=word, dequantize=way), **at) >= time(graph, **at)
 
 
 @settings(LAW, max_examples=examples(25))
@@ -142,15 +138,15 @@ def test_prefill_gains_nothing_from_narrow_weights(word: str, batch: int, way: s
 def test_no_product_beats_its_floor(k: int, n: int, m: int, word: str) -> None:
     b = rl.ops.Builder("gemm", "bf16")
     plain = b.graph([b.op("linear", b.input("x", (m, k)), b.weight("w", (n, k)))])
-    for graph in (quantize(plain, weights=word), quantize(plain, activations="fp8")):
+    for graph in (rl.passes.quantize(plain, weights=word), rl.passes.quantize(plain, activations="fp8")):
         est = rl.estimate(graph, "h100-sxm", mode="graph")
-        assert est.time >= est.floor >= count(graph).bytes / est.chip.bandwidth * (1 - 1e-12)
+        assert est.time >= est.floor >= rl.count(graph).bytes / est.chip.bandwidth * (1 - 1e-12)
 
 
 @pytest.mark.parametrize(("word", "scales"), [("int8", "dynamic"), ("fp8", "dynamic"), ("fp8", "static")])
 def test_narrow_units_speed_prefill_by_no_more_than_their_peak(word: str, scales: str) -> None:
     graph, chip = rl.model("llama-3-8b", phase="prefill"), rl.chip("h100-sxm")
-    gain = time(graph, B=1, S=4096) / time(quantize(graph, activations=word, scales=scales), B=1, S=4096)
+    gain = time(graph, B=1, S=4096) / time(rl.passes.quantize(graph, activations=word, scales=scales), B=1, S=4096)
     assert gain < chip.matmul_peak(word) / chip.matmul_peak("bf16")
     if word == "fp8":
         assert gain > 1.2

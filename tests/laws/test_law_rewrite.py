@@ -11,14 +11,6 @@ from test_law_clean import CHOICES, Choices, program
 
 import roofline as rl
 from roofline.counting.memory import memory
-from roofline.ir.errors import UsageError
-from roofline.ir.graph import Graph
-from roofline.ops.builder import Builder
-from roofline.ops.reference import same
-from roofline.passes.fusion.fuse import fuse
-from roofline.passes.rewriting.batchnorm import fold_batchnorm
-from roofline.passes.rewriting.linears import merge_linears
-from roofline.passes.rewriting.rewrite import replace_op, rewrite
 
 LAW = settings(deadline=None, max_examples=examples(60), derandomize=True, database=None)
 
@@ -31,9 +23,9 @@ LAYER = st.fixed_dictionaries({
 CHANNELS = 4
 
 
-def network(layers: list[dict[str, Any]]) -> Graph:
+def network(layers: list[dict[str, Any]]) -> rl.Graph:
     """A chain of convolutions of random kinds, most of them normed, some with a residual."""
-    b = Builder("network", "fp32")
+    b = rl.ops.Builder("network", "fp32")
     x = b.input("x", (2, CHANNELS, 9, 9))
     for at, layer in enumerate(layers):
         with b.scope(str(at)):
@@ -41,7 +33,7 @@ def network(layers: list[dict[str, Any]]) -> Graph:
     return b.graph([x])
 
 
-def _layer(b: Builder, x: str, layer: dict[str, Any]) -> str:
+def _layer(b: rl.ops.Builder, x: str, layer: dict[str, Any]) -> str:
     window, groups = layer["window"], layer["groups"]
     weights = [b.weight("w", (CHANNELS, CHANNELS // groups, window, window))]
     if layer["bias"]:
@@ -64,14 +56,14 @@ def _layer(b: Builder, x: str, layer: dict[str, Any]) -> str:
 @given(layers=st.lists(LAYER, min_size=1, max_size=4), join=st.booleans(), fused=st.booleans())
 def test_networks_compute_the_same_without_norms(layers: list[dict[str, Any]], join: bool, fused: bool) -> None:
     graph = network(layers)
-    graph = fuse(graph) if fused else graph
+    graph = rl.passes.fuse(graph) if fused else graph
     try:
-        after = fold_batchnorm(graph, join=join)
-    except UsageError:
+        after = rl.passes.fold_batchnorm(graph, join=join)
+    except rl.errors.UsageError:
         assert not any(layer["norm"] == "four" and layer["op"] == "conv2d" and layer["padding"] < layer["window"]
                        for layer in layers[:1]), "the first layer can always take its norm"  # fmt: skip
         return
-    assert same(graph, after, tolerance=1e-9)
+    assert rl.ops.same(graph, after, tolerance=1e-9)
     old, new = rl.count(graph), rl.count(after)
     assert (new.flops, new.bytes < old.bytes, new.launches <= old.launches) == (old.flops, True, True)
     assert memory(after, {}).weights <= memory(graph, {}).weights
@@ -88,7 +80,7 @@ WIDTHS = st.lists(st.tuples(st.integers(1, 6), st.booleans(), st.integers(0, 1))
 @LAW
 @given(widths=WIDTHS, kept=st.booleans())
 def test_joined_layers_compute_the_same(widths: list[tuple[int, bool, int]], kept: bool) -> None:
-    b = Builder("layers", "fp32")
+    b = rl.ops.Builder("layers", "fp32")
     inputs = [b.input("x", (3, 4, 8)), b.input("y", (3, 4, 8))]
     results = []
     for at, (width, bias, which) in enumerate(widths):
@@ -97,12 +89,12 @@ def test_joined_layers_compute_the_same(widths: list[tuple[int, bool, int]], kep
     graph = b.graph([b.op("cat", *results), *(results[:1] if kept else [])])
     kin = [(bias, which) for _, bias, which in widths]
     try:
-        after = merge_linears(graph)
-    except UsageError:
+        after = rl.passes.merge_linears(graph)
+    except rl.errors.UsageError:
         assert len(set(kin)) == len(kin)
         return
     assert sum(node.op == "linear" for node in after.nodes) == len(set(kin))
-    assert same(graph, after, tolerance=1e-12)
+    assert rl.ops.same(graph, after, tolerance=1e-12)
     old, new = rl.count(graph), rl.count(after)
     assert (new.flops, after.parameters) == (old.flops, graph.parameters)
     assert new.bytes < old.bytes
@@ -113,19 +105,21 @@ def test_joined_layers_compute_the_same(widths: list[tuple[int, bool, int]], kep
 def test_equal_patterns_may_stand_for_each_other(choices: Choices, kept: int, fused: bool) -> None:
     """``tanh(x) = 2 sigmoid(2 x) - 1``; that another function does not agree shows that the comparison can fail."""
     graph = program([*choices, ("tanh", 0, 0)], kept)
-    graph = fuse(graph) if fused else graph
-    after = rewrite(
+    graph = rl.passes.fuse(graph) if fused else graph
+    after = rl.passes.rewrite(
         graph,
         lambda p, x: p.op("tanh", x),
         lambda p, x: p.op("add_scalar", p.op("mul_scalar", p.op("sigmoid", p.op("add", x, x)), value=2), value=-1),
     )
     after.validate()
-    assert same(graph, after, tolerance=1e-9, B=3)
-    assert not same(graph, replace_op(graph, "tanh", "gelu"), tolerance=1e-4, B=3) or not _matters(graph)
+    assert rl.ops.same(graph, after, tolerance=1e-9, B=3)
+    assert not rl.ops.same(graph, rl.passes.replace_op(graph, "tanh", "gelu"), tolerance=1e-4, B=3) or not _matters(
+        graph
+    )
     assert all(node.op != "tanh" for node in after.nodes)
 
 
-def _matters(graph: Graph) -> bool:
+def _matters(graph: rl.Graph) -> bool:
     """Whether an output depends on a ``tanh``."""
     reached = {name for node in graph.nodes if node.op == "tanh" for name in node.outputs}
     for node in graph.nodes:

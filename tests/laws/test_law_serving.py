@@ -12,10 +12,7 @@ from hypothesis import strategies as st
 from profiles import examples
 
 import roofline as rl
-from roofline.analysis.serving import kv_cache, largest_concurrency, largest_context
-from roofline.analysis.serving.requests import request
 from roofline.counting.memory import memory
-from roofline.ir.graph import Graph
 
 LAW = settings(deadline=None, max_examples=examples(25), derandomize=True, database=None)
 #: Room for rounding of float64 sums.
@@ -30,7 +27,7 @@ blocks = st.one_of(st.none(), st.integers(1, 300))
 
 
 @cache
-def load(name: str, phase: str = "decode", **more: Any) -> Graph:
+def load(name: str, phase: str = "decode", **more: Any) -> rl.Graph:
     return rl.model(name, phase=phase, layers=2, **more)
 
 
@@ -39,14 +36,14 @@ def load(name: str, phase: str = "decode", **more: Any) -> Graph:
 @given(context=contexts, batch=batches, block=blocks, data=st.data())
 def test_reserved_holds_used_holds_ideal(name: str, context: int, batch: int, block: int | None, data: Any) -> None:
     prefix = data.draw(st.integers(0, context), label="prefix")
-    kept = kv_cache(load(name), context, batch=batch, block=block, shared_prefix=prefix)
+    kept = rl.serving.kv_cache(load(name), context, batch=batch, block=block, shared_prefix=prefix)
     assert kept.reserved >= kept.used >= kept.ideal > 0
     assert 0 <= kept.waste < 1
     if block is None:
         assert kept.reserved == kept.used == kept.ideal
     plain = memory(load(name), {"B": batch, "C": context}).kv_cache
     assert kept.ideal <= plain
-    assert kv_cache(load(name), context, batch=batch).ideal == plain
+    assert rl.serving.kv_cache(load(name), context, batch=batch).ideal == plain
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -58,8 +55,8 @@ def test_a_token_or_a_sequence_more_never_takes_less(
     prefix = data.draw(st.integers(0, context), label="prefix")
     steps = np.arange(context, context + 40)
     options: dict[str, Any] = {"block": block, "shared_prefix": prefix}
-    growing = kv_cache(load(name), steps, batch=batch, **options)
-    wider = kv_cache(load(name), context, batch=np.arange(batch, batch + 40), **options)
+    growing = rl.serving.kv_cache(load(name), steps, batch=batch, **options)
+    wider = rl.serving.kv_cache(load(name), context, batch=np.arange(batch, batch + 40), **options)
     for kept in (growing, wider):
         for values in (kept.ideal, kept.used, kept.reserved):
             assert np.all(np.diff(values) >= 0)
@@ -72,7 +69,8 @@ def test_a_longer_prefix_never_takes_more(name: str, context: int, batch: int, b
     long = data.draw(st.integers(0, context), label="long")
     short = data.draw(st.integers(0, long), label="short")
     some, more = (
-        kv_cache(load(name), context, batch=batch, block=block, shared_prefix=prefix) for prefix in (short, long)
+        rl.serving.kv_cache(load(name), context, batch=batch, block=block, shared_prefix=prefix)
+        for prefix in (short, long)
     )
     assert more.ideal <= some.ideal
     assert more.reserved <= some.reserved
@@ -82,7 +80,9 @@ def test_a_longer_prefix_never_takes_more(name: str, context: int, batch: int, b
 @LAW
 @given(context=contexts, batch=batches, width=st.sampled_from(["int8", "fp8", "int4"]))
 def test_a_narrower_cache_takes_its_share(context: int, batch: int, width: str) -> None:
-    wide, narrow = (kv_cache(load("llama-3-8b"), context, batch=batch, block=16, cache=fmt) for fmt in ("bf16", width))
+    wide, narrow = (
+        rl.serving.kv_cache(load("llama-3-8b"), context, batch=batch, block=16, cache=fmt) for fmt in ("bf16", width)
+    )
     assert narrow.reserved == wide.reserved * float(rl.ops.dtype(width).bits_per_element) / 16
 
 
@@ -93,7 +93,7 @@ def test_a_request_is_the_sum_of_its_parts(
     name: str, prompt: int, tokens: int, batch: int, block: int | None, data: Any
 ) -> None:
     prefix = data.draw(st.integers(0, prompt), label="prefix")
-    one = request(
+    one = rl.serving.request(
         prefill=load(name, "prefill"), decode=load(name), chip="h100-sxm", prompt=prompt, new_tokens=tokens,
         batch=batch, block=block, shared_prefix=prefix,
     )  # fmt: skip
@@ -110,10 +110,17 @@ def test_a_request_is_the_sum_of_its_parts(
 def test_more_tokens_extend_a_request(prompt: int, tokens: int, more: int, batch: int) -> None:
     """The tokens that both have in common are the same."""
     short, long = (
-        request(prefill=load("llama-3-8b", "prefill"), decode=load("llama-3-8b"), chip="a100-80gb-sxm", prompt=prompt,
-                new_tokens=n, batch=batch, block=16)
+        rl.serving.request(
+            prefill=load("llama-3-8b", "prefill"),
+            decode=load("llama-3-8b"),
+            chip="a100-80gb-sxm",
+            prompt=prompt,
+            new_tokens=n,
+            batch=batch,
+            block=16,
+        )
         for n in (tokens, tokens + more)
-    )  # fmt: skip
+    )
     assert long.time > short.time
     assert long.peak >= short.peak
     assert np.allclose(long.token_times[:tokens], short.token_times, rtol=TINY)
@@ -124,7 +131,10 @@ def test_more_tokens_extend_a_request(prompt: int, tokens: int, more: int, batch
 def test_the_most_fits_and_one_more_does_not(size: int, block: int | None, room: float) -> None:
     graph = load("gemma-2-2b")
     options: dict[str, Any] = {"block": block, "memory": f"{room:.3f} GiB"}
-    for find, given_ in ((largest_context, {"batch": min(size, 3000)}), (largest_concurrency, {"context": size})):
+    for find, given_ in (
+        (rl.serving.largest_context, {"batch": min(size, 3000)}),
+        (rl.serving.largest_concurrency, {"context": size}),
+    ):
         try:
             found = find(graph, "h100-sxm", **given_, **options)
         except rl.errors.DoesNotFit:
@@ -132,5 +142,5 @@ def test_the_most_fits_and_one_more_does_not(size: int, block: int | None, room:
         sizes = {"B": found.cache.grid.values["B"], "C": found.cache.grid.values["C"]}
         assert found.memory.total <= found.room
         sizes["C" if found.what == "context" else "B"] += 1
-        need, kept = memory(graph, sizes), kv_cache(graph, sizes["C"], batch=sizes["B"], block=block)
+        need, kept = memory(graph, sizes), rl.serving.kv_cache(graph, sizes["C"], batch=sizes["B"], block=block)
         assert need.total - need.kv_cache + kept.reserved > found.room

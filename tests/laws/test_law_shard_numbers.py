@@ -15,10 +15,8 @@ import numpy as np
 import pytest
 
 import roofline as rl
-from roofline.ir.graph import Graph, Node
 from roofline.passes.parallel.axes import Atom, Axes, Span
 from roofline.passes.parallel.plan import ShardingPlan
-from roofline.passes.parallel.shard import shard
 
 Array = Any
 #: Sizes that no head count or width equals, so that views are unambiguous.
@@ -87,7 +85,7 @@ OPS: dict[str, Callable[..., Array]] = {
 class Devices:
     """All devices of a sharded program in step; ``tp = 1`` runs the whole program."""
 
-    def __init__(self, whole: Graph, graph: Graph, tp: int) -> None:
+    def __init__(self, whole: rl.Graph, graph: rl.Graph, tp: int) -> None:
         self.whole, self.graph, self.tp = whole.bind(**SIZES), graph.bind(**SIZES), tp
         self.axes = Axes(whole)
         self.digits = self._digits(ShardingPlan(self.axes)) if tp > 1 else {}
@@ -145,7 +143,7 @@ class Devices:
                 assert self.values[node.outputs[0]][rank].shape == self.graph.tensors[node.outputs[0]].shape, node
         return {name: self.values[name] for name in self.graph.outputs}
 
-    def _node(self, node: Node) -> list[Array]:
+    def _node(self, node: rl.ops.Node) -> list[Array]:
         inputs = [self.values[name] for name in node.inputs]
         if node.op == "all_reduce":
             return [sum(inputs[0])] * self.tp
@@ -157,7 +155,7 @@ class Devices:
         start = self._start(node)
         return [self._one(node, rank, arrays, start) for rank, arrays in enumerate(ranks)]
 
-    def _one(self, node: Node, rank: int, arrays: list[Array], start: int) -> Array:
+    def _one(self, node: rl.ops.Node, rank: int, arrays: list[Array], start: int) -> Array:
         if node.op == "slice":
             return self._slice(node, rank, arrays[0], start)
         if node.op == "embedding":
@@ -166,17 +164,17 @@ class Devices:
             arrays = arrays[:2]  # the first device adds what is added once
         return OPS[node.op](*arrays, **dict(node.attrs))
 
-    def _sums(self, node: Node) -> bool:
+    def _sums(self, node: rl.ops.Node) -> bool:
         """Whether a product sums over a share of its axis."""
         return self.graph.tensors[node.inputs[1]].shape[-1] != self.whole.tensors[node.inputs[1]].shape[-1]
 
-    def _rows(self, node: Node, rank: int, table: Array, ids: Array) -> Array:
+    def _rows(self, node: rl.ops.Node, rank: int, table: Array, ids: Array) -> Array:
         """Rows that another device holds are zeros."""
         first = rank * len(table) if len(table) != self.whole.tensors[node.inputs[0]].shape[0] else 0
         here = (ids >= first) & (ids < first + len(table))
         return table[np.where(here, ids - first, 0)] * here[..., None]
 
-    def _start(self, node: Node) -> int:
+    def _start(self, node: rl.ops.Node) -> int:
         """Slices of a tensor take its columns one after the other."""
         if node.op != "slice":
             return 0
@@ -187,7 +185,7 @@ class Devices:
         self.taken[source] = start + width
         return start
 
-    def _slice(self, node: Node, rank: int, x: Array, start: int) -> Array:
+    def _slice(self, node: rl.ops.Node, rank: int, x: Array, start: int) -> Array:
         shape = node_shape(node)
         if ".positions" in node.name:
             axis = next(at for at, size in enumerate(shape) if size != x.shape[at])
@@ -202,18 +200,18 @@ class Devices:
 
     # --- collectives: a flat message is the tensor that a view before it laid flat ---
 
-    def _source(self, node: Node) -> tuple[str, list[Array]]:
+    def _source(self, node: rl.ops.Node) -> tuple[str, list[Array]]:
         maker = next(each for each in self.graph.nodes if each.outputs[0] == node.inputs[0])
         return maker.inputs[0], self.values[maker.inputs[0]]
 
-    def _after(self, node: Node) -> tuple[int, ...]:
+    def _after(self, node: rl.ops.Node) -> tuple[int, ...]:
         reader = next(each for each in self.graph.nodes if node.outputs[0] in each.inputs)
         return self.graph.tensors[reader.outputs[0]].shape
 
     def _axis(self, small: tuple[int, ...], large: tuple[int, ...]) -> int:
         return next(axis for axis, sizes in enumerate(zip(small, large, strict=True)) if sizes[0] != sizes[1])
 
-    def _gathered(self, node: Node, _: list[Array]) -> Array:
+    def _gathered(self, node: rl.ops.Node, _: list[Array]) -> Array:
         name, parts = self._source(node)
         axis = self._axis(self.graph.tensors[name].shape, self._after(node))
         if parts[0].shape[axis] * self.tp == SIZES["B"] * SIZES["S"]:  # rows of all sequences, in their order
@@ -221,20 +219,20 @@ class Devices:
             axis = 1
         return np.concatenate(parts, axis).ravel()
 
-    def _scattered(self, node: Node, flat: Array) -> list[Array]:
+    def _scattered(self, node: rl.ops.Node, flat: Array) -> list[Array]:
         name, _ = self._source(node)
         whole, part = self.graph.tensors[name].shape, self._after(node)
         return [each.ravel() for each in np.split(flat.reshape(whole), self.tp, self._axis(part, whole))]
 
 
-def node_shape(node: Node) -> tuple[int, ...]:
+def node_shape(node: rl.ops.Node) -> tuple[int, ...]:
     return tuple(dict(node.attrs)["shape"])
 
 
 # --- the law ----------------------------------------------------------------------------------------------------------
 
 
-def drawn(graph: Graph, rng: np.random.Generator) -> dict[str, Array]:
+def drawn(graph: rl.Graph, rng: np.random.Generator) -> dict[str, Array]:
     """Contents of all that the program is given; indices stay below the smallest table."""
     tables = [graph.tensors[node.inputs[0]].shape[0] for node in graph.nodes if node.op == "embedding"]
     found = {}
@@ -280,8 +278,8 @@ def close(found: Array, wanted: Array) -> bool:
     )
 
 
-def check(graph: Graph, tp: int, **options: Any) -> None:
-    device = shard(graph, tp=tp, **options)
+def check(graph: rl.Graph, tp: int, **options: Any) -> None:
+    device = rl.passes.shard(graph, tp=tp, **options)
     given = drawn(graph.bind(**SIZES), np.random.default_rng(7))
     whole = Devices(graph, graph, 1).run(given)
     shares = Devices(graph, device, tp)
@@ -339,9 +337,9 @@ def test_latent_attention(sp: bool) -> None:
 def test_the_check_sees_a_missing_sum() -> None:
     """Without one of its all-reduces a program gives other numbers."""
     graph = rl.model("gpt2", phase="forward", **GPT)
-    device = shard(graph, tp=2)
+    device = rl.passes.shard(graph, tp=2)
     broken = device.with_nodes(
-        Node(n.name, "view", n.inputs, n.outputs, (("shape", device.tensors[n.outputs[0]].shape),))
+        rl.ops.Node(n.name, "view", n.inputs, n.outputs, (("shape", device.tensors[n.outputs[0]].shape),))
         if n.name == "layers.1.attn.out.all_reduce" else n
         for n in device.nodes
     )  # fmt: skip

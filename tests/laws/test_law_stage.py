@@ -8,21 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from profiles import examples
 
-from roofline import count
+import roofline as rl
 from roofline.counting.counts import nbytes
-from roofline.ir.errors import UsageError
-from roofline.ir.graph import Graph
-from roofline.ops.builder import Builder
-from roofline.passes.fusion.fuse import fuse
-from roofline.passes.parallel.stage import stages
 
 LAW = settings(deadline=None, max_examples=examples(150), derandomize=True, database=None)
 
 
 @st.composite
-def programs(draw: st.DrawFn) -> Graph:
+def programs(draw: st.DrawFn) -> rl.Graph:
     """An embedding, layers that read any tensor before them, a head that may share the embedding's table."""
-    b = Builder("program", "bf16")
+    b = rl.ops.Builder("program", "bf16")
     table = b.weight("table", (32, 8))
     made = [b.op("embedding", table, b.input("ids", (4,), dtype="int64"), name="embed")]
     for at in range(draw(st.integers(1, 8))):
@@ -36,23 +31,23 @@ def programs(draw: st.DrawFn) -> Graph:
     head = table if draw(st.booleans()) else b.weight("head.weight", (32, 8))
     also = draw(st.lists(st.sampled_from(made), unique=True, max_size=2))
     graph = b.graph([b.op("linear", made[-1], head, name="head"), *also])
-    return fuse(graph) if draw(st.booleans()) else graph
+    return rl.passes.fuse(graph) if draw(st.booleans()) else graph
 
 
-def cut(graph: Graph, pp: int) -> tuple[Graph, ...]:
+def cut(graph: rl.Graph, pp: int) -> tuple[rl.Graph, ...]:
     """As many stages as asked for, or as many as there are."""
     try:
-        return stages(graph, pp)
-    except UsageError as error:
-        return stages(graph, int(str(error).rpartition("nearest ")[2]))
+        return rl.passes.stages(graph, pp)
+    except rl.errors.UsageError as error:
+        return rl.passes.stages(graph, int(str(error).rpartition("nearest ")[2]))
 
 
 @LAW
 @given(programs(), st.integers(1, 9))
-def test_flops_and_weights_are_those_of_the_whole(graph: Graph, pp: int) -> None:
+def test_flops_and_weights_are_those_of_the_whole(graph: rl.Graph, pp: int) -> None:
     parts = cut(graph, pp)
-    assert sum(count(part).flops for part in parts) == count(graph).flops
-    assert sum(count(part).vector_flops for part in parts) == count(graph).vector_flops
+    assert sum(rl.count(part).flops for part in parts) == rl.count(graph).flops
+    assert sum(rl.count(part).vector_flops for part in parts) == rl.count(graph).vector_flops
     weights = {name: tensor for name, tensor in graph.tensors.items() if tensor.kind == "weight"}
     held = [{name for name, tensor in part.tensors.items() if tensor.kind == "weight"} for part in parts]
     assert set().union(*held) == set(weights)
@@ -64,7 +59,7 @@ def test_flops_and_weights_are_those_of_the_whole(graph: Graph, pp: int) -> None
 
 @LAW
 @given(programs(), st.integers(2, 9))
-def test_a_stage_is_given_exactly_what_the_one_before_sends(graph: Graph, pp: int) -> None:
+def test_a_stage_is_given_exactly_what_the_one_before_sends(graph: rl.Graph, pp: int) -> None:
     parts = cut(graph, pp)
     made: set[str] = set()
     for before, after in pairwise(parts):
@@ -78,7 +73,7 @@ def test_a_stage_is_given_exactly_what_the_one_before_sends(graph: Graph, pp: in
 
 @LAW
 @given(programs(), st.integers(1, 9))
-def test_every_node_and_output_is_in_one_stage_and_in_order(graph: Graph, pp: int) -> None:
+def test_every_node_and_output_is_in_one_stage_and_in_order(graph: rl.Graph, pp: int) -> None:
     parts = cut(graph, pp)
     own = [node for part in parts for node in part.nodes if node.op != "send"]
     assert tuple(own) == graph.nodes
