@@ -2,8 +2,8 @@
 
     python benchmarks/fit_quantized.py [measurements/h100-sxm/quantized.csv] [--chip h100-sxm]
 
-Fitted are ``widen``, ``widen_group`` and ``tinygemm`` of the group ``matmul``, to tinygemm's rows; every second row, by
-a hash of what it is, judges. All other rows (8-bit products, quantising, dequantising) are only compared.
+Fits ``dequantize``, ``dequantize_group`` and ``tinygemm`` of the group ``matmul`` to every second of tinygemm's rows,
+chosen by a hash; the other half judges. All other rows (8-bit matmuls, quantising, dequantising) are only compared.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from roofline import count
 from roofline.cost import kernel_time
 from roofline.passes.formats.quantize import quantize
 
-FITTED = ("widen", "widen_group", "tinygemm")
+FITTED = ("dequantize", "dequantize_group", "tinygemm")
 #: Factors by which a parameter is tried around its best value, coarse first.
 FACTORS = (4.0, 2.0, 1.4, 1.2, 1.1, 1.05, 1.02)
 

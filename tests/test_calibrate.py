@@ -13,8 +13,7 @@ from command_line import Run, fails
 
 import roofline as rl
 from roofline.analysis.fitting import Effort, Sample, fit, held_out, start, take_apart
-from roofline.cost import cpu as processor
-from roofline.cost import values
+from roofline.cost import cpu, values
 from roofline.measurement.calibration import build, host, numpy_cpu, timing, torch_cpu, torch_cuda
 from roofline.measurement.calibration.build import Measured
 from roofline.measurement.calibration.host import Cache, Host
@@ -36,7 +35,7 @@ def chip() -> rl.Chip:
         cores=2,
         vector={"fp32": "200 GFLOP/s", "fp64": "100 GFLOP/s"},
         memory=[{"name": "DRAM", "capacity": "16 GB", "bandwidth": "20 GB/s"}],
-        efficiency={"parameters": {"processor_product": {}, "processor_stream": {}}},
+        efficiency={"parameters": {"cpu_matmul": {}, "cpu_stream": {}}},
     )
 
 
@@ -102,21 +101,21 @@ def test_without_scipy_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
         rl.calibrate("cpu", quick=True)
 
 
-# The formulas of processors.
+# The formulas of CPUs.
 
 
-def test_a_processor_packs_and_streams(chip: rl.Chip) -> None:
+def test_a_cpu_packs_and_streams(chip: rl.Chip) -> None:
     def seconds(op: str, **shape: int) -> float:
         from roofline.analysis.bulk import group_rows
         from roofline.cost import launch
 
         (rows,), _ = group_rows([(op, "fp32", shape)])
         (row,) = rows.counts()
-        group = processor.MATMUL.name if row.flops_by else processor.STREAM.name
-        formula = processor.matmul_seconds if row.flops_by else processor.stream_seconds
+        group = cpu.MATMUL.name if row.flops_by else cpu.STREAM.name
+        formula = cpu.matmul_seconds if row.flops_by else cpu.stream_seconds
         return float(np.ravel(formula(launch(row, chip, False, "cold"), values(chip, group)))[0])
 
-    assert processor.is_described(chip)
+    assert cpu.is_described(chip)
     assert seconds("gemm", m=1024, n=1024, k=1024) > 2 * 1024**3 / 200e9
     assert seconds("gemm", m=8, n=2048, k=2048) > 1.5 * seconds("gemm", m=1, n=2048, k=2048)
     assert seconds("gelu", n=2**22) > seconds("relu", n=2**22) > 2 * 4 * 2**22 / 20e9

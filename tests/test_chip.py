@@ -505,3 +505,17 @@ def test_repr_is_short() -> None:
 def test_a_peak_stands_alone() -> None:
     peak = Peak(flops="1 PFLOP/s", source="me")
     assert private(matrix={"fp8": peak}).matrix["fp8"] is peak
+
+
+def test_former_names_of_parameters_are_still_read(tmp_path: Path) -> None:
+    text = (
+        MINIMAL
+        + """
+[efficiency.parameters.processor_stream]
+launch = 1e-6
+[efficiency.parameters.matmul]
+widen = 0.05
+"""
+    )
+    parameters = rl.chip(write(tmp_path, text)).efficiency.parameters
+    assert parameters == {"cpu_stream": {"launch": 1e-6}, "matmul": {"dequantize": 0.05}}

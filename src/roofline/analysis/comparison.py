@@ -118,7 +118,7 @@ def _launch(chip: Chip, factor: float) -> Chip:
     own = chip.efficiency.parameters
     tables = {name: dict(table) for name, table in own.items()}
     for name, known in GROUPS.items():
-        if "launch" in known and (name in own or is_described(chip) or not name.startswith("processor")):
+        if "launch" in known and (name in own or is_described(chip) or not name.startswith("cpu_")):
             tables.setdefault(name, {})["launch"] = values(chip, name).get("launch", 0.0)
     changed = {
         name: FrozenDict({key: value * factor if key == "launch" else value for key, value in table.items()})

@@ -20,15 +20,15 @@ GROUP = Group(
     launch=Parameter(4e-6, 0.5e-6, 4e-5, "s", "fixed cost of one launch", follows="launch"),
     share=Parameter(0.7, 0.1, 2.0, "share", "of the matrix peak inside a block of keys"),
     exp=Parameter(0.0625, 0.005, 1.0, "share", "of the fp32 vector peak at which exponentials run"),
-    start=Parameter(64.0, 1.0, 2000.0, "keys", "work of a tile beside its keys: loading queries, writing results"),
-    begin=Parameter(1e-7, 1e-9, 1e-5, "s", "of a core to turn to another sequence or key-value head"),
+    start=Parameter(64.0, 1.0, 2000.0, "keys", "work of a tile apart from its keys: loading queries, writing results"),
+    begin=Parameter(1e-7, 1e-9, 1e-5, "s", "for one core to switch to another sequence or key-value head"),
     pack=Parameter(
         1.0, 0.01, 1.0, "share", "how far heads on the same keys share tiles outside plain decode, without pages"
     ),
     pad=Parameter(32.0, 4.0, 128.0, "queries", "to which a smaller tile is padded"),
     step=Parameter(4e-7, 1e-8, 5e-6, "s", "latency of a block of keys"),
     split=Parameter(3e-6, 0.1e-6, 2e-5, "s", "cost of combining the parts where keys are split over cores"),
-    parts=Parameter(64.0, 1.0, 128.0, "parts", "that the keys of a decode step are split into at most"),
+    parts=Parameter(64.0, 1.0, 128.0, "parts", "into which the keys of a decode step are split at most"),
     dram=Parameter(0.92, 0.4, 1.0, "share", "of main memory's bandwidth", follows="memory"),
     cache=Parameter(0.7, 0.1, 20.0, "share", "of the cache's bandwidth for what it holds from before"),
     hold=Parameter(0.6, 0.2, 1.5, "share", "of the cache that still serves what it holds from before"),
@@ -36,7 +36,7 @@ GROUP = Group(
     append=Parameter(
         1.0, 1.0, 10.0, "ratio", "traffic of new keys and values to reading them once; more if the call caches them"
     ),
-    token=Parameter(5e-8, 1e-9, 1e-5, "s", "of a core for each new token, as often as append exceeds one"),
+    token=Parameter(5e-8, 1e-9, 1e-5, "s", "of one core per new token, as often as append exceeds one"),
     kv8=Parameter(1.0, 0.3, 2.0, "ratio", "arithmetic with 8-bit keys and values against 16-bit"),
     odd=Parameter(0.9, 0.005, 1.0, "share", "of the arithmetic left for 8-bit keys of odd width: no kernel of its own"),
 )
@@ -69,7 +69,7 @@ FILL = 5e7
 OVERLAP = 2.0
 #: Sharpness of the knee between arithmetic and traffic.
 KNEE = 1.5
-#: Cycles of a core to widen an element of a cache whose groups have scales: what weights take in a matmul.
+#: Cycles of a core to dequantise an element of a cache whose groups have scales, as for the weights of a matmul.
 WIDEN = 0.03
 #: How arithmetic slows where heads are wider than a tile's registers hold.
 WIDE = 0.3
@@ -118,9 +118,9 @@ def seconds(work: Launch, p: Mapping[str, float]) -> Any:
     step = p["step"] if np.isfinite(work.machine.clock) else 0.0  # cycles of an unknown length
     parts = np.clip(cores / tiles.count, 1.0, np.clip(tiles.longest * kernel.span / BLOCK / 2, 1.0, p["parts"]))
     parts = np.where(kernel.split, parts, 1.0)
-    widening = _widening(work, tiles.blocks * kernel.span * 2 * s["d"])
-    whole = knee([_schedule(tiles, block, step, start, np.ones_like(parts), cores), memory, widening], KNEE)
-    split = knee([_schedule(tiles, block, step, start, parts, cores), memory, widening], KNEE)
+    dequantizing = _dequantizing(work, tiles.blocks * kernel.span * 2 * s["d"])
+    whole = knee([_schedule(tiles, block, step, start, np.ones_like(parts), cores), memory, dequantizing], KNEE)
+    split = knee([_schedule(tiles, block, step, start, parts, cores), memory, dequantizing], KNEE)
     least = np.minimum(whole, split + p["split"] * (1 - 1 / parts))
     other = (_fresh(work, p, s) + p["begin"] * tiles.count) / cores
     return p["launch"] + least + other + kernel.gather * GATHER
@@ -135,7 +135,7 @@ def is_written_out(kernel: Kernel) -> bool:
 
 
 def written_out_seconds(work: Launch, p: Mapping[str, float]) -> Any:
-    """The same for attention of plain matmuls, whose first gives the sizes: every batch a head of its own [s]."""
+    """The same for attention of plain matmuls; the first gives the sizes, and every batch counts as a head [s]."""
     s = work.sizes
     sizes = {"b": s["batch"] if work.op == "bmm" else 1, "h": 1, "g": 1, "q": s["m"], "k": s["n"], "d": s["k"]}
     if work.op == "matmul":
@@ -227,8 +227,8 @@ def _eight(work: Launch) -> bool:
     return DTYPES[work.row.kernel.stored[1]].bits <= 8
 
 
-def _widening(work: Launch, elements: Any) -> Any:
-    """Time to widen keys and values with scales of their own, again for each tile of queries [s].
+def _dequantizing(work: Launch, elements: Any) -> Any:
+    """Time to dequantise keys and values with scales of their own, again for each tile of queries [s].
 
     One scale for all is part of the softmax's, and what 8-bit kernels reach says what their conversions cost.
     """

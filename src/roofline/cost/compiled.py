@@ -15,7 +15,7 @@ import numpy as np
 from roofline.hardware.chip import Chip
 
 #: 32-bit registers that a thread can have, and a core of an NVIDIA GPU has (CUDA C++ Programming Guide, table
-#: "Technical Specifications per Compute Capability": 255 a thread and 64 K a multiprocessor from 5.0 to 12.0).
+#: "Technical Specifications per Compute Capability":255 per thread and 64 K per multiprocessor from 5.0 to 12.0).
 THREAD_REGISTERS, CORE_REGISTERS = 255, 65536
 #: Registers of a thread beside its values: index, addresses, temporaries. CUDA 13.0 takes 12 to 20 for elementwise
 #: bodies of 4 to 256 live values, compiled for sm_90.
@@ -76,7 +76,7 @@ def registers(live: int, element: float, elements: Any, *, held: int = 0, words:
         live: Values that are wanted at once.
         element: Bytes of the widest element that is moved [byte].
         elements: Elements that the kernel sweeps.
-        held: Registers taken beside them, such as a matmul's sums.
+        held: Registers taken as well, such as a matmul's accumulators.
         words: Registers of a value: 2 for fp64.
         width: Elements a thread, instead of those of the widest load.
 

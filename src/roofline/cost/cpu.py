@@ -18,23 +18,23 @@ from roofline.hardware.chip import Chip
 from roofline.ops.registry import OPS, OpKind
 
 MATMUL = Group(
-    "processor_product",
+    "cpu_matmul",
     launch=Parameter(2e-6, 1e-7, 1e-4, "s", "fixed cost of one call", follows="launch"),
     share=Parameter(0.95, 0.1, 1.2, "share", "of the best matmul's rate that matmuls reach"),
-    pack=Parameter(1e-10, 1e-12, 1e-8, "s/byte", "of a core to copy an operand of a matmul into blocks"),
+    pack=Parameter(1e-10, 1e-12, 1e-8, "s/byte", "for one core to copy an operand of a matmul into blocks"),
     pack16=Parameter(1.0, 0.05, 20.0, "ratio", "the same for 16-bit formats, which are rearranged, against fp32"),
-    ragged=Parameter(1.0, 0.02, 16.0, "rows", "by which a matmul's last block of rows is wasted"),
+    ragged=Parameter(1.0, 0.02, 16.0, "rows", "wasted in the last block of rows of a matmul"),
     conv=Parameter(0.6, 0.05, 1.0, "ratio", "a convolution's rate against a matmul's"),
     dram=Parameter(0.7, 0.02, 1.2, "share", "of the best bandwidth for operands in main memory", follows="memory"),
     knee=Parameter(2.0, 1.0, 8.0, "exponent", "sharpness of the knee between arithmetic and traffic"),
 )
 STREAM = Group(
-    "processor_stream",
+    "cpu_stream",
     launch=Parameter(2e-6, 1e-7, 1e-4, "s", "fixed cost of one call", follows="launch"),
     dram=Parameter(0.7, 0.02, 1.2, "share", "of the best bandwidth for operands in main memory", follows="memory"),
-    vector=Parameter(0.1, 0.001, 1.0, "share", "of the fp32 vector peak for arithmetic beyond one step an element"),
-    special=Parameter(4.0, 0.05, 100.0, "steps", "that an exponential, or a function made of one, takes"),
-    row=Parameter(5e-9, 1e-10, 1e-6, "s", "of a core for a row of a softmax, norm or reduction"),
+    vector=Parameter(0.1, 0.001, 1.0, "share", "of the fp32 vector peak for arithmetic beyond one step per element"),
+    special=Parameter(4.0, 0.05, 100.0, "steps", "per exponential, or per function built on one"),
+    row=Parameter(5e-9, 1e-10, 1e-6, "s", "of one core per row of a softmax, norm or reduction"),
     knee=Parameter(2.0, 1.0, 8.0, "exponent", "sharpness of the knee between arithmetic and traffic"),
 )
 

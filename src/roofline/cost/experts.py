@@ -1,7 +1,7 @@
 """A block of experts on one rank: routed tokens through gate and up, activation, down, and back into place.
 
 Which experts a rank must read, and how many tokens its busiest rank gets, follow from the routing
-(:func:`routed`). The matmuls of all experts run as one grouped kernel: each expert's tokens are padded to a tile, its
+(:func:`routed`). The GEMMs of all experts run as one grouped kernel: each expert's tokens are padded to a tile, its
 weights are read once if any token chose it. Around them, kernels sort the tokens, quantise, gather and add up.
 """
 
@@ -26,21 +26,21 @@ GROUP = Group(
     launch_block=Parameter(1.4, 0.4, 2.5, "ratio", "that cost in block-scaled fp8 against 16-bit"),
     dram=Parameter(0.88, 0.05, 1.0, "share", "of main memory's bandwidth for the experts' weights", follows="memory"),
     dram_fp8=Parameter(0.85, 0.05, 1.0, "share", "the same for fp8 weights with one scale"),
-    ramp=Parameter(5e-6, 1e-6, 3e-5, "s", "lost until the matmuls stream, reached after as long"),
+    ramp=Parameter(5e-6, 1e-6, 3e-5, "s", "lost before the GEMMs stream, reached after as long"),
     share=Parameter(0.45, 0.05, 1.0, "share", "of the matrix peak in 16 bits, all experts in one kernel"),
     share_fp8=Parameter(0.5, 0.03, 1.0, "share", "of the matrix peak with 8- or 4-bit activations"),
     share_block=Parameter(0.25, 0.03, 1.0, "share", "of the matrix peak in block-scaled fp8"),
     moved=Parameter(0.6, 0.25, 1.5, "share", "of main memory's bandwidth for activations between the kernels"),
-    spread=Parameter(0.1, 0.01, 1.5, "share", "of the tokens of other ranks that these kernels handle all the same"),
+    spread=Parameter(0.1, 0.01, 1.5, "share", "of other ranks' tokens that these kernels process anyway"),
     spread_fp8=Parameter(0.1, 0.01, 1.5, "share", "the same with 8- or 4-bit activations"),
-    lump=Parameter(0.1, 0.01, 1.0, "share", "of a few skewed picks that meet on the busiest rank"),
+    lump=Parameter(0.1, 0.01, 1.0, "share", "of a few skewed picks that land on the busiest rank"),
 )
 
-#: Tokens of an expert to which its matmuls are padded.
+#: Tokens of an expert to which its GEMMs are padded.
 TILE = 24.0
-#: Width of an expert at which its matmuls run at half speed [elements].
+#: Width of an expert at which its GEMMs run at half speed [elements].
 HALF = 50.0
-#: Sharpness of the knee between matmuls and weights.
+#: Sharpness of the knee between GEMMs and weights.
 KNEE = 1.5
 #: Busiest of ``2**x`` ranks, in standard deviations of a rank's load, is about ``BUSIEST * x**0.8``.
 BUSIEST, GROWTH = 0.75, 0.8
@@ -111,14 +111,14 @@ def seconds(work: Launch, p: Mapping[str, float]) -> Any:
     dram = p["dram_fp8"] if kind == "_fp8" else p["dram"]
     weights = load.touched * h * (u + i) * float(DTYPES[work.row.kernel.stored[1]].bytes)
     padded = np.maximum(load.pairs + load.touched * TILE / 2, load.touched * TILE)
-    products = 2 * padded * h * (u + i) * (1 + HALF / i) / (work.peak * p[f"share{kind}"])
-    time = knee([products, weights / (work.machine.bandwidth * dram)], KNEE)
+    gemms = 2 * padded * h * (u + i) * (1 + HALF / i) / (work.peak * p[f"share{kind}"])
+    time = knee([gemms, weights / (work.machine.bandwidth * dram)], KNEE)
     start = p["launch"] * (p[f"launch{kind}"] if kind else 1.0)
     return start + time + p["ramp"] * time / (time + p["ramp"]) + _between(work, p, load, (t, h, i, u, picks))
 
 
 def _between(work: Launch, p: Mapping[str, float], load: Routed, sizes: tuple[Any, ...]) -> Any:
-    """Activations that pass from kernel to kernel: in and out, matmuls written, activated and read, added up [s]."""
+    """Activations that pass from kernel to kernel: in and out, results written, activated and read, added up [s]."""
     t, h, i, u, picks = sizes
     spread = p["spread_fp8" if _kind(work) else "spread"]
     rows = load.pairs + spread * np.maximum(t * picks - load.pairs, 0.0)

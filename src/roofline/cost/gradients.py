@@ -20,15 +20,15 @@ from roofline.ir.sizes import prod
 GROUP = Group(
     "training",
     back=Parameter(0.85, 0.2, 1.5, "ratio", "pace of the matmuls of attention's backward to those of its forward"),
-    back_exp=Parameter(2.5, 0.5, 5.0, "ratio", "elementwise work of that backward on a pair to an exponential's"),
-    draw=Parameter(0.24, 0.02, 2.0, "cycles", "a core's work on the random number of a dropped probability"),
-    welford=Parameter(0.8, 0.05, 5.0, "cycles", "a core's work on an element of statistics over the batch"),
-    channel=Parameter(0.45, 0.05, 5.0, "cycles", "a core's work on an element that is normed by its channel"),
-    walk=Parameter(1.9e-9, 1e-10, 1e-7, "s", "a row of a sum over rows, which a block of columns walks down"),
+    back_exp=Parameter(2.5, 0.5, 5.0, "ratio", "elementwise work of that backward per pair to an exponential's"),
+    draw=Parameter(0.24, 0.02, 2.0, "cycles", "a core's work per random number of dropout"),
+    welford=Parameter(0.8, 0.05, 5.0, "cycles", "a core's work per element of statistics over the batch"),
+    channel=Parameter(0.45, 0.05, 5.0, "cycles", "a core's work per element that is normalised by channel"),
+    walk=Parameter(1.9e-9, 1e-10, 1e-7, "s", "per row of a sum over rows, which a block of columns walks down"),
     walk_norm=Parameter(4.1e-9, 1e-10, 1e-7, "s", "the same for the gradients of a norm's scale and shift"),
-    windows=Parameter(2.3, 0.2, 20.0, "cycles", "a core's work on a point whose pooling windows it searches"),
+    windows=Parameter(2.3, 0.2, 20.0, "cycles", "a core's work per point whose pooling windows it searches"),
     sort=Parameter(6e-5, 1e-6, 5e-4, "s", "sorting the indices of an embedding's gradient, some thirty launches"),
-    rows=Parameter(4.2, 0.2, 50.0, "cycles", "a core's work on an element that is added to a row of a table"),
+    rows=Parameter(4.2, 0.2, 50.0, "cycles", "a core's work per element added to a row of a table"),
     knee=Parameter(1.75, 1.0, 8.0, "exponent", "sharpness of the knee between traffic and work"),
 )
 
@@ -36,7 +36,7 @@ GROUP = Group(
 SORTED_FROM = 3072
 #: Attention's gradient of queries is summed up in fp32.
 BYTES_OF_SUMS = 4
-#: Launches beside the matmuls of attention's backward, each about half as long as attention's own.
+#: Launches besides the matmuls of attention's backward, each about half as long as attention's own.
 BESIDE = 0.5
 
 Seconds = Callable[[Launch, Mapping[str, float]], Any]

@@ -43,17 +43,17 @@ COPIES = {"bf16": 6, "fp8": 6}
 #: Bytes along K of an operand's row that a core works on at a time: one cache line.
 STEP = 128
 #: Pace of loads that are not aligned where the right operand is stored by row, to where both are stored along K: cuBLAS
-#: runs tiles of 256 x 128 there, which load three quarters as much a matmul as its 128 x 128 (both matmuls of the
-#: backward of a head of 50257 columns: 4.50 and 4.28 ms on the H100; its forward: 6.63 ms).
+#: runs tiles of 256 x 128 there, which load three quarters as much per multiply-add as its 128 x 128 (both matmuls
+#: of the backward of a head of 50257 columns: 4.50 and 4.28 ms on the H100; its forward: 6.63 ms).
 BY_ROW = 4 / 3
 #: Bytes to which a row must be aligned for the wide loads that the matrix units are fed by.
 ALIGNMENT = 16
 #: Kernels that take a scale a row (torch._scaled_mm, aten/src/ATen/native/cuda/RowwiseScaledMM.cu) have no tiles below
 #: these edges and do not split K; their deep pipelines keep more bytes of a core in flight.
 BY_ROW_EDGE, BY_ROW_COLUMNS, BY_ROW_SKINNY = 64, 128, 0.3
-#: Rows that a widened weight serves before it is widened again: of more, Marlin runs its largest kernel, of 64 rows,
+#: Rows served by a weight once dequantised: for more rows Marlin runs its largest kernel, of 64 rows,
 #: several times over (IST-DASLab/marlin, issue 2, its author).
-WIDENED_ROWS = 64
+DEQUANTIZED_ROWS = 64
 
 GROUP = Group(
     "matmul",
@@ -71,7 +71,7 @@ GROUP = Group(
     sustained=Parameter(
         0.6, 0.0, 3.0, "ratio", "slowdown in a program by the share of busy matrix units over the power cap"
     ),
-    narrow=Parameter(7e9, 5e8, 1e12, "loads/s", "loads a core issues when rows are not aligned to 16 bytes"),
+    narrow=Parameter(7e9, 5e8, 1e12, "loads/s", "loads per core when rows are not aligned to 16 bytes"),
     store=Parameter(
         0.8, 0.1, 1.0, "share", "of main memory's bandwidth for results, which a tile writes when it is done"
     ),
@@ -89,12 +89,12 @@ GROUP = Group(
     step_tf32=Parameter(1.5, 0.3, 20.0, "ratio", "a step along K of the tf32 kernels against the others"),
     **serving_stack.PARAMETERS,
     step_int8=Parameter(2.0, 0.3, 20.0, "ratio", "a step along K of the int8 kernels against the others"),
-    # Weights that kernels widen: between what fits tinygemm on an H100 best (measurements/h100-sxm/quantized.csv: 0.042
+    # Weights that kernels dequantise: between what fits tinygemm on an H100 best (quantized.csv: 0.042
     # and 1.3 cycles) and Marlin on an A100, whose time for the four matmuls of a layer of Llama-13B is 140 us for one
     # row, 290 us for 64, 9.07 ms for 2048 (bench.py of IST-DASLab/marlin, in vllm-project/vllm pull request 2497).
-    widen=Parameter(0.03, 0.002, 2.0, "cycles", "of a core to make a wide number of a narrow weight"),
-    widen_group=Parameter(1.2, 0.0, 50.0, "cycles", "of a core to fetch scale and zero point of a group of weights"),
-    share_widened=Parameter(0.6, 0.1, 1.2, "ratio", "matrix units fed with widened weights against wide ones"),
+    dequantize=Parameter(0.03, 0.002, 2.0, "cycles", "for one core to dequantise a weight"),
+    dequantize_group=Parameter(1.2, 0.0, 50.0, "cycles", "for one core to fetch a group's scale and zero point"),
+    share_dequantized=Parameter(0.6, 0.1, 1.2, "ratio", "matrix units fed with dequantised weights against 16-bit"),
     tinygemm=Parameter(0.03, 0.005, 1.0, "share", "of the 16-bit peak that tinygemm, PyTorch's int4 kernel, reaches"),
 )
 
@@ -132,15 +132,15 @@ class Traffic:
 def seconds(work: Launch, p: Mapping[str, float]) -> Any:
     """Time of one launch of a matmul [s]."""
     b, m, n, k = (np.asarray(size, dtype=np.float64) for size in OPS[work.op].matmuls(work.sizes))
-    return product_seconds(work, p, b, m, n, k)
+    return tiled_seconds(work, p, b, m, n, k)
 
 
-def product_seconds(work: Launch, p: Mapping[str, float], b: Any, m: Any, n: Any, k: Any) -> Any:
+def tiled_seconds(work: Launch, p: Mapping[str, float], b: Any, m: Any, n: Any, k: Any) -> Any:
     """Time of ``b`` matmuls of ``m x k`` by ``k x n`` with the traffic of ``work`` [s]."""
     kind = _kind(work)
     host = serving_stack.host_seconds(work, p, kind, m, n, k)
     peak = work.peak * p["share"] * p.get(f"share_{kind}", 1.0)
-    peak = peak * p["share_widened"] if _is_widened(work) else peak
+    peak = peak * p["share_dequantized"] if _is_dequantized(work) else peak
     step = p["step"] * p.get(f"step_{kind}", 1.0)
     if kind == "fp8_block":
         n, k = np.ceil(n / SCALED) * SCALED, np.ceil(k / SCALED) * SCALED
@@ -148,22 +148,22 @@ def product_seconds(work: Launch, p: Mapping[str, float], b: Any, m: Any, n: Any
     best: Any = np.inf
     traffic = _traffic(work, p, (b, m, n, k, width))
     split = (kind, work.regime) not in UNSPLIT and not _scaled_by_row(work)
-    choices = _choices(split, _is_widened(work), _scaled_by_row(work))
+    choices = _choices(split, _is_dequantized(work), _scaled_by_row(work))
     for tiles in _chunks(choices, np.broadcast(b, m, n, k, work.row.bytes)):
         best = np.minimum(best, _tiled(work, p, (b, m, n, k, width), tiles, traffic, peak, step).min(axis=0))
-    if _is_widened(work):
+    if _is_dequantized(work):
         best = np.minimum(best, _by_vectors(work, p, (b, m, n, k), traffic))
     time = p["launch"] + best + serving_stack.entry_seconds(work, p, kind, m, k)
     return np.maximum(host, time * (1 + _throttled(work, p, time)))
 
 
 @lru_cache(maxsize=8)
-def _choices(split: bool, widened: bool, by_row: bool) -> Any:
+def _choices(split: bool, dequantized: bool, by_row: bool) -> Any:
     """Tile shapes and splits that kernels of a kind have."""
     choices = CHOICES if split else CHOICES[CHOICES[:, 2] == 1]
     choices = choices[choices[:, :2].min(axis=1) >= BY_ROW_EDGE] if by_row else choices
     choices = choices[choices[:, 1] >= BY_ROW_COLUMNS] if by_row else choices
-    return choices[choices[:, 0] <= WIDENED_ROWS] if widened else choices
+    return choices[choices[:, 0] <= DEQUANTIZED_ROWS] if dequantized else choices
 
 
 def _chunks(choices: Any, sizes: np.broadcast) -> Iterator[tuple[Any, Any, Any]]:
@@ -239,8 +239,8 @@ def _tiled(
     loaded = tiles * (rows * work.element + columns * _second(work)) * steps * deep
     reread = loaded / (chip.cache_bandwidth * p["cache"])
     times = [compute, memory, reread, step * steps]
-    if _is_widened(work):
-        times.append(waves * columns * steps * deep * _widening(work, p))
+    if _is_dequantized(work):
+        times.append(waves * columns * steps * deep * _dequantizing(work, p))
     if _library(work) == "tinygemm":
         times.append(_tinygemm(work, p, (b, m, n, k)))
     if np.any(width < 1):
@@ -255,13 +255,13 @@ def _tiled(
 
 
 def _by_vectors(work: Launch, p: Mapping[str, float], shape: tuple[Any, ...], traffic: Traffic) -> Any:
-    """Time of a few rows on the vector units, without the launch: all cores stream weights, each widened once [s]."""
+    """Time of a few rows on the vector units, without the launch [s]: all cores stream weights, dequantised once."""
     (b, m, n, k), chip = shape, work.machine
     peak = vector_peak(work.chip, "fp32")
     if not peak or np.all(np.less_equal(work.peak, peak)):  # emulated formats run there in any case, tile by tile
         return np.inf
-    widening = b * n * k * _widening(work, p) / chip.units
-    times = [2 * b * m * n * k / peak, traffic.load(chip, p["dram"]), widening]
+    dequantizing = b * n * k * _dequantizing(work, p) / chip.units
+    times = [2 * b * m * n * k / peak, traffic.load(chip, p["dram"]), dequantizing]
     if _library(work) == "tinygemm":
         times.append(_tinygemm(work, p, shape))
     return knee(times, p["knee"]) + traffic.store(chip, p["store"], p["kept"])
@@ -279,7 +279,7 @@ def _scaled_by_row(work: Launch) -> bool:
     return DTYPES[first.dtype].group == first.shape[-1]
 
 
-def _is_widened(work: Launch) -> bool:
+def _is_dequantized(work: Launch) -> bool:
     """Tell whether the kernel dequantizes its second operand itself."""
     kernel = work.row.kernel
     return len(kernel.stored) > 1 and kernel.stored[1] != kernel.inputs[1].dtype
@@ -287,13 +287,13 @@ def _is_widened(work: Launch) -> bool:
 
 def _second(work: Launch) -> float:
     """Bytes of an element of the second operand, as tiles load it."""
-    return float(DTYPES[work.row.kernel.stored[1]].bytes) if _is_widened(work) else work.element
+    return float(DTYPES[work.row.kernel.stored[1]].bytes) if _is_dequantized(work) else work.element
 
 
-def _widening(work: Launch, p: Mapping[str, float]) -> float:
-    """Time of a core to widen one weight, with its share of the group's scale [s]."""
+def _dequantizing(work: Launch, p: Mapping[str, float]) -> float:
+    """Time of a core to dequantise one weight, with its share of the group's scale [s]."""
     group = DTYPES[work.row.kernel.stored[1]].group
-    return (p["widen"] + (p["widen_group"] / group if group else 0.0)) / work.machine.clock
+    return (p["dequantize"] + (p["dequantize_group"] / group if group else 0.0)) / work.machine.clock
 
 
 def _library(work: Launch) -> str:

@@ -45,9 +45,9 @@ GROUP = Group(
 #: 0.92 x 0.85 of a ring's bandwidth) and what its authors measure of a 50 GB/s adapter: 46 to 48 (nccl-tests#290).
 ACROSS = Group(
     "internode",
-    hop=Parameter(2.7e-6, 5e-7, 3e-5, "s", "latency of one step between nodes, where the node link states none"),
+    hop=Parameter(2.7e-6, 5e-7, 3e-5, "s", "latency of one step between nodes where the node link gives none"),
     turn=Parameter(1.85, 1.0, 5.0, "ratio", "latency of a step of a tree between nodes against one of a ring"),
-    post=Parameter(1.13e-5, 1e-6, 5e-5, "s", "what the bandwidth protocol adds to a step between nodes"),
+    post=Parameter(1.13e-5, 1e-6, 5e-5, "s", "added by the bandwidth protocol to a step between nodes"),
     share=Parameter(0.94, 0.1, 1.0, "share", "of the node link in the bandwidth protocol"),
     tree=Parameter(0.78, 0.3, 1.0, "ratio", "bandwidth of a tree against a ring"),
 )

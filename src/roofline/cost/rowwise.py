@@ -35,9 +35,9 @@ GROUP = Group(
     dram=Parameter(0.9, 0.4, 1.0, "share", "of main memory's bandwidth", follows="memory"),
     cache=Parameter(0.6, 0.1, 1.5, "share", "of the cache's bandwidth for what lies there"),
     near=Parameter(0.2, 0.02, 1.0, "share", "of the wait that is left where operands lie in the cache"),
-    row=Parameter(0.9e-6, 0.1e-6, 1e-5, "s", "fixed time of a row: index work and the reduction in a warp"),
+    row=Parameter(0.9e-6, 0.1e-6, 1e-5, "s", "fixed time per row: index work and the reduction in a warp"),
     sync=Parameter(
-        1e-6, 1e-8, 5e-6, "s", "more of it where a full block shares a row; in proportion for fewer threads"
+        1e-6, 1e-8, 5e-6, "s", "extra time where a full block shares a row; in proportion for fewer threads"
     ),
     step=Parameter(2.8e-7, 5e-8, 3e-6, "s", "a thread's wait for one load, and the arithmetic on it"),
     layernorm=Parameter(1.5, 0.5, 5.0, "ratio", "a row of a layer norm (running mean and variance) to an RMS norm's"),
@@ -47,7 +47,7 @@ GROUP = Group(
     narrow=Parameter(1.3, 0.5, 3.0, "ratio", "a load of elements under 4 bytes, which are converted, to one of fp32"),
     setup=Parameter(0.5e-6, 1e-8, 5e-6, "s", "extra fixed cost of a reduction's general kernel"),
     reread=Parameter(0.3, 0.02, 3.0, "share", "of the cache that rows in flight fill before half is read again"),
-    pool=Parameter(3.5, 0.2, 50.0, "cycles", "a core's work on one output of a pooling window"),
+    pool=Parameter(3.5, 0.2, 50.0, "cycles", "a core's work per output of a pooling window"),
     pool_start=Parameter(1.5e-5, 1e-6, 1e-4, "s", "extra fixed cost of a pooling kernel: its threads walk the image"),
     knee=Parameter(2.0, 1.0, 8.0, "exponent", "sharpness of the knee between traffic and waves of rows"),
     knee_softmax=Parameter(1.5, 1.0, 8.0, "exponent", "the same for softmax"),

@@ -26,11 +26,11 @@ PARAMETERS: dict[str, Parameter] = {
     "host_block": Parameter(
         8e-5, 1e-6, 1e-3, "s", "host time of a block-scaled fp8 matmul in a serving stack, hiding the device"
     ),
-    "host_block_odd": Parameter(1.7e-4, 1e-6, 1e-3, "s", "the same where N or K is no multiple of 128"),
+    "host_block_odd": Parameter(1.7e-4, 1e-6, 1e-3, "s", "the same where N or K is not a multiple of 128"),
     "host_block_few": Parameter(6e-5, 1e-6, 1e-3, "s", "the same for fewer than 16 rows"),
-    "host_block_ragged": Parameter(1.1, 0.9, 2.0, "ratio", "host time of the same where rows are no multiple of 4"),
+    "host_block_ragged": Parameter(1.1, 0.9, 2.0, "ratio", "host time of the same where rows are not a multiple of 4"),
     "entry_fp4": Parameter(5e-6, 0.1e-6, 1e-4, "s", "the same for fp4"),
-    "entry_row": Parameter(5e-9, 1e-10, 1e-7, "s", "a row of activations in that quantisation"),
+    "entry_row": Parameter(5e-9, 1e-10, 1e-7, "s", "per row of activations in that quantisation"),
 }
 
 

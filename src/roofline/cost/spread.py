@@ -29,7 +29,7 @@ GROUP = Group(
     training=_factor(1.5, "kernels that only training runs"),
     moe=_factor(2.0, "mixture-of-experts blocks"),
     network=_factor(1.8, "collectives"),
-    internode=_factor(2.0, "collectives across nodes, or by algorithms that nobody measured"),
+    internode=_factor(2.0, "collectives across nodes, or with algorithms that were not measured"),
     transfer=_factor(1.8, "copies over the host link"),
     program=_factor(1.35, "what a whole program adds: clocks, caches and gaps between its kernels"),
 )

@@ -37,10 +37,10 @@ GROUP = Group(
     write=Parameter(0.98, 0.4, 1.0, "share", "of main memory's bandwidth where a kernel only writes"),
     cache=Parameter(1.2, 0.1, 2.0, "share", "of the cache's bandwidth for what lies there"),
     near=Parameter(0.1, 0.02, 1.0, "share", "of the wait that is left where operands lie in the cache"),
-    index=Parameter(0.64, 0.05, 5.0, "cycles", "address work on a core for an element that is not loaded in vectors"),
-    setup=Parameter(0.4e-6, 0.02e-6, 3e-6, "s", "start of address work, for each of the elements that a thread takes"),
+    index=Parameter(0.64, 0.05, 5.0, "cycles", "a core's address work per element that is not loaded in vectors"),
+    setup=Parameter(0.4e-6, 0.02e-6, 3e-6, "s", "start of address work, per element of a thread"),
     library=Parameter(5e-6, 0.1e-6, 2e-5, "s", "extra fixed cost of special kernels: gather, batch norm"),
-    transpose=Parameter(2.0, 0.2, 10.0, "cycles", "a core's work on an element with no neighbours to share its sector"),
+    transpose=Parameter(2.0, 0.2, 10.0, "cycles", "a core's work per element with no neighbours to share its sector"),
     random=Parameter(0.3, 0.05, 1.0, "share", "of main memory's bandwidth for sectors at random"),
     knee=Parameter(2.5, 1.0, 8.0, "exponent", "sharpness of the knee between traffic and address work"),
 )

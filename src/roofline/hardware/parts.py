@@ -150,7 +150,25 @@ class Fallback(Frozen):
     source: Text
 
 
-_Groups = Annotated[dict[str, Annotated[dict[str, float], AfterValidator(FrozenDict)]], AfterValidator(FrozenDict)]
+#: Names of parameters and of their groups that chip files written by earlier versions may still have.
+_FORMER = {
+    "processor_product": "cpu_matmul", "processor_stream": "cpu_stream", "widen": "dequantize",
+    "widen_group": "dequantize_group", "share_widened": "share_dequantized",
+}  # fmt: skip
+
+
+def _renamed(value: Any) -> Any:
+    """Replace former names of parameters and of their groups by those of today."""
+    if not isinstance(value, dict):
+        return value
+    return {_FORMER.get(name, name): _renamed(entry) for name, entry in value.items()}
+
+
+_Groups = Annotated[
+    dict[str, Annotated[dict[str, float], AfterValidator(FrozenDict)]],
+    BeforeValidator(_renamed),
+    AfterValidator(FrozenDict),
+]
 
 
 class Efficiency(Frozen):

@@ -21,7 +21,7 @@ from roofline.measurement.calibration.timing import Timing
 #: A CPU without load clocks higher than one that was measured beside other programs.
 CLOCK_SLACK = 1.3
 #: The groups of parameters that describe a CPU, and how they are fitted: in as many steps as a person waits for.
-CPU_GROUPS = ("processor_product", "processor_stream")
+CPU_GROUPS = ("cpu_matmul", "cpu_stream")
 EFFORT = Effort(most=40, tolerance=1e-5)
 #: Programs a thread beside which a machine counts as busy.
 BUSY = 0.5
