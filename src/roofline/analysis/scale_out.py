@@ -245,23 +245,35 @@ def scaling(
     if not 0 <= least_gain < 1:
         raise UsageError(f"least_gain={least_gain!r}: a share from 0 to below 1 is wanted")
     graph, cluster = as_graph(program, phase, dtype), find_cluster(chip)
-    sizes = by_symbol(sizes, graph.symbols)
-    estimates: dict[int, Estimate] = {}
+    at = by_symbol(sizes, graph.symbols)
+    parts, skipped = _shared(graph, cluster, _numbers(devices), at.get("S"), sp=sp, experts=experts, vocab=vocab)
+    how: dict[str, Any] = {"mode": mode, "tf32": tf32, "reserve": reserve, **at}
+    estimates = {number: estimate(part, cluster.device, **how) for number, part in parts.items()}
+    for est in estimates.values():
+        one_point(est.axis_names, "scaling is shown at")
+    return Scaling(graph, cluster, tuple(_points(estimates, experts)), skipped, least_gain)
+
+
+def _shared(
+    graph: Graph, cluster: Cluster, numbers: Iterable[int], length: Any, *, sp: bool, experts: bool, vocab: bool
+) -> tuple[dict[int, Graph], dict[int, str]]:
+    """Return the program of one device by number of devices, and the numbers that cannot share it, with the reason.
+
+    Raises:
+        UsageError: No number can.
+    """
+    parts: dict[int, Graph] = {}
     skipped: dict[int, str] = {}
-    for number in _numbers(devices):
+    for number in numbers:
         tp, ep = (1, number) if experts else (number, 1)
         try:
-            _check_positions(sizes.get("S"), tp if sp else 1)
-            each = with_topology(shard(graph, tp=tp, ep=ep, sp=sp and tp > 1, vocab=vocab), cluster)
+            _check_positions(length, tp if sp else 1)
+            parts[number] = with_topology(shard(graph, tp=tp, ep=ep, sp=sp and tp > 1, vocab=vocab), cluster)
         except UsageError as error:
             skipped[number] = str(error)
-            continue
-        est = estimate(each, cluster.device, mode=mode, tf32=tf32, reserve=reserve, **sizes)
-        one_point(est.axis_names, "scaling is shown at")
-        estimates[number] = est
-    if not estimates:
+    if not parts:
         raise UsageError(next(iter(skipped.values())))
-    return Scaling(graph, cluster, tuple(_points(estimates, experts)), skipped, least_gain)
+    return parts, skipped
 
 
 def _numbers(devices: int | Iterable[int]) -> list[int]:

@@ -66,19 +66,16 @@ def what_if(
         >>> small.history
         (shard(tp=2), quantize(weights='int4', cache='fp8'))
     """
-    graph, where = as_graph(program, phase, dtype), find_cluster(cluster) if cluster is not None else None
+    graph, where = as_graph(program, phase, dtype), _named(cluster)
     if prune is not None:
         graph = take_away(graph, **(prune_options(prune) if isinstance(prune, str) else prune))
     if tp != 1 or ep != 1 or sp:
         graph = shard(graph, **_told(tp=tp, sp=sp or None, ep=ep if ep != 1 else None))
-        graph = with_topology(graph, where, tp) if where is not None and not where.implied else graph
+        graph = with_topology(graph, where, tp) if where else graph
     if not (weights is activations is cache is None):
         stored = formats_by_name(weights) if isinstance(weights, str) else weights
         graph = quantize(graph, **_told(weights=stored, activations=activations, cache=cache))
-    if pp != 1:
-        graph = pipelined(graph, pp, **_told(nodes=_apart(where, tp * ep)))
-    if where is not None and not where.implied:
-        where.span(tp * ep * pp)
+    graph = _staged(graph, pp, where, tp * ep)
     return graph if fuse is None else fuse_kernels(graph, policy=fuse)
 
 
@@ -87,7 +84,17 @@ def _told(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _apart(where: Cluster | None, stride: int) -> int | None:
-    """Nodes that a send spans, where that is more than one."""
-    spans = where.span(2, stride) if where is not None and not where.implied else 1
-    return spans if spans > 1 else None
+def _named(cluster: AnyChip | Cluster | None) -> Cluster | None:
+    """Return the cluster that was named; none where a chip's name only implies one."""
+    where = find_cluster(cluster) if cluster is not None else None
+    return None if where is None or where.implied else where
+
+
+def _staged(graph: Graph, pp: int, where: Cluster | None, stride: int) -> Graph:
+    """Cut a program into stages, whose sends may span nodes; refuse more devices than the cluster has."""
+    if pp != 1:
+        spans = where.span(2, stride) if where else 1
+        graph = pipelined(graph, pp, **_told(nodes=spans if spans > 1 else None))
+    if where:
+        where.span(stride * pp)
+    return graph

@@ -13,6 +13,7 @@ from fractions import Fraction
 from html import escape
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from roofline.ir.sizes import SIZE_WORDS
 from roofline.ir.units import format_bytes, format_si
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from roofline.ir.graph import Graph
 
 #: What the usual symbols of a graph are called in records.
-WORDS = {"B": "batch", "S": "seq", "C": "context"}
+WORDS = {symbol: word for word, symbol in SIZE_WORDS.items()}
 #: Rows that a notebook shows of a result.
 SHOWN_ROWS = 20
 #: Keys that hold shares of a whole, shown in per cent.

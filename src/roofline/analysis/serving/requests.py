@@ -264,7 +264,7 @@ def request(
         program: A shipped name, or the path of a model file or config; or give ``prefill`` and ``decode``.
         chip: A name or a chip.
         prompt: Tokens of the prompt of each sequence.
-        new_tokens: Tokens that each sequence gets: the first from the prefill, each other one from a decode step.
+        new_tokens: Tokens that each sequence gets: the first from the prefill, the others from decode steps.
         batch: Sequences that run together.
         prefill: The program that reads the prompt, quantised or sharded as you like.
         decode: The program that adds a token; of the same model.
@@ -283,7 +283,6 @@ def request(
 
     Raises:
         UsageError: Neither a model nor both programs, programs that do not belong together, or a size out of range.
-        UnknownModel: No model of that name.
 
     Example:
         >>> import roofline as rl
@@ -294,13 +293,11 @@ def request(
     if chip is None:
         raise UsageError("request: on which chip? Give a name or a chip")
     first, then = _programs(program, prefill, decode, {"dtype": dtype, "weights": weights, "cache": cache}, overrides)
-    check_layout(block, shared_prefix)
-    _check(prompt, new_tokens, batch, shared_prefix)
+    _check(prompt, new_tokens, batch, block, shared_prefix)
     where, how = find_chip(chip), {"mode": mode, "tf32": tf32, "reserve": reserve}
-    contexts = prompt + np.arange(new_tokens)
-    kv = kv_cache(then, contexts, batch=batch, block=block, shared_prefix=shared_prefix)
+    kv = kv_cache(then, prompt + np.arange(new_tokens), batch=batch, block=block, shared_prefix=shared_prefix)
     read = estimate(first, where, B=batch, S=prompt, **how)  # type: ignore[arg-type]
-    steps = estimate(then, where, B=batch, C=contexts[1:], **how) if new_tokens > 1 else None  # type: ignore[arg-type]
+    steps = estimate(then, where, B=batch, C=prompt + np.arange(1, new_tokens), **how) if new_tokens > 1 else None  # type: ignore[arg-type]
     return Request(read, steps, kv, prompt, new_tokens, batch)
 
 
@@ -326,8 +323,9 @@ def _programs(
     return first, then
 
 
-def _check(prompt: Any, new_tokens: Any, batch: Any, shared_prefix: Any) -> None:
+def _check(prompt: Any, new_tokens: Any, batch: Any, block: Any, shared_prefix: Any) -> None:
     """Refuse sizes that cannot be."""
+    check_layout(block, shared_prefix)
     whole_number("prompt", prompt, most=10**9)
     whole_number("new_tokens", new_tokens, most=LARGEST_REQUEST)
     whole_number("batch", batch, most=10**9)

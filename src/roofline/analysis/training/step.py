@@ -210,7 +210,6 @@ def train(
 
     Raises:
         UsageError: A layout that cannot be; what is allowed and the nearest.
-        UnboundSize: A symbol has no value.
 
     Example:
         >>> step = train("gpt2", "h100-sxm", batch=8, seq=1024, precision="amp-bf16")
