@@ -7,6 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch.utils import _pytree as pytree
+
 from roofline.ir.errors import UsageError, did_you_mean
 
 Dynamic = Mapping[str, Any]
@@ -33,15 +36,11 @@ class Request:
     @property
     def is_module(self) -> bool:
         """Tell whether the program is a module, with parameters of its own."""
-        import torch
-
         return isinstance(self.run, torch.nn.Module)
 
     @property
     def gradients(self) -> bool:
         """Tell whether PyTorch prepares for gradients: a function may call backward itself, as its caller has it."""
-        import torch
-
         return self.backward or (not self.is_module and torch.is_grad_enabled())
 
     @property
@@ -53,9 +52,6 @@ class Request:
 
 def named_tensors(request: Request) -> list[tuple[str, Any]]:
     """Return each tensor among the arguments, by the name of its parameter and its place inside it."""
-    import torch
-    from torch.utils import _pytree as pytree
-
     target = request.run.forward if request.is_module else request.run
     try:
         bound = inspect.signature(target).bind(*request.args, **request.kwargs)

@@ -15,6 +15,11 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensor
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.utils import _pytree as pytree
+
 from roofline.frontends.torch.arguments import Request
 from roofline.frontends.torch.custom import redirected_aten
 from roofline.frontends.torch.fakes import Fakes, guards, replaced
@@ -22,12 +27,15 @@ from roofline.frontends.torch.program import Program
 from roofline.frontends.torch.record import Recorder
 from roofline.ir.errors import ModelDataError, RooflineError, UsageError
 
+#: What fake tensors raise where the way depends on values.
+_BY_VALUE = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
+
 
 def dispatch(request: Request, tensors: Sequence[tuple[str, Any]]) -> Program:
     """Run on fake tensors; on the given ones where the way depends on their values."""
     try:
         program = _on_fakes(request, tensors, request.run, "dispatch")
-    except _by_value() as error:
+    except _BY_VALUE as error:
         return _by_its_values(request, tensors, error)
     named = {symbol for axes in request.axes.values() for symbol in axes.values()}
     unbound = program.symbols - named
@@ -40,8 +48,6 @@ def dispatch(request: Request, tensors: Sequence[tuple[str, Any]]) -> Program:
 
 def traced(request: Request, tensors: Sequence[tuple[str, Any]]) -> Program:
     """Trace symbolically with ``torch.fx``, then run what came out on fake tensors."""
-    import torch
-
     try:
         request, fixed = _in_order(request)
         module = torch.fx.symbolic_trace(request.run, concrete_args=fixed or None)
@@ -53,9 +59,6 @@ def traced(request: Request, tensors: Sequence[tuple[str, Any]]) -> Program:
 
 def _in_order(request: Request) -> tuple[Request, dict[str, Any]]:
     """Return all arguments by place, as a traced module takes them, and those without tensors: they decide the way."""
-    import torch
-    from torch.utils import _pytree as pytree
-
     signature = inspect.signature(request.run.forward if request.is_module else request.run)
     bound = signature.bind(*request.args, **request.kwargs)
     bound.apply_defaults()
@@ -74,8 +77,6 @@ def _in_order(request: Request) -> tuple[Request, dict[str, Any]]:
 
 def exported(request: Request, tensors: Sequence[tuple[str, Any]]) -> Program:
     """Export with ``torch.export``, then run the exported program on its own fake tensors."""
-    import torch
-
     module = request.run if request.is_module else _wrapped(request.run)
     dims = _export_dims(request, tensors)
     args, kwargs = _on_device_of(request)
@@ -91,8 +92,6 @@ def exported(request: Request, tensors: Sequence[tuple[str, Any]]) -> Program:
 
 
 def _wrapped(function: Callable[..., Any]) -> Any:
-    import torch
-
     class Program(torch.nn.Module):  # type: ignore[misc]
         def forward(self, *args: Any, **kwargs: Any) -> Any:
             return function(*args, **kwargs)
@@ -102,9 +101,6 @@ def _wrapped(function: Callable[..., Any]) -> Any:
 
 def _on_device_of(request: Request) -> tuple[Any, Any]:
     """Return arguments on the meta device where the module is: exporting runs it on tensors of its own device."""
-    import torch
-    from torch.utils import _pytree as pytree
-
     on_meta = any(tensor.is_meta for _, tensor in _owned(request.run))
     arguments = (request.args, dict(request.kwargs))
     moved = pytree.tree_map(lambda leaf: leaf.to("meta") if isinstance(leaf, torch.Tensor) else leaf, arguments)
@@ -113,9 +109,6 @@ def _on_device_of(request: Request) -> tuple[Any, Any]:
 
 def _export_dims(request: Request, tensors: Sequence[tuple[str, Any]]) -> Any:
     """Return dynamic axes as ``torch.export`` takes them: the arguments' own structure with axes for tensors."""
-    import torch
-    from torch.utils import _pytree as pytree
-
     if not any(request.axes.values()):
         return None
     axes = {id(tensor): request.axes.get(name, {}) for name, tensor in tensors}
@@ -133,9 +126,6 @@ def _export_dims(request: Request, tensors: Sequence[tuple[str, Any]]) -> Any:
 
 
 def _on_fakes(request: Request, tensors: Sequence[tuple[str, Any]], run: Any, method: str) -> Program:
-    import torch
-    from torch.utils import _pytree as pytree
-
     fakes = Fakes(request, tensors)
     axes = {id(tensor): request.axes.get(name, {}) for name, tensor in tensors}
 
@@ -158,8 +148,6 @@ def _on_fakes(request: Request, tensors: Sequence[tuple[str, Any]], run: Any, me
 
 def on_data(request: Request, tensors: Sequence[tuple[str, Any]]) -> Program:
     """Run on the given tensors: what eager PyTorch really does with them."""
-    import torch
-
     owned = _owned(request.run)
     without = [name for name, tensor in [*owned, *tensors] if tensor.is_meta]
     if without:
@@ -197,9 +185,6 @@ def _run(
     request: Request, run: Any, state: Mapping[str, Any] | None, args: Any, kwargs: Any, recorder: Recorder
 ) -> list[Any]:
     """Run under the recorder; returns the tensors that the program keeps."""
-    import torch
-    from torch.utils import _pytree as pytree
-
     module = isinstance(run, torch.nn.Module)
     leaves = [t for t in (state or dict(_owned(run))).values() if t.requires_grad]
     try:
@@ -215,7 +200,7 @@ def _run(
                     *_gradients(request, recorder, outputs, [*leaves, *pytree.tree_leaves((args, kwargs))]),
                 ]
     except Exception as error:
-        if isinstance(error, (RooflineError, *_by_value())):
+        if isinstance(error, (RooflineError, *_BY_VALUE)):
             raise
         raise ModelDataError(f"{request.name}: the program fails on the given arguments: {one_line(error)}") from error
     return outputs
@@ -227,8 +212,6 @@ _DEPTH = 5
 
 def _inside(thing: Any, depth: int = _DEPTH) -> Iterator[Any]:
     """Yield the tensors that a result holds, in objects that PyTorch does not take apart too."""
-    import torch
-
     if isinstance(thing, torch.Tensor):
         yield thing
     elif depth and not isinstance(thing, torch.nn.Module | type):
@@ -237,18 +220,8 @@ def _inside(thing: Any, depth: int = _DEPTH) -> Iterator[Any]:
             yield from _inside(part, depth - 1)
 
 
-def _by_value() -> tuple[type[Exception], ...]:
-    """Return what fake tensors raise where the way depends on values."""
-    from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
-    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-
-    return DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode
-
-
 def _gradients(request: Request, recorder: Recorder, outputs: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
     """Return gradients of all that asks for them, from gradients of the outputs."""
-    import torch
-
     learnt = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
     ends = [out for out in outputs if out.requires_grad]
     if not learnt or not ends:
@@ -276,9 +249,6 @@ def _finish(
 
 def _interpret(request: Request, program: Any, tensors: Sequence[tuple[str, Any]]) -> Program:
     """Run an exported program node by node, under the paths of the modules that it was exported from."""
-    import torch
-    from torch._subclasses.fake_tensor import FakeTensor
-
     graph = program.graph_module
     places = [node for node in graph.graph.nodes if node.op == "placeholder"]
     inputs = [node.meta.get("val") for node in places]
@@ -288,7 +258,7 @@ def _interpret(request: Request, program: Any, tensors: Sequence[tuple[str, Any]
     recorder = Recorder(_export_names(request, program, places, tensors), {})
     _announce(recorder, program.graph_signature.input_specs, inputs, dict(_owned(request.run)))
     with _quiet(), mode, torch.no_grad(), recorder.recording():
-        result = _interpreter()(graph, recorder).run(*inputs)
+        result = _Interpreter(graph, recorder).run(*inputs)
     outputs = [tensor for leaf in torch.utils._pytree.tree_leaves(result) for tensor in _inside(leaf)]
     conditions = guards(mode.shape_env, recorder.names) if mode.shape_env is not None else ()
     ranges = _ranges(program, recorder.names)
@@ -298,8 +268,6 @@ def _interpret(request: Request, program: Any, tensors: Sequence[tuple[str, Any]
 
 def _announce(recorder: Recorder, specs: Sequence[Any], inputs: Sequence[Any], owned: Mapping[str, Any]) -> None:
     """Name the inputs of an exported program; it has a weight that modules share once for each of them."""
-    import torch
-
     kinds = {"PARAMETER": "weight", "BUFFER": "buffer", "CONSTANT_TENSOR": "buffer"}
     shared: dict[int, Any] = {}
     for spec, value in zip(specs, inputs, strict=True):
@@ -339,39 +307,30 @@ def _export_names(
     return names
 
 
-def _interpreter() -> Any:
-    import torch
+class _Interpreter(torch.fx.Interpreter):  # type: ignore[misc]
+    def __init__(self, graph: Any, recorder: Recorder) -> None:
+        super().__init__(graph)
+        self.recorder = recorder
 
-    class Walk(torch.fx.Interpreter):  # type: ignore[misc]
-        def __init__(self, graph: Any, recorder: Recorder) -> None:
-            super().__init__(graph)
-            self.recorder = recorder
+    def run_node(self, node: Any) -> Any:
+        stack = node.meta.get("nn_module_stack") or {}
+        path = next(reversed(stack.values()))[0] if stack else ""
+        with self.recorder.scope(path):
+            return super().run_node(node)
 
-        def run_node(self, node: Any) -> Any:
-            stack = node.meta.get("nn_module_stack") or {}
-            path = next(reversed(stack.values()))[0] if stack else ""
-            with self.recorder.scope(path):
-                return super().run_node(node)
-
-        def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-            return super().call_function(redirected_aten().get(target, target), args, kwargs)
-
-    return Walk
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        return super().call_function(redirected_aten().get(target, target), args, kwargs)
 
 
 # --- odds and ends ----------------------------------------------------------------------------------------------------
 
 
 def _paths(run: Any) -> dict[int, str]:
-    import torch
-
     return {id(m): name for name, m in run.named_modules()} if isinstance(run, torch.nn.Module) else {}
 
 
 def _owned(run: Any) -> list[tuple[str, Any]]:
     """Return parameters and buffers by path, shared ones under each of their names."""
-    import torch
-
     if not isinstance(run, torch.nn.Module):
         return []
     return [*run.named_parameters(remove_duplicate=False), *run.named_buffers(remove_duplicate=False)]

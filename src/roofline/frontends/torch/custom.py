@@ -11,6 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from typing import Any
+from unittest import mock
+
+import torch
+from torch.nn import functional
 
 #: Gates of each kind of recurrent layer.
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
@@ -19,8 +23,6 @@ GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 @cache
 def operators() -> Any:
     """Register the operators once and return their namespace."""
-    import torch
-
     _attention()
     _rms_norm()
     _recurrent()
@@ -43,8 +45,6 @@ def _operator(
         returns: Types of its results.
         also: Parameters whose gradient follows from that of the first one.
     """
-    import torch
-
     names = [parameter.split()[-1] for parameter in schema.split(", ")]
     places = [names.index(parameter) for parameter in learnt]
 
@@ -82,8 +82,6 @@ def _operator(
 
 
 def _define(name: str, schema: str, run: Callable[..., Any], shape: Callable[..., Any]) -> None:
-    import torch
-
     torch.library.define(f"roofline::{name}", schema)
     torch.library.impl(f"roofline::{name}", "CompositeExplicitAutograd")(run)
     torch.library.register_fake(f"roofline::{name}")(shape)
@@ -91,8 +89,6 @@ def _define(name: str, schema: str, run: Callable[..., Any], shape: Callable[...
 
 def _differentiated(function: Callable[..., Any], at: tuple[Any, ...], grad: Any) -> tuple[Any, ...]:
     """Return gradients by PyTorch itself, which inside an operator records none unless it is told to."""
-    import torch
-
     key, guard = torch._C.DispatchKey, torch._C._SetExcludeDispatchKeyGuard
     with guard(key.AutogradFunctionality, False), guard(key.ADInplaceOrView, False), torch.enable_grad():
         leaves = [each.detach().requires_grad_() for each in at]
@@ -100,8 +96,6 @@ def _differentiated(function: Callable[..., Any], at: tuple[Any, ...], grad: Any
 
 
 def _attention() -> None:
-    import torch
-
     def run(q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float | None) -> Any:
         gqa = q.dim() == 4 and q.shape[-3] != k.shape[-3]
         plain = torch._C._nn.scaled_dot_product_attention  # its name in torch.nn.functional may be redirected
@@ -119,8 +113,6 @@ def _attention() -> None:
 
 
 def _rms_norm() -> None:
-    import torch
-
     def run(x: Any, weight: Any, axes: int) -> Any:
         return torch.nn.functional.rms_norm(x, x.shape[-axes:], weight)
 
@@ -129,8 +121,6 @@ def _rms_norm() -> None:
 
 
 def _grouped_mm() -> None:
-    import torch
-
     def run(rows: Any, matrices: Any, ends: Any) -> Any:
         stops = [int(end) for end in ends]
         spans = zip([0, *stops[:-1]], stops, matrices, strict=True)
@@ -146,8 +136,6 @@ def _grouped_mm() -> None:
 
 def _step(kind: str, projected: Any, hidden: Any, h: Any, c: Any) -> tuple[Any, Any]:
     """Return the next state and cell from both projections of all gates."""
-    import torch
-
     if kind == "gru":
         r, z, n = projected.chunk(3, -1)
         hr, hz, hn = hidden.chunk(3, -1)
@@ -162,8 +150,6 @@ def _step(kind: str, projected: Any, hidden: Any, h: Any, c: Any) -> tuple[Any, 
 
 
 def _recurrent() -> None:
-    import torch
-
     def run(projected: Any, h: Any, c: Any, weight: Any, bias: Any, kind: str) -> Any:
         rows, last, cell = [], h, c
         for each in projected.unbind(0):
@@ -191,8 +177,6 @@ def sdpa(
 
     With a bias that learns PyTorch takes it apart itself, for the gradient of the bias.
     """
-    import torch
-
     if attn_mask is not None and attn_mask.requires_grad and torch.is_grad_enabled():
         return torch._C._nn.scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
@@ -205,18 +189,12 @@ def sdpa(
 
 def multi_head_attention(*args: Any, **kwargs: Any) -> Any:
     """``multi_head_attention_forward``, which looks up its functions by itself, past a mode that has redirected it."""
-    from unittest import mock
-
-    from torch.nn import functional
-
     with mock.patch.multiple(functional, scaled_dot_product_attention=sdpa, linear=linear, dropout=dropout):
         return functional.multi_head_attention_forward(*args, **kwargs)
 
 
 def linear(input: Any, weight: Any, bias: Any = None) -> Any:
     """``torch.nn.functional.linear`` on rows; some versions of PyTorch lose symbolic sizes where they fold them."""
-    import torch
-
     if input.dim() < 3 or weight.dim() != 2:
         return torch._C._nn.linear(input, weight, bias)
     rows = input.reshape(-1, input.shape[-1])
@@ -226,8 +204,6 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Any:
 
 def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
     """``torch.nn.functional.dropout`` as the one operator that it is on an accelerator."""
-    import torch
-
     if not training or inplace or not 0 < p < 1:
         return (torch.dropout_ if inplace else torch.dropout)(input, p, training)
     return torch.native_dropout(input, p, True)[0]
@@ -245,8 +221,6 @@ def recurrent(kind: str) -> Callable[..., Any]:
         x: Any, state: Any, params: Any, has_biases: bool, num_layers: int, dropout: float, train: bool,
         bidirectional: bool, batch_first: bool,
     ) -> Any:  # fmt: skip
-        import torch
-
         each, ways = (4 if has_biases else 2), (2 if bidirectional else 1)
         projects = not isinstance(params, bool) and len(params) != each * ways * num_layers
         if x.dim() != 3 or projects:  # a packed sequence has other arguments; these two stay as they are
@@ -276,8 +250,6 @@ def recurrent(kind: str) -> Callable[..., Any]:
 
 def grouped_mm(mat_a: Any, mat_b: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None, **_: Any) -> Any:
     """``torch._grouped_mm`` of sorted rows and a matrix an expert, in any format."""
-    import torch
-
     if mat_a.dim() != 2 or mat_b.dim() != 3 or offs is None or bias is not None:
         return torch._grouped_mm(mat_a, mat_b, offs, bias, out_dtype)
     return operators().grouped_mm(mat_a, mat_b, offs)
@@ -286,8 +258,6 @@ def grouped_mm(mat_a: Any, mat_b: Any, offs: Any = None, bias: Any = None, out_d
 @cache
 def redirected() -> dict[Any, Callable[..., Any]]:
     """Return the functions of PyTorch and what is called in their place."""
-    import torch
-
     return {
         torch._C._nn.scaled_dot_product_attention: sdpa,
         torch._C._nn.linear: linear,
@@ -305,8 +275,6 @@ def redirected() -> dict[Any, Callable[..., Any]]:
 @cache
 def redirected_aten() -> dict[Any, Callable[..., Any]]:
     """Return the same for operators of an exported program."""
-    import torch
-
     aten = torch.ops.aten
     recurrent_ops = {getattr(aten, kind).input: recurrent(kind) for kind in GATES}
     return {

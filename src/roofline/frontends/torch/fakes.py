@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+from torch._dynamo.source import ConstantSource
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+
 from roofline.frontends.torch.arguments import Request
 from roofline.frontends.torch.sizes import to_size
 from roofline.ir.errors import UsageError
@@ -17,9 +22,6 @@ class Fakes:
     """Stand-ins without data for the tensors of a program, with symbols for the dynamic axes."""
 
     def __init__(self, request: Request, tensors: Sequence[tuple[str, Any]]) -> None:
-        from torch._subclasses.fake_tensor import FakeTensorMode
-        from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
         self.shapes = ShapeEnv(allow_dynamic_output_shape_ops=True)
         self.mode = FakeTensorMode(shape_env=self.shapes, allow_non_fake_inputs=True)
         self.names: dict[str, str] = {}
@@ -28,9 +30,6 @@ class Fakes:
         self._alive: list[Any] = []
 
     def _make_symbols(self, request: Request, tensors: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-        from torch._dynamo.source import ConstantSource
-        from torch.fx.experimental.symbolic_shapes import DimDynamic
-
         hints: dict[str, int] = {}
         for name, tensor in tensors:
             for axis, symbol in request.axes.get(name, {}).items():
@@ -49,8 +48,6 @@ class Fakes:
 
     def of(self, tensor: Any, axes: Mapping[int, str] | None = None) -> Any:
         """Return the stand-in of a tensor: on the CPU, with its parameters' need of gradients."""
-        import torch
-
         if id(tensor) in self._made:
             return self._made[id(tensor)]
         shape = [self.symbols[axes[at]] if axes and at in axes else size for at, size in enumerate(tensor.shape)]

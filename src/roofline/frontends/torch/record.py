@@ -12,10 +12,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+from torch._decomp import decomposition_table
+from torch.nn.modules import module as hooks
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
 from roofline.frontends.torch.custom import redirected
 from roofline.frontends.torch.program import AtenCall, Value, Write
+from roofline.frontends.torch.rules import RULES
 from roofline.frontends.torch.saved import Saved, storage_of
 from roofline.frontends.torch.sizes import Untranslated, to_size
+from roofline.ir.dtypes import dtype as number_format
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Kind
 from roofline.ir.sizes import Size
@@ -43,8 +51,6 @@ MAX_CALLS = 500_000
 
 def format_name(dtype: Any) -> str:
     """Return roofline's name of a ``torch.dtype``."""
-    from roofline.ir.dtypes import dtype as number_format
-
     name = str(dtype).removeprefix("torch.")
     return number_format(_FORMATS.get(name, name)).name
 
@@ -59,8 +65,6 @@ class Recorder:
     """
 
     def __init__(self, names: Mapping[str, str], modules: Mapping[int, str], keep: bool = True) -> None:
-        from roofline.frontends.torch.rules import RULES
-
         self.names = dict(names)
         self.modules = modules
         self.keep = keep
@@ -105,8 +109,6 @@ class Recorder:
 
     def value(self, tensor: Any) -> Value:
         """Return the value of a tensor; one that nobody announced is a constant of the program."""
-        import torch
-
         known = self._by_place.get(_place(tensor))
         if known is not None:
             return known
@@ -116,8 +118,6 @@ class Recorder:
 
     def before_writes(self, func: Any, named: Mapping[str, Any]) -> None:
         """Keep what a call is about to write to, where the program did not compute it."""
-        import torch
-
         for argument in func._schema.arguments:
             value = named.get(argument.name) if _is_written(argument) else None
             for tensor in value if isinstance(value, list | tuple) else (value,):
@@ -165,8 +165,6 @@ class Recorder:
             self._scopes.pop()
 
     def _where(self) -> str:
-        import torch
-
         node = torch._C._current_autograd_node()
         if node is not None:
             forward = self._scope_of.get(node._sequence_nr(), "")
@@ -180,8 +178,6 @@ class Recorder:
 
     def parts(self, func: Any) -> Any:
         """Return PyTorch's own way to say an operator that has no rule in others, if there is one."""
-        from torch._decomp import decomposition_table
-
         name = func._schema.name.rpartition("::")[2]
         if name in self.known or name.removesuffix("_") in self.known:
             return None
@@ -189,8 +185,6 @@ class Recorder:
 
     def note_call(self, func: Any, named: Mapping[str, Any], was: Mapping[str, Any], result: Any) -> None:
         """Record one call that has run; ``was`` are the values of its arguments before it did."""
-        import torch
-
         schema = func._schema
         name = schema.name.rpartition("::")[2]
         outs = list(result) if isinstance(result, tuple | list) else [result]
@@ -209,8 +203,6 @@ class Recorder:
         self.calls.append(AtenCall(target, was, values, self._where(), tuple(writes.values())))
 
     def _out(self, out: Any, after: Mapping[int, Value], fresh: bool) -> Value | None:
-        import torch
-
         if not isinstance(out, torch.Tensor):
             return None
         if id(out) in after:
@@ -218,8 +210,6 @@ class Recorder:
         return self._remember(out, self._value(out, "", "activation"), fresh)
 
     def _writes(self, schema: Any, named: Mapping[str, Any], was: Mapping[str, Any]) -> Iterator[tuple[str, Write]]:
-        import torch
-
         for argument in schema.arguments:
             tensor = named.get(argument.name)
             if not _is_written(argument) or not isinstance(tensor, torch.Tensor):
@@ -236,8 +226,6 @@ class Recorder:
 
     def plain(self, value: Any) -> Any:
         """Return an argument with values for tensors and roofline's sizes for PyTorch's."""
-        import torch
-
         if isinstance(value, torch.Tensor):
             return self.value(value)
         if isinstance(value, torch.SymInt):
@@ -249,8 +237,6 @@ class Recorder:
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Record everything that runs inside."""
-        import torch
-        from torch.nn.modules import module as hooks
 
         def enter(module: Any, args: Any) -> None:
             outer = self._scopes[-1] if self._scopes else ""
@@ -266,7 +252,7 @@ class Recorder:
         fast = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
         try:
-            with _functions()(), _calls()(self):
+            with _Functions(), _Calls(self):
                 yield
         finally:
             self._restored.restore()
@@ -305,41 +291,31 @@ def _channels_last(tensor: Any) -> bool:
     return bool(step[1] == 1) and all(isinstance(size, int) for size in tensor.shape[1:]) and tensor.shape[1] != 1
 
 
-def _functions() -> Any:
-    from torch.overrides import TorchFunctionMode
+class _Functions(TorchFunctionMode):  # type: ignore[misc]
+    """Redirects the functions that are kept whole."""
 
-    class Functions(TorchFunctionMode):  # type: ignore[misc]
-        """Redirects the functions that are kept whole."""
-
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return redirected().get(func, func)(*args, **(kwargs or {}))
-
-    return Functions
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return redirected().get(func, func)(*args, **(kwargs or {}))
 
 
-def _calls() -> Any:
-    from torch.utils._python_dispatch import TorchDispatchMode
+class _Calls(TorchDispatchMode):  # type: ignore[misc]
+    """Tells the recorder of every call."""
 
-    class Calls(TorchDispatchMode):  # type: ignore[misc]
-        """Tells the recorder of every call."""
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
 
-        def __init__(self, recorder: Recorder) -> None:
-            super().__init__()
-            self.recorder = recorder
-
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            kwargs = kwargs or {}
-            if self.recorder._paused:
-                return func(*args, **kwargs)
-            parts = self.recorder.parts(func)
-            if parts is not None:
-                with self:
-                    return parts(*args, **kwargs)
-            named = _named(func, args, kwargs)
-            was = {key: self.recorder.plain(value) for key, value in named.items()}
-            self.recorder.before_writes(func, named)
-            result = func(*args, **kwargs)
-            self.recorder.note_call(func, named, was, result)
-            return result
-
-    return Calls
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self.recorder._paused:
+            return func(*args, **kwargs)
+        parts = self.recorder.parts(func)
+        if parts is not None:
+            with self:
+                return parts(*args, **kwargs)
+        named = _named(func, args, kwargs)
+        was = {key: self.recorder.plain(value) for key, value in named.items()}
+        self.recorder.before_writes(func, named)
+        result = func(*args, **kwargs)
+        self.recorder.note_call(func, named, was, result)
+        return result

@@ -6,6 +6,10 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
+
 #: How deep what a function refers to is searched, such as a module in a list in an object.
 _DEPTH = 3
 
@@ -19,8 +23,6 @@ class Saved:
     """
 
     def __init__(self, run: Any = None) -> None:
-        import torch
-
         self._gradients: dict[int, tuple[Any, Any]] = {}
         self._contents: dict[int, tuple[Any, Any]] = {}
         for module in _modules(run, _DEPTH):
@@ -39,9 +41,6 @@ class Saved:
 
     def content(self, tensor: Any) -> None:
         """Keep the whole array that a tensor lies in; one without data has none."""
-        from torch._subclasses.fake_tensor import FakeTensor
-        from torch.utils._python_dispatch import _disable_current_modes
-
         if isinstance(tensor, FakeTensor) or tensor.is_meta:
             return
         storage = storage_of(tensor)
@@ -51,8 +50,6 @@ class Saved:
 
     def restore(self) -> None:
         """Put everything back."""
-        from torch.utils._python_dispatch import _disable_current_modes
-
         with _disable_current_modes():
             for storage, content in self._contents.values():
                 if storage.nbytes() == content.nbytes():
@@ -72,8 +69,6 @@ def storage_of(tensor: Any) -> Any:
 
 def _modules(thing: Any, depth: int) -> Iterator[Any]:
     """Yield the modules that a program is or refers to: in its closure, its own object, lists and attributes."""
-    import torch
-
     if isinstance(thing, torch.nn.Module):
         yield thing
     elif depth and not isinstance(thing, torch.Tensor | type | ModuleType):
