@@ -105,6 +105,19 @@ def test_what_is_left_out_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) ->
     assert "in a wider terminal also: MFU, MBU" in run(*call).out
 
 
+def test_narrow_terminals_break_no_name_and_no_bar(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    size = ("--phase", "decode", "-S", "128")
+    assert "a100-80gb-sxm  " in run("compare", "gpt2", "--chips", "h100-sxm,a100-80gb-sxm", *size).out
+    assert "bert-large-uncased  " in run("models").out
+    assert not re.search(r"^ *█+$", run("check", "gpt2", "h100-sxm", "--measured", "90ms", *size).out, re.MULTILINE)
+
+
+def test_errors_name_commands_instead_of_functions(run: Run) -> None:
+    assert "'roofline models' lists the names" in run("estimate", "nope", "t4").err
+    assert "see 'roofline chips'" in run("estimate", "gpt2", "nope").err
+
+
 # --- help -------------------------------------------------------------------------------------------------------------
 
 

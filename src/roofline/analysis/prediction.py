@@ -212,7 +212,7 @@ class _Chips:
         name = text(row, "chip")
         if not name:
             if self.default is None:
-                raise UsageError("no chip: name one with --chip or in a column 'chip'")
+                raise UsageError("no chip: name one for all rows, or in a column 'chip'")
             return self.default
         if name not in self.known:
             try:

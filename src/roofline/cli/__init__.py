@@ -11,6 +11,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+#: What lists names: a function of the library, and the command that does it here.
+_LISTS = {f"roofline.{names}()": f"'roofline {names}'" for names in ("models", "chips")}
 OK, WRONG_INPUT, OWN_FAULT, INTERRUPTED, BROKEN_PIPE = 0, 2, 70, 130, 141
 
 
@@ -84,6 +86,8 @@ def _run(words: list[str]) -> int:
 def _fail(message: str, code: int) -> int:
     from roofline.cli.output import one_line
 
+    for function, command in _LISTS.items():  # errors name what to call in Python
+        message = message.replace(function, command)
     print(f"roofline: error: {one_line(message)}", file=sys.stderr)
     return code
 

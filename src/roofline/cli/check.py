@@ -13,6 +13,7 @@ from rich.text import Text
 from roofline.analysis.training.program import step_program
 from roofline.cli import options as opt
 from roofline.cli.app import JUDGE, command
+from roofline.cli.output import width
 from roofline.cli.tables import COLOURS, facts, provenance, table, time_and_range, time_text
 from roofline.cli.trace import read, write_page
 from roofline.cli.train import step_of
@@ -25,8 +26,8 @@ from roofline.traces.events import Trace
 
 _Trace = Annotated[Path | None, opt.option(
     "--trace FILE", "A profiler's file of the run; the formats are those of roofline trace.")]  # fmt: skip
-#: Characters of the longest bar.
-_BAR = 30
+#: Characters of the longest bar, and of a time and a share before it.
+_BAR, _FIGURES = 30, 20
 #: Causes below this share of the time are listed and not explained.
 _EXPLAINED = 0.02
 #: Candidates and changes that are shown.
@@ -98,19 +99,20 @@ def _waterfall(verdict: Verdict) -> Iterator[Any]:
     """Show the parts of the time: each begins where the one above ends."""
     if not verdict.waterfall:
         return
-    rows, start = [], 0.0
+    labels = max(map(len, ("where it went", *(part for part, _ in verdict.waterfall))))
+    rows, start, longest = [], 0.0, max(min(_BAR, width() - labels - _FIGURES), 1)
     for part, seconds in verdict.waterfall:
         share = seconds / verdict.measured
-        rows.append((part, time_text(seconds), f"{share:.1%}", _bar(start, share)))
+        rows.append((part, time_text(seconds), f"{share:.1%}", _bar(start, share, longest)))
         start += share
-    rows.append(("measured", time_text(verdict.measured), "100%", _bar(0.0, 1.0)))
+    rows.append(("measured", time_text(verdict.measured), "100%", _bar(0.0, 1.0, longest)))
     yield from ("", table("<where it went|time|share|?<", rows))
 
 
-def _bar(start: float, share: float) -> str:
+def _bar(start: float, share: float, longest: int) -> str:
     """Return a bar that begins at a share of the whole and is never invisible."""
-    left = min(round(_BAR * start), _BAR - 1)
-    return " " * left + "█" * max(round(_BAR * (start + share)) - left, 1) if share > 0 else ""
+    left = min(round(longest * start), longest - 1)
+    return " " * left + "█" * max(round(longest * (start + share)) - left, 1) if share > 0 else ""
 
 
 def _cause(cause: Cause) -> Iterator[Any]:

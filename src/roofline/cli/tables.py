@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 COLOURS = {"as_expected": "green", "slow": "yellow", "very_slow": "red", "impossible": "red"}
 #: Words that are longer than this may be broken where a column of text is narrow.
 _LONGEST_WORD = 24
+#: Characters between two columns of a table.
+_GAP = 2
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ def _columns_that_fit(heads: Sequence[str], cells: Sequence[Sequence[Text]]) -> 
     widths = [_least_width(head, [row[at].plain for row in cells]) for at, head in enumerate(heads)]
     shown = list(range(len(heads)))
     optional = [at for at in shown if heads[at].startswith("?")]
-    while optional and sum(widths[at] + 1 for at in shown) > width():
+    while optional and sum(widths[at] + _GAP for at in shown) - _GAP > width():
         shown.remove(optional.pop())
     return shown
 
