@@ -7,19 +7,7 @@ from typing import Any
 
 from roofline.programs.architectures.config import in_turn
 from roofline.programs.huggingface import experts
-from roofline.programs.huggingface.checkpoints import (
-    diffllama,
-    doge,
-    gates,
-    gemma4,
-    jetmoe,
-    longcat,
-    mimo,
-    modernbert,
-    norms,
-    opt,
-    sparse_attention,
-)  # fmt: skip
+from roofline.programs.huggingface.checkpoints import attention, blocks
 from roofline.programs.huggingface.groups import (
     ACTIVATIONS,
     BASE,
@@ -32,18 +20,20 @@ from roofline.programs.huggingface.groups import (
     activation,
     after_the_first,
     all_biases,
-    all_full,
     biases,
     body,
     chunks,
     every,
     heads,
+    ignored,
     inner,
     input_biases,
     latent,
     mlp_bias,
     multipliers,
+    needs,
     no_rope,
+    one_in,
     options,
     positions,
     rope_in_windows,
@@ -51,9 +41,10 @@ from roofline.programs.huggingface.groups import (
     rotary_dim,
     softcaps,
     thetas,
+    turns,
     window,
 )  # fmt: skip
-from roofline.programs.huggingface.keys import MAX_LAYERS, Keys, Kind, row
+from roofline.programs.huggingface.keys import MAX_LAYERS, Keys, Kind, Reader, row
 
 #: Ends of class names: with the head, and without.
 CAUSAL = {"ForCausalLM": {}, "ForConditionalGeneration": {}, "LMHeadModel": {}, "Model": {"head": False}}
@@ -87,8 +78,9 @@ def _mpt(c: Keys) -> dict[str, Any]:
     return {"intermediate": ratio * c.needed("hidden_size"), "alibi": alibi}
 
 
-def _multi_query(c: Keys) -> dict[str, Any]:
-    return {"kv_heads": 1 if c.switch("multi_query") else None}
+def _parallel(block: str) -> Reader:
+    """Return a reader of whether both branches start from the residual, or one follows the other."""
+    return lambda c: {"block": block if c.switch("use_parallel_residual") else "serial"}
 
 
 def _gpt_neo(c: Keys) -> dict[str, Any]:
@@ -106,37 +98,11 @@ def _gpt_neo(c: Keys) -> dict[str, Any]:
     return {"pattern": mixers, "window": c.needed("window_size")}
 
 
-def _residual(c: Keys) -> dict[str, Any]:
-    """GPT-NeoX: both branches from the residual, each with its norm, or one after the other."""
-    return {"block": "parallel_norms" if c.switch("use_parallel_residual") else "serial"}
-
-
-def _stablelm(c: Keys) -> dict[str, Any]:
-    block = "parallel" if c.switch("use_parallel_residual") else "serial"
-    return {"block": block, **c.switches(qkv_bias="use_qkv_bias", qk_norm="qk_layernorm")}
-
-
 def _prefix(c: Keys) -> dict[str, Any]:
     """PaliGemma: an image and its question see each other whole."""
     if c.switch("use_bidirectional_attention"):
         c.notes.append("use_bidirectional_attention: prefill is counted with causal attention")
     return {}
-
-
-def _gpt_oss(c: Keys) -> dict[str, Any]:
-    c.ignore("swiglu_alpha", "swiglu_limit", "experts_per_token", "hidden_act")
-    return {"router_bias": True, "expert_bias": True, "sinks": True, "activation": "clamped_swiglu"}
-
-
-def _linear_turns(c: Keys) -> list[str]:
-    """MiniMax-01: full attention in the first layer of every two."""
-    return ["full" if (layer + 1) % 2 else "linear" for layer in c.layers]
-
-
-def _minimax(c: Keys) -> dict[str, Any]:
-    c.ignore(*(f"{kind}_{greek}_factor" for kind in ("full_attn", "linear_attn", "mlp") for greek in ("alpha", "beta")))
-    c.ignore("attn_type_list")
-    return {"ssm_chunk": c.needed("block_size")}
 
 
 def _minicpm3(c: Keys) -> dict[str, Any]:
@@ -147,22 +113,12 @@ def _minicpm3(c: Keys) -> dict[str, Any]:
     return {**sizes, "embedding_scale": True, "residual_scale": True, "logit_scale": True}
 
 
-def _flint_turns(c: Keys) -> list[str]:
-    """Full attention in the first two layers, in every fourth and in the last."""
-    return ["full" if i < 2 or i % 4 == 1 or i == len(c.layers) - 1 else "sliding" for i in c.layers]
-
-
 def _afmoe(c: Keys) -> dict[str, Any]:
     """A gate of attention beside the queries, without a bias of its own; embeddings scaled as muP has it."""
     c.ignore("global_attn_every_n_layers")
     if c.switch("attention_bias"):
         c.fail("attention_bias", "biases beside a gate without one are not understood yet; allowed: false")
     return {"embedding_scale": c.switch("mup_enabled")}
-
-
-def _afmoe_turns(c: Keys) -> list[str]:
-    step = c.size("global_attn_every_n_layers", most=MAX_LAYERS) or 4
-    return ["sliding"] * (step - 1) + ["full"]
 
 
 def _cohere2_experts(c: Keys) -> dict[str, Any]:
@@ -209,20 +165,14 @@ def _dbrx(c: Keys) -> dict[str, Any]:
     }
 
 
-def _japanese(c: Keys) -> dict[str, Any]:
-    return {"intermediate": c.needed("intermediate_multiple_size") * c.needed("hidden_size")}
-
-
-def _one_then_three(c: Keys) -> list[str]:
-    return ["full", "sliding", "sliding", "sliding"]
-
-
 # --- rows ------------------------------------------------------------------------------------------------------------
 
 _GEMMA2 = (window, biases, softcaps)
-_GPTJ_FIXED: dict[str, Any] = {
-    "norm": "layernorm", "gated": False, "mlp_bias": True, "head_bias": True, "block": "parallel",
-}  # fmt: skip
+_ONE_THEN_THREE = turns("full", "sliding", "sliding", "sliding")
+_MINIMAX_SCALES = ignored(
+    "attn_type_list",
+    *(f"{kind}_{greek}_factor" for kind in ("full_attn", "linear_attn", "mlp") for greek in ("alpha", "beta")),
+)
 _COHERE_FIXED: dict[str, Any] = {
     "norm": "layernorm", "norm_bias": False, "block": "parallel", "logit_scale": True, "qk_norm_kind": "layernorm",
     "qk_norm_over": "heads",
@@ -234,9 +184,7 @@ DECODERS: dict[str, Kind] = {
     "arcee": row(*LLAMA, biases, mlp_bias, gated=False),
     "internlm3": row(*LLAMA, biases, mlp_bias, names={"attention_bias": "qkv_bias", "mlp_bias": "bias"}),
     "helium": row(*LLAMA, input_biases, mlp_bias),
-    "mistral": row(*LLAMA, window),
-    "ministral": row(*LLAMA, window),
-    "ministral3": row(*LLAMA, window),
+    **dict.fromkeys(("mistral", "ministral", "ministral3"), row(*LLAMA, window)),
     "mixtral": row(*LLAMA, window, experts.mixtral),
     "seed_oss": row(*LLAMA, input_biases, options(out_bias="attention_out_bias"), mlp_bias),
     "ernie4_5": row(*LLAMA, all_biases("use_bias")),
@@ -252,14 +200,14 @@ DECODERS: dict[str, Kind] = {
     "exaone": row(*LLAMA, biases, mlp_bias,
         names={"num_hidden_layers": "num_layers", "hidden_act": "activation_function"}),
     "iquestcoder": row(*LLAMA, biases, mlp_bias),
-    "cwm": row(*LLAMA, window, mlp_bias, mixers=_one_then_three),
+    "cwm": row(*LLAMA, window, mlp_bias, mixers=_ONE_THEN_THREE),
     "apertus": row(*LLAMA, biases, gated=False, qk_norm=True),
-    "bitnet": row(*LLAMA, biases, family=norms.BITNET),
+    "bitnet": row(*LLAMA, biases, family=blocks.BITNET),
     "nanochat": row(*LLAMA, biases, softcaps, gated=False, norm_scale=False, embed_norm=True, qk_norm=True,
         qk_norm_scale=False),
-    "granite_swa": row(*LLAMA, window, thetas, biases, mlp_bias, multipliers, sinks=True, mixers=_one_then_three),
+    "granite_swa": row(*LLAMA, window, thetas, biases, mlp_bias, multipliers, sinks=True, mixers=_ONE_THEN_THREE),
     "granitemoe_swa": row(*LLAMA, window, thetas, biases, multipliers, experts.granite, sinks=True,
-        mixers=_one_then_three),
+        mixers=_ONE_THEN_THREE),
     "hyperclovax": row(*LLAMA, biases, mlp_bias, multipliers, options(post_norms="use_post_norm")),
     "jais2": row(*LLAMA, biases, mlp_bias, norm="layernorm", gated=False),
     # Qwen, Phi, GLM.
@@ -270,12 +218,13 @@ DECODERS: dict[str, Kind] = {
     "qwen3_moe": row(*LLAMA, window, biases, experts.qwen, qk_norm=True, names={"num_experts": "num_local_experts"},
         mixers=after_the_first),
     "mellum": row(*LLAMA, window, biases, experts.mellum, qk_norm=True, names={"num_experts": "num_local_experts"},
-        mixers=all_full),
+        mixers=turns("full")),
     "flint": row(*LLAMA, window, rope_in_windows, biases, experts.qwen, qk_norm=True, sinks=True, shared_gate=False,
-        defaults={"mlp_only_layers": [0, 1]}, mixers=_flint_turns),
+        defaults={"mlp_only_layers": [0, 1]},
+        mixers=lambda c: ["full" if i < 2 or i % 4 == 1 or i == c.layers[-1] else "sliding" for i in c.layers]),
     # The language models of Qwen's multimodal models.
-    "qwen2_vl_text": row(*LLAMA, window, qkv_bias=True, mixers=after_the_first),
-    "qwen2_5_vl_text": row(*LLAMA, window, qkv_bias=True, mixers=after_the_first),
+    **dict.fromkeys(("qwen2_vl_text", "qwen2_5_vl_text"),
+                    row(*LLAMA, window, qkv_bias=True, mixers=after_the_first)),
     "qwen3_vl_text": row(*LLAMA, biases, qk_norm=True),
     "qwen3_vl_moe_text": row(*LLAMA, biases, experts.qwen, qk_norm=True, names={"num_experts": "num_local_experts"}),
     "phi": row(*LLAMA, options(qk_norm="qk_layernorm"), norm="layernorm", gated=False, qkv_bias=True, out_bias=True,
@@ -289,7 +238,7 @@ DECODERS: dict[str, Kind] = {
         defaults={"partial_rotary_factor": 0.5}),
     "glm4_moe_lite": row(*LATENT, experts.deepseek, router="sigmoid", defaults={"first_k_dense_replace": 1}),
     "sarvam_moe": row(*LLAMA, input_biases, options(qk_norm="use_qk_norm"), experts.deepseek, router="sigmoid",
-        names={"n_routed_experts": "num_experts", "n_shared_experts": "num_shared_experts"}),
+        names=PLAIN_EXPERTS),
     "solar_open": row(*BASE, rotary, input_biases, experts.deepseek, router="sigmoid"),
     "kolibri1": row(*BASE, rotary, window, experts.qwen, qk_norm=True, post_norms=True, router="sigmoid",
         shared_gate=False, names={"num_experts": "num_local_experts"}, mixers=every(5)),
@@ -305,7 +254,7 @@ DECODERS: dict[str, Kind] = {
     "deepseek_v3": row(*LATENT, experts.deepseek, router="sigmoid", defaults={"moe_layer_freq": 1}),
     "sarvam_mla": row(*LATENT, experts.deepseek, router="sigmoid", names=PLAIN_EXPERTS, idle={"q_head_dim"}),
     "axk1": row(*LATENT, experts.deepseek, router="sigmoid", defaults={"first_k_dense_replace": 1},
-        family=norms.NORM_OF_EXPERTS),
+        family=blocks.NORM_OF_EXPERTS),
     "minicpm3": row(body, activation, inner, rotary, _minicpm3, mlp_bias),
     "youtu": row(*LATENT),
     "exaone_moe": row(*LLAMA, window, rope_in_windows, experts.deepseek, qk_norm=True, router="sigmoid",
@@ -313,9 +262,11 @@ DECODERS: dict[str, Kind] = {
     "hy_v3": row(*LLAMA, biases, mlp_bias, experts.deepseek, qk_norm=True, router="sigmoid", names=PLAIN_EXPERTS,
         defaults={"first_k_dense_replace": 1}),
     "dots1": row(*LLAMA, window, biases, experts.deepseek, qk_norm=True, router="sigmoid", mixers=after_the_first),
-    "gpt_oss": row(body, heads, inner, rotary, window, biases, experts.mixtral, _gpt_oss, mixers=every(2)),
-    "minimax": row(*LLAMA, window, experts.mixtral, _minimax, types={"linear_attention": "linear"},
-        mixers=_linear_turns),
+    "gpt_oss": row(body, heads, inner, rotary, window, biases, experts.mixtral,
+        ignored("swiglu_alpha", "swiglu_limit", "experts_per_token", "hidden_act"), router_bias=True, expert_bias=True,
+        sinks=True, activation="clamped_swiglu", mixers=every(2)),
+    "minimax": row(*LLAMA, window, experts.mixtral, needs(ssm_chunk="block_size"), _MINIMAX_SCALES,
+        types={"linear_attention": "linear"}, mixers=turns("full", "linear")),
     "minimax_m2": row(*LLAMA, experts.mixtral, rotary_dim, qk_norm=True, qk_norm_over="width", router="sigmoid",
         idle={"mlp_intermediate_size", "mtp_transformer_layers", "num_mtp_modules", "use_routing_bias"}),
     # Norms of another kind or in another place, branches side by side.
@@ -333,29 +284,31 @@ DECODERS: dict[str, Kind] = {
     "cohere2_moe": row(*BASE, rotary, biases, window, _cohere2_experts, _cohere2_moe, norm_bias=False, block="parallel",
         logit_scale=True, names=PLAIN_EXPERTS, mixers=_cohere2_moe_turns),
     "afmoe": row(*LLAMA, window, rope_in_windows, _afmoe, experts.afmoe, qk_norm=True, post_norms=True,
-        family=norms.QUERY_GATE, mixers=_afmoe_turns),
+        family=blocks.QUERY_GATE, mixers=one_in(4, "global_attn_every_n_layers")),
     "dbrx": row(body, heads, rotary, _dbrx, norm="layernorm", norm_bias=False,
         names={"hidden_size": "d_model", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"}),
     "nemotron": row(*LLAMA, biases, mlp_bias, norm="layernorm", gated=False, defaults={"partial_rotary_factor": 0.5}),
     "starcoder2": row(*LLAMA, window, all_biases("use_bias"), norm="layernorm", gated=False),
-    "stablelm": row(*LLAMA, _stablelm, norm="layernorm", qk_norm_kind="layernorm", qk_norm_over="heads",
-        defaults={"partial_rotary_factor": 0.25}),
+    "stablelm": row(*LLAMA, _parallel("parallel"), options(qkv_bias="use_qkv_bias", qk_norm="qk_layernorm"),
+        norm="layernorm", qk_norm_kind="layernorm", qk_norm_over="heads", defaults={"partial_rotary_factor": 0.25}),
     "persimmon": row(*LLAMA, options(qk_norm="qk_layernorm"), norm="layernorm", gated=False, qkv_bias=True,
         out_bias=True, mlp_bias=True, qk_norm_kind="layernorm", qk_norm_bias=True,
         defaults={"partial_rotary_factor": 0.5}),
-    "gpt_neox": row(*LLAMA, _residual, biases, norm="layernorm", gated=False, mlp_bias=True,
+    "gpt_neox": row(*LLAMA, _parallel("parallel_norms"), biases, norm="layernorm", gated=False, mlp_bias=True,
         defaults={"partial_rotary_factor": 0.25}),
-    "gpt_neox_japanese": row(*BASE, rotary, _japanese, norm="layernorm", gated=False, family=norms.LAST_BIAS),
+    "gpt_neox_japanese": row(*BASE, rotary,
+        lambda c: {"intermediate": c.needed("intermediate_multiple_size") * c.needed("hidden_size")},
+        norm="layernorm", gated=False, family=blocks.LAST_BIAS),
     "falcon": row(body, activation, rotary, _falcon, all_biases("bias"), norm="layernorm", gated=False,
         names={"hidden_act": "activation"}),
     # GPT-2 and its like: learned positions, or biases beside the scores.
-    "gpt2": row(*GPT2, positions, **GPT_FIXED, names=GPT_NAMES),
-    "gpt-sw3": row(*GPT2, positions, **GPT_FIXED, names=GPT_NAMES),
-    "gpt_bigcode": row(*GPT2, positions, _multi_query, **GPT_FIXED, names=GPT_NAMES),
+    **dict.fromkeys(("gpt2", "gpt-sw3"), row(*GPT2, positions, **GPT_FIXED, names=GPT_NAMES)),
+    "gpt_bigcode": row(*GPT2, positions, lambda c: {"kv_heads": 1 if c.switch("multi_query") else None},
+        **GPT_FIXED, names=GPT_NAMES),
     "openai-gpt": row(*BASE, positions, **GPT_FIXED, pre_norms=False, sum_norms=True, final_norm=False,
         names={**GPT_NAMES, "hidden_act": "afn"}),
-    "gptj": row(*GPT2, rotary_dim, **_GPTJ_FIXED, names=GPT_NAMES),
-    "codegen": row(*GPT2, rotary_dim, **_GPTJ_FIXED, names=GPT_NAMES),
+    **dict.fromkeys(("gptj", "codegen"), row(*GPT2, rotary_dim, norm="layernorm", gated=False, mlp_bias=True,
+        head_bias=True, block="parallel", names=GPT_NAMES)),
     "gpt_neo": row(
         *GPT2, positions, _gpt_neo, **{**GPT_FIXED, "qkv_bias": False},
         names={"num_attention_heads": "num_heads", "num_hidden_layers": "num_layers",
@@ -368,6 +321,5 @@ DECODERS: dict[str, Kind] = {
         names={"hidden_size": "d_model", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
         defaults={"hidden_act": "gelu"}),
     # Those with layers of their own.
-    **gemma4.ROWS, **doge.ROWS, **diffllama.ROWS, **jetmoe.ROWS, **sparse_attention.ROWS, **gates.ROWS, **mimo.ROWS,
-    **longcat.ROWS, **opt.ROWS, **modernbert.ROWS,
+    **attention.ROWS, **blocks.ROWS,
 }  # fmt: skip

@@ -58,10 +58,6 @@ def _positions(c: Keys) -> dict[str, Any]:
     return groups.positions(c)
 
 
-def _segments(c: Keys) -> dict[str, Any]:
-    return {"segments": c.size("type_vocab_size", least=0) or 0}
-
-
 def _narrow(c: Keys) -> dict[str, Any]:
     """A token table of another width, with a projection."""
     width = c.needed("embedding_size")
@@ -78,11 +74,6 @@ def _albert(c: Keys) -> dict[str, Any]:
     return {"shared": layers // number, "embed_width": c.needed("embedding_size")}
 
 
-def _sinusoidal(c: Keys) -> dict[str, Any]:
-    c.get("sinusoidal_pos_embds")
-    return {}
-
-
 def _text_tower(c: Keys) -> dict[str, Any]:
     """The width that a text tower is projected to."""
     c.ignore("projection_dim")
@@ -90,7 +81,8 @@ def _text_tower(c: Keys) -> dict[str, Any]:
     return {"labels": width or c.needed("hidden_size")}
 
 
-_BERT: tuple[Reader, ...] = (body, groups.activation, _positions, _segments, _labels)
+_BERT: tuple[Reader, ...] = (body, groups.activation, _positions,
+                             lambda c: {"segments": c.size("type_vocab_size", least=0) or 0}, _labels)  # fmt: skip
 _CLIP_TEXT: dict[str, Any] = {"segments": 0, "embed_norm": False, "pre_norms": True, "pooler": False}
 _ENCODER = encoder.FAMILIES["encoder"]
 
@@ -127,25 +119,20 @@ class MPNetConfig(encoder.EncoderConfig):
     buckets: Count = 0  #: Rows of a table of relative positions that all layers add to their scores, 0 for none.
 
 
-def _mpnet_model(c: MPNetConfig) -> Model:
+def _mpnet(c: MPNetConfig) -> Model:
     return encoder.encoder(c, relative=RelativeBias(c.buckets, c.heads) if c.buckets else None)
-
-
-def _buckets(c: Keys) -> dict[str, Any]:
-    return {"buckets": c.size("relative_attention_num_buckets", least=0)}
 
 
 ENCODERS: dict[str, Kind] = {
     "bert": row(*_BERT, family=_ENCODER, ends=_POOLED),
-    "roberta": row(*_BERT, family=_ENCODER, ends=_DENSE),
-    "camembert": row(*_BERT, family=_ENCODER, ends=_DENSE),
-    "xlm-roberta": row(*_BERT, family=_ENCODER, ends=_DENSE),
+    **dict.fromkeys(("roberta", "camembert", "xlm-roberta"), row(*_BERT, family=_ENCODER, ends=_DENSE)),
     "electra": row(*_BERT, _narrow, **_NONE, family=_ENCODER, ends=_DENSE),
     "albert": row(*_BERT, _albert, family=replace(_ENCODER, config=AlbertConfig, compose=_albert_model), ends=_POOLED),
-    "distilbert": row(body, groups.activation, _positions, _sinusoidal, _labels, **_NONE, segments=0, names=_NAMED,
-        family=_ENCODER, ends=_DENSE),
-    "mpnet": row(body, groups.activation, _positions, _labels, _buckets, segments=0,
-        family=replace(_ENCODER, config=MPNetConfig, compose=_mpnet_model), ends=_DENSE),
+    "distilbert": row(body, groups.activation, _positions, groups.ignored("sinusoidal_pos_embds"), _labels, **_NONE,
+        segments=0, names=_NAMED, family=_ENCODER, ends=_DENSE),
+    "mpnet": row(body, groups.activation, _positions, _labels,
+        lambda c: {"buckets": c.size("relative_attention_num_buckets", least=0)}, segments=0,
+        family=replace(_ENCODER, config=MPNetConfig, compose=_mpnet), ends=_DENSE),
     # Text towers of CLIP and SigLIP.
     "clip_text_model": row(body, groups.activation, groups.positions, _text_tower, **_CLIP_TEXT, causal=True,
         head_bias=False, family=_ENCODER, ends={"Model": {}, "WithProjection": {"head": "project"}}),

@@ -138,6 +138,13 @@ def llama4(c: Keys) -> dict[str, Any]:
     return {"intermediate": c.needed("intermediate_size_mlp"), **experts, "shared_intermediate": inner}
 
 
+def listed(c: Keys) -> list[str] | None:
+    """Return which layers are ``dense`` and which ``sparse``, in the later spelling or the earlier one."""
+    words = ("dense", "sparse")
+    kinds = c.words("mlp_layer_types") or flags(c, "moe_layer_freq", c.get("moe_layer_freq"), words)
+    return c.per_layer("mlp_layer_types", kinds, words)
+
+
 def flags(c: Keys, key: str, value: Any, words: tuple[str, str]) -> list[str] | None:
     """Return a list of zeros and ones as the words that they stand for."""
     if value is None:

@@ -37,6 +37,16 @@ def needs(**names: str) -> Reader:
     return lambda c: c.needs(**names)
 
 
+def ignored(*names: str) -> Reader:
+    """Return a reader of keys that nothing depends on, or only what is read in another way."""
+
+    def read(c: Keys) -> dict[str, Any]:
+        c.ignore(*names)
+        return {}
+
+    return read
+
+
 #: Inner size of the feed-forward block.
 inner = needs(intermediate="intermediate_size")
 #: Rows of a learned table of positions.
@@ -169,6 +179,20 @@ def layer_types(c: Keys, listed: list[str], size: int | None) -> dict[str, Any]:
     return {"window": size or None, "pattern": mixers}
 
 
+def turns(*mixers: str) -> Callable[[Keys], list[str]]:
+    """Return mixers in turn over the depth."""
+    return lambda c: list(mixers)
+
+
+def one_in(usual: int, key: str, other: str = "sliding") -> Callable[[Keys], list[str]]:
+    """Return a pattern of full attention in every n-th layer, as a key says, and another mixer in the rest."""
+
+    def pattern(c: Keys) -> list[str]:
+        return [other] * ((c.size(key, most=MAX_LAYERS) or usual) - 1) + ["full"]
+
+    return pattern
+
+
 def every(usual: int) -> Callable[[Keys], list[str]]:
     """Return a pattern of full attention in every n-th layer and windows in the others."""
 
@@ -176,8 +200,7 @@ def every(usual: int) -> Callable[[Keys], list[str]]:
         letters = c.get("sliding_window_pattern")
         if isinstance(letters, str) and letters and set(letters) <= {"L", "G"}:
             return ["sliding" if letter == "L" else "full" for letter in letters[:MAX_LAYERS]]
-        step = c.size("sliding_window_pattern", most=MAX_LAYERS) or usual
-        return ["sliding"] * (step - 1) + ["full"]
+        return one_in(usual, "sliding_window_pattern")(c)
 
     return pattern
 
@@ -225,11 +248,6 @@ def chunks(c: Keys) -> dict[str, Any]:
     if size and "sliding" in mixers.get("pattern", ()):
         c.notes.append(f"attention_chunk_size = {size}: chunks are counted as a window of that many positions")
     return mixers
-
-
-def all_full(c: Keys) -> list[str]:
-    """Return full attention."""
-    return ["full"]
 
 
 def full_at(c: Keys, every_nth: int, at: int, other: str) -> list[str]:

@@ -7,22 +7,27 @@ from typing import Any
 
 from roofline.programs.architectures.decoder import variant
 from roofline.programs.huggingface import experts
-from roofline.programs.huggingface.checkpoints import norms
-from roofline.programs.huggingface.checkpoints.gates import GateConfig, gated
+from roofline.programs.huggingface.checkpoints import blocks
+from roofline.programs.huggingface.checkpoints.attention import GateConfig, gated
 from roofline.programs.huggingface.groups import (
     ACTIVATIONS,
     BASE,
     LATENT,
+    PLAIN_EXPERTS,
     biases,
     body,
     full_at,
     heads,
+    ignored,
     inner,
     layer_types,
     mlp_bias,
     multipliers,
+    needs,
+    one_in,
     options,
     rotary,
+    turns,
     window,
 )  # fmt: skip
 from roofline.programs.huggingface.keys import MAX_LAYERS, Keys, Kind, Reader, row
@@ -100,11 +105,6 @@ def _listed(c: Keys) -> dict[str, Any]:
     usual = c.kind.mixers(c) if c.kind.mixers else []
     c.ignore("layers_block_type")
     return layer_types(c, listed, None) if listed is not None else {"pattern": usual}
-
-
-def _granite_positions(c: Keys) -> dict[str, Any]:
-    """Granite 4 rotates only where it says so."""
-    return {"rope": c.get("position_embedding_type") == "rope"}
 
 
 def _falcon_h1(c: Keys) -> dict[str, Any]:
@@ -193,11 +193,6 @@ def _recurrent_gemma(c: Keys) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _lfm2(c: Keys) -> dict[str, Any]:
-    """Short convolutions between layers of attention."""
-    return {"ssm_conv": c.needed("conv_L_cache"), "ssm_bias": c.switch("conv_bias")}
-
-
 def _lfm2_inner(c: Keys) -> dict[str, Any]:
     """Two thirds of the size that the config has, times a factor, rounded up to a multiple."""
     size = c.size("block_ff_dim") or c.needed("intermediate_size")
@@ -210,11 +205,6 @@ def _lfm2_inner(c: Keys) -> dict[str, Any]:
         size = int(c.real("block_ffn_dim_multiplier", factor) * size)
         size = -(-size // multiple) * multiple
     return {"intermediate": size}
-
-
-def _lfm2_experts(c: Keys) -> dict[str, Any]:
-    c.ignore("use_expert_bias")
-    return experts.after_dense(c)
 
 
 def _lfm2_mixers(c: Keys) -> list[str]:
@@ -230,22 +220,6 @@ def _lfm3_mixers(c: Keys) -> list[str]:
     """Two short convolutions, then one layer of attention to a window or to all, in turn."""
     turns = {0: "sliding", 2: "full"}
     return ["conv", *(turns.get(layer % 4, "conv") for layer in c.layers[1:])]
-
-
-def _lfm3_gate(c: Keys) -> dict[str, Any]:
-    return {"output_gate": "head" if c.switch("use_attention_gate") else "none"}
-
-
-def _delta(c: Keys) -> dict[str, Any]:
-    """The gated delta rule's heads."""
-    return c.needs(delta_keys="linear_num_key_heads", delta_values="linear_num_value_heads",
-                   delta_key_dim="linear_key_head_dim", delta_value_dim="linear_value_head_dim",
-                   ssm_conv="linear_conv_kernel_dim")  # fmt: skip
-
-
-def _delta_mixers(c: Keys) -> list[str]:
-    step = c.size("full_attention_interval", most=MAX_LAYERS) or 4
-    return ["delta" if (layer + 1) % step else "full" for layer in c.layers]
 
 
 def _lara(c: Keys) -> dict[str, Any]:
@@ -333,15 +307,20 @@ _LFM2: dict[str, Any] = {
 #: Of routing, which costs the same.
 _KIMI: dict[str, Any] = {
     "idle": ("num_expert_group", "moe_router_enable_expert_bias", "num_experts_per_group", "mtp_loss_scaling_factor"),
-    "names": {"n_routed_experts": "num_experts", "n_shared_experts": "num_shared_experts",
-              "num_experts_per_tok": "num_experts_per_token"},
+    "names": {**PLAIN_EXPERTS, "num_experts_per_tok": "num_experts_per_token"},
     "types": {"linear_attention": "kda"}, "router": "sigmoid",
 }  # fmt: skip
+#: Short convolutions between layers of attention.
+_SHORT: tuple[Reader, ...] = (needs(ssm_conv="conv_L_cache"), options(ssm_bias="conv_bias"))
+#: The gated delta rule's heads.
+_DELTA = needs(delta_keys="linear_num_key_heads", delta_values="linear_num_value_heads",
+               delta_key_dim="linear_key_head_dim", delta_value_dim="linear_value_head_dim",
+               ssm_conv="linear_conv_kernel_dim")  # fmt: skip
 _DENSE: tuple[Reader, ...] = (*BASE, inner)
 _PURE: dict[str, Any] = {"heads": 1, "feeds": ["none"], "rope": False}
 _QWEN: dict[str, Any] = {
-    "types": {"linear_attention": "delta"}, "mixers": _delta_mixers, "defaults": {"partial_rotary_factor": 0.25},
-    "qk_norm": True, "family": norms.QUERY_GATE,
+    "types": {"linear_attention": "delta"}, "mixers": one_in(4, "full_attention_interval", "delta"),
+    "defaults": {"partial_rotary_factor": 0.25}, "qk_norm": True, "family": blocks.QUERY_GATE,
 }  # fmt: skip
 _GATED = variant(GateConfig, attend=gated())
 
@@ -351,25 +330,28 @@ HYBRIDS: dict[str, Kind] = {
     "mamba2": row(body, _mamba2, **_PURE, pattern=["mamba2"], idle={"intermediate_size"}),
     "jamba": row(*_DENSE, _jamba, experts.jamba, rope=False, ssm_inner_norms="scaled"),
     "bamba": row(*_DENSE, rotary, _bamba, biases, mlp_bias, defaults={"partial_rotary_factor": 0.5}),
-    "granitemoehybrid": row(*_DENSE, rotary, _listed, _mamba2_beside, biases, multipliers, _granite_positions,
-        experts.granite, types={**_WORDS, "mamba": "mamba2", "linear_attention": "mamba2"},
-        mixers=lambda c: ["mamba2"]),
+    "granitemoehybrid": row(*_DENSE, rotary, _listed, _mamba2_beside, biases, multipliers, experts.granite,
+        lambda c: {"rope": c.get("position_embedding_type") == "rope"},  # it rotates only where it says so
+        types={**_WORDS, "mamba": "mamba2", "linear_attention": "mamba2"},
+        mixers=turns("mamba2")),
     "falcon_h1": row(*_DENSE, rotary, _falcon_h1, biases, mlp_bias),
     "nemotron_h": row(heads, _nemotron_h, biases, mlp_bias, _nemotron_experts, gated=False, rope=False,
         idle={"time_step_rank"}),
     "recurrent_gemma": row(*BASE, rotary, _recurrent_gemma, embedding_scale=True, out_bias=True, mlp_bias=True,
         defaults={"partial_rotary_factor": 0.5}, idle={"embeddings_scale_by_sqrt_dim"}),
-    "lfm2": row(body, heads, rotary, _lfm2, _listed, _lfm2_inner, _lfm2_tied, **_LFM2),
-    "lfm2_moe": row(body, heads, inner, rotary, _lfm2, _listed, _lfm2_experts, _lfm2_tied, **_LFM2),
-    "qwen3_5_text": row(*_DENSE, rotary, _listed, biases, _delta, **_QWEN),
-    "qwen3_5_moe_text": row(*BASE, rotary, _listed, biases, _delta, experts.qwen, **_QWEN),
-    "lara_mini": row(*BASE, rotary, _lara, biases, _delta, experts.qwen, qk_norm=True, shared_gate=False,
+    "lfm2": row(body, heads, rotary, *_SHORT, _listed, _lfm2_inner, _lfm2_tied, **_LFM2),
+    "lfm2_moe": row(body, heads, inner, rotary, ignored("use_expert_bias"), *_SHORT, _listed,
+        experts.after_dense, _lfm2_tied, **_LFM2),
+    "qwen3_5_text": row(*_DENSE, rotary, _listed, biases, _DELTA, **_QWEN),
+    "qwen3_5_moe_text": row(*BASE, rotary, _listed, biases, _DELTA, experts.qwen, **_QWEN),
+    "lara_mini": row(*BASE, rotary, _lara, biases, _DELTA, experts.qwen, qk_norm=True, shared_gate=False,
         types={"linear_attention": "delta"}),
-    "qwen3_next": row(*_DENSE, rotary, _listed, biases, _delta, experts.qwen, **_QWEN),
+    "qwen3_next": row(*_DENSE, rotary, _listed, biases, _DELTA, experts.qwen, **_QWEN),
     "xlstm": row(body, _xlstm, pattern=["mlstm"], rope=False),
     "olmo_hybrid": row(*_DENSE, biases, _olmo_delta, qk_norm=True, qk_norm_over="width",
-        types={"linear_attention": "delta"}, mixers=_olmo_mixers, family=norms.NORMS_AFTER_ATTENTION),
-    "lfm3": row(body, heads, inner, rotary, window, biases, _lfm2, options(post_norms="use_sandwich_norm"), _lfm3_gate,
+        types={"linear_attention": "delta"}, mixers=_olmo_mixers, family=blocks.NORMS_AFTER_ATTENTION),
+    "lfm3": row(body, heads, inner, rotary, window, biases, *_SHORT, options(post_norms="use_sandwich_norm"),
+        lambda c: {"output_gate": "head" if c.switch("use_attention_gate") else "none"},
         qk_norm=True, types={"conv": "conv"}, mixers=_lfm3_mixers, family=_GATED),
     "kimi_linear": row(*LATENT, experts.deepseek, _kimi, rope=False, **_KIMI,
         defaults={"n_routed_experts": 256, "first_k_dense_replace": 1, "moe_layer_freq": 1}),

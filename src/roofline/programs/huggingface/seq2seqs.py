@@ -85,13 +85,11 @@ _AFTER: dict[str, Any] = {**_FIXED, "post_norms": True, "final_norm": False}
 _OF: dict[str, Any] = {"family": FAMILIES["seq2seq"], "ends": _ENDS}
 
 SEQ2SEQS: dict[str, Kind] = {
-    "t5": row(_t5, **_OF),
-    "mt5": row(_t5, **_OF),
+    **dict.fromkeys(("t5", "mt5"), row(_t5, **_OF)),
     "umt5": row(_t5, layer_buckets=True, **_OF),
     "bart": row(_bart, _rows(2), **_AFTER, embed_norm=True, **_OF),
     "mbart": row(_bart, _rows(2), **_FIXED, embed_norm=True, **_OF),
-    "pegasus": row(_bart, _rows(0), **_FIXED, **_OF),
-    "blenderbot": row(_bart, _rows(0), **_FIXED, **_OF),
+    **dict.fromkeys(("pegasus", "blenderbot"), row(_bart, _rows(0), **_FIXED, **_OF)),
     "marian": row(_bart, _rows(0), _marian, **_AFTER, **_OF),
     "m2m_100": row(_bart, **_FIXED, fixed_positions=True, **_OF),
     "whisper": row(_bart, _whisper, **_FIXED, k_bias=False, **_OF),

@@ -82,11 +82,6 @@ def _beit(c: Keys) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _projected(c: Keys) -> dict[str, Any]:
-    """The width that CLIP's class token is projected to."""
-    return {"classes": c.size("projection_dim")}
-
-
 def _head_width(c: Keys) -> dict[str, Any]:
     """Heads that together are as wide as the tower."""
     width, heads, hidden = c.size("head_dim"), c.needed("num_attention_heads"), c.needed("hidden_size")
@@ -119,10 +114,6 @@ def _frames(c: Keys) -> dict[str, Any]:
     return {"channels": (c.size("in_channels") or 3) * c.needed("temporal_patch_size")}
 
 
-def _ratio(c: Keys) -> dict[str, Any]:
-    return {"intermediate": int(c.needed("hidden_size") * c.number("mlp_ratio"))}
-
-
 def _windows(c: Keys) -> dict[str, Any]:
     c.ignore("tokens_per_second")
     if c.size("window_size") and c.sizes("fullatt_block_indexes") is not None:
@@ -135,57 +126,51 @@ def _rows(c: Keys) -> dict[str, Any]:
             "project_again": len(c.sizes("deepstack_visual_indexes") or [])}  # fmt: skip
 
 
-def _llama4(c: Keys) -> dict[str, Any]:
-    """Leave Llama 4's adapter its keys; the activation is GELU whatever the config says."""
-    c.ignore("hidden_act", "vision_output_dim", "pixel_shuffle_ratio", "projector_input_dim", "projector_output_dim",
-               "multi_modal_projector_bias", "projector_dropout")  # fmt: skip
-    return {}
-
-
-def _outer(c: Keys) -> dict[str, Any]:
-    """Leave the projector its keys."""
-    c.ignore("spatial_merge_size", "out_hidden_size", "spatial_patch_size")
-    return {}
-
-
 _CLASSES = {"Model": {"head": "pooler"}, "ForImageClassification": {"head": "classes"}}
 _TOWER: tuple[Reader, ...] = (_body, _activation, groups.inner)
-_CLIP: dict[str, Any] = {"fused_qkv": False, "embed_norm": True, "patch_bias": False, "final_norm": False}
+_CLIP: dict[str, Any] = {"embed_norm": True, "patch_bias": False, "final_norm": False}
 _PIXTRAL: dict[str, Any] = {
     "class_token": False, "patch_bias": False, "embed_norm": True, "norm": "rmsnorm", "gated": True, "qkv_bias": False,
     "out_bias": False, "mlp_bias": False, "rope": True, "position_rows": 0, "final_norm": False, "head": "none",
-    "fused_qkv": False,
 }  # fmt: skip
 _QWEN: dict[str, Any] = {"class_token": False, "patch_bias": False, "rope": True, "final_norm": False, "head": "none"}
 _QKV_BIAS = groups.options(qkv_bias="qkv_bias")
+_DINO: tuple[Reader, ...] = (_body, _activation, _QKV_BIAS, _dino)
+_MEAN = {"Model": {"head": "none"}, "ForImageClassification": {"head": "classes_mean"}}
 _QWEN_NAMES = {"num_hidden_layers": "depth", "num_attention_heads": "num_heads", "num_channels": "in_channels"}
 _VIT: dict[str, Any] = {"family": FAMILIES["vit"]}
+_SPLIT: dict[str, Any] = {**_VIT, "fused_qkv": False}  #: Three projections for q, k and v.
+_BARE: dict[str, Any] = {"Model": {}}
+#: The projector's keys.
+_PROJECTOR = groups.ignored("spatial_merge_size", "out_hidden_size", "spatial_patch_size")
+#: Those of Llama 4's adapter; the activation is GELU whatever the config says.
+_LLAMA4 = groups.ignored(
+    "hidden_act", "vision_output_dim", "pixel_shuffle_ratio", "projector_input_dim", "projector_output_dim",
+    "multi_modal_projector_bias", "projector_dropout",
+)  # fmt: skip
 
 VISION: dict[str, Kind] = {
-    "vit": row(*_TOWER, _QKV_BIAS, _classes, fused_qkv=False, **_VIT, ends=_CLASSES),
-    "deit": row(*_TOWER, _QKV_BIAS, _classes, fused_qkv=False, tokens=1, **_VIT, ends=_CLASSES),
-    "dinov2": row(_body, _activation, _QKV_BIAS, _dino, fused_qkv=False, layer_scale=True, **_VIT,
-        ends={"Model": {"head": "none"}, "ForImageClassification": {"head": "classes_mean"}}),
-    "dinov2_with_registers": row(_body, _activation, _QKV_BIAS, _dino, _dino_rows, fused_qkv=False, layer_scale=True,
-        **_VIT, ends={"Model": {"head": "none"}, "ForImageClassification": {"head": "classes_mean"}}),
-    "beit": row(*_TOWER, _beit, fused_qkv=False, k_bias=False, **_VIT,
+    "vit": row(*_TOWER, _QKV_BIAS, _classes, **_SPLIT, ends=_CLASSES),
+    "deit": row(*_TOWER, _QKV_BIAS, _classes, tokens=1, **_SPLIT, ends=_CLASSES),
+    "dinov2": row(*_DINO, layer_scale=True, **_SPLIT, ends=_MEAN),
+    "dinov2_with_registers": row(*_DINO, _dino_rows, layer_scale=True, **_SPLIT, ends=_MEAN),
+    "beit": row(*_TOWER, _beit, k_bias=False, **_SPLIT,
         ends={"Model": {"head": "mean_only"}, "ForImageClassification": {"head": "mean"}}, idle={"use_auxiliary_head"}),
-    "clip_vision_model": row(*_TOWER, _projected, **_CLIP, **_VIT,
-        ends={"Model": {"head": "normed"}, "WithProjection": {"head": "project"}}, idle={"vocab_size"}),
-    "siglip_vision_model": row(*_TOWER, _siglip, fused_qkv=False, class_token=False, **_VIT, ends={"Model": {}}),
-    "idefics3_vision": row(*_TOWER, fused_qkv=False, class_token=False, head="none", **_VIT, ends={"Model": {}}),
-    "smolvlm_vision": row(*_TOWER, fused_qkv=False, class_token=False, head="none", **_VIT, ends={"Model": {}},
+    "clip_vision_model": row(*_TOWER, lambda c: {"classes": c.size("projection_dim")}, **_CLIP,
+        **_SPLIT, ends={"Model": {"head": "normed"}, "WithProjection": {"head": "project"}}, idle={"vocab_size"}),
+    "siglip_vision_model": row(*_TOWER, _siglip, class_token=False, **_SPLIT, ends=_BARE),
+    "idefics3_vision": row(*_TOWER, class_token=False, head="none", **_SPLIT, ends=_BARE),
+    "smolvlm_vision": row(*_TOWER, class_token=False, head="none", **_SPLIT, ends=_BARE,
         idle={"max_image_size"}),
-    "pixtral": row(*_TOWER, groups.rotary, _head_width, **_PIXTRAL, **_VIT, ends={"Model": {}}),
-    "internvl_vision": row(*_TOWER, _internvl, fused_qkv=False, head="none", **_VIT, ends={"Model": {}}),
-    "llama4_vision_model": row(_body, groups.inner, groups.rotary, _llama4, fused_qkv=False, patch_bias=False,
-        embed_norm=True, rope=True, head="none", **_VIT, ends={"Model": {}}),
-    "qwen2_vl_vision": row(_body, _activation, _ratio, _frames, _outer, groups.rotary, **_QWEN, position_rows=0, **_VIT,
-        names={**_QWEN_NAMES, "hidden_size": "embed_dim"}, ends={"Model": {}}),
-    "qwen2_5_vl_vision": row(*_TOWER, _frames, _windows, _outer, groups.rotary, **_QWEN, position_rows=0,
-        norm="rmsnorm", gated=True, **_VIT, names=_QWEN_NAMES, ends={"Model": {}}),
-    "qwen3_vl_vision": row(*_TOWER, _frames, _rows, _outer, groups.rotary, **{**_QWEN, "patch_bias": True}, **_VIT,
-        names=_QWEN_NAMES, ends={"Model": {}}),
-    "qwen3_5_vision": row(*_TOWER, _frames, _rows, _outer, groups.rotary, **{**_QWEN, "patch_bias": True}, **_VIT,
-        names=_QWEN_NAMES, ends={"Model": {}}),
+    "pixtral": row(*_TOWER, groups.rotary, _head_width, **_PIXTRAL, **_SPLIT, ends=_BARE),
+    "internvl_vision": row(*_TOWER, _internvl, head="none", **_SPLIT, ends=_BARE),
+    "llama4_vision_model": row(_body, groups.inner, groups.rotary, _LLAMA4, patch_bias=False,
+        embed_norm=True, rope=True, head="none", **_SPLIT, ends=_BARE),
+    "qwen2_vl_vision": row(_body, _activation, _frames, _PROJECTOR, groups.rotary,
+        lambda c: {"intermediate": int(c.needed("hidden_size") * c.number("mlp_ratio"))}, **_QWEN, position_rows=0,
+        **_VIT, names={**_QWEN_NAMES, "hidden_size": "embed_dim"}, ends=_BARE),
+    "qwen2_5_vl_vision": row(*_TOWER, _frames, _windows, _PROJECTOR, groups.rotary, **_QWEN, position_rows=0,
+        norm="rmsnorm", gated=True, **_VIT, names=_QWEN_NAMES, ends=_BARE),
+    **dict.fromkeys(("qwen3_vl_vision", "qwen3_5_vision"), row(*_TOWER, _frames, _rows, _PROJECTOR, groups.rotary,
+        **{**_QWEN, "patch_bias": True}, **_VIT, names=_QWEN_NAMES, ends=_BARE)),
 }  # fmt: skip
