@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import roofline as rl
-from roofline.analysis.comparison import FIGURES, STEP, WHAT_IF, changed
+from roofline.analysis.comparison import STEP, WHAT_IF, changed
 from roofline.cost.machine import machine
+from roofline.hardware.figures import FIGURES
 
 CHIPS = ("h100-sxm", "a100-80gb-sxm", "mi300x", "l4", "tpu-v5e", "gaudi3", "b200-sxm")
 #: What a datasheet chip reaches: everything, with no launch cost.

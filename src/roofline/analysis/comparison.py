@@ -23,9 +23,10 @@ from roofline.cost.machine import machine
 from roofline.counting.memory import RESERVE
 from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
+from roofline.hardware.figures import FIGURES, Edit, altered, figure
 from roofline.hardware.library import AnyChip, chip_list
-from roofline.hardware.parts import FrozenDict, Link, MemoryLevel
-from roofline.ir.errors import MissingFigure, UsageError, did_you_mean
+from roofline.hardware.parts import FrozenDict
+from roofline.ir.errors import MissingFigure, UsageError
 from roofline.ir.graph import Graph
 from roofline.ir.report import Report, subject
 from roofline.ir.units import format_bytes, format_si
@@ -36,123 +37,6 @@ if TYPE_CHECKING:
 #: Factor by which a figure is changed up and down for its elasticity.
 STEP = 1.02
 
-Change = Callable[[Chip, float], Chip]
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A figure of a chip that can be changed alone.
-
-    Attributes:
-        words: What it is.
-        change: The chip with the figure multiplied.
-        known: Whether a chip lists it.
-        cost: Whether less of it is better.
-    """
-
-    words: str
-    change: Change
-    known: Callable[[Chip], bool]
-    cost: bool = False
-
-
-# --- changing one figure ----------------------------------------------------------------------------------------------
-
-
-def _with(chip: Chip, **parts: Any) -> Chip:
-    """The chip with other parts; unlike a what-if by :meth:`Chip.replace` its efficiencies keep their provenance."""
-    return chip.model_copy(update=parts)
-
-
-def _peaks(chip: Chip, unit: str, factor: float, only: str = "") -> Chip:
-    peaks = {
-        name: peak.model_copy(update={"flops": peak.flops * factor}) if only in ("", name) else peak
-        for name, peak in getattr(chip, unit).items()
-    }
-    return _with(chip, **{unit: FrozenDict(peaks)})
-
-
-def _levels(chip: Chip, change: Callable[[int, MemoryLevel], Mapping[str, Any]]) -> Chip:
-    return _with(chip, memory=tuple(level.model_copy(update=change(at, level)) for at, level in enumerate(chip.memory)))
-
-
-def _bandwidth(chip: Chip, factor: float) -> Chip:
-    """Main memory alone: a cache's bandwidth that is derived from it stays where it was."""
-    cache_bandwidth = machine(chip).cache_bandwidth
-
-    def change(at: int, level: MemoryLevel) -> Mapping[str, Any]:
-        if at == 0:
-            return {"bandwidth": chip.bandwidth * factor}
-        return {"bandwidth": cache_bandwidth} if level is chip.cache and level.bandwidth is None else {}
-
-    return _levels(chip, change)
-
-
-def _cache(figure: str) -> Change:
-    def change(chip: Chip, factor: float) -> Chip:
-        return _levels(
-            chip, lambda _, level: {figure: getattr(level, figure) * factor} if level is chip.cache else {}
-        )  # fmt: skip
-
-    return change
-
-
-def _sram(chip: Chip, factor: float) -> Chip:
-    """The capacity of everything on the chip."""
-    return _levels(chip, lambda at, level: {"capacity": level.capacity * factor} if at and level.capacity else {})
-
-
-def _links(kind: str) -> Change:
-    def scaled(link: Link, factor: float) -> Link:
-        peer = link.per_peer and link.per_peer * factor
-        return link.model_copy(update={"bandwidth": link.bandwidth * factor, "per_peer": peer})
-
-    def change(chip: Chip, factor: float) -> Chip:
-        return _with(chip, links=tuple(scaled(link, factor) if link.kind == kind else link for link in chip.links))
-
-    return change
-
-
-def _launch(chip: Chip, factor: float) -> Chip:
-    """The fixed cost of a kernel, in every class of kernels."""
-    own = chip.efficiency.parameters
-    tables = {name: dict(table) for name, table in own.items()}
-    for name, known in GROUPS.items():
-        if "launch" in known and (name in own or is_described(chip) or not name.startswith("cpu_")):
-            tables.setdefault(name, {})["launch"] = values(chip, name).get("launch", 0.0)
-    changed = {
-        name: FrozenDict({key: value * factor if key == "launch" else value for key, value in table.items()})
-        for name, table in tables.items()
-    }
-    update = {"launch": chip.efficiency.launch * factor, "parameters": FrozenDict(changed)}
-    return _with(chip, efficiency=chip.efficiency.model_copy(update=update))
-
-
-def _host(chip: Chip, factor: float) -> Chip:
-    return _with(chip, efficiency=chip.efficiency.model_copy(update={"host": chip.efficiency.host * factor}))
-
-
-def _has_link(kind: str) -> Callable[[Chip], bool]:
-    return lambda chip: any(link.kind == kind for link in chip.links)
-
-
-def _has_cache(figure: str) -> Callable[[Chip], bool]:
-    return lambda chip: chip.cache is not None and getattr(chip.cache, figure) is not None
-
-
-#: Figures by name; the matrix peak of each format in use is one more, ``peak_bf16``.
-FIGURES: dict[str, Figure] = {
-    "peak": Figure("matrix peaks", lambda chip, f: _peaks(chip, "matrix", f), lambda chip: bool(chip.matrix)),
-    "vector_peak": Figure("vector peaks", lambda chip, f: _peaks(chip, "vector", f), lambda chip: bool(chip.vector)),
-    "memory_bandwidth": Figure("memory bandwidth", _bandwidth, lambda chip: chip.main.bandwidth is not None),
-    "cache_capacity": Figure("capacity of the shared cache", _cache("capacity"), _has_cache("capacity")),
-    "cache_bandwidth": Figure("bandwidth of the shared cache", _cache("bandwidth"), _has_cache("bandwidth")),
-    "sram": Figure("capacity of all memory on the chip", _sram, lambda chip: len(chip.memory) > 1),
-    "link_bandwidth": Figure("links to other devices", _links("device"), _has_link("device")),
-    "host_bandwidth": Figure("link to the host", _links("host"), _has_link("host")),
-    "launch": Figure("fixed cost of a kernel", _launch, lambda _: True, cost=True),
-    "host": Figure("host time of a launch", _host, lambda _: True, cost=True),
-}
 #: Figures whose elasticity is a part of another's.
 _SUMS = ("peak", "sram")
 
@@ -168,11 +52,15 @@ WHAT_IF: dict[str, dict[str, float]] = {
 
 
 def changed(chip: Chip, **factors: float) -> Chip:
-    """A chip with some figures multiplied and everything else as it was, its efficiencies and their provenance too.
+    """Multiply figures of a chip and leave everything else as it was, its efficiencies and their provenance too.
 
     Args:
         chip: The chip.
-        factors: By the names of :data:`FIGURES`, or ``peak_bf16`` and the like for the peak of one format.
+        factors: By the names of :data:`~roofline.hardware.figures.FIGURES`, or ``peak_bf16`` and the like for the peak
+            of one format.
+
+    Returns:
+        The changed chip, under the same name.
 
     Raises:
         UsageError: No figure of that name, or a factor that is not above zero.
@@ -185,23 +73,40 @@ def changed(chip: Chip, **factors: float) -> Chip:
         (2.0, 'measured')
     """
     for name, factor in factors.items():
-        if not (isinstance(factor, int | float) and 0 < factor < float("inf")):
+        if not (isinstance(factor, int | float) and 0 < factor < inf):
             raise UsageError(f"{name}={factor!r}: a factor above zero is wanted")
-        figure = _figure(name)
-        if not figure.known(chip):
-            raise MissingFigure(f"{chip.name} lists no {figure.words}; nothing to change")
-        chip = figure.change(chip, float(factor))
+        edits = figure(name).edits(chip, float(factor))
+        if not edits:
+            raise MissingFigure(f"{chip.name} lists no {figure(name).words}; nothing to change")
+        if name in _DERIVED:
+            edits += _DERIVED[name](chip, float(factor))
+        chip = altered(chip, edits, alone=True)
     return chip
 
 
-def _figure(name: str) -> Figure:
-    if name in FIGURES:
-        return FIGURES[name]
-    if name.startswith("peak_"):
-        fmt = name.removeprefix("peak_")
-        return Figure(f"{fmt} matrix peak", lambda chip, f: _peaks(chip, "matrix", f, fmt), lambda c: fmt in c.matrix)
-    allowed = [*FIGURES, "peak_bf16"]
-    raise UsageError(f"unknown figure {name!r}; allowed: {', '.join(allowed)}{did_you_mean(name, allowed)}")
+def _pinned_cache(chip: Chip, _: float) -> list[Edit]:
+    """A cache's bandwidth that is derived from main memory's stays where it was."""
+    if chip.cache is None or chip.cache.bandwidth is not None:
+        return []
+    return [("memory", chip.memory.index(chip.cache), "bandwidth", machine(chip).cache_bandwidth)]
+
+
+def _launches(chip: Chip, factor: float) -> list[Edit]:
+    """The fixed cost of a kernel, in every class of kernels."""
+    own = chip.efficiency.parameters
+    tables = {name: dict(table) for name, table in own.items()}
+    for name, known in GROUPS.items():
+        if "launch" in known and (name in own or is_described(chip) or not name.startswith("cpu_")):
+            tables.setdefault(name, {})["launch"] = values(chip, name).get("launch", 0.0)
+    changed = {
+        name: FrozenDict({key: value * factor if key == "launch" else value for key, value in table.items()})
+        for name, table in tables.items()
+    }
+    return [("efficiency", "", "parameters", FrozenDict(changed))]
+
+
+#: What else a figure changes, or holds in place, because the time model derives it.
+_DERIVED: dict[str, Callable[[Chip, float], list[Edit]]] = {"memory_bandwidth": _pinned_cache, "launch": _launches}
 
 
 # --- the comparison ---------------------------------------------------------------------------------------------------
@@ -304,7 +209,7 @@ def _line(row: Candidate) -> str:
     est = row.estimate
     time, low, high = (format_si(float(value), "s") for value in (est.time, est.low, est.high))
     most = max(row.elasticity, key=lambda name: row.elasticity[name], default="")
-    pull = f", {row.elasticity[most]:.2f} by {_figure(most).words}" if most else ""
+    pull = f", {row.elasticity[most]:.2f} by {figure(most).words}" if most else ""
     why = f"; {row.reason}" if row.reason else ""
     sizes = "".join(f" {name}={value:,}" for name, value in est.grid.values.items() if isinstance(value, int))
     return f"{row.chip.name}{sizes}: {time} ({low} to {high}), {est.bound}-bound{pull}{why}"
@@ -314,7 +219,7 @@ def _record(est: Estimate) -> dict[str, Any]:
     """The estimate's own record, also of a chip whose capacity nobody published."""
     if est.chip.main.capacity is not None:
         return est.records()[0]
-    endless = _levels(est.chip, lambda at, _: {} if at else {"capacity": inf})
+    endless = altered(est.chip, [("memory", 0, "capacity", inf)], alone=True)
     return {**replace(est, chips=(endless,)).records()[0], "capacity_bytes": None, "fits": None}
 
 
@@ -376,7 +281,7 @@ def _check_what_ifs(questions: Any) -> None:
         raise UsageError("what_if: wanted factors of figures by name, such as {'twice': {'memory_bandwidth': 2}}")
     for factors in questions.values():
         for name in factors:
-            _figure(name)
+            figure(name)
 
 
 def _candidates(
@@ -391,14 +296,15 @@ def _candidates(
         return
     if len(base.shape) > 1:
         raise UsageError(f"compare: one size may be a list; given {', '.join(base.axis_names)}")
-    names = [name for name in (*_formats(base), *FIGURES) if name not in _SUMS and _figure(name).known(chip)]
+    names = [name for name in (*_formats(base), *FIGURES) if name not in _SUMS and figure(name).known(chip)]
     then = {name: own for name, factors in questions.items() if (own := _listed(chip, factors))}
     steps = [{name: factor} for name in names for factor in (STEP, 1 / STEP)]
     ratios = _ratios(graph, [_pair(chip, changed(chip, **factors)) for factors in (*steps, *then.values())], how)
+    signs = [-1.0 if figure(name).cost else 1.0 for name in names]
     slopes = -np.log(ratios[: len(steps) : 2] / ratios[1 : len(steps) : 2]) / (2 * log(STEP))
     for at in np.ndindex(base.shape):
         point = base[at] if base.shape else base
-        pulls = {name: _sign(name) * float(slope[at]) + 0.0 for name, slope in zip(names, slopes, strict=True)}
+        pulls = {name: sign * float(slope[at]) + 0.0 for name, sign, slope in zip(names, signs, slopes, strict=True)}
         what_if = {name: float(point.time) * float(r[at]) for name, r in zip(then, ratios[len(steps) :], strict=True)}
         yield Candidate(chip, point, pulls, what_if, _reason(point))
 
@@ -407,18 +313,14 @@ def _ratios(graph: Graph, pairs: Sequence[tuple[Chip, Chip]], how: Any) -> Any:
     """Times on the second chips over those on the first, each distinct chip estimated once."""
     alike: dict[int, Chip] = {id(chip): chip for pair in pairs for chip in pair}
     # Chips hash by their names, and what is cached of many chips of one name is searched one by one.
-    named = [_with(chip, name=f"{chip.name} {number}") for number, chip in enumerate(alike.values())]
+    named = [chip.model_copy(update={"name": f"{chip.name} {number}"}) for number, chip in enumerate(alike.values())]
     times = dict(zip(alike, np.asarray(estimate(graph, named, **how).time), strict=True)) if named else {}
     return np.asarray([times[id(other)] / times[id(chip)] for chip, other in pairs])
 
 
-def _sign(name: str) -> float:
-    return -1.0 if _figure(name).cost else 1.0
-
-
 def _listed(chip: Chip, factors: Mapping[str, float]) -> dict[str, float]:
     """Keep the figures that the chip has."""
-    return {name: factor for name, factor in factors.items() if _figure(name).known(chip)}
+    return {name: factor for name, factor in factors.items() if figure(name).known(chip)}
 
 
 def _pair(chip: Chip, other: Chip) -> tuple[Chip, Chip]:
@@ -428,7 +330,8 @@ def _pair(chip: Chip, other: Chip) -> tuple[Chip, Chip]:
     units = machine(chip).units, machine(other).units
     if units[0] == units[1]:
         return chip, other
-    return _with(chip, cores=ceil(max(units))), _with(other, cores=ceil(max(units)))
+    cores = {"cores": ceil(max(units))}
+    return chip.model_copy(update=cores), other.model_copy(update=cores)
 
 
 def _formats(est: Estimate) -> list[str]:

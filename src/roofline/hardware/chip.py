@@ -22,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from roofline.hardware.figures import FIGURES, FLAT, LINKS, UNITS, Edit, altered, named, replacements
 from roofline.hardware.parts import (
     Clock,
     DTypeName,
@@ -38,14 +39,12 @@ from roofline.hardware.parts import (
 )
 from roofline.ir import units
 from roofline.ir.csvfile import whole_file
-from roofline.ir.dtypes import DTYPES
 from roofline.ir.dtypes import dtype as find_dtype
 from roofline.ir.errors import (
     ChipDataError,
     MissingFigure,
     RooflineError,
     UnknownChip,
-    UnknownDType,
     UsageError,
     did_you_mean,
 )
@@ -56,21 +55,9 @@ MAX_FILE = 2**20
 #: Source of a figure that came without one.
 GIVEN = "given by the user"
 
-_WHAT_IF = " (what-if)"
-
 _Peaks = Annotated[dict[DTypeName, Peak], AfterValidator(FrozenDict)]
 _Fallbacks = Annotated[dict[DTypeName, Fallback], AfterValidator(FrozenDict)]
 _Sources = Annotated[dict[str, Text], AfterValidator(FrozenDict)]
-
-#: Keyword or TOML key -> (list, name of the entry, attribute) for the figures that have a flat spelling.
-_FLAT = {
-    "memory_bandwidth": ("memory", "", "bandwidth"),
-    "memory_capacity": ("memory", "", "capacity"),
-    "l2": ("memory", "L2", "capacity"),
-    "l2_bandwidth": ("memory", "L2", "bandwidth"),
-    "link_bandwidth": ("links", "device", "bandwidth"),
-    "host_bandwidth": ("links", "host", "bandwidth"),
-}
 
 
 class Chip(Frozen):
@@ -160,7 +147,7 @@ class Chip(Frozen):
             400000000000000.0
         """
         if unit not in ("matrix", "vector"):
-            near = did_you_mean(str(unit), _UNITS)
+            near = did_you_mean(str(unit), UNITS)
             raise UsageError(f"peak: unknown unit {unit!r}; allowed: matrix, vector{near}")
         peak = getattr(self, unit).get(_arithmetic(dtype))
         if peak is None:
@@ -229,7 +216,7 @@ class Chip(Frozen):
         return self.vector[name].flops
 
     def _missing(self, what: str) -> NoReturn:
-        has = "; ".join(f"{unit}: {', '.join(getattr(self, unit))}" for unit in _UNITS if getattr(self, unit))
+        has = "; ".join(f"{unit}: {', '.join(getattr(self, unit))}" for unit in UNITS if getattr(self, unit))
         raise MissingFigure(
             f"{self.name} has no published {what}; it has {has or 'no peaks at all'} "
             "(none is ever derived: give one with chip.replace(...))"
@@ -298,14 +285,7 @@ class Chip(Frozen):
             >>> mine.replace(memory_bandwidth="4 TB/s")
             Chip('mine (what-if)', bf16 400 TFLOP/s, memory 4 TB/s)
         """
-        fields = {key: getattr(self, key) for key in type(self).model_fields}
-        fields["aliases"] = ()
-        for key, value in figures.items():
-            _change(fields, key, value)
-        fields["name"] = f"{str(fields['name']).removesuffix(_WHAT_IF)}{_WHAT_IF}"
-        if self.efficiency.calibrated == "measured" and set(figures) - {"name", "notes", "efficiency"}:
-            fields["efficiency"] = _transferred(fields["efficiency"])
-        return Chip(**fields)
+        return altered(self, replacements(self, figures))
 
     def scale(
         self,
@@ -330,19 +310,18 @@ class Chip(Frozen):
             >>> mine.scale(bandwidth=2).ridge("bf16")
             100.0
         """
-        figures: dict[str, Any] = {}
+        edits: list[Edit] = []
         if compute != 1:
-            for unit in _UNITS:
-                figures[unit] = {key: peak.flops * compute for key, peak in getattr(self, unit).items()}
+            edits += FIGURES["peak"].edits(self, compute) + FIGURES["vector_peak"].edits(self, compute)
         if bandwidth != 1:
-            figures["memory_bandwidth"] = self.bandwidth * bandwidth
+            edits.append((*FLAT["memory_bandwidth"], self.bandwidth * bandwidth))
         if capacity != 1:
-            figures["memory_capacity"] = self.capacity * capacity
+            edits.append((*FLAT["memory_capacity"], self.capacity * capacity))
         if l2 != 1:
-            figures["l2"] = (self.level("L2").capacity or 0) * l2
+            edits.append((*FLAT["l2"], (self.level("L2").capacity or 0) * l2))
         if links != 1:
-            figures["links"] = tuple(_scaled(link, links) for link in self.links)
-        return self.replace(**figures)
+            edits += LINKS.edits(self, links)
+        return altered(self, edits)
 
     def toml(self, remarks: Iterable[str] = ()) -> str:
         """Describe the chip in TOML, figures with their units to six digits; reading it gives the chip back.
@@ -400,9 +379,6 @@ def _written(value: Any, written: Mapping[str, str] = _WRITTEN, unit: str = "") 
     return value
 
 
-_UNITS = ("matrix", "vector")
-
-
 def _arithmetic(name: object) -> str:
     """The format that multiplies ``name``; storage-only formats have none."""
     entry = find_dtype(name)
@@ -414,86 +390,13 @@ def _arithmetic(name: object) -> str:
     return entry.compute
 
 
-def _change(fields: dict[str, Any], key: str, value: Any) -> None:
-    """Set one figure of :meth:`Chip.replace` in ``fields``."""
-    if key in _FLAT:
-        fields_key, entry, attribute = _FLAT[key]
-        fields[fields_key] = _with_entry(fields[fields_key], entry, attribute, value)
-    elif key in _UNITS and isinstance(value, dict):
-        for name, figure in value.items():
-            _change_peak(fields, key, _peak_name(name), figure)
-    elif key == "efficiency" and isinstance(value, dict):
-        old = fields[key].model_dump()
-        fields[key] = old | {"calibrated": "prior", "source": f"what-if: was {old['source']}"} | value
-    elif key in Chip.model_fields:
-        fields[key] = value
-    else:
-        _change_peak(fields, None, _peak_name(key), value)
-
-
-def _peak_name(key: str) -> str:
-    try:
-        return find_dtype(key).name
-    except UnknownDType:
-        allowed = [*_FLAT, *Chip.model_fields]
-        near = did_you_mean(key, [*allowed, *DTYPES])
-        raise UsageError(
-            f"replace: unknown figure {key!r}; allowed: {', '.join(allowed)} or a number format{near}"
-        ) from None
-
-
-def _change_peak(fields: dict[str, Any], unit: str | None, name: str, value: Any) -> None:
-    unit = unit or ("vector" if name in fields["vector"] and name not in fields["matrix"] else "matrix")
-    old = fields[unit].get(name)
-    if not isinstance(value, dict | Peak):
-        source = _was(old.flops, "FLOP/s", old.source) if old else _was(None, "", "")
-        value = {"flops": value, "accumulate": old.accumulate if old else None, "source": source}
-    fields[unit] = {**fields[unit], name: value}
-
-
-def _with_entry(entries: Iterable[Any], which: str, attribute: str, value: Any) -> tuple[Any, ...]:
-    """A copy of memory levels or links with one figure changed, or with an entry added that has it."""
-    listed = [entry.model_dump() if isinstance(entry, BaseModel) else entry for entry in entries]
-    for index, entry in enumerate(listed):
-        if which in ("", entry["name"], entry.get("kind")):
-            unit = "B" if attribute == "capacity" else "B/s"
-            forget = {"vendor": ""} if attribute == "capacity" else {}
-            source = _was(entry.get(attribute), unit, entry["source"])
-            listed[index] = entry | forget | {attribute: value, "source": source}
-            return tuple(listed)
-    return (*listed, _new_entry(which, attribute, value) | {"source": _was(None, "", "")})
-
-
-def _new_entry(which: str, attribute: str, value: Any) -> dict[str, Any]:
-    kind = {"kind": which} if which in ("device", "host") else {}
-    return {"name": which or "memory", attribute: value} | kind
-
-
-def _scaled(link: Link, factor: float) -> dict[str, Any]:
-    peer = link.per_peer and link.per_peer * factor
-    source = _was(link.bandwidth, "B/s", link.source)
-    return link.model_dump() | {"bandwidth": link.bandwidth * factor, "per_peer": peer, "source": source}
-
-
-def _was(value: Any, unit: str, source: str) -> str:
-    if not isinstance(value, float):
-        return "what-if: new"
-    return f"what-if: was {units.format_si(value, unit, 4)} ({source.removeprefix('what-if: ')})"
-
-
-def _transferred(efficiency: Any) -> Any:
-    known = efficiency.model_dump() if isinstance(efficiency, Efficiency) else dict(efficiency)
-    source = f"from the chip before the what-if: {known.get('source', '')}"
-    return known | {"calibrated": "transferred", "source": source}
-
-
 def _unfold(data: dict[str, Any]) -> dict[str, Any]:
     """Bring the short forms of a chip's description into the long one and fill in the sources."""
     data = dict(data)
     sources = data.get("sources") if isinstance(data.get("sources"), dict) else {}
     default = _cite(data.get("source", GIVEN), sources)
     data["source"] = default
-    for key, (entries, which, attribute) in _FLAT.items():
+    for key, (entries, which, attribute) in FLAT.items():
         if key in data:
             data[entries] = _with_flat(data.get(entries, ()), which, attribute, data.pop(key))
     for key in ("matrix", "vector", "fallback"):
@@ -518,7 +421,7 @@ def _with_flat(entries: Any, which: str, attribute: str, value: Any) -> Any:
             listed[index] = {**entry, attribute: value}
             return listed
     if which or not listed:
-        return [*listed, _new_entry(which, attribute, value)]
+        return [*listed, named(which) | {attribute: value}]
     raise ValueError(f"memory_{attribute}: given beside a memory list; write it in the list's first entry")
 
 
@@ -560,7 +463,7 @@ def first_problem(error: ValidationError, top: type[BaseModel], tables: Mapping[
     if problem["type"] == "extra_forbidden":
         key = str(where[-1])
         model = tables.get(str(where[0]), top) if len(where) > 1 else top
-        allowed = [*model.model_fields, *(_FLAT if model is Chip else ())]
+        allowed = [*model.model_fields, *(FLAT if model is Chip else ())]
         text = f"unknown key; allowed: {', '.join(allowed)}{did_you_mean(key, allowed)}"
     elif problem["type"] == "missing":
         text = "missing"
