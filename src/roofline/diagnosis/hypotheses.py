@@ -234,10 +234,6 @@ def _layout(reference: Reference) -> float:
     return moved / reference.chip.bandwidth
 
 
-def _layout_of_images(reference: Reference) -> float:
-    return _layout(reference) if 0 < len(_rows(reference, "conv")) < 5 else 0.0
-
-
 #: Most time of scattered gathers, as a multiple of good kernels and gathers together.
 SCATTER = 3
 #: Rows shorter than two memory transactions of 32 bytes are narrow [B].
@@ -320,11 +316,6 @@ def _launches(reference: Reference, cost: Range) -> Span | None:
     return None if reference.mode == "graph" or launches < MANY_LAUNCHES or hidden else cost.of(launches)
 
 
-def _not_replayed(reference: Reference, cost: Range) -> Span | None:
-    """Estimate what was said to be a replayed graph, and is launched one by one all the same."""
-    return _launches(replace(reference, mode="eager"), cost) if reference.mode == "graph" else None
-
-
 def _wrapped(reference: Reference, cost: Range) -> Span | None:
     """Estimate a few short kernels behind a call with guards, hooks and wrappers."""
     launches = _steps(reference)
@@ -358,11 +349,6 @@ def _host_copies(reference: Reference, cost: Range) -> Span | None:
     return reference.attainable + least * cost.low, reference.attainable + most * cost.high
 
 
-def _transfers(reference: Reference) -> float:
-    """Return the bytes of the program's own copies."""
-    return sum(row.kernel.count * float(row.read) for row in _rows(reference, "transfer"))
-
-
 def _cpu(reference: Reference, rate: Range) -> Span | None:
     """Estimate all of it on the host."""
     if reference.mode == "graph":
@@ -375,10 +361,6 @@ def _cpu_fp32(reference: Reference, rate: Range) -> Span | None:
     """Estimate the same of programs in fp32, which end up on the CPU more often: it is the default of both."""
     wide = {tensor.dtype for tensor in reference.graph.tensors.values()} <= {"fp32", "int64", "bool"}
     return _cpu(reference, rate) if wide else None
-
-
-def _preparation(reference: Reference) -> float:
-    return float(reference.mode != "graph")
 
 
 # --- the device itself ---
@@ -394,10 +376,6 @@ def _computes(reference: Reference) -> bool:
     return bool(computing > reference.attainable / 2)
 
 
-def _contracts(reference: Reference) -> bool:
-    return any(row.flops_by for row in reference.ideal.rows)
-
-
 def _skinny(reference: Reference) -> bool:
     """Tell whether all matmuls have a few rows, for which libraries have kernels of their own, or have not."""
     rows = [row for row in reference.ideal.rows if row.flops_by]
@@ -405,13 +383,9 @@ def _skinny(reference: Reference) -> bool:
     return bool(rows) and all(few)
 
 
-def _only(kinds: set[str]) -> Test:
-    return lambda reference: {row.kernel.kind for row in reference.ideal.rows} <= kinds
-
-
-def _grows(reference: Reference) -> bool:
-    return {row.kernel.main.op for row in reference.ideal.rows} <= {"copy", "cat", "cache_update", "put"}
-
+#: Classes of kernels that only sweep over memory, and operators that do nothing but move a tensor.
+_SWEEPING = {"move", "pointwise", "reduction"}
+_MOVING = {"copy", "cat", "cache_update", "put"}
 
 HYPOTHESES: tuple[Hypothesis, ...] = (
     Hypothesis("unfused", "Does each step of a chain run as a kernel of its own?", 2.0, "unfused", _instead(_unfused)),
@@ -427,34 +401,38 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
                _instead(_in_format("fp64", own=False))),
     Hypothesis("alignment", "Are rows of operands no multiple of 8 elements?", 6.0, "odd_rows", _unaligned),
     Hypothesis("host_copy", "Do inputs or outputs cross the host link in every step?", 1.0, "edges", _host_copies),
-    Hypothesis("host_copy", "Is the memory of the host pageable?", 3.0, "copies", _instead(_transfers)),
+    Hypothesis("host_copy", "Is the memory of the host pageable?", 3.0, "copies",
+               _instead(lambda reference: sum(
+                   row.kernel.count * float(row.read) for row in _rows(reference, "transfer")))),
     Hypothesis("launch_bound", "Does the device wait for one launch after the other?", 2.0, "launch", _launches),
     Hypothesis("launch_bound", "Was the CUDA graph not replayed, but each kernel launched?", 0.5, "launch",
-               _not_replayed),
+               lambda reference, cost: _launches(replace(reference, mode="eager"), cost)
+               if reference.mode == "graph" else None),
     Hypothesis("launch_bound", "Does the call cost the host more than its kernel takes?", 1.0, "wrapped", _wrapped),
     Hypothesis("launch_bound", "Is one operator called piece by piece in a Python loop?", 0.8, "piece",
                _instead(_pieces)),
     Hypothesis("sync", "Is a result read back in every step?", 1.2, "read_back", _on_top(_read_backs)),
     Hypothesis("host_bound", "Does the device wait for data that the host prepares?", 1.0, "preparation",
-               _on_top(_preparation)),
+               _on_top(lambda reference: float(reference.mode != "graph"))),
     Hypothesis("wasted_work", "Is a lookup computed as a matmul with a one-hot matrix?", 2.0, "one_hot",
                _on_top(_one_hot)),
     Hypothesis("wasted_work", "Is more computed than was asked for?", 0.5, "more_work", _times(lambda _: True)),
     Hypothesis("layout_copy", "Do tensors change their layout between operators?", 0.3, "layout", _on_top(_layout)),
     Hypothesis("layout_copy", "Do images change their layout between convolutions?", 1.0, "layout",
-               _on_top(_layout_of_images)),
+               _on_top(lambda reference: _layout(reference) if 0 < len(_rows(reference, "conv")) < 5 else 0.0)),
     Hypothesis("uncoalesced", "Are single elements or short rows read from anywhere?", 3.0, "gathers", _scattered),
     Hypothesis("uncoalesced", "Do kernels read across the rows?", 0.5, "strides",
-               _times(_only({"move", "pointwise", "reduction"}))),
+               _times(lambda reference: {row.kernel.kind for row in reference.ideal.rows} <= _SWEEPING)),
     Hypothesis("reallocation", "Is the cache grown by concatenation?", 1.5, "cache_copy", _on_top(_cache)),
-    Hypothesis("reallocation", "Is a tensor grown by copying it?", 2.0, "growth", _times(_grows)),
+    Hypothesis("reallocation", "Is a tensor grown by copying it?", 2.0, "growth",
+               _times(lambda reference: {row.kernel.main.op for row in reference.ideal.rows} <= _MOVING)),
     Hypothesis("wrong_device", "Does it run on the CPU?", 0.5, "cpu_flops", _cpu),
     Hypothesis("wrong_device", "Does it run on the CPU, where fp32 is the default?", 2.0, "cpu_flops", _cpu_fp32),
     Hypothesis("clock_or_power", "Does the chip run below its clocks?", 0.15, "clocks", _times(_computes)),
     Hypothesis("small_batch", "Is a batch cut into pieces that read all weights each?", 0.2, "weights",
                _times(_has("matmul"))),
     Hypothesis("kernel_choice", "Was a kernel chosen that does not suit the shape?", 0.2, "ill_suited",
-               _times(_contracts)),
+               _times(lambda reference: any(row.flops_by for row in reference.ideal.rows))),
     Hypothesis("kernel_choice", "Is there no kernel for so few rows?", 0.6, "ill_suited", _times(_skinny)),
     Hypothesis("communication", "Do devices wait for each other?", 1.0, "waiting", _times(_has("network"))),
 )  # fmt: skip

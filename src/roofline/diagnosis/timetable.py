@@ -13,7 +13,7 @@ from typing import Any
 
 from roofline.ir.errors import UsageError
 from roofline.ir.units import parse
-from roofline.traces.formats.quantities import TIMES, number, split_timed
+from roofline.traces.formats.quantities import TIMES, column_of_times, number, split_timed
 
 #: A file of measured times is no larger [byte].
 MAX_BYTES = 256 * 2**20
@@ -79,17 +79,15 @@ def time_column(columns: Sequence[str], name: str | None = None) -> TimeColumn:
         if name not in columns:
             raise UsageError(f"no column {name!r}; there are {_listed(columns)}")
         return TimeColumn(name, TIMES.get(split_timed(name)[1], 0.0))
-    options = []
-    for at, column in enumerate(columns):
-        label, unit = split_timed(column)
-        rank = next(rank for rank, word in enumerate(WORDS) if word in label)
-        known = unit in TIMES or WORDS[rank] in SURE
-        if known and (WORDS[rank] == "p50" or not _OTHERS.search(label)):
-            options.append((unit not in TIMES, rank, at, TIMES.get(unit, 0.0)))
-    if not options:
+
+    def accepts(at: int, label: str, unit: str) -> bool:
+        word = next(word for word in WORDS if word in label)
+        return bool(unit or word in SURE) and (word == "p50" or not _OTHERS.search(label))
+
+    at, unit = column_of_times(columns, WORDS, accepts)
+    if at < 0:
         raise UsageError(f"no column of times, such as 'time_us' or 'latency (ms)'; there are {_listed(columns)}")
-    _, _, at, scale = min(options)
-    return TimeColumn(columns[at], scale)
+    return TimeColumn(columns[at], TIMES.get(unit, 0.0))
 
 
 def _listed(columns: Sequence[str]) -> str:

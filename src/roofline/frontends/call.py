@@ -7,7 +7,7 @@ builder and returns the names of the results.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from roofline.frontends import emit
 from roofline.ir.errors import RooflineError, UnknownOp, UsageError, did_you_mean
@@ -22,6 +22,17 @@ TYPICAL_SIZE = 128
 
 #: What a malformed attribute or operand makes plain Python raise in a rule.
 MALFORMED = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError, AssertionError)
+
+_Call = TypeVar("_Call")
+_Options = ParamSpec("_Options")
+_Result = TypeVar("_Result")
+
+
+def with_options(
+    rule: Callable[Concatenate[_Call, _Options], _Result],
+) -> Callable[_Options, Callable[[_Call], _Result]]:
+    """Make a rule with options, which tables bind: ``_reduce("sum")`` is a rule of calls alone."""
+    return lambda *args, **options: lambda call: rule(call, *args, **options)
 
 
 class BaseCall:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from roofline.frontends.call import TYPICAL_SIZE
+from roofline.frontends.call import TYPICAL_SIZE, with_options
 from roofline.frontends.jax.sizes import shape_of, size_of, total
 from roofline.frontends.jax.walk import Call, Constant, Result, Rule, Value, Walk, place
 from roofline.ir.sizes import evaluate, prod, symbols
@@ -221,14 +221,12 @@ def _devices(call: Call) -> int | None:
     return prod(axes[name] for name in names) if all(name in axes for name in names) else None
 
 
-def _collective(op: str) -> Rule:
-    def rule(call: Call) -> Result:
-        devices = _devices(call)
-        if devices is None:
-            return call.unknown()
-        return [_exchange(call, op, at, devices) for at in range(len(call.values))]
-
-    return rule
+@with_options
+def _collective(call: Call, op: str) -> Result:
+    devices = _devices(call)
+    if devices is None:
+        return call.unknown()
+    return [_exchange(call, op, at, devices) for at in range(len(call.values))]
 
 
 def _exchange(call: Call, op: str, at: int, devices: int) -> Value:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from roofline.frontends.aliases import POINTWISE
+from roofline.frontends.call import with_options
 from roofline.frontends.jax.sizes import size_of, total
 from roofline.frontends.jax.walk import Call, Constant, Result, Rule, Value, floating
 from roofline.ir.sizes import prod
@@ -48,16 +49,13 @@ GENERATORS = ("iota", "random_bits", "threefry2x32", "rng_bit_generator", "rng_u
 # --- elementwise ------------------------------------------------------------------------------------------------------
 
 
-def _pointwise(what: str | int) -> Rule:
+@with_options
+def _pointwise(call: Call, what: str | int) -> Result:
     """An operator of the registry, or operations per element; of integers neither is floating-point arithmetic."""
     op, flops = (what, 0) if isinstance(what, str) else ("elementwise", what)
-
-    def rule(call: Call) -> Result:
-        if op != "elementwise" and call.cost(1):
-            return call.pointwise(op)
-        return call.pointwise("elementwise", flops=call.cost(flops))
-
-    return rule
+    if op != "elementwise" and call.cost(1):
+        return call.pointwise(op)
+    return call.pointwise("elementwise", flops=call.cost(flops))
 
 
 def _power(call: Call) -> Result:
@@ -114,27 +112,23 @@ def _gather(call: Call) -> Result:
     return call.shaped("take", table, index)
 
 
-def _put(flops: int, update: int, first_index: int) -> Rule:
-    def rule(call: Call) -> Result:
-        indices = [v for v in call.values[first_index:] if isinstance(v, str) and v != call.values[update]]
-        return call.op("put", call.tensor(), call.tensor(update), *indices, flops=call.cost(flops))
-
-    return rule
+@with_options
+def _put(call: Call, flops: int, update: int, first_index: int) -> Result:
+    indices = [v for v in call.values[first_index:] if isinstance(v, str) and v != call.values[update]]
+    return call.op("put", call.tensor(), call.tensor(update), *indices, flops=call.cost(flops))
 
 
 # --- along axes -------------------------------------------------------------------------------------------------------
 
 
-def _reduce(how: str) -> Rule:
-    def rule(call: Call) -> Result:
-        x, axes = call.tensor(), [int(axis) for axis in call.params["axes"]]
-        if not axes:
-            return x
-        if floating(call.eqn.invars[0].aval):
-            return call.reduce(how, x, axes)
-        return call.op("reduce", x, axes=tuple(axes), flops=0)
-
-    return rule
+@with_options
+def _reduce(call: Call, how: str) -> Result:
+    x, axes = call.tensor(), [int(axis) for axis in call.params["axes"]]
+    if not axes:
+        return x
+    if floating(call.eqn.invars[0].aval):
+        return call.reduce(how, x, axes)
+    return call.op("reduce", x, axes=tuple(axes), flops=0)
 
 
 def _function_cost(call: Call, at: int) -> int:
@@ -151,12 +145,10 @@ def _reduce_by(call: Call) -> Result:
     ]
 
 
-def _running(flops: int) -> Rule:
-    def rule(call: Call) -> Result:
-        axis = int(call.params["axis"])
-        return call.along(axis, lambda x: call.op("scan", x, flops=call.cost(flops)), call.tensor())
-
-    return rule
+@with_options
+def _running(call: Call, flops: int) -> Result:
+    axis = int(call.params["axis"])
+    return call.along(axis, lambda x: call.op("scan", x, flops=call.cost(flops)), call.tensor())
 
 
 def _sort(call: Call) -> Result:
@@ -175,12 +167,10 @@ def _top(call: Call) -> Result:
     return [values, call.shaped("fill", at=1)]
 
 
-def _window(flops: int) -> Rule:
-    def rule(call: Call) -> Result:
-        size = prod(map(size_of, call.params["window_dimensions"]))
-        return call.shaped("pool", call.tensor(), flops=call.cost(flops) * size)
-
-    return rule
+@with_options
+def _window(call: Call, flops: int) -> Result:
+    size = prod(map(size_of, call.params["window_dimensions"]))
+    return call.shaped("pool", call.tensor(), flops=call.cost(flops) * size)
 
 
 def _window_by(call: Call) -> Result:

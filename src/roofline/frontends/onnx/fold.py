@@ -25,7 +25,8 @@ def fold(call: Call) -> list[Value] | None:
     if call.what == "Constant":
         return [_constant(call)]
     if call.what == "Shape":
-        arrays: Any = _shape(call)
+        dims = call.shape()
+        arrays: Any = array(list(dims[call.attr("start", 0) : call.attr("end", len(dims))]))
     elif call.what == "Size":
         arrays = array(prod(call.shape()))
     elif any(value is not None and value.data is None for value in call.inputs):
@@ -56,11 +57,6 @@ def _known(call: Call) -> Any:
     for operand in operands[1:]:
         total = None if total is None else each(function, total, operand)
     return total
-
-
-def _shape(call: Call) -> _Array:
-    dims = call.shape()
-    return array(list(dims[call.attr("start", 0) : call.attr("end", len(dims))]))
 
 
 def _constant(call: Call) -> Value:

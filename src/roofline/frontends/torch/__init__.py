@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from roofline.frontends.call import check_choice
 from roofline.ir.errors import MissingExtra, ModelDataError, RooflineError, ShapeError, UsageError
@@ -19,8 +19,6 @@ from roofline.ir.graph import Graph
 
 Method = Literal["auto", "export", "fx", "dispatch", "run"]
 Mode = Literal["eager", "compiled"]
-_METHODS = ("auto", "export", "fx", "dispatch", "run")
-_MODES = ("eager", "compiled")
 
 
 def from_torch(
@@ -72,10 +70,12 @@ def from_torch(
         (4198400, True)
     """
     _runnable(program)
-    check_choice("method", method, _METHODS)
-    check_choice("mode", mode, _MODES)
+    check_choice("method", method, get_args(Method))
+    check_choice("mode", mode, get_args(Mode))
     check_choice("unknown", unknown)
-    _check_tables(kwargs=kwargs, dynamic=dynamic)
+    for what, table in (("kwargs", kwargs), ("dynamic", dynamic)):
+        if table is not None and not isinstance(table, Mapping):
+            raise UsageError(f"{what}={str(table)[:60]!r}; wanted a dictionary by name")
     from roofline.frontends.torch.arguments import Request, dynamic_axes, named_tensors
 
     request = Request(program, args, {**(kwargs or {}), **options}, {}, backward)
@@ -93,12 +93,6 @@ def _compiled(graph: Graph) -> Graph:
     grouped = inductor(graph)
     launched = sum(kernel.count for kernel in kernels(grouped))
     return grouped.with_info(mode="compiled", kernels=launched)
-
-
-def _check_tables(**options: Any) -> None:
-    for what, table in options.items():
-        if table is not None and not isinstance(table, Mapping):
-            raise UsageError(f"{what}={str(table)[:60]!r}; wanted a dictionary by name")
 
 
 def _runnable(program: Any) -> None:

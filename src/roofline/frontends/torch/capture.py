@@ -275,7 +275,7 @@ def _announce(recorder: Recorder, specs: Sequence[Any], inputs: Sequence[Any], o
             continue
         original = owned.get(str(spec.target))
         if original is not None and id(original) in shared:
-            recorder.alias(value, shared[id(original)])
+            recorder.remember(value, shared[id(original)])
             continue
         kind: Any = kinds.get(spec.kind.name, "input")
         source = recorder.source(value, str(spec.target or spec.arg.name), kind)

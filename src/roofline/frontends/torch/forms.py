@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from roofline.frontends.call import with_options
 from roofline.frontends.torch.program import AtenCall, Value
 from roofline.frontends.torch.schemas import SCALAR_TYPES
 from roofline.ir.errors import ShapeError
-from roofline.ir.sizes import Size, prod
+from roofline.ir.sizes import Size
 from roofline.ops.registry import broadcast
 
 #: A result's shape and number format.
@@ -110,11 +111,6 @@ def by_rule(call: AtenCall) -> list[Result]:
     return [(BY_RULE, "int32" if call.name == "_int_mm" else requested(call, call.first.dtype))] * 3
 
 
-def addmm(call: AtenCall) -> Result:
-    left, right = call.tensor("mat1"), call.tensor("mat2")
-    return (*left.shape[:-1], *right.shape[-1:]), left.dtype
-
-
 def filled(call: AtenCall) -> Result:
     like = call.args.get("self")
     if isinstance(like, Value) and not call.name.startswith("new_"):
@@ -135,19 +131,16 @@ def cast(call: AtenCall) -> Result:
     return value.shape, requested(call, other.dtype if isinstance(other, Value) else value.dtype)
 
 
-def reduced(how: str) -> Form:
+@with_options
+def reduced(call: AtenCall, how: str) -> list[Result]:
     """Formats: ``sum`` of whole numbers is int64, ``index`` int64, ``bool``, ``same``, ``pair`` is values and index."""
-
-    def results(call: AtenCall) -> list[Result]:
-        value, dim = call.first, call.get("dim")
-        shape = _without(value.shape, dim, bool(call.get("keepdim", False)))
-        whole = value.dtype not in _FLOATS
-        dtype = {"sum": "int64" if whole else value.dtype, "index": "int64", "bool": "bool"}.get(how, value.dtype)
-        if how == "pair" and dim is not None:
-            return [(shape, dtype), (shape, "int64")]
-        return [(shape, requested(call, dtype))] * (2 if how == "two" else 1)
-
-    return results
+    value, dim = call.first, call.get("dim")
+    shape = _without(value.shape, dim, bool(call.get("keepdim", False)))
+    whole = value.dtype not in _FLOATS
+    dtype = {"sum": "int64" if whole else value.dtype, "index": "int64", "bool": "bool"}.get(how, value.dtype)
+    if how == "pair" and dim is not None:
+        return [(shape, dtype), (shape, "int64")]
+    return [(shape, requested(call, dtype))] * (2 if how == "two" else 1)
 
 
 def _without(shape: tuple[Any, ...], dim: Any, keepdim: bool) -> tuple[Any, ...]:
@@ -242,40 +235,10 @@ def one_hot(call: AtenCall) -> Result:
     return (*call.tensor().shape, classes), "int64"
 
 
-def selected(call: AtenCall) -> Result:
-    """As many places along an axis as an index has."""
-    return with_size(call, axis(call, 0), prod(call.tensor("index").shape))
-
-
 def halved(call: AtenCall) -> Result:
     """Half the size along an axis."""
     at = axis(call, -1)
     return with_size(call, at, call.tensor().shape[at] // 2)
-
-
-def index(call: AtenCall) -> Result:
-    """A place for each element."""
-    return call.tensor().shape, "int64"
-
-
-def square(call: AtenCall) -> Result:
-    """A matrix of given sizes."""
-    return (call.get("n"), call.get("m", call.get("n"))), requested(call, "fp32")
-
-
-def listed(call: AtenCall) -> Result:
-    """So many whole numbers."""
-    return (call.get("n"),), requested(call, "int64")
-
-
-def scalar(call: AtenCall) -> Result:
-    """One number."""
-    return (), requested(call, "fp32")
-
-
-def joined(call: AtenCall) -> Result:
-    """Arrays one after the other."""
-    return BY_RULE, promoted(call)
 
 
 def untold(call: AtenCall) -> Result:

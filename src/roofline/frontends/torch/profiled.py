@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from roofline.frontends import emit
+from roofline.frontends.call import with_options
 from roofline.frontends.torch import forms
 from roofline.frontends.torch.program import Value
 from roofline.frontends.torch.rules.recurrent import CELL_FLOPS
-from roofline.frontends.torch.walk import Call, Result, Row, Rule, rows
+from roofline.frontends.torch.walk import Call, Result, Row, rows
 from roofline.ir.errors import ShapeError
 from roofline.ir.sizes import quotient
 
@@ -241,17 +242,14 @@ def _recurrent_backward(call: Call) -> Result:
     return None
 
 
-def _cell(kind: str, state_key: str) -> Rule:
+@with_options
+def _cell(call: Call, kind: str, state_key: str) -> Result:
     """The gates of one step: both projections are summed, then each element of the state is worked out."""
-
-    def rule(call: Call) -> Result:
-        state = call.tensor(state_key)
-        with call.b.kernel(call.name):
-            gates = call.op("elementwise", call.tensor("input_gates"), call.tensor("hidden_gates"), name="gates")
-            one = call.b.op("slice", gates, name="gate", shape=call.b.shape(state))
-            return call.op("elementwise", one, state, flops=CELL_FLOPS[kind])
-
-    return rule
+    state = call.tensor(state_key)
+    with call.b.kernel(call.name):
+        gates = call.op("elementwise", call.tensor("input_gates"), call.tensor("hidden_gates"), name="gates")
+        one = call.b.op("slice", gates, name="gate", shape=call.b.shape(state))
+        return call.op("elementwise", one, state, flops=CELL_FLOPS[kind])
 
 
 EXTRA: dict[str, Row] = {

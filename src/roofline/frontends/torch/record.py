@@ -97,15 +97,11 @@ class Recorder:
         """Make a tensor known that the program did not compute."""
         known = self._by_place.get(_place(tensor))
         if known is None:
-            known = self._remember(tensor, self._value(tensor, name, kind))
+            known = self.remember(tensor, self._value(tensor, name, kind))
             self.sources.append(known)
             self._own.add(_memory(tensor))
             self._kept.append(tensor)
         return known
-
-    def alias(self, tensor: Any, known: Value) -> None:
-        """Make a tensor known as another object of a value, such as a weight that two modules share."""
-        self._remember(tensor, known)
 
     def value(self, tensor: Any) -> Value:
         """Return the value of a tensor; one that nobody announced is a constant of the program."""
@@ -129,7 +125,7 @@ class Recorder:
         shape = tuple(self.size(size) for size in tensor.shape)
         return Value(self._count, name, shape, format_name(tensor.dtype), kind, _channels_last(tensor))
 
-    def _remember(self, tensor: Any, value: Value, fresh: bool = False) -> Value:
+    def remember(self, tensor: Any, value: Value, fresh: bool = False) -> Value:
         """Know a tensor from now on; a ``fresh`` one has memory of its own, which others may have had before."""
         self._by_place[_place(tensor)] = value
         memory = _memory(tensor)
@@ -191,7 +187,7 @@ class Recorder:
         if name in _SILENT:
             return
         if name in _SAME and isinstance(result, torch.Tensor):
-            self._remember(result, was["self"])
+            self.remember(result, was["self"])
             return
         if len(self.calls) >= MAX_CALLS:
             raise UsageError(f"the program runs more than {MAX_CALLS} operators; give it a smaller loop")
@@ -207,7 +203,7 @@ class Recorder:
             return None
         if id(out) in after:
             return after[id(out)]
-        return self._remember(out, self._value(out, "", "activation"), fresh)
+        return self.remember(out, self._value(out, "", "activation"), fresh)
 
     def _writes(self, schema: Any, named: Mapping[str, Any], was: Mapping[str, Any]) -> Iterator[tuple[str, Write]]:
         for argument in schema.arguments:
@@ -217,11 +213,11 @@ class Recorder:
             before = was[argument.name]
             base_of = self._bases.get(_memory(tensor))
             whole = base_of() if base_of is not None else None
-            after = self._remember(tensor, self._value(tensor, before.name, "activation"))
+            after = self.remember(tensor, self._value(tensor, before.name, "activation"))
             base = None
             if whole is not None and _place(whole) != _place(tensor):
                 old = self.value(whole)
-                base = (old, self._remember(whole, self._value(whole, old.name, "activation")))
+                base = (old, self.remember(whole, self._value(whole, old.name, "activation")))
             yield argument.name, Write(before, after, base)
 
     def plain(self, value: Any) -> Any:

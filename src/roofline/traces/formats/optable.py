@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from roofline.ir.errors import TraceError
 from roofline.traces.events import Kind, Recorder
-from roofline.traces.formats.quantities import TIMES, number, plural, split_timed
+from roofline.traces.formats.quantities import TIMES, column_of_times, number, plural, split_timed
 from roofline.traces.formats.tables import Row, Table
 
 NAMES = ("name", "op", "operator", "kernel", "kernel name", "operation", "op name", "op_name", "kernel_name", "layer")
@@ -38,16 +38,13 @@ def _name(columns: Sequence[str]) -> int:
 
 def _time(columns: Sequence[str]) -> tuple[int, str]:
     """Return position and unit of the column of times; the unit is empty where the cells have it."""
-    options = []
     name = _name(columns)
-    for position, column in enumerate(columns):
-        label, unit = split_timed(column)
-        rank = next((i for i, word in enumerate(_TIMES) if word in label), len(_TIMES))
+
+    def accepts(at: int, label: str, unit: str) -> bool:
         timed = bool(unit) or any(word in label for word in _SURE)
-        if position != name and timed and not any(word in label for word in _NO_TIMES):
-            options.append((not unit, rank, position, unit))
-    # A unit in the header is worth more than a better word without one.
-    return min(options)[2:] if options else (-1, "")
+        return at != name and timed and not any(word in label for word in _NO_TIMES)
+
+    return column_of_times(columns, _TIMES, accepts)
 
 
 def read(table: Table, rows: Recorder, devices: dict[int, str]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 _SMALL = {"": 1.0, "n": 1e-9, "u": 1e-6, "µ": 1e-6, "μ": 1e-6, "m": 1e-3}
 _LARGE = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15,
@@ -69,6 +69,25 @@ def split_timed(header: str) -> tuple[str, str]:
     if match and match[2] in TIMES:
         return match[1].casefold(), match[2]
     return ("", label) if label in TIMES else (header.strip().casefold(), "")
+
+
+def column_of_times(
+    columns: Sequence[str], words: Sequence[str], accepts: Callable[[int, str, str], bool]
+) -> tuple[int, str]:
+    """Return position and unit of the column of times, -1 of none: those with a unit first, then by their words.
+
+    Args:
+        columns: Headers.
+        words: Parts of a label, the surest first.
+        accepts: Whether a column is one of times, by position, label and unit.
+    """
+    options = []
+    for at, column in enumerate(columns):
+        label, unit = split_timed(column)
+        if accepts(at, label, unit):
+            rank = next((rank for rank, word in enumerate(words) if word in label), len(words))
+            options.append((not unit, rank, at, unit))
+    return min(options)[2:] if options else (-1, "")
 
 
 def decimal_mark(values: Iterable[str]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from roofline.frontends import emit
+from roofline.frontends.call import with_options
 from roofline.frontends.onnx.walk import Call, Result, Rule
 from roofline.ir.sizes import Size, ceil_div, maximum, prod
 from roofline.ops.windows import window
@@ -141,12 +142,10 @@ def _transposed(call: Call) -> Result:
     )  # fmt: skip
 
 
-def _pool(op: str) -> Rule:
-    def run(call: Call) -> Result:
-        out = pool(call, op, call.tensor(0))
-        return [out, call.rearrange(call.b.shape(out), out, dtype="int64", part="places") if call.is_read(1) else None]
-
-    return run
+@with_options
+def _pool(call: Call, op: str) -> Result:
+    out = pool(call, op, call.tensor(0))
+    return [out, call.rearrange(call.b.shape(out), out, dtype="int64", part="places") if call.is_read(1) else None]
 
 
 def pool(call: Call, op: str, x: str) -> str:
@@ -173,14 +172,11 @@ def _windows(call: Call, x: str, out: tuple[Size, ...], op: str, taps: int) -> s
         return call.reduce("sum" if op == "avgpool2d" else "max", rows, [len(out)])
 
 
-def over_image(how: str) -> Rule:
+@with_options
+def over_image(call: Call, how: str) -> Result:
     """Return the rule of a reduction of whole images."""
-
-    def run(call: Call) -> Result:
-        axes = list(range(2, len(call.shape(0))))
-        return call.reduce(how, call.tensor(0), axes, True)
-
-    return run
+    axes = list(range(2, len(call.shape(0))))
+    return call.reduce(how, call.tensor(0), axes, True)
 
 
 RULES: dict[str, Rule] = {

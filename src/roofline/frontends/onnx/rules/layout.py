@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import Any
 
 from roofline.frontends import emit
+from roofline.frontends.call import with_options
 from roofline.frontends.onnx.known import UNKNOWN, Value
 from roofline.frontends.onnx.walk import Call, Result, Rule, Undetermined
 from roofline.ir.errors import ShapeError
@@ -62,11 +63,6 @@ def _unsqueezed(call: Call, shape: Sequence[Size]) -> list[Size]:
 LOOKS: dict[str, Callable[[Call, Sequence[Size]], list[Size]]] = {
     "Flatten": _flattened, "Squeeze": _squeezed, "Unsqueeze": _unsqueezed,
 }  # fmt: skip
-
-
-def _tile(call: Call) -> Result:
-    repeats = call.sizes(1) or []
-    return call.rearrange([size * times for size, times in zip(call.shape(), repeats, strict=True)], call.tensor())
 
 
 def _transpose(call: Call) -> Result:
@@ -213,15 +209,13 @@ def _one_hot(call: Call) -> Result:
     return call.rearrange(shape, call.tensor(0))
 
 
-def _blocks(deeper: bool) -> Rule:
-    def run(call: Call) -> Result:
-        n, c, h, w = call.shape(0)
-        side = call.number("blocksize")
-        if deeper:
-            return call.rearrange((n, c * side * side, h // side, w // side), call.tensor(0))
-        return call.rearrange((n, c // (side * side), h * side, w * side), call.tensor(0))
-
-    return run
+@with_options
+def _blocks(call: Call, deeper: bool) -> Result:
+    n, c, h, w = call.shape(0)
+    side = call.number("blocksize")
+    if deeper:
+        return call.rearrange((n, c * side * side, h // side, w // side), call.tensor(0))
+    return call.rearrange((n, c // (side * side), h * side, w * side), call.tensor(0))
 
 
 #: Operations for each output element of an interpolation by how many axes it runs over: a linear one mixes two
@@ -298,7 +292,9 @@ FILLS = frozenset({
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(LOOKS, lambda call: call.view(call.tensor(), LOOKS[call.what](call, call.shape()))),
-    "Reshape": _reshape, "Tile": _tile,
+    "Reshape": _reshape,
+    "Tile": lambda call: call.rearrange(
+        [size * times for size, times in zip(call.shape(), call.sizes(1) or [], strict=True)], call.tensor()),
     "Expand": lambda call: call.expand(call.tensor(), broadcast([call.shape(), tuple(call.sizes(1) or ())])),
     "Transpose": _transpose, "Slice": _slice, "Split": _split, "Concat": _concat, "Gather": _gather,
     "GatherND": _gather_nd, "ScatterND": _scatter, "ScatterElements": _scatter, "Scatter": _scatter, "Pad": _pad,

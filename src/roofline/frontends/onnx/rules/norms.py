@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from roofline.frontends.call import with_options
 from roofline.frontends.onnx.walk import Call, Result, Rule
 from roofline.ir.sizes import prod
 
@@ -38,26 +38,21 @@ def _statistics(call: Call, first: int, axis: int) -> list[str | None]:
     return [call.rearrange(reduced, part=f"statistic_{at}") if call.is_read(at) else None for at in outputs]
 
 
-def _layer(op: str) -> Rule:
-    def run(call: Call) -> Result:
-        axis = call.axis(-1, len(call.shape(0)))
-        return [normalise(call, op, call.tensor(0), call.tensors(1, 2), axis), *_statistics(call, 1, axis)]
-
-    return run
+@with_options
+def _layer(call: Call, op: str) -> Result:
+    axis = call.axis(-1, len(call.shape(0)))
+    return [normalise(call, op, call.tensor(0), call.tensors(1, 2), axis), *_statistics(call, 1, axis)]
 
 
-def _skip(op: str, shift: int) -> Rule:
+@with_options
+def _skip(call: Call, op: str, shift: int) -> Result:
     """The sum of a block's input and output, then the norm: one kernel, which may also return the sum."""
-
-    def run(call: Call) -> Result:
-        with call.b.kernel(call.name):
-            total = call.op("add", call.tensor(0), call.tensor(1), name=f"{call.name}.sum")
-            if call.has(shift + 1):
-                total = call.op("add", total, call.tensor(shift + 1), name=f"{call.name}.bias")
-            weights = call.tensors(2, 3) if shift == 3 else call.tensors(2)
-            return [normalise(call, op, total, weights), None, None, total]
-
-    return run
+    with call.b.kernel(call.name):
+        total = call.op("add", call.tensor(0), call.tensor(1), name=f"{call.name}.sum")
+        if call.has(shift + 1):
+            total = call.op("add", total, call.tensor(shift + 1), name=f"{call.name}.bias")
+        weights = call.tensors(2, 3) if shift == 3 else call.tensors(2)
+        return [normalise(call, op, total, weights), None, None, total]
 
 
 def _embed(call: Call) -> Result:
@@ -111,12 +106,10 @@ def _nhwc_group(call: Call) -> Result:
         return call.op("silu", out, name=f"{call.name}.silu") if call.attr("activation", 0) else out
 
 
-def _rows(op: str, **options: Any) -> Rule:
-    def run(call: Call) -> Result:
-        axis = call.axis(-1, len(call.shape()))
-        return call.along(axis, lambda x: call.op(op, x, **options), call.tensor(), back="back")
-
-    return run
+@with_options
+def _rows(call: Call, op: str, flops: int) -> Result:
+    axis = call.axis(-1, len(call.shape()))
+    return call.along(axis, lambda x: call.op(op, x, flops=flops), call.tensor(), back="back")
 
 
 #: Square, sum, root, divide.

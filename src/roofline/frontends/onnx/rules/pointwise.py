@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from roofline.frontends.aliases import POINTWISE
+from roofline.frontends.call import with_options
 from roofline.frontends.onnx.walk import Call, Result, Rule
 from roofline.ir.sizes import prod
 
@@ -43,16 +44,13 @@ def _sum(call: Call) -> Result:
     return call.op("elementwise", *operands, flops=_VARIADIC[call.what] * max(len(operands) - 1, 0))
 
 
-def _biased(op: str) -> Rule:
+@with_options
+def _biased(call: Call, op: str) -> Result:
     """An activation with a bias before it, one kernel."""
-
-    def run(call: Call) -> Result:
-        if not call.has(1):
-            return call.op(op, call.tensor())
-        with call.b.kernel(call.name):
-            return call.op(op, call.op("add", *call.tensors(0, 1), name=call.label("bias")))
-
-    return run
+    if not call.has(1):
+        return call.op(op, call.tensor())
+    with call.b.kernel(call.name):
+        return call.op(op, call.op("add", *call.tensors(0, 1), name=call.label("bias")))
 
 
 def _split_gelu(call: Call) -> Result:

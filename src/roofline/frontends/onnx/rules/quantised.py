@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from roofline.frontends import emit
+from roofline.frontends.call import with_options
 from roofline.frontends.onnx.known import Value
 from roofline.frontends.onnx.rules.convolution import convolve, over_image
 from roofline.frontends.onnx.rules.matmul import operand
@@ -43,19 +44,16 @@ def _blockwise(call: Call) -> Result:
     return call.op("linear", call.tensor(0), call.walk.tensor(weight), *call.tensors(5))
 
 
-def _matmul(scale: int | None, right: int, bias: int = -1) -> Rule:
+@with_options
+def _matmul(call: Call, scale: int | None, right: int, bias: int = -1) -> Result:
     """A matmul of whole numbers; with a scale the result is dequantised or quantised in the same kernel."""
-
-    def run(call: Call) -> Result:
-        with call.b.kernel(call.name):
-            out = call.matmul(call.tensor(0), call.tensor(right))
-            if scale is None:
-                return out
-            out = call.op("elementwise", out, flops=_SCALING, name=f"{call.name}.scaled")
-            biased = bias >= 0 and call.has(bias)
-            return call.op("add", out, call.tensor(bias), name=f"{call.name}.bias") if biased else out
-
-    return run
+    with call.b.kernel(call.name):
+        out = call.matmul(call.tensor(0), call.tensor(right))
+        if scale is None:
+            return out
+        out = call.op("elementwise", out, flops=_SCALING, name=f"{call.name}.scaled")
+        biased = bias >= 0 and call.has(bias)
+        return call.op("add", out, call.tensor(bias), name=f"{call.name}.bias") if biased else out
 
 
 def _conv(call: Call) -> Result:
@@ -70,11 +68,6 @@ def _dynamic(call: Call) -> Result:
     low = emit.reduce(call.b, "max", call.tensor(0), None, name=f"{call.name}.range", dtype="fp32")
     zero = call.rearrange((), low, dtype="int8", part="zero") if call.is_read(2) else None
     return [call.op("elementwise", call.tensor(0), low, flops=_SCALING, dtype="int8"), low, zero]
-
-
-def _elementwise(call: Call) -> Result:
-    """QLinearAdd, QLinearMul: both operands dequantised, joined, quantised again."""
-    return call.op("elementwise", call.tensor(0), call.tensor(3), flops=3 * _SCALING + 1)
 
 
 def _scaled(flops: int) -> Rule:
@@ -107,8 +100,11 @@ RULES: dict[str, Rule] = {
     "com.microsoft.MatMulIntegerToFloat": _matmul(2, 1, 6), "com.microsoft.DynamicQuantizeMatMul": _matmul(2, 1, 4),
     "QLinearMatMul": _matmul(6, 3), "QLinearConv": _conv,
     "ConvInteger": lambda call: convolve(call, call.tensor(0), call.tensor(1), None),
-    "DynamicQuantizeLinear": _dynamic, "com.microsoft.QLinearAdd": _elementwise,
-    "com.microsoft.QLinearMul": _elementwise, "com.microsoft.QLinearSigmoid": _scaled(2 * _SCALING + 3),
+    "DynamicQuantizeLinear": _dynamic,
+    # Both operands dequantised, joined, quantised again.
+    **dict.fromkeys(("com.microsoft.QLinearAdd", "com.microsoft.QLinearMul"), lambda call: call.op(
+        "elementwise", call.tensor(0), call.tensor(3), flops=3 * _SCALING + 1)),
+    "com.microsoft.QLinearSigmoid": _scaled(2 * _SCALING + 3),
     "com.microsoft.QLinearLeakyRelu": _scaled(2 * _SCALING + 1), "com.microsoft.QGemm": _gemm,
     "com.microsoft.GatherBlockQuantized": _rows, "com.microsoft.QLinearGlobalAveragePool": over_image("mean"),
 }  # fmt: skip

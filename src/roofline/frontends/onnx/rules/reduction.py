@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from roofline.frontends.call import with_options
 from roofline.frontends.onnx.walk import Call, Result, Rule
 
 #: Reductions of ONNX by the names that all frontends share.
@@ -11,14 +12,12 @@ _NAMES = {
 }  # fmt: skip
 
 
-def _reduce(how: str) -> Rule:
-    def run(call: Call) -> Result:
-        axes = call.integers(1, "axes")
-        if not axes and call.attr("noop_with_empty_axes", 0):
-            return call.value(0)
-        return call.reduce(how, call.tensor(), axes or None, bool(call.attr("keepdims", 1)))
-
-    return run
+@with_options
+def _reduce(call: Call, how: str) -> Result:
+    axes = call.integers(1, "axes")
+    if not axes and call.attr("noop_with_empty_axes", 0):
+        return call.value(0)
+    return call.reduce(how, call.tensor(), axes or None, bool(call.attr("keepdims", 1)))
 
 
 def _extreme(call: Call) -> Result:

@@ -8,11 +8,6 @@ from roofline.frontends.torch.walk import Call, Result, Row, rows
 from roofline.ir.sizes import Size, minimum
 
 
-def _sdpa(call: Call) -> Result:
-    q, k, v = call.tensor("q"), *_seen(call)
-    return emit.attention(call.b, q, k, v, causal=call.get("causal", False), bias=call.maybe("mask"))
-
-
 def _seen(call: Call) -> tuple[str, str]:
     """Return keys and values that a query may see.
 
@@ -29,13 +24,6 @@ def _seen(call: Call) -> tuple[str, str]:
         for name in (k, v)
     )
     return first, second
-
-
-def _library(call: Call) -> Result:
-    """A kernel that the program asks for by its own name."""
-    q, k, v = (call.tensor(key) for key in ("query", "key", "value"))
-    mask = call.maybe("attn_mask") or call.maybe("attn_bias")
-    return emit.attention(call.b, q, k, v, causal=call.get("is_causal", False), bias=mask)
 
 
 def _sdpa_backward(call: Call) -> Result:
@@ -68,9 +56,13 @@ def _whole(call: Call, gradient: str, shape: tuple[Size, ...]) -> str:
 
 
 ROWS: dict[str, Row] = {
-    **rows("sdpa", _sdpa, forms.by_rule),
+    **rows("sdpa", lambda call: emit.attention(
+        call.b, call.tensor("q"), *_seen(call), causal=call.get("causal", False), bias=call.maybe("mask")),
+        forms.by_rule),
     **rows("sdpa_backward", _sdpa_backward, forms.by_rule),
     **rows((f"_scaled_dot_product_{kind}" for kind in (
         "flash_attention_for_cpu", "flash_attention", "efficient_attention", "cudnn_attention",
-        "fused_attention_overrideable")), _library, forms.by_rule),
+        "fused_attention_overrideable")), lambda call: emit.attention(
+            call.b, *(call.tensor(key) for key in ("query", "key", "value")), causal=call.get("is_causal", False),
+            bias=call.maybe("attn_mask") or call.maybe("attn_bias")), forms.by_rule),
 }  # fmt: skip

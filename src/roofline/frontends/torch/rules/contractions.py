@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from roofline.frontends import emit
+from roofline.frontends.call import with_options
 from roofline.frontends.torch import forms
 from roofline.frontends.torch.walk import Call, Result, Row, Rule, rows
 from roofline.ir.sizes import prod
@@ -44,13 +45,10 @@ def _by_row(call: Call, matrices: str) -> str:
     return call.b.op("view", matrices, name="by_row", shape=(experts, n, k))
 
 
-def _grouped_mm(rows: str, matrices: str) -> Rule:
+@with_options
+def _grouped_mm(call: Call, rows: str, matrices: str) -> Result:
     """Rows sorted by expert against one matrix an expert, ``(rows, k) @ (experts, k, n)``."""
-
-    def rule(call: Call) -> Result:
-        return call.op("expert_linear", call.tensor(rows), _by_row(call, call.tensor(matrices)), top_k=1)
-
-    return rule
+    return call.op("expert_linear", call.tensor(rows), _by_row(call, call.tensor(matrices)), top_k=1)
 
 
 def _grouped_mm_backward(call: Call) -> Result:
@@ -118,7 +116,8 @@ def _bias_gradient(call: Call) -> str:
 ROWS: dict[str, Row] = {
     **rows("mm _int_mm _scaled_mm _weight_int8pack_mm", lambda call: _matmul(
         call, call.tensor(), call.tensor("mat2"), call.maybe("bias")), forms.by_rule),
-    **rows("addmm", _addmm, forms.addmm),
+    **rows("addmm", _addmm, lambda call: (
+        (*call.tensor("mat1").shape[:-1], *call.tensor("mat2").shape[-1:]), call.tensor("mat1").dtype)),
     **rows("bmm", lambda call: call.op("bmm", call.tensor(), call.tensor("mat2")), forms.by_rule),
     **rows("baddbmm addbmm", _addbmm, forms.by_rule),
     **rows("linear", lambda call: call.op(

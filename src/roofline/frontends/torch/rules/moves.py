@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from roofline.frontends.call import with_options
 from roofline.frontends.torch import forms
 from roofline.frontends.torch.program import Value
-from roofline.frontends.torch.walk import Call, Result, Row, Rule, rows
-from roofline.ir.sizes import Size
+from roofline.frontends.torch.walk import Call, Result, Row, rows
+from roofline.ir.sizes import Size, prod
 from roofline.ops.registry import broadcast
 
 
-def _put(key: str, flops: int = 0) -> Rule:
+@with_options
+def _put(call: Call, key: str, flops: int = 0) -> Result:
     """Values into some places of a tensor; a copy of the whole comes first unless it is done in place."""
-
-    def rule(call: Call) -> Result:
-        region, values = _region(call), call.maybe(key)
-        if values is None:  # a number: written, not read
-            values = call.op("fill", name="value", shape=region if region is not None else call.shape())
-        elif region is not None and len(call.b.shape(values)) <= len(region):
-            values = call.expand(values, region, "values")
-        index = [name for name in call.tensors()[1:] if name != call.maybe(key)]
-        return _into(call, values, index, flops)
-
-    return rule
+    region, values = _region(call), call.maybe(key)
+    if values is None:  # a number: written, not read
+        values = call.op("fill", name="value", shape=region if region is not None else call.shape())
+    elif region is not None and len(call.b.shape(values)) <= len(region):
+        values = call.expand(values, region, "values")
+    index = [name for name in call.tensors()[1:] if name != call.maybe(key)]
+    return _into(call, values, index, flops)
 
 
 def _region(call: Call) -> tuple[Size, ...] | None:
@@ -108,7 +106,8 @@ ROWS: dict[str, Row] = {
     **rows("index _unsafe_index", _take, forms.picked),
     **rows("gather take", _take, forms.shaped("index")),
     **rows("take_along_dim", _take, forms.shaped("indices")),
-    **rows("index_select", _take, forms.selected),
+    **rows("index_select", _take, lambda call: forms.with_size(
+        call, forms.axis(call, 0), prod(call.tensor("index").shape))),
     **rows("masked_select embedding_bag _embedding_bag nonzero unique_dim _unique2", _take, forms.untold),
     **rows("index_put _unsafe_index_put _index_put_impl", _put("values"), forms.like("self")),
     **rows("scatter masked_scatter", _put("src"), forms.like("self")),
@@ -119,7 +118,7 @@ ROWS: dict[str, Row] = {
     **rows("copy", _copy, forms.like("self")),
     **rows("slice_scatter select_scatter diagonal_scatter", _scatter, forms.like("self")),
     **rows("as_strided_scatter", _scatter, forms.untold),
-    **rows("cat", _cat, forms.joined),
+    **rows("cat", _cat, lambda call: (forms.BY_RULE, forms.promoted(call))),
     **rows("stack", _stack, forms.stacked),
     **rows("constant_pad_nd pad reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d "
            "replication_pad3d", _rearrange, forms.padded),

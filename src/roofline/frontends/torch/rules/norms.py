@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from roofline.frontends import emit
+from roofline.frontends.call import with_options
 from roofline.frontends.torch import forms
-from roofline.frontends.torch.walk import Call, Result, Row, Rule, rows
+from roofline.frontends.torch.walk import Call, Result, Row, rows
 from roofline.ir.sizes import prod
 
 
-def _along(op: str, *keys: str) -> Rule:
+@with_options
+def _along(call: Call, op: str, *keys: str) -> Result:
     """An operator along one axis, which is brought to the end and back where it is another one."""
-
-    def rule(call: Call) -> Result:
-        operands = [call.tensor(key) for key in keys]
-        rank = len(call.b.shape(operands[0]))
-        if rank == 0:
-            return call.op(op, *operands)
-        axis = call.get("dim", -1) % rank
-        return call.along(axis, lambda *rows: call.op(op, *rows), *operands, last="last", back="back")
-
-    return rule
+    operands = [call.tensor(key) for key in keys]
+    rank = len(call.b.shape(operands[0]))
+    if rank == 0:
+        return call.op(op, *operands)
+    axis = call.get("dim", -1) % rank
+    return call.along(axis, lambda *rows: call.op(op, *rows), *operands, last="last", back="back")
 
 
 def _rows(call: Call, key: str, axes: int) -> str:
@@ -32,15 +30,12 @@ def _scales(call: Call, *keys: str) -> list[str]:
     return [call.view(name, (prod(call.b.shape(name)),), "scale") for name in call.given(*keys)]
 
 
-def _norm(op: str, key: str, *scales: str, results: int) -> Rule:
+@with_options
+def _norm(call: Call, op: str, key: str, *scales: str, results: int) -> Result:
     """A layer or RMS norm over the last axes, and statistics that nobody can use."""
-
-    def rule(call: Call) -> Result:
-        axes = call.get("axes", 1) if key == "x" else len(call.get("normalized_shape"))
-        out = call.op(op, _rows(call, key, axes), *_scales(call, *scales))
-        return (call.view(out, call.out.shape, "normed"), *[None] * (results - 1))
-
-    return rule
+    axes = call.get("axes", 1) if key == "x" else len(call.get("normalized_shape"))
+    out = call.op(op, _rows(call, key, axes), *_scales(call, *scales))
+    return (call.view(out, call.out.shape, "normed"), *[None] * (results - 1))
 
 
 def _sums(call: Call, gradient: str, source: str | None, axes: int, name: str) -> str:
@@ -82,26 +77,19 @@ def _batchnorm(call: Call) -> Result:
     return call.op("batchnorm2d", image, *scales), None, None
 
 
-def _groupnorm(call: Call) -> Result:
-    image, scales = call.tensor("input"), _scales(call, "weight", "bias")
-    return call.op("groupnorm", image, *scales, groups=call.get("group")), None, None
-
-
-def _channels_backward(grad_key: str) -> Rule:
-    def rule(call: Call) -> Result:
-        gradient, image = call.tensor(grad_key), call.tensor("input")
-        needed = call.get("output_mask", (True, True, True))
-        axes = [at for at in range(len(call.b.shape(image))) if at != 1]
-        first = call.op("channelnorm_grad", gradient, image, *_scales(call, "weight")) if needed[0] else None
-        with call.b.kernel("norm_grad_weight"):
-            terms = call.b.op("elementwise", gradient, image, name="grad_weight_terms", flops=3) if needed[1] else ""
-            return (
-                first,
-                emit.reduce(call.b, "sum", terms, axes, name="grad_weight") if needed[1] else None,
-                emit.reduce(call.b, "sum", gradient, axes, name="grad_bias") if needed[2] else None,
-            )
-
-    return rule
+@with_options
+def _channels_backward(call: Call, grad_key: str) -> Result:
+    gradient, image = call.tensor(grad_key), call.tensor("input")
+    needed = call.get("output_mask", (True, True, True))
+    axes = [at for at in range(len(call.b.shape(image))) if at != 1]
+    first = call.op("channelnorm_grad", gradient, image, *_scales(call, "weight")) if needed[0] else None
+    with call.b.kernel("norm_grad_weight"):
+        terms = call.b.op("elementwise", gradient, image, name="grad_weight_terms", flops=3) if needed[1] else ""
+        return (
+            first,
+            emit.reduce(call.b, "sum", terms, axes, name="grad_weight") if needed[1] else None,
+            emit.reduce(call.b, "sum", gradient, axes, name="grad_bias") if needed[2] else None,
+        )
 
 
 def _weight_norm_backward(call: Call) -> Result:
@@ -125,7 +113,9 @@ ROWS: dict[str, Row] = {
     **rows("native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training cudnn_batch_norm "
            "_batch_norm_with_update _batch_norm_no_update", _batchnorm, forms.like("input")),
     **rows("_native_batch_norm_legit_functional", _batchnorm),
-    **rows("native_group_norm", _groupnorm, forms.like("input")),
+    **rows("native_group_norm", lambda call: (call.op(
+        "groupnorm", call.tensor("input"), *_scales(call, "weight", "bias"), groups=call.get("group")), None, None),
+        forms.like("input")),
     **rows("native_batch_norm_backward native_group_norm_backward batch_norm_backward",
            _channels_backward("grad_out"), forms.by_rule),
     **rows("cudnn_batch_norm_backward", _channels_backward("grad_output"), forms.by_rule),

@@ -88,11 +88,6 @@ def _dropout(call: Call) -> Result:
         return values, call.op("elementwise", call.tensor("input"), name="mask", dtype="bool", flops=0)
 
 
-def _glu(call: Call) -> Result:
-    halves = [call.b.op("slice", call.tensor(), name=name, shape=call.out.shape) for name in ("value", "gate")]
-    return call.op("elementwise", *halves, flops=4)
-
-
 def _resample(call: Call) -> Result:
     flops = _RESAMPLED.get(call.what.removeprefix("_").removesuffix("_aa"), 8)
     return call.op("resample", call.tensors()[0], shape=call.out.shape, flops=flops)
@@ -101,12 +96,13 @@ def _resample(call: Call) -> Result:
 ROWS: dict[str, Row] = {
     **{name: Row(_elementwise(what), forms.pointwise) for name, what in ELEMENTWISE.items()},
     **rows("where", _elementwise("where"), forms.where),
-    **rows("bucketize searchsorted", _elementwise(0), forms.index),
+    **rows("bucketize searchsorted", _elementwise(0), lambda call: (call.tensor().shape, "int64")),
     **rows(FILLS, _fill, forms.filled),
     **rows("arange linspace logspace", _fill, forms.arange),
-    **rows("eye", _fill, forms.square),
-    **rows("randperm", _fill, forms.listed),
-    **rows("scalar_tensor", _fill, forms.scalar),
+    **rows("eye", _fill, lambda call: (
+        (call.get("n"), call.get("m", call.get("n"))), forms.requested(call, "fp32"))),
+    **rows("randperm", _fill, lambda call: ((call.get("n"),), forms.requested(call, "int64"))),
+    **rows("scalar_tensor", _fill, lambda call: ((), forms.requested(call, "fp32"))),
     **rows("tril_indices triu_indices multinomial", _fill, forms.untold),
     **rows(ROOM, lambda call: None),
     **rows("_to_copy to clone type_as", _cast, forms.cast),
@@ -117,6 +113,8 @@ ROWS: dict[str, Row] = {
     **rows("native_dropout", _dropout, forms.like("input", "bool")),
     # The value is a number, or a tensor of one.
     **rows("masked_fill", lambda call: call.op("mask", call.tensor(), call.tensor("mask")), forms.like("self")),
-    **rows("glu", _glu, forms.halved),
+    **rows("glu", lambda call: call.op("elementwise", *(
+        call.b.op("slice", call.tensor(), name=name, shape=call.out.shape) for name in ("value", "gate")), flops=4),
+        forms.halved),
     **rows("polar", lambda call: call.op("elementwise", *call.tensors(), flops=4)),
 }  # fmt: skip

@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 from roofline.frontends import emit
+from roofline.frontends.call import with_options
 from roofline.frontends.torch import forms
-from roofline.frontends.torch.walk import Call, Result, Row, Rule, rows
+from roofline.frontends.torch.walk import Call, Result, Row, rows
 from roofline.ir.sizes import prod
 
 
-def _reduce(how: str, pair: bool = False) -> Rule:
+@with_options
+def _reduce(call: Call, how: str, pair: bool = False) -> Result:
     """One result, or a ``pair`` of one kernel such as the largest element and its index."""
-
-    def rule(call: Call) -> Result:
-        source, axes, keepdim = call.tensors()[0], call.get("dim"), bool(call.get("keepdim", False))
-        if not call.b.shape(source):
-            return (source, source) if pair else source
-        if not pair:
-            return call.view(call.reduce(how, source, axes, keepdim), call.out.shape, "kept")
-        with call.b.kernel(call.name):
-            return tuple(call.reduce(how, source, axes, keepdim, dtype=value.dtype) for value in call.outs)
-
-    return rule
+    source, axes, keepdim = call.tensors()[0], call.get("dim"), bool(call.get("keepdim", False))
+    if not call.b.shape(source):
+        return (source, source) if pair else source
+    if not pair:
+        return call.view(call.reduce(how, source, axes, keepdim), call.out.shape, "kept")
+    with call.b.kernel(call.name):
+        return tuple(call.reduce(how, source, axes, keepdim, dtype=value.dtype) for value in call.outs)
 
 
-def _scan(flops: int) -> Rule:
-    def rule(call: Call) -> Result:
-        source = call.tensors()[0]
-        if not call.b.shape(source):
-            return source
-        with call.b.kernel(call.name):
-            return tuple(call.op("scan", source, dtype=value.dtype, flops=flops) for value in call.outs)
-
-    return rule
+@with_options
+def _scan(call: Call, flops: int) -> Result:
+    source = call.tensors()[0]
+    if not call.b.shape(source):
+        return source
+    with call.b.kernel(call.name):
+        return tuple(call.op("scan", source, dtype=value.dtype, flops=flops) for value in call.outs)
 
 
 def _topk(call: Call) -> Result:
@@ -45,13 +41,11 @@ def _topk(call: Call) -> Result:
     return tuple(call.view(name, value.shape, "back") for name, value in zip(names, call.outs, strict=True))
 
 
-def _pool(average: bool) -> Rule:
-    def rule(call: Call) -> Result:
-        window = call.get("kernel_size")
-        flops = prod(window * (1 if len(window) > 1 else 2)) if average else 0
-        return call.op("pool", call.tensor(), shape=call.out.shape, flops=flops), None
-
-    return rule
+@with_options
+def _pool(call: Call, average: bool) -> Result:
+    window = call.get("kernel_size")
+    flops = prod(window * (1 if len(window) > 1 else 2)) if average else 0
+    return call.op("pool", call.tensor(), shape=call.out.shape, flops=flops), None
 
 
 def _adaptive_pool(call: Call) -> Result:

@@ -26,19 +26,9 @@ def _transpose(call: Call) -> Result:
     axes = list(range(len(call.shape())))
     if len(axes) < 2:
         return call.tensor()
-    first, second = (call.get(key, default) for key, default in (("dim0", 0), ("dim1", 1)))
+    first, second = (call.get(key, default) for key, default in (("dim0", -2), ("dim1", -1)))
     axes[first], axes[second] = axes[second], axes[first]
     return _permuted(call, axes)
-
-
-def _matrix_transpose(call: Call) -> Result:
-    *rest, rows, columns = range(len(call.shape()))
-    return _permuted(call, [*rest, columns, rows])
-
-
-def _permute(call: Call) -> Result:
-    rank = len(call.shape())
-    return _permuted(call, [axis % rank for axis in call.get("dims")])
 
 
 ROWS: dict[str, Row] = {
@@ -46,9 +36,8 @@ ROWS: dict[str, Row] = {
            lambda call: call.view(call.tensor(), call.out.shape, call.name)),
     **rows("slice select narrow split split_with_sizes chunk unbind diagonal as_strided unfold view_as_real "
            "view_as_complex real imag _conj tensor_split unsafe_split unsafe_chunk hsplit vsplit", _part),
-    **rows("t transpose numpy_T", _transpose),
-    **rows("mT", _matrix_transpose),
-    **rows("permute", _permute),
+    **rows("t transpose numpy_T mT", _transpose),
+    **rows("permute", lambda call: _permuted(call, [axis % len(call.shape()) for axis in call.get("dims")])),
     **rows("movedim", lambda call: call.b.op("slice", call.tensor(), name=call.name, shape=call.out.shape)),
     **rows("expand expand_as broadcast_to", lambda call: call.expand(call.tensor(), call.out.shape, call.name)),
 }  # fmt: skip
