@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
@@ -134,39 +135,27 @@ def _tf32(reference: Reference) -> Reference | None:
     return replace(reference, tf32=True) if allowed else None
 
 
-def _everything(dtype: str) -> Callable[[Reference], Reference | None]:
-    """Make another format for all tensors, where contractions run faster in it or fewer bytes move."""
-
-    def apply(reference: Reference) -> Reference | None:
-        formats = reference.contracts_in
-        wide = {"fp32", "fp64"} & (formats | {tensor.dtype for tensor in reference.graph.tensors.values()})
-        if not wide or not all(faster(reference.chip, dtype, than) for than in formats):
-            return None
-        return replace(reference, graph=cast(reference.graph, dtype))
-
-    return apply
+def _everything(dtype: str, reference: Reference) -> Reference | None:
+    """Put all tensors in another format, where contractions run faster in it or fewer bytes move."""
+    formats = reference.contracts_in
+    wide = {"fp32", "fp64"} & (formats | {tensor.dtype for tensor in reference.graph.tensors.values()})
+    if not wide or not all(faster(reference.chip, dtype, than) for than in formats):
+        return None
+    return replace(reference, graph=cast(reference.graph, dtype))
 
 
-def _matmuls(dtype: str) -> Callable[[Reference], Reference | None]:
-    """Make weights and activations of matmuls in an 8-bit format that the chip multiplies faster."""
-
-    def apply(reference: Reference) -> Reference | None:
-        formats = reference.contracts_in
-        if not formats or not all(faster(reference.chip, dtype, than) for than in formats):
-            return None
-        return replace(reference, graph=quantize(reference.graph, activations=dtype))
-
-    return apply
+def _matmuls(dtype: str, reference: Reference) -> Reference | None:
+    """Put weights and activations of matmuls in an 8-bit format that the chip multiplies faster."""
+    formats = reference.contracts_in
+    if not formats or not all(faster(reference.chip, dtype, than) for than in formats):
+        return None
+    return replace(reference, graph=quantize(reference.graph, activations=dtype))
 
 
-def _stored(weights: str, cache: str) -> Callable[[Reference], Reference | None]:
-    """Make narrower weights, and cache where there is one; arithmetic stays."""
-
-    def apply(reference: Reference) -> Reference | None:
-        caches = any(tensor.kind == "cache" for tensor in reference.graph.tensors.values())
-        return replace(reference, graph=quantize(reference.graph, weights=weights, cache=cache if caches else None))
-
-    return apply
+def _stored(weights: str, cache: str, reference: Reference) -> Reference | None:
+    """Narrow the weights, and the cache where there is one; arithmetic stays."""
+    caches = any(tensor.kind == "cache" for tensor in reference.graph.tensors.values())
+    return replace(reference, graph=quantize(reference.graph, weights=weights, cache=cache if caches else None))
 
 
 def _flash(reference: Reference) -> Reference | None:
@@ -182,18 +171,18 @@ CHANGES: tuple[Change, ...] = (
            "--mode compiled", 'mode="compiled"', f"pays after {{steps:,}} steps where compiling takes {COMPILE_S:g} s"),
     Change("allow tf32 for fp32 contractions", "math", _tf32,
            "--tf32", "tf32=True", "10 bits of mantissa in matmuls"),
-    Change("everything in bf16", "math", _everything("bf16"),
+    Change("everything in bf16", "math", partial(_everything, "bf16"),
            "--dtype bf16", 'rl.passes.cast(graph, "bf16")', "keep an fp32 copy of weights where you train"),
-    Change("everything in fp16", "math", _everything("fp16"),
+    Change("everything in fp16", "math", partial(_everything, "fp16"),
            "--dtype fp16", 'rl.passes.cast(graph, "fp16")', "narrow range: scale the loss where you train"),
-    Change("matmuls in fp8", "matmuls", _matmuls("fp8"), "--activations fp8",
+    Change("matmuls in fp8", "matmuls", partial(_matmuls, "fp8"), "--activations fp8",
            'rl.passes.quantize(graph, activations="fp8")', "scales per tensor or block; check the quality"),
-    Change("matmuls in int8", "matmuls", _matmuls("int8"), "--activations int8",
+    Change("matmuls in int8", "matmuls", partial(_matmuls, "int8"), "--activations int8",
            'rl.passes.quantize(graph, activations="int8")', "activations quantised too; check the quality"),
-    Change("weights in int8, cache in int8", "matmuls", _stored(weights="int8", cache="int8"),
+    Change("weights in int8, cache in int8", "matmuls", partial(_stored, "int8", "int8"),
            "--weights int8 --cache int8", 'rl.passes.quantize(graph, weights="int8", cache="int8")',
            "with a fused weight-only kernel; otherwise slower"),
-    Change("weights in int4-g128, cache in int8", "matmuls", _stored(weights="int4-g128", cache="int8"),
+    Change("weights in int4-g128, cache in int8", "matmuls", partial(_stored, "int4-g128", "int8"),
            "--weights int4-g128 --cache int8", 'rl.passes.quantize(graph, weights="int4-g128", cache="int8")',
            "with a fused weight-only kernel; check the quality"),
     Change("one kernel for attention (flash)", "attention", _flash,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from math import log, prod
 
 from roofline.cost import COMPUTE
@@ -263,18 +264,14 @@ MATTERS = 1.15
 ODD_ROWS = 1.5, 8
 
 
-def _in_format(dtype: str, own: bool) -> Callable[[Reference], float]:
-    """Make the time of contractions in a wide format: the program's ``own``, or one they are cast to by accident."""
-
-    def quantity(reference: Reference) -> float:
-        formats = reference.contracts_in
-        if not formats or own != (dtype in formats) or "fp64" in formats - {dtype}:
-            return 0.0
-        graph = reference.plain if dtype in formats else cast(reference.plain, dtype, compute=dtype)
-        slow = float(reference.estimate(graph, mode="graph", tf32=False).device_time)
-        return slow if slow >= MATTERS * reference.attainable else 0.0
-
-    return quantity
+def _in_format(dtype: str, own: bool, reference: Reference) -> float:
+    """Return the time of contractions in a wide format: its ``own``, or one they are cast to by accident [s]."""
+    formats = reference.contracts_in
+    if not formats or own != (dtype in formats) or "fp64" in formats - {dtype}:
+        return 0.0
+    graph = reference.plain if dtype in formats else cast(reference.plain, dtype, compute=dtype)
+    slow = float(reference.estimate(graph, mode="graph", tf32=False).device_time)
+    return slow if slow >= MATTERS * reference.attainable else 0.0
 
 
 def _unaligned(reference: Reference, cost: Range) -> Span | None:
@@ -392,13 +389,13 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
     Hypothesis("unfused", "Is an operator written out by hand as a chain of simple ones?", 1.5, "by_hand", _by_hand),
     Hypothesis("materialised", "Are attention scores written out?", 3.0, "scores", _on_top(_scores)),
     Hypothesis("precision", "Do contractions run in fp32 without tf32?", 4.0, "wide_format",
-               _instead(_in_format("fp32", own=True))),
+               _instead(partial(_in_format, "fp32", True))),
     Hypothesis("precision", "Do contractions run in fp64?", 4.0, "wide_format",
-               _instead(_in_format("fp64", own=True))),
+               _instead(partial(_in_format, "fp64", True))),
     Hypothesis("precision", "Are operands cast to fp32 before they are multiplied?", 0.2, "wide_format",
-               _instead(_in_format("fp32", own=False))),
+               _instead(partial(_in_format, "fp32", False))),
     Hypothesis("precision", "Are operands cast to fp64 before they are multiplied?", 0.1, "wide_format",
-               _instead(_in_format("fp64", own=False))),
+               _instead(partial(_in_format, "fp64", False))),
     Hypothesis("alignment", "Are rows of operands no multiple of 8 elements?", 6.0, "odd_rows", _unaligned),
     Hypothesis("host_copy", "Do inputs or outputs cross the host link in every step?", 1.0, "edges", _host_copies),
     Hypothesis("host_copy", "Is the memory of the host pageable?", 3.0, "copies",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -138,17 +139,13 @@ def _split(call: Call, data: _Array) -> list[_Array]:
     return list(np.split(data, list(np.cumsum(sizes))[:-1], axis=axis))
 
 
-def _reduced(total: Callable[[Sequence[Any]], Any], symbolic: bool = True) -> _Folder:
-    """A reduction of a vector to a number, of symbolic sizes too where they add or multiply."""
-
-    def run(call: Call, data: _Array) -> _Array | None:
-        if data.ndim > 1:
-            return None
-        values = list(data.reshape(-1))
-        known = not any(value is UNKNOWN or (isinstance(value, Dim) and not symbolic) for value in values)
-        return array([total(values) if known else UNKNOWN], [1] * data.ndim if call.attr("keepdims", 1) else [])
-
-    return run
+def _reduced(total: Callable[[Sequence[Any]], Any], call: Call, data: _Array, symbolic: bool = True) -> _Array | None:
+    """Reduce a vector to a number, symbolic sizes too where they add or multiply."""
+    if data.ndim > 1:
+        return None
+    values = list(data.reshape(-1))
+    known = not any(value is UNKNOWN or (isinstance(value, Dim) and not symbolic) for value in values)
+    return array([total(values) if known else UNKNOWN], [1] * data.ndim if call.attr("keepdims", 1) else [])
 
 
 def _tile(call: Call, data: _Array) -> _Array | None:
@@ -164,6 +161,6 @@ _STRUCTURE: dict[str, _Folder] = {
     "Cast": lambda call, data: each(lambda x: cast(x, call.dtype), data), "CastLike": lambda call, data: data,
     "Transpose": lambda call, data: np.transpose(data, call.attr("perm")), "Tile": _tile,
     "Dropout": lambda call, data: data,
-    "ReduceProd": _reduced(prod), "ReduceSum": _reduced(lambda values: sum(values, 0)),
-    "ReduceMax": _reduced(max, symbolic=False), "ReduceMin": _reduced(min, symbolic=False),
+    "ReduceProd": partial(_reduced, prod), "ReduceSum": partial(_reduced, sum),
+    "ReduceMax": partial(_reduced, max, symbolic=False), "ReduceMin": partial(_reduced, min, symbolic=False),
 }  # fmt: skip

@@ -11,6 +11,7 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -145,28 +146,20 @@ def select(condition: Any, a: Any, b: Any) -> Any:
     return a if a is not UNKNOWN and equal(a, b) is True else UNKNOWN
 
 
-def compare(less: Callable[[Any, Any], bool]) -> Callable[[Any, Any], Any]:
-    """Return a comparison that is certain: of numbers, or of a symbolic size with what is below 1."""
-
-    def certain(a: Any, b: Any) -> Any:
-        if isinstance(a, Dim) and isinstance(b, int) and b < 1:
-            return less(1, b)
-        if isinstance(b, Dim) and isinstance(a, int) and a < 1:
-            return less(a, 1)
-        return less(a, b)
-
-    return certain
+def compare(less: Callable[[Any, Any], bool], a: Any, b: Any) -> Any:
+    """Compare where it is certain: numbers, or a symbolic size with what is below 1."""
+    if isinstance(a, Dim) and isinstance(b, int) and b < 1:
+        return less(1, b)
+    if isinstance(b, Dim) and isinstance(a, int) and a < 1:
+        return less(a, 1)
+    return less(a, b)
 
 
-def _whole(rounding: Callable[[Any], int]) -> Callable[[Any], Any]:
-    """Return a rounding; a size with whole coefficients is whole already."""
-
-    def rounded(x: Any) -> Any:
-        if isinstance(x, Dim):
-            return x if all(isinstance(factor, int) for _, factor in x.terms) else UNKNOWN
-        return rounding(x)
-
-    return rounded
+def _whole(rounding: Callable[[Any], int], x: Any) -> Any:
+    """Round; a size with whole coefficients is whole already."""
+    if isinstance(x, Dim):
+        return x if all(isinstance(factor, int) for _, factor in x.terms) else UNKNOWN
+    return rounding(x)
 
 
 def cast(value: Any, dtype: str) -> Any:
@@ -182,11 +175,12 @@ def cast(value: Any, dtype: str) -> Any:
 ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "Add": operator.add, "Sub": operator.sub, "Mul": operator.mul, "Div": divide, "Pow": power, "Neg": lambda x: x * -1,
     "Mod": lambda a, b: a - b * (a // b), "Abs": lambda x: x if isinstance(x, Dim) else abs(x),
-    "Equal": equal, "Less": compare(operator.lt), "LessOrEqual": compare(operator.le),
-    "Greater": compare(operator.gt), "GreaterOrEqual": compare(operator.ge), "Where": select,
+    "Equal": equal, "Less": partial(compare, operator.lt), "LessOrEqual": partial(compare, operator.le),
+    "Greater": partial(compare, operator.gt), "GreaterOrEqual": partial(compare, operator.ge), "Where": select,
     "Not": lambda x: not x if isinstance(x, bool | int) else UNKNOWN,
     "And": lambda a, b: bool(a and b) if isinstance(a, bool) and isinstance(b, bool) else UNKNOWN,
     "Or": lambda a, b: bool(a or b) if isinstance(a, bool) and isinstance(b, bool) else UNKNOWN,
-    "Floor": _whole(math.floor), "Ceil": _whole(math.ceil), "Round": _whole(round), "Sqrt": lambda x: math.sqrt(x),
+    "Floor": partial(_whole, math.floor), "Ceil": partial(_whole, math.ceil), "Round": partial(_whole, round),
+    "Sqrt": lambda x: math.sqrt(x),
     "Identity": lambda x: x, "Max": maximum, "Min": minimum, "Sum": operator.add,
 }  # fmt: skip

@@ -2,9 +2,8 @@
 
 capture     run, trace or export the program          arguments, fakes   what it is captured with
 record      the calls that it makes                   custom             functions that are kept whole
-program     what was captured                         sizes              its symbolic sizes
-saved       what is put back after it                 rules/             the rule of each operator
-walk        calls to nodes
+program     what was captured                         saved              what is put back after it
+walk        calls to nodes                            rules/             the rule of each operator
 """
 
 from __future__ import annotations

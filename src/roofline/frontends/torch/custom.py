@@ -16,8 +16,8 @@ from unittest import mock
 import torch
 from torch.nn import functional
 
-#: Gates of each kind of recurrent layer.
-GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+#: The kinds of recurrent layers.
+KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
 
 @cache
@@ -267,7 +267,7 @@ def redirected() -> dict[Any, Callable[..., Any]]:
         torch.nn.functional.rms_norm: rms_norm,
         torch._grouped_mm: grouped_mm,
         **({torch.nn.functional.grouped_mm: grouped_mm} if hasattr(torch.nn.functional, "grouped_mm") else {}),
-        **{getattr(torch, kind): recurrent(kind) for kind in GATES},
+        **{getattr(torch, kind): recurrent(kind) for kind in KINDS},
         **redirected_aten(),
     }
 
@@ -276,7 +276,7 @@ def redirected() -> dict[Any, Callable[..., Any]]:
 def redirected_aten() -> dict[Any, Callable[..., Any]]:
     """Return the same for operators of an exported program."""
     aten = torch.ops.aten
-    recurrent_ops = {getattr(aten, kind).input: recurrent(kind) for kind in GATES}
+    recurrent_ops = {getattr(aten, kind).input: recurrent(kind) for kind in KINDS}
     return {
         aten.scaled_dot_product_attention.default: sdpa,
         aten.linear.default: linear,

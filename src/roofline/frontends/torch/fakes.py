@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 from roofline.frontends.torch.arguments import Request
-from roofline.frontends.torch.sizes import to_size
+from roofline.frontends.torch.program import to_size
 from roofline.ir.errors import UsageError
 
 #: Smallest size that a symbolic axis stands in for while it is traced: 1 would broadcast and be taken for a constant.

@@ -19,10 +19,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from roofline.frontends.torch.custom import redirected
-from roofline.frontends.torch.program import AtenCall, Value, Write
+from roofline.frontends.torch.program import AtenCall, Untranslated, Value, Write, to_size
 from roofline.frontends.torch.rules import RULES
 from roofline.frontends.torch.saved import Saved, storage_of
-from roofline.frontends.torch.sizes import Untranslated, to_size
 from roofline.ir.dtypes import dtype as number_format
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Kind

@@ -15,13 +15,12 @@ from roofline.frontends.onnx.rules import (  # fmt: skip
     pointwise,
     quantised,
     recurrent,
-    reduction,
 )
 from roofline.frontends.onnx.walk import Call, Rule
 
 #: Rules by operator; those outside the standard set with their domain.
 RULES: dict[str, Rule] = {
-    **pointwise.RULES, **layout.RULES, **matmul.RULES, **convolution.RULES, **norms.RULES, **reduction.RULES,
+    **pointwise.RULES, **layout.RULES, **matmul.RULES, **convolution.RULES, **norms.RULES,
     **attention.RULES, **quantised.RULES, **recurrent.RULES, **control.RULES,
 }  # fmt: skip
 
