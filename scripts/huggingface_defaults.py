@@ -30,9 +30,8 @@ def _plain(value: Any) -> Any:
 
 def kept(model_type: str) -> dict[str, Any]:
     """The defaults that the row of a ``model_type`` asks for."""
-    from roofline.programs.huggingface.assemble import options_of
+    from roofline.programs.huggingface.assemble import KINDS, options_of
     from roofline.programs.huggingface.keys import Keys
-    from roofline.programs.huggingface.kinds import KINDS
 
     kind, known = KINDS[model_type], class_defaults(model_type)
     keys = Keys(model_type, {"model_type": model_type}, {**known, **kind.defaults}, kind)
@@ -50,7 +49,7 @@ def _counts(value: Any) -> bool:
 
 def main() -> None:
     """Print the table, a line a ``model_type``."""
-    from roofline.programs.huggingface.kinds import KINDS
+    from roofline.programs.huggingface.assemble import KINDS
 
     lines = [f" {json.dumps(model_type)}: {json.dumps(kept(model_type))}" for model_type in KINDS]
     print("{\n" + ",\n".join(lines) + "\n}")

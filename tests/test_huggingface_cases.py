@@ -17,8 +17,7 @@ from profiles import LONG, examples
 import roofline as rl
 from roofline.counting.memory import memory
 from roofline.programs.huggingface import COMPOSITES, KINDS
-from roofline.programs.huggingface.defaults import DEFAULTS
-from roofline.programs.huggingface.keys import Keys, Kind
+from roofline.programs.huggingface.keys import DEFAULTS, Keys, Kind
 from roofline.programs.huggingface.modules import modules, patterns
 from roofline.programs.modelfile import ModelFile, build_model
 

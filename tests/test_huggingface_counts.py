@@ -19,7 +19,7 @@ transformers = pytest.importorskip("transformers")
 
 import roofline as rl  # noqa: E402
 from roofline.programs.huggingface import KINDS  # noqa: E402
-from roofline.programs.huggingface.defaults import DEFAULTS  # noqa: E402
+from roofline.programs.huggingface.keys import DEFAULTS  # noqa: E402
 
 SMALL = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 8, "vocab_size": 128,

@@ -8,9 +8,9 @@ instead; ``input`` is what the block around a layer was given. A layer with laye
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
 
 from roofline.ir.dtypes import dtype as number_format
 from roofline.ir.errors import ModelDataError, RooflineError, ShapeError, UnknownDType, UnknownOp, did_you_mean
@@ -32,6 +32,55 @@ MAX_DEPTH = 16
 _OWN_KEYS = ("op", "name", "repeat", "from", "inputs", "weights", "layer")
 #: Operators that join the layer before them with ``from``.
 _JOINS = ("add", "sub", "mul", "div", "maximum", "minimum", "cat", "bmm")
+_Layer = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A place in a file: what it is built into, the file's sizes, and what errors call it."""
+
+    b: Builder
+    sizes: Mapping[str, Size]
+    where: str
+
+    def at(self, inside: str) -> _Place:
+        """Return a place inside this one."""
+        return replace(self, where=f"{self.where}: {inside}")
+
+    def layers(self, layers: Sequence[_Layer]) -> Iterator[tuple[_Place, _Layer]]:
+        """Return each layer with its place."""
+        for number, layer in enumerate(layers, 1):
+            yield self.at(f"layer {number} ({layer.get('name') or layer.get('op') or 'block'})"), layer
+
+    def fail(self, why: str) -> NoReturn:
+        raise ModelDataError(f"{self.where}: {why}")
+
+    def size(self, value: Any) -> Size:
+        return parse(value, self.sizes, self.where)
+
+    def number(self, value: Any) -> int:
+        size = self.size(value)
+        if not isinstance(size, int) or size < 0:
+            self.fail(f"wanted a whole number, given {value!r}")
+        return size
+
+    def pair(self, value: Any) -> Any:
+        """Read one number, or two for height and width."""
+        if not isinstance(value, list):
+            return self.number(value)
+        if len(value) != 2:
+            self.fail(f"wanted one number or two, given {value!r}")
+        return [self.number(item) for item in value]
+
+    def only(self, value: Any, kind: type, name: str) -> Any:
+        if not isinstance(value, kind):
+            self.fail(f"wanted {name}, given {value!r}")
+        return value
+
+    def attribute(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self.attribute(item) for item in value]
+        return self.size(value) if isinstance(value, str) else value
 
 
 @dataclass
@@ -48,27 +97,32 @@ class _Scope:
         self.labels[name] = self.labels.get(name, 0) + 1
         return name if self.labels[name] == 1 else f"{name}_{self.labels[name]}"
 
-    def find(self, name: str, where: str) -> str:
+    def find(self, name: Any, place: _Place) -> str:
         scope: _Scope | None = self
         known: list[str] = []
         while scope is not None:
-            if name in scope.names:
-                return scope.names[name]
+            if str(name) in scope.names:
+                return scope.names[str(name)]
             known += scope.names
             scope = scope.outer
-        raise ModelDataError(f"{where}: no earlier layer or input is called {name!r}{did_you_mean(name, known)}")
+        place.fail(f"no earlier layer or input is called {str(name)!r}{did_you_mean(str(name), known)}")
 
-
-@dataclass(frozen=True)
-class _Program:
-    b: Builder
-    sizes: Mapping[str, Size]
+    def remember(self, layer: _Layer, x: str, place: _Place) -> None:
+        """Give a layer's result its name, which no other layer of the block has."""
+        name = layer.get("name")
+        if name is not None:
+            if not isinstance(name, str) or not name:
+                place.fail(f"name: wanted text, given {name!r}")
+            if name in self.given or name == "input":
+                place.fail(f"the name {name!r} is taken in this block")
+            self.given.add(name)
+        self.names[str(name or layer.get("op") or "block")] = x
 
 
 def build_layers(
     b: Builder,
     inputs: Mapping[str, Any],
-    layers: Sequence[Mapping[str, Any]],
+    layers: Sequence[_Layer],
     outputs: Sequence[str],
     sizes: Mapping[str, Size],
     where: str,
@@ -90,214 +144,149 @@ def build_layers(
         ModelDataError: Names the file and the layer.
         ShapeError: Likewise, for shapes that do not fit.
     """
+    place = _Place(b, sizes, where)
     if not inputs:
-        raise ModelDataError(f"{where}: [inputs] is missing; wanted a shape for each, such as x = ['B', 'hidden']")
-    program = _Program(b, sizes)
-    total = _count(layers, program, where, 0)
+        place.fail("[inputs] is missing; wanted a shape for each, such as x = ['B', 'hidden']")
+    total = _count(layers, place, 0)
     if total > MAX_NODES:
-        raise ModelDataError(f"{where}: about {total} nodes after repeats; allowed: at most {MAX_NODES}")
-    names = {name: _input(program, name, shape, f"{where}: inputs.{name}") for name, shape in inputs.items()}
-    scope = _Scope(names)
-    last = _block(program, layers, scope, next(iter(names.values())), where)
-    return [scope.find(name, f"{where}: outputs") for name in outputs] or [last]
+        place.fail(f"about {total} nodes after repeats; allowed: at most {MAX_NODES}")
+    scope = _Scope({name: _input(name, shape, place.at(f"inputs.{name}")) for name, shape in inputs.items()})
+    last = _block(layers, scope, next(iter(scope.names.values())), place)
+    return [scope.find(name, place.at("outputs")) for name in outputs] or [last]
 
 
-def _input(program: _Program, name: str, value: Any, where: str) -> str:
+def _input(name: str, value: Any, place: _Place) -> str:
     table = value if isinstance(value, dict) else {"shape": value}
     if not isinstance(table.get("shape"), list) or not table.keys() <= {"shape", "dtype"}:
-        raise ModelDataError(f"{where}: wanted a list of sizes, or shape = [...] and dtype = '...'; given {value!r}")
-    shape = tuple(parse(size, program.sizes, where) for size in table["shape"])
+        place.fail(f"wanted a list of sizes, or shape = [...] and dtype = '...'; given {value!r}")
+    shape = tuple(place.size(size) for size in table["shape"])
     try:
         dtype = number_format(table["dtype"]).name if "dtype" in table else None
-        return program.b.input(name, shape, dtype)
+        return place.b.input(name, shape, dtype)
     except (ShapeError, UnknownDType) as error:
-        raise ModelDataError(f"{where}: {error}") from None
+        raise ModelDataError(f"{place.where}: {error}") from None
 
 
-def _count(layers: Sequence[Mapping[str, Any]], program: _Program, where: str, depth: int) -> int:
+def _count(layers: Sequence[_Layer], place: _Place, depth: int) -> int:
     """Count the nodes after repeats, roughly and cheaply, before anything is built."""
     if depth > MAX_DEPTH:
-        raise ModelDataError(f"{where}: blocks nested more than {MAX_DEPTH} deep")
+        place.fail(f"blocks nested more than {MAX_DEPTH} deep")
     total = 0
-    for number, layer in enumerate(layers, 1):
-        place = _place(where, layer, number)
-        inner = layer.get("layer")
-        weight = (
-            _count(_tables(inner, place), program, place, depth + 1) if inner else _NODES.get(str(layer.get("op")), 1)
-        )
-        total += _repeat(layer, program, place) * weight
+    for here, layer in place.layers(layers):
+        weight, inner = _NODES.get(str(layer.get("op")), 1), layer.get("layer")
+        if inner:
+            if not isinstance(inner, list) or not all(isinstance(item, dict) for item in inner):
+                here.fail(f"layer: wanted tables [[layer.layer]], given {str(inner)[:60]!r}")
+            weight = _count(inner, here, depth + 1)
+        total += _repeat(layer, here) * weight
     return total
 
 
-def _tables(inner: Any, where: str) -> list[dict[str, Any]]:
-    if not isinstance(inner, list) or not all(isinstance(item, dict) for item in inner):
-        raise ModelDataError(f"{where}: layer: wanted tables [[layer.layer]], given {str(inner)[:60]!r}")
-    return inner
-
-
-def _repeat(layer: Mapping[str, Any], program: _Program, where: str) -> int:
-    repeat = parse(layer.get("repeat", 1), program.sizes, f"{where}: repeat")
+def _repeat(layer: _Layer, place: _Place) -> int:
+    repeat = place.at("repeat").size(layer.get("repeat", 1))
     if not isinstance(repeat, int) or repeat < 1:
-        raise ModelDataError(f"{where}: repeat: wanted a whole number from 1 up, given {layer['repeat']!r}")
+        place.fail(f"repeat: wanted a whole number from 1 up, given {layer['repeat']!r}")
     return repeat
 
 
-def _place(where: str, layer: Mapping[str, Any], number: int) -> str:
-    return f"{where}: layer {number} ({layer.get('name') or layer.get('op') or 'block'})"
-
-
-def _block(program: _Program, layers: Sequence[Mapping[str, Any]], scope: _Scope, x: str, where: str) -> str:
+def _block(layers: Sequence[_Layer], scope: _Scope, x: str, place: _Place) -> str:
     scope.names.setdefault("input", x)
-    for number, layer in enumerate(layers, 1):
-        place = _place(where, layer, number)
-        x = _repeated(program, layer, scope, x, place)
-        _remember(scope, layer, x, place)
+    for here, layer in place.layers(layers):
+        x = _repeated(layer, scope, x, here)
+        scope.remember(layer, x, here)
     return x
 
 
-def _remember(scope: _Scope, layer: Mapping[str, Any], x: str, where: str) -> None:
-    name = layer.get("name")
-    if name is not None:
-        if not isinstance(name, str) or not name:
-            raise ModelDataError(f"{where}: name: wanted text, given {name!r}")
-        if name in scope.given or name == "input":
-            raise ModelDataError(f"{where}: the name {name!r} is taken in this block")
-        scope.given.add(name)
-    scope.names[str(name or layer.get("op") or "block")] = x
-
-
-def _repeated(program: _Program, layer: Mapping[str, Any], scope: _Scope, x: str, where: str) -> str:
+def _repeated(layer: _Layer, scope: _Scope, x: str, place: _Place) -> str:
     inner = layer.get("layer")
     if not inner and "op" not in layer:
-        raise ModelDataError(f"{where}: wanted op = '...' or [[layer.layer]] tables inside, given {sorted(layer)}")
+        place.fail(f"wanted op = '...' or [[layer.layer]] tables inside, given {sorted(layer)}")
     if inner and (extra := sorted(layer.keys() - {"name", "repeat", "from", "layer"})):
-        raise ModelDataError(f"{where}: a block takes name, repeat, from and layer, not {', '.join(extra)}")
-    repeat = _repeat(layer, program, where)
+        place.fail(f"a block takes name, repeat, from and layer, not {', '.join(extra)}")
+    repeat = _repeat(layer, place)
     name = scope.label(str(layer.get("name") or layer.get("op") or "block"))
     if inner and "from" in layer:
-        x = scope.find(str(layer["from"]), where)
+        x = scope.find(layer["from"], place)
     for index in range(repeat):
         label = name if repeat == 1 else f"{name}.{index}"
         if inner:
-            with program.b.scope(label):
-                x = _block(program, inner, _Scope({}, scope), x, where)
+            with place.b.scope(label):
+                x = _block(inner, _Scope({}, scope), x, place)
         else:
-            x = _single(program, layer, label, scope, x, where)
+            x = _single(layer, label, _inputs(layer, scope, x, place), place)
     return x
 
 
-def _single(program: _Program, layer: Mapping[str, Any], label: str, scope: _Scope, x: str, where: str) -> str:
-    op = layer["op"]
-    inputs = _inputs(layer, scope, x, where)
-    keys = {key: value for key, value in layer.items() if key not in _OWN_KEYS}
-    try:
-        if op in LAYERS and "weights" not in layer:
-            _check_arity(LAYERS[op], op, inputs, where)
-            return LAYERS[op](program.b, label, *inputs, **_arguments(LAYERS[op], keys, program, where))
-        return _registered(program, layer, label, inputs, keys, where)
-    except RooflineError as error:
-        text = str(error)
-        raise type(error)(text if text.startswith(where) else f"{where}: {text}") from None
-    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
-        raise ModelDataError(f"{where}: {op} cannot take these inputs or options ({error})") from None
-
-
-def _check_arity(function: Callable[..., str], op: str, inputs: list[str], where: str) -> None:
-    parameters = inspect.signature(function).parameters.values()
-    arity = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters) - 2  # the builder and the name
-    if len(inputs) != arity:
-        raise ModelDataError(f"{where}: {op} takes {arity} input, given {len(inputs)}")
-
-
-def _inputs(layer: Mapping[str, Any], scope: _Scope, x: str, where: str) -> list[str]:
+def _inputs(layer: _Layer, scope: _Scope, x: str, place: _Place) -> list[str]:
     if "inputs" in layer:
         names = layer["inputs"]
         if not isinstance(names, list) or not names or "from" in layer:
-            raise ModelDataError(f"{where}: inputs: wanted a list of names, and no 'from' beside it")
-        return [scope.find(str(name), where) for name in names]
+            place.fail("inputs: wanted a list of names, and no 'from' beside it")
+        return [scope.find(name, place) for name in names]
     if "from" not in layer:
         return [x]
     names = layer["from"] if isinstance(layer["from"], list) else [layer["from"]]
-    tensors = [scope.find(str(name), where) for name in names]
+    tensors = [scope.find(name, place) for name in names]
     return [x, *tensors] if layer["op"] in _JOINS else tensors
+
+
+def _single(layer: _Layer, label: str, inputs: list[str], place: _Place) -> str:
+    op = layer["op"]
+    keys = {key: value for key, value in layer.items() if key not in _OWN_KEYS}
+    try:
+        if op in LAYERS and "weights" not in layer:
+            return LAYERS[op](place.b, label, *inputs, **_arguments(op, len(inputs), keys, place))
+        return _registered(layer, label, inputs, keys, place)
+    except RooflineError as error:
+        text = str(error)
+        raise type(error)(text if text.startswith(place.where) else f"{place.where}: {text}") from None
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+        place.fail(f"{op} cannot take these inputs or options ({error})")
 
 
 # --- keys of a layer to arguments -----------------------------------------------------------------------------------
 
-
-def _arguments(function: Callable[..., str], keys: Mapping[str, Any], program: _Program, where: str) -> dict[str, Any]:
-    parameters = {n: p for n, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
-    _refuse_unknown(keys, parameters, where)
-    for name, parameter in parameters.items():
-        if parameter.default is parameter.empty and name not in keys:
-            raise ModelDataError(f"{where}: {name} is missing")
-    return {
-        key: _READERS[parameters[key].annotation](value, program, f"{where}: {key}") for key, value in keys.items()
-    }  # fmt: skip
-
-
-def _refuse_unknown(keys: Mapping[str, Any], allowed: Mapping[str, Any] | frozenset[str], where: str) -> None:
-    for key in keys:
-        if key not in allowed:
-            names = [*sorted(allowed), *_OWN_KEYS]
-            raise ModelDataError(f"{where}: unknown key {key!r}; allowed: {', '.join(names)}{did_you_mean(key, names)}")
-
-
-def _number(value: Any, program: _Program, where: str) -> int:
-    size = parse(value, program.sizes, where)
-    if not isinstance(size, int) or size < 0:
-        raise ModelDataError(f"{where}: wanted a whole number, given {value!r}")
-    return size
-
-
-def _pair(value: Any, program: _Program, where: str) -> Any:
-    if not isinstance(value, list):
-        return _number(value, program, where)
-    if len(value) != 2:
-        raise ModelDataError(f"{where}: wanted one number or two, given {value!r}")
-    return [_number(item, program, where) for item in value]
-
-
-def _only(kind: type, name: str) -> Callable[[Any, _Program, str], Any]:
-    def read(value: Any, program: _Program, where: str) -> Any:
-        if not isinstance(value, kind):
-            raise ModelDataError(f"{where}: wanted {name}, given {value!r}")
-        return value
-
-    return read
-
-
 #: How a key is read, by the annotation of the argument that it is for.
-_READERS: dict[str, Callable[[Any, _Program, str], Any]] = {
-    "Size": lambda value, program, where: parse(value, program.sizes, where), "int": _number, "Pair": _pair,
-    "bool": _only(bool, "true or false"), "str": _only(str, "text"),
+_READERS: dict[str, Callable[[_Place, Any], Any]] = {
+    "Size": _Place.size, "int": _Place.number, "Pair": _Place.pair,
+    "bool": lambda place, value: place.only(value, bool, "true or false"),
+    "str": lambda place, value: place.only(value, str, "text"),
 }  # fmt: skip
 
 
-def _registered(
-    program: _Program, layer: Mapping[str, Any], label: str, inputs: list[str], keys: Mapping[str, Any], where: str
-) -> str:
+def _arguments(op: str, number: int, keys: Mapping[str, Any], place: _Place) -> dict[str, Any]:
+    signature = inspect.signature(LAYERS[op]).parameters
+    parameters = {name: p for name, p in signature.items() if p.kind is p.KEYWORD_ONLY}
+    arity = len(signature) - len(parameters) - 2  # the builder and the name
+    if number != arity:
+        place.fail(f"{op} takes {arity} input, given {number}")
+    _refuse_unknown(keys, parameters, place)
+    for name, parameter in parameters.items():
+        if parameter.default is parameter.empty and name not in keys:
+            place.fail(f"{name} is missing")
+    return {key: _READERS[parameters[key].annotation](place.at(key), value) for key, value in keys.items()}
+
+
+def _refuse_unknown(keys: Mapping[str, Any], allowed: Mapping[str, Any] | frozenset[str], place: _Place) -> None:
+    for key in keys:
+        if key not in allowed:
+            names = [*sorted(allowed), *_OWN_KEYS]
+            place.fail(f"unknown key {key!r}; allowed: {', '.join(names)}{did_you_mean(key, names)}")
+
+
+def _registered(layer: _Layer, label: str, inputs: list[str], keys: Mapping[str, Any], place: _Place) -> str:
     """Add any operator of the registry, with the weights that the file spells out."""
-    op = layer["op"]
+    op, b = layer["op"], place.b
     if op not in OPS:
-        names = [*LAYERS, *OPS]
-        raise UnknownOp(f"{where}: unknown operator {str(op)!r}{did_you_mean(str(op), names)}")
-    _refuse_unknown(keys, OPS[op].parameters, where)
-    attrs = {key: _attribute(value, program, f"{where}: {key}") for key, value in keys.items()}
+        raise UnknownOp(f"{place.where}: unknown operator {str(op)!r}{did_you_mean(str(op), [*LAYERS, *OPS])}")
+    _refuse_unknown(keys, OPS[op].parameters, place)
+    attrs = {key: place.at(key).attribute(value) for key, value in keys.items()}
     shapes = layer.get("weights", [])
     if not isinstance(shapes, list) or not all(isinstance(shape, list) for shape in shapes):
-        raise ModelDataError(f"{where}: weights: wanted a list of shapes such as [['4 * hidden', 'hidden']]")
-    weights = [
-        program.b.weight(f"{label}.weight", tuple(parse(s, program.sizes, f"{where}: weights") for s in shape))
-        for shape in shapes
-    ]
-    return program.b.op(op, *inputs, *weights, name=label, **attrs)
-
-
-def _attribute(value: Any, program: _Program, where: str) -> Any:
-    if isinstance(value, list):
-        return [_attribute(item, program, where) for item in value]
-    return parse(value, program.sizes, where) if isinstance(value, str) else value
+        place.fail("weights: wanted a list of shapes such as [['4 * hidden', 'hidden']]")
+    sizes = place.at("weights").size
+    weights = [b.weight(f"{label}.weight", tuple(sizes(size) for size in shape)) for shape in shapes]
+    return b.op(op, *inputs, *weights, name=label, **attrs)
 
 
 # --- layers that make their own weights -----------------------------------------------------------------------------

@@ -85,17 +85,14 @@ def find_model(name: str | os.PathLike[str]) -> Path:
         if file := _aliases(_stamp()).get(spelling(text)):
             return file
         if not is_path(name):
-            raise UnknownModel(f"model {text[:100]!r}{_near(text)}")
+            hint = several(text, models())
+            near = hint if hint.startswith(" ") else f" is not known{hint}; roofline.models() lists the names"
+            raise UnknownModel(f"model {text[:100]!r}{near}")
     path = Path(text).expanduser()
     if not os.path.lexists(path):
         near = did_you_mean(path.name, [other.name for other in path.parent.glob("*.toml")] + models())
         raise UnknownModel(f"no model and no model file is called {text[:200]!r}{near}")
     return path
-
-
-def _near(text: str) -> str:
-    hint = several(text, models())
-    return hint if hint.startswith(" ") else f" is not known{hint}; roofline.models() lists the names"
 
 
 def _files() -> dict[str, Path]:

@@ -83,7 +83,8 @@ def check_model_file(table: Mapping[str, Any], where: str) -> ModelFile:
     except ValidationError as error:
         raise ModelDataError(f"{where}: {first_fault(error, ModelFile)}") from None
     if bool(file.family) == bool(file.layer):
-        raise ModelDataError(f"{where}: wanted either family = '...' or [[layer]] tables, given {_given(file)}")
+        number = "both" if file.family else "neither"
+        raise ModelDataError(f"{where}: wanted either family = '...' or [[layer]] tables, given {number}")
     if file.phase not in PHASES:
         raise ModelDataError(f"{where}: phase: {file.phase!r}; allowed: {', '.join(PHASES)}")
     try:
@@ -91,10 +92,6 @@ def check_model_file(table: Mapping[str, Any], where: str) -> ModelFile:
     except UnknownDType as error:
         raise ModelDataError(f"{where}: dtype: {error}") from None
     return file
-
-
-def _given(file: ModelFile) -> str:
-    return "both" if file.family else "neither"
 
 
 def first_fault(error: ValidationError, model: type[BaseModel]) -> str:
@@ -133,7 +130,11 @@ def build_model(
     """
     try:
         if file.family:
-            graph = _of_family(file, kind or family(file.family, where), where, phase, overrides)
+            kind = kind or family(file.family, where)
+            chosen = choose_phase(file.name, phase, kind.phases, kind.default_phase)
+            model = _compose(file, kind, where, overrides)
+            graph = model(Builder(f"{file.name} {chosen}", number_format(file.dtype).name), chosen)
+            graph = graph.with_info(phase=chosen)
         else:
             graph = _of_layers(file, where, phase, overrides)
     except (ModelDataError, ShapeError, UnknownOp) as error:
@@ -154,13 +155,6 @@ def _provenance(file: ModelFile) -> dict[str, Any]:
         "parameters_source": file.parameters_source,
         "source": file.source,
     }
-
-
-def _of_family(file: ModelFile, kind: Family, where: str, phase: str | None, overrides: Mapping[str, Any]) -> Graph:
-    chosen = choose_phase(file.name, phase, kind.phases, kind.default_phase)
-    model = _compose(file, kind, where, overrides)
-    graph = model(Builder(f"{file.name} {chosen}", number_format(file.dtype).name), chosen)
-    return graph.with_info(phase=chosen)
 
 
 def choose_phase(name: str, phase: str | None, phases: tuple[str, ...], default: str) -> str:

@@ -35,7 +35,10 @@ def trained(b: Builder, graph: Graph) -> Graph:
         if node.op == "batchnorm2d":
             _track(b, node)
     graph = b.graph([cross_entropy(b, logits)], graph.items, graph.item, graph.info)
-    return replace(graph, nodes=tuple(_batch_statistics(node) for node in graph.nodes))
+    return replace(graph, nodes=tuple(
+        replace(node, op="batchnorm_train", inputs=node.inputs[:3]) if node.op == "batchnorm2d" else node
+        for node in graph.nodes
+    ))  # fmt: skip
 
 
 def _track(b: Builder, norm: Node) -> None:
@@ -45,10 +48,6 @@ def _track(b: Builder, norm: Node) -> None:
         for name in (mean, variance):
             b.op("update", name, name=f"{name}_new", flops=3)
     b.op("update", b.source(f"{norm.name}.batches", (1,), "buffer", "int64"), name=f"{norm.name}.batches_new", flops=1)
-
-
-def _batch_statistics(node: Node) -> Node:
-    return replace(node, op="batchnorm_train", inputs=node.inputs[:3]) if node.op == "batchnorm2d" else node
 
 
 def finish(b: Builder, outputs: Sequence[str], layers: int) -> Graph:

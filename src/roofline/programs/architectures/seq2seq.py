@@ -19,7 +19,7 @@ from roofline.programs.layers import primitives
 from roofline.programs.layers.attention import Attention, RelativeBias
 from roofline.programs.layers.base import Chain, Layer, Norm, Residual, Run
 from roofline.programs.layers.feedforward import MLP
-from roofline.programs.layers.primitives import embed, linear, merge_heads, split_heads
+from roofline.programs.layers.primitives import embed, linear, merge_heads, split_heads, weights
 
 
 class TableKeys(Config):
@@ -88,9 +88,7 @@ class CrossAttention:
         if not run.decodes:
             y = linear(b, run.shared["memory"], self.columns, name, bias)
             return split_heads(b, y, self.heads, f"{name}_heads")
-        b.weight(f"{name}.weight", (self.columns, run.width))
-        if bias:
-            b.weight(f"{name}.bias", (self.columns,))
+        weights(b, name, (self.columns, run.width), bias)
         return b.cache(f"{name}_cache", (run.batch, self.heads, run.shared["source"], self.width))
 
 
@@ -158,8 +156,8 @@ class Seq2Seq:
         b, c = run.b, self.config
         x = b.input("spectrogram", (run.batch, c.mel_bins, 2 * c.source))
         for name, channels, stride in (("conv1", c.mel_bins, 1), ("conv2", c.hidden, 2)):
-            weights = b.weight(f"{name}.weight", (c.hidden, channels, 3)), b.weight(f"{name}.bias", (c.hidden,))
-            x = b.op("conv1d", x, *weights, name=name, stride=stride, padding=1)
+            kernels = weights(b, name, (c.hidden, channels, 3), True)
+            x = b.op("conv1d", x, *kernels, name=name, stride=stride, padding=1)
             x = b.op("gelu", x, name=f"{name}_gelu")
         return b.op("view", x, name="sound", shape=(run.batch, c.source, c.hidden))
 

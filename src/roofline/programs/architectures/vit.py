@@ -20,7 +20,7 @@ from roofline.programs.layers import primitives
 from roofline.programs.layers.attention import Attention, HeadNorm
 from roofline.programs.layers.base import Chain, Layer, Norm, Residual, Run
 from roofline.programs.layers.feedforward import MLP
-from roofline.programs.layers.primitives import cross_entropy, linear, merge_heads, part, split_heads
+from roofline.programs.layers.primitives import cross_entropy, linear, merge_heads, part, split_heads, weights
 
 
 class ImageKeys(Config):
@@ -54,23 +54,21 @@ class ImageKeys(Config):
         return self.edge**2 + self.prefix
 
 
-class ProjectorKeys(Config):
+class Projector(Config):
     """The projector of a tower to the width of the language model."""
 
-    project_norm: Literal["", "layernorm", "rmsnorm"] = ""  #: Kind of norm, empty for none.
-    project_norm_merged: bool = False  #: Whether it comes after patches are merged.
-    project_merge: Positive = 1  #: Patches along each edge that become one token, side by side in its columns.
-    project_reduce: bool = False  #: Whether the columns of a merged token are projected back to ``hidden``.
-    project_pool: Positive = 1  #: Patches along each edge that are averaged.
-    #: Outputs of the linear layers, with activations between them.
-    project_widths: tuple[Positive, ...] = Field((), max_length=8)
-    project_bias: bool = True  #: Biases of these.
-    project_activation: Literal["gelu", "gelu_tanh", "silu", "relu"] = "gelu"  #: Between them.
-    project_prefix: bool = False  #: Whether the projector takes the tokens beside the patches as well.
-    project_again: Count = 0  #: Projectors of earlier layers beside the last, which norm merged tokens (Qwen3-VL).
+    norm: Literal["", "layernorm", "rmsnorm"] = ""  #: Kind of norm, empty for none.
+    norm_merged: bool = False  #: Whether it comes after patches are merged.
+    merge: Positive = 1  #: Patches along each edge that become one token, side by side in its columns.
+    reduce: bool = False  #: Whether the columns of a merged token are projected back to ``hidden``.
+    pool: Positive = 1  #: Patches along each edge that are averaged.
+    widths: tuple[Positive, ...] = Field((), max_length=8)  #: Outputs of the linear layers.
+    bias: bool = True  #: Biases of these.
+    activation: Literal["gelu", "gelu_tanh", "silu", "relu"] = "gelu"  #: Between them.
+    prefix: bool = False  #: Whether the projector takes the tokens beside the patches as well.
 
 
-class ViTConfig(ProjectorKeys, ImageKeys):
+class ViTConfig(ImageKeys):
     """Sizes and options of a vision transformer."""
 
     hidden: Positive  #: Width of the residual stream.
@@ -92,12 +90,14 @@ class ViTConfig(ProjectorKeys, ImageKeys):
     #: ``mean``, from the normed mean of the patches; ``mean_only``, that mean itself; ``pooler``, a dense layer and a
     #: tanh; ``normed``, the normed class token; ``attention``, attention of one learned query and a feed-forward block
     #: (SigLIP); ``project``, the normed class token projected to ``classes`` columns without a bias; ``tokens``, a
-    #: projector of the tokens that ``project_*`` describe; ``none``.
+    #: projector of the tokens, ``project``; ``none``.
     head: Literal[
         "classes", "classes_mean", "mean", "mean_only", "pooler", "normed", "attention", "project", "tokens", "none"
     ] = "classes"  # fmt: skip
     #: A head that runs beside it, without its output being used: ``normed`` or ``attention``.
     also: Literal["", "normed", "attention"] = ""
+    project: Projector = Projector()  #: The projector at the end.
+    deepstack: Count = 0  #: Projectors of earlier layers beside the last, which norm merged tokens (Qwen3-VL).
     qk_norm: bool = False  #: Norm of queries and keys over all heads together.
     fused_qkv: bool = True  #: One projection for q, k and v, as torch's multi-head attention runs it.
     attention: Literal["sdpa", "naive"] = "sdpa"  #: ``sdpa`` (one kernel) or ``naive`` (scores written out).
@@ -127,9 +127,10 @@ class VisionTransformer:
         if c.final_norm:
             x = Norm(c.norm)(run, x)
         outputs = [HEADS[name](run, c, x) for name in (c.head, c.also) if name]
-        for number in range(c.project_again):
+        merged = c.model_copy(update={"project": c.project.model_copy(update={"norm_merged": True})})
+        for number in range(c.deepstack):
             with b.scope(f"again.{number}"):
-                outputs.append(_tokens(run, c.model_copy(update={"project_norm_merged": True}), x))
+                outputs.append(_tokens(run, merged, x))
         if phase == "train" and c.head in ("classes", "classes_mean", "mean"):
             outputs = [cross_entropy(b, outputs[0])]
         return b.graph(outputs, run.batch, "image", Info(layers=c.layers))
@@ -138,10 +139,8 @@ class VisionTransformer:
         """Return patches, tokens beside them and positions."""
         b, c = run.b, self.config
         pixels = b.input("image", (run.batch, c.channels, c.image, c.image))
-        weights = [b.weight("patches.weight", (c.hidden, c.channels, c.patch, c.patch))]
-        if c.patch_bias:
-            weights.append(b.weight("patches.bias", (c.hidden,)))
-        x = b.op("conv2d", pixels, *weights, name="patches", stride=c.patch)
+        kernels = weights(b, "patches", (c.hidden, c.channels, c.patch, c.patch), c.patch_bias)
+        x = b.op("conv2d", pixels, *kernels, name="patches", stride=c.patch)
         x = b.op("view", x, name="tokens", shape=(run.batch, c.edge**2, c.hidden))
         if c.prefix:
             extra = b.weight("class_token", (1, c.prefix, c.hidden))
@@ -188,33 +187,16 @@ def _mean(run: Run, c: ViTConfig, x: str) -> str:
     return run.b.op("mean", run.b.op("view", _patch_tokens(run, c, x), name="by_column", shape=shape), name="mean")
 
 
-def _classes(run: Run, c: ViTConfig, x: str) -> str:
-    return linear(run.b, _first(run, c, x), c.classes, "head", bias=True)
-
-
-def _classes_mean(run: Run, c: ViTConfig, x: str) -> str:
-    both = run.b.op("cat", _first(run, c, x), _mean(run, c, x), name="class_and_mean")
-    return linear(run.b, both, c.classes, "head", bias=True)
+def _labels(run: Run, c: ViTConfig, x: str) -> str:
+    return linear(run.b, x, c.classes, "head", bias=True)
 
 
 def _normed_mean(run: Run, c: ViTConfig, x: str) -> str:
     return Norm(c.norm, name="pooled_norm")(run, _mean(run, c, x))
 
 
-def _mean_classes(run: Run, c: ViTConfig, x: str) -> str:
-    return linear(run.b, _normed_mean(run, c, x), c.classes, "head", bias=True)
-
-
-def _pooler(run: Run, c: ViTConfig, x: str) -> str:
-    return run.b.op("tanh", linear(run.b, _first(run, c, x), c.hidden, "pooler", bias=True), name="pooled")
-
-
 def _normed(run: Run, c: ViTConfig, x: str) -> str:
     return Norm(c.norm, name="pooled_norm")(run, _first(run, c, x))
-
-
-def _project(run: Run, c: ViTConfig, x: str) -> str:
-    return linear(run.b, _normed(run, c, x), c.classes, "head")
 
 
 def _attention_pool(run: Run, c: ViTConfig, x: str) -> str:
@@ -232,37 +214,43 @@ def _attention_pool(run: Run, c: ViTConfig, x: str) -> str:
 
 def _tokens(run: Run, c: ViTConfig, x: str) -> str:
     """Add the projector: pooled or merged patches through norms and linear layers."""
-    b, norm = run.b, Norm(c.project_norm) if c.project_norm else None
+    b, project = run.b, c.project
+    norm = Norm(project.norm) if project.norm else None
     with b.scope("projector"):
-        x = _patch_tokens(run, c, x, c.project_prefix)
-        if c.project_pool > 1:
-            x = _pooled(run, c, x)
-        if norm and not c.project_norm_merged:
+        x = _patch_tokens(run, c, x, project.prefix)
+        if project.pool > 1:
+            square = b.op("view", x, name="square", shape=(run.batch, c.hidden, c.edge, c.edge))
+            small = b.op("avgpool2d", square, name="pooled", r=project.pool)
+            shape = (run.batch, (c.edge // project.pool) ** 2, c.hidden)
+            x = b.op("view", small, name="pooled_tokens", shape=shape)
+        if norm and not project.norm_merged:
             x = norm(run, x)
-        if (joined := c.project_merge) > 1:  # neighbouring patches side by side: a copy
+        if (joined := project.merge) > 1:  # neighbouring patches side by side: a copy
             shape = (run.batch, (c.edge // joined) ** 2, c.hidden * joined**2)
             x = b.op("rearrange", x, name="merged", shape=shape)
-        if c.project_reduce:
+        if project.reduce:
             x = linear(b, x, c.hidden, "merging")
-        if norm and c.project_norm_merged:
+        if norm and project.norm_merged:
             x = norm(run, x)
-        for number, width in enumerate(c.project_widths):
+        for number, width in enumerate(project.widths):
             if number:
-                x = b.op(c.project_activation, x, name=f"act_{number}")
-            x = linear(b, x, width, f"linear_{number + 1}", c.project_bias)
+                x = b.op(project.activation, x, name=f"act_{number}")
+            x = linear(b, x, width, f"linear_{number + 1}", project.bias)
         return x
 
 
-def _pooled(run: Run, c: ViTConfig, x: str) -> str:
-    b, length = run.b, (c.edge // c.project_pool) ** 2
-    square = b.op("view", x, name="square", shape=(run.batch, c.hidden, c.edge, c.edge))
-    small = b.op("avgpool2d", square, name="pooled", r=c.project_pool)
-    return b.op("view", small, name="pooled_tokens", shape=(run.batch, length, c.hidden))
-
-
 HEADS: dict[str, Callable[[Run, ViTConfig, str], str]] = {
-    "classes": _classes, "classes_mean": _classes_mean, "mean": _mean_classes, "mean_only": _normed_mean,
-    "pooler": _pooler, "normed": _normed, "attention": _attention_pool, "project": _project, "tokens": _tokens,
+    "classes": lambda run, c, x: _labels(run, c, _first(run, c, x)),
+    "classes_mean": lambda run, c, x: _labels(
+        run, c, run.b.op("cat", _first(run, c, x), _mean(run, c, x), name="class_and_mean")),
+    "mean": lambda run, c, x: _labels(run, c, _normed_mean(run, c, x)),
+    "mean_only": _normed_mean,
+    "pooler": lambda run, c, x: run.b.op(
+        "tanh", linear(run.b, _first(run, c, x), c.hidden, "pooler", bias=True), name="pooled"),
+    "normed": _normed,
+    "attention": _attention_pool,
+    "project": lambda run, c, x: linear(run.b, _normed(run, c, x), c.classes, "head"),
+    "tokens": _tokens,
     "none": lambda run, c, x: x,
 }  # fmt: skip
 
@@ -283,7 +271,7 @@ def vision_transformer(c: ViTConfig) -> VisionTransformer:
         raise ValueError(f"image = {c.image} is smaller than patch = {c.patch}")
     if c.rope and width % 2:
         raise ValueError("rotary embedding needs an even head width")
-    if c.edge < max(c.project_merge, c.project_pool):
+    if c.edge < max(c.project.merge, c.project.pool):
         raise ValueError(f"{c.edge} patches along an edge are fewer than the projector joins")
     attention = Attention(
         c.heads, c.heads, width, causal=False, rotates=c.rope, fused=c.fused_qkv and c.k_bias, qkv_bias=c.qkv_bias,

@@ -14,11 +14,9 @@ from typing import Any
 
 from roofline.ir.graph import Graph
 from roofline.passes.formats.cast import cast
-from roofline.programs.huggingface.assemble import build_parts
+from roofline.programs.huggingface.assemble import KINDS, build_parts, parts_of, read_source
 from roofline.programs.huggingface.composites import COMPOSITES
-from roofline.programs.huggingface.kinds import KINDS
 from roofline.programs.huggingface.quantised import QUANTISED
-from roofline.programs.huggingface.select import parts_of, read_source
 
 __all__ = ["COMPOSITES", "KINDS", "QUANTISED", "from_config"]
 

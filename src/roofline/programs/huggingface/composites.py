@@ -40,19 +40,22 @@ def _act(outer: Keys) -> str:
     return str(outer.one_of("projector_hidden_act", groups.ACTIVATIONS))
 
 
+def _tokens(**project: Any) -> dict[str, Any]:
+    """Return the options of a tower that ends in a projector."""
+    return {"head": "tokens", "project": project}
+
+
 def _llava(outer: Keys, text: Mapping[str, Any], vision: Keys) -> dict[str, Any]:
     """Two linear layers on the patches of one layer of the tower."""
     if not isinstance(outer.get("vision_feature_layer"), int):
         outer.fail("vision_feature_layer", "several layers are not understood; allowed: a whole number")
-    width = text["hidden"]
-    return {
-        "head": "tokens",
-        "project_widths": [width, width],
-        "project_bias": outer.switch("multimodal_projector_bias"),
-        "project_activation": _act(outer),
-        "project_prefix": outer.get("vision_feature_select_strategy") == "full",
-        "also": "attention" if _pools(vision) else "normed" if _norms(vision) else "",
-    }
+    project = _tokens(
+        widths=[text["hidden"]] * 2, bias=outer.switch("multimodal_projector_bias"), activation=_act(outer),
+        prefix=outer.get("vision_feature_select_strategy") == "full",
+    )  # fmt: skip
+    # CLIP's tower norms its class token at the end.
+    usual = "normed" if vision.table.get("model_type") == "clip_vision_model" else ""
+    return {**project, "also": "attention" if _pools(vision) else usual}
 
 
 def _llava_next(outer: Keys, text: Mapping[str, Any], vision: Keys) -> dict[str, Any]:
@@ -67,49 +70,40 @@ def _pools(vision: Keys) -> bool:
     )
 
 
-def _norms(vision: Keys) -> bool:
-    """CLIP's tower norms its class token at the end."""
-    return vision.table.get("model_type") == "clip_vision_model"
-
-
 def _paligemma(outer: Keys, text: Mapping[str, Any], vision: Keys) -> dict[str, Any]:
     width = outer.size("projection_dim") or vision.size("projection_dim") or text["hidden"]
-    return {"head": "tokens", "project_widths": [width], "also": "attention" if _pools(vision) else ""}
+    return {**_tokens(widths=[width]), "also": "attention" if _pools(vision) else ""}
 
 
 def _gemma3(outer: Keys, text: Mapping[str, Any], vision: Keys) -> dict[str, Any]:
     """Patches averaged to a fixed number of tokens, normed and projected."""
     edge = vision.needed("image_size") // vision.needed("patch_size")
     tokens = isqrt(outer.needed("mm_tokens_per_image"))
-    return {
-        "head": "tokens", "project_pool": max(edge // tokens, 1), "project_norm": "rmsnorm",
-        "project_widths": [text["hidden"]], "project_bias": False, "also": "attention" if _pools(vision) else "",
-    }  # fmt: skip
+    project = _tokens(pool=max(edge // tokens, 1), norm="rmsnorm", widths=[text["hidden"]], bias=False)
+    return {**project, "also": "attention" if _pools(vision) else ""}
 
 
 def _mistral3(outer: Keys, text: Mapping[str, Any], vision: Keys) -> dict[str, Any]:
     """Normed patches, merged and projected back, then two linear layers."""
-    width = text["hidden"]
-    return {
-        "head": "tokens", "project_norm": "rmsnorm", "project_merge": outer.needed("spatial_merge_size"),
-        "project_reduce": True, "project_widths": [width, width], "project_activation": _act(outer),
-        "project_bias": outer.switch("multimodal_projector_bias"),
-    }  # fmt: skip
+    return _tokens(norm="rmsnorm", merge=outer.needed("spatial_merge_size"), reduce=True, widths=[text["hidden"]] * 2,
+                   activation=_act(outer), bias=outer.switch("multimodal_projector_bias"))  # fmt: skip
 
 
 def _idefics3(outer: Keys, text: Mapping[str, Any], vision: Keys) -> dict[str, Any]:
-    return {"head": "tokens", "project_merge": outer.needed("scale_factor"), "project_widths": [text["hidden"]],
-            "project_bias": False}  # fmt: skip
+    return _tokens(merge=outer.needed("scale_factor"), widths=[text["hidden"]], bias=False)
 
 
 def _internvl(outer: Keys, text: Mapping[str, Any], vision: Keys) -> dict[str, Any]:
-    ratio, width = outer.number("downsample_ratio"), text["hidden"]
+    merge = _merged(outer, "downsample_ratio")
+    return _tokens(merge=merge, norm="layernorm", norm_merged=True, widths=[text["hidden"]] * 2, activation=_act(outer))
+
+
+def _merged(c: Keys, key: str) -> int:
+    """Return the patches along an edge that become one token, from a share of the edge."""
+    ratio = c.number(key)
     if not 0 < ratio <= 1:
-        outer.fail("downsample_ratio", f"wanted a share up to 1, given {ratio}")
-    return {
-        "head": "tokens", "project_merge": round(1 / ratio), "project_norm": "layernorm", "project_norm_merged": True,
-        "project_widths": [width, width], "project_activation": _act(outer),
-    }  # fmt: skip
+        c.fail(key, f"wanted a share up to 1, given {ratio}")
+    return round(1 / ratio)
 
 
 def _qwen(out: str, norm: str) -> Join:
@@ -120,25 +114,20 @@ def _qwen(out: str, norm: str) -> Join:
         own = vision.needed("embed_dim") if out == "hidden_size" else vision.needed("hidden_size")
         target = vision.defaults["hidden_size"] if "hidden_size" not in vision.table else vision.table["hidden_size"]
         width = target if out == "hidden_size" else vision.needed(out)
-        return {"head": "tokens", "project_norm": norm, "project_merge": merge,
-                "project_widths": [own * merge**2, width]}  # fmt: skip
+        return _tokens(norm=norm, merge=merge, widths=[own * merge**2, width])
 
     return join
 
 
 def _llama4(outer: Keys, text: Mapping[str, Any], vision: Keys) -> dict[str, Any]:
     """Patches side by side, the adapter's two linear layers with activations after both, then one to the text."""
-    ratio = vision.number("pixel_shuffle_ratio")
-    if not 0 < ratio <= 1:
-        vision.fail("pixel_shuffle_ratio", f"wanted a share up to 1, given {ratio}")
-    merge, width = round(1 / ratio), vision.needed("projector_output_dim")
+    merge, width = _merged(vision, "pixel_shuffle_ratio"), vision.needed("projector_output_dim")
     same = {"projector_input_dim": width, "vision_output_dim": width,
             "intermediate_size": vision.needed("hidden_size") * merge**2}  # fmt: skip
     for key, size in same.items():
         if (own := vision.needed(key)) != size:
             vision.fail(key, f"wanted {size}, as what comes before the adapter's layers gives, given {own}")
-    return {"head": "tokens", "project_merge": merge, "project_widths": [width, width, text["hidden"]],
-            "project_bias": False}  # fmt: skip
+    return _tokens(merge=merge, widths=[width, width, text["hidden"]], bias=False)
 
 
 def _contrastive(extra: int) -> Join:

@@ -222,12 +222,10 @@ def no_rope(c: Keys) -> dict[str, Any]:
 
 def thetas(c: Keys) -> dict[str, Any]:
     """A base for each layer; a layer whose base is 0 does not rotate."""
-    listed = c.get("layer_rope_theta")
-    if listed is None:
-        return {}
-    if not isinstance(listed, list | tuple) or len(listed) > MAX_LAYERS or not listed:
-        c.fail("layer_rope_theta", f"wanted a list of numbers, given {str(listed)[:60]!r}")
-    return {"rope_pattern": [c.real("layer_rope_theta", theta) > 0 for theta in listed]}
+    listed = c.items("layer_rope_theta", "numbers", lambda theta: True)
+    if listed == []:
+        c.fail("layer_rope_theta", "wanted a list of numbers, given '[]'")
+    return {} if listed is None else {"rope_pattern": [c.real("layer_rope_theta", theta) > 0 for theta in listed]}
 
 
 def rope_in_windows(c: Keys) -> dict[str, Any]:

@@ -6,30 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from roofline.programs.architectures.decoder import variant
-from roofline.programs.huggingface import experts
+from roofline.programs.huggingface import experts, groups
 from roofline.programs.huggingface.checkpoints import blocks
 from roofline.programs.huggingface.checkpoints.attention import GateConfig, gated
-from roofline.programs.huggingface.groups import (
-    ACTIVATIONS,
-    BASE,
-    LATENT,
-    PLAIN_EXPERTS,
-    biases,
-    body,
-    full_at,
-    heads,
-    ignored,
-    inner,
-    layer_types,
-    mlp_bias,
-    multipliers,
-    needs,
-    one_in,
-    options,
-    rotary,
-    turns,
-    window,
-)  # fmt: skip
+from roofline.programs.huggingface.groups import BASE, LATENT, biases, body, heads, inner, mlp_bias, options, rotary
 from roofline.programs.huggingface.keys import MAX_LAYERS, Keys, Kind, Reader, row
 
 #: Words of ``layer_types`` and ``layers_block_type`` that several classes share.
@@ -86,7 +66,8 @@ def _jamba(c: Keys) -> dict[str, Any]:
     c.ignore(*_MIXERS)
     step, at = c.needed("attn_layer_period"), c.size("attn_layer_offset", least=0) or 0
     return {
-        "pattern": full_at(c, step, at, "mamba"), "ssm_inner": c.needed("mamba_expand") * c.needed("hidden_size"),
+        "pattern": groups.full_at(c, step, at, "mamba"),
+        "ssm_inner": c.needed("mamba_expand") * c.needed("hidden_size"),
         "ssm_rank": _rank(c, "mamba_dt_rank"), **c.needs(ssm_state="mamba_d_state", ssm_conv="mamba_d_conv"),
         **c.switches(ssm_bias="mamba_proj_bias", ssm_conv_bias="mamba_conv_bias"),
     }  # fmt: skip
@@ -104,7 +85,7 @@ def _listed(c: Keys) -> dict[str, Any]:
     listed = c.words("layer_types")
     usual = c.kind.mixers(c) if c.kind.mixers else []
     c.ignore("layers_block_type")
-    return layer_types(c, listed, None) if listed is not None else {"pattern": usual}
+    return groups.layer_types(c, listed, None) if listed is not None else {"pattern": usual}
 
 
 def _falcon_h1(c: Keys) -> dict[str, Any]:
@@ -156,7 +137,7 @@ def _nemotron_h(c: Keys) -> dict[str, Any]:
                   ssm_heads="mamba_num_heads", ssm_state="ssm_state_size", ssm_groups="n_groups",
                   ssm_conv="conv_kernel", ssm_chunk="chunk_size"),
         **c.switches(tied="tie_word_embeddings", ssm_conv_bias="use_conv_bias"),
-        "activation": c.one_of("mlp_hidden_act", ACTIVATIONS),
+        "activation": c.one_of("mlp_hidden_act", groups.ACTIVATIONS),
         "ssm_inner": c.needed("mamba_num_heads") * c.needed("mamba_head_dim"),
         "ssm_bias": c.switch("mamba_proj_bias") or c.switch("use_bias"),
         "ssm_dtype": str(c.get("mamba_ssm_cache_dtype") or ""),
@@ -226,7 +207,7 @@ def _lara(c: Keys) -> dict[str, Any]:
     """Mixers in turn, with a window; layers that see all do not rotate."""
     listed, size = c.words("layer_types"), c.needed("sliding_window")
     usual: dict[str, Any] = {"window": size, "pattern": ["delta", "sliding", "delta", "full", "sliding"]}
-    mixers = layer_types(c, listed, size) if listed is not None else usual
+    mixers = groups.layer_types(c, listed, size) if listed is not None else usual
     return {**mixers, "rope_pattern": [mixer != "full" for mixer in mixers.get("pattern", ["full"])]}
 
 
@@ -307,19 +288,19 @@ _LFM2: dict[str, Any] = {
 #: Of routing, which costs the same.
 _KIMI: dict[str, Any] = {
     "idle": ("num_expert_group", "moe_router_enable_expert_bias", "num_experts_per_group", "mtp_loss_scaling_factor"),
-    "names": {**PLAIN_EXPERTS, "num_experts_per_tok": "num_experts_per_token"},
+    "names": {**groups.PLAIN_EXPERTS, "num_experts_per_tok": "num_experts_per_token"},
     "types": {"linear_attention": "kda"}, "router": "sigmoid",
 }  # fmt: skip
 #: Short convolutions between layers of attention.
-_SHORT: tuple[Reader, ...] = (needs(ssm_conv="conv_L_cache"), options(ssm_bias="conv_bias"))
+_SHORT: tuple[Reader, ...] = (groups.needs(ssm_conv="conv_L_cache"), options(ssm_bias="conv_bias"))
 #: The gated delta rule's heads.
-_DELTA = needs(delta_keys="linear_num_key_heads", delta_values="linear_num_value_heads",
+_DELTA = groups.needs(delta_keys="linear_num_key_heads", delta_values="linear_num_value_heads",
                delta_key_dim="linear_key_head_dim", delta_value_dim="linear_value_head_dim",
                ssm_conv="linear_conv_kernel_dim")  # fmt: skip
 _DENSE: tuple[Reader, ...] = (*BASE, inner)
 _PURE: dict[str, Any] = {"heads": 1, "feeds": ["none"], "rope": False}
 _QWEN: dict[str, Any] = {
-    "types": {"linear_attention": "delta"}, "mixers": one_in(4, "full_attention_interval", "delta"),
+    "types": {"linear_attention": "delta"}, "mixers": groups.one_in(4, "full_attention_interval", "delta"),
     "defaults": {"partial_rotary_factor": 0.25}, "qk_norm": True, "family": blocks.QUERY_GATE,
 }  # fmt: skip
 _GATED = variant(GateConfig, attend=gated())
@@ -330,17 +311,17 @@ HYBRIDS: dict[str, Kind] = {
     "mamba2": row(body, _mamba2, **_PURE, pattern=["mamba2"], idle={"intermediate_size"}),
     "jamba": row(*_DENSE, _jamba, experts.jamba, rope=False, ssm_inner_norms="scaled"),
     "bamba": row(*_DENSE, rotary, _bamba, biases, mlp_bias, defaults={"partial_rotary_factor": 0.5}),
-    "granitemoehybrid": row(*_DENSE, rotary, _listed, _mamba2_beside, biases, multipliers, experts.granite,
+    "granitemoehybrid": row(*_DENSE, rotary, _listed, _mamba2_beside, biases, groups.multipliers, experts.granite,
         lambda c: {"rope": c.get("position_embedding_type") == "rope"},  # it rotates only where it says so
         types={**_WORDS, "mamba": "mamba2", "linear_attention": "mamba2"},
-        mixers=turns("mamba2")),
+        mixers=groups.turns("mamba2")),
     "falcon_h1": row(*_DENSE, rotary, _falcon_h1, biases, mlp_bias),
     "nemotron_h": row(heads, _nemotron_h, biases, mlp_bias, _nemotron_experts, gated=False, rope=False,
         idle={"time_step_rank"}),
     "recurrent_gemma": row(*BASE, rotary, _recurrent_gemma, embedding_scale=True, out_bias=True, mlp_bias=True,
         defaults={"partial_rotary_factor": 0.5}, idle={"embeddings_scale_by_sqrt_dim"}),
     "lfm2": row(body, heads, rotary, *_SHORT, _listed, _lfm2_inner, _lfm2_tied, **_LFM2),
-    "lfm2_moe": row(body, heads, inner, rotary, ignored("use_expert_bias"), *_SHORT, _listed,
+    "lfm2_moe": row(body, heads, inner, rotary, groups.ignored("use_expert_bias"), *_SHORT, _listed,
         experts.after_dense, _lfm2_tied, **_LFM2),
     "qwen3_5_text": row(*_DENSE, rotary, _listed, biases, _DELTA, **_QWEN),
     "qwen3_5_moe_text": row(*BASE, rotary, _listed, biases, _DELTA, experts.qwen, **_QWEN),
@@ -350,7 +331,7 @@ HYBRIDS: dict[str, Kind] = {
     "xlstm": row(body, _xlstm, pattern=["mlstm"], rope=False),
     "olmo_hybrid": row(*_DENSE, biases, _olmo_delta, qk_norm=True, qk_norm_over="width",
         types={"linear_attention": "delta"}, mixers=_olmo_mixers, family=blocks.NORMS_AFTER_ATTENTION),
-    "lfm3": row(body, heads, inner, rotary, window, biases, *_SHORT, options(post_norms="use_sandwich_norm"),
+    "lfm3": row(body, heads, inner, rotary, groups.window, biases, *_SHORT, options(post_norms="use_sandwich_norm"),
         lambda c: {"output_gate": "head" if c.switch("use_attention_gate") else "none"},
         qk_norm=True, types={"conv": "conv"}, mixers=_lfm3_mixers, family=_GATED),
     "kimi_linear": row(*LATENT, experts.deepseek, _kimi, rope=False, **_KIMI,

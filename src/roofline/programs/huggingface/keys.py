@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, NoReturn
 
 from roofline.ir.errors import ModelDataError, did_you_mean
 from roofline.programs.architectures.config import Family
 from roofline.programs.architectures.decoder import FAMILIES
+
+#: What absent keys mean, for each ``model_type`` those that its row reads: defaults of the classes of transformers,
+#: version 5.24, written by ``scripts/huggingface_defaults.py``.
+DEFAULTS: dict[str, dict[str, Any]] = json.loads(
+    Path(__file__).with_name("defaults.json").read_text(encoding="utf-8")
+)  # fmt: skip
 
 #: A size in a config beyond this is a mistake, and so are more layers than that.
 MAX_SIZE = 10**9
@@ -142,22 +150,21 @@ class Keys:
 
     def sizes(self, key: str) -> list[int] | None:
         """Read a list of whole numbers; ``None`` where it is absent or null."""
-        value = self.get(key)
-        if value is None:
-            return None
-        whole = isinstance(value, list | tuple) and len(value) <= MAX_LAYERS
-        if not whole or not all(isinstance(v, int) and not isinstance(v, bool) and 0 <= v <= MAX_SIZE for v in value):
-            self.fail(key, f"wanted a list of whole numbers, given {str(value)[:60]!r}")
-        return list(value)
+        return self.items(key, "whole numbers", lambda item: type(item) is int and 0 <= item <= MAX_SIZE)
 
     def words(self, key: str) -> list[str] | None:
         """Read a list of words; ``None`` where it is absent or null."""
+        listed = self.items(key, "words", lambda item: True)
+        return None if listed is None else [str(word)[:60] for word in listed]
+
+    def items(self, key: str, names: str, fits: Callable[[Any], bool]) -> list[Any] | None:
+        """Read a list; ``None`` where it is absent or null."""
         value = self.get(key)
         if value is None:
             return None
-        if not isinstance(value, list | tuple) or len(value) > MAX_LAYERS:
-            self.fail(key, f"wanted a list of words, given {str(value)[:60]!r}")
-        return [str(word)[:60] for word in value]
+        if not isinstance(value, list | tuple) or len(value) > MAX_LAYERS or not all(map(fits, value)):
+            self.fail(key, f"wanted a list of {names}, given {str(value)[:60]!r}")
+        return list(value)
 
     def one_of(self, key: str, meanings: Mapping[str, Any]) -> Any:
         """Return what a word stands for."""

@@ -50,14 +50,6 @@ def _int(value: Any, least: int = 0, most: int = 2**20) -> int:
     return value if whole and (least <= value <= most or value == -1) else 0
 
 
-def _rows(c: Keys, table: Table, bits: int, allowed: tuple[int, ...]) -> int:
-    """Return the group size, 0 for whole rows; checks the bits."""
-    group = _int(table.get("group_size", table.get("q_group_size", -1)))
-    if bits not in allowed or not group:
-        _refuse(c, table, bits, group)
-    return 0 if group == -1 else group
-
-
 def _refuse(c: Keys, table: Table, bits: int = 0, group: int = 0) -> None:
     method = str(table.get("quant_method"))[:40]
     said = f"{method} with {bits} bits in groups of {group}"
@@ -69,10 +61,11 @@ def _gptq(c: Keys, table: Table) -> list[Scheme]:
     bits = _int(table.get("bits", table.get("w_bit")))
     if table.get("dynamic"):
         c.fail("quantization_config", "dynamic: formats that differ by module are not understood yet")
-    group = _rows(c, table, bits, (2, 3, 4, 8))
-    head = ("lm_head",) if table.get("lm_head") is True else ()
-    schemes = [Scheme(bits, group=group, zero=bits)]
-    return [*schemes, replace(schemes[0], only=head)] if head else schemes
+    group = _int(table.get("group_size", table.get("q_group_size", -1)))
+    if bits not in (2, 3, 4, 8) or not group:
+        _refuse(c, table, bits, group)
+    scheme = Scheme(bits, group=max(group, 0), zero=bits)  # -1 stands for whole rows
+    return [scheme, *([replace(scheme, only=("lm_head",))] if table.get("lm_head") is True else [])]
 
 
 def _bitsandbytes(c: Keys, table: Table) -> list[Scheme]:
@@ -96,15 +89,6 @@ def _fp8(c: Keys, table: Table) -> list[Scheme]:
         c.fail("quantization_config", f"weight_block_size: wanted two sizes, given {str(block)[:60]!r}")
     named = "fp8-block" if tuple(block) == (128, 128) else f"fp8-g{block[0] * block[1]}-sym-s32"
     return [Scheme(8, "float", named=named, compute="fp8")]
-
-
-def _fbgemm(c: Keys, table: Table) -> list[Scheme]:
-    return [Scheme(8, "float", scale=32, compute="fp8")]
-
-
-def _mxfp4(c: Keys, table: Table) -> list[Scheme]:
-    """gpt-oss: the experts alone, multiplied in 16 bits."""
-    return [Scheme(4, "float", named="mxfp4", only=("experts",))]
 
 
 def _modelopt(c: Keys, table: Table) -> list[Scheme]:
@@ -163,7 +147,10 @@ def _compute(activations: Any) -> str:
 #: How each method is read.
 QUANTISED: dict[str, Callable[[Keys, Table], list[Scheme]]] = {
     "gptq": _gptq, "awq": _gptq, "auto-round": _gptq, "bitsandbytes": _bitsandbytes, "compressed-tensors": _compressed,
-    "fp8": _fp8, "fbgemm_fp8": _fbgemm, "mxfp4": _mxfp4, "modelopt": _modelopt,
+    "fp8": _fp8, "modelopt": _modelopt,
+    "fbgemm_fp8": lambda c, table: [Scheme(8, "float", scale=32, compute="fp8")],
+    # gpt-oss: the experts alone, multiplied in 16 bits.
+    "mxfp4": lambda c, table: [Scheme(4, "float", named="mxfp4", only=("experts",))],
 }  # fmt: skip
 
 #: Where methods name the modules that they leave out.
@@ -186,18 +173,18 @@ def quantise(graph: Graph, c: Keys, table: Table) -> Graph:
     schemes = QUANTISED[method](c, table)
     out = patterns(c, [entry for key in _IGNORED for entry in _names(c, table, key)])
     formats = _formats(graph, c, schemes, out)
+    last = graph.info.layers
+
+    def beyond(pattern: Pattern) -> bool:
+        """Tell whether it names a layer after the last, where checkpoints keep modules that predict further tokens."""
+        return pattern.layer.isdecimal() and last is not None and int(pattern.layer) >= last
+
     for pattern in out:
-        if not pattern.used and not pattern.harmless and not _beyond(pattern, graph):
+        if not pattern.used and not pattern.harmless and not beyond(pattern):
             c.fail("quantization_config", f"the left-out module {pattern.text!r} is not understood")
     said = sorted({stored for stored, _ in formats.values()})
     c.notes.append(f"{method}: {len(formats)} matrices stored in {', '.join(said[:4])}")
     return _stored(graph, formats)
-
-
-def _beyond(pattern: Pattern, graph: Graph) -> bool:
-    """Tell whether it names a layer after the last, where checkpoints keep modules that predict further tokens."""
-    layers = graph.info.layers
-    return pattern.layer.isdecimal() and layers is not None and int(pattern.layer) >= layers
 
 
 def _names(c: Keys, table: Table, key: str) -> list[str]:
@@ -241,13 +228,14 @@ def _matrices(graph: Graph) -> dict[str, int]:
         at = {"linear": 1, "expert_linear": 1, "slice": 0}.get(node.op)
         name = node.inputs[at] if at is not None else ""
         tensor = graph.tensors.get(name)
-        if tensor is not None and tensor.kind == "weight" and len(tensor.shape) > 1 and _is_layer(name):
+        if (
+            tensor is not None
+            and tensor.kind == "weight"
+            and len(tensor.shape) > 1
+            and (name == "head.weight" or ("layers." in name and not name.endswith(("router.weight", "conv.weight"))))
+        ):
             rows[name] = int(tensor.shape[-1])  # type: ignore[arg-type]
     return rows
-
-
-def _is_layer(name: str) -> bool:
-    return name == "head.weight" or ("layers." in name and not name.endswith(("router.weight", "conv.weight")))
 
 
 def _stored(graph: Graph, formats: Mapping[str, tuple[str, str]]) -> Graph:

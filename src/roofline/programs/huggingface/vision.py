@@ -123,7 +123,7 @@ def _windows(c: Keys) -> dict[str, Any]:
 
 def _rows(c: Keys) -> dict[str, Any]:
     return {"position_rows": c.needed("num_position_embeddings"),
-            "project_again": len(c.sizes("deepstack_visual_indexes") or [])}  # fmt: skip
+            "deepstack": len(c.sizes("deepstack_visual_indexes") or [])}  # fmt: skip
 
 
 _CLASSES = {"Model": {"head": "pooler"}, "ForImageClassification": {"head": "classes"}}

@@ -6,6 +6,7 @@ from typing import Any
 
 from roofline.ir.errors import ShapeError
 from roofline.ops.builder import Builder
+from roofline.programs.layers.primitives import weights
 
 
 def conv(
@@ -19,22 +20,18 @@ def conv(
         raise ShapeError(f"conv2d takes (batch, channels, height, width) but got {list(shape)}")
     if groups < 1 or shape[1] % groups:
         raise ShapeError(f"conv2d: groups = {groups} must divide the {shape[1]} input channels")
-    weights = [b.weight(f"{name}.weight", (out, shape[1] // groups, r, s))]
-    if bias:
-        weights.append(b.weight(f"{name}.bias", (out,)))
-    return b.op("conv2d", x, *weights, name=name, stride=stride, padding=padding, groups=groups, **options)
+    kernels = weights(b, name, (out, shape[1] // groups, r, s), bias)
+    return b.op("conv2d", x, *kernels, name=name, stride=stride, padding=padding, groups=groups, **options)
 
 
 def batchnorm(b: Builder, x: str, name: str) -> str:
     """Add batch normalisation with scale, shift and the running statistics, which are no parameters."""
     channels = b.shape(x)[1:2]
-    weights = [b.weight(f"{name}.{part}", channels) for part in ("weight", "bias")]
+    scale_and_shift = weights(b, name, channels, True)
     statistics = [b.source(f"{name}.{part}", channels, "buffer") for part in ("running_mean", "running_var")]
-    return b.op("batchnorm2d", x, *weights, *statistics, name=name)
+    return b.op("batchnorm2d", x, *scale_and_shift, *statistics, name=name)
 
 
 def channel_norm(b: Builder, x: str, kind: str, name: str, bias: bool = True) -> str:
     """Add a norm of channels, ``groupnorm`` or ``layernorm2d``, with its scale and shift."""
-    channels = b.shape(x)[1:2]
-    weights = [b.weight(f"{name}.{part}", channels) for part in ("weight", "bias")[: 1 + bias]]
-    return b.op(kind, x, *weights, name=name)
+    return b.op(kind, x, *weights(b, name, b.shape(x)[1:2], bias), name=name)

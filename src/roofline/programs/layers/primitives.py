@@ -6,29 +6,28 @@ free. What a compiler merges is merged later, by the passes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from roofline.ir.sizes import Size, prod
 from roofline.ops.builder import Builder
 
 
+def weights(b: Builder, name: str, shape: Sequence[Size], bias: bool, dtype: str | None = None) -> list[str]:
+    """A weight, whose first axis is what comes out, and a bias as long where there is one."""
+    weight = b.weight(f"{name}.weight", tuple(shape), dtype or None)
+    return [weight, b.weight(f"{name}.bias", tuple(shape[:1]))] if bias else [weight]
+
+
 def linear(b: Builder, x: str, out: Size, name: str, bias: bool = False, dtype: str | None = None) -> str:
     """A linear layer with its own weight (and bias)."""
-    weights = [b.weight(f"{name}.weight", (out, b.shape(x)[-1]), dtype or None)]
-    if bias:
-        weights.append(b.weight(f"{name}.bias", (out,)))
-    return b.op("linear", x, *weights, name=name)
+    return b.op("linear", x, *weights(b, name, (out, b.shape(x)[-1]), bias, dtype), name=name)
 
 
 def norm(b: Builder, x: str, kind: str, name: str, bias: bool = True, scale: bool = True) -> str:
     """``rmsnorm`` or ``layernorm`` along the last axis, with its scale (and for layernorm its shift)."""
-    width = b.shape(x)[-1]
-    if not scale:
-        return b.op(kind, x, name=name)
-    weights = [b.weight(f"{name}.weight", (width,))]
-    if kind == "layernorm" and bias:
-        weights.append(b.weight(f"{name}.bias", (width,)))
-    return b.op(kind, x, *weights, name=name)
+    shifted = kind == "layernorm" and bias
+    return b.op(kind, x, *(weights(b, name, b.shape(x)[-1:], shifted) if scale else ()), name=name)
 
 
 def embed(b: Builder, table: str, ids: str, name: str) -> str:
@@ -203,7 +202,7 @@ def expert_linear(
     b: Builder, x: str, experts: int, out: Size, name: str, top_k: int, bias: bool, dtype: str | None
 ) -> str:
     """A linear layer of which every row takes the weight of the expert it is sent to."""
-    weights = [b.weight(f"{name}.weight", (experts, out, b.shape(x)[-1]), dtype or None)]
+    stored = [b.weight(f"{name}.weight", (experts, out, b.shape(x)[-1]), dtype or None)]
     if bias:
-        weights.append(b.weight(f"{name}.bias", (experts, out)))
-    return b.op("expert_linear", x, *weights, name=name, top_k=top_k)
+        stored.append(b.weight(f"{name}.bias", (experts, out)))
+    return b.op("expert_linear", x, *stored, name=name, top_k=top_k)

@@ -13,7 +13,7 @@ from typing import Any
 
 from roofline.ir.sizes import Size
 from roofline.programs.layers.base import Run
-from roofline.programs.layers.primitives import norm, part
+from roofline.programs.layers.primitives import norm, part, weights
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,7 @@ class Convolution:
     def __call__(self, run: Run, x: str) -> str:
         b = run.b
         channels = b.shape(x)[-1]
-        inputs = [x, b.weight("conv.weight", (channels, self.taps))]
-        if self.bias:
-            inputs.append(b.weight("conv.bias", (channels,)))
+        inputs = [x, *weights(b, "conv", (channels, self.taps), self.bias)]
         length = self.taps - (not self.keeps_all)
         if not run.keeps or not length:
             return b.op("causal_conv", *inputs, name="conv")
