@@ -92,6 +92,6 @@ def test_results_show_as_tables_in_a_notebook() -> None:
 
 def test_a_pass_says_what_it_takes() -> None:
     with pytest.raises(
-        rl.errors.UsageError, match=r"fuse: a pass takes a Graph, such as rl.model\('gpt2'\), not 'gpt2'"
+        rl.errors.UsageError, match=r"fuse: a pass takes a Graph, such as rl.load_program\('gpt2'\), not 'gpt2'"
     ):
         rl.passes.fuse("gpt2")  # type: ignore[arg-type]

@@ -170,3 +170,48 @@ def test_sizes_limits_and_devices_go_by_the_same_words_everywhere() -> None:
 def test_a_name_that_moved_says_where_it_is(name: str) -> None:
     with pytest.raises(AttributeError, match=rf"No roofline attribute {name}; it is roofline\.\w+\.{name}"):
         getattr(rl, name)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda **reserve: rl.best_batch("gpt2", "t4", phase="decode", context=64, **reserve).memory_limit,
+        lambda **reserve: rl.serving.largest_context("gpt2", "t4", **reserve).value,
+        lambda **reserve: rl.serving.largest_concurrency("gpt2", "t4", context=64, **reserve).value,
+        lambda **reserve: rl.training.train("gpt2", "t4", batch=1, seq=64, **reserve).memory.total,
+        lambda **reserve: rl.estimate("gpt2", "t4", batch=1, seq=64, **reserve).memory.total,
+    ],
+)
+def test_a_reserve_is_bytes_or_text_with_a_unit(call: Callable[..., Any]) -> None:
+    assert call(reserve="2 GB") == call(reserve=2e9)
+    with pytest.raises(rl.errors.UnitError, match="'2' has no unit"):
+        call(reserve="2")
+
+
+def test_a_program_that_is_a_graph_is_loaded_already() -> None:
+    graph = rl.model("gpt2")
+    assert rl.load_program(graph) is graph
+    with pytest.raises(rl.errors.UsageError, match="a Graph has its phase already"):
+        rl.load_program(graph, phase="decode")
+
+
+@pytest.mark.parametrize(
+    "call", [lambda: rl.predict(None), lambda: rl.traces.read_trace(None), lambda: rl.diagnosis.check_ops(None)]
+)
+def test_nothing_is_no_table_and_no_trace(call: Callable[[], Any]) -> None:
+    with pytest.raises(rl.errors.UsageError, match=r"^wanted .*, given None$"):
+        call()
+
+
+def test_what_is_no_size_says_where_it_belongs() -> None:
+    with pytest.raises(rl.errors.UsageError, match=r"'tp' is no size of a program; roofline\.what_if\(program, tp="):
+        rl.estimate("gpt2", "t4", batch=1, seq=8, tp=2)
+    with pytest.raises(rl.errors.UsageError, match="a decode step has one: phase='decode'"):
+        rl.estimate("gpt2", "t4", batch=1, context=8)
+    with pytest.raises(rl.errors.UsageError, match=r"batch \(B\)='2' is not a whole number"):
+        rl.estimate("gpt2", "t4", batch="2", seq=8)
+
+
+def test_completion_offers_names_of_the_namespace_only() -> None:
+    assert dir(rl.errors) == sorted(rl.errors.__all__)
+    assert dir(rl.ops) == sorted(rl.ops.__all__)

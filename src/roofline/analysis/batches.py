@@ -20,7 +20,7 @@ import numpy as np
 from roofline.analysis.estimates import Estimate, Mode, estimate
 from roofline.analysis.remedies import does_not_fit, formats_that_fit
 from roofline.counting.grid import grid, one_point
-from roofline.counting.memory import RESERVE, Memory, memory
+from roofline.counting.memory import RESERVE, Memory, memory, reserved
 from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip
@@ -138,7 +138,7 @@ def best_batch(
     latency_limit: str | float | None = None,
     mode: Mode = "eager",
     tf32: bool = False,
-    reserve: float = RESERVE,
+    reserve: str | float = RESERVE,
     phase: str | None = None,
     dtype: str | None = None,
     **sizes: int,
@@ -152,7 +152,7 @@ def best_batch(
         latency_limit: Of one run, such as ``"50 ms"`` [s].
         mode: As for :func:`roofline.estimate`.
         tf32: As for :func:`roofline.estimate`.
-        reserve: Memory that driver and framework keep [byte].
+        reserve: Memory that driver and framework keep [byte], a number or text such as ``"1 GiB"``.
         phase: Of a program given by name; its default when absent.
         dtype: Number format of a program given by name; its own when absent.
         sizes: ``seq``, ``context`` and any other size but the batch, single numbers.
@@ -175,7 +175,7 @@ def best_batch(
     _check(graph, fixed)
     room = _limit("memory_limit", memory_limit, "B", target.capacity if memory_limit is None else 0.0)
     patience = _limit("latency_limit", latency_limit, "s", inf)
-    largest = _largest_batch(graph, target, fixed, room, reserve)
+    largest = _largest_batch(graph, target, fixed, room, reserved(reserve))
     curve = estimate(graph, target, mode=mode, tf32=tf32, reserve=reserve, B=np.arange(1, largest + 1), **fixed)
     # The batch up to which every run is in time; steps of tiles let a larger one be a little faster again.
     in_time = (_first(curve.time > patience) or largest + 1) - 1

@@ -229,7 +229,7 @@ def compare(
     *,
     mode: Mode = "eager",
     tf32: bool = False,
-    reserve: float = RESERVE,
+    reserve: str | float = RESERVE,
     what_if: Mapping[str, Mapping[str, float]] | None = None,
     phase: str | None = None,
     dtype: str | None = None,
@@ -246,7 +246,7 @@ def compare(
         chips: Names or chips.
         mode: As for :func:`roofline.estimate`.
         tf32: As for :func:`roofline.estimate`.
-        reserve: Memory that driver and framework keep [byte].
+        reserve: Memory that driver and framework keep [byte], a number or text such as ``"1 GiB"``.
         what_if: By name, figures of :data:`FIGURES` and their factors; :data:`WHAT_IF` by default.
         phase: Of a program given by name; its default when absent.
         dtype: Number format of everything; the program's own when absent.

@@ -13,14 +13,14 @@ from roofline.analysis.evaluation import Evaluation, weakest
 from roofline.cost import BOUNDS, HOST, HOST_HIGH, HOST_LOW, HOST_TRAINING, KernelTime, spread, values
 from roofline.counting.counts import Counts, KernelCount, count_graph, unknown_operations
 from roofline.counting.grid import grid, one_point, plain
-from roofline.counting.memory import RESERVE
+from roofline.counting.memory import RESERVE, reserved
 from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip, chip_list
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.report import WORDS, Report, subject
 from roofline.ir.sizes import by_symbol, evaluate
-from roofline.ir.units import format_si, parse
+from roofline.ir.units import format_si
 from roofline.passes.fusion.fuse import fuse
 from roofline.passes.rewriting.options import pad_matmuls
 
@@ -308,11 +308,9 @@ def estimate(
     graph, chips = as_graph(program, phase, dtype), chip_list(chip)
     if mode not in MODES:
         raise UsageError(f"unknown mode {mode!r}; allowed: {', '.join(MODES)}" + did_you_mean(str(mode), MODES))
-    if (reserved := parse(reserve, "B")) < 0:
-        raise UsageError(f"reserve={reserve!r}: a size from 0 is wanted")
     runs = pad_matmuls(graph if graph.info.grouped else fuse(graph)) if mode == "compiled" else graph
     many = not isinstance(chip, str | os.PathLike | Chip)
-    est = Estimate(runs, chips, many, mode, grid(graph.symbols, sizes), tf32, reserved)
+    est = Estimate(runs, chips, many, mode, grid(graph.symbols, sizes), tf32, reserved(reserve))
     if not est.rows:
         raise UsageError(f"{runs.name} has no kernel; there is nothing to time")
     assert est.times  # a figure that a chip lacks is missed here, not when somebody looks at the time

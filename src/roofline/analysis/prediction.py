@@ -159,6 +159,8 @@ def predict_rows(
 def _stream(
     rows: Iterable[Row], chips: _Chips, regime: str, progress: Callable[[int], None] | None
 ) -> Iterator[dict[str, Any]]:
+    if not hasattr(rows, "__iter__"):
+        raise UsageError(f"wanted rows, a frame or the path of a table, given {repr(rows)[:60]}")
     source, done = iter(rows), 0
     while part := list(islice(source, CHUNK)):
         for row, figures in zip(part, _predict_chunk(part, chips, regime), strict=True):

@@ -225,7 +225,7 @@ def scaling(
         least_gain: Share of the time that more devices must save to pay.
         mode: As for :func:`roofline.estimate`.
         tf32: Let fp32 contractions use the tf32 matrix units.
-        reserve: Memory that driver and framework keep on each device [byte].
+        reserve: Memory that driver and framework keep on each device [byte], a number or text such as ``"1 GiB"``.
         phase: Of a program given by name; its default when absent.
         dtype: Number format of a program given by name; its own when absent.
         sizes: ``batch``, ``seq``, ``context`` and any other size of the program, single numbers.

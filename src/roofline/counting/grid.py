@@ -121,17 +121,18 @@ def _position(name: str) -> tuple[int, str]:
 
 
 def _checked(name: str, value: Any) -> int | NDArray[np.float64]:
+    called = size_names({name})
     try:
         array = np.asarray(value)
         if array.dtype.kind not in "iufO":  # text and truth values are no sizes, although numpy would convert them
             raise TypeError
         array = array.astype(np.float64)
     except (TypeError, ValueError, OverflowError):
-        raise UsageError(f"{name}={value!r} is not a whole number, nor a sequence of them") from None
+        raise UsageError(f"{called}={value!r} is not a whole number, nor a sequence of them") from None
     if array.ndim > 1 or array.size == 0:
-        raise UsageError(f"{name} has the shape {array.shape}; give a number or a one-dimensional sequence")
+        raise UsageError(f"{called} has the shape {array.shape}; give a number or a one-dimensional sequence")
     bad = array[~((array >= 1) & (array <= LARGEST) & (array == np.floor(array)))]
     if bad.size:
-        what = f"{name} holds {bad[0]:g}" if array.ndim else f"{name}={value}"
+        what = f"{called} holds {bad[0]:g}" if array.ndim else f"{called}={value}"
         raise UsageError(f"{what}: sizes are whole numbers from 1 to 10**12")
     return array if array.ndim else int(array)

@@ -9,8 +9,10 @@ from functools import reduce
 from roofline.counting.counts import Boundaries, kernel_boundaries, nbytes
 from roofline.hardware.chip import Chip
 from roofline.ir.dtypes import DTYPES
+from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, once_per_graph
 from roofline.ir.sizes import Number, evaluate, maximum, terms
+from roofline.ir.units import parse
 from roofline.ops.aliases import aliases
 from roofline.ops.registry import OPS
 
@@ -67,6 +69,26 @@ class TrainingMemory(Memory):
 
     gradients: Number = 0
     optimizer: Number = 0
+
+
+def reserved(reserve: str | float) -> float:
+    """Return what driver and framework keep, as a number [byte].
+
+    Args:
+        reserve: A number [byte], or text with its unit.
+
+    Raises:
+        UnitError: A text without a unit of bytes.
+        UsageError: Below zero.
+
+    Example:
+        >>> reserved("2 GB")
+        2000000000.0
+    """
+    size = parse(reserve, "B")
+    if size < 0:
+        raise UsageError(f"reserve={reserve!r}: a size from 0 is wanted")
+    return size
 
 
 def memory(graph: Graph, sizes: Mapping[str, Number], reserve: float = RESERVE) -> Memory:

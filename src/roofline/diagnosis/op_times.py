@@ -191,6 +191,8 @@ def check_ops(
 def _rows(source: Any) -> tuple[list[str], Sequence[Row]]:
     if isinstance(source, str | os.PathLike):
         return read_table(source)
+    if not hasattr(source, "__iter__"):
+        raise UsageError(f"wanted rows, a frame or the path of a table, given {repr(source)[:60]}")
     rows = source.to_dict("records") if hasattr(source, "to_dict") else list(source)
     wrong = next((row for row in rows if not isinstance(row, Mapping)), None)
     if wrong is not None:

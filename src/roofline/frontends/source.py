@@ -80,7 +80,7 @@ def has_phases(program: Program) -> bool:
 
 
 def load_program(
-    text: str | os.PathLike[str],
+    text: Program,
     phase: str | None = None,
     dtype: str | None = None,
     weights: str | None = None,
@@ -91,7 +91,8 @@ def load_program(
 
     Args:
         text: A shipped name or alias, a model ``.toml``, a workload ``.json``, a ``config.json`` or its folder, an
-            ``.onnx`` file, or a Python script, ``script.py`` or ``script.py:name``: your own code, which is run.
+            ``.onnx`` file, or a Python script, ``script.py`` or ``script.py:name``: your own code, which is run. A
+            graph is returned as it is.
         phase: ``forward``, ``prefill``, ``decode`` or ``train``; the model's default when absent. A workload, an ONNX
             file or a script has none.
         dtype: Number format of weights, activations and cache; of a workload, that of entries that name none.
@@ -111,6 +112,8 @@ def load_program(
         >>> load_program("llama-3-8b", phase="decode").item
         'token'
     """
+    if isinstance(text, Graph):
+        return as_graph(text, phase, dtype, weights, cache, **overrides)
     kind, path = _kind(text), Path(text).expanduser()
     if kind not in _SINGLE:
         return _model(kind, text, phase, dtype, weights, cache, **overrides)

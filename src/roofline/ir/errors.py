@@ -41,6 +41,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 class RooflineError(Exception):
     """Base of all errors raised on purpose; the message is one line, fit for a terminal.
 

@@ -26,6 +26,8 @@ Number: TypeAlias = Any
 
 #: Words for the sizes that most programs have, and the symbols that they stand for.
 SIZE_WORDS = {"batch": "B", "seq": "S", "context": "C"}
+#: What changes a program, which many take for a size.
+_CHANGES = frozenset({"tp", "pp", "ep", "sp", "weights", "activations", "cache", "fuse", "prune"})
 
 
 def _distinct(pool: Number, picks: Number, draws: Number) -> Number:
@@ -312,7 +314,8 @@ def by_symbol(sizes: Mapping[str, Number], known: Set[str]) -> dict[str, Any]:
         if value is None:
             continue
         if symbol != name and symbol not in known and not (name == "seq" and "C" in known):
-            raise UsageError(f"{name}={value}: this program has no {name}; its sizes are {size_names(known)}")
+            step = "; a decode step has one: phase='decode'" if name == "context" and "S" in known else ""
+            raise UsageError(f"{name}={value}: this program has no {name}; its sizes are {size_names(known)}{step}")
         if symbol in named:
             raise UsageError(f"{name}={value}: given twice, as {symbol} and by its word; give one of them")
         named[symbol] = value
@@ -332,6 +335,8 @@ def size_names(known: Set[str]) -> str:
 
 def unknown_size(name: str, known: Set[str]) -> UsageError:
     """Return the error on a size that a program does not have."""
+    if name in _CHANGES:
+        return UsageError(f"{name!r} is no size of a program; roofline.what_if(program, {name}=...) changes it first")
     near = did_you_mean(name, [*known, *(word for word, symbol in SIZE_WORDS.items() if symbol in known)])
     return UsageError(f"unknown size {name!r}; this program's sizes are {size_names(known)}{near}")
 

@@ -157,7 +157,7 @@ def predicted_compile(
     backends: Sequence[str] = ("inductor", "cudagraphs", "aot_eager"),
     compile_s: str | float | Mapping[str, str | float] | None = None,
     tf32: bool = False,
-    reserve: float = RESERVE,
+    reserve: str | float = RESERVE,
     phase: str | None = None,
     dtype: str | None = None,
     **sizes: int,
@@ -171,7 +171,7 @@ def predicted_compile(
         compile_s: Compile time, such as ``"40 s"``, for all backends or by name; :data:`COMPILE_SECONDS` where
             absent.
         tf32: As for :func:`roofline.estimate`.
-        reserve: Memory that driver and framework keep [byte].
+        reserve: Memory that driver and framework keep [byte], a number or text such as ``"1 GiB"``.
         phase: Of a program given by name; its default when absent.
         dtype: Number format of a program given by name; its own when absent.
         sizes: ``batch``, ``seq``, ``context`` and any other size of the program, single numbers.

@@ -39,3 +39,7 @@ __all__ = ["OPS", "Applied", "Builder", "Node", "Op", "Tensor", "Work", "dtype"]
 _LATER = {"reference": ["Sameness", "execute", "same"]}
 __getattr__, _, _later = lazy_loader.attach(__name__, submod_attrs=_LATER)
 __all__ += _later
+
+
+def __dir__() -> list[str]:
+    return __all__

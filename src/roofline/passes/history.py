@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -48,7 +49,8 @@ def check_graph(program: Any, name: str) -> None:
         UsageError: Says what a pass takes.
     """
     if not isinstance(program, Graph):
-        hint = f", such as rl.model({program[:60]!r})" if isinstance(program, str) else ""
+        path = isinstance(program, str | os.PathLike)
+        hint = f", such as rl.load_program({os.fspath(program)[:60]!r})" if path else ""
         raise UsageError(f"{name}: a pass takes a Graph{hint}, not {str(program)[:60]!r}")
 
 

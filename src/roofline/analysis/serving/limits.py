@@ -11,7 +11,7 @@ import numpy as np
 
 from roofline.analysis.remedies import does_not_fit, formats_that_fit
 from roofline.analysis.serving.kvcache import KVCache, check_layout, kv_cache
-from roofline.counting.memory import RESERVE, Memory
+from roofline.counting.memory import RESERVE, Memory, reserved
 from roofline.counting.memory import memory as itemise
 from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
@@ -160,7 +160,7 @@ def largest_context(
     chunk: int = 0,
     prefill: Program | None = None,
     memory_limit: str | float | None = None,
-    reserve: float = RESERVE,
+    reserve: str | float = RESERVE,
     dtype: str | None = None,
     weights: str | None = None,
     cache: str | None = None,
@@ -178,7 +178,7 @@ def largest_context(
             too; 0 for decode steps alone.
         prefill: The program that reads them, where ``program`` is a graph.
         memory_limit: Such as ``"72 GiB"`` [byte]; the chip's capacity by default.
-        reserve: Memory that driver and framework keep [byte].
+        reserve: Memory that driver and framework keep [byte], a number or text such as ``"1 GiB"``.
         dtype: Number format of everything.
         weights: Number format of the weights.
         cache: Number format of the cache.
@@ -196,7 +196,7 @@ def largest_context(
         >>> found.value % 16, found.free < 8 * 16 * 131072
         (0, True)
     """
-    step = _step(program, chip, memory_limit, (dtype, weights, cache), reserve=reserve, block=block,
+    step = _step(program, chip, memory_limit, (dtype, weights, cache), reserve=reserved(reserve), block=block,
                  shared_prefix=shared_prefix, reading=_reading(program, prefill, chunk, (dtype, weights, cache)),
                  sizes=sizes)  # fmt: skip
     least = max(shared_prefix, 1)
@@ -213,7 +213,7 @@ def largest_concurrency(
     chunk: int = 0,
     prefill: Program | None = None,
     memory_limit: str | float | None = None,
-    reserve: float = RESERVE,
+    reserve: str | float = RESERVE,
     dtype: str | None = None,
     weights: str | None = None,
     cache: str | None = None,
@@ -231,7 +231,7 @@ def largest_concurrency(
             too; 0 for decode steps alone.
         prefill: The program that reads them, where ``program`` is a graph.
         memory_limit: Such as ``"72 GiB"`` [byte]; the chip's capacity by default.
-        reserve: Memory that driver and framework keep [byte].
+        reserve: Memory that driver and framework keep [byte], a number or text such as ``"1 GiB"``.
         dtype: Number format of everything.
         weights: Number format of the weights.
         cache: Number format of the cache.
@@ -250,7 +250,7 @@ def largest_concurrency(
         >>> shared.value > 1.5 * alone.value
         True
     """
-    step = _step(program, chip, memory_limit, (dtype, weights, cache), reserve=reserve, block=block,
+    step = _step(program, chip, memory_limit, (dtype, weights, cache), reserve=reserved(reserve), block=block,
                  shared_prefix=shared_prefix, reading=_reading(program, prefill, chunk, (dtype, weights, cache)),
                  sizes=sizes)  # fmt: skip
     whole_number("context", context, most=LARGEST)

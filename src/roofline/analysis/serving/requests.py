@@ -252,7 +252,7 @@ def request(
     shared_prefix: int = 0,
     mode: Mode = "graph",
     tf32: bool = False,
-    reserve: float = RESERVE,
+    reserve: str | float = RESERVE,
     dtype: str | None = None,
     weights: str | None = None,
     cache: str | None = None,
@@ -272,7 +272,7 @@ def request(
         shared_prefix: First tokens of the prompt that all sequences have in common, kept once.
         mode: As for :func:`roofline.estimate`; servers replay their steps as graphs.
         tf32: As for :func:`roofline.estimate`.
-        reserve: Memory that driver and framework keep [byte].
+        reserve: Memory that driver and framework keep [byte], a number or text such as ``"1 GiB"``.
         dtype: Number format of everything.
         weights: Number format of the weights alone.
         cache: Number format of the KV cache alone.

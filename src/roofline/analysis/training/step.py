@@ -10,7 +10,7 @@ from roofline.analysis.estimates import Mode
 from roofline.analysis.training.plan import Plan
 from roofline.analysis.training.run import Run
 from roofline.analysis.training.virtual_stage import VirtualStage
-from roofline.counting.memory import RESERVE, TrainingMemory
+from roofline.counting.memory import RESERVE, TrainingMemory, reserved
 from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
 from roofline.hardware.cluster import Cluster
@@ -175,7 +175,7 @@ def train(
     batch: int, micro_batch: int | None = None,
     tp: int = 1, sp: bool = False, pp: int = 1, interleave: int = 1, dp: int = 1, ep: int = 1, zero: int = 0,
     recompute: str = "none", optimizer: str = "adamw", precision: str | None = None, overlap: bool = True,
-    mode: Mode = "eager", reserve: float = RESERVE, **sizes: int,
+    mode: Mode = "eager", reserve: str | float = RESERVE, **sizes: int,
 ) -> TrainingStep:  # fmt: skip
     """Predict a step of training: forward, backward and update, on one device or many.
 
@@ -202,7 +202,7 @@ def train(
             weights, fp32 master copy and gradients); by the model's format when absent.
         overlap: Let gradients and sharded weights travel during the computation.
         mode: As for :func:`roofline.estimate`.
-        reserve: Memory that driver and framework keep [byte].
+        reserve: Memory that driver and framework keep [byte], a number or text such as ``"1 GiB"``.
         sizes: ``seq`` and any other size of the program but the batch.
 
     Returns:
@@ -227,7 +227,7 @@ def train(
     plan.check(cluster)
     plan.check_positions(at.get("S") if "S" in graph.symbols else None)
     at["B"] = each
-    return _step(Run(graph, cluster, plan, mode, {n: at[n] for n in graph.symbols if n in at}, reserve))
+    return _step(Run(graph, cluster, plan, mode, {n: at[n] for n in graph.symbols if n in at}, reserved(reserve)))
 
 
 def _program(program: Program) -> Graph:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from roofline.ir.errors import TraceError
+from roofline.ir.errors import TraceError, UsageError
 
 #: Called with the bytes read so far and the bytes in all.
 Progress = Callable[[int, int], object]
@@ -31,6 +31,8 @@ class ByteStream(io.RawIOBase):
     """
 
     def __init__(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
+        if not isinstance(path, str | os.PathLike):
+            raise UsageError(f"wanted the path of a trace, given {repr(path)[:60]}")
         self.name = os.fspath(path)
         self.fault = ""
         self.unended = False
