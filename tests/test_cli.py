@@ -80,7 +80,7 @@ def test_colours_on_request(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_estimate_of_one_point_names_it_all(run: Run) -> None:
     out = run("estimate", *DECODE, "-B", "8").out
     est = rl.estimate(rl.model("llama-3-8b", phase="decode"), "h100-sxm", B=8, S=2048, mode="graph")
-    for word in ("floor", "bound", "MFU", "token/s", "weights", "kv cache", "total", "capacity", "fits",
+    for word in ("floor", "bound", "MFU", "token/s", "weights", "KV cache", "total", "capacity", "fits",
                  "slowest 5 of", "efficiencies", "not modelled", est.kernel_rows()[0]["kernel"]):  # fmt: skip
         assert word in out
     for seconds in (est.time, est.low, est.high, est.floor):

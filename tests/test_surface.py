@@ -215,3 +215,29 @@ def test_what_is_no_size_says_where_it_belongs() -> None:
 def test_completion_offers_names_of_the_namespace_only() -> None:
     assert dir(rl.errors) == sorted(rl.errors.__all__)
     assert dir(rl.ops) == sorted(rl.ops.__all__)
+
+
+def test_counts_are_a_report_of_a_program_at_its_sizes() -> None:
+    counts = rl.count("gpt2", batch=2, seq=8)
+    record = counts.record()
+    assert record["schema"] == {"name": "count", "version": 1}
+    assert record["sizes"] == {"batch": 2, "seq": 8}
+    assert sum(row["bytes"] for row in record["rows"]) == record["bytes"] == counts.bytes
+    assert len(counts.frame()) == len(counts.rows)
+    assert repr(counts).startswith("<Counts gpt2 prefill, batch 2, seq 8: 3.96 GFLOP")
+    with pytest.raises(rl.errors.UsageError, match="'tp' is no size of a program"):
+        rl.count("gpt2", batch=2, seq=8, tp=2)
+
+
+def test_a_verdict_names_the_passes_of_the_program_alone() -> None:
+    graph = rl.passes.fuse(rl.model("gpt2", "decode"))
+    for program in (graph, rl.model("gpt2", "decode")):
+        about = rl.check(program, "h100-sxm", "90 ms", batch=1, context=8).subject()
+        assert about["passes"] == [repr(step) for step in program.history]
+
+
+def test_only_a_model_of_a_file_has_students() -> None:
+    b = rl.ops.Builder("mine", "fp32")
+    graph = b.graph([b.op("relu", b.input("x", (8, 8)))])
+    with pytest.raises(rl.errors.UsageError, match="mine comes from no model file"):
+        rl.training.distill(graph, layers=1)

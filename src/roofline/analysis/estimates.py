@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -19,7 +20,7 @@ from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip, chip_list
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.report import WORDS, Report, subject
-from roofline.ir.sizes import by_symbol, evaluate
+from roofline.ir.sizes import SIZE_WORDS, by_symbol, evaluate, unknown_size
 from roofline.ir.units import format_si
 from roofline.passes.fusion.fuse import fuse
 from roofline.passes.rewriting.options import pad_matmuls
@@ -262,7 +263,12 @@ def count(program: Program, *, phase: str | None = None, dtype: str | None = Non
         (16083058688, 739)
     """
     graph = as_graph(program, phase, dtype)
-    return count_graph(graph, **by_symbol(sizes, graph.symbols))
+    values = by_symbol(sizes, graph.symbols)
+    for name in values:
+        if name not in graph.symbols and name not in SIZE_WORDS.values():
+            raise unknown_size(name, graph.symbols)
+    flat = {name: value for name, value in values.items() if np.ndim(value) < 2 and name in graph.symbols}
+    return replace(count_graph(graph, **values), about=subject(graph, sizes=flat))
 
 
 def estimate(

@@ -62,7 +62,7 @@ def flattened(function: Callable[..., None]) -> Callable[..., None]:
         grouped = {name: kind(**{key: values.pop(key) for key in keys}) for name, (kind, keys) in groups.items()}
         return function(**grouped, **values)
 
-    call.__name__, call.__doc__ = function.__name__, function.__doc__
+    call.__name__, call.__doc__, call.__module__ = function.__name__, function.__doc__, function.__module__
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return call

@@ -8,17 +8,13 @@ from roofline.cli.app import app
 
 __all__ = ["app"]
 
-#: The modules of the commands.
+#: The modules of the commands, in the order in which the help lists them; those of one group follow each other.
 _MODULES = (
     "estimate", "batch", "compare", "plot", "train", "fuse", "predict", "check", "trace", "measured", "catalogue",
     "graph", "validate", "calibrate",
 )  # fmt: skip
-#: In the order in which the help lists them; those of one group follow each other.
-_ORDER = (
-    "estimate", "batch", "compare", "plot", "train", "fuse", "predict", "check", "trace", "sweep", "ops", "chips",
-    "models", "graph", "validate", "calibrate",
-)  # fmt: skip
+_HOMES = [f"roofline.cli.{name}" for name in _MODULES]
 
-for _module in _MODULES:
-    import_module(f"roofline.cli.{_module}")
-app.registered_commands.sort(key=lambda command: _ORDER.index(command.name or ""))
+for _home in _HOMES:
+    import_module(_home)
+app.registered_commands.sort(key=lambda command: _HOMES.index(command.callback.__module__) if command.callback else 0)

@@ -160,7 +160,8 @@ def memory_table(parts: dict[str, Any], capacity: Any, chip: str, head: str = "m
     """Return memory by part, beside what the chip has."""
     total = float(sum(parts.values()))
     rows: list[Sequence[Any]] = [
-        (name.replace("_", " "), size_text(value), percent(float(value) / total)) for name, value in parts.items()
+        (name.replace("kv_", "KV ").replace("_", " "), size_text(value), percent(float(value) / total))
+        for name, value in parts.items()
     ]
     rows.append((heading("total"), heading(size_text(total)), ""))
     fit = Text("fits", style="green") if total <= capacity else Text("does not fit", style="bold red")

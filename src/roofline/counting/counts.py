@@ -13,10 +13,14 @@ from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import Any
 
+import numpy as np
+
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import UnboundSize
 from roofline.ir.graph import Graph, Node, Tensor, once_per_graph
+from roofline.ir.report import Report, title
 from roofline.ir.sizes import Dim, Number, evaluate, maximum, minimum, size_names
+from roofline.ir.units import format_si
 from roofline.ops.aliases import aliases
 from roofline.ops.registry import OPS, OpKind, Work, get_op, node_work
 
@@ -133,16 +137,48 @@ class KernelCount:
 
 
 @dataclass(frozen=True)
-class Counts:
+class Counts(Report):
     """Totals of a run of a graph; numbers or arrays.
 
     From :func:`roofline.count`.
 
     ``flops`` are contractions at two per multiply-add; ``vector_flops`` all other arithmetic; ``bytes`` the traffic
     over all kernel boundaries; ``launches`` the kernels run.
+
+    Attributes:
+        rows: The distinct kernels.
+        about: What was counted, at which sizes.
     """
 
     rows: tuple[KernelCount, ...]
+    about: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    schema = "count"
+
+    def subject(self) -> dict[str, Any]:
+        """Return the program and its sizes."""
+        return dict(self.about)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the totals."""
+        return {name: getattr(self, name) for name in ("flops", "vector_flops", "bytes", "launches", "intensity")}
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return one dictionary per distinct kernel, over all of its launches."""
+        return [
+            {
+                "name": row.kernel.name, "op": row.kernel.main.op, "count": row.kernel.count,
+                "flops": row.kernel.count * row.flops, "vector_flops": row.kernel.count * row.vector,
+                "bytes": row.kernel.count * row.bytes, "read_bytes": row.kernel.count * row.read,
+                "write_bytes": row.kernel.count * row.write,
+            }
+            for row in self.rows
+        ]  # fmt: skip
+
+    def __repr__(self) -> str:
+        if np.ndim(self.bytes):
+            return f"<Counts of {len(self.rows)} distinct kernels at {np.size(self.bytes)} points>"
+        work = f"{format_si(float(self.arithmetic), 'FLOP')}, {format_si(float(self.bytes), 'B')}"
+        return f"<Counts {title(self.about)}: {work}, {self.launches:,} launches>"
 
     @cached_property
     def flops(self) -> Number:

@@ -34,7 +34,7 @@ def distill(teacher: Program, *, to: str | os.PathLike[str] | None = None, **sma
     """
     large = as_graph(teacher)
     name, phase = large.info.model, large.info.phase
-    if name is None:
+    if name is None or large.info.family is None:
         raise UsageError(f"{large.name} comes from no model file; distill takes a model by name, prune shrinks a graph")
     if to is None and not smaller:
         raise UsageError(f"distill: what should be smaller than {name}? give sizes such as layers=6, or to=a model")
