@@ -241,3 +241,11 @@ def test_only_a_model_of_a_file_has_students() -> None:
     graph = b.graph([b.op("relu", b.input("x", (8, 8)))])
     with pytest.raises(rl.errors.UsageError, match="mine comes from no model file"):
         rl.training.distill(graph, layers=1)
+
+
+def test_matmul_formats_and_collectives_say_what_they_are_of() -> None:
+    assert rl.analysis.fast_paths("gpt2", "t4").record()["chip"] == "t4"
+    record = rl.analysis.collective("h100-sxm", "all_reduce", [2**20, 2**30], 8).record()
+    assert (record["chip"], record["op"], record["devices"]) == ("h100-sxm", "all_reduce", 8)
+    assert [row["message_bytes"] for row in record["rows"]] == [2**20, 2**30]
+    assert rl.analysis.collective("h100-sxm", "all_reduce", "1 GB", 8).frame()["steps"].tolist() == [14]

@@ -19,6 +19,7 @@ from roofline.hardware.cluster import Cluster, cluster
 from roofline.hardware.library import AnyChip
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.graph import Graph
+from roofline.ir.report import Report
 from roofline.ir.sizes import ceil_div, symbol
 from roofline.ir.units import format_si, parse
 from roofline.ops.builder import Builder
@@ -26,7 +27,7 @@ from roofline.ops.communication import COLLECTIVES
 
 
 @dataclass(frozen=True)
-class Collective:
+class Collective(Report):
     """What to expect of a collective; numbers, or arrays over the sizes of its message.
 
     From :func:`roofline.analysis.collective`.
@@ -45,6 +46,7 @@ class Collective:
         node_bytes: What its network card sends to other nodes [byte].
         steps: One after the other, all of them.
         node_steps: Those of them that leave the node.
+        chip: Name of the chip.
     """
 
     op: str
@@ -60,6 +62,22 @@ class Collective:
     node_bytes: Any
     steps: Any
     node_steps: Any
+    chip: str = ""
+    schema = "collective"
+
+    def subject(self) -> dict[str, Any]:
+        """Return the collective, where it runs and among how many."""
+        return {"op": self.op, "chip": self.chip, "devices": self.devices, "nodes": self.nodes}
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return one dictionary per message."""
+        columns = {
+            "message_bytes": self.bytes, "algorithm": self.algorithm, "time_s": self.seconds, "low_s": self.low,
+            "high_s": self.high, "floor_s": self.floor, "bus_bytes_per_s": self.busbw, "wire_bytes": self.wire_bytes,
+            "node_bytes": self.node_bytes, "steps": self.steps, "node_steps": self.node_steps,
+        }  # fmt: skip
+        rows = zip(*np.broadcast_arrays(*map(np.atleast_1d, columns.values())), strict=True)
+        return [dict(zip(columns, map(plain, row), strict=True)) for row in rows]
 
     @property
     def algbw(self) -> Any:
@@ -138,7 +156,7 @@ def collective(
     return Collective(
         op, plain(message), devices, nodes, plain(np.asarray(list(candidates))[chosen]), plain(expected),
         plain(np.maximum(expected / spread, np.minimum(floor, expected))), plain(expected * spread), plain(floor),
-        **_counts(candidates, chosen, message),
+        **_counts(candidates, chosen, message), chip=where.name,
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ bounds it, and the units that multiply, which pays where arithmetic bounds it an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +19,7 @@ from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import MissingFigure
-from roofline.ir.report import Report
+from roofline.ir.report import Report, subject
 from roofline.ops.registry import OPS
 
 #: The format that others are compared with.
@@ -74,6 +74,11 @@ class FastPaths(Report, Sequence[FastPath]):
     schema = "fast-paths"
 
     rows: tuple[FastPath, ...]
+    about: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    def subject(self) -> dict[str, Any]:
+        """Return the program and the chip."""
+        return dict(self.about)
 
     def __getitem__(self, index: Any) -> Any:
         return self.rows[index]
@@ -121,7 +126,8 @@ def fast_paths(program: Program, chip: AnyChip, *, phase: str | None = None, dty
     """
     graph, where = as_graph(program, phase, dtype), find_chip(chip)
     apart = {node.outputs[0]: graph.tensors[node.inputs[0]].dtype for node in graph.nodes if node.op == "dequantize"}
-    return FastPaths(tuple(_path(kernel, where, apart) for kernel in kernels(graph) if kernel.flops))
+    rows = tuple(_path(kernel, where, apart) for kernel in kernels(graph) if kernel.flops)
+    return FastPaths(rows, subject(graph, where.name))
 
 
 def _path(kernel: Kernel, chip: Chip, widened: Mapping[str, str]) -> FastPath:
@@ -138,7 +144,9 @@ def _path(kernel: Kernel, chip: Chip, widened: Mapping[str, str]) -> FastPath:
     faster = peak is not None and DTYPES[multiplied].bits < _NARROW and peak * reached > plain
     why = _why(kernel, chip, (stored, multiplied, unit), peak, plain, reached)
     if second in widened and kernel.stored[1] != stored:
-        why = f"widened to {multiplied} by a kernel of its own, which writes what the matmul reads: slower than none"
+        why = (
+            f"dequantised to {multiplied} by a kernel of its own, which writes what the matmul reads: slower than none"
+        )
     return FastPath(
         kernel.name, kernel.main.op, kernel.count, stored, multiplied, unit, peak, plain, reached, faster, why
     )

@@ -58,7 +58,7 @@ _ROWWISE: dict[str, Callable[[Array], object]] = {
 
 
 def matmuls(quick: bool) -> list[Task]:
-    """Matrix products in the formats that the BLAS has."""
+    """Matmuls in the formats that the BLAS has."""
     shapes = {"fp32": GEMMS[: 11 if quick else None], "fp64": GEMMS[: 8 if quick else 20]}
     return [_gemm(dtype, *shape) for dtype, some in shapes.items() for shape in some]
 
