@@ -80,7 +80,7 @@ def has_phases(program: Program) -> bool:
 
 
 def load_program(
-    text: Program,
+    text: Graph | str | os.PathLike[str],
     phase: str | None = None,
     dtype: str | None = None,
     weights: str | None = None,
