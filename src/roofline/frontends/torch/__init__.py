@@ -72,9 +72,7 @@ def from_torch(
     check_choice("method", method, get_args(Method))
     check_choice("mode", mode, get_args(Mode))
     check_choice("unknown", unknown)
-    for what, table in (("kwargs", kwargs), ("dynamic", dynamic)):
-        if table is not None and not isinstance(table, Mapping):
-            raise UsageError(f"{what}={str(table)[:60]!r}; wanted a dictionary by name")
+    _check_tables(kwargs=kwargs, dynamic=dynamic)
     from roofline.frontends.torch.arguments import Request, dynamic_axes, named_tensors
 
     request = Request(program, args, {**(kwargs or {}), **options}, {}, backward)
@@ -92,6 +90,12 @@ def _compiled(graph: Graph) -> Graph:
     grouped = inductor(graph)
     launched = sum(kernel.count for kernel in kernels(grouped))
     return grouped.with_info(mode="compiled", kernels=launched)
+
+
+def _check_tables(**options: Any) -> None:
+    for what, table in options.items():
+        if table is not None and not isinstance(table, Mapping):
+            raise UsageError(f"{what}={str(table)[:60]!r}; wanted a dictionary by name")
 
 
 def _runnable(program: Any) -> None:
