@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -40,9 +41,17 @@ class Planted:
     group: str
     case: str
     label: str
-    graph: rl.Graph
-    tf32: bool
+    work: str
+    dtype: str
     seconds: float
+
+    @property
+    def tf32(self) -> bool:
+        return self.dtype == "tf32"
+
+    @cached_property
+    def graph(self) -> rl.Graph:
+        return rl.workload(json.loads(self.work), self.dtype, self.case)
 
     @property
     def trace(self) -> Path:
@@ -59,9 +68,7 @@ def read(group: str) -> Iterator[Planted]:
     """The programs of a set."""
     with open(FOLDER / group / "planted.csv", newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            graph = rl.workload(json.loads(row["work"]), row["dtype"], row["case"])
-            tf32 = row["dtype"] == "tf32"
-            yield Planted(group, row["case"], row["label"], graph, tf32, float(row["wall_us"]) * 1e-6)
+            yield Planted(group, row["case"], row["label"], row["work"], row["dtype"], float(row["wall_us"]) * 1e-6)
 
 
 def top(found: rl.Verdict) -> str:

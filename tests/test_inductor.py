@@ -20,8 +20,9 @@ COMPILER = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
 
 @pytest.fixture(scope="module")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Compiled code goes to a folder of this run."""
+    """Compiled code goes to a folder of this run, and is compiled in this process: a pool takes longer to start."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("torch._inductor.config.compile_threads", 1)
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("inductor")))
         yield
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import importlib.util
 import inspect
 import pkgutil
 import re
@@ -18,6 +19,7 @@ import roofline as rl
 MODULES = sorted(
     module.name for module in pkgutil.walk_packages(rl.__path__, "roofline.") if not module.name.endswith("__main__")
 )
+FRAMEWORKS = ("torch", "transformers", "onnx", "onnxscript", "jax")
 NAMESPACES = [name for name in rl.__all__ if isinstance(getattr(rl, name), ModuleType)]
 PUBLIC = {name: getattr(rl, name) for name in rl.__all__ if name not in NAMESPACES} | {
     f"{space}.{name}": getattr(getattr(rl, space), name)
@@ -97,13 +99,21 @@ def imported(name: str) -> ModuleType | None:
         return None
 
 
+def needs_missing_framework(test: doctest.DocTest) -> bool:
+    """Tell whether an example imports a framework that is not installed."""
+    imported = re.findall(r"^(?:import|from) (\w+)", "".join(example.source for example in test.examples), re.M)
+    return any(name in FRAMEWORKS and importlib.util.find_spec(name) is None for name in imported)
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_of_every_module_are_true(name: str) -> None:
-    if name == "roofline.frontends.torch":
-        pytest.importorskip("torch")
     module = imported(name) or pytest.skip("needs PyTorch")
     assert module.__doc__, "a module says what it is for"
-    assert doctest.testmod(module).failed == 0
+    runner = doctest.DocTestRunner()
+    for test in doctest.DocTestFinder().find(module):
+        if not needs_missing_framework(test):
+            runner.run(test)
+    assert runner.summarize(verbose=False).failed == 0
 
 
 def test_there_are_examples_to_run() -> None:

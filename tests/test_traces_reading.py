@@ -693,7 +693,8 @@ def test_memory_does_not_follow_the_size_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "large.json"
     write_large(path, 150_000)
     code = (
-        "import resource, sys, roofline as rl; rl.traces.read_trace; peak = lambda: resource.getrusage(0).ru_maxrss // 1024; "  # noqa: E501
+        "import resource, sys, roofline as rl; rl.traces.read_trace; "
+        "peak = lambda: resource.getrusage(0).ru_maxrss // 1024; "
         "before = peak(); rl.traces.read_trace(sys.argv[1]); print(peak() - before)"
     )
     done = subprocess.run([sys.executable, "-c", code, str(path)], check=True, capture_output=True, text=True)
