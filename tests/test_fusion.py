@@ -635,7 +635,7 @@ def test_names_that_are_no_kernels_are_refused() -> None:
 def test_it_is_printed_in_a_few_lines_and_as_data() -> None:
     found = explain("up", "bias")
     assert 3 <= len(str(found).splitlines()) <= 6
-    record = json.loads(json.dumps(plain(found.record())))
+    (record,) = json.loads(json.dumps(found.record()))["rows"]
     assert record["saves_bytes"] == found.saves_bytes
     assert record["fusible"] is True
 

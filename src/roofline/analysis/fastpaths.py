@@ -71,7 +71,7 @@ class FastPaths(Report, Sequence[FastPath]):
     From :func:`roofline.analysis.fast_paths`.
     """
 
-    schema = "fast-paths"
+    schema = "fast_paths"
 
     rows: tuple[FastPath, ...]
     about: Mapping[str, Any] = field(default_factory=dict, compare=False)

@@ -118,7 +118,9 @@ def pass_history(
 
 
 def _figures(graph: Graph, chip: Chip | None, mode: Mode, sizes: dict[str, Any]) -> dict[str, Any]:
-    points = grid(graph.symbols, {name: size for name, size in sizes.items() if _known(name, graph)})
+    # Passes bind and change sizes: one that this step of the way has no use for is left out.
+    known = {name: size for name, size in sizes.items() if name in graph.symbols or name in ("B", "S", "C")}
+    points = grid(graph.symbols, known)
     one_point(points.axes, "passes are compared at")
     totals = count_graph(graph, **points.sizes)
     return {
@@ -129,11 +131,6 @@ def _figures(graph: Graph, chip: Chip | None, mode: Mode, sizes: dict[str, Any])
         "memory_bytes": memory(graph, points.sizes).total,
         "time_s": _time(graph, chip, mode, points.sizes) if chip is not None else None,
     }
-
-
-def _known(name: str, graph: Graph) -> bool:
-    """Passes bind and change sizes: one that this step of the way has no use for is left out."""
-    return name in graph.symbols or name in ("B", "S", "C")
 
 
 def _time(graph: Graph, chip: Chip, mode: Mode, sizes: dict[str, Any]) -> float | None:

@@ -117,14 +117,15 @@ class Validation(Report):
     def records(self) -> list[dict[str, Any]]:
         """Return one dictionary per section and class of rows, ``all`` first: errors and ranges [%]."""
         return [
-            {"chip": section.chip, "section": section.name, "class": name, **_figures(figures)}
+            {
+                "chip": section.chip,
+                "section": section.name,
+                "class": name,
+                **{figure: getattr(figures, figure) for figure in Figures.__slots__},
+            }
             for section in self.sections
             for name, figures in {"all": section.total, **section.classes}.items()
         ]
-
-
-def _figures(figures: Figures) -> dict[str, Any]:
-    return {name: getattr(figures, name) for name in Figures.__slots__}
 
 
 @dataclass(frozen=True, slots=True)

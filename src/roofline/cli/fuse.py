@@ -13,7 +13,6 @@ from roofline.cli import options as opt
 from roofline.cli.app import PREDICT, command
 from roofline.cli.tables import Rows, heading, percent, table, time_text
 from roofline.ir.errors import UsageError, did_you_mean
-from roofline.ir.report import subject
 from roofline.ir.units import format_si
 from roofline.passes.fusion.fuse import POLICIES
 
@@ -45,14 +44,12 @@ def fuse(
     values = sizes.point(graph, "an access table")
     if names is not None:
         explanation = explain_fusion(graph, *names, device, **values)
-        about = subject(graph, device.name if device else None, sizes=values)
-        pair_rows = Rows("fuse-pair", [explanation.record()], about)
-        return output.write(pair_rows, [heading(pair_rows), Text(str(explanation))])
+        return output.write(explanation, [heading(explanation), Text(str(explanation))])
     result = fusion(graph, device, **values)
     if policy is None:
         return output.write(result, _policies(result))
     about = {**result.subject(), "policy": policy}
-    kernels = Rows("fuse-policy", [asdict(group) for group in result.groups(policy)], about)
+    kernels = Rows("fuse_policy", [asdict(group) for group in result.groups(policy)], about)
     return output.write(kernels, _kernels(result, policy))
 
 

@@ -176,7 +176,7 @@ def _chunks(choices: Any, sizes: np.broadcast) -> Iterator[tuple[Any, Any, Any]]
 
 def _throttled(work: Launch, p: Mapping[str, float], time: Any) -> Any:
     """Slowdown under the power cap: of a long launch, or of a program that keeps the units busy for long."""
-    busy = _busy(work, time)
+    busy = np.minimum(work.row.flops / work.peak / time, 1.0)  # share of the time at the matrix units' peak
     lone = p["throttle"] * busy**2 * time / (time + SUSTAINED)
     return np.maximum(lone, p["sustained"] * np.maximum(busy - CAPPED, 0.0)) if work.regime == "program" else lone
 
@@ -202,11 +202,6 @@ def _width(work: Launch, n: Any, k: Any) -> Any:
         if size <= whole:
             width = np.where((n % size == 0) & (k % size == 0), float(size), width)
     return width / whole
-
-
-def _busy(work: Launch, time: Any) -> Any:
-    """Share of the time that the matrix units work at their peak."""
-    return np.minimum(work.row.flops / work.peak / time, 1.0)
 
 
 def _tiled(

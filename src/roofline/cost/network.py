@@ -244,7 +244,9 @@ def _library(work: Launch, plan: Plan, p: Mapping[str, float], q: Mapping[str, f
         size = message(work) * plan.wire / (q["tree"] if plan.tree else 1.0)
         return knee([start + size / low, start + post + size / high], -CHOICE)
     link = node_link(work.chip)
-    start = start + _node_hop(link, q) * plan.node_steps * (q["turn"] if plan.tree else 1.0)
+    start = start + (q["hop"] if link.latency is None else link.latency) * plan.node_steps * (
+        q["turn"] if plan.tree else 1.0
+    )
     post = post + q["post"] * plan.node_steps
     small = start + _both(work, plan, q, low, link.bandwidth * p["low"])
     return knee([small, start + post + _both(work, plan, q, high, link.bandwidth * q["share"])], -CHOICE)
@@ -272,10 +274,6 @@ def _hop(work: Launch, p: Mapping[str, float], direct: bool = False) -> float:
         return p["peer"]
     stated = [link.latency for link in work.chip.links if link.kind == "device" and link.latency is not None]
     return stated[0] if stated else p["hop"]
-
-
-def _node_hop(link: Link, q: Mapping[str, float]) -> float:
-    return q["hop"] if link.latency is None else link.latency
 
 
 def _shot(work: Launch, plan: Plan, p: Mapping[str, float], q: Mapping[str, float]) -> Any:

@@ -92,7 +92,7 @@ def seconds(work: Launch, p: Mapping[str, float]) -> Any:
     """Time of one launch of a kernel along rows [s]."""
     if work.op in ("maxpool2d", "avgpool2d", "pool"):
         return _pool(work, p)
-    rows, columns = (np.asarray(size, dtype=np.float64) for size in EXTENTS.get(work.op, _last)(work))
+    rows, columns = (np.asarray(size, dtype=np.float64) for size in EXTENTS.get(work.op, EXTENTS[""])(work))
     scheme = SCHEMES.get(work.op, _reduction)(rows, columns, work.element)
     if work.row.kernel.kind == "reduction":
         rows, scheme = _shared(rows, scheme, work.machine.units)
@@ -145,17 +145,14 @@ def _pooled(work: Launch) -> Any:
     return s["batch"] if work.op == "pool" else s["n"] * s["c"] * s["p"] * s["q"]
 
 
-def _last(work: Launch) -> tuple[Any, Any]:
-    return work.sizes["batch"], work.sizes["c"]
-
-
 def _groups(work: Launch) -> tuple[Any, Any]:
     s, groups = work.sizes, work.row.kernel.attrs.get("groups", 32)
     return s["n"] * groups, s["c"] * s["batch"] / groups
 
 
-#: Rows and columns of operators that do not work along the last axis of ``... c``.
+#: Rows and columns of operators; "" for those that work along the last axis of ``... c``.
 EXTENTS: dict[str, Callable[[Launch], tuple[Any, Any]]] = {
+    "": lambda work: (work.sizes["batch"], work.sizes["c"]),
     "attention_softmax": lambda work: (work.sizes["b"] * work.sizes["h"] * work.sizes["q"], work.sizes["k"]),
     "attention_softmax_grad": lambda work: (work.sizes["b"] * work.sizes["h"] * work.sizes["q"], work.sizes["k"]),
     "groupnorm": _groups,

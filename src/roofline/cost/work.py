@@ -93,14 +93,10 @@ def launch(row: KernelCount, chip: Chip, tf32: bool, regime: str) -> Launch:
     weights = sparse_weights(row)
     if weights is None:
         return Launch(row, chip, dtype, dense, regime)
-    sparse, share = chip.sparse_peak(widest, tf32=tf32), _sparse_share(widest)
+    sparse, share = chip.sparse_peak(widest, tf32=tf32), SPARSE_SHARE_8 if DTYPES[widest].bits <= 8 else SPARSE_SHARE
     stretch = _stretch(weights) if sparse is None else 1 / share - 1
     held = replace(row, read=row.read + stretch * float(DTYPES[weights.dtype].bytes) * row.sizes["n"] * row.sizes["k"])
     return Launch(held, chip, dtype, max(dense, (sparse or 0.0) * share), regime)
-
-
-def _sparse_share(dtype: str) -> float:
-    return SPARSE_SHARE_8 if DTYPES[dtype].bits <= 8 else SPARSE_SHARE
 
 
 def sparse_weights(row: KernelCount) -> Tensor | None:

@@ -115,7 +115,7 @@ class PredictedCompile(Report):
         rows: One a backend.
     """
 
-    schema = "predicted-compile"
+    schema = "predicted_compile"
 
     eager: Estimate
     rows: tuple[PredictedBackend, ...]

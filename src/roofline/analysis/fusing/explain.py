@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from roofline.analysis.estimates import Estimate
@@ -21,6 +21,7 @@ from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.graph import Graph
+from roofline.ir.report import Report, subject
 from roofline.ir.units import format_si
 from roofline.ops.registry import OPS
 from roofline.passes.fusion.fuse import POLICIES, fuse
@@ -29,8 +30,8 @@ from roofline.passes.fusion.fuse import POLICIES, fuse
 _REAL = tuple(policy for policy in POLICIES if policy not in ("eager", "ideal"))
 
 
-@dataclass(frozen=True)
-class Explanation:
+@dataclass(frozen=True, repr=False)
+class Explanation(Report):
     """Whether two kernels can be one, and what of it.
 
     From :func:`roofline.analysis.explain_fusion`.
@@ -48,7 +49,10 @@ class Explanation:
             cannot be one.
         reasons: Why, why not and what it is worth, a line each.
         hurts: What fusing costs: registers, shared memory, arithmetic done again.
+        about: The program, the chip and the sizes.
     """
+
+    schema = "fuse_pair"
 
     first: str
     second: str
@@ -61,6 +65,7 @@ class Explanation:
     after_s: float | None = None
     reasons: tuple[str, ...] = ()
     hurts: tuple[str, ...] = ()
+    about: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def saves_bytes(self) -> float:
@@ -72,9 +77,15 @@ class Explanation:
         """Time that one kernel takes less, each time [s]; ``None`` without a chip, and where they cannot be one."""
         return None if self.before_s is None or self.after_s is None else self.before_s - self.after_s
 
-    def record(self) -> dict[str, Any]:
-        """Plain data, as ``roofline fuse --pair --json`` prints."""
-        return {**asdict(self), "saves_bytes": self.saves_bytes, "saves_s": self.saves_s}
+    def subject(self) -> dict[str, Any]:
+        """Return the program, the chip and the sizes."""
+        return dict(self.about)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the verdict as one row, with what one kernel saves."""
+        row = {**asdict(self), "saves_bytes": self.saves_bytes, "saves_s": self.saves_s}
+        del row["about"]
+        return [row]
 
     def __str__(self) -> str:
         verdict = "can be one kernel" if self.fusible else "cannot be one kernel"
@@ -134,11 +145,12 @@ def explain_fusion(
     where = find_chip(target) if target is not None else None
     scope = kernel_boundaries(graph)
     labels = sorted((_label(graph, name) for name in (first, second)), key=list(scope.graph.kernels).index)
+    about = subject(graph, where.name if where else None, sizes=at)
     if labels[0] == labels[1]:
-        return _already_one(graph, labels[0], (first, second), where, at)
+        return replace(_already_one(graph, labels[0], (first, second), where, at), about=about)
     if labels[0] in reach(scope, labels[1], forwards=True):
         labels.reverse()
-    return _Explainer(scope, labels[0], labels[1], where, at).explain()
+    return replace(_Explainer(scope, labels[0], labels[1], where, at).explain(), about=about)
 
 
 def _label(graph: Graph, name: str) -> str:
@@ -303,12 +315,9 @@ class _Explainer:
         members, remarks = [self.first.label, self.second.label], reasons(pair)
         if policies and any(reason.blocks for reason in remarks):
             members = [label for label in self.scope.graph.kernels if label in {*members, *pair.between}]
-            remarks = [Reason(self._with_others(pair, policies))]
+            others = f" with {', '.join(pair.between)}, which lie between" if pair.between else ""
+            remarks = [Reason(f"policy {policies[0]} makes one kernel of them{others}")]
         return members, remarks
-
-    def _with_others(self, pair: Pair, policies: Sequence[str]) -> str:
-        others = f" with {', '.join(pair.between)}, which lie between" if pair.between else ""
-        return f"policy {policies[0]} makes one kernel of them{others}"
 
     def _unites(self, policy: str) -> bool:
         """Tell whether a policy puts all of both kernels into one."""
@@ -334,9 +343,6 @@ class _Explainer:
         alone = pair.handed and len(self.first.nodes) == 1 and self.first.kind == "loop"
         if self.chip is None or not alone or all_readers <= set(members):
             return None
-        if any(self._count(label) != made.count for label in all_readers):
+        if any(self.side(label).main.count != made.count for label in all_readers):
             return None
         return store_or_recompute(self.graph, made.name, self.chip, **self.sizes)
-
-    def _count(self, label: str) -> int:
-        return self.side(label).main.count

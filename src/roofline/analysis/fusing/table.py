@@ -268,11 +268,8 @@ def pressures(program: Graph, counts: Counts, chip: Chip, sizes: Mapping[str, in
     """Work out what each distinct kernel of several operators asks of registers and shared memory."""
     scope = kernel_boundaries(program)
     return [
-        pressure_of(scope, row.kernel.name, row.kernel.nodes, chip, sizes) if _is_fused(row.kernel.nodes)
+        pressure_of(scope, row.kernel.name, row.kernel.nodes, chip, sizes)
+        if sum(OPS[node.op].kind != "view" for node in row.kernel.nodes) > 1
         else Pressure(row.kernel.name)
         for row in counts.rows
     ]  # fmt: skip
-
-
-def _is_fused(nodes: Sequence[Any]) -> bool:
-    return sum(OPS[node.op].kind != "view" for node in nodes) > 1
