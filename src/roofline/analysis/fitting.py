@@ -177,7 +177,7 @@ def fit(pieces: Pieces, chip: Chip, groups: Sequence[str] = (), effort: Effort =
         MissingExtra: scipy is not installed.
         UsageError: No samples, or an unknown group.
     """
-    least_squares = _least_squares()
+    least_squares = need_scipy()
     if not pieces.index:
         raise UsageError("nothing to fit: no sample that the time model knows")
     first, names = start(chip), _names(groups or pieces.groups, effort.only)
@@ -196,16 +196,12 @@ def fit(pieces: Pieces, chip: Chip, groups: Sequence[str] = (), effort: Effort =
     return _with(first, names, result.x)
 
 
-def need_scipy() -> None:
-    """Refuse early where a fit would.
+def need_scipy() -> Any:
+    """Return scipy's least squares, which a fit needs.
 
     Raises:
         MissingExtra: scipy is not installed.
     """
-    _least_squares()
-
-
-def _least_squares() -> Any:
     try:
         from scipy.optimize import least_squares
     except ImportError:

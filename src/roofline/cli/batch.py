@@ -53,21 +53,18 @@ def _choice(choice: BatchChoice) -> Iterator[Any]:
         room=size_text(choice.memory_limit),
         patience=time_text(choice.latency_limit) if choice.latency_limit else "",
     )
+    ridge = f"from batch {choice.ridge} arithmetic takes longer than memory"
+    if choice.ridge is None:
+        ridge = f"not reached: memory takes longer than arithmetic at every batch up to {choice.largest}"
     yield heading(choice)
     yield tables.facts([
         ("best batch", Text(f"{choice.best}", style="bold green")),
         ("stopped at", why),
-        ("ridge", _ridge(choice)),
+        ("ridge", ridge),
         ("there", f"{tables.time_and_range(est)}, {est.bound}-bound"),
         ("throughput", tables.rate(est.throughput, est.graph.item)),
     ])  # fmt: skip
     yield from ("", _curve(choice), "", *tables.provenance(choice.curve))
-
-
-def _ridge(choice: BatchChoice) -> str:
-    if choice.ridge is None:
-        return f"not reached: memory takes longer than arithmetic at every batch up to {choice.largest}"
-    return f"from batch {choice.ridge} arithmetic takes longer than memory"
 
 
 def _curve(choice: BatchChoice) -> Table:

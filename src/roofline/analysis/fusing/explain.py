@@ -11,7 +11,6 @@ from roofline.analysis.fusing.pressure import Pressure, pressure_of
 from roofline.analysis.fusing.reasons import Pair, Reason, Side, attention_of, reasons
 from roofline.analysis.fusing.recompute import StoreOrRecompute, store_or_recompute
 from roofline.analysis.fusing.table import one_point
-from roofline.analysis.fusing.ways import reach, readers
 from roofline.cost import COMPUTE, LAUNCH, KernelTime, kernel_time
 from roofline.cost.compiled import THREAD_REGISTERS
 from roofline.counting.counts import Boundaries, KernelCount, kernel_boundaries, kernels
@@ -148,7 +147,7 @@ def explain_fusion(
     about = subject(graph, where.name if where else None, sizes=at)
     if labels[0] == labels[1]:
         return replace(_already_one(graph, labels[0], (first, second), where, at), about=about)
-    if labels[0] in reach(scope, labels[1], forwards=True):
+    if labels[0] in _reach(scope, labels[1], forwards=True):
         labels.reverse()
     return replace(_Explainer(scope, labels[0], labels[1], where, at).explain(), about=about)
 
@@ -326,8 +325,8 @@ class _Explainer:
 
     def _between(self) -> tuple[str, ...]:
         """Kernels on a way from the first to the second, in order."""
-        down = reach(self.scope, self.first.label, forwards=True)
-        up = reach(self.scope, self.second.label, forwards=False)
+        down = _reach(self.scope, self.first.label, forwards=True)
+        up = _reach(self.scope, self.second.label, forwards=False)
         return tuple(label for label in self.scope.graph.kernels if label in down & up)
 
     def _as_one(self, labels: Sequence[str]) -> Graph:
@@ -339,10 +338,40 @@ class _Explainer:
     def _computed_again(self, pair: Pair, members: Sequence[str]) -> StoreOrRecompute | None:
         """A producer with readers beside the pair: what computing it in each of them would take."""
         made = self.first.nodes[-1]
-        all_readers = {label for name in made.outputs for label in readers(self.scope, name)} - {self.first.label}
+        all_readers = {label for name in made.outputs for label in _readers(self.scope, name)} - {self.first.label}
         alone = pair.handed and len(self.first.nodes) == 1 and self.first.kind == "loop"
         if self.chip is None or not alone or all_readers <= set(members):
             return None
         if any(self.side(label).main.count != made.count for label in all_readers):
             return None
         return store_or_recompute(self.graph, made.name, self.chip, **self.sizes)
+
+
+def _reach(scope: Boundaries, start: str, forwards: bool) -> set[str]:
+    """Return the kernels that wait for one, or that it waits for."""
+    seen: set[str] = set()
+    stack = [start]
+    while stack:
+        new = _next(scope, stack.pop(), forwards) - seen - {start}
+        seen |= new
+        stack += new
+    return seen
+
+
+def _next(scope: Boundaries, label: str, forwards: bool) -> set[str]:
+    nodes = scope.graph.kernels[label]
+    if forwards:
+        return {reader for node in nodes for name in node.outputs for reader in _readers(scope, name)}
+    bases = {scope.base(name) for node in nodes for name in node.inputs}
+    return {scope.graph.producer[base].label for base in bases if base in scope.graph.producer} - {label}
+
+
+def _readers(scope: Boundaries, name: str) -> set[str]:
+    """Return the kernels that read a tensor, through views."""
+    labels: set[str] = set()
+    for reader in scope.graph.consumers.get(name, ()):
+        if OPS[reader.op].kind == "view":
+            labels |= {label for made in reader.outputs for label in _readers(scope, made)}
+        else:
+            labels.add(reader.label)
+    return labels
