@@ -49,8 +49,6 @@ class Collective(Report):
         chip: Name of the chip.
     """
 
-    schema = "collective"
-
     op: str
     bytes: Any
     devices: int
@@ -90,21 +88,6 @@ class Collective(Report):
     def busbw(self) -> Any:
         """The same times the collective's factor, which compares to the link (NVIDIA nccl-tests) [byte/s]."""
         return self.algbw * factor(self.op, self.devices)
-
-    def subject(self) -> dict[str, Any]:
-        """Return the collective and its group."""
-        return {"op": self.op, "devices": self.devices, "nodes": self.nodes}
-
-    def records(self) -> list[dict[str, Any]]:
-        """Return one dictionary per size of the message."""
-        figures = {
-            "bytes": self.bytes, "algorithm": self.algorithm, "time_s": self.seconds, "low_s": self.low,
-            "high_s": self.high, "floor_s": self.floor, "wire_bytes": self.wire_bytes, "node_bytes": self.node_bytes,
-            "steps": self.steps, "node_steps": self.node_steps, "algbw_bytes_per_s": self.algbw,
-            "busbw_bytes_per_s": self.busbw,
-        }  # fmt: skip
-        columns = (column.ravel().tolist() for column in np.broadcast_arrays(*figures.values()))
-        return [dict(zip(figures, row, strict=True)) for row in zip(*columns, strict=True)]
 
     def __str__(self) -> str:
         if np.ndim(self.seconds):
