@@ -131,8 +131,8 @@ def test_records_and_frames() -> None:
         ({"shared_prefix": -1}, "shared_prefix=-1"),
         ({"shared_prefix": 101}, "longer than the context of 100"),
         ({"window": 0}, "window=0"),
-        ({"batch": 0}, "B=0"),
-        ({"context": 0}, "C=0"),
+        ({"batch": 0}, r"batch \(B\)=0"),
+        ({"context": 0}, r"context \(C\)=0"),
         ({"Q": 3}, "unknown size 'Q'"),
     ],
 )
