@@ -199,8 +199,8 @@ def test_a_model_without_its_sequence_says_so() -> None:
         ({"model": "gpt2-xxl", "seq": 1}, rl.errors.UnknownModel, "did you mean gpt2-xl"),
         ({"model": "gpt2", "sequence": 3}, rl.errors.ModelDataError, "unknown key 'sequence'"),
         ({"model": "gpt2", "phase": "decoding", "seq": 3}, rl.errors.UsageError, "did you mean decode"),
-        ({"model": "gpt2", "seq": 0}, rl.errors.UsageError, "seq (S)=0"),
-        ({"model": "gpt2", "seq": 8, "batch": "4"}, rl.errors.UsageError, "batch (B)='4'"),
+        ({"model": "gpt2", "seq": 0}, rl.errors.UsageError, "S=0"),
+        ({"model": "gpt2", "seq": 8, "batch": "4"}, rl.errors.UsageError, "B='4'"),
         ({"model": "gpt2", "seq": 8, "count": -1}, rl.errors.UsageError, "count=-1"),
     ],
 )  # fmt: skip
