@@ -7,8 +7,10 @@ import re
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import pytest
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "roofline"
 LONGEST, MEDIAN, MEMBERS = 60, 12, 25
@@ -103,6 +105,40 @@ def main(package: str = "") -> None:
 def test_functions_fit_on_a_screen() -> None:
     assert not long_functions()
     assert statistics.median(length(node) for _, node in functions()) < MEDIAN
+
+
+def test_classes_fit_in_a_head() -> None:
+    assert not large_classes()
+
+
+def test_names_say_what_they_hold() -> None:
+    assert not empty_names()
+
+
+def test_docstrings_are_imperatives() -> None:
+    assert not clauses()
+
+
+def test_nothing_is_loose_at_the_top() -> None:
+    assert {path.name for path in SOURCE.glob("*.py")} == {"__init__.py", "__main__.py"}
+
+
+@pytest.mark.parametrize(
+    ("check", "text"),
+    [
+        (long_functions, "def f():\n" + "    x = 1\n" * 60),
+        (large_classes, "class A:\n" + "".join(f"    a{at}: int\n" for at in range(26))),
+        (empty_names, "def f(found):\n    pass\n"),
+        (clauses, 'def f():\n    """What it is."""\n'),
+        (single_use, "def _f():\n    return 1\n\nx = _f()\n"),
+    ],
+)
+def test_each_measure_sees_its_fault(
+    check: Callable[[], list[str]], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "module.py").write_text(text)
+    monkeypatch.setattr("test_house.SOURCE", tmp_path)
+    assert check()
 
 
 if __name__ == "__main__":
