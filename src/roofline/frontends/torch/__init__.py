@@ -39,12 +39,10 @@ def from_torch(
         args: Example arguments; only their shapes and formats matter, unless the program's way depends on values.
         dynamic: Sizes that stay symbolic: ``{"B": 0, "S": 1}`` names axes of every argument that has them,
             ``{"B": {"x": 0, "mask": 0}}`` those of some.
-        method: ``dispatch`` runs the program on tensors without data and takes any program, ``fx`` traces it with
-            ``torch.fx`` first, ``export`` exports it with ``torch.export`` first, ``run`` runs it on
-            the given tensors. ``auto`` takes ``dispatch`` for
-            eager programs, ``export`` for compiled ones, the other one where that fails, then ``run`` if all
-            sizes are fixed.
-        mode: ``eager``: a kernel an operator; ``compiled``: kernels grouped as torch.compile's inductor does.
+        method: ``dispatch`` runs any program on tensors without data, ``fx`` and ``export`` trace it first with
+            ``torch.fx`` or ``torch.export``, ``run`` runs it on the given tensors. ``auto`` takes ``dispatch``, for
+            compiled programs ``export``, the other where that fails, then ``run`` if all sizes are fixed.
+        mode: ``eager``: a kernel per operator; ``compiled``: kernels grouped as torch.compile's inductor does.
         backward: Compute gradients of all parameters that ask for them, from given gradients of the outputs.
         unknown: What to do with an operator without a rule: ``error``, or ``report`` it in every result.
         name: What to call the graph; the class's or function's name by default.
