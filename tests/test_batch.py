@@ -146,7 +146,7 @@ def test_nothing_helps_under_the_reserve() -> None:
 
 
 def test_too_slow_at_batch_one_is_said() -> None:
-    with pytest.raises(rl.errors.DoesNotFit, match=r"batch 1 takes 42(\.\d)? us, over the latency limit of 1 us"):
+    with pytest.raises(rl.errors.DoesNotFit, match=r"batch 1 takes 42(\.\d)? us, above the latency limit of 1 us"):
         rl.best_batch(layer(), CHIP, latency_limit="1 us")
 
 

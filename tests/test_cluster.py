@@ -152,6 +152,6 @@ def test_a_single_device_of_a_cluster_without_a_link_cannot_leave_its_node() -> 
 def test_replace_and_repr() -> None:
     bigger = rl.cluster("dgx-h100").replace(nodes=128)
     assert bigger.devices == 1024
-    assert repr(bigger) == "Cluster('dgx-h100', 128 x 8 h100-sxm, InfiniBand NDR 50 GB/s a device)"
+    assert repr(bigger) == "Cluster('dgx-h100', 128 x 8 h100-sxm, InfiniBand NDR 50 GB/s per device)"
     assert repr(make()) == "Cluster('mine', 1 x 8 h100-sxm)"
     assert len({bigger, rl.cluster("dgx-h100"), rl.cluster("dgx-h100")}) == 2

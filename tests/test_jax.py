@@ -346,7 +346,7 @@ def test_the_branch_that_costs_most_counts() -> None:
 
     graph = rl.from_jax(fn, SQUARE, i32())
     assert rl.count(graph).flops == 2 * PRODUCT
-    assert "counted as branch 1 of 3, the one that costs most" in graph.info.notes[0]
+    assert "counted as branch 1 of 3, the most expensive" in graph.info.notes[0]
     assert counts(lambda x: fn(x, 2), SQUARE).flops == PRODUCT
 
 
@@ -688,7 +688,7 @@ def test_options_that_a_newer_jax_might_rename_are_one_clear_line(monkeypatch: p
 
     monkeypatch.setitem(RULES, "exp", renamed)  # type: ignore[arg-type]
     with pytest.raises(
-        rl.RooflineError, match=r"test_jax\.py:\d+.*: exp as this jax writes it is not understood \(KeyError"
+        rl.RooflineError, match=r"test_jax\.py:\d+.*: exp as this version of jax writes it is not understood \(KeyError"
     ):
         rl.from_jax(lambda x: jnp.exp(x), X)
     with pytest.raises(rl.RooflineError, match=r"^exp: exp as this jax writes it"):

@@ -711,7 +711,7 @@ def test_unknown_operators_can_be_reported() -> None:
         (node("MatMul", "x x"), {"x": [2, 3]}, "MatMul|matmul"),
         (node("Add", "x v"), {"x": [3], "v": [4]}, "cannot broadcast"),
         (node("Concat", "x v", axis=0), {"x": [3, 2], "v": [4, 5]}, "joins"),
-        (node("Reshape", "x v"), {"x": [3, 2], "v": ([2], I64)}, "only a run knows"),
+        (node("Reshape", "x v"), {"x": [3, 2], "v": ([2], I64)}, "known only at run time"),
         (node("Softmax", "x", axis=5), {"x": [3]}, "axis 5"),
         (node("Transpose", "x", perm=[0, 0]), {"x": [3, 2]}, "no order"),
         (node("Conv", "x v"), {"x": [1, 3, 8, 8], "v": [4, 5, 3, 3]}, "input"),

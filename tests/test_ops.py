@@ -195,7 +195,7 @@ def test_the_mask_never_gives_negative_work() -> None:
 def test_grouped_heads_compute_by_query_head_and_read_by_key_head() -> None:
     few, many = (work("attention_scores", (1, 32, 1, 128), (1, g, 500, 128)) for g in (8, 32))
     assert few.flops == many.flops == 2 * 32 * 500 * 128
-    with pytest.raises(rl.errors.ShapeError, match="32 query heads, which is no multiple of 5"):
+    with pytest.raises(rl.errors.ShapeError, match="32 query heads, which is not a multiple of 5"):
         work("attention_scores", (1, 32, 1, 128), (1, 5, 500, 128))
 
 

@@ -1,4 +1,4 @@
-"""The update of a training step: bytes a parameter, kernels, whole steps and their memory."""
+"""The update of a training step: bytes per parameter, kernels, whole steps and their memory."""
 
 from __future__ import annotations
 

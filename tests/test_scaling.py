@@ -53,7 +53,7 @@ def test_what_cannot_share_is_skipped_with_its_reason() -> None:
     assert "16 devices wanted" in found.skipped[16]
     with pytest.raises(rl.errors.UsageError, match=r"which 3 devices cannot share.*; there are 1$"):
         found[3]
-    with pytest.raises(rl.errors.UsageError, match="devices=5 was not looked at"):
+    with pytest.raises(rl.errors.UsageError, match="devices=5 was not evaluated"):
         found[5]
 
 

@@ -25,12 +25,12 @@ def test_the_bubbles_of_narayanan_et_al() -> None:
 
 @pytest.mark.parametrize(("stage", "total"), [(0, 120), (1, 31.4), (2, 16.6), (3, 1.9)])
 def test_the_seven_and_a_half_billion_of_rajbhandari_et_al(stage: int, total: float) -> None:
-    """arXiv 1910.02054, figure 1: psi 7.5e9 on 64 devices, 2 + 2 + 12 bytes a parameter, in GB, rounded there."""
+    """arXiv 1910.02054, figure 1: psi 7.5e9 on 64 devices, 2 + 2 + 12 bytes per parameter, in GB, rounded there."""
     assert zero_memory(7.5e9, 64, stage).total / GB == pytest.approx(total, abs=0.05)
 
 
 def test_megatrons_distributed_optimizer_is_stage_one() -> None:
-    """18 bytes a parameter, or 6 + 12/dp (Megatron-LM, theoretical_memory_usage.py)."""
+    """18 bytes per parameter, or 6 + 12/dp (Megatron-LM, theoretical_memory_usage.py)."""
     assert zero_memory(1.0, 1, gradients=4).total == 18
     assert zero_memory(1.0, 8, 1, gradients=4).total == 6 + 12 / 8
 

@@ -119,7 +119,7 @@ def test_records_and_frames() -> None:
     record = json.loads(json.dumps(kept.record()))
     assert record["bytes_per_token"] == 131072
     assert len(record["rows"]) == 4
-    assert "128.00 KiB a token" in repr(kept)
+    assert "128.00 KiB per token" in repr(kept)
     assert "blocks of 16" in repr(rl.serving.kv_cache(decoder("llama-3-8b"), 9, block=16))
 
 
@@ -251,7 +251,7 @@ def test_a_request_that_does_not_fit_says_so() -> None:
         ({"shared_prefix": None}, "shared_prefix=None: wanted a whole number"),
         ({"block": "x"}, "block='x'"),
         ({"program": None}, "a program by name, with both phases, or both"),
-        ({"chip": None}, "on which chip"),
+        ({"chip": None}, "no chip given"),
         ({"prefill": 1}, "a program by name, with both phases, or both"),
     ],
 )
@@ -263,7 +263,7 @@ def test_requests_that_cannot_be_are_refused(options: dict[str, Any], says: str)
 
 def test_programs_that_do_not_belong_together_are_refused() -> None:
     first, then = rl.model("llama-3-8b", phase="prefill"), decoder("gpt2")
-    with pytest.raises(rl.errors.UsageError, match="llama-3-8b and decode of gpt2 do not belong together"):
+    with pytest.raises(rl.errors.UsageError, match="llama-3-8b and decode of gpt2 are not the same model"):
         rl.serving.request(prefill=first, decode=then, chip="h100-sxm", prompt=10, new_tokens=2)
     with pytest.raises(rl.errors.UsageError, match="no symbol S"):
         rl.serving.request(prefill=decoder("gpt2"), decode=decoder("gpt2"), chip="h100-sxm", prompt=10, new_tokens=2)

@@ -315,7 +315,7 @@ def test_the_trail() -> None:
     assert repr(device.history[-1]) == "shard(tp=2)"
     assert device.history[-1].before is graph
     # 65 norms of 4096.
-    assert device.history[-1].notes[0].startswith("266,240 of 8,030,261,248 parameters are held whole by every device")
+    assert device.history[-1].notes[0].startswith("266,240 of 8,030,261,248 parameters are replicated on every device")
 
 
 REFUSED = [
@@ -345,7 +345,7 @@ def test_a_width_that_does_not_divide_is_named() -> None:
 
 
 def test_a_device_shares_nothing_further() -> None:
-    with pytest.raises(rl.errors.UsageError, match="already the program of one of several devices"):
+    with pytest.raises(rl.errors.UsageError, match="already sharded"):
         rl.passes.shard(rl.passes.shard(rl.model("gpt2"), tp=2), tp=2)
 
 

@@ -69,9 +69,9 @@ def test_symbols_are_divided_where_they_can_be() -> None:
 @pytest.mark.parametrize(
     ("shapes", "nouns", "fault"),
     [
-        ([(2, 8, 5, 16), (2, 3, 7, 16)], {}, "has 8 as axis 'h', which is no multiple of 3 'g'"),
+        ([(2, 8, 5, 16), (2, 3, 7, 16)], {}, "has 8 as axis 'h', which is not a multiple of 3 'g'"),
         ([(2, 8, 5, 16), (2, 3, 7, 16)], {"h": "query heads", "g": "key-value heads"},
-         "has 8 query heads, which is no multiple of 3 key-value heads"),
+         "has 8 query heads, which is not a multiple of 3 key-value heads"),
     ],
 )  # fmt: skip
 def test_a_product_that_does_not_divide_is_refused(

@@ -114,7 +114,7 @@ def test_a_kernel_is_not_cut_in_two() -> None:
 def test_the_pass_is_remembered_and_one_stage_is_the_graph() -> None:
     cut = rl.passes.stage(GPT2, 2, 1)
     assert repr(cut.history[-1]) == "stage(pp=2, index=1)"
-    assert cut.history[-1].notes == ("embed.weight is held by stages 1 and 2",)
+    assert cut.history[-1].notes == ("embed.weight is replicated on stages 1 and 2",)
     assert rl.passes.stages(GPT2, 1) == (GPT2,)
 
 

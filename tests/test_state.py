@@ -50,7 +50,7 @@ def test_ssd_step_is_elementwise() -> None:
 
 
 def test_groups_divide_heads() -> None:
-    with pytest.raises(rl.errors.ShapeError, match="6 heads, which is no multiple of 4 groups"):
+    with pytest.raises(rl.errors.ShapeError, match="6 heads, which is not a multiple of 4 groups"):
         work("ssd_scan", (2, 8, 6, 16), (2, 8, 4, 5), (2, 8, 4, 5))
 
 

@@ -71,7 +71,7 @@ CANNOT = {
     ("serving.request", "workload"): "no symbol S",
     ("serving.request", "script"): "keeps no cache",
     ("serving.request", "graph"): "give a program by name, with both phases",
-    ("training.distill", "workload"): "comes from no model file",
+    ("training.distill", "workload"): "does not come from a model file",
 }  # fmt: skip
 
 CONFIG = {

@@ -639,7 +639,7 @@ BAD: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], str]] = {
     "an axis too far": (torch.relu, (X,), {"dynamic": {"B": 5}}, r"dynamic\['B'\]: no argument has an axis 5"),
     "a wrong argument": (torch.add, (X, X), {"dynamic": {"B": {"inptu": 0}}}, r"no tensor argument 'inptu'"),
     "no axis": (torch.relu, (X,), {"dynamic": {"B": "first"}}, r"wanted an axis"),
-    "no name": (torch.relu, (X,), {"dynamic": {3: 0}}, r"3 is no name for a size"),
+    "no name": (torch.relu, (X,), {"dynamic": {3: 0}}, r"3 is not a name for a size"),
     "two names": (torch.relu, (X,), {"dynamic": {"B": 0, "S": 0}}, r"is both B and S"),
     "two sizes": (lambda x, y: (x, y), (torch.zeros(2, 3), torch.zeros(4, 3)), {"dynamic": {"B": 0}}, r"B is 2 in one"),
     "fx and a branch": (Branches(), (X,), {"method": "fx"}, r"torch\.fx cannot trace it.*method='dispatch'"),

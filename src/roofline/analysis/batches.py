@@ -181,7 +181,7 @@ def best_batch(
     in_time = (_first(curve.time > patience) or largest + 1) - 1
     if in_time == 0:
         raise DoesNotFit(
-            f"{graph.name} on {target.name}: batch 1 takes {format_si(float(curve.time[0]), 's')}, over the latency "
+            f"{graph.name} on {target.name}: batch 1 takes {format_si(float(curve.time[0]), 's')}, above the latency "
             f"limit of {format_si(patience, 's')}"
         )
     ridge, by_kernel = _ridges(curve)
@@ -192,9 +192,9 @@ def best_batch(
 def _check(graph: Graph, sizes: Mapping[str, Any]) -> None:
     """Refuse a program without a batch to choose, and sizes that span an axis."""
     if "B" not in graph.symbols:
-        raise UsageError(f"{graph.name} has no symbol B: its batch is fixed, there is nothing to choose")
+        raise UsageError(f"{graph.name} has no symbol B: its batch is fixed, so there is nothing to choose")
     if "B" in sizes:
-        raise UsageError(f"batch={sizes['B']}: the batch is what is chosen; give no batch")
+        raise UsageError(f"batch={sizes['B']}: the batch is what this chooses; leave it out")
     one_point(grid(graph.symbols, {"B": 1, **sizes}).axes, "a batch is chosen for")
 
 

@@ -122,7 +122,7 @@ def fast_paths(program: Program, chip: AnyChip, *, phase: str | None = None, dty
         >>> from roofline.passes.formats.quantize import quantize
         >>> narrow = quantize(rl.model("llama-3-8b", phase="decode"), weights="int4-g128")
         >>> print(fast_paths(narrow, "h100-sxm")[0].why)
-        weight-only: fewer bytes, the same bf16 arithmetic; pays where memory bounds it
+        weight-only: fewer bytes, the same bf16 arithmetic; helps where it is memory-bound
     """
     graph, where = as_graph(program, phase, dtype), find_chip(chip)
     apart = {node.outputs[0]: graph.tensors[node.inputs[0]].dtype for node in graph.nodes if node.op == "dequantize"}
@@ -130,11 +130,11 @@ def fast_paths(program: Program, chip: AnyChip, *, phase: str | None = None, dty
     return FastPaths(rows, subject(graph, where.name))
 
 
-def _path(kernel: Kernel, chip: Chip, widened: Mapping[str, str]) -> FastPath:
-    """The row of one kernel; ``widened`` are the tensors that come out of dequantisations and what they were."""
+def _path(kernel: Kernel, chip: Chip, dequantised: Mapping[str, str]) -> FastPath:
+    """The row of one kernel; ``dequantised`` are the tensors that come out of dequantisations and what they were."""
     multiplied = max(kernel.flops, key=lambda name: DTYPES[name].bits)
     second = kernel.main.inputs[1] if len(kernel.main.inputs) > 1 else ""
-    stored = widened.get(second) or (kernel.stored[1] if second else multiplied)
+    stored = dequantised.get(second) or (kernel.stored[1] if second else multiplied)
     plain = chip.matmul_peak(PLAIN)
     try:
         peak, unit = chip.matmul_peak(multiplied), chip.matmul_runs_as(multiplied)
@@ -143,10 +143,8 @@ def _path(kernel: Kernel, chip: Chip, widened: Mapping[str, str]) -> FastPath:
     reached = _reached(kernel, chip, multiplied)
     faster = peak is not None and DTYPES[multiplied].bits < _NARROW and peak * reached > plain
     why = _why(kernel, chip, (stored, multiplied, unit), peak, plain, reached)
-    if second in widened and kernel.stored[1] != stored:
-        why = (
-            f"dequantised to {multiplied} by a kernel of its own, which writes what the matmul reads: slower than none"
-        )
+    if second in dequantised and kernel.stored[1] != stored:
+        why = f"dequantised to {multiplied} by a separate kernel, whose result the matmul reads: slower than 16 bits"
     return FastPath(
         kernel.name, kernel.main.op, kernel.count, stored, multiplied, unit, peak, plain, reached, faster, why
     )
@@ -164,15 +162,15 @@ def _why(
 ) -> str:
     stored, multiplied, unit = formats
     if peak is None:
-        return f"{chip.name} has no units for {multiplied} and no documented fallback: nothing is promised"
+        return f"{chip.name} has no units for {multiplied} and no documented fallback, so no time is given"
     if multiplied in chip.fallback:
         return f"{chip.name} runs {multiplied} as {unit}"
     narrow = DTYPES[stored].bits < _NARROW
     if DTYPES[multiplied].bits >= _NARROW:
         if not narrow:
-            return f"{multiplied} as it was"
+            return f"{multiplied} as before"
         what = "keys and values" if kernel.kind == "attention" else "weight-only"
-        return f"{what}: fewer bytes, the same {multiplied} arithmetic; pays where memory bounds it"
+        return f"{what}: fewer bytes, the same {multiplied} arithmetic; helps where it is memory-bound"
     if peak * reached > plain:
         return (
             f"{unit} units: {peak / plain:.3g} times the {PLAIN} peak, of which kernels reach {min(reached, 1.0):.0%}"

@@ -135,7 +135,7 @@ class Scaling(Report):
             if point.devices == devices:
                 return point
         have = ", ".join(str(point.devices) for point in self.points)
-        raise UsageError(self.skipped.get(devices, f"devices={devices} was not looked at") + f"; there are {have}")
+        raise UsageError(self.skipped.get(devices, f"devices={devices} was not evaluated") + f"; there are {have}")
 
     @property
     def stops_paying(self) -> int | None:
@@ -171,7 +171,11 @@ class Scaling(Report):
         lines += [_line(point) for point in self.points]
         lines += [f"{devices:>7}  {why}" for devices, why in self.skipped.items()]
         stop = self.stops_paying
-        last = "every step pays" if stop is None else f"more than {stop} save less than {self.least_gain:.0%}"
+        last = (
+            "every step pays"
+            if stop is None
+            else f"beyond {stop} devices, doubling saves less than {self.least_gain:.0%}"
+        )
         return "\n".join(line.rstrip() for line in [*lines, last])
 
 

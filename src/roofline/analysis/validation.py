@@ -332,7 +332,7 @@ def worse(validation: Validation, path: str | os.PathLike[str] | None = None) ->
 
 def _worse(label: str, name: str, before: float, now: float | None) -> list[str]:
     if now is None:
-        return [f"{label} was {before:g}, now there is none"]
+        return [f"{label} was {before:g}, now missing"]
     scale = 0.01 if name == "spread" else 1.0
     step = (before - now) if name in MORE_IS_BETTER else (now - before)
     return [f"{label} was {before:g}, now {now:.4g}"] if step > SLACK * scale + 1e-9 else []

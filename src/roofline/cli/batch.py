@@ -20,7 +20,7 @@ from roofline.ir.units import format_si
 _LIMITS = {
     "memory": "memory: a batch of {next} no longer fits in {room}",
     "latency": "latency: a batch of {next} takes longer than {patience}",
-    "saturated": "saturation: a bigger batch gains next to no throughput",
+    "saturated": "throughput plateau: a bigger batch gains next to no throughput",
     "size": "size: no larger batch is looked at",
     "ridge": "ridge: a bigger batch takes longer and gains next to no throughput",
 }

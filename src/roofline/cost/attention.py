@@ -46,7 +46,7 @@ _WRITTEN_OUT = frozenset({"bmm", "matmul"})
 #: Keys of the block that a tile works on at a time.
 BLOCK = 128
 #: Queries of a tile for each multiplication and addition that a core's matrix units do in a cycle. A tile reads its
-#: keys from shared memory, at 128 bytes a cycle on every chip, so faster units need more queries for each key.
+#: keys from shared memory, at 128 bytes per cycle on every chip, so faster units need more queries for each key.
 PACE = 1 / 32
 #: Smallest and largest tile of queries.
 LEAST, MOST = 64.0, 256.0

@@ -91,7 +91,7 @@ def registers(live: int, element: float, elements: Any, *, held: int = 0, words:
 
 
 def widest(live: int, element: float, held: int = 0, words: int = 1) -> int:
-    """The most elements a thread, down from those of its widest load, whose values need no spilling; 0 if not even one.
+    """The most elements per thread, from its widest load downwards, whose values need no spilling; 0 if not even one.
 
     Example:
         >>> widest(8, 4), widest(80, 4), widest(300, 4)
@@ -137,7 +137,7 @@ class Rows:
     Attributes:
         row_bytes: Of one row, of all values that are wanted after a reduction over it [byte].
         room: Shared memory of a core [byte].
-        again: Bytes of a launch that are read a second time where a row does not fit [byte].
+        again: Bytes of a launch that are read again where a row does not fit [byte].
     """
 
     row_bytes: Any

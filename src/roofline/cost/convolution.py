@@ -61,7 +61,7 @@ GROUP = Group(
 
 @dataclass(frozen=True)
 class _Gemm:
-    """A convolution as GEMMs: how many, their rows, columns, channels a tap, taps a window, and pixels an image."""
+    """A convolution as GEMMs: groups, rows, columns, channels per tap, taps per window, pixels per image."""
 
     groups: Any
     rows: Any

@@ -48,7 +48,7 @@ STEP = 128
 BY_ROW = 4 / 3
 #: Bytes to which a row must be aligned for the wide loads that the matrix units are fed by.
 ALIGNMENT = 16
-#: Kernels that take a scale a row (torch._scaled_mm, aten/src/ATen/native/cuda/RowwiseScaledMM.cu) have no tiles below
+#: Kernels with a scale per row (torch._scaled_mm, aten/src/ATen/native/cuda/RowwiseScaledMM.cu) have no tiles below
 #: these edges and do not split K; their deep pipelines keep more bytes of a core in flight.
 BY_ROW_EDGE, BY_ROW_COLUMNS, BY_ROW_SKINNY = 64, 128, 0.3
 #: Rows served by a weight once dequantised: for more rows Marlin runs its largest kernel, of 64 rows,

@@ -37,7 +37,7 @@ PARAMETERS: dict[str, Parameter] = {
 def host_seconds(work: Launch, p: Mapping[str, float], kind: str, m: Any, n: Any, k: Any) -> Any:
     """Time in which the host picks and prepares one of three kernels of block-scaled fp8, which hides the device [s].
 
-    Scales of a ragged number of rows, more than one a row, are copied to aligned rows first.
+    Scales of a ragged number of rows, more than one per row, are copied to aligned rows first.
     """
     if work.regime != "warm" or kind != "fp8_block":
         return 0.0
@@ -50,7 +50,7 @@ def host_seconds(work: Launch, p: Mapping[str, float], kind: str, m: Any, n: Any
 def entry_seconds(work: Launch, p: Mapping[str, float], kind: str, rows: Any, depth: Any) -> Any:
     """Time in which a kernel of its own quantises activations that come in 16 bits [s].
 
-    To fp8 a block of threads a row, one element a thread at a time: rows or elements that cores work through, or the
+    To fp8 one block of threads per row, one element per thread at a time: rows or elements per core, or the
     traffic, set the pace; to fp4 the traffic alone.
     """
     if work.regime != "warm" or f"entry_{kind}" not in p:

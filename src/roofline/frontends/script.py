@@ -115,7 +115,7 @@ def _one_line(file: str) -> Iterator[None]:
         raise ModelDataError(_told(file, error)) from None
     except SystemExit as error:
         code = "" if error.code is None else error.code
-        raise ModelDataError(f"{_where(file, error)}: the script ends itself: sys.exit({code})") from None
+        raise ModelDataError(f"{_where(file, error)}: the script exits: sys.exit({code})") from None
     except Exception as error:
         raise ModelDataError(_told(file, error)) from error
 

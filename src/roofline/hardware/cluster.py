@@ -101,7 +101,7 @@ class Cluster(Frozen):
 
     def __repr__(self) -> str:
         size = f"{self.nodes} x {self.devices_per_node} {self.chip.name}"
-        between = f", {self.link.name} {units.format_si(self.link.bandwidth, 'B/s')} a device" if self.link else ""
+        between = f", {self.link.name} {units.format_si(self.link.bandwidth, 'B/s')} per device" if self.link else ""
         return f"Cluster({self.name!r}, {size}{between})"
 
     __str__ = __repr__
@@ -205,7 +205,7 @@ def cluster(name: str | os.PathLike[str] | Chip | Cluster) -> Cluster:
 
     Example:
         >>> cluster("DGX H100")
-        Cluster('dgx-h100', 4 x 8 h100-sxm, InfiniBand NDR 50 GB/s a device)
+        Cluster('dgx-h100', 4 x 8 h100-sxm, InfiniBand NDR 50 GB/s per device)
         >>> cluster("mi300x").devices
         8
     """

@@ -55,7 +55,7 @@ def _columns(name: str, reader: csv.DictReader[str]) -> list[str]:
     reader.fieldnames = columns
     twice = sorted({column for column in columns if columns.count(column) > 1})
     if twice:
-        raise UsageError(f"{name}: column {twice[0]!r} is there twice")
+        raise UsageError(f"{name}: duplicate column {twice[0]!r}")
     if not any(set(needed) <= set(columns) for needed in NEEDED):
         names = " or ".join(", ".join(needed) for needed in NEEDED)
         header = next((c for c in columns if c.lower() in ("ops", "operator", "models")), "")

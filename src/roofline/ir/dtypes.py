@@ -23,7 +23,7 @@ class DType:
         name: The name that roofline prints.
         bits: Stored bits of one element [bit].
         compute: The format that arithmetic on it runs in: itself, or for storage-only formats ``None``.
-        accumulate: The format that products are summed in.
+        accumulate: The format that sums are accumulated in.
         group: Elements that share one scale, or 0.
         overhead_bits: Bits of scale and zero point a group [bit].
         source: Where the layout is written down.
@@ -89,13 +89,13 @@ _TABLE = (
     _grouped("int4-g128-sym", 4, 128, 16, "fp16 scale per group of 128 (symmetric)"),
     _grouped("int4-g128-z4", 4, 128, 20, "GPTQ/AWQ: fp16 scale and a 4-bit zero per group of 128"),
     _grouped("int8-g128", 8, 128, 16, "fp16 scale per group of 128"),
-    _grouped("nf4", 4, 64, 32, "Dettmers et al. 2023 (QLoRA), fp32 absmax a block of 64"),
+    _grouped("nf4", 4, 64, 32, "Dettmers et al. 2023 (QLoRA), fp32 absmax per block of 64"),
     DType("nf4-dq", Fraction(4), None, "fp32", 64 * 256, 256 * 8 + 32, "QLoRA double quantisation: 8-bit absmax, "
-          "one fp32 constant a 256 blocks"),
+          "one fp32 constant per 256 blocks"),
     _grouped("mxfp4", 4, 32, 8, _OCP, "fp4"),
     _grouped("mxfp8", 8, 32, 8, _OCP, "fp8"),
-    _grouped("nvfp4", 4, 16, 8, "NVIDIA Blackwell: e4m3 scale a block of 16, one fp32 a tensor", "fp4"),
-    DType("fp8-block", Fraction(8), "fp8", "fp32", 128 * 128, 32, "DeepSeek-V3: fp32 scale a 128x128 block of weights"),
+    _grouped("nvfp4", 4, 16, 8, "NVIDIA Blackwell: e4m3 scale per block of 16, one fp32 scale per tensor", "fp4"),
+    DType("fp8-block", Fraction(8), "fp8", "fp32", 128 * 128, 32, "DeepSeek-V3: fp32 scale per 128x128 weights"),
     _grouped("q4_0", 4, 32, 16, _GGUF), _grouped("q4_1", 4, 32, 32, _GGUF),
     _grouped("q5_0", 5, 32, 16, _GGUF), _grouped("q5_1", 5, 32, 32, _GGUF), _grouped("q8_0", 8, 32, 16, _GGUF),
     _grouped("q2_k", 2, 256, 160, _GGUF), _grouped("q3_k", 3, 256, 112, _GGUF), _grouped("q4_k", 4, 256, 128, _GGUF),
@@ -130,7 +130,7 @@ def grouped(name: str) -> DType | None:
         return None
     stored, group, _, zero, scale = match.groups()
     overhead = int(scale or 16) + int(zero or 0)
-    source = f"a scale of {scale or 16} bits and a zero point of {zero or 0} a group of {group}"
+    source = f"a scale of {scale or 16} bits and a zero point of {zero or 0} per group of {group}"
     return DType(
         name, Fraction(int(stored[-1])), "fp8" if stored == "fp8" else None, "fp32", int(group), overhead, source
     )

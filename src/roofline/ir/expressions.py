@@ -144,7 +144,7 @@ def _divide(a: Any, b: Any) -> Any:
 
 def _floor(a: Any, b: Any) -> Any:
     if isinstance(b, Dim) and not isinstance(a, Dim):
-        raise ValueError("a number divided by a symbolic size is no size")
+        raise ValueError("a number divided by a symbolic size is not a size")
     return a // b
 
 

@@ -115,7 +115,7 @@ def _factor(whole: str, factors: Term, sizes: dict[str, Any], nouns: Mapping[str
     if len(missing) == 1:
         whole_numbers = isinstance(size, int) and isinstance(product, int)
         if whole_numbers and size % product:
-            raise ShapeError(f"has {size} {noun}, which is no multiple of {of}")
+            raise ShapeError(f"has {size} {noun}, which is not a multiple of {of}")
         symbolic = isinstance(size, Dim) or isinstance(product, Dim)
         share = quotient(size, product) if symbolic else size // product if whole_numbers else size / product
         if share is not None:

@@ -192,7 +192,7 @@ def predicted_compile(
     how: dict[str, Any] = {"tf32": tf32, "reserve": reserve, **sizes}
     eager = estimate(graph, chip, mode="eager", **how)
     if eager.shape:
-        raise UsageError("predicted_compile: compiling belongs to one point; give one chip and single numbers")
+        raise UsageError("predicted_compile: compiling is predicted at one point; give one chip and single numbers")
     known = {name: _compile_seconds(name, compile_s) for name in names}
     runs = {mode: estimate(graph, chip, mode=mode, **how) for mode in dict.fromkeys(map(mode_of, names))}
     return PredictedCompile(eager, tuple(_predicted(name, eager, runs[mode_of(name)], known[name]) for name in names))
@@ -268,7 +268,7 @@ class BackendRun:
             UsageError: The backend failed.
         """
         if self.measured is None or self.predicted is None:
-            raise UsageError(f"{self.backend} failed, it has no time: {self.error}")
+            raise UsageError(f"{self.backend} failed and has no time: {self.error}")
         return self.measured.seconds, float(self.predicted.time)
 
     def record(self) -> dict[str, Any]:

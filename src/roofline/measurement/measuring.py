@@ -98,7 +98,7 @@ class Measurement(Report):
 
     def __str__(self) -> str:
         spread = f"{format_si(self.low, 's')} to {format_si(self.high, 's')} in the middle half of {self.runs} runs"
-        warning = "; unsteady: other work on the machine?" if self.unsteady else ""
+        warning = "; unsteady: is the machine doing other work?" if self.unsteady else ""
         return f"{self.graph.name}: {self.verdict} ({spread}{warning})"
 
     def __repr__(self) -> str:
@@ -267,7 +267,7 @@ def _chip(torch: Any, device: Any, chip: AnyChip | None) -> Chip:
     try:
         return find_chip(name)
     except UnknownChip as error:
-        raise UnknownChip(f"measure: the device calls itself {name!r}; give chip=...: {error}") from None
+        raise UnknownChip(f"measure: the device's name is {name!r}; give chip=...: {error}") from None
 
 
 def _runner(torch: Any, program: Any, args: Any, keywords: Mapping[str, Any], backward: bool) -> Call:

@@ -1,4 +1,4 @@
-"""Convolutions of one, two and three axes, by the products that they sum; a group has its share of the channels."""
+"""Convolutions over one, two and three axes, by their multiply-adds; a group has its share of the channels."""
 
 from __future__ import annotations
 

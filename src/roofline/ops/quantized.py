@@ -26,7 +26,7 @@ declare(Op(
 ))  # fmt: skip
 declare(Op(
     "quantize", "..., * -> ...", "pointwise",
-    "Wide to narrow with a scale that is known before: a multiplication per element; clamping and rounding are free.",
+    "Wide to narrow with a scale known in advance: a multiplication per element; clamping and rounding are free.",
     per_element(1), same, rule=broadcast_axes,
 ))  # fmt: skip
 declare(Op(

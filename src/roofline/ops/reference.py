@@ -140,9 +140,11 @@ def _run(graph: Graph, node: Node, arrays: Iterable[Array], seed: int) -> Array:
     reference = get_op(node.op, node.name).reference
     if reference is None:
         near = did_you_mean(node.op, [name for name, op in OPS.items() if op.reference is not None])
-        raise UnknownOp(f"{node.name}: the executor has no meaning for {node.op}{near}")
+        raise UnknownOp(f"{node.name}: the executor has no reference implementation of {node.op}{near}")
     if len(node.outputs) != 1:
-        raise UsageError(f"{node.name}: {node.op} writes {len(node.outputs)} tensors; the executor knows one a node")
+        raise UsageError(
+            f"{node.name}: {node.op} writes {len(node.outputs)} tensors; the executor handles one per node"
+        )
     output = graph.tensors[node.outputs[0]]
     shape = _numbers(output)
     call = Call(node.name, node.op, dict(node.attrs), shape, output.dtype, seed)
@@ -218,7 +220,9 @@ def _difference(name: str, a: Array, b: Array) -> float:
         raise ShapeError(f"output {name!r} is {list(a.shape)} before and {list(b.shape)} after")
     finite = np.isfinite(a)
     if a.size and not finite.any():
-        raise UsageError(f"output {name!r} is nowhere finite on random input, so nothing can be compared; try a seed")
+        raise UsageError(
+            f"output {name!r} is not finite anywhere on random input, so nothing can be compared; try another seed"
+        )
     if (finite != np.isfinite(b)).any():
         return float("inf")
     scale = np.abs(a[finite]).max(initial=0.0)

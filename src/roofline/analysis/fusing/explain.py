@@ -248,29 +248,29 @@ def _worth(before: _Cost) -> Iterator[str]:
     for row, time in timed:
         if int(time.bound) == COMPUTE and row.flops_by:
             yield (
-                f"{row.kernel.name} is bound by arithmetic ({format_si(float(time.compute), 's')} against "
-                f"{format_si(float(time.memory), 's')} of traffic): bytes saved in it gain nothing, only the other "
-                "kernel's own time and launch"
+                f"{row.kernel.name} is compute-bound ({format_si(float(time.compute), 's')} against "
+                f"{format_si(float(time.memory), 's')} of traffic): fewer bytes do not shorten it; fusing saves only "
+                "the other kernel's own time and launch"
             )
             return
     if timed and all(int(time.bound) == LAUNCH for _, time in timed):
-        yield "they are bound by their launches: a launch less is what one kernel saves, the bytes hardly matter"
+        yield "they are launch-bound: one kernel saves a launch, the bytes hardly matter"
 
 
 def _overflow(pressure: Pressure) -> Iterator[str]:
     """Say what of the fused body does not fit a core."""
     registers = pressure.registers
     if registers and registers.spilled:
-        instead = f"; {pressure.narrower} elements a thread would fit" if pressure.narrower else ""
+        instead = f"; {pressure.narrower} elements per thread would fit" if pressure.narrower else ""
         yield (
             f"registers: {registers.live} live values x {registers.width} elements take {registers.wanted} of "
-            f"{THREAD_REGISTERS} a thread: {format_si(registers.spill_bytes, 'B')} spilled and read back{instead}"
+            f"{THREAD_REGISTERS} per thread: {format_si(registers.spill_bytes, 'B')} spilled and read back{instead}"
         )
     rows = pressure.rows
     if rows and not rows.held:
         yield (
             f"shared memory: a row takes {format_si(float(rows.row_bytes), 'B')}, a core has "
-            f"{format_si(rows.room, 'B')}: {format_si(float(rows.again), 'B')} are read a second time"
+            f"{format_si(rows.room, 'B')}: {format_si(float(rows.again), 'B')} are read again"
         )
 
 
@@ -309,7 +309,7 @@ class _Explainer:
         """The kernels that become one with the pair, and what is to say of it."""
         attention = attention_of(pair) if "flash" in policies else ()
         if attention:
-            text = f"{', '.join(attention)} are attention: one flash kernel keeps the scores on the chip"
+            text = f"{', '.join(attention)} are attention: a flash kernel keeps the scores on the chip"
             return list(attention), [Reason(text)]
         members, remarks = [self.first.label, self.second.label], reasons(pair)
         if policies and any(reason.blocks for reason in remarks):

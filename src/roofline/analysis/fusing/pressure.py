@@ -127,7 +127,7 @@ class Body:
 
 
 def _walked(node: Node) -> tuple[str, ...]:
-    """Arrays whose elements a node walks: its results, and what a reduction reads."""
+    """Arrays whose elements a node iterates over: its results, and what a reduction reads."""
     return (*node.outputs, *(node.inputs[:1] if OPS[node.op].kind in _REDUCING else ()))
 
 

@@ -28,14 +28,14 @@ class Libraries:
     """Whose kernels matmuls and convolutions are on a vendor's chips, and who makes more of them.
 
     Attributes:
-        product: The library of matmuls.
+        matmul: The library of matmuls.
         epilogues: Its extension with epilogues; empty where there is none.
         conv: The library of convolutions.
         tiles: Who computes elementwise work on the tiles of a matmul.
         windows: Who does it on those of a convolution.
     """
 
-    product: str
+    matmul: str
     epilogues: str
     conv: str
     tiles: str
@@ -48,9 +48,9 @@ LIBRARIES: Mapping[str, Libraries] = {
     "AMD": Libraries("rocBLAS", "hipBLASLt", "MIOpen", "a Composable Kernel or Triton epilogue", "MIOpen's fusion"),
     "": Libraries("library", "", "library", _COMPILED, _COMPILED),
 }
-#: Columns of the widest tile of a product: whole rows up to here are in one tile (CUTLASS, efficient_gemm.md).
+#: Columns of the widest tile of a matmul: whole rows up to here are in one tile (CUTLASS, efficient_gemm.md).
 TILE = 256
-_PRODUCTS = ("matmul", "conv", "moe")
+_CONTRACTIONS = ("matmul", "conv", "moe")
 _LOOPS = ("pointwise", "rowwise", "reduction")
 _WIRES = ("network", "transfer")
 
@@ -91,7 +91,7 @@ class Side:
     @cached_property
     def main(self) -> Node:
         """The contraction, or what reduces, or the last operator."""
-        for kinds in ((*_PRODUCTS, "attention", *_WIRES), ("rowwise", "reduction"), ("move",)):
+        for kinds in ((*_CONTRACTIONS, "attention", *_WIRES), ("rowwise", "reduction"), ("move",)):
             for node in self.nodes:
                 if OPS[node.op].kind in kinds or (kinds[0] == "matmul" and self._works(node)):
                     return node
@@ -102,14 +102,14 @@ class Side:
 
     @property
     def kind(self) -> str:
-        """``product``, ``attention``, ``wire``, ``loop`` or ``other``."""
+        """``matmul``, ``attention``, ``wire``, ``loop`` or ``other``."""
         kind = OPS[self.main.op].kind
         if kind in _WIRES:
             return "wire"
         if kind == "attention":
-            return "attention" if len(self.nodes) > 1 else "product"
-        if kind in _PRODUCTS or self._works(self.main):
-            return "product"
+            return "attention" if len(self.nodes) > 1 else "matmul"
+        if kind in _CONTRACTIONS or self._works(self.main):
+            return "matmul"
         return "loop" if kind in _LOOPS else "other"
 
     @property
@@ -190,7 +190,10 @@ def _other_loops(pair: Pair) -> Reason | None:
     a, b = pair.first.main, pair.second.main
     if a.count == b.count:
         return None
-    return Reason(f"{a.name} runs {_times(a.count)}, {b.name} {_times(b.count)}: only equal loops join", True)
+    return Reason(
+        f"{a.name} runs {_times(a.count)}, {b.name} {_times(b.count)}: only kernels that run equally often can fuse",
+        True,
+    )
 
 
 def _times(count: int) -> str:
@@ -203,14 +206,14 @@ def _between(pair: Pair) -> Reason | None:
     names = ", ".join(pair.between[:3]) + (f" and {len(pair.between) - 3} more" if len(pair.between) > 3 else "")
     first, second = pair.first.label, pair.second.label
     return Reason(
-        f"{names} must run after {first} and before {second}: one kernel of the two would wait for itself", True
+        f"{names} must run after {first} and before {second}: fusing them would create a dependency cycle", True
     )
 
 
 def _nothing_shared(pair: Pair) -> Reason | None:
     if pair.handed or pair.shared or pair.between:
         return None
-    return Reason("they have no tensor in common: a launch could be saved, no byte", True)
+    return Reason("they have no tensor in common: fusing saves a launch but no bytes", True)
 
 
 def _wires(pair: Pair) -> Reason | None:
@@ -231,7 +234,7 @@ def _by_kind(pair: Pair) -> Reason:
     if rule is not None:
         return rule(pair)
     side = next(side for side in (pair.first, pair.second) if side.kind in ("other", "attention"))
-    return Reason(f"{side.label} ({side.main.op}) is a kernel of its own that takes in no other work", True)
+    return Reason(f"{side.label} ({side.main.op}) is a kernel of its own, which nothing fuses into", True)
 
 
 def _loops(pair: Pair) -> Reason:
@@ -239,13 +242,15 @@ def _loops(pair: Pair) -> Reason:
     a, b = pair.first, pair.second
     if a.sweep != b.sweep:
         sizes = f"{int(a.sweep):,} elements and {b.label} {int(b.sweep):,}"
-        return Reason(f"{a.label} walks {sizes}: no nest of loops runs both", True)
+        return Reason(f"{a.label} walks {sizes}: no common loop nest", True)
     if a.reduces and b.reduces and a.axes != b.axes:
-        return Reason(f"they reduce over other axes: {_axes(a)} and {_axes(b)}; the second needs whole results", True)
+        return Reason(
+            f"they reduce over different axes: {_axes(a)} and {_axes(b)}; the second needs whole results", True
+        )
     turned = _turned(pair)
     if turned and (a.reduces or b.reduces):
         return Reason(f"{b.label} reads the result {turned}: its rows are not those of {a.label}", True)
-    what = "hand on" if pair.handed else "both read"
+    what = "pass on" if pair.handed else "both read"
     names = ", ".join((pair.handed or pair.shared)[:3])
     return Reason(f"one loop over {int(a.sweep):,} elements; they {what} {names}" + (f", {turned}" if turned else ""))
 
@@ -263,23 +268,23 @@ def _turned(pair: Pair) -> str:
         while name != base:
             view = pair.first.scope.graph.producer[name]
             if view.op in ("permute", "slice", "expand"):
-                return {"permute": "with its axes turned", "slice": "in part", "expand": "repeated"}[view.op]
+                return {"permute": "with its axes permuted", "slice": "in part", "expand": "repeated"}[view.op]
             name = view.inputs[0]
     return ""
 
 
 def _epilogue(pair: Pair) -> Reason:
     """A matmul, then a loop over its result."""
-    product, loop, names = pair.first, pair.second, pair.libraries
-    is_conv = OPS[product.main.op].kind == "conv"
-    closed = f"{product.label} is a {names.conv if is_conv else names.product} kernel"
+    matmul, loop, names = pair.first, pair.second, pair.libraries
+    is_conv = OPS[matmul.main.op].kind == "conv"
+    closed = f"{matmul.label} is a {names.conv if is_conv else names.matmul} kernel"
     if not pair.handed:
-        return Reason(f"{closed} and takes no work that only shares an input", True)
-    if loop.reduces or loop.sweep != product.elements(product.main.outputs[0]):
-        return _rows_of_product(pair, closed)
+        return Reason(f"{closed} and does not fuse work that only shares an input", True)
+    if loop.reduces or loop.sweep != matmul.elements(matmul.main.outputs[0]):
+        return _rows_of_matmul(pair, closed)
     ops = [node.op for node in loop.nodes]
     if not is_conv and ops == ["add"]:
-        return Reason(f"{closed}, which takes no other code but can start its sums from the other array (beta C)")
+        return Reason(f"{closed}, which takes no other code but can accumulate onto the other array (beta C)")
     if not is_conv and names.epilogues and all(op in LIBRARY_EPILOGUES for op in ops):
         return Reason(f"{closed}, which takes no other code; {names.epilogues} has {' and '.join(ops)} as an epilogue")
     how = names.windows if is_conv else names.tiles
@@ -293,12 +298,12 @@ def _columns(side: Side) -> int:
     return int(evaluate(shape[1 if is_conv else -1], side.sizes))
 
 
-def _rows_of_product(pair: Pair, closed: str) -> Reason:
-    product, loop = pair.first, pair.second
+def _rows_of_matmul(pair: Pair, closed: str) -> Reason:
+    matmul, loop = pair.first, pair.second
     if not loop.reduces:
-        made = int(product.elements(product.main.outputs[0]))
+        made = int(matmul.elements(matmul.main.outputs[0]))
         return Reason(f"{closed}; {loop.label} walks {int(loop.sweep):,} elements, not its {made:,}", True)
-    columns = _columns(product)
+    columns = _columns(matmul)
     if columns <= TILE:
         return Reason(f"{closed}; rows of {columns} are whole in one tile, so {pair.libraries.tiles} can")
     parts = ceil_div(columns, TILE)
@@ -307,21 +312,21 @@ def _rows_of_product(pair: Pair, closed: str) -> Reason:
 
 def _prologue(pair: Pair) -> Reason:
     """A loop, then the matmul that reads its result."""
-    loop, product = pair.first, pair.second
-    tiles = ceil_div(_columns(product), TILE)
+    loop, matmul = pair.first, pair.second
+    tiles = ceil_div(_columns(matmul), TILE)
     which = "the" if tiles == 1 else f"each of {tiles} or more"
     return Reason(
-        f"{product.label} is a library kernel that loads its operands as they lie; {which} column "
+        f"{matmul.label} is a library kernel that loads its operands as stored; {which} column "
         f"tile{'s' * (tiles > 1)} would compute {loop.label}{' again' * (tiles > 1)}",
         True,
     )
 
 
-def _products(pair: Pair) -> Reason:
+def _matmuls(pair: Pair) -> Reason:
     """Two matmuls: one kernel only as attention, with what lies between."""
     a, b = pair.first, pair.second
     if not pair.handed:
-        return Reason(f"both read {pair.shared[0]}; only a grouped matmul of equal shapes runs both", True)
+        return Reason(f"both read {pair.shared[0]}; only a grouped GEMM of equal shapes runs both", True)
     return Reason(
         f"{b.label} needs whole rows of {a.label} ({_columns(a):,} elements), which lie in several tiles", True
     )
@@ -329,9 +334,9 @@ def _products(pair: Pair) -> Reason:
 
 _RULES: Mapping[tuple[str, str], Callable[[Pair], Reason]] = {
     ("loop", "loop"): _loops,
-    ("product", "loop"): _epilogue,
-    ("loop", "product"): _prologue,
-    ("product", "product"): _products,
+    ("matmul", "loop"): _epilogue,
+    ("loop", "matmul"): _prologue,
+    ("matmul", "matmul"): _matmuls,
 }
 
 

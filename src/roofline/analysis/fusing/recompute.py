@@ -36,9 +36,9 @@ class StoreOrRecompute:
 
     def __str__(self) -> str:
         store, recomputed = format_si(self.store_s, "s"), format_si(self.recompute_s, "s")
-        better = "cheaper" if self.recompute else "dearer"
+        better = "is cheaper" if self.recompute else "costs more"
         return (
-            f"{self.node} is read by {self.readers} kernels: computing it in each is {better}, {recomputed} against "
+            f"{self.node} is read by {self.readers} kernels: recomputing it in each {better}, {recomputed} against "
             f"{store} at the datasheet's rates if it is written out"
         )
 

@@ -197,7 +197,7 @@ class KVCache(Report):
         ]
 
     def __repr__(self) -> str:
-        token = f"{format_bytes(float(self.bytes_per_token))} a token"
+        token = f"{format_bytes(float(self.bytes_per_token))} per token"
         if self.grid.shape:
             return (
                 f"<KVCache {self.graph.name}: {token}, axes {dict(zip(self.grid.axes, self.grid.shape, strict=True))}>"
@@ -255,7 +255,9 @@ def kv_cache(
     if shared_prefix > shortest:
         raise UsageError(f"shared_prefix={shared_prefix}: longer than the context of {shortest:.0f} positions")
     if shared_prefix and "B" not in graph.symbols:
-        raise UsageError(f"{graph.name} has no symbol B: its sequences are not told apart, nothing can be shared")
+        raise UsageError(
+            f"{graph.name} has no symbol B: its sequences cannot be distinguished, so nothing can be shared"
+        )
     return KVCache(graph, parts, points, block, shared_prefix)
 
 
@@ -335,7 +337,7 @@ def check_layout(block: Any = None, shared_prefix: Any = 0, window: Any = None) 
 def _grid(graph: Graph, parts: tuple[CachePart, ...], sizes: Mapping[str, Any]) -> Grid:
     """The points, with B and C among their sizes whether or not the tensors depend on them."""
     if "B" not in graph.symbols and np.any(np.asarray(sizes["B"]) != 1):
-        raise UsageError(f"{graph.name} has no symbol B: its batch is fixed, give no batch")
+        raise UsageError(f"{graph.name} has no symbol B: its batch is fixed; leave out the batch")
     own = frozenset().union(*(symbols(part.positions) for part in parts))
     axes = {"B", "C"} | (own - {context_symbol(graph)})
     return grid(frozenset(axes), sizes)

@@ -255,7 +255,7 @@ def largest_concurrency(
                  sizes=sizes)  # fmt: skip
     whole_number("context", context, most=LARGEST)
     if "B" not in step.graph.symbols:
-        raise UsageError(f"{step.graph.name} has no symbol B: its batch is fixed, there is nothing to choose")
+        raise UsageError(f"{step.graph.name} has no symbol B: its batch is fixed, so there is nothing to choose")
     if shared_prefix > context:
         raise UsageError(f"shared_prefix={shared_prefix}: longer than the context of {context} positions")
     return step.largest("concurrency", 1, context, 1)

@@ -41,8 +41,8 @@ LISTED = 64
 
 #: What a prediction of a request leaves out.
 NOT_MODELLED = (
-    "waiting for other requests, sampling and the server's own work between steps",
-    "a shared prefix saves memory here and no time: every sequence's prompt is computed whole",
+    "waiting for other requests, sampling and server overhead between steps",
+    "a shared prefix saves memory here but no time: every prompt is computed in full",
 )
 
 
@@ -230,7 +230,7 @@ class Request(Report):
         return [{name: np.asarray(value)[i].item() for name, value in columns.items()} for i in shown]
 
     def __repr__(self) -> str:
-        step = f", then {format_si(self.time_per_token, 's')} a token" if self.time_per_token is not None else ""
+        step = f", then {format_si(self.time_per_token, 's')} per token" if self.time_per_token is not None else ""
         return (
             f"<Request {self.prefill.graph.title} on {self.chip.name}: "
             f"{format_si(self.time_to_first_token, 's')} to the first of {self.new_tokens:,} tokens{step}; "
@@ -282,7 +282,7 @@ def request(
         Time and memory, token by token.
 
     Raises:
-        UsageError: Neither a model nor both programs, programs that do not belong together, or a size out of range.
+        UsageError: Neither a model nor both programs, programs of different models, or a size out of range.
 
     Example:
         >>> import roofline as rl
@@ -291,7 +291,7 @@ def request(
         (True, True, True)
     """
     if chip is None:
-        raise UsageError("request: on which chip? Give a name or a chip")
+        raise UsageError("request: no chip given; give a name or a Chip")
     first, then = _programs(program, prefill, decode, {"dtype": dtype, "weights": weights, "cache": cache}, overrides)
     _check(prompt, new_tokens, batch, block, shared_prefix)
     where, how = find_chip(chip), {"mode": mode, "tf32": tf32, "reserve": reserve}
@@ -308,7 +308,7 @@ def _programs(
     """The two programs of a request, built or as given.
 
     Raises:
-        UsageError: Neither a name nor both, or two that do not belong together.
+        UsageError: Neither a name nor both, or two that are not the same model.
     """
     own = (prefill is not None) + (decode is not None)
     if isinstance(program, Graph) or own != (2 if program is None else 0):
@@ -317,7 +317,7 @@ def _programs(
     then = as_graph(program if decode is None else decode, implied="decode", **formats, **overrides)  # type: ignore[arg-type]
     names = [graph.title for graph in (first, then)]
     if names[0] != names[1] and None not in (first.info.model, then.info.model):
-        raise UsageError(f"request: prefill of {names[0]} and decode of {names[1]} do not belong together")
+        raise UsageError(f"request: prefill of {names[0]} and decode of {names[1]} are not the same model")
     if "S" not in first.symbols:
         raise UsageError(f"request: {first.name} has no symbol S for the length of the prompt")
     return first, then

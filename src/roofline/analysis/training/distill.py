@@ -35,20 +35,22 @@ def distill(teacher: Program, *, to: str | os.PathLike[str] | None = None, **sma
     large = as_graph(teacher)
     name, phase = large.info.model, large.info.phase
     if name is None or large.info.family is None:
-        raise UsageError(f"{large.name} comes from no model file; distill takes a model by name, prune shrinks a graph")
+        raise UsageError(
+            f"{large.name} does not come from a model file; distill takes a model by name, prune shrinks a graph"
+        )
     if to is None and not smaller:
-        raise UsageError(f"distill: what should be smaller than {name}? give sizes such as layers=6, or to=a model")
+        raise UsageError(f"distill: nothing makes it smaller than {name}; give sizes such as layers=6, or to=a model")
     source = to if to is not None else teacher if has_phases(teacher) else name
     small = _in_its_format(as_graph(source, phase, **smaller), large)
     if small.info.family != large.info.family:
         raise UsageError(
             f"distill: {small.info.model} is of the family {small.info.family}, {name} of "
-            f"{large.info.family}; a student here is of its teacher's family"
+            f"{large.info.family}; a student must be of its teacher's family"
         )
     if small.parameters >= large.parameters:
         raise UsageError(
-            f"distill: {_told(to, smaller)} has {small.parameters:,} parameters and its teacher {name} "
-            f"{large.parameters:,}; a student is smaller"
+            f"distill: {_told(to, smaller)} has {small.parameters:,} parameters, its teacher {name} "
+            f"{large.parameters:,}; a student must be smaller"
         )
     return _recorded(small, large, to, smaller)
 

@@ -92,7 +92,7 @@ class Plan:
             divisors = ", ".join(str(n) for n in range(1, min(self.dp, 1024) + 1) if self.dp % n == 0)
             raise UsageError(f"ep={self.ep} does not divide dp={self.dp}; fits: {divisors}")
         if self.sp and self.tp == 1:
-            raise UsageError("sp=True shares positions between the devices that share the layers; give tp=2 or more")
+            raise UsageError("sp=True shards positions over the tensor-parallel devices; give tp=2 or more")
         self._check_batch()
         check_pipeline(self.pp, self.micro_batches, self.schedule, self.interleave)
         if self.interleave > 1 and self.pp == 1:

@@ -164,7 +164,7 @@ class TrainingStep(Report):
         need = format_bytes(float(self.memory.total))
         return (
             f"<TrainingStep {self.name} on {self.devices} x {self.chip.name}: {time} ({low} to {high}), "
-            f"MFU {100 * self.mfu:.1f}%, {need} a device ({room} in {format_bytes(self.capacity)})>"
+            f"MFU {100 * self.mfu:.1f}%, {need} per device ({room} in {format_bytes(self.capacity)})>"
         )
 
 
@@ -258,5 +258,5 @@ def _step(run: Run) -> TrainingStep:
 def _notes(run: Run) -> tuple[str, ...]:
     notes = list(run.virtual_stages[0].estimate.graph.info.notes)
     if run.cluster.implied and run.plan.devices > run.cluster.devices_per_node:
-        notes.append(f"{run.plan.devices} {run.chip.name} as in one node; name a cluster for links between nodes")
+        notes.append(f"{run.plan.devices} {run.chip.name} taken as one node; name a cluster for links between nodes")
     return tuple(dict.fromkeys(notes))

@@ -11,7 +11,7 @@ from roofline.ir.sizes import prod
 
 
 def dot_general(call: Call) -> Result:
-    """Batch axes make a batched product, none a linear layer (or a matmul, by where the right contracts)."""
+    """With batch axes a batched matmul, else a linear layer (or a matmul, by the contracted axis on the right)."""
     (left, right), (left_batch, right_batch) = call.params["dimension_numbers"]
     x, y = call.tensor(0), call.tensor(1)
     x_shape, y_shape = call.b.shape(x), call.b.shape(y)
@@ -82,7 +82,7 @@ class _Conv:
     def pairs(self) -> str:
         """Return what is multiplied with what: each output and window, input and window, or input and output.
 
-        Padding counts as full products, as everywhere; but where an image has gaps, or the result is larger than what
+        Padding counts in full, as everywhere; but where an image has gaps, or the result is larger than what
         goes in, most of what a window sees is none, and it is the input points that are spread. A window that is
         itself as large as a result (a gradient's) over an image with gaps pairs the points of image and result.
         """
@@ -122,7 +122,7 @@ def _grouped(call: Call, conv: _Conv) -> str:
 
 
 def _plain(call: Call, conv: _Conv) -> str:
-    """Every output point sums its window, padding as full products."""
+    """Every output point sums its window, padding included."""
     spread = [(size - 1) * (gap - 1) for size, gap in zip(conv.sizes, conv.params["lhs_dilation"], strict=True)]
     # Gaps between the points of the image count as padding behind it.
     padding = [(a, b + more) for (a, b), more in zip(conv.padding, spread, strict=True)]

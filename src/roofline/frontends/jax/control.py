@@ -176,7 +176,7 @@ def cond(call: Call) -> Result:
         tried.append((_cost(w, first), w.state, out))
     best = max(range(len(tried)), key=lambda at: tried[at][0])
     w.restore(tried[best][1])
-    w.notes.append(f"cond at {place(call.eqn)}: counted as branch {best} of {len(branches)}, the one that costs most")
+    w.notes.append(f"cond at {place(call.eqn)}: counted as branch {best} of {len(branches)}, the most expensive")
     return tried[best][2]
 
 

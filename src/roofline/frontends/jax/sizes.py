@@ -58,7 +58,7 @@ def size_of(dim: Any) -> Any:
     try:
         return _read(ast.parse(text.replace("^", "**"), mode="eval").body)
     except (SyntaxError, KeyError, TypeError):
-        raise ShapeError(f"the size {text!r} is no polynomial that roofline can read") from None
+        raise ShapeError(f"the size {text!r} is no polynomial that roofline can parse") from None
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {

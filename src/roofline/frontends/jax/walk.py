@@ -127,7 +127,7 @@ class Walk:
             # Options of primitives are no public interface of jax.
             why = f"{type(error).__name__}: {str(error)[:100]}"
             raise UsageError(
-                f"{place(call.eqn)}: {call.what} as this jax writes it is not understood ({why})"
+                f"{place(call.eqn)}: {call.what} as this version of jax writes it is not understood ({why})"
             ) from error
         results = out if isinstance(out, list) else [out]
         return [call.checked(value, at) for at, value in enumerate(results)]

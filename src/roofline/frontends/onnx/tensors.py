@@ -133,7 +133,7 @@ class Tensors:
             with suppress(RooflineError):
                 return parse(size, self.names.known)
         free = self.names.free(clean(name).replace(".", "_") + f"_{at}")
-        notes[f"size {free} depends on values that only a run knows; give it like any other size"] = None
+        notes[f"size {free} depends on values known only at run time; give it like any other size"] = None
         return free
 
 

@@ -90,7 +90,7 @@ class Walk:
         if any(isinstance(size, int) and size < 0 for size in shape):
             raise ModelDataError(f"{self.where}: {name!r} has the shape {list(shape)}; sizes are not negative")
         if len(shape) > _MAX_AXES or math.prod(len(list(terms(size))) for size in shape) > _MAX_TERMS:
-            raise ModelDataError(f"{self.where}: {name!r} has {len(shape)} axes or sizes beyond reason")
+            raise ModelDataError(f"{self.where}: {name!r} has {len(shape)} axes or unreasonable sizes")
         value = Value(name, shape, dtype, const=const)
         self._tensors[id(value)] = (value, tensor)
         return value
@@ -245,7 +245,7 @@ class Call(BaseCall):
             return None
         data = self.data(at)
         if data is None or any(element is UNKNOWN for element in data.reshape(-1)):
-            raise Undetermined(f"{self.name}: {self.what} depends on values that only a run knows")
+            raise Undetermined(f"{self.name}: {self.what} depends on values known only at run time")
         return list(data.reshape(-1))
 
     def integers(self, at: int, name: str = "") -> list[int] | None:

@@ -82,7 +82,7 @@ def dynamic_axes(dynamic: Dynamic | None, tensors: Sequence[tuple[str, Any]], wh
     axes: dict[str, dict[int, str]] = {name: {} for name in ranks}
     for symbol, places in (dynamic or {}).items():
         if not isinstance(symbol, str) or not symbol.isidentifier():
-            raise UsageError(f"{where}: dynamic: {symbol!r} is no name for a size; wanted one such as 'B'")
+            raise UsageError(f"{where}: dynamic: {symbol!r} is not a name for a size; wanted one such as 'B'")
         for name, axis in _places(symbol, places, ranks, where):
             if axes[name].setdefault(axis, symbol) != symbol:
                 raise UsageError(f"{where}: dynamic: axis {axis} of {name} is both {axes[name][axis]} and {symbol}")

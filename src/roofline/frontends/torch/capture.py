@@ -176,8 +176,8 @@ def _by_its_values(request: Request, tensors: Sequence[tuple[str, Any]], why: Ex
         program = on_data(request, tensors)
     except ModelDataError as error:
         reason = why if isinstance(why, str) else one_line(why)
-        raise ModelDataError(f"{error}; its way depends on them ({reason})") from None
-    note = "its way depends on values; this is the one that the given arguments take, at their sizes"
+        raise ModelDataError(f"{error}; the path taken depends on them ({reason})") from None
+    note = "the path taken depends on values; this is the one for the given arguments, at their sizes"
     return replace(program, notes=(*program.notes, note))
 
 

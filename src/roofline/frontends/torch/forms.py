@@ -147,7 +147,7 @@ def _without(shape: tuple[Any, ...], dim: Any, keepdim: bool) -> tuple[Any, ...]
     rank = max(len(shape), 1)
     axes = dim if isinstance(dim, tuple) else () if dim is None else (dim,)
     if any(not -rank <= axis < rank for axis in axes):
-        raise ShapeError(f"an axis that {list(shape)} has not")
+        raise ShapeError(f"an axis that {list(shape)} does not have")
     reduced = {axis % rank for axis in axes} or set(range(rank))
     return tuple(1 if at in reduced else size for at, size in enumerate(shape) if keepdim or at not in reduced)
 
@@ -200,7 +200,7 @@ def picked(call: AtenCall) -> Result:
     value, chosen = call.tensor(), call.get("indices", ())
     indices = [each for each in chosen if isinstance(each, Value)]
     if not indices or any(each.dtype == "bool" for each in indices):
-        raise ShapeError("index: how much it picks was not recorded")
+        raise ShapeError("index: the number of selected elements was not recorded")
     return indexed(value.shape, chosen, broadcast([each.shape for each in indices])), value.dtype
 
 

@@ -207,8 +207,8 @@ def _layer(call: Call, kind: str, x: str, inward: str, hidden: str, *, steps: An
     b, width = call.b, call.b.shape(hidden)[1]
     projected = b.op("linear", x, inward, name="projected")
     state = b.op("slice", projected, name="state", shape=(batch, width))
-    product = b.op("linear", state, hidden, name="hidden", count=steps)
-    return b.op("recurrent_cell", projected, product, state, name="cell", count=steps, flops=CELL_FLOPS[kind])
+    hidden_part = b.op("linear", state, hidden, name="hidden", count=steps)
+    return b.op("recurrent_cell", projected, hidden_part, state, name="cell", count=steps, flops=CELL_FLOPS[kind])
 
 
 def _bag(call: Call) -> Result:

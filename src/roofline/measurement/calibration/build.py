@@ -143,7 +143,7 @@ def finish(chip: Chip, samples: Sequence[Sample], remarks: Sequence[str], effort
         final = fit(take_apart(own, chip), chip, [group], effort)[group]
         parameters[group] = {key: float(f"{value:.4g}") for key, value in final.items()}
     if not error:
-        raise UsageError("too few operators were measured to hold any out")
+        raise UsageError("too few operators were measured to hold out any")
     if spreads:
         parameters["spread"] = {**parameters.get("spread", {}), **spreads}
     source = (*remarks, _quality(list(error.values())))
@@ -201,7 +201,7 @@ def plain_chip(measured: Measured) -> Chip:
         memory=_memory(measured),
         clock_slack=CLOCK_SLACK,
         source=source,
-        notes="Peaks and bandwidths are the best that was measured, not a vendor's; a quiet machine may beat them.",
+        notes="Peaks and bandwidths are the best measured, not a vendor's; an idle machine may exceed them.",
         efficiency=_shares(measured),
     )
 
@@ -275,5 +275,5 @@ def _remarks(measured: Measured) -> tuple[str, ...]:
         f"measured {day} by {how} on {host.name}, {host.threads} threads, {host.system}",
         ", ".join(measured.software),
         f"operands in main memory, fastest tenth of the repeats; their upper quartile lies {scatter:.0f} % above "
-        f"(median over the operators); other programs running before: {measured.load:.1f}, their time taken off",
+        f"(median over the operators); other programs running before: {measured.load:.1f}, their time subtracted",
     )

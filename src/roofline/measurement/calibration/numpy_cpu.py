@@ -58,7 +58,7 @@ _ROWWISE: dict[str, Callable[[Array], object]] = {
 
 
 def matmuls(quick: bool) -> list[Task]:
-    """Matmuls in the formats that the BLAS has."""
+    """Matmuls in the formats that the BLAS supports."""
     shapes = {"fp32": GEMMS[: 11 if quick else None], "fp64": GEMMS[: 8 if quick else 20]}
     return [_gemm(dtype, *shape) for dtype, some in shapes.items() for shape in some]
 
@@ -148,7 +148,7 @@ def _sharers(host: Host, shared: int) -> int:
 
 
 def bandwidth(level: int, size: int, threads: int, budget: float) -> Level:
-    """The best bandwidth over a working set of ``size`` bytes a thread.
+    """The best bandwidth over a working set of ``size`` bytes per thread.
 
     Args:
         level: Named in the result.

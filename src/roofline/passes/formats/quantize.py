@@ -154,8 +154,8 @@ def _check_words(
 
 #: What a reader should know about each way to dequantise.
 _REMARKS = {
-    "fused": "weights are dequantised inside matmul kernels, as serving stacks do; PyTorch has one for int4 only",
-    "separate": "weights are dequantised by kernels of their own, whose results the matmuls read: slower than none",
+    "fused": "weights are dequantised inside matmul kernels, as serving stacks do; PyTorch does so for int4 only",
+    "separate": "weights are dequantised by separate kernels, whose results the matmuls read: slower than 16 bits",
     "tinygemm": "tinygemm suits a few rows: from about 16 on, matmuls in 16 bits are faster",
 }
 
@@ -238,7 +238,7 @@ def _chosen(graph: Graph, weights: Weights, keep: Sequence[str] | None) -> list[
     """The matrices to quantise and the word for each one's format."""
     matrices = _matrices(graph)
     if not matrices:
-        raise UsageError(f"{graph.name} multiplies by no weight matrix; there is nothing to quantise")
+        raise UsageError(f"{graph.name} has no matmul with a weight; there is nothing to quantise")
     table = {"*": weights} if isinstance(weights, str) else dict(weights)
     matmuls = list(dict.fromkeys(name for matrix in matrices for name in (matrix.node.name, matrix.root)))
     _check_patterns("weights", [pattern for pattern in table if pattern != "*"], matmuls)
@@ -252,7 +252,7 @@ def _chosen(graph: Graph, weights: Weights, keep: Sequence[str] | None) -> list[
         if word is not None and (named or not stays):
             chosen.append((matrix, word))
     if not chosen:
-        raise UsageError(f"{graph.name}: every matrix is kept as it is; keep=() leaves none out")
+        raise UsageError(f"{graph.name}: every matrix is excluded; keep=() excludes none")
     return chosen
 
 
@@ -264,7 +264,7 @@ def _check_patterns(option: str, patterns: Iterable[str], names: Sequence[str]) 
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             near = did_you_mean(pattern, names) or f"; some are called {', '.join(names[:4])}"
-            raise UsageError(f"{option}: no matrix is called like {pattern!r}{near}")
+            raise UsageError(f"{option}: no matrix matches {pattern!r}{near}")
 
 
 # --- weights --------------------------------------------------------------------------------------------------------
@@ -317,7 +317,7 @@ def _multiply(work: Rewriter, matrix: _Matrix, stored: str, activations: str | N
     work.quantize(node, 0, form, by_row=bool(DTYPES[form].group))
     work.change(node, compute=unit)
     if kind == "conv" and work.scales == "dynamic":
-        work.notes["scales of convolutions' inputs are static: one per tensor, known before"] = None
+        work.notes["scales of convolutions' inputs are static: one per tensor, known in advance"] = None
 
 
 def _check_pair(matrix: _Matrix, stored: str, form: str) -> None:
@@ -341,7 +341,7 @@ def _remark(work: Rewriter, stored: Mapping[str, str], already: Sequence[str], a
         how = f"multiplied in {activations}, {work.scales} scales" if activations else f"multiplied in {wide} as before"
         work.notes[f"{len(stored)} matrices stored in {forms}, {how}"] = None
     if already:
-        work.notes[f"{len(set(already))} matrices are quantised already and stay"] = None
+        work.notes[f"{len(set(already))} matrices are already quantised and stay as they are"] = None
     if stored and not activations:
         work.notes[_REMARKS[work.way]] = None
 
@@ -352,7 +352,7 @@ def _remark(work: Rewriter, stored: Mapping[str, str], already: Sequence[str], a
 def _store_cache(work: Rewriter, word: str) -> None:
     caches = _caches(work.before)
     if not caches:
-        raise UsageError(f"{work.before.name} keeps no cache of keys and values; there is none to quantise")
+        raise UsageError(f"{work.before.name} has no KV cache to quantise")
     for name in caches:
         tensor = work.before.tensors[name]
         form = cache_format(word, tensor.shape[-1], work.scales)

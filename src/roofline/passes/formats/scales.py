@@ -89,7 +89,7 @@ def activation_format(word: str, row: object, scales: str) -> str:
 
 
 def cache_format(word: str, width: object, scales: str) -> str:
-    """The format of a KV cache with ``width`` elements a token and head.
+    """The format of a KV cache with ``width`` elements per token and head.
 
     Raises:
         UsageError: Not one that caches are kept in.

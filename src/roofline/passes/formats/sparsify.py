@@ -17,7 +17,7 @@ _SUMMED = {"linear": 1, "matmul": 0}
 _PATTERN = "2:4"
 
 _UNSTRUCTURED = (
-    "dense kernels multiply them all the same, so FLOPs, bytes and time stay, and memory shrinks only if weights are "
+    "dense kernels multiply zeros too, so FLOPs, bytes and time stay, and memory shrinks only if weights are "
     "stored compressed"
 )
 _STRUCTURED = (

@@ -74,7 +74,7 @@ class _Copies:
         if self.node.count != reader.count:
             raise UsageError(
                 f"{self.node.name} and its reader {reader.name} run {self.node.count} and {reader.count} times; "
-                "only nodes that run equally often share a kernel"
+                "only nodes that run equally often can share a kernel"
             )
         maker, old = self.made[name], self.b.tensor(name)
         inputs = maker.inputs

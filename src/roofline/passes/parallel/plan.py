@@ -160,6 +160,11 @@ class ShardingPlan:
         heads = [split for split in self.splits if isinstance(split, Heads)]
         return max((devices // _product(split.groups) for split in heads), default=1)
 
+    @property
+    def kv_heads(self) -> int:
+        """The fewest key-value heads of any attention."""
+        return min((_product(split.groups) for split in self.splits if isinstance(split, Heads)), default=1)
+
     @cached_property
     def splits(self) -> tuple[Split, ...]:
         """Everywhere that a program can be cut; no weight twice."""

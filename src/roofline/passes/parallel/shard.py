@@ -94,11 +94,11 @@ def _check(graph: Graph, tp: int, sp: bool, ep: int) -> None:
     if sp and tp == 1:
         raise UsageError("sp=True needs tp > 1: the devices that share the layers share the positions too")
     if tp * ep > 1 and any(node.op in COLLECTIVES for node in graph.nodes):
-        raise UsageError(f"{graph.name} is already the program of one of several devices; shard the whole one")
+        raise UsageError(f"{graph.name} is already sharded; shard the whole program")
     if tp * ep > 1 and (part := added_for_training(graph)):
         raise UsageError(f"{graph.name} has its {part} already; shard the forward program, then add it")
     if tp * ep > 1 and (pp := graph.info.devices.pp) > 1:
-        raise UsageError(f"{graph.name} is cut into {pp} stages already; shard it first, then cut it")
+        raise UsageError(f"{graph.name} is already cut into {pp} stages; shard it first, then cut it")
 
 
 def _unread(graph: Graph, tp: int) -> dict[str, int]:
@@ -225,11 +225,12 @@ def _notes(before: Graph, after: Graph, plan: ShardingPlan, vocabulary: Vocabula
     notes = [_kept_whole(before, after)]
     replicas = plan.replicas(tp) if tp > 1 else 1
     if replicas > 1:
-        notes.append(f"fewer key-value heads than devices: each is held by {replicas} of them")
+        where = f"on all {tp} devices" if replicas == tp else f"on {replicas} devices each"
+        notes.append(f"KV heads ({plan.kv_heads}) < TP ({tp}): replicated {where}")
     padded = sorted({_rows(before, name) for name, rows in vocabulary.rows.items() if _rows(before, name) != rows * tp})
     notes += [f"a vocabulary of {rows} is padded to {ceil_div(rows, tp) * tp}" for rows in padded]
     if ep > 1:
-        notes.append(f"sizes and throughput are those of one of {ep} groups, each with tokens of its own")
+        notes.append(f"sizes and throughput are per group: {ep} groups, each with its own tokens")
     return notes
 
 
@@ -239,4 +240,4 @@ def _kept_whole(before: Graph, after: Graph) -> str:
     held = sum(tensor.numel for tensor in whole)
     largest = max(whole, key=lambda tensor: tensor.numel, default=None)
     such = f", the largest {largest.name}" if largest else ""
-    return f"{held:,} of {before.parameters:,} parameters are held whole by every device{such}"
+    return f"{held:,} of {before.parameters:,} parameters are replicated on every device{such}"

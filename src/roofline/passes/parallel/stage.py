@@ -39,7 +39,7 @@ def stages(graph: Graph, pp: int, *, weights: Mapping[str, float] | None = None,
         >>> first, [node.op for node in first.nodes][-1]
         (<Graph gpt2 prefill, stage 1 of 2: 172 nodes, 81,911,040 parameters, sizes B, S>, 'send')
         >>> last.info.notes
-        ('embed.weight is held by stages 1 and 2',)
+        ('embed.weight is replicated on stages 1 and 2',)
     """
     return tuple(stage(graph, pp, at, weights=weights, nodes=nodes) for at in range(max(pp, 1)))
 
@@ -244,7 +244,7 @@ def _shared(graph: Graph, own: Sequence[Node], ends: Sequence[int]) -> Iterable[
     for name in dict.fromkeys(name for node in own for name in node.inputs):
         at = holders.get(name, ())
         if len(at) > 1:
-            yield f"{name} is held by stages {' and '.join(str(stage + 1) for stage in at)}"
+            yield f"{name} is replicated on stages {' and '.join(str(stage + 1) for stage in at)}"
 
 
 def _holders(graph: Graph, ends: Sequence[int]) -> dict[str, tuple[int, ...]]:

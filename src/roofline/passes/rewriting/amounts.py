@@ -49,7 +49,7 @@ def check(amount: object, what: str) -> None:
     number = isinstance(amount, int) and not isinstance(amount, bool) and amount >= 1
     if not share and not number:
         everything = isinstance(amount, int | float) and not isinstance(amount, bool) and amount in (0, 1.0)
-        hint = ", and nothing may lose everything" if everything else ""
+        hint = ", and something must be left" if everything else ""
         raise UsageError(
             f"{what}={amount!r}; allowed: a share to remove above 0 and below 1, or a whole number to keep{hint}"
         )

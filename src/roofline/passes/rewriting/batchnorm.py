@@ -65,13 +65,13 @@ def fold_batchnorm(graph: Graph, *, join: bool = False) -> Graph:
         _fold(b, pair)
     after = fold_constants(b.graph())
     after = _joined(after, {pair.layer.name for pair in pairs}) if join else after
-    rest = f"{left} batch norms stay: what they follow is read by others, or has no weight of its own" if left else ""
+    rest = f"{left} batch norms stay: the layer before has other readers, or no weight of its own" if left else ""
     return rewritten(after, f"{len(pairs)} batch norms folded into the weights before them", rest)
 
 
 def _why_none(graph: Graph, left: int) -> str:
     if left:
-        return f"none of its {left} batch norms follows a convolution or linear layer that nobody else reads"
+        return f"none of its {left} batch norms follows a convolution or linear layer without other readers"
     training = any(node.op == "batchnorm_train" for node in graph.nodes)
     if training:
         return "its batch norms take the statistics of the batch (training), which cannot be folded"

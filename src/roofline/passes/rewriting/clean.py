@@ -101,7 +101,7 @@ def eliminate_dead(graph: Graph) -> Graph:
     nodes, weights = len(graph.nodes) - len(after.nodes), _stored(graph) - _stored(after)
     if not nodes and len(after.tensors) == len(graph.tensors):
         return graph
-    return rewritten(after, f"dead code: {nodes} nodes and {len(weights)} weights or buffers that nobody reads")
+    return rewritten(after, f"dead code: {nodes} nodes and {len(weights)} weights or buffers that nothing reads")
 
 
 def _live(graph: Graph) -> Graph:
@@ -160,8 +160,8 @@ def merge_equal(graph: Graph) -> Graph:
             renamed.update(zip(node.outputs, twin.outputs, strict=True))
     if not renamed:
         return graph
-    merged = f"the same thing twice: {len(renamed)} results that were computed before"
-    open_ = f"{apart} equal nodes leave open what they compute and stay apart" if apart else ""
+    merged = f"common subexpressions: {len(renamed)} results that were already computed"
+    open_ = f"{apart} equal nodes do not determine what they compute and stay separate" if apart else ""
     return rewritten(_restricted(graph, nodes), merged, open_)
 
 
@@ -219,8 +219,8 @@ def fold_constants(graph: Graph) -> Graph:
         return graph
     after = _without(graph, constants, folded)
     after = after.with_info(folded=_ahead(graph, after, constants, folded))
-    note = f"computed ahead: {len(folded)} nodes that only depend on weights"
-    larger = f"left to the run: {constants.larger} constants that would take more room" if constants.larger else ""
+    note = f"constant folding: {len(folded)} nodes that depend only on weights"
+    larger = f"not folded: {constants.larger} constants that would need more memory" if constants.larger else ""
     return rewritten(after, note, larger)
 
 

@@ -179,10 +179,10 @@ class _Plan:
         if self.unit > 1:
             self.notes.append(f"{what}: kept sizes are rounded down to multiples of {self.unit}")
         elif left != target:
-            self.notes.append(f"{what}: kept sizes are rounded down to what divides")
+            self.notes.append(f"{what}: kept sizes are rounded down to a divisor")
         if left % ALIGNED:
-            self.notes.append(f"{what}: sizes such as {left} are no multiple of {ALIGNED}, so that kernels load rows "
-                              f"in narrow pieces; unit={ALIGNED} aligns them")  # fmt: skip
+            self.notes.append(f"{what}: sizes such as {left} are not multiples of {ALIGNED}, so kernels load rows in "
+                              f"narrow pieces; unit={ALIGNED} aligns them")  # fmt: skip
 
 
 def _largest(span: Span, atom: Atom, target: Fraction, unit: int) -> int:

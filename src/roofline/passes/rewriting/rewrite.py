@@ -295,10 +295,10 @@ def _nowhere(graph: Graph, root: Term, where: str) -> str:
     absent = [op for op in ops if op not in counts]
     if absent:
         near = did_you_mean(absent[0], counts) or f"; it has {', '.join(sorted(counts))}"
-        return f"the pattern {root} is nowhere, since the program has no {absent[0]}{near}"
+        return f"the pattern {root} does not occur: the program has no {absent[0]}{near}"
     have = ", ".join(f"{counts[op]} {op}" for op in ops)
     place = "" if where == "*" else f" called {where!r}"
-    return f"the pattern {root}{place} is nowhere; the program has {have}, joined otherwise or read by others as well"
+    return f"the pattern {root}{place} is nowhere; the program has {have}, connected differently or with other readers"
 
 
 def _verify(graph: Graph, after: Graph, verify: bool | Mapping[str, int]) -> None:
@@ -363,7 +363,7 @@ def replace_op(graph: Graph, old: str, new: str, where: str = "*") -> Graph:
     chosen = {node.name for node in having if fnmatchcase(node.name, where)}
     if not chosen:
         names = [node.name for node in having]
-        near = did_you_mean(where, names) or f"; there are {', '.join(names[:4])} and so on"
+        near = did_you_mean(where, names) or f"; there are {', '.join(names[:4])} ..."
         raise UsageError(f"{graph.name}: no {old} is called {where!r}{near}")
     if old == new:
         return graph

@@ -157,7 +157,7 @@ def _attention_cores(graph: Graph) -> tuple[dict[str, str], frozenset[str], tupl
                 blocks.update({member.name: node.name for member in core})
     if not blocks and not fused:
         raise UsageError(f"{graph.name}: recompute='selective' needs attention; it has none")
-    note = "attention is one kernel already, which keeps no scores: selective recomputation changes nothing there"
+    note = "attention is already one kernel, which saves no scores: selective recomputation changes nothing there"
     return blocks, frozenset(), (note,) if fused else ()
 
 

@@ -80,7 +80,7 @@ def optimizer(graph: Graph, kind: str = "adamw", *, master: bool = False, clip: 
         kind: ``sgd``, ``momentum``, ``adamw``, ``adafactor`` or ``adam8bit``. States are in the weights' format, in
             fp32 where there is a master copy.
         master: An fp32 copy of the weights that is updated in their place and cast to their format (Micikevicius et al.
-            2017): the 12 bytes a parameter of mixed-precision Adam.
+            2017): the 12 bytes per parameter of mixed-precision Adam.
         clip: Scale gradients to a largest norm first: their squares are summed up, then each is scaled.
 
     Returns:

@@ -296,7 +296,7 @@ def frozen(graph: Graph) -> tuple[str, ...]:
     """A word on weights that get no gradient, empty where all do."""
     weights = [t for t in graph.tensors.values() if t.kind == "weight" and not _has_gradient(t.dtype)]
     formats = ", ".join(sorted({tensor.dtype for tensor in weights}))
-    return (f"{len(weights)} weights stay as they are: {formats} is stored and not trained",) if weights else ()
+    return (f"{len(weights)} weights are not trained: {formats} is a storage format",) if weights else ()
 
 
 def kernel_order(graph: Graph) -> tuple[Node, ...]:
@@ -315,5 +315,5 @@ def kernel_order(graph: Graph) -> tuple[Node, ...]:
     order = topological_order(waits)
     if len(order) < len(labels):
         circle = next(label for label in labels if number[label] not in set(order))
-        raise UsageError(f"{graph.name}: kernel {circle!r} waits for itself through others; no backward")
+        raise UsageError(f"{graph.name}: kernel {circle!r} is part of a dependency cycle; no backward")
     return tuple(node for at in order for node in graph.kernels[labels[at]])

@@ -36,7 +36,7 @@ def _reshape(call: Call) -> Result:
         try:
             return call.view(call.tensor(), call.declared())
         except ShapeError:
-            raise Undetermined(f"{call.name}: its target depends on values that only a run knows") from None
+            raise Undetermined(f"{call.name}: its target depends on values known only at run time") from None
     return call.view(call.tensor(), emit.fill_in(shape, sizes, call.name))
 
 
@@ -88,13 +88,13 @@ def bounds(size: Size, start: Any, end: Any, step: Any) -> Any:
         Undetermined: They depend on values, or on which of two symbolic sizes is larger.
     """
     if UNKNOWN in (start, end) or not isinstance(step, int) or step == 0:
-        raise Undetermined("a bound depends on values that only a run knows")
+        raise Undetermined("a bound depends on values known only at run time")
     if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
         return len(range(size)[start:end:step])
     if step < 0:
         if isinstance(start, int) and isinstance(end, int) and (start == -1 or start >= _END) and end < -_END:
             return ceil_div(size, -step)
-        raise Undetermined("a slice backwards over a symbolic size that is not the whole of it")
+        raise Undetermined("a backward slice of part of a symbolic size")
     length = _bound(size, end) - _bound(size, start)
     return length if step == 1 else ceil_div(length, step)
 

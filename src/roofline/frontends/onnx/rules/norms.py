@@ -89,7 +89,7 @@ def _batch(call: Call) -> Result:
 
 
 def _group(call: Call) -> Result:
-    """Before version 21 there is one scale a group, which its channels share."""
+    """Before version 21 there is one scale per group, which its channels share."""
     channels, groups = call.shape(0)[1], call.number("num_groups")
     scales = []
     for at in (1, 2):

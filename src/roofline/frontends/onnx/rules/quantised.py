@@ -84,7 +84,7 @@ def _gemm(call: Call) -> Result:
 
 
 def _rows(call: Call) -> Result:
-    """GatherBlockQuantized: rows of a table stored in blocks of few bits, two elements a byte of 8."""
+    """GatherBlockQuantized: rows of a table stored in blocks of few bits, two elements per byte."""
     value, bits = call.value(0), call.number("bits", 4)
     rows, width = call.shape(0)
     width = width * 2 if bits == 4 and value.dtype == "int8" else width

@@ -1,4 +1,4 @@
-"""Recurrent layers: steps one after the other, each a small product and the gates."""
+"""Recurrent layers: steps one after the other, each a small matmul and the gates."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def _options(call: Call) -> dict[str, Any]:
 def _recurrent(call: Call) -> Result:
     state, bias = call.tensor("h"), call.maybe("bias")
     weights = [call.tensor("weight"), *([bias] if bias else [])]
-    product = call.b.op("linear", state, *weights, name="hidden", count=_steps(call))
-    out = call.b.op("recurrent_cell", call.tensor("projected"), product, state, name="cell", **_options(call))
+    hidden = call.b.op("linear", state, *weights, name="hidden", count=_steps(call))
+    out = call.b.op("recurrent_cell", call.tensor("projected"), hidden, state, name="cell", **_options(call))
     last = [call.b.op("slice", out, name=name, shape=call.shape("h")) for name in ("last_h", "last_c")]
     return out, *last
 
 
 def _recurrent_backward(call: Call) -> Result:
-    """Through the gates, back through the product at every step, and one product for the weight."""
+    """Through the gates, back through the matmul at every step, and one matmul for the weight."""
     gradient, projected, weight = (call.tensor(key) for key in ("grad", "projected", "weight"))
     gates = call.b.op("recurrent_cell_grad", gradient, projected, name="grad_gates", **_options(call))
     steps, batch, width = call.b.shape(gates)
