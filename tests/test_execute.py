@@ -452,7 +452,7 @@ def test_bad_input_is_refused_in_one_line() -> None:
 
 def test_an_operator_without_a_meaning_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(rl.ops.OPS, "relu", replace(rl.ops.OPS["relu"], reference=None))
-    with pytest.raises(rl.errors.UnknownOp, match="no meaning for relu"):
+    with pytest.raises(rl.errors.UnknownOp, match="no reference implementation of relu"):
         rl.ops.execute(chain("relu"), B=2)
 
 

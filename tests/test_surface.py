@@ -239,7 +239,7 @@ def test_a_verdict_names_the_passes_of_the_program_alone() -> None:
 def test_only_a_model_of_a_file_has_students() -> None:
     b = rl.ops.Builder("mine", "fp32")
     graph = b.graph([b.op("relu", b.input("x", (8, 8)))])
-    with pytest.raises(rl.errors.UsageError, match="mine comes from no model file"):
+    with pytest.raises(rl.errors.UsageError, match="mine does not come from a model file"):
         rl.training.distill(graph, layers=1)
 
 

@@ -187,7 +187,7 @@ def test_a_model_without_its_sequence_says_so() -> None:
         (entry("conv2d", stride=0), rl.errors.UsageError, "stride=0"),
         (entry("conv2d", groups=3), rl.errors.UsageError, "groups=3 does not divide c_in=4"),
         (entry("conv2d", r=30), rl.errors.ShapeError, "kernel larger than its padded input"),
-        (entry("attention", kv_heads=3), rl.errors.ShapeError, "8 query heads, which is not a multiple of 3"),
+        (entry("attention", kv_heads=3), rl.errors.ShapeError, "8 query heads, which is no multiple of 3"),
         (entry("attention", causal="yes"), rl.errors.UsageError, "causal='yes': true or false"),
         (entry("attention", causal=2), rl.errors.UsageError, "causal=2: true or false"),
         (entry("gemm", dtype="bf61"), rl.errors.UnknownDType, "did you mean bf16"),
