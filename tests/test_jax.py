@@ -691,7 +691,7 @@ def test_options_that_a_newer_jax_might_rename_are_one_clear_line(monkeypatch: p
         rl.RooflineError, match=r"test_jax\.py:\d+.*: exp as this version of jax writes it is not understood \(KeyError"
     ):
         rl.from_jax(lambda x: jnp.exp(x), X)
-    with pytest.raises(rl.RooflineError, match=r"^exp: exp as this jax writes it"):
+    with pytest.raises(rl.RooflineError, match=r"^exp: exp as this version of jax writes it"):
         rl.from_jax(jnp.exp, X)
 
 
