@@ -51,6 +51,7 @@ CASES = (
     "fuse gpt2 -S 64 --pair layers.0.mlp.up,layers.0.mlp.down",
     "fuse gpt2 h100-sxm -S 64 --pair layers.0.mlp.up,layers.0.mlp.gelu_new.cube",
     "sweep sweep.csv", "graph gpt2", "graph resnet18 -B 1 --all",
+    f"plot {_DECODE} -B 8 -o roofline.svg", f"plot {_DECODE} -B 1,8 -o sweep.svg",
 )  # fmt: skip
 
 #: What each key means; the unit of its figure in brackets.

@@ -9,7 +9,7 @@ from roofline.analysis.estimates import Estimate
 from roofline.cli import options as opt
 from roofline.cli.app import PREDICT, command
 from roofline.cli.estimate import estimate_of
-from roofline.cli.output import note, write
+from roofline.cli.output import note
 from roofline.ir.errors import UsageError
 from roofline.ir.report import title
 
@@ -24,9 +24,10 @@ def plot(
     program: opt.ProgramOptions,
     sizes: opt.SizeOptions,
     run: opt.RunOptions,
+    printed: opt.OutputOptions,
     measured: opt.Measured = None,
 ) -> None:
-    """Draw a roofline of one point, or a sweep over several batches."""
+    """Draw a roofline of one point, or a sweep over several batches; --json and --csv print what is drawn."""
     opt.measured_time(measured)
     _, est = estimate_of(model, chip, program, sizes, opt.CopyOptions(), run)
     picture = _picture(est, measured)
@@ -34,7 +35,7 @@ def plot(
         note(text)
     picture.save(output)
     kind = f"batch sweep ({est.shape[0]} batches)" if est.shape else "roofline"
-    write(f"{output}: {kind} of {title(est.subject())}\n")
+    printed.write(picture, [f"{output}: {kind} of {title(est.subject())}"])
 
 
 def _picture(est: Estimate, measured: str | None) -> Any:
