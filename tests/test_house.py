@@ -8,6 +8,7 @@ import statistics
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,12 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 def trees(package: str = "") -> Iterator[tuple[Path, ast.Module]]:
     for path in sorted((SOURCE / package).rglob("*.py")):
-        yield path.relative_to(SOURCE), ast.parse(path.read_text(encoding="utf-8"))
+        yield path.relative_to(SOURCE), parsed(path)
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def functions(package: str = "") -> Iterator[tuple[str, Function]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,7 @@ def import_nodes(
             yield from import_nodes(ast.iter_child_nodes(node), inside, type_checking)
 
 
+@cache
 def read_imports(root: Path) -> list[Import]:
     """All imports of the package at `root`, each name of a from-import on its own."""
     modules = find_modules(root)
@@ -226,7 +228,7 @@ def make(root: Path, **files: str) -> list[Import]:
         path = root / f"{name}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    return read_imports(root)
+    return read_imports.__wrapped__(root)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -12,10 +11,11 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import roofline as rl  # noqa: E402
+from roofline.measurement import measuring  # noqa: E402
 
 
 def machine(speed: float) -> rl.Chip:
-    """A processor so many times as fast as a plain one."""
+    """A CPU so many times as fast as a plain one."""
     return rl.Chip(
         name="mine", matrix={"fp32": 100e9 * speed}, vector={"fp32": 50e9 * speed}, memory_bandwidth=20e9 * speed,
         memory_capacity="8 GB",
@@ -43,14 +43,19 @@ def test_time_estimate_and_verdict_come_together() -> None:
     assert {"verdict", "measured_s", "measured_low_s", "runs", "device"} <= found.record().keys()
 
 
-def test_a_tiny_program_takes_no_longer_than_it_does_in_a_loop() -> None:
-    x, loops = torch.zeros(4, 8), []
-    for _ in range(20):
-        start = time.perf_counter()
-        for _ in range(200):
-            torch.add(x, 1)
-        loops.append((time.perf_counter() - start) / 200)
-    assert rl.measure(torch.add, x, 1, chip=machine(1), budget=0.1).seconds < 2 * sorted(loops)[10]
+def test_tiny_runs_follow_each_other_and_share_one_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = 0
+
+    def tiny(x: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        return x
+
+    # A clock on which everything between two looks takes 10 us: 100 runs are timed together, and each is its share.
+    monkeypatch.setattr(measuring, "timed_alone", lambda once: (once(), (1e-5, 0.0))[1])
+    run = rl.measure(tiny, torch.zeros(4, 8), chip=machine(1), budget=0.01)
+    assert run.seconds == pytest.approx(1e-5 / measuring.MOST_QUEUED)
+    assert calls >= run.runs * measuring.MOST_QUEUED
 
 
 def test_the_verdict_is_against_the_chip() -> None:

@@ -130,7 +130,7 @@ def test_more_tokens_extend_a_request(prompt: int, tokens: int, more: int, batch
 @given(size=st.integers(1, 50_000), block=blocks, room=st.floats(2.5, 300))
 def test_the_most_fits_and_one_more_does_not(size: int, block: int | None, room: float) -> None:
     graph = load("gemma-2-2b")
-    options: dict[str, Any] = {"block": block, "memory": f"{room:.3f} GiB"}
+    options: dict[str, Any] = {"block": block, "memory_limit": f"{room:.3f} GiB"}
     for find, given_ in (
         (rl.serving.largest_context, {"batch": min(size, 3000)}),
         (rl.serving.largest_concurrency, {"context": size}),
