@@ -56,6 +56,11 @@ CASES = (
 
 #: What each key means; the unit of its figure in brackets.
 KEYS = {
+    # the parts of memory that a chart stacks
+    **{f"{part}_bytes": f"memory of {part.replace('_', ' ')} [byte]"
+       for part in ("weights", "kv_cache", "inputs", "activations", "workspace", "reserve")},
+    "each_s": "expected time of one run of a kernel that runs several times [s]",
+    "roof_flops_per_s": "what the roofs allow at its intensity [FLOP/s]", "above_roof": "faster than the roofs allow",
     # what it is an output of
     "schema": "name and version of the schema", "model": "the program", "phase": "prefill, decode, forward or train",
     "dtype": "number format", "chip": "the chip, or a list of them", "mode": "eager, graph or compiled",

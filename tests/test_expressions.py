@@ -97,7 +97,7 @@ def test_symbols_stay_until_they_are_given(text: str, value: int) -> None:
         ("min(1, 2, key=3)", "not allowed"),
         ("min(*B)", "not allowed|arguments"),
         ("8 / B", "needs //"),
-        ("8 // B", "no size"),
+        ("8 // B", "is not a size"),
         ("", "not an expression"),
         ("1 +", "not an expression"),
         ("a; b", "not an expression"),
