@@ -74,9 +74,8 @@ def test_every_key_is_explained_and_the_page_lists_it() -> None:
 # --- text -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("call", [call for call in CALLS if call[0] in OF_A_PROGRAM], ids=" ".join)
-def test_text_says_what_it_is_of(run: Run, call: list[str]) -> None:
-    out = " ".join(run(*call).out.split())
+def says_what_it_is_of(call: list[str], out: str) -> None:
+    out = " ".join(out.split())
     assert call[1] in out
     if "--mode" in call:
         assert f"{call[call.index('--mode') + 1]} mode" in out
@@ -84,12 +83,16 @@ def test_text_says_what_it_is_of(run: Run, call: list[str]) -> None:
         assert "shard(tp=2)" in out
 
 
-@pytest.mark.parametrize("call", [call for call in CALLS if call[0] != "graph"], ids=" ".join)
-def test_narrow_terminals_lose_columns_and_no_digits(
+@pytest.mark.parametrize("call", CALLS, ids=" ".join)
+def test_text_says_what_it_is_of_and_narrow_terminals_lose_columns_but_no_digits(
     run: Run, call: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "400")
     wide = run(*call).out
+    if call[0] in OF_A_PROGRAM:
+        says_what_it_is_of(call, wide)
+    if call[0] == "graph":
+        return
     monkeypatch.setenv("COLUMNS", "60")
     narrow = run(*call).out
     assert max(map(len, narrow.splitlines())) <= 60
