@@ -31,6 +31,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -101,7 +102,8 @@ def public(name: str) -> Any:
                 thing = member(thing, part)
         except (ImportError, AttributeError):
             continue
-        return thing
+        if not isinstance(thing, ModuleType):
+            return thing
     raise AttributeError(f"roofline has no {name!r}; say in HOMES where it lives")
 
 
