@@ -238,6 +238,8 @@ class Constants:
             and not name.startswith(_SCRATCH)
         }
         self.views = {node.outputs[0]: node for node in graph.nodes if is_view(node)}
+        #: What outputs look at: a view of a weight keeps the weight.
+        self.outlive = {self.storage.base(name) for name in graph.outputs}
         self.larger = 0
         if graph.info.phase == "train":  # weights change
             self.kind.clear()
@@ -247,7 +249,7 @@ class Constants:
     def owned(self, name: str, reader: Node) -> bool:
         """Tell whether a tensor is a constant that one node alone reads."""
         base = self.base(name)
-        return name in self.kind and self.readers(base) == {reader.name} and base not in self.graph.outputs
+        return name in self.kind and self.readers(base) == {reader.name} and base not in self.outlive
 
     def base(self, name: str) -> str:
         """Return what a view looks at."""
