@@ -1,4 +1,4 @@
-"""How many examples a property test draws: a third by default, all of them with ``ROOFLINE_TESTS=long``."""
+"""How many examples a property test draws: a third by default, all of them with ``ROOFLINE_TESTS=long``, as CI does."""
 
 from __future__ import annotations
 

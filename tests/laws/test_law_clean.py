@@ -96,6 +96,10 @@ CONSTANT: Choices = [("scaled rows", 0, 0), ("turned", 0, 0), ("squared", 0, 1),
 UNPACKED: Choices = [("fused product", 0, 0), ("packed", 0, 0), ("linear", 0, 0)]
 
 
+#: Views of a weight that nothing reads, or that are outputs: what is computed from the weight cannot take its room.
+UNREAD_VIEW: Choices = [("squared", 0, 0), ("turned", 0, 0), ("turned", 0, 0), ("outer", 0, 0), ("turned", 4, 0)]
+
+
 def stored(graph: rl.Graph) -> Any:
     return memory(graph, {"B": 3}).weights
 
@@ -108,6 +112,8 @@ def stored(graph: rl.Graph) -> Any:
 @example(choices=OPEN_TWINS, kept=3, fused=False)
 @example(choices=CONSTANT, kept=0, fused=False)
 @example(choices=UNPACKED, kept=0, fused=False)
+@example(choices=UNREAD_VIEW, kept=1, fused=False)
+@example(choices=UNREAD_VIEW, kept=4, fused=False)
 def test_cleaning_keeps_the_outputs_and_never_adds_anything(
     tidy: Callable[[rl.Graph], rl.Graph], choices: Choices, kept: int, fused: bool
 ) -> None:

@@ -8,6 +8,7 @@ tables of notebooks follow from these. The same thing has the same key in every 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from html import escape
@@ -31,7 +32,7 @@ _SHARES = frozenset({"share", "mfu", "mbu", "hfu", "communication_share", "effic
 _UNITS = {"byte": "B", "flop": "FLOP"}
 
 
-class Report:
+class Report(ABC):
     """A result that can be shown, saved and read by a program.
 
     Attributes:
@@ -51,9 +52,9 @@ class Report:
         """Return the figures of the whole, those that belong to no row."""
         return {}
 
+    @abstractmethod
     def records(self) -> list[dict[str, Any]]:
         """Return one dictionary per row, in SI units."""
-        raise NotImplementedError
 
     def record(self) -> dict[str, Any]:
         """Return everything as one object of plain types, as ``--json`` prints it.

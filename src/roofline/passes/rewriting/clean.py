@@ -260,9 +260,9 @@ class Constants:
         readers, waiting = set[str](), [base]
         while waiting:
             for node in self.graph.consumers.get(waiting.pop(), ()):
-                if is_view(node):
+                if is_view(node) and any(name in self.graph.consumers for name in node.outputs):
                     waiting.extend(node.outputs)
-                else:
+                else:  # a view that nothing reads stays, and what it looks at with it
                     readers.add(node.name)
         return readers
 
