@@ -317,3 +317,27 @@ def test_byte_order_mark(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text(json.dumps(TOY), encoding="utf-8-sig")
     assert rl.from_config(file).parameters == 341_568
+
+
+YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+
+
+@pytest.mark.parametrize(
+    ("config", "most", "hard"),
+    [
+        pytest.param({**TOY, "max_position_embeddings": 8192}, 8192, False, id="rope"),
+        # https://qwen.readthedocs.io/en/latest/deployment/vllm.html: 131,072 tokens with a factor of 4.
+        pytest.param({**TOY, "max_position_embeddings": 32768, "rope_scaling": YARN}, 131_072, False, id="yarn"),
+        pytest.param({**TOY, "model_type": "gpt2", "n_embd": 64, "n_head": 8, "n_layer": 2, "n_positions": 1024},
+                     1024, True, id="learned"),
+        pytest.param({**TOY, "model_type": "roberta", "max_position_embeddings": 514}, 512, True, id="padding"),
+        pytest.param({"model_type": "whisper", "d_model": 64, "encoder_attention_heads": 4, "encoder_layers": 1,
+                      "decoder_attention_heads": 4, "decoder_layers": 1, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64,
+                      "vocab_size": 100, "max_source_positions": 1500, "max_target_positions": 448},
+                     448, True, id="the decoder's, where the encoder hears sound"),
+    ],
+)  # fmt: skip
+def test_positions(config: dict[str, Any], most: int, hard: bool) -> None:
+    positions = rl.from_config(config).info.positions
+    assert positions is not None
+    assert (positions.most, positions.hard) == (most, hard)

@@ -286,11 +286,13 @@ def test_caches_outlive_the_run() -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["llama-3-8b", "LLAMA 3 8B", "llama_3_8b", "llama3-8b", "meta-llama/Meta-Llama-3-8B", "Llama-3.1-8B"],
-)
-def test_names_in_any_spelling(name: str) -> None:
-    assert find_model(name).stem == "llama-3-8b"
+    ("name", "stem"),
+    [*((name, "llama-3-8b") for name in (
+        "llama-3-8b", "LLAMA 3 8B", "llama_3_8b", "llama3-8b", "meta-llama/Meta-Llama-3-8B")),
+     ("Llama-3.1-8B", "llama-3.1-8b")],
+)  # fmt: skip
+def test_names_in_any_spelling(name: str, stem: str) -> None:
+    assert find_model(name).stem == stem
 
 
 @pytest.mark.parametrize("name", ["vit_b_16", "mobilenet_v2", "convnext_tiny", "resnet-50", "google/gemma-2-9b"])
@@ -404,3 +406,20 @@ def test_number_formats() -> None:
     assert cache_bytes(graph, B=1, C=1) == 65_536
     assert graph.tensors["head.weight"].dtype == "bf16"
     assert rl.model("deepseek-v3", dtype="bf16").tensors["layers.0.attn.q_a.weight"].dtype == "bf16"
+
+
+# Positions: rows of a learned table, of which OPT and RoBERTa keep two for padding (transformers,
+# OPTLearnedPositionalEmbedding and RobertaEmbeddings.padding_idx), or max_position_embeddings of the published config.
+@pytest.mark.parametrize(
+    ("name", "most", "hard"),
+    [("gpt2", 1024, True), ("bert-base-uncased", 512, True), ("roberta-base", 512, True), ("opt-125m", 2048, True),
+     ("llama-3-8b", 8192, False), ("llama-3.1-8b", 131_072, False), ("deepseek-v3", 163_840, False)],
+)  # fmt: skip
+def test_positions_that_a_model_is_made_for(name: str, most: int, hard: bool) -> None:
+    positions = rl.model(name).info.positions
+    assert positions is not None
+    assert (positions.most, positions.hard) == (most, hard)
+
+
+def test_images_have_no_positions() -> None:
+    assert rl.model("vit-b-16").info.positions is None

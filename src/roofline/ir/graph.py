@@ -166,6 +166,20 @@ class Training:
 
 
 @dataclass(frozen=True, slots=True)
+class Positions:
+    """How many positions of a sequence a model is made for.
+
+    Attributes:
+        most: Positions at most.
+        hard: Whether it has no more, because each is a row of a table; otherwise it is what the model was trained
+            for, and runs beyond (rotary and relative positions).
+    """
+
+    most: int
+    hard: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Info:
     """What is known of a program beyond its tensors and nodes; false where nothing is.
 
@@ -179,6 +193,7 @@ class Info:
         parameters_source: Where it does.
         active_parameters: Parameters that a token uses.
         layers: Repeated layers.
+        positions: How many positions the model is made for.
         notes: What a reader should know.
         ignored: Keys of a config, or operations of a file, that no cost depends on.
         method: How PyTorch captured it: ``dispatch``, ``export`` or ``run``.
@@ -204,6 +219,7 @@ class Info:
     parameters_source: str = ""
     active_parameters: int | None = None
     layers: int | None = None
+    positions: Positions | None = None
     notes: tuple[str, ...] = ()
     ignored: tuple[str, ...] | Mapping[str, int] = ()
     method: str | None = None

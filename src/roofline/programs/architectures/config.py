@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from roofline.ir.graph import Graph
+from roofline.ir.graph import Graph, Positions
 from roofline.ops.builder import Builder
 
 #: A size that a file may state: positive, and small enough that products of a few stay exact in float64 counts.
@@ -33,6 +33,20 @@ class Config(BaseModel):
     """Base of the architectures' configurations: unknown keys are errors, values do not change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class PositionKeys(Config):
+    """Positions of a sequence."""
+
+    positions: Count = 0  #: Rows of a learned position table, 0 for none.
+    #: Positions that the model is made for, where they are not the rows of the table; 0 where nothing says.
+    max_positions: Count = 0
+
+    @property
+    def limit(self) -> Positions | None:
+        """The positions of a sequence at most; a table has no more, anything else is what the model was trained for."""
+        most = self.max_positions or self.positions
+        return Positions(most, self.positions > 0) if most else None
 
 
 #: A composed model: lays its layers down in a builder, in the form of a phase.

@@ -110,7 +110,7 @@ class Decoder:
         x = self.head(run, x) if self.head else x
         if phase == "train" and self.head:
             x = cross_entropy(b, x)
-        return b.graph([x, *run.caches], run.batch * run.new, "token", Info(layers=c.layers))
+        return b.graph([x, *run.caches], run.batch * run.new, "token", Info(layers=c.layers, positions=c.limit))
 
     def run(self, b: Builder, phase: str) -> Run:
         """Return what the layers share, with the inputs that all of them read."""

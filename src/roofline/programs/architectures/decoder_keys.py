@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from roofline.programs.architectures.config import Activation, Config, Count, Layers, Positive, in_turn
+from roofline.programs.architectures.config import Activation, Config, Count, Layers, PositionKeys, Positive, in_turn
 
 #: What mixes positions in a layer: attention (to a window or to all), a state-space or other recurrent mixer, attention
 #: beside one, or nothing. ``none`` is a layer that has a feed-forward block only.
@@ -42,10 +42,9 @@ class SizeKeys(Config):
         return self.intermediate or 4 * self.hidden
 
 
-class TableKeys(Config):
+class TableKeys(PositionKeys):
     """What comes before the layers and after them."""
 
-    positions: Count = 0  #: Rows of a learned position table, 0 for none.
     embed_norm: bool = False  #: A norm of the embeddings (BLOOM).
     embedding_scale: bool = False  #: Whether embeddings are multiplied by a constant.
     final_norm: bool = True  #: A norm before the head.

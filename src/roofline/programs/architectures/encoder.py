@@ -10,7 +10,7 @@ from pydantic import Field
 
 from roofline.ir.graph import Graph, Info
 from roofline.ops.builder import Builder
-from roofline.programs.architectures.config import Config, Count, Family, Layers, Positive
+from roofline.programs.architectures.config import Count, Family, Layers, PositionKeys, Positive
 from roofline.programs.layers.attention import Attention, RelativeBias
 from roofline.programs.layers.base import Chain, Layer, Norm, Residual, Run
 from roofline.programs.layers.feedforward import MLP
@@ -20,7 +20,7 @@ from roofline.programs.layers.primitives import activate, cross_entropy, drop, e
 Compose = Callable[[Any, int], Layer]
 
 
-class EncoderConfig(Config):
+class EncoderConfig(PositionKeys):
     """Sizes and options of an encoder."""
 
     hidden: Positive  #: Width of the residual stream.
@@ -79,7 +79,7 @@ class Encoder:
         if c.pre_norms:
             x = self.norm(run, x)
         outputs = self.outputs(run, x)
-        return b.graph(outputs, run.batch * run.new, "token", Info(layers=c.layers))
+        return b.graph(outputs, run.batch * run.new, "token", Info(layers=c.layers, positions=c.limit))
 
     def embeddings(self, run: Run, width: int) -> str:
         """Return the sum of the tables' rows."""

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from roofline.ir.graph import Graph, Info
+from roofline.ir.graph import Graph, Info, Positions
 from roofline.ir.sizes import Size, symbol
 from roofline.ops.builder import Builder
-from roofline.programs.architectures.config import Config, Count, Family, Layers, Positive
+from roofline.programs.architectures.config import Count, Family, Layers, PositionKeys, Positive
 from roofline.programs.layers import primitives
 from roofline.programs.layers.attention import Attention, RelativeBias
 from roofline.programs.layers.base import Chain, Layer, Norm, Residual, Run
@@ -22,7 +22,7 @@ from roofline.programs.layers.feedforward import MLP
 from roofline.programs.layers.primitives import embed, linear, merge_heads, split_heads, weights
 
 
-class TableKeys(Config):
+class TableKeys(PositionKeys):
     """What comes before the layers and after them."""
 
     vocab: Positive  #: Rows of the token table.
@@ -38,6 +38,13 @@ class TableKeys(Config):
     tied: bool = True  #: Whether the head is the token table.
     logit_scale: bool = True  #: Whether a tied head's input is multiplied by a constant, as T5's is.
     head: bool = True  #: Whether there is a head.
+
+    @property
+    def limit(self) -> Positions | None:
+        """The positions of both stacks at most, those of a sound apart."""
+        rows = [rows for rows in (0 if self.mel_bins else self.positions, self.decoder_positions) if rows]
+        most = self.max_positions or min(rows, default=0)
+        return Positions(most, bool(rows)) if most else None
 
 
 class Seq2SeqConfig(TableKeys):
@@ -117,7 +124,8 @@ class Seq2Seq:
             if c.tied and c.logit_scale:
                 x = b.op("mul_scalar", x, name="scaled")
             x = b.op("linear", x, run.table if c.tied else b.weight("head.weight", (c.vocab, c.hidden)), name="head")
-        return b.graph([x, *run.caches], run.batch * new, "token", Info(layers=c.encoder_layers + c.decoder_layers))
+        info = Info(layers=c.encoder_layers + c.decoder_layers, positions=c.limit)
+        return b.graph([x, *run.caches], run.batch * new, "token", info)
 
     def stack(self, run: Run, layers: Sequence[Layer], x: str, side: int) -> str:
         """Run the layers of the encoder (side 0) or of the decoder (side 1)."""

@@ -16,7 +16,7 @@ from roofline.programs.huggingface.composites import COMPOSITES, OUTER, VISION_T
 from roofline.programs.huggingface.decoders import CAUSAL, DECODERS
 from roofline.programs.huggingface.encoders import ENCODERS
 from roofline.programs.huggingface.hybrids import HYBRIDS
-from roofline.programs.huggingface.keys import DEFAULTS, Keys, Kind
+from roofline.programs.huggingface.keys import DEFAULTS, MAX_SIZE, Keys, Kind
 from roofline.programs.huggingface.quantised import quantise
 from roofline.programs.huggingface.seq2seqs import SEQ2SEQS
 from roofline.programs.huggingface.vision import VISION
@@ -205,7 +205,7 @@ def build_one(
     Raises:
         ModelDataError: A key that is not understood; names it.
     """
-    values = options_of(keys)
+    values = {**most_positions(keys), **options_of(keys)}
     number_format = _dtype(keys, outer)
     values |= head_options(outer, keys.kind, keys.where) if extra is None else extra
     quantised = outer.get("quantization_config") or keys.get("quantization_config")
@@ -283,6 +283,24 @@ def _vision_extra(parts: Parts, outer: Keys, vision: Keys) -> dict[str, Any]:
     joined = parts.composite.join(outer, text, vision)
     idle = joined.pop("idle", 0) + options_of(replace(vision, used=set(), notes=[])).get("idle", 0)
     return {**fixed, **joined, **({"idle": idle} if idle else {})}
+
+
+#: What configs call the positions that a model is made for.
+_POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "max_context_length",
+              "seq_length", "n_ctx")  # fmt: skip
+
+
+def most_positions(keys: Keys) -> dict[str, int]:
+    """Return the positions that a model is made for, where the config says; those that YaRN stretches them to."""
+    key = next((key for key in _POSITIONS if keys.table.get(key) is not None), "")
+    if not key or "max_positions" not in keys.kind.family.config.model_fields:
+        return {}
+    most, rope = keys.needed(key), keys.mapping("rope_scaling") or keys.mapping("rope_parameters")
+    if rope.get("rope_type", rope.get("type")) == "yarn":
+        first, factor = rope.get("original_max_position_embeddings"), rope.get("factor")
+        stretched = keys.real("rope_scaling", first) * keys.real("rope_scaling", factor)
+        most = max(most, int(min(stretched, MAX_SIZE)))
+    return {"max_positions": most}
 
 
 def options_of(keys: Keys) -> dict[str, Any]:

@@ -58,6 +58,11 @@ def _positions(c: Keys) -> dict[str, Any]:
     return groups.positions(c)
 
 
+def _after_padding(c: Keys) -> dict[str, Any]:
+    """Read a table whose rows up to that of the padding token stand for no position, as in fairseq."""
+    return {"max_positions": c.needed("max_position_embeddings") - 2}
+
+
 def _narrow(c: Keys) -> dict[str, Any]:
     """A token table of another width, with a projection."""
     width = c.needed("embedding_size")
@@ -125,12 +130,12 @@ def _mpnet(c: MPNetConfig) -> Model:
 
 ENCODERS: dict[str, Kind] = {
     "bert": row(*_BERT, family=_ENCODER, ends=_POOLED),
-    **dict.fromkeys(("roberta", "camembert", "xlm-roberta"), row(*_BERT, family=_ENCODER, ends=_DENSE)),
+    **dict.fromkeys(("roberta", "camembert", "xlm-roberta"), row(*_BERT, _after_padding, family=_ENCODER, ends=_DENSE)),
     "electra": row(*_BERT, _narrow, **_NONE, family=_ENCODER, ends=_DENSE),
     "albert": row(*_BERT, _albert, family=replace(_ENCODER, config=AlbertConfig, compose=_albert_model), ends=_POOLED),
     "distilbert": row(body, groups.activation, _positions, groups.ignored("sinusoidal_pos_embds"), _labels, **_NONE,
         segments=0, names=_NAMED, family=_ENCODER, ends=_DENSE),
-    "mpnet": row(body, groups.activation, _positions, _labels,
+    "mpnet": row(body, groups.activation, _positions, _after_padding, _labels,
         lambda c: {"buckets": c.size("relative_attention_num_buckets", least=0)}, segments=0,
         family=replace(_ENCODER, config=MPNetConfig, compose=_mpnet), ends=_DENSE),
     # Text towers of CLIP and SigLIP.
