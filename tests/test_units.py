@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
+import numpy as np
 import pytest
 
 import roofline as rl
+from roofline.ir.text import shown
 from roofline.ir.units import MAC, format_bytes, format_si, parse
 
 
@@ -106,3 +110,19 @@ def test_more_digits_are_given_when_asked_for() -> None:
 @pytest.mark.parametrize(("value", "text"), [(80 * 2**30, "80.00 GiB"), (1536, "1.50 KiB"), (12, "12 B"), (0, "0 B")])
 def test_bytes_are_written_in_binary_prefixes(value: int, text: str) -> None:
     assert format_bytes(value) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1__0 GB", "1_ GB", "_1 GB", "9" * 300 + " GB", "1e300 GB", "9" * 5000 + " GB", "1e61 B",
+     10**300, 10**5000, 1e61, np.float16("inf"), np.bool_(True), 1j, [], {}, ["80 GB"]], ids=shown
+)  # fmt: skip
+def test_no_number_gets_past_the_edge_that_is_none_or_as_good_as_infinite(text: object) -> None:
+    with pytest.raises(rl.errors.UnitError) as raised:
+        parse(text, "B")  # type: ignore[arg-type]
+    assert len(str(raised.value)) < 400
+
+
+def test_numbers_of_numpy_and_fractions_become_floats_of_python() -> None:
+    for value in (np.float32(0.5), np.int8(7), Fraction(1, 2), 10**50):
+        assert type(parse(value, "s")) is float  # type: ignore[arg-type]

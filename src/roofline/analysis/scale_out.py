@@ -21,8 +21,9 @@ from roofline.hardware.cluster import cluster as find_cluster
 from roofline.hardware.library import AnyChip
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Node
+from roofline.ir.numbers import whole_number
 from roofline.ir.report import Report, subject
-from roofline.ir.sizes import by_symbol, whole_number
+from roofline.ir.sizes import by_symbol
 from roofline.ir.units import format_bytes, format_si
 from roofline.ops.communication import COLLECTIVES
 from roofline.passes.parallel.shard import shard

@@ -84,7 +84,7 @@ def _run(words: list[str]) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    from roofline.cli.output import one_line
+    from roofline.ir.text import one_line
 
     for function, command in _LISTS.items():  # errors name what to call in Python
         message = message.replace(function, command)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from roofline.ir.report import plain
+from roofline.ir.text import one_line
 
 
 def show(*parts: Any) -> None:
@@ -72,17 +73,6 @@ def say_notes() -> None:
 def drop_notes() -> None:
     """Forget them: there is no output that they would stand beside."""
     _notes.clear()
-
-
-def one_line(text: str) -> str:
-    """Return text with line breaks and control characters made harmless.
-
-    Example:
-        >>> one_line("a\\n  b")
-        'a b'
-    """
-    joined = " ".join(text.split())
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in joined)
 
 
 def json_text(value: Any) -> str:

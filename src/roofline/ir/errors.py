@@ -22,6 +22,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from roofline.ir.text import one_line
+
 __all__ = [
     "ChipDataError",
     "DoesNotFit",
@@ -50,6 +52,10 @@ class RooflineError(Exception):
 
     Raised by every function, such as :func:`roofline.estimate`.
     """
+
+    def __str__(self) -> str:
+        # Messages repeat names and cells from files: whoever raises them, they come out as one printable line.
+        return one_line(super().__str__())
 
 
 class UsageError(RooflineError, ValueError):
@@ -108,6 +114,10 @@ class MissingExtra(RooflineError, ImportError):
     """An optional dependency that is not installed."""
 
 
+#: Longer names are like none, and no more are compared: the time grows with the product of both.
+_LONGEST_NAME, _MOST_NAMES = 200, 10_000
+
+
 def did_you_mean(name: str, names: Iterable[str], limit: int = 4) -> str:
     """Return ``"; did you mean a, b?"``, or an empty string when nothing is near.
 
@@ -120,7 +130,9 @@ def did_you_mean(name: str, names: Iterable[str], limit: int = 4) -> str:
         >>> did_you_mean("lama-3-8b", ["llama-3-8b", "gpt2"])
         '; did you mean llama-3-8b?'
     """
-    pool = sorted(set(names))
+    if len(name) > _LONGEST_NAME:
+        return ""
+    pool = sorted({other for other in names if len(other) <= _LONGEST_NAME})[:_MOST_NAMES]
     low = name.lower()
     near = difflib.get_close_matches(low, pool, n=limit, cutoff=0.6)
     near += [other for other in pool if low and low in other.lower() and other not in near]

@@ -341,27 +341,6 @@ def unknown_size(name: str, known: Set[str]) -> UsageError:
     return UsageError(f"unknown size {name!r}; this program's sizes are {size_names(known)}{near}")
 
 
-def whole_number(name: str, value: Any, least: int = 1, most: int | None = None) -> int:
-    """Return a value as the whole number that it has to be.
-
-    Args:
-        name: Of the option, for the message.
-        value: As it was given.
-        least: The smallest that is allowed.
-        most: The largest.
-
-    Raises:
-        UsageError: Not a whole number, or out of range.
-
-    Example:
-        >>> whole_number("block", 16)
-        16
-    """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least or value > (most or value):
-        raise UsageError(f"{name}={value!r}: wanted a whole number from {least}{f' to {most:,}' if most else ''}")
-    return int(value)
-
-
 def one_of(name: str, value: Any, allowed: Iterable[str]) -> None:
     """Refuse a value that is not among those allowed.
 

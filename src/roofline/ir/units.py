@@ -11,9 +11,14 @@ import re
 from numbers import Real
 
 from roofline.ir.errors import UnitError, did_you_mean
+from roofline.ir.numbers import as_float
+from roofline.ir.text import one_line, shown
 
 #: A multiply-add counts as two floating-point operations; said here and nowhere else.
 MAC = 2
+
+#: No quantity is larger, in its unit without prefix: products of a few such quantities stay inside float64.
+LARGEST = 1e60
 
 #: SI prefixes, in the spelling that units use.
 PREFIXES = {
@@ -43,7 +48,8 @@ UNITS: dict[str, dict[str, float]] = {
     "W": {f"{prefix}W": scale for prefix, scale in PREFIXES.items() if "i" not in prefix},
 }
 
-_NUMBER = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*$", re.ASCII)
+_LONGEST = 400
+_NUMBER = re.compile(r"\s*([+-]?(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*$", re.ASCII)
 
 
 def parse(text: str | float, unit: str) -> float:
@@ -67,17 +73,17 @@ def parse(text: str | float, unit: str) -> float:
     """
     allowed = UNITS[unit]
     if isinstance(text, Real) and not isinstance(text, bool):
-        return _finite(float(text), text, unit)
-    match = _NUMBER.match(text) if isinstance(text, str) else None
+        return _finite(as_float(text), text, unit)
+    match = _NUMBER.match(text) if isinstance(text, str) and len(text) <= _LONGEST else None
     if match is None:
-        raise UnitError(f"{text!r} is not a quantity; write a number and a unit such as {_examples(unit)}")
+        raise UnitError(f"{shown(text)} is not a quantity; write a number and a unit such as {_examples(unit)}")
     number, spelled = match.groups()
     if not spelled:
-        choices = " or ".join(f"'{number} {unit}'" for unit in _CHOICES[unit])
-        raise UnitError(f"{text!r} has no unit; write {choices}")
+        choices = " or ".join(f"'{one_line(number, 20)} {unit}'" for unit in _CHOICES[unit])
+        raise UnitError(f"{shown(text)} has no unit; write {choices}")
     if spelled not in allowed:
         raise UnitError(
-            f"{text!r}: unknown unit {spelled!r}; wanted {unit}, such as {_examples(unit)}"
+            f"{shown(text)}: unknown unit {shown(spelled)}; wanted {unit}, such as {_examples(unit)}"
             + did_you_mean(spelled, allowed)
         )
     return _finite(float(number) * allowed[spelled], text, unit)
@@ -91,8 +97,8 @@ _CHOICES = {
 
 
 def _finite(value: float, text: object, unit: str) -> float:
-    if not math.isfinite(value):
-        raise UnitError(f"{text!r} is not a finite number of {unit}")
+    if not abs(value) <= LARGEST:
+        raise UnitError(f"{shown(text)} is not a finite number of {unit}")
     return value
 
 

@@ -26,8 +26,9 @@ from roofline.counting.grid import LARGEST, Grid, grid, plain
 from roofline.frontends.source import Program, as_graph
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Tensor
+from roofline.ir.numbers import whole_number
 from roofline.ir.report import Report, subject
-from roofline.ir.sizes import Size, by_symbol, evaluate, maximum, minimum, prod, substitute, symbols, whole_number
+from roofline.ir.sizes import Size, by_symbol, evaluate, maximum, minimum, prod, substitute, symbols
 from roofline.ir.units import format_bytes
 
 if TYPE_CHECKING:

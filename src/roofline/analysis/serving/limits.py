@@ -19,8 +19,9 @@ from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph
+from roofline.ir.numbers import whole_number
 from roofline.ir.report import Report, subject
-from roofline.ir.sizes import by_symbol, maximum, whole_number
+from roofline.ir.sizes import by_symbol, maximum
 from roofline.ir.units import format_bytes, parse
 from roofline.passes.formats.cast import cast
 

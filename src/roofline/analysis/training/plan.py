@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from roofline.cost.schedule import BUCKET, check_pipeline, megatron_bucket
 from roofline.hardware.cluster import Cluster
 from roofline.ir.errors import UsageError
-from roofline.ir.sizes import one_of, whole_number
+from roofline.ir.numbers import whole_number
+from roofline.ir.sizes import one_of
 from roofline.passes.training.backward import RECOMPUTE
 from roofline.passes.training.mixed_precision import PRECISIONS
 from roofline.passes.training.optimizer import OPTIMIZERS

@@ -8,19 +8,8 @@ from typing import Any
 
 from roofline.ir.graph import Tensor
 from roofline.ir.sizes import Dim, terms
+from roofline.ir.text import safe as safe
 from roofline.ir.units import format_si
-
-
-def safe(text: str) -> str:
-    """Return text with control characters, line breaks and marks that turn the reading direction made visible.
-
-    Example:
-        >>> safe("layer\\x1b[31m")
-        'layer\\\\x1b[31m'
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def amount(value: Any) -> str:
