@@ -10,6 +10,8 @@ import difflib
 import os
 import sys
 from collections.abc import Sequence
+from functools import cache
+from typing import Any
 
 #: What lists names: a function of the library, and the command that does it here.
 _LISTS = {f"roofline.{names}()": f"'roofline {names}'" for names in ("models", "chips")}
@@ -73,14 +75,20 @@ def _prepare_streams() -> None:
 
 
 def _run(words: list[str]) -> int:
-    import typer
-
-    from roofline.cli.commands import app
     from roofline.cli.output import say_notes
 
-    code = typer.main.get_command(app).main(args=words, prog_name="roofline", standalone_mode=False)
+    code = _parser().main(args=words, prog_name="roofline", standalone_mode=False)
     say_notes()
     return code if isinstance(code, int) else OK
+
+
+@cache
+def _parser() -> Any:
+    import typer  # loaded late: most of the start is its own
+
+    from roofline.cli.commands import app
+
+    return typer.main.get_command(app)
 
 
 def _fail(message: str, code: int) -> int:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from roofline.ir.errors import UnknownDType, did_you_mean
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DType:
     """A number format.
 
@@ -37,7 +37,7 @@ class DType:
     overhead_bits: int = 0
     source: str = ""
 
-    @property
+    @cached_property
     def bits_per_element(self) -> Fraction:
         """Bits that one element takes with its share of the group's scale [bit].
 
@@ -48,7 +48,7 @@ class DType:
         shared = Fraction(self.overhead_bits, self.group) if self.group else Fraction(0)
         return self.bits + shared
 
-    @property
+    @cached_property
     def bytes(self) -> int | Fraction:
         """Bytes that one element takes with its share of the group's scale, exactly [byte]."""
         size = self.bits_per_element / 8

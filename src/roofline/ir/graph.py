@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, wraps
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from roofline.ir.errors import ShapeError
 from roofline.ir.sizes import Dim, Number, Size, prod, substitute, symbols
@@ -22,6 +22,7 @@ Kind = Literal["weight", "buffer", "cache", "input", "activation"]
 Phase = Literal["forward", "backward"]
 
 Result = TypeVar("Result")
+Options = ParamSpec("Options")
 
 
 # Layers repeat, so the same shapes are asked for over and over.
@@ -423,15 +424,38 @@ def _substitute_attr(value: Any, sizes: Mapping[str, int]) -> Any:
     return substitute(value, sizes) if isinstance(value, Dim) else value
 
 
-def once_per_graph(function: Callable[[Graph], Result]) -> Callable[[Graph], Result]:
+#: Results with options, such as the programs that passes make, that a graph keeps: the latest of them.
+_LATEST = 16
+
+
+def once_per_graph(
+    function: Callable[Concatenate[Graph, Options], Result],
+) -> Callable[Concatenate[Graph, Options], Result]:
     """Keep what a function works out about a graph with the graph, so that it is worked out once."""
 
     @wraps(function)
-    def run(graph: Graph) -> Result:
+    def run(graph: Graph, /, *args: Options.args, **options: Options.kwargs) -> Result:
         results: dict[Any, Any] = graph.__dict__.setdefault("_results", {})
-        if run not in results:
-            results[run] = function(graph)
-        result: Result = results[run]
+        key = (run, *map(_typed, args), *map(_typed, options.items())) if args or options else run
+        try:
+            known = key in results
+        except TypeError:  # an option that is no key
+            return function(graph, *args, **options)
+        if not known:
+            results[key] = function(graph, *args, **options)
+            _forget(results)
+        result: Result = results[key]
         return result
 
     return run
+
+
+def _typed(value: Any) -> Any:
+    """Return what is equal for equal options of equal types: True is no 1."""
+    return tuple(map(_typed, value)) if isinstance(value, tuple) else (type(value), value)
+
+
+def _forget(results: dict[Any, Any]) -> None:
+    with_options = [key for key in results if isinstance(key, tuple)]
+    for key in with_options[:-_LATEST]:
+        del results[key]

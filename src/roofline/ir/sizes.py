@@ -86,10 +86,12 @@ class Dim:
         return _make(total)
 
     def __mul__(self, other: Size) -> Size:
+        if other.__class__ is int and other:  # most are scaled, which keeps their order
+            return Dim(tuple((monomial, _whole(factor * other)) for monomial, factor in self.terms))
         product: dict[Monomial, int | Fraction] = {}
         for left, a in self.terms:
             for right, b in terms(other):
-                key = tuple(sorted(left + right, key=str))
+                key = tuple(sorted(left + right, key=str)) if left and right else left or right
                 product[key] = product.get(key, 0) + a * b
         return _make(product)
 
@@ -123,10 +125,11 @@ class Dim:
         Raises:
             UnboundSize: A symbol has no value; all missing ones are named.
         """
-        missing = sorted(self.symbols - sizes.keys())
-        if missing:
-            raise UnboundSize(f"size {self} needs a value for {', '.join(missing)}")
-        return _reduce(self.terms, sizes)
+        try:
+            return _reduce(self.terms, sizes)
+        except (KeyError, UnboundSize):
+            missing = sorted(self.symbols - sizes.keys())
+            raise UnboundSize(f"size {self} needs a value for {', '.join(missing)}") from None
 
     def __str__(self) -> str:
         return " + ".join(_show(monomial, factor) for monomial, factor in self.terms).replace("+ -", "- ")
@@ -172,7 +175,12 @@ def _make(terms: Mapping[Monomial, int | Fraction]) -> Size:
         return 0
     if list(nonzero) == [()]:
         return nonzero[()]
-    return Dim(tuple(sorted(nonzero.items(), key=lambda item: (-len(item[0]), tuple(map(str, item[0]))))))
+    order = sorted(nonzero.items(), key=_degree) if len(nonzero) > 1 else nonzero.items()
+    return Dim(tuple(order))
+
+
+def _degree(term: tuple[Monomial, int | Fraction]) -> tuple[int, tuple[str, ...]]:
+    return -len(term[0]), tuple(map(str, term[0]))
 
 
 def _whole(value: int | Fraction) -> int | Fraction:

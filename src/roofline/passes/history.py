@@ -11,7 +11,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec
 
 from roofline.ir.errors import UsageError
-from roofline.ir.graph import Applied, Graph
+from roofline.ir.graph import Applied, Graph, once_per_graph
 
 Options = ParamSpec("Options")
 
@@ -30,6 +30,10 @@ def graph_pass(
     @wraps(apply)
     def run(graph: Graph, /, *args: Options.args, **options: Options.kwargs) -> Graph:
         check_graph(graph, apply.__name__)
+        return passed(graph, *args, **options)
+
+    @once_per_graph
+    def passed(graph: Graph, /, *args: Options.args, **options: Options.kwargs) -> Graph:
         after = apply(graph, *args, **options)
         if after is graph:
             return graph

@@ -11,7 +11,7 @@ from typing import Any
 from roofline.hardware.library import data_dir, files, find_file, is_path, several, spelling
 from roofline.ir.errors import RooflineError, UnknownModel, UsageError, did_you_mean
 from roofline.ir.graph import Graph
-from roofline.programs.modelfile import build_model, load_model_file
+from roofline.programs.modelfile import ModelFile, build_model, load_model_file
 
 #: What tells a model file from a chip file that lies in the same folder of the user's.
 _MODEL = re.compile(r"^\s*(family\s*=|\[\[\s*layer)", re.MULTILINE)
@@ -48,7 +48,24 @@ def model(
         1486901248
     """
     path = find_model(name)
-    graph = build_model(load_model_file(path), str(path), phase, overrides)
+    file = load_model_file(path)
+    try:
+        return _built(file, path, phase, dtype, weights, cache, **overrides)
+    except TypeError:  # an override that is no key
+        return _built.__wrapped__(file, path, phase, dtype, weights, cache, **overrides)
+
+
+@lru_cache(maxsize=16, typed=True)  # the same model again is the same graph, with all that is known of it
+def _built(
+    file: ModelFile,
+    path: Path,
+    phase: str | None,
+    dtype: str | None,
+    weights: str | None,
+    cache: str | None,
+    **overrides: Any,
+) -> Graph:
+    graph = build_model(file, str(path), phase, overrides)
     if not (dtype or weights or cache):
         return graph
     from roofline.passes.formats.cast import cast

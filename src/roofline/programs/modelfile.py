@@ -51,6 +51,10 @@ class ModelFile(BaseModel):
     items: str = ""  #: What one run produces, as an expression; ``B * S`` or ``B`` when absent.
     item: str = ""  #: The word for one of them.
 
+    def __hash__(self) -> int:
+        """Tell files apart by where they lie in memory: an unchanged one is read once."""
+        return id(self)
+
 
 def load_model_file(path: str | Path) -> ModelFile:
     """Read and check a model file; unchanged files are read once.
