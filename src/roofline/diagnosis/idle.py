@@ -22,6 +22,8 @@ HEAVY = 100e-6
 ON_ITS_WAY = 2e-6
 #: For this many launches after a wait of the host, the device still runs dry because of it: the lead is not made up.
 REACH = 16
+#: No profiler tells times that are nearer: a gap of less is a rounding of sums [s].
+RESOLUTION = 1e-10
 #: Copies of fewer bytes are values that are read back, not data.
 VALUE_BYTES = 64 * 1024
 
@@ -112,7 +114,7 @@ def cover(intervals: Iterable[tuple[float, float]]) -> Spans:
     starts: list[float] = []
     ends: list[float] = []
     for start, end in sorted(intervals):
-        if ends and start <= ends[-1]:
+        if ends and start <= ends[-1] + RESOLUTION:
             ends[-1] = max(ends[-1], end)
         else:
             starts.append(start)
@@ -192,7 +194,7 @@ def idle_time(trace: Trace, launches: Sequence[Launch], firsts: Sequence[int]) -
     before: Launch | None = None
     waited = -REACH
     for at, launch in enumerate(launches):
-        if launch.start > end:
+        if launch.start > end + RESOLUTION:
             weight = count / (count - 1) if at in starts else 1.0
             issued = _issued(launch, end)
             # The host waited for the device before it launched more.

@@ -5,11 +5,15 @@ from __future__ import annotations
 from array import array
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from enum import IntEnum
+from math import inf, prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from roofline.traces.repair import ROUNDED, Repairs, implausible, overruns, too_long
 
 
 class Kind(IntEnum):
@@ -25,6 +29,11 @@ class Kind(IntEnum):
     OTHER = 7
 
 
+#: What a kind is called in notes.
+WORDS = {
+    Kind.OP: "operator", Kind.ANNOTATION: "annotation", Kind.RUNTIME: "runtime call", Kind.PYTHON: "Python frame",
+    Kind.KERNEL: "kernel", Kind.MEMCPY: "copy", Kind.MEMSET: "memset", Kind.OTHER: "event",
+}  # fmt: skip
 #: Kinds that occupy a device.
 DEVICE = (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)
 NAN = float("nan")
@@ -124,11 +133,22 @@ class Trace:
 
 # --- while they are read ----------------------------------------------------------------------------------------------
 
-#: Columns in the order of :meth:`Recorder.add`, each with its code of :mod:`array`, which is one of numpy too.
+#: Columns in the order of :meth:`Recorder.add`, each with its code of :mod:`array`, which is one of numpy too. Starts
+#: are in whole microseconds and the rest, since those of a clock that began in 1970 have more digits than a float.
 _COLUMNS = {
-    "kind": "B", "name": "i", "start": "d", "duration": "d", "process": "q", "thread": "q", "external": "q",
-    "correlation": "q", "device": "i", "stream": "q", "bytes": "d", "count": "q", "signature": "i", "detail": "i",
+    "kind": "B", "name": "i", "whole": "q", "start": "d", "duration": "d", "process": "q", "thread": "q",
+    "external": "q", "correlation": "q", "device": "i", "stream": "q", "bytes": "d", "count": "q", "signature": "i",
+    "detail": "i",
 }  # fmt: skip
+_MICRO = 1e-6
+
+#: More events than any run that somebody looks at; the rest of a larger file is left out.
+MAX_EVENTS = 4_000_000
+#: Room for distinct names, arguments and other records [B], by what each takes at least and by its text.
+MAX_ROOM = 2**31
+_NAME_ROOM, _RECORD_ROOM = 150, 1500
+#: No size of a tensor, and no number of elements, is larger; no more axes; no more tensors in a list.
+_SIZE, _ELEMENTS, _AXES = 2**48, 2**62, 64
 
 
 class Interned(dict[Hashable, int]):
@@ -145,75 +165,207 @@ class Recorder:
     Attributes:
         columns: An array per column.
         names: Number of each name.
+        repairs: What was repaired or left out.
     """
 
     def __init__(self) -> None:
         self.columns = {name: array(code) for name, code in _COLUMNS.items()}
-        self.names = Interned()
+        self.names: dict[str, int] = {}
+        self.repairs = Repairs()
         self._append: list[Any] = [column.append for column in self.columns.values()]
         self._details: list[Mapping[str, Any]] = []
         self._signatures: list[Signature] = []
-        self._seen: dict[str, int] = {}
+        self._seen: dict[str, tuple[int, int]] = {}
+        self._room = 0
 
     def __len__(self) -> int:
         return len(self.columns["kind"])
 
+    @property
+    def limit(self) -> str:
+        """Say what stops reading; empty while nothing does."""
+        if len(self) >= MAX_EVENTS:
+            return f"stopped after {MAX_EVENTS:,} events"
+        if self._room > MAX_ROOM:
+            return f"stopped after {len(self):,} events, whose names and arguments take more than {MAX_ROOM:,} bytes"
+        return ""
+
     def add(
-        self, kind: int, name: str, start: float, duration: float, process: int = -1, thread: int = -1,
+        self, kind: int, name: str, start: float | Decimal, duration: float, process: int = -1, thread: int = -1,
         external: int = -1, correlation: int = -1, device: int = -1, stream: int = -1, size: float = NAN,
         count: int = 1, signature: int = -1, detail: int = -1,
     ) -> None:  # fmt: skip
-        """Append an event; the arguments are those of :class:`Events`."""
-        row = (kind, self.names[name], start, duration, process, thread, external, correlation, device, stream, size,
-               count, signature, detail)  # fmt: skip
-        for append, value in zip(self._append, row):  # noqa: B905 (a tenth of all time; both have 14 by the tables)
+        """Append an event; the arguments are those of :class:`Events`, but ``start`` is by its own clock [us]."""
+        whole = int(start)
+        if not 0 <= size < _ELEMENTS:
+            size = NAN
+        number = self.names.get(name)
+        if number is None:
+            number = self.names[name] = len(self.names)
+            self._room += len(name) + _NAME_ROOM
+        row = (kind, number, whole, float(start - whole), duration, process, thread, external, correlation, device,
+               stream, size, count, signature, detail)  # fmt: skip
+        for append, value in zip(self._append, row):  # noqa: B905 (a tenth of all time; both have 15 by the tables)
             append(value)
 
-    def signature(self, *parts: Any) -> int:
-        """Return the number of a signature, given its parts as JSON has them."""
-        key = repr(parts)
-        number = self._seen.get(key)
-        if number is None:
-            number = self._seen[key] = len(self._signatures)
-            dims, types, strides, concrete = (_frozen(part) if isinstance(part, list | tuple) else () for part in parts)
-            self._signatures.append(Signature(dims, _texts(types), strides, _texts(concrete)))
-        return number
+    def signature(self, *parts: Any, seconds: float = 0.0) -> int:
+        """Return the number of an operator's arguments, -1 where they are no shapes and types.
 
-    def detail(self, record: Mapping[str, Any]) -> int:
-        """Return the number of a record of whatever else is known, -1 of an empty one."""
+        Args:
+            parts: Those of :class:`Signature`, as JSON has them.
+            seconds: What the operator took, for the note where they are left out [s].
+        """
+        key = repr(parts)
+        known = self._seen.get(key)
+        if known is None:
+            signature = _signature(parts)
+            known = self._seen[key] = (len(self._signatures) if signature is not None else -1, 0)
+            self._signatures += [signature] if signature is not None else []
+            self._room += len(key) + _RECORD_ROOM
+        if known[0] < 0:
+            self.repairs.add("left out the arguments of", "operator", "that are no shapes and types", seconds)
+        return known[0]
+
+    def detail(self, record: Mapping[str, Any], seconds: float = 0.0) -> int:
+        """Return the number of a record of whatever else is known, -1 of an empty one.
+
+        Args:
+            record: Texts, numbers and lists of whole numbers; anything else is left out.
+            seconds: What the event took, for the note where anything is [s].
+        """
         if not record:
             return -1
         key = f"detail {record!r}"
-        number = self._seen.get(key)
-        if number is None:
-            number = self._seen[key] = len(self._details)
-            self._details.append({name: _frozen(value) for name, value in record.items()})
-        return number
+        known = self._seen.get(key)
+        if known is None:
+            facts = {name: fact for name, value in record.items() if (fact := _fact(value)) is not None}
+            lost = sum(name not in facts for name, value in record.items() if value is not None and value == value)
+            known = self._seen[key] = (len(self._details) if facts else -1, lost)
+            self._details += [facts] if facts else []
+            self._room += len(key) + _RECORD_ROOM
+        if known[1]:
+            self.repairs.add("left out", "fact", "that is no text, number or list of them", seconds, known[1])
+        return known[0]
 
-    def events(self) -> Events:
-        """Return all of them, in order of start.
+    def record(self, detail: int) -> Mapping[str, Any]:
+        """Return a record by its number."""
+        return self._details[detail] if detail >= 0 else {}
+
+    def events(self, *, timed: bool = True) -> Events:
+        """Return all of them, in order of start from zero on, without what cannot be; see ``repairs``.
 
         Each column is let go once it is copied: a trace may fill most of memory.
+
+        Args:
+            timed: Whether starts are real.
         """
-        start = np.frombuffer(self.columns["start"], np.float64)
-        order = np.argsort(start, kind="stable") if len(start) else np.zeros(0, np.int64)
-        del start
+        view = {name: np.frombuffer(column, code) if len(column := self.columns[name]) else np.zeros(0, code)
+                for name, code in _COLUMNS.items()}  # fmt: skip
+        rows = self._plausible(view, timed)
+        rows = rows[np.lexsort((view["start"][rows], view["whole"][rows]))]
+        since = [view[name][rows] - view[name][rows[:1]] for name in ("whole", "start")]
+        view.clear()
         self._append.clear()
         sorted_ = {}
         for name, code in _COLUMNS.items():
             column = self.columns.pop(name)
-            sorted_[name] = np.frombuffer(column, code)[order] if len(column) else np.zeros(0, code)
+            sorted_[name] = np.frombuffer(column, code)[rows] if len(column) else np.zeros(0, code)
             del column
-        names = tuple(str(name) for name in self.names)
-        return Events(**sorted_, names=names, signatures=tuple(self._signatures), details=tuple(self._details))
+        del sorted_["whole"]
+        sorted_["start"] = (since[0] + since[1]) * _MICRO
+        names = tuple(self.names)
+        events = Events(**sorted_, names=names, signatures=tuple(self._signatures), details=tuple(self._details))
+        if timed:
+            self._cut(events)
+        return events
+
+    def _plausible(self, view: Mapping[str, NDArray[Any]], timed: bool) -> NDArray[np.intp]:
+        """Return the rows whose times can be."""
+        device = np.isin(view["kind"], DEVICE)
+        rows, calls = np.flatnonzero(device), np.flatnonzero(view["kind"] == Kind.RUNTIME)
+        launched = view["whole"].copy()
+        by = matched(view["correlation"], calls, rows)
+        launched[rows[by >= 0]] = view["whole"][by[by >= 0]]
+        bad = np.zeros(len(device), bool)
+        checks = implausible(view["whole"], view["duration"], launched) if timed else too_long(view["duration"])
+        for reason, which in checks.items():
+            for kind in np.unique(view["kind"][which]):
+                these = view["duration"][which & (view["kind"] == kind)]
+                self.repairs.add("skipped", WORDS[Kind(int(kind))], reason, float(these.sum()), len(these))
+            bad |= which
+        return np.flatnonzero(~bad)
+
+    def _cut(self, events: Events) -> None:
+        """Cut what runs into the next of its stream, which starts when it has ended."""
+        rows = np.flatnonzero(np.isin(events.kind, DEVICE) & (events.stream >= 0))
+        queue = events.stream[rows], events.device[rows].astype(np.int64), events.process[rows]
+        over = overruns(events.start[rows], events.duration[rows], queue)
+        events.duration[rows] = np.maximum(events.duration[rows] - over, 0.0)
+        much = over > ROUNDED * _MICRO
+        if much.any():
+            self.repairs.add("cut", "duration", "at the start of the next on the stream", float(over[much].sum()),
+                             int(much.sum()))  # fmt: skip
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(_frozen(part) for part in value) if isinstance(value, list | tuple) else value
+def matched(key: NDArray[np.int64], among: NDArray[np.intp], rows: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Return for each row the first of others with the same key, -1 where none has it; keys start at 1."""
+    if not len(among):
+        return np.full(len(rows), -1, np.intp)
+    known, first = np.unique(key[among], return_index=True)
+    at = np.minimum(np.searchsorted(known, key[rows]), len(known) - 1)
+    matches = (known[at] == key[rows]) & (key[rows] > 0)
+    return np.where(matches, among[first[at]], -1)
+
+
+# --- fields of the right type -----------------------------------------------------------------------------------------
+
+
+def _signature(parts: tuple[Any, ...]) -> Signature | None:
+    dims, types, strides, concrete = (part if isinstance(part, list | tuple) else () for part in parts)
+    shapes = _shapes(dims, _ELEMENTS)
+    if shapes is None or not all(isinstance(word, str | None) for word in (*types, *concrete)):
+        return None
+    return Signature(shapes, _texts(types), _shapes(strides, inf) or (), _texts(concrete))
+
+
+def _shapes(parts: Any, most: float) -> tuple[Any, ...] | None:
+    """Return the shapes, or strides, of arguments, of those in lists too; ``None`` where any is none.
+
+    Args:
+        parts: As JSON has them.
+        most: Elements that a shape may have.
+    """
+    shapes: list[Any] = []
+    for part in parts:
+        nested = isinstance(part, list | tuple) and bool(part) and isinstance(part[0], list | tuple)
+        shape = tuple(_shape(each, most) for each in part) if nested else _shape(part, most)
+        if shape is None or (nested and None in shape):
+            return None
+        shapes.append(shape)
+    return tuple(shapes)
+
+
+def _shape(sizes: Any, most: float) -> tuple[int, ...] | None:
+    if not isinstance(sizes, list | tuple) or len(sizes) > _AXES:
+        return None
+    if not all(type(size) is int and 0 <= size < _SIZE for size in sizes) or prod(sizes) >= most:
+        return None
+    return tuple(sizes)
+
+
+def _fact(value: Any) -> Any:
+    """Return a text, a number or whole numbers; ``None`` of anything else."""
+    if isinstance(value, list | tuple):
+        return tuple(value) if all(type(part) is int and abs(part) < _ELEMENTS for part in value) else None
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, int | float | Decimal) or not -_ELEMENTS < value < _ELEMENTS:
+        return None
+    return float(value) if isinstance(value, Decimal) else value
 
 
 def _texts(values: Any) -> tuple[str, ...]:
-    return tuple(value if isinstance(value, str) else "" if value is None else str(value) for value in values)
+    return tuple(value or "" for value in values)
 
 
 def notes_of(events: Events) -> list[str]:

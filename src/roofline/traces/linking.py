@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from roofline.traces.events import DEVICE, Events, Kind, Signature, Trace
+from roofline.traces.events import DEVICE, Events, Kind, Signature, Trace, matched
 
 #: Roles of launches that are no kernels of an operator, by their names.
 _ROLES = (
@@ -97,9 +97,9 @@ def launches(trace: Trace) -> tuple[Launch, ...]:
 
 def _on_device(events: Events, rows: NDArray[np.intp]) -> Iterator[Launch]:
     hosts = np.flatnonzero(np.isin(events.kind, (Kind.OP, Kind.ANNOTATION)))
-    calls = _match(events.correlation, np.flatnonzero(events.kind == Kind.RUNTIME), rows)
-    caller = _match(events.external, hosts, rows)
-    through_call = np.where(calls >= 0, _match(events.external, hosts, calls), -1)
+    calls = matched(events.correlation, np.flatnonzero(events.kind == Kind.RUNTIME), rows)
+    caller = matched(events.external, hosts, rows)
+    through_call = np.where(calls >= 0, matched(events.external, hosts, calls), -1)
     caller = np.where(caller >= 0, caller, through_call)
     by_time = np.unique(calls[(caller < 0) & (calls >= 0)])
     nest = _nested(events, by_time)
@@ -114,16 +114,6 @@ def _on_device(events: Events, rows: NDArray[np.intp]) -> Iterator[Launch]:
     bytes_ = np.where(np.isnan(events.bytes[rows]) & (calls >= 0), events.bytes[calls], events.bytes[rows])
     columns = {"call": op, "path": where, "issued": issued, "bytes": bytes_}
     return _built(events, nest.paths, rows, columns)
-
-
-def _match(key: NDArray[np.int64], among: NDArray[np.intp], rows: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Return for each row the first of others with the same key, -1 where none has it; keys start at 1."""
-    if not len(among):
-        return np.full(len(rows), -1, np.intp)
-    known, first = np.unique(key[among], return_index=True)
-    at = np.minimum(np.searchsorted(known, key[rows]), len(known) - 1)
-    matches = (known[at] == key[rows]) & (key[rows] > 0)
-    return np.where(matches, among[first[at]], -1)
 
 
 # --- host -------------------------------------------------------------------------------------------------------------

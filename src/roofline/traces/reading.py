@@ -107,38 +107,39 @@ def _refuse_binary(name: str, head: bytes) -> None:
 
 def _read_table(source: ByteStream) -> Trace:
     text = tables.lines(source)
+    rows, devices = Recorder(), dict[int, str]()
     try:
-        form, table, passed = _find(source, text)
-        rows, devices = Recorder(), dict[int, str]()
+        form, table, passed = _find(source, text, rows)
         notes = form.read(table, rows, devices)
     except UnicodeError as error:
         raise TraceError(f"{source.name}: not text in UTF-8 or UTF-16: {error}") from None
-    events = rows.events()
+    events = rows.events(timed=form.timed)
+    notes += rows.repairs.notes()
     if not len(events):
         why = f" ({'; '.join(notes)})" if notes else ""
         raise TraceError(f"{source.name}: no events below the header of {form.header}{why}")
-    if form.timed:
-        events.start[:] -= events.start[0]
     faults = [f"{source.fault}: read what comes before"] if source.fault else []
     all_notes = (*faults, *passed, *notes, *notes_of(events))
     return Trace(source.name, form.name, events, devices, form.timed, all_notes, bool(faults))
 
 
-def _find(source: ByteStream, text: Iterator[str]) -> tuple[Format, Table, list[str]]:
+def _find(source: ByteStream, text: Iterator[str], recorder: Recorder) -> tuple[Format, Table, list[str]]:
     """Return the first table that is known, and the names of those without kernels that came before."""
     likely: tuple[str, ...] = ()
     passed: list[str] = []
+    searched = 0
     for line, content in enumerate(text, 1):
+        searched += len(content)
         for delimiter, columns in tables.cells_of(content):
             labels = nsys.labels(columns)
             if other := next((name for needed, name in nsys.OTHERS if needed <= labels), ""):
                 passed.append(other)
                 break
             if form := next((form for form in TABLES if form.claims(columns)), None):
-                rows = tables.rows(source, text, delimiter, len(columns), line)
+                rows = tables.rows(source, text, delimiter, len(columns), line, recorder)
                 return form, Table(source.name, columns, rows), [f"passed over nsys {name}" for name in passed]
             likely = likely or columns
-        if line >= tables.SEARCHED:
+        if line >= tables.SEARCHED or searched > tables.SEARCHED_TEXT:
             break
     _refuse_table(source.name, likely, passed)
 

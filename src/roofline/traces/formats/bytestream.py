@@ -18,6 +18,9 @@ Progress = Callable[[int, int], object]
 #: Bytes read from the disk, and the most that leave the unpacker, at a time.
 CHUNK = 2**18
 
+#: What unfolds to more than this, and to this many times its size, is no profiler's file: those shrink 10 to 50 times.
+MAX_UNFOLDED, MAX_RATIO = 2**29, 250
+
 _GZIP = b"\x1f\x8b"
 
 
@@ -40,6 +43,7 @@ class ByteStream(io.RawIOBase):
         self._file = _open(self.name)
         self._size = os.fstat(self._file.fileno()).st_size
         self._done = 0
+        self._unfolded = 0
         self._packed = b""
         self._ended = False
         self._unpacker: Any = zlib.decompressobj(31) if self._file.peek(2)[:2] == _GZIP else None
@@ -82,9 +86,16 @@ class ByteStream(io.RawIOBase):
                 self.fault = f"the gzip stream is damaged near byte {self._done:,}"
                 break
             self._packed = self._unpacker.unconsumed_tail
+            self._count(len(data))
             if data or (not self._packed and not self._refill()):
                 return data
         return b""
+
+    def _count(self, size: int) -> None:
+        self._unfolded += size
+        if self._unfolded > max(MAX_UNFOLDED, MAX_RATIO * self._done):
+            times = f"{MAX_UNFOLDED:,} bytes and {MAX_RATIO} times its size"
+            raise TraceError(f"{self.name[:200]}: unfolds to more than {times}; no profiler's file does")
 
     def _refill(self) -> bool:
         """Fetch packed bytes; ``False`` where there are none. A file may hold several packed streams in a row."""

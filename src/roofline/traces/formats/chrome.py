@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 
 from roofline.ir.errors import TraceError
-from roofline.traces.events import DEVICE, NAN, Events, Interned, Kind, Recorder, Trace, notes_of
+from roofline.traces.events import DEVICE, NAN, WORDS, Events, Interned, Kind, Recorder, Trace, notes_of
 from roofline.traces.formats.bytestream import ByteStream
-from roofline.traces.formats.jsonstream import BETWEEN, Cut, JsonStream, text
+from roofline.traces.formats.jsonstream import BETWEEN, Cut, JsonStream, exact, text
 from roofline.traces.formats.quantities import plural
 
-#: More events than any run that somebody looks at; the rest of a larger file is left out.
-MAX_EVENTS = 20_000_000
+#: Elements that are no rows: frames of Python, marks and metadata; the rest of a file with more is left out.
+MAX_OTHERS = 10_000_000
+#: Keys of the root, and names of processes and threads: no profiler writes so many.
+MAX_KEYS = 10_000
 
 #: What each category is; those of PyTorch before 1.12 in the second half. A range of the user that is mirrored on the
 #: device (gpu_user_annotation) overlaps the kernels in it and is left out.
@@ -44,8 +45,11 @@ DETAILS = (
 _KEPT = frozenset(DETAILS)
 _SHAPES = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
 
+#: Keys of the root whose values matter.
+_ROOT = ("distributedInfo", "deviceProperties")
+
 _NOTHING: dict[str, Any] = {}
-_BIG = 2**62
+_BIG = 2**61
 _MICRO = 1e-6
 
 
@@ -90,7 +94,10 @@ def _members(stream: JsonStream, root: dict[str, Any], reader: Reader) -> bool:
                     stream.cut |= not stream.closed
                     break
             else:
-                root[str(key)] = stream.value()
+                value = stream.value()
+                root[str(key)] = value if key in _ROOT else None
+                if len(root) > MAX_KEYS:
+                    raise TraceError(f"{stream.name}: more than {MAX_KEYS:,} keys in its root; no profiler writes that")
         else:
             stream.cut |= not stream.take("}")
     except Cut:
@@ -107,10 +114,9 @@ class Reader:
 
     Attributes:
         rows: What was read.
-        skipped: How many events were left out, by kind and reason.
+        repairs: What was repaired or left out.
         frames: How many Python frames were left out.
-        texts: How many numbers were written as texts.
-        full: Whether there were more events than are read.
+        full: Why no more is read, in words; empty while that goes on.
         processes: Name of each process.
         threads: Name of each thread.
         shapes: Whether any operator has its arguments recorded.
@@ -118,10 +124,9 @@ class Reader:
 
     def __init__(self) -> None:
         self.rows = Recorder()
-        self.skipped: Counter[tuple[str, str]] = Counter()
+        self.repairs = self.rows.repairs
         self.frames = 0
-        self.texts = 0
-        self.full = False
+        self.full = ""
         self.processes: dict[int, str] = {}
         self.threads: dict[tuple[int, int], str] = {}
         self.shapes = False
@@ -132,13 +137,23 @@ class Reader:
 
     def events(self, stream: JsonStream) -> None:
         """Read the list of events."""
-        add = self._add
+        rows, others = self.rows, 0
         for event in stream.elements():
+            before = len(rows)
             if type(event) is dict:
-                add(event)
-                if len(self.rows) >= MAX_EVENTS:
-                    self.full = True
-                    return
+                try:
+                    self._add(event)
+                except RecursionError:
+                    self.repairs.add("skipped", "event", "that is nested too deeply")
+            added = len(rows) > before
+            others += not added
+            if stream.fault:
+                done, reason = _REPAIRED[stream.fault]
+                self.repairs.add(done, "event", reason, rows.columns["duration"][-1] if added else 0.0)
+                stream.fault = ""
+            if (added and rows.limit) or others > MAX_OTHERS:
+                self.full = rows.limit or f"stopped after {MAX_OTHERS:,} elements that are no operators or kernels"
+                return
 
     def _add(self, event: dict[str, Any]) -> None:
         phase = event.get("ph")
@@ -146,7 +161,7 @@ class Reader:
             if phase == "M":
                 self._metadata(event)
             elif phase in ("B", "E"):
-                self.skipped["begin or end", "that no profiler of PyTorch writes"] += 1
+                self.repairs.add("skipped", "begin or end", "that no profiler of PyTorch writes")
             return
         category = event.get("cat")
         kind = KINDS.get(category, Kind.OTHER) if type(category) is str else Kind.OTHER
@@ -159,7 +174,8 @@ class Reader:
             self.frames += 1
             return
         start, duration = event.get("ts"), event.get("dur")
-        if type(start) is not float or type(duration) is not float or not 0 <= duration < _BIG:
+        # A float of the file is exact, and a longer number a Decimal; NaN fails each comparison.
+        if type(duration) is not float or not 0 <= duration < _BIG or type(start) is str or not _is_time(start):
             times = self._times(kind, start, duration)
             if times is None:
                 return
@@ -170,17 +186,17 @@ class Reader:
         self._row(kind, name, start, duration, event, arguments)
 
     def _row(
-        self, kind: Kind, name: str, start: float, duration: float, event: dict[str, Any], arguments: dict[str, Any]
+        self, kind: Kind, name: str, start: Any, duration: float, event: dict[str, Any], arguments: dict[str, Any]
     ) -> None:
-        get = arguments.get
+        get, seconds = arguments.get, duration * _MICRO
         device, stream, size, signature, detail = -1, -1, NAN, -1, -1
         correlation = self._whole(get("correlation", -1))
         if kind is Kind.OP:
             if "Input Dims" in arguments or "Input type" in arguments:
-                signature = self.rows.signature(*map(get, _SHAPES))
-                self.shapes = True
+                signature = self.rows.signature(*map(get, _SHAPES), seconds=seconds)
+                self.shapes |= signature >= 0
             if "kernel_backend" in arguments or "Collective name" in arguments:
-                detail = self._detail(arguments)
+                detail = self._detail(arguments, seconds)
         elif kind is Kind.RUNTIME:
             if "size" in arguments and (number := self._number(arguments["size"])) is not None:
                 self._sizes[correlation] = number
@@ -188,30 +204,35 @@ class Reader:
             device, stream = self._whole(get("device", -1), 2**30), self._whole(get("stream", event.get("tid", -1)))
             if "bytes" in arguments and (number := self._number(arguments["bytes"])) is not None:
                 size = number
-            detail = self._detail(arguments)
+            detail = self._detail(arguments, seconds)
         external = get("External id", get("external id", -1))
         self.rows.add(
-            kind, self._text(name), start, duration * _MICRO, self._who(event.get("pid", -1)),
+            kind, self._text(name), start, seconds, self._who(event.get("pid", -1)),
             self._who(event.get("tid", -1)), self._whole(external), correlation, device, stream, size, 1, signature,
             detail,
         )  # fmt: skip
 
-    def _times(self, kind: Kind, start: Any, duration: Any) -> tuple[float, float] | None:
+    def _times(self, kind: Kind, start: Any, duration: Any) -> tuple[Any, float] | None:
         """Return start and duration, whatever they are written as; ``None``, and counted, where they are not usable."""
-        begin, lasted = self._number(start), self._number(duration)
+        begin, lasted = exact(start) if type(start) is str else start, self._number(duration)
+        texts = type(start) is str or type(duration) is str
+        usable = lasted is not None and 0 <= lasted < _BIG
         if lasted is None:
             reason = "without a duration" if duration is None else "whose duration is no number"
         elif lasted < 0:
             reason = "with a negative duration"
-        elif begin is None:
+        elif not _is_time(begin):
             reason = "without a start"
         else:
-            self.texts += type(start) is str or type(duration) is str
+            if texts:
+                self.repairs.add("read", "event", "whose times are texts", lasted * _MICRO)
             return begin, lasted
-        self.skipped[(_WORDS.get(kind, "event"), reason)] += 1
+        self.repairs.add("skipped", WORDS[kind], reason, (lasted or 0.0) * _MICRO if usable else 0.0)
         return None
 
     def _number(self, value: Any) -> float | None:
+        if type(value) is bool:
+            return None
         try:
             number = float(value)
         except (TypeError, ValueError, OverflowError):
@@ -238,12 +259,12 @@ class Reader:
             name = self._names[raw] = text(raw)
         return name
 
-    def _detail(self, arguments: dict[str, Any]) -> int:
-        return self.rows.detail({key: value for key, value in arguments.items() if key in _KEPT})
+    def _detail(self, arguments: dict[str, Any], seconds: float) -> int:
+        return self.rows.detail({key: value for key, value in arguments.items() if key in _KEPT}, seconds)
 
     def _metadata(self, event: dict[str, Any]) -> None:
         arguments = event.get("args")
-        if not isinstance(arguments, dict):
+        if not isinstance(arguments, dict) or len(self.processes) + len(self.threads) > MAX_KEYS:
             return
         what, process = event.get("name"), self._who(event.get("pid", -1))
         if what == "process_name":
@@ -256,35 +277,43 @@ class Reader:
                 self._labels[process] = self._whole(int(digits[:9]))
 
     def finish(self) -> Events:
-        """Return the rows, with starts from zero and what other events know of them."""
-        events = self.rows.events()
-        if len(events):
-            # Only now in seconds: in a clock that began in 1970 a microsecond is the last digit that a float holds.
-            events.start[:] = (events.start - events.start[0]) * _MICRO
-        on_device = np.isin(events.kind, DEVICE)
-        for row in np.flatnonzero(on_device & (events.device < 0)):  # the profiler makes a process up for a device
-            process = int(events.process[row])
-            events.device[row] = self._labels.get(process, process if 0 <= process < 1024 else 0)
+        """Return the rows, with what other events know of them."""
+        kind, device, process, bytes_, correlation = (
+            np.array(self.rows.columns[name]) for name in ("kind", "device", "process", "bytes", "correlation")
+        )
+        on_device = np.isin(kind, DEVICE)
+        for row in np.flatnonzero(on_device & (device < 0)).tolist():  # the profiler makes a process up for a device
+            number = int(process[row])
+            self.rows.columns["device"][row] = self._labels.get(number, number if 0 <= number < 1024 else 0)
         if self._sizes:  # ROCm records the bytes of copies at the runtime calls that asked for them
-            for row in np.flatnonzero(on_device & (events.kind != Kind.KERNEL) & np.isnan(events.bytes)):
-                events.bytes[row] = self._sizes.get(int(events.correlation[row]), NAN)
-        return events
+            columns: dict[str, Any] = self.rows.columns
+            for row in np.flatnonzero(on_device & (kind != Kind.KERNEL) & np.isnan(bytes_)).tolist():
+                columns["bytes"][row] = self._sizes.get(int(correlation[row]), NAN)
+        return self.rows.events()
 
 
-#: What a kind is called in notes.
-_WORDS = {
-    Kind.OP: "operator", Kind.ANNOTATION: "annotation", Kind.RUNTIME: "runtime call", Kind.PYTHON: "Python frame",
-    Kind.KERNEL: "kernel", Kind.MEMCPY: "copy", Kind.MEMSET: "memset",
-}  # fmt: skip
+def _is_time(value: Any) -> bool:
+    """Tell whether a start is a number that a clock may show [us]."""
+    return type(value) in (float, int, Decimal) and -_BIG < value < _BIG
+
+
+#: What was done to an event whose text was no JSON, and how it is said.
+_REPAIRED = {
+    "NaN": ("read", "with NaN, Infinity or a bare word, a value that is left out"),
+    "a trailing comma": ("repaired", "with a trailing comma"),
+    "an unescaped quote": ("repaired", "with an unescaped quote"),
+}
 
 
 def _trace(source: ByteStream, stream: JsonStream, reader: Reader, root: Mapping[str, Any]) -> Trace:
     partial = bool(stream.cut or source.fault or reader.full)
-    notes = [*_faults(source, stream, reader), *_left_out(reader)]
+    events = reader.finish()
+    notes = [*_faults(source, stream, reader), *reader.repairs.notes()]
+    if reader.frames:
+        notes.append(f"left out {plural(reader.frames, 'Python frame')}")
     ranks = root.get("distributedInfo")
     if isinstance(ranks, dict) and isinstance(ranks.get("world_size"), int) and ranks["world_size"] > 1:
         notes.append(f"rank {str(ranks.get('rank', '?'))[:9]} of {str(ranks['world_size'])[:9]}")
-    events = reader.finish()
     if not len(events):
         why = f" ({'; '.join(notes)})" if notes else ""
         raise TraceError(f"{source.name}: no events with a duration{why}; was the profiler running?")
@@ -304,33 +333,20 @@ def _trace(source: ByteStream, stream: JsonStream, reader: Reader, root: Mapping
 
 def _faults(source: ByteStream, stream: JsonStream, reader: Reader) -> Iterator[str]:
     """Say what was wrong with the text, and what was done."""
-    first = f" (first at {stream.first})" if stream.first else ""
     if source.fault:
         yield f"{source.fault}: read what comes before"
     if reader.full:
-        yield f"stopped after {MAX_EVENTS:,} events"
+        yield reader.full
     elif stream.cut:
         yield f"the file is cut at {stream.where()}: kept the complete events"
     elif not stream.closed:
         yield "repaired: the closing bracket is missing"
     if stream.comma:
         yield "repaired: a trailing comma after the last event"
-    for what, number in stream.repaired.items():
-        yield f"repaired {plural(number, 'event')} with {what}{first if 'quote' in what else ''}"
     if stream.broken:
-        yield f"skipped {plural(stream.broken, 'broken event')}{first}"
-    if stream.constants:
-        yield f"read {plural(stream.constants, 'literal')} NaN or Infinity, which is no JSON"
-
-
-def _left_out(reader: Reader) -> Iterator[str]:
-    """Say which events were read in spite of their text, and which were left out."""
-    if reader.texts:
-        yield f"read {plural(reader.texts, 'event')} whose times are texts"
-    for (word, reason), number in reader.skipped.items():
-        yield f"skipped {plural(number, word)} {reason}"
-    if reader.frames:
-        yield f"left out {plural(reader.frames, 'Python frame')}"
+        yield f"skipped {plural(stream.broken, 'broken event')}"
+    if stream.first:
+        yield f"what was broken or repaired begins at {stream.first}"
 
 
 def _devices(root: Mapping[str, Any]) -> dict[int, str]:
@@ -339,7 +355,8 @@ def _devices(root: Mapping[str, Any]) -> dict[int, str]:
     for position, device in enumerate(listed if isinstance(listed, list) else ()):
         if isinstance(device, dict) and isinstance(device.get("name"), str):
             number = device.get("id", position)
-            names[number if isinstance(number, int) and math.isfinite(number) else position] = text(device["name"])
+            known = type(number) is int and 0 <= number < 2**30
+            names[number if known else position] = text(device["name"])
     return names
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator
+from decimal import Decimal
+from math import isfinite
 from typing import Any
 
 from roofline.ir.errors import TraceError
@@ -15,6 +16,10 @@ from roofline.traces.formats.bytestream import ByteStream
 CHUNK = 2**17
 #: The largest single value: longer ones are no events.
 LARGEST = 8 * 2**20
+
+NAN = float("nan")
+#: Numbers of more characters are read exactly.
+_DIGITS = 12
 
 #: What may stand before a value, and between two.
 BLANK = re.compile(r"[ \t\r\n]*")
@@ -27,6 +32,9 @@ _LAST = re.compile(r"\}\s*\](?=\s*(?:,\s*\"\w+\"\s*:|\}|$))")
 #: A name, up to the key that follows it, whatever quotes it holds.
 _NAME = re.compile(r'("name"\s*:\s*")(.*?)("\s*(?:,\s*' + _KEYS + r"\s*:|\}\s*$))", re.DOTALL)
 _TRAILING = re.compile(r",(\s*[}\]])")
+
+#: What C and Python write where a number is none, such as ``nan``, ``-inf`` and ``-nan(ind)``.
+_WORD = re.compile(r"[-+]?(?:s?nan|inf|infinity|none|undefined)\b(?:\(\w{0,20}\))?(?=\s*[,}\]])", re.IGNORECASE)
 
 #: What the decoder says where a quote was not escaped.
 _QUOTE = ("Expecting ',' delimiter", "Expecting ':' delimiter", "Expecting property name")
@@ -44,8 +52,8 @@ class JsonStream:
     :func:`text` makes the characters of a string what they are.
 
     Attributes:
-        constants: How many ``NaN`` and ``Infinity`` there were.
-        repaired: How many values parsed after a repair, by what it was.
+        name: The file, as errors name it.
+        fault: What was repaired in the element that came last; whoever reads it empties it.
         broken: How many values were left out.
         first: Where the first of those was and what was wrong with it.
         cut: Whether the text ended within a value.
@@ -54,24 +62,34 @@ class JsonStream:
     """
 
     def __init__(self, source: ByteStream) -> None:
-        self.constants = 0
-        self.repaired: Counter[str] = Counter()
+        self.fault = ""
         self.broken = 0
         self.first = ""
         self.cut = False
         self.closed = True
         self.comma = False
+        self.name = source.name
         self._source = source
         self._text = ""
         self._at = 0
         self._base = 0
         self._lines = 0
         self._line_start = 0
-        self._decode = json.JSONDecoder(strict=False, parse_constant=self._constant).raw_decode
+        self._odd = 0
+        decoder = json.JSONDecoder(strict=False, parse_constant=self._constant, parse_float=exact)
+        self._decode = decoder.raw_decode
 
     def _constant(self, word: str) -> float:
-        self.constants += 1
+        self._odd += 1
         return float(word)
+
+    def _reword(self, error: Exception, at: int) -> bool:
+        """Put ``NaN`` in the place of a bare word at a fault, so that only this value is lost; tell whether it did."""
+        self._odd = 0
+        word = _WORD.match(self._text, at) if str(error).startswith("Expecting value") else None
+        if word is not None:
+            self._text = f"{self._text[:at]}{'NaN':{len(word[0])}}{self._text[word.end() :]}"
+        return word is not None
 
     def _more(self) -> bool:
         """Drop what was read and fetch more; ``False`` at the end."""
@@ -127,9 +145,11 @@ class JsonStream:
                 value, self._at = self._decode(self._text, self._at)
             except (ValueError, RecursionError) as error:
                 self._check(error)
+                if self._reword(error, _position(error, self._at)):
+                    continue
                 if not _incomplete(error, self._text):
                     place = self.where(_position(error, self._at))
-                    raise TraceError(f"{self._source.name}: not valid JSON at {place}") from None
+                    raise TraceError(f"{self.name}: not valid JSON at {place}") from None
                 if not self._more():
                     raise Cut from None
             else:
@@ -138,6 +158,7 @@ class JsonStream:
     def elements(self) -> Iterator[Any]:
         """Yield the elements of a list whose opening bracket was taken, each one as soon as it is there."""
         decode, between = self._decode, BETWEEN.match
+        self._odd = 0
         while True:
             match = between(self._text, self._at)
             at = match.end() if match else self._at
@@ -162,13 +183,15 @@ class JsonStream:
                 continue
             self._at = end
             self.comma = False
+            if self._odd:
+                self.fault, self._odd = "NaN", 0
             yield value
 
     def _check(self, error: Exception) -> None:
         if isinstance(error, RecursionError):
-            raise TraceError(f"{self._source.name}: nested too deeply at {self.where()}; no profiler writes that")
+            raise TraceError(f"{self.name}: nested too deeply at {self.where()}; no profiler writes that")
         if len(self._text) - self._at > LARGEST:
-            raise TraceError(f"{self._source.name}: a single value of more than {LARGEST:,} bytes at {self.where()}")
+            raise TraceError(f"{self.name}: a single value of more than {LARGEST:,} bytes at {self.where()}")
 
     def _recover(self, error: Exception) -> Iterator[Any]:
         """Fetch what an element lacks; repair it or go past it where that does not help."""
@@ -178,6 +201,8 @@ class JsonStream:
         # Fetching moves the text under the position that the error names.
         offset = max(_position(error, self._at) - self._at, 0)
         if incomplete and len(self._text) - self._at <= LARGEST and self._more():
+            return
+        if self._reword(error, self._at + offset):
             return
         following = _NEXT.search(self._text, self._at)
         while following is None and not incomplete:
@@ -214,12 +239,26 @@ class JsonStream:
             except (ValueError, RecursionError):
                 continue
             if isinstance(value, dict) and not mended[stop:].strip():
-                self.repaired[what] += 1
+                self.fault, self._odd = what, 0
                 self.first = self.first or (place if what == "an unescaped quote" else "")
                 yield value
                 return
         self.broken += 1
         self.first = self.first or place
+
+
+def exact(text: str) -> float | Decimal:
+    """Return a number as it is written: times since 1970 in microseconds have more digits than a float; NaN of none.
+
+    Example:
+        >>> exact("12.5"), exact("1778000000000001.125")
+        (12.5, Decimal('1778000000000001.125'))
+    """
+    try:
+        number = float(text) if len(text) <= _DIGITS else Decimal(text)
+    except (ValueError, ArithmeticError):
+        return NAN
+    return number if isfinite(number) else NAN
 
 
 def _escaped(raw: str) -> str:

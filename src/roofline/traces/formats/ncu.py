@@ -23,7 +23,7 @@ _GIVEN = frozenset({
 })  # fmt: skip
 
 #: Most cells that are kept until the decimal mark is known.
-_MOST = 20_000_000
+_MOST = 4_000_000
 
 
 @dataclass

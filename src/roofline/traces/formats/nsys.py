@@ -48,19 +48,19 @@ def kind_of(name: str) -> Kind:
 
 def read_trace(table: Table, rows: Recorder, devices: dict[int, str]) -> list[str]:
     """Read cuda_gpu_trace into rows; return notes on what was left out."""
-    skipped = 0
     for row in table:
-        start, duration = row.number("Start", unit="ns"), row.number("Duration", unit="ns")
+        start, duration = row.start("Start", "ns"), row.number("Duration", unit="ns")
         if start is None or duration is None or duration < 0:
-            skipped += 1
+            rows.repairs.add("skipped", "row", "without a start and a duration", duration or 0.0)
             continue
         name, size, stream = row.text("Name"), row.number("Bytes"), row.whole("Strm")
         rows.add(
-            kind_of(name), name, start, duration, thread=stream, correlation=row.whole("CorrId", limit=2**62),
+            kind_of(name), name, start, duration, process=row.whole("Ctx"), thread=stream,
+            correlation=row.whole("CorrId", limit=2**62),
             device=_device(row.text("Device"), devices), stream=stream, size=NAN if size is None else size,
             detail=rows.detail(_details(row)),
         )  # fmt: skip
-    return [f"skipped {plural(skipped, 'row')} without a start and a duration"] if skipped else []
+    return []
 
 
 _SHAPES = {"grid": ("GrdX", "GrdY", "GrdZ"), "block": ("BlkX", "BlkY", "BlkZ")}

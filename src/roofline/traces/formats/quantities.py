@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
 
 _SMALL = {"": 1.0, "n": 1e-9, "u": 1e-6, "µ": 1e-6, "μ": 1e-6, "m": 1e-3}
 _LARGE = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15,
@@ -125,14 +126,34 @@ def number(text: str | None, decimal: str = ".") -> float | None:
     """
     if text and len(text) < 16 and text.isascii() and text.isdigit():
         return float(text)  # most cells are bare whole numbers
-    plain = (text or "").translate(_GAPS).rstrip("%")
-    if not _NUMERIC.fullmatch(plain):
-        return None
+    plain = _plain(text, decimal)
     try:
-        value = float(plain.replace("," if decimal == "." else ".", "").replace(decimal, "."))
+        value = float(plain)
     except ValueError:
         return None
     return value if math.isfinite(value) else None
+
+
+def exact(text: str | None, unit: str = "") -> Decimal | None:
+    """Return a time as it is written [us], since those of a clock that began in 1970 have more digits than a float.
+
+    Example:
+        >>> str(exact("1778000000000001125", "ns")).rstrip("0"), exact("n/a")
+        ('1778000000000001.125', None)
+    """
+    try:
+        value = Decimal(_plain(text)) * Decimal(repr(TIMES.get(unit, 1.0))) * 1_000_000
+    except ArithmeticError:
+        return None
+    return value if abs(value) < 2**61 else None
+
+
+def _plain(text: str | None, decimal: str = ".") -> str:
+    """Return a number as Python writes it; empty where the text is none."""
+    plain = (text or "").translate(_GAPS).rstrip("%")
+    if not _NUMERIC.fullmatch(plain):
+        return ""
+    return plain.replace("," if decimal == "." else ".", "").replace(decimal, ".")
 
 
 def whole(text: str | None, default: int = -1, limit: int = 2**31) -> int:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import NamedTuple
 
 from roofline.ir.errors import TraceError
+from roofline.traces.events import MAX_EVENTS, Recorder
 from roofline.traces.formats.bytestream import ByteStream
-from roofline.traces.formats.quantities import number, scale, split_header, whole
+from roofline.traces.formats.quantities import exact, number, scale, split_header, whole
 
 DELIMITERS = (",", ";", "\t")
-#: Lines that are searched for a header, and words of which every header has one.
-SEARCHED = 20_000
+#: Lines, and characters, that are searched for a header, and words of which every header has one.
+SEARCHED, SEARCHED_TEXT = 20_000, 2**26
 _WORDS = ("name", "op", "kernel", "layer", "range")
-_LONGEST = 2**20
+#: Characters of a line that are read at once, and columns of a table.
+_LONGEST, _COLUMNS = 2**20, 20_000
 
 
 class _Places(dict[tuple[tuple[str, ...], str], tuple[int, float]]):
@@ -50,6 +54,11 @@ class Row(NamedTuple):
         at, factor = self.places[labels, unit]
         value = number(self.cells[at]) if at >= 0 and self.cells[at] else None
         return None if value is None else value * factor
+
+    def start(self, label: str, unit: str) -> Decimal | None:
+        """Return a start as it is written [us]; ``unit`` is that of a bare header."""
+        at, _ = self.places[(label,), ""]
+        return exact(self.cells[at], self.table.unit(at) or unit) if at >= 0 else None
 
     def whole(self, *labels: str, default: int = -1, limit: int = 2**31) -> int:
         """Return the whole number in the first of these columns that is there; see :func:`whole`."""
@@ -110,11 +119,11 @@ def cells_of(line: str) -> Iterator[tuple[str, tuple[str, ...]]]:
                 cells = next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), [])
             except csv.Error:
                 continue
-            yield delimiter, tuple(cell.strip() for cell in cells)
+            yield delimiter, tuple(cell.strip() for cell in cells[:_COLUMNS])
 
 
 def rows(
-    source: ByteStream, text: Iterator[str], delimiter: str, width: int, first: int
+    source: ByteStream, text: Iterator[str], delimiter: str, width: int, first: int, recorder: Recorder
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield the rows up to the first blank line, after which another table may begin.
 
@@ -124,9 +133,10 @@ def rows(
         delimiter: Between cells.
         width: Number of columns; shorter rows are filled, longer ones cut.
         first: Number of the header's line.
+        recorder: Where the rows go; there are no more once it is full.
     """
     reader = csv.reader(text, delimiter=delimiter, skipinitialspace=True)
-    while True:
+    for count in itertools.count():
         try:
             cells = next(reader, None)
         except csv.Error as error:
@@ -135,5 +145,8 @@ def rows(
             return
         if len(cells) < width and source.unended:
             source.fault = f"the last row is cut (line {first + reader.line_num:,})"
+            return
+        if stop := recorder.limit or (count >= MAX_EVENTS and f"stopped after {MAX_EVENTS:,} rows"):
+            source.fault = stop
             return
         yield first + reader.line_num, (cells + [""] * width)[:width]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,14 +24,14 @@ _COUNTS = ("cores", "available cores")
 _AXES = "WZYX"
 
 
-@dataclass
+@dataclass(slots=True)
 class _Op:
     """A row that ran on a device."""
 
     name: str
     seconds: float
-    facts: dict[str, Any]
-    signature: tuple[Any, ...]
+    detail: int
+    signature: int
 
 
 def claims(columns: Sequence[str]) -> bool:
@@ -49,10 +50,12 @@ def read(table: Table, rows: Recorder, devices: dict[int, str]) -> list[str]:
         slowest = max(ops, key=lambda op: op.seconds)
         merged += len(ops) > 1
         unequal += len(ops) < len(queues)
-        facts = slowest.facts | ({"devices": len(ops)} if len(ops) > 1 else {})
+        detail = slowest.detail
+        if len(ops) > 1:
+            detail = rows.detail({**rows.record(detail), "devices": len(ops)})
         rows.add(
-            Kind.KERNEL, slowest.name, 0.0, slowest.seconds, device=min(queues), detail=rows.detail(facts),
-            signature=rows.signature(*slowest.signature) if slowest.signature[0] else -1,
+            Kind.KERNEL, slowest.name, 0.0, slowest.seconds, device=min(queues), detail=detail,
+            signature=slowest.signature,
         )  # fmt: skip
     notes = [f"{plural(merged, 'operation')} on {len(queues)} devices: the slowest device counts"] if merged else []
     if unequal:
@@ -85,7 +88,9 @@ def _queues(table: Table, rows: Recorder, devices: dict[int, str]) -> tuple[dict
             device = row.whole("DEVICE ID", default=0)
             if chip := row.text("DEVICE ARCH"):
                 devices[device] = chip
-            queues[device].append(_Op(name, seconds, _facts(row), _signature(row, inputs)))
+            signature = _signature(row, inputs)
+            number = rows.signature(*signature, seconds=seconds) if signature[0] else -1
+            queues[device].append(_Op(sys.intern(name), seconds, rows.detail(_facts(row), seconds), number))
     return queues, host, skipped
 
 
