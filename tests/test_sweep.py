@@ -90,7 +90,7 @@ def test_order_does_not_matter_and_repeats_are_averaged() -> None:
         ([1, 2, 3], [1, float("nan"), 2], "finite"),
         ([1, 2, 3], [1, float("inf"), 2], "finite"),
         ([0, 2, 3], [1, 1, 2], "batch 0"),
-        ([float("nan"), 2, 3], [1, 1, 2], "batch nan"),
+        ([float("nan"), 2, 3], [1, 1, 2], "batch=nan"),
         ([1, 2, 3], ["1 ms", "2 kg", "3 ms"], "unit"),
         ([], [], "0 different batches"),
     ],

@@ -199,7 +199,7 @@ def _check(graph: Graph, sizes: Mapping[str, Any]) -> None:
 
 
 def _limit(name: str, value: str | float | None, unit: str, absent: float) -> float:
-    limit = absent if value is None else parse(value, unit)
+    limit = absent if value is None else parse(value, unit, name)
     if limit <= 0:
         raise UsageError(f"{name}={value!r}: limits must be positive")
     return limit

@@ -8,6 +8,7 @@ from math import exp
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from roofline.cost import Launch, kernel_time, launch
 from roofline.cost import network as net
@@ -20,7 +21,7 @@ from roofline.hardware.library import AnyChip
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.graph import Graph
 from roofline.ir.report import Report
-from roofline.ir.sizes import ceil_div, symbol
+from roofline.ir.sizes import ceil_div, python_number, symbol
 from roofline.ir.units import format_si, parse
 from roofline.ops.builder import Builder
 from roofline.ops.communication import COLLECTIVES
@@ -138,10 +139,9 @@ def collective(
         >>> round(found.busbw / 1e9)
         450
     """
+    devices = python_number(devices)
     where, nodes = _place(chip, devices, stride, op)
-    sizes = np.asarray(parse(size, "B") if isinstance(size, str) else size, dtype=np.float64)
-    if np.any(~np.isfinite(sizes)) or np.any(sizes < 1):
-        raise UsageError(f"{op}: a message of {size} bytes; allowed: 1 or more")
+    sizes = _message(op, size)
     (kernel,) = kernels(_graph(op, devices, nodes, algorithm or ""))
     row = kernel.at({"N": sizes})
     work = launch(row, where, False, "cold" if queued else "program")
@@ -186,6 +186,15 @@ def timers(
         return seconds
 
     return {op: timer(op) for op in ("all_reduce", "reduce_scatter", "all_gather")}
+
+
+def _message(op: str, size: Any) -> NDArray[np.float64]:
+    """Return the sizes of messages [byte]."""
+    given = np.asarray(parse(size, "B", "size") if isinstance(size, str) else size)
+    sizes = given.astype(np.float64) if given.dtype.kind in "iuf" else np.asarray(np.nan)
+    if not np.all(np.isfinite(sizes) & (sizes >= 1)):
+        raise UsageError(f"{op}: a message of {repr(size)[:60]} bytes; allowed: 1 or more")
+    return sizes
 
 
 def _place(on: Any, devices: int, stride: int, op: str) -> tuple[Chip, int]:

@@ -267,6 +267,11 @@ def count(program: Program, *, phase: str | None = None, dtype: str | None = Non
     for name in values:
         if name not in graph.symbols and name not in SIZE_WORDS.values():
             raise unknown_size(name, graph.symbols)
+    try:
+        np.broadcast_shapes(*map(np.shape, values.values()))
+    except ValueError:
+        shapes = ", ".join(f"{name} {np.shape(value)}" for name, value in values.items())
+        raise UsageError(f"sizes of the shapes {shapes} do not broadcast against each other") from None
     flat = {name: value for name, value in values.items() if np.ndim(value) < 2 and name in graph.symbols}
     return replace(count_graph(graph, **values), about=subject(graph, sizes=flat))
 

@@ -245,6 +245,8 @@ def _predict_chunk(rows: Sequence[Row], chips: _Chips, regime: str) -> list[dict
     operators: dict[int, tuple[Chip, list[int]]] = {}
     models: dict[Any, list[int]] = {}
     for at, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise UsageError(f"row {at + 1}: wanted a dictionary of its cells, given {repr(row)[:60]}")
         try:
             chip = chips.of(row)
             if None in row:

@@ -283,7 +283,7 @@ def _shared(
 
 def _numbers(devices: int | Iterable[int]) -> list[int]:
     """Return the numbers of devices, each once, the fewest first."""
-    numbers = [devices] if isinstance(devices, int) else list(devices)
+    numbers = list(devices) if isinstance(devices, Iterable) else [devices]
     if not numbers:
         raise UsageError("devices=(): name at least one number of devices")
     return sorted({whole_number("devices", number) for number in numbers})

@@ -16,7 +16,6 @@ from roofline.analysis.training.step import usual_precision
 from roofline.analysis.whatif import what_if
 from roofline.cli.app import completion
 from roofline.cli.output import note, show, write_csv, write_json
-from roofline.counting.grid import LARGEST
 from roofline.frontends.source import load_program
 from roofline.hardware.chip import Chip, read_toml
 from roofline.hardware.cluster import Cluster
@@ -28,6 +27,8 @@ from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import RooflineError, UnknownChip, UsageError
 from roofline.ir.graph import Graph
 from roofline.ir.report import Report
+from roofline.ir.sizes import LARGEST
+from roofline.ir.units import parse
 from roofline.passes.fusion.fuse import POLICIES
 from roofline.passes.training.mixed_precision import PRECISIONS, training_graph
 from roofline.programs.library import models as model_names
@@ -281,9 +282,9 @@ class LimitOptions:
         Raises:
             UsageError: A number without a unit.
         """
-        for name, units in (("memory", _SIZE_UNITS), ("latency", _TIME_UNITS)):
-            with_unit(getattr(self, f"{name}_limit"), f"--{name}-limit", units)
-            with_unit(getattr(self, name), f"--{name}", units)
+        for name, unit in (("memory", "B"), ("latency", "s")):
+            with_unit(getattr(self, f"{name}_limit"), f"--{name}-limit", unit)
+            with_unit(getattr(self, name), f"--{name}", unit)
         return self.memory_limit or self.memory, self.latency_limit or self.latency
 
 
@@ -317,7 +318,6 @@ class OutputOptions:
 
 #: What each symbol is called and which option gives it.
 _SYMBOLS = {"B": ("a batch", "-B"), "S": ("a sequence length", "-S"), "C": ("a context length", "-C")}
-_TIME_UNITS, _SIZE_UNITS = ("ms", "s", "us"), ("GiB", "GB", "MiB")
 _RANGE = re.compile(r"\s*([0-9]{1,40})(?::([0-9]{1,40})(?::([0-9]{1,40}))?)?\s*", re.ASCII)
 
 
@@ -349,14 +349,13 @@ def whole_numbers(text: str, option: str) -> int | list[int]:
 
 def measured_time(text: str | None) -> str | None:
     """Return the text of ``--measured``, refused where it has no unit."""
-    return with_unit(text, "--measured", _TIME_UNITS)
+    return with_unit(text, "--measured", "s")
 
 
-def with_unit(text: str | None, option: str, units: tuple[str, ...]) -> str | None:
-    """Refuse a bare number on the command line, where nobody can see what it would be taken for."""
-    if text is not None and text.strip().replace(".", "", 1).isdigit():
-        *others, last = (f"{text.strip()}{unit}" for unit in units)
-        raise UsageError(f"{option} {text} has no unit: {', '.join(others)} or {last}?")
+def with_unit(text: str | None, option: str, unit: str) -> str | None:
+    """Refuse what is no quantity, in the option's name; a number alone, since nobody can see what it is taken for."""
+    if text is not None:
+        parse(text, unit, option)
     return text
 
 

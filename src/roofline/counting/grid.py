@@ -16,8 +16,6 @@ from roofline.ir.sizes import by_symbol, size_names, unknown_size
 
 #: Order of the axes; other sizes follow alphabetically.
 ORDER = ("B", "S", "C")
-#: No size of a program is larger; products of a few such sizes stay far inside float64.
-LARGEST = 10**12
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,11 @@ def grid(known: frozenset[str], sizes: Mapping[str, Any]) -> Grid:
     for name, value in by_symbol(sizes, known).items():
         if name not in known and name not in ORDER:
             raise unknown_size(name, known)
-        values[name] = _checked(name, value)
+        if np.ndim(value) > 1:
+            raise UsageError(
+                f"{size_names({name})} has the shape {value.shape}; give a number or a one-dimensional sequence"
+            )
+        values[name] = value
     if "C" in known and "C" not in values and "S" in values and "S" not in known:
         values["C"] = values["S"]
     missing = sorted(known - values.keys())
@@ -118,21 +120,3 @@ def grid(known: frozenset[str], sizes: Mapping[str, Any]) -> Grid:
 
 def _position(name: str) -> tuple[int, str]:
     return (ORDER.index(name) if name in ORDER else len(ORDER), name)
-
-
-def _checked(name: str, value: Any) -> int | NDArray[np.float64]:
-    called = size_names({name})
-    try:
-        array = np.asarray(value)
-        if array.dtype.kind not in "iufO":  # text and truth values are no sizes, although numpy would convert them
-            raise TypeError
-        array = array.astype(np.float64)
-    except (TypeError, ValueError, OverflowError):
-        raise UsageError(f"{called}={value!r} is not a whole number, nor a sequence of them") from None
-    if array.ndim > 1 or array.size == 0:
-        raise UsageError(f"{called} has the shape {array.shape}; give a number or a one-dimensional sequence")
-    bad = array[~((array >= 1) & (array <= LARGEST) & (array == np.floor(array)))]
-    if bad.size:
-        what = f"{called} holds {bad[0]:g}" if array.ndim else f"{called}={value}"
-        raise UsageError(f"{what}: sizes are whole numbers from 1 to 10**12")
-    return array if array.ndim else int(array)

@@ -85,7 +85,7 @@ def reserved(reserve: str | float) -> float:
         >>> reserved("2 GB")
         2000000000.0
     """
-    size = parse(reserve, "B")
+    size = parse(reserve, "B", "reserve")
     if size < 0:
         raise UsageError(f"reserve={reserve!r}: a size from 0 is wanted")
     return size

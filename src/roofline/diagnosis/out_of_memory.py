@@ -11,6 +11,7 @@ from typing import Any
 from roofline.ir.dtypes import dtype as number_format
 from roofline.ir.errors import UsageError
 from roofline.ir.report import Report
+from roofline.ir.sizes import python_number
 from roofline.ir.units import PREFIXES, format_bytes, parse
 
 
@@ -122,6 +123,7 @@ def explain_oom(message_or_bytes: str | float, dtype: str = "fp32", **sizes: flo
     """
     allocated, unsure = _allocation(message_or_bytes)
     element = float(number_format(dtype).bytes)
+    sizes = {name: python_number(size) for name, size in sizes.items()}
     for name, size in sizes.items():
         if not isinstance(size, int | float) or not 0 < size < math.inf:
             raise UsageError(f"{name}={size!r}: a size above zero is wanted")

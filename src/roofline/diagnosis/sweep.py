@@ -26,6 +26,7 @@ from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import RooflineError, UsageError
 from roofline.ir.graph import Graph
+from roofline.ir.numbers import finite_number
 from roofline.ir.report import Report
 from roofline.ir.units import format_si, parse
 
@@ -257,12 +258,15 @@ def read_sweep(path: str | os.PathLike[str]) -> tuple[tuple[float, ...], tuple[f
 
 def _points(batches: Sequence[float], times: Sequence[str | float]) -> tuple[Floats, Floats]:
     """Return sorted batches, each once, with the mean of its times."""
+    for name, values in (("batches", batches), ("times", times)):
+        if isinstance(values, str) or not hasattr(values, "__len__"):
+            raise UsageError(f"{name}={repr(values)[:60]}: a sequence is wanted, a value for each point")
     if len(batches) != len(times):
         raise UsageError(f"{len(batches)} batches and {len(times)} times; as many of both are wanted")
     together: dict[float, list[float]] = {}
     for batch, time in zip(batches, times, strict=True):
-        size, seconds = float(batch), parse(time if isinstance(time, str) else float(time), "s")
-        if not 0 < size < inf:
+        size, seconds = finite_number("batch", batch), parse(time, "s", "time")
+        if not size > 0:
             raise UsageError(f"batch {batch!r}: a batch above zero is wanted")
         if not seconds > 0:
             raise UsageError(f"time {time!r} of batch {batch!r}: a time above zero is wanted")

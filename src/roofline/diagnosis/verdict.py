@@ -85,7 +85,7 @@ def check(
     """
     if measured is None and trace is None:
         raise UsageError("check: give a measured time, a trace, or both")
-    seconds = parse(measured, "s") if measured is not None else None
+    seconds = parse(measured, "s", "measured") if measured is not None else None
     if seconds is not None and not seconds > 0:
         raise UsageError(f"measured={measured!r}: a time is above zero")
     graph = as_graph(program, phase, dtype)

@@ -48,6 +48,7 @@ from roofline.ir.errors import (
     UsageError,
     did_you_mean,
 )
+from roofline.ir.numbers import as_float
 
 #: The largest chip or model file that is read [byte].
 MAX_FILE = 2**20
@@ -310,6 +311,7 @@ class Chip(Frozen):
             >>> mine.scale(bandwidth=2).ridge("bf16")
             100.0
         """
+        bandwidth, compute, capacity, l2, links = map(as_float, (bandwidth, compute, capacity, l2, links))
         edits: list[Edit] = []
         if compute != 1:
             edits += FIGURES["peak"].edits(self, compute) + FIGURES["vector_peak"].edits(self, compute)

@@ -6,14 +6,16 @@ of a kernel are moved. Fusion is relabelling; nothing else about a node changes.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, wraps
 from types import MappingProxyType
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
-from roofline.ir.errors import ShapeError
-from roofline.ir.sizes import Dim, Number, Size, prod, substitute, symbols
+from roofline.ir.errors import ShapeError, UsageError
+from roofline.ir.numbers import whole_number
+from roofline.ir.sizes import LARGEST, Dim, Number, Size, prod, substitute, symbols
 
 #: What a tensor is to the memory count: stored parameters, stored constants that are no parameters (running
 #: statistics), the KV cache or other kept state, what the caller hands in, or something computed on the way.
@@ -339,7 +341,12 @@ class Graph:
         return self if every == self.info.notes else self.with_info(notes=every)
 
     def bind(self, **sizes: int) -> Graph:
-        """The same program with some symbols replaced by numbers."""
+        """The same program with some symbols replaced by numbers.
+
+        Raises:
+            UsageError: A value that is no size, such as an array.
+        """
+        sizes = {name: whole_number(name, size, most=LARGEST) for name, size in sizes.items()}
         at = {name: replace(t, shape=tuple(substitute(s, sizes) for s in t.shape)) for name, t in self.tensors.items()}
         nodes = tuple(
             replace(node, attrs=tuple((key, _substitute_attr(value, sizes)) for key, value in node.attrs))
@@ -416,6 +423,18 @@ class Graph:
     def __repr__(self) -> str:
         sizes = f", sizes {', '.join(sorted(self.symbols))}" if self.symbols else ""
         return f"<Graph {self.name}: {len(self.nodes)} nodes, {self.parameters:,} parameters{sizes}>"
+
+
+def check_graph(program: Any, name: str, what: str = "a pass") -> None:
+    """Refuse what is no program.
+
+    Raises:
+        UsageError: Says what it takes.
+    """
+    if not isinstance(program, Graph):
+        path = isinstance(program, str | os.PathLike)
+        hint = f", such as rl.load_program({os.fspath(program)[:60]!r})" if path else ""
+        raise UsageError(f"{name}: {what} takes a Graph{hint}, not {str(program)[:60]!r}")
 
 
 def _substitute_attr(value: Any, sizes: Mapping[str, int]) -> Any:

@@ -13,8 +13,10 @@ from fractions import Fraction
 from typing import Any, TypeAlias, Union
 
 import numpy as np
+from numpy.typing import NDArray
 
 from roofline.ir.errors import UnboundSize, UsageError, did_you_mean
+from roofline.ir.text import shown
 
 #: A size in a shape or a count: an exact number or a polynomial.
 Size = Union[int, Fraction, "Dim"]
@@ -24,6 +26,8 @@ Monomial = tuple[Atom, ...]
 #: :class:`Dim`. mypy has no type for "any of these, under + - * /", so it is an alias of Any under a name of its own.
 Number: TypeAlias = Any
 
+#: No size of a program is larger; products of a few such sizes stay far inside float64.
+LARGEST = 10**12
 #: Words for the sizes that most programs have, and the symbols that they stand for.
 SIZE_WORDS = {"batch": "B", "seq": "S", "context": "C"}
 #: What changes a program, which many take for a size.
@@ -138,15 +142,23 @@ class Dim:
 
 
 def _reduce(terms: Iterable[tuple[Monomial, int | Fraction]], sizes: Mapping[str, Number]) -> Number:
-    total: Number = 0
+    products: list[Number] = []
     for monomial, factor in terms:
         values = [sizes[atom] if isinstance(atom, str) else atom.at(sizes) for atom in monomial]
-        exact = all(isinstance(value, int | Fraction) for value in values)
-        product: Number = factor if exact else float(factor)
+        product: Number = factor if _exact(values) else float(factor)
         for value in sorted(values, key=np.size):
             product = product * value
-        total = total + product
-    return _plain(total)
+        products.append(product)
+    # A fraction beside an array would make it one of Python objects, which numpy has no functions for.
+    return _plain(sum(products) if _exact(products) else sum(map(_inexact, products)))
+
+
+def _exact(values: Iterable[Number]) -> bool:
+    return all(isinstance(value, int | Fraction) for value in values)
+
+
+def _inexact(value: Number) -> Number:
+    return float(value) if isinstance(value, Fraction) else value
 
 
 def _plain(value: Number) -> Number:
@@ -303,14 +315,17 @@ def by_symbol(sizes: Mapping[str, Number], known: Set[str]) -> dict[str, Any]:
     """Return sizes under a program's own symbols: ``batch``, ``seq`` and ``context`` stand for ``B``, ``S`` and ``C``.
 
     In a program without S, such as a decode step, ``seq`` is the context. A symbol that is itself called ``batch``
-    stays what it is. ``None`` is no size.
+    stays what it is. ``None`` is no size. The values of names that the program does not know are left to the caller.
 
     Args:
         sizes: By word or by symbol.
         known: The program's symbols.
 
+    Returns:
+        Python integers and arrays of float64, as :func:`size_value` makes them.
+
     Raises:
-        UsageError: A word for a size that the program does not have, or a size given by both names.
+        UsageError: A word for a size that the program does not have, a size given by both names, or no size.
 
     Example:
         >>> by_symbol({"batch": 8, "seq": 128, "T": 2}, {"B", "S", "T"})
@@ -326,8 +341,39 @@ def by_symbol(sizes: Mapping[str, Number], known: Set[str]) -> dict[str, Any]:
             raise UsageError(f"{name}={value}: this program has no {name}; its sizes are {size_names(known)}{step}")
         if symbol in named:
             raise UsageError(f"{name}={value}: given twice, as {symbol} and by its word; give one of them")
-        named[symbol] = value
+        named[symbol] = size_value(symbol, value) if symbol in known or symbol in SIZE_WORDS.values() else value
     return named
+
+
+def size_value(symbol: str, value: Any) -> int | NDArray[np.float64]:
+    """Return the value of a size as Python's integer, several as an array of float64: neither wraps nor overflows.
+
+    Args:
+        symbol: Of the size, for the message.
+        value: As it was given: whole numbers of any type.
+
+    Raises:
+        UsageError: Not a whole number from 1 to 10**12, nor an array of them.
+
+    Example:
+        >>> size_value("B", np.int8(100)), size_value("C", [1, 2])
+        (100, array([1., 2.]))
+    """
+    called = size_names({symbol})
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind not in "iufO":  # text and truth values are no sizes, although numpy would convert them
+            raise TypeError
+        array = array.astype(np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise UsageError(f"{called}={shown(value)} is not a whole number, nor a sequence of them") from None
+    if array.size == 0:
+        raise UsageError(f"{called} has the shape {array.shape}; give a number or a one-dimensional sequence")
+    bad = array[~((array >= 1) & (array <= LARGEST) & (array == np.floor(array)))]
+    if bad.size:
+        what = f"{called} holds {bad[0]:g}" if array.ndim else f"{called}={shown(value)}"
+        raise UsageError(f"{what}: sizes are whole numbers from 1 to 10**12")
+    return array if array.ndim else int(array)
 
 
 def size_names(known: Set[str]) -> str:
@@ -347,6 +393,16 @@ def unknown_size(name: str, known: Set[str]) -> UsageError:
         return UsageError(f"{name!r} is no size of a program; roofline.what_if(program, {name}=...) changes it first")
     near = did_you_mean(name, [*known, *(word for word, symbol in SIZE_WORDS.items() if symbol in known)])
     return UsageError(f"unknown size {name!r}; this program's sizes are {size_names(known)}{near}")
+
+
+def python_number(value: Any) -> Any:
+    """Return a number of numpy as Python's, which neither wraps nor rounds; anything else as it is.
+
+    Example:
+        >>> type(python_number(np.int8(16)))
+        <class 'int'>
+    """
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def one_of(name: str, value: Any, allowed: Iterable[str]) -> None:

@@ -52,18 +52,19 @@ _LONGEST = 400
 _NUMBER = re.compile(r"\s*([+-]?(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*$", re.ASCII)
 
 
-def parse(text: str | float, unit: str) -> float:
+def parse(text: str | float, unit: str, name: str = "") -> float:
     """Read a quantity as an SI float.
 
     Args:
         text: Such as ``"3.35 TB/s"``, ``"80GiB"``, ``"41 ms"``; a number (not a text) is in SI already.
         unit: The expected unit: ``B``, ``B/s``, ``FLOP``, ``FLOP/s``, ``s``, ``Hz`` or ``W``.
+        name: The option or keyword that it was given for, which a message then begins with.
 
     Returns:
         The value in that unit without prefix.
 
     Raises:
-        UnitError: Not a finite number, a text without a unit, or not in that unit.
+        UnitError: Not a finite number, a text without a unit (the message offers some), or not in that unit.
 
     Example:
         >>> parse("41 ms", "s")
@@ -71,34 +72,41 @@ def parse(text: str | float, unit: str) -> float:
         >>> parse("80 GiB", "B")
         85899345920.0
     """
-    allowed = UNITS[unit]
+    allowed, given = UNITS[unit], _given(text, name)
     if isinstance(text, Real) and not isinstance(text, bool):
-        return _finite(as_float(text), text, unit)
+        return _finite(as_float(text), given, unit)
     match = _NUMBER.match(text) if isinstance(text, str) and len(text) <= _LONGEST else None
     if match is None:
-        raise UnitError(f"{shown(text)} is not a quantity; write a number and a unit such as {_examples(unit)}")
+        raise UnitError(f"{given} is not a quantity; write a number and a unit such as {_examples(unit)}")
     number, spelled = match.groups()
     if not spelled:
-        choices = " or ".join(f"'{one_line(number, 20)} {unit}'" for unit in _CHOICES[unit])
-        raise UnitError(f"{shown(text)} has no unit; write {choices}")
+        *others, last = (f"{one_line(number, 20)}{choice}" for choice in _CHOICES[unit])
+        raise UnitError(f"{given} has no unit: {', '.join(others)} or {last}?")
     if spelled not in allowed:
         raise UnitError(
-            f"{shown(text)}: unknown unit {shown(spelled)}; wanted {unit}, such as {_examples(unit)}"
+            f"{given}: unknown unit {shown(spelled)}; wanted {unit}, such as {_examples(unit)}"
             + did_you_mean(spelled, allowed)
         )
-    return _finite(float(number) * allowed[spelled], text, unit)
+    return _finite(float(number) * allowed[spelled], given, unit)
 
 
 #: Units that a message offers for a number that has none.
 _CHOICES = {
-    "B": ("GB", "GiB"), "B/s": ("GB/s", "TB/s"), "FLOP": ("GFLOP", "TFLOP"), "FLOP/s": ("GFLOP/s", "TFLOP/s"),
+    "B": ("GiB", "GB", "MiB"), "B/s": ("GB/s", "TB/s"), "FLOP": ("GFLOP", "TFLOP"), "FLOP/s": ("GFLOP/s", "TFLOP/s"),
     "s": ("us", "ms", "s"), "Hz": ("MHz", "GHz"), "W": ("W", "kW"),
 }  # fmt: skip
 
 
-def _finite(value: float, text: object, unit: str) -> float:
+def _given(value: object, name: str) -> str:
+    """Repeat what was given, as it was: an option of the command line, a keyword, or the value alone."""
+    if name.startswith("--"):
+        return f"{name} {one_line(str(value), 60)}"
+    return f"{name}={shown(value)}" if name else shown(value)
+
+
+def _finite(value: float, given: str, unit: str) -> float:
     if not abs(value) <= LARGEST:
-        raise UnitError(f"{shown(text)} is not a finite number of {unit}")
+        raise UnitError(f"{given} is not a finite number of {unit}")
     return value
 
 

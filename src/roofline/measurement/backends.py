@@ -209,7 +209,7 @@ def _compile_seconds(
     """The least, the middle and the most that compiling takes [s]."""
     stated = compile_s.get(name, compile_s.get(name.partition(":")[0])) if isinstance(compile_s, Mapping) else compile_s
     if stated is not None:
-        seconds = parse(stated, "s")
+        seconds = parse(stated, "s", "compile_s")
         return seconds, seconds, seconds
     known = COMPILE_SECONDS.get(name.partition(":")[0])
     if known is None:

@@ -11,7 +11,7 @@ from typing import Any, Self
 from roofline.ir.dtypes import dtype as number_format
 from roofline.ir.errors import ShapeError, UsageError
 from roofline.ir.graph import Graph, Info, Kind, Node, Phase, Tensor
-from roofline.ir.sizes import Size
+from roofline.ir.sizes import Size, python_number
 from roofline.ops.registry import get_op
 
 
@@ -151,7 +151,7 @@ class Builder:
 
     def source(self, name: str, shape: tuple[Size, ...], kind: Kind, dtype: str | None = None) -> str:
         """Declare a tensor that nothing computes; returns its full name."""
-        path = self._unique(name)
+        path, shape = self._unique(name), tuple(map(python_number, shape))
         for size in shape:
             if isinstance(size, str):
                 raise ShapeError(
@@ -159,7 +159,7 @@ class Builder:
                 )
             if isinstance(size, int) and size < 1:
                 raise ShapeError(f"{path}: a size of {size} in {list(shape)}; sizes start at 1")
-        self._tensors[path] = Tensor(path, tuple(shape), number_format(dtype).name if dtype else self.dtype, kind)
+        self._tensors[path] = Tensor(path, shape, number_format(dtype).name if dtype else self.dtype, kind)
         return path
 
     def input(self, name: str, shape: tuple[Size, ...], dtype: str | None = None) -> str:

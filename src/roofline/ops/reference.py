@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from roofline.ir.errors import DoesNotFit, ShapeError, UnboundSize, UnknownOp, UsageError, did_you_mean
-from roofline.ir.graph import Graph, Node, Tensor
+from roofline.ir.graph import Graph, Node, Tensor, check_graph
 from roofline.ir.sizes import by_symbol, size_names
 from roofline.ops.arrays import Call, draw
 from roofline.ops.registry import OPS, Array, get_op
@@ -50,6 +50,7 @@ def execute(graph: Graph, inputs: Mapping[str, Any] | None = None, seed: int = 0
         >>> execute(b.graph([b.op("add", x, x, name="y")]), {"x": [1, 2, 3]})
         {'y': array([2., 4., 6.])}
     """
+    check_graph(graph, "execute", "it")
     bound = _bound(graph, sizes)
     ready, folded = _checked(bound, inputs or {}), bound.info.folded
     if folded is not None:  # what was computed ahead of the program, from what it was computed of
@@ -208,6 +209,8 @@ def same(before: Graph, after: Graph, *, tolerance: float = 1e-6, seed: int = 0,
         >>> bool(same(program("relu"), program("relu"))), bool(same(program("relu"), program("gelu")))
         (True, False)
     """
+    for graph in (before, after):
+        check_graph(graph, "same", "it")
     if len(before.outputs) != len(after.outputs):
         raise UsageError(f"{before.name} has {len(before.outputs)} outputs but {after.name} {len(after.outputs)}")
     first, second = (execute(graph, None, seed, **sizes) for graph in (before, after))

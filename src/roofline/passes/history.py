@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec
+from typing import Concatenate, ParamSpec
 
 from roofline.ir.errors import UsageError
-from roofline.ir.graph import Applied, Graph, once_per_graph
+from roofline.ir.graph import Applied, Graph, check_graph, once_per_graph
+from roofline.ir.sizes import python_number
 
 Options = ParamSpec("Options")
 
@@ -30,7 +30,8 @@ def graph_pass(
     @wraps(apply)
     def run(graph: Graph, /, *args: Options.args, **options: Options.kwargs) -> Graph:
         check_graph(graph, apply.__name__)
-        return passed(graph, *args, **options)
+        plain = {key: python_number(value) for key, value in options.items()}
+        return passed(graph, *map(python_number, args), **plain)
 
     @once_per_graph
     def passed(graph: Graph, /, *args: Options.args, **options: Options.kwargs) -> Graph:
@@ -44,18 +45,6 @@ def graph_pass(
         return replace(after, history=(*graph.history, step))
 
     return run
-
-
-def check_graph(program: Any, name: str) -> None:
-    """Refuse what is no program.
-
-    Raises:
-        UsageError: Says what a pass takes.
-    """
-    if not isinstance(program, Graph):
-        path = isinstance(program, str | os.PathLike)
-        hint = f", such as rl.load_program({os.fspath(program)[:60]!r})" if path else ""
-        raise UsageError(f"{name}: a pass takes a Graph{hint}, not {str(program)[:60]!r}")
 
 
 def _with_stages(after: Graph, graph: Graph, apply: Callable[[Graph], Graph]) -> Graph:

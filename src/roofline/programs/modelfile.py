@@ -19,7 +19,7 @@ from roofline.ir.dtypes import dtype as number_format
 from roofline.ir.errors import ModelDataError, ShapeError, UnknownDType, UnknownOp, UsageError, did_you_mean
 from roofline.ir.expressions import SYMBOLS, parse
 from roofline.ir.graph import Graph, Info
-from roofline.ir.sizes import Dim, Size
+from roofline.ir.sizes import Dim, Size, python_number
 from roofline.ops.builder import Builder
 from roofline.programs.architectures import family
 from roofline.programs.architectures.config import Family, Model
@@ -201,7 +201,8 @@ def _known(name: str, overrides: Mapping[str, Any], allowed: list[str]) -> None:
 def _numbers(file: ModelFile, where: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return the file's sizes with the overrides in place, expressions worked out in the order of the file."""
     sizes: dict[str, Any] = {}
-    for key, value in {**file.sizes, **overrides}.items():
+    for key, given in {**file.sizes, **overrides}.items():
+        value = python_number(given)
         is_text = isinstance(value, str) and key in file.sizes
         names = {name: size for name, size in sizes.items() if isinstance(size, int) and not isinstance(size, bool)}
         try:

@@ -19,7 +19,7 @@ from roofline.ir.dtypes import dtype as number_format
 from roofline.ir.errors import ModelDataError, RooflineError, ShapeError, UsageError, did_you_mean
 from roofline.ir.graph import Graph
 from roofline.ir.jsonfile import read_json
-from roofline.ir.sizes import ceil_div
+from roofline.ir.sizes import ceil_div, python_number
 from roofline.ops.builder import Builder
 from roofline.ops.communication import COLLECTIVES
 from roofline.ops.contraction import routing_exponent
@@ -426,6 +426,7 @@ def _value(key: str, value: Any, parameter: inspect.Parameter) -> Any:
 
 
 def _whole(key: str, value: Any, least: int = 1) -> int:
+    value = python_number(value)
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not least <= value <= MAX_SIZE or value != int(value):
         raise UsageError(f"{key}={value!r}: a whole number from {least} to 10**12 is wanted")

@@ -22,13 +22,13 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from roofline.counting.counts import nbytes
-from roofline.counting.grid import LARGEST, Grid, grid, plain
+from roofline.counting.grid import Grid, grid, plain
 from roofline.frontends.source import Program, as_graph
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Tensor
 from roofline.ir.numbers import whole_number
 from roofline.ir.report import Report, subject
-from roofline.ir.sizes import Size, by_symbol, evaluate, maximum, minimum, prod, substitute, symbols
+from roofline.ir.sizes import LARGEST, Size, by_symbol, evaluate, maximum, minimum, prod, substitute, symbols
 from roofline.ir.units import format_bytes
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ def kv_cache(
         70272
     """
     graph = as_graph(program, None, dtype, None, cache, implied="decode")
-    check_layout(block, shared_prefix, window)
+    block, shared_prefix, window = checked_layout(block, shared_prefix, window)
     parts = cache_parts(graph, window)
     points = _grid(graph, parts, {"B": batch, "C": context, **by_symbol(sizes, graph.symbols)})
     shortest = float(np.min(points.values["C"]))
@@ -323,16 +323,18 @@ def _width(tensor: Tensor, symbol: str) -> Size:
     return width
 
 
-def check_layout(block: Any = None, shared_prefix: Any = 0, window: Any = None) -> None:
-    """Refuse blocks, prefixes and windows that cannot be.
+def checked_layout(block: Any = None, shared_prefix: Any = 0, window: Any = None) -> tuple[int | None, int, int | None]:
+    """Return a block, a prefix and a window as numbers of Python.
 
     Raises:
-        UsageError: Names the option.
+        UsageError: One that cannot be; names the option.
     """
-    whole_number("shared_prefix", shared_prefix, 0, LARGEST)
-    for name, value in (("block", block), ("window", window)):
-        if value is not None:
-            whole_number(name, value, 1, LARGEST)
+
+    def positive(name: str, value: Any) -> int | None:
+        return None if value is None else whole_number(name, value, 1, LARGEST)
+
+    prefix = whole_number("shared_prefix", shared_prefix, 0, LARGEST)
+    return positive("block", block), prefix, positive("window", window)
 
 
 def _grid(graph: Graph, parts: tuple[CachePart, ...], sizes: Mapping[str, Any]) -> Grid:

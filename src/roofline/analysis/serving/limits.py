@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from roofline.analysis.remedies import does_not_fit, formats_that_fit
-from roofline.analysis.serving.kvcache import KVCache, check_layout, kv_cache
+from roofline.analysis.serving.kvcache import KVCache, checked_layout, kv_cache
 from roofline.counting.memory import RESERVE, Memory, reserved
 from roofline.counting.memory import memory as itemise
 from roofline.frontends.source import Program, as_graph
@@ -200,7 +200,7 @@ def largest_context(
     step = _step(program, chip, memory_limit, (dtype, weights, cache), reserve=reserved(reserve), block=block,
                  shared_prefix=shared_prefix, reading=_reading(program, prefill, chunk, (dtype, weights, cache)),
                  sizes=sizes)  # fmt: skip
-    least = max(shared_prefix, 1)
+    least = max(step.shared_prefix, 1)
     return step.largest("context", whole_number("batch", batch, most=LARGEST), least, least)
 
 
@@ -254,10 +254,10 @@ def largest_concurrency(
     step = _step(program, chip, memory_limit, (dtype, weights, cache), reserve=reserved(reserve), block=block,
                  shared_prefix=shared_prefix, reading=_reading(program, prefill, chunk, (dtype, weights, cache)),
                  sizes=sizes)  # fmt: skip
-    whole_number("context", context, most=LARGEST)
+    context = whole_number("context", context, most=LARGEST)
     if "B" not in step.graph.symbols:
         raise UsageError(f"{step.graph.name} has no symbol B: its batch is fixed, so there is nothing to choose")
-    if shared_prefix > context:
+    if step.shared_prefix > context:
         raise UsageError(f"shared_prefix={shared_prefix}: longer than the context of {context} positions")
     return step.largest("concurrency", 1, context, 1)
 
@@ -273,21 +273,24 @@ def _step(
     formats: _Formats,
     *,
     sizes: Mapping[str, int],
+    block: Any,
+    shared_prefix: Any,
     **fixed: Any,
 ) -> _Step:
     graph, target = as_graph(program, None, *formats, implied="decode"), find_chip(chip)
-    check_layout(fixed["block"], fixed["shared_prefix"])
-    room = parse(limit, "B") if limit is not None else target.capacity
+    block, shared_prefix, _ = checked_layout(block, shared_prefix)
+    room = parse(limit, "B", "memory_limit") if limit is not None else target.capacity
     if room <= 0:
         raise UsageError(f"memory_limit={limit!r}: a size above zero is wanted")
-    return _Step(graph, target, room, sizes=by_symbol(sizes, graph.symbols), **fixed)
+    return _Step(graph, target, room, block=block, shared_prefix=shared_prefix, sizes=by_symbol(sizes, graph.symbols),
+                 **fixed)  # fmt: skip
 
 
 def _reading(program: Program, prefill: Program | None, chunk: int, formats: _Formats) -> Memory | None:
     """Return what reading a chunk of one prompt needs; ``None`` where decode steps run alone."""
     if chunk == 0 and prefill is None:
         return None
-    whole_number("chunk", chunk, most=LARGEST)
+    chunk = whole_number("chunk", chunk, most=LARGEST)
     source = program if prefill is None and not isinstance(program, Graph) else prefill
     graph = as_graph(source, None, *formats, implied="prefill") if source is not None else None
     if graph is None or "S" not in graph.symbols:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.analysis.estimates import Estimate, Mode, estimate
-from roofline.analysis.serving.kvcache import KVCache, check_layout, kv_cache
+from roofline.analysis.serving.kvcache import KVCache, checked_layout, kv_cache
 from roofline.counting.memory import RESERVE, Memory
 from roofline.counting.memory import memory as itemise
 from roofline.frontends.source import Program, as_graph
@@ -293,7 +293,10 @@ def request(
     if chip is None:
         raise UsageError("request: no chip given; give a name or a Chip")
     first, then = _programs(program, prefill, decode, {"dtype": dtype, "weights": weights, "cache": cache}, overrides)
-    _check(prompt, new_tokens, batch, block, shared_prefix)
+    prompt, new_tokens, batch = _checked(prompt, new_tokens, batch)
+    block, shared_prefix, _ = checked_layout(block, shared_prefix)
+    if shared_prefix > prompt:
+        raise UsageError(f"shared_prefix={shared_prefix}: longer than the prompt of {prompt} tokens")
     where, how = find_chip(chip), {"mode": mode, "tf32": tf32, "reserve": reserve}
     kv = kv_cache(then, prompt + np.arange(new_tokens), batch=batch, block=block, shared_prefix=shared_prefix)
     read = estimate(first, where, B=batch, S=prompt, **how)  # type: ignore[arg-type]
@@ -323,11 +326,9 @@ def _programs(
     return first, then
 
 
-def _check(prompt: Any, new_tokens: Any, batch: Any, block: Any, shared_prefix: Any) -> None:
-    """Refuse sizes that cannot be."""
-    check_layout(block, shared_prefix)
-    whole_number("prompt", prompt, most=10**9)
-    whole_number("new_tokens", new_tokens, most=LARGEST_REQUEST)
-    whole_number("batch", batch, most=10**9)
-    if shared_prefix > prompt:
-        raise UsageError(f"shared_prefix={shared_prefix}: longer than the prompt of {prompt} tokens")
+def _checked(prompt: Any, new_tokens: Any, batch: Any) -> tuple[int, int, int]:
+    """Return sizes as numbers of Python; refuse those that cannot be."""
+    most = {"prompt": 10**9, "new_tokens": LARGEST_REQUEST, "batch": 10**9}
+    values = zip(most.items(), (prompt, new_tokens, batch), strict=True)
+    first, new, together = (whole_number(name, value, most=limit) for (name, limit), value in values)
+    return first, new, together

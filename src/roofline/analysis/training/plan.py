@@ -53,6 +53,12 @@ class Plan:
     precision: str = "mixed-bf16"
     overlap: bool = True
 
+    def __post_init__(self) -> None:
+        for name in ("batch", "micro_batch", "tp", "pp", "interleave", "dp", "ep"):
+            object.__setattr__(self, name, whole_number(name, getattr(self, name)))
+        if isinstance(self.zero, bool) or self.zero not in (0, 1, 2, 3):
+            raise UsageError(f"zero={self.zero!r}; allowed: 0, 1, 2, 3")
+
     @property
     def devices(self) -> int:
         """Devices of all groups together."""
@@ -78,13 +84,9 @@ class Plan:
         Raises:
             UsageError: Names the option, what is allowed and the nearest that is.
         """
-        for name in ("batch", "micro_batch", "tp", "pp", "interleave", "dp", "ep"):
-            whole_number(name, getattr(self, name))
         one_of("recompute", self.recompute, RECOMPUTE)
         one_of("optimizer", self.optimizer, OPTIMIZERS)
         one_of("precision", self.precision, PRECISIONS)
-        if self.zero not in (0, 1, 2, 3):
-            raise UsageError(f"zero={self.zero!r}; allowed: 0, 1, 2, 3")
         if self.zero and self.dp == 1:
             raise UsageError(
                 f"zero={self.zero} divides memory between replicas of the model, and dp=1; give dp=2 or more"

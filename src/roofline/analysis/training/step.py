@@ -18,6 +18,7 @@ from roofline.hardware.cluster import cluster as find_cluster
 from roofline.hardware.library import AnyChip
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph
+from roofline.ir.numbers import whole_number
 from roofline.ir.report import Report, subject
 from roofline.ir.sizes import by_symbol, evaluate
 from roofline.ir.units import format_bytes, format_si
@@ -217,8 +218,9 @@ def train(
         (1, True, True)
     """
     cluster, graph = find_cluster(chip), _program(program)
+    batch, pp, dp = (whole_number(*named) for named in (("batch", batch), ("pp", pp), ("dp", dp)))
     at = by_symbol({**sizes, "batch": batch}, graph.symbols)
-    each = (1 if pp > 1 else max(batch // max(dp, 1), 1)) if micro_batch is None else micro_batch
+    each = (1 if pp > 1 else max(batch // dp, 1)) if micro_batch is None else micro_batch
     plan = Plan(
         batch=batch, micro_batch=each, tp=tp, sp=sp, pp=pp, interleave=interleave, dp=dp, ep=ep, zero=zero,
         recompute=recompute, optimizer=optimizer, overlap=overlap,

@@ -9,6 +9,7 @@ from itertools import accumulate, pairwise
 
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Node, Tensor, once_per_graph
+from roofline.ir.sizes import python_number
 from roofline.ops.builder import Builder
 from roofline.passes.history import added_for_training, graph_pass
 
@@ -41,6 +42,7 @@ def stages(graph: Graph, pp: int, *, weights: Mapping[str, float] | None = None,
         >>> last.info.notes
         ('embed.weight is replicated on stages 1 and 2',)
     """
+    pp = python_number(pp)
     return tuple(stage(graph, pp, at, weights=weights, nodes=nodes) for at in range(max(pp, 1)))
 
 
@@ -70,6 +72,7 @@ def stage(graph: Graph, pp: int, index: int, *, weights: Mapping[str, float] | N
     if pp == 1 and index == 0:
         return graph
     _refuse(graph)
+    pp, index = python_number(pp), python_number(index)
     cuts = _known_cuts(graph, pp) if weights is None else _cuts(graph, pp, weights)
     if not 0 <= index < pp:
         raise UsageError(f"{graph.name}: stage {index} of {pp}; allowed: 0 to {pp - 1}")

@@ -18,12 +18,12 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from roofline.ir.errors import ShapeError, UsageError, did_you_mean
-from roofline.ir.graph import Applied, Graph, Node
+from roofline.ir.graph import Applied, Graph, Node, check_graph
 from roofline.ops.aliases import in_place
 from roofline.ops.builder import Builder
 from roofline.ops.reference import same
 from roofline.ops.registry import get_op
-from roofline.passes.history import check_graph, graph_pass
+from roofline.passes.history import graph_pass
 from roofline.passes.rewriting.clean import rewritten
 
 #: Operators whose operands may change places.

@@ -7,10 +7,9 @@ from typing import Any
 
 from roofline.counting.counts import kernel_boundaries, nbytes
 from roofline.ir.errors import UsageError
-from roofline.ir.graph import Graph
+from roofline.ir.graph import Graph, check_graph
 from roofline.ir.sizes import by_symbol, evaluate
 from roofline.ops.registry import OPS
-from roofline.passes.history import check_graph
 
 
 def saved_tensors(graph: Graph) -> dict[str, str]:

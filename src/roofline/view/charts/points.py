@@ -314,7 +314,7 @@ def quantity(value: Any, unit: str, what: str, zero: bool = False) -> float:
         >>> quantity("41 ms", "s", "latency_limit")
         0.041
     """
-    number = parse(value if isinstance(value, str) or not hasattr(value, "__float__") else float(value), unit)
+    number = parse(value, unit, what)
     if number < 0 or (number == 0 and not zero):
         raise UsageError(f"{what}: {value!r} is not {'zero or more' if zero else 'positive'}")
     return number

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from roofline.analysis.estimates import Estimate
 from roofline.analysis.estimates import estimate as evaluate
 from roofline.ir.errors import UsageError
+from roofline.ir.numbers import finite_number
 from roofline.ir.units import PREFIXES, format_bytes, format_si
 from roofline.view.charts.chart import Chart
 from roofline.view.charts.labels import margin_label, overlaps, spread_margin
@@ -198,6 +199,10 @@ def plot_batch(
         >>> plot_batch(est, latency_limit="20 ms").latency_limit
         0.02
     """
+    if not isinstance(estimate, Estimate):
+        raise UsageError(
+            f"wanted an Estimate over batches, as of rl.estimate(..., batch=[1, 8]), given {repr(estimate)[:60]}"
+        )
     if estimate.axis_names != ("B",):
         axes = f"the axes {estimate.axis_names}" if estimate.shape else "no axis"
         raise UsageError(f"a batch sweep needs an estimate with the axis B alone, given {axes}; give B a sequence")
@@ -212,9 +217,9 @@ def plot_batch(
 
 
 def _batch(value: Any, what: str) -> float:
-    if isinstance(value, str | bool) or not hasattr(value, "__float__") or not 1 <= float(value) < float("inf"):
+    if (number := finite_number(what, value)) < 1:
         raise UsageError(f"{what}: {repr(value)[:100]} is not a batch from 1")
-    return float(value)
+    return number
 
 
 def _measured_batches(estimate: Estimate, measured: Sequence[Any]) -> tuple[Measured, ...]:
