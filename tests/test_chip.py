@@ -86,7 +86,7 @@ def test_bf16_without_hardware_runs_at_the_fp32_rate_and_says_so(name: str) -> N
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [("a100-80gb-sxm", "fp8"), ("h100-sxm", "int4"), ("trainium2", "int8"), ("p100-sxm-16gb", "bf16")],
+    [("a100-80gb-sxm", "fp8"), ("h100-sxm", "int4"), ("trainium2", "int8"), ("groq-lpu-v1", "bf16")],
 )
 def test_missing_figure_names_chip_format_and_what_there_is(name: str, dtype: str) -> None:
     with pytest.raises(rl.errors.MissingFigure) as caught:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 from typing import Any
 
@@ -29,6 +30,11 @@ PER_CLOCK = {
     "a10": (1024, 256),
     "a40": (1024, 256),
     "rtx-a6000": (1024, 256),
+    "a10g": (512, 256),
+    "gtx-1650": (None, 128),
+    "h800-sxm": (4096, 256),
+    "h20": (None, None),  # its matrix rate is limited by decree, and 44 TFLOP/s in fp32 fits no clock of an H100
+    "gb10": (None, 256),  # its matrix figures are measured
     "l4": (1024, 256),
     "l40s": (1024, 256),
     "rtx-3090": (512, 256),
@@ -233,6 +239,24 @@ GOLDEN = [
     ("gaudi3", "bf16", 1677),
     ("trainium2", "fp8", 1299),
     ("wormhole-n300-asic", "fp16", 65.5),
+    ("h20", "bf16", 148),  # dense, half of the printed sparse figure
+    ("h20", "fp8", 296),
+    ("h800-sxm", "bf16", 989.4),
+    ("a10g", "bf16", 70),
+    ("gtx-1650", "fp16", 5.967),
+    ("m4-pro", "fp16", 7.53),
+    # Fallbacks: the format that runs, and the rate of its units.
+    ("tpu-v5e", "fp32", 197),  # one bf16 pass
+    ("wormhole-n150", "bf16", 74),  # four fidelity phases, as fp16
+    ("wormhole-n150", "int8", 74),
+    ("blackhole-p150", "bf16", 165.9),  # 120 x 4096 x 1.35 GHz / 4 phases
+    ("blackhole-p150", "fp32", 165.9),
+    ("m3-max", "bf16", 14.3),
+    ("p100-sxm-16gb", "bf16", 10.6),
+    ("jetson-agx-orin-64gb", "bf16", 42.5),
+    ("cloud-ai-100-pro", "fp32", 125),
+    ("xeon-8480", "fp32", 7.17),  # 56 x 64 x 2.0 GHz = 7.168
+    ("max-1550-stack", "bf16", 419.4),  # 64 x 4096 x 1.6 GHz
 ]
 
 
@@ -285,8 +309,70 @@ def test_golden_bandwidths(name: str, giga: float) -> None:
     ],
 )
 def test_what_nobody_published_is_absent(name: str, dtype: str) -> None:
-    with pytest.raises(rl.errors.MissingFigure, match=name):
+    chip = rl.chip(name)
+    for unit in ("matrix", "vector"):
+        with pytest.raises(rl.errors.MissingFigure, match=name):
+            chip.peak(dtype, unit)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "option"),
+    [
+        ("gaudi2", "fp32", "run it in bf16: --dtype bf16, in Python dtype='bf16'"),
+        ("groq-lpu-v1", "bf16", "run it in fp16: --dtype fp16"),
+        ("epyc-9654", "bf16", "run it in fp32: --dtype fp32"),
+        ("tpu-v5e", "fp16", "run it in bf16 or fp32: --dtype bf16"),
+        ("a100-80gb-sxm", "fp8", "leave --activations out"),
+        ("m3-max", "int8", "leave --activations out"),
+        ("cerebras-wse-3", "bf16", "no peaks at all"),
+    ],
+)
+def test_a_refused_format_names_the_option_that_runs(name: str, dtype: str, option: str) -> None:
+    with pytest.raises(rl.errors.MissingFigure, match=re.escape(option)):
         rl.chip(name).matmul_peak(dtype)
+
+
+@ALL
+def test_a_fallback_is_of_a_format_without_units_and_runs_on_some(name: str) -> None:
+    c = rl.chip(name)
+    for dtype, fallback in c.fallback.items():
+        assert dtype not in c.matrix
+        assert dtype not in c.vector
+        assert c.matmul_format(dtype) == fallback.runs_as
+        assert c.matmul_runs_as(dtype).endswith(f"({dtype} {fallback.reason})")
+
+
+def test_all_but_a_handful_run_the_shipped_language_models_as_they_are() -> None:
+    refused = {name for name in NAMES if not runs(name, "bf16")}
+    assert refused == {
+        "cerebras-wse-3",
+        "cloud-ai-100-pro",
+        "cloud-ai-100-standard",
+        "cloud-ai-100-ultra-soc",
+        "epyc-9654",
+        "groq-lpu-v1",
+    }
+    assert {name for name in NAMES if not runs(name, "fp32")} == {
+        "cerebras-wse-3",
+        "gaudi2",
+        "grayskull-e75",
+        "grayskull-e150",
+        "groq-lpu-v1",
+    }
+
+
+def runs(name: str, dtype: str) -> bool:
+    try:
+        return rl.chip(name).matmul_peak(dtype) > 0
+    except rl.errors.MissingFigure:
+        return False
+
+
+def test_passes_divide_the_rate() -> None:
+    highest = {"fp32": {"runs_as": "bf16", "passes": 6, "reason": "in Precision.HIGHEST"}}
+    tpu = rl.chip("tpu-v5e").replace(fallback=highest)
+    assert tpu.matmul_peak("fp32") == pytest.approx(197e12 / 6)
+    assert tpu.matmul_runs_as("fp32") == "bf16 matrix (fp32 in Precision.HIGHEST, 6 passes)"
 
 
 def test_links_are_per_direction() -> None:
@@ -309,8 +395,8 @@ def test_capacity_is_in_bytes_beside_the_vendors_words() -> None:
     assert rl.chip("v100-sxm-16gb").capacity == 16 * 2**30
 
 
-def test_consumer_cards_may_run_above_their_boost() -> None:
-    assert {n for n in NAMES if rl.chip(n).clock_slack >= 1.25} == {"rtx-3090", "rtx-4090", "rtx-5090"}
+def test_consumer_cards_may_run_above_their_figures() -> None:
+    assert {n for n in NAMES if rl.chip(n).clock_slack >= 1.25} == {"gb10", "rtx-3090", "rtx-4090", "rtx-5090"}
     assert rl.chip("rtx-4090").peak("bf16") * rl.chip("rtx-4090").clock_slack > 179e12
 
 

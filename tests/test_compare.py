@@ -144,14 +144,14 @@ def test_launch_costs_are_changed_in_every_class() -> None:
 
 
 def test_what_cannot_be_said_stays_with_its_reason() -> None:
-    found = rl.compare(llama("decode"), ["grayskull-e150", "tpu-v5e", "h100-sxm"], mode="graph", B=1, C=2048)
+    found = rl.compare(llama("decode"), ["groq-lpu-v1", "tpu-v5e", "h100-sxm"], mode="graph", B=1, C=2048)
     none, small, fine = found.rows
     assert none.estimate is None
     assert "no published bf16 matmul peak" in none.reason
     assert small.reason.startswith("does not fit: needs 16.24 GiB, has 16.00 GiB")
     assert (none.runs, small.runs, fine.runs) == (False, False, True)
-    assert "grayskull-e150: grayskull-e150 has no published" in repr(found)
-    assert rl.compare(llama("decode"), "grayskull-e150", B=1, C=2048).best is None
+    assert "groq-lpu-v1: groq-lpu-v1 has no published" in repr(found)
+    assert rl.compare(llama("decode"), "groq-lpu-v1", B=1, C=2048).best is None
 
 
 def test_a_chip_without_a_capacity_has_a_time() -> None:

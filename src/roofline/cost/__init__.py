@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from roofline.cost import attention, convolution, cpu, experts, gradients, matmul, network, parameters, rowwise, stream
+from roofline.cost.machine import vector_peak
 from roofline.cost.parameters import Group, Parameter
 from roofline.cost.spread import CERTAINTY, provenance, spread
 from roofline.cost.spread import GROUP as SPREAD
-from roofline.cost.work import REGIMES, Launch, launch, sparse_weights, vector_peak
+from roofline.cost.work import REGIMES, Launch, launch, sparse_weights
 from roofline.counting.counts import KernelCount
 from roofline.hardware.chip import Chip
 from roofline.ops.registry import OpKind

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from roofline.cost.machine import knee
+from roofline.cost.machine import knee, vector_peak
 from roofline.cost.parameters import Group, Parameter
-from roofline.cost.work import Launch, vector_peak
+from roofline.cost.work import Launch
 from roofline.ir.dtypes import DTYPES
 
 #: Tile shapes, in rows and columns of the output.
@@ -92,7 +92,7 @@ def _gemm(work: Launch) -> _Gemm:
 
 def _gemms(work: Launch, p: Mapping[str, float], gemm: _Gemm) -> Any:
     """As GEMMs, on the matrix units or the vector units, with the layout copies that they need [s]."""
-    on_vector = work.dtype in ("fp32", "fp64")
+    on_vector = not work.on_matrix
     share = p["vector"] if on_vector else p["share"] * p.get(f"share_{work.dtype}", 1.0)
     align = SLAB if on_vector else ALIGNMENT / work.element
     padded = np.ceil(gemm.channels / align) * align
@@ -159,7 +159,7 @@ def _spectral(work: Launch, p: Mapping[str, float], gemm: _Gemm) -> Any:
     """Through Fourier transforms of tiles of the image: vector formats without stride only [s]."""
     s = work.sizes
     plain = work.op == "conv2d" and _area(work, "stride") == _area(work, "dilation") == 1
-    if work.dtype != "fp32" or not plain or s["r"] * s["s"] == 1 or max(s["r"], s["s"]) > SPECTRUM / 2:
+    if work.dtype != "fp32" or work.on_matrix or not plain or s["r"] * s["s"] == 1 or max(s["r"], s["s"]) > SPECTRUM / 2:
         return np.inf
     high, wide = (np.asarray(s[axis], dtype=np.float64) for axis in "pq")
     edge = np.minimum(2 ** np.ceil(np.log2(np.maximum(high + s["r"], wide + s["s"]) - 1)), SPECTRUM)

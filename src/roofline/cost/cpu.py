@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from roofline.cost.machine import knee
+from roofline.cost.machine import knee, vector_peak
 from roofline.cost.parameters import Group, Parameter
-from roofline.cost.work import Launch, vector_peak
+from roofline.cost.work import Launch
 from roofline.hardware.chip import Chip
 from roofline.ops.registry import OPS, OpKind
 

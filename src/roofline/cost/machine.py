@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from roofline.hardware.chip import Chip
+from roofline.ir.errors import MissingFigure
 
 #: Bandwidth of the last-level cache against main memory's, where it is not published: 2.0 to 3.5 on the NVIDIA chips
 #: whose files have both.
@@ -28,6 +29,8 @@ class Machine:
         cache_bandwidth: Of that cache; :data:`CACHE_RATIO` times main memory's where unknown [byte/s].
         cache_roof: The published figure of it, infinity where there is none [byte/s].
         clock: Of the compute units, infinity where unknown [Hz].
+        has_matrix: Whether some format is multiplied faster than the vector units do: by matrix units, which libraries
+            feed with tiles. Chips without (CPUs, GPUs of before, Apple's) stream.
     """
 
     bandwidth: float
@@ -36,6 +39,7 @@ class Machine:
     cache_bandwidth: float
     cache_roof: float = float("inf")
     clock: float = float("inf")
+    has_matrix: bool = True
 
     @property
     def units(self) -> float:
@@ -55,7 +59,16 @@ def machine(chip: Chip) -> Machine:
         cache_bandwidth=published or chip.bandwidth * CACHE_RATIO,
         cache_roof=published or float("inf"),
         clock=float(chip.clock or "inf"),
+        has_matrix=any(peak.flops > (vector_peak(chip, name) or 0.0) for name, peak in chip.matrix.items()),
     )
+
+
+def vector_peak(chip: Chip, dtype: str) -> float | None:
+    """Peak of elementwise arithmetic [FLOP/s], or ``None`` where the vendor publishes none."""
+    try:
+        return chip.vector_peak(dtype)
+    except MissingFigure:
+        return None
 
 
 def knee(times: list[Any], sharpness: float) -> Any:

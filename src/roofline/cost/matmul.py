@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from roofline.cost import serving_stack
-from roofline.cost.machine import Machine, knee
+from roofline.cost.machine import Machine, knee, vector_peak
 from roofline.cost.parameters import Group, Parameter
 from roofline.cost.serving_stack import SCALED
-from roofline.cost.work import REGIMES, Launch, vector_peak
+from roofline.cost.work import REGIMES, Launch
 from roofline.ir.dtypes import DTYPES
 from roofline.ops.registry import OPS
 
@@ -54,6 +54,9 @@ BY_ROW_EDGE, BY_ROW_COLUMNS, BY_ROW_SKINNY = 64, 128, 0.3
 #: Rows served by a weight once dequantised: for more rows Marlin runs its largest kernel, of 64 rows,
 #: several times over (IST-DASLab/marlin, issue 2, its author).
 DEQUANTIZED_ROWS = 64
+#: Rows that a weight serves once it is loaded, on vector units: llama.cpp's matrix-vector kernels take up to 8
+#: (ggml/src/ggml-cuda/mmvq.cuh, MMVQ_MAX_BATCH_SIZE).
+VECTOR_ROWS = 8
 
 GROUP = Group(
     "matmul",
@@ -151,7 +154,7 @@ def tiled_seconds(work: Launch, p: Mapping[str, float], b: Any, m: Any, n: Any, 
     choices = _choices(split, _is_dequantized(work), _scaled_by_row(work))
     for tiles in _chunks(choices, np.broadcast(b, m, n, k, work.row.bytes)):
         best = np.minimum(best, _tiled(work, p, (b, m, n, k, width), tiles, traffic, peak, step).min(axis=0))
-    if _is_dequantized(work):
+    if _is_dequantized(work) or not work.machine.has_matrix:
         best = np.minimum(best, _by_vectors(work, p, (b, m, n, k), traffic))
     time = p["launch"] + best + serving_stack.entry_seconds(work, p, kind, m, k)
     return np.maximum(host, time * (1 + _throttled(work, p, time)))
@@ -250,13 +253,20 @@ def _tiled(
 
 
 def _by_vectors(work: Launch, p: Mapping[str, float], shape: tuple[Any, ...], traffic: Traffic) -> Any:
-    """Time of a few rows on the vector units, without the launch [s]: all cores stream weights, dequantised once."""
+    """Time on the vector units, without the launch [s]: all cores stream weights, which serve a few rows at a time.
+
+    No row is padded to a tile; more rows read the weights again, from the cache.
+    """
     (b, m, n, k), chip = shape, work.machine
-    peak = vector_peak(work.chip, "fp32")
-    if not peak or np.all(np.less_equal(work.peak, peak)):  # emulated formats run there in any case, tile by tile
+    peak = vector_peak(work.chip, "fp32") if chip.has_matrix else work.peak * p["share"]
+    if not peak or (chip.has_matrix and not work.on_matrix):  # emulated formats run there in any case, tile by tile
         return np.inf
-    dequantizing = b * n * k * _dequantizing(work, p) / chip.units
-    times = [2 * b * m * n * k / peak, traffic.load(chip, p["dram"]), dequantizing]
+    times = [2 * b * m * n * k / peak, traffic.load(chip, p["dram"])]
+    if _is_dequantized(work):
+        times.append(b * n * k * _dequantizing(work, p) / chip.units)
+    if not chip.has_matrix:
+        reread = b * n * k * _second(work) * (np.ceil(m / VECTOR_ROWS) - 1)
+        times.append(reread / (chip.cache_bandwidth * p["cache"]))
     if _library(work) == "tinygemm":
         times.append(_tinygemm(work, p, shape))
     return knee(times, p["knee"]) + traffic.store(chip, p["store"], p["kept"])

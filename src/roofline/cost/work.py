@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from roofline.cost.machine import Machine, machine
+from roofline.cost.machine import Machine, machine, vector_peak
 from roofline.counting.counts import KernelCount
 from roofline.hardware.chip import Chip
 from roofline.ir.dtypes import DTYPES, two_of_four
-from roofline.ir.errors import MissingFigure
 from roofline.ir.graph import Tensor
 
 #: Where operands lie when a kernel starts. ``cold``: all in main memory. ``warm``: the same launch ran just before, so
@@ -34,7 +33,8 @@ class Launch:
     Attributes:
         row: Its counts.
         chip: Where it runs.
-        dtype: The number format of its contraction, ``tf32`` where fp32 runs on tf32 units; of its output otherwise.
+        dtype: The number format that its contraction is multiplied in: ``tf32`` where fp32 runs on tf32 units, another
+            one for a fallback; of its output otherwise.
         peak: Of its contraction [FLOP/s]; infinity where it has none.
         regime: One of :data:`REGIMES`.
     """
@@ -52,8 +52,9 @@ class Launch:
 
     @property
     def on_matrix(self) -> bool:
-        """True where its contraction runs on matrix units."""
-        return " matrix" in self.chip.matmul_runs_as(self.dtype)
+        """True where its contraction runs on matrix units: those that multiply faster than the vector units."""
+        runs = self.chip.matmul_runs_as(self.dtype)
+        return runs.endswith(" matrix") and self.peak > (vector_peak(self.chip, self.dtype) or 0.0)
 
     @property
     def sizes(self) -> Mapping[str, Any]:
@@ -88,7 +89,7 @@ def launch(row: KernelCount, chip: Chip, tf32: bool, regime: str) -> Launch:
     if not formats:
         return Launch(row, chip, row.kernel.output.dtype, float("inf"), regime)
     widest = max(formats, key=lambda name: DTYPES[name].bits)
-    dtype = "tf32" if tf32 and widest == "fp32" and "tf32" in chip.matrix else widest
+    dtype = chip.matmul_format(widest, tf32=tf32)
     dense = chip.matmul_peak(widest, tf32=tf32)
     weights = sparse_weights(row)
     if weights is None:
@@ -110,10 +111,3 @@ def _stretch(weights: Tensor) -> float:
     plain = DTYPES[weights.dtype.removesuffix("-2:4")]
     return float(plain.bytes / DTYPES[weights.dtype].bytes) - 1
 
-
-def vector_peak(chip: Chip, dtype: str) -> float | None:
-    """Peak of elementwise arithmetic [FLOP/s], or ``None`` where the vendor publishes none."""
-    try:
-        return chip.vector_peak(dtype)
-    except MissingFigure:
-        return None

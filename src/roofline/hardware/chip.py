@@ -32,11 +32,14 @@ from roofline.hardware.parts import (
     FrozenDict,
     Link,
     MemoryLevel,
+    Number,
     Peak,
     Text,
     Unit,
     Watts,
+    shown,
 )
+from roofline.hardware.rates import Rate, advice, rate
 from roofline.ir import units
 from roofline.ir.csvfile import whole_file
 from roofline.ir.dtypes import dtype as find_dtype
@@ -94,20 +97,20 @@ class Chip(Frozen):
 
     name: Annotated[str, Field(min_length=1, max_length=100)]
     vendor: str = ""
-    year: Annotated[int, Field(ge=1970, le=2100)] | None = None
+    year: Annotated[int, Field(strict=True, ge=1970, le=2100)] | None = None
     aliases: tuple[str, ...] = ()
     form: str = ""
-    cores: Annotated[int, Field(gt=0)] | None = None
+    cores: Annotated[int, Field(strict=True, gt=0, le=10**9)] | None = None
     core_name: str = "core"
     clock: Clock | None = None
     tdp: Watts | None = None
     matrix: _Peaks = Field(default_factory=FrozenDict)
     vector: _Peaks = Field(default_factory=FrozenDict)
-    memory: Annotated[tuple[MemoryLevel, ...], Field(min_length=1)]
+    memory: Annotated[tuple[MemoryLevel, ...], Field(min_length=1, max_length=64)]
     links: tuple[Link, ...] = ()
     efficiency: Efficiency = Efficiency()
     fallback: _Fallbacks = Field(default_factory=FrozenDict)
-    clock_slack: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.05
+    clock_slack: Annotated[Number, Field(ge=1, le=100)] = 1.05
     notes: Text = ""
     source: Text = GIVEN
     sources: _Sources = Field(default_factory=FrozenDict)
@@ -165,32 +168,32 @@ class Chip(Frozen):
         Raises:
             MissingFigure: Neither a peak nor a documented fallback.
         """
-        return self._matmul(dtype, tf32)[0]
+        return self._matmul(dtype, tf32).flops
 
     def matmul_runs_as(self, dtype: object, tf32: bool = False) -> str:
         """Say which unit and format multiply ``dtype`` operands, such as ``"bf16 matrix"``.
 
         A fallback shows with its reason: ``"fp32 vector (bf16 emulated: ...)"``.
         """
-        return self._matmul(dtype, tf32)[1]
+        return str(self._matmul(dtype, tf32))
 
-    def _matmul(self, dtype: object, tf32: bool) -> tuple[float, str]:
+    def matmul_format(self, dtype: object, tf32: bool = False) -> str:
+        """Return the format that the units multiply where the operands are ``dtype``: another one for a fallback.
+
+        Example:
+            >>> mine = Chip(name="mine", matrix={"bf16": "400 TFLOP/s"}, memory_bandwidth="2 TB/s",
+            ...             fallback={"fp32": {"runs_as": "bf16", "passes": 3, "reason": "split in three"}})
+            >>> mine.matmul_format("fp32"), mine.matmul_peak("fp32") / 1e12
+            ('bf16', 133.33333333333334)
+        """
+        return self._matmul(dtype, tf32).runs_as
+
+    def _matmul(self, dtype: object, tf32: bool) -> Rate:
         name = _arithmetic(dtype)
         if name == "fp32" and tf32 and "tf32" in self.matrix:
             name = "tf32"
-        if name in self.matrix:
-            return self.matrix[name].flops, f"{name} matrix"
-        if name in self.vector:
-            return self.vector[name].flops, f"{name} vector"
-        fallback = self.fallback.get(name)
-        if fallback is None or fallback.runs_as == name:
-            self._missing(f"{find_dtype(dtype).name} matmul peak")
-        rate, text = self._plain_matmul(fallback.runs_as)
-        return rate, f"{text} ({name} {fallback.reason})"
-
-    def _plain_matmul(self, name: str) -> tuple[float, str]:
-        unit: Unit = "matrix" if name in self.matrix else "vector"
-        return self.peak(name, unit), f"{name} {unit}"
+        tables = self.matrix, self.vector, self.fallback
+        return rate(name, *tables) or self._missing(f"{find_dtype(dtype).name} matmul peak", advice(name, *tables))
 
     def sparse_peak(self, dtype: object, tf32: bool = False) -> float | None:
         """Return the published 2:4-sparse peak of the matrix unit that multiplies ``dtype`` operands [FLOP/s].
@@ -216,11 +219,11 @@ class Chip(Frozen):
             self._missing(f"{name} vector peak")
         return self.vector[name].flops
 
-    def _missing(self, what: str) -> NoReturn:
+    def _missing(self, what: str, how: str = "") -> NoReturn:
         has = "; ".join(f"{unit}: {', '.join(getattr(self, unit))}" for unit in UNITS if getattr(self, unit))
         raise MissingFigure(
             f"{self.name} has no published {what}; it has {has or 'no peaks at all'} "
-            "(none is ever derived: give one with chip.replace(...))"
+            f"(none is ever derived: give one with chip.replace(...)){how}"
         )
 
     @property
@@ -470,7 +473,7 @@ def first_problem(error: ValidationError, top: type[BaseModel], tables: Mapping[
     elif problem["type"] == "missing":
         text = "missing"
     elif problem["type"] != "value_error":
-        text = f"{text[:1].lower()}{text[1:]}, given {problem['input']!r}"
+        text = f"{text[:1].lower()}{text[1:]}, given {shown(problem['input'])}"
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     return _clip(f"{'.'.join(map(str, where))}: " * bool(where) + text, 600) + more
 

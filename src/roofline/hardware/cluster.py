@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from roofline.hardware.chip import GIVEN, Chip, first_problem, load_chip, read_toml, state_of
 from roofline.hardware.library import chip as find_chip
 from roofline.hardware.library import chips, files, find_alias, find_file, is_path, several
-from roofline.hardware.parts import Frozen, Link, Text
+from roofline.hardware.parts import Frozen, Link, Number, Text
 from roofline.ir import units
 from roofline.ir.errors import ChipDataError, RooflineError, UnknownChip, UsageError, did_you_mean
 
@@ -26,7 +26,7 @@ NODE = 8
 
 _IMPLIED = "implied by a chip's name"
 
-Count = Annotated[int, Field(ge=1, le=10_000_000)]
+Count = Annotated[int, Field(strict=True, ge=1, le=10_000_000)]
 
 
 class Cluster(Frozen):
@@ -55,7 +55,7 @@ class Cluster(Frozen):
     devices_per_node: Count
     nodes: Count = 1
     link: Link | None = None
-    oversubscription: Annotated[float, Field(ge=1, le=1000, allow_inf_nan=False)] = 1.0
+    oversubscription: Annotated[Number, Field(ge=1, le=1000)] = 1.0
     aliases: tuple[str, ...] = ()
     notes: Text = ""
     source: Text = GIVEN

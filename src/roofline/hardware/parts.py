@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from math import inf, isfinite
+from numbers import Real
 from typing import Annotated, Any, Generic, Literal, NoReturn, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
@@ -32,18 +35,42 @@ class FrozenDict(dict[_Key, _Value], Generic[_Key, _Value]):
         return FrozenDict, (dict(self),)
 
 
-def _quantity(unit: str, least: float) -> BeforeValidator:
-    """A validator that reads text or an SI number of ``unit``, at least ``least``."""
+def _quantity(unit: str, least: float, most: float) -> BeforeValidator:
+    """A validator that reads text or an SI number of ``unit`` from ``least`` to ``most``."""
 
     def read(value: Any) -> float:
-        number = units.parse(value, unit)
-        if number < least:
-            bare = not str(value).strip()[-1:].isalpha()
-            hint = f"; a bare number is taken as {unit}" if bare else ""
-            raise UnitError(f"{value!r} is too small; allowed: at least {units.format_si(least, unit)}{hint}")
-        return number
+        try:
+            number = units.parse(value, unit)
+        except OverflowError:
+            number = inf
+        if least <= number <= most:
+            return number
+        size, bound, limit = ("small", "least", least) if number < least else ("large", "most", most)
+        bare = isinstance(value, Real)
+        hint = f"; a bare number is taken as {unit}" if bare else ""
+        raise UnitError(
+            f"{shown(value)} is too {size}; allowed: at {bound} {units.format_si(limit, unit)}{hint}"
+        )
 
     return BeforeValidator(read)
+
+
+def _real(value: Any) -> float:
+    """Read a number without unit: text, booleans and what is not finite are none."""
+    if isinstance(value, Real) and not isinstance(value, bool):
+        with suppress(OverflowError):
+            if isfinite(number := float(value)):
+                return number
+    raise ValueError(f"wanted a finite number, given {shown(value)}")
+
+
+def shown(value: object, size: int = 100) -> str:
+    """Write a value that was given into a message, whatever it is, in at most ``size`` characters."""
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of more digits than Python writes
+        return "an integer of thousands of digits"
+    return text if len(text) <= size else f"{text[:size]}..."
 
 
 def _dtype_name(key: Any) -> str:
@@ -53,13 +80,17 @@ def _dtype_name(key: Any) -> str:
         raise ValueError(str(error)) from None
 
 
-FlopRate = Annotated[float, _quantity("FLOP/s", 1e6)]
-ByteRate = Annotated[float, _quantity("B/s", 1e6)]
-Bytes = Annotated[float, _quantity("B", 1e3)]
-Clock = Annotated[float, _quantity("Hz", 1e6)]
-Watts = Annotated[float, _quantity("W", 1e-3)]
-Seconds = Annotated[float, _quantity("s", 0.0)]
-Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+#: Figures of machines that are or may be: a thousandth of the smallest shipped to a thousand times the largest.
+FlopRate = Annotated[float, _quantity("FLOP/s", 1e6, 1e21)]
+ByteRate = Annotated[float, _quantity("B/s", 1e6, 1e20)]
+Bytes = Annotated[float, _quantity("B", 1e3, 1e18)]
+Clock = Annotated[float, _quantity("Hz", 1e6, 1e12)]
+Watts = Annotated[float, _quantity("W", 1e-3, 1e9)]
+Seconds = Annotated[float, _quantity("s", 0.0, 1e3)]
+Number = Annotated[float, BeforeValidator(_real)]
+Share = Annotated[Number, Field(gt=0, le=1)]
+#: Of a fitted parameter of the time model, whose own bounds are narrower.
+Fitted = Annotated[Number, Field(ge=0, le=1e15)]
 DTypeName = Annotated[str, BeforeValidator(_dtype_name)]
 Text = Annotated[str, Field(max_length=4000)]
 
@@ -131,7 +162,7 @@ class Link(Frozen):
     kind: Literal["device", "host", "node"] = "device"
     per_peer: ByteRate | None = None
     latency: Seconds | None = None
-    reduces: bool = False
+    reduces: Annotated[bool, Field(strict=True)] = False
     source: Text
     note: Text = ""
 
@@ -140,12 +171,14 @@ class Fallback(Frozen):
     """What a precision without hardware runs as.
 
     Attributes:
-        runs_as: The format whose rate it gets.
+        runs_as: The format whose rate it gets; operands stay stored as they are.
+        passes: Times that its units multiply for one product.
         reason: Why, in a few words.
         source: Where that is documented.
     """
 
     runs_as: DTypeName
+    passes: Annotated[int, Field(strict=True, ge=1, le=64)] = 1
     reason: Text
     source: Text
 
@@ -165,7 +198,7 @@ def _renamed(value: Any) -> Any:
 
 
 _Groups = Annotated[
-    dict[str, Annotated[dict[str, float], AfterValidator(FrozenDict)]],
+    dict[str, Annotated[dict[str, Fitted], AfterValidator(FrozenDict)]],
     BeforeValidator(_renamed),
     AfterValidator(FrozenDict),
 ]
@@ -192,7 +225,7 @@ class Efficiency(Frozen):
     launch: Seconds = 3e-6
     host: Seconds = 21.7e-6
     low: Share = 0.65
-    high: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 2.0
+    high: Annotated[Number, Field(ge=1, le=1e3)] = 2.0
     calibrated: Literal["measured", "transferred", "prior"] = "prior"
     parameters: _Groups = FrozenDict()
     like: str = ""
