@@ -299,7 +299,7 @@ WRONG = [
     (["estimate", "llama-3-8b", "h100-sxm", "extra", "-S", "8"], ["extra"]),
     (["estimate", "", "h100-sxm"], ["model"]),
     (["estimate", "gpt2", "", "-S", "8"], ["chip"]),
-    (["estimate", "gpt2", "wormhole-n150", "-S", "8"], ["fp32", "it has"]),
+    (["estimate", "gpt2", "groq-lpu-v1", "-S", "8"], ["fp32", "it has", "--dtype fp16"]),
     (["estimte"], ["estimte"]),
     (["--versio"], ["did you mean --version"]),
     (["check", *DECODE], ["--measured"]),
@@ -423,7 +423,7 @@ def test_version_and_help() -> None:
 def test_error_of_a_process() -> None:
     result = shell("estimate", "llama-3-8b", "h100-smx", "-S", "8")
     assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr == "roofline: error: chip 'h100-smx' is not known; did you mean h100-sxm, h200-sxm?\n"
+    assert result.stderr == "roofline: error: chip 'h100-smx' is not known; did you mean h100-sxm, h800-sxm, h200-sxm?\n"
 
 
 def test_script_and_module_are_the_same() -> None:

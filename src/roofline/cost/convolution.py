@@ -159,7 +159,13 @@ def _spectral(work: Launch, p: Mapping[str, float], gemm: _Gemm) -> Any:
     """Through Fourier transforms of tiles of the image: vector formats without stride only [s]."""
     s = work.sizes
     plain = work.op == "conv2d" and _area(work, "stride") == _area(work, "dilation") == 1
-    if work.dtype != "fp32" or work.on_matrix or not plain or s["r"] * s["s"] == 1 or max(s["r"], s["s"]) > SPECTRUM / 2:
+    if (
+        work.dtype != "fp32"
+        or work.on_matrix
+        or not plain
+        or s["r"] * s["s"] == 1
+        or max(s["r"], s["s"]) > SPECTRUM / 2
+    ):
         return np.inf
     high, wide = (np.asarray(s[axis], dtype=np.float64) for axis in "pq")
     edge = np.minimum(2 ** np.ceil(np.log2(np.maximum(high + s["r"], wide + s["s"]) - 1)), SPECTRUM)

@@ -110,4 +110,3 @@ def _stretch(weights: Tensor) -> float:
     """Return the extra reading of a stored 2:4 matrix on a chip that skips no zeros: it is read as if dense."""
     plain = DTYPES[weights.dtype.removesuffix("-2:4")]
     return float(plain.bytes / DTYPES[weights.dtype].bytes) - 1
-

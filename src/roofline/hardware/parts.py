@@ -48,9 +48,7 @@ def _quantity(unit: str, least: float, most: float) -> BeforeValidator:
         size, bound, limit = ("small", "least", least) if number < least else ("large", "most", most)
         bare = isinstance(value, Real)
         hint = f"; a bare number is taken as {unit}" if bare else ""
-        raise UnitError(
-            f"{shown(value)} is too {size}; allowed: at {bound} {units.format_si(limit, unit)}{hint}"
-        )
+        raise UnitError(f"{shown(value)} is too {size}; allowed: at {bound} {units.format_si(limit, unit)}{hint}")
 
     return BeforeValidator(read)
 
