@@ -423,7 +423,9 @@ def test_version_and_help() -> None:
 def test_error_of_a_process() -> None:
     result = shell("estimate", "llama-3-8b", "h100-smx", "-S", "8")
     assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr == "roofline: error: chip 'h100-smx' is not known; did you mean h100-sxm, h800-sxm, h200-sxm?\n"
+    assert (
+        result.stderr == "roofline: error: chip 'h100-smx' is not known; did you mean h100-sxm, h800-sxm, h200-sxm?\n"
+    )
 
 
 def test_script_and_module_are_the_same() -> None:
