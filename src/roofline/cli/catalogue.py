@@ -133,7 +133,7 @@ def _figures(chip: Chip) -> Iterator[tuple[str, Any, str, str, str]]:
         details = [part for part in ("one direction", link.note) if part]
         yield f"{link.name} ({link.kind})", link.bandwidth, "B/s", link.source, "; ".join(details)
     for name, fallback in chip.fallback.items():
-        yield name, fallback.runs_as, "", fallback.source, fallback.reason
+        yield name, fallback.runs_as, "", fallback.source, chip.matmul_runs_as(name)
     share = chip.efficiency
     yield (
         "share of compute", share.compute, "share", share.source,

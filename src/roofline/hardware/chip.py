@@ -182,9 +182,9 @@ class Chip(Frozen):
 
         Example:
             >>> mine = Chip(name="mine", matrix={"bf16": "400 TFLOP/s"}, memory_bandwidth="2 TB/s",
-            ...             fallback={"fp32": {"runs_as": "bf16", "passes": 3, "reason": "split in three"}})
+            ...             fallback={"fp32": {"runs_as": "bf16", "passes": 4, "reason": "split in four"}})
             >>> mine.matmul_format("fp32"), mine.matmul_peak("fp32") / 1e12
-            ('bf16', 133.33333333333334)
+            ('bf16', 100.0)
         """
         return self._matmul(dtype, tf32).runs_as
 
