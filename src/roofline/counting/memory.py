@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import reduce
@@ -156,8 +157,10 @@ def _largest(values: list[Number]) -> Number:
 
 def _stored(graph: Graph) -> dict[str, Number]:
     totals: dict[str, Number] = {"weight": 0, "buffer": 0, "cache": 0, "input": 0, "activation": 0}
-    for tensor in graph.tensors.values():
-        totals[tensor.kind] = totals[tensor.kind] + nbytes(tensor)
+    alike = {(tensor.kind, tensor.shape, tensor.dtype): tensor for tensor in graph.tensors.values()}
+    numbers = Counter((tensor.kind, tensor.shape, tensor.dtype) for tensor in graph.tensors.values())
+    for key, number in numbers.items():
+        totals[key[0]] = totals[key[0]] + nbytes(alike[key]) * number
     return totals
 
 
@@ -184,9 +187,11 @@ def _live(graph: Graph) -> Iterable[Number]:
         for name in node.outputs:
             if name in last:
                 live = live + nbytes(graph.tensors[name])
-        yield live
-        for name in frees.get(at, ()):
+        if at in frees:  # until then it only grows
+            yield live
+        for name in frees.pop(at, ()):
             live = live - nbytes(graph.tensors[name])
+    yield live
 
 
 def _last_uses(graph: Graph, scope: Boundaries) -> dict[str, int]:

@@ -144,7 +144,12 @@ def head(ax: Axes, title: str, subtitle: str, lift: float = 0.0) -> tuple[Text, 
 
 def lay_out(ax: Axes, titles: tuple[Text, ...]) -> None:
     """Compute the layout of the whole figure, and cut titles off where the page ends."""
-    root(ax).draw_without_rendering()
+    figure = root(ax)
+    engine = figure.get_layout_engine()
+    if engine is None:
+        figure.draw_without_rendering()
+    else:  # what drawing does first, without the rest
+        engine.execute(figure)
     for line in titles:
         while line.get_window_extent().x1 > root(ax).bbox.x1 - 4 and len(line.get_text()) > 10:
             line.set_text(f"{line.get_text()[:-2]}…")
