@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,19 +13,18 @@ from inductor_programs import AS_ON_A_GPU, CASES, Case, generated, one_function_
 
 import roofline as rl  # noqa: E402
 
-COMPILER = shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
-
 
 @pytest.fixture(scope="module")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Compiled code goes to a folder of this run, and is compiled in this process: a pool takes longer to start."""
+    """Code goes to a folder of this run, and is not compiled: to be counted, its kernels need not do anything."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("torch._inductor.config.compile_threads", 1)
+        patch.setattr("torch._inductor.config.cpp.vec_isa_ok", True)
+        patch.setattr("torch._inductor.async_compile.AsyncCompile.cpp_pybinding", lambda *code, **how: lambda *args: None)
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("inductor")))
         yield
 
 
-@pytest.mark.skipif(COMPILER is None, reason="torch.compile needs a C++ compiler")
 @pytest.mark.parametrize("case", [case for case in CASES if not case.slow], ids=lambda case: case.name)
 def test_the_generated_code_has_as_many_kernels(case: Case, own_cache: None) -> None:
     program, *args = case.build()
