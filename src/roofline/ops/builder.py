@@ -233,8 +233,9 @@ class Builder:
         if count < 1:
             raise UsageError(f"{path}: count={count}; a node runs at least once")
         spec, old = get_op(op, path), self._tensors[replacing.outputs[0]] if replacing else None
+        options = tuple(sorted((key, _frozen(value)) for key, value in attrs.items()))
         try:
-            shape = spec.output([self._tensors[i].shape for i in inputs], attrs)
+            shape = spec.output([self._tensors[i].shape for i in inputs], dict(options))
         except ShapeError as error:
             raise ShapeError(f"{path}: {op} {error}") from None
         if old is not None and old.shape != shape:
@@ -243,7 +244,6 @@ class Builder:
             follows = spec.alias is not None or not self.dtype
             dtype = self._tensors[inputs[spec.alias or 0]].dtype if follows else self.dtype
         out = Tensor(old.name if old else path, shape, number_format(dtype).name)
-        options = tuple(sorted((key, _frozen(value)) for key, value in attrs.items()))
         kernel, times, scope = self._kernel, count * self._times, path.rpartition(".")[0]
         if replacing:
             kernel, times, scope = kernel or replacing.kernel, replacing.count, replacing.scope

@@ -19,7 +19,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Literal
 
 from roofline.ir.errors import ShapeError, UnknownOp, did_you_mean
@@ -76,7 +76,7 @@ class Derivative:
     reference: Reference
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Op:
     """The declaration of an operator.
 
@@ -164,11 +164,8 @@ class Op:
         Raises:
             ShapeError: The inputs contradict the signature, or an option is missing.
         """
-        if self.signature is None:
-            assert self.shape is not None
-            shape: Shape = _apply(self.shape, {"shapes": tuple(shapes), **attrs})
-            return shape
-        return self.signature.shapes(self.sizes(shapes, attrs))[0]
+        shape: Shape = _once(_output, self, shapes, attrs)
+        return shape
 
     def work(self, shapes: Sequence[Shape], attrs: Mapping[str, Any]) -> Work:
         """Evaluate the formula on shapes and options.
@@ -176,9 +173,8 @@ class Op:
         Raises:
             ShapeError: The inputs contradict the signature, or an option is missing.
         """
-        sizes = self.sizes(shapes, attrs)
-        result: Work = _apply(self.formula, {**attrs, **sizes, "sizes": sizes, "shapes": shapes})
-        return result
+        work: Work = _once(_work, self, shapes, attrs)
+        return work
 
     def matmuls(self, sizes: Mapping[str, Any]) -> tuple[Any, Any, Any, Any]:
         """Return how many matmuls an operator is timed as, and their m, n and k, from the sizes of its axes."""
@@ -196,6 +192,33 @@ class Op:
         axes = {axis for term in (*self.signature.inputs, *self.signature.outputs) for axis in term} if (
             self.signature) else set()  # fmt: skip
         return frozenset(names - axes - {"batch", "shapes", "sizes"} | self.options.keys())
+
+
+def _output(op: Op, shapes: Sequence[Shape], attrs: Mapping[str, Any]) -> Shape:
+    if op.signature is None:
+        assert op.shape is not None
+        shape: Shape = _apply(op.shape, {"shapes": shapes, **attrs})
+        return shape
+    return op.signature.shapes(op.sizes(shapes, attrs))[0]
+
+
+def _work(op: Op, shapes: Sequence[Shape], attrs: Mapping[str, Any]) -> Work:
+    sizes = op.sizes(shapes, attrs)
+    work: Work = _apply(op.formula, {**attrs, **sizes, "sizes": sizes, "shapes": shapes})
+    return work
+
+
+def _once(function: Callable[..., Any], op: Op, shapes: Sequence[Shape], attrs: Mapping[str, Any]) -> Any:
+    """Work something out once for equal shapes and options, since layers repeat."""
+    try:
+        return _latest(function, op, tuple(shapes), tuple(attrs.items()))
+    except TypeError:  # a shape or an option that is no key
+        return function(op, tuple(shapes), attrs)
+
+
+@lru_cache(maxsize=2**14)
+def _latest(function: Callable[..., Any], op: Op, shapes: tuple[Shape, ...], attrs: tuple[tuple[str, Any], ...]) -> Any:
+    return function(op, shapes, dict(attrs))
 
 
 def _apply(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
