@@ -20,7 +20,9 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("torch._inductor.config.compile_threads", 1)
         patch.setattr("torch._inductor.config.cpp.vec_isa_ok", True)
-        patch.setattr("torch._inductor.async_compile.AsyncCompile.cpp_pybinding", lambda *code, **how: lambda *args: None)
+        patch.setattr(
+            "torch._inductor.async_compile.AsyncCompile.cpp_pybinding", lambda *code, **how: lambda *args: None
+        )
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("inductor")))
         yield
 
