@@ -22,6 +22,7 @@ from roofline.ir.sizes import symbol
 from roofline.view.charts import chart as kit
 from roofline.view.charts.chart import Chart
 from roofline.view.charts.labels import crosses, overlaps, place, spread
+from roofline.view.charts.points import Point
 from roofline.view.charts.roof import LABELLED
 
 SIZES = [(8, 5.4), (16, 9), (6, 4.2)]
@@ -264,8 +265,11 @@ def test_labels_do_not_collide(size: tuple[float, float], measured: float | None
     est = rl.estimate(program(kernels), "h100-sxm")
     figure = drawn(rl.charts.plot_roofline(est, measured=measured), size)
     ax = figure.axes[0]
-    labels = texts(figure, "label")
-    assert len(labels) == min(LABELLED, kernels) + 1 + (measured is not None)
+    labels, below = texts(figure, "label"), texts(figure, "strip")
+    named = [text for text in below if "-" in text.get_gid()]
+    assert len(labels) + len(named) == min(LABELLED, kernels) + 1 + (measured is not None)
+    rows = [box(text) for text in (*below, *ax.get_legend().get_texts())]
+    assert not any(overlaps([a], [b]).any() for a, b in combinations(rows, 2))
     boxes = [box(text) for text in labels]
     for (i, a), (j, b) in combinations(enumerate(boxes), 2):
         assert not overlaps([a], [b]).any(), (labels[i].get_text(), labels[j].get_text())
@@ -311,16 +315,67 @@ def test_all_text_is_on_the_page(size: tuple[float, float], point: rl.Estimate, 
                 assert y1 <= figure.bbox.y1 + 1
 
 
-def test_kernels_without_flops_are_on_the_rug(point: rl.Estimate) -> None:
+def test_kernels_without_flops_are_below_the_axes(point: rl.Estimate) -> None:
+    """A rate of nothing has no height: act and swap_axes stand in a row of their own, with their share of the time."""
     spec = rl.charts.plot_roofline(point)
-    copies = [p for p in spec.points if not p.work]
-    assert sorted(p.name for p in copies) == ["act", "swap_axes"]
-    ax = spec.figure().axes[0]
-    assert any("FLOPs" in text.get_text() for text in ax.texts)
-    kernels = [c for c in ax.collections if str(c.get_gid()).startswith("point-")]
-    assert len(kernels) == len(spec.points)
-    on_rug = [c for c in kernels if c.get_offset_transform() == ax.transAxes]
-    assert len(on_rug) == 2
+    row = spec.off_axes["no FLOPs"]
+    assert sorted(spec.points[i].name for i in row) == ["act", "swap_axes"]
+    figure = drawn(spec)
+    ax = figure.axes[0]
+    share = sum(spec.points[i].share for i in row)
+    assert [text.get_text() for text in ax.texts if text.get_gid() == "strip"] == [f"no FLOPs: {share:.1%} of the time"]
+    markers = {str(c.get_gid()): c for c in ax.collections if str(c.get_gid()).startswith("point-")}
+    assert len(markers) == len(spec.points)
+    for i in range(len(spec.points)):
+        marker = markers[f"point-{i}"]
+        x, y = marker.get_offset_transform().transform(marker.get_offsets())[0]
+        assert (i in row) == (not ax.get_window_extent().contains(x, y))
+
+
+def timed(work: float, share: float, kind: Any = "kernel", moved: float = 1e9) -> Point:
+    return Point(kind, "k", "", 1, "bf16", "memory", work, 0.0, moved, 1e-3, share, 1e-6)
+
+
+def test_axes_hold_what_takes_the_time() -> None:
+    """On an H100 the roofs meet at 989.4 / 3.35 = 295 FLOP/byte; a kernel of 0.5 % at 1 GFLOP/s is left outside."""
+    chip = rl.charts.plot_roofline("h100-sxm", precisions=["bf16"], levels=["main"])
+    whole, most, little = timed(1e11, 1.0, "program"), timed(1e11, 0.99), timed(1e6, 0.005, moved=1e6)
+    spec = dataclasses.replace(chip, points=(whole, most, little))
+    assert spec.off_axes == {"outside the axes": (2,)}
+    assert spec.window.bottom > 1e12
+    ax = drawn(spec).axes[0]
+    assert texts(ax.figure, "strip")[0].get_text() == "outside the axes: 0.5% of the time"
+    shown = dataclasses.replace(chip, points=(whole, most, dataclasses.replace(little, share=0.05)))
+    assert shown.off_axes == {}
+    assert shown.window.bottom < 1e9
+    # Of what was measured the time itself is the weight.
+    work = [("a", "1 TFLOP", "10 GB", "10 ms"), ("b", "10 FLOP", "1 GB", "10 us")]
+    assert rl.charts.plot_roofline("h100-sxm", measured=work).off_axes == {"outside the axes": (1,)}
+    # What moves nothing has no intensity, and what nobody can count no rate.
+    lost = dataclasses.replace(chip, points=(timed(1e9, 0.5, moved=0.0), timed(float("nan"), 0.5)))
+    assert lost.off_axes == {"FLOPs not known": (1,), "outside the axes": (0,)}
+    drawn(lost)
+
+
+def test_axes_say_what_was_measured(point: rl.Estimate) -> None:
+    cases = [
+        (rl.charts.plot_roofline(point), "predicted rate [FLOP/s]"),
+        (rl.charts.plot_roofline(point, measured=point.time), "rate [FLOP/s]"),
+        (rl.charts.plot_roofline("h100-sxm", measured=[("a", 1e9, 1e6, 1.0)]), "measured rate [FLOP/s]"),
+        (rl.charts.plot_roofline("h100-sxm"), "rate [FLOP/s]"),
+    ]
+    for spec, words in cases:
+        assert spec.figure().axes[0].get_ylabel() == words
+    assert "predicted" in cases[0][0].subtitle
+    labels = [text.get_text() for text in texts(drawn(cases[1][0]), "label")]
+    assert any(text.startswith("predicted, ") for text in labels)
+    assert any(text.startswith("measured, ") for text in labels)
+
+
+def test_subtitles_use_the_words_for_sizes() -> None:
+    decode = rl.model("gpt2", phase="decode", layers=1)
+    spec = rl.charts.plot_roofline(rl.estimate(decode, "h100-sxm", batch=32, context=2048))
+    assert spec.subtitle.startswith("eager mode, batch 32, context 2,048: predicted ")
 
 
 def test_bubbles_show_share_and_bound(point: rl.Estimate) -> None:
@@ -386,6 +441,17 @@ def test_batch_limit(line: rl.Estimate) -> None:
     assert spec.largest == pytest.approx(48, rel=0.2)
     assert not spec.frame().fits.tolist()[-1]
     assert any("memory full" in text.get_text() for text in texts(spec.figure(), "mark"))
+
+
+def test_far_limits_do_not_stretch_the_axes(line: rl.Estimate) -> None:
+    """The program needs milliseconds and a few GiB: limits of 100 s and of 80 GiB are named at the ends of the axes."""
+    axes = drawn(rl.charts.plot_batch(line, latency_limit=100.0)).axes
+    said = [text.get_text() for ax in (axes[0], axes[2]) for text in ax.texts if "above the axis" in text.get_text()]
+    assert [text.split()[0] for text in said] == ["limit", "capacity"]
+    assert axes[0].get_ylim()[1] < 1
+    assert axes[2].get_ylim()[1] < 10
+    near = rl.charts.plot_batch(line, latency_limit=2 * float(line.high[-1]), memory_limit=2 * line.memory.total[-1])
+    assert not any("axis" in text.get_text() for ax in drawn(near).axes for text in ax.texts)
 
 
 def test_batch_above_the_roof(line: rl.Estimate) -> None:

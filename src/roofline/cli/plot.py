@@ -45,4 +45,4 @@ def _picture(est: Estimate, measured: str | None) -> Any:
         return plot_roofline(est, measured=measured)
     if measured is not None:
         raise UsageError("--measured belongs to one point; give -B one number")
-    return plot_batch(est, memory_limit=est.chip.capacity)
+    return plot_batch(est)

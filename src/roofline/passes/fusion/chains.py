@@ -32,7 +32,7 @@ class _Groups:
         self.rows: dict[str, Any] = {}  # what the reductions of a kernel keep and reduce
         self.sweep: dict[str, Any] = {}
         self.count: dict[str, int] = {}
-        self.waits: dict[str, set[str]] = {}
+        self.readers: dict[str, set[str]] = {}  # for each kernel, those that wait for it
         self.shared = {label for label, nodes in graph.kernels.items() if len(nodes) > 1}
         self.backward = None if graph.backward_start is None else graph.nodes[graph.backward_start]
 
@@ -67,17 +67,15 @@ class _Groups:
         return kept_of(node, self.graph.tensors[node.inputs[0]].shape)
 
     def cycles(self, label: str, producers: Iterable[str]) -> bool:
-        return any(other != label and label in self.closure(other) for other in producers)
-
-    def closure(self, label: str) -> set[str]:
-        """All kernels that must end before this one."""
+        """Tell whether another producer has to wait for a kernel; looks ahead from it, as it is seldom far back."""
+        others = set(producers) - {label}
         seen: set[str] = set()
-        stack = [label]
-        while stack:
-            fresh = self.waits.get(stack.pop(), set()) - seen
+        stack = [label] if others else []
+        while stack and seen.isdisjoint(others):
+            fresh = self.readers.get(stack.pop(), set()) - seen
             seen |= fresh
             stack.extend(fresh)
-        return seen
+        return not seen.isdisjoint(others)
 
     def place(self, node: Node) -> Node:
         """Give a node its kernel."""
@@ -96,7 +94,9 @@ class _Groups:
             self.sweep[label], self.count[label] = self.elements(node), node.count
             self.rows[label] = self.rows.get(label) or self.rows_of(node)
         self.of.update(dict.fromkeys(node.outputs, label))
-        self.waits.setdefault(label, set()).update(other for other in producers if other != label)
+        for other in producers:
+            if other != label:
+                self.readers.setdefault(other, set()).add(label)
         return node if joins is None else replace(node, kernel=joins)
 
 

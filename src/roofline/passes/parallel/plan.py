@@ -172,18 +172,21 @@ class ShardingPlan:
         chosen: list[Split] = []
         candidates: list[Split] = [*self._heads(), *self._inner()]
         for split in candidates:
-            weights = {name for atom in split.atoms for name in self._weights(atom)}
+            weights = {name for atom in split.atoms for name in self._weights.get(atom, ())}
             if weights and (isinstance(split, Heads) or weights.isdisjoint(taken)):
                 taken |= weights
                 chosen.append(split)
         return tuple(chosen)
 
-    def _weights(self, atom: Atom) -> Iterator[str]:
-        """Matrices that contain an atom."""
-        for name, _ in self.axes.users(atom):
-            tensor = self.graph.tensors[name]
+    @cached_property
+    def _weights(self) -> Mapping[Atom, tuple[str, ...]]:
+        """For each atom the matrices that contain it, once for each axis that does."""
+        weights: dict[Atom, list[str]] = {}
+        for name, tensor in self.graph.tensors.items():
             if tensor.kind == "weight" and len(tensor.shape) > 1:
-                yield name
+                for atom in self._of([name]):
+                    weights.setdefault(atom, []).append(name)
+        return {atom: tuple(names) for atom, names in weights.items()}
 
     # --- attention --------------------------------------------------------------------------------------------------
 
@@ -221,7 +224,7 @@ class ShardingPlan:
         fixed = self._rows | self.returned | self._handed_in | self.attended
         for atom in self._made:
             if atom in self.summed and _free((atom,), fixed):
-                places.setdefault(frozenset(self._weights(atom)), []).append(atom)
+                places.setdefault(frozenset(self._weights.get(atom, ())), []).append(atom)
         ordered = sorted(places, key=lambda names: (len(names), -_product(places[names])))
         for atoms in map(places.__getitem__, ordered):
             yield Inner(self._made[atoms[0]], tuple(atoms))
@@ -243,14 +246,14 @@ class ShardingPlan:
             for part in span.parts if span.kind == "sum" else (span,):
                 wide = isinstance(part.size, int) and isinstance(summed, int) and part.size >= NARROWEST * summed
                 for atom in (part,) if isinstance(part, Atom) else part.atoms:
-                    if wide and not self._squared(atom):
+                    if wide and atom not in self._squared:
                         first.setdefault(atom, node.name)
         return first
 
-    def _squared(self, atom: Atom) -> bool:
-        """Tell whether two axes of one weight contain it, as of a block that mixes the columns of a head."""
-        weights = list(self._weights(atom))
-        return len(set(weights)) < len(weights)
+    @cached_property
+    def _squared(self) -> frozenset[Atom]:
+        """Atoms that two axes of one weight contain, as of a block that mixes the columns of a head."""
+        return frozenset(atom for atom, names in self._weights.items() if len(set(names)) < len(names))
 
     @cached_property
     def summed(self) -> frozenset[Atom]:

@@ -207,9 +207,8 @@ class Label:
 
     Attributes:
         text: What it says.
-        at: Middle of what it belongs to, in data coordinates or in those of the axes.
+        at: Middle of what it belongs to, in data coordinates.
         radius: Of what it belongs to [point].
-        on_axes: Whether ``at`` is in coordinates of the axes.
         name: Of its group in an SVG.
         look: How its text is written.
     """
@@ -217,13 +216,12 @@ class Label:
     text: str
     at: tuple[float, float]
     radius: float
-    on_axes: bool
     name: str
     look: dict[str, Any]
 
     def pixel(self, ax: Axes) -> tuple[float, float]:
         """Return the middle on the screen."""
-        x, y = (ax.transAxes if self.on_axes else ax.transData).transform(self.at)
+        x, y = ax.transData.transform(self.at)
         return float(x), float(y)
 
 
@@ -258,7 +256,7 @@ def _write(ax: Axes, label: Label, centre: Array, size: Array) -> None:
     is_far = np.hypot(*(end - label.pixel(ax))) > label.radius * pixels(ax) + 4
     ax.annotate(
         label.text, label.at, tuple(ax.transAxes.inverted().transform(centre)),
-        xycoords="axes fraction" if label.on_axes else "data", textcoords="axes fraction", ha="center", va="center",
+        xycoords="data", textcoords="axes fraction", ha="center", va="center",
         zorder=6, bbox={"facecolor": BACK, "alpha": 0.75, "linewidth": 0, "pad": 0.6},
         arrowprops=leader if is_far else None, gid=label.name, fontsize=8, **label.look,
     )  # fmt: skip

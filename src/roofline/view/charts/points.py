@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -81,7 +81,7 @@ class Point:
 
     @property
     def rate(self) -> float:
-        """Achieved rate [FLOP/s]."""
+        """Rate in the predicted time, or in the measured one [FLOP/s]."""
         return self.work / self.seconds if self.seconds else 0.0
 
     @property
@@ -94,9 +94,14 @@ class Point:
         """Tell whether it is a part of a program, with a share of its time."""
         return self.kind in ("kernel", "operator")
 
+    @property
+    def is_measured(self) -> bool:
+        """Tell whether its time was measured, not predicted."""
+        return self.kind in ("measured", "operator")
+
     def above(self, slack: float) -> bool:
         """Tell whether it was faster than the datasheet allows."""
-        return self.kind in ("measured", "operator") and self.seconds * slack < self.floor
+        return self.is_measured and self.seconds * slack < self.floor
 
     def row(self, slack: float) -> dict[str, Any]:
         """Return the point as a row of the table behind the chart."""
@@ -215,6 +220,55 @@ def slopes(chip: Chip, levels: Sequence[str] | None) -> tuple[Slope, ...]:
     return tuple(roofs)
 
 
+# --- what the axes span -----------------------------------------------------------------------------------------------
+
+#: Share of the time that points beyond either end of an axis may take.
+OUTSIDE = 0.01
+#: How far from the highest roof, and from its ridge, the axes may reach.
+FARTHEST = 1e7
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What the axes of a roofline span: intensities [FLOP/byte] and rates [FLOP/s]."""
+
+    left: float
+    right: float
+    bottom: float
+    top: float
+
+    def holds(self, point: Point) -> bool:
+        """Tell whether a point has a place on the axes."""
+        return self.left <= point.intensity <= self.right and self.bottom <= point.rate <= self.top
+
+
+def window(points: Sequence[Point], ceilings: Sequence[Ceiling], slopes: Sequence[Slope]) -> Window:
+    """Return axes around the ridge that hold the whole program, what was measured, and the parts that take the time."""
+    shown = [point for point in points if point.rate > 0 and point.bytes > 0]
+    ridge, highest = ceilings[0].flops / slopes[0].bandwidth, max(ceiling.flops for ceiling in ceilings)
+    x0, x1 = _spanned(shown, lambda point: point.intensity, (ridge / 30, ridge * 10))
+    left, right = max(x0 / 2, ridge / FARTHEST), min(x1 * 2.5, ridge * FARTHEST)
+    lowest = min(slopes[0].bandwidth * left, *(ceiling.achievable for ceiling in ceilings))
+    bottom, top = _spanned(shown, lambda point: point.rate, (lowest, highest))
+    return Window(left, right, max(bottom / 1.8, highest / FARTHEST), min(top * 2.2, highest * FARTHEST))
+
+
+def _spanned(
+    points: Sequence[Point], value: Callable[[Point], float], base: tuple[float, float]
+) -> tuple[float, float]:
+    """Widen a range to hold points, but for those at its ends that together take next to no time."""
+    measured = sum(point.seconds for point in points if point.kind == "measured")
+    values = [*base]
+    for sign in (1, -1):
+        beyond = 0.0
+        for point in sorted(points, key=lambda point: sign * value(point)):
+            beyond += point.seconds / measured if point.kind == "measured" else point.share
+            if beyond > OUTSIDE:
+                values.append(value(point))
+                break
+    return min(values), max(values)
+
+
 # --- points -----------------------------------------------------------------------------------------------------------
 
 
@@ -245,17 +299,18 @@ def program_point(estimate: Estimate, kind: Kind = "program", seconds: float | N
 
 
 def operator_points(ops: Sequence[OpSummary], most: int) -> tuple[Point, ...]:
-    """Return the operators of a trace that have arithmetic, all calls of one iteration as one run.
+    """Return the operators of a trace, all calls of one iteration as one run; FLOPs are nan where there is no formula.
 
     Args:
         ops: The slowest first; points are named by their number in this order.
         most: How many at most.
     """
-    drawn = [(at, row) for at, row in enumerate(ops, 1) if row.seconds > 0 and row.intensity > 0][:most]
+    drawn = [(at, row) for at, row in enumerate(ops, 1) if row.seconds > 0][:most]
     return tuple(
         Point(
             "operator", f"{at} {row.op.removeprefix('aten::')}", f"{row.op} {row.shapes}", 1, row.dtype, row.bound,
-            row.flops, 0.0 if row.flops else row.arithmetic, row.bytes, row.seconds, row.share, row.floor_s,
+            row.flops if row.arithmetic or row.formula != "none" else math.nan, 0.0 if row.flops else row.arithmetic,
+            row.bytes, row.seconds, row.share, row.floor_s,
         )
         for at, row in drawn
     )  # fmt: skip

@@ -19,11 +19,11 @@ from roofline.ir.units import format_si
 from roofline.view.charts import points as read
 from roofline.view.charts.chart import Chart
 from roofline.view.charts.labels import Box, Label, first_free, margin_label, spread_margin, write_labels
-from roofline.view.charts.points import COLUMNS, Ceiling, Point, Slope
+from roofline.view.charts.points import COLUMNS, Ceiling, Point, Slope, Window
+from roofline.view.charts.strip import Row, below
 from roofline.view.charts.style import (
     ALERT,
     BACK,
-    BAND,
     BOUND_COLOURS,
     BOUND_MARKERS,
     GRID,
@@ -44,13 +44,9 @@ if TYPE_CHECKING:
 
 #: Area of a bubble that is all of the time, and of the smallest one [point²].
 LARGEST, SMALLEST = 1100.0, 22.0
-#: Width of the strip for kernels without FLOPs, as a share of the axes.
-RUG = 0.07
 #: Kernels with a label; of the operators of a trace those above the roof that have one as well, those with a number
 #: alone, and those that are drawn at all.
 LABELLED, ABOVE, NUMBERED, OPERATORS = 5, 10, 5, 80
-#: How far the axes may reach below the highest roof.
-DECADES = 1e9
 #: Main roofs, other roofs, and dashes for what is achievable.
 _MAIN: dict[str, Any] = {"color": INK, "lw": 2.0}
 _OTHER: dict[str, Any] = {"color": MUTED, "lw": 0.9}
@@ -87,9 +83,19 @@ class Roofline(Chart):
         return self.ceilings[0].flops / self.slopes[0].bandwidth
 
     @cached_property
-    def rug(self) -> tuple[Point, ...]:
-        """Points without FLOPs, for which a logarithmic axis has no place."""
-        return tuple(point for point in self.points if not point.rate)
+    def window(self) -> Window:
+        """The span of the axes: the roofs around the ridge, and the points that take the time."""
+        return read.window(self.points, self.ceilings, self.slopes)
+
+    @cached_property
+    def off_axes(self) -> dict[str, tuple[int, ...]]:
+        """Numbers of the points without a place on the axes, by the reason."""
+        rows: dict[str, list[int]] = {"no FLOPs": [], "FLOPs not known": [], "outside the axes": []}
+        for i, point in enumerate(self.points):
+            if not self.window.holds(point):
+                unknown = point.work != point.work
+                rows["FLOPs not known" if unknown else "outside the axes" if point.work else "no FLOPs"].append(i)
+        return {reason: tuple(at) for reason, at in rows.items() if at}
 
     def is_above(self, point: Point) -> bool:
         """Tell whether a point was faster than the datasheet of the chip allows."""
@@ -120,27 +126,26 @@ class Roofline(Chart):
 
     def draw(self, ax: Axes) -> None:
         """Draw everything; labels last, when the place of all else is known."""
-        start = _draw_axes(ax, self)
+        _draw_axes(ax, self)
         titles = head(ax, self.title, self.subtitle)
-        lines = _draw_lines(ax, self, start)
-        spots = [_spot(ax, self, i) for i in range(len(self.points))]
-        for i, spot in enumerate(spots):
-            _draw_point(ax, self, i, spot)
-        if self.rug:
-            ax.axvspan(ax.get_xlim()[0], start, color=BAND, zorder=0)
-            look: dict[str, Any] = {"transform": ax.transAxes, "ha": "center", "va": "bottom", "color": MUTED}
-            ax.text(RUG / 2, 0.015, "no\nFLOPs", fontsize=7.5, **look)
-        _draw_legend(ax, self)
+        lines = _draw_lines(ax, self)
+        spots = {i: _spot(self, i) for i, point in enumerate(self.points) if self.window.holds(point)}
+        for i, spot in spots.items():
+            _draw_point(ax, self, i, spot.at, ax.transData)
+        strip = _captions(ax, self)
+        _draw_legend(ax, self, sum(row.height for row in strip))
         margin = [_ceiling_label(ax, self, ceiling) for ceiling in self.ceilings]
         lay_out(ax, titles)
         spread_margin(ax, margin, gap=4, below=0, above=10)
-        taken = [_bubble(ax, spot) for spot in spots]
+        labelled = _labelled(self)
+        _fill_strip(ax, self, strip, labelled)
+        taken = [_bubble(ax, spot) for spot in spots.values()]
         taken.append(_ridge_label(ax, self, taken))
         for slope in self.slopes:
-            taken += _slope_label(ax, self, slope, start, taken)
-        frame, left = ax.get_window_extent(), float(ax.transData.transform((start, 1.0))[0])
-        labels = [spots[i] for i in _labelled(self)]
-        write_labels(ax, labels, taken, lines, (left + 2, frame.y0 + 2, frame.x1 - 2, frame.y1 - 2))
+            taken += _slope_label(ax, self, slope, taken)
+        x0, y0, x1, y1 = ax.get_window_extent().extents
+        labels = [spots[i] for i in labelled if i in spots]
+        write_labels(ax, labels, taken, lines, (x0 + 2, y0 + 2, x1 - 2, y1 - 2))
 
     def __repr__(self) -> str:
         parts = sum(point.is_part for point in self.points)
@@ -213,7 +218,7 @@ def _of_trace(report: TraceReport, levels: Sequence[str] | None) -> Roofline:
         raise UsageError(f"{report.source}: the chip of this trace is not known; give trace_report its name")
     slopes, points = read.slopes(report.chip, levels), read.operator_points(report.ops, OPERATORS)
     ceilings = read.trace_ceilings(report.chip, [row for row in report.ops if row.intensity > 0])
-    if not points or not ceilings:
+    if not any(point.rate > 0 for point in points) or not ceilings:
         raise UsageError(f"{report.source}: there is no operator with a formula, arithmetic and a peak of its format")
     share = sum(point.share for point in points)
     said = f"{len(points)} of {len(report.ops)} operators as measured, {share:.1%} of the time"
@@ -222,11 +227,12 @@ def _of_trace(report: TraceReport, levels: Sequence[str] | None) -> Roofline:
 
 def about(estimate: Estimate) -> str:
     """Say in the second line of a title: mode, sizes, time."""
-    sizes = "".join(f", {name}={value}" for name, value in estimate.grid.values.items() if isinstance(value, int))
+    single = {name: value for name, value in estimate.subject()["sizes"].items() if isinstance(value, int)}
+    said = ", ".join([f"{estimate.mode} mode", *(f"{name} {value:,}" for name, value in single.items())])
     if estimate.shape:
-        return f"{estimate.mode} mode{sizes}"
+        return said
     time, low, high = (format_si(value, "s") for value in (estimate.time, estimate.low, estimate.high))
-    return f"{estimate.mode} mode{sizes}: {time} ({low} to {high}), {estimate.bound}-bound"
+    return f"{said}: predicted {time} ({low} to {high}), {estimate.bound}-bound"
 
 
 def _hint(point: Point) -> str:
@@ -234,34 +240,34 @@ def _hint(point: Point) -> str:
     times = f" x {point.count}" if point.count > 1 else ""
     bound = f", {point.bound}-bound" if point.bound else ""
     share = f", {point.share:.1%} of the time" if point.is_part else ""
-    return (
-        f"{clean(name, 200)}: {format_si(point.seconds, 's')}{times}{share}{bound}, "
-        f"{format_si(point.rate, 'FLOP/s')} at {short(point.intensity)} FLOP/byte"
-    )
+    rate = "FLOPs not known" if point.work != point.work else "no FLOPs"
+    if point.work > 0:
+        rate = f"{format_si(point.rate, 'FLOP/s')} at {short(point.intensity)} FLOP/byte"
+    return f"{clean(name, 200)}: {format_si(point.seconds, 's')}{times}{share}{bound}, {rate}"
 
 
 # --- axes and lines ---------------------------------------------------------------------------------------------------
 
 
-def _draw_axes(ax: Axes, chart: Roofline) -> float:
-    """Set the limits and the ticks; return the left edge of the roof, right of the rug."""
-    shown = [point for point in chart.points if point.rate and np.isfinite(point.intensity)]
-    xs = [point.intensity for point in shown] + [chart.ridge / 30, chart.ridge * 10]
-    start, x1 = min(xs) / 2, max(xs) * 2.5
-    top = max([ceiling.flops for ceiling in chart.ceilings] + [point.rate for point in shown])
-    low = [chart.slopes[0].bandwidth * start, min(ceiling.achievable for ceiling in chart.ceilings)]
-    y0 = max(min([point.rate for point in shown] + low) / 1.8, top / DECADES)
-    x0 = start / (x1 / start) ** (RUG / (1 - RUG)) if chart.rug else start
-    ax.set(xscale="log", yscale="log", xlim=(x0, x1), ylim=(y0, top * 2.2))
+def _draw_axes(ax: Axes, chart: Roofline) -> None:
+    """Set the limits and the ticks."""
+    window = chart.window
+    x, y = (window.left, window.right), (window.bottom, window.top)
+    ax.set(xscale="log", yscale="log", xlim=x, ylim=y)
     ax.set_xlabel("arithmetic intensity [FLOP/byte]")
-    ax.set_ylabel("achieved rate [FLOP/s]")
+    ax.set_ylabel(f"{_how(chart.points)} rate [FLOP/s]".strip())
     style_axes(ax)
-    log_ticks(ax.xaxis, start, x1, "")
-    log_ticks(ax.yaxis, y0, top * 2.2, "FLOP/s")
-    return start
+    log_ticks(ax.xaxis, *x, "")
+    log_ticks(ax.yaxis, *y, "FLOP/s")
 
 
-def _draw_lines(ax: Axes, chart: Roofline, start: float) -> list[Box]:
+def _how(points: Sequence[Point]) -> str:
+    """Say where the times of points are from, where all are from the same."""
+    known = {point.is_measured for point in points}
+    return "" if len(known) != 1 else "measured" if known == {True} else "predicted"
+
+
+def _draw_lines(ax: Axes, chart: Roofline) -> list[Box]:
     """Draw the roofs and return them as segments in data coordinates."""
     drawn: list[Box] = []
 
@@ -270,7 +276,7 @@ def _draw_lines(ax: Axes, chart: Roofline, start: float) -> list[Box]:
             ax.plot([x0, x1], [y0, y1], zorder=2, solid_capstyle="round", **look)
             drawn.append((x0, y0, x1, y1))
 
-    y0, end, main = ax.get_ylim()[0], ax.get_xlim()[1], chart.slopes[0]
+    start, end, y0, main = chart.window.left, chart.window.right, chart.window.bottom, chart.slopes[0]
     highest = max(ceiling.flops for ceiling in chart.ceilings)
     reached = max(ceiling.achievable for ceiling in chart.ceilings)
     fastest = max(slope.bandwidth for slope in chart.slopes)
@@ -293,18 +299,26 @@ def _draw_lines(ax: Axes, chart: Roofline, start: float) -> list[Box]:
 # --- points -----------------------------------------------------------------------------------------------------------
 
 
-def _spot(ax: Axes, chart: Roofline, index: int) -> Label:
-    """Return where a point is drawn, in data coordinates or on the rug, how large, and its label."""
+def _spot(chart: Roofline, index: int) -> Label:
+    """Return where a point is drawn, how large, and its label."""
     point = chart.points[index]
-    radius = {"program": 7.0, "measured": 4.0}.get(point.kind, float(np.sqrt(_area(point))) / 2)
+    text, look = _label(chart, index)
+    return Label(text, (point.intensity, point.rate), _radius(chart, point), f"label-{index}", look)
+
+
+def _label(chart: Roofline, index: int) -> tuple[str, dict[str, Any]]:
+    """Return what the label of a point says, and how it is written."""
+    point = chart.points[index]
     above = chart.is_above(point)
-    if point.rate:
-        at = (min(point.intensity, ax.get_xlim()[1] / 1.2), max(point.rate, ax.get_ylim()[0] * 1.2))
-    else:
-        at = (RUG / 2, 0.17 + chart.rug.index(point) * min(0.09, 0.75 / len(chart.rug)))
+    numbered = point.kind == "operator" and index >= LABELLED and not above
     look = {"fontweight": "normal" if point.is_part else "bold", "color": ALERT if above else INK}
-    text = point.name.split()[0] if point.kind == "operator" and index >= LABELLED and not above else _text(point)
-    return Label(text, at, max(radius, 9.0) if above else radius, not point.rate, f"label-{index}", look)
+    return point.name.split()[0] if numbered else _text(point), look
+
+
+def _radius(chart: Roofline, point: Point) -> float:
+    """Return the radius of a marker, with the ring around one above the roof [point]."""
+    radius = {"program": 7.0, "measured": 4.0}.get(point.kind, float(np.sqrt(_area(point))) / 2)
+    return max(radius, 9.0) if chart.is_above(point) else radius
 
 
 def _area(point: Point) -> float:
@@ -316,7 +330,7 @@ def _text(point: Point) -> str:
     times = f" ×{point.count}" if point.count > 1 else ""
     if point.is_part:
         return f"{clean(point.name)}{times}, {point.share:.0%}"
-    return f"{'whole program' if point.kind == 'program' else clean(point.name)}, {format_si(point.seconds, 's')}"
+    return f"{'predicted' if point.kind == 'program' else clean(point.name)}, {format_si(point.seconds, 's')}"
 
 
 def _labelled(chart: Roofline) -> list[int]:
@@ -328,10 +342,9 @@ def _labelled(chart: Roofline) -> list[int]:
     return list(dict.fromkeys(others[::-1] + parts[:LABELLED] + above[:ABOVE] + numbered))
 
 
-def _draw_point(ax: Axes, chart: Roofline, index: int, spot: Label) -> None:
+def _draw_point(ax: Axes, chart: Roofline, index: int, at: tuple[float, float], transform: Any) -> None:
     point = chart.points[index]
-    transform = ax.transAxes if spot.on_axes else ax.transData
-    x, y = ([value] for value in spot.at)
+    x, y = ([value] for value in at)
     look: dict[str, Any] = {"transform": transform, "zorder": 4 + index * 1e-3, "clip_on": False}
     mark = look | {"gid": f"point-{index}"}
     if point.is_part:
@@ -351,9 +364,32 @@ def _bubble(ax: Axes, spot: Label) -> Box:
     return x - reach, y - reach, x + reach, y + reach
 
 
-def _draw_legend(ax: Axes, chart: Roofline) -> None:
+# --- below the axes ---------------------------------------------------------------------------------------------------
+
+
+def _captions(ax: Axes, chart: Roofline) -> list[Row]:
+    """Begin a row for each reason why points have no place on the axes."""
+    rows: list[Row] = []
+    for reason, numbers in chart.off_axes.items():
+        points = [chart.points[i] for i in numbers]
+        parts = [point.share for point in points if point.is_part]
+        share = f"{sum(parts):.1%}" if sum(parts) >= 5e-4 else "less than 0.1%"
+        text = f"{reason}: {share} of the time" if parts else reason
+        radii = [_radius(chart, point) for point in points]
+        rows.append(Row.begin(ax, text, numbers, radii, sum(row.height for row in rows)))
+    return rows
+
+
+def _fill_strip(ax: Axes, chart: Roofline, rows: Sequence[Row], labelled: Sequence[int]) -> None:
+    """Draw the points of the rows below the axes; the layout has to be known."""
+    for row in rows:
+        texts = {i: _label(chart, i) for i in row.numbers if i in labelled}
+        for i, at in row.places(ax, texts):
+            _draw_point(ax, chart, i, at, row.transform(ax))
+
+
+def _draw_legend(ax: Axes, chart: Roofline, strip: float) -> None:
     from matplotlib.lines import Line2D
-    from matplotlib.transforms import ScaledTranslation
 
     def mark(marker: str, face: str, label: str, edge: str = INK, size: float = 8, width: float = 0.6) -> Line2D:
         look: dict[str, Any] = {"marker": marker, "mfc": face, "mec": edge, "ms": size, "mew": width}
@@ -363,7 +399,8 @@ def _draw_legend(ax: Axes, chart: Roofline) -> None:
     bounds = dict.fromkeys(point.bound for point in chart.points if point.is_part)
     entries = [mark(BOUND_MARKERS[b], BOUND_COLOURS[b], f"{b}-bound" if b else "bound not known") for b in bounds]
     if bounds:
-        entries.append(mark("o", GRID, "area: share of time"))
+        how = "measured" if "operator" in kinds else "predicted"
+        entries.append(mark("o", GRID, f"{how}; area: share of time"))
     if "program" in kinds:
         entries.append(mark("*", BACK, "whole program", size=12, width=1.3))
     if "measured" in kinds:
@@ -374,11 +411,10 @@ def _draw_legend(ax: Axes, chart: Roofline) -> None:
     share = chart.chip.efficiency
     dashes = f"achievable: {share.compute:.0%} of peak, {share.memory:.0%} of {clean(chart.slopes[0].label)}"
     entries += [Line2D([], [], **_MAIN, label="datasheet"), Line2D([], [], **_MAIN | _DASHED, label=dashes)]
-    figure: Any = ax.figure
-    below = ax.transAxes + ScaledTranslation(0, -0.56, figure.dpi_scale_trans)
+    figure, under = ax.figure, below(ax, strip)
     for columns in range(len(entries), 0, -1):
         legend = ax.legend(
-            handles=entries, loc="upper left", bbox_to_anchor=(0.0, 0.0), bbox_transform=below, ncols=columns,
+            handles=entries, loc="upper left", bbox_to_anchor=(0.0, 0.0), bbox_transform=under, ncols=columns,
             frameon=False, fontsize=8, handletextpad=0.5, columnspacing=1.4, borderaxespad=0.0, handlelength=1.8,
         )  # fmt: skip
         if legend.get_window_extent().width < 0.8 * figure.bbox.width:
@@ -393,14 +429,14 @@ def _ceiling_label(ax: Axes, chart: Roofline, ceiling: Ceiling) -> Any:
     return margin_label(ax, ceiling.flops, text, INK if main else MUTED, "bold" if main else "normal")
 
 
-def _slope_label(ax: Axes, chart: Roofline, slope: Slope, start: float, taken: Sequence[Box]) -> list[Box]:
+def _slope_label(ax: Axes, chart: Roofline, slope: Slope, taken: Sequence[Box]) -> list[Box]:
     """Write along a memory roof, at its first free place from the lower end; return boxes that cover the text."""
     px, is_main = pixels(ax), slope is chart.slopes[0]
     look = {"color": INK if is_main else MUTED, "fontweight": "bold" if is_main else "normal"}
     words = f"{clean(slope.label)} {format_si(slope.bandwidth, 'B/s')}"
     text = ax.text(0, 0, words, transform=ax.transAxes, fontsize=8, **look)  # type: ignore[arg-type]
     length = text.get_window_extent().width
-    left = max(start, ax.get_ylim()[0] / slope.bandwidth)
+    left = max(chart.window.left, chart.window.bottom / slope.bandwidth)
     stop = max(ceiling.flops for ceiling in chart.ceilings) / slope.bandwidth
     a, b = ax.transData.transform([(left, slope.bandwidth * left), (stop, slope.bandwidth * stop)])
     along = (b - a) / np.hypot(*(b - a))

@@ -41,6 +41,8 @@ BLUE = BOUND_COLOURS["compute"]
 GIB = PREFIXES["Gi"]
 #: Points drawn at most; a longer sweep is thinned evenly in the logarithm.
 DRAWN = 256
+#: How many times what is needed a limit may be without leaving the axis.
+NEAR = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,8 +262,9 @@ def _batch_axis(ax: Axes, chart: BatchSweep) -> None:
 
 
 def _log_y(ax: Axes, values: Sequence[Any], unit: str) -> None:
-    """Make a logarithmic axis around the values, wide enough to hold ticks."""
+    """Make a logarithmic axis around the positive values, wide enough to hold ticks."""
     flat = np.concatenate([np.ravel(value) for value in values])
+    flat = flat[flat > 0] if (flat > 0).any() else np.ones(1)
     low, high = float(flat.min()) / 1.25, float(flat.max()) * 1.25
     widen = max(1.0, np.sqrt(6 / (high / low)))
     ax.set_yscale("log")
@@ -282,7 +285,8 @@ def _draw_time(ax: Axes, chart: BatchSweep, batch: Array, curves: dict[str, Arra
     limits = [chart.latency_limit] if chart.latency_limit is not None else []
     for limit in limits:
         ax.axhline(limit, color=ALERT, lw=1.1)
-    _log_y(ax, [curves["low"], curves["high"], curves["floor"], seconds, limits], "s")
+    near = [limit for limit in limits if 1 / NEAR < limit / curves["high"].max() < NEAR]
+    _log_y(ax, [curves["low"], curves["high"], curves["floor"], seconds, near], "s")
     _draw_measured(ax, chart, seconds, legend=True)
     ax.set_ylabel("time of one run")
 
@@ -304,7 +308,15 @@ def _draw_measured(ax: Axes, chart: BatchSweep, values: Sequence[float], legend:
     above = [(x, y) for x, y, point in zip(at, values, chart.measured, strict=True) if point.above(slack)]
     if above:
         text = "faster than the datasheet: check timing or count"
-        look: dict[str, Any] = {"marker": "o", "ms": 13, "mfc": "none", "mec": ALERT, "mew": 2.0, "zorder": 6}
+        look: dict[str, Any] = {
+            "marker": "o",
+            "ms": 13,
+            "mfc": "none",
+            "mec": ALERT,
+            "mew": 2.0,
+            "zorder": 6,
+            "clip_on": False,
+        }
         ax.plot(*zip(*above, strict=True), ls="none", label=text, **look)
     if legend:
         ax.legend(loc="upper left", frameon=False, fontsize=8, handletextpad=0.4)
@@ -318,7 +330,8 @@ def _draw_memory(ax: Axes, chart: BatchSweep, batch: Array, parts: list[Array]) 
     if batch.size == 1:
         ax.plot(batch, total, color=INK, marker="o")
     ax.axhline(limit, color=ALERT, lw=1.1)
-    ax.set_ylim(0, max(float(total.max()), limit) * 1.12)
+    most = float(total.max())
+    ax.set_ylim(0, (limit if most < limit < NEAR * most else most) * 1.12)
     ax.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} GiB"))
     ax.set_ylabel("memory")
@@ -334,7 +347,7 @@ def _time_labels(ax: Axes, chart: BatchSweep, curves: dict[str, Array]) -> list[
         margin_label(ax, float(curves["floor"][-1]), "datasheet floor", MUTED),
     ]
     if chart.latency_limit is not None:
-        labels.append(margin_label(ax, chart.latency_limit, f"limit {format_si(chart.latency_limit, 's')}", ALERT))
+        labels.append(_limit_label(ax, chart.latency_limit, f"limit {format_si(chart.latency_limit, 's')}"))
     return labels
 
 
@@ -352,8 +365,15 @@ def _memory_labels(ax: Axes, chart: BatchSweep) -> list[Any]:
         below += size
     limit = "capacity" if chart.memory_limit is None else "limit"
     labels.append(margin_label(ax, below / GIB, f"at batch {chart.batches[-1]:,.0f}:", MUTED))
-    labels.append(margin_label(ax, chart.limit / GIB, f"{limit} {format_bytes(chart.limit)}", ALERT, "bold"))
+    labels.append(_limit_label(ax, chart.limit / GIB, f"{limit} {format_bytes(chart.limit)}"))
     return labels
+
+
+def _limit_label(ax: Axes, value: float, text: str) -> Any:
+    """Write a limit at its height, or at the end of the axis beyond which it is."""
+    low, high = ax.get_ylim()
+    beyond = ", above the axis" if value > high else ", below the axis" if value < low else ""
+    return margin_label(ax, min(max(value, low), high), text + beyond, ALERT, "bold")
 
 
 def _draw_marks(axes: Sequence[Axes], chart: BatchSweep) -> list[Any]:
