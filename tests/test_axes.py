@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 import roofline as rl
-from roofline.ir.sizes import symbol
 from roofline.passes.parallel.axes import Atom, Axes
 
 
@@ -114,8 +113,8 @@ def test_symbols_stay() -> None:
 
 def test_an_operator_without_a_rule_freezes_and_says_where() -> None:
     b = rl.ops.Builder("odd", "fp32")
-    x = b.op("linear", b.input("x", (symbol("B"), 64)), b.weight("w", (32, 64)), name="up")
-    y = b.op("unknown", x, name="mystery", shape=(symbol("B"), 16), what="mystery")
+    x = b.op("linear", b.input("x", (rl.ops.symbol("B"), 64)), b.weight("w", (32, 64)), name="up")
+    y = b.op("unknown", x, name="mystery", shape=(rl.ops.symbol("B"), 16), what="mystery")
     axes = Axes(b.graph([y]))
     (atom,) = axes.atoms("up", 1)
     with pytest.raises(rl.errors.UsageError, match="mystery"):

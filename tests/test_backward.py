@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import roofline as rl
-from roofline.ir.sizes import symbol
 from roofline.passes.training.saved import saved_tensors
 
 FAMILIES = {
@@ -145,7 +144,7 @@ def test_readers_of_one_tensor_add_their_gradients() -> None:
 def test_a_broadcast_operand_gets_the_sum_over_its_copies() -> None:
     b = rl.ops.Builder("broadcast", "fp32")
     step = rl.passes.backward(
-        b.graph([b.op("mul", b.input("x", (symbol("B"), 4, 8)), b.weight("w", (4, 1)), name="y")])
+        b.graph([b.op("mul", b.input("x", (rl.ops.symbol("B"), 4, 8)), b.weight("w", (4, 1)), name="y")])
     )
     assert step.tensors[dict(step.info.training.gradients)["w"]].shape == (4, 1)
     assert {"reduce", "mul"} <= {node.op for node in step.nodes}

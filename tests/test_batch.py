@@ -7,9 +7,8 @@ import pytest
 
 import roofline as rl
 from roofline.counting.memory import RESERVE, WORKSPACE
-from roofline.ir.sizes import symbol
 
-B = symbol("B")
+B = rl.ops.symbol("B")
 CHIP = rl.Chip(
     name="hand",
     matrix={"bf16": "100 TFLOP/s"},

@@ -6,9 +6,8 @@ import pytest
 
 import roofline as rl
 from roofline.ir.graph import Info
-from roofline.ir.sizes import symbol
 
-B = symbol("B")
+B = rl.ops.symbol("B")
 
 
 def test_scopes_prefix_and_repeated_names_get_numbers() -> None:

@@ -12,7 +12,6 @@ import pytest
 
 import roofline as rl
 from roofline.counting.memory import memory
-from roofline.ir.sizes import symbol
 from roofline.ir.units import MAC, format_bytes, format_si, parse
 
 GIB = parse("1 GiB", "B")
@@ -261,7 +260,7 @@ def test_a_cache_budget_keeps_graph_and_activation_memory() -> None:
         b = rl.ops.Builder("serving", "int8")
         read = [
             b.op("sum", b.weight("w", (1, int(8.58 * GIB)))),
-            b.op("sum", b.cache("kv", (symbol("B"), int(each)))),
+            b.op("sum", b.cache("kv", (rl.ops.symbol("B"), int(each)))),
         ]
         chip = rl.Chip(name="b200", memory_bandwidth="8 TB/s", memory_capacity="178.36 GiB")
         chosen = rl.best_batch(

@@ -11,9 +11,8 @@ import roofline as rl
 from roofline.diagnosis.causes import FIXES, LABELS
 from roofline.diagnosis.hypotheses import HYPOTHESES, RANGES
 from roofline.diagnosis.reference import lower_bound
-from roofline.ir.sizes import symbol
 
-B = symbol("B")
+B = rl.ops.symbol("B")
 CHIP = rl.Chip(
     name="hand",
     matrix={"bf16": "100 TFLOP/s", "tf32": "50 TFLOP/s", "int8": "200 TOP/s"},

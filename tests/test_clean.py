@@ -8,11 +8,10 @@ import pytest
 
 import roofline as rl
 from roofline.ir.graph import Info
-from roofline.ir.sizes import symbol
 from roofline.passes.rewriting.clean import OPEN, OPERANDS, RANDOM, settled
 from roofline.passes.rewriting.options import pad_matmuls
 
-B = symbol("B")
+B = rl.ops.symbol("B")
 
 
 def ops(graph: rl.Graph) -> list[str]:

@@ -6,9 +6,8 @@ import pytest
 
 import roofline as rl
 from roofline.counting.counts import kernel_boundaries, kernels
-from roofline.ir.sizes import symbol
 
-B, C = symbol("B"), symbol("C")
+B, C = rl.ops.symbol("B"), rl.ops.symbol("C")
 #: Elements of the vectors below, and their bytes in fp32.
 N = 1024
 VECTOR = 4 * N

@@ -11,7 +11,6 @@ import pytest
 import roofline as rl
 from roofline.cost import GROUPS, formula, kernel_time, launch, values
 from roofline.counting.counts import kernels
-from roofline.ir.sizes import symbol
 from roofline.programs.workload import operator_graph
 
 CHIP = rl.chip("h100-sxm")
@@ -121,7 +120,9 @@ def test_arrays_are_scalars() -> None:
         ]
         columns = {name: np.array(column, float) for name, column in zip(names, zip(*shapes, strict=True), strict=True)}
         columns["heads"] = 4 * columns["kv_heads"]
-        graph = operator_graph("attention_sdpa", "bf16", {**{k: symbol(k) for k in columns}, "head_dim": 128, **fixed})
+        graph = operator_graph(
+            "attention_sdpa", "bf16", {**{k: rl.ops.symbol(k) for k in columns}, "head_dim": 128, **fixed}
+        )
         (kernel,) = kernels(graph)
         work = launch(kernel.at(columns), CHIP, False, "cold")
         np.testing.assert_allclose(formula(work)[1](work, values(CHIP, "attention")), alone, rtol=1e-9)

@@ -12,7 +12,6 @@ import pytest
 import roofline as rl
 from roofline.cost import GROUPS, formula, kernel_time, launch, values
 from roofline.counting.counts import kernels
-from roofline.ir.sizes import symbol
 from roofline.programs.workload import operator_graph
 
 CHIP = rl.chip("h100-sxm")
@@ -122,7 +121,7 @@ def test_arrays_are_scalars(dtype: str) -> None:
         alone = [predict(conv(n, c, size, o, r), dtype) for n, c, size, o in shapes]
         n, c, size, o = (np.array(column, float) for column in zip(*shapes, strict=True))
         columns = {"n": n, "c_in": c, "h": size, "w": size, "c_out": o}
-        (kernel,) = kernels(operator_graph("conv2d", dtype, {**{key: symbol(key) for key in columns}, **fixed}))
+        (kernel,) = kernels(operator_graph("conv2d", dtype, {**{key: rl.ops.symbol(key) for key in columns}, **fixed}))
         work = launch(kernel.at(columns), CHIP, False, "cold")
         np.testing.assert_allclose(formula(work)[1](work, values(CHIP, "conv")), alone, rtol=1e-9)
 

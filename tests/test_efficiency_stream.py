@@ -12,7 +12,6 @@ import pytest
 import roofline as rl
 from roofline.cost import GROUPS, compute_seconds, formula, kernel_time, launch, values
 from roofline.counting.counts import kernels
-from roofline.ir.sizes import symbol
 from roofline.programs.workload import operator_graph
 
 CHIP = rl.chip("h100-sxm")
@@ -108,7 +107,7 @@ def test_cached_operands_are_faster() -> None:
 def test_arrays_are_scalars(op: str) -> None:
     shapes = [(1, 8), (17, 999), (300, 1024), (5000, 4096), (40, 20_000), (70_000, 512)]
     alone = [predict(op, {"rows": rows, "cols": columns}) for rows, columns in shapes]
-    symbolic = operator_graph(op, "bf16", {"rows": symbol("rows"), "cols": symbol("cols")})
+    symbolic = operator_graph(op, "bf16", {"rows": rl.ops.symbol("rows"), "cols": rl.ops.symbol("cols")})
     columns = {"rows": np.array([r for r, _ in shapes], float), "cols": np.array([c for _, c in shapes], float)}
     together = np.zeros(len(shapes))
     for kernel in kernels(symbolic):

@@ -7,9 +7,8 @@ import pytest
 
 import roofline as rl
 from roofline.cost import GROUPS, HOST_HIGH, HOST_LOW
-from roofline.ir.sizes import symbol
 
-B, S = symbol("B"), symbol("S")
+B, S = rl.ops.symbol("B"), rl.ops.symbol("S")
 CHIP = rl.Chip(
     name="hand",
     matrix={"bf16": "100 TFLOP/s", "tf32": "50 TFLOP/s"},

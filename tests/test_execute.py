@@ -14,12 +14,11 @@ from laws.test_law_evaluation import SAMPLES, bound
 from profiles import examples
 
 import roofline as rl
-from roofline.ir.sizes import symbol
 from roofline.ops.arrays import Call, fold
 from roofline.ops.views import kept_axes, reordering
 from roofline.programs.layers import primitives
 
-B = symbol("B")
+B = rl.ops.symbol("B")
 FEW = settings(deadline=None, max_examples=examples(5), derandomize=True, database=None)
 
 

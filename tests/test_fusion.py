@@ -14,7 +14,6 @@ import roofline as rl
 from roofline.analysis.fusing import flash_tiles, pressure, store_or_recompute
 from roofline.cli.output import plain
 from roofline.cost import compiled as fusing
-from roofline.ir.sizes import symbol
 from roofline.ir.units import format_si
 from roofline.passes.fusion.fuse import POLICIES
 from roofline.passes.fusion.inline import inline
@@ -642,7 +641,7 @@ def test_it_is_printed_in_a_few_lines_and_as_data() -> None:
 
 def test_sizes_are_given_like_everywhere() -> None:
     b = rl.ops.Builder("symbolic", "fp32")
-    h = b.op("relu", b.input("x", (symbol("B"), 64)), name="a")
+    h = b.op("relu", b.input("x", (rl.ops.symbol("B"), 64)), name="a")
     graph = b.graph([b.op("exp", h, name="b")])
     assert rl.analysis.explain_fusion(graph, "a", "b", B=8).saves_bytes == 2 * 4 * 8 * 64
     with pytest.raises(rl.errors.UnboundSize):

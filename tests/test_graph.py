@@ -8,9 +8,8 @@ import pytest
 
 import roofline as rl
 from roofline.ir.graph import Info
-from roofline.ir.sizes import symbol
 
-B, S = symbol("B"), symbol("S")
+B, S = rl.ops.symbol("B"), rl.ops.symbol("S")
 
 
 def tensors(*names: str) -> dict[str, rl.ops.Tensor]:

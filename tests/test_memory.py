@@ -7,9 +7,8 @@ import pytest
 
 import roofline as rl
 from roofline.counting.memory import RESERVE, WORKSPACE, fits, footprint_text, memory
-from roofline.ir.sizes import symbol
 
-B = symbol("B")
+B = rl.ops.symbol("B")
 N = 1024
 VECTOR = 4 * N
 

@@ -17,7 +17,6 @@ import roofline as rl
 from roofline.cli import main
 from roofline.counting.memory import memory
 from roofline.frontends.onnx.rules import RULES
-from roofline.ir.sizes import symbol
 
 onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper  # noqa: E402
@@ -27,7 +26,7 @@ F, I64, I32, U8, I8, BOOL, F16 = (
     TensorProto.FLOAT16,
 )  # fmt: skip
 MS = "com.microsoft"
-B, S = symbol("B"), symbol("S")
+B, S = rl.ops.symbol("B"), rl.ops.symbol("S")
 
 
 def hollow(name: str, shape: Sequence[int], kind: int = F) -> Any:
@@ -379,7 +378,7 @@ def test_arithmetic_on_sizes() -> None:
         node("Concat", "d rest", "t", axis=0), node("Reshape", "x t", "y"),
     ]  # fmt: skip
     stored = [small("a", [0]), small("b", [1]), small("two", [2]), small("rest", [-1])]
-    assert shape_of(read(nodes, {"x": ["n0", 3, 8]}, stored)) == (symbol("n0"), 24)
+    assert shape_of(read(nodes, {"x": ["n0", 3, 8]}, stored)) == (rl.ops.symbol("n0"), 24)
 
 
 def test_a_slice_up_to_a_symbolic_length() -> None:

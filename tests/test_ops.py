@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from profiles import examples
 
 import roofline as rl
-from roofline.ir.sizes import symbol
 from roofline.ops.attention import attended
 from roofline.ops.pointwise import POINTWISE
 from roofline.ops.registry import broadcast, get_op, node_work
 
-B = symbol("B")
+B = rl.ops.symbol("B")
 LAW = settings(deadline=None, max_examples=examples(200), derandomize=True, database=None)
 
 

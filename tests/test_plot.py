@@ -18,7 +18,6 @@ import pytest
 import roofline as rl
 from roofline.cost import BOUNDS
 from roofline.ir import csvfile
-from roofline.ir.sizes import symbol
 from roofline.view.charts import chart as kit
 from roofline.view.charts.chart import Chart
 from roofline.view.charts.labels import crosses, overlaps, place, spread
@@ -47,7 +46,7 @@ def point() -> rl.Estimate:
 
 @pytest.fixture(scope="module")
 def line() -> rl.Estimate:
-    return rl.estimate(program(rows=symbol("B")), "h100-sxm", mode="graph", B=[2**k for k in range(13)])
+    return rl.estimate(program(rows=rl.ops.symbol("B")), "h100-sxm", mode="graph", B=[2**k for k in range(13)])
 
 
 @pytest.fixture(params=["roofline", "batch"])

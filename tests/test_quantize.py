@@ -15,7 +15,6 @@ import roofline as rl
 from roofline.cost import kernel_time
 from roofline.counting.counts import kernels
 from roofline.counting.memory import memory
-from roofline.ir.sizes import symbol
 from roofline.passes.formats.quantize import formats_by_name
 from roofline.passes.formats.scales import activation_format, cache_format, weight_format
 
@@ -395,7 +394,7 @@ def test_published_critical_batch(name: str, options: dict[str, Any] | None) -> 
     chip = rl.Chip(name="source", matrix={"bf16": i["peak16"], "int8": i["peak8"]}, memory_bandwidth=i["bw"],
                    efficiency=IDEAL)  # fmt: skip
     b, wide = rl.ops.Builder("wide", "bf16"), 999_999_872
-    graph = b.graph([b.op("linear", b.input("x", (symbol("B"), wide)), b.weight("w", (2**40, wide)))])
+    graph = b.graph([b.op("linear", b.input("x", (rl.ops.symbol("B"), wide)), b.weight("w", (2**40, wide)))])
     if options is not None:
         words = {k: v.replace("4096", str(wide)) if k == "weights" else v for k, v in options.items()}
         graph = rl.passes.quantize(graph, **words)

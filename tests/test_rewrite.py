@@ -10,10 +10,9 @@ import pytest
 
 import roofline as rl
 from roofline.counting.memory import memory
-from roofline.ir.sizes import symbol
 from roofline.programs.layers.convolution import batchnorm, conv
 
-B = symbol("B")
+B = rl.ops.symbol("B")
 Function = Callable[..., Any]
 
 

@@ -11,7 +11,6 @@ import pytest
 
 import roofline as rl
 from roofline.counting.memory import memory
-from roofline.ir.sizes import symbol
 
 GIB = 2**30
 
@@ -47,9 +46,9 @@ def test_any_model_can_be_given_a_window() -> None:
 
 def test_states_do_not_grow_and_are_never_shared() -> None:
     b = rl.ops.Builder("recurrent", "bf16")
-    batch = symbol("B")
+    batch = rl.ops.symbol("B")
     state = b.cache("state", (batch, 8, 64))
-    keys = b.cache("k_cache", (batch, 2, symbol("C"), 64))
+    keys = b.cache("k_cache", (batch, 2, rl.ops.symbol("C"), 64))
     x = b.op("add", b.op("mul_scalar", state), b.op("mul_scalar", state))
     graph = b.graph([x, b.op("mul_scalar", keys)], items=batch, item="token")
     kept = rl.serving.kv_cache(graph, [16, 1600], batch=4, shared_prefix=16, block=16)

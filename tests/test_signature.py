@@ -6,9 +6,8 @@ import pytest
 
 import roofline as rl
 from roofline.ir.signature import signature
-from roofline.ir.sizes import symbol
 
-B = symbol("B")
+B = rl.ops.symbol("B")
 
 
 def test_leading_axes_are_collected_and_multiplied() -> None:

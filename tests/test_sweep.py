@@ -115,13 +115,12 @@ def test_numpy_arrays_are_taken() -> None:
 
 
 def mlp() -> rl.Graph:
-    from roofline.ir.sizes import symbol
 
     b = rl.ops.Builder("mlp", "bf16")
-    x = b.input("x", (symbol("B"), 4096))
+    x = b.input("x", (rl.ops.symbol("B"), 4096))
     for _ in range(4):
         x = b.op("linear", x, b.weight("w", (4096, 4096)))
-    return b.graph([x], items=symbol("B"), item="row")
+    return b.graph([x], items=rl.ops.symbol("B"), item="row")
 
 
 def test_a_sweep_beside_its_chip() -> None:

@@ -10,7 +10,6 @@ from profiles import examples
 
 import roofline as rl
 from roofline.counting.memory import memory
-from roofline.ir.sizes import symbol
 
 LAW = settings(deadline=None, max_examples=examples(60), derandomize=True, database=None)
 widths = st.lists(st.integers(1, 40), min_size=2, max_size=7)
@@ -18,7 +17,7 @@ widths = st.lists(st.integers(1, 40), min_size=2, max_size=7)
 
 def chain(sizes: list[int], activation: str = "") -> rl.Graph:
     b = rl.ops.Builder("chain", "bf16")
-    x = b.input("x", (symbol("B"), sizes[0]))
+    x = b.input("x", (rl.ops.symbol("B"), sizes[0]))
     for at, width in enumerate(sizes[1:]):
         with b.scope(f"layers.{at}"):
             x = b.op("linear", x, b.weight("w", (width, b.shape(x)[-1])), name="up")

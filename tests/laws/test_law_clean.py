@@ -12,10 +12,9 @@ from profiles import examples
 
 import roofline as rl
 from roofline.counting.memory import memory
-from roofline.ir.sizes import symbol
 
 LAW = settings(deadline=None, max_examples=examples(120), derandomize=True, database=None)
-B = symbol("B")
+B = rl.ops.symbol("B")
 WIDTH = 8
 
 Step = tuple[tuple[str, ...], str, Callable[..., str]]

@@ -13,7 +13,6 @@ from profiles import examples
 
 import roofline as rl
 from roofline.analysis.estimates import MODES
-from roofline.ir.sizes import symbol
 
 LAW = settings(deadline=None, max_examples=examples(25), derandomize=True, database=None)
 #: Room for rounding of float64 sums, not for wrong formulas.
@@ -132,7 +131,7 @@ def test_a_faster_chip_is_never_slower(label: str) -> None:
 
 def _all_axes() -> rl.Graph:
     """A program with every symbol that has a place of its own, and one that has none."""
-    B, S, C, T = (symbol(name) for name in "BSCT")
+    B, S, C, T = (rl.ops.symbol(name) for name in "BSCT")
     b = rl.ops.Builder("axes", "bf16")
     x = b.op("linear", b.input("x", (B, S, 64)), b.weight("w", (32, 64)))
     k = b.cache("k", (B, C, 32))

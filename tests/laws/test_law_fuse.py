@@ -14,10 +14,9 @@ from profiles import examples
 import roofline as rl
 from roofline.counting.counts import kernel_boundaries
 from roofline.counting.memory import memory
-from roofline.ir.sizes import symbol
 
 LAW = settings(deadline=None, max_examples=examples(150), derandomize=True, database=None)
-B = symbol("B")
+B = rl.ops.symbol("B")
 WIDTH = 8
 
 #: A chip simple enough to see every effect: nothing hides behind a launch cost.

@@ -12,7 +12,6 @@ from profiles import examples
 
 import roofline as rl
 from roofline.counting.memory import memory
-from roofline.ir.sizes import symbol
 from roofline.ops.registry import get_op
 from roofline.passes.parallel.axes import Axes
 
@@ -151,7 +150,7 @@ def test_small_attention_of_any_sizes(
 
 
 def attention(groups: int, queries: int, width: int, inner: int, hidden: int, fused: bool) -> rl.Graph:
-    b, batch, length = rl.ops.Builder("small", "bf16"), symbol("B"), symbol("S")
+    b, batch, length = rl.ops.Builder("small", "bf16"), rl.ops.symbol("B"), rl.ops.symbol("S")
     x = b.input("x", (batch, length, hidden))
     widths = {"q": groups * queries * width, "k": groups * width, "v": groups * width}
     if fused:

@@ -200,12 +200,23 @@ def _whole(value: int | Fraction) -> int | Fraction:
 
 
 def symbol(name: str) -> Dim:
-    """A symbolic size.
+    """Make a symbolic size, for the shapes of programs that are built by hand.
+
+    Args:
+        name: What its value is given by, such as ``B``.
+
+    Returns:
+        The size; sums, products and quotients with others and with whole numbers are sizes too.
+
+    Raises:
+        UsageError: A name that is no text.
 
     Example:
         >>> 2 * symbol("B") * (symbol("S") + 1)
         2*B*S + 2*B
     """
+    if not isinstance(name, str):
+        raise UsageError(f"symbol: expected a name, given {name!r}")
     return Dim((((name,), 1),))
 
 

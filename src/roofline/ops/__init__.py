@@ -18,6 +18,7 @@ import lazy_loader
 
 from roofline.ir.dtypes import dtype
 from roofline.ir.graph import Applied, Node, Tensor
+from roofline.ir.sizes import symbol
 from roofline.ops import (  # noqa: F401
     attention,
     communication,
@@ -33,7 +34,7 @@ from roofline.ops import (  # noqa: F401
 from roofline.ops.builder import Builder
 from roofline.ops.registry import OPS, Op, Work
 
-__all__ = ["OPS", "Applied", "Builder", "Node", "Op", "Tensor", "Work", "dtype"]
+__all__ = ["OPS", "Applied", "Builder", "Node", "Op", "Tensor", "Work", "dtype", "symbol"]
 
 #: What runs graphs loads on first use.
 _LATER = {"reference": ["Sameness", "execute", "same"]}
