@@ -282,12 +282,17 @@ def compressed(**weights: Any) -> dict[str, Any]:
             "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}}}  # fmt: skip
 
 
+#: GPTQ's ``g_idx``: four bytes per column of each of q, k, v, o, gate, up (64 columns) and down (192), in 4 layers.
+INDEX = 4 * 4 * (6 * 64 + 192)
 SCHEMES = [
-    ({"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False}, LAYERS * (1 / 2 + 20 / 8 / 32)),
-    ({"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": True}, LAYERS * (1 / 2 + 20 / 8 / 128)),
-    ({"quant_method": "gptq", "bits": 8, "group_size": -1}, LAYERS + rows(16 + 8)),
-    ({"quant_method": "gptq", "bits": 3, "group_size": 64}, LAYERS * (3 / 8 + 19 / 8 / 64)),
-    ({"quant_method": "gptq", "bits": 2, "group_size": 64}, LAYERS * (2 / 8 + 18 / 8 / 64)),
+    ({"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False}, LAYERS * (1 / 2 + 20 / 8 / 32) + INDEX),
+    ({"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": True}, LAYERS * (1 / 2 + 20 / 8 / 128) + INDEX),
+    ({"quant_method": "gptq", "bits": 8, "group_size": -1}, LAYERS + rows(16 + 8) + INDEX),
+    ({"quant_method": "gptq", "bits": 3, "group_size": 64}, LAYERS * (3 / 8 + 19 / 8 / 64) + INDEX),
+    ({"quant_method": "gptq", "bits": 2, "group_size": 64}, LAYERS * (2 / 8 + 18 / 8 / 64) + INDEX),
+    (compressed(num_bits=4, type="int", group_size=32, symmetric=True, actorder="group"),
+     LAYERS * (1 / 2 + 2 / 32) + INDEX),
+    (compressed(num_bits=4, type="int", group_size=32, symmetric=True, actorder="weight"), LAYERS * (1 / 2 + 2 / 32)),
     ({"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True}, LAYERS * (1 / 2 + 20 / 8 / 64)),
     ({"quant_method": "awq", "w_bit": 4, "q_group_size": 64}, LAYERS * (1 / 2 + 20 / 8 / 64)),
     ({"quant_method": "bitsandbytes", "load_in_8bit": True}, LAYERS + rows(32)),
@@ -314,6 +319,54 @@ SCHEMES = [
 @pytest.mark.parametrize(("scheme", "layers"), SCHEMES, ids=[json.dumps(scheme)[:70] for scheme, _ in SCHEMES])
 def test_bytes_of_a_quantised_checkpoint(scheme: dict[str, Any], layers: float) -> None:
     assert weight_bytes({**TOY, "dtype": "bfloat16", "quantization_config": scheme}) == pytest.approx(layers + 2 * REST)
+
+
+def test_gptq_of_llama_2_by_hand() -> None:
+    """Matrices of 32 layers: 6,476,005,376 elements in 4 bits, groups of 128 with a 16-bit scale and a 4-bit zero.
+
+    ``g_idx``: (6 x 4096 + 11008) columns x 4 bytes x 32 layers = 4,554,752 bytes; tables and norms in 16 bits.
+    """
+    config = {**PUBLISHED_LLAMA_2, "quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128}}
+    graph = rl.from_config(config, phase="decode")
+    bytes_ = rl.estimate(graph, "h100-sxm", B=1, C=1).memory.weights
+    assert bytes_ == 6_476_005_376 * (4 + 20 / 128) / 8 + 4_554_752 + 2 * (2 * 32000 * 4096 + 65 * 4096)
+    assert graph.parameters == 6_738_415_616  # an index is no parameter
+
+
+PUBLISHED_LLAMA_2 = {
+    "model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "vocab_size": 32000, "torch_dtype": "float16",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "cache"),
+    [
+        ({"kv_cache_scheme": None}, 2),
+        ({"kv_cache_scheme": {"num_bits": 8, "type": "float", "strategy": "tensor"}}, 1),
+        ({"kv_cache_quant_algo": "FP8"}, 1),
+    ],
+)
+def test_a_checkpoint_with_scales_of_the_cache(more: dict[str, Any], cache: int) -> None:
+    """2 x 4 layers x 2 key-value heads x 8 columns x 16 positions."""
+    scheme = {"quant_method": "modelopt", "quant_algo": "FP8", **more}
+    graph = rl.from_config({**TOY, "dtype": "bfloat16", "quantization_config": scheme}, phase="decode")
+    held = float(rl.estimate(graph, "h100-sxm", B=1, C=16).memory.kv_cache)
+    assert held == pytest.approx(2 * 4 * 2 * 8 * 16 * cache, rel=0.3 if cache == 1 else 0)  # scales come on top
+
+
+@pytest.mark.parametrize("key", ["dynamic", "extra_config", "transform_config", "sparsity_config"])
+def test_schemes_that_differ_by_module_are_refused_by_name(key: str) -> None:
+    scheme = {"quant_method": "awq", "bits": 4, "group_size": 64, key: {"layers.0": {"bits": 8}}}
+    with pytest.raises(rl.errors.ModelDataError, match=key):
+        rl.from_config({**TOY, "quantization_config": scheme})
+
+
+def test_keys_of_a_scheme_that_are_not_known_are_noted() -> None:
+    scheme = {"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True, "star_sign": "lion"}
+    notes = rl.from_config({**TOY, "quantization_config": scheme}).info.notes
+    assert [note for note in notes if "star_sign" in note]
+    assert not [note for note in notes if "zero_point" in note]
 
 
 def test_the_figures_of_the_report() -> None:
@@ -456,6 +509,95 @@ def test_what_is_no_config(source: Any) -> None:
 def test_ignored_keys_are_listed() -> None:
     graph = rl.from_config({**TOY, "initializer_range": 0.02, "auto_map": {"AutoModel": "evil.py"}, "custom": 7})
     assert graph.info.ignored == ("auto_map", "custom", "initializer_range")
+    assert [note for note in graph.info.notes if "not understood" in note] == [
+        "not understood, and by its name no cost depends on it: custom"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("n_shared_experts", 1), ("attn_output_gate", True), ("kv_channels", 16), ("clip_qkv", 8.0), ("use_qk_norm", True),
+     ("layer_types", ["full_attention", "sliding_attention"] * 2), ("index_topk", 2048), ("sliding_window", 4096)],
+)  # fmt: skip
+def test_keys_that_change_counts_are_refused_by_name(key: str, value: Any) -> None:
+    with pytest.raises(rl.errors.ModelDataError, match=f"{key}: .* is not understood for model_type 'llama'"):
+        rl.from_config({**TOY, key: value})
+
+
+def test_layer_types_that_say_what_the_class_does_anyway() -> None:
+    assert rl.from_config({**TOY, "layer_types": ["full_attention"] * 4}).parameters == rl.from_config(TOY).parameters
+
+
+@pytest.mark.parametrize(
+    ("config", "note"),
+    [
+        # deepseek-ai/DeepSeek-V3 and Qwen/Qwen3.5: modules that predict further tokens are no part of a forward pass
+        ({"num_nextn_predict_layers": 1}, "num_nextn_predict_layers"),
+        ({"mtp_num_hidden_layers": 1}, "mtp_num_hidden_layers"),
+    ],
+)
+def test_layers_that_predict_further_tokens_are_noted(config: dict[str, Any], note: str) -> None:
+    notes = rl.from_config({**TOY, **config}).info.notes
+    assert f"layers that predict further tokens are left out: {note}" in notes
+
+
+def test_keys_of_a_multilingual_bert() -> None:
+    """google-bert/bert-base-multilingual-cased and bert-base-chinese name sizes of a pooler that no code reads."""
+    more = {"pooler_fc_size": 768, "pooler_num_attention_heads": 12, "pooler_num_fc_layers": 3,
+            "pooler_size_per_head": 128, "pooler_type": "first_token_transform", "directionality": "bidi"}  # fmt: skip
+    config = {"model_type": "bert", "vocab_size": 119547}
+    assert rl.from_config({**config, **more}).parameters == rl.from_config(config).parameters
+
+
+# The state of Qwen3.5-27B (https://huggingface.co/Qwen/Qwen3.5-27B/blob/main/config.json): 48 of 64 layers keep
+# 48 heads x 128 x 128 of the scan and 2 x 16 x 128 + 48 x 128 = 10,240 channels of the convolution.
+QWEN_27B = {
+    "model_type": "qwen3_5_text", "dtype": "bfloat16", "full_attention_interval": 4, "head_dim": 256,
+    "hidden_size": 5120, "intermediate_size": 17408, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
+    "linear_num_key_heads": 16, "linear_num_value_heads": 48, "linear_value_head_dim": 128,
+    "mamba_ssm_dtype": "float32", "mtp_num_hidden_layers": 1, "attn_output_gate": True, "output_gate_type": "swish",
+    "num_attention_heads": 24, "num_hidden_layers": 64, "num_key_value_heads": 4, "vocab_size": 248320,
+}  # fmt: skip
+SCAN, CHANNELS = 48 * 48 * 128 * 128, 48 * 10_240
+
+
+def state_bytes(config: dict[str, Any], **options: Any) -> float:
+    """Return what four sequences keep apart from keys and values, which are 16 x 2 x 4 x 256 elements a position."""
+    return kv_bytes(config, 1, batch=4, **options) - 4 * 16 * 2 * 4 * 256 * 2
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "expected"),
+    [
+        (QWEN_27B, {}, 4 * (SCAN * 4 + CHANNELS * 4 * 2)),
+        ({**QWEN_27B, "mamba_ssm_dtype": "bfloat16"}, {}, 303 * 2**20),
+        # llama.cpp keeps both in fp32 and three inputs: "size = 598.50 MiB (4 cells, 64 layers, 4 seqs),
+        # R (f32): 22.50 MiB, S (f32): 576.00 MiB"
+        (QWEN_27B, {"ssm_conv_kept": "kernel-1", "ssm_conv_dtype": "fp32"}, 598.5 * 2**20),
+    ],
+)
+def test_the_state_has_the_format_that_the_config_names(
+    config: dict[str, Any], options: dict[str, Any], expected: float
+) -> None:
+    assert state_bytes(config, **options) == expected
+
+
+@pytest.mark.parametrize("key", ["mamba_ssm_dtype", "mamba_ssm_cache_dtype"])
+def test_a_format_of_the_state_that_is_none(key: str) -> None:
+    with pytest.raises(rl.errors.ModelDataError, match=f"{key}: "):
+        rl.from_config({**QWEN_27B, "mamba_ssm_dtype": None, key: "float33"})
+
+
+def test_attention_without_its_gate() -> None:
+    """16 layers of attention with 24 x 256 columns of gates from 5120."""
+    gated, plain = (rl.from_config({**QWEN_27B, "attn_output_gate": on}).parameters for on in (True, False))
+    assert gated - plain == 16 * 24 * 256 * 5120
+
+
+def test_a_bound_of_queries_keys_and_values_is_a_kernel() -> None:
+    """https://huggingface.co/allenai/OLMo-1.7-7B-hf/blob/main/config.json: clip_qkv = 8."""
+    nodes = [node.op for node in rl.from_config({**TOY, "model_type": "olmo", "clip_qkv": 8.0}).nodes]
+    assert nodes.count("clamp") == 4
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,7 @@ class Report(ABC):
     def csv_rows(self) -> list[dict[str, Any]]:
         """Return the rows without nesting, each with what it is a row of, as ``--csv`` prints them."""
         about = plain(self.subject())
+        about.pop("notes", None)  # texts without a column
         columns = flat(about | about.pop("sizes", {}))
         return [columns | flat(plain(row)) for row in self.records()]
 
@@ -100,7 +101,7 @@ def subject(
         sizes: Its sizes, by symbol.
 
     Returns:
-        ``model``, ``phase``, ``dtype``, ``chip``, ``mode``, ``passes`` and ``sizes``.
+        ``model``, ``phase``, ``dtype``, ``chip``, ``mode``, ``passes``, ``sizes`` and ``notes``.
     """
     values = {name: size for name in (*WORDS, *(sizes or {})) if (size := (sizes or {}).get(name)) is not None}
     where = {name: value for name, value in (("chip", chip), ("mode", mode)) if value is not None}
@@ -108,6 +109,7 @@ def subject(
         "model": graph.title, "phase": graph.info.phase, "dtype": graph.info.dtype,
         **where, "passes": [repr(step) for step in graph.history],
         "sizes": {WORDS.get(name, name): _whole(size) for name, size in values.items()},
+        "notes": list(graph.info.notes),
     }  # fmt: skip
 
 

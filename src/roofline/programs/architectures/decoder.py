@@ -147,6 +147,7 @@ def attention(c: DecoderConfig, layer: int) -> Attention:
     return Attention(
         c.heads, c.kv_of(layer), c.width, c.window_of(layer), rotates=c.rotates(layer), fused=c.fused_qkv,
         qkv_bias=c.qkv_bias, out_bias=c.out_bias, norm=norm, softcap=c.attention_softcap, sinks=c.sinks,
+        clip=c.qkv_clip,
     )  # fmt: skip
 
 
@@ -190,7 +191,7 @@ def feed(c: DecoderConfig, layer: int) -> Layer:
 
 
 def _convolution(c: DecoderConfig, bias: bool) -> state.Convolution:
-    return state.Convolution(c.ssm_conv, bias, c.ssm_conv_kept == "kernel")
+    return state.Convolution(c.ssm_conv, bias, c.ssm_conv_kept == "kernel", c.ssm_conv_dtype)
 
 
 #: Each kind of mixer with a state: the keys that it needs, and how it is composed.

@@ -66,6 +66,7 @@ class AttentionKeys(Config):
     rope_pattern: tuple[bool, ...] = Field((True,), min_length=1, max_length=2000)
     alibi: bool = False  #: Whether a bias that falls with the distance is added to the scores.
     qkv_bias: bool = False  #: Biases of the q, k and v projections.
+    qkv_clip: bool = False  #: Whether queries, keys and values are clamped (OLMo, DBRX).
     out_bias: bool = False  #: Bias of the attention output projection.
     qk_norm: bool = False  #: Norm of queries and keys.
     qk_norm_kind: Literal["rmsnorm", "layernorm"] = "rmsnorm"  #: Kind of that norm.
@@ -160,7 +161,8 @@ class StateKeys(Config):
     #: Norms of Mamba-1's step, B and C: ``scaled`` (Jamba) or ``plain``, without a weight.
     ssm_inner_norms: Literal["none", "scaled", "plain"] = "none"
     ssm_chunk: Positive = 256  #: Positions that a scan takes at a time.
-    ssm_dtype: str = ""  #: Number format of the kept state, the cache's when empty.
+    ssm_dtype: str = ""  #: Number format of the kept state of a scan, the cache's when empty.
+    ssm_conv_dtype: str = ""  #: That of the convolution's kept inputs, the cache's when empty.
     delta_keys: Count = 0  #: Key heads of the gated delta rule.
     delta_values: Count = 0  #: Value heads of the gated delta rule.
     delta_key_dim: Count = 0  #: Width of a key head.

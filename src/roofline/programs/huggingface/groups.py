@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from roofline.ir.dtypes import dtype as number_format
+from roofline.ir.errors import UnknownDType
 from roofline.programs.huggingface.keys import MAX_LAYERS, MAX_SIZE, Keys, Reader
 
 #: Activations by their names in transformers.
@@ -108,6 +110,23 @@ def options(**names: str) -> Reader:
 input_biases = options(qkv_bias="attention_bias")
 #: A switch for the feed-forward block.
 mlp_bias = options(mlp_bias="mlp_bias")
+
+
+def clip(c: Keys) -> dict[str, Any]:
+    """A bound of queries, keys and values."""
+    return {"qkv_clip": c.number("clip_qkv") > 0}
+
+
+def state_format(c: Keys) -> dict[str, Any]:
+    """The number format of the kept state of a scan, which need not be that of the cache."""
+    keys = ("mamba_ssm_dtype", "mamba_ssm_cache_dtype", "inference_state_dtype")
+    named = [str(value)[:60] for key in keys if (value := c.get(key)) not in (None, "auto")]
+    for name in named:
+        try:
+            number_format(name)
+        except UnknownDType as error:
+            c.fail(next(key for key in keys if c.get(key) is not None), str(error))
+    return {"ssm_dtype": number_format(named[0]).name} if named else {}
 
 
 def all_biases(key: str) -> Reader:

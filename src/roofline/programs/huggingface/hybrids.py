@@ -67,6 +67,7 @@ def _jamba(c: Keys) -> dict[str, Any]:
     step, at = c.needed("attn_layer_period"), c.size("attn_layer_offset", least=0) or 0
     return {
         "pattern": groups.full_at(c, step, at, "mamba"),
+        "ssm_inner_norms": "none" if c.get("mamba_inner_layernorms") is False else "scaled",
         "ssm_inner": c.needed("mamba_expand") * c.needed("hidden_size"),
         "ssm_rank": _rank(c, "mamba_dt_rank"), **c.needs(ssm_state="mamba_d_state", ssm_conv="mamba_d_conv"),
         **c.switches(ssm_bias="mamba_proj_bias", ssm_conv_bias="mamba_conv_bias"),
@@ -89,11 +90,12 @@ def _listed(c: Keys) -> dict[str, Any]:
 
 
 def _falcon_h1(c: Keys) -> dict[str, Any]:
-    c.ignore(*_MIXERS, "ssm_multipliers", "mlp_multipliers", "mamba_norm_before_gate", "mamba_use_mlp",
+    c.ignore(*_MIXERS, "embedding_multiplier", "lm_head_multiplier", "ssm_multipliers",
+             "mlp_multipliers", "mamba_norm_before_gate", "mamba_use_mlp",
              "attn_layer_indices", "key_multiplier", "ssm_in_multiplier", "ssm_out_multiplier")  # fmt: skip
     bias = c.switch("projectors_bias")
     return {**_mamba2_beside(c), "pattern": ["full+mamba2"], "ssm_norm": c.switch("mamba_rms_norm"),
-            "ssm_bias": c.switch("mamba_proj_bias") or bias}  # fmt: skip
+            "ssm_bias": c.switch("mamba_proj_bias") or bias, "embedding_scale": True, "logit_scale": True}  # fmt: skip
 
 
 #: Letters of Nemotron-H's pattern, words of its later list, and the mixer and feed-forward block that they stand for.
@@ -140,7 +142,6 @@ def _nemotron_h(c: Keys) -> dict[str, Any]:
         "activation": c.one_of("mlp_hidden_act", groups.ACTIVATIONS),
         "ssm_inner": c.needed("mamba_num_heads") * c.needed("mamba_head_dim"),
         "ssm_bias": c.switch("mamba_proj_bias") or c.switch("use_bias"),
-        "ssm_dtype": str(c.get("mamba_ssm_cache_dtype") or ""),
     }  # fmt: skip
 
 
@@ -273,10 +274,15 @@ def _xlstm(c: Keys) -> dict[str, Any]:
     return {
         "heads": heads, "delta_keys": heads, "delta_values": heads, "delta_key_dim": keys // heads,
         "delta_value_dim": values // heads, "ssm_chunk": c.needed("chunk_size"),
-        "ssm_dtype": str(c.get("inference_state_dtype") or ""),
         "intermediate": -(-int(hidden * c.number("ffn_proj_factor")) // multiple) * multiple,
-        "logit_softcap": c.number("output_logit_soft_cap"),
+        "logit_softcap": c.number("output_logit_soft_cap"), "final_norm": c.get("add_out_norm") is not False,
     }  # fmt: skip
+
+
+def _query_gate(c: Keys) -> dict[str, Any]:
+    """The gate beside the queries; the kind of the delta rule's own gate costs the same."""
+    c.ignore("output_gate_type")
+    return {"query_gate": c.get("attn_output_gate") is not False}
 
 
 #: What published configs repeat under other names.
@@ -287,7 +293,8 @@ _LFM2: dict[str, Any] = {
 }  # fmt: skip
 #: Of routing, which costs the same.
 _KIMI: dict[str, Any] = {
-    "idle": ("num_expert_group", "moe_router_enable_expert_bias", "num_experts_per_group", "mtp_loss_scaling_factor"),
+    "idle": ("num_expert_group", "moe_router_enable_expert_bias", "num_experts_per_group", "mtp_loss_scaling_factor",
+             "kda_safe_gate"),
     "names": {**groups.PLAIN_EXPERTS, "num_experts_per_tok": "num_experts_per_token"},
     "types": {"linear_attention": "kda"}, "router": "sigmoid",
 }  # fmt: skip
@@ -305,11 +312,11 @@ _QWEN: dict[str, Any] = {
 }  # fmt: skip
 _GATED = variant(GateConfig, attend=gated())
 
-HYBRIDS: dict[str, Kind] = {
+_ROWS: dict[str, Kind] = {
     "mamba": row(body, _mamba, **_PURE, pattern=["mamba"], idle={"d_inner", "n_layer"}),
     "falcon_mamba": row(body, _mamba, **_PURE, pattern=["mamba"], ssm_inner_norms="plain"),
     "mamba2": row(body, _mamba2, **_PURE, pattern=["mamba2"], idle={"intermediate_size"}),
-    "jamba": row(*_DENSE, _jamba, experts.jamba, rope=False, ssm_inner_norms="scaled"),
+    "jamba": row(*_DENSE, _jamba, experts.jamba, rope=False),
     "bamba": row(*_DENSE, rotary, _bamba, biases, mlp_bias, defaults={"partial_rotary_factor": 0.5}),
     "granitemoehybrid": row(*_DENSE, rotary, _listed, _mamba2_beside, biases, groups.multipliers, experts.granite,
         lambda c: {"rope": c.get("position_embedding_type") == "rope"},  # it rotates only where it says so
@@ -323,11 +330,11 @@ HYBRIDS: dict[str, Kind] = {
     "lfm2": row(body, heads, rotary, *_SHORT, _listed, _lfm2_inner, _lfm2_tied, **_LFM2),
     "lfm2_moe": row(body, heads, inner, rotary, groups.ignored("use_expert_bias"), *_SHORT, _listed,
         experts.after_dense, _lfm2_tied, **_LFM2),
-    "qwen3_5_text": row(*_DENSE, rotary, _listed, biases, _DELTA, **_QWEN),
-    "qwen3_5_moe_text": row(*BASE, rotary, _listed, biases, _DELTA, experts.qwen, **_QWEN),
+    "qwen3_5_text": row(*_DENSE, rotary, _listed, biases, _DELTA, _query_gate, **_QWEN),
+    "qwen3_5_moe_text": row(*BASE, rotary, _listed, biases, _DELTA, _query_gate, experts.qwen, **_QWEN),
     "lara_mini": row(*BASE, rotary, _lara, biases, _DELTA, experts.qwen, qk_norm=True, shared_gate=False,
         types={"linear_attention": "delta"}),
-    "qwen3_next": row(*_DENSE, rotary, _listed, biases, _DELTA, experts.qwen, **_QWEN),
+    "qwen3_next": row(*_DENSE, rotary, _listed, biases, _DELTA, _query_gate, experts.qwen, **_QWEN),
     "xlstm": row(body, _xlstm, pattern=["mlstm"], rope=False),
     "olmo_hybrid": row(*_DENSE, biases, _olmo_delta, qk_norm=True, qk_norm_over="width",
         types={"linear_attention": "delta"}, mixers=_olmo_mixers, family=blocks.NORMS_AFTER_ATTENTION),
@@ -339,3 +346,5 @@ HYBRIDS: dict[str, Kind] = {
     "bailing_hybrid": row(*LATENT, experts.deepseek, _bailing, output_gate="head", **_KIMI,
         defaults={"n_routed_experts": 512}, family=_GATED),
 }  # fmt: skip
+
+HYBRIDS = {name: replace(kind, readers=(*kind.readers, groups.state_format)) for name, kind in _ROWS.items()}

@@ -35,15 +35,31 @@ _HARMLESS = frozenset({
     "original_max_position_embeddings", "output_router_logits", "pad_token_id", "pretraining_tp", "pruned_heads",
     "query_pre_attn_scalar", "rms_norm_eps", "rope_interleave", "router_aux_loss_coef", "router_jitter_noise",
     "scale_attn_by_inverse_layer_idx", "seq_aux", "sparse_pred_ignore_index", "sparse_prediction",
-    "tie_encoder_decoder", "time_step_rank_scale", "topk_group", "use_falcon_mambapy",
-    "use_mamba_kernels", "use_mambapy",
+    "tie_encoder_decoder", "time_step_rank_scale", "topk_group", "topk_method", "use_falcon_mambapy",
+    "use_mamba_kernels", "use_mambapy", "gate_soft_cap", "group_expert_routing", "num_experts_per_group",
+    "auxiliary_channels", "auxiliary_num_convs", "use_auxiliary_head",
+    "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head",
 })  # fmt: skip
 
 #: What the name of a key that the cost depends on looks like.
 _COSTLY = re.compile(
-    r"^(num|n)_|_(size|dim|rank|layers?|heads?|freq|step|pattern|width)$|"
-    r"expert|window|sparse|mamba|ssm|conv|lora|bias|quant|hybrid|latent|parallel|cross|embed_dim|ffn|inner|block|bidirectional"
+    r"^(num|n)_|_(size|dim|rank|layers?|heads?|freq|step|pattern|width|channels|types)$|kv_channels|state_dtype|cache_dtype|"
+    r"expert|window|sparse|mamba|ssm|conv|lora|bias|quant|hybrid|latent|parallel|cross|embed_dim|ffn|inner|block|"
+    r"bidirectional|topk|clip_qkv|soft_?cap|qk_(layer)?norm|(^|_)gat(e|ed|ing)(_|$)"
 )
+
+#: What the name of a key looks like that every config may have and no cost depends on: numerics, initialisation,
+#: training, generation, tokens and their texts.
+_SILENT = re.compile(
+    r"^_|token_id|dropout|_?pdrop$|layerdrop|drop_path|(^|_)eps(ilon)?$|init|_std(_dev)?$|use_cache|cache_impl|version|"
+    r"auto_map|torchscript|bfloat16|label|task|loss|jitter|norm_topk|router|routing|scal(e|ing)|multiplier|fp32|upcast|"
+    r"suppress|^forced_|^summary_|^mask_|time_step|augment|problem_type|temperature|^top_[kp]$|^typical_p$|penalty|"
+    r"early_stop|do_sample|^m(in|ax)_|bad_words|prefix|remove_invalid|return_dict|^output_|is_(encoder_)?decoder|"
+    r"chunk_size_feed|tokenizer|checkpointing|position|rope|rotary|theta|_length$|unsloth|language_model_only|architectures"
+)
+
+#: Keys of layers that predict further tokens, which a forward pass leaves out.
+_FURTHER = re.compile(r"^(num_)?mtp_|_mtp_|nextn")
 
 Reader = Callable[["Keys"], dict[str, Any]]
 
@@ -208,16 +224,34 @@ class Keys:
     def unread(self) -> tuple[str, ...]:
         """Return the keys that nothing has asked for.
 
+        Those that are not known to be without a cost are noted.
+
         Raises:
             ModelDataError: The cost may depend on one of them.
         """
-        left = [str(key) for key in self.table if key not in self.used]
-        for key in left:
-            value = self.table.get(key)
-            off = value is not True and value in (None, False, 0, 1, "", [], {}, ())
-            if key not in _HARMLESS | self.kind.idle and not off and _COSTLY.search(key):
+        left = sorted(str(key) for key in self.table if key not in self.used)
+        said = [key for key in left if key not in _HARMLESS | self.kind.idle and not self.off(key)]
+        further = [key for key in left if _FURTHER.search(key) and self.table.get(key)]
+        for key in said:
+            if _COSTLY.search(key) and key not in further:
                 near = did_you_mean(key, self.used)
                 known = ", ".join(sorted(self.used & set(map(str, self.table))))
-                said = f"{str(value)[:60]} is not understood for model_type {self.table.get('model_type')!r}"
-                self.fail(key, f"{said}, and the cost may depend on it; understood: {known}{near}")
-        return tuple(sorted(left))
+                why = (
+                    f"{str(self.table.get(key))[:60]} is not understood for model_type {self.table.get('model_type')!r}"
+                )
+                self.fail(key, f"{why}, and the cost may depend on it; understood: {known}{near}")
+        if further:
+            self.notes.append(f"layers that predict further tokens are left out: {', '.join(further)[:200]}")
+        if strange := [key for key in said if key not in further and not _SILENT.search(key)]:
+            names = " ".join(", ".join(strange)[:200].split())
+            self.notes.append(f"not understood, and by its name no cost depends on it: {names}")
+        return tuple(left)
+
+    def off(self, key: str) -> bool:
+        """Tell whether the value of a key says that there is none of what it stands for."""
+        value = self.table.get(key)
+        if key == "layer_types":  # the class would do the same without the list
+            return isinstance(value, list | tuple) and set(map(str, value)) <= {"full_attention"}
+        if value == 1 and value is not True and key.endswith(("shared_experts", "shared_expert")):
+            return False
+        return value is not True and value in (None, False, 0, 1, "", [], {}, ())

@@ -6,12 +6,14 @@ leaves out, by name or pattern.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from roofline.ir.graph import Graph, Node, Tensor
 from roofline.ops.registry import OPS
+from roofline.passes.formats.cast import cast
 from roofline.programs.huggingface.keys import Keys
 from roofline.programs.huggingface.modules import Pattern, modules, patterns
 
@@ -30,6 +32,8 @@ class Scheme:
     compute: str = ""  #: What matmuls run in, where activations are quantised as well.
     only: tuple[str, ...] = ()  #: Words of the modules that are stored so, empty for all matrices of the layers.
     named: str = ""  #: The format, where it has a name of its own.
+    #: Whether each matrix is stored with a 32-bit index of its groups per column (GPTQ's ``g_idx``).
+    index: bool = False
 
     def format_of(self, row: int) -> str:
         """Return the number format of a matrix with rows of some length."""
@@ -59,12 +63,12 @@ def _refuse(c: Keys, table: Table, bits: int = 0, group: int = 0) -> None:
 def _gptq(c: Keys, table: Table) -> list[Scheme]:
     """GPTQ and AWQ store a zero point for each group whether it is used or not."""
     bits = _int(table.get("bits", table.get("w_bit")))
-    if table.get("dynamic"):
-        c.fail("quantization_config", "dynamic: formats that differ by module are not understood yet")
     group = _int(table.get("group_size", table.get("q_group_size", -1)))
     if bits not in (2, 3, 4, 8) or not group:
         _refuse(c, table, bits, group)
-    scheme = Scheme(bits, group=max(group, 0), zero=bits)  # -1 stands for whole rows
+    # -1 stands for whole rows; AutoGPTQ and GPTQModel write g_idx whether columns are reordered or not
+    # (https://github.com/AutoGPTQ/AutoGPTQ/blob/main/auto_gptq/nn_modules/qlinear/qlinear_cuda.py, register_buffer)
+    scheme = Scheme(bits, group=max(group, 0), zero=bits, index=table.get("quant_method") == "gptq")
     return [scheme, *([replace(scheme, only=("lm_head",))] if table.get("lm_head") is True else [])]
 
 
@@ -119,7 +123,8 @@ def _compressed_group(c: Keys, table: Table, group: Any) -> Scheme:
     targets = group.get("targets") or ["Linear"]
     only = () if "Linear" in targets else tuple(str(target)[:200] for target in targets)
     zero = 0 if weights.get("symmetric") is not False or kind == "float" else bits
-    base = Scheme(bits, kind, zero=zero, only=only, compute=_compute(group.get("input_activations")))
+    base = Scheme(bits, kind, zero=zero, only=only, compute=_compute(group.get("input_activations")),
+                  index=weights.get("actorder") in ("group", "dynamic"))  # fmt: skip
     return _with_strategy(c, table, base, weights)
 
 
@@ -153,6 +158,24 @@ QUANTISED: dict[str, Callable[[Keys, Table], list[Scheme]]] = {
     "mxfp4": lambda c, table: [Scheme(4, "float", named="mxfp4", only=("experts",))],
 }  # fmt: skip
 
+#: Keys by which formats differ between modules, or matrices are stored in another way again.
+_CHANGING = ("dynamic", "extra_config", "transform_config", "sparsity_config", "layer_bits", "quantized_layers")
+
+#: What else a table may hold that neither bytes nor arithmetic follow from: how it was made, and where it may run.
+_SILENT = re.compile(
+    r"^_|^(quant_(method|algo)|bits|w_bit|group_size|q_group_size|weight_block_size|config_groups|format|fmt|scale_fmt|"
+    r"sym|desc_act|static_groups|true_sequential|zero_point|version|backend|meta|producer|dataset|tokenizer|model_\w+|"
+    r"damp\w*|block_name\w*|module_name\w*|\w*exllama\w*|\w*fuse\w*|cache_block_outputs|use_\w+|batch_size|pad_token_id|"
+    r"max_input_length|checkpoint_format|is_marlin_format|pack_dtype|packing_format|lm_head|quantization_status|"
+    r"global_compression_ratio|run_compressed|ignore|activation_s\w+|dequantize|load_in_\dbit|bnb_4bit_\w+|llm_int8_\w+|"
+    r"autoround_version|iters|lr|minmax_lr|nsamples|seqlen|amp|low_\w+|enable_\w+|data_type|scale_dtype|gradient_\w+|"
+    r"modules_(to_not_convert|in_block_to_quantize)|ignored_layers|exclude_modules|kv_cache_\w+|to_quant_block_names|"
+    r"linear_class|quantization_mode|online_quantization|include_\w+)$"
+)
+
+#: Formats of the cache that a checkpoint may come with scales for.
+_CACHES = {"FP8": "fp8", "float 8": "fp8", "int 8": "int8", "NVFP4": "nvfp4"}
+
 #: Where methods name the modules that they leave out.
 _IGNORED = ("ignore", "modules_to_not_convert", "llm_int8_skip_modules", "ignored_layers", "exclude_modules")
 
@@ -170,6 +193,7 @@ def quantise(graph: Graph, c: Keys, table: Table) -> Graph:
     )
     if method not in QUANTISED:
         _refuse(c, table, _int(table.get("bits")), _int(table.get("group_size")))
+    _check_rest(c, table)
     schemes = QUANTISED[method](c, table)
     out = patterns(c, [entry for key in _IGNORED for entry in _names(c, table, key)])
     formats = _formats(graph, c, schemes, out)
@@ -182,9 +206,38 @@ def quantise(graph: Graph, c: Keys, table: Table) -> Graph:
     for pattern in out:
         if not pattern.used and not pattern.harmless and not beyond(pattern):
             c.fail("quantization_config", f"the left-out module {pattern.text!r} is not understood")
-    said = sorted({stored for stored, _ in formats.values()})
+    said = sorted({stored for stored, *_ in formats.values()})
     c.notes.append(f"{method}: {len(formats)} matrices stored in {', '.join(said[:4])}")
-    return _stored(graph, formats)
+    stored = _stored(graph, formats)
+    cache = _cache(c, table)
+    return cast(stored, cache=cache) if cache and any(t.kind == "cache" for t in graph.tensors.values()) else stored
+
+
+def _check_rest(c: Keys, table: Table) -> None:
+    """Refuse keys that change formats, and note those that are not known."""
+    for key in _CHANGING:
+        value = table.get(key)
+        plain = isinstance(value, Mapping) and value.get("format") == "dense"
+        if value and not plain:
+            c.fail("quantization_config", f"{key}: formats that differ by module are not understood yet")
+    strange = [str(key)[:60] for key in table if key not in _CHANGING and not _SILENT.match(str(key))]
+    if strange:
+        c.notes.append(f"quantization_config: not understood, and counted as without a cost: {', '.join(strange[:12])}")
+
+
+def _cache(c: Keys, table: Table) -> str:
+    """Return the format that the checkpoint has scales of the cache for, empty where it has none."""
+    scheme, named = table.get("kv_cache_scheme"), table.get("kv_cache_quant_algo")
+    if isinstance(scheme, Mapping) and scheme:
+        named = f"{scheme.get('type', 'int')} {scheme.get('num_bits')}"
+    if not named:
+        return ""
+    if named not in _CACHES:
+        c.fail(
+            "quantization_config", f"a cache in {str(named)[:40]!r} is not understood; allowed: {', '.join(_CACHES)}"
+        )
+    c.notes.append(f"quantization_config: the KV cache is kept in {_CACHES[named]}")
+    return _CACHES[named]
 
 
 def _names(c: Keys, table: Table, key: str) -> list[str]:
@@ -194,17 +247,17 @@ def _names(c: Keys, table: Table, key: str) -> list[str]:
     return list(names)
 
 
-def _formats(graph: Graph, c: Keys, schemes: list[Scheme], out: list[Pattern]) -> dict[str, tuple[str, str]]:
-    """Return for each quantised matrix its format and what its matmuls run in."""
+def _formats(graph: Graph, c: Keys, schemes: list[Scheme], out: list[Pattern]) -> dict[str, tuple[str, str, bool]]:
+    """Return for each quantised matrix its format, what its matmuls run in, and whether its columns have an index."""
     chosen = [(scheme, patterns(c, list(scheme.only))) for scheme in schemes]
-    formats: dict[str, tuple[str, str]] = {}
+    formats: dict[str, tuple[str, str, bool]] = {}
     for name, row in _matrices(graph).items():
         parts = modules(name)
         left_out = _covers(c, out, parts)
         for scheme, only in chosen:
             inside = _covers(c, only, parts) if only else "lm_head" not in parts[0]
             if inside and not left_out:
-                formats.setdefault(name, (scheme.format_of(row), scheme.compute))
+                formats.setdefault(name, (scheme.format_of(row), scheme.compute, scheme.index))
     return formats
 
 
@@ -238,10 +291,11 @@ def _matrices(graph: Graph) -> dict[str, int]:
     return rows
 
 
-def _stored(graph: Graph, formats: Mapping[str, tuple[str, str]]) -> Graph:
+def _stored(graph: Graph, formats: Mapping[str, tuple[str, str, bool]]) -> Graph:
     """Change the stored formats, of views of them too, and the arithmetic of what multiplies by them."""
-    changed = {name: stored for name, (stored, _) in formats.items()}
-    runs = {name: compute for name, (_, compute) in formats.items() if compute}
+    changed = {name: stored for name, (stored, *_) in formats.items()}
+    runs = {name: compute for name, (_, compute, _) in formats.items() if compute}
+    indexes = [_index(graph.tensors[name]) for name, (*_, index) in formats.items() if index]
     nodes: list[Node] = []
     for node in graph.nodes:
         alias = OPS[node.op].alias
@@ -251,4 +305,11 @@ def _stored(graph: Graph, formats: Mapping[str, tuple[str, str]]) -> Graph:
         attrs = tuple(sorted({**dict(node.attrs), "compute": compute}.items())) if compute else node.attrs
         nodes.append(replace(node, attrs=attrs))
     tensors: list[Tensor] = [replace(graph.tensors[name], dtype=stored) for name, stored in changed.items()]
-    return replace(graph.with_tensors(tensors), nodes=tuple(nodes))
+    return replace(graph.with_tensors([*tensors, *indexes]), nodes=tuple(nodes))
+
+
+def _index(weight: Tensor) -> Tensor:
+    """Return the groups of the columns, for each of the matrices that a checkpoint stores a weight as."""
+    *experts, _, columns = weight.shape
+    shape = (*experts, len(modules(weight.name)), columns)
+    return Tensor(weight.name.removesuffix("weight") + "g_idx", shape, "int32", "buffer")

@@ -89,6 +89,7 @@ class Attention:
     gate: Gate | None = None  #: A gate of the output.
     index: Index | None = None  #: A small attention that picks the positions to attend to.
     relative: Callable[[Run], str] | None = None  #: A bias of the scores that the layer has to itself.
+    clip: bool = False  #: Whether queries, keys and values are clamped.
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:
@@ -107,13 +108,18 @@ class Attention:
         """Return queries, keys and values, all heads beside each other."""
         names = zip("qkv", self.widths, strict=True)
         if self.fused:
-            qkv = run.linear(x, sum(self.widths), "qkv", self.qkv_bias)
+            qkv = self.clamped(run, run.linear(x, sum(self.widths), "qkv", self.qkv_bias), "qkv")
             q, k, v = (part(run.b, qkv, width, name) for name, width in names)
         else:
             q, k, v = (
-                run.linear(x, width, name, self.qkv_bias and (self.k_bias or name != "k")) for name, width in names
+                self.clamped(run, run.linear(x, width, name, self.qkv_bias and (self.k_bias or name != "k")), name)
+                for name, width in names
             )
         return q, k, v
+
+    def clamped(self, run: Run, x: str, name: str) -> str:
+        """Return projections within their bounds, where the layer has any."""
+        return run.b.op("clamp", x, name=f"{name}_clamped") if self.clip else x
 
     def mix(self, run: Run, x: str, q: str, k: str, v: str) -> str:
         """Attend, from projected queries, keys and values; heads are side by side again at the end."""

@@ -25,6 +25,7 @@ class Convolution:
     #: Whether the cache keeps all ``taps`` inputs, as transformers does, or the ``taps - 1`` that the next step needs,
     #: as some engines do.
     keeps_all: bool = True
+    dtype: str = ""  #: Number format of the kept inputs, the cache's when empty.
 
     def __call__(self, run: Run, x: str) -> str:
         b = run.b
@@ -33,7 +34,7 @@ class Convolution:
         length = self.taps - (not self.keeps_all)
         if not run.keeps or not length:
             return b.op("causal_conv", *inputs, name="conv")
-        cache = b.cache("conv_state", (run.batch, channels, length))
+        cache = b.cache("conv_state", (run.batch, channels, length), self.dtype or None)
         with b.kernel("conv_kernel"):
             y = b.op("causal_conv", *inputs, *([cache] if run.decodes else []), name="conv")
             run.caches.append(b.op("state_update", cache, y, name="conv_update"))

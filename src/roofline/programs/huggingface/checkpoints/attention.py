@@ -109,6 +109,34 @@ def _doge(c: Keys) -> dict[str, Any]:
     return {}
 
 
+# --- Llama 4: queries and keys normed where they are rotated, queries scaled by their position where not -------------
+
+
+class Llama4Config(DecoderConfig):
+    """A decoder's keys and Llama 4's own."""
+
+    tempered: bool = False  #: Whether queries of layers that do not rotate are scaled by their position.
+
+
+@dataclass(frozen=True)
+class TemperedAttention(Attention):
+    """Attention whose queries are scaled by their position."""
+
+    def position(self, run: Run, x: str, name: str) -> str:
+        """Scale queries."""
+        return x if name != "rope_q" else run.b.op("mul", x, run.b.input("temperature", (run.new, 1)), name="tempered")
+
+
+def _llama4_attention(c: Llama4Config, layer: int) -> Layer:
+    usual = parts.attention(c, layer)
+    if usual.rotates:
+        return usual
+    return become(TemperedAttention if c.tempered else Attention, replace(usual, norm=None))
+
+
+LLAMA4 = parts.variant(Llama4Config, attend=_llama4_attention)
+
+
 # --- Laguna, Beam, LFM3, Bailing: a gate of the output with a projection of its own ----------------------------------
 
 

@@ -62,7 +62,19 @@ NORMS_AFTER_ATTENTION = parts.variant(block=_norms_after_attention)
 LAST_BIAS = parts.variant(
     attend=lambda c, layer: replace(parts.attention(c, layer), out_bias=layer == c.layers - 1)
 )  # fmt: skip
-QUERY_GATE = parts.variant(attend=attention_as(QueryGatedAttention))
+
+
+class QueryGateConfig(DecoderConfig):
+    """A decoder's keys and the switch of the gate."""
+
+    query_gate: bool = True  #: Whether a second half of the query projection gates attention's output.
+
+
+def _query_gated(c: QueryGateConfig, layer: int) -> Layer:
+    return become(QueryGatedAttention, parts.attention(c, layer)) if c.query_gate else parts.attention(c, layer)
+
+
+QUERY_GATE = parts.variant(QueryGateConfig, attend=_query_gated)
 
 
 # --- JetMoE: attention whose heads are experts (section 2.3), experts whose sum has a bias ---------------------------
