@@ -184,12 +184,15 @@ PACKED = {
 }
 
 
-@pytest.mark.parametrize(("scheme", "group_bits"), [(GPTQ, 16 + 4), (PACKED, 16)])
-def test_quantised_checkpoint(scheme: dict[str, Any], group_bits: int) -> None:
-    """ome#638: layers in 4 bits with a scale (GPTQ: and a zero point) a group; embeddings, norms and head in 16."""
+@pytest.mark.parametrize(("scheme", "group_bits", "index"), [(GPTQ, 16 + 4, 4 * (6 * 64 + 192) * 4), (PACKED, 16, 0)])
+def test_quantised_checkpoint(scheme: dict[str, Any], group_bits: int, index: int) -> None:
+    """ome#638: layers in 4 bits with a scale (GPTQ: and a zero point) a group; embeddings, norms and head in 16.
+
+    GPTQ's index has 4 bytes for each of 64 columns of q, k, v, o, gate and up and 192 of down, in 4 layers.
+    """
     graph = rl.from_config({**GQA, "quantization_config": scheme, "torch_dtype": "float16"})
     layers, rest = 4 * (ATTENTION + MLP), 4 * 2 * 64 + 64 + 2 * 1000 * 64
-    wanted = layers / 2 + layers / 128 * group_bits / 8 + rest * 2
+    wanted = layers / 2 + layers / 128 * group_bits / 8 + rest * 2 + index
     assert float(rl.estimate(graph, "h100-sxm", B=1, S=8).memory.weights) == wanted
 
 

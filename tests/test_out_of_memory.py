@@ -98,3 +98,53 @@ def test_what_is_no_failed_allocation(message: str | float, sizes: dict[str, flo
 def test_unknown_formats_are_named() -> None:
     with pytest.raises(rl.errors.UnknownDType):
         rl.diagnosis.explain_oom("5 GiB", "fp33")
+
+
+#: One allocation each, of a Llama-3-8B at 8 sequences of 4096 positions; all of its sizes are given.
+LLAMA = {"batch": 8, "seq": 4096, "vocab": 128_256, "hidden": 4096, "intermediate": 14_336, "heads": 32, "layers": 32,
+         "kv_heads": 8, "head_dim": 128, "parameters": 8_030_261_248}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("elements", "what"),
+    [
+        (8 * 4096 * 128_256, "logits"),
+        (8 * 32 * 4096**2, "attention scores"),
+        (8 * 4096**2, "an attention mask"),
+        (2 * 32 * 8 * 4096 * 8 * 128, "KV cache"),
+        (8 * 4096 * 14_336, "activations"),
+        (128_256 * 4096, "the token table"),
+        (2 * 4096 * 14_336, "a weight matrix"),
+        (8_030_261_248, "weights or gradients"),
+        (2 * 8_030_261_248, "Adam's two moments (2"),
+        (3 * 8_030_261_248, "a copy of the weights"),
+    ],
+)
+def test_of_many_sizes_the_product_that_comes_out(elements: int, what: str) -> None:
+    found = rl.diagnosis.explain_oom(elements * 4, "fp32", **LLAMA)
+    assert what in found.what
+    assert found.value == 1
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [{"heads": 32, "seq": 32_768}, {"heads": 32, "length": 32_768}, {"num_attention_heads": 32, "n_ctx": 32_768},
+     {"h": 32, "context": 32_768}, {"x": 32, "y": 32_768}],
+)  # fmt: skip
+def test_scores_are_recognised_whatever_sizes_are_called(sizes: dict[str, int]) -> None:
+    """32 heads x 32,768 x 32,768 positions x 2 bytes = 68,719,476,736."""
+    found = rl.diagnosis.explain_oom(68_719_476_736, "bf16", **sizes)
+    assert "attention scores" in found.what
+    assert found.value == 1
+    assert dict(found.powers) == dict(zip(sizes, (1, 2), strict=True))
+
+
+def test_two_lengths_are_one_factor_each() -> None:
+    found = rl.diagnosis.explain_oom(4 * 32 * 1024 * 4096 * 2, "bf16", batch=4, heads=32, seq=1024, context=4096)
+    assert ("attention scores" in found.what, found.value) == (True, 1)
+
+
+def test_a_missing_size_that_would_be_below_one_is_not_believed() -> None:
+    """32 heads x 8192 positions x 128 columns: a 64th of the scores of one sequence."""
+    found = rl.diagnosis.explain_oom(32 * 8192 * 128 * 2, "bf16", heads=32, seq=8192)
+    assert (found.missing, found.value) == ("head_dim", 128)
