@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mutators import refused
 from profiles import examples
 
 import roofline as rl
 from roofline.ir.sizes import evaluate
+from roofline.ops.registry import OPS as REGISTRY
 from roofline.ops.registry import node_work
 
 HEAD = 'name = "mine"\ndtype = "bf16"\n[sizes]\nhidden = 64\n[inputs]\nx = ["B", "S", "hidden"]\n'
@@ -250,7 +254,59 @@ BAD: list[tuple[str, type[rl.RooflineError], str]] = [
     (HEAD + "a = " + "[" * 5000, rl.errors.ModelDataError, "not valid TOML"),
     (HEAD + LAYER + "layer = [{" * 20 + 'op = "relu"' + "}]" * 20, rl.errors.ModelDataError, "nested more than"),
     ("#" * 2**20 + "\n" + HEAD, rl.errors.ModelDataError, "at most"),
+    (
+        HEAD + LAYER + 'op = "put"\n',
+        rl.errors.ModelDataError,
+        r"layer 1 \(put\): put takes more inputs than the 1 given",
+    ),
+    (HEAD + LAYER + 'op = "linear"\nout = "B"\n', rl.errors.ModelDataError, r"linear.weight: a weight of \[B, 64\]"),
+    (HEAD + LAYER + 'op = "linear"\nweights = [["S", 64]]\n', rl.errors.ModelDataError, "its sizes are whole numbers"),
+    (
+        HEAD + LAYER + 'op = "reduce_scatter"\ndevices = -1\n',
+        rl.errors.ModelDataError,
+        "devices: wanted a whole number",
+    ),
+    (HEAD + LAYER + 'op = "reduce_scatter"\ndevices = 10000000000000\n', rl.errors.ModelDataError, "from 1 to 10"),
+    (HEAD + LAYER + 'op = "topk"\nk = []\n', rl.errors.ModelDataError, "k: wanted one size"),
+    (
+        HEAD + LAYER + 'op = "dequantize"\nelements = [1, 2]\nflops = 1000000000000\n',
+        rl.errors.ModelDataError,
+        "one size",
+    ),
+    (HEAD + LAYER + 'op = "update"\nflops = 1.5\n', rl.errors.ModelDataError, "neither a whole number nor"),
+    (
+        HEAD + LAYER + 'op = "softmax"\n[[layer]]\nop = "cat"\nfrom = "x"\naxis = "B"\n',
+        rl.errors.ModelDataError,
+        "an axis",
+    ),
+    (HEAD + LAYER + 'op = "unknown"\nshape = [1]\n', rl.errors.UnknownOp, "unknown operator 'unknown'"),
+    (
+        'name = "c"\ndtype = "fp32"\n[inputs]\nx = ["B", 3, "S", "S"]\n[[layer]]\nrepeat = 100\n[[layer.layer]]\n'
+        'op = "conv2d"\nout = 3\nkernel = 3\nstride = 2\npadding = 1\n',
+        rl.errors.ShapeError,
+        "floordiv inside each other",
+    ),
 ]
+
+
+#: What an option of an operator may be given.
+VALUES = ("1", "0", "2", "-1", "1000000000000", '"B"', '"x"', "1.5", "true", "[1, 2]", "[]", '["B"]', "[[1]]", "inf")
+SHAPES = ('["B", 8]', '["B", 3, 16, 16]', "[8]", '["B", "S", 8]', "[8, 8]", '["B", 8, "S", 8]')
+
+
+@pytest.mark.parametrize("op", sorted(REGISTRY))
+def test_any_operator_with_any_options_is_built_or_refused(build: Any, op: str) -> None:
+    """What is built is counted, timed and fused without an error of another kind."""
+    rng = random.Random(op)
+    for _ in range(examples(4)):
+        names = [f"x{at}" for at in range(rng.choice((1, 1, 2, 3)))]
+        lines = ['name = "mine"', 'dtype = "bf16"', "[inputs]", *(f"{name} = {rng.choice(SHAPES)}" for name in names),
+                 "[[layer]]", f'op = "{op}"', f"inputs = {json.dumps(names)}"]  # fmt: skip
+        lines += [f"{key} = {rng.choice(VALUES)}" for key in sorted(REGISTRY[op].parameters) if rng.random() < 0.75]
+        graph = refused(lambda lines=lines: build("\n".join(lines)))
+        if graph is not None:
+            at = dict.fromkeys(graph.symbols, 4)
+            refused(lambda graph=graph, at=at: rl.estimate(graph, "h100-sxm", mode="compiled", **at).record())
 
 
 @pytest.mark.parametrize(("text", "error", "says"), BAD)

@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mutators import json_mutated, mutants, refused
+from profiles import examples
 
 import roofline as rl
+from roofline.analysis.prediction import predict_rows
 from roofline.programs.workload import MAX_CHAIN, MAX_SIZE, WORDS, load_workload
 
 ATTENTION = {"batch": 2, "heads": 8, "kv_heads": 2, "q_len": 16, "kv_len": 64, "head_dim": 32, "causal": True}
@@ -69,6 +72,28 @@ def entry(word: str, **changes: Any) -> dict[str, Any]:
 
 def test_every_word_has_a_sample() -> None:
     assert WORDS.keys() == SAMPLES.keys()
+
+
+def test_every_word_is_predicted() -> None:
+    """Rows that share a shape share a graph of symbols, but for the keys that choose among kernels."""
+    fixed = {"count"}  # a row is one call
+    rows = [{"op": word, "dtype": "bf16", "shape": {k: v for k, v in sizes.items() if k not in fixed}}
+            for word, (sizes, *_) in SAMPLES.items()]  # fmt: skip
+    assert [row["op"] for row in predict_rows(rows, "h100-sxm") if row["error"]] == []
+
+
+@pytest.mark.parametrize("inputs", [65, 10**9, 10**12])
+def test_a_step_has_a_limit_of_operands(inputs: int) -> None:
+    with pytest.raises(rl.errors.UsageError, match=f"inputs={inputs}: a step has at most 64 operands"):
+        rl.workload([{"op": "elementwise", "n": 8, "inputs": inputs, "count": 10_000}])
+
+
+def test_damaged_workloads_are_refused_in_one_line() -> None:
+    sound = [entry(word) for word in ("gemm", "elementwise", "moe", "all_reduce", "conv2d")]
+    for made in mutants(json_mutated, sound, examples(150)):
+        graph = refused(lambda made=made: rl.workload(made))
+        if graph is not None:
+            refused(lambda graph=graph: rl.estimate(graph, "h100-sxm").record())
 
 
 @pytest.mark.parametrize("word", SAMPLES)

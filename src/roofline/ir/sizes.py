@@ -8,14 +8,14 @@ polynomials are equal objects by value, so shapes can be compared and hashed wit
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, TypeAlias, Union
 
 import numpy as np
 from numpy.typing import NDArray
 
-from roofline.ir.errors import UnboundSize, UsageError, did_you_mean
+from roofline.ir.errors import ShapeError, UnboundSize, UsageError, did_you_mean
 from roofline.ir.text import shown
 
 #: A size in a shape or a count: an exact number or a polynomial.
@@ -28,6 +28,8 @@ Number: TypeAlias = Any
 
 #: No size of a program is larger; products of a few such sizes stay far inside float64.
 LARGEST = 10**12
+#: Functions inside each other beyond this are refused: Python's own stack ends at a few more.
+DEEPEST = 40
 #: Words for the sizes that most programs have, and the symbols that they stand for.
 SIZE_WORDS = {"batch": "B", "seq": "S", "context": "C"}
 #: What changes a program, which many take for a size.
@@ -69,6 +71,13 @@ class Call:
 
     function: str
     args: tuple[Size, ...]
+    #: How many functions are inside each other.
+    depth: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        atoms = (atom for arg in self.args for monomial, _ in terms(arg) for atom in monomial)
+        inside = max((atom.depth for atom in atoms if isinstance(atom, Call)), default=0)
+        object.__setattr__(self, "depth", 1 + inside)
 
     def at(self, sizes: Mapping[str, Number]) -> Number:
         return FUNCTIONS[self.function](*(evaluate(arg, sizes) for arg in self.args))
@@ -221,10 +230,17 @@ def symbol(name: str) -> Dim:
 
 
 def call(function: str, *args: Number) -> Number:
-    """Apply one of :data:`FUNCTIONS`: at once on numbers and arrays, opaquely when an argument is symbolic."""
+    """Apply one of :data:`FUNCTIONS`: at once on numbers and arrays, opaquely when an argument is symbolic.
+
+    Raises:
+        ShapeError: Functions inside each other more than :data:`DEEPEST` deep.
+    """
     if not any(isinstance(arg, Dim) for arg in args):
         return FUNCTIONS[function](*args)
-    return Dim((((Call(function, args),), 1),))
+    made = Call(function, args)
+    if made.depth > DEEPEST:
+        raise ShapeError(f"a size of more than {DEEPEST} {function} inside each other; give the sizes as numbers")
+    return Dim((((made,), 1),))
 
 
 def minimum(a: Number, b: Number) -> Number:

@@ -8,14 +8,16 @@ instead; ``input`` is what the block around a layer was given. A layer with laye
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any, NoReturn
 
 from roofline.ir.dtypes import dtype as number_format
 from roofline.ir.errors import ModelDataError, RooflineError, ShapeError, UnknownDType, UnknownOp, did_you_mean
 from roofline.ir.expressions import parse
-from roofline.ir.sizes import Size, prod
+from roofline.ir.sizes import Dim, Size, prod
 from roofline.ops.builder import Builder
 from roofline.ops.registry import OPS
 from roofline.programs.layers.attention import Attention
@@ -28,6 +30,18 @@ from roofline.programs.layers.primitives import embed, linear, norm
 MAX_NODES = 200_000
 #: Blocks inside blocks at most.
 MAX_DEPTH = 16
+
+#: Axes that a tensor has at most.
+_MAX_AXES = 16
+#: Sizes in options of operators are no larger.
+MAX_COUNT = 10**12
+#: Options of operators that are no size: truth values, text, axes, lists of sizes, and sizes or lists of them.
+_SWITCHES, _TEXTS, _AXES = frozenset({"causal", "keepdim", "recurrent"}), frozenset({"distribution"}), ("axis", "axes")
+_LISTS, _PAIRS = ("shape", "image"), ("kernel", "stride", "padding", "dilation", "output_padding", "scale", "r")
+#: Those that may be 0.
+_FROM_ZERO = ("padding", "output_padding", "window", "flops", "operations", "products", "picks")
+#: Operators of which a program must say more than a file can.
+_IMPORTED = ("unknown",)
 
 _OWN_KEYS = ("op", "name", "repeat", "from", "inputs", "weights", "layer")
 #: Operators that join the layer before them with ``from``.
@@ -77,10 +91,33 @@ class _Place:
             self.fail(f"wanted {name}, given {value!r}")
         return value
 
-    def attribute(self, value: Any) -> Any:
-        if isinstance(value, list):
-            return [self.attribute(item) for item in value]
-        return self.size(value) if isinstance(value, str) else value
+    def option(self, key: str, value: Any) -> Any:
+        """Read an option of an operator of the registry: a size, unless its name says otherwise."""
+        if key in _SWITCHES:
+            return self.only(value, bool, "true or false")
+        if key in _TEXTS:
+            return self.only(value, str, "text")
+        if key in _AXES:
+            return self.axes(value)
+        if isinstance(value, list) and key in (*_LISTS, *_PAIRS):
+            return [self.count(item, key) for item in value[:_MAX_AXES]]
+        if isinstance(value, list) or key in _LISTS:
+            self.fail(f"wanted {'a list of sizes' if key in _LISTS else 'one size'}, given {str(value)[:60]!r}")
+        return self.count(value, key)
+
+    def count(self, value: Any, key: str) -> Size:
+        """Read a size from 1, or from 0 where none is meant."""
+        size, least = self.size(value), int(key not in _FROM_ZERO)
+        if isinstance(size, int) and not least <= size <= MAX_COUNT:
+            self.fail(f"wanted a whole number from {least} to 10**12, given {str(value)[:60]!r}")
+        return size
+
+    def axes(self, value: Any) -> Any:
+        """Read an axis or several, counted from the front or from the back."""
+        listed = value if isinstance(value, list) else [value]
+        if not all(type(axis) is int and abs(axis) <= _MAX_AXES for axis in listed) or len(listed) > _MAX_AXES:
+            self.fail(f"wanted an axis or a list of axes, given {str(value)[:60]!r}")
+        return value
 
 
 @dataclass
@@ -240,7 +277,9 @@ def _single(layer: _Layer, label: str, inputs: list[str], place: _Place) -> str:
     except RooflineError as error:
         text = str(error)
         raise type(error)(text if text.startswith(place.where) else f"{place.where}: {text}") from None
-    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+    except IndexError:
+        place.fail(f"{op} takes more inputs than the {len(inputs)} given")
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, MemoryError) as error:
         place.fail(f"{op} cannot take these inputs or options ({error})")
 
 
@@ -277,16 +316,34 @@ def _refuse_unknown(keys: Mapping[str, Any], allowed: Mapping[str, Any] | frozen
 def _registered(layer: _Layer, label: str, inputs: list[str], keys: Mapping[str, Any], place: _Place) -> str:
     """Add any operator of the registry, with the weights that the file spells out."""
     op, b = layer["op"], place.b
-    if op not in OPS:
+    if op not in OPS or op in _IMPORTED:
         raise UnknownOp(f"{place.where}: unknown operator {str(op)!r}{did_you_mean(str(op), [*LAYERS, *OPS])}")
     _refuse_unknown(keys, OPS[op].parameters, place)
-    attrs = {key: place.at(key).attribute(value) for key, value in keys.items()}
+    attrs = {key: place.at(key).option(key, value) for key, value in keys.items()}
     shapes = layer.get("weights", [])
     if not isinstance(shapes, list) or not all(isinstance(shape, list) for shape in shapes):
         place.fail("weights: wanted a list of shapes such as [['4 * hidden', 'hidden']]")
     sizes = place.at("weights").size
     weights = [b.weight(f"{label}.weight", tuple(sizes(size) for size in shape)) for shape in shapes]
-    return b.op(op, *inputs, *weights, name=label, **attrs)
+    made = b.op(op, *inputs, *weights, name=label, **attrs)
+    _check_counts(op, b.shape(made), [b.shape(name) for name in (*inputs, *weights)], attrs, place)
+    return made
+
+
+def _check_counts(
+    op: str, made: Sequence[Size], shapes: Sequence[Sequence[Size]], attrs: Mapping[str, Any], place: _Place
+) -> None:
+    """Refuse here what counting, fusing or timing would fall over later: sizes and work that are no numbers."""
+    work = OPS[op].work([tuple(shape) for shape in shapes], attrs)
+    figures = [work.flops, work.vector, work.writes or 0, *work.reads.values()]
+    if any(position >= len(shapes) for position in work.reads):
+        place.fail(f"{op} takes more inputs than the {len(shapes)} given")
+    if not all(isinstance(figure, int | float | Fraction | Dim) and figure is not True for figure in (*made, *figures)):
+        place.fail(f"{op} cannot take these inputs or options: its sizes would be {str(list(made))[:60]}")
+    if any(isinstance(figure, int | float | Fraction) and not 0 <= figure < math.inf for figure in figures) or any(
+        isinstance(size, int) and size < 1 for size in made
+    ):
+        place.fail(f"{op} cannot take these inputs or options: sizes below 1, or less than no work")
 
 
 # --- layers that make their own weights -----------------------------------------------------------------------------

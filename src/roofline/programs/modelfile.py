@@ -19,7 +19,7 @@ from roofline.ir.dtypes import dtype as number_format
 from roofline.ir.errors import ModelDataError, ShapeError, UnknownDType, UnknownOp, UsageError, did_you_mean
 from roofline.ir.expressions import SYMBOLS, parse
 from roofline.ir.graph import Graph, Info
-from roofline.ir.sizes import Dim, Size, python_number
+from roofline.ir.sizes import Dim, Size, python_number, symbols
 from roofline.ops.builder import Builder
 from roofline.programs.architectures import family
 from roofline.programs.architectures.config import Family, Model
@@ -226,7 +226,13 @@ def _of_layers(file: ModelFile, where: str, phase: str | None, overrides: Mappin
     builder = Builder(file.name, number_format(file.dtype).name)
     outputs = build_layers(builder, file.inputs, file.layer, file.outputs, sizes, where)
     items, item = _items(file, builder, sizes, where)
-    return builder.graph(outputs, items, item, Info(phase=chosen, layers=len(file.layer)))
+    graph = builder.graph(outputs, items, item, Info(phase=chosen, layers=len(file.layer)))
+    for tensor in graph.tensors.values():
+        if tensor.kind == "weight" and symbols(tensor.numel):
+            raise ModelDataError(
+                f"{where}: {tensor.name}: a weight of {list(tensor.shape)}; its sizes are whole numbers"
+            )
+    return graph
 
 
 def _items(file: ModelFile, builder: Builder, sizes: Mapping[str, Size], where: str) -> tuple[Size, str]:

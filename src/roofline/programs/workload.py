@@ -32,6 +32,8 @@ MAX_BYTES = 64 * 2**20
 MAX_SIZE = 10**12
 #: Entries that a chain of elementwise steps may unroll to.
 MAX_CHAIN = 10_000
+#: Operands of one elementwise step.
+MAX_INPUTS = 64
 
 #: Each word and the function that builds it.
 WORDS: dict[str, Callable[..., str]] = {}
@@ -86,6 +88,8 @@ def _elementwise(b: Builder, n: int, inputs: int = 1, count: int = 1) -> str:
     """``count`` steps, each on the result of the one before."""
     if count > MAX_CHAIN:
         raise UsageError(f"count={count}: a chain has at most {MAX_CHAIN} steps")
+    if inputs > MAX_INPUTS:
+        raise UsageError(f"inputs={inputs}: a step has at most {MAX_INPUTS} operands")
     x = b.input("x", (n,))
     for _ in range(count):
         x = b.op("elementwise", x, *(b.input("y", (n,)) for _ in range(inputs - 1)))
@@ -339,8 +343,9 @@ def _model_entry(entry: Mapping[str, Any], dtype: str) -> Graph:
 
 #: Keys that choose among kernels rather than scale them; rows that share them share a graph.
 CONCRETE = frozenset(
-    {"groups", "stride", "padding", "dilation", "r", "s", "window", "count", "kv_dtype", "devices", "distribution"}
-)
+    {"groups", "stride", "padding", "dilation", "r", "s", "window", "count", "inputs", "kv_dtype", "devices",
+     "distribution"}
+)  # fmt: skip
 
 
 def _op_entry(entry: Mapping[str, Any], dtype: str) -> Graph:
