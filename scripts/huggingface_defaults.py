@@ -20,6 +20,8 @@ def class_defaults(model_type: str) -> dict[str, Any]:
     """The fields of a config class that have a plain default."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+    if model_type not in CONFIG_MAPPING:  # its code is remote: an absent key has no meaning here
+        return {}
     fields = dataclasses.fields(CONFIG_MAPPING[model_type])
     return {f.name: _plain(f.default) for f in fields if f.default is not dataclasses.MISSING}
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from roofline.programs.architectures.config import in_turn
 from roofline.programs.huggingface import experts, groups
-from roofline.programs.huggingface.checkpoints import attention, blocks
+from roofline.programs.huggingface.checkpoints import attention, blocks, openelm
 from roofline.programs.huggingface.groups import BASE, GPT2, LATENT, LLAMA, biases, mlp_bias, options, rotary, window
 from roofline.programs.huggingface.keys import MAX_LAYERS, Keys, Kind, Reader, row
 
@@ -117,6 +118,32 @@ def _cohere2_moe_turns(c: Keys) -> list[str]:
     return ["sliding" if (i + 1) % step else "full" for step, count in parts for i in range(count)]
 
 
+#: The class without a head is published with one: ``auto_map`` names it for every task.
+_CHATGLM_ENDS: dict[str, Mapping[str, Any] | None] = {
+    "Model": {}, "ForConditionalGeneration": {}, "ForCausalLM": {}, "ForSequenceClassification": None,
+}  # fmt: skip
+
+
+def _chatglm(c: Keys) -> dict[str, Any]:
+    """ChatGLM2, ChatGLM3 and GLM-4 in their own words: groups of queries, half of a head rotated, always a gate.
+
+    The published code is remote: https://huggingface.co/THUDM/chatglm3-6b/blob/main/modeling_chatglm.py.
+    """
+    if c.table.get("position_encoding_2d") is not None or "inner_hidden_size" in c.table:
+        c.fail("position_encoding_2d", "the first ChatGLM is not understood; allowed: ChatGLM2 and later")
+    c.ignore("bias_dropout_fusion", "num_hidden_layers", "vocab_size", "pre_seq_len", "prefix_projection", "seq_length",
+             "hidden_dropout", "original_rope", "rope_ratio", "interleaved_qkv")  # fmt: skip
+    heads, width = c.needed("num_attention_heads"), c.needed("kv_channels")
+    both, qkv = c.switch("add_bias_linear"), c.switch("add_qkv_bias")
+    return {
+        "heads": heads, "head_dim": width, "rotary_dim": width // 2, "intermediate": c.needed("ffn_hidden_size"),
+        "kv_heads": c.needed("multi_query_group_num") if c.switch("multi_query_attention") else heads,
+        "qkv_bias": both or qkv, "out_bias": both, "mlp_bias": both,
+        "norm": "layernorm" if c.get("rmsnorm") is False else "rmsnorm",
+        "final_norm": c.get("post_layer_norm") is not False,
+    }  # fmt: skip
+
+
 #: What DBRX's tables mean where they say nothing.
 _DBRX = {"kv_n_heads": 1, "ffn_hidden_size": 3584, "moe_num_experts": 4, "moe_top_k": 1}
 
@@ -152,6 +179,9 @@ DECODERS: dict[str, Kind] = {
     "llama": row(*LLAMA, biases, mlp_bias),
     "arcee": row(*LLAMA, biases, mlp_bias, gated=False),
     "internlm3": row(*LLAMA, biases, mlp_bias, names={"attention_bias": "qkv_bias", "mlp_bias": "bias"}),
+    "internlm2": row(*LLAMA, biases, names={"attention_bias": "bias"}),
+    "chatglm": row(groups.body, _chatglm, ends=_CHATGLM_ENDS,
+        names={"num_hidden_layers": "num_layers", "vocab_size": "padded_vocab_size"}),
     "helium": row(*LLAMA, groups.input_biases, mlp_bias),
     **dict.fromkeys(("mistral", "ministral", "ministral3"), row(*LLAMA, window)),
     "mixtral": row(*LLAMA, window, experts.mixtral),
@@ -223,6 +253,7 @@ DECODERS: dict[str, Kind] = {
     # Latent attention, experts.
     "deepseek_v2": row(*LATENT, experts.deepseek, mlp_bias, defaults={"moe_layer_freq": 1}),
     "deepseek_v3": row(*LATENT, experts.deepseek, router="sigmoid", defaults={"moe_layer_freq": 1}),
+    "kimi_k2": row(*LATENT, experts.deepseek, router="sigmoid", defaults={"moe_layer_freq": 1}),
     "sarvam_mla": row(*LATENT, experts.deepseek, router="sigmoid", names=groups.PLAIN_EXPERTS, idle={"q_head_dim"}),
     "axk1": row(*LATENT, experts.deepseek, router="sigmoid", defaults={"first_k_dense_replace": 1},
         family=blocks.NORM_OF_EXPERTS),
@@ -294,5 +325,5 @@ DECODERS: dict[str, Kind] = {
         names={"hidden_size": "d_model", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
         defaults={"hidden_act": "gelu"}),
     # Those with layers of their own.
-    **attention.ROWS, **blocks.ROWS,
+    **attention.ROWS, **blocks.ROWS, **openelm.ROWS,
 }  # fmt: skip

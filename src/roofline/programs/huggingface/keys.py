@@ -51,7 +51,7 @@ _COSTLY = re.compile(
 #: What the name of a key looks like that every config may have and no cost depends on: numerics, initialisation,
 #: training, generation, tokens and their texts.
 _SILENT = re.compile(
-    r"^_|token_id|dropout|_?pdrop$|layerdrop|drop_path|(^|_)eps(ilon)?$|init|_std(_dev)?$|use_cache|cache_impl|version|"
+    r"^_|token_id|dropout|_?pdrop$|layerdrop|drop_path|(^|_)eps(ilon)?$|init|_std(_dev)?$|use_cache|cache_impl|attn_impl|apply_|version|"
     r"auto_map|torchscript|bfloat16|label|task|loss|jitter|norm_topk|router|routing|scal(e|ing)|multiplier|fp32|upcast|"
     r"suppress|^forced_|^summary_|^mask_|time_step|augment|problem_type|temperature|^top_[kp]$|^typical_p$|penalty|"
     r"early_stop|do_sample|^m(in|ax)_|bad_words|prefix|remove_invalid|return_dict|^output_|is_(encoder_)?decoder|"

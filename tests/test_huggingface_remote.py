@@ -1,0 +1,142 @@
+"""Published configs of types whose code is remote, against published counts, FLOPs and caches by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import roofline as rl
+
+#: https://huggingface.co/moonshotai/Kimi-K2-Instruct/blob/main/config.json
+KIMI_K2 = {
+    "architectures": ["DeepseekV3ForCausalLM"], "attention_bias": False, "aux_loss_alpha": 0.001, "ep_size": 1,
+    "first_k_dense_replace": 1, "hidden_act": "silu", "hidden_size": 7168, "intermediate_size": 18432,
+    "kv_lora_rank": 512, "max_position_embeddings": 131072, "model_type": "kimi_k2", "moe_intermediate_size": 2048,
+    "moe_layer_freq": 1, "n_group": 1, "n_routed_experts": 384, "n_shared_experts": 1, "norm_topk_prob": True,
+    "num_attention_heads": 64, "num_experts_per_tok": 8, "num_hidden_layers": 61, "num_key_value_heads": 64,
+    "num_nextn_predict_layers": 0, "pretraining_tp": 1, "q_lora_rank": 1536, "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64, "rms_norm_eps": 1e-06, "rope_theta": 50000.0, "routed_scaling_factor": 2.827,
+    "rope_scaling": {"factor": 32.0, "original_max_position_embeddings": 4096, "type": "yarn"}, "seq_aux": True,
+    "scoring_func": "sigmoid", "tie_word_embeddings": False, "topk_group": 1, "topk_method": "noaux_tc",
+    "torch_dtype": "bfloat16", "v_head_dim": 128, "vocab_size": 163840,
+}  # fmt: skip
+#: https://huggingface.co/internlm/internlm2_5-7b-chat/blob/main/config.json
+INTERNLM2 = {
+    "architectures": ["InternLM2ForCausalLM"], "attn_implementation": "eager", "bias": False, "hidden_act": "silu",
+    "hidden_size": 4096, "intermediate_size": 14336, "max_position_embeddings": 32768, "model_type": "internlm2",
+    "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8, "pretraining_tp": 1,
+    "rope_scaling": {"factor": 2.0, "type": "dynamic"}, "rope_theta": 1000000, "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16", "vocab_size": 92544,
+}  # fmt: skip
+#: https://huggingface.co/THUDM/chatglm2-6b/blob/main/config.json
+CHATGLM2 = {
+    "model_type": "chatglm", "architectures": ["ChatGLMModel"], "add_bias_linear": False, "add_qkv_bias": True,
+    "apply_query_key_layer_scaling": True, "apply_residual_connection_post_layernorm": False,
+    "attention_dropout": 0.0, "attention_softmax_in_fp32": True, "bias_dropout_fusion": True,
+    "ffn_hidden_size": 13696, "fp32_residual_connection": False, "hidden_dropout": 0.0, "hidden_size": 4096,
+    "kv_channels": 128, "layernorm_epsilon": 1e-05, "multi_query_attention": True, "multi_query_group_num": 2,
+    "num_attention_heads": 32, "num_layers": 28, "original_rope": True, "padded_vocab_size": 65024,
+    "post_layer_norm": True, "rmsnorm": True, "seq_length": 32768, "torch_dtype": "float16",
+    "tie_word_embeddings": False,
+}  # fmt: skip
+#: https://huggingface.co/apple/OpenELM-270M/blob/main/config.json
+OPENELM = {
+    "activation_fn_name": "swish", "architectures": ["OpenELMForCausalLM"], "ffn_dim_divisor": 256,
+    "ffn_multipliers": [0.5, 0.73, 0.97, 1.2, 1.43, 1.67, 1.9, 2.13, 2.37, 2.6, 2.83, 3.07, 3.3, 3.53, 3.77, 4.0],
+    "ffn_with_glu": True, "head_dim": 64, "max_context_length": 2048, "model_dim": 1280, "model_type": "openelm",
+    "normalization_layer_name": "rms_norm", "normalize_qk_projections": True, "num_gqa_groups": 4,
+    "num_kv_heads": [3] * 5 + [4] * 7 + [5] * 4, "num_query_heads": [12] * 5 + [16] * 7 + [20] * 4,
+    "num_transformer_layers": 16, "qkv_multipliers": [0.5, 1.0], "rope_freq_constant": 10000,
+    "rope_max_length": 4096, "share_input_output_layers": True, "torch_dtype": "float32", "vocab_size": 32000,
+}  # fmt: skip
+
+
+def kimi_k2() -> int:
+    """Add up 61 layers of latent attention, one dense block, 60 of 384 experts beside one shared."""
+    attention = 7168 * 1536 + 1536 + 1536 * 64 * 192 + 7168 * 576 + 512 + 512 * 64 * 256 + 64 * 128 * 7168
+    expert = 3 * 7168 * 2048
+    return 61 * (attention + 2 * 7168) + 3 * 7168 * 18432 + 60 * (385 * expert + 384 * 7168) + 7168 + 2 * 163840 * 7168
+
+
+@pytest.mark.parametrize(
+    ("config", "parameters"),
+    [
+        # "1 trillion total parameters, 32 billion activated" (model card); the published file has the routers' 60 x 384
+        # biases of the scores beside, which transformers keeps as buffers: 1,026,408,232,448.
+        pytest.param(KIMI_K2, 1_026_408_232_448 - 60 * 384, id="kimi_k2"),
+        # "7.7B": 92544 x 4096 x 2 + 32 x (4096 x 6144 + 4096 x 4096 + 3 x 4096 x 14336 + 8192) + 4096
+        pytest.param(INTERNLM2, 7_737_708_544, id="internlm2"),
+        # "6.2B": 65024 x 4096 x 2 + 28 x (4096 x 4608 + 4608 + 4096^2 + 3 x 4096 x 13696 + 8192) + 4096
+        pytest.param(CHATGLM2, 6_243_584_000, id="chatglm"),
+        # "270M": 271,527,168 in the published file
+        pytest.param(OPENELM, 271_527_168, id="openelm"),
+    ],
+)
+def test_published_parameters(config: dict[str, Any], parameters: int) -> None:
+    assert rl.from_config(config).parameters == parameters
+    assert rl.from_config(config, phase="decode").parameters == parameters
+
+
+def test_kimi_k2_by_hand() -> None:
+    graph = rl.from_config(KIMI_K2)
+    assert graph.parameters == kimi_k2()
+    assert graph.info.active_parameters == kimi_k2() - 60 * (384 - 8) * 3 * 7168 * 2048
+
+
+@pytest.mark.parametrize(
+    ("config", "per_token"),
+    [
+        (KIMI_K2, 61 * 576 * 2),  # one latent and one rotated key for all heads
+        (INTERNLM2, 2 * 32 * 8 * 128 * 2),
+        (CHATGLM2, 2 * 28 * 2 * 128 * 2),
+        (OPENELM, 2 * (5 * 3 + 7 * 4 + 4 * 5) * 64 * 4),
+    ],
+)
+def test_bytes_of_a_token_in_the_cache(config: dict[str, Any], per_token: int) -> None:
+    graph = rl.from_config(config, phase="decode")
+    assert rl.estimate(graph, "h100-sxm", B=2, C=100).memory.kv_cache == 200 * per_token
+
+
+@pytest.mark.parametrize(
+    ("config", "matrices", "attention"),
+    [
+        # two for each weight that a token meets (no token table, no norms, no biases), and per position attended
+        # two for the score and two for the value of each column of each query head
+        (INTERNLM2, 7_737_708_544 - 92544 * 4096 - 65 * 4096, 4 * 32 * 32 * 128),
+        (CHATGLM2, 6_243_584_000 - 65024 * 4096 - 57 * 4096 - 28 * 4608, 4 * 28 * 32 * 128),
+        (OPENELM, 271_527_168 - 16 * (2 * 1280 + 2 * 64) - 1280, 4 * (5 * 12 + 7 * 16 + 4 * 20) * 64),
+    ],
+)
+def test_flops_of_a_decode_step(config: dict[str, Any], matrices: int, attention: int) -> None:
+    graph = rl.from_config(config, phase="decode")
+    assert rl.count(graph, B=1, C=1000).flops == 2 * matrices + 1000 * attention
+
+
+def test_half_of_a_head_of_chatglm_is_rotated() -> None:
+    assert rl.from_config(CHATGLM2).tensors["cos"].shape[1] == 64
+
+
+def test_inner_sizes_of_openelm_are_multiples_of_the_divisor() -> None:
+    """0.5 x 1280 = 640 rounds to 768, 0.97 x 1280 = 1241.6 to 1280, 4 x 1280 is one."""
+    graph = rl.from_config(OPENELM)
+    sizes = [graph.tensors[f"layers.{layer}.mlp.down.weight"].shape[1] for layer in (0, 2, 15)]
+    assert sizes == [768, 1280, 5120]
+
+
+@pytest.mark.parametrize(
+    ("config", "key"),
+    [
+        ({**CHATGLM2, "position_encoding_2d": True}, "position_encoding_2d"),
+        ({**OPENELM, "num_kv_heads": [3, 4]}, "num_kv_heads"),
+        ({**OPENELM, "num_query_heads": None}, "num_query_heads"),
+        ({**OPENELM, "ffn_multipliers": [1.0] * 15}, "ffn_multipliers"),
+        ({**OPENELM, "ffn_multipliers": ["x"] * 16}, "ffn_multipliers"),
+        ({**OPENELM, "ffn_with_glu": False}, "ffn_with_glu"),
+        ({**KIMI_K2, "kv_lora_rank": None}, "kv_lora_rank"),
+        ({key: value for key, value in INTERNLM2.items() if key != "hidden_size"}, "hidden_size"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_named(config: dict[str, Any], key: str) -> None:
+    with pytest.raises(rl.errors.ModelDataError, match=f"{key}: "):
+        rl.from_config(config)
