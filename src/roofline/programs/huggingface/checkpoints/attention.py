@@ -433,7 +433,8 @@ class OwnEmbeddings:
             return b.op("add", x, self.norm(run, y), name="residual")
 
 
-def _gemma4_attention(c: Gemma4Config, layer: int) -> Layer:
+def gemma4_attention(c: Gemma4Config, layer: int) -> Layer:
+    """Compose a layer's attention, to keys and values of its own or of the last of its kind that has any."""
     borrows, kind = layer >= c.layers - c.shared_layers, c.mixer_of(layer)
     if borrows and kind not in {c.mixer_of(other) for other in range(c.layers - c.shared_layers)}:
         raise ValueError(f"shared_layers = {c.shared_layers} leaves no {kind} layer to share with")
@@ -450,7 +451,7 @@ def _gemma4_block(c: Gemma4Config, layer: int, *rest: Any) -> Layer:
 def _gemma4_model(c: Gemma4Config) -> parts.Decoder:
     widths = sorted(set(c.width_pattern) - {c.width})
     return parts.decoder(
-        c, attend=_gemma4_attention, block=_gemma4_block, widths=widths,
+        c, attend=gemma4_attention, block=_gemma4_block, widths=widths,
         feed=lambda c, layer: parts.mlp(c, in_turn(c.inner_pattern, layer, c.inner)),
         embeddings=lambda c: become(LayerTable, parts.embeddings(c), layers=c.layers, width_of_layer=c.layer_embed,
                                     vocab=c.layer_vocab or c.vocab),
