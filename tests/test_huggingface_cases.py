@@ -594,6 +594,18 @@ def test_attention_without_its_gate() -> None:
     assert gated - plain == 16 * 24 * 256 * 5120
 
 
+def test_gemma3n_keeps_the_caches_of_twenty_layers() -> None:
+    """google/gemma-3n-E4B-it: of 35 layers the last 15 attend to what layers before them hold; of the 20 four see all.
+
+    Two key-value heads of 256 columns, bf16: 2 x 2 x 256 x 2 = 2,048 bytes a layer and position; windows hold 512.
+    """
+    nested = {"model_type": "gemma3n", "dtype": "bfloat16", "text_config": {"model_type": "gemma3n_text"},
+              "vision_config": {"hidden_size": 2048}, "audio_config": {"hidden_size": 1536}}  # fmt: skip
+    assert kv_bytes(nested, 4096) == 2048 * (4 * 4096 + 16 * 512)
+    notes = rl.from_config(nested).info.notes
+    assert {"vision_config is not modelled", "audio_config is not modelled"} <= set(notes)
+
+
 def test_a_bound_of_queries_keys_and_values_is_a_kernel() -> None:
     """https://huggingface.co/allenai/OLMo-1.7-7B-hf/blob/main/config.json: clip_qkv = 8."""
     nodes = [node.op for node in rl.from_config({**TOY, "model_type": "olmo", "clip_qkv": 8.0}).nodes]

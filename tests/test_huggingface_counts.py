@@ -303,6 +303,13 @@ HYBRIDS: dict[str, dict[str, Any]] = {
     "gemma4_text-keys": small(model_type="gemma4_text", head_dim=8, hidden_size_per_layer_input=0, global_head_dim=16,
                               num_global_key_value_heads=1, attention_k_eq_v=True),
     "gemma4_text-real": {"model_type": "gemma4_text"},
+    "gemma3n_text": small(model_type="gemma3n_text", head_dim=8, num_hidden_layers=12, num_kv_shared_layers=5,
+                          hidden_size_per_layer_input=8, vocab_size_per_layer_input=100, laurel_rank=4,
+                          altup_num_inputs=3, intermediate_size=[96] * 6 + [64] * 6),
+    # google/gemma-3n-E2B-it; E4B is as the class has it
+    "gemma3n_text-e2b": {"model_type": "gemma3n_text", "num_hidden_layers": 30, "num_kv_shared_layers": 10,
+                         "intermediate_size": 8192},
+    "gemma3n_text-real": {"model_type": "gemma3n_text"},
     "xlstm": {"model_type": "xlstm", "hidden_size": 128, "num_hidden_layers": 2, "num_heads": 2, "vocab_size": 128},
     "xlstm-7b": {"model_type": "xlstm"},
 }  # fmt: skip

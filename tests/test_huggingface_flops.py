@@ -88,6 +88,11 @@ def test_encoder_decoders(name: str) -> None:
     assert ours(config) + hidden == counted(config, auto, decoder_input_ids=ids(), **source)
 
 
+def test_gemma3n() -> None:
+    config = configs.HYBRIDS["gemma3n_text"]
+    assert ours(config, attention="naive") == counted(config, "AutoModelForCausalLM", input_ids=ids())
+
+
 def test_mamba_by_hand() -> None:
     # Two layers of 128 channels, 16 states and a rank of 4; the head is the table.
     layer = 64 * 256 + 128 * (4 + 2 * 16) + 4 * 128 + 128 * 64 + 128 * 4

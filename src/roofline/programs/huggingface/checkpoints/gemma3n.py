@@ -56,7 +56,8 @@ class Router:
 
     def weights(self, run: Run) -> tuple[str, str]:
         """Declare its norm and its matrix."""
-        return run.b.weight("router_norm.weight", (run.width,)), run.b.weight("router.weight", (self.streams, run.width))
+        b = run.b
+        return b.weight("router_norm.weight", (run.width,)), b.weight("router.weight", (self.streams, run.width))
 
     def __call__(self, run: Run, x: str, weights: tuple[str, str], name: str) -> str:
         b, (scale, matrix) = run.b, weights
