@@ -93,6 +93,19 @@ def test_gemma3n() -> None:
     assert ours(config, attention="naive") == counted(config, "AutoModelForCausalLM", input_ids=ids())
 
 
+def test_mllama_with_an_image() -> None:
+    """One image of four tiles: 4 x 17 positions, which the tower pads to 4 x 24."""
+    config = configs.COMPOSITES["mllama"]
+    inputs = {"input_ids": ids(), "pixel_values": torch.zeros(B, 1, 4, 3, 32, 32),
+              "aspect_ratio_ids": torch.ones(B, 1, dtype=torch.long),
+              "aspect_ratio_mask": torch.ones(B, 1, 4, dtype=torch.long),
+              "cross_attention_mask": torch.ones(B, S, 1, 4, dtype=torch.long)}  # fmt: skip
+    # transformers multiplies the mask of the tiles with its transpose as well: a matmul of one column
+    mask = 2 * B * (4 * 24) ** 2
+    counted_flops = counted(config, "AutoModelForImageTextToText", **inputs)
+    assert ours(config, tower="all", attention="naive") + mask == counted_flops
+
+
 def test_mamba_by_hand() -> None:
     # Two layers of 128 channels, 16 states and a rank of 4; the head is the table.
     layer = 64 * 256 + 128 * (4 + 2 * 16) + 4 * 128 + 128 * 64 + 128 * 4

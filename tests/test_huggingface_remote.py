@@ -140,3 +140,45 @@ def test_inner_sizes_of_openelm_are_multiples_of_the_divisor() -> None:
 def test_what_is_missing_or_wrong_is_named(config: dict[str, Any], key: str) -> None:
     with pytest.raises(rl.errors.ModelDataError, match=f"{key}: "):
         rl.from_config(config)
+
+
+#: https://huggingface.co/meta-llama/Llama-3.2-11B-Vision/blob/main/config.json; the rest is as the class has it.
+LLAMA_VISION: dict[str, Any] = {
+    "model_type": "mllama", "architectures": ["MllamaForConditionalGeneration"], "torch_dtype": "bfloat16",
+    "text_config": {"model_type": "mllama_text_model", "cross_attention_layers": [3, 8, 13, 18, 23, 28, 33, 38]},
+    "vision_config": {"model_type": "mllama_vision_model", "image_size": 560, "patch_size": 14, "max_num_tiles": 4},
+}  # fmt: skip
+
+
+def test_llama_vision() -> None:
+    """10,670,220,835 parameters in the published file ("10.6B"); an image is 4 x (40 x 40 + 1) positions.
+
+    Of 40 layers 32 keep 2 x 8 heads x 128 columns for each token, and 8 for each position of the image.
+    """
+    assert rl.from_config(LLAMA_VISION, tower="all").parameters == 10_670_220_835
+    graph = rl.from_config(LLAMA_VISION, phase="decode")
+    assert rl.estimate(graph, "h100-sxm", B=2, C=100).memory.kv_cache == 2 * 4096 * (32 * 100 + 8 * 6404)
+    assert any("8 layers attend to one image of 6404 positions" in note for note in graph.info.notes)
+
+
+def test_llama_vision_on_text_alone() -> None:
+    """The eight layers are skipped: what runs is the Llama-3.1-8B that it is made from, with all weights in memory."""
+    text = rl.from_config(LLAMA_VISION, phase="decode", image_positions=0)
+    llama = rl.model("llama-3.1-8b", phase="decode")
+    assert rl.count(text, B=4, C=100).flops == rl.count(llama, B=4, C=100).flops
+    assert text.parameters == rl.from_config(LLAMA_VISION, phase="decode").parameters
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "key"),
+    [
+        ("vision_config", {"vision_output_dim": 7681}, "vision_output_dim"),
+        ("vision_config", {"intermediate_layers_indices": [3, 7, 15, 23, 40]}, "intermediate_layers_indices"),
+        ("vision_config", {"supported_aspect_ratios": 5}, "supported_aspect_ratios"),
+        ("vision_config", {"image_size": [560, 280]}, "image_size"),
+        ("text_config", {"cross_attention_layers": "3"}, "cross_attention_layers"),
+    ],
+)
+def test_what_is_wrong_with_an_image_is_named(part: str, change: dict[str, Any], key: str) -> None:
+    with pytest.raises(rl.errors.ModelDataError, match=f"{key}: "):
+        rl.from_config({**LLAMA_VISION, part: {**LLAMA_VISION[part], **change}}, tower="all")

@@ -157,6 +157,8 @@ def parts_of(table: Mapping[str, Any], where: str) -> Parts:
         inner = {**inner, "tie_word_embeddings": table["tie_word_embeddings"]}  # the head belongs to the whole model
     shared = {"tie_word_embeddings": composite.defaults.get("tie_word_embeddings", False)} if composite else {}
     vision = table.get("vision_config")
+    if composite and isinstance(vision, Mapping | None):
+        shared |= composite.given(vision or {})
     towers = tuple(key for key in TOWERS if table.get(key))
     text = keys_of(inner, where, shared)
     text.used |= {*towers}  # notes say what becomes of them

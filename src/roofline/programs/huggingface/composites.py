@@ -12,6 +12,7 @@ from math import isqrt
 from typing import Any
 
 from roofline.programs.huggingface import groups
+from roofline.programs.huggingface.checkpoints import mllama
 from roofline.programs.huggingface.keys import Keys, Kind
 
 #: Outer config, options of the language model, keys of the vision tower -> options of the vision tower.
@@ -30,6 +31,8 @@ class Composite:
     tower: str = "text"  #: What is built when nothing is asked for.
     text_width: str = ""  #: The key of the width that the text tower is projected to, empty for none.
     defaults: Mapping[str, Any] = field(default_factory=dict)  #: What absent keys of the outer config mean.
+    #: What the vision tower's keys say of the language model.
+    given: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda vision: {}
 
 
 #: How the outer config is read; its keys belong to no family.
@@ -130,6 +133,15 @@ def _llama4(outer: Keys, text: Mapping[str, Any], vision: Keys) -> dict[str, Any
     return _tokens(merge=merge, widths=[width, width, text["hidden"]], bias=False)
 
 
+def _mllama(outer: Keys, text: Mapping[str, Any], vision: Keys) -> dict[str, Any]:
+    """One linear layer on the last output beside those kept."""
+    kept = vision.sizes("intermediate_layers_indices")
+    width = vision.needed("hidden_size") * (1 + (5 if kept is None else len(kept)))
+    if (own := vision.needed("vision_output_dim")) != width:
+        vision.fail("vision_output_dim", f"wanted {width}, hidden_size times the outputs that are kept, given {own}")
+    return _tokens(widths=[text["hidden"]])
+
+
 def _contrastive(extra: int) -> Join:
     """Both towers projected to one width, and the learned scalars of the loss."""
 
@@ -159,6 +171,7 @@ COMPOSITES: dict[str, Composite] = {
     "internvl": Composite("qwen2", "internvl_vision", _internvl,
                           defaults={"downsample_ratio": 0.5, "projector_hidden_act": "gelu", **_TIED}),
     "llama4": Composite("llama4_text", "llama4_vision_model", _llama4),
+    "mllama": Composite("mllama_text_model", "mllama_vision_model", _mllama, given=mllama.image_positions),
     "qwen2_vl": Composite("qwen2_vl_text", "qwen2_vl_vision", _qwen("hidden_size", "layernorm")),
     "qwen2_5_vl": Composite("qwen2_5_vl_text", "qwen2_5_vl_vision", _qwen("out_hidden_size", "rmsnorm")),
     "qwen3_vl": Composite("qwen3_vl_text", "qwen3_vl_vision", _qwen("out_hidden_size", "layernorm")),

@@ -8,7 +8,7 @@ from typing import Any
 
 from roofline.programs.architectures.config import in_turn
 from roofline.programs.huggingface import experts, groups
-from roofline.programs.huggingface.checkpoints import attention, blocks, gemma3n, openelm
+from roofline.programs.huggingface.checkpoints import attention, blocks, gemma3n, mllama, openelm
 from roofline.programs.huggingface.groups import BASE, GPT2, LATENT, LLAMA, biases, mlp_bias, options, rotary, window
 from roofline.programs.huggingface.keys import MAX_LAYERS, Keys, Kind, Reader, row
 
@@ -325,5 +325,5 @@ DECODERS: dict[str, Kind] = {
         names={"hidden_size": "d_model", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
         defaults={"hidden_act": "gelu"}),
     # Those with layers of their own.
-    **attention.ROWS, **blocks.ROWS, **openelm.ROWS, **gemma3n.ROWS,
+    **attention.ROWS, **blocks.ROWS, **openelm.ROWS, **gemma3n.ROWS, **mllama.ROWS,
 }  # fmt: skip

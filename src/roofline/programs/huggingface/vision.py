@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from roofline.programs.architectures.vit import FAMILIES
 from roofline.programs.huggingface import groups
+from roofline.programs.huggingface.checkpoints import mllama
 from roofline.programs.huggingface.encoders import labels_of
 from roofline.programs.huggingface.keys import Keys, Kind, Reader, row
 
@@ -164,6 +166,9 @@ VISION: dict[str, Kind] = {
         idle={"max_image_size"}),
     "pixtral": row(*_TOWER, groups.rotary, _head_width, **_PIXTRAL, **_SPLIT, ends=_BARE),
     "internvl_vision": row(*_TOWER, _internvl, head="none", **_SPLIT, ends=_BARE),
+    "mllama_vision_model": row(*_TOWER, mllama.vision, groups.ignored("vision_output_dim"), head="tokens",
+        names={"num_attention_heads": "attention_heads"},
+        family=replace(FAMILIES["vit"], config=mllama.TilesConfig, compose=mllama.tower), ends=_BARE),
     "llama4_vision_model": row(_body, groups.inner, groups.rotary, _LLAMA4, patch_bias=False,
         embed_norm=True, rope=True, head="none", **_SPLIT, ends=_BARE),
     "qwen2_vl_vision": row(_body, _activation, _frames, _PROJECTOR, groups.rotary,
