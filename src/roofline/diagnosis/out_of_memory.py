@@ -207,13 +207,13 @@ class _Reading:
 
     @property
     def left(self) -> tuple[str, ...]:
-        """What is missing; beside something else a batch of one is taken for granted."""
+        """The missing words; beside others a batch of one is taken for granted."""
         others = tuple(word for word in dict.fromkeys(self.missing) if word != "batch")
         return others or tuple(dict.fromkeys(self.missing))
 
     @property
     def word(self) -> str:
-        """What the value is of."""
+        """The name of the value."""
         return " x ".join(self.left) or "copies"
 
     @cached_property
@@ -226,20 +226,20 @@ class _Reading:
 
     @property
     def whole(self) -> bool:
-        """Whether the value is a whole number from one, as a size is."""
+        """True where the value is a whole number from one, as a size is."""
         low, value, high = self.values
         near = max(round(value), 1)
         return high - low < 0.5 and low * (1 - 1e-9) <= near <= high * (1 + 1e-9)
 
     @property
     def exact(self) -> bool:
-        """Whether the sizes alone make the allocation, of a batch of one where the batch is not given."""
+        """True where the sizes alone make the allocation, of a batch of one where the batch is not given."""
         low, _, high = self.values
         return set(self.missing) <= {"batch"} and low * (1 - 1e-9) <= 1 <= high * (1 + 1e-9)
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """How well it fits, the best first: exactly, with all sizes, one missing, a whole one, a batch, the first."""
+        """The order of fits, the best first: exactly, with all sizes, one missing, a whole one, a batch, the first."""
         _, value, high = self.values
         if self.exact:
             return (0, self.place)
@@ -255,23 +255,23 @@ def _readings(sizes: Mapping[str, float], figures: tuple[float, ...]) -> Iterato
     free = [name for name, word in words.items() if not word][:4]
     for place, buffer in enumerate(BUFFERS):
         for form in buffer.forms:
-            wanted = [word for word in form.split() if not word.isdecimal()]
-            unnamed = [word for word in dict.fromkeys(wanted) if word not in words.values()]
+            factors = [word for word in form.split() if not word.isdecimal()]
+            unnamed = [word for word in dict.fromkeys(factors) if word not in words.values()]
             for chosen in ([], *permutations(unnamed, len(free))) if free else ([],):
                 said = {**words, **dict(zip(free, chosen, strict=bool(chosen)))}
-                powers, missing = _placed(wanted, said)
+                powers, missing = _placed(factors, said)
                 reading = _Reading(buffer, form, powers, missing, sizes, figures, place)
                 if powers and (_fits(reading) if chosen else _speaks(reading, said)):
                     yield reading
 
 
-def _placed(wanted: list[str], words: Mapping[str, str]) -> tuple[dict[str, int], tuple[str, ...]]:
+def _placed(factors: list[str], words: Mapping[str, str]) -> tuple[dict[str, int], tuple[str, ...]]:
     """Return how often each size is a factor of a product, and the words that are left: one size stands for both of two
     equal factors, two sizes for one each.
     """
     powers: dict[str, int] = {}
     missing: list[str] = []
-    for word, often in Counter(wanted).items():
+    for word, often in Counter(factors).items():
         names = [name for name, own in words.items() if own == word][:often]
         powers |= {name: often if len(names) == 1 else 1 for name in names}
         missing += [] if names else [word] * often

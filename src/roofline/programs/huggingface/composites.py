@@ -135,8 +135,8 @@ def _llama4(outer: Keys, text: Mapping[str, Any], vision: Keys) -> dict[str, Any
 
 def _mllama(outer: Keys, text: Mapping[str, Any], vision: Keys) -> dict[str, Any]:
     """One linear layer on the last output beside those kept."""
-    kept = vision.sizes("intermediate_layers_indices")
-    width = vision.needed("hidden_size") * (1 + (5 if kept is None else len(kept)))
+    layers = vision.sizes("intermediate_layers_indices")
+    width = vision.needed("hidden_size") * (1 + (5 if layers is None else len(layers)))
     if (own := vision.needed("vision_output_dim")) != width:
         vision.fail("vision_output_dim", f"wanted {width}, hidden_size times the outputs that are kept, given {own}")
     return _tokens(widths=[text["hidden"]])

@@ -235,13 +235,13 @@ def tower(c: TilesConfig) -> Tiles:
 
 def vision(c: Keys) -> dict[str, Any]:
     """Read how many tiles and layouts there are, and which layers' outputs are kept."""
-    listed, kept = c.get("supported_aspect_ratios"), c.sizes("intermediate_layers_indices")
+    listed, layers = c.get("supported_aspect_ratios"), c.sizes("intermediate_layers_indices")
     if listed is not None and (not isinstance(listed, list | tuple) or not 0 < len(listed) <= 1000):
         c.fail("supported_aspect_ratios", f"wanted a list of layouts, given {str(listed)[:60]!r}")
-    kept = [3, 7, 15, 23, 30] if kept is None else kept
-    if any(layer >= len(c.layers) for layer in kept):
-        c.fail("intermediate_layers_indices", f"{str(kept)[:60]} names a layer beyond {len(c.layers)}")
-    return {"tiles": c.needed("max_num_tiles"), "ratios": len(listed or range(8)), "kept": kept,
+    layers = [3, 7, 15, 23, 30] if layers is None else layers
+    if any(layer >= len(c.layers) for layer in layers):
+        c.fail("intermediate_layers_indices", f"{str(layers)[:60]} names a layer beyond {len(c.layers)}")
+    return {"tiles": c.needed("max_num_tiles"), "ratios": len(listed or range(8)), "kept": layers,
             "global_layers": c.size("num_global_layers", least=0, most=2000) or 0}  # fmt: skip
 
 
