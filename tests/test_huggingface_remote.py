@@ -52,6 +52,41 @@ OPENELM = {
 }  # fmt: skip
 
 
+#: https://huggingface.co/Qwen/Qwen-7B/blob/main/config.json
+QWEN = {
+    "architectures": ["QWenLMHeadModel"], "attn_dropout_prob": 0.0, "bf16": False, "emb_dropout_prob": 0.0,
+    "fp16": False, "fp32": False, "hidden_size": 4096, "intermediate_size": 22016, "kv_channels": 128,
+    "layer_norm_epsilon": 1e-06, "max_position_embeddings": 32768, "model_type": "qwen", "no_bias": True,
+    "num_attention_heads": 32, "num_hidden_layers": 32, "onnx_safe": None, "rotary_emb_base": 10000,
+    "rotary_pct": 1.0, "scale_attn_weights": True, "seq_length": 8192, "tie_word_embeddings": False,
+    "use_dynamic_ntk": True, "use_flash_attn": "auto", "use_logn_attn": True, "vocab_size": 151936,
+}  # fmt: skip
+#: https://huggingface.co/baichuan-inc/Baichuan2-7B-Base/blob/main/config.json
+BAICHUAN2 = {
+    "architectures": ["BaichuanForCausalLM"], "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 11008,
+    "max_position_embeddings": 4096, "model_max_length": 4096, "model_type": "baichuan", "num_attention_heads": 32,
+    "num_hidden_layers": 32, "tie_word_embeddings": False, "torch_dtype": "bfloat16", "vocab_size": 125696,
+    "z_loss_weight": 0,
+}  # fmt: skip
+#: https://huggingface.co/openbmb/MiniCPM-2B-sft-bf16/blob/main/config.json
+MINICPM = {
+    "architectures": ["MiniCPMForCausalLM"], "hidden_act": "silu", "hidden_size": 2304, "intermediate_size": 5760,
+    "max_position_embeddings": 4096, "model_type": "minicpm", "num_attention_heads": 36, "num_hidden_layers": 40,
+    "num_key_value_heads": 36, "rms_norm_eps": 1e-05, "rope_scaling": None, "torch_dtype": "bfloat16",
+    "vocab_size": 122753, "scale_emb": 12, "dim_model_base": 256, "scale_depth": 1.4, "tie_word_embeddings": True,
+}  # fmt: skip
+#: https://huggingface.co/deepseek-ai/deepseek-moe-16b-base/blob/main/config.json
+DEEPSEEK_MOE = {
+    "architectures": ["DeepseekForCausalLM"], "attention_bias": False, "aux_loss_alpha": 0.001,
+    "first_k_dense_replace": 1, "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 10944,
+    "max_position_embeddings": 4096, "model_type": "deepseek", "moe_intermediate_size": 1408, "moe_layer_freq": 1,
+    "n_routed_experts": 64, "n_shared_experts": 2, "norm_topk_prob": False, "num_attention_heads": 16,
+    "num_experts_per_tok": 6, "num_hidden_layers": 28, "num_key_value_heads": 16, "pretraining_tp": 1,
+    "scoring_func": "softmax", "seq_aux": True, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+    "vocab_size": 102400,
+}  # fmt: skip
+
+
 def kimi_k2() -> int:
     """Add up 61 layers of latent attention, one dense block, 60 of 384 experts beside one shared."""
     attention = 7168 * 1536 + 1536 + 1536 * 64 * 192 + 7168 * 576 + 512 + 512 * 64 * 256 + 64 * 128 * 7168
@@ -69,6 +104,23 @@ def kimi_k2() -> int:
         pytest.param(INTERNLM2, 7_737_708_544, id="internlm2"),
         # "6.2B": 65024 x 4096 x 2 + 28 x (4096 x 4608 + 4608 + 4096^2 + 3 x 4096 x 13696 + 8192) + 4096
         pytest.param(CHATGLM2, 6_243_584_000, id="chatglm"),
+        # 151936 x 4096 x 2 + 32 x (4096 x 12288 + 12288 + 4096^2 + 3 x 4096 x 11008 + 8192) + 4096
+        pytest.param(QWEN, 7_721_324_544, id="qwen"),
+        # as Llama-2-7B with 125,696 rows: 32 x 202,383,360 + 2 x 125696 x 4096 + 4096
+        pytest.param(BAICHUAN2, 7_505_973_248, id="baichuan"),
+        # 122753 x 2304 + 40 x (4 x 2304^2 + 3 x 2304 x 5760 + 4608) + 2304
+        pytest.param(MINICPM, 2_724_880_896, id="minicpm"),
+        # "16.4B": 2 x 102400 x 2048 + 2048, 28 x (4 x 2048^2 + 4096), one dense block of 10944, 27 x (66 experts of
+        # 1408, two of them shared, and a router)
+        pytest.param(
+            DEEPSEEK_MOE,
+            2 * 102400 * 2048
+            + 2048
+            + 28 * (4 * 2048**2 + 4096)
+            + 3 * 2048 * 10944
+            + 27 * (66 * 3 * 2048 * 1408 + 64 * 2048),
+            id="deepseek",
+        ),
         # "270M": 271,527,168 in the published file
         pytest.param(OPENELM, 271_527_168, id="openelm"),
     ],
@@ -113,6 +165,20 @@ def test_flops_of_a_decode_step(config: dict[str, Any], matrices: int, attention
     assert rl.count(graph, B=1, C=1000).flops == 2 * matrices + 1000 * attention
 
 
+def test_deepseek_moe_is_the_published_size() -> None:
+    """16,375,728,128 parameters in the published file, of which 2.8 billion are active."""
+    graph = rl.from_config(DEEPSEEK_MOE)
+    assert graph.parameters == 16_375_728_128
+    assert graph.info.active_parameters == 16_375_728_128 - 27 * 58 * 3 * 2048 * 1408
+
+
+def test_the_larger_baichuan_has_biases_by_distance_instead_of_rotation() -> None:
+    """https://huggingface.co/baichuan-inc/Baichuan2-13B-Base/blob/main/config.json has model_max_length alone."""
+    large = {key: value for key, value in BAICHUAN2.items() if key != "max_position_embeddings"}
+    tensors = [set(rl.from_config(config).tensors) for config in (BAICHUAN2, large)]
+    assert [("cos" in names, "alibi" in names) for names in tensors] == [(True, False), (False, True)]
+
+
 def test_half_of_a_head_of_chatglm_is_rotated() -> None:
     assert rl.from_config(CHATGLM2).tensors["cos"].shape[1] == 64
 
@@ -134,6 +200,8 @@ def test_inner_sizes_of_openelm_are_multiples_of_the_divisor() -> None:
         ({**OPENELM, "ffn_multipliers": ["x"] * 16}, "ffn_multipliers"),
         ({**OPENELM, "ffn_with_glu": False}, "ffn_with_glu"),
         ({**KIMI_K2, "kv_lora_rank": None}, "kv_lora_rank"),
+        ({**QWEN, "no_bias": False}, "no_bias"),
+        ({**QWEN, "intermediate_size": 11}, "intermediate_size"),
         ({key: value for key, value in INTERNLM2.items() if key != "hidden_size"}, "hidden_size"),
     ],
 )

@@ -144,6 +144,30 @@ def _chatglm(c: Keys) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _qwen(c: Keys) -> dict[str, Any]:
+    """Qwen 1 in its own words: biases of queries, keys and values, two matrices of half of the inner size.
+
+    The published code is remote: https://huggingface.co/Qwen/Qwen-7B/blob/main/modeling_qwen.py.
+    """
+    c.ignore("no_bias", "seq_length", "rotary_emb_base", "rotary_pct")
+    if c.get("no_bias") is False:
+        c.fail("no_bias", "biases of the other matrices are not understood; allowed: true")
+    inner, heads, width = c.needed("intermediate_size"), c.needed("num_attention_heads"), c.needed("kv_channels")
+    if inner % 2:
+        c.fail("intermediate_size", f"wanted an even number, given {inner}")
+    return {"heads": heads, "head_dim": width, "intermediate": inner // 2, "qkv_bias": True}
+
+
+def _baichuan(c: Keys) -> dict[str, Any]:
+    """Baichuan and Baichuan 2: the 13B, whose config has no positions of its own, adds biases by distance instead.
+
+    The published code is remote: https://huggingface.co/baichuan-inc/Baichuan2-13B-Base/blob/main/modeling_baichuan.py.
+    """
+    c.ignore("z_loss_weight", "model_max_length")
+    far = c.table.get("max_position_embeddings") is None
+    return {"alibi": far, "rope": not far}
+
+
 #: What DBRX's tables mean where they say nothing.
 _DBRX = {"kv_n_heads": 1, "ffn_hidden_size": 3584, "moe_num_experts": 4, "moe_top_k": 1}
 
@@ -179,6 +203,11 @@ DECODERS: dict[str, Kind] = {
     "llama": row(*LLAMA, biases, mlp_bias),
     "arcee": row(*LLAMA, biases, mlp_bias, gated=False),
     "internlm3": row(*LLAMA, biases, mlp_bias, names={"attention_bias": "qkv_bias", "mlp_bias": "bias"}),
+    "Yi": row(*LLAMA),
+    "baichuan": row(*BASE, groups.inner, rotary, _baichuan),
+    "minicpm": row(*LLAMA, groups.ignored("scale_emb", "scale_depth", "dim_model_base"), biases, embedding_scale=True,
+        residual_scale=True, logit_scale=True),
+    "qwen": row(groups.body, _qwen, activation="silu", idle={"use_dynamic_ntk", "use_logn_attn"}),
     "internlm2": row(*LLAMA, biases, names={"attention_bias": "bias"}),
     "chatglm": row(groups.body, _chatglm, ends=_CHATGLM_ENDS,
         names={"num_hidden_layers": "num_layers", "vocab_size": "padded_vocab_size"}),
@@ -251,6 +280,7 @@ DECODERS: dict[str, Kind] = {
     "gemma3_text": row(*LLAMA, *_GEMMA2, embedding_scale=True, post_norms=True, qk_norm=True, mixers=groups.every(6)),
     "vaultgemma": row(*LLAMA, *_GEMMA2, embedding_scale=True, mixers=groups.every(2)),
     # Latent attention, experts.
+    "deepseek": row(*LLAMA, biases, experts.deepseek),
     "deepseek_v2": row(*LATENT, experts.deepseek, mlp_bias, defaults={"moe_layer_freq": 1}),
     "deepseek_v3": row(*LATENT, experts.deepseek, router="sigmoid", defaults={"moe_layer_freq": 1}),
     "kimi_k2": row(*LATENT, experts.deepseek, router="sigmoid", defaults={"moe_layer_freq": 1}),

@@ -55,7 +55,7 @@ _SILENT = re.compile(
     r"auto_map|torchscript|bfloat16|label|task|loss|jitter|norm_topk|router|routing|scal(e|ing)|multiplier|fp32|upcast|"
     r"suppress|^forced_|^summary_|^mask_|time_step|augment|problem_type|temperature|^top_[kp]$|^typical_p$|penalty|"
     r"early_stop|do_sample|^m(in|ax)_|bad_words|prefix|remove_invalid|return_dict|^output_|is_(encoder_)?decoder|"
-    r"chunk_size_feed|tokenizer|checkpointing|position|rope|rotary|theta|_length$|unsloth|language_model_only|architectures"
+    r"flash|chunk_size_feed|tokenizer|checkpointing|position|rope|rotary|theta|_length$|unsloth|language_model_only|architectures"
 )
 
 #: Keys of layers that predict further tokens, which a forward pass leaves out.
