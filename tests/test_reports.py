@@ -82,10 +82,10 @@ def test_page_of_a_trace(tmp_path: Path) -> None:
     seen = whole(trace_page(report(tmp_path)))
     for wanted in ("on h100-sxm", "Busy and idle", "Where the time went", "Roofline", "Operators",
                    "floor", "efficiency", "per iteration", "arithmetic intensity", "aten::gelu",
-                   "989.4 TFLOP/s", "3.35 TB/s", "2 of 3 operators", "are not drawn"):  # fmt: skip
+                   "989.4 TFLOP/s", "3.35 TB/s", "3 of 3 operators", "no FLOPs: 9.1% of the time"):  # fmt: skip
         assert wanted in seen.text
     page = trace_page(report(tmp_path))
-    assert len(re.findall(r'class="point-\d+"', page)) == 2  # relu only compares
+    assert len(re.findall(r'class="point-\d+"', page)) == 3  # relu only compares: below the axes
     assert "prefers-color-scheme:dark" in page
     assert page == trace_page(report(tmp_path))
 
@@ -165,9 +165,9 @@ def test_a_trace_without_a_chip_or_arithmetic_has_no_roofline(tmp_path: Path) ->
 def test_rows_of_a_trace_are_its_operators(tmp_path: Path) -> None:
     found = report(tmp_path)
     table = rl.charts.plot_roofline(found).frame()
-    assert list(table.time_s) == [op.seconds for op in found.ops[:2]]
-    assert list(table.intensity) == [op.intensity for op in found.ops[:2]]
-    assert list(table.above_roof) == [op.above for op in found.ops[:2]]
+    assert list(table.time_s) == [op.seconds for op in found.ops]
+    assert list(table.intensity) == [op.intensity for op in found.ops[:2]] + [0.0]  # relu only compares
+    assert list(table.above_roof) == [op.above for op in found.ops]
 
 
 def test_waterfall_adds_up_and_labels_tiny_parts(monkeypatch: pytest.MonkeyPatch) -> None:

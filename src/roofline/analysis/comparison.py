@@ -28,7 +28,7 @@ from roofline.hardware.library import AnyChip, chip_list
 from roofline.hardware.parts import FrozenDict
 from roofline.ir.errors import MissingFigure, UsageError
 from roofline.ir.graph import Graph
-from roofline.ir.report import Report, subject
+from roofline.ir.report import Report, size_words, subject
 from roofline.ir.units import format_bytes, format_si
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def _line(row: Candidate) -> str:
     most = max(row.elasticity, key=lambda name: row.elasticity[name], default="")
     pull = f", {row.elasticity[most]:.2f} by {figure(most).words}" if most else ""
     why = f"; {row.reason}" if row.reason else ""
-    sizes = "".join(f" {name}={value:,}" for name, value in est.grid.values.items() if isinstance(value, int))
+    sizes = "".join(f", {size}" for size in size_words(est.subject()))
     return f"{row.chip.name}{sizes}: {time} ({low} to {high}), {est.bound}-bound{pull}{why}"
 
 
@@ -233,8 +233,6 @@ def compare(
     what_if: Mapping[str, Mapping[str, float]] | None = None,
     phase: str | None = None,
     dtype: str | None = None,
-    weights: str | None = None,
-    cache: str | None = None,
     **sizes: Any,
 ) -> Comparison:
     """Put chips side by side on one program, and say what better figures of each would buy.
@@ -250,8 +248,6 @@ def compare(
         what_if: By name, figures of :data:`FIGURES` and their factors; :data:`WHAT_IF` by default.
         phase: Of a program given by name; its default when absent.
         dtype: Number format of everything; the program's own when absent.
-        weights: Number format of the weights.
-        cache: Number format of the KV cache.
         sizes: ``batch``, ``seq``, ``context`` and any other size of the program; one of them may be a list.
 
     Returns:
@@ -268,7 +264,7 @@ def compare(
         >>> found.rows[0].elasticity["memory_bandwidth"] > 0.7
         True
     """
-    graph = as_graph(program, phase, dtype, weights, cache)
+    graph = as_graph(program, phase, dtype)
     questions = WHAT_IF if what_if is None else what_if
     _check_what_ifs(questions)
     how = {"mode": mode, "tf32": tf32, "reserve": reserve, **sizes}

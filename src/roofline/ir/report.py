@@ -127,16 +127,26 @@ def title(subject: Mapping[str, Any]) -> str:
     name = " ".join(str(subject[key]) for key in ("model", "phase") if subject.get(key))
     where = subject.get("chip")
     chips = ", ".join(where) if isinstance(where, list | tuple) else where
-    sizes = (f"{key} {_size(value)}" for key, value in subject.get("sizes", {}).items())
     steps = subject.get("passes", ())
     parts = [
         f"{name} on {chips}".strip() if chips else name,
         f"{subject['mode']} mode" if subject.get("mode") else "",
         "tf32 matmuls" if subject.get("tf32") else "",
-        *sizes,
+        *size_words(subject),
         f"after {', '.join(steps)}" if steps else "",
     ]
     return ", ".join(part for part in parts if part)
+
+
+def size_words(subject: Mapping[str, Any], single: bool = False) -> list[str]:
+    """Return the sizes of a subject as text, of all or of those with a single value.
+
+    Example:
+        >>> size_words({"sizes": {"batch": [1, 64], "context": 2048}}), size_words({"sizes": {"batch": [1, 2]}}, True)
+        (['batch 1 to 64', 'context 2,048'], [])
+    """
+    sizes = subject.get("sizes", {})
+    return [f"{key} {_size(value)}" for key, value in sizes.items() if not (single and isinstance(value, list | tuple))]
 
 
 def _size(value: Any) -> str:

@@ -15,6 +15,7 @@ from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import UsageError
+from roofline.ir.report import size_words
 from roofline.ir.units import format_si
 from roofline.view.charts import points as read
 from roofline.view.charts.chart import Chart
@@ -227,8 +228,7 @@ def _of_trace(report: TraceReport, levels: Sequence[str] | None) -> Roofline:
 
 def about(estimate: Estimate) -> str:
     """Say in the second line of a title: mode, sizes, time."""
-    single = {name: value for name, value in estimate.subject()["sizes"].items() if isinstance(value, int)}
-    said = ", ".join([f"{estimate.mode} mode", *(f"{name} {value:,}" for name, value in single.items())])
+    said = ", ".join([f"{estimate.mode} mode", *size_words(estimate.subject(), single=True)])
     if estimate.shape:
         return said
     time, low, high = (format_si(value, "s") for value in (estimate.time, estimate.low, estimate.high))

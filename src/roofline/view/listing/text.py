@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from roofline.ir.graph import Tensor
+from roofline.ir.report import size_words, subject
 from roofline.view.listing import wording as words
 from roofline.view.listing.rows import Item, Listed, Row
 
@@ -67,8 +68,7 @@ def lines(listed: Listed, width: int = WIDTH) -> list[Line]:
 
 def heading(listed: Listed) -> str:
     """Name the program and its sizes."""
-    sizes = "".join(f", {name}={value:,}" for name, value in listed.sizes.items())
-    return f"{words.safe(listed.graph.name)}{sizes}"
+    return ", ".join([words.safe(listed.graph.name), *size_words(subject(listed.graph, sizes=listed.sizes))])
 
 
 def subheading(listed: Listed) -> str:
