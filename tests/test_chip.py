@@ -15,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import roofline as rl
-from roofline.hardware.chip import MAX_FILE, load_chip
+from roofline.hardware.chip import load_chip
 from roofline.hardware.library import data_dir
 from roofline.hardware.parts import Efficiency, Peak
+from roofline.ir.datafile import MAX_TOML
 
 MINIMAL = 'name = "mine"\nmatrix.bf16 = "400 TFLOP/s"\nmemory_bandwidth = "2 TB/s"\n'
 
@@ -446,7 +447,7 @@ def test_an_exact_name_reads_no_other_file(tmp_path: Path, monkeypatch: pytest.M
         (MINIMAL + "tdp = 1979-05-27\n", "tdp"),
         (MINIMAL + "clock = -3\n", "clock"),
         ("x = " + "[" * 100_000, "not valid TOML"),
-        ("#" * (MAX_FILE + 1), "at most 1048576"),
+        ("#" * (MAX_TOML + 1), "at most 1048576"),
         ("é".encode("latin-1"), "not valid TOML"),
     ],
     ids=lambda text: str(text)[:12],

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from profiles import examples
 
 import roofline as rl
-from roofline.ir.jsonfile import read_json
+from roofline.ir.datafile import read_json
 from roofline.programs.huggingface import KINDS
 
 TOY = {

@@ -17,7 +17,7 @@ import pytest
 
 import roofline as rl
 from roofline.cost import BOUNDS
-from roofline.ir import csvfile
+from roofline.ir import files
 from roofline.view.charts import chart as kit
 from roofline.view.charts.chart import Chart
 from roofline.view.charts.labels import crosses, overlaps, place, spread
@@ -581,7 +581,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, picture: Chart, monk
             raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(csvfile, "open", lambda handle, mode: os.close(handle) or Full(), raising=False)
+        patched.setattr(files, "open", lambda handle, mode: os.close(handle) or Full(), raising=False)
         with pytest.raises(rl.errors.UsageError, match="No space left"):
             picture.to_csv(target)
     assert target.read_bytes() == b"old"
@@ -591,7 +591,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, picture: Chart, monk
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(csvfile.os, "replace", broken)
+        patched.setattr(files.os, "replace", broken)
         with pytest.raises(KeyboardInterrupt):
             picture.to_csv(target)
     assert target.read_bytes() == b"old"

@@ -104,7 +104,7 @@ def test_a_workload_has_no_phase(tmp_path: Path) -> None:
         ("broken.json", rl.errors.ModelDataError, "line 1, column 2"),
         ("", rl.errors.UsageError, "wanted a program: a Graph, a shipped name"),
         (None, rl.errors.UsageError, "wanted a program: a Graph, a shipped name"),
-        ("a\0b", rl.RooflineError, "model"),
+        ("a\0b", rl.RooflineError, "no file can be called so"),
         ("x" * 5000, rl.errors.UnknownModel, "not known"),
         ("x" * 5000 + ".json", rl.RooflineError, "x"),
     ],

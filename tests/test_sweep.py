@@ -237,5 +237,5 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(rl.errors.UsageError, match="cannot be read"):
         rl.diagnosis.read_sweep(tmp_path / "none.csv")
     (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00batch")
-    with pytest.raises(rl.errors.UsageError, match="not text"):
+    with pytest.raises(rl.errors.UsageError, match="not CSV text"):
         rl.diagnosis.read_sweep(tmp_path / "bytes.csv")

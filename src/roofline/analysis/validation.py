@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +19,10 @@ from roofline.analysis.prediction import MEASURED_ACTIVATIONS, predict_rows, tex
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip, data_dir
 from roofline.hardware.library import chip as find_chip
-from roofline.ir.csvfile import read_rows, whole_file
+from roofline.ir.csvfile import read_rows
+from roofline.ir.datafile import read_toml
 from roofline.ir.errors import ModelDataError, UsageError, did_you_mean
+from roofline.ir.files import whole_file
 from roofline.ir.report import Report
 
 #: A figure may be worse than the recorded one by this before a check fails [percentage points; 0.01 of a ratio].
@@ -345,13 +346,11 @@ def read_recorded(path: Path) -> dict[str, dict[str, dict[str, float]]]:
         ModelDataError: The file cannot be read or is no table of figures by chip and section.
     """
     try:
-        table: Any = tomllib.loads(path.read_text(encoding="utf-8"))
+        table: Any = read_toml(path, ModelDataError)
         return {
             chip: {section: {name: float(value) for name, value in values.items()} for section, values in rows.items()}
             for chip, rows in table.items()
         }
-    except OSError as error:
-        raise ModelDataError(f"{path}: cannot be read: {error.strerror}; write it with validate --record") from None
     except (ValueError, AttributeError, TypeError) as error:
         raise ModelDataError(f"{path}: not a table of figures by chip and section: {error}") from None
 

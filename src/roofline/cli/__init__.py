@@ -1,17 +1,21 @@
 """The command line: what a person types, to calls of the library, and every error to one line and an exit code.
 
 0: done. 1: ``check`` found a time that is not as expected, ``ops`` one that is impossible. 2: a wrong input. 70: a
-fault of roofline itself. 130: interrupted. 141: nobody read the output to its end.
+fault of roofline itself. 130: interrupted. 141: nobody read the output to its end. 129, 143: told to end by SIGHUP or
+SIGTERM.
 """
 
 from __future__ import annotations
 
 import difflib
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
 #: What lists names: a function of the library, and the command that does it here.
 _LISTS = {f"roofline.{names}()": f"'roofline {names}'" for names in ("models", "chips")}
@@ -34,7 +38,31 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         print(f"roofline {__version__}")
         return OK
-    return _guarded(words)
+    with _signals():
+        return _guarded(words)
+
+
+class _Ended(BaseException):
+    """The process is told to end; what is half written is taken away on the way out."""
+
+
+@contextmanager
+def _signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end a run as Ctrl-C does, where they would end it anyway."""
+    names = ("SIGTERM", "SIGHUP") if threading.current_thread() is threading.main_thread() else ()
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    taken = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, _end)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _end(number: int, frame: object) -> NoReturn:
+    raise _Ended(128 + number)
 
 
 def _guarded(words: list[str]) -> int:
@@ -53,6 +81,8 @@ def _guarded(words: list[str]) -> int:
         return BROKEN_PIPE
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
+    except _Ended as ended:
+        return int(ended.args[0])
     except RooflineError as error:
         return _fail(str(error), WRONG_INPUT)
     except misuse as error:

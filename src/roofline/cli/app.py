@@ -9,6 +9,8 @@ from typing import Any, get_type_hints
 
 import typer
 
+from roofline.ir.numbers import LARGEST, whole_number
+
 app = typer.Typer(
     name="roofline",
     help="Expected time, memory and bounds of machine-learning programs on chips.",
@@ -59,6 +61,9 @@ def flattened(function: Callable[..., None]) -> Callable[..., None]:
         parameters += options
 
     def call(**values: Any) -> None:
+        for name, value in values.items():
+            if isinstance(value, int) and not isinstance(value, bool):
+                whole_number(f"--{name.replace('_', '-')}", value, 0, LARGEST)
         grouped = {name: kind(**{key: values.pop(key) for key in keys}) for name, (kind, keys) in groups.items()}
         return function(**grouped, **values)
 

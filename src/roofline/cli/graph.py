@@ -11,10 +11,11 @@ from rich.text import Text
 
 from roofline.cli import options as opt
 from roofline.cli.app import LOOK_UP, command, completion
-from roofline.cli.output import csv_text, json_text, rendered, width, write
+from roofline.cli.output import json_text, rendered, width, write
 from roofline.cli.tables import table
-from roofline.ir.csvfile import whole_file
+from roofline.ir.csvfile import csv_text
 from roofline.ir.errors import UsageError, did_you_mean
+from roofline.ir.files import whole_file
 from roofline.view.listing import wording as words
 from roofline.view.listing.listing import Listing, listing
 from roofline.view.listing.rows import Row

@@ -17,14 +17,16 @@ from roofline.analysis.whatif import what_if
 from roofline.cli.app import completion
 from roofline.cli.output import note, show, write_csv, write_json
 from roofline.frontends.source import load_program
-from roofline.hardware.chip import Chip, read_toml
+from roofline.hardware.chip import Chip
 from roofline.hardware.cluster import Cluster
 from roofline.hardware.cluster import cluster as find_cluster
 from roofline.hardware.library import chip as find_chip
 from roofline.hardware.library import chips as chip_names
 from roofline.hardware.library import is_path
+from roofline.ir.datafile import read_toml
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import RooflineError, UnknownChip, UsageError
+from roofline.ir.files import user_path
 from roofline.ir.graph import Graph
 from roofline.ir.report import Report
 from roofline.ir.sizes import LARGEST
@@ -455,7 +457,7 @@ def _describes_cluster(name: str) -> bool:
     if not is_path(name):
         return True
     try:
-        data = read_toml(Path(name).expanduser(), UsageError)
+        data = read_toml(user_path(name), UsageError)
     except UsageError:
         return False
     return not data.keys().isdisjoint({"chip", "nodes", "devices_per_node"})

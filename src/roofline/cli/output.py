@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from roofline.ir.csvfile import csv_text
 from roofline.ir.report import plain
-from roofline.ir.text import one_line
+from roofline.ir.text import one_line, visible
+
+if TYPE_CHECKING:
+    from rich.segment import Segment
 
 
 def show(*parts: Any) -> None:
@@ -18,15 +20,28 @@ def show(*parts: Any) -> None:
     write(rendered(*parts))
 
 
-def rendered(*parts: Any, plain: bool = False) -> str:
+def rendered(*parts: Any, plain: bool = False) -> Rendered:
     """Return rich renderables as text of the terminal's width; ``plain`` is without colours wherever it goes."""
     from rich.console import Console
+    from rich.segment import Segments
 
     console = Console(markup=False, highlight=False, emoji=False, color_system=None if plain else "auto")
     with console.capture() as captured:
         for part in parts:
-            console.print(part)
-    return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
+            console.print(Segments(_cleaned(console.render(part))), end="")
+    return Rendered("\n".join(line.rstrip() for line in captured.get().split("\n")).rstrip("\n") + "\n")
+
+
+class Rendered(str):
+    """Text that was cleaned before its colours were put in."""
+
+    __slots__ = ()
+
+
+def _cleaned(segments: Iterable[Segment]) -> Iterator[Segment]:
+    """Show what a terminal would obey: whatever is printed, from whichever file, passes here or :func:`write`."""
+    for segment in segments:
+        yield segment if segment.control else segment._replace(text=visible(segment.text))
 
 
 def width() -> int:
@@ -41,14 +56,14 @@ class Unread(Exception):
 
 
 def write(text: str) -> None:
-    """Write text to standard output.
+    """Write text to standard output, made harmless unless it was :func:`rendered`.
 
     Raises:
         Unread: The pipe is closed at its other end.
     """
     say_notes()
     try:
-        sys.stdout.write(text)
+        sys.stdout.write(text if isinstance(text, Rendered) else visible(text))
         sys.stdout.flush()
     except BrokenPipeError:
         raise Unread from None
@@ -77,22 +92,17 @@ def drop_notes() -> None:
 
 def json_text(value: Any) -> str:
     """Return the text of strict JSON: no NaN, no Infinity, only plain types."""
-    return json.dumps(plain(value), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    text = json.dumps(plain(value), indent=2, allow_nan=False, ensure_ascii=False)
+    return "\n".join(line if line.isprintable() else _escaped(line) for line in text.split("\n")) + "\n"
+
+
+def _escaped(line: str) -> str:
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line)
 
 
 def write_json(value: Any) -> None:
     """Write strict JSON."""
     write(json_text(value))
-
-
-def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return rows without nesting as the text of a CSV file."""
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return buffer.getvalue()
 
 
 def write_csv(rows: Sequence[Mapping[str, Any]]) -> None:

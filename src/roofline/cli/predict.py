@@ -25,6 +25,9 @@ _Regime = Annotated[str, opt.option(
     complete=("cold", "warm"))]  # fmt: skip
 _NoCalibration = Annotated[bool, opt.option("--no-calibration", "Generic prior instead of fitted figures.")]
 
+#: Different reasons that are counted.
+_MOST_REASONS = 1000
+
 
 @command(PREDICT, "roofline predict rows.csv --chip h100-sxm -o predicted.csv")
 def predict(
@@ -49,7 +52,8 @@ def predict(
 def _counted(rows: Iterable[Mapping[str, Any]], faults: dict[str, int]) -> Iterator[Mapping[str, Any]]:
     for row in rows:
         if row["error"]:
-            faults[row["error"]] = faults.get(row["error"], 0) + 1
+            reason = row["error"] if row["error"] in faults or len(faults) < _MOST_REASONS else "other reasons"
+            faults[reason] = faults.get(reason, 0) + 1
         yield row
 
 

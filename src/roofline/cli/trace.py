@@ -18,7 +18,7 @@ from roofline.cli.tables import facts, heading, percent, table, time_text
 from roofline.diagnosis.op_summary import OpSummary
 from roofline.diagnosis.report import REASON_WORDS, TraceReport, trace_report
 from roofline.hardware.library import chip as find_chip
-from roofline.ir.csvfile import whole_file
+from roofline.ir.files import whole_file
 from roofline.ir.units import format_si
 from roofline.traces.events import Trace
 from roofline.traces.reading import read_trace

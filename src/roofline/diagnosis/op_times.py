@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 from roofline.analysis.estimates import estimate
 from roofline.analysis.prediction import parse_shape, predict_rows, text
 from roofline.diagnosis.reference import lower_bound
-from roofline.diagnosis.timetable import TimeColumn, read_table, time_column
+from roofline.diagnosis.timetable import TimeColumn, time_column
 from roofline.diagnosis.verdict import VERY_SLOW
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
+from roofline.ir.csvfile import read_table
 from roofline.ir.dtypes import dtype as number_format
 from roofline.ir.errors import RooflineError, UsageError
 from roofline.ir.report import Report

@@ -19,11 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.analysis.estimates import Estimate, estimate
-from roofline.diagnosis.timetable import read_table, time_column
+from roofline.diagnosis.timetable import time_column
 from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
+from roofline.ir.csvfile import read_table
 from roofline.ir.errors import RooflineError, UsageError
 from roofline.ir.graph import Graph
 from roofline.ir.numbers import finite_number

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import math
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from roofline.ir.errors import UsageError
 from roofline.ir.units import parse
 from roofline.traces.formats.quantities import TIMES, column_of_times, number, split_timed
 
-#: A file of measured times is no larger [byte].
-MAX_BYTES = 256 * 2**20
 #: Words of a header of times, the surest first; a header that is a unit alone comes last.
 WORDS = (
     "kernel", "device", "gpu", "cuda", "p50", "median", "time", "duration", "latency", "elapsed", "wall", "measured",
@@ -92,33 +87,3 @@ def time_column(columns: Sequence[str], name: str | None = None) -> TimeColumn:
 
 def _listed(columns: Sequence[str]) -> str:
     return ", ".join(map(str, columns))[:200] or "none"
-
-
-def read_table(path: str | os.PathLike[str]) -> tuple[list[str], list[dict[str, str]]]:
-    """Read a CSV file with commas, semicolons or tabs: its headers and its rows.
-
-    Raises:
-        UsageError: No such file, or not CSV text in UTF-8 with a header.
-    """
-    name = os.fspath(path)
-    try:
-        file = Path(name).expanduser()
-        if file.stat().st_size > MAX_BYTES:
-            raise UsageError(f"{name}: larger than {MAX_BYTES} bytes")
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
-    except OSError as error:
-        raise UsageError(f"{name[:200]}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise UsageError(f"{name[:200]!r}: not text in UTF-8: {error}") from None
-    content = [line for line in lines if line.strip() and not line.startswith("#")]
-    if not content:
-        raise UsageError(f"{name}: no header")
-    delimiter = max(",;\t", key=content[0].count)
-    try:
-        reader = csv.DictReader(content, delimiter=delimiter, restval="", skipinitialspace=True)
-        rows = list(reader)
-    except csv.Error as error:
-        raise UsageError(f"{name}: not CSV text: {error}") from None
-    columns = [column.strip() for column in reader.fieldnames or ()]
-    # Cells beyond the header come without a key.
-    return columns, [{str(k).strip(): str(v or "").strip() for k, v in row.items() if k is not None} for row in rows]

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from roofline.ir.errors import ModelDataError, UnknownModel, UsageError, did_you_mean
+from roofline.ir.files import user_path
 from roofline.ir.graph import Graph
 
 #: Functions without arguments that return the graph.
@@ -70,7 +71,7 @@ def load_script(path: str | os.PathLike[str], name: str | None = None) -> Graph:
 @contextmanager
 def _running(path: str | os.PathLike[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the names of a script, while it still is the running one."""
-    file = os.path.expanduser(os.fspath(path))
+    file = _local(os.fspath(path))
     code = _read(file)
     module = ModuleType(_NAME)
     module.__file__ = file
@@ -91,9 +92,13 @@ def _running(path: str | os.PathLike[str]) -> Iterator[tuple[str, Mapping[str, A
             sys.modules[_NAME] = before[2]
 
 
+def _local(path: str) -> str:
+    if "://" in path:
+        raise UsageError(f"{path[:200]}: a script is run only from a file on this machine; fetch and read it first")
+    return str(user_path(path, UnknownModel))
+
+
 def _read(file: str) -> bytes:
-    if "://" in file:
-        raise UsageError(f"{file[:200]}: a script is run only from a file on this machine; fetch and read it first")
     path = Path(file)
     if not os.path.lexists(path):
         near = did_you_mean(path.name, [other.name for other in path.parent.glob("*.py")])

@@ -11,6 +11,7 @@ from typing import Any
 from roofline import frontends
 from roofline.frontends.script import load_script, split_script
 from roofline.ir.errors import ModelDataError, UnknownModel, UsageError, did_you_mean
+from roofline.ir.files import user_path
 from roofline.ir.graph import Graph
 from roofline.passes.formats.cast import cast
 
@@ -114,7 +115,7 @@ def load_program(
     """
     if isinstance(text, Graph):
         return as_graph(text, phase, dtype, weights, cache, **overrides)
-    kind, path = _kind(text), Path(text).expanduser()
+    kind, path = _kind(text), user_path(text, UnknownModel)
     if kind not in _SINGLE:
         return _model(kind, text, phase, dtype, weights, cache, **overrides)
     if phase is not None:
@@ -136,7 +137,7 @@ def _kind(text: str | os.PathLike[str]) -> str:
             "wanted a program: a Graph, a shipped name (see roofline.models()), or the path of a model .toml, a "
             f"workload .json, a config.json or its folder, an .onnx file or a script.py; given {repr(text)[:60]}{code}"
         )
-    path = Path(text).expanduser()
+    path = user_path(text, UnknownModel)
     if split_script(text) is not None:
         return "script"
     if _is_folder(text, path) or _is_config(path):
@@ -155,7 +156,7 @@ def _model(kind: str, text: str | os.PathLike[str], *options: str | None, **over
     from roofline.programs.huggingface import from_config  # slow to load, and of no use to who has a graph
     from roofline.programs.library import model
 
-    path = Path(text).expanduser()
+    path = user_path(text, UnknownModel)
     if kind == "config":
         return from_config(path, *options, **overrides)
     try:

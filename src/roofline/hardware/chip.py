@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -41,20 +40,17 @@ from roofline.hardware.parts import (
 )
 from roofline.hardware.rates import Rate, advice, rate
 from roofline.ir import units
-from roofline.ir.csvfile import whole_file
+from roofline.ir.datafile import read_toml
 from roofline.ir.dtypes import dtype as find_dtype
 from roofline.ir.errors import (
     ChipDataError,
     MissingFigure,
-    RooflineError,
     UnknownChip,
     UsageError,
     did_you_mean,
 )
+from roofline.ir.files import user_path, whole_file
 from roofline.ir.numbers import as_float
-
-#: The largest chip or model file that is read [byte].
-MAX_FILE = 2**20
 
 #: Source of a figure that came without one.
 GIVEN = "given by the user"
@@ -483,26 +479,6 @@ def _clip(value: object, size: int = 100) -> str:
     return text if len(text) <= size else f"{text[:size]}..."
 
 
-def read_toml(path: Path, error: type[RooflineError]) -> dict[str, Any]:
-    """Read a TOML file of at most :data:`MAX_FILE` bytes.
-
-    Args:
-        path: The file.
-        error: What to raise when it is not a readable TOML file.
-    """
-    try:
-        if not path.is_file():
-            raise error(f"{path}: {'a directory' if path.is_dir() else 'not a file'}; wanted a TOML file")
-        size = path.stat().st_size
-        if size > MAX_FILE:
-            raise error(f"{path}: {size} bytes; allowed: at most {MAX_FILE}")
-        return tomllib.loads(path.read_bytes().decode())
-    except OSError as problem:
-        raise error(f"{path}: cannot be read: {problem.strerror or problem}") from None
-    except (ValueError, RecursionError) as problem:
-        raise error(f"{path}: not valid TOML: {_clip(problem, 200)}") from None
-
-
 def state_of(path: str | os.PathLike[str], kind: str) -> tuple[str, int, int]:
     """The path of a file, when it changed and its size: what is read from it holds as long as these do.
 
@@ -510,7 +486,7 @@ def state_of(path: str | os.PathLike[str], kind: str) -> tuple[str, int, int]:
         UnknownChip: No such file.
         ChipDataError: It cannot be read.
     """
-    file = Path(path).expanduser()
+    file = user_path(path, ChipDataError)
     try:
         state = file.stat()
     except (FileNotFoundError, NotADirectoryError):

@@ -14,11 +14,12 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from roofline.hardware.chip import GIVEN, Chip, first_problem, load_chip, read_toml, state_of
+from roofline.hardware.chip import GIVEN, Chip, first_problem, load_chip, state_of
 from roofline.hardware.library import chip as find_chip
 from roofline.hardware.library import chips, files, find_alias, find_file, is_path, several
 from roofline.hardware.parts import Frozen, Link, Number, Text
 from roofline.ir import units
+from roofline.ir.datafile import read_toml
 from roofline.ir.errors import ChipDataError, RooflineError, UnknownChip, UsageError, did_you_mean
 
 #: Devices of the node that a chip's name stands for.

@@ -13,7 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal, NoReturn
 
-from roofline.hardware.chip import Chip, load_chip, read_toml
+from roofline.hardware.chip import Chip, load_chip
+from roofline.ir.datafile import read_toml
 from roofline.ir.errors import ChipDataError, UnknownChip, UsageError, did_you_mean
 
 #: What every function takes that takes a chip.
@@ -35,7 +36,7 @@ def data_dir(kind: Kind) -> Path:
 def folders(kind: Kind) -> list[Path]:
     """Return the folders that a name of this kind is searched in, first match first."""
     entries = os.environ.get("ROOFLINE_PATH", "").split(os.pathsep)
-    paths = [Path(entry).expanduser() for entry in entries if entry]
+    paths = [Path(os.path.expanduser(entry)) for entry in entries if entry]
     return [folder / kind if (folder / kind).is_dir() else folder for folder in paths] + [data_dir(kind)]
 
 
@@ -44,7 +45,8 @@ def files(kind: Kind) -> dict[str, Path]:
     index: dict[str, Path] = {}
     for folder in folders(kind):
         for path in sorted(folder.glob("*.toml")):
-            index.setdefault(path.stem, path)
+            if path.is_file():
+                index.setdefault(path.stem, path)
     return index
 
 

@@ -5,16 +5,46 @@ from __future__ import annotations
 import csv
 import os
 import sys
-import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, Literal, TextIO
+from io import StringIO
+from itertools import chain, islice
+from typing import Any, TextIO
 
 from roofline.ir.errors import UsageError, did_you_mean
+from roofline.ir.files import user_path, whole_file
+from roofline.ir.text import shown, visible
 
 #: One of these sets of columns makes a table predictable.
 NEEDED = (("op", "dtype", "shape"), ("model",))
+#: The longest row [character] and the most columns; of a table that is read as a whole also the most rows and cells.
+MAX_ROW, MAX_COLUMNS, MAX_ROWS, MAX_CELLS = 2**16, 500, 10**6, 10**7
+#: What a spreadsheet takes for the beginning of a formula (https://owasp.org/www-community/attacks/CSV_Injection).
+_FORMULA = frozenset("=+-@\t")
+
+
+class _Lines:
+    """Lines of a stream, of which a row takes no more than :data:`MAX_ROW` characters, on one line or on several."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self.row = 0
+
+    def __iter__(self) -> Iterator[str]:
+        while line := self.stream.readline(MAX_ROW + 1):
+            self.row += len(line)
+            if self.row > MAX_ROW:
+                raise ValueError(f"a row of more than {MAX_ROW:,} characters")
+            yield line
+
+    def content(self) -> Iterator[str]:
+        """Yield the lines that are neither empty nor remarks."""
+        for line in self:
+            if line.strip() and not line.startswith("#"):
+                yield line
+            else:
+                self.row = 0
 
 
 @contextmanager
@@ -30,55 +60,146 @@ def read_rows(source: str | os.PathLike[str]) -> Iterator[tuple[list[str], Itera
     Raises:
         UsageError: No such file, not CSV text in UTF-8, or without the columns that a prediction needs.
     """
-    name = os.fspath(source)
-    stream = sys.stdin if name == "-" else _open(name)
-    try:
-        reader = csv.DictReader(stream, restval="")
-        yield _columns(name, reader), _rows(name, reader)
-    finally:
-        if stream is not sys.stdin:
-            stream.close()
+    with _opened(source) as (name, stream):
+        lines = _Lines(stream)
+        columns, rows = _table(name, lines, lines)
+        _check_needed(name, columns)
+        yield columns, rows
 
 
-def _open(name: str) -> TextIO:
+def read_table(source: str | os.PathLike[str]) -> tuple[list[str], list[dict[str, str]]]:
+    """Read a table that people made: with commas, semicolons or tabs, empty lines, and remarks that begin with ``#``.
+
+    Args:
+        source: A file, or ``-`` for the standard input.
+
+    Returns:
+        Its columns and its rows, a text for each column.
+
+    Raises:
+        UsageError: No such file, not CSV text in UTF-8 with a header, or too large.
+    """
+    with _opened(source) as (name, stream):
+        lines = _Lines(stream)
+        content = lines.content()
+        first = _first(name, content)
+        delimiter = max(",;\t", key=first.count)
+        columns, rows = _table(name, lines, chain([first], content), delimiter=delimiter, skipinitialspace=True)
+        listed = list(islice(rows, min(MAX_ROWS, MAX_CELLS // max(len(columns), 1))))
+        if next(rows, None) is not None:
+            raise UsageError(f"{name}: more than {len(listed):,} rows of {len(columns)} columns")
+    return columns, [{column: row[column].strip() for column in columns} for row in listed]
+
+
+@contextmanager
+def _opened(source: str | os.PathLike[str]) -> Iterator[tuple[str, TextIO]]:
+    """Open a file or the standard input for reading, with the name that messages call it."""
+    path = user_path(source)
+    if str(path) == "-":
+        yield "-", sys.stdin or StringIO()
+        return
     try:
-        return open(Path(name).expanduser(), encoding="utf-8-sig", newline="")
+        stream = open(path, encoding="utf-8-sig", newline="")  # noqa: SIM115
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    with stream:
+        yield str(path), stream
+
+
+def _first(name: str, lines: Iterator[str]) -> str:
+    try:
+        return next(lines)
+    except StopIteration:
+        raise UsageError(f"{name}: no header") from None
     except (OSError, ValueError) as error:
-        raise UsageError(f"{name[:200]}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise _fault(name, 1, error) from None
 
 
-def _columns(name: str, reader: csv.DictReader[str]) -> list[str]:
-    try:
-        columns = [column.strip() for column in reader.fieldnames or ()]
-    except (csv.Error, ValueError) as error:
-        raise UsageError(f"{name}: not CSV text in UTF-8: {error}") from None
-    reader.fieldnames = columns
-    twice = sorted({column for column in columns if columns.count(column) > 1})
+def _table(
+    name: str, lines: _Lines, content: Iterable[str], **form: Any
+) -> tuple[list[str], Iterator[dict[Any, Any]]]:  # fmt: skip
+    """Return columns and rows of ``content``, which comes from ``lines``."""
+    rows = _rows(name, lines, csv.reader(content, **form))
+    columns = [column.strip() for column in next(rows, [])]
+    if len(columns) > MAX_COLUMNS:
+        raise UsageError(f"{name}: {len(columns):,} columns; allowed: at most {MAX_COLUMNS}")
+    twice = sorted(column for column, often in Counter(columns).items() if often > 1)
     if twice:
-        raise UsageError(f"{name}: duplicate column {twice[0]!r}")
-    if not any(set(needed) <= set(columns) for needed in NEEDED):
-        names = " or ".join(", ".join(needed) for needed in NEEDED)
-        header = next((c for c in columns if c.lower() in ("ops", "operator", "models")), "")
-        near = did_you_mean(header, ["op", "model"])
-        raise UsageError(f"{name}: wanted the columns {names}; it has {', '.join(columns)[:200] or 'none'}{near}")
-    return columns
+        raise UsageError(f"{name}: duplicate column {shown(twice[0])}")
+    return columns, (_by_column(columns, cells) for cells in rows)
 
 
-def _rows(name: str, reader: csv.DictReader[str]) -> Iterator[dict[str, Any]]:
+def _rows(name: str, lines: _Lines, reader: Any) -> Iterator[list[str]]:
+    """Yield the cells of each row that is not empty."""
     try:
-        yield from reader
-    except (csv.Error, ValueError) as error:
-        raise UsageError(f"{name}, line {reader.line_num + 1}: not CSV text in UTF-8: {error}") from None
+        for cells in reader:
+            lines.row = 0
+            if cells:
+                yield cells
+    except (csv.Error, OSError, ValueError) as error:
+        raise _fault(name, reader.line_num + 1, error) from None
+
+
+def _by_column(columns: Sequence[str], cells: Sequence[str]) -> dict[Any, Any]:
+    """Return cells by column; the first one beyond the columns stands under ``None``."""
+    row: dict[Any, Any] = dict.fromkeys(columns, "")
+    row.update(zip(columns, cells, strict=False))
+    return row if len(cells) <= len(columns) else {**row, None: cells[len(columns) :][:1]}
+
+
+def _fault(name: str, line: int, error: Exception) -> UsageError:
+    return UsageError(f"{name}, line {line}: not CSV text in UTF-8: {getattr(error, 'strerror', None) or error}")
+
+
+def _check_needed(name: str, columns: Sequence[str]) -> None:
+    """Refuse a table without the columns of operators or models."""
+    if any(set(needed) <= set(columns) for needed in NEEDED):
+        return
+    names = " or ".join(", ".join(needed) for needed in NEEDED)
+    header = next((c for c in columns if c.lower() in ("ops", "operator", "models")), "")
+    near = did_you_mean(header, ["op", "model"])
+    raise UsageError(f"{name}: wanted the columns {names}; it has {', '.join(columns)[:200] or 'none'}{near}")
 
 
 def cell(value: Any) -> Any:
-    """A value as a cell: numbers with six digits, nothing for ``None``.
+    """Return a value as a cell: numbers with six digits, nothing for ``None``, text as :func:`text_cell`.
 
     Example:
         >>> cell(12.3456789), cell(4194304), cell(None)
         ('12.3457', 4194304, '')
     """
-    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else value
+    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else text_cell(value)
+
+
+def text_cell(value: Any) -> Any:
+    """Return text so that no terminal obeys it and no spreadsheet takes it for a formula; anything else as it is.
+
+    Example:
+        >>> text_cell("=1+1"), text_cell("-5"), text_cell("gelu\\x1b[31m"), text_cell(8)
+        ("'=1+1", '-5', 'gelu\\\\x1b[31m', 8)
+    """
+    if not isinstance(value, str):
+        return value
+    text = visible(value)
+    return f"'{text}" if len(text) > 1 and text[0] in _FORMULA and not _is_number(text) else text
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows without nesting as the text of a CSV file, numbers with all their digits."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    buffer = StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(map(text_cell, columns))
+    writer.writerows([text_cell(row.get(column)) for column in columns] for row in rows)
+    return buffer.getvalue()
 
 
 def write_rows(target: str | os.PathLike[str], columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
@@ -98,41 +219,5 @@ def write_rows(target: str | os.PathLike[str], columns: Sequence[str], rows: Ite
 
 def _write(stream: TextIO, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(columns)
+    writer.writerow(map(text_cell, columns))
     writer.writerows([cell(row.get(column)) for column in columns] for row in rows)
-
-
-@contextmanager
-def whole_file(target: str | os.PathLike[str], mode: Literal["w", "wb"] = "w") -> Iterator[Any]:
-    """Open a file that takes its place only when it was written to its end.
-
-    Args:
-        target: The file; an old one is replaced.
-        mode: Text in UTF-8, or bytes.
-
-    Yields:
-        The open file.
-
-    Raises:
-        UsageError: It cannot be written there.
-    """
-    path = Path(target).expanduser()
-    try:
-        if path.is_dir():
-            raise IsADirectoryError(21, "a directory; name a file")
-        if not path.parent.is_dir():
-            raise FileNotFoundError(2, f"there is no directory {str(path.parent)!r}")
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}") from None
-    try:
-        text: dict[str, Any] = {"encoding": "utf-8", "newline": ""} if mode == "w" else {}
-        with open(handle, mode, **text) as stream:
-            yield stream
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

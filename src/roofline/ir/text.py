@@ -23,6 +23,16 @@ def safe(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def visible(text: str) -> str:
+    """Return text as :func:`safe` does, with its line breaks and tabs left.
+
+    Example:
+        >>> visible("two\\nlines\\x07")
+        'two\\nlines\\\\x07'
+    """
+    return "\n".join("\t".join(map(safe, line.split("\t"))) for line in text.split("\n"))
+
+
 def one_line(text: str, most: int = LONGEST) -> str:
     """Return text as one printable line of at most ``most`` characters.
 

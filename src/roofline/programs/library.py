@@ -10,6 +10,7 @@ from typing import Any
 
 from roofline.hardware.library import data_dir, files, find_file, is_path, several, spelling
 from roofline.ir.errors import RooflineError, UnknownModel, UsageError, did_you_mean
+from roofline.ir.files import user_path
 from roofline.ir.graph import Graph
 from roofline.programs.modelfile import ModelFile, build_model, load_model_file
 
@@ -105,7 +106,7 @@ def find_model(name: str | os.PathLike[str]) -> Path:
             hint = several(text, models())
             near = hint if hint.startswith(" ") else f" is not known{hint}; roofline.models() lists the names"
             raise UnknownModel(f"model {text[:100]!r}{near}")
-    path = Path(text).expanduser()
+    path = user_path(text, UnknownModel)
     if not os.path.lexists(path):
         near = did_you_mean(path.name, [other.name for other in path.parent.glob("*.toml")] + models())
         raise UnknownModel(f"no model and no model file is called {text[:200]!r}{near}")

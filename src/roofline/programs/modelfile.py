@@ -14,10 +14,11 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from roofline.counting.parameters import active_parameters
-from roofline.hardware.chip import read_toml
+from roofline.ir.datafile import read_toml
 from roofline.ir.dtypes import dtype as number_format
 from roofline.ir.errors import ModelDataError, ShapeError, UnknownDType, UnknownOp, UsageError, did_you_mean
 from roofline.ir.expressions import SYMBOLS, parse
+from roofline.ir.files import user_path
 from roofline.ir.graph import Graph, Info
 from roofline.ir.sizes import Dim, Size, python_number, symbols
 from roofline.ops.builder import Builder
@@ -62,7 +63,7 @@ def load_model_file(path: str | Path) -> ModelFile:
     Raises:
         ModelDataError: Not readable, not TOML, or not a model; names the file and the line or key.
     """
-    file = Path(path).expanduser()
+    file = user_path(path, ModelDataError)
     try:
         stamp = file.stat()
     except (OSError, ValueError) as error:

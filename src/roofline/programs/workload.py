@@ -14,11 +14,12 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from roofline.ir.datafile import read_json
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.dtypes import dtype as number_format
 from roofline.ir.errors import ModelDataError, RooflineError, ShapeError, UsageError, did_you_mean
+from roofline.ir.files import user_path
 from roofline.ir.graph import Graph
-from roofline.ir.jsonfile import read_json
 from roofline.ir.sizes import ceil_div, python_number
 from roofline.ops.builder import Builder
 from roofline.ops.communication import COLLECTIVES
@@ -312,7 +313,7 @@ def load_workload(path: str | Path, dtype: str | None = None) -> Graph:
         ...     load_workload(file)
         <Graph mine: 1 nodes, 0 parameters>
     """
-    file = Path(path)
+    file = user_path(path, ModelDataError)
     data = read_json(file, MAX_BYTES)
     if isinstance(data, Mapping) and "work" in data:
         _known_keys(data, ("dtype", "work"), f"{file}: ")

@@ -11,6 +11,7 @@ from typing import Any
 
 from roofline.frontends.call import one_line
 from roofline.ir.errors import MissingExtra, ModelDataError, UnknownModel, did_you_mean
+from roofline.ir.files import user_path
 
 #: A protobuf message cannot be larger [byte].
 MAX_BYTES = 2**31
@@ -54,7 +55,7 @@ def read_model(source: str | os.PathLike[str] | bytes) -> tuple[Any, str]:
         ModelDataError: Not a whole ONNX model, or too large.
     """
     onnx = library()
-    content, where = (source, "model") if isinstance(source, bytes) else _content(Path(source).expanduser())
+    content, where = (source, "model") if isinstance(source, bytes) else _content(user_path(source, ModelDataError))
     if len(content) > MAX_BYTES:
         raise ModelDataError(f"{where}: {len(content)} bytes; allowed: at most {MAX_BYTES}, without external data")
     try:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from roofline.ir.datafile import read_json
 from roofline.ir.errors import ModelDataError, UsageError, did_you_mean
+from roofline.ir.files import user_path
 from roofline.ir.graph import Graph
-from roofline.ir.jsonfile import read_json
 from roofline.programs.huggingface.checkpoints import blocks
 from roofline.programs.huggingface.composites import COMPOSITES, OUTER, VISION_TYPES, Composite
 from roofline.programs.huggingface.decoders import CAUSAL, DECODERS
@@ -52,7 +53,7 @@ def read_source(source: object) -> tuple[Mapping[str, Any], str, str]:
     if isinstance(source, Mapping):
         return source, "config", _name(source)
     if isinstance(source, str | os.PathLike):
-        return _read_path(Path(source).expanduser())
+        return _read_path(user_path(source, ModelDataError))
     config = getattr(source, "config", source)
     to_dict = getattr(config, "to_dict", None)
     table = to_dict() if callable(to_dict) and not isinstance(source, type) else None

@@ -6,11 +6,11 @@ import io
 import os
 import zlib
 from collections.abc import Callable
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from roofline.ir.errors import TraceError, UsageError
+from roofline.ir.files import user_path
 
 #: Called with the bytes read so far and the bytes in all.
 Progress = Callable[[int, int], object]
@@ -121,7 +121,7 @@ class ByteStream(io.RawIOBase):
 
 
 def _open(name: str) -> io.BufferedReader:
-    path = Path(name).expanduser()
+    path = user_path(name, TraceError)
     try:
         if path.is_dir():
             raise TraceError(f"{name[:200]}: a directory; name one file of it")

@@ -18,9 +18,10 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from roofline.ir.csvfile import whole_file
+from roofline.ir.csvfile import csv_text
 from roofline.ir.errors import UsageError, did_you_mean
-from roofline.ir.report import Report
+from roofline.ir.files import whole_file
+from roofline.ir.report import Report, flat, plain
 from roofline.view.charts.style import RC
 
 if TYPE_CHECKING:
@@ -126,14 +127,11 @@ class Chart(Report, ABC):
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write the table behind the chart as CSV, whole or not at all."""
-        self._write(path, lambda: self.frame().to_csv(index=False).encode())
+        self._write(path, lambda: csv_text([flat(plain(row)) for row in self.records()]).encode())
 
     def _write(self, path: str | os.PathLike[str], data: Any) -> None:
-        try:
-            with whole_file(path, "wb") as stream:
-                stream.write(data())
-        except OSError as problem:
-            raise UsageError(f"{path}: cannot be written: {problem.strerror or problem}") from None
+        with whole_file(path, "wb") as stream:
+            stream.write(data())
 
     def show(self) -> None:
         """Show the chart: in the notebook if this is one, else in the browser.
