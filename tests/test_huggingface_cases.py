@@ -514,6 +514,15 @@ def test_ignored_keys_are_listed() -> None:
     ]
 
 
+def test_a_command_prints_notes_and_has_them_in_its_json(run: Any, tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({**TOY, "dtype": "bfloat16", "custom": 7}))
+    result = run("estimate", path, "h100-sxm", "-S", 8, "--json")
+    note = "not understood, and by its name no cost depends on it: custom"
+    assert result.err == f"roofline: note: mine prefill: {note}\n"
+    assert json.loads(result.out)["notes"] == [note]
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [("n_shared_experts", 1), ("attn_output_gate", True), ("kv_channels", 16), ("clip_qkv", 8.0), ("use_qk_norm", True),
@@ -522,6 +531,38 @@ def test_ignored_keys_are_listed() -> None:
 def test_keys_that_change_counts_are_refused_by_name(key: str, value: Any) -> None:
     with pytest.raises(rl.errors.ModelDataError, match=f"{key}: .* is not understood for model_type 'llama'"):
         rl.from_config({**TOY, key: value})
+
+
+@pytest.mark.parametrize(
+    ("config", "keys"),
+    [
+        # tencent/Hunyuan-7B-Instruct, MiniMaxAI/MiniMax-M2: norms that the class has anyway
+        ({"model_type": "hunyuan_v1_dense"}, {"use_qk_norm": True, "use_cla": False, "cla_share_factor": 2}),
+        ({"model_type": "hunyuan_v1_moe", "num_experts": 8, "moe_topk": 2},
+         {"use_qk_norm": True, "num_shared_expert": 1, "use_mixed_mlp_moe": True, "moe_drop_tokens": False}),
+        ({"model_type": "minimax_m2", "num_local_experts": 8}, {"use_qk_norm": True, "qk_norm_type": "per_layer"}),
+        # baidu/ERNIE-4.5-21B-A3B-PT, moonshotai/Kimi-Linear-48B-A3B-Instruct, inclusionAI: routing costs the same
+        ({"model_type": "ernie4_5_moe"}, {"moe_gate": "topk", "moe_capacity": [64, 64, 64], "moe_use_aux_free": True}),
+        ({"model_type": "qwen3_moe"}, {"use_grouped_topk": True, "moe_router_topk_scaling_factor": 2.5}),
+        # meta-llama/Llama-4-Scout-17B-16E as first published, with a number for a switch
+        ({"model_type": "llama4_text", "num_local_experts": 4}, {"attn_temperature_tuning": 4}),
+    ],
+)  # fmt: skip
+def test_keys_of_published_configs_that_change_nothing(config: dict[str, Any], keys: dict[str, Any]) -> None:
+    config = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 2, **config}
+    assert rl.from_config({**config, **keys}).parameters == rl.from_config(config).parameters
+
+
+def test_llama_4_norms_and_scales_queries() -> None:
+    """Layers that rotate norm queries and keys, each fourth scales queries by their position instead."""
+    config = {"model_type": "llama4_text", "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 8,
+              "num_key_value_heads": 2, "head_dim": 8, "num_local_experts": 4}  # fmt: skip
+
+    def named(ending: str, **more: Any) -> int:
+        return sum(node.name.endswith(ending) for node in rl.from_config({**config, **more}).nodes)
+
+    assert (named("q_norm"), named("k_norm"), named("tempered")) == (3, 3, 1)
+    assert named("q_norm", use_qk_norm=False) == named("tempered", attn_temperature_tuning=False) == 0
 
 
 def test_layer_types_that_say_what_the_class_does_anyway() -> None:

@@ -120,6 +120,8 @@ def jamba(c: Keys) -> dict[str, Any]:
 
 def hunyuan(c: Keys) -> dict[str, Any]:
     """Experts in every layer and one shared block as wide as one of them."""
+    if c.get("num_shared_expert") not in (None, 1):
+        c.fail("num_shared_expert", "other than one shared block is not understood; allowed: 1")
     return routed(c, "num_experts", "moe_topk", shared=c.needed("intermediate_size"))
 
 

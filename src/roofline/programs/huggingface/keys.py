@@ -45,7 +45,7 @@ _HARMLESS = frozenset({
 _COSTLY = re.compile(
     r"^(num|n)_|_(size|dim|rank|layers?|heads?|freq|step|pattern|width|channels|types)$|kv_channels|state_dtype|cache_dtype|"
     r"expert|window|sparse|mamba|ssm|conv|lora|bias|quant|hybrid|latent|parallel|cross|embed_dim|ffn|inner|block|"
-    r"bidirectional|topk|clip_qkv|soft_?cap|qk_(layer)?norm|(^|_)gat(e|ed|ing)(_|$)"
+    r"bidirectional|index_topk|clip_qkv|soft_?cap|qk_(layer)?norm|(output|attn|attention|query)_gate$|gating$"
 )
 
 #: What the name of a key looks like that every config may have and no cost depends on: numerics, initialisation,
@@ -254,4 +254,6 @@ class Keys:
             return isinstance(value, list | tuple) and set(map(str, value)) <= {"full_attention"}
         if value == 1 and value is not True and key.endswith(("shared_experts", "shared_expert")):
             return False
+        if self.kind.fixed.get("qk_norm") and re.search("qk_(layer)?norm", key):
+            return value is not False  # the class has the norms whatever the config says
         return value is not True and value in (None, False, 0, 1, "", [], {}, ())
