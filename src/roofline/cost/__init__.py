@@ -13,7 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from roofline.cost import attention, convolution, cpu, experts, gradients, matmul, network, parameters, rowwise, stream
+from roofline.cost import (
+    attention,
+    convolution,
+    cpu,
+    experts,
+    gradients,
+    matmul,
+    network,
+    parameters,
+    plain,
+    rowwise,
+    stream,
+)
 from roofline.cost.machine import vector_peak
 from roofline.cost.parameters import Group, Parameter
 from roofline.cost.spread import CERTAINTY, provenance, spread
@@ -124,7 +136,7 @@ def formula(work: Launch) -> tuple[str, Formula]:
     """Return the parameter group and the formula of a launch.
 
     Attention parts that run alone are matmuls, two matmuls with a softmax between them are attention; on a CPU
-    everything is a matmul or a stream.
+    everything is a matmul or a stream. Chips that are no GPU have one formula (:mod:`roofline.cost.plain`).
     """
     group, seconds = _formula(work)
     return group.name, seconds
@@ -133,9 +145,11 @@ def formula(work: Launch) -> tuple[str, Formula]:
 def _formula(work: Launch) -> tuple[Group, Formula]:
     if cpu.is_described(work.chip):
         return (cpu.MATMUL, cpu.matmul_seconds) if work.row.flops_by else (cpu.STREAM, cpu.stream_seconds)
+    kind = work.row.kernel.kind
+    if not work.machine.is_gpu and kind not in ("network", "transfer"):
+        return FORMULAS[kind][0], plain.seconds
     if gradients.kernel_of(work) is not None:
         return gradients.GROUP, gradients.seconds
-    kind = work.row.kernel.kind
     if kind == "network" and not network.measured(work):
         return network.ACROSS, network.seconds_unmeasured
     if kind == "attention" and sum(node.op != "dequantize" for node in work.row.kernel.nodes) == 1:

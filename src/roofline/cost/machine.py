@@ -16,6 +16,8 @@ from roofline.ir.errors import MissingFigure
 CACHE_RATIO = 3.0
 #: Main memory's bandwidth that one small core (SM, CU) can use; TPUs and NPUs have a few large ones [byte/s].
 UNIT_BANDWIDTH = 60e9
+#: What vendors call the cores of GPUs (NVIDIA, AMD, Intel, Apple), and a chip's file that does not say.
+GPU_CORES, UNSTATED = frozenset({"SM", "CU", "Xe-core", "GPU core"}), "core"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,8 @@ class Machine:
         cache_roof: The published figure of it, infinity where there is none [byte/s].
         clock: Of the compute units, infinity where unknown [Hz].
         has_matrix: Whether some format is multiplied faster than the vector units do: by matrix units, which libraries
-            feed with tiles. Chips without (CPUs, GPUs of before, Apple's) stream.
+            feed with tiles. GPUs without stream.
+        is_gpu: Whether its cores are a GPU's by their name, or none is stated and it has matrix units.
     """
 
     bandwidth: float
@@ -40,6 +43,7 @@ class Machine:
     cache_roof: float = float("inf")
     clock: float = float("inf")
     has_matrix: bool = True
+    is_gpu: bool = True
 
     @property
     def units(self) -> float:
@@ -51,6 +55,7 @@ class Machine:
 def machine(chip: Chip) -> Machine:
     """The numbers of a chip."""
     level = chip.cache
+    has_matrix = any(peak.flops > (vector_peak(chip, name) or 0.0) for name, peak in chip.matrix.items())
     published = float(level.bandwidth or 0.0) if level else 0.0
     return Machine(
         bandwidth=chip.bandwidth,
@@ -59,7 +64,8 @@ def machine(chip: Chip) -> Machine:
         cache_bandwidth=published or chip.bandwidth * CACHE_RATIO,
         cache_roof=published or float("inf"),
         clock=float(chip.clock or "inf"),
-        has_matrix=any(peak.flops > (vector_peak(chip, name) or 0.0) for name, peak in chip.matrix.items()),
+        has_matrix=has_matrix,
+        is_gpu=chip.core_name in GPU_CORES or (chip.core_name == UNSTATED and has_matrix),
     )
 
 

@@ -258,8 +258,8 @@ def _by_vectors(work: Launch, p: Mapping[str, float], shape: tuple[Any, ...], tr
     No row is padded to a tile; more rows read the weights again, from the cache.
     """
     (b, m, n, k), chip = shape, work.machine
-    peak = vector_peak(work.chip, "fp32") if chip.has_matrix else work.peak * p["share"]
-    if not peak or (chip.has_matrix and not work.on_matrix):  # emulated formats run there in any case, tile by tile
+    peak = vector_peak(work.chip, "fp32") if work.on_matrix else work.peak * p["share"]
+    if not peak:
         return np.inf
     times = [2 * b * m * n * k / peak, traffic.load(chip, p["dram"])]
     if _is_dequantized(work):
@@ -269,7 +269,8 @@ def _by_vectors(work: Launch, p: Mapping[str, float], shape: tuple[Any, ...], tr
         times.append(reread / (chip.cache_bandwidth * p["cache"]))
     if _library(work) == "tinygemm":
         times.append(_tinygemm(work, p, shape))
-    return knee(times, p["knee"]) + traffic.store(chip, p["store"], p["kept"])
+    few = work.on_matrix or not chip.has_matrix or m <= VECTOR_ROWS  # more rows than that take tiles
+    return np.where(few, knee(times, p["knee"]) + traffic.store(chip, p["store"], p["kept"]), np.inf)
 
 
 def _tinygemm(work: Launch, p: Mapping[str, float], shape: tuple[Any, ...]) -> Any:
