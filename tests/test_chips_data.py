@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,9 @@ import pytest
 import roofline as rl
 from roofline.hardware.library import _without_vendor, data_dir
 from roofline.hardware.parts import Peak
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
+import chip_formats
 
 NAMES = sorted(path.stem for path in data_dir("chips").glob("*.toml"))
 ALL = pytest.mark.parametrize("name", NAMES)
@@ -366,6 +371,11 @@ def runs(name: str, dtype: str) -> bool:
         return rl.chip(name).matmul_peak(dtype) > 0
     except rl.errors.MissingFigure:
         return False
+
+
+def test_the_page_of_formats_is_that_of_the_files() -> None:
+    text = chip_formats.PAGE.read_text(encoding="utf-8")
+    assert chip_formats.page(text) == text, "run scripts/chip_formats.py"
 
 
 def test_passes_divide_the_rate() -> None:

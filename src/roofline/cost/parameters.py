@@ -36,6 +36,11 @@ class Parameter:
     meaning: str
     follows: str = ""
 
+    def allows(self, value: float) -> bool:
+        """Tell whether a value is within a thousand times its bounds, or switches off what it stands for."""
+        off = value == 0 and self.unit != "share" and self.low < 1
+        return off or self.low / 1000 <= value <= self.high * 1000
+
 
 class Group(dict[str, Parameter]):
     """The parameters of a formula by name; equal only to itself, so that it can be a key."""
@@ -61,11 +66,12 @@ def values(chip: Chip, group: Group, regime: str = "cold") -> Mapping[str, float
     """
     own = chip.efficiency.parameters
     fitted = {**_of_sibling(chip, group), **own.get(group.name, {}), **own.get(f"{group.name}_{regime}", {})}
-    for key in fitted:
+    for key, value in fitted.items():
+        where = f"{chip.name}: [efficiency.parameters] {group.name}.{key}"
         if key not in group:
-            raise ChipDataError(
-                f"{chip.name}: [efficiency.parameters] {group.name}.{key} is no parameter" + did_you_mean(key, group)
-            )
+            raise ChipDataError(f"{where} is no parameter{did_you_mean(key, group)}")
+        if not group[key].allows(value):
+            raise ChipDataError(f"{where} is {value:g}; allowed: about {group[key].low:g} to {group[key].high:g}")
 
     def prior(parameter: Parameter) -> float:
         return float(getattr(chip.efficiency, parameter.follows)) if parameter.follows else parameter.prior
