@@ -1,4 +1,4 @@
-"""Every shipped chip runs every kind of shipped model or says what would run; no figure of a chip is taken unchecked."""
+"""Every shipped chip runs every kind of shipped model or says what would; no figure of a chip is taken unchecked."""
 
 from __future__ import annotations
 
