@@ -2,10 +2,13 @@
 
     python benchmarks/planted_table.py [SET ...]
     python benchmarks/planted_table.py --ranges [SET ...]
+    python benchmarks/planted_table.py --record
 
 The sets are the folders of tests/planted (see its README). A cause counts from 15 % of the measured time; a program
 without one is ``ok``. With ``--ranges``, what the programs of each label say of the ranges of its hypotheses: how many
-times lie within, and the middle 80 % of the figures that the times would need.
+times lie within, and the middle 80 % of the figures that the times would need. With ``--record``, how often each
+hypothesis was the one that fitted a time best, and how often rightly, goes to measurements/hypotheses.csv, which
+``check`` quotes.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +30,7 @@ from roofline.diagnosis.hypotheses import HYPOTHESES, RANGES, Hypothesis
 from roofline.diagnosis.reference import Reference
 
 FOLDER = Path(__file__).resolve().parents[1] / "tests" / "planted"
+RECORD = FOLDER.parents[1] / "measurements" / "hypotheses.csv"
 #: Where each set was measured.
 CHIPS = {"reference": "h100-sxm", "first": "h100-sxm", "first-h200": "h200-sxm", "second": "h200-sxm",
          "third": "h100-sxm", "fourth": "h100-sxm", "pair": "h200-sxm"}  # fmt: skip
@@ -45,10 +49,6 @@ class Planted:
     dtype: str
     seconds: float
 
-    @property
-    def tf32(self) -> bool:
-        return self.dtype == "tf32"
-
     @cached_property
     def graph(self) -> rl.Graph:
         return rl.workload(json.loads(self.work), self.dtype, self.case)
@@ -61,7 +61,7 @@ class Planted:
     def judged(self, with_trace: bool) -> rl.Verdict:
         """What the tool says."""
         trace = self.trace if with_trace else None
-        return rl.check(self.graph, CHIPS[self.group], self.seconds, trace=trace, tf32=self.tf32)
+        return rl.check(self.graph, CHIPS[self.group], self.seconds, trace=trace)
 
 
 def read(group: str) -> Iterator[Planted]:
@@ -117,9 +117,31 @@ def ranges(groups: list[str]) -> None:
               f"{low:.3g} to {high:.3g}")  # fmt: skip
 
 
+def record(judged: Mapping[Planted, rl.Verdict]) -> dict[str, tuple[int, int]]:
+    """Return how often each hypothesis was right, and how often it was the one that fitted a time best."""
+    right, named = Counter[str](), Counter[str]()
+    for one, found in judged.items():
+        if top(found) == "ok" or found.candidates[0].label != top(found):
+            continue
+        best = found.candidates[0]
+        named[best.question] += 1
+        right[best.question] += best.label == one.label
+    return {hypothesis.question: (right[hypothesis.question], named[hypothesis.question]) for hypothesis in HYPOTHESES}
+
+
+def write_record(groups: list[str]) -> None:
+    """Write the record of every hypothesis over all programs; times on another chip are no other programs."""
+    programs = [one for group in groups if group != "first-h200" for one in read(group)]
+    rows = record({one: one.judged(with_trace=False) for one in programs})
+    with RECORD.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerows([("label", "question", "right", "named"),
+                          *((each.label, each.question, *rows[each.question]) for each in HYPOTHESES)])  # fmt: skip
+
+
 def needed(hypothesis: Hypothesis, one: Planted) -> tuple[float, bool] | None:
     """Return the figure that explains a program's time, and whether its time is within; ``None``: does not apply."""
-    reference = Reference(one.graph, rl.chip(CHIPS[one.group]), "eager", one.tf32, {})
+    reference = Reference(one.graph, rl.chip(CHIPS[one.group]), "eager", None, {})
     cost = RANGES[hypothesis.range]
     try:
         span = hypothesis.span(reference, cost)
@@ -133,6 +155,8 @@ def needed(hypothesis: Hypothesis, one: Planted) -> tuple[float, bool] | None:
 
 def main(groups: list[str]) -> None:
     """Both tables of each set, or what they say of the ranges."""
+    if groups == ["--record"]:
+        return write_record(list(CHIPS))
     if groups[:1] == ["--ranges"]:
         return ranges(groups[1:] or list(CHIPS))
     for group in groups or list(CHIPS):

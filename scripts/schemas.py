@@ -66,7 +66,7 @@ KEYS = {
     "dtype": "number format", "chip": "the chip, or a list of them", "mode": "eager, graph or compiled",
     "passes": "what was done to the program, first to last", "sizes": "its sizes by name", "batch": "batch",
     "seq": "length of a prompt or a sequence", "context": "context of a decode step", "rows": "the rows",
-    "devices": "devices, all together; names of them in a trace", "tf32": "whether fp32 matmuls use tf32",
+    "devices": "devices, all together; names of them in a trace", "tf32": "which fp32 kernels run in tf32",
     "estimate": "the row of roofline estimate",
     # figures
     "time_s": "expected time; of a part or an operator, its time [s]", "low_s": "low end of the expected range [s]",

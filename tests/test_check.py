@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import roofline as rl
 from roofline.diagnosis.causes import FIXES, LABELS
-from roofline.diagnosis.hypotheses import HYPOTHESES, RANGES
-from roofline.diagnosis.reference import lower_bound
+from roofline.diagnosis.hypotheses import HYPOTHESES, RANGES, record
+from roofline.diagnosis.reference import Reference, lower_bound
 
 B = rl.ops.symbol("B")
 CHIP = rl.Chip(
@@ -217,14 +218,39 @@ def test_a_program_in_fp32_without_tf32_is_told_so() -> None:
     assert "precision" in found.reason
 
 
-def test_convolutions_in_fp32_that_are_faster_than_fp32_can_be_ran_in_tf32() -> None:
-    sizes = {"n": 64, "c_in": 256, "h": 56, "w": 56, "c_out": 256, "r": 3, "s": 3, "padding": 1}
-    conv = rl.workload([{"op": "conv2d", **sizes}], "fp32")
-    fast = rl.estimate(conv, "h100-sxm", mode="graph", tf32=True)
-    assert fast.time < rl.estimate(conv, "h100-sxm", mode="graph").low
-    found = rl.check(conv, "h100-sxm", fast.time)
-    assert (found.verdict, found.causes) == ("as_expected", ())
-    assert found.estimate.tf32
+def test_one_expectation_whatever_was_measured() -> None:
+    # PyTorch runs fp32 convolutions in tf32 on NVIDIA's chips, fp32 matmuls in fp32
+    # (https://pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices).
+    resnet = rl.model("resnet50", dtype="fp32")
+    fast, slow = (rl.check(resnet, "h100-sxm", time, B=32) for time in ("6.14 ms", "13.1 ms"))
+    assert (fast.verdict, slow.verdict) == ("as_expected", "slow")
+    assert fast.estimate.time == slow.estimate.time == rl.estimate(resnet, "h100-sxm", B=32).time
+    assert slow.candidates[0].label == "precision"
+    assert all(any("fp32 convolutions in tf32" in note for note in found.notes) for found in (fast, slow))
+    off = rl.check(resnet, "h100-sxm", "13.1 ms", B=32, tf32=False)
+    assert (off.verdict, off.notes) == ("as_expected", ())
+
+
+@pytest.mark.parametrize(
+    ("chip", "rate"),  # [TFLOP/s], datasheets: tf32 on NVIDIA's; on ROCm tf32 is opt-in, and Volta has none
+    [("h100-sxm", 494.7), ("a100-80gb-sxm", 156), ("mi300x", 163.4), ("v100-sxm-16gb", 15.7)],
+)
+def test_convolutions_are_expected_in_the_format_that_pytorch_runs_them_in(chip: str, rate: float) -> None:
+    conv = rl.workload([{"op": "conv2d", "n": 64, "c_in": 256, "h": 56, "w": 56, "c_out": 256, "r": 3, "s": 3}], "fp32")
+    flops = 2 * 64 * 54 * 54 * 256 * 256 * 9
+    assert rl.estimate(conv, chip, mode="graph").floor == pytest.approx(flops / rate / 1e12, rel=1e-3)
+
+
+def test_a_format_asked_for_is_kept_or_refused() -> None:
+    # 2 x 6144^3 FLOP at 494.7 TFLOP/s take 938 us at least; 1.41 ms are expected, and 1131 us are between.
+    entry = {"op": "gemm", "m": 6144, "n": 6144, "k": 6144}
+    for graph in (rl.workload([entry], dtype="tf32"), rl.workload([{**entry, "dtype": "tf32"}])):
+        found = rl.check(graph, "h100-sxm", "1131 us")
+        assert (found.verdict, found.estimate.floor) == ("as_expected", pytest.approx(2 * 6144**3 / 494.7e12))
+        with pytest.raises(rl.errors.MissingFigure, match="no published tf32 matmul peak"):
+            rl.check(graph, "v100-sxm-16gb", "1131 us")
+    with pytest.raises(rl.errors.UnknownDType, match="a precision of a training step"):
+        rl.estimate("resnet50", "h100-sxm", dtype="amp-bf16", batch=8)
 
 
 def test_an_impossible_time_names_the_format_in_which_it_is_possible() -> None:
@@ -254,6 +280,117 @@ def test_odd_rows_are_found() -> None:
     assert rl.check(odd, "h100-sxm", "1045.7 us").causes[0].label == "alignment"  # measured, h100-sxm/planted.csv
     even = rl.workload([{"op": "gemm", "m": 4096, "n": 4096, "k": 4096}])
     assert all(one.label != "alignment" for one in rl.check(even, "h100-sxm", "1045.7 us").candidates)
+
+
+# --- guesses ----------------------------------------------------------------------------------------------------------
+
+
+def questions(found: rl.Verdict) -> str:
+    return " ".join(one.question for one in found.candidates)
+
+
+@pytest.fixture(scope="module")
+def captured() -> rl.Graph:
+    torch = pytest.importorskip("torch")
+
+    class Block(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.qkv = torch.nn.LayerNorm(256), torch.nn.Linear(256, 768)
+            self.up, self.down = torch.nn.Linear(256, 1024), torch.nn.Linear(1024, 256)
+
+        def forward(self, x: Any) -> Any:
+            q, k, v = self.qkv(self.norm(x)).unflatten(-1, (3, 4, 64)).permute(2, 0, 3, 1, 4)
+            x = x + torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+            return x + self.down(torch.nn.functional.gelu(self.up(x)))
+
+    return rl.from_torch(Block(), torch.empty(4, 512, 256, device="meta"), dynamic={"B": 0})
+
+
+@pytest.mark.parametrize("factor", [3, 12, 100])
+@pytest.mark.parametrize("train", [False, True])
+def test_what_a_captured_graph_shows_is_no_question(captured: rl.Graph, train: bool, factor: float) -> None:
+    graph = rl.passes.training_graph(captured, precision="amp-bf16") if train else rl.passes.cast(captured, "bf16")
+    found = rl.check(graph, "a100-80gb-sxm", factor * rl.estimate(graph, "a100-80gb-sxm", B=64).time, B=64)
+    # It calls one operator for attention, one for gelu, in formats of its own, each once.
+    for refuted in ("kernel of its own", "by hand", "scores", "cast to", "one-hot", "more computed", "piece by piece"):
+        assert refuted not in questions(found)
+    assert not any(f"{one.share:.0%} {one.label}" in found.reason for one in found.causes), "a guess is no headline"
+    assert "a guess without a trace" in found.reason
+
+
+def test_a_model_by_name_may_be_written_otherwise() -> None:
+    graph = rl.model("gpt2", dtype="bf16")
+    found = rl.check(graph, "h100-sxm", 6 * rl.estimate(graph, "h100-sxm", B=8, S=1024).time, B=8, S=1024)
+    assert "by hand" in questions(found)
+    assert "scores" in questions(found)
+
+
+def test_a_batch_of_one_is_not_cut() -> None:
+    def asked(batch: int) -> list[rl.diagnosis.Candidate]:
+        graph = rl.model("llama-3-8b", phase="prefill", layers=2)
+        found = rl.check(graph, "h100-sxm", "1 s", mode="graph", B=batch, S=512)
+        return [one for one in found.candidates if one.label == "small_batch"]
+
+    assert asked(1) == []
+    reference = Reference(rl.model("llama-3-8b", phase="prefill", layers=2), rl.chip("h100-sxm"), "graph", None,
+                          {"B": 4, "S": 512})  # fmt: skip
+    assert asked(4)[0].high_s == pytest.approx(4 * reference.attainable), "four pieces read the weights four times"
+
+
+@pytest.mark.parametrize(
+    ("chip", "mode", "phase", "never"),
+    [
+        ("xeon-8480", "eager", "forward", {"host_copy", "wrong_device", "sync"}),
+        ("h100-sxm", "graph", "forward", {"host_copy", "wrong_device", "sync", "host_bound"}),
+        ("tpu-v5e", "graph", "forward", {"host_copy", "wrong_device", "sync", "host_bound", "launch_bound"}),
+        ("h100-sxm", "eager", "train", {"reallocation", "communication"}),
+        ("h100-sxm", "eager", "forward", {"communication", "reallocation"}),
+    ],
+)
+def test_what_cannot_be_is_not_asked(chip: str, mode: Any, phase: str, never: set[str]) -> None:
+    graph = rl.model("gpt2", phase=phase, dtype="bf16", layers=2)
+    if phase == "train":
+        graph = rl.passes.training_graph(graph)
+    for measured in ("5 ms", "50 ms", "5 s"):
+        found = rl.check(graph, chip, measured, mode=mode, B=2, S=64)
+        assert not never & {one.label for one in found.candidates}
+
+
+@pytest.mark.parametrize("measured", [f"{2**power} us" for power in range(3, 30, 2)])
+def test_what_does_not_fit_ranks_below_what_does_and_explains_nothing(measured: str) -> None:
+    for graph, sizes in ((gemm("fp32"), {}), (rl.model("llama-3-8b", phase="decode", layers=2), {"B": 1, "C": 512})):
+        found = rl.check(graph, "h100-sxm", measured, **sizes)
+        fits = [one.gap == 1 for one in found.candidates]
+        assert fits == sorted(fits, reverse=True)
+        booked = {cause.label for cause in found.causes} - {"unknown", "precision"}
+        assert booked <= {one.label for one in found.candidates[:1] if one.gap == 1}
+
+
+def test_a_guess_says_how_often_it_was_right() -> None:
+    found = rl.check(rl.workload([{"op": "attention", "batch": 8, "heads": 16, "q_len": 2048, "kv_len": 2048,
+                                   "head_dim": 64}]), "h100-sxm", "2.6 ms")  # fmt: skip
+    best = found.candidates[0]
+    assert best.label == "materialised"
+    assert (best.right, best.named) == record()[best.question] != (0, 0)
+    assert f"a guess, right {best.right} of {best.named} times" in found.causes[0].evidence
+    assert found.guesses == {"materialised"}
+
+
+@pytest.mark.parametrize("chip", ["xeon-8480", "tpu-v5e", "m2-max"])
+def test_advice_is_for_the_device(chip: str) -> None:
+    graph = rl.model("gpt2", phase="decode", dtype="fp16" if chip == "m2-max" else "bf16")
+    for factor in (1, 3, 30):
+        found = rl.check(graph, chip, factor * rl.estimate(graph, chip, B=1, C=64).time, B=1, C=64)
+        said = " ".join([*map(str, found.advice), *(cause.fix for cause in found.causes), *questions(found)])
+        assert "CUDA" not in said
+        assert "tf32" not in said
+
+
+def test_a_calibrated_chip_says_how_well() -> None:
+    mine = CHIP.replace(efficiency={"held_out_error": 0.12, "calibrated": "measured"})
+    assert "mean error of 12%" in " ".join(rl.check(gemm(), mine, "5 ms").notes)
+    assert not rl.check(gemm(), CHIP, "5 ms").notes
 
 
 def test_a_planted_eager_run_is_found() -> None:
@@ -427,5 +564,9 @@ def test_a_first_convolution_alone_is_no_reason_for_tf32() -> None:
     assert not rl.check(vit, CHIP, 0.9 * low, B=8).estimate.tf32
 
 
-def test_times_beyond_counting_are_judged() -> None:
-    assert judge(1e308).verdict == "very_slow"
+def test_absurd_times_are_judged_and_their_parts_add_up() -> None:
+    found = judge(1e29)
+    assert found.verdict == "very_slow"
+    assert sum(seconds for _, seconds in found.waterfall) == pytest.approx(1e29)
+    with pytest.raises(rl.errors.UnitError, match="not a finite number"):
+        judge(1e308)

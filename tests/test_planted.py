@@ -12,7 +12,9 @@ import roofline as rl
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
-from planted_table import Planted, read, top
+from planted_table import Planted, read, record, top
+
+from roofline.diagnosis.hypotheses import record as shipped
 
 #: Programs whose label the trace does not bear out (planted/README.md).
 DISPUTED = {
@@ -53,14 +55,23 @@ def test_no_false_alarm(at: int) -> None:
         assert traced(at).verdict != "impossible"
 
 
+@cache
+def alone(one: Planted) -> rl.Verdict:
+    return one.judged(with_trace=False)
+
+
+def test_what_a_verdict_says_of_a_guess_is_how_often_it_was_right_here() -> None:
+    assert record({one: alone(one) for one in PROGRAMS}) == shipped()
+
+
 @pytest.mark.parametrize("group", ALONE)
 def test_the_time_alone_tells_most_labels(group: str) -> None:
     programs = [one for one in PROGRAMS if one.group == group]
-    right = [top(one.judged(with_trace=False)) == one.label for one in programs]
+    right = [top(alone(one)) == one.label for one in programs]
     assert sum(right) >= ALONE[group] * len(programs)
 
 
 @pytest.mark.parametrize("group", ALONE)
 def test_without_a_trace_a_program_without_a_fault_has_none(group: str) -> None:
     programs = [one for one in PROGRAMS if one.group == group and one.label == "ok" and one.case not in DISPUTED]
-    assert [one.case for one in programs if top(one.judged(with_trace=False)) != "ok"] == []
+    assert [one.case for one in programs if top(alone(one)) != "ok"] == []

@@ -137,7 +137,7 @@ def best_batch(
     memory_limit: str | float | None = None,
     latency_limit: str | float | None = None,
     mode: Mode = "eager",
-    tf32: bool = False,
+    tf32: bool | None = None,
     reserve: str | float = RESERVE,
     phase: str | None = None,
     dtype: str | None = None,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from roofline.analysis.estimates import Estimate, Mode, estimate
-from roofline.cost import GROUPS, values
+from roofline.cost import GROUPS, uses_tf32, values
 from roofline.cost.cpu import is_described
 from roofline.cost.machine import machine
 from roofline.counting.memory import RESERVE
@@ -228,7 +228,7 @@ def compare(
     chips: AnyChip | Sequence[AnyChip],
     *,
     mode: Mode = "eager",
-    tf32: bool = False,
+    tf32: bool | None = None,
     reserve: str | float = RESERVE,
     what_if: Mapping[str, Mapping[str, float]] | None = None,
     phase: str | None = None,
@@ -332,7 +332,11 @@ def _pair(chip: Chip, other: Chip) -> tuple[Chip, Chip]:
 
 def _formats(est: Estimate) -> list[str]:
     """The matrix peaks that its contractions run at."""
-    runs = (est.chip.matmul_runs_as(dtype, est.tf32).split(" ")[:2] for row in est.rows for dtype in row.flops_by)
+    runs = (
+        est.chip.matmul_runs_as(dtype, uses_tf32(row, est.chip, est.tf32)).split(" ")[:2]
+        for row in est.rows
+        for dtype in row.flops_by
+    )
     return list(dict.fromkeys(f"peak_{name}" for name, unit in runs if unit == "matrix"))
 
 

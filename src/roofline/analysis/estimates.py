@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from roofline.analysis.evaluation import Evaluation, weakest
-from roofline.cost import BOUNDS, HOST, HOST_HIGH, HOST_LOW, HOST_TRAINING, KernelTime, spread, values
+from roofline.cost import BOUNDS, HOST, HOST_HIGH, HOST_LOW, HOST_TRAINING, KernelTime, spread, uses_tf32, values
 from roofline.counting.counts import Counts, KernelCount, count_graph, unknown_operations
 from roofline.counting.grid import grid, one_point, plain
 from roofline.counting.memory import RESERVE, reserved
@@ -120,7 +120,7 @@ class Estimate(Evaluation, Report):
         """Model FLOPs utilisation: contractions at the peak of their format, over the time."""
 
         def at_peak(chip: Chip) -> Any:
-            peaks = ((row, flops, chip.matmul_peak(dtype, tf32=self.tf32))
+            peaks = ((row, flops, chip.matmul_peak(dtype, tf32=uses_tf32(row, chip, self.tf32)))
                      for row in self.rows for dtype, flops in row.flops_by.items())  # fmt: skip
             return sum(row.kernel.count * flops / peak for row, flops, peak in peaks)
 
@@ -162,7 +162,7 @@ class Estimate(Evaluation, Report):
         """Return the program, where and how it runs, and its sizes."""
         chips = [chip.name for chip in self.chips]
         about = subject(self.graph, chips if self.many_chips else chips[0], self.mode, self.grid.values)
-        return about | ({"tf32": True} if self.tf32 else {})
+        return about | ({"tf32": "contractions" if self.tf32 else "convolutions"} if self.tf32_kinds else {})
 
     def records(self) -> list[dict[str, Any]]:
         """Return one dictionary per point, with the stable keys of ``roofline estimate --json``."""
@@ -281,7 +281,7 @@ def estimate(
     chip: AnyChip | Sequence[AnyChip],
     *,
     mode: Mode = "eager",
-    tf32: bool = False,
+    tf32: bool | None = None,
     reserve: str | float = RESERVE,
     phase: str | None = None,
     dtype: str | None = None,
@@ -294,7 +294,8 @@ def estimate(
         chip: A name, a chip, or a sequence of them (then chips are the first axis of every result).
         mode: ``eager`` (a kernel a framework op, with its launch cost on the host), ``graph`` (the same kernels, no
             host cost) or ``compiled`` (elementwise and row-wise chains fused, no host cost).
-        tf32: Let fp32 contractions use the tf32 matrix units.
+        tf32: Let fp32 contractions use the tf32 matrix units where the chip has them; by default as PyTorch does,
+            convolutions on NVIDIA's chips and nothing else.
         reserve: Memory that driver and framework keep [byte], a number or text such as ``"1 GiB"``.
         phase: Of a program given by name; its default when absent.
         dtype: Number format of a program given by name; its own when absent.

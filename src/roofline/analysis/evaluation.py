@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from roofline.cost import CERTAINTY, KernelTime, kernel_time, not_modelled, sparse_weights
+from roofline.cost import CERTAINTY, KernelTime, kernel_time, not_modelled, sparse_weights, uses_tf32
 from roofline.counting.counts import Counts, KernelCount, kernels, unknown_operations
 from roofline.counting.grid import Grid, plain
 from roofline.counting.memory import Memory, memory
@@ -31,7 +31,7 @@ class Evaluation:
         many_chips: Whether chips are an axis.
         mode: How it runs.
         grid: The sizes.
-        tf32: Whether fp32 contractions use tf32.
+        tf32: Whether fp32 contractions use tf32; ``None`` as PyTorch does, in convolutions on NVIDIA's chips alone.
         reserve: Memory that driver and framework keep [byte].
     """
 
@@ -40,7 +40,7 @@ class Evaluation:
     many_chips: bool
     mode: str
     grid: Grid
-    tf32: bool
+    tf32: bool | None
     reserve: float
 
     @cached_property
@@ -52,6 +52,13 @@ class Evaluation:
     def times(self) -> tuple[tuple[KernelTime, ...], ...]:
         """Times of each distinct kernel, one tuple per chip."""
         return tuple(tuple(kernel_time(row, chip, self.tf32) for row in self.rows) for chip in self.chips)
+
+    @cached_property
+    def tf32_kinds(self) -> tuple[str, ...]:
+        """Classes of kernels whose fp32 contractions run on tf32 units on some chip."""
+        kinds = (row.kernel.kind for row in self.rows if "fp32" in row.flops_by
+                 for chip in self.chips if "tf32" in chip.matrix and uses_tf32(row, chip, self.tf32))  # fmt: skip
+        return tuple(dict.fromkeys(kinds))
 
     @property
     def timed(self) -> list[tuple[KernelCount, KernelTime]]:
@@ -171,7 +178,7 @@ class Evaluation:
         notes += not_modelled(chip)
         notes += [f"units for {name}: on {chip.name} it runs as {chip.matmul_runs_as(name)}" for name in formats]
         sparse = {dtype for row in self.rows if sparse_weights(row) is not None for dtype in row.flops_by}
-        dense = sorted(dtype for dtype in sparse if chip.sparse_peak(dtype, self.tf32) is None)
+        dense = sorted(dtype for dtype in sparse if chip.sparse_peak(dtype, bool(self.tf32)) is None)
         return notes + [
             f"2:4 sparsity in {name}: no sparse peak of {chip.name} is on file; timed as dense" for name in dense
         ]

@@ -12,7 +12,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -28,9 +28,8 @@ from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
 from roofline.hardware.parts import Efficiency
-from roofline.ir.dtypes import dtype as number_format
 from roofline.ir.errors import ModelDataError, RooflineError, UsageError, did_you_mean
-from roofline.ir.graph import Graph, Node
+from roofline.ir.graph import Graph
 from roofline.ir.sizes import evaluate
 from roofline.passes.formats.autocast import autocast
 from roofline.passes.training.mixed_precision import training_graph
@@ -343,12 +342,11 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse)
 def _operator_columns(group: Rows, chip: Chip, regime: str) -> dict[str, list[Any]]:
     """The columns of rows that share a graph."""
     counts, n = group.counts(), len(group.index)
-    tf32 = number_format(group.dtype).name == "tf32"
     total = {name: np.zeros(n) for name in ("expected", "floor", "flops", "vector", "bytes")}
     by_bound = np.zeros((len(BOUNDS), n))
     times_of: list[tuple[int, KernelTime]] = []
     for row in counts:
-        time, times = kernel_time(row, chip, tf32, regime), row.kernel.count
+        time, times = kernel_time(row, chip, False, regime), row.kernel.count
         times_of.append((times, time))
         for name, value in (("expected", time.expected), ("floor", time.floor), ("flops", row.flops),
                             ("vector", row.vector), ("bytes", row.bytes)):  # fmt: skip
@@ -450,7 +448,7 @@ def _predict_models(chunk: _Chunk, key: _ModelKey, members: Sequence[int]) -> No
     if not index:
         return
     try:
-        graph = _graph(key.model, key.phase, key.dtype, key.optimizer, key.params, "tf32" in key.chip.matrix)
+        graph = _graph(key.model, key.phase, key.dtype, key.optimizer, key.params)
         columns = _model_columns(_estimate(graph, key, batches), len(index))
     except RooflineError as error:
         for at in index:
@@ -466,8 +464,7 @@ def _estimate(graph: Graph, key: _ModelKey, batches: Sequence[int]) -> Estimate:
     missing = [names.get(name, name) for name in sorted(sizes) if sizes[name] is None]
     if missing:
         raise UsageError(f"{graph.name} needs {' and '.join(missing)}")
-    tf32 = key.dtype == "tf32"
-    return estimate(graph, key.chip, mode=key.mode, tf32=tf32, B=np.asarray(batches), **sizes)  # type: ignore[arg-type]
+    return estimate(graph, key.chip, mode=key.mode, B=np.asarray(batches), **sizes)  # type: ignore[arg-type]
 
 
 def _model_columns(est: Estimate, n: int) -> dict[str, list[Any]]:
@@ -487,16 +484,16 @@ def _model_columns(est: Estimate, n: int) -> dict[str, list[Any]]:
 
 
 @lru_cache(maxsize=256)
-def _graph(name: str, phase: str, dtype: str, optimizer: str, params: int | None, tf32: bool) -> Graph:
-    """The graph of a model, run as a framework runs it on a chip with or without tf32."""
+def _graph(name: str, phase: str, dtype: str, optimizer: str, params: int | None) -> Graph:
+    """The graph of a model."""
     lower = dtype.removeprefix("amp-") if dtype.startswith("amp") else ""
-    stored = "fp32" if dtype == "tf32" or lower else dtype or None
+    stored = "fp32" if lower else dtype or None
     graph = _variant(name, None if phase == "inference" else phase or None, stored, params)
     if lower:
         graph = autocast(graph, lower)
     if phase == "train":
         graph = training_graph(graph, optimizer=optimizer)
-    return framework_tf32(graph) if tf32 else graph
+    return graph
 
 
 def _variant(name: str, phase: str | None, stored: str | None, params: int | None) -> Graph:
@@ -512,14 +509,3 @@ def _variant(name: str, phase: str | None, stored: str | None, params: int | Non
         if other.parameters == params:
             return other
     return graph
-
-
-def framework_tf32(graph: Graph) -> Graph:
-    """Let fp32 convolutions run in tf32, as PyTorch does unless told otherwise; matmuls stay in fp32 there."""
-
-    def told(node: Node) -> Node:
-        if node.op != "conv2d" or graph.tensors[node.inputs[0]].dtype != "fp32":
-            return node
-        return replace(node, attrs=tuple(sorted({**dict(node.attrs), "compute": "tf32"}.items())))
-
-    return replace(graph, nodes=tuple(told(node) for node in graph.nodes))

@@ -211,7 +211,7 @@ def scaling(
     vocab: bool = True,
     least_gain: float = LEAST_GAIN,
     mode: Mode = "eager",
-    tf32: bool = False,
+    tf32: bool | None = None,
     reserve: str | float = RESERVE,
     phase: str | None = None,
     dtype: str | None = None,
@@ -229,7 +229,7 @@ def scaling(
         vocab: Share embedding tables and the head too.
         least_gain: Share of the time that more devices must save to pay.
         mode: As for :func:`roofline.estimate`.
-        tf32: Let fp32 contractions use the tf32 matrix units.
+        tf32: As for :func:`roofline.estimate`.
         reserve: Memory that driver and framework keep on each device [byte], a number or text such as ``"1 GiB"``.
         phase: Of a program given by name; its default when absent.
         dtype: Number format of a program given by name; its own when absent.

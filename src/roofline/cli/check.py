@@ -60,8 +60,7 @@ def check(
         values = copies.share(values, program.tp * program.pp * program.ep, cluster)
     opt.measured_time(measured)
     events = read(trace) if trace is not None else None
-    mode, tf32 = run.mode, run.tf32 or program.dtype == "tf32"
-    verdict = judge(graph, opt.device(chip), measured, trace=events, mode=mode, tf32=tf32, **values)  # type: ignore[arg-type]
+    verdict = judge(graph, opt.device(chip), measured, trace=events, **run.keywords, **values)
     if html is not None:
         write_page(html, _page(verdict, events))
     output.write(verdict, _parts(verdict))
@@ -99,11 +98,18 @@ def _waterfall(verdict: Verdict) -> Iterator[Any]:
     """Show the parts of the time: each begins where the one above ends."""
     if not verdict.waterfall:
         return
-    labels = max(map(len, ("where it went", *(part for part, _ in verdict.waterfall))))
+    labels = max(map(len, ("where it went", *(f"{part}?" for part, _ in verdict.waterfall))))
     rows, start, longest = [], 0.0, max(min(_BAR, width() - labels - _FIGURES), 1)
     for part, seconds in verdict.waterfall:
         share = seconds / verdict.measured
-        rows.append((part, time_text(seconds), f"{share:.1%}", _bar(start, share, longest)))
+        rows.append(
+            (
+                f"{part}?" if part in verdict.guesses else part,
+                time_text(seconds),
+                f"{share:.1%}",
+                _bar(start, share, longest),
+            )
+        )
         start += share
     rows.append(("measured", time_text(verdict.measured), "100%", _bar(0.0, 1.0, longest)))
     yield from ("", table("<where it went|time|share|?<", rows))
@@ -129,10 +135,11 @@ def _candidates(verdict: Verdict) -> Iterator[Any]:
         return
     rows = [
         (one.label, f"{time_text(one.low_s)} to {time_text(one.high_s)}",
-         "fits" if one.gap == 1 else f"{one.gap:.2g}x", one.question)
+         "fits" if one.gap == 1 else f"{one.gap:.2g}x", f"{one.right} of {one.named}" if one.named else "untested",
+         one.question)
         for one in verdict.candidates[:_SHOWN]
     ]  # fmt: skip
-    yield from ("", table("<candidate|would take|?gap|<question", rows))
+    yield from ("", table("<candidate|would take|?gap|right|<question", rows))
 
 
 def _advice(verdict: Verdict) -> Iterator[Any]:

@@ -261,7 +261,9 @@ class RunOptions:
     """How it runs."""
 
     mode: Mode = "eager"
-    tf32: Annotated[bool, _run("--tf32", "Let fp32 matmuls use tf32.")] = False
+    tf32: Annotated[bool | None, _run(
+        "--tf32/--no-tf32", "Let fp32 matmuls and convolutions use tf32, or neither.",
+        default="convolutions on NVIDIA, as PyTorch")] = None  # fmt: skip
 
     @property
     def keywords(self) -> dict[str, Any]:

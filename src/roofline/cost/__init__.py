@@ -30,7 +30,7 @@ from roofline.cost.machine import vector_peak
 from roofline.cost.parameters import Group, Parameter
 from roofline.cost.spread import CERTAINTY, provenance, spread
 from roofline.cost.spread import GROUP as SPREAD
-from roofline.cost.work import REGIMES, Launch, launch, sparse_weights
+from roofline.cost.work import REGIMES, Launch, launch, sparse_weights, uses_tf32
 from roofline.counting.counts import KernelCount
 from roofline.hardware.chip import Chip
 from roofline.ops.registry import OpKind
@@ -60,6 +60,7 @@ __all__ = [
     "sparse_weights",
     "spread",
     "traffic_seconds",
+    "uses_tf32",
     "values",
     "vector_peak",
 ]  # fmt: skip
@@ -159,13 +160,13 @@ def _formula(work: Launch) -> tuple[Group, Formula]:
     return FORMULAS[kind]
 
 
-def kernel_time(row: KernelCount, chip: Chip, tf32: bool = False, regime: str = "program") -> KernelTime:
+def kernel_time(row: KernelCount, chip: Chip, tf32: bool | None = None, regime: str = "program") -> KernelTime:
     """Predict the time of one launch of a kernel.
 
     Args:
         row: Its counts.
         chip: Where it runs.
-        tf32: Let fp32 contractions use the tf32 matrix units.
+        tf32: Let fp32 contractions use the tf32 matrix units; by default as PyTorch does (:func:`uses_tf32`).
         regime: Where operands lie when it starts, one of :data:`REGIMES`.
 
     Raises:
@@ -197,8 +198,9 @@ def traffic_seconds(work: Launch) -> Any:
     return (total - near) / chip.bandwidth + near / chip.cache_roof if chip.cache else np.zeros(np.shape(total))
 
 
-def compute_seconds(row: KernelCount, chip: Chip, tf32: bool = False) -> Any:
+def compute_seconds(row: KernelCount, chip: Chip, tf32: bool | None = None) -> Any:
     """Time of the arithmetic at peak: matrix and vector units work side by side [s]."""
+    tf32 = uses_tf32(row, chip, tf32)
 
     def peak_of(dtype: str) -> float:
         sparse = chip.sparse_peak(dtype, tf32) if sparse_weights(row) is not None else None

@@ -79,7 +79,18 @@ class Launch:
         return self.row.read_flow if self.regime == "program" else 0.0
 
 
-def launch(row: KernelCount, chip: Chip, tf32: bool, regime: str) -> Launch:
+def uses_tf32(row: KernelCount, chip: Chip, tf32: bool | None) -> bool:
+    """Tell whether a kernel's fp32 contractions may use the tf32 matrix units.
+
+    By default (``None``) convolutions do on NVIDIA's chips and nothing else does, as PyTorch runs them unless told
+    otherwise: ``torch.backends.cudnn.allow_tf32`` is on and ``torch.backends.cuda.matmul.allow_tf32`` off
+    (https://pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices); on ROCm tf32 is
+    strictly opt-in (https://github.com/pytorch/pytorch/pull/190711).
+    """
+    return (row.kernel.kind == "conv" and chip.vendor == "NVIDIA") if tf32 is None else tf32
+
+
+def launch(row: KernelCount, chip: Chip, tf32: bool | None, regime: str) -> Launch:
     """Collect what the formulas need.
 
     Raises:
@@ -88,7 +99,7 @@ def launch(row: KernelCount, chip: Chip, tf32: bool, regime: str) -> Launch:
     formats = list(row.flops_by)
     if not formats:
         return Launch(row, chip, row.kernel.output.dtype, float("inf"), regime)
-    widest = max(formats, key=lambda name: DTYPES[name].bits)
+    widest, tf32 = max(formats, key=lambda name: DTYPES[name].bits), uses_tf32(row, chip, tf32)
     dtype = chip.matmul_format(widest, tf32=tf32)
     dense = chip.matmul_peak(widest, tf32=tf32)
     weights = sparse_weights(row)

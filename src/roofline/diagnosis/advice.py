@@ -14,8 +14,8 @@ from itertools import zip_longest
 from typing import Any
 
 from roofline.cost import COMPUTE
-from roofline.diagnosis.causes import Advice, Cause
-from roofline.diagnosis.reference import Reference, faster
+from roofline.diagnosis.causes import GUESS, Advice, Cause
+from roofline.diagnosis.reference import Reference, faster, replays
 from roofline.ir.errors import RooflineError, UsageError
 from roofline.ir.report import Report
 from roofline.ir.units import format_si, parse
@@ -67,13 +67,15 @@ def advice(reference: Reference, seconds: float, causes: Sequence[Cause] = ()) -
     for cause in causes:
         if cause.label != "unknown" and cause.share >= WORTH:
             left -= cause.explains_s
-            first.append(Advice(cause.fix, cause.expected_after_s, cause.explains_s, left, f"removes {cause.label}",
+            first.append(Advice(cause.fix, cause.expected_after_s, cause.explains_s, left, _note(cause),
                                 cause.option, cause.call))  # fmt: skip
     unknown = sum(cause.explains_s for cause in causes if cause.label == "unknown")
     own = seconds - sum(cause.explains_s for cause in causes)
     # Without the causes, so that no change promises the same again.
     labels = {cause.label for cause in causes}
-    mode = "graph" if "launch_bound" in labels and reference.mode == "eager" else reference.mode
+    mode = reference.mode
+    if mode == "eager" and "launch_bound" in labels:
+        mode = "graph" if replays(reference.chip) else "compiled"
     tf32 = reference.tf32 or ("precision" in labels and reference.has_tf32)
     cured = replace(reference, mode=mode, tf32=tf32)
     scale = own / _time(cured)
@@ -87,6 +89,10 @@ def advice(reference: Reference, seconds: float, causes: Sequence[Cause] = ()) -
         for one in _changes(cured)
     )
     return (*first, *scaled)
+
+
+def _note(cause: Cause) -> str:
+    return f"if it is {cause.label}, a guess" if cause.evidence.startswith(GUESS) else f"removes {cause.label}"
 
 
 def _changes(reference: Reference) -> Iterable[Advice]:
@@ -130,6 +136,10 @@ def _mode(mode: str, of: tuple[str, ...]) -> Callable[[Reference], Reference | N
     return lambda reference: replace(reference, mode=mode) if reference.mode in of else None
 
 
+def _replay(reference: Reference) -> Reference | None:
+    return replace(reference, mode="graph") if reference.mode == "eager" and replays(reference.chip) else None
+
+
 def _tf32(reference: Reference) -> Reference | None:
     allowed = not reference.tf32 and "fp32" in reference.contracts_in and reference.has_tf32
     return replace(reference, tf32=True) if allowed else None
@@ -165,7 +175,7 @@ def _flash(reference: Reference) -> Reference | None:
 
 #: ``{steps}`` in a note is the number of steps after which compiling has paid.
 CHANGES: tuple[Change, ...] = (
-    Change("replay as a CUDA graph", "run", _mode("graph", ("eager",)),
+    Change("replay as a CUDA graph", "run", _replay,
            "--mode graph", 'mode="graph"', "shapes must not change"),
     Change("compile: fuse elementwise chains", "run", _mode("compiled", ("eager", "graph")),
            "--mode compiled", 'mode="compiled"', f"pays after {{steps:,}} steps where compiling takes {COMPILE_S:g} s"),

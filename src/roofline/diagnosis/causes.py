@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from roofline.analysis.estimates import Estimate
+from roofline.diagnosis.reference import faster, replays
+from roofline.hardware.chip import Chip
 from roofline.ir.report import Report
 from roofline.ir.units import format_si
 
@@ -32,7 +34,8 @@ FIXES: Mapping[str, Fix] = {
                    "--mode compiled", 'mode="compiled"'),
     "materialised": Fix("call scaled_dot_product_attention, whose kernel keeps the scores on the chip",
                         "--fuse flash", 'rl.passes.fuse(graph, "flash")'),
-    "precision": Fix("cast to a 16-bit format, or allow tf32 (torch.set_float32_matmul_precision('high'))",
+    "precision": Fix("cast to a 16-bit format, or allow tf32 (torch.set_float32_matmul_precision('high'), "
+                     "torch.backends.cudnn.allow_tf32 = True)",
                      "--tf32", "tf32=True"),
     "alignment": Fix("pad the row length to a multiple of 8 elements"),
     "host_copy": Fix("keep tensors on the device; else pin host memory, copy with non_blocking and overlap it"),
@@ -53,6 +56,31 @@ FIXES: Mapping[str, Fix] = {
                    "--trace FILE", "rl.check(..., trace=FILE)"),
 }  # fmt: skip
 LABELS: tuple[str, ...] = tuple(FIXES)
+#: How evidence begins that is none: of a cause that fits the total time, and that nothing else points to.
+GUESS = "a guess, "
+#: The same where the usual one does not hold: on devices that replay no graphs, and on those without tf32.
+WITHOUT_GRAPHS = Fix("batch the small calls, or compile them into fewer", "--mode compiled", 'mode="compiled"')
+WITHOUT_TF32 = Fix("cast to a 16-bit format that the device multiplies faster", "--dtype bf16",
+                   'rl.passes.cast(graph, "bf16")')  # fmt: skip
+
+
+def fix_of(label: str, chip: Chip | None = None) -> Fix:
+    """Return what to do about a cause on a chip.
+
+    Args:
+        label: One of :data:`LABELS`.
+        chip: Where it ran; ``None`` for a GPU.
+
+    Example:
+        >>> import roofline as rl
+        >>> "CUDA graph" in fix_of("launch_bound").text, "CUDA graph" in fix_of("launch_bound", rl.chip("tpu-v5e")).text
+        (True, False)
+    """
+    if chip is not None and label == "launch_bound" and not replays(chip):
+        return WITHOUT_GRAPHS
+    if chip is not None and label == "precision" and not faster(chip, "tf32", "fp32"):
+        return WITHOUT_TF32
+    return FIXES[label]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +110,9 @@ class Cause:
     call: str = ""
 
 
-def cause(label: str, explains: float, seconds: float, evidence: str, fix: Fix | None = None) -> Cause:
+def cause(
+    label: str, explains: float, seconds: float, evidence: str, fix: Fix | None = None, chip: Chip | None = None
+) -> Cause:
     """Return a cause with what follows from its part.
 
     Args:
@@ -91,8 +121,9 @@ def cause(label: str, explains: float, seconds: float, evidence: str, fix: Fix |
         seconds: The whole time [s].
         evidence: What points to it.
         fix: What to do, where it is not the label's.
+        chip: Where it ran.
     """
-    fix = fix or FIXES[label]
+    fix = fix or fix_of(label, chip)
     return Cause(
         label, explains, explains / seconds, evidence, fix.text, max(seconds - explains, 0.0), fix.option, fix.call
     )
@@ -111,6 +142,8 @@ class Candidate:
         high_s: Most [s].
         gap: Measured over the nearest of these times: 1 inside.
         score: Logarithm of how well it fits, against the other candidates.
+        right: Programs with a known cause whose time this explained best, and rightly so.
+        named: Programs whose time it explained best.
     """
 
     label: str
@@ -119,6 +152,13 @@ class Candidate:
     high_s: float
     gap: float
     score: float
+    right: int = 0
+    named: int = 0
+
+    @property
+    def record(self) -> str:
+        """How often it was right, in words."""
+        return f"right {self.right} of {self.named} times" if self.named else "never put to the test"
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +235,11 @@ class Verdict(Report):
         return self.verdict == "as_expected"
 
     @property
+    def guesses(self) -> frozenset[str]:
+        """Labels of causes that were inferred from the total time alone."""
+        return frozenset(one.label for one in self.causes if one.evidence.startswith(GUESS))
+
+    @property
     def waterfall(self) -> tuple[tuple[str, float], ...]:
         """Parts by name, from the floor up, that add up to the measured time [s]; none of an impossible one."""
         if self.verdict == "impossible":
@@ -211,10 +256,11 @@ class Verdict(Report):
 
     def summary(self) -> dict[str, Any]:
         """Return the verdict, the expected times [s], causes, candidates and advice."""
-        est, own = self.estimate, ("verdict", "reason", "ratio", "floor_s", "efficiency_s", "traced", "normal", "notes")
+        est, own = self.estimate, ("verdict", "reason", "ratio", "floor_s", "efficiency_s", "traced", "normal")
         listed = {name: [asdict(one) for one in getattr(self, name)] for name in ("causes", "candidates", "advice")}
         return {
             **{name: getattr(self, name) for name in own},
+            "notes": [*est.graph.info.notes, *self.notes],
             "measured_s": self.measured,
             "expected_s": est.time,
             "low_s": est.low,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
-from roofline.cost import BOUNDS, KernelTime
+from roofline.cost import BOUNDS, KernelTime, uses_tf32
 from roofline.counting.counts import KernelCount, nbytes
 from roofline.diagnosis.reference import Reference, possible_in
 from roofline.ir.errors import MissingFigure
@@ -71,10 +71,11 @@ class Observation:
         """The format of most contractions, as they run; empty where there is none."""
         total: dict[str, float] = {}
         for row in self.reference.expected.rows:
+            tf32 = self.reference.has_tf32 and uses_tf32(row, self.reference.chip, self.reference.tf32)
             for dtype, flops in row.flops_by.items():
-                total[dtype] = total.get(dtype, 0.0) + row.kernel.count * float(flops)
-        most = max(total, key=lambda dtype: total[dtype]) if total else ""
-        return "tf32" if most == "fp32" and self.reference.tf32 and self.reference.has_tf32 else most
+                name = "tf32" if tf32 and dtype == "fp32" else dtype
+                total[name] = total.get(name, 0.0) + row.kernel.count * float(flops)
+        return max(total, key=lambda dtype: total[dtype]) if total else ""
 
     @property
     def intensity(self) -> float:
@@ -150,7 +151,7 @@ def _experts(run: Observation) -> str | None:
 
 def _low_intensity(run: Observation) -> str | None:
     """Note convolutions, depthwise ones above all, that do little with each byte: FLOPs do not predict their time."""
-    chip, tf32 = run.reference.chip, run.reference.ideal.tf32
+    chip, tf32 = run.reference.chip, bool(run.reference.ideal.tf32)
     moved = flops = computed = 0.0
     for row in (row for row, _ in run.rows if row.kernel.kind == "conv"):
         at_peak = sum(float(part) / chip.matmul_peak(dtype, tf32=tf32) for dtype, part in row.flops_by.items())

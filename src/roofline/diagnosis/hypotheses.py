@@ -10,15 +10,17 @@ time within, and the middle 80 % of what their times amount to (``python benchma
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
+from functools import cache, partial
 from math import log, prod
 
 from roofline.cost import COMPUTE
 from roofline.counting.counts import KernelCount
 from roofline.diagnosis.causes import Candidate
-from roofline.diagnosis.reference import SCATTERED, Reference
+from roofline.diagnosis.reference import SCATTERED, Reference, is_cpu, replays
+from roofline.hardware.library import data_file
 from roofline.ir.errors import RooflineError
 from roofline.passes.formats.cast import cast
 from roofline.passes.fusion.fuse import unfuse
@@ -29,6 +31,8 @@ Span = tuple[float, float]
 
 #: How far outside of its range a time may be before a candidate is unlikely, as a logarithm.
 BLUR = 0.25
+#: What a candidate loses by being outside at all, more than any prior can make up for.
+OUTSIDE = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +59,14 @@ class Range:
 
 
 RANGES: dict[str, Range] = {
-    "unfused": Range(0.75, 1.2, "x estimate", "a chain with each step as a kernel of its own",
-                     "planted: 10 of 16 within, most 0.81 to 1.65"),
+    "unfused": Range(0.75, 1.75, "x estimate", "a chain with each step as a kernel of its own",
+                     "planted: 13 of 16 within, most 0.81 to 1.65"),
     "by_hand": Range(1, 1, "x kernels", "operators as chains of simple ones, BY_HAND has how many",
                      "planted: 14 of 30 within"),
-    "scores": Range(3.5, 16, "x traffic", "attention scores cross the memory, on top",
-                    "planted: 15 of 20 within, most 7.4 to 22"),
-    "wide_format": Range(0.75, 1.3, "x estimate", "contractions in fp32 or fp64",
-                         "planted: 40 of 44 within, most 0.85 to 1.1"),
+    "scores": Range(3.5, 23, "x traffic", "attention scores cross the memory, on top",
+                    "planted: 17 of 20 within, most 7.4 to 22"),
+    "wide_format": Range(0.75, 2.2, "x estimate", "contractions in fp32 or fp64",
+                         "planted: 43 of 44 within, most 0.85 to 1.1"),
     "odd_rows": Range(0.5, 1.2, "x estimate", "matmuls whose rows are not aligned; ODD_ROWS bounds it",
                       "planted: 21 of 21 within, most 0.57 to 0.81"),
     "edges": Range(1 / 14e9, 1 / 1.2e9, "s/B", "copies of inputs or outputs through pageable memory",
@@ -122,6 +126,7 @@ class Hypothesis:
         prior: How common it is against the others.
         range: Its figures in :data:`RANGES`.
         span: The times that it gives, ``None`` where it does not apply.
+        unless: Where it cannot be, words of :data:`RULED_OUT`.
     """
 
     label: str
@@ -129,6 +134,19 @@ class Hypothesis:
     prior: float
     range: str
     span: Callable[[Reference, Range], Span | None]
+    unless: str = ""
+
+
+#: What rules hypotheses out, whatever the time. A captured program is the one that ran: it shows which operators are
+#: written out, which formats they are in and what is computed how often. A CPU has no link to itself. A replayed graph
+#: has no host in it, and some devices replay none.
+RULED_OUT: dict[str, Callable[[Reference], bool]] = {
+    "captured": lambda reference: reference.captured,
+    "cpu": lambda reference: is_cpu(reference.chip),
+    "replayed": lambda reference: reference.mode == "graph",
+    "unreplayable": lambda reference: not replays(reference.chip),
+    "training": lambda reference: reference.graph.info.phase == "train",
+}
 
 
 def candidates(reference: Reference, seconds: float) -> tuple[Candidate, ...]:
@@ -138,7 +156,9 @@ def candidates(reference: Reference, seconds: float) -> tuple[Candidate, ...]:
         reference: The program as it is expected to run.
         seconds: The measured time [s].
     """
-    options = (option for hypothesis in HYPOTHESES if (option := _candidate(hypothesis, reference, seconds)))
+    out = {word for word, holds in RULED_OUT.items() if holds(reference)}
+    possible = (hypothesis for hypothesis in HYPOTHESES if out.isdisjoint(hypothesis.unless.split()))
+    options = (option for hypothesis in possible if (option := _candidate(hypothesis, reference, seconds)))
     return tuple(sorted(options, key=lambda option: -option.score))
 
 
@@ -152,7 +172,19 @@ def _candidate(hypothesis: Hypothesis, reference: Reference, seconds: float) -> 
     low, high = max(span[0], reference.attainable), span[1]
     gap = seconds / low if seconds < low else max(seconds / high, 1.0)
     score = log(hypothesis.prior) - log(log(high / low) + 2.5 * BLUR) - (log(gap) / BLUR) ** 2 / 2
-    return Candidate(hypothesis.label, hypothesis.question, low, high, gap, score)
+    right, named = record().get(hypothesis.question, (0, 0))
+    return Candidate(hypothesis.label, hypothesis.question, low, high, gap, score - OUTSIDE * (gap != 1), right, named)
+
+
+@cache
+def record() -> dict[str, tuple[int, int]]:
+    """Return how often each question was the answer, and how often it was the first that fitted.
+
+    Of the planted programs with a known cause (tests/planted), judged by their time alone; written by
+    ``python benchmarks/planted_table.py --record``.
+    """
+    with data_file("measurements", "hypotheses.csv").open(encoding="utf-8") as file:
+        return {row["question"]: (int(row["right"]), int(row["named"])) for row in csv.DictReader(file)}
 
 
 Test = Callable[[Reference], bool]
@@ -310,13 +342,13 @@ def _launches(reference: Reference, cost: Range) -> Span | None:
     launches, listed = _steps(reference), is_listed(reference.graph)
     cost = cost if listed else RANGES["module"]
     hidden = reference.attainable > launches * (HIDES_S if listed else cost.high)
-    return None if reference.mode == "graph" or launches < MANY_LAUNCHES or hidden else cost.of(launches)
+    return None if launches < MANY_LAUNCHES or hidden else cost.of(launches)
 
 
 def _wrapped(reference: Reference, cost: Range) -> Span | None:
     """Estimate a few short kernels behind a call with guards, hooks and wrappers."""
     launches = _steps(reference)
-    if reference.mode == "graph" or launches >= MANY_LAUNCHES or reference.attainable > launches * cost.high:
+    if launches >= MANY_LAUNCHES or reference.attainable > launches * cost.high:
         return None
     return cost.of(launches, reference.attainable)
 
@@ -324,7 +356,7 @@ def _wrapped(reference: Reference, cost: Range) -> Span | None:
 def _pieces(reference: Reference) -> float:
     """Count the rows, or entries of its batch, that one operator may be called for one by one."""
     rows = _rows(reference, "matmul", "rowwise", "attention", "conv")
-    if reference.mode == "graph" or reference.ideal.launches > 4 or not rows:
+    if reference.ideal.launches > 4 or not rows:
         return 0
     pieces = max(reference.shapes(row)[0][0] for row in rows)
     return pieces if PIECES[0] <= pieces <= PIECES[1] else 0
@@ -332,24 +364,21 @@ def _pieces(reference: Reference) -> float:
 
 def _read_backs(reference: Reference) -> float:
     launches = _steps(reference)
-    possible = reference.mode != "graph" and is_listed(reference.graph)
-    return launches if possible and READ_BACKS[0] <= launches <= READ_BACKS[1] else 0
+    return launches if is_listed(reference.graph) and READ_BACKS[0] <= launches <= READ_BACKS[1] else 0
 
 
 def _host_copies(reference: Reference, cost: Range) -> Span | None:
     """Estimate inputs or outputs, or both, that cross the host link."""
-    if reference.mode == "graph" or _rows(reference, "transfer"):
+    if _rows(reference, "transfer"):
         return None
-    last = reference.ideal.rows[-1]
-    inputs, outputs = float(reference.ideal.memory.inputs), float(last.write) * last.kernel.count
-    least, most = max(min(inputs, outputs), LEAST_EDGE), max(inputs + outputs, LEAST_EDGE)
+    last, trained = reference.ideal.rows[-1], reference.graph.info.phase == "train"  # a step leaves its results there
+    inputs, outputs = float(reference.ideal.memory.inputs), 0.0 if trained else float(last.write) * last.kernel.count
+    least, most = max(min(inputs, outputs or inputs), LEAST_EDGE), max(inputs + outputs, LEAST_EDGE)
     return reference.attainable + least * cost.low, reference.attainable + most * cost.high
 
 
 def _cpu(reference: Reference, rate: Range) -> Span | None:
     """Estimate all of it on the host."""
-    if reference.mode == "graph":
-        return None
     flops, moved, bandwidth = float(reference.ideal.flops), float(reference.ideal.bytes), RANGES["cpu_bytes"]
     return flops / rate.high + moved / bandwidth.high, flops / rate.low + moved / bandwidth.low
 
@@ -380,54 +409,71 @@ def _skinny(reference: Reference) -> bool:
     return bool(rows) and all(few)
 
 
+def _cut(reference: Reference, cost: Range) -> Span | None:
+    """Estimate a batch in pieces that read all weights each: no more pieces than there are entries."""
+    batch = reference.sizes.get("B") or max((reference.shapes(row)[0][-2] for row in _rows(reference, "matmul")
+                                             if len(reference.shapes(row)[0]) > 1), default=1)  # fmt: skip
+    if not _rows(reference, "matmul") or batch < cost.low:
+        return None
+    return cost.low * reference.attainable, min(cost.high, float(batch)) * reference.attainable
+
+
 #: Classes of kernels that only sweep over memory, and operators that do nothing but move a tensor.
 _SWEEPING = {"move", "pointwise", "reduction"}
 _MOVING = {"copy", "cat", "cache_update", "put"}
 
 HYPOTHESES: tuple[Hypothesis, ...] = (
-    Hypothesis("unfused", "Does each step of a chain run as a kernel of its own?", 2.0, "unfused", _instead(_unfused)),
-    Hypothesis("unfused", "Is an operator written out by hand as a chain of simple ones?", 1.5, "by_hand", _by_hand),
-    Hypothesis("materialised", "Are attention scores written out?", 3.0, "scores", _on_top(_scores)),
+    Hypothesis("unfused", "Does each step of a chain run as a kernel of its own?", 2.0, "unfused", _instead(_unfused),
+               "captured"),
+    Hypothesis("unfused", "Is an operator written out by hand as a chain of simple ones?", 1.5, "by_hand", _by_hand,
+               "captured"),
+    Hypothesis("materialised", "Are attention scores written out?", 3.0, "scores", _on_top(_scores), "captured"),
     Hypothesis("precision", "Do contractions run in fp32 without tf32?", 4.0, "wide_format",
                _instead(partial(_in_format, "fp32", True))),
     Hypothesis("precision", "Do contractions run in fp64?", 4.0, "wide_format",
                _instead(partial(_in_format, "fp64", True))),
     Hypothesis("precision", "Are operands cast to fp32 before they are multiplied?", 0.2, "wide_format",
-               _instead(partial(_in_format, "fp32", False))),
+               _instead(partial(_in_format, "fp32", False)), "captured"),
     Hypothesis("precision", "Are operands cast to fp64 before they are multiplied?", 0.1, "wide_format",
-               _instead(partial(_in_format, "fp64", False))),
+               _instead(partial(_in_format, "fp64", False)), "captured"),
     Hypothesis("alignment", "Are rows of operands no multiple of 8 elements?", 6.0, "odd_rows", _unaligned),
-    Hypothesis("host_copy", "Do inputs or outputs cross the host link in every step?", 1.0, "edges", _host_copies),
+    Hypothesis("host_copy", "Do inputs or outputs cross the host link in every step?", 1.0, "edges", _host_copies,
+               "cpu replayed"),
     Hypothesis("host_copy", "Is the memory of the host pageable?", 3.0, "copies",
                _instead(lambda reference: sum(
-                   row.kernel.count * float(row.read) for row in _rows(reference, "transfer")))),
-    Hypothesis("launch_bound", "Does the device wait for one launch after the other?", 2.0, "launch", _launches),
+                   row.kernel.count * float(row.read) for row in _rows(reference, "transfer"))), "cpu"),
+    Hypothesis("launch_bound", "Does the device wait for one launch after the other?", 2.0, "launch", _launches,
+               "cpu replayed"),
     Hypothesis("launch_bound", "Was the CUDA graph not replayed, but each kernel launched?", 0.5, "launch",
-               lambda reference, cost: _launches(replace(reference, mode="eager"), cost)
-               if reference.mode == "graph" else None),
-    Hypothesis("launch_bound", "Does the call cost the host more than its kernel takes?", 1.0, "wrapped", _wrapped),
+               lambda reference, cost: _launches(reference, cost) if reference.mode == "graph" else None,
+               "unreplayable"),
+    Hypothesis("launch_bound", "Does the call cost the host more than its kernel takes?", 1.0, "wrapped", _wrapped,
+               "replayed"),
     Hypothesis("launch_bound", "Is one operator called piece by piece in a Python loop?", 0.8, "piece",
-               _instead(_pieces)),
-    Hypothesis("sync", "Is a result read back in every step?", 1.2, "read_back", _on_top(_read_backs)),
+               _instead(_pieces), "captured replayed"),
+    Hypothesis("sync", "Is a result read back in every step?", 1.2, "read_back", _on_top(_read_backs), "cpu replayed"),
     Hypothesis("host_bound", "Does the device wait for data that the host prepares?", 1.0, "preparation",
-               _on_top(lambda reference: float(reference.mode != "graph"))),
+               _on_top(lambda reference: 1.0), "replayed"),
     Hypothesis("wasted_work", "Is a lookup computed as a matmul with a one-hot matrix?", 2.0, "one_hot",
-               _on_top(_one_hot)),
-    Hypothesis("wasted_work", "Is more computed than was asked for?", 0.5, "more_work", _times(lambda _: True)),
-    Hypothesis("layout_copy", "Do tensors change their layout between operators?", 0.3, "layout", _on_top(_layout)),
+               _on_top(_one_hot), "captured"),
+    Hypothesis("wasted_work", "Is more computed than was asked for?", 0.5, "more_work", _times(lambda _: True),
+               "captured"),
+    Hypothesis("layout_copy", "Do tensors change their layout between operators?", 0.3, "layout", _on_top(_layout),
+               "captured"),
     Hypothesis("layout_copy", "Do images change their layout between convolutions?", 1.0, "layout",
                _on_top(lambda reference: _layout(reference) if 0 < len(_rows(reference, "conv")) < 5 else 0.0)),
     Hypothesis("uncoalesced", "Are single elements or short rows read from anywhere?", 3.0, "gathers", _scattered),
     Hypothesis("uncoalesced", "Do kernels read across the rows?", 0.5, "strides",
                _times(lambda reference: {row.kernel.kind for row in reference.ideal.rows} <= _SWEEPING)),
-    Hypothesis("reallocation", "Is the cache grown by concatenation?", 1.5, "cache_copy", _on_top(_cache)),
+    Hypothesis("reallocation", "Is the cache grown by concatenation?", 1.5, "cache_copy", _on_top(_cache),
+               "captured training"),
     Hypothesis("reallocation", "Is a tensor grown by copying it?", 2.0, "growth",
-               _times(lambda reference: {row.kernel.main.op for row in reference.ideal.rows} <= _MOVING)),
-    Hypothesis("wrong_device", "Does it run on the CPU?", 0.5, "cpu_flops", _cpu),
-    Hypothesis("wrong_device", "Does it run on the CPU, where fp32 is the default?", 2.0, "cpu_flops", _cpu_fp32),
+               _times(lambda reference: {row.kernel.main.op for row in reference.ideal.rows} <= _MOVING), "captured"),
+    Hypothesis("wrong_device", "Does it run on the CPU?", 0.5, "cpu_flops", _cpu, "cpu replayed"),
+    Hypothesis("wrong_device", "Does it run on the CPU, where fp32 is the default?", 2.0, "cpu_flops", _cpu_fp32,
+               "cpu replayed"),
     Hypothesis("clock_or_power", "Does the chip run below its clocks?", 0.15, "clocks", _times(_computes)),
-    Hypothesis("small_batch", "Is a batch cut into pieces that read all weights each?", 0.2, "weights",
-               _times(_has("matmul"))),
+    Hypothesis("small_batch", "Is a batch cut into pieces that read all weights each?", 0.2, "weights", _cut),
     Hypothesis("kernel_choice", "Was a kernel chosen that does not suit the shape?", 0.2, "ill_suited",
                _times(lambda reference: any(row.flops_by for row in reference.ideal.rows))),
     Hypothesis("kernel_choice", "Is there no kernel for so few rows?", 0.6, "ill_suited", _times(_skinny)),

@@ -8,7 +8,7 @@ from math import isnan
 from typing import Any
 
 from roofline.counting.counts import count_graph
-from roofline.diagnosis.causes import FIXES
+from roofline.diagnosis.causes import FIXES, fix_of
 from roofline.diagnosis.groups import Group, short
 from roofline.diagnosis.idle import Idle
 from roofline.diagnosis.reference import faster
@@ -361,7 +361,7 @@ def proposal(group: Group, bound: str, dtype: str, label: str, above: bool, reac
     if above:
         return ABOVE
     if label in FIXES:
-        return FIXES[label].text
+        return fix_of(label, group.chip).text
     if not bound:
         return NO_FORMULA if group.op and group.graph is None else ""
     slow = bool(group.expected) and group.seconds / group.expected > SLOW  # False of nan

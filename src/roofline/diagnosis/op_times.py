@@ -23,7 +23,6 @@ from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.csvfile import read_table
-from roofline.ir.dtypes import dtype as number_format
 from roofline.ir.errors import RooflineError, UsageError
 from roofline.ir.report import Report
 from roofline.ir.units import format_si
@@ -299,5 +298,4 @@ def _lower_bound(entry: Row, shape: Row, chip: Chip | None) -> float:
     where = find_chip(entry["chip"]) if entry["chip"] else chip
     assert where is not None  # a row without a chip was not predicted
     graph = operator_graph(entry["op"], entry["dtype"], checked_entry(entry["op"], shape))
-    tf32 = number_format(entry["dtype"]).name == "tf32"
-    return lower_bound(estimate(graph, where, mode="graph", tf32=tf32))
+    return lower_bound(estimate(graph, where, mode="graph"))

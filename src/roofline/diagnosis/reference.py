@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from roofline.analysis.estimates import Estimate, estimate
-from roofline.cost import cpu, sparse_weights
+from roofline.cost import cpu, sparse_weights, uses_tf32
 from roofline.counting.counts import KernelCount, kernel_boundaries, nbytes
 from roofline.hardware.chip import Chip
 from roofline.ir.dtypes import DTYPES
@@ -41,20 +41,26 @@ class Reference:
         graph: The program as it was given.
         chip: Where it ran.
         mode: How it ran.
-        tf32: Whether fp32 contractions were said to use tf32.
+        tf32: Whether fp32 contractions were said to use tf32; ``None`` as PyTorch runs them.
         sizes: Values of its symbols.
     """
 
     graph: Graph
     chip: Chip
     mode: str
-    tf32: bool
+    tf32: bool | None
     sizes: Mapping[str, Any]
 
     def estimate(self, graph: Graph | None = None, **changes: Any) -> Estimate:
         """Return an estimate with something changed."""
         options = {"mode": self.mode, "tf32": self.tf32, **self.sizes, **changes}
         return estimate(self.plain if graph is None else graph, self.chip, **options)
+
+    @property
+    def captured(self) -> bool:
+        """True if the graph is of the program that ran (PyTorch, JAX, ONNX), not of one that should have."""
+        info = self.graph.info
+        return info.method is not None or info.source == "jax" or bool(info.opset)
 
     @cached_property
     def plain(self) -> Graph:
@@ -82,7 +88,7 @@ class Reference:
         """The same work on the device alone, in the format that the chip is made for."""
         wide = any(tensor.dtype == "fp64" for tensor in self.plain.tensors.values())
         graph = cast(self.plain, "fp32") if wide else self.plain
-        return self.estimate(graph, mode="graph", tf32=self.tf32 or self.has_tf32)
+        return self.estimate(graph, mode="graph", tf32=True if self.has_tf32 else self.tf32)
 
     def shapes(self, row: KernelCount) -> list[tuple[int, ...]]:
         """Return the shapes of a kernel's operands, in numbers."""
@@ -127,6 +133,14 @@ class Reference:
 def is_cpu(chip: Chip) -> bool:
     """Tell whether a chip is what the host itself runs on."""
     return "CPU" in chip.form or cpu.is_described(chip)
+
+
+def replays(chip: Chip) -> bool:
+    """Tell whether a chip runs launches that a CUDA or HIP graph has recorded: GPUs of vendors that have them.
+
+    A chip of nobody's in particular counts as one. Others compile whole programs, or replay in ways of their own.
+    """
+    return not is_cpu(chip) and chip.vendor in ("NVIDIA", "AMD", "")
 
 
 def faster(chip: Chip, dtype: str, than: str) -> bool:
@@ -190,7 +204,7 @@ def _least_compute(row: KernelCount, expected: Estimate) -> float:
     """Return the time of a launch's contractions by the fastest algorithm and format that its operands allow [s]."""
     if not row.flops_by:
         return 0.0
-    kernel, chip, tf32 = row.kernel, expected.chip, expected.tf32
+    kernel, chip, tf32 = row.kernel, expected.chip, uses_tf32(row, expected.chip, expected.tf32)
     rates = [chip.matmul_peak(dtype, tf32=tf32) for dtype in row.flops_by]
     stored = {DTYPES[expected.graph.tensors[name].dtype].compute for name in kernel.main.inputs}
     for dtype in stored - {None}:

@@ -238,7 +238,9 @@ def _report(run: Run, chip: Chip | None, notes: Sequence[str]) -> TraceReport:
         copies=overlap(run.launches, count, "copy_in", "copy_out"),
         ops=ops,
         host_ops=heavy_on_host(trace, run.launches, count) if trace.timed and not run.on_cpu else (),
-        causes=tuple(cause(label, part, seconds, why) for label, part, why in lost if part > SMALL * seconds),
+        causes=tuple(
+            cause(label, part, seconds, why, chip=chip) for label, part, why in lost if part > SMALL * seconds
+        ),
         needed_s=needed + sum(group.seconds for group in run.groups if not judged(group)),
         notes=(*trace.notes, *notes, *_limits(trace, ops, chip)),
     )

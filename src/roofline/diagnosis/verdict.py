@@ -9,7 +9,7 @@ from typing import Any
 from roofline.analysis.estimates import Estimate, Mode
 from roofline.counting.counts import unknown_operations
 from roofline.diagnosis.advice import advice
-from roofline.diagnosis.causes import Candidate, Cause, Fix, Verdict, cause
+from roofline.diagnosis.causes import GUESS, Candidate, Cause, Fix, Verdict, cause
 from roofline.diagnosis.expected_behaviour import normal
 from roofline.diagnosis.hypotheses import candidates
 from roofline.diagnosis.iteration import Run, launches_kernels, one_device, run_of
@@ -51,7 +51,7 @@ def check(
     *,
     trace: Trace | str | os.PathLike[str] | None = None,
     mode: Mode = "eager",
-    tf32: bool = False,
+    tf32: bool | None = None,
     phase: str | None = None,
     dtype: str | None = None,
     **sizes: Any,
@@ -65,7 +65,7 @@ def check(
         measured: The time of one run, such as ``"41 ms"``, or a number of seconds; the trace's when absent.
         trace: A profiler's file of it, or what :func:`read_trace` made of one; causes are then measured, not inferred.
         mode: How it ran.
-        tf32: Whether fp32 contractions used tf32.
+        tf32: Whether fp32 contractions used tf32; by default as PyTorch does, convolutions on NVIDIA's chips.
         phase: Of a program given by name; its default when absent.
         dtype: Number format of a program given by name; its own when absent.
         sizes: ``batch``, ``seq``, ``context`` and any other size of the program, single numbers.
@@ -98,7 +98,7 @@ def check(
         seconds = run.seconds
         if not seconds > 0:
             raise UsageError(f"{run.trace.path}: nothing in it took time; give a measured time")
-    return _judge(_likely(reference, seconds), seconds, run)
+    return _judge(reference, seconds, run)
 
 
 def _run(trace: Trace | str | os.PathLike[str], chip: Chip, seconds: float | None) -> Run:
@@ -111,21 +111,6 @@ def _run(trace: Trace | str | os.PathLike[str], chip: Chip, seconds: float | Non
             "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
         )
     return run
-
-
-def _likely(reference: Reference, seconds: float) -> Reference:
-    """Assume tf32 where convolutions in fp32 were faster than fp32 can be: cuDNN uses it unless told not to.
-
-    What is faster than expected in fp32 and possible is not slow in tf32: more time is never a better verdict.
-    """
-    expected = reference.expected
-    work = [(row.kernel.kind, row.kernel.count * float(row.flops)) for row in expected.rows if "fp32" in row.flops_by]
-    convolved = sum(flops for kind, flops in work if kind == "conv")
-    mostly = convolved > sum(flops for _, flops in work) / 2
-    if reference.tf32 or not reference.has_tf32 or not mostly or seconds >= float(expected.low):
-        return reference
-    other = replace(reference, tf32=True)
-    return other if seconds <= float(other.expected.high) or seconds < lower_bound(expected) else reference
 
 
 def _judge(reference: Reference, seconds: float, run: Run | None) -> Verdict:
@@ -144,8 +129,11 @@ def _judge(reference: Reference, seconds: float, run: Run | None) -> Verdict:
         reason += f"; {formats}"
     if missing := unknown_operations(expected.graph):
         reason += f"; expected without the arithmetic of {', '.join(missing)}, which no rule translates"
-    if large:
-        reason += f"; {', '.join(f'{one.share:.0%} {one.label}' for one in large)}"
+    findings = [one for one in large if not one.evidence.startswith(GUESS)]
+    if findings:
+        reason += f"; {', '.join(f'{one.share:.0%} {one.label}' for one in findings)}"
+    if options and verdict != "as_expected":
+        reason += "; what the rest was lost to is a guess without a trace (--trace FILE, trace=FILE)"
     return Verdict(
         verdict=verdict,
         reason=reason,
@@ -159,9 +147,36 @@ def _judge(reference: Reference, seconds: float, run: Run | None) -> Verdict:
         candidates=options,
         advice=advice(reference, seconds, causes) if possible else (),
         normal=normal(reference, seconds) if possible else (),
-        notes=_notes(reference, run, seconds) if run is not None else (),
+        notes=(
+            *_calibrated(reference.chip),
+            *_assumed(reference),
+            *(_notes(reference, run, seconds) if run is not None else ()),
+        ),
         traced=run is not None,
     )
+
+
+def _calibrated(chip: Chip) -> tuple[str, ...]:
+    """Repeat how good the calibration of a chip file is."""
+    error = chip.efficiency.held_out_error
+    return (
+        ()
+        if error is None
+        else (f"{chip.name} was calibrated with a mean error of {error:.0%} on operators that the fit had not seen",)
+    )
+
+
+def _assumed(reference: Reference) -> tuple[str, ...]:
+    """Say in which format fp32 contractions are expected where nobody said so."""
+    expected = reference.expected
+    kinds = {row.kernel.kind for row in expected.rows if "fp32" in row.flops_by}
+    if reference.tf32 is not None or not kinds or not reference.has_tf32:
+        return ()
+    formats = (f"convolutions in {'tf32' if expected.tf32_kinds else 'fp32'}" if "conv" in kinds else "",
+               "matmuls in fp32" if kinds - {"conv"} else "")  # fmt: skip
+    text = " and fp32 ".join(filter(None, formats))
+    return (f"fp32 {text} are expected, as PyTorch runs them unless told otherwise; tf32=True or False "
+            "(--tf32, --no-tf32) says what was on",)  # fmt: skip
 
 
 def _notes(reference: Reference, run: Run, seconds: float) -> tuple[str, ...]:
@@ -217,22 +232,22 @@ def _inferred(reference: Reference, seconds: float, options: tuple[Candidate, ..
         return floor, seconds - floor, ()
     best = options[0]
     # What the program's own format costs is known, whatever else is wrong with it.
-    own = 0.0 if best.label == "precision" else max(min(reference.in_own_format, seconds) - attainable, 0.0)
-    over = seconds - attainable - own
-    explained = min(max(best.high_s - attainable, 0.0), over)
-    parts = [
-        (best.label, explained, _evidence(best, explained, seconds)),
-        ("precision", own, "the format that the program is in"),
-    ]
+    own = max(min(reference.in_own_format, seconds) - attainable, 0.0)
+    over = seconds - attainable
+    guess, known = over - own, "the format that the program is in"
+    if best.label == "precision" and best.gap == 1:
+        parts = [("precision", over, known if own > guess else _evidence(best, over, seconds))]
+    else:  # what does not fit explains nothing
+        guess = guess if best.gap == 1 else 0.0
+        parts = [("precision", own, known), (best.label, guess, _evidence(best, guess, seconds))]
     parts.sort(key=lambda part: -part[1])
-    return floor, attainable - floor, _closed(parts, over + own, seconds)
+    return floor, attainable - floor, _closed(parts, over, seconds, chip=reference.chip)
 
 
 def _evidence(best: Candidate, explained: float, seconds: float) -> str:
     low, high, part, text = (format_si(value, "s") for value in (best.low_s, best.high_s, explained, seconds))
-    off = "" if best.gap == 1 else f", {best.gap:.2g} times off the measured time"
     return (
-        f"{best.question} It would take {low} to {high}{off}, and would explain {part} of {text}; "
+        f"{GUESS}{best.record}: {best.question} It would take {low} to {high}, and would explain {part} of {text}; "
         "inferred from the total time, not measured"
     )
 
@@ -248,15 +263,15 @@ def _measured(reference: Reference, seconds: float, run: Run) -> Split:
         taken = max(min(part, floor - needed), 0.0)
         lost[at], needed = (label, part - taken, why), needed + taken
     floor = min(floor, needed)  # kernels may be faster than the floor: Winograd, a warm cache, clocks
-    return floor, needed - floor, _closed(lost, seconds - needed, seconds, TRACED_UNKNOWN)
+    return floor, needed - floor, _closed(lost, seconds - needed, seconds, TRACED_UNKNOWN, reference.chip)
 
 
 def _closed(
-    parts: list[tuple[str, float, str]], over: float, seconds: float, fix: Fix | None = None
+    parts: list[tuple[str, float, str]], over: float, seconds: float, fix: Fix | None = None, chip: Chip | None = None
 ) -> tuple[Cause, ...]:
     """Return causes whose parts are ``over`` together: the rest is unknown, with its own fix, and never spread."""
-    causes = [cause(label, part, seconds, why) for label, part, why in parts if part > 0]
+    causes = [cause(label, part, seconds, why, chip=chip) for label, part, why in parts if part > 0]
     left = over - sum(one.explains_s for one in causes)
     if left > 1e-9 * seconds:
-        causes.append(cause("unknown", left, seconds, "none of the known causes explains it", fix))
+        causes.append(cause("unknown", left, seconds, "none of the known causes explains it", fix, chip))
     return tuple(causes)

@@ -33,6 +33,11 @@ def data_dir(kind: Kind) -> Path:
     return packaged if packaged.is_dir() else Path(__file__).parents[3] / kind
 
 
+def data_file(kind: Kind, name: str) -> Path:
+    """Return a shipped file."""
+    return data_dir(kind) / name
+
+
 def folders(kind: Kind) -> list[Path]:
     """Return the folders that a name of this kind is searched in, first match first."""
     entries = os.environ.get("ROOFLINE_PATH", "").split(os.pathsep)

@@ -213,6 +213,8 @@ class Efficiency(Frozen):
         low: The fast end of the stated range, as a factor on the expected time, at most 1.
         high: The slow end, at least 1.
         calibrated: Fitted to measurements of this chip, of another one, or assumed.
+        held_out_error: Mean relative error of a calibration on operators that its fit had not seen; absent where nobody
+            says.
         parameters: Fitted figures of the time model by group (:mod:`roofline.cost`); priors serve for the rest.
         like: A chip whose fitted figures are used where this one has none, scaled by the datasheets.
         source: Where the shares come from.
@@ -225,6 +227,7 @@ class Efficiency(Frozen):
     low: Share = 0.65
     high: Annotated[Number, Field(ge=1, le=1e3)] = 2.0
     calibrated: Literal["measured", "transferred", "prior"] = "prior"
+    held_out_error: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     parameters: _Groups = FrozenDict()
     like: str = ""
     source: Text = (

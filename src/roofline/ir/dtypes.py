@@ -168,14 +168,23 @@ _ALIASES = {
     "float8": "fp8", "float8_e4m3fn": "fp8", "float8_e5m2": "fp8", "e4m3": "fp8", "e5m2": "fp8",
     "float8_e4m3": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "fp8_block": "fp8-block", "float4": "fp4",
     "long": "int64", "int": "int32", "i8": "int8", "u8": "int8", "uint8": "int8", "char": "int8", "i4": "int4",
-    "w4": "int4", "w8": "int8", "q8": "int8", "binary": "b1", "amp-bf16": "bf16",
+    "w4": "int4", "w8": "int8", "q8": "int8", "binary": "b1",
 }  # fmt: skip
+
+
+#: How precisions of training begin that mix formats.
+_PRECISIONS = ("amp-", "mixed-")
 
 
 @lru_cache(maxsize=512)
 def _lookup(text: str) -> DType:
     key = text.strip().lower().removeprefix("torch.").removeprefix("jnp.")
     key = _ALIASES.get(key, key)
+    if key.startswith(_PRECISIONS):
+        raise UnknownDType(
+            f"{text!r} is a precision of a training step, not a format of tensors: give it to rl.passes.training_graph "
+            "(--phase train); a forward under autocast is rl.passes.autocast(graph, 'bf16')"
+        )
     if key not in DTYPES and grouped(key) is None and two_of_four(key) is None:
         raise UnknownDType(
             f"unknown number format {text!r}; allowed: {', '.join(DTYPES)}" + did_you_mean(key, [*DTYPES, *_ALIASES])

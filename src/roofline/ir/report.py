@@ -131,7 +131,7 @@ def title(subject: Mapping[str, Any]) -> str:
     parts = [
         f"{name} on {chips}".strip() if chips else name,
         f"{subject['mode']} mode" if subject.get("mode") else "",
-        "tf32 matmuls" if subject.get("tf32") else "",
+        f"fp32 {subject['tf32']} in tf32" if subject.get("tf32") else "",
         *size_words(subject),
         f"after {', '.join(steps)}" if steps else "",
     ]

@@ -156,7 +156,7 @@ def predicted_compile(
     *,
     backends: Sequence[str] = ("inductor", "cudagraphs", "aot_eager"),
     compile_s: str | float | Mapping[str, str | float] | None = None,
-    tf32: bool = False,
+    tf32: bool | None = None,
     reserve: str | float = RESERVE,
     phase: str | None = None,
     dtype: str | None = None,

@@ -163,8 +163,15 @@ def measure(
         run = _replayed(torch, run, device) if how == "graph" else run
         seconds = _timings(torch, device, run, budget, warmup)
         recorded = _recorded(torch, device, run) if trace else None
-    tf32 = device.type == "cuda" and torch.get_float32_matmul_precision() != "highest"
-    return _judged(graph, where, how, seconds, str(device), tf32, recorded)
+    return _judged(graph, where, how, seconds, str(device), _tf32(torch, device), recorded)
+
+
+def _tf32(torch: Any, device: Any) -> bool | None:
+    """Tell whether fp32 contractions run in tf32 as PyTorch is set: all, none, or (``None``) convolutions alone."""
+    if device.type != "cuda":
+        return False
+    matmuls = torch.get_float32_matmul_precision() != "highest"
+    return matmuls or (None if torch.backends.cudnn.allow_tf32 else False)
 
 
 def need_torch(function: str) -> Any:
@@ -181,7 +188,7 @@ def need_torch(function: str) -> Any:
 
 
 def _judged(
-    graph: Graph, chip: Chip, mode: Mode, seconds: list[float], device: str, tf32: bool, trace: Trace | None
+    graph: Graph, chip: Chip, mode: Mode, seconds: list[float], device: str, tf32: bool | None, trace: Trace | None
 ) -> Measurement:
     low, middle, high = (float(value) for value in np.quantile(seconds, [0.25, 0.5, 0.75]))
     if device == "cpu" and not is_cpu(chip):

@@ -81,7 +81,7 @@ def _fill(b: Builder, n: int) -> str:
 
 @_word("cast_fp32")
 def _cast(b: Builder, n: int) -> str:
-    return b.op("cast", b.input("x", (n,)), dtype="bf16" if b.dtype == "fp32" else "fp32")
+    return b.op("cast", b.input("x", (n,)), dtype="bf16" if b.dtype in ("fp32", "tf32") else "fp32")
 
 
 @_word("elementwise")
@@ -140,7 +140,7 @@ def _qkv(
     b: Builder, batch: int, heads: int, kv_heads: int, q: int, k: int, d: int, kv_dtype: str | None = None
 ) -> tuple[str, str, str]:
     shape = (batch, kv_heads, k, d)
-    stored = _stored_dtype(kv_dtype) if kv_dtype else None
+    stored = number_format(kv_dtype).name if kv_dtype else None
     return b.input("q", (batch, heads, q, d)), b.input("k", shape, dtype=stored), b.input("v", shape, dtype=stored)
 
 
@@ -237,11 +237,12 @@ def _moe(
 ) -> str:  # fmt: skip
     """``tokens`` are those of all ``ep`` ranks; the rank that gets most is timed. ``tp`` splits the intermediate size.
 
-    Activations are 16-bit; ``dtype`` is the experts': fp8 and fp4 also multiply in it, int4 weights multiply in bf16.
+    Activations have 16 bits at least; ``dtype`` is the experts': fp8 and fp4 also multiply in it, int4 weights multiply
+    in bf16.
     """
     routing_exponent(distribution)
     stored = "int4-g128-sym" if b.dtype == "int4" else b.dtype
-    x = b.input("x", (tokens, hidden), dtype=b.dtype if b.dtype in ("fp16", "fp32") else "bf16")
+    x = b.input("x", (tokens, hidden), dtype=b.dtype if DTYPES[b.dtype].bits >= 16 else "bf16")
     own, wide = ceil_div(experts, ep), ceil_div(intermediate, tp)
     up = b.weight("up", (own, 2 * wide if gated else wide, hidden), dtype=stored)
     down = b.weight("down", (own, hidden, wide), dtype=stored)
@@ -304,6 +305,7 @@ def load_workload(path: str | Path, dtype: str | None = None) -> Graph:
 
     Raises:
         ModelDataError: Not readable, not JSON (names line and column), or not a workload.
+        UsageError: A dtype where each entry names its own.
 
     Example:
         >>> import pathlib, tempfile
@@ -319,7 +321,11 @@ def load_workload(path: str | Path, dtype: str | None = None) -> Graph:
         _known_keys(data, ("dtype", "work"), f"{file}: ")
     inner = data.get("dtype", "bf16") if isinstance(data, Mapping) else "bf16"
     entries: Any = data.get("work") if isinstance(data, Mapping) and "work" in data else data
-    return workload([entries] if isinstance(entries, Mapping) else entries, dtype or inner, file.stem)
+    entries = [entries] if isinstance(entries, Mapping) else entries
+    graph = workload(entries, dtype or inner, file.stem)
+    if dtype is not None and all(entry.get("dtype") is not None for entry in entries):
+        raise UsageError(f"{file}: dtype={dtype!r} (--dtype) is for entries that name none, and each names its own")
+    return graph
 
 
 def _entry(entry: Any, dtype: str, where: str) -> Graph:
@@ -401,15 +407,10 @@ def operator_graph(word: str, dtype: str, shape: Mapping[str, Any]) -> Graph:
     Raises:
         ShapeError: The sizes contradict each other.
     """
-    b = Builder(word, _stored_dtype(dtype))
+    b = Builder(word, number_format(dtype).name)
     build = WORDS[word]
     result = build(b, **{_keys(word)[key].name: value for key, value in shape.items()})
     return b.graph([result])
-
-
-def _stored_dtype(dtype: str) -> str:
-    name = number_format(dtype).name
-    return "fp32" if name == "tf32" else name
 
 
 def _known_keys(keys: Iterable[Any], allowed: Sequence[str], where: str = "") -> None:

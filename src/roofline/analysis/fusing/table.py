@@ -204,7 +204,7 @@ def fusion(
         >>> found.groups()[0].ops
         ('elementwise', 'elementwise', 'elementwise', 'elementwise', 'elementwise')
     """
-    tf32 = isinstance(program, Estimate) and program.tf32
+    tf32 = program.tf32 if isinstance(program, Estimate) else None
     graph, chip, sizes = one_point(program, chip, sizes, phase, dtype)
     where = find_chip(chip) if chip is not None else None
     base = ungrouped(graph)
@@ -244,7 +244,7 @@ def elements(graph: Graph) -> Graph:
     return graph.with_tensors(replace(tensor, dtype=_COUNTING) for tensor in graph.tensors.values())
 
 
-def _row(policy: str, program: Graph, chip: Chip | None, sizes: Mapping[str, int], tf32: bool) -> PolicyRow:
+def _row(policy: str, program: Graph, chip: Chip | None, sizes: Mapping[str, int], tf32: bool | None) -> PolicyRow:
     counts = count_graph(program, **sizes)
     accesses = float(count_graph(elements(program), **sizes).bytes)
     figures = PolicyRow(policy, counts.launches, accesses, float(counts.bytes))

@@ -251,7 +251,7 @@ def request(
     block: int | None = None,
     shared_prefix: int = 0,
     mode: Mode = "graph",
-    tf32: bool = False,
+    tf32: bool | None = None,
     reserve: str | float = RESERVE,
     dtype: str | None = None,
     weights: str | None = None,

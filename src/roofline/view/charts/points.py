@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from roofline.analysis.estimates import Estimate
-from roofline.cost import vector_peak
+from roofline.cost import uses_tf32, vector_peak
 from roofline.diagnosis.op_summary import OpSummary
 from roofline.hardware.chip import Chip
 from roofline.ir.dtypes import dtype as find_dtype
@@ -125,7 +125,9 @@ def formats(estimate: Estimate) -> list[str]:
     """Return the number formats that a program contracts in, the one with the most FLOPs first."""
     totals: dict[str, float] = {}
     for row in estimate.rows:
+        in_tf32 = estimate.tf32 is None and uses_tf32(row, estimate.chip, None) and "tf32" in estimate.chip.matrix
         for name, flops in row.flops_by.items():
+            name = "tf32" if in_tf32 and name == "fp32" else name
             totals[name] = totals.get(name, 0.0) + row.kernel.count * float(flops)
     return sorted(totals, key=lambda name: -totals[name])
 
@@ -377,8 +379,8 @@ def quantity(value: Any, unit: str, what: str, zero: bool = False) -> float:
 
 def _peak_of(label: str, chip: Chip, estimate: Estimate | None, precisions: Sequence[str]) -> tuple[float, str]:
     """Return the compute peak that holds for a label: of the kernel of that name, or else the highest in question."""
-    tf32 = estimate.tf32 if estimate else False
     row = next((row for row in estimate.rows if label in row.kernel.names), None) if estimate else None
+    tf32 = bool(estimate and (uses_tf32(row, chip, estimate.tf32) if row else estimate.tf32))
     if row is not None and row.flops_by:
         names = list(row.flops_by)
     elif row is not None and (peaks := [peak for name in row.vector_by if (peak := vector_peak(chip, name))]):

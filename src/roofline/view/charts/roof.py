@@ -195,7 +195,7 @@ def plot_roofline(
     return Roofline(
         chip,
         est,
-        read.ceilings(chip, names, est.tf32 if est is not None else False),
+        read.ceilings(chip, names, bool(est and est.tf32)),
         read.slopes(chip, levels),
         predicted + read.measured_points(measured, chip, est, names),
         f"Roofline of {est.graph.name} on {chip.name}" if est is not None else f"Roofline of {chip.name}",
