@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mutators import json_mutated, mutants, refused
 from profiles import LONG, examples
 
 import roofline as rl
@@ -797,3 +798,11 @@ QUANTISED_KEYS = ["quant_method", "bits", "group_size", "ignore", "config_groups
 def test_no_scheme_breaks_it(method: str, changes: dict[str, Any]) -> None:
     config = {**TOY, "num_hidden_layers": 1, "quantization_config": {"quant_method": method, **changes}}
     assert len(complaint(config).splitlines()) <= 1
+
+
+@pytest.mark.usefixtures("shared")
+@pytest.mark.parametrize("scheme", [scheme for scheme, _ in SCHEMES], ids=lambda scheme: json.dumps(scheme)[:40])
+def test_damaged_schemes_are_built_or_refused_in_one_line(scheme: dict[str, Any]) -> None:
+    whole = {**TOY, "quantization_config": {**scheme, "kv_cache_scheme": {"num_bits": 8, "type": "float"}}}
+    for made in mutants(json_mutated, whole, examples(8)):
+        refused(lambda made=made: rl.from_config(made))

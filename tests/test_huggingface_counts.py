@@ -331,6 +331,10 @@ ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
     "roberta": ("AutoModel", {"model_type": "roberta", **BERT, "type_vocab_size": 1}),
     "roberta-masked": (MASKED, {"model_type": "roberta", **BERT}),
     "roberta-labels": (LABELS, {"model_type": "roberta", **BERT, "num_labels": 3}),
+    "data2vec-text": (LABELS, {"model_type": "data2vec-text", **BERT}),
+    "roberta-prelayernorm": (MASKED, {"model_type": "roberta-prelayernorm", **BERT}),
+    "xlm-roberta-xl": (MASKED, {"model_type": "xlm-roberta-xl", **BERT}),
+    "megatron-bert": (LABELS, {"model_type": "megatron-bert", **BERT}),
     "camembert": ("AutoModel", {"model_type": "camembert", **BERT}),
     "xlm-roberta": (MASKED, {"model_type": "xlm-roberta", **BERT}),
     "distilbert": ("AutoModel", DISTIL),
@@ -386,6 +390,11 @@ DINO = {key: value for key, value in VIT.items() if key != "intermediate_size"}
 IMAGES = "AutoModelForImageClassification"
 
 VISION: dict[str, tuple[str, dict[str, Any]]] = {
+    "resnet": ("AutoModelForImageClassification", {"model_type": "resnet"}),
+    "resnet-basic": ("AutoModelForImageClassification",
+                     {"model_type": "resnet", "depths": [2, 2, 2, 2], "hidden_sizes": [64, 128, 256, 512],
+                      "layer_type": "basic", "num_labels": 1000}),
+    "convnext": ("AutoModelForImageClassification", {"model_type": "convnext", "image_size": 32}),
     "vit": ("AutoModel", {"model_type": "vit", **VIT}),
     "vit-base": (IMAGES, {"model_type": "vit", "num_labels": 1000}),
     "vit-no-bias": (IMAGES, {"model_type": "vit", **VIT, "qkv_bias": False, "num_labels": 7}),

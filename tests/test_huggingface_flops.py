@@ -64,7 +64,7 @@ def test_decoders(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["bert", "bert-masked", "roberta-labels", "distilbert", "electra", "albert", "mpnet",
-                                  "modernbert-masked", "clip_text_model"])  # fmt: skip
+                                  "modernbert-masked", "clip_text_model", "xlm-roberta-xl"])  # fmt: skip
 def test_encoders(name: str) -> None:
     auto, config = configs.ENCODERS[name]
     named = {**config, "architectures": [HEADS.get(auto, "Model")]}
@@ -77,6 +77,12 @@ def test_vision(name: str) -> None:
     auto, config = configs.VISION[name]
     named = {**config, "architectures": [HEADS.get(auto, "ForImageClassification" if "labels" in name else "Model")]}
     assert ours(named, attention="naive") == counted(config, auto, pixel_values=torch.zeros(B, 3, 32, 32))
+
+
+def test_a_convolutional_network() -> None:
+    auto, config = configs.VISION["convnext"]
+    graph = rl.from_config({**config, "architectures": ["ConvNextForImageClassification"]})
+    assert rl.count(graph, B=B).flops == counted(config, auto, pixel_values=torch.zeros(B, 3, 32, 32))
 
 
 @pytest.mark.parametrize("name", ["t5", "t5-v1.1", "umt5", "bart", "mbart", "whisper"])

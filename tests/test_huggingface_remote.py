@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from mutators import json_mutated, mutants, refused
+from profiles import examples
 
 import roofline as rl
 
@@ -235,6 +237,41 @@ def test_llama_vision_on_text_alone() -> None:
     llama = rl.model("llama-3.1-8b", phase="decode")
     assert rl.count(text, B=4, C=100).flops == rl.count(llama, B=4, C=100).flops
     assert text.parameters == rl.from_config(LLAMA_VISION, phase="decode").parameters
+
+
+#: https://huggingface.co/openai/gpt-oss-20b/blob/main/config.json.
+GPT_OSS: dict[str, Any] = {
+    "architectures": ["GptOssForCausalLM"], "attention_bias": True, "experts_per_token": 4, "head_dim": 64,
+    "hidden_size": 2880, "initial_context_length": 4096, "intermediate_size": 2880, "model_type": "gpt_oss",
+    "num_attention_heads": 64, "num_experts_per_tok": 4, "num_key_value_heads": 8, "sliding_window": 128,
+    "swiglu_limit": 7.0, "vocab_size": 201088, "torch_dtype": "bfloat16",
+    "quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": [
+        "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("layers", "experts", "parameters", "gibibytes"),
+    [(24, 32, 20_914_757_184, 12.8), (36, 128, 116_829_156_672, 60.8)],
+)
+def test_bytes_of_gpt_oss(layers: int, experts: int, parameters: int, gibibytes: float) -> None:
+    """arXiv 2508.10925, Table 1: 20.9 and 116.8 billion parameters, checkpoints of 12.8 and 60.8 GiB.
+
+    The smaller file names 13,761,264,768 bytes: experts in 4 bits with 8 bits of scale for 32, the rest in 16.
+    """
+    graph = rl.from_config({**GPT_OSS, "num_hidden_layers": layers, "num_local_experts": experts}, phase="decode")
+    held = rl.estimate(graph, "h100-sxm", B=1, C=1).memory.weights
+    assert graph.parameters == parameters
+    assert held / 2**30 == pytest.approx(gibibytes, abs=0.05)
+    matrices = layers * experts * (2 * 2880 * 2880 + 2880 * 2880)
+    assert held == matrices * (4 + 8 / 32) / 8 + 2 * (parameters - matrices)
+
+
+@pytest.mark.parametrize("config", [KIMI_K2, CHATGLM2, OPENELM, QWEN, LLAMA_VISION], ids=lambda c: c["model_type"])
+def test_damaged_configs_are_built_or_refused_in_one_line(config: dict[str, Any]) -> None:
+    small = {**config, **{key: 2 for key in ("num_hidden_layers", "num_layers") if key in config}}
+    for made in mutants(json_mutated, small, examples(15)):
+        refused(lambda made=made: rl.from_config(made, phase="decode"))
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,10 @@ def _mpnet(c: MPNetConfig) -> Model:
 ENCODERS: dict[str, Kind] = {
     "bert": row(*_BERT, family=_ENCODER, ends=_POOLED),
     **dict.fromkeys(("roberta", "camembert", "xlm-roberta"), row(*_BERT, _after_padding, family=_ENCODER, ends=_DENSE)),
+    "data2vec-text": row(*_BERT, _after_padding, family=_ENCODER, ends=_DENSE),
+    "roberta-prelayernorm": row(*_BERT, _after_padding, pre_norms=True, family=_ENCODER, ends=_DENSE),
+    "xlm-roberta-xl": row(*_BERT, _after_padding, pre_norms=True, embed_norm=False, family=_ENCODER, ends=_DENSE),
+    "megatron-bert": row(*_BERT, pre_norms=True, embed_norm=False, family=_ENCODER, ends=_POOLED),
     "electra": row(*_BERT, _narrow, **_NONE, family=_ENCODER, ends=_DENSE),
     "albert": row(*_BERT, _albert, family=replace(_ENCODER, config=AlbertConfig, compose=_albert_model), ends=_POOLED),
     "distilbert": row(body, groups.activation, _positions, groups.ignored("sinusoidal_pos_embds"), _labels, **_NONE,

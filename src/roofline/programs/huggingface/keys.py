@@ -21,6 +21,8 @@ DEFAULTS: dict[str, dict[str, Any]] = json.loads(
 
 #: A size in a config beyond this is a mistake, and so are more layers than that.
 MAX_SIZE = 10**9
+#: Any other number is no larger.
+MAX_NUMBER = 1e100
 MAX_LAYERS = 2000
 
 #: Keys that no cost depends on, though their names look as if.
@@ -55,7 +57,7 @@ _SILENT = re.compile(
     r"auto_map|torchscript|bfloat16|label|task|loss|jitter|norm_topk|router|routing|scal(e|ing)|multiplier|fp32|upcast|"
     r"suppress|^forced_|^summary_|^mask_|time_step|augment|problem_type|temperature|^top_[kp]$|^typical_p$|penalty|"
     r"early_stop|do_sample|^m(in|ax)_|bad_words|prefix|remove_invalid|return_dict|^output_|is_(encoder_)?decoder|"
-    r"flash|chunk_size_feed|tokenizer|checkpointing|position|rope|rotary|theta|_length$|unsloth|language_model_only|architectures"
+    r"flash|^out_(features|indices)$|stage_names|chunk_size_feed|tokenizer|checkpointing|position|rope|rotary|theta|_length$|unsloth|language_model_only|architectures"
 )
 
 #: Keys of layers that predict further tokens, which a forward pass leaves out.
@@ -204,7 +206,7 @@ class Keys:
     def real(self, key: str, value: Any) -> float:
         """Check a number that is not negative, 0 where it is null."""
         value = 0.0 if value is None or value is False else value
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_NUMBER:
             self.fail(key, f"wanted a number from 0, given {str(value)[:60]!r}")
         return float(value)
 

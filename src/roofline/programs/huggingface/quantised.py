@@ -117,20 +117,20 @@ def _compressed_group(c: Keys, table: Table, group: Any) -> Scheme:
     if not isinstance(weights, Mapping):
         _refuse(c, table)
     assert isinstance(weights, Mapping)
-    bits, kind = _int(weights.get("num_bits")), weights.get("type", "int")
+    bits, kind = _int(weights.get("num_bits")), str(weights.get("type", "int"))[:20]
     if (bits, kind) not in {*((b, "int") for b in (2, 3, 4, 8)), (8, "float"), (4, "float")}:
         _refuse(c, table, bits, _int(weights.get("group_size")))
-    targets = group.get("targets") or ["Linear"]
-    only = () if "Linear" in targets else tuple(str(target)[:200] for target in targets)
+    targets = _names(c, group, "targets") or ["Linear"]
+    only = () if "Linear" in targets else tuple(target[:200] for target in targets)
     zero = 0 if weights.get("symmetric") is not False or kind == "float" else bits
     base = Scheme(bits, kind, zero=zero, only=only, compute=_compute(group.get("input_activations")),
-                  index=weights.get("actorder") in ("group", "dynamic"))  # fmt: skip
+                  index=str(weights.get("actorder")) in ("group", "dynamic"))  # fmt: skip
     return _with_strategy(c, table, base, weights)
 
 
 def _with_strategy(c: Keys, table: Table, base: Scheme, weights: Table) -> Scheme:
     size = _int(weights.get("group_size"))
-    strategy = weights.get("strategy") or ("group" if size > 0 else "channel" if size == -1 else "tensor")
+    strategy = str(weights.get("strategy") or "") or ("group" if size > 0 else "channel" if size == -1 else "tensor")
     if base.bits == 4 and base.stored == "float":
         return replace(base, named="nvfp4" if size == 16 else "mxfp4")
     if strategy == "block":
@@ -232,10 +232,9 @@ def _cache(c: Keys, table: Table) -> str:
         named = f"{scheme.get('type', 'int')} {scheme.get('num_bits')}"
     if not named:
         return ""
+    named = str(named)[:40]
     if named not in _CACHES:
-        c.fail(
-            "quantization_config", f"a cache in {str(named)[:40]!r} is not understood; allowed: {', '.join(_CACHES)}"
-        )
+        c.fail("quantization_config", f"a cache in {named!r} is not understood; allowed: {', '.join(_CACHES)}")
     c.notes.append(f"quantization_config: the KV cache is kept in {_CACHES[named]}")
     return _CACHES[named]
 

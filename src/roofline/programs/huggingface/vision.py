@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from roofline.programs.architectures import convnet
 from roofline.programs.architectures.vit import FAMILIES
 from roofline.programs.huggingface import groups
 from roofline.programs.huggingface.checkpoints import mllama
@@ -139,6 +141,43 @@ _QWEN: dict[str, Any] = {"class_token": False, "patch_bias": False, "rope": True
 _QKV_BIAS = groups.options(qkv_bias="qkv_bias")
 _DINO: tuple[Reader, ...] = (_body, _activation, _QKV_BIAS, _dino)
 _MEAN = {"Model": {"head": "none"}, "ForImageClassification": {"head": "classes_mean"}}
+
+
+def _stages(c: Keys) -> dict[str, Any]:
+    """Read the blocks of each stage and their channels; an image of the usual size where the config has none."""
+    depths, channels = c.sizes("depths") or [], c.sizes("hidden_sizes") or []
+    if not depths or len(depths) != len(channels) or not all(depths):
+        c.fail("depths", f"wanted blocks for each of {len(channels)} hidden_sizes, given {str(depths)[:60]}")
+    if (colours := c.size("num_channels")) not in (None, 3):
+        c.fail("num_channels", f"{colours} is not understood; allowed: 3")
+    size = _edge(c, "image_size")
+    if size is None:
+        c.notes.append("the config names no image_size: 224 is assumed")
+    return {"image": size or 224, "depths": depths, "classes": labels_of(c)}
+
+
+def _resnet(c: Keys) -> dict[str, Any]:
+    """ResNet 1.5: twice the channels in each stage, the step in the 3x3 convolution."""
+    block, width = c.one_of("layer_type", {"basic": "basic", "bottleneck": "bottleneck"}), c.needed("embedding_size")
+    usual = [width * (4 if block == "bottleneck" else 1) * 2**i for i in range(len(c.sizes("hidden_sizes") or []))]
+    if (own := c.sizes("hidden_sizes")) != usual:
+        c.fail("hidden_sizes", f"wanted {usual}, given {str(own)[:60]}")
+    for key in ("downsample_in_first_stage", "downsample_in_bottleneck"):
+        if c.switch(key):
+            c.fail(key, "allowed: false")
+    if c.get("hidden_act") not in (None, "relu"):
+        c.fail("hidden_act", "allowed: relu")
+    return {"block": block, "width": width}
+
+
+def _convnext(c: Keys) -> dict[str, Any]:
+    """ConvNeXt with patches of four pixels and scaled branches."""
+    if c.needed("patch_size") != 4 or not c.number("layer_scale_init_value"):
+        c.fail("patch_size", "other than patches of 4 and scaled branches is not understood; allowed: 4")
+    c.ignore("num_stages", "hidden_act", "drop_path_rate")
+    return {"channels": c.sizes("hidden_sizes")}
+
+
 _QWEN_NAMES = {"num_hidden_layers": "depth", "num_attention_heads": "num_heads", "num_channels": "in_channels"}
 _VIT: dict[str, Any] = {"family": FAMILIES["vit"]}
 _SPLIT: dict[str, Any] = {**_VIT, "fused_qkv": False}  #: Three projections for q, k and v.
@@ -151,7 +190,11 @@ _LLAMA4 = groups.ignored(
     "multi_modal_projector_bias", "projector_dropout",
 )  # fmt: skip
 
+_PICTURES: dict[str, Mapping[str, Any] | None] = {"ForImageClassification": {}, "Model": None, "Backbone": None}
+
 VISION: dict[str, Kind] = {
+    "resnet": row(_stages, _resnet, family=convnet.FAMILIES["resnet"], ends=_PICTURES),
+    "convnext": row(_stages, _convnext, family=convnet.FAMILIES["convnext"], ends=_PICTURES),
     "vit": row(*_TOWER, _QKV_BIAS, _classes, **_SPLIT, ends=_CLASSES),
     "deit": row(*_TOWER, _QKV_BIAS, _classes, tokens=1, **_SPLIT, ends=_CLASSES),
     "dinov2": row(*_DINO, layer_scale=True, **_SPLIT, ends=_MEAN),
