@@ -26,9 +26,8 @@ from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import DoesNotFit, UsageError
-from roofline.ir.graph import Graph
+from roofline.ir.graph import Graph, advice_on, sizes_of
 from roofline.ir.report import Report
-from roofline.ir.sizes import by_symbol
 from roofline.ir.units import format_si, parse
 from roofline.passes.formats.cast import cast
 
@@ -171,7 +170,7 @@ def best_batch(
         True
     """
     graph, target = as_graph(program, phase, dtype), find_chip(chip)
-    fixed = by_symbol(sizes, graph.symbols)
+    fixed = sizes_of(graph, sizes)
     _check(graph, fixed)
     room = _limit("memory_limit", memory_limit, "B", target.capacity if memory_limit is None else 0.0)
     patience = _limit("latency_limit", latency_limit, "s", inf)
@@ -192,7 +191,8 @@ def best_batch(
 def _check(graph: Graph, sizes: Mapping[str, Any]) -> None:
     """Refuse a program without a batch to choose, and sizes that span an axis."""
     if "B" not in graph.symbols:
-        raise UsageError(f"{graph.name} has no symbol B: its batch is fixed, so there is nothing to choose")
+        raise UsageError(f"{graph.name} has no symbol B: its batch is fixed, so there is nothing to choose"
+                         f"{advice_on(graph, 'B')}")  # fmt: skip
     if "B" in sizes:
         raise UsageError(f"batch={sizes['B']}: the batch is what this chooses; leave it out")
     one_point(grid(graph.symbols, {"B": 1, **sizes}).axes, "a batch is chosen for")

@@ -19,8 +19,9 @@ from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip, chip_list
 from roofline.ir.errors import UsageError, did_you_mean
+from roofline.ir.graph import sizes_of
 from roofline.ir.report import WORDS, Report, subject
-from roofline.ir.sizes import SIZE_WORDS, by_symbol, evaluate, unknown_size
+from roofline.ir.sizes import evaluate
 from roofline.ir.units import format_si
 from roofline.passes.fusion.fuse import fuse
 from roofline.passes.rewriting.options import pad_matmuls
@@ -263,16 +264,13 @@ def count(program: Program, *, phase: str | None = None, dtype: str | None = Non
         (16083058688, 739)
     """
     graph = as_graph(program, phase, dtype)
-    values = by_symbol(sizes, graph.symbols)
-    for name in values:
-        if name not in graph.symbols and name not in SIZE_WORDS.values():
-            raise unknown_size(name, graph.symbols)
+    values = sizes_of(graph, sizes)
     try:
         np.broadcast_shapes(*map(np.shape, values.values()))
     except ValueError:
         shapes = ", ".join(f"{name} {np.shape(value)}" for name, value in values.items())
         raise UsageError(f"sizes of the shapes {shapes} do not broadcast against each other") from None
-    flat = {name: value for name, value in values.items() if np.ndim(value) < 2 and name in graph.symbols}
+    flat = {name: value for name, value in values.items() if np.ndim(value) < 2}
     return replace(count_graph(graph, **values), about=subject(graph, sizes=flat))
 
 
@@ -322,7 +320,7 @@ def estimate(
         raise UsageError(f"unknown mode {mode!r}; allowed: {', '.join(MODES)}" + did_you_mean(str(mode), MODES))
     runs = pad_matmuls(graph if graph.info.grouped else fuse(graph)) if mode == "compiled" else graph
     many = not isinstance(chip, str | os.PathLike | Chip)
-    est = Estimate(runs, chips, many, mode, grid(graph.symbols, sizes), tf32, reserved(reserve))
+    est = Estimate(runs, chips, many, mode, grid(graph.symbols, sizes_of(graph, sizes)), tf32, reserved(reserve))
     if not est.rows:
         raise UsageError(f"{runs.name} has no kernel; there is nothing to time")
     assert est.times  # a figure that a chip lacks is missed here, not when somebody looks at the time

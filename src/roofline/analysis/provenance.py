@@ -14,9 +14,8 @@ from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import MissingFigure
-from roofline.ir.graph import Graph
+from roofline.ir.graph import Graph, sizes_of
 from roofline.ir.report import Report, subject
-from roofline.ir.sizes import by_symbol
 from roofline.ir.units import format_bytes, format_si
 
 #: What is set beside what for each step, with the unit that a person reads.
@@ -110,7 +109,8 @@ def pass_history(
     graph, where = as_graph(program, phase, dtype), find_chip(chip) if chip is not None else None
     steps = graph.history
     programs = [*(step.before for step in steps), graph]
-    sizes = by_symbol(sizes, frozenset().union(*(one.symbols for one in programs)))
+    known = frozenset().union(*(one.symbols for one in programs))
+    sizes = sizes_of(graph, sizes, known)
     states = tuple(_figures(one, where, mode, sizes) for one in programs)
     return PassHistory(
         graph, where.name if where else None, tuple(map(repr, steps)), tuple(step.notes for step in steps), states

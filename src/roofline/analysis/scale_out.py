@@ -20,10 +20,9 @@ from roofline.hardware.cluster import Cluster
 from roofline.hardware.cluster import cluster as find_cluster
 from roofline.hardware.library import AnyChip
 from roofline.ir.errors import UsageError
-from roofline.ir.graph import Graph, Node
+from roofline.ir.graph import Graph, Node, sizes_of
 from roofline.ir.numbers import whole_number
 from roofline.ir.report import Report, subject
-from roofline.ir.sizes import by_symbol
 from roofline.ir.units import format_bytes, format_si
 from roofline.ops.communication import COLLECTIVES
 from roofline.passes.parallel.shard import shard
@@ -250,7 +249,7 @@ def scaling(
     if not 0 <= least_gain < 1:
         raise UsageError(f"least_gain={least_gain!r}: a share from 0 to below 1 is wanted")
     graph, cluster = as_graph(program, phase, dtype), find_cluster(chip)
-    at = by_symbol(sizes, graph.symbols)
+    at = sizes_of(graph, sizes)
     parts, skipped = _shared(graph, cluster, _numbers(devices), at.get("S"), sp=sp, experts=experts, vocab=vocab)
     how: dict[str, Any] = {"mode": mode, "tf32": tf32, "reserve": reserve, **at}
     estimates = {number: estimate(part, cluster.device, **how) for number, part in parts.items()}

@@ -27,7 +27,7 @@ from roofline.ir.datafile import read_toml
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import RooflineError, UnknownChip, UsageError
 from roofline.ir.files import user_path
-from roofline.ir.graph import Graph
+from roofline.ir.graph import Graph, check_symbol
 from roofline.ir.report import Report
 from roofline.ir.sizes import LARGEST
 from roofline.ir.units import parse
@@ -377,6 +377,7 @@ def _named(graph: Graph, numbers: Mapping[str, Any]) -> dict[str, Any]:
         sizes["C"] = sizes.pop("S")
     for name in sorted(sizes.keys() - symbols):
         word, option = _SYMBOLS[name]
+        check_symbol(graph, name, f"{option} {sizes[name]}")
         note(f"{graph.name} has no use for {word}; {option} is ignored")
     return sizes
 

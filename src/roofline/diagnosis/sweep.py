@@ -26,7 +26,7 @@ from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.csvfile import read_table
 from roofline.ir.errors import RooflineError, UsageError
-from roofline.ir.graph import Graph
+from roofline.ir.graph import Graph, advice_on
 from roofline.ir.numbers import finite_number
 from roofline.ir.report import Report
 from roofline.ir.units import format_si, parse
@@ -206,7 +206,7 @@ def check_sweep(
         raise UsageError("to compare with the chip give both, a program and a chip")
     graph = as_graph(program, phase, dtype) if program is not None else None
     if graph is not None and "B" not in graph.symbols:
-        raise UsageError(f"{graph.name} has no symbol B: its batch is fixed")
+        raise UsageError(f"{graph.name} has no symbol B: its batch is fixed{advice_on(graph, 'B')}")
     if graph is None and options:
         raise UsageError(f"{', '.join(sorted(options))}: of use only with a program and a chip")
     sizes, seconds = _points(batches, times)

@@ -20,7 +20,7 @@ from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import TraceError, UsageError
-from roofline.ir.sizes import by_symbol
+from roofline.ir.graph import sizes_of
 from roofline.ir.units import format_si, parse
 from roofline.traces.events import Trace
 from roofline.traces.reading import read_trace
@@ -89,7 +89,7 @@ def check(
     if seconds is not None and not seconds > 0:
         raise UsageError(f"measured={measured!r}: a time is above zero")
     graph = as_graph(program, phase, dtype)
-    reference = Reference(graph, find_chip(chip), mode, tf32, by_symbol(sizes, graph.symbols))
+    reference = Reference(graph, find_chip(chip), mode, tf32, sizes_of(graph, sizes))
     if reference.expected.shape:
         raise UsageError("a measured time belongs to one point; give single numbers for batch, seq and context")
     run = _run(trace, reference.chip, seconds) if trace is not None else None

@@ -7,7 +7,7 @@ of a kernel are moved. Fusion is relabelling; nothing else about a node changes.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, wraps
 from types import MappingProxyType
@@ -15,7 +15,19 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from roofline.ir.errors import ShapeError, UsageError
 from roofline.ir.numbers import whole_number
-from roofline.ir.sizes import LARGEST, Dim, Number, Size, prod, substitute, symbols
+from roofline.ir.sizes import (
+    LARGEST,
+    SIZE_WORDS,
+    Dim,
+    Number,
+    Size,
+    by_symbol,
+    prod,
+    size_names,
+    substitute,
+    symbols,
+    unknown_size,
+)  # fmt: skip
 
 #: What a tensor is to the memory count: stored parameters, stored constants that are no parameters (running
 #: statistics), the KV cache or other kept state, what the caller hands in, or something computed on the way.
@@ -344,17 +356,25 @@ class Graph:
         """The same program with some symbols replaced by numbers.
 
         Raises:
-            UsageError: A value that is no size, such as an array.
+            UsageError: A value that is no size, or a symbol that neither it nor what it was made of has.
         """
-        sizes = {name: whole_number(name, size, most=LARGEST) for name, size in sizes.items()}
+        parts = (self, self.info.folded, *self.info.pipeline, *(step.before for step in self.history))
+        known = frozenset().union(*(part.symbols for part in parts if part is not None))
+        for name in sizes.keys() - known:
+            check_symbol(self, name, f"{name}={sizes[name]}")
+            if name not in SIZE_WORDS.values():
+                raise unknown_size(name, known)
+        return self._bound({name: whole_number(name, size, most=LARGEST) for name, size in sizes.items()})
+
+    def _bound(self, sizes: Mapping[str, int]) -> Graph:
         at = {name: replace(t, shape=tuple(substitute(s, sizes) for s in t.shape)) for name, t in self.tensors.items()}
         nodes = tuple(
             replace(node, attrs=tuple((key, _substitute_attr(value, sizes)) for key, value in node.attrs))
             for node in self.nodes
         )
-        history = tuple(replace(step, before=step.before.bind(**sizes)) for step in self.history)
-        folded = self.info.folded and self.info.folded.bind(**sizes)
-        info = replace(self.info, folded=folded, pipeline=tuple(part.bind(**sizes) for part in self.info.pipeline))
+        history = tuple(replace(step, before=step.before._bound(sizes)) for step in self.history)
+        folded = self.info.folded and self.info.folded._bound(sizes)
+        info = replace(self.info, folded=folded, pipeline=tuple(part._bound(sizes) for part in self.info.pipeline))
         items = substitute(self.items, sizes)
         return replace(self, tensors=at, nodes=nodes, items=items, info=info, history=history)
 
@@ -435,6 +455,71 @@ def check_graph(program: Any, name: str, what: str = "a pass") -> None:
         path = isinstance(program, str | os.PathLike)
         hint = f", such as rl.load_program({os.fspath(program)[:60]!r})" if path else ""
         raise UsageError(f"{name}: {what} takes a Graph{hint}, not {str(program)[:60]!r}")
+
+
+#: What stands for a dynamic axis, by the frontend that captured the program.
+_CAPTURE_AGAIN = {
+    "torch": 'capture again with dynamic={{"{name}": {axis}}}',
+    "jax": "trace it again on shapes of jax.export.symbolic_shape('{name}')",
+    "onnx": "export the file again with '{name}' as a symbolic dimension (dynamic_shapes or dynamic_axes)",
+}
+
+
+def sizes_of(graph: Graph, sizes: Mapping[str, Any], known: Set[str] | None = None) -> dict[str, Any]:
+    """Return the sizes of a program under its own symbols (:func:`~roofline.ir.sizes.by_symbol`).
+
+    B, S and C may be given to any program of a model, which has what it has; one that was captured at a fixed size
+    would answer for another one than was asked.
+
+    Args:
+        graph: The program.
+        sizes: By word or by symbol; ``None`` is no size.
+        known: The symbols that there are, the program's where absent.
+
+    Raises:
+        UsageError: A size that was fixed when the program was captured, with what to do, or that is unknown.
+
+    Example:
+        >>> from roofline.ir.sizes import symbol
+        >>> sizes_of(Graph("step", {"x": Tensor("x", (symbol("B"), 8), "fp32", "input")}, ()), {"batch": 4, "S": 1})
+        {'B': 4}
+    """
+    known = graph.symbols if known is None else known
+    for name, value in sizes.items():
+        own = name if name in known else SIZE_WORDS.get(name, name)
+        if value is not None and own not in known and not (own == "S" and "C" in known):
+            check_symbol(graph, own, f"{name}={value}")
+    named = by_symbol(sizes, known)
+    if "S" in named and "S" not in known and "C" in known:
+        named.setdefault("C", named["S"])
+    for name in named.keys() - known - set(SIZE_WORDS.values()):
+        raise unknown_size(name, known)
+    return {name: value for name, value in named.items() if name in known}
+
+
+def check_symbol(graph: Graph, name: str, text: str) -> None:
+    """Refuse a size that a captured program has no symbol for.
+
+    Raises:
+        UsageError: Says what to do about it.
+    """
+    if advice_on(graph, name):
+        word = next((word for word, symbol in SIZE_WORDS.items() if symbol == name), name)
+        has = f"this program has no {word}; its sizes are {size_names(graph.symbols)}"
+        raise UsageError(f"{text}: {has}{advice_on(graph, name)}")
+
+
+def advice_on(graph: Graph, name: str) -> str:
+    """Return what a captured program was captured with, and how it gets a symbol; empty for any other program."""
+    guard = next((guard for guard in graph.info.guards if guard.startswith(f"{name} = ")), "")
+    if guard:
+        return f"; its capture found that it only runs where {guard}"
+    source = (graph.info.source or "").partition(",")[0]
+    if source not in _CAPTURE_AGAIN:
+        return ""
+    inputs = [f"{t.name} {list(t.shape)}" for t in graph.tensors.values() if t.kind == "input"]
+    remedy = _CAPTURE_AGAIN[source].format(name=name, axis=int(name != "B"))
+    return f"; captured with {', '.join(inputs[:3]) or 'no inputs'}: {remedy}"
 
 
 def _substitute_attr(value: Any, sizes: Mapping[str, int]) -> Any:

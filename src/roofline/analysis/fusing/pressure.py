@@ -8,12 +8,11 @@ from typing import Any
 
 from roofline.cost import compiled as fusing
 from roofline.counting.counts import Boundaries, kernel_boundaries
-from roofline.counting.grid import grid
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import UsageError, did_you_mean
-from roofline.ir.graph import Graph, Node
+from roofline.ir.graph import Graph, Node, sizes_of
 from roofline.ir.sizes import evaluate, prod
 from roofline.ops.registry import OPS, node_work
 from roofline.passes.fusion.inlining import kept_of
@@ -163,7 +162,7 @@ def pressure(graph: Graph, kernel: str, chip: str | Chip, **sizes: Any) -> Press
     scope = kernel_boundaries(graph)
     if kernel not in scope.graph.kernels:
         raise UsageError(f"{graph.name} has no kernel {kernel[:60]!r}{did_you_mean(kernel, scope.graph.kernels)}")
-    return pressure_of(scope, kernel, scope.graph.kernels[kernel], find_chip(chip), grid(graph.symbols, sizes).values)
+    return pressure_of(scope, kernel, scope.graph.kernels[kernel], find_chip(chip), sizes_of(graph, sizes))
 
 
 def pressure_of(

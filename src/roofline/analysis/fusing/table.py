@@ -17,9 +17,8 @@ from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import UsageError, did_you_mean
-from roofline.ir.graph import Graph
+from roofline.ir.graph import Graph, sizes_of
 from roofline.ir.report import Report, subject
-from roofline.ir.sizes import by_symbol
 from roofline.ir.units import format_si
 from roofline.ops.registry import OPS
 from roofline.passes.fusion.fuse import POLICIES, fuse
@@ -222,7 +221,7 @@ def one_point(
 ) -> tuple[Graph, AnyChip | None, dict[str, int]]:
     """One program, chip and set of sizes."""
     graph = as_graph(program.graph if isinstance(program, Estimate) else program, phase, dtype)
-    sizes = by_symbol(sizes, graph.symbols)
+    sizes = sizes_of(graph, sizes)
     if isinstance(program, Estimate):
         one_point_only(program.axis_names, "fusion is shown at")
         sizes = {**program.grid.values, **sizes}

@@ -25,10 +25,10 @@ from roofline.counting.counts import nbytes
 from roofline.counting.grid import Grid, grid, plain
 from roofline.frontends.source import Program, as_graph
 from roofline.ir.errors import UsageError
-from roofline.ir.graph import Graph, Tensor
+from roofline.ir.graph import Graph, Tensor, advice_on, sizes_of
 from roofline.ir.numbers import whole_number
 from roofline.ir.report import Report, subject
-from roofline.ir.sizes import LARGEST, Size, by_symbol, evaluate, maximum, minimum, prod, substitute, symbols
+from roofline.ir.sizes import LARGEST, Size, evaluate, maximum, minimum, prod, substitute, symbols
 from roofline.ir.units import format_bytes
 
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ def kv_cache(
     graph = as_graph(program, None, dtype, None, cache, implied="decode")
     block, shared_prefix, window = checked_layout(block, shared_prefix, window)
     parts = cache_parts(graph, window)
-    points = _grid(graph, parts, {"B": batch, "C": context, **by_symbol(sizes, graph.symbols)})
+    points = _grid(graph, parts, {"B": batch, "C": context, **sizes_of(graph, sizes)})
     shortest = float(np.min(points.values["C"]))
     if shared_prefix > shortest:
         raise UsageError(f"shared_prefix={shared_prefix}: longer than the context of {shortest:.0f} positions")
@@ -340,7 +340,9 @@ def checked_layout(block: Any = None, shared_prefix: Any = 0, window: Any = None
 def _grid(graph: Graph, parts: tuple[CachePart, ...], sizes: Mapping[str, Any]) -> Grid:
     """The points, with B and C among their sizes whether or not the tensors depend on them."""
     if "B" not in graph.symbols and np.any(np.asarray(sizes["B"]) != 1):
-        raise UsageError(f"{graph.name} has no symbol B: its batch is fixed; leave out the batch")
+        raise UsageError(
+            f"{graph.name} has no symbol B: its batch is fixed; leave out the batch{advice_on(graph, 'B')}"
+        )
     own = frozenset().union(*(symbols(part.positions) for part in parts))
     axes = {"B", "C"} | (own - {context_symbol(graph)})
     return grid(frozenset(axes), sizes)

@@ -18,10 +18,10 @@ from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import UsageError
-from roofline.ir.graph import Graph
+from roofline.ir.graph import Graph, advice_on, sizes_of
 from roofline.ir.numbers import whole_number
 from roofline.ir.report import Report, subject
-from roofline.ir.sizes import by_symbol, maximum
+from roofline.ir.sizes import maximum
 from roofline.ir.units import format_bytes, parse
 from roofline.passes.formats.cast import cast
 
@@ -256,7 +256,8 @@ def largest_concurrency(
                  sizes=sizes)  # fmt: skip
     context = whole_number("context", context, most=LARGEST)
     if "B" not in step.graph.symbols:
-        raise UsageError(f"{step.graph.name} has no symbol B: its batch is fixed, so there is nothing to choose")
+        raise UsageError(f"{step.graph.name} has no symbol B: its batch is fixed, so there is nothing to choose"
+                         f"{advice_on(step.graph, 'B')}")  # fmt: skip
     if step.shared_prefix > context:
         raise UsageError(f"shared_prefix={shared_prefix}: longer than the context of {context} positions")
     return step.largest("concurrency", 1, context, 1)
@@ -282,7 +283,7 @@ def _step(
     room = parse(limit, "B", "memory_limit") if limit is not None else target.capacity
     if room <= 0:
         raise UsageError(f"memory_limit={limit!r}: a size above zero is wanted")
-    return _Step(graph, target, room, block=block, shared_prefix=shared_prefix, sizes=by_symbol(sizes, graph.symbols),
+    return _Step(graph, target, room, block=block, shared_prefix=shared_prefix, sizes=sizes_of(graph, sizes),
                  **fixed)  # fmt: skip
 
 

@@ -17,10 +17,10 @@ from roofline.hardware.cluster import Cluster
 from roofline.hardware.cluster import cluster as find_cluster
 from roofline.hardware.library import AnyChip
 from roofline.ir.errors import UsageError
-from roofline.ir.graph import Graph
+from roofline.ir.graph import Graph, advice_on, sizes_of
 from roofline.ir.numbers import whole_number
 from roofline.ir.report import Report, subject
-from roofline.ir.sizes import by_symbol, evaluate
+from roofline.ir.sizes import evaluate
 from roofline.ir.units import format_bytes, format_si
 
 DAY = 86400.0
@@ -219,7 +219,7 @@ def train(
     """
     cluster, graph = find_cluster(chip), _program(program)
     batch, pp, dp = (whole_number(*named) for named in (("batch", batch), ("pp", pp), ("dp", dp)))
-    at = by_symbol({**sizes, "batch": batch}, graph.symbols)
+    at = sizes_of(graph, {**sizes, "batch": batch})
     each = (1 if pp > 1 else max(batch // dp, 1)) if micro_batch is None else micro_batch
     plan = Plan(
         batch=batch, micro_batch=each, tp=tp, sp=sp, pp=pp, interleave=interleave, dp=dp, ep=ep, zero=zero,
@@ -235,7 +235,8 @@ def train(
 def _program(program: Program) -> Graph:
     graph = as_graph(program, implied="train")
     if "B" not in graph.symbols:
-        raise UsageError(f"{graph.name} has no symbol B: its batch is fixed; a step needs a program with a batch")
+        raise UsageError(f"{graph.name} has no symbol B: its batch is fixed; a step needs a program with a batch"
+                         f"{advice_on(graph, 'B')}")  # fmt: skip
     if graph.backward_start is not None:
         raise UsageError(f"{graph.name} has a backward already; give the forward program")
     return graph

@@ -164,7 +164,7 @@ def _translated(request: Any, tensors: Any, methods: tuple[str, ...], unknown: s
             continue
         return graph.with_info(
             model=program.name, source=f"torch, {program.method}", method=program.method, guards=tuple(program.guards),
-            phase="train" if request.backward else "forward",
+            phase="train" if request.backward or graph.backward_start is not None else "forward",
             notes=(*notes, *program.notes, *(f"holds where {guard}" for guard in program.guards)),
         )  # fmt: skip
     assert first is not None

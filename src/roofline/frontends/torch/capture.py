@@ -21,6 +21,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
 from roofline.frontends.torch.arguments import Request
+from roofline.frontends.torch.autocast import available, refused
 from roofline.frontends.torch.custom import redirected_aten
 from roofline.frontends.torch.fakes import Fakes, guards, replaced
 from roofline.frontends.torch.program import Program
@@ -50,7 +51,8 @@ def traced(request: Request, tensors: Sequence[tuple[str, Any]]) -> Program:
     """Trace symbolically with ``torch.fx``, then run what came out on fake tensors."""
     try:
         request, fixed = _in_order(request)
-        module = torch.fx.symbolic_trace(request.run, concrete_args=fixed or None)
+        with refused():
+            module = torch.fx.symbolic_trace(request.run, concrete_args=fixed or None)
     except Exception as error:
         raise ModelDataError(f"{request.name}: torch.fx cannot trace it: {one_line(error)}; "
                              "method='dispatch' takes any program") from None  # fmt: skip
@@ -81,7 +83,7 @@ def exported(request: Request, tensors: Sequence[tuple[str, Any]]) -> Program:
     dims = _export_dims(request, tensors)
     args, kwargs = _on_device_of(request)
     try:
-        with _quiet(), _silent(), torch.no_grad() if not request.backward else nullcontext():
+        with _quiet(), _silent(), available(), torch.no_grad() if not request.backward else nullcontext():
             program = torch.export.export(module, args, kwargs, dynamic_shapes=dims)
     except Exception as error:
         raise ModelDataError(f"{request.name}: torch.export cannot take it: {one_line(error)}; "
@@ -232,6 +234,8 @@ def _gradients(request: Request, recorder: Recorder, outputs: Sequence[Any], lea
     for at, gradient in enumerate(incoming):
         recorder.source(gradient, f"grad_output.{at}", "input")
     gradients = torch.autograd.grad(ends, learnt, incoming, allow_unused=True)
+    for leaf, gradient in zip(learnt, gradients, strict=True):
+        recorder.steps.note(leaf, gradient)
     return [gradient for gradient in gradients if gradient is not None]
 
 
@@ -240,8 +244,9 @@ def _finish(
 ) -> Program:
     values = tuple(dict.fromkeys(recorder.value(out) for out in outputs))
     return Program(
-        request.name, method, tuple(recorder.sources), tuple(recorder.calls), values, guards, tuple(recorder.notes)
-    )
+        request.name, method, tuple(recorder.sources), tuple(recorder.calls), values, guards, tuple(recorder.notes),
+        recorder.steps.result,
+    )  # fmt: skip
 
 
 # --- an exported program ----------------------------------------------------------------------------------------------

@@ -19,6 +19,9 @@ from torch.nn import functional
 #: The kinds of recurrent layers.
 KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
+#: What autocast does to the operands of a matmul, while a program is captured.
+AUTOCAST: list[Callable[..., tuple[Any, ...]]] = []
+
 
 @cache
 def operators() -> Any:
@@ -197,6 +200,8 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Any:
     """``torch.nn.functional.linear`` on rows; some versions of PyTorch lose symbolic sizes where they fold them."""
     if input.dim() < 3 or weight.dim() != 2:
         return torch._C._nn.linear(input, weight, bias)
+    for cast in AUTOCAST[-1:]:  # a weight is cast as it is stored, and once
+        input, weight, bias = cast(input, weight, bias)
     rows = input.reshape(-1, input.shape[-1])
     out = rows @ weight.t() if bias is None else torch.addmm(bias, rows, weight.t())
     return out.reshape(*input.shape[:-1], weight.shape[0])

@@ -12,6 +12,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
 from roofline.frontends.torch.arguments import Request
 from roofline.frontends.torch.program import to_size
+from roofline.frontends.torch.saved import modules
 from roofline.ir.errors import UsageError
 
 #: Smallest size that a symbolic axis stands in for while it is traced: 1 would broadcast and be taken for a constant.
@@ -25,6 +26,8 @@ class Fakes:
         self.shapes = ShapeEnv(allow_dynamic_output_shape_ops=True)
         self.mode = FakeTensorMode(shape_env=self.shapes, allow_non_fake_inputs=True)
         self.names: dict[str, str] = {}
+        own = () if request.is_module else (p for module in modules(request.run) for p in module.parameters())
+        self.device = "meta" if any(parameter.is_meta for parameter in own) else "cpu"
         self.symbols = self._make_symbols(request, tensors)
         self._made: dict[int, Any] = {}
         self._alive: list[Any] = []
@@ -47,11 +50,11 @@ class Fakes:
         return sizes
 
     def of(self, tensor: Any, axes: Mapping[int, str] | None = None) -> Any:
-        """Return the stand-in of a tensor: on the CPU, with its parameters' need of gradients."""
+        """Return the stand-in of a tensor, on one device for all, with its parameters' need of gradients."""
         if id(tensor) in self._made:
             return self._made[id(tensor)]
         shape = [self.symbols[axes[at]] if axes and at in axes else size for at, size in enumerate(tensor.shape)]
-        with self.mode, torch.device("cpu"):
+        with self.mode, torch.device(self.device):
             order = _memory_order(tensor)
             back = [order.index(at) for at in range(len(order))]
             fake = torch.empty([shape[at] for at in order], dtype=tensor.dtype).permute(back)

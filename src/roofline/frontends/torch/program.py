@@ -49,6 +49,21 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
+class Updates:
+    """What a training step does to its weights; values by their numbers.
+
+    Attributes:
+        gradients: Each weight with its gradient.
+        states: Values that the optimizer keeps, as they are before the step.
+        optimizer: Its class, in small letters; empty where there is none.
+    """
+
+    gradients: tuple[tuple[int, int], ...] = ()
+    states: tuple[int, ...] = ()
+    optimizer: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class AtenCall:
     """One aten call.
 
@@ -58,6 +73,7 @@ class AtenCall:
         outs: What it returns, ``None`` for what is no tensor.
         scope: Path of the module that ran it, such as ``layers.0.attn``.
         writes: Arguments that it wrote to.
+        kernel: The call over lists of tensors, or of a fused optimizer, that it is a part of.
     """
 
     target: str
@@ -65,6 +81,7 @@ class AtenCall:
     outs: tuple[Value | None, ...]
     scope: str
     writes: tuple[Write, ...] = ()
+    kernel: str = ""
 
     @property
     def name(self) -> str:
@@ -125,6 +142,7 @@ class Program:
         outputs: What the program returns or keeps.
         guards: Conditions on the symbolic sizes under which the capture holds.
         notes: What a reader should know.
+        updates: What it does to its weights, of a training step.
     """
 
     name: str
@@ -134,6 +152,7 @@ class Program:
     outputs: tuple[Value, ...]
     guards: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    updates: Updates = Updates()
 
     @property
     def symbols(self) -> set[str]:

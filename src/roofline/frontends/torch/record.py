@@ -10,6 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,10 +19,12 @@ from torch.nn.modules import module as hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from roofline.frontends.torch.autocast import as_named
 from roofline.frontends.torch.custom import redirected
 from roofline.frontends.torch.program import AtenCall, Untranslated, Value, Write, to_size
 from roofline.frontends.torch.rules import RULES
 from roofline.frontends.torch.saved import Saved, storage_of
+from roofline.frontends.torch.updates import Steps, one_by_one
 from roofline.ir.dtypes import dtype as number_format
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Kind
@@ -80,6 +83,8 @@ class Recorder:
         self._scope_of: dict[int, str] = {}
         self._count = 0
         self._paused = False
+        self._kernel = ""
+        self.steps = Steps(self)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -100,6 +105,8 @@ class Recorder:
             self.sources.append(known)
             self._own.add(_memory(tensor))
             self._kept.append(tensor)
+            if kind == "weight":
+                self.steps.follow(tensor, known)
         return known
 
     def value(self, tensor: Any) -> Value:
@@ -118,6 +125,10 @@ class Recorder:
             for tensor in value if isinstance(value, list | tuple) else (value,):
                 if isinstance(tensor, torch.Tensor) and _memory(tensor) in self._own:
                     self._restored.content(tensor)
+
+    def save(self, tensor: Any) -> None:
+        """Keep what a tensor holds, to be put back after the capture."""
+        self._restored.content(tensor)
 
     def _value(self, tensor: Any, name: str, kind: Kind) -> Value:
         self._count += 1
@@ -174,9 +185,19 @@ class Recorder:
     def parts(self, func: Any) -> Any:
         """Return PyTorch's own way to say an operator that has no rule in others, if there is one."""
         name = func._schema.name.rpartition("::")[2]
+        if (single := one_by_one(func)) is not None:
+            return partial(self._as_one, f"{name.strip('_')}_{len(self.calls)}", single)
         if name in self.known or name.removesuffix("_") in self.known:
             return None
         return decomposition_table.get(func) or (func.decompose if func._can_decompose() else None)
+
+    def _as_one(self, kernel: str, run: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run what is taken apart, as the one kernel that it is."""
+        outer, self._kernel = self._kernel, self._kernel or kernel
+        try:
+            return run(*args, **kwargs)
+        finally:
+            self._kernel = outer
 
     def note_call(self, func: Any, named: Mapping[str, Any], was: Mapping[str, Any], result: Any) -> None:
         """Record one call that has run; ``was`` are the values of its arguments before it did."""
@@ -191,11 +212,11 @@ class Recorder:
         if len(self.calls) >= MAX_CALLS:
             raise UsageError(f"the program runs more than {MAX_CALLS} operators; give it a smaller loop")
         writes = dict(self._writes(schema, named, was))
-        after = {id(named[key]): write.after for key, write in writes.items()}
+        after = {tensor: write.after for tensor, write in writes.items()}
         fresh = all(value.alias_info is None for value in schema.returns)
         values = tuple(self._out(out, after, fresh) for out in outs)
         target = f"{schema.name.replace('::', '.')}.{schema.overload_name or 'default'}"
-        self.calls.append(AtenCall(target, was, values, self._where(), tuple(writes.values())))
+        self.calls.append(AtenCall(target, was, values, self._where(), tuple(writes.values()), self._kernel))
 
     def _out(self, out: Any, after: Mapping[int, Value], fresh: bool) -> Value | None:
         if not isinstance(out, torch.Tensor):
@@ -204,20 +225,23 @@ class Recorder:
             return after[id(out)]
         return self.remember(out, self._value(out, "", "activation"), fresh)
 
-    def _writes(self, schema: Any, named: Mapping[str, Any], was: Mapping[str, Any]) -> Iterator[tuple[str, Write]]:
-        for argument in schema.arguments:
-            tensor = named.get(argument.name)
-            if not _is_written(argument) or not isinstance(tensor, torch.Tensor):
-                continue
-            before = was[argument.name]
-            base_of = self._bases.get(_memory(tensor))
-            whole = base_of() if base_of is not None else None
-            after = self.remember(tensor, self._value(tensor, before.name, "activation"))
-            base = None
-            if whole is not None and _place(whole) != _place(tensor):
-                old = self.value(whole)
-                base = (old, self.remember(whole, self._value(whole, old.name, "activation")))
-            yield argument.name, Write(before, after, base)
+    def _writes(self, schema: Any, named: Mapping[str, Any], was: Mapping[str, Any]) -> Iterator[tuple[int, Write]]:
+        for argument in (each for each in schema.arguments if _is_written(each) and each.name in was):
+            tensors, before = named.get(argument.name), was[argument.name]
+            pairs = zip(tensors, before, strict=True) if isinstance(tensors, list | tuple) else [(tensors, before)]
+            for tensor, old in pairs:
+                if isinstance(tensor, torch.Tensor):
+                    yield id(tensor), self._write(tensor, old)
+
+    def _write(self, tensor: Any, before: Value) -> Write:
+        base_of = self._bases.get(_memory(tensor))
+        whole = base_of() if base_of is not None else None
+        after = self.remember(tensor, self._value(tensor, before.name, "activation"))
+        base = None
+        if whole is not None and _place(whole) != _place(tensor):
+            old = self.value(whole)
+            base = (old, self.remember(whole, self._value(whole, old.name, "activation")))
+        return Write(before, after, base)
 
     def plain(self, value: Any) -> Any:
         """Return an argument with values for tensors and roofline's sizes for PyTorch's."""
@@ -247,7 +271,7 @@ class Recorder:
         fast = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
         try:
-            with _Functions(), _Calls(self):
+            with as_named(self.notes), self.steps.watched(), _Functions(), _Calls(self):
                 yield
         finally:
             self._restored.restore()

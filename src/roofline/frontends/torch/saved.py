@@ -25,7 +25,7 @@ class Saved:
     def __init__(self, run: Any = None) -> None:
         self._gradients: dict[int, tuple[Any, Any]] = {}
         self._contents: dict[int, tuple[Any, Any]] = {}
-        for module in _modules(run, _DEPTH):
+        for module in modules(run):
             for parameter in module.parameters():
                 if not isinstance(parameter, torch.nn.parameter.UninitializedTensorMixin):
                     self.gradient(parameter)
@@ -67,13 +67,13 @@ def storage_of(tensor: Any) -> Any:
         return None
 
 
-def _modules(thing: Any, depth: int) -> Iterator[Any]:
+def modules(thing: Any, depth: int = _DEPTH) -> Iterator[Any]:
     """Yield the modules that a program is or refers to: in its closure, its own object, lists and attributes."""
     if isinstance(thing, torch.nn.Module):
         yield thing
     elif depth and not isinstance(thing, torch.Tensor | type | ModuleType):
         for part in _parts(thing):
-            yield from _modules(part, depth - 1)
+            yield from modules(part, depth - 1)
 
 
 def _parts(thing: Any) -> Iterator[Any]:

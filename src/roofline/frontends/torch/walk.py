@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from roofline.frontends.call import BaseCall, located, unknown
@@ -57,6 +58,12 @@ class Walk:
         self.b = Builder(program.name, max(floats, key=floats.count) if floats else "fp32")
         #: Tensors of the graph by the number of the value that they hold.
         self.names: dict[int, str] = {}
+        #: Values whose memory is written again in place: weights, buffers, gradients, the lists of an optimizer.
+        self.stored = {value.number for value in program.sources if value.kind in ("weight", "buffer")}
+        self.stored |= {value.number for call in program.calls if call.kernel for value in call.outs if value}
+        self.stored |= {gradient for _, gradient in program.updates.gradients}
+        #: What the open kernel has worked out anew: the tensor that it is to be written to.
+        self.written: dict[int, str] = {}
         #: Matrices by the tensor that exchanges their last two axes, so that ``x @ w.T`` reads as a linear layer.
         self.transposed: dict[str, str] = {}
 
@@ -65,19 +72,30 @@ class Walk:
         for value in self.program.sources:
             if 0 not in value.shape:
                 self.names[value.number] = self.b.source(value.name, value.shape, value.kind, value.dtype)
-        for record in self.program.calls:
-            empty = all(value is None or 0 in value.shape for value in record.outs)
-            if not empty or record.writes:
-                self._translate(Call(self, record))
+        for kernel, records in groupby(self.program.calls, key=lambda record: record.kernel):
+            with self.b.kernel(kernel) if kernel else nullcontext():
+                for record in records:
+                    empty = all(value is None or 0 in value.shape for value in record.outs)
+                    if not empty or record.writes:
+                        self._translate(Call(self, record))
+                self._write_back()
         outputs = [self.names[value.number] for value in self.program.outputs if value.number in self.names]
         items, item = _items(self.program)
         graph = self.b.graph(list(dict.fromkeys(outputs)), items, item)
         # Only views go: PyTorch runs whatever else a program asks for.
-        return graph.live(node for node in graph.nodes if not is_view(node))
+        graph = graph.live(node for node in graph.nodes if not is_view(node))
+        updates = self.program.updates
+        pairs = [(self.names.get(weight, ""), self.names.get(gradient, "")) for weight, gradient in updates.gradients]
+        gradients = tuple(pair for pair in pairs if all(name in graph.tensors for name in pair))
+        states = tuple(self.names[number] for number in updates.states if number in self.names)
+        if not gradients:
+            return graph
+        return graph.with_info(gradients=gradients, optimizer=updates.optimizer, optimizer_states=states)
 
     def _translate(self, call: Call) -> None:
         self.b.dtype = call.dtype
         scope, target = call.record.scope, call.record.target
+        self.b.phase = "backward" if scope.partition(".")[0] == "backward" else "forward"
         rule = self.rules.get(call.what) or self.rules.get(call.what.removesuffix("_"), Call.unknown)
         try:
             with self.b.scope(scope) if scope else nullcontext(), self._kernel(call):
@@ -86,9 +104,14 @@ class Walk:
             raise located(error, scope or self.program.name, target, target) from None
 
     def _kernel(self, call: Call) -> AbstractContextManager[None]:
-        """Run a call that writes a part of a tensor as one kernel: it computes and writes."""
-        partial = any(write.base is not None for write in call.writes)
-        return self.b.kernel(call.name) if partial else nullcontext()
+        """Run a call that writes into memory that is there as one kernel: it computes and writes."""
+        writes = any(write.base is not None or self._is_stored(write) for write in call.writes)
+        return self.b.kernel(call.name) if writes and not call.record.kernel else nullcontext()
+
+    def _is_stored(self, write: Write) -> bool:
+        """Tell whether a call writes to all of a weight, buffer or gradient, so that nothing new is allocated."""
+        number, same = write.before.number, write.before.shape == write.after.shape
+        return write.base is None and same and number in self.stored and number in self.names
 
     def _bind(self, call: Call, result: Result) -> None:
         names = result if isinstance(result, tuple) else (result,)
@@ -98,9 +121,21 @@ class Walk:
         for write in call.writes:
             name = self.names.get(write.after.number) or (names[0] if names else None)
             if name is not None:
+                if self._is_stored(write):
+                    self.stored.add(write.after.number)
+                    self.written[write.after.number] = self.written.pop(write.before.number, self.tensor(write.before))
                 self.names[write.after.number] = name
+                if not call.record.kernel:
+                    self._write_back()
                 if write.base is not None and write.base[1].number not in self.names:
                     self.write_part(write, name, "written")
+
+    def _write_back(self) -> None:
+        """Lay what a kernel has worked out into the memory that it was of."""
+        for number, target in self.written.items():
+            name, dtype = self.names[number], self.b.tensor(target).dtype
+            self.names[number] = self.b.op("put", target, name, name="written", dtype=dtype)
+        self.written.clear()
 
     def write_part(self, write: Write, values: str, name: str, *index: str, **options: Any) -> str:
         """Lay values into the tensor that what is written is a part of."""

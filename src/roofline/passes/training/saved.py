@@ -7,8 +7,8 @@ from typing import Any
 
 from roofline.counting.counts import kernel_boundaries, nbytes
 from roofline.ir.errors import UsageError
-from roofline.ir.graph import Graph, check_graph
-from roofline.ir.sizes import by_symbol, evaluate
+from roofline.ir.graph import Graph, check_graph, sizes_of
+from roofline.ir.sizes import evaluate
 from roofline.ops.registry import OPS
 
 
@@ -73,4 +73,4 @@ def saved(graph: Graph, **sizes: Any) -> Mapping[str, Any]:
         totals[layer] = totals.get(layer, 0) + nbytes(graph.tensors[name])
     if not sizes:
         return totals
-    return {layer: evaluate(total, by_symbol(sizes, graph.symbols)) for layer, total in totals.items()}
+    return {layer: evaluate(total, sizes_of(graph, sizes)) for layer, total in totals.items()}

@@ -20,8 +20,8 @@ from roofline.counting.counts import (
 from roofline.counting.grid import grid
 from roofline.frontends.source import Program, as_graph
 from roofline.ir.errors import UsageError
-from roofline.ir.graph import Graph, Tensor
-from roofline.ir.sizes import Dim, by_symbol, evaluate, substitute, symbols
+from roofline.ir.graph import Graph, Tensor, sizes_of
+from roofline.ir.sizes import Dim, evaluate, substitute, symbols
 from roofline.ops.registry import OPS
 from roofline.passes.fusion.fuse import unfuse
 from roofline.view.listing import dot, text
@@ -101,17 +101,11 @@ def listing(
 
 def _checked(graph: Graph, sizes: Mapping[str, Any]) -> dict[str, int]:
     """Return sizes as whole numbers under the graph's own names."""
-    known = graph.symbols
-    numbers = by_symbol(sizes, known)
-    if "C" in known and "S" not in known and "C" not in numbers and "S" in numbers:
-        numbers["C"] = numbers.pop("S")
+    numbers = sizes_of(graph, sizes)
     for name, value in numbers.items():
         if hasattr(value, "__len__") and not isinstance(value, str):
             raise UsageError(f"{name}={str(value)[:60]}: a listing shows one point; give one number")
-    own = {name: value for name, value in numbers.items() if name in known}
-    # Sizes that stay symbols are not missing here; a name that the graph does not know is refused all the same.
-    grid(known, {**dict.fromkeys(known, 1), **numbers})
-    return {name: int(value) for name, value in grid(frozenset(own), own).values.items()}
+    return {name: int(value) for name, value in grid(frozenset(numbers), numbers).values.items()}
 
 
 @dataclass(frozen=True, slots=True)
