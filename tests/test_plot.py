@@ -546,12 +546,16 @@ def test_svg_holds_every_kernel(point: rl.Estimate) -> None:
         assert name in labels
 
 
-@pytest.mark.parametrize("name", ["$x_1$", "<b>&amp;\"'", "a\x00\x1b[31mb\nc", "x" * 500, "$\\frac{", "%s {0} ×"])
-def test_odd_names(name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["$x_1$", "<b>&amp;\"'", "a\x00\x1b[31mb\nc", "a\ud800\ufffeb\x9b", "x" * 500, "$\\frac{", "%s {0} ×"]
+)
+def test_odd_names(name: str, tmp_path: Path) -> None:
     b = rl.ops.Builder(name, "bf16")
     graph = b.graph([b.op("linear", b.input("x", (64, 64)), b.weight("w", (64, 64)), name=name)])
     spec = rl.charts.plot_roofline(rl.estimate(graph, "h100-sxm"), measured=[(name, 1e6, 1e6, 1.0)])
     ET.fromstring(spec._repr_svg_())
+    spec.to_csv(tmp_path / "names.csv")
+    assert (tmp_path / "names.csv").read_text(encoding="utf-8").replace("\n", "").isprintable()
 
 
 @pytest.mark.parametrize("suffix", [".jpg", "", ".pngg", ".svgz"])
