@@ -630,6 +630,19 @@ def test_a_format_of_the_state_that_is_none(key: str) -> None:
         rl.from_config({**QWEN_27B, "mamba_ssm_dtype": None, key: "float33"})
 
 
+@pytest.mark.parametrize("names", [["in_proj_a", "in_proj_b"], ["in_proj_ba"]])
+def test_modules_of_the_delta_rule_that_stay_as_they_are(names: list[str]) -> None:
+    """Qwen/Qwen3.5-27B-FP8 stores b and a apart, Qwen3-Next as one: 48 layers of 2 x 48 x 5120 in 16 bits."""
+    scheme = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    layers = [layer for layer in range(64) if (layer + 1) % 4]
+    out = [f"model.language_model.layers.{layer}.linear_attn.{name}" for layer in layers for name in names]
+    held = [
+        weight_bytes({**QWEN_27B, "quantization_config": {**scheme, "modules_to_not_convert": left}})
+        for left in (out, [])
+    ]
+    assert held[0] - held[1] == pytest.approx(48 * 2 * 48 * 5120 * (2 - 1 - 4 / 128**2))
+
+
 def test_attention_without_its_gate() -> None:
     """16 layers of attention with 24 x 256 columns of gates from 5120."""
     gated, plain = (rl.from_config({**QWEN_27B, "attn_output_gate": on}).parameters for on in (True, False))

@@ -167,6 +167,13 @@ def test_flops_of_a_decode_step(config: dict[str, Any], matrices: int, attention
     assert rl.count(graph, B=1, C=1000).flops == 2 * matrices + 1000 * attention
 
 
+def test_a_language_model_inside_has_the_head_of_its_own_class() -> None:
+    """https://huggingface.co/OpenGVLab/InternVL2-8B/blob/main/config.json: InternVLChatModel around InternLM2."""
+    outer = {"model_type": "internvl_chat", "architectures": ["InternVLChatModel"], "llm_config": INTERNLM2,
+             "vision_config": {"hidden_size": 1024}}  # fmt: skip
+    assert rl.from_config(outer).parameters == 7_737_708_544
+
+
 def test_deepseek_moe_is_the_published_size() -> None:
     """16,375,728,128 parameters in the published file, of which 2.8 billion are active."""
     graph = rl.from_config(DEEPSEEK_MOE)

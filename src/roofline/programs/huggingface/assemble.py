@@ -210,7 +210,8 @@ def build_one(
     """
     values = {**most_positions(keys), **options_of(keys)}
     number_format = _dtype(keys, outer)
-    values |= head_options(outer, keys.kind, keys.where) if extra is None else extra
+    named = keys.table if keys.table.get("architectures") else outer  # the language model's own class knows its head
+    values |= head_options(named, keys.kind, keys.where) if extra is None else extra
     quantised = outer.get("quantization_config") or keys.get("quantization_config")
     keys.ignore("quantization_config", "model_type", "architectures")
     if quantised and not isinstance(quantised, Mapping):
