@@ -279,6 +279,11 @@ BAD: list[tuple[str, type[rl.RooflineError], str]] = [
         rl.errors.ModelDataError,
         "an axis",
     ),
+    (
+        HEAD + LAYER + 'op = "state_update"\n',
+        rl.errors.ModelDataError,
+        "state_update cannot take these inputs or options",
+    ),
     (HEAD + LAYER + 'op = "unknown"\nshape = [1]\n', rl.errors.UnknownOp, "unknown operator 'unknown'"),
     (
         'name = "c"\ndtype = "fp32"\n[inputs]\nx = ["B", 3, "S", "S"]\n[[layer]]\nrepeat = 100\n[[layer.layer]]\n'
@@ -307,6 +312,7 @@ def test_any_operator_with_any_options_is_built_or_refused(build: Any, op: str) 
         if graph is not None:
             at = dict.fromkeys(graph.symbols, 4)
             refused(lambda graph=graph, at=at: rl.estimate(graph, "h100-sxm", mode="compiled", **at).record())
+            refused(lambda graph=graph: rl.passes.shard(graph, tp=2))
 
 
 @pytest.mark.parametrize(("text", "error", "says"), BAD)

@@ -20,6 +20,7 @@ from roofline.ir.expressions import parse
 from roofline.ir.sizes import Dim, Size, prod
 from roofline.ops.builder import Builder
 from roofline.ops.registry import OPS
+from roofline.passes.parallel.axes import Axes
 from roofline.programs.layers.attention import Attention
 from roofline.programs.layers.base import Run
 from roofline.programs.layers.convolution import batchnorm, channel_norm, conv
@@ -333,7 +334,10 @@ def _registered(layer: _Layer, label: str, inputs: list[str], keys: Mapping[str,
 def _check_counts(
     op: str, made: Sequence[Size], shapes: Sequence[Sequence[Size]], attrs: Mapping[str, Any], place: _Place
 ) -> None:
-    """Refuse here what counting, fusing or timing would fall over later: sizes and work that are no numbers."""
+    """Refuse here what counting, timing or sharding would fall over later: sizes and work that are no numbers."""
+    alone = Builder(op, "fp32")
+    alone.op(op, *(alone.input(f"x{at}", tuple(shape)) for at, shape in enumerate(shapes)), **attrs)
+    Axes(alone.graph())  # what sharding and pruning would fall over
     work = OPS[op].work([tuple(shape) for shape in shapes], attrs)
     figures = [work.flops, work.vector, work.writes or 0, *work.reads.values()]
     if any(position >= len(shapes) for position in work.reads):
