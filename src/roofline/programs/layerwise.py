@@ -12,11 +12,13 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, NoReturn
 
 from roofline.ir.dtypes import dtype as number_format
 from roofline.ir.errors import ModelDataError, RooflineError, ShapeError, UnknownDType, UnknownOp, did_you_mean
 from roofline.ir.expressions import parse
+from roofline.ir.signature import Shape
 from roofline.ir.sizes import Dim, Size, prod
 from roofline.ops.builder import Builder
 from roofline.ops.registry import OPS
@@ -327,27 +329,28 @@ def _registered(layer: _Layer, label: str, inputs: list[str], keys: Mapping[str,
     sizes = place.at("weights").size
     weights = [b.weight(f"{label}.weight", tuple(sizes(size) for size in shape)) for shape in shapes]
     made = b.op(op, *inputs, *weights, name=label, **attrs)
-    _check_counts(op, b.shape(made), [b.shape(name) for name in (*inputs, *weights)], attrs, place)
+    options = tuple((key, tuple(value) if isinstance(value, list) else value) for key, value in attrs.items())
+    if fault := _fault(op, b.shape(made), tuple(b.shape(name) for name in (*inputs, *weights)), options):
+        place.fail(f"{op} {fault}")
     return made
 
 
-def _check_counts(
-    op: str, made: Sequence[Size], shapes: Sequence[Sequence[Size]], attrs: Mapping[str, Any], place: _Place
-) -> None:
-    """Refuse here what counting, timing or sharding would fall over later: sizes and work that are no numbers."""
-    alone = Builder(op, "fp32")
-    alone.op(op, *(alone.input(f"x{at}", tuple(shape)) for at, shape in enumerate(shapes)), **attrs)
-    Axes(alone.graph())  # what sharding and pruning would fall over
-    work = OPS[op].work([tuple(shape) for shape in shapes], attrs)
+@lru_cache(maxsize=1024)
+def _fault(op: str, made: Shape, shapes: tuple[Shape, ...], options: tuple[tuple[str, Any], ...]) -> str:
+    """Say what counting, timing or sharding would fall over later: sizes and work that are no numbers."""
+    attrs, alone = dict(options), Builder(op, "fp32")
+    alone.op(op, *(alone.input(f"x{at}", shape) for at, shape in enumerate(shapes)), **attrs)
+    Axes(alone.graph())
+    work = OPS[op].work(shapes, attrs)
     figures = [work.flops, work.vector, work.writes or 0, *work.reads.values()]
     if any(position >= len(shapes) for position in work.reads):
-        place.fail(f"{op} takes more inputs than the {len(shapes)} given")
+        return f"takes more inputs than the {len(shapes)} given"
     if not all(isinstance(figure, int | float | Fraction | Dim) and figure is not True for figure in (*made, *figures)):
-        place.fail(f"{op} cannot take these inputs or options: its sizes would be {str(list(made))[:60]}")
-    if any(isinstance(figure, int | float | Fraction) and not 0 <= figure < math.inf for figure in figures) or any(
-        isinstance(size, int) and size < 1 for size in made
-    ):
-        place.fail(f"{op} cannot take these inputs or options: sizes below 1, or less than no work")
+        return f"cannot take these inputs or options: its sizes would be {str(list(made))[:60]}"
+    known = [figure for figure in figures if isinstance(figure, int | float | Fraction)]
+    if not all(0 <= figure < math.inf for figure in known) or any(isinstance(size, int) and size < 1 for size in made):
+        return "cannot take these inputs or options: sizes below 1, or less than no work"
+    return ""
 
 
 # --- layers that make their own weights -----------------------------------------------------------------------------
