@@ -61,6 +61,16 @@ def test_a_documented_fallback_is_no_fast_path() -> None:
     assert "emulated" in row.why
 
 
+def test_chips_without_bf16_are_compared_with_what_they_have() -> None:
+    row = named(rl.passes.quantize(rl.model("llama-3-8b", phase="decode", layers=2, dtype="fp16"), activations="int8"),
+                "groq-lpu-v1")  # fmt: skip
+    assert (row.peak, row.plain, row.faster) == (750e12, 188e12, True)
+    assert "times the fp16 peak" in row.why
+    assert named(rl.passes.quantize(decode(), activations="int8"), "tpu-v5e").faster, "no GPU's kernels, no GPU's share"
+    with pytest.raises(rl.errors.MissingFigure, match="no peaks at all"):
+        rl.analysis.fast_paths(decode(), "cerebras-wse-3")
+
+
 def test_table() -> None:
     found = rl.analysis.fast_paths(rl.passes.quantize(decode(), activations="fp8"), "h100-sxm")
     assert len(found) == len(found.frame()) == len(found.rows)

@@ -12,18 +12,18 @@ from functools import cached_property
 from typing import Any
 
 from roofline.cost import values
+from roofline.cost.machine import machine
 from roofline.counting.counts import Kernel, kernels
 from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
+from roofline.hardware.rates import WHOLE, rate
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import MissingFigure
 from roofline.ir.report import Report, subject
 from roofline.ops.registry import OPS
 
-#: The format that others are compared with.
-PLAIN = "bf16"
 #: Widths that count as narrow [bit].
 _NARROW = 16
 
@@ -40,7 +40,7 @@ class FastPath:
         multiplied: Format that it multiplies in.
         unit: What multiplies, such as ``"fp8 matrix"``; empty where the chip has nothing.
         peak: Of that [FLOP/s]; ``None`` where the chip has nothing.
-        plain: Peak of 16-bit matmuls [FLOP/s].
+        plain: Peak of bf16 matmuls, or of fp16 or fp32 ones where the chip has no rate for those [FLOP/s].
         reached: The share of both peaks' ratio that the library kernels are known to reach.
         faster: Whether arithmetic takes less time than in 16 bits.
         why: Why, or why not, in a sentence.
@@ -115,7 +115,7 @@ def fast_paths(program: Program, chip: AnyChip, *, phase: str | None = None, dty
 
     Raises:
         UnknownChip: No chip of that name.
-        MissingFigure: The chip has no figure for 16-bit matmuls either.
+        MissingFigure: The chip has no figure for matmuls in bf16, fp16 or fp32 either.
 
     Example:
         >>> import roofline as rl
@@ -135,7 +135,7 @@ def _path(kernel: Kernel, chip: Chip, dequantised: Mapping[str, str]) -> FastPat
     multiplied = max(kernel.flops, key=lambda name: DTYPES[name].bits)
     second = kernel.main.inputs[1] if len(kernel.main.inputs) > 1 else ""
     stored = dequantised.get(second) or (kernel.stored[1] if second else multiplied)
-    plain = chip.matmul_peak(PLAIN)
+    plain = chip.matmul_peak(_plain(chip))
     try:
         peak, unit = chip.matmul_peak(multiplied), chip.matmul_runs_as(multiplied)
     except MissingFigure:
@@ -150,9 +150,14 @@ def _path(kernel: Kernel, chip: Chip, dequantised: Mapping[str, str]) -> FastPat
     )
 
 
+def _plain(chip: Chip) -> str:
+    """Return the format that others are compared with: the first of a whole program's that the chip multiplies."""
+    return next((name for name in WHOLE if rate(name, chip.matrix, chip.vector, chip.fallback)), WHOLE[0])
+
+
 def _reached(kernel: Kernel, chip: Chip, multiplied: str) -> float:
-    """Return what kernels of a format reach of their peak against bf16 ones of theirs."""
-    if OPS[kernel.main.op].kind != "matmul":
+    """Return what a GPU's kernels of a format reach of their peak against bf16 ones of theirs."""
+    if OPS[kernel.main.op].kind != "matmul" or not machine(chip).is_gpu:
         return 1.0
     return float(values(chip, "matmul").get(f"share_{multiplied}", 1.0))
 
@@ -172,7 +177,6 @@ def _why(
         what = "keys and values" if kernel.kind == "attention" else "weight-only"
         return f"{what}: fewer bytes, the same {multiplied} arithmetic; helps where it is memory-bound"
     if peak * reached > plain:
-        return (
-            f"{unit} units: {peak / plain:.3g} times the {PLAIN} peak, of which kernels reach {min(reached, 1.0):.0%}"
-        )
-    return f"{unit} units have {peak / plain:.3g} times the {PLAIN} peak, but kernels reach {reached:.0%} of it"
+        return f"{unit} units: {peak / plain:.3g} times the {_plain(chip)} peak, of which kernels reach {min(reached, 1.0):.0%}"
+    than = f"{peak / plain:.3g} times the {_plain(chip)} peak"
+    return f"{unit} units have {than}, but kernels reach {reached:.0%} of it"
