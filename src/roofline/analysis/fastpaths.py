@@ -176,7 +176,7 @@ def _why(
             return f"{multiplied} as before"
         what = "keys and values" if kernel.kind == "attention" else "weight-only"
         return f"{what}: fewer bytes, the same {multiplied} arithmetic; helps where it is memory-bound"
-    if peak * reached > plain:
-        return f"{unit} units: {peak / plain:.3g} times the {_plain(chip)} peak, of which kernels reach {min(reached, 1.0):.0%}"
     than = f"{peak / plain:.3g} times the {_plain(chip)} peak"
+    if peak * reached > plain:
+        return f"{unit} units: {than}, of which kernels reach {min(reached, 1.0):.0%}"
     return f"{unit} units have {than}, but kernels reach {reached:.0%} of it"
