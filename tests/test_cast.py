@@ -109,6 +109,16 @@ def test_unknown_formats_are_refused() -> None:
             rl.passes.cast(graph, **{part: "int88"})
 
 
+@pytest.mark.parametrize(
+    ("graph", "option"),
+    [(rl.model("resnet50"), "cache"), (rl.model("bert-base-uncased"), "cache"),
+     (rl.workload([{"op": "relu", "n": 8}]), "weights")],
+)  # fmt: skip
+def test_a_format_of_what_is_not_there_is_refused(graph: rl.Graph, option: str) -> None:
+    with pytest.raises(rl.errors.UsageError, match=f"{option}='int8'.* has no "):
+        rl.passes.cast(graph, **{option: "int8"})
+
+
 def test_the_original_is_left_alone_and_nothing_asked_is_nothing_changed() -> None:
     graph = rl.model("gpt2", layers=1)
     assert rl.passes.cast(graph).tensors == graph.tensors

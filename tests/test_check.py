@@ -241,7 +241,7 @@ def test_convolutions_are_expected_in_the_format_that_pytorch_runs_them_in(chip:
     assert rl.estimate(conv, chip, mode="graph").floor == pytest.approx(flops / rate / 1e12, rel=1e-3)
 
 
-def test_a_format_asked_for_is_kept_or_refused() -> None:
+def test_a_format_asked_for_is_kept_or_refused(tmp_path: Path) -> None:
     # 2 x 6144^3 FLOP at 494.7 TFLOP/s take 938 us at least; 1.41 ms are expected, and 1131 us are between.
     entry = {"op": "gemm", "m": 6144, "n": 6144, "k": 6144}
     for graph in (rl.workload([entry], dtype="tf32"), rl.workload([{**entry, "dtype": "tf32"}])):
@@ -249,6 +249,12 @@ def test_a_format_asked_for_is_kept_or_refused() -> None:
         assert (found.verdict, found.estimate.floor) == ("as_expected", pytest.approx(2 * 6144**3 / 494.7e12))
         with pytest.raises(rl.errors.MissingFigure, match="no published tf32 matmul peak"):
             rl.check(graph, "v100-sxm-16gb", "1131 us")
+    each = tmp_path / "each.json"
+    each.write_text(json.dumps([{**entry, "dtype": "fp16"}]), encoding="utf-8")
+    with pytest.raises(rl.errors.UsageError, match="each names its own"):
+        rl.estimate(each, "h100-sxm", dtype="tf32")
+    with pytest.raises(rl.errors.UsageError, match="each names its own"):
+        rl.diagnosis.check_ops([{**entry, "dtype": "fp16", "time_us": 1131}], "h100-sxm", dtype="tf32")
     with pytest.raises(rl.errors.UnknownDType, match="a precision of a training step"):
         rl.estimate("resnet50", "h100-sxm", dtype="amp-bf16", batch=8)
 
@@ -355,6 +361,12 @@ def test_what_cannot_be_is_not_asked(chip: str, mode: Any, phase: str, never: se
     for measured in ("5 ms", "50 ms", "5 s"):
         found = rl.check(graph, chip, measured, mode=mode, B=2, S=64)
         assert not never & {one.label for one in found.candidates}
+
+
+@pytest.mark.parametrize(("devices", "asked"), [(1, False), (8, True)])
+def test_one_device_waits_for_no_other(devices: int, asked: bool) -> None:
+    graph = rl.workload([{"op": "all_reduce", "bytes": 2**20, "devices": devices}])
+    assert ("devices wait for each other" in questions(rl.check(graph, "h100-sxm", "1 s"))) == asked
 
 
 @pytest.mark.parametrize("measured", [f"{2**power} us" for power in range(3, 30, 2)])

@@ -103,6 +103,10 @@ def test_candidates_are_sorted_and_none_is_faster_than_good_kernels(
     scores = [one.score for one in found.candidates]
     assert scores == sorted(scores, reverse=True)
     assert all(0 < one.low_s <= one.high_s and one.gap > 0 for one in found.candidates)
+    fits = [one.gap == 1 for one in found.candidates]
+    assert fits == sorted(fits, reverse=True), "what does not fit never outranks what does"
+    assert found.guesses <= {one.label for one in found.candidates if one.gap == 1}
+    assert all(0 <= one.right <= one.named for one in found.candidates)
 
 
 @LAW

@@ -60,8 +60,7 @@ LABELS: tuple[str, ...] = tuple(FIXES)
 GUESS = "a guess, "
 #: The same where the usual one does not hold: on devices that replay no graphs, and on those without tf32.
 WITHOUT_GRAPHS = Fix("batch the small calls, or compile them into fewer", "--mode compiled", 'mode="compiled"')
-WITHOUT_TF32 = Fix("cast to a 16-bit format that the device multiplies faster", "--dtype bf16",
-                   'rl.passes.cast(graph, "bf16")')  # fmt: skip
+WITHOUT_TF32 = Fix("cast to a narrower format that the device multiplies faster")
 
 
 def fix_of(label: str, chip: Chip | None = None) -> Fix:

@@ -210,10 +210,6 @@ def _rows(reference: Reference, *kinds: str) -> list[KernelCount]:
     return [row for row in reference.ideal.rows if row.kernel.kind in kinds]
 
 
-def _has(*kinds: str) -> Test:
-    return lambda reference: bool(_rows(reference, *kinds))
-
-
 # --- how it was written ---
 
 
@@ -418,6 +414,11 @@ def _cut(reference: Reference, cost: Range) -> Span | None:
     return cost.low * reference.attainable, min(cost.high, float(batch)) * reference.attainable
 
 
+def _shared(reference: Reference) -> bool:
+    """Tell whether several devices talk to each other."""
+    return any(dict(row.kernel.main.attrs).get("devices", 2) > 1 for row in _rows(reference, "network"))
+
+
 #: Classes of kernels that only sweep over memory, and operators that do nothing but move a tensor.
 _SWEEPING = {"move", "pointwise", "reduction"}
 _MOVING = {"copy", "cat", "cache_update", "put"}
@@ -477,5 +478,5 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
     Hypothesis("kernel_choice", "Was a kernel chosen that does not suit the shape?", 0.2, "ill_suited",
                _times(lambda reference: any(row.flops_by for row in reference.ideal.rows))),
     Hypothesis("kernel_choice", "Is there no kernel for so few rows?", 0.6, "ill_suited", _times(_skinny)),
-    Hypothesis("communication", "Do devices wait for each other?", 1.0, "waiting", _times(_has("network"))),
+    Hypothesis("communication", "Do devices wait for each other?", 1.0, "waiting", _times(_shared)),
 )  # fmt: skip

@@ -177,6 +177,8 @@ def check_ops(
         raise UsageError(f"no column 'op'; there are {', '.join(map(str, columns))[:200]}")
     times = time_column([name for name in columns if name not in ("op", "dtype", "shape", "chip")], column)
     where = regime or ("warm" if times.name == "p50_us" else "cold")
+    if dtype is not None and all(text(row, "dtype") for row in rows):
+        raise UsageError(f"dtype={dtype!r} (--dtype) is for rows that name no format, and each names its own")
     entries = [_entry(row, dtype) for row in rows]
     default = find_chip(chip) if chip is not None else None
     predicted = predict_rows(entries, default, regime=where)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from roofline.ir.dtypes import dtype as number_format
+from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Node, Tensor
 from roofline.ops.aliases import aliases
 from roofline.ops.builder import Builder
@@ -17,6 +18,9 @@ _DISCRETE = frozenset({"int64", "int32", "int16", "bool"})
 
 #: The option of a node whose result stays in the format that it names, such as a loss.
 _KEEPS = "keeps"
+
+
+_MISSING = {"weights": "weights that contractions multiply by", "cache": "KV cache"}
 
 
 @graph_pass
@@ -46,6 +50,7 @@ def cast(
 
     Raises:
         UnknownDType: No such format.
+        UsageError: A format of weights or of a cache where the program has none.
 
     Example:
         >>> from roofline.ops.builder import Builder
@@ -57,7 +62,12 @@ def cast(
     base, weight, state, flow, arithmetic = (
         number_format(name).name if name is not None else None for name in (dtype, weights, cache, activations, compute)
     )
-    matrices = _matrices(graph)
+    matrices, caches = _matrices(graph), _stored_in_cache(graph)
+    for option, given, there in (("weights", weights, matrices), ("cache", cache, caches)):
+        if given is not None and not there:
+            raise UsageError(
+                f"{option}={given!r} (--{option}): {graph.name} has no {_MISSING[option]} to give a format to"
+            )
 
     def changed(tensor: Tensor) -> Tensor:
         if tensor.dtype in _DISCRETE:
@@ -70,7 +80,6 @@ def cast(
             target = flow
         return replace(tensor, dtype=target or base or tensor.dtype)
 
-    caches = _stored_in_cache(graph)
     nodes = graph.nodes if arithmetic is None else tuple(_computes_in(node, arithmetic) for node in graph.nodes)
     return _keep_formats(replace(graph, tensors={name: changed(t) for name, t in graph.tensors.items()}, nodes=nodes))
 
