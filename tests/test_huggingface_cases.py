@@ -522,6 +522,9 @@ def test_a_command_prints_notes_and_has_them_in_its_json(run: Any, tmp_path: Pat
     note = "not understood, and by its name no cost depends on it: custom"
     assert result.err == f"roofline: note: mine prefill: {note}\n"
     assert json.loads(result.out)["notes"] == [note]
+    assert json.loads(run("models", path, "--json").out)["notes"] == [note]
+    step = run("train", path, "h100-sxm", "-B", 2, "-S", 8, "--json")  # whatever the file is called
+    assert json.loads(step.out)["notes"] == [note]
 
 
 @pytest.mark.parametrize(

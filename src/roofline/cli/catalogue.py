@@ -185,6 +185,8 @@ def _model(name: str) -> dict[str, Any]:
         "operators": len(graph.nodes),
         "sizes_needed": sorted(graph.symbols),
         "source": graph.info.source or "",
+        "positions": graph.info.positions.most if graph.info.positions else None,
+        "notes": list(graph.info.notes),
         **own,
     }
 
@@ -213,4 +215,6 @@ def _model_facts(about: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "aliases", ", ".join(about.get("aliases", ()))
     yield "parameters", f"{about['parameters']:,} counted from the layers, {about['active_parameters']:,} active"
     yield "published", f"{published:,} ({about['parameters_source']})" if published else ""
+    yield "positions", f"{about['positions']:,}" if about["positions"] else ""
     yield from (("operators", f"{about['operators']:,}"), ("source", about["source"]))
+    yield from (("note", text) for text in about["notes"])

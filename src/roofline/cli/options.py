@@ -16,7 +16,7 @@ from roofline.analysis.training.step import usual_precision
 from roofline.analysis.whatif import what_if
 from roofline.cli.app import completion
 from roofline.cli.output import note, show, write_csv, write_json
-from roofline.frontends.source import load_program
+from roofline.frontends.source import has_phases, load_program
 from roofline.hardware.chip import Chip
 from roofline.hardware.cluster import Cluster
 from roofline.hardware.cluster import cluster as find_cluster
@@ -404,8 +404,8 @@ def _matched(graph: Graph, numbers: Mapping[str, Any]) -> dict[str, Any]:
 
 def trainable(model: str) -> Graph:
     """Return the forward program that is trained: of phase ``train``, with a loss, where there is one."""
-    if re.search(r"\.(py|onnx|json)(:\w+)?$", model, re.IGNORECASE) and not model.endswith("config.json"):
-        return load_program(model)  # these have no phases
+    if not has_phases(model):
+        return load_program(model)
     try:
         return load_program(model, "train")
     except UsageError as error:
