@@ -313,7 +313,7 @@ WRONG = [
     (["batch", "llama-3-70b", "h100-sxm", "-S", "2048", "--phase", "decode"], ["needs", "weights", "would fit"]),
     (["batch", *DECODE, "--memory", "8GiB"], ["would fit"]),
     (["batch", *DECODE, "--memory-limit", "72"], ["--memory-limit 72", "no unit", "72GiB, 72GB or 72MiB?"]),
-    (["batch", *DECODE, "--latency", "20"], ["--latency 20", "no unit", "20ms, 20s or 20us?"]),
+    (["batch", *DECODE, "--latency", "20"], ["--latency 20", "no unit", "20us, 20ms or 20s?"]),
     (["check", *DECODE, "-B", "1", "--measured", "41"], ["--measured 41", "no unit", "41ms"]),
     (["batch", *DECODE, "--memory", "72ms"], ["ms", "GiB"]),
     (["batch", *DECODE, "--memory", "-1GiB"], ["positive"]),

@@ -220,6 +220,15 @@ def test_a_json_file_without_bounds_is_one_line_at_once(tmp_path: Path, text: st
         read_json(tmp_path / "x.json")
 
 
+def test_more_values_than_a_file_may_hold_are_not_unfolded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("roofline.ir.datafile.MAX_VALUES", 9)
+    (tmp_path / "x.json").write_text("[" + "[]," * 3 + "{}]")
+    assert len(read_json(tmp_path / "x.json")) == 4
+    (tmp_path / "x.json").write_text("[" + "[]," * 5 + "{}]")
+    with pytest.raises(rl.errors.ModelDataError, match="more than 9 values"):
+        read_json(tmp_path / "x.json")
+
+
 def test_a_whole_number_that_no_size_can_be_is_a_float(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("[9007199254740993, " + "9" * 30 + ", " + "9" * 400 + "]")
     assert read_json(tmp_path / "x.json") == [9007199254740993, 1e30, float("inf")]

@@ -20,8 +20,9 @@ from roofline.hardware.cluster import Cluster, cluster
 from roofline.hardware.library import AnyChip
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.graph import Graph
+from roofline.ir.numbers import whole_number
 from roofline.ir.report import Report
-from roofline.ir.sizes import ceil_div, python_number, symbol
+from roofline.ir.sizes import ceil_div, symbol
 from roofline.ir.units import format_si, parse
 from roofline.ops.builder import Builder
 from roofline.ops.communication import COLLECTIVES
@@ -139,7 +140,7 @@ def collective(
         >>> round(found.busbw / 1e9)
         450
     """
-    devices = python_number(devices)
+    devices, stride = whole_number("devices", devices), whole_number("stride", stride)
     where, nodes = _place(chip, devices, stride, op)
     sizes = _message(op, size)
     (kernel,) = kernels(_graph(op, devices, nodes, algorithm or ""))

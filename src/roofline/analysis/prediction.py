@@ -31,6 +31,7 @@ from roofline.hardware.parts import Efficiency
 from roofline.ir.errors import ModelDataError, RooflineError, UsageError, did_you_mean
 from roofline.ir.graph import Graph
 from roofline.ir.sizes import evaluate
+from roofline.ir.text import shown
 from roofline.passes.formats.autocast import autocast
 from roofline.passes.training.mixed_precision import training_graph
 from roofline.programs.library import model as build_model
@@ -162,6 +163,8 @@ def _stream(
         raise UsageError(f"wanted rows, a frame or the path of a table, given {repr(rows)[:60]}")
     source, done = iter(rows), 0
     while part := list(islice(source, CHUNK)):
+        if (wrong := next((row for row in part if not isinstance(row, Mapping)), None)) is not None:
+            raise UsageError(f"{shown(wrong)}: a row is a dictionary")
         for row, figures in zip(part, _predict_chunk(part, chips, regime), strict=True):
             yield _joined(row, figures)
         done += len(part)

@@ -21,7 +21,7 @@ from roofline.hardware.cluster import cluster as find_cluster
 from roofline.hardware.library import AnyChip
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Node, sizes_of
-from roofline.ir.numbers import whole_number
+from roofline.ir.numbers import as_list, finite_number, whole_number
 from roofline.ir.report import Report, subject
 from roofline.ir.units import format_bytes, format_si
 from roofline.ops.communication import COLLECTIVES
@@ -246,7 +246,7 @@ def scaling(
         >>> [point.fits for point in found.points], found[2].speed_up > 1.5
         ([False, True], True)
     """
-    if not 0 <= least_gain < 1:
+    if not finite_number("least_gain", least_gain, 0, 1) < 1:
         raise UsageError(f"least_gain={least_gain!r}: a share from 0 to below 1 is wanted")
     graph, cluster = as_graph(program, phase, dtype), find_cluster(chip)
     at = sizes_of(graph, sizes)
@@ -282,7 +282,7 @@ def _shared(
 
 def _numbers(devices: int | Iterable[int]) -> list[int]:
     """Return the numbers of devices, each once, the fewest first."""
-    numbers = list(devices) if isinstance(devices, Iterable) else [devices]
+    numbers = as_list("devices", devices) if isinstance(devices, Iterable) else [devices]
     if not numbers:
         raise UsageError("devices=(): name at least one number of devices")
     return sorted({whole_number("devices", number) for number in numbers})

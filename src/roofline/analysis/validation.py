@@ -345,6 +345,8 @@ def read_recorded(path: Path) -> dict[str, dict[str, dict[str, float]]]:
     Raises:
         ModelDataError: The file cannot be read or is no table of figures by chip and section.
     """
+    if not path.exists():
+        raise ModelDataError(f"{path}: no such file; write it with validate --record")
     try:
         table: Any = read_toml(path, ModelDataError)
         return {

@@ -11,6 +11,7 @@ from roofline.hardware.cluster import Cluster
 from roofline.hardware.cluster import cluster as find_cluster
 from roofline.hardware.library import AnyChip
 from roofline.ir.graph import Graph
+from roofline.ir.numbers import whole_number
 from roofline.passes.formats.quantize import Weights, formats_by_name, quantize
 from roofline.passes.fusion.fuse import fuse as fuse_kernels
 from roofline.passes.parallel.pipelined import pipelined
@@ -66,9 +67,10 @@ def what_if(
         >>> small.history
         (shard(tp=2), quantize(weights='int4', cache='fp8'))
     """
+    tp, ep = whole_number("tp", tp), whole_number("ep", ep)
     graph, where = as_graph(program, phase, dtype), _named(cluster)
     if prune is not None:
-        graph = take_away(graph, **(prune_options(prune) if isinstance(prune, str) else prune))
+        graph = take_away(graph, **prune_options(prune))
     if tp != 1 or ep != 1 or sp:
         graph = shard(graph, **_told(tp=tp, sp=sp or None, ep=ep if ep != 1 else None))
         graph = with_topology(graph, where, tp) if where else graph

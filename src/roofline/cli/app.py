@@ -63,7 +63,7 @@ def flattened(function: Callable[..., None]) -> Callable[..., None]:
     def call(**values: Any) -> None:
         for name, value in values.items():
             if isinstance(value, int) and not isinstance(value, bool):
-                whole_number(f"--{name.replace('_', '-')}", value, 0, LARGEST)
+                whole_number(f"--{name.replace('_', '-')}", value, -LARGEST)
         grouped = {name: kind(**{key: values.pop(key) for key in keys}) for name, (kind, keys) in groups.items()}
         return function(**grouped, **values)
 

@@ -17,6 +17,7 @@ from roofline.cost import COMPUTE
 from roofline.diagnosis.causes import GUESS, Advice, Cause
 from roofline.diagnosis.reference import Reference, faster, replays
 from roofline.ir.errors import RooflineError, UsageError
+from roofline.ir.numbers import as_list
 from roofline.ir.report import Report
 from roofline.ir.units import format_si, parse
 from roofline.ops.registry import OPS
@@ -336,8 +337,8 @@ def break_even(
         never pays off: a step takes 103 ms after and 72 ms before (0.70x)
     """
     before, after = _seconds("before_s", before_s, above=True), _seconds("after_s", after_s, above=True)
-    slow = [_seconds("first_before", time) for time in first_before]
-    fast = [_seconds("first_after", time) for time in first_after]
+    slow = [_seconds("first_before", time) for time in as_list("first_before", first_before)]
+    fast = [_seconds("first_after", time) for time in as_list("first_after", first_after)]
     overhead = _seconds("compile_s", compile_s) + math.fsum(
         (after if late is None else late) - (before if early is None else early)
         for early, late in zip_longest(slow, fast)

@@ -19,6 +19,8 @@ from roofline.ir.text import one_line, shown, visible
 MAX_TOML, MAX_JSON = 2**20, 4 * 2**20
 #: Tables and lists in each other, and parts of a dotted key: the parsers' time and memory grow with their squares.
 MAX_DEPTH = 64
+#: The most values of a JSON file, which take twenty times the room that their text takes.
+MAX_VALUES = 5_000_000
 #: No whole number of a TOML file is larger, as its specification has it.
 _LARGEST = 2**63 - 1
 #: Digits of a number of JSON at most.
@@ -60,6 +62,8 @@ def read_json(path: Path, most: int = MAX_JSON, error: type[RooflineError] = Mod
     """
     data = read_file(path, most, "a JSON file", error)
     try:
+        if sum(map(data.count, (b",", b"[", b"{"))) > MAX_VALUES:
+            raise ValueError(f"more than {MAX_VALUES:,} values")
         return _checked(json.loads(data.decode("utf-8-sig"), parse_int=_json_int), lambda *_: None)
     except json.JSONDecodeError as problem:
         raise error(f"{path}: line {problem.lineno}, column {problem.colno}: {problem.msg}") from None

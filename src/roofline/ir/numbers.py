@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any
 
@@ -59,6 +60,25 @@ def finite_number(name: str, value: Any, least: float = -1e300, most: float = 1e
     lower = f"above {least:g}" if above else f"from {least:g}"
     bounds = f"{lower} to {most:g}" if most < 1e300 else lower if least > -1e300 else "that is finite"
     raise UsageError(f"{name}={shown(value)}: wanted a number {bounds}")
+
+
+def as_list(name: str, value: Any) -> list[Any]:
+    """Return a sequence of values, which no text is, as a list.
+
+    Args:
+        name: Of the option, for the message.
+        value: As it was given.
+
+    Raises:
+        UsageError: No sequence.
+
+    Example:
+        >>> as_list("devices", (1, 2))
+        [1, 2]
+    """
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise UsageError(f"{name}={shown(value)}: wanted a sequence, such as a list")
+    return list(value)
 
 
 def as_float(value: Any) -> float:

@@ -19,6 +19,7 @@ from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.graph import Graph, Node, Tensor
 from roofline.ir.sizes import prod
+from roofline.ir.text import shown
 from roofline.ops.aliases import aliases
 from roofline.ops.registry import OPS
 from roofline.passes.formats.conversions import Rewriter
@@ -239,6 +240,8 @@ def _chosen(graph: Graph, weights: Weights, keep: Sequence[str] | None) -> list[
     matrices = _matrices(graph)
     if not matrices:
         raise UsageError(f"{graph.name} has no matmul with a weight; there is nothing to quantise")
+    if not isinstance(weights, str | Mapping):
+        raise UsageError(f"weights={shown(weights)}: wanted a format, or formats by the names of matrices")
     table = {"*": weights} if isinstance(weights, str) else dict(weights)
     matmuls = list(dict.fromkeys(name for matrix in matrices for name in (matrix.node.name, matrix.root)))
     _check_patterns("weights", [pattern for pattern in table if pattern != "*"], matmuls)

@@ -91,7 +91,7 @@ def fuse(graph: Graph, policy: str = "chains") -> Graph:
         >>> before.bytes // 4096, after.bytes // 4096
         (10, 2)
     """
-    if policy not in POLICIES:
+    if not isinstance(policy, str) or policy not in POLICIES:
         near = did_you_mean(str(policy), POLICIES)
         raise UsageError(f"unknown fusion policy {str(policy)[:60]!r}; allowed: {', '.join(POLICIES)}{near}")
     return POLICIES[policy](graph)

@@ -43,7 +43,9 @@ def stages(graph: Graph, pp: int, *, weights: Mapping[str, float] | None = None,
         ('embed.weight is replicated on stages 1 and 2',)
     """
     pp = python_number(pp)
-    return tuple(stage(graph, pp, at, weights=weights, nodes=nodes) for at in range(max(pp, 1)))
+    return tuple(
+        stage(graph, pp, at, weights=weights, nodes=nodes) for at in range(max(pp, 1) if isinstance(pp, int) else 1)
+    )
 
 
 @graph_pass

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from fractions import Fraction
 from typing import Any
 
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.graph import Graph
+from roofline.ir.text import shown
 
 #: Options of pruning that text may name.
 OPTIONS = ("heads", "channels", "hidden", "layers", "sparsity", "where", "unit")
@@ -85,12 +86,12 @@ def matches(name: str, where: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in where)
 
 
-def prune_options(text: str) -> dict[str, Any]:
+def prune_options(text: str | Mapping[str, Any]) -> dict[str, Any]:
     """Read the options of a pruning from one line, such as a command line's.
 
     Args:
         text: ``heads=0.25,channels=10240,unit=8``, ``layers=0+1+30+31`` for a list, ``where=a*+b*`` for several
-            patterns, ``2:4`` alone for the sparsity.
+            patterns, ``2:4`` alone for the sparsity; options that are read already.
 
     Raises:
         UsageError: An option that there is not, or a value that is no number.
@@ -99,6 +100,10 @@ def prune_options(text: str) -> dict[str, Any]:
         >>> prune_options("heads=0.25,layers=0+2,2:4")
         {'heads': 0.25, 'layers': [0, 2], 'sparsity': '2:4'}
     """
+    if isinstance(text, Mapping):
+        return dict(text)
+    if not isinstance(text, str):
+        raise UsageError(f"prune={shown(text)}: wanted options, as a dictionary or such as 'heads=0.25,layers=0.5'")
     options: dict[str, Any] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         key, equals, value = (piece.strip() for piece in part.partition("="))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from roofline.ir.csvfile import csv_text
 from roofline.ir.errors import UsageError, did_you_mean
-from roofline.ir.files import whole_file
+from roofline.ir.files import user_path, whole_file
 from roofline.ir.report import Report, flat, plain
 from roofline.view.charts.style import RC
 
@@ -119,7 +119,7 @@ class Chart(Report, ABC):
         Raises:
             UsageError: Another suffix, or a place that cannot be written.
         """
-        suffix = Path(path).suffix.lower()
+        suffix = user_path(path).suffix.lower()
         if suffix not in FORMATS:
             hint = did_you_mean(suffix, FORMATS) if suffix else ""
             raise UsageError(f"{path}: unknown suffix {suffix!r}; allowed: {', '.join(FORMATS)}{hint}")

@@ -364,6 +364,10 @@ def _not_measured(entry: Any) -> UsageError:
     )
 
 
+#: What is smaller is nothing on any axis, and what it is divided by leaves float64.
+_LEAST = 1e-30
+
+
 def quantity(value: Any, unit: str, what: str, zero: bool = False) -> float:
     """Read a positive number, with or without a unit.
 
@@ -372,6 +376,8 @@ def quantity(value: Any, unit: str, what: str, zero: bool = False) -> float:
         0.041
     """
     number = parse(value, unit, what)
+    if 0 < number < _LEAST:
+        raise UsageError(f"{what}: {value!r} is too small to be drawn")
     if number < 0 or (number == 0 and not zero):
         raise UsageError(f"{what}: {value!r} is not {'zero or more' if zero else 'positive'}")
     return number

@@ -15,7 +15,9 @@ from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import UsageError
+from roofline.ir.numbers import as_list
 from roofline.ir.report import size_words
+from roofline.ir.text import shown
 from roofline.ir.units import format_si
 from roofline.view.charts import points as read
 from roofline.view.charts.chart import Chart
@@ -207,7 +209,9 @@ def _names(names: Sequence[str] | None, what: str) -> tuple[str, ...]:
     """Return a sequence of names; a single one counts as one."""
     if names is None:
         return ()
-    names = (names,) if isinstance(names, str) else tuple(names)
+    names = (names,) if isinstance(names, str) else tuple(as_list(what, names))
+    if not all(isinstance(name, str) for name in names):
+        raise UsageError(f"{what}={shown(names)}: wanted names")
     if not names:
         raise UsageError(f"{what}: none given; name at least one, or leave it out")
     return names

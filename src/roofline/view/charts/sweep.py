@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from roofline.analysis.estimates import Estimate
 from roofline.analysis.estimates import estimate as evaluate
 from roofline.ir.errors import UsageError
-from roofline.ir.numbers import finite_number
+from roofline.ir.numbers import as_list, finite_number
 from roofline.ir.units import PREFIXES, format_bytes, format_si
 from roofline.view.charts.chart import Chart
 from roofline.view.charts.labels import margin_label, overlaps, spread_margin
@@ -226,7 +226,7 @@ def _batch(value: Any, what: str) -> float:
 
 def _measured_batches(estimate: Estimate, measured: Sequence[Any]) -> tuple[Measured, ...]:
     """Return pairs of batch and seconds, with the floor and the throughput there."""
-    for pair in measured:
+    for pair in as_list("measured", measured):
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise UsageError(f"measured: allowed are pairs of batch and seconds, given {repr(pair)[:100]}")
     if not measured:
