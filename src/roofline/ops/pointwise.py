@@ -17,7 +17,7 @@ from roofline.ir.graph import Node
 from roofline.ir.sizes import maximum, prod
 from roofline.ops.arrays import Call, mix, same, updated
 from roofline.ops.axes import broadcast_axes, free
-from roofline.ops.gradients import Rule, Tape, derived, each_operand, masked, runs, unchanged
+from roofline.ops.gradients import Rule, Tape, derived, each_operand, masked, options, runs, unchanged
 from roofline.ops.registry import GRADIENTS, Array, Derivative, Op, Reference, Work, broadcast, by_option, declare, op
 
 Unary = Callable[[Array], Array]
@@ -98,28 +98,33 @@ UNARY: dict[str, tuple[int, Unary, Literal["x", "y"], int, Binary]] = {
 }  # fmt: skip
 
 
+def _operand(at: int) -> str:
+    return "ab"[at] if at < 2 else str(at)
+
+
 def _sub(t: Tape, node: Node, dy: str) -> None:
-    a, b = node.inputs
-    if t.needs_grad(a):
-        t.accumulate(a, dy)
-    if t.needs_grad(b):
-        t.accumulate(b, t.op("neg", dy, name="grad_b", like=b))
+    for at, name in enumerate(node.inputs):
+        if t.needs_grad(name):
+            t.accumulate(name, t.op("neg", dy, name=f"grad_{_operand(at)}", like=name) if at else dy)
 
 
 def _mul(t: Tape, node: Node, dy: str) -> None:
-    a, b = node.inputs
-    for name, other, own in (("grad_a", b, a), ("grad_b", a, b)):
+    for at, own in enumerate(node.inputs):
         if t.needs_grad(own):
-            t.accumulate(own, t.op("mul", dy, t.saved(other), name=name, like=own))
+            others = [t.saved(name) for name in (*node.inputs[:at], *node.inputs[at + 1 :])]
+            number = options(node, "value")  # that stands for an operand, where there is one alone
+            t.accumulate(own, t.op("mul", dy, *others, name=f"grad_{_operand(at)}", like=own, **number))
 
 
 def _div(t: Tape, node: Node, dy: str) -> None:
-    a, b = node.inputs
+    a, *divisors = node.inputs
     if t.needs_grad(a):
-        t.accumulate(a, t.op("div", dy, t.saved(b), name="grad_a", like=a))
-    if t.needs_grad(b):
-        saved = (t.saved(node.outputs[0]), t.saved(b))
-        t.accumulate(b, t.op("elementwise", dy, *saved, name="grad_b", like=b, flops=3, what="div_grad"))
+        number = options(node, "value")
+        t.accumulate(a, t.op("div", dy, *map(t.saved, divisors), name="grad_a", like=a, **number))
+    for at, b in enumerate(divisors, start=1):
+        if t.needs_grad(b):
+            saved, name = (t.saved(node.outputs[0]), t.saved(b)), f"grad_{_operand(at)}"
+            t.accumulate(b, t.op("elementwise", dy, *saved, name=name, like=b, flops=3, what="div_grad"))
 
 
 #: Functions of two arrays, and of more from the first to the last; a number that the graph does not list is the second:
@@ -133,10 +138,10 @@ BINARY: dict[str, tuple[int, Binary, Rule | None, dict[str, Reference]]] = {
     "mul_scalar": (1, np.multiply, runs("mul_scalar", carried=("value",)), {}),
     "div": (1, np.divide, _div, {"div_grad": lambda call, dy, y, b: -dy * y / b}),
     "maximum": (0, np.maximum, each_operand(0, "maximum_grad_{}"), {
-        "maximum_grad_0": lambda call, dy, a, b: dy * (a > b), "maximum_grad_1": lambda call, dy, a, b: dy * (b >= a),
+        "maximum_grad_0": lambda call, dy, a, b=0: dy * (a > b), "maximum_grad_1": lambda call, dy, a, b: dy * (b >= a),
     }),
     "minimum": (0, np.minimum, each_operand(0, "minimum_grad_{}"), {
-        "minimum_grad_0": lambda call, dy, a, b: dy * (a < b), "minimum_grad_1": lambda call, dy, a, b: dy * (b <= a),
+        "minimum_grad_0": lambda call, dy, a, b=0: dy * (a < b), "minimum_grad_1": lambda call, dy, a, b: dy * (b <= a),
     }),
 }  # fmt: skip
 

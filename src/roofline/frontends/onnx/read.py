@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from roofline.frontends.call import one_line
+from roofline.frontends.onnx import native
 from roofline.ir.errors import MissingExtra, ModelDataError, UnknownModel, did_you_mean
 from roofline.ir.files import user_path
 
@@ -120,12 +120,7 @@ def _inlined(onnx: Any, model: Any, where: str) -> Any:
     if not model.functions:
         return model
     _refuse_recursion(model, where)
-    try:
-        from onnx import inliner
-
-        inlined = inliner.inline_local_functions(model)
-    except Exception as error:  # whatever the C++ part throws
-        raise ModelDataError(f"{where}: its functions cannot be inlined: {one_line(error)}") from None
+    inlined = native.run(onnx, "inline", model, where)
     for _ in _graphs(inlined, where):
         pass  # counts the nodes again
     return inlined

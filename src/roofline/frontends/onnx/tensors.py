@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from roofline.frontends.call import MALFORMED, one_line
+from roofline.frontends.onnx import native
 from roofline.frontends.onnx.known import Value, array
 from roofline.frontends.onnx.names import Names
 from roofline.frontends.onnx.read import ELEMENTS, MAX_SIZE, SMALL, clean, elements, library
@@ -106,8 +107,8 @@ class Tensors:
     def shapes(self) -> dict[str, tuple[Any, ...]]:
         """Return shapes by name, from the file and from onnx; inferred when a rule first asks."""
         model = self.model
-        with suppress(Exception):  # whatever the C++ part throws; the file's own shapes remain
-            model = self.onnx.shape_inference.infer_shapes(model, data_prop=True)
+        with suppress(ModelDataError):  # the file's own shapes remain
+            model = native.run(self.onnx, "infer", model, self.where)
         infos = [*model.graph.input, *model.graph.value_info, *model.graph.output]
         forms = {info.name: info.type.tensor_type for info in infos}
         return {name: tuple(dim.dim_value or dim.dim_param or 0 for dim in form.shape.dim)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from roofline.ir.errors import UsageError, did_you_mean
@@ -125,36 +125,42 @@ def accumulate(graph: Graph, micro_batches: int, *, fused: bool = False) -> Grap
     if gradients is None:
         raise UsageError(f"{graph.name}: has no backward; add it with backward(graph)")
     b = Builder.of(graph, dtype="fp32")
-    sums: dict[str, str] = {}
+    sums: dict[str, list[str]] = {}  # two weights that are added up have one gradient, and a sum each
+    pairs: list[tuple[str, str]] = []
     for weight, gradient in gradients:
         tensor = graph.tensors[gradient]
         total = b.source(f"{weight}.grad_kept", tensor.shape, "buffer", tensor.dtype)
-        sums[gradient] = b.op("update", total, gradient, name=f"{weight}.grad_added")
-    whole = b.graph((sums.get(name, name) for name in graph.outputs), graph.items * micro_batches)
-    pairs = tuple((weight, sums[gradient]) for weight, gradient in gradients)
-    whole = replace(whole, nodes=_added_at_once(whole, frozenset(sums.values())))
+        pairs.append((weight, b.op("update", total, gradient, name=f"{weight}.grad_added")))
+        sums.setdefault(gradient, []).append(pairs[-1][1])
+    outputs = dict.fromkeys(each for name in graph.outputs for each in sums.get(name, [name]))
+    whole = b.graph(outputs, graph.items * micro_batches)
+    whole = replace(whole, nodes=_added_at_once(whole, frozenset(name for _, name in pairs)))
     labels = _matmuls(graph, sums) if fused else {}
     nodes = tuple(
         replace(node, count=node.count * micro_batches, kernel=labels.get(node.name, node.kernel))
         for node in whole.nodes
     )
-    return replace(whole, nodes=nodes).with_info(gradients=pairs, micro_batches=micro_batches)
+    return replace(whole, nodes=nodes).with_info(gradients=tuple(pairs), micro_batches=micro_batches)
 
 
-def _matmuls(graph: Graph, sums: Mapping[str, str]) -> dict[str, str]:
+def _matmuls(graph: Graph, sums: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """For each sum of a matmul's result, the kernel of that matmul."""
     made = graph.producer
     return {
-        total: made[name].label for name, total in sums.items()
+        total: made[name].label for name, totals in sums.items() for total in totals
         if name in made and OPS[made[name].op].kind in ("matmul", "conv")
     }  # fmt: skip
 
 
 def _added_at_once(graph: Graph, sums: frozenset[str]) -> tuple[Node, ...]:
     """The nodes with each gradient added to its sum where it is made, so that nothing waits for the end."""
-    adding = {node.inputs[1]: node for node in graph.nodes if sums.intersection(node.outputs)}
-    nodes: list[Node] = []
+    adding: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        if sums.intersection(node.outputs):
+            adding.setdefault(node.inputs[1], []).append(node)
+    handed_in = (name for name in adding if name not in graph.producer)  # what somebody else works out
+    nodes = [added for name in handed_in for added in adding[name]]
     for node in graph.nodes:
         if not sums.intersection(node.outputs):
-            nodes += [node, *(adding[name] for name in node.outputs if name in adding)]
+            nodes += [node, *(added for name in node.outputs for added in adding.get(name, ()))]
     return tuple(nodes)

@@ -122,7 +122,7 @@ class _Step:
         else:  # the update alone
             weights = (tensor for tensor in graph.tensors.values() if tensor.kind == "weight")
             self.weights = {weight.name: weight for weight in weights if weight.dtype not in DISCRETE}
-            graph = replace(graph, tensors=self.weights, nodes=(), outputs=())
+            graph = replace(graph, tensors=self.weights, nodes=(), outputs=(), items=1, item="run")
         self.b = Builder.of(graph, dtype="fp32")
         self.gradients = {
             name: known.get(name) or self.b.input(f"{name}.grad", t.shape, t.dtype) for name, t in self.weights.items()

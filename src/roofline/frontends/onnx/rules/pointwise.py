@@ -13,6 +13,9 @@ ELEMENTWISE = {name: what for name, what in POINTWISE.items() if name[0].isupper
 #: Operands that are no arrays of elements: limits, a choice of the diagonal, a target type.
 _FIRST_ONLY = frozenset({"Clip", "CastLike", "Trilu", "com.microsoft.Trilu"})
 
+#: Operators whose operands cannot change places.
+_ORDERED = frozenset({"Sub", "Div", "Pow"})
+
 #: Operators of any number of operands: operations for each after the first.
 _VARIADIC = {"Sum": 1, "Mean": 1, "Max": 0, "Min": 0}
 
@@ -34,6 +37,8 @@ def elementwise(call: Call) -> Result:
     if call.what in _VARIADIC and len(operands) > 2:
         flops = 0 if discrete else _VARIADIC[call.what] * (len(operands) - 1)
         return call.op("elementwise", *operands, flops=flops)
+    if call.what in _ORDERED and len(operands) == 1 and call.data(0) is not None:
+        what = 1  # of a constant and an array: another function of the array than of an array and a constant
     if isinstance(what, str) and (not discrete or call.what == "Cast"):
         return call.op(what, *operands)
     return call.op("elementwise", *operands, flops=0 if discrete or isinstance(what, str) else what)
