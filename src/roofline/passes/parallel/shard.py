@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from roofline.counting.counts import count_graph
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Node, Tensor
 from roofline.ir.sizes import Size, ceil_div
@@ -25,6 +26,8 @@ from roofline.passes.parallel.sequence import sequence_parallel
 #: A table with at least this share of the rows of the largest is one of the vocabulary; those of positions and
 #: segments are short and stay whole.
 TABLE = 0.5
+#: Sizes at which the work of one device is held against that of all, and what of it is worth a word.
+_TYPICAL, _NEXT_TO_NOTHING = 256, 1.1
 
 
 @graph_pass
@@ -229,9 +232,25 @@ def _notes(before: Graph, after: Graph, plan: ShardingPlan, vocabulary: Vocabula
         notes.append(f"KV heads ({plan.kv_heads}) < TP ({tp}): replicated {where}")
     padded = sorted({_rows(before, name) for name, rows in vocabulary.rows.items() if _rows(before, name) != rows * tp})
     notes += [f"a vocabulary of {rows} is padded to {ceil_div(rows, tp) * tp}" for rows in padded]
+    if ep == 1:
+        notes.append(_repeated(before, after, tp))
     if ep > 1:
         notes.append(f"sizes and throughput are per group: {ep} groups, each with its own tokens")
     return notes
+
+
+def _repeated(before: Graph, after: Graph, tp: int) -> str:
+    """Say how much more the devices work out together than one alone, empty where it is next to nothing."""
+    sizes = dict.fromkeys(before.symbols, _TYPICAL)
+    alone, share = (count_graph(graph, **sizes) for graph in (before, after))
+    times = tp * share.flops / alone.flops if alone.flops else 1
+    if times < _NEXT_TO_NOTHING:
+        return ""
+    before_by = {row.kernel.name: row.flops for row in alone.rows}
+    rows = [row for row in share.rows if row.flops and row.flops == before_by.get(row.kernel.name)] or share.rows
+    whole = max(rows, key=lambda row: row.kernel.count * row.flops)
+    return (f"{tp} devices together run {float(times):.2g} times the FLOPs of one, with every size at {_TYPICAL}: "
+            f"each works out the whole of what cannot be shared; the most goes to {whole.kernel.name}")  # fmt: skip
 
 
 def _kept_whole(before: Graph, after: Graph) -> str:
