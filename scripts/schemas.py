@@ -33,6 +33,7 @@ FILES = {
     "ops.csv": "op,dtype,m,n,k,time_us\ngemm,bf16,4096,4096,4096,190\ngemm,bf16,4096,4096,4096,900\n"
                "gemm,bf16,4096,4096,4096,30\n",
     "sweep.csv": "batch,time_ms\n5,15.91\n30,15.02\n50,17.63\n100,33.46\n200,61.5\n400,119.85\n",
+    "times.csv": "name,time_us\nmm,30\n",
     "rows.csv": 'op,dtype,shape\ngemm,bf16,"{""m"": 64, ""n"": 4096, ""k"": 4096}"\n',
 }  # fmt: skip
 
@@ -50,7 +51,7 @@ CASES = (
     "fuse gpt2 -S 64", "fuse gpt2 h100-sxm -S 64 --policy chains",
     "fuse gpt2 -S 64 --pair layers.0.mlp.up,layers.0.mlp.down",
     "fuse gpt2 h100-sxm -S 64 --pair layers.0.mlp.up,layers.0.mlp.gelu_new.cube",
-    "sweep sweep.csv", "graph gpt2", "graph resnet18 -B 1 --all",
+    "sweep sweep.csv", "trace times.csv", "graph gpt2", "graph resnet18 -B 1 --all",
     f"plot {_DECODE} -B 8 -o roofline.svg", f"plot {_DECODE} -B 1,8 -o sweep.svg",
 )  # fmt: skip
 
@@ -82,6 +83,7 @@ KEYS = {
     "notes": "what a reader should know", "reason": "why", "ratio": "measured over expected",
     "bandwidth_bytes_per_s": "bandwidth of memory [byte/s]", "bytes_per_s": "achieved traffic [byte/s]",
     "flops_per_s": "rate of arithmetic in the time of the row [FLOP/s]", "lost_s": "time beyond what is expected [s]",
+    "lasted_s": "from start to end of its launches, also where others ran [s]",
     # estimate, batch, compare, train
     "history": "what each pass did: figures before and after", "best_batch": "the batch to run",
     "ridge_batch": "first batch whose compute time exceeds its memory time", "limit": "what stops a larger batch",

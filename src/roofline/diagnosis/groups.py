@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from math import isnan
+from typing import Any
 
 from roofline.analysis.estimates import Estimate
 from roofline.diagnosis.reference import Reference, is_cpu
@@ -24,11 +25,28 @@ CONTRACTIONS = ("attention", "matmul", "conv", "moe")
 _KINDS = (
     ("attention", re.compile(r"flash|fmha|sdpa|attention", re.I)),
     ("conv", re.compile(r"fprop|dgrad|wgrad|conv|winograd", re.I)),
-    ("matmul", re.compile(r"gemm|gemv|nvjet|cutlass|xmma|wgmma|matmul|cublas|Cijk_", re.I)),
+    ("matmul", re.compile(r"gemm|gemv|nvjet|cutlass|xmma|wgmma|matmul|cublas|Cijk_|::(b?add)?b?m[mv]$|::dot$", re.I)),
     ("rowwise", re.compile(r"softmax|norm", re.I)),
     ("reduction", re.compile(r"reduce|argmax|pool", re.I)),
     ("pointwise", re.compile(r"elementwise|triton_poi|multi_tensor", re.I)),
-)
+)  # fmt: skip
+
+#: Facts that tell calls apart, however equal their names are: each stays with the calls that it was recorded with.
+APART = (
+    "Collective name", "Group size", "Process Group Name", "dtype", "In msg nelems", "Out msg nelems", "shape",
+    "math fidelity", "cores", "available cores", "parallelization", "devices",
+)  # fmt: skip
+
+
+@lru_cache(maxsize=8192)
+def kind_of(*names: str) -> str:
+    """Return the class of kernels by the names of an operator and its kernels; empty where they say nothing.
+
+    Example:
+        >>> kind_of("aten::mm", "sgemm_128x64_nn"), kind_of("my_kernel")
+        ('matmul', '')
+    """
+    return next((kind for kind, pattern in _KINDS if any(map(pattern.search, names))), "")
 
 
 @dataclass(frozen=True)
@@ -43,10 +61,13 @@ class Group:
         kernels: Names of its kernels.
         calls: Calls.
         launches: Launches.
-        seconds: On the device [s].
-        moved: Bytes that copies moved [B].
+        seconds: Its part of the time in which the device worked: of a time in which several launches ran, each has an
+            equal part [s].
+        lasted: From start to end of all launches, more than ``seconds`` where others ran meanwhile [s].
+        moved: Bytes that copies moved, nan where they were not recorded [B].
         graph: What one call computes, ``None`` where no formula is known.
         chip: Where it ran.
+        facts: What else was recorded of its launches: of counters the sum or the mean over the time.
     """
 
     op: str
@@ -57,9 +78,11 @@ class Group:
     calls: float
     launches: float
     seconds: float
+    lasted: float
     moved: float
     graph: Graph | None
     chip: Chip
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     def _estimate(self, tf32: bool) -> Estimate | None:
         if self.graph is None or not self.graph.nodes:
@@ -75,7 +98,7 @@ class Group:
         plain = self._estimate(False)
         if plain is None or self.calls == 0:
             return plain
-        too_fast = self.seconds / self.calls < 0.9 * float(plain.floor)
+        too_fast = self.lasted / self.calls < 0.9 * float(plain.floor)
         return self._estimate(True) if too_fast else plain
 
     @cached_property
@@ -100,14 +123,15 @@ class Group:
 
     @property
     def bytes(self) -> float:
-        """Traffic of all calls by its formula, or what copies moved [B]."""
-        return self.calls * float(self.estimate.bytes) if self.estimate is not None else self.moved
+        """Traffic of all calls by its formula, or what copies moved; 0 where neither is known [B]."""
+        moved = 0.0 if isnan(self.moved) else self.moved
+        return self.calls * float(self.estimate.bytes) if self.estimate is not None else moved
 
     @cached_property
     def kind(self) -> str:
         """Class of its main kernel, by its name where no formula is known; empty where the name says nothing."""
         if self.estimate is None:
-            return next((kind for kind, pattern in _KINDS if any(map(pattern.search, self.kernels))), "")
+            return kind_of(self.op, *self.kernels)
         kinds = {row.kernel.kind for row in self.estimate.rows}
         return next((kind for kind in CONTRACTIONS if kind in kinds), min(kinds))
 
@@ -146,31 +170,40 @@ def short(name: str) -> str:
     return bare.split("::")[-1].strip() or name[:60]
 
 
-def grouped(launches: Sequence[Launch], iterations: int, chip: Chip, scale: float = 1.0) -> tuple[Group, ...]:
+def grouped(
+    launches: Sequence[Launch],
+    iterations: int,
+    chip: Chip,
+    seconds: Sequence[float],
+    details: Sequence[Mapping[str, Any]],
+) -> tuple[Group, ...]:
     """Put equal calls together, the slowest first.
 
     Args:
         launches: Of whole iterations.
         iterations: How many.
         chip: Where they ran.
-        scale: Factor on durations, below 1 where launches overlapped.
+        seconds: Part of each launch of the time in which the device worked [s].
+        details: What else was recorded, by :attr:`Launch.detail`.
     """
     calls: dict[tuple[int, str], list[int]] = {}
     for at, launch in enumerate(launches):
         alone = launch.call if launch.call >= 0 else -2 - at
         calls.setdefault((alone, launch.role), []).append(at)
     graphs = formulas(launches)
+    apart = told_apart(details)
     equal: dict[tuple[object, ...], list[list[int]]] = {}
     for (_, role), together in calls.items():
         first, graph = launches[together[0]], graphs[together[0]]
         names = tuple(launches[at].name for at in together)
+        facts = tuple(apart[launches[at].detail] for at in together)
         free = graph is not None and not graph.nodes
-        equal.setdefault((first.op, first.signature, role, names, free), []).append(together)
+        equal.setdefault((first.op, first.signature, role, names, facts, free), []).append(together)
     groups = []
     for sets in equal.values():
         first = launches[sets[0][0]]
         role = "kernel" if first.role == "host" and is_cpu(chip) else first.role
-        every = [launches[at] for together in sets for at in together]
+        every = [at for together in sets for at in together]
         group = Group(
             op=first.op,
             signature=first.signature,
@@ -178,11 +211,47 @@ def grouped(launches: Sequence[Launch], iterations: int, chip: Chip, scale: floa
             role=role,
             kernels=tuple(dict.fromkeys(launches[at].name for at in sets[0])),
             calls=len(sets) / iterations,
-            launches=sum(one.count for one in every) / iterations,
-            seconds=scale * sum(one.duration for one in every) / iterations,
-            moved=sum(one.bytes for one in every if not isnan(one.bytes)) / iterations,
+            launches=sum(launches[at].count for at in every) / iterations,
+            seconds=sum(seconds[at] for at in every) / iterations,
+            lasted=sum(launches[at].duration for at in every) / iterations,
+            moved=_moved([launches[at].bytes for at in every]) / iterations,
             graph=graphs[sets[0][0]] if role in ("kernel", "host") else None,
             chip=chip,
+            facts=_facts([launches[at] for at in every], iterations, details),
         )
         groups.append(group)
     return tuple(sorted(groups, key=lambda group: -group.seconds))
+
+
+def told_apart(details: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
+    """Return what of each record tells calls apart; the last is of no record at all."""
+    return [tuple(record.get(name) for name in APART) for record in (*details, {})]
+
+
+def _moved(sizes: Sequence[float]) -> float:
+    """Return the sum of the sizes that are known; nan where none is."""
+    known = [size for size in sizes if not isnan(size)]
+    return sum(known) if known else float("nan")
+
+
+def _facts(launches: Iterable[Launch], iterations: int, details: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what was recorded of some launches: what is the same of all, sums per iteration and means of counters."""
+    weights: dict[int, tuple[int, float]] = {}
+    for launch in launches:
+        if launch.detail >= 0:
+            count, lasted = weights.get(launch.detail, (0, 0.0))
+            weights[launch.detail] = count + 1, lasted + launch.duration
+    facts: dict[str, Any] = {}
+    for name in dict.fromkeys(name for at in weights for name in details[at]):
+        values = [(details[at][name], *weight) for at, weight in weights.items() if name in details[at]]
+        if name.endswith(".sum") and _all_numbers(values):
+            facts[name] = sum(count * value for value, count, _ in values) / iterations
+        elif len({value for value, *_ in values}) == 1:
+            facts[name] = values[0][0]
+        elif _all_numbers(values) and (total := sum(lasted for *_, lasted in values)):
+            facts[name] = sum(value * lasted for value, _, lasted in values) / total
+    return facts
+
+
+def _all_numbers(values: Iterable[tuple[Any, int, float]]) -> bool:
+    return all(isinstance(value, int | float) for value, *_ in values)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from roofline.diagnosis.causes import Fix
 from roofline.ir.units import format_si
-from roofline.traces.events import Events, Kind, Trace
+from roofline.traces.events import DEVICE, Events, Kind, Trace
 from roofline.traces.linking import Launch
 
 #: A pause of the host between two operators that is longer is no dispatch any more [s].
@@ -28,6 +29,7 @@ RESOLUTION = 1e-10
 VALUE_BYTES = 64 * 1024
 
 _SYNC = re.compile(r"(Stream|Device|Event|Context|Ctx)Synchronize|hipStreamWait$|^cu(da)?Memcpy$", re.I)
+_LAUNCH = re.compile(r"^(cuda|hip|cu)\w*LaunchKernel|GraphLaunch")
 _ALLOCATE = re.compile(
     r"^(cuda|hip)(Malloc|Free|HostAlloc|MallocHost|FreeHost)|^cuMem(Alloc|Free|Create|Map|Unmap)", re.I
 )
@@ -124,7 +126,7 @@ def cover(intervals: Iterable[tuple[float, float]]) -> Spans:
 
 @dataclass(frozen=True)
 class Host:
-    """What the host did, by kind; ``names`` are those of ``heavy``, in order."""
+    """What the host did, by kind; ``names`` are those of ``heavy``, in order; ``recorded`` is which kinds there are."""
 
     busy: Spans
     sync: Spans
@@ -132,6 +134,7 @@ class Host:
     overhead: Spans
     heavy: Spans
     names: tuple[str, ...]
+    recorded: frozenset[str]
 
 
 def host(trace: Trace, launches: Sequence[Launch]) -> Host:
@@ -151,19 +154,32 @@ def host(trace: Trace, launches: Sequence[Launch]) -> Host:
         overhead=named(_OVERHEAD, calls | (events.kind == Kind.OTHER)),
         heavy=Spans(events.start[rows], (events.start + events.duration)[rows]),
         names=tuple(events.names[at] for at in events.name[rows]),
+        recorded=frozenset({"operators"} if ops.any() else ()),
     )
 
 
+def launch_calls(events: Events) -> NDArray[np.float64]:
+    """Return when the host launched kernels, whether or not these are linked to their launches [s]."""
+    named = np.array([bool(_LAUNCH.search(name)) for name in events.names] or [False])
+    return np.asarray(events.start[(events.kind == Kind.RUNTIME) & named[events.name]])
+
+
 def heavy_operators(trace: Trace, launches: Sequence[Launch]) -> NDArray[np.intp]:
-    """Find operators that take long without a launch inside: they compute on the CPU; of nested ones the outer."""
+    """Find operators that take long without a launch inside: they compute on the CPU; of nested ones the outer.
+
+    None is claimed where no launch was recorded on the host: any of them may have launched something.
+    """
     events = trace.events
-    issued = np.sort(np.array([one.issued for one in launches if one.issued == one.issued]))
+    linked = [one.issued for one in launches if one.issued == one.issued]
+    issued = np.sort(np.concatenate([launch_calls(events), linked]))
+    if not len(issued):
+        return np.array([], dtype=np.intp)
     rows = np.flatnonzero((events.kind == Kind.OP) & (events.duration >= HEAVY))
     rows = rows[np.argsort(events.start[rows], kind="stable")]
     outer, end = [], -1.0
     for at in rows.tolist():
         start, stop = float(events.start[at]), float(events.start[at] + events.duration[at])
-        launched = len(issued) and np.searchsorted(issued, start) != np.searchsorted(issued, stop)
+        launched = np.searchsorted(issued, start) != np.searchsorted(issued, stop)
         name = events.names[events.name[at]]
         if launched or start < end or _LIGHT.match(name) or _COPYING.match(name):
             continue
@@ -204,6 +220,7 @@ def idle_time(trace: Trace, launches: Sequence[Launch], firsts: Sequence[int]) -
             if at not in starts and _moves(before, "copy_out") and launch.role == "copy_in":
                 # Data went to the host before the gap, and what was made of it came back after.
                 parts["wrong_device"] = parts.pop("host_bound", 0.0) + parts.pop("host_compute", 0.0)
+            parts = _shown(parts, did.recorded | ({"launch"} if launch.issued == launch.issued else set()))
             if parts.get("host_compute"):
                 for name, part in _computing(did, end, issued):
                     computed[name] += part * weight
@@ -215,8 +232,18 @@ def idle_time(trace: Trace, launches: Sequence[Launch], firsts: Sequence[int]) -
     return Idle(seconds, {name: value / count for name, value in computed.items()})
 
 
+#: The records that could show each reason of a gap: the call that launched what ended it, operators of the host. A
+#: gap that they are not recorded of is idle for an unknown reason.
+SHOWN_BY = {
+    "launch_bound": frozenset({"launch"}), "sync": frozenset({"launch"}), "host_copy": frozenset({"launch"}),
+    "reallocation": frozenset({"launch"}), "host_bound": frozenset({"launch", "operators"}),
+    "host_compute": frozenset({"launch", "operators"}), "wrong_device": frozenset({"launch", "operators"}),
+    "unknown": frozenset(),
+}  # fmt: skip
+
 #: What was seen, by label.
 EVIDENCE = {
+    "unknown": "idle, and nothing recorded shows what the device waited for",
     "launch_bound": "the host was still launching when the device had finished",
     "sync": "the host waited for the device before it launched more",
     "host_bound": "the host did something else between operators",
@@ -242,6 +269,13 @@ def _reasons(did: Host, before: Launch | None, after: Launch, low: float, else_:
     return {**parts, "host_copy" if copied else else_: rest}
 
 
+def _shown(parts: dict[str, float], recorded: Set[str]) -> dict[str, float]:
+    """Return the reasons that the records of a gap could show; what is left is of an unknown one."""
+    shown = {label: seconds for label, seconds in parts.items() if recorded >= SHOWN_BY[label]}
+    rest = sum(parts.values()) - sum(shown.values())
+    return {**shown, "unknown": rest} if rest > 0 else shown
+
+
 def _issued(after: Launch, low: float) -> float:
     """Return when the host launched what ended a gap, at the earliest when the gap began [s]."""
     return after.start if after.issued != after.issued else min(max(after.issued, low), after.start)
@@ -256,6 +290,38 @@ def _computing(did: Host, low: float, high: float) -> Iterator[tuple[str, float]
 def _moves(launch: Launch | None, *roles: str, value: bool = False) -> bool:
     """Tell whether a launch copies data over the host link, or only a ``value`` that is read back."""
     return launch is not None and launch.role in roles and (launch.bytes < VALUE_BYTES) == value
+
+
+# --- what was not recorded --------------------------------------------------------------------------------------------
+
+#: What to do about time that a trace with all records does not explain.
+TRACED_UNKNOWN = Fix("compare the measured time with the trace's own: is it of the same run?",
+                     "roofline trace FILE", "rl.diagnosis.trace_report(FILE)")  # fmt: skip
+#: What may not have been recorded, and how it is.
+_DEVICE = "the device (torch.profiler with ProfilerActivity.CUDA)"
+_HOST = "the calls of the host (torch.profiler with ProfilerActivity.CPU)"
+_SHAPES = "shapes (torch.profiler with record_shapes=True)"
+
+
+def without_host(trace: Trace) -> list[str]:
+    """Return a note where no call of the host was recorded that could show why a device waits."""
+    kinds = set(trace.events.kind.tolist())
+    lacks = trace.timed and not kinds.isdisjoint(DEVICE) and Kind.RUNTIME not in kinds
+    return [f"idle time is of unknown origin: record {_HOST}, which show why the device waits"] if lacks else []
+
+
+def unknown_fix(trace: Trace, device: bool = True) -> Fix:
+    """Return what to do about time that a trace does not explain: record what it lacks.
+
+    Args:
+        trace: The file.
+        device: Whether a device should have worked.
+    """
+    shapeless = bool((trace.events.kind == Kind.OP).any()) and not trace.events.signatures
+    idle_device = device and not np.isin(trace.events.kind, DEVICE).any()
+    checks = ((_DEVICE, idle_device), (_HOST, bool(without_host(trace))), (_SHAPES, shapeless))
+    lacking = [what for what, lacks in checks if lacks]
+    return Fix(f"record {' and '.join(lacking)} as well") if lacking else TRACED_UNKNOWN
 
 
 # --- what overlaps with kernels ---------------------------------------------------------------------------------------

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from roofline.diagnosis.groups import Group, grouped
-from roofline.diagnosis.idle import Idle, cover, idle_time
+from roofline.diagnosis.groups import CONTRACTIONS, Group, grouped, kind_of, told_apart
+from roofline.diagnosis.idle import Idle, idle_time, launch_calls
+from roofline.diagnosis.sharing import on_device, on_host
 from roofline.hardware.chip import Chip
 from roofline.ir.errors import TraceError
 from roofline.traces.events import DEVICE, Events, Kind, Trace
@@ -19,6 +19,8 @@ from roofline.traces.linking import Launch, launches
 #: A profiler slows a program down and hardly ever speeds it up: an iteration of a trace takes at least this share of
 #: the measured time; where nothing else repeats, runs that differ this much are believed.
 FASTEST, DIFFERENT = 0.9, 0.5
+#: An iteration has at least this share of the program's contractions, some of which may have become one.
+FEWER = 0.6
 #: More equal pieces than this are pieces of an iteration.
 MAX_ITERATIONS = 1000
 #: Name of the ranges that ``torch.profiler`` puts around a step of its schedule.
@@ -70,18 +72,24 @@ class Run:
         return self.busy + sum(self.idle.seconds.values())
 
     @property
+    def calls(self) -> bool:
+        """True if calls of the runtime were recorded."""
+        return bool((self.trace.events.kind == Kind.RUNTIME).any())
+
+    @property
     def on_cpu(self) -> bool:
         """True if nothing ran on a device."""
         return on_cpu(self.trace)
 
 
-def run_of(trace: Trace, chip: Chip, measured: float | None = None) -> Run:
+def run_of(trace: Trace, chip: Chip, measured: float | None = None, contractions: int = 0) -> Run:
     """Take a trace apart.
 
     Args:
         trace: The file.
         chip: Where it ran.
         measured: What an iteration takes without a profiler [s], which helps to find iterations.
+        contractions: Launches of the program that multiply matrices, which help where no time was measured.
 
     Raises:
         TraceError: Nothing ran in it.
@@ -91,24 +99,22 @@ def run_of(trace: Trace, chip: Chip, measured: float | None = None) -> Run:
         kinds = sorted({Kind(int(kind)).name.lower() for kind in np.unique(trace.events.kind)})
         raise TraceError(f"{trace.path}: neither operators nor device events, only {', '.join(kinds) or 'nothing'}")
     if not trace.timed:
-        iterations = Iterations(1, (0,), float("nan"), "sums, taken as one run")
-        groups = grouped(ran, 1, chip)
-        return Run(trace, chip, iterations, ran, groups, sum(group.seconds for group in groups))
-    iterations = find_iterations(trace, ran, measured)
-    ran, count = ran[iterations.first[0] :], iterations.count
-    if on_cpu(trace):
-        events = trace.events
-        rows = np.flatnonzero((events.kind == Kind.OP) & (events.start >= ran[0].start))
-        open_ = cover(zip(events.start[rows], (events.start + events.duration)[rows], strict=True))
-        return Run(trace, chip, iterations, ran, grouped(ran, count, chip), open_.length / count)
-    covered, exposed = cover((one.start, one.end) for one in ran).length, _without_hidden_copies(ran)
-    total = sum(one.duration for one in exposed)
-    groups = grouped(exposed, count, chip, covered / total if total > covered > 0 else 1.0)
-    waits = idle_time(trace, ran, [at - iterations.first[0] for at in iterations.first])
-    return Run(trace, chip, iterations, ran, groups, covered / count, waits)
+        iterations, seconds = Iterations(1, (0,), float("nan"), "sums, taken as one run"), [one.duration for one in ran]
+    else:
+        iterations = find_iterations(trace, ran, measured, contractions)
+        ran = ran[iterations.first[0] :]
+        seconds = on_host(trace.events, ran) if on_cpu(trace) else on_device(ran)
+    count = iterations.count
+    groups = grouped(ran, count, chip, seconds, trace.events.details)
+    waits = Idle()
+    if trace.timed and not on_cpu(trace):
+        waits = idle_time(trace, ran, [at - iterations.first[0] for at in iterations.first])
+    return Run(trace, chip, iterations, ran, groups, sum(seconds) / count, waits)
 
 
-def find_iterations(trace: Trace, launches: Sequence[Launch], measured: float | None = None) -> Iterations:
+def find_iterations(
+    trace: Trace, launches: Sequence[Launch], measured: float | None = None, contractions: int = 0
+) -> Iterations:
     """Find the iterations.
 
     Steps that the profiler marked count; else the launches are cut into as many equal sequences as there are, or, with
@@ -118,22 +124,31 @@ def find_iterations(trace: Trace, launches: Sequence[Launch], measured: float | 
         trace: The file.
         launches: What ran, in order of start.
         measured: What an iteration takes without a profiler [s].
+        contractions: Launches of the program that multiply matrices; where no time was measured, a piece that has far
+            fewer of them is a part of an iteration.
     """
     issued = np.array([one.start if np.isnan(one.issued) else one.issued for one in launches])
     marked = _marked(trace, launches, issued)
     if marked is not None:
         return marked
-    names: dict[tuple[str, str], int] = {}
+    names: dict[tuple[object, ...], int] = {}
+    apart = told_apart(trace.events.details)
     starts = np.array([one.start for one in launches])
     order = np.argsort(issued, kind="stable")
-    codes = np.array([names.setdefault((one.op, one.name), len(names)) for one in launches], dtype=np.int64)[order]
+    keys = ((one.op, one.name, apart[one.detail]) for one in launches)
+    codes = np.array([names.setdefault(key, len(names)) for key in keys], dtype=np.int64)[order]
     best = Iterations(1, (0,), float("nan"), "one iteration: nothing repeats")
+    span = max(one.end for one in launches) - launches[0].start
+    multiply = sum(kind_of(one.op, one.name) in CONTRACTIONS for one in launches) if measured is None else 0
     for count in range(2, min(len(codes), MAX_ITERATIONS) + 1):
         length = len(codes) // count
         if len(codes) % count or not np.array_equal(codes[length:], codes[:-length]):
             continue
         first = np.minimum.reduceat(starts[order], np.arange(0, len(codes), length))
         period = float(first[-1] - first[0]) / (count - 1)
+        # Equal work side by side, such as that of threads, is one iteration.
+        if 2 * period * count < span or 0 < multiply < FEWER * contractions * count:
+            continue
         if measured is None or period >= (FASTEST if best.count > 1 else DIFFERENT) * measured:
             begin = tuple(int(at) for at in np.searchsorted(starts, first))
             best = Iterations(count, begin, period, f"{count} equal sequences")
@@ -161,14 +176,9 @@ def on_cpu(trace: Trace) -> bool:
     return not bool(np.isin(trace.events.kind, DEVICE).any())
 
 
-_LAUNCH = re.compile(r"^(cuda|hip|cu)\w*LaunchKernel")
-
-
 def launches_kernels(trace: Trace) -> bool:
     """Tell whether the host launched kernels, wherever they are."""
-    events = trace.events
-    names = [at for at, name in enumerate(events.names) if _LAUNCH.match(name)]
-    return bool(np.any((events.kind == Kind.RUNTIME) & np.isin(events.name, names)))
+    return bool(len(launch_calls(trace.events)))
 
 
 def one_device(trace: Trace) -> tuple[Trace, str]:
@@ -191,15 +201,3 @@ def one_device(trace: Trace) -> tuple[Trace, str]:
     }
     others = ", ".join(str(number) for number in numbers if number != most)
     return replace(trace, events=replace(events, **columns)), f"figures are of device {most}; left out: {others}"
-
-
-def _without_hidden_copies(ran: Sequence[Launch]) -> list[Launch]:
-    """Shorten copies and collectives that overlap with kernels to the time in which none runs."""
-    aside = [one.role in ("copy_in", "copy_out", "communication") for one in ran]
-    if not any(aside) or len({one.stream for one in ran}) < 2:
-        return list(ran)
-    kernels = cover((one.start, one.end) for one, off in zip(ran, aside, strict=True) if not off)
-    return [
-        replace(one, duration=max(one.duration - kernels.within(one.start, one.end), 0.0)) if off else one
-        for one, off in zip(ran, aside, strict=True)
-    ]

@@ -9,11 +9,13 @@ from typing import Any
 
 from roofline.counting.counts import count_graph
 from roofline.diagnosis.causes import FIXES, fix_of
+from roofline.diagnosis.counters import Counted, counted
 from roofline.diagnosis.groups import Group, short
 from roofline.diagnosis.idle import Idle
 from roofline.diagnosis.reference import faster
 from roofline.diagnosis.trace_causes import TraceContext, first_finding
 from roofline.frontends.torch.schemas import FORMATS
+from roofline.hardware.chip import Chip
 from roofline.ir.errors import MissingFigure, RooflineError
 from roofline.ir.units import format_si
 
@@ -35,10 +37,12 @@ class OpSummary:
         kind: Its class, such as ``matmul``; empty where not known.
         shapes: Shapes of its arguments, in words.
         dtype: Number formats of its contractions, or of its tensors.
-        formula: Whether it is known what it computes; ``free`` for views and operators that only call others.
+        formula: How it is known what it computes: by ``formula``, as ``counted`` by a profiler, or ``none``; ``free``
+            for views and operators that only call others.
         calls: Calls.
         launches: Launches.
-        seconds: On the device, or on the CPU without the operators inside [s].
+        seconds: Its part of the time on the device, or on the CPU without the operators inside [s].
+        lasted_s: From start to end of its launches, more than ``seconds`` where others ran too; rates are of it [s].
         share: Of the time of all operators.
         bound: ``compute``, ``memory``, ``launch``, ``communication`` or ``link``; empty where not known.
         flops: Contractions [FLOP].
@@ -65,6 +69,7 @@ class OpSummary:
     calls: float
     launches: float
     seconds: float
+    lasted_s: float
     share: float
     bound: str
     flops: float
@@ -83,17 +88,17 @@ class OpSummary:
     @property
     def flops_per_s(self) -> float:
         """Achieved rate of contractions; nan without any [FLOP/s]."""
-        return self.flops / self.seconds if self.flops and self.seconds else _NAN
+        return self.flops / self.lasted_s if self.flops and self.lasted_s else _NAN
 
     @property
     def bytes_per_s(self) -> float:
         """Achieved traffic; nan where not known [B/s]."""
-        return self.bytes / self.seconds if self.bytes and self.seconds else _NAN
+        return self.bytes / self.lasted_s if self.bytes and self.lasted_s else _NAN
 
     @property
     def ratio(self) -> float:
         """Time over expected time; nan where not known."""
-        return self.seconds / self.expected_s if self.expected_s else _NAN
+        return self.lasted_s / self.expected_s if self.expected_s else _NAN
 
     @property
     def intensity(self) -> float:
@@ -107,21 +112,15 @@ class OpSummary:
         return {name: None if value != value else value for name, value in figures.items()}
 
 
-def summaries(groups: Sequence[Group], counters: Mapping[str, Mapping[str, Any]]) -> tuple[OpSummary, ...]:
-    """Summarize each group, the slowest first.
-
-    Args:
-        groups: What ran.
-        counters: What else was recorded of a kernel, by its name.
-    """
+def summaries(groups: Sequence[Group]) -> tuple[OpSummary, ...]:
+    """Summarize each group, the slowest first."""
     total = sum(group.seconds for group in groups)
     context = TraceContext(None, groups, Idle())
     rows = []
     for group in groups:
         finding = first_finding(context, group) if judged(group) else None
         lost = (finding[1], max(group.seconds - finding[0], 0.0)) if finding else ("", 0.0)
-        recorded = next((counters[name] for name in group.kernels if counters.get(name)), {})
-        rows.append(_summary(group, total, lost, recorded))
+        rows.append(_summary(group, total, lost))
     return tuple(sorted(rows, key=lambda row: -row.seconds))
 
 
@@ -133,49 +132,102 @@ def judged(group: Group) -> bool:
         return group.role != "kernel"
 
 
-def _summary(group: Group, total: float, lost: tuple[str, float], counters: Mapping[str, Any]) -> OpSummary:
+def _summary(group: Group, total: float, lost: tuple[str, float]) -> OpSummary:
     formula = "none" if group.graph is None else "formula" if group.graph.nodes else "free"
-    flops, vector, moved = _work(group) if formula == "formula" else (0.0, 0.0, group.moved)
-    floor = group.calls * float(group.estimate.floor) if group.estimate is not None else _NAN
-    above = group.seconds > 0 and floor > group.seconds * group.chip.clock_slack
+    work = Work(0.0, 0.0, group.moved, "", _NAN, _NAN)
+    if formula == "formula":
+        work = _by_formula(group)
+    elif formula == "none" and (counts := counted(group.facts)):
+        formula, work = "counted", _as_counted(group, counts)
+    above = group.lasted > 0 and work.floor > group.lasted * group.chip.clock_slack
     label, seconds = lost if lost[1] > WORTH * group.seconds and not above else ("", 0.0)
-    bound, (flops_share, bytes_share), dtype = _bound(group, counters), _shares(group), _dtype(group)
-    reached = {"compute": flops_share, "memory": bytes_share}.get(bound, _NAN)
+    bytes_share = work.bytes_share if work.bytes_share == work.bytes_share else _copied_share(group)
+    bound = _bound(group, work.flops_share, bytes_share)
+    reached = {"compute": work.flops_share, "memory": bytes_share}.get(bound, _NAN)
+    dtype = work.dtype or _dtype(group)
     return OpSummary(
         op=group.op or group.kernel, kernels=_kernels(group), role=group.role, kind=group.kind, shapes=shapes(group),
         dtype=dtype, formula=formula, calls=group.calls if group.op else group.launches, launches=group.launches,
-        seconds=group.seconds, share=group.seconds / total if total else 0.0, bound=bound, flops=flops,
-        arithmetic=flops or vector, bytes=moved, flops_share=flops_share if flops else _NAN, bytes_share=bytes_share,
-        expected_s=group.expected, floor_s=floor, above=above, label=label, lost_s=seconds,
+        seconds=group.seconds, lasted_s=group.lasted, share=group.seconds / total if total else 0.0, bound=bound,
+        flops=work.flops, arithmetic=work.flops or work.vector, bytes=work.bytes,
+        flops_share=work.flops_share if work.flops or formula == "counted" else _NAN, bytes_share=bytes_share,
+        expected_s=group.expected, floor_s=work.floor, above=above, label=label, lost_s=seconds,
         proposal="" if formula == "free" else proposal(group, bound, dtype, label, above, reached),
-        counters=", ".join(filter(None, (_recorded(counters), _tensix(group, counters), _link(group)))),
+        counters=", ".join(filter(None, (_recorded(group.facts), _tensix(group), _link(group)))),
     )  # fmt: skip
 
 
-def _work(group: Group) -> tuple[float, float, float]:
-    """Return contractions, other arithmetic and traffic of all calls, which need no chip."""
+@dataclass(frozen=True)
+class Work:
+    """What calls compute and move, and the roofs that they reach.
+
+    Attributes:
+        flops: Contractions [FLOP].
+        vector: Other arithmetic [FLOP].
+        bytes: Traffic, nan where not known [B].
+        dtype: Number format, empty where it is left to the arguments.
+        flops_share: Of the peak; nan where not known.
+        bytes_share: Of the memory's bandwidth, likewise.
+        floor: Datasheet speed of light, likewise [s].
+    """
+
+    flops: float
+    vector: float
+    bytes: float
+    dtype: str
+    flops_share: float
+    bytes_share: float
+    floor: float = _NAN
+
+
+def _by_formula(group: Group) -> Work:
+    """Return the work of all calls, which needs no chip, and what they reach of the chip's roofs."""
     assert group.graph is not None
     try:
         counts = count_graph(group.graph)
     except RooflineError:
-        return 0.0, 0.0, group.moved
+        return Work(0.0, 0.0, group.moved, "", _NAN, _NAN)
     flops, vector, moved = (group.calls * float(x) for x in (counts.flops, counts.vector_flops, counts.bytes))
-    return flops, vector, moved
-
-
-def _shares(group: Group) -> tuple[float, float]:
-    """Return the shares that it reached of the peak and of the bandwidth."""
     est = group.estimate
-    if not group.seconds:
-        return _NAN, _NAN
-    if est is not None:
-        scale = group.calls * float(est.time) / group.seconds
-        return float(est.mfu) * scale, float(est.mbu) * scale
+    if est is None:
+        return Work(flops, vector, moved, "", _NAN, _NAN)
+    scale = group.calls * float(est.time) / group.lasted if group.lasted else _NAN
+    floor = group.calls * float(est.floor)
+    return Work(flops, vector, moved, "", float(est.mfu) * scale, float(est.mbu) * scale, floor)
+
+
+def _as_counted(group: Group, counts: Sequence[Counted]) -> Work:
+    """Return the work that a profiler counted; units of a chip work side by side, so that the busiest counts."""
+    times = {one: one.flops / peak if (peak := _peak(group.chip, one)) else _NAN for one in counts}
+    main = max(counts, key=lambda one: times[one] if times[one] == times[one] else one.flops)
+    every, matrix = (
+        sum(one.flops for one in counts if one.unit in units) for units in (("matrix", "vector"), "matrix")
+    )
+    flops = every if group.contracts or main.unit == "matrix" else matrix
     try:
-        on_chip = group.role == "kernel" and group.moved
-        return _NAN, group.moved / group.seconds / group.chip.bandwidth if on_chip else _NAN
+        memory = group.moved / group.chip.bandwidth
     except MissingFigure:
-        return _NAN, _NAN
+        memory = _NAN
+    floor = max((time for time in (times[main], memory) if time == time), default=_NAN)
+    lasted = group.lasted or _NAN
+    return Work(flops, every - flops, group.moved, main.dtype, times[main] / lasted, memory / lasted, floor)
+
+
+def _peak(chip: Chip, one: Counted) -> float:
+    """Return the peak of the unit that work was counted on; 0 where none is published [FLOP/s]."""
+    try:
+        return chip.peak(one.dtype, "matrix") if one.unit == "matrix" else chip.vector_peak(one.dtype)
+    except RooflineError:
+        return 0.0
+
+
+def _copied_share(group: Group) -> float:
+    """Return the share of the bandwidth that a copy on the device, or a kernel with counted bytes, reached."""
+    try:
+        known = group.role == "kernel" and group.lasted > 0 and group.moved > 0
+        return group.moved / group.lasted / group.chip.bandwidth if known else _NAN
+    except MissingFigure:
+        return _NAN
 
 
 def _kernels(group: Group) -> str:
@@ -190,10 +242,12 @@ def _kernels(group: Group) -> str:
 _BY_ROLE = {"copy_in": "link", "copy_out": "link", "communication": "communication", "layout": "memory"}
 
 
-def _bound(group: Group, counters: Mapping[str, Any]) -> str:
+def _bound(group: Group, flops_share: float, bytes_share: float) -> str:
     if group.role in _BY_ROLE:
         return _BY_ROLE[group.role]
-    return str(group.estimate.bound) if group.estimate is not None else busiest(counters)
+    if group.estimate is not None:
+        return str(group.estimate.bound)
+    return busiest(group.facts) or _limit({"compute": 100 * flops_share, "memory": 100 * bytes_share})
 
 
 def shapes(group: Group) -> str:
@@ -226,7 +280,8 @@ _DRAM = ("dram__throughput.avg.pct_of_peak_sustained_elapsed", "DRAM Throughput"
 #: Counters worth a word: key, how it is written.
 _COUNTERS = (
     ("cores", "{} cores"), ("available cores", "{} available"), ("math fidelity", "{}"), ("parallelization", "{}"),
-    ("Collective name", "{}"), ("Group size", "on {} devices"),
+    ("Collective name", "{}"), ("Group size", "on {} devices"), ("Process Group Name", "group {}"),
+    ("In msg nelems", "{:,.0f} elements"),
     *((key, "SM busy {:.3g}%") for key in _SM), *((key, "DRAM busy {:.3g}%") for key in _DRAM),
 )  # fmt: skip
 #: Counters of how busy a unit was [%], the best first, and what a kernel is bound by where it is the busiest.
@@ -245,12 +300,16 @@ def busiest(counters: Mapping[str, Any]) -> str:
         >>> busiest({"Compute (SM) Throughput": 20.0, "DRAM Throughput": 75.0}), busiest({})
         ('memory', '')
     """
-    busy = {unit: next((counters[key] for key in keys if _is_number(counters.get(key))), None) for unit, keys in _BUSY}
-    known = {unit: float(value) for unit, value in busy.items() if value is not None}
-    if len(known) < len(_BUSY):
+    return _limit({unit: next((counters[key] for key in keys if _is_number(counters.get(key))), _NAN)
+                   for unit, keys in _BUSY})  # fmt: skip
+
+
+def _limit(busy: Mapping[str, float]) -> str:
+    """Return the busiest of all units [%]; empty where one is not known."""
+    if any(isnan(value) for value in busy.values()):
         return ""
-    unit = max(known, key=lambda unit: known[unit])
-    return unit if known[unit] >= _WAITING else "launch"
+    unit = max(busy, key=lambda unit: busy[unit])
+    return unit if busy[unit] >= _WAITING else "launch"
 
 
 def _is_number(value: Any) -> bool:
@@ -271,10 +330,10 @@ def _recorded(counters: Mapping[str, Any]) -> str:
 _PHASES = {"LoFi": 1, "HiFi2": 2, "HiFi3": 3, "HiFi4": 4}
 
 
-def _tensix(group: Group, counters: Mapping[str, Any]) -> str:
+def _tensix(group: Group) -> str:
     """State the peak of the cores that an operator of Tenstorrent's ran on: 16-bit formats are listed at all passes."""
-    phases, cores, chip = _PHASES.get(counters.get("math fidelity", "")), counters.get("cores", 0), group.chip
-    if not phases or not cores or not chip.cores or "fp16" not in chip.matrix:
+    phases, cores, chip = _PHASES.get(group.facts.get("math fidelity", "")), group.facts.get("cores", 0), group.chip
+    if not phases or not _is_number(cores) or not cores or not chip.cores or "fp16" not in chip.matrix:
         return ""
     return f"peak {format_si(chip.peak('fp16') * 4 / phases * min(cores / chip.cores, 1.0), 'FLOP/s')}"
 
@@ -282,9 +341,9 @@ def _tensix(group: Group, counters: Mapping[str, Any]) -> str:
 def _link(group: Group) -> str:
     """State how much of the link to the host a copy reaches."""
     link = next((link for link in group.chip.links if link.kind == "host"), None)
-    if link is None or group.role not in ("copy_in", "copy_out") or not group.moved or not group.seconds:
+    if link is None or group.role not in ("copy_in", "copy_out") or not group.moved > 0 or not group.lasted:
         return ""
-    return f"{100 * group.moved / group.seconds / link.bandwidth:.3g}% of {link.name}"
+    return f"{100 * group.moved / group.lasted / link.bandwidth:.3g}% of {link.name}"
 
 
 # --- what to do about it ----------------------------------------------------------------------------------------------
@@ -307,7 +366,7 @@ class Case:
         dtypes: Its format, likewise.
         text: What to do.
         slow: Whether it is far slower than expected.
-        needs: A format that the chip has to be faster in.
+        needs: Formats that the chip has to be faster in.
     """
 
     bounds: str
@@ -321,7 +380,7 @@ class Case:
         """Tell whether an operator is the case."""
         pairs = ((self.bounds, bound), (self.kinds, group.kind), (self.dtypes, dtype))
         own = all(not allowed or value in allowed.split() for allowed, value in pairs)
-        return own and self.slow == slow and (not self.needs or faster(group.chip, self.needs, dtype))
+        return own and self.slow == slow and all(faster(group.chip, other, dtype) for other in self.needs.split())
 
 
 #: The first that fits counts.
@@ -332,7 +391,8 @@ CASES: tuple[Case, ...] = (
     Case("memory", "", "", "far below the bandwidth: look at strides, row lengths and the order of the axes",
          slow=True),
     Case("launch", "", "", "small and slow: batch its calls, or use a kernel made for this size", slow=True),
-    Case("compute", "matmul conv moe", "fp32 fp64", "cast to bf16, or allow tf32", needs="bf16"),
+    Case("compute", "matmul conv moe", "fp32 fp64", "cast to bf16, or allow tf32", needs="bf16 tf32"),
+    Case("compute", "matmul conv moe", "fp32 fp64", "cast to bf16", needs="bf16"),
     Case("compute", "matmul conv moe", "tf32", "cast to bf16", needs="bf16"),
     Case("compute", "matmul moe", "bf16 fp16", "fewer FLOPs or a narrower format (fp8)", needs="fp8"),
     Case("compute", "attention", "", "a causal mask, a window or a shorter sequence"),
@@ -364,8 +424,12 @@ def proposal(group: Group, bound: str, dtype: str, label: str, above: bool, reac
         return fix_of(label, group.chip).text
     if not bound:
         return NO_FORMULA if group.op and group.graph is None else ""
-    slow = bool(group.expected) and group.seconds / group.expected > SLOW  # False of nan
+    slow = bool(group.expected) and group.lasted / group.expected > SLOW  # False of nan
     text = next((case.text for case in CASES if case.fits(group, bound, dtype, slow)), "")
+    if bound == "launch" and not slow and fix_of("launch_bound", group.chip) is not FIXES["launch_bound"]:
+        text = "too small to fill the chip: batch it, or fuse it"
     if not text or slow or bound not in ("compute", "memory"):
         return text
-    return f"at its roof: {text}" if reached >= NEAR else f"as fast as such kernels get: {text}"
+    if reached >= NEAR:
+        return f"at its roof: {text}"
+    return text if isnan(group.expected) else f"as fast as such kernels get: {text}"

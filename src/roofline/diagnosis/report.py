@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from roofline.diagnosis.causes import Cause, cause
-from roofline.diagnosis.idle import Overlap, heavy_on_host, overlap
+from roofline.diagnosis.idle import Overlap, heavy_on_host, overlap, unknown_fix, without_host
 from roofline.diagnosis.iteration import Run, on_cpu, one_device, run_of
 from roofline.diagnosis.op_summary import OpSummary, judged, summaries
 from roofline.diagnosis.trace_causes import TraceContext, attribute
@@ -18,7 +20,7 @@ from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import UnknownChip, UsageError
 from roofline.ir.report import Report
 from roofline.ir.units import format_si
-from roofline.traces.events import Trace
+from roofline.traces.events import DEVICE, Trace
 from roofline.traces.reading import read_trace
 
 #: Stands for a chip that nobody knows: it has no figure, so that whatever needs one is not known either.
@@ -30,11 +32,13 @@ REASONS: Mapping[str, tuple[str, ...]] = {
     "host": ("host_bound", "host_compute", "wrong_device"),
     "sync": ("sync",),
     "copies": ("host_copy",),
+    "unknown": ("unknown",),
     "other": ("reallocation",),
 }
 #: Those reasons in words.
 REASON_WORDS: Mapping[str, str] = {
-    "launches": "launching", "host": "host-bound", "sync": "synchronisation", "copies": "copies", "other": "other",
+    "launches": "launching", "host": "host-bound", "sync": "synchronisation", "copies": "copies",
+    "unknown": "of unknown origin", "other": "other",
 }  # fmt: skip
 #: How a chip is given.
 _HOW = "--chip; chip= in Python"
@@ -189,15 +193,17 @@ def trace_report(
         if not isinstance(trace, str | os.PathLike):
             raise UsageError(f"wanted a trace or the path of one, not {str(trace)[:60]!r}")
         trace = read_trace(trace, progress)
-    where, chip_note = _chip(trace, chip)
     trace, device_note = one_device(trace)
+    where, chip_note = _chip(trace, chip)
     return _report(run_of(trace, where or NO_CHIP), where, [note for note in (chip_note, device_note) if note])
 
 
 def _chip(trace: Trace, override: AnyChip | None) -> tuple[Chip | None, str]:
     """Return the chip, and a note on it: the one that was given, or that a device's name stands for."""
     named, why = None, "the file does not name its device"
-    for name in dict.fromkeys(trace.devices.values()):
+    worked = set(trace.events.device[np.isin(trace.events.kind, DEVICE)].tolist())
+    names = [name for number, name in trace.devices.items() if number in worked] or [*trace.devices.values()]
+    for name in dict.fromkeys(names):
         try:
             named = find_chip(name)
             break
@@ -214,11 +220,7 @@ def _chip(trace: Trace, override: AnyChip | None) -> tuple[Chip | None, str]:
 
 def _report(run: Run, chip: Chip | None, notes: Sequence[str]) -> TraceReport:
     trace, count = run.trace, run.iterations.count
-    counters: dict[str, Mapping[str, Any]] = {}  # of each kernel those of its longest launch
-    for launch in sorted(run.launches, key=lambda launch: launch.duration):
-        if launch.detail >= 0:
-            counters[launch.name] = trace.events.details[launch.detail]
-    ops, idle = summaries(run.groups, counters), _idle(run)
+    ops, idle = summaries(run.groups), _idle(run)
     seconds = run.busy + sum(idle.values())
     needed, lost = attribute(TraceContext(None, [group for group in run.groups if judged(group)], run.idle))
     return TraceReport(
@@ -238,12 +240,15 @@ def _report(run: Run, chip: Chip | None, notes: Sequence[str]) -> TraceReport:
         copies=overlap(run.launches, count, "copy_in", "copy_out"),
         ops=ops,
         host_ops=heavy_on_host(trace, run.launches, count) if trace.timed and not run.on_cpu else (),
-        causes=tuple(
-            cause(label, part, seconds, why, chip=chip) for label, part, why in lost if part > SMALL * seconds
-        ),
+        causes=tuple(_cause(run, chip, *part, seconds) for part in lost if part[1] > SMALL * seconds),
         needed_s=needed + sum(group.seconds for group in run.groups if not judged(group)),
         notes=(*trace.notes, *notes, *_limits(trace, ops, chip)),
     )
+
+
+def _cause(run: Run, chip: Chip | None, label: str, part: float, why: str, seconds: float) -> Cause:
+    fix = unknown_fix(run.trace, not run.on_cpu) if label == "unknown" else None
+    return cause(label, part, seconds, why, fix, chip)
 
 
 def _idle(run: Run) -> dict[str, float]:
@@ -269,8 +274,9 @@ def _limits(trace: Trace, ops: Sequence[OpSummary], chip: Chip | None) -> list[s
         notes.append("partial: the file was cut, and everything here is of the part that could be read")
     if not trace.timed:
         notes.append("no starts in this format: no gaps, no iterations, times only")
+    notes += without_host(trace)
     if trace.format == "torch" and bare > 0.2 * total:
-        shapeless = not any(op.shapes for op in kernels)
+        shapeless = not any(op.shapes for op in kernels) and not any("record_shapes" in note for note in trace.notes)
         hint = "; shapes were not recorded: use record_shapes=True" if shapeless else ""
         notes.append(f"no formula for {bare / total:.0%} of the time{hint}")
     if above and chip is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isnan, prod
@@ -56,11 +56,13 @@ class TraceContext:
         reference: The expected program, ``None`` where only the trace is known.
         groups: Calls that ran.
         idle: What the device waited for.
+        calls: Whether calls of the runtime were recorded, which show launches.
     """
 
     reference: Reference | None
     groups: Sequence[Group]
     idle: Idle
+    calls: bool = True
 
     def _rows(self, kinds: Iterable[str]) -> list[tuple[Any, Any]]:
         """Return the reference's kernels of some classes, each with its times."""
@@ -162,18 +164,19 @@ def largest(group: Group) -> list[int]:
 
 #: Time needed [s], label and evidence; ``None`` where the rule does not apply.
 Finding = tuple[float, str, str] | None
-Rule = Callable[[TraceContext, Group], Finding]
 
 
 def host_copies(context: TraceContext, group: Group) -> Finding:
     """Find copies between host and device; single values are read back, which is a wait and no copy."""
     if group.role not in ("copy_in", "copy_out"):
         return None
-    if group.role == "copy_out" and group.moved < VALUE_BYTES * group.launches:
+    if group.role == "copy_out" and group.moved < VALUE_BYTES * group.launches:  # False of nan
         return 0.0, "sync", f"{group.launches:g} values read back"
     pageable = ", pageable" if "pageable" in " ".join(group.kernels).lower() else ""
-    rate = format_si(group.moved / group.seconds, "B/s") if group.seconds else "no time"
     way = "to the device" if group.role == "copy_in" else "to the host"
+    if isnan(group.moved):
+        return 0.0, "host_copy", f"{group.launches:g} copies {way}, of unknown size{pageable}"
+    rate = format_si(group.moved / group.lasted, "B/s") if group.lasted else "no time"
     return 0.0, "host_copy", f"{format_si(group.moved, 'B')} {way} at {rate}{pageable}"
 
 
@@ -186,13 +189,17 @@ def communication(context: TraceContext, group: Group) -> Finding:
 
 
 def on_the_cpu(context: TraceContext, group: Group) -> Finding:
-    """Find operators that ran on the CPU although the program is for a device."""
-    return (0.0, "wrong_device", f"{group.op} on the CPU") if group.role == "host" else None
+    """Find operators that ran on the CPU although the program is for a device, where launches would have been seen."""
+    if group.role != "host":
+        return None
+    if not context.calls:
+        return 0.0, "unknown", f"{group.op} on the host; whether it launched anything was not recorded"
+    return 0.0, "wrong_device", f"{group.op} on the CPU"
 
 
 def dispatch(context: TraceContext, group: Group) -> Finding:
     """Find operators on a CPU that only call others or inspect tensors."""
-    if not group.op or group.kernels != (group.op,) or group.kind:
+    if not group.op or group.kernels != (group.op,) or group.graph is None or group.graph.nodes:
         return None
     return 0.0, "launch_bound", f"{group.calls:g} calls of {group.op}, which computes nothing itself"
 
@@ -339,15 +346,76 @@ def scattered(context: TraceContext, group: Group) -> Finding:
     return None
 
 
+# --- what could show it -----------------------------------------------------------------------------------------------
+
+#: What may be recorded of calls, and how that is told.
+RECORDS: Mapping[str, Callable[[Group], bool]] = {
+    "operator": lambda group: bool(group.op),
+    "path": lambda group: bool(group.path),
+    "shapes": lambda group: bool(shapes(group)),
+    "strides": lambda group: bool(strides(group)),
+    "formula": lambda group: group.graph is not None,
+    "class": lambda group: bool(group.kind),
+    # Not a record, but what makes the time of a launch the launching of it.
+    "short": lambda group: group.seconds <= TINY * group.launches,
+}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule about calls, and the records that could show what it says.
+
+    Attributes:
+        find: Says what of their time was needed and what the rest was lost to.
+        needs: Names of :data:`RECORDS`; without them the rule is not asked.
+    """
+
+    find: Callable[[TraceContext, Group], Finding]
+    needs: frozenset[str] = frozenset()
+
+
+def _rule(find: Callable[[TraceContext, Group], Finding], *needs: str) -> Rule:
+    return Rule(find, frozenset(needs))
+
+
 RULES: tuple[Rule, ...] = (
-    host_copies, communication, on_the_cpu, dispatch, layouts, precision, doubles, alignment, casts, companions,
-    materialised, changed_copies, grown, ordering, scattered,
+    _rule(host_copies), _rule(communication), _rule(on_the_cpu, "operator"),
+    _rule(dispatch, "operator", "formula", "short"), _rule(layouts), _rule(precision, "shapes", "formula"),
+    _rule(doubles, "shapes"), _rule(alignment, "shapes", "class"), _rule(casts, "shapes", "operator"),
+    _rule(companions, "path"), _rule(materialised, "shapes"), _rule(changed_copies, "path"),
+    _rule(grown, "operator", "shapes"), _rule(ordering, "operator"), _rule(scattered, "operator", "shapes"),
 )  # fmt: skip
+
+#: The records that could show what groups together were lost to.
+TOGETHER: Mapping[str, frozenset[str]] = {
+    "wasted_work": frozenset({"class"}),
+    "small_batch": frozenset({"class", "formula"}),
+    "launch_bound": frozenset({"class", "short"}),
+    "clock_or_power": frozenset({"class", "formula"}),
+    "kernel_choice": frozenset({"class", "formula"}),
+    "uncoalesced": frozenset({"class", "formula"}),
+    "unfused": frozenset({"class"}),
+}
 
 
 def first_finding(context: TraceContext, group: Group) -> Finding:
-    """Return the finding of the first rule that applies to a group."""
-    return next((finding for rule in RULES if (finding := rule(context, group)) is not None), None)
+    """Return the finding of the first rule that applies to a group and that its records could show."""
+    recorded = {name for name, is_there in RECORDS.items() if is_there(group)}
+    asked = (rule.find(context, group) for rule in RULES if rule.needs <= recorded)
+    return next((finding for finding in asked if finding is not None), None)
+
+
+def _shown(label: str, groups: Sequence[Group]) -> tuple[str, str]:
+    """Return a label where the records of most of the time could show it, else that it is not known, and why."""
+    spent = sum(group.seconds for group in groups)
+    lacking = [
+        name
+        for name in sorted(TOGETHER.get(label, ()))
+        if 2 * sum(group.seconds for group in groups if RECORDS[name](group)) < spent
+    ]
+    if not lacking:
+        return label, ""
+    return "unknown", "; shapes, which would tell why, were not recorded" if "formula" in lacking else ""
 
 
 # --- all of an iteration ----------------------------------------------------------------------------------------------
@@ -417,6 +485,11 @@ def _credit(context: TraceContext, parts: Sequence[Part], label: str, seconds: f
     return [Part(NEEDED, part), Part(label, -part, why)] if context.reference is not None and part > 0 else []
 
 
+def _judged(groups: Sequence[Group], needed: float, label: str, evidence: str) -> list[Part]:
+    label, lacking = _shown(label, groups)
+    return _split(sum(group.seconds for group in groups), needed, label, evidence + lacking)
+
+
 def _contractions(context: TraceContext, groups: Sequence[Group]) -> list[Part]:
     """Judge matmuls, convolutions and attention: too much work, pieces, or slow."""
     spent = sum(group.seconds for group in groups)
@@ -430,13 +503,14 @@ def _contractions(context: TraceContext, groups: Sequence[Group]) -> list[Part]:
     if calls >= PIECES * max(context.launched, 1) and spent > TOLERANCE * budget:
         waiting = context.idle.seconds.get("launch_bound", 0.0) > spent - budget
         why = f"{calls:g} calls where {context.launched} are expected"
-        return _split(spent, budget, "launch_bound" if waiting else "small_batch", why)
+        short = waiting and spent <= TINY * sum(group.launches for group in groups)
+        return _judged(groups, budget, "launch_bound" if short else "small_batch", why)
     best = max(sum(group.best for group in groups if not isnan(group.best)), budget)
     if spent and not best:  # none is expected, and those that ran have no formula
         return _split(spent, 0.0, "wasted_work", "matmuls of unknown size where none are expected")
     if spent > TOLERANCE * best:
         label = "clock_or_power" if spent < THROTTLED * best else "kernel_choice"
-        return _split(spent, best, label, f"matmuls take {spent / best:.2g} times what they should")
+        return _judged(groups, best, label, f"matmuls take {spent / best:.2g} times what they should")
     return [Part(NEEDED, spent)]
 
 
@@ -456,8 +530,14 @@ def _sweeps(context: TraceContext, groups: Sequence[Group], before: Sequence[Par
         else "unfused"
     )  # fmt: skip
     lost = (spent - needed) / spent
-    shares = [Part(label, group.seconds * lost, f"{group.op or group.kernel} on {largest(group)}") for group in groups]
+    label, lacking = _shown(label, groups)
+    shares = [Part(label, group.seconds * lost, f"{_named(group)}{lacking}") for group in groups]
     return [Part(NEEDED, needed), *shares]
+
+
+def _named(group: Group) -> str:
+    on = largest(group)
+    return f"{group.op or group.kernel} on {on}" if on else group.op or group.kernel
 
 
 #: Operators of programs, rather than of preparing their inputs, when they are seen on the CPU.

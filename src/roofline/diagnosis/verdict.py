@@ -11,7 +11,9 @@ from roofline.counting.counts import unknown_operations
 from roofline.diagnosis.advice import advice
 from roofline.diagnosis.causes import GUESS, Candidate, Cause, Fix, Verdict, cause
 from roofline.diagnosis.expected_behaviour import normal
+from roofline.diagnosis.groups import CONTRACTIONS
 from roofline.diagnosis.hypotheses import candidates
+from roofline.diagnosis.idle import TRACED_UNKNOWN, unknown_fix, without_host
 from roofline.diagnosis.iteration import Run, launches_kernels, one_device, run_of
 from roofline.diagnosis.reference import Reference, is_cpu, lower_bound, possible_in
 from roofline.diagnosis.trace_causes import TraceContext, attribute
@@ -33,9 +35,6 @@ USUAL = 1.25
 WITNESSED = 1.6
 #: Without a trace, this many times the time of good kernels needs no cause.
 TOLERANCE = 1.35
-#: What to do about time that a trace does not explain.
-TRACED_UNKNOWN = Fix("compare the measured time with the trace's own: is it of the same run?",
-                     "roofline trace FILE", "rl.diagnosis.trace_report(FILE)")  # fmt: skip
 #: An iteration of the trace that is busy for this many times the measured time was another run.
 DIFFERS = 1.1
 #: An iteration with this many times the contractions, or so few, may be of another program.
@@ -92,7 +91,7 @@ def check(
     reference = Reference(graph, find_chip(chip), mode, tf32, sizes_of(graph, sizes))
     if reference.expected.shape:
         raise UsageError("a measured time belongs to one point; give single numbers for batch, seq and context")
-    run = _run(trace, reference.chip, seconds) if trace is not None else None
+    run = _run(trace, reference, seconds) if trace is not None else None
     if seconds is None:
         assert run is not None
         seconds = run.seconds
@@ -101,16 +100,23 @@ def check(
     return _judge(reference, seconds, run)
 
 
-def _run(trace: Trace | str | os.PathLike[str], chip: Chip, seconds: float | None) -> Run:
+def _run(trace: Trace | str | os.PathLike[str], reference: Reference, seconds: float | None) -> Run:
     """Take a trace apart, after a look at whether it holds what ran on the chip."""
+    chip = reference.chip
     trace, note = one_device(trace if isinstance(trace, Trace) else read_trace(trace))
-    run = run_of(replace(trace, notes=(*trace.notes, note)) if note else trace, chip, seconds)
+    run = run_of(replace(trace, notes=(*trace.notes, note)) if note else trace, chip, seconds, _contractions(reference))
     if not is_cpu(chip) and run.on_cpu and launches_kernels(trace):
         raise TraceError(
             f"{trace.path}: the host launched kernels, and the trace has no device events; "
             "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
         )
     return run
+
+
+def _contractions(reference: Reference) -> int:
+    """Count the launches of the program that multiply matrices."""
+    rows = (row for row in reference.expected.rows if row.kernel.kind in CONTRACTIONS)
+    return sum(int(row.kernel.count) for row in rows)
 
 
 def _judge(reference: Reference, seconds: float, run: Run | None) -> Verdict:
@@ -182,7 +188,7 @@ def _assumed(reference: Reference) -> tuple[str, ...]:
 def _notes(reference: Reference, run: Run, seconds: float) -> tuple[str, ...]:
     """Say what limits an answer from a trace, and where trace and time may be of different runs."""
     notes = ["the trace is partial, and so is this answer"] if run.trace.partial else []
-    notes += [*run.trace.notes, f"trace: {run.iterations.how}"]
+    notes += [*run.trace.notes, f"trace: {run.iterations.how}", *without_host(run.trace)]
     if run.on_cpu and not is_cpu(run.chip):
         notes.append("no device ran anything in the trace; of a program on a device, record CUDA activities as well")
         return tuple(notes)
@@ -191,7 +197,8 @@ def _notes(reference: Reference, run: Run, seconds: float) -> tuple[str, ...]:
         notes.append(f"busy for {busy} in the trace, longer than the measured time: parts are scaled; the same run?")
     expected = float(reference.expected.flops)
     done = sum(group.flops for group in run.groups if group.role == "kernel")
-    if (done or expected) and not 1 / OTHER_WORK < (done + 1) / (expected + 1) < OTHER_WORK:
+    uncounted = any(group.contracts and group.estimate is None for group in run.groups)
+    if (done or expected) and not uncounted and not 1 / OTHER_WORK < (done + 1) / (expected + 1) < OTHER_WORK:
         counts = f"{format_si(done, 'FLOP')} in contractions where the program has {format_si(expected, 'FLOP')}"
         notes.append(f"an iteration of the trace has {counts}: is it the same program?")
     return tuple(notes)
@@ -255,7 +262,7 @@ def _evidence(best: Candidate, explained: float, seconds: float) -> str:
 def _measured(reference: Reference, seconds: float, run: Run) -> Split:
     """Split the time with a trace: what each launch and each gap was good for."""
     idle = run.idle.scaled(max(seconds - run.busy, 0.0))
-    needed, lost = attribute(TraceContext(reference, run.groups, idle))
+    needed, lost = attribute(TraceContext(reference, run.groups, idle, run.calls))
     share = min(seconds / run.busy, 1.0) if run.busy else 1.0  # a trace that was busy for longer shrinks as a whole
     needed, lost = needed * share, [(label, part * share, why) for label, part, why in lost]
     floor = min(reference.floor, seconds)
@@ -263,15 +270,20 @@ def _measured(reference: Reference, seconds: float, run: Run) -> Split:
         taken = max(min(part, floor - needed), 0.0)
         lost[at], needed = (label, part - taken, why), needed + taken
     floor = min(floor, needed)  # kernels may be faster than the floor: Winograd, a warm cache, clocks
-    return floor, needed - floor, _closed(lost, seconds - needed, seconds, TRACED_UNKNOWN, reference.chip)
+    unrecorded = any(label == "unknown" and part > 0 for label, part, _ in lost)
+    fix = unknown_fix(run.trace, not is_cpu(run.chip)) if unrecorded else TRACED_UNKNOWN
+    return floor, needed - floor, _closed(lost, seconds - needed, seconds, fix, reference.chip)
 
 
 def _closed(
     parts: list[tuple[str, float, str]], over: float, seconds: float, fix: Fix | None = None, chip: Chip | None = None
 ) -> tuple[Cause, ...]:
     """Return causes whose parts are ``over`` together: the rest is unknown, with its own fix, and never spread."""
-    causes = [cause(label, part, seconds, why, chip=chip) for label, part, why in parts if part > 0]
+    unknown = [(part, why) for label, part, why in parts if label == "unknown" and part > 0]
+    known = [one for one in parts if one[1] > 0 and one[0] != "unknown"]
+    causes = [cause(label, part, seconds, why, chip=chip) for label, part, why in known]
     left = over - sum(one.explains_s for one in causes)
     if left > 1e-9 * seconds:
-        causes.append(cause("unknown", left, seconds, "none of the known causes explains it", fix, chip))
+        why = "; ".join(why for _, why in unknown) or "none of the known causes explains it"
+        causes.append(cause("unknown", left, seconds, why, fix, chip))
     return tuple(causes)

@@ -324,7 +324,10 @@ def _trace(source: ByteStream, stream: JsonStream, reader: Reader, root: Mapping
     if (events.kind == Kind.OTHER).all():
         notes.append("no event has a category that torch.profiler writes")
     if not reader.shapes and (events.kind == Kind.OP).any():
-        notes.append("no shapes were recorded; profile with record_shapes=True")
+        notes.append(
+            "no shapes were recorded; profile with record_shapes=True, which shows FLOPs, bytes and roofs, and time "
+            "lost to precision, alignment, materialised scores or more work than was asked for"
+        )
     return Trace(
         source.name, "torch", events, _devices(root), notes=tuple(notes), partial=partial,
         processes=reader.processes, threads=reader.threads,

@@ -312,7 +312,7 @@ def operator_points(ops: Sequence[OpSummary], most: int) -> tuple[Point, ...]:
         Point(
             "operator", f"{at} {row.op.removeprefix('aten::')}", f"{row.op} {row.shapes}", 1, row.dtype, row.bound,
             row.flops if row.arithmetic or row.formula != "none" else math.nan, 0.0 if row.flops else row.arithmetic,
-            row.bytes, row.seconds, row.share, row.floor_s,
+            row.bytes, row.lasted_s, row.share, row.floor_s,
         )
         for at, row in drawn
     )  # fmt: skip
