@@ -450,6 +450,15 @@ def test_advice_names_an_option_and_a_call() -> None:
 # --- advice ---
 
 
+@pytest.mark.parametrize(("model", "sizes"), [("resnet50", {"B": 1}), ("gpt2", {"B": 1, "C": 64})])
+def test_advice_narrows_only_what_is_there(model: str, sizes: dict[str, int]) -> None:
+    graph = rl.model(model, phase="decode" if "C" in sizes else None, dtype="bf16")
+    narrow = [one for one in rl.check(graph, "xeon-8480", "50 ms", **sizes).advice if one.change.startswith("weights")]
+    assert narrow
+    for one in narrow:
+        assert ("cache" in one.change) == ("--cache" in one.option) == ("cache=" in one.call) == ("C" in sizes)
+
+
 def test_advice_saves_time_and_together_never_costs_any() -> None:
     found = llama("14 ms")
     assert found.advice

@@ -163,10 +163,11 @@ def _matmuls(dtype: str, reference: Reference) -> Reference | None:
     return replace(reference, graph=quantize(reference.graph, activations=dtype))
 
 
-def _stored(weights: str, cache: str, reference: Reference) -> Reference | None:
-    """Narrow the weights, and the cache where there is one; arithmetic stays."""
-    caches = any(tensor.kind == "cache" for tensor in reference.graph.tensors.values())
-    return replace(reference, graph=quantize(reference.graph, weights=weights, cache=cache if caches else None))
+def _stored(weights: str, cache: str | None, reference: Reference) -> Reference | None:
+    """Narrow the weights, and the cache of a program that has one; arithmetic stays."""
+    if (cache is not None) != any(tensor.kind == "cache" for tensor in reference.graph.tensors.values()):
+        return None
+    return replace(reference, graph=quantize(reference.graph, weights=weights, cache=cache))
 
 
 def _flash(reference: Reference) -> Reference | None:
@@ -190,6 +191,10 @@ CHANGES: tuple[Change, ...] = (
            'rl.passes.quantize(graph, activations="fp8")', "scales per tensor or block; check the quality"),
     Change("matmuls in int8", "matmuls", partial(_matmuls, "int8"), "--activations int8",
            'rl.passes.quantize(graph, activations="int8")', "activations quantised too; check the quality"),
+    Change("weights in int8", "matmuls", partial(_stored, "int8", None), "--weights int8",
+           'rl.passes.quantize(graph, weights="int8")', "with a fused weight-only kernel; otherwise slower"),
+    Change("weights in int4-g128", "matmuls", partial(_stored, "int4-g128", None), "--weights int4-g128",
+           'rl.passes.quantize(graph, weights="int4-g128")', "with a fused weight-only kernel; check the quality"),
     Change("weights in int8, cache in int8", "matmuls", partial(_stored, "int8", "int8"),
            "--weights int8 --cache int8", 'rl.passes.quantize(graph, weights="int8", cache="int8")',
            "with a fused weight-only kernel; otherwise slower"),
