@@ -101,7 +101,7 @@ def test_a_pair_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     ("args", "words"),
     [
         ((*GPT2, "--policy", "idel"), "did you mean ideal"),
-        ((*GPT2, "--pair", "layers.0.mlp.up"), "wanted two kernels"),
+        ((*GPT2, "--pair", "layers.0.mlp.up"), "expected two kernels"),
         ((*GPT2, "--pair", "layers.0.mlp.up,layers.0.mlp.dwn"), "did you mean layers.0.mlp.down"),
         ((*GPT2, "--pair", "a,b", "--policy", "ideal"), "exclude each other"),
         ((*GPT2, "--json", "--csv"), "exclude each other"),

@@ -245,8 +245,8 @@ def test_a_bad_cluster_is_one_line_that_speaks_of_it(run: Run, tmp_path: Path, t
 
 def test_a_cluster_must_have_the_devices(run: Run) -> None:
     for options in (["--tp", "8", "--pp", "8"], ["--tp", "8", "--dp", "8", "-B", "8"]):
-        fails(run("estimate", "llama-3-8b", "dgx-h100", "-S", "64", *options), "64 devices wanted", "nodes=8")
-    fails(run("train", "gpt2", "dgx-h100", "-B", "64", "-S", "64", "--dp", "64"), "64 devices wanted", "nodes=8")
+        fails(run("estimate", "llama-3-8b", "dgx-h100", "-S", "64", *options), "64 devices needed", "nodes=8")
+    fails(run("train", "gpt2", "dgx-h100", "-B", "64", "-S", "64", "--dp", "64"), "64 devices needed", "nodes=8")
 
 
 def test_an_error_stands_alone_whatever_notes_came_before(run: Run, tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_the_nodes_of_a_group(devices: int, stride: int, nodes: int) -> None:
         (lambda: make(devices_per_node=1), rl.errors.UsageError, "one device (devices_per_node = 1, nodes = 1)"),
         (lambda: make(nodes=2), rl.errors.ChipDataError, "2 nodes and no link between them; give [link]"),
         (lambda: make(chip="h100"), rl.errors.ChipDataError, "chip 'h100' matches several"),
-        (lambda: make(chip=None), rl.errors.ChipDataError, "chip: wanted a name, a path or a Chip"),
+        (lambda: make(chip=None), rl.errors.ChipDataError, "chip: expected a name, a path or a Chip"),
         (lambda: make(devices=8), rl.errors.ChipDataError, "did you mean devices_per_node?"),
         (lambda: make(devices_per_node=0), rl.errors.ChipDataError, "devices_per_node"),
         (lambda: make(devices_per_node="eight"), rl.errors.ChipDataError, "devices_per_node"),
@@ -119,8 +119,8 @@ def test_the_nodes_of_a_group(devices: int, stride: int, nodes: int) -> None:
             "'dgx' matches several: dgx-a100, dgx-b200, dgx-h100; name one",
         ),
         (lambda: rl.cluster("no/such.toml"), rl.errors.UnknownChip, "no cluster file 'no/such.toml'"),
-        (lambda: rl.cluster(8), rl.errors.UsageError, "wanted a name, a path, a Chip or a Cluster"),  # type: ignore[arg-type]
-        (lambda: make().span(16), rl.errors.UsageError, "16 devices wanted, it has 1 x 8; the nearest: 8 devices"),
+        (lambda: rl.cluster(8), rl.errors.UsageError, "expected a name, a path, a Chip or a Cluster"),  # type: ignore[arg-type]
+        (lambda: make().span(16), rl.errors.UsageError, "16 devices needed, it has 1 x 8; the nearest: 8 devices"),
         (lambda: rl.cluster("dgx-h100").span(40), rl.errors.UsageError, "a cluster of 5 nodes (replace(nodes=5))"),
         (lambda: make().span(0), rl.errors.UsageError, "a group of 0 devices"),
         (lambda: make().replace(node=2), rl.errors.UsageError, "unknown figure 'node'; allowed: name, chip"),

@@ -194,10 +194,10 @@ def test_as_data() -> None:
     ("options", "says"),
     [
         ({"chips": []}, "no chip given"),
-        ({"chips": 7}, "wanted a name, a path or a Chip, given '7'"),
-        ({"what_if": {"x": 2}}, "what_if: wanted factors of figures"),
+        ({"chips": 7}, "expected a name, a path or a Chip, given '7'"),
+        ({"what_if": {"x": 2}}, "what_if: expected factors of figures"),
         ({"what_if": {"x": {"bandwith": 2}}}, "unknown figure 'bandwith'; allowed: peak, .*peak_bf16"),
-        ({"what_if": {"x": {"memory_bandwidth": 0}}}, "memory_bandwidth=0: a factor above zero"),
+        ({"what_if": {"x": {"memory_bandwidth": 0}}}, "memory_bandwidth=0: expected a factor above zero"),
         ({"B": [1, 2], "C": [3, 4]}, "one size may be a list"),
         ({"phase": "decode"}, "phase='decode' belongs to a program given by name"),
     ],

@@ -188,8 +188,8 @@ def test_strange_values_of_a_what_if_are_refused_in_one_line(change: Any) -> Non
         ({"memory_bandwidth": True}, "not a quantity"),
         ({"cores": True}, "cores: input should be a valid integer"),
         ({"cores": "132"}, "cores: input should be a valid integer"),
-        ({"efficiency": {"compute": "0.7"}}, "efficiency.compute: wanted a finite number, given '0.7'"),
-        ({"efficiency": {"compute": True}}, "efficiency.compute: wanted a finite number, given True"),
+        ({"efficiency": {"compute": "0.7"}}, "efficiency.compute: expected a finite number, given '0.7'"),
+        ({"efficiency": {"compute": True}}, "efficiency.compute: expected a finite number, given True"),
     ],
 )
 def test_a_range_is_said(figures: dict[str, Any], message: str) -> None:

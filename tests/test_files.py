@@ -155,7 +155,7 @@ def test_a_run_that_is_told_to_end_leaves_nothing(
 
 @pytest.mark.parametrize("path", [None, 8, [], b"x", object()])
 def test_what_is_no_path_is_refused(path: Any) -> None:
-    with pytest.raises(Error, match="wanted the path of a file, given"):
+    with pytest.raises(Error, match="expected the path of a file, given"):
         user_path(path)
 
 
@@ -242,7 +242,7 @@ def test_what_is_no_file_is_not_read(tmp_path: Path, kind: str) -> None:
     if kind == "pipe":
         os.mkfifo(path)  # which would be waited for
     why = {"directory": "a directory", "none": "no such file", "pipe": "not a file"}[kind]
-    with pytest.raises(Error, match=f"{why}; wanted a TOML file"):
+    with pytest.raises(Error, match=f"{why}; expected a TOML file"):
         read_toml(path, Error)
 
 
@@ -256,7 +256,7 @@ HEAD = "op,dtype,shape"
         (HEAD + '\nrelu,bf16,"' + "x" * MAX_ROW + '"', "a row of more than 65,536 characters"),
         (HEAD + '\nrelu,bf16,"' + "x\n" * MAX_ROW + '"', "a row of more than 65,536 characters"),
         (HEAD + "," + ",".join(map(str, range(MAX_COLUMNS))), "503 columns; allowed: at most 500"),
-        (HEAD + ",op", "duplicate column 'op'"), ("", "wanted the columns"), ("ops,x", "did you mean op"),
+        (HEAD + ",op", "duplicate column 'op'"), ("", "expected the columns"), ("ops,x", "did you mean op"),
     ],
 )  # fmt: skip
 def test_a_table_without_bounds_is_one_line(tmp_path: Path, text: str, why: str) -> None:

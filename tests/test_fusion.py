@@ -197,7 +197,7 @@ def test_bad_input_is_one_clear_line() -> None:
         rl.passes.fuse(graph, "idel")
     with pytest.raises(rl.errors.UsageError, match="did you mean chains"):
         rl.analysis.fusion(graph, B=1, S=16)["chain"]
-    with pytest.raises(rl.errors.UsageError, match="wanted a program"):
+    with pytest.raises(rl.errors.UsageError, match="expected a program"):
         rl.analysis.fusion(7)  # type: ignore[arg-type]
     with pytest.raises(rl.errors.UsageError, match="no kernel 'bodi'; did you mean body"):
         pressure(wide(3), "bodi", H100)
@@ -278,12 +278,12 @@ SPILLING = [(64, 764.9, 724.3), (72, 1047.5, 811.6), (80, 1521.8, 894.6)]
 @pytest.mark.parametrize(("values", "width", "regs"), COMPILED)
 def test_registers_are_those_of_the_compiler(values: int, width: int, regs: int) -> None:
     found = fusing.registers(values, 4, 2**23, width=width)
-    assert found.wanted == pytest.approx(regs, rel=0.1, abs=7)
+    assert found.needed == pytest.approx(regs, rel=0.1, abs=7)
     assert found.spilled == 0
 
 
 def test_registers_are_right_on_average() -> None:
-    errors = [fusing.registers(k, 4, 1, width=w).wanted / regs - 1 for k, w, regs in COMPILED]
+    errors = [fusing.registers(k, 4, 1, width=w).needed / regs - 1 for k, w, regs in COMPILED]
     assert np.mean(np.abs(errors)) < 0.05
     assert abs(np.mean(errors)) < 0.05
 
@@ -315,7 +315,7 @@ def test_threads_take_what_their_widest_load_brings(dtype: str, width: int, each
     assert few is not None
     assert more is not None
     assert few.width == width
-    assert more.wanted - few.wanted == 10 * each
+    assert more.needed - few.needed == 10 * each
     assert few.threads == 2**23 / width
 
 

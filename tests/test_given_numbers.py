@@ -97,7 +97,7 @@ def test_a_fraction_of_a_byte_beside_an_axis_stays_a_number() -> None:
 def test_a_factor_and_a_batch_are_finite_numbers(value: Any) -> None:
     with pytest.raises(rl.errors.ChipDataError, match="is not a finite number"):
         rl.chip("t4").scale(bandwidth=value)
-    with pytest.raises(rl.errors.UsageError, match=r"batch=.*: wanted a number that is finite"):
+    with pytest.raises(rl.errors.UsageError, match=r"batch=.*: expected a number that is finite"):
         rl.diagnosis.check_sweep([1, 2, value], [1.0, 2.0, 3.0])
 
 
@@ -120,7 +120,7 @@ def test_what_is_no_graph_is_refused_by_the_executor(value: Any) -> None:
     for call in (lambda: rl.ops.execute(value), lambda: rl.ops.same(GPT2, value), lambda: rl.ops.same(value, GPT2)):
         with pytest.raises(rl.errors.UsageError, match="takes a Graph"):
             call()
-    with pytest.raises(rl.errors.UsageError, match="wanted an Estimate"):
+    with pytest.raises(rl.errors.UsageError, match="expected an Estimate"):
         rl.charts.plot_batch(value)
 
 

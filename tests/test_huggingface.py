@@ -290,7 +290,7 @@ def test_file_and_folder(tmp_path: Path) -> None:
     ("content", "words"),
     [
         (b'{"model_type": "llama",\n "hidden_size": }', "line 2, column 17"),
-        (b"[1, 2]", "wanted a table"),
+        (b"[1, 2]", "expected a table"),
         (b"\xff\xfe\x00", "cannot be read"),
         (b"[" * 100_000, "nested too deeply"),
         (b"", "line 1, column 1"),

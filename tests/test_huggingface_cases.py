@@ -67,7 +67,7 @@ def test_key_value_heads_of_each_layer() -> None:
     graph = rl.from_config({**TOY, "num_key_value_heads": [1, 2, 4, 8]})
     assert graph.parameters == 4 * (64 * 64 * 2 + MLP) + 2 * 64 * 8 * (1 + 2 + 4 + 8) + REST
     assert kv_bytes({**TOY, "num_key_value_heads": [1, 2, 4, 8]}, 1) == (1 + 2 + 4 + 8) * 2 * 8 * 2
-    with pytest.raises(rl.errors.ModelDataError, match="num_key_value_heads: wanted 4 numbers from 1, one per layer"):
+    with pytest.raises(rl.errors.ModelDataError, match="num_key_value_heads: expected 4 numbers from 1, one per layer"):
         rl.from_config({**TOY, "num_key_value_heads": [1, 2]})
 
 
@@ -206,7 +206,7 @@ def test_old_configs_of_qwen_have_the_language_model_at_the_top() -> None:
 
 
 def test_a_nested_config_that_is_no_table() -> None:
-    with pytest.raises(rl.errors.ModelDataError, match="text_config: wanted a table of keys, given '5'"):
+    with pytest.raises(rl.errors.ModelDataError, match="text_config: expected a table of keys, given '5'"):
         rl.from_config({**LLAVA, "text_config": 5})
 
 
@@ -220,7 +220,7 @@ def test_windows_and_full_layers_in_turn() -> None:
               "sliding_window": 16, "layer_types": types}  # fmt: skip
     assert kv_bytes(config, 256) == 69_632
     assert kv_bytes(config, 256, kv_policy="full") == 131_072
-    with pytest.raises(rl.errors.ModelDataError, match="layer_types: wanted 4 entries"):
+    with pytest.raises(rl.errors.ModelDataError, match="layer_types: expected 4 entries"):
         rl.from_config({**config, "layer_types": types[:3]})
 
 
@@ -250,7 +250,7 @@ def test_a_bare_infinity_in_an_unused_key(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(hybrid + '[0.0, Infinity], "num_hidden_layers": 3}')
     assert rl.load_program(tmp_path / "config.json").parameters > 0
     (tmp_path / "config.json").write_text(hybrid + '[0.0, 1.0], "intermediate_size": Infinity}')
-    with pytest.raises(rl.errors.ModelDataError, match="intermediate_size: wanted a whole number"):
+    with pytest.raises(rl.errors.ModelDataError, match="intermediate_size: expected a whole number"):
         rl.from_config(tmp_path)
 
 
@@ -424,7 +424,7 @@ def test_modules_that_are_left_out(ignore: list[str], kept: list[str]) -> None:
         ({**compressed(num_bits=8, type="int"), "ignore": ["model.layers.0.self_attn.q_proj"]}, "names a part"),
         ({**compressed(num_bits=8, type="int"), "ignore": ["model.layers.0.foo"]}, "'model.layers.0.foo'"),
         ({**compressed(num_bits=8, type="int"), "ignore": ["re:(a+)+$"]}, "the pattern 're:(a+)+$'"),
-        ({**compressed(num_bits=8, type="int"), "ignore": 5}, "ignore: wanted a list of names"),
+        ({**compressed(num_bits=8, type="int"), "ignore": 5}, "ignore: expected a list of names"),
     ],
 )
 def test_schemes_that_are_not_understood(scheme: dict[str, Any], words: str) -> None:
@@ -503,7 +503,9 @@ def test_a_config_object_and_a_loaded_model() -> None:
 
 @pytest.mark.parametrize("source", [5, None, [], object(), Config, LlamaModel])
 def test_what_is_no_config(source: Any) -> None:
-    with pytest.raises(rl.errors.ModelDataError, match="wanted a file, a folder, a table of keys, a config or a model"):
+    with pytest.raises(
+        rl.errors.ModelDataError, match="expected a file, a folder, a table of keys, a config or a model"
+    ):
         rl.from_config(source)
 
 
@@ -725,7 +727,7 @@ def test_defaults_that_are_taken_are_named() -> None:
         ({"model_type": "bert", "is_decoder": True}, "is_decoder"),
         ({"model_type": "albert", "num_hidden_groups": 5}, "num_hidden_groups"),
         ({"model_type": "albert", "inner_group_num": 2}, "inner_group_num"),
-        ({"model_type": "vit", "image_size": [224, 448]}, "image_size: wanted the edge of a square"),
+        ({"model_type": "vit", "image_size": [224, 448]}, "image_size: expected the edge of a square"),
         ({"model_type": "vit", "patch_size": 500}, "smaller than patch"),
         ({"model_type": "beit", "use_relative_position_bias": True}, "use_relative_position_bias"),
         ({"model_type": "bart", "d_model": 1000}, "encoder_attention_heads"),

@@ -128,8 +128,8 @@ BAD: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], str]] = {
     "a CUDA graph on a processor": (net(), (X,), {"chip": machine(1), "mode": "graph"}, "needs a CUDA device"),
     "no number of seconds": (net(), (X,), {"chip": machine(1), "budget": "1"}, "budget='1'"),
     "not a number": (net(), (X,), {"chip": machine(1), "budget": float("nan")}, "budget=nan"),
-    "no seed": (net(), (X,), {"chip": machine(1), "seed": "a"}, "seed='a'; wanted a whole number"),
-    "no keywords": (net(), (X,), {"chip": machine(1), "kwargs": [1]}, r"kwargs='\[1\]'; wanted a dictionary"),
+    "no seed": (net(), (X,), {"chip": machine(1), "seed": "a"}, "seed='a'; expected a whole number"),
+    "no keywords": (net(), (X,), {"chip": machine(1), "kwargs": [1]}, r"kwargs='\[1\]'; expected a dictionary"),
     "a failure in a later run": (late(6), (X,), {"chip": machine(1)}, "ValueError: too late"),
     "wrong arguments": (net(), (), {"chip": machine(1)}, "arguments do not fit"),
 }

@@ -18,14 +18,14 @@ NO_NUMBERS: tuple[Any, ...] = (None, True, np.bool_(True), "8", b"8", [8], {}, 8
 
 @pytest.mark.parametrize("value", [*NO_NUMBERS, 0, -1, 2.5, 2.0, Fraction(4, 2), 10**15 + 1], ids=shown)
 def test_what_is_no_whole_number_in_range_is_refused_in_one_short_line(value: Any) -> None:
-    with pytest.raises(rl.errors.UsageError, match=r"^block=.*: wanted a whole number from 1") as raised:
+    with pytest.raises(rl.errors.UsageError, match=r"^block=.*: expected a whole number from 1") as raised:
         whole_number("block", value)
     assert len(str(raised.value)) < 200
 
 
 @pytest.mark.parametrize("value", [*NO_NUMBERS, -0.1, 1.5], ids=shown)
 def test_what_is_no_finite_number_in_range_is_refused_in_one_short_line(value: Any) -> None:
-    with pytest.raises(rl.errors.UsageError, match=r"^share=.*: wanted a number from 0 to 1") as raised:
+    with pytest.raises(rl.errors.UsageError, match=r"^share=.*: expected a number from 0 to 1") as raised:
         finite_number("share", value, 0, 1)
     assert len(str(raised.value)) < 200
 
@@ -42,7 +42,7 @@ def test_a_finite_number_is_a_float_of_python_from_then_on(value: Any) -> None:
 
 
 def test_a_bound_may_be_excluded() -> None:
-    with pytest.raises(rl.errors.UsageError, match=r"time=0: wanted a number above 0$"):
+    with pytest.raises(rl.errors.UsageError, match=r"time=0: expected a number above 0$"):
         finite_number("time", 0, 0, above=True)
 
 

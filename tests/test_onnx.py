@@ -466,10 +466,10 @@ def test_unnamed_sizes_get_the_name_of_their_input() -> None:
     ("sizes", "words"),
     [
         ({"bach": 2}, "has no size 'bach'; did you mean batch"),
-        ({"batch": 0}, "wanted a whole number from 1"),
-        ({"batch": True}, "wanted a whole number from 1"),
-        ({"batch": 1.5}, "wanted a whole number from 1"),
-        ({"batch": "a b"}, "wanted a whole number from 1"),
+        ({"batch": 0}, "expected a whole number from 1"),
+        ({"batch": True}, "expected a whole number from 1"),
+        ({"batch": 1.5}, "expected a whole number from 1"),
+        ({"batch": "a b"}, "expected a whole number from 1"),
     ],
 )
 def test_sizes_that_are_none(sizes: Any, words: str) -> None:
@@ -620,9 +620,9 @@ def test_damaged_files_give_one_line() -> None:
         ("modle.onnx", rl.errors.UnknownModel, "did you mean model.onnx"),
         ("folder.onnx", rl.errors.ModelDataError, "a directory"),
         ("a\0b.onnx", rl.RooflineError, "onnx"),
-        ("", rl.errors.UsageError, "wanted a path"),
-        (b"", rl.errors.UsageError, "wanted a path"),
-        (7, rl.errors.UsageError, "wanted a path"),
+        ("", rl.errors.UsageError, "expected a path"),
+        (b"", rl.errors.UsageError, "expected a path"),
+        (7, rl.errors.UsageError, "expected a path"),
     ],
 )
 def test_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Any, error: Any, words: str) -> None:

@@ -276,7 +276,7 @@ def test_the_command_says_when_rows_failed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (b"a,b\n1,2\n", "wanted the columns op, dtype, shape or model"),
+        (b"a,b\n1,2\n", "expected the columns op, dtype, shape or model"),
         (b"", "it has none"),
         (b"op,op,dtype,shape\n", "duplicate column"),
         (b"op,dtype,shape\nrelu,bf16,\xff\xfe\n", "UTF-8"),

@@ -201,7 +201,7 @@ def test_options_in_one_line() -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("head=0.5", "did you mean heads"), ("heads=half", "wanted a number"), ("heads=", "wanted a number"),
+    [("head=0.5", "did you mean heads"), ("heads=half", "expected a number"), ("heads=", "expected a number"),
      (" , ", "says nothing"), ("", "says nothing")],
 )  # fmt: skip
 def test_options_that_are_none(text: str, message: str) -> None:

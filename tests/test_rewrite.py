@@ -169,7 +169,7 @@ BAD = [
         lambda p, x: p.op("silu", x),
         lambda p, x: x,
         rl.errors.UsageError,
-        "wanted at least one operator, such as identity",
+        "expected at least one operator, such as identity",
     ),
     (
         lambda p, x: p.op("silu", x),
@@ -392,7 +392,7 @@ def test_a_kernel_that_two_layers_share_cannot_take_a_norm() -> None:
 
 
 def test_a_program_without_norms_says_so() -> None:
-    with pytest.raises(rl.errors.UsageError, match="it has no batch norm; wanted batchnorm2d behind"):
+    with pytest.raises(rl.errors.UsageError, match="it has no batch norm; expected batchnorm2d behind"):
         rl.passes.fold_batchnorm(rl.model("gpt2", layers=1))
     b = rl.ops.Builder("trained", "fp32")
     y = b.op("batchnorm_train", conv(b, b.input("x", (1, 4, 8, 8)), 4, 1, "c"), b.weight("g", (4,)))

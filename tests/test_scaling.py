@@ -50,7 +50,7 @@ def test_what_cannot_share_is_skipped_with_its_reason() -> None:
     found = rl.scaling(DECODE, "h100-sxm", (1, 3, 16), mode="graph", B=1, C=128)
     assert [point.devices for point in found.points] == [1]
     assert "which 3 devices cannot share; tp that fit: 2, 4, 8, 16, 32" in found.skipped[3]
-    assert "16 devices wanted" in found.skipped[16]
+    assert "16 devices needed" in found.skipped[16]
     with pytest.raises(rl.errors.UsageError, match=r"which 3 devices cannot share.*; there are 1$"):
         found[3]
     with pytest.raises(rl.errors.UsageError, match="devices=5 was not evaluated"):
@@ -122,9 +122,9 @@ def test_records_and_frames() -> None:
     [
         ({"devices": (3,)}, "which 3 devices cannot share"),
         ({"devices": ()}, "name at least one number"),
-        ({"devices": (0,)}, "devices=0: wanted a whole number from 1"),
+        ({"devices": (0,)}, "devices=0: expected a whole number from 1"),
         ({"devices": (2,), "B": [1, 2]}, "scaling is shown at one point; give batch"),
-        ({"devices": (2,), "least_gain": 1}, "least_gain=1: a share"),
+        ({"devices": (2,), "least_gain": 1}, "least_gain=1: expected a share"),
     ],
 )
 def test_refusals(options: dict[str, object], message: str) -> None:

@@ -125,7 +125,7 @@ def test_records_and_frames() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"block": 0}, "block=0: wanted a whole number from 1"),
+        ({"block": 0}, "block=0: expected a whole number from 1"),
         ({"block": 1.5}, "block=1.5"),
         ({"shared_prefix": -1}, "shared_prefix=-1"),
         ({"shared_prefix": 101}, "longer than the context of 100"),
@@ -143,7 +143,7 @@ def test_what_cannot_be_is_refused(options: dict[str, Any], says: str) -> None:
 def test_a_program_without_a_cache_is_refused() -> None:
     with pytest.raises(rl.errors.UsageError, match=r"keeps no cache.*decode"):
         rl.serving.kv_cache(rl.model("llama-3-8b", phase="forward"))
-    with pytest.raises(rl.errors.UsageError, match="wanted a program: a Graph, a shipped name"):
+    with pytest.raises(rl.errors.UsageError, match="expected a program: a Graph, a shipped name"):
         rl.serving.kv_cache(7)  # type: ignore[arg-type]
 
 
@@ -242,12 +242,12 @@ def test_a_request_that_does_not_fit_says_so() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"prompt": 0}, "prompt=0: wanted a whole number from 1"),
+        ({"prompt": 0}, "prompt=0: expected a whole number from 1"),
         ({"new_tokens": 0}, "new_tokens=0"),
         ({"new_tokens": 10**9}, "131,072"),
         ({"batch": [1, 2]}, "batch="),
         ({"shared_prefix": 1001}, "longer than the prompt of 1000"),
-        ({"shared_prefix": None}, "shared_prefix=None: wanted a whole number"),
+        ({"shared_prefix": None}, "shared_prefix=None: expected a whole number"),
         ({"block": "x"}, "block='x'"),
         ({"program": None}, "a program by name, with both phases, or both"),
         ({"chip": None}, "no chip given"),
@@ -356,7 +356,7 @@ def test_the_context_that_is_said_to_fit_does() -> None:
     [
         (lambda: rl.serving.largest_context("llama-3-8b", "h100-sxm", batch=0), "batch=0"),
         (lambda: rl.serving.largest_context("llama-3-8b", "h100-sxm", shared_prefix="x"), "shared_prefix='x'"),
-        (lambda: rl.serving.largest_context(7, "h100-sxm"), "wanted a program: a Graph, a shipped name.*; given 7"),  # type: ignore[arg-type]
+        (lambda: rl.serving.largest_context(7, "h100-sxm"), "expected a program: a Graph, a shipped name.*; given 7"),  # type: ignore[arg-type]
         (lambda: rl.serving.largest_concurrency("llama-3-8b", "h100-sxm", context=1.5), "context=1.5"),
         (
             lambda: rl.serving.largest_concurrency("llama-3-8b", "h100-sxm", context=8, shared_prefix=9),

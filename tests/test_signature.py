@@ -1,4 +1,4 @@
-"""Signatures: one name is one size, and errors say what was wanted and given."""
+"""Signatures: one name is one size, and errors say what was expected and given."""
 
 from __future__ import annotations
 

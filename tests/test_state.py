@@ -141,7 +141,7 @@ def test_every_mixer_runs_on_a_chip(name: str, phase: str) -> None:
         ({"pattern": ["mamba2"], "ssm_inner": 100, "ssm_state": 4, "ssm_heads": 3}, "clash"),
         ({"rotary_dim": 1000}, "more than a head's"),
         ({"feeds": ["moe"]}, "there are no experts"),
-        ({"kv_pattern": [2, 3]}, "no multiple of kv_heads = 3"),
+        ({"kv_pattern": [2, 3]}, "not a multiple of kv_heads = 3"),
     ],
 )
 def test_sizes_that_do_not_fit(changes: dict[str, Any], words: str) -> None:

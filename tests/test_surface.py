@@ -126,7 +126,7 @@ def test_a_program_is_a_name_a_file_a_config_a_script_or_a_graph(name: str, kind
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("nonsense", [3, [], 1.5, object()])
 def test_anything_else_is_no_program(name: str, nonsense: Any) -> None:
-    with pytest.raises(rl.errors.UsageError, match="wanted a program: a Graph, a shipped name"):
+    with pytest.raises(rl.errors.UsageError, match="expected a program: a Graph, a shipped name"):
         CALLS[name](nonsense, "h100-sxm")
 
 
@@ -136,7 +136,7 @@ def test_a_chip_is_a_name_a_path_or_a_chip(name: str) -> None:
     for chip in ("h100-sxm", "H100 SXM", path, str(path), rl.chip("h100-sxm")):
         assert CALLS[name]("gpt2", chip) is not None
     for nonsense in (3, 1.5, [3], object()):
-        with pytest.raises(rl.errors.UsageError, match="wanted a name, a path"):
+        with pytest.raises(rl.errors.UsageError, match="expected a name, a path"):
             CALLS[name]("gpt2", nonsense)
     with pytest.raises(rl.errors.UnknownChip):
         CALLS[name]("gpt2", "h1000")
@@ -148,7 +148,7 @@ def test_a_chip_alone_too(name: str) -> None:
     for chip in ("h100-sxm", path, rl.chip("h100-sxm")):
         assert CHIP_CALLS[name](chip) is not None
     for nonsense in (3, 1.5, [3], object()):
-        with pytest.raises(rl.errors.UsageError, match="wanted a name, a path"):
+        with pytest.raises(rl.errors.UsageError, match="expected a name, a path"):
             CHIP_CALLS[name](nonsense)
 
 
@@ -199,7 +199,7 @@ def test_a_program_that_is_a_graph_is_loaded_already() -> None:
     "call", [lambda: rl.predict(None), lambda: rl.traces.read_trace(None), lambda: rl.diagnosis.check_ops(None)]
 )
 def test_nothing_is_no_table_and_no_trace(call: Callable[[], Any]) -> None:
-    with pytest.raises(rl.errors.UsageError, match=r"^wanted .*, given None$"):
+    with pytest.raises(rl.errors.UsageError, match=r"^expected .*, given None$"):
         call()
 
 

@@ -627,8 +627,8 @@ class Same(nn.Module):
 
 X = torch.zeros(2, 8)
 BAD: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], str]] = {
-    "no function": (3, (X,), {}, "wanted a module or a function, given '3'"),
-    "a class": (nn.ReLU, (X,), {}, "wanted a module or a function"),
+    "no function": (3, (X,), {}, "expected a module or a function, given '3'"),
+    "a class": (nn.ReLU, (X,), {}, "expected a module or a function"),
     "too few arguments": (mlp(), (), {}, r"Sequential: the arguments do not fit: missing a required argument"),
     "a wrong shape": (mlp(), (torch.zeros(2, 9),), {}, r"Sequential: the program fails on the given arguments"),
     "an exception": (Raises(), (X,), {}, r"Raises: the program fails on the given arguments: KeyError"),
@@ -638,14 +638,14 @@ BAD: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], str]] = {
     "a cycle": (cyclic(), (X,), {}, r"the module at 'inner\.outer' contains itself"),
     "an axis too far": (torch.relu, (X,), {"dynamic": {"B": 5}}, r"dynamic\['B'\]: no argument has an axis 5"),
     "a wrong argument": (torch.add, (X, X), {"dynamic": {"B": {"inptu": 0}}}, r"no tensor argument 'inptu'"),
-    "no axis": (torch.relu, (X,), {"dynamic": {"B": "first"}}, r"wanted an axis"),
+    "no axis": (torch.relu, (X,), {"dynamic": {"B": "first"}}, r"expected an axis"),
     "no name": (torch.relu, (X,), {"dynamic": {3: 0}}, r"3 is not a name for a size"),
     "two names": (torch.relu, (X,), {"dynamic": {"B": 0, "S": 0}}, r"is both B and S"),
     "two sizes": (lambda x, y: (x, y), (torch.zeros(2, 3), torch.zeros(4, 3)), {"dynamic": {"B": 0}}, r"B is 2 in one"),
     "fx and a branch": (Branches(), (X,), {"method": "fx"}, r"torch\.fx cannot trace it.*method='dispatch'"),
     "export and a branch": (Branches(), (X,), {"method": "export"}, r"torch\.export cannot take it"),
-    "no table of axes": (torch.relu, (X,), {"dynamic": "B"}, r"dynamic='B'; wanted a dictionary by name"),
-    "no keywords": (torch.relu, (X,), {"kwargs": [1]}, r"kwargs='\[1\]'; wanted a dictionary by name"),
+    "no table of axes": (torch.relu, (X,), {"dynamic": "B"}, r"dynamic='B'; expected a dictionary by name"),
+    "no keywords": (torch.relu, (X,), {"kwargs": [1]}, r"kwargs='\[1\]'; expected a dictionary by name"),
     "a lazy module": (nn.LazyLinear(4), (X,), {}, r"LazyLinear: PyTorch cannot capture it: .*uninitialized parameter"),
     "fx and values": (torch.fx.symbolic_trace(Same()), (X,), {"method": "fx"}, r"cannot capture it: DataDependent"),
     "run and a symbol": (torch.relu, (X,), {"method": "run", "dynamic": {"B": 0}}, r"leave out dynamic"),

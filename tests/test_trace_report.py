@@ -413,7 +413,7 @@ def test_nothing_ran(tmp_path: Path) -> None:
 
 
 def test_no_path_at_all() -> None:
-    with pytest.raises(rl.errors.UsageError, match="wanted a trace"):
+    with pytest.raises(rl.errors.UsageError, match="expected a trace"):
         rl.diagnosis.trace_report(7)  # type: ignore[arg-type]
     with pytest.raises(rl.errors.TraceError):
         rl.diagnosis.trace_report("no such file.json")

@@ -389,7 +389,7 @@ def test_more_events_than_anybody_looks_at(tmp_path: Path, monkeypatch: pytest.M
         (b"\x28\xb5\x2f\xfd\x04\x00", "zstd"),
         (bytes(range(256)), "not text (a zero byte at 0)"),
         (b"hello\nworld\n", "neither JSON nor a table"),
-        (b"op_nam,shape,value\nmm,1,2\n", "a header of no known table: op_nam, shape, value; wanted nsys"),
+        (b"op_nam,shape,value\nmm,1,2\n", "a header of no known table: op_nam, shape, value; expected nsys"),
         (b"op_nam,shape,value\nmm,1,2\n", "did you mean op_name"),
         (b"name,time_us\n", "no events below the header of a table of times"),
         (b"name,time\nmm,5\n", "line 2: column 'time' has no unit"),
@@ -504,7 +504,7 @@ def test_nsys_sum_behind_another_report(tmp_path: Path) -> None:
 )
 def test_nsys_tables_without_kernels_are_named(tmp_path: Path, header: str, name: str) -> None:
     with pytest.raises(
-        rl.errors.TraceError, match=f"an nsys {name}.* table, which holds no kernels; wanted cuda_gpu_trace"
+        rl.errors.TraceError, match=f"an nsys {name}.* table, which holds no kernels; expected cuda_gpu_trace"
     ):
         read(tmp_path, f"{header}\n1,2,3,4,5,6\n")
 

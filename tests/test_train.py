@@ -185,7 +185,7 @@ def test_images_train_too() -> None:
         ({"recompute": "selectiv"}, "did you mean selective"),
         ({"optimizer": "adam"}, "did you mean adamw"),
         ({"precision": "bf-16"}, "did you mean bf16"),
-        ({"tp": 8, "dp": 8}, "64 devices wanted"),
+        ({"tp": 8, "dp": 8}, "64 devices needed"),
         ({"batch": 0}, "a whole number from 1"),
         ({"micro_batch": True}, "a whole number from 1"),
         ({"micro_batch": 0}, "a whole number from 1"),

@@ -1,4 +1,4 @@
-"""Units: GB is not GiB, text must be a finite quantity of the wanted unit."""
+"""Units: GB is not GiB, text must be a finite quantity of the expected unit."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def test_decimal_and_binary_prefixes_are_never_the_same() -> None:
 @pytest.mark.parametrize(
     ("text", "unit", "fault"),
     [
-        ("41 mss", "s", "unknown unit 'mss'; wanted s, such as 41 ms"),
+        ("41 mss", "s", "unknown unit 'mss'; expected s, such as 41 ms"),
         ("80 gib", "B", "did you mean GiB"),
         ("80 GB", "B/s", "unknown unit 'GB'"),
         ("3 TB/s", "B", "unknown unit 'TB/s'"),
-        ("989 TFLOPS", "B/s", "wanted B/s"),
+        ("989 TFLOPS", "B/s", "expected B/s"),
         ("41", "s", r"'41' has no unit: 41us, 41ms or 41s\?"),
         ("2e1", "s", r"'2e1' has no unit: 2e1us, 2e1ms or 2e1s\?"),
         ("1__0 GB", "B", "unknown unit '__0 GB'"),

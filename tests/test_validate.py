@@ -82,7 +82,7 @@ def test_nothing_measured_is_refused() -> None:
         rl.validate([{"op": "relu", "dtype": "bf16", "shape": "{}"}], H100)
     with pytest.raises(rl.errors.UsageError, match=r"there are some for .*h100-sxm"):
         rl.validate(None, "t4")
-    with pytest.raises(rl.errors.UsageError, match="a number is wanted"):
+    with pytest.raises(rl.errors.UsageError, match="expected a number"):
         rl.validate([{"op": "relu", "dtype": "bf16", "shape": "{}", "kernel_us": "fast"}], H100)
 
 

@@ -74,7 +74,7 @@ def changed(chip: Chip, **factors: float) -> Chip:
     """
     for name, factor in factors.items():
         if not (isinstance(factor, int | float) and 0 < factor < inf):
-            raise UsageError(f"{name}={factor!r}: a factor above zero is wanted")
+            raise UsageError(f"{name}={factor!r}: expected a factor above zero")
         edits = figure(name).edits(chip, float(factor))
         if not edits:
             raise MissingFigure(f"{chip.name} lists no {figure(name).words}; nothing to change")
@@ -274,7 +274,7 @@ def compare(
 
 def _check_what_ifs(questions: Any) -> None:
     if not isinstance(questions, Mapping) or not all(isinstance(factors, Mapping) for factors in questions.values()):
-        raise UsageError("what_if: wanted factors of figures by name, such as {'twice': {'memory_bandwidth': 2}}")
+        raise UsageError("what_if: expected factors of figures by name, such as {'twice': {'memory_bandwidth': 2}}")
     for factors in questions.values():
         for name in factors:
             figure(name)

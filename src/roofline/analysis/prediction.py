@@ -160,7 +160,7 @@ def _stream(
     rows: Iterable[Row], chips: _Chips, regime: str, progress: Callable[[int], None] | None
 ) -> Iterator[dict[str, Any]]:
     if not hasattr(rows, "__iter__"):
-        raise UsageError(f"wanted rows, a frame or the path of a table, given {repr(rows)[:60]}")
+        raise UsageError(f"expected rows, a frame or the path of a table, given {repr(rows)[:60]}")
     source, done = iter(rows), 0
     while part := list(islice(source, CHUNK)):
         if (wrong := next((row for row in part if not isinstance(row, Mapping)), None)) is not None:
@@ -248,7 +248,7 @@ def _predict_chunk(rows: Sequence[Row], chips: _Chips, regime: str) -> list[dict
     models: dict[Any, list[int]] = {}
     for at, row in enumerate(rows):
         if not isinstance(row, Mapping):
-            raise UsageError(f"row {at + 1}: wanted a dictionary of its cells, given {repr(row)[:60]}")
+            raise UsageError(f"row {at + 1}: expected a dictionary of its cells, given {repr(row)[:60]}")
         try:
             chip = chips.of(row)
             if None in row:
@@ -325,13 +325,13 @@ def parse_shape(value: Any) -> Mapping[str, Any]:
     if isinstance(value, Mapping):
         return value
     if not isinstance(value, str) or not value.strip():
-        raise ModelDataError('no shape; a JSON object is wanted, such as {"n": 1024}')
+        raise ModelDataError('no shape; expected a JSON object, such as {"n": 1024}')
     try:
         shape = _DECODER.decode(value)
     except (ValueError, RecursionError) as error:
         raise ModelDataError(f"shape {value[:60]!r}: not JSON: {str(error)[:80]}") from None
     if not isinstance(shape, dict):
-        raise ModelDataError(f'shape {value[:60]!r}: a JSON object is wanted, such as {{"n": 1024}}')
+        raise ModelDataError(f'shape {value[:60]!r}: expected a JSON object, such as {{"n": 1024}}')
     return shape
 
 
@@ -436,7 +436,7 @@ def _size(row: Row, name: str) -> int | None:
     except ValueError:
         number = math.nan
     if not 1 <= number <= 2**53 or number != int(number):
-        raise UsageError(f"{name}={cell[:40]!r}: a whole number from 1 to 2**53 is wanted")
+        raise UsageError(f"{name}={cell[:40]!r}: expected a whole number from 1 to 2**53")
     return int(number)
 
 

@@ -247,7 +247,7 @@ def scaling(
         ([False, True], True)
     """
     if not finite_number("least_gain", least_gain, 0, 1) < 1:
-        raise UsageError(f"least_gain={least_gain!r}: a share from 0 to below 1 is wanted")
+        raise UsageError(f"least_gain={least_gain!r}: expected a share from 0 to below 1")
     graph, cluster = as_graph(program, phase, dtype), find_cluster(chip)
     at = sizes_of(graph, sizes)
     parts, skipped = _shared(graph, cluster, _numbers(devices), at.get("S"), sp=sp, experts=experts, vocab=vocab)

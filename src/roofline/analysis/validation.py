@@ -230,7 +230,7 @@ def _number(row: Mapping[str, Any], column: str) -> float:
     try:
         value = float(text(row, column) or 0)
     except ValueError:
-        raise UsageError(f"{column}={text(row, column)[:40]!r}: a number is wanted") from None
+        raise UsageError(f"{column}={text(row, column)[:40]!r}: expected a number") from None
     return value if math.isfinite(value) and value > 0 else 0.0
 
 

@@ -65,9 +65,9 @@ def _two(pair: str | None) -> tuple[str, str] | None:
         return None
     names = [name.strip() for name in pair.split(",")]
     if len(names) != 2 or not all(names):
-        raise UsageError(f"--pair {pair[:60]!r}: wanted two kernels, such as layers.0.mlp.up,layers.0.mlp.act")
+        raise UsageError(f"--pair {pair[:60]!r}: expected two kernels, such as layers.0.mlp.up,layers.0.mlp.act")
     if names[0] == names[1]:
-        raise UsageError(f"--pair {pair[:60]!r}: one kernel twice; wanted two")
+        raise UsageError(f"--pair {pair[:60]!r}: one kernel twice; expected two")
     return names[0], names[1]
 
 

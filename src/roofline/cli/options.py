@@ -177,7 +177,7 @@ class CopyOptions:
             UsageError: More copies than there is work for or than the cluster has devices for.
         """
         if self.dp < 1:
-            raise UsageError(f"--dp {self.dp}: a whole number from 1 is wanted")
+            raise UsageError(f"--dp {self.dp}: expected a whole number from 1")
         if self.dp == 1:
             return sizes
         if "B" not in sizes:
@@ -340,7 +340,7 @@ def whole_numbers(text: str, option: str) -> int | list[int]:
         match = _RANGE.fullmatch(part)
         if match is None:
             raise UsageError(
-                f"{option} {text[:60]!r}: wanted whole numbers from 1, such as 8 or 1,8,32 or 1:128 or 1:128:8"
+                f"{option} {text[:60]!r}: expected whole numbers from 1, such as 8 or 1,8,32 or 1:128 or 1:128:8"
             )
         first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
         if not 1 <= first <= last <= LARGEST or step < 1:

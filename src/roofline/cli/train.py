@@ -56,7 +56,7 @@ def count_of(text: str, option: str) -> float:
     match = _COUNT.fullmatch(text)
     number = float(match[1]) * _TIMES[match[2]] if match is not None else 0.0
     if not 1 <= number <= _MOST:
-        raise UsageError(f"{option} {text[:60]!r}: wanted a number from 1 to 1e21, such as 300e9, 300B or 1.4T")
+        raise UsageError(f"{option} {text[:60]!r}: expected a number from 1 to 1e21, such as 300e9, 300B or 1.4T")
     return number
 
 

@@ -1,6 +1,6 @@
 """What a fused kernel asks of a core: registers of its threads, shared memory of its rows, and what overflows.
 
-A thread that loads 16 bytes at a time keeps a register for each element of each value that is still wanted. What
+A thread that loads 16 bytes at a time keeps a register for each element of each value that is still needed. What
 exceeds its registers is spilled to local memory, which lies in main memory behind the caches. A kernel along rows
 keeps a row where its threads can exchange it; a row that does not fit is read again.
 """
@@ -40,16 +40,16 @@ class Registers:
     """What a thread of a fused kernel holds at its fullest; numbers or arrays.
 
     Attributes:
-        live: Values that are wanted at once.
+        live: Values that are needed at once.
         width: Elements of each that a thread works on.
-        wanted: Registers that they take, with the thread's own.
+        needed: Registers that they take, with the thread's own.
         spilled: Of these, what exceeds the limit.
         threads: Threads of a launch.
     """
 
     live: int
     width: int
-    wanted: int
+    needed: int
     spilled: int
     threads: Any
 
@@ -66,14 +66,14 @@ class Registers:
     @property
     def resident(self) -> int:
         """Threads of a core that its registers leave room for, in whole warps."""
-        return CORE_REGISTERS // (min(self.wanted, THREAD_REGISTERS) * WARP) * WARP
+        return CORE_REGISTERS // (min(self.needed, THREAD_REGISTERS) * WARP) * WARP
 
 
 def registers(live: int, element: float, elements: Any, *, held: int = 0, words: int = 1, width: int = 0) -> Registers:
     """Registers of a thread that works on as many elements as its widest load brings.
 
     Args:
-        live: Values that are wanted at once.
+        live: Values that are needed at once.
         element: Bytes of the widest element that is moved [byte].
         elements: Elements that the kernel sweeps.
         held: Registers taken as well, such as a matmul's accumulators.
@@ -82,7 +82,7 @@ def registers(live: int, element: float, elements: Any, *, held: int = 0, words:
 
     Example:
         >>> few, many = registers(8, 4, 2**20), registers(80, 4, 2**20)
-        >>> few.wanted, few.spilled, many.wanted, many.spilled, many.spill_bytes
+        >>> few.needed, few.spilled, many.needed, many.spilled, many.spill_bytes
         (46, 0, 334, 79, 165675008.0)
     """
     width = width or max(1, int(LOAD // element))
@@ -135,7 +135,7 @@ class Rows:
     """What a fused kernel along rows keeps on a core; numbers or arrays.
 
     Attributes:
-        row_bytes: Of one row, of all values that are wanted after a reduction over it [byte].
+        row_bytes: Of one row, of all values that are needed after a reduction over it [byte].
         room: Shared memory of a core [byte].
         again: Bytes of a launch that are read again where a row does not fit [byte].
     """
@@ -155,7 +155,7 @@ def rows(columns: Any, values: int, reread: Any, room: float, element: int = REG
 
     Args:
         columns: Elements of a row.
-        values: Values of a row that are wanted after a reduction over it.
+        values: Values of a row that are needed after a reduction over it.
         reread: Bytes that a second pass over all rows reads [byte].
         room: Shared memory of a core [byte].
         element: Bytes of a value as it is computed with: 4, or 8 for fp64 [byte].

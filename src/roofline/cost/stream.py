@@ -116,7 +116,7 @@ def _cycles(work: Launch, p: Mapping[str, float]) -> Any:
 
 
 def _vectorised(kernel: Kernel) -> bool:
-    """A compiler's fused kernel is; an eager one where all operands are contiguous, of one shape and not widened.
+    """A compiler's fused kernel is; an eager one of contiguous operands of one shape, cast to no wider format.
 
     Elements of less than a byte are unpacked one by one.
     """
@@ -128,8 +128,8 @@ def _vectorised(kernel: Kernel) -> bool:
         return False
     if kernel.kind != "pointwise" or not kernel.inputs:
         return True
-    widened = kernel.main.op == "cast" and DTYPES[kernel.output.dtype].bits > DTYPES[kernel.inputs[0].dtype].bits
-    return not widened and all(tensor.shape == kernel.output.shape for tensor in kernel.inputs)
+    to_wider = kernel.main.op == "cast" and DTYPES[kernel.output.dtype].bits > DTYPES[kernel.inputs[0].dtype].bits
+    return not to_wider and all(tensor.shape == kernel.output.shape for tensor in kernel.inputs)
 
 
 def _random(work: Launch, p: Mapping[str, float]) -> Any:

@@ -88,7 +88,7 @@ def reserved(reserve: str | float) -> float:
     """
     size = parse(reserve, "B", "reserve")
     if size < 0:
-        raise UsageError(f"reserve={reserve!r}: a size from 0 is wanted")
+        raise UsageError(f"reserve={reserve!r}: expected a size from 0")
     return size
 
 

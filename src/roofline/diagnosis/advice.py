@@ -355,5 +355,5 @@ def break_even(
 def _seconds(name: str, time: str | float, above: bool = False) -> float:
     value = parse(time, "s", name)
     if value < 0 or (above and not value):
-        raise UsageError(f"{name}={time!r}: a time {'above zero' if above else 'from zero'} is wanted")
+        raise UsageError(f"{name}={time!r}: expected a time {'above zero' if above else 'from zero'}")
     return value

@@ -437,7 +437,7 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
                _instead(partial(_in_format, "fp32", False)), "captured"),
     Hypothesis("precision", "Are operands cast to fp64 before they are multiplied?", 0.1, "wide_format",
                _instead(partial(_in_format, "fp64", False)), "captured"),
-    Hypothesis("alignment", "Are rows of operands no multiple of 8 elements?", 6.0, "odd_rows", _unaligned),
+    Hypothesis("alignment", "Are rows of operands not a multiple of 8 elements?", 6.0, "odd_rows", _unaligned),
     Hypothesis("host_copy", "Do inputs or outputs cross the host link in every step?", 1.0, "edges", _host_copies,
                "cpu replayed"),
     Hypothesis("host_copy", "Is the memory of the host pageable?", 3.0, "copies",

@@ -172,7 +172,7 @@ def check_ops(
     """
     columns, rows = _rows(rows_or_path)
     if not rows:
-        raise UsageError("no rows; a table of operators with a time each is wanted")
+        raise UsageError("no rows; expected a table of operators with a time each")
     if "op" not in columns:
         raise UsageError(f"no column 'op'; there are {', '.join(map(str, columns))[:200]}")
     times = time_column([name for name in columns if name not in ("op", "dtype", "shape", "chip")], column)
@@ -194,7 +194,7 @@ def _rows(source: Any) -> tuple[list[str], Sequence[Row]]:
     if isinstance(source, str | os.PathLike):
         return read_table(source)
     if not hasattr(source, "__iter__"):
-        raise UsageError(f"wanted rows, a frame or the path of a table, given {repr(source)[:60]}")
+        raise UsageError(f"expected rows, a frame or the path of a table, given {repr(source)[:60]}")
     rows = source.to_dict("records") if hasattr(source, "to_dict") else list(source)
     wrong = next((row for row in rows if not isinstance(row, Mapping)), None)
     if wrong is not None:
@@ -238,7 +238,7 @@ def _count(row: Row) -> int:
     cell = next((text(row, name) for name in COUNTS if text(row, name)), "1")
     value = _size(cell)
     if not isinstance(value, int) or value < 1:
-        raise UsageError(f"count={cell[:40]!r}: a whole number from 1 is wanted")
+        raise UsageError(f"count={cell[:40]!r}: expected a whole number from 1")
     return value
 
 

@@ -180,7 +180,7 @@ def explain_oom(message_or_bytes: str | float, dtype: str = "fp32", **sizes: flo
     sizes = {name: python_number(size) for name, size in sizes.items()}
     for name, size in sizes.items():
         if not isinstance(size, int | float) or not 0 < size < math.inf:
-            raise UsageError(f"{name}={size!r}: a size above zero is wanted")
+            raise UsageError(f"{name}={size!r}: expected a size above zero")
     figures = tuple(max(size, 0.0) / element for size in (allocated - unsure, allocated, allocated + unsure))
     readings = sorted(_readings(sizes, figures), key=lambda reading: reading.rank)
     whatever = _Reading(_ANY, "elements", dict.fromkeys(sizes, 1), ("elements",), sizes, figures, 0)
@@ -305,5 +305,5 @@ def _allocation(message: str | float) -> tuple[float, float]:
 
 def _positive(size: float, message: object) -> float:
     if not size > 0:
-        raise UsageError(f"{str(message)[:60]!r}: a size above zero is wanted")
+        raise UsageError(f"{str(message)[:60]!r}: expected a size above zero")
     return size

@@ -191,7 +191,7 @@ def trace_report(
     """
     if not isinstance(trace, Trace):
         if not isinstance(trace, str | os.PathLike):
-            raise UsageError(f"wanted a trace or the path of one, not {str(trace)[:60]!r}")
+            raise UsageError(f"expected a trace or the path of one, not {str(trace)[:60]!r}")
         trace = read_trace(trace, progress)
     trace, device_note = one_device(trace)
     where, chip_note = _chip(trace, chip)

@@ -249,7 +249,7 @@ def read_sweep(path: str | os.PathLike[str]) -> tuple[tuple[float, ...], tuple[f
         except RooflineError as error:
             raise UsageError(f"{os.fspath(path)}, row {at}: {error}") from None
         except ValueError:
-            text = f"batch={row[batch][:40]!r}: a number is wanted"
+            text = f"batch={row[batch][:40]!r}: expected a number"
             raise UsageError(f"{os.fspath(path)}, row {at}: {text}") from None
         if value is not None:
             sizes.append(size)
@@ -261,16 +261,16 @@ def _points(batches: Sequence[float], times: Sequence[str | float]) -> tuple[Flo
     """Return sorted batches, each once, with the mean of its times."""
     for name, values in (("batches", batches), ("times", times)):
         if isinstance(values, str) or not hasattr(values, "__len__"):
-            raise UsageError(f"{name}={repr(values)[:60]}: a sequence is wanted, a value for each point")
+            raise UsageError(f"{name}={repr(values)[:60]}: expected a sequence, a value for each point")
     if len(batches) != len(times):
-        raise UsageError(f"{len(batches)} batches and {len(times)} times; as many of both are wanted")
+        raise UsageError(f"{len(batches)} batches and {len(times)} times; expected as many of both")
     together: dict[float, list[float]] = {}
     for batch, time in zip(batches, times, strict=True):
         size, seconds = finite_number("batch", batch), parse(time, "s", "time")
         if not size > 0:
-            raise UsageError(f"batch {batch!r}: a batch above zero is wanted")
+            raise UsageError(f"batch {batch!r}: expected a batch above zero")
         if not seconds > 0:
-            raise UsageError(f"time {time!r} of batch {batch!r}: a time above zero is wanted")
+            raise UsageError(f"time {time!r} of batch {batch!r}: expected a time above zero")
         together.setdefault(size, []).append(seconds)
     if len(together) < MIN_BATCHES:
         raise UsageError(f"{len(together)} different batches; a sweep has at least {MIN_BATCHES}")
@@ -386,7 +386,7 @@ def _reading(best: Fit, batches: Floats, times: Floats) -> tuple[str, str]:
 
 def _compared(measured: SweepVerdict, graph: Graph, chip: Chip, options: dict[str, Any]) -> SweepVerdict:
     if any(size != int(size) for size in measured.batches):
-        raise UsageError("whole batches are wanted to compare with a program")
+        raise UsageError("expected whole batches to compare with a program")
     batches = np.array(measured.batches, dtype=np.int64)
     predicted = estimate(graph, chip, B=batches, **options)
     if predicted.axis_names != ("B",):

@@ -50,7 +50,7 @@ class TimeColumn:
             raise UsageError(f"column {self.name!r} has no unit; name it such as 'time_us' or 'duration (ms)'")
         seconds = (value or 0.0) * self.scale if self.scale else parse(text, "s")
         if not 0 < seconds < math.inf:
-            raise UsageError(f"{self.name}={text[:40]!r}: a time above zero is wanted")
+            raise UsageError(f"{self.name}={text[:40]!r}: expected a time above zero")
         return seconds
 
 

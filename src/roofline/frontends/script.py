@@ -157,7 +157,7 @@ def _find(file: str, names: Mapping[str, Any], name: str | None) -> Any:
     if _is_module(names.get(MODULE)):
         return names[MODULE]
     has = ", ".join(_own(names)[:20]) or "none"
-    raise ModelDataError(f"{file}: no program; wanted {_WANTED}; names in it: {has}")
+    raise ModelDataError(f"{file}: no program; expected {_WANTED}; names in it: {has}")
 
 
 def _own(names: Mapping[str, Any]) -> list[str]:
@@ -177,7 +177,7 @@ def _as_graph(file: str, names: Mapping[str, Any], thing: Any) -> Graph:
         graph = thing() if callable(thing) and not isinstance(thing, Graph) else thing
     if not isinstance(graph, Graph):
         called = f"{getattr(thing, '__name__', 'it')}() returns" if callable(thing) else "that is"
-        raise ModelDataError(f"{file}: {called} a {type(graph).__name__}; wanted {_WANTED}")
+        raise ModelDataError(f"{file}: {called} a {type(graph).__name__}; expected {_WANTED}")
     return graph
 
 

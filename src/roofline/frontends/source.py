@@ -134,7 +134,7 @@ def _kind(text: str | os.PathLike[str]) -> str:
     if not isinstance(text, str | os.PathLike) or not os.fspath(text):
         code = "; import code with roofline.from_torch or roofline.from_jax first" if callable(text) else ""
         raise UsageError(
-            "wanted a program: a Graph, a shipped name (see roofline.models()), or the path of a model .toml, a "
+            "expected a program: a Graph, a shipped name (see roofline.models()), or the path of a model .toml, a "
             f"workload .json, a config.json or its folder, an .onnx file or a script.py; given {repr(text)[:60]}{code}"
         )
     path = user_path(text, UnknownModel)
@@ -194,7 +194,7 @@ def _workload(path: Path, dtype: str | None) -> Graph:
         raise UnknownModel(f"no workload file is called {str(path)[:200]!r}{near}")
     if not os.path.isfile(path):
         raise ModelDataError(
-            f"{path}: {'a directory' if os.path.isdir(path) else 'not a file'}; wanted a workload .json"
+            f"{path}: {'a directory' if os.path.isdir(path) else 'not a file'}; expected a workload .json"
         )
     graph = load_workload(path, dtype)
     return replace(graph, name=path.stem) if not graph.info else graph

@@ -157,7 +157,7 @@ class Cluster(Frozen):
         if devices * stride > self.devices:
             need = ceil(devices * stride / self.devices_per_node)
             raise UsageError(
-                f"{self.name}: {devices * stride} devices wanted, it has {self.nodes} x {self.devices_per_node}; the "
+                f"{self.name}: {devices * stride} devices needed, it has {self.nodes} x {self.devices_per_node}; the "
                 f"nearest: {self.devices} devices, or a cluster of {need} nodes"
                 + (f" (replace(nodes={need}))" if self.link else self._with_link())
             )
@@ -215,7 +215,7 @@ def cluster(name: str | os.PathLike[str] | Chip | Cluster) -> Cluster:
     if isinstance(name, Chip):
         return _node_of(name)
     if not isinstance(name, str | os.PathLike):
-        raise UsageError(f"cluster: wanted a name, a path, a Chip or a Cluster, given {str(name)[:100]!r}")
+        raise UsageError(f"cluster: expected a name, a path, a Chip or a Cluster, given {str(name)[:100]!r}")
     if not isinstance(name, str) or is_path(name):
         return load_cluster(name)
     path = find_file("clusters", name) or find_alias("clusters", name)

@@ -118,7 +118,7 @@ def chip(name: AnyChip) -> Chip:
     if isinstance(name, Chip):
         return name
     if not isinstance(name, str | os.PathLike):
-        raise UsageError(f"chip: wanted a name, a path or a Chip, given {str(name)[:100]!r}")
+        raise UsageError(f"chip: expected a name, a path or a Chip, given {str(name)[:100]!r}")
     if not isinstance(name, str) or is_path(name):
         return load_chip(name)
     path = find_file("chips", name) or find_alias("chips", name, _without_vendor)

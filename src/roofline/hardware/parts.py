@@ -59,7 +59,7 @@ def _real(value: Any) -> float:
         with suppress(OverflowError):
             if isfinite(number := float(value)):
                 return number
-    raise ValueError(f"wanted a finite number, given {shown(value)}")
+    raise ValueError(f"expected a finite number, given {shown(value)}")
 
 
 def shown(value: object, size: int = 100) -> str:

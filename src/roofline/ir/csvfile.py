@@ -158,7 +158,7 @@ def _check_needed(name: str, columns: Sequence[str]) -> None:
     names = " or ".join(", ".join(needed) for needed in NEEDED)
     header = next((c for c in columns if c.lower() in ("ops", "operator", "models")), "")
     near = did_you_mean(header, ["op", "model"])
-    raise UsageError(f"{name}: wanted the columns {names}; it has {', '.join(columns)[:200] or 'none'}{near}")
+    raise UsageError(f"{name}: expected the columns {names}; it has {', '.join(columns)[:200] or 'none'}{near}")
 
 
 def cell(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 RooflineError
 ├── UsageError        a size, option or argument that cannot be (also a ValueError)
-├── UnitError         text that is not a quantity of the wanted unit (also a ValueError)
+├── UnitError         text that is not a quantity of the expected unit (also a ValueError)
 ├── ShapeError        shapes that contradict each other or the operator (also a ValueError)
 ├── UnboundSize       a symbolic size that nobody gave (also a ValueError)
 ├── UnknownOp         no operator of that name (also a LookupError)
@@ -63,7 +63,7 @@ class UsageError(RooflineError, ValueError):
 
 
 class UnitError(RooflineError, ValueError):
-    """Text that does not parse as a quantity of the wanted unit."""
+    """Text that does not parse as a quantity of the expected unit."""
 
 
 class ShapeError(RooflineError, ValueError):

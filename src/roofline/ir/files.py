@@ -35,7 +35,7 @@ def user_path(path: Any, error: type[RooflineError] = UsageError) -> Path:
         'mine.toml'
     """
     if not isinstance(path, str | os.PathLike):
-        raise UsageError(f"wanted the path of a file, given {shown(path)}")
+        raise UsageError(f"expected the path of a file, given {shown(path)}")
     try:
         text = os.fsdecode(path)
         if b"\0" in os.fsencode(text):
@@ -70,7 +70,7 @@ def read_file(path: Path, most: int, what: str, error: type[RooflineError]) -> b
         error: What to raise.
     """
     if fault := fault_of(path):
-        raise error(f"{path}: {fault}; wanted {what}")
+        raise error(f"{path}: {fault}; expected {what}")
     try:
         with open(path, "rb") as stream:
             data = stream.read(most + 1)

@@ -34,7 +34,7 @@ def whole_number(name: str, value: Any, least: int = 1, most: int | None = None)
     if isinstance(value, Integral) and not isinstance(value, bool) and least <= (number := int(value)) <= top:
         return number
     upper = "" if most is None and not isinstance(value, Integral) else f" to {top:,}"
-    raise UsageError(f"{name}={shown(value)}: wanted a whole number from {least}{upper}")
+    raise UsageError(f"{name}={shown(value)}: expected a whole number from {least}{upper}")
 
 
 def finite_number(name: str, value: Any, least: float = -1e300, most: float = 1e300, *, above: bool = False) -> float:
@@ -59,7 +59,7 @@ def finite_number(name: str, value: Any, least: float = -1e300, most: float = 1e
         return number
     lower = f"above {least:g}" if above else f"from {least:g}"
     bounds = f"{lower} to {most:g}" if most < 1e300 else lower if least > -1e300 else "that is finite"
-    raise UsageError(f"{name}={shown(value)}: wanted a number {bounds}")
+    raise UsageError(f"{name}={shown(value)}: expected a number {bounds}")
 
 
 def as_list(name: str, value: Any) -> list[Any]:
@@ -77,7 +77,7 @@ def as_list(name: str, value: Any) -> list[Any]:
         [1, 2]
     """
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
-        raise UsageError(f"{name}={shown(value)}: wanted a sequence, such as a list")
+        raise UsageError(f"{name}={shown(value)}: expected a sequence, such as a list")
     return list(value)
 
 

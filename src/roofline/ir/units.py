@@ -84,7 +84,7 @@ def parse(text: str | float, unit: str, name: str = "") -> float:
         raise UnitError(f"{given} has no unit: {', '.join(others)} or {last}?")
     if spelled not in allowed:
         raise UnitError(
-            f"{given}: unknown unit {shown(spelled)}; wanted {unit}, such as {_examples(unit)}"
+            f"{given}: unknown unit {shown(spelled)}; expected {unit}, such as {_examples(unit)}"
             + did_you_mean(spelled, allowed)
         )
     return _finite(float(number) * allowed[spelled], given, unit)

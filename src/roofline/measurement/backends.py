@@ -376,7 +376,7 @@ def compare_backends(
     Args:
         module: A ``torch.nn.Module`` or a function, not compiled.
         args: Its arguments, with values, on the device where it is to run.
-        backends: Names of ``torch._dynamo.list_backends()``, with a mode after a colon where wanted, as in
+        backends: Names of ``torch._dynamo.list_backends()``, with a mode after a colon where one is meant, as in
             ``inductor:max-autotune``; ``eager`` is the program as it is, and is measured in any case.
         chip: As for :func:`roofline.measure`: needed for a CPU, looked up for an accelerator.
         budget: Time for the timed calls of each backend [s].

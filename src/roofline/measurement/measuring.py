@@ -219,9 +219,9 @@ def _sensible(budget: Any, warmup: Any, seed: Any, kwargs: Any) -> None:
     if not timed:
         raise UsageError(f"budget={budget!r} and warmup={warmup!r}; allowed: more than 0 seconds and at least 1 run")
     if not isinstance(seed, int):
-        raise UsageError(f"seed={seed!r}; wanted a whole number")
+        raise UsageError(f"seed={seed!r}; expected a whole number")
     if kwargs is not None and not isinstance(kwargs, Mapping):
-        raise UsageError(f"kwargs={str(kwargs)[:60]!r}; wanted a dictionary by name")
+        raise UsageError(f"kwargs={str(kwargs)[:60]!r}; expected a dictionary by name")
 
 
 def _uncompiled(program: Any) -> tuple[Any, bool]:
@@ -258,7 +258,7 @@ def _device(torch: Any, program: Any, args: Any, keywords: Mapping[str, Any]) ->
         raise UsageError("measure: tensors on the meta device have no values to run on; from_torch takes them")
     busy = [device for kind, device in devices.items() if kind != "cpu"]
     if len(busy) > 1:
-        raise UsageError(f"measure: tensors on {' and '.join(map(str, busy))}; wanted one accelerator")
+        raise UsageError(f"measure: tensors on {' and '.join(map(str, busy))}; expected one accelerator")
     return busy[0] if busy else torch.device("cpu")
 
 

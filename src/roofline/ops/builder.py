@@ -155,7 +155,7 @@ class Builder:
         for size in shape:
             if isinstance(size, str):
                 raise ShapeError(
-                    f"{path}: a size of {size!r}, which is text; wanted roofline.ir.sizes.symbol({size!r})"
+                    f"{path}: a size of {size!r}, which is text; expected roofline.ir.sizes.symbol({size!r})"
                 )
             if isinstance(size, int) and size < 1:
                 raise ShapeError(f"{path}: a size of {size} in {list(shape)}; sizes start at 1")

@@ -262,7 +262,7 @@ pointwise("dropout", 1, same, _dropout_gradient,
 def elementwise(call: Call, *arrays: Array) -> Array:
     """Any elementwise function, ``flops`` operations per element; ``what`` may name a gradient.
 
-    Of another nothing says which function it is: a smooth one between 0 and 1, or its sign where flags are wanted.
+    Of another nothing says which function it is: a smooth one between 0 and 1, or its sign where flags are expected.
     """
     gradient = GRADIENTS.get(str(call.attrs.get("what", "")))
     if gradient is not None:

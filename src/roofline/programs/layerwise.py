@@ -78,7 +78,7 @@ class _Place:
     def number(self, value: Any) -> int:
         size = self.size(value)
         if not isinstance(size, int) or size < 0:
-            self.fail(f"wanted a whole number, given {value!r}")
+            self.fail(f"expected a whole number, given {value!r}")
         return size
 
     def pair(self, value: Any) -> Any:
@@ -86,12 +86,12 @@ class _Place:
         if not isinstance(value, list):
             return self.number(value)
         if len(value) != 2:
-            self.fail(f"wanted one number or two, given {value!r}")
+            self.fail(f"expected one number or two, given {value!r}")
         return [self.number(item) for item in value]
 
     def only(self, value: Any, kind: type, name: str) -> Any:
         if not isinstance(value, kind):
-            self.fail(f"wanted {name}, given {value!r}")
+            self.fail(f"expected {name}, given {value!r}")
         return value
 
     def option(self, key: str, value: Any) -> Any:
@@ -105,21 +105,21 @@ class _Place:
         if isinstance(value, list) and key in (*_LISTS, *_PAIRS):
             return [self.count(item, key) for item in value[:_MAX_AXES]]
         if isinstance(value, list) or key in _LISTS:
-            self.fail(f"wanted {'a list of sizes' if key in _LISTS else 'one size'}, given {str(value)[:60]!r}")
+            self.fail(f"expected {'a list of sizes' if key in _LISTS else 'one size'}, given {str(value)[:60]!r}")
         return self.count(value, key)
 
     def count(self, value: Any, key: str) -> Size:
         """Read a size from 1, or from 0 where none is meant."""
         size, least = self.size(value), int(key not in _FROM_ZERO)
         if isinstance(size, int) and not least <= size <= MAX_COUNT:
-            self.fail(f"wanted a whole number from {least} to 10**12, given {str(value)[:60]!r}")
+            self.fail(f"expected a whole number from {least} to 10**12, given {str(value)[:60]!r}")
         return size
 
     def axes(self, value: Any) -> Any:
         """Read an axis or several, counted from the front or from the back."""
         listed = value if isinstance(value, list) else [value]
         if not all(type(axis) is int and abs(axis) <= _MAX_AXES for axis in listed) or len(listed) > _MAX_AXES:
-            self.fail(f"wanted an axis or a list of axes, given {str(value)[:60]!r}")
+            self.fail(f"expected an axis or a list of axes, given {str(value)[:60]!r}")
         return value
 
 
@@ -152,7 +152,7 @@ class _Scope:
         name = layer.get("name")
         if name is not None:
             if not isinstance(name, str) or not name:
-                place.fail(f"name: wanted text, given {name!r}")
+                place.fail(f"name: expected text, given {name!r}")
             if name in self.given or name == "input":
                 place.fail(f"the name {name!r} is taken in this block")
             self.given.add(name)
@@ -186,7 +186,7 @@ def build_layers(
     """
     place = _Place(b, sizes, where)
     if not inputs:
-        place.fail("[inputs] is missing; wanted a shape for each, such as x = ['B', 'hidden']")
+        place.fail("[inputs] is missing; expected a shape for each, such as x = ['B', 'hidden']")
     total = _count(layers, place, 0)
     if total > MAX_NODES:
         place.fail(f"about {total} nodes after repeats; allowed: at most {MAX_NODES}")
@@ -198,7 +198,7 @@ def build_layers(
 def _input(name: str, value: Any, place: _Place) -> str:
     table = value if isinstance(value, dict) else {"shape": value}
     if not isinstance(table.get("shape"), list) or not table.keys() <= {"shape", "dtype"}:
-        place.fail(f"wanted a list of sizes, or shape = [...] and dtype = '...'; given {value!r}")
+        place.fail(f"expected a list of sizes, or shape = [...] and dtype = '...'; given {value!r}")
     shape = tuple(place.size(size) for size in table["shape"])
     try:
         dtype = number_format(table["dtype"]).name if "dtype" in table else None
@@ -216,7 +216,7 @@ def _count(layers: Sequence[_Layer], place: _Place, depth: int) -> int:
         weight, inner = _NODES.get(str(layer.get("op")), 1), layer.get("layer")
         if inner:
             if not isinstance(inner, list) or not all(isinstance(item, dict) for item in inner):
-                here.fail(f"layer: wanted tables [[layer.layer]], given {str(inner)[:60]!r}")
+                here.fail(f"layer: expected tables [[layer.layer]], given {str(inner)[:60]!r}")
             weight = _count(inner, here, depth + 1)
         total += _repeat(layer, here) * weight
     return total
@@ -225,7 +225,7 @@ def _count(layers: Sequence[_Layer], place: _Place, depth: int) -> int:
 def _repeat(layer: _Layer, place: _Place) -> int:
     repeat = place.at("repeat").size(layer.get("repeat", 1))
     if not isinstance(repeat, int) or repeat < 1:
-        place.fail(f"repeat: wanted a whole number from 1 up, given {layer['repeat']!r}")
+        place.fail(f"repeat: expected a whole number from 1 up, given {layer['repeat']!r}")
     return repeat
 
 
@@ -240,7 +240,7 @@ def _block(layers: Sequence[_Layer], scope: _Scope, x: str, place: _Place) -> st
 def _repeated(layer: _Layer, scope: _Scope, x: str, place: _Place) -> str:
     inner = layer.get("layer")
     if not inner and "op" not in layer:
-        place.fail(f"wanted op = '...' or [[layer.layer]] tables inside, given {sorted(layer)}")
+        place.fail(f"expected op = '...' or [[layer.layer]] tables inside, given {sorted(layer)}")
     if inner and (extra := sorted(layer.keys() - {"name", "repeat", "from", "layer"})):
         place.fail(f"a block takes name, repeat, from and layer, not {', '.join(extra)}")
     repeat = _repeat(layer, place)
@@ -261,7 +261,7 @@ def _inputs(layer: _Layer, scope: _Scope, x: str, place: _Place) -> list[str]:
     if "inputs" in layer:
         names = layer["inputs"]
         if not isinstance(names, list) or not names or "from" in layer:
-            place.fail("inputs: wanted a list of names, and no 'from' beside it")
+            place.fail("inputs: expected a list of names, and no 'from' beside it")
         return [scope.find(name, place) for name in names]
     if "from" not in layer:
         return [x]
@@ -325,7 +325,7 @@ def _registered(layer: _Layer, label: str, inputs: list[str], keys: Mapping[str,
     attrs = {key: place.at(key).option(key, value) for key, value in keys.items()}
     shapes = layer.get("weights", [])
     if not isinstance(shapes, list) or not all(isinstance(shape, list) for shape in shapes):
-        place.fail("weights: wanted a list of shapes such as [['4 * hidden', 'hidden']]")
+        place.fail("weights: expected a list of shapes such as [['4 * hidden', 'hidden']]")
     sizes = place.at("weights").size
     weights = [b.weight(f"{label}.weight", tuple(sizes(size) for size in shape)) for shape in shapes]
     made = b.op(op, *inputs, *weights, name=label, **attrs)
@@ -385,7 +385,7 @@ def _attention(
     if heads < 1 or (not head_dim and hidden % heads):
         raise ShapeError(f"attention: head_dim is absent, and {hidden} / heads = {heads} is not whole")
     if heads % (kv_heads or heads):
-        raise ShapeError(f"attention: heads = {heads} is no multiple of kv_heads = {kv_heads}")
+        raise ShapeError(f"attention: heads = {heads} is not a multiple of kv_heads = {kv_heads}")
     layer = _CachedAttention(
         heads, kv_heads or heads, head_dim or hidden // heads, window, causal, rotates=False, qkv_bias=bias,
         out_bias=bias, cache=cache,

@@ -94,7 +94,7 @@ def find_model(name: str | os.PathLike[str]) -> Path:
         UnknownModel: None or several match; the message lists the near names.
     """
     if not isinstance(name, str | os.PathLike):
-        raise UsageError(f"model: wanted a name or a path, given {name!r}")
+        raise UsageError(f"model: expected a name or a path, given {name!r}")
     text = os.fspath(name)
     if not is_path(name) and (file := find_file("models", text)):
         return file

@@ -89,7 +89,7 @@ def check_model_file(table: Mapping[str, Any], where: str) -> ModelFile:
         raise ModelDataError(f"{where}: {first_fault(error, ModelFile)}") from None
     if bool(file.family) == bool(file.layer):
         number = "both" if file.family else "neither"
-        raise ModelDataError(f"{where}: wanted either family = '...' or [[layer]] tables, given {number}")
+        raise ModelDataError(f"{where}: expected either family = '...' or [[layer]] tables, given {number}")
     if file.phase not in PHASES:
         raise ModelDataError(f"{where}: phase: {file.phase!r}; allowed: {', '.join(PHASES)}")
     try:
@@ -221,7 +221,7 @@ def _of_layers(file: ModelFile, where: str, phase: str | None, overrides: Mappin
     sizes = _numbers(file, where, overrides)
     for key, value in sizes.items():
         if isinstance(value, bool) or not isinstance(value, int | Dim):
-            raise UsageError(f"{where}: sizes.{key}: wanted a whole number or an expression, given {value!r}")
+            raise UsageError(f"{where}: sizes.{key}: expected a whole number or an expression, given {value!r}")
         if isinstance(value, int) and value < 1:
             raise UsageError(f"{where}: sizes.{key}: sizes start at 1, given {value}")
     builder = Builder(file.name, number_format(file.dtype).name)

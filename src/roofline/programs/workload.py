@@ -394,7 +394,7 @@ def checked_entry(word: str, shape: Mapping[str, Any]) -> dict[str, Any]:
     sizes = {key: _value(key, value, parameters[key]) for key, value in values.items()}
     if sizes.get("heads", 1) % sizes.get("kv_heads", 1):
         raise ShapeError(
-            f"{word} has {sizes['heads']} query heads, which is no multiple of {sizes['kv_heads']} key-value heads"
+            f"{word} has {sizes['heads']} query heads, which is not a multiple of {sizes['kv_heads']} key-value heads"
         )
     if sizes.get("top_k", 0) > sizes.get("experts", MAX_SIZE):
         raise ShapeError(f"{word} chooses {sizes['top_k']} of {sizes['experts']} experts")
@@ -423,7 +423,7 @@ def _known_keys(keys: Iterable[Any], allowed: Sequence[str], where: str = "") ->
 def _value(key: str, value: Any, parameter: inspect.Parameter) -> Any:
     if parameter.annotation == "bool":
         if value not in (True, False):
-            raise UsageError(f"{key}={value!r}: true or false is wanted")
+            raise UsageError(f"{key}={value!r}: expected true or false")
         return bool(value)
     if key == "kv_dtype":
         return number_format(value).name
@@ -436,7 +436,7 @@ def _whole(key: str, value: Any, least: int = 1) -> int:
     value = python_number(value)
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not least <= value <= MAX_SIZE or value != int(value):
-        raise UsageError(f"{key}={value!r}: a whole number from {least} to 10**12 is wanted")
+        raise UsageError(f"{key}={value!r}: expected a whole number from {least} to 10**12")
     return int(value)
 
 

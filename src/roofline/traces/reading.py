@@ -55,7 +55,7 @@ _MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"\x89HDF", "HDF5"), (b"\x89PNG", "a PNG image"), (b"%PDF", "a PDF"), (b"\x7fELF", "a program"),
     (b"GGUF", "weights in GGUF"), (b"PAR1", "a Parquet table"),
 )  # fmt: skip
-_ALLOWED = "wanted Chrome JSON of torch.profiler, or CSV of nsys, ncu, ops_perf_results or times"
+_ALLOWED = "expected Chrome JSON of torch.profiler, or CSV of nsys, ncu, ops_perf_results or times"
 
 
 def read_trace(path: str | os.PathLike[str], progress: Progress | None = None) -> Trace:
@@ -147,11 +147,11 @@ def _find(source: ByteStream, text: Iterator[str], recorder: Recorder) -> tuple[
 def _refuse_table(name: str, likely: Sequence[str], passed: Sequence[str]) -> NoReturn:
     if passed:
         raise TraceError(
-            f"{name}: an nsys {passed[0]} table, which holds no kernels; wanted cuda_gpu_trace or cuda_gpu_kern_sum"
+            f"{name}: an nsys {passed[0]} table, which holds no kernels; expected cuda_gpu_trace or cuda_gpu_kern_sum"
         )
     if not likely:
         raise TraceError(f"{name}: neither JSON nor a table; {_ALLOWED}")
     known = ", ".join(form.header for form in TABLES)
     close = next((c for c in likely if did_you_mean(c, optable.NAMES)), "")
     near = did_you_mean(close, optable.NAMES)
-    raise TraceError(f"{name}: a header of no known table: {', '.join(likely)[:200]}; wanted {known}{near}")
+    raise TraceError(f"{name}: a header of no known table: {', '.join(likely)[:200]}; expected {known}{near}")

@@ -263,7 +263,7 @@ def _overflow(pressure: Pressure) -> Iterator[str]:
     if registers and registers.spilled:
         instead = f"; {pressure.narrower} elements per thread would fit" if pressure.narrower else ""
         yield (
-            f"registers: {registers.live} live values x {registers.width} elements take {registers.wanted} of "
+            f"registers: {registers.live} live values x {registers.width} elements take {registers.needed} of "
             f"{THREAD_REGISTERS} per thread: {format_si(registers.spill_bytes, 'B')} spilled and read back{instead}"
         )
     rows = pressure.rows

@@ -49,14 +49,14 @@ class Pressure:
 
 
 class Body:
-    """The operators of one kernel in order, and how long each value is wanted."""
+    """The operators of one kernel in order, and how long each value is needed."""
 
     def __init__(self, scope: Boundaries, nodes: Sequence[Node], sizes: Mapping[str, Any]) -> None:
         self.scope, self.sizes = scope, sizes
         self.nodes = tuple(node for node in nodes if OPS[node.op].kind != "view")
         self.inside = {name for node in self.nodes for name in node.outputs}
         self.last = {scope.base(name): at for at, node in enumerate(self.nodes) for name in node.inputs}
-        self.first: dict[str, int] = {}  # where a value is computed, or first wanted and so loaded
+        self.first: dict[str, int] = {}  # where a value is computed, or first needed and so loaded
         for at, node in enumerate(self.nodes):
             for name in (*map(scope.base, node.inputs), *node.outputs):
                 self.first.setdefault(name, at)
@@ -81,7 +81,7 @@ class Body:
         return max(float(DTYPES[self.scope.tensors[name].dtype].bytes) for name in self.external | leaves)
 
     def live_at(self, at: int) -> int:
-        """Values that are wanted while an operator runs: its operands and what later ones want, or its results too."""
+        """Values that are needed while an operator runs: its operands and what later ones need, or its results too."""
         node = self.nodes[at]
         held = {name for name, last in self.last.items() if self.first[name] < at <= last}
         operands = held | {self.scope.base(name) for name in node.inputs}
@@ -90,7 +90,7 @@ class Body:
 
     @property
     def live(self) -> int:
-        """Values that are wanted at once, at the fullest."""
+        """Values that are needed at once, at the fullest."""
         return max(self.live_at(at) for at in range(len(self.nodes)))
 
     @property
@@ -105,7 +105,7 @@ class Body:
         return evaluate(prod(size for what, size in parts if what == "rep"), self.sizes)
 
     def kept(self, at: int) -> list[str]:
-        """Arrays of whole rows that are wanted again once an operator has reduced over them."""
+        """Arrays of whole rows that are needed again once an operator has reduced over them."""
         node = self.nodes[at]
         own = {self.scope.base(node.inputs[0])} if OPS[node.op].kind == "rowwise" else set()
         later = {name for name, last in self.last.items() if self.first[name] <= at < last}
@@ -156,7 +156,7 @@ def pressure(graph: Graph, kernel: str, chip: str | Chip, **sizes: Any) -> Press
         ...     total = b.op("add", total, part)
         >>> wide = rl.passes.fuse(b.graph([b.op("div", parts[0], total)]), "ideal")
         >>> found = pressure(wide, wide.nodes[0].label, "h100-sxm")
-        >>> found.registers.live, found.registers.wanted, found.registers.spilled, found.narrower
+        >>> found.registers.live, found.registers.needed, found.registers.spilled, found.narrower
         (70, 294, 39, 2)
     """
     scope = kernel_boundaries(graph)

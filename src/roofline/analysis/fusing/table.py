@@ -253,7 +253,7 @@ def _row(policy: str, program: Graph, chip: Chip | None, sizes: Mapping[str, int
     est = estimate(program, chip, mode="graph", tf32=tf32, **at)
     demands = pressures(program, counts, chip, sizes)
     spilled = sum(row.kernel.count * one.spill_bytes for row, one in zip(counts.rows, demands, strict=True))
-    registers = [one.registers.wanted for one in demands if one.registers]
+    registers = [one.registers.needed for one in demands if one.registers]
     return replace(
         figures,
         spill_bytes=spilled,

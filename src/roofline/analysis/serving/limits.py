@@ -282,7 +282,7 @@ def _step(
     block, shared_prefix, _ = checked_layout(block, shared_prefix)
     room = parse(limit, "B", "memory_limit") if limit is not None else target.capacity
     if room <= 0:
-        raise UsageError(f"memory_limit={limit!r}: a size above zero is wanted")
+        raise UsageError(f"memory_limit={limit!r}: expected a size above zero")
     return _Step(graph, target, room, block=block, shared_prefix=shared_prefix, sizes=sizes_of(graph, sizes),
                  **fixed)  # fmt: skip
 

@@ -187,7 +187,7 @@ class Run:
     # --- work ---------------------------------------------------------------------------------------------------------
 
     def flops(self) -> tuple[float, float]:
-        """Products of a step on all devices: by the model, and run."""
+        """Return the FLOPs of contractions of a step on all devices: those of the model, and those run."""
         times = self.plan.micro_batches * self.plan.dp * self.plan.tp
         model, hardware = (
             sum(getattr(one, what) for one in self.virtual_stages) for what in ("model_flops", "hardware_flops")

@@ -129,7 +129,7 @@ class TrainingStep(Report):
             UsageError: Not a positive number.
         """
         if not items > 0:
-            raise UsageError(f"{items!r} {self.item}s to train on; a positive number is wanted")
+            raise UsageError(f"{items!r} {self.item}s to train on; expected a positive number")
         return items / self.throughput
 
     def days(self, items: float) -> float:

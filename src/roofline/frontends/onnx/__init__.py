@@ -67,7 +67,7 @@ def from_onnx(
     """
     check_choice("unknown", unknown)
     if not isinstance(source, str | os.PathLike | bytes) or not source:
-        raise UsageError(f"source: wanted a path or the bytes of a model, given {str(source)[:60]!r}")
+        raise UsageError(f"source: expected a path or the bytes of a model, given {str(source)[:60]!r}")
     model, where = read_model(source)
     names = Names(sizes or {})
     label = name or (model.graph.name if isinstance(source, bytes) else Path(source).stem) or "onnx"

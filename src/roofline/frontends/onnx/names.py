@@ -35,7 +35,7 @@ class Names:
             number = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_SIZE
             if not number and not (isinstance(value, str) and value.isidentifier()):
                 raise UsageError(
-                    f"sizes: {name}: wanted a whole number from 1 or the name of a symbol, given {value!r}"
+                    f"sizes: {name}: expected a whole number from 1 or the name of a symbol, given {value!r}"
                 )
         self.sizes = dict(sizes)
         self.known: dict[str, Size] = {}

@@ -77,7 +77,7 @@ def _content(path: Path) -> tuple[bytes, str]:
             near = did_you_mean(path.name, [other.name for other in path.parent.glob("*.onnx")])
             raise UnknownModel(f"no ONNX file is called {where!r}{near}")
         if not path.is_file():
-            raise ModelDataError(f"{where}: {'a directory' if path.is_dir() else 'not a file'}; wanted an .onnx file")
+            raise ModelDataError(f"{where}: {'a directory' if path.is_dir() else 'not a file'}; expected an .onnx file")
         if (size := path.stat().st_size) > MAX_BYTES:
             raise ModelDataError(f"{where}: {size} bytes; allowed: at most {MAX_BYTES}, without external data")
         return path.read_bytes(), where

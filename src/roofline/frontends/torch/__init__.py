@@ -93,7 +93,7 @@ def _compiled(graph: Graph) -> Graph:
 def _check_tables(**options: Any) -> None:
     for what, table in options.items():
         if table is not None and not isinstance(table, Mapping):
-            raise UsageError(f"{what}={str(table)[:60]!r}; wanted a dictionary by name")
+            raise UsageError(f"{what}={str(table)[:60]!r}; expected a dictionary by name")
 
 
 def _runnable(program: Any) -> None:
@@ -103,7 +103,7 @@ def _runnable(program: Any) -> None:
     except ImportError:
         raise MissingExtra("from_torch needs PyTorch: pip install 'roofline[torch]'") from None
     if isinstance(program, type) or not callable(program):
-        raise UsageError(f"from_torch: wanted a module or a function, given {str(program)[:60]!r}")
+        raise UsageError(f"from_torch: expected a module or a function, given {str(program)[:60]!r}")
     if isinstance(program, torch.nn.Module):
         _acyclic(program)
 

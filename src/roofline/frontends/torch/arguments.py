@@ -82,7 +82,7 @@ def dynamic_axes(dynamic: Dynamic | None, tensors: Sequence[tuple[str, Any]], wh
     axes: dict[str, dict[int, str]] = {name: {} for name in ranks}
     for symbol, places in (dynamic or {}).items():
         if not isinstance(symbol, str) or not symbol.isidentifier():
-            raise UsageError(f"{where}: dynamic: {symbol!r} is not a name for a size; wanted one such as 'B'")
+            raise UsageError(f"{where}: dynamic: {symbol!r} is not a name for a size; expected one such as 'B'")
         for name, axis in _places(symbol, places, ranks, where):
             if axes[name].setdefault(axis, symbol) != symbol:
                 raise UsageError(f"{where}: dynamic: axis {axis} of {name} is both {axes[name][axis]} and {symbol}")
@@ -98,7 +98,7 @@ def _places(symbol: str, places: Any, ranks: Mapping[str, int], where: str) -> I
             raise UsageError(f"{place}: no tensor argument {name!r}; allowed: {', '.join(ranks)}"
                              f"{did_you_mean(str(name), ranks)}")  # fmt: skip
         if not isinstance(axis, int) or isinstance(axis, bool):
-            raise UsageError(f"{place}: wanted an axis, such as 0, or arguments and axes, such as "
+            raise UsageError(f"{place}: expected an axis, such as 0, or arguments and axes, such as "
                              f"{{'{name}': 0}}; given {axis!r}")  # fmt: skip
         if -ranks[name] <= axis < ranks[name]:
             chosen += 1

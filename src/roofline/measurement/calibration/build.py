@@ -124,7 +124,7 @@ def build_chip(measured: Measured) -> Calibration:
         MissingExtra: scipy is not installed.
     """
     if len(measured.samples) < 8:
-        raise UsageError(f"{len(measured.samples)} operators were measured; at least 8 are wanted")
+        raise UsageError(f"{len(measured.samples)} operators were measured; expected at least 8")
     calibration = finish(plain_chip(measured), measured.samples, _remarks(measured), EFFORT)
     return replace(calibration, busy=measured.load > BUSY * measured.host.threads)
 

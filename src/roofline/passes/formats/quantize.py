@@ -241,7 +241,7 @@ def _chosen(graph: Graph, weights: Weights, keep: Sequence[str] | None) -> list[
     if not matrices:
         raise UsageError(f"{graph.name} has no matmul with a weight; there is nothing to quantise")
     if not isinstance(weights, str | Mapping):
-        raise UsageError(f"weights={shown(weights)}: wanted a format, or formats by the names of matrices")
+        raise UsageError(f"weights={shown(weights)}: expected a format, or formats by the names of matrices")
     table = {"*": weights} if isinstance(weights, str) else dict(weights)
     matmuls = list(dict.fromkeys(name for matrix in matrices for name in (matrix.node.name, matrix.root)))
     _check_patterns("weights", [pattern for pattern in table if pattern != "*"], matmuls)

@@ -173,7 +173,7 @@ def _check_group(name: str, row: int, where: str) -> None:
 
 
 def _nearest(name: str, row: int) -> str:
-    """The format of the same kind whose group divides the row and is closest to the one wanted."""
+    """The format of the same kind whose group divides the row and is closest to the one asked for."""
     match = _GROUP.fullmatch(name)
     if match is None:
         bits = DTYPES[name].bits

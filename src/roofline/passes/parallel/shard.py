@@ -93,7 +93,7 @@ def _check(graph: Graph, tp: int, sp: bool, ep: int) -> None:
     """Refuse what is wrong whatever the program's sizes are."""
     for name, value in (("tp", tp), ("ep", ep)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise UsageError(f"{name}={value!r}: a whole number of devices from 1 is wanted")
+            raise UsageError(f"{name}={value!r}: expected a whole number of devices from 1")
     if sp and tp == 1:
         raise UsageError("sp=True needs tp > 1: the devices that share the layers share the positions too")
     if tp * ep > 1 and any(node.op in COLLECTIVES for node in graph.nodes):

@@ -103,7 +103,7 @@ def prune_options(text: str | Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(text, Mapping):
         return dict(text)
     if not isinstance(text, str):
-        raise UsageError(f"prune={shown(text)}: wanted options, as a dictionary or such as 'heads=0.25,layers=0.5'")
+        raise UsageError(f"prune={shown(text)}: expected options, as a dictionary or such as 'heads=0.25,layers=0.5'")
     options: dict[str, Any] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         key, equals, value = (piece.strip() for piece in part.partition("="))
@@ -128,5 +128,5 @@ def _value(key: str, text: str) -> Any:
     try:
         numbers = [int(piece) if piece.lstrip("-").isdecimal() else float(piece) for piece in pieces]
     except ValueError:
-        raise UsageError(f"prune: {key}={text!r}; wanted a number") from None
+        raise UsageError(f"prune: {key}={text!r}; expected a number") from None
     return numbers if key == "layers" and len(numbers) > 1 else numbers[0] if len(numbers) == 1 else text

@@ -75,7 +75,7 @@ def _why_none(graph: Graph, left: int) -> str:
     training = any(node.op == "batchnorm_train" for node in graph.nodes)
     if training:
         return "its batch norms take the statistics of the batch (training), which cannot be folded"
-    return "it has no batch norm; wanted batchnorm2d behind a convolution or a linear layer"
+    return "it has no batch norm; expected batchnorm2d behind a convolution or a linear layer"
 
 
 def _pairs(graph: Graph) -> tuple[list[_Pair], int]:

@@ -186,7 +186,7 @@ class _Plan:
 
 
 def _largest(span: Span, atom: Atom, target: Fraction, unit: int) -> int:
-    """The largest size of an atom that leaves no more than is wanted of an axis, in multiples of a unit; 0 for none."""
+    """The largest size of an atom that leaves no more of an axis than asked for, in multiples of a unit; 0 for none."""
     one, two = (_number(span.at({atom: number})) for number in (1, 2))
     most = min(_number(atom.size), int((target - one) // (two - one)) + 1)
     numbers = (

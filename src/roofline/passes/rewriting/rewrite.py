@@ -91,14 +91,14 @@ class Replacement(Pattern):
 def _open_inputs(function: Callable[..., Any], what: str) -> tuple[Term, ...]:
     names = tuple(inspect.signature(function).parameters)[1:]
     if not names:
-        raise UsageError(f"{what}: wanted a function of the builder and at least one input, such as lambda p, x: ...")
+        raise UsageError(f"{what}: expected a function of the builder and at least one input, such as lambda p, x: ...")
     return tuple(Term("", name=name) for name in names)
 
 
 def _built(function: Callable[..., Any], builder: Pattern, inputs: Sequence[Term], what: str) -> Term:
     result = function(builder, *inputs)
     if not isinstance(result, Term):
-        raise UsageError(f"{what}: wanted what p.op(...) returns, given {type(result).__name__}")
+        raise UsageError(f"{what}: expected what p.op(...) returns, given {type(result).__name__}")
     return result
 
 
@@ -106,7 +106,7 @@ def _pattern(function: Callable[..., Any]) -> tuple[Term, tuple[Term, ...]]:
     inputs = _open_inputs(function, "pattern")
     root = _built(function, Pattern(), inputs, "pattern")
     if not root.op:
-        raise UsageError("pattern: it returns an input; wanted at least one operator")
+        raise UsageError("pattern: it returns an input; expected at least one operator")
     used = {id(term) for node in root.nodes() for term in node.inputs}
     idle = [term.name for term in inputs if id(term) not in used]
     if idle:
@@ -282,7 +282,7 @@ def rewrite(
 def _replacement(make: Callable[..., Any], place: Match, root: Term, inputs: Sequence[Term]) -> Term:
     new = _built(make, Replacement(_options(place, root)), inputs, "replacement")
     if not new.op:
-        raise UsageError("replacement: it returns an input; wanted at least one operator, such as identity")
+        raise UsageError("replacement: it returns an input; expected at least one operator, such as identity")
     return new
 
 

@@ -38,7 +38,7 @@ def backward(
             values, and its output, is recomputed (Korthikanti et al. 2022, arXiv 2205.05198, section 5); ``full``:
             each layer saves its input only; or operators whose results are recomputed, by name.
         gradients: Number format of the weights' gradients, each weight's own when absent.
-        wrt: Inputs whose gradient is wanted too, such as what a pipeline stage is sent.
+        wrt: Inputs whose gradient is computed too, such as what a pipeline stage is sent.
 
     Returns:
         The program of both; ``info.training.gradients`` pairs each weight with its gradient.

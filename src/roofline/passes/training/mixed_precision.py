@@ -85,7 +85,7 @@ def training_graph(
         near = did_you_mean(precision, PRECISIONS)
         raise UsageError(f"precision={precision!r}; allowed: {', '.join(PRECISIONS)}{near}")
     if isinstance(micro_batches, bool) or not isinstance(micro_batches, int) or micro_batches < 1:
-        raise UsageError(f"micro_batches={micro_batches!r}: a whole number from 1 is wanted")
+        raise UsageError(f"micro_batches={micro_batches!r}: expected a whole number from 1")
     formats = PRECISIONS[precision] if precision else Precision()
     if formats.stored:
         graph = cast(graph, formats.stored)

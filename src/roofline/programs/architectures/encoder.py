@@ -152,7 +152,7 @@ def head_width(c: Any) -> int:
         ValueError: They cannot be.
     """
     if c.hidden % c.heads:
-        raise ValueError(f"hidden = {c.hidden} is no multiple of heads = {c.heads}")
+        raise ValueError(f"hidden = {c.hidden} is not a multiple of heads = {c.heads}")
     width: int = c.hidden // c.heads
     return width
 

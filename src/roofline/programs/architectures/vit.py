@@ -29,7 +29,7 @@ class ImageKeys(Config):
     image: Positive  #: Height and width of the image.
     patch: Positive  #: Height and width of a patch.
     channels: Positive = 3  #: Colours of the image, times the frames that a patch spans.
-    crop: bool = False  #: Whether an image that is no multiple of a patch loses its edge, instead of being refused.
+    crop: bool = False  #: Whether an image that is not a multiple of a patch loses its edge, instead of being refused.
     class_token: bool = True  #: A token beside the patches.
     tokens: Count = 0  #: More tokens beside them (DeiT's distillation token, registers).
     #: Rows of the table of positions, as many as there are tokens when absent, 0 for no table.
@@ -266,7 +266,7 @@ def vision_transformer(c: ViTConfig) -> VisionTransformer:
     """
     width = head_width(c)
     if c.image % c.patch and not c.crop:
-        raise ValueError(f"image = {c.image} is no multiple of patch = {c.patch}")
+        raise ValueError(f"image = {c.image} is not a multiple of patch = {c.patch}")
     if c.image < c.patch:
         raise ValueError(f"image = {c.image} is smaller than patch = {c.patch}")
     if c.rope and width % 2:

@@ -59,7 +59,7 @@ def read_source(source: object) -> tuple[Mapping[str, Any], str, str]:
     table = to_dict() if callable(to_dict) and not isinstance(source, type) else None
     if not isinstance(table, Mapping):
         raise ModelDataError(
-            f"config: wanted a file, a folder, a table of keys, a config or a model, given {type(source).__name__}"
+            f"config: expected a file, a folder, a table of keys, a config or a model, given {type(source).__name__}"
         )
     if config is not source and not table.get("architectures"):
         table = {**table, "architectures": [type(source).__name__]}
@@ -77,7 +77,7 @@ def _read_path(path: Path) -> tuple[Mapping[str, Any], str, str]:
         raise ModelDataError(f"{path}: a directory without config.json")
     table = read_json(file)
     if not isinstance(table, Mapping):
-        raise ModelDataError(f"{file}: wanted a table of keys, given {str(table)[:60]}")
+        raise ModelDataError(f"{file}: expected a table of keys, given {str(table)[:60]}")
     name = file.resolve().parent.name if file.name == "config.json" else file.stem
     return table, str(file), name[:200] or "config"
 
@@ -144,7 +144,7 @@ def parts_of(table: Mapping[str, Any], where: str) -> Parts:
     composite = COMPOSITES.get(str(table.get("model_type")))
     for key in NESTED:
         if not isinstance(table.get(key), Mapping | None):
-            raise ModelDataError(f"{where}: {key}: wanted a table of keys, given {str(table[key])[:60]!r}")
+            raise ModelDataError(f"{where}: {key}: expected a table of keys, given {str(table[key])[:60]!r}")
     nested: tuple[Any, ...] = tuple(table.get(key) for key in NESTED)
     models = (
         config for config in nested
@@ -177,7 +177,7 @@ def vision_keys(parts: Parts, where: str) -> Keys:
         said = " ".join(str(model_type)[:60].split())
         raise ModelDataError(f"{where}: tower: that of model_type {said!r} is not modelled; allowed: text")
     if parts.outer.get("vision_config") is not None and parts.vision is None:
-        raise ModelDataError(f"{where}: vision_config: wanted a table of keys, given no table")
+        raise ModelDataError(f"{where}: vision_config: expected a table of keys, given no table")
     table = dict(parts.vision or {})
     named = str(table.get("model_type") or parts.composite.vision)
     table["model_type"] = VISION_TYPES.get(named, named)
@@ -215,7 +215,7 @@ def build_one(
     quantised = outer.get("quantization_config") or keys.get("quantization_config")
     keys.ignore("quantization_config", "model_type", "architectures")
     if quantised and not isinstance(quantised, Mapping):
-        keys.fail("quantization_config", f"wanted a table of keys, given {str(quantised)[:60]!r}")
+        keys.fail("quantization_config", f"expected a table of keys, given {str(quantised)[:60]!r}")
     ignored = keys.unread()
     absent = [key for key in _SIZES if key in keys.used and keys.name(key) not in keys.table and keys.get(key)]
     if absent and keys.table is outer:  # a nested config leaves defaults out as a rule

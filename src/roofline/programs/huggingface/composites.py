@@ -105,7 +105,7 @@ def _merged(c: Keys, key: str) -> int:
     """Return the patches along an edge that become one token, from a share of the edge."""
     ratio = c.number(key)
     if not 0 < ratio <= 1:
-        c.fail(key, f"wanted a share up to 1, given {ratio}")
+        c.fail(key, f"expected a share up to 1, given {ratio}")
     return round(1 / ratio)
 
 
@@ -129,7 +129,7 @@ def _llama4(outer: Keys, text: Mapping[str, Any], vision: Keys) -> dict[str, Any
             "intermediate_size": vision.needed("hidden_size") * merge**2}  # fmt: skip
     for key, size in same.items():
         if (own := vision.needed(key)) != size:
-            vision.fail(key, f"wanted {size}, as what comes before the adapter's layers gives, given {own}")
+            vision.fail(key, f"expected {size}, as what comes before the adapter's layers gives, given {own}")
     return _tokens(merge=merge, widths=[width, width, text["hidden"]], bias=False)
 
 
@@ -138,7 +138,7 @@ def _mllama(outer: Keys, text: Mapping[str, Any], vision: Keys) -> dict[str, Any
     layers = vision.sizes("intermediate_layers_indices")
     width = vision.needed("hidden_size") * (1 + (5 if layers is None else len(layers)))
     if (own := vision.needed("vision_output_dim")) != width:
-        vision.fail("vision_output_dim", f"wanted {width}, hidden_size times the outputs that are kept, given {own}")
+        vision.fail("vision_output_dim", f"expected {width}, hidden_size times the outputs that are kept, given {own}")
     return _tokens(widths=[text["hidden"]])
 
 

@@ -40,7 +40,7 @@ def _mpt(c: Keys) -> dict[str, Any]:
     ratio = c.size("expansion_ratio") or 4
     alibi = attention.get("alibi", True)
     if not isinstance(alibi, bool):
-        c.fail("attn_config", f"alibi: wanted true or false, given {str(alibi)[:60]!r}")
+        c.fail("attn_config", f"alibi: expected true or false, given {str(alibi)[:60]!r}")
     inside = replace(c, table=attention, defaults={})
     if inside.switch("qk_ln"):
         inside.fail("qk_ln", "norms of queries and keys are not understood yet; allowed: false")
@@ -154,7 +154,7 @@ def _qwen(c: Keys) -> dict[str, Any]:
         c.fail("no_bias", "biases of the other matrices are not understood; allowed: true")
     inner, heads, width = c.needed("intermediate_size"), c.needed("num_attention_heads"), c.needed("kv_channels")
     if inner % 2:
-        c.fail("intermediate_size", f"wanted an even number, given {inner}")
+        c.fail("intermediate_size", f"expected an even number, given {inner}")
     return {"heads": heads, "head_dim": width, "intermediate": inner // 2, "qkv_bias": True}
 
 

@@ -152,5 +152,5 @@ def flags(c: Keys, key: str, value: Any, words: tuple[str, str]) -> list[str] | 
     if value is None:
         return None
     if not isinstance(value, list | tuple) or len(value) > MAX_LAYERS or not set(map(str, value)) <= {"0", "1"}:
-        c.fail(key, f"wanted a list of zeros and ones, given {str(value)[:60]!r}")
+        c.fail(key, f"expected a list of zeros and ones, given {str(value)[:60]!r}")
     return [words[int(flag)] for flag in value]

@@ -30,7 +30,7 @@ def heads(c: Keys) -> dict[str, Any]:
         return {**sizes, "kv_heads": c.size("num_key_value_heads")}
     each, layers = c.sizes("num_key_value_heads") or [], c.needed("num_hidden_layers")
     if len(each) != layers or not all(each):
-        c.fail("num_key_value_heads", f"wanted {layers} numbers from 1, one per layer, given {str(each)[:60]}")
+        c.fail("num_key_value_heads", f"expected {layers} numbers from 1, one per layer, given {str(each)[:60]}")
     return {**sizes, "kv_pattern": each}
 
 
@@ -86,7 +86,7 @@ def rotary(c: Keys) -> dict[str, Any]:
     if share in (0, 1):
         return {}
     if share > 1:
-        c.fail("partial_rotary_factor", f"wanted a share up to 1, given {share}")
+        c.fail("partial_rotary_factor", f"expected a share up to 1, given {share}")
     width = c.size("head_dim") or c.needed("hidden_size") // c.needed("num_attention_heads")
     return {"rotary_dim": int(width * share)}
 
@@ -186,7 +186,7 @@ def layer_types(c: Keys, listed: list[str], size: int | None) -> dict[str, Any]:
     kinds = {"sliding_attention": "sliding", "full_attention": "full", **c.kind.types}
     layers = len(c.layers)
     if len(listed) != layers:
-        c.fail("layer_types", f"wanted {layers} entries, one per layer (num_hidden_layers), given {len(listed)}")
+        c.fail("layer_types", f"expected {layers} entries, one per layer (num_hidden_layers), given {len(listed)}")
     for kind in listed:
         if kind not in kinds:
             c.fail("layer_types", f"{kind!r} is not understood; allowed: {', '.join(kinds)}")
@@ -243,7 +243,7 @@ def thetas(c: Keys) -> dict[str, Any]:
     """A base for each layer; a layer whose base is 0 does not rotate."""
     listed = c.items("layer_rope_theta", "numbers", lambda theta: True)
     if listed == []:
-        c.fail("layer_rope_theta", "wanted a list of numbers, given '[]'")
+        c.fail("layer_rope_theta", "expected a list of numbers, given '[]'")
     return {} if listed is None else {"rope_pattern": [c.real("layer_rope_theta", theta) > 0 for theta in listed]}
 
 
@@ -270,7 +270,7 @@ def chunks(c: Keys) -> dict[str, Any]:
 def full_at(c: Keys, every_nth: int, at: int, other: str) -> list[str]:
     """Return full attention in one layer of every ``every_nth``, at ``at``, and another mixer in the rest."""
     if not 0 <= at < every_nth <= MAX_SIZE:
-        c.fail("attn_layer_offset", f"wanted one below the period {every_nth}, given {at}")
+        c.fail("attn_layer_offset", f"expected one below the period {every_nth}, given {at}")
     return ["full" if layer % every_nth == at else other for layer in c.layers]
 
 

@@ -128,7 +128,7 @@ class Keys:
             return None
         whole = isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
         if not whole or value != int(value):
-            self.fail(key, f"wanted a whole number from {least} to {most}, given {str(value)[:60]!r}")
+            self.fail(key, f"expected a whole number from {least} to {most}, given {str(value)[:60]!r}")
         return int(value)
 
     def needed(self, key: str, most: int = MAX_SIZE) -> int:
@@ -163,7 +163,7 @@ class Keys:
         """Check a list that has one of some words for each layer."""
         if listed is not None and (len(listed) != len(self.layers) or set(listed) - set(allowed)):
             choice, number = " or ".join(allowed), len(self.layers)
-            self.fail(key, f"wanted {choice} for each of {number} layers, given {str(listed[:4])[:120]}")
+            self.fail(key, f"expected {choice} for each of {number} layers, given {str(listed[:4])[:120]}")
         return listed
 
     def sizes(self, key: str) -> list[int] | None:
@@ -181,7 +181,7 @@ class Keys:
         if value is None:
             return None
         if not isinstance(value, list | tuple) or len(value) > MAX_LAYERS or not all(map(fits, value)):
-            self.fail(key, f"wanted a list of {names}, given {str(value)[:60]!r}")
+            self.fail(key, f"expected a list of {names}, given {str(value)[:60]!r}")
         return list(value)
 
     def one_of(self, key: str, meanings: Mapping[str, Any]) -> Any:
@@ -196,7 +196,7 @@ class Keys:
         """Read a truth value, false where it is absent or null."""
         value = self.get(key)
         if not isinstance(value, bool | None):
-            self.fail(key, f"wanted true or false, given {str(value)[:60]!r}")
+            self.fail(key, f"expected true or false, given {str(value)[:60]!r}")
         return bool(value)
 
     def number(self, key: str) -> float:
@@ -207,7 +207,7 @@ class Keys:
         """Check a number that is not negative, 0 where it is null."""
         value = 0.0 if value is None or value is False else value
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_NUMBER:
-            self.fail(key, f"wanted a number from 0, given {str(value)[:60]!r}")
+            self.fail(key, f"expected a number from 0, given {str(value)[:60]!r}")
         return float(value)
 
     def mapping(self, key: str) -> Mapping[str, Any]:
@@ -216,7 +216,7 @@ class Keys:
         if value is None:
             return {}
         if not isinstance(value, Mapping):
-            self.fail(key, f"wanted a table of keys, given {str(value)[:60]!r}")
+            self.fail(key, f"expected a table of keys, given {str(value)[:60]!r}")
         return value
 
     def fail(self, key: str, why: str) -> NoReturn:

@@ -90,7 +90,7 @@ def _fp8(c: Keys, table: Table) -> list[Scheme]:
     if block is None:
         return [Scheme(8, "float", group=-1, compute="fp8")]
     if not isinstance(block, list | tuple) or len(block) != 2 or not all(_int(size, 1, 4096) > 0 for size in block):
-        c.fail("quantization_config", f"weight_block_size: wanted two sizes, given {str(block)[:60]!r}")
+        c.fail("quantization_config", f"weight_block_size: expected two sizes, given {str(block)[:60]!r}")
     named = "fp8-block" if tuple(block) == (128, 128) else f"fp8-g{block[0] * block[1]}-sym-s32"
     return [Scheme(8, "float", named=named, compute="fp8")]
 
@@ -242,7 +242,7 @@ def _cache(c: Keys, table: Table) -> str:
 def _names(c: Keys, table: Table, key: str) -> list[str]:
     names = table.get(key) or []
     if not isinstance(names, list | tuple) or len(names) > 20_000 or not all(isinstance(name, str) for name in names):
-        c.fail("quantization_config", f"{key}: wanted a list of names, given {str(names)[:60]!r}")
+        c.fail("quantization_config", f"{key}: expected a list of names, given {str(names)[:60]!r}")
     return list(names)
 
 

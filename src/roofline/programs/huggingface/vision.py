@@ -25,7 +25,7 @@ def _edge(c: Keys, key: str) -> int | None:
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 2**16:
-        c.fail(key, f"wanted the edge of a square, given {str(c.get(key))[:60]!r}")
+        c.fail(key, f"expected the edge of a square, given {str(c.get(key))[:60]!r}")
     return value
 
 
@@ -147,7 +147,7 @@ def _stages(c: Keys) -> dict[str, Any]:
     """Read the blocks of each stage and their channels; an image of the usual size where the config has none."""
     depths, channels = c.sizes("depths") or [], c.sizes("hidden_sizes") or []
     if not depths or len(depths) != len(channels) or not all(depths):
-        c.fail("depths", f"wanted blocks for each of {len(channels)} hidden_sizes, given {str(depths)[:60]}")
+        c.fail("depths", f"expected blocks for each of {len(channels)} hidden_sizes, given {str(depths)[:60]}")
     if (colours := c.size("num_channels")) not in (None, 3):
         c.fail("num_channels", f"{colours} is not understood; allowed: 3")
     size = _edge(c, "image_size")
@@ -161,7 +161,7 @@ def _resnet(c: Keys) -> dict[str, Any]:
     block, width = c.one_of("layer_type", {"basic": "basic", "bottleneck": "bottleneck"}), c.needed("embedding_size")
     usual = [width * (4 if block == "bottleneck" else 1) * 2**i for i in range(len(c.sizes("hidden_sizes") or []))]
     if (own := c.sizes("hidden_sizes")) != usual:
-        c.fail("hidden_sizes", f"wanted {usual}, given {str(own)[:60]}")
+        c.fail("hidden_sizes", f"expected {usual}, given {str(own)[:60]}")
     for key in ("downsample_in_first_stage", "downsample_in_bottleneck"):
         if c.switch(key):
             c.fail(key, "allowed: false")

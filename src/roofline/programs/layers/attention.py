@@ -93,7 +93,7 @@ class Attention:
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:
-            raise ValueError(f"heads = {self.heads} is no multiple of kv_heads = {self.kv_heads}")
+            raise ValueError(f"heads = {self.heads} is not a multiple of kv_heads = {self.kv_heads}")
 
     def __call__(self, run: Run, x: str) -> str:
         q, k, v = self.project(run, x)

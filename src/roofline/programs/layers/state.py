@@ -125,7 +125,7 @@ class Delta:
 
     def __post_init__(self) -> None:
         if self.values % self.keys:
-            raise ValueError(f"delta_values = {self.values} is no multiple of delta_keys = {self.keys}")
+            raise ValueError(f"delta_values = {self.values} is not a multiple of delta_keys = {self.keys}")
 
     def __call__(self, run: Run, x: str) -> str:
         b, keys, values = run.b, self.keys * self.key_width, self.values * self.value_width

@@ -35,7 +35,7 @@ class ByteStream(io.RawIOBase):
 
     def __init__(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
         if not isinstance(path, str | os.PathLike):
-            raise UsageError(f"wanted the path of a trace, given {repr(path)[:60]}")
+            raise UsageError(f"expected the path of a trace, given {repr(path)[:60]}")
         self.name = os.fspath(path)
         self.fault = ""
         self.unended = False

@@ -76,7 +76,7 @@ def read(source: ByteStream) -> Trace:
         stream.take("{")
         listed = _members(stream, root, reader)
     if not listed:
-        raise TraceError(f"{source.name}: {_other(root, stream)}; wanted traceEvents, as torch.profiler writes them")
+        raise TraceError(f"{source.name}: {_other(root, stream)}; expected traceEvents, as torch.profiler writes them")
     return _trace(source, stream, reader, root)
 
 

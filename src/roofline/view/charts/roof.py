@@ -211,7 +211,7 @@ def _names(names: Sequence[str] | None, what: str) -> tuple[str, ...]:
         return ()
     names = (names,) if isinstance(names, str) else tuple(as_list(what, names))
     if not all(isinstance(name, str) for name in names):
-        raise UsageError(f"{what}={shown(names)}: wanted names")
+        raise UsageError(f"{what}={shown(names)}: expected names")
     if not names:
         raise UsageError(f"{what}: none given; name at least one, or leave it out")
     return names

@@ -203,7 +203,7 @@ def plot_batch(
     """
     if not isinstance(estimate, Estimate):
         raise UsageError(
-            f"wanted an Estimate over batches, as of rl.estimate(..., batch=[1, 8]), given {repr(estimate)[:60]}"
+            f"expected an Estimate over batches, as of rl.estimate(..., batch=[1, 8]), given {repr(estimate)[:60]}"
         )
     if estimate.axis_names != ("B",):
         axes = f"the axes {estimate.axis_names}" if estimate.shape else "no axis"

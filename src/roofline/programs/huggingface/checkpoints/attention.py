@@ -167,7 +167,7 @@ def _laguna(c: Keys) -> dict[str, Any]:
     if gating not in gates:
         c.fail("gating", f"{gating[:60]!r} is not understood; allowed: true, per-head, per-element")
     if listed is not None and (len(listed) != len(c.layers) or not all(listed)):
-        c.fail("num_attention_heads_per_layer", f"wanted a number from 1 for each layer, given {str(listed)[:60]}")
+        c.fail("num_attention_heads_per_layer", f"expected a number from 1 for each layer, given {str(listed)[:60]}")
     c.notes.append("rope_parameters: heads are counted as rotated whole in all layers")
     return {"output_gate": gates[gating], "heads_pattern": listed}
 

@@ -175,7 +175,7 @@ def _longcat(c: Keys) -> dict[str, Any]:
     The experts' output joins the residual after the second, which costs as much.
     """
     if c.name("num_hidden_layers") == "num_hidden_layers":
-        c.fail("num_hidden_layers", "twice num_layers; wanted num_layers itself")
+        c.fail("num_hidden_layers", "twice num_layers; expected num_layers itself")
     zero = c.size("zero_expert_num", least=0) or 0
     if zero:
         c.notes.append(f"zero_expert_num = {zero}: tokens are counted as sent to none of the experts that do nothing")

@@ -210,7 +210,7 @@ def _each(c: Keys, key: str, usual: Sequence[float]) -> list[float]:
         return list(usual)
     listed = value if isinstance(value, list | tuple) else [value] * len(c.layers)
     if len(listed) != len(c.layers):
-        c.fail(key, f"wanted one number, or one for each of {len(c.layers)} layers, given {str(value)[:60]}")
+        c.fail(key, f"expected one number, or one for each of {len(c.layers)} layers, given {str(value)[:60]}")
     return [c.real(key, number) for number in listed]
 
 
@@ -221,7 +221,7 @@ def _gemma3n(c: Keys) -> dict[str, Any]:
     pattern = usual if listed is None else groups.layer_types(c, listed, size).get("pattern") or ["full"] * len(listed)
     inner = _each(c, "intermediate_size", ())
     if not inner or not all(number == int(number) >= 1 for number in inner):
-        c.fail("intermediate_size", f"wanted whole numbers from 1, given {str(c.get('intermediate_size'))[:60]}")
+        c.fail("intermediate_size", f"expected whole numbers from 1, given {str(c.get('intermediate_size'))[:60]}")
     sparse = _each(c, "activation_sparsity_pattern", [0.95 * (len(c.layers) > 10 and i < 10) for i in c.layers])
     if any(sparse):
         c.notes.append("activation_sparsity_pattern: gates that are nearly all zero are counted as dense matmuls")

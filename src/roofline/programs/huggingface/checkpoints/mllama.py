@@ -237,7 +237,7 @@ def vision(c: Keys) -> dict[str, Any]:
     """Read how many tiles and layouts there are, and which layers' outputs are kept."""
     listed, layers = c.get("supported_aspect_ratios"), c.sizes("intermediate_layers_indices")
     if listed is not None and (not isinstance(listed, list | tuple) or not 0 < len(listed) <= 1000):
-        c.fail("supported_aspect_ratios", f"wanted a list of layouts, given {str(listed)[:60]!r}")
+        c.fail("supported_aspect_ratios", f"expected a list of layouts, given {str(listed)[:60]!r}")
     layers = [3, 7, 15, 23, 30] if layers is None else layers
     if any(layer >= len(c.layers) for layer in layers):
         c.fail("intermediate_layers_indices", f"{str(layers)[:60]} names a layer beyond {len(c.layers)}")

@@ -37,7 +37,7 @@ def _each(c: Keys, key: str) -> list[int]:
     """Return a size of each layer."""
     listed = c.sizes(key)
     if listed is None or len(listed) != len(c.layers) or not all(listed):
-        c.fail(key, f"wanted a number from 1 for each of {len(c.layers)} layers, given {str(listed)[:60]}")
+        c.fail(key, f"expected a number from 1 for each of {len(c.layers)} layers, given {str(listed)[:60]}")
     return listed
 
 
@@ -45,7 +45,7 @@ def _inner(c: Keys) -> list[int]:
     """Return multiples of the width, rounded to a multiple of a divisor, and up where that loses more than a tenth."""
     factors = c.items("ffn_multipliers", "numbers", lambda factor: True) or []
     if len(factors) != len(c.layers):
-        c.fail("ffn_multipliers", f"wanted a number for each of {len(c.layers)} layers, given {str(factors)[:60]}")
+        c.fail("ffn_multipliers", f"expected a number for each of {len(c.layers)} layers, given {str(factors)[:60]}")
     hidden, unit = c.needed("hidden_size"), c.needed("ffn_dim_divisor")
     sizes = []
     for factor in factors:
