@@ -45,7 +45,8 @@ _SAME = frozenset({"detach", "detach_", "alias", "lift_fresh", "lift", "lift_fre
 #: PyTorch's formats that are not called as roofline calls them.
 _FORMATS = {"uint16": "int16", "uint32": "int32", "uint64": "int64", "complex64": "fp64", "complex128": "fp64",
             "float8_e8m0fnu": "fp8", "float8_e4m3fnuz": "fp8", "float8_e5m2fnuz": "fp8",
-            "float4_e2m1fn_x2": "fp8"}  # fmt: skip
+            "float4_e2m1fn_x2": "fp8",
+            "quint8": "int8", "qint8": "int8", "qint32": "int32", "quint4x2": "int4"}  # fmt: skip
 
 #: Calls that a capture holds at most; a loop that goes on for longer is told so.
 MAX_CALLS = 500_000

@@ -96,7 +96,8 @@ class Walk:
         self.b.dtype = call.dtype
         scope, target = call.record.scope, call.record.target
         self.b.phase = "backward" if scope.partition(".")[0] == "backward" else "forward"
-        rule = self.rules.get(call.what) or self.rules.get(call.what.removesuffix("_"), Call.unknown)
+        own = self.rules.get(target.rpartition(".")[0])  # of a name with its namespace
+        rule = own or self.rules.get(call.what) or self.rules.get(call.what.removesuffix("_"), Call.unknown)
         try:
             with self.b.scope(scope) if scope else nullcontext(), self._kernel(call):
                 self._bind(call, rule(call))

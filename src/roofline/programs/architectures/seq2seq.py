@@ -1,8 +1,8 @@
 """Encoder-decoder models of the T5, BART and Whisper kinds, as Hugging Face runs them.
 
-``forward`` runs ``S`` encoder and ``S`` decoder positions. ``decode`` adds one token per sequence against a decoder
-cache of ``C`` positions and cross-attention keys and values of ``S`` encoder positions, kept from the first step. An
-encoder of sound has a fixed number of positions instead of ``S``.
+``forward`` runs ``S`` encoder and ``S`` decoder positions, ``train`` a loss on the decoder's too. ``decode`` adds one
+token per sequence against a decoder cache of ``C`` positions and cross-attention keys and values of ``S`` encoder
+positions, kept from the first step. An encoder of sound has a fixed number of positions instead of ``S``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from roofline.programs.layers import primitives
 from roofline.programs.layers.attention import Attention, RelativeBias
 from roofline.programs.layers.base import Chain, Layer, Norm, Residual, Run
 from roofline.programs.layers.feedforward import MLP
-from roofline.programs.layers.primitives import embed, linear, merge_heads, split_heads, weights
+from roofline.programs.layers.primitives import cross_entropy, embed, linear, merge_heads, split_heads, weights
 
 
 class TableKeys(PositionKeys):
@@ -124,6 +124,7 @@ class Seq2Seq:
             if c.tied and c.logit_scale:
                 x = b.op("mul_scalar", x, name="scaled")
             x = b.op("linear", x, run.table if c.tied else b.weight("head.weight", (c.vocab, c.hidden)), name="head")
+            x = cross_entropy(b, x) if phase == "train" else x
         info = Info(layers=c.encoder_layers + c.decoder_layers, positions=c.limit)
         return b.graph([x, *run.caches], run.batch * new, "token", info)
 
@@ -220,4 +221,4 @@ def seq2seq(c: Seq2SeqConfig) -> Seq2Seq:
     return Seq2Seq(c, [encoder] * c.encoder_layers, [decoder] * c.decoder_layers, norm, relative)
 
 
-FAMILIES = {"seq2seq": Family("seq2seq", Seq2SeqConfig, seq2seq, ("forward", "decode"))}
+FAMILIES = {"seq2seq": Family("seq2seq", Seq2SeqConfig, seq2seq, ("forward", "train", "decode"))}

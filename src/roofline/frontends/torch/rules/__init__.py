@@ -8,6 +8,7 @@ from roofline.frontends.torch.rules import (  # fmt: skip
     moves,
     norms,
     pointwise,
+    quantised,
     recurrent,
     reductions,
     views,
@@ -18,7 +19,7 @@ from roofline.frontends.torch.walk import Row, Rule
 #: no row is that of the name without it, written in place.
 ROWS: dict[str, Row] = {
     **views.ROWS, **pointwise.ROWS, **contractions.ROWS, **attention.ROWS, **norms.ROWS, **reductions.ROWS,
-    **moves.ROWS, **recurrent.ROWS,
+    **moves.ROWS, **recurrent.ROWS, **quantised.ROWS,
 }  # fmt: skip
 
 RULES: dict[str, Rule] = {name: row.rule for name, row in ROWS.items()}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from roofline.frontends import emit
+from roofline.frontends.call import with_options
 from roofline.frontends.torch import forms
 from roofline.frontends.torch.walk import Call, Result, Row, rows
-from roofline.ir.sizes import Size, minimum
+from roofline.ir.sizes import Size, minimum, prod
 
 
 def _seen(call: Call) -> tuple[str, str]:
@@ -48,6 +51,30 @@ def _sdpa_backward(call: Call) -> Result:
         return tuple(_whole(call, name, shape) for name, shape in zip(results, shapes, strict=True))
 
 
+def _heads_first(call: Call, key: str, starts: str) -> str:
+    """Return ``(batch, length, heads, width)`` with the heads first; packed sequences count as equally long ones."""
+    name, shape = call.tensor(key), call.shape(key)
+    if len(shape) == 3:
+        number: Any = call.shape(starts)[0] - 1 if call.value(starts) is not None else 1
+        length = shape[0] // number
+        name = call.part(name, (number * length, *shape[1:]), "whole")
+        name = call.view(name, (number, length, *shape[1:]), "sequences")
+    return call.permute(name, (0, 2, 1, 3))
+
+
+@with_options
+def _by_length(call: Call, causal: str, bias: str, starts: tuple[str, str]) -> Result:
+    """Attention of kernels that store heads inside positions, on one batch or on packed sequences."""
+    q, k, v = (_heads_first(call, key, starts[key != "query"]) for key in ("query", "key", "value"))
+    window = call.get("window_size")
+    masked = window[-1] == 0 if isinstance(window, tuple) else bool(call.get(causal, False))
+    out = call.permute(emit.attention(call.b, q, k, v, causal=masked, bias=call.maybe(bias)), (0, 2, 1, 3))
+    shape = call.out.shape
+    rows = call.b.shape(out)
+    same = prod(rows) == prod(shape)
+    return call.view(out, shape) if same else call.b.op("rearrange", out, name="packed", shape=shape)
+
+
 def _whole(call: Call, gradient: str, shape: tuple[Size, ...]) -> str:
     """Return a gradient in the shape of what it is of, zero for keys that no query sees."""
     if call.b.shape(gradient)[-2] == shape[-2]:
@@ -59,6 +86,10 @@ ROWS: dict[str, Row] = {
     **rows("sdpa", lambda call: emit.attention(
         call.b, call.tensor("q"), *_seen(call), causal=call.get("causal", False), bias=call.maybe("mask")),
         forms.by_rule),
+    **rows("_flash_attention_forward", _by_length("is_causal", "", ("cum_seq_q", "cum_seq_k")), forms.by_rule),
+    **rows("_varlen_attn", _by_length("is_causal", "", ("cu_seq_q", "cu_seq_k")), forms.by_rule),
+    **rows("_efficient_attention_forward", _by_length(
+        "custom_mask_type", "bias", ("cu_seqlens_q", "cu_seqlens_k")), forms.by_rule),
     **rows("sdpa_backward", _sdpa_backward, forms.by_rule),
     **rows((f"_scaled_dot_product_{kind}" for kind in (
         "flash_attention_for_cpu", "flash_attention", "efficient_attention", "cudnn_attention",
