@@ -156,7 +156,7 @@ class Candidate:
 
     @property
     def record(self) -> str:
-        """How often it was right, in words."""
+        """Say how often it was right."""
         return f"right {self.right} of {self.named} times" if self.named else "never put to the test"
 
 

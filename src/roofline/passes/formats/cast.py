@@ -63,10 +63,10 @@ def cast(
         number_format(name).name if name is not None else None for name in (dtype, weights, cache, activations, compute)
     )
     matrices, caches = _matrices(graph), _stored_in_cache(graph)
-    for option, given, there in (("weights", weights, matrices), ("cache", cache, caches)):
-        if given is not None and not there:
+    for option, word, there in (("weights", weights, matrices), ("cache", cache, caches)):
+        if word is not None and not there:
             raise UsageError(
-                f"{option}={given!r} (--{option}): {graph.name} has no {_MISSING[option]} to give a format to"
+                f"{option}={word!r} (--{option}): {graph.name} has no {_MISSING[option]} to give a format to"
             )
 
     def changed(tensor: Tensor) -> Tensor:
