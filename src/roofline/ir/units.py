@@ -72,22 +72,22 @@ def parse(text: str | float, unit: str, name: str = "") -> float:
         >>> parse("80 GiB", "B")
         85899345920.0
     """
-    allowed, given = UNITS[unit], _given(text, name)
+    allowed, quantity = UNITS[unit], _given(text, name)
     if isinstance(text, Real) and not isinstance(text, bool):
-        return _finite(as_float(text), given, unit)
+        return _finite(as_float(text), quantity, unit)
     match = _NUMBER.match(text) if isinstance(text, str) and len(text) <= _LONGEST else None
     if match is None:
-        raise UnitError(f"{given} is not a quantity; write a number and a unit such as {_examples(unit)}")
+        raise UnitError(f"{quantity} is not a quantity; write a number and a unit such as {_examples(unit)}")
     number, spelled = match.groups()
     if not spelled:
         *others, last = (f"{one_line(number, 20)}{choice}" for choice in _CHOICES[unit])
-        raise UnitError(f"{given} has no unit: {', '.join(others)} or {last}?")
+        raise UnitError(f"{quantity} has no unit: {', '.join(others)} or {last}?")
     if spelled not in allowed:
         raise UnitError(
-            f"{given}: unknown unit {shown(spelled)}; expected {unit}, such as {_examples(unit)}"
+            f"{quantity}: unknown unit {shown(spelled)}; expected {unit}, such as {_examples(unit)}"
             + did_you_mean(spelled, allowed)
         )
-    return _finite(float(number) * allowed[spelled], given, unit)
+    return _finite(float(number) * allowed[spelled], quantity, unit)
 
 
 #: Units that a message offers for a number that has none.
@@ -104,9 +104,9 @@ def _given(value: object, name: str) -> str:
     return f"{name}={shown(value)}" if name else shown(value)
 
 
-def _finite(value: float, given: str, unit: str) -> float:
+def _finite(value: float, quantity: str, unit: str) -> float:
     if not abs(value) <= LARGEST:
-        raise UnitError(f"{given} is not a finite number of {unit}")
+        raise UnitError(f"{quantity} is not a finite number of {unit}")
     return value
 
 
