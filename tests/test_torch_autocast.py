@@ -157,6 +157,15 @@ def test_a_region_that_was_turned_off_before_the_capture_is_refused() -> None:
         rl.from_torch(Net(lambda: region), X)
 
 
+def test_a_capture_inside_a_region_that_is_off_is_refused() -> None:
+    with pytest.warns(UserWarning, match="CUDA is not available"):
+        region = torch.autocast("cuda", **BF16)
+    with region, pytest.raises(rl.errors.UsageError, match="entered before the capture, where PyTorch turns it off"):
+        rl.from_torch(nn.Linear(64, 64), X)
+    with torch.autocast("cpu", **BF16):
+        assert "bf16" in formats(rl.from_torch(nn.Linear(64, 64), X)).values()
+
+
 def test_what_would_run_unlike_on_its_device_is_refused() -> None:
     with pytest.raises(rl.errors.UsageError, match=r"autocast\('xpu'\): what it casts is known of cuda and of cpu"):
         rl.from_torch(Net(lambda: torch.autocast("xpu", **BF16)), X)

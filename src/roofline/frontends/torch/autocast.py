@@ -48,6 +48,8 @@ _WIDEST = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put 
 #: Operators of :mod:`~roofline.frontends.torch.custom`, which stand for some of these.
 _OWN = {"sdpa": "lower", "recurrent": "lower", "rms_norm": "fp32"}
 
+_OFF = ('autocast("cuda"): {} before the capture, where PyTorch turns it off since there is no CUDA here; '
+        "make it inside the program, where it is entered")  # fmt: skip
 _KEY = torch._C.DispatchKey.AutocastCUDA
 _MADE = "_made_while_captured"
 
@@ -154,6 +156,7 @@ def as_named(notes: dict[str, None]) -> Iterator[None]:
     Raises:
         UsageError: A region of a device whose casts are not known, or one that PyTorch has turned off already.
     """
+    _check_outside()
     current, guards = Autocast(), list[Any]()
     AUTOCAST.append(current.lowered)
     enter, leave = autocast.__enter__, autocast.__exit__
@@ -225,6 +228,14 @@ def available() -> Iterator[None]:
             yield
 
 
+def _check_outside() -> None:
+    """Refuse a capture inside a region that PyTorch has turned off."""
+    depth = torch.autocast_increment_nesting() - 1
+    torch.autocast_decrement_nesting()
+    if depth and not torch.cuda.is_available() and not any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
+        raise UsageError(_OFF.format("entered"))
+
+
 def _check(region: Any) -> None:
     """Refuse a region that would run unlike on its device."""
     device = region.device
@@ -232,10 +243,7 @@ def _check(region: Any) -> None:
         raise UsageError(f"autocast({device!r}): what it casts is known of cuda and of cpu; capture it as one of them")
     off = device == "cuda" and not region._enabled and not hasattr(region, _MADE)
     if off and not torch.cuda.is_available():
-        raise UsageError(
-            'autocast("cuda"): made before the capture, where PyTorch turns it off since there is no CUDA here; '
-            "make it inside the program, where it is entered"
-        )
+        raise UsageError(_OFF.format("made"))
 
 
 @contextmanager
