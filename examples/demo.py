@@ -91,7 +91,8 @@ def sweep(console: Console) -> rl.analysis.BatchChoice:
     console.print(table)
     choice = rl.best_batch(graph, CHIP, context=CONTEXT, mode="graph")
     console.print(
-        f"best batch {choice.best}, limited by {choice.limit}: {choice.estimate.throughput:,.0f} tokens/s at "
+        f"best batch {choice.best}, {choice.limit} allows {choice.limit_batch}: "
+        f"{choice.estimate.throughput:,.0f} tokens/s at "
         f"{format_si(choice.estimate.time, 's')} a step; ridge batch {choice.ridge or 'beyond memory'}\n"
     )
     return choice

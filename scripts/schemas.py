@@ -42,8 +42,10 @@ _DECODE = "gpt2 h100-sxm --phase decode -S 512"
 CASES = (
     "chips", "chips epyc-9654", "chips wormhole-n150", "models", "models resnet50",
     "estimate resnet50 t4,h100-sxm --dtype fp16", f"estimate {_DECODE} -B 1 --tp 2 --weights int8",
+    f"estimate {_DECODE.replace('h100-sxm', 'dgx-h100')} -B 1 --tp 2",
     f"estimate {_DECODE} -B 8 --mode graph", f"estimate {_DECODE} --dtype fp32 --tf32",
     "batch resnet50 h100-sxm --mode graph", f"batch {_DECODE}",
+    "predict rows.csv h100-sxm --regime warm",
     "compare resnet50 --chips h100-sxm,grayskull-e150", "compare gpt2 --chips h100-sxm --phase decode -S 64 -B 1,2",
     f"check {_DECODE} -B 1 --measured 1us", f"check {_DECODE} -B 1 --measured 100ms --mode graph",
     "check gpt2 h100-sxm --phase train -B 8 -S 512 --measured 70ms",
@@ -64,7 +66,8 @@ KEYS = {
     "roof_flops_per_s": "what the roofs allow at its intensity [FLOP/s]", "above_roof": "faster than the roofs allow",
     # what it is an output of
     "schema": "name and version of the schema", "model": "the program", "phase": "prefill, decode, forward or train",
-    "dtype": "number format", "chip": "the chip, or a list of them", "mode": "eager, graph or compiled",
+    "dtype": "number format", "chip": "the chip, or a list of them",
+    "cluster": "the cluster that its devices are in", "mode": "eager, graph or compiled",
     "passes": "what was done to the program, first to last", "sizes": "its sizes by name", "batch": "batch",
     "seq": "length of a prompt or a sequence", "context": "context of a decode step", "rows": "the rows",
     "devices": "devices, all together; names of them in a trace", "tf32": "which fp32 kernels run in tf32",
@@ -86,8 +89,15 @@ KEYS = {
     "lasted_s": "from start to end of its launches, also where others ran [s]",
     # estimate, batch, compare, train
     "history": "what each pass did: figures before and after", "best_batch": "the batch to run",
-    "ridge_batch": "first batch whose compute time exceeds its memory time", "limit": "what stops a larger batch",
-    "largest_batch": "the most that fits", "memory_limit_bytes": "memory allowed [byte]",
+    "ridge_batch": "first batch whose compute time exceeds its memory time at calibrated rates",
+    "ridge_batch_datasheet": "the same at the datasheet's rates",
+    "ridge_share": "share of the best throughput at ridge_batch",
+    "near": "share of the best throughput that counts as the best", "best_share": "share that best_batch has",
+    "peak_items_per_s": "best throughput within the limits [1/s]",
+    "batch_by_share": "smallest batch with such a share of the throughput; of a sweep, of large batches",
+    "limit": "what limits the batch: memory, latency, size; of a context, also positions",
+    "limit_batch": "largest batch within the limits", "largest_batch": "the most that fits",
+    "memory_limit_bytes": "memory allowed [byte]",
     "latency_limit_s": "time allowed [s]", "ridge_by_kernel": "ridge of each kernel",
     "best": "the row of the best batch",
     "best_chip": "the chip of the best throughput", "elasticity": "% less time per 1 % improvement, by figure",
@@ -128,7 +138,9 @@ KEYS = {
     "column": "column of the times", "regime": "cold or warm caches", "counts": "rows by verdict",
     "row": "number of the row", "shape": "sizes of the operator", "reading": "the verdict in words",
     "marginal_s": "cost per item [s]", "knee_batch": "batch where floor and cost per item meet",
-    "saturated_items_per_s": "throughput of a large batch [1/s]", "best_items_per_s": "best measured throughput [1/s]",
+    "saturated_items_per_s": "throughput that ever larger batches approach [1/s]",
+    "saturated_share": "share of that which the largest batch has, by the fit",
+    "best_items_per_s": "best measured throughput [1/s]",
     "recommended_batches": "least and most batch to run", "fit_shape": "shape of the fit",
     "fit_error": "mean relative error of the fit", "comparison": "measured against predicted, in words",
     "fitted_s": "time by the fit [s]",
@@ -151,13 +163,15 @@ KEYS = {
     "median": "median error [%]", "p90": "90th percentile of the error [%]", "bias": "median error with its sign [%]",
     "inside": "measured inside the range [%]", "spread": "median of high over low", "sections": "worst rows by section",
     "failed": "rows not predicted, by reason", "unstable": "rows left out as not stable",
+    "held_out_error": "mean error of operators held out of the fit, as a share",
     "points": "operators measured", "remarks": "what was measured on what",
     "peaks_flops_per_s": "best rates by format [FLOP/s]",
 }  # fmt: skip
 
 #: Objects whose keys are names, so that any may appear.
 _MAPS = frozenset({
-    "sizes", "memory_bytes", "ridge_by_kernel", "elasticity", "what_if", "matrix_flops_per_s", "vector_flops_per_s",
+    "sizes", "memory_bytes", "ridge_by_kernel", "batch_by_share", "elasticity", "what_if", "matrix_flops_per_s",
+    "vector_flops_per_s",
     "peaks_flops_per_s", "counts", "failed", "options", "unknown", "matrix", "vector", "fallback", "sources", "idle",
     "parameters", "shape", "links", "efficiency",
 })  # fmt: skip

@@ -50,6 +50,8 @@ RIDGE = 65
 def test_the_ridge_is_where_compute_takes_over() -> None:
     choice = rl.best_batch(layer(), CHIP, memory_limit=FIXED + 200 * EACH)
     assert (choice.ridge, choice.ridge_by_kernel) == (RIDGE, {"fc": RIDGE})
+    # At the datasheet's rates 2 B 4096^2 / 100e12 exceeds (w + 16384 B) / 1e12 from 105.2 on.
+    assert choice.ridge_datasheet == 106
     bounds = choice.curve.bound
     assert (bounds[RIDGE - 2], bounds[RIDGE - 1]) == ("memory", "compute")
 
@@ -73,8 +75,8 @@ def test_latency_stops_it() -> None:
 
 def test_beyond_the_ridge_the_smallest_batch_of_the_best_throughput() -> None:
     choice = rl.best_batch(layer(), CHIP, memory_limit="10 GB")
-    assert choice.limit == "ridge"
-    assert choice.best >= RIDGE
+    assert (choice.limit, choice.limit_batch) == ("memory", choice.largest)
+    assert RIDGE <= choice.best < choice.limit_batch
     rates = choice.curve.throughput
     assert rates[choice.best - 1] >= 0.99 * rates.max()
     assert np.all(rates[RIDGE - 1 : choice.best - 1] < 0.99 * rates.max()), "none smaller is as good"
@@ -96,8 +98,8 @@ def test_decode_is_stopped_by_memory() -> None:
 
 def test_convolutions_are_stopped_by_the_ridge() -> None:
     choice = rl.best_batch(rl.model("vit-b-16", dtype="bf16"), "h100-sxm", mode="graph", memory_limit="8 GiB")
-    assert choice.limit == "ridge"
-    assert choice.best < choice.largest
+    assert choice.ridge is not None
+    assert choice.ridge < choice.best < choice.limit_batch == choice.largest
 
 
 def test_gigabytes_are_not_gibibytes() -> None:
@@ -108,16 +110,48 @@ def test_gigabytes_are_not_gibibytes() -> None:
 
 def test_the_curve_and_its_tables_agree() -> None:
     choice = rl.best_batch(layer(), CHIP, memory_limit=FIXED + 100 * EACH)
-    frame = choice.frame()
+    frame = choice.curve.frame()
     assert list(frame["batch"]) == list(range(1, 101))
     assert list(frame["time_s"]) == pytest.approx([seconds(batch) for batch in range(1, 101)])
     assert all(time >= 0.999 * roofs(batch) for batch, time in enumerate(frame["time_s"], 1))
-    assert np.all(np.diff(frame["memory_bytes"]) == EACH)
+    assert np.all(np.diff(frame["memory_bytes_total"]) == EACH)
     assert {1, 2, 64, choice.ridge, choice.best, 100} <= set(choice.shown())
     record = choice.record()
     assert (record["best_batch"], record["ridge_batch"], record["limit"]) == (choice.best, choice.ridge, choice.limit)
     assert [point["batch"] for point in record["rows"]] == choice.shown()
-    assert len(record["rows"]) <= 64
+    assert list(choice.frame()["batch"]) == choice.shown(), "the frame has the rows of the record"
+    assert set(record["rows"][0]) - {"memory_bytes"} <= set(choice.frame().columns)
+
+
+def test_both_ridges_of_one_layer_by_hand() -> None:
+    # H100 SXM: 989.4e12 / 3.35e12 = 295.3 FLOP/byte; B 4096^2 * 2 / (2 (4096^2 + 8192 B)) = 295.3 at B = 345.1.
+    choice = rl.best_batch(layer(), "h100-sxm", memory_limit="4 GB")
+    assert (choice.ridge, choice.ridge_datasheet) == (277, 346)
+    assert {277, 346} <= set(choice.shown())
+    assert {"ridge_batch": 277, "ridge_batch_datasheet": 346}.items() <= choice.record().items()
+
+
+def test_a_share_of_the_throughput_is_neither_the_ridge_nor_the_limit() -> None:
+    free = rl.best_batch(layer(), CHIP, memory_limit=FIXED + 5000 * EACH)
+    for share in ("90%", 0.9, "0.9"):
+        choice = rl.best_batch(layer(), CHIP, memory_limit=FIXED + 5000 * EACH, near=share)
+        assert choice.best == free.batch_for("90%") < free.best
+        rates = choice.curve.throughput
+        assert rates[choice.best - 1] >= 0.9 * rates.max() > rates[: choice.best - 1].max()
+        assert (choice.near, choice.limit_batch, choice.ridge) == (0.9, free.limit_batch, free.ridge)
+    record = free.record()
+    assert record["batch_by_share"] == {"80%": free.batch_for(0.8), "90%": free.batch_for(0.9)}
+    assert record["ridge_share"] == free.share(RIDGE) < 1
+
+
+@pytest.mark.parametrize(("near", "fault"), [
+    ("90", r"near='90' is no share above 0% up to 100%: 90% or 0.9\?"), (90, r"90% or 0.9\?"), (0, "is no share"),
+    ("-5%", "is no share"), ("120%", "is no share"), ("most", "write it as 90% or 0.9"), (float("nan"), "is no share"),
+    (True, "is no share"), ("90 ms", "is not a share"),
+])  # fmt: skip
+def test_what_is_no_share_is_refused(near: object, fault: str) -> None:
+    with pytest.raises(rl.errors.UnitError, match=fault):
+        rl.best_batch(layer(), CHIP, near=near)  # type: ignore[arg-type]
 
 
 def test_what_does_not_fit_is_itemised_with_what_would() -> None:

@@ -137,6 +137,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(package, "this_host", lambda: MACHINE)
     monkeypatch.setattr(package, "QUICK", 0.3)
     monkeypatch.setattr(build, "EFFORT", Effort(most=2, tolerance=1e-2))
+    # However busy the machine is that the tests run on; what is refused is tested below.
+    monkeypatch.setattr(build.Calibration, "check", lambda self: None)
 
 
 def test_a_machine_becomes_a_chip(small: None, tmp_path: Path) -> None:
@@ -149,6 +151,8 @@ def test_a_machine_becomes_a_chip(small: None, tmp_path: Path) -> None:
     assert mine.name == found.chip.name == "example-2-threads"
     assert mine.cores == 2
     assert mine.efficiency.calibrated == "measured"
+    assert mine.efficiency.held_out_error == found.held_out_error > 0
+    assert found.held_out_error == pytest.approx(np.mean(np.abs(list(found.error.values()))), abs=1e-3)
     assert mine.efficiency.parameters
     assert mine.vector_peak("fp32") > 1e6
     assert mine.cache is not None
@@ -285,6 +289,24 @@ def test_this_machine_has_a_name_and_threads(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("OMP_NUM_THREADS", "3,2")
     assert host.threads() == 3
     assert host._listed("0-3,8") == 5
+
+
+@pytest.mark.parametrize(("error", "busy", "why"), [
+    (1.87, True, "other programs kept this machine busy"), (0.6, False, "the times do not repeat"),
+])  # fmt: skip
+def test_a_chip_that_predicts_nothing_is_refused(
+    small: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run: Run, error: float, busy: bool, why: str
+) -> None:
+    chip = rl.chip("epyc-9654").replace(efficiency={"held_out_error": error})
+    bad = build.Calibration(chip, [], {0: error}, (), busy=busy)
+    monkeypatch.undo()
+    monkeypatch.setattr(package, "_on_cpu", lambda quick, progress: bad)
+    path = tmp_path / "mine.toml"
+    fails(run("calibrate", "--device", "cpu", "-o", path), f"{error:.0%} off", "allowed: 50%", why, "measure again")
+    assert not path.exists()
+    with pytest.raises(rl.errors.UsageError, match=why):
+        rl.calibrate("cpu")
+    build.Calibration(chip.replace(efficiency={"held_out_error": 0.5}), [], {0: 0.5}, ()).check()
 
 
 def test_too_few_measurements_are_refused() -> None:

@@ -486,12 +486,15 @@ def test_a_memory_bound_program_is_told_to_narrow() -> None:
     assert "everything in bf16" not in changes, "it is in bf16 already"
 
 
-def test_a_compute_bound_program_is_told_that_it_is_saturated() -> None:
+def test_a_compute_bound_program_is_told_what_half_its_batch_keeps() -> None:
     graph = rl.model("llama-3-8b", phase="prefill", layers=2)
     found = rl.check(graph, "h100-sxm", "20 ms", mode="graph", B=8, S=2048)
     assert found.estimate.bound == "compute"
     changes = " / ".join(one.change for one in found.advice)
     assert "batch 4 for latency" in changes
+    half = next(one for one in found.advice if one.change == "batch 4 for latency")
+    rate = float(rl.estimate(graph, "h100-sxm", mode="graph", B=4, S=2048).throughput / found.estimate.throughput)
+    assert half.note == f"shorter latency, {rate:.0%} of the throughput"
     assert "prune whole channels, or distil" in changes
     assert "single weights set to zero save nothing" in " / ".join(one.note for one in found.advice)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from pathlib import Path
 
@@ -279,3 +280,43 @@ def test_a_measured_step_is_a_time(run: Run, text: str) -> None:
 )
 def test_other_verbs_refuse_in_one_line(run: Run, args: list[str], words: list[str]) -> None:
     fails(run(*args), *words)
+
+
+# --- a node of eight --------------------------------------------------------------------------------------------------
+
+_SIZES = ("--phase", "decode", "-S", "64")
+
+
+@pytest.mark.parametrize("words", [
+    ("estimate", "opt-1.3b", "h100-sxm", *_SIZES, "--tp", "16"),
+    ("estimate", "opt-1.3b", "h100-sxm,t4", *_SIZES, "--tp", "16"),
+    ("estimate", "opt-1.3b", "h100-sxm", *_SIZES, "--tp", "2", "--pp", "8"),
+    ("estimate", "opt-1.3b", "h100-sxm", *_SIZES, "-B", "16", "--dp", "16"),
+    ("estimate", "mixtral-8x7b", "h100-sxm", *_SIZES, "--tp", "2", "--ep", "8"),
+    ("batch", "opt-1.3b", "h100-sxm", *_SIZES, "--pp", "16"),
+    ("check", "opt-1.3b", "h100-sxm", *_SIZES, "--tp", "16", "--measured", "20ms"),
+    ("compare", "opt-1.3b", "--chips", "h100-sxm", *_SIZES, "--tp", "16"),
+    ("fuse", "opt-1.3b", "h100-sxm", *_SIZES, "--tp", "16"),
+    ("plot", "opt-1.3b", "h100-sxm", *_SIZES, "--tp", "16", "-o", "never.svg"),
+    ("train", "opt-1.3b", "h100-sxm", "-B", "16", "-S", "64", "--dp", "16"),
+])  # fmt: skip
+def test_a_chip_stands_for_a_node_of_eight(run: Run, words: tuple[str, ...]) -> None:
+    fails(run(*words), "16 devices wanted, it has 1 x 8", "a cluster of 2 nodes", "dgx-h100")
+
+
+def test_a_result_of_a_cluster_names_it(run: Run) -> None:
+    result = run("estimate", "opt-1.3b", "dgx-h100", *_SIZES, "--tp", "16", "--json")
+    data = json.loads(result.out)
+    assert (data["chip"], data["cluster"]) == ("h100-sxm", "dgx-h100")
+    assert "opt-1.3b decode on h100-sxm of dgx-h100" in run("estimate", "opt-1.3b", "dgx-h100", *_SIZES).out
+
+
+def test_devices_that_nobody_has_placed_are_noted() -> None:
+    graph = rl.what_if("opt-1.3b", phase="decode", tp=16)
+    note = "links between nodes: 16 devices taken as one node"
+    assert any(note in text for text in rl.estimate(graph, "h100-sxm", batch=1, context=64).not_modelled)
+    placed = rl.what_if("opt-1.3b", phase="decode", tp=16, cluster="dgx-h100")
+    where = rl.cluster("dgx-h100").device
+    assert not any(note in text for text in rl.estimate(placed, where, batch=1, context=64).not_modelled)
+    with pytest.raises(rl.errors.UsageError, match="16 devices wanted"):
+        rl.what_if("opt-1.3b", phase="decode", tp=16, cluster="h100-sxm")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from command_line import Run, fails
 
 import roofline as rl
 from roofline.diagnosis.reference import lower_bound
@@ -192,3 +193,36 @@ def test_shipped_measurements_are_possible() -> None:
 def test_the_column_of_times(columns: list[str], name: str, scale: float) -> None:
     found = time_column(columns)
     assert (found.name, found.scale) == (name, pytest.approx(scale))
+
+
+def test_a_row_without_a_format_says_so_in_its_error(tmp_path: Path, run: Run) -> None:
+    rows = [{"op": "gemm", "m": 4096, "n": 4096, "k": 4096, "time_us": 190, "dtype": dtype} for dtype in ("bf16", "")]
+    good, bad = sorted(rl.diagnosis.check_ops(rows, "h100-sxm").rows, key=lambda row: row.row)
+    assert (good.verdict, good.error) == ("as_expected", None)
+    assert (bad.verdict, bad.error) == ("unknown", "no dtype")
+    file = tmp_path / "ops.csv"
+    file.write_text("op,m,n,k,time_us\ngemm,4096,4096,4096,190\n")
+    done = run("ops", file, "h100-sxm", "--json")
+    assert done.code == 1
+    assert done.data["rows"][0]["error"] == "no dtype"
+    assert "1 rows could not be judged, 1 of them: no dtype" in done.err
+    assert run("ops", file, "h100-sxm", "--dtype", "bf16").code == 0
+    predicted = tmp_path / "rows.csv"
+    predicted.write_text('op,dtype,shape\nrelu,,"{""n"": 8}"\nrelu,bf16,"{""n"": 8}"\n')
+    done = run("predict", predicted, "h100-sxm", "--json")
+    assert done.code == 1
+    assert [row["error"] for row in done.data["rows"]] == ["no dtype", None]
+
+
+def test_the_chip_is_named_alike_everywhere(tmp_path: Path, run: Run) -> None:
+    file = tmp_path / "ops.csv"
+    file.write_text("op,dtype,m,n,k,time_us\ngemm,bf16,4096,4096,4096,190\n")
+    assert run("ops", file, "h100-sxm").out == run("ops", file, "--chip", "h100-sxm").out
+    table = tmp_path / "rows.csv"
+    table.write_text('op,dtype,shape\nrelu,bf16,"{""n"": 8}"\n')
+    assert run("predict", table, "t4").out == run("predict", table, "--chip", "t4").out
+    assert run("compare", "gpt2", "t4,l4", "-S", "8").out == run("compare", "gpt2", "--chips", "t4,l4", "-S", "8").out
+    fails(run("ops", file, "t4", "--chip", "l4"), "the chip is given twice")
+    fails(run("trace", file, "t4", "--chip", "l4"), "the chip is given twice")
+    fails(run("validate", file, "t4", "--chip", "l4"), "the chip is given twice")
+    fails(run("compare", "gpt2", "-S", "8"), "no chips given")

@@ -373,8 +373,8 @@ def test_axes_say_what_was_measured(point: rl.Estimate) -> None:
 
 def test_subtitles_use_the_words_for_sizes() -> None:
     decode = rl.model("gpt2", phase="decode", layers=1)
-    spec = rl.charts.plot_roofline(rl.estimate(decode, "h100-sxm", batch=32, context=2048))
-    assert spec.subtitle.startswith("eager mode, batch 32, context 2,048: predicted ")
+    spec = rl.charts.plot_roofline(rl.estimate(decode, "h100-sxm", batch=32, context=1024))
+    assert spec.subtitle.startswith("eager mode, batch 32, context 1,024: predicted ")
 
 
 def test_bubbles_show_share_and_bound(point: rl.Estimate) -> None:

@@ -83,7 +83,8 @@ def says_what_it_is_of(call: list[str], out: str) -> None:
         assert "shard(tp=2)" in out
 
 
-@pytest.mark.parametrize("call", CALLS, ids=" ".join)
+# The text of predict is CSV, which says nothing of what it is of.
+@pytest.mark.parametrize("call", [call for call in CALLS if call[0] != "predict"], ids=" ".join)
 def test_text_says_what_it_is_of_and_narrow_terminals_lose_columns_but_no_digits(
     run: Run, call: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

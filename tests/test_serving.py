@@ -369,3 +369,20 @@ def test_the_context_that_is_said_to_fit_does() -> None:
 def test_limits_that_cannot_be_are_refused(call: Any, says: str) -> None:
     with pytest.raises(rl.errors.UsageError, match=says):
         call()
+
+
+# --- one mechanism for formats ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cache", ["int8", "fp8", "int4"])
+def test_a_narrow_cache_counts_its_scales_however_it_is_asked_for(cache: str) -> None:
+    changed = rl.what_if("llama-3-8b", phase="decode", cache=cache)
+    by_name = rl.serving.kv_cache("llama-3-8b", 1000, cache=cache)
+    assert by_name.ideal == rl.serving.kv_cache(changed, 1000).ideal
+    most = rl.serving.largest_context("llama-3-8b", "h100-sxm", batch=8, cache=cache)
+    assert most.value == rl.serving.largest_context(changed, "h100-sxm", batch=8).value
+
+
+def test_a_cache_in_int8_by_hand() -> None:
+    # Llama-3-8B: 32 layers, keys and values of 8 heads, 128 bytes and a 16-bit scale each.
+    assert rl.serving.kv_cache("llama-3-8b", 1000, cache="int8").ideal == 1000 * 32 * 2 * 8 * (128 + 2) == 66_560_000

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import roofline as rl
-from roofline.diagnosis.sweep import fit
+from roofline.diagnosis.sweep import Fit, fit
 
 LADDER = [1, 2, 4, 8, 16, 32, 64, 128, 256]
 
@@ -239,3 +239,46 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00batch")
     with pytest.raises(rl.errors.UsageError, match="not CSV text"):
         rl.diagnosis.read_sweep(tmp_path / "bytes.csv")
+
+
+def test_the_knee_of_a_line_is_half_of_what_large_batches_approach() -> None:
+    # 7 ms and 0.125 ms per item: both meet at 56, throughput b / (7 + b / 8) approaches 8 per ms, with b / (56 + b) of
+    # it at b: half at 56, 80 % at 224, 90 % at 504, 69.6 % at the largest. From 64 to 128 it gains 30 %.
+    found = rl.diagnosis.check_sweep(LADDER[:8], [7e-3 + 1.25e-4 * b for b in LADDER[:8]])
+    assert LADDER[7] == 128
+    assert found.knee == pytest.approx(56)
+    assert found.fit.share(56) == pytest.approx(0.5)
+    assert found.batch_by_share == pytest.approx({"80%": 224, "90%": 504})
+    assert found.record()["saturated_share"] == pytest.approx(128 / 184)
+    for word in ("at 50% of the 8000 per second", "80% from batch 224", "90% from 504", "128, has 70%"):
+        assert word in found.reading
+    assert "saturated" not in str(found)
+
+
+def test_a_knee_below_the_first_batch_is_no_saturation() -> None:
+    # The first batch has 64 / (40 + 64) = 62 % of the limit only, though the knee is below it.
+    found = rl.diagnosis.check_sweep([64, 96, 128], [4e-3 + 1e-4 * b for b in (64, 96, 128)])
+    assert found.verdict == "normal"
+    assert "80% from batch 160" in found.reading
+
+
+def test_a_knee_above_the_last_batch_is_said_with_the_share() -> None:
+    found = rl.diagnosis.check_sweep([1, 2, 4, 8], [10 + b for b in (1, 2, 4, 8)])
+    assert (found.verdict, found.knee) == ("flat", pytest.approx(10))
+    assert "whatever the batch" not in found.reading
+    assert "batch 8 has 44% of the 1 per second" in found.reading
+
+
+@given(floor=st.floats(1e-3, 1.0), item=st.floats(1e-4, 1e-1), offset=st.floats(0, 1), share=st.floats(0.05, 0.95))
+def test_the_batch_of_a_share_has_it(floor: float, item: float, offset: float, share: float) -> None:
+    for shape, start in (("line", floor), ("flat", min(offset, floor))):
+        curve = Fit(shape, floor, item, start)
+        batch = curve.batch_for(share)
+        assert batch is not None
+        assert curve.share(batch) == pytest.approx(share)
+
+
+def test_whole_batches_read_as_whole_numbers() -> None:
+    found = rl.diagnosis.check_sweep([1, 2.5, 4], [1.0, 1.0, 1.0])
+    assert [row["batch"] for row in found.csv_rows()] == [1, 2.5, 4]
+    assert [type(row["batch"]) for row in found.records()] == [int, float, int]

@@ -91,7 +91,7 @@ def test_one_device_is_the_estimate_of_its_program() -> None:
 
 def test_the_bubble_is_the_formula_s() -> None:
     """Uneven ends (embedding, head) aside: a chain of equal layers with next to no vocabulary."""
-    graph = rl.model("megatron-22b", phase="train", layers=16, hidden=1024, heads=16, vocab=8, positions=8)
+    graph = rl.model("megatron-22b", phase="train", layers=16, hidden=1024, heads=16, vocab=8, positions=256)
     found = rl.training.train(graph, "dgx-a100", batch=32, micro_batch=1, pp=4, mode="graph", S=256)
     work = sum(found.seconds[part] for part in ("forward", "backward", "recompute", "communication"))
     assert found.seconds["bubble"] / work == pytest.approx(bubble(4, 32), rel=0.1)
@@ -278,3 +278,13 @@ def test_uneven_chunks_need_the_memory_of_their_layers() -> None:
     how = {"batch": 16, "micro_batch": 1, "pp": 4, "S": 256, "mode": "graph"}
     one, three = (rl.training.train(graph, "dgx-h100", interleave=v, **how) for v in (1, 3))
     assert three.memory.weights < 1.01 * one.memory.weights
+
+
+def test_an_estimate_of_the_phase_train_says_that_it_is_the_forward_alone() -> None:
+    forward = rl.estimate("gpt2", "h100-sxm", phase="train", batch=8, seq=128)
+    assert any(note.startswith("backward and update") for note in forward.not_modelled)
+    whole = rl.passes.training_graph(rl.model("gpt2", phase="train"))
+    est = rl.estimate(whole, "h100-sxm", batch=8, seq=128)
+    assert not any(note.startswith("backward and update") for note in est.not_modelled)
+    step = rl.training.train("gpt2", "h100-sxm", batch=8, seq=128, precision="fp32")
+    assert forward.time < step.time

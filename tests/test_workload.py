@@ -320,3 +320,17 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     ):
         with pytest.raises(rl.errors.ModelDataError, match=fault):
             load_workload(path)
+
+
+@pytest.mark.parametrize(("tokens", "ep"), [(1, 1), (6, 1), (100, 1), (6, 2), (6, 4)])
+def test_experts_are_read_in_expectation_whoever_counts(tokens: int, ep: int) -> None:
+    # Of E experts, T tokens that draw k each pick E (1 - (1 - k/E)^T): 6.576 of 8 for 6 tokens and k = 2, not 7.
+    shape = {"tokens": tokens, "hidden": 4096, "intermediate": 14336, "top_k": 2, "experts": 8, "ep": ep}
+    graph = rl.workload([{"op": "moe", **shape}], dtype="bf16")
+    experts = 8 * (1 - (1 - 2 / 8) ** tokens) / ep
+    assert rl.count(graph).rows[0].kernel.read == pytest.approx(
+        2 * (3 * 4096 * 14336 * experts + 4096 * tokens), rel=1e-3
+    )
+    (row,) = rl.predict([{"op": "moe", "dtype": "bf16", "shape": shape}], "h100-sxm").to_dict("records")
+    assert row["bytes"] == pytest.approx(rl.count(graph).bytes, rel=1e-9)
+    assert row["floor_us"] == pytest.approx(1e6 * rl.estimate(graph, "h100-sxm").floor, rel=1e-9)

@@ -1,9 +1,12 @@
-"""The best batch under limits of memory and latency, and the batch at which the program turns compute-bound.
+"""The best batch under limits of memory and latency, the batch of a share of the throughput, and the ridge.
 
-Below the ridge a bigger batch is nearly free, because the weights are read once for all of it; the limits decide.
-Above it the time grows with the batch, so a bigger one buys latency for little throughput: the best is then the
-smallest batch whose throughput is within one per cent of the best attainable. The same holds where traffic that grows
-with the batch saturates the memory long before any ridge (half the largest batch is then as good as all of it).
+Three different things. The *limit* is the largest batch that memory and latency allow. The batch of a *share* is the
+smallest that has so much of the best throughput within the limits. The *ridge* is the first batch whose arithmetic
+takes longer than its traffic, by the datasheet's rates and by calibrated ones: throughput still grows there.
+
+The best batch is the limit, where throughput grows up to it. Where it no longer does - past the ridge, or where half
+the limit has 99 % of the best throughput, because traffic that grows with the batch fills the memory long before any
+ridge - a bigger batch buys nothing but latency, and the best is the smallest that has 99 %.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -29,17 +32,15 @@ from roofline.ir.errors import DoesNotFit, UsageError
 from roofline.ir.graph import Graph, advice_on, sizes_of
 from roofline.ir.report import Report
 from roofline.ir.units import format_si, parse
+from roofline.ir.units import share as parse_share
 from roofline.passes.formats.cast import cast
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 #: No batch above this is looked at.
 LARGEST_BATCH = 2**20
 #: Throughput within this share of the best counts as the best.
 NEAR_BEST = 0.99
-#: Points that a printed curve keeps.
-CURVE_POINTS = 64
+#: Shares of the best throughput whose batches are said.
+SHARES = (0.8, 0.9)
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,10 +51,13 @@ class BatchChoice(Report):
 
     Attributes:
         best: The batch to run.
-        limit: What stopped it: ``memory``, ``latency``, ``ridge``, ``saturated`` (a larger batch gains next to nothing)
-            or ``size`` (no batch above :data:`LARGEST_BATCH` is looked at).
-        ridge: First batch whose compute time exceeds its memory time, or ``None`` up to the memory limit.
-        ridge_by_kernel: The same for each distinct kernel.
+        limit: What limits the batch: ``memory``, ``latency`` or ``size`` (no batch above :data:`LARGEST_BATCH` is
+            looked at).
+        limit_batch: The largest batch within the limits; where ``best`` is smaller, a larger one gains next to nothing.
+        near: Share of the best throughput within the limits that counts as the best.
+        ridge: First batch whose compute time exceeds its memory time at calibrated rates; ``None`` up to ``largest``.
+        ridge_datasheet: The same at the datasheet's rates.
+        ridge_by_kernel: The calibrated ridge of each distinct kernel.
         largest: The most that the memory limit allows.
         curve: The estimate over every batch from 1 to ``largest``.
         memory_limit: Bytes that the program may use.
@@ -64,7 +68,10 @@ class BatchChoice(Report):
 
     best: int
     limit: str
+    limit_batch: int
+    near: float
     ridge: int | None
+    ridge_datasheet: int | None
     ridge_by_kernel: dict[str, int | None]
     largest: int
     curve: Estimate
@@ -76,9 +83,35 @@ class BatchChoice(Report):
         """The estimate at the best batch."""
         return self.curve[self.best - 1]
 
+    @cached_property
+    def peak(self) -> float:
+        """The best throughput within the limits [1/s]."""
+        return float(self.curve.throughput[: self.limit_batch].max())
+
+    def share(self, batch: int) -> float:
+        """Return the share of :attr:`peak` that a batch up to :attr:`largest` has."""
+        return float(self.curve.throughput[batch - 1]) / self.peak
+
+    @property
+    def ridge_share(self) -> float | None:
+        """Share of :attr:`peak` at the calibrated ridge, where that is within the limits."""
+        return self.share(self.ridge) if self.ridge is not None and self.ridge <= self.limit_batch else None
+
+    def batch_for(self, share: str | float) -> int:
+        """Return the smallest batch within the limits that has a share of :attr:`peak`.
+
+        Args:
+            share: Such as ``"90%"`` or 0.9.
+
+        Raises:
+            UnitError: No share above 0 up to 1.
+        """
+        rates = self.curve.throughput[: self.limit_batch]
+        return _first(rates >= parse_share(share, "share") * self.peak) or self.limit_batch
+
     def __repr__(self) -> str:
-        time = format_si(float(self.estimate.time), "s")
-        return f"<BatchChoice {self.curve.graph.name}: batch {self.best}, limited by {self.limit}, {time}>"
+        time, limit = format_si(float(self.estimate.time), "s"), f"{self.limit} allows {self.limit_batch}"
+        return f"<BatchChoice {self.curve.graph.name}: batch {self.best}, {limit}, {time}>"
 
     def subject(self) -> dict[str, Any]:
         """Return the program, where and how it runs, and its sizes but the batch."""
@@ -89,8 +122,15 @@ class BatchChoice(Report):
         """Return the best batch, what limits it, and what it takes."""
         return {
             "best_batch": self.best,
+            "near": self.near,
+            "best_share": self.share(self.best),
+            "peak_items_per_s": self.peak,
+            "batch_by_share": {f"{share:.0%}": self.batch_for(share) for share in SHARES},
             "ridge_batch": self.ridge,
+            "ridge_batch_datasheet": self.ridge_datasheet,
+            "ridge_share": self.ridge_share,
             "limit": self.limit,
+            "limit_batch": self.limit_batch,
             "largest_batch": self.largest,
             "memory_limit_bytes": self.memory_limit,
             "latency_limit_s": self.latency_limit,
@@ -99,34 +139,17 @@ class BatchChoice(Report):
         }
 
     def records(self) -> list[dict[str, Any]]:
-        """Return one dictionary per batch of :meth:`shown`: its time, throughput and memory."""
+        """Return one dictionary per batch of :meth:`shown`: its time, throughput and memory; ``curve`` has them all."""
         rate = f"{self.curve.graph.item}s_per_s"
         names = ("batch", "time_s", "low_s", "high_s", "tokens_per_s", rate, "bound", "memory_bytes", "fits")
         points = [self.curve[batch - 1].records()[0] for batch in self.shown()]
         return [{name: at[name] for name in dict.fromkeys(names)} for at in points]
 
     def shown(self) -> list[int]:
-        """Batches worth listing: powers of two, the ridge, the best and the largest."""
+        """Batches worth listing: powers of two, the ridges, the best, the limit and the largest."""
         ladder = [2**k for k in range(self.largest.bit_length())]
-        marks = [batch for batch in (self.ridge, self.best, self.largest) if batch]
-        return sorted({*ladder, *marks})[:CURVE_POINTS]
-
-    def frame(self) -> pd.DataFrame:
-        """Time, range, throughput and memory of every batch."""
-        import pandas as pd
-
-        curve = self.curve
-        return pd.DataFrame(
-            {
-                "batch": np.arange(1, self.largest + 1),
-                "time_s": curve.time,
-                "low_s": curve.low,
-                "high_s": curve.high,
-                f"{curve.graph.item}s_per_s": curve.throughput,
-                "memory_bytes": curve.memory.total,
-                "bound": curve.bound,
-            }
-        )
+        marks = (self.ridge, self.ridge_datasheet, self.best, self.limit_batch, self.largest)
+        return sorted({*ladder, *(batch for batch in marks if batch)})
 
 
 def best_batch(
@@ -135,6 +158,7 @@ def best_batch(
     *,
     memory_limit: str | float | None = None,
     latency_limit: str | float | None = None,
+    near: str | float | None = None,
     mode: Mode = "eager",
     tf32: bool | None = None,
     reserve: str | float = RESERVE,
@@ -149,6 +173,9 @@ def best_batch(
         chip: A name or a chip.
         memory_limit: Such as ``"72 GiB"`` [byte]; the chip's capacity by default.
         latency_limit: Of one run, such as ``"50 ms"`` [s].
+        near: Choose the smallest batch that has this share of the best throughput within the limits, such as ``"90%"``
+            or 0.9. Without it, the largest batch within the limits, or the smallest with 99 % where throughput no
+            longer grows.
         mode: As for :func:`roofline.estimate`.
         tf32: As for :func:`roofline.estimate`.
         reserve: Memory that driver and framework keep [byte], a number or text such as ``"1 GiB"``.
@@ -162,30 +189,51 @@ def best_batch(
     Raises:
         DoesNotFit: Not even batch 1 fits; the message itemises it and says what would.
         UsageError: The program has no batch to choose, or a limit is not above zero.
+        UnitError: A limit without a unit, or a share that is none.
 
     Example:
         >>> import roofline as rl
         >>> choice = rl.best_batch("llama-3-8b", "h100-sxm", phase="decode", context=2048, mode="graph")
-        >>> choice.limit in ("memory", "ridge") and choice.best <= choice.largest
-        True
+        >>> choice.limit, choice.best == choice.limit_batch, choice.ridge
+        ('memory', True, None)
     """
     graph, target = as_graph(program, phase, dtype), find_chip(chip)
     fixed = sizes_of(graph, sizes)
     _check(graph, fixed)
     room = _limit("memory_limit", memory_limit, "B", target.capacity if memory_limit is None else 0.0)
     patience = _limit("latency_limit", latency_limit, "s", inf)
+    part = None if near is None else parse_share(near, "near")
     largest = _largest_batch(graph, target, fixed, room, reserved(reserve))
     curve = estimate(graph, target, mode=mode, tf32=tf32, reserve=reserve, B=np.arange(1, largest + 1), **fixed)
-    # The batch up to which every run is in time; steps of tiles let a larger one be a little faster again.
-    in_time = (_first(curve.time > patience) or largest + 1) - 1
-    if in_time == 0:
+    in_time = _in_time(curve, patience)
+    limit = "latency" if in_time < largest else "memory" if largest < LARGEST_BATCH else "size"
+    return _choice(curve, limit, min(in_time, largest), part, room, None if patience == inf else patience)
+
+
+def _in_time(curve: Estimate, patience: float) -> int:
+    """Return the batch up to which every run is in time; steps of tiles let a larger one be a little faster again.
+
+    Raises:
+        DoesNotFit: Not even a batch of one is.
+    """
+    late = _first(curve.time > patience)
+    if late == 1:
         raise DoesNotFit(
-            f"{graph.name} on {target.name}: batch 1 takes {format_si(float(curve.time[0]), 's')}, above the latency "
-            f"limit of {format_si(patience, 's')}"
+            f"{curve.graph.name} on {curve.chip.name}: batch 1 takes {format_si(float(curve.time[0]), 's')}, above the "
+            f"latency limit of {format_si(patience, 's')}"
         )
-    ridge, by_kernel = _ridges(curve)
-    best, limit = _choose(curve.throughput, ridge, largest, in_time)
-    return BatchChoice(best, limit, ridge, by_kernel, largest, curve, room, None if patience == inf else patience)
+    return curve.shape[0] if late is None else late - 1
+
+
+def _choice(
+    curve: Estimate, limit: str, cap: int, near: float | None, room: float, patience: float | None
+) -> BatchChoice:
+    """Choose a batch of a curve, up to the largest that the limits allow."""
+    ridge, datasheet = ridge_batches(curve)
+    best = _choose(curve.throughput[:cap], near, ridge is not None and ridge < cap)
+    return BatchChoice(
+        best, limit, cap, near or NEAR_BEST, ridge, datasheet, _by_kernel(curve), curve.shape[0], curve, room, patience
+    )
 
 
 def _check(graph: Graph, sizes: Mapping[str, Any]) -> None:
@@ -205,29 +253,57 @@ def _limit(name: str, value: str | float | None, unit: str, absent: float) -> fl
     return limit
 
 
-def _choose(throughput: Any, ridge: int | None, largest: int, in_time: int) -> tuple[int, str]:
-    """Return the batch to run and what limits it."""
-    cap = min(in_time, largest)
-    limit = "latency" if in_time < largest else "memory" if largest < LARGEST_BATCH else "size"
-    top = NEAR_BEST * throughput[:cap].max()
-    behind = throughput[cap - 1] < top  # a step of tiles leaves the largest batch behind a smaller one
-    saturated = behind or throughput[max(cap // 2, 1) - 1] >= NEAR_BEST * throughput[cap - 1]
-    past = ridge is not None and ridge < cap
-    if not past and not saturated:
-        return cap, limit
-    best = max(_first(throughput[:cap] >= top) or 1, ridge if past and ridge else 1)
-    return (best, "ridge" if past else "saturated") if best < cap else (cap, limit)
+def _choose(throughput: Any, near: float | None, past_ridge: bool) -> int:
+    """Return the smallest batch that has a share of the best throughput, or the largest while throughput grows."""
+    cap, top = len(throughput), (near or NEAR_BEST) * throughput.max()
+    enough = _first(throughput >= top) or cap
+    # Steps of tiles may leave the largest batch behind a smaller one.
+    grows = near is None and not past_ridge and enough > cap // 2 and throughput[-1] >= top
+    return cap if grows else enough
 
 
-def _ridges(curve: Estimate) -> tuple[int | None, dict[str, int | None]]:
-    """Return the first batch whose compute time exceeds its memory time, of all kernels and of each."""
-    total_compute, total_memory = np.zeros(curve.shape), np.zeros(curve.shape)
-    by_kernel: dict[str, int | None] = {}
-    for row, time in curve.timed:
-        total_compute += row.kernel.count * time.compute
-        total_memory += row.kernel.count * time.memory
-        by_kernel[row.kernel.name] = _first(np.broadcast_to(time.compute > time.memory, curve.shape))
-    return _first(total_compute > total_memory), by_kernel
+def ridge_batches(curve: Estimate) -> tuple[int | None, int | None]:
+    """Return the first batch whose compute time exceeds its memory time, at calibrated and at the datasheet's rates.
+
+    Args:
+        curve: An estimate over batches alone.
+
+    Example:
+        >>> from roofline.ops.builder import Builder
+        >>> from roofline.ir.sizes import symbol
+        >>> b = Builder("layer", "bf16")
+        >>> y = b.op("linear", b.input("x", (symbol("B"), 4096)), b.weight("w", (4096, 4096)))
+        >>> ridge_batches(estimate(b.graph([y]), "h100-sxm", B=np.arange(1, 400)))  # 345.1 by hand
+        (277, 346)
+    """
+    share = curve.chip.efficiency
+    compute, memory = (
+        sum(row.kernel.count * getattr(time, part) for row, time in curve.timed) for part in ("compute", "memory")
+    )
+    past = (compute > memory, compute * share.compute > memory * share.memory)
+    batches = np.ravel(curve.grid.sizes["B"])
+    calibrated, datasheet = (
+        next((int(batches[at - 1]) for at in [_first(np.broadcast_to(hit, curve.shape))] if at), None) for hit in past
+    )
+    return calibrated, datasheet
+
+
+def two_ridges(calibrated: int | None, datasheet: int | None) -> str:
+    """Say both ridges in words, each by its name."""
+
+    def said(batch: int | None, rates: str) -> str:
+        return f"at batch {batch:,} by {rates}" if batch else f"at no batch looked at by {rates}"
+
+    if calibrated is None and datasheet is None:
+        return "ridge is at no batch looked at: memory takes longer than arithmetic"
+    return f"ridge is {said(calibrated, 'calibrated rates')}, {said(datasheet, 'the datasheet')}"
+
+
+def _by_kernel(curve: Estimate) -> dict[str, int | None]:
+    """Return the calibrated ridge of each kernel."""
+    return {
+        row.kernel.name: _first(np.broadcast_to(time.compute > time.memory, curve.shape)) for row, time in curve.timed
+    }
 
 
 def _first(hits: Any) -> int | None:

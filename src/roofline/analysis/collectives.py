@@ -115,7 +115,7 @@ def collective(
     """Predict one collective.
 
     Args:
-        chip: A cluster, or a chip, which stands for one node of as many as it takes; by name, file or value.
+        chip: A cluster, or a chip, which here stands for one node of as many as it takes; by name, file or value.
         op: ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``alltoall``, ``broadcast`` or ``send``.
         size: The message [byte], a number, text or an array: the larger side of what a device gives and gets.
         devices: Of the group; 2 for a send.
@@ -191,8 +191,8 @@ def timers(
 
 def _message(op: str, size: Any) -> NDArray[np.float64]:
     """Return the sizes of messages [byte]."""
-    given = np.asarray(parse(size, "B", "size") if isinstance(size, str) else size)
-    sizes = given.astype(np.float64) if given.dtype.kind in "iuf" else np.asarray(np.nan)
+    message = np.asarray(parse(size, "B", "size") if isinstance(size, str) else size)
+    sizes = message.astype(np.float64) if message.dtype.kind in "iuf" else np.asarray(np.nan)
     if not np.all(np.isfinite(sizes) & (sizes >= 1)):
         raise UsageError(f"{op}: a message of {repr(size)[:60]} bytes; allowed: 1 or more")
     return sizes

@@ -14,8 +14,9 @@ from roofline.counting.counts import Counts, KernelCount, kernels, unknown_opera
 from roofline.counting.grid import Grid, plain
 from roofline.counting.memory import Memory, memory
 from roofline.hardware.chip import Chip
+from roofline.hardware.cluster import NODE
 from roofline.ir.errors import UsageError
-from roofline.ir.graph import Graph
+from roofline.ir.graph import Graph, positions_note
 
 
 @dataclass(frozen=True)
@@ -174,6 +175,13 @@ class Evaluation:
         calls = (f"{name} ({n} call{'s' * (n > 1)})" for name, n in unknown_operations(self.graph).items())
         untranslated = ", ".join(calls)
         notes = [f"arithmetic of {untranslated}"] if untranslated else []
+        if self.graph.info.phase == "train" and self.graph.backward_start is None:
+            notes.append("backward and update: this is the forward of a step, which roofline.training.train predicts")
+        devices = self.graph.info.devices
+        if devices.number > NODE and not devices.cluster:
+            notes.append(f"links between nodes: {devices.number} devices taken as one node; what_if takes a cluster")
+        if beyond := positions_note(self.graph, self.grid.values):
+            notes.append(beyond)
         formats = dict.fromkeys(dtype for row in self.rows for dtype in row.flops_by if dtype in chip.fallback)
         notes += not_modelled(chip)
         notes += [f"units for {name}: on {chip.name} it runs as {chip.matmul_runs_as(name)}" for name in formats]

@@ -324,4 +324,5 @@ def with_topology(graph: Graph, cluster: Cluster, stride: int = 1) -> Graph:
         spans = cluster.span(attrs["devices"], stride if node.op == "alltoall" else 1)
         return node if spans == 1 else replace(node, attrs=tuple(sorted({**attrs, "nodes": spans}.items())))
 
-    return replace(graph, nodes=tuple(map(placed, graph.nodes)))
+    done = replace(graph, nodes=tuple(map(placed, graph.nodes)))
+    return done if cluster.implied else done.with_info(cluster=cluster.name)

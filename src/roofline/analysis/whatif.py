@@ -52,7 +52,7 @@ def what_if(
         ep: Groups of devices that share the experts.
         pp: Stages of a pipeline, as for :func:`roofline.passes.pipelined`.
         fuse: A policy of :func:`roofline.passes.fuse`.
-        cluster: Where a group of devices may be larger than a node.
+        cluster: Where the devices are; a chip stands for one node of eight.
         phase: Of a program given by name; its default when absent.
         dtype: Number format of a program given by name; its own when absent.
 
@@ -68,7 +68,7 @@ def what_if(
         (shard(tp=2), quantize(weights='int4', cache='fp8'))
     """
     tp, ep = whole_number("tp", tp), whole_number("ep", ep)
-    graph, where = as_graph(program, phase, dtype), _named(cluster)
+    graph, where = as_graph(program, phase, dtype), None if cluster is None else find_cluster(cluster)
     if prune is not None:
         graph = take_away(graph, **prune_options(prune))
     if tp != 1 or ep != 1 or sp:
@@ -78,18 +78,14 @@ def what_if(
         stored = formats_by_name(weights) if isinstance(weights, str) else weights
         graph = quantize(graph, **_told(weights=stored, activations=activations, cache=cache))
     graph = _staged(graph, pp, where, tp * ep)
+    if where is not None and not where.implied:
+        graph = graph.with_info(cluster=where.name)
     return graph if fuse is None else fuse_kernels(graph, policy=fuse)
 
 
 def _told(**options: Any) -> dict[str, Any]:
     """Options that were given, so that history shows no others."""
     return {name: value for name, value in options.items() if value is not None}
-
-
-def _named(cluster: AnyChip | Cluster | None) -> Cluster | None:
-    """Return the cluster that was named; none where a chip's name only implies one."""
-    where = find_cluster(cluster) if cluster is not None else None
-    return None if where is None or where.implied else where
 
 
 def _staged(graph: Graph, pp: int, where: Cluster | None, stride: int) -> Graph:

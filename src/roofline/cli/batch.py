@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from roofline.analysis.batches import BatchChoice, best_batch
+from roofline.analysis.batches import SHARES, BatchChoice, best_batch, two_ridges
 from roofline.cli import options as opt
 from roofline.cli import tables
 from roofline.cli.app import PREDICT, command
-from roofline.cli.tables import heading, size_text, time_text
-from roofline.ir.units import format_si
+from roofline.cli.tables import heading, percent, size_text, time_text
+from roofline.ir.units import format_si, share
 
-#: Why a batch is the best, in words.
+_Near = Annotated[str | None, opt.limit(
+    "--near SHARE", "Take the smallest batch with this share of the best throughput, such as 90%.",
+    default="99% where throughput no longer grows")]  # fmt: skip
+#: What limits the batch, in words.
 _LIMITS = {
     "memory": "memory: a batch of {next} no longer fits in {room}",
     "latency": "latency: a batch of {next} takes longer than {patience}",
-    "saturated": "throughput plateau: a bigger batch gains next to no throughput",
     "size": "size: no larger batch is looked at",
-    "ridge": "ridge: a bigger batch takes longer and gains next to no throughput",
 }
 
 
@@ -35,13 +36,17 @@ def batch(
     limits: opt.LimitOptions,
     run: opt.RunOptions,
     output: opt.OutputOptions,
+    near: _Near = None,
 ) -> None:
     """Choose the best batch under limits of memory and latency."""
     memory, latency = limits.limits()
+    part = None if near is None else share(near, "--near")
     graph = program.graph(model, opt.cluster_of(chip))
     sizes = lengths.point(graph, "a curve over the batch")
     sizes.pop("B", None)
-    choice = best_batch(graph, opt.device(chip), memory_limit=memory, latency_limit=latency, **run.keywords, **sizes)
+    choice = best_batch(
+        graph, opt.device(chip), memory_limit=memory, latency_limit=latency, near=part, **run.keywords, **sizes
+    )
     output.write(choice, _choice(choice))
 
 
@@ -49,17 +54,20 @@ def _choice(choice: BatchChoice) -> Iterator[Any]:
     """Show the best batch, why, and the curve."""
     est = choice.estimate
     why = _LIMITS[choice.limit].format(
-        next=choice.best + 1,
+        next=f"{choice.limit_batch + 1:,}",
         room=size_text(choice.memory_limit),
         patience=time_text(choice.latency_limit) if choice.latency_limit else "",
     )
-    ridge = f"from batch {choice.ridge} arithmetic takes longer than memory"
-    if choice.ridge is None:
-        ridge = f"not reached: memory takes longer than arithmetic at every batch up to {choice.largest}"
+    ridge = two_ridges(choice.ridge, choice.ridge_datasheet).removeprefix("ridge is ")
+    if choice.ridge_share is not None:
+        ridge += f"; the calibrated one has {percent(choice.ridge_share)} of the best throughput"
+    shares = ", ".join(f"{part:.0%} from batch {choice.batch_for(part):,}" for part in SHARES)
+    best = f"{percent(choice.share(choice.best))} of the best throughput within the limits"
     yield heading(choice)
     yield tables.facts([
-        ("best batch", Text(f"{choice.best}", style="bold green")),
-        ("stopped at", why),
+        ("best batch", Text(f"{choice.best}", style="bold green").append(f", {best}", style="none")),
+        ("limit", why),
+        ("shares", f"{shares} of {tables.rate(choice.peak, est.graph.item)}"),
         ("ridge", ridge),
         ("there", f"{tables.time_and_range(est)}, {est.bound}-bound"),
         ("throughput", tables.rate(est.throughput, est.graph.item)),
@@ -68,7 +76,10 @@ def _choice(choice: BatchChoice) -> Iterator[Any]:
 
 
 def _curve(choice: BatchChoice) -> Table:
-    curve, marks = choice.curve, {choice.largest: "largest", choice.ridge: "ridge", choice.best: "best"}
+    curve, marks = choice.curve, {
+        choice.largest: "largest", choice.limit_batch: "limit", choice.ridge_datasheet: "datasheet ridge",
+        choice.ridge: "calibrated ridge", choice.best: "best",
+    }  # fmt: skip
     total = np.broadcast_to(np.asarray(curve.memory.total, dtype=float), curve.shape)
     rows = []
     for batch in choice.shown():

@@ -17,8 +17,9 @@ from roofline.ir.errors import UsageError
 from roofline.ir.report import WORDS
 from roofline.ir.units import format_si
 
-_Chips = Annotated[str, opt.option(
-    "--chips A,B,C", "Shipped names or chip files, with commas.", complete=opt.complete_chips)]  # fmt: skip
+_Chips = Annotated[opt.Text, opt.argument("CHIPS", "Shipped names or chip files, with commas.", opt.complete_chips)]
+_AsOption = Annotated[opt.Text, opt.option(
+    "--chips A,B,C", "The same as an option.", complete=opt.complete_chips)]  # fmt: skip
 
 #: Columns of the table of elasticities, and the figure of each; ``peak_`` stands for the formats in use.
 _ELASTICITIES = {
@@ -35,24 +36,28 @@ _ELASTICITIES = {
 _ALWAYS = ("peak", "memory")
 
 
-@command(PREDICT, "roofline compare gpt2 --chips h100-sxm,a100-80gb-sxm,l4 -B 8 -S 1024")
+@command(PREDICT, "roofline compare gpt2 h100-sxm,a100-80gb-sxm,l4 -B 8 -S 1024")
 def compare(
     model: opt.Model,
-    chips: _Chips,
     program: opt.ProgramOptions,
     sizes: opt.SizeOptions,
     run: opt.RunOptions,
     output: opt.OutputOptions,
+    where: _Chips = None,
+    as_option: _AsOption = None,
 ) -> None:
     """Put chips side by side, and say what better figures of each would buy."""
-    graph, where = program.graph(model, opt.cluster_of(chips)), opt.chips(chips)
-    values = sizes.of(graph, len(where))
+    names = opt.one_chip(where, as_option, "--chips")
+    if names is None:
+        raise UsageError("compare: no chips given; name some with commas, such as h100-sxm,l4")
+    graph, chips = program.graph(model, opt.cluster_of(names)), opt.chips(names)
+    values = sizes.of(graph, len(chips))
     lists = [name for name, value in values.items() if isinstance(value, list)]
     if len(lists) > 1:
         raise UsageError(
             f"compare: one size may be several numbers; given {' and '.join(f'-{name}' for name in lists)}"
         )
-    result = side_by_side(graph, where, **run.keywords, **values)
+    result = side_by_side(graph, chips, **run.keywords, **values)
     output.write(result, _tables(result, lists[0] if lists else ""))
 
 

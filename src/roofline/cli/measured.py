@@ -9,8 +9,10 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from roofline.analysis.batches import two_ridges
 from roofline.cli import options as opt
 from roofline.cli.app import JUDGE, command
+from roofline.cli.output import note_failed
 from roofline.cli.tables import COLOURS, facts, heading, table, time_text
 from roofline.diagnosis.op_times import OpVerdict, OpVerdicts, check_ops
 from roofline.diagnosis.sweep import SweepVerdict, check_sweep, read_sweep
@@ -52,15 +54,25 @@ def sweep(
     output.write(verdict, _sweep(verdict))
 
 
+def _shares(verdict: SweepVerdict) -> str:
+    """Say what large batches approach, and from which batch on how much of it is there."""
+    if verdict.saturated is None:
+        return ""
+    shares = ", ".join(f"{share} from batch {batch:.3g}" for share, batch in verdict.batch_by_share.items())
+    return f"large batches approach {verdict.saturated:.4g} per second: {shares}"
+
+
 def _sweep(verdict: SweepVerdict) -> Iterator[Any]:
     style = "green" if verdict.verdict in ("normal", "flat", "saturated") else "yellow"
+    ridge = two_ridges(verdict.ridge, verdict.ridge_datasheet)
     yield Text(f"{verdict.verdict}: ", style=f"bold {style}").append(verdict.reading, style=style)
     yield facts([
         ("program", heading(verdict).plain if verdict.predicted is not None else ""),
         ("floor", f"{time_text(verdict.floor_s)} whatever the batch"),
         ("per item", time_text(verdict.marginal_s)),
         ("knee", f"batch {verdict.knee:.3g}" if verdict.knee is not None else "not reached"),
-        ("ridge", f"batch {verdict.ridge}, where the chip's arithmetic takes over" if verdict.ridge else ""),
+        ("throughput", _shares(verdict)),
+        ("ridge", ridge.removeprefix("ridge is ") if verdict.predicted is not None else ""),
         ("run", "batch {} to {}".format(*verdict.recommended)),
     ])  # fmt: skip
     expected = verdict.predicted is not None
@@ -78,13 +90,19 @@ def ops(
     file: _Ops,
     output: opt.OutputOptions,
     chip: opt.MaybeChip = None,
+    ran_on: opt.RanOn = None,
     dtype: _Format = None,
     top: _Top = 10,
 ) -> None:
-    """Judge a table of measured operators, those that lose the most time first; exit with 1 where one is impossible."""
-    verdicts = check_ops(file, find_chip(chip) if chip is not None else None, dtype=dtype)
+    """Judge a table of measured operators, those that lose the most time first.
+
+    Exit with 1 where a row is impossible or could not be judged.
+    """
+    where = opt.one_chip(chip, ran_on)
+    verdicts = check_ops(file, find_chip(where) if where is not None else None, dtype=dtype)
+    note_failed(verdicts.errors, "judged")
     output.write(verdicts, _ops(verdicts, top))
-    if "impossible" in verdicts.counts:
+    if not verdicts.counts.keys().isdisjoint({"impossible", "unknown"}):
         raise typer.Exit(1)
 
 

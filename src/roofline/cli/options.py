@@ -74,7 +74,7 @@ def argument(metavar: str, help: str, complete: Any = None) -> Any:
 
 #: Groups of options in the help of a command.
 _program, _parallel = partial(option, panel="Program"), partial(option, panel="Parallelism", default="1")
-_size, _run, _limit = partial(option, panel="Sizes"), partial(option, panel="Run"), partial(option, panel="Limits")
+_size, _run, limit = partial(option, panel="Sizes"), partial(option, panel="Run"), partial(option, panel="Limits")
 _format, _output = partial(_program, complete=complete_formats), partial(option, panel="Output")
 
 Model = Annotated[str, argument(
@@ -188,7 +188,7 @@ class CopyOptions:
                 f"--dp {self.dp}: a batch of {min(batches)} cannot be shared by so many copies; "
                 f"nearest: --dp {min(batches)}, or -B {self.dp}"
             )
-        if cluster is not None and not cluster.implied:
+        if cluster is not None:
             cluster.span(each * self.dp)
         parts = [-(-batch // self.dp) for batch in batches]
         note(f"each of {self.dp} copies runs its part of the batch; throughput is that of one copy")
@@ -275,10 +275,10 @@ class RunOptions:
 class LimitOptions:
     """What a run may take."""
 
-    memory_limit: Annotated[Text, _limit("--memory-limit SIZE", "Such as 72GiB.", default="the chip's memory")] = None
-    latency_limit: Annotated[Text, _limit("--latency-limit TIME", "Of one run, such as 50ms.")] = None
-    memory: Annotated[Text, _limit("--memory SIZE", "As --memory-limit.", hidden=True)] = None
-    latency: Annotated[Text, _limit("--latency TIME", "As --latency-limit.", hidden=True)] = None
+    memory_limit: Annotated[Text, limit("--memory-limit SIZE", "Such as 72GiB.", default="the chip's memory")] = None
+    latency_limit: Annotated[Text, limit("--latency-limit TIME", "Of one run, such as 50ms.")] = None
+    memory: Annotated[Text, limit("--memory SIZE", "As --memory-limit.", hidden=True)] = None
+    latency: Annotated[Text, limit("--latency TIME", "As --latency-limit.", hidden=True)] = None
 
     def limits(self) -> tuple[str | None, str | None]:
         """Return the limits of memory and of time.
@@ -424,6 +424,17 @@ def _training_step(graph: Graph, precision: str | None) -> Graph:
     return training_graph(graph, precision=name, gradients="fp32" if master else None)
 
 
+def one_chip(argument: str | None, option: str | None, name: str = "--chip") -> str | None:
+    """Return the chip that was given, as an argument or by an option.
+
+    Raises:
+        UsageError: Both were.
+    """
+    if argument is not None and option is not None:
+        raise UsageError(f"{argument} and {name} {option}: the chip is given twice; give it once")
+    return option if argument is None else argument
+
+
 # --- chips ------------------------------------------------------------------------------------------------------------
 
 
@@ -435,16 +446,15 @@ def chips(text: str) -> list[Chip]:
 
 def device(name: str) -> Chip:
     """Return a chip, or one device of a cluster."""
-    cluster = cluster_of(name)
-    return find_chip(name) if cluster is None else cluster.device
+    return cluster_of(name).device
 
 
-def cluster_of(name: str) -> Cluster | None:
-    """Return the cluster of that name, ``None`` where it is a chip's or several names."""
-    if "," in name:
-        return None
+def cluster_of(name: str) -> Cluster:
+    """Return the cluster of that name; of a chip's, and of the first of several names, a node of eight."""
+    if "," in name.strip(", "):
+        return find_cluster(chips(name)[0])
     try:
-        find_chip(name)
+        return find_cluster(find_chip(name))
     except RooflineError as error:
         try:
             return find_cluster(name)
@@ -452,7 +462,6 @@ def cluster_of(name: str) -> Cluster | None:
             raise error from None
         except RooflineError as other:
             raise (other if _describes_cluster(name) else error) from None
-    return None
 
 
 def _describes_cluster(name: str) -> bool:

@@ -78,6 +78,18 @@ def note(text: str) -> None:
     _notes.append(one_line(text))
 
 
+def note_failed(reasons: Mapping[str, int], what: str) -> None:
+    """Note how many rows failed, and the most frequent reason.
+
+    Args:
+        reasons: Rows by reason.
+        what: What could not be done with them: ``judged``, ``predicted``.
+    """
+    if reasons:
+        reason, often = max(reasons.items(), key=lambda pair: pair[1])
+        note(f"{sum(reasons.values()):,} rows could not be {what}, {often:,} of them: {reason}")
+
+
 def say_notes() -> None:
     """Print the notes that wait for output."""
     for text in _notes:

@@ -12,10 +12,12 @@ import typer
 from roofline.analysis.prediction import output_columns, predict_rows
 from roofline.cli import options as opt
 from roofline.cli.app import PREDICT, command
-from roofline.cli.output import note
+from roofline.cli.output import json_text, note_failed, write_json
 from roofline.cli.progress import progress
+from roofline.cli.tables import Rows
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.csvfile import read_rows, write_rows
+from roofline.ir.files import whole_file
 
 _Input = Annotated[Path, opt.argument(
     "IN.csv", "Columns op, dtype, shape, or model, phase, mode, dtype, batch, seq, context; - for stdin.")]  # fmt: skip
@@ -23,30 +25,49 @@ _Output = Annotated[str, opt.option("--output -o OUT.csv", "Where to write; - fo
 _Regime = Annotated[str, opt.option(
     "--regime REGIME", "cold: operands in main memory; warm: in the cache if they fit.", default="cold",
     complete=("cold", "warm"))]  # fmt: skip
+_Json = Annotated[bool, opt.option("--json", "Print JSON.", "Output")]
+_Csv = Annotated[bool, opt.option("--csv", "Print CSV, as where nothing is said.", "Output")]
 _NoCalibration = Annotated[bool, opt.option("--no-calibration", "Generic prior instead of fitted figures.")]
 
 #: Different reasons that are counted.
 _MOST_REASONS = 1000
 
 
-@command(PREDICT, "roofline predict rows.csv --chip h100-sxm -o predicted.csv")
+@command(PREDICT, "roofline predict rows.csv h100-sxm -o predicted.csv")
 def predict(
     table: _Input,
-    chip: opt.RanOn = None,
+    chip: opt.MaybeChip = None,
+    ran_on: opt.RanOn = None,
     output: _Output = "-",
     regime: _Regime = "cold",
     no_calibration: _NoCalibration = False,
+    as_json: _Json = False,
+    as_csv: _Csv = False,
 ) -> None:
-    """Predict every row of a CSV file; exit with 1 where a row could not be."""
-    where = find_chip(chip) if chip is not None else None
+    """Predict every row of a CSV file, as CSV where nothing is said; exit with 1 where a row could not be."""
+    opt.exclusive(json=as_json, csv=as_csv)
+    name = opt.one_chip(chip, ran_on)
+    where = find_chip(name) if name is not None else None
     faults: dict[str, int] = {}
     with read_rows(table) as (columns, rows), progress("predict", _lines(table)) as update:
         predicted = predict_rows(rows, where, calibration=not no_calibration, regime=regime, progress=update)
-        write_rows(output, output_columns(columns), _counted(predicted, faults))
+        counted = _counted(predicted, faults)
+        if as_json:
+            about = {"chip": where.name if where is not None else None, "regime": regime}
+            _write_json(output, Rows("predict", list(counted), about))
+        else:
+            write_rows(output, output_columns(columns), counted)
     if faults:
-        reason, often = max(faults.items(), key=lambda pair: pair[1])
-        note(f"{sum(faults.values()):,} rows could not be predicted, {often:,} of them: {reason}")
+        note_failed(faults, "predicted")
         raise typer.Exit(1)
+
+
+def _write_json(output: str, rows: Rows) -> None:
+    """Write the rows as JSON, a file whole or not at all."""
+    if output == "-":
+        return write_json(rows.record())
+    with whole_file(output) as stream:
+        stream.write(json_text(rows.record()))
 
 
 def _counted(rows: Iterable[Mapping[str, Any]], faults: dict[str, int]) -> Iterator[Mapping[str, Any]]:

@@ -43,12 +43,14 @@ _COLOURS = {"compute": "green", "memory": "cyan", "launch": "yellow", "link": "r
 def trace(
     file: _File,
     output: opt.OutputOptions,
-    chip: _Chip = None,
+    chip: opt.MaybeChip = None,
+    ran_on: _Chip = None,
     top: _Top = 5,
     html: opt.Html = None,
 ) -> None:
     """Say where the time of a trace went: idle time, the slowest operators, their roofs."""
-    where = find_chip(chip) if chip is not None else None  # a wrong name is told before a large file is read
+    name = opt.one_chip(chip, ran_on)
+    where = find_chip(name) if name is not None else None  # a wrong name is told before a large file is read
     report = trace_report(read(file), where)
     if html is not None:
         from roofline.view.pages.page import trace_page

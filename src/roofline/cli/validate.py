@@ -20,7 +20,7 @@ from roofline.ir.errors import UsageError
 _Input = Annotated[Path | None, opt.argument(
     "[IN.csv]", "Operators with kernel_us or p50_us, or models with wall_us; those that ship when absent.")
 ]  # fmt: skip
-_Chip = Annotated[str, opt.option(
+_Chip = Annotated[str | None, opt.option(
     "--chip CHIP", "Where rows were measured that name no chip.", default="h100-sxm", complete=opt.complete_chips)
 ]  # fmt: skip
 _Check = Annotated[bool, opt.option("--check", "Exit with 1 where a figure is worse than recorded.")]
@@ -31,7 +31,8 @@ _Record = Annotated[bool, opt.option("--record", "Record the figures for --check
 def validate(
     output: opt.OutputOptions,
     source: _Input = None,
-    chip: _Chip = "h100-sxm",
+    where: opt.MaybeChip = None,
+    chip: _Chip = None,
     check: _Check = False,
     record_figures: _Record = False,
 ) -> None:
@@ -39,7 +40,7 @@ def validate(
     opt.exclusive(check=check, record=record_figures)
     if source is not None and (check or record_figures):
         raise UsageError("--check and --record are for the measurements that ship; leave the file away")
-    result = judge(source, find_chip(chip))
+    result = judge(source, find_chip(opt.one_chip(where, chip) or "h100-sxm"))
     output.write(result, _parts(result))
     if record_figures:
         note(f"{record(result)}: figures recorded")

@@ -252,7 +252,8 @@ def _other_batch(reference: Reference, together: Callable[[int], float]) -> Iter
                      f"--batch {2 * batch}", f"batch={2 * batch}")  # fmt: skip
     elif batch > 1:
         half = float(reference.estimate(B=batch // 2).time)
-        note = "shorter latency; throughput is saturated and stays"
+        rate = (batch // 2) * time / (half * batch)
+        note = f"shorter latency, {rate:.0%} of the throughput"
         yield Advice(f"batch {batch // 2} for latency", half, time - half, together(batch // 2), note,
                      f"--batch {batch // 2}", f"batch={batch // 2}")  # fmt: skip
 

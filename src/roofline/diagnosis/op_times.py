@@ -60,6 +60,7 @@ class OpVerdict:
         bound: What bounds it.
         lost_s: What all its launches take beyond what is expected [s].
         chip: Where it ran; empty where nothing says.
+        error: Why it could not be judged (its verdict is then ``unknown``), or ``None``.
     """
 
     row: int
@@ -78,6 +79,7 @@ class OpVerdict:
     bound: str | None = None
     lost_s: float = 0.0
     chip: str = ""
+    error: str | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -103,6 +105,11 @@ class OpVerdicts(Report):
         """Number of rows with each verdict."""
         number = Counter(row.verdict for row in self.rows)
         return {verdict: number[verdict] for verdict in VERDICTS if number[verdict]}
+
+    @property
+    def errors(self) -> dict[str, int]:
+        """Number of rows that could not be judged, by the reason."""
+        return dict(Counter(row.error for row in self.rows if row.error))
 
     @property
     def measured_s(self) -> float:
@@ -258,7 +265,7 @@ def _judge(at: int, row: Row, entry: Row, guess: Row, times: TimeColumn, chip: C
         if seconds is None:
             raise UsageError(f"no time in {times.name!r}")
     except RooflineError as error:
-        return OpVerdict(**base, shape=shape, verdict="unknown", reason=str(error))
+        return OpVerdict(**base, shape=shape, verdict="unknown", reason=str(error), error=str(error))
     expected, low, high, floor = (guess[f"{name}_us"] * 1e-6 for name in ("predicted", "low", "high", "floor"))
     verdict, reason = _verdict(seconds, expected, low, high, entry, shape, chip)
     return OpVerdict(

@@ -3,7 +3,8 @@
 Two shapes are fitted, both robust against a stray point (medians of slopes), and the better one counts. ``flat``: up
 to some batch every run takes the same, then a straight line. ``line``: a fixed cost and a cost per item from the first
 batch on. Either way the *knee* is the batch whose items take as long as the fixed cost: below it a bigger batch is
-nearly free, above it the throughput is nearly all there.
+nearly free. It is not where throughput ends: on a line, half of what large batches approach is there, 80 % at four
+times the knee and 90 % at nine times (``b / (knee + b)``), so shares are said beside it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from roofline.analysis.batches import ridge_batches, two_ridges
 from roofline.analysis.estimates import Estimate, estimate
 from roofline.diagnosis.timetable import time_column
 from roofline.frontends.source import Program, as_graph
@@ -47,7 +49,9 @@ ROUNDED = 1.5
 RIDGE_REACH = 8
 #: Batches over which slopes are taken pair by pair; longer sweeps are thinned to as many.
 MAX_BATCHES = 400
-#: Recommended batches over the knee: the flat shape is saturated there, a line has 80 to 90 % at 4 to 9 times it.
+#: Shares of the throughput that large batches approach: the batches of each are said, and recommended.
+SHARES = (0.8, 0.9)
+#: Recommended batches over the knee: of the flat shape from where it ends on, of a line those with 80 to 90 %.
 RECOMMENDED = {"flat": (1.0, 2.0), "line": (4.0, 9.0)}
 #: Headers of the batch in a file.
 BATCH = ("batch", "batch size", "batch_size", "batchsize", "bs", "b", "n", "concurrency")
@@ -76,6 +80,20 @@ class Fit:
         """Batch whose items take as long as the fixed cost; ``None`` where no cost per item is seen."""
         return self.floor / self.marginal if self.marginal else None
 
+    def share(self, batch: float) -> float:
+        """Return the share of the throughput of large batches that a batch has; 0 where they have no limit."""
+        return self.marginal * batch / float(self.at(batch))
+
+    def batch_for(self, share: float) -> float | None:
+        """Return the batch that has a share of the throughput of large batches; ``None`` where they have no limit.
+
+        Example:
+            >>> Fit("line", 5.0, 1.0, 5.0).batch_for(0.5), Fit("flat", 5.0, 1.0, 0.0).batch_for(0.8)
+            (5.0, 4.0)
+        """
+        level = self.floor if self.shape == "flat" else 0.0
+        return max(share * level, share / (1 - share) * self.offset) / self.marginal if self.marginal else None
+
     def at(self, batches: Any) -> Any:
         """Return fitted times [s]."""
         line = self.offset + self.marginal * np.asarray(batches, dtype=np.float64)
@@ -91,15 +109,17 @@ class SweepVerdict(Report):
     """The answer of :func:`check_sweep`.
 
     Attributes:
-        verdict: ``normal``, ``flat`` (no knee yet: more batch is nearly free), ``saturated`` (from the first batch),
-            ``falling`` (throughput falls) or ``unsteady`` (no shape fits, or a smaller batch takes longer).
+        verdict: ``normal``, ``flat`` (no knee yet: more batch is nearly free), ``saturated`` (the first batch has 90 %
+            of the throughput that large ones approach), ``falling`` (throughput falls) or ``unsteady`` (no shape fits,
+            or a smaller batch takes longer).
         reading: That in plain words.
         batches: Sorted, each once.
         times: Measured, means of what was given twice [s].
         fit: The shape that fits.
         recommended: Least and most batch to run.
         predicted: The estimate at the same batches, with a program and a chip.
-        ridge: First batch whose compute time exceeds its memory time, or ``None``.
+        ridge: First batch whose compute time exceeds its memory time at calibrated rates, or ``None``.
+        ridge_datasheet: The same at the datasheet's rates.
         comparison: Measured against predicted, in plain words.
     """
 
@@ -113,6 +133,7 @@ class SweepVerdict(Report):
     recommended: tuple[int, int]
     predicted: Estimate | None = None
     ridge: int | None = None
+    ridge_datasheet: int | None = None
     comparison: tuple[str, ...] = ()
 
     @property
@@ -132,8 +153,13 @@ class SweepVerdict(Report):
 
     @property
     def saturated(self) -> float | None:
-        """Throughput that a large batch reaches, by the fit [items/s]; ``None`` where no limit is seen."""
+        """Throughput that ever larger batches approach, by the fit [items/s]; ``None`` where no limit is seen."""
         return 1 / self.fit.marginal if self.fit.marginal else None
+
+    @property
+    def batch_by_share(self) -> dict[str, float | None]:
+        """Batch that has 80 and 90 % of that throughput, by the fit."""
+        return {f"{share:.0%}": self.fit.batch_for(share) for share in SHARES}
 
     @property
     def best(self) -> float:
@@ -143,21 +169,23 @@ class SweepVerdict(Report):
     def subject(self) -> dict[str, Any]:
         """Return the program and the chip that it was compared with, where there are."""
         about = self.predicted.subject() if self.predicted is not None else {}
-        return about | ({"sizes": {**about["sizes"], "batch": list(self.batches)}} if about else {})
+        return about | ({"sizes": {**about["sizes"], "batch": list(map(_whole, self.batches))}} if about else {})
 
     def summary(self) -> dict[str, Any]:
         """Return the verdict, floor, cost per item and knee."""
         return {
             "verdict": self.verdict, "reading": self.reading, "floor_s": self.floor_s, "marginal_s": self.marginal_s,
-            "knee_batch": self.knee, "ridge_batch": self.ridge, "saturated_items_per_s": self.saturated,
-            "best_items_per_s": self.best, "recommended_batches": list(self.recommended), "fit_shape": self.fit.shape,
+            "knee_batch": self.knee, "ridge_batch": self.ridge, "ridge_batch_datasheet": self.ridge_datasheet,
+            "saturated_items_per_s": self.saturated, "saturated_share": self.fit.share(self.batches[-1]),
+            "batch_by_share": self.batch_by_share, "best_items_per_s": self.best,
+            "recommended_batches": list(self.recommended), "fit_shape": self.fit.shape,
             "fit_error": self.fit.error, "comparison": list(self.comparison),
         }  # fmt: skip
 
     def records(self) -> list[dict[str, Any]]:
         """Return one dictionary per batch: measured, fitted and expected time."""
         expected = [None] * len(self.batches) if self.predicted is None else self.predicted.time.tolist()
-        rows = zip(self.batches, self.times, self.fit.at(self.batches).tolist(), expected, strict=True)
+        rows = zip(map(_whole, self.batches), self.times, self.fit.at(self.batches).tolist(), expected, strict=True)
         keys = ("batch", "measured_s", "fitted_s", "expected_s")
         return [{**dict(zip(keys, row, strict=True)), "items_per_s": row[0] / row[1]} for row in rows]
 
@@ -366,19 +394,32 @@ def _reading(best: Fit, batches: Floats, times: Floats) -> tuple[str, str]:
             f"throughput falls from {rate[top]:.4g} per second at batch {batches[top]:g} to {rate[-1]:.4g} at "
             f"{batches[-1]:g}, which no roofline does: look for memory that is swapped or recomputed, or falling clocks"
         )
-    if best.knee is None or best.knee > batches[-1]:
+    if best.knee is None:
         return "flat", (
             f"a run takes about {floor} whatever the batch, up to {batches[-1]:g}: launches, or weights that are read "
             "once for all items; a bigger batch is nearly free"
         )
-    limit = f"beyond it throughput is saturated at about {1 / best.marginal:.4g} per second and a bigger batch only"
-    if best.knee < batches[0]:
-        start = f"time grows with the batch from the first on, {item} per item"
-        return "saturated", f"normal roofline behaviour: {start}: {limit} waits longer"
+    fixed = f"a fixed {floor} (launches, or weights that are read once), then {item} per item"
+    limit = f"{1 / best.marginal:.4g} per second that large batches approach"
+    last = f"batch {batches[-1]:g} has {best.share(batches[-1]):.0%} of the {limit}"
+    if best.knee > batches[-1]:
+        return "flat", f"{fixed}; both meet near batch {best.knee:.3g}: {last}, and a bigger one is nearly free"
+    if best.share(batches[0]) >= SHARES[-1]:
+        return "saturated", (
+            f"normal roofline behaviour: time grows with the batch from the first on, {item} per item: batch "
+            f"{batches[0]:g} has {best.share(batches[0]):.0%} of the {limit}, and a bigger one only waits longer"
+        )
+    (low, first), (high, then) = ((share, best.batch_for(share) or 0) for share in SHARES)
     return "normal", (
-        f"normal roofline behaviour: a fixed {floor} (launches, or weights that are read once), then {item} per item; "
-        f"both meet near batch {best.knee:.3g}: below it a bigger batch is nearly free, {limit} waits longer"
+        f"normal roofline behaviour: {fixed}; both meet near batch {best.knee:.3g}, at {best.share(best.knee):.0%} of "
+        f"the {limit}: {low:.0%} from batch {first:.3g}, {high:.0%} from {then:.3g}; the largest measured, "
+        f"{batches[-1]:g}, has {best.share(batches[-1]):.0%}"
     )
+
+
+def _whole(batch: float) -> float:
+    """Return a whole batch as an integer, so that it reads as one."""
+    return int(batch) if batch == int(batch) else batch
 
 
 # --- compared with the chip ---
@@ -395,24 +436,14 @@ def _compared(measured: SweepVerdict, graph: Graph, chip: Chip, options: dict[st
     # Batches on which the ridge is looked for, at most a hundredth apart.
     top = RIDGE_REACH * int(batches[-1])
     ladder = np.concatenate([np.arange(1, min(top, 512) + 1), np.geomspace(1, top, 2048).astype(np.int64)])
-    ridge = _ridge(estimate(graph, chip, B=np.unique(ladder), **options))
-    words = (_meeting(measured, own, ridge, predicted), _distance(measured, own, predicted))
-    return replace(measured, predicted=predicted, ridge=ridge, comparison=words)
+    ridge, datasheet = ridge_batches(estimate(graph, chip, B=np.unique(ladder), **options))
+    measured = replace(measured, predicted=predicted, ridge=ridge, ridge_datasheet=datasheet)
+    return replace(measured, comparison=(_meeting(measured, own, predicted), _distance(measured, own, predicted)))
 
 
-def _ridge(curve: Estimate) -> int | None:
-    """Return the first batch of the curve whose compute time exceeds its memory time."""
-    compute, memory = np.zeros(curve.shape), np.zeros(curve.shape)
-    for row, time in zip(curve.rows, curve.times[0], strict=True):
-        compute += row.kernel.count * time.compute
-        memory += row.kernel.count * time.memory
-    past = np.flatnonzero(compute > memory)
-    return int(curve.grid.sizes["B"].ravel()[past[0]]) if past.size else None
-
-
-def _meeting(measured: SweepVerdict, own: Fit, ridge: int | None, predicted: Estimate) -> str:
+def _meeting(measured: SweepVerdict, own: Fit, predicted: Estimate) -> str:
     """Compare the measured knee with the predicted one and the ridge."""
-    turn = f"the ridge is at batch {ridge:,}" if ridge else "no batch in reach is compute-bound"
+    turn = f"the {two_ridges(measured.ridge, measured.ridge_datasheet)}"
     knee = "no knee" if own.knee is None else f"a knee near batch {own.knee:.3g}"
     expected = f"{predicted.graph.name} on {predicted.chip.name} should have {knee}, and {turn}"
     if measured.knee is None or own.knee is None or not isfinite(own.knee):

@@ -114,7 +114,7 @@ class Cluster(Frozen):
 
     @property
     def implied(self) -> bool:
-        """True where it only stands for a chip's name, so that a node may hold as many devices as it takes."""
+        """True where it only stands for a chip's name: one node of eight."""
         return self.source == _IMPLIED
 
     @property

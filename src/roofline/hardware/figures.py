@@ -175,7 +175,7 @@ def altered(chip: _Chip, edits: Iterable[Edit], *, alone: bool = False) -> _Chip
         known = fields["efficiency"]
         known = known.model_dump() if isinstance(known, Efficiency) else dict(known)
         source = f"from the chip before the what-if: {known.get('source', '')}"
-        fields["efficiency"] = known | {"calibrated": "transferred", "source": source}
+        fields["efficiency"] = known | {"calibrated": "transferred", "held_out_error": None, "source": source}
     return type(chip)(**fields)
 
 

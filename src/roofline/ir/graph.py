@@ -13,6 +13,8 @@ from functools import cached_property, lru_cache, wraps
 from types import MappingProxyType
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
+import numpy as np
+
 from roofline.ir.errors import ShapeError, UsageError
 from roofline.ir.numbers import whole_number
 from roofline.ir.sizes import (
@@ -154,6 +156,7 @@ class Devices:
         pp: Stages of a pipeline that the program runs through, one after the other.
         stage: Which of ``stages`` the program is, from 0; ``None`` where it is a whole one.
         stages: Stages of the pipeline that it is a part of.
+        cluster: Where they are, empty where nobody has said.
     """
 
     tp: int = 1
@@ -161,6 +164,12 @@ class Devices:
     pp: int = 1
     stage: int | None = None
     stages: int = 1
+    cluster: str = ""
+
+    @property
+    def number(self) -> int:
+        """All of them."""
+        return self.tp * self.ep * self.pp
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +201,34 @@ class Positions:
 
     most: int
     hard: bool = False
+
+    def check(self, title: str, sizes: Mapping[str, Any]) -> None:
+        """Refuse more positions than rows of a table.
+
+        Args:
+            title: The model.
+            sizes: Numbers or arrays, by symbol.
+
+        Raises:
+            UsageError: Names the size and the limit.
+        """
+        name, longest = self._longest(sizes)
+        if self.hard and longest > self.most:
+            raise UsageError(
+                f"{size_names({name})}={longest:,}: {title} has {self.most:,} positions, each a row of its table; "
+                f"allowed: up to {self.most:,}, or a model with a longer table"
+            )
+
+    def note(self, title: str, sizes: Mapping[str, Any]) -> str:
+        """Say where positions are more than the model is made for; empty where they are not."""
+        _, longest = self._longest(sizes)
+        return f"{longest:,} positions, where {title} is made for {self.most:,}" if longest > self.most else ""
+
+    @staticmethod
+    def _longest(sizes: Mapping[str, Any]) -> tuple[str, int]:
+        """The size that counts positions and is largest."""
+        return max(((name, int(max(np.ravel(sizes[name])))) for name in ("S", "C") if name in sizes), default=("S", 0),
+                   key=lambda each: each[1])  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,7 +401,9 @@ class Graph:
             check_symbol(self, name, f"{name}={sizes[name]}")
             if name not in SIZE_WORDS.values():
                 raise unknown_size(name, known)
-        return self._bound({name: whole_number(name, size, most=LARGEST) for name, size in sizes.items()})
+        numbers = {name: whole_number(name, size, most=LARGEST) for name, size in sizes.items()}
+        check_positions(self, numbers)
+        return self._bound(numbers)
 
     def _bound(self, sizes: Mapping[str, int]) -> Graph:
         at = {name: replace(t, shape=tuple(substitute(s, sizes) for s in t.shape)) for name, t in self.tensors.items()}
@@ -445,6 +484,25 @@ class Graph:
         return f"<Graph {self.name}: {len(self.nodes)} nodes, {self.parameters:,} parameters{sizes}>"
 
 
+def check_positions(graph: Graph, sizes: Mapping[str, Any]) -> None:
+    """Refuse sizes with more positions than the model's table has rows; ``info.positions`` says how many.
+
+    Args:
+        graph: The program.
+        sizes: Numbers or arrays, by symbol.
+
+    Raises:
+        UsageError: Names the size and the limit.
+    """
+    if graph.info.positions is not None:
+        graph.info.positions.check(graph.title, sizes)
+
+
+def positions_note(graph: Graph, sizes: Mapping[str, Any]) -> str:
+    """Say where sizes have more positions than the model is made for and runs beyond; empty where they have not."""
+    return "" if graph.info.positions is None else graph.info.positions.note(graph.title, sizes)
+
+
 def check_graph(program: Any, name: str, what: str = "a pass") -> None:
     """Refuse what is no program.
 
@@ -494,6 +552,7 @@ def sizes_of(graph: Graph, sizes: Mapping[str, Any], known: Set[str] | None = No
         named.setdefault("C", named["S"])
     for name in named.keys() - known - set(SIZE_WORDS.values()):
         raise unknown_size(name, known)
+    check_positions(graph, named)
     return {name: value for name, value in named.items() if name in known}
 
 

@@ -14,6 +14,7 @@ from fractions import Fraction
 from html import escape
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from roofline.ir.graph import positions_note
 from roofline.ir.sizes import SIZE_WORDS
 from roofline.ir.units import format_bytes, format_si
 
@@ -101,15 +102,17 @@ def subject(
         sizes: Its sizes, by symbol.
 
     Returns:
-        ``model``, ``phase``, ``dtype``, ``chip``, ``mode``, ``passes``, ``sizes`` and ``notes``.
+        ``model``, ``phase``, ``dtype``, ``chip``, ``cluster`` (of a program placed on one), ``mode``, ``passes``,
+        ``sizes`` and ``notes``.
     """
     values = {name: size for name in (*WORDS, *(sizes or {})) if (size := (sizes or {}).get(name)) is not None}
-    where = {name: value for name, value in (("chip", chip), ("mode", mode)) if value is not None}
+    placed = (("chip", chip), ("cluster", graph.info.devices.cluster or None), ("mode", mode))
+    where = {name: value for name, value in placed if value is not None}
     return {
         "model": graph.title, "phase": graph.info.phase, "dtype": graph.info.dtype,
         **where, "passes": [repr(step) for step in graph.history],
         "sizes": {WORDS.get(name, name): _whole(size) for name, size in values.items()},
-        "notes": list(graph.info.notes),
+        "notes": [note for note in (*graph.info.notes, positions_note(graph, sizes or {})) if note],
     }  # fmt: skip
 
 
@@ -127,6 +130,7 @@ def title(subject: Mapping[str, Any]) -> str:
     name = " ".join(str(subject[key]) for key in ("model", "phase") if subject.get(key))
     where = subject.get("chip")
     chips = ", ".join(where) if isinstance(where, list | tuple) else where
+    chips = f"{chips} of {subject['cluster']}" if chips and subject.get("cluster") else chips
     steps = subject.get("passes", ())
     parts = [
         f"{name} on {chips}".strip() if chips else name,

@@ -44,6 +44,10 @@ def _floor_div(a: Number, b: Number) -> Number:
     return a // b
 
 
+def _share(a: Number, b: Number) -> Number:
+    return a / b
+
+
 def _minimum(a: Number, b: Number) -> Number:
     return min(a, b) if _scalar(a, b) else np.minimum(a, b)
 
@@ -61,6 +65,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "min": _minimum,
     "max": _maximum,
     "floordiv": _floor_div,
+    "share": _share,
     "distinct": _distinct,
 }
 
@@ -296,6 +301,16 @@ def distinct(pool: Number, picks: Number, draws: Number) -> Number:
     ``pool * (1 - (1 - picks / pool) ** draws)``: how many experts' weights a batch of tokens touches.
     """
     return call("distinct", pool, picks, draws)
+
+
+def share(whole: Number, parts: Number) -> Number:
+    """One of so many equal parts, which need not be a whole number.
+
+    Example:
+        >>> share(6.5, 2), share(symbol("S"), symbol("B"))
+        (3.25, share(S, B))
+    """
+    return call("share", whole, parts)
 
 
 def evaluate(size: Number, sizes: Mapping[str, Number]) -> Number:

@@ -90,6 +90,28 @@ def parse(text: str | float, unit: str, name: str = "") -> float:
     return _finite(float(number) * allowed[spelled], quantity, unit)
 
 
+def share(value: str | float, name: str) -> float:
+    """Read a share of a whole: ``"90%"``, or a number above 0 up to 1.
+
+    Raises:
+        UnitError: Anything else; a number above 1 may be per cent, which the message asks for.
+
+    Example:
+        >>> share("90%", "near"), share(0.9, "near")
+        (0.9, 0.9)
+    """
+    quantity = _given(value, name)
+    match = _NUMBER.match(value) if isinstance(value, str) and len(value) <= _LONGEST else None
+    scale = {"": 1.0, "%": 0.01}.get(match[2]) if match else None if isinstance(value, str) else 1.0
+    if scale is None:
+        raise UnitError(f"{quantity} is not a share; write it as 90% or 0.9")
+    number = (float(match[1]) if match else as_float(value)) * scale
+    if not 0 < number <= 1:
+        hint = f": {number:g}% or {number / 100:g}?" if scale == 1 and 1 < number <= 100 else ""
+        raise UnitError(f"{quantity} is no share above 0% up to 100%{hint}")
+    return number
+
+
 #: Units that a message offers for a number that has none.
 _CHOICES = {
     "B": ("GiB", "GB", "MiB"), "B/s": ("GB/s", "TB/s"), "FLOP": ("GFLOP", "TFLOP"), "FLOP/s": ("GFLOP/s", "TFLOP/s"),

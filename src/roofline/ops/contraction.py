@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from roofline.ir.errors import ShapeError
-from roofline.ir.sizes import ceil_div, distinct, minimum
+from roofline.ir.sizes import ceil_div, distinct, minimum, share
 from roofline.ir.unify import freeze, joined, unify
 from roofline.ir.units import MAC
 from roofline.ops.arrays import Call
@@ -104,7 +104,7 @@ def _blocks(t: Any, h: Any, e: Any, u: Any, i: Any, picks: Any, ranks: Any, dist
     ``E (1 - (1 - k/E)^T)``, and at least half of that where some experts are more popular.
     """
     pairs = ceil_div(t * picks, ranks)
-    touched = ceil_div(distinct(e * ranks, picks, t), ranks)
+    touched = share(distinct(e * ranks, picks, t), ranks)
     if distribution == "balanced":
         touched = minimum(e, pairs)
     elif distribution != "uniform":

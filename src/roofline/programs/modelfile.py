@@ -202,8 +202,8 @@ def _known(name: str, overrides: Mapping[str, Any], allowed: list[str]) -> None:
 def _numbers(file: ModelFile, where: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return the file's sizes with the overrides in place, expressions worked out in the order of the file."""
     sizes: dict[str, Any] = {}
-    for key, given in {**file.sizes, **overrides}.items():
-        value = python_number(given)
+    for key, size in {**file.sizes, **overrides}.items():
+        value = python_number(size)
         is_text = isinstance(value, str) and key in file.sizes
         names = {name: size for name, size in sizes.items() if isinstance(size, int) and not isinstance(size, bool)}
         try:

@@ -24,12 +24,14 @@ import numpy as np
 from roofline.counting.counts import nbytes
 from roofline.counting.grid import Grid, grid, plain
 from roofline.frontends.source import Program, as_graph
+from roofline.ir.dtypes import dtype as number_format
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Tensor, advice_on, sizes_of
 from roofline.ir.numbers import whole_number
 from roofline.ir.report import Report, subject
 from roofline.ir.sizes import LARGEST, Size, evaluate, maximum, minimum, prod, substitute, symbols
 from roofline.ir.units import format_bytes
+from roofline.passes.formats.quantize import quantize
 
 if TYPE_CHECKING:
     pass
@@ -230,7 +232,7 @@ def kv_cache(
         shared_prefix: First tokens that all sequences have in common and that are kept once; whole blocks of them.
         window: Keep no more than this many positions in any layer.
         dtype: Number format of everything.
-        cache: Number format of the cache, such as ``"int8"``.
+        cache: Number format of the cache, such as ``"int8"``; narrow ones with their scales.
         sizes: Other sizes of the program, such as the encoder's ``seq`` in a decode step.
 
     Returns:
@@ -248,7 +250,7 @@ def kv_cache(
         >>> kv_cache("deepseek-v3", cache="bf16").bytes_per_token  # one latent for keys and values of all heads
         70272
     """
-    graph = as_graph(program, None, dtype, None, cache, implied="decode")
+    graph = in_formats(program, (dtype, None, cache), "decode")
     block, shared_prefix, window = checked_layout(block, shared_prefix, window)
     parts = cache_parts(graph, window)
     points = _grid(graph, parts, {"B": batch, "C": context, **sizes_of(graph, sizes)})
@@ -260,6 +262,25 @@ def kv_cache(
             f"{graph.name} has no symbol B: its sequences cannot be distinguished, so nothing can be shared"
         )
     return KVCache(graph, parts, points, block, shared_prefix)
+
+
+#: Number formats of everything, of the weights and of the cache, where given.
+Formats = tuple[str | None, str | None, str | None]
+
+
+def in_formats(program: Program, formats: Formats, phase: str, **options: Any) -> Graph:
+    """Return a program in number formats, a narrow cache with its scales as ``what_if`` counts them.
+
+    Args:
+        program: As for :func:`as_graph`.
+        formats: Of everything, of the weights and of the cache.
+        phase: The phase that the question implies.
+        options: Sizes and options of a model.
+    """
+    dtype, weights, cache = formats
+    narrow = cache is not None and number_format(cache).bits < 16
+    graph = as_graph(program, None, dtype, weights, None if narrow else cache, implied=phase, **options)
+    return quantize(graph, cache=cache) if narrow else graph
 
 
 _CACHE: WeakKeyDictionary[Graph, dict[int | None, tuple[CachePart, ...]]] = WeakKeyDictionary()
@@ -323,8 +344,10 @@ def _width(tensor: Tensor, symbol: str) -> Size:
     return width
 
 
-def checked_layout(block: Any = None, shared_prefix: Any = 0, window: Any = None) -> tuple[int | None, int, int | None]:
-    """Return a block, a prefix and a window as numbers of Python.
+def checked_layout(
+    block: Any = None, shared_prefix: Any = 0, window: Any = None, longest: int = LARGEST
+) -> tuple[int | None, int, int | None]:
+    """Return a block, a prefix of no more than the longest context, and a window as numbers of Python.
 
     Raises:
         UsageError: One that cannot be; names the option.
@@ -334,6 +357,8 @@ def checked_layout(block: Any = None, shared_prefix: Any = 0, window: Any = None
         return None if value is None else whole_number(name, value, 1, LARGEST)
 
     prefix = whole_number("shared_prefix", shared_prefix, 0, LARGEST)
+    if prefix > longest:
+        raise UsageError(f"shared_prefix={prefix}: longer than the prompt of {longest} tokens")
     return positive("block", block), prefix, positive("window", window)
 
 

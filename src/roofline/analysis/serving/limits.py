@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 
 from roofline.analysis.remedies import does_not_fit, formats_that_fit
-from roofline.analysis.serving.kvcache import KVCache, checked_layout, kv_cache
+from roofline.analysis.serving.kvcache import Formats, KVCache, checked_layout, in_formats, kv_cache
 from roofline.counting.memory import RESERVE, Memory, reserved
 from roofline.counting.memory import memory as itemise
-from roofline.frontends.source import Program, as_graph
+from roofline.frontends.source import Program
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import UsageError
-from roofline.ir.graph import Graph, advice_on, sizes_of
+from roofline.ir.graph import Graph, advice_on, check_positions, positions_note, sizes_of
 from roofline.ir.numbers import whole_number
 from roofline.ir.report import Report, subject
 from roofline.ir.sizes import maximum
@@ -47,7 +47,8 @@ class Largest(Report):
         memory: What the largest takes [byte].
         room: What it may take [byte].
         cache: Its cache, as stored and as reserved.
-        limit: ``memory``, or ``size`` where nothing above :data:`LARGEST` is looked at.
+        limit: ``memory``, ``positions`` where the model has no more, each a row of a table, or ``size`` where nothing
+            above :data:`LARGEST` is looked at.
     """
 
     schema = "largest"
@@ -65,6 +66,11 @@ class Largest(Report):
     def free(self) -> float:
         """Memory that is left of the room [byte]."""
         return self.room - float(self.memory.total)
+
+    @property
+    def note(self) -> str:
+        """Say where the context is longer than the model is made for; empty where it is not."""
+        return positions_note(self.graph, self.cache.grid.values)
 
     def subject(self) -> dict[str, Any]:
         """Return the program, where it runs, and the point that fits."""
@@ -85,7 +91,8 @@ class Largest(Report):
         other = f"batch {sizes['B']}" if self.what == "context" else f"a context of {sizes['C']:,}"
         total = f"{format_bytes(float(self.memory.total))} of {format_bytes(self.room)}"
         where = f"{self.what} of {self.graph.name} on {self.chip.name}"
-        return f"<Largest {where}: {self.value:,} {thing} at {other}, {total}>"
+        note = f"; {self.note}" if self.note else ""
+        return f"<Largest {where}: {self.value:,} {thing} at {other}, {total}{note}>"
 
 
 @dataclass(frozen=True)
@@ -100,6 +107,12 @@ class _Step:
     shared_prefix: int
     sizes: Mapping[str, Any]
     reading: Memory | None
+
+    @property
+    def most_positions(self) -> int:
+        """Positions that the model has, a row of a table for each; as many as are looked at where it has none."""
+        limit = self.graph.info.positions
+        return limit.most if limit is not None and limit.hard else LARGEST
 
     def cache(self, batch: Any, context: Any) -> KVCache:
         """Return the cache; one of batch and context may be an array."""
@@ -126,12 +139,14 @@ class _Step:
         def fits(value: Any) -> Any:
             return self.fits(batch, value) if what == "context" else self.fits(value, context)
 
+        check_positions(self.graph, {"C": context})
         if not fits(least):
             where = f"{self.graph.name} on {self.chip.name}: batch {batch} at a context of {context:,}"
             raise does_not_fit(where, self.need(batch, context), self.room, self._remedies(batch, context))
-        value = _most(fits, least)
+        most = self.most_positions if what == "context" else LARGEST
+        value = _most(fits, least, most + 1)
         batch, context = (batch, value) if what == "context" else (value, context)
-        limit = "size" if value >= LARGEST else "memory"
+        limit = "memory" if value < most else "size" if value == LARGEST else "positions"
         need, cache = self.need(batch, context), self.cache(batch, context)
         return Largest(what, value, self.graph, self.chip, need, self.room, cache, limit)
 
@@ -263,22 +278,18 @@ def largest_concurrency(
     return step.largest("concurrency", 1, context, 1)
 
 
-#: Number formats of everything, of the weights and of the cache, where given.
-_Formats = tuple[str | None, str | None, str | None]
-
-
 def _step(
     program: Program,
     chip: AnyChip,
     limit: str | float | None,
-    formats: _Formats,
+    formats: Formats,
     *,
     sizes: Mapping[str, int],
     block: Any,
     shared_prefix: Any,
     **fixed: Any,
 ) -> _Step:
-    graph, target = as_graph(program, None, *formats, implied="decode"), find_chip(chip)
+    graph, target = in_formats(program, formats, "decode"), find_chip(chip)
     block, shared_prefix, _ = checked_layout(block, shared_prefix)
     room = parse(limit, "B", "memory_limit") if limit is not None else target.capacity
     if room <= 0:
@@ -287,13 +298,13 @@ def _step(
                  **fixed)  # fmt: skip
 
 
-def _reading(program: Program, prefill: Program | None, chunk: int, formats: _Formats) -> Memory | None:
+def _reading(program: Program, prefill: Program | None, chunk: int, formats: Formats) -> Memory | None:
     """Return what reading a chunk of one prompt needs; ``None`` where decode steps run alone."""
     if chunk == 0 and prefill is None:
         return None
     chunk = whole_number("chunk", chunk, most=LARGEST)
     source = program if prefill is None and not isinstance(program, Graph) else prefill
-    graph = as_graph(source, None, *formats, implied="prefill") if source is not None else None
+    graph = in_formats(source, formats, "prefill") if source is not None else None
     if graph is None or "S" not in graph.symbols:
         raise UsageError(f"chunk={chunk}: which program reads it? Give prefill=..., a graph with the symbol S")
     return itemise(graph, {"B": 1, "S": chunk})

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.analysis.estimates import Estimate, Mode, estimate
-from roofline.analysis.serving.kvcache import KVCache, checked_layout, kv_cache
+from roofline.analysis.serving.kvcache import Formats, KVCache, checked_layout, in_formats, kv_cache
 from roofline.counting.memory import RESERVE, Memory
 from roofline.counting.memory import memory as itemise
-from roofline.frontends.source import Program, as_graph
+from roofline.frontends.source import Program
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
@@ -292,20 +292,17 @@ def request(
     """
     if chip is None:
         raise UsageError("request: no chip given; give a name or a Chip")
-    first, then = _programs(program, prefill, decode, {"dtype": dtype, "weights": weights, "cache": cache}, overrides)
-    prompt, new_tokens, batch = _checked(prompt, new_tokens, batch)
-    block, shared_prefix, _ = checked_layout(block, shared_prefix)
-    if shared_prefix > prompt:
-        raise UsageError(f"shared_prefix={shared_prefix}: longer than the prompt of {prompt} tokens")
-    where, how = find_chip(chip), {"mode": mode, "tf32": tf32, "reserve": reserve}
+    first, then = _programs(program, prefill, decode, (dtype, weights, cache), overrides)
+    prompt, new_tokens, batch, (block, shared_prefix, _) = _checked(prompt, new_tokens, batch, block, shared_prefix)
+    how = {"mode": mode, "tf32": tf32, "reserve": reserve}
     kv = kv_cache(then, prompt + np.arange(new_tokens), batch=batch, block=block, shared_prefix=shared_prefix)
-    read = estimate(first, where, B=batch, S=prompt, **how)  # type: ignore[arg-type]
-    steps = estimate(then, where, B=batch, C=prompt + np.arange(1, new_tokens), **how) if new_tokens > 1 else None  # type: ignore[arg-type]
+    read = estimate(first, find_chip(chip), B=batch, S=prompt, **how)  # type: ignore[arg-type]
+    steps = estimate(then, read.chip, B=batch, C=prompt + np.arange(1, new_tokens), **how) if new_tokens > 1 else None  # type: ignore[arg-type]
     return Request(read, steps, kv, prompt, new_tokens, batch)
 
 
 def _programs(
-    program: Program | None, prefill: Program | None, decode: Program | None, formats: Mapping[str, str | None],
+    program: Program | None, prefill: Program | None, decode: Program | None, formats: Formats,
     overrides: Mapping[str, Any],
 ) -> tuple[Graph, Graph]:  # fmt: skip
     """The two programs of a request, built or as given.
@@ -316,8 +313,8 @@ def _programs(
     own = (prefill is not None) + (decode is not None)
     if isinstance(program, Graph) or own != (2 if program is None else 0):
         raise UsageError("request: give a program by name, with both phases, or both prefill=... and decode=...")
-    first = as_graph(program if prefill is None else prefill, implied="prefill", **formats, **overrides)  # type: ignore[arg-type]
-    then = as_graph(program if decode is None else decode, implied="decode", **formats, **overrides)  # type: ignore[arg-type]
+    first = in_formats(program if prefill is None else prefill, formats, "prefill", **overrides)  # type: ignore[arg-type]
+    then = in_formats(program if decode is None else decode, formats, "decode", **overrides)  # type: ignore[arg-type]
     names = [graph.title for graph in (first, then)]
     if names[0] != names[1] and None not in (first.info.model, then.info.model):
         raise UsageError(f"request: prefill of {names[0]} and decode of {names[1]} are not the same model")
@@ -326,9 +323,11 @@ def _programs(
     return first, then
 
 
-def _checked(prompt: Any, new_tokens: Any, batch: Any) -> tuple[int, int, int]:
-    """Return sizes as numbers of Python; refuse those that cannot be."""
-    most = {"prompt": 10**9, "new_tokens": LARGEST_REQUEST, "batch": 10**9}
-    values = zip(most.items(), (prompt, new_tokens, batch), strict=True)
-    first, new, together = (whole_number(name, value, most=limit) for (name, limit), value in values)
-    return first, new, together
+def _checked(
+    prompt: Any, new_tokens: Any, batch: Any, block: Any, shared_prefix: Any
+) -> tuple[int, int, int, tuple[int | None, int, int | None]]:
+    """Return sizes, and the layout of the cache, as numbers of Python; refuse those that cannot be."""
+    first = whole_number("prompt", prompt, most=10**9)
+    new = whole_number("new_tokens", new_tokens, most=LARGEST_REQUEST)
+    together = whole_number("batch", batch, most=10**9)
+    return first, new, together, checked_layout(block, shared_prefix, longest=first)

@@ -47,7 +47,7 @@ def _exchanged(graph: Graph, step: TrainingStep) -> Graph:
         return graph
     size = min(plan.bucket(plan.dp), sum(stage.footprint.dense.gradients for stage in step.virtual_stages))
     each = float(collective(step.cluster, "all_reduce", size, plan.dp, stride=plan.tp).seconds)
-    spans = 1 if step.cluster.implied else step.cluster.span(plan.dp, plan.tp)
+    spans = step.cluster.span(plan.dp, plan.tp)
     b = Builder("bucket", "fp32")
     bucket = b.input("gradients.bucket", (ceil(size / 4),))
     b.op(

@@ -66,7 +66,7 @@ class Run:
         graph = stored(self.graph, plan.precision)
         if plan.tp > 1 or plan.ep > 1:
             graph = shard(graph, tp=plan.tp, sp=plan.sp, ep=plan.ep)
-            graph = graph if self.cluster.implied else with_topology(graph, self.cluster, plan.tp)
+            graph = with_topology(graph, self.cluster, plan.tp)
         graph = lowered(graph, plan.precision)
         number = plan.pp * plan.interleave
         parts = [stage(graph, number, at) for at in range(number)]

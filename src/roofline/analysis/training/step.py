@@ -17,7 +17,7 @@ from roofline.hardware.cluster import Cluster
 from roofline.hardware.cluster import cluster as find_cluster
 from roofline.hardware.library import AnyChip
 from roofline.ir.errors import UsageError
-from roofline.ir.graph import Graph, advice_on, sizes_of
+from roofline.ir.graph import Graph, advice_on, positions_note, sizes_of
 from roofline.ir.numbers import whole_number
 from roofline.ir.report import Report, subject
 from roofline.ir.sizes import evaluate
@@ -218,9 +218,8 @@ def train(
         (1, True, True)
     """
     cluster, graph = find_cluster(chip), _program(program)
-    batch, pp, dp = (whole_number(*named) for named in (("batch", batch), ("pp", pp), ("dp", dp)))
+    each = _whole_share(batch, pp, dp) if micro_batch is None else micro_batch
     at = sizes_of(graph, {**sizes, "batch": batch})
-    each = (1 if pp > 1 else max(batch // dp, 1)) if micro_batch is None else micro_batch
     plan = Plan(
         batch=batch, micro_batch=each, tp=tp, sp=sp, pp=pp, interleave=interleave, dp=dp, ep=ep, zero=zero,
         recompute=recompute, optimizer=optimizer, overlap=overlap,
@@ -230,6 +229,12 @@ def train(
     plan.check_positions(at.get("S") if "S" in graph.symbols else None)
     at["B"] = each
     return _step(Run(graph, cluster, plan, mode, {n: at[n] for n in graph.symbols if n in at}, reserved(reserve)))
+
+
+def _whole_share(batch: int, pp: int, dp: int) -> int:
+    """Return the share of a replica's batch that it runs at once where nothing is said: one in a pipeline, else all."""
+    replicas = whole_number("dp", dp)
+    return 1 if whole_number("pp", pp) > 1 else max(whole_number("batch", batch) // replicas, 1)
 
 
 def _program(program: Program) -> Graph:
@@ -260,6 +265,6 @@ def _step(run: Run) -> TrainingStep:
 
 def _notes(run: Run) -> tuple[str, ...]:
     notes = list(run.virtual_stages[0].estimate.graph.info.notes)
-    if run.cluster.implied and run.plan.devices > run.cluster.devices_per_node:
-        notes.append(f"{run.plan.devices} {run.chip.name} taken as one node; name a cluster for links between nodes")
+    if beyond := positions_note(run.graph, run.sizes):
+        notes.append(beyond)
     return tuple(dict.fromkeys(notes))

@@ -50,7 +50,8 @@ def calibrate(
         The chip, what it was fitted to, and how large the errors on held-out operators are.
 
     Raises:
-        UsageError: An unknown device, or ``cuda`` without a GPU.
+        UsageError: An unknown device, ``cuda`` without a GPU, or a machine so busy that the error on held-out operators
+            is above 50 % on average; nothing is written then.
         MissingExtra: scipy is not installed, or for ``cuda`` torch.
 
     Example:
@@ -68,6 +69,7 @@ def calibrate(
     calibration = (
         _on_cuda(quick, tell) if device == "cuda" or (device == "auto" and _has_cuda()) else _on_cpu(quick, tell)
     )
+    calibration.check()
     done = replace(calibration, seconds=time.perf_counter() - start)
     if output is not None:
         done.chip.save(output, done.remarks)
