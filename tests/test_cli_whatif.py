@@ -301,7 +301,7 @@ _SIZES = ("--phase", "decode", "-S", "64")
     ("train", "opt-1.3b", "h100-sxm", "-B", "16", "-S", "64", "--dp", "16"),
 ])  # fmt: skip
 def test_a_chip_stands_for_a_node_of_eight(run: Run, words: tuple[str, ...]) -> None:
-    fails(run(*words), "16 devices wanted, it has 1 x 8", "a cluster of 2 nodes", "dgx-h100")
+    fails(run(*words), "16 devices needed, it has 1 x 8", "a cluster of 2 nodes", "dgx-h100")
 
 
 def test_a_result_of_a_cluster_names_it(run: Run) -> None:
@@ -318,5 +318,5 @@ def test_devices_that_nobody_has_placed_are_noted() -> None:
     placed = rl.what_if("opt-1.3b", phase="decode", tp=16, cluster="dgx-h100")
     where = rl.cluster("dgx-h100").device
     assert not any(note in text for text in rl.estimate(placed, where, batch=1, context=64).not_modelled)
-    with pytest.raises(rl.errors.UsageError, match="16 devices wanted"):
+    with pytest.raises(rl.errors.UsageError, match="16 devices needed"):
         rl.what_if("opt-1.3b", phase="decode", tp=16, cluster="h100-sxm")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from math import ceil
 
 from roofline.counting.memory import Memory, footprint_text
-from roofline.ir.errors import DoesNotFit
+from roofline.ir.errors import DoesNotFit, UsageError
 from roofline.ir.units import format_bytes
 
 #: Weight and cache formats that would shrink a program, from the mildest.
@@ -19,7 +20,10 @@ SMALLER: Sequence[Mapping[str, str]] = (
 def formats_that_fit(fits: Callable[[Mapping[str, str]], bool]) -> Iterator[str]:
     """Name the smaller formats in which a program fits, the mildest first."""
     for change in SMALLER:
-        if fits(change):
+        fitting = False
+        with suppress(UsageError):  # a program without a cache has none to shrink
+            fitting = fits(change)
+        if fitting:
             yield " and ".join(f"{part} in {dtype}" for part, dtype in change.items())
 
 

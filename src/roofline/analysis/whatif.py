@@ -78,8 +78,6 @@ def what_if(
         stored = formats_by_name(weights) if isinstance(weights, str) else weights
         graph = quantize(graph, **_told(weights=stored, activations=activations, cache=cache))
     graph = _staged(graph, pp, where, tp * ep)
-    if where is not None and not where.implied:
-        graph = graph.with_info(cluster=where.name)
     return graph if fuse is None else fuse_kernels(graph, policy=fuse)
 
 
@@ -89,10 +87,10 @@ def _told(**options: Any) -> dict[str, Any]:
 
 
 def _staged(graph: Graph, pp: int, where: Cluster | None, stride: int) -> Graph:
-    """Cut a program into stages, whose sends may span nodes; refuse more devices than the cluster has."""
+    """Cut a program into stages, whose sends may span nodes; refuse more devices than the cluster has, and name it."""
     if pp != 1:
         spans = where.span(2, stride) if where else 1
         graph = pipelined(graph, pp, **_told(nodes=spans if spans > 1 else None))
     if where:
         where.span(stride * pp)
-    return graph
+    return graph if where is None or where.implied else graph.with_info(cluster=where.name)
