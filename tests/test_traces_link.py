@@ -13,7 +13,7 @@ import pytest
 from traces_by_hand import chrome, trace
 
 from roofline.traces.events import Kind, Signature
-from roofline.traces.linking import Launch, launches
+from roofline.traces.linking import MAX_DEPTH, Launch, launches
 
 US = 1e-6
 MM = Signature(dims=((8, 4), (4, 2)), types=("float", "float"))
@@ -189,3 +189,11 @@ def test_every_kernel_of_a_real_trace_has_its_operator(path: Path) -> None:
         found = launches(chrome(json.load(file)))
     assert found
     assert all(each.op and each.path[-1] == each.op and each.signature for each in found)
+
+
+def test_the_room_of_paths_is_bounded_however_deep_operators_nest() -> None:
+    linked = launches(trace(op(f"aten::op{at % 7}", 0, 1) for at in range(3000)))
+    assert len(linked) == 3000
+    assert len({id(one.path) for one in linked}) <= MAX_DEPTH * 7
+    assert max(len(one.path) for one in linked) == MAX_DEPTH
+    assert linked[5].path == tuple(f"aten::op{at}" for at in range(6))

@@ -135,16 +135,19 @@ class TraceContext:
 
 def shapes(group: Group) -> list[Shape]:
     """Return the shapes of the tensors that a call was given, those in lists included."""
+    return _flat(group.signature.dims) if group.signature is not None else []
+
+
+def _flat(parts: Iterable[Any]) -> list[Shape]:
     flat: list[Shape] = []
-    for dims in group.signature.dims if group.signature is not None else ():
-        nested = bool(dims) and isinstance(dims[0], tuple)
-        flat += [tuple(shape) for shape in dims] if nested else [tuple(dims)]
+    for part in parts:
+        flat += part if part and isinstance(part[0], tuple) else [part]
     return [shape for shape in flat if shape]
 
 
 def strides(group: Group) -> list[Shape]:
     """Return the strides of those tensors, where they were recorded."""
-    return [tuple(stride) for stride in group.signature.strides if stride] if group.signature is not None else []
+    return _flat(group.signature.strides) if group.signature is not None else []
 
 
 def results(group: Group) -> list[Shape]:

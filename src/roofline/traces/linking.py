@@ -119,6 +119,10 @@ def _on_device(events: Events, rows: NDArray[np.intp]) -> Iterator[Launch]:
 # --- host -------------------------------------------------------------------------------------------------------------
 
 
+#: Names of a path; no framework nests deeper, and what a damaged file does has the path of what is around it.
+MAX_DEPTH = 256
+
+
 @dataclass(frozen=True)
 class _Nest:
     """How host events lie in one another, by row; -1 where there is nothing around.
@@ -178,6 +182,8 @@ def _nest_thread(events: Events, rows: NDArray[np.intp], nest: _Nest, known: dic
 
 
 def _path(nest: _Nest, known: dict[tuple[int, int], int], outer: int, name: int, events: Events) -> int:
+    if len(nest.paths[outer]) >= MAX_DEPTH:
+        return outer
     number = known.get((outer, name))
     if number is None:
         number = known[outer, name] = len(nest.paths)

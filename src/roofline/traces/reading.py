@@ -23,6 +23,7 @@ class Format:
         header: What it is and which columns make it, for messages.
         claims: Whether a header is its own.
         read: Reads a table into rows and devices, and says what was left out.
+        example: A short file; each reader is tried with damaged copies of its own.
         timed: Whether starts are real.
     """
 
@@ -30,17 +31,21 @@ class Format:
     header: str
     claims: Callable[[Sequence[str]], bool]
     read: Callable[[Table, Recorder, dict[int, str]], list[str]]
+    example: str
     timed: bool = False
 
 
 #: The first that claims a header reads it.
 TABLES = (
     Format("nsys-trace", "nsys cuda_gpu_trace (Start, Duration, CorrId, Strm, Name)", nsys.claims_trace,
-           nsys.read_trace, timed=True),
-    Format("nsys-sum", "nsys cuda_gpu_kern_sum (Total Time, Instances, Name)", nsys.claims_sum, nsys.read_sum),
-    Format("ncu", "ncu (ID, Kernel Name, Metric Name or a column per metric)", ncu.claims, ncu.read),
-    Format("tt-perf", "ops_perf_results (OP CODE, DEVICE KERNEL DURATION [ns])", ttperf.claims, ttperf.read),
-    Format("table", "a table of times (name, time_us)", optable.claims, optable.read),
+           nsys.read_trace, nsys.EXAMPLE_TRACE, timed=True),
+    Format("nsys-sum", "nsys cuda_gpu_kern_sum (Total Time, Instances, Name)", nsys.claims_sum, nsys.read_sum,
+           nsys.EXAMPLE_SUM),
+    Format("ncu", "ncu (ID, Kernel Name, Metric Name or a column per metric)", ncu.claims, ncu.read,
+           ncu.EXAMPLE),
+    Format("tt-perf", "ops_perf_results (OP CODE, DEVICE KERNEL DURATION [ns])", ttperf.claims, ttperf.read,
+           ttperf.EXAMPLE),
+    Format("table", "a table of times (name, time_us)", optable.claims, optable.read, optable.EXAMPLE),
 )  # fmt: skip
 
 #: First bytes of what is taken for a trace, and what it is.

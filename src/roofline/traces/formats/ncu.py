@@ -15,6 +15,14 @@ from roofline.traces.formats.tables import Row, Table
 TIME = (("gpu__time_duration.sum",), ("gpu__time_duration.avg",), ("gpu__time_duration",), ("Duration",))
 BYTES = (("dram__bytes.sum",), ("dram__bytes_read.sum", "dram__bytes_write.sum"))
 
+EXAMPLE = """\
+"ID","Process ID","Kernel Name","Stream","Grid Size","Device","CC","Metric Name","Metric Unit","Metric Value"
+"0","42","gemm","7","(64, 1, 1)","0","9.0","gpu__time_duration.sum","usecond","1,003.20"
+"0","42","gemm","7","(64, 1, 1)","0","9.0","dram__bytes.sum","Mbyte","250"
+"0","42","gemm","7","(64, 1, 1)","0","9.0","sm__ops_path_tensor_src_bf16_dst_fp32.sum","","137438953472"
+"1","42","add","7","(64, 1, 1)","0","9.0","gpu__time_duration.sum","nsecond","980"
+"""
+
 #: Columns that are no metric.
 _GIVEN = frozenset({
     "id", "process id", "process name", "host name", "kernel name", "kernel time", "context", "stream", "block size",

@@ -21,6 +21,18 @@ OTHERS: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset({"total time", "range"}), "nvtx_sum"),
 )
 
+EXAMPLE_TRACE = """\
+Start (ns),Duration (ns),CorrId,GrdX,GrdY,GrdZ,BlkX,BlkY,BlkZ,Reg/Trd,StcSMem (MB),Bytes (MB),Device,Ctx,Strm,Name
+1000,4000,11,64,1,1,128,1,1,32,0.001,,NVIDIA H100 80GB HBM3 (0),1,7,ampere_bf16_gemm
+5500,900,12,,,,,,,,,0.5,NVIDIA H100 80GB HBM3 (0),1,7,[CUDA memcpy Host-to-Device]
+9000,4000,13,64,1,1,128,1,1,32,0.001,,NVIDIA H100 80GB HBM3 (0),1,13,ampere_bf16_gemm
+"""
+EXAMPLE_SUM = """\
+Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name
+90.0,900000,10,90000,90000,90000,90000,0,ampere_bf16_gemm
+10.0,100000,20,5000,5000,5000,5000,0,triton_poi_fused_add_0
+"""
+
 _DEVICE = re.compile(r"(.*?)\s*\((\d{1,6})\)\s*")
 
 

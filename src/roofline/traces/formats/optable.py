@@ -10,6 +10,12 @@ from roofline.traces.events import Kind, Recorder
 from roofline.traces.formats.quantities import TIMES, column_of_times, number, plural, split_timed
 from roofline.traces.formats.tables import Row, Table
 
+EXAMPLE = """\
+name,time_us,calls,dtype,shape
+mm,41.5,2,bf16,64x64
+relu,3.5,4,bf16,64x64
+"""
+
 NAMES = ("name", "op", "operator", "kernel", "kernel name", "operation", "op name", "op_name", "kernel_name", "layer")
 COUNTS = ("count", "calls", "# of calls", "instances", "num calls", "launches")
 

@@ -13,6 +13,13 @@ from roofline.traces.events import Kind, Recorder
 from roofline.traces.formats.quantities import plural, whole
 from roofline.traces.formats.tables import Row, Table
 
+EXAMPLE = """\
+OP CODE,DEVICE ID,DEVICE ARCH,CORE COUNT,MATH FIDELITY,DEVICE KERNEL DURATION [ns],INPUT_0_X,INPUT_0_DATATYPE
+Matmul,0,wormhole_b0,36,HiFi2,41000,32[1],BFLOAT16
+Matmul,1,wormhole_b0,36,HiFi2,43000,32[1],BFLOAT16
+Softmax,0,wormhole_b0,64,HiFi4,4000,64,BFLOAT16
+"""
+
 #: Facts of an operation that may help: key, columns.
 _FACTS = {
     "math fidelity": ("MATH FIDELITY",),
