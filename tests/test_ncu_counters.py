@@ -103,3 +103,18 @@ def test_without_counts_of_flops_there_is_no_point(tmp_path: Path) -> None:
                    units={"gpu__time_duration.sum": "nsecond", "dram__bytes.sum": "byte"})  # fmt: skip
     assert found.formula == "none"
     assert found.record()["intensity"] is None
+
+
+def test_a_counted_kernel_is_a_point_on_the_roofline(tmp_path: Path) -> None:
+    # The sweep above: 1/6 FLOP/byte, 2^29 FLOPs in 1.1 ms; one without counters has no place on the axes.
+    sweep = {
+        "name": "saxpy", "gpu__time_duration.sum": 1.1e6, "dram__bytes.sum": 12 * 2**28, THREAD.format("ffma"): 2**28,
+        THREAD.format("fadd"): 0, THREAD.format("fmul"): 0,
+    }  # fmt: skip
+    units = {"gpu__time_duration.sum": "nsecond", "dram__bytes.sum": "byte"}
+    trace = wide(tmp_path, sweep, {"name": "other", "gpu__time_duration.sum": 1e5}, units=units)
+    chart = rl.charts.plot_roofline(rl.diagnosis.trace_report(trace, "h100-sxm"))
+    assert [chart.points[at].name for at in chart.off_axes["FLOPs not known"]] == ["2 other"]
+    assert chart.points[0].intensity == pytest.approx(1 / 6)
+    assert chart.points[0].rate == pytest.approx(2**29 / 1.1e-3)
+    assert chart.window.holds(chart.points[0])

@@ -266,7 +266,8 @@ def test_labels_do_not_collide(size: tuple[float, float], measured: float | None
     ax = figure.axes[0]
     labels, below = texts(figure, "label"), texts(figure, "strip")
     named = [text for text in below if "-" in text.get_gid()]
-    assert len(labels) + len(named) == min(LABELLED, kernels) + 1 + (measured is not None)
+    assert min(LABELLED, kernels) + 1 + (measured is not None) <= len(labels) + len(named)
+    assert len(named) >= sum("of the time" in text.get_text() for text in below)  # the first of each row, at least
     rows = [box(text) for text in (*below, *ax.get_legend().get_texts())]
     assert not any(overlaps([a], [b]).any() for a, b in combinations(rows, 2))
     boxes = [box(text) for text in labels]

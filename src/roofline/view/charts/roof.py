@@ -387,7 +387,7 @@ def _captions(ax: Axes, chart: Roofline) -> list[Row]:
 def _fill_strip(ax: Axes, chart: Roofline, rows: Sequence[Row], labelled: Sequence[int]) -> None:
     """Draw the points of the rows below the axes; the layout has to be known."""
     for row in rows:
-        texts = {i: _label(chart, i) for i in row.numbers if i in labelled}
+        texts = {i: _label(chart, i) for i in row.numbers if i in labelled or i == row.numbers[0]}
         for i, at in row.places(ax, texts):
             _draw_point(ax, chart, i, at, row.transform(ax))
 
