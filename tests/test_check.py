@@ -227,6 +227,9 @@ def test_one_expectation_whatever_was_measured() -> None:
     assert fast.estimate.time == slow.estimate.time == rl.estimate(resnet, "h100-sxm", B=32).time
     assert slow.candidates[0].label == "precision"
     assert all(any("fp32 convolutions in tf32" in note for note in found.notes) for found in (fast, slow))
+    # Nothing is gained by allowing what was on.
+    assert fast.advice
+    assert not [one for one in fast.advice if "tf32" in one.change]
     off = rl.check(resnet, "h100-sxm", "13.1 ms", B=32, tf32=False)
     assert (off.verdict, off.notes) == ("as_expected", ())
 

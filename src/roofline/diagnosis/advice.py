@@ -77,7 +77,7 @@ def advice(reference: Reference, seconds: float, causes: Sequence[Cause] = ()) -
     mode = reference.mode
     if mode == "eager" and "launch_bound" in labels:
         mode = "graph" if replays(reference.chip) else "compiled"
-    tf32 = reference.tf32 or ("precision" in labels and reference.has_tf32)
+    tf32 = True if "precision" in labels and reference.has_tf32 else reference.tf32
     cured = replace(reference, mode=mode, tf32=tf32)
     scale = own / _time(cured)
     scaled = (
