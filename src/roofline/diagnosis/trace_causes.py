@@ -404,8 +404,8 @@ TOGETHER: Mapping[str, frozenset[str]] = {
 def first_finding(context: TraceContext, group: Group) -> Finding:
     """Return the finding of the first rule that applies to a group and that its records could show."""
     recorded = {name for name, is_there in RECORDS.items() if is_there(group)}
-    asked = (rule.find(context, group) for rule in RULES if rule.needs <= recorded)
-    return next((finding for finding in asked if finding is not None), None)
+    findings = (rule.find(context, group) for rule in RULES if rule.needs <= recorded)
+    return next((finding for finding in findings if finding is not None), None)
 
 
 def _shown(label: str, groups: Sequence[Group]) -> tuple[str, str]:
