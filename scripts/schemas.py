@@ -44,6 +44,7 @@ CASES = (
     "estimate resnet50 t4,h100-sxm --dtype fp16", f"estimate {_DECODE} -B 1 --tp 2 --weights int8",
     f"estimate {_DECODE.replace('h100-sxm', 'dgx-h100')} -B 1 --tp 2",
     f"estimate {_DECODE} -B 8 --mode graph", f"estimate {_DECODE} --dtype fp32 --tf32",
+    f"estimate {_DECODE.replace('h100-sxm', 'xeon-8480')} -B 1", "train gpt2 xeon-8480 -B 1 -S 64",
     "batch resnet50 h100-sxm --mode graph", f"batch {_DECODE}",
     "predict rows.csv h100-sxm --regime warm",
     "compare resnet50 --chips h100-sxm,grayskull-e150", "compare gpt2 --chips h100-sxm --phase decode -S 64 -B 1,2",

@@ -52,6 +52,8 @@ TABLES = [
     ["estimate", "llama-3-8b", "h100-sxm,l40s", "-S", "2048,131072", "-B", "1:1024:341"],
     ["estimate", "deepseek-v3", "h100-sxm", "-S", "163840", "-B", "1024"],
     ["estimate", "resnet50", "h100-sxm", "-B", "32"],
+    ["estimate", "llama-3-8b", "xeon-8480", "-S", "512"],
+    ["estimate", "llama-3-8b", "xeon-8480,h100-sxm", "-S", "512"],
     ["batch", *DECODE],
     ["batch", "resnet50", "h100-sxm", "--latency", "10ms"],
     ["check", *DECODE, "-B", "32", "--measured", "11ms"],
@@ -70,6 +72,19 @@ def test_output_fits_80_columns_without_colours_when_piped(run: Run, args: list[
     assert "\x1b" not in result.out
     assert "…" not in result.out
     assert not re.search(r"\bnan\b|\binf\b|None", result.out)
+
+
+def test_memory_that_nobody_published_is_no_error_and_no_verdict(run: Run) -> None:
+    row = next(
+        line for line in run("estimate", "llama-3-8b", "xeon-8480", "-S", "512").out.splitlines() if "capac" in line
+    )
+    assert row.split() == ["capacity", "of", "xeon-8480", "-", "not", "published"]
+    for command in ("estimate", "compare"):
+        lines = run(command, "llama-3-8b", "xeon-8480,h100-sxm", "-S", "512").out.splitlines()
+        fits = [
+            line.split()[-2 if command == "estimate" else -1] for line in lines if re.match(r"(xeon|h100).* GiB ", line)
+        ]
+        assert fits == ["-", "yes"], command
 
 
 def test_colours_on_request(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -279,6 +279,21 @@ def test_fit_is_by_chip() -> None:
     assert list(est.capacity) == [84.94e9, 16e9]
 
 
+def test_a_chip_whose_capacity_nobody_published_has_an_estimate() -> None:
+    sizes = {"phase": "decode", "B": 1, "C": 512}
+    one = rl.estimate("gpt2", "xeon-8480", **sizes)  # memory of a CPU depends on the system
+    assert one.fits is None
+    record = one.records()[0]
+    assert (record["capacity_bytes"], record["fits"]) == (None, None)
+    assert record["time_s"] == one.time > 0
+    both = rl.estimate("gpt2", ["xeon-8480", "h100-sxm"], **sizes)
+    assert list(both.fits) == [None, True]
+    assert [row["fits"] for row in both.records()] == [None, True]
+    step = rl.training.train("gpt2", "xeon-8480", batch=1, seq=64)
+    assert (step.capacity, step.fits) == (None, None)
+    assert "capacity unknown" in repr(step)
+
+
 def test_where_the_shares_come_from_is_the_weakest_of_all_chips() -> None:
     assert rl.estimate(gemm(), CHIP).calibrated == "prior"
     assert rl.estimate(gemm(), "h100-sxm").calibrated == "measured"

@@ -10,7 +10,7 @@ provenance, and figures that nobody published and that the time model derives fr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import ceil, inf, log
 from typing import TYPE_CHECKING, Any
 
@@ -139,7 +139,7 @@ class Candidate:
         """Plain numbers: the estimate's, elasticities and what-ifs."""
         if self.estimate is None:
             return {"chip": self.chip.name, "time_s": None, "fits": None, "reason": self.reason}
-        figures = _record(self.estimate)
+        figures = self.estimate.records()[0]
         return {
             **figures,
             "reason": self.reason,
@@ -213,14 +213,6 @@ def _line(row: Candidate) -> str:
     why = f"; {row.reason}" if row.reason else ""
     sizes = "".join(f", {size}" for size in size_words(est.subject()))
     return f"{row.chip.name}{sizes}: {time} ({low} to {high}), {est.bound}-bound{pull}{why}"
-
-
-def _record(est: Estimate) -> dict[str, Any]:
-    """The estimate's own record, also of a chip whose capacity nobody published."""
-    if est.chip.main.capacity is not None:
-        return est.records()[0]
-    endless = altered(est.chip, [("memory", 0, "capacity", inf)], alone=True)
-    return {**replace(est, chips=(endless,)).records()[0], "capacity_bytes": None, "fits": None}
 
 
 def compare(

@@ -189,7 +189,7 @@ class Estimate(Evaluation, Report):
             "tokens_per_s": rate if self.graph.item == "token" else None,
             f"{self.graph.item}s_per_s": rate,
             "memory_bytes": {**memory_bytes, "total": sum(memory_bytes.values())},
-            "capacity_bytes": chip.capacity,
+            "capacity_bytes": chip.main.capacity,
             "fits": pick(self.fits),
             "calibrated": weakest(self.times[index[0] if self.many_chips else 0]),
             "not_modelled": self.left_out(chip),

@@ -144,8 +144,11 @@ class Evaluation:
 
     @cached_property
     def fits(self) -> Any:
-        """True where the total stays within the capacity."""
-        return plain(np.asarray(self.memory.total) <= np.asarray(self.capacity))
+        """True where the total stays within the capacity, None where nobody published one."""
+        rooms = [chip.main.capacity for chip in self.chips]
+        fits = np.asarray(self.memory.total) <= np.asarray(self.per_chip(room or 0.0 for room in rooms))
+        unknown = self.per_chip(room is None for room in rooms)
+        return plain(np.where(unknown, np.array(None), fits)) if None in rooms else plain(fits)
 
     # --- provenance ---
 

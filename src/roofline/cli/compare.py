@@ -97,7 +97,7 @@ def _time_cells(row: Candidate) -> list[Any]:
         return [*["-"] * 5, Text("?", style="red")]
     return [
         time_text(est.time), span(est.low, est.high), est.bound, format_si(float(est.throughput), "").strip(),
-        size_text(est.memory.total), yes_or_no(row.runs),
+        size_text(est.memory.total), yes_or_no(est.fits),
     ]  # fmt: skip
 
 

@@ -66,7 +66,7 @@ def _point(est: Estimate) -> Iterator[Any]:
     """Show time, memory and the largest kernels of one point."""
     yield heading(est)
     yield tables.facts(_summary(est))
-    yield from ("", tables.memory_table(est.memory.parts(), est.capacity, est.chip.name))
+    yield from ("", tables.memory_table(est.memory.parts(), est.chip.main.capacity, est.chip.name))
     yield from ("", _kernels(est), "", *tables.provenance(est))
 
 

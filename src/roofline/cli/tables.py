@@ -149,7 +149,9 @@ def known(value: float | None, unit: str) -> str:
 
 
 def yes_or_no(is_so: Any) -> Text:
-    """Return yes, or no in red."""
+    """Return yes, or no in red; a dash where nobody knows."""
+    if is_so is None:
+        return Text("-")
     return Text("yes") if is_so else Text("no", style="red")
 
 
@@ -164,8 +166,11 @@ def memory_table(parts: dict[str, Any], capacity: Any, chip: str, head: str = "m
         for name, value in parts.items()
     ]
     rows.append((heading("total"), heading(size_text(total)), ""))
-    fit = Text("fits", style="green") if total <= capacity else Text("does not fit", style="bold red")
-    rows.append((f"capacity of {chip}", size_text(capacity), fit))
+    if capacity is None:
+        fit = Text("not published")
+    else:
+        fit = Text("fits", style="green") if total <= capacity else Text("does not fit", style="bold red")
+    rows.append((f"capacity of {chip}", "-" if capacity is None else size_text(capacity), fit))
     return table(f"<{head}|size|share", rows)
 
 

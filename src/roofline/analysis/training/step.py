@@ -58,7 +58,7 @@ class TrainingStep(Report):
         low: The fast end of its range [s].
         high: The slow end [s].
         memory: Return the memory of the device that needs the most, by part [byte].
-        capacity: Of a device [byte].
+        capacity: Of a device [byte]; None where nobody published it.
         model_flops: Of all devices: three times the matmuls of the forward; what MFU counts.
         hardware_flops: Of all devices: all matmuls that run; what HFU counts.
         peak: Of one device, in the format of its matmuls [FLOP/s].
@@ -78,7 +78,7 @@ class TrainingStep(Report):
     low: float
     high: float
     memory: TrainingMemory
-    capacity: float
+    capacity: float | None
     model_flops: float
     hardware_flops: float
     peak: float
@@ -113,9 +113,9 @@ class TrainingStep(Report):
         return self.hardware_flops / (self.time * self.devices * self.peak)
 
     @property
-    def fits(self) -> bool:
-        """True where the device that needs the most has room."""
-        return float(self.memory.total) <= self.capacity
+    def fits(self) -> bool | None:
+        """True where the device that needs the most has room, None where nobody published how much it has."""
+        return None if self.capacity is None else float(self.memory.total) <= self.capacity
 
     @property
     def throughput(self) -> float:
@@ -161,11 +161,12 @@ class TrainingStep(Report):
 
     def __repr__(self) -> str:
         time, low, high = (format_si(value, "s") for value in (self.time, self.low, self.high))
-        room = "fits" if self.fits else "does not fit"
+        room = "" if self.capacity is None else f" in {format_bytes(self.capacity)}"
+        fit = {True: "fits", False: "does not fit", None: "capacity unknown"}[self.fits]
         need = format_bytes(float(self.memory.total))
         return (
             f"<TrainingStep {self.name} on {self.devices} x {self.chip.name}: {time} ({low} to {high}), "
-            f"MFU {100 * self.mfu:.1f}%, {need} per device ({room} in {format_bytes(self.capacity)})>"
+            f"MFU {100 * self.mfu:.1f}%, {need} per device ({fit}{room})>"
         )
 
 
@@ -256,7 +257,7 @@ def _step(run: Run) -> TrainingStep:
     model_flops, hardware_flops = run.flops()
     return TrainingStep(
         name=run.graph.title, cluster=run.cluster, plan=plan, mode=run.mode, seconds=seconds, low=total * low,
-        high=total * high, memory=memory, capacity=run.chip.capacity, model_flops=model_flops,
+        high=total * high, memory=memory, capacity=run.chip.main.capacity, model_flops=model_flops,
         hardware_flops=hardware_flops, peak=run.peak(), item=run.graph.item,
         virtual_stages=run.virtual_stages, notes=_notes(run),
         items=float(evaluate(run.graph.items, {**run.sizes, "B": plan.batch})),
