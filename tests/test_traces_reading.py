@@ -761,3 +761,48 @@ def test_flipped_bytes_are_a_trace_or_a_refusal(tmp_path: Path, sample: bytes, d
 @given(content=st.one_of(st.binary(max_size=200), st.text('{}[]",:abc123.\n -', max_size=200).map(str.encode)))
 def test_rubbish_is_refused(tmp_path: Path, content: bytes) -> None:
     survives(tmp_path, content)
+
+
+# Limits.
+
+
+@pytest.mark.parametrize(("head", "row", "message"), [
+    ("[", "{},", "stopped after 50 elements that are no operators or kernels"),
+    ("[", '{"ph":"M","name":"process_name","pid":1,"args":{"name":"x"}},', "stopped after 50 elements"),
+    ("{", '"a":1,', "more than 50 keys in its root"),
+    ("", "kernel;\n", "a header of no known table|neither JSON nor a table"),
+])  # fmt: skip
+def test_endless_text_without_events_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str, row: str, message: str
+) -> None:
+    for name in ("chrome.MAX_OTHERS", "chrome.MAX_KEYS", "tables.SEARCHED"):
+        monkeypatch.setattr(f"roofline.traces.formats.{name}", 50)
+    with pytest.raises(rl.errors.TraceError, match=message):
+        read(tmp_path, head + row * 100)
+
+
+@pytest.mark.parametrize("text", [
+    "name,time_us\n" + "mm,1\n" * 90, "[" + json.dumps(OP) + ("," + json.dumps(KERNEL)) * 90 + "]",
+    "Start (ns),Duration (ns),CorrId,Strm,Name\n" + "".join(f"{at}0,5,1,7,k\n" for at in range(90)),
+    "OP CODE,DEVICE ID,DEVICE KERNEL DURATION [ns]\n" + "mm,0,5\n" * 90,
+])  # fmt: skip
+def test_rows_beyond_the_limit_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    for name in ("events", "formats.tables"):
+        monkeypatch.setattr(f"roofline.traces.{name}.MAX_EVENTS", 50)
+    trace = read(tmp_path, text)
+    assert len(trace.events) == 50
+    assert trace.partial
+    assert said(trace, "stopped after 50")
+
+
+def test_distinct_names_take_bounded_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("roofline.traces.events.MAX_ROOM", 5000)
+    trace = read(tmp_path, "name,time_us\n" + "".join(f"kernel_{at},1\n" for at in range(900)))
+    assert len(trace.events) < 50
+    assert said(trace, "whose names and arguments take more than 5,000 bytes")
+
+
+def test_what_unfolds_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("roofline.traces.formats.bytestream.MAX_UNFOLDED", 2**16)
+    with pytest.raises(rl.errors.TraceError, match="unfolds to more than 65,536 bytes and 200 times its size"):
+        read(tmp_path, gzip.compress(b"[" + b" " * 2_000_000))

@@ -143,7 +143,7 @@ _COLUMNS = {
 _MICRO = 1e-6
 
 #: More events than any run that somebody looks at; the rest of a larger file is left out.
-MAX_EVENTS = 4_000_000
+MAX_EVENTS = 2_000_000
 #: Room for distinct names, arguments and other records [B], by what each takes at least and by its text.
 MAX_ROOM = 2**31
 _NAME_ROOM, _RECORD_ROOM = 150, 1500

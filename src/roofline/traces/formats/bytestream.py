@@ -19,7 +19,7 @@ Progress = Callable[[int, int], object]
 CHUNK = 2**18
 
 #: What unfolds to more than this, and to this many times its size, is no profiler's file: those shrink 10 to 50 times.
-MAX_UNFOLDED, MAX_RATIO = 2**29, 250
+MAX_UNFOLDED, MAX_RATIO = 2**27, 200
 
 _GZIP = b"\x1f\x8b"
 

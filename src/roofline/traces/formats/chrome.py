@@ -15,7 +15,7 @@ from roofline.traces.formats.jsonstream import BETWEEN, Cut, JsonStream, exact, 
 from roofline.traces.formats.quantities import plural
 
 #: Elements that are no rows: frames of Python, marks and metadata; the rest of a file with more is left out.
-MAX_OTHERS = 10_000_000
+MAX_OTHERS = 8_000_000
 #: Keys of the root, and names of processes and threads: no profiler writes so many.
 MAX_KEYS = 10_000
 
@@ -82,9 +82,12 @@ def read(source: ByteStream) -> Trace:
 
 def _members(stream: JsonStream, root: dict[str, Any], reader: Reader) -> bool:
     """Read the members of the root up to the events; tell whether they were among them."""
-    listed = False
+    listed, keys = False, 0
     try:
         while stream.peek(BETWEEN) not in ("}", ""):
+            keys += 1
+            if keys > MAX_KEYS:
+                raise TraceError(f"{stream.name}: more than {MAX_KEYS:,} keys in its root; no profiler writes that")
             key = stream.value()
             stream.take(":")
             if key == "traceEvents" and stream.take("["):
@@ -96,8 +99,6 @@ def _members(stream: JsonStream, root: dict[str, Any], reader: Reader) -> bool:
             else:
                 value = stream.value()
                 root[str(key)] = value if key in _ROOT else None
-                if len(root) > MAX_KEYS:
-                    raise TraceError(f"{stream.name}: more than {MAX_KEYS:,} keys in its root; no profiler writes that")
         else:
             stream.cut |= not stream.take("}")
     except Cut:

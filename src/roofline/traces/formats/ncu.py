@@ -31,7 +31,7 @@ _GIVEN = frozenset({
 })  # fmt: skip
 
 #: Most cells that are kept until the decimal mark is known.
-_MOST = 4_000_000
+_MOST = 2_000_000
 
 
 @dataclass
