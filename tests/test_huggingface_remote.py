@@ -52,6 +52,12 @@ OPENELM = {
     "num_transformer_layers": 16, "qkv_multipliers": [0.5, 1.0], "rope_freq_constant": 10000,
     "rope_max_length": 4096, "share_input_output_layers": True, "torch_dtype": "float32", "vocab_size": 32000,
 }  # fmt: skip
+#: https://huggingface.co/apple/OpenELM-3B/blob/main/config.json
+OPENELM_3B = {
+    **OPENELM, "ffn_multipliers": [round(0.5 + 0.1 * layer, 1) for layer in range(36)], "head_dim": 128,
+    "model_dim": 3072, "num_kv_heads": [3] * 4 + [4] * 14 + [5] * 12 + [6] * 6, "num_transformer_layers": 36,
+    "num_query_heads": [12] * 4 + [16] * 14 + [20] * 12 + [24] * 6,
+}  # fmt: skip
 
 
 #: https://huggingface.co/Qwen/Qwen-7B/blob/main/config.json
@@ -73,9 +79,9 @@ BAICHUAN2 = {
 #: https://huggingface.co/openbmb/MiniCPM-2B-sft-bf16/blob/main/config.json
 MINICPM = {
     "architectures": ["MiniCPMForCausalLM"], "hidden_act": "silu", "hidden_size": 2304, "intermediate_size": 5760,
-    "max_position_embeddings": 4096, "model_type": "minicpm", "num_attention_heads": 36, "num_hidden_layers": 40,
+    "max_position_embeddings": 4096, "num_attention_heads": 36, "num_hidden_layers": 40,
     "num_key_value_heads": 36, "rms_norm_eps": 1e-05, "rope_scaling": None, "torch_dtype": "bfloat16",
-    "vocab_size": 122753, "scale_emb": 12, "dim_model_base": 256, "scale_depth": 1.4, "tie_word_embeddings": True,
+    "vocab_size": 122753, "scale_emb": 12, "dim_model_base": 256, "scale_depth": 1.4,
 }  # fmt: skip
 #: https://huggingface.co/deepseek-ai/deepseek-moe-16b-base/blob/main/config.json
 DEEPSEEK_MOE = {
@@ -123,13 +129,53 @@ def kimi_k2() -> int:
             + 27 * (66 * 3 * 2048 * 1408 + 64 * 2048),
             id="deepseek",
         ),
+        # 8 experts: 122753 x 2304 + 40 x (4 x 2304^2 + 8 x (3 x 2304 x 5760 + 2304) + 4608) + 2304
+        # in bf16 the 27.7 GB of https://huggingface.co/openbmb/MiniCPM-MoE-8x2B
+        pytest.param({**MINICPM, "num_experts": 8, "num_experts_per_tok": 2}, 13_873_291_776, id="minicpm-moe"),
         # "270M": 271,527,168 in the published file
         pytest.param(OPENELM, 271_527_168, id="openelm"),
+        # Other sizes of the same families.
+        pytest.param(OPENELM_3B, 3_036_647_424, id="openelm-3b"),
+        # 151552 x 4096 x 2 + 40 x (4096 x 4608 + 4608 + 4096^2 + 3 x 4096 x 13696 + 8192) + 4096
+        pytest.param(
+            {**CHATGLM2, "num_layers": 40, "padded_vocab_size": 151552, "ffn_hidden_size": 13696},
+            9_399_951_360,
+            id="glm-4-9b",
+        ),
+        # 152064 x 8192 x 2 + 80 x (8192 x 24576 + 24576 + 8192^2 + 3 x 8192 x 24576 + 16384) + 8192
+        pytest.param(
+            {
+                **QWEN,
+                "hidden_size": 8192,
+                "num_hidden_layers": 80,
+                "num_attention_heads": 64,
+                "vocab_size": 152064,
+                "intermediate_size": 49152,
+            },
+            72_287_920_128,
+            id="qwen-72b",
+        ),
     ],
 )
 def test_published_parameters(config: dict[str, Any], parameters: int) -> None:
     assert rl.from_config(config).parameters == parameters
     assert rl.from_config(config, phase="decode").parameters == parameters
+
+
+def test_a_config_without_a_type_is_of_its_class() -> None:
+    assert "model_type" not in MINICPM
+    untied = {**MINICPM, "tie_word_embeddings": False}
+    assert rl.from_config(untied).parameters - rl.from_config(MINICPM).parameters == 122753 * 2304
+    small = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4}
+    small |= {"intermediate_size": 128, "vocab_size": 99}
+    for name, other in (("Qwen2ForCausalLM", "qwen2"), ("LlamaForCausalLM", "llama")):
+        assert (
+            rl.from_config({**small, "architectures": [name]}).parameters
+            == rl.from_config({**small, "model_type": other}).parameters
+        )
+    for named in (["OwnForCausalLM"], ["Llama"], [], [3], {"a": 1}, None):
+        with pytest.raises(rl.errors.ModelDataError, match="model_type: missing"):
+            rl.from_config({**small, "architectures": named})
 
 
 def test_kimi_k2_by_hand() -> None:

@@ -51,7 +51,7 @@ def read_source(source: object) -> tuple[Mapping[str, Any], str, str]:
     A loaded model or a config object is asked for its dictionary; neither transformers nor torch is imported.
     """
     if isinstance(source, Mapping):
-        return source, "config", _name(source)
+        return _typed(source), "config", _name(source)
     if isinstance(source, str | os.PathLike):
         return _read_path(user_path(source, ModelDataError))
     config = getattr(source, "config", source)
@@ -79,7 +79,17 @@ def _read_path(path: Path) -> tuple[Mapping[str, Any], str, str]:
     if not isinstance(table, Mapping):
         raise ModelDataError(f"{file}: expected a table of keys, given {str(table)[:60]}")
     name = file.resolve().parent.name if file.name == "config.json" else file.stem
-    return table, str(file), name[:200] or "config"
+    return _typed(table), str(file), name[:200] or "config"
+
+
+def _typed(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Give a config without a ``model_type`` that of its class, as files beside a class of their own have it."""
+    named = table.get("architectures")
+    if table.get("model_type") is not None or not isinstance(named, list | tuple) or not named:
+        return table
+    stem = next((str(named[0]).removesuffix(end) for end in CAUSAL if str(named[0]).endswith(end)), "")
+    known = [name for name in KINDS if name.replace("_", "").replace("-", "").lower() == stem.lower()]
+    return {**table, "model_type": known[0]} if len(known) == 1 else table
 
 
 def find_kind(table: Mapping[str, Any], where: str) -> Kind:

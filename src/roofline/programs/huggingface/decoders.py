@@ -205,8 +205,10 @@ DECODERS: dict[str, Kind] = {
     "internlm3": row(*LLAMA, biases, mlp_bias, names={"attention_bias": "qkv_bias", "mlp_bias": "bias"}),
     "Yi": row(*LLAMA),
     "baichuan": row(*BASE, groups.inner, rotary, _baichuan),
-    "minicpm": row(*LLAMA, groups.ignored("scale_emb", "scale_depth", "dim_model_base"), biases, embedding_scale=True,
-        residual_scale=True, logit_scale=True),
+    # Published files leave tie_word_embeddings to their class, https://huggingface.co/openbmb/MiniCPM-2B-sft-bf16.
+    "minicpm": row(*LLAMA, groups.ignored("scale_emb", "scale_depth", "dim_model_base"), biases,
+        experts.olmoe, defaults={"tie_word_embeddings": True}, embedding_scale=True, residual_scale=True,
+        logit_scale=True),
     "qwen": row(groups.body, _qwen, activation="silu", idle={"use_dynamic_ntk", "use_logn_attn"}),
     "internlm2": row(*LLAMA, biases, names={"attention_bias": "bias"}),
     "chatglm": row(groups.body, _chatglm, ends=_CHATGLM_ENDS,
