@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from roofline.diagnosis.causes import Cause, cause
-from roofline.diagnosis.idle import Overlap, heavy_on_host, overlap, unknown_fix, without_host
+from roofline.diagnosis.idle import RESOLUTION, Overlap, heavy_on_host, overlap, unknown_fix, without_host
 from roofline.diagnosis.iteration import Run, on_cpu, one_device, run_of
 from roofline.diagnosis.op_summary import OpSummary, judged, summaries
 from roofline.diagnosis.trace_causes import TraceContext, attribute
@@ -259,7 +259,8 @@ def _idle(run: Run) -> dict[str, float]:
     period = run.iterations.period
     if run.iterations.count < 2 or period != period:
         period = max(launch.end for launch in run.launches) - run.launches[0].start
-    idle["other"] += max(period - run.busy - sum(idle.values()), 0.0)
+    rest = period - run.busy - sum(idle.values())
+    idle["other"] += rest if rest > RESOLUTION else 0.0
     return idle
 
 
