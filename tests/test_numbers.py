@@ -70,7 +70,9 @@ class Silent:
 
 
 @pytest.mark.parametrize(
-    "value", ["x" * 10**6, list(range(10**6)), 10**5000, -(10**5000), Silent(), [10**5000], {}], ids=shown
+    "value",
+    ["x" * 10**6, list(range(10**6)), 10**5000, -(10**5000), Silent(), [10**5000], {}],
+    ids=["text", "list", "huge", "negative", "silent", "nested", "empty"],
 )
 def test_any_value_is_repeated_in_a_few_words(value: Any) -> None:
     assert len(shown(value)) <= 120
