@@ -413,7 +413,8 @@ def test_number_formats() -> None:
 @pytest.mark.parametrize(
     ("name", "most", "hard"),
     [("gpt2", 1024, True), ("bert-base-uncased", 512, True), ("roberta-base", 512, True), ("opt-125m", 2048, True),
-     ("llama-3-8b", 8192, False), ("llama-3.1-8b", 131_072, False), ("deepseek-v3", 163_840, False)],
+     ("llama-3-8b", 8192, False), ("llama-3.1-8b", 131_072, False), ("deepseek-v3", 163_840, False),
+     ("Qwen/Qwen2.5-1.5B", 131_072, False), ("Qwen/Qwen2.5-1.5B-Instruct", 32_768, False)],
 )  # fmt: skip
 def test_positions_that_a_model_is_made_for(name: str, most: int, hard: bool) -> None:
     positions = rl.model(name).info.positions
