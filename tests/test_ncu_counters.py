@@ -70,6 +70,26 @@ def test_a_matmul_on_tensor_cores_by_hand(tmp_path: Path, form: str) -> None:
     assert "fp8" in found.proposal
 
 
+def test_the_metrics_of_set_roofline_by_hand(tmp_path: Path) -> None:
+    # What a multiply-add does stands in a metric of its own, of a cycle and doubled: (100 + 20 + 30) x 170,000 cycles.
+    metrics = {
+        "gpu__time_duration.sum": 100e3, "dram__bytes.sum": 1e6, "smsp__cycles_elapsed.avg.per_second": 1.7,
+        THREAD.format("fadd") + ".per_cycle_elapsed": 20, THREAD.format("fmul") + ".per_cycle_elapsed": 30,
+        f"derived__{THREAD.format('ffma').removesuffix('.sum')}_x2": 100,
+        f"derived__{THREAD.format('ffma').removesuffix('.sum').replace('smsp', 'sm')}_x2": 33792,  # the most possible
+    }  # fmt: skip
+    units = {"gpu__time_duration.sum": "nsecond", "dram__bytes.sum": "byte",
+             "smsp__cycles_elapsed.avg.per_second": "cycle/nsecond"}  # fmt: skip
+    found = kernel(tmp_path, metrics, units=units)
+    assert found.arithmetic == pytest.approx(150 * 170_000)
+    assert found.flops_share == pytest.approx(150 * 1.7e9 / FP32, rel=2e-3)
+    # Both forms in one file are the same work, and a rate without cycles is no work at all.
+    both = kernel(tmp_path, metrics | {THREAD.format("ffma"): 50 * 170_000}, units=units)
+    assert both.arithmetic == pytest.approx(150 * 170_000)
+    del metrics["smsp__cycles_elapsed.avg.per_second"]
+    assert kernel(tmp_path, metrics | {THREAD.format("dadd"): 7}, units=units).formula == "none"
+
+
 def test_launches_of_one_kernel_add_up(tmp_path: Path) -> None:
     launch = {"gpu__time_duration.sum": 1e6, "dram__bytes.sum": 1e9, THREAD.format("ffma"): 1e9}
     units = {"gpu__time_duration.sum": "nsecond", "dram__bytes.sum": "byte"}

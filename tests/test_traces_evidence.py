@@ -60,6 +60,41 @@ def test_the_chip_is_that_of_the_device_that_worked(tmp_path: Path) -> None:
 # --- causes and the records that could show them ----------------------------------------------------------------------
 
 
+def test_a_launch_that_was_ready_long_ago_was_not_waited_for(tmp_path: Path) -> None:
+    made = Made()
+    for at in range(4):  # each 100 us long, launched a millisecond ahead, 500 us apart
+        made.call("aten::mm", [[4096, 4096]] * 2, 2000.0 + 600 * at, 100, issued=900.0 + 5 * at)
+    found = report(tmp_path, made)
+    assert found.idle["launches"] == pytest.approx(100e-6)
+    assert found.idle["unknown"] == pytest.approx(400e-6)
+    # A call that is still at it, such as one that loads its kernel, is launching.
+    made = Made()
+    for at in range(4):
+        made.call("aten::mm", [[4096, 4096]] * 2, 2000.0 + 600 * at, 100, issued=1501.0 + 600 * at, host=498)
+    assert report(tmp_path, made).idle["unknown"] == 0
+
+
+def test_numbers_that_two_processes_give_lead_to_the_nearest_call(tmp_path: Path) -> None:
+    made = Made()
+    for at in range(3):
+        made.number = 0
+        made.call("aten::mm", [[512, 512]] * 2, 1000.0 + 300 * at, 100, issued=990.0 + 300 * at)
+    ran = rl.diagnosis.trace_report(made.write(tmp_path))
+    assert ran.idle["host"] + ran.idle["launches"] == pytest.approx(sum(ran.idle.values()))
+
+
+def test_operators_on_the_cpu_have_no_roofs_of_another_chip(tmp_path: Path) -> None:
+    made = Made(None)
+    for at in range(3):
+        args = {"Input Dims": [[2048, 2048]] * 2, "Input type": [FP32] * 2, "External id": at + 1}
+        made.slice("cpu_op", "aten::mm", 1000.0 + 200_000 * at, 190_000, **args)
+    found = report(tmp_path, made, "h100-sxm")
+    assert found.chip is None
+    assert any("operators ran on the CPU, whose roofs are not those of h100-sxm" in note for note in found.notes)
+    assert found.ops[0].bound == found.ops[0].proposal == ""
+    assert report(tmp_path, made, CPU).ops[0].bound == "compute"
+
+
 def bare(*kernels: tuple[float, float]) -> Made:
     """Kernels alone: start and duration [us]."""
     made = Made()

@@ -112,7 +112,7 @@ def test_every_column_of_a_trace(tmp_path: Path) -> None:
 
 
 def test_what_is_the_same_is_kept_once(tmp_path: Path) -> None:
-    trace = read(tmp_path, chrome_text(*[OP, KERNEL] * 50))
+    trace = read(tmp_path, chrome_text(*({**each, "ts": 100 * at} for at in range(50) for each in (OP, KERNEL))))
     assert len(trace.events) == 100
     assert len(trace.events.names) == 2
     assert len(trace.events.signatures) == len(trace.events.details) == 1
@@ -245,7 +245,7 @@ def test_unescaped_quotes(tmp_path: Path) -> None:
 
 def test_an_event_beyond_repair_is_skipped(tmp_path: Path) -> None:
     broken = '{"ph": "X", "cat": "kernel", "ts": 5, "dur": , "name": "lost", "args": {"a": {"b": 1}}}'
-    for events in ([broken, KERNEL], [KERNEL, broken], [KERNEL, broken, KERNEL]):
+    for events in ([broken, KERNEL], [KERNEL, broken], [KERNEL, broken, {**KERNEL, "ts": 1120}]):
         text = ",\n".join(event if isinstance(event, str) else json.dumps(event) for event in events)
         for content in (f"[{text}]", f'{{"traceEvents": [{text}], "traceName": "x"}}'):
             trace = read(tmp_path, content)
@@ -256,7 +256,7 @@ def test_an_event_beyond_repair_is_skipped(tmp_path: Path) -> None:
 
 
 def test_trailing_commas_within_events(tmp_path: Path) -> None:
-    text = json.dumps([KERNEL, KERNEL]).replace('"queued": 0}', '"queued": 0,}')
+    text = json.dumps([KERNEL, {**KERNEL, "ts": 1120}]).replace('"queued": 0}', '"queued": 0,}')
     trace = read(tmp_path, text)
     assert len(trace.events) == 2
     assert said(trace, "repaired 2 events with a trailing comma")
@@ -351,7 +351,7 @@ def test_a_number_too_long_for_python_is_a_broken_event(tmp_path: Path) -> None:
 
 def test_more_events_than_anybody_looks_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("roofline.traces.events.MAX_EVENTS", 10)
-    trace = read(tmp_path, chrome_text(*[OP] * 25))
+    trace = read(tmp_path, chrome_text(*({**OP, "ts": 100 * at} for at in range(25))))
     assert len(trace.events) == 10
     assert trace.partial
     assert said(trace, "stopped after 10 events")
@@ -782,7 +782,7 @@ def test_endless_text_without_events_is_refused(
 
 
 @pytest.mark.parametrize("text", [
-    "name,time_us\n" + "mm,1\n" * 90, "[" + json.dumps(OP) + ("," + json.dumps(KERNEL)) * 90 + "]",
+    "name,time_us\n" + "mm,1\n" * 90, json.dumps([OP, *({**KERNEL, "ts": 100 * at} for at in range(90))]),
     "Start (ns),Duration (ns),CorrId,Strm,Name\n" + "".join(f"{at}0,5,1,7,k\n" for at in range(90)),
     "OP CODE,DEVICE ID,DEVICE KERNEL DURATION [ns]\n" + "mm,0,5\n" * 90,
 ])  # fmt: skip

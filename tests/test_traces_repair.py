@@ -150,3 +150,46 @@ def test_facts_of_the_wrong_type_are_left_out(tmp_path: Path, value: Any) -> Non
     assert trace.events.details[trace.events.detail[0]] == {"grid": (1, 2, 3)}
     assert said(trace, "left out 1 fact that is no text, number or list of them (5 us)")
     assert "on" not in rl.diagnosis.trace_report(trace).ops[0].counters.split()
+
+
+# --- records that say the same, or that cannot be told apart ----------------------------------------------------------
+
+
+def test_what_is_recorded_twice_counts_once(tmp_path: Path) -> None:
+    trace = read(tmp_path, [one for at in range(5) for one in [kernel(EPOCH + 110 * at, correlation=at + 1)] * 2])
+    assert said(trace, "skipped 5 kernels recorded twice (500 us)")
+    report = rl.diagnosis.trace_report(trace)
+    assert (report.iterations, report.seconds) == (5, pytest.approx(110e-6))
+    # Operators may lie in equal ones that start and end with them, unless they have the same number.
+    op = {**kernel(0, 40), "cat": "cpu_op", "name": "aten::to"}
+    assert len(read(tmp_path, [{**op, "args": {}}] * 2).events) == 2
+    assert len(read(tmp_path, [{**op, "args": {"External id": at}} for at in (1, 1, 2)]).events) == 2
+
+
+def test_a_kernel_without_duration_cuts_none(tmp_path: Path) -> None:
+    trace = read(tmp_path, [kernel(0), kernel(50, 0), kernel(110)])
+    assert trace.events.duration.tolist() == pytest.approx([100e-6, 0, 100e-6])
+    assert trace.notes == ()
+
+
+def test_nanoseconds_since_1970_are_told(tmp_path: Path) -> None:
+    trace = read(tmp_path, [kernel(EPOCH * 1000 + 110_125 * at, 100_500) for at in range(4)])
+    assert trace.events.start.tolist() == pytest.approx([at * 110.125e-6 for at in range(4)], abs=1e-15)
+    assert trace.events.duration.tolist() == pytest.approx([100.5e-6] * 4)
+    assert said(trace, "read 4 events whose times are in nanoseconds (402 us)")
+
+
+def test_streams_with_names_are_queues_too(tmp_path: Path) -> None:
+    trace = read(tmp_path, [kernel(0, 500, "first"), kernel(100, 50, "first"), kernel(120, 30, "second")])
+    assert trace.events.duration.tolist() == pytest.approx([100e-6, 50e-6, 30e-6])
+    assert (read(tmp_path, [kernel(0, stream=[1]), kernel(50, stream=None)]).events.stream == -1).all()
+
+
+def test_one_gap_or_launch_that_is_all_of_the_time_is_asked_about(tmp_path: Path) -> None:
+    def notes(*events: Any) -> str:
+        return " ".join(rl.diagnosis.trace_report(read(tmp_path, list(events))).notes)
+
+    run = [kernel(EPOCH + 110 * at) for at in range(3)]
+    assert "a gap of 3600 s before gemm: is its start right?" in notes(*run, kernel(EPOCH + 3_600_000_000))
+    assert "one launch of 5000 s of gemm: is its duration right?" in notes(*run, kernel(EPOCH + 330, 5e9))
+    assert "nearly all" not in notes(*run)

@@ -4,7 +4,8 @@ NVIDIA's own charts count them so: ``SpeedOfLight_Hierarchical{Double,Single,Hal
 Compute defines ``derived__smsp__sass_thread_inst_executed_op_ffma_pred_on_x2``, ``..._dfma_pred_on_x2``,
 ``..._hfma_pred_on_x4``, ``..._hadd_pred_on_x2`` and ``..._hmul_pred_on_x2``, since an instruction in half precision
 works on a pair (https://docs.nvidia.com/nsight-compute/ProfilingGuide/index.html#roofline-charts), and likewise those
-in single precision that end in 2 (https://forums.developer.nvidia.com/t/357208). Operations of tensor cores are
+in single precision that end in 2 (https://forums.developer.nvidia.com/t/357208). Those metrics are of a cycle, and in a
+file of ``--set roofline`` they stand in the place of the plain ones. Operations of tensor cores are
 ``sm__ops_path_tensor_src_*``, a multiply-add counting two; on Volta, which has no such metric, an instruction is 512
 (https://gitlab.com/NERSC/roofline-on-nvidia-gpus).
 """
@@ -24,6 +25,8 @@ _OPERATIONS = {
 _FORMATS = {"d": "fp64", "f": "fp32", "h": "fp16"}
 _THREAD = re.compile(r"(?:smsp|sm)__sass_thread_inst_executed_op_(\w+)_pred_on")
 _TENSOR = re.compile(r"sm__ops_path_tensor_src_([a-z]+\d+)(?:_dst_([a-z]+\d+))?(?:_sparsity_(on|off))?")
+#: Operations of an instruction times this many, in each cycle; the same of ``sm`` is the most that there could be.
+_DERIVED = re.compile(r"derived__(smsp__sass_thread_inst_executed_op_\w+_pred_on)_x(\d)")
 _HMMA = re.compile(r"(?:smsp|sm)__inst_executed_pipe_tensor")
 _VOLTA, _VOLTA_OPERATIONS = "7.0", 512
 
@@ -83,7 +86,7 @@ def _tensor(totals: Mapping[str, float]) -> dict[str, float]:
 
 
 def _totals(facts: Mapping[str, Any]) -> dict[str, float]:
-    """Return the sums of metrics by bare name: ``.sum``, or ``.sum.per_cycle_elapsed`` times the cycles."""
+    """Return the sums of metrics by bare name: ``.sum``, or those of a cycle times the cycles; none without these."""
     rates = (facts.get(f"{unit}__cycles_elapsed.avg.per_second") for unit in ("smsp", "sm"))
     rate = next((float(each) for each in rates if isinstance(each, int | float)), 0.0)
     time = facts.get("gpu__time_duration.sum", 0.0)
@@ -93,8 +96,11 @@ def _totals(facts: Mapping[str, Any]) -> dict[str, float]:
         bare, _, form = name.partition(".")
         if not isinstance(value, int | float) or not value >= 0:
             continue
-        if form in ("", "sum"):
+        derived = _DERIVED.fullmatch(name)
+        if derived or form == "sum.per_cycle_elapsed":
+            if value and not cycles:
+                return {}  # a part of the work would look like all of it
+            totals.setdefault(derived[1] if derived else bare, value * cycles / (int(derived[2]) if derived else 1))
+        elif form in ("", "sum"):
             totals[bare] = float(value)
-        elif form == "sum.per_cycle_elapsed" and cycles:
-            totals.setdefault(bare, value * cycles)
     return totals

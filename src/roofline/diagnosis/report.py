@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from roofline.diagnosis.causes import Cause, cause
+from roofline.diagnosis.groups import short
 from roofline.diagnosis.idle import RESOLUTION, Overlap, heavy_on_host, overlap, unknown_fix, without_host
 from roofline.diagnosis.iteration import Run, on_cpu, one_device, run_of
 from roofline.diagnosis.op_summary import OpSummary, judged, summaries
+from roofline.diagnosis.reference import is_cpu
 from roofline.diagnosis.trace_causes import TraceContext, attribute
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip
@@ -46,6 +49,8 @@ _HOW = "--chip; chip= in Python"
 _COMPUTE = ("kernel", "host")
 #: Causes of less than this share are left out.
 SMALL = 0.001
+#: A single gap or launch of more than this share of the trace, and of this long [s], may be a mistake of the record.
+LONELY, LONG = 0.9, 1.0
 #: A part of less than this share is what is left of sums that should cancel.
 ROUNDING = 1e-9
 
@@ -211,6 +216,8 @@ def _chip(trace: Trace, override: AnyChip | None) -> tuple[Chip | None, str]:
             why = str(error).partition("; allowed:")[0]
     if override is not None:
         chip = find_chip(override)
+        if on_cpu(trace) and chip.vendor and not is_cpu(chip):
+            return None, f"operators ran on the CPU, whose roofs are not those of {chip.name}"
         wrong = named is not None and named.name != chip.name and not on_cpu(trace)
         return chip, f"the trace names {named.name}, and {chip.name} was given" if wrong and named is not None else ""
     if on_cpu(trace):
@@ -242,7 +249,7 @@ def _report(run: Run, chip: Chip | None, notes: Sequence[str]) -> TraceReport:
         host_ops=heavy_on_host(trace, run.launches, count) if trace.timed and not run.on_cpu else (),
         causes=tuple(_cause(run, chip, *part, seconds) for part in lost if part[1] > SMALL * seconds),
         needed_s=needed + sum(group.seconds for group in run.groups if not judged(group)),
-        notes=(*trace.notes, *notes, *_limits(trace, ops, chip)),
+        notes=(*trace.notes, *notes, *_lonely(run), *_limits(trace, ops, chip)),
     )
 
 
@@ -262,6 +269,23 @@ def _idle(run: Run) -> dict[str, float]:
     rest = period - run.busy - sum(idle.values())
     idle["other"] += rest if rest > RESOLUTION else 0.0
     return idle
+
+
+def _lonely(run: Run) -> list[str]:
+    """Say where nearly all of the time is one gap or one launch on a device, which a single wrong figure could make."""
+    ran = run.launches
+    if not run.trace.timed or run.on_cpu or len(ran) < 3:
+        return []
+    ends = list(accumulate((one.end for one in ran), max))
+    gap, after = max((after.start - end, after.name) for end, after in zip(ends, ran[1:], strict=False))
+    longest = max(ran, key=lambda one: one.duration)
+    checks = (
+        (gap, "a gap", "before", after, "start"),
+        (longest.duration, "one launch", "of", longest.name, "duration"),
+    )
+    return [f"nearly all of the time is {what} of {format_si(long, 's')} {word} {short(name)}: is its {figure} right?"
+            for long, what, word, name, figure in checks
+            if long > max(LONG, LONELY * (ends[-1] - ran[0].start))]  # fmt: skip
 
 
 def _limits(trace: Trace, ops: Sequence[OpSummary], chip: Chip | None) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from roofline.traces.repair import ROUNDED, Repairs, implausible, overruns, too_long
+from roofline.traces.repair import NANOSECONDS, ROUNDED, Repairs, implausible, overruns, repeated, too_long
 
 
 class Kind(IntEnum):
@@ -141,6 +141,8 @@ _COLUMNS = {
     "detail": "i",
 }  # fmt: skip
 _MICRO = 1e-6
+#: What may differ between two records of one event: sizes may be nan, which equals nothing.
+_LESS = ("bytes", "count", "signature", "detail")
 
 #: More events than any run that somebody looks at; the rest of a larger file is left out.
 MAX_EVENTS = 2_000_000
@@ -261,6 +263,8 @@ class Recorder:
         """
         view = {name: np.frombuffer(column, code) if len(column := self.columns[name]) else np.zeros(0, code)
                 for name, code in _COLUMNS.items()}  # fmt: skip
+        if timed:
+            self._to_microseconds(view)
         rows = self._plausible(view, timed)
         rows = rows[np.lexsort((view["start"][rows], view["whole"][rows]))]
         since = [view[name][rows] - view[name][rows[:1]] for name in ("whole", "start")]
@@ -279,25 +283,42 @@ class Recorder:
             self._cut(events)
         return events
 
+    def _to_microseconds(self, view: Mapping[str, NDArray[Any]]) -> None:
+        """Scale times in nanoseconds, which only a clock that began in 1970 shows to be such."""
+        whole, start, duration = (view[name] for name in ("whole", "start", "duration"))
+        if not len(whole) or np.median(whole) < NANOSECONDS:
+            return
+        start[:] = (whole % 1000 + start) / 1000
+        whole[:] = whole // 1000
+        duration[:] /= 1000
+        self.repairs.add("read", "event", "whose times are in nanoseconds", float(duration.sum()), len(whole))
+
     def _plausible(self, view: Mapping[str, NDArray[Any]], timed: bool) -> NDArray[np.intp]:
         """Return the rows whose times can be."""
         device = np.isin(view["kind"], DEVICE)
         rows, calls = np.flatnonzero(device), np.flatnonzero(view["kind"] == Kind.RUNTIME)
         launched = view["whole"].copy()
-        by = matched(view["correlation"], calls, rows)
+        by = matched(view["correlation"], calls, rows, view["whole"])
         launched[rows[by >= 0]] = view["whole"][by[by >= 0]]
         bad = np.zeros(len(device), bool)
+        if timed:  # what has a number of its own: equal operators may lie in one another
+            own = np.flatnonzero((view["correlation"] > 0) | (view["external"] > 0))
+            bad[own] = repeated([view[name][own] for name in _COLUMNS if name not in _LESS])
+            self._left_out(view, bad, "recorded twice")
         checks = implausible(view["whole"], view["duration"], launched) if timed else too_long(view["duration"])
         for reason, which in checks.items():
-            for kind in np.unique(view["kind"][which]):
-                these = view["duration"][which & (view["kind"] == kind)]
-                self.repairs.add("skipped", WORDS[Kind(int(kind))], reason, float(these.sum()), len(these))
+            self._left_out(view, which & ~bad, reason)
             bad |= which
         return np.flatnonzero(~bad)
 
+    def _left_out(self, view: Mapping[str, NDArray[Any]], which: NDArray[np.bool_], reason: str) -> None:
+        for kind in np.unique(view["kind"][which]):
+            these = view["duration"][which & (view["kind"] == kind)]
+            self.repairs.add("skipped", WORDS[Kind(int(kind))], reason, float(these.sum()), len(these))
+
     def _cut(self, events: Events) -> None:
         """Cut what runs into the next of its stream, which starts when it has ended."""
-        rows = np.flatnonzero(np.isin(events.kind, DEVICE) & (events.stream >= 0))
+        rows = np.flatnonzero(np.isin(events.kind, DEVICE) & (events.stream != -1))
         queue = events.stream[rows], events.device[rows].astype(np.int64), events.process[rows]
         over = overruns(events.start[rows], events.duration[rows], queue)
         events.duration[rows] = np.maximum(events.duration[rows] - over, 0.0)
@@ -307,14 +328,31 @@ class Recorder:
                              int(much.sum()))  # fmt: skip
 
 
-def matched(key: NDArray[np.int64], among: NDArray[np.intp], rows: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Return for each row the first of others with the same key, -1 where none has it; keys start at 1."""
+def matched(
+    key: NDArray[np.int64], among: NDArray[np.intp], rows: NDArray[np.intp], start: NDArray[Any]
+) -> NDArray[np.intp]:
+    """Return for each row the last of others with the same key that started before it, else the first with its key.
+
+    Args:
+        key: Of all events, from 1 on; smaller ones are none.
+        among: Positions of the others.
+        rows: Positions of the rows.
+        start: Of all events.
+
+    Returns:
+        Positions, -1 where none has the key.
+    """
     if not len(among):
         return np.full(len(rows), -1, np.intp)
-    known, first = np.unique(key[among], return_index=True)
-    at = np.minimum(np.searchsorted(known, key[rows]), len(known) - 1)
-    matches = (known[at] == key[rows]) & (key[rows] > 0)
-    return np.where(matches, among[first[at]], -1)
+    among = among[np.lexsort((start[among], key[among]))]
+    count, every = len(among), np.concatenate([among, rows])
+    order = np.lexsort((np.arange(len(every)) >= count, start[every], key[every]))
+    before = np.empty(len(every), np.intp)
+    before[order] = np.maximum.accumulate(np.where(order < count, order, -1))
+    last = before[count:]
+    first = np.minimum(np.searchsorted(key[among], key[rows]), count - 1)
+    best = np.where((last >= 0) & (key[among[last]] == key[rows]), last, first)
+    return np.where((key[among[best]] == key[rows]) & (key[rows] > 0), among[best], -1)
 
 
 # --- fields of the right type -----------------------------------------------------------------------------------------

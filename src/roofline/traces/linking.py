@@ -97,9 +97,9 @@ def launches(trace: Trace) -> tuple[Launch, ...]:
 
 def _on_device(events: Events, rows: NDArray[np.intp]) -> Iterator[Launch]:
     hosts = np.flatnonzero(np.isin(events.kind, (Kind.OP, Kind.ANNOTATION)))
-    calls = matched(events.correlation, np.flatnonzero(events.kind == Kind.RUNTIME), rows)
-    caller = matched(events.external, hosts, rows)
-    through_call = np.where(calls >= 0, matched(events.external, hosts, calls), -1)
+    calls = matched(events.correlation, np.flatnonzero(events.kind == Kind.RUNTIME), rows, events.start)
+    caller = matched(events.external, hosts, rows, events.start)
+    through_call = np.where(calls >= 0, matched(events.external, hosts, calls, events.start), -1)
     caller = np.where(caller >= 0, caller, through_call)
     by_time = np.unique(calls[(caller < 0) & (calls >= 0)])
     nest = _nested(events, by_time)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,9 @@ SKEW = 1e6
 #: Ends run over the next start by up to this where both are rounded, or where a kernel is launched before the one that
 #: it depends on has ended (programmatic dependent launch): no fault [us].
 ROUNDED = 1.001
+
+#: Where a clock that began in 1970 is in the year 5138 [us]: a larger start is one in nanoseconds, of after 1973.
+NANOSECONDS = 10**17
 
 Bools = NDArray[np.bool_]
 
@@ -48,6 +52,17 @@ class Repairs:
         for (done, word, reason), (count, seconds) in self._counts.items():
             time = f" ({format_si(seconds, 's')})" if seconds > 0 else ""
             yield f"{done} {plural(count, word)} {reason}{time}"
+
+
+def repeated(columns: Sequence[NDArray[Any]]) -> Bools:
+    """Return which rows are equal to one before them."""
+    order = np.lexsort(tuple(columns))
+    same = np.ones(max(len(order) - 1, 0), bool)
+    for column in columns:
+        same &= np.diff(column[order]) == 0
+    rows = np.zeros(len(order), bool)
+    rows[order[1:]] = same
+    return rows
 
 
 def too_long(duration: NDArray[np.float64]) -> dict[str, Bools]:
@@ -98,13 +113,16 @@ def overruns(
 ) -> NDArray[np.float64]:
     """Return how much of each event lies after the start of the next in its queue, which waits for it [s].
 
+    One that took no time has no place of its own and cuts none.
+
     Args:
         start: [s].
         duration: [s].
         queue: Columns that name the queue of an event, such as its stream.
     """
     order = np.lexsort((duration, start, *queue))
-    same = np.ones(max(len(start) - 1, 0), bool)
+    order = order[duration[order] > 0]
+    same = np.ones(max(len(order) - 1, 0), bool)
     for column in queue:
         same &= np.diff(column[order]) == 0
     room = np.where(same, np.diff(start[order]), np.inf)

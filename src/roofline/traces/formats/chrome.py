@@ -202,7 +202,7 @@ class Reader:
             if "size" in arguments and (number := self._number(arguments["size"])) is not None:
                 self._sizes[correlation] = number
         elif kind in DEVICE:
-            device, stream = self._whole(get("device", -1), 2**30), self._whole(get("stream", event.get("tid", -1)))
+            device, stream = self._whole(get("device", -1), 2**30), self._who(get("stream", event.get("tid", -1)))
             if "bytes" in arguments and (number := self._number(arguments["bytes"])) is not None:
                 size = number
             detail = self._detail(arguments, seconds)
@@ -247,12 +247,12 @@ class Reader:
         return int(number) if number is not None and -limit < number < limit else -1
 
     def _who(self, value: Any) -> int:
-        """Return the number of a process or thread; those with a name instead are counted down from -2."""
+        """Return the number of a process, thread or stream; those with a name instead are counted down from -2."""
         if type(value) is int and -_BIG < value < _BIG:
             return value
         if (number := self._number(value)) is not None:
             return int(number)
-        return -2 - self._named[str(value)]
+        return -2 - self._named[value] if type(value) is str else -1
 
     def _text(self, raw: str) -> str:
         name = self._names.get(raw)
