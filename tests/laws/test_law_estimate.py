@@ -182,7 +182,7 @@ def test_one_fused_attention_kernel_is_never_slower_than_its_parts(
     batch: int, context: int, data: st.DataObject
 ) -> None:
     name, phase = data.draw(st.sampled_from([("llama-3-8b", "decode"), ("gpt2", "prefill"), ("opt-125m", "forward")]))
-    longer = {} if name == "llama-3-8b" else {"positions": 10**6}
+    longer = {} if name == "llama-3-8b" else {"positions": 10**6, "max_positions": 10**6}
     flash, naive = (
         rl.model(name, phase=phase, layers=1, dtype="bf16", attention=kind, **longer) for kind in ("sdpa", "naive")
     )

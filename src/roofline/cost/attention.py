@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from roofline.cost.machine import knee, vector_peak
+from roofline.cost.matmul import VECTOR_ROWS
 from roofline.cost.parameters import Group, Parameter
 from roofline.cost.work import Launch
 from roofline.counting.counts import Kernel
@@ -121,9 +122,16 @@ def seconds(work: Launch, p: Mapping[str, float]) -> Any:
     dequantizing = _dequantizing(work, tiles.blocks * kernel.span * 2 * s["d"])
     whole = knee([_schedule(tiles, block, step, start, np.ones_like(parts), cores), memory, dequantizing], KNEE)
     split = knee([_schedule(tiles, block, step, start, parts, cores), memory, dequantizing], KNEE)
-    least = np.minimum(whole, split + p["split"] * (1 - 1 / parts))
+    least = np.minimum(np.minimum(whole, split + p["split"] * (1 - 1 / parts)), _by_vectors(work, p, s, memory))
     other = (_fresh(work, p, s) + p["begin"] * tiles.count) / cores
     return p["launch"] + least + other + kernel.gather * GATHER
+
+
+def _by_vectors(work: Launch, p: Mapping[str, float], s: Mapping[str, Any], memory: Any) -> Any:
+    """Time of a few queries where no matrix unit takes the format: keys stream by, as for a matmul of few rows [s]."""
+    arithmetic = 4 * s["b"] * s["h"] * s["q"] * s["k"] * s["d"] / (work.peak * p["share"])
+    few = (s["q"] <= VECTOR_ROWS) & (not work.on_matrix)
+    return np.where(few, knee([arithmetic, memory], KNEE), np.inf)
 
 
 def is_written_out(kernel: Kernel) -> bool:
