@@ -13,14 +13,12 @@ from functools import partial
 from itertools import zip_longest
 from typing import Any
 
-from roofline.cost import COMPUTE
 from roofline.diagnosis.causes import GUESS, Advice, Cause
 from roofline.diagnosis.reference import Reference, faster, replays
 from roofline.ir.errors import RooflineError, UsageError
 from roofline.ir.numbers import as_list
 from roofline.ir.report import Report
 from roofline.ir.units import format_si, parse
-from roofline.ops.registry import OPS
 from roofline.passes.formats.cast import cast
 from roofline.passes.formats.quantize import quantize
 from roofline.passes.fusion.flash import flash
@@ -56,8 +54,8 @@ class Change:
 def advice(reference: Reference, seconds: float, causes: Sequence[Cause] = ()) -> tuple[Advice, ...]:
     """Return changes that save time, those of the measured time first, then most saving first.
 
-    Changes of the program are counted from what is left of the measured time once its causes are gone, in the
-    proportion that the estimates have; what is unknown stays.
+    Alone, a change saves what it saves of the program as it ran; with those above it, what is left of the measured time
+    once its causes are gone changes in the proportion that the estimates have, and what is unknown stays.
 
     Args:
         reference: The program.
@@ -80,42 +78,62 @@ def advice(reference: Reference, seconds: float, causes: Sequence[Cause] = ()) -
     tf32 = True if "precision" in labels and reference.has_tf32 else reference.tf32
     cured = replace(reference, mode=mode, tf32=tf32)
     scale = own / _time(cured)
-    scaled = (
-        replace(
-            one,
-            time_s=one.time_s * scale + unknown,
-            saves_s=one.saves_s * scale,
-            together_s=one.together_s * scale + unknown,
-        )
-        for one in _changes(cured)
-    )
-    return (*first, *scaled)
+    return (*first, *(
+        replace(one, time_s=seconds - scale * one.saves_s, saves_s=scale * one.saves_s,
+                together_s=scale * one.together_s + unknown)
+        for one in _changes(cured, reference, scale)
+    ))  # fmt: skip
 
 
 def _note(cause: Cause) -> str:
     return f"if it is {cause.label}, a guess" if cause.evidence.startswith(GUESS) else f"removes {cause.label}"
 
 
-def _changes(reference: Reference) -> Iterable[Advice]:
-    """Return changes of a program, in estimates."""
-    time = _time(reference)
+def _changes(cured: Reference, reference: Reference, scale: float) -> Iterable[Advice]:
+    """Return changes of a program, in estimates.
+
+    Args:
+        cured: The program without the causes of its time: what changes are chosen by, and add up in.
+        reference: The program as it ran: what each saves alone.
+        scale: Seconds of the measured time in a second of the estimates.
+    """
+    time = _time(cured)
     options = []
     for change in CHANGES:
-        after = _applied(change, reference)
+        after = _applied(change, cured)
         if after is not None and (took := _time(after)) < (1 - WORTH) * time:
             options.append((took, change))
-    used: set[str] = set()
-    together = reference
+    combined: dict[str, Change] = {}
+    together = cured
     for took, change in sorted(options, key=lambda option: option[0]):
-        more = _applied(change, together) if change.kind not in used else None
+        more = _applied(change, together) if change.kind not in combined else None
+        combined.setdefault(change.kind, change)
         if more is not None and _time(more) < _time(together):
             together = more
-        used.add(change.kind)
-        note = change.note.format(steps=math.ceil(COMPILE_S / (time - took)))
-        yield Advice(change.text, took, time - took, _time(together), note, change.option, change.call)
-    half = _half_of_contractions(together) / _time(together) if reference.expected.bound == "compute" else 1.0
-    yield from _less_work(reference, half * _time(together))
-    yield from _other_batch(reference, lambda batch: half * float(together.estimate(B=batch).time))
+        saves = _saves(reference, _applied(change, reference))
+        note = change.note.format(steps=math.ceil(COMPILE_S / (scale * (saves or time - took))))
+        yield Advice(change.text, 0.0, saves, _time(together), note, change.option, change.call)
+    if halved := _halved(cured):
+        way, half = halved
+        if _time(half) < (1 - WORTH) * time:
+            together = _all(combined.values(), half)
+            saves = _saves(reference, replace(reference, graph=half.graph))
+            yield Advice(HALVES[way], 0.0, saves, _time(together), HALF_NOTE,
+                         f"--prune {way}=0.5", f"rl.passes.prune(graph, {way}=0.5)")  # fmt: skip
+    yield from _other_batch(cured, reference, together)
+
+
+def _saves(reference: Reference, after: Reference | None) -> float:
+    """Return what a change saves of the program as it ran, nothing where something else takes the time [s]."""
+    return max(_time(reference) - _time(after), 0.0) if after is not None else 0.0
+
+
+def _all(changes: Iterable[Change], reference: Reference) -> Reference:
+    """Apply the changes that help one after the other."""
+    for change in changes:
+        after = _applied(change, reference)
+        reference = after if after is not None and _time(after) < _time(reference) else reference
+    return reference
 
 
 def _applied(change: Change, reference: Reference) -> Reference | None:
@@ -209,53 +227,46 @@ CHANGES: tuple[Change, ...] = (
 # --- less of it ---
 
 
-def _half_of_contractions(reference: Reference) -> float:
-    """Return the program's time with half the channels, or half the layers if it has none [s].
+#: Ways to half the contractions, the one that keeps the depth first.
+HALVES = {
+    "channels": "prune whole channels, or distil, to half the contractions",
+    "layers": "drop every other layer, or distil, to half the contractions",
+}
+HALF_NOTE = "single weights set to zero save nothing: dense kernels multiply them all the same"
 
-    Unchanged where contractions are not what takes it. A list of operators without weights has no channels to prune:
-    half the time of its contractions stands for it.
-    """
-    est = reference.expected
-    if est.bound != "compute":
-        return _time(reference)
-    halves: tuple[dict[str, Any], ...] = ({"channels": 0.5}, {"layers": 0.5})
-    for half in halves:
+
+def _halved(reference: Reference) -> tuple[str, Reference] | None:
+    """Return the way to half of the contractions, where they are what takes the time, and the program without them."""
+    for way in HALVES if reference.expected.bound == "compute" else ():
         try:
-            return _time(replace(reference, graph=prune(reference.graph, **half)))
+            return way, replace(reference, graph=prune(reference.graph, **{way: 0.5}))
         except RooflineError:
             continue
-    pairs = zip(est.rows, est.times[0], strict=True)
-    spent = sum(row.kernel.count * float(time.expected) for row, time in pairs
-                if int(time.bound) == COMPUTE and OPS[row.kernel.main.op].kind != "pointwise")  # fmt: skip
-    return float(est.time) - spent / 2
+    return None
 
 
-def _less_work(reference: Reference, together: float) -> Iterable[Advice]:
-    """Halve the contractions, where they are what takes the time."""
-    time, half = _time(reference), _half_of_contractions(reference)
-    if half < time:
-        note = "single weights set to zero save nothing: dense kernels multiply them all the same"
-        yield Advice("prune whole channels, or distil, to half the contractions", half, time - half, together, note,
-                     "--prune channels=0.5", "rl.passes.prune(graph, channels=0.5)")  # fmt: skip
-
-
-def _other_batch(reference: Reference, together: Callable[[int], float]) -> Iterable[Advice]:
+def _other_batch(cured: Reference, reference: Reference, together: Reference) -> Iterable[Advice]:
     """Take twice the batch in less than twice the time, or half of it in half the time."""
-    batch = reference.sizes.get("B")
+    batch = cured.sizes.get("B")
     if not isinstance(batch, int):
         return
-    time = _time(reference)
-    double = float(reference.estimate(B=2 * batch).time) / 2
-    if double < 0.9 * time:
+    time = _time(cured)
+
+    def at(program: Reference, other: int) -> float:
+        return float(program.estimate(B=other).time)
+
+    if at(cured, 2 * batch) / 2 < 0.9 * time:
+        saves = max(_time(reference) - at(reference, 2 * batch) / 2, 0.0)
         note = f"time for {batch} of the {2 * batch} items: more throughput, longer latency"
-        yield Advice(f"batch {2 * batch}", double, time - double, together(2 * batch) / 2, note,
+        yield Advice(f"batch {2 * batch}", 0.0, saves, at(together, 2 * batch) / 2, note,
                      f"--batch {2 * batch}", f"batch={2 * batch}")  # fmt: skip
     elif batch > 1:
-        half = float(reference.estimate(B=batch // 2).time)
-        rate = (batch // 2) * time / (half * batch)
+        half = batch // 2
+        rate = half * _time(reference) / (at(reference, half) * batch)
+        saves = max(_time(reference) - at(reference, half), 0.0)
         note = f"shorter latency, {rate:.0%} of the throughput"
-        yield Advice(f"batch {batch // 2} for latency", half, time - half, together(batch // 2), note,
-                     f"--batch {batch // 2}", f"batch={batch // 2}")  # fmt: skip
+        yield Advice(f"batch {half} for latency", 0.0, saves, at(together, half), note,
+                     f"--batch {half}", f"batch={half}")  # fmt: skip
 
 
 # --- when a change that costs time has paid ---

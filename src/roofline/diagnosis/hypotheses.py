@@ -22,6 +22,7 @@ from roofline.diagnosis.causes import Candidate
 from roofline.diagnosis.reference import SCATTERED, Reference, is_cpu, replays
 from roofline.hardware.library import data_file
 from roofline.ir.errors import RooflineError
+from roofline.ir.sizes import evaluate
 from roofline.passes.formats.cast import cast
 from roofline.passes.fusion.fuse import unfuse
 from roofline.programs.workload import is_listed
@@ -406,9 +407,14 @@ def _skinny(reference: Reference) -> bool:
 
 
 def _cut(reference: Reference, cost: Range) -> Span | None:
-    """Estimate a batch in pieces that read all weights each: no more pieces than there are entries."""
-    batch = reference.sizes.get("B") or max((reference.shapes(row)[0][-2] for row in _rows(reference, "matmul")
-                                             if len(reference.shapes(row)[0]) > 1), default=1)  # fmt: skip
+    """Estimate a batch in pieces that read all weights each: no more pieces than there are entries.
+
+    Without a symbol for it, the batch is the first axis of what a program is given; of listed operators, the rows.
+    """
+    inputs = [tensor.shape for tensor in reference.graph.tensors.values() if tensor.kind == "input" and tensor.shape]
+    rows = (shape[-2] for row in _rows(reference, "matmul") if len(shape := reference.shapes(row)[0]) > 1)
+    entries = rows if is_listed(reference.graph) else (int(evaluate(shape[0], reference.sizes)) for shape in inputs)
+    batch = reference.sizes.get("B") or max(entries, default=1)
     if not _rows(reference, "matmul") or batch < cost.low:
         return None
     return cost.low * reference.attainable, min(cost.high, float(batch)) * reference.attainable
