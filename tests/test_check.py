@@ -597,3 +597,64 @@ def test_absurd_times_are_judged_and_their_parts_add_up() -> None:
     assert sum(seconds for _, seconds in found.waterfall) == pytest.approx(1e29)
     with pytest.raises(rl.errors.UnitError, match="not a finite number"):
         judge(1e308)
+
+
+# --- what each change saves by itself ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def encoder() -> rl.Graph:
+    """Return an encoder that was captured from PyTorch, with an open batch."""
+    torch = pytest.importorskip("torch")
+    layer = torch.nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True).eval()
+    return rl.from_torch(layer, torch.empty(4, 128, 256), dynamic={"B": 0})
+
+
+@pytest.mark.parametrize(
+    ("chip", "mode", "batch"), [("h100-sxm", "graph", 64), ("h100-sxm", "eager", 64), ("tpu-v5e", "eager", 64),
+                                ("m4-max", "eager", 16), ("h100-sxm", "eager", 1)]
+)  # fmt: skip
+def test_alone_is_what_estimate_says_with_that_change(encoder: rl.Graph, chip: str, mode: str, batch: int) -> None:
+    time = float(rl.estimate(encoder, chip, mode=mode, batch=batch).time)  # type: ignore[arg-type]
+    ways = {
+        "everything in bf16": (rl.passes.cast(encoder, "bf16"), {}),
+        "compile: fuse elementwise chains": (encoder, {"mode": "compiled"}),
+        "prune whole channels, or distil, to half the contractions": (rl.passes.prune(encoder, channels=0.5), {}),
+        "weights in int8": (rl.passes.quantize(encoder, weights="int8"), {}),
+    }
+    offered = [one for one in rl.check(encoder, chip, time, mode=mode, batch=batch).advice if one.change in ways]
+    assert offered
+    for one in offered:
+        graph, options = ways[one.change]
+        alone = float(rl.estimate(graph, chip, **{"mode": mode, "batch": batch, **options}).time)
+        assert one.time_s == pytest.approx(min(alone, time), rel=1e-6), one
+        assert one.time_s + one.saves_s == pytest.approx(time)
+
+
+def test_pruning_combines_with_the_changes_above_it(encoder: rl.Graph) -> None:
+    fp16 = rl.passes.cast(encoder, "fp16")
+    time = float(rl.estimate(fp16, "m4-max", batch=16).time)
+    advice = {one.change: one for one in rl.check(fp16, "m4-max", time, batch=16).advice}
+    pruned = rl.passes.quantize(rl.passes.prune(fp16, channels=0.5), weights="int4-g128")
+    together = advice["prune whole channels, or distil, to half the contractions"].together_s
+    assert "compile: fuse elementwise chains" in advice
+    assert together == pytest.approx(float(rl.estimate(pruned, "m4-max", mode="compiled", batch=16).time), rel=1e-6)
+
+
+def test_a_batch_captured_at_one_is_not_cut_into_pieces() -> None:
+    torch = pytest.importorskip("torch")
+    layer = torch.nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True).eval()
+    for batch in (1, 3):
+        graph = rl.from_torch(layer, torch.empty(batch, 128, 256))
+        pieces = [one for one in rl.check(graph, "h100-sxm", "10 ms").candidates if one.label == "small_batch"]
+        reference = float(rl.estimate(graph, "h100-sxm", mode="graph", tf32=True).time)
+        assert [one.high_s for one in pieces] == pytest.approx([3 * reference] if batch == 3 else [])
+
+
+def test_time_that_the_estimate_gives_to_launches_is_not_given_to_the_format(encoder: rl.Graph) -> None:
+    run = rl.estimate(encoder, "h100-sxm", batch=16)
+    assert run.bound == "host"
+    parts = {one.label: one.explains_s for one in rl.check(encoder, "h100-sxm", float(run.time), batch=16).causes}
+    device = [float(rl.estimate(encoder, "h100-sxm", mode="graph", batch=16, tf32=tf32).time) for tf32 in (None, True)]
+    assert parts["precision"] == pytest.approx(device[0] - device[1], rel=1e-6)
+    assert parts["launch_bound"] == pytest.approx(float(run.time) - device[0], rel=1e-6)

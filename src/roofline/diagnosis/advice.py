@@ -66,10 +66,10 @@ def advice(reference: Reference, seconds: float, causes: Sequence[Cause] = ()) -
     for cause in causes:
         if cause.label != "unknown" and cause.share >= WORTH:
             left -= cause.explains_s
-            first.append(Advice(cause.fix, cause.expected_after_s, cause.explains_s, left, _note(cause),
-                                cause.option, cause.call))  # fmt: skip
+            saves = _uncovered(reference, cause)
+            first.append(Advice(cause.fix, seconds - saves, saves, left, _note(cause), cause.option, cause.call))
     unknown = sum(cause.explains_s for cause in causes if cause.label == "unknown")
-    own = seconds - sum(cause.explains_s for cause in causes)
+    own = max(seconds - sum(cause.explains_s for cause in causes), 0.0)
     # Without the causes, so that no change promises the same again.
     labels = {cause.label for cause in causes}
     mode = reference.mode
@@ -78,24 +78,32 @@ def advice(reference: Reference, seconds: float, causes: Sequence[Cause] = ()) -
     tf32 = True if "precision" in labels and reference.has_tf32 else reference.tf32
     cured = replace(reference, mode=mode, tf32=tf32)
     scale = own / _time(cured)
+    pace = own / float(cured.expected.device_time) if causes else scale  # launches are among the causes
     return (*first, *(
-        replace(one, time_s=seconds - scale * one.saves_s, saves_s=scale * one.saves_s,
+        replace(one, time_s=seconds - pace * one.saves_s, saves_s=pace * one.saves_s,
                 together_s=scale * one.together_s + unknown)
-        for one in _changes(cured, reference, scale)
+        for one in _changes(cured, reference, pace)
     ))  # fmt: skip
+
+
+def _uncovered(reference: Reference, cause: Cause) -> float:
+    """Return what a cause costs alone: a slow format next to nothing where launches take longer [s]."""
+    if cause.label == "precision" and reference.has_tf32 and reference.expected.bound == "host":
+        return min(cause.explains_s, _saves(reference, replace(reference, tf32=True)))
+    return cause.explains_s
 
 
 def _note(cause: Cause) -> str:
     return f"if it is {cause.label}, a guess" if cause.evidence.startswith(GUESS) else f"removes {cause.label}"
 
 
-def _changes(cured: Reference, reference: Reference, scale: float) -> Iterable[Advice]:
+def _changes(cured: Reference, reference: Reference, pace: float) -> Iterable[Advice]:
     """Return changes of a program, in estimates.
 
     Args:
         cured: The program without the causes of its time: what changes are chosen by, and add up in.
         reference: The program as it ran: what each saves alone.
-        scale: Seconds of the measured time in a second of the estimates.
+        pace: Seconds of the measured time in a second of the estimates.
     """
     time = _time(cured)
     options = []
@@ -111,7 +119,7 @@ def _changes(cured: Reference, reference: Reference, scale: float) -> Iterable[A
         if more is not None and _time(more) < _time(together):
             together = more
         saves = _saves(reference, _applied(change, reference))
-        note = change.note.format(steps=math.ceil(COMPILE_S / (scale * (saves or time - took))))
+        note = change.note.format(steps=math.ceil(COMPILE_S / ((pace or 1.0) * (saves or time - took))))
         yield Advice(change.text, 0.0, saves, _time(together), note, change.option, change.call)
     if halved := _halved(cured):
         way, half = halved

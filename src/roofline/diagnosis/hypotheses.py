@@ -32,6 +32,8 @@ Span = tuple[float, float]
 
 #: How far outside of its range a time may be before a candidate is unlikely, as a logarithm.
 BLUR = 0.25
+#: How much likelier launches are where the estimate itself is bound by them.
+BY_ESTIMATE = 4.0
 #: What a candidate loses by being outside at all, more than any prior can make up for.
 OUTSIDE = 10.0
 
@@ -172,7 +174,12 @@ def _candidate(hypothesis: Hypothesis, reference: Reference, seconds: float) -> 
         return None
     low, high = max(span[0], reference.attainable), span[1]
     gap = seconds / low if seconds < low else max(seconds / high, 1.0)
-    score = log(hypothesis.prior) - log(log(high / low) + 2.5 * BLUR) - (log(gap) / BLUR) ** 2 / 2
+    launches = hypothesis.label == "launch_bound" and reference.expected.bound == "host"
+    score = (
+        log(hypothesis.prior * (BY_ESTIMATE if launches else 1.0))
+        - log(log(high / low) + 2.5 * BLUR)
+        - (log(gap) / BLUR) ** 2 / 2
+    )
     right, named = record().get(hypothesis.question, (0, 0))
     return Candidate(hypothesis.label, hypothesis.question, low, high, gap, score - OUTSIDE * (gap != 1), right, named)
 

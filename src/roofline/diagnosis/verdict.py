@@ -243,12 +243,22 @@ def _inferred(reference: Reference, seconds: float, options: tuple[Candidate, ..
     over = seconds - attainable
     guess, known = over - own, "the format that the program is in"
     if best.label == "precision" and best.gap == 1:
-        parts = [("precision", over, known if own > guess else _evidence(best, over, seconds))]
+        host, launches = _host(reference, options, guess)
+        parts = [("precision", over - host, known if own > guess - host else _evidence(best, over, seconds))]
+        parts += [("launch_bound", host, _evidence(launches, host, seconds))] if launches is not None else []
     else:  # what does not fit explains nothing
         guess = guess if best.gap == 1 else 0.0
         parts = [("precision", own, known), (best.label, guess, _evidence(best, guess, seconds))]
     parts.sort(key=lambda part: -part[1])
     return floor, attainable - floor, _closed(parts, over, seconds, chip=reference.chip)
+
+
+def _host(reference: Reference, options: tuple[Candidate, ...], most: float) -> tuple[float, Candidate | None]:
+    """Return what the host's launches take beyond the kernels where the estimate is bound by them, and who says so."""
+    fits = (option for option in options if option.label == "launch_bound" and option.gap == 1)
+    launches = next(fits, None) if reference.expected.bound == "host" else None
+    host = float(reference.expected.time) - reference.in_own_format if launches is not None else 0.0
+    return min(max(host, 0.0), most), launches
 
 
 def _evidence(best: Candidate, explained: float, seconds: float) -> str:
