@@ -264,7 +264,12 @@ def test_a_knee_below_the_first_batch_is_no_saturation() -> None:
 
 def test_a_knee_above_the_last_batch_is_said_with_the_share() -> None:
     found = rl.diagnosis.check_sweep([1, 2, 4, 8], [10 + b for b in (1, 2, 4, 8)])
-    assert (found.verdict, found.knee) == ("flat", pytest.approx(10))
+    # 26 for 16 items where 8 take 18: not free
+    assert (found.verdict, found.knee) == ("normal", pytest.approx(10))
+    assert "twice that takes 44% longer: the knee is not reached" in found.reading
+    free = rl.diagnosis.check_sweep([1, 2, 4, 8], [100 + b for b in (1, 2, 4, 8)])
+    assert (free.verdict, free.knee) == ("flat", pytest.approx(100))
+    assert "twice that takes 7% longer: a bigger one is nearly free" in free.reading
     assert "whatever the batch" not in found.reading
     assert "batch 8 has 44% of the 1 per second" in found.reading
 

@@ -43,6 +43,8 @@ PREFER = 0.8
 SMALL = 0.05
 #: Throughput that falls from its best by more is no saturation but a loss.
 FALLS = 0.85
+#: Twice the batch is nearly free where it takes less longer.
+NEARLY_FREE = 0.2
 #: Up to this many times the knee the floor still shows in the time.
 ROUNDED = 1.5
 #: The ridge is looked for up to this many times the largest batch.
@@ -109,7 +111,7 @@ class SweepVerdict(Report):
     """The answer of :func:`check_sweep`.
 
     Attributes:
-        verdict: ``normal``, ``flat`` (no knee yet: more batch is nearly free), ``saturated`` (the first batch has 90 %
+        verdict: ``normal``, ``flat`` (more batch is nearly free), ``saturated`` (the first batch has 90 %
             of the throughput that large ones approach), ``falling`` (throughput falls) or ``unsteady`` (no shape fits,
             or a smaller batch takes longer).
         reading: That in plain words.
@@ -403,7 +405,11 @@ def _reading(best: Fit, batches: Floats, times: Floats) -> tuple[str, str]:
     limit = f"{1 / best.marginal:.4g} per second that large batches approach"
     last = f"batch {batches[-1]:g} has {best.share(batches[-1]):.0%} of the {limit}"
     if best.knee > batches[-1]:
-        return "flat", f"{fixed}; both meet near batch {best.knee:.3g}: {last}, and a bigger one is nearly free"
+        longer = float(best.at(2 * batches[-1]) / best.at(batches[-1])) - 1
+        costs = "a bigger one is nearly free" if longer < NEARLY_FREE else "the knee is not reached"
+        return "flat" if longer < NEARLY_FREE else "normal", (
+            f"{fixed}; both meet near batch {best.knee:.3g}: {last}; twice that takes {longer:.0%} longer: {costs}"
+        )
     if best.share(batches[0]) >= SHARES[-1]:
         return "saturated", (
             f"normal roofline behaviour: time grows with the batch from the first on, {item} per item: batch "
