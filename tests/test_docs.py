@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import importlib
 import json
 import re
@@ -21,8 +22,8 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 PAGES = [
     ROOT / "docs" / f"{name}.md"
-    for name in ("import-torch", "import-jax", "diagnosis", "what-if", "fusion", "rewriting", "quantization", "prune",
-                 "shard", "clusters", "serving", "compare", "training")
+    for name in ("import-torch", "import-jax", "graph", "diagnosis", "what-if", "fusion", "rewriting", "quantization",
+                 "prune", "shard", "clusters", "serving", "compare", "training")
 ]  # fmt: skip
 
 
@@ -48,6 +49,24 @@ def test_python_of_the_pages_runs(page: Path) -> None:
     assert found
     for code in found:
         run(code, page.name)
+
+
+def test_sessions_of_the_page_on_chips_print_what_they_show() -> None:
+    session = doctest.DocTestParser()
+    for code in blocks("python", (ROOT / "docs" / "chips.md").read_text(encoding="utf-8")):
+        run_ = doctest.DocTestRunner()
+        assert run_.run(session.get_doctest(code, {}, "chips.md", None, 0)).attempted
+        assert not run_.failures
+
+
+@pytest.mark.parametrize("name", ["graph", "command-line"])
+def test_commands_of_a_page_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    scripts = [code for code in blocks("python", text) if code.startswith("# mlp.py")]
+    (tmp_path / "mlp.py").write_text("".join(scripts), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    for line in commands(text):
+        assert main(shlex.split(line.partition("|")[0])[1:]) == 0
 
 
 def test_tables_of_the_page_on_what_ifs_are_what_the_library_says(monkeypatch: pytest.MonkeyPatch) -> None:
