@@ -74,6 +74,18 @@ def test_a_launch_that_was_ready_long_ago_was_not_waited_for(tmp_path: Path) -> 
     assert report(tmp_path, made).idle["unknown"] == 0
 
 
+@pytest.mark.parametrize("start", [0, None, "soon"])
+def test_a_kernel_without_a_start_leaves_no_gap_with_a_cause(tmp_path: Path, start: Any) -> None:
+    made = Made()
+    for at in range(4):  # one after the other, the host ahead
+        made.call("aten::mm", [[4096, 4096]] * 2, 1e15 + 100 * at, 100, issued=1e15 - 50 + 5 * at)
+    made.events[-4]["ts"] = start
+    found = report(tmp_path, made)
+    assert sum(found.idle.values()) == pytest.approx(100e-6 / (found.iterations - 1))
+    assert found.idle["unknown"] == pytest.approx(sum(found.idle.values()))
+    assert sum(part for _, part in found.waterfall) == pytest.approx(found.seconds)
+
+
 def test_numbers_that_two_processes_give_lead_to_the_nearest_call(tmp_path: Path) -> None:
     made = Made()
     for at in range(3):

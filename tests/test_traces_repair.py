@@ -63,6 +63,13 @@ def test_a_start_years_away_is_none(tmp_path: Path, odd: int) -> None:
     assert said(trace, "skipped 1 kernel starting over a day before or after most others (30 us)")
 
 
+def test_kernels_stay_where_host_and_device_have_other_clocks(tmp_path: Path) -> None:
+    host = [{**kernel(UPTIME + 10 * at, 5), "cat": "cpu_op", "name": "aten::mm", "args": {}} for at in range(9)]
+    trace = read(tmp_path, host + [kernel(EPOCH + 110 * at) for at in range(3)])
+    assert len(trace.events) == 3
+    assert said(trace, "skipped 9 operators starting over a day before or after most others (45 us)")
+
+
 def test_no_kernel_starts_a_second_before_its_launch(tmp_path: Path) -> None:
     def launch(start: int, number: int) -> dict[str, Any]:
         return {**kernel(start, 5, correlation=number), "cat": "cuda_runtime", "name": "cudaLaunchKernel"}

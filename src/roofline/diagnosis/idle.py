@@ -67,6 +67,14 @@ class Idle:
         seconds, heavy = ({key: part * factor for key, part in all_.items()} for all_ in (self.seconds, self.heavy))
         return Idle(seconds, heavy)
 
+    def doubted(self, lost: float) -> Idle:
+        """Return the same where something ran for some of it [s], nobody knows when: so much of it is not known."""
+        total = sum(self.seconds.values())
+        share = min(lost / total, 1.0) if total else 0.0
+        left = self.scaled(total * (1 - share))
+        unknown = left.seconds.get("unknown", 0.0) + total * share
+        return Idle({**left.seconds, "unknown": unknown}, left.heavy) if share else self
+
 
 @dataclass(frozen=True)
 class Spans:

@@ -108,7 +108,9 @@ def run_of(trace: Trace, chip: Chip, measured: float | None = None, contractions
     groups = grouped(ran, count, chip, seconds, trace.events.details)
     waits = Idle()
     if trace.timed and not on_cpu(trace):
-        waits = idle_time(trace, ran, [at - iterations.first[0] for at in iterations.first])
+        waits = idle_time(trace, ran, [at - iterations.first[0] for at in iterations.first]).doubted(
+            trace.lost / max(count - 1, 1)
+        )
     return Run(trace, chip, iterations, ran, groups, sum(seconds) / count, waits)
 
 

@@ -274,7 +274,7 @@ def _idle(run: Run) -> dict[str, float]:
 def _lonely(run: Run) -> list[str]:
     """Say where nearly all of the time is one gap or one launch on a device, which a single wrong figure could make."""
     ran = run.launches
-    if not run.trace.timed or run.on_cpu or len(ran) < 3:
+    if not run.trace.timed or run.on_cpu or len(ran) < 2:
         return []
     ends = list(accumulate((one.end for one in ran), max))
     gap, after = max((after.start - end, after.name) for end, after in zip(ends, ran[1:], strict=False))

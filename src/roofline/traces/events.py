@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from roofline.traces.repair import NANOSECONDS, ROUNDED, Repairs, implausible, overruns, repeated, too_long
+from roofline.traces.repair import DAY, NANOSECONDS, ROUNDED, Repairs, implausible, overruns, repeated, too_long
 
 
 class Kind(IntEnum):
@@ -118,6 +118,7 @@ class Trace:
         partial: Whether the file was cut, so that only a part of it was read.
         processes: Name of each process by its number, where the file gives one.
         threads: Name of each thread by process and thread, where the file gives one.
+        lost: Time of device events that were left out since they have no usable start; the device seems idle then [s].
     """
 
     path: str
@@ -129,6 +130,7 @@ class Trace:
     partial: bool = False
     processes: Mapping[int, str] = field(default_factory=dict)
     threads: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    lost: float = 0.0
 
 
 # --- while they are read ----------------------------------------------------------------------------------------------
@@ -168,12 +170,14 @@ class Recorder:
         columns: An array per column.
         names: Number of each name.
         repairs: What was repaired or left out.
+        lost: Time of device events that ran at a time that is not known [s].
     """
 
     def __init__(self) -> None:
         self.columns = {name: array(code) for name, code in _COLUMNS.items()}
         self.names: dict[str, int] = {}
         self.repairs = Repairs()
+        self.lost = 0.0
         self._append: list[Any] = [column.append for column in self.columns.values()]
         self._details: list[Mapping[str, Any]] = []
         self._signatures: list[Signature] = []
@@ -305,9 +309,10 @@ class Recorder:
             own = np.flatnonzero((view["correlation"] > 0) | (view["external"] > 0))
             bad[own] = repeated([view[name][own] for name in _COLUMNS if name not in _LESS])
             self._left_out(view, bad, "recorded twice")
-        checks = implausible(view["whole"], view["duration"], launched) if timed else too_long(view["duration"])
+        checks = implausible(view["whole"], view["duration"], launched, device) if timed else too_long(view["duration"])
         for reason, which in checks.items():
             self._left_out(view, which & ~bad, reason)
+            self.lost += float(view["duration"][which & ~bad & device & (view["duration"] < DAY * _MICRO)].sum())
             bad |= which
         return np.flatnonzero(~bad)
 

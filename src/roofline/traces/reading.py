@@ -125,7 +125,7 @@ def _read_table(source: ByteStream) -> Trace:
         raise TraceError(f"{source.name}: no events below the header of {form.header}{why}")
     faults = [f"{source.fault}: read what comes before"] if source.fault else []
     all_notes = (*faults, *passed, *notes, *notes_of(events))
-    return Trace(source.name, form.name, events, devices, form.timed, all_notes, bool(faults))
+    return Trace(source.name, form.name, events, devices, form.timed, all_notes, bool(faults), lost=rows.lost)
 
 
 def _find(source: ByteStream, text: Iterator[str], recorder: Recorder) -> tuple[Format, Table, list[str]]:

@@ -70,19 +70,22 @@ def too_long(duration: NDArray[np.float64]) -> dict[str, Bools]:
     return {"longer than a year": duration > 365 * DAY * 1e-6}
 
 
-def implausible(start: NDArray[np.int64], duration: NDArray[np.float64], call: NDArray[np.int64]) -> dict[str, Bools]:
+def implausible(
+    start: NDArray[np.int64], duration: NDArray[np.float64], call: NDArray[np.int64], device: Bools
+) -> dict[str, Bools]:
     """Return which events of a file with starts cannot be, by what is wrong with them.
 
     Args:
         start: Whole microseconds by the profiler's clock, in any order.
         duration: [s].
         call: Start of the call that launched an event, its own where none is known [us].
+        device: Which events ran on a device.
     """
     checks: dict[str, Bools] = {"longer than a day": duration > DAY * 1e-6}
     left = ~checks["longer than a day"]
     checks["starting at zero, long before all others"] = zero = left & _at_zero(start, left)
     left &= ~zero
-    checks["starting over a day before or after most others"] = apart = left & _apart(start, left)
+    checks["starting over a day before or after most others"] = apart = left & _apart(start, left, device)
     left &= ~apart
     early, linked = left & (start < call - SKEW), left & (call != start)
     if 2 * early.sum() < linked.sum():  # else the clocks differ
@@ -97,14 +100,22 @@ def _at_zero(start: NDArray[np.int64], among: Bools) -> Bools:
     return zero
 
 
-def _apart(start: NDArray[np.int64], among: Bools) -> Bools:
-    """Return what is not of the longest run of events without a day between two; of equally long ones the last."""
+def _apart(start: NDArray[np.int64], among: Bools, device: Bools) -> Bools:
+    """Return what is not of the run of events, without a day between two, that has most of the device, then of all.
+
+    Of equal ones the last counts.
+    """
     ordered = np.sort(start[among])
     edges = np.flatnonzero(np.diff(ordered) > DAY) + 1
     if not len(edges):
         return np.zeros(len(start), bool)
     runs = np.split(ordered, edges)
-    most = max(reversed(runs), key=len)
+    ran = np.sort(start[among & device])
+
+    def size(run: NDArray[np.int64]) -> tuple[int, int]:
+        return int(np.diff(np.searchsorted(ran, (run[0], run[-1] + 1)))[0]), len(run)
+
+    most = max(reversed(runs), key=size)
     return np.asarray((start < most[0]) | (start > most[-1]))
 
 

@@ -228,7 +228,9 @@ class Reader:
             if texts:
                 self.repairs.add("read", "event", "whose times are texts", lasted * _MICRO)
             return begin, lasted
-        self.repairs.add("skipped", WORDS[kind], reason, (lasted or 0.0) * _MICRO if usable else 0.0)
+        seconds = (lasted or 0.0) * _MICRO if usable else 0.0
+        self.rows.lost += seconds if kind in DEVICE else 0.0
+        self.repairs.add("skipped", WORDS[kind], reason, seconds)
         return None
 
     def _number(self, value: Any) -> float | None:
@@ -331,7 +333,7 @@ def _trace(source: ByteStream, stream: JsonStream, reader: Reader, root: Mapping
         )
     return Trace(
         source.name, "torch", events, _devices(root), notes=tuple(notes), partial=partial,
-        processes=reader.processes, threads=reader.threads,
+        processes=reader.processes, threads=reader.threads, lost=reader.rows.lost,
     )  # fmt: skip
 
 
