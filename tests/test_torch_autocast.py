@@ -166,6 +166,27 @@ def test_a_capture_inside_a_region_that_is_off_is_refused() -> None:
         assert "bf16" in formats(rl.from_torch(nn.Linear(64, 64), X)).values()
 
 
+def test_autocast_without_a_region_is_refused() -> None:
+    layer, x = torch.nn.Linear(8, 8), torch.empty(2, 8)
+
+    def switched(x: Any) -> Any:
+        torch.set_autocast_enabled("cuda", True)
+        try:
+            return layer(x)
+        finally:
+            torch.set_autocast_enabled("cuda", False)
+
+    with pytest.raises(rl.errors.RooflineError, match=r"set_autocast_enabled: .* write with torch.autocast"):
+        rl.from_torch(switched, x)
+    torch.set_autocast_enabled("cuda", True)
+    try:
+        with pytest.raises(rl.errors.UsageError, match="autocast is on around the capture"):
+            rl.from_torch(layer, x)
+    finally:
+        torch.set_autocast_enabled("cuda", False)
+    assert {t.dtype for t in rl.from_torch(layer, x).tensors.values()} == {"fp32"}
+
+
 def test_what_would_run_unlike_on_its_device_is_refused() -> None:
     with pytest.raises(rl.errors.UsageError, match=r"autocast\('xpu'\): what it casts is known of cuda and of cpu"):
         rl.from_torch(Net(lambda: torch.autocast("xpu", **BF16)), X)

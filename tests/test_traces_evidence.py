@@ -105,6 +105,12 @@ def test_operators_on_the_cpu_have_no_roofs_of_another_chip(tmp_path: Path) -> N
     assert any("operators ran on the CPU, whose roofs are not those of h100-sxm" in note for note in found.notes)
     assert found.ops[0].bound == found.ops[0].proposal == ""
     assert report(tmp_path, made, CPU).ops[0].bound == "compute"
+    # Nor is anybody sent to the profiler of another chip's kind.
+    matmul = rl.workload([{"op": "gemm", "m": 2048, "n": 2048, "k": 2048}], dtype="fp32")
+    for chip, cuda in (("h100-sxm", True), ("apple-m3-max", False)):
+        verdict = rl.check(matmul, chip, "190 ms", trace=made.write(tmp_path))
+        assert ("CUDA" in str(verdict.causes[0].fix)) == cuda
+        assert not any("CUDA" in note for note in verdict.notes)
 
 
 def bare(*kernels: tuple[float, float]) -> Made:

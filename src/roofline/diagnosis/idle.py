@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.diagnosis.causes import Fix
+from roofline.diagnosis.reference import replays
+from roofline.hardware.chip import Chip
 from roofline.ir.units import format_si
 from roofline.traces.events import DEVICE, Events, Kind, Trace
 from roofline.traces.linking import Launch
@@ -312,7 +314,7 @@ def _moves(launch: Launch | None, *roles: str, value: bool = False) -> bool:
 TRACED_UNKNOWN = Fix("compare the measured time with the trace's own: is it of the same run?",
                      "roofline trace FILE", "rl.diagnosis.trace_report(FILE)")  # fmt: skip
 #: What may not have been recorded, and how it is.
-_DEVICE = "the device (torch.profiler with ProfilerActivity.CUDA)"
+_GPU = " (torch.profiler with ProfilerActivity.CUDA)"
 _HOST = "the calls of the host (torch.profiler with ProfilerActivity.CPU)"
 _SHAPES = "shapes (torch.profiler with record_shapes=True)"
 
@@ -324,16 +326,17 @@ def without_host(trace: Trace) -> list[str]:
     return [f"idle time is of unknown origin: record {_HOST}, which show why the device waits"] if lacks else []
 
 
-def unknown_fix(trace: Trace, device: bool = True) -> Fix:
+def unknown_fix(trace: Trace, chip: Chip | None = None) -> Fix:
     """Return what to do about time that a trace does not explain: record what it lacks.
 
     Args:
         trace: The file.
-        device: Whether a device should have worked.
+        chip: The device that should have worked, ``None`` where none should.
     """
     shapeless = bool((trace.events.kind == Kind.OP).any()) and not trace.events.signatures
-    idle_device = device and not np.isin(trace.events.kind, DEVICE).any()
-    checks = ((_DEVICE, idle_device), (_HOST, bool(without_host(trace))), (_SHAPES, shapeless))
+    idle_device = chip is not None and not np.isin(trace.events.kind, DEVICE).any()
+    device = f"the device{_GPU if chip is not None and replays(chip) else ''}"
+    checks = ((device, idle_device), (_HOST, bool(without_host(trace))), (_SHAPES, shapeless))
     lacking = [what for what, lacks in checks if lacks]
     return Fix(f"record {' and '.join(lacking)} as well") if lacking else TRACED_UNKNOWN
 

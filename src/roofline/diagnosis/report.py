@@ -254,7 +254,7 @@ def _report(run: Run, chip: Chip | None, notes: Sequence[str]) -> TraceReport:
 
 
 def _cause(run: Run, chip: Chip | None, label: str, part: float, why: str, seconds: float) -> Cause:
-    fix = unknown_fix(run.trace, not run.on_cpu) if label == "unknown" else None
+    fix = unknown_fix(run.trace) if label == "unknown" else None
     return cause(label, part, seconds, why, fix, chip)
 
 

@@ -190,7 +190,7 @@ def _notes(reference: Reference, run: Run, seconds: float) -> tuple[str, ...]:
     notes = ["the trace is partial, and so is this answer"] if run.trace.partial else []
     notes += [*run.trace.notes, f"trace: {run.iterations.how}", *without_host(run.trace)]
     if run.on_cpu and not is_cpu(run.chip):
-        notes.append("no device ran anything in the trace; of a program on a device, record CUDA activities as well")
+        notes.append("no device ran anything in the trace; of a program on a device, record what ran there as well")
         return tuple(notes)
     if run.busy > DIFFERS * seconds:
         busy = format_si(run.busy, "s")
@@ -281,7 +281,7 @@ def _measured(reference: Reference, seconds: float, run: Run) -> Split:
         lost[at], needed = (label, part - taken, why), needed + taken
     floor = min(floor, needed)  # kernels may be faster than the floor: Winograd, a warm cache, clocks
     unrecorded = any(label == "unknown" and part > 0 for label, part, _ in lost)
-    fix = unknown_fix(run.trace, not is_cpu(run.chip)) if unrecorded else TRACED_UNKNOWN
+    fix = unknown_fix(run.trace, None if is_cpu(run.chip) else run.chip) if unrecorded else TRACED_UNKNOWN
     return floor, needed - floor, _closed(lost, seconds - needed, seconds, fix, reference.chip)
 
 

@@ -50,6 +50,7 @@ _OWN = {"sdpa": "lower", "recurrent": "lower", "rms_norm": "fp32"}
 
 _OFF = ('autocast("cuda"): {} before the capture, where PyTorch turns it off since there is no CUDA here; '
         "make it inside the program, where it is entered")  # fmt: skip
+_SET = '{}: what is cast is known of regions inside the program; write with torch.autocast("cuda"): there'
 _KEY = torch._C.DispatchKey.AutocastCUDA
 _MADE = "_made_while_captured"
 
@@ -200,12 +201,27 @@ def as_named(notes: dict[str, None]) -> Iterator[None]:
             mock.patch.object(torch.amp.GradScaler, "_maybe_opt_step", finite),
             mock.patch.object(autocast, "__enter__", entered),
             mock.patch.object(autocast, "__exit__", left),
+            _by_regions_only(guards),
             mock.patch.object(torch.amp.autocast_mode, "_cast", cast),
         ):
             yield
     finally:
         AUTOCAST.remove(current.lowered)
         current.close()
+
+
+@contextmanager
+def _by_regions_only(regions: list[Any]) -> Iterator[None]:
+    """Refuse to turn autocast on in any other way than by a region, which does it in the same way."""
+    switch = torch.set_autocast_enabled
+
+    def switched(*args: Any) -> None:
+        if not regions and True in args:
+            raise UsageError(_SET.format("torch.set_autocast_enabled"))
+        switch(*args)
+
+    with mock.patch.object(torch, "set_autocast_enabled", switched):
+        yield
 
 
 @contextmanager
@@ -229,9 +245,11 @@ def available() -> Iterator[None]:
 
 
 def _check_outside() -> None:
-    """Refuse a capture inside a region that PyTorch has turned off."""
+    """Refuse a capture inside a region of CUDA, on or turned off by PyTorch."""
     depth = torch.autocast_increment_nesting() - 1
     torch.autocast_decrement_nesting()
+    if torch.is_autocast_enabled("cuda"):
+        raise UsageError(_SET.format("autocast is on around the capture"))
     if depth and not torch.cuda.is_available() and not any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
         raise UsageError(_OFF.format("entered"))
 
