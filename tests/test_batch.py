@@ -7,6 +7,8 @@ import pytest
 
 import roofline as rl
 from roofline.counting.memory import RESERVE, WORKSPACE
+from roofline.ir.sizes import symbol
+from roofline.ops.builder import Builder
 
 B = rl.ops.symbol("B")
 CHIP = rl.Chip(
@@ -213,3 +215,19 @@ def test_a_batch_is_chosen_for_one_context() -> None:
 def test_a_missing_context_is_named() -> None:
     with pytest.raises(rl.errors.UnboundSize, match="needs a value for context"):
         rl.best_batch(rl.model("llama-3-8b", phase="decode", layers=1), CHIP)
+
+
+def test_of_a_small_program_batches_are_looked_at_close_together_and_its_latency_limit_is_exact() -> None:
+    b = Builder("small", "bf16")
+    y = b.op("linear", b.input("x", (symbol("B"), 256)), b.weight("w", (256, 256)))
+    graph, chip = b.graph([y]), "h100-sxm"
+    free = rl.best_batch(graph, chip, mode="graph")
+    assert free.largest == 2**20 and free.limit == "size"
+    assert len(free.batches) < 12_000, "not a million"
+    ratios = free.batches[1:] / free.batches[:-1]
+    assert ratios[free.batches[:-1] >= 8192].max() < 1.014
+    assert free.at(free.best).time == rl.estimate(graph, chip, mode="graph", B=free.best).time
+    limit = float(rl.estimate(graph, chip, mode="graph", B=100_001).time)
+    held = rl.best_batch(graph, chip, mode="graph", latency_limit=limit)
+    around = rl.estimate(graph, chip, mode="graph", B=[held.limit_batch, held.limit_batch + 1]).time
+    assert held.limit == "latency" and around[0] <= limit < around[1]

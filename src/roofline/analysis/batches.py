@@ -37,6 +37,10 @@ from roofline.passes.formats.cast import cast
 
 #: No batch above this is looked at.
 LARGEST_BATCH = 2**20
+#: Every batch up to this is looked at, larger ones within a percent of each other, and powers of two.
+EVERY_BATCH = 8192
+#: Larger ones are multiples of this, where tiles are full and throughput has its peaks.
+ROWS = 64
 #: Throughput within this share of the best counts as the best.
 NEAR_BEST = 0.99
 #: Shares of the best throughput whose batches are said.
@@ -59,7 +63,7 @@ class BatchChoice(Report):
         ridge_datasheet: The same at the datasheet's rates.
         ridge_by_kernel: The calibrated ridge of each distinct kernel.
         largest: The most that the memory limit allows.
-        curve: The estimate over every batch from 1 to ``largest``.
+        curve: The estimate over batches from 1 to ``largest``: every one up to :data:`EVERY_BATCH`, then a percent apart.
         memory_limit: Bytes that the program may use.
         latency_limit: Seconds that one run may take, or ``None``.
     """
@@ -81,16 +85,30 @@ class BatchChoice(Report):
     @cached_property
     def estimate(self) -> Estimate:
         """The estimate at the best batch."""
-        return self.curve[self.best - 1]
+        return self.at(self.best)
+
+    @cached_property
+    def batches(self) -> Any:
+        """The batches of :attr:`curve`."""
+        return _batches(self.curve)
+
+    def at(self, batch: int) -> Estimate:
+        """Return the estimate of a batch of :attr:`curve`."""
+        return self.curve[int(np.searchsorted(self.batches, batch))]
+
+    @cached_property
+    def _rates(self) -> Any:
+        """Throughput of each batch within the limits [1/s]."""
+        return self.curve.throughput[: int(np.searchsorted(self.batches, self.limit_batch)) + 1]
 
     @cached_property
     def peak(self) -> float:
         """The best throughput within the limits [1/s]."""
-        return float(self.curve.throughput[: self.limit_batch].max())
+        return float(self._rates.max())
 
     def share(self, batch: int) -> float:
         """Return the share of :attr:`peak` that a batch up to :attr:`largest` has."""
-        return float(self.curve.throughput[batch - 1]) / self.peak
+        return float(np.interp(batch, self.batches, self.curve.throughput)) / self.peak
 
     @property
     def ridge_share(self) -> float | None:
@@ -106,8 +124,7 @@ class BatchChoice(Report):
         Raises:
             UnitError: No share above 0 up to 1.
         """
-        rates = self.curve.throughput[: self.limit_batch]
-        return _first(rates >= parse_share(share, "share") * self.peak) or self.limit_batch
+        return _first(self._rates >= parse_share(share, "share") * self.peak, self.batches) or self.limit_batch
 
     def __repr__(self) -> str:
         time, limit = format_si(float(self.estimate.time), "s"), f"{self.limit} allows {self.limit_batch}"
@@ -142,7 +159,7 @@ class BatchChoice(Report):
         """Return one dictionary per batch of :meth:`shown`: its time, throughput and memory; ``curve`` has them all."""
         rate = f"{self.curve.graph.item}s_per_s"
         names = ("batch", "time_s", "low_s", "high_s", "tokens_per_s", rate, "bound", "memory_bytes", "fits")
-        points = [self.curve[batch - 1].records()[0] for batch in self.shown()]
+        points = [self.at(batch).records()[0] for batch in self.shown()]
         return [{name: at[name] for name in dict.fromkeys(names)} for at in points]
 
     def shown(self) -> list[int]:
@@ -204,10 +221,33 @@ def best_batch(
     patience = _limit("latency_limit", latency_limit, "s", inf)
     part = None if near is None else parse_share(near, "near")
     largest = _largest_batch(graph, target, fixed, room, reserved(reserve))
-    curve = estimate(graph, target, mode=mode, tf32=tf32, reserve=reserve, B=np.arange(1, largest + 1), **fixed)
+
+    def estimated(batches: Any) -> Estimate:
+        return estimate(graph, target, mode=mode, tf32=tf32, reserve=reserve, B=batches, **fixed)
+
+    batches = _looked_at(largest)
+    curve = estimated(batches)
     in_time = _in_time(curve, patience)
+    late = batches[min(int(np.searchsorted(batches, in_time)) + 1, len(batches) - 1)]
+    if late > in_time + 1:  # the limit lies between two batches that were looked at
+        curve = estimated(np.union1d(batches, np.arange(in_time, late)))
+        in_time = _in_time(curve, patience)
     limit = "latency" if in_time < largest else "memory" if largest < LARGEST_BATCH else "size"
     return _choice(curve, limit, min(in_time, largest), part, room, None if patience == inf else patience)
+
+
+def _looked_at(largest: int) -> Any:
+    """Return the batches of a curve up to the largest."""
+    if largest <= EVERY_BATCH:
+        return np.arange(1, largest + 1)
+    apart = np.geomspace(EVERY_BATCH, largest, 2 + int(np.log(largest / EVERY_BATCH) / np.log(1.005)))
+    apart = (apart / ROWS).astype(int) * ROWS
+    return np.unique([*range(1, EVERY_BATCH), *apart, *(2**k for k in range(largest.bit_length())), largest])
+
+
+def _batches(curve: Estimate) -> Any:
+    """Return the batches of an estimate over batches alone."""
+    return np.ravel(curve.grid.sizes["B"])
 
 
 def _in_time(curve: Estimate, patience: float) -> int:
@@ -216,13 +256,14 @@ def _in_time(curve: Estimate, patience: float) -> int:
     Raises:
         DoesNotFit: Not even a batch of one is.
     """
-    late = _first(curve.time > patience)
-    if late == 1:
+    batches = _batches(curve)
+    late = _first(curve.time > patience, range(len(batches)))
+    if late == 0:
         raise DoesNotFit(
             f"{curve.graph.name} on {curve.chip.name}: batch 1 takes {format_si(float(curve.time[0]), 's')}, above the "
             f"latency limit of {format_si(patience, 's')}"
         )
-    return curve.shape[0] if late is None else late - 1
+    return int(batches[-1 if late is None else late - 1])
 
 
 def _choice(
@@ -230,9 +271,21 @@ def _choice(
 ) -> BatchChoice:
     """Choose a batch of a curve, up to the largest that the limits allow."""
     ridge, datasheet = ridge_batches(curve)
-    best = _choose(curve.throughput[:cap], near, ridge is not None and ridge < cap)
+    batches = _batches(curve)
+    within = batches <= cap
+    best = _choose(curve.throughput[within], batches[within], near, ridge is not None and ridge < cap)
     return BatchChoice(
-        best, limit, cap, near or NEAR_BEST, ridge, datasheet, _by_kernel(curve), curve.shape[0], curve, room, patience
+        best,
+        limit,
+        cap,
+        near or NEAR_BEST,
+        ridge,
+        datasheet,
+        _by_kernel(curve),
+        int(batches[-1]),
+        curve,
+        room,
+        patience,
     )
 
 
@@ -253,10 +306,10 @@ def _limit(name: str, value: str | float | None, unit: str, absent: float) -> fl
     return limit
 
 
-def _choose(throughput: Any, near: float | None, past_ridge: bool) -> int:
+def _choose(throughput: Any, batches: Any, near: float | None, past_ridge: bool) -> int:
     """Return the smallest batch that has a share of the best throughput, or the largest while throughput grows."""
-    cap, top = len(throughput), (near or NEAR_BEST) * throughput.max()
-    enough = _first(throughput >= top) or cap
+    cap, top = int(batches[-1]), (near or NEAR_BEST) * throughput.max()
+    enough = _first(throughput >= top, batches) or cap
     # Steps of tiles may leave the largest batch behind a smaller one.
     grows = near is None and not past_ridge and enough > cap // 2 and throughput[-1] >= top
     return cap if grows else enough
@@ -281,10 +334,7 @@ def ridge_batches(curve: Estimate) -> tuple[int | None, int | None]:
         sum(row.kernel.count * getattr(time, part) for row, time in curve.timed) for part in ("compute", "memory")
     )
     past = (compute > memory, compute * share.compute > memory * share.memory)
-    batches = np.ravel(curve.grid.sizes["B"])
-    calibrated, datasheet = (
-        next((int(batches[at - 1]) for at in [_first(np.broadcast_to(hit, curve.shape))] if at), None) for hit in past
-    )
+    calibrated, datasheet = (_first(np.broadcast_to(hit, curve.shape), _batches(curve)) for hit in past)
     return calibrated, datasheet
 
 
@@ -302,14 +352,15 @@ def two_ridges(calibrated: int | None, datasheet: int | None) -> str:
 def _by_kernel(curve: Estimate) -> dict[str, int | None]:
     """Return the calibrated ridge of each kernel."""
     return {
-        row.kernel.name: _first(np.broadcast_to(time.compute > time.memory, curve.shape)) for row, time in curve.timed
+        row.kernel.name: _first(np.broadcast_to(time.compute > time.memory, curve.shape), _batches(curve))
+        for row, time in curve.timed
     }
 
 
-def _first(hits: Any) -> int | None:
-    """Return the first batch of a curve that is hit."""
+def _first(hits: Any, batches: Any) -> int | None:
+    """Return the first of some batches that is hit."""
     at = np.flatnonzero(hits)
-    return int(at[0]) + 1 if at.size else None
+    return int(batches[at[0]]) if at.size else None
 
 
 def _largest_batch(graph: Graph, chip: Chip, sizes: Mapping[str, Any], room: float, reserve: float) -> int:

@@ -83,7 +83,7 @@ def _curve(choice: BatchChoice) -> Table:
     total = np.broadcast_to(np.asarray(curve.memory.total, dtype=float), curve.shape)
     rows = []
     for batch in choice.shown():
-        at = batch - 1
+        at = int(np.searchsorted(choice.batches, batch))
         cells = (
             f"{batch:,}", time_text(curve.time[at]), tables.span(curve.low[at], curve.high[at]),
             format_si(float(curve.throughput[at]), ""), size_text(total[at]), curve.bound[at], marks.get(batch, ""),
