@@ -63,7 +63,7 @@ class BatchChoice(Report):
         ridge_datasheet: The same at the datasheet's rates.
         ridge_by_kernel: The calibrated ridge of each distinct kernel.
         largest: The most that the memory limit allows.
-        curve: The estimate over batches from 1 to ``largest``: every one up to :data:`EVERY_BATCH`, then a percent apart.
+        curve: The estimate over batches from 1 to ``largest``: each up to :data:`EVERY_BATCH`, then a percent apart.
         memory_limit: Bytes that the program may use.
         latency_limit: Seconds that one run may take, or ``None``.
     """
