@@ -11,7 +11,7 @@ ridge - a bigger batch buys nothing but latency, and the best is the smallest th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -221,10 +221,16 @@ def best_batch(
     patience = _limit("latency_limit", latency_limit, "s", inf)
     part = None if near is None else parse_share(near, "near")
     largest = _largest_batch(graph, target, fixed, room, reserved(reserve))
+    options: dict[str, Any] = {"mode": mode, "tf32": tf32, "reserve": reserve}
+    curve, in_time = _estimated(
+        lambda batches: estimate(graph, target, **options, B=batches, **fixed), largest, patience
+    )
+    limit = "latency" if in_time < largest else "memory" if largest < LARGEST_BATCH else "size"
+    return _choice(curve, limit, min(in_time, largest), part, room, None if patience == inf else patience)
 
-    def estimated(batches: Any) -> Estimate:
-        return estimate(graph, target, mode=mode, tf32=tf32, reserve=reserve, B=batches, **fixed)
 
+def _estimated(estimated: Callable[[Any], Estimate], largest: int, patience: float) -> tuple[Estimate, int]:
+    """Return the curve up to the largest batch, and the last of its batches that is in time."""
     batches = _looked_at(largest)
     curve = estimated(batches)
     in_time = _in_time(curve, patience)
@@ -232,8 +238,7 @@ def best_batch(
     if late > in_time + 1:  # the limit lies between two batches that were looked at
         curve = estimated(np.union1d(batches, np.arange(in_time, late)))
         in_time = _in_time(curve, patience)
-    limit = "latency" if in_time < largest else "memory" if largest < LARGEST_BATCH else "size"
-    return _choice(curve, limit, min(in_time, largest), part, room, None if patience == inf else patience)
+    return curve, in_time
 
 
 def _looked_at(largest: int) -> Any:
