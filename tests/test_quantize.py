@@ -530,3 +530,9 @@ def test_no_speed_from_narrow_weights_where_16_bits_are_emulated(chip: str) -> N
         for graph in (plain, rl.passes.quantize(plain, weights="int8"), rl.passes.quantize(plain, weights="int4-g128"))
     ]
     assert min(times[1:]) > 0.99 * times[0]
+
+
+@pytest.mark.parametrize("word", ["tf32", "fp32", "int4", "fp4"])
+def test_a_format_of_activations_is_refused_by_the_name_of_its_option(word: str) -> None:
+    with pytest.raises(rl.errors.UsageError, match=f"activations='{word}'"):
+        rl.passes.quantize(rl.model("gpt2", layers=1), activations=word)

@@ -92,6 +92,8 @@ def quantize(
     """
     _check_words(weights, activations, cache, dequantize=(dequantize, _WAYS), scales=(scales, _SCALES))
     work = Rewriter(graph, dequantize, scales)
+    if activations is not None:
+        activation_format(activations, None, scales)  # before the weights follow it
     if weights is not None or activations is not None:
         chosen = _chosen(graph, weights if weights is not None else str(activations), keep)
         _store_weights(work, chosen, activations)
