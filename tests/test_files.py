@@ -15,6 +15,7 @@ import pytest
 from command_line import Run
 
 import roofline as rl
+from roofline.cli import main
 from roofline.ir.csvfile import MAX_COLUMNS, MAX_ROW, csv_text, read_rows, read_table, text_cell
 from roofline.ir.datafile import MAX_DEPTH, MAX_JSON, MAX_TOML, read_json, read_toml
 from roofline.ir.files import user_path, whole_file
@@ -323,3 +324,21 @@ def test_what_no_reader_cleaned_is_cleaned_where_it_is_printed() -> None:
     text = json_text({evil: evil})
     assert all(line.isprintable() for line in text.split("\n"))
     assert json.loads(text) == {evil: evil}
+
+
+def test_a_table_that_nobody_reads_to_its_end_has_the_exit_code_of_a_closed_pipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Closed:
+        def write(self, text: str) -> int:
+            raise BrokenPipeError(32, "Broken pipe")
+
+        def flush(self) -> None: ...
+
+        def fileno(self) -> int:
+            return unread.fileno()
+
+    (tmp_path / "rows.csv").write_text('op,dtype,shape\ncopy,fp32,"{""n"": 4096}"\n', encoding="utf-8")
+    with open(tmp_path / "unread", "w") as unread:
+        monkeypatch.setattr("sys.stdout", Closed())
+        assert main(["predict", str(tmp_path / "rows.csv"), "h100-sxm"]) == 141

@@ -127,3 +127,18 @@ def test_what_is_no_graph_is_refused_by_the_executor(value: Any) -> None:
 def test_numbers_are_pythons_from_then_on() -> None:
     assert type(size_value("B", np.uint8(200))) is int
     assert rl.training.Plan(batch=np.int64(8), micro_batch=np.int64(8)).batch.__class__ is int
+
+
+def test_a_sequence_given_as_an_option_has_an_end() -> None:
+    graph = rl.model("gpt2", phase="decode")
+    with pytest.raises(rl.errors.UsageError, match="devices: expected at most 1,000,000 values"):
+        rl.scaling(graph, "h100-sxm", range(10**9), batch=1, context=64)
+    with pytest.raises(rl.errors.UsageError, match="backends: expected at most 1,000,000 values"):
+        rl.measurement.predicted_compile(graph, "h100-sxm", backends=range(10**9), batch=1, context=64)
+
+
+@pytest.mark.parametrize("dtype", [np.array([]), np.array([1, 2], dtype=np.int8), []])
+def test_a_format_of_a_graph_that_is_no_text_is_refused(dtype: Any) -> None:
+    graph = rl.model("gpt2", phase="decode")
+    with pytest.raises(rl.errors.RooflineError):
+        rl.compare(graph, "h100-sxm", dtype=dtype, batch=1, context=64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from roofline.ir.csvfile import csv_text
@@ -55,6 +56,20 @@ class Unread(Exception):
     """Nobody reads the output any more; no OSError, which typer would turn into an exit code of its own."""
 
 
+@contextmanager
+def reader_may_leave() -> Iterator[None]:
+    """Flush what was written to standard output.
+
+    Raises:
+        Unread: The pipe is closed at its other end.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise Unread from None
+
+
 def write(text: str) -> None:
     """Write text to standard output, made harmless unless it was :func:`rendered`.
 
@@ -62,11 +77,8 @@ def write(text: str) -> None:
         Unread: The pipe is closed at its other end.
     """
     say_notes()
-    try:
+    with reader_may_leave():
         sys.stdout.write(text if isinstance(text, Rendered) else visible(text))
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise Unread from None
 
 
 #: Said as soon as there is output that they stand beside: an error stands alone.

@@ -12,7 +12,7 @@ import typer
 from roofline.analysis.prediction import output_columns, predict_rows
 from roofline.cli import options as opt
 from roofline.cli.app import PREDICT, command
-from roofline.cli.output import json_text, note_failed, write_json
+from roofline.cli.output import json_text, note_failed, reader_may_leave, write_json
 from roofline.cli.progress import progress
 from roofline.cli.tables import Rows
 from roofline.hardware.library import chip as find_chip
@@ -56,7 +56,8 @@ def predict(
             about = {"chip": where.name if where is not None else None, "regime": regime}
             _write_json(output, Rows("predict", list(counted), about))
         else:
-            write_rows(output, output_columns(columns), counted)
+            with reader_may_leave():
+                write_rows(output, output_columns(columns), counted)
     if faults:
         note_failed(faults, "predicted")
         raise typer.Exit(1)

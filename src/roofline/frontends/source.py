@@ -69,7 +69,8 @@ def as_graph(
         for name, value in {"phase": phase, **overrides}.items():
             if value is not None:
                 raise UsageError(f"{name}={value!r} belongs to a program given by name; a Graph has its {name} already")
-        return cast(program, dtype, weights=weights, cache=cache) if dtype or weights or cache else program
+        formats = [value for value in (dtype, weights, cache) if value is not None]
+        return cast(program, dtype, weights=weights, cache=cache) if formats else program
     if phase is None and implied is not None and has_phases(program):
         phase = implied
     return load_program(program, phase, dtype, weights, cache, **overrides)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from itertools import islice
 from numbers import Integral, Real
 from typing import Any
 
@@ -12,6 +13,9 @@ from roofline.ir.text import shown
 
 #: No whole number that comes in is larger unless its range says so: it and its square stay far inside float64.
 LARGEST = 10**15
+
+#: Most values of a sequence that is given as one option.
+MOST_VALUES = 10**6
 
 
 def whole_number(name: str, value: Any, least: int = 1, most: int | None = None) -> int:
@@ -70,7 +74,7 @@ def as_list(name: str, value: Any) -> list[Any]:
         value: As it was given.
 
     Raises:
-        UsageError: No sequence.
+        UsageError: No sequence, or one of more than a million values.
 
     Example:
         >>> as_list("devices", (1, 2))
@@ -78,7 +82,10 @@ def as_list(name: str, value: Any) -> list[Any]:
     """
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise UsageError(f"{name}={shown(value)}: expected a sequence, such as a list")
-    return list(value)
+    values = list(islice(value, MOST_VALUES + 1))
+    if len(values) > MOST_VALUES:
+        raise UsageError(f"{name}: expected at most {MOST_VALUES:,} values")
+    return values
 
 
 def as_float(value: Any) -> float:

@@ -21,6 +21,7 @@ from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip
 from roofline.ir.errors import RooflineError, UsageError, did_you_mean
+from roofline.ir.numbers import as_list
 from roofline.ir.report import Report
 from roofline.ir.units import format_si, parse
 from roofline.measurement.measuring import Measurement, measure, need_torch
@@ -221,7 +222,7 @@ def _compile_seconds(
 
 
 def _named(backends: Sequence[str]) -> list[str]:
-    names = [backends] if isinstance(backends, str) else list(backends)
+    names = [backends] if isinstance(backends, str) else as_list("backends", backends)
     if not names or not all(isinstance(name, str) and name for name in names):
         raise UsageError(f"backends={backends!r}: name at least one, such as 'inductor'")
     return list(dict.fromkeys(names))
