@@ -123,7 +123,7 @@ def test_a_column_of_chips_wins() -> None:
         ({"model": "llama-3-8b", "phase": "decode", "batch": "1"}, "needs context"),
         ({"model": "llama-3-8b", "phase": "decode", "batch": "0", "context": "8"}, "batch='0'"),
         ({"model": "gpt2", "phase": "train", "batch": "1", "seq": "8", "optimizer": "adan"}, "did you mean"),
-        ({"model": "t5-small", "phase": "train", "batch": "1", "seq": "8"}, "no phase 'train'"),
+        ({"model": "resnet50", "phase": "decode", "batch": "1"}, "no phase 'decode'"),
         ({"model": "bert-base-uncased", "mode": "egaer", "batch": "1", "seq": "8"}, "did you mean eager"),
     ],
 )  # fmt: skip
