@@ -342,3 +342,11 @@ def test_a_table_that_nobody_reads_to_its_end_has_the_exit_code_of_a_closed_pipe
     with open(tmp_path / "unread", "w") as unread:
         monkeypatch.setattr("sys.stdout", Closed())
         assert main(["predict", str(tmp_path / "rows.csv"), "h100-sxm"]) == 141
+
+
+def test_an_interrupt_while_the_command_line_is_loaded_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("roofline.cli.output.drop_notes", interrupted)
+    assert main(["chips"]) == 130

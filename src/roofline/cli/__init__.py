@@ -39,7 +39,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"roofline {__version__}")
         return OK
     with _signals():
-        return _guarded(words)
+        try:
+            return _guarded(words)
+        except KeyboardInterrupt:  # also while the parser is loaded
+            return INTERRUPTED
+        except _Ended as ended:
+            return int(ended.args[0])
 
 
 class _Ended(BaseException):
@@ -79,10 +84,8 @@ def _guarded(words: list[str]) -> int:
     except Unread:
         _close_quietly()
         return BROKEN_PIPE
-    except (KeyboardInterrupt, typer.Abort):
+    except typer.Abort:
         return INTERRUPTED
-    except _Ended as ended:
-        return int(ended.args[0])
     except RooflineError as error:
         return _fail(str(error), WRONG_INPUT)
     except misuse as error:
