@@ -74,7 +74,7 @@ def save(name: str, text: str) -> str:
 
 # --- formats ----------------------------------------------------------------------------------------------------------
 
-NUMBERS = ["-B", "8", "-S", "2048"]
+NUMBERS = ["-B", "8", "-S", "1024"]
 ARGS = [
     ["llama-3-8b", "--phase", "decode"],
     ["llama-3-8b", "--phase", "decode", *NUMBERS],
