@@ -165,7 +165,7 @@ def test_a_trace_without_a_chip_or_arithmetic_has_no_roofline(tmp_path: Path) ->
 def test_rows_of_a_trace_are_its_operators(tmp_path: Path) -> None:
     found = report(tmp_path)
     table = rl.charts.plot_roofline(found).frame()
-    assert list(table.time_s) == [op.seconds for op in found.ops]
+    assert list(table.time_s) == pytest.approx([op.seconds for op in found.ops], rel=1e-12)
     assert list(table.intensity) == [op.intensity for op in found.ops[:2]] + [0.0]  # relu only compares
     assert list(table.above_roof) == [op.above for op in found.ops]
 
