@@ -140,7 +140,7 @@ def small_model() -> dict[str, Any]:
 
 #: What each parameter of a command reads, by its name, or by the command's and its own.
 READS: dict[str, list[Callable[[], Input]]] = {
-    "model": PROGRAMS, "chip": CHIPS, "chips": CHIPS, "chips.name": CHIPS, "models.name": PROGRAMS,
+    "model": PROGRAMS, "chip": CHIPS, "chips": CHIPS, "where": CHIPS, "chips.name": CHIPS, "models.name": PROGRAMS,
     "predict.table": [lambda: Input("rows.csv", ROWS), lambda: Input("models.csv", MODEL_ROWS)],
     "ops.file": [lambda: Input("ops.csv", OPS)], "sweep.file": [lambda: Input("sweep.csv", SWEEP)],
     "validate.source": [lambda: Input("measured.csv", MEASURED)],
