@@ -26,7 +26,7 @@ from roofline.counting.grid import Grid, grid, plain
 from roofline.frontends.source import Program, as_graph
 from roofline.ir.dtypes import dtype as number_format
 from roofline.ir.errors import UsageError
-from roofline.ir.graph import Graph, Tensor, advice_on, check_positions, sizes_of
+from roofline.ir.graph import Graph, Tensor, advice_on, sizes_of
 from roofline.ir.numbers import whole_number
 from roofline.ir.report import Report, subject
 from roofline.ir.sizes import LARGEST, Size, evaluate, maximum, minimum, prod, substitute, symbols
@@ -254,7 +254,6 @@ def kv_cache(
     block, shared_prefix, window = checked_layout(block, shared_prefix, window)
     parts = cache_parts(graph, window)
     points = _grid(graph, parts, {"B": batch, "C": context, **sizes_of(graph, sizes)})
-    check_positions(graph, {context_symbol(graph): points.values["C"]})
     shortest = float(np.min(points.values["C"]))
     if shared_prefix > shortest:
         raise UsageError(f"shared_prefix={shared_prefix}: longer than the context of {shortest:.0f} positions")
