@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
@@ -304,6 +305,17 @@ AS_ON_A_GPU = {
 }
 
 _CALL = re.compile(r"(cpp_fused\w*|triton_\w+\.run|extern_kernels\.\w+|torch\.ops\.[\w.]+)\(")
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Let generated code stand as it is: its kernels do nothing, so that no compiler of C++ runs."""
+    from torch._inductor import async_compile, config
+
+    settings = {"compile_threads": 1, "cpp.vec_isa_ok": True}
+    nothing: Any = lambda *code, **how: lambda *args: None  # noqa: E731
+    with config.patch(settings), mock.patch.object(async_compile.AsyncCompile, "cpp_pybinding", nothing):
+        yield
 
 
 @contextmanager

@@ -162,14 +162,11 @@ def test_a_fusing_backend_is_predicted_by_its_kernels(torch: Any) -> None:
     def chain(x: Any) -> Any:
         return ((x.sin() + 1) * 2).relu() - x
 
-    import torch._inductor.config as inductor_config
+    from inductor_programs import uncompiled  # which needs PyTorch
 
-    with inductor_config.patch({"cpp.simdlen": 1}):  # else it compiles programs to find out what the processor has
+    with uncompiled():
         found = measured(chain, torch.randn(1000, 1000), backends=["inductor"])
     row = found["inductor"]
-    if row.error:  # no compiler of C++ on this host: the row says so
-        assert "ompiler" in row.error
-        return
     assert row.predicted.launches == 1
     assert row.predicted.mode == "compiled"
     assert row.expected.speedup > 3, "ten arrays moved, then two"

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from inductor_programs import AS_ON_A_GPU, CASES, Case, generated, one_function_a_kernel, ours  # noqa: E402
+from inductor_programs import AS_ON_A_GPU, CASES, Case, generated, one_function_a_kernel, ours, uncompiled  # noqa: E402
 
 import roofline as rl  # noqa: E402
 
@@ -17,12 +17,7 @@ import roofline as rl  # noqa: E402
 @pytest.fixture(scope="module")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Code goes to a folder of this run, and is not compiled: to be counted, its kernels need not do anything."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("torch._inductor.config.compile_threads", 1)
-        patch.setattr("torch._inductor.config.cpp.vec_isa_ok", True)
-        patch.setattr(
-            "torch._inductor.async_compile.AsyncCompile.cpp_pybinding", lambda *code, **how: lambda *args: None
-        )
+    with pytest.MonkeyPatch.context() as patch, uncompiled():
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("inductor")))
         yield
 

@@ -518,7 +518,7 @@ def test_users_settings_change_nothing(picture: Chart) -> None:
         assert matplotlib.rcParams["font.size"] == 20
 
 
-@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf", ".PNG"])
+@pytest.mark.parametrize("suffix", [".PNG", ".svg", ".pdf"])
 def test_files_are_the_same_twice(tmp_path: Path, picture: Chart, suffix: str) -> None:
     head = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}[suffix.lower()]
     picture.save(tmp_path / f"a{suffix}")
