@@ -168,7 +168,11 @@ def cell(value: Any) -> Any:
         >>> cell(12.3456789), cell(4194304), cell(None)
         ('12.3457', 4194304, '')
     """
-    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else text_cell(value)
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return text_cell(value) if isinstance(value, str) else value
 
 
 def text_cell(value: Any) -> Any:
@@ -181,7 +185,7 @@ def text_cell(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     text = visible(value)
-    return f"'{text}" if len(text) > 1 and text[0] in _FORMULA and not _is_number(text) else text
+    return f"'{text}" if text[:1] in _FORMULA and len(text) > 1 and not _is_number(text) else text
 
 
 def _is_number(text: str) -> bool:

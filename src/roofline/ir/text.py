@@ -30,6 +30,8 @@ def visible(text: str) -> str:
         >>> visible("two\\nlines\\x07")
         'two\\nlines\\\\x07'
     """
+    if text.isprintable():
+        return text
     return "\n".join("\t".join(map(safe, line.split("\t"))) for line in text.split("\n"))
 
 
