@@ -658,3 +658,13 @@ def test_time_that_the_estimate_gives_to_launches_is_not_given_to_the_format(enc
     device = [float(rl.estimate(encoder, "h100-sxm", mode="graph", batch=16, tf32=tf32).time) for tf32 in (None, True)]
     assert parts["precision"] == pytest.approx(device[0] - device[1], rel=1e-6)
     assert parts["launch_bound"] == pytest.approx(float(run.time) - device[0], rel=1e-6)
+
+
+def test_a_guess_leaves_the_host_what_the_estimate_gives_to_it() -> None:
+    bert, sizes = rl.model("bert-base-uncased"), {"batch": 1, "seq": 64}
+    run, device = (float(rl.estimate(bert, "a100-80gb-sxm", mode=mode, **sizes).time) for mode in ("eager", "graph"))
+    found = rl.check(bert, "a100-80gb-sxm", 2.5 * run, **sizes)
+    parts = {one.label: one.explains_s for one in found.causes}
+    assert found.candidates[0].label not in ("launch_bound", "precision")
+    assert parts["launch_bound"] == pytest.approx(run - device, rel=1e-6)
+    assert sum(seconds for _, seconds in found.waterfall) == pytest.approx(2.5 * run)

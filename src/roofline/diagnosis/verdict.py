@@ -241,14 +241,17 @@ def _inferred(reference: Reference, seconds: float, options: tuple[Candidate, ..
     # What the program's own format costs is known, whatever else is wrong with it.
     own = max(min(reference.in_own_format, seconds) - attainable, 0.0)
     over = seconds - attainable
-    guess, known = over - own, "the format that the program is in"
+    guess, known = (
+        over - own if best.gap == 1 else 0.0,
+        "the format that the program is in",
+    )  # what does not fit is none
+    host, launches = (0.0, None) if best.label == "launch_bound" else _host(reference, options, guess)
+    rest = guess - host
     if best.label == "precision" and best.gap == 1:
-        host, launches = _host(reference, options, guess)
-        parts = [("precision", over - host, known if own > guess - host else _evidence(best, over, seconds))]
-        parts += [("launch_bound", host, _evidence(launches, host, seconds))] if launches is not None else []
-    else:  # what does not fit explains nothing
-        guess = guess if best.gap == 1 else 0.0
-        parts = [("precision", own, known), (best.label, guess, _evidence(best, guess, seconds))]
+        parts = [("precision", own + rest, known if own > rest else _evidence(best, own + rest, seconds))]
+    else:
+        parts = [("precision", own, known), (best.label, rest, _evidence(best, rest, seconds))]
+    parts += [("launch_bound", host, _evidence(launches, host, seconds))] if launches is not None else []
     parts.sort(key=lambda part: -part[1])
     return floor, attainable - floor, _closed(parts, over, seconds, chip=reference.chip)
 
