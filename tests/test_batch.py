@@ -223,6 +223,10 @@ def test_of_a_small_program_batches_are_looked_at_close_together_and_its_latency
     graph, chip = b.graph([y]), "h100-sxm"
     free = rl.best_batch(graph, chip, mode="graph")
     assert (free.largest, free.limit) == (2**20, "size")
+    assert float(free.at(8192).time) == float(rl.estimate(graph, chip, mode="graph", B=8192).time)
+    for batch in (10_001, 0, 2**21):
+        with pytest.raises(rl.errors.UsageError, match=f"batch={batch}: .* nearest"):
+            free.at(batch)
     assert len(free.batches) < 12_000, "not a million"
     ratios = free.batches[1:] / free.batches[:-1]
     assert ratios[free.batches[:-1] >= 8192].max() < 1.014

@@ -93,8 +93,20 @@ class BatchChoice(Report):
         return _batches(self.curve)
 
     def at(self, batch: int) -> Estimate:
-        """Return the estimate of a batch of :attr:`curve`."""
-        return self.curve[int(np.searchsorted(self.batches, batch))]
+        """Return the estimate of a batch of :attr:`curve`.
+
+        Args:
+            batch: One of :attr:`batches`.
+
+        Raises:
+            UsageError: A batch that was not looked at; names the nearest.
+        """
+        place = min(int(np.searchsorted(self.batches, batch)), len(self.batches) - 1)
+        if self.batches[place] != batch:
+            nearest = int(min(self.batches[max(place - 1, 0) : place + 1], key=lambda other: abs(other - batch)))
+            raise UsageError(f"batch={batch}: not among the batches up to {self.largest:,} that were looked at; "
+                             f"the nearest is {nearest:,}")  # fmt: skip
+        return self.curve[place]
 
     @cached_property
     def _rates(self) -> Any:

@@ -21,6 +21,6 @@ def seconds(work: Launch, p: Mapping[str, float]) -> Any:
     """Time of one launch of any kernel [s]."""
     chip, row, shares = work.chip, work.row, work.chip.efficiency
     steps = sum(flops / peak for dtype, flops in row.vector_by.items() if (peak := vector_peak(chip, dtype)))
-    products = row.flops / (work.peak * p.get("share", shares.compute))
+    matmuls = row.flops / (work.peak * p.get("share", shares.compute))
     traffic = row.bytes / (work.machine.bandwidth * p.get("dram", shares.memory))
-    return p.get("launch", shares.launch) + knee([products, steps / shares.compute, traffic], p.get("knee", KNEE))
+    return p.get("launch", shares.launch) + knee([matmuls, steps / shares.compute, traffic], p.get("knee", KNEE))

@@ -226,8 +226,8 @@ class Positions:
 
     @staticmethod
     def _longest(sizes: Mapping[str, Any]) -> tuple[str, int]:
-        """The size that counts positions and is largest."""
-        return max(((name, int(max(np.ravel(sizes[name])))) for name in ("S", "C") if name in sizes), default=("S", 0),
+        """Return the size that counts positions and is largest."""
+        return max(((name, int(np.max(sizes[name]))) for name in ("S", "C") if name in sizes), default=("S", 0),
                    key=lambda each: each[1])  # fmt: skip
 
 

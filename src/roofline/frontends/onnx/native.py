@@ -9,7 +9,7 @@ from typing import Any
 
 from roofline.ir.errors import ModelDataError
 
-#: What it may take: processor time [s], and memory [byte]. It works out elements of shapes, as many as a file says.
+#: What it may take: CPU time [s], and memory [byte]. It works out elements of shapes, as many as a file says.
 SECONDS, MEMORY = 5, 4 * 2**30
 
 _CALLS = {
