@@ -9,7 +9,7 @@ from math import isfinite
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from profiles import examples
 
@@ -110,6 +110,7 @@ def test_candidates_are_sorted_and_none_is_faster_than_good_kernels(
 
 
 @LAW
+@example((work("odd", "bf16"), "h100-sxm", "eager", expected("odd", "bf16", "h100-sxm", "eager")), 1.0)
 @given(runs(), FACTORS)
 def test_advice_saves_time_and_is_not_counted_twice(run: tuple[rl.Graph, str, str, float], factor: float) -> None:
     found = judge(run, factor)

@@ -114,12 +114,14 @@ def _changes(cured: Reference, reference: Reference, pace: float) -> Iterable[Ad
     combined: dict[str, Change] = {}
     together = cured
     for took, change in sorted(options, key=lambda option: option[0]):
+        saves = _saves(reference, _applied(change, reference))
+        if saves == 0:
+            continue  # a cause hides all that it would save: the cause comes first
         more = _applied(change, together) if change.kind not in combined else None
         combined.setdefault(change.kind, change)
         if more is not None and _time(more) < _time(together):
             together = more
-        saves = _saves(reference, _applied(change, reference))
-        note = change.note.format(steps=math.ceil(COMPILE_S / ((pace or 1.0) * (saves or time - took))))
+        note = change.note.format(steps=math.ceil(COMPILE_S / ((pace or 1.0) * saves)))
         yield Advice(change.text, 0.0, saves, _time(together), note, change.option, change.call)
     if halved := _halved(cured):
         way, half = halved
