@@ -113,7 +113,7 @@ def _changes(cured: Reference, reference: Reference, pace: float) -> Iterable[Ad
             options.append((took, change))
     combined: dict[str, Change] = {}
     together = cured
-    for took, change in sorted(options, key=lambda option: option[0]):
+    for _, change in sorted(options, key=lambda option: option[0]):
         saves = _saves(reference, _applied(change, reference))
         if saves == 0:
             continue  # a cause hides all that it would save: the cause comes first
