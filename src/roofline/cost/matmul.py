@@ -7,7 +7,7 @@ library's (cuBLAS has dozens); the model tries the shapes of :data:`TILES` and k
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -18,6 +18,7 @@ from roofline.cost import serving_stack
 from roofline.cost.machine import Machine, knee, vector_peak
 from roofline.cost.parameters import Group, Parameter
 from roofline.cost.serving_stack import SCALED
+from roofline.cost.tiles import fastest
 from roofline.cost.work import REGIMES, Launch
 from roofline.ir.dtypes import DTYPES
 from roofline.ops.registry import OPS
@@ -31,8 +32,6 @@ ORIENTED = tuple(dict.fromkeys([*TILES, *((columns, rows) for rows, columns in T
 SPLITS = (1, 2, 4, 16, 64)
 #: All choices of tile rows, columns and parts of K.
 CHOICES = np.array([(rows, columns, parts) for rows, columns in ORIENTED for parts in SPLITS], dtype=np.float64)
-#: Choices times sizes that are evaluated together.
-AT_ONCE = 2**18
 #: Formats and regimes whose library kernels do not split K: torch._int_mm, and the fp8 kernels of serving stacks.
 UNSPLIT = frozenset(
     {("int8", regime) for regime in REGIMES} | {("fp8", "warm"), ("fp8_block", "warm"), ("fp4", "warm")}
@@ -148,12 +147,16 @@ def tiled_seconds(work: Launch, p: Mapping[str, float], b: Any, m: Any, n: Any, 
     if kind == "fp8_block":
         n, k = np.ceil(n / SCALED) * SCALED, np.ceil(k / SCALED) * SCALED
     width = _width(work, n, m if work.row.kernel.attrs.get("turned") else k)
-    best: Any = np.inf
     traffic = _traffic(work, p, (b, m, n, k, width))
     split = (kind, work.regime) not in UNSPLIT and not _scaled_by_row(work)
     choices = _choices(split, _is_dequantized(work), _scaled_by_row(work))
-    for tiles in _chunks(choices, np.broadcast(b, m, n, k, work.row.bytes)):
-        best = np.minimum(best, _tiled(work, p, (b, m, n, k, width), tiles, traffic, peak, step).min(axis=0))
+
+    def timed(tiles: tuple[Any, Any, Any], values: Sequence[Any]) -> Any:
+        return _tiled(work, p, tuple(values[:5]), tiles, Traffic(*values[5:]), peak, step)
+
+    alone = m if all(np.size(each) == 1 for each in (b, n, k, width)) else None
+    moved = (traffic.read, traffic.near, traffic.written, traffic.kept)
+    best = fastest(timed, choices, (b, m, n, k, width, *moved), alone)
     if _is_dequantized(work) or not work.machine.has_matrix:
         best = np.minimum(best, _by_vectors(work, p, (b, m, n, k), traffic))
     time = p["launch"] + best + serving_stack.entry_seconds(work, p, kind, m, k)
@@ -167,14 +170,6 @@ def _choices(split: bool, dequantized: bool, by_row: bool) -> Any:
     choices = choices[choices[:, :2].min(axis=1) >= BY_ROW_EDGE] if by_row else choices
     choices = choices[choices[:, 1] >= BY_ROW_COLUMNS] if by_row else choices
     return choices[choices[:, 0] <= DEQUANTIZED_ROWS] if dequantized else choices
-
-
-def _chunks(choices: Any, sizes: np.broadcast) -> Iterator[tuple[Any, Any, Any]]:
-    """Tile shapes and splits as arrays with an axis before those of the sizes, a bounded number at a time."""
-    at_once = max(1, AT_ONCE // max(sizes.size, 1))
-    for start in range(0, len(choices), at_once):
-        rows, columns, parts = choices[start : start + at_once].T.reshape(3, -1, *(1,) * sizes.ndim)
-        yield rows, columns, parts
 
 
 def _throttled(work: Launch, p: Mapping[str, float], time: Any) -> Any:

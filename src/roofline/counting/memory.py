@@ -155,6 +155,7 @@ def _largest(values: list[Number]) -> Number:
     return reduce(maximum, values, 0)
 
 
+@once_per_graph
 def _stored(graph: Graph) -> dict[str, Number]:
     totals: dict[str, Number] = {"weight": 0, "buffer": 0, "cache": 0, "input": 0, "activation": 0}
     alike = {(tensor.kind, tensor.shape, tensor.dtype): tensor for tensor in graph.tensors.values()}
