@@ -53,12 +53,17 @@ class Estimate(Evaluation, Report):
     def host_time(self) -> Any:
         """Time that the host needs to launch them in eager mode, while the device works [s]."""
         share = HOST_TRAINING if self.graph.backward_start is not None else 1.0
-        return self.per_chip(share * self._launching(chip) if self.mode == "eager" else 0 for chip in self.chips)
+        return self.per_chip(
+            share * self._launching(chip, times) if self.mode == "eager" else 0
+            for chip, times in zip(self.chips, self.times, strict=True)
+        )
 
-    def _launching(self, chip: Chip) -> float:
+    def _launching(self, chip: Chip, times: Sequence[KernelTime]) -> Any:
         """A framework takes longer to queue a collective than a kernel of its own [s]."""
         host, queued = chip.efficiency.host, sum(row.kernel.count for row in self.rows if row.kernel.kind == "network")
-        return (self.launches - queued) * host + queued * max(values(chip, "network", "program")["queue"], host)
+        return (self.total("launches", times) - queued) * host + queued * max(
+            values(chip, "network", "program")["queue"], host
+        )
 
     @cached_property
     def time(self) -> Any:
@@ -76,7 +81,10 @@ class Estimate(Evaluation, Report):
         """Upper end of the expected range [s]."""
         device = np.asarray(self.device_time) * self._factor
         # A compiled program still launches its kernels from the host unless it was captured.
-        host = self.per_chip(self.launches * chip.efficiency.host * (self.mode == "compiled") for chip in self.chips)
+        hosts = [chip.efficiency.host * (self.mode == "compiled") for chip in self.chips]
+        host = self.per_chip(
+            self.total("launches", times) * each for times, each in zip(self.times, hosts, strict=True)
+        )
         return plain(np.maximum(device, np.maximum(np.asarray(self.host_time), host) * HOST_HIGH))
 
     @cached_property
@@ -86,7 +94,7 @@ class Estimate(Evaluation, Report):
         def of(chip: Chip, times: Sequence[KernelTime]) -> Any:
             pairs = zip(self.rows, times, strict=True)
             kernels = sum((row.kernel.count * time.expected * time.spread) ** 2 for row, time in pairs)
-            own = spread(chip, "program") if self.launches > 1 else 0.0
+            own = np.where(self.total("launches", times) > 1, spread(chip, "program"), 0.0)
             return np.sqrt(kernels / self.total("expected", times) ** 2 + own**2)
 
         return np.exp(self.per_chip(map(of, self.chips, self.times)))

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from roofline.cost import CERTAINTY, KernelTime, kernel_time, not_modelled, sparse_weights, uses_tf32
+from roofline.cost import CERTAINTY, EAGER, KernelTime, kernel_time, not_modelled, sparse_weights, uses_tf32
 from roofline.counting.counts import Counts, KernelCount, kernels, unknown_operations
 from roofline.counting.grid import Grid, plain
 from roofline.counting.memory import Memory, memory
@@ -52,7 +52,10 @@ class Evaluation:
     @cached_property
     def times(self) -> tuple[tuple[KernelTime, ...], ...]:
         """Times of each distinct kernel, one tuple per chip."""
-        return tuple(tuple(kernel_time(row, chip, self.tf32) for row in self.rows) for chip in self.chips)
+        runtime = "" if self.mode == "compiled" else EAGER
+        return tuple(
+            tuple(kernel_time(row, chip, self.tf32, runtime=runtime) for row in self.rows) for chip in self.chips
+        )
 
     @cached_property
     def tf32_kinds(self) -> tuple[str, ...]:
@@ -102,10 +105,10 @@ class Evaluation:
 
     # --- counts ---
 
-    @property
-    def launches(self) -> int:
-        """Kernels of one run."""
-        return sum(row.kernel.count for row in self.rows)
+    @cached_property
+    def launches(self) -> Any:
+        """Kernels that the runtime launches in one run; ``counts.launches`` are the program's operators."""
+        return self.per_chip(self.total("launches", times) for times in self.times)
 
     @cached_property
     def counts(self) -> Counts:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from roofline.analysis.bulk import Rows, group_rows
 from roofline.analysis.estimates import Estimate, estimate
-from roofline.cost import BOUNDS, CERTAINTY, REGIMES, KernelTime, kernel_time
+from roofline.cost import BOUNDS, CERTAINTY, EAGER, REGIMES, KernelTime, kernel_time
 from roofline.counting.counts import nbytes
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip
@@ -349,7 +349,7 @@ def _operator_columns(group: Rows, chip: Chip, regime: str) -> dict[str, list[An
     by_bound = np.zeros((len(BOUNDS), n))
     times_of: list[tuple[int, KernelTime]] = []
     for row in counts:
-        time, times = kernel_time(row, chip, False, regime), row.kernel.count
+        time, times = kernel_time(row, chip, False, regime, "" if regime == "warm" else EAGER), row.kernel.count
         times_of.append((times, time))
         for name, value in (("expected", time.expected), ("floor", time.floor), ("flops", row.flops),
                             ("vector", row.vector), ("bytes", row.bytes)):  # fmt: skip

@@ -7,7 +7,7 @@ of these kernels, run one after the other, which no prediction goes under.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from roofline.cost import (
     rowwise,
     stream,
 )
+from roofline.cost.lowering import EAGER, lowered
 from roofline.cost.machine import vector_peak
 from roofline.cost.parameters import Group, Parameter
 from roofline.cost.spread import CERTAINTY, provenance, spread
@@ -40,6 +41,7 @@ __all__ = [
     "CERTAINTY",
     "COMMUNICATION",
     "COMPUTE",
+    "EAGER",
     "GROUPS",
     "HOST",
     "HOST_HIGH",
@@ -52,6 +54,7 @@ __all__ = [
     "KernelTime",
     "Launch",
     "Parameter",
+    "Part",
     "compute_seconds",
     "formula",
     "kernel_time",
@@ -117,6 +120,8 @@ class KernelTime:
         bound: Index into :data:`BOUNDS` of what sets the pace.
         spread: Half-width of its range, as a natural logarithm.
         calibrated: ``measured``, ``transferred`` or ``prior``.
+        launches: Kernels that run.
+        parts: They, where the runtime launches several, or another than the operator's own; at one point.
     """
 
     expected: Any
@@ -124,8 +129,27 @@ class KernelTime:
     compute: Any
     memory: Any
     bound: Any
-    spread: float
+    spread: Any
     calibrated: str
+    launches: Any = 1
+    parts: tuple[Part, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A kernel that a runtime launches for an operator.
+
+    Attributes:
+        name: What it does.
+        op: The operator that it is timed as.
+        count: How often it runs for one operator.
+        time: Of one launch.
+    """
+
+    name: str
+    op: str
+    count: int
+    time: KernelTime
 
 
 def values(chip: Chip, name: str, regime: str = "cold") -> Mapping[str, float]:
@@ -160,19 +184,35 @@ def _formula(work: Launch) -> tuple[Group, Formula]:
     return FORMULAS[kind]
 
 
-def kernel_time(row: KernelCount, chip: Chip, tf32: bool | None = None, regime: str = "program") -> KernelTime:
-    """Predict the time of one launch of a kernel.
+def kernel_time(
+    row: KernelCount, chip: Chip, tf32: bool | None = None, regime: str = "program", runtime: str = ""
+) -> KernelTime:
+    """Predict the time of one launch of a kernel, or of one call of an operator that a runtime launches several for.
 
     Args:
         row: Its counts.
         chip: Where it runs.
         tf32: Let fp32 contractions use the tf32 matrix units; by default as PyTorch does (:func:`uses_tf32`).
         regime: Where operands lie when it starts, one of :data:`REGIMES`.
+        runtime: What launches it, of :data:`~roofline.cost.lowering.RUNTIMES`; empty where an operator is one kernel.
 
     Raises:
         MissingFigure: The chip has no rate for the format that a contraction runs in.
     """
-    work = launch(row, chip, tf32, regime)
+    time = _alone(row, chip, tf32, regime)
+    for at, kernels in reversed(lowered(row.kernel, chip, runtime, regime == "program")):
+        apart = _together([_part(kernel.at(row.symbols), chip, tf32, regime) for kernel in kernels], time)
+        time = apart if at is None else _either(at(row.sizes), apart, time)
+    return time
+
+
+def _part(row: KernelCount, chip: Chip, tf32: bool | None, regime: str) -> Part:
+    return Part(row.kernel.name, row.kernel.main.op, row.kernel.count, _alone(row, chip, tf32, regime, inside=True))
+
+
+def _alone(row: KernelCount, chip: Chip, tf32: bool | None, regime: str, inside: bool = False) -> KernelTime:
+    """Return the time of one kernel."""
+    work = launch(row, chip, tf32, regime, inside)
     name, seconds = formula(work)
     at_peak, at_bandwidth = compute_seconds(row, chip, tf32), traffic_seconds(replace(work, row=row))
     on_wire = network.wire_seconds(work)
@@ -187,6 +227,35 @@ def kernel_time(row: KernelCount, chip: Chip, tf32: bool | None = None, regime: 
     return KernelTime(
         expected, floor, compute, memory, bound, spread(chip, name, work.dtype, regime), provenance(chip, name, regime)
     )
+
+
+def _together(parts: Sequence[Part], operator: KernelTime) -> KernelTime:
+    """Return the time of an operator from those of its kernels: their sum, bound as the longest is."""
+    if not parts:
+        nothing = np.zeros(np.shape(operator.floor))
+        return replace(operator, expected=nothing, floor=nothing, compute=nothing, memory=nothing, launches=0)
+    each = np.stack(np.broadcast_arrays(*(part.count * part.time.expected for part in parts)))
+    bounds = np.stack(np.broadcast_arrays(each[0], *(part.time.bound for part in parts))[1:]).astype(int)
+    off = np.sqrt(sum((time * part.time.spread) ** 2 for time, part in zip(each, parts, strict=True)))
+    return KernelTime(
+        expected=np.maximum(each.sum(axis=0), operator.floor),
+        floor=operator.floor,
+        compute=sum(part.count * part.time.compute for part in parts),
+        memory=sum(part.count * part.time.memory for part in parts),
+        bound=np.take_along_axis(bounds, each.argmax(axis=0)[None], axis=0)[0],
+        spread=off / each.sum(axis=0),
+        calibrated=min((part.time.calibrated for part in parts), key=CERTAINTY.index),
+        launches=sum(part.count for part in parts),
+        parts=tuple(parts),
+    )
+
+
+def _either(holds: Any, first: KernelTime, second: KernelTime) -> KernelTime:
+    """Return the first time where the condition holds and the second elsewhere."""
+    numbers = ("expected", "floor", "compute", "memory", "bound", "spread", "launches")
+    merged = {name: np.where(holds, getattr(first, name), getattr(second, name)) for name in numbers}
+    calibrated = min((first.calibrated, second.calibrated), key=CERTAINTY.index)
+    return KernelTime(**merged, calibrated=calibrated, parts=first.parts if np.all(holds) else second.parts)
 
 
 def traffic_seconds(work: Launch) -> Any:

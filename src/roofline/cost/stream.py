@@ -60,7 +60,7 @@ def seconds(work: Launch, p: Mapping[str, float]) -> Any:
 
 def _begin(work: Launch, p: Mapping[str, float], addressed: bool) -> Any:
     """Time that passes between the start of a launch and its stream: the first read, address work, set-up [s]."""
-    latency = p["latency"] * waiting(work, p) if work.row.kernel.external else 0.0
+    latency = p["latency"] * waiting(work, p) if work.row.kernel.operands else 0.0
     if work.op == "gather" or (work.op == "batchnorm2d" and addressed):
         return latency + p["library"]
     if work.op == "embedding":
@@ -99,7 +99,7 @@ def transfer(work: Launch, p: Mapping[str, float], read: Any) -> Any:
 
 
 def _traffic(work: Launch, p: Mapping[str, float]) -> Any:
-    if not work.row.kernel.external:
+    if not work.row.kernel.operands:
         return work.row.write / (work.machine.bandwidth * p["write"])
     time = transfer(work, p, work.row.read)
     return time + p["ramp"] * time / (time + p["ramp"])

@@ -37,6 +37,7 @@ class Launch:
             one for a fallback; of its output otherwise.
         peak: Of its contraction [FLOP/s]; infinity where it has none.
         regime: One of :data:`REGIMES`.
+        inside: Whether it is one of an operator's kernels: what those before have written is in the cache.
     """
 
     row: KernelCount
@@ -44,6 +45,7 @@ class Launch:
     dtype: str
     peak: float
     regime: str
+    inside: bool = False
 
     @property
     def machine(self) -> Machine:
@@ -76,7 +78,7 @@ class Launch:
         """Bytes that may be read from the cache instead of main memory, if they fit it."""
         if self.regime == "warm":
             return self.row.read
-        return self.row.read_flow if self.regime == "program" else 0.0
+        return self.row.read_flow if self.inside or self.regime == "program" else 0.0
 
 
 def uses_tf32(row: KernelCount, chip: Chip, tf32: bool | None) -> bool:
@@ -90,7 +92,7 @@ def uses_tf32(row: KernelCount, chip: Chip, tf32: bool | None) -> bool:
     return (row.kernel.kind == "conv" and chip.vendor == "NVIDIA") if tf32 is None else tf32
 
 
-def launch(row: KernelCount, chip: Chip, tf32: bool | None, regime: str) -> Launch:
+def launch(row: KernelCount, chip: Chip, tf32: bool | None, regime: str, inside: bool = False) -> Launch:
     """Collect what the formulas need.
 
     Raises:
@@ -98,17 +100,17 @@ def launch(row: KernelCount, chip: Chip, tf32: bool | None, regime: str) -> Laun
     """
     formats = list(row.flops_by)
     if not formats:
-        return Launch(row, chip, row.kernel.output.dtype, float("inf"), regime)
+        return Launch(row, chip, row.kernel.output.dtype, float("inf"), regime, inside)
     widest, tf32 = max(formats, key=lambda name: DTYPES[name].bits), uses_tf32(row, chip, tf32)
     dtype = chip.matmul_format(widest, tf32=tf32)
     dense = chip.matmul_peak(widest, tf32=tf32)
     weights = sparse_weights(row)
     if weights is None:
-        return Launch(row, chip, dtype, dense, regime)
+        return Launch(row, chip, dtype, dense, regime, inside)
     sparse, share = chip.sparse_peak(widest, tf32=tf32), SPARSE_SHARE_8 if DTYPES[widest].bits <= 8 else SPARSE_SHARE
     stretch = _stretch(weights) if sparse is None else 1 / share - 1
     held = replace(row, read=row.read + stretch * float(DTYPES[weights.dtype].bytes) * row.sizes["n"] * row.sizes["k"])
-    return Launch(held, chip, dtype, max(dense, (sparse or 0.0) * share), regime)
+    return Launch(held, chip, dtype, max(dense, (sparse or 0.0) * share), regime, inside)
 
 
 def sparse_weights(row: KernelCount) -> Tensor | None:

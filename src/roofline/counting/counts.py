@@ -8,7 +8,7 @@ written once. Tensors that live and die inside a kernel never reach memory, and 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import UnboundSize
-from roofline.ir.graph import Graph, Node, Tensor, once_per_graph
+from roofline.ir.graph import Graph, Kind, Node, Tensor, once_per_graph
 from roofline.ir.report import Report, title
 from roofline.ir.sizes import Dim, Number, evaluate, maximum, minimum, size_names
 from roofline.ir.units import format_si
@@ -41,9 +41,9 @@ _RANK: tuple[OpKind, ...] = (
 _CONTRACTIONS: frozenset[OpKind] = frozenset({"matmul", "conv", "attention", "moe"})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Kernel:
-    """One distinct kernel, symbolic in the graph's sizes.
+    """One distinct kernel, symbolic in the graph's sizes; equal only to itself, so that it can be a key.
 
     Attributes:
         name: Label of its first occurrence.
@@ -59,7 +59,7 @@ class Kernel:
         inputs: Input tensors of ``main``.
         stored: Formats that they have in memory: those that the kernel dequantises are narrower than ``inputs`` say.
         output: Output tensor of ``main``.
-        external: Tensors that cross the boundary inwards.
+        operands: Tensors that cross the boundary inwards, each of the kind of what it looks at.
         strided: Whether one of them is a part cut out of rows, or repeated along an axis: not contiguous.
         read: Bytes read by one launch [byte].
         read_flow: Those of them that other kernels of the run have written [byte].
@@ -76,7 +76,7 @@ class Kernel:
     inputs: tuple[Tensor, ...]
     stored: tuple[str, ...]
     output: Tensor
-    external: int
+    operands: tuple[Tensor, ...]
     strided: bool
     count: int
     flops: Mapping[str, Number]
@@ -95,6 +95,7 @@ class Kernel:
             evaluate(self.write, sizes),
             evaluate(self.read_flow, sizes),
             {axis: evaluate(value, sizes) for axis, value in self.sizes.items()},
+            sizes,
         )
 
     @property
@@ -105,7 +106,10 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class KernelCount:
-    """A kernel's counts at given sizes, for one launch; numbers or arrays."""
+    """A kernel's counts at given sizes, for one launch; numbers or arrays.
+
+    ``sizes`` are those of the axes of its main operator, ``symbols`` those of the graph.
+    """
 
     kernel: Kernel
     flops_by: Mapping[str, Number]
@@ -114,6 +118,7 @@ class KernelCount:
     write: Number
     read_flow: Number = 0
     sizes: Mapping[str, Number] = field(default_factory=dict)
+    symbols: Mapping[str, Number] = field(default_factory=dict)
 
     @property
     def flops(self) -> Number:
@@ -278,7 +283,7 @@ def _kernel(boundaries: Boundaries, same: Sequence[tuple[str, tuple[Node, ...]]]
         inputs=tuple(boundaries.tensors[name] for name in main.inputs),
         stored=_stored(boundaries, nodes, main),
         output=boundaries.tensors[main.outputs[0]],
-        external=len(touched),
+        operands=tuple(replace(boundaries.tensors[name], kind=boundaries.kind(name)) for name in touched),
         strided=any(boundaries.strided(name) for name in touched),
         count=len(same) * main.count,
         flops=flops,
@@ -359,7 +364,7 @@ def _read_bytes(boundaries: Boundaries, touched: Mapping[str, Number], flowing: 
         _add(by_base, boundaries.base(name), elements)
     total: Number = 0
     for base, elements in by_base.items():
-        if not flowing or boundaries.tensors[boundaries.root(base)].kind == "activation":
+        if not flowing or boundaries.kind(base) == "activation":
             total = total + nbytes(boundaries.tensors[base], _at_most(elements, boundaries.tensors[base]))
     return total
 
@@ -415,6 +420,10 @@ class Boundaries:
     def shapes(self, node: Node) -> list[tuple[Number, ...]]:
         """Return the input shapes of a node."""
         return [self.tensors[name].shape for name in node.inputs]
+
+    def kind(self, name: str) -> Kind:
+        """Return what a tensor, or what it looks at, is to the memory count."""
+        return self.tensors[self.root(name)].kind
 
     def strided(self, name: str) -> bool:
         """Tell whether a view on the way to the tensor skips or repeats elements of its base."""

@@ -1,0 +1,70 @@
+"""Which kernels a runtime launches for an operator, where that is not one.
+
+A program's graph has a node for each operator, and so have its counts, its floor and what is diagnosed. What a
+framework really launches for it is said here, by a table of rules for each runtime: a rule adds the kernels that run
+to a small graph of their own, and each is timed by the formula of its class. The first rule of an operator that
+applies counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from roofline.cost.lowering import convolution
+from roofline.cost.lowering.rule import Rule, Site, word
+from roofline.counting.counts import Kernel, kernels
+from roofline.hardware.chip import Chip
+from roofline.ops.builder import Builder
+
+__all__ = ["EAGER", "RUNTIMES", "Lowered", "Rule", "Site", "lowered"]
+
+#: PyTorch as it runs without a compiler, an operator at a time.
+EAGER = "pytorch"
+
+
+def _by_op(*rules: Rule) -> dict[str, tuple[Rule, ...]]:
+    return {op: tuple(rule for rule in rules if rule.op == op) for op in dict.fromkeys(rule.op for rule in rules)}
+
+
+#: The rules of each runtime, by operator.
+RUNTIMES: Mapping[str, Mapping[str, tuple[Rule, ...]]] = {
+    "": {},
+    EAGER: _by_op(*convolution.RULES),
+}
+
+#: At which sizes an operator becomes these kernels (``None``: at all), and the kernels.
+Lowered = tuple[Callable[[Mapping[str, Any]], Any] | None, tuple[Kernel, ...]]
+
+
+def lowered(kernel: Kernel, chip: Chip, runtime: str, flowing: bool) -> tuple[Lowered, ...]:
+    """Return the kernels that a runtime launches for an operator, with the sizes at which it does.
+
+    Args:
+        kernel: The operator.
+        chip: Where it runs.
+        runtime: One of :data:`RUNTIMES`; empty for one kernel an operator.
+        flowing: Whether what it reads comes from the kernel before it.
+
+    Returns:
+        What applies, the first where several do; nothing where it runs as one kernel.
+    """
+    rules = RUNTIMES[runtime]
+    if kernel.main.op not in rules and kernel.kind != "attention":
+        return ()
+    return _lowered(kernel, chip, runtime, flowing) if word(kernel) in rules else ()
+
+
+@lru_cache(maxsize=2**14)
+def _lowered(kernel: Kernel, chip: Chip, runtime: str, flowing: bool) -> tuple[Lowered, ...]:
+    kinds: list[Lowered] = []
+    for rule in RUNTIMES[runtime][word(kernel)]:
+        site = Site(kernel, chip, Builder(rule.op), flowing)
+        if rule.when(site):
+            rule.emit(site)
+            launched = (each for each in kernels(site.b.graph()) if each.main.op != "empty")
+            kinds.append((rule.at, tuple(launched)))
+            if rule.at is None:
+                break
+    return tuple(kinds)
