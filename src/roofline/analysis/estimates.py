@@ -13,7 +13,7 @@ import numpy as np
 from roofline.analysis.evaluation import Evaluation, weakest
 from roofline.cost import BOUNDS, HOST, HOST_HIGH, HOST_LOW, HOST_TRAINING, KernelTime, spread, uses_tf32, values
 from roofline.counting.counts import Counts, KernelCount, count_graph, unknown_operations
-from roofline.counting.grid import grid, one_point, plain
+from roofline.counting.grid import added, grid, one_point, plain
 from roofline.counting.memory import RESERVE, reserved
 from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
@@ -93,7 +93,7 @@ class Estimate(Evaluation, Report):
 
         def of(chip: Chip, times: Sequence[KernelTime]) -> Any:
             pairs = zip(self.rows, times, strict=True)
-            kernels = sum((row.kernel.count * time.expected * time.spread) ** 2 for row, time in pairs)
+            kernels = added((row.kernel.count * time.expected * time.spread) ** 2 for row, time in pairs)
             own = np.where(self.total("launches", times) > 1, spread(chip, "program"), 0.0)
             return np.sqrt(kernels / self.total("expected", times) ** 2 + own**2)
 
@@ -107,20 +107,23 @@ class Estimate(Evaluation, Report):
     @cached_property
     def bound(self) -> Any:
         """The resource that most of the time goes to: one of :data:`~roofline.cost.BOUNDS`."""
-        device = self.per_chip(np.argmax(np.stack(self._by_bound(times)), axis=0) for times in self.times)
+        device = self.per_chip(map(self._longest_bound, self.times))
         codes = np.where(np.asarray(self.host_time) > np.asarray(self.device_time), HOST, device)
         names = np.asarray(BOUNDS)[codes]
         return str(names) if names.ndim == 0 else names
 
-    def _by_bound(self, times: Sequence[KernelTime]) -> list[Any]:
-        """Device time by what bounds its kernels, in the order of BOUNDS."""
-        totals = [np.zeros(self.grid.shape) for _ in range(HOST)]
-        for row, time in zip(self.rows, times, strict=True):
-            for code in range(HOST):
-                hit = time.bound == code
-                if np.any(hit):
-                    totals[code] += row.kernel.count * np.where(hit, time.expected, 0.0)
-        return totals
+    def _longest_bound(self, times: Sequence[KernelTime]) -> Any:
+        """Index into BOUNDS of what bounds the kernels that most of the device's time goes to; the first of equals."""
+        longest, codes = np.zeros(()), np.zeros((), dtype=np.intp)
+        for code in range(HOST):
+            hits = (
+                (row.kernel.count * time.expected, time.bound == code)
+                for row, time in zip(self.rows, times, strict=True)
+            )
+            total = added(np.where(hit, each, 0.0) for each, hit in hits if np.any(hit))
+            codes = np.where(total > longest, code, codes)
+            longest = np.maximum(longest, total)
+        return codes
 
     # --- rates ---
 

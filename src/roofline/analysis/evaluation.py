@@ -11,7 +11,7 @@ import numpy as np
 
 from roofline.cost import CERTAINTY, EAGER, KernelTime, kernel_time, not_modelled, sparse_weights, uses_tf32
 from roofline.counting.counts import Counts, KernelCount, kernels, unknown_operations
-from roofline.counting.grid import Grid, plain
+from roofline.counting.grid import Grid, added, plain
 from roofline.counting.memory import Memory, memory
 from roofline.hardware.chip import Chip
 from roofline.hardware.cluster import NODE
@@ -101,7 +101,7 @@ class Evaluation:
 
     def total(self, part: str, times: Sequence[KernelTime]) -> Any:
         """Add up a part of the times of all kernels."""
-        return sum(row.kernel.count * getattr(time, part) for row, time in zip(self.rows, times, strict=True))
+        return added(row.kernel.count * getattr(time, part) for row, time in zip(self.rows, times, strict=True))
 
     # --- counts ---
 

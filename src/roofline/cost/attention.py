@@ -119,9 +119,9 @@ def seconds(work: Launch, p: Mapping[str, float]) -> Any:
     step = p["step"] if np.isfinite(work.machine.clock) else 0.0  # cycles of an unknown length
     parts = np.clip(cores / tiles.count, 1.0, np.clip(tiles.longest * kernel.span / BLOCK / 2, 1.0, p["parts"]))
     parts = np.where(kernel.split, parts, 1.0)
-    dequantizing = _dequantizing(work, tiles.blocks * kernel.span * 2 * s["d"])
-    whole = knee([_schedule(tiles, block, step, start, np.ones_like(parts), cores), memory, dequantizing], KNEE)
-    split = knee([_schedule(tiles, block, step, start, parts, cores), memory, dequantizing], KNEE)
+    others = [memory, *_dequantizing(work, tiles.blocks * kernel.span * 2 * s["d"])]
+    whole = knee([_schedule(tiles, block, step, start, 1.0, cores), *others], KNEE)
+    split = knee([_schedule(tiles, block, step, start, parts, cores), *others], KNEE)
     least = np.minimum(np.minimum(whole, split + p["split"] * (1 - 1 / parts)), _by_vectors(work, p, s, memory))
     other = (_fresh(work, p, s) + p["begin"] * tiles.count) / cores
     return p["launch"] + least + other + kernel.gather * GATHER
@@ -129,8 +129,10 @@ def seconds(work: Launch, p: Mapping[str, float]) -> Any:
 
 def _by_vectors(work: Launch, p: Mapping[str, float], s: Mapping[str, Any], memory: Any) -> Any:
     """Time of a few queries where no matrix unit takes the format: keys stream by, as for a matmul of few rows [s]."""
-    arithmetic = 4 * s["b"] * s["h"] * s["q"] * s["k"] * s["d"] / (work.peak * p["share"])
     few = (s["q"] <= VECTOR_ROWS) & (not work.on_matrix)
+    if not np.any(few):
+        return np.inf
+    arithmetic = 4 * s["b"] * s["h"] * s["q"] * s["k"] * s["d"] / (work.peak * p["share"])
     return np.where(few, knee([arithmetic, memory], KNEE), np.inf)
 
 
@@ -158,7 +160,7 @@ def walk(work: Launch, p: Mapping[str, float], arithmetic: float) -> Any:
     tiles = _tiles(s, work.row.kernel.attrs, kernel)
     block = _block(work, {**p, "share": p["share"] / arithmetic}, kernel, tiles.queries, s)
     step = p["step"] if np.isfinite(work.machine.clock) else 0.0
-    return _schedule(tiles, block, step, p["start"] / kernel.span, np.ones_like(block), work.machine.units)
+    return _schedule(tiles, block, step, p["start"] / kernel.span, 1.0, work.machine.units)
 
 
 def _kernel(work: Launch, p: Mapping[str, float], s: Mapping[str, Any]) -> _Kernel:
@@ -235,13 +237,13 @@ def _eight(work: Launch) -> bool:
     return DTYPES[work.row.kernel.stored[1]].bits <= 8
 
 
-def _dequantizing(work: Launch, elements: Any) -> Any:
+def _dequantizing(work: Launch, elements: Any) -> list[Any]:
     """Time to dequantise keys and values with scales of their own, again for each tile of queries [s].
 
     One scale for all is part of the softmax's, and what 8-bit kernels reach says what their conversions cost.
     """
     scaled = bool(DTYPES[work.row.kernel.stored[1]].group)
-    return elements * WIDEN / (work.machine.clock * work.machine.units) if scaled else np.zeros(np.shape(elements))
+    return [elements * WIDEN / (work.machine.clock * work.machine.units)] if scaled else []
 
 
 def _schedule(tiles: _Tiles, block: Any, step: float, start: Any, parts: Any, cores: float) -> Any:

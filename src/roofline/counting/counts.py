@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from roofline.counting.grid import added
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import UnboundSize
 from roofline.ir.graph import Graph, Kind, Node, Tensor, once_per_graph
@@ -188,17 +189,17 @@ class Counts(Report):
     @cached_property
     def flops(self) -> Number:
         """Contraction FLOPs, two per multiply-add."""
-        return sum(row.kernel.count * row.flops for row in self.rows)
+        return added(row.kernel.count * row.flops for row in self.rows)
 
     @cached_property
     def vector_flops(self) -> Number:
         """All other floating-point operations."""
-        return sum(row.kernel.count * row.vector for row in self.rows)
+        return added(row.kernel.count * row.vector for row in self.rows)
 
     @cached_property
     def bytes(self) -> Number:
         """Traffic over all kernel boundaries [byte]."""
-        return sum(row.kernel.count * row.bytes for row in self.rows)
+        return added(row.kernel.count * row.bytes for row in self.rows)
 
     @property
     def launches(self) -> int:

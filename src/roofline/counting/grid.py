@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -78,6 +78,20 @@ def plain(value: Any) -> Any:
         return int(value) if value.denominator == 1 else float(value)
     array = np.asarray(value)
     return array if array.ndim else array.item()
+
+
+def added(values: Iterable[Any]) -> Any:
+    """Add up numbers and arrays that broadcast, those of one shape first: what spans fewer axes costs less.
+
+    Example:
+        >>> added([1, np.arange(3), 2, np.arange(3)])
+        array([3, 5, 7])
+    """
+    sums: dict[tuple[int, ...], Any] = {}
+    for value in values:
+        shape = getattr(value, "shape", ())
+        sums[shape] = sums[shape] + value if shape in sums else value
+    return sum(sums.values())
 
 
 def grid(known: frozenset[str], sizes: Mapping[str, Any]) -> Grid:
