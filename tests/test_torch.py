@@ -19,6 +19,7 @@ from torch_programs import Block, Classifier, ConvNet, Experts, Llama, ResNet50 
 import roofline as rl  # noqa: E402
 from roofline.counting.memory import memory  # noqa: E402
 from roofline.frontends.torch.rules import RULES  # noqa: E402
+from roofline.ir.graph import Lifetimes  # noqa: E402
 
 METHODS = ("dispatch", "fx", "export")
 
@@ -96,7 +97,9 @@ def test_llama_3_8b_from_a_module_a_config_and_the_shipped_file() -> None:
             theirs = rl.count(other, **sizes)
             assert (ours.flops, ours.bytes) == (theirs.flops, theirs.bytes)
             assert (ours.vector_flops, ours.launches) == (theirs.vector_flops, theirs.launches)
-            assert need == memory(other, sizes)
+            # The module's own variables keep a residual for longer than a layer that only says what it computes.
+            assert memory(mine.with_info(lifetimes=Lifetimes()), sizes) == memory(other, sizes)
+            assert need.activations > memory(other, sizes).activations
     assert mine.parameters == 8_030_261_248
     assert mine.item == "token"
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import reduce
 
-from roofline.counting.counts import Boundaries, kernel_boundaries, nbytes
+from roofline.counting.counts import kernel_boundaries, nbytes
 from roofline.hardware.chip import Chip
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import UsageError
@@ -172,45 +172,64 @@ def _live_peaks(graph: Graph) -> tuple[Number, ...]:
 
 
 def _live(graph: Graph) -> Iterable[Number]:
-    """Live activation bytes after each node's output is allocated.
-
-    A tensor is allocated when its kernel writes it and freed after the last kernel that reads it or a view of it; one
-    that never leaves its kernel is never allocated.
-    """
-    scope = kernel_boundaries(graph)
-    gradients = _gradients(graph)
-    last = {name: at for name, at in _last_uses(graph, scope).items() if name not in gradients}
-    frees: dict[int, list[str]] = {}
-    for name, at in last.items():
-        frees.setdefault(at, []).append(name)
+    """Live activation bytes after each node's output is allocated."""
+    made: dict[int, list[Number]] = {}
+    frees: dict[int, list[Number]] = {}
+    for size, first, last in _blocks(graph):
+        made.setdefault(first, []).append(size)
+        frees.setdefault(last, []).append(size)
     live: Number = 0
-    for at, node in enumerate(graph.nodes):
-        for name in node.outputs:
-            if name in last:
-                live = live + nbytes(graph.tensors[name])
+    for at in range(len(graph.nodes)):
+        live = sum(made.get(at, ()), start=live)
         if at in frees:  # until then it only grows
             yield live
-        for name in frees.pop(at, ()):
-            live = live - nbytes(graph.tensors[name])
+        live = live - sum(frees.get(at, ()))
     yield live
 
 
-def _last_uses(graph: Graph, scope: Boundaries) -> dict[str, int]:
-    """For each allocated activation, the index of the node after which it is free."""
-    ends: dict[str, int] = {node.label: at for at, node in enumerate(graph.nodes)}
-    last: dict[str, int] = {}
+def _blocks(graph: Graph) -> Iterator[tuple[Number, int, int]]:
+    """Yield what is allocated: its bytes, and the nodes before and after which it is allocated and freed.
+
+    A tensor is allocated when its kernel writes it and freed after the last kernel that reads it or a view of it, later
+    where the program was seen to refer to it for longer; one that never leaves its kernel is never allocated.
+    """
+    ends = {node.label: at for at, node in enumerate(graph.nodes)}
+    places = {node.name: at for at, node in enumerate(graph.nodes)}
+    until = {"": len(graph.nodes), **{node.name: ends[node.label] for node in graph.nodes}}
+    last, gradients = _last_uses(graph, until), _gradients(graph)
+    for name, node in graph.info.lifetimes.freed.items():
+        if name in last:
+            last[name] = max(last[name], until.get(node, 0))
+    for name, end in last.items():
+        if name not in gradients:
+            yield nbytes(graph.tensors[name]), places[graph.producer[name].name], end
+    for tensor, first, after in graph.info.lifetimes.unread:
+        if first in places and after in until:
+            yield nbytes(tensor), places[first], max(places[first], until[after])
+
+
+def _last_uses(graph: Graph, until: Mapping[str, int]) -> dict[str, int]:
+    """For each allocated activation, the index of the node after which nothing reads it.
+
+    Args:
+        graph: The program.
+        until: The last node of each node's kernel.
+    """
+    scope, last = kernel_boundaries(graph), dict[str, int]()
     for node in graph.nodes:
         for name in node.outputs:
             if scope.root(name) == name and OPS[node.op].kind != "view" and scope.leaves(name, node.label):
-                last[name] = ends[node.label]
-    for node in graph.nodes:
-        for name in node.inputs:
-            root = scope.root(name)
-            if root in last:
-                last[root] = max(last[root], ends[node.label])
-    for name in graph.outputs:
-        if scope.root(name) in last:
-            last[scope.root(name)] = len(graph.nodes)
+                last[name] = until[node.name]
+    stored = {name for name, tensor in graph.tensors.items() if tensor.kind != "activation"}
+    within = {name: owner for name, owner in graph.info.lifetimes.within.items() if owner in last or owner in stored}
+    uses = [(name, last.pop(name)) for name in within if name in last]
+    uses += [(name, until[node.name]) for node in graph.nodes for name in node.inputs]
+    uses += [(name, len(graph.nodes)) for name in graph.outputs]
+    for name, end in uses:
+        root = scope.root(name)
+        root = within.get(root, root)
+        if root in last:
+            last[root] = max(last[root], end)
     return last
 
 

@@ -68,6 +68,10 @@ class Tensor:
         """Elements, symbolic or not."""
         return _numel(self.shape)
 
+    def bound(self, sizes: Mapping[str, int]) -> Tensor:
+        """The same with some symbols replaced by numbers."""
+        return replace(self, shape=tuple(substitute(size, sizes) for size in self.shape))
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -190,6 +194,27 @@ class Training:
 
 
 @dataclass(frozen=True, slots=True)
+class Lifetimes:
+    """When a runtime was seen to free what a program allocates; what is not in here is free after its last use.
+
+    A tensor or node that a pass has taken away has no entry any more, and the rest holds as it did.
+
+    Attributes:
+        freed: Tensors with the node after which nothing refers to them; empty for those that outlive the run.
+        within: Tensors with the one in whose memory they were written.
+        unread: Results that no node reads, each with the node that allocates it and the one after which it is freed.
+    """
+
+    freed: Mapping[str, str] = field(default_factory=dict)
+    within: Mapping[str, str] = field(default_factory=dict)
+    unread: tuple[tuple[Tensor, str, str], ...] = ()
+
+    def bound(self, sizes: Mapping[str, int]) -> Lifetimes:
+        """The same with some symbols replaced by numbers."""
+        return replace(self, unread=tuple((t.bound(sizes), first, last) for t, first, last in self.unread))
+
+
+@dataclass(frozen=True, slots=True)
 class Positions:
     """How many positions of a sequence a model is made for.
 
@@ -260,6 +285,7 @@ class Info:
         pipeline: The stages, of a program that runs through a pipeline; a device holds one of them.
         devices: The devices that share it.
         training: What was added to train it.
+        lifetimes: When its tensors are freed, where that was seen.
     """
 
     model: str | None = None
@@ -286,6 +312,7 @@ class Info:
     pipeline: tuple[Graph, ...] = ()
     devices: Devices = Devices()
     training: Training = Training()
+    lifetimes: Lifetimes = Lifetimes()
 
     def __bool__(self) -> bool:
         return self != Info()
@@ -406,14 +433,15 @@ class Graph:
         return self._bound(numbers)
 
     def _bound(self, sizes: Mapping[str, int]) -> Graph:
-        at = {name: replace(t, shape=tuple(substitute(s, sizes) for s in t.shape)) for name, t in self.tensors.items()}
+        at = {name: tensor.bound(sizes) for name, tensor in self.tensors.items()}
         nodes = tuple(
             replace(node, attrs=tuple((key, _substitute_attr(value, sizes)) for key, value in node.attrs))
             for node in self.nodes
         )
         history = tuple(replace(step, before=step.before._bound(sizes)) for step in self.history)
         folded = self.info.folded and self.info.folded._bound(sizes)
-        info = replace(self.info, folded=folded, pipeline=tuple(part._bound(sizes) for part in self.info.pipeline))
+        pipeline = tuple(part._bound(sizes) for part in self.info.pipeline)
+        info = replace(self.info, folded=folded, pipeline=pipeline, lifetimes=self.info.lifetimes.bound(sizes))
         items = substitute(self.items, sizes)
         return replace(self, tensors=at, nodes=nodes, items=items, info=info, history=history)
 

@@ -43,6 +43,8 @@ class Builder:
         self.name = name
         self.dtype = dtype and number_format(dtype).name
         self.phase: Phase = "forward"
+        #: The node that was added last.
+        self.latest = ""
         self._start = Graph(name, {}, ())
         self._tensors: dict[str, Tensor] = {}
         #: Nodes by the place that they stand at, each first at its own.
@@ -193,6 +195,7 @@ class Builder:
 
     def place(self, node: Node) -> None:
         """Put a node as it is: last, or before the node that :meth:`before` names."""
+        self.latest = node.name
         if self._before is None:
             self._places.setdefault(node.name, []).append(node)
             return

@@ -154,7 +154,7 @@ def on_data(request: Request, tensors: Sequence[tuple[str, Any]]) -> Program:
     without = [name for name, tensor in [*owned, *tensors] if tensor.is_meta]
     if without:
         raise ModelDataError(f"{request.name}: {without[0]} is on the meta device; give tensors with values")
-    recorder = Recorder({}, _paths(request.run), keep=False)
+    recorder = Recorder({}, _paths(request.run), data=True)
     for name, tensor in owned:
         recorder.source(tensor, name, "weight" if isinstance(tensor, torch.nn.Parameter) else "buffer")
     for name, tensor in tensors:
@@ -245,7 +245,7 @@ def _finish(
     values = tuple(dict.fromkeys(recorder.value(out) for out in outputs))
     return Program(
         request.name, method, tuple(recorder.sources), tuple(recorder.calls), values, guards, tuple(recorder.notes),
-        recorder.steps.result,
+        recorder.steps.result, recorder.freed,
     )  # fmt: skip
 
 

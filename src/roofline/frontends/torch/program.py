@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
@@ -23,6 +23,7 @@ class Value:
         dtype: Name of the number format.
         kind: ``weight``, ``buffer``, ``input`` or ``activation``.
         channels_last: Whether an image lies with its channels innermost.
+        memory: Number of the memory that it lies in, which views of it and writes to it share.
     """
 
     number: int
@@ -31,6 +32,7 @@ class Value:
     dtype: str
     kind: Kind
     channels_last: bool = False
+    memory: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,7 @@ class Program:
         guards: Conditions on the symbolic sizes under which the capture holds.
         notes: What a reader should know.
         updates: What it does to its weights, of a training step.
+        freed: By the number of the memory, how many calls had run when PyTorch freed it; none for what it kept.
     """
 
     name: str
@@ -153,6 +156,7 @@ class Program:
     guards: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     updates: Updates = Updates()
+    freed: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def symbols(self) -> set[str]:

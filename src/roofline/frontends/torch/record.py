@@ -1,8 +1,9 @@
 """The recorder: what aten operators a running PyTorch program calls, on which values.
 
 It works on fake tensors, which have shapes and no data, and on real ones. A tensor is known by its place: the memory
-that it lies in and how. PyTorch makes several objects for one array, and where memory is used again, whatever is new
-there is remembered in place of what is gone, so that nothing has to be kept alive.
+that it lies in and how, since PyTorch makes several objects for one array. Memory has a serial number from where it is
+first seen to where PyTorch frees it: the recorder refers to no tensor that the program computes, so that each is freed
+when it would be without a capture, and notes after which call that was.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -64,22 +66,25 @@ class Recorder:
     Args:
         names: roofline's names of PyTorch's symbols.
         modules: Paths of modules by their identity.
-        keep: Whether all tensors are kept alive, so that none takes the memory of another; for those without data.
+        data: Whether the tensors have data, on the devices where they really are.
     """
 
-    def __init__(self, names: Mapping[str, str], modules: Mapping[int, str], keep: bool = True) -> None:
+    def __init__(self, names: Mapping[str, str], modules: Mapping[int, str], data: bool = False) -> None:
         self.names = dict(names)
         self.modules = modules
-        self.keep = keep
+        self.data = data
         self.known = RULES.keys() | _SILENT | _SAME
         self.sources: list[Value] = []
         self.calls: list[AtenCall] = []
         self.notes: dict[str, None] = {}
         self._by_place: dict[Any, Value] = {}
-        self._bases: dict[Any, weakref.ref[Any]] = {}
-        self._kept: list[Any] = []
+        self.freed: dict[int, int] = {}
+        self._memories: dict[int, int] = {}
+        self._watched: dict[int, weakref.ref[Any]] = {}
+        self._bases: dict[int, Any] = {}
+        self._sources: list[Any] = []
         self._restored = Saved()
-        self._own: set[Any] = set()
+        self._own: set[int] = set()
         self._scopes: list[str] = []
         self._scope_of: dict[int, str] = {}
         self._count = 0
@@ -100,19 +105,19 @@ class Recorder:
 
     def source(self, tensor: Any, name: str, kind: Kind) -> Value:
         """Make a tensor known that the program did not compute."""
-        known = self._by_place.get(_place(tensor))
+        known = self._by_place.get(self._place(tensor))
         if known is None:
             known = self.remember(tensor, self._value(tensor, name, kind))
             self.sources.append(known)
-            self._own.add(_memory(tensor))
-            self._kept.append(tensor)
+            self._own.add(known.memory)
+            self._sources.append(tensor)
             if kind == "weight":
                 self.steps.follow(tensor, known)
         return known
 
     def value(self, tensor: Any) -> Value:
         """Return the value of a tensor; one that nobody announced is a constant of the program."""
-        known = self._by_place.get(_place(tensor))
+        known = self._by_place.get(self._place(tensor))
         if known is not None:
             return known
         self._restored.gradient(tensor)
@@ -124,7 +129,7 @@ class Recorder:
         for argument in func._schema.arguments:
             value = named.get(argument.name) if _is_written(argument) else None
             for tensor in value if isinstance(value, list | tuple) else (value,):
-                if isinstance(tensor, torch.Tensor) and _memory(tensor) in self._own:
+                if isinstance(tensor, torch.Tensor) and self._memory(tensor) in self._own:
                     self._restored.content(tensor)
 
     def save(self, tensor: Any) -> None:
@@ -134,17 +139,34 @@ class Recorder:
     def _value(self, tensor: Any, name: str, kind: Kind) -> Value:
         self._count += 1
         shape = tuple(self.size(size) for size in tensor.shape)
-        return Value(self._count, name, shape, format_name(tensor.dtype), kind, _channels_last(tensor))
+        dtype, memory = format_name(tensor.dtype), self._memory(tensor)
+        return Value(self._count, name, shape, dtype, kind, _channels_last(tensor), memory)
 
-    def remember(self, tensor: Any, value: Value, fresh: bool = False) -> Value:
-        """Know a tensor from now on; a ``fresh`` one has memory of its own, which others may have had before."""
-        self._by_place[_place(tensor)] = value
-        memory = _memory(tensor)
-        if fresh or memory not in self._bases:
-            self._bases[memory] = weakref.ref(tensor)
-        if self.keep:
-            self._kept.append(tensor)
+    def remember(self, tensor: Any, value: Value) -> Value:
+        """Know a tensor from now on."""
+        place = self._place(tensor)
+        self._by_place[place] = value
+        self._bases.setdefault(place[0], place)
         return value
+
+    def _memory(self, tensor: Any) -> int:
+        """Return the serial number of the memory that a tensor lies in."""
+        storage = storage_of(tensor)
+        owner, key = (tensor, id(tensor)) if storage is None else (storage, storage._cdata)
+        if key not in self._memories:
+            serial = self._memories[key] = len(self._memories) + len(self.freed) + 1
+            self._watched[key] = weakref.ref(owner, lambda _: self._free(key, serial))
+        return self._memories[key]
+
+    def _free(self, key: int, serial: int) -> None:
+        """Note that memory is freed before the next call; another tensor may be given the same."""
+        self.freed[serial] = len(self.calls)
+        del self._memories[key], self._watched[key]
+
+    def _place(self, tensor: Any) -> Any:
+        """Return where a tensor lies and how: equal for two objects that are the same array."""
+        shape, stride = (tuple(str(size) for size in sizes) for sizes in (tensor.shape, tensor.stride()))
+        return (self._memory(tensor), str(tensor.storage_offset()), shape, stride, tensor.dtype)
 
     def size(self, size: Any) -> Size:
         """Return a size by roofline's symbols; the number at hand, with a note, where those cannot hold it."""
@@ -214,17 +236,16 @@ class Recorder:
             raise UsageError(f"the program runs more than {MAX_CALLS} operators; give it a smaller loop")
         writes = dict(self._writes(schema, named, was))
         after = {tensor: write.after for tensor, write in writes.items()}
-        fresh = all(value.alias_info is None for value in schema.returns)
-        values = tuple(self._out(out, after, fresh) for out in outs)
+        values = tuple(self._out(out, after) for out in outs)
         target = f"{schema.name.replace('::', '.')}.{schema.overload_name or 'default'}"
         self.calls.append(AtenCall(target, was, values, self._where(), tuple(writes.values()), self._kernel))
 
-    def _out(self, out: Any, after: Mapping[int, Value], fresh: bool) -> Value | None:
+    def _out(self, out: Any, after: Mapping[int, Value]) -> Value | None:
         if not isinstance(out, torch.Tensor):
             return None
         if id(out) in after:
             return after[id(out)]
-        return self.remember(out, self._value(out, "", "activation"), fresh)
+        return self.remember(out, self._value(out, "", "activation"))
 
     def _writes(self, schema: Any, named: Mapping[str, Any], was: Mapping[str, Any]) -> Iterator[tuple[int, Write]]:
         for argument in (each for each in schema.arguments if _is_written(each) and each.name in was):
@@ -235,13 +256,13 @@ class Recorder:
                     yield id(tensor), self._write(tensor, old)
 
     def _write(self, tensor: Any, before: Value) -> Write:
-        base_of = self._bases.get(_memory(tensor))
-        whole = base_of() if base_of is not None else None
         after = self.remember(tensor, self._value(tensor, before.name, "activation"))
-        base = None
-        if whole is not None and _place(whole) != _place(tensor):
-            old = self.value(whole)
-            base = (old, self.remember(whole, self._value(whole, old.name, "activation")))
+        whole, base = self._bases[after.memory], None
+        if whole != self._place(tensor):
+            old = self._by_place[whole]
+            self._count += 1
+            base = old, replace(old, number=self._count, kind="activation")
+            self._by_place[whole] = base[1]
         return Write(before, after, base)
 
     def plain(self, value: Any) -> Any:
@@ -290,17 +311,6 @@ def _named(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[st
 
 def _is_written(argument: Any) -> bool:
     return argument.alias_info is not None and argument.alias_info.is_write
-
-
-def _place(tensor: Any) -> Any:
-    """Return where a tensor lies and how: equal for two objects that are the same array."""
-    shape, stride = (tuple(str(size) for size in sizes) for sizes in (tensor.shape, tensor.stride()))
-    return (_memory(tensor), str(tensor.storage_offset()), shape, stride, tensor.dtype)
-
-
-def _memory(tensor: Any) -> Any:
-    storage = storage_of(tensor)
-    return id(tensor) if storage is None else storage._cdata
 
 
 def _channels_last(tensor: Any) -> bool:

@@ -40,7 +40,7 @@ class Steps:
         hook = optim.register_optimizer_step_pre_hook(self._step)
         # On an accelerator, PyTorch updates all tensors in one call where it can; on a CPU one by one.
         together = [mock.patch.object(module, "_get_foreach_kernels_supported_devices", return_value=["cpu"])
-                    for module in (optim, torch.utils._foreach_utils) if self.recorder.keep]  # fmt: skip
+                    for module in (optim, torch.utils._foreach_utils) if not self.recorder.data]  # fmt: skip
         try:
             with ExitStack() as stack:
                 for patch in together:

@@ -11,6 +11,7 @@ from typing import Any
 from roofline.frontends.call import BaseCall, located, unknown
 from roofline.frontends.torch import forms
 from roofline.frontends.torch.forms import Form
+from roofline.frontends.torch.lifetimes import lifetimes
 from roofline.frontends.torch.program import AtenCall, Program, Value, Write
 from roofline.ir.errors import RooflineError, ShapeError, did_you_mean
 from roofline.ir.graph import Graph
@@ -64,6 +65,8 @@ class Walk:
         self.stored |= {gradient for _, gradient in program.updates.gradients}
         #: What the open kernel has worked out anew: the tensor that it is to be written to.
         self.written: dict[int, str] = {}
+        #: The latest node after each call.
+        self.ends: list[str] = []
         #: Matrices by the tensor that exchanges their last two axes, so that ``x @ w.T`` reads as a linear layer.
         self.transposed: dict[str, str] = {}
 
@@ -78,12 +81,15 @@ class Walk:
                     empty = all(value is None or 0 in value.shape for value in record.outs)
                     if not empty or record.writes:
                         self._translate(Call(self, record))
+                    self.ends.append(self.b.latest)
                 self._write_back()
+                self.ends[-1] = self.b.latest
         outputs = [self.names[value.number] for value in self.program.outputs if value.number in self.names]
         items, item = _items(self.program)
-        graph = self.b.graph(list(dict.fromkeys(outputs)), items, item)
+        whole = self.b.graph(list(dict.fromkeys(outputs)), items, item)
         # Only views go: PyTorch runs whatever else a program asks for.
-        graph = graph.live(node for node in graph.nodes if not is_view(node))
+        graph = whole.live(node for node in whole.nodes if not is_view(node))
+        graph = graph.with_info(lifetimes=lifetimes(self.program, self.names, whole, self.ends, graph))
         updates = self.program.updates
         pairs = [(self.names.get(weight, ""), self.names.get(gradient, "")) for weight, gradient in updates.gradients]
         gradients = tuple(pair for pair in pairs if all(name in graph.tensors for name in pair))

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from roofline.ir.graph import Graph, Node
+from roofline.ir.graph import Graph, Lifetimes, Node
 from roofline.ops.registry import OPS, get_op
 from roofline.passes.fusion.inlining import kept_of
 
@@ -118,4 +118,5 @@ def chains(graph: Graph, kinds: frozenset[str] = FUSIBLE) -> Graph:
         [1, 3]
     """
     groups = _Groups(graph, kinds)
-    return replace(graph, nodes=tuple(groups.place(node) for node in graph.nodes))
+    # What is generated frees a tensor after its last use.
+    return replace(graph.with_info(lifetimes=Lifetimes()), nodes=tuple(groups.place(node) for node in graph.nodes))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from roofline.ir.graph import Graph, Node
+from roofline.ir.graph import Graph, Lifetimes, Node
 from roofline.ops.aliases import aliases
 from roofline.ops.registry import OPS, get_op
 from roofline.passes.fusion.chains import chains
@@ -53,7 +53,8 @@ def ideal(graph: Graph) -> Graph:
         groups.adopt(policy)
     groups.join_free()
     groups.join_contractions()
-    return replace(graph, nodes=tuple(groups.labelled(at, node) for at, node in enumerate(graph.nodes)))
+    nodes = tuple(groups.labelled(at, node) for at, node in enumerate(graph.nodes))
+    return replace(graph.with_info(lifetimes=Lifetimes()), nodes=nodes)
 
 
 class _Groups:

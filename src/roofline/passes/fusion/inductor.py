@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
-from roofline.ir.graph import Graph, Node
+from roofline.ir.graph import Graph, Lifetimes, Node
 from roofline.ops.registry import OPS
 from roofline.passes.fusion.inlining import Inliner, Loop, Read
 from roofline.passes.fusion.order import Order, topological_order
@@ -80,7 +80,7 @@ def inductor(graph: Graph) -> Graph:
         for node in (node for loop in kernel for node in (*loop.nodes, *loop.inlined)):
             labels.setdefault(node.name, label)
     nodes = tuple(_labelled(node, labels.get(node.name)) for node in matched.nodes)
-    return replace(matched, nodes=nodes).with_info(grouped="inductor")
+    return replace(matched, nodes=nodes).with_info(grouped="inductor", lifetimes=Lifetimes())
 
 
 def _labelled(node: Node, label: str | None) -> Node:

@@ -1,0 +1,138 @@
+"""Memory of captured programs: a tensor lives until the program's last reference to it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import roofline as rl  # noqa: E402
+from roofline.counting.memory import memory  # noqa: E402
+from roofline.ir.graph import Lifetimes  # noqa: E402
+
+N = 1024
+VECTOR = 4 * N
+X = torch.empty(N, device="meta")
+
+
+def activations(program: Callable[..., Any], *args: Any, **options: Any) -> float:
+    return float(memory(rl.from_torch(program, *args, **options), {}).activations)
+
+
+def nested(x: Any) -> Any:
+    return torch.tanh(torch.exp(torch.relu(x)))
+
+
+def named(x: Any) -> Any:
+    a = torch.relu(x)
+    b = torch.exp(a)
+    return torch.tanh(b)
+
+
+def renamed(x: Any) -> Any:
+    x = torch.relu(x)
+    x = torch.exp(x)
+    return torch.tanh(x)
+
+
+def deleted(x: Any) -> Any:
+    a = torch.relu(x)
+    b = torch.exp(a)
+    del a
+    return torch.tanh(b)
+
+
+@pytest.mark.parametrize(("program", "vectors"), [(nested, 2), (named, 3), (renamed, 2), (deleted, 2)])
+def test_a_variable_keeps_its_tensor_until_it_has_another(program: Any, vectors: int) -> None:
+    assert activations(program, X) == vectors * VECTOR
+
+
+def test_a_part_keeps_the_whole() -> None:
+    def program(x: Any) -> Any:
+        first, _ = torch.relu(x).chunk(2)
+        y = torch.exp(x)
+        return y, first
+
+    assert activations(program, X) == 2 * VECTOR
+
+
+def test_what_is_written_in_place_takes_nothing() -> None:
+    def program(x: Any) -> Any:
+        y = torch.exp(x)
+        y.relu_()
+        y[: N // 2] += 1
+        return y
+
+    assert activations(program, X) == VECTOR
+
+
+def test_a_cache_of_the_program_is_kept_to_its_end() -> None:
+    class Net(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, x: Any) -> Any:
+            self.seen = torch.relu(x)
+            for _ in range(3):
+                x = torch.exp(x)
+            return x
+
+    assert activations(Net(), X) == 3 * VECTOR
+
+
+def test_indices_that_nobody_reads_are_allocated() -> None:
+    image = torch.empty(1, 8, 32, 32, device="meta")
+    pooled = 8 * 16 * 16
+    assert activations(lambda x: torch.nn.functional.max_pool2d(x, 2), image) == pooled * (4 + 8)  # and of int64
+
+
+def test_a_backward_holds_what_it_reads() -> None:
+    w = torch.empty(N, requires_grad=True)
+
+    def program(x: Any) -> Any:
+        (w * x).exp().tanh().sum().backward()
+
+    # Results of exp and tanh are read by their backward, that of the product by nobody: it is gone. Those two and the
+    # gradient of tanh's argument are there at once; once more with exp's, when tanh's is gone. The sums take little.
+    assert activations(program, torch.empty(N)) == pytest.approx(3 * VECTOR, abs=16)
+
+
+def test_symbols_and_numbers_agree() -> None:
+    def program(x: Any) -> Any:
+        y = torch.nn.functional.max_pool2d(torch.relu(x), 2)
+        z = torch.exp(y)
+        return z + 1
+
+    shape = (4, 3, 16, 16)
+    symbolic = rl.from_torch(program, torch.empty(shape, device="meta"), dynamic={"B": 0})
+    fixed = rl.from_torch(program, torch.empty(shape, device="meta"))
+    assert memory(symbolic, {"B": 4}) == memory(symbolic.bind(B=4), {}) == memory(fixed, {})
+
+
+def test_what_a_pass_changes_goes_by_its_last_use() -> None:
+    graph = rl.from_torch(named, X)
+    assert memory(rl.passes.fuse(graph), {}).activations == VECTOR  # one kernel, and its result
+    assert memory(graph.with_info(lifetimes=Lifetimes()), {}).activations == 2 * VECTOR
+    assert memory(rl.passes.fuse(graph, "eager"), {}).activations == 3 * VECTOR
+
+
+def test_recorded_on_data_as_without() -> None:
+    x = torch.zeros(N)
+    assert activations(named, x, method="run") == activations(named, X) == 3 * VECTOR
+
+
+@pytest.mark.parametrize("name", ["block-lm", "dit-b2", "dlrm-small", "unet-bn-32"])
+def test_peaks_of_measured_programs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``activation_bytes`` of the rows that convert no layouts, within what blocks are rounded by."""
+    folder = Path(__file__).parents[1] / "measurements/h100-sxm/zoo"
+    monkeypatch.syspath_prepend(folder.parents[2] / "benchmarks")
+    zoo = pytest.importorskip("zoo")
+    own = zoo.modules(folder)
+    rows = [row for row in zoo.rows_of(folder, "models.csv") if row["model"] == name and row["mode"] == "eager"]
+    rows = [row for row in rows if row["layout"] or "img" not in row["inputs"] or name == "dit-b2"]
+    assert rows
+    for row in rows[:2]:
+        measured = float(row["activation_bytes"])
+        found = float(memory(zoo.capture(row, own), {}).activations)
+        assert abs(found - measured) <= max(0.002 * measured, 2**20), (name, row["inputs"], found / measured)
