@@ -32,7 +32,8 @@ DEPTHWISE = conv(16, 144, 56, 144, 3, groups=144)
 GROUPED = conv(8, 128, 28, 256, 3, groups=32)
 CASES: list[dict[str, Any]] = [
     DENSE, POINT, FIRST, DEPTHWISE, GROUPED, {**DENSE, "stride": 2}, {**DEPTHWISE, "stride": 2},
-    {**DENSE, "channels_last": False}, {**POINT, "channels_last": False}, conv(8, 64, 7, 64, 1, channels_last=False),
+    *({**each, "channels_last": False} for each in (DENSE, POINT, DEPTHWISE)),
+    conv(8, 64, 7, 64, 1, channels_last=False),
     conv(32, 1024, 7, 16, 5), conv(2, 512, 14, 128, 7), conv(256, 64, 56, 64, 3), {**DENSE, "dilation": 2},
 ]  # fmt: skip
 DTYPES = ("bf16", "fp32")
@@ -48,6 +49,12 @@ def predict(
     group, seconds = formula(work)
     assert group == "conv"
     return float(seconds(work, {**values(chip, group), **(changed or {})}))
+
+
+def in_eager(shape: Mapping[str, Any]) -> float:
+    """Time of the kernels that PyTorch launches for a convolution in bf16 [s]."""
+    (kernel,) = kernels(operator_graph("conv2d", "bf16", shape))
+    return float(kernel_time(kernel.at({}), CHIP, regime="cold", runtime="pytorch").expected)
 
 
 def supported(name: str, dtype: str) -> rl.Chip | None:
@@ -100,8 +107,8 @@ def test_never_under_floor_and_warm_never_slower(dtype: str, name: str) -> None:
 def test_formats_and_layouts_rank_as_they_do_on_silicon() -> None:
     large = {**DENSE, "n": 128}
     assert predict(large) < predict(large, "fp32", tf32=True) < predict(large, "fp32")
-    assert predict(large) < predict({**large, "channels_last": False})
-    assert predict({**POINT, "channels_last": False}) == predict(POINT)
+    assert in_eager(large) < in_eager({**large, "channels_last": False})
+    assert in_eager({**POINT, "channels_last": False}) == pytest.approx(in_eager(POINT), rel=0.1)
 
 
 def test_depthwise_is_far_from_its_flops_and_first_layers_from_the_peak() -> None:
@@ -141,4 +148,4 @@ def test_every_parameter_says_what_it_is() -> None:
     assert len(GROUPS["conv"]) <= 18
     for key, parameter in GROUPS["conv"].items():
         assert parameter.low <= parameter.prior <= parameter.high, key
-        assert parameter.unit in ("s", "share", "ratio", "channels"), key
+        assert parameter.unit in ("s", "share", "ratio", "channels", "cycles"), key

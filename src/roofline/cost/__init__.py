@@ -200,7 +200,8 @@ def kernel_time(
         MissingFigure: The chip has no rate for the format that a contraction runs in.
     """
     time = _alone(row, chip, tf32, regime)
-    for at, kernels in reversed(lowered(row.kernel, chip, runtime, regime == "program")):
+    kinds = lowered(row.kernel, chip, runtime, regime == "program", uses_tf32(row, chip, tf32))
+    for at, kernels in reversed(kinds):
         apart = _together([_part(kernel.at(row.symbols), chip, tf32, regime) for kernel in kernels], time)
         time = apart if at is None else _either(at(row.sizes), apart, time)
     return time

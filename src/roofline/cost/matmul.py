@@ -137,8 +137,11 @@ def seconds(work: Launch, p: Mapping[str, float]) -> Any:
     return tiled_seconds(work, p, b, m, n, k)
 
 
-def tiled_seconds(work: Launch, p: Mapping[str, float], b: Any, m: Any, n: Any, k: Any) -> Any:
-    """Time of ``b`` matmuls of ``m x k`` by ``k x n`` with the traffic of ``work`` [s]."""
+def tiled_seconds(work: Launch, p: Mapping[str, float], b: Any, m: Any, n: Any, k: Any, width: Any = None) -> Any:
+    """Time of ``b`` matmuls of ``m x k`` by ``k x n`` with the traffic of ``work`` [s].
+
+    ``width`` is the share of a 16-byte load that their rows allow, where that does not follow from ``n`` and ``k``.
+    """
     kind = _kind(work)
     host = serving_stack.host_seconds(work, p, kind, m, n, k)
     peak = work.peak * p["share"] * p.get(f"share_{kind}", 1.0)
@@ -146,7 +149,8 @@ def tiled_seconds(work: Launch, p: Mapping[str, float], b: Any, m: Any, n: Any, 
     step = p["step"] * p.get(f"step_{kind}", 1.0)
     if kind == "fp8_block":
         n, k = np.ceil(n / SCALED) * SCALED, np.ceil(k / SCALED) * SCALED
-    width = _width(work, n, m if work.row.kernel.attrs.get("turned") else k)
+    if width is None:
+        width = _width(work, n, m if work.row.kernel.attrs.get("turned") else k)
     traffic = _traffic(work, p, (b, m, n, k, width))
     split = (kind, work.regime) not in UNSPLIT and not _scaled_by_row(work)
     choices = _choices(split, _is_dequantized(work), _scaled_by_row(work))

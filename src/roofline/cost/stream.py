@@ -23,6 +23,8 @@ from roofline.ops.registry import OPS
 SECTOR = 32
 #: Threads of a block: a transposing copy of fewer rows than that finds its sectors in the block's own cache.
 BLOCK = 128
+#: Edge of the tiles that libraries transpose in shared memory; what is left of a tile is walked like a whole one.
+TILE = 32
 #: What a thread takes where it works out addresses: bytes of elements, and elements at most.
 THREAD_BYTES, THREAD_ELEMENTS = 8, 4
 #: Rows of an embedding up to which one block fetches them one after the other.
@@ -41,6 +43,7 @@ GROUP = Group(
     setup=Parameter(0.4e-6, 0.02e-6, 3e-6, "s", "start of address work, per element of a thread"),
     library=Parameter(5e-6, 0.1e-6, 2e-5, "s", "extra fixed cost of special kernels: gather, batch norm"),
     transpose=Parameter(2.0, 0.2, 10.0, "cycles", "a core's work per element with no neighbours to share its sector"),
+    tiled=Parameter(0.32, 0.02, 3.0, "cycles", "the same where a library transposes whole tiles in shared memory"),
     random=Parameter(0.3, 0.05, 1.0, "share", "of main memory's bandwidth for sectors at random"),
     knee=Parameter(2.5, 1.0, 8.0, "exponent", "sharpness of the knee between traffic and address work"),
 )
@@ -55,7 +58,7 @@ def seconds(work: Launch, p: Mapping[str, float]) -> Any:
     if cycles is None:
         return start + traffic
     rate = work.machine.units * work.machine.clock
-    return start + knee([traffic, outputs(work) * cycles / rate], p["knee"])
+    return start + knee([traffic, _elements(work) * cycles / rate], p["knee"])
 
 
 def _begin(work: Launch, p: Mapping[str, float], addressed: bool) -> Any:
@@ -71,6 +74,14 @@ def _begin(work: Launch, p: Mapping[str, float], addressed: bool) -> Any:
     if work.op != "transpose_copy" and addressed:
         return latency + p["setup"] * min(THREAD_BYTES / work.element, THREAD_ELEMENTS)
     return latency
+
+
+def _elements(work: Launch) -> Any:
+    """Elements that cores work out addresses for: of a transposition by tiles, those of whole tiles."""
+    if not work.row.kernel.attrs.get("tiled"):
+        return outputs(work)
+    s = work.sizes
+    return np.asarray(s["batch"], np.float64) * np.ceil(s["r"] / TILE) * np.ceil(s["c"] / TILE) * TILE**2
 
 
 def outputs(work: Launch) -> Any:
@@ -107,6 +118,8 @@ def _traffic(work: Launch, p: Mapping[str, float]) -> Any:
 
 def _cycles(work: Launch, p: Mapping[str, float]) -> Any:
     """A core's work on one output element; ``None`` where elements come in vectors."""
+    if work.row.kernel.attrs.get("tiled"):
+        return p["tiled"]
     if work.op == "transpose_copy":
         apart = np.minimum(work.sizes["r"] / BLOCK, 1.0)
         return p["index"] + (p["transpose"] - p["index"]) * apart

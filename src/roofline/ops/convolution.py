@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from roofline.ir.graph import Node
-from roofline.ir.sizes import prod
+from roofline.ir.sizes import minimum, prod
 from roofline.ir.units import MAC
 from roofline.ops.arrays import Call
 from roofline.ops.gradients import Tape, bias_gradient, options
@@ -25,6 +26,20 @@ def _products(axes: str) -> Callable[..., Work]:
     """Count a multiply-add for each point of some axes."""
     names = axes.split()
     return lambda sizes: Work(flops=MAC * prod(sizes[axis] for axis in names))
+
+
+def _windows(image: str, kernel: str, result: str) -> Callable[..., Work]:
+    """Count the products of a convolution; steps that are longer than its window leave points of the image unread."""
+    products = _products(f"n o {result} i {kernel}")
+    axes = list(zip(image.split(), kernel.split(), result.split(), strict=True))
+
+    def work(sizes: Mapping[str, Any], stride: Any = 1) -> Work:
+        if not any(isinstance(step, int) and step > 1 for step in per_axis(stride, len(axes))):
+            return products(sizes)
+        seen = prod(minimum(sizes[of], sizes[to] * sizes[by]) for of, by, to in axes)
+        return replace(products(sizes), reads={0: sizes["n"] * sizes["c"] * seen})
+
+    return work
 
 
 def _sizes(image: str, kernel: str, result: str) -> Callable[..., dict[str, Any]]:
@@ -177,7 +192,7 @@ for _rank, (_image, _kernel, _result) in _AXES.items():
     declare(Op(
         f"conv{_rank}d", f"n c=(g i) {_image}, o=(g u) i {_kernel}, [o] -> n o {_result}", "conv",
         f"Direct convolution of {_rank} axes: every output point sums a product for each tap and channel of its group.",
-        _products(f"n o {_result} i {_kernel}"), _convolve, derive=_sizes(_image, _kernel, _result),
+        _windows(_image, _kernel, _result), _convolve, derive=_sizes(_image, _kernel, _result),
         gradient=_gradient, **_fixed,
     ))  # fmt: skip
     if _rank > 1:

@@ -38,7 +38,7 @@ RUNTIMES: Mapping[str, Mapping[str, tuple[Rule, ...]]] = {
 Lowered = tuple[Callable[[Mapping[str, Any]], Any] | None, tuple[Kernel, ...]]
 
 
-def lowered(kernel: Kernel, chip: Chip, runtime: str, flowing: bool) -> tuple[Lowered, ...]:
+def lowered(kernel: Kernel, chip: Chip, runtime: str, flowing: bool, tf32: bool = False) -> tuple[Lowered, ...]:
     """Return the kernels that a runtime launches for an operator, with the sizes at which it does.
 
     Args:
@@ -46,6 +46,7 @@ def lowered(kernel: Kernel, chip: Chip, runtime: str, flowing: bool) -> tuple[Lo
         chip: Where it runs.
         runtime: One of :data:`RUNTIMES`; empty for one kernel an operator.
         flowing: Whether what it reads comes from the kernel before it.
+        tf32: Whether its fp32 contractions run on the tf32 matrix units.
 
     Returns:
         What applies, the first where several do; nothing where it runs as one kernel.
@@ -53,14 +54,14 @@ def lowered(kernel: Kernel, chip: Chip, runtime: str, flowing: bool) -> tuple[Lo
     rules = RUNTIMES[runtime]
     if kernel.main.op not in rules and kernel.kind != "attention":
         return ()
-    return _lowered(kernel, chip, runtime, flowing) if word(kernel) in rules else ()
+    return _lowered(kernel, chip, runtime, flowing, tf32) if word(kernel) in rules else ()
 
 
 @lru_cache(maxsize=2**14)
-def _lowered(kernel: Kernel, chip: Chip, runtime: str, flowing: bool) -> tuple[Lowered, ...]:
+def _lowered(kernel: Kernel, chip: Chip, runtime: str, flowing: bool, tf32: bool) -> tuple[Lowered, ...]:
     kinds: list[Lowered] = []
     for rule in RUNTIMES[runtime][word(kernel)]:
-        site = Site(kernel, chip, Builder(rule.op), flowing)
+        site = Site(kernel, chip, Builder(rule.op), flowing, tf32)
         if rule.when(site):
             rule.emit(site)
             launched = (each for each in kernels(site.b.graph()) if each.main.op != "empty")

@@ -2,23 +2,84 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from roofline.cost.convolution import is_direct, is_point
 from roofline.cost.lowering.rule import Rule, Site
+from roofline.ir.dtypes import DTYPES
+from roofline.ir.sizes import prod
 
 #: ``_convolution`` calls cuDNN without the bias and adds it after: the cases ConvBackend::Cudnn and CudnnTranspose.
+#: A depthwise one whose channels come first runs on PyTorch's own kernel, with its bias: ConvBackend::CudaDepthwise2d.
 ATEN = "https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/Convolution.cpp"
+#: Kernels of the matrix units want channels last: cuDNN adds transposing kernels before and after them where tensors
+#: are not. Measured in measurements/h100-sxm/zoo/ops.csv: ``nchwToNhwcKernel`` and ``nhwcToNchwKernel``.
+CUDNN = "https://docs.nvidia.com/deeplearning/performance/dl-performance-convolutional/index.html#tensor-layout"
 OPS = ("conv1d", "conv2d", "conv3d", "conv_transpose2d", "conv_transpose3d")
 
 
+def _on_cudnn(site: Site) -> bool:
+    """Tell whether cuDNN runs it: PyTorch has a kernel of its own where each channel is a group."""
+    depthwise = site.attrs.get("groups", 1) == site.kernel.shapes[0][1] != 1
+    return site.chip.vendor == "NVIDIA" and not (depthwise and _channels_first(site))
+
+
+def _channels_first(site: Site) -> bool:
+    return not site.attrs.get("channels_last", True)
+
+
 def _biased(site: Site) -> bool:
-    depthwise = site.attrs.get("groups", 1) == site.kernel.shapes[0][1]
-    return site.chip.vendor == "NVIDIA" and len(site.inputs) == 3 and not depthwise
+    return _on_cudnn(site) and len(site.inputs) == 3
+
+
+def _turned(site: Site) -> bool:
+    """Tell whether its kernel wants another layout than its tensors have."""
+    on_matrix = DTYPES[site.kernel.inputs[0].dtype].bits <= 16 or site.tf32
+    return _on_cudnn(site) and _channels_first(site) and on_matrix and not is_direct(site.kernel)
+
+
+def _odd(sizes: Mapping[str, Any]) -> Any:
+    """Tell whether planes have an odd number of points, whose rows no kernel of the matrix units loads."""
+    return prod(sizes[axis] for axis in "dhwx" if axis in sizes) % 2 != 0
 
 
 def _bias_after(site: Site) -> str:
-    image, weight, bias = site.inputs
-    out = site.main(image, weight)
+    return _with_bias(site, site.main(*site.inputs[:2]))
+
+
+def _in_channels_last(site: Site) -> str:
+    """A copy of the image, one of a window's weights, the convolution, and a copy of its result."""
+    image, weight = site.inputs[:2]
+    image = _copied(site, image, "image")
+    if any(size != 1 for size in site.b.shape(weight)[2:]):
+        weight = _copied(site, weight, "weights")
+    return _with_bias(site, _copied(site, site.main(image, weight, channels_last=True), "result"))
+
+
+def _copied(site: Site, name: str, what: str) -> str:
+    """Add a transposing copy of channels and points; the graph goes on with the shape that it had."""
+    shape = site.b.shape(name)
+    flat = site.b.op("view", name, name=f"{what}_flat", shape=(*shape[:2], prod(shape[2:])))
+    turned = site.b.op("transpose_copy", flat, name=f"{what}_layout", tiled=True)
+    return site.b.op("view", turned, name=f"{what}_turned", shape=shape)
+
+
+def _with_bias(site: Site, out: str) -> str:
+    if len(site.inputs) < 3:
+        return out
+    bias = site.inputs[2]
     channels = site.b.shape(bias) + (1,) * (len(site.b.shape(out)) - 2)
     return site.b.op("add", out, site.b.op("view", bias, name="by_channel", shape=channels), name="add_bias")
 
 
-RULES = tuple(Rule(op, "the convolution, then its bias", ATEN, _bias_after, _biased) for op in OPS)
+def _rules(op: str) -> tuple[Rule, ...]:
+    copies = "copies to channels last, the convolution, a copy back, its bias"
+    return (
+        Rule(op, copies, CUDNN, _in_channels_last, lambda site: _turned(site) and not is_point(site.kernel)),
+        Rule(op, copies, CUDNN, _in_channels_last, lambda site: _turned(site) and is_point(site.kernel), _odd),
+        Rule(op, "the convolution, then its bias", ATEN, _bias_after, _biased),
+    )
+
+
+RULES = tuple(rule for op in OPS for rule in _rules(op))

@@ -32,12 +32,14 @@ class Site:
         chip: Where it runs.
         b: Where its kernels go; each node is a launch unless ``b.kernel`` joins several.
         flowing: Whether activations come from the kernel before it, and so from the cache.
+        tf32: Whether its fp32 contractions run on the tf32 matrix units.
     """
 
     kernel: Kernel
     chip: Chip
     b: Builder
     flowing: bool
+    tf32: bool = False
     _known: dict[str, str] = field(default_factory=dict)
 
     @property
