@@ -54,3 +54,67 @@ def test_a_grid_is_its_points() -> None:
         assert whole.high[1, at] == pytest.approx(point.high)
     assert np.all(whole.launches == 3)
     assert set(RUNTIMES) >= {"", EAGER}
+
+
+# --- attention --------------------------------------------------------------------------------------------------------
+
+torch = pytest.importorskip("torch")
+
+
+def attention(bias: str, dtype: object = None, heads: int = 64, **options: object) -> rl.Graph:
+    """The graph of one call in the shapes of T5's first encoder layer, with a bias that lies as it says."""
+
+    def program(q: object, k: object, v: object, mask: object) -> object:
+        if bias in ("by head", "contiguous"):
+            mask = mask.permute(2, 0, 1)[None]
+        mask = mask.contiguous() if bias == "contiguous" else mask[..., 0] > 0 if bias == "bool" else mask
+        q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, mask if bias else None, **options)
+
+    kind = dtype or torch.bfloat16
+    operands = [torch.empty(16, 512, 8, heads, dtype=kind, device="meta") for _ in range(3)]
+    return rl.from_torch(program, *operands, torch.empty(512, 512, 8, dtype=kind, device="meta"))
+
+
+def parts(graph: rl.Graph, chip: str = CHIP) -> list[tuple[str, int]]:
+    estimate = rl.estimate(graph, chip, mode="graph")
+    return [(part.op, part.count) for _, time in estimate.timed for part in time.parts]
+
+
+def test_a_bias_whose_keys_lie_apart_takes_attention_apart() -> None:
+    """As measured in zoo/ops.csv, t5-small: the kernels of the encoder's self-attention and their time, 937 us."""
+    graph = attention("by head")
+    assert parts(graph) == [
+        ("cast", 3), ("mul_scalar", 2), ("copy", 2), ("copy", 1), ("bmm", 1), ("add", 1), ("softmax", 1),
+        ("elementwise", 1), ("reduce", 1), ("fill", 1), ("where", 1), ("cast", 1), ("bmm", 1), ("cast", 1),
+    ]  # fmt: skip
+    estimate = rl.estimate(graph, CHIP, mode="graph")
+    assert estimate.launches == 18
+    assert estimate.device_time == pytest.approx(937e-6, rel=0.15)
+    assert estimate.flops == rl.estimate(attention("contiguous"), CHIP).flops
+
+
+def test_other_biases_leave_it_whole() -> None:
+    assert parts(attention("")) == parts(attention("", is_causal=True)) == []
+    whole = [row.kernel for row in rl.estimate(attention("contiguous"), CHIP).rows if row.kernel.kind == "attention"]
+    assert len(whole) == 1
+    assert parts(attention("contiguous", heads=320)) == []  # the memory efficient kernel
+
+
+def test_a_mask_of_bool_is_written_as_numbers_first() -> None:
+    assert parts(attention("bool")) == [("fill", 1), ("elementwise", 1), ("where", 1), ("attention_scores", 1)]
+
+
+def test_odd_heads_are_padded_for_flash_attention_and_taken_apart_with_a_mask() -> None:
+    assert parts(attention("", heads=60)) == [("fill", 3), ("rearrange", 3), ("attention_scores", 1)]
+    assert ("softmax", 1) in parts(attention("contiguous", heads=60))
+
+
+def test_gradients_of_attention_that_was_taken_apart_are_too() -> None:
+    def step(q: object, k: object, v: object, mask: object) -> None:
+        out = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask.permute(2, 0, 1)[None])
+        out.sum().backward()
+
+    q, k, v = (torch.randn(2, 4, 32, 64, requires_grad=True) for _ in range(3))
+    graph = rl.from_torch(step, q, k, v, torch.zeros(32, 32, 4))
+    assert sum(count for op, count in parts(graph) if op == "bmm") == 6

@@ -87,12 +87,13 @@ def reduce(
 
 
 def attention(
-    b: Builder, q: str, k: str, v: str, *, causal: bool = False, bias: str | None = None, softcap: float = 0.0
-) -> str:
+    b: Builder, q: str, k: str, v: str, *, causal: bool = False, bias: str | None = None, softcap: float = 0.0,
+    **more: Any,
+) -> str:  # fmt: skip
     """Add attention as one kernel on ``(..., heads, length, width)``; leading axes, if any, are the batch."""
     shape = (*b.shape(q)[:-1], b.shape(v)[-1])
     flat = [by_head(b, name) for name in (q, k, v)]
-    out = primitives.attention(b, *flat, causal=causal, bias=bias, softcap=softcap)
+    out = primitives.attention(b, *flat, causal=causal, bias=bias, softcap=softcap, **more)
     return view(b, out, shape, "attended")
 
 

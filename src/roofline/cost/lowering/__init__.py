@@ -12,15 +12,16 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from roofline.cost.lowering import convolution
+from roofline.cost.lowering import attention, convolution
 from roofline.cost.lowering.rule import Rule, Site, word
+from roofline.cost.machine import machine
 from roofline.counting.counts import Kernel, kernels
 from roofline.hardware.chip import Chip
 from roofline.ops.builder import Builder
 
 __all__ = ["EAGER", "RUNTIMES", "Lowered", "Rule", "Site", "lowered"]
 
-#: PyTorch as it runs without a compiler, an operator at a time.
+#: PyTorch as it runs on GPUs without a compiler, an operator at a time.
 EAGER = "pytorch"
 
 
@@ -31,7 +32,7 @@ def _by_op(*rules: Rule) -> dict[str, tuple[Rule, ...]]:
 #: The rules of each runtime, by operator.
 RUNTIMES: Mapping[str, Mapping[str, tuple[Rule, ...]]] = {
     "": {},
-    EAGER: _by_op(*convolution.RULES),
+    EAGER: _by_op(*attention.RULES, *convolution.RULES),
 }
 
 #: At which sizes an operator becomes these kernels (``None``: at all), and the kernels.
@@ -52,7 +53,7 @@ def lowered(kernel: Kernel, chip: Chip, runtime: str, flowing: bool, tf32: bool 
         What applies, the first where several do; nothing where it runs as one kernel.
     """
     rules = RUNTIMES[runtime]
-    if kernel.main.op not in rules and kernel.kind != "attention":
+    if (kernel.main.op not in rules and kernel.kind != "attention") or not machine(chip).is_gpu:
         return ()
     return _lowered(kernel, chip, runtime, flowing, tf32) if word(kernel) in rules else ()
 

@@ -99,20 +99,51 @@ def _differentiated(function: Callable[..., Any], at: tuple[Any, ...], grad: Any
 
 
 def _attention() -> None:
-    def run(q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float | None) -> Any:
+    def run(q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float | None, *_: Any) -> Any:
         gqa = q.dim() == 4 and q.shape[-3] != k.shape[-3]
         plain = torch._C._nn.scaled_dot_product_attention  # its name in torch.nn.functional may be redirected
         return plain(q, k, v, mask, 0.0, causal, scale=scale, enable_gqa=gqa)
 
-    def shape(q: Any, k: Any, v: Any, *_: Any) -> Any:
-        """Return heads beside each other in memory, as PyTorch's kernels do: joining them moves nothing."""
-        if q.dim() != 4:
+    def shape(q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float | None, dropout: float, how: str) -> Any:
+        """Return heads beside each other in memory, as PyTorch's fused kernels do: joining them moves nothing."""
+        if q.dim() != 4 or UNFUSED in how.split():
             return q.new_empty((*q.shape[:-1], v.shape[-1]))
         batch, heads, length, _ = q.shape
         return q.new_empty((batch, length, heads, v.shape[-1])).transpose(1, 2)
 
-    schema = "Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal, float? scale"
+    schema = "Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal, float? scale, float dropout, str how"
     _operator("sdpa", schema, run, shape, "q", "k", "v")
+
+
+#: The word for operands that no fused kernel of attention takes as they lie.
+UNFUSED = "unfused"
+
+
+def _how(q: Any, k: Any, v: Any, mask: Any) -> str:
+    """Return, in words, what decides which kernels PyTorch runs for attention beyond shapes and formats.
+
+    No fused kernel takes other ranks than four or a last axis with steps (check_tensor_shapes and
+    check_last_dim_stride_equals_1_dense of aten/src/ATen/native/transformers/sdp_utils_cpp.h). An operand is ``apart``
+    where something lies between its batch and its heads, so that a batched matmul takes a copy of it; gradients are
+    ``kept`` where its result has them.
+    """
+    operands = {"q": q, "k": k, "v": v}
+    steps = [_number(tensor.stride(-1)) for tensor in (*operands.values(), *([] if mask is None else [mask]))]
+    words = [UNFUSED] if q.dim() != 4 or any(step != 1 for step in steps) else []
+    words += [name for name, tensor in operands.items() if _apart(tensor)]
+    learns = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in operands.values())
+    return " ".join([*words, *(["kept"] if learns else [])])
+
+
+def _apart(tensor: Any) -> bool:
+    sizes, steps = ([_number(each) for each in axes] for axes in (tensor.shape, tensor.stride()))
+    between = any(steps[-3] < step < steps[0] for size, step in zip(sizes[-2:], steps[-2:], strict=True) if size > 1)
+    return len(sizes) == 4 and min(sizes[0], sizes[1]) > 1 and between
+
+
+def _number(size: Any) -> int:
+    """Return a size or a step; a symbolic one by its hint."""
+    return size if isinstance(size, int) else int(size.node.hint)
 
 
 def _rms_norm() -> None:
@@ -187,7 +218,8 @@ def sdpa(
     if not query.shape[:-3] == key.shape[:-3] == value.shape[:-3]:
         batch = torch.broadcast_shapes(*(tensor.shape[:-3] for tensor in (query, key, value)))
         query, key, value = (tensor.expand(*batch, *tensor.shape[-3:]) for tensor in (query, key, value))
-    return operators().sdpa(query, key, value, attn_mask, is_causal, scale)
+    how = _how(query, key, value, attn_mask)
+    return operators().sdpa(query, key, value, attn_mask, is_causal, scale, float(dropout_p), how)
 
 
 def multi_head_attention(*args: Any, **kwargs: Any) -> Any:

@@ -6,7 +6,8 @@ free. What a compiler merges is merged later, by the passes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from roofline.ir.sizes import Size, prod
@@ -86,6 +87,7 @@ def attention(
     bias: str | None = None,
     sinks: str | None = None,
     dropout: bool = False,
+    eager: Mapping[str, Any] = MappingProxyType({}),
 ) -> str:
     """Scores, softmax and values as one kernel, the way flash attention and SDPA run them.
 
@@ -100,14 +102,15 @@ def attention(
         bias: Tensor added to the scores.
         sinks: One learned logit a head that joins the softmax.
         dropout: Whether some of the probabilities are dropped, which the kernel draws itself.
+        eager: What decides which kernels a framework runs for it, as options of the scores.
     """
     seen: dict[str, Any] = {"causal": causal, "window": window}
     with b.kernel("sdpa"):
-        scores = b.op("attention_scores", q, k, name="scores", **seen)
+        scores = b.op("attention_scores", q, k, name="scores", **seen, **eager)
         scores = _adjust(b, scores, softcap, bias)
         probabilities = b.op("attention_softmax", scores, *([sinks] if sinks else []), name="softmax", **seen)
         if dropout:
-            probabilities = _dropped(b, probabilities, "dropout")
+            probabilities = dropped(b, probabilities, "dropout")
         return b.op("attention_values", probabilities, v, name="values", **seen)
 
 
@@ -138,10 +141,11 @@ def naive_attention(
 def drop(b: Builder, x: str, name: str) -> str:
     """Dropout as one kernel, which also writes the mask that its backward reads."""
     with b.kernel(name):
-        return _dropped(b, x, name)
+        return dropped(b, x, name)
 
 
-def _dropped(b: Builder, x: str, name: str) -> str:
+def dropped(b: Builder, x: str, name: str) -> str:
+    """Dropout inside the kernel that is open."""
     mask = b.op("bernoulli", name=f"{name}_mask", dtype="bool", shape=b.shape(x))
     return b.op("dropout", x, mask, name=f"{name}_kept")
 

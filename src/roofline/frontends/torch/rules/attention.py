@@ -9,6 +9,7 @@ from roofline.frontends.call import with_options
 from roofline.frontends.torch import forms
 from roofline.frontends.torch.walk import Call, Result, Row, rows
 from roofline.ir.sizes import Size, minimum, prod
+from roofline.programs.layers import primitives
 
 
 def _seen(call: Call) -> tuple[str, str]:
@@ -29,6 +30,24 @@ def _seen(call: Call) -> tuple[str, str]:
     return first, second
 
 
+def _eager(call: Call) -> dict[str, Any]:
+    """Return what decides which kernels PyTorch runs, as options of the scores; those of plain attention are none."""
+    words, dropped = str(call.get("how", "")).split(), call.get("dropout", 0.0)
+    mask = call.value("mask")
+    options = {
+        "unfused": "unfused" in words, "apart": tuple(word for word in words if word in "qkv"), "kept": "kept" in words,
+        "dropped": dropped, "mask_rank": 0 if mask is None or len(mask.shape) in (2, 4) else len(mask.shape),
+    }  # fmt: skip
+    return {key: value for key, value in options.items() if value}
+
+
+def _sdpa(call: Call) -> Result:
+    return emit.attention(
+        call.b, call.tensor("q"), *_seen(call), causal=call.get("causal", False), bias=call.maybe("mask"),
+        dropout=bool(call.get("dropout", 0.0)), eager=_eager(call),
+    )  # fmt: skip
+
+
 def _sdpa_backward(call: Call) -> Result:
     """Five matmuls, as flash attention does it: the scores once more, then the four gradients (arXiv 2205.14135)."""
     b = call.b
@@ -36,10 +55,12 @@ def _sdpa_backward(call: Call) -> Result:
     seen = {"causal": call.get("causal", False)}
     groups = b.shape(k)[1]
     with b.kernel("sdpa_backward"):
-        scores = b.op("attention_scores", q, k, name="scores", **seen)
+        scores = b.op("attention_scores", q, k, name="scores", **seen, **_eager(call))
         if (mask := call.maybe("mask")) is not None:
             scores = b.op("add", scores, mask, name="biased")
         weights = b.op("attention_softmax", scores, name="softmax", **seen)
+        if call.get("dropout"):
+            weights = primitives.dropped(b, weights, "dropout")
         inner = b.op("attention_scores", grad, v, name="grad_weights", **seen)
         back = b.op("attention_softmax_grad", inner, weights, name="grad_scores", **seen)
         results = (
@@ -83,9 +104,7 @@ def _whole(call: Call, gradient: str, shape: tuple[Size, ...]) -> str:
 
 
 ROWS: dict[str, Row] = {
-    **rows("sdpa", lambda call: emit.attention(
-        call.b, call.tensor("q"), *_seen(call), causal=call.get("causal", False), bias=call.maybe("mask")),
-        forms.by_rule),
+    **rows("sdpa", _sdpa, forms.by_rule),
     **rows("_flash_attention_forward", _by_length("is_causal", "", ("cum_seq_q", "cum_seq_k")), forms.by_rule),
     **rows("_varlen_attn", _by_length("is_causal", "", ("cu_seq_q", "cu_seq_k")), forms.by_rule),
     **rows("_efficient_attention_forward", _by_length(
