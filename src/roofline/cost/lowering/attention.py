@@ -62,13 +62,13 @@ class Call:
 
     @property
     def pads_mask(self) -> bool:
-        """Whether the mask is copied into rows that the memory efficient kernel can load."""
+        """True where the mask is copied into rows that the memory efficient kernel can load."""
         keys = self.k.shape[-2]
         return self.mask is not None and self.backend == "efficient" and not _divides(MASK_ALIGNED, keys)
 
     @property
     def pads_heads(self) -> bool:
-        """Whether heads are copied into wider ones that flash attention takes."""
+        """True where heads are copied into wider ones that flash attention takes."""
         return self.backend == "flash" and not _divides(HEADS_ALIGNED, self.q.shape[-1])
 
 
