@@ -37,6 +37,9 @@ OPTIMIZERS = {
     "train-adamw": lambda weights: torch.optim.AdamW(weights, lr=1e-4, fused=True),
 }
 
+#: What names a row.
+KEYS = ("model", "inputs", "dtype", "layout", "mode")
+
 Row = dict[str, str]
 
 
@@ -126,7 +129,7 @@ def compared(row: Row, graph: rl.Graph, chip: str) -> dict[str, Any]:
     device, eager = (rl.estimate(graph, chip, mode=mode) for mode in ("graph", "eager"))
     wall, kernels = float(row["wall_us"]), float(row["kernel_us"] or "nan")
     return {
-        **{key: row[key] for key in ("model", "inputs", "dtype", "layout", "mode")},
+        **{key: row[key] for key in KEYS},
         "measured_us": min(kernels, wall) if row["kernel_us"] else wall,
         "predicted_us": device.device_time * 1e6,
         "low_us": device.low * 1e6,
@@ -217,8 +220,7 @@ def main() -> None:
             continue
         results.append(compared(row, graph, options.chip))
         print(line(results[-1]), flush=True)
-        keys = ("model", "inputs", "dtype", "layout", "mode")
-        same = [each for each in measured if all(each[key] == row[key] for key in keys)]
+        same = [each for each in measured if all(each[key] == row[key] for key in KEYS)]
         for name, theirs, ours in by_op(same, graph, options.chip)[:20] if options.ops else ():
             print(f"      {name:40s} {theirs:9.1f} {ours:9.1f}")
     print(summary(results))

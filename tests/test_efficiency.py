@@ -29,10 +29,10 @@ def gemm_seconds(chip: rl.Chip, dtype: str, regime: str, **sizes: Any) -> np.nda
 
 
 @pytest.mark.parametrize("name", FITTED)
-def test_a_chip_has_fewer_than_120_fitted_figures_and_all_are_known(name: str) -> None:
+def test_a_chip_has_fewer_than_150_fitted_figures_and_all_are_known(name: str) -> None:
     chip = rl.chip(name)
     shares = ("compute", "memory", "launch", "host", "low", "high")
-    assert sum(map(len, chip.efficiency.parameters.values())) + len(shares) < 120
+    assert sum(map(len, chip.efficiency.parameters.values())) + len(shares) < 150
     for table in chip.efficiency.parameters:
         group = table.removesuffix("_warm")
         regime = "warm" if table.endswith("_warm") else "cold"

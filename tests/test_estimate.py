@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -35,7 +37,7 @@ def test_a_compute_bound_kernel_by_hand() -> None:
     est = rl.estimate(gemm(), CHIP, mode="graph")
     assert est.time >= FLOPS / (0.5 * 100e12), "half the peak is for large tiles; edges and steps cost more"
     assert est.floor == FLOPS / 100e12
-    factor = GROUPS["spread"]["matmul"].prior
+    factor = GROUPS["program"]["matmul"].prior
     assert (est.low, est.high) == (pytest.approx(est.time / factor), pytest.approx(est.time * factor))
     assert (est.bound, est.flops, est.bytes) == ("compute", FLOPS, BYTES)
     assert est.intensity == FLOPS / BYTES
@@ -67,9 +69,42 @@ def test_a_small_kernel_takes_a_launch() -> None:
 
 
 def test_the_low_end_is_never_under_the_floor() -> None:
-    wide = CHIP.replace(efficiency={"parameters": {"spread": {"matmul": 10.0}}})
+    wide = CHIP.replace(efficiency={"parameters": {"program": {"matmul": 10.0}}})
     est = rl.estimate(gemm(), wide, mode="graph")
     assert est.time / 10 < est.low == est.floor < est.time
+
+
+def test_kernels_of_a_class_err_together_and_classes_on_their_own() -> None:
+    b = rl.ops.Builder("g", "bf16")
+    x = b.input("x", (4096, 4096))
+    for inner, width in ((4096, 4096), (4096, 2048), (2048, 1024)):
+        x = b.op("linear", x, b.weight(f"w{width}", (width, inner)))
+    alone = rl.estimate(b.graph([x]), CHIP, mode="graph")
+    known = {name: math.log(each.prior) for name, each in GROUPS["program"].items()}
+    assert math.log(alone.high / alone.time) == pytest.approx(math.hypot(known["matmul"], known["whole_program"]))
+    est = rl.estimate(b.graph([b.op("softmax", x)]), CHIP, mode="graph")
+    share = {row["op"]: row["time_s"] / est.time for row in est.kernel_rows()}
+    parts = {"matmul": (1 - share["softmax"]) * known["matmul"], "rowwise": share["softmax"] * known["rowwise"],
+             "whole_program": known["whole_program"]}  # fmt: skip
+    assert math.log(est.high / est.time) == pytest.approx(math.hypot(*parts.values()))
+    assert sum(est.uncertainty.values()) == pytest.approx(1)
+    assert est.uncertainty == pytest.approx({k: v**2 / math.hypot(*parts.values()) ** 2 for k, v in parts.items()})
+
+
+def test_a_wide_range_says_which_kernels_make_it_wide() -> None:
+    b = rl.ops.Builder("g", "bf16")
+    x = b.input("x", (16, 64, 65536))
+    x = b.op("relu", b.op("conv1d", x, b.weight("w", (64, 64, 7)), padding=3))
+    est = rl.estimate(b.graph([x]), "h100-sxm", mode="graph")
+    assert est.high > 1.6 * est.low
+    assert est.wide_because().startswith("conv other ")
+    assert est.record()["rows"][0]["uncertainty"] == pytest.approx(est.uncertainty)
+    assert rl.estimate(gemm(), "h100-sxm", mode="graph").wide_because() == ""
+    assert rl.estimate(gemm(rows=16), "h100-sxm").wide_because() == "what a launch costs the host"
+    two = rl.estimate(b.graph([x]), ["h100-sxm", "a100-80gb-sxm"], mode="graph")
+    assert {name: each[0] for name, each in two.uncertainty.items()} == pytest.approx(est.uncertainty)
+    with pytest.raises(rl.errors.UsageError, match="range"):
+        two.wide_because()
 
 
 def test_the_expected_time_is_never_under_the_floor() -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import exp
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from roofline.cost import Launch, kernel_time, launch
+from roofline.cost import Launch, half_width, kernel_time, launch
 from roofline.cost import network as net
 from roofline.cost.algorithms import Plan, factor
 from roofline.counting.counts import kernels
@@ -152,7 +151,7 @@ def collective(
     each = {name: _seconds(work, plan, ideal) for name, plan in candidates.items()}
     floor = np.asarray(time.floor)
     expected = np.minimum.reduce(list(each.values())) if ideal else np.asarray(time.expected)
-    spread = exp(0.0 if ideal else time.spread)
+    spread = 1.0 if ideal else np.exp(half_width(time.uncertainty) / time.expected)
     chosen = np.argmin(np.stack([np.broadcast_to(each[name], message.shape) for name in candidates]), axis=0)
     return Collective(
         op, plain(message), devices, nodes, plain(np.asarray(list(candidates))[chosen]), plain(expected),

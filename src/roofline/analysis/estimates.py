@@ -11,7 +11,19 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from roofline.analysis.evaluation import Evaluation, weakest
-from roofline.cost import BOUNDS, HOST, HOST_HIGH, HOST_LOW, HOST_TRAINING, KernelTime, spread, uses_tf32, values
+from roofline.cost import (
+    BOUNDS,
+    HOST,
+    HOST_HIGH,
+    HOST_LOW,
+    HOST_TRAINING,
+    KernelTime,
+    half_width,
+    spread,
+    uncertainty,
+    uses_tf32,
+    values,
+)  # fmt: skip
 from roofline.counting.counts import Counts, KernelCount, count_graph, unknown_operations
 from roofline.counting.grid import added, grid, one_point, plain
 from roofline.counting.memory import RESERVE, reserved
@@ -32,6 +44,8 @@ if TYPE_CHECKING:
 Mode = Literal["eager", "graph", "compiled"]
 #: How a program runs: one framework op at a time; the same kernels replayed without the host; fused first.
 MODES: tuple[str, ...] = get_args(Mode)
+#: High over low from which on a range is explained, and the least share of it that is named.
+WIDE, LEAST_NAMED = 1.6, 0.1
 
 
 class Estimate(Evaluation, Report):
@@ -89,15 +103,40 @@ class Estimate(Evaluation, Report):
 
     @cached_property
     def _factor(self) -> Any:
-        """Half-width of the range as a factor: distinct kernels err independently, the program's own error on top."""
+        """Half-width of the range of the device's time as a factor."""
+        return np.exp(self.per_chip(half_width(parts) for parts in self._uncertainty))
 
-        def of(chip: Chip, times: Sequence[KernelTime]) -> Any:
-            pairs = zip(self.rows, times, strict=True)
-            kernels = added((row.kernel.count * time.expected * time.spread) ** 2 for row, time in pairs)
-            own = np.where(self.total("launches", times) > 1, spread(chip, "program"), 0.0)
-            return np.sqrt(kernels / self.total("expected", times) ** 2 + own**2)
+    @cached_property
+    def _uncertainty(self) -> tuple[dict[str, Any], ...]:
+        """Half-widths by class of kernels, as a natural logarithm; ``whole_program`` is the rest; one per chip."""
 
-        return np.exp(self.per_chip(map(of, self.chips, self.times)))
+        def of(chip: Chip, times: Sequence[KernelTime]) -> dict[str, Any]:
+            pairs = ((row.kernel.count, time) for row, time in zip(self.rows, times, strict=True))
+            expected = self.total("expected", times)
+            own = np.where(self.total("launches", times) > 1, spread(chip, "whole_program", "program"), 0.0)
+            parts = {name: _ratio(seconds, expected) for name, seconds in uncertainty(pairs).items()}
+            return parts | {"whole_program": own}
+
+        return tuple(map(of, self.chips, self.times))
+
+    @cached_property
+    def uncertainty(self) -> dict[str, Any]:
+        """What makes the range of the device's time wide: shares by class of kernels; ``whole_program`` is the rest."""
+        names = dict.fromkeys(name for parts in self._uncertainty for name in parts)
+        return {
+            name: self.per_chip(_ratio(parts.get(name, 0.0), half_width(parts)) ** 2 for parts in self._uncertainty)
+            for name in names
+        }
+
+    def wide_because(self) -> str:
+        """Say what makes the range of one point wide; nothing where high is less than :data:`WIDE` times low."""
+        one_point(self.axis_names, "a range is explained for")
+        if self.high < WIDE * self.low:
+            return ""
+        if self.high > self.device_time * self._factor:
+            return "what a launch costs the host"
+        largest = sorted(self.uncertainty.items(), key=lambda part: -part[1])
+        return ", ".join(f"{name.replace('_', ' ')} {share:.0%}" for name, share in largest[:3] if share >= LEAST_NAMED)
 
     @cached_property
     def floor(self) -> Any:
@@ -199,6 +238,7 @@ class Estimate(Evaluation, Report):
             **numbers,
             "tokens_per_s": rate if self.graph.item == "token" else None,
             f"{self.graph.item}s_per_s": rate,
+            "uncertainty": {name: pick(share) for name, share in self.uncertainty.items()},
             "memory_bytes": {**memory_bytes, "total": sum(memory_bytes.values())},
             "capacity_bytes": chip.main.capacity,
             "fits": pick(self.fits),

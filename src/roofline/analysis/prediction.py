@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from roofline.analysis.bulk import Rows, group_rows
 from roofline.analysis.estimates import Estimate, estimate
-from roofline.cost import BOUNDS, CERTAINTY, EAGER, REGIMES, KernelTime, kernel_time
+from roofline.cost import BOUNDS, CERTAINTY, EAGER, REGIMES, KernelTime, half_width, kernel_time, uncertainty
 from roofline.counting.counts import nbytes
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip
@@ -376,8 +376,8 @@ def _operator_columns(group: Rows, chip: Chip, regime: str) -> dict[str, list[An
 def _range(
     expected: NDArray[Any], floor: NDArray[Any], times: Sequence[tuple[int, KernelTime]]
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The range of an operator's time, never under its floor [s]; its kernels err independently."""
-    off = np.sqrt(sum((count * time.expected * time.spread) ** 2 for count, time in times)) / expected
+    """The range of an operator's time, never under its floor [s]."""
+    off = half_width(uncertainty(times)) / expected
     return np.maximum(expected * np.exp(-off), floor), np.maximum(expected * np.exp(off), floor)
 
 
@@ -418,6 +418,17 @@ def _model_key(row: Row, chip: Chip) -> _ModelKey:
     optimizer = _optimizer(row) if phase == "train" else ""
     return _ModelKey(chip, text(row, "model"), phase, RUNS_AS[mode], dtype, optimizer, *(
         _size(row, name) for name in ("params", "seq", "context")))  # fmt: skip
+
+
+def model_estimate(row: Row, chip: Chip) -> Estimate:
+    """Return the estimate of one row of a model.
+
+    Raises:
+        RooflineError: As :data:`COLUMNS` has them in ``error``.
+    """
+    key = _model_key(row, chip)
+    graph = _graph(key.model, key.phase, key.dtype, key.optimizer, key.params)
+    return _estimate(graph, key, [_size(row, "batch") or 1])[0]
 
 
 def _optimizer(row: Row) -> str:

@@ -73,6 +73,7 @@ def _point(est: Estimate) -> Iterator[Any]:
 def _summary(est: Estimate) -> Iterator[tuple[str, Any]]:
     host = f", host {time_text(est.host_time)}" if est.mode == "eager" else ""
     yield "time", Text(tables.time_and_range(est), style="bold")
+    yield "wide because of", est.wide_because()
     yield "floor", f"{time_text(est.floor)} at the datasheet's rates"
     yield "bound", est.bound
     yield "made of", f"{est.launches:,} kernels: device {time_text(est.device_time)}{host}"

@@ -29,7 +29,7 @@ from roofline.cost import (
 from roofline.cost.lowering import EAGER, lowered
 from roofline.cost.machine import vector_peak
 from roofline.cost.parameters import Group, Parameter
-from roofline.cost.spread import CERTAINTY, provenance, spread
+from roofline.cost.spread import CERTAINTY, PROGRAM, half_width, kernel_class, provenance, spread, uncertainty
 from roofline.cost.spread import GROUP as SPREAD
 from roofline.cost.work import REGIMES, Launch, launch, sparse_weights, uses_tf32
 from roofline.counting.counts import KernelCount
@@ -57,12 +57,14 @@ __all__ = [
     "Part",
     "compute_seconds",
     "formula",
+    "half_width",
     "kernel_time",
     "launch",
     "not_modelled",
     "sparse_weights",
     "spread",
     "traffic_seconds",
+    "uncertainty",
     "uses_tf32",
     "values",
     "vector_peak",
@@ -103,7 +105,7 @@ GROUPS: dict[str, Group] = {
     each.name: each
     for each in (
         attention.GROUP, matmul.GROUP, network.GROUP, network.ACROSS, network.TRANSFER, stream.GROUP, rowwise.GROUP,
-        convolution.GROUP, cpu.MATMUL, cpu.STREAM, experts.GROUP, gradients.GROUP, SPREAD,
+        convolution.GROUP, cpu.MATMUL, cpu.STREAM, experts.GROUP, gradients.GROUP, SPREAD, PROGRAM,
     )
 }  # fmt: skip
 
@@ -118,7 +120,7 @@ class KernelTime:
         compute: Arithmetic at its achievable rate [s].
         memory: Traffic at its achievable rate [s].
         bound: Index into :data:`BOUNDS` of what sets the pace.
-        spread: Half-width of its range, as a natural logarithm.
+        uncertainty: By class of kernels, its time [s] times the half-width of the range as a natural logarithm.
         calibrated: ``measured``, ``transferred`` or ``prior``.
         launches: Kernels that run.
         parts: They, where the runtime launches several, or another than the operator's own; at one point.
@@ -129,7 +131,7 @@ class KernelTime:
     compute: Any
     memory: Any
     bound: Any
-    spread: Any
+    uncertainty: Mapping[str, Any]
     calibrated: str
     launches: Any = 1
     parts: tuple[Part, ...] = ()
@@ -225,26 +227,25 @@ def _alone(row: KernelCount, chip: Chip, tf32: bool | None, regime: str, inside:
     busy = np.maximum(compute, memory)
     bound = np.where(on_wire > busy, COMMUNICATION, np.where(compute > memory, COMPUTE, MEMORY))
     bound = np.where(np.maximum(busy, on_wire) < figures.get("launch", 0.0), LAUNCH, bound)
-    return KernelTime(
-        expected, floor, compute, memory, bound, spread(chip, name, work.dtype, regime), provenance(chip, name, regime)
-    )
+    kind = kernel_class(work, name)
+    doubt = {kind: expected * spread(chip, kind, regime)}
+    return KernelTime(expected, floor, compute, memory, bound, doubt, provenance(chip, name, regime))
 
 
 def _together(parts: Sequence[Part], operator: KernelTime) -> KernelTime:
     """Return the time of an operator from those of its kernels: their sum, bound as the longest is."""
     if not parts:
         nothing = np.zeros(np.shape(operator.floor))
-        return replace(operator, expected=nothing, floor=nothing, compute=nothing, memory=nothing, launches=0)
+        return KernelTime(nothing, nothing, nothing, nothing, operator.bound, {}, operator.calibrated, launches=0)
     each = np.stack(np.broadcast_arrays(*(part.count * part.time.expected for part in parts)))
     bounds = np.stack(np.broadcast_arrays(each[0], *(part.time.bound for part in parts))[1:]).astype(int)
-    off = np.sqrt(sum((time * part.time.spread) ** 2 for time, part in zip(each, parts, strict=True)))
     return KernelTime(
         expected=np.maximum(each.sum(axis=0), operator.floor),
         floor=operator.floor,
         compute=sum(part.count * part.time.compute for part in parts),
         memory=sum(part.count * part.time.memory for part in parts),
         bound=np.take_along_axis(bounds, each.argmax(axis=0)[None], axis=0)[0],
-        spread=off / each.sum(axis=0),
+        uncertainty=uncertainty((part.count, part.time) for part in parts),
         calibrated=min((part.time.calibrated for part in parts), key=CERTAINTY.index),
         launches=sum(part.count for part in parts),
         parts=tuple(parts),
@@ -253,10 +254,14 @@ def _together(parts: Sequence[Part], operator: KernelTime) -> KernelTime:
 
 def _either(holds: Any, first: KernelTime, second: KernelTime) -> KernelTime:
     """Return the first time where the condition holds and the second elsewhere."""
-    numbers = ("expected", "floor", "compute", "memory", "bound", "spread", "launches")
+    numbers = ("expected", "floor", "compute", "memory", "bound", "launches")
     merged = {name: np.where(holds, getattr(first, name), getattr(second, name)) for name in numbers}
+    parts = (first.uncertainty, second.uncertainty)
+    doubt = {name: np.where(holds, *(part.get(name, 0.0) for part in parts)) for name in {**parts[0], **parts[1]}}
     calibrated = min((first.calibrated, second.calibrated), key=CERTAINTY.index)
-    return KernelTime(**merged, calibrated=calibrated, parts=first.parts if np.all(holds) else second.parts)
+    return KernelTime(
+        **merged, uncertainty=doubt, calibrated=calibrated, parts=first.parts if np.all(holds) else second.parts
+    )
 
 
 def traffic_seconds(work: Launch) -> Any:

@@ -1,14 +1,25 @@
 """How far a prediction may be off: one factor for each class of kernel, from the residuals of the fit.
 
-``1.2`` says that nine in ten measurements lie between the expected time over 1.2 and 1.2 times it.
+``1.2`` says that nine in ten measurements lie between the expected time over 1.2 and 1.2 times it. Kernels of a class
+err together: a formula that is wrong for one of them is wrong for its neighbours in the program. Classes err on their
+own. Operators that run alone have factors of their own, since they say nothing about what frameworks make of programs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from math import log
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from roofline.cost.parameters import Group, Parameter, values
+from roofline.cost.work import Launch
+from roofline.counting.grid import added
 from roofline.hardware.chip import Chip
+
+if TYPE_CHECKING:
+    from roofline.cost import KernelTime
 
 #: Formats whose matmuls run on older or fewer kernels and scatter more.
 WIDE = frozenset({"fp32", "tf32", "int8", "fp64", "fp8_block", "fp4"})
@@ -18,6 +29,7 @@ def _factor(prior: float, meaning: str) -> Parameter:
     return Parameter(prior, 1.0, 10.0, "factor", meaning)
 
 
+#: Of operators that run alone.
 GROUP = Group(
     "spread",
     matmul=_factor(1.6, "matmuls in 8- and 16-bit formats"),
@@ -31,9 +43,29 @@ GROUP = Group(
     network=_factor(1.8, "collectives"),
     internode=_factor(2.0, "collectives across nodes, or with algorithms that were not measured"),
     transfer=_factor(1.8, "copies over the host link"),
-    program=_factor(1.35, "what a whole program adds: clocks, caches and gaps between its kernels"),
+)
+#: Of all kernels of a class in a program; classes that it lacks have the figure of an operator alone.
+PROGRAM = Group(
+    "program",
+    matmul=_factor(1.6, "matmuls in 8- and 16-bit formats"),
+    matmul_wide=_factor(1.8, "matmuls in the other formats"),
+    attention=_factor(1.7, "fused attention"),
+    conv=_factor(2.0, "two-dimensional convolutions over all channels"),
+    conv_other=_factor(2.5, "convolutions of one or three axes, transposed, grouped, and their gradients"),
+    stream=_factor(1.5, "elementwise kernels and moves of whole tensors"),
+    strided=_factor(2.0, "elementwise kernels and moves of parts, repeated or permuted operands"),
+    rowwise=_factor(1.6, "norms, softmax and reductions"),
+    training=_factor(1.8, "kernels that only training runs"),
+    unmeasured=_factor(2.5, "operators of which no row was measured: indexed moves, recurrent cells, scans, sorting"),
+    whole_program=_factor(1.35, "what a whole program adds: clocks, caches and gaps between its kernels"),
 )
 
+#: Operators of the class ``unmeasured``.
+UNMEASURED = frozenset({
+    "take", "put", "scatter_add", "gather_rows", "cache_update", "state_update", "unknown", "resample", "upsample2d",
+    "pool_grad", "scan", "topk", "bernoulli", "recurrent_cell", "recurrent_cell_grad", "causal_conv", "selective_scan",
+    "linear_recurrence", "ssd_scan", "delta_scan", "mixer_grad", "triangular_solve", "quantize_rows",
+})  # fmt: skip
 
 #: Provenances, the weakest first.
 CERTAINTY = ("prior", "transferred", "measured")
@@ -41,14 +73,41 @@ CERTAINTY = ("prior", "transferred", "measured")
 TRANSFERRED = 1.5
 
 
-def spread(chip: Chip, name: str, dtype: str = "", regime: str = "cold") -> float:
+def kernel_class(work: Launch, name: str) -> str:
+    """Return the class of a launch whose formula has the parameters ``name``: who errs together in a program."""
+    if name == "matmul":
+        return "matmul_wide" if work.dtype in WIDE else "matmul"
+    if work.regime != "program" or name not in PROGRAM:
+        return name
+    if work.op in UNMEASURED:
+        return "unmeasured"
+    if name == "conv":
+        return "conv" if work.op == "conv2d" and work.row.kernel.attrs.get("groups", 1) == 1 else "conv_other"
+    return "strided" if name == "stream" and (work.row.kernel.strided or work.op == "rearrange") else name
+
+
+def spread(chip: Chip, name: str, regime: str = "cold") -> float:
     """Half-width of the range of a class of kernels on a chip, as a natural logarithm."""
-    key = "matmul_wide" if name == "matmul" and dtype in WIDE else name
-    known = values(chip, GROUP, regime)
-    if key not in known:  # a CPU's own groups, whose range is the chip's
+    group = PROGRAM if regime == "program" and name in PROGRAM else GROUP
+    known = values(chip, group, regime)
+    if name not in known:  # a CPU's own groups, whose range is the chip's
         return log(max(chip.efficiency.high, 1 / chip.efficiency.low))
-    own = any(key in chip.efficiency.parameters.get(table, {}) for table in (GROUP.name, f"{GROUP.name}_{regime}"))
-    return log(known[key]) * (TRANSFERRED if chip.efficiency.like and not own else 1.0)
+    own = any(name in chip.efficiency.parameters.get(table, {}) for table in (group.name, f"{group.name}_{regime}"))
+    return log(known[name]) * (TRANSFERRED if chip.efficiency.like and not own else 1.0)
+
+
+def uncertainty(times: Iterable[tuple[int, KernelTime]]) -> dict[str, Any]:
+    """Return by how many seconds the classes of some kernels, each run so often, may be off together."""
+    seconds: dict[str, list[Any]] = {}
+    for count, time in times:
+        for name, part in time.uncertainty.items():
+            seconds.setdefault(name, []).append(count * part)
+    return {name: added(parts) for name, parts in seconds.items()}
+
+
+def half_width(parts: Mapping[str, Any]) -> Any:
+    """Return the half-width of a range whose parts err on their own, in the unit of the parts."""
+    return np.sqrt(sum(np.square(part) for part in parts.values()))
 
 
 def provenance(chip: Chip, name: str, regime: str) -> str:
