@@ -83,7 +83,9 @@ KEYS = {
     "items_per_s": "throughput [1/s]", "memory_bytes": "memory by part [byte]",
     "capacity_bytes": "memory of the chip [byte]", "fits": "whether the memory suffices",
     "share": "share of the whole", "count": "how often it runs", "calls": "calls per iteration",
-    "calibrated": "measured, transferred or prior", "not_modelled": "what the prediction leaves out",
+    "calibrated": "measured, transferred or prior",
+    "uncertainty": "shares of the classes of kernels in how wide the range is",
+    "not_modelled": "what the prediction leaves out",
     "notes": "what a reader should know", "reason": "why", "ratio": "measured over expected",
     "bandwidth_bytes_per_s": "bandwidth of memory [byte/s]", "bytes_per_s": "achieved traffic [byte/s]",
     "flops_per_s": "rate of arithmetic in the time of the row [FLOP/s]", "lost_s": "time beyond what is expected [s]",
@@ -175,8 +177,8 @@ KEYS = {
 
 #: Objects whose keys are names, so that any may appear.
 _MAPS = frozenset({
-    "sizes", "memory_bytes", "ridge_by_kernel", "batch_by_share", "elasticity", "what_if", "matrix_flops_per_s",
-    "vector_flops_per_s",
+    "sizes", "memory_bytes", "uncertainty", "ridge_by_kernel", "batch_by_share", "elasticity", "what_if",
+    "matrix_flops_per_s", "vector_flops_per_s",
     "peaks_flops_per_s", "counts", "failed", "options", "unknown", "matrix", "vector", "fallback", "sources", "idle",
     "parameters", "shape", "links", "efficiency",
 })  # fmt: skip

@@ -121,7 +121,7 @@ class Estimate(Evaluation, Report):
 
     @cached_property
     def uncertainty(self) -> dict[str, Any]:
-        """What makes the range of the device's time wide: shares by class of kernels; ``whole_program`` is the rest."""
+        """Shares of the classes of kernels in how wide the device's range is; ``whole_program`` is the rest."""
         names = dict.fromkeys(name for parts in self._uncertainty for name in parts)
         return {
             name: self.per_chip(_ratio(parts.get(name, 0.0), half_width(parts)) ** 2 for parts in self._uncertainty)

@@ -47,17 +47,17 @@ GROUP = Group(
 #: Of all kernels of a class in a program; classes that it lacks have the figure of an operator alone.
 PROGRAM = Group(
     "program",
-    matmul=_factor(1.6, "matmuls in 8- and 16-bit formats"),
-    matmul_wide=_factor(1.8, "matmuls in the other formats"),
-    attention=_factor(1.7, "fused attention"),
-    conv=_factor(2.0, "two-dimensional convolutions over all channels"),
-    conv_other=_factor(2.5, "convolutions of one or three axes, transposed, grouped, and their gradients"),
-    stream=_factor(1.5, "elementwise kernels and moves of whole tensors"),
-    strided=_factor(2.0, "elementwise kernels and moves of parts, repeated or permuted operands"),
-    rowwise=_factor(1.6, "norms, softmax and reductions"),
-    training=_factor(1.8, "kernels that only training runs"),
+    matmul=_factor(1.4, "matmuls in 8- and 16-bit formats"),
+    matmul_wide=_factor(1.6, "matmuls in the other formats"),
+    attention=_factor(1.5, "fused attention"),
+    conv=_factor(1.7, "two-dimensional convolutions over all channels"),
+    conv_other=_factor(2.2, "convolutions of one or three axes, transposed, grouped, and their gradients"),
+    stream=_factor(1.4, "elementwise kernels and moves of whole tensors"),
+    strided=_factor(1.7, "elementwise kernels and moves of parts, repeated or permuted operands"),
+    rowwise=_factor(1.5, "norms, softmax and reductions"),
+    training=_factor(1.6, "kernels that only training runs"),
     unmeasured=_factor(2.5, "operators of which no row was measured: indexed moves, recurrent cells, scans, sorting"),
-    whole_program=_factor(1.35, "what a whole program adds: clocks, caches and gaps between its kernels"),
+    whole_program=_factor(1.3, "what a whole program adds: clocks, caches and gaps between its kernels"),
 )
 
 #: Operators of the class ``unmeasured``.
