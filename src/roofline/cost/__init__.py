@@ -7,7 +7,7 @@ of these kernels, run one after the other, which no prediction goes under.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,10 +29,11 @@ from roofline.cost import (
 from roofline.cost.lowering import EAGER, lowered
 from roofline.cost.machine import vector_peak
 from roofline.cost.parameters import Group, Parameter
-from roofline.cost.spread import CERTAINTY, PROGRAM, half_width, kernel_class, provenance, spread, uncertainty
+from roofline.cost.spread import CERTAINTY, PROGRAM, half_width, kernel_class, provenance, spread
 from roofline.cost.spread import GROUP as SPREAD
 from roofline.cost.work import REGIMES, Launch, launch, sparse_weights, uses_tf32
 from roofline.counting.counts import KernelCount
+from roofline.counting.grid import added
 from roofline.hardware.chip import Chip
 from roofline.ops.registry import OpKind
 
@@ -262,6 +263,15 @@ def _either(holds: Any, first: KernelTime, second: KernelTime) -> KernelTime:
     return KernelTime(
         **merged, uncertainty=doubt, calibrated=calibrated, parts=first.parts if np.all(holds) else second.parts
     )
+
+
+def uncertainty(times: Iterable[tuple[int, KernelTime]]) -> dict[str, Any]:
+    """Return by how many seconds the classes of some kernels, each run so often, may be off together."""
+    seconds: dict[str, list[Any]] = {}
+    for count, time in times:
+        for name, part in time.uncertainty.items():
+            seconds.setdefault(name, []).append(count * part)
+    return {name: added(parts) for name, parts in seconds.items()}
 
 
 def traffic_seconds(work: Launch) -> Any:

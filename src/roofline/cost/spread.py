@@ -7,19 +7,15 @@ own. Operators that run alone have factors of their own, since they say nothing 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from math import log
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from roofline.cost.parameters import Group, Parameter, values
 from roofline.cost.work import Launch
-from roofline.counting.grid import added
 from roofline.hardware.chip import Chip
-
-if TYPE_CHECKING:
-    from roofline.cost import KernelTime
 
 #: Formats whose matmuls run on older or fewer kernels and scatter more.
 WIDE = frozenset({"fp32", "tf32", "int8", "fp64", "fp8_block", "fp4"})
@@ -94,15 +90,6 @@ def spread(chip: Chip, name: str, regime: str = "cold") -> float:
         return log(max(chip.efficiency.high, 1 / chip.efficiency.low))
     own = any(name in chip.efficiency.parameters.get(table, {}) for table in (group.name, f"{group.name}_{regime}"))
     return log(known[name]) * (TRANSFERRED if chip.efficiency.like and not own else 1.0)
-
-
-def uncertainty(times: Iterable[tuple[int, KernelTime]]) -> dict[str, Any]:
-    """Return by how many seconds the classes of some kernels, each run so often, may be off together."""
-    seconds: dict[str, list[Any]] = {}
-    for count, time in times:
-        for name, part in time.uncertainty.items():
-            seconds.setdefault(name, []).append(count * part)
-    return {name: added(parts) for name, parts in seconds.items()}
 
 
 def half_width(parts: Mapping[str, Any]) -> Any:
