@@ -40,6 +40,8 @@ GROUP = Group(
     cache=Parameter(1.2, 0.1, 2.0, "share", "of the cache's bandwidth for what lies there"),
     near=Parameter(0.1, 0.02, 1.0, "share", "of the wait that is left where operands lie in the cache"),
     index=Parameter(0.64, 0.05, 5.0, "cycles", "a core's address work per element that is not loaded in vectors"),
+    axis=Parameter(0.08, 0.0, 1.0, "cycles", "more of it for each axis beyond two that addresses are worked out from"),
+    convert=Parameter(0.5, 0.0, 3.0, "cycles", "more of it where such an element is cast on the way"),
     setup=Parameter(0.4e-6, 0.02e-6, 3e-6, "s", "start of address work, per element of a thread"),
     library=Parameter(5e-6, 0.1e-6, 2e-5, "s", "extra fixed cost of special kernels: gather, batch norm"),
     transpose=Parameter(2.0, 0.2, 10.0, "cycles", "a core's work per element with no neighbours to share its sector"),
@@ -125,7 +127,17 @@ def _cycles(work: Launch, p: Mapping[str, float]) -> Any:
         return p["index"] + (p["transpose"] - p["index"]) * apart
     if work.op == "gather":
         return p["transpose"]
-    return None if _vectorised(work.row.kernel) else p["index"]
+    kernel = work.row.kernel
+    how, axes, run = kernel.attrs.get("access", ("", 2, 0))
+    if _fused(kernel) or how in ("", "vector"):
+        return p["index"] if not how and not _vectorised(kernel) else None
+    apart = (p["transpose"] - p["index"]) * min(run / BLOCK, 1.0)
+    return p["index"] + p["axis"] * max(axes - 2, 0) + apart + (p["convert"] if how == "mixed" else 0.0)
+
+
+def _fused(kernel: Kernel) -> bool:
+    """Tell whether a compiler has put several operators together; writing into memory that is there is none."""
+    return sum(OPS[node.op].kind != "view" and node.op != "put" for node in kernel.nodes) > 1
 
 
 def _vectorised(kernel: Kernel) -> bool:
@@ -135,7 +147,7 @@ def _vectorised(kernel: Kernel) -> bool:
     """
     if kernel.main.op == "dequantize":
         return DTYPES[kernel.stored[0]].bits >= 8
-    if sum(OPS[node.op].kind != "view" for node in kernel.nodes) > 1:
+    if _fused(kernel):
         return True
     if kernel.strided or kernel.main.op in ("upsample2d", "scatter_add"):
         return False

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
+from roofline.frontends.torch.layout import Layout
 from roofline.ir.errors import ShapeError
 from roofline.ir.graph import Kind
 from roofline.ir.sizes import Dim, Size, maximum, minimum, prod, substitute, symbol, symbols
@@ -22,7 +23,7 @@ class Value:
         shape: Sizes, symbolic or not.
         dtype: Name of the number format.
         kind: ``weight``, ``buffer``, ``input`` or ``activation``.
-        channels_last: Whether an image lies with its channels innermost.
+        layout: Sizes and strides of its axes at the sizes of the capture; ``None`` where they are not known.
         memory: Number of the memory that it lies in, which views of it and writes to it share.
     """
 
@@ -31,8 +32,14 @@ class Value:
     shape: tuple[Size, ...]
     dtype: str
     kind: Kind
-    channels_last: bool = False
+    layout: Layout | None = None
     memory: int = 0
+
+    @property
+    def channels_last(self) -> bool:
+        """Tell whether an image lies with its channels innermost."""
+        channels = self.layout[1] if self.layout and len(self.layout) in (4, 5) else (1, 0)
+        return channels[0] != 1 and channels[1] == 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from roofline.frontends.torch.autocast import as_named
 from roofline.frontends.torch.custom import redirected
+from roofline.frontends.torch.layout import layout_of
 from roofline.frontends.torch.program import AtenCall, Untranslated, Value, Write, to_size
 from roofline.frontends.torch.rules import RULES
 from roofline.frontends.torch.saved import Saved, storage_of
+from roofline.frontends.torch.untraced import as_run
 from roofline.frontends.torch.updates import Steps, one_by_one
 from roofline.ir.dtypes import dtype as number_format
 from roofline.ir.errors import UsageError
@@ -140,7 +142,7 @@ class Recorder:
         self._count += 1
         shape = tuple(self.size(size) for size in tensor.shape)
         dtype, memory = format_name(tensor.dtype), self._memory(tensor)
-        return Value(self._count, name, shape, dtype, kind, _channels_last(tensor), memory)
+        return Value(self._count, name, shape, dtype, kind, layout_of(tensor), memory)
 
     def remember(self, tensor: Any, value: Value) -> Value:
         """Know a tensor from now on."""
@@ -293,7 +295,7 @@ class Recorder:
         fast = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
         try:
-            with as_named(self.notes), self.steps.watched(), _Functions(), _Calls(self):
+            with as_named(self.notes), as_run(self.notes), self.steps.watched(), _Functions(), _Calls(self):
                 yield
         finally:
             self._restored.restore()
@@ -311,14 +313,6 @@ def _named(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[st
 
 def _is_written(argument: Any) -> bool:
     return argument.alias_info is not None and argument.alias_info.is_write
-
-
-def _channels_last(tensor: Any) -> bool:
-    """Tell whether an image's channels are innermost in memory; symbolic sizes are compared by their hints."""
-    if tensor.dim() not in (4, 5):
-        return False
-    step = tensor.stride()
-    return bool(step[1] == 1) and all(isinstance(size, int) for size in tensor.shape[1:]) and tensor.shape[1] != 1
 
 
 class _Functions(TorchFunctionMode):  # type: ignore[misc]

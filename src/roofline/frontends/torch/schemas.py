@@ -205,5 +205,5 @@ def value_of(shape: Any, steps: Any, dtype: str, name: str, strides: dict[int, t
         raise ShapeError(f"{name}: no shape of a tensor")
     number = len(strides)
     strides[number] = steps if isinstance(steps, tuple) and len(steps) == len(shape) else ()
-    inner = len(shape) in (4, 5) and strides[number][1:2] == (1,) and shape[1] != 1
-    return Value(number, name, shape, dtype, "input", inner)
+    layout = tuple(zip(shape, strides[number], strict=True)) if strides[number] or not shape else None
+    return Value(number, name, shape, dtype, "input", layout)

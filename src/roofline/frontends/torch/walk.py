@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 from roofline.frontends.call import BaseCall, located, unknown
-from roofline.frontends.torch import forms
+from roofline.frontends.torch import forms, layout
 from roofline.frontends.torch.forms import Form
 from roofline.frontends.torch.lifetimes import lifetimes
 from roofline.frontends.torch.program import AtenCall, Program, Value, Write
+from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import RooflineError, ShapeError, did_you_mean
 from roofline.ir.graph import Graph
 from roofline.ir.sizes import Size, evaluate, prod, symbols
 from roofline.ops.aliases import is_view
 from roofline.ops.builder import Builder
+from roofline.ops.registry import OPS
 
 #: What a rule returns: the tensors that hold the call's results, ``None`` for one that nobody can use.
 Result = str | tuple[str | None, ...] | None
@@ -42,6 +44,10 @@ def rows(names: str | Iterable[str], rule: Rule, form: Form = forms.pointwise) -
     return dict.fromkeys(names.split() if isinstance(names, str) else names, Row(rule, form))
 
 
+#: Copies into memory that is there, or laid out as was asked: the last tensor is what is copied.
+COPIES = ("copy_", "copy", "clone", "_to_copy", "contiguous")
+
+
 class Walk:
     """The state of an import: which tensor of the graph holds which value of the program.
 
@@ -63,6 +69,9 @@ class Walk:
         self.stored = {value.number for value in program.sources if value.kind in ("weight", "buffer")}
         self.stored |= {value.number for call in program.calls if call.kernel for value in call.outs if value}
         self.stored |= {gradient for _, gradient in program.updates.gradients}
+        #: Numbers without axes that the host holds: it works them out, and hands them to kernels as arguments.
+        self.on_host = {value.number for value in program.sources if not value.shape and value.kind == "buffer"
+                        and value.name.startswith("constant_")}  # fmt: skip
         #: What the open kernel has worked out anew: the tensor that it is to be written to.
         self.written: dict[int, str] = {}
         #: The latest node after each call.
@@ -99,6 +108,9 @@ class Walk:
         return graph.with_info(gradients=gradients, optimizer=updates.optimizer, optimizer_states=states)
 
     def _translate(self, call: Call) -> None:
+        if self._is_number(call):
+            self.on_host |= {value.number for value in call.outs}
+            return
         self.b.dtype = call.dtype
         scope, target = call.record.scope, call.record.target
         self.b.phase = "backward" if scope.partition(".")[0] == "backward" else "forward"
@@ -109,6 +121,12 @@ class Walk:
                 self._bind(call, rule(call))
         except RooflineError as error:
             raise located(error, scope or self.program.name, target, target) from None
+
+    def _is_number(self, call: Call) -> bool:
+        """Tell whether the host works out a number from numbers that it holds; no kernel runs."""
+        read = call.record.tensors
+        return bool(read) and not call.writes and all(not value.shape for value in call.outs) and (
+            self.on_host.issuperset(value.number for value in read))  # fmt: skip
 
     def _kernel(self, call: Call) -> AbstractContextManager[None]:
         """Run a call that writes into memory that is there as one kernel: it computes and writes."""
@@ -135,7 +153,7 @@ class Walk:
                 if not call.record.kernel:
                     self._write_back()
                 if write.base is not None and write.base[1].number not in self.names:
-                    self.write_part(write, name, "written")
+                    self.write_part(write, name, "written", **call.access())
 
     def _write_back(self) -> None:
         """Lay what a kernel has worked out into the memory that it was of."""
@@ -194,6 +212,32 @@ class Call(BaseCall):
         self.outs = [value for value in record.outs if value is not None]
         self.out = self.outs[0] if self.outs else record.writes[0].after
         self.dtype = self.out.dtype
+
+    def op(self, op: str, *inputs: str, name: str = "", dtype: str | None = None, **attrs: Any) -> str:
+        """Add a node that is called like the operation, with how an elementwise kernel gets at its elements."""
+        access = self.access() if OPS[op].kind == "pointwise" or op == "put" else {}
+        return super().op(op, *inputs, name=name, dtype=dtype, **access, **attrs)
+
+    def access(self) -> dict[str, tuple[str, int, int]]:
+        """Return the option that says how an elementwise kernel gets at its elements, where strides are known."""
+        read = [value for value in self.record.tensors if value.number not in self.walk.on_host]
+        written = next((write.before for write in self.writes), None)
+        if self.what in COPIES:
+            written, read = written or self.out, read[-1:]
+        operands = [(value.layout, int(DTYPES[value.dtype].bytes)) for value in read if value.layout is not None]
+        target = None if written is None else written.layout
+        if len(operands) < len(read) or (target is None and (written or not read)):
+            return {}
+        return {"access": layout.access(target, operands, self._casts(read))}
+
+    def _casts(self, read: Sequence[Value]) -> bool:
+        """Tell whether elements change their format within the kernel, but for those that PyTorch has a kernel for."""
+        formats = {
+            value.dtype for value in read if value is not self.get("mask") and value is not self.get("condition")
+        }
+        if formats == {"fp32"} and self.dtype in ("bf16", "fp16") and self.what in COPIES:
+            return False
+        return len(formats) > 1 or (self.dtype != "bool" and bool(formats) and self.dtype not in formats)
 
     def value(self, key: str) -> Value | None:
         """Return a tensor argument, ``None`` where it is absent or has no elements."""

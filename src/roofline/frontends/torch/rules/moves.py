@@ -42,7 +42,7 @@ def _into(call: Call, values: str, index: Sequence[str] = (), flops: int = 0) ->
     """Write into the tensor, into what it is a part of, or into a copy."""
     write = call.writes[0] if call.writes else None
     if write is not None and write.base is not None:
-        return call.walk.write_part(write, values, call.name, *index, flops=flops)
+        return call.walk.write_part(write, values, call.name, *index, flops=flops, **call.access())
     target = call.tensor() if write is not None else call.op("copy", call.tensor(), name="copy")
     return call.op("put", target, values, *index, flops=flops)
 
