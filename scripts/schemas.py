@@ -76,7 +76,8 @@ KEYS = {
     # figures
     "time_s": "expected time; of a part or an operator, its time [s]", "low_s": "low end of the expected range [s]",
     "high_s": "high end of the expected range [s]", "floor_s": "speed of light by the datasheet [s]",
-    "host_s": "time that the host needs [s]", "measured_s": "measured time [s]", "expected_s": "expected time [s]",
+    "host_s": "time that the host needs [s]", "device_s": "sum of the kernels, which a CUDA graph takes [s]",
+    "measured_s": "measured time [s]", "expected_s": "expected time [s]",
     "flops": "FLOPs of contractions [FLOP]", "vector_flops": "all other arithmetic [FLOP]", "bytes": "traffic [byte]",
     "intensity": "arithmetic over traffic [FLOP/byte]", "bound": "what bounds it", "mfu": "model FLOPs utilisation",
     "mbu": "memory bandwidth utilisation", "hfu": "hardware FLOPs utilisation", "tokens_per_s": "throughput [1/s]",

@@ -116,7 +116,7 @@ def test_predictions_that_cannot_be_are_refused(options: dict[str, Any], says: s
 def processor() -> rl.Chip:
     """A chip of the size of a few cores; what it is called does not matter here."""
     return rl.Chip(name="mine", vector={"fp32": "100 GFLOP/s"}, matrix={"fp32": "100 GFLOP/s"},
-                   memory_bandwidth="20 GB/s", memory_capacity="8 GB")  # fmt: skip
+                   memory_bandwidth="20 GB/s", memory_capacity="8 GB", form="CPU")  # fmt: skip
 
 
 def measured(program: Any, *args: Any, **options: Any) -> Any:

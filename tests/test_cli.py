@@ -102,6 +102,18 @@ def test_estimate_of_one_point_names_it_all(run: Run) -> None:
         assert format_si(seconds, "s") in out
 
 
+def test_estimate_says_that_the_host_sets_the_pace_and_what_a_graph_takes(run: Run) -> None:
+    decode = ("estimate", "gpt2", "h100-sxm", "--phase", "decode", "-B", "1", "-S", "64")
+    graph = run(*decode, "--mode", "graph", "--json").row["time_s"]
+    said = next(line for line in run(*decode).out.splitlines() if line.startswith("CUDA graph"))
+    assert format_si(graph, "s") in said
+    assert "the host's" in said
+    assert run(*decode, "--json").row["device_s"] == graph
+    assert "CUDA graph" not in run(*decode, "--host", "0.001").out
+    assert run(*decode, "--host", "0.5", "--json").row["host_s"] == run(*decode, "--json").row["host_s"] / 2
+    fails(run(*decode, "--host", "fast.toml"), "fast.toml", "no such file")
+
+
 def test_estimate_says_what_does_not_fit(run: Run) -> None:
     result = run("estimate", "llama-3-70b", "h100-sxm", "-S", "128")
     assert result.code == 0

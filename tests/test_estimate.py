@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import roofline as rl
-from roofline.cost import GROUPS, HOST_HIGH, HOST_LOW
+from roofline.cost import GROUPS
+from roofline.cost.host import LAUNCH, RANGE, VIEW
+from roofline.ir.graph import HostCalls
 
 B, S = rl.ops.symbol("B"), rl.ops.symbol("S")
 CHIP = rl.Chip(
@@ -138,11 +141,11 @@ def chain(steps: int, n: int = 8) -> rl.Graph:
 def test_eager_is_the_slower_of_host_and_device() -> None:
     est = rl.estimate(chain(10), CHIP)
     assert (est.launches, est.mode) == (10, "eager")
-    assert est.host_time == pytest.approx(10 * 5e-6)
+    assert est.host_time == pytest.approx(10 * 5e-6 * (1 + LAUNCH))
     assert est.device_time == pytest.approx(10 * stream_seconds(32))
     assert (est.time, est.bound) == (est.host_time, "host")
-    assert est.low == est.host_time * HOST_LOW
-    assert est.high == est.host_time * HOST_HIGH
+    assert est.low == est.host_time / RANGE
+    assert est.high == est.host_time * RANGE
 
 
 def test_eager_with_large_kernels_hides_the_host() -> None:
@@ -356,3 +359,63 @@ def test_counts_are_those_of_the_program_as_it_runs() -> None:
     assert (
         rl.estimate(graph, "h100-sxm", mode="compiled", **sizes).bytes == rl.count(rl.passes.fuse(graph), **sizes).bytes
     )
+
+
+# --- the host --------------------------------------------------------------------------------------------------------
+
+
+def test_a_capture_counts_what_the_host_calls() -> None:
+    torch = pytest.importorskip("torch")
+    layer = torch.nn.Linear(64, 64)
+    graph = rl.from_torch(lambda x: layer(torch.relu(x.view(16, 64)).t().t()), torch.empty(4, 4, 64))
+    calls = graph.info.calls
+    assert (calls.kernels, calls.operators) == (2, 2), "relu and addmm"
+    assert calls.views == 4, "view, twice t, and that of the weight"
+    host = rl.chip("h100-sxm").efficiency.host
+    expected = host * (calls.operators + VIEW * calls.views + LAUNCH * rl.estimate(graph, "h100-sxm").launches)
+    assert rl.estimate(graph, "h100-sxm").host_time == pytest.approx(expected)
+
+
+def test_what_the_host_calls_grows_with_the_kernels() -> None:
+    torch = pytest.importorskip("torch")
+    layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True).eval()
+    graph = rl.from_torch(layer, torch.empty(2, 16, 64))
+    fused = rl.passes.fuse(graph)
+    alone, together = (rl.estimate(each, "h100-sxm") for each in (graph, fused))
+    assert together.launches < alone.launches
+    assert together.host_time / alone.host_time == pytest.approx(together.launches / alone.launches, rel=0.05)
+
+
+def test_another_host_is_a_factor_or_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "host.toml"
+    file.write_text('[efficiency]\nhost = "11 us"\n')
+    of = {"phase": "decode", "batch": 1, "context": 64}
+    own, half, other = (rl.estimate("gpt2", "h100-sxm", host=host, **of) for host in (None, 0.5, file))
+    assert half.host_time == pytest.approx(own.host_time / 2)
+    assert other.host_time == pytest.approx(own.host_time * 11e-6 / rl.chip("h100-sxm").efficiency.host)
+    assert half.device_time == own.device_time
+    file.write_text("[efficiency]\n")
+    for host, why in ((0, "above zero"), (file, "no host in"), (float("nan"), "above zero")):
+        with pytest.raises(rl.errors.UsageError, match=why):
+            rl.estimate("gpt2", "h100-sxm", host=host, **of)
+    assert rl.check("gpt2", "h100-sxm", 1e-3, host=1e-3, **of).estimate.bound != "host"
+
+
+# Wall times of eager runs that their host sets, on the H100 of measurements/h100-sxm/zoo: PyTorch 2.11.
+HOST_BOUND = {
+    "dit-b2": (10505.2, {"operators": 237, "views": 246, "kernels": 262}),
+    "bert-large": (10225.7, {"operators": 297, "views": 653, "kernels": 297}),
+    "t5-small": (25314.2, {"operators": 499, "views": 496, "kernels": 703}),
+    "lstm-2x512": (5450.9, {"operators": 12, "views": 12, "kernels": 548}),
+    "unet-bn-32": (2991.0, {"operators": 66, "views": 0, "kernels": 132}),
+    "dlrm-small": (2281.6, {"operators": 62, "views": 56, "kernels": 63}),
+}
+
+
+@pytest.mark.parametrize("name", HOST_BOUND)
+def test_host_bound_programs_take_their_calls_and_launches(name: str) -> None:
+    wall, calls = HOST_BOUND[name]
+    graph = chain(calls["kernels"]).with_info(calls=HostCalls(**calls))
+    est = rl.estimate(graph, "h100-sxm")
+    assert est.low <= wall * 1e-6 <= est.high
+    assert est.high / est.low < 3.01

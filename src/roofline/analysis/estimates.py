@@ -11,25 +11,15 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from roofline.analysis.evaluation import Evaluation, weakest
-from roofline.cost import (
-    BOUNDS,
-    HOST,
-    HOST_HIGH,
-    HOST_LOW,
-    HOST_TRAINING,
-    KernelTime,
-    half_width,
-    spread,
-    uncertainty,
-    uses_tf32,
-    values,
-)  # fmt: skip
+from roofline.cost import BOUNDS, HOST, KernelTime, half_width, spread, uncertainty, uses_tf32, values
+from roofline.cost import host as on_host
+from roofline.cost.cpu import is_cpu
 from roofline.counting.counts import Counts, KernelCount, count_graph, unknown_operations
 from roofline.counting.grid import added, grid, one_point, plain
 from roofline.counting.memory import RESERVE, reserved
 from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
-from roofline.hardware.library import AnyChip, chip_list
+from roofline.hardware.library import AnyChip, chip_list, with_host
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.graph import sizes_of
 from roofline.ir.report import WORDS, Report, subject
@@ -65,19 +55,17 @@ class Estimate(Evaluation, Report):
 
     @cached_property
     def host_time(self) -> Any:
-        """Time that the host needs to launch them in eager mode, while the device works [s]."""
-        share = HOST_TRAINING if self.graph.backward_start is not None else 1.0
+        """Time that the host needs to call and launch them in eager mode, while the device works [s]."""
         return self.per_chip(
-            share * self._launching(chip, times) if self.mode == "eager" else 0
+            self._on_host(chip, times) if self.mode == "eager" else 0
             for chip, times in zip(self.chips, self.times, strict=True)
         )
 
-    def _launching(self, chip: Chip, times: Sequence[KernelTime]) -> Any:
-        """A framework takes longer to queue a collective than a kernel of its own [s]."""
-        host, queued = chip.efficiency.host, sum(row.kernel.count for row in self.rows if row.kernel.kind == "network")
-        return (self.total("launches", times) - queued) * host + queued * max(
-            values(chip, "network", "program")["queue"], host
-        )
+    def _on_host(self, chip: Chip, times: Sequence[KernelTime]) -> Any:
+        if is_cpu(chip):  # what it calls runs there and then
+            return self.counts.launches * chip.efficiency.host
+        queue = values(chip, "network", "program")["queue"]
+        return on_host.seconds(self.graph, self.rows, self.total("launches", times), chip.efficiency.host, queue)
 
     @cached_property
     def time(self) -> Any:
@@ -88,18 +76,18 @@ class Estimate(Evaluation, Report):
     def low(self) -> Any:
         """Lower end of the expected range, never under the floor [s]."""
         device = np.asarray(self.device_time) / self._factor
-        return plain(np.maximum(np.maximum(device, self.floor), np.asarray(self.host_time) * HOST_LOW))
+        return plain(np.maximum(np.maximum(device, self.floor), np.asarray(self.host_time) / on_host.RANGE))
 
     @cached_property
     def high(self) -> Any:
         """Upper end of the expected range [s]."""
         device = np.asarray(self.device_time) * self._factor
         # A compiled program still launches its kernels from the host unless it was captured.
-        hosts = [chip.efficiency.host * (self.mode == "compiled") for chip in self.chips]
-        host = self.per_chip(
+        hosts = [(1 + on_host.LAUNCH) * chip.efficiency.host * (self.mode == "compiled") for chip in self.chips]
+        launched = self.per_chip(
             self.total("launches", times) * each for times, each in zip(self.times, hosts, strict=True)
         )
-        return plain(np.maximum(device, np.maximum(np.asarray(self.host_time), host) * HOST_HIGH))
+        return plain(np.maximum(device, np.maximum(np.asarray(self.host_time), launched) * on_host.RANGE))
 
     @cached_property
     def _factor(self) -> Any:
@@ -263,6 +251,7 @@ class Estimate(Evaluation, Report):
 #: Keys of a record and the results that they hold.
 _RECORD = {
     "time_s": "time", "low_s": "low", "high_s": "high", "floor_s": "floor", "host_s": "host_time",
+    "device_s": "device_time",
     "flops": "flops", "vector_flops": "vector_flops", "bytes": "bytes", "intensity": "intensity", "bound": "bound",
     "mfu": "mfu", "mbu": "mbu",
 }  # fmt: skip
@@ -332,6 +321,7 @@ def estimate(
     mode: Mode = "eager",
     tf32: bool | None = None,
     reserve: str | float = RESERVE,
+    host: str | float | os.PathLike[str] | None = None,
     phase: str | None = None,
     dtype: str | None = None,
     **sizes: Any,
@@ -346,6 +336,8 @@ def estimate(
         tf32: Let fp32 contractions use the tf32 matrix units where the chip has them; by default as PyTorch does,
             convolutions on NVIDIA's chips and nothing else.
         reserve: Memory that driver and framework keep [byte], a number or text such as ``"1 GiB"``.
+        host: Who launches it in mode ``eager``: a factor on the chip's figure for that (0.5 is twice as fast), or
+            a file that ``roofline calibrate`` wrote on that machine.
         phase: Of a program given by name; its default when absent.
         dtype: Number format of a program given by name; its own when absent.
         sizes: ``batch``, ``seq``, ``context`` and any other size of the program: whole numbers, or sequences that span
@@ -366,7 +358,7 @@ def estimate(
         >>> est.shape, bool(est.time[1] > est.time[0])
         ((2,), True)
     """
-    graph, chips = as_graph(program, phase, dtype), chip_list(chip)
+    graph, chips = as_graph(program, phase, dtype), tuple(with_host(each, host) for each in chip_list(chip))
     if mode not in MODES:
         raise UsageError(f"unknown mode {mode!r}; allowed: {', '.join(MODES)}" + did_you_mean(str(mode), MODES))
     runs = pad_matmuls(graph if graph.info.grouped else fuse(graph)) if mode == "compiled" else graph

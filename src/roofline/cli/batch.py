@@ -45,7 +45,7 @@ def batch(
     sizes = lengths.point(graph, "a curve over the batch")
     sizes.pop("B", None)
     choice = best_batch(
-        graph, opt.device(chip), memory_limit=memory, latency_limit=latency, near=part, **run.keywords, **sizes
+        graph, run.device(chip), memory_limit=memory, latency_limit=latency, near=part, **run.keywords, **sizes
     )
     output.write(choice, _choice(choice))
 

@@ -60,7 +60,7 @@ def check(
         values = copies.share(values, program.tp * program.pp * program.ep, cluster)
     opt.measured_time(measured)
     events = read(trace) if trace is not None else None
-    verdict = judge(graph, opt.device(chip), measured, trace=events, **run.keywords, **values)
+    verdict = judge(graph, run.device(chip), measured, trace=events, **run.keywords, **values)
     if html is not None:
         write_page(html, _page(verdict, events))
     output.write(verdict, _parts(verdict))

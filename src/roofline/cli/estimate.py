@@ -17,6 +17,7 @@ from roofline.cli import tables
 from roofline.cli.app import PREDICT, command
 from roofline.cli.tables import heading, percent, size_text, table, time_text
 from roofline.cli.train import show_step, step_of
+from roofline.diagnosis.reference import replays
 from roofline.ir.graph import Graph
 from roofline.ir.report import WORDS
 from roofline.ir.units import format_si
@@ -54,7 +55,7 @@ def estimate_of(
     """Return the program that options describe and its estimate, of one point or of many."""
     copies.refuse_training()
     cluster = opt.cluster_of(chip)
-    graph, chips = program.graph(model, cluster), opt.chips(chip)
+    graph, chips = program.graph(model, cluster), run.chips(chip)
     values = copies.share(sizes.of(graph, len(chips)), program.tp * program.pp * program.ep, cluster)
     return graph, predict(graph, chips if len(chips) > 1 else chips[0], **run.keywords, **values)
 
@@ -76,6 +77,8 @@ def _summary(est: Estimate) -> Iterator[tuple[str, Any]]:
     yield "wide because of", est.wide_because()
     yield "floor", f"{time_text(est.floor)} at the datasheet's rates"
     yield "bound", est.bound
+    if est.bound == "host" and replays(est.chip):
+        yield "CUDA graph", f"{time_text(est.device_time)} with --mode graph: the time above is the host's"
     yield "made of", f"{est.launches:,} kernels: device {time_text(est.device_time)}{host}"
     yield "throughput", tables.rate(est.throughput, est.graph.item)
     yield "MFU, MBU", f"{percent(est.mfu)}, {percent(est.mbu)}"

@@ -49,7 +49,7 @@ def sweep(
         graph = program.graph(model, opt.cluster_of(chip))
         sizes = lengths.point(graph, "a sweep over batches")
         sizes.pop("B", None)
-        options = {"program": graph, "chip": opt.device(chip), **run.keywords, **sizes}
+        options = {"program": graph, "chip": run.device(chip), **run.keywords, **sizes}
     verdict = check_sweep(batches, times, **options)
     output.write(verdict, _sweep(verdict))
 

@@ -22,7 +22,7 @@ from roofline.hardware.cluster import Cluster
 from roofline.hardware.cluster import cluster as find_cluster
 from roofline.hardware.library import chip as find_chip
 from roofline.hardware.library import chips as chip_names
-from roofline.hardware.library import is_path
+from roofline.hardware.library import is_path, with_host
 from roofline.ir.datafile import read_toml
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import RooflineError, UnknownChip, UsageError
@@ -264,6 +264,22 @@ class RunOptions:
     tf32: Annotated[bool | None, _run(
         "--tf32/--no-tf32", "Let fp32 matmuls and convolutions use tf32, or neither.",
         default="convolutions on NVIDIA, as PyTorch")] = None  # fmt: skip
+    host: Annotated[Text, _run(
+        "--host FACTOR|FILE", "Host of eager runs: 0.5 is twice as fast; or the .toml that calibrate wrote there.",
+        default="as the chip's file says")] = None  # fmt: skip
+
+    def chips(self, text: str) -> list[Chip]:
+        """Return the chips that commas part, with this host."""
+        return [with_host(each, self.host) for each in chips(text)]
+
+    def device(self, name: str) -> Chip:
+        """Return a chip, or one device of a cluster, with this host."""
+        return with_host(device(name), self.host)
+
+    def cluster(self, name: str) -> Cluster:
+        """Return the cluster of that name, with this host."""
+        group = cluster_of(name)
+        return group.model_copy(update={"chip": with_host(group.chip, self.host)})
 
     @property
     def keywords(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from roofline.cli import options as opt
 from roofline.cli import tables
 from roofline.cli.app import PREDICT, command, completion
 from roofline.cli.output import note
+from roofline.hardware.cluster import Cluster
 from roofline.ir.errors import UsageError
 from roofline.ir.units import format_si
 from roofline.passes.training.mixed_precision import PRECISIONS
@@ -98,13 +99,19 @@ def step_of(
     """Return the step of training that options of ``estimate`` and ``check`` describe."""
     program.refuse_inference(tf32=run.tf32 is not None, context=sizes.context)
     return training_step(
-        model, chip, sizes, copies, prune=program.prune, tp=program.tp, pp=program.pp, ep=program.ep, mode=run.mode,
-        precision=program.dtype,
+        model, run.cluster(chip), sizes, copies, prune=program.prune, tp=program.tp, pp=program.pp, ep=program.ep,
+        mode=run.mode, precision=program.dtype,
     )  # fmt: skip
 
 
 def training_step(
-    model: str, chip: str, sizes: opt.SizeOptions, copies: opt.CopyOptions, *, prune: str | None, **layout: Any
+    model: str,
+    chip: str | Cluster,
+    sizes: opt.SizeOptions,
+    copies: opt.CopyOptions,
+    *,
+    prune: str | None,
+    **layout: Any,
 ) -> TrainingStep:
     """Return a step of training, with its notes said."""
     graph = what_if(opt.trainable(model), prune=prune)

@@ -45,9 +45,6 @@ __all__ = [
     "EAGER",
     "GROUPS",
     "HOST",
-    "HOST_HIGH",
-    "HOST_LOW",
-    "HOST_TRAINING",
     "LAUNCH",
     "MEMORY",
     "REGIMES",
@@ -74,13 +71,6 @@ __all__ = [
 #: What a kernel or a run can be bound by, in the order of the codes in :attr:`KernelTime.bound`.
 BOUNDS = ("compute", "memory", "communication", "launch", "host")
 COMPUTE, MEMORY, COMMUNICATION, LAUNCH, HOST = range(len(BOUNDS))
-
-#: The host's share of a step varies this much between machines, runs and frameworks' module layers: over the host-bound
-#: rows of the shipped models.csv an eager launch costs 21 to 67 us (middle nine tenths of every second row).
-HOST_LOW, HOST_HIGH = 0.5, 3.0
-#: What an eager launch of a training step costs the host, against one without gradients: autograd records the forward
-#: and finds its way back, autocast looks at each call. Host-bound steps of models.csv: bert 1.41, resnet50 1.56.
-HOST_TRAINING = 1.5
 
 #: What the time model leaves out, said with every estimate.
 NOT_MODELLED = ("other kernels running at the same time",)

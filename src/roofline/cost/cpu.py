@@ -46,6 +46,11 @@ _ROWS: tuple[OpKind, ...] = ("rowwise", "reduction")
 _PACKED = frozenset({"linear", "matmul", "bmm", "expert_linear", "attention_scores", "attention_values"})
 
 
+def is_cpu(chip: Chip) -> bool:
+    """Tell whether a chip is what the host itself runs on."""
+    return "CPU" in chip.form or is_described(chip)
+
+
 def is_described(chip: Chip) -> bool:
     """Tell whether a chip's file has parameters of these groups."""
     return MATMUL.name in chip.efficiency.parameters

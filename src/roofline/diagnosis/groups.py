@@ -10,7 +10,8 @@ from math import isnan
 from typing import Any
 
 from roofline.analysis.estimates import Estimate
-from roofline.diagnosis.reference import Reference, is_cpu
+from roofline.cost.cpu import is_cpu
+from roofline.diagnosis.reference import Reference
 from roofline.frontends.torch.recorded import formulas
 from roofline.hardware.chip import Chip
 from roofline.ir.errors import RooflineError

@@ -17,9 +17,10 @@ from functools import cache, partial
 from math import log, prod
 
 from roofline.cost import COMPUTE
+from roofline.cost.cpu import is_cpu
 from roofline.counting.counts import KernelCount
 from roofline.diagnosis.causes import Candidate
-from roofline.diagnosis.reference import SCATTERED, Reference, is_cpu, replays
+from roofline.diagnosis.reference import SCATTERED, Reference, replays
 from roofline.hardware.library import data_file
 from roofline.ir.errors import RooflineError
 from roofline.ir.sizes import evaluate

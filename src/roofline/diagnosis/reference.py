@@ -13,7 +13,8 @@ from functools import cached_property
 from typing import Any
 
 from roofline.analysis.estimates import Estimate, estimate
-from roofline.cost import cpu, sparse_weights, uses_tf32
+from roofline.cost import sparse_weights, uses_tf32
+from roofline.cost.cpu import is_cpu
 from roofline.counting.counts import KernelCount, kernel_boundaries, nbytes
 from roofline.hardware.chip import Chip
 from roofline.ir.dtypes import DTYPES
@@ -128,11 +129,6 @@ class Reference:
     def at_peak(self) -> float:
         """Time of the contractions at the peak of their format [s]."""
         return float(self.expected.mfu * self.expected.time)
-
-
-def is_cpu(chip: Chip) -> bool:
-    """Tell whether a chip is what the host itself runs on."""
-    return "CPU" in chip.form or cpu.is_described(chip)
 
 
 def replays(chip: Chip) -> bool:

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from roofline.cost.cpu import is_cpu
 from roofline.diagnosis.causes import Cause, cause
 from roofline.diagnosis.groups import short
 from roofline.diagnosis.idle import RESOLUTION, Overlap, heavy_on_host, overlap, unknown_fix, without_host
 from roofline.diagnosis.iteration import Run, on_cpu, one_device, run_of
 from roofline.diagnosis.op_summary import OpSummary, judged, summaries
-from roofline.diagnosis.reference import is_cpu
 from roofline.diagnosis.trace_causes import TraceContext, attribute
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from roofline.analysis.estimates import Estimate, Mode
+from roofline.cost.cpu import is_cpu
 from roofline.counting.counts import unknown_operations
 from roofline.diagnosis.advice import advice
 from roofline.diagnosis.causes import GUESS, Candidate, Cause, Fix, Verdict, cause
@@ -15,11 +16,11 @@ from roofline.diagnosis.groups import CONTRACTIONS
 from roofline.diagnosis.hypotheses import candidates
 from roofline.diagnosis.idle import TRACED_UNKNOWN, unknown_fix, without_host
 from roofline.diagnosis.iteration import Run, launches_kernels, one_device, run_of
-from roofline.diagnosis.reference import Reference, is_cpu, lower_bound, possible_in
+from roofline.diagnosis.reference import Reference, lower_bound, possible_in
 from roofline.diagnosis.trace_causes import TraceContext, attribute
 from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
-from roofline.hardware.library import AnyChip
+from roofline.hardware.library import AnyChip, with_host
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import TraceError, UsageError
 from roofline.ir.graph import sizes_of
@@ -51,6 +52,7 @@ def check(
     trace: Trace | str | os.PathLike[str] | None = None,
     mode: Mode = "eager",
     tf32: bool | None = None,
+    host: str | float | os.PathLike[str] | None = None,
     phase: str | None = None,
     dtype: str | None = None,
     **sizes: Any,
@@ -65,6 +67,7 @@ def check(
         trace: A profiler's file of it, or what :func:`read_trace` made of one; causes are then measured, not inferred.
         mode: How it ran.
         tf32: Whether fp32 contractions used tf32; by default as PyTorch does, convolutions on NVIDIA's chips.
+        host: Who launched it, as for :func:`estimate`.
         phase: Of a program given by name; its default when absent.
         dtype: Number format of a program given by name; its own when absent.
         sizes: ``batch``, ``seq``, ``context`` and any other size of the program, single numbers.
@@ -88,7 +91,7 @@ def check(
     if seconds is not None and not seconds > 0:
         raise UsageError(f"measured={measured!r}: a time is above zero")
     graph = as_graph(program, phase, dtype)
-    reference = Reference(graph, find_chip(chip), mode, tf32, sizes_of(graph, sizes))
+    reference = Reference(graph, with_host(find_chip(chip), host), mode, tf32, sizes_of(graph, sizes))
     if reference.expected.shape:
         raise UsageError("a measured time belongs to one point; give single numbers for batch, seq and context")
     run = _run(trace, reference, seconds) if trace is not None else None

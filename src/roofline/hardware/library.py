@@ -10,12 +10,15 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from math import inf
 from pathlib import Path
 from typing import Literal, NoReturn
 
 from roofline.hardware.chip import Chip, load_chip
 from roofline.ir.datafile import read_toml
 from roofline.ir.errors import ChipDataError, UnknownChip, UsageError, did_you_mean
+from roofline.ir.files import user_path
+from roofline.ir.units import parse
 
 #: What every function takes that takes a chip.
 AnyChip = str | os.PathLike[str] | Chip
@@ -139,6 +142,42 @@ def chip_list(names: AnyChip | Sequence[AnyChip]) -> tuple[Chip, ...]:
     if not (listed := tuple(chip(name) for name in names)):
         raise UsageError("no chip given; name at least one")
     return listed
+
+
+def with_host(device: Chip, host: str | float | os.PathLike[str] | None) -> Chip:
+    """Return a chip whose eager programs another host runs.
+
+    Args:
+        device: The chip.
+        host: A factor on the time that its file gives a call of the host (0.5 is twice as fast), or a TOML file with
+            ``host`` in its ``[efficiency]``, as ``roofline calibrate`` writes on that machine; the chip's own where
+            absent.
+
+    Raises:
+        UsageError: No factor above zero, or a file without the figure.
+
+    Example:
+        >>> with_host(chip("h100-sxm"), 0.5).efficiency.host
+        1.085e-05
+    """
+    if host is None:
+        return device
+    own = device.efficiency
+    seconds = _host_seconds(host, own.host)
+    return device.model_copy(update={"efficiency": own.model_copy(update={"host": seconds})})
+
+
+def _host_seconds(host: str | float | os.PathLike[str], own: float) -> float:
+    try:
+        factor = float(host)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        table = read_toml(user_path(host), UsageError).get("efficiency")
+        if not isinstance(table, dict) or "host" not in table:
+            raise UsageError(f"{host}: no host in [efficiency], which roofline calibrate writes") from None
+        return parse(table["host"], "s", f"{host}: efficiency.host")
+    if not 0 < factor < inf:
+        raise UsageError(f"host={host}: a factor is above zero, such as 0.5 for a host of twice the speed")
+    return own * factor
 
 
 def _refuse(name: str, known: list[str]) -> NoReturn:

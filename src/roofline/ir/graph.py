@@ -257,6 +257,21 @@ class Positions:
 
 
 @dataclass(frozen=True, slots=True)
+class HostCalls:
+    """What a framework's host calls in one eager run of a program.
+
+    Attributes:
+        kernels: Of the program, as many as its operators stand for.
+        operators: Calls of operators that compute.
+        views: Calls that compute nothing: they look at memory in another way, or take some.
+    """
+
+    kernels: int
+    operators: float
+    views: float
+
+
+@dataclass(frozen=True, slots=True)
 class Info:
     """What is known of a program beyond its tensors and nodes; false where nothing is.
 
@@ -286,6 +301,7 @@ class Info:
         devices: The devices that share it.
         training: What was added to train it.
         lifetimes: When its tensors are freed, where that was seen.
+        calls: What its host called while it was captured.
     """
 
     model: str | None = None
@@ -313,6 +329,7 @@ class Info:
     devices: Devices = Devices()
     training: Training = Training()
     lifetimes: Lifetimes = Lifetimes()
+    calls: HostCalls | None = None
 
     def __bool__(self) -> bool:
         return self != Info()

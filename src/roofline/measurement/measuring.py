@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from roofline.analysis.estimates import Estimate, Mode
+from roofline.cost.cpu import is_cpu
 from roofline.diagnosis import Verdict, check
-from roofline.diagnosis.reference import is_cpu
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 from roofline.frontends.call import check_choice
 from roofline.ir.errors import MissingExtra, ModelDataError, RooflineError, ShapeError, UsageError
-from roofline.ir.graph import Graph
+from roofline.ir.graph import Graph, HostCalls
 
 Method = Literal["auto", "export", "fx", "dispatch", "run"]
 Mode = Literal["eager", "compiled"]
@@ -148,6 +148,7 @@ def _captured(method: Any, request: Any, tensors: Any) -> Any:
 
 
 def _translated(request: Any, tensors: Any, methods: tuple[str, ...], unknown: str) -> Graph:
+    from roofline.counting.counts import kernels
     from roofline.frontends.torch.capture import METHODS
     from roofline.frontends.torch.rules import RULES
     from roofline.frontends.torch.walk import Walk
@@ -166,6 +167,7 @@ def _translated(request: Any, tensors: Any, methods: tuple[str, ...], unknown: s
             model=program.name, source=f"torch, {program.method}", method=program.method, guards=tuple(program.guards),
             phase="train" if request.backward or graph.backward_start is not None else "forward",
             notes=(*notes, *program.notes, *(f"holds where {guard}" for guard in program.guards)),
+            calls=HostCalls(sum(kernel.count for kernel in kernels(graph)), program.operators, program.views),
         )  # fmt: skip
     assert first is not None
     raise first

@@ -245,7 +245,7 @@ def _finish(
     values = tuple(dict.fromkeys(recorder.value(out) for out in outputs))
     return Program(
         request.name, method, tuple(recorder.sources), tuple(recorder.calls), values, guards, tuple(recorder.notes),
-        recorder.steps.result, recorder.freed,
+        recorder.steps.result, recorder.freed, recorder.operators, recorder.views,
     )  # fmt: skip
 
 

@@ -153,6 +153,8 @@ class Program:
         notes: What a reader should know.
         updates: What it does to its weights, of a training step.
         freed: By the number of the memory, how many calls had run when PyTorch freed it; none for what it kept.
+        operators: Calls of operators that compute.
+        views: Calls that compute nothing.
     """
 
     name: str
@@ -164,6 +166,8 @@ class Program:
     notes: tuple[str, ...] = ()
     updates: Updates = Updates()
     freed: Mapping[int, int] = field(default_factory=dict)
+    operators: int = 0
+    views: int = 0
 
     @property
     def symbols(self) -> set[str]:

@@ -26,6 +26,7 @@ from roofline.frontends.torch.custom import redirected
 from roofline.frontends.torch.layout import layout_of
 from roofline.frontends.torch.program import AtenCall, Untranslated, Value, Write, to_size
 from roofline.frontends.torch.rules import RULES
+from roofline.frontends.torch.rules.pointwise import ROOM
 from roofline.frontends.torch.saved import Saved, storage_of
 from roofline.frontends.torch.untraced import as_run
 from roofline.frontends.torch.updates import Steps, one_by_one
@@ -78,6 +79,8 @@ class Recorder:
         self.known = RULES.keys() | _SILENT | _SAME
         self.sources: list[Value] = []
         self.calls: list[AtenCall] = []
+        #: What the host is asked for: calls of operators, and of those that run no kernel.
+        self.operators = self.views = 0
         self.notes: dict[str, None] = {}
         self._by_place: dict[Any, Value] = {}
         self.freed: dict[int, int] = {}
@@ -91,6 +94,7 @@ class Recorder:
         self._scope_of: dict[int, str] = {}
         self._count = 0
         self._paused = False
+        self._inner = 0
         self._kernel = ""
         self.steps = Steps(self)
 
@@ -216,6 +220,30 @@ class Recorder:
             return None
         return decomposition_table.get(func) or (func.decompose if func._can_decompose() else None)
 
+    def count(self, func: Any, whole: bool) -> None:
+        """Count a call that the program made; ``whole`` where it is taken apart, which PyTorch does not."""
+        if self._inner:
+            return
+        name = func._schema.name.rpartition("::")[2]
+        looks = (
+            name in _SAME
+            or name in ROOM
+            or any(value.alias_info is not None and not value.alias_info.is_write for value in func._schema.returns)
+        )
+        if not whole and looks:
+            self.views += 1
+        elif name not in _SILENT:
+            self.operators += 1
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Run the parts of a call, which are no calls of the program."""
+        self._inner += 1
+        try:
+            yield
+        finally:
+            self._inner -= 1
+
     def _as_one(self, kernel: str, run: Any, *args: Any, **kwargs: Any) -> Any:
         """Run what is taken apart, as the one kernel that it is."""
         outer, self._kernel = self._kernel, self._kernel or kernel
@@ -333,13 +361,15 @@ class _Calls(TorchDispatchMode):  # type: ignore[misc]
         kwargs = kwargs or {}
         if self.recorder._paused:
             return func(*args, **kwargs)
-        parts = self.recorder.parts(func)
+        recorder = self.recorder
+        parts = recorder.parts(func)
+        recorder.count(func, parts is not None)
         if parts is not None:
-            with self:
+            with self, recorder.inside():
                 return parts(*args, **kwargs)
         named = _named(func, args, kwargs)
-        was = {key: self.recorder.plain(value) for key, value in named.items()}
-        self.recorder.before_writes(func, named)
+        was = {key: recorder.plain(value) for key, value in named.items()}
+        recorder.before_writes(func, named)
         result = func(*args, **kwargs)
-        self.recorder.note_call(func, named, was, result)
+        recorder.note_call(func, named, was, result)
         return result

@@ -1,0 +1,67 @@
+"""How long the host takes to run a program eagerly: by what it calls and launches, and by how fast it is.
+
+The host of an eager program calls operators, makes views and launches kernels; each takes about as long whatever it
+computes. A host is known by the time of one call of an operator (``host`` in the ``[efficiency]`` of a chip's file).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from roofline.counting.counts import KernelCount
+from roofline.ir.graph import Graph, HostCalls
+from roofline.ops.aliases import is_view
+from roofline.ops.registry import OPS
+
+__all__ = ["RANGE", "calls_of", "seconds"]
+
+# Least error of the host-bound rows of measurements/h100-sxm/zoo/models.csv (24 settings of 17 programs), where one
+# call takes 21.7 us: leaving each program out, they are off by 18 % on average and by less than RANGE without
+# exception. Calls of modules, of functions and of the library's own Python explain no more than these three.
+#: A call that launches nothing (a view, an allocation), and a launch, against a call of an operator.
+VIEW, LAUNCH = 0.28, 0.43
+#: Calls of a training step against those without gradients: autograd records them and finds its way back.
+TRAINING = 1.3
+#: A host's time lies within this factor of the expected: a machine is as slow again at times, and programs differ.
+RANGE = 1.73
+#: Views of a matmul: PyTorch's ``linear`` transposes its weight, and makes a matrix of its input and back
+#: (aten/src/ATen/native/Linear.cpp, ``_flatten_nd_linear``).
+VIEWS_OF_LINEAR = 3
+
+
+def calls_of(graph: Graph, rows: Sequence[KernelCount]) -> HostCalls:
+    """Return what the host calls in one run.
+
+    What a capture counted grows and shrinks with the kernels that passes have made of the program since. A program
+    that nobody captured calls one operator a kernel, and as many views as it and its matmuls have.
+
+    Args:
+        graph: The program.
+        rows: Its kernels.
+    """
+    kernels = sum(row.kernel.count for row in rows)
+    known = graph.info.calls
+    if known is not None and known.kernels:
+        scale = kernels / known.kernels
+        return HostCalls(kernels, known.operators * scale, known.views * scale)
+    views = sum(node.count for node in graph.nodes if is_view(node))
+    matmuls = sum(node.count for node in graph.nodes if OPS[node.op].kind == "matmul")
+    return HostCalls(kernels, kernels, views + VIEWS_OF_LINEAR * matmuls)
+
+
+def seconds(graph: Graph, rows: Sequence[KernelCount], launches: Any, host: float, queue: float) -> Any:
+    """Return the host's time of one eager run [s].
+
+    Args:
+        graph: The program.
+        rows: Its kernels.
+        launches: Kernels that run.
+        host: Time of one call of an operator [s].
+        queue: Time to queue a collective [s].
+    """
+    calls = calls_of(graph, rows)
+    queued = sum(row.kernel.count for row in rows if row.kernel.kind == "network")
+    work = calls.operators + VIEW * calls.views + LAUNCH * launches
+    trained = TRAINING if graph.backward_start is not None else 1.0
+    return host * trained * work + queued * max(queue - host * (1 + LAUNCH), 0.0)
