@@ -290,7 +290,6 @@ class Info:
         ignored: Keys of a config, or operations of a file, that no cost depends on.
         method: How PyTorch captured it: ``dispatch``, ``export`` or ``run``.
         guards: Conditions on symbolic sizes under which the capture holds.
-        producer: What wrote the ONNX file.
         opset: Versions of the operator sets of the ONNX file.
         mode: ``compiled`` where it was captured in torch.compile's kernels.
         kernels: Launches then.
@@ -318,7 +317,6 @@ class Info:
     ignored: tuple[str, ...] | Mapping[str, int] = ()
     method: str | None = None
     guards: tuple[str, ...] = ()
-    producer: str | None = None
     opset: Mapping[str, int] = field(default_factory=dict)
     mode: str | None = None
     kernels: int | None = None

@@ -119,8 +119,7 @@ def _items(names: Names) -> tuple[Size, str]:
 def _info(walk: Walk, model: Any, label: str) -> Info:
     return Info(
         model=label,
-        source="onnx",
-        producer=model.producer_name,
+        source=", ".join(filter(None, ("onnx", model.producer_name))),
         opset={domain or "ai.onnx": version for domain, version in walk.versions.items()},
         notes=(*walk.file.names.notes, *walk.notes),
         ignored=dict(sorted((+walk.folded).items())),
