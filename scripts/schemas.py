@@ -55,6 +55,7 @@ CASES = (
     "fuse gpt2 -S 64 --pair layers.0.mlp.up,layers.0.mlp.down",
     "fuse gpt2 h100-sxm -S 64 --pair layers.0.mlp.up,layers.0.mlp.gelu_new.cube",
     "sweep sweep.csv", "trace times.csv", "graph gpt2", "graph resnet18 -B 1 --all",
+    "graph resnet18 h100-sxm --kernels -B 1",
     f"plot {_DECODE} -B 8 -o roofline.svg", f"plot {_DECODE} -B 1,8 -o sweep.svg",
 )  # fmt: skip
 
@@ -136,7 +137,8 @@ KEYS = {
     "op": "operator", "role": "what runs it",
     "kind": "class of operator; of a point, what it is: kernel and program are predicted",
     "shapes": "shapes of its inputs",
-    "formula": "what it was timed with", "launches": "kernels per iteration", "arithmetic": "arithmetic [FLOP]",
+    "formula": "what it was timed with", "launches": "kernels that run; of a trace, per iteration",
+    "arithmetic": "arithmetic [FLOP]",
     "flops_share": "share of the peak", "bytes_share": "share of the bandwidth", "above": "whether it is above a roof",
     "label": "cause of the time lost", "proposal": "what to do", "counters": "what the profiler recorded besides",
     "column": "column of the times", "regime": "cold or warm caches", "counts": "rows by verdict",
@@ -165,6 +167,7 @@ KEYS = {
     "meaning": "what it does", "inputs": "tensors read", "outputs": "tensors written",
     "read_bytes": "bytes read [byte]", "write_bytes": "bytes written [byte]",
     "bytes_alone": "traffic as a kernel of its own [byte]", "kernel_number": "number of its kernel",
+    "operator": "name of the operator", "runs_as": "operator that the kernel is timed as",
     "step": "its place in the kernel", "steps": "operators of the kernel",
     # validate, calibrate
     "section": "what is judged together", "class": "operator and format, or model and phase", "mean": "mean error [%]",

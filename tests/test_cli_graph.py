@@ -410,3 +410,27 @@ def test_a_torch_module_as_a_script(run: Run) -> None:
     data = json.loads(result.out)
     assert data["totals"]["flops"] == f"{6 * 2 * 64 * 64}*B"
     assert [block["times"] for block in data["blocks"]] == [6]
+
+
+def test_kernels_that_are_launched_are_listed_by_operator(run: Run, tmp_path: Path) -> None:
+    script = "b = rl.ops.Builder('net', 'bf16')\nx = b.input('x', (2, 64, 8, 8))\n"
+    script += "y = b.op('conv2d', x, b.weight('w', (64, 64, 3, 3)), b.weight('b', (64,)), padding=1, name='conv')\n"
+    (tmp_path / "net.py").write_text(f"import roofline as rl\n{script}net = b.graph([b.op('relu', y)])\n")
+    text = run("net.py", "h100-sxm", "--kernels").out
+    assert "2 operators launch 3 kernels" in text
+    assert re.search(r"^conv +conv2d +1\n +conv2d +conv2d +1 .*\n +add_bias +add +1 ", text, re.MULTILINE)
+    assert max(map(len, text.splitlines())) <= 80
+    record = json.loads(run("net.py", "h100-sxm", "--kernels", "--json").out)
+    assert record["schema"]["name"] == "graph_kernels"
+    assert sum(row["count"] for row in record["rows"]) == record["launches"] == 3
+    assert sum(row["time_s"] for row in record["rows"]) == pytest.approx(record["time_s"])
+    same = rl.analysis.launched(rl.estimate(str(tmp_path / "net.py"), "h100-sxm")).records()
+    assert [row["kernel"] for row in same] == ["conv2d", "add_bias", "relu"]
+
+
+@pytest.mark.parametrize("words", [("--kernels",), ("h100-sxm",), ("h100-sxm", "--kernels", "--format", "dot")])
+def test_kernels_take_a_chip_and_no_format(run: Run, words: tuple[str, ...]) -> None:
+    result = run("resnet18", *words)
+    assert result.code == 2
+    assert result.err.count("\n") == 1
+    assert "--kernels" in result.err

@@ -10,6 +10,8 @@ from .fusing import Explanation as Explanation
 from .fusing import Fusion as Fusion
 from .fusing import explain_fusion as explain_fusion
 from .fusing import fusion as fusion
+from .launched import Launched as Launched
+from .launched import launched as launched
 from .provenance import PassHistory as PassHistory
 from .provenance import pass_history as pass_history
 from .scale_out import Scaling as Scaling

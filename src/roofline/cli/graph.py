@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import groupby
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from rich.text import Text
 
+from roofline.analysis.estimates import estimate
+from roofline.analysis.launched import Launched, launched
 from roofline.cli import options as opt
 from roofline.cli.app import LOOK_UP, command, completion
 from roofline.cli.output import json_text, rendered, width, write
-from roofline.cli.tables import table
+from roofline.cli.tables import heading as title
+from roofline.cli.tables import percent, table, time_text
 from roofline.ir.csvfile import csv_text
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.files import whole_file
+from roofline.ir.graph import Graph
 from roofline.view.listing import wording as words
 from roofline.view.listing.listing import Listing, listing
 from roofline.view.listing.rows import Row
@@ -30,6 +35,9 @@ _Format = Annotated[str | None, opt.option(
     "--format -f FORMAT", "text, table, dot or html.", "Output", default="by the suffix of -o, else text",
     complete=completion(lambda: FORMATS))]  # fmt: skip
 _All = Annotated[bool, opt.option("--all", "Show every layer; equal ones are folded to one otherwise.")]
+_Chip = Annotated[str | None, opt.argument(
+    "[CHIP]", "With --kernels, where it runs: a shipped name, a chip .toml.", opt.complete_chips)]  # fmt: skip
+_Kernels = Annotated[bool, opt.option("--kernels", "List what a framework launches on CHIP, by operator.")]
 _Output = Annotated[Path | None, opt.option(
     "--output -o FILE", "Write here instead, the whole file or nothing.", "Output")]  # fmt: skip
 #: Colour of each mark of a line.
@@ -42,21 +50,26 @@ def graph(
     program: opt.ProgramOptions,
     sizes: opt.SizeOptions,
     output: opt.OutputOptions,
+    chip: _Chip = None,
+    kernels: _Kernels = False,
     format: _Format = None,
     every: _All = False,
     file: _Output = None,
 ) -> None:
     """Print a program node by node: operations, shapes, FLOPs, bytes, kernels; sizes not given stay symbols."""
+    if kernels or chip is not None:
+        _refuse_without_launches(chip, kernels, format=format is not None, all=every, output=file is not None)
+        result = _launched(program.graph(model, step=False), str(chip), sizes)
+        return output.write(result, _launches(result))
     form = _form(format, output, file)
     built = program.graph(model, step=False)
-    result = listing(built, fold=not every, **sizes.some(built))  # type: ignore[arg-type]
-    text = FORMATS[form](result, file is not None)
+    shown = listing(built, fold=not every, **sizes.some(built))  # type: ignore[arg-type]
+    text = FORMATS[form](shown, file is not None)
     if file is None or os.fspath(file) == "-":
-        write(text)
-        return
+        return write(text)
     with whole_file(file) as stream:
         stream.write(text)
-    write(f"{file}: {form} of {words.safe(built.name)}\n")
+    return write(f"{file}: {form} of {words.safe(built.name)}\n")
 
 
 def _form(format: str | None, output: opt.OutputOptions, file: Path | None) -> str:
@@ -70,6 +83,41 @@ def _form(format: str | None, output: opt.OutputOptions, file: Path | None) -> s
         near = did_you_mean(format, FORMATS)
         raise UsageError(f"--format {format[:60]!r}; allowed: {', '.join(FORMATS)}{near}")
     return format
+
+
+# --- what a framework launches ----------------------------------------------------------------------------------------
+
+
+def _refuse_without_launches(chip: str | None, kernels: bool, **others: bool) -> None:
+    """Refuse a chip without ``--kernels``, the reverse, and options that are about the listing of nodes."""
+    if chip is None or not kernels:
+        one = "--kernels" if kernels else chip
+        raise UsageError(f"{one}: what is launched takes a chip and --kernels; give both, or neither")
+    opt.exclusive(kernels=True, **others)
+
+
+def _launched(built: Graph, chip: str, sizes: opt.SizeOptions) -> Launched:
+    """Return the launches at one point; the chip is one."""
+    return launched(estimate(built, opt.device(chip), mode="graph", **sizes.of(built)))
+
+
+def _launches(result: Launched) -> Iterator[Any]:
+    """Show operators and, where they are others, the kernels under them."""
+    rows: list[tuple[str, ...]] = []
+    for operator, group in groupby(result.records(), lambda row: (row["operator"], row["op"], row["operators"])):
+        kernels = list(group)
+        name, op, times = words.safe(operator[0]), operator[1], f"{operator[2]:,}"
+        whole = len(kernels) == 1 and kernels[0]["runs_as"] == op
+        rows += [] if whole else [(name, op, times, "", "", "")]
+        rows += [
+            (name if whole else f"  {words.safe(row['kernel'])}", row["runs_as"], f"{row['count']:,}",
+             time_text(row["each_s"]), time_text(row["time_s"]), percent(row["share"]))
+            for row in kernels
+        ]  # fmt: skip
+    about = result.summary()
+    yield title(result)
+    yield f"{about['operators']:,} operators launch {about['launches']:,} kernels: {time_text(about['time_s'])}"
+    yield from ("", table("<operator, kernel|<runs as|runs|each|time|share", rows))
 
 
 # --- for a terminal ---------------------------------------------------------------------------------------------------
