@@ -56,10 +56,13 @@ class Estimate(Evaluation, Report):
     @cached_property
     def host_time(self) -> Any:
         """Time that the host needs to call and launch them in eager mode, while the device works [s]."""
-        return self.per_chip(
-            self._on_host(chip, times) if self.mode == "eager" else 0
-            for chip, times in zip(self.chips, self.times, strict=True)
-        )
+        return self.per_chip(self.hosts)
+
+    @cached_property
+    def hosts(self) -> Sequence[Any]:
+        """That of each chip [s]."""
+        each = zip(self.chips, self.alone, strict=True)
+        return [self._on_host(*pair) if self.mode == "eager" else 0.0 for pair in each]
 
     def _on_host(self, chip: Chip, times: Sequence[KernelTime]) -> Any:
         if is_cpu(chip):  # what it calls runs there and then

@@ -9,7 +9,16 @@ from typing import Any, Self
 
 import numpy as np
 
-from roofline.cost import CERTAINTY, EAGER, KernelTime, kernel_time, not_modelled, sparse_weights, uses_tf32
+from roofline.cost import (
+    CERTAINTY,
+    EAGER,
+    KernelTime,
+    kernel_time,
+    not_modelled,
+    sparse_weights,
+    under_power_cap,
+    uses_tf32,
+)
 from roofline.counting.counts import Counts, KernelCount, kernels, unknown_operations
 from roofline.counting.grid import Grid, added, plain
 from roofline.counting.memory import Memory, memory
@@ -51,7 +60,18 @@ class Evaluation:
 
     @cached_property
     def times(self) -> tuple[tuple[KernelTime, ...], ...]:
-        """Times of each distinct kernel, one tuple per chip."""
+        """Times of each distinct kernel in this program, one tuple per chip."""
+        each = zip(self.alone, self.chips, self.hosts, strict=True)
+        return tuple(under_power_cap(self.rows, times, chip, self.tf32, host) for times, chip, host in each)
+
+    @property
+    def hosts(self) -> Sequence[Any]:
+        """Time that the host needs for a run at least, for each chip [s]."""
+        return [0.0] * len(self.chips)
+
+    @cached_property
+    def alone(self) -> tuple[tuple[KernelTime, ...], ...]:
+        """Times of each distinct kernel before the power cap of the program, one tuple per chip."""
         runtime = "" if self.mode == "compiled" else EAGER
         return tuple(
             tuple(kernel_time(row, chip, self.tf32, runtime=runtime) for row in self.rows) for chip in self.chips

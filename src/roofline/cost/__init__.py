@@ -23,11 +23,12 @@ from roofline.cost import (
     network,
     parameters,
     plain,
+    power,
     rowwise,
     stream,
 )
 from roofline.cost.lowering import EAGER, lowered
-from roofline.cost.machine import vector_peak
+from roofline.cost.machine import machine, vector_peak
 from roofline.cost.parameters import Group, Parameter
 from roofline.cost.spread import CERTAINTY, PROGRAM, half_width, kernel_class, provenance, spread
 from roofline.cost.spread import GROUP as SPREAD
@@ -63,6 +64,7 @@ __all__ = [
     "spread",
     "traffic_seconds",
     "uncertainty",
+    "under_power_cap",
     "uses_tf32",
     "values",
     "vector_peak",
@@ -262,6 +264,44 @@ def uncertainty(times: Iterable[tuple[int, KernelTime]]) -> dict[str, Any]:
         for name, part in time.uncertainty.items():
             seconds.setdefault(name, []).append(count * part)
     return {name: added(parts) for name, parts in seconds.items()}
+
+
+def under_power_cap(
+    rows: Sequence[KernelCount], times: Sequence[KernelTime], chip: Chip, tf32: bool | None = None, idle: Any = 0.0
+) -> tuple[KernelTime, ...]:
+    """Return the times of a program's kernels, slowed where it keeps the matrix units busy (:mod:`.power`).
+
+    Args:
+        rows: Their counts.
+        times: Their times, each by itself.
+        chip: Where they run.
+        tf32: As for :func:`kernel_time`.
+        idle: Time that a run takes at least, since the host needs it [s].
+    """
+    if cpu.is_described(chip) or not machine(chip).is_gpu:
+        return tuple(times)
+    ratio = values(chip, "matmul", "program")["sustained"]
+    peaks = [_matrix_seconds(row, chip, tf32) for row in rows] if ratio else []
+    if not any(np.any(peak) for peak in peaks):
+        return tuple(times)
+    each = [time.expected for time in times]
+    factors = power.slowed([row.kernel.count for row in rows], each, peaks, ratio, idle)
+    return tuple(_stretched(*pair) for pair in zip(times, factors, strict=True))
+
+
+def _stretched(time: KernelTime, factor: Any) -> KernelTime:
+    """Return a time, with those of its parts, multiplied by a factor."""
+    parts = tuple(replace(part, time=_stretched(part.time, factor)) for part in time.parts)
+    doubt = {name: factor * part for name, part in time.uncertainty.items()}
+    return replace(time, expected=time.expected * factor, uncertainty=doubt, parts=parts)
+
+
+def _matrix_seconds(row: KernelCount, chip: Chip, tf32: bool | None) -> Any:
+    """Time of the arithmetic on matrix units at their peak [s]."""
+    if not row.flops_by or not launch(row, chip, tf32, "program").on_matrix:
+        return 0.0
+    fast = uses_tf32(row, chip, tf32)
+    return sum(flops / chip.matmul_peak(dtype, tf32=fast) for dtype, flops in row.flops_by.items())
 
 
 def traffic_seconds(work: Launch) -> Any:

@@ -71,7 +71,7 @@ GROUP = Group(
     tail=Parameter(0.7, 0.05, 1.0, "share", "of a part-filled last wave that costs as much as a full one"),
     throttle=Parameter(0.15, 0.0, 1.0, "share", "slowdown of long compute-bound runs under the power cap"),
     sustained=Parameter(
-        0.6, 0.0, 3.0, "ratio", "slowdown in a program by the share of busy matrix units over the power cap"
+        0.6, 0.0, 3.0, "ratio", "slowdown in a program by the share of its time at peak over what the power cap allows"
     ),
     narrow=Parameter(7e9, 5e8, 1e12, "loads/s", "loads per core when rows are not aligned to 16 bytes"),
     store=Parameter(
@@ -100,8 +100,6 @@ GROUP = Group(
     tinygemm=Parameter(0.03, 0.005, 1.0, "share", "of the 16-bit peak that tinygemm, PyTorch's int4 kernel, reaches"),
 )
 
-#: Share of busy matrix units at which a program meets the power cap.
-CAPPED = 0.55
 #: Seconds after which a run counts as long for the power cap.
 SUSTAINED = 3e-4
 
@@ -177,10 +175,9 @@ def _choices(split: bool, dequantized: bool, by_row: bool) -> Any:
 
 
 def _throttled(work: Launch, p: Mapping[str, float], time: Any) -> Any:
-    """Slowdown under the power cap: of a long launch, or of a program that keeps the units busy for long."""
+    """Slowdown of a long launch under the power cap; :mod:`roofline.cost.power` adds that of a long program."""
     busy = np.minimum(work.row.flops / work.peak / time, 1.0)  # share of the time at the matrix units' peak
-    lone = p["throttle"] * busy**2 * time / (time + SUSTAINED)
-    return np.maximum(lone, p["sustained"] * np.maximum(busy - CAPPED, 0.0)) if work.regime == "program" else lone
+    return p["throttle"] * busy**2 * time / (time + SUSTAINED)
 
 
 def _kind(work: Launch) -> str:

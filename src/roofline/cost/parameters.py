@@ -65,7 +65,7 @@ def values(chip: Chip, group: Group, regime: str = "cold") -> Mapping[str, float
         ChipDataError: The chip's file names a parameter that does not exist.
     """
     own = chip.efficiency.parameters
-    fitted = {**_of_sibling(chip, group), **own.get(group.name, {}), **own.get(f"{group.name}_{regime}", {})}
+    fitted = {**_of_sibling(chip, group, regime), **own.get(group.name, {}), **own.get(f"{group.name}_{regime}", {})}
     for key, value in fitted.items():
         where = f"{chip.name}: [efficiency.parameters] {group.name}.{key}"
         if key not in group:
@@ -79,11 +79,12 @@ def values(chip: Chip, group: Group, regime: str = "cold") -> Mapping[str, float
     return MappingProxyType({key: fitted.get(key, prior(parameter)) for key, parameter in group.items()})
 
 
-def _of_sibling(chip: Chip, group: Group) -> dict[str, float]:
+def _of_sibling(chip: Chip, group: Group, regime: str) -> dict[str, float]:
     """Return a sibling's figures on this chip: shares as they are, seconds by the ratio of the clocks."""
     if not chip.efficiency.like:
         return {}
     sibling = find_chip(chip.efficiency.like)
     pace = sibling.clock / chip.clock if sibling.clock and chip.clock else 1.0
-    fitted = sibling.efficiency.parameters.get(group.name, {})
+    tables = sibling.efficiency.parameters
+    fitted = {**tables.get(group.name, {}), **tables.get(f"{group.name}_{regime}", {})}
     return {key: value * pace if key in group and group[key].unit == "s" else value for key, value in fitted.items()}
