@@ -73,8 +73,9 @@ class Evaluation:
     def alone(self) -> tuple[tuple[KernelTime, ...], ...]:
         """Times of each distinct kernel before the power cap of the program, one tuple per chip."""
         runtime = "" if self.mode == "compiled" else EAGER
+        regime = "program" if sum(row.kernel.count for row in self.rows) > 1 else "cold"
         return tuple(
-            tuple(kernel_time(row, chip, self.tf32, runtime=runtime) for row in self.rows) for chip in self.chips
+            tuple(kernel_time(row, chip, self.tf32, regime, runtime) for row in self.rows) for chip in self.chips
         )
 
     @cached_property

@@ -278,7 +278,8 @@ def under_power_cap(
         tf32: As for :func:`kernel_time`.
         idle: Time that a run takes at least, since the host needs it [s].
     """
-    if cpu.is_described(chip) or not machine(chip).is_gpu:
+    alone = sum(row.kernel.count for row in rows) == 1
+    if alone or cpu.is_described(chip) or not machine(chip).is_gpu:
         return tuple(times)
     ratio = values(chip, "matmul", "program")["sustained"]
     peaks = [_matrix_seconds(row, chip, tf32) for row in rows] if ratio else []
