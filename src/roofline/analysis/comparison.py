@@ -253,7 +253,7 @@ def compare(
         >>> found = compare("llama-3-8b", ["h100-sxm", "h200-sxm"], phase="decode", mode="graph", batch=1, context=2048)
         >>> found.best.chip.name
         'h200-sxm'
-        >>> found.rows[0].elasticity["memory_bandwidth"] > 0.7
+        >>> found.rows[0].elasticity["memory_bandwidth"] > 0.6
         True
     """
     graph = as_graph(program, phase, dtype)
