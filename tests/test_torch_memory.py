@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import roofline as rl  # noqa: E402
-from roofline.counting.memory import memory  # noqa: E402
+from roofline.counting.memory import TrainingMemory, memory  # noqa: E402
 from roofline.ir.graph import Lifetimes  # noqa: E402
 
 N = 1024
@@ -95,7 +95,10 @@ def test_a_backward_holds_what_it_reads() -> None:
 
     # Results of exp and tanh are read by their backward, that of the product by nobody: it is gone. Those two and the
     # gradient of tanh's argument are there at once; once more with exp's, when tanh's is gone. The sums take little.
-    assert activations(program, torch.empty(N)) == pytest.approx(3 * VECTOR, abs=16)
+    need = memory(rl.from_torch(program, torch.empty(N)), {})
+    assert isinstance(need, TrainingMemory)
+    assert need.activations + need.gradients == pytest.approx(3 * VECTOR, abs=16)
+    assert need.gradients == VECTOR  # is there at the end, with the gradient of the product alone
 
 
 def test_symbols_and_numbers_agree() -> None:

@@ -11,7 +11,7 @@ from roofline.counting.counts import kernel_boundaries, nbytes
 from roofline.hardware.chip import Chip
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import UsageError
-from roofline.ir.graph import Graph, once_per_graph
+from roofline.ir.graph import Graph, Tensor, once_per_graph
 from roofline.ir.sizes import Number, evaluate, maximum, terms
 from roofline.ir.units import parse
 from roofline.ops.aliases import aliases
@@ -64,7 +64,8 @@ class TrainingMemory(Memory):
     """Bytes by part of a training step.
 
     Attributes:
-        gradients: Of all weights, from where they arise to the end of the step.
+        gradients: Of all weights. Where they were seen to come and go with the backward, ``activations`` are what the
+            fullest moment has beyond them.
         optimizer: States, and the fp32 copy of the weights where there is one.
     """
 
@@ -113,30 +114,34 @@ def memory(graph: Graph, sizes: Mapping[str, Number], reserve: float = RESERVE) 
     """
     graph = _on_one_device(graph)
     stored = _stored(graph)
-    peaks = [evaluate(peak, sizes) for peak in _live_peaks(graph)]
+    gradients = {kind: sum(nbytes(tensor) for tensor in each) for kind, each in _gradients(graph).items()}
+    seen = gradients["activation"] if graph.info.lifetimes.freed else 0
     parts = {
         "kv_cache": evaluate(stored["cache"], sizes),
         "inputs": evaluate(stored["input"], sizes),
-        "activations": _largest(peaks),
+        "activations": _largest([evaluate(peak, sizes) for peak in _live_peaks(graph)]) - evaluate(seen, sizes),
         "reserve": reserve,
     }
     resident, training = stored["weight"] + stored["buffer"], graph.info.training
     if training.gradients is None and not training.optimizer:
         return Memory(weights=evaluate(resident, sizes), **parts)
     states = sum(nbytes(graph.tensors[name]) for name in training.optimizer_states)
-    gradients = _gradients(graph)
-    buffers = sum(nbytes(graph.tensors[name]) for name in gradients if graph.tensors[name].kind == "buffer")
     return TrainingMemory(
-        weights=evaluate(resident - states - buffers, sizes),
-        gradients=evaluate(sum(nbytes(graph.tensors[name]) for name in gradients), sizes),
+        weights=evaluate(resident - states - gradients["buffer"], sizes),
+        gradients=evaluate(sum(gradients.values()), sizes),
         optimizer=evaluate(states, sizes),
         **parts,
     )
 
 
-def _gradients(graph: Graph) -> frozenset[str]:
-    """Stored tensors that the weights' gradients are in."""
-    return frozenset(aliases(graph).root(name) for _, name in graph.info.training.gradients or ())
+@once_per_graph
+def _gradients(graph: Graph) -> Mapping[str, list[Tensor]]:
+    """Tensors that the weights' gradients are in, by kind: those that are added up are buffers."""
+    names = dict.fromkeys(aliases(graph).root(name) for _, name in graph.info.training.gradients or ())
+    every: dict[str, list[Tensor]] = {"activation": [], "buffer": []}
+    for name in names:
+        every.setdefault(graph.tensors[name].kind, []).append(graph.tensors[name])
+    return every
 
 
 @once_per_graph
@@ -196,13 +201,14 @@ def _blocks(graph: Graph) -> Iterator[tuple[Number, int, int]]:
     ends = {node.label: at for at, node in enumerate(graph.nodes)}
     places = {node.name: at for at, node in enumerate(graph.nodes)}
     until = {"": len(graph.nodes), **{node.name: ends[node.label] for node in graph.nodes}}
-    last, gradients = _last_uses(graph, until), _gradients(graph)
+    last = _last_uses(graph, until)
+    if not graph.info.lifetimes.freed:  # gradients stay from step to step
+        last = {name: end for name, end in last.items() if graph.tensors[name] not in _gradients(graph)["activation"]}
     for name, node in graph.info.lifetimes.freed.items():
         if name in last:
             last[name] = max(last[name], until.get(node, 0))
     for name, end in last.items():
-        if name not in gradients:
-            yield nbytes(graph.tensors[name]), places[graph.producer[name].name], end
+        yield nbytes(graph.tensors[name]), places[graph.producer[name].name], end
     for tensor, first, after in graph.info.lifetimes.unread:
         if first in places and after in until:
             yield nbytes(tensor), places[first], max(places[first], until[after])

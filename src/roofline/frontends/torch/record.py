@@ -84,9 +84,10 @@ class Recorder:
         self.notes: dict[str, None] = {}
         self._by_place: dict[Any, Value] = {}
         self.freed: dict[int, int] = {}
+        self._serial = 0
         self._memories: dict[int, int] = {}
         self._watched: dict[int, weakref.ref[Any]] = {}
-        self._bases: dict[int, Any] = {}
+        self._bases: dict[int, tuple[weakref.ref[Any], Any]] = {}
         self._sources: list[Any] = []
         self._restored = Saved()
         self._own: set[int] = set()
@@ -152,15 +153,16 @@ class Recorder:
         """Know a tensor from now on."""
         place = self._place(tensor)
         self._by_place[place] = value
-        self._bases.setdefault(place[0], place)
+        self._bases.setdefault(place[0], (weakref.ref(tensor), place))
         return value
 
-    def _memory(self, tensor: Any) -> int:
-        """Return the serial number of the memory that a tensor lies in."""
+    def _memory(self, tensor: Any, base: Value | None = None) -> int:
+        """Return the serial number of the memory that a tensor lies in; where it is new, that of its base if any."""
         storage = storage_of(tensor)
         owner, key = (tensor, id(tensor)) if storage is None else (storage, storage._cdata)
         if key not in self._memories:
-            serial = self._memories[key] = len(self._memories) + len(self.freed) + 1
+            self._serial += base is None
+            serial = self._memories[key] = self._serial if base is None else base.memory
             self._watched[key] = weakref.ref(owner, lambda _: self._free(key, serial))
         return self._memories[key]
 
@@ -266,13 +268,17 @@ class Recorder:
             raise UsageError(f"the program runs more than {MAX_CALLS} operators; give it a smaller loop")
         writes = dict(self._writes(schema, named, was))
         after = {tensor: write.after for tensor, write in writes.items()}
-        values = tuple(self._out(out, after) for out in outs)
+        views = any(each.alias_info is not None and not each.alias_info.is_write for each in schema.returns)
+        base = next((each for each in was.values() if isinstance(each, Value)), None) if views else None
+        values = tuple(self._out(out, after, base) for out in outs)
         target = f"{schema.name.replace('::', '.')}.{schema.overload_name or 'default'}"
         self.calls.append(AtenCall(target, was, values, self._where(), tuple(writes.values()), self._kernel))
 
-    def _out(self, out: Any, after: Mapping[int, Value]) -> Value | None:
+    def _out(self, out: Any, after: Mapping[int, Value], base: Value | None) -> Value | None:
         if not isinstance(out, torch.Tensor):
             return None
+        # What PyTorch makes of a tensor with data, to run without, has other memory, and so have views of that.
+        self._memory(out, base if base is not None and base.memory in self._own else None)
         if id(out) in after:
             return after[id(out)]
         return self.remember(out, self._value(out, "", "activation"))
@@ -287,13 +293,13 @@ class Recorder:
 
     def _write(self, tensor: Any, before: Value) -> Write:
         after = self.remember(tensor, self._value(tensor, before.name, "activation"))
-        whole, base = self._bases[after.memory], None
-        if whole != self._place(tensor):
-            old = self._by_place[whole]
-            self._count += 1
-            base = old, replace(old, number=self._count, kind="activation")
-            self._by_place[whole] = base[1]
-        return Write(before, after, base)
+        whole, place = self._bases[after.memory]
+        if whole() is tensor or place == self._place(tensor):  # a call such as as_strided_ moves a tensor's place
+            return Write(before, after)
+        self._count += 1
+        old = self._by_place[place]
+        new = self._by_place[place] = replace(old, number=self._count, kind="activation")
+        return Write(before, after, (old, new))
 
     def plain(self, value: Any) -> Any:
         """Return an argument with values for tensors and roofline's sizes for PyTorch's."""
