@@ -19,9 +19,10 @@ from roofline.cost import (
     under_power_cap,
     uses_tf32,
 )
+from roofline.cost.scratch import memory_on
 from roofline.counting.counts import Counts, KernelCount, kernels, unknown_operations
 from roofline.counting.grid import Grid, added, plain
-from roofline.counting.memory import Memory, memory
+from roofline.counting.memory import Memory
 from roofline.hardware.chip import Chip
 from roofline.hardware.cluster import NODE
 from roofline.ir.errors import UsageError
@@ -72,11 +73,15 @@ class Evaluation:
     @cached_property
     def alone(self) -> tuple[tuple[KernelTime, ...], ...]:
         """Times of each distinct kernel before the power cap of the program, one tuple per chip."""
-        runtime = "" if self.mode == "compiled" else EAGER
         regime = "program" if sum(row.kernel.count for row in self.rows) > 1 else "cold"
         return tuple(
-            tuple(kernel_time(row, chip, self.tf32, regime, runtime) for row in self.rows) for chip in self.chips
+            tuple(kernel_time(row, chip, self.tf32, regime, self.runtime) for row in self.rows) for chip in self.chips
         )
+
+    @property
+    def runtime(self) -> str:
+        """What launches its kernels."""
+        return "" if self.mode == "compiled" else EAGER
 
     @cached_property
     def tf32_kinds(self) -> tuple[str, ...]:
@@ -159,7 +164,10 @@ class Evaluation:
     @cached_property
     def memory(self) -> Memory:
         """Bytes by part."""
-        return memory(self.graph, self.grid.sizes, self.reserve).map(self.on_all)
+        every = [memory_on(self.graph, self.grid.sizes, chip, self.runtime, self.tf32, self.reserve)
+                 for chip in self.chips]  # fmt: skip
+        rest = every[0].map(self.on_all)
+        return replace(rest, activations=self.per_chip(each.activations for each in every))
 
     @cached_property
     def capacity(self) -> Any:

@@ -93,13 +93,21 @@ def reserved(reserve: str | float) -> float:
     return size
 
 
-def memory(graph: Graph, sizes: Mapping[str, Number], reserve: float = RESERVE) -> Memory:
+#: What operators take while they run: the labels of their kernels, and bytes.
+Scratch = Iterable[tuple[Iterable[str], Number]]
+
+
+def memory(
+    graph: Graph, sizes: Mapping[str, Number], reserve: float = RESERVE, scratch: Scratch = ()
+) -> Memory:  # fmt: skip
     """Itemise what a run of a graph needs.
 
     Args:
         graph: The program.
         sizes: A value for each symbol, numbers or arrays.
         reserve: Driver context and framework [byte].
+        scratch: What operators take while they run, besides their results: the labels of their kernels, and bytes,
+            numbers or arrays.
 
     Returns:
         Bytes by part; of a training step with gradients and optimizer [byte].
@@ -119,7 +127,7 @@ def memory(graph: Graph, sizes: Mapping[str, Number], reserve: float = RESERVE) 
     parts = {
         "kv_cache": evaluate(stored["cache"], sizes),
         "inputs": evaluate(stored["input"], sizes),
-        "activations": _largest([evaluate(peak, sizes) for peak in _live_peaks(graph)]) - evaluate(seen, sizes),
+        "activations": _largest(_peaks(graph, sizes, scratch)) - evaluate(seen, sizes),
         "reserve": reserve,
     }
     resident, training = stored["weight"] + stored["buffer"], graph.info.training
@@ -170,14 +178,29 @@ def _stored(graph: Graph) -> dict[str, Number]:
     return totals
 
 
+def _peaks(graph: Graph, sizes: Mapping[str, Number], scratch: Scratch) -> list[Number]:
+    """Return live bytes at the moments that can be the peak."""
+    peaks = [evaluate(peak, sizes) for peak in _live_peaks(graph)]
+    for labels, taken in scratch:
+        moments = undominated(_live_at(graph)[label] for label in labels if label in _live_at(graph))
+        peaks += [evaluate(live, sizes) + taken for live in moments]
+    return peaks
+
+
 @once_per_graph
 def _live_peaks(graph: Graph) -> tuple[Number, ...]:
     """Return symbolic live bytes at the moments that can be the peak."""
-    return _undominated(_live(graph))
+    return undominated(_live(graph))
 
 
-def _live(graph: Graph) -> Iterable[Number]:
-    """Live activation bytes after each node's output is allocated."""
+@once_per_graph
+def _live_at(graph: Graph) -> Mapping[str, Number]:
+    """Return symbolic live bytes while each kernel runs, by label."""
+    return {node.label: live for node, live in zip(graph.nodes, _live(graph), strict=True)}
+
+
+def _live(graph: Graph) -> Iterator[Number]:
+    """Yield live activation bytes after each node's output is allocated."""
     made: dict[int, list[Number]] = {}
     frees: dict[int, list[Number]] = {}
     for size, first, last in _blocks(graph):
@@ -186,10 +209,8 @@ def _live(graph: Graph) -> Iterable[Number]:
     live: Number = 0
     for at in range(len(graph.nodes)):
         live = sum(made.get(at, ()), start=live)
-        if at in frees:  # until then it only grows
-            yield live
+        yield live
         live = live - sum(frees.get(at, ()))
-    yield live
 
 
 def _blocks(graph: Graph) -> Iterator[tuple[Number, int, int]]:
@@ -239,7 +260,7 @@ def _last_uses(graph: Graph, until: Mapping[str, int]) -> dict[str, int]:
     return last
 
 
-def _undominated(values: Iterable[Number]) -> tuple[Number, ...]:
+def undominated(values: Iterable[Number]) -> tuple[Number, ...]:
     """Drop polynomials that another one exceeds term by term, whatever the (positive) sizes."""
     largest: list[Number] = []
     for value in dict.fromkeys(values):

@@ -17,9 +17,10 @@ from roofline.cost.lowering.rule import Rule, Site, word
 from roofline.cost.machine import machine
 from roofline.counting.counts import Kernel, kernels
 from roofline.hardware.chip import Chip
+from roofline.ir.graph import Graph
 from roofline.ops.builder import Builder
 
-__all__ = ["EAGER", "RUNTIMES", "Lowered", "Rule", "Site", "lowered"]
+__all__ = ["EAGER", "RUNTIMES", "Lowered", "Rule", "Site", "lowered", "lowered_graphs"]
 
 #: PyTorch as it runs on GPUs without a compiler, an operator at a time.
 EAGER = "pytorch"
@@ -35,8 +36,10 @@ RUNTIMES: Mapping[str, Mapping[str, tuple[Rule, ...]]] = {
     EAGER: _by_op(*attention.RULES, *convolution.RULES),
 }
 
-#: At which sizes an operator becomes these kernels (``None``: at all), and the kernels.
-Lowered = tuple[Callable[[Mapping[str, Any]], Any] | None, tuple[Kernel, ...]]
+#: At which sizes an operator becomes some kernels; ``None`` at all.
+At = Callable[[Mapping[str, Any]], Any] | None
+#: That, and the kernels.
+Lowered = tuple[At, tuple[Kernel, ...]]
 
 
 def lowered(kernel: Kernel, chip: Chip, runtime: str, flowing: bool, tf32: bool = False) -> tuple[Lowered, ...]:
@@ -52,6 +55,16 @@ def lowered(kernel: Kernel, chip: Chip, runtime: str, flowing: bool, tf32: bool 
     Returns:
         What applies, the first where several do; nothing where it runs as one kernel.
     """
+    return tuple(
+        (at, tuple(each for each in kernels(graph) if each.main.op != "empty"))
+        for at, graph in lowered_graphs(kernel, chip, runtime, flowing, tf32)
+    )
+
+
+def lowered_graphs(
+    kernel: Kernel, chip: Chip, runtime: str, flowing: bool, tf32: bool = False
+) -> tuple[tuple[At, Graph], ...]:
+    """Return the same as graphs: ``empty`` stands for what an operator reads."""
     rules = RUNTIMES[runtime]
     if (kernel.main.op not in rules and kernel.kind != "attention") or not machine(chip).is_gpu:
         return ()
@@ -59,14 +72,13 @@ def lowered(kernel: Kernel, chip: Chip, runtime: str, flowing: bool, tf32: bool 
 
 
 @lru_cache(maxsize=2**14)
-def _lowered(kernel: Kernel, chip: Chip, runtime: str, flowing: bool, tf32: bool) -> tuple[Lowered, ...]:
-    kinds: list[Lowered] = []
+def _lowered(kernel: Kernel, chip: Chip, runtime: str, flowing: bool, tf32: bool) -> tuple[tuple[At, Graph], ...]:
+    kinds: list[tuple[At, Graph]] = []
     for rule in RUNTIMES[runtime][word(kernel)]:
         site = Site(kernel, chip, Builder(rule.op), flowing, tf32)
         if rule.when(site):
             rule.emit(site)
-            launched = (each for each in kernels(site.b.graph()) if each.main.op != "empty")
-            kinds.append((rule.at, tuple(launched)))
+            kinds.append((rule.at, site.b.graph()))
             if rule.at is None:
                 break
     return tuple(kinds)
