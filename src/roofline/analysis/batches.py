@@ -22,8 +22,9 @@ import numpy as np
 
 from roofline.analysis.estimates import Estimate, Mode, estimate
 from roofline.analysis.remedies import does_not_fit, formats_that_fit
+from roofline.cost.scratch import memory_on
 from roofline.counting.grid import grid, one_point
-from roofline.counting.memory import RESERVE, Memory, memory, reserved
+from roofline.counting.memory import RESERVE, Memory, reserved
 from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip
@@ -384,7 +385,7 @@ def _largest_batch(graph: Graph, chip: Chip, sizes: Mapping[str, Any], room: flo
     """Return the largest batch that fits, by bisection."""
 
     def need(batch: int, program: Graph = graph) -> Memory:
-        return memory(program, grid(graph.symbols, {"B": batch, **sizes}).sizes, reserve)
+        return memory_on(program, grid(graph.symbols, {"B": batch, **sizes}).sizes, chip, reserve=reserve)
 
     if need(1).total > room:
         remedies = islice(formats_that_fit(lambda change: need(1, cast(graph, **change)).total <= room), 2)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from roofline.analysis.estimates import Mode, estimate
+from roofline.cost.scratch import memory_on
 from roofline.counting.counts import count_graph, kernels
 from roofline.counting.grid import grid, one_point
-from roofline.counting.memory import memory
 from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip
@@ -128,7 +128,7 @@ def _figures(graph: Graph, chip: Chip | None, mode: Mode, sizes: dict[str, Any])
         "kernels": sum(kernel.count for kernel in kernels(graph)),
         "flops": totals.flops,
         "bytes": totals.bytes,
-        "memory_bytes": memory(graph, points.sizes).total,
+        "memory_bytes": memory_on(graph, points.sizes, chip).total,
         "time_s": _time(graph, chip, mode, points.sizes) if chip is not None else None,
     }
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from roofline.analysis.remedies import does_not_fit, formats_that_fit
 from roofline.analysis.serving.kvcache import Formats, KVCache, checked_layout, in_formats, kv_cache
+from roofline.cost.scratch import memory_on
 from roofline.counting.memory import RESERVE, Memory, reserved
-from roofline.counting.memory import memory as itemise
 from roofline.frontends.source import Program
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip
@@ -120,7 +120,7 @@ class _Step:
         return kv_cache(self.graph, context, batch=batch, block=self.block, shared_prefix=prefix, **self.sizes)
 
     def need(self, batch: Any, context: Any) -> Memory:
-        need = with_cache(self.graph, self.cache(batch, context), self.reserve)
+        need = with_cache(self.graph, self.cache(batch, context), self.chip, self.reserve)
         if self.reading is None:
             return need
         larger = {part: maximum(getattr(need, part), getattr(self.reading, part)) for part in ("inputs", "activations")}
@@ -160,10 +160,10 @@ class _Step:
         return [*names, *islice(formats, REMEDIES - len(names))]
 
 
-def with_cache(graph: Graph, cache: KVCache, reserve: float = RESERVE) -> Memory:
+def with_cache(graph: Graph, cache: KVCache, chip: Chip, reserve: float = RESERVE) -> Memory:
     """Return what a step of a graph needs, its cache as reserved."""
     sizes = {"C": cache.grid.sizes["C"], "S": cache.grid.sizes["C"], **cache.grid.sizes}
-    return replace(itemise(graph, sizes, reserve), kv_cache=cache.reserved)
+    return replace(memory_on(graph, sizes, chip, reserve=reserve), kv_cache=cache.reserved)
 
 
 def largest_context(
@@ -213,7 +213,8 @@ def largest_context(
         (0, True)
     """
     step = _step(program, chip, memory_limit, (dtype, weights, cache), reserve=reserved(reserve), block=block,
-                 shared_prefix=shared_prefix, reading=_reading(program, prefill, chunk, (dtype, weights, cache)),
+                 shared_prefix=shared_prefix,
+                 reading=_reading(program, prefill, chunk, (dtype, weights, cache), find_chip(chip)),
                  sizes=sizes)  # fmt: skip
     least = max(step.shared_prefix, 1)
     return step.largest("context", whole_number("batch", batch, most=LARGEST), least, least)
@@ -267,7 +268,8 @@ def largest_concurrency(
         True
     """
     step = _step(program, chip, memory_limit, (dtype, weights, cache), reserve=reserved(reserve), block=block,
-                 shared_prefix=shared_prefix, reading=_reading(program, prefill, chunk, (dtype, weights, cache)),
+                 shared_prefix=shared_prefix,
+                 reading=_reading(program, prefill, chunk, (dtype, weights, cache), find_chip(chip)),
                  sizes=sizes)  # fmt: skip
     context = whole_number("context", context, most=LARGEST)
     if "B" not in step.graph.symbols:
@@ -298,7 +300,9 @@ def _step(
                  **fixed)  # fmt: skip
 
 
-def _reading(program: Program, prefill: Program | None, chunk: int, formats: Formats) -> Memory | None:
+def _reading(
+    program: Program, prefill: Program | None, chunk: int, formats: Formats, chip: Chip
+) -> Memory | None:  # fmt: skip
     """Return what reading a chunk of one prompt needs; ``None`` where decode steps run alone."""
     if chunk == 0 and prefill is None:
         return None
@@ -307,7 +311,7 @@ def _reading(program: Program, prefill: Program | None, chunk: int, formats: For
     graph = in_formats(source, formats, "prefill") if source is not None else None
     if graph is None or "S" not in graph.symbols:
         raise UsageError(f"chunk={chunk}: which program reads it? Give prefill=..., a graph with the symbol S")
-    return itemise(graph, {"B": 1, "S": chunk})
+    return memory_on(graph, {"B": 1, "S": chunk}, chip)
 
 
 def _most(fits: Callable[[Any], Any], least: int, below: int = LARGEST + 1) -> int:

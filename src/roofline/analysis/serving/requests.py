@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from roofline.analysis.estimates import Estimate, Mode, estimate
 from roofline.analysis.serving.kvcache import Formats, KVCache, checked_layout, in_formats, kv_cache
+from roofline.cost.scratch import memory_on
 from roofline.counting.memory import RESERVE, Memory
-from roofline.counting.memory import memory as itemise
 from roofline.frontends.source import Program
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip
@@ -148,7 +148,7 @@ class Request(Report):
 
     @staticmethod
     def _parts(est: Estimate) -> dict[str, Any]:
-        return itemise(est.graph, est.grid.sizes, est.reserve).parts()
+        return memory_on(est.graph, est.grid.sizes, est.chip, est.runtime, est.tf32, est.reserve).parts()
 
     @property
     def peak(self) -> float:
