@@ -73,15 +73,11 @@ class Evaluation:
     @cached_property
     def alone(self) -> tuple[tuple[KernelTime, ...], ...]:
         """Times of each distinct kernel before the power cap of the program, one tuple per chip."""
+        runtime = runtime_of(self.mode)
         regime = "program" if sum(row.kernel.count for row in self.rows) > 1 else "cold"
         return tuple(
-            tuple(kernel_time(row, chip, self.tf32, regime, self.runtime) for row in self.rows) for chip in self.chips
+            tuple(kernel_time(row, chip, self.tf32, regime, runtime) for row in self.rows) for chip in self.chips
         )
-
-    @property
-    def runtime(self) -> str:
-        """What launches its kernels."""
-        return "" if self.mode == "compiled" else EAGER
 
     @cached_property
     def tf32_kinds(self) -> tuple[str, ...]:
@@ -164,7 +160,7 @@ class Evaluation:
     @cached_property
     def memory(self) -> Memory:
         """Bytes by part."""
-        every = [memory_on(self.graph, self.grid.sizes, chip, self.runtime, self.tf32, self.reserve)
+        every = [memory_on(self.graph, self.grid.sizes, chip, runtime_of(self.mode), self.tf32, self.reserve)
                  for chip in self.chips]  # fmt: skip
         rest = every[0].map(self.on_all)
         return replace(rest, activations=self.per_chip(each.activations for each in every))
@@ -225,6 +221,11 @@ class Evaluation:
         return notes + [
             f"2:4 sparsity in {name}: no sparse peak of {chip.name} is on file; timed as dense" for name in dense
         ]
+
+
+def runtime_of(mode: str) -> str:
+    """Return what launches the kernels of a program that runs in a mode."""
+    return "" if mode == "compiled" else EAGER
 
 
 def weakest(times: Sequence[KernelTime]) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.analysis.estimates import Estimate, Mode, estimate
+from roofline.analysis.evaluation import runtime_of
 from roofline.analysis.serving.kvcache import Formats, KVCache, checked_layout, in_formats, kv_cache
 from roofline.cost.scratch import memory_on
 from roofline.counting.memory import RESERVE, Memory
@@ -148,7 +149,7 @@ class Request(Report):
 
     @staticmethod
     def _parts(est: Estimate) -> dict[str, Any]:
-        return memory_on(est.graph, est.grid.sizes, est.chip, est.runtime, est.tf32, est.reserve).parts()
+        return memory_on(est.graph, est.grid.sizes, est.chip, runtime_of(est.mode), est.tf32, est.reserve).parts()
 
     @property
     def peak(self) -> float:
