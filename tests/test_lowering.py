@@ -120,3 +120,23 @@ def test_gradients_of_attention_that_was_taken_apart_are_too() -> None:
     q, k, v = (torch.randn(2, 4, 32, 64, requires_grad=True) for _ in range(3))
     graph = rl.from_torch(step, q, k, v, torch.zeros(32, 32, 4))
     assert sum(count for op, count in parts(graph) if op == "bmm") == 6
+
+
+# --- what is captured as it runs --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_an_encoder_layer_of_torch_takes_its_fast_path(norm_first: bool) -> None:
+    """As measured in zoo/ops.csv, encoder-layer-nn: nine kernels a layer, bias, activation and residual inside."""
+    layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, norm_first=norm_first).eval()
+    graph = rl.from_torch(layer, torch.zeros(2, 16, 64))
+    assert rl.estimate(graph, CHIP).launches == 9
+    assert sum(node.op == "layernorm" for node in graph.nodes) == 2
+    assert rl.estimate(rl.from_torch(layer.train(), torch.zeros(2, 16, 64)), CHIP).launches > 9
+
+
+def test_attention_whose_weights_are_asked_for_is_taken_apart() -> None:
+    layer, x = torch.nn.MultiheadAttention(64, 4, batch_first=True).eval(), torch.zeros(2, 16, 64)
+    asked, not_asked = (rl.from_torch(layer, x, x, x, kwargs={"need_weights": need}) for need in (True, False))
+    assert (rl.estimate(asked, CHIP).launches, rl.estimate(not_asked, CHIP).launches) == (9, 3)
+    assert rl.count(asked).flops == rl.count(not_asked).flops == 2 * 32 * 4 * 64 * 64 + 4 * 2 * 16 * 16 * 64

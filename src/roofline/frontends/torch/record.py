@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from roofline.frontends.torch.autocast import as_named
 from roofline.frontends.torch.custom import redirected
+from roofline.frontends.torch.fastpath import LAYERS, fast_path
 from roofline.frontends.torch.layout import layout_of
 from roofline.frontends.torch.program import AtenCall, Untranslated, Value, Write, to_size
 from roofline.frontends.torch.rules import RULES
@@ -326,14 +327,18 @@ class Recorder:
             hooks.register_module_forward_pre_hook(enter),
             hooks.register_module_forward_hook(leave, always_call=True),
         ]
-        fast = torch.backends.mha.get_fastpath_enabled()
-        torch.backends.mha.set_fastpath_enabled(False)
         try:
-            with as_named(self.notes), as_run(self.notes), self.steps.watched(), _Functions(), _Calls(self):
+            with (
+                as_named(self.notes),
+                as_run(self.notes),
+                fast_path(),
+                self.steps.watched(),
+                _Functions(),
+                _Calls(self),
+            ):
                 yield
         finally:
             self._restored.restore()
-            torch.backends.mha.set_fastpath_enabled(fast)
             for handle in handles:
                 handle.remove()
 
@@ -353,7 +358,7 @@ class _Functions(TorchFunctionMode):  # type: ignore[misc]
     """Redirects the functions that are kept whole."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return redirected().get(func, func)(*args, **(kwargs or {}))
+        return (LAYERS.get(func) or redirected().get(func, func))(*args, **(kwargs or {}))
 
 
 class _Calls(TorchDispatchMode):  # type: ignore[misc]

@@ -24,6 +24,13 @@ def _addmm(call: Call) -> Result:
     return call.op("add", _matmul(call, left, right), added, name="add")
 
 
+def _addmm_activation(call: Call) -> Result:
+    """A linear layer with its activation, which the library's matmul does before it writes."""
+    with call.b.kernel(call.name):
+        rows = _matmul(call, call.tensor("mat1"), call.tensor("mat2"), call.tensor())
+        return call.op("gelu_tanh" if call.get("use_gelu") else "relu", rows, name="activation")
+
+
 def _addbmm(call: Call) -> Result:
     """A batched matmul and a sum; ``addbmm`` sums the whole batch first."""
     out = call.op("bmm", call.tensor("batch1"), call.tensor("batch2"))
@@ -117,6 +124,8 @@ ROWS: dict[str, Row] = {
     **rows("mm _int_mm _scaled_mm _weight_int8pack_mm", lambda call: _matmul(
         call, call.tensor(), call.tensor("mat2"), call.maybe("bias")), forms.by_rule),
     **rows("addmm", _addmm, lambda call: (
+        (*call.tensor("mat1").shape[:-1], *call.tensor("mat2").shape[-1:]), call.tensor("mat1").dtype)),
+    **rows("_addmm_activation", _addmm_activation, lambda call: (
         (*call.tensor("mat1").shape[:-1], *call.tensor("mat2").shape[-1:]), call.tensor("mat1").dtype)),
     **rows("bmm", lambda call: call.op("bmm", call.tensor(), call.tensor("mat2")), forms.by_rule),
     **rows("baddbmm addbmm", _addbmm, forms.by_rule),
