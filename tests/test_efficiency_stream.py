@@ -38,12 +38,19 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+def tiled(dtype: str, rows: int, cols: int) -> rl.Graph:
+    """A library's transposing copy."""
+    b = Builder("copy", dtype)
+    return b.graph([b.op("transpose_copy", b.input("x", (rows, cols)), tiled=True)])
+
+
 def predict(
     op: str, shape: Mapping[str, Any], dtype: str = "bf16", chip: rl.Chip = CHIP, regime: str = "cold",
     changed: Mapping[tuple[str, str], float] | None = None,
 ) -> float:  # fmt: skip
     """Time of an operator with some parameters changed [s]."""
-    return timed(operator_graph(op, dtype, shape), chip, regime, changed)
+    graph = tiled(dtype, **shape) if op == "tiled" else operator_graph(op, dtype, shape)
+    return timed(graph, chip, regime, changed)
 
 
 def timed(graph: rl.Graph, chip: rl.Chip, regime: str, changed: Mapping[tuple[str, str], float] | None = None) -> float:
@@ -130,7 +137,8 @@ def test_every_parameter_counts(group: str, key: str) -> None:
     other = parameter.low if used > (parameter.low * parameter.high) ** 0.5 else parameter.high
     differs = [
         predict(op, shape, dtype, CHIP, regime, {(group, key): other}) != predict(op, shape, dtype, CHIP, regime)
-        for op, shape in [*CASES, ("rmsnorm", {"rows": 5000, "cols": 2048}), ("rmsnorm", {"rows": 16, "cols": 4096})]
+        for op, shape in [*CASES, ("rmsnorm", {"rows": 5000, "cols": 2048}), ("rmsnorm", {"rows": 16, "cols": 4096}),
+                          ("tiled", {"rows": 3000, "cols": 1536})]
         for dtype in ("bf16", "fp32")
         for regime in ("cold", "warm")
     ]  # fmt: skip

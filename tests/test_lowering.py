@@ -24,7 +24,7 @@ def convolution(bias: bool, batch: object = 8) -> rl.Graph:
 def test_every_rule_names_an_operator_and_a_source() -> None:
     for rules in RUNTIMES.values():
         for op, rule in ((op, rule) for op, each in rules.items() for rule in each):
-            assert op in rl.ops.OPS or op in ("sdpa", "sdpa_backward")
+            assert op in rl.ops.OPS or op in ("sdpa", "sdpa_backward", "batch_norm_sums")
             assert rule.launches
             assert rule.source.startswith("https://")
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from roofline.cost import (
     attention,
+    channels,
     convolution,
     cpu,
     experts,
@@ -98,7 +99,7 @@ GROUPS: dict[str, Group] = {
     each.name: each
     for each in (
         attention.GROUP, matmul.GROUP, network.GROUP, network.ACROSS, network.TRANSFER, stream.GROUP, rowwise.GROUP,
-        convolution.GROUP, cpu.MATMUL, cpu.STREAM, experts.GROUP, gradients.GROUP, SPREAD, PROGRAM,
+        convolution.GROUP, channels.GROUP, cpu.MATMUL, cpu.STREAM, experts.GROUP, gradients.GROUP, SPREAD, PROGRAM,
     )
 }  # fmt: skip
 
@@ -168,6 +169,8 @@ def _formula(work: Launch) -> tuple[Group, Formula]:
     kind = work.row.kernel.kind
     if not work.machine.is_gpu and kind not in ("network", "transfer"):
         return FORMULAS[kind][0], plain.seconds
+    if channels.kernel_of(work) is not None:
+        return channels.GROUP, channels.seconds
     if gradients.kernel_of(work) is not None:
         return gradients.GROUP, gradients.seconds
     if kind == "network" and not network.measured(work):

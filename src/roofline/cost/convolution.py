@@ -99,7 +99,7 @@ def seconds(work: Launch, p: Mapping[str, float]) -> Any:
 def is_direct(kernel: Kernel) -> bool:
     """Tell whether the channels of an image are too few for the matrix units: in 16 bits, where channels lie first."""
     depth, attrs = kernel.shapes[1][1:], kernel.attrs
-    if DTYPES[kernel.inputs[0].dtype].bits > 16 or attrs.get("channels_last", True) or is_transposed(kernel):
+    if DTYPES[kernel.inputs[0].dtype].bits > 16 or attrs.get("channels_last", True) or not _is_plain(kernel):
         return False
     known = all(isinstance(size, int) for size in depth) and attrs.get("groups", 1) == 1
     return known and (depth[0] == 1 or (depth[0] <= FEW and prod(depth) <= SHALLOW))
@@ -107,13 +107,13 @@ def is_direct(kernel: Kernel) -> bool:
 
 def is_point(kernel: Kernel) -> bool:
     """Tell whether a convolution is a matmul of the channels: a window of one point that steps by one."""
-    plain = kernel.attrs.get("groups", 1) == 1 and not is_transposed(kernel)
+    plain = kernel.attrs.get("groups", 1) == 1 and _is_plain(kernel)
     return plain and all(size == 1 for size in (*kernel.shapes[1][2:], *per_axis(kernel.attrs.get("stride", 1), 3)))
 
 
-def is_transposed(kernel: Kernel) -> bool:
-    """Tell whether the points of the input spread over windows of the output."""
-    return kernel.main.op.startswith("conv_transpose")
+def _is_plain(kernel: Kernel) -> bool:
+    """Tell whether every point of the output sums up a window of the input; a gradient or a transposed one does not."""
+    return kernel.main.op in ("conv1d", "conv2d", "conv3d")
 
 
 def _gemm(work: Launch) -> _Gemm:

@@ -34,6 +34,7 @@ GROUP = Group(
     conv=_factor(2.0, "convolutions"),
     stream=_factor(1.5, "elementwise kernels and moves"),
     rowwise=_factor(1.6, "norms, softmax and reductions"),
+    channels=_factor(1.6, "norms over the channels of images"),
     training=_factor(1.5, "kernels that only training runs"),
     moe=_factor(2.0, "mixture-of-experts blocks"),
     network=_factor(1.8, "collectives"),

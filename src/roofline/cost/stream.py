@@ -43,7 +43,7 @@ GROUP = Group(
     axis=Parameter(0.08, 0.0, 1.0, "cycles", "more of it for each axis beyond two that addresses are worked out from"),
     convert=Parameter(0.5, 0.0, 3.0, "cycles", "more of it where such an element is cast on the way"),
     setup=Parameter(0.4e-6, 0.02e-6, 3e-6, "s", "start of address work, per element of a thread"),
-    library=Parameter(5e-6, 0.1e-6, 2e-5, "s", "extra fixed cost of special kernels: gather, batch norm"),
+    library=Parameter(5e-6, 0.1e-6, 2e-5, "s", "extra fixed cost of special kernels: gather"),
     transpose=Parameter(2.0, 0.2, 10.0, "cycles", "a core's work per element with no neighbours to share its sector"),
     tiled=Parameter(0.32, 0.02, 3.0, "cycles", "the same where a library transposes whole tiles in shared memory"),
     random=Parameter(0.3, 0.05, 1.0, "share", "of main memory's bandwidth for sectors at random"),
@@ -66,7 +66,7 @@ def seconds(work: Launch, p: Mapping[str, float]) -> Any:
 def _begin(work: Launch, p: Mapping[str, float], addressed: bool) -> Any:
     """Time that passes between the start of a launch and its stream: the first read, address work, set-up [s]."""
     latency = p["latency"] * waiting(work, p) if work.row.kernel.operands else 0.0
-    if work.op == "gather" or (work.op == "batchnorm2d" and addressed):
+    if work.op == "gather":
         return latency + p["library"]
     if work.op == "embedding":
         tokens = work.sizes["batch"]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from roofline.cost.lowering import attention, convolution
+from roofline.cost.lowering import attention, channels, convolution
 from roofline.cost.lowering.rule import Rule, Site, word
 from roofline.cost.machine import machine
 from roofline.counting.counts import Kernel, kernels
@@ -33,7 +33,7 @@ def _by_op(*rules: Rule) -> dict[str, tuple[Rule, ...]]:
 #: The rules of each runtime, by operator.
 RUNTIMES: Mapping[str, Mapping[str, tuple[Rule, ...]]] = {
     "": {},
-    EAGER: _by_op(*attention.RULES, *convolution.RULES),
+    EAGER: _by_op(*attention.RULES, *convolution.RULES, *channels.RULES),
 }
 
 #: At which sizes an operator becomes some kernels; ``None`` at all.
@@ -66,7 +66,8 @@ def lowered_graphs(
 ) -> tuple[tuple[At, Graph], ...]:
     """Return the same as graphs: ``empty`` stands for what an operator reads."""
     rules = RUNTIMES[runtime]
-    if (kernel.main.op not in rules and kernel.kind != "attention") or not machine(chip).is_gpu:
+    grouped = kernel.kind in ("attention", "reduction")
+    if (kernel.main.op not in rules and not grouped) or not machine(chip).is_gpu:
         return ()
     return _lowered(kernel, chip, runtime, flowing, tf32) if word(kernel) in rules else ()
 

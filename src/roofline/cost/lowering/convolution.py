@@ -16,6 +16,7 @@ ATEN = "https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/Con
 #: Kernels of the matrix units want channels last: cuDNN adds transposing kernels before and after them where tensors
 #: are not. Measured in measurements/h100-sxm/zoo/ops.csv: ``nchwToNhwcKernel`` and ``nhwcToNchwKernel``.
 CUDNN = "https://docs.nvidia.com/deeplearning/performance/dl-performance-convolutional/index.html#tensor-layout"
+INPUT, WEIGHT = "conv2d_grad_input", "conv2d_grad_weight"
 OPS = ("conv1d", "conv2d", "conv3d", "conv_transpose2d", "conv_transpose3d")
 
 
@@ -42,6 +43,30 @@ def _turned(site: Site) -> bool:
 def _odd(sizes: Mapping[str, Any]) -> Any:
     """Tell whether planes have an odd number of points, whose rows no kernel of the matrix units loads."""
     return prod(sizes[axis] for axis in "dhwx" if axis in sizes) % 2 != 0
+
+
+def _is_gradient_of_points(site: Site) -> bool:
+    """Tell whether a gradient is of a window of one point that stepped by one: matmuls, in either layout."""
+    first, second, out = (*site.kernel.shapes[:2], site.kernel.output.shape)
+    gradient, window, image = (first, second, out) if _of_input(site) else (second, out, first)
+    return gradient[2:] == image[2:] and all(size == 1 for size in window[2:])
+
+
+def _gradient_in_channels_last(site: Site) -> None:
+    """Copies of both operands, the gradient, a copy of it; weights of one point lie the same in both layouts."""
+    windows = any(size != 1 for size in (site.kernel.shapes[1] if _of_input(site) else site.kernel.output.shape)[2:])
+    turned = (True, windows) if _of_input(site) else (True, True)
+    operands = [
+        _copied(site, name, what) if wants else name
+        for name, what, wants in zip(site.inputs, ("first", "second"), turned, strict=True)
+    ]
+    out = site.main(*operands, channels_last=True)
+    if windows or _of_input(site):
+        _copied(site, out, "result")
+
+
+def _of_input(site: Site) -> bool:
+    return site.kernel.main.op == INPUT
 
 
 def _bias_after(site: Site) -> str:
@@ -82,4 +107,23 @@ def _rules(op: str) -> tuple[Rule, ...]:
     )
 
 
-RULES = tuple(rule for op in OPS for rule in _rules(op))
+def _turned_gradient(site: Site) -> bool:
+    depthwise = site.attrs.get("groups", 1) == site.kernel.shapes[0][1] != 1
+    on_matrix = DTYPES[site.kernel.inputs[0].dtype].bits <= 16 or site.tf32
+    first = _channels_first(site) and site.chip.vendor == "NVIDIA"
+    return first and on_matrix and not depthwise and not _is_gradient_of_points(site)
+
+
+RULES = (
+    *(rule for op in OPS for rule in _rules(op)),
+    *(
+        Rule(
+            op,
+            "copies to channels last, the gradient, a copy back",
+            CUDNN,
+            _gradient_in_channels_last,
+            _turned_gradient,
+        )
+        for op in (INPUT, WEIGHT)
+    ),
+)

@@ -14,10 +14,12 @@ from roofline.ops.registry import OPS
 
 
 def word(kernel: Kernel) -> str:
-    """Return what rules call an operator: its name, ``sdpa`` or ``sdpa_backward``; nothing for other groups."""
+    """Return what rules call an operator: its name, ``sdpa`` or ``sdpa_backward``; nothing for most other groups."""
     ops = [node.op for node in kernel.nodes if OPS[node.op].kind != "view"]
     if len(ops) == 1:
         return ops[0]
+    if any(dict(node.attrs).get("batch_norm") for node in kernel.nodes):
+        return "batch_norm_sums"
     if ops[0] != "attention_scores" or "attention_values" not in ops:
         return ""
     return "sdpa_backward" if "attention_softmax_grad" in ops else "sdpa"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from roofline.frontends import emit
 from roofline.frontends.call import with_options
 from roofline.frontends.torch import forms
@@ -77,6 +79,11 @@ def _convolution(call: Call) -> Result:
     )  # fmt: skip
 
 
+def _layout(call: Call) -> dict[str, Any]:
+    image = call.value("input")
+    return {"channels_last": bool(image and image.channels_last)}
+
+
 def _plane(call: Call, name: str) -> str:
     """Return an array of any number of image axes as one of two: all but the last are joined."""
     first, second, *axes = call.b.shape(name)
@@ -97,11 +104,11 @@ def _image_gradient(call: Call) -> str:
     if call.get("transposed"):
         return emit.convolution(
             call.b, grad, weight, stride=call.get("stride"), padding=call.get("padding"),
-            dilation=call.get("dilation"), groups=groups, name="grad_input",
+            dilation=call.get("dilation"), groups=groups, name="grad_input", **_layout(call),
         )  # fmt: skip
     grad, plane, weight = (_plane(call, name) for name in (grad, image, weight))
     sizes = call.b.shape(plane)[1:]
-    out = call.op("conv2d_grad_input", grad, weight, name="grad_input", image=sizes, groups=groups)
+    out = call.op("conv2d_grad_input", grad, weight, name="grad_input", image=sizes, groups=groups, **_layout(call))
     return call.view(out, call.b.shape(image), "image")
 
 
@@ -109,7 +116,7 @@ def _kernel_gradient(call: Call) -> str:
     """Add the gradient of the kernel; image and gradient change places where the convolution is transposed."""
     grad, image, weight = (_plane(call, call.tensor(key)) for key in ("grad_output", "input", "weight"))
     inner, outer = (grad, image) if call.get("transposed") else (image, grad)
-    options = {"kernel": call.b.shape(weight)[1:], "groups": call.get("groups", 1)}
+    options = {"kernel": call.b.shape(weight)[1:], "groups": call.get("groups", 1), **_layout(call)}
     out = call.op("conv2d_grad_weight", inner, outer, name="grad_weight", **options)
     return call.view(out, call.shape("weight"), "kernel")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from roofline.frontends import emit
 from roofline.frontends.call import with_options
 from roofline.frontends.torch import forms
@@ -70,11 +72,22 @@ def _rmsnorm_backward(call: Call) -> Result:
 
 def _batchnorm(call: Call) -> Result:
     """At inference the running statistics are all that it needs; in training it takes those of the batch."""
-    image = call.tensor("input")
+    image, layout = call.tensor("input"), _layout(call)
     if call.get("training", call.what != "_native_batch_norm_legit_no_training"):
-        return call.op("batchnorm_train", image, *_scales(call, "weight", "bias")), None, None
+        return call.op("batchnorm_train", image, *_scales(call, "weight", "bias"), **layout), None, None
     scales = _scales(call, "weight", "bias", "running_mean", "running_var")
-    return call.op("batchnorm2d", image, *scales), None, None
+    return call.op("batchnorm2d", image, *scales, **layout), None, None
+
+
+def _layout(call: Call) -> dict[str, Any]:
+    """Tell whether channels lie innermost; without image axes they always do."""
+    image = call.value("input")
+    return {"channels_last": image is None or len(image.shape) == 2 or image.channels_last}
+
+
+def _groupnorm(call: Call) -> Result:
+    scales = _scales(call, "weight", "bias")
+    return call.op("groupnorm", call.tensor("input"), *scales, groups=call.get("group"), **_layout(call)), None, None
 
 
 @with_options
@@ -82,9 +95,10 @@ def _channels_backward(call: Call, grad_key: str) -> Result:
     gradient, image = call.tensor(grad_key), call.tensor("input")
     needed = call.get("output_mask", (True, True, True))
     axes = [at for at in range(len(call.b.shape(image))) if at != 1]
-    first = call.op("channelnorm_grad", gradient, image, *_scales(call, "weight")) if needed[0] else None
+    own: dict[str, Any] = {} if "group" in call.what else {"batch_norm": True, **_layout(call)}
+    first = call.op("channelnorm_grad", gradient, image, *_scales(call, "weight"), **own) if needed[0] else None
     with call.b.kernel("norm_grad_weight"):
-        terms = call.b.op("elementwise", gradient, image, name="grad_weight_terms", flops=3) if needed[1] else ""
+        terms = call.b.op("elementwise", gradient, image, name="grad_weight_terms", flops=3, **own) if needed[1] else ""
         return (
             first,
             emit.reduce(call.b, "sum", terms, axes, name="grad_weight") if needed[1] else None,
@@ -113,9 +127,7 @@ ROWS: dict[str, Row] = {
     **rows("native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training cudnn_batch_norm "
            "_batch_norm_with_update _batch_norm_no_update", _batchnorm, forms.like("input")),
     **rows("_native_batch_norm_legit_functional", _batchnorm),
-    **rows("native_group_norm", lambda call: (call.op(
-        "groupnorm", call.tensor("input"), *_scales(call, "weight", "bias"), groups=call.get("group")), None, None),
-        forms.like("input")),
+    **rows("native_group_norm", _groupnorm, forms.like("input")),
     **rows("native_batch_norm_backward native_group_norm_backward batch_norm_backward",
            _channels_backward("grad_out"), forms.by_rule),
     **rows("cudnn_batch_norm_backward", _channels_backward("grad_output"), forms.by_rule),
