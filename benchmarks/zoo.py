@@ -123,7 +123,15 @@ def runnable(row: Row, module: nn.Module) -> Any:
 
 def capture(row: Row, own: ModuleType) -> rl.Graph:
     """The graph of a row's program."""
-    module, args, kwargs = build(row, own)
+    try:
+        return captured(row, own)
+    except rl.errors.ModelDataError:
+        return captured(row, own, "cpu")  # the way that it takes depends on values
+
+
+def captured(row: Row, own: ModuleType, device: str = "") -> rl.Graph:
+    """The graph of a row's program, built on a device."""
+    module, args, kwargs = build(row, own, device)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return rl.from_torch(runnable(row, module), *args, kwargs=kwargs, unknown="report", name=row["model"])
