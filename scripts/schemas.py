@@ -141,7 +141,7 @@ KEYS = {
     "arithmetic": "arithmetic [FLOP]",
     "flops_share": "share of the peak", "bytes_share": "share of the bandwidth", "above": "whether it is above a roof",
     "label": "cause of the time lost", "proposal": "what to do", "counters": "what the profiler recorded besides",
-    "column": "column of the times", "regime": "cold or warm caches", "counts": "rows by verdict",
+    "column": "column of the times", "regime": "where operands lie when a kernel starts", "counts": "rows by verdict",
     "predicted_us": "expected time [us]", "low_us": "low end of the expected range [us]",
     "high_us": "high end of the expected range [us]", "floor_us": "speed of light by the datasheet [us]",
     "activation_bytes": "memory of activations [byte]",

@@ -40,7 +40,7 @@ def test_a_compute_bound_kernel_by_hand() -> None:
     est = rl.estimate(gemm(), CHIP, mode="graph")
     assert est.time >= FLOPS / (0.5 * 100e12), "half the peak is for large tiles; edges and steps cost more"
     assert est.floor == FLOPS / 100e12
-    factor = GROUPS["program"]["matmul"].prior
+    factor = GROUPS["spread"]["matmul"].prior
     assert (est.low, est.high) == (pytest.approx(est.time / factor), pytest.approx(est.time * factor))
     assert (est.bound, est.flops, est.bytes) == ("compute", FLOPS, BYTES)
     assert est.intensity == FLOPS / BYTES
@@ -72,7 +72,7 @@ def test_a_small_kernel_takes_a_launch() -> None:
 
 
 def test_the_low_end_is_never_under_the_floor() -> None:
-    wide = CHIP.replace(efficiency={"parameters": {"program": {"matmul": 10.0}}})
+    wide = CHIP.replace(efficiency={"parameters": {"spread": {"matmul": 10.0}}})
     est = rl.estimate(gemm(), wide, mode="graph")
     assert est.time / 10 < est.low == est.floor < est.time
 

@@ -152,7 +152,7 @@ def test_files_and_frames(tmp_path: Path) -> None:
     found = [rl.diagnosis.check_ops(source, CHIP) for source in (rows, file, pd.DataFrame(rows))]
     assert found[0].rows == found[1].rows == found[2].rows
     assert found[0].column == "kernel_us"
-    assert found[0].regime == "cold"
+    assert found[0].regime == "program"
     assert rl.diagnosis.check_ops(rows, CHIP, column="p50_us").regime == "warm"
     assert list(found[0].frame().row) == [row.row for row in found[0].rows]
 

@@ -142,7 +142,7 @@ def test_a_shape_may_be_a_mapping() -> None:
 
 
 def test_an_unknown_regime_is_refused_at_once() -> None:
-    with pytest.raises(rl.errors.UsageError, match="allowed: cold, warm"):
+    with pytest.raises(rl.errors.UsageError, match="allowed: program, cold, warm"):
         predict_rows([], H100, regime="hot")
 
 

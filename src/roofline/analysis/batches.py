@@ -22,6 +22,7 @@ import numpy as np
 
 from roofline.analysis.estimates import Estimate, Mode, estimate
 from roofline.analysis.remedies import does_not_fit, formats_that_fit
+from roofline.cost import REGIME
 from roofline.cost.scratch import memory_on
 from roofline.counting.grid import grid, one_point
 from roofline.counting.memory import RESERVE, Memory, reserved
@@ -191,6 +192,7 @@ def best_batch(
     near: str | float | None = None,
     mode: Mode = "eager",
     tf32: bool | None = None,
+    regime: str = REGIME,
     reserve: str | float = RESERVE,
     phase: str | None = None,
     dtype: str | None = None,
@@ -208,6 +210,7 @@ def best_batch(
             longer grows.
         mode: As for :func:`roofline.estimate`.
         tf32: As for :func:`roofline.estimate`.
+        regime: As for :func:`roofline.estimate`.
         reserve: Memory that driver and framework keep [byte], a number or text such as ``"1 GiB"``.
         phase: Of a program given by name; its default when absent.
         dtype: Number format of a program given by name; its own when absent.
@@ -234,7 +237,7 @@ def best_batch(
     patience = _limit("latency_limit", latency_limit, "s", inf)
     part = None if near is None else parse_share(near, "near")
     largest = _largest_batch(graph, target, fixed, room, reserved(reserve))
-    options: dict[str, Any] = {"mode": mode, "tf32": tf32, "reserve": reserve}
+    options: dict[str, Any] = {"mode": mode, "tf32": tf32, "regime": regime, "reserve": reserve}
     curve, in_time = _estimated(
         lambda batches: estimate(graph, target, **options, B=batches, **fixed), largest, patience
     )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from roofline.analysis.estimates import Estimate, Mode, estimate
-from roofline.cost import GROUPS, uses_tf32, values
+from roofline.cost import GROUPS, REGIME, uses_tf32, values
 from roofline.cost.cpu import is_described
 from roofline.cost.machine import machine
 from roofline.counting.memory import RESERVE
@@ -183,7 +183,8 @@ class Comparison(Report):
             for name, size in row.estimate.grid.values.items() if row.estimate is not None else ():
                 sizes.setdefault(name, {})[size] = None
         points = {name: next(iter(values)) if len(values) == 1 else list(values) for name, values in sizes.items()}
-        return subject(self.graph, chips, self.mode, points)
+        regimes = dict.fromkeys(row.estimate.regime for row in self.rows if row.estimate is not None)
+        return subject(self.graph, chips, self.mode, points) | {"regime": next(iter(regimes), REGIME)}
 
     def summary(self) -> dict[str, Any]:
         """Return the chip of the best throughput."""
@@ -221,6 +222,7 @@ def compare(
     *,
     mode: Mode = "eager",
     tf32: bool | None = None,
+    regime: str = REGIME,
     reserve: str | float = RESERVE,
     what_if: Mapping[str, Mapping[str, float]] | None = None,
     phase: str | None = None,
@@ -236,6 +238,7 @@ def compare(
         chips: Names or chips.
         mode: As for :func:`roofline.estimate`.
         tf32: As for :func:`roofline.estimate`.
+        regime: As for :func:`roofline.estimate`.
         reserve: Memory that driver and framework keep [byte], a number or text such as ``"1 GiB"``.
         what_if: By name, figures of :data:`FIGURES` and their factors; :data:`WHAT_IF` by default.
         phase: Of a program given by name; its default when absent.
@@ -259,7 +262,7 @@ def compare(
     graph = as_graph(program, phase, dtype)
     questions = WHAT_IF if what_if is None else what_if
     _check_what_ifs(questions)
-    how = {"mode": mode, "tf32": tf32, "reserve": reserve, **sizes}
+    how = {"mode": mode, "tf32": tf32, "regime": regime, "reserve": reserve, **sizes}
     rows = [row for chip in chip_list(chips) for row in _candidates(graph, chip, questions, how)]
     return Comparison(graph, mode, tuple(rows))
 

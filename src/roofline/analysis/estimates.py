@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from roofline.analysis.evaluation import Evaluation, weakest
-from roofline.cost import BOUNDS, HOST, KernelTime, half_width, spread, uncertainty, uses_tf32, values
+from roofline.cost import (
+    BOUNDS,
+    HOST,
+    REGIME,
+    KernelTime,
+    checked_regime,
+    half_width,
+    spread,
+    uncertainty,
+    uses_tf32,
+    values,
+)
 from roofline.cost import host as on_host
 from roofline.cost.cpu import is_cpu
 from roofline.counting.counts import Counts, KernelCount, count_graph, unknown_operations
@@ -204,7 +215,8 @@ class Estimate(Evaluation, Report):
         """Return the program, where and how it runs, and its sizes."""
         chips = [chip.name for chip in self.chips]
         about = subject(self.graph, chips if self.many_chips else chips[0], self.mode, self.grid.values)
-        return about | ({"tf32": "contractions" if self.tf32 else "convolutions"} if self.tf32_kinds else {})
+        tf32 = {"tf32": "contractions" if self.tf32 else "convolutions"} if self.tf32_kinds else {}
+        return about | {"regime": self.regime} | tf32
 
     def records(self) -> list[dict[str, Any]]:
         """Return one dictionary per point, with the stable keys of ``roofline estimate --json``."""
@@ -323,6 +335,7 @@ def estimate(
     *,
     mode: Mode = "eager",
     tf32: bool | None = None,
+    regime: str = REGIME,
     reserve: str | float = RESERVE,
     host: str | float | os.PathLike[str] | None = None,
     phase: str | None = None,
@@ -338,6 +351,8 @@ def estimate(
             host cost) or ``compiled`` (elementwise and row-wise chains fused, no host cost).
         tf32: Let fp32 contractions use the tf32 matrix units where the chip has them; by default as PyTorch does,
             convolutions on NVIDIA's chips and nothing else.
+        regime: Where operands lie when a kernel starts: ``program`` (activations in the cache, from the kernel before),
+            ``cold`` (all in main memory, each kernel alone) or ``warm`` (what fits the cache is there).
         reserve: Memory that driver and framework keep [byte], a number or text such as ``"1 GiB"``.
         host: Who launches it in mode ``eager``: a factor on the chip's figure for that (0.5 is twice as fast), or
             a file that ``roofline calibrate`` wrote on that machine.
@@ -352,7 +367,7 @@ def estimate(
     Raises:
         UnknownChip: No chip of that name.
         UnboundSize: A symbol of the graph has no value.
-        UsageError: A size that is not a whole number from 1, or an unknown mode.
+        UsageError: A size that is not a whole number from 1, or an unknown mode or regime.
         MissingFigure: The chip has no rate for a number format that the graph computes in.
 
     Example:
@@ -366,7 +381,8 @@ def estimate(
         raise UsageError(f"unknown mode {mode!r}; allowed: {', '.join(MODES)}" + did_you_mean(str(mode), MODES))
     runs = pad_matmuls(graph if graph.info.grouped else fuse(graph)) if mode == "compiled" else graph
     many = not isinstance(chip, str | os.PathLike | Chip)
-    est = Estimate(runs, chips, many, mode, grid(graph.symbols, sizes_of(graph, sizes)), tf32, reserved(reserve))
+    points = grid(graph.symbols, sizes_of(graph, sizes))
+    est = Estimate(runs, chips, many, mode, points, tf32, reserved(reserve), checked_regime(regime))
     if not est.rows:
         raise UsageError(f"{runs.name} has no kernel; there is nothing to time")
     assert est.times  # a figure that a chip lacks is missed here, not when somebody looks at the time

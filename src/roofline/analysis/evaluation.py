@@ -12,6 +12,7 @@ import numpy as np
 from roofline.cost import (
     CERTAINTY,
     EAGER,
+    REGIME,
     KernelTime,
     kernel_time,
     not_modelled,
@@ -44,6 +45,7 @@ class Evaluation:
         grid: The sizes.
         tf32: Whether fp32 contractions use tf32; ``None`` as PyTorch does, in convolutions on NVIDIA's chips alone.
         reserve: Memory that driver and framework keep [byte].
+        regime: Where operands lie when a kernel starts, one of :data:`~roofline.cost.REGIMES`.
     """
 
     graph: Graph
@@ -53,6 +55,7 @@ class Evaluation:
     grid: Grid
     tf32: bool | None
     reserve: float
+    regime: str = REGIME
 
     @cached_property
     def rows(self) -> tuple[KernelCount, ...]:
@@ -62,6 +65,8 @@ class Evaluation:
     @cached_property
     def times(self) -> tuple[tuple[KernelTime, ...], ...]:
         """Times of each distinct kernel in this program, one tuple per chip."""
+        if self.regime != REGIME:
+            return self.alone
         each = zip(self.alone, self.chips, self.hosts, strict=True)
         return tuple(under_power_cap(self.rows, times, chip, self.tf32, host) for times, chip, host in each)
 
@@ -73,8 +78,8 @@ class Evaluation:
     @cached_property
     def alone(self) -> tuple[tuple[KernelTime, ...], ...]:
         """Times of each distinct kernel before the power cap of the program, one tuple per chip."""
-        runtime = runtime_of(self.mode)
-        regime = "program" if sum(row.kernel.count for row in self.rows) > 1 else "cold"
+        runtime = "" if self.regime == "warm" else runtime_of(self.mode)  # whose figures are those of serving stacks
+        regime = "cold" if self.regime == REGIME and _is_alone(self.rows) else self.regime
         return tuple(
             tuple(kernel_time(row, chip, self.tf32, regime, runtime) for row in self.rows) for chip in self.chips
         )
@@ -226,6 +231,11 @@ class Evaluation:
 def runtime_of(mode: str) -> str:
     """Return what launches the kernels of a program that runs in a mode."""
     return "" if mode == "compiled" else EAGER
+
+
+def _is_alone(rows: Sequence[KernelCount]) -> bool:
+    """Tell whether a program is one kernel, with nothing around it; a collective is launched as its mode says."""
+    return [row.kernel.count for row in rows] == [1] and rows[0].kernel.kind != "network"
 
 
 def weakest(times: Sequence[KernelTime]) -> str:

@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from roofline.analysis.bulk import Rows, group_rows
 from roofline.analysis.estimates import Estimate, estimate
-from roofline.cost import BOUNDS, CERTAINTY, EAGER, REGIMES, KernelTime, half_width, kernel_time, uncertainty
+from roofline.cost import REGIME, checked_regime
 from roofline.counting.counts import nbytes
+from roofline.counting.grid import Points
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
@@ -68,6 +69,14 @@ OPTIMIZER_WORDS = {
 Row = Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class _Way:
+    """How rows run."""
+
+    regime: str = REGIME
+    tf32: bool | None = None
+
+
 @dataclass
 class _Chunk:
     """Rows in work, and what is known of each so far."""
@@ -93,7 +102,8 @@ def predict(
     chip: AnyChip | None = None,
     *,
     calibration: bool = True,
-    regime: str = "cold",
+    regime: str = REGIME,
+    tf32: bool | None = None,
 ) -> pd.DataFrame:
     """Predict every row of a table of operators or models.
 
@@ -102,8 +112,8 @@ def predict(
             dtype, batch, seq, context``; a column ``chip`` wins over the argument.
         chip: Where the rows run that name no chip.
         calibration: Use the chip's fitted figures; without them a generic prior stands in.
-        regime: Where an operator's operands lie when it starts: ``cold`` (main memory), ``warm`` (what fits the cache
-            is there) or ``program`` (activations are there). Models always run as programs.
+        regime: As for :func:`roofline.estimate`; a row of an operator is a program of that alone.
+        tf32: As for :func:`roofline.estimate`.
 
     Returns:
         The table with ``predicted_us low_us high_us floor_us`` [us], ``bound``, ``flops``, ``bytes memory_bytes
@@ -122,9 +132,9 @@ def predict(
         from roofline.ir.csvfile import read_rows
 
         with read_rows(table) as (_, rows):
-            return pd.DataFrame(list(predict_rows(rows, chip, calibration=calibration, regime=regime)))
+            return pd.DataFrame(list(predict_rows(rows, chip, calibration=calibration, regime=regime, tf32=tf32)))
     records = table.to_dict("records") if isinstance(table, pd.DataFrame) else table
-    return pd.DataFrame(list(predict_rows(records, chip, calibration=calibration, regime=regime)))  # type: ignore[arg-type]
+    return pd.DataFrame(list(predict_rows(records, chip, calibration=calibration, regime=regime, tf32=tf32)))  # type: ignore[arg-type]
 
 
 def predict_rows(
@@ -132,7 +142,8 @@ def predict_rows(
     chip: AnyChip | None = None,
     *,
     calibration: bool = True,
-    regime: str = "cold",
+    regime: str = REGIME,
+    tf32: bool | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Predict rows as they come, a chunk at a time.
@@ -141,7 +152,8 @@ def predict_rows(
         rows: Dictionaries as in :func:`predict`.
         chip: Where the rows run that name no chip.
         calibration: Use the chip's fitted figures.
-        regime: Where an operator's operands lie when it starts.
+        regime: As for :func:`predict`.
+        tf32: As for :func:`predict`.
         progress: Called with the number of rows done after each chunk.
 
     Returns:
@@ -151,13 +163,11 @@ def predict_rows(
         UsageError: An unknown regime.
         UnknownChip: No chip of that name.
     """
-    if regime not in REGIMES:
-        raise UsageError(f"regime {regime!r}; allowed: {', '.join(REGIMES)}" + did_you_mean(str(regime), REGIMES))
-    return _stream(rows, _Chips(chip, calibration), regime, progress)
+    return _stream(rows, _Chips(chip, calibration), _Way(checked_regime(regime), tf32), progress)
 
 
 def _stream(
-    rows: Iterable[Row], chips: _Chips, regime: str, progress: Callable[[int], None] | None
+    rows: Iterable[Row], chips: _Chips, way: _Way, progress: Callable[[int], None] | None
 ) -> Iterator[dict[str, Any]]:
     if not hasattr(rows, "__iter__"):
         raise UsageError(f"expected rows, a frame or the path of a table, given {repr(rows)[:60]}")
@@ -165,7 +175,7 @@ def _stream(
     while part := list(islice(source, CHUNK)):
         if (wrong := next((row for row in part if not isinstance(row, Mapping)), None)) is not None:
             raise UsageError(f"{shown(wrong)}: a row is a dictionary")
-        for row, figures in zip(part, _predict_chunk(part, chips, regime), strict=True):
+        for row, figures in zip(part, _predict_chunk(part, chips, way), strict=True):
             yield _joined(row, figures)
         done += len(part)
         if progress:
@@ -242,7 +252,7 @@ def text(row: Row, key: str) -> str:
     return str(value).strip()
 
 
-def _predict_chunk(rows: Sequence[Row], chips: _Chips, regime: str) -> list[dict[str, Any]]:
+def _predict_chunk(rows: Sequence[Row], chips: _Chips, way: _Way) -> list[dict[str, Any]]:
     chunk = _Chunk(rows, [{} for _ in rows])
     operators: dict[int, tuple[Chip, list[int]]] = {}
     models: dict[Any, list[int]] = {}
@@ -262,16 +272,16 @@ def _predict_chunk(rows: Sequence[Row], chips: _Chips, regime: str) -> list[dict
         except RooflineError as error:
             chunk.fail(at, error)
     for chip, members in operators.values():
-        _predict_operators(chunk, members, chip, regime)
+        _predict_operators(chunk, members, chip, way)
     for key, members in models.items():
-        _predict_models(chunk, key, members)
+        _predict_models(chunk, key, members, way)
     return chunk.found
 
 
 # --- operators --------------------------------------------------------------------------------------------------------
 
 
-def _predict_operators(chunk: _Chunk, members: Sequence[int], chip: Chip, regime: str) -> None:
+def _predict_operators(chunk: _Chunk, members: Sequence[int], chip: Chip, way: _Way) -> None:
     entries, index = [], []
     for at in members:
         try:
@@ -285,7 +295,7 @@ def _predict_operators(chunk: _Chunk, members: Sequence[int], chip: Chip, regime
     for group in groups:
         where = [index[position] for position in group.index]
         try:
-            columns = _operator_columns(group, chip, regime)
+            columns = _operator_columns(group, chip, way)
         except RooflineError as error:
             for at in where:
                 chunk.fail(at, error)
@@ -342,43 +352,28 @@ def _refuse(name: str) -> Any:
 _DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
-def _operator_columns(group: Rows, chip: Chip, regime: str) -> dict[str, list[Any]]:
+def _operator_columns(group: Rows, chip: Chip, way: _Way) -> dict[str, list[Any]]:
     """The columns of rows that share a graph."""
-    counts, n = group.counts(), len(group.index)
-    total = {name: np.zeros(n) for name in ("expected", "floor", "flops", "vector", "bytes")}
-    by_bound = np.zeros((len(BOUNDS), n))
-    times_of: list[tuple[int, KernelTime]] = []
-    for row in counts:
-        time, times = kernel_time(row, chip, False, regime, "" if regime == "warm" else EAGER), row.kernel.count
-        times_of.append((times, time))
-        for name, value in (("expected", time.expected), ("floor", time.floor), ("flops", row.flops),
-                            ("vector", row.vector), ("bytes", row.bytes)):  # fmt: skip
-            total[name] += times * np.asarray(value, dtype=np.float64)
-        by_bound[np.broadcast_to(time.bound, n), np.arange(n)] += times * time.expected
-    low, high = _range(total["expected"], total["floor"], times_of)
+    n = len(group.index)
+    est = Estimate(group.graph, (chip,), False, "graph", Points(group.sizes, n), way.tf32, 0.0, way.regime)
     inputs, outputs = (np.broadcast_to(np.asarray(evaluate(size, group.sizes), dtype=np.float64), n)
                        for size in _boundary_bytes(group.graph))  # fmt: skip
-    contracts = any(row.flops_by for row in counts)
+    contracts = any(row.flops_by for row in est.rows)
+    counts = {"flops": est.flops if contracts else est.vector_flops, "bytes": est.bytes}
     return {
-        "predicted_us": (total["expected"] * 1e6).tolist(),
-        "low_us": (low * 1e6).tolist(),
-        "high_us": (high * 1e6).tolist(),
-        "floor_us": (total["floor"] * 1e6).tolist(),
-        "bound": np.asarray(BOUNDS)[np.argmax(by_bound, axis=0)].tolist(),
-        "flops": _whole(total["flops" if contracts else "vector"]),
-        "bytes": _whole(total["bytes"]),
+        **_times(est, n),
+        "bound": est.bound.tolist(),
+        **{name: _whole(np.broadcast_to(np.asarray(value, dtype=np.float64), n)) for name, value in counts.items()},
         "memory_bytes": _whole(inputs + outputs),
         "activation_bytes": _whole(outputs),
-        "calibrated": [min((time.calibrated for _, time in times_of), key=CERTAINTY.index)] * n,
+        "calibrated": [est.calibrated] * n,
     }
 
 
-def _range(
-    expected: NDArray[Any], floor: NDArray[Any], times: Sequence[tuple[int, KernelTime]]
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The range of an operator's time, never under its floor [s]."""
-    off = half_width(uncertainty(times)) / expected
-    return np.maximum(expected * np.exp(-off), floor), np.maximum(expected * np.exp(off), floor)
+def _times(est: Estimate, n: int) -> dict[str, list[float]]:
+    """The columns of times [us]."""
+    times = {"predicted_us": est.time, "low_us": est.low, "high_us": est.high, "floor_us": est.floor}
+    return {name: (np.broadcast_to(np.asarray(value), n) * 1e6).tolist() for name, value in times.items()}
 
 
 def _boundary_bytes(graph: Graph) -> tuple[Any, Any]:
@@ -428,7 +423,7 @@ def model_estimate(row: Row, chip: Chip) -> Estimate:
     """
     key = _model_key(row, chip)
     graph = _graph(key.model, key.phase, key.dtype, key.optimizer, key.params)
-    return _estimate(graph, key, [_size(row, "batch") or 1])[0]
+    return _estimate(graph, key, [_size(row, "batch") or 1], _Way())[0]
 
 
 def _optimizer(row: Row) -> str:
@@ -451,7 +446,7 @@ def _size(row: Row, name: str) -> int | None:
     return int(number)
 
 
-def _predict_models(chunk: _Chunk, key: _ModelKey, members: Sequence[int]) -> None:
+def _predict_models(chunk: _Chunk, key: _ModelKey, members: Sequence[int], way: _Way) -> None:
     batches, index = [], []
     for at in members:
         try:
@@ -463,7 +458,7 @@ def _predict_models(chunk: _Chunk, key: _ModelKey, members: Sequence[int]) -> No
         return
     try:
         graph = _graph(key.model, key.phase, key.dtype, key.optimizer, key.params)
-        columns = _model_columns(_estimate(graph, key, batches), len(index))
+        columns = _model_columns(_estimate(graph, key, batches, way), len(index))
     except RooflineError as error:
         for at in index:
             chunk.fail(at, error)
@@ -471,14 +466,14 @@ def _predict_models(chunk: _Chunk, key: _ModelKey, members: Sequence[int]) -> No
     chunk.fill(index, columns)
 
 
-def _estimate(graph: Graph, key: _ModelKey, batches: Sequence[int]) -> Estimate:
+def _estimate(graph: Graph, key: _ModelKey, batches: Sequence[int], way: _Way) -> Estimate:
     names = {"S": "seq", "C": "context"}
     lengths = {"S": key.seq or key.context, "C": key.context or key.seq}
     sizes: dict[str, Any] = {name: lengths.get(name) for name in graph.symbols if name != "B"}
     missing = [names.get(name, name) for name in sorted(sizes) if sizes[name] is None]
     if missing:
         raise UsageError(f"{graph.name} needs {' and '.join(missing)}")
-    return estimate(graph, key.chip, mode=key.mode, B=np.asarray(batches), **sizes)  # type: ignore[arg-type]
+    return estimate(graph, key.chip, mode=key.mode, tf32=way.tf32, regime=way.regime, B=np.asarray(batches), **sizes)  # type: ignore[arg-type]
 
 
 def _model_columns(est: Estimate, n: int) -> dict[str, list[Any]]:
@@ -487,10 +482,9 @@ def _model_columns(est: Estimate, n: int) -> dict[str, list[Any]]:
 
     memory = est.memory
     stored = memory.total - memory.workspace - memory.reserve
-    times = {"predicted_us": est.time, "low_us": est.low, "high_us": est.high, "floor_us": est.floor}
     counts = {"flops": est.flops, "bytes": est.bytes, "memory_bytes": stored, "activation_bytes": memory.activations}
     return {
-        **{name: (column(value) * 1e6).tolist() for name, value in times.items()},
+        **_times(est, n),
         "bound": column(est.bound).tolist(),
         **{name: _whole(column(value)) for name, value in counts.items()},
         "calibrated": [est.calibrated] * n,

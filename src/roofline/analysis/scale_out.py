@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from roofline.analysis.estimates import Estimate, Mode, estimate
+from roofline.cost import REGIME
 from roofline.counting.grid import one_point
 from roofline.counting.memory import RESERVE, Memory
 from roofline.frontends.source import Program, as_graph
@@ -155,6 +156,7 @@ class Scaling(Report):
         return {
             **subject(self.graph, self.cluster.chip.name, first.mode, first.grid.values),
             "cluster": self.cluster.name,
+            "regime": first.regime,
         }
 
     def summary(self) -> dict[str, Any]:
@@ -211,6 +213,7 @@ def scaling(
     least_gain: float = LEAST_GAIN,
     mode: Mode = "eager",
     tf32: bool | None = None,
+    regime: str = REGIME,
     reserve: str | float = RESERVE,
     phase: str | None = None,
     dtype: str | None = None,
@@ -229,6 +232,7 @@ def scaling(
         least_gain: Share of the time that more devices must save to pay.
         mode: As for :func:`roofline.estimate`.
         tf32: As for :func:`roofline.estimate`.
+        regime: As for :func:`roofline.estimate`.
         reserve: Memory that driver and framework keep on each device [byte], a number or text such as ``"1 GiB"``.
         phase: Of a program given by name; its default when absent.
         dtype: Number format of a program given by name; its own when absent.
@@ -251,7 +255,7 @@ def scaling(
     graph, cluster = as_graph(program, phase, dtype), find_cluster(chip)
     at = sizes_of(graph, sizes)
     parts, skipped = _shared(graph, cluster, _numbers(devices), at.get("S"), sp=sp, experts=experts, vocab=vocab)
-    how: dict[str, Any] = {"mode": mode, "tf32": tf32, "reserve": reserve, **at}
+    how: dict[str, Any] = {"mode": mode, "tf32": tf32, "regime": regime, "reserve": reserve, **at}
     estimates = {number: estimate(part, cluster.device, **how) for number, part in parts.items()}
     for est in estimates.values():
         one_point(est.axis_names, "scaling is shown at")

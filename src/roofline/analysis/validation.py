@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from roofline.analysis.prediction import MEASURED_ACTIVATIONS, predict_rows, text
+from roofline.cost import REGIME
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip, data_dir
 from roofline.hardware.library import chip as find_chip
@@ -181,9 +182,10 @@ def validate(
         raise UsageError("no measurement: a row has kernel_us or p50_us (operators) or wall_us (models)")
     points: list[_Point] = []
     failed: dict[str, int] = {}
-    for regime in ("cold", "warm"):
+    for regime in ("cold", REGIME, "warm"):
+        tf32 = None if regime == REGIME else False
         part = [(row, column) for row, (column, at) in measured if at == regime]
-        predicted = predict_rows((row for row, _ in part), where, regime=regime)
+        predicted = predict_rows((row for row, _ in part), where, regime=regime, tf32=tf32)
         for (row, column), prediction in zip(part, predicted, strict=True):
             points += _points(row, column, prediction, where, regime)
             if prediction["error"]:
@@ -218,9 +220,12 @@ def _tables(source: Any, chip: Chip) -> Iterable[Iterable[Mapping[str, Any]]]:
 
 
 def _truth(row: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The column that holds the measured time, and the regime it was taken in."""
+    """The column that holds the measured time, and the regime it was taken in.
+
+    Operators were measured alone, in the format that their row names; models as PyTorch runs them.
+    """
     if text(row, "model"):
-        return ("wall_us", "cold") if _number(row, "wall_us") else None
+        return ("wall_us", REGIME) if _number(row, "wall_us") else None
     columns = (("kernel_us", "cold"), ("p50_us", "warm"))
     return next((pair for pair in columns if _number(row, pair[0])), None)
 

@@ -92,6 +92,8 @@ def ops(
     chip: opt.MaybeChip = None,
     ran_on: opt.RanOn = None,
     dtype: _Format = None,
+    regime: opt.Regime = None,
+    tf32: opt.Tf32 = None,
     top: _Top = 10,
 ) -> None:
     """Judge a table of measured operators, those that lose the most time first.
@@ -99,7 +101,7 @@ def ops(
     Exit with 1 where a row is impossible or could not be judged.
     """
     where = opt.one_chip(chip, ran_on)
-    verdicts = check_ops(file, find_chip(where) if where is not None else None, dtype=dtype)
+    verdicts = check_ops(file, find_chip(where) if where is not None else None, dtype=dtype, regime=regime, tf32=tf32)
     note_failed(verdicts.errors, "judged")
     output.write(verdicts, _ops(verdicts, top))
     if not verdicts.counts.keys().isdisjoint({"impossible", "unknown"}):

@@ -16,6 +16,7 @@ from roofline.analysis.training.step import usual_precision
 from roofline.analysis.whatif import what_if
 from roofline.cli.app import completion
 from roofline.cli.output import note, show, write_csv, write_json
+from roofline.cost import REGIME, REGIMES
 from roofline.frontends.source import has_phases, load_program
 from roofline.hardware.chip import Chip
 from roofline.hardware.cluster import Cluster
@@ -91,6 +92,12 @@ Tensor = Annotated[int, _parallel("--tp N", "Devices that share every layer.")]
 Pipeline = Annotated[int, _parallel("--pp N", "Stages of a pipeline.")]
 Experts = Annotated[int, _parallel("--ep N", "Groups of devices that share the experts.")]
 Mode = Annotated[str, _run("--mode MODE", "eager, graph or compiled.", complete=_MODES, default="eager")]
+Regime = Annotated[str | None, _run(
+    "--regime REGIME", "program: activations come from the kernel before; cold: all from main memory; warm: what fits "
+    "is in the cache.", complete=REGIMES, default=REGIME)]  # fmt: skip
+Tf32 = Annotated[bool | None, _run(
+    "--tf32/--no-tf32", "Let fp32 matmuls and convolutions use tf32, or neither.",
+    default="convolutions on NVIDIA, as PyTorch")]  # fmt: skip
 Prune = Annotated[
     Text, _program("--prune WHAT", "Remove shares: heads=0.25,channels=0.5,layers=0.5, or store weights 2:4.")
 ]
@@ -261,9 +268,8 @@ class RunOptions:
     """How it runs."""
 
     mode: Mode = "eager"
-    tf32: Annotated[bool | None, _run(
-        "--tf32/--no-tf32", "Let fp32 matmuls and convolutions use tf32, or neither.",
-        default="convolutions on NVIDIA, as PyTorch")] = None  # fmt: skip
+    tf32: Tf32 = None
+    regime: Regime = None
     host: Annotated[Text, _run(
         "--host FACTOR|FILE", "Host of eager runs: 0.5 is twice as fast; or the .toml that calibrate wrote there.",
         default="as the chip's file says")] = None  # fmt: skip
@@ -284,7 +290,7 @@ class RunOptions:
     @property
     def keywords(self) -> dict[str, Any]:
         """The same as keywords of the library."""
-        return {"mode": self.mode, "tf32": self.tf32}
+        return {"mode": self.mode, "tf32": self.tf32, "regime": self.regime or REGIME}
 
 
 @dataclass(frozen=True, kw_only=True)

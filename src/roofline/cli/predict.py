@@ -15,6 +15,7 @@ from roofline.cli.app import PREDICT, command
 from roofline.cli.output import json_text, note_failed, reader_may_leave, write_json
 from roofline.cli.progress import progress
 from roofline.cli.tables import Rows
+from roofline.cost import REGIME
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.csvfile import read_rows, write_rows
 from roofline.ir.files import whole_file
@@ -22,9 +23,6 @@ from roofline.ir.files import whole_file
 _Input = Annotated[Path, opt.argument(
     "IN.csv", "Columns op, dtype, shape, or model, phase, mode, dtype, batch, seq, context; - for stdin.")]  # fmt: skip
 _Output = Annotated[str, opt.option("--output -o OUT.csv", "Where to write; - for stdout.", default="-")]
-_Regime = Annotated[str, opt.option(
-    "--regime REGIME", "cold: operands in main memory; warm: in the cache if they fit.", default="cold",
-    complete=("cold", "warm"))]  # fmt: skip
 _Json = Annotated[bool, opt.option("--json", "Print JSON.", "Output")]
 _Csv = Annotated[bool, opt.option("--csv", "Print CSV, as where nothing is said.", "Output")]
 _NoCalibration = Annotated[bool, opt.option("--no-calibration", "Generic prior instead of fitted figures.")]
@@ -39,7 +37,8 @@ def predict(
     chip: opt.MaybeChip = None,
     ran_on: opt.RanOn = None,
     output: _Output = "-",
-    regime: _Regime = "cold",
+    regime: opt.Regime = None,
+    tf32: opt.Tf32 = None,
     no_calibration: _NoCalibration = False,
     as_json: _Json = False,
     as_csv: _Csv = False,
@@ -50,10 +49,11 @@ def predict(
     where = find_chip(name) if name is not None else None
     faults: dict[str, int] = {}
     with read_rows(table) as (columns, rows), progress("predict", _lines(table)) as update:
-        predicted = predict_rows(rows, where, calibration=not no_calibration, regime=regime, progress=update)
+        how: dict[str, Any] = {"regime": regime or REGIME, "tf32": tf32}
+        predicted = predict_rows(rows, where, calibration=not no_calibration, progress=update, **how)
         counted = _counted(predicted, faults)
         if as_json:
-            about = {"chip": where.name if where is not None else None, "regime": regime}
+            about = {"chip": where.name if where is not None else None, **how}
             _write_json(output, Rows("predict", list(counted), about))
         else:
             with reader_may_leave():

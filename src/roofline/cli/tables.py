@@ -178,6 +178,6 @@ def provenance(est: Estimate) -> list[Text]:
     """Return where the figures come from and what they leave out."""
     where = f"roofline chips {est.chips[0].name}" if len(est.chips) == 1 else "roofline chips"
     return [
-        Text(f"efficiencies: {est.calibrated}; every figure and its source: {where}", style="dim"),
+        Text(f"efficiencies: {est.calibrated}; regime {est.regime}; every figure and its source: {where}", style="dim"),
         Text(f"not modelled: {'; '.join(est.not_modelled)}", style="dim"),
     ]

@@ -97,7 +97,7 @@ def step_of(
     run: opt.RunOptions,
 ) -> TrainingStep:  # fmt: skip
     """Return the step of training that options of ``estimate`` and ``check`` describe."""
-    program.refuse_inference(tf32=run.tf32 is not None, context=sizes.context)
+    program.refuse_inference(tf32=run.tf32 is not None, regime=run.regime, context=sizes.context)
     return training_step(
         model, run.cluster(chip), sizes, copies, prune=program.prune, tp=program.tp, pp=program.pp, ep=program.ep,
         mode=run.mode, precision=program.dtype,

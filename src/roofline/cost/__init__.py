@@ -33,7 +33,7 @@ from roofline.cost.machine import machine, vector_peak
 from roofline.cost.parameters import Group, Parameter
 from roofline.cost.spread import CERTAINTY, PROGRAM, half_width, kernel_class, provenance, spread
 from roofline.cost.spread import GROUP as SPREAD
-from roofline.cost.work import REGIMES, Launch, launch, sparse_weights, uses_tf32
+from roofline.cost.work import REGIME, REGIMES, Launch, checked_regime, launch, sparse_weights, uses_tf32
 from roofline.counting.counts import KernelCount
 from roofline.counting.grid import added
 from roofline.hardware.chip import Chip
@@ -49,12 +49,14 @@ __all__ = [
     "HOST",
     "LAUNCH",
     "MEMORY",
+    "REGIME",
     "REGIMES",
     "Group",
     "KernelTime",
     "Launch",
     "Parameter",
     "Part",
+    "checked_regime",
     "compute_seconds",
     "formula",
     "half_width",
@@ -288,8 +290,8 @@ def under_power_cap(
     peaks = [_matrix_seconds(row, chip, tf32) for row in rows] if ratio else []
     if not any(np.any(peak) for peak in peaks):
         return tuple(times)
-    each = [time.expected for time in times]
-    factors = power.slowed([row.kernel.count for row in rows], each, peaks, ratio, idle)
+    counts, each = [row.kernel.count for row in rows], [time.expected for time in times]
+    factors = power.slowed(counts, each, peaks, ratio * power.heated(counts, peaks), idle)
     return tuple(_stretched(*pair) for pair in zip(times, factors, strict=True))
 
 

@@ -9,6 +9,7 @@ for 43 % of its time, and 214 us in one that has them for 54 % (measurements/h10
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,21 @@ import numpy as np
 #: Share of its time that a program's matrix units may be at peak before it meets the power cap: device-bound programs
 #: on the H100 (models.csv, zoo) run their matmuls as lone ones up to 0.41, 6 % slower at 0.45, 20 % at 0.53.
 CAPPED = 0.41
+
+
+#: Seconds of work at peak around a launch from which on a program counts as long.
+LONG = 3e-4
+
+
+def heated(counts: Sequence[int], peaks: Sequence[Any]) -> Any:
+    """Return how far a program is long enough to meet the cap: 0 where one launch is all that multiplies, up to 1.
+
+    Args:
+        counts: How often each kernel is launched.
+        peaks: Seconds that its arithmetic takes at the matrix units' peak.
+    """
+    around = sum(count * peak for count, peak in zip(counts, peaks, strict=True)) - reduce(np.maximum, peaks)
+    return np.maximum(around, 0.0) / (np.maximum(around, 0.0) + LONG)
 
 
 def slowed(counts: Sequence[int], times: Sequence[Any], peaks: Sequence[Any], ratio: float, idle: Any) -> list[Any]:

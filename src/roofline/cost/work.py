@@ -10,11 +10,16 @@ from roofline.cost.machine import Machine, machine, vector_peak
 from roofline.counting.counts import KernelCount
 from roofline.hardware.chip import Chip
 from roofline.ir.dtypes import DTYPES, two_of_four
+from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.graph import Tensor
 
-#: Where operands lie when a kernel starts. ``cold``: all in main memory. ``warm``: the same launch ran just before, so
-#: what fits the cache is there. ``program``: activations come from the kernel before, weights from main memory.
-REGIMES = ("cold", "warm", "program")
+#: Where operands lie when a kernel starts, and what runs around it. ``program``: one run after the other of a program;
+#: activations come from the kernel before, weights and inputs from main memory, and the power cap slows what keeps the
+#: matrix units busy for long. A kernel that is all of its program runs alone. ``cold``: each kernel alone, all of its
+#: operands in main memory. ``warm``: the same launch ran just before, so what fits the cache is there.
+REGIMES = ("program", "cold", "warm")
+#: The regime of every question that names none.
+REGIME = REGIMES[0]
 
 #: What kernels for 2:4-sparse weights reach of the rates that dense ones reach, of the sparse peak and of bandwidth, in
 #: formats of 16 bits and more and in those of 8. Over dense kernels they gain 2 x 0.7 = 1.4 and 2 x 0.8 = 1.6 where
@@ -90,6 +95,17 @@ def uses_tf32(row: KernelCount, chip: Chip, tf32: bool | None) -> bool:
     strictly opt-in (https://github.com/pytorch/pytorch/pull/190711).
     """
     return (row.kernel.kind == "conv" and chip.vendor == "NVIDIA") if tf32 is None else tf32
+
+
+def checked_regime(regime: str) -> str:
+    """Return a regime.
+
+    Raises:
+        UsageError: None of :data:`REGIMES`.
+    """
+    if regime not in REGIMES:
+        raise UsageError(f"regime {regime!r}; allowed: {', '.join(REGIMES)}" + did_you_mean(str(regime), REGIMES))
+    return regime
 
 
 def launch(row: KernelCount, chip: Chip, tf32: bool | None, regime: str, inside: bool = False) -> Launch:

@@ -53,6 +53,29 @@ class Grid:
         return {n: v if isinstance(v, int) else int(v[at[n]]) for n, v in self.values.items()}
 
 
+@dataclass(frozen=True)
+class Points(Grid):
+    """Points that are listed one by one: a column for each size.
+
+    Attributes:
+        number: How many there are.
+    """
+
+    number: int
+
+    axes = ("row",)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Number of points."""
+        return (self.number,)
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """The columns."""
+        return dict(self.values)
+
+
 def one_point(axes: Sequence[str], what: str) -> None:
     """Refuse what spans axes.
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from roofline.analysis.estimates import estimate
 from roofline.analysis.prediction import parse_shape, predict_rows, text
+from roofline.cost import REGIME
 from roofline.diagnosis.reference import lower_bound
 from roofline.diagnosis.timetable import TimeColumn, time_column
 from roofline.diagnosis.verdict import VERY_SLOW
@@ -150,6 +151,7 @@ def check_ops(
     *,
     column: str | None = None,
     regime: str | None = None,
+    tf32: bool | None = None,
     dtype: str | None = None,
 ) -> OpVerdicts:
     """Judge a table of measured operators.
@@ -160,7 +162,8 @@ def check_ops(
             (``time_us``, ``latency (ms)``); ``count`` and ``chip`` where they differ.
         chip: Where the rows ran that name no chip.
         column: The column of times, where there are several.
-        regime: As for :func:`roofline.predict`; ``warm`` for times in ``p50_us`` and else ``cold`` by default.
+        regime: As for :func:`roofline.predict`; ``warm`` for times in ``p50_us`` where nothing is said.
+        tf32: As for :func:`roofline.predict`.
         dtype: Number format of rows that name none.
 
     Returns:
@@ -183,12 +186,12 @@ def check_ops(
     if "op" not in columns:
         raise UsageError(f"no column 'op'; there are {', '.join(map(str, columns))[:200]}")
     times = time_column([name for name in columns if name not in ("op", "dtype", "shape", "chip")], column)
-    where = regime or ("warm" if times.name == "p50_us" else "cold")
+    where = regime or ("warm" if times.name == "p50_us" else REGIME)
     if dtype is not None and all(text(row, "dtype") for row in rows):
         raise UsageError(f"dtype={dtype!r} (--dtype) is for rows that name no format, and each names its own")
     entries = [_entry(row, dtype) for row in rows]
     default = find_chip(chip) if chip is not None else None
-    predicted = predict_rows(entries, default, regime=where)
+    predicted = predict_rows(entries, default, regime=where, tf32=tf32)
     verdicts = [
         _judge(at, row, entry, guess, times, default)
         for at, (row, entry, guess) in enumerate(zip(rows, entries, predicted, strict=True), 1)

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from roofline.analysis.estimates import Estimate, estimate
-from roofline.cost import sparse_weights, uses_tf32
+from roofline.cost import REGIME, sparse_weights, uses_tf32
 from roofline.cost.cpu import is_cpu
 from roofline.counting.counts import KernelCount, kernel_boundaries, nbytes
 from roofline.hardware.chip import Chip
@@ -44,6 +44,7 @@ class Reference:
         mode: How it ran.
         tf32: Whether fp32 contractions were said to use tf32; ``None`` as PyTorch runs them.
         sizes: Values of its symbols.
+        regime: Where operands lie when a kernel starts.
     """
 
     graph: Graph
@@ -51,10 +52,11 @@ class Reference:
     mode: str
     tf32: bool | None
     sizes: Mapping[str, Any]
+    regime: str = REGIME
 
     def estimate(self, graph: Graph | None = None, **changes: Any) -> Estimate:
         """Return an estimate with something changed."""
-        options = {"mode": self.mode, "tf32": self.tf32, **self.sizes, **changes}
+        options = {"mode": self.mode, "tf32": self.tf32, "regime": self.regime, **self.sizes, **changes}
         return estimate(self.plain if graph is None else graph, self.chip, **options)
 
     @property

@@ -218,7 +218,7 @@ def check_sweep(
         chip: Where it ran.
         phase: Of a program given by name; its default when absent.
         dtype: Number format of a program given by name; its own when absent.
-        options: As for :func:`roofline.estimate`: ``mode``, ``tf32``, ``seq``, ``context``.
+        options: As for :func:`roofline.estimate`: ``mode``, ``tf32``, ``regime``, ``seq``, ``context``.
 
     Returns:
         Floor, cost per item, knee, and a verdict on the shape of the curve.

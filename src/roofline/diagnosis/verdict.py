@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from roofline.analysis.estimates import Estimate, Mode
+from roofline.cost import REGIME
 from roofline.cost.cpu import is_cpu
 from roofline.counting.counts import unknown_operations
 from roofline.diagnosis.advice import advice
@@ -52,6 +53,7 @@ def check(
     trace: Trace | str | os.PathLike[str] | None = None,
     mode: Mode = "eager",
     tf32: bool | None = None,
+    regime: str = REGIME,
     host: str | float | os.PathLike[str] | None = None,
     phase: str | None = None,
     dtype: str | None = None,
@@ -67,6 +69,7 @@ def check(
         trace: A profiler's file of it, or what :func:`read_trace` made of one; causes are then measured, not inferred.
         mode: How it ran.
         tf32: Whether fp32 contractions used tf32; by default as PyTorch does, convolutions on NVIDIA's chips.
+        regime: Where operands lay when a kernel started, as for :func:`roofline.estimate`.
         host: Who launched it, as for :func:`estimate`.
         phase: Of a program given by name; its default when absent.
         dtype: Number format of a program given by name; its own when absent.
@@ -91,7 +94,7 @@ def check(
     if seconds is not None and not seconds > 0:
         raise UsageError(f"measured={measured!r}: a time is above zero")
     graph = as_graph(program, phase, dtype)
-    reference = Reference(graph, with_host(find_chip(chip), host), mode, tf32, sizes_of(graph, sizes))
+    reference = Reference(graph, with_host(find_chip(chip), host), mode, tf32, sizes_of(graph, sizes), regime)
     if reference.expected.shape:
         raise UsageError("a measured time belongs to one point; give single numbers for batch, seq and context")
     run = _run(trace, reference, seconds) if trace is not None else None

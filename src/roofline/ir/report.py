@@ -136,6 +136,7 @@ def title(subject: Mapping[str, Any]) -> str:
         f"{name} on {chips}".strip() if chips else name,
         f"{subject['mode']} mode" if subject.get("mode") else "",
         f"fp32 {subject['tf32']} in tf32" if subject.get("tf32") else "",
+        f"regime {subject['regime']}" if subject.get("regime", "program") != "program" else "",
         *size_words(subject),
         f"after {', '.join(steps)}" if steps else "",
     ]

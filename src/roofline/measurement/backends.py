@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any, TypeVar
 
 from roofline.analysis.estimates import Estimate, Mode, estimate
+from roofline.cost import REGIME
 from roofline.counting.memory import RESERVE
 from roofline.diagnosis.advice import BreakEven, break_even
 from roofline.frontends.source import Program, as_graph
@@ -158,6 +159,7 @@ def predicted_compile(
     backends: Sequence[str] = ("inductor", "cudagraphs", "aot_eager"),
     compile_s: str | float | Mapping[str, str | float] | None = None,
     tf32: bool | None = None,
+    regime: str = REGIME,
     reserve: str | float = RESERVE,
     phase: str | None = None,
     dtype: str | None = None,
@@ -172,6 +174,7 @@ def predicted_compile(
         compile_s: Compile time, such as ``"40 s"``, for all backends or by name; :data:`COMPILE_SECONDS` where
             absent.
         tf32: As for :func:`roofline.estimate`.
+        regime: As for :func:`roofline.estimate`.
         reserve: Memory that driver and framework keep [byte], a number or text such as ``"1 GiB"``.
         phase: Of a program given by name; its default when absent.
         dtype: Number format of a program given by name; its own when absent.
@@ -190,7 +193,7 @@ def predicted_compile(
         (True, True)
     """
     graph, names = as_graph(program, phase, dtype), _named(backends)
-    how: dict[str, Any] = {"tf32": tf32, "reserve": reserve, **sizes}
+    how: dict[str, Any] = {"tf32": tf32, "regime": regime, "reserve": reserve, **sizes}
     eager = estimate(graph, chip, mode="eager", **how)
     if eager.shape:
         raise UsageError("predicted_compile: compiling is predicted at one point; give one chip and single numbers")

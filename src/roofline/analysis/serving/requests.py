@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from roofline.analysis.estimates import Estimate, Mode, estimate
 from roofline.analysis.evaluation import runtime_of
 from roofline.analysis.serving.kvcache import Formats, KVCache, checked_layout, in_formats, kv_cache
+from roofline.cost import REGIME
 from roofline.cost.scratch import memory_on
 from roofline.counting.memory import RESERVE, Memory
 from roofline.frontends.source import Program
@@ -205,7 +206,7 @@ class Request(Report):
 
     def subject(self) -> dict[str, Any]:
         """Return the model, where and how it runs, and the request."""
-        about = subject(self.prefill.graph, self.chip.name, self.prefill.mode)
+        about = subject(self.prefill.graph, self.chip.name, self.prefill.mode) | {"regime": self.prefill.regime}
         sizes = {"batch": self.batch, "prompt": self.prompt, "new_tokens": self.new_tokens}
         layout = {"block": self.cache.block, "shared_prefix": self.cache.shared_prefix}
         return {**about, "phase": "prefill and decode", "sizes": sizes, **layout}
@@ -253,6 +254,7 @@ def request(
     shared_prefix: int = 0,
     mode: Mode = "graph",
     tf32: bool | None = None,
+    regime: str = REGIME,
     reserve: str | float = RESERVE,
     dtype: str | None = None,
     weights: str | None = None,
@@ -273,6 +275,7 @@ def request(
         shared_prefix: First tokens of the prompt that all sequences have in common, kept once.
         mode: As for :func:`roofline.estimate`; servers replay their steps as graphs.
         tf32: As for :func:`roofline.estimate`.
+        regime: As for :func:`roofline.estimate`.
         reserve: Memory that driver and framework keep [byte], a number or text such as ``"1 GiB"``.
         dtype: Number format of everything.
         weights: Number format of the weights alone.
@@ -291,15 +294,19 @@ def request(
         >>> one.time_to_first_token > 5 * one.time_per_token, bool(one.steps[-1] > one.steps[0]), one.fits
         (True, True, True)
     """
-    if chip is None:
-        raise UsageError("request: no chip given; give a name or a Chip")
     first, then = _programs(program, prefill, decode, (dtype, weights, cache), overrides)
     prompt, new_tokens, batch, (block, shared_prefix, _) = _checked(prompt, new_tokens, batch, block, shared_prefix)
-    how = {"mode": mode, "tf32": tf32, "reserve": reserve}
+    how = {"mode": mode, "tf32": tf32, "regime": regime, "reserve": reserve}
     kv = kv_cache(then, prompt + np.arange(new_tokens), batch=batch, block=block, shared_prefix=shared_prefix)
-    read = estimate(first, find_chip(chip), B=batch, S=prompt, **how)  # type: ignore[arg-type]
+    read = estimate(first, _given(chip), B=batch, S=prompt, **how)  # type: ignore[arg-type]
     steps = estimate(then, read.chip, B=batch, C=prompt + np.arange(1, new_tokens), **how) if new_tokens > 1 else None  # type: ignore[arg-type]
     return Request(read, steps, kv, prompt, new_tokens, batch)
+
+
+def _given(chip: AnyChip | None) -> Chip:
+    if chip is None:
+        raise UsageError("request: no chip given; give a name or a Chip")
+    return find_chip(chip)
 
 
 def _programs(
