@@ -73,12 +73,17 @@ def encoder_layer(
     return norm(x.add_(before), scale_2, shift_2, not norm_first)
 
 
+def _never(*args: Any) -> bool:
+    """Answer no, and forget what was asked: a mock would keep it alive."""
+    return False
+
+
 #: The operators of these layers. A mask of padding makes an encoder pack its rows where they are left-aligned, which
 #: depends on values: here they stay as they are.
 LAYERS: dict[Any, Callable[..., Any]] = {
     torch._native_multi_head_attention: attention,
     torch._transformer_encoder_layer_fwd: encoder_layer,
-    torch._nested_tensor_from_mask_left_aligned: lambda *args: False,
+    torch._nested_tensor_from_mask_left_aligned: _never,
 }
 
 
@@ -87,6 +92,6 @@ def fast_path() -> Iterator[None]:
     """Let those layers take it as they do on a GPU: on tensors without data, and under a mode that redirects calls."""
     with ExitStack() as stack:
         backend = torch.utils.backend_registration
-        stack.enter_context(mock.patch.object(torch.overrides, "has_torch_function", return_value=False))
+        stack.enter_context(mock.patch.object(torch.overrides, "has_torch_function", _never))
         stack.enter_context(mock.patch.object(backend, "_privateuse1_backend_name", "meta"))
         yield
