@@ -105,11 +105,18 @@ def _attention() -> None:
         return plain(q, k, v, mask, 0.0, causal, scale=scale, enable_gqa=gqa)
 
     def shape(q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float | None, dropout: float, how: str) -> Any:
-        """Return heads beside each other in memory, as PyTorch's fused kernels do: joining them moves nothing."""
+        """Return a result that lies as the kernel leaves it, so that joining its heads moves no more than it does.
+
+        Plain matmuls leave heads first, the memory efficient kernel, which runs in fp32, positions
+        (``_efficient_attention_forward``), and the others what lies as the queries do (``empty_like`` of
+        ``mha_fwd``, ``alloc_with_matching_layout`` of cuDNN's; aten/src/ATen/native).
+        """
+        sizes = (*q.shape[:-1], v.shape[-1])
         if q.dim() != 4 or UNFUSED in how.split():
-            return q.new_empty((*q.shape[:-1], v.shape[-1]))
-        batch, heads, length, _ = q.shape
-        return q.new_empty((batch, length, heads, v.shape[-1])).transpose(1, 2)
+            return q.new_empty(sizes)
+        steps = [_number(step) for step in q.stride()]
+        order = [0, 2, 1, 3] if q.dtype == torch.float32 else sorted(range(4), key=lambda at: -steps[at])
+        return q.new_empty([sizes[at] for at in order]).permute([order.index(at) for at in range(4)])
 
     schema = "Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal, float? scale, float dropout, str how"
     _operator("sdpa", schema, run, shape, "q", "k", "v")
@@ -235,8 +242,10 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Any:
     for cast in AUTOCAST[-1:]:  # a weight is cast as it is stored, and once
         input, weight, bias = cast(input, weight, bias)
     rows = input.reshape(-1, input.shape[-1])
-    out = rows @ weight.t() if bias is None else torch.addmm(bias, rows, weight.t())
-    return out.reshape(*input.shape[:-1], weight.shape[0])
+    fused = bias is not None and input.is_contiguous()  # as in at::linear of aten/src/ATen/native/Linear.cpp
+    out = torch.addmm(bias, rows, weight.t()) if fused else rows @ weight.t()
+    out = out.reshape(*input.shape[:-1], weight.shape[0])
+    return out if fused or bias is None else out.add_(bias)
 
 
 def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:

@@ -30,6 +30,20 @@ def layout_of(tensor: Any) -> Layout | None:
         return None
 
 
+def contiguous(layout: Layout) -> Layout:
+    """Return the layout of new memory of the same sizes: rows one after the other."""
+    steps = [1]
+    for size, _ in reversed(layout[1:]):
+        steps.append(steps[-1] * size)
+    return tuple((size, step) for (size, _), step in zip(layout, reversed(steps), strict=False))
+
+
+def is_contiguous(layout: Layout) -> bool:
+    """Tell whether rows lie one after the other; the steps of axes of one element do not count."""
+    pairs = zip(layout, contiguous(layout), strict=True)
+    return all(own == other or own[0] == 1 for own, other in pairs)
+
+
 def _hint(size: Any) -> int:
     return size if type(size) is int else int(size.node.hint)
 

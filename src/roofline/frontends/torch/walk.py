@@ -230,6 +230,14 @@ class Call(BaseCall):
             return {}
         return {"access": layout.access(target, operands, self._casts(read))}
 
+    def copied(self, key: str) -> dict[str, Any]:
+        """Return the option that says how an operand is copied first, which a kernel takes row after row alone."""
+        value = self.value(key)
+        if value is None or value.layout is None or layout.is_contiguous(value.layout):
+            return {}
+        operand = (value.layout, int(DTYPES[value.dtype].bytes))
+        return {"copied": layout.access(layout.contiguous(value.layout), [operand], False)}
+
     def _casts(self, read: Sequence[Value]) -> bool:
         """Tell whether elements change their format within the kernel, but for those that PyTorch has a kernel for."""
         formats = {

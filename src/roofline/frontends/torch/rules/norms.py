@@ -18,8 +18,8 @@ def _along(call: Call, op: str, *keys: str) -> Result:
     rank = len(call.b.shape(operands[0]))
     if rank == 0:
         return call.op(op, *operands)
-    axis = call.get("dim", -1) % rank
-    return call.along(axis, lambda *rows: call.op(op, *rows), *operands, last="last", back="back")
+    axis, copied = call.get("dim", -1) % rank, call.copied(keys[0])
+    return call.along(axis, lambda *rows: call.op(op, *rows, **copied), *operands, last="last", back="back")
 
 
 def _rows(call: Call, key: str, axes: int) -> str:
@@ -36,7 +36,7 @@ def _scales(call: Call, *keys: str) -> list[str]:
 def _norm(call: Call, op: str, key: str, *scales: str, results: int) -> Result:
     """A layer or RMS norm over the last axes, and statistics that nobody can use."""
     axes = call.get("axes", 1) if key == "x" else len(call.get("normalized_shape"))
-    out = call.op(op, _rows(call, key, axes), *_scales(call, *scales))
+    out = call.op(op, _rows(call, key, axes), *_scales(call, *scales), **call.copied(key))
     return (call.view(out, call.out.shape, "normed"), *[None] * (results - 1))
 
 
@@ -51,7 +51,8 @@ def _layernorm_backward(call: Call) -> Result:
     gradient, source = call.tensor("grad_out"), call.tensor("input")
     needed = call.get("output_mask", (True, True, True))
     rows = _rows(call, "grad_out", axes), _rows(call, "input", axes)
-    first = call.op("layernorm_grad", *rows, *_scales(call, "weight")) if needed[0] else None
+    copied = call.copied("grad_out")
+    first = call.op("layernorm_grad", *rows, *_scales(call, "weight"), **copied) if needed[0] else None
     with call.b.kernel("layernorm_grad_weight"):
         return (
             call.view(first, call.shape("input"), "normed") if first else None,
