@@ -341,3 +341,18 @@ def test_a_written_chip_is_the_same_chip(name: str, tmp_path: Path) -> None:
 def test_text_is_quoted(tmp_path: Path) -> None:
     odd = rl.Chip(name='a "b"\n\\c µ', memory_bandwidth="1 TB/s", notes="x\u007fy")
     assert rl.chip(odd.save(tmp_path / "odd.toml")).name == odd.name
+
+
+def test_the_host_alone_is_measured_for_any_chip(tmp_path: Path, run: Run) -> None:
+    pytest.importorskip("torch")
+    path = tmp_path / "host.toml"
+    seconds = rl.measurement.calibrate_host(path)
+    est = rl.estimate("gpt2", "h100-sxm", phase="decode", batch=1, context=64, host=path)
+    plain = rl.estimate("gpt2", "h100-sxm", phase="decode", batch=1, context=64)
+    assert est.host_time / plain.host_time == pytest.approx(seconds / plain.chip.efficiency.host, rel=0.01)
+    fails(run("calibrate", "--device", "host", "--json"), "no --json")
+
+
+def test_the_host_is_not_measured_without_torch(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("roofline.measurement.calibration.torch_cpu.available", lambda: False)
+    fails(run("calibrate", "--device", "host"), 'pip install "roofline[torch]"')

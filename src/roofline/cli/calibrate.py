@@ -11,11 +11,12 @@ from roofline.cli.progress import progress
 from roofline.cli.tables import table
 from roofline.ir.errors import UsageError
 from roofline.ir.units import format_bytes, format_si
-from roofline.measurement.calibration import Calibration, error_figures
+from roofline.measurement.calibration import Calibration, calibrate_host, error_figures, host_file
 from roofline.measurement.calibration import calibrate as measure
 
 _Device = Annotated[str, opt.option(
-    "--device DEVICE", "auto, cpu or cuda.", default="auto", complete=("auto", "cpu", "cuda"))]  # fmt: skip
+    "--device DEVICE", "auto, cpu or cuda; or host: only how fast eager PyTorch calls and launches here, for --host.",
+    default="auto", complete=("auto", "cpu", "cuda", "host"))]  # fmt: skip
 _Quick = Annotated[bool, opt.option("--quick", "Measure less: 20 seconds rather than two minutes.")]
 _Output = Annotated[str | None, opt.option("--output -o CHIP.toml", "The chip file to write.", default="print it")]
 
@@ -30,6 +31,8 @@ def calibrate(
     """Measure this machine, fit the time model to it and write it as a chip."""
     if file is not None and not file.endswith(".toml"):
         raise UsageError(f"--output {file[:100]!r}: a chip file ends in .toml")
+    if device == "host":
+        return _host(file, output)
     with progress("calibrate", 1.0) as update:
         result = measure(device, quick, file, lambda share, what: update(share))
     if file is None and not (output.as_json or output.as_csv):
@@ -38,6 +41,14 @@ def calibrate(
         output.write(result, _parts(result, file))
     if result.busy:
         note("other programs kept this machine busy; measure again when it is quiet, or with a smaller OMP_NUM_THREADS")
+
+
+def _host(file: str | None, output: opt.OutputOptions) -> None:
+    """Measure the host alone."""
+    if output.as_json or output.as_csv:
+        raise UsageError("--device host gives one figure, as TOML: no --json, no --csv")
+    seconds = calibrate_host(file)
+    write(host_file(seconds) if file is None else f"{file}: {format_si(seconds, 's')} for a call, for --host {file}")
 
 
 def _parts(result: Calibration, file: str | None) -> list[Any]:

@@ -16,12 +16,13 @@ import numpy as np
 
 from roofline.analysis.fitting import Sample, need_scipy
 from roofline.ir.errors import MissingExtra, UsageError, did_you_mean
+from roofline.ir.files import whole_file
 from roofline.measurement.calibration import numpy_cpu, torch_cpu
 from roofline.measurement.calibration.build import Calibration, Measured, build_chip, error_figures
 from roofline.measurement.calibration.host import Host, host_load, this_host
 from roofline.measurement.calibration.timing import Budget, Task, Timing, copies, repeat
 
-__all__ = ["Calibration", "calibrate", "error_figures"]
+__all__ = ["Calibration", "calibrate", "calibrate_host", "error_figures"]
 
 DEVICES = ("auto", "cpu", "cuda")
 #: Time for the measurements; the fit comes on top [s].
@@ -74,6 +75,37 @@ def calibrate(
     if output is not None:
         done.chip.save(output, done.remarks)
     return done
+
+
+def calibrate_host(output: str | os.PathLike[str] | None = None) -> float:
+    """Measure how fast this machine's host runs eager PyTorch, in a second.
+
+    Args:
+        output: Where to write it as a TOML file, which ``host=`` and ``--host`` take with any chip.
+
+    Returns:
+        Time of a call of an operator within a program [s].
+
+    Raises:
+        MissingExtra: torch is not installed.
+
+    Example:
+        >>> import roofline as rl
+        >>> 1e-7 < rl.measurement.calibrate_host() < 1e-2
+        True
+    """
+    from roofline.measurement.calibration.launching import host_figure
+
+    seconds = host_figure()
+    if output is not None:
+        with whole_file(output) as stream:
+            stream.write(host_file(seconds))
+    return seconds
+
+
+def host_file(seconds: float) -> str:
+    """Return the text of the file that ``--host`` takes."""
+    return f'# a call of eager PyTorch on {this_host().name}\n[efficiency]\nhost = "{seconds * 1e6:.3g} us"\n'
 
 
 def _silent(share: float, what: str) -> None:

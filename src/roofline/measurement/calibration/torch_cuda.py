@@ -15,6 +15,7 @@ from roofline.hardware.chip import Chip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import UnknownChip, UsageError
 from roofline.measurement.calibration.build import Calibration, finish
+from roofline.measurement.calibration.launching import host_figure
 from roofline.measurement.calibration.numpy_cpu import FLAT, GEMMS, ROWS
 from roofline.measurement.calibration.timing import Call
 from roofline.measurement.calibration.torch_cpu import FLAT_OPS, ROW_OPS, caller, inference
@@ -63,9 +64,8 @@ def calibrate(quick: bool, progress: Progress) -> Calibration:
         progress(0.9 * at / len(tasks), f"{op} {dtype}")
         torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
         samples.append(Sample(op, dtype, shape, kernel_seconds(_call(op, dtype, shape), flush)))
-    overhead = host_overhead()
     progress(0.9, "fit")
-    chip = _chip(samples, overhead)
+    chip = _chip(samples, host_figure())
     return finish(chip, samples, _remarks(quick), AGAIN if chip.efficiency.parameters else EFFORT)
 
 
@@ -171,23 +171,6 @@ def launch_seconds(kernels: Sequence[tuple[str, float]]) -> float:
     if not sums:
         raise UsageError("the tracer of PyTorch saw no kernel; is CUPTI installed?")
     return float(np.median(sums)) * 1e-6
-
-
-def host_overhead() -> float:
-    """Host time of one eager operator in a full queue [s]."""
-    import time
-
-    import torch
-
-    x, many = torch.zeros(8, device="cuda"), 2000
-    for _ in range(100):
-        x + x
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    for _ in range(many):
-        x + x
-    torch.cuda.synchronize()
-    return (time.perf_counter() - start) / many
 
 
 def _cache_bytes() -> int:
