@@ -72,6 +72,24 @@ def test_reasons_say_what_to_look_for() -> None:
     assert "20 times" in judge(EXPECTED * 20).reason
 
 
+def test_matmuls_on_zeros_are_faster_than_the_range_and_other_kernels_are_not() -> None:
+    def product(b: rl.ops.Builder, x: str) -> str:
+        return b.op("linear", x, b.weight("w", (8192, 8192)))
+
+    def one(emit: Any) -> rl.Graph:
+        b = rl.ops.Builder("g", "bf16")
+        return b.graph([emit(b, b.input("x", (8192, 8192)))])
+
+    graphs = {"matmul": one(product), "relu": one(lambda b, x: b.op("relu", x))}
+    reasons = {}
+    for name, graph in graphs.items():
+        low = rl.estimate(graph, "h100-sxm", mode="graph").low
+        judged = [rl.check(graph, "h100-sxm", low * share, mode="graph") for share in (0.95, 0.8)]
+        reasons[name] = [each.reason for each in judged]
+    assert "matmuls on zeros or equal tokens" in reasons["matmul"][0]
+    assert "equal tokens" not in "".join(reasons["matmul"][1:] + reasons["relu"]), "not by so much, and not elsewhere"
+
+
 @pytest.mark.parametrize("measured", [0, -1, "0 ms", "-3 ms", 0.0])
 def test_a_time_is_above_zero(measured: str | float) -> None:
     with pytest.raises(rl.errors.UsageError, match="a time is above zero"):
