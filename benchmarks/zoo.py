@@ -1,11 +1,12 @@
 """Whole programs of strangers: predicted from their capture, against what was measured.
 
-    python benchmarks/zoo.py [FOLDER] [--chip CHIP] [--only NAME...] [--ops] [--csv FILE]
+    python benchmarks/zoo.py [FOLDER] [--chip CHIP] [--only NAME...] [--ops] [--csv FILE] [--check | --record]
 
 FOLDER has ``models.csv``, ``ops.csv`` and ``modules.py`` (``measurements/h100-sxm/zoo`` by default; its columns are
 described in measurements/README.md). Every program is built anew on the meta device, captured by ``rl.from_torch`` and
 estimated; nothing is read from the measurements but what to compare with. ``--ops`` sets the time of each operator
-beside the measured one.
+beside the measured one. ``--check`` fails where a figure is worse by more than a point than in FOLDER's
+``recorded.toml``, which ``--record`` writes.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from typing import Any
 
 import numpy as np
 import torch
-import transformers
 from torch import nn
 
 import roofline as rl
+from roofline.analysis.validation import Point, Validation, record, sections, worse
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "measurements" / "h100-sxm" / "zoo"
@@ -37,10 +38,27 @@ OPTIMIZERS = {
     "train-adamw": lambda weights: torch.optim.AdamW(weights, lr=1e-4, fused=True),
 }
 
+#: Kinds of programs.
+KINDS = {
+    "vision": "resnet50 convnextv2-tiny mobilenetv2 vit-base swinv2-tiny beit-base clip unet-bn-32 resnet3d",
+    "speech and sound": "wav2vec2-base tcn vocoder",
+    "language": "bert-large bart-base t5-small deberta-v2-base pythia-1b opt-1.3b llama-3.2-1b gemma-4layers "
+                "phi3-4layers olmoe-4layers block-lm encoder-layer-nn",
+    "diffusion": "vae-decoder dit-b2",
+    "recommendation, graphs": "dlrm-small graphconv",
+    "recurrent": "gru-512 lstm-2x512",
+}  # fmt: skip
 #: What names a row.
 KEYS = ("model", "inputs", "dtype", "layout", "mode")
 
 Row = dict[str, str]
+
+
+def kind_of(row: Row) -> str:
+    """The kind of program that a row is of."""
+    if row["mode"].startswith("train"):
+        return "training steps"
+    return next((kind for kind, names in KINDS.items() if row["model"] in names.split()), "other programs")
 
 
 def rows_of(folder: Path, name: str) -> list[Row]:
@@ -76,7 +94,8 @@ def build(row: Row, own: ModuleType, device: str = "") -> tuple[nn.Module, tuple
         return torch.randn(*shape, dtype=dtype, device=device)
 
     # The expressions are our own tables', not a stranger's.
-    words = {"T": transformers, "nn": nn, "M": own, "torch": torch, "img": img, "ids": ids, "rnd": rnd}
+    library = importlib.import_module("transformers") if "T." in row["build"] else None
+    words = {"T": library, "nn": nn, "M": own, "torch": torch, "img": img, "ids": ids, "rnd": rnd}
     with torch.device(device):
         module = eval(row["build"], words).to(dtype)
     if row["layout"]:
@@ -212,6 +231,21 @@ def line(one: dict[str, Any]) -> str:
     )
 
 
+def validation(results: Iterable[Mapping[str, Any]], chip: str) -> Validation:
+    """The figures that are recorded: kernel time, wall time and activations of eager programs, training steps' time."""
+    points = []
+    for one in results:
+        what, train = " ".join(str(one[key]) for key in KEYS), one["mode"].startswith("train")
+        time = (one["measured_us"], one["predicted_us"], one["low_us"], one["high_us"])
+        points.append(Point(chip, "training steps" if train else "programs", one["model"], what, *time))
+        if not train:
+            wall = (one["wall_us"], one["wall_expected_us"], one["wall_low_us"], one["wall_high_us"])
+            points.append(Point(chip, "programs, wall time", one["model"], what, *wall))
+            memory = (one["memory"], one["memory_predicted"], None, None)
+            points.append(Point(chip, "programs, activations", one["model"], what, *memory))
+    return Validation(sections(points), {}, 0)
+
+
 def main() -> None:
     """Compare every row that ran eagerly; the replays have the same kernels."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -220,6 +254,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=())
     parser.add_argument("--ops", action="store_true")
     parser.add_argument("--csv", type=Path)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--record", action="store_true")
     options = parser.parse_args()
     own, measured = modules(options.folder), rows_of(options.folder, "ops.csv") if options.ops else []
     results = []
@@ -242,6 +278,11 @@ def main() -> None:
             writer = csv.DictWriter(file, list(results[0]))
             writer.writeheader()
             writer.writerows(results)
+    recorded = options.folder / "recorded.toml"
+    if options.record:
+        record(validation(results, options.chip), recorded)
+    if options.check and (lines := worse(validation(results, options.chip), recorded)):
+        sys.exit("\n".join(("worse than recorded:", *lines)))
 
 
 if __name__ == "__main__":

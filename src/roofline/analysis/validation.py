@@ -131,7 +131,7 @@ class Validation(Report):
 
 
 @dataclass(frozen=True, slots=True)
-class _Point:
+class Point:
     """One measured value and its prediction."""
 
     chip: str
@@ -180,7 +180,7 @@ def validate(
     measured = [(row, truth) for row, truth in zip(stable, truths, strict=True) if truth is not None]
     if not measured:
         raise UsageError("no measurement: a row has kernel_us or p50_us (operators) or wall_us (models)")
-    points: list[_Point] = []
+    points: list[Point] = []
     failed: dict[str, int] = {}
     for regime in ("cold", REGIME, "warm"):
         tf32 = None if regime == REGIME else False
@@ -192,7 +192,7 @@ def validate(
                 failed[prediction["error"]] = failed.get(prediction["error"], 0) + 1
         if progress:
             progress(len(part))
-    return Validation(_sections(points), failed, len(rows) - len(stable))
+    return Validation(sections(points), failed, len(rows) - len(stable))
 
 
 def shipped(chip: Chip) -> list[Path]:
@@ -241,29 +241,29 @@ def _number(row: Mapping[str, Any], column: str) -> float:
 
 def _points(
     row: Mapping[str, Any], column: str, prediction: Mapping[str, Any], chip: Chip, regime: str
-) -> Iterable[_Point]:
+) -> Iterable[Point]:
     where = find_chip(text(row, "chip")).name if text(row, "chip") and not prediction["error"] else chip.name
     time = (prediction["predicted_us"], prediction["low_us"], prediction["high_us"])
     if not text(row, "model"):
         name = "operators, warm" if regime == "warm" else "operators"
         kind, what = f"{row['op']} {row['dtype']}", f"{row['op']} {row['dtype']} {row['shape']}"
-        yield _Point(where, name, kind, what, _number(row, column), *time)
+        yield Point(where, name, kind, what, _number(row, column), *time)
         return
     keys = ("model", "phase", "mode", "dtype", "batch", "seq", "context")
     kind, what = f"{row['model']} {text(row, 'phase')}".strip(), " ".join(filter(None, (text(row, k) for k in keys)))
-    yield _Point(where, f"models, {text(row, 'regime') or 'device'}", kind, what, _number(row, column), *time)
+    yield Point(where, f"models, {text(row, 'regime') or 'device'}", kind, what, _number(row, column), *time)
     activations = _number(row, "activation_bytes") or _number(row, MEASURED_ACTIVATIONS)
     if activations:
-        yield _Point(where, "activation memory", kind, what, activations, prediction["activation_bytes"], None, None)
+        yield Point(where, "activation memory", kind, what, activations, prediction["activation_bytes"], None, None)
 
 
-def _sections(points: Sequence[_Point]) -> tuple[Section, ...]:
+def sections(points: Sequence[Point]) -> tuple[Section, ...]:
     names = dict.fromkeys((point.chip, point.section) for point in points)
     grouped = ((chip, name, [p for p in points if (p.chip, p.section) == (chip, name)]) for chip, name in names)
     return tuple(section for each in grouped if (section := _section(*each)))
 
 
-def _section(chip: str, name: str, points: Sequence[_Point]) -> Section | None:
+def _section(chip: str, name: str, points: Sequence[Point]) -> Section | None:
     known = [point for point in points if point.predicted is not None]
     if not known:
         return None
@@ -283,7 +283,7 @@ def _section(chip: str, name: str, points: Sequence[_Point]) -> Section | None:
     )
 
 
-def _judge(points: Sequence[_Point]) -> Figures:
+def _judge(points: Sequence[Point]) -> Figures:
     error = 100 * np.array([point.error for point in points])
     size = np.abs(error)
     ranged = [(p.low, p.measured, p.high) for p in points if p.low is not None and p.high is not None]
