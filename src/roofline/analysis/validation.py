@@ -36,8 +36,9 @@ SHIPPED = ("ops.csv", "models.csv", "serving_stack.csv")
 MORE_IS_BETTER = frozenset({"inside", "predicted"})
 
 _HEADER = """\
-# What the predictions reach on the measurements that ship with roofline, written by `roofline validate --record`.
-# CI runs `roofline validate --check`, which fails when a figure is worse than here by more than one point.
+# What the predictions reach on measurements that ship with roofline, written by `roofline validate --record`, of whole
+# programs by `benchmarks/zoo.py --record`. CI runs both with --check, which fails when a figure is worse than here by
+# more than one point.
 # mean, median, p90: absolute errors [%]; inside: measured times inside the range [%]; spread: median high over low;
 # predicted: rows that could be predicted [%].
 """
