@@ -498,9 +498,11 @@ def test_a_slow_but_possible_matmul() -> None:
 def test_a_block_format_has_fractional_bytes() -> None:
     # B29: https://github.com/tenstorrent/tt-mlir/pull/8740; q8_0 stores as many bits as bfp8, 8.5
     # The source knows a share of the bandwidth and nothing else, so tiles are always fed here.
-    fed = {"share": 1.2, "tile_half": 1.0, "step": 5e-9, "cache": 50.0, "store": 0.7, "throttle": 0.0, "sustained": 0.0,
+    fed = {"share": 1.2, "tile_half": 1.0, "step": 5e-9, "cache": 50.0, "store": 0.7, "throttle": 0.0,
            "skinny": 0.0, "knee": 8.0}  # fmt: skip
-    target = rl.chip("wormhole-n150").replace(efficiency={"memory": 0.7, "launch": 0, "parameters": {"matmul": fed}})
+    target = rl.chip("wormhole-n150").replace(
+        efficiency={"memory": 0.7, "launch": 0, "parameters": {"matmul": fed, "power": {"ratio": 0.0}}}
+    )
     graph = rl.model("llama-3-8b", phase="decode", dtype="fp16", weights="q8_0")
     kernels = rl.estimate(graph, target, mode="graph", B=1, C=1).kernel_rows()
     matmuls = [row for row in kernels if row["op"] == "linear"]

@@ -111,8 +111,8 @@ def test_a_wide_range_says_which_kernels_make_it_wide() -> None:
 
 
 def test_the_expected_time_is_never_under_the_floor() -> None:
-    fed = {"share": 1.2, "tile_half": 1.0, "step": 5e-9, "cache": 50.0, "throttle": 0.0, "sustained": 0.0, "knee": 8.0}
-    quick = CHIP.replace(efficiency={"launch": 0.0, "parameters": {"matmul": fed}})
+    fed = {"share": 1.2, "tile_half": 1.0, "step": 5e-9, "cache": 50.0, "throttle": 0.0, "knee": 8.0}
+    quick = CHIP.replace(efficiency={"launch": 0.0, "parameters": {"matmul": fed, "power": {"ratio": 0.0}}})
     est = rl.estimate(gemm(), quick, mode="graph")
     assert est.low == est.floor == est.time
 

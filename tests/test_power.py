@@ -44,7 +44,7 @@ def test_the_device_works_faster_where_the_host_is_late() -> None:
 
 
 def run_seconds(counts: list[int], times: list[float], peaks: list[float], ratio: float, idle: float = 0.0) -> float:
-    factors = power.slowed(counts, times, peaks, ratio, idle)
+    factors = power.slowed(counts, times, peaks, {"capped": 0.41, "ratio": ratio}, idle)
     return float(sum(count * time * factor for count, time, factor in zip(counts, times, factors, strict=True)))
 
 

@@ -90,3 +90,23 @@ def test_an_encoder_decoder_is_trained() -> None:
     step = rl.passes.training_graph(train)
     assert 3 < rl.count(step, B=2, S=128).flops / rl.count(forward, B=2, S=128).flops < 3.1
     assert rl.training.train("t5-small", "h100-sxm", batch=8, seq=128).fits
+
+
+@pytest.mark.parametrize(
+    ("kind", "width", "batch", "dtype", "measured"),
+    [  # one step's matmul on an H200 (PyTorch 2.11, cuDNN 9.19), in a row of 50 to 128 steps
+        ("LSTM", 512, 64, torch.bfloat16, 2.94),
+        ("LSTM", 1024, 64, torch.bfloat16, 4.03),
+        ("GRU", 1024, 128, torch.bfloat16, 4.47),
+        ("LSTM", 256, 32, torch.float32, 4.49),
+    ],
+)
+def test_a_step_of_a_recurrent_layer_finds_its_weights_in_the_cache(
+    kind: str, width: int, batch: int, dtype: torch.dtype, measured: float
+) -> None:
+    net = getattr(torch.nn, kind)(width, width, device="meta", dtype=dtype).eval()
+    graph = rl.from_torch(net, torch.zeros(50, batch, width, device="meta", dtype=dtype))
+    rows = rl.estimate(graph, "h200-sxm", mode="graph").kernel_rows()
+    hidden = next(row for row in rows if "hidden" in row["kernel"])
+    assert hidden["count"] == 50
+    assert hidden["each_s"] * 1e6 == pytest.approx(measured, rel=0.4)

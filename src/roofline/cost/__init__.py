@@ -101,7 +101,8 @@ GROUPS: dict[str, Group] = {
     each.name: each
     for each in (
         attention.GROUP, matmul.GROUP, network.GROUP, network.ACROSS, network.TRANSFER, stream.GROUP, rowwise.GROUP,
-        convolution.GROUP, channels.GROUP, cpu.MATMUL, cpu.STREAM, experts.GROUP, gradients.GROUP, SPREAD, PROGRAM,
+        convolution.GROUP, channels.GROUP, cpu.MATMUL, cpu.STREAM, experts.GROUP, gradients.GROUP, power.GROUP, SPREAD,
+        PROGRAM,
     )
 }  # fmt: skip
 
@@ -286,12 +287,13 @@ def under_power_cap(
     alone = sum(row.kernel.count for row in rows) == 1
     if alone or cpu.is_described(chip) or not machine(chip).is_gpu:
         return tuple(times)
-    ratio = values(chip, "matmul", "program")["sustained"]
-    peaks = [_matrix_seconds(row, chip, tf32) for row in rows] if ratio else []
+    figures = values(chip, "power", "program")
+    peaks = [_matrix_seconds(row, chip, tf32) for row in rows] if figures["ratio"] else []
     if not any(np.any(peak) for peak in peaks):
         return tuple(times)
     counts, each = [row.kernel.count for row in rows], [time.expected for time in times]
-    factors = power.slowed(counts, each, peaks, ratio * power.heated(counts, peaks), idle)
+    figures = {**figures, "ratio": figures["ratio"] * power.heated(counts, peaks)}
+    factors = power.slowed(counts, each, peaks, figures, idle)
     return tuple(_stretched(*pair) for pair in zip(times, factors, strict=True))
 
 

@@ -70,9 +70,6 @@ GROUP = Group(
     skinny=Parameter(0.5, 0.05, 2.0, "exponent", "how bandwidth falls when fewer tiles than cores are in flight"),
     tail=Parameter(0.7, 0.05, 1.0, "share", "of a part-filled last wave that costs as much as a full one"),
     throttle=Parameter(0.15, 0.0, 1.0, "share", "slowdown of long compute-bound runs under the power cap"),
-    sustained=Parameter(
-        0.6, 0.0, 3.0, "ratio", "slowdown in a program by the share of its time at peak over what the power cap allows"
-    ),
     narrow=Parameter(7e9, 5e8, 1e12, "loads/s", "loads per core when rows are not aligned to 16 bytes"),
     store=Parameter(
         0.8, 0.1, 1.0, "share", "of main memory's bandwidth for results, which a tile writes when it is done"
@@ -311,6 +308,9 @@ def _traffic(work: Launch, p: Mapping[str, float], shape: tuple[Any, ...]) -> Tr
     """
     chip, row = work.machine, work.row
     room = chip.cache * p["resident"]
+    if row.kernel.attrs.get("recurrent"):  # a step after the other, on the same weights
+        again = _fits(row.bytes, room)
+        return Traffic(row.read * (1 - again), row.read * again, row.write * (1 - again), row.write * again)
     if work.regime != "warm" or not room:
         near = work.cached * _fits(row.bytes, room)
         return Traffic(row.read - near, near, row.write, 0.0)

@@ -8,16 +8,21 @@ for 43 % of its time, and 214 us in one that has them for 54 % (measurements/h10
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
 
 import numpy as np
 
-#: Share of its time that a program's matrix units may be at peak before it meets the power cap: device-bound programs
-#: on the H100 (models.csv, zoo) run their matmuls as lone ones up to 0.41, 6 % slower at 0.45, 20 % at 0.53.
-CAPPED = 0.41
+from roofline.cost.parameters import Group, Parameter
 
+# Device-bound programs on an H100 (models.csv, zoo) run their matmuls as lone ones up to a share of 0.41, 6 % slower at
+# 0.45 and 20 % at 0.53; graphs of nothing but matmuls with pauses on an H200 up to 0.55, 6 % slower at 0.6, 18 % at 0.69.
+GROUP = Group(
+    "power",
+    capped=Parameter(0.5, 0.1, 1.0, "share", "of a program's time at the matrix units' peak that the power cap allows"),
+    ratio=Parameter(0.6, 0.0, 3.0, "ratio", "slowdown of its matrix kernels by the share beyond that"),
+)
 
 #: Seconds of work at peak around a launch from which on a program counts as long.
 LONG = 3e-4
@@ -34,33 +39,40 @@ def heated(counts: Sequence[int], peaks: Sequence[Any]) -> Any:
     return np.maximum(around, 0.0) / (np.maximum(around, 0.0) + LONG)
 
 
-def slowed(counts: Sequence[int], times: Sequence[Any], peaks: Sequence[Any], ratio: float, idle: Any) -> list[Any]:
+def slowed(
+    counts: Sequence[int], times: Sequence[Any], peaks: Sequence[Any], p: Mapping[str, Any], idle: Any
+) -> list[Any]:
     """Return by which factor the power cap slows each kernel of a program.
 
     Args:
         counts: How often each is launched.
         times: Seconds of a launch without the cap.
         peaks: Seconds that its arithmetic takes at the matrix units' peak; 0 where it runs elsewhere.
-        ratio: Slowdown by the share of time at peak beyond :data:`CAPPED`.
+        p: Parameters of :data:`GROUP`.
         idle: Time that a run takes at least, since the host needs it [s].
     """
     # What follows the clock: a kernel that is at peak for longer than the cap allows as a whole, others in part.
-    held = [np.minimum(time, peak / CAPPED) for time, peak in zip(times, peaks, strict=True)]
-    excess = ratio * np.maximum(_busy(counts, times, peaks, held, ratio, idle) - CAPPED, 0.0)
+    held = [np.minimum(time, peak / p["capped"]) for time, peak in zip(times, peaks, strict=True)]
+    excess = p["ratio"] * np.maximum(_busy(counts, times, peaks, held, p, idle) - p["capped"], 0.0)
     return [1 + excess * part / time for part, time in zip(held, times, strict=True)]
 
 
 def _busy(
-    counts: Sequence[int], times: Sequence[Any], peaks: Sequence[Any], held: Sequence[Any], ratio: float, idle: Any
+    counts: Sequence[int],
+    times: Sequence[Any],
+    peaks: Sequence[Any],
+    held: Sequence[Any],
+    p: Mapping[str, Any],
+    idle: Any,
 ) -> Any:
     """Share of the time at peak, of the time that a run then takes.
 
-    ``t = m (1 + ratio (b / t - CAPPED)) + o``, solved for ``t``: ``b`` seconds at peak, ``m`` that the cap slows, ``o``
+    ``t = m (1 + ratio (b / t - capped)) + o``, solved for ``t``: ``b`` seconds at peak, ``m`` that the cap slows, ``o``
     others.
     """
     total, peak, follows = (
         sum(count * each for count, each in zip(counts, seconds, strict=True)) for seconds in (times, peaks, held)
     )
-    free = total - follows * ratio * CAPPED
-    time = (free + np.sqrt(free**2 + 4 * ratio * follows * peak)) / 2
+    free = total - follows * p["ratio"] * p["capped"]
+    time = (free + np.sqrt(free**2 + 4 * p["ratio"] * follows * peak)) / 2
     return peak / np.maximum(np.maximum(time, idle), 1e-30)

@@ -207,7 +207,7 @@ def _layer(call: Call, kind: str, x: str, inward: str, hidden: str, *, steps: An
     b, width = call.b, call.b.shape(hidden)[1]
     projected = b.op("linear", x, inward, name="projected")
     state = b.op("slice", projected, name="state", shape=(batch, width))
-    hidden_part = b.op("linear", state, hidden, name="hidden", count=steps)
+    hidden_part = b.op("linear", state, hidden, name="hidden", count=steps, recurrent=True)
     return b.op("recurrent_cell", projected, hidden_part, state, name="cell", count=steps, flops=CELL_FLOPS[kind])
 
 

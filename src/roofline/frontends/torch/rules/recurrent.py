@@ -28,7 +28,7 @@ def _options(call: Call) -> dict[str, Any]:
 def _recurrent(call: Call) -> Result:
     state, bias = call.tensor("h"), call.maybe("bias")
     weights = [call.tensor("weight"), *([bias] if bias else [])]
-    hidden = call.b.op("linear", state, *weights, name="hidden", count=_steps(call))
+    hidden = call.b.op("linear", state, *weights, name="hidden", count=_steps(call), recurrent=True)
     out = call.b.op("recurrent_cell", call.tensor("projected"), hidden, state, name="cell", **_options(call))
     last = [call.b.op("slice", out, name=name, shape=call.shape("h")) for name in ("last_h", "last_c")]
     return out, *last
