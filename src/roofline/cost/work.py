@@ -89,9 +89,8 @@ class Launch:
 def uses_tf32(row: KernelCount, chip: Chip, tf32: bool | None) -> bool:
     """Tell whether a kernel's fp32 contractions may use the tf32 matrix units.
 
-    By default (``None``) what cuDNN runs does on NVIDIA's chips (convolutions, recurrent layers) and nothing else does, as
-    PyTorch runs them unless told
-    otherwise: ``torch.backends.cudnn.allow_tf32`` is on and ``torch.backends.cuda.matmul.allow_tf32`` off
+    By default (``None``) what cuDNN runs does on NVIDIA's chips, convolutions and recurrent layers, as PyTorch runs
+    them unless told otherwise: ``torch.backends.cudnn.allow_tf32`` is on, ``torch.backends.cuda.matmul.allow_tf32`` off
     (https://pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices); on ROCm tf32 is
     strictly opt-in (https://github.com/pytorch/pytorch/pull/190711).
     """
