@@ -7,6 +7,7 @@ from typing import Any
 
 from roofline.analysis.estimates import Estimate
 from roofline.cost import BOUNDS, Part
+from roofline.cost.lowering import word
 from roofline.counting.grid import one_point
 from roofline.ir.report import Report
 
@@ -39,9 +40,10 @@ class Launched(Report):
         """Return one dictionary per distinct operator and kernel of it; none where nothing is launched."""
         rows = []
         for row, time in self.estimate.timed:
-            alone = Part(row.kernel.name.rpartition(".")[2], row.kernel.main.op, 1, time)
+            op = word(row.kernel) or row.kernel.main.op
+            alone = Part(row.kernel.name.rpartition(".")[2], op, 1, time)
             parts = time.parts or ((alone,) if time.launches else ())
-            rows += [_row(row.kernel.name, row.kernel.main.op, row.kernel.count, part) for part in parts]
+            rows += [_row(row.kernel.name, op, row.kernel.count, part) for part in parts]
         return [{**row, "share": row["time_s"] / float(self.estimate.device_time)} for row in rows]
 
 

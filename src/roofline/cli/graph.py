@@ -106,7 +106,8 @@ def _launches(result: Launched) -> Iterator[Any]:
     rows: list[tuple[str, ...]] = []
     for operator, group in groupby(result.records(), lambda row: (row["operator"], row["op"], row["operators"])):
         kernels = list(group)
-        name, op, times = words.safe(operator[0]), operator[1], f"{operator[2]:,}"
+        name = "\n".join(folded(words.safe(operator[0]), _OPERATOR_WIDTH, 0, 2))
+        op, times = operator[1], f"{operator[2]:,}"
         whole = len(kernels) == 1 and kernels[0]["runs_as"] == op
         rows += [] if whole else [(name, op, times, "", "", "")]
         rows += [
@@ -128,8 +129,8 @@ def _text(result: Listing, plain: bool) -> str:
     return rendered(text, plain=plain)
 
 
-#: Where a narrow table breaks the names of nodes, at dots and underscores.
-_NAME_WIDTH = 24
+#: Where a narrow table breaks the names of nodes and of operators, at dots and underscores.
+_NAME_WIDTH, _OPERATOR_WIDTH = 24, 30
 
 #: Columns of the table: from how wide a terminal on, its head (text if it begins with ``<``), its cell.
 _COLUMNS: tuple[tuple[int, str, Callable[[Row], str]], ...] = (

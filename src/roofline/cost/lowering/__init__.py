@@ -20,7 +20,7 @@ from roofline.hardware.chip import Chip
 from roofline.ir.graph import Graph
 from roofline.ops.builder import Builder
 
-__all__ = ["EAGER", "RUNTIMES", "Lowered", "Rule", "Site", "lowered", "lowered_graphs"]
+__all__ = ["EAGER", "RUNTIMES", "Lowered", "Rule", "Site", "lowered", "lowered_graphs", "word"]
 
 #: PyTorch as it runs on GPUs without a compiler, an operator at a time.
 EAGER = "pytorch"
