@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import reduce
 
+from roofline.counting.arguments import arguments
 from roofline.counting.counts import kernel_boundaries, nbytes
 from roofline.hardware.chip import Chip
 from roofline.ir.dtypes import DTYPES
@@ -217,7 +218,8 @@ def _blocks(graph: Graph) -> Iterator[tuple[Number, int, int]]:
     """Yield what is allocated: its bytes, and the nodes before and after which it is allocated and freed.
 
     A tensor is allocated when its kernel writes it and freed after the last kernel that reads it or a view of it, later
-    where the program was seen to refer to it for longer; one that never leaves its kernel is never allocated.
+    where the program was seen to refer to it for longer; one that never leaves its kernel is never allocated. Of a
+    program that nobody saw running, it lives until the module that it was given to has returned.
     """
     ends = {node.label: at for at, node in enumerate(graph.nodes)}
     places = {node.name: at for at, node in enumerate(graph.nodes)}
@@ -252,6 +254,8 @@ def _last_uses(graph: Graph, until: Mapping[str, int]) -> dict[str, int]:
     uses = [(name, last.pop(name)) for name in within if name in last]
     uses += [(name, until[node.name]) for node in graph.nodes for name in node.inputs]
     uses += [(name, len(graph.nodes)) for name in graph.outputs]
+    if not graph.info.lifetimes:
+        uses += [(name, until[graph.nodes[at].name]) for name, at in arguments(graph)]
     for name, end in uses:
         root = scope.root(name)
         root = within.get(root, root)

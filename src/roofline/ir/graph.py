@@ -195,19 +195,25 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Lifetimes:
-    """When a runtime was seen to free what a program allocates; what is not in here is free after its last use.
+    """When a runtime frees what a program allocates; what is not in here is free after its last use.
 
-    A tensor or node that a pass has taken away has no entry any more, and the rest holds as it did.
+    A tensor or node that a pass has taken away has no entry any more, and the rest holds as it did. False where
+    nothing is known: then PyTorch's calls of modules are taken to refer to what they are given.
 
     Attributes:
         freed: Tensors with the node after which nothing refers to them; empty for those that outlive the run.
         within: Tensors with the one in whose memory they were written.
         unread: Results that no node reads, each with the node that allocates it and the one after which it is freed.
+        planned: Whether a compiler plans them: all is free after its last use.
     """
 
     freed: Mapping[str, str] = field(default_factory=dict)
     within: Mapping[str, str] = field(default_factory=dict)
     unread: tuple[tuple[Tensor, str, str], ...] = ()
+    planned: bool = False
+
+    def __bool__(self) -> bool:
+        return self.planned or bool(self.freed)
 
     def bound(self, sizes: Mapping[str, int]) -> Lifetimes:
         """The same with some symbols replaced by numbers."""

@@ -19,7 +19,7 @@ from roofline.frontends.jax import contraction, control, rules
 from roofline.frontends.jax.sizes import format_of, shape_of
 from roofline.frontends.jax.walk import Rule, Trips, Value, Walk, floating
 from roofline.ir.errors import MissingExtra, RooflineError, UsageError, did_you_mean
-from roofline.ir.graph import Graph, Info
+from roofline.ir.graph import Graph, Info, Lifetimes
 from roofline.ops.builder import Builder
 
 #: All primitives that are understood.
@@ -97,7 +97,8 @@ def _graph(walk: Walk, closed: Any, inputs: Sequence[Value]) -> Graph:
     if not results:
         raise UsageError(f"{walk.b.name} returns no array, so nothing of it would be computed")
     outputs = list(dict.fromkeys(walk.tensor(value) for value in results))
-    return walk.b.graph(outputs, info=Info(source="jax", notes=tuple(walk.notes))).live(follows=walk.follows)
+    info = Info(source="jax", notes=tuple(walk.notes), lifetimes=Lifetimes(planned=True))
+    return walk.b.graph(outputs, info=info).live(follows=walk.follows)
 
 
 def _jax() -> Any:

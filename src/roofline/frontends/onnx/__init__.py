@@ -16,7 +16,7 @@ from roofline.frontends.onnx.read import ELEMENTS, elements, read_model
 from roofline.frontends.onnx.translate import translate
 from roofline.frontends.onnx.walk import Walk
 from roofline.ir.errors import ModelDataError, RooflineError, UsageError
-from roofline.ir.graph import Graph, Info
+from roofline.ir.graph import Graph, Info, Lifetimes
 from roofline.ir.sizes import Size, symbol
 from roofline.ops.builder import Builder
 from roofline.passes.formats.cast import cast
@@ -123,4 +123,5 @@ def _info(walk: Walk, model: Any, label: str) -> Info:
         opset={domain or "ai.onnx": version for domain, version in walk.versions.items()},
         notes=(*walk.file.names.notes, *walk.notes),
         ignored=dict(sorted((+walk.folded).items())),
+        lifetimes=Lifetimes(planned=True),  # by the runtime: ONNX Runtime reuses a buffer after its last use
     )

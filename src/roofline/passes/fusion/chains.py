@@ -119,4 +119,6 @@ def chains(graph: Graph, kinds: frozenset[str] = FUSIBLE) -> Graph:
     """
     groups = _Groups(graph, kinds)
     # What is generated frees a tensor after its last use.
-    return replace(graph.with_info(lifetimes=Lifetimes()), nodes=tuple(groups.place(node) for node in graph.nodes))
+    return replace(
+        graph.with_info(lifetimes=Lifetimes(planned=True)), nodes=tuple(groups.place(node) for node in graph.nodes)
+    )

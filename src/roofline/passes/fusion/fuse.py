@@ -19,7 +19,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from roofline.ir.errors import UsageError, did_you_mean
-from roofline.ir.graph import Graph
+from roofline.ir.graph import Graph, Lifetimes
 from roofline.passes.fusion.chains import chains
 from roofline.passes.fusion.flash import flash
 from roofline.passes.fusion.ideal import ideal
@@ -47,7 +47,8 @@ def unfuse(graph: Graph) -> Graph:
         >>> rl.count(unfuse(flash), B=1, S=1024).bytes > rl.count(flash, B=1, S=1024).bytes
         True
     """
-    plain = graph.with_info(grouped="", kernels=None)
+    lifetimes = Lifetimes() if graph.info.lifetimes.planned else graph.info.lifetimes
+    plain = graph.with_info(grouped="", kernels=None, lifetimes=lifetimes)
     return replace(plain, nodes=tuple(replace(node, kernel="") for node in graph.nodes))
 
 

@@ -54,7 +54,7 @@ def ideal(graph: Graph) -> Graph:
     groups.join_free()
     groups.join_contractions()
     nodes = tuple(groups.labelled(at, node) for at, node in enumerate(graph.nodes))
-    return replace(graph.with_info(lifetimes=Lifetimes()), nodes=nodes)
+    return replace(graph.with_info(lifetimes=Lifetimes(planned=True)), nodes=nodes)
 
 
 class _Groups:

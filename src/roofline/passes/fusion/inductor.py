@@ -80,7 +80,7 @@ def inductor(graph: Graph) -> Graph:
         for node in (node for loop in kernel for node in (*loop.nodes, *loop.inlined)):
             labels.setdefault(node.name, label)
     nodes = tuple(_labelled(node, labels.get(node.name)) for node in matched.nodes)
-    return replace(matched, nodes=nodes).with_info(grouped="inductor", lifetimes=Lifetimes())
+    return replace(matched, nodes=nodes).with_info(grouped="inductor", lifetimes=Lifetimes(planned=True))
 
 
 def _labelled(node: Node, label: str | None) -> Node:
