@@ -7,6 +7,7 @@ import pytest
 
 import roofline as rl
 from roofline.counting.memory import RESERVE, WORKSPACE, fits, footprint_text, memory
+from roofline.ir.graph import Lifetimes
 
 B = rl.ops.symbol("B")
 N = 1024
@@ -158,3 +159,44 @@ def test_fit_is_against_the_capacity() -> None:
     graph = rl.model("llama-3-8b", phase="decode")
     assert fits(memory(graph, {"B": 1, "C": 2048}), chip)
     assert not fits(memory(graph, {"B": 1000, "C": 2048}), chip)
+
+
+def layer(b: rl.ops.Builder, x: str) -> str:
+    with b.scope("layer"):
+        y = b.op("exp", x)
+        with b.scope("inner"):
+            y = b.op("tanh", b.op("relu", y))
+        return b.op("sigmoid", y)
+
+
+def test_what_a_module_is_given_lives_until_it_returns() -> None:
+    b, x = start()
+    graph = b.graph([layer(b, b.op("relu", x))])
+    # While the inner module's last operator runs: what the layer and the inner one were given, and both ends of it.
+    assert memory(graph, {}).activations == 4 * VECTOR
+
+
+def test_what_a_compiler_plans_is_free_after_its_last_use() -> None:
+    b, x = start()
+    graph = b.graph([layer(b, b.op("relu", x))])
+    planned = graph.with_info(lifetimes=Lifetimes(planned=True))
+    assert memory(planned, {}).activations == 2 * VECTOR
+    assert memory(rl.passes.fuse(graph), {}).activations == VECTOR
+    assert memory(rl.passes.fuse(rl.passes.fuse(graph), "eager"), {}).activations == 4 * VECTOR
+
+
+def test_a_module_that_is_called_twice_holds_what_each_call_is_given() -> None:
+    b, x = start()
+    y = layer(b, b.op("relu", x))
+    y = b.op("exp", y)
+    assert memory(b.graph([layer(b, y)]), {}).activations == 4 * VECTOR
+
+
+@pytest.mark.parametrize("batch", [1, 4, 64, 256])
+def test_peaks_of_measured_encoders(batch: int) -> None:
+    """``activation_bytes`` of bert-large-uncased in measurements/h100-sxm/models.csv, at 512 and 128 tokens."""
+    length = 128 if batch > 4 else 512
+    hidden = 2 * batch * length * 1024
+    # Both ends of the MLP's activation at four times the width; what the layer, its output and the encoder were given.
+    found = rl.estimate("bert-large-uncased", "h100-sxm", dtype="bf16", batch=batch, seq=length).memory.activations
+    assert found == 11 * hidden == {1: 11534336, 4: 46137344, 64: 184549376, 256: 738197504}[batch]

@@ -20,8 +20,8 @@ def arguments(graph: Graph) -> Iterator[tuple[str, int]]:
     made = {name: at for at, node in enumerate(nodes) for name in node.outputs}
     for at, node in enumerate(nodes):
         for name in node.inputs if node.phase == "forward" else ():
-            given = (end for start, end in zip(starts[at], ends[at], strict=True) if start > made.get(root(name), at))
-            end = next(given, at)
+            calls = (end for start, end in zip(starts[at], ends[at], strict=True) if start > made.get(root(name), at))
+            end = next(calls, at)
             if end > at:
                 yield name, end
 
