@@ -124,7 +124,7 @@ def _summed(work: Launch) -> str:
     """Tell what a reduction sums: along each ``row``, down the ``column``, or over all but the ``channel``."""
     rank, named = len(work.row.kernel.shapes[0]), work.row.kernel.attrs.get("axes")
     axes = {axis % rank for axis in ((named,) if isinstance(named, int) else named or range(rank))}
-    if rank - 1 not in axes:
+    if rank - 1 not in axes or work.row.kernel.attrs.get("outer"):
         return "column"
     return "channel" if 0 in axes and 1 not in axes and rank > 2 else "row"
 

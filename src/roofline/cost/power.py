@@ -55,7 +55,7 @@ def slowed(
     # What follows the clock: a kernel that is at peak for longer than the cap allows as a whole, others in part.
     held = [np.minimum(time, peak / p["capped"]) for time, peak in zip(times, peaks, strict=True)]
     excess = p["ratio"] * np.maximum(_busy(counts, times, peaks, held, p, idle) - p["capped"], 0.0)
-    return [1 + excess * part / time for part, time in zip(held, times, strict=True)]
+    return [1 + excess * part / np.maximum(time, 1e-30) for part, time in zip(held, times, strict=True)]
 
 
 def _busy(

@@ -116,7 +116,7 @@ def _row(work: Launch, p: Mapping[str, float], scheme: Scheme) -> Any:
     """Time of one row in one kernel: what is fixed, and a wait for each load of a thread [s]."""
     loads = np.maximum(scheme.length / scheme.threads / scheme.vector, 1.0) * scheme.passes
     softmax, pace = work.op in SOFTMAX, PACES.get(work.op, "")
-    load = p["step"] * (1.0 if softmax else waiting(work, p))
+    load = p["step"] * (1.0 if softmax or pace == "layernorm" else waiting(work, p))
     if pace == "sum":
         return p["row"] + p["sync"] * scheme.threads / BLOCK + load * p["sum"] * loads
     if work.element < 4 and pace != "layernorm":

@@ -97,9 +97,11 @@ class BaseCall:
         """Add ``x @ y`` of any ranks."""
         return emit.matmul(self.b, x, y, bias, self.name)
 
-    def reduce(self, how: str, x: str, axes: Any = None, keepdim: bool = False, dtype: str = "") -> str:
+    def reduce(
+        self, how: str, x: str, axes: Any = None, keepdim: bool = False, dtype: str = "", outer: bool = False
+    ) -> str:
         """Add a reduction that is called like the operation."""
-        return emit.reduce(self.b, how, x, axes, keepdim, name=self.name, dtype=dtype or self.dtype)
+        return emit.reduce(self.b, how, x, axes, keepdim, name=self.name, dtype=dtype or self.dtype, outer=outer)
 
 
 def check_choice(what: str, value: Any, allowed: Collection[str] = UNKNOWN) -> None:

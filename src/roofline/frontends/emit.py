@@ -68,9 +68,12 @@ def _matmul(b: Builder, x: str, y: str, bias: str | None, name: str) -> str:
 
 
 def reduce(
-    b: Builder, how: str, x: str, axes: Any = None, keepdim: bool = False, name: str = "", dtype: str | None = None
-) -> str:
+    b: Builder, how: str, x: str, axes: Any = None, keepdim: bool = False, name: str = "", dtype: str | None = None,
+    outer: bool = False,
+) -> str:  # fmt: skip
     """Add a reduction by name over some axes, all where none are named.
+
+    An ``outer`` one leaves the axis whose elements lie side by side in memory.
 
     Raises:
         UnknownOp: No such reduction.
@@ -80,10 +83,12 @@ def reduce(
         raise UnknownOp(f"{name or how}: unknown reduction {how!r}; allowed: {', '.join(REDUCTIONS)}")
     rank = len(b.shape(x))
     named = (axes,) if isinstance(axes, int) else tuple(axes or range(rank))
-    last = rank > 0 and [axis % rank for axis in named] == [rank - 1]
+    more: dict[str, Any] = {"outer": True} if outer else {}
+    last = not outer and rank > 0 and [axis % rank for axis in named] == [rank - 1]
     if last and not keepdim and how in ("sum", "mean", "argmax"):
         return b.op(how, x, name=name or how, dtype=dtype)
-    return b.op("reduce", x, name=name or how, dtype=dtype, axes=named, keepdim=keepdim, flops=REDUCTIONS[how])
+    return b.op("reduce", x, name=name or how, dtype=dtype, axes=named, keepdim=keepdim, flops=REDUCTIONS[how],
+                **more)  # fmt: skip
 
 
 def attention(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from roofline.cost.lowering import attention, channels, convolution, rows
+from roofline.cost.lowering import attention, channels, convolution, moves, rows
 from roofline.cost.lowering.rule import Rule, Site, word
 from roofline.cost.machine import machine
 from roofline.counting.counts import Kernel, kernels
@@ -33,7 +33,7 @@ def _by_op(*rules: Rule) -> dict[str, tuple[Rule, ...]]:
 #: The rules of each runtime, by operator.
 RUNTIMES: Mapping[str, Mapping[str, tuple[Rule, ...]]] = {
     "": {},
-    EAGER: _by_op(*attention.RULES, *channels.RULES, *convolution.RULES, *rows.RULES),
+    EAGER: _by_op(*attention.RULES, *channels.RULES, *convolution.RULES, *moves.RULES, *rows.RULES),
 }
 
 #: At which sizes an operator becomes some kernels; ``None`` at all.

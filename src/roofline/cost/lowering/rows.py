@@ -11,14 +11,15 @@ NORM, SOFTMAX = f"{_ATEN}/layer_norm_kernel.cu", f"{_ATEN}/SoftMax.cu"
 SOURCES = {"layernorm": NORM, "layernorm_grad": NORM, "softmax": SOFTMAX, "softmax_grad": SOFTMAX}
 
 
-def _after_copy(site: Site) -> str:
+def after_copy(site: Site) -> str:
+    """Add a copy of the first operand in order, then the operator on it."""
     first, *rest = site.inputs
     dtype, access = site.b.tensor(first).dtype, site.attrs["copied"]
     return site.main(site.b.op("copy", first, name="contiguous", dtype=dtype, access=access), *rest)
 
 
 RULES = tuple(
-    Rule(op, "a copy whose rows lie one after the other, then the kernel of rows", source, _after_copy,
+    Rule(op, "a copy whose rows lie one after the other, then the kernel of rows", source, after_copy,
          lambda site: "copied" in site.attrs)
     for op, source in SOURCES.items()
 )  # fmt: skip

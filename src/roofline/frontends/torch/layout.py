@@ -14,6 +14,8 @@ from typing import Any
 
 #: Sizes and strides of a tensor's axes, in elements, at the sizes of the capture.
 Layout = tuple[tuple[int, int], ...]
+#: How a kernel gets at its elements: see :func:`access`.
+Access = tuple[str, int, int]
 #: Bytes of memory that are fetched together.
 SECTOR = 32
 
@@ -98,7 +100,7 @@ def _compare(a: tuple[int, tuple[int, ...]], b: tuple[int, tuple[int, ...]]) -> 
     return 0
 
 
-def access(written: Layout | None, read: Sequence[tuple[Layout, int]], cast: bool) -> tuple[str, int, int]:
+def access(written: Layout | None, read: Sequence[tuple[Layout, int]], cast: bool) -> Access:
     """Return how a kernel gets at its elements.
 
     Args:
@@ -126,3 +128,15 @@ def access(written: Layout | None, read: Sequence[tuple[Layout, int]], cast: boo
     widths = [width for _, width in read] if written is None else [read[0][1] if read else 1, *(w for _, w in read)]
     apart = any(step * width >= SECTOR for step, width in zip(steps, widths, strict=True))
     return ("mixed" if cast else "strided"), len(axes), size if apart else 0
+
+
+def is_outer(layout: Layout, axes: Sequence[int]) -> bool:
+    """Tell whether a reduction leaves the axis whose elements lie side by side.
+
+    Example:
+        >>> image = ((8, 1024), (64, 1), (4, 256), (4, 64))
+        >>> is_outer(image, (2, 3)), is_outer(image, (1,))
+        (True, False)
+    """
+    inner = [at for at, (size, step) in enumerate(layout) if step == 1 and size != 1]
+    return bool(inner) and inner[-1] not in {axis % len(layout) for axis in axes}

@@ -215,10 +215,23 @@ class Call(BaseCall):
 
     def op(self, op: str, *inputs: str, name: str = "", dtype: str | None = None, **attrs: Any) -> str:
         """Add a node that is called like the operation, with how an elementwise kernel gets at its elements."""
-        access = self.access() if OPS[op].kind == "pointwise" or op == "put" else {}
-        return super().op(op, *inputs, name=name, dtype=dtype, **access, **attrs)
+        if OPS[op].kind == "pointwise" or op == "put":
+            attrs = {**self.access(), **attrs}
+        return super().op(op, *inputs, name=name, dtype=dtype, **attrs)
 
-    def access(self) -> dict[str, tuple[str, int, int]]:
+    def copied(self, key: str) -> dict[str, Any]:
+        """Return the option that says how an operand is copied first, for kernels that want its elements in order."""
+        value = self.value(key)
+        access = self.apart(value) if value is not None else None
+        return {"copied": access} if access else {}
+
+    def apart(self, value: Value) -> layout.Access | None:
+        """Return how a copy in order gets at a tensor; ``None`` where it lies in order, or nobody knows."""
+        if value.layout is None or layout.is_contiguous(value.layout):
+            return None
+        return layout.access(layout.contiguous(value.layout), [(value.layout, int(DTYPES[value.dtype].bytes))], False)
+
+    def access(self) -> dict[str, Any]:
         """Return the option that says how an elementwise kernel gets at its elements, where strides are known."""
         read = [value for value in self.record.tensors if value.number not in self.walk.on_host]
         written = next((write.before for write in self.writes), None)
@@ -230,14 +243,6 @@ class Call(BaseCall):
             return {}
         return {"access": layout.access(target, operands, self._casts(read))}
 
-    def copied(self, key: str) -> dict[str, Any]:
-        """Return the option that says how an operand is copied first, which a kernel takes row after row alone."""
-        value = self.value(key)
-        if value is None or value.layout is None or layout.is_contiguous(value.layout):
-            return {}
-        operand = (value.layout, int(DTYPES[value.dtype].bytes))
-        return {"copied": layout.access(layout.contiguous(value.layout), [operand], False)}
-
     def _casts(self, read: Sequence[Value]) -> bool:
         """Tell whether elements change their format within the kernel, but for those that PyTorch has a kernel for."""
         formats = {
@@ -245,6 +250,8 @@ class Call(BaseCall):
         }
         if formats == {"fp32"} and self.dtype in ("bf16", "fp16") and self.what in COPIES:
             return False
+        if self.what in COPIES:
+            return formats != {self.dtype}
         return len(formats) > 1 or (self.dtype != "bool" and bool(formats) and self.dtype not in formats)
 
     def value(self, key: str) -> Value | None:

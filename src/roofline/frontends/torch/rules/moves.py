@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from roofline.frontends.call import with_options
 from roofline.frontends.torch import forms
@@ -59,15 +60,42 @@ def _copy(call: Call) -> Result:
 
 def _cat(call: Call) -> Result:
     parts = call.tensors()
-    return parts[0] if len(parts) == 1 else call.op("cat", *parts, axis=call.get("dim", 0))
+    return parts[0] if len(parts) == 1 else _joined(call, parts, call.get("dim", 0))
+
+
+def _joined(call: Call, parts: Sequence[str], axis: int) -> str:
+    """Join arrays, by vectors where they lie in order, by elements where all images have their channels last."""
+    access = [way for value in call.record.tensors if (way := call.apart(value)) is not None]
+    if access and all(value.channels_last for value in call.record.tensors):
+        access = [("cast", 1, 0)]
+    options: dict[str, Any] = {"access": max(access, key=lambda each: each[2])} if access else {}
+    return call.op("cat", *parts, axis=axis, **options)
 
 
 def _take(call: Call) -> Result:
     return call.op("take", *call.tensors(), shape=call.out.shape)
 
 
+def _index(call: Call) -> Result:
+    """Pick elements, or whole rows where only the first axis has an index."""
+    chosen = call.get("indices")
+    rows = isinstance(chosen, tuple) and isinstance(chosen[0], Value) and not any(chosen[1:])
+    first = call.what == "index_select" and call.get("dim", 0) == 0
+    options: dict[str, Any] = {"rows": True} if (rows or first) and len(call.shape()) > 1 else {}
+    return call.op("take", *call.tensors(), shape=call.out.shape, **options)
+
+
 def _rearrange(call: Call) -> Result:
-    return call.op("rearrange", call.tensors()[0], shape=call.out.shape)
+    axes = call.get("dims", ()) if call.what == "roll" else ()
+    options: dict[str, Any] = {"times": len(axes)} if len(axes) > 1 else {}
+    return call.op("rearrange", call.tensors()[0], shape=call.out.shape, what=call.what, **options)
+
+
+def _pad(call: Call) -> Result:
+    """Add a border; PyTorch copies where there is none."""
+    if all(isinstance(size, int) and size == 0 for size in call.get("pad")):
+        return call.op("copy", call.tensor())
+    return _rearrange(call)
 
 
 def _scatter(call: Call) -> Result:
@@ -80,7 +108,7 @@ def _stack(call: Call) -> Result:
     for name in call.tensors():
         shape = call.b.shape(name)
         parts.append(call.b.op("view", name, name="layer", shape=(*shape[:axis], 1, *shape[axis:])))
-    return parts[0] if len(parts) == 1 else call.op("cat", *parts, axis=axis)
+    return parts[0] if len(parts) == 1 else _joined(call, parts, axis)
 
 
 def _slice_backward(call: Call) -> Result:
@@ -103,10 +131,10 @@ ROWS: dict[str, Row] = {
     **rows("embedding_dense_backward", lambda call: call.op(
         "embedding_grad", call.tensor("grad_output"), call.tensor("indices"), v=call.get("num_weights")),
         forms.by_rule),
-    **rows("index _unsafe_index", _take, forms.picked),
+    **rows("index _unsafe_index", _index, forms.picked),
     **rows("gather take", _take, forms.shaped("index")),
     **rows("take_along_dim", _take, forms.shaped("indices")),
-    **rows("index_select", _take, lambda call: forms.with_size(
+    **rows("index_select", _index, lambda call: forms.with_size(
         call, forms.axis(call, 0), prod(call.tensor("index").shape))),
     **rows("masked_select embedding_bag _embedding_bag nonzero unique_dim _unique2", _take, forms.untold),
     **rows("index_put _unsafe_index_put _index_put_impl", _put("values"), forms.like("self")),
@@ -120,7 +148,8 @@ ROWS: dict[str, Row] = {
     **rows("as_strided_scatter", _scatter, forms.untold),
     **rows("cat", _cat, lambda call: (forms.BY_RULE, forms.promoted(call))),
     **rows("stack", _stack, forms.stacked),
-    **rows("constant_pad_nd pad reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d "
+    **rows("constant_pad_nd", _pad, forms.padded),
+    **rows("pad reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d "
            "replication_pad3d", _rearrange, forms.padded),
     **rows("roll flip triu tril rot90", _rearrange, forms.like("self")),
     **rows("repeat tile", _rearrange, forms.repeated),

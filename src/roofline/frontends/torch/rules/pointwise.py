@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from roofline.frontends import emit
 from roofline.frontends.aliases import POINTWISE
 from roofline.frontends.torch import forms
@@ -88,6 +90,12 @@ def _dropout(call: Call) -> Result:
         return values, call.op("elementwise", call.tensor("input"), name="mask", dtype="bool", flops=0)
 
 
+def _masked(call: Call) -> Result:
+    """A number, or a tensor of one, where a mask says so: in place, or in a copy that is made first."""
+    copied: dict[str, Any] = {} if call.writes else {"copied": ("vector", 1, 0)}
+    return call.op("mask", call.tensor(), call.tensor("mask"), **copied)
+
+
 def _resample(call: Call) -> Result:
     flops = _RESAMPLED.get(call.what.removeprefix("_").removesuffix("_aa"), 8)
     return call.op("resample", call.tensors()[0], shape=call.out.shape, flops=flops)
@@ -111,8 +119,7 @@ ROWS: dict[str, Row] = {
     **rows("grid_sampler_2d grid_sampler", _resample, forms.sampled),
     **rows("gelu", lambda call: call.op("gelu_tanh" if call.get("approximate") == "tanh" else "gelu", call.tensor())),
     **rows("native_dropout", _dropout, forms.like("input", "bool")),
-    # The value is a number, or a tensor of one.
-    **rows("masked_fill", lambda call: call.op("mask", call.tensor(), call.tensor("mask")), forms.like("self")),
+    **rows("masked_fill", _masked, forms.like("self")),
     **rows("glu", lambda call: call.op("elementwise", *(
         call.b.op("slice", call.tensor(), name=name, shape=call.out.shape) for name in ("value", "gate")), flops=4),
         forms.halved),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from roofline.frontends import emit
 from roofline.frontends.call import with_options
 from roofline.frontends.torch import forms
+from roofline.frontends.torch.layout import is_outer
 from roofline.frontends.torch.walk import Call, Result, Row, rows
 from roofline.ir.sizes import prod
 
@@ -16,9 +19,14 @@ def _reduce(call: Call, how: str, pair: bool = False) -> Result:
     if not call.b.shape(source):
         return (source, source) if pair else source
     if not pair:
-        return call.view(call.reduce(how, source, axes, keepdim), call.out.shape, "kept")
+        return call.view(call.reduce(how, source, axes, keepdim, outer=_is_outer(call, axes)), call.out.shape, "kept")
     with call.b.kernel(call.name):
         return tuple(call.reduce(how, source, axes, keepdim, dtype=value.dtype) for value in call.outs)
+
+
+def _is_outer(call: Call, axes: Any) -> bool:
+    layout, named = call.record.first.layout, (axes,) if isinstance(axes, int) else axes
+    return layout is not None and bool(named) and is_outer(layout, named)
 
 
 @with_options
