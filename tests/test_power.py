@@ -66,3 +66,10 @@ def test_laws_of_the_power_cap(kernels: list[tuple[int, float, float]], ratio: f
     assert run_seconds(counts, more, peaks, ratio) >= run * (1 - 1e-9)
     assert run_seconds(counts, more, [*peaks[:-1], peaks[-1] * 1.5], ratio) >= run * (1 - 1e-9)
     assert run_seconds([*counts[:-1], counts[-1] + 1], times, peaks, ratio) >= run * (1 - 1e-9)
+
+
+def test_an_operator_that_launches_nothing_has_no_time_to_be_slowed() -> None:
+    times, peaks = [np.float64(1e-3), np.float64(0.0)], [np.float64(9e-4), 0.0]
+    factors = power.slowed([10, 3], times, peaks, {"capped": 0.41, "ratio": 1.0}, 0.0)
+    assert factors[0] > 1
+    assert factors[1] == 1

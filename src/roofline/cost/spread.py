@@ -52,6 +52,7 @@ PROGRAM = Group(
     stream=_factor(1.4, "elementwise kernels and moves of whole tensors"),
     strided=_factor(1.7, "elementwise kernels and moves of parts, repeated or permuted operands"),
     rowwise=_factor(1.5, "norms, softmax and reductions"),
+    channels=_factor(1.5, "norms over the channels of images"),
     training=_factor(1.6, "kernels that only training runs"),
     unmeasured=_factor(2.5, "operators of which no row was measured: indexed moves, recurrent cells, scans, sorting"),
     whole_program=_factor(1.3, "what a whole program adds: clocks, caches and gaps between its kernels"),
