@@ -155,14 +155,12 @@ class Estimate(Evaluation, Report):
 
     def _longest_bound(self, times: Sequence[KernelTime]) -> Any:
         """Index into BOUNDS of what bounds the kernels that most of the device's time goes to; the first of equals."""
-        longest, codes = np.zeros(()), np.zeros((), dtype=np.intp)
+        each = [(row.kernel.count * time.expected, time.bound) for row, time in zip(self.rows, times, strict=True)]
+        longest, codes = np.zeros(()), np.zeros((), dtype=np.int8)
         for code in range(HOST):
-            hits = (
-                (row.kernel.count * time.expected, time.bound == code)
-                for row, time in zip(self.rows, times, strict=True)
-            )
-            total = added(np.where(hit, each, 0.0) for each, hit in hits if np.any(hit))
-            codes = np.where(total > longest, code, codes)
+            hits = ((seconds, bound == code) for seconds, bound in each)
+            total = added(s if np.all(hit) else np.where(hit, s, 0.0) for s, hit in hits if np.any(hit))
+            codes = np.where(total > longest, np.int8(code), codes)
             longest = np.maximum(longest, total)
         return codes
 

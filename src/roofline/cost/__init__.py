@@ -218,17 +218,24 @@ def _alone(row: KernelCount, chip: Chip, tf32: bool | None, regime: str, inside:
     name, seconds = formula(work)
     at_peak, at_bandwidth = compute_seconds(row, chip, tf32), traffic_seconds(replace(work, row=row))
     on_wire = network.wire_seconds(work)
-    floor = np.maximum(np.maximum(at_peak, at_bandwidth), on_wire)
+    floor = np.maximum(at_peak, at_bandwidth)
+    floor = np.maximum(floor, on_wire) if np.any(on_wire) else floor
     figures = values(chip, name, regime)
     expected = np.maximum(seconds(work, figures), floor)
     share = chip.efficiency
     compute, memory = at_peak / share.compute, at_bandwidth / share.memory
-    busy = np.maximum(compute, memory)
-    bound = np.where(on_wire > busy, COMMUNICATION, np.where(compute > memory, COMPUTE, MEMORY))
-    bound = np.where(np.maximum(busy, on_wire) < figures.get("launch", 0.0), LAUNCH, bound)
+    bound = _bound(compute, memory, on_wire, figures.get("launch", 0.0))
     kind = kernel_class(work, name)
     doubt = {kind: expected * spread(chip, kind, regime)}
     return KernelTime(expected, floor, compute, memory, bound, doubt, provenance(chip, name, regime))
+
+
+def _bound(compute: Any, memory: Any, on_wire: Any, launching: float) -> Any:
+    """Return what sets the pace, in codes of one byte: there is one for every point of a sweep."""
+    bound, busy = np.where(compute > memory, np.int8(COMPUTE), np.int8(MEMORY)), np.maximum(compute, memory)
+    if np.any(on_wire):
+        bound, busy = np.where(on_wire > busy, np.int8(COMMUNICATION), bound), np.maximum(busy, on_wire)
+    return np.where(busy < launching, np.int8(LAUNCH), bound) if np.any(busy < launching) else bound
 
 
 def _together(parts: Sequence[Part], operator: KernelTime) -> KernelTime:
@@ -299,6 +306,8 @@ def under_power_cap(
 
 def _stretched(time: KernelTime, factor: Any) -> KernelTime:
     """Return a time, with those of its parts, multiplied by a factor."""
+    if not np.ndim(factor) and factor == 1.0:
+        return time
     parts = tuple(replace(part, time=_stretched(part.time, factor)) for part in time.parts)
     doubt = {name: factor * part for name, part in time.uncertainty.items()}
     return replace(time, expected=time.expected * factor, uncertainty=doubt, parts=parts)

@@ -83,6 +83,9 @@ def knee(times: list[Any], sharpness: float) -> Any:
     The ``sharpness``-norm of the times: their maximum where one dominates, more where several are equal.
     """
     stacked = [np.asarray(time, dtype=np.float64) for time in times]
+    if len(stacked) == 2:
+        low, high = np.minimum(*stacked), np.maximum(np.maximum(*stacked), 1e-30)
+        return high * (1 + (low / high) ** sharpness) ** (1.0 / sharpness)
     top = np.maximum(reduce(np.maximum, stacked), 1e-30)
     total = sum((time / top) ** sharpness for time in stacked)
     return top * total ** (1.0 / sharpness)

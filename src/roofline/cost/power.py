@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from roofline.cost.parameters import Group, Parameter
+from roofline.counting.grid import added
+
 
 # Device-bound programs on an H100 (models.csv, zoo) run their matmuls as lone ones up to a share of 0.41, 6 % slower at
 # 0.45 and 20 % at 0.53; matmuls with pauses between them in a graph on an H200 up to 0.55, 6 % slower at 0.6, 18 % at
@@ -36,7 +38,7 @@ def heated(counts: Sequence[int], peaks: Sequence[Any]) -> Any:
         counts: How often each kernel is launched.
         peaks: Seconds that its arithmetic takes at the matrix units' peak.
     """
-    around = sum(count * peak for count, peak in zip(counts, peaks, strict=True)) - reduce(np.maximum, peaks)
+    around = added(count * peak for count, peak in zip(counts, peaks, strict=True)) - reduce(np.maximum, peaks)
     return np.maximum(around, 0.0) / (np.maximum(around, 0.0) + LONG)
 
 
@@ -53,9 +55,10 @@ def slowed(
         idle: Time that a run takes at least, since the host needs it [s].
     """
     # What follows the clock: a kernel that is at peak for longer than the cap allows as a whole, others in part.
-    held = [np.minimum(time, peak / p["capped"]) for time, peak in zip(times, peaks, strict=True)]
+    pairs = zip(times, peaks, strict=True)
+    held = [np.minimum(1.0, peak / (p["capped"] * np.maximum(time, 1e-30))) for time, peak in pairs]
     excess = p["ratio"] * np.maximum(_busy(counts, times, peaks, held, p, idle) - p["capped"], 0.0)
-    return [1 + excess * part / np.maximum(time, 1e-30) for part, time in zip(held, times, strict=True)]
+    return [1 + excess * share if np.any(share) else 1.0 for share in held]
 
 
 def _busy(
@@ -72,7 +75,12 @@ def _busy(
     others.
     """
     total, peak, follows = (
-        sum(count * each for count, each in zip(counts, seconds, strict=True)) for seconds in (times, peaks, held)
+        added(count * each for count, each in zip(counts, seconds, strict=True))
+        for seconds in (
+            times,
+            peaks,
+            [time * share if np.any(share) else 0.0 for time, share in zip(times, held, strict=True)],
+        )
     )
     free = total - follows * p["ratio"] * p["capped"]
     time = (free + np.sqrt(free**2 + 4 * p["ratio"] * follows * peak)) / 2
