@@ -13,7 +13,7 @@ from roofline.counting.counts import KernelCount, kernels
 from roofline.ir.errors import RooflineError
 from roofline.ir.graph import Graph
 from roofline.ir.sizes import symbol
-from roofline.programs.workload import CONCRETE, checked_entry, operator_graph
+from roofline.programs.workload import CONCRETE, FROM_ZERO, MAX_SIZE, WORDS, checked_entry, operator_graph
 
 
 @dataclass(frozen=True)
@@ -45,20 +45,72 @@ def group_rows(entries: Sequence[tuple[str, str, Mapping[str, Any]]]) -> tuple[l
     Returns:
         The groups, and for each row that is not a valid operator the reason.
     """
-    groups: dict[Any, list[int]] = {}
-    shapes: list[dict[str, Any]] = [{} for _ in entries]
-    errors: dict[int, str] = {}
+    alike: dict[Any, list[int]] = {}
     for at, (op, dtype, shape) in enumerate(entries):
+        alike.setdefault((op, dtype, *shape), []).append(at)
+    shapes: list[Mapping[str, Any]] = [shape for _, _, shape in entries]
+    groups: dict[Any, list[int]] = {}
+    errors: dict[int, str] = {}
+    for members in alike.values():
+        sort = _by_column if _are_plain(members, entries) else _by_row
+        sort(members, entries, shapes, groups, errors)
+    rows: list[Rows] = []
+    for (op, dtype, *_), members in groups.items():
+        rows += _build(op, dtype, members, shapes, errors)
+    return rows, errors
+
+
+Entries = Sequence[tuple[str, str, Mapping[str, Any]]]
+#: Sizes that are checked against others.
+_TOGETHER = frozenset({"heads", "top_k"})
+
+
+def _by_row(
+    members: Sequence[int], entries: Entries, shapes: list[Mapping[str, Any]], groups: dict[Any, list[int]],
+    errors: dict[int, str],
+) -> None:  # fmt: skip
+    """Check rows one by one."""
+    for at in members:
+        op, dtype, shape = entries[at]
         try:
             shapes[at] = checked_entry(op, shape)
         except RooflineError as error:
             errors[at] = str(error)
             continue
         groups.setdefault(_key(op, dtype, shapes[at]), []).append(at)
-    rows: list[Rows] = []
-    for (op, dtype, *_), members in groups.items():
-        rows += _build(op, dtype, members, shapes, errors)
-    return rows, errors
+
+
+def _are_plain(members: Sequence[int], entries: Entries) -> bool:
+    """Tell whether rows with the same keys are valid wherever one of them is: whole numbers in range, and switches."""
+    op, _, first = entries[members[0]]
+    if op not in WORDS or not _TOGETHER.isdisjoint(first):
+        return False
+    for key, values in zip(first, zip(*(entries[at][2].values() for at in members), strict=True), strict=True):
+        kinds, least = set(map(type, values)), 0 if key in FROM_ZERO else 1
+        most = 1 if key == "groups" else MAX_SIZE
+        if kinds != {bool} and (kinds != {int} or not least <= min(values) <= max(values) <= most):
+            return False
+    return True
+
+
+def _by_column(
+    members: Sequence[int], entries: Entries, shapes: list[Mapping[str, Any]], groups: dict[Any, list[int]],
+    errors: dict[int, str],
+) -> None:  # fmt: skip
+    """Check the keys of rows by the first one."""
+    op, dtype, first = entries[members[0]]
+    try:
+        checked = checked_entry(op, first)
+    except RooflineError as error:
+        errors.update(dict.fromkeys(members, str(error)))
+        return
+    if any(type(value) is not type(first[key]) for key, value in checked.items()):  # 1 for true
+        return _by_row(members, entries, shapes, groups, errors)
+    fixed = [key for key, value in first.items() if _is_fixed(op, key, value, {})]
+    kind = (op, dtype, tuple(sorted(checked)))
+    for at in members:
+        shape = shapes[at]
+        groups.setdefault((*kind, tuple([(key, shape[key]) for key in fixed])), []).append(at)
 
 
 def _key(op: str, dtype: str, shape: Mapping[str, Any]) -> Any:

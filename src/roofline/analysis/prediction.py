@@ -90,8 +90,10 @@ class _Chunk:
 
     def fill(self, index: Iterable[int], columns: Mapping[str, Iterable[Any]]) -> None:
         """Give rows their columns."""
-        for at, *values in zip(index, *columns.values(), strict=True):
-            self.found[at] = dict(zip(columns, values, strict=True))
+        places = list(index)
+        whole = {**columns, "error": [None] * len(places)}
+        for at, values in zip(places, zip(*(whole[name] for name in COLUMNS), strict=True), strict=True):
+            self.found[at] = dict(zip(COLUMNS, values, strict=True))
 
 
 # --- whole tables -----------------------------------------------------------------------------------------------------
@@ -173,10 +175,13 @@ def _stream(
         raise UsageError(f"expected rows, a frame or the path of a table, given {repr(rows)[:60]}")
     source, done = iter(rows), 0
     while part := list(islice(source, CHUNK)):
-        if (wrong := next((row for row in part if not isinstance(row, Mapping)), None)) is not None:
+        if (
+            wrong := next((row for row in part if type(row) is not dict and not isinstance(row, Mapping)), None)
+        ) is not None:
             raise UsageError(f"{shown(wrong)}: a row is a dictionary")
+        apart = {keys: _are_apart(keys) for keys in set(map(tuple, part))}
         for row, figures in zip(part, _predict_chunk(part, chips, way), strict=True):
-            yield _joined(row, figures)
+            yield {**row, **figures} if apart[tuple(row)] and len(figures) == len(COLUMNS) else _joined(row, figures)
         done += len(part)
         if progress:
             progress(done)
@@ -191,6 +196,11 @@ def output_columns(columns: Iterable[str]) -> list[str]:
     """
     names = list(_renamed(dict.fromkeys(columns)))
     return [name for name in names if name not in COLUMNS] + list(COLUMNS)
+
+
+def _are_apart(keys: Iterable[str]) -> bool:
+    """Tell whether columns have no names of a prediction, so that what is predicted stands behind them."""
+    return not {*COLUMNS, MEASURED_ACTIVATIONS}.intersection(keys)
 
 
 def _joined(row: Row, figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -247,6 +257,8 @@ def uncalibrated(chip: Chip) -> Chip:
 def text(row: Row, key: str) -> str:
     """A cell as text; empty where it is absent or not a number."""
     value = row.get(key)
+    if type(value) is str:
+        return value.strip()
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     return str(value).strip()
@@ -257,8 +269,6 @@ def _predict_chunk(rows: Sequence[Row], chips: _Chips, way: _Way) -> list[dict[s
     operators: dict[int, tuple[Chip, list[int]]] = {}
     models: dict[Any, list[int]] = {}
     for at, row in enumerate(rows):
-        if not isinstance(row, Mapping):
-            raise UsageError(f"row {at + 1}: expected a dictionary of its cells, given {repr(row)[:60]}")
         try:
             chip = chips.of(row)
             if None in row:
@@ -332,7 +342,7 @@ def parse_shape(value: Any) -> Mapping[str, Any]:
         >>> parse_shape('{"m": 8}')
         {'m': 8}
     """
-    if isinstance(value, Mapping):
+    if type(value) is not str and isinstance(value, Mapping):
         return value
     if not isinstance(value, str) or not value.strip():
         raise ModelDataError('no shape; expected a JSON object, such as {"n": 1024}')

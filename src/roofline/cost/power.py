@@ -17,7 +17,6 @@ import numpy as np
 from roofline.cost.parameters import Group, Parameter
 from roofline.counting.grid import added
 
-
 # Device-bound programs on an H100 (models.csv, zoo) run their matmuls as lone ones up to a share of 0.41, 6 % slower at
 # 0.45 and 20 % at 0.53; matmuls with pauses between them in a graph on an H200 up to 0.55, 6 % slower at 0.6, 18 % at
 # 0.69.

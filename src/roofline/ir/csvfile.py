@@ -184,6 +184,8 @@ def text_cell(value: Any) -> Any:
     """
     if not isinstance(value, str):
         return value
+    if value[:1] not in _FORMULA and value.isprintable():
+        return value
     text = visible(value)
     return f"'{text}" if text[:1] in _FORMULA and len(text) > 1 and not _is_number(text) else text
 
@@ -224,4 +226,7 @@ def write_rows(target: str | os.PathLike[str], columns: Sequence[str], rows: Ite
 def _write(stream: TextIO, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(map(text_cell, columns))
-    writer.writerows([cell(row.get(column)) for column in columns] for row in rows)
+    writer.writerows(
+        [f"{v:.6g}" if type(v) is float else v if type(v) is int else cell(v) for v in map(row.get, columns)]
+        for row in rows
+    )

@@ -348,6 +348,8 @@ def _model_entry(entry: Mapping[str, Any], dtype: str) -> Graph:
     return _repeated(graph.bind(**sizes), _whole("count", entry.get("count", 1)))
 
 
+#: Sizes that may be nothing.
+FROM_ZERO = frozenset({"padding", "window"})
 #: Keys that choose among kernels rather than scale them; rows that share them share a graph.
 CONCRETE = frozenset(
     {"groups", "stride", "padding", "dilation", "r", "s", "window", "count", "inputs", "kv_dtype", "devices",
@@ -429,7 +431,7 @@ def _value(key: str, value: Any, parameter: inspect.Parameter) -> Any:
         return number_format(value).name
     if parameter.annotation == "str":
         return str(value)
-    return _whole(key, value, least=0 if key in ("padding", "window") else 1)
+    return _whole(key, value, least=0 if key in FROM_ZERO else 1)
 
 
 def _whole(key: str, value: Any, least: int = 1) -> int:
