@@ -217,7 +217,8 @@ def _tiles(s: Mapping[str, Any], attrs: Mapping[str, Any], kernel: _Kernel) -> _
 
 def _block(work: Launch, p: Mapping[str, float], kernel: _Kernel, queries: Any, s: Mapping[str, Any]) -> Any:
     """Arithmetic of a block of keys for one tile on one core [s]."""
-    cores, d, window = work.machine.units, s["d"], work.row.kernel.attrs.get("window", 0)
+    attrs = work.row.kernel.attrs
+    cores, d, window = work.machine.units, np.maximum(s["d"], attrs.get("lanes", 0)), attrs.get("window", 0)
     native = np.log2(d) % 1 == 0 if _eight(work) else np.True_
     # The widest tiles have no kernel for odd widths: a portable one takes tiles of any size.
     tiled = (native | (kernel.tile < MOST)) & work.on_matrix

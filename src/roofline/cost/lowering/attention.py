@@ -27,6 +27,10 @@ HEADS_ALIGNED, MASK_ALIGNED = 8, 16
 _FAR = 128
 #: Widest heads of the fused kernels.
 WIDEST = 256
+#: Widths of heads that cuDNN's kernels compute, by their names (``..._flash_fprop_wgmma_f16_knob_7_64x128x128_...`` for
+#: heads of 96); narrower heads are padded. Its documentation has the widths that it takes.
+LANES = (64, 128, 256)
+CUDNN = "https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/operations/Attention.html"
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,14 @@ class Call:
         """True where the mask is copied into rows that the memory efficient kernel can load."""
         keys = self.k.shape[-2]
         return self.mask is not None and self.backend == "efficient" and not _divides(MASK_ALIGNED, keys)
+
+    @property
+    def lanes(self) -> int:
+        """Width that narrower heads are computed at, 0 where that is their own."""
+        width = self.q.shape[-1]
+        if isinstance(width, Dim) or width in LANES or self.backend != "cudnn":
+            return 0
+        return min((lanes for lanes in LANES if lanes > width), default=0)
 
     @property
     def pads_heads(self) -> bool:
@@ -115,7 +127,15 @@ def _prepared(site: Site) -> str:
         shape = (*tensor.shape[:-1], ceil_div(tensor.shape[-1], HEADS_ALIGNED) * HEADS_ALIGNED)
         b.op("fill", name="padding", shape=shape, dtype=tensor.dtype)
         other[tensor.name] = b.op("rearrange", site.read(tensor), name="padded", shape=shape, dtype=tensor.dtype)
-    return site.whole(other, call.backend)
+    return site.whole(other, call.backend, **({"lanes": call.lanes} if call.lanes else {}))
+
+
+def _is_padded_inside(site: Site) -> bool:
+    return bool(call_of(site).lanes)
+
+
+def _widened(site: Site) -> str:
+    return site.whole({}, "cudnn", lanes=call_of(site).lanes)
 
 
 def _needs_preparing(site: Site) -> bool:
@@ -223,5 +243,7 @@ RULES = (
     Rule("sdpa", "plain matmuls in fp32: scores, mask, softmax, zeros for rows without a key, values", FORWARD,
          _math, _is_math),
     Rule("sdpa", "a mask of numbers and padded operands, then the fused kernel", FORWARD, _prepared, _needs_preparing),
+    *(Rule(op, "the fused kernel, whose tiles are wider than the heads", CUDNN, _widened, _is_padded_inside)
+      for op in ("sdpa", "sdpa_backward")),
     Rule("sdpa_backward", "the gradients of plain matmuls in fp32", FORWARD, _math_backward, _is_math),
 )  # fmt: skip

@@ -82,14 +82,14 @@ class Site:
         node = self.kernel.main
         return self.b.op(node.op, *inputs, name=name or node.op, dtype=dtype or self.dtype, **{**self.attrs, **attrs})
 
-    def whole(self, exchanged: Mapping[str, str], name: str) -> str:
-        """Add all of its nodes as one kernel, on other tensors in place of some operands."""
+    def whole(self, exchanged: Mapping[str, str], name: str, **attrs: Any) -> str:
+        """Add all of its nodes as one kernel, on other tensors in place of some operands, with more options."""
         known = {tensor.name: self.read(tensor) for tensor in self.kernel.operands if tensor.name not in exchanged}
         known |= exchanged
         with self.b.kernel(name):
             for node in self.kernel.nodes:
                 inputs = [known[each] for each in node.inputs]
-                known[node.outputs[0]] = self.b.op(node.op, *inputs, dtype=self.dtype, **dict(node.attrs))
+                known[node.outputs[0]] = self.b.op(node.op, *inputs, dtype=self.dtype, **{**dict(node.attrs), **attrs})
         return known[self.kernel.nodes[-1].outputs[0]]
 
 

@@ -59,8 +59,8 @@ def _copy(call: Call) -> Result:
 
 
 def _cat(call: Call) -> Result:
-    parts = call.tensors()
-    return parts[0] if len(parts) == 1 else _joined(call, parts, call.get("dim", 0))
+    """Parts joined; one alone, beside others without elements, is copied too (cat_out_cuda of cuda/Shape.cu)."""
+    return _joined(call, call.tensors(), call.get("dim", 0))
 
 
 def _joined(call: Call, parts: Sequence[str], axis: int) -> str:
