@@ -12,6 +12,7 @@ import pytest
 import roofline as rl
 from roofline.cost import GROUPS, formula, kernel_time, launch, values
 from roofline.counting.counts import kernels
+from roofline.ops.builder import Builder
 from roofline.programs.workload import operator_graph
 
 CHIP = rl.chip("h100-sxm")
@@ -141,7 +142,16 @@ def test_every_parameter_counts(key: str) -> None:
         predict(shape, dtype, CHIP, "cold", {key: other}, tf32) != predict(shape, dtype, tf32=tf32)
         for shape in CASES
         for dtype, tf32 in (("bf16", False), ("fp32", False), ("fp16", False), ("fp32", True))
-    )
+    ) or spread_out({key: other}) != spread_out({})
+
+
+def spread_out(changed: Mapping[str, float]) -> float:
+    """Time of a transposed convolution with some parameters changed [s]."""
+    b = Builder("up", "bf16")
+    out = b.op("conv_transpose2d", b.input("x", (16, 64, 128, 128)), b.weight("w", (64, 32, 2, 2)), stride=2)
+    (kernel,) = kernels(b.graph([out]))
+    work = launch(kernel.at({}), CHIP, None, "program")
+    return float(formula(work)[1](work, {**values(CHIP, "conv"), **changed}))
 
 
 def test_every_parameter_says_what_it_is() -> None:

@@ -9,7 +9,7 @@ copies around kernels of the matrix units are kernels of their own (:mod:`roofli
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,11 @@ from roofline.ops.windows import per_axis
 TILES = ((64, 64), (128, 64), (256, 64), (64, 128), (128, 128), (256, 128), (128, 256))
 #: Tile of the kernels on vector units.
 VECTOR_TILES = ((64, 64), (128, 64), (128, 128))
+#: Tiles of those for images of few channels.
+FEW_TILES = ((128, 32), (64, 64))
+#: Points of a window, and steps between them, from which cuDNN 9 takes kernels of the generation before the H100's.
+#: They load by 32 elements of K for tiles of :data:`USUAL` squared (``cutlass_tensorop_..._s16816fprop`` in ops.csv).
+TAPS, FAR, USUAL = 32, 16, 128.0
 #: Elements of K that a core works on at a time, and those that kernels load together.
 STEP, LOADED = 64, 32
 #: Channels that kernels on vector units take at a time.
@@ -39,8 +44,8 @@ KNEE, KNEE_MATRIX = 3.0, 2.0
 DIRECT = 0.5
 #: Channels and depth of a convolution up to which cuDNN leaves the matrix units idle: ``implicit_convolve_sgemm`` runs
 #: 3x3 and 4x4 windows of 3 channels in measurements/h100-sxm/zoo/ops.csv, 7x7 and 16x16 windows have padded channels.
-#: One channel stays off them whatever the window.
-FEW, SHALLOW = 4, 64
+#: One channel stays off them whatever the window, and so do volumes and what has fewer FLOPs.
+FEW, SHALLOW, SMALL = 4, 64, 2.4e8
 #: Columns that a depthwise kernel loads beside each row of a window.
 BESIDE = 4
 #: Taps of PyTorch's depthwise kernel that take as long as the addresses of an output.
@@ -50,22 +55,30 @@ SPECTRUM = 64.0
 #: Bytes to which channels are padded for the matrix units, and to which cuDNN's matmuls of other rows are aligned.
 ALIGNMENT, LEAST = 16, 2
 
+#: Operators whose points sum up windows of their images.
+PLAIN = ("conv1d", "conv2d", "conv3d")
+TRANSPOSED = ("conv_transpose2d", "conv_transpose3d")
+#: Operators whose points spread over windows.
+SPREADING = (*TRANSPOSED, "conv2d_grad_input")
+
 GROUP = Group(
     "conv",
     launch=Parameter(3e-6, 0.5e-6, 2e-5, "s", "fixed cost of one launch", follows="launch"),
+    light=Parameter(2.2e-6, 3e-7, 2e-5, "s", "fixed cost of one launch of a kernel without tiles of the matrix units"),
     extra=Parameter(2e-6, 0.2e-6, 1e-5, "s", "fixed cost of a layout copy around kernels of the vector units"),
     share=Parameter(0.8, 0.2, 1.1, "share", "of the matrix peak inside a large tile", follows="compute"),
     vector=Parameter(0.65, 0.2, 1.2, "share", "of the vector peak for convolutions without matrix units"),
     tap=Parameter(64.0, 8.0, 256.0, "channels", "to which each tap of a window is padded"),
     begin=Parameter(1e-6, 1e-8, 1e-5, "s", "for a tile on the matrix units to start and to write its results"),
     step=Parameter(1e-7, 5e-9, 1e-6, "s", "latency of one step along K on the matrix units"),
-    narrow=Parameter(3e-7, 1e-8, 3e-6, "s", "the same where a step has the few channels of one tap"),
+    scatter=Parameter(0.2, 0.01, 3.0, "cycles", "a core's work per point of a result that it writes with gaps"),
+    older=Parameter(3e-7, 1e-8, 3e-6, "s", "the same of kernels for many or far taps or few channels"),
     dram=Parameter(0.88, 0.4, 1.0, "share", "of main memory's bandwidth", follows="memory"),
     cache=Parameter(1.2, 0.2, 1.5, "share", "of the cache's bandwidth for operands that tiles read again"),
     layout=Parameter(0.7, 0.1, 1.0, "share", "of main memory's bandwidth for these copies"),
     spectral=Parameter(0.5, 0.05, 1.0, "share", "of vector peak and bandwidth through Fourier transforms"),
     taps=Parameter(0.3, 0.01, 1.0, "share", "of the fp32 vector peak of depthwise taps"),
-    plain=Parameter(0.145, 0.01, 2.0, "cycles", "a core's work per depthwise tap where channels lie first"),
+    plain=Parameter(0.13, 0.01, 2.0, "cycles", "a core's work per depthwise tap where channels lie first"),
     share_tf32=Parameter(0.9, 0.2, 1.5, "ratio", "tf32 against bf16, each of its own peak"),
     share_fp16=Parameter(1.0, 0.5, 1.5, "ratio", "fp16 against bf16"),
 )
@@ -73,7 +86,11 @@ GROUP = Group(
 
 @dataclass(frozen=True)
 class _Gemm:
-    """A convolution as GEMMs: groups, rows, columns, channels per tap, taps per window, pixels per image."""
+    """A convolution as GEMMs.
+
+    Groups, rows, columns, channels per tap, taps per window, points per image of the result, and of those, how many a
+    step of one apart there are: fewer where the windows of an image's points are spread further.
+    """
 
     groups: Any
     rows: Any
@@ -81,6 +98,7 @@ class _Gemm:
     channels: Any
     window: Any
     plane: Any
+    steps: Any
 
 
 def seconds(work: Launch, p: Mapping[str, float]) -> Any:
@@ -91,40 +109,50 @@ def seconds(work: Launch, p: Mapping[str, float]) -> Any:
     elif is_point(work.row.kernel):
         time = _matmul(work, gemm)
     else:
-        time = _direct(work, p, gemm) if is_direct(work.row.kernel) else _implicit(work, p, gemm)
+        time = _implicit(work, p, gemm)
+        if work.row.kernel.attrs.get("direct"):
+            time = _direct(work, p, gemm)
+        elif may_be_direct(work.row.kernel):
+            time = np.where(has_few(work.sizes), _direct(work, p, gemm), time)
     single = np.asarray((gemm.channels == 1) & (gemm.columns == 1))
-    return np.where(single, np.minimum(time, _depthwise(work, p, gemm)), time) if np.any(single) else time
+    if not np.any(single):
+        return time
+    by_channel = _depthwise(work, p, gemm)
+    return np.where(single, by_channel if gemm.groups > 1 else np.minimum(time, by_channel), time)
 
 
-def is_direct(kernel: Kernel) -> bool:
-    """Tell whether the channels of an image are too few for the matrix units: in 16 bits, where channels lie first."""
-    depth, attrs = kernel.shapes[1][1:], kernel.attrs
-    if DTYPES[kernel.inputs[0].dtype].bits > 16 or attrs.get("channels_last", True) or not _is_plain(kernel):
-        return False
-    known = all(isinstance(size, int) for size in depth) and attrs.get("groups", 1) == 1
-    return known and (depth[0] == 1 or (depth[0] <= FEW and prod(depth) <= SHALLOW))
+def may_be_direct(kernel: Kernel) -> bool:
+    """Tell whether libraries have a direct kernel for images of few channels: in 16 bits, where these lie first."""
+    first = not kernel.attrs.get("channels_last", True) and kernel.main.op in PLAIN
+    return first and DTYPES[kernel.inputs[0].dtype].bits <= 16 and kernel.attrs.get("groups", 1) == 1
+
+
+def has_few(sizes: Mapping[str, Any]) -> Any:
+    """Tell whether an image has too few channels for the matrix units."""
+    channels, depth = sizes["i"], prod(sizes[axis] for axis in "irst" if axis in sizes)
+    small = 2.0 * depth * prod(sizes[axis] for axis in "noepq" if axis in sizes) < SMALL
+    volume = "t" in sizes
+    return (np.asarray(channels) == 1) | ((np.asarray(channels) <= FEW) & ((depth <= SHALLOW) | small | volume))
 
 
 def is_point(kernel: Kernel) -> bool:
     """Tell whether a convolution is a matmul of the channels: a window of one point that steps by one."""
-    plain = kernel.attrs.get("groups", 1) == 1 and _is_plain(kernel)
+    plain = kernel.attrs.get("groups", 1) == 1 and kernel.main.op in PLAIN
     return plain and all(size == 1 for size in (*kernel.shapes[1][2:], *per_axis(kernel.attrs.get("stride", 1), 3)))
-
-
-def _is_plain(kernel: Kernel) -> bool:
-    """Tell whether every point of the output sums up a window of the input; a gradient or a transposed one does not."""
-    return kernel.main.op in ("conv1d", "conv2d", "conv3d")
 
 
 def _gemm(work: Launch) -> _Gemm:
     s = {axis: np.asarray(size, dtype=np.float64) for axis, size in work.sizes.items()}
     groups = float(work.row.kernel.attrs.get("groups", 1))
     window = s["r"] * s.get("s", 1.0) * s.get("t", 1.0)
-    if work.op in ("conv_transpose2d", "conv_transpose3d"):
-        one, plane = np.asarray(1.0), s.get("d", 1.0) * s["h"] * s["w"]
-        return _Gemm(groups, s["n"] * plane, s["o"] * window, s["c"] / groups, one, plane)
+    if work.op in SPREADING:
+        # Every point of the image spreads over a window of the result: one of these sums up a part of the window.
+        result, points = ("epq", "dhw") if work.op in TRANSPOSED else ("dhw", "epq")
+        plane, image = (prod(s[axis] for axis in axes if axis in s) for axes in (result, points))
+        channels, columns = (s["c"], s["o"] * groups) if work.op in TRANSPOSED else (s["o"], s["c"])
+        return _Gemm(groups, s["n"] * plane, columns / groups, channels / groups, window * image / plane, plane, image)
     rows = s["n"] * s["p"] * s.get("q", 1.0) * s.get("e", 1.0)
-    return _Gemm(groups, rows, s["o"] / groups, s["i"], window, rows / s["n"])
+    return _Gemm(groups, rows, s["o"] / groups, s["i"], window, rows / s["n"], rows / s["n"])
 
 
 def _matmul(work: Launch, gemm: _Gemm) -> Any:
@@ -139,19 +167,35 @@ def _matmul(work: Launch, gemm: _Gemm) -> Any:
 
 def _implicit(work: Launch, p: Mapping[str, float], gemm: _Gemm) -> Any:
     """As a GEMM on the matrix units that looks its operands up in the image, channels last [s]."""
-    align = ALIGNMENT / work.element
+    align, gemm = ALIGNMENT / work.element, _packed(gemm)
     padded = np.ceil(gemm.channels / align) * align
+    few, older = padded <= align, (gemm.window > TAPS) | (_reach(work) >= FAR)
     loaded = np.ceil(gemm.channels / LOADED) * LOADED
     depth = np.where(gemm.window > 1, np.maximum(loaded, p["tap"]), loaded) * gemm.window
-    step = np.where(padded <= align, p["narrow"], p["step"])
     rate = work.peak * p["share"] * p.get(f"share_{work.dtype}", 1.0)
     memory = work.row.bytes / (work.machine.bandwidth * p["dram"])
     best: Any = np.inf
     for tile in TILES:
         waves, walk, reread = _tile(work, p, gemm, (depth, padded * gemm.window), tile, rate)
-        walk = np.maximum(walk, step * np.ceil(gemm.channels / STEP) * gemm.window) + p["begin"]
+        gaps = np.where(gemm.steps < gemm.plane, tile[0] * tile[1] * p["scatter"] / work.machine.clock, 0.0)
+        walk = np.maximum(walk, p["step"] * np.ceil(gemm.channels / STEP) * gemm.window)
+        pace = np.maximum(tile[0] * tile[1] / USUAL**2, np.where(few, 1.0, 0.0))
+        walk = np.where(few | older, p["older"] * pace * loaded / LOADED * gemm.window, walk) + p["begin"] + gaps
         best = np.minimum(best, knee([waves * walk, reread, memory], KNEE_MATRIX))
     return p["launch"] + best
+
+
+def _packed(gemm: _Gemm) -> _Gemm:
+    """Groups of few channels share a tile, which multiplies them all."""
+    together = np.where(gemm.groups > 1, np.clip(np.floor(LOADED / gemm.channels), 1.0, gemm.groups), 1.0)
+    return replace(
+        gemm, groups=np.ceil(gemm.groups / together), columns=gemm.columns * together, channels=gemm.channels * together
+    )
+
+
+def _reach(work: Launch) -> int:
+    """Return by how much the taps of a window lie apart at most."""
+    return int(max(per_axis(work.row.kernel.attrs.get("dilation", 1), 3)))
 
 
 def _on_vector(work: Launch, p: Mapping[str, float], gemm: _Gemm) -> Any:
@@ -160,10 +204,10 @@ def _on_vector(work: Launch, p: Mapping[str, float], gemm: _Gemm) -> Any:
     time = _tiled(work, p, gemm, padded * gemm.window, VECTOR_TILES, work.peak * p["vector"])
     time = knee([time, work.row.bytes / (work.machine.bandwidth * p["dram"])], KNEE)
     if not work.row.kernel.attrs.get("channels_last", True):
-        return p["launch"] + time
+        return p["light"] + time
     copies = np.where(gemm.window > 1, 3.0, 2.0)
     moved = 2 * work.row.bytes / (work.machine.bandwidth * p["layout"])
-    return p["launch"] + time + copies * p["extra"] + moved
+    return p["light"] + time + copies * p["extra"] + moved
 
 
 def _tiled(
@@ -195,8 +239,9 @@ def _direct(work: Launch, p: Mapping[str, float], gemm: _Gemm) -> Any:
         return np.inf
     depth, few = gemm.channels * gemm.window, DTYPES[work.dtype].bits <= 16
     rate = vector * p["vector"] * DIRECT
-    time = _tiled(work, p, gemm, depth, VECTOR_TILES[:1], rate, FILL_FEW if few else FILL)
-    return p["launch"] + knee([time, work.row.bytes / (work.machine.bandwidth * p["dram"])], KNEE)
+    tiles = VECTOR_TILES[1:2] if work.row.kernel.attrs.get("direct") else FEW_TILES if few else VECTOR_TILES[:1]
+    time = _tiled(work, p, gemm, depth, tiles, rate, FILL_FEW if few else FILL)
+    return p["light"] + knee([time, work.row.bytes / (work.machine.bandwidth * p["dram"])], KNEE)
 
 
 def _spectral(work: Launch, p: Mapping[str, float], gemm: _Gemm) -> Any:
@@ -218,7 +263,7 @@ def _spectral(work: Launch, p: Mapping[str, float], gemm: _Gemm) -> Any:
     multiply = 8 * points * images * gemm.groups * channels * gemm.columns / (work.peak * p["spectral"])
     spectra = points * 8 * gemm.groups * (images * (channels + gemm.columns) + channels * gemm.columns)
     moved = 2 * spectra / p["spectral"] + 2 * work.row.bytes / p["layout"]
-    return p["launch"] + 7 * p["extra"] + multiply + moved / work.machine.bandwidth
+    return p["light"] + 7 * p["extra"] + multiply + moved / work.machine.bandwidth
 
 
 def _area(work: Launch, option: str) -> int:
@@ -234,11 +279,11 @@ def _depthwise(work: Launch, p: Mapping[str, float], gemm: _Gemm) -> Any:
     loaded = s["r"] * (s.get("s", 1) + BESIDE) * _area(work, "stride")
     vector = vector_peak(work.chip, "fp32") or work.peak
     taps = 2 * gemm.rows * gemm.groups * loaded / (vector * p["taps"])
-    chain = p["launch"] + p["step"] * gemm.window
+    chain = p["light" if work.element > 2 else "launch"] + p["step"] * gemm.window
     return chain + knee([taps, work.row.bytes / (work.machine.bandwidth * p["dram"])], KNEE)
 
 
 def _plain_depthwise(work: Launch, p: Mapping[str, float], gemm: _Gemm) -> Any:
     """PyTorch's own kernel for channels first: a thread for each output reads its window [s]."""
     taps = gemm.rows * gemm.groups * (gemm.window + ADDRESS) * p["plain"] / (work.machine.units * work.machine.clock)
-    return p["launch"] + knee([taps, work.row.bytes / (work.machine.bandwidth * p["dram"])], KNEE)
+    return p["light"] + knee([taps, work.row.bytes / (work.machine.bandwidth * p["dram"])], KNEE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from roofline.cost.convolution import is_direct, is_point
+from roofline.cost.convolution import PLAIN, TAPS, has_few, is_point, may_be_direct
 from roofline.cost.lowering.rule import Rule, Site
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.sizes import prod
@@ -16,6 +16,11 @@ ATEN = "https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/Con
 #: Kernels of the matrix units want channels last: cuDNN adds transposing kernels before and after them where tensors
 #: are not. Measured in measurements/h100-sxm/zoo/ops.csv: ``nchwToNhwcKernel`` and ``nhwcToNchwKernel``.
 CUDNN = "https://docs.nvidia.com/deeplearning/performance/dl-performance-convolutional/index.html#tensor-layout"
+#: Channels in and out, and points of all images, from which cuDNN copies images of odd planes for a 1x1.
+WIDE, MANY = 160, 1024
+#: Channels of a group that fill a tile, and groups of them that cuDNN runs one after the other; more if they are wider.
+#: Read off a sweep of 22 grouped convolutions: 4 groups of 16 and 8 of 64 do, 8 of 16 and 32 of 64 do not.
+TILED, WIDER, GROUPS, MORE_GROUPS = 16, 48, 4, 16
 INPUT, WEIGHT = "conv2d_grad_input", "conv2d_grad_weight"
 OPS = ("conv1d", "conv2d", "conv3d", "conv_transpose2d", "conv_transpose3d")
 
@@ -37,12 +42,16 @@ def _biased(site: Site) -> bool:
 def _turned(site: Site) -> bool:
     """Tell whether its kernel wants another layout than its tensors have."""
     on_matrix = DTYPES[site.kernel.inputs[0].dtype].bits <= 16 or site.tf32
-    return _on_cudnn(site) and _channels_first(site) and on_matrix and not is_direct(site.kernel)
+    return _on_cudnn(site) and _channels_first(site) and on_matrix
 
 
 def _odd(sizes: Mapping[str, Any]) -> Any:
-    """Tell whether planes have an odd number of points, whose rows no kernel of the matrix units loads."""
-    return prod(sizes[axis] for axis in "dhwx" if axis in sizes) % 2 != 0
+    """Tell whether planes have an odd number of points, which matmuls load one by one: copies pay where there are many.
+
+    From how many on is read off measurements/h100-sxm/zoo/ops.csv and a sweep of 34 such convolutions.
+    """
+    points = prod(sizes[axis] for axis in "dhwx" if axis in sizes)
+    return (points % 2 != 0) & (sizes["i"] >= WIDE) & (sizes["o"] >= WIDE) & (sizes["n"] * points >= MANY)
 
 
 def _is_gradient_of_points(site: Site) -> bool:
@@ -90,6 +99,35 @@ def _copied(site: Site, name: str, what: str) -> str:
     return site.b.op("view", turned, name=f"{what}_turned", shape=shape)
 
 
+def _may_be_direct(site: Site) -> bool:
+    return _turned(site) and may_be_direct(site.kernel)
+
+
+def _is_apart(site: Site) -> bool:
+    """Tell whether cuDNN runs one group after the other: few groups of more channels than share a tile, in 16 bits."""
+    groups, channels = site.attrs.get("groups", 1), site.kernel.shapes[1][1]
+    narrow = DTYPES[site.kernel.inputs[0].dtype].bits <= 16 and site.kernel.main.op in PLAIN
+    known = isinstance(channels, int) and isinstance(groups, int)
+    few = narrow and known and 1 < groups <= (GROUPS if channels < WIDER else MORE_GROUPS) and channels >= TILED
+    return few and _turned(site)
+
+
+def _group_by_group(site: Site) -> str:
+    """Add each group's copies and convolution, and the bias; windows of many points run on the vector units."""
+    groups, (images, weights) = int(site.attrs["groups"]), site.kernel.shapes[:2]
+    image = site.b.op("empty", name="group", shape=(images[0], weights[1], *images[2:]), dtype=site.dtype)
+    own = site.b.op("empty", name="filters", shape=(weights[0] // groups, *weights[1:]), dtype=site.dtype)
+    direct = prod(weights[2:]) > TAPS
+    with site.b.repeat(groups):
+        if not direct:
+            image, own = _copied(site, image, "image"), _copied(site, own, "weights")
+        out = site.main(image, own, channels_last=not direct, direct=direct, groups=1)
+        if not direct:
+            _copied(site, out, "result")
+    out = site.b.op("empty", name="all", shape=site.kernel.output.shape, dtype=site.dtype)
+    return _with_bias(site, out)
+
+
 def _with_bias(site: Site, out: str) -> str:
     if len(site.inputs) < 3:
         return out
@@ -101,6 +139,8 @@ def _with_bias(site: Site, out: str) -> str:
 def _rules(op: str) -> tuple[Rule, ...]:
     copies = "copies to channels last, the convolution, a copy back, its bias"
     return (
+        Rule(op, "the same group after group", CUDNN, _group_by_group, _is_apart),
+        Rule(op, "one kernel for images of few channels, its bias", CUDNN, _bias_after, _may_be_direct, has_few),
         Rule(op, copies, CUDNN, _in_channels_last, lambda site: _turned(site) and not is_point(site.kernel)),
         Rule(op, copies, CUDNN, _in_channels_last, lambda site: _turned(site) and is_point(site.kernel), _odd),
         Rule(op, "the convolution, then its bias", ATEN, _bias_after, _biased),
