@@ -17,7 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.analysis.bulk import Rows, group_rows
-from roofline.cost import GROUPS, Launch, compute_seconds, formula, launch, traffic_seconds, values
+from roofline.cost import EAGER, GROUPS, Launch, compute_seconds, formula, launch, traffic_seconds, values
+from roofline.cost.lowering import lowered
+from roofline.counting.counts import KernelCount
 from roofline.hardware.chip import Chip
 from roofline.ir.dtypes import dtype as number_format
 from roofline.ir.errors import MissingExtra, UsageError
@@ -85,7 +87,7 @@ class Part:
         work: The launch, a column for each sample.
         group: The group of its parameters.
         seconds: Its formula.
-        count: How often each sample launches it.
+        count: How often each sample launches it, a number or a column.
         floor: Its least time [s].
     """
 
@@ -93,7 +95,7 @@ class Part:
     work: Launch
     group: str
     seconds: Callable[[Launch, Mapping[str, float]], Any]
-    count: int
+    count: Any
     floor: NDArray[np.float64]
 
 
@@ -149,11 +151,24 @@ def take_apart(samples: Iterable[Sample], chip: Chip, regime: str = "cold") -> P
 
 def _parts(rows: Rows, chip: Chip, regime: str) -> Iterable[Part]:
     tf32 = number_format(rows.dtype).name == "tf32"
-    for row in rows.counts():
-        work = launch(row, chip, tf32, regime)
+    for row, share, inside in _launched(rows, chip, regime, tf32):
+        work = launch(row, chip, tf32, regime, inside)
         name, seconds = formula(work)
         floor = np.maximum(compute_seconds(row, chip, tf32), traffic_seconds(work))
-        yield Part(rows.index, work, name, seconds, row.kernel.count, floor)
+        yield Part(rows.index, work, name, seconds, row.kernel.count * share, floor)
+
+
+def _launched(rows: Rows, chip: Chip, regime: str, tf32: bool) -> Iterable[tuple[KernelCount, Any, bool]]:
+    """Yield the kernels that PyTorch launches, for which samples (1) or not (0), and whether as parts of others."""
+    for row in rows.counts():
+        left: Any = 1.0
+        kinds = lowered(row.kernel, chip, "" if regime == "warm" else EAGER, regime == "program", tf32)
+        for at, kernels in kinds:
+            share = left * (1.0 if at is None else np.asarray(at(row.sizes), dtype=np.float64))
+            yield from ((kernel.at(row.symbols), share, True) for kernel in kernels)
+            left = left - share
+        if np.any(left):
+            yield row, left, False
 
 
 def start(chip: Chip) -> dict[str, dict[str, float]]:

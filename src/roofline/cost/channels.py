@@ -27,6 +27,8 @@ WALKS = 2.15
 BACKWARD, SUMS = 2.4, 0.75
 #: A core's work on an element of 16 bits that is normalised where channels come last, to one where they come first.
 LAST = 2 / 3
+#: Channels that fill the rows of threads of a block where they come last.
+FULL = 80
 #: Sharpness of the knee between traffic and work.
 KNEE = 2.0
 
@@ -97,7 +99,9 @@ def _backward(work: Launch, p: Mapping[str, float]) -> Any:
 def _normalised(work: Launch, p: Mapping[str, float]) -> Any:
     """A scale and a shift by channel; where channels come first, blocks walk planes of points."""
     last, rate = work.row.kernel.attrs.get("channels_last", True), work.machine.units * work.machine.clock
-    element = p["channel"] * (LAST if last and work.element <= 2 else 1.0)
+    element: Any = p["channel"] * (LAST if last and work.element <= 2 else 1.0)
+    if last:
+        element = element * np.maximum(FULL / np.asarray(work.sizes["c"], dtype=np.float64), 1.0)
     planes = 0.0 if last else np.asarray(work.sizes["n"] * work.sizes["c"], dtype=np.float64) * p["plane"] / rate
     moved = stream.transfer(work, p, work.row.read)
     return p["launch"] + knee([moved, _elements(work) * element / rate, planes], KNEE)

@@ -309,8 +309,8 @@ def _traffic(work: Launch, p: Mapping[str, float], shape: tuple[Any, ...]) -> Tr
     chip, row = work.machine, work.row
     room = chip.cache * p["resident"]
     if row.kernel.attrs.get("recurrent"):  # a step after the other, on the same weights
-        again = _fits(row.bytes, room)
-        return Traffic(row.read * (1 - again), row.read * again, row.write * (1 - again), row.write * again)
+        cached = _fits(row.bytes, room)
+        return Traffic(row.read * (1 - cached), row.read * cached, row.write * (1 - cached), row.write * cached)
     if work.regime != "warm" or not room:
         near = work.cached * _fits(row.bytes, room)
         return Traffic(row.read - near, near, row.write, 0.0)

@@ -66,7 +66,9 @@ def _adaptive_pool(call: Call) -> Result:
 
 
 def _pool_backward(call: Call) -> Result:
-    return call.op("pool_grad", call.tensor("grad_output"), shape=call.out.shape)
+    """Spread gradients over windows; of maxima, to the points that were found."""
+    images = (call.tensor("self"),) if "max_pool" in call.what else ()
+    return call.op("pool_grad", call.tensor("grad_output"), *images, shape=call.out.shape)
 
 
 def _nll(call: Call) -> Result:
