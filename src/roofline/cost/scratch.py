@@ -17,8 +17,9 @@ from roofline.ir.sizes import Number, evaluate, maximum
 from roofline.ops.registry import OPS
 
 #: What is added up inside an operator is added in place: the bias of a convolution (``output.add_``), the mask of
-#: attention (``attn.add_``); Convolution.cpp and transformers/attention.cpp in aten/src/ATen/native.
-_IN_PLACE = "add"
+#: attention (``attn.add_``); Convolution.cpp and transformers/attention.cpp in aten/src/ATen/native. A masked fill
+#: fills its copy (cuda/Indexing.cu).
+_IN_PLACE = frozenset({"add", "mask"})
 
 
 def memory_on(
@@ -96,7 +97,7 @@ def _written(graph: Graph) -> Mapping[str, str]:
     for node in graph.nodes:
         name, first = node.outputs[0], scope.root(node.inputs[0]) if node.inputs else ""
         if scope.root(name) == name and OPS[node.op].kind != "view" and node.op != "empty":
-            adds = node.op == _IN_PLACE and first in own and nbytes(graph.tensors[first]) == nbytes(graph.tensors[name])
+            adds = node.op in _IN_PLACE and first in own and nbytes(graph.tensors[first]) == nbytes(graph.tensors[name])
             if adds or scope.leaves(name, node.label):
                 own[name] = own[first] if adds else name
     return own
