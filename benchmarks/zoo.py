@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "measurements" / "h100-sxm" / "zoo"
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "amp-bf16": torch.float32}
 OPTIMIZERS = {
-    "train-sgd": lambda weights: torch.optim.SGD(weights, lr=1e-3, momentum=0.9, fused=True),
+    "train-sgd": lambda weights: torch.optim.SGD(weights, lr=1e-3, momentum=0.9),
     "train-adamw": lambda weights: torch.optim.AdamW(weights, lr=1e-4, fused=True),
 }
 

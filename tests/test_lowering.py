@@ -194,3 +194,49 @@ def test_narrow_heads_take_the_tiles_of_wider_ones_in_cudnn() -> None:
 def test_a_cat_of_one_part_beside_empty_ones_is_a_copy() -> None:
     graph = rl.from_torch(lambda x: torch.cat([x, x[:, :0]], 1), torch.zeros(4, 8))
     assert [node.op for node in graph.nodes] == ["cat"]
+
+
+# --- training --------------------------------------------------------------------------------------------------------
+
+
+def test_the_backward_of_a_norm_copies_what_lies_apart() -> None:
+    """As measured in zoo/ops.csv, dit-b2 training: its inputs lie apart, their gradients do not."""
+
+    def program(x: object) -> object:
+        return torch.nn.functional.layer_norm(x.transpose(1, 2), (64,)).relu()
+
+    x = torch.empty(32, 64, 128, device="meta", requires_grad=True)
+    graph = rl.from_torch(program, x, backward=True)
+    assert parts(graph) == [("copy", 1), ("layernorm", 1), ("copy", 1), ("layernorm_grad", 1)]
+
+
+def test_parts_that_lie_apart_are_joined_one_by_one() -> None:
+    """12 of zoo/ops.csv, dit-b2 training: CatArrayBatchedCopy takes 75.5 us where a plain copy would take 28."""
+
+    def program(x: object) -> object:
+        return torch.stack([x.transpose(1, 2)] * 3)
+
+    graph = rl.from_torch(program, torch.empty(32, 256, 12, 64, dtype=torch.bfloat16, device="meta"))
+    assert rl.estimate(graph, CHIP, mode="graph").device_time == pytest.approx(75.5e-6, rel=0.3)
+
+
+@pytest.mark.parametrize(
+    ("image", "window", "measured"),
+    [((64, 64, 112, 112), (3, 2, 1), 570.6e-6), ((16, 32, 256, 256), (2, 2, 0), 315.8e-6),
+     ((16, 64, 128, 128), (2, 2, 0), 159.6e-6), ((16, 128, 64, 64), (2, 2, 0), 80.5e-6)],
+)  # fmt: skip
+def test_the_backward_of_a_maximum_searches_its_windows(
+    image: tuple[int, ...], window: tuple[int, ...], measured: float
+) -> None:
+    x = torch.empty(image, dtype=torch.bfloat16, device="meta", requires_grad=True)
+    graph = rl.from_torch(lambda x: torch.nn.functional.max_pool2d(x, *window), x, backward=True)
+    (back,) = (time for row, time in rl.estimate(graph, CHIP).timed if row.kernel.main.op == "pool_grad")
+    assert back.expected == pytest.approx(measured, rel=0.25)
+
+
+def test_a_kernel_whose_work_another_does_takes_no_time() -> None:
+    model = torch.nn.Sequential(torch.nn.BatchNorm2d(64), torch.nn.Conv2d(64, 64, 1)).to("meta", torch.bfloat16)
+    x = torch.empty(8, 64, 56, 56, dtype=torch.bfloat16, device="meta", requires_grad=True)
+    estimate = rl.estimate(rl.from_torch(model, x, backward=True), CHIP, mode="graph")
+    assert 0 in [time.launches for _, time in estimate.timed], "sums that the gradient of the input has"
+    assert np.isfinite(estimate.device_time)

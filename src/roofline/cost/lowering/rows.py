@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from roofline.cost.lowering.rule import Rule, Site
 
 _ATEN = "https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/cuda"
@@ -12,14 +14,18 @@ SOURCES = {"layernorm": NORM, "layernorm_grad": NORM, "softmax": SOFTMAX, "softm
 
 
 def after_copy(site: Site) -> str:
-    """Add a copy of the first operand in order, then the operator on it."""
-    first, *rest = site.inputs
-    dtype, access = site.b.tensor(first).dtype, site.attrs["copied"]
-    return site.main(site.b.op("copy", first, name="contiguous", dtype=dtype, access=access), *rest)
+    """Add copies in order of the first operands that lie apart, then the operator on them."""
+
+    def copy(name: str, access: Any) -> str:
+        return site.b.op("copy", name, name="contiguous", dtype=site.b.tensor(name).dtype, access=access)
+
+    names, ways = site.inputs, site.attrs["copied"]
+    first = [copy(name, way) if way else name for name, way in zip(names, ways, strict=False)]
+    return site.main(*first, *names[len(first) :])
 
 
 RULES = tuple(
-    Rule(op, "a copy whose rows lie one after the other, then the kernel of rows", source, after_copy,
+    Rule(op, "copies whose rows lie one after the other, then the kernel of rows", source, after_copy,
          lambda site: "copied" in site.attrs)
     for op, source in SOURCES.items()
 )  # fmt: skip

@@ -219,11 +219,11 @@ class Call(BaseCall):
             attrs = {**self.access(), **attrs}
         return super().op(op, *inputs, name=name, dtype=dtype, **attrs)
 
-    def copied(self, key: str) -> dict[str, Any]:
-        """Return the option that says how an operand is copied first, for kernels that want its elements in order."""
-        value = self.value(key)
-        access = self.apart(value) if value is not None else None
-        return {"copied": access} if access else {}
+    def copied(self, *keys: str) -> dict[str, Any]:
+        """Return the option that says how operands are copied first, for kernels that want their elements in order."""
+        values = map(self.value, keys)
+        ways = tuple(None if value is None else self.apart(value) for value in values)
+        return {"copied": ways} if any(ways) else {}
 
     def apart(self, value: Value) -> layout.Access | None:
         """Return how a copy in order gets at a tensor; ``None`` where it lies in order, or nobody knows."""

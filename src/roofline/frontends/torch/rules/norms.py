@@ -18,7 +18,7 @@ def _along(call: Call, op: str, *keys: str) -> Result:
     rank = len(call.b.shape(operands[0]))
     if rank == 0:
         return call.op(op, *operands)
-    axis, copied = call.get("dim", -1) % rank, call.copied(keys[0])
+    axis, copied = call.get("dim", -1) % rank, call.copied(*keys)
     return call.along(axis, lambda *rows: call.op(op, *rows, **copied), *operands, last="last", back="back")
 
 
@@ -51,7 +51,7 @@ def _layernorm_backward(call: Call) -> Result:
     gradient, source = call.tensor("grad_out"), call.tensor("input")
     needed = call.get("output_mask", (True, True, True))
     rows = _rows(call, "grad_out", axes), _rows(call, "input", axes)
-    copied = call.copied("grad_out")
+    copied = call.copied("grad_out", "input")
     first = call.op("layernorm_grad", *rows, *_scales(call, "weight"), **copied) if needed[0] else None
     with call.b.kernel("layernorm_grad_weight"):
         return (

@@ -92,7 +92,7 @@ def _dropout(call: Call) -> Result:
 
 def _masked(call: Call) -> Result:
     """A number, or a tensor of one, where a mask says so: in place, or in a copy that is made first."""
-    copied: dict[str, Any] = {} if call.writes else {"copied": ("vector", 1, 0)}
+    copied: dict[str, Any] = {} if call.writes else {"copied": (("vector", 1, 0),)}
     return call.op("mask", call.tensor(), call.tensor("mask"), **copied)
 
 
