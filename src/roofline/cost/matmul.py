@@ -45,6 +45,13 @@ STEP = 128
 #: runs tiles of 256 x 128 there, which load three quarters as much per multiply-add as its 128 x 128 (both matmuls
 #: of the backward of a head of 50257 columns: 4.50 and 4.28 ms on the H100; its forward: 6.63 ms).
 BY_ROW = 4 / 3
+#: Formats in which cuBLAS multiplies a matrix by a vector with kernels of their own (gemvx, gemv2T), not with tiles.
+GEMV = frozenset({"fp32", "tf32"})
+#: Parts of K at most in kernels for fp32, and for rows that are not aligned, that add a bias, to more rows than
+#: gemmSN takes.
+BIASED, FEW = 2, 8
+#: Edge of the smallest tile of the kernels for rows that are not aligned (cutlass_75_tensorop_*_64x64_*_align1).
+NARROW_EDGE = 64
 #: Bytes to which a row must be aligned for the wide loads that the matrix units are fed by.
 ALIGNMENT = 16
 #: Kernels with a scale per row (torch._scaled_mm, aten/src/ATen/native/cuda/RowwiseScaledMM.cu) have no tiles below
@@ -158,6 +165,9 @@ def tiled_seconds(work: Launch, p: Mapping[str, float], b: Any, m: Any, n: Any, 
     best = fastest(timed, choices, (b, m, n, k, width, *moved), alone)
     if _is_dequantized(work) or not work.machine.has_matrix:
         best = np.minimum(best, _by_vectors(work, p, (b, m, n, k), traffic))
+    if kind in GEMV and np.any(np.minimum(m, n) == 1):
+        vector = _by_vectors(work, p, (b, m, n, k), traffic)
+        best = np.where(np.minimum(m, n) == 1, np.minimum(best, vector), best)
     time = p["launch"] + best + serving_stack.entry_seconds(work, p, kind, m, k)
     return np.maximum(host, time * (1 + _throttled(work, p, time)))
 
@@ -235,13 +245,17 @@ def _tiled(
     if _library(work) == "tinygemm":
         times.append(_tinygemm(work, p, (b, m, n, k)))
     if np.any(width < 1):
-        odd = np.minimum(rows, m) + np.minimum(columns, n)
-        odd = odd * tiles * k / parts * work.element / (ALIGNMENT * width)
+        odd = np.minimum(np.maximum(rows, NARROW_EDGE), m) + np.minimum(np.maximum(columns, NARROW_EDGE), n)
+        odd = odd * waves * k / parts * work.element / (ALIGNMENT * width) * (chip.cores / chip.units)
         pace = p["narrow"] * (BY_ROW if work.op == "matmul" else 1.0)
-        times.append(np.where((width < 1) & (np.minimum(m, n) > 1), odd / (chip.units * pace), 0.0))
+        times.append(np.where((width < 1) & (np.minimum(m, n) > 1), odd / pace, 0.0))
     time = knee(times, p["knee"])
     partial = 2 * parts * b * m * n * 4 / (chip.cache_bandwidth * p["cache"])
     time = time + np.where(parts > 1, p["split"] + partial, 0.0)
+    if _has_bias(work):
+        time = np.where(
+            (parts > BIASED) & ((width < 1) | (work.dtype == "fp32")) & (np.minimum(m, n) > FEW), np.inf, time
+        )
     return time + traffic.store(chip, p["store"], p["kept"])
 
 
@@ -270,6 +284,14 @@ def _tinygemm(work: Launch, p: Mapping[str, float], shape: tuple[Any, ...]) -> A
     """Arithmetic of PyTorch's int4 kernel, whatever the tile [s]."""
     b, m, n, k = shape
     return 2 * b * m * n * k / (work.peak * p["tinygemm"])
+
+
+def _has_bias(work: Launch) -> bool:
+    """Tell whether the kernel adds a bias: cuBLASLt's fp32 kernels, and those for rows that are not aligned, then leave
+    K whole (measurements/h200-sxm/linear.csv).
+    """
+    main = work.row.kernel.main
+    return main.op == "linear" and len(main.inputs) > 2
 
 
 def _scaled_by_row(work: Launch) -> bool:
