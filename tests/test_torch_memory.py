@@ -171,3 +171,22 @@ def test_a_largest_batch_counts_what_operators_take() -> None:
     most = rl.best_batch(graph, "h100-sxm", memory_limit="4 GB").largest
     needs = [rl.estimate(graph, "h100-sxm", batch=batch).memory.total for batch in (most, most + 1)]
     assert needs[0] <= 4e9 < needs[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "dtype", "measured"),
+    # Peaks of one call without gradients, less what was there before: H200, PyTorch 2.11, cuDNN 9.19.
+    [
+        ("LSTM", (512, 512, 1, 32, 200), "bfloat16", 69869568),
+        ("LSTM", (512, 512, 2, 64, 128), "bfloat16", 103317504),
+        ("LSTM", (256, 512, 1, 64, 128), "float32", 133956608),
+        ("GRU", (512, 512, 1, 32, 200), "float32", 106889728),
+        ("GRU", (256, 512, 1, 64, 128), "bfloat16", 63904768),
+        ("RNN", (512, 512, 1, 32, 200), "bfloat16", 44105728),
+    ],
+)
+def test_what_recurrent_layers_take(kind: str, sizes: tuple[int, ...], dtype: str, measured: int) -> None:
+    width, hidden, layers, batch, steps = sizes
+    options = {"device": "meta", "dtype": getattr(torch, dtype)}
+    net = getattr(torch.nn, kind)(width, hidden, layers, batch_first=True, **options).eval()
+    assert activations(net, torch.empty(batch, steps, width, **options)) == pytest.approx(measured, rel=0.03)
