@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import roofline as rl
+from roofline.analysis import evaluation
 from roofline.analysis.comparison import STEP, WHAT_IF, changed
 from roofline.cost.machine import machine
 from roofline.hardware.figures import FIGURES
@@ -213,3 +214,26 @@ def test_unknown_chips_and_unlisted_figures_are_refused() -> None:
         rl.compare(llama("decode"), ["h100-sxn"], B=1, C=8)
     with pytest.raises(rl.errors.MissingFigure, match="tpu-v5e lists no vector peaks"):
         changed(rl.chip("tpu-v5e"), vector_peak=2)
+
+
+def test_more_batches_are_not_more_estimates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Points share one evaluation over all of them: 4,096 batches of two chips took a minute when each had its own."""
+    timed, calls = evaluation.kernel_time, []
+
+    def counted(*args: Any, **options: Any) -> Any:
+        calls.append(args)
+        return timed(*args, **options)
+
+    monkeypatch.setattr(evaluation, "kernel_time", counted)
+    numbers = []
+    for batches in ([1, 2], list(range(1, 65))):
+        calls.clear()
+        found = rl.compare("gpt2", ["h100-sxm", "t4"], phase="decode", mode="graph", batch=batches, context=128)
+        assert found.best is not None
+        numbers.append(len(calls))
+    assert numbers[0] == numbers[1] > 0
+    at = found.rows[40].estimate
+    assert at is not None
+    alone = rl.estimate("gpt2", "h100-sxm", phase="decode", mode="graph", batch=41, context=128)
+    assert float(at.time) == pytest.approx(float(alone.time))
+    assert at.memory.parts() == pytest.approx(alone.memory.parts())

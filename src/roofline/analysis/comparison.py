@@ -281,7 +281,8 @@ def _candidates(
     """One chip at every point, with its elasticities and what-ifs."""
     try:
         base = estimate(graph, chip, **how)
-        float(np.max(base.time))
+        assert np.all(base.throughput > 0)
+        assert base.memory
     except MissingFigure as error:
         yield Candidate(chip, None, reason=str(error))
         return

@@ -29,6 +29,11 @@ from roofline.hardware.cluster import NODE
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, positions_note
 
+#: Results of which one of many points has a part.
+_OF_A_POINT = frozenset(
+    {"device_time", "host_time", "time", "low", "high", "floor", "throughput", "mfu", "mbu", "memory"}
+)
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -115,7 +120,12 @@ class Evaluation:
             raise UsageError(f"this estimate has the axes {self.axis_names}; index all of them")
         which, inner = (where[0], where[1:]) if self.many_chips else (0, where)
         inner = tuple(range(n)[i] for n, i in zip(self.grid.shape, inner, strict=True))
-        return replace(self, chips=(self.chips[which],), many_chips=False, grid=Grid(self.grid.point(inner)))
+        point = replace(self, chips=(self.chips[which],), many_chips=False, grid=Grid(self.grid.point(inner)))
+        for name in _OF_A_POINT & vars(self).keys():  # what is known of all points is known of each
+            value = vars(self)[name]
+            at = value.map(lambda part: _at(part, where)) if isinstance(value, Memory) else _at(value, where)
+            vars(point)[name] = at
+        return point
 
     def per_chip(self, values: Iterable[Any]) -> Any:
         """Shape one value per chip like a result."""
@@ -231,6 +241,10 @@ class Evaluation:
 def runtime_of(mode: str) -> str:
     """Return what launches the kernels of a program that runs in a mode."""
     return "" if mode == "compiled" else EAGER
+
+
+def _at(value: Any, where: tuple[int, ...]) -> Any:
+    return plain(np.asarray(value)[where])
 
 
 def _is_alone(rows: Sequence[KernelCount]) -> bool:
