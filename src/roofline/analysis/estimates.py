@@ -159,7 +159,7 @@ class Estimate(Evaluation, Report):
         longest, codes = np.zeros(()), np.zeros((), dtype=np.int8)
         for code in range(HOST):
             hits = ((seconds, bound == code) for seconds, bound in each)
-            total = added(s if np.all(hit) else np.where(hit, s, 0.0) for s, hit in hits if np.any(hit))
+            total = added(s if np.all(hit) else s * hit for s, hit in hits if np.any(hit))
             codes = np.where(total > longest, np.int8(code), codes)
             longest = np.maximum(longest, total)
         return codes
