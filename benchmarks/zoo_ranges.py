@@ -31,8 +31,9 @@ from roofline.analysis.prediction import model_estimate
 from roofline.cost import GROUPS, spread
 from roofline.hardware.chip import Chip
 
-#: Standard deviation of a half-width about its prior, in the logarithm: a class that few programs use stays near it.
-LOOSE = 0.7
+#: Standard deviation of a half-width about half of that of a chip without figures, in the logarithm: a class that few
+#: programs use stays near it.
+LOOSE = 0.8
 #: What the scores of a program are in units of, against that; and over what the edge of a range is smoothed.
 UNIT, EDGE = 0.3, 0.02
 #: Settings that are listed.
@@ -101,7 +102,7 @@ class Table:
 def fit(table: Table, of: Any, inside: float) -> Any:
     """Logarithms of the classes' half-widths, from the settings ``of``."""
     known = [GROUPS["program"][name] for name in NAMES]
-    prior = np.log(np.log([each.prior for each in known]))
+    prior = np.log(np.log([each.prior for each in known]) / 2)
     most = [math.log(math.log(each.high)) for each in known]
 
     def loss(logs: Any) -> tuple[float, Any]:

@@ -31,7 +31,7 @@ from roofline.cost import (
 from roofline.cost.lowering import EAGER, lowered
 from roofline.cost.machine import machine, vector_peak
 from roofline.cost.parameters import Group, Parameter
-from roofline.cost.spread import CERTAINTY, PROGRAM, half_width, kernel_class, provenance, spread
+from roofline.cost.spread import CERTAINTY, PROGRAM, half_width, kernel_classes, provenance, spread
 from roofline.cost.spread import GROUP as SPREAD
 from roofline.cost.work import REGIME, REGIMES, Launch, checked_regime, launch, sparse_weights, uses_tf32
 from roofline.counting.counts import KernelCount
@@ -225,8 +225,8 @@ def _alone(row: KernelCount, chip: Chip, tf32: bool | None, regime: str, inside:
     share = chip.efficiency
     compute, memory = at_peak / share.compute, at_bandwidth / share.memory
     bound = _bound(compute, memory, on_wire, figures.get("launch", 0.0))
-    kind = kernel_class(work, name)
-    doubt = {kind: expected * spread(chip, kind, regime)}
+    shares = kernel_classes(work, name, memory > compute)
+    doubt = {kind: expected * spread(chip, kind, regime) * share for kind, share in shares.items()}
     return KernelTime(expected, floor, compute, memory, bound, doubt, provenance(chip, name, regime))
 
 

@@ -44,8 +44,9 @@ GROUP = Group(
 #: Of all kernels of a class in a program; classes that it lacks have the figure of an operator alone.
 PROGRAM = Group(
     "program",
-    matmul=_factor(1.4, "matmuls in 8- and 16-bit formats"),
+    matmul=_factor(1.6, "matmuls in 8- and 16-bit formats"),
     matmul_wide=_factor(1.6, "matmuls in the other formats"),
+    matmul_memory=_factor(1.35, "matmuls that main memory bounds"),
     attention=_factor(1.5, "fused attention"),
     conv=_factor(1.7, "two-dimensional convolutions over all channels"),
     conv_other=_factor(2.2, "convolutions of one or three axes, transposed, grouped, and their gradients"),
@@ -71,8 +72,24 @@ CERTAINTY = ("prior", "transferred", "measured")
 TRANSFERRED = 1.5
 
 
-def kernel_class(work: Launch, name: str) -> str:
-    """Return the class of a launch whose formula has the parameters ``name``: who errs together in a program."""
+def kernel_classes(work: Launch, name: str, on_memory: Any) -> dict[str, Any]:
+    """Return the class of a launch, whose members err together in a program, with where it is that.
+
+    Args:
+        work: The launch.
+        name: Of the parameters of its formula.
+        on_memory: Whether main memory bounds it, at each point.
+
+    Returns:
+        Classes, and whether they are it at each point.
+    """
+    kind = _kernel_class(work, name)
+    if name != "matmul" or work.regime != "program" or not np.any(on_memory):
+        return {kind: True}
+    return {kind: ~on_memory, "matmul_memory": on_memory} if not np.all(on_memory) else {"matmul_memory": True}
+
+
+def _kernel_class(work: Launch, name: str) -> str:
     if name == "matmul":
         return "matmul_wide" if work.dtype in WIDE else "matmul"
     if work.regime != "program" or name not in PROGRAM:
