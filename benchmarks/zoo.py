@@ -173,7 +173,7 @@ def compared(row: Row, graph: rl.Graph, chip: str) -> dict[str, Any]:
         "kernels": int(row["n_kernels"]),
         "launches": int(eager.launches),
         "memory": float(row["activation_bytes"] or "nan"),
-        "memory_predicted": float(eager.memory.activations),
+        "memory_predicted": float(eager.memory.activations + getattr(eager.memory, "gradients", 0)),
         "resident": float(eager.memory.weights + eager.memory.inputs),
     }
 
