@@ -112,6 +112,18 @@ def test_odd_heads_are_padded_for_flash_attention_and_taken_apart_with_a_mask() 
     assert ("softmax", 1) in parts(attention("contiguous", heads=60))
 
 
+def test_heads_that_share_keys_are_repeated_where_no_kernel_takes_them() -> None:
+    def program(q: object, k: object) -> object:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, k, enable_gqa=True)
+
+    wide, half = (
+        rl.from_torch(program, *(torch.empty(2, heads, 64, 64, dtype=dtype, device="meta") for heads in (8, 2)))
+        for dtype in (torch.float32, torch.bfloat16)
+    )
+    assert ("rearrange", 2) in parts(wide)
+    assert not parts(half)
+
+
 def test_gradients_of_attention_that_was_taken_apart_are_too() -> None:
     def step(q: object, k: object, v: object, mask: object) -> None:
         out = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask.permute(2, 0, 1)[None])

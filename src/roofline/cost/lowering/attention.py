@@ -57,7 +57,8 @@ class Call:
         square = not self.attrs.get("causal") or self.q.shape[-2] == self.k.shape[-2]
         if half and narrow and square and self.mask is None and widths[0] == widths[1]:
             return "flash"
-        return "efficient" if even else "math"
+        grouped = self.q.shape[1] != self.k.shape[1]  # which the efficient kernel takes in later versions alone
+        return "efficient" if even and not grouped else "math"
 
     @property
     def _cudnn_takes_the_rest(self) -> bool:

@@ -111,11 +111,11 @@ def _attention() -> None:
         (``_efficient_attention_forward``), and the others what lies as the queries do (``empty_like`` of
         ``mha_fwd``, ``alloc_with_matching_layout`` of cuDNN's; aten/src/ATen/native).
         """
-        sizes = (*q.shape[:-1], v.shape[-1])
-        if q.dim() != 4 or UNFUSED in how.split():
+        sizes, wide = (*q.shape[:-1], v.shape[-1]), q.dtype == torch.float32
+        if q.dim() != 4 or UNFUSED in how.split() or (wide and q.shape[1] != k.shape[1]):
             return q.new_empty(sizes)
         steps = [_number(step) for step in q.stride()]
-        order = [0, 2, 1, 3] if q.dtype == torch.float32 else sorted(range(4), key=lambda at: -steps[at])
+        order = [0, 2, 1, 3] if wide else sorted(range(4), key=lambda at: -steps[at])
         return q.new_empty([sizes[at] for at in order]).permute([order.index(at) for at in range(4)])
 
     schema = "Tensor q, Tensor k, Tensor v, Tensor? mask, bool causal, float? scale, float dropout, str how"
