@@ -85,11 +85,13 @@ ROWS = (
         partial(megatron, 280, 2240, "selective", tp=8, pp=35, dp=8, sp=True, interleave=3), SEQUENCE),
     Row("Llama-3.1-405B, 8192 H100", 430, "TFLOP/s", partial(llama_405b, 1024, 64), LLAMA),
     Row("Llama-3.1-405B, 16384 H100", 400, "TFLOP/s", partial(llama_405b, 2048, 128), LLAMA),
-    *(Row(f"FlashAttention-3, {seq}{', causal' * causal}, H100", figure, "TFLOP/s", partial(attention, seq, causal), FLASH)
+    *(Row(f"FlashAttention-3, {seq}{', causal' * causal}, H100", figure, "TFLOP/s", partial(attention, seq, causal),
+          FLASH)
       for seq, causal, figure in ((512, False, 467), (2048, False, 625), (16384, False, 648), (512, True, 292),
                                   (2048, True, 521), (16384, True, 616))),
     Row("Llama-2-7B, A100", 104.9, "token/s", partial(decode, "llama-2-7b", "a100-80gb-sxm"), GPT_FAST),
-    Row("Llama-2-7B int8, A100", 155.6, "token/s", partial(decode, "llama-2-7b", "a100-80gb-sxm", weights="int8"), GPT_FAST),
+    Row("Llama-2-7B int8, A100", 155.6, "token/s",
+        partial(decode, "llama-2-7b", "a100-80gb-sxm", weights="int8"), GPT_FAST),
     Row("Llama-2-7B int4-g32, A100", 196.8, "token/s",
         partial(decode, "llama-2-7b", "a100-80gb-sxm", weights="int4-g32"), GPT_FAST),
     *(Row(f"Llama-2-7B, {tp} A100", figure, "token/s", partial(decode, "llama-2-7b", "a100-80gb-sxm", tp), GPT_FAST)
