@@ -62,18 +62,46 @@ def test_how_many_kernels_run() -> None:
     assert not parts(norm("batchnorm2d", image, dtype="fp32")), "cuDNN has one kernel for it"
 
 
+def enlarged(op: str, what: str, image: tuple[int, ...], dtype: str, last: bool) -> rl.Graph:
+    """An image of twice the height and width."""
+    b = Builder("up", dtype)
+    shape = (*image[:2], *(2 * size for size in image[2:]))
+    return b.graph([b.op(op, b.input("x", image), shape=shape, what=what, channels_last=last)])
+
+
+#: Operator, PyTorch's kernel, image, format, whether channels lie last, and microseconds on an H200, in a cold cache.
+ENLARGED = [
+    ("resample", "upsample_bilinear2d", (16, 384, 28, 28), "fp32", False, 2346.0),
+    ("resample", "upsample_bilinear2d", (1, 384, 7, 7), "fp32", False, 140.3),
+    ("resample", "upsample_bilinear2d", (16, 48, 56, 56), "bf16", False, 311.0),
+    ("resample", "upsample_bilinear2d", (16, 384, 14, 14), "bf16", True, 46.2),
+    ("rearrange", "upsample_nearest2d", (16, 128, 112, 112), "bf16", False, 269.3),
+    ("rearrange", "upsample_nearest2d", (64, 160, 64, 64), "bf16", True, 1054.6),
+]
+
+
+@pytest.mark.parametrize(("op", "what", "image", "dtype", "last", "measured"), ENLARGED)
+def test_an_enlarged_image_takes_what_it_took(
+    op: str, what: str, image: tuple[int, ...], dtype: str, last: bool, measured: float
+) -> None:
+    (kernel,) = kernels(enlarged(op, what, image, dtype, last))
+    time = kernel_time(kernel.at({}), rl.chip("h200-sxm"), regime="cold", runtime="pytorch")
+    assert time.expected == pytest.approx(measured * US, rel=0.2)
+
+
 def times(key: str, value: float) -> list[float]:
     """Times of all cases' kernels with a parameter changed [s]."""
-    found = []
-    for op, image, last, _ in MEASURED:
-        for kernel in kernels(
-            norm(op, image, channels_last=last, batch_norm=True, statistics=op == "channelnorm_grad")
-        ):
-            for one in (kernel, *(part for _, each in lowered(kernel) for part in each)):
-                work = launch(one.at({}), CHIP, None, "program")
-                if formula(work)[0] == "channels":
-                    found.append(float(formula(work)[1](work, {**values(CHIP, "channels"), key: value})))
-    return found
+    seconds = []
+    graphs = [
+        norm(op, image, channels_last=last, batch_norm=True, statistics=op == "channelnorm_grad")
+        for op, image, last, _ in MEASURED
+    ]
+    for kernel in (each for graph in (*graphs, enlarged(*ENLARGED[0][:-1])) for each in kernels(graph)):
+        for one in (kernel, *(part for _, each in lowered(kernel) for part in each)):
+            work = launch(one.at({}), CHIP, None, "program")
+            if formula(work)[0] == "channels":
+                seconds.append(float(formula(work)[1](work, {**values(CHIP, "channels"), key: value})))
+    return seconds
 
 
 def lowered(kernel: Any) -> Any:

@@ -29,6 +29,10 @@ BACKWARD, SUMS = 2.4, 0.75
 LAST = 2 / 3
 #: Channels that fill the rows of threads of a block where they come last.
 FULL = 80
+#: Threads of a block that interpolates, each a point of the result in all planes: ``upsample_bilinear2d_out_frame`` in
+#: aten/src/ATen/native/cuda/UpSampleBilinear2d.cu. Where channels come last a thread has an element, whose work is so
+#: much of that on an element of a norm; nearest points likewise, in either layout.
+PIXELS, ELEMENTS = 1024, {"linear": 4.0, "nearest_last": 2.7, "nearest": 1.1}
 #: Sharpness of the knee between traffic and work.
 KNEE = 2.0
 
@@ -43,6 +47,7 @@ GROUP = Group(
     settle=Parameter(6e-6, 5e-7, 5e-5, "s", "for blocks to wait for each other where channels come last"),
     statistic=Parameter(0.68, 0.05, 5.0, "cycles", "a core's work per element of statistics"),
     plane=Parameter(157.0, 10.0, 2000.0, "cycles", "a core's work per plane that is normalised by channel"),
+    pixel=Parameter(3.8e-7, 2e-8, 4e-6, "s", "for a thread to interpolate its point of one plane after the other"),
     channel=Parameter(0.62, 0.05, 5.0, "cycles", "a core's work per element that is normalised by channel"),
 )
 
@@ -51,6 +56,8 @@ Seconds = Callable[[Launch, Mapping[str, float]], Any]
 
 def kernel_of(work: Launch) -> Seconds | None:
     """The formula of a kernel of a norm over channels; ``None`` for all others."""
+    if work.row.kernel.attrs.get("enlarged"):
+        return _enlarged
     if work.row.kernel.attrs.get("statistics"):
         return _backward if work.op == "channelnorm_grad" else _statistics
     return _normalised if work.op == "batchnorm2d" and len(work.row.kernel.nodes) == 1 else None
@@ -105,3 +112,16 @@ def _normalised(work: Launch, p: Mapping[str, float]) -> Any:
     planes = 0.0 if last else np.asarray(work.sizes["n"] * work.sizes["c"], dtype=np.float64) * p["plane"] / rate
     moved = stream.transfer(work, p, work.row.read)
     return p["launch"] + knee([moved, _elements(work) * element / rate, planes], KNEE)
+
+
+def _enlarged(work: Launch, p: Mapping[str, float]) -> Any:
+    """An image that is enlarged: a thread for each point walks the planes, or one for each element."""
+    kernel, chip = work.row.kernel, work.machine
+    moved, how = stream.transfer(work, p, work.row.read), kernel.attrs["enlarged"]
+    planes, points = (
+        np.asarray(evaluate(prod(part), work.row.symbols), dtype=np.float64)
+        for part in (kernel.output.shape[:2], kernel.output.shape[2:])
+    )
+    if how == "planes":
+        return p["launch"] + knee([moved, planes * p["pixel"] * np.maximum(points / chip.units / PIXELS, 1.0)], KNEE)
+    return p["launch"] + knee([moved, planes * points * p["channel"] * ELEMENTS[how] / chip.units / chip.clock], KNEE)

@@ -10,6 +10,8 @@ from roofline.ir.sizes import Size, prod
 #: ``batch_norm_cuda_template`` and ``batch_norm_backward_cuda_template``: statistics or the reciprocal deviation, the
 #: update of the running figures, then the norm; where channels come last the backward sums up in a kernel of its own.
 NATIVE = "https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/cuda/Normalization.cu"
+#: ``upsample_bilinear2d_out_cuda_template``: a thread a point of the result, which loops over images and channels.
+UPSAMPLE = "https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/cuda/UpSampleBilinear2d.cu"
 #: ``GroupNormKernelImplInternal``: RowwiseMoments, ComputeFusedParams, and an elementwise kernel on contiguous images.
 GROUP_NORM = "https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/cuda/group_norm_kernel.cu"
 
@@ -90,6 +92,20 @@ def _grouped(site: Site) -> None:
     site.b.op("mul", image, _by_channel(site, factor, image), name="norm", dtype=site.dtype)
 
 
+def _nearest(site: Site) -> None:
+    site.main(*site.inputs, enlarged="nearest_last" if _layout(site)["channels_last"] else "nearest")
+
+
+def _interpolated(site: Site) -> None:
+    site.main(*site.inputs, enlarged="linear" if _layout(site)["channels_last"] else "planes")
+
+
+def _resizes(site: Site, *names: str) -> bool:
+    """Tell whether it is one of PyTorch's kernels of these names; a graph from elsewhere does not say."""
+    what = str(site.attrs.get("what", ""))
+    return _on_cuda(site) and what.startswith(names) and not what.endswith("_aa") and "channels_last" in site.attrs
+
+
 def _on_cuda(site: Site) -> bool:
     return site.chip.vendor == "NVIDIA"
 
@@ -100,5 +116,9 @@ RULES = (
     Rule("channelnorm_grad", "one kernel, or sums and a gradient by element", NATIVE, _backward,
          lambda site: _native(site) and bool(site.attrs.get("batch_norm"))),
     Rule("batch_norm_sums", "nothing: the gradient of the input has them", NATIVE, _nothing, _native),
+    Rule("rearrange", "an element a thread", UPSAMPLE, _nearest,
+         lambda site: _resizes(site, "upsample_nearest", "_upsample_nearest")),
+    Rule("resample", "a point a thread, plane after plane, or an element", UPSAMPLE, _interpolated,
+         lambda site: _resizes(site, "upsample_")),
     Rule("groupnorm", "statistics of rows, figures by channel, the norm", GROUP_NORM, _grouped, _on_cuda),
 )  # fmt: skip

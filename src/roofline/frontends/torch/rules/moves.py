@@ -91,6 +91,12 @@ def _rearrange(call: Call) -> Result:
     return call.op("rearrange", call.tensors()[0], shape=call.out.shape, what=call.what, **options)
 
 
+def _nearest(call: Call) -> Result:
+    image = call.value("self" if call.value("self") else "input")
+    layout: dict[str, Any] = {"what": call.what, "channels_last": bool(image and image.channels_last)}
+    return call.op("rearrange", call.tensors()[0], shape=call.out.shape, **layout)
+
+
 def _pad(call: Call) -> Result:
     """Add a border; PyTorch copies where there is none."""
     if all(isinstance(size, int) and size == 0 for size in call.get("pad")):
@@ -157,7 +163,7 @@ ROWS: dict[str, Row] = {
            _rearrange, forms.untold),
     **rows("trace", _rearrange, forms.reduced("sum")),
     **rows((f"{name}{axes}d" for name in ("upsample_nearest", "_upsample_nearest_exact") for axes in (1, 2, 3)),
-           _rearrange, forms.resized),
+           _nearest, forms.resized),
     **rows("slice_backward select_backward diagonal_backward unfold_backward value_selecting_reduction_backward",
            _slice_backward, forms.sized("input_sizes", "sizes")),
     **rows("index_select_backward", _slice_backward, forms.sized("self_sizes")),

@@ -98,7 +98,9 @@ def _masked(call: Call) -> Result:
 
 def _resample(call: Call) -> Result:
     flops = _RESAMPLED.get(call.what.removeprefix("_").removesuffix("_aa"), 8)
-    return call.op("resample", call.tensors()[0], shape=call.out.shape, flops=flops)
+    image = call.value("input" if "grid" in call.what else "self")
+    layout: dict[str, Any] = {"what": call.what, "channels_last": bool(image and image.channels_last)}
+    return call.op("resample", call.tensors()[0], shape=call.out.shape, flops=flops, **layout)
 
 
 ROWS: dict[str, Row] = {
