@@ -119,6 +119,10 @@ LAUNCHES: dict[str, tuple[Callable[..., Any], int]] = {
     "masked in place": (lambda x: x.masked_fill_(x > 0, 0), 2),
     "one roll": (lambda x: x.roll(3, 1), 1),
     "two rolls": (lambda x: x.roll((3, 3), (0, 1)), 2),
+    "zeros, where bags start, and sums of rows": (
+        lambda x: torch.nn.functional.embedding_bag(torch.zeros(8, 4, dtype=INT64, device="meta"), x[0]),
+        3,
+    ),
     "a border": (lambda x: torch.nn.functional.pad(x, (0, 1)), 2),
     "no border": (lambda x: torch.nn.functional.pad(x, (0, 0)), 1),
 }

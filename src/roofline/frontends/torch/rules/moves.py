@@ -142,7 +142,10 @@ ROWS: dict[str, Row] = {
     **rows("take_along_dim", _take, forms.shaped("indices")),
     **rows("index_select", _index, lambda call: forms.with_size(
         call, forms.axis(call, 0), prod(call.tensor("index").shape))),
-    **rows("masked_select embedding_bag _embedding_bag nonzero unique_dim _unique2", _take, forms.untold),
+    # A row of the table for each index, whatever adds up the rows of a bag.
+    **rows("embedding_bag _embedding_bag _embedding_bag_forward_only", lambda call: call.op(
+        "take", *call.tensors(), shape=call.out.shape, rows=True), forms.untold),
+    **rows("masked_select nonzero unique_dim _unique2", _take, forms.untold),
     **rows("index_put _unsafe_index_put _index_put_impl", _put("values"), forms.like("self")),
     **rows("scatter masked_scatter", _put("src"), forms.like("self")),
     **rows("scatter_add scatter_reduce", _put("src", 1), forms.like("self")),
