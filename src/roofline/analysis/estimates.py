@@ -90,7 +90,9 @@ class Estimate(Evaluation, Report):
     def low(self) -> Any:
         """Lower end of the expected range, never under the floor [s]."""
         device = np.asarray(self.device_time) / self._factor
-        return plain(np.maximum(np.maximum(device, self.floor), np.asarray(self.host_time) / on_host.RANGE))
+        return plain(
+            np.maximum(np.maximum(device, self.floor), np.asarray(self.host_time) / on_host.error_of(self.graph))
+        )
 
     @cached_property
     def high(self) -> Any:
@@ -101,7 +103,9 @@ class Estimate(Evaluation, Report):
         launched = self.per_chip(
             self.total("launches", times) * each for times, each in zip(self.times, hosts, strict=True)
         )
-        return plain(np.maximum(device, np.maximum(np.asarray(self.host_time), launched) * on_host.RANGE))
+        return plain(
+            np.maximum(device, np.maximum(np.asarray(self.host_time), launched) * on_host.error_of(self.graph))
+        )
 
     @cached_property
     def _factor(self) -> Any:

@@ -33,7 +33,7 @@ Span = tuple[float, float]
 
 #: How far outside of its range a time may be before a candidate is unlikely, as a logarithm.
 BLUR = 0.25
-#: How much likelier launches are where the estimate itself is bound by them.
+#: How much likelier launches are where the estimate itself is bound by them, up to what its range gives to the host.
 BY_ESTIMATE = 4.0
 #: What a candidate loses by being outside at all, more than any prior can make up for.
 OUTSIDE = 10.0
@@ -175,7 +175,8 @@ def _candidate(hypothesis: Hypothesis, reference: Reference, seconds: float) -> 
         return None
     low, high = max(span[0], reference.attainable), span[1]
     gap = seconds / low if seconds < low else max(seconds / high, 1.0)
-    launches = hypothesis.label == "launch_bound" and reference.expected.bound == "host"
+    run = reference.expected
+    launches = hypothesis.label == "launch_bound" and run.bound == "host" and seconds <= run.high
     score = (
         log(hypothesis.prior * (BY_ESTIMATE if launches else 1.0))
         - log(log(high / low) + 2.5 * BLUR)
