@@ -33,7 +33,7 @@ from roofline.hardware.chip import Chip
 
 #: Standard deviation of a half-width, in the logarithm, about half of that of a chip without figures: a class that few
 #: programs use stays near it.
-LOOSE = 0.8
+LOOSE = 0.5
 #: Classes of which hardly an operator was measured alone: about the whole of it. What is known of them was learnt from
 #: these programs.
 FEW_ROWS = frozenset({"conv_other", "strided", "training", "unmeasured"})
