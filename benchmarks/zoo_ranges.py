@@ -172,7 +172,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?", default=zoo.FOLDER)
     parser.add_argument("--chip", default="h100-sxm")
-    parser.add_argument("--inside", type=float, default=0.88)
+    parser.add_argument("--inside", type=float, default=0.9)
     parser.add_argument("--cache", type=Path, help="what was captured and predicted: read if it is there, else written")
     options = parser.parse_args()
     if options.cache and options.cache.exists():
