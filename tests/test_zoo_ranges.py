@@ -26,12 +26,12 @@ def test_half_widths_come_back_from_errors_by_class(ranges: ModuleType) -> None:
     numbers = np.random.default_rng(0)
     sigma = {"matmul": 0.05, "conv_other": 0.4, "whole_program": 0.03}
     made = []
-    for at in range(120):
+    for at in range(240):
         share = float(numbers.uniform(0, 1))
         shares = {"matmul": 1 - share, "conv_other": share}
         error = sum(part * numbers.normal(0, sigma[name]) for name, part in shares.items())
         residual = error + numbers.normal(0, sigma["whole_program"])
-        made.append(ranges.Program("kind", f"program {at // 6}", "", residual, shares, -0.1, 0.1))
+        made.append(ranges.Program("kind", f"program {at // 2}", "", residual, shares, -0.1, 0.1))
     table = ranges.Table(made)
     found = dict(zip(ranges.NAMES, np.exp(ranges.fit(table, np.ones(len(made), dtype=bool), 0.9)), strict=True))
     for name in ("matmul", "conv_other"):
