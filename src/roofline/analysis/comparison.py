@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from roofline.analysis.estimates import Estimate, Mode, estimate
+from roofline.analysis.evaluation import known_at
 from roofline.cost import GROUPS, REGIME, uses_tf32, values
 from roofline.cost.cpu import is_described
 from roofline.cost.machine import machine
@@ -295,7 +296,7 @@ def _candidates(
     signs = [-1.0 if figure(name).cost else 1.0 for name in names]
     slopes = -np.log(ratios[: len(steps) : 2] / ratios[1 : len(steps) : 2]) / (2 * log(STEP))
     for at in np.ndindex(base.shape):
-        point = base[at] if base.shape else base
+        point = known_at(base, at) if base.shape else base
         pulls = {name: sign * float(slope[at]) + 0.0 for name, sign, slope in zip(names, signs, slopes, strict=True)}
         what_if = {name: float(point.time) * float(r[at]) for name, r in zip(then, ratios[len(steps) :], strict=True)}
         yield Candidate(chip, point, pulls, what_if, _reason(point))

@@ -120,12 +120,7 @@ class Evaluation:
             raise UsageError(f"this estimate has the axes {self.axis_names}; index all of them")
         which, inner = (where[0], where[1:]) if self.many_chips else (0, where)
         inner = tuple(range(n)[i] for n, i in zip(self.grid.shape, inner, strict=True))
-        point = replace(self, chips=(self.chips[which],), many_chips=False, grid=Grid(self.grid.point(inner)))
-        for name in _OF_A_POINT & vars(self).keys():  # what is known of all points is known of each
-            value = vars(self)[name]
-            at = value.map(lambda part: _at(part, where)) if isinstance(value, Memory) else _at(value, where)
-            vars(point)[name] = at
-        return point
+        return replace(self, chips=(self.chips[which],), many_chips=False, grid=Grid(self.grid.point(inner)))
 
     def per_chip(self, values: Iterable[Any]) -> Any:
         """Shape one value per chip like a result."""
@@ -255,3 +250,13 @@ def _is_alone(rows: Sequence[KernelCount]) -> bool:
 def weakest(times: Sequence[KernelTime]) -> str:
     """Return the least certain origin of some kernels' efficiencies."""
     return min((time.calibrated for time in times), key=CERTAINTY.index)
+
+
+def known_at(whole: Evaluation, index: tuple[int, ...]) -> Any:
+    """Return the evaluation at one index with what is known of the whole, to the last digit or two of a sum."""
+    point = whole[index]
+    for name in _OF_A_POINT & vars(whole).keys():
+        value = vars(whole)[name]
+        at = value.map(lambda part: _at(part, index)) if isinstance(value, Memory) else _at(value, index)
+        vars(point)[name] = at
+    return point

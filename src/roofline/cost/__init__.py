@@ -77,6 +77,8 @@ __all__ = [
 BOUNDS = ("compute", "memory", "communication", "launch", "host")
 COMPUTE, MEMORY, COMMUNICATION, LAUNCH, HOST = range(len(BOUNDS))
 
+#: Stands for no time, where there is something to divide by [s].
+TINY = 1e-30
 #: What the time model leaves out, said with every estimate.
 NOT_MODELLED = ("other kernels running at the same time",)
 
@@ -225,7 +227,7 @@ def _alone(row: KernelCount, chip: Chip, tf32: bool | None, regime: str, inside:
     share = chip.efficiency
     compute, memory = at_peak / share.compute, at_bandwidth / share.memory
     bound = _bound(compute, memory, on_wire, figures.get("launch", 0.0))
-    shares = kernel_classes(work, name, memory > compute)
+    shares = kernel_classes(work, name, memory / np.maximum(expected, TINY))
     doubt = {kind: expected * spread(chip, kind, regime) * share for kind, share in shares.items()}
     return KernelTime(expected, floor, compute, memory, bound, doubt, provenance(chip, name, regime))
 

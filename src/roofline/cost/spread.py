@@ -46,7 +46,7 @@ PROGRAM = Group(
     "program",
     matmul=_factor(1.6, "matmuls in 8- and 16-bit formats"),
     matmul_wide=_factor(1.6, "matmuls in the other formats"),
-    matmul_memory=_factor(1.35, "matmuls that main memory bounds"),
+    matmul_memory=_factor(1.35, "traffic of matmuls, where it takes their time"),
     attention=_factor(1.5, "fused attention"),
     conv=_factor(1.7, "two-dimensional convolutions over all channels"),
     conv_other=_factor(2.2, "convolutions of one or three axes, transposed, grouped, and their gradients"),
@@ -72,21 +72,25 @@ CERTAINTY = ("prior", "transferred", "measured")
 TRANSFERRED = 1.5
 
 
-def kernel_classes(work: Launch, name: str, on_memory: Any) -> dict[str, Any]:
-    """Return the class of a launch, whose members err together in a program, with where it is that.
+def kernel_classes(work: Launch, name: str, reading: Any) -> dict[str, Any]:
+    """Return the classes of a launch, whose members err together in a program, with their shares of its time.
+
+    What a matmul takes to read its operands is known as well where its arithmetic takes longer: so that a range does
+    not widen at once where a size makes it so, and its low end never falls as a size grows.
 
     Args:
         work: The launch.
         name: Of the parameters of its formula.
-        on_memory: Whether main memory bounds it, at each point.
+        reading: The share of its time that main memory's traffic takes, at each point.
 
     Returns:
-        Classes, and whether they are it at each point.
+        Classes and their shares.
     """
     kind = _kernel_class(work, name)
-    if name != "matmul" or work.regime != "program" or not np.any(on_memory):
-        return {kind: True}
-    return {kind: ~on_memory, "matmul_memory": on_memory} if not np.all(on_memory) else {"matmul_memory": True}
+    if name != "matmul" or work.regime != "program":
+        return {kind: 1.0}
+    reading = np.minimum(reading, 1.0)
+    return {kind: 1.0 - reading, "matmul_memory": reading}
 
 
 def _kernel_class(work: Launch, name: str) -> str:
