@@ -77,7 +77,8 @@ def test_b01_one_micro_batch_is_told_to_be_a_fifth_of_the_step() -> None:
     # B01: https://github.com/karpathy/nanoGPT/issues/110
     assert rl.check(nano(), "a100-40gb-sxm", "562.3 ms").verdict == "slow"
     text = said(nano(), "a100-40gb-sxm", 0.5623)
-    assert "5 runs of this program (accumulated micro-batches" in text
+    # Five were accumulated; the range of one (72 to 128 ms) allows up to seven.
+    assert "step is 5 to 7 runs of this program (accumulated micro-batches" in text
     assert "112 ms" in text
     assert "MFU of 30%" in text
 

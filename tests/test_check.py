@@ -681,8 +681,10 @@ def test_time_that_the_estimate_gives_to_launches_is_not_given_to_the_format(enc
 def test_a_guess_leaves_the_host_what_the_estimate_gives_to_it() -> None:
     bert, sizes = rl.model("bert-base-uncased"), {"batch": 1, "seq": 64}
     run, device = (float(rl.estimate(bert, "a100-80gb-sxm", mode=mode, **sizes).time) for mode in ("eager", "graph"))
-    found = rl.check(bert, "a100-80gb-sxm", 1.5 * run, **sizes)
+    seconds = 2.5 * run  # longer than the host itself may take
+    found = rl.check(bert, "a100-80gb-sxm", seconds, **sizes)
+    assert found.verdict == "slow"
     parts = {one.label: one.explains_s for one in found.causes}
     assert found.candidates[0].label not in ("launch_bound", "precision")
     assert parts["launch_bound"] == pytest.approx(run - device, rel=1e-6)
-    assert sum(seconds for _, seconds in found.waterfall) == pytest.approx(1.5 * run)
+    assert sum(part for _, part in found.waterfall) == pytest.approx(seconds)

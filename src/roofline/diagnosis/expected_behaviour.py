@@ -5,9 +5,10 @@ A note is a function that looks at a program, its chip and the measured time, an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from math import ceil, floor
 
 from roofline.cost import BOUNDS, KernelTime, uses_tf32
 from roofline.counting.counts import KernelCount, nbytes
@@ -285,13 +286,21 @@ def _runs(run: Observation) -> str | None:
     long = float(expected.device_time) >= LONG_STEP
     if run.as_expected or not long or not 2 <= runs <= MAX_RUNS:
         return None
-    each, rate = run.seconds / runs, run.mfu * runs
-    if not float(expected.low) <= each <= float(expected.high):
+    if not float(expected.low) <= run.seconds / runs <= float(expected.high):
         return None
+    # The time alone does not tell the number where the range of one run allows several.
+    numbers = (ceil(run.seconds / float(expected.high)), min(floor(run.seconds / float(expected.low)), MAX_RUNS))
+    each = [format_si(run.seconds / number, "s") for number in reversed(numbers)]
+    rate = [f"{run.mfu * number:.0%}" for number in numbers]
     return (
-        f"if the reported step is {runs} runs of this program (accumulated micro-batches, a loop), each takes "
-        f"{format_si(each, 's')}, as expected, at an MFU of {rate:.0%}"
+        f"if the reported step is {_span(map(str, numbers))} runs of this program (accumulated micro-batches, a loop), "
+        f"each takes {_span(each)}, as expected, at an MFU of {_span(rate)}"
     )
+
+
+def _span(ends: Iterable[str]) -> str:
+    """Write two ends of a range, or what they share."""
+    return " to ".join(dict.fromkeys(ends))
 
 
 #: The most telling first.
