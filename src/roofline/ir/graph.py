@@ -219,6 +219,34 @@ class Lifetimes:
         """The same with some symbols replaced by numbers."""
         return replace(self, unread=tuple((t.bound(sizes), first, last) for t, first, last in self.unread))
 
+    def resized(self, before: Graph, after: Graph) -> Lifetimes:
+        """The same where tensors have other sizes: results that no node reads follow what their node reads and gives.
+
+        Args:
+            before: The program that this holds of.
+            after: The same nodes and tensors, of other sizes.
+        """
+        nodes = {node.name: node for node in before.nodes} if self.unread else {}
+        unread = list[tuple[Tensor, str, str]]()
+        for tensor, first, last in self.unread:
+            names = [*nodes[first].outputs, *nodes[first].inputs] if first in nodes else []
+            shapes = [(before.tensors[name].shape, after.tensors[name].shape) for name in names]
+            unread.append((replace(tensor, shape=_as_resized(tensor.shape, shapes)), first, last))
+        return replace(self, unread=tuple(unread))
+
+
+def _as_resized(shape: Shape, others: Sequence[tuple[Shape, Shape]]) -> Shape:
+    """Return a shape whose axes become what axes of their size become in other tensors, those at their place first."""
+    whole = next((after for before, after in others if before == shape), None)
+    axes = [(at, *sizes) for before, after in others for at, sizes in enumerate(zip(before, after, strict=True))]
+
+    def resized(own: int, size: Size) -> Size:
+        at_place = [new for at, old, new in axes if old == size and at == own]
+        anywhere = [new for _, old, new in axes if old == size]
+        return next(iter([*at_place, *anywhere, size]))
+
+    return whole or tuple(resized(own, size) for own, size in enumerate(shape))
+
 
 @dataclass(frozen=True, slots=True)
 class Positions:

@@ -184,7 +184,7 @@ class Axes:
         }
         graph = self.graph.with_tensors(tensors.values())
         nodes = tuple(self._adapted(graph, node, changed, names) for node in graph.nodes)
-        return replace(graph, nodes=nodes)
+        return replace(graph, nodes=nodes).with_info(lifetimes=self.graph.info.lifetimes.resized(self.graph, graph))
 
     def _check(self, atom: Atom, size: int) -> None:
         if atom not in self._users:

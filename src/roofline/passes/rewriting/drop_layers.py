@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from roofline.ir.errors import UsageError
-from roofline.ir.graph import Graph, Node
+from roofline.ir.graph import Graph, Lifetimes, Node
+from roofline.ops.aliases import aliases
 from roofline.passes.rewriting.amounts import check, matches, remaining
 
 
@@ -183,4 +184,32 @@ def _without(graph: Graph, gone: Sequence[_Layer]) -> Graph:
     touched = {name for layer in gone for name in _reads(layer.nodes) | _writes(layer.nodes)}
     used = _reads(left) | _writes(left) | set(outputs)
     tensors = {name: tensor for name, tensor in graph.tensors.items() if name not in touched or name in used}
-    return replace(graph, nodes=left, outputs=outputs, tensors=tensors).validate()
+    smaller = replace(graph, nodes=left, outputs=outputs, tensors=tensors).validate()
+    return smaller.with_info(lifetimes=_lifetimes(graph, smaller, {result: current(result) for result in instead}))
+
+
+def _lifetimes(graph: Graph, smaller: Graph, instead: Mapping[str, str]) -> Lifetimes:
+    """What stands for a layer's result is freed as that was, and what a node had to wait for that has gone, before it.
+
+    Args:
+        graph: The program with all its layers.
+        smaller: What is left of it.
+        instead: What stands for the result of each layer that has gone, in their order.
+    """
+    known, root = graph.info.lifetimes, aliases(graph).root
+    stays, latest, after = {node.name for node in smaller.nodes}, "", {"": ""}
+    for node in graph.nodes:
+        latest = after[node.name] = node.name if node.name in stays else latest
+
+    def owner(name: str) -> str:
+        return known.within.get(root(name), root(name))
+
+    freed = dict(known.freed)
+    for result, source in instead.items():
+        if owner(source) in freed and owner(result) in freed:
+            freed[owner(source)] = freed[owner(result)]
+    freed = {name: after[node] for name, node in freed.items()
+             if name in smaller.tensors and (after.get(node) or not node)}  # fmt: skip
+    within = {name: other for name, other in known.within.items() if {name, other} <= smaller.tensors.keys()}
+    unread = tuple((tensor, first, after.get(last, last)) for tensor, first, last in known.unread if first in stays)
+    return replace(known, freed=freed, within=within, unread=unread)
