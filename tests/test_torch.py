@@ -7,6 +7,7 @@ import logging
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -20,6 +21,7 @@ import roofline as rl  # noqa: E402
 from roofline.counting.memory import memory  # noqa: E402
 from roofline.frontends.torch.rules import RULES  # noqa: E402
 from roofline.ir.graph import Lifetimes  # noqa: E402
+from roofline.ops.reference import execute  # noqa: E402
 
 METHODS = ("dispatch", "fx", "export")
 
@@ -779,6 +781,21 @@ def test_a_part_that_is_computed_in_place_is_one_kernel_that_later_reads_see() -
     counts = rl.count(rl.from_torch(step, torch.zeros(8, 16)))
     assert counts.launches == 3
     assert [(row.read, row.write) for row in counts.rows] == [(0, 128), (384, 384), (512, 512)]
+
+
+def test_a_view_of_all_of_a_result_that_is_written_in_place_is_the_result() -> None:
+    """Nothing is left of what was there: the write moves no bytes of its own, and no gradient goes past it."""
+
+    def step(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        y = x * x
+        y.view(-1).add_(bias)
+        return y * x
+
+    graph = rl.from_torch(step, torch.zeros(8, 16), torch.zeros(128))
+    assert [node.op for node in graph.nodes if node.op != "view"] == ["mul", "add", "mul"]
+    x, bias = (np.arange(128.0).reshape(shape) for shape in ((8, 16), 128))
+    (result,) = execute(graph, {"x": x, "bias": bias}).values()
+    assert np.array_equal(result, (x * x + bias.reshape(8, 16)) * x)
 
 
 def test_a_bias_of_attention_that_learns_gets_its_gradient() -> None:

@@ -7,7 +7,7 @@ of a kernel are moved. Fusion is relabelling; nothing else about a node changes.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, wraps
 from types import MappingProxyType
@@ -235,15 +235,14 @@ class Lifetimes:
         return replace(self, unread=tuple(unread))
 
 
-def _as_resized(shape: Shape, others: Sequence[tuple[Shape, Shape]]) -> Shape:
+def _as_resized(shape: tuple[Size, ...], others: Sequence[tuple[tuple[Size, ...], ...]]) -> tuple[Size, ...]:
     """Return a shape whose axes become what axes of their size become in other tensors, those at their place first."""
     whole = next((after for before, after in others if before == shape), None)
-    axes = [(at, *sizes) for before, after in others for at, sizes in enumerate(zip(before, after, strict=True))]
+    axes = [(at, old, new) for before, after in others for at, (old, new) in enumerate(zip(before, after, strict=True))]
 
     def resized(own: int, size: Size) -> Size:
-        at_place = [new for at, old, new in axes if old == size and at == own]
-        anywhere = [new for _, old, new in axes if old == size]
-        return next(iter([*at_place, *anywhere, size]))
+        same = sorted((at != own, nth) for nth, (at, old, _) in enumerate(axes) if old == size)
+        return axes[same[0][1]][2] if same else size
 
     return whole or tuple(resized(own, size) for own, size in enumerate(shape))
 

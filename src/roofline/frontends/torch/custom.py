@@ -244,8 +244,10 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Any:
     rows = input.reshape(-1, input.shape[-1])
     fused = bias is not None and input.is_contiguous()  # as in at::linear of aten/src/ATen/native/Linear.cpp
     out = torch.addmm(bias, rows, weight.t()) if fused else rows @ weight.t()
-    out = out.reshape(*input.shape[:-1], weight.shape[0])
-    return out if fused or bias is None else out.add_(bias)
+    shape = (*input.shape[:-1], weight.shape[0])
+    if fused or bias is None:
+        return out.reshape(shape)
+    return torch.ops.aten._unsafe_view(out, shape).add_(bias)  # no view to autograd, as in _matmul_impl
 
 
 def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from roofline.frontends import emit
 from roofline.frontends.call import BaseCall, located, unknown
 from roofline.frontends.torch import forms, layout
 from roofline.frontends.torch.forms import Form
@@ -69,6 +70,8 @@ class Walk:
         self.stored = {value.number for value in program.sources if value.kind in ("weight", "buffer")}
         self.stored |= {value.number for call in program.calls if call.kernel for value in call.outs if value}
         self.stored |= {gradient for _, gradient in program.updates.gradients}
+        #: Memory that the program is given: what is written there stays when it has run.
+        self.given = {value.memory for value in program.sources}
         #: Numbers without axes that the host holds: it works them out, and hands them to kernels as arguments.
         self.on_host = {value.number for value in program.sources if not value.shape and value.kind == "buffer"
                         and value.name.startswith("constant_")}  # fmt: skip
@@ -153,7 +156,16 @@ class Walk:
                 if not call.record.kernel:
                     self._write_back()
                 if write.base is not None and write.base[1].number not in self.names:
-                    self.write_part(write, name, "written", **call.access())
+                    if self.b.shape(name) == write.before.shape and self._is_all(write.before, write.base[0]):
+                        self.names[write.base[1].number] = emit.view(self.b, name, write.base[1].shape, "whole")
+                    else:
+                        self.write_part(write, name, "written", **call.access())
+
+    def _is_all(self, part: Value, base: Value) -> bool:
+        """Tell whether a view is all of a result, in order, so that a write to it leaves nothing of what was there."""
+        in_order = all(each.layout is not None and layout.is_contiguous(each.layout) for each in (part, base))
+        computed = part.memory not in self.given
+        return in_order and computed and part.dtype == base.dtype and prod(part.shape) == prod(base.shape)
 
     def _write_back(self) -> None:
         """Lay what a kernel has worked out into the memory that it was of."""

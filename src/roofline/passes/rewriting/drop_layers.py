@@ -189,7 +189,9 @@ def _without(graph: Graph, gone: Sequence[_Layer]) -> Graph:
 
 
 def _lifetimes(graph: Graph, smaller: Graph, instead: Mapping[str, str]) -> Lifetimes:
-    """What stands for a layer's result is freed as that was, and what a node had to wait for that has gone, before it.
+    """Return when tensors are freed: what stands for a layer's result as that was, and nothing after a node that went.
+
+    What was freed after a node that has gone is freed after the one that is left before it.
 
     Args:
         graph: The program with all its layers.
