@@ -434,3 +434,9 @@ def test_kernels_take_a_chip_and_no_format(run: Run, words: tuple[str, ...]) -> 
     assert result.code == 2
     assert result.err.count("\n") == 1
     assert "--kernels" in result.err
+
+
+def test_kernels_of_several_chips_are_refused(run: Run) -> None:
+    result = run("resnet18", "h100-sxm,a100-80gb-sxm", "--kernels")
+    assert result.code == 2
+    assert result.err == "roofline: error: h100-sxm,a100-80gb-sxm: several chips; this takes one, such as h100-sxm\n"

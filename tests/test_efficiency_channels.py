@@ -9,13 +9,14 @@ import pytest
 import roofline as rl
 from roofline.cost import GROUPS, formula, kernel_time, launch, values
 from roofline.counting.counts import kernels
+from roofline.ir.sizes import Size, symbol
 from roofline.ops.builder import Builder
 
 CHIP = rl.chip("h100-sxm")
 US = 1e-6
 
 
-def norm(op: str, image: tuple[int, ...], dtype: str = "bf16", **attrs: Any) -> rl.Graph:
+def norm(op: str, image: tuple[Size, ...], dtype: str = "bf16", **attrs: Any) -> rl.Graph:
     """A norm of an activation."""
     b = Builder("norm", dtype)
     vectors = {"batchnorm2d": 4, "channelnorm_grad": 1}.get(op, 2)
@@ -60,6 +61,16 @@ def test_how_many_kernels_run() -> None:
     assert len(parts(norm("groupnorm", image, channels_last=False))) == 3
     assert len(parts(norm("groupnorm", image, channels_last=True))) == 4
     assert not parts(norm("batchnorm2d", image, dtype="fp32")), "cuDNN has one kernel for it"
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_groups_of_channels_are_timed_at_symbolic_sizes(last: bool) -> None:
+    batch, height = symbol("B"), symbol("H")
+    graph = norm("groupnorm", (batch, 64, height, 2 * height), channels_last=last, groups=8)
+    for n, size in ((1, 8), (3, 28)):
+        fixed = norm("groupnorm", (n, 64, size, 2 * size), channels_last=last, groups=8)
+        expected = rl.estimate(fixed, CHIP, mode="graph").device_time
+        assert rl.estimate(graph, CHIP, mode="graph", B=n, H=size).device_time == pytest.approx(expected)
 
 
 def enlarged(op: str, what: str, image: tuple[int, ...], dtype: str, last: bool) -> rl.Graph:

@@ -467,7 +467,13 @@ def chips(text: str) -> list[Chip]:
 
 
 def device(name: str) -> Chip:
-    """Return a chip, or one device of a cluster."""
+    """Return a chip, or one device of a cluster.
+
+    Raises:
+        UsageError: Commas part several.
+    """
+    if "," in name.strip(", "):
+        raise UsageError(f"{name[:60]}: several chips; this takes one, such as {name.strip(', ').split(',')[0].strip()}")
     return cluster_of(name).device
 
 
