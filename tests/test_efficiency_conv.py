@@ -159,3 +159,12 @@ def test_every_parameter_says_what_it_is() -> None:
     for key, parameter in GROUPS["conv"].items():
         assert parameter.low <= parameter.prior <= parameter.high, key
         assert parameter.unit in ("s", "share", "ratio", "channels", "cycles"), key
+
+
+def test_a_chip_without_a_vector_peak_runs_images_of_few_channels() -> None:
+    chip = rl.Chip(name="bare", matrix={"bf16": "100 TFLOP/s"}, memory_bandwidth="1 TB/s", memory_capacity="16 GB")
+    b = rl.ops.Builder("stem", "bf16")
+    image, weight = b.input("x", (8, 3, 64, 64)), b.weight("w", (64, 3, 3, 3))
+    graph = b.graph([b.op("conv2d", image, weight, padding=1, channels_last=False)])
+    estimate = rl.estimate(graph, chip, mode="graph")
+    assert estimate.floor <= estimate.time < 100 * estimate.floor

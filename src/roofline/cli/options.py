@@ -473,7 +473,9 @@ def device(name: str) -> Chip:
         UsageError: Commas part several.
     """
     if "," in name.strip(", "):
-        raise UsageError(f"{name[:60]}: several chips; this takes one, such as {name.strip(', ').split(',')[0].strip()}")
+        raise UsageError(
+            f"{name[:60]}: several chips; this takes one, such as {name.strip(', ').split(',')[0].strip()}"
+        )
     return cluster_of(name).device
 
 

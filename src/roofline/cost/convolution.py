@@ -109,11 +109,10 @@ def seconds(work: Launch, p: Mapping[str, float]) -> Any:
     elif is_point(work.row.kernel):
         time = _matmul(work, gemm)
     else:
-        time = _implicit(work, p, gemm)
-        if work.row.kernel.attrs.get("direct"):
-            time = _direct(work, p, gemm)
-        elif may_be_direct(work.row.kernel):
-            time = np.where(has_few(work.sizes), _direct(work, p, gemm), time)
+        time, kernel = _implicit(work, p, gemm), work.row.kernel
+        direct = kernel.attrs.get("direct") or (may_be_direct(kernel) and has_few(work.sizes))
+        if np.any(direct) and vector_peak(work.chip, "fp32") is not None:
+            time = np.where(direct, _direct(work, p, gemm), time)
     single = np.asarray((gemm.channels == 1) & (gemm.columns == 1))
     if not np.any(single):
         return time
