@@ -124,3 +124,12 @@ def test_the_original_is_left_alone_and_nothing_asked_is_nothing_changed() -> No
     assert rl.passes.cast(graph).tensors == graph.tensors
     rl.passes.cast(graph, "fp8", compute="fp8")
     assert graph.tensors["embed.weight"].dtype != "fp8"
+
+
+def test_a_captured_kernel_that_reads_one_format_by_now_casts_nothing() -> None:
+    torch = pytest.importorskip("torch")
+    operands = torch.zeros(8, 64), torch.zeros(8, 64, dtype=torch.bfloat16)
+    graph = rl.from_torch(lambda x, y: x * y, *operands)
+    same = rl.from_torch(lambda x, y: x * y, operands[1], operands[1])
+    assert [node.attrs for node in graph.nodes] != [node.attrs for node in same.nodes]
+    assert [node.attrs for node in rl.passes.cast(graph, "bf16").nodes] == [node.attrs for node in same.nodes]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from roofline.ir.dtypes import dtype as number_format
@@ -21,6 +22,9 @@ _KEEPS = "keeps"
 
 
 _MISSING = {"weights": "weights that contractions multiply by", "cache": "KV cache"}
+
+#: How elementwise kernels get at elements of one format, by how they do where they cast some on the way.
+_UNCAST = {"cast": "vector", "mixed": "strided"}
 
 
 @graph_pass
@@ -81,7 +85,18 @@ def cast(
         return replace(tensor, dtype=target or base or tensor.dtype)
 
     nodes = graph.nodes if arithmetic is None else tuple(_computes_in(node, arithmetic) for node in graph.nodes)
-    return _keep_formats(replace(graph, tensors={name: changed(t) for name, t in graph.tensors.items()}, nodes=nodes))
+    tensors = {name: changed(tensor) for name, tensor in graph.tensors.items()}
+    nodes = tuple(_uncast(node, graph.tensors, tensors) for node in nodes)
+    return _keep_formats(replace(graph, tensors=tensors, nodes=nodes))
+
+
+def _uncast(node: Node, before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Node:
+    """Let an elementwise kernel load as they are what it cast on the way, where all has one format by now."""
+    formats, now = ({of[name].dtype for name in (*node.inputs, *node.outputs)} for of in (before, after))
+    how, *more = dict(node.attrs).get("access", ("",))
+    if how not in _UNCAST or len(now) > 1 or len(formats) == 1:
+        return node
+    return replace(node, attrs=tuple(sorted({**dict(node.attrs), "access": (_UNCAST[how], *more)}.items())))
 
 
 def _matrices(graph: Graph) -> frozenset[str]:
