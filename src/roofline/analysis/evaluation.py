@@ -244,7 +244,8 @@ def _at(value: Any, where: tuple[int, ...]) -> Any:
 
 def _is_alone(rows: Sequence[KernelCount]) -> bool:
     """Tell whether a program is one kernel, with nothing around it; a collective is launched as its mode says."""
-    return [row.kernel.count for row in rows] == [1] and rows[0].kernel.kind != "network"
+    one = [row.kernel.count for row in rows] == [1] and rows[0].kernel.kind != "network"
+    return one and not np.any(rows[0].read_flow)  # the update of a step follows its backward
 
 
 def weakest(times: Sequence[KernelTime]) -> str:

@@ -415,6 +415,7 @@ class Boundaries:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.tensors = graph.tensors
+        self.gradients = frozenset(gradient for _, gradient in graph.info.training.gradients or ())
         self.aliases = aliases(graph)
         self.base, self.root = self.aliases.base, self.aliases.root
 
@@ -424,7 +425,8 @@ class Boundaries:
 
     def kind(self, name: str) -> Kind:
         """Return what a tensor, or what it looks at, is to the memory count."""
-        return self.tensors[self.root(name)].kind
+        root = self.root(name)  # gradients that an update is handed, the run before it has written
+        return "activation" if root in self.gradients else self.tensors[root].kind
 
     def strided(self, name: str) -> bool:
         """Tell whether a view on the way to the tensor skips or repeats elements of its base."""
