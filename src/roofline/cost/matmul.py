@@ -245,8 +245,7 @@ def _tiled(
     if _library(work) == "tinygemm":
         times.append(_tinygemm(work, p, (b, m, n, k)))
     if np.any(width < 1):
-        odd = np.minimum(np.maximum(rows, NARROW_EDGE), m) + np.minimum(np.maximum(columns, NARROW_EDGE), n)
-        odd = odd * waves * k / parts * work.element / (ALIGNMENT * width) * (chip.cores / chip.units)
+        odd = _narrow_loads(work, rows, columns, tiles, waves, (m, n)) * k / parts * work.element / (ALIGNMENT * width)
         pace = p["narrow"] * (BY_ROW if work.op == "matmul" else 1.0)
         times.append(np.where((width < 1) & (np.minimum(m, n) > 1), odd / pace, 0.0))
     time = knee(times, p["knee"])
@@ -278,6 +277,19 @@ def _by_vectors(work: Launch, p: Mapping[str, float], shape: tuple[Any, ...], tr
         times.append(_tinygemm(work, p, shape))
     few = work.on_matrix or not chip.has_matrix or m <= VECTOR_ROWS  # more rows than that take tiles
     return np.where(few, knee(times, p["knee"]) + traffic.store(chip, p["store"], p["kept"]), np.inf)
+
+
+def _narrow_loads(work: Launch, rows: Any, columns: Any, tiles: Any, waves: Any, shape: tuple[Any, Any]) -> Any:
+    """Rows and columns that a core loads in narrow pieces, where rows are not aligned.
+
+    Kernels for formats of 16 bits and more have tiles from :data:`NARROW_EDGE` up and run in waves; in narrower
+    formats there are none for such rows, and what serving stacks run spreads its loads over the cores.
+    """
+    chip, (m, n) = work.machine, shape
+    if DTYPES[work.dtype].bits < 16:
+        return (np.minimum(rows, m) + np.minimum(columns, n)) * tiles / chip.units
+    edges = np.minimum(np.maximum(rows, NARROW_EDGE), m) + np.minimum(np.maximum(columns, NARROW_EDGE), n)
+    return edges * waves * (chip.cores / chip.units)
 
 
 def _tinygemm(work: Launch, p: Mapping[str, float], shape: tuple[Any, ...]) -> Any:
