@@ -1,6 +1,6 @@
 """Whole programs of strangers: predicted from their capture, against what was measured.
 
-    python benchmarks/zoo.py [FOLDER] [--chip CHIP] [--only NAME...] [--ops] [--csv FILE] [--check | --record]
+    python benchmarks/zoo.py [FOLDER] [--chip CHIP] [--times FILE] [--only NAME...] [--ops] [--csv FILE] [--check | --record]
 
 FOLDER has ``models.csv``, ``ops.csv`` and ``modules.py`` (``measurements/h100-sxm/zoo`` by default; its columns are
 described in measurements/README.md). Every program is built anew on the meta device, captured by ``rl.from_torch`` and
@@ -32,6 +32,9 @@ from roofline.analysis.validation import Point, Validation, record, sections, wo
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "measurements" / "h100-sxm" / "zoo"
+#: The transformers whose programs were measured; later ones run some of them otherwise (T5: the bias of attention is
+#: made contiguous, which lets PyTorch take a fused kernel).
+LIBRARY = "5.17.0"
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "amp-bf16": torch.float32}
 OPTIMIZERS = {
     "train-sgd": lambda weights: torch.optim.SGD(weights, lr=1e-3, momentum=0.9),
@@ -252,6 +255,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, nargs="?", default=FOLDER)
     parser.add_argument("--chip", default="h100-sxm")
     parser.add_argument("--only", nargs="*", default=())
+    parser.add_argument("--times", type=Path, help="a table of the same programs on another chip, to compare with")
     parser.add_argument("--ops", action="store_true")
     parser.add_argument("--csv", type=Path)
     parser.add_argument("--check", action="store_true")
@@ -259,7 +263,8 @@ def main() -> None:
     options = parser.parse_args()
     own, measured = modules(options.folder), rows_of(options.folder, "ops.csv") if options.ops else []
     results = []
-    for row in rows_of(options.folder, "models.csv"):
+    times = options.times or options.folder / "models.csv"
+    for row in rows_of(times.parent, times.name):
         if row["mode"] == "cudagraph" or (options.only and not any(name in row["model"] for name in options.only)):
             continue
         try:
@@ -273,6 +278,8 @@ def main() -> None:
         for name, theirs, ours in by_op(same, graph, options.chip)[:20] if options.ops else ():
             print(f"      {name:40s} {theirs:9.1f} {ours:9.1f}")
     print(summary(results))
+    if "transformers" in sys.modules and (installed := sys.modules["transformers"].__version__) != LIBRARY:
+        print(f"transformers {installed} is installed and {LIBRARY} was measured: programs of it may differ")
     if options.csv:
         with options.csv.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, list(results[0]))
