@@ -114,6 +114,13 @@ def test_estimate_says_that_the_host_sets_the_pace_and_what_a_graph_takes(run: R
     fails(run(*decode, "--host", "fast.toml"), "fast.toml", "no such file")
 
 
+@pytest.mark.parametrize("time", ["-5 us", "0 s"])
+def test_a_host_file_gives_a_time_above_zero(run: Run, tmp_path: Path, time: str) -> None:
+    (tmp_path / "host.toml").write_text(f'[efficiency]\nhost = "{time}"\n')
+    result = run("estimate", "resnet18", "h100-sxm", "--host", str(tmp_path / "host.toml"))
+    fails(result, f"efficiency.host={time}", "above zero")
+
+
 def test_estimate_says_what_does_not_fit(run: Run) -> None:
     result = run("estimate", "llama-3-70b", "h100-sxm", "-S", "128")
     assert result.code == 0

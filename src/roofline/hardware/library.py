@@ -174,7 +174,10 @@ def _host_seconds(host: str | float | os.PathLike[str], own: float) -> float:
         table = read_toml(user_path(host), UsageError).get("efficiency")
         if not isinstance(table, dict) or "host" not in table:
             raise UsageError(f"{host}: no host in [efficiency], which roofline calibrate writes") from None
-        return parse(table["host"], "s", f"{host}: efficiency.host")
+        seconds = parse(table["host"], "s", f"{host}: efficiency.host")
+        if seconds <= 0:
+            raise UsageError(f"{host}: efficiency.host={table['host']}: a time above zero, such as 20 us") from None
+        return seconds
     if not 0 < factor < inf:
         raise UsageError(f"host={host}: a factor is above zero, such as 0.5 for a host of twice the speed")
     return own * factor
