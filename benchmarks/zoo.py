@@ -1,6 +1,7 @@
 """Whole programs of strangers: predicted from their capture, against what was measured.
 
-    python benchmarks/zoo.py [FOLDER] [--chip CHIP] [--times FILE] [--only NAME...] [--ops] [--csv FILE] [--check | --record]
+    python benchmarks/zoo.py [FOLDER] [--chip CHIP] [--times FILE] [--only NAME...] [--ops] [--csv FILE]
+                             [--check | --record]
 
 FOLDER has ``models.csv``, ``ops.csv`` and ``modules.py`` (``measurements/h100-sxm/zoo`` by default; its columns are
 described in measurements/README.md). Every program is built anew on the meta device, captured by ``rl.from_torch`` and
