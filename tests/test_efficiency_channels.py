@@ -140,3 +140,14 @@ def test_grows_with_images_and_points(op: str, last: bool) -> None:
 
     for sizes in ([time(n, 28) for n in (1, 2, 5, 20, 100)], [time(8, size) for size in (4, 7, 14, 50, 130)]):
         assert sizes == sorted(sizes)
+
+
+@pytest.mark.parametrize(("shape", "groups"), [((8, 64, 64, 64), 8), ((1, 512, 128, 128), 32), ((2, 1280, 16, 16), 32)])
+def test_a_compiled_group_norm_is_no_slower_than_the_kernels_of_an_eager_one(
+    shape: tuple[int, ...], groups: int
+) -> None:
+    b = rl.ops.Builder("g", "bf16")
+    scale, shift = (b.weight(name, shape[1:2]) for name in ("scale", "shift"))
+    graph = b.graph([b.op("groupnorm", b.input("x", shape), scale, shift, groups=groups)])
+    eager, compiled = (rl.estimate(graph, "h100-sxm", mode=mode).device_time for mode in ("graph", "compiled"))  # type: ignore[arg-type]
+    assert compiled <= eager

@@ -94,7 +94,7 @@ def seconds(work: Launch, p: Mapping[str, float]) -> Any:
         return _pool(work, p)
     rows, columns = (np.asarray(size, dtype=np.float64) for size in EXTENTS.get(work.op, EXTENTS[""])(work))
     scheme = SCHEMES.get(work.op, _reduction)(rows, columns, work.element)
-    if work.row.kernel.kind == "reduction":
+    if work.row.kernel.kind == "reduction" or work.op == "groupnorm":
         rows, scheme = _shared(rows, scheme, work.machine.units)
     waves = np.maximum(rows / (work.machine.units * scheme.held), 1.0)
     row = scheme.kernels * _row(work, p, scheme)
@@ -191,6 +191,11 @@ def _layernorm(rows: Any, columns: Any, element: float) -> Scheme:
     return replace(usual, held=np.where(usual.kernels == 1, usual.held * WELFORD, usual.held))
 
 
+def _groupnorm(rows: Any, columns: Any, element: float) -> Scheme:
+    """A whole block a row with vector loads, twice over it: a group of channels is long. Few rows share the cores."""
+    return Scheme(columns, REDUCTION, CORE_THREADS / REDUCTION, 2, 4, False)
+
+
 def _reduction(rows: Any, columns: Any, element: float) -> Scheme:
     """A warp a row, more threads where rows are few, the whole block where rows are long."""
     few = np.minimum(2.0 ** np.floor(np.log2(rows)), REDUCTION / WARP)
@@ -227,6 +232,6 @@ SCHEMES: dict[str, Callable[[Any, Any, float], Scheme]] = {
     "softmax": _softmax, "attention_softmax": _softmax, "softmax_grad": _softmax_grad,
     "attention_softmax_grad": _softmax_grad,
     "topk": _select, "argmax": _argmax, "sum": _sum, "mean": _sum, "global_avgpool": _sum, "reduce": _sum,
-    "rmsnorm": _norm, "rmsnorm_grad": _norm, "layernorm": _layernorm, "groupnorm": _layernorm,
+    "rmsnorm": _norm, "rmsnorm_grad": _norm, "layernorm": _layernorm, "groupnorm": _groupnorm,
     "layernorm2d": _layernorm, "layernorm_grad": _layernorm, "quantize_rows": _quantize,
 }  # fmt: skip
