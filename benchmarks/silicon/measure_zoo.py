@@ -12,10 +12,10 @@ from __future__ import annotations
 import argparse
 import csv
 import gc
+import re
 import statistics
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from zoo import Row, build, modules, rows_of, runnable
 
+#: An event of the profiler's own (roofline.diagnosis.idle knows its kin in traces).
+BUFFER = "Activity Buffer Request"
 KEYS = ("model", "inputs", "dtype", "layout", "mode")
 MODELS = ("model", "build", "inputs", "dtype", "layout", "mode", "wall_us", "synced_us", "kernel_us", "n_kernels",
           "activation_bytes", "params", "note")  # fmt: skip
@@ -56,23 +58,25 @@ def synced(run: Callable[[], Any]) -> float:
     return statistics.median(times) * 1e6
 
 
-def profiled(run: Callable[[], Any]) -> Counter[tuple[str, str, str]]:
-    """Device time by operator, shapes and kernel, with a count in a second counter's place [us]."""
+def profiled(run: Callable[[], Any]) -> dict[tuple[str, str, str], tuple[int, float]]:
+    """How often and how long each kernel ran, by the operator that launched it and its shapes [us].
+
+    Kernels hang from every event that is linked to them: the profiler's own (a buffer that it asks for while a kernel
+    is launched) have them a second time.
+    """
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities, record_shapes=True) as profile:
         run()
         torch.cuda.synchronize()
-    times: Counter[tuple[str, str, str]] = Counter()
-    counts: Counter[tuple[str, str, str]] = Counter()
+    found: dict[tuple[str, str, str], tuple[int, float]] = {}
     for event in profile.events():
-        for kernel in event.kernels:
-            if kernel.name.startswith(("Memcpy", "Memset")):
-                continue
-            key = (event.name, str(event.input_shapes), kernel.name[:110])
-            times[key] += kernel.duration
-            counts[key] += 1
-    profiled.counts = counts  # type: ignore[attr-defined]
-    return times
+        shapes = re.sub(r"(, \[\])+\]$", "]", str(event.input_shapes))
+        for kernel in event.kernels if event.name != BUFFER else ():
+            if not kernel.name.startswith(("Memcpy", "Memset")):
+                key = (event.name, shapes, kernel.name[:60])
+                count, us = found.get(key, (0, 0.0))
+                found[key] = (count + 1, us + kernel.duration)
+    return found
 
 
 def peak(run: Callable[[], Any]) -> int:
@@ -99,14 +103,13 @@ def measured(row: Row, own: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         run()
     torch.cuda.synchronize()
     one = {"wall_us": wall(run), "synced_us": synced(run), "activation_bytes": peak(run)}
-    times = profiled(run)
-    counts = profiled.counts  # type: ignore[attr-defined]
+    kernels = profiled(run)
     ops = [
         {**{key: row[key] for key in KEYS}, "op": op, "shapes": shapes, "kernel": kernel,
-         "count": counts[op, shapes, kernel], "us": round(us, 2)}
-        for (op, shapes, kernel), us in times.items()
+         "count": count, "us": round(us, 2)}
+        for (op, shapes, kernel), (count, us) in kernels.items()
     ]  # fmt: skip
-    one |= {"kernel_us": sum(times.values()), "n_kernels": sum(counts.values())}
+    one |= {"kernel_us": sum(us for _, us in kernels.values()), "n_kernels": sum(n for n, _ in kernels.values())}
     one |= {"params": sum(weight.numel() for weight in module.parameters()), "note": ""}
     return {**row, **{key: round(value, 1) if isinstance(value, float) else value for key, value in one.items()}}, ops
 

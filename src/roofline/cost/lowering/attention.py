@@ -15,8 +15,6 @@ from roofline.ir.graph import Tensor
 from roofline.ir.sizes import Dim, ceil_div
 
 _ATEN = "https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/transformers"
-#: ``can_use_cudnn_attention`` and its kin; the order is ``priority_order``'s.
-SELECTION = f"{_ATEN}/cuda/sdp_utils.cpp"
 #: ``_scaled_dot_product_attention_math``, ``_safe_softmax``, ``convert_boolean_attn_mask``, ``pad_bias``.
 FORWARD = f"{_ATEN}/attention.cpp"
 #: Elements that heads of the memory efficient kernel are aligned to, by format (``minimum_gemm_alignment``).
@@ -46,7 +44,10 @@ class Call:
 
     @property
     def backend(self) -> str:
-        """The first that takes the call: ``cudnn``, ``flash``, ``efficient`` or ``math``."""
+        """The first that takes the call: ``cudnn``, ``flash``, ``efficient`` or ``math``.
+
+        As ``priority_order`` and ``can_use_cudnn_attention`` and its kin say in cuda/sdp_utils.cpp of PyTorch's folder.
+        """
         dtype, widths = self.q.dtype, (self.q.shape[-1], self.v.shape[-1])
         if self.attrs.get("unfused") or dtype not in ALIGNED:
             return "math"
