@@ -114,6 +114,20 @@ def test_estimate_says_that_the_host_sets_the_pace_and_what_a_graph_takes(run: R
     fails(run(*decode, "--host", "fast.toml"), "fast.toml", "no such file")
 
 
+@pytest.mark.parametrize("host", ["", " ", "0", "-1", "nan", "1e300", "1e-300"])
+@pytest.mark.parametrize("command", ["estimate gpt2 h100-sxm -S 64", "train gpt2 h100-sxm -B 1 -S 64"])
+def test_a_host_is_a_factor_that_a_host_can_have(run: Run, command: str, host: str) -> None:
+    fails(run(*command.split(), "--host", host), "host", "such as 0.5")
+
+
+def test_training_runs_on_the_host_that_is_given(run: Run) -> None:
+    step = ("train", "gpt2", "h100-sxm", "-B", "1", "-S", "128")
+    slow, fast = (run(*step, *more, "--json").data["time_s"] for more in ((), ("--host", "0.5")))
+    assert 0.45 * slow < fast < 0.75 * slow
+    quick = rl.chip("h100-sxm").replace(host=rl.chip("h100-sxm").efficiency.host / 2)
+    assert rl.training.train("gpt2", quick, batch=1, seq=128).time == pytest.approx(fast)
+
+
 @pytest.mark.parametrize("time", ["-5 us", "0 s"])
 def test_a_host_file_gives_a_time_above_zero(run: Run, tmp_path: Path, time: str) -> None:
     (tmp_path / "host.toml").write_text(f'[efficiency]\nhost = "{time}"\n')

@@ -38,6 +38,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Any, str]] = {
     "scaling": (rl.scaling, {**AT, "batch": 1}, "devices least_gain chip reserve"),
     "what_if": (rl.what_if, {"program": DECODE}, "prune weights tp ep pp fuse cluster"),
     "workload": (rl.workload, {"entries": [{"op": "relu", "n": 8}]}, "entries dtype name"),
+    "launched": (rl.analysis.launched, {"estimate": POINT}, "estimate"),
     "collective": (rl.analysis.collective, {"chip": "dgx-h100", "op": "all_reduce", "size": "1 MB", "devices": 8},
                    "chip op size devices algorithm stride"),
     "break_even": (rl.diagnosis.break_even, {"compile_s": "3 s", "before_s": "4 ms", "after_s": "3 ms"},

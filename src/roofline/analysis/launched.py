@@ -9,6 +9,7 @@ from roofline.analysis.estimates import Estimate
 from roofline.cost import BOUNDS, Part
 from roofline.cost.lowering import word
 from roofline.counting.grid import one_point
+from roofline.ir.errors import UsageError
 from roofline.ir.report import Report
 
 
@@ -66,7 +67,7 @@ def launched(estimate: Estimate) -> Launched:
         Kernels by operator, with their number and their time.
 
     Raises:
-        UsageError: The estimate is not one point.
+        UsageError: Not an estimate, or not of one point.
 
     Example:
         >>> import roofline as rl
@@ -74,5 +75,7 @@ def launched(estimate: Estimate) -> Launched:
         >>> runs.summary()["launches"] == sum(row["count"] for row in runs.records())
         True
     """
+    if not isinstance(estimate, Estimate):
+        raise UsageError(f"expected an Estimate, as of rl.estimate(...), given {repr(estimate)[:60]}")
     one_point(estimate.axis_names, "launches are listed for")
     return Launched(estimate)

@@ -263,6 +263,11 @@ class SizeOptions(LengthOptions):
     )] = None  # fmt: skip
 
 
+Host = Annotated[Text, _run(
+    "--host FACTOR|FILE", "Host of eager runs: 0.5 is twice as fast; or the .toml that calibrate wrote there.",
+    default="as the chip's file says")]  # fmt: skip
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """How it runs."""
@@ -270,9 +275,7 @@ class RunOptions:
     mode: Mode = "eager"
     tf32: Tf32 = None
     regime: Regime = None
-    host: Annotated[Text, _run(
-        "--host FACTOR|FILE", "Host of eager runs: 0.5 is twice as fast; or the .toml that calibrate wrote there.",
-        default="as the chip's file says")] = None  # fmt: skip
+    host: Host = None
 
     def chips(self, text: str) -> list[Chip]:
         """Return the chips that commas part, with this host."""

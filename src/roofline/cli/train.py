@@ -81,13 +81,15 @@ def train(
     no_overlap: _NoOverlap = False,
     tokens: _Tokens = None,
     mode: opt.Mode = "eager",
+    host: opt.Host = None,
 ) -> None:
     """Predict a step of training: time and memory by part, MFU, time for so many tokens."""
     items = count_of(tokens, "--tokens") if tokens is not None else None
+    sizes = opt.SizeOptions(batch=batch, seq=seq)
     step = training_step(
-        model, chip, opt.SizeOptions(batch=batch, seq=seq), copies, prune=prune, micro_batch=micro_batch, tp=tp, sp=sp,
-        pp=pp, interleave=interleave, ep=ep, optimizer=optimizer, precision=precision, overlap=not no_overlap,
-        mode=mode,
+        model, opt.RunOptions(host=host).cluster(chip), sizes, copies, prune=prune, micro_batch=micro_batch, tp=tp,
+        sp=sp, pp=pp, interleave=interleave, ep=ep, optimizer=optimizer, precision=precision,
+        overlap=not no_overlap, mode=mode,
     )  # fmt: skip
     show_step(step, output, items)
 

@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from math import inf
 from pathlib import Path
 from typing import Literal, NoReturn
 
@@ -20,6 +19,8 @@ from roofline.ir.errors import ChipDataError, UnknownChip, UsageError, did_you_m
 from roofline.ir.files import user_path
 from roofline.ir.units import parse
 
+#: No host is so many times faster or slower than the one that a chip's file tells of.
+FASTEST_HOST = 1000.0
 #: What every function takes that takes a chip.
 AnyChip = str | os.PathLike[str] | Chip
 
@@ -168,6 +169,8 @@ def with_host(device: Chip, host: str | float | os.PathLike[str] | None) -> Chip
 
 
 def _host_seconds(host: str | float | os.PathLike[str], own: float) -> float:
+    if not isinstance(host, float | int) and not os.fspath(host).strip():
+        raise UsageError("host is empty: give a factor, such as 0.5, or the file that roofline calibrate wrote")
     try:
         factor = float(host)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -178,8 +181,10 @@ def _host_seconds(host: str | float | os.PathLike[str], own: float) -> float:
         if seconds <= 0:
             raise UsageError(f"{host}: efficiency.host={table['host']}: a time above zero, such as 20 us") from None
         return seconds
-    if not 0 < factor < inf:
-        raise UsageError(f"host={host}: a factor is above zero, such as 0.5 for a host of twice the speed")
+    if not 1 / FASTEST_HOST <= factor <= FASTEST_HOST:
+        raise UsageError(
+            f"host={host}: a factor is from {1 / FASTEST_HOST:g} to {FASTEST_HOST:g}, such as 0.5 for twice the speed"
+        )
     return own * factor
 
 
