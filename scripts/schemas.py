@@ -51,6 +51,7 @@ CASES = (
     f"check {_DECODE} -B 1 --measured 1us", f"check {_DECODE} -B 1 --measured 100ms --mode graph",
     "check gpt2 h100-sxm --phase train -B 8 -S 512 --measured 70ms",
     "train resnet50 h100-sxm -B 32", "train gpt2 h100-sxm -B 8 -S 512 --dp 2 --zero 1",
+    "scaling resnet50 h100-sxm --devices 1,3", "request gpt2 t4 --prompt 8 --new-tokens 1",
     "fuse gpt2 -S 64", "fuse gpt2 h100-sxm -S 64 --policy chains",
     "fuse gpt2 -S 64 --pair layers.0.mlp.up,layers.0.mlp.down",
     "fuse gpt2 h100-sxm -S 64 --pair layers.0.mlp.up,layers.0.mlp.gelu_new.cube",
@@ -110,6 +111,23 @@ KEYS = {
     "model_flops": "FLOPs by the model [FLOP]", "hardware_flops": "FLOPs that run [FLOP]", "tokens": "tokens of a step",
     "images": "images of a step", "items": "items to train on", "time_for_items_s": "time for them [s]",
     "part": "part of the time",
+    # scaling, request
+    "stops_paying": "devices beyond which more of them save less than least_gain",
+    "least_gain": "share of the time that more devices must save to pay",
+    "skipped": "numbers of devices that cannot share it, with the reason",
+    "speed_up": "throughput over that of the fewest devices",
+    "efficiency": "of a chip, its shares of the peaks; of devices, speed-up over their growth",
+    "communication_s": "time in collectives [s]", "communication_share": "their share of the device's time",
+    "tokens_per_s_per_device": "throughput of one device [1/s]",
+    "images_per_s_per_device": "throughput of one device [1/s]", "block": "tokens of a block of the KV cache",
+    "shared_prefix": "first tokens of the prompt that all sequences have in common",
+    "time_to_first_token_s": "time of the prefill [s]", "time_per_token_s": "mean time of a further token [s]",
+    "time_per_token_p50_s": "its median [s]", "time_per_token_p99_s": "its 99th percentile [s]",
+    "decode_steps": "steps after the prefill", "peak_bytes": "the most memory at any token [byte]",
+    "peak_token": "the token with the most memory", "token": "number of the new token",
+    "done_s": "time from the start until it is done [s]", "cache_ideal_bytes": "KV cache, each token once [byte]",
+    "cache_used_bytes": "KV cache in use [byte]", "cache_reserved_bytes": "KV cache in whole blocks [byte]",
+    "total_bytes": "memory of all parts [byte]",
     # fuse
     "policy": "fusion policy", "kernels": "kernels, how many or which", "accesses": "elements read and written",
     "spill_bytes": "traffic of spilled registers [byte]", "registers": "registers of the fullest thread",
@@ -181,7 +199,7 @@ KEYS = {
 
 #: Objects whose keys are names, so that any may appear.
 _MAPS = frozenset({
-    "sizes", "memory_bytes", "uncertainty", "ridge_by_kernel", "batch_by_share", "elasticity", "what_if",
+    "sizes", "memory_bytes", "uncertainty", "ridge_by_kernel", "skipped", "batch_by_share", "elasticity", "what_if",
     "matrix_flops_per_s", "vector_flops_per_s",
     "peaks_flops_per_s", "counts", "failed", "options", "unknown", "matrix", "vector", "fallback", "sources", "idle",
     "parameters", "shape", "links", "efficiency",

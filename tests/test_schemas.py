@@ -27,7 +27,7 @@ STORED = schemas.stored()
 #: What measures this machine for a while.
 SLOW = {"calibrate"}
 #: Commands whose output is of a program.
-OF_A_PROGRAM = {"estimate", "batch", "compare", "check", "train", "fuse"}
+OF_A_PROGRAM = {"estimate", "batch", "compare", "scaling", "request", "check", "train", "fuse"}
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -96,6 +96,7 @@ class Validation(Report):
         sections: What was judged.
         failed: Reasons why rows could not be predicted, with how often.
         unstable: Rows left out because their measurement is marked as not stable.
+        points: Every measured value and its prediction.
     """
 
     schema = "validate"
@@ -103,6 +104,7 @@ class Validation(Report):
     sections: tuple[Section, ...]
     failed: Mapping[str, int]
     unstable: int
+    points: tuple[Point, ...] = ()
 
     def summary(self) -> dict[str, Any]:
         """Return what was judged, its worst rows, and what could not be judged."""
@@ -133,7 +135,7 @@ class Validation(Report):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One measured value and its prediction."""
+    """One measured value and its prediction: microseconds, bytes of activation memory."""
 
     chip: str
     section: str
@@ -193,7 +195,7 @@ def validate(
                 failed[prediction["error"]] = failed.get(prediction["error"], 0) + 1
         if progress:
             progress(len(part))
-    return Validation(sections(points), failed, len(rows) - len(stable))
+    return Validation(sections(points), failed, len(rows) - len(stable), tuple(points))
 
 
 def shipped(chip: Chip) -> list[Path]:

@@ -39,7 +39,7 @@ from roofline.programs.library import models as model_names
 #: Points that one call evaluates at most.
 MAX_POINTS = 10_000
 _PHASES = ("prefill", "decode", "forward", "train")
-_MODES = ("eager", "graph", "compiled")
+MODES = ("eager", "graph", "compiled")
 complete_models = completion(model_names)
 complete_chips = completion(chip_names, listed=True)
 complete_formats = completion(lambda: (*DTYPES, *PRECISIONS), listed=True)
@@ -91,7 +91,7 @@ Html = Annotated[Path | None, _output("--html OUT.html", "Write a page here as w
 Tensor = Annotated[int, _parallel("--tp N", "Devices that share every layer.")]
 Pipeline = Annotated[int, _parallel("--pp N", "Stages of a pipeline.")]
 Experts = Annotated[int, _parallel("--ep N", "Groups of devices that share the experts.")]
-Mode = Annotated[str, _run("--mode MODE", "eager, graph or compiled.", complete=_MODES, default="eager")]
+Mode = Annotated[str, _run("--mode MODE", "eager, graph or compiled.", complete=MODES, default="eager")]
 Regime = Annotated[str | None, _run(
     "--regime REGIME", "program: activations come from the kernel before; cold: all from main memory; warm: what fits "
     "is in the cache.", complete=REGIMES, default=REGIME)]  # fmt: skip

@@ -36,8 +36,15 @@ def memory_on(
         tf32: Let fp32 contractions use the tf32 matrix units; by default as PyTorch does.
         reserve: Driver context and framework [byte].
     """
+    return memory(graph, sizes, reserve, taken_on(graph, sizes, chip, runtime, tf32))
+
+
+def taken_on(
+    graph: Graph, sizes: Mapping[str, Number], chip: Chip | None, runtime: str = EAGER, tf32: bool | None = None
+) -> list[tuple[tuple[str, ...], Number]]:
+    """Return what operators take while they run: the labels of their kernels, and bytes; as for :func:`memory_on`."""
     rows = () if chip is None else _taken(graph, chip, runtime, tf32)
-    return memory(graph, sizes, reserve, [(kernel.names, _at(kernel, kinds, sizes)) for kernel, kinds in rows])
+    return [(kernel.names, _at(kernel, kinds, sizes)) for kernel, kinds in rows]
 
 
 #: At which sizes an operator becomes some kernels (``None``: at all), and the bytes that these can take at most.

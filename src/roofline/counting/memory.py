@@ -204,9 +204,9 @@ def _live(graph: Graph) -> Iterator[Number]:
     """Yield live activation bytes after each node's output is allocated."""
     made: dict[int, list[Number]] = {}
     frees: dict[int, list[Number]] = {}
-    for size, first, last in _blocks(graph):
-        made.setdefault(first, []).append(size)
-        frees.setdefault(last, []).append(size)
+    for tensor, first, last in allocations(graph):
+        made.setdefault(first, []).append(nbytes(tensor))
+        frees.setdefault(last, []).append(nbytes(tensor))
     live: Number = 0
     for at in range(len(graph.nodes)):
         live = sum(made.get(at, ()), start=live)
@@ -214,8 +214,8 @@ def _live(graph: Graph) -> Iterator[Number]:
         live = live - sum(frees.get(at, ()))
 
 
-def _blocks(graph: Graph) -> Iterator[tuple[Number, int, int]]:
-    """Yield what is allocated: its bytes, and the nodes before and after which it is allocated and freed.
+def allocations(graph: Graph) -> Iterator[tuple[Tensor, int, int]]:
+    """Yield what is allocated, with the nodes before and after which it is allocated and freed.
 
     A tensor is allocated when its kernel writes it and freed after the last kernel that reads it or a view of it, later
     where the program was seen to refer to it for longer; one that never leaves its kernel is never allocated. Of a
@@ -231,10 +231,10 @@ def _blocks(graph: Graph) -> Iterator[tuple[Number, int, int]]:
         if name in last:
             last[name] = max(last[name], until.get(node, 0))
     for name, end in last.items():
-        yield nbytes(graph.tensors[name]), places[graph.producer[name].name], end
+        yield graph.tensors[name], places[graph.producer[name].name], end
     for tensor, first, after in graph.info.lifetimes.unread:
         if first in places and after in until:
-            yield nbytes(tensor), places[first], max(places[first], until[after])
+            yield tensor, places[first], max(places[first], until[after])
 
 
 def _last_uses(graph: Graph, until: Mapping[str, int]) -> dict[str, int]:

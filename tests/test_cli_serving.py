@@ -1,0 +1,64 @@
+"""roofline scaling and roofline request on the command line: the library's numbers, and one line for what cannot be."""
+
+from __future__ import annotations
+
+import pytest
+from command_line import Run, fails
+
+import roofline as rl
+
+DECODE = ("--phase", "decode", "-B", 4, "-S", 512, "--mode", "graph")
+
+
+def test_scaling_has_the_librarys_numbers(run: Run) -> None:
+    result = run("scaling", "llama-3-8b", "h100-sxm", "--devices", "1,2,3,4", *DECODE, "--json").data
+    same = rl.scaling("llama-3-8b", "h100-sxm", (1, 2, 3, 4), phase="decode", mode="graph", batch=4, context=512)
+    assert [row["time_s"] for row in result["rows"]] == [point.time for point in same.points]
+    assert [row["devices"] for row in result["rows"]] == [1, 2, 4]
+    assert "cannot" in result["skipped"]["3"] or "3" in result["skipped"]["3"]
+    assert result["stops_paying"] == same.stops_paying
+
+
+def test_scaling_says_where_more_devices_stop_paying(run: Run) -> None:
+    out = run("scaling", "gpt2", "h100-sxm", "--devices", "1,2", *DECODE, "--least-gain", "90%").out
+    assert "beyond 1 devices the next step saves less than 90%" in out
+    assert "every step pays" not in run("scaling", "gpt2", "h100-sxm", "--devices", "1", *DECODE).out
+
+
+def test_a_request_has_the_librarys_numbers(run: Run) -> None:
+    sizes = ("--prompt", 64, "--new-tokens", 20, "-B", 2, "--block", 16)
+    record = run("request", "gpt2", "h100-sxm", *sizes, "--json").data
+    same = rl.serving.request("gpt2", "h100-sxm", prompt=64, new_tokens=20, batch=2, block=16)
+    assert record["time_s"] == same.time
+    assert record["mode"] == "graph"
+    assert [row["time_s"] for row in record["rows"]] == same.token_times.tolist()
+    out = run("request", "gpt2", "h100-sxm", *sizes).out
+    assert "first token" in out
+    assert "per token" in out
+    assert "fits" in out
+
+
+def test_a_request_takes_passes_and_layouts(run: Run) -> None:
+    sizes = ("--prompt", 64, "--new-tokens", 2)
+    plain, narrow, halved = (
+        run("request", "gpt2", "h100-sxm", *sizes, *more, "--json").data["memory_bytes"]["weights"]
+        for more in ((), ("--weights", "int8"), ("--tp", 2))
+    )
+    assert narrow < plain > halved
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("scaling", "gpt2", "h100-sxm", *DECODE, "--tp", 2), ("--tp does not apply", "--devices")),
+        (("scaling", "gpt2", "h100-sxm", *DECODE, "--devices", "none"), ("--devices", "whole numbers")),
+        (("scaling", "gpt2", "h100-sxm", *DECODE, "--least-gain", "3 s"), ("--least-gain",)),
+        (("scaling", "gpt2", "h100-sxm", "--phase", "decode", "-B", "1,2", "-S", 64), ("one point", "-B")),
+        (("request", "gpt2", "h100-sxm", "--prompt", 8), ("--new-tokens",)),
+        (("request", "gpt2", "h100-sxm", "--prompt", 8, "--new-tokens", 0), ("--new-tokens",)),
+        (("request", "gpt2", "h100-sxm", "--prompt", 8, "--new-tokens", 8, "--phase", "decode"), ("--phase",)),
+        (("request", "resnet50", "h100-sxm", "--prompt", 8, "--new-tokens", 8), ("no phase",)),
+    ],
+)
+def test_what_cannot_be_is_one_line(run: Run, args: tuple[object, ...], words: tuple[str, ...]) -> None:
+    fails(run(*args), *words)
