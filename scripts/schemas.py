@@ -22,6 +22,7 @@ import roofline as rl
 from roofline.cli import main
 from roofline.cli.app import EXAMPLES
 from roofline.cli.commands import app as _app  # noqa: F401  registers the examples
+from roofline.measurement import Measurement
 from roofline.measurement.calibration import Calibration
 
 ROOT = Path(__file__).parent.parent
@@ -187,6 +188,10 @@ KEYS = {
     "bytes_alone": "traffic as a kernel of its own [byte]", "kernel_number": "number of its kernel",
     "operator": "name of the operator", "runs_as": "operator that the kernel is timed as",
     "step": "its place in the kernel", "steps": "operators of the kernel",
+    # measure, doctor
+    "measured_low_s": "lower quartile of the runs [s]", "measured_high_s": "upper quartile of the runs [s]",
+    "runs": "timed runs", "device": "where it ran", "ok": "whether nothing is wrong", "state": "ok, missing or wrong",
+    "detail": "what there is",
     # validate, calibrate
     "section": "what is judged together", "class": "operator and format, or model and phase", "mean": "mean error [%]",
     "median": "median error [%]", "p90": "90th percentile of the error [%]", "bias": "median error with its sign [%]",
@@ -273,7 +278,9 @@ def faults(value: Any, schema: Mapping[str, Any], path: str = "$") -> Iterator[s
 def calls() -> list[list[str]]:
     """Return the calls of all commands that print JSON, examples first."""
     examples = [
-        line.partition(" ")[2] for name, line in EXAMPLES.items() if name not in ("plot", "predict", "calibrate")
+        line.partition(" ")[2]
+        for name, line in EXAMPLES.items()
+        if name not in ("plot", "predict", "calibrate", "measure")
     ]
     return [shlex.split(line) for line in (*examples, *CASES)]
 
@@ -306,11 +313,17 @@ def calibration() -> Calibration:
     return Calibration(rl.chip("h100-sxm"), [SimpleNamespace(op="relu", dtype="fp32")], {0: 0.1}, ("made up",))  # type: ignore[list-item]
 
 
+def measurement() -> Measurement:
+    """Return a measurement without measuring one."""
+    verdict = rl.check("gpt2", "h100-sxm", "9 ms", phase="decode", batch=1, context=512)
+    return Measurement(9e-3, 8.9e-3, 9.1e-3, 7, "cuda", verdict.estimate.graph, verdict.estimate, verdict)
+
+
 def schemas() -> dict[str, dict[str, Any]]:
     """Return the schema of every output by its name."""
     with folder_of_examples():
         records = [json.loads(printed(call)) for call in calls()]
-    records.append(calibration().record())
+    records += [calibration().record(), measurement().record()]
     names = dict.fromkeys(record["schema"]["name"] for record in records)
     return {name: _schema([record for record in records if record["schema"]["name"] == name]) for name in names}
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import Run, fails
 
 torch = pytest.importorskip("torch")
 
@@ -165,3 +167,19 @@ def test_a_trace_recorded_while_measuring_says_where_the_time_went(layers: int) 
     assert verdict.traced
     assert sum(seconds for _, seconds in verdict.waterfall) == pytest.approx(found.seconds)
     assert "wrong_device" not in {cause.label for cause in verdict.causes}, "the processor is where it was meant to run"
+
+
+def test_a_script_is_measured_from_the_command_line(run: Run, tmp_path: Path) -> None:
+    script = tmp_path / "net.py"
+    script.write_text("import torch\nmodel = torch.nn.Linear(64, 64)\nexample_inputs = torch.zeros(8, 64)\nx = 3\n")
+    machine(1).save(tmp_path / "mine.toml")
+    chip = str(tmp_path / "mine.toml")
+    result = run("measure", str(script), chip, "--budget", "20ms", "--json")
+    assert result.data["runs"] >= 1
+    assert result.data["device"] == "cpu"
+    assert result.code == (0 if result.data["verdict"] == "as_expected" else 1)
+    assert "where it went" in run("measure", str(script), chip, "--budget", "20ms").out
+    fails(run("measure", str(script)), "which chip")
+    fails(run("measure", str(script), chip, "--budget", "0s"), "budget")
+    fails(run("measure", f"{script}:x", chip), "torch module")
+    fails(run("measure", "gpt2", chip), "script")

@@ -9,7 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from command_line import Run
 
 from roofline.cli.app import EXAMPLES
 from roofline.cli.commands import app
+from roofline.ir.report import Report
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
 import schemas
@@ -25,7 +26,7 @@ import schemas
 CALLS = schemas.calls()
 STORED = schemas.stored()
 #: What measures this machine for a while.
-SLOW = {"calibrate"}
+SLOW = {"calibrate", "measure"}
 #: Commands whose output is of a program.
 OF_A_PROGRAM = {"estimate", "batch", "compare", "scaling", "request", "check", "train", "fuse"}
 
@@ -51,8 +52,9 @@ def test_json_and_csv_are_as_the_schema_says(call: list[str]) -> None:
             assert {row[key] for row in rows} <= {record[key]}
 
 
-def test_a_calibration_is_as_its_schema_says() -> None:
-    assert list(schemas.faults(schemas.calibration().record(), STORED["calibrate"])) == []
+@pytest.mark.parametrize(("name", "result"), [("calibrate", schemas.calibration), ("measurement", schemas.measurement)])
+def test_what_is_measured_is_as_its_schema_says(name: str, result: Callable[[], Report]) -> None:
+    assert list(schemas.faults(result().record(), STORED[name])) == []
 
 
 def test_a_schema_finds_what_is_wrong() -> None:

@@ -74,11 +74,11 @@ def _guarded(words: list[str]) -> int:
     """Run a command; every error becomes one line and an exit code."""
     import typer
 
-    from roofline.cli.output import Unread, drop_notes
+    from roofline.cli.output import Unread, start
     from roofline.ir.errors import RooflineError
 
     misuse: type[Exception] = typer.BadParameter.__mro__[2]  # wherever a release of typer keeps it
-    drop_notes()
+    start()
     try:
         return _run(words)
     except Unread:
@@ -109,8 +109,10 @@ def _prepare_streams() -> None:
 
 def _run(words: list[str]) -> int:
     from roofline.cli.output import say_notes
+    from roofline.cli.progress import progress
 
-    code = _parser().main(args=words, prog_name="roofline", standalone_mode=False)
+    with progress(f"roofline {words[0]}" if words else "roofline"):
+        code = _parser().main(args=words, prog_name="roofline", standalone_mode=False)
     say_notes()
     return code if isinstance(code, int) else OK
 

@@ -33,7 +33,7 @@ def calibrate(
         raise UsageError(f"--output {file[:100]!r}: a chip file ends in .toml")
     if device == "host":
         return _host(file, output)
-    with progress("calibrate", 1.0) as update:
+    with progress("calibrate", 1.0, patience=0) as update:
         result = measure(device, quick, file, lambda share, what: update(share))
     if file is None and not (output.as_json or output.as_csv):
         write(result.chip.toml(result.remarks))

@@ -63,7 +63,7 @@ def check(
     verdict = judge(graph, run.device(chip), measured, trace=events, **run.keywords, **values)
     if html is not None:
         write_page(html, _page(verdict, events))
-    output.write(verdict, _parts(verdict))
+    output.write(verdict, verdict_parts(verdict))
     if not verdict.ok:
         raise typer.Exit(1)
 
@@ -74,7 +74,7 @@ def _page(verdict: Verdict, events: Trace | None) -> str:
     return verdict_page(verdict, trace_report(events, verdict.estimate.chip) if events is not None else None)
 
 
-def _parts(verdict: Verdict) -> Iterator[Any]:
+def verdict_parts(verdict: Verdict) -> Iterator[Any]:
     """Show the verdict first, then where the time went, then what to do."""
     est, colour = verdict.estimate, COLOURS[verdict.verdict]
     yield Text(f"{verdict.verdict.replace('_', ' ')}: ", style=f"bold {colour}").append(verdict.reason, style=colour)

@@ -15,7 +15,7 @@ import typer
 from roofline.analysis.training.step import usual_precision
 from roofline.analysis.whatif import what_if
 from roofline.cli.app import completion
-from roofline.cli.output import note, show, write_csv, write_json
+from roofline.cli.output import note, quieten, show, write_csv, write_json
 from roofline.cost import REGIME, REGIMES
 from roofline.frontends.source import has_phases, load_program
 from roofline.hardware.chip import Chip
@@ -87,6 +87,7 @@ RanOn = Annotated[
     Text, option("--chip CHIP", "Where it ran, for what names no chip of its own.", complete=complete_chips)
 ]
 Measured = Annotated[Text, option("--measured TIME", "The measured time of one run, such as 41ms.")]
+Quiet = Annotated[bool, _output("--quiet -q", "No notes and no progress: only the result, and errors.")]
 Html = Annotated[Path | None, _output("--html OUT.html", "Write a page here as well, the whole file or nothing.")]
 Tensor = Annotated[int, _parallel("--tp N", "Devices that share every layer.")]
 Pipeline = Annotated[int, _parallel("--pp N", "Stages of a pipeline.")]
@@ -323,8 +324,11 @@ class OutputOptions:
 
     as_json: Annotated[bool, _output("--json", "Print JSON.")] = False
     as_csv: Annotated[bool, _output("--csv", "Print CSV, one line per row.")] = False
+    quiet: Quiet = False
 
     def __post_init__(self) -> None:
+        if self.quiet:
+            quieten()
         exclusive(json=self.as_json, csv=self.as_csv)
 
     def write(self, report: Report, parts: Iterable[Any], **more: Any) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from roofline.cli.progress import end, hush
 from roofline.ir.csvfile import csv_text
 from roofline.ir.report import plain
 from roofline.ir.text import one_line, visible
@@ -76,6 +77,7 @@ def write(text: str) -> None:
     Raises:
         Unread: The pipe is closed at its other end.
     """
+    end()
     say_notes()
     with reader_may_leave():
         sys.stdout.write(text if isinstance(text, Rendered) else visible(text))
@@ -83,11 +85,19 @@ def write(text: str) -> None:
 
 #: Said as soon as there is output that they stand beside: an error stands alone.
 _notes: list[str] = []
+_quiet = False
 
 
 def note(text: str) -> None:
     """Say something beside the output, before it or at the end."""
     _notes.append(one_line(text))
+
+
+def quieten() -> None:
+    """Print neither notes nor progress in this run."""
+    global _quiet
+    _quiet = True
+    hush()
 
 
 def note_failed(reasons: Mapping[str, int], what: str) -> None:
@@ -104,7 +114,7 @@ def note_failed(reasons: Mapping[str, int], what: str) -> None:
 
 def say_notes() -> None:
     """Print the notes that wait for output."""
-    for text in _notes:
+    for text in _notes if not _quiet else ():
         print(f"roofline: note: {text}", file=sys.stderr)
     drop_notes()
 
@@ -112,6 +122,14 @@ def say_notes() -> None:
 def drop_notes() -> None:
     """Forget them: there is no output that they would stand beside."""
     _notes.clear()
+
+
+def start() -> None:
+    """Begin a run: no notes, and no wish for quiet."""
+    global _quiet
+    _quiet = False
+    hush(False)
+    drop_notes()
 
 
 def json_text(value: Any) -> str:

@@ -12,7 +12,7 @@ import typer
 from roofline.analysis.prediction import output_columns, predict_rows
 from roofline.cli import options as opt
 from roofline.cli.app import PREDICT, command
-from roofline.cli.output import json_text, note_failed, reader_may_leave, write_json
+from roofline.cli.output import json_text, note_failed, quieten, reader_may_leave, write_json
 from roofline.cli.progress import progress
 from roofline.cli.tables import Rows
 from roofline.cost import REGIME
@@ -42,9 +42,12 @@ def predict(
     no_calibration: _NoCalibration = False,
     as_json: _Json = False,
     as_csv: _Csv = False,
+    quiet: opt.Quiet = False,
 ) -> None:
     """Predict every row of a CSV file, as CSV where nothing is said; exit with 1 where a row could not be."""
     opt.exclusive(json=as_json, csv=as_csv)
+    if quiet:
+        quieten()
     name = opt.one_chip(chip, ran_on)
     where = find_chip(name) if name is not None else None
     faults: dict[str, int] = {}

@@ -65,6 +65,30 @@ def load_script(path: str | os.PathLike[str], name: str | None = None) -> Graph:
         return _as_graph(file, names, _find(file, names, name))
 
 
+@contextmanager
+def torch_program(text: str | os.PathLike[str]) -> Iterator[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
+    """Run a script and yield the torch module in it, with its arguments, while it still is the running one.
+
+    Args:
+        text: ``script.py`` or ``script.py:name``, as for :func:`load_script`.
+
+    Raises:
+        UsageError: No script, or what it has is no torch module.
+        ModelDataError: The script cannot be read, raises, or has no inputs.
+    """
+    if (script := split_script(text)) is None:
+        raise UsageError(
+            f"{os.fspath(text)[:100]!r}: expected a script with a torch module, such as net.py or net.py:name"
+        )
+    with _running(script[0]) as (file, names):
+        module = _find(file, names, script[1])
+        if not _is_module(module):
+            raise UsageError(
+                f"{file}: a {type(module).__name__}, which has no values to run on; expected a torch module"
+            )
+        yield module, *_inputs(file, names)
+
+
 # --- running ----------------------------------------------------------------------------------------------------------
 
 
@@ -182,15 +206,21 @@ def _as_graph(file: str, names: Mapping[str, Any], thing: Any) -> Graph:
 
 
 def _from_torch(file: str, names: Mapping[str, Any], module: Any) -> Graph:
-    inputs = next((names[name] for name in INPUTS if name in names), None)
-    if inputs is None:
-        raise ModelDataError(f"{file}: a torch module without example_inputs; give it a tuple or a dictionary")
+    args, kwargs = _inputs(file, names)
     from roofline.frontends.torch import from_torch
 
     options: dict[str, Any] = {"unknown": "report"}
     if DYNAMIC in names:
         options["dynamic"] = names[DYNAMIC]
     with _one_line(file):
-        if isinstance(inputs, Mapping):
-            return from_torch(module, kwargs=inputs, **options)
-        return from_torch(module, *(inputs if isinstance(inputs, tuple | list) else (inputs,)), **options)
+        return from_torch(module, *args, kwargs=kwargs, **options)
+
+
+def _inputs(file: str, names: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return what the script's module is called with."""
+    inputs = next((names[name] for name in INPUTS if name in names), None)
+    if inputs is None:
+        raise ModelDataError(f"{file}: a torch module without example_inputs; give it a tuple or a dictionary")
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    return (tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)), {}

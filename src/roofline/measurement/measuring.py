@@ -116,6 +116,7 @@ def measure(
     seed: int = 0,
     trace: bool = False,
     kwargs: Mapping[str, Any] | None = None,
+    progress: Callable[[float], None] | None = None,
     **options: Any,
 ) -> Measurement:
     """Time a PyTorch program, capture it, and judge the time.
@@ -132,6 +133,7 @@ def measure(
         seed: Of random numbers.
         trace: Record two more runs with ``torch.profiler``, so that causes are measured and not guessed.
         kwargs: Keyword arguments of the program whose names are options of this function.
+        progress: Called with the share of the timed runs that is done.
         options: Its other keyword arguments.
 
     Returns:
@@ -161,7 +163,7 @@ def measure(
         torch.manual_seed(seed)
         run = _runner(torch, program, args, keywords, backward)
         run = _replayed(torch, run, device) if how == "graph" else run
-        seconds = _timings(torch, device, run, budget, warmup)
+        seconds = _timings(torch, device, run, budget, warmup, progress)
         recorded = _recorded(torch, device, run) if trace else None
     return _judged(graph, where, how, seconds, str(device), _tf32(torch, device), recorded)
 
@@ -304,7 +306,9 @@ def _needing_gradients(torch: Any, program: Any, values: Any) -> list[Any]:
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
 
 
-def _timings(torch: Any, device: Any, run: Call, budget: float, warmup: int) -> list[float]:
+def _timings(
+    torch: Any, device: Any, run: Call, budget: float, warmup: int, progress: Callable[[float], None] | None
+) -> list[float]:
     """Times of the runs after warm-up [s]."""
     finish, together = _finisher(torch, device), 1
 
@@ -318,10 +322,13 @@ def _timings(torch: Any, device: Any, run: Call, budget: float, warmup: int) -> 
         for _ in range(warmup):
             once()
         together = _together(timed_alone(once)[0])
-        deadline = time.perf_counter() + budget
+        began = time.perf_counter()
         for at in naturals(1):
             timings.append(timed_alone(once))
-            if at >= MOST or (at >= LEAST and time.perf_counter() > deadline):
+            spent = (time.perf_counter() - began) / budget
+            if progress is not None:
+                progress(min(spent, at / LEAST, 1.0))
+            if at >= MOST or (at >= LEAST and spent > 1):
                 break
     return [seconds / together for seconds in undisturbed(timings)]
 
