@@ -56,7 +56,8 @@ CASES = (
     "fuse gpt2 -S 64", "fuse gpt2 h100-sxm -S 64 --policy chains",
     "fuse gpt2 -S 64 --pair layers.0.mlp.up,layers.0.mlp.down",
     "fuse gpt2 h100-sxm -S 64 --pair layers.0.mlp.up,layers.0.mlp.gelu_new.cube",
-    "sweep sweep.csv", "trace times.csv", "graph gpt2", "graph resnet18 -B 1 --all",
+    "sweep sweep.csv", "trace times.csv", "trace examples/block_before.json.gz",
+    "graph gpt2", "graph resnet18 -B 1 --all",
     "graph resnet18 h100-sxm --kernels -B 1",
     f"plot {_DECODE} -B 8 -o roofline.svg", f"plot {_DECODE} -B 1,8 -o sweep.svg",
 )  # fmt: skip
@@ -153,6 +154,7 @@ KEYS = {
     "idle": "idle time by reason [s]", "communication": "collectives: all, exposed, overlapped [s]",
     "copies": "host copies: all, exposed, overlapped [s]", "unknown": "operators without a formula",
     "host_ops": "operators that took long on the CPU", "waterfall": "parts that add up to the time [s]",
+    "memory_peak": "most memory that was allocated, when, and what lay in it then",
     "op": "operator", "role": "what runs it",
     "kind": "class of operator; of a point, what it is: kernel and program are predicted",
     "shapes": "shapes of its inputs",

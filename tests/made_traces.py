@@ -83,6 +83,16 @@ class Made:
         self.slice(category, kernel, start, duration, **both, device=device, stream=stream, **more)
         return start + duration
 
+    def memory(self, at: float, size: int, total: int, address: int, device: int = 0, thread: int = 100) -> None:
+        """A block that is given, or taken back where its size is negative, as ``profile_memory=True`` records it.
+
+        Fields as PyTorch 2.11 wrote them on an H200; device type 1 is CUDA, 0 the host (c10/core/DeviceType.h).
+        """
+        args = {"Total Reserved": 2 * total, "Total Allocated": total, "Bytes": size, "Device Id": device,
+                "Device Type": 0 if device < 0 else 1, "Addr": address, "finished": False}  # fmt: skip
+        self.events.append({"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 100,
+                            "tid": thread, "ts": at, "args": args})  # fmt: skip
+
     def write(self, folder: Path, name: str = "made.json") -> Path:
         """The document as a file."""
         path = folder / name

@@ -14,7 +14,7 @@ from roofline.cli import options as opt
 from roofline.cli.app import JUDGE, command
 from roofline.cli.output import note, write
 from roofline.cli.progress import progress
-from roofline.cli.tables import facts, heading, percent, table, time_text
+from roofline.cli.tables import facts, heading, percent, size_text, table, time_text
 from roofline.diagnosis.op_summary import OpSummary
 from roofline.diagnosis.report import REASON_WORDS, TraceReport, trace_report
 from roofline.hardware.library import chip as find_chip
@@ -83,7 +83,7 @@ def _parts(report: TraceReport, top: int) -> Iterator[Any]:
     yield heading(_title(report))
     yield facts(_summary(report))
     yield from ("", _ops(report, shown), "", _advice(shown)) if shown else ()
-    for part in (_unknown(report, shown), _host(report), _causes(report)):
+    for part in (_unknown(report, shown), _host(report), _causes(report), _memory(report)):
         yield from ("", part) if part is not None else ()
     if report.notes:
         yield ""
@@ -213,3 +213,16 @@ def _causes(report: TraceReport) -> Table | None:
         for cause in report.causes[:_MOST]
     ]
     return table("<lost to|time|share|<what to do", rows) if rows else None
+
+
+def _memory(report: TraceReport) -> Table | None:
+    memory = report.memory
+    if memory is None:
+        return None
+    rows = [
+        (_cut(held.op, 40), safe(held.shapes), f"{held.blocks}" if held.blocks else "", size_text(held.bytes),
+         percent(held.share))
+        for held in memory.held[:_MOST]
+    ]  # fmt: skip
+    others = f"; {len(memory.held)} operators, the most first" if len(memory.held) > _MOST else ""
+    return table("<in memory then, made by|?<of|?blocks|size|share", rows, f"memory: {safe(str(memory))}{others}")

@@ -18,6 +18,7 @@ from roofline.frontends.torch.schemas import FORMATS
 from roofline.hardware.chip import Chip
 from roofline.ir.errors import MissingFigure, RooflineError
 from roofline.ir.units import format_si
+from roofline.traces.events import Signature
 
 #: A rule's label counts for an operator that loses at least this share of its time to it.
 WORTH = 0.15
@@ -146,8 +147,9 @@ def _summary(group: Group, total: float, lost: tuple[str, float]) -> OpSummary:
     reached = {"compute": work.flops_share, "memory": bytes_share}.get(bound, _NAN)
     dtype = work.dtype or _dtype(group)
     return OpSummary(
-        op=group.op or group.kernel, kernels=_kernels(group), role=group.role, kind=group.kind, shapes=shapes(group),
-        dtype=dtype, formula=formula, calls=group.calls if group.op else group.launches, launches=group.launches,
+        op=group.op or group.kernel, kernels=_kernels(group), role=group.role, kind=group.kind,
+        shapes=words(group.signature), dtype=dtype, formula=formula,
+        calls=group.calls if group.op else group.launches, launches=group.launches,
         seconds=group.seconds, lasted_s=group.lasted, share=group.seconds / total if total else 0.0, bound=bound,
         flops=work.flops, arithmetic=work.flops or work.vector, bytes=work.bytes,
         flops_share=work.flops_share if work.flops or formula == "counted" else _NAN, bytes_share=bytes_share,
@@ -250,12 +252,12 @@ def _bound(group: Group, flops_share: float, bytes_share: float) -> str:
     return busiest(group.facts) or _limit({"compute": 100 * flops_share, "memory": 100 * bytes_share})
 
 
-def shapes(group: Group) -> str:
-    """Return the shapes of the tensors that it was given, in words."""
-    if group.signature is None:
+def words(signature: Signature | None) -> str:
+    """Return the shapes of the tensors that an operator was given, in words; empty where they were not recorded."""
+    if signature is None:
         return ""
     parts = []
-    for dims in group.signature.dims:
+    for dims in signature.dims:
         if dims and isinstance(dims[0], tuple):
             parts.append(f"{len(dims)} tensors")
         elif dims:

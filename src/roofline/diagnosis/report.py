@@ -12,9 +12,10 @@ import numpy as np
 
 from roofline.cost.cpu import is_cpu
 from roofline.diagnosis.causes import Cause, cause
-from roofline.diagnosis.groups import short
+from roofline.diagnosis.groups import Group, short
 from roofline.diagnosis.idle import RESOLUTION, Overlap, heavy_on_host, overlap, unknown_fix, without_host
 from roofline.diagnosis.iteration import Run, on_cpu, one_device, run_of
+from roofline.diagnosis.memory import MemoryTimeline, memory_timeline
 from roofline.diagnosis.op_summary import OpSummary, judged, summaries
 from roofline.diagnosis.trace_causes import TraceContext, attribute
 from roofline.hardware.chip import Chip
@@ -81,6 +82,8 @@ class TraceReport(Report):
         causes: What time was lost to, as far as that shows without a program to compare with.
         needed_s: Time of the device that no cause explains [s].
         notes: What limits this report, a sentence each.
+        memory: Memory over the whole trace, ``None`` where it was not recorded.
+        groups: The calls that ``ops`` summarizes, with what is around each on the host.
     """
 
     schema = "trace"
@@ -104,6 +107,8 @@ class TraceReport(Report):
     causes: tuple[Cause, ...]
     needed_s: float
     notes: tuple[str, ...]
+    memory: MemoryTimeline | None = None
+    groups: tuple[Group, ...] = ()
 
     @property
     def unknown(self) -> tuple[OpSummary, ...]:
@@ -149,6 +154,7 @@ class TraceReport(Report):
             "host_ops": [{"op": op, "calls": calls, "time_s": seconds} for op, calls, seconds in self.host_ops],
             "causes": [asdict(cause) for cause in self.causes],
             "waterfall": [{"part": part, "time_s": seconds} for part, seconds in self.waterfall],
+            "memory_peak": self.memory.summary() if self.memory is not None else None,
             "notes": list(self.notes),
         }
 
@@ -250,6 +256,8 @@ def _report(run: Run, chip: Chip | None, notes: Sequence[str]) -> TraceReport:
         causes=tuple(_cause(run, chip, *part, seconds) for part in lost if part[1] > SMALL * seconds),
         needed_s=needed + sum(group.seconds for group in run.groups if not judged(group)),
         notes=(*trace.notes, *notes, *_lonely(run), *_limits(trace, ops, chip)),
+        memory=memory_timeline(trace),
+        groups=run.groups,
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from roofline.traces.memory import Allocations
 from roofline.traces.repair import DAY, NANOSECONDS, ROUNDED, Repairs, implausible, overruns, repeated, too_long
 
 
@@ -119,6 +120,10 @@ class Trace:
         processes: Name of each process by its number, where the file gives one.
         threads: Name of each thread by process and thread, where the file gives one.
         lost: Time of device events that were left out since they have no usable start; the device seems idle then [s].
+        rank: Of the process among those of its program; -1 where the file does not say.
+        origin: When its first event began, by the clock of its host [ns].
+        sequence: Number of a collective in its process group by the external id of its operator, where recorded.
+        memory: What allocators gave and took back, where that was recorded.
     """
 
     path: str
@@ -131,6 +136,10 @@ class Trace:
     processes: Mapping[int, str] = field(default_factory=dict)
     threads: Mapping[tuple[int, int], str] = field(default_factory=dict)
     lost: float = 0.0
+    rank: int = -1
+    origin: int = 0
+    sequence: Mapping[int, int] = field(default_factory=dict)
+    memory: Allocations | None = None
 
 
 # --- while they are read ----------------------------------------------------------------------------------------------
@@ -171,6 +180,8 @@ class Recorder:
         names: Number of each name.
         repairs: What was repaired or left out.
         lost: Time of device events that ran at a time that is not known [s].
+        zero: When the first event began by its own clock, in whole microseconds and the rest; once :meth:`events` ran.
+        scale: What that clock counts in a microsecond.
     """
 
     def __init__(self) -> None:
@@ -178,6 +189,8 @@ class Recorder:
         self.names: dict[str, int] = {}
         self.repairs = Repairs()
         self.lost = 0.0
+        self.zero = 0, 0.0
+        self.scale = 1
         self._append: list[Any] = [column.append for column in self.columns.values()]
         self._details: list[Mapping[str, Any]] = []
         self._signatures: list[Signature] = []
@@ -272,6 +285,8 @@ class Recorder:
         rows = self._plausible(view, timed)
         rows = rows[np.lexsort((view["start"][rows], view["whole"][rows]))]
         since = [view[name][rows] - view[name][rows[:1]] for name in ("whole", "start")]
+        if len(rows):
+            self.zero = int(view["whole"][rows[0]]), float(view["start"][rows[0]])
         view.clear()
         self._append.clear()
         sorted_ = {}
@@ -295,6 +310,7 @@ class Recorder:
         start[:] = (whole % 1000 + start) / 1000
         whole[:] = whole // 1000
         duration[:] /= 1000
+        self.scale = 1000
         self.repairs.add("read", "event", "whose times are in nanoseconds", float(duration.sum()), len(whole))
 
     def _plausible(self, view: Mapping[str, NDArray[Any]], timed: bool) -> NDArray[np.intp]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -189,6 +189,35 @@ def _path(nest: _Nest, known: dict[tuple[int, int], int], outer: int, name: int,
         number = known[outer, name] = len(nest.paths)
         nest.paths.append((*nest.paths[outer], events.names[name]))
     return number
+
+
+def operators_at(
+    events: Events, time: NDArray[np.float64], thread: Sequence[NDArray[np.int64]], passed: re.Pattern[str]
+) -> NDArray[np.int64]:
+    """Return the innermost operator that was open at each moment on its thread, by row; -1 where there was none.
+
+    Args:
+        events: Of the trace.
+        time: The moments [s].
+        thread: Process and thread of each moment.
+        passed: Names of operators that say nothing; the one around counts, where there is one.
+    """
+    rows = np.flatnonzero(events.kind == Kind.OP)
+    nest = _nested(events, rows[:0])
+    outer = np.append(np.where(nest.parent >= 0, nest.operator[nest.parent], -1), -1)
+    end = np.append(events.start + events.duration, np.inf)
+    dull = np.append(np.array([bool(passed.match(name)) for name in events.names] or [False])[events.name], False)
+    at = np.full(len(time), -1, np.int64)
+    for who in set(zip(*(column.tolist() for column in thread), strict=True)):
+        mine = (thread[0] == who[0]) & (thread[1] == who[1])
+        own = rows[(events.process[rows] == who[0]) & (events.thread[rows] == who[1])]
+        own = own[np.lexsort((-events.duration[own], events.start[own]))]
+        at[mine] = np.append(own, -1)[np.searchsorted(events.start[own], time[mine], side="right") - 1]
+    while (over := (at >= 0) & (end[at] < time)).any():
+        at[over] = outer[at[over]]
+    while (climbs := (at >= 0) & dull[at] & (outer[at] >= 0)).any():
+        at[climbs] = outer[at[climbs]]
+    return at
 
 
 # --- CPU --------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from roofline.traces.events import DEVICE, NAN, WORDS, Events, Interned, Kind, R
 from roofline.traces.formats.bytestream import ByteStream
 from roofline.traces.formats.jsonstream import BETWEEN, Cut, JsonStream, exact, text
 from roofline.traces.formats.quantities import plural
+from roofline.traces.memory import HOST, MAX_ALLOCATIONS, AllocationRecorder
 
 #: Elements that are no rows: frames of Python, marks and metadata; the rest of a file with more is left out.
 MAX_OTHERS = 8_000_000
@@ -40,13 +41,15 @@ MODULE = "nn.Module: "
 DETAILS = (
     "grid", "block", "registers per thread", "shared memory", "blocks per SM", "warps per SM",
     "est. achieved occupancy %", "Collective name", "In msg nelems", "Out msg nelems", "Group size", "dtype",
-    "Process Group Name", "kernel_backend", "kernel_file", "kernel_hash",
+    "Process Group Name", "Process Group Ranks", "Src Rank", "Dst Rank", "kernel_backend", "kernel_file", "kernel_hash",
 )  # fmt: skip
 _KEPT = frozenset(DETAILS)
+#: Of what an allocator did, in the order of a row.
+_MEMORY = ("Bytes", "Total Allocated", "Total Reserved", "Addr")
 _SHAPES = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
 
 #: Keys of the root whose values matter.
-_ROOT = ("distributedInfo", "deviceProperties")
+_ROOT = ("distributedInfo", "deviceProperties", "baseTimeNanoseconds")
 
 _NOTHING: dict[str, Any] = {}
 _BIG = 2**61
@@ -121,6 +124,8 @@ class Reader:
         processes: Name of each process.
         threads: Name of each thread.
         shapes: Whether any operator has its arguments recorded.
+        memory: What allocators did.
+        sequence: Number of a collective in its process group by its external id.
     """
 
     def __init__(self) -> None:
@@ -131,6 +136,8 @@ class Reader:
         self.processes: dict[int, str] = {}
         self.threads: dict[tuple[int, int], str] = {}
         self.shapes = False
+        self.memory = AllocationRecorder()
+        self.sequence: dict[int, int] = {}
         self._labels: dict[int, int] = {}
         self._sizes: dict[int, float] = {}
         self._named = Interned()
@@ -161,6 +168,8 @@ class Reader:
         if phase != "X":
             if phase == "M":
                 self._metadata(event)
+            elif phase == "i" and event.get("name") == "[memory]":
+                self._allocation(event)
             elif phase in ("B", "E"):
                 self.repairs.add("skipped", "begin or end", "that no profiler of PyTorch writes")
             return
@@ -206,12 +215,28 @@ class Reader:
             if "bytes" in arguments and (number := self._number(arguments["bytes"])) is not None:
                 size = number
             detail = self._detail(arguments, seconds)
-        external = get("External id", get("external id", -1))
+        external = self._whole(get("External id", get("external id", -1)))
+        if "Seq" in arguments and len(self.sequence) < MAX_OTHERS:
+            self.sequence[external] = self._whole(arguments["Seq"])
         self.rows.add(
             kind, self._text(name), start, seconds, self._who(event.get("pid", -1)),
-            self._who(event.get("tid", -1)), self._whole(external), correlation, device, stream, size, 1, signature,
+            self._who(event.get("tid", -1)), external, correlation, device, stream, size, 1, signature,
             detail,
         )  # fmt: skip
+
+    def _allocation(self, event: dict[str, Any]) -> None:
+        """Keep what an allocator did; device type 0 is the host (c10/core/DeviceType.h of PyTorch)."""
+        start, arguments = event.get("ts"), event.get("args")
+        start = exact(start) if type(start) is str else start
+        if not _is_time(start) or type(arguments) is not dict or type(arguments.get("Bytes")) is not int:
+            self.repairs.add("skipped", "memory event", "without a time or a size")
+        elif len(self.memory) >= MAX_ALLOCATIONS:
+            self.repairs.add("left out", "memory event", f"beyond {MAX_ALLOCATIONS:,}")
+        else:
+            on_host = self._whole(arguments.get("Device Type", 0)) == 0
+            device = HOST if on_host else max(self._whole(arguments.get("Device Id", 0), 2**30), 0)
+            who = self._who(event.get("pid", -1)), self._who(event.get("tid", -1))
+            self.memory.add(start, *(self._whole(arguments.get(name, -1)) for name in _MEMORY), device, *who)
 
     def _times(self, kind: Kind, start: Any, duration: Any) -> tuple[Any, float] | None:
         """Return start and duration, whatever they are written as; ``None``, and counted, where they are not usable."""
@@ -314,9 +339,9 @@ def _trace(source: ByteStream, stream: JsonStream, reader: Reader, root: Mapping
     notes = [*_faults(source, stream, reader), *reader.repairs.notes()]
     if reader.frames:
         notes.append(f"left out {plural(reader.frames, 'Python frame')}")
-    ranks = root.get("distributedInfo")
-    if isinstance(ranks, dict) and isinstance(ranks.get("world_size"), int) and ranks["world_size"] > 1:
-        notes.append(f"rank {str(ranks.get('rank', '?'))[:9]} of {str(ranks['world_size'])[:9]}")
+    rank, world = _rank(root)
+    if world > 1:
+        notes.append(f"rank {rank if rank >= 0 else '?'} of {world}")
     if not len(events):
         why = f" ({'; '.join(notes)})" if notes else ""
         raise TraceError(f"{source.name}: no events with a duration{why}; was the profiler running?")
@@ -333,7 +358,9 @@ def _trace(source: ByteStream, stream: JsonStream, reader: Reader, root: Mapping
         )
     return Trace(
         source.name, "torch", events, _devices(root), notes=tuple(notes), partial=partial,
-        processes=reader.processes, threads=reader.threads, lost=reader.rows.lost,
+        processes=reader.processes, threads=reader.threads, lost=reader.rows.lost, rank=rank,
+        origin=_origin(reader, root), sequence=reader.sequence,
+        memory=reader.memory.allocations(reader.rows.zero, reader.rows.scale),
     )  # fmt: skip
 
 
@@ -353,6 +380,20 @@ def _faults(source: ByteStream, stream: JsonStream, reader: Reader) -> Iterator[
         yield f"skipped {plural(stream.broken, 'broken event')}"
     if stream.first:
         yield f"what was broken or repaired begins at {stream.first}"
+
+
+def _rank(root: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the rank of the process, and how many there are; -1 where that is not known."""
+    ranks = root.get("distributedInfo")
+    known = ranks if isinstance(ranks, dict) else {}
+    rank, world = (known.get(key) for key in ("rank", "world_size"))
+    return tuple(number if type(number) is int and 0 <= number < 2**30 else -1 for number in (rank, world))  # type: ignore[return-value]
+
+
+def _origin(reader: Reader, root: Mapping[str, Any]) -> int:
+    """Return when the first event began by the clock of the host [ns]."""
+    base, (whole, rest) = root.get("baseTimeNanoseconds"), reader.rows.zero
+    return (base if type(base) is int and 0 <= base < _BIG else 0) + 1000 * whole + round(1000 * rest)
 
 
 def _devices(root: Mapping[str, Any]) -> dict[int, str]:
