@@ -1,7 +1,7 @@
 """The base of every chart: drawn only when shown or saved, and written whole or not at all.
 
-A chart is one frozen dataclass in a file of its own, with ``draw(ax)`` and, as every result, ``records()``; colours,
-ticks and labels come from :mod:`roofline.view.charts.style` and :mod:`roofline.view.charts.labels`.
+A chart is one frozen dataclass in a file of its own, with ``drawing()``, which says its marks
+(:mod:`roofline.view.charts.marks`), and, as every result, ``records()``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from roofline.ir.csvfile import csv_text
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.files import user_path, whole_file
 from roofline.ir.report import Report, flat, plain
-from roofline.view.charts.style import RC
+from roofline.view.charts.marks import Drawing
+from roofline.view.charts.paint import paint
+from roofline.view.charts.spans import shares_x
+from roofline.view.charts.style import settings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,6 +35,7 @@ FORMATS: dict[str, dict[str, None]] = {
     ".png": {"Software": None},
     ".svg": {"Date": None, "Creator": None},
     ".pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+    ".html": {},
 }
 
 
@@ -39,26 +43,19 @@ class Chart(Report, ABC):
     """What all charts share; its rows are the table behind the drawing."""
 
     __slots__ = ()
-    #: Width and height of the figure [inch].
-    default_size: ClassVar[tuple[float, float]] = (8.0, 5.4)
-    #: Relative heights of its panels, from top to bottom.
-    panels: ClassVar[tuple[float, ...]] = (1.0,)
     #: A notebook shows the drawing, not the table.
     _repr_html_: ClassVar[Any] = None
 
     @abstractmethod
-    def draw(self, ax: Any) -> None:
-        """Draw onto axes, or onto a list of them from top to bottom if the chart has several panels."""
+    def drawing(self) -> Drawing:
+        """Return what is drawn, as marks."""
 
-    def hints(self) -> dict[str, str]:
-        """Return the tooltips of an SVG by the id of its group."""
-        return {}
-
-    def on(self, ax: Any) -> Any:
+    def on(self, ax: Any, dark: bool = False) -> Any:
         """Draw onto axes of your own and return them.
 
         Args:
             ax: Axes of matplotlib; one for each panel, from top to bottom, where the chart has several.
+            dark: Whether their ground is dark.
 
         Raises:
             UsageError: Not as many axes as the chart has panels.
@@ -66,55 +63,87 @@ class Chart(Report, ABC):
         import matplotlib
         import numpy as np
 
-        axes = list(np.ravel(np.asarray(ax, dtype=object)))
-        if len(axes) != len(self.panels):
+        axes, drawing = list(np.ravel(np.asarray(ax, dtype=object))), self.drawing()
+        if len(axes) != len(drawing.panels):
             name = type(self).__name__
-            raise UsageError(f"{name} needs {len(self.panels)} axes, one for each panel; given {len(axes)}")
-        with matplotlib.rc_context(RC):
-            self.draw(axes[0] if len(axes) == 1 else axes)
+            raise UsageError(f"{name} needs {len(drawing.panels)} axes, one for each panel; given {len(axes)}")
+        with matplotlib.rc_context(settings(dark)):
+            paint(axes, drawing, dark)
         return ax
 
-    def figure(self, size: tuple[float, float] | None = None) -> Figure:
+    def figure(self, size: tuple[float, float] | None = None, dark: bool = False) -> Figure:
         """Draw a new figure, outside of pyplot.
 
         Args:
             size: Width and height [inch]; a hundred pixels per inch on screen.
+            dark: Whether the ground is dark.
         """
         import matplotlib
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        with matplotlib.rc_context(RC):
-            figure = Figure(figsize=size or self.default_size, dpi=100, layout="constrained")
+        drawing = self.drawing()
+        heights = [panel.height for panel in drawing.panels]
+        with matplotlib.rc_context(settings(dark)):
+            figure = Figure(figsize=size or drawing.size, dpi=100, layout="constrained")
             FigureCanvasAgg(figure)
-            self.on(figure.subplots(len(self.panels), 1, sharex=True, height_ratios=self.panels))
+            axes = figure.subplots(len(heights), 1, sharex=shares_x(drawing), height_ratios=heights, squeeze=False)
+            paint(list(axes[:, 0]), drawing, dark)
             figure.set_layout_engine("none")
         return figure
 
-    def render(self, suffix: str, size: tuple[float, float] | None = None, dpi: float = 200) -> bytes:
+    def plotly(self, dark: bool = False) -> Any:
+        """Draw for a browser: the same content, with hover texts and a legend that switches marks on and off.
+
+        Args:
+            dark: Whether the ground is dark.
+
+        Returns:
+            A ``plotly.graph_objects.Figure``.
+        """
+        from roofline.view.charts import interactive
+
+        return interactive.figure(self.drawing(), dark)
+
+    def render(
+        self, suffix: str, size: tuple[float, float] | None = None, dpi: float = 200, dark: bool = False
+    ) -> bytes:
         """Draw into bytes of a format; the same chart gives the same bytes.
 
         Args:
-            suffix: ``.png``, ``.svg`` or ``.pdf``.
-            size: Width and height [inch].
+            suffix: ``.png``, ``.svg``, ``.pdf``, or ``.html`` for a page that loads nothing.
+            size: Width and height [inch]; a page is as wide as its window.
             dpi: Pixels per inch of a PNG.
+            dark: Whether the ground is dark.
         """
         import matplotlib
 
+        if suffix == ".html":
+            from roofline.view.charts import interactive
+
+            return interactive.html(self.drawing(), dark).encode()
         buffer = io.BytesIO()
-        figure = self.figure(size)
-        with matplotlib.rc_context(RC):
+        figure = self.figure(size, dark)
+        with matplotlib.rc_context(settings(dark)):
             figure.savefig(buffer, format=suffix[1:], dpi=dpi, metadata=FORMATS[suffix])
         data = buffer.getvalue()
-        return _with_hints(data.decode(), self.hints()).encode() if suffix == ".svg" else data
+        return _with_hints(data.decode(), self.drawing().hints()).encode() if suffix == ".svg" else data
 
-    def save(self, path: str | os.PathLike[str], size: tuple[float, float] | None = None, dpi: float = 200) -> None:
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        size: tuple[float, float] | None = None,
+        dpi: float = 200,
+        dark: bool = False,
+    ) -> None:
         """Write the chart to a file, whole or not at all.
 
         Args:
-            path: The suffix picks the format: ``.png``, ``.svg`` or ``.pdf``.
+            path: The suffix picks the format: ``.png``, ``.svg``, ``.pdf``, or ``.html`` for an interactive page that
+                loads nothing.
             size: Width and height [inch].
             dpi: Pixels per inch of a PNG.
+            dark: Whether the ground is dark.
 
         Raises:
             UsageError: Another suffix, or a place that cannot be written.
@@ -123,7 +152,7 @@ class Chart(Report, ABC):
         if suffix not in FORMATS:
             hint = did_you_mean(suffix, FORMATS) if suffix else ""
             raise UsageError(f"{path}: unknown suffix {suffix!r}; allowed: {', '.join(FORMATS)}{hint}")
-        self._write(path, lambda: self.render(suffix, size, dpi))
+        self._write(path, lambda: self.render(suffix, size, dpi, dark))
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write the table behind the chart as CSV, whole or not at all."""

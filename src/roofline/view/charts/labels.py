@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from roofline.view.charts.style import BACK, INK, MUTED, pixels
+from roofline.view.charts.style import INK, pixels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -251,13 +251,19 @@ def _write(ax: Axes, label: Label, centre: Array, size: Array) -> None:
     """Write a label at its place, with a leader from the nearest point of its box."""
     low = centre - size / 2
     end = nearest(np.concatenate([low, low + size]), label.pixel(ax))
-    leader: dict[str, Any] = {"arrowstyle": "-", "color": MUTED, "lw": 0.7, "shrinkA": 1, "shrinkB": label.radius}
+    leader: dict[str, Any] = {
+        "arrowstyle": "-",
+        "color": ax.spines["left"].get_edgecolor(),
+        "lw": 0.7,
+        "shrinkA": 1,
+        "shrinkB": label.radius,
+    }
     leader["relpos"] = tuple((end - low) / size)
     is_far = np.hypot(*(end - label.pixel(ax))) > label.radius * pixels(ax) + 4
     ax.annotate(
         label.text, label.at, tuple(ax.transAxes.inverted().transform(centre)),
         xycoords="data", textcoords="axes fraction", ha="center", va="center",
-        zorder=6, bbox={"facecolor": BACK, "alpha": 0.75, "linewidth": 0, "pad": 0.6},
+        zorder=6, bbox={"facecolor": ax.get_facecolor(), "alpha": 0.75, "linewidth": 0, "pad": 0.6},
         arrowprops=leader if is_far else None, gid=label.name, fontsize=8, **label.look,
     )  # fmt: skip
 
@@ -291,3 +297,14 @@ def spread_margin(ax: Axes, labels: Sequence[Text], gap: float, below: float, ab
         y = float(ax.transData.inverted().transform((0.0, centre))[1])
         for text in (label, getattr(label, "swatch", label)):
             text.set_y(y)
+
+
+def stagger(labels: Sequence[Any]) -> None:
+    """Lift each label above the axes until it is clear of those to its left."""
+    order = sorted(labels, key=lambda label: label.xy[0])
+    for i, label in enumerate(order):
+        for level in range(3):
+            label.set_position((0, 3 + 10 * level))
+            before = [other.get_window_extent().extents for other in order[:i]]
+            if not before or not overlaps([label.get_window_extent().extents], before).any():
+                break

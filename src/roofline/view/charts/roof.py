@@ -20,7 +20,7 @@ from roofline.ir.report import size_words
 from roofline.ir.text import shown
 from roofline.ir.units import format_si
 from roofline.view.charts import points as read
-from roofline.view.charts.chart import Chart
+from roofline.view.charts.classic import Classic
 from roofline.view.charts.labels import Box, Label, first_free, margin_label, spread_margin, write_labels
 from roofline.view.charts.points import COLUMNS, Ceiling, Point, Slope, Window
 from roofline.view.charts.strip import Row, below
@@ -57,7 +57,7 @@ _DASHED: dict[str, Any] = {"lw": 0.9, "ls": (0, (5, 3))}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Roofline(Chart):
+class Roofline(Classic):
     """A roofline, made by :func:`plot_roofline`.
 
     Attributes:

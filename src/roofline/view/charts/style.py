@@ -23,6 +23,9 @@ THEME: dict[str, tuple[str, str]] = {
     "floor": ("#2e7d32", "#58b368"), "efficiency": ("#7cb583", "#3f7a4a"), "unknown": ("#8d99ab", "#6c788a"),
     "sync": ("#8a5cc4", "#a67fe0"), "other0": ("#b58a14", "#d9ae36"), "other1": ("#1d9a9a", "#45c0c0"),
     "other2": ("#8c5a3c", "#b98462"), "other3": ("#5b6ee1", "#8b9bf5"),
+    "weights": ("#0b4f7d", "#3c7fb0"), "kv_cache": ("#3a8cc1", "#6db3e2"), "inputs": ("#a9d0ea", "#c3e0f3"),
+    "activations": ("#9a8bc4", "#b3a6da"), "gradients": ("#c98bb0", "#d9a5c4"), "optimizer": ("#7a4a78", "#a470a1"),
+    "workspace": ("#b9c1c9", "#7e8894"), "reserve": ("#dde2e6", "#525b66"),
     "pale-blue": ("#dbe9ff", "#1f3554"), "pale-violet": ("#e6dcff", "#37294f"), "pale-yellow": ("#fff6da", "#423715"),
     "pale-red": ("#ffcccc", "#4d2220"),
 }  # fmt: skip
@@ -33,7 +36,7 @@ INK, MUTED, GRID, BACK, BAND, ALERT = (COLOURS[name] for name in ("ink", "soft",
 BOUND_COLOURS = {bound: COLOURS[bound] for bound in (*BOUNDS, "link")} | {"": COLOURS["unknown"]}
 BOUND_MARKERS = dict(zip(BOUND_COLOURS, ("o", "s", "P", "^", "D", "v", "h"), strict=True))
 #: Parts of the memory, in the order of :class:`roofline.counting.memory.Memory`.
-PART_COLOURS = ("#0b4f7d", "#3a8cc1", "#a9d0ea", COLOURS["memory"], "#b9c1c9", "#dde2e6")
+PART_COLOURS = tuple(COLOURS[part] for part in ("weights", "kv_cache", "inputs", "activations", "workspace", "reserve"))
 #: Parts of a time that are called otherwise than their colour.
 _SAME = {
     "busy": "floor", "no formula": "unknown", "other": "unknown", "launch_bound": "launch", "launching": "launch",
@@ -50,24 +53,34 @@ RC: Any = {
     "text.parse_math": False,
     "axes.titlesize": 11.0,
     "axes.labelsize": 9.0,
-    "axes.edgecolor": MUTED,
-    "axes.labelcolor": INK,
     "axes.linewidth": 0.8,
-    "text.color": INK,
     "xtick.labelsize": 8.5,
     "ytick.labelsize": 8.5,
-    "xtick.color": INK,
-    "ytick.color": INK,
     "lines.linewidth": 1.5,
     "lines.markersize": 6.0,
     "path.sketch": None,
     "svg.fonttype": "none",
     "svg.hashsalt": "roofline",
     "pdf.fonttype": 42,
-    "figure.facecolor": "white",
     "savefig.facecolor": "auto",
     "savefig.bbox": None,
 }
+
+
+def palette(dark: bool) -> dict[str, str]:
+    """Return the colours by what they stand for, on a light ground or on a dark one."""
+    return {name: pair[dark] for name, pair in THEME.items()}
+
+
+def settings(dark: bool) -> Any:
+    """Return the settings of matplotlib under which every figure is made and written."""
+    colour = palette(dark)
+    own = {
+        "axes.edgecolor": colour["soft"], "axes.labelcolor": colour["ink"], "text.color": colour["ink"],
+        "xtick.color": colour["ink"], "ytick.color": colour["ink"], "grid.color": colour["line"],
+        "figure.facecolor": colour["back"], "axes.facecolor": colour["back"],
+    }  # fmt: skip
+    return RC | own
 
 
 def part_colours(names: Sequence[str]) -> list[str]:
@@ -115,7 +128,7 @@ def pixels(ax: Axes) -> float:
 
 def style_axes(ax: Axes) -> None:
     """Draw a light grid and only the left and bottom edges."""
-    ax.grid(True, color=GRID, linewidth=0.7)
+    ax.grid(True, linewidth=0.7)
     ax.set_axisbelow(True)
     ax.tick_params(which="both", length=0)
     for side in ("top", "right"):
@@ -132,12 +145,12 @@ def log_ticks(axis: Axis, low: float, high: float, unit: str) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def head(ax: Axes, title: str, subtitle: str, lift: float = 0.0) -> tuple[Text, Text]:
+def head(ax: Axes, title: str, subtitle: str, lift: float = 0.0, colour: str = MUTED) -> tuple[Text, Text]:
     """Write two lines above axes, with room for something else between them and the axes [point]."""
     first = ax.set_title(clean(title, 200), loc="left", fontweight="bold", pad=21 + lift)
     second = ax.annotate(
         clean(subtitle, 200), (0, 1), (0, 7 + lift), xycoords="axes fraction", textcoords="offset points",
-        color=MUTED, fontsize=8.5, in_layout=False,
+        color=colour, fontsize=8.5, in_layout=False,
     )  # fmt: skip
     return first, second
 

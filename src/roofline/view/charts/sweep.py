@@ -15,7 +15,7 @@ from roofline.analysis.estimates import estimate as evaluate
 from roofline.ir.errors import UsageError
 from roofline.ir.numbers import as_list, finite_number
 from roofline.ir.units import PREFIXES, format_bytes, format_si
-from roofline.view.charts.chart import Chart
+from roofline.view.charts.classic import Classic
 from roofline.view.charts.labels import margin_label, overlaps, spread_margin
 from roofline.view.charts.points import faster_text, quantity
 from roofline.view.charts.roof import about
@@ -60,7 +60,7 @@ class Measured:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class BatchSweep(Chart):
+class BatchSweep(Classic):
     """Time, throughput and memory over the batch, made by :func:`plot_batch`.
 
     Attributes:

@@ -1,0 +1,455 @@
+"""Marks drawn by Plotly: the same content with hover texts; names in the legend switch their marks on and off."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from roofline.view.charts.labels import Box, place, spread
+from roofline.view.charts.marks import (
+    Arrow,
+    Axis,
+    Band,
+    Bars,
+    Cells,
+    Drawing,
+    Line,
+    Note,
+    Panel,
+    Points,
+    Region,
+    Rule,
+    Strip,
+)
+from roofline.view.charts.spans import Span, shares_x, spans, ticks
+from roofline.view.charts.style import clean, palette
+
+#: Markers of matplotlib by their name in Plotly.
+SYMBOLS = {
+    "o": "circle", "s": "square", "P": "cross", "^": "triangle-up", "D": "diamond", "v": "triangle-down",
+    "h": "hexagon", "*": "star", "X": "x",
+}  # fmt: skip
+#: Fonts in which pages write, whichever the reader has.
+FONTS = "system-ui, 'DejaVu Sans', Verdana, Arial, sans-serif"
+#: Pixels of a typographic point, and those of an average letter and of a line of a label.
+POINT, LETTER, LEADING = 96 / 72, 6.4, 14.0
+#: Width of a figure as labels are placed in it, its margins (left, right, top, bottom), and height of an inch [pixel].
+WIDTH, MARGINS, INCH = 900.0, (80.0, 160.0, 70.0, 60.0), 110.0
+
+
+@dataclass(slots=True)
+class _Sheet:
+    """One panel while it is drawn."""
+
+    figure: Any
+    panel: Panel
+    x: Span
+    y: Span
+    colours: dict[str, str]
+    number: int
+    frame: Box
+    names: set[str]
+    margin: list[tuple[float, str, str]] = field(default_factory=list)
+    tops: list[tuple[float, str, str]] = field(default_factory=list)
+    labels: list[tuple[float, float, str, str]] = field(default_factory=list)
+    bubbles: list[Box] = field(default_factory=list)
+    lines: list[Box] = field(default_factory=list)
+
+    def axes(self, paper_x: bool = False, paper_y: bool = False) -> dict[str, str]:
+        """Return which axes something refers to."""
+        at = "" if self.number == 1 else str(self.number)
+        return {
+            "xref": f"x{at} domain" if paper_x else f"x{at}", "yref": f"y{at} domain" if paper_y else f"y{at}",
+        }  # fmt: skip
+
+    def pixel(self, x: float, y: float) -> tuple[float, float]:
+        """Return about where a place is drawn, upwards from the lower left [pixel]."""
+        x0, y0, x1, y1 = self.frame
+        return (
+            x0 + (x1 - x0) * _part(self.panel.x, self.x, x),
+            y0 + (y1 - y0) * _part(self.panel.y, self.y, y, bool(self.panel.y.categories)),
+        )
+
+    def trace(self, kind: str, name: str, **values: Any) -> None:
+        """Add a trace, the first of its name with an entry in the legend."""
+        import plotly.graph_objects as go
+
+        shown = bool(name) and name not in self.names
+        self.names.add(name)
+        legend = {"name": _safe(name, 80), "legendgroup": name, "showlegend": shown}
+        self.figure.add_trace(getattr(go, kind)(**legend, **values), row=self.number, col=1)
+
+    def colour(self, name: str, opacity: float = 1.0) -> str:
+        """Return a colour by its name."""
+        value = self.colours[name]
+        if opacity >= 1:
+            return value
+        return f"rgba({int(value[1:3], 16)},{int(value[3:5], 16)},{int(value[5:7], 16)},{opacity:g})"
+
+    def say(self, x: float, y: float) -> str:
+        """Say what is at a place."""
+        said = [_valued(axis, value) for axis, value in ((self.panel.x, x), (self.panel.y, y)) if axis.ticks]
+        return "<br>".join(_safe(text) for text in said if text)
+
+    def hover(self, mark: Line | Points, name: str) -> list[str]:
+        """Return a safe text for each point of a mark."""
+        if mark.hover:
+            return [_safe(text) for text in mark.hover]
+        head = f"<b>{_safe(name)}</b><br>" if name else ""
+        return [head + self.say(x, y) for x, y in zip(mark.x, mark.y, strict=True)]
+
+
+def figure(drawing: Drawing, dark: bool = False) -> Any:
+    """Draw a figure of Plotly.
+
+    Args:
+        drawing: What to draw.
+        dark: Whether the ground is dark.
+
+    Returns:
+        A ``plotly.graph_objects.Figure``.
+    """
+    from plotly.subplots import make_subplots
+
+    heights = [panel.height for panel in drawing.panels]
+    height = drawing.size[1] * INCH
+    fig = make_subplots(len(heights), 1, shared_xaxes=shares_x(drawing), row_heights=heights, vertical_spacing=0.06)
+    names: set[str] = set()
+    colours = palette(dark)
+    strips = [mark for panel in drawing.panels for mark in panel.marks if isinstance(mark, Strip)]
+    bottom = MARGINS[3] + 26 * len(strips)
+    for number, (panel, (x, y)) in enumerate(zip(drawing.panels, spans(drawing), strict=True), 1):
+        sheet = _Sheet(fig, panel, x, y, colours, number, _frame(fig, number, height, bottom), names)
+        _set_axes(sheet, number == len(heights) or not shares_x(drawing))
+        for mark in panel.marks:
+            _PAINTERS[type(mark)](sheet, mark)
+        _write_labels(sheet)
+    _set_page(fig, drawing, colours, height, bottom)
+    return fig
+
+
+def html(drawing: Drawing, dark: bool = False) -> str:
+    """Return a page of its own that loads nothing."""
+    fig = figure(drawing, dark)
+    fig.update_layout(width=None, autosize=True)
+    page: str = fig.to_html(
+        include_plotlyjs=True, include_mathjax=False, div_id="chart", default_width="100%",
+        config={"displaylogo": False, "responsive": True},
+    )  # fmt: skip
+    back = palette(dark)["back"]
+    title = f"<title>{escape(clean(drawing.title or 'chart', 200))}</title>"
+    narrow = '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    style = f"<style>body{{margin:0;background:{back}}}</style>"
+    return page.replace("<head>", f"<head>{title}{narrow}{style}", 1)
+
+
+def _frame(fig: Any, number: int, height: float, bottom: float) -> Box:
+    """Return about where a panel is on the screen, from the lower left [pixel]."""
+    left, right, top, _ = MARGINS
+    low, high = fig.layout["yaxis" if number == 1 else f"yaxis{number}"].domain
+    room = height - top - bottom
+    return left, bottom + low * room, WIDTH - right, bottom + high * room
+
+
+def _part(axis: Axis, span: Span, value: float, down: bool = False) -> float:
+    """Return how far along an axis a value is, 0 to 1."""
+    low, high = span
+    if axis.log:
+        part = math.log(value / low) / math.log(high / low) if value > 0 else -1.0
+    else:
+        part = (value - low) / (high - low)
+    return 1 - part if down else part
+
+
+def _safe(text: str, limit: int = 300) -> str:
+    """Make any text fit for Plotly, which reads some HTML; line breaks stay."""
+    return "<br>".join(escape(clean(line, limit), quote=False) for line in text.split("\n"))
+
+
+def _valued(axis: Axis, value: float) -> str:
+    text = axis.text(float(value))
+    return f"{axis.label}: {text}" if axis.label and text else text
+
+
+# --- axes and page ----------------------------------------------------------------------------------------------------
+
+
+def _set_axes(sheet: _Sheet, last: bool) -> None:
+    row: dict[str, Any] = {"row": sheet.number, "col": 1}
+    panel = sheet.panel
+    sheet.figure.update_xaxes(**_axis(sheet, panel.x, sheet.x, False), **row)
+    sheet.figure.update_yaxes(**_axis(sheet, panel.y, sheet.y, bool(panel.y.categories)), **row)
+    if last:
+        sheet.figure.update_xaxes(title_text=_safe(panel.x.label), **row)
+    sheet.figure.update_yaxes(title_text=_safe(panel.y.label), **row)
+    if panel.title:
+        sheet.figure.add_annotation(
+            text=_safe(panel.title), x=0, y=1, xanchor="left", yanchor="bottom", showarrow=False, yshift=2,
+            font={"color": sheet.colour("soft"), "size": 12}, **sheet.axes(True, True),
+        )  # fmt: skip
+
+
+def _axis(sheet: _Sheet, axis: Axis, span: Span, down: bool) -> dict[str, Any]:
+    places, texts = ticks(axis, span)
+    ends = [math.log10(end) for end in span] if axis.log else list(span)
+    line = {"gridcolor": sheet.colour("line"), "linecolor": sheet.colour("soft"), "showline": True, "zeroline": False}
+    return line | {
+        "type": "log" if axis.log else "linear", "range": ends[::-1] if down else ends, "tickvals": places,
+        "ticktext": [_safe(text, 42) for text in texts], "showgrid": not axis.categories, "automargin": True,
+    }  # fmt: skip
+
+
+def _set_page(fig: Any, drawing: Drawing, colours: dict[str, str], height: float, bottom: float) -> None:
+    left, right, top, _ = MARGINS
+    title = f"<b>{_safe(drawing.title, 120)}</b><br><sup>{_safe(drawing.subtitle, 200)}</sup>" if drawing.title else ""
+    # At the bottom, below the axis' name; the page grows by what it needs.
+    entries = sum(bool(trace.showlegend) for trace in fig.data)
+    fig.update_layout(
+        title={"text": title, "x": 0.01, "xanchor": "left", "font": {"size": 16}},
+        paper_bgcolor=colours["back"], plot_bgcolor=colours["back"], width=WIDTH,
+        height=height + 12 * (entries // 3), font={"color": colours["ink"], "family": FONTS, "size": 12},
+        margin={"l": left, "r": right, "t": top, "b": bottom}, hovermode="closest", barmode="overlay",
+        showlegend=drawing.legend and entries > 0,
+        legend={"orientation": "h", "yanchor": "top", "y": 0, "x": 0, "yref": "container"} | _below(height, bottom),
+        hoverlabel={"bgcolor": colours["band"], "font": {"color": colours["ink"]}, "align": "left"},
+    )  # fmt: skip
+
+
+def _below(height: float, bottom: float) -> dict[str, Any]:
+    return {"yref": "paper", "y": -(bottom - 8) / (height - MARGINS[2] - bottom)}
+
+
+# --- marks ------------------------------------------------------------------------------------------------------------
+
+
+def _line(sheet: _Sheet, mark: Line) -> None:
+    look = {"color": sheet.colour(mark.colour), "width": mark.width, "dash": "dash" if mark.dash else "solid"}
+    x, y = [float(v) for v in mark.x], [float(v) for v in mark.y]
+    sheet.trace(
+        "Scatter", mark.name, x=x, y=y, line=look, mode="lines" if len(x) > 1 else "markers", hoverinfo="text",
+        hovertext=sheet.hover(mark, mark.name or mark.label),
+    )  # fmt: skip
+    places = [sheet.pixel(*at) for at in zip(x, y, strict=True)]
+    sheet.lines += [(*a, *b) for a, b in pairwise(places)]
+    if mark.label and mark.along and len(x) > 1:
+        _along(sheet, mark, places)
+    elif mark.label:
+        sheet.margin.append((y[-1], mark.label, mark.colour))
+
+
+def _along(sheet: _Sheet, mark: Line, places: Sequence[tuple[float, float]]) -> None:
+    """Write along a straight line, near its start."""
+    (x0, y0), (x1, y1) = places[0], places[-1]
+    angle = math.atan2(y1 - y0, x1 - x0)
+    half = len(mark.label) * LETTER / 2
+    to = min(half + 18, math.hypot(x1 - x0, y1 - y0) / 2)
+    at = (x0 + to * math.cos(angle) - 9 * math.sin(angle), y0 + to * math.sin(angle) + 9 * math.cos(angle))
+    left, low, right, high = sheet.frame
+    sheet.figure.add_annotation(
+        text=_safe(mark.label), textangle=-math.degrees(angle), showarrow=False,
+        x=(at[0] - left) / (right - left), y=(at[1] - low) / (high - low), xanchor="center", yanchor="middle",
+        font={"color": sheet.colour(mark.colour), "size": 11}, **sheet.axes(True, True),
+    )  # fmt: skip
+    for part in np.linspace(-1, 1, 9):
+        x, y = at[0] + part * half * math.cos(angle), at[1] + part * half * math.sin(angle)
+        sheet.bubbles.append((x - 8, y - 8, x + 8, y + 8))
+
+
+def _band(sheet: _Sheet, mark: Band) -> None:
+    x = [float(v) for v in mark.x]
+    low, high = [float(v) for v in mark.low], [float(v) for v in mark.high]
+    head = f"<b>{_safe(mark.name)}</b><br>" if mark.name else ""
+    y = sheet.panel.y.text
+    between = (lambda a, b: y(b - a)) if mark.strength >= 1 else (lambda a, b: f"{y(a)} to {y(b)}")
+    said = [
+        f"{head}{_safe(_valued(sheet.panel.x, at))}<br>{_safe(between(a, b))}"
+        for at, a, b in zip(x, low, high, strict=True)
+    ]
+    sheet.trace(
+        "Scatter", mark.name, x=[*x, *x[::-1]], y=[*high, *low[::-1]], fill="toself", mode="lines", hoverinfo="text",
+        fillcolor=sheet.colour(mark.colour, mark.strength), line={"width": 0}, hovertext=said + said[::-1],
+        hoveron="points",
+    )  # fmt: skip
+    if mark.label:
+        sheet.margin.append(((low[-1] + high[-1]) / 2, mark.label, mark.colour))
+
+
+def _points(sheet: _Sheet, mark: Points) -> None:
+    sizes = np.broadcast_to(np.asarray(mark.size, dtype=np.float64), np.shape(mark.x)) * POINT
+    sheet.trace(
+        "Scatter", mark.name, x=[float(v) for v in mark.x], y=[float(v) for v in mark.y], mode="markers",
+        marker=_symbol(sheet, mark, sizes), hoverinfo="text", hovertext=sheet.hover(mark, mark.name),
+        cliponaxis=False,
+    )  # fmt: skip
+    for at, (x, y) in enumerate(zip(mark.x, mark.y, strict=True)):
+        left, low = sheet.pixel(x, y)
+        reach = float(sizes[at]) / 2 + 2
+        sheet.bubbles.append((left - reach, low - reach, left + reach, low + reach))
+        if mark.labels and mark.labels[at]:
+            sheet.labels.append((x, y, mark.labels[at], "red" if mark.colour == "red" else "ink"))
+
+
+def _symbol(sheet: _Sheet, mark: Points, sizes: Any) -> dict[str, Any]:
+    edge = {"color": sheet.colour(mark.edge), "width": 0.8} if mark.filled else {"width": 2}
+    symbol = SYMBOLS[mark.marker] + ("" if mark.filled else "-open")
+    return {"symbol": symbol, "size": sizes.tolist(), "color": sheet.colour(mark.colour), "line": edge, "opacity": 0.9}
+
+
+def _bars(sheet: _Sheet, mark: Bars) -> None:
+    at, length = [float(v) for v in mark.at], [float(v) for v in mark.length]
+    start = np.broadcast_to(np.asarray(mark.start, dtype=np.float64), len(at)).tolist()
+    colour = [sheet.colour(mark.colour if isinstance(mark.colour, str) else mark.colour[i]) for i in range(len(at))]
+    across, along = (sheet.panel.y, sheet.panel.x) if mark.horizontal else (sheet.panel.x, sheet.panel.y)
+    head = f"<b>{_safe(mark.name)}</b><br>" if mark.name else ""
+    said = [_safe(text) for text in mark.hover] or [
+        f"{head}{_safe(_valued(across, a))}<br>{_safe(along.text(value))}" for a, value in zip(at, length, strict=True)
+    ]
+    places = {"x": length, "y": at, "orientation": "h"} if mark.horizontal else {"x": at, "y": length}
+    sheet.trace(
+        "Bar", mark.name, **places, base=start, width=mark.width, hoverinfo="text", hovertext=said,
+        marker={"color": colour, "line": {"color": sheet.colour("back"), "width": 0.6}},
+        text=[_safe(text, 60) for text in mark.texts] or None, textposition="auto", textangle=0, cliponaxis=False,
+    )  # fmt: skip
+
+
+def _cells(sheet: _Sheet, mark: Cells) -> None:
+    values = np.asarray(mark.values, dtype=np.float64)
+    shown = np.log10(values) if mark.log else values
+    z = [[float(v) if math.isfinite(v) else None for v in row] for row in shown]
+    hover = [[_safe(text) for text in row] for row in (mark.hover or mark.texts)] or None
+    sheet.trace(
+        "Heatmap", "", z=z, text=[[_safe(text, 20) for text in row] for row in mark.texts] or None,
+        texttemplate="%{text}", hovertext=hover, hoverinfo="text", showscale=False, xgap=1, ygap=1,
+        colorscale=[[0, sheet.colour("band")], [1, sheet.colour(mark.colour)]],
+    )  # fmt: skip
+
+
+def _region(sheet: _Sheet, mark: Region) -> None:
+    x0, x1 = sheet.x[0] if mark.x0 is None else mark.x0, sheet.x[1] if mark.x1 is None else mark.x1
+    y0, y1 = sheet.y[0] if mark.y0 is None else mark.y0, sheet.y[1] if mark.y1 is None else mark.y1
+    sheet.trace(
+        "Scatter", mark.name, x=[x0, x1, x1, x0], y=[y0, y0, y1, y1], fill="toself", mode="lines", line={"width": 0},
+        fillcolor=sheet.colour(mark.colour, mark.strength), hoverinfo="skip",
+    )  # fmt: skip
+    if mark.label:
+        (left, _), (right, top) = sheet.pixel(x0, y0), sheet.pixel(x1, y1)
+        a, low, b, high = sheet.frame
+        sheet.figure.add_annotation(
+            text=f"<i>{_safe(mark.label)}</i>", showarrow=False, x=((left + right) / 2 - a) / (b - a),
+            y=(top - low) / (high - low), yanchor="top", font={"color": sheet.colour("soft"), "size": 11},
+            **sheet.axes(True, True),
+        )  # fmt: skip
+
+
+def _rule(sheet: _Sheet, mark: Rule) -> None:
+    upright = mark.x is not None
+    at, (low, high) = (mark.x, sheet.x) if mark.x is not None else (mark.y or 0.0, sheet.y)
+    beyond = ", above the axis" if at > high else ", below the axis" if at < low else ""
+    if not beyond:
+        x, y = ([at, at], list(sheet.y)) if upright else (list(sheet.x), [at, at])
+        look = {"color": sheet.colour(mark.colour), "width": 1.2, "dash": "dash" if mark.dash else "solid"}
+        said = _safe(mark.label or mark.name)
+        sheet.trace("Scatter", mark.name, x=x, y=y, mode="lines", line=look, hoverinfo="text", hovertext=[said] * 2)
+        sheet.lines.append((*sheet.pixel(x[0], y[0]), *sheet.pixel(x[1], y[1])))
+    if mark.label and not upright:
+        sheet.margin.append((min(max(at, low), high), mark.label + beyond, mark.colour))
+    elif mark.label and not beyond:
+        sheet.tops.append((at, mark.label, mark.colour))
+
+
+def _arrow(sheet: _Sheet, mark: Arrow) -> None:
+    look = {"color": sheet.colour(mark.colour), "width": 1.4}
+    sheet.trace(
+        "Scatter", mark.name, x=[mark.x0, mark.x1], y=[mark.y0, mark.y1], mode="lines+markers", line=look,
+        marker={"symbol": "arrow", "angleref": "previous", "size": [0, 10], "color": look["color"]},
+        hoverinfo="text" if mark.hover else "skip", hovertext=[_safe(mark.hover)] * 2,
+    )  # fmt: skip
+    sheet.lines.append((*sheet.pixel(mark.x0, mark.y0), *sheet.pixel(mark.x1, mark.y1)))
+
+
+def _note(sheet: _Sheet, mark: Note) -> None:
+    sheet.labels.append((mark.x, mark.y, mark.text, mark.colour))
+
+
+def _strip(sheet: _Sheet, mark: Strip) -> None:
+    """Draw a row below the axes: its caption, and a marker for each point, with its hover text."""
+    row = sum(1 for text in sheet.figure.layout.annotations if text.name == "strip")
+    shift = -58 - 26 * row
+    left, _, right, _ = sheet.frame
+    caption = _safe(mark.caption)
+    common = {"showarrow": False, "yanchor": "middle", "y": 0, "yshift": shift, **sheet.axes(True, True)}
+    sheet.figure.add_annotation(
+        text=caption, x=0, xanchor="left", name="strip", font={"color": sheet.colour("soft"), "size": 11}, **common
+    )
+    at = (len(mark.caption) * LETTER + 16) / (right - left)
+    for points in mark.points:
+        for i in range(len(points.x)):
+            size = float(np.broadcast_to(points.size, np.shape(points.x))[i])
+            step = (size * POINT + 5) / (right - left)
+            sheet.figure.add_annotation(
+                text="●", x=at + step / 2, xanchor="center", hovertext=_safe(points.hover[i]) if points.hover else "",
+                font={"color": sheet.colour(points.colour), "size": max(8.0, size * POINT)}, **common,
+            )  # fmt: skip
+            at += step
+
+
+_PAINTERS: dict[type, Callable[[_Sheet, Any], None]] = {
+    Line: _line, Band: _band, Points: _points, Bars: _bars, Cells: _cells, Region: _region, Rule: _rule,
+    Arrow: _arrow, Note: _note, Strip: _strip,
+}  # fmt: skip
+
+
+# --- labels -----------------------------------------------------------------------------------------------------------
+
+
+def _write_labels(sheet: _Sheet) -> None:
+    """Write the labels of a panel where they cover nothing, in a figure of its first size."""
+    _write_margin(sheet)
+    _write_tops(sheet)
+    sizes = [_extent(text) for *_, text, _ in sheet.labels]
+    anchors = [sheet.pixel(x, y) for x, y, *_ in sheet.labels]
+    x0, y0, x1, y1 = sheet.frame
+    centres = place(anchors, sizes, sheet.bubbles, sheet.lines, (x0 + 2, y0 + 2, x1 - 2, y1 - 2))
+    for (x, y, text, colour), (ax, ay), (cx, cy) in zip(sheet.labels, anchors, centres, strict=True):
+        logs = [math.log10(v) if axis.log else v for axis, v in ((sheet.panel.x, x), (sheet.panel.y, y))]
+        sheet.figure.add_annotation(
+            text=_safe(text), x=logs[0], y=logs[1], ax=cx - ax, ay=ay - cy, showarrow=True, arrowhead=0, arrowwidth=0.7,
+            arrowcolor=sheet.colour("soft"), standoff=5, font={"color": sheet.colour(colour), "size": 11},
+            bgcolor=sheet.colour("back", 0.75), borderpad=1, **sheet.axes(),
+        )  # fmt: skip
+
+
+def _extent(text: str) -> tuple[float, float]:
+    """Return about how large a text is [pixel]."""
+    lines = text.split("\n")
+    return max(map(len, lines)) * LETTER, len(lines) * LEADING
+
+
+def _write_margin(sheet: _Sheet) -> None:
+    heights = [_extent(text)[1] + 2 for _, text, _ in sheet.margin]
+    centres = [sheet.pixel(sheet.x[1], y)[1] for y, *_ in sheet.margin]
+    low, high = sheet.frame[1], sheet.frame[3]
+    for (_, text, colour), at in zip(sheet.margin, spread(centres, heights, low - 8, high + 12), strict=True):
+        sheet.figure.add_annotation(
+            text=_safe(text), x=1, xanchor="left", y=(at - low) / (high - low), yanchor="middle", showarrow=False,
+            align="left", xshift=6, font={"color": sheet.colour(colour), "size": 11}, **sheet.axes(True, True),
+        )  # fmt: skip
+
+
+def _write_tops(sheet: _Sheet) -> None:
+    ends: list[float] = []
+    for at, text, colour in sorted(sheet.tops):
+        x, half = sheet.pixel(at, sheet.y[0])[0], _extent(text)[0] / 2
+        level = next((i for i, end in enumerate(ends) if end < x - half), len(ends))
+        ends[level : level + 1] = [x + half + 4]
+        left, _, right, _ = sheet.frame
+        sheet.figure.add_annotation(
+            text=_safe(text), x=(x - left) / (right - left), y=1, yanchor="bottom", yshift=13 * level, showarrow=False,
+            font={"color": sheet.colour(colour), "size": 11}, **sheet.axes(True, True),
+        )  # fmt: skip
