@@ -57,6 +57,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Any, str]] = {
               "batch micro_batch tp pp dp ep zero recompute optimizer precision reserve"),
     "read_trace": (rl.traces.read_trace, {"path": "x"}, "path"),
     "plot_batch": (rl.charts.plot_batch, {"estimate": SWEEP}, "estimate memory_limit latency_limit measured"),
+    "plot_memory": (rl.charts.plot_memory, {"estimate": POINT}, "estimate"),
     "plot_roofline": (rl.charts.plot_roofline, {"what": POINT}, "what measured precisions levels"),
     "Chip.save": (lambda path: rl.chip("l4").save(path), {"path": "x"}, "path"),
     "Chart.to_csv": (lambda path: rl.charts.plot_roofline(POINT).to_csv(path), {"path": "x"}, "path"),

@@ -50,6 +50,10 @@ class Chart(Report, ABC):
     def drawing(self) -> Drawing:
         """Return what is drawn, as marks."""
 
+    def hints(self) -> dict[str, str]:
+        """Return the tooltips of an SVG by the id of its group."""
+        return self.drawing().hints()
+
     def on(self, ax: Any, dark: bool = False) -> Any:
         """Draw onto axes of your own and return them.
 
@@ -127,7 +131,7 @@ class Chart(Report, ABC):
         with matplotlib.rc_context(settings(dark)):
             figure.savefig(buffer, format=suffix[1:], dpi=dpi, metadata=FORMATS[suffix])
         data = buffer.getvalue()
-        return _with_hints(data.decode(), self.drawing().hints()).encode() if suffix == ".svg" else data
+        return _with_hints(data.decode(), self.hints()).encode() if suffix == ".svg" else data
 
     def save(
         self,

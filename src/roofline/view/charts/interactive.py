@@ -82,7 +82,7 @@ class _Sheet:
 
         shown = bool(name) and name not in self.names
         self.names.add(name)
-        legend = {"name": _safe(name, 80), "legendgroup": name, "showlegend": shown}
+        legend = {"name": _safe(name, 80), "legendgroup": _safe(name), "showlegend": shown}
         self.figure.add_trace(getattr(go, kind)(**legend, **values), row=self.number, col=1)
 
     def colour(self, name: str, opacity: float = 1.0) -> str:
@@ -265,10 +265,9 @@ def _band(sheet: _Sheet, mark: Band) -> None:
     x = [float(v) for v in mark.x]
     low, high = [float(v) for v in mark.low], [float(v) for v in mark.high]
     head = f"<b>{_safe(mark.name)}</b><br>" if mark.name else ""
-    y = sheet.panel.y.text
-    between = (lambda a, b: y(b - a)) if mark.strength >= 1 else (lambda a, b: f"{y(a)} to {y(b)}")
+    y, stacked = sheet.panel.y.text, mark.strength >= 1
     said = [
-        f"{head}{_safe(_valued(sheet.panel.x, at))}<br>{_safe(between(a, b))}"
+        f"{head}{_safe(_valued(sheet.panel.x, at))}<br>{_safe(y(b - a) if stacked else f'{y(a)} to {y(b)}')}"
         for at, a, b in zip(x, low, high, strict=True)
     ]
     sheet.trace(

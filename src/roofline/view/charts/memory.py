@@ -76,13 +76,15 @@ def plot_memory(estimate: Estimate) -> MemoryParts:
         The chart; nothing is drawn before it is shown or saved.
 
     Raises:
-        UsageError: The estimate spans a grid.
+        UsageError: It is none, or spans a grid.
 
     Example:
         >>> import roofline as rl
         >>> plot_memory(rl.estimate("gpt2", "h100-sxm", batch=1, seq=1024))
-        <MemoryParts of gpt2 on h100-sxm: 1.43 GiB>
+        <MemoryParts of gpt2 prefill on h100-sxm: 1.76 GiB>
     """
+    if not isinstance(estimate, Estimate):
+        raise UsageError(f"expected an Estimate, as of rl.estimate(...), given {repr(estimate)[:60]}")
     if estimate.shape:
         raise UsageError(f"this chart shows one point; index the axes {estimate.axis_names} of the estimate first")
     parts = {name: float(size) for name, size in estimate.memory.parts().items() if float(size)}

@@ -27,7 +27,7 @@ from roofline.view.charts.marks import (
 )
 from roofline.view.charts.spans import Span, shares_x, spans, ticks
 from roofline.view.charts.strip import Row, below
-from roofline.view.charts.style import clean, head, lay_out, palette, pixels, style_axes
+from roofline.view.charts.style import clean, clean_lines, head, lay_out, palette, pixels, style_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,7 +71,7 @@ class _Canvas:
     def margin_label(self, y: float, text: str, colour: str, bold: bool, swatch: str = "") -> None:
         """Write right of the axes."""
         weight = "bold" if bold else "normal"
-        said = f"    {text}" if swatch else text
+        said = f"    {clean_lines(text)}" if swatch else clean_lines(text)
         self.margin.append(place.margin_label(self.ax, y, said, self.colours[colour], weight))
         if swatch:
             self.margin[-1].swatch = place.margin_label(self.ax, y, "■", self.colours[swatch])
@@ -114,9 +114,9 @@ def _draw_axes(canvas: _Canvas, last: bool) -> None:
     style_axes(ax)
     _draw_axis(ax.xaxis, panel.x, canvas.x, ax.set_xscale, ax.set_xlim)
     _draw_axis(ax.yaxis, panel.y, canvas.y, ax.set_yscale, ax.set_ylim)
-    ax.set_ylabel(panel.y.label)
+    ax.set_ylabel(clean(panel.y.label, 80))
     if last:
-        ax.set_xlabel(panel.x.label)
+        ax.set_xlabel(clean(panel.x.label, 80))
     if panel.title:
         ax.set_title(clean(panel.title, 120), loc="left", fontsize=9, color=canvas.colours["soft"])
 
@@ -167,7 +167,7 @@ def _points(canvas: _Canvas, mark: Points) -> None:
     for at, (x, y) in enumerate(zip(mark.x, mark.y, strict=True)):
         _marker(canvas, mark, at, (x, y), canvas.ax.transData)
         radius = float(_each(mark.size, at)) / 2
-        text = mark.labels[at] if mark.labels else ""
+        text = clean_lines(mark.labels[at]) if mark.labels else ""
         label = Label(text, (x, y), radius, f"label-{_id(mark, at)}", _label_look(canvas, mark))
         canvas.bubbles.append(label)
         if text:
@@ -271,7 +271,7 @@ def _cells(canvas: _Canvas, mark: Cells) -> None:
     for row, texts in enumerate(mark.texts):
         for column, text in enumerate(texts):
             if text and not np.ma.is_masked(values[row, column]):
-                colour = _readable(shades(drawn.norm(values[row, column])))
+                colour = _readable(shades(float(np.ravel(drawn.norm(values[row, column]))[0])))
                 canvas.ax.text(column, row, clean(text, 20), ha="center", va="center", fontsize=8, color=colour)
 
 
@@ -301,8 +301,8 @@ def _region_label(canvas: _Canvas, mark: Region, area: Box, taken: list[Box]) ->
     """Name a region at its upper edge, or as far below as it is free."""
     (left, low), (right, high) = canvas.ax.transData.transform([area[:2], area[2:]])
     text = canvas.ax.text(
-        0, 0, mark.label, transform=canvas.ax.transAxes, fontsize=8, style="italic", color=canvas.colours["soft"],
-        ha="center", va="center", gid="region",
+        0, 0, clean(mark.label, 80), transform=canvas.ax.transAxes, fontsize=8, style="italic",
+        color=canvas.colours["soft"], ha="center", va="center", gid="region",
     )  # fmt: skip
     size = text.get_window_extent()
     half = np.asarray([size.width, size.height]) / 2 + 2
@@ -353,8 +353,8 @@ def _rule(canvas: _Canvas, mark: Rule) -> None:
 
 def _top(canvas: _Canvas, at: float, mark: Rule) -> Any:
     return canvas.ax.annotate(
-        mark.label, (at, 1), (0, 3), xycoords=canvas.ax.get_xaxis_transform(), textcoords="offset points", ha="center",
-        va="bottom", fontsize=8, gid="mark", color=canvas.colours[mark.colour],
+        clean(mark.label, 80), (at, 1), (0, 3), xycoords=canvas.ax.get_xaxis_transform(), textcoords="offset points",
+        ha="center", va="bottom", fontsize=8, gid="mark", color=canvas.colours[mark.colour],
     )  # fmt: skip
 
 
@@ -370,14 +370,14 @@ def _arrow(canvas: _Canvas, mark: Arrow) -> None:
 
 def _note(canvas: _Canvas, mark: Note) -> None:
     look = {"color": canvas.colours[mark.colour]}
-    canvas.labels.append(Label(mark.text, (mark.x, mark.y), 2.0, mark.id, look))
+    canvas.labels.append(Label(clean_lines(mark.text), (mark.x, mark.y), 2.0, mark.id, look))
 
 
 def _strip(canvas: _Canvas, mark: Strip) -> None:
     """Begin a row below the axes."""
     radii = [float(_each(points.size, i)) / 2 for points in mark.points for i in range(len(points.x))]
     above = sum(row.height for row, _ in canvas.rows)
-    row = Row.begin(canvas.ax, mark.caption, range(len(radii)), radii, above)
+    row = Row.begin(canvas.ax, clean(mark.caption, 120), range(len(radii)), radii, above)
     row.caption.set_color(canvas.colours["soft"])
     canvas.rows.append((row, mark))
     for points in mark.points:
@@ -388,7 +388,7 @@ def _fill(canvas: _Canvas, row: Row, mark: Strip) -> None:
     """Draw the points of a row; the layout has to be known."""
     members = [(points, i) for points in mark.points for i in range(len(points.x))]
     texts = {
-        at: (points.labels[i], _label_look(canvas, points))
+        at: (clean_lines(points.labels[i]), _label_look(canvas, points))
         for at, (points, i) in enumerate(members)
         if points.labels and points.labels[i]
     }
@@ -446,7 +446,7 @@ def _along(canvas: _Canvas, mark: Line, taken: list[Box]) -> list[Box]:
     """Write along a straight line, at its first free place from its start; return boxes that cover the text."""
     ax, px = canvas.ax, pixels(canvas.ax)
     weight = "bold" if mark.bold else "normal"
-    text = ax.text(0, 0, mark.label, transform=ax.transAxes, fontsize=8, color=canvas.colours[mark.colour],
+    text = ax.text(0, 0, clean(mark.label, 80), transform=ax.transAxes, fontsize=8, color=canvas.colours[mark.colour],
                    fontweight=weight, gid="along")  # fmt: skip
     length = text.get_window_extent().width
     a, b = ax.transData.transform([(mark.x[0], mark.y[0]), (mark.x[-1], mark.y[-1])])

@@ -106,6 +106,16 @@ def clean(text: str, limit: int = 34) -> str:
     return line if len(line) <= limit else f"…{line[1 - limit :]}"
 
 
+def clean_lines(text: str, limit: int = 120) -> str:
+    """Make a text of several lines fit for a label.
+
+    Example:
+        >>> clean_lines("one  word\\ntwo")
+        'one word\\ntwo'
+    """
+    return "\n".join(clean(line, limit) for line in text.split("\n"))
+
+
 def short(value: float) -> str:
     """Write a tick's number with an SI prefix and no unit.
 
