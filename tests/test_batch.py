@@ -21,7 +21,9 @@ CHIP = rl.Chip(
         "compute": 0.5, "memory": 0.8, "launch": 0.0, "host": 0.0,
         # Tiles that are always fed: times differ from the roofs below by steps of tiles alone.
         "parameters": {
-            "matmul": {"tile_half": 1.0, "step": 5e-9, "cache": 50.0, "store": 0.8, "throttle": 0.0, "knee": 8.0}
+            "matmul": {
+                "share": 0.5, "tile_half": 1.0, "step": 5e-9, "cache": 50.0, "store": 0.8, "throttle": 0.0, "knee": 8.0,
+            }
         },
     },
 )  # fmt: skip

@@ -457,7 +457,7 @@ def test_every_figure_of_a_hypothesis_has_its_source() -> None:
 
 
 def test_advice_names_an_option_and_a_call() -> None:
-    for advice in (*llama("14 ms").advice, *judge(HIGH * 3, gemm("fp32")).advice):
+    for advice in (*llama("14 ms").advice, *judge(HIGH * 4, gemm("fp32")).advice):
         assert bool(advice.option) == bool(advice.call)
         assert advice.option.startswith("--") or not advice.option
         assert advice.call in str(advice)
@@ -494,7 +494,7 @@ def test_advice_saves_time_and_together_never_costs_any() -> None:
 
 
 def test_advice_begins_with_the_causes_of_the_measured_time() -> None:
-    found = judge(HIGH * 3, gemm("fp32"))
+    found = judge(HIGH * 4, gemm("fp32"))
     first = found.advice[0]
     assert first.change == found.causes[0].fix
     assert first.time_s == pytest.approx(found.measured - first.saves_s)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -198,6 +200,45 @@ def test_small_messages_go_in_one_shot_larger_ones_in_two_and_more_by_what_the_l
     assert set(rl.analysis.collective("a100-80gb-sxm", "all_reduce", sizes, 8).algorithm) == {"ring"}
 
 
+def test_serving_stacks_read_small_messages_from_all_peers_where_they_reach_them() -> None:
+    """vllm-project/vllm, custom_all_reduce.py: up to 8 MiB, among devices that are fully connected, or two."""
+    sizes = np.array([8e3, 1e6, 1e9])
+
+    def chosen(chip: str, devices: int) -> list[str]:
+        return list(rl.analysis.collective(chip, "all_reduce", sizes, devices, algorithm="serving").algorithm)
+
+    assert chosen("a100-80gb-sxm", 8) == ["one_shot", "two_shot", "ring"]
+    assert chosen("l40s", 2)[0] == "one_shot"
+    assert set(chosen("l40s", 4)) == {"ring"} == set(chosen("tpu-v5p", 8))
+    spans = rl.analysis.collective("dgx-a100", "all_reduce", 8e3, 16, algorithm="serving")
+    assert spans.algorithm == rl.analysis.collective("dgx-a100", "all_reduce", 8e3, 16).algorithm
+
+
+def test_a_decode_step_talks_as_serving_stacks_do_and_a_step_of_training_by_nccl() -> None:
+    def ways(phase: str, **options: str) -> set[object]:
+        graph = rl.passes.shard(rl.model("llama-3.2-1b", phase=phase, layers=1), tp=2, **options)
+        return {dict(node.attrs).get("algorithm") for node in graph.nodes if node.op == "all_reduce"}
+
+    assert ways("decode") == ways("prefill") == {"serving"}
+    assert ways("train") == {None}
+    assert ways("decode", algorithm="nccl") == {"nccl"}
+
+
+def test_in_a_graph_as_measured_between_matmuls() -> None:
+    """What an all-reduce of two H200 adds to a step, of which nothing was fitted (h200-sxm/collectives.csv)."""
+    path = Path(__file__).resolve().parents[1] / "measurements" / "h200-sxm" / "collectives.csv"
+    errors: dict[str, list[float]] = {}
+    with path.open(encoding="utf-8", newline="") as stream:
+        for row in csv.DictReader(stream):
+            found = rl.analysis.collective(
+                "h200-sxm", "all_reduce", int(row["bytes"]), int(row["devices"]), algorithm=row["algorithm"]
+            )
+            errors.setdefault(row["algorithm"], []).append(found.seconds * 1e6 / float(row["between_us"]) - 1)
+    assert {name: len(each) for name, each in errors.items()} == {"nccl": 7, "one_shot": 7, "two_shot": 7}
+    assert max(map(abs, errors["nccl"] + errors["two_shot"])) < 0.17
+    assert max(map(abs, errors["one_shot"][:5])) < 0.17  # larger messages go in two shots
+
+
 def test_switches_that_add_are_used_where_the_chip_has_them_and_the_message_is_large() -> None:
     assert rl.analysis.collective("h100-sxm", "all_reduce", "1 GiB", 8, algorithm="fastest").algorithm == "in_switch"
     assert "in_switch" not in choices("all_reduce", "fastest")
@@ -304,12 +345,12 @@ def test_send_is_an_operator_of_any_shape() -> None:
             lambda: rl.analysis.collective("h100-sxm", "all_reduce", 1e6, 8, algorithm="rung"),
             rl.errors.UsageError,
             "all_reduce in one node: no algorithm 'rung'; allowed: ring, tree, one_shot, two_shot, in_switch, nccl, "
-            "fastest; did you mean ring?",
+            "serving, fastest; did you mean ring?",
         ),
         (
             lambda: rl.analysis.collective("dgx-h100", "all_reduce", 1e6, 16, algorithm="one_shot"),
             rl.errors.UsageError,
-            "all_reduce across nodes: no algorithm 'one_shot'; allowed: ring, tree, hierarchical, nccl, fastest",
+            "no algorithm 'one_shot'; allowed: ring, tree, hierarchical, nccl, serving, fastest",
         ),
         (
             lambda: rl.analysis.collective("dgx-h100", "all_reduce", 1e6, 64),

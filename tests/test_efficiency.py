@@ -65,9 +65,16 @@ def test_a_sibling_takes_shares_as_they_are_and_seconds_by_the_clocks() -> None:
     assert spread(h200, "matmul") == pytest.approx(TRANSFERRED * spread(H100, "matmul"))
 
 
-def test_a_chip_without_figures_keeps_its_own_shares() -> None:
-    chip = rl.chip("mi300x")
-    assert values(chip, "matmul")["share"] == chip.efficiency.compute
+@pytest.mark.parametrize("name", ["mi300x", "mi325x", "rtx-4090", "rtx-3090", "l4", "t4", "m2-max", "tpu-v4", "gaudi2"])
+def test_a_chip_without_figures_reaches_its_own_shares(name: str) -> None:
+    """``compute`` is what the best lone matmul reaches of the peak: a large square comes near, and none exceeds it."""
+    chip, rows = rl.chip(name), np.array([4096, 8192, 16384])
+    dtype = "bf16" if "bf16" in chip.matrix else "fp16"
+    seconds = gemm_seconds(chip, dtype, "cold", m=rows, n=8192, k=8192)
+    reached = 2 * rows * 8192**2 / seconds / chip.matmul_peak(dtype)
+    assert max(reached) == pytest.approx(chip.efficiency.compute, rel=0.1)
+    assert max(reached) < 1.02 * chip.efficiency.compute
+    assert values(chip, "matmul")["dram"] == chip.efficiency.memory
     assert provenance(chip, "matmul", "cold") == "prior"
 
 

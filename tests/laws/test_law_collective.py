@@ -49,7 +49,7 @@ def test_never_under_the_floor_and_inside_its_range(group: tuple[object, int, in
 @given(groups(), ops, sizes, st.floats(1.0, 100.0))
 def test_a_larger_message_never_takes_less(group: tuple[object, int, int], op: str, size: float, factor: float) -> None:
     on, devices, stride = group
-    for policy in ("nccl", "fastest"):
+    for policy in ("nccl", "serving", "fastest"):
         small, large = (
             rl.analysis.collective(on, op, each, devices, stride=stride, algorithm=policy).seconds  # type: ignore[arg-type]
             for each in (size, size * factor)

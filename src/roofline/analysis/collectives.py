@@ -119,7 +119,8 @@ def collective(
         size: The message [byte], a number, text or an array: the larger side of what a device gives and gets.
         devices: Of the group; 2 for a send.
         algorithm: An algorithm of :data:`~roofline.cost.algorithms.ALGORITHMS`; ``nccl`` takes the fastest that
-            NCCL has, as when nothing is given; ``fastest`` also what serving stacks add and what switches can do.
+            NCCL has, as when nothing is given; ``serving`` also the kernels of serving stacks that read small
+            messages from all peers at once; ``fastest`` those at any size, and what switches can do.
         stride: Distance between members of the group, which decides how many nodes it spans.
         queued: Launched by a framework, not by a graph that was captured: the host's time is a lower bound.
         ideal: Links at their datasheet rate and stated latency, and nothing else (the alpha-beta model of

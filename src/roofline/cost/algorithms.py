@@ -176,11 +176,15 @@ _CHOICES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "send": (("direct",), ()),
 }
 
-#: Ways to choose, besides naming an algorithm: the fastest that NCCL has, or that anything has.
-POLICIES = ("nccl", "fastest")
+#: Ways to choose, besides naming an algorithm: the fastest that NCCL has, that serving stacks have, or that there is.
+POLICIES = ("nccl", "serving", "fastest")
+#: Message up to which serving stacks run kernels that read from their peers, and NCCL beyond [byte] (vllm-project/vllm,
+#: vllm/distributed/device_communicators/custom_all_reduce.py, ``max_size``).
+SERVED = 8 * 2**20
 
 #: Algorithms that need several nodes, and those that only work inside one.
-_ACROSS, _INSIDE = frozenset({"hierarchical"}), frozenset({"one_shot", "two_shot", "in_switch"})
+_ACROSS, _SHOTS = frozenset({"hierarchical"}), frozenset({"one_shot", "two_shot"})
+_INSIDE = _SHOTS | {"in_switch"}
 
 
 def choices(op: str, named: str = "", nodes: Any = 1, in_switch: bool = False) -> tuple[str, ...]:
@@ -209,8 +213,9 @@ def choices(op: str, named: str = "", nodes: Any = 1, in_switch: bool = False) -
         return (named,)
     if named == "fastest":
         return able
-    if named in ("", "nccl"):
-        return tuple(name for name in first if name != "tree" or many)
+    library = tuple(name for name in first if name != "tree" or many)
+    if named in ("", "nccl", "serving"):
+        return library + (tuple(name for name in able if name in _SHOTS) if named == "serving" else ())
     where = f"{op} {'across nodes' if many else 'in one node'}"
     near = did_you_mean(named, (*able, *POLICIES))
     why = " (no switch of this chip adds)" if named == "in_switch" and not in_switch and not many else ""

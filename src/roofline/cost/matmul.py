@@ -66,16 +66,19 @@ VECTOR_ROWS = 8
 
 GROUP = Group(
     "matmul",
-    launch=Parameter(2.6e-6, 0.5e-6, 2e-5, "s", "fixed cost of one launch: start, fill and drain", follows="launch"),
-    share=Parameter(0.8, 0.2, 1.2, "share", "of the datasheet peak inside a large tile", follows="compute"),
-    tile_half=Parameter(40.0, 1.0, 300.0, "elements", "tile edge at which the matrix units are half fed"),
+    # Priors are medians of nine chips' fits (aiconfigurator-core 0.12.0, see their files). A chip's launch is the pace
+    # at which a host queues kernels, of which a kernel takes two thirds; its compute share is what its best lone matmul
+    # reaches, which loses a tenth at the edges of its tiles and by the power cap.
+    launch=Parameter(2e-6, 0.5e-6, 2e-5, "s", "fixed cost of one launch: start, fill and drain", "launch", 0.67),
+    share=Parameter(0.9, 0.2, 1.2, "share", "of the datasheet peak inside a large tile", "compute", 1.11),
+    tile_half=Parameter(6.5, 1.0, 300.0, "elements", "tile edge at which the matrix units are half fed"),
     dram=Parameter(0.85, 0.4, 1.0, "share", "of main memory's bandwidth for operands", follows="memory"),
-    cache=Parameter(1.0, 0.2, 50.0, "share", "of the cache's bandwidth for operands that tiles read again"),
+    cache=Parameter(2.8, 0.2, 50.0, "share", "of the cache's bandwidth for operands that tiles read again"),
     step=Parameter(8e-8, 5e-9, 1e-6, "s", "latency of one step along K"),
-    knee=Parameter(2.0, 1.0, 8.0, "exponent", "sharpness of the knee between resources"),
+    knee=Parameter(2.6, 1.0, 8.0, "exponent", "sharpness of the knee between resources"),
     split=Parameter(2.5e-6, 0.2e-6, 2e-5, "s", "cost of adding up the parts of a split K"),
-    skinny=Parameter(0.5, 0.05, 2.0, "exponent", "how bandwidth falls when fewer tiles than cores are in flight"),
-    tail=Parameter(0.7, 0.05, 1.0, "share", "of a part-filled last wave that costs as much as a full one"),
+    skinny=Parameter(0.25, 0.05, 2.0, "exponent", "how bandwidth falls when fewer tiles than cores are in flight"),
+    tail=Parameter(0.15, 0.05, 1.0, "share", "of a part-filled last wave that costs as much as a full one"),
     throttle=Parameter(0.15, 0.0, 1.0, "share", "slowdown of long compute-bound runs under the power cap"),
     narrow=Parameter(7e9, 5e8, 1e12, "loads/s", "loads per core when rows are not aligned to 16 bytes"),
     store=Parameter(
@@ -314,8 +317,8 @@ def _scaled_by_row(work: Launch) -> bool:
 
 def _is_dequantized(work: Launch) -> bool:
     """Tell whether the kernel dequantizes its second operand itself."""
-    kernel = work.row.kernel
-    return len(kernel.stored) > 1 and kernel.stored[1] != kernel.inputs[1].dtype
+    stored = work.row.kernel.stored
+    return len(stored) > 1 and DTYPES[stored[1]].bits < DTYPES[work.dtype].bits
 
 
 def _second(work: Launch) -> float:

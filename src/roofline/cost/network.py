@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from roofline.cost.algorithms import ALGORITHMS, Plan, choices, least
+from roofline.cost.algorithms import ALGORITHMS, SERVED, Plan, choices, least
 from roofline.cost.machine import knee
 from roofline.cost.parameters import Group, Parameter, values
 from roofline.cost.work import Launch
@@ -68,6 +68,8 @@ ONE_WAY = 0.9
 LOW_DIRECT = 0.05
 #: How a doubling of devices divides a link that goes through the host, beside the parameter ``wide``.
 THROUGH_HOST = 0.45
+#: Devices of a group that serving stacks let read from each other over the host.
+PAIR = 2
 #: Devices beyond which a group's bandwidth does not change any more: the most that was measured.
 WIDEST = 8
 #: Algorithms in the switch: share of the link (476 GB/s on the bus of eight H100, NVIDIA/nccl-tests#290) and start [s]
@@ -136,8 +138,13 @@ def crosses(work: Launch) -> bool:
 
 
 def measured(work: Launch) -> bool:
-    """Tell whether a collective is of the kind that was measured: in one node, by what the library chooses."""
-    return not crosses(work) and str(work.row.kernel.attrs.get("algorithm") or "nccl") in ("nccl", "ring", "direct")
+    """Tell whether a collective is of the kind that was measured: in one node, by the library's or a stack's choice."""
+    return not crosses(work) and _algorithm(work) in ("", "nccl", "ring", "direct", "serving")
+
+
+def _algorithm(work: Launch) -> str:
+    """The algorithm that the node names, or its way to choose."""
+    return str(work.row.kernel.attrs.get("algorithm") or "")
 
 
 def plans(work: Launch) -> dict[str, Plan]:
@@ -147,9 +154,23 @@ def plans(work: Launch) -> dict[str, Plan]:
         UsageError: The node names an algorithm that the collective does not have.
     """
     inside, nodes = span(work)
-    named = str(work.row.kernel.attrs.get("algorithm") or "")
-    names = choices(work.op, named, nodes, any(link.reduces for link in work.chip.links if link.kind == "device"))
-    return {name: ALGORITHMS[name](work.op, inside, nodes) for name in names}
+    names = choices(
+        work.op, _algorithm(work), nodes, any(link.reduces for link in work.chip.links if link.kind == "device")
+    )
+    made = {name: ALGORITHMS[name](work.op, inside, nodes) for name in names}
+    if _algorithm(work) != "serving" or _meets_all(work.chip, float(np.max(inside))):
+        return made
+    return {name: plan for name, plan in made.items() if plan.kind != "shot"}
+
+
+def _meets_all(chip: Chip, devices: float) -> bool:
+    """Tell whether every device of a group reads from every other directly: over a switch, over links of their own, or
+    from one over the host (vllm-project/vllm, custom_all_reduce.py, ``fully_connected``).
+    """
+    link = device_link(chip)
+    if link.kind != "device":
+        return devices <= PAIR
+    return link.per_peer is None or link.per_peer * (devices - 1) <= link.bandwidth
 
 
 def message(work: Launch) -> Any:
@@ -278,8 +299,9 @@ def _hop(work: Launch, p: Mapping[str, float], direct: bool = False) -> float:
 
 def _shot(work: Launch, plan: Plan, p: Mapping[str, float], q: Mapping[str, float]) -> Any:
     """One kernel that waits for all others, reads their messages and, in two shots, does so again."""
-    rate = _fitted_rate(work.chip, span(work)[0], p) * p["share"]
-    return p["launch"] + _hop(work, p) * plan.steps + message(work) * plan.wire / rate
+    rate, size = _fitted_rate(work.chip, span(work)[0], p) * p["share"], message(work)
+    time = p["launch"] + _hop(work, p) * plan.steps + size * plan.wire / rate
+    return np.where(size > SERVED, np.inf, time) if _algorithm(work) == "serving" else time
 
 
 def _switch(work: Launch, plan: Plan, p: Mapping[str, float], q: Mapping[str, float]) -> Any:

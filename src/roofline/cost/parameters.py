@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 
+from roofline.cost.machine import machine
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import ChipDataError, did_you_mean
@@ -27,6 +28,7 @@ class Parameter:
         unit: ``s``, ``share`` of a datasheet figure, ``elements``... Seconds scale with the clock in a transfer.
         meaning: What it is, in a sentence.
         follows: ``compute``, ``memory`` or ``launch`` where the chip's own figure is a better prior.
+        times: What that figure is multiplied by on a GPU, whose kernels run in tiles.
     """
 
     prior: float
@@ -35,6 +37,7 @@ class Parameter:
     unit: str
     meaning: str
     follows: str = ""
+    times: float = 1.0
 
     def allows(self, value: float) -> bool:
         """Tell whether a value is within a thousand times its bounds, or switches off what it stands for."""
@@ -74,7 +77,8 @@ def values(chip: Chip, group: Group, regime: str = "cold") -> Mapping[str, float
             raise ChipDataError(f"{where} is {value:g}; allowed: about {group[key].low:g} to {group[key].high:g}")
 
     def prior(parameter: Parameter) -> float:
-        return float(getattr(chip.efficiency, parameter.follows)) if parameter.follows else parameter.prior
+        own = getattr(chip.efficiency, parameter.follows) if parameter.follows else None
+        return parameter.prior if own is None else float(own) * (parameter.times if machine(chip).is_gpu else 1.0)
 
     return MappingProxyType({key: fitted.get(key, prior(parameter)) for key, parameter in group.items()})
 

@@ -73,7 +73,7 @@ for _name, _received in COLLECTIVES.items():
     declare(Op(
         _name, "e -> g", "network",
         f"{_name} among ``devices``: each gives ``e`` elements and gets ``g``; sums on the way are free. The group "
-        "spans ``nodes``; ``algorithm`` names how, or a way to choose (``nccl``, ``fastest``).",
+        "spans ``nodes``; ``algorithm`` names how, or a way to choose (``nccl``, ``serving``, ``fastest``).",
         derive=_sizes(_received), reference=lambda call, x: np.resize(x, call.shape),
         gradient=_GRADIENTS.get(_name), rule=_exchanged,
     ))  # fmt: skip

@@ -65,7 +65,7 @@ class Run:
         plan = self.plan
         graph = stored(self.graph, plan.precision)
         if plan.tp > 1 or plan.ep > 1:
-            graph = shard(graph, tp=plan.tp, sp=plan.sp, ep=plan.ep)
+            graph = shard(graph, tp=plan.tp, sp=plan.sp, ep=plan.ep, algorithm="nccl")
             graph = with_topology(graph, self.cluster, plan.tp)
         graph = lowered(graph, plan.precision)
         number = plan.pp * plan.interleave

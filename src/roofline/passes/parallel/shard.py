@@ -26,6 +26,8 @@ from roofline.passes.parallel.sequence import sequence_parallel
 #: A table with at least this share of the rows of the largest is one of the vocabulary; those of positions and
 #: segments are short and stay whole.
 TABLE = 0.5
+#: Phases that run in serving stacks.
+_SERVED = ("prefill", "decode")
 #: Sizes at which the work of one device is held against that of all, and what of it is worth a word.
 _TYPICAL, _NEXT_TO_NOTHING = 256, 1.1
 
@@ -39,6 +41,7 @@ def shard(
     ep: int = 1,
     vocab: bool = True,
     gather_logits: bool = True,
+    algorithm: str | None = None,
 ) -> Graph:
     """Cut a program to what one of ``tp * ep`` devices runs, its collectives included.
 
@@ -53,6 +56,8 @@ def shard(
         vocab: Cut embedding tables and the head by rows of the vocabulary too.
         gather_logits: Return the logits of the whole vocabulary on every device; else each returns its share. A loss
             is always worked out on shares.
+        algorithm: What carries the collectives out, as for :func:`roofline.analysis.collective`; ``serving`` for a
+            prefill or a decode step and ``nccl`` for all else when absent.
 
     Returns:
         The program of one device, with its collectives.
@@ -85,8 +90,21 @@ def shard(
         return any(atom in sizes for atom in axes.atoms(name, axis))
 
     done = partition(ShardedProgram(small, graph, cut, tp, ep, vocabulary.heads, vocabulary.tables))
-    done = sequence_parallel(done, tp) if sp else done
+    done = _carried_out(sequence_parallel(done, tp) if sp else done, algorithm)
     return done.with_info(tp=tp, ep=ep).with_notes(*_notes(graph, done, plan, vocabulary, tp, ep))
+
+
+def _carried_out(graph: Graph, algorithm: str | None) -> Graph:
+    """Tell the collectives of a program what carries them out."""
+    algorithm = algorithm or ("serving" if graph.info.phase in _SERVED else "")
+    if not algorithm:
+        return graph
+
+    def told(node: Node) -> Node:
+        attrs = {**dict(node.attrs), "algorithm": algorithm}
+        return replace(node, attrs=tuple(sorted(attrs.items()))) if node.op in COLLECTIVES else node
+
+    return replace(graph, nodes=tuple(map(told, graph.nodes)))
 
 
 def _check(graph: Graph, tp: int, sp: bool, ep: int) -> None:
