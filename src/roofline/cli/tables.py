@@ -116,6 +116,12 @@ def time_text(seconds: Any) -> str:
     return format_si(float(seconds), "s")
 
 
+def signed(seconds: float) -> Text:
+    """Return a difference of times with its sign, green where less time is taken, red where more."""
+    text = time_text(seconds)
+    return Text(f"+{text}", style="red") if seconds > 0 else Text(text, style="green" if seconds < 0 else "")
+
+
 def span(low: Any, high: Any) -> str:
     """Return two times in the unit of the larger: ``6.04-11.4 ms``."""
     number, unit = time_text(high).split(" ")

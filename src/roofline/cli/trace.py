@@ -1,4 +1,4 @@
-"""``roofline trace``: where the time of a profiler's file went, as text, JSON, CSV or a page."""
+"""``roofline trace``: where the time of a profiler's file went, or what two differ in; text, JSON, CSV or a page."""
 
 from __future__ import annotations
 
@@ -15,22 +15,29 @@ from roofline.cli.app import JUDGE, command
 from roofline.cli.output import note, write
 from roofline.cli.progress import progress
 from roofline.cli.tables import facts, heading, percent, size_text, table, time_text
+from roofline.cli.trace_sets import cut, diff_parts, notes
 from roofline.diagnosis.op_summary import OpSummary
 from roofline.diagnosis.report import REASON_WORDS, TraceReport, trace_report
+from roofline.diagnosis.trace_diff import compare_traces
+from roofline.hardware.chip import Chip
 from roofline.hardware.library import chip as find_chip
+from roofline.ir.errors import UsageError
 from roofline.ir.files import whole_file
+from roofline.ir.report import Report
 from roofline.ir.units import format_si
 from roofline.traces.events import Trace
 from roofline.traces.reading import read_trace
 from roofline.view.charts.points import trace_ceilings
 from roofline.view.listing.wording import safe
 
-_File = Annotated[Path, opt.argument(
-    "FILE", "Chrome JSON of torch.profiler, CSV of nsys, ncu or ops_perf_results, or a table of times.")]  # fmt: skip
+_Files = Annotated[list[str], opt.argument(
+    "FILE... [CHIP]", "Chrome JSON of torch.profiler, CSV of nsys, ncu or ops_perf_results, or a table of times; "
+    "two to compare. A chip after it says where it ran.")]  # fmt: skip
+_Diff = Annotated[bool, opt.option("--diff", "Compare two traces of one program, or of one that was changed.")]
 _Chip = Annotated[str | None, opt.option(
     "--chip NAME", "Where it ran.", default="by the device's name in the trace", complete=opt.complete_chips)
 ]  # fmt: skip
-_Top = Annotated[int, opt.option("--top N", "Operators to show.", min=1, default="5")]
+_Top = Annotated[int | None, opt.option("--top N", "Operators to show.", min=1, default="5; of a difference, 10")]
 #: Lines without a formula, causes and host operators that are shown.
 _MOST = 5
 #: Longest name of an operator in a table; the lines below have it in full.
@@ -41,17 +48,22 @@ _COLOURS = {"compute": "green", "memory": "cyan", "launch": "yellow", "link": "r
 
 @command(JUDGE, "roofline trace examples/attention_naive.json.gz --top 3")
 def trace(
-    file: _File,
+    files: _Files,
     output: opt.OutputOptions,
-    chip: opt.MaybeChip = None,
     ran_on: _Chip = None,
-    top: _Top = 5,
+    diff: _Diff = False,
+    top: _Top = None,
     html: opt.Html = None,
 ) -> None:
-    """Say where the time of a trace went: idle time, the slowest operators, their roofs."""
-    name = opt.one_chip(chip, ran_on)
+    """Say where the time of a trace went: idle time, the slowest operators, their roofs; or what two differ in."""
+    paths, last = _paths(files)
+    name = opt.one_chip(last, ran_on)
     where = find_chip(name) if name is not None else None  # a wrong name is told before a large file is read
-    report = trace_report(read(file), where)
+    if len(paths) > 1 or diff:
+        _refuse(html, "--html", "one trace")
+        output.write(*_several(paths, where, diff, top))
+        return
+    report = trace_report(read(paths[0]), where)
     if html is not None:
         from roofline.view.pages.page import trace_page
 
@@ -59,9 +71,34 @@ def trace(
     if html is not None and not (output.as_json or output.as_csv):
         write(f"{html}: report of {safe(report.source)}\n")
     else:
-        output.write(report, _parts(report, top))
+        output.write(report, _parts(report, top or 5))
     if report.partial:
         note(f"{report.source} is cut; the report is partial")
+
+
+def _paths(words: Sequence[str]) -> tuple[list[Path], str | None]:
+    """Return the files, and the chip where the last word is one and no file."""
+    last = words[-1]
+    is_file = os.path.exists(last) or os.sep in last or last.endswith((".json", ".gz", ".csv"))
+    if len(words) > 1 and (last.endswith(".toml") or not is_file):
+        return [Path(word) for word in words[:-1]], last
+    return [Path(word) for word in words], None
+
+
+def _refuse(value: object, option: str, what: str) -> None:
+    if value is not None:
+        raise UsageError(f"{option} is of {what}; leave it out")
+
+
+def _several(paths: Sequence[Path], chip: Chip | None, diff: bool, top: int | None) -> tuple[Report, Iterator[Any]]:
+    """Compare two traces."""
+    if not diff:
+        raise UsageError(f"{len(paths)} traces; give --diff to compare two")
+    if len(paths) != 2:
+        raise UsageError(f"--diff compares two traces, given {len(paths)}: roofline trace BEFORE AFTER --diff")
+    before, after = (trace_report(read(path), chip) for path in paths)
+    result = compare_traces(before, after)
+    return result, diff_parts(result, top or 10)
 
 
 def read(path: Path) -> Trace:
@@ -85,9 +122,7 @@ def _parts(report: TraceReport, top: int) -> Iterator[Any]:
     yield from ("", _ops(report, shown), "", _advice(shown)) if shown else ()
     for part in (_unknown(report, shown), _host(report), _causes(report), _memory(report)):
         yield from ("", part) if part is not None else ()
-    if report.notes:
-        yield ""
-    yield from (Text(f"note: {safe(text)}", style="dim") for text in report.notes)
+    yield from notes(report.notes)
 
 
 def _title(report: TraceReport) -> str:
@@ -128,7 +163,7 @@ def _idle(report: TraceReport) -> str:
 
 #: Columns of the operators: head (text if it begins with ``<``), its cell.
 _COLUMNS: tuple[tuple[str, Callable[[OpSummary], Any]], ...] = (
-    ("<operator", lambda line: _cut(line.op, _NAME)),
+    ("<operator", lambda line: cut(line.op, _NAME)),
     ("?calls", lambda line: f"{line.calls:.4g}"),
     ("time", lambda line: time_text(line.seconds)),
     ("share", lambda line: percent(line.share)),
@@ -143,19 +178,6 @@ def _ops(report: TraceReport, shown: Sequence[OpSummary]) -> Table:
     title = f"slowest {len(shown)} of {len(report.ops)} operators"
     rows = [(str(at), *(cell(line) for _, cell in _COLUMNS)) for at, line in enumerate(shown, 1)]
     return table("|".join(("#", *(head for head, _ in _COLUMNS))), rows, title)
-
-
-def _cut(text: str, most: int) -> str:
-    """Return a name of at most so many characters, without its namespace where it is too long.
-
-    Example:
-        >>> _cut("aten::mm", 8), _cut("aten::_scaled_dot_product", 12)
-        ('aten::mm', '_scaled_dot~')
-    """
-    text = safe(text)
-    if len(text) > most:
-        text = text.removeprefix("aten::")
-    return text if len(text) <= most else f"{text[: most - 1]}~"
 
 
 def _reached(share: float) -> Text:
@@ -196,14 +218,14 @@ def _unknown(report: TraceReport, shown: Sequence[OpSummary]) -> Table | None:
     rest = [line for line in report.unknown if line not in shown][:_MOST]
     if not rest:
         return None
-    rows = [(_cut(line.op, 40), f"{line.calls:.4g}", time_text(line.seconds), percent(line.share)) for line in rest]
+    rows = [(cut(line.op, 40), f"{line.calls:.4g}", time_text(line.seconds), percent(line.share)) for line in rest]
     return table(f"<without a formula ({len(report.unknown)} in all)|?calls|time|share", rows)
 
 
 def _host(report: TraceReport) -> Table | None:
     if not report.host_ops:
         return None
-    rows = [(_cut(name, 40), f"{calls:.4g}", time_text(seconds)) for name, calls, seconds in report.host_ops[:_MOST]]
+    rows = [(cut(name, 40), f"{calls:.4g}", time_text(seconds)) for name, calls, seconds in report.host_ops[:_MOST]]
     return table("<long on the CPU|?calls|time", rows)
 
 
@@ -220,7 +242,7 @@ def _memory(report: TraceReport) -> Table | None:
     if memory is None:
         return None
     rows = [
-        (_cut(held.op, 40), safe(held.shapes), f"{held.blocks}" if held.blocks else "", size_text(held.bytes),
+        (cut(held.op, 40), safe(held.shapes), f"{held.blocks}" if held.blocks else "", size_text(held.bytes),
          percent(held.share))
         for held in memory.held[:_MOST]
     ]  # fmt: skip

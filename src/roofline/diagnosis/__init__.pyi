@@ -14,4 +14,6 @@ from .report import trace_report as trace_report
 from .sweep import SweepVerdict as SweepVerdict
 from .sweep import check_sweep as check_sweep
 from .sweep import read_sweep as read_sweep
+from .trace_diff import TraceDiff as TraceDiff
+from .trace_diff import compare_traces as compare_traces
 from .verdict import check as check

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -32,6 +33,8 @@ _KINDS = (
     ("pointwise", re.compile(r"elementwise|triton_poi|multi_tensor", re.I)),
 )  # fmt: skip
 
+#: Name of the ranges that ``torch.profiler`` puts around a step of its schedule.
+STEP = "ProfilerStep#"
 #: Facts that tell calls apart, however equal their names are: each stays with the calls that it was recorded with.
 APART = (
     "Collective name", "Group size", "Process Group Name", "dtype", "In msg nelems", "Out msg nelems", "shape",
@@ -48,6 +51,23 @@ def kind_of(*names: str) -> str:
         ('matmul', '')
     """
     return next((kind for kind, pattern in _KINDS if any(map(pattern.search, names))), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Calls of a group with the same operators and ranges around them; per iteration.
+
+    Attributes:
+        path: What is around them on the host and the operator itself, without the profiler's steps.
+        order: Position of the first among all launches.
+        calls: Calls.
+        seconds: Their part of the time in which the device worked [s].
+    """
+
+    path: tuple[str, ...]
+    order: int
+    calls: float
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -69,6 +89,7 @@ class Group:
         graph: What one call computes, ``None`` where no formula is known.
         chip: Where it ran.
         facts: What else was recorded of its launches: of counters the sum or the mean over the time.
+        places: Its calls by what is around each.
     """
 
     op: str
@@ -84,6 +105,7 @@ class Group:
     graph: Graph | None
     chip: Chip
     facts: Mapping[str, Any] = field(default_factory=dict)
+    places: tuple[Place, ...] = ()
 
     def _estimate(self, tf32: bool) -> Estimate | None:
         if self.graph is None or not self.graph.nodes:
@@ -219,9 +241,28 @@ def grouped(
             graph=graphs[sets[0][0]] if role in ("kernel", "host") else None,
             chip=chip,
             facts=_facts([launches[at] for at in every], iterations, details),
+            places=_places(sets, launches, iterations, seconds),
         )
         groups.append(group)
     return tuple(sorted(groups, key=lambda group: -group.seconds))
+
+
+def _places(
+    sets: Sequence[Sequence[int]], launches: Sequence[Launch], iterations: int, seconds: Sequence[float]
+) -> tuple[Place, ...]:
+    """Sort the calls of a group by what is around each, in order of the first."""
+    places: dict[tuple[str, ...], list[Sequence[int]]] = defaultdict(list)
+    for together in sets:
+        places[launches[together[0]].path].append(together)
+    same: dict[tuple[str, ...], list[Sequence[int]]] = defaultdict(list)
+    for path, calls in places.items():
+        same[tuple(name for name in path if not name.startswith(STEP))] += calls
+    return tuple(
+        Place(
+            path, calls[0][0], len(calls) / iterations, sum(seconds[at] for part in calls for at in part) / iterations
+        )
+        for path, calls in same.items()
+    )
 
 
 def told_apart(details: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:

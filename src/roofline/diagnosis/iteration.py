@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from roofline.diagnosis.groups import CONTRACTIONS, Group, grouped, kind_of, told_apart
+from roofline.diagnosis.groups import CONTRACTIONS, STEP, Group, grouped, kind_of, told_apart
 from roofline.diagnosis.idle import Idle, idle_time, launch_calls
 from roofline.diagnosis.sharing import on_device, on_host
 from roofline.hardware.chip import Chip
@@ -23,8 +23,6 @@ FASTEST, DIFFERENT = 0.9, 0.5
 FEWER = 0.6
 #: More equal pieces than this are pieces of an iteration.
 MAX_ITERATIONS = 1000
-#: Name of the ranges that ``torch.profiler`` puts around a step of its schedule.
-STEP = "ProfilerStep#"
 
 
 @dataclass(frozen=True)

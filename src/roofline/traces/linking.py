@@ -43,7 +43,7 @@ class Launch:
         count: Launches that the row stands for.
         op: The innermost operator that caused it, such as ``aten::mm``; empty where none is known.
         signature: Its recorded arguments, ``None`` where shapes were not recorded.
-        path: Operators and ranges around it on the host, outermost first, ``op`` last.
+        path: Operators, modules and ranges around it on the host, outermost first, ``op`` last.
         call: Position of the operator among the trace's events, -1 where none is known; launches of one call share it.
         issued: When the host began to launch it [s], nan where not recorded.
         detail: What else was recorded, position in the events' ``details`` or -1.
@@ -141,8 +141,11 @@ class _Nest:
 
 
 def _nested(events: Events, leaves: NDArray[np.intp]) -> _Nest:
-    """Find what encloses each operator and range, and each of some other rows, in one pass over every thread."""
-    hosts = np.flatnonzero(np.isin(events.kind, (Kind.OP, Kind.ANNOTATION)))
+    """Find what encloses each operator and range, and each of some other rows, in one pass over every thread.
+
+    The only Python frames among the events are those of modules, which are ranges as well.
+    """
+    hosts = np.flatnonzero(np.isin(events.kind, (Kind.OP, Kind.ANNOTATION, Kind.PYTHON)))
     rows = np.concatenate([hosts, leaves])
     # Of two that start together the longer is the outer one; a runtime call, which comes later here, the inner one.
     order = np.lexsort((-events.duration[rows], events.start[rows], events.thread[rows], events.process[rows]))
