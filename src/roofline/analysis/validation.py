@@ -233,6 +233,12 @@ def _truth(row: Mapping[str, Any]) -> tuple[str, str] | None:
     return next((pair for pair in columns if _number(row, pair[0])), None)
 
 
+def measured_time(row: Mapping[str, Any]) -> float:
+    """Return the measured time of a row [us], 0 where there is none."""
+    truth = _truth(row)
+    return _number(row, truth[0]) if truth is not None else 0.0
+
+
 def _number(row: Mapping[str, Any], column: str) -> float:
     """A measured value, 0 where there is none."""
     try:

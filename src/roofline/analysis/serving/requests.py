@@ -181,7 +181,8 @@ class Request(Report):
 
     # --- as data ---
 
-    def _columns(self) -> dict[str, Any]:
+    def columns(self) -> dict[str, Any]:
+        """Return the figures of every token by name: its time, when it is done, the cache, the memory by part."""
         tokens = np.arange(self.new_tokens)
         cache = {name: np.broadcast_to(np.asarray(getattr(self.cache, name), float), tokens.shape)
                 for name in ("ideal", "used", "reserved")}  # fmt: skip
@@ -202,7 +203,7 @@ class Request(Report):
         """Return one row per token: its time, when it is done, the cache, the memory by part."""
         import pandas as pd
 
-        return pd.DataFrame(self._columns())
+        return pd.DataFrame(self.columns())
 
     def subject(self) -> dict[str, Any]:
         """Return the model, where and how it runs, and the request."""
@@ -227,7 +228,7 @@ class Request(Report):
 
     def records(self) -> list[dict[str, Any]]:
         """Return at most 64 of its tokens, a dictionary each."""
-        columns = self._columns()
+        columns = self.columns()
         shown = np.unique(np.linspace(0, self.new_tokens - 1, min(LISTED, self.new_tokens)).astype(int))
         return [{name: np.asarray(value)[i].item() for name, value in columns.items()} for i in shown]
 

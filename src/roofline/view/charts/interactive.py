@@ -284,7 +284,7 @@ def _points(sheet: _Sheet, mark: Points) -> None:
     sheet.trace(
         "Scatter", mark.name, x=[float(v) for v in mark.x], y=[float(v) for v in mark.y], mode="markers",
         marker=_symbol(sheet, mark, sizes), hoverinfo="text", hovertext=sheet.hover(mark, mark.name),
-        cliponaxis=False,
+        cliponaxis=False, **_ranges(sheet, mark),
     )  # fmt: skip
     for at, (x, y) in enumerate(zip(mark.x, mark.y, strict=True)):
         left, low = sheet.pixel(x, y)
@@ -292,6 +292,14 @@ def _points(sheet: _Sheet, mark: Points) -> None:
         sheet.bubbles.append((left - reach, low - reach, left + reach, low + reach))
         if mark.labels and mark.labels[at]:
             sheet.labels.append((x, y, mark.labels[at], "red" if mark.colour == "red" else "ink"))
+
+
+def _ranges(sheet: _Sheet, mark: Points) -> dict[str, Any]:
+    if not len(mark.low):
+        return {}
+    up, down = np.asarray(mark.high) - np.asarray(mark.y), np.asarray(mark.y) - np.asarray(mark.low)
+    look = {"color": sheet.colour(mark.colour, 0.35), "thickness": 1, "width": 0, "symmetric": False}
+    return {"error_y": look | {"array": up.tolist(), "arrayminus": down.tolist()}}
 
 
 def _symbol(sheet: _Sheet, mark: Points, sizes: Any) -> dict[str, Any]:

@@ -158,6 +158,8 @@ class Points:
         edge: Name of the colour of the edges.
         filled: False for a ring.
         bold: Whether the labels are bold.
+        low: Lower end of the range of each, which an upright line shows.
+        high: Upper end.
     """
 
     x: Numbers
@@ -172,6 +174,8 @@ class Points:
     edge: str = "ink"
     filled: bool = True
     bold: bool = False
+    low: Numbers = ()
+    high: Numbers = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -27,11 +27,15 @@ from roofline.view.charts.marks import (
 )
 from roofline.view.charts.spans import Span, shares_x, spans, ticks
 from roofline.view.charts.strip import Row, below
-from roofline.view.charts.style import clean, clean_lines, head, lay_out, palette, pixels, style_axes
+from roofline.view.charts.style import clean, clean_lines, head, lay_out, palette, pixels, root, style_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+#: So many points without names of their own are drawn at once.
+CLOUD = 100
+#: Letters of a name below the axes that is turned.
+LONGEST = 18
 #: Dashes of what is possible but was not found.
 DASHES = (0, (5, 3))
 
@@ -46,6 +50,7 @@ class _Canvas:
     y: Span
     colours: dict[str, str]
     order: float = 2.0
+    drop: float = 0.0
     entries: dict[str, Any] = field(default_factory=dict)
     margin: list[Any] = field(default_factory=list)
     tops: list[Any] = field(default_factory=list)
@@ -99,7 +104,7 @@ def paint(axes: Sequence[Axes], drawing: Drawing, dark: bool = False) -> None:
     if drawing.legend:
         _draw_legend(canvases)
     # The title makes room for what stands above the first panel before the layout is computed.
-    lift = 27.0 if canvases[0].tops else 0.0
+    lift = (27.0 if canvases[0].tops else 0.0) + (14.0 if canvases[0].panel.title else 0.0)
     titles = head(axes[0], drawing.title, drawing.subtitle, lift, colours["soft"]) if drawing.title else ()
     lay_out(axes[0], titles)
     for canvas in canvases:
@@ -117,8 +122,14 @@ def _draw_axes(canvas: _Canvas, last: bool) -> None:
     ax.set_ylabel(clean(panel.y.label, 80))
     if last:
         ax.set_xlabel(clean(panel.x.label, 80))
-    if panel.title:
-        ax.set_title(clean(panel.title, 120), loc="left", fontsize=9, color=canvas.colours["soft"])
+    if panel.x.categories:
+        _turn_names(canvas)
+    if panel.title:  # above what stands at the ends of rules
+        tops = any(isinstance(mark, Rule) and mark.x is not None and mark.label for mark in panel.marks)
+        ax.annotate(
+            clean(panel.title, 120), (0, 1), (0, 16 if tops else 4), xycoords="axes fraction", va="bottom",
+            textcoords="offset points", fontsize=9, color=canvas.colours["soft"], gid="panel",
+        )  # fmt: skip
 
 
 def _draw_axis(axis: Any, spec: Axis, span: Span, scale: Callable[..., Any], limit: Callable[..., Any]) -> None:
@@ -133,6 +144,24 @@ def _draw_axis(axis: Any, spec: Axis, span: Span, scale: Callable[..., Any], lim
     axis.set_minor_locator(NullLocator())
     if spec.categories:
         axis.grid(False)
+
+
+def _turn_names(canvas: _Canvas) -> None:
+    """Turn names below the axes that are too wide for their place; what is below them moves down."""
+    names, axis = ticks(canvas.panel.x, canvas.x)[1], canvas.ax.xaxis
+    room = 72 * 0.8 * float(root(canvas.ax).get_size_inches()[0]) / max(len(names), 1)
+    longest = max((len(clean(name, LONGEST)) for name in names), default=0) * 5.2
+    if longest <= room:
+        return
+    steep = room < 14
+    axis.set_tick_params(rotation=90 if steep else 55, labelsize=min(8.5, max(room, 6.0)))
+    for label in axis.get_ticklabels():
+        label.set(
+            text=clean(label.get_text(), LONGEST),
+            ha="center" if steep else "right",
+            rotation_mode="anchor" if not steep else "default",
+        )
+    canvas.drop = longest * (1.0 if steep else 0.85)
 
 
 # --- marks ------------------------------------------------------------------------------------------------------------
@@ -164,8 +193,17 @@ def _band(canvas: _Canvas, mark: Band) -> None:
 
 
 def _points(canvas: _Canvas, mark: Points) -> None:
+    if len(mark.low):
+        look: dict[str, Any] = {"color": canvas.colours[mark.colour], "lw": 0.8, "alpha": 0.35}
+        canvas.ax.vlines(mark.x, mark.low, mark.high, **look, **canvas.next())
+    cloud = len(mark.x) > CLOUD and not mark.ids
+    if cloud:  # markers one by one take a millisecond each
+        area = np.square(np.asarray(mark.size, dtype=np.float64))
+        canvas.ax.scatter(mark.x, mark.y, s=area, c=canvas.colours[mark.colour], marker=mark.marker, alpha=0.85,
+                          edgecolors=canvas.colours[mark.edge], linewidths=0.3, **canvas.next())  # fmt: skip
     for at, (x, y) in enumerate(zip(mark.x, mark.y, strict=True)):
-        _marker(canvas, mark, at, (x, y), canvas.ax.transData)
+        if not cloud:
+            _marker(canvas, mark, at, (x, y), canvas.ax.transData)
         radius = float(_each(mark.size, at)) / 2
         text = clean_lines(mark.labels[at]) if mark.labels else ""
         label = Label(text, (x, y), radius, f"label-{_id(mark, at)}", _label_look(canvas, mark))
@@ -226,31 +264,36 @@ def _bars(canvas: _Canvas, mark: Bars) -> None:
 
 
 def _bar_texts(canvas: _Canvas, mark: Bars, drawn: Any, taken: list[Box]) -> list[Box]:
-    """Write in each bar where it fits, behind it where nothing stands there, else not at all."""
+    """Write in each bar where it fits, else behind or before it where nothing stands there, else not at all."""
     boxes: list[Box] = []
-    edges = [tuple(patch.get_window_extent().extents) for patch in canvas.ax.patches]
+    patches = [patch for bars in canvas.ax.containers for patch in bars]
+    edges = [tuple(patch.get_window_extent().extents) for patch in patches]
     for at, patch in enumerate(drawn):
-        if not mark.texts[at]:
-            continue
-        text = canvas.ax.text(
-            0.5, 0.5, clean(mark.texts[at], 60), transform=canvas.ax.transAxes, fontsize=8, ha="center", va="center",
-            gid="bar",
-        )  # fmt: skip
-        box, size = patch.get_window_extent(), text.get_window_extent()
-        inside = size.width + 6 < box.width and size.height < box.height + 2
-        middle = np.asarray([(box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2])
-        if inside:
-            text.set_color(_readable(patch.get_facecolor()))
-        else:
-            beyond = (size.width / 2 + 5, 0) if mark.horizontal else (0, size.height / 2 + 4)
-            middle = np.where(np.asarray(beyond) > 0, [box.x1, box.y1], middle) + beyond
-        text.set_position(tuple(canvas.ax.transAxes.inverted().transform(middle)))
-        own = tuple(float(edge) for edge in text.get_window_extent().extents)
-        if not inside and place.overlaps([own], edges + taken + boxes).any():
-            text.remove()
-        else:
-            boxes.append(own)  # type: ignore[arg-type]
+        if mark.texts[at]:
+            boxes += _bar_text(canvas, mark.texts[at], patch, mark.horizontal, edges + taken + boxes)
     return boxes
+
+
+def _bar_text(canvas: _Canvas, said: str, patch: Any, horizontal: bool, taken: Sequence[Box]) -> list[Box]:
+    look: dict[str, Any] = {"transform": canvas.ax.transAxes, "fontsize": 8, "ha": "center", "va": "center"}
+    text = canvas.ax.text(0.5, 0.5, clean(said, 60), gid="bar", **look)
+    bar, size = patch.get_window_extent(), text.get_window_extent()
+    middle = np.asarray([(bar.x0 + bar.x1) / 2, (bar.y0 + bar.y1) / 2])
+    if size.width + 6 < bar.width and size.height < bar.height + 2:
+        text.set_color(_readable(patch.get_facecolor()))
+        spots = [middle]
+    else:
+        step = np.asarray([size.width + 10, 0.0] if horizontal else [0.0, size.height + 8])
+        far = np.asarray([bar.width, 0.0] if horizontal else [0.0, bar.height])
+        spots = [middle + (far + step) / 2, middle - (far + step) / 2, middle + far / 2 + step * 1.5]
+    half = np.asarray([size.width, size.height]) / 2
+    boxes = [tuple(map(float, (*(spot - half), *(spot + half)))) for spot in spots]
+    free = 0 if len(spots) == 1 else _free(canvas, boxes, taken, inside=True)  # type: ignore[arg-type]
+    if free is None:
+        text.remove()
+        return []
+    text.set_position(tuple(canvas.ax.transAxes.inverted().transform(spots[free])))
+    return [boxes[free]]  # type: ignore[list-item]
 
 
 def _readable(colour: Any) -> str:
@@ -320,11 +363,14 @@ def _region_label(canvas: _Canvas, mark: Region, area: Box, taken: list[Box]) ->
     return [boxes[free]]
 
 
-def _free(canvas: _Canvas, boxes: Sequence[Box], taken: Sequence[Box]) -> int | None:
-    """Return the first box that covers no line and nothing that is taken."""
+def _free(canvas: _Canvas, boxes: Sequence[Box], taken: Sequence[Box], inside: bool = False) -> int | None:
+    """Return the first box that covers no line and nothing that is taken, and is ``inside`` of the axes."""
     if not boxes:
         return None
     covers = place.overlaps(boxes, list(taken)).any(axis=1) | place.crosses(_segments(canvas), boxes).any(axis=0)
+    if inside:
+        frame, edges = canvas.ax.get_window_extent(), np.asarray(boxes)
+        covers |= (edges[:, 0] < frame.x0) | (edges[:, 2] > frame.x1 + 2)
     at = np.flatnonzero(~covers)
     return int(at[0]) if at.size else None
 
@@ -412,7 +458,7 @@ def _draw_legend(canvases: Sequence[_Canvas]) -> None:
     if not entries:
         return
     last = canvases[-1]
-    under = below(last.ax, sum(row.height for row, _ in last.rows))
+    under = below(last.ax, last.drop + sum(row.height for row, _ in last.rows))
     for columns in range(len(entries), 0, -1):
         legend = last.ax.legend(
             handles=list(entries.values()), loc="upper left", bbox_to_anchor=(0.0, 0.0), bbox_transform=under,

@@ -11,6 +11,8 @@ from roofline.view.charts.marks import Arrow, Axis, Band, Bars, Cells, Drawing, 
 
 #: How many times what is needed a rule may be without leaving the axis.
 NEAR = 4.0
+#: Categories that are named at most; of more, every so many.
+NAMES = 60
 Span = tuple[float, float]
 
 
@@ -62,6 +64,7 @@ def _values(mark: Mark, which: int) -> Iterator[Any]:
     """Yield what a mark has along an axis: 0 for x, 1 for y."""
     if isinstance(mark, Line | Points):
         yield (mark.x, mark.y)[which]
+        yield from (mark.low, mark.high) if which and isinstance(mark, Points) else ()
     elif isinstance(mark, Band):
         yield from ((mark.x,), (mark.low, mark.high))[which]
     elif isinstance(mark, Bars):
@@ -118,7 +121,8 @@ def ticks(axis: Axis, span: Span) -> tuple[list[float], list[str]]:
     if not axis.ticks:
         return [], []
     if axis.categories:
-        return [float(i) for i in range(len(axis.categories))], list(axis.categories)
+        every = -(-len(axis.categories) // NAMES)
+        return [float(i) for i in range(0, len(axis.categories), every)], list(axis.categories[::every])
     places = decades(*span, axis.log) if axis.log else steps(*span, axis.unit)
     return places, [tick_text(axis, at) for at in places]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -157,9 +158,13 @@ def log_ticks(axis: Axis, low: float, high: float, unit: str) -> None:
 
 def head(ax: Axes, title: str, subtitle: str, lift: float = 0.0, colour: str = MUTED) -> tuple[Text, Text]:
     """Write two lines above axes, with room for something else between them and the axes [point]."""
-    first = ax.set_title(clean(title, 200), loc="left", fontweight="bold", pad=21 + lift)
+    inches = float(root(ax).get_size_inches()[0])
+    lines = textwrap.wrap(clean(subtitle, 400), int(11.4 * inches), max_lines=2, placeholder="…")
+    # A longer one would make the axes narrow before it is cut to the page.
+    fitting = textwrap.shorten(clean(title, 200), int(11 * inches), placeholder="…")
+    first = ax.set_title(fitting, loc="left", fontweight="bold", pad=10 + 11 * max(len(lines), 1) + lift)
     second = ax.annotate(
-        clean(subtitle, 200), (0, 1), (0, 7 + lift), xycoords="axes fraction", textcoords="offset points",
+        "\n".join(lines), (0, 1), (0, 7 + lift), xycoords="axes fraction", textcoords="offset points",
         color=colour, fontsize=8.5, in_layout=False,
     )  # fmt: skip
     return first, second
