@@ -34,22 +34,40 @@ FEW_TILES = ((128, 32), (64, 64))
 TAPS, FAR, USUAL = 32, 16, 128.0
 #: Elements of K that a core works on at a time, and those that kernels load together.
 STEP, LOADED = 64, 32
+#: Time of a walk along K whose taps end within such a load: 48 to 80 channels take 1.2 to 1.5 times what whole ones do in
+#: measurements/h200-sxm/convolutions.csv (the median of 48 such).
+RAGGED = 1.3
 #: Channels that kernels on vector units take at a time.
 SLAB = 8.0
 #: Elements of K that a tile on vector units takes to start and to write its results; in kernels for few channels.
-FILL, FILL_FEW = 40.0, 10.0
+FILL, FILL_FEW = 40.0, 22.0
+#: Time of the direct kernel for volumes (``implicit_convolveNd_sgemm``) against that for planes.
+VOLUME = 1.5
 #: Sharpness of the knee between resources: on the vector units, on the matrix units.
 KNEE, KNEE_MATRIX = 3.0, 2.0
 #: Rate of kernels on vector units that take channels last, against those that take channels first.
 DIRECT = 0.5
+#: Steps along K that a direct kernel waits for an element of K: of images of few channels, of one group of many. The
+#: latter is what calls take; single kernels took 1.3 when they were profiled.
+CHAIN, CHAIN_ALONE = 1.15, 1.55
+#: Rate of tf32 matmuls whose tiles use the instructions of the generation before (``cutlass_80_tensorop_s1688gemm``), of
+#: the peak: arXiv 2402.13499, table 7, has 62.9 % for such instructions on an H100. cuDNN takes them for windows of one
+#: point (measurements/h100-sxm/zoo/ops.csv, h200-sxm/convolutions.csv).
+OLDER = 0.63
 #: Channels and depth of a convolution up to which cuDNN leaves the matrix units idle: ``implicit_convolve_sgemm`` runs
 #: 3x3 and 4x4 windows of 3 channels in measurements/h100-sxm/zoo/ops.csv, 7x7 and 16x16 windows have padded channels.
-#: One channel stays off them whatever the window, and so do volumes and what has fewer FLOPs.
-FEW, SHALLOW, SMALL = 4, 64, 2.4e8
+#: One channel stays off them whatever the window, and so do volumes and what is small: FLOPs times depth, between
+#: 1.2e11 and 1.8e11 in measurements/h200-sxm/convolutions.csv and the zoos.
+FEW, SHALLOW, SHALLOW_ONE, SHALLOW_LAST, SMALL = 4, 64, 200, 36, 1.5e11
 #: Columns that a depthwise kernel loads beside each row of a window.
 BESIDE = 4
-#: Taps of PyTorch's depthwise kernel that take as long as the addresses of an output.
-ADDRESS = 10
+#: Elements that kernels for 32 bits load for each tap.
+UNSHARED = 3.4
+#: Square windows that PyTorch's depthwise kernel has a template for
+#: (https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/cuda/DepthwiseConv2d.cu,
+#: ``conv_depthwise2d_forward_out``), and its taps that take as long as the addresses of an output; in loops over other
+#: windows as long as those of an output, of a row and of a tap; and steps that a row waits for.
+UNROLLED, ADDRESS, LOOPED, LOOPED_ROW = (1, 3, 5), 10, (15, 3, 0.7), 5
 #: Longest edge of a tile that is transformed at once.
 SPECTRUM = 64.0
 #: Bytes to which channels are padded for the matrix units, and to which cuDNN's matmuls of other rows are aligned.
@@ -77,7 +95,7 @@ GROUP = Group(
     cache=Parameter(1.2, 0.2, 1.5, "share", "of the cache's bandwidth for operands that tiles read again"),
     layout=Parameter(0.7, 0.1, 1.0, "share", "of main memory's bandwidth for these copies"),
     spectral=Parameter(0.5, 0.05, 1.0, "share", "of vector peak and bandwidth through Fourier transforms"),
-    taps=Parameter(0.3, 0.01, 1.0, "share", "of the fp32 vector peak of depthwise taps"),
+    taps=Parameter(0.35, 0.01, 1.0, "share", "of the fp32 vector peak of depthwise taps"),
     plain=Parameter(0.13, 0.01, 2.0, "cycles", "a core's work per depthwise tap where channels lie first"),
     share_tf32=Parameter(0.9, 0.2, 1.5, "ratio", "tf32 against bf16, each of its own peak"),
     share_fp16=Parameter(1.0, 0.5, 1.5, "ratio", "fp16 against bf16"),
@@ -110,7 +128,8 @@ def seconds(work: Launch, p: Mapping[str, float]) -> Any:
         time = _matmul(work, gemm)
     else:
         time, kernel = _implicit(work, p, gemm), work.row.kernel
-        direct = kernel.attrs.get("direct") or (may_be_direct(kernel) and has_few(work.sizes))
+        few = has_few_last if kernel.attrs.get("channels_last", True) else has_few
+        direct = kernel.attrs.get("direct") or (may_be_direct(kernel) and few(work.sizes))
         if np.any(direct) and vector_peak(work.chip, "fp32") is not None:
             time = np.where(direct, _direct(work, p, gemm), time)
     single = np.asarray((gemm.channels == 1) & (gemm.columns == 1))
@@ -121,17 +140,23 @@ def seconds(work: Launch, p: Mapping[str, float]) -> Any:
 
 
 def may_be_direct(kernel: Kernel) -> bool:
-    """Tell whether libraries have a direct kernel for images of few channels: in 16 bits, where these lie first."""
-    first = not kernel.attrs.get("channels_last", True) and kernel.main.op in PLAIN
-    return first and DTYPES[kernel.inputs[0].dtype].bits <= 16 and kernel.attrs.get("groups", 1) == 1
+    """Tell whether cuDNN has a direct kernel for images of few channels: where these lie first, or windows step on."""
+    narrow = DTYPES[kernel.inputs[0].dtype].bits <= 32 and kernel.attrs.get("groups", 1) == 1
+    stepping = len(kernel.shapes[1]) == 4 and min(per_axis(kernel.attrs.get("stride", 1), 2)) > 1
+    return narrow and kernel.main.op in PLAIN and (not kernel.attrs.get("channels_last", True) or stepping)
 
 
 def has_few(sizes: Mapping[str, Any]) -> Any:
-    """Tell whether an image has too few channels for the matrix units."""
-    channels, depth = sizes["i"], prod(sizes[axis] for axis in "irst" if axis in sizes)
-    small = 2.0 * depth * prod(sizes[axis] for axis in "noepq" if axis in sizes) < SMALL
-    volume = "t" in sizes
-    return (np.asarray(channels) == 1) | ((np.asarray(channels) <= FEW) & ((depth <= SHALLOW) | small | volume))
+    """Tell whether an image whose channels lie first has too few of them for the matrix units."""
+    channels, depth = np.asarray(sizes["i"]), prod(sizes[axis] for axis in "irst" if axis in sizes)
+    small = 2.0 * depth**2 * prod(sizes[axis] for axis in "noepq" if axis in sizes) < SMALL
+    shallow = (depth <= SHALLOW) | ((channels == 1) & (depth <= SHALLOW_ONE))
+    return (channels <= FEW) & (shallow | small | ("t" in sizes))
+
+
+def has_few_last(sizes: Mapping[str, Any]) -> Any:
+    """Tell the same where its channels lie last, which else are padded."""
+    return (np.asarray(sizes["i"]) <= FEW) & (prod(sizes[axis] for axis in "irst" if axis in sizes) <= SHALLOW_LAST)
 
 
 def is_point(kernel: Kernel) -> bool:
@@ -157,6 +182,7 @@ def _gemm(work: Launch) -> _Gemm:
 def _matmul(work: Launch, gemm: _Gemm) -> Any:
     """As a matmul: of all points where channels lie last, of each image's where its points do [s]."""
     p, one = values(work.chip, matmul.GROUP), np.asarray(1.0)
+    work = replace(work, peak=work.peak * OLDER) if work.dtype == "tf32" else work
     if work.row.kernel.attrs.get("channels_last", True):
         return matmul.tiled_seconds(work, p, one, gemm.rows, gemm.columns, gemm.channels)
     whole = ALIGNMENT / work.element
@@ -170,7 +196,8 @@ def _implicit(work: Launch, p: Mapping[str, float], gemm: _Gemm) -> Any:
     padded = np.ceil(gemm.channels / align) * align
     few, older = padded <= align, (gemm.window > TAPS) | (_reach(work) >= FAR)
     loaded = np.ceil(gemm.channels / LOADED) * LOADED
-    depth = np.where(gemm.window > 1, np.maximum(loaded, p["tap"]), loaded) * gemm.window
+    ragged = (gemm.channels > LOADED) & (gemm.channels < loaded)
+    depth = np.where(gemm.window > 1, np.maximum(loaded, p["tap"]), loaded) * gemm.window * np.where(ragged, RAGGED, 1)
     rate = work.peak * p["share"] * p.get(f"share_{work.dtype}", 1.0)
     memory = work.row.bytes / (work.machine.bandwidth * p["dram"])
     best: Any = np.inf
@@ -236,10 +263,12 @@ def _direct(work: Launch, p: Mapping[str, float], gemm: _Gemm) -> Any:
     vector = vector_peak(work.chip, "fp32")
     if vector is None or DTYPES[work.dtype].bits > 32:
         return np.inf
-    depth, few = gemm.channels * gemm.window, DTYPES[work.dtype].bits <= 16
-    rate = vector * p["vector"] * DIRECT
-    tiles = VECTOR_TILES[1:2] if work.row.kernel.attrs.get("direct") else FEW_TILES if few else VECTOR_TILES[:1]
-    time = _tiled(work, p, gemm, depth, tiles, rate, FILL_FEW if few else FILL)
+    depth, alone = gemm.channels * gemm.window, bool(work.row.kernel.attrs.get("direct"))
+    rate = vector * p["vector"] * DIRECT / (VOLUME if "t" in work.sizes else 1.0)
+    tiles = VECTOR_TILES[1:2] if alone else FEW_TILES if work.on_matrix else VECTOR_TILES[:1]
+    time = _tiled(work, p, gemm, depth, tiles, rate, FILL_FEW if work.on_matrix else FILL)
+    if work.on_matrix:
+        time = np.maximum(time, p["step"] * (CHAIN_ALONE if alone else CHAIN) * depth)
     return p["light"] + knee([time, work.row.bytes / (work.machine.bandwidth * p["dram"])], KNEE)
 
 
@@ -271,18 +300,30 @@ def _area(work: Launch, option: str) -> int:
 
 
 def _depthwise(work: Launch, p: Mapping[str, float], gemm: _Gemm) -> Any:
-    """One tap after the other over the input of each channel; a stride leaves neighbours nothing to share [s]."""
+    """One tap after the other over the input of each channel; a step along a row leaves neighbours less to share [s].
+
+    Kernels for 32 bits share nothing. Each tap waits for its input and its weight.
+    """
     if not work.row.kernel.attrs.get("channels_last", True):
         return _plain_depthwise(work, p, gemm)
-    s = work.sizes
-    loaded = s["r"] * (s.get("s", 1) + BESIDE) * _area(work, "stride")
+    s, step = work.sizes, max(per_axis(work.row.kernel.attrs.get("stride", 1), 3))
+    loaded = s["r"] * (s.get("s", 1) + BESIDE) * step if work.element <= 2 else UNSHARED * gemm.window
     vector = vector_peak(work.chip, "fp32") or work.peak
     taps = 2 * gemm.rows * gemm.groups * loaded / (vector * p["taps"])
-    chain = p["light" if work.element > 2 else "launch"] + p["step"] * gemm.window
+    chain = p["light"] + np.where(work.element > 2, 1, 2) * p["step"] * gemm.window
     return chain + knee([taps, work.row.bytes / (work.machine.bandwidth * p["dram"])], KNEE)
 
 
 def _plain_depthwise(work: Launch, p: Mapping[str, float], gemm: _Gemm) -> Any:
-    """PyTorch's own kernel for channels first: a thread for each output reads its window [s]."""
-    taps = gemm.rows * gemm.groups * (gemm.window + ADDRESS) * p["plain"] / (work.machine.units * work.machine.clock)
-    return p["light"] + knee([taps, work.row.bytes / (work.machine.bandwidth * p["dram"])], KNEE)
+    """PyTorch's own kernel for channels first: a thread for each output reads its window [s].
+
+    Squares of 1, 3 and 5 points are unrolled, other windows looped over, a row waiting for the other.
+    """
+    s = work.sizes
+    high, wide = (s["r"], s["s"]) if "s" in s else (1, s["r"])
+    unrolled = (high == wide) & np.isin(wide, UNROLLED)
+    looped = LOOPED[0] + LOOPED[1] * high + LOOPED[2] * gemm.window
+    cycles = np.where(unrolled, ADDRESS + gemm.window, looped) * p["plain"]
+    taps = gemm.rows * gemm.groups * cycles / (work.machine.units * work.machine.clock)
+    chain = np.where(unrolled, 0.0, p["step"] * (gemm.window / 2 + LOOPED_ROW * high))
+    return p["light"] + chain + knee([taps, work.row.bytes / (work.machine.bandwidth * p["dram"])], KNEE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from roofline.cost.convolution import PLAIN, TAPS, has_few, is_point, may_be_direct
+from roofline.cost.convolution import ALIGNMENT, PLAIN, TAPS, has_few, has_few_last, is_point, may_be_direct
 from roofline.cost.lowering.rule import Rule, Site
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.sizes import prod
@@ -17,7 +17,7 @@ ATEN = "https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/Con
 #: are not. Measured in measurements/h100-sxm/zoo/ops.csv: ``nchwToNhwcKernel`` and ``nhwcToNchwKernel``.
 CUDNN = "https://docs.nvidia.com/deeplearning/performance/dl-performance-convolutional/index.html#tensor-layout"
 #: Channels in and out, and points of all images, from which cuDNN copies images of odd planes for a 1x1.
-WIDE, MANY = 160, 1024
+WIDE, MANY = 160, 768
 #: Channels of a group that fill a tile, and groups of them that cuDNN runs one after the other; more if they are wider.
 #: Read off a sweep of 22 grouped convolutions: 4 groups of 16 and 8 of 64 do, 8 of 16 and 32 of 64 do not.
 TILED, WIDER, GROUPS, MORE_GROUPS = 16, 48, 4, 16
@@ -99,8 +99,29 @@ def _copied(site: Site, name: str, what: str) -> str:
     return site.b.op("view", turned, name=f"{what}_turned", shape=shape)
 
 
+def _is_padded(site: Site) -> bool:
+    """Tell whether cuDNN pads its channels: where they lie last, and fill no load of the matrix units."""
+    channels, bits = site.kernel.shapes[1][1], DTYPES[site.kernel.inputs[0].dtype].bits
+    least = 8 * ALIGNMENT // bits
+    few = isinstance(channels, int) and channels < least and bits <= 16 and site.attrs.get("groups", 1) == 1
+    return few and _on_cudnn(site) and not _channels_first(site) and not is_point(site.kernel)
+
+
+def _padded(site: Site) -> str:
+    """Add kernels that write the image and the weights anew with more channels, and the convolution."""
+    for name, what in zip(site.inputs[:2], ("image", "weights"), strict=True):
+        count, _, *points = site.b.shape(name)
+        whole = 8 * ALIGNMENT // DTYPES[site.dtype].bits
+        _copied(site, site.b.op("empty", name=what, shape=(count, whole, *points), dtype=site.dtype), f"{what}_padded")
+    return _bias_after(site)
+
+
 def _may_be_direct(site: Site) -> bool:
     return _turned(site) and may_be_direct(site.kernel)
+
+
+def _steps_on(site: Site) -> bool:
+    return _is_padded(site) and may_be_direct(site.kernel)
 
 
 def _is_apart(site: Site) -> bool:
@@ -141,6 +162,8 @@ def _rules(op: str) -> tuple[Rule, ...]:
     return (
         Rule(op, "the same group after group", CUDNN, _group_by_group, _is_apart),
         Rule(op, "one kernel for images of few channels, its bias", CUDNN, _bias_after, _may_be_direct, has_few),
+        Rule(op, "one kernel for images of few channels, its bias", CUDNN, _bias_after, _steps_on, has_few_last),
+        Rule(op, "image and weights with more channels, the convolution, its bias", CUDNN, _padded, _is_padded),
         Rule(op, copies, CUDNN, _in_channels_last, lambda site: _turned(site) and not is_point(site.kernel)),
         Rule(op, copies, CUDNN, _in_channels_last, lambda site: _turned(site) and is_point(site.kernel), _odd),
         Rule(op, "the convolution, then its bias", ATEN, _bias_after, _biased),
