@@ -42,7 +42,24 @@ MEASURED: list[tuple[Image, Image, dict[str, Any], tuple[int, int], float]] = [
     ((16, 256, 4096), (512, 256, 3), {"padding": 1, "op": "conv1d"}, (2, 1), 183.8),
     ((4, 64, 16, 56, 56), (128, 64, 3, 3, 3), {"op": "conv3d", "stride": 2, "padding": 1}, (2, 1), 60.6),
     ((16, 64, 128, 128), (64, 32, 2, 2), {"op": "conv_transpose2d", "stride": 2, "output_padding": 0}, (2, 1), 195.1),
+    ((32, 3, 224, 224), (64, 3, 7, 7), {"stride": 2, "padding": 3, "channels_last": True}, (2, 0), 221.2),
+    ((128, 3, 225, 225), (32, 3, 3, 3), {"stride": 2, "channels_last": True}, (0, 0), 252.0),
+    (
+        (4, 3, 16, 112, 112),
+        (64, 3, 3, 7, 7),
+        {"op": "conv3d", "stride": (1, 2, 2), "padding": (1, 3, 3)},
+        (0, 0),
+        804.0,
+    ),
+    ((128, 96, 113, 113), (96, 1, 3, 3), {"groups": 96, "stride": 2, "channels_last": True}, (0, 0), 173.3),
 ]
+
+#: Depthwise windows of measurements/h200-sxm/convolutions.csv, channels first, that PyTorch's kernel unrolls and loops
+#: over: image, window, microseconds.
+DEPTHWISE: list[tuple[Image, Image, float]] = [
+    ((16, 512, 56, 56), (3, 3), 253.3), ((16, 160, 112, 112), (5, 5), 563.0), ((64, 64, 56, 56), (7, 7), 448.9),
+    ((16, 256, 1, 1000), (1, 3), 44.2), ((4, 80, 1, 16000), (1, 7), 62.9), ((1, 48, 35, 35), (7, 7), 7.1),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("image", "weight", "attrs", "copies", "measured"), MEASURED)
@@ -54,6 +71,18 @@ def test_a_convolution_is_the_kernels_that_run(
     assert kernels.count(COPY) == sum(copies)
     assert set(kernels) <= {COPY, op}
     assert time == pytest.approx(measured, rel=0.3)
+
+
+@pytest.mark.parametrize(("image", "window", "measured"), DEPTHWISE)
+def test_a_depthwise_window_takes_what_its_loop_takes(image: Image, window: Image, measured: float) -> None:
+    graph = convolution(image, (image[1], 1, *window), groups=image[1], padding=tuple(size // 2 for size in window))
+    *_, (_, time) = rl.estimate(graph, "h200-sxm", mode="graph").timed
+    assert float(time.expected) * 1e6 == pytest.approx(measured, rel=0.15)
+
+
+def test_fp32_points_run_on_the_instructions_of_the_generation_before() -> None:
+    graph = convolution((32, 256, 14, 14), (1024, 256, 1, 1), dtype="fp32")
+    assert launched(graph)[1] == pytest.approx(31.2, rel=0.2)
 
 
 def test_groups_that_fill_a_tile_run_one_after_the_other() -> None:

@@ -34,9 +34,6 @@ FEW_TILES = ((128, 32), (64, 64))
 TAPS, FAR, USUAL = 32, 16, 128.0
 #: Elements of K that a core works on at a time, and those that kernels load together.
 STEP, LOADED = 64, 32
-#: Time of a walk along K whose taps end within such a load: 48 to 80 channels take 1.2 to 1.5 times what whole ones do in
-#: measurements/h200-sxm/convolutions.csv (the median of 48 such).
-RAGGED = 1.3
 #: Channels that kernels on vector units take at a time.
 SLAB = 8.0
 #: Elements of K that a tile on vector units takes to start and to write its results; in kernels for few channels.
@@ -196,8 +193,8 @@ def _implicit(work: Launch, p: Mapping[str, float], gemm: _Gemm) -> Any:
     padded = np.ceil(gemm.channels / align) * align
     few, older = padded <= align, (gemm.window > TAPS) | (_reach(work) >= FAR)
     loaded = np.ceil(gemm.channels / LOADED) * LOADED
-    ragged = (gemm.channels > LOADED) & (gemm.channels < loaded)
-    depth = np.where(gemm.window > 1, np.maximum(loaded, p["tap"]), loaded) * gemm.window * np.where(ragged, RAGGED, 1)
+    whole = np.maximum(np.ceil(gemm.channels / STEP) * STEP, p["tap"])
+    depth = np.where(gemm.window > 1, whole, loaded) * gemm.window
     rate = work.peak * p["share"] * p.get(f"share_{work.dtype}", 1.0)
     memory = work.row.bytes / (work.machine.bandwidth * p["dram"])
     best: Any = np.inf
@@ -326,4 +323,4 @@ def _plain_depthwise(work: Launch, p: Mapping[str, float], gemm: _Gemm) -> Any:
     cycles = np.where(unrolled, ADDRESS + gemm.window, looped) * p["plain"]
     taps = gemm.rows * gemm.groups * cycles / (work.machine.units * work.machine.clock)
     chain = np.where(unrolled, 0.0, p["step"] * (gemm.window / 2 + LOOPED_ROW * high))
-    return p["light"] + chain + knee([taps, work.row.bytes / (work.machine.bandwidth * p["dram"])], KNEE)
+    return p["light"] + knee([taps, chain, work.row.bytes / (work.machine.bandwidth * p["dram"])], KNEE)
