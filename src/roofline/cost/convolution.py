@@ -47,10 +47,10 @@ DIRECT = 0.5
 #: Steps along K that a direct kernel waits for an element of K: of images of few channels, of one group of many. The
 #: latter is what calls take; single kernels took 1.3 when they were profiled.
 CHAIN, CHAIN_ALONE = 1.15, 1.55
-#: Rate of tf32 matmuls whose tiles use the instructions of the generation before (``cutlass_80_tensorop_s1688gemm``), of
-#: the peak: arXiv 2402.13499, table 7, has 62.9 % for such instructions on an H100. cuDNN takes them for windows of one
-#: point (measurements/h100-sxm/zoo/ops.csv, h200-sxm/convolutions.csv).
-OLDER = 0.63
+#: Rate of tf32 matmuls with instructions of the generation before (``cutlass_80_tensorop_s1688gemm``), of the others',
+#: which cuDNN takes for windows of one point: so that measurements/h100-sxm/zoo/ops.csv and
+#: h200-sxm/convolutions.csv fit; arXiv 2402.13499 compares the two kinds of instructions.
+MMA_SYNC = 0.63
 #: Channels and depth of a convolution up to which cuDNN leaves the matrix units idle: ``implicit_convolve_sgemm`` runs
 #: 3x3 and 4x4 windows of 3 channels in measurements/h100-sxm/zoo/ops.csv, 7x7 and 16x16 windows have padded channels.
 #: One channel stays off them whatever the window, and so do volumes and what is small: FLOPs times depth, between
@@ -179,7 +179,7 @@ def _gemm(work: Launch) -> _Gemm:
 def _matmul(work: Launch, gemm: _Gemm) -> Any:
     """As a matmul: of all points where channels lie last, of each image's where its points do [s]."""
     p, one = values(work.chip, matmul.GROUP), np.asarray(1.0)
-    work = replace(work, peak=work.peak * OLDER) if work.dtype == "tf32" else work
+    work = replace(work, peak=work.peak * MMA_SYNC) if work.dtype == "tf32" else work
     if work.row.kernel.attrs.get("channels_last", True):
         return matmul.tiled_seconds(work, p, one, gemm.rows, gemm.columns, gemm.channels)
     whole = ALIGNMENT / work.element
