@@ -83,6 +83,24 @@ class Made:
         self.slice(category, kernel, start, duration, **both, device=device, stream=stream, **more)
         return start + duration
 
+    def collective(
+        self, name: str, start: float, duration: float, *, rank: int = 0, ranks: Any = (0, 1), group: str = "0",
+        elements: int = 1024, sequence: int | None = None, stream: int = 20, **more: Any,
+    ) -> float:  # fmt: skip
+        """A collective on its own stream, as PyTorch 2.11 records those of NCCL; when it ends.
+
+        The names of the facts are those of torch/csrc/profiler/util.h, and Kineto copies them from the operator to the
+        kernel (libkineto/src/output_json.cpp); ``Seq`` stays with the operator, and is recorded by newer ones.
+        """
+        facts = {"Collective name": name, "In msg nelems": elements, "Out msg nelems": elements, "dtype": "BFloat16",
+                 "Group size": len(ranks), "Process Group Name": group, "Process Group Ranks": str(list(ranks)),
+                 **more}  # fmt: skip
+        kernel = f"ncclDevKernel_{name}_Sum_bf16_RING_LL"
+        end = self.call("record_param_comms", None, start, duration, kernel=kernel, stream=stream)
+        self.events[-1]["args"] |= facts
+        self.events[-3]["args"] |= facts | {"Rank": rank} | ({} if sequence is None else {"Seq": sequence})
+        return end
+
     def memory(self, at: float, size: int, total: int, address: int, device: int = 0, thread: int = 100) -> None:
         """A block that is given, or taken back where its size is negative, as ``profile_memory=True`` records it.
 

@@ -1,4 +1,4 @@
-"""``roofline trace``: where the time of a profiler's file went, or what two differ in; text, JSON, CSV or a page."""
+"""``roofline trace``: where the time of a profiler's file went, what two differ in, or what ranks wait for."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from roofline.cli.app import JUDGE, command
 from roofline.cli.output import note, write
 from roofline.cli.progress import progress
 from roofline.cli.tables import facts, heading, percent, size_text, table, time_text
-from roofline.cli.trace_sets import cut, diff_parts, notes
+from roofline.cli.trace_sets import cut, diff_parts, notes, ranks_parts
 from roofline.diagnosis.op_summary import OpSummary
+from roofline.diagnosis.ranks import rank_files, ranks_report
 from roofline.diagnosis.report import REASON_WORDS, TraceReport, trace_report
 from roofline.diagnosis.trace_diff import compare_traces
 from roofline.hardware.chip import Chip
@@ -32,12 +33,13 @@ from roofline.view.listing.wording import safe
 
 _Files = Annotated[list[str], opt.argument(
     "FILE... [CHIP]", "Chrome JSON of torch.profiler, CSV of nsys, ncu or ops_perf_results, or a table of times; "
-    "two to compare. A chip after it says where it ran.")]  # fmt: skip
+    "several, or a folder, of the ranks of one program; two to compare with --diff. A chip after it: where it ran.")
+]  # fmt: skip
 _Diff = Annotated[bool, opt.option("--diff", "Compare two traces of one program, or of one that was changed.")]
 _Chip = Annotated[str | None, opt.option(
     "--chip NAME", "Where it ran.", default="by the device's name in the trace", complete=opt.complete_chips)
 ]  # fmt: skip
-_Top = Annotated[int | None, opt.option("--top N", "Operators to show.", min=1, default="5; of a difference, 10")]
+_Top = Annotated[int | None, opt.option("--top N", "Operators to show.", min=1, default="5; of several traces, 10")]
 #: Lines without a formula, causes and host operators that are shown.
 _MOST = 5
 #: Longest name of an operator in a table; the lines below have it in full.
@@ -55,13 +57,14 @@ def trace(
     top: _Top = None,
     html: opt.Html = None,
 ) -> None:
-    """Say where the time of a trace went: idle time, the slowest operators, their roofs; or what two differ in."""
-    paths, last = _paths(files)
+    """Say where the time of a trace went, what two traces differ in, or which rank the others wait for."""
+    words, last = _paths(files)
+    paths = [path for word in words for path in (rank_files(word) if word.is_dir() else [word])]
     name = opt.one_chip(last, ran_on)
     where = find_chip(name) if name is not None else None  # a wrong name is told before a large file is read
     if len(paths) > 1 or diff:
         _refuse(html, "--html", "one trace")
-        output.write(*_several(paths, where, diff, top))
+        output.write(*_several(paths, where, diff, top or 10))
         return
     report = trace_report(read(paths[0]), where)
     if html is not None:
@@ -90,15 +93,16 @@ def _refuse(value: object, option: str, what: str) -> None:
         raise UsageError(f"{option} is of {what}; leave it out")
 
 
-def _several(paths: Sequence[Path], chip: Chip | None, diff: bool, top: int | None) -> tuple[Report, Iterator[Any]]:
-    """Compare two traces."""
+def _several(paths: Sequence[Path], chip: Chip | None, diff: bool, top: int) -> tuple[Report, Iterator[Any]]:
+    """Compare two traces, or put those of several ranks together."""
     if not diff:
-        raise UsageError(f"{len(paths)} traces; give --diff to compare two")
+        ranks = ranks_report((read(path) for path in paths), chip)
+        return ranks, ranks_parts(ranks, top)
     if len(paths) != 2:
         raise UsageError(f"--diff compares two traces, given {len(paths)}: roofline trace BEFORE AFTER --diff")
     before, after = (trace_report(read(path), chip) for path in paths)
     result = compare_traces(before, after)
-    return result, diff_parts(result, top or 10)
+    return result, diff_parts(result, top)
 
 
 def read(path: Path) -> Trace:

@@ -9,6 +9,8 @@ from .op_times import OpVerdicts as OpVerdicts
 from .op_times import check_ops as check_ops
 from .out_of_memory import OutOfMemory as OutOfMemory
 from .out_of_memory import explain_oom as explain_oom
+from .ranks import RanksReport as RanksReport
+from .ranks import ranks_report as ranks_report
 from .report import TraceReport as TraceReport
 from .report import trace_report as trace_report
 from .sweep import SweepVerdict as SweepVerdict

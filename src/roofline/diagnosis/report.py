@@ -204,9 +204,15 @@ def trace_report(
         if not isinstance(trace, str | os.PathLike):
             raise UsageError(f"expected a trace or the path of one, not {str(trace)[:60]!r}")
         trace = read_trace(trace, progress)
+    return report_and_run(trace, chip)[0]
+
+
+def report_and_run(trace: Trace, chip: AnyChip | None) -> tuple[TraceReport, Run]:
+    """Return the report of a trace, and the trace taken apart; arguments as for :func:`trace_report`."""
     trace, device_note = one_device(trace)
     where, chip_note = _chip(trace, chip)
-    return _report(run_of(trace, where or NO_CHIP), where, [note for note in (chip_note, device_note) if note])
+    run = run_of(trace, where or NO_CHIP)
+    return _report(run, where, [note for note in (chip_note, device_note) if note]), run
 
 
 def _chip(trace: Trace, override: AnyChip | None) -> tuple[Chip | None, str]:

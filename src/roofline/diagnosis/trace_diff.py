@@ -63,7 +63,7 @@ class OpChange:
 
     @property
     def change_s(self) -> float:
-        """What it takes more [s]."""
+        """Time that it takes more [s]."""
         return self.time_after_s - self.time_before_s
 
     def record(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class PartChange:
 
     @property
     def change_s(self) -> float:
-        """What it takes more [s]."""
+        """Time that it takes more [s]."""
         return self.time_after_s - self.time_before_s
 
 
@@ -116,7 +116,7 @@ class TraceDiff(Report):
 
     @property
     def change_s(self) -> float:
-        """What an iteration takes more, the sum of what its rows do [s]."""
+        """Time that an iteration takes more, the sum of that of its rows [s]."""
         return fsum(row.change_s for row in self.rows)
 
     @property

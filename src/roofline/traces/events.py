@@ -121,6 +121,7 @@ class Trace:
         threads: Name of each thread by process and thread, where the file gives one.
         lost: Time of device events that were left out since they have no usable start; the device seems idle then [s].
         rank: Of the process among those of its program; -1 where the file does not say.
+        world: How many processes that program has, likewise.
         origin: When its first event began, by the clock of its host [ns].
         sequence: Number of a collective in its process group by the external id of its operator, where recorded.
         memory: What allocators gave and took back, where that was recorded.
@@ -137,6 +138,7 @@ class Trace:
     threads: Mapping[tuple[int, int], str] = field(default_factory=dict)
     lost: float = 0.0
     rank: int = -1
+    world: int = -1
     origin: int = 0
     sequence: Mapping[int, int] = field(default_factory=dict)
     memory: Allocations | None = None

@@ -358,7 +358,7 @@ def _trace(source: ByteStream, stream: JsonStream, reader: Reader, root: Mapping
         )
     return Trace(
         source.name, "torch", events, _devices(root), notes=tuple(notes), partial=partial,
-        processes=reader.processes, threads=reader.threads, lost=reader.rows.lost, rank=rank,
+        processes=reader.processes, threads=reader.threads, lost=reader.rows.lost, rank=rank, world=world,
         origin=_origin(reader, root), sequence=reader.sequence,
         memory=reader.memory.allocations(reader.rows.zero, reader.rows.scale),
     )  # fmt: skip
