@@ -77,7 +77,7 @@ def page(text: str) -> str:
         begin, end = (f"<!-- {slash}{table.__name__} -->" for slash in ("", "/"))
         before, _, rest = text.partition(begin)
         after = rest.partition(end)[2]
-        text = "\n".join([f"{before}{begin}", "```", *table(), "```", f"{end}{after}"])
+        text = "\n".join([f"{before}{begin}", "```txt", *table(), "```", f"{end}{after}"])
     return text
 
 

@@ -1,124 +1,147 @@
-"""What the README and the notebooks show works as pasted."""
+"""What the pages and the notebooks show works as pasted, prints what it shows, and leads to where it says."""
 
 from __future__ import annotations
 
-import doctest
 import importlib
 import json
 import os
 import re
-import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from profiles import LONG
 
-from roofline.cli import main
+import roofline as rl
+from roofline.hardware.chip import Chip
+from roofline.hardware.cluster import Cluster
+from roofline.hardware.parts import Efficiency, Fallback, Link, MemoryLevel, Peak
+from roofline.programs.modelfile import ModelFile
 
 ROOT = Path(__file__).resolve().parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+sys.path.insert(0, str(ROOT / "scripts"))
+outputs, tables, drawing = map(importlib.import_module, ("outputs", "accuracy_tables", "architecture_drawing"))
+sys.path.pop(0)
+
+TEXTS: dict[str, str] = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in outputs.PAGES}
+#: The command lines of all pages that measure this machine for half a minute.
+CALIBRATE = sorted({
+    line.partition("#")[0].strip()
+    for text in TEXTS.values() for line in text.splitlines() if line.startswith("roofline calibrate ")
+})  # fmt: skip
+#: Options that need a device or a chip of one's own.
+_ELSEWHERE = ("--device", "--like")
 
 
-PAGES = [
-    ROOT / "docs" / f"{name}.md"
-    for name in ("import-torch", "import-jax", "graph", "diagnosis", "what-if", "fusion", "rewriting", "quantization",
-                 "prune", "shard", "clusters", "serving", "compare", "training")
-]  # fmt: skip
+@pytest.mark.parametrize("page", TEXTS)
+def test_a_page_runs_and_prints_what_it_shows(page: str, tmp_path: Path) -> None:
+    """After a change of what is printed: ``python scripts/outputs.py``."""
+    assert outputs.renewed(TEXTS[page], tmp_path) == TEXTS[page]
 
 
-def blocks(language: str, text: str = README) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+@pytest.mark.parametrize("page", TEXTS)
+def test_every_block_of_a_page_is_of_a_kind_that_is_checked(page: str) -> None:
+    fences = re.findall(r"^ *```.*$", TEXTS[page], re.MULTILINE)
+    assert all(fence == fence.lstrip() for fence in fences), "an indented block is not seen"
+    for opening in fences[::2]:
+        language, _, title = opening[3:].partition(" ")
+        assert language in ("python", "console", "sh", "text", "txt", "py") or title.startswith('title="'), opening
+    assert set(fences[1::2]) <= {"```"}
 
 
-def run(code: str, where: str) -> None:
-    """Run a block, unless it needs a framework that is not installed."""
-    for framework in re.findall(r"^import (torch|jax|onnx)\b", code, re.MULTILINE):
-        pytest.importorskip(framework)
-    exec(compile(code, where, "exec"), {})
-
-
-@pytest.mark.parametrize("code", blocks("python"))
-def test_readme_python_runs(code: str) -> None:
-    run(code, "README.md")
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_python_of_the_pages_runs(page: Path) -> None:
-    found = blocks("python", page.read_text(encoding="utf-8"))
-    assert found
-    for code in found:
-        run(code, page.name)
-
-
-def test_sessions_of_the_page_on_chips_print_what_they_show() -> None:
-    session = doctest.DocTestParser()
-    for code in blocks("python", (ROOT / "docs" / "chips.md").read_text(encoding="utf-8")):
-        run_ = doctest.DocTestRunner()
-        assert run_.run(session.get_doctest(code, {}, "chips.md", None, 0)).attempted
-        assert not run_.failures
-
-
-@pytest.mark.parametrize("name", ["graph", "command-line"])
-def test_commands_of_a_page_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
-    scripts = [code for code in blocks("python", text) if code.startswith("# mlp.py")]
-    (tmp_path / "mlp.py").write_text("".join(scripts), encoding="utf-8")
+@pytest.mark.skipif(
+    not LONG or "PYTEST_XDIST_WORKER" in os.environ, reason="measures this machine, which it needs for itself"
+)
+@pytest.mark.parametrize("line", CALIBRATE)
+def test_calibrate_of_the_pages_runs(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that others keep busy is refused, so that this runs by itself (scripts/test)."""
+    if any(option in line for option in _ELSEWHERE):
+        pytest.skip("needs a device of its own")
     monkeypatch.chdir(tmp_path)
-    for line in commands(text):
-        assert main(shlex.split(line.partition("|")[0])[1:]) == 0
+    code, _, said = outputs._roofline(line.split()[1:])
+    assert code == 0, said
 
 
 def test_tables_of_the_page_on_what_ifs_are_what_the_library_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a change of the time model: ``python benchmarks/whatif_tables.py --write``."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    tables = importlib.import_module("whatif_tables")
-    text = tables.PAGE.read_text(encoding="utf-8")
-    assert tables.page(text) == text
+    whatif = importlib.import_module("whatif_tables")
+    text = whatif.PAGE.read_text(encoding="utf-8")
+    assert whatif.page(text) == text
 
 
-def commands(text: str = README) -> list[str]:
-    """The command lines of a page; calibrate, which measures this machine for half a minute, in long runs alone.
-
-    Not beside another worker either: a machine that others keep busy is refused (scripts/test runs it by itself).
-    """
-    measures = LONG and "PYTEST_XDIST_WORKER" not in os.environ
-    lines = [line.partition("#")[0].strip() for block in blocks("sh", text) for line in block.splitlines()]
-    return [line for line in lines if line.startswith("roofline ") and (measures or " calibrate " not in line)]
+def test_figures_of_accuracy_are_those_that_are_recorded() -> None:
+    """After ``roofline validate --record``: ``python scripts/accuracy_tables.py``."""
+    accuracy, readme = TEXTS["docs/accuracy.md"], TEXTS["README.md"]
+    assert tables.page(accuracy) == accuracy
+    assert tables.readme(readme, accuracy) == readme
 
 
-@pytest.mark.parametrize("line", commands())
-def test_readme_commands_run(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mlp.toml").write_text(blocks("toml")[0], encoding="utf-8")
-    rows = 'op,dtype,shape\ngemm,bf16,"{""m"": 64, ""n"": 4096, ""k"": 4096}"\n'
-    (tmp_path / "rows.csv").write_text(rows, encoding="utf-8")
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    monkeypatch.chdir(tmp_path)
-    # 41 ms is slow, which check says with exit code 1.
-    assert main(shlex.split(line)[1:]) == (1 if " check " in line else 0)
+def test_the_page_on_files_names_every_key() -> None:
+    text = TEXTS["docs/files.md"]
+    for kind in (Chip, Peak, MemoryLevel, Link, Fallback, Efficiency, Cluster, ModelFile):
+        sections = "|".join(kind.model_fields)
+        named = set(re.findall(rf"`\[*({sections})(?:\.FORMAT)?\]*`", text))
+        assert named == set(kind.model_fields), (kind, set(kind.model_fields) - named)
 
 
-DIAGNOSIS = (ROOT / "docs" / "diagnosis.md").read_text(encoding="utf-8")
+def test_readme_counts_what_ships() -> None:
+    assert f"{len(rl.chips())} chips, {len(rl.models())} models" in TEXTS["README.md"]
 
 
-@pytest.mark.parametrize("line", commands(DIAGNOSIS))
-def test_commands_of_the_diagnosis_run(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, text in zip(("sweep.csv", "ops.csv"), blocks("csv", DIAGNOSIS), strict=True):
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    monkeypatch.chdir(tmp_path)
-    # The attention of the example is slow and one of the operators impossible: exit code 1.
-    assert main(shlex.split(line)[1:]) == (1 if line.split()[1] in ("check", "ops") else 0)
+def test_drawing_of_the_architecture_names_every_package() -> None:
+    packages = {path.parent.name for path in (ROOT / "src" / "roofline").glob("*/__init__.py")}
+    for ground in drawing.GROUNDS:
+        shown = drawing.drawing(ground)
+        assert shown == (ROOT / "docs" / "images" / f"architecture-{ground}.svg").read_text(encoding="utf-8")
+        assert packages <= set(re.findall(r"(\w+)/", shown))
 
 
-def test_readme_has_commands_for_the_four_questions() -> None:
-    assert {line.split()[1] for line in commands()} >= {"estimate", "check", "batch", "plot"}
+def test_readme_answers_the_four_questions() -> None:
+    asked = {line.split()[2] for line in TEXTS["README.md"].splitlines() if line.startswith("$ roofline ")}
+    assert asked >= {"estimate", "check", "batch", "plot"}
 
 
-def test_readme_has_commands_for_tables_and_machines() -> None:
-    assert {line.split()[1] for line in commands()} >= {"predict", "validate"}
-    assert "roofline calibrate " in README
+# --- links ------------------------------------------------------------------------------------------------------------
+
+
+def _anchors(text: str) -> set[str]:
+    """Return the anchors of the headings, as GitHub and the site make them."""
+    bare = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.*)$", bare, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+def _links(text: str) -> list[str]:
+    bare = re.sub(r"^```.*?^```|`[^`\n]*`", "", text, flags=re.MULTILINE | re.DOTALL)
+    return [link for link in re.findall(r"\]\(([^)\s]+)\)", bare) if not re.match(r"[a-z]+:", link)]
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_links_of_a_page_lead_somewhere(page: str) -> None:
+    for link in _links(TEXTS[page]):
+        path, _, anchor = link.partition("#")
+        target = (ROOT / page).parent / path if path else ROOT / page
+        assert target.exists() or _is_made(page, path), f"{page} links to {link}, which is not there"
+        if anchor and target.suffix == ".md" and target.exists():
+            assert anchor in _anchors(target.read_text(encoding="utf-8")), f"{page} links to {link}: no such heading"
+
+
+def _is_made(page: str, path: str) -> bool:
+    """Tell whether a link is to a page that the site makes."""
+    made = (ROOT / page).parent / path
+    return os.path.normpath(made).startswith(str(ROOT / "docs" / "reference") + os.sep) and made.suffix == ".md"
+
+
+def test_every_page_has_its_place_in_the_site() -> None:
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    orphans = [page for page in TEXTS if page.startswith("docs/") and f" {page.removeprefix('docs/')}\n" not in site]
+    assert not orphans
+
+
+# --- notebooks --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
