@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -161,6 +162,31 @@ def test_experts_and_their_groups() -> None:
     )
 
 
+def test_tokens_travel_beside_another_micro_batch_where_they_may() -> None:
+    """DualPipe (arXiv 2412.19437, section 3.2.1): all-to-alls hide behind as much computation, nothing else does."""
+    graph = rl.model("mixtral-8x7b", phase="train", layers=2)
+    how: dict[str, Any] = {"batch": 16, "dp": 4, "ep": 4, "mode": "graph", "S": 512}
+    in_turn, beside = (
+        rl.training.train(graph, "dgx-h100", **how, micro_batch=1, overlap_experts=each) for each in (False, True)
+    )
+    hidden = in_turn.seconds["communication"] - beside.seconds["communication"]
+    busy = sum(in_turn.seconds[part] for part in ("forward", "backward", "recompute"))
+    assert 0 < hidden <= busy
+    assert in_turn.time - beside.time == pytest.approx(hidden)
+    assert beside.seconds["communication"] == pytest.approx(max(in_turn.seconds["communication"] - busy, 0), abs=1e-9)
+
+
+def test_gradients_that_are_added_up_apart_take_three_sweeps_a_micro_batch() -> None:
+    """deepspeed/runtime/bf16_optimizer.py, ``_update_hp_grad``: sum and gradient are read, the sum is written."""
+    fused, apart = (step(batch=16, micro_batch=1, accumulation=way) for way in ("fused", "separate"))
+    parameters = rl.model("megatron-22b", phase="train", layers=8, hidden=1024, heads=16).parameters
+    least = 16 * parameters * 4 / rl.chip("a100-80gb-sxm").bandwidth  # each matmul reads the sum in both
+    assert apart.seconds["backward"] - fused.seconds["backward"] > least
+    assert apart.seconds["forward"] == pytest.approx(fused.seconds["forward"])
+    once = [step(batch=2, micro_batch=2, accumulation=way).time for way in ("fused", "separate")]
+    assert once[0] == once[1]
+
+
 def test_images_train_too() -> None:
     found = rl.training.train("resnet50", "h100-sxm", batch=128, precision="amp-bf16", optimizer="momentum")
     assert found.item == "image"
@@ -174,6 +200,8 @@ def test_images_train_too() -> None:
 @pytest.mark.parametrize(
     ("layout", "words"),
     [
+        ({"overlap_experts": True}, "give ep=2 or more and two micro-batches or more, not ep=1 and 1"),
+        ({"accumulation": "fuse"}, "accumulation='fuse'"),
         ({"batch": 10, "dp": 4, "micro_batch": 1}, "the nearest: 8 or 12"),
         ({"pp": 3, "interleave": 2, "batch": 16, "micro_batch": 1}, "nearest 15 or 18"),
         ({"pp": 16, "micro_batch": 1}, "nearest 8"),

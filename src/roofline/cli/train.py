@@ -38,6 +38,11 @@ _Precision = Annotated[str | None, opt.option(
 _Tokens = Annotated[str | None, opt.option(
     "--tokens N", "Time to train on so many tokens or images, such as 300e9 or 1.4T.")]  # fmt: skip
 _NoOverlap = Annotated[bool, opt.option("--no-overlap", "Exchange gradients after the backward, not beside it.")]
+_OverlapExperts = Annotated[bool, opt.option(
+    "--overlap-experts", "Send tokens to experts beside another micro-batch.", "Parallelism")]  # fmt: skip
+_Accumulation = Annotated[str, opt.option(
+    "--accumulation WAY", "Add gradients of micro-batches up in their matmuls (fused) or after (separate).",
+    default="fused", complete=("fused", "separate"))]  # fmt: skip
 
 _COUNT = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE]\+?[0-9]{1,2})?)\s*([kMGBT]?)\s*")
 _MOST = 1e21
@@ -79,6 +84,8 @@ def train(
     precision: _Precision = None,
     prune: opt.Prune = None,
     no_overlap: _NoOverlap = False,
+    overlap_experts: _OverlapExperts = False,
+    accumulation: _Accumulation = "fused",
     tokens: _Tokens = None,
     mode: opt.Mode = "eager",
     host: opt.Host = None,
@@ -89,7 +96,8 @@ def train(
     step = training_step(
         model, opt.RunOptions(host=host).cluster(chip), sizes, copies, prune=prune, micro_batch=micro_batch, tp=tp,
         sp=sp, pp=pp, interleave=interleave, ep=ep, optimizer=optimizer, precision=precision,
-        overlap=not no_overlap, mode=mode,
+        overlap=not no_overlap, overlap_experts=overlap_experts, accumulation=accumulation,
+        mode=mode,
     )  # fmt: skip
     show_step(step, output, items)
 

@@ -310,9 +310,11 @@ def _has_bias(work: Launch) -> bool:
 
 
 def _scaled_by_row(work: Launch) -> bool:
-    """Tell whether the first operand has a scale per row."""
+    """Tell whether the first operand has a scale per row, on a chip that runs CUTLASS's kernel for that. ROCm's have
+    small tiles and split K (EmbeddedLLM/vllm-rocmfork, csrc/fbgemm_fp8_rowwise/kernel/ops.h: ``16x16x32``, ``sk128``).
+    """
     first = work.row.kernel.inputs[0]
-    return DTYPES[first.dtype].group == first.shape[-1]
+    return work.chip.vendor == "NVIDIA" and DTYPES[first.dtype].group == first.shape[-1]
 
 
 def _is_dequantized(work: Launch) -> bool:

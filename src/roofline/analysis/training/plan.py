@@ -13,6 +13,11 @@ from roofline.passes.training.backward import RECOMPUTE
 from roofline.passes.training.mixed_precision import PRECISIONS
 from roofline.passes.training.optimizer import OPTIMIZERS
 
+#: Gradients of micro-batches add up in the matmuls that make them, as Megatron-LM's do
+#: (``gradient_accumulation_fusion``), or by a kernel of their own after each micro-batch, as DeepSpeed's
+#: (deepspeed/runtime/bf16_optimizer.py, ``_update_hp_grad``).
+ACCUMULATIONS = ("fused", "separate")
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -37,6 +42,8 @@ class Plan:
         optimizer: ``sgd``, ``momentum``, ``adamw``, ``adafactor`` or ``adam8bit``.
         precision: One of :data:`~roofline.passes.training.mixed_precision.PRECISIONS`.
         overlap: True where gradients and sharded weights travel during the computation.
+        overlap_experts: True where tokens travel to the experts during that of another micro-batch.
+        accumulation: How gradients of micro-batches add up in ``mixed`` precision, one of :data:`ACCUMULATIONS`.
     """
 
     batch: int
@@ -52,6 +59,8 @@ class Plan:
     optimizer: str = "adamw"
     precision: str = "mixed-bf16"
     overlap: bool = True
+    overlap_experts: bool = False
+    accumulation: str = ACCUMULATIONS[0]
 
     def __post_init__(self) -> None:
         for name in ("batch", "micro_batch", "tp", "pp", "interleave", "dp", "ep"):
@@ -87,6 +96,7 @@ class Plan:
         one_of("recompute", self.recompute, RECOMPUTE)
         one_of("optimizer", self.optimizer, OPTIMIZERS)
         one_of("precision", self.precision, PRECISIONS)
+        one_of("accumulation", self.accumulation, ACCUMULATIONS)
         if self.zero and self.dp == 1:
             raise UsageError(
                 f"zero={self.zero} divides memory between replicas of the model, and dp=1; give dp=2 or more"
@@ -94,6 +104,11 @@ class Plan:
         if self.dp % self.ep:
             divisors = ", ".join(str(n) for n in range(1, min(self.dp, 1024) + 1) if self.dp % n == 0)
             raise UsageError(f"ep={self.ep} does not divide dp={self.dp}; fits: {divisors}")
+        if self.overlap_experts and (self.ep == 1 or self.micro_batches == 1):
+            raise UsageError(
+                "overlap_experts=True lets tokens travel to experts beside another micro-batch; give ep=2 or more and "
+                f"two micro-batches or more, not ep={self.ep} and {self.micro_batches}"
+            )
         if self.sp and self.tp == 1:
             raise UsageError("sp=True shards positions over the tensor-parallel devices; give tp=2 or more")
         self._check_batch()

@@ -177,13 +177,13 @@ def train(
     batch: int, micro_batch: int | None = None,
     tp: int = 1, sp: bool = False, pp: int = 1, interleave: int = 1, dp: int = 1, ep: int = 1, zero: int = 0,
     recompute: str = "none", optimizer: str = "adamw", precision: str | None = None, overlap: bool = True,
+    overlap_experts: bool = False, accumulation: str = "fused",
     mode: Mode = "eager", reserve: str | float = RESERVE, **sizes: int,
 ) -> TrainingStep:  # fmt: skip
     """Predict a step of training: forward, backward and update, on one device or many.
 
-    The forward program is sharded, cut into stages and differentiated by the passes of this library, and each device's
-    program estimated kernel by kernel; the schedule of the pipeline and the exchange between replicas of the model
-    come on top (:mod:`roofline.cost.schedule`).
+    The forward program is sharded, cut into stages and differentiated, and each device's program estimated kernel by
+    kernel; the pipeline's schedule and the exchange between replicas come on top (:mod:`roofline.cost.schedule`).
 
     Args:
         program: A graph of the forward, best of phase ``train`` (dropout and a loss); a shipped name, or the path of a
@@ -203,6 +203,8 @@ def train(
         precision: ``fp32``, ``bf16``, ``fp16``, ``amp-bf16``, ``amp-fp16``, ``mixed-bf16`` or ``mixed-fp16`` (16-bit
             weights, fp32 master copy and gradients); by the model's format when absent.
         overlap: Let gradients and sharded weights travel during the computation.
+        overlap_experts: Let tokens travel to experts beside another micro-batch (DualPipe, arXiv 2412.19437).
+        accumulation: Of gradients in ``mixed`` precision: ``fused`` (Megatron-LM) or ``separate`` (DeepSpeed).
         mode: As for :func:`roofline.estimate`.
         reserve: Memory that driver and framework keep [byte], a number or text such as ``"1 GiB"``.
         sizes: ``seq`` and any other size of the program but the batch.
@@ -220,15 +222,14 @@ def train(
     """
     cluster, graph = find_cluster(chip), _program(program)
     each = _whole_share(batch, pp, dp) if micro_batch is None else micro_batch
-    at = sizes_of(graph, {**sizes, "batch": batch})
+    at = {**sizes_of(graph, {**sizes, "batch": batch}), "B": each}
     plan = Plan(
         batch=batch, micro_batch=each, tp=tp, sp=sp, pp=pp, interleave=interleave, dp=dp, ep=ep, zero=zero,
-        recompute=recompute, optimizer=optimizer, overlap=overlap,
-        precision=usual_precision(graph) if precision is None else precision,
+        recompute=recompute, optimizer=optimizer, overlap=overlap, overlap_experts=overlap_experts,
+        accumulation=accumulation, precision=usual_precision(graph) if precision is None else precision,
     )  # fmt: skip
     plan.check(cluster)
     plan.check_positions(at.get("S") if "S" in graph.symbols else None)
-    at["B"] = each
     return _step(Run(graph, cluster, plan, mode, {n: at[n] for n in graph.symbols if n in at}, reserved(reserve)))
 
 

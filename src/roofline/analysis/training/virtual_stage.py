@@ -75,14 +75,15 @@ def virtual_stage(
               and graph.tensors[name].kind == "activation"]  # fmt: skip
     master = PRECISIONS[plan.precision].master  # then gradients are added up in fp32, as Megatron-LM adds them
     both = backward(own, recompute=plan.recompute, gradients="fp32" if master else None, wrt=inputs)
-    whole = accumulate(both, 1, fused=master) if plan.micro_batches > 1 else both
+    fused = master and plan.accumulation == "fused"
+    whole = accumulate(both, 1, fused=fused) if plan.micro_batches > 1 else both
     est = estimate(_without_sends(whole), chip, mode=mode, **sizes)
     sent = _bytes(own, [node.inputs[0] for node in own.nodes if node.op == "send"], sizes)
     received = _bytes(own, inputs, sizes)  # kept for the backward too, of every micro-batch
     saved_bytes = float(sum(evaluate(total, sizes) for total in saved(both).values()))
     replicas = (plan.dp, plan.dp // plan.ep) if plan.zero else (1, 1)
     return VirtualStage(
-        forward_graph=own, estimate=est, seconds=_by_part(est, len(own.nodes)),
+        forward_graph=own, estimate=est, seconds=_by_part(est, len(own.nodes), plan.overlap_experts),
         model_flops=3 * float(count_graph(own, **sizes).flops), hardware_flops=float(est.flops),
         footprint=footprint(own, plan.optimizer, plan.precision, *replicas), saved=saved_bytes + received,
         transient=max(float(est.memory.activations) - saved_bytes, 0.0),
@@ -122,8 +123,11 @@ def lowered(graph: Graph, precision: str) -> Graph:
     return autocast(graph, dtype) if dtype else graph
 
 
-def _by_part(est: Estimate, forward: int) -> dict[str, float]:
-    """Return seconds by part; kernels of the forward are those of the first nodes."""
+def _by_part(est: Estimate, forward: int, overlap_experts: bool) -> dict[str, float]:
+    """Return seconds by part; kernels of the forward are those of the first nodes.
+
+    What tokens travel to their experts may hide behind the computation of another micro-batch, which takes as long.
+    """
     first = {node.label for node in est.graph.nodes[:forward]}
 
     def part(kind: str, label: str) -> str:
@@ -140,4 +144,8 @@ def _by_part(est: Estimate, forward: int) -> dict[str, float]:
     busy = seconds[FORWARD] + seconds[BACKWARD] + seconds[AGAIN]
     for name in (FORWARD, BACKWARD, AGAIN):
         seconds[name] *= 1 + waited / busy if busy else 1.0
+    if overlap_experts:
+        travelling = (row.kernel.count * float(time.expected) for row, time in est.timed
+                      if row.kernel.main.op == "alltoall")  # fmt: skip
+        seconds[SHARED] -= min(sum(travelling), busy + waited)
     return seconds
