@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import roofline as rl  # noqa: E402
+from roofline.analysis.timeline import memory_over_time  # noqa: E402
 from roofline.counting.memory import TrainingMemory, memory  # noqa: E402
 from roofline.ir.graph import Lifetimes  # noqa: E402
 
@@ -190,3 +191,19 @@ def test_what_recurrent_layers_take(kind: str, sizes: tuple[int, ...], dtype: st
     options = {"device": "meta", "dtype": getattr(torch, dtype)}
     net = getattr(torch.nn, kind)(width, hidden, layers, batch_first=True, **options).eval()
     assert activations(net, torch.empty(batch, steps, width, **options)) == pytest.approx(measured, rel=0.03)
+
+
+def test_memory_over_time_of_a_captured_step_counts_gradients_once() -> None:
+    """Of a program that was seen running, gradients come and go with the backward."""
+    net = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8))
+
+    def train(x: Any) -> Any:
+        loss = net(x).sum()
+        loss.backward()
+        return loss
+
+    graph = rl.from_torch(train, torch.zeros(32, 64))
+    est = rl.estimate(graph, "h100-sxm", mode="graph")
+    over = memory_over_time(est)
+    assert sum(over.always.values()) + max(over.live) == pytest.approx(float(est.memory.total))
+    assert min(over.always.values()) >= 0

@@ -35,7 +35,7 @@ def batch(
     lengths: opt.LengthOptions,
     limits: opt.LimitOptions,
     run: opt.RunOptions,
-    output: opt.OutputOptions,
+    output: opt.ChartOptions,
     near: _Near = None,
 ) -> None:
     """Choose the best batch under limits of memory and latency."""

@@ -42,7 +42,7 @@ def check(
     sizes: opt.SizeOptions,
     copies: opt.CopyOptions,
     run: opt.RunOptions,
-    output: opt.OutputOptions,
+    output: opt.ChartOptions,
     measured: opt.Measured = None,
     trace: _Trace = None,
     html: opt.Html = None,
@@ -63,7 +63,7 @@ def check(
     verdict = judge(graph, run.device(chip), measured, trace=events, **run.keywords, **values)
     if html is not None:
         write_page(html, _page(verdict, events))
-    output.write(verdict, verdict_parts(verdict))
+    output.write(verdict, verdict_parts(verdict), drawn=[events] if events is not None else ())
     if not verdict.ok:
         raise typer.Exit(1)
 

@@ -42,7 +42,7 @@ def compare(
     program: opt.ProgramOptions,
     sizes: opt.SizeOptions,
     run: opt.RunOptions,
-    output: opt.OutputOptions,
+    output: opt.ChartOptions,
     where: _Chips = None,
     as_option: _AsOption = None,
 ) -> None:

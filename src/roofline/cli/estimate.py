@@ -36,7 +36,7 @@ def estimate(
     sizes: opt.SizeOptions,
     copies: opt.CopyOptions,
     run: opt.RunOptions,
-    output: opt.OutputOptions,
+    output: opt.ChartOptions,
 ) -> None:
     """Predict time, bound, memory and throughput."""
     if program.is_training:
@@ -45,7 +45,8 @@ def estimate(
     if est.shape or not graph.history:
         return output.write(est, _points(est) if est.shape else _point(est))
     history = pass_history(graph, est.chip, mode=est.mode, **est.grid.values)  # type: ignore[arg-type]
-    return output.write(est, (*_point(est), "", _steps(history)), history=history.records())
+    parts = (*_point(est), "", _steps(history))
+    return output.write(est, parts, drawn=[history], history=history.records())
 
 
 def estimate_of(

@@ -36,7 +36,7 @@ def sweep(
     program: opt.ProgramOptions,
     lengths: opt.LengthOptions,
     run: opt.RunOptions,
-    output: opt.OutputOptions,
+    output: opt.ChartOptions,
     model: _Program = None,
     chip: opt.MaybeChip = None,
 ) -> None:
@@ -88,7 +88,7 @@ def _sweep(verdict: SweepVerdict) -> Iterator[Any]:
 @command(JUDGE, "roofline ops ops.csv h100-sxm")
 def ops(
     file: _Ops,
-    output: opt.OutputOptions,
+    output: opt.ChartOptions,
     chip: opt.MaybeChip = None,
     ran_on: opt.RanOn = None,
     dtype: _Format = None,

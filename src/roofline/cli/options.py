@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -35,6 +35,7 @@ from roofline.ir.units import parse
 from roofline.passes.fusion.fuse import POLICIES
 from roofline.passes.training.mixed_precision import PRECISIONS, training_graph
 from roofline.programs.library import models as model_names
+from roofline.view.charts.chart import Chart, checked_suffix
 
 #: Points that one call evaluates at most.
 MAX_POINTS = 10_000
@@ -89,6 +90,7 @@ RanOn = Annotated[
 Measured = Annotated[Text, option("--measured TIME", "The measured time of one run, such as 41ms.")]
 Quiet = Annotated[bool, _output("--quiet -q", "No notes and no progress: only the result, and errors.")]
 Html = Annotated[Path | None, _output("--html OUT.html", "Write a page here as well, the whole file or nothing.")]
+Plot = Annotated[Path | None, _output("--plot FILE", "Draw a chart as well: a .png, .svg, .pdf or .html.")]
 Tensor = Annotated[int, _parallel("--tp N", "Devices that share every layer.")]
 Pipeline = Annotated[int, _parallel("--pp N", "Stages of a pipeline.")]
 Experts = Annotated[int, _parallel("--ep N", "Groups of devices that share the experts.")]
@@ -345,6 +347,53 @@ class OutputOptions:
             write_csv(report.csv_rows())
         else:
             show(*parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChartOptions(OutputOptions):
+    """What is printed, and drawn as well."""
+
+    plot: Plot = None
+    chart: Annotated[Text, _output(
+        "--chart NAME", "Which chart, where there are several; a wrong name lists them.", default="the usual one")
+    ] = None  # fmt: skip
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.plot is not None:
+            checked_suffix(self.plot)
+        elif self.chart is not None:
+            raise UsageError(f"--chart {self.chart} is drawn to a file: give --plot FILE too, such as --plot chart.svg")
+
+    def write(self, report: Report, parts: Iterable[Any], *, drawn: Sequence[Any] = (), **more: Any) -> None:
+        """Print a result, and draw a chart of it where that is asked for.
+
+        Args:
+            report: The result.
+            parts: As for :meth:`OutputOptions.write`.
+            drawn: What else there are charts of.
+            more: As for :meth:`OutputOptions.write`.
+        """
+        if self.plot is not None:
+            draw(self.plot, self.chart, report, *drawn)
+        super().write(report, parts, **more)
+
+
+def save_chart(chart: Chart, path: Path) -> None:
+    """Write a chart, and say what it warns of."""
+    for text in getattr(chart, "warnings", ()):
+        note(text)
+    chart.save(path)
+
+
+def draw(path: Path, name: str | None, *results: Any) -> None:
+    """Draw a chart of a result, and say which others it has."""
+    from roofline.view.charts.every import charts_of, named  # these import all that has a chart
+
+    charts = charts_of(*results)
+    save_chart(named(charts, name, "--chart"), path)
+    others = ", ".join(other for other in charts if other != (name or next(iter(charts))))
+    note(f"{path}: chart {name or next(iter(charts))}{f'; --chart has also {others}' if others else ''}")
 
 
 # --- values -----------------------------------------------------------------------------------------------------------

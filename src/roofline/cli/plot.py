@@ -13,7 +13,7 @@ from roofline.cli.output import note
 from roofline.ir.errors import UsageError
 from roofline.ir.report import title
 
-_Output = Annotated[Path, opt.option("--output -o FILE", "A .png, .svg or .pdf.", "Output")]
+_Output = Annotated[Path, opt.option("--output -o FILE", "A .png, .svg, .pdf or .html.", "Output")]
 
 
 @command(PREDICT, "roofline plot gpt2 h100-sxm --phase decode -B 8 -S 1024 -o roofline.svg")

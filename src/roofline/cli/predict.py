@@ -19,6 +19,8 @@ from roofline.cost import REGIME
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.csvfile import read_rows, write_rows
 from roofline.ir.files import whole_file
+from roofline.view.charts.accuracy import Compared, compared, plot_predictions
+from roofline.view.charts.chart import checked_suffix
 
 _Input = Annotated[Path, opt.argument(
     "IN.csv", "Columns op, dtype, shape, or model, phase, mode, dtype, batch, seq, context; - for stdin.")]  # fmt: skip
@@ -29,6 +31,8 @@ _NoCalibration = Annotated[bool, opt.option("--no-calibration", "Generic prior i
 
 #: Different reasons that are counted.
 _MOST_REASONS = 1000
+#: Rows that a chart compares with what was measured at most.
+_MOST_POINTS = 100_000
 
 
 @command(PREDICT, "roofline predict rows.csv h100-sxm -o predicted.csv")
@@ -43,9 +47,13 @@ def predict(
     as_json: _Json = False,
     as_csv: _Csv = False,
     quiet: opt.Quiet = False,
+    plot: opt.Plot = None,
 ) -> None:
     """Predict every row of a CSV file, as CSV where nothing is said; exit with 1 where a row could not be."""
     opt.exclusive(json=as_json, csv=as_csv)
+    if plot is not None:
+        checked_suffix(plot)
+    points: list[Compared] = []
     if quiet:
         quieten()
     name = opt.one_chip(chip, ran_on)
@@ -54,13 +62,15 @@ def predict(
     with read_rows(table) as (columns, rows), progress("predict", _lines(table)) as update:
         how: dict[str, Any] = {"regime": regime or REGIME, "tf32": tf32}
         predicted = predict_rows(rows, where, calibration=not no_calibration, progress=update, **how)
-        counted = _counted(predicted, faults)
+        counted = _counted(predicted if plot is None else _compared(predicted, points), faults)
         if as_json:
             about = {"chip": where.name if where is not None else None, **how}
             _write_json(output, Rows("predict", list(counted), about))
         else:
             with reader_may_leave():
                 write_rows(output, output_columns(columns), counted)
+    if plot is not None:
+        opt.save_chart(plot_predictions(points), plot)
     if faults:
         note_failed(faults, "predicted")
         raise typer.Exit(1)
@@ -72,6 +82,14 @@ def _write_json(output: str, rows: Rows) -> None:
         return write_json(rows.record())
     with whole_file(output) as stream:
         stream.write(json_text(rows.record()))
+
+
+def _compared(rows: Iterable[Mapping[str, Any]], points: list[Compared]) -> Iterator[Mapping[str, Any]]:
+    """Collect what a chart compares, up to a limit."""
+    for row in rows:
+        if len(points) < _MOST_POINTS and (point := compared(row)) is not None:
+            points.append(point)
+        yield row
 
 
 def _counted(rows: Iterable[Mapping[str, Any]], faults: dict[str, int]) -> Iterator[Mapping[str, Any]]:

@@ -45,7 +45,7 @@ def request(
     new_tokens: _New,
     program: opt.ProgramOptions,
     run: _ServedOptions,
-    output: opt.OutputOptions,
+    output: opt.ChartOptions,
     batch: _Batch = 1,
     block: _Block = None,
     shared_prefix: _Prefix = 0,

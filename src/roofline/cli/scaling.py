@@ -33,7 +33,7 @@ def scaling(
     program: opt.ProgramOptions,
     sizes: opt.SizeOptions,
     run: opt.RunOptions,
-    output: opt.OutputOptions,
+    output: opt.ChartOptions,
     devices: _Devices = "1,2,4,8",
     sp: _Positions = False,
     experts: _Experts = False,

@@ -51,7 +51,7 @@ _COLOURS = {"compute": "green", "memory": "cyan", "launch": "yellow", "link": "r
 @command(JUDGE, "roofline trace examples/attention_naive.json.gz --top 3")
 def trace(
     files: _Files,
-    output: opt.OutputOptions,
+    output: opt.ChartOptions,
     ran_on: _Chip = None,
     diff: _Diff = False,
     top: _Top = None,
@@ -66,7 +66,8 @@ def trace(
         _refuse(html, "--html", "one trace")
         output.write(*_several(paths, where, diff, top or 10))
         return
-    report = trace_report(read(paths[0]), where)
+    events = read(paths[0])
+    report = trace_report(events, where)
     if html is not None:
         from roofline.view.pages.page import trace_page
 
@@ -74,7 +75,7 @@ def trace(
     if html is not None and not (output.as_json or output.as_csv):
         write(f"{html}: report of {safe(report.source)}\n")
     else:
-        output.write(report, _parts(report, top or 5))
+        output.write(report, _parts(report, top or 5), drawn=[events])
     if report.partial:
         note(f"{report.source} is cut; the report is partial")
 

@@ -71,7 +71,7 @@ def train(
     model: opt.Model,
     chip: _Where,
     batch: _Batch,
-    output: opt.OutputOptions,
+    output: opt.ChartOptions,
     seq: _Sequence = None,
     micro_batch: _MicroBatch = None,
     tp: opt.Tensor = 1,
@@ -135,9 +135,9 @@ def training_step(
     return step
 
 
-def show_step(step: TrainingStep, output: opt.OutputOptions, items: float | None = None) -> None:
+def show_step(step: TrainingStep, output: opt.ChartOptions, items: float | None = None) -> None:
     """Print a step, and how long so many tokens take."""
-    more = {} if items is None else {"items": items, "time_for_items_s": step.seconds_for(items)}
+    more: dict[str, Any] = {} if items is None else {"items": items, "time_for_items_s": step.seconds_for(items)}
     output.write(step, _sheet(step, items), **more)
 
 

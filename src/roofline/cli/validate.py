@@ -29,7 +29,7 @@ _Record = Annotated[bool, opt.option("--record", "Record the figures for --check
 
 @command(ACCURACY, "roofline validate --chip h100-sxm")
 def validate(
-    output: opt.OutputOptions,
+    output: opt.ChartOptions,
     source: _Input = None,
     where: opt.MaybeChip = None,
     chip: _Chip = None,

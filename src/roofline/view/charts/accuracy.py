@@ -144,7 +144,7 @@ def _said(one: Compared, unit: str) -> str:
 
 
 def plot_predictions(
-    of: Validation | OpVerdicts | pd.DataFrame | Iterable[Mapping[str, Any]],
+    of: Validation | OpVerdicts | pd.DataFrame | Iterable[Mapping[str, Any] | Compared],
 ) -> Accuracy:
     """Describe a chart of predictions against measurements, on logarithmic axes, with ranges and the 1:1 line.
 
@@ -172,7 +172,8 @@ def plot_predictions(
         rows: Any = of.to_dict("records") if hasattr(of, "to_dict") else of
         if isinstance(rows, str | Mapping) or not hasattr(rows, "__iter__"):
             raise UsageError(f"expected a Validation, OpVerdicts or rows of rl.predict, given {repr(of)[:60]}")
-        chart = Accuracy(tuple(filter(None, map(compared, rows))))
+        points = (row if isinstance(row, Compared) else compared(row) for row in rows)
+        chart = Accuracy(tuple(point for point in points if point is not None))
     if not chart.times and not chart.memory:
         raise UsageError("no row was both measured and predicted; a measured time is kernel_us, p50_us or wall_us")
     return chart

@@ -39,6 +39,19 @@ FORMATS: dict[str, dict[str, None]] = {
 }
 
 
+def checked_suffix(path: str | os.PathLike[str]) -> str:
+    """Return the suffix of a file that a chart is written to.
+
+    Raises:
+        UsageError: No format has it.
+    """
+    suffix = user_path(path).suffix.lower()
+    if suffix not in FORMATS:
+        hint = did_you_mean(suffix, FORMATS) if suffix else ""
+        raise UsageError(f"{path}: unknown suffix {suffix!r}; allowed: {', '.join(FORMATS)}{hint}")
+    return suffix
+
+
 class Chart(Report, ABC):
     """What all charts share; its rows are the table behind the drawing."""
 
@@ -152,10 +165,7 @@ class Chart(Report, ABC):
         Raises:
             UsageError: Another suffix, or a place that cannot be written.
         """
-        suffix = user_path(path).suffix.lower()
-        if suffix not in FORMATS:
-            hint = did_you_mean(suffix, FORMATS) if suffix else ""
-            raise UsageError(f"{path}: unknown suffix {suffix!r}; allowed: {', '.join(FORMATS)}{hint}")
+        suffix = checked_suffix(path)
         self._write(path, lambda: self.render(suffix, size, dpi, dark))
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:

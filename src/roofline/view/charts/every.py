@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from roofline.analysis.batches import BatchChoice
@@ -28,7 +29,7 @@ from roofline.view.charts.memory import plot_memory, plot_memory_over_time
 from roofline.view.charts.pareto import plot_pareto
 from roofline.view.charts.passes import plot_passes
 from roofline.view.charts.requests import plot_request
-from roofline.view.charts.roof import plot_roofline
+from roofline.view.charts.roof import Roofline, plot_roofline
 from roofline.view.charts.scaling import plot_scaling
 from roofline.view.charts.sweep import BatchSweep, plot_batch
 from roofline.view.charts.timeline import plot_timeline
@@ -40,6 +41,15 @@ Plot = Callable[[Any], Chart]
 
 def _batches(choice: BatchChoice) -> BatchSweep:
     return plot_batch(choice.curve, choice.memory_limit, choice.latency_limit, ridge=choice.ridge, best=choice.best)
+
+
+def _measured(verdict: Verdict) -> Roofline:
+    return plot_roofline(verdict.estimate, measured=verdict.measured)
+
+
+def _of_stage(plot: Plot) -> Plot:
+    """Return a chart of what the first device of a step of training runs of a micro-batch."""
+    return lambda step: plot(step.virtual_stages[0].estimate)
 
 
 #: Charts of an estimate of one point, over batches alone, and over anything else.
@@ -55,9 +65,17 @@ _CHARTS: tuple[tuple[type, dict[str, Plot]], ...] = (
     (Comparison, {"chips": plot_comparison, "elasticity": plot_elasticity, "pareto": plot_pareto}),
     (Scaling, {"scaling": plot_scaling}),
     (Request, {"request": plot_request, "memory": plot_memory}),
-    (TrainingStep, {"step": plot_step, "memory": plot_memory}),
+    (
+        TrainingStep,
+        {
+            "step": plot_step,
+            "memory": plot_memory,
+            "layers": _of_stage(plot_layers),
+            "timeline": _of_stage(plot_timeline),
+        },
+    ),
     (PassHistory, {"passes": plot_passes}),
-    (Verdict, {"verdict": plot_verdict}),
+    (Verdict, {"verdict": plot_verdict, "roofline": _measured}),
     (TraceReport, {"verdict": plot_verdict, "roofline": plot_roofline}),
     (Trace, {"timeline": plot_timeline}),
     (SweepVerdict, {"sweep": plot_sweep}),
@@ -84,8 +102,11 @@ def charts_of(*results: Any) -> Mapping[str, Callable[[], Chart]]:
         >>> list(charts_of(rl.estimate("gpt2", "h100-sxm", phase="decode", batch=8, context=512)))
         ['roofline', 'layers', 'memory', 'memory-over-time', 'timeline']
     """
-    return {name: lambda plot=plot, result=result: plot(result)  # type: ignore[misc]
-            for result in results for name, plot in _of(result).items()}  # fmt: skip
+    charts: dict[str, Callable[[], Chart]] = {}
+    for result in results:
+        for name, plot in _of(result).items():
+            charts.setdefault(name, partial(plot, result))
+    return charts
 
 
 def plot(result: Any, chart: str | None = None) -> Chart:
@@ -110,14 +131,19 @@ def plot(result: Any, chart: str | None = None) -> Chart:
     return named(charts_of(result), chart)
 
 
-def named(charts: Mapping[str, Callable[[], Chart]], name: str | None) -> Chart:
+def named(charts: Mapping[str, Callable[[], Chart]], name: str | None, option: str = "chart") -> Chart:
     """Return the chart of a name, the first where there is none.
+
+    Args:
+        charts: By name.
+        name: Of one of them.
+        option: How the name was given.
 
     Raises:
         UsageError: There is none of that name; names those that there are.
     """
     if name is not None and name not in charts:
-        raise UsageError(f"unknown chart {name!r}; allowed: {', '.join(charts)}{did_you_mean(str(name), charts)}")
+        raise UsageError(f"{option} {name!r}: allowed: {', '.join(charts)}{did_you_mean(str(name), charts)}")
     return charts[name or next(iter(charts))]()
 
 
