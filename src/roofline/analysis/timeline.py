@@ -17,6 +17,7 @@ from roofline.counting.memory import allocations
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Node
 from roofline.ir.sizes import evaluate
+from roofline.ir.text import shown
 
 #: Tensors that are named where the memory is fullest.
 NAMED = 8
@@ -62,7 +63,7 @@ def kernel_runs(estimate: Estimate) -> tuple[KernelRun, ...]:
         One entry per kernel that runs; their times add up to ``estimate.device_time``.
 
     Raises:
-        UsageError: The estimate is not one point.
+        UsageError: No estimate, or one that is not one point.
 
     Example:
         >>> import roofline as rl
@@ -71,6 +72,8 @@ def kernel_runs(estimate: Estimate) -> tuple[KernelRun, ...]:
         >>> runs[0].layer, abs(runs[-1].end / est.device_time - 1) < 1e-9
         ('embed', True)
     """
+    if not isinstance(estimate, Estimate):
+        raise UsageError(f"expected an Estimate, as of rl.estimate, given {shown(estimate)}")
     one_point(estimate.axis_names, "kernels are put in order for")
     timed = {name: pair for pair in estimate.timed for name in pair[0].kernel.names}
     runs, start = list[KernelRun](), 0.0

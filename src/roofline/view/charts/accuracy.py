@@ -12,6 +12,7 @@ from roofline.analysis.prediction import text
 from roofline.analysis.validation import Validation, measured_time
 from roofline.diagnosis.op_times import OpVerdicts
 from roofline.ir.errors import UsageError
+from roofline.ir.text import shown
 from roofline.view.charts.chart import Chart
 from roofline.view.charts.marks import Axis, Drawing, Line, Mark, Panel, Points
 
@@ -171,7 +172,7 @@ def plot_predictions(
     else:
         rows: Any = of.to_dict("records") if hasattr(of, "to_dict") else of
         if isinstance(rows, str | Mapping) or not hasattr(rows, "__iter__"):
-            raise UsageError(f"expected a Validation, OpVerdicts or rows of rl.predict, given {repr(of)[:60]}")
+            raise UsageError(f"expected a Validation, OpVerdicts or rows of rl.predict, given {shown(of)}")
         points = (row if isinstance(row, Compared) else compared(row) for row in rows)
         chart = Accuracy(tuple(point for point in points if point is not None))
     if not chart.times and not chart.memory:
@@ -213,6 +214,8 @@ def _plain(name: str) -> str:
 
 def compared(row: Mapping[str, Any]) -> Compared | None:
     """Return a row of a table of predictions, ``None`` where nothing was measured or predicted."""
+    if not isinstance(row, Mapping):
+        raise UsageError(f"{shown(row)}: a row is a dictionary")
     predicted, measured = row.get("predicted_us"), measured_time(row)
     if not measured or not predicted or predicted != predicted:
         return None

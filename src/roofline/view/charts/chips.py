@@ -11,6 +11,7 @@ from roofline.cost import BOUNDS
 from roofline.hardware.figures import figure
 from roofline.ir.errors import UsageError
 from roofline.ir.report import title
+from roofline.ir.text import shown
 from roofline.ir.units import format_si
 from roofline.view.charts.chart import Chart
 from roofline.view.charts.marks import Axis, Bars, Drawing, Line, Mark, Panel, Points
@@ -218,5 +219,5 @@ def plot_elasticity(comparison: Comparison) -> Elasticities:
 
 def _checked(comparison: Comparison) -> Comparison:
     if not isinstance(comparison, Comparison):
-        raise UsageError(f"expected a Comparison of rl.compare, given {repr(comparison)[:60]}")
+        raise UsageError(f"expected a Comparison of rl.compare, given {shown(comparison)}")
     return comparison

@@ -19,6 +19,7 @@ from roofline.diagnosis.op_times import OpVerdicts
 from roofline.diagnosis.report import TraceReport
 from roofline.diagnosis.sweep import SweepVerdict
 from roofline.ir.errors import UsageError, did_you_mean
+from roofline.ir.text import shown
 from roofline.traces.events import Trace
 from roofline.view.charts.accuracy import plot_predictions
 from roofline.view.charts.chart import Chart
@@ -142,8 +143,8 @@ def named(charts: Mapping[str, Callable[[], Chart]], name: str | None, option: s
     Raises:
         UsageError: There is none of that name; names those that there are.
     """
-    if name is not None and name not in charts:
-        raise UsageError(f"{option} {name!r}: allowed: {', '.join(charts)}{did_you_mean(str(name), charts)}")
+    if name is not None and not (isinstance(name, str) and name in charts):
+        raise UsageError(f"{option} {shown(name)}: allowed: {', '.join(charts)}{did_you_mean(str(name), charts)}")
     return charts[name or next(iter(charts))]()
 
 

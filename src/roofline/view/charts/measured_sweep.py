@@ -9,6 +9,7 @@ import numpy as np
 
 from roofline.diagnosis.sweep import SweepVerdict
 from roofline.ir.errors import UsageError
+from roofline.ir.text import shown
 from roofline.ir.units import format_si
 from roofline.view.charts.chart import Chart
 from roofline.view.charts.marks import Axis, Band, Drawing, Line, Mark, Panel, Points, Region, Rule
@@ -99,5 +100,5 @@ def plot_sweep(sweep: SweepVerdict) -> MeasuredSweep:
         5
     """
     if not isinstance(sweep, SweepVerdict):
-        raise UsageError(f"expected a SweepVerdict of rl.diagnosis.check_sweep, given {repr(sweep)[:60]}")
+        raise UsageError(f"expected a SweepVerdict of rl.diagnosis.check_sweep, given {shown(sweep)}")
     return MeasuredSweep(sweep)

@@ -15,6 +15,7 @@ from roofline.analysis.timeline import MemoryOverTime, memory_over_time
 from roofline.analysis.training import TrainingStep
 from roofline.ir.errors import UsageError
 from roofline.ir.report import title
+from roofline.ir.text import shown
 from roofline.ir.units import format_bytes
 from roofline.view.charts.chart import Chart
 from roofline.view.charts.marks import Axis, Band, Bars, Drawing, Line, Mark, Panel, Points, Rule, stacked
@@ -161,7 +162,7 @@ def plot_memory(of: Estimate | TrainingStep | Request) -> MemoryParts:
     if isinstance(of, Request):
         parts = {name: float(np.asarray(value)[of.peak_token]) for name, value in of.memory.parts().items()}
         return MemoryParts(of.subject(), (Need("", _some(parts), of.chip.main.capacity),))
-    raise UsageError(f"expected an Estimate, a TrainingStep or a Request, given {repr(of)[:60]}")
+    raise UsageError(f"expected an Estimate, a TrainingStep or a Request, given {shown(of)}")
 
 
 def step_need(step: TrainingStep) -> Need:

@@ -15,6 +15,7 @@ from roofline.analysis.estimates import Estimate
 from roofline.ir.errors import UsageError
 from roofline.ir.numbers import finite_number
 from roofline.ir.report import title
+from roofline.ir.text import shown
 from roofline.ir.units import format_si
 from roofline.view.charts.chart import Chart
 from roofline.view.charts.marks import Axis, Drawing, Line, Mark, Panel, Points
@@ -152,7 +153,7 @@ def plot_pareto(
     """
     every = list(_estimates(of))
     if not every or not all(isinstance(est, Estimate) for est in every):
-        raise UsageError(f"expected estimates, a BatchChoice or a Comparison with a time, given {repr(of)[:60]}")
+        raise UsageError(f"expected estimates, a BatchChoice or a Comparison with a time, given {shown(of)}")
     points = [point for whole in every for point in _points(whole)]
     one = {est.chip.name for est, _ in points}
     start = f"{next(iter(one))}, " if len(one) == 1 else ""  # what all have in common says nothing
@@ -181,6 +182,8 @@ def _points(whole: Estimate) -> Sequence[tuple[Estimate, str]]:
 def _option(est: Estimate, label: str, price: Mapping[str, float] | None) -> Option:
     rate = float(est.throughput)
     if price is not None:
+        if not isinstance(price, Mapping):
+            raise UsageError(f"price={shown(price)}: expected prices by the names of chips, such as {{'l4': 0.8}}")
         if est.chip.name not in price:
             raise UsageError(f"price has none of {est.chip.name}; given: {', '.join(map(str, price)) or 'none'}")
         rate *= 3600 / finite_number(f"price of {est.chip.name}", price[est.chip.name], 1e-9)

@@ -8,6 +8,7 @@ from typing import Any
 from roofline.analysis.provenance import FIGURES, PassHistory
 from roofline.ir.errors import UsageError
 from roofline.ir.report import title
+from roofline.ir.text import shown
 from roofline.ir.units import format_bytes, format_si
 from roofline.view.charts.chart import Chart
 from roofline.view.charts.marks import Axis, Bars, Drawing, Mark, Panel, Rule
@@ -92,7 +93,7 @@ def plot_passes(history: PassHistory) -> PassEffects:
         True
     """
     if not isinstance(history, PassHistory):
-        raise UsageError(f"expected a PassHistory of rl.analysis.pass_history, given {repr(history)[:60]}")
+        raise UsageError(f"expected a PassHistory of rl.analysis.pass_history, given {shown(history)}")
     if not history.steps:
         raise UsageError(f"no pass was applied to {history.graph.name}; apply one of rl.passes first")
     return PassEffects(history)

@@ -10,6 +10,7 @@ import numpy as np
 from roofline.analysis.serving.requests import Request
 from roofline.ir.errors import UsageError
 from roofline.ir.report import size_words
+from roofline.ir.text import shown
 from roofline.ir.units import format_bytes, format_si
 from roofline.view.charts.chart import Chart
 from roofline.view.charts.marks import Axis, Band, Drawing, Line, Panel, Points
@@ -106,5 +107,5 @@ def plot_request(request: Request) -> RequestTokens:
         True
     """
     if not isinstance(request, Request):
-        raise UsageError(f"expected a Request of rl.serving.request, given {repr(request)[:60]}")
+        raise UsageError(f"expected a Request of rl.serving.request, given {shown(request)}")
     return RequestTokens(request)

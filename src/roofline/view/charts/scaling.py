@@ -8,6 +8,7 @@ from typing import Any
 from roofline.analysis.scale_out import Scaling
 from roofline.ir.errors import UsageError
 from roofline.ir.report import title
+from roofline.ir.text import shown
 from roofline.ir.units import format_bytes, format_si
 from roofline.view.charts.chart import Chart
 from roofline.view.charts.marks import Axis, Bars, Drawing, Line, Mark, Panel, Points
@@ -120,5 +121,5 @@ def plot_scaling(scaling: Scaling) -> ScalingCurve:
         [1.0, 2.0]
     """
     if not isinstance(scaling, Scaling):
-        raise UsageError(f"expected a Scaling of rl.scaling, given {repr(scaling)[:60]}")
+        raise UsageError(f"expected a Scaling of rl.scaling, given {shown(scaling)}")
     return ScalingCurve(scaling)

@@ -15,6 +15,7 @@ from roofline.diagnosis.iteration import on_cpu, one_device, run_of
 from roofline.diagnosis.report import NO_CHIP
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.report import title
+from roofline.ir.text import shown
 from roofline.ir.units import format_si
 from roofline.traces.events import Trace
 from roofline.traces.linking import Launch
@@ -171,9 +172,9 @@ def plot_timeline(of: Estimate | Trace | str | os.PathLike[str], *, layer: str |
         spans, what = _predicted(of, layer), f"{of.graph.name} on {of.chip.name}"
         return Timeline(of.subject(), f"{f'{layer} of ' if layer else ''}{what}, kernel by kernel", about(of), spans)
     if not isinstance(of, Trace | str | os.PathLike):
-        raise UsageError(f"expected an Estimate, a trace or the path of one, given {repr(of)[:60]}")
+        raise UsageError(f"expected an Estimate, a trace or the path of one, given {shown(of)}")
     if layer is not None:
-        raise UsageError(f"layer={layer!r} is of an estimate; a trace has no layers")
+        raise UsageError(f"layer={shown(layer)} is of an estimate; a trace has no layers")
     return _recorded(of if isinstance(of, Trace) else read_trace(of))
 
 
@@ -182,7 +183,8 @@ def _predicted(est: Estimate, layer: str | None) -> tuple[Span, ...]:
     if layer is not None:
         layers = list(dict.fromkeys(run.layer for run in runs))
         if layer not in layers:
-            raise UsageError(f"layer={layer!r}: {est.graph.name} has none of that name{did_you_mean(layer, layers)}")
+            hint = did_you_mean(str(layer), layers)
+            raise UsageError(f"layer={shown(layer)}: {est.graph.name} has none of that name{hint}")
     spans = [
         Span("communication" if run.is_collective else "kernels", run.kernel, run.start, run.seconds, run.bound,
              f"{run.bound}-bound")

@@ -8,6 +8,7 @@ from typing import Any
 from roofline.analysis.training import TrainingStep
 from roofline.ir.errors import UsageError
 from roofline.ir.report import size_words
+from roofline.ir.text import shown
 from roofline.ir.units import format_si
 from roofline.view.charts.chart import Chart
 from roofline.view.charts.marks import Axis, Drawing, Region
@@ -100,5 +101,5 @@ def plot_step(step: TrainingStep) -> StepParts:
         ['forward', 'backward']
     """
     if not isinstance(step, TrainingStep):
-        raise UsageError(f"expected a TrainingStep of rl.training.train, given {repr(step)[:60]}")
+        raise UsageError(f"expected a TrainingStep of rl.training.train, given {shown(step)}")
     return StepParts(step)

@@ -12,6 +12,7 @@ from roofline.diagnosis.causes import Verdict
 from roofline.diagnosis.report import TraceReport
 from roofline.ir.errors import UsageError
 from roofline.ir.report import title
+from roofline.ir.text import shown
 from roofline.ir.units import format_si
 from roofline.view.charts.chart import Chart
 from roofline.view.charts.marks import Axis, Bars, Drawing, Mark, Panel, Region, Rule
@@ -181,5 +182,5 @@ def plot_verdict(verdict: Verdict | TraceReport) -> Waterfall:
         ['floor', 'efficiency']
     """
     if not isinstance(verdict, Verdict | TraceReport):
-        raise UsageError(f"expected a Verdict of rl.check or a TraceReport, given {repr(verdict)[:60]}")
+        raise UsageError(f"expected a Verdict of rl.check or a TraceReport, given {shown(verdict)}")
     return Waterfall(verdict)
