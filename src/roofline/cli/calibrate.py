@@ -35,7 +35,7 @@ def calibrate(
         return _host(file, output)
     with progress("calibrate", 1.0, patience=0) as update:
         result = measure(device, quick, file, lambda share, what: update(share))
-    if file is None and not (output.as_json or output.as_csv):
+    if file is None and not (output.as_json or output.as_csv or output.xlsx):
         write(result.chip.toml(result.remarks))
     else:
         output.write(result, _parts(result, file))
@@ -45,8 +45,8 @@ def calibrate(
 
 def _host(file: str | None, output: opt.OutputOptions) -> None:
     """Measure the host alone."""
-    if output.as_json or output.as_csv:
-        raise UsageError("--device host gives one figure, as TOML: no --json, no --csv")
+    if output.as_json or output.as_csv or output.xlsx:
+        raise UsageError("--device host gives one figure, as TOML: no --json, no --csv, no --xlsx")
     seconds = calibrate_host(file)
     write(host_file(seconds) if file is None else f"{file}: {format_si(seconds, 's')} for a call, for --host {file}")
 

@@ -64,6 +64,8 @@ def graph(
     form = _form(format, output, file)
     built = program.graph(model, step=False)
     shown = listing(built, fold=not every, **sizes.some(built))  # type: ignore[arg-type]
+    if output.xlsx is not None:
+        shown.to_excel(output.xlsx)
     text = FORMATS[form](shown, file is not None)
     if file is None or os.fspath(file) == "-":
         return write(text)

@@ -326,6 +326,7 @@ class OutputOptions:
 
     as_json: Annotated[bool, _output("--json", "Print JSON.")] = False
     as_csv: Annotated[bool, _output("--csv", "Print CSV, one line per row.")] = False
+    xlsx: Annotated[Path | None, _output("--xlsx FILE", "Write the rows as a workbook of Excel here as well.")] = None
     quiet: Quiet = False
 
     def __post_init__(self) -> None:
@@ -334,13 +335,15 @@ class OutputOptions:
         exclusive(json=self.as_json, csv=self.as_csv)
 
     def write(self, report: Report, parts: Iterable[Any], **more: Any) -> None:
-        """Print a result.
+        """Print a result, and write it as a workbook where that was asked for.
 
         Args:
             report: The result, for JSON and CSV.
             parts: The same as tables and lines of text, only made where they are printed.
             more: What its JSON has beside the report's own record.
         """
+        if self.xlsx is not None:
+            report.to_excel(self.xlsx)
         if self.as_json:
             write_json({**report.record(), **more})
         elif self.as_csv:

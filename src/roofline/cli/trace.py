@@ -16,6 +16,7 @@ from roofline.cli.output import note, write
 from roofline.cli.progress import progress
 from roofline.cli.tables import facts, heading, percent, size_text, table, time_text
 from roofline.cli.trace_sets import cut, diff_parts, notes, ranks_parts
+from roofline.diagnosis.groups import short
 from roofline.diagnosis.op_summary import OpSummary
 from roofline.diagnosis.ranks import rank_files, ranks_report
 from roofline.diagnosis.report import REASON_WORDS, TraceReport, trace_report
@@ -36,14 +37,19 @@ _Files = Annotated[list[str], opt.argument(
     "several, or a folder, of the ranks of one program; two to compare with --diff. A chip after it: where it ran.")
 ]  # fmt: skip
 _Diff = Annotated[bool, opt.option("--diff", "Compare two traces of one program, or of one that was changed.")]
+_Kernels = Annotated[bool, opt.option("--kernels", "List kernels by name instead of operators.")]
 _Chip = Annotated[str | None, opt.option(
     "--chip NAME", "Where it ran.", default="by the device's name in the trace", complete=opt.complete_chips)
 ]  # fmt: skip
-_Top = Annotated[int | None, opt.option("--top N", "Operators to show.", min=1, default="5; of several traces, 10")]
+_Top = Annotated[
+    int | None, opt.option("--top N", "Operators to show.", min=1, default="5; of several traces 10, of kernels 20")
+]
 #: Lines without a formula, causes and host operators that are shown.
 _MOST = 5
 #: Longest name of an operator in a table; the lines below have it in full.
 _NAME = 18
+#: Longest name of a kernel in their table.
+_KERNEL = 36
 #: Colour of what bounds an operator.
 _COLOURS = {"compute": "green", "memory": "cyan", "launch": "yellow", "link": "red", "communication": "red"}
 
@@ -54,6 +60,7 @@ def trace(
     output: opt.ChartOptions,
     ran_on: _Chip = None,
     diff: _Diff = False,
+    kernels: _Kernels = False,
     top: _Top = None,
     html: opt.Html = None,
 ) -> None:
@@ -63,11 +70,13 @@ def trace(
     name = opt.one_chip(last, ran_on)
     where = find_chip(name) if name is not None else None  # a wrong name is told before a large file is read
     if len(paths) > 1 or diff:
-        _refuse(html, "--html", "one trace")
+        _refuse_several(html=html, kernels=kernels)
         output.write(*_several(paths, where, diff, top or 10))
         return
     events = read(paths[0])
     report = trace_report(events, where)
+    if kernels:
+        return output.write(report.kernels, _kernels(report, top or 20))
     if html is not None:
         from roofline.view.pages.page import trace_page
 
@@ -89,9 +98,10 @@ def _paths(words: Sequence[str]) -> tuple[list[Path], str | None]:
     return [Path(word) for word in words], None
 
 
-def _refuse(value: object, option: str, what: str) -> None:
-    if value is not None:
-        raise UsageError(f"{option} is of {what}; leave it out")
+def _refuse_several(**options: object) -> None:
+    for name, value in options.items():
+        if value:
+            raise UsageError(f"--{name} is of one trace; leave it out")
 
 
 def _several(paths: Sequence[Path], chip: Chip | None, diff: bool, top: int) -> tuple[Report, Iterator[Any]]:
@@ -217,6 +227,19 @@ def _rates(line: OpSummary) -> str:
     if line.expected_s == line.expected_s:
         rates.append(f"{time_text(line.expected_s)} expected")
     return ", ".join(rates)
+
+
+def _kernels(report: TraceReport, most: int) -> Iterator[Any]:
+    """Show the kernels that took the most time."""
+    rows = [
+        (cut(short(row.kernel), _KERNEL), f"{row.launches:.4g}", time_text(row.time_s), time_text(row.mean_s),
+         percent(row.share), cut(row.op, _KERNEL))
+        for row in report.kernels.rows[:most]
+    ]  # fmt: skip
+    yield heading(_title(report))
+    title = f"slowest {len(rows)} of {len(report.kernels.rows)} kernels, per iteration"
+    yield table("<kernel|launches|time|each|share|?<operators", rows, title)
+    yield from notes(report.notes)
 
 
 def _unknown(report: TraceReport, shown: Sequence[OpSummary]) -> Table | None:

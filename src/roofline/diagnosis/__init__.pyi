@@ -4,6 +4,7 @@ from .causes import Advice as Advice
 from .causes import Candidate as Candidate
 from .causes import Cause as Cause
 from .causes import Verdict as Verdict
+from .kernels import KernelTable as KernelTable
 from .memory import MemoryTimeline as MemoryTimeline
 from .op_times import OpVerdicts as OpVerdicts
 from .op_times import check_ops as check_ops

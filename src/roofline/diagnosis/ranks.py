@@ -23,12 +23,14 @@ import numpy as np
 from roofline.diagnosis.groups import STEP, short
 from roofline.diagnosis.idle import Spans, cover
 from roofline.diagnosis.iteration import Run
+from roofline.diagnosis.kernels import KernelTable
 from roofline.diagnosis.report import TraceReport, report_and_run
 from roofline.diagnosis.sharing import on_device
 from roofline.diagnosis.trace_diff import TraceDiff, compare_traces
 from roofline.hardware.library import AnyChip
 from roofline.ir.errors import UsageError
-from roofline.ir.report import Report
+from roofline.ir.excelfile import about
+from roofline.ir.report import Report, flat
 from roofline.ir.units import format_si
 from roofline.traces.events import Kind, Trace
 from roofline.traces.linking import Launch
@@ -40,6 +42,8 @@ _FILES = (".json", ".json.gz")
 _ROOTED = re.compile(r"_?(broadcast|reduce(?!_scatter)|gather|scatter|send|recv)", re.I)
 #: Between two ranks only, so that others of the group do not take part, and where the other rank of each is recorded.
 _PAIRED = {"send": "Dst Rank", "recv": "Src Rank"}
+#: Median deviations from the difference of two clocks by which a rank has to be later: about two standard deviations.
+SURE = 3.0
 _GROUP, _RANKS, _NAME = "Process Group Name", "Process Group Ranks", "Collective name"
 #: Facts that must be equal on all ranks.
 _EQUAL = (_NAME, "In msg nelems", "Out msg nelems", "dtype")
@@ -178,6 +182,12 @@ class RanksReport(Report):
         """Return one dictionary per collective, those with the most waiting and exposed time first."""
         return [asdict(row) for row in self.rows]
 
+    def sheets(self) -> dict[str, list[dict[str, Any]]]:
+        """Return the sheets of a workbook: ranks, collectives, the whole and its notes."""
+        rows, notes = [flat(row) for row in self.records()], [{"figure": "note", "value": note} for note in self.notes]
+        ranks = [asdict(rank) for rank in self.ranks]
+        return {"ranks": ranks, "collectives": rows, "about": [*about(self.record()), *notes]}
+
     def __str__(self) -> str:
         late = max(self.ranks, key=lambda rank: rank.late_s)
         waits = f", {format_si(late.late_s, 's')} of waiting for rank {late.rank}" if late.late_s else ""
@@ -296,7 +306,7 @@ def _side(trace: Trace, chip: AnyChip | None, before: Sequence[_Side]) -> _Side:
         trace_says=trace.rank >= 0,
         world=trace.world,
         since=trace.origin,
-        report=replace(report, memory=None),
+        report=replace(report, memory=None, kernels=KernelTable(report.source, ())),
         peak=report.memory.peak if report.memory is not None else None,
         calls=tuple(_calls(run, ran, rank)),
         kernels=cover((one.start, one.end) for one in ran if one.role != "communication"),
@@ -472,7 +482,7 @@ def _meeting(sides: Sequence[_Side], clocks: Sequence[_Clock], calls: Mapping[in
         at: min(waits[at] - sides[at].kernels.within(call.start, call.start + waits[at]), call.exposed)
         for at, call in calls.items()
     }
-    sure = last - starts[order[-2]] > max(clocks[at].spread for at in order)  # False of nan
+    sure = last - starts[order[-2]] > SURE * max(clocks[at].spread for at in order)  # False of nan
     end = median(call.end + clocks[at].moved for at, call in calls.items())
     return _Meeting(calls, starts, waits, bare, end, order[-1] if sure else -1)
 

@@ -15,6 +15,7 @@ from roofline.diagnosis.causes import Cause, cause
 from roofline.diagnosis.groups import Group, short
 from roofline.diagnosis.idle import RESOLUTION, Overlap, heavy_on_host, overlap, unknown_fix, without_host
 from roofline.diagnosis.iteration import Run, on_cpu, one_device, run_of
+from roofline.diagnosis.kernels import KernelTable, kernel_table
 from roofline.diagnosis.memory import MemoryTimeline, memory_timeline
 from roofline.diagnosis.op_summary import OpSummary, judged, summaries
 from roofline.diagnosis.trace_causes import TraceContext, attribute
@@ -22,6 +23,7 @@ from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import UnknownChip, UsageError
+from roofline.ir.excelfile import about
 from roofline.ir.report import Report
 from roofline.ir.units import format_si
 from roofline.traces.events import DEVICE, Trace
@@ -84,6 +86,7 @@ class TraceReport(Report):
         notes: What limits this report, a sentence each.
         memory: Memory over the whole trace, ``None`` where it was not recorded.
         groups: The calls that ``ops`` summarizes, with what is around each on the host.
+        kernels: The kernels by name, or the operators of a CPU.
     """
 
     schema = "trace"
@@ -107,8 +110,9 @@ class TraceReport(Report):
     causes: tuple[Cause, ...]
     needed_s: float
     notes: tuple[str, ...]
-    memory: MemoryTimeline | None = None
-    groups: tuple[Group, ...] = ()
+    memory: MemoryTimeline | None
+    groups: tuple[Group, ...]
+    kernels: KernelTable
 
     @property
     def unknown(self) -> tuple[OpSummary, ...]:
@@ -161,6 +165,22 @@ class TraceReport(Report):
     def records(self) -> list[dict[str, Any]]:
         """Return one dictionary per operator, the slowest first."""
         return [op.record() for op in self.ops]
+
+    def sheets(self) -> dict[str, list[dict[str, Any]]]:
+        """Return the sheets of a workbook: operators, kernels, causes, idle time, memory, the whole and its notes."""
+        memory = self.memory
+        held = memory.summary()["held"] if memory is not None else []
+        why = {cause.label: {"evidence": cause.evidence, "fix": cause.fix} for cause in self.causes}
+        parts = [{"part": part, "time_s": time, "share": time / self.seconds} for part, time in self.waterfall]
+        return {
+            "operators": self.records(),
+            "kernels": self.kernels.records(),
+            "causes": [row | why.get(str(row["part"]), {}) for row in parts],
+            "idle": [{"idle": REASON_WORDS[name], "time_s": part} for name, part in self.idle.items()],
+            "memory at the peak": [dict(row) for row in held],
+            "memory": memory.records() if memory is not None else [],
+            "about": [*about(self.record()), *({"figure": "note", "value": note, "unit": ""} for note in self.notes)],
+        }
 
     def __str__(self) -> str:
         where = self.chip.name if self.chip is not None else "an unknown chip"
@@ -264,6 +284,7 @@ def _report(run: Run, chip: Chip | None, notes: Sequence[str]) -> TraceReport:
         notes=(*trace.notes, *notes, *_lonely(run), *_limits(trace, ops, chip)),
         memory=memory_timeline(trace),
         groups=run.groups,
+        kernels=kernel_table(trace.path, run.launches, count),
     )
 
 

@@ -19,7 +19,8 @@ from roofline.diagnosis.groups import Group, kind_of, short
 from roofline.diagnosis.op_summary import words
 from roofline.diagnosis.report import REASON_WORDS, TraceReport, trace_report
 from roofline.hardware.library import AnyChip
-from roofline.ir.report import Report
+from roofline.ir.excelfile import about
+from roofline.ir.report import Report, flat
 from roofline.ir.units import format_si
 from roofline.traces.events import Trace
 
@@ -152,6 +153,12 @@ class TraceDiff(Report):
     def records(self) -> list[dict[str, Any]]:
         """Return one dictionary per operator or reason to be idle, the largest change first."""
         return [row.record() for row in self.rows]
+
+    def sheets(self) -> dict[str, list[dict[str, Any]]]:
+        """Return the sheets of a workbook: operators, parts, the whole and its notes."""
+        rows, summary = [flat(row) for row in self.records()], self.summary()
+        notes = [{"figure": "note", "value": note, "unit": ""} for note in self.notes]
+        return {"operators": rows, "parts": summary["parts"], "about": [*about(self.record()), *notes]}
 
     def __str__(self) -> str:
         before, after = (format_si(one.seconds, "s") for one in (self.before, self.after))

@@ -8,12 +8,14 @@ tables of notebooks follow from these. The same thing has the same key in every 
 from __future__ import annotations
 
 import math
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from html import escape
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from roofline.ir.excelfile import about, unit_of, write_excel
 from roofline.ir.graph import positions_note
 from roofline.ir.sizes import SIZE_WORDS
 from roofline.ir.units import format_bytes, format_si
@@ -27,10 +29,6 @@ if TYPE_CHECKING:
 WORDS = {symbol: word for word, symbol in SIZE_WORDS.items()}
 #: Rows that a notebook shows of a result.
 SHOWN_ROWS = 20
-#: Keys that hold shares of a whole, shown in per cent.
-_SHARES = frozenset({"share", "mfu", "mbu", "hfu", "communication_share", "efficiency"})
-#: Units of the rates of items that are not called what their unit is.
-_UNITS = {"byte": "B", "flop": "FLOP"}
 
 
 class Report(ABC):
@@ -72,6 +70,21 @@ class Report(ABC):
         about.pop("notes", None)  # texts without a column
         columns = flat(about | about.pop("sizes", {}))
         return [columns | flat(plain(row)) for row in self.records()]
+
+    def sheets(self) -> dict[str, list[dict[str, Any]]]:
+        """Return the sheets of a workbook: the rows, and the figures of the whole."""
+        return {"rows": [flat(plain(row)) for row in self.records()], "about": list(about(self.record()))}
+
+    def to_excel(self, target: str | os.PathLike[str]) -> None:
+        """Write a workbook of Excel, the whole file or nothing.
+
+        Args:
+            target: The file, such as ``kernels.xlsx``.
+
+        Raises:
+            MissingExtra: openpyxl is not installed: ``pip install 'roofline[excel]'``.
+        """
+        write_excel(target, self.sheets())
 
     def frame(self) -> pd.DataFrame:
         """Return the rows as a table; nested figures become columns of their own."""
@@ -171,16 +184,12 @@ def text_of(key: str, value: Any) -> str:
         return "-"
     if isinstance(value, bool) or not hasattr(value, "__float__"):
         return str(value)
-    if key in _SHARES:
+    unit = unit_of(key)
+    if unit == "%":
         return f"{100 * float(value):.3g}%"
-    if key.endswith("s_per_s"):
-        item = key.removesuffix("s_per_s").rpartition("_")[2]
-        return format_si(float(value), f"{_UNITS.get(item, item)}/s")
-    if key.endswith("_s"):
-        return format_si(float(value), "s")
-    if "bytes" in key:
+    if unit == "B":
         return format_bytes(float(value))
-    return format_si(float(value), "FLOP") if key.endswith("flops") else f"{value:,.6g}"
+    return format_si(float(value), unit) if unit else f"{value:,.6g}"
 
 
 def plain(value: Any) -> Any:
