@@ -398,7 +398,7 @@ def test_another_host_is_a_factor_or_a_file(tmp_path: Path) -> None:
     assert other.host_time == pytest.approx(own.host_time * 11e-6 / rl.chip("h100-sxm").efficiency.host)
     assert half.device_time == own.device_time
     file.write_text("[efficiency]\n")
-    for host, why in ((0, "above zero"), (file, "no host in"), (float("nan"), "above zero")):
+    for host, why in ((0, "from 0.001"), (file, "no host in"), (float("nan"), "from 0.001")):
         with pytest.raises(rl.errors.UsageError, match=why):
             rl.estimate("gpt2", "h100-sxm", host=host, **of)
     assert rl.check("gpt2", "h100-sxm", 1e-3, host=1e-3, **of).estimate.bound != "host"

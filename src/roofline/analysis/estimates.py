@@ -205,9 +205,9 @@ class Estimate(Evaluation, Report):
 
     def kernels(self) -> pd.DataFrame:
         """Return the distinct kernels as a table, the slowest first."""
-        import pandas as pd
+        from roofline.ir.frame import frame
 
-        return pd.DataFrame(self.kernel_rows())
+        return frame(self.kernel_rows())
 
     def top(self, n: int = 5) -> pd.DataFrame:
         """Return the ``n`` distinct kernels that take the most time."""

@@ -41,12 +41,11 @@ def measure(
     seconds = parse(budget, "s", "--budget")
     how: dict[str, Any] = {"chip": chip, "mode": mode, "budget": seconds, "backward": backward, "trace": trace}
     with torch_program(script) as (module, args, kwargs), progress("measure", 1.0) as update:
-        found = run(module, *args, kwargs=kwargs, progress=update, **how)
-    if found.unsteady:
+        result = run(module, *args, kwargs=kwargs, progress=update, **how)
+    if result.unsteady:
         note("the runs differ by much: is the machine doing other work?")
-    spread = (
-        f"{time_text(found.low)} to {time_text(found.high)} in the middle half of {found.runs} runs on {found.device}"
-    )
-    output.write(found, [facts([("runs", spread)]), *verdict_parts(found.verdict)])
-    if not found.ok:
+    middle = f"{time_text(result.low)} to {time_text(result.high)}"
+    spread = f"{middle} in the middle half of {result.runs} runs on {result.device}"
+    output.write(result, [facts([("runs", spread)]), *verdict_parts(result.verdict)])
+    if not result.ok:
         raise typer.Exit(1)

@@ -12,13 +12,12 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from html import escape
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from roofline.ir.excelfile import about, unit_of, write_excel
+from roofline.ir import notebook
+from roofline.ir.excelfile import about, write_excel
 from roofline.ir.graph import positions_note
 from roofline.ir.sizes import SIZE_WORDS
-from roofline.ir.units import format_bytes, format_si
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
 
 #: What the usual symbols of a graph are called in records.
 WORDS = {symbol: word for word, symbol in SIZE_WORDS.items()}
-#: Rows that a notebook shows of a result.
-SHOWN_ROWS = 20
 
 
 class Report(ABC):
@@ -88,19 +85,12 @@ class Report(ABC):
 
     def frame(self) -> pd.DataFrame:
         """Return the rows as a table; nested figures become columns of their own."""
-        import pandas as pd
+        from roofline.ir.frame import frame
 
-        return pd.DataFrame([flat(row) for row in self.records()])
+        return frame([flat(row) for row in self.records()])
 
     def _repr_html_(self) -> str:
-        table = self.frame()
-        for key in table.columns:
-            table[key] = [text_of(key, value) for value in table[key]]
-        if len(table) == 1:
-            html = table.T.to_html(header=False, border=0)
-        else:
-            html = table.to_html(max_rows=SHOWN_ROWS, index=False, border=0)
-        return f"<p><b>{escape(title(self.subject()) or type(self).__name__)}</b></p>\n{html}"
+        return notebook.page(title(self.subject()) or type(self).__name__, self.summary(), self.records())
 
 
 def subject(
@@ -171,25 +161,6 @@ def _size(value: Any) -> str:
     if not isinstance(value, list | tuple):
         return f"{value:,.12g}"
     return f"{min(value):,.12g} to {max(value):,.12g}" if len(value) > 1 else f"{value[0]:,.12g}"
-
-
-def text_of(key: str, value: Any) -> str:
-    """Return a value of a row as text, with the unit that its key names.
-
-    Example:
-        >>> text_of("time_s", 0.041), text_of("memory_bytes_total", 2**30), text_of("share", 0.25), text_of("batch", 8)
-        ('41 ms', '1.00 GiB', '25%', '8')
-    """
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return "-"
-    if isinstance(value, bool) or not hasattr(value, "__float__"):
-        return str(value)
-    unit = unit_of(key)
-    if unit == "%":
-        return f"{100 * float(value):.3g}%"
-    if unit == "B":
-        return format_bytes(float(value))
-    return format_si(float(value), unit) if unit else f"{value:,.6g}"
 
 
 def plain(value: Any) -> Any:

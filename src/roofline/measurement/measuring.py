@@ -124,8 +124,7 @@ def measure(
     Args:
         program: A ``torch.nn.Module`` or a function, compiled or not.
         args: Its arguments, with values, on the device where it is to run.
-        chip: Where it runs: a shipped name, a file such as ``roofline calibrate -o my-chip.toml`` writes, or a chip. On
-            an accelerator the device's own name is looked up when absent; a CPU has to be calibrated.
+        chip: Where it runs: a name, a file that ``roofline calibrate`` wrote, or a chip; by its name when absent.
         mode: ``eager``, ``compiled`` (the default of compiled programs) or ``graph`` (replayed as a CUDA graph).
         backward: Run the backward pass too, from gradients of ones.
         budget: Time for the timed runs [s].

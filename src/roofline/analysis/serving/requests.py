@@ -201,9 +201,9 @@ class Request(Report):
 
     def frame(self) -> pd.DataFrame:
         """Return one row per token: its time, when it is done, the cache, the memory by part."""
-        import pandas as pd
+        from roofline.ir.frame import frame
 
-        return pd.DataFrame(self.columns())
+        return frame(self.columns())
 
     def subject(self) -> dict[str, Any]:
         """Return the model, where and how it runs, and the request."""

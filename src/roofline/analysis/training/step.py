@@ -174,20 +174,19 @@ def train(
     program: Program,
     chip: AnyChip | Cluster,
     *,
-    batch: int, micro_batch: int | None = None,
-    tp: int = 1, sp: bool = False, pp: int = 1, interleave: int = 1, dp: int = 1, ep: int = 1, zero: int = 0,
+    batch: int, micro_batch: int | None = None, tp: int = 1, sp: bool = False, pp: int = 1, interleave: int = 1,
+    dp: int = 1, ep: int = 1, zero: int = 0,
     recompute: str = "none", optimizer: str = "adamw", precision: str | None = None, overlap: bool = True,
-    overlap_experts: bool = False, accumulation: str = "fused",
-    mode: Mode = "eager", reserve: str | float = RESERVE, **sizes: int,
+    overlap_experts: bool = False, accumulation: str = "fused", mode: Mode = "eager", reserve: str | float = RESERVE,
+    **sizes: int,
 ) -> TrainingStep:  # fmt: skip
     """Predict a step of training: forward, backward and update, on one device or many.
 
-    The forward program is sharded, cut into stages and differentiated, and each device's program estimated kernel by
-    kernel; the pipeline's schedule and the exchange between replicas come on top (:mod:`roofline.cost.schedule`).
+    The forward program is sharded, cut into stages and differentiated, and each device's program estimated by kernel;
+    a pipeline's schedule and the exchange between replicas come on top (:mod:`roofline.cost.schedule`).
 
     Args:
-        program: A graph of the forward, best of phase ``train`` (dropout and a loss); a shipped name, or the path of a
-            model file, workload, config or script.
+        program: A graph of the forward, best of phase ``train`` (dropout and a loss), or what ``as_graph`` takes.
         chip: A chip, or a cluster where a group of devices is larger than a node.
         batch: Sequences or images per step, of all devices together.
         micro_batch: What a device runs at once; all of its share, or 1 in a pipeline, when absent.
