@@ -30,6 +30,8 @@ TILE = 32
 NEIGHBOURS = 256
 #: What a thread takes where it works out addresses: bytes of elements, and elements at most.
 THREAD_BYTES, THREAD_ELEMENTS = 8, 4
+#: The same of cuDNN's ``elemWiseRNNcell``.
+CELL_ELEMENTS = 2
 #: What a launch touches, as a share of the cache, at which half of it is still there; how sharply that falls: fitted to
 #: elementwise kernels of 30 programs on an H100, whose last-level cache holds 50 MB.
 HELD, HELD_FALL = 0.9, 3.5
@@ -93,7 +95,8 @@ def _begin(work: Launch, p: Mapping[str, float], addressed: bool) -> Any:
     if work.op == "cat":
         return latency + p["setup"]
     if work.op != "transpose_copy" and addressed:
-        return latency + p["setup"] * min(THREAD_BYTES / work.element, THREAD_ELEMENTS)
+        most = THREAD_ELEMENTS if work.op != "recurrent_cell" else CELL_ELEMENTS
+        return latency + p["setup"] * min(THREAD_BYTES / work.element, most)
     return latency
 
 
