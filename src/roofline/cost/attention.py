@@ -72,6 +72,10 @@ OVERLAP = 2.0
 KNEE = 1.5
 #: Cycles of a core to dequantise an element of a cache whose groups have scales, as for the weights of a matmul.
 WIDEN = 0.03
+#: Cycles of a core to load and add an element of a mask, in rows that are aligned to 16 bytes and in others, and queries
+#: that a tile has of it at least. Read off cuDNN's kernels in measurements/h200-sxm/zoo/ops.csv: 1.6 us more for each
+#: 128 x 128 of a mask of 256 keys than without one, 3.7 us for 64 x 128 in rows of 49.
+MASK, MASK_ODD, MASK_LEAST, MASK_ALIGNED = 0.19, 0.9, 64, 16
 #: How arithmetic slows where heads are wider than a tile's registers hold.
 WIDE = 0.3
 
@@ -231,7 +235,15 @@ def _block(work: Launch, p: Mapping[str, float], kernel: _Kernel, queries: Any, 
     seen = np.minimum(s["k"], window + np.minimum(s["q"], kernel.tile) - 1) if window else s["k"]
     unmasked = padded * np.clip(seen, FRAGMENT, kernel.span)
     exps = unmasked / (vector / cores * p["exp"]) if vector else np.zeros_like(matrix)
-    return knee([matrix, exps], OVERLAP)
+    return knee([matrix, exps], OVERLAP) + _masking(work, queries, kernel.span, s)
+
+
+def _masking(work: Launch, queries: Any, span: Any, s: Mapping[str, Any]) -> Any:
+    """Time of a core to add a mask to a block of scores, which hides nothing else [s]."""
+    if not work.machine.is_gpu or not any(node.op == "add" for node in work.row.kernel.nodes):
+        return 0.0
+    cycles = np.where(s["k"] * work.element % MASK_ALIGNED == 0, MASK, MASK_ODD)
+    return np.maximum(queries, MASK_LEAST) * span * cycles / work.machine.clock
 
 
 def _eight(work: Launch) -> bool:
