@@ -166,7 +166,8 @@ def _cycles(work: Launch, p: Mapping[str, float]) -> Any:
     if _fused(kernel) or how in ("", "vector"):
         return p["index"] if not how and not _vectorised(kernel) else None
     apart = (p["transpose"] - p["index"]) * min(run / NEIGHBOURS, 1.0)
-    each = p["element"] if work.op == "cat" else p["index"] + p["axis"] * max(axes - 2, 0)
+    apart_from = work.op == "cat" and how != "cast"
+    each = p["element"] if apart_from else p["index"] + p["axis"] * max(axes - 2, 0)
     return each + apart + (p["index"] if how == "mixed" else 0.0)
 
 
