@@ -11,6 +11,7 @@ import pytest
 import roofline as rl
 from roofline.cost import GROUPS, formula, kernel_time, launch, values
 from roofline.counting.counts import kernels
+from roofline.ops.builder import Builder
 from roofline.programs.workload import operator_graph
 
 CHIP = rl.chip("h100-sxm")
@@ -146,3 +147,31 @@ def test_every_parameter_says_what_it_is() -> None:
     for key, parameter in GROUPS["attention"].items():
         assert parameter.low <= parameter.prior <= parameter.high, key
         assert parameter.unit in ("s", "share", "ratio", "queries", "keys", "parts"), key
+
+
+def masked(image: tuple[int, ...], mask: tuple[int, ...] | None) -> float:
+    """Microseconds of fused attention on an H200 with what is added to its scores."""
+    b = Builder("masked", "bf16")
+    q, k, v = (b.op("relu", b.input(name, image)) for name in "qkv")
+    added = b.op("relu", b.input("mask", mask)) if mask else ""
+    with b.kernel("sdpa"):
+        scores = b.op("attention_scores", q, k, causal=False, window=0)
+        scores = b.op("add", scores, added) if mask else scores
+        weights = b.op("attention_softmax", scores, causal=False, window=0)
+        b.op("attention_values", weights, v, causal=False, window=0)
+    *_, (_, time) = rl.estimate(b.graph(), "h200-sxm", mode="graph").timed
+    return float(time.expected) * 1e6
+
+
+#: Queries, mask and microseconds of kernels in measurements/h200-sxm/zoo/ops.csv.
+MASKED = [
+    ((2048, 3, 49, 32), (1, 3, 49, 49), 319.8), ((128, 12, 49, 32), (128, 12, 49, 49), 83.1),
+    ((32, 12, 256, 64), (32, 1, 256, 256), 41.4), ((32, 12, 256, 64), None, 22.9),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("image", "mask", "measured"), MASKED)
+def test_masks_take_time_most_where_their_rows_are_odd(
+    image: tuple[int, ...], mask: tuple[int, ...] | None, measured: float
+) -> None:
+    assert masked(image, mask) == pytest.approx(measured, rel=0.3)

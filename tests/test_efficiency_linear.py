@@ -59,3 +59,16 @@ def test_a_bias_keeps_k_whole_where_rows_are_not_aligned() -> None:
     assert "splitK" in rows["linear"]["kernels"]
     assert "splitK" not in rows["linear_bias"]["kernels"]
     assert predicted_us(rows["linear_bias"]) > 1.1 * predicted_us(rows["linear"])
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "gates", "measured"), [(32, 512, 1536, 2.90), (64, 512, 2048, 3.01), (64, 256, 1024, 2.53)]
+)
+def test_steps_of_recurrent_layers_find_their_weights_in_the_cache(
+    rows: int, width: int, gates: int, measured: float
+) -> None:
+    b = rl.ops.Builder("steps", "bf16")  # of a GRU, an LSTM and a tagger in the zoos of measurements/
+    state, weight, bias = b.input("h", (rows, width)), b.weight("w", (gates, width)), b.weight("b", (gates,))
+    (kernel,) = kernels(b.graph([b.op("linear", state, weight, bias, recurrent=True)]))
+    time = kernel_time(kernel.at({}), rl.chip("h100-sxm"), regime="program")
+    assert float(time.expected) * 1e6 == pytest.approx(measured, rel=0.1)

@@ -70,7 +70,7 @@ def addressed() -> rl.Graph:
     x, y, rows = b.input("x", (9999, 99), "bf16"), b.input("y", (9999, 99)), b.input("rows", (50_000,), "int64")
     return b.graph([
         b.op("add", x, y, access=("mixed", 3, 64)), b.op("cat", y, y, access=("strided", 2, 0)),
-        b.op("take", y, rows, shape=(50_000, 99), rows=True),
+        b.op("take", b.input("z", (9999, 96)), rows, shape=(50_000, 96), rows=True),
         b.op("put", y, b.input("more", (50_000, 99)), rows, flops=1),
     ])  # fmt: skip
 
@@ -183,3 +183,32 @@ def test_unaligned_norm_takes_two_kernels() -> None:
 def test_few_long_rows_wait_for_their_loads() -> None:
     floor = 2 * 32 * 128_256 * 4 / CHIP.bandwidth
     assert predict("rmsnorm", {"rows": 32, "cols": 128_256}, "fp32") > 8 * floor
+
+
+@pytest.mark.parametrize(("columns", "measured"), [((4,), 5.5), ((4, 32), 121.6)])
+def test_short_rows_are_picked_by_elements(columns: tuple[int, ...], measured: float) -> None:
+    b = Builder("picked", "bf16")  # kernels of a graph attention in measurements/h200-sxm/zoo/ops.csv
+    table, rows = b.op("relu", b.input("table", (20_000, *columns))), b.input("rows", (200_000,), "int64")
+    graph = b.graph([b.op("take", table, rows, shape=(200_000, *columns), rows=True)])
+    *_, (_, time) = rl.estimate(graph, "h200-sxm", mode="graph").timed
+    assert float(time.expected) * 1e6 == pytest.approx(measured, rel=0.25)
+
+
+#: Image and microseconds of pooling kernels in measurements/h200-sxm/convolutions.csv, channels first and last: maxima
+#: over windows of 3 by steps of 2, means over windows of 2.
+POOLS = [
+    ("maxpool2d", (1, 64, 28, 28), False, 3.2), ("maxpool2d", (16, 128, 56, 56), False, 29.2),
+    ("maxpool2d", (16, 384, 32, 32), True, 40.9), ("avgpool2d", (16, 192, 28, 28), False, 9.5),
+    ("avgpool2d", (16, 192, 128, 128), False, 147.1), ("avgpool2d", (64, 80, 64, 64), True, 129.6),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "image", "last", "measured"), POOLS)
+def test_only_maxima_of_channels_that_lie_last_start_slowly(
+    op: str, image: tuple[int, ...], last: bool, measured: float
+) -> None:
+    b = Builder("pooled", "bf16")
+    window = {"r": 3, "stride": 2, "padding": 1} if op == "maxpool2d" else {"r": 2, "stride": 2}
+    (kernel,) = kernels(b.graph([b.op(op, b.input("x", image), channels_last=last, **window)]))
+    time = kernel_time(kernel.at({}), rl.chip("h200-sxm"), regime="cold")
+    assert float(time.expected) * 1e6 == pytest.approx(measured, rel=0.25)

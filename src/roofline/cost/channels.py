@@ -123,5 +123,6 @@ def _enlarged(work: Launch, p: Mapping[str, float]) -> Any:
         for part in (kernel.output.shape[:2], kernel.output.shape[2:])
     )
     if how == "planes":
-        return p["launch"] + knee([moved, planes * p["pixel"] * np.maximum(points / chip.units / PIXELS, 1.0)], KNEE)
+        wait = p["pixel"] * (1 - (1 - p["wait_near"]) * stream.hits(work))
+        return p["launch"] + knee([moved, planes * wait * np.maximum(points / chip.units / PIXELS, 1.0)], KNEE)
     return p["launch"] + knee([moved, planes * points * p["channel"] * ELEMENTS[how] / chip.units / chip.clock], KNEE)

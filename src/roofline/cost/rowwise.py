@@ -28,6 +28,9 @@ WELFORD = 0.7
 WARP_COLUMNS, BLOCK_COLUMNS = 2048, 10240
 #: Threads of a reduction's block, and elements of one thread from which the whole block works on one row.
 REDUCTION, REDUCTION_MOST = 512, 256
+#: A core's work on a mean over a window where channels lie last, and on a maximum where they lie first, to one on the
+#: others; read off the rows of measurements/h200-sxm/convolutions.csv.
+MEANS_LAST, MAXIMA_FIRST = 2.0, 1.3
 
 GROUP = Group(
     "rowwise",
@@ -48,7 +51,7 @@ GROUP = Group(
     setup=Parameter(0.5e-6, 1e-8, 5e-6, "s", "extra fixed cost of a reduction's general kernel"),
     reread=Parameter(0.3, 0.02, 3.0, "share", "of the cache that rows in flight fill before half is read again"),
     pool=Parameter(3.5, 0.2, 50.0, "cycles", "a core's work per output of a pooling window"),
-    pool_start=Parameter(1.5e-5, 1e-6, 1e-4, "s", "extra fixed cost of a pooling kernel: its threads walk the image"),
+    pool_start=Parameter(1.5e-5, 1e-6, 1e-4, "s", "extra fixed cost of maxima of images whose channels lie last"),
     knee=Parameter(2.0, 1.0, 8.0, "exponent", "sharpness of the knee between traffic and waves of rows"),
     knee_softmax=Parameter(1.5, 1.0, 8.0, "exponent", "the same for softmax"),
 )
@@ -134,9 +137,16 @@ def _missed(work: Launch, p: Mapping[str, float], rows: Any, columns: Any, schem
 
 
 def _pool(work: Launch, p: Mapping[str, float]) -> Any:
-    compute = _pooled(work) * p["pool"] / (work.machine.units * work.machine.clock)
+    """A thread a window; where channels lie last, threads of maxima walk the image, those of means read far apart."""
+    last, means = (
+        work.row.kernel.attrs.get("channels_last", True),
+        work.op == "avgpool2d" or work.row.kernel.attrs.get("flops"),
+    )
+    cycles = p["pool"] * ((MEANS_LAST if means else 1.0) if last else (1.0 if means else MAXIMA_FIRST))
+    compute = _pooled(work) * cycles / (work.machine.units * work.machine.clock)
     traffic = transfer(work, p, work.row.read)
-    return p["launch"] + p["pool_start"] + knee([traffic, compute], p["knee"])
+    start = p["launch"] + (p["pool_start"] if last and not means else p["row"] + p["setup"])
+    return start + knee([traffic, compute], p["knee"])
 
 
 def _pooled(work: Launch) -> Any:

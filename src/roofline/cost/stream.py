@@ -17,7 +17,7 @@ from roofline.cost.parameters import Group, Parameter
 from roofline.cost.work import Launch
 from roofline.counting.counts import Kernel
 from roofline.ir.dtypes import DTYPES
-from roofline.ir.sizes import evaluate
+from roofline.ir.sizes import evaluate, prod
 from roofline.ops.registry import OPS
 
 #: Bytes that a read of a single element pulls.
@@ -74,7 +74,7 @@ def seconds(work: Launch, p: Mapping[str, float]) -> Any:
     start = p["launch"] + _begin(work, p, cycles is not None)
     if work.op == "gather":
         traffic = traffic + _random(work, p)
-    if work.row.kernel.attrs.get("rows"):
+    if _picks_rows(work):
         picked = evaluate(work.row.kernel.inputs[1].numel, work.row.symbols)
         traffic = transfer(work, p, np.maximum(work.row.read, work.row.write))  # each row as often as it is picked
         return start + knee([traffic, picked * p["pick"] / work.machine.units], p["knee"])
@@ -82,6 +82,17 @@ def seconds(work: Launch, p: Mapping[str, float]) -> Any:
         return start + traffic
     rate = work.machine.units * work.machine.clock
     return start + knee([traffic, _elements(work) * cycles / rate], p["knee"])
+
+
+def _picks_rows(work: Launch) -> bool:
+    """Tell whether a kernel copies whole rows: of 16 bytes and multiples, others are picked by elements.
+
+    ``fast_gather_kernel_eligible`` in aten/src/ATen/native/cuda/IndexKernelUtils.h of PyTorch.
+    """
+    table = work.row.kernel.inputs[0] if work.row.kernel.attrs.get("rows") else None
+    return table is not None and bool(
+        np.all(evaluate(prod(table.shape[1:]), work.row.symbols) * work.element % 16 == 0)
+    )
 
 
 def _begin(work: Launch, p: Mapping[str, float], addressed: bool) -> Any:
@@ -153,6 +164,8 @@ def _cycles(work: Launch, p: Mapping[str, float]) -> Any:
     """A core's work on one output element; ``None`` where elements come in vectors."""
     if work.row.kernel.attrs.get("tiled"):
         return p["tiled"]
+    if work.op == "take" and work.row.kernel.attrs.get("rows"):
+        return p["element"]
     if work.op == "transpose_copy":
         apart = np.minimum(work.sizes["r"] / BLOCK, 1.0)
         return p["index"] + (p["transpose"] - p["index"]) * apart

@@ -53,7 +53,9 @@ def _topk(call: Call) -> Result:
 def _pool(call: Call, average: bool) -> Result:
     window = call.get("kernel_size")
     flops = prod(window * (1 if len(window) > 1 else 2)) if average else 0
-    return call.op("pool", call.tensor(), shape=call.out.shape, flops=flops), None
+    image = call.value("self" if call.value("self") else "input")
+    layout: dict[str, Any] = {"channels_last": bool(image and image.channels_last)}
+    return call.op("pool", call.tensor(), shape=call.out.shape, flops=flops, **layout), None
 
 
 def _adaptive_pool(call: Call) -> Result:
