@@ -73,7 +73,7 @@ KNEE = 1.5
 #: Cycles of a core to dequantise an element of a cache whose groups have scales, as for the weights of a matmul.
 WIDEN = 0.03
 #: Cycles of a core to load and add an element of a mask, in rows that are aligned to 16 bytes and in others, and the
-#: queries that a tile has of it at least. Read off cuDNN's kernels in measurements/h200-sxm/zoo/ops.csv: 1.6 us more for
+#: queries that a tile has of it at least; cuDNN's kernels in measurements/h200-sxm/zoo/ops.csv: 1.6 us more for
 #: each 128 x 128 of a mask of 256 keys than without one, 5.8 us for 64 x 128 in rows of 49.
 MASK, MASK_ODD, MASK_LEAST, MASK_ALIGNED = 0.19, 1.4, 64, 16
 #: How arithmetic slows where heads are wider than a tile's registers hold.
