@@ -3,7 +3,7 @@
 ``python scripts/outputs.py [PAGE ...]`` writes the outputs anew, ``--check`` only says which differ. A fenced block is
 
 - ``python``: runs by itself, in a folder of the page's own; a block ``text`` right behind it is what it prints;
-- ``console``: lines that begin with ``$``, a command each, with what it prints below;
+- ``console``: commands behind ``$``, with what each prints below; a backslash continues one;
 - ``sh``: commands that run too, but print nothing here;
 - of any language with ``title="FILE"``: saved as that file for what stands below; one that is ``python`` does not run;
 - ``py``: an excerpt of the library, which has to be there to the letter;
@@ -107,14 +107,13 @@ def python(code: str) -> str:
 def console(body: str) -> str:
     """Run the commands of a block and return it with what they print."""
     lines, code = [], 0
-    for line in body.splitlines():
-        if line.startswith("$ "):
-            lines.append(line)
-            if line == "$ echo $?":
-                lines.append(str(code))
-                continue
-            code, out = run(line.removeprefix("$ "))
-            lines += out.splitlines()
+    for command in re.findall(r"^\$ (?:.*\\\n)*.*$", body, re.MULTILINE):
+        lines.append(command)
+        if command == "$ echo $?":
+            lines.append(str(code))
+            continue
+        code, out = run(re.sub(r"\\\n *", "", command).removeprefix("$ "))
+        lines += out.splitlines()
     return "".join(f"{line}\n" for line in lines)
 
 

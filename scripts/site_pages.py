@@ -126,7 +126,7 @@ def names(prefix: str, module: ModuleType) -> str:
     parts = [f"# {prefix}", "", _about(module), ""]
     if spaces:
         listed = ", ".join(f"[`rl.{name}`]({name}.md)" for name in spaces)
-        parts += [f"Namespaces, which hold the rest: {listed}.", ""]
+        parts += [f"Namespaces: {listed}.", ""]
     kinds = {"Functions": isfunction, "Classes": isclass, "Data": lambda value: not callable(value)}
     for title, is_kind in kinds.items():
         members = [name for name, value in public.items() if name not in spaces and is_kind(value)]
