@@ -88,7 +88,9 @@ def test_the_page_on_files_names_every_key() -> None:
 
 
 def test_readme_counts_what_ships() -> None:
-    assert f"{len(rl.chips())} chips, {len(rl.models())} models" in TEXTS["README.md"]
+    least = int(re.findall(r"over (\d+) chips and \1 models", TEXTS["README.md"])[0])
+    assert least < len(rl.chips()) < least + 10
+    assert least < len(rl.models())
 
 
 def test_drawing_of_the_architecture_names_every_package() -> None:
