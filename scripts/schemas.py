@@ -62,6 +62,7 @@ CASES = (
     "graph gpt2", "graph resnet18 -B 1 --all",
     "graph resnet18 h100-sxm --kernels -B 1",
     f"plot {_DECODE} -B 8 -o roofline.svg", f"plot {_DECODE} -B 1,8 -o sweep.svg",
+    f"plot {_DECODE.replace('h100-sxm', 'h100-sxm,l4')} -B 8 -o roofline.svg",
 )  # fmt: skip
 
 #: What each key means; the unit of its figure in brackets.
@@ -70,6 +71,7 @@ KEYS = {
     **{f"{part}_bytes": f"memory of {part.replace('_', ' ')} [byte]"
        for part in ("weights", "kv_cache", "inputs", "activations", "workspace", "reserve")},
     "each_s": "expected time of one run of a kernel that runs several times [s]",
+    "subjects": "what is laid upon each other", "of": "which of them",
     "roof_flops_per_s": "what the roofs allow at its intensity [FLOP/s]", "above_roof": "faster than the roofs allow",
     # what it is an output of
     "schema": "name and version of the schema", "model": "the program", "phase": "prefill, decode, forward or train",

@@ -84,8 +84,9 @@ def test_every_mark_is_drawn_by_both(dark: bool) -> None:
     said = [text.get_text() for text in figure.axes[0].texts]
     assert {"expected", "limit", "far, above the axis", "two", "nearly two", "b", "two\nlines", "along"} <= set(said)
     page = chart.plotly(dark)
-    words = [note.text for note in page.layout.annotations]
-    assert {"expected", "limit", "far, above the axis", "two", "nearly two", "b", "two<br>lines", "along"} <= set(words)
+    words = " ".join([str(note.text) for note in page.layout.annotations] + [str(trace.text) for trace in page.data])
+    for text in ("expected", "limit", "far, above the axis", "two", "nearly two", "'b'", "two<br>lines", "along"):
+        assert text in words
     names = {trace.name for trace in page.data if trace.showlegend}
     assert {"zone", "range", "measured", "arrow", "steps"} <= names
 

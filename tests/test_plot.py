@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from roofline.view.charts import chart as kit
 from roofline.view.charts.chart import Chart
 from roofline.view.charts.labels import crosses, overlaps, place, spread
 from roofline.view.charts.points import Point
-from roofline.view.charts.roof import LABELLED
+from roofline.view.charts.roof_marks import LABELLED
 
 SIZES = [(8, 5.4), (16, 9), (6, 4.2)]
 
@@ -131,7 +131,7 @@ def test_ridge_is_the_chips(name: str) -> None:
     ax = spec.figure().axes[0]
     upright = [line for line in ax.lines if line.get_linestyle() == ":"]
     assert [set(line.get_xdata()) for line in upright] == [{chip.ridge("bf16")}]
-    assert f"{chip.ridge('bf16'):.3g}" in texts(ax.figure, "ridge")[0].get_text()
+    assert f"{chip.ridge('bf16'):.3g}" in texts(ax.figure, "mark")[0].get_text()
 
 
 def test_ceilings(point: rl.Estimate) -> None:
@@ -411,7 +411,181 @@ def test_crosses_and_spread() -> None:
     assert np.allclose(np.diff(sorted(placed)), 10)
 
 
+# --- rooflines upon each other, groups, levels ---
+
+
+def traced(calls: int = 80) -> rl.charts.Roofline:
+    """The roofline of a trace with many operators, from its points alone."""
+    rng = np.random.default_rng(3)
+    chart = rl.charts.plot_roofline("h100-sxm", precisions=["bf16", "fp32"])
+    share = np.sort(rng.dirichlet(np.full(calls, 0.3)))[::-1]
+    points = [
+        Point("operator", f"{i + 1} op_{i}", f"aten::op_{i} [[4096, 4096]]", 1, "bf16", "", work, 0.0, moved,
+              max(work / 6e14, moved / 3e12) * slow, float(share[i]), max(work / 9.894e14, moved / 3.35e12))
+        for i, (work, moved, slow) in enumerate(zip(
+            10 ** rng.uniform(6, 12, calls) * (rng.random(calls) > 0.2), 10 ** rng.uniform(5, 9, calls),
+            rng.uniform(1, 9, calls), strict=True))
+    ]  # fmt: skip
+    return dataclasses.replace(chart, points=tuple(points), title="Operators", subtitle="as measured")
+
+
+def dense() -> dict[str, Chart]:
+    """The charts with the most on them."""
+    many = rl.estimate(program(40), "h100-sxm")
+    slow = rl.estimate(program(40), "a100-80gb-sxm")
+    kernel = many.kernel_rows()[0]
+    formats = ["bf16", "fp8", "tf32", "fp32"]
+    levels = {kernel["kernel"]: {"L2": 4 * kernel["bytes"], "HBM": kernel["bytes"]}}
+    return {
+        "kernels": rl.charts.plot_roofline(many, measured=0.004),
+        "formats and levels": rl.charts.plot_roofline(many, precisions=formats, traffic=levels),
+        "trace": traced(),
+        "two chips": rl.charts.plot_roofline(many, slow),
+        "four programs": rl.charts.plot_roofline(*(rl.estimate(program(n), "h100-sxm") for n in (4, 9, 15, 40))),
+    }
+
+
+@pytest.fixture(scope="module")
+def crowded() -> dict[str, Chart]:
+    return dense()
+
+
+@pytest.mark.parametrize("size", [(8, 5.4), (6, 4.6)])
+@pytest.mark.parametrize("name", ["kernels", "formats and levels", "trace", "two chips", "four programs"])
+def test_labels_cover_no_roof_no_point_and_no_label(
+    crowded: dict[str, Chart], name: str, size: tuple[float, float]
+) -> None:
+    figure = drawn(crowded[name], size)
+    (ax,) = figure.axes
+    labels = texts(figure, "label")
+    boxes = [box(text) for text in labels]
+    assert len(boxes) > 4
+    assert not any(overlaps([a], [b]).any() for a, b in combinations(boxes, 2))
+    inside = [np.add(b, [1, 1, -1, -1]) for b in boxes]
+    roofs = [
+        ax.transData.transform(np.column_stack(line.get_data())) for line in ax.lines if line.get_linestyle() != ":"
+    ]
+    segments = [(*start, *end) for roof in roofs for start, end in pairwise(roof) if len(roof) == 2]
+    assert len(segments) >= 6
+    covered = crosses(segments, inside)
+    assert not covered.any(), [labels[i].get_text() for i in np.flatnonzero(covered.any(axis=0))]
+    for bubble in ax.collections:
+        (x, y), reach = bubble.get_offset_transform().transform(bubble.get_offsets())[0], np.sqrt(bubble.get_sizes()[0])
+        reach *= figure.dpi / 144
+        assert not overlaps(inside, [(x - reach, y - reach, x + reach, y + reach)]).any()
+
+
+@pytest.mark.parametrize("name", ["kernels", "trace", "two chips"])
+def test_the_interactive_chart_has_the_same_content(crowded: dict[str, Chart], name: str) -> None:
+    chart, page = crowded[name], crowded[name].plotly(dark=True)
+    said = " ".join(
+        str(text) for trace in page.data for text in np.ravel(trace.hovertext) if trace.hovertext is not None
+    )
+    said += " ".join(str(note.hovertext) for note in page.layout.annotations)
+    hints = {key: text for key, text in chart.hints().items() if "<" not in text}
+    assert len(hints) > 15
+    assert all(text in said for text in hints.values())
+    entries = {trace.name for trace in page.data if trace.showlegend}
+    assert {"h100-sxm L2 8.9 TB/s" if name == "two chips" else "L2 8.9 TB/s"} <= entries
+    assert page.layout.paper_bgcolor == "#14181e"
+
+
+def test_small_parts_are_one_group(point: rl.Estimate) -> None:
+    spec = traced()
+    (panel,) = spec.drawing().panels
+    (rest,) = [mark for mark in panel.marks if getattr(mark, "name", "") == "others, together"]
+    alone = {key for mark in panel.marks for key in getattr(mark, "ids", ()) if key.startswith("point-")} - set(
+        rest.ids
+    )
+    on = [i for i, p in enumerate(spec.points) if spec.window.holds(p)]
+    grouped = [spec.points[i] for i in on if f"point-{i}" not in alone]
+    assert len(alone & {f"point-{i}" for i in on}) <= 20
+    assert rest.labels[0].startswith(f"{len(grouped)} others, ")
+    assert rest.x[0] == pytest.approx(sum(p.flops for p in grouped) / sum(p.bytes for p in grouped))
+    assert rest.y[0] == pytest.approx(sum(p.flops for p in grouped) / sum(p.seconds for p in grouped))
+    assert len(spec.records()) == 80  # the table has each
+
+
+def test_dots_of_a_kernel_are_joined_by_level(point: rl.Estimate) -> None:
+    first = point.kernel_rows()[0]
+    moved = {"L2": 3 * first["bytes"], "HBM": float(first["bytes"])}
+    spec = rl.charts.plot_roofline(point, traffic={first["kernel"]: moved})
+    marks = [mark for mark in spec.drawing().panels[0].marks if getattr(mark, "name", "") == "traffic by level"]
+    line, dots = marks
+    work = float(first["flops"]) + float(first["vector_flops"])
+    assert list(line.x) == pytest.approx([work / moved["L2"], work / moved["HBM"]]) == list(dots.x)
+    assert "FLOP/byte of L2" in dots.hover[0]
+    with pytest.raises(rl.errors.UsageError, match=r"no kernel .*blocks"):
+        rl.charts.plot_roofline(point, traffic={first["kernel"] + "x": moved})
+    with pytest.raises(rl.errors.MissingFigure, match="L9"):
+        rl.charts.plot_roofline(point, traffic={first["kernel"]: {"L9": 1}})
+    with pytest.raises(rl.errors.UsageError, match="bytes by level"):
+        rl.charts.plot_roofline(point, traffic=[1])
+
+
+def test_rooflines_upon_each_other(point: rl.Estimate, tmp_path: Path) -> None:
+    slow = rl.estimate(point.graph, "l4", mode="graph")
+    both = rl.charts.plot_roofline(point, slow)
+    assert both.names == ("h100-sxm", "l4")
+    rows = both.records()
+    assert len(rows) == len(point.kernel_rows()) + len(slow.kernel_rows()) + 2
+    assert {row["of"] for row in rows} == {"h100-sxm", "l4"}
+    said = [text.get_text() for text in drawn(both).axes[0].texts]
+    for chart in both.charts:
+        assert any(f"ridge {chart.ridge:.3g}" in text and chart.chip.name in text for text in said)
+    other = rl.charts.plot_roofline(point, rl.estimate(program(6, name="small"), "h100-sxm", mode="graph"))
+    assert other.names == ("net", "small")
+    assert rl.charts.plot_roofline(point, point).names == ("1 net", "2 net")
+    with pytest.raises(rl.errors.UsageError, match="at most 4"):
+        rl.charts.plot_roofline(*[point] * 5)
+
+
+def test_an_arrow_leads_from_the_prediction_to_the_measurement(point: rl.Estimate) -> None:
+    first = point.kernel_rows()[0]
+    entry = (first["kernel"], first["flops"], first["bytes"], 2 * first["each_s"])
+    for spec, times in ((rl.charts.plot_roofline(point, measured=2 * point.time), "2.00"),
+                        (rl.charts.plot_roofline(point, measured=[entry]), "2.00")):  # fmt: skip
+        (arrow,) = [mark for mark in spec.drawing().panels[0].marks if type(mark).__name__ == "Arrow"]
+        assert arrow.y0 / arrow.y1 == pytest.approx(2)
+        assert f"measured {times} x" in arrow.hover
+
+
+def test_texts_of_an_svg_have_their_width(point: rl.Estimate) -> None:
+    tree = ET.fromstring(rl.charts.plot_roofline(point)._repr_svg_())
+    found = [element for element in tree.iter() if element.tag.endswith("}text")]
+    assert len(found) > 20
+    assert all(float(element.get("textLength", 0)) > 0 for element in found)
+    (wide,) = [e for e in found if e.text == "arithmetic intensity [FLOP/byte]"]
+    laid_out = drawn(rl.charts.plot_roofline(point)).axes[0].xaxis.label.get_window_extent().width
+    assert float(wide.get("textLength", 0)) == pytest.approx(
+        laid_out * 72 / 100, rel=0.05
+    )  # which rounds glyphs to pixels
+
+
 # --- batch ---
+
+
+def test_best_and_ridge_are_always_drawn(line: rl.Estimate) -> None:
+    spec = rl.charts.plot_batch(line)
+    assert spec.ridge is not None
+    assert line.bound[list(spec.batches).index(spec.ridge)] == "compute"
+    assert spec.best == 4096
+    tight = rl.charts.plot_batch(line, latency_limit=float(line.time[8]) * 1.001)
+    assert tight.best == 256
+    assert 256 <= tight.in_time <= 512
+    said = [text.get_text() for text in texts(drawn(tight), "mark")]
+    assert {"best 256", f"ridge {spec.ridge}", f"too slow above {int(tight.in_time)}"} <= set(said)
+    shaded = [mark for mark in tight.drawing().panels[2].marks if type(mark).__name__ == "Region"]
+    assert shaded[0].x0 == tight.in_time
+    assert rl.charts.plot_batch(line, memory_limit="1 MiB").best is None
+
+
+def test_the_chart_of_a_choice_has_its_limits() -> None:
+    choice = rl.best_batch("gpt2", "l4", phase="decode", context=1024, mode="graph", latency_limit="1 s")
+    spec = rl.charts.plot_batch(choice)
+    assert (spec.best, spec.latency_limit, spec.memory_limit) == (choice.best, 1.0, choice.memory_limit)
+    assert choice.limit == "memory"
+    assert spec.feasible == (choice.largest, "does not fit")
 
 
 def test_batch_frame(line: rl.Estimate) -> None:
@@ -449,7 +623,7 @@ def test_far_limits_do_not_stretch_the_axes(line: rl.Estimate) -> None:
     said = [text.get_text() for ax in (axes[0], axes[2]) for text in ax.texts if "above the axis" in text.get_text()]
     assert [text.split()[0] for text in said] == ["limit", "capacity"]
     assert axes[0].get_ylim()[1] < 1
-    assert axes[2].get_ylim()[1] < 10
+    assert axes[2].get_ylim()[1] < 10 * 2**30
     near = rl.charts.plot_batch(line, latency_limit=2 * float(line.high[-1]), memory_limit=2 * line.memory.total[-1])
     assert not any("axis" in text.get_text() for ax in drawn(near).axes for text in ax.texts)
 
@@ -458,7 +632,7 @@ def test_batch_above_the_roof(line: rl.Estimate) -> None:
     spec = rl.charts.plot_batch(line, measured=[(16, line.floor[4]), (48, line.floor[5] / 3)])
     assert len(spec.warnings) == 1
     assert spec.warnings[0].startswith("batch 48: ")
-    legend = spec.figure().axes[0].get_legend().get_texts()
+    legend = spec.figure().axes[-1].get_legend().get_texts()
     assert "faster than the datasheet: check timing or count" in [text.get_text() for text in legend]
 
 
@@ -475,7 +649,7 @@ def test_panels_share_the_batch(line: rl.Estimate) -> None:
     axes = rl.charts.plot_batch(line).figure().axes
     assert len({ax.get_xlim() for ax in axes}) == 1
     assert axes[0].get_xscale() == "log"
-    heights = sum(axes[2].collections[i].get_paths()[0].get_extents().height > 0 for i in range(6))
+    heights = sum(layer.get_paths()[0].get_extents().height > 0 for layer in axes[2].collections)
     assert heights >= 4
 
 
@@ -607,7 +781,7 @@ def test_a_failed_drawing_writes_nothing(tmp_path: Path, picture: Chart, monkeyp
     def fail(*_: object) -> None:
         raise RuntimeError("cannot draw")
 
-    monkeypatch.setattr(type(picture), "draw", fail)
+    monkeypatch.setattr(type(picture), "drawing", fail)
     with pytest.raises(RuntimeError):
         picture.save(tmp_path / "a.svg")
     assert not os.listdir(tmp_path)

@@ -359,6 +359,30 @@ def ridge_batches(curve: Estimate) -> tuple[int | None, int | None]:
     return calibrated, datasheet
 
 
+def best_of(curve: Estimate, memory_limit: float, latency_limit: float | None = None) -> int | None:
+    """Return the batch of a curve that :func:`best_batch` would choose among those within the limits.
+
+    Args:
+        curve: An estimate over batches alone.
+        memory_limit: What the program may use [byte].
+        latency_limit: What one run may take [s].
+
+    Returns:
+        The batch; ``None`` where not one is within the limits.
+
+    Example:
+        >>> best_of(estimate("gpt2", "h100-sxm", phase="decode", batch=[1, 2, 4], context=512), 80e9)
+        4
+    """
+    order = np.argsort(_batches(curve), kind="stable")
+    batches, rates = _batches(curve)[order], np.broadcast_to(curve.throughput, curve.shape)[order]
+    over = np.broadcast_to(curve.memory.total > memory_limit, curve.shape) | (curve.time > (latency_limit or inf))
+    within = int(np.argmax([*over[order], True]))
+    ridge = ridge_batches(curve)[0]
+    past = ridge is not None and within > 0 and ridge < batches[within - 1]
+    return _choose(rates[:within], batches[:within], None, past) if within else None
+
+
 def two_ridges(calibrated: int | None, datasheet: int | None) -> str:
     """Say both ridges in words, each by its name."""
 
@@ -380,8 +404,8 @@ def _by_kernel(curve: Estimate) -> dict[str, int | None]:
 
 def _first(hits: Any, batches: Any) -> int | None:
     """Return the first of some batches that is hit."""
-    at = np.flatnonzero(hits)
-    return int(batches[at[0]]) if at.size else None
+    hit = np.asarray(batches)[np.asarray(hits, dtype=bool)]
+    return int(hit.min()) if hit.size else None
 
 
 def _largest_batch(graph: Graph, chip: Chip, sizes: Mapping[str, Any], room: float, reserve: float) -> int:

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import webbrowser
 from abc import ABC, abstractmethod
-from html import escape
+from html import escape, unescape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -25,7 +25,7 @@ from roofline.ir.report import Report, flat, plain
 from roofline.view.charts.marks import Drawing
 from roofline.view.charts.paint import paint
 from roofline.view.charts.spans import shares_x
-from roofline.view.charts.style import settings
+from roofline.view.charts.style import RC, settings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,6 +36,7 @@ FORMATS: dict[str, dict[str, None]] = {
     ".svg": {"Date": None, "Creator": None},
     ".pdf": {"CreationDate": None, "Creator": None, "Producer": None},
     ".html": {},
+    ".csv": {},
 }
 
 
@@ -128,13 +129,16 @@ class Chart(Report, ABC):
         """Draw into bytes of a format; the same chart gives the same bytes.
 
         Args:
-            suffix: ``.png``, ``.svg``, ``.pdf``, or ``.html`` for a page that loads nothing.
+            suffix: ``.png``, ``.svg``, ``.pdf``, ``.html`` for a page that loads nothing, or ``.csv`` for the table
+                behind the chart.
             size: Width and height [inch]; a page is as wide as its window.
             dpi: Pixels per inch of a PNG.
             dark: Whether the ground is dark.
         """
         import matplotlib
 
+        if suffix == ".csv":
+            return csv_text([flat(plain(row)) for row in self.records()]).encode()
         if suffix == ".html":
             from roofline.view.charts import interactive
 
@@ -144,7 +148,7 @@ class Chart(Report, ABC):
         with matplotlib.rc_context(settings(dark)):
             figure.savefig(buffer, format=suffix[1:], dpi=dpi, metadata=FORMATS[suffix])
         data = buffer.getvalue()
-        return _with_hints(data.decode(), self.hints()).encode() if suffix == ".svg" else data
+        return _with_hints(_with_widths(data.decode()), self.hints()).encode() if suffix == ".svg" else data
 
     def save(
         self,
@@ -157,7 +161,7 @@ class Chart(Report, ABC):
 
         Args:
             path: The suffix picks the format: ``.png``, ``.svg``, ``.pdf``, or ``.html`` for an interactive page that
-                loads nothing.
+                loads nothing; ``.csv`` for the table behind the chart.
             size: Width and height [inch].
             dpi: Pixels per inch of a PNG.
             dark: Whether the ground is dark.
@@ -170,7 +174,7 @@ class Chart(Report, ABC):
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write the table behind the chart as CSV, whole or not at all."""
-        self._write(path, lambda: csv_text([flat(plain(row)) for row in self.records()]).encode())
+        self._write(path, lambda: self.render(".csv"))
 
     def _write(self, path: str | os.PathLike[str], data: Any) -> None:
         with whole_file(path, "wb") as stream:
@@ -196,6 +200,30 @@ class Chart(Report, ABC):
 
     def _repr_svg_(self) -> str:
         return self.render(".svg").decode()
+
+
+#: A text of an SVG: its style, its other attributes, and what it says.
+_TEXT = re.compile(r'<text style="([^"]*)"([^>]*)>([^<]*)')
+
+
+def _with_widths(svg: str) -> str:
+    """Give each text of an SVG the width for which it was laid out, whichever font its reader has."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    def measured(match: re.Match[str]) -> str:
+        style, rest, text = match.groups()
+        size = re.search(r"font-size: ([\d.]+)px", style)
+        if size is None or not text:
+            return match[0]
+        font = FontProperties(
+            family=RC["font.sans-serif"][0], style="italic" if "italic" in style else "normal",
+            weight="bold" if "font-weight: 700" in style else "normal", size=float(size[1]),
+        )  # fmt: skip
+        width = text_to_path.get_text_width_height_descent(unescape(text), font, False)[0]
+        return f'<text textLength="{width:.2f}" lengthAdjust="spacingAndGlyphs" style="{style}"{rest}>{text}'
+
+    return _TEXT.sub(measured, svg)
 
 
 def _with_hints(svg: str, hints: dict[str, str]) -> str:

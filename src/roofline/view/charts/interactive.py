@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from roofline.view.charts.labels import Box, place, spread
+from roofline.view.charts.labels import Box, clear, first_free, nearest, place, spread
 from roofline.view.charts.marks import (
     Arrow,
     Axis,
@@ -40,7 +40,21 @@ FONTS = "system-ui, 'DejaVu Sans', Verdana, Arial, sans-serif"
 #: Pixels of a typographic point, and those of an average letter and of a line of a label.
 POINT, LETTER, LEADING = 96 / 72, 6.4, 14.0
 #: Width of a figure as labels are placed in it, its margins (left, right, top, bottom), and height of an inch [pixel].
-WIDTH, MARGINS, INCH = 900.0, (80.0, 160.0, 70.0, 60.0), 110.0
+WIDTH, MARGINS, INCH = 900.0, (80.0, 24.0, 58.0, 60.0), 110.0
+#: Width below which a page is scrolled sideways [pixel].
+NARROWEST = 640
+
+
+@dataclass(frozen=True, slots=True)
+class _Label:
+    """A label that waits for its place: of where, what it says, how far from the middle, and of which entry."""
+
+    at: tuple[float, float]
+    text: str
+    reach: float
+    bold: bool
+    colour: str
+    group: str
 
 
 @dataclass(slots=True)
@@ -55,9 +69,9 @@ class _Sheet:
     number: int
     frame: Box
     names: set[str]
-    margin: list[tuple[float, str, str]] = field(default_factory=list)
+    margin: list[tuple[float, str, str, str]] = field(default_factory=list)
     tops: list[tuple[float, str, str]] = field(default_factory=list)
-    labels: list[tuple[float, float, str, str]] = field(default_factory=list)
+    labels: list[_Label] = field(default_factory=list)
     bubbles: list[Box] = field(default_factory=list)
     lines: list[Box] = field(default_factory=list)
 
@@ -76,14 +90,32 @@ class _Sheet:
             y0 + (y1 - y0) * _part(self.panel.y, self.y, y, bool(self.panel.y.categories)),
         )
 
-    def trace(self, kind: str, name: str, **values: Any) -> None:
+    def data(self, left: float, low: float) -> tuple[float, float]:
+        """Return what is drawn at a pixel."""
+        x0, y0, x1, y1 = self.frame
+        down = bool(self.panel.y.categories)
+        part = (low - y0) / (y1 - y0)
+        return (
+            _along_log(self.panel.x, self.x, (left - x0) / (x1 - x0)),
+            _along_log(self.panel.y, self.y, 1 - part if down else part),
+        )
+
+    def trace(self, kind: str, name: str, shown: bool = True, **values: Any) -> None:
         """Add a trace, the first of its name with an entry in the legend."""
         import plotly.graph_objects as go
 
-        shown = bool(name) and name not in self.names
-        self.names.add(name)
+        shown = shown and bool(name) and name not in self.names
+        if shown:
+            self.names.add(name)
         legend = {"name": _safe(name, 80), "legendgroup": _safe(name), "showlegend": shown}
         self.figure.add_trace(getattr(go, kind)(**legend, **values), row=self.number, col=1)
+
+    def write(self, x: float, y: float, text: str, colour: str, side: str, group: str = "") -> None:
+        """Write at a place; the text comes and goes with what has the same entry in the legend."""
+        self.trace(
+            "Scatter", group, x=[x], y=[y], mode="text", text=[text], textposition=side, hoverinfo="skip",
+            textfont={"color": self.colour(colour), "size": 11}, cliponaxis=False, shown=False,
+        )  # fmt: skip
 
     def colour(self, name: str, opacity: float = 1.0) -> str:
         """Return a colour by its name."""
@@ -122,15 +154,14 @@ def figure(drawing: Drawing, dark: bool = False) -> Any:
     fig = make_subplots(len(heights), 1, shared_xaxes=shares_x(drawing), row_heights=heights, vertical_spacing=0.06)
     names: set[str] = set()
     colours = palette(dark)
-    strips = [mark for panel in drawing.panels for mark in panel.marks if isinstance(mark, Strip)]
-    bottom = MARGINS[3] + 26 * len(strips)
+    margins = _margins(drawing)
     for number, (panel, (x, y)) in enumerate(zip(drawing.panels, spans(drawing), strict=True), 1):
-        sheet = _Sheet(fig, panel, x, y, colours, number, _frame(fig, number, height, bottom), names)
+        sheet = _Sheet(fig, panel, x, y, colours, number, _frame(fig, number, height, margins), names)
         _set_axes(sheet, number == len(heights) or not shares_x(drawing))
         for mark in panel.marks:
             _PAINTERS[type(mark)](sheet, mark)
         _write_labels(sheet)
-    _set_page(fig, drawing, colours, height, bottom)
+    _set_page(fig, drawing, colours, height, margins)
     return fig
 
 
@@ -145,13 +176,29 @@ def html(drawing: Drawing, dark: bool = False) -> str:
     back = palette(dark)["back"]
     title = f"<title>{escape(clean(drawing.title or 'chart', 200))}</title>"
     narrow = '<meta name="viewport" content="width=device-width, initial-scale=1">'
-    style = f"<style>body{{margin:0;background:{back}}}</style>"
+    style = f"<style>body{{margin:0;background:{back}}}#chart{{min-width:{NARROWEST}px}}</style>"
     return page.replace("<head>", f"<head>{title}{narrow}{style}", 1)
 
 
-def _frame(fig: Any, number: int, height: float, bottom: float) -> Box:
+def _margins(drawing: Drawing) -> Box:
+    """Return the room around the panels for what stands there: left, right, top, bottom [pixel]."""
+    marks = [mark for panel in drawing.panels for mark in panel.marks]
+    strips = sum(isinstance(mark, Strip) for mark in marks)
+    texts = [mark.label for mark in marks if isinstance(mark, Line | Band) and not getattr(mark, "along", False)]
+    texts += [f"{mark.label}, above the axis" for mark in marks if isinstance(mark, Rule) and mark.y and mark.label]
+    above = sum(isinstance(mark, Rule) and mark.x is not None and bool(mark.label) for mark in drawing.panels[0].marks)
+    left, right, top, bottom = MARGINS
+    return (
+        left,
+        right + max((_extent(text)[0] for text in texts), default=0),
+        top + 13 * min(3, above),
+        bottom + 26 * strips,
+    )
+
+
+def _frame(fig: Any, number: int, height: float, margins: Box) -> Box:
     """Return about where a panel is on the screen, from the lower left [pixel]."""
-    left, right, top, _ = MARGINS
+    left, right, top, bottom = margins
     low, high = fig.layout["yaxis" if number == 1 else f"yaxis{number}"].domain
     room = height - top - bottom
     return left, bottom + low * room, WIDTH - right, bottom + high * room
@@ -199,30 +246,32 @@ def _axis(sheet: _Sheet, axis: Axis, span: Span, down: bool) -> dict[str, Any]:
     places, texts = ticks(axis, span)
     ends = [math.log10(end) for end in span] if axis.log else list(span)
     line = {"gridcolor": sheet.colour("line"), "linecolor": sheet.colour("soft"), "showline": True, "zeroline": False}
-    return line | {
-        "type": "log" if axis.log else "linear", "range": ends[::-1] if down else ends, "tickvals": places,
-        "ticktext": [_safe(text, 42) for text in texts], "showgrid": not axis.categories, "automargin": True,
+    if axis.categories or axis.log or axis.unit == "B" or not axis.ticks:
+        said: dict[str, Any] = {"tickvals": places, "ticktext": [_safe(text, 42) for text in texts]}
+    elif axis.unit == "%":
+        said = {"tickformat": ".3~%"}
+    else:  # ticks of its own, so that there are some however far the reader zooms in
+        said = {"exponentformat": "SI" if axis.unit else "none", "ticksuffix": _safe(axis.unit)}
+    return line | said | {
+        "type": "log" if axis.log else "linear", "range": ends[::-1] if down else ends, "automargin": True,
+        "showgrid": not axis.categories,
     }  # fmt: skip
 
 
-def _set_page(fig: Any, drawing: Drawing, colours: dict[str, str], height: float, bottom: float) -> None:
-    left, right, top, _ = MARGINS
+def _set_page(fig: Any, drawing: Drawing, colours: dict[str, str], height: float, margins: Box) -> None:
+    left, right, top, bottom = margins
     title = f"<b>{_safe(drawing.title, 120)}</b><br><sup>{_safe(drawing.subtitle, 200)}</sup>" if drawing.title else ""
     # At the bottom, below the axis' name; the page grows by what it needs.
     entries = sum(bool(trace.showlegend) for trace in fig.data)
     fig.update_layout(
-        title={"text": title, "x": 0.01, "xanchor": "left", "font": {"size": 16}},
+        title={"text": title, "x": 0.01, "xanchor": "left", "y": 1 - 18 / height, "yanchor": "top", "font_size": 16},
         paper_bgcolor=colours["back"], plot_bgcolor=colours["back"], width=WIDTH,
         height=height + 12 * (entries // 3), font={"color": colours["ink"], "family": FONTS, "size": 12},
         margin={"l": left, "r": right, "t": top, "b": bottom}, hovermode="closest", barmode="overlay",
         showlegend=drawing.legend and entries > 0,
-        legend={"orientation": "h", "yanchor": "top", "y": 0, "x": 0, "yref": "container"} | _below(height, bottom),
+        legend={"orientation": "h", "yanchor": "top", "x": 0, "y": -(bottom - 8) / (height - top - bottom)},
         hoverlabel={"bgcolor": colours["band"], "font": {"color": colours["ink"]}, "align": "left"},
     )  # fmt: skip
-
-
-def _below(height: float, bottom: float) -> dict[str, Any]:
-    return {"yref": "paper", "y": -(bottom - 8) / (height - MARGINS[2] - bottom)}
 
 
 # --- marks ------------------------------------------------------------------------------------------------------------
@@ -231,55 +280,81 @@ def _below(height: float, bottom: float) -> dict[str, Any]:
 def _line(sheet: _Sheet, mark: Line) -> None:
     look = {"color": sheet.colour(mark.colour), "width": mark.width, "dash": "dash" if mark.dash else "solid"}
     x, y = [float(v) for v in mark.x], [float(v) for v in mark.y]
-    sheet.trace(
-        "Scatter", mark.name, x=x, y=y, line=look, mode="lines" if len(x) > 1 else "markers", hoverinfo="text",
-        hovertext=sheet.hover(mark, mark.name or mark.label),
-    )  # fmt: skip
+    said, group = sheet.hover(mark, mark.toggle or mark.name or mark.label), mark.toggle or mark.name
     places = [sheet.pixel(*at) for at in zip(x, y, strict=True)]
-    sheet.lines += [(*a, *b) for a, b in pairwise(places)]
+    sheet.lines += [(*a, *b) for a, b in pairwise(places)] if mark.solid else []
+    long = _filled(sheet, x, y) if len(x) == 2 and not mark.hover else (x, y)
+    if len(long[0]) > len(x):
+        said = sheet.hover(replace(mark, x=long[0], y=long[1]), group or mark.label)
+    sheet.trace(
+        "Scatter", group, x=long[0], y=long[1], line=look, mode="lines" if len(x) > 1 else "markers",
+        hoverinfo="text", hovertext=said, legendrank=1100 if mark.toggle else 1000,
+    )  # fmt: skip
     if mark.label and mark.along and len(x) > 1:
         _along(sheet, mark, places)
     elif mark.label:
-        sheet.margin.append((y[-1], mark.label, mark.colour))
+        sheet.margin.append((y[-1], mark.label, mark.colour, group))
+
+
+def _filled(sheet: _Sheet, x: list[float], y: list[float]) -> tuple[list[float], list[float]]:
+    """Return a straight line with places to hover over all along."""
+    made = [
+        (np.geomspace if axis.log and min(ends) > 0 else np.linspace)(ends[0], ends[1], 40).tolist()
+        for axis, ends in ((sheet.panel.x, x), (sheet.panel.y, y))
+    ]
+    return made[0], made[1]
 
 
 def _along(sheet: _Sheet, mark: Line, places: Sequence[tuple[float, float]]) -> None:
-    """Write along a straight line, near its start."""
+    """Write along a straight line, at its first free place from its start."""
     (x0, y0), (x1, y1) = places[0], places[-1]
-    angle = math.atan2(y1 - y0, x1 - x0)
-    half = len(mark.label) * LETTER / 2
-    to = min(half + 18, math.hypot(x1 - x0, y1 - y0) / 2)
-    at = (x0 + to * math.cos(angle) - 9 * math.sin(angle), y0 + to * math.sin(angle) + 9 * math.cos(angle))
-    left, low, right, high = sheet.frame
+    angle, length = math.atan2(y1 - y0, x1 - x0), math.hypot(x1 - x0, y1 - y0)
+    half = _extent(mark.label)[0] / 2
+    along, across = np.asarray([math.cos(angle), math.sin(angle)]), np.asarray([-math.sin(angle), math.cos(angle)])
+    spots = []
+    for to in np.arange(half + 12, max(length - half, half + 13), 12.0):
+        middles = [np.asarray([x0, y0]) + along * (to + half * t) + across * 9 for t in np.linspace(-1, 1, 12)]
+        spots.append((float(to), [(float(x) - 6, float(y) - 6, float(x) + 6, float(y) + 6) for x, y in middles]))
+    to = first_free(spots, sheet.bubbles)
+    sheet.bubbles += dict(spots)[to]
+    logs = [math.log10(value) if axis.log else value
+            for axis, value in zip((sheet.panel.x, sheet.panel.y), sheet.data(*(np.asarray([x0, y0]) + along * to)),
+                                   strict=True)]  # fmt: skip
     sheet.figure.add_annotation(
-        text=_safe(mark.label), textangle=-math.degrees(angle), showarrow=False,
-        x=(at[0] - left) / (right - left), y=(at[1] - low) / (high - low), xanchor="center", yanchor="middle",
-        font={"color": sheet.colour(mark.colour), "size": 11}, **sheet.axes(True, True),
+        text=_safe(mark.label), textangle=-math.degrees(angle), showarrow=False, x=logs[0], y=logs[1],
+        xshift=float(across[0] * 9), yshift=float(across[1] * 9), xanchor="center", yanchor="middle",
+        font={"color": sheet.colour(mark.colour), "size": 11}, **sheet.axes(),
     )  # fmt: skip
-    for part in np.linspace(-1, 1, 9):
-        x, y = at[0] + part * half * math.cos(angle), at[1] + part * half * math.sin(angle)
-        sheet.bubbles.append((x - 8, y - 8, x + 8, y + 8))
+
+
+def _along_log(axis: Axis, ends: Any, part: float) -> float:
+    """Return a place between the ends of a line, as the axis counts."""
+    a, b = float(ends[0]), float(ends[-1])
+    return float(a * (b / a) ** part) if axis.log else a + (b - a) * part
 
 
 def _band(sheet: _Sheet, mark: Band) -> None:
-    x = [float(v) for v in mark.x]
+    x, name = [float(v) for v in mark.x], mark.toggle or mark.name
     low, high = [float(v) for v in mark.low], [float(v) for v in mark.high]
-    head = f"<b>{_safe(mark.name)}</b><br>" if mark.name else ""
+    head = f"<b>{_safe(name)}</b><br>" if name else ""
     y, stacked = sheet.panel.y.text, mark.strength >= 1
     said = [
         f"{head}{_safe(_valued(sheet.panel.x, at))}<br>{_safe(y(b - a) if stacked else f'{y(a)} to {y(b)}')}"
         for at, a, b in zip(x, low, high, strict=True)
     ]
     sheet.trace(
-        "Scatter", mark.name, x=[*x, *x[::-1]], y=[*high, *low[::-1]], fill="toself", mode="lines", hoverinfo="text",
+        "Scatter", name, x=[*x, *x[::-1]], y=[*high, *low[::-1]], fill="toself", mode="lines", hoverinfo="text",
         fillcolor=sheet.colour(mark.colour, mark.strength), line={"width": 0}, hovertext=said + said[::-1],
         hoveron="points",
     )  # fmt: skip
     if mark.label:
-        sheet.margin.append(((low[-1] + high[-1]) / 2, mark.label, mark.colour))
+        sheet.margin.append(((low[-1] + high[-1]) / 2, f"■ {mark.label}", mark.colour, name))
 
 
 def _points(sheet: _Sheet, mark: Points) -> None:
+    if not len(mark.x):  # an entry of the legend alone
+        sheet.trace("Scatter", mark.name, x=[None], y=[None], mode="markers", marker=_symbol(sheet, mark, np.array(9)))
+        return
     sizes = np.broadcast_to(np.asarray(mark.size, dtype=np.float64), np.shape(mark.x)) * POINT
     sheet.trace(
         "Scatter", mark.name, x=[float(v) for v in mark.x], y=[float(v) for v in mark.y], mode="markers",
@@ -291,7 +366,8 @@ def _points(sheet: _Sheet, mark: Points) -> None:
         reach = float(sizes[at]) / 2 + 2
         sheet.bubbles.append((left - reach, low - reach, left + reach, low + reach))
         if mark.labels and mark.labels[at]:
-            sheet.labels.append((x, y, mark.labels[at], "red" if mark.colour == "red" else "ink"))
+            colour = "red" if mark.colour == "red" else "ink"
+            sheet.labels.append(_Label((left, low), mark.labels[at], reach, mark.bold, colour, mark.name))
 
 
 def _ranges(sheet: _Sheet, mark: Points) -> dict[str, Any]:
@@ -322,6 +398,7 @@ def _bars(sheet: _Sheet, mark: Bars) -> None:
         "Bar", mark.name, **places, base=start, width=mark.width, hoverinfo="text", hovertext=said,
         marker={"color": colour, "line": {"color": sheet.colour("back"), "width": 0.6}},
         text=[_safe(text, 60) for text in mark.texts] or None, textposition="auto", textangle=0, cliponaxis=False,
+        insidetextanchor="middle",
     )  # fmt: skip
 
 
@@ -359,13 +436,14 @@ def _rule(sheet: _Sheet, mark: Rule) -> None:
     at, (low, high) = (mark.x, sheet.x) if mark.x is not None else (mark.y or 0.0, sheet.y)
     beyond = ", above the axis" if at > high else ", below the axis" if at < low else ""
     if not beyond:
-        x, y = ([at, at], list(sheet.y)) if upright else (list(sheet.x), [at, at])
-        look = {"color": sheet.colour(mark.colour), "width": 1.2, "dash": "dash" if mark.dash else "solid"}
+        x, y = ([at, at], [sheet.y[0], mark.top or sheet.y[1]]) if upright else (list(sheet.x), [at, at])
+        dash = "dot" if mark.dotted else "dash" if mark.dash else "solid"
+        look = {"color": sheet.colour(mark.colour), "width": 1.2, "dash": dash}
         said = _safe(mark.label or mark.name)
         sheet.trace("Scatter", mark.name, x=x, y=y, mode="lines", line=look, hoverinfo="text", hovertext=[said] * 2)
         sheet.lines.append((*sheet.pixel(x[0], y[0]), *sheet.pixel(x[1], y[1])))
     if mark.label and not upright:
-        sheet.margin.append((min(max(at, low), high), mark.label + beyond, mark.colour))
+        sheet.margin.append((min(max(at, low), high), mark.label + beyond, mark.colour, mark.name))
     elif mark.label and not beyond:
         sheet.tops.append((at, mark.label, mark.colour))
 
@@ -381,7 +459,7 @@ def _arrow(sheet: _Sheet, mark: Arrow) -> None:
 
 
 def _note(sheet: _Sheet, mark: Note) -> None:
-    sheet.labels.append((mark.x, mark.y, mark.text, mark.colour))
+    sheet.labels.append(_Label(sheet.pixel(mark.x, mark.y), mark.text, 3.0, True, mark.colour, ""))
 
 
 def _strip(sheet: _Sheet, mark: Strip) -> None:
@@ -416,20 +494,26 @@ _PAINTERS: dict[type, Callable[[_Sheet, Any], None]] = {
 
 
 def _write_labels(sheet: _Sheet) -> None:
-    """Write the labels of a panel where they cover nothing, in a figure of its first size."""
+    """Write labels where they cover nothing in a figure of its first size, with leaders; they move with the axes."""
     _write_margin(sheet)
     _write_tops(sheet)
-    sizes = [_extent(text) for *_, text, _ in sheet.labels]
-    anchors = [sheet.pixel(x, y) for x, y, *_ in sheet.labels]
+    labels = sorted(sheet.labels, key=lambda label: (not label.bold, -label.reach))
     x0, y0, x1, y1 = sheet.frame
-    centres = place(anchors, sizes, sheet.bubbles, sheet.lines, (x0 + 2, y0 + 2, x1 - 2, y1 - 2))
-    for (x, y, text, colour), (ax, ay), (cx, cy) in zip(sheet.labels, anchors, centres, strict=True):
-        logs = [math.log10(v) if axis.log else v for axis, v in ((sheet.panel.x, x), (sheet.panel.y, y))]
-        sheet.figure.add_annotation(
-            text=_safe(text), x=logs[0], y=logs[1], ax=cx - ax, ay=ay - cy, showarrow=True, arrowhead=0, arrowwidth=0.7,
-            arrowcolor=sheet.colour("soft"), standoff=5, font={"color": sheet.colour(colour), "size": 11},
-            bgcolor=sheet.colour("back", 0.75), borderpad=1, **sheet.axes(),
-        )  # fmt: skip
+    sizes = [_extent(label.text) for label in labels]
+    spots = place([label.at for label in labels], sizes, sheet.bubbles, sheet.lines, (x0 + 2, y0 + 2, x1 - 2, y1 - 2))
+    free = clear(spots, sizes, sheet.bubbles, sheet.lines)
+    for label, spot, size, is_clear in zip(labels, spots, sizes, free, strict=True):
+        if not is_clear:
+            continue
+        half = np.asarray(size) / 2
+        end = nearest(np.concatenate([spot - half, spot + half]), label.at)
+        if np.hypot(*(end - label.at)) > label.reach + 6:
+            (xa, ya), (xb, yb) = sheet.data(*label.at), sheet.data(*end)
+            look = {"color": sheet.colour("soft"), "width": 0.7}
+            sheet.trace("Scatter", label.group, x=[xa, xb], y=[ya, yb], mode="lines", line=look, hoverinfo="skip",
+                        shown=False)  # fmt: skip
+        text = f"<b>{_safe(label.text)}</b>" if label.bold else _safe(label.text)
+        sheet.write(*sheet.data(*spot), text, label.colour, "middle center", label.group)
 
 
 def _extent(text: str) -> tuple[float, float]:
@@ -439,14 +523,16 @@ def _extent(text: str) -> tuple[float, float]:
 
 
 def _write_margin(sheet: _Sheet) -> None:
-    heights = [_extent(text)[1] + 2 for _, text, _ in sheet.margin]
+    heights = [_extent(text)[1] + 2 for _, text, *_ in sheet.margin]
     centres = [sheet.pixel(sheet.x[1], y)[1] for y, *_ in sheet.margin]
     low, high = sheet.frame[1], sheet.frame[3]
-    for (_, text, colour), at in zip(sheet.margin, spread(centres, heights, low - 8, high + 12), strict=True):
-        sheet.figure.add_annotation(
-            text=_safe(text), x=1, xanchor="left", y=(at - low) / (high - low), yanchor="middle", showarrow=False,
-            align="left", xshift=6, font={"color": sheet.colour(colour), "size": 11}, **sheet.axes(True, True),
-        )  # fmt: skip
+    for (_, text, colour, group), at in zip(sheet.margin, spread(centres, heights, low, high), strict=True):
+        y = _along_log(sheet.panel.y, sheet.y, (at - low) / (high - low))
+        indented = "<br>".join(f"&nbsp;{line}" for line in _safe(text).split("<br>"))
+        if text.startswith("■"):  # in ink, behind a swatch of the colour
+            indented = indented.replace("■", f'<span style="color:{sheet.colour(colour)}">■</span>', 1)
+            colour = "ink"
+        sheet.write(sheet.x[1], y, indented, colour, "middle right", group)
 
 
 def _write_tops(sheet: _Sheet) -> None:

@@ -21,8 +21,9 @@ Box = tuple[float, float, float, float]
 
 #: Space around a label [pixel].
 PAD = 2.0
-#: What a line under a label costs, a label under a leader, and a bubble under one, against one pixel of distance.
-SOFT, CROSSED, PASSED = 45.0, 800.0, 20.0
+#: What it costs that a label is on a line, each such line, a label under a leader, and a bubble under one, against one
+#: pixel of distance.
+SOFT, LINE, CROSSED, PASSED = 1e4, 45.0, 800.0, 20.0
 #: Distance that counts double [pixel].
 FAR = 150.0
 #: The same for a hard box, so that one is covered only if there is no free place at all.
@@ -155,7 +156,9 @@ def _choice(anchor: tuple[float, float], size: tuple[float, float], hard: Any, l
     ends = nearest(boxes, anchor)
     leaders = np.hstack([np.broadcast_to(np.asarray(anchor, dtype=np.float64), ends.shape), ends])
     away = np.hypot(*(ends - np.asarray(anchor)).T)
-    cost = away * (1 + away / FAR) + HARD * overlaps(boxes, hard).sum(axis=1) + SOFT * crosses(lines, boxes).sum(axis=0)
+    cost = away * (1 + away / FAR) + HARD * overlaps(boxes, hard).sum(axis=1)
+    crossed = crosses(lines, boxes).sum(axis=0)
+    cost += SOFT * (crossed > 0) + LINE * crossed
     best = np.sort(np.argsort(cost, kind="stable")[:PLACES])
     passed = PASSED * crosses(leaders[best], hard).sum(axis=1)
     return _Choice(centres[best], boxes[best], leaders[best], cost[best] + passed)
@@ -192,6 +195,24 @@ def _arranged(choices: Sequence[_Choice], order: Sequence[int] | NDArray[np.int_
     return total, taken
 
 
+def clear(
+    centres: Sequence[tuple[float, float]], sizes: Sequence[tuple[float, float]], hard: Any, lines: Any
+) -> list[bool]:
+    """Tell of each placed label whether it covers nothing: no box, no line, and no clear label before it.
+
+    Example:
+        >>> clear([(50, 50), (55, 52), (90, 50)], [(20, 10)] * 3, [], [(95, 0, 95, 99)])
+        [True, False, False]
+    """
+    taken, free = [tuple(box) for box in hard], []
+    for centre, size in zip(centres, sizes, strict=True):
+        x, y = np.asarray(size) / 2
+        box = (centre[0] - x, centre[1] - y, centre[0] + x, centre[1] + y)
+        free.append(not overlaps([box], taken).any() and not crosses(lines, [box]).any())
+        taken += [box] if free[-1] else []
+    return free
+
+
 def first_free(places: Sequence[tuple[float, list[Box]]], taken: Sequence[Box]) -> float:
     """Return the first place whose boxes cover nothing; the first at all if there is none."""
     free = (at for at, boxes in places if not overlaps(boxes, list(taken)).any())
@@ -226,7 +247,7 @@ class Label:
 
 
 def write_labels(ax: Axes, labels: Sequence[Label], hard: Sequence[Box], lines: Sequence[Box], bounds: Box) -> None:
-    """Write labels where they cover nothing, with leaders; the layout has to be known.
+    """Write labels where they cover nothing, with leaders, and leave out those that would; the layout has to be known.
 
     Args:
         ax: Axes to write on.
@@ -243,8 +264,10 @@ def write_labels(ax: Axes, labels: Sequence[Label], hard: Sequence[Box], lines: 
         text.remove()
     segments = ax.transData.transform(np.reshape(lines, (-1, 2))).reshape(-1, 4).tolist()
     centres = place([label.pixel(ax) for label in labels], sizes, hard, segments, bounds)
-    for label, centre, size in zip(labels, centres, sizes, strict=True):
-        _write(ax, label, np.asarray(centre), np.asarray(size))
+    free = clear(centres, sizes, hard, segments)
+    for label, centre, size, is_clear in zip(labels, centres, sizes, free, strict=True):
+        if is_clear:
+            _write(ax, label, np.asarray(centre), np.asarray(size))
 
 
 def _write(ax: Axes, label: Label, centre: Array, size: Array) -> None:

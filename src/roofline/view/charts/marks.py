@@ -103,6 +103,7 @@ class Line:
         bold: Whether its label is bold.
         hover: A text for each point.
         solid: False for a line that labels may cross.
+        toggle: Its entry in the legend of Plotly, where that switches less than the name.
     """
 
     x: Numbers
@@ -116,6 +117,7 @@ class Line:
     bold: bool = False
     hover: Sequence[str] = ()
     solid: bool = True
+    toggle: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,6 +132,7 @@ class Band:
         name: In the legend.
         label: Right of its end, with a swatch of its colour.
         strength: Opacity, 0 to 1; a stacked chart has 1.
+        toggle: As of a line.
     """
 
     x: Numbers
@@ -139,6 +142,7 @@ class Band:
     name: str = ""
     label: str = ""
     strength: float = 0.16
+    toggle: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -244,7 +248,8 @@ class Region:
 class Rule:
     """A line through the whole panel, at an ``x`` or at a ``y``.
 
-    One far beyond the data does not stretch the axis: its label, at the end of the axis, says that it is beyond.
+    ``dotted`` draws it finely, and ``top`` ends an upright one below the upper edge. One far beyond the data does not
+    stretch the axis: its label, at the end of the axis, says that it is beyond.
     """
 
     x: float | None = None
@@ -254,6 +259,8 @@ class Rule:
     dash: bool = False
     bold: bool = False
     name: str = ""
+    dotted: bool = False
+    top: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ class _Canvas:
         """List a name in the legend."""
         from matplotlib.lines import Line2D
 
-        if name and name not in self.entries:
+        if name:
             self.entries[name] = Line2D([], [], label=clean(name, 80), **look)
 
     def margin_label(self, y: float, text: str, colour: str, bold: bool, swatch: str = "") -> None:
@@ -104,7 +104,7 @@ def paint(axes: Sequence[Axes], drawing: Drawing, dark: bool = False) -> None:
     if drawing.legend:
         _draw_legend(canvases)
     # The title makes room for what stands above the first panel before the layout is computed.
-    lift = (27.0 if canvases[0].tops else 0.0) + (14.0 if canvases[0].panel.title else 0.0)
+    lift = 10.0 * min(3, len(canvases[0].tops)) + (14.0 if canvases[0].panel.title else 0.0)
     titles = head(axes[0], drawing.title, drawing.subtitle, lift, colours["soft"]) if drawing.title else ()
     lay_out(axes[0], titles)
     for canvas in canvases:
@@ -206,7 +206,9 @@ def _points(canvas: _Canvas, mark: Points) -> None:
             _marker(canvas, mark, at, (x, y), canvas.ax.transData)
         radius = float(_each(mark.size, at)) / 2
         text = clean_lines(mark.labels[at]) if mark.labels else ""
-        label = Label(text, (x, y), radius, f"label-{_id(mark, at)}", _label_look(canvas, mark))
+        label = Label(
+            text, (x, y), radius, f"label-{(_id(mark, at) or '').partition('-')[2]}", _label_look(canvas, mark)
+        )
         canvas.bubbles.append(label)
         if text:
             canvas.labels.append(label)
@@ -227,10 +229,10 @@ def _marker(canvas: _Canvas, mark: Points, at: int, place: tuple[float, float], 
     look: dict[str, Any] = {"facecolors": colour, "edgecolors": canvas.colours[mark.edge], "linewidths": 0.6}
     if not mark.filled:
         look = {"facecolors": "none", "edgecolors": colour, "linewidths": 2.0}
-    area = float(_each(mark.size, at)) ** 2
+    size = float(_each(mark.size, at))
     canvas.ax.scatter(
-        [place[0]], [place[1]], s=area, marker=mark.marker, alpha=0.85 if mark.filled else 1, clip_on=False,
-        transform=transform, gid=_id(mark, at), **look, **canvas.next(),
+        [place[0]], [place[1]], s=size**2, marker=mark.marker, alpha=0.85 if mark.filled else 1, clip_on=False,
+        transform=transform, gid=_id(mark, at), zorder=5 - size * 1e-3, **look,
     )  # fmt: skip
 
 
@@ -381,13 +383,15 @@ def _segments(canvas: _Canvas) -> Any:
 
 
 def _rule(canvas: _Canvas, mark: Rule) -> None:
-    look: dict[str, Any] = {"color": canvas.colours[mark.colour], "lw": 1.1, "ls": DASHES if mark.dash else "-"}
+    style: Any = ":" if mark.dotted else DASHES if mark.dash else "-"
+    look: dict[str, Any] = {"color": canvas.colours[mark.colour], "lw": 1.1, "ls": style}
     canvas.named(mark.name, **look)
     (low, high), at = (canvas.x, mark.x) if mark.x is not None else (canvas.y, mark.y or 0.0)
     beyond = ", above the axis" if at > high else ", below the axis" if at < low else ""
     if not beyond:
-        (canvas.ax.axvline if mark.x is not None else canvas.ax.axhline)(at, **look, **canvas.next())
-        ends = (at, canvas.y[0], at, canvas.y[1]) if mark.x is not None else (canvas.x[0], at, canvas.x[1], at)
+        (y0, y1), (x0, x1) = canvas.y, canvas.x
+        ends = (at, y0, at, mark.top or y1) if mark.x is not None else (x0, at, x1, at)
+        canvas.ax.plot(ends[::2], ends[1::2], **look, **canvas.next())
         canvas.lines.append(ends)
     if not mark.label:
         return
@@ -454,18 +458,22 @@ _PAINTERS: dict[type, Callable[[_Canvas, Any], None]] = {
 
 def _draw_legend(canvases: Sequence[_Canvas]) -> None:
     """List what has a name below the last panel, in as many columns as the page is wide."""
+    from matplotlib.transforms import blended_transform_factory
+
     entries = {name: entry for canvas in canvases for name, entry in canvas.entries.items()}
     if not entries:
         return
     last = canvases[-1]
-    under = below(last.ax, last.drop + sum(row.height for row, _ in last.rows))
+    figure: Any = last.ax.figure
+    lower = below(last.ax, last.drop + sum(row.height for row, _ in last.rows))
+    under = blended_transform_factory(figure.transSubfigure, lower)
     for columns in range(len(entries), 0, -1):
         legend = last.ax.legend(
-            handles=list(entries.values()), loc="upper left", bbox_to_anchor=(0.0, 0.0), bbox_transform=under,
+            handles=list(entries.values()), loc="upper left", bbox_to_anchor=(0.015, 0.0), bbox_transform=under,
             ncols=columns, frameon=False, fontsize=8, handletextpad=0.5, columnspacing=1.4, borderaxespad=0.0,
             handlelength=1.8,
         )  # fmt: skip
-        if legend.get_window_extent().width < 0.8 * last.ax.figure.bbox.width:
+        if legend.get_window_extent().width < 0.96 * figure.bbox.width:
             break
 
 
@@ -480,12 +488,19 @@ def _write_labels(canvas: _Canvas) -> None:
     for write in canvas.late:
         taken += write(canvas, taken)
     x0, y0, x1, y1 = ax.get_window_extent().extents
-    place.write_labels(ax, canvas.labels, taken, canvas.lines, (x0 + 2, y0 + 2, x1 - 2, y1 - 2))
+    first = sorted(canvas.labels, key=lambda label: (label.look.get("fontweight") != "bold", -label.radius))
+    place.write_labels(ax, first, taken, canvas.lines, (x0 + 2, y0 + 2, x1 - 2, y1 - 2))
 
 
 def _bubble(ax: Axes, label: Label) -> Box:
     (x, y), reach = label.pixel(ax), label.radius * pixels(ax) + 1.5
     return x - reach, y - reach, x + reach, y + reach
+
+
+def _same_line(a: Any, b: Any, start: Any, end: Any) -> bool:
+    """Tell whether a segment lies upon a line."""
+    way = (b - a) / np.hypot(*(b - a))
+    return all(abs(way[0] * (p - a)[1] - way[1] * (p - a)[0]) < 1 for p in (start, end))
 
 
 def _along(canvas: _Canvas, mark: Line, taken: list[Box]) -> list[Box]:
@@ -505,7 +520,11 @@ def _along(canvas: _Canvas, mark: Line, taken: list[Box]) -> list[Box]:
             yield x - 6 * px, y - 6 * px, x + 6 * px, y + 6 * px
 
     room = np.arange(10 * px, max(np.hypot(*(b - a)) - length, 11 * px), 10 * px)
-    at = place.first_free([(float(at), list(covered(float(at)))) for at in room], taken)
+    spots = [(float(at), list(covered(float(at)))) for at in room]
+    # Boxes on the other lines; those of its own begin just beside it.
+    lines = [(*end, *start) for end, start in _segments(canvas).reshape(-1, 2, 2) if not _same_line(a, b, end, start)]
+    clear = [(at, boxes) for at, boxes in spots if not place.crosses(lines, boxes).any()]
+    at = place.first_free(clear or spots, taken)
     text.set_position(tuple(ax.transAxes.inverted().transform(a + along * at + across * 3 * px)))
     text.set(rotation=float(np.degrees(np.arctan2(along[1], along[0]))), rotation_mode="anchor", ha="left", va="bottom")
     return list(covered(at))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from roofline.analysis.estimates import Estimate
@@ -13,7 +13,8 @@ from roofline.cost import uses_tf32, vector_peak
 from roofline.diagnosis.op_summary import OpSummary
 from roofline.hardware.chip import Chip
 from roofline.ir.dtypes import dtype as find_dtype
-from roofline.ir.errors import MissingFigure, UsageError
+from roofline.ir.errors import MissingFigure, UsageError, did_you_mean
+from roofline.ir.text import shown
 from roofline.ir.units import format_bytes, format_si, parse
 
 Kind = Literal["kernel", "program", "measured", "operator"]
@@ -54,6 +55,7 @@ class Point:
         seconds: Time of one run: expected, or measured [s].
         share: Of the program's device time, 0 to 1.
         floor: Datasheet speed of light [s].
+        traffic: What it moves at each memory level, where that is known [byte].
     """
 
     kind: Kind
@@ -68,6 +70,7 @@ class Point:
     seconds: float
     share: float
     floor: float
+    traffic: tuple[tuple[str, float], ...] = ()
 
     @property
     def work(self) -> float:
@@ -100,8 +103,8 @@ class Point:
         return self.kind in ("measured", "operator")
 
     def above(self, slack: float) -> bool:
-        """Tell whether it was faster than the datasheet allows."""
-        return self.is_measured and self.seconds * slack < self.floor
+        """Tell whether it is faster than the datasheet allows."""
+        return self.seconds * slack < self.floor
 
     def row(self, slack: float) -> dict[str, Any]:
         """Return the point as a row of the table behind the chart."""
@@ -271,6 +274,16 @@ def _spanned(
     return min(values), max(values)
 
 
+def off_axes(points: Sequence[Point], window: Window) -> dict[str, tuple[int, ...]]:
+    """Return numbers of the points without a place on the axes, by the reason."""
+    rows: dict[str, list[int]] = {"no FLOPs": [], "FLOPs not known": [], "outside the axes": []}
+    for i, point in enumerate(points):
+        if not window.holds(point):
+            unknown = point.work != point.work
+            rows["FLOPs not known" if unknown else "outside the axes" if point.work else "no FLOPs"].append(i)
+    return {reason: tuple(at) for reason, at in rows.items() if at}
+
+
 # --- points -----------------------------------------------------------------------------------------------------------
 
 
@@ -316,6 +329,45 @@ def operator_points(ops: Sequence[OpSummary], most: int) -> tuple[Point, ...]:
         )
         for at, row in drawn
     )  # fmt: skip
+
+
+def together(points: Sequence[Point]) -> Point:
+    """Return several parts as one: what all of their runs compute and move, and how long they take."""
+    runs = [(point, float(point.count)) for point in points]
+    flops, vector, moved, seconds, floor = (
+        sum(getattr(point, name) * count for point, count in runs)
+        for name in ("flops", "vector_flops", "bytes", "seconds", "floor")
+    )
+    share = sum(point.share for point in points)
+    name = f"{len(points)} others, together"
+    return Point("kernel", name, "", 1, "", "", flops, vector, moved, seconds, share, floor)
+
+
+def with_traffic(points: tuple[Point, ...], traffic: Any, chip: Chip) -> tuple[Point, ...]:
+    """Give kernels what they move at each memory level.
+
+    Args:
+        points: Kernels and others.
+        traffic: Of kernels by name: bytes by the name of the level.
+        chip: Whose levels.
+
+    Raises:
+        UsageError: Something else, or a name that no kernel has.
+        MissingFigure: A level that the chip has not.
+    """
+    if traffic is None:
+        return points
+    if not isinstance(traffic, Mapping) or not all(isinstance(levels, Mapping) for levels in traffic.values()):
+        raise UsageError(f"traffic: expected bytes by level for kernels by name; given {shown(traffic)}")
+    names = [point.name for point in points if point.kind == "kernel"]
+    for name in traffic:
+        if name not in names:
+            raise UsageError(f"traffic: there is no kernel {shown(name)}{did_you_mean(str(name), names)}")
+    known = {
+        name: tuple((chip.level(level).name, quantity(moved, "B", f"traffic of {name}")) for level, moved in of.items())
+        for name, of in traffic.items()
+    }
+    return tuple(replace(point, traffic=known.get(point.name, ())) for point in points)
 
 
 def measured_points(

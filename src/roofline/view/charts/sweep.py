@@ -2,47 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from roofline.analysis.batches import BatchChoice, best_of, ridge_batches
 from roofline.analysis.estimates import Estimate
 from roofline.analysis.estimates import estimate as evaluate
 from roofline.ir.errors import UsageError
 from roofline.ir.numbers import as_list, finite_number
-from roofline.ir.units import PREFIXES, format_bytes, format_si
-from roofline.view.charts.classic import Classic
-from roofline.view.charts.labels import margin_label, overlaps, spread_margin
+from roofline.ir.units import format_bytes, format_si
+from roofline.view.charts.chart import Chart
+from roofline.view.charts.marks import Axis, Band, Drawing, Line, Mark, Panel, Points, Region, Rule, stacked
 from roofline.view.charts.points import faster_text, quantity
 from roofline.view.charts.roof import about
-from roofline.view.charts.style import (
-    ALERT,
-    BACK,
-    BOUND_COLOURS,
-    INK,
-    MUTED,
-    PART_COLOURS,
-    head,
-    lay_out,
-    log_ticks,
-    style_axes,
-)
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 Array = NDArray[np.float64]
 
-BLUE = BOUND_COLOURS["compute"]
-GIB = PREFIXES["Gi"]
 #: Points drawn at most; a longer sweep is thinned evenly in the logarithm.
 DRAWN = 256
-#: How many times what is needed a limit may be without leaving the axis.
-NEAR = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +42,7 @@ class Measured:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class BatchSweep(Classic):
+class BatchSweep(Chart):
     """Time, throughput and memory over the batch, made by :func:`plot_batch`.
 
     Attributes:
@@ -70,11 +52,10 @@ class BatchSweep(Classic):
         measured: What was measured.
         ridge: Batch at which the program turns compute-bound.
         best: Batch to run.
+        full: The largest batch that fits, where that is known although no larger one is in the sweep.
     """
 
     schema = "batch_sweep"
-    default_size: ClassVar[tuple[float, float]] = (8.0, 8.6)
-    panels: ClassVar[tuple[float, ...]] = (1.15, 1.0, 1.15)
 
     estimate: Estimate
     memory_limit: float | None
@@ -82,6 +63,7 @@ class BatchSweep(Classic):
     measured: tuple[Measured, ...]
     ridge: float | None
     best: float | None
+    full: float | None = None
 
     @cached_property
     def batches(self) -> Array:
@@ -105,12 +87,28 @@ class BatchSweep(Classic):
 
     @property
     def largest(self) -> float | None:
-        """The batch that fills the memory, between two of the sweep; ``None`` if there is none within it."""
+        """The batch that fills the memory, between two of the sweep; ``None`` where that is not known."""
         over = self.along(self.estimate.memory.total) - self.limit
-        at = int(np.argmax(over > 0))
-        if not over[at] > 0 or at == 0:
+        return self.full if (at := _crossing(self.batches, over)) is None else at
+
+    @property
+    def in_time(self) -> float | None:
+        """The batch that takes as long as it may, between two of the sweep; ``None`` if there is none within it."""
+        if self.latency_limit is None:
             return None
-        return float(np.interp(0.0, over[at - 1 : at + 1], self.batches[at - 1 : at + 1]))
+        return _crossing(self.batches, self.along(self.estimate.time) - self.latency_limit)
+
+    @property
+    def feasible(self) -> tuple[float, str]:
+        """The batch beyond which a limit is broken, and what is wrong there; infinite where nothing is."""
+        est = self.estimate
+        too_large, too_slow = self.largest, self.in_time
+        if float(self.along(est.memory.total)[0]) > self.limit:
+            too_large = 0.0
+        if self.latency_limit is not None and float(self.along(est.time)[0]) > self.latency_limit:
+            too_slow = 0.0
+        ends = [(at, text) for at, text in ((too_large, "does not fit"), (too_slow, "too slow")) if at is not None]
+        return min(ends, default=(np.inf, ""))
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
@@ -144,27 +142,22 @@ class BatchSweep(Classic):
             for m in self.measured
         ]
 
-    def draw(self, ax: Sequence[Axes]) -> None:
-        """Draw the three panels; labels last, when the layout is known."""
-        batch, est = self.batches, self.estimate
-        shown = thinned(batch)
-        for panel in ax:
-            style_axes(panel)
-            _batch_axis(panel, self)
-        ax[-1].set_xlabel("batch size")
-        names = ("time", "low", "high", "floor", "throughput")
-        curves = {name: self.along(getattr(est, name))[shown] for name in names}
-        _draw_time(ax[0], self, batch[shown], curves)
-        _draw_rate(ax[1], self, batch[shown], curves["throughput"])
-        _draw_memory(ax[2], self, batch[shown], [values[shown] / GIB for values in self.memory.values()])
-        margins = [_time_labels(ax[0], self, curves), _memory_labels(ax[2], self)]
-        marks = _draw_marks(ax, self)
-        # The title makes room for the marks before the layout is computed.
-        title = f"{est.graph.name} on {est.chip.name} by batch size"
-        lay_out(ax[0], head(ax[0], title, about(est), lift=27 if marks else 0))
-        for panel, labels in zip((ax[0], ax[2]), margins, strict=True):
-            spread_margin(panel, labels, gap=2, below=8, above=12)
-        _stagger(marks)
+    def drawing(self) -> Drawing:
+        """Return the panels of time, throughput and memory."""
+        est, at = self.estimate, thinned(self.batches)
+        x = Axis("batch size", log=2, high=self._end())
+        panels = (
+            Panel((*_stops(self, True), *_time_marks(self, at)), x, Axis("time of one run", "s", log=10), 1.15),
+            Panel((*_stops(self), *_rate_marks(self, at)), x, Axis(f"throughput [{est.graph.item}s/s]", log=10)),
+            Panel((*_stops(self), *_memory_marks(self, at)), x, Axis("memory", "B"), 1.15),
+        )
+        return Drawing(panels, f"{est.graph.name} on {est.chip.name} by batch size", about(est), size=(8.0, 8.6))
+
+    def _end(self) -> float | None:
+        """Return the end of the axis, with some room for what is not feasible where the sweep ends at a limit."""
+        last = max([self.batches[-1], *(point.batch for point in self.measured), self.ridge or 0, self.best or 0])
+        at_limit = self.feasible[0] < np.inf
+        return float(last) * (1.5 if at_limit and self.feasible[0] > last / 1.5 else 1.12)
 
     def __repr__(self) -> str:
         name, chip = self.estimate.graph.name, self.estimate.chip.name
@@ -172,7 +165,7 @@ class BatchSweep(Classic):
 
 
 def plot_batch(
-    estimate: Estimate,
+    estimate: Estimate | BatchChoice,
     memory_limit: str | float | None = None,
     latency_limit: str | float | None = None,
     measured: Sequence[tuple[float, str | float]] | None = None,
@@ -182,12 +175,12 @@ def plot_batch(
     """Describe a chart of time, throughput and memory over the batch.
 
     Args:
-        estimate: One with the batch ``B`` as its only axis.
-        memory_limit: Memory that may be used; the chip's capacity by default [byte].
-        latency_limit: Time that one run may take [s].
+        estimate: One with the batch ``B`` as its only axis, or what :func:`roofline.best_batch` chose.
+        memory_limit: Memory that may be used; that of the choice, or the chip's capacity, by default [byte].
+        latency_limit: Time that one run may take; that of the choice by default [s].
         measured: Pairs of a batch and its time [s].
-        ridge: Batch at which the program turns compute-bound, as :func:`roofline.best_batch` finds it.
-        best: Batch to run, as found there.
+        ridge: Batch at which the program turns compute-bound; the first of the sweep that is by default.
+        best: Batch to run; that of the sweep with the best throughput within the limits by default.
 
     Returns:
         The chart; nothing is drawn before it is shown or saved.
@@ -201,6 +194,14 @@ def plot_batch(
         >>> plot_batch(est, latency_limit="20 ms").latency_limit
         0.02
     """
+    if isinstance(estimate, BatchChoice):
+        choice = estimate
+        chart = plot_batch(
+            choice.curve, choice.memory_limit if memory_limit is None else memory_limit,
+            choice.latency_limit if latency_limit is None else latency_limit, measured,
+            choice.ridge if ridge is None else ridge, choice.best if best is None else best,
+        )  # fmt: skip
+        return replace(chart, full=float(choice.largest) if choice.limit == "memory" else None)
     if not isinstance(estimate, Estimate):
         raise UsageError(
             f"expected an Estimate over batches, as of rl.estimate(..., batch=[1, 8]), given {repr(estimate)[:60]}"
@@ -208,13 +209,15 @@ def plot_batch(
     if estimate.axis_names != ("B",):
         axes = f"the axes {estimate.axis_names}" if estimate.shape else "no axis"
         raise UsageError(f"a batch sweep needs an estimate with the axis B alone, given {axes}; give B a sequence")
+    room = None if memory_limit is None else quantity(memory_limit, "B", "memory_limit")
+    patience = None if latency_limit is None else quantity(latency_limit, "s", "latency_limit")
     return BatchSweep(
         estimate,
-        None if memory_limit is None else quantity(memory_limit, "B", "memory_limit"),
-        None if latency_limit is None else quantity(latency_limit, "s", "latency_limit"),
+        room,
+        patience,
         _measured_batches(estimate, measured or ()),
-        None if ridge is None else _batch(ridge, "ridge"),
-        None if best is None else _batch(best, "best"),
+        ridge_batches(estimate)[0] if ridge is None else _batch(ridge, "ridge"),
+        best_of(estimate, room or estimate.chip.capacity, patience) if best is None else _batch(best, "best"),
     )
 
 
@@ -247,159 +250,70 @@ def thinned(batch: Array) -> NDArray[np.intp]:
     return np.unique(np.clip(np.searchsorted(batch, even), 0, batch.size - 1))
 
 
-# --- panels -----------------------------------------------------------------------------------------------------------
+# --- marks ------------------------------------------------------------------------------------------------------------
 
 
-def _batch_axis(ax: Axes, chart: BatchSweep) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
-    ends = [chart.batches[0], chart.batches[-1], *(point.batch for point in chart.measured)]
-    ax.set_xscale("log", base=2)
-    ax.set_xlim(min(ends) / 1.12, max(ends) * 1.12)
-    ax.xaxis.set_major_locator(LogLocator(base=2, numticks=14))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    ax.xaxis.set_minor_locator(NullLocator())
+def _crossing(batches: Array, over: Array) -> float | None:
+    """Return where something first rises above nothing, between two batches; ``None`` where it does not."""
+    at = int(np.argmax(over > 0))
+    if not over[at] > 0 or at == 0:
+        return None
+    return float(np.interp(0.0, over[at - 1 : at + 1], batches[at - 1 : at + 1]))
 
 
-def _log_y(ax: Axes, values: Sequence[Any], unit: str) -> None:
-    """Make a logarithmic axis around the positive values, wide enough to hold ticks."""
-    flat = np.concatenate([np.ravel(value) for value in values])
-    flat = flat[flat > 0] if (flat > 0).any() else np.ones(1)
-    low, high = float(flat.min()) / 1.25, float(flat.max()) * 1.25
-    widen = max(1.0, np.sqrt(6 / (high / low)))
-    ax.set_yscale("log")
-    ax.set_ylim(low / widen, high * widen)
-    log_ticks(ax.yaxis, low / widen, high * widen, unit)
+def _stops(chart: BatchSweep, named: bool = False) -> Iterator[Mark]:
+    """Yield what is not feasible, and lines at the batches that matter, with their names in one of the panels."""
+    end, why = chart.feasible
+    if end < np.inf:
+        yield Region(x0=end or None, colour="red", label=why if named else "", strength=0.08)
+    stops = [(chart.ridge, "ridge"), (chart.best, "best")]
+    lines = [(at, f"{name} {at:,.0f}") for at, name in stops if at is not None]
+    if chart.largest is not None:
+        lines.append((chart.largest, f"memory full above {np.floor(chart.largest):,.0f}"))
+    if chart.in_time is not None:
+        lines.append((chart.in_time, f"too slow above {np.floor(chart.in_time):,.0f}"))
+    for at, text in lines:
+        yield Rule(x=at, label=text if named else "", dotted=True)
 
 
-def _curve(ax: Axes, batch: Array, values: Array) -> None:
-    """Draw a curve, with a marker where it would have no length."""
-    ax.plot(batch, values, color=BLUE, lw=2.0, marker="o" if batch.size == 1 else None)
+def _time_marks(chart: BatchSweep, at: NDArray[np.intp]) -> Iterator[Mark]:
+    batch, est = chart.batches[at], chart.estimate
+    time, low, high, floor = (chart.along(getattr(est, name))[at] for name in ("time", "low", "high", "floor"))
+    yield Band(batch, low, high, "compute", label="range", toggle="range")
+    yield Line(batch, time, "compute", label="expected", bold=True, width=2.0, toggle="expected")
+    yield Line(batch, floor, "soft", label="datasheet floor", dash=True, width=1.1, toggle="datasheet floor")
+    if chart.latency_limit is not None:
+        yield Rule(y=chart.latency_limit, label=f"limit {format_si(chart.latency_limit, 's')}", colour="red", bold=True)
+    yield from _measured_marks(chart, [point.seconds for point in chart.measured])
 
 
-def _draw_time(ax: Axes, chart: BatchSweep, batch: Array, curves: dict[str, Array]) -> None:
-    ax.fill_between(batch, curves["low"], curves["high"], color=BLUE, alpha=0.16, lw=0)
-    _curve(ax, batch, curves["time"])
-    ax.plot(batch, curves["floor"], color=MUTED, lw=1.1, ls=(0, (5, 3)))
-    seconds = [point.seconds for point in chart.measured]
-    limits = [chart.latency_limit] if chart.latency_limit is not None else []
-    for limit in limits:
-        ax.axhline(limit, color=ALERT, lw=1.1)
-    near = [limit for limit in limits if 1 / NEAR < limit / curves["high"].max() < NEAR]
-    _log_y(ax, [curves["low"], curves["high"], curves["floor"], seconds, near], "s")
-    _draw_measured(ax, chart, seconds, legend=True)
-    ax.set_ylabel("time of one run")
+def _rate_marks(chart: BatchSweep, at: NDArray[np.intp]) -> Iterator[Mark]:
+    yield Line(chart.batches[at], chart.along(chart.estimate.throughput)[at], "compute", width=2.0, toggle="expected")
+    yield from _measured_marks(chart, [point.rate for point in chart.measured])
 
 
-def _draw_rate(ax: Axes, chart: BatchSweep, batch: Array, rate: Array) -> None:
-    _curve(ax, batch, rate)
-    measured = [point.rate for point in chart.measured]
-    _log_y(ax, [rate, measured], "")
-    _draw_measured(ax, chart, measured)
-    ax.set_ylabel(f"throughput [{chart.estimate.graph.item}s/s]")
-
-
-def _draw_measured(ax: Axes, chart: BatchSweep, values: Sequence[float], legend: bool = False) -> None:
+def _measured_marks(chart: BatchSweep, values: Sequence[float]) -> Iterator[Points]:
+    """Yield what was measured, with rings around what is faster than the datasheet allows."""
     if not values:
         return
-    at = [point.batch for point in chart.measured]
-    ax.plot(at, values, ls="none", marker="X", ms=7, mfc=INK, mec=BACK, mew=0.7, label="measured", zorder=5)
     slack = chart.estimate.chip.clock_slack
-    above = [(x, y) for x, y, point in zip(at, values, chart.measured, strict=True) if point.above(slack)]
+    batches = [point.batch for point in chart.measured]
+    yield Points(batches, values, "ink", "X", 7.5, "measured", edge="back")
+    above = [i for i, point in enumerate(chart.measured) if point.above(slack)]
     if above:
         text = "faster than the datasheet: check timing or count"
-        look: dict[str, Any] = {
-            "marker": "o",
-            "ms": 13,
-            "mfc": "none",
-            "mec": ALERT,
-            "mew": 2.0,
-            "zorder": 6,
-            "clip_on": False,
-        }
-        ax.plot(*zip(*above, strict=True), ls="none", label=text, **look)
-    if legend:
-        ax.legend(loc="upper left", frameon=False, fontsize=8, handletextpad=0.4)
+        yield Points([batches[i] for i in above], [values[i] for i in above], "red", "o", 13.0, text, filled=False)
 
 
-def _draw_memory(ax: Axes, chart: BatchSweep, batch: Array, parts: list[Array]) -> None:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-
-    total, limit = np.sum(parts, axis=0), chart.limit / GIB
-    ax.stackplot(batch, *parts, colors=list(PART_COLOURS), edgecolor=BACK, linewidth=0.5)
-    if batch.size == 1:
-        ax.plot(batch, total, color=INK, marker="o")
-    ax.axhline(limit, color=ALERT, lw=1.1)
-    most = float(total.max())
-    ax.set_ylim(0, (limit if most < limit < NEAR * most else most) * 1.12)
-    ax.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} GiB"))
-    ax.set_ylabel("memory")
-
-
-# --- labels -----------------------------------------------------------------------------------------------------------
-
-
-def _time_labels(ax: Axes, chart: BatchSweep, curves: dict[str, Array]) -> list[Any]:
-    labels = [
-        margin_label(ax, float(curves["high"][-1]), "range", MUTED),
-        margin_label(ax, float(curves["time"][-1]), "expected", BLUE, "bold"),
-        margin_label(ax, float(curves["floor"][-1]), "datasheet floor", MUTED),
-    ]
-    if chart.latency_limit is not None:
-        labels.append(_limit_label(ax, chart.latency_limit, f"limit {format_si(chart.latency_limit, 's')}"))
-    return labels
-
-
-def _memory_labels(ax: Axes, chart: BatchSweep) -> list[Any]:
-    """Write the parts at the height of their layer at the right edge, each with a swatch of its colour."""
-    labels: list[Any] = []
-    below = 0.0
-    for (name, values), colour in zip(chart.memory.items(), PART_COLOURS, strict=False):
-        size = float(values[-1])
-        if size:
-            text = f"    {name.replace('_', ' ').replace('kv', 'KV')} {format_bytes(size)}"
-            labels.append(margin_label(ax, (below + size / 2) / GIB, text))
-            labels[-1].swatch = margin_label(ax, 0, "■", colour)
-            labels[-1].swatch.set_gid("swatch")
-        below += size
+def _memory_marks(chart: BatchSweep, at: NDArray[np.intp]) -> Iterator[Mark]:
+    """Yield the parts on top of each other, what they are together, and what there is."""
+    batch = chart.batches[at]
+    parts = {name: values[at] for name, values in chart.memory.items() if values[-1]}
+    words = {name: name.replace("_", " ").replace("kv", "KV") for name in parts}
+    said = [f"{words[name]} {format_bytes(values[-1])}" for name, values in parts.items()]
+    for band, name in zip(stacked(batch, parts, list(parts), said), parts, strict=True):
+        yield replace(band, name="", toggle=words[name])
+    total = np.sum(list(parts.values()), axis=0)
+    yield Line(batch, total, width=0.8, label=f"batch {batch[-1]:,.0f}: {format_bytes(total[-1])}", toggle="memory")
     limit = "capacity" if chart.memory_limit is None else "limit"
-    labels.append(margin_label(ax, below / GIB, f"at batch {chart.batches[-1]:,.0f}:", MUTED))
-    labels.append(_limit_label(ax, chart.limit / GIB, f"{limit} {format_bytes(chart.limit)}"))
-    return labels
-
-
-def _limit_label(ax: Axes, value: float, text: str) -> Any:
-    """Write a limit at its height, or at the end of the axis beyond which it is."""
-    low, high = ax.get_ylim()
-    beyond = ", above the axis" if value > high else ", below the axis" if value < low else ""
-    return margin_label(ax, min(max(value, low), high), text + beyond, ALERT, "bold")
-
-
-def _draw_marks(axes: Sequence[Axes], chart: BatchSweep) -> list[Any]:
-    """Draw vertical lines through all panels, with their names above the first."""
-    marks = [(at, f"{name} {at:,.0f}") for at, name in ((chart.ridge, "ridge"), (chart.best, "best")) if at is not None]
-    if chart.largest is not None:
-        marks.append((chart.largest, f"memory full above {np.floor(chart.largest):,.0f}"))
-    low, high = axes[0].get_xlim()
-    labels = []
-    for at, text in sorted(mark for mark in marks if low <= mark[0] <= high):
-        for ax in axes:
-            ax.axvline(at, color=INK, lw=0.9, ls=":", zorder=3)
-        labels.append(
-            axes[0].annotate(
-                text, (at, 1), (0, 3), xycoords=axes[0].get_xaxis_transform(), textcoords="offset points",
-                ha="center", va="bottom", fontsize=8, gid="mark",
-            )
-        )  # fmt: skip
-    return labels
-
-
-def _stagger(labels: Sequence[Any]) -> None:
-    """Lift each mark's name until it is clear of those to its left."""
-    for i, label in enumerate(labels):
-        for level in range(3):
-            label.set_position((0, 3 + 10 * level))
-            before = [other.get_window_extent().extents for other in labels[:i]]
-            if not before or not overlaps([label.get_window_extent().extents], before).any():
-                break
+    yield Rule(y=chart.limit, label=f"{limit} {format_bytes(chart.limit)}", colour="red", bold=True)
