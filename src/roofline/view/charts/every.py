@@ -32,16 +32,12 @@ from roofline.view.charts.passes import plot_passes
 from roofline.view.charts.requests import plot_request
 from roofline.view.charts.roof import Roofline, plot_roofline
 from roofline.view.charts.scaling import plot_scaling
-from roofline.view.charts.sweep import BatchSweep, plot_batch
+from roofline.view.charts.sweep import plot_batch
 from roofline.view.charts.timeline import plot_timeline
 from roofline.view.charts.training import plot_step
 from roofline.view.charts.waterfall import plot_verdict
 
 Plot = Callable[[Any], Chart]
-
-
-def _batches(choice: BatchChoice) -> BatchSweep:
-    return plot_batch(choice.curve, choice.memory_limit, choice.latency_limit, ridge=choice.ridge, best=choice.best)
 
 
 def _measured(verdict: Verdict) -> Roofline:
@@ -62,7 +58,7 @@ _BATCHES: dict[str, Plot] = {"batch": plot_batch, "pareto": plot_pareto, "memory
 _POINTS: dict[str, Plot] = {"pareto": plot_pareto, "memory": plot_memory}
 #: Charts of every other result by its type, the usual one first.
 _CHARTS: tuple[tuple[type, dict[str, Plot]], ...] = (
-    (BatchChoice, {"batch": _batches, "pareto": plot_pareto}),
+    (BatchChoice, {"batch": plot_batch, "pareto": plot_pareto}),
     (Comparison, {"chips": plot_comparison, "elasticity": plot_elasticity, "pareto": plot_pareto}),
     (Scaling, {"scaling": plot_scaling}),
     (Request, {"request": plot_request, "memory": plot_memory}),
