@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 from roofline.analysis.estimates import Estimate
@@ -463,3 +464,49 @@ def faster_text(name: str, seconds: float, floor: float, chip: Chip) -> str:
         f"{name}: {format_si(seconds, 's')} is {floor / seconds:.2g} times as fast as the datasheet of {chip.name} "
         f"allows ({format_si(floor, 's')}); check the timing or the count"
     )
+
+
+# --- all together -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Roofs:
+    """The roofs of a chip and what is beneath them.
+
+    Attributes:
+        chip: Whose roofs they are.
+        estimate: Whose kernels are beneath them, or ``None``.
+        ceilings: Compute roofs, the main one first.
+        slopes: Memory roofs, the main memory first.
+        points: By falling time; after kernels the whole program, then what was measured.
+    """
+
+    chip: Chip
+    estimate: Estimate | None
+    ceilings: tuple[Ceiling, ...]
+    slopes: tuple[Slope, ...]
+    points: tuple[Point, ...]
+
+    @property
+    def ridge(self) -> float:
+        """The intensity at which the main compute and memory roofs meet [FLOP/byte]."""
+        return self.ceilings[0].flops / self.slopes[0].bandwidth
+
+    @cached_property
+    def window(self) -> Window:
+        """The span of the axes: the roofs around the ridge, and the points that take the time."""
+        return window(self.points, self.ceilings, self.slopes)
+
+    @cached_property
+    def off_axes(self) -> dict[str, tuple[int, ...]]:
+        """Numbers of the points without a place on the axes, by the reason."""
+        return off_axes(self.points, self.window)
+
+    def is_above(self, point: Point) -> bool:
+        """Tell whether a point was faster than the datasheet of the chip allows."""
+        return point.above(self.chip.clock_slack)
+
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """One line for each point that is above the roof."""
+        return tuple(above_text(point, self.chip) for point in self.points if self.is_above(point))

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
 from roofline.analysis.estimates import Estimate
 from roofline.diagnosis.report import TraceReport
-from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import UsageError
@@ -20,7 +18,7 @@ from roofline.ir.units import format_si
 from roofline.view.charts import points as read
 from roofline.view.charts.chart import Chart
 from roofline.view.charts.marks import Drawing
-from roofline.view.charts.points import COLUMNS, Ceiling, Point, Slope, Window
+from roofline.view.charts.points import COLUMNS, Roofs
 from roofline.view.charts.roof_marks import drawing as roof_drawing
 
 if TYPE_CHECKING:
@@ -33,52 +31,18 @@ MOST = 4
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Roofline(Chart):
+class Roofline(Roofs, Chart):
     """A roofline, made by :func:`plot_roofline`.
 
     Attributes:
-        chip: Whose roof it is.
-        estimate: Whose kernels are beneath it, or ``None``.
-        ceilings: Compute roofs, the main one first.
-        slopes: Memory roofs, the main memory first.
-        points: By falling time; after kernels the whole program, then what was measured.
         title: First line.
         subtitle: Second line.
     """
 
     schema = "roofline"
 
-    chip: Chip
-    estimate: Estimate | None
-    ceilings: tuple[Ceiling, ...]
-    slopes: tuple[Slope, ...]
-    points: tuple[Point, ...]
     title: str
     subtitle: str
-
-    @property
-    def ridge(self) -> float:
-        """The intensity at which the main compute and memory roofs meet [FLOP/byte]."""
-        return self.ceilings[0].flops / self.slopes[0].bandwidth
-
-    @cached_property
-    def window(self) -> Window:
-        """The span of the axes: the roofs around the ridge, and the points that take the time."""
-        return read.window(self.points, self.ceilings, self.slopes)
-
-    @cached_property
-    def off_axes(self) -> dict[str, tuple[int, ...]]:
-        """Numbers of the points without a place on the axes, by the reason."""
-        return read.off_axes(self.points, self.window)
-
-    def is_above(self, point: Point) -> bool:
-        """Tell whether a point was faster than the datasheet of the chip allows."""
-        return point.above(self.chip.clock_slack)
-
-    @cached_property
-    def warnings(self) -> tuple[str, ...]:
-        """One line for each point that is above the roof."""
-        return tuple(read.above_text(point, self.chip) for point in self.points if self.is_above(point))
 
     def subject(self) -> dict[str, Any]:
         """Return what is beneath the roof, and whose roof it is."""

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from roofline.ir.units import format_si
 from roofline.view.charts import points as read
 from roofline.view.charts.marks import Arrow, Axis, Drawing, Line, Mark, Panel, Points, Region, Rule, Strip
-from roofline.view.charts.points import Ceiling, Point, Slope, Window
+from roofline.view.charts.points import Ceiling, Point, Roofs, Slope, Window
 from roofline.view.charts.style import BOUND_MARKERS, clean, short
-
-if TYPE_CHECKING:
-    from roofline.view.charts.roof import Roofline
 
 #: Area of a bubble that is all of the time, and of the smallest one [point²].
 LARGEST, SMALLEST = 1100.0, 22.0
@@ -32,7 +28,7 @@ _SHAPES = ("o", "s", "^", "D")
 class _Layer:
     """One of the rooflines of a picture, and how it is told from the others."""
 
-    chart: Roofline
+    chart: Roofs
     window: Window
     number: int
     name: str
@@ -52,7 +48,7 @@ class _Layer:
         return f"{what}-{index}" if not self.name else f"{what}-{self.number}-{index}"
 
 
-def drawing(charts: Sequence[Roofline], title: str, subtitle: str, names: Sequence[str] = ()) -> Drawing:
+def drawing(charts: Sequence[Roofs], title: str, subtitle: str, names: Sequence[str] = ()) -> Drawing:
     """Return the marks of rooflines.
 
     Args:
@@ -112,7 +108,7 @@ def _roofs(layers: Sequence[_Layer], window: Window) -> Iterator[Mark]:
         yield from _of_chip(layer.chart, window, colour, layer.chart.chip.name if len(by_chip) > 1 else "")
 
 
-def _of_chip(chart: Roofline, window: Window, colour: str, chip: str) -> Iterator[Mark]:
+def _of_chip(chart: Roofs, window: Window, colour: str, chip: str) -> Iterator[Mark]:
     """Yield the roofs of one chip: what the datasheet says solid, what kernels reach dashed; the main ones last."""
     name, share = f"{chip} " if chip else "", chart.chip.efficiency
     levels = [f"{clean(slope.label)} {format_si(slope.bandwidth, 'B/s')}" for slope in chart.slopes]
@@ -136,7 +132,7 @@ def _looks(line: Line, main: bool, colour: str, chip: str) -> Line:
     return replace(line, colour=colour if main or chip else "soft", width=2.0 if main else 0.9, bold=main)
 
 
-def _flat(chart: Roofline, ceiling: Ceiling, window: Window, line: Line, reached: str) -> Iterator[Line]:
+def _flat(chart: Roofs, ceiling: Ceiling, window: Window, line: Line, reached: str) -> Iterator[Line]:
     """Yield a compute roof and what is achievable of it, each from the fastest memory that it meets."""
     fastest = max(slope.bandwidth for slope in chart.slopes)
     memory = chart.slopes[0].achievable or chart.slopes[0].bandwidth
@@ -146,7 +142,7 @@ def _flat(chart: Roofline, ceiling: Ceiling, window: Window, line: Line, reached
             yield replace(mark, x=[left, window.right], y=[rate, rate])
 
 
-def _rising(chart: Roofline, slope: Slope, window: Window, line: Line, reached: str) -> Iterator[Line]:
+def _rising(chart: Roofs, slope: Slope, window: Window, line: Line, reached: str) -> Iterator[Line]:
     """Yield a memory roof and what is achievable of it, each up to the highest compute roof."""
     dashed = replace(line, name=reached, label="", dash=True, width=0.9)
     tops = [max(getattr(ceiling, name) for ceiling in chart.ceilings) for name in ("flops", "achievable")]
@@ -190,7 +186,7 @@ _WHOLES = (
 )
 
 
-def _alone(chart: Roofline, parts: Sequence[int]) -> list[int]:
+def _alone(chart: Roofs, parts: Sequence[int]) -> list[int]:
     """Return the parts that are drawn one by one: all if there are few small ones, else those that count."""
     points = chart.points
     small = [i for at, i in enumerate(parts)
