@@ -1,31 +1,50 @@
-"""The pictures of the pages, on light and on dark ground: ``python scripts/pictures.py [NAME ...]`` draws them anew."""
+"""The pictures of the gallery, on light and on dark ground: ``python scripts/pictures.py [NAME ...]`` draws them anew.
+
+A picture is drawn by the code above it in ``docs/gallery.md``, which names its chart ``chart``.
+"""
 
 from __future__ import annotations
 
+import os
+import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import roofline as rl
-
-FOLDER = Path(__file__).resolve().parent.parent / "docs" / "images"
-
-
-def _roofline() -> rl.charts.Roofline:
-    est = rl.estimate("llama-3-8b", "h100-sxm", phase="decode", batch=32, context=2048, mode="graph")
-    return rl.charts.plot_roofline(est)
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "gallery.md"
+GROUNDS = ("light", "dark")
+#: A block of code, and the file behind it without its ground: ``images/roofline``, ``png``.
+_PICTURE = re.compile(r"```python\n(.*?)```\n\n!\[[^\]]*\]\((images/[\w-]+)-light\.(\w+)#", re.DOTALL)
 
 
-#: A chart by the name of its pictures.
-PICTURES: dict[str, Callable[[], rl.charts.Roofline]] = {"roofline": _roofline}
+def pictures() -> dict[str, tuple[str, str]]:
+    """Return the code and the suffix of each picture by its name."""
+    found = _PICTURE.findall(PAGE.read_text(encoding="utf-8"))
+    return {Path(path).name: (code, suffix) for code, path, suffix in found}
+
+
+def chart_of(code: str) -> Any:
+    """Run the code of a picture and return its chart."""
+    names: dict[str, Any] = {}
+    exec(compile(code, str(PAGE), "exec"), names)
+    return names["chart"]
+
+
+def files(name: str, suffix: str) -> list[Path]:
+    """Return where a picture is, on each ground."""
+    return [ROOT / "docs" / "images" / f"{name}-{ground}.{suffix}" for ground in GROUNDS]
 
 
 def main(names: list[str]) -> None:
     """Draw the pictures that are named, all without a name."""
-    for name in names or PICTURES:
-        chart = PICTURES[name]()
-        for ground in ("light", "dark"):
-            chart.save(FOLDER / f"{name}-{ground}.png", dpi=150, dark=ground == "dark")
+    os.chdir(ROOT)
+    known = pictures()
+    for name in names or known:
+        code, suffix = known[name]
+        chart = chart_of(code)
+        for path, ground in zip(files(name, suffix), GROUNDS, strict=True):
+            chart.save(path, dpi=150, dark=ground == "dark")
 
 
 if __name__ == "__main__":

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import io
 import itertools
 import json
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -22,7 +24,8 @@ from roofline.view.charts.labels import overlaps
 from roofline.view.charts.marks import Bars, Points, Rule
 
 charts = rl.charts
-TRACE = Path(__file__).parent.parent / "examples" / "attention_naive.json.gz"
+ROOT = Path(__file__).resolve().parent.parent
+TRACE = ROOT / "examples" / "attention_naive.json.gz"
 DECODE: dict[str, Any] = {"phase": "decode", "mode": "graph", "context": 512}
 ROWS = [
     {"op": "gemm", "dtype": "bf16", "shape": '{"m": 64, "n": 4096, "k": 4096}', "kernel_us": "20"},
@@ -351,6 +354,25 @@ def test_a_long_timeline_draws_thin_neighbours_as_one() -> None:
     chart = charts.plot_timeline(est)
     drawn = sum(len(mark.at) for mark in chart.drawing().panels[0].marks if isinstance(mark, Bars))
     assert len(chart.records()) == len(kernel_runs(est)) > 2 * drawn
+
+
+# --- the gallery ------------------------------------------------------------------------------------------------------
+
+
+def test_the_gallery_shows_every_chart_on_both_grounds() -> None:
+    """Its code runs in test_docs.py; after a change of a chart: ``python scripts/pictures.py``."""
+    sys.path.insert(0, str(ROOT / "scripts"))
+    pictures = importlib.import_module("pictures")
+    sys.path.pop(0)
+    shown = pictures.pictures()
+    files = [path for name, (_, suffix) in shown.items() for path in pictures.files(name, suffix)]
+    assert all(path.is_file() for path in files)
+    assert sum(path.stat().st_size for path in files) < 3e6
+    page = pictures.PAGE.read_text(encoding="utf-8")
+    assert page.count("```python") == len(shown), "code without a picture"
+    missing = {name for name in charts.__all__ if name.startswith("plot_") and name not in page}
+    assert not missing - {"plot_batch"}, "without a picture"
+    assert "rl.charts.plot(choice)" in page, "which is plot_batch"
 
 
 # --- what cannot be ---------------------------------------------------------------------------------------------------

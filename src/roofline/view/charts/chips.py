@@ -21,8 +21,8 @@ from roofline.view.charts.waterfall import height
 
 #: Figures of a chip by the colour of what they set the pace of; peaks of all formats are one.
 FIGURE_COLOURS = {
-    "peak": "compute", "vector_peak": "other3", "memory_bandwidth": "memory", "cache_bandwidth": "other0",
-    "cache_capacity": "other2", "link_bandwidth": "communication", "host_bandwidth": "link", "launch": "launch",
+    "peak": "compute", "vector_peak": "other3", "memory_bandwidth": "memory", "cache_bandwidth": "other2",
+    "cache_capacity": "sync", "link_bandwidth": "communication", "host_bandwidth": "link", "launch": "launch",
     "host": "host",
 }  # fmt: skip
 #: An elasticity below this everywhere is not drawn [%/%].

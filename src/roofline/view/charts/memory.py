@@ -247,7 +247,7 @@ class MemoryTimeline(Chart):
         most, room = sum(over.always.values()) + over.live[over.peak], est.chip.main.capacity
         near = room is not None and room < NEAR * most
         limits = _capacity(room, upright=False) if near else []
-        capacity = f", of {format_bytes(room)}" if room is not None and not near else ""
+        capacity = f"; capacity {format_bytes(room)}" if room is not None and not near else ""
         below = sum(over.always.values())
         bands = (
             *stacked([0.0, time[-1]], {words(name): part for name, part in stays.items()}, list(stays)),
