@@ -78,6 +78,19 @@ def test_clocks_are_set_by_the_ends(tmp_path: Path, clock: float) -> None:
     assert found.rows[0].last_rank == 1
 
 
+@pytest.mark.parametrize("drift", [20e-6, -1e-3])
+def test_clocks_that_run_apart(tmp_path: Path, drift: float) -> None:
+    first, second = pair(100, 130, clock=50.0, steps=40)
+    for event in second.events:
+        event["ts"] += drift * (event["ts"] - 1000)  # of the 6 ms that the trace takes
+        event["dur"] *= 1 + drift
+    found = report(tmp_path, [first, second])
+    assert found.ranks[1].clock_drift == pytest.approx(drift, rel=0.02)
+    assert found.ranks[1].clock_offset_s == pytest.approx(50 * US, abs=0.1 * US)
+    assert found.ranks[0].wait_s == pytest.approx(30 * US, rel=0.01)
+    assert found.ranks[1].last == 1
+
+
 def test_what_the_clocks_do_not_tell_is_not_said(tmp_path: Path) -> None:
     traces = []
     for number, jitter in enumerate(([0, 0, 0, 0], [3, -3, 2, -2])):

@@ -177,7 +177,9 @@ def _together(report: RanksReport) -> Iterator[tuple[str, Any]]:
     yield "waiting", Text(alone, style="yellow") if late.late_s else ""
     ahead = max(ranks, key=lambda rank: abs(rank.clock_offset_s))
     offset = f"up to {time_text(abs(ahead.clock_offset_s))} apart (rank {ahead.rank} and {ranks[0].rank})"
-    yield "clocks", f"{offset}, by the ends of collectives; set" if report.rows else "as recorded"
+    drift = max(abs(rank.clock_drift) for rank in ranks)
+    apart = f"{offset}, {time_text(drift)} more each second" if drift else offset
+    yield "clocks", f"{apart}, by the ends of collectives; set" if report.rows else "as recorded"
 
 
 def _by_rank(report: RanksReport) -> Table:

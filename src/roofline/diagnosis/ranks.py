@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from roofline.diagnosis.groups import STEP, short
-from roofline.diagnosis.idle import Spans, cover
+from roofline.diagnosis.idle import RESOLUTION, Spans, cover
 from roofline.diagnosis.iteration import Run
 from roofline.diagnosis.kernels import KernelTable
 from roofline.diagnosis.report import TraceReport, report_and_run
@@ -44,6 +44,8 @@ _ROOTED = re.compile(r"_?(broadcast|reduce(?!_scatter)|gather|scatter|send|recv)
 _PAIRED = {"send": "Dst Rank", "recv": "Src Rank"}
 #: Median deviations from the difference of two clocks by which a rank has to be later: about two standard deviations.
 SURE = 3.0
+#: From so many collectives on, a clock may run faster than another.
+DRIFTS = 8
 _GROUP, _RANKS, _NAME = "Process Group Name", "Process Group Ranks", "Collective name"
 #: Facts that must be equal on all ranks.
 _EQUAL = (_NAME, "In msg nelems", "Out msg nelems", "dtype")
@@ -64,7 +66,8 @@ class Rank:
         wait_s: In collectives, before the last rank had come [s].
         late_s: How long all others waited for this rank alone [s].
         last: Share of the collectives to which it came last.
-        clock_offset_s: How far its clock is ahead of that of the first rank [s].
+        clock_offset_s: How far its clock is ahead of that of the first rank at the beginning [s].
+        clock_drift: By how much more it is ahead a second later; 0 where the ends do not show any [s/s].
         clock_spread_s: Median deviation of the collectives from that [s].
         peak_bytes: Most memory that was allocated, ``None`` where not recorded [B].
     """
@@ -80,6 +83,7 @@ class Rank:
     late_s: float
     last: float
     clock_offset_s: float
+    clock_drift: float
     clock_spread_s: float
     peak_bytes: int | None
 
@@ -439,11 +443,20 @@ def _matches(sides: Sequence[_Side]) -> tuple[list[dict[int, _Call]], list[str]]
 
 @dataclass(frozen=True)
 class _Clock:
-    """How far a clock is ahead of the first rank's, how well that is known, and what times are moved by [s]."""
+    """A clock against that of the first rank; fields as of :class:`Rank`, and when its trace begins by itself [s]."""
 
     offset: float
+    drift: float
     spread: float
-    moved: float
+    begin: float = 0.0
+
+    def common(self, time: float) -> float:
+        """Return a time of its trace by the clock of the first rank [s]."""
+        return (self.begin + time - self.offset) / (1 + self.drift)
+
+    def after(self, other: _Clock) -> _Clock:
+        """Return the clock against the first rank, where this is against another rank's, which is known."""
+        return _Clock(self.offset + other.offset, self.drift + other.drift, self.spread + other.spread)
 
 
 def _clocks(sides: Sequence[_Side], matches: Sequence[Mapping[int, _Call]]) -> list[_Clock]:
@@ -452,29 +465,46 @@ def _clocks(sides: Sequence[_Side], matches: Sequence[Mapping[int, _Call]]) -> l
     Ranks that share none with the first one are reached over others; one that is not is taken as recorded.
     """
     first = min(side.since for side in sides)
-    recorded = [(side.since - first) * 1e-9 for side in sides]
-    apart: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    begins = [(side.since - first) * 1e-9 for side in sides]
+    apart: dict[int, dict[int, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
     usable = [calls for calls in matches if not any(_ROOTED.match(call.name) for call in calls.values())] or matches
     for calls in usable:
         (one, call), *others = sorted(calls.items())
         for other, its in others:
-            ahead = its.end + recorded[other] - call.end - recorded[one]
-            apart[one][other].append(ahead)
-            apart[other][one].append(-ahead)
-    known = {0: (0.0, 0.0)}
+            end, ahead = call.end + begins[one], its.end + begins[other] - call.end - begins[one]
+            apart[one][other].append((end, ahead))
+            apart[other][one].append((end, -ahead))
+    known = {0: _Clock(0.0, 0.0, 0.0)}
     queue = [0]
     for at in queue:
-        for other, aheads in sorted(apart[at].items()):
+        for other, ends in sorted(apart[at].items()):
             if other not in known:
-                ahead = median(aheads)
-                known[other] = known[at][0] + ahead, known[at][1] + median(abs(one - ahead) for one in aheads)
+                known[other] = _clock(sorted(ends)).after(known[at])
                 queue.append(other)
-    pairs = [known.get(at, (0.0, float("nan"))) for at in range(len(sides))]
-    return [_Clock(offset, spread, at - offset) for (offset, spread), at in zip(pairs, recorded, strict=True)]
+    unset = _Clock(0.0, 0.0, float("nan"))
+    return [replace(known.get(at, unset), begin=begin) for at, begin in enumerate(begins)]
+
+
+def _clock(ends: Sequence[tuple[float, float]]) -> _Clock:
+    """Return the line through differences of ends by their medians; level where both halves differ by noise only.
+
+    Args:
+        ends: Time and difference of each collective, in order [s].
+    """
+    level = median(ahead for _, ahead in ends)
+    flat_ = _Clock(level, 0.0, median(abs(ahead - level) for _, ahead in ends))
+    if len(ends) < DRIFTS:
+        return flat_
+    halves = ends[: len(ends) // 2], ends[len(ends) // 2 :]
+    (start, low), (end, high) = ((median(t for t, _ in half), median(a for _, a in half)) for half in halves)
+    drift = (high - low) / (end - start) if end > start else 0.0
+    offset = median(ahead - drift * time for time, ahead in ends)
+    spread = median(abs(ahead - offset - drift * time) for time, ahead in ends)
+    return _Clock(offset, drift, spread) if abs(high - low) > SURE * spread else flat_
 
 
 def _meeting(sides: Sequence[_Side], clocks: Sequence[_Clock], calls: Mapping[int, _Call]) -> _Meeting:
-    starts = {at: call.start + clocks[at].moved for at, call in calls.items()}
+    starts = {at: clocks[at].common(call.start) for at, call in calls.items()}
     order = sorted(starts, key=lambda at: starts[at])
     last = starts[order[-1]]
     waits = {at: last - start for at, start in starts.items()}
@@ -482,8 +512,9 @@ def _meeting(sides: Sequence[_Side], clocks: Sequence[_Clock], calls: Mapping[in
         at: min(waits[at] - sides[at].kernels.within(call.start, call.start + waits[at]), call.exposed)
         for at, call in calls.items()
     }
-    sure = last - starts[order[-2]] > SURE * max(clocks[at].spread for at in order)  # False of nan
-    end = median(call.end + clocks[at].moved for at, call in calls.items())
+    unsure = max(SURE * clocks[at].spread for at in order)
+    sure = last - starts[order[-2]] > max(unsure, RESOLUTION) if unsure == unsure else False
+    end = median(clocks[at].common(call.end) for at, call in calls.items())
     return _Meeting(calls, starts, waits, bare, end, order[-1] if sure else -1)
 
 
@@ -503,6 +534,7 @@ def _rank(at: int, side: _Side, clocks: Sequence[_Clock], meetings: Sequence[_Me
         late_s=fsum(one.late for one in last) / count,
         last=len(last) / len(mine) if mine else 0.0,
         clock_offset_s=clocks[at].offset,
+        clock_drift=clocks[at].drift,
         clock_spread_s=clocks[at].spread,
         peak_bytes=side.peak,
     )
