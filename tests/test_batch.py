@@ -86,6 +86,14 @@ def test_beyond_the_ridge_the_smallest_batch_of_the_best_throughput() -> None:
     assert np.all(rates[RIDGE - 1 : choice.best - 1] < 0.99 * rates.max()), "none smaller is as good"
 
 
+def test_shares_are_of_what_the_limits_allow() -> None:
+    free = rl.best_batch(layer(), CHIP)
+    choice = rl.best_batch(layer(), CHIP, latency_limit=float(free.at(64).time))
+    assert choice.limit_batch < free.limit_batch
+    rates = {batch: float(choice.at(batch).throughput) for batch in range(1, choice.limit_batch + 1)}
+    assert choice.batch_for(0.8) == min(batch for batch, rate in rates.items() if rate >= 0.8 * max(rates.values()))
+
+
 def test_a_latency_limit_that_does_not_bind_changes_nothing() -> None:
     free, loose = (rl.best_batch(layer(), CHIP, memory_limit="10 GB", latency_limit=limit) for limit in (None, "1 min"))
     assert (free.best, free.limit) == (loose.best, loose.limit)

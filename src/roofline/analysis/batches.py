@@ -138,7 +138,8 @@ class BatchChoice(Report):
         Raises:
             UnitError: No share above 0 up to 1.
         """
-        return _first(self._rates >= parse_share(share, "share") * self.peak, self.batches) or self.limit_batch
+        enough = self._rates >= parse_share(share, "share") * self.peak
+        return _first(enough, self.batches[: enough.size]) or self.limit_batch
 
     def __repr__(self) -> str:
         time, limit = format_si(float(self.estimate.time), "s"), f"{self.limit} allows {self.limit_batch}"
