@@ -512,6 +512,30 @@ def test_decode_steps_as_measured(row: dict[str, str]) -> None:
     assert (est.time - beside) * 1e6 == pytest.approx(float(row["wall_us"]), rel=0.15)
 
 
+#: Microseconds of rows of fp8, scaled by row, times 1280 x 8192 on an MI300X (the fastest of ROCm/aiter pull 1094).
+AITER = {1: 10.70, 32: 10.72, 64: 10.80, 128: 12.24, 192: 15.19}
+
+
+@pytest.mark.parametrize("rows", AITER)
+def test_row_scaled_fp8_of_few_rows_on_an_mi300x(rows: int) -> None:
+    """ROCm's kernels have small tiles and split K; CUTLASS's for NVIDIA, which have neither, would take 30 us."""
+    b = rl.ops.Builder("gemm", "bf16")
+    graph = b.graph([b.op("linear", b.input("x", (rows, 8192)), b.weight("w", (1280, 8192)), name="product")])
+    est = rl.estimate(rl.passes.quantize(graph, activations="fp8"), "mi300x", mode="graph", regime="cold")
+    (seconds,) = (row["time_s"] for row in est.kernel_rows() if row["kernel"] == "product")
+    assert seconds * 1e6 == pytest.approx(AITER[rows], rel=0.35)
+
+
+@pytest.mark.parametrize("weights", ["int4-g128", "int8", "q8_0"])
+def test_weights_that_are_only_stored_narrow_take_as_long_as_those_that_a_pass_dequantises(weights: str) -> None:
+    stored = rl.model("llama-2-7b", phase="decode", layers=1, dtype="fp16", weights=weights)
+    told = rl.passes.dequantize(stored)
+    assert told is not stored
+    for chip in ("rtx-4090", "a100-80gb-sxm", "mi300x"):
+        ways = [rl.estimate(graph, chip, mode="compiled", B=1, C=128).time for graph in (stored, told)]
+        assert ways[0] == pytest.approx(ways[1], rel=0.02), chip
+
+
 def test_gpt_fast_gains_less_than_its_bytes() -> None:
     """Tokens a second of Llama-2-70B, one sequence, on an A100 80 GB (gpt-fast README): int8 19.13, int4-g32 25.25."""
     published = {value["name"]: value["value"] for value in GOLDEN["gptfast-llama2-70b-a100"]["values"]}
