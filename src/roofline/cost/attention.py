@@ -18,16 +18,17 @@ from roofline.ops.registry import OPS
 
 GROUP = Group(
     "attention",
+    # Priors of the arithmetic: medians of nine chips' fits, or the H100's cold ones (see their files).
     launch=Parameter(4e-6, 0.5e-6, 4e-5, "s", "fixed cost of one launch", follows="launch"),
-    share=Parameter(0.7, 0.1, 2.0, "share", "of the matrix peak inside a block of keys"),
-    exp=Parameter(0.0625, 0.005, 1.0, "share", "of the fp32 vector peak at which exponentials run"),
-    start=Parameter(64.0, 1.0, 2000.0, "keys", "work of a tile apart from its keys: loading queries, writing results"),
+    share=Parameter(0.86, 0.1, 2.0, "share", "of the matrix peak inside a block of keys"),
+    exp=Parameter(0.05, 0.005, 1.0, "share", "of the fp32 vector peak at which exponentials run"),
+    start=Parameter(2.4, 1.0, 2000.0, "keys", "work of a tile apart from its keys: loading queries, writing results"),
     begin=Parameter(1e-7, 1e-9, 1e-5, "s", "for one core to switch to another sequence or key-value head"),
     pack=Parameter(
         1.0, 0.01, 1.0, "share", "how far heads on the same keys share tiles outside plain decode, without pages"
     ),
     pad=Parameter(32.0, 4.0, 128.0, "queries", "to which a smaller tile is padded"),
-    step=Parameter(4e-7, 1e-8, 5e-6, "s", "latency of a block of keys"),
+    step=Parameter(8e-8, 1e-8, 5e-6, "s", "latency of a block of keys"),
     split=Parameter(3e-6, 0.1e-6, 2e-5, "s", "cost of combining the parts where keys are split over cores"),
     parts=Parameter(64.0, 1.0, 128.0, "parts", "into which the keys of a decode step are split at most"),
     dram=Parameter(0.92, 0.4, 1.0, "share", "of main memory's bandwidth", follows="memory"),
