@@ -121,3 +121,33 @@ def test_what_cannot_be() -> None:
     with pytest.raises(rl.errors.ShapeError, match="chooses 8 of 4 experts"):
         checked_entry("moe", {**SHAPE, "tokens": 4, "experts": 4})
     assert [routing_exponent(name) for name in ROUTINGS] == [0, 0, 1.01, 1.2]
+
+
+@pytest.mark.parametrize(
+    ("shape", "pairs", "touched"),
+    [((16, 8, 256, 1), 128, 97), ((32, 6, 384, 1), 192, 145), ((16, 8, 256, 4), 37.7, 27.5),
+     ((8, 6, 128, 16), 6.2, 4.6),
+     ((32, 8, 256, 32), 17.6, 6.3)],
+)  # fmt: skip
+def test_few_skewed_picks_fall_as_they_are_drawn(shape: tuple[int, ...], pairs: float, touched: float) -> None:
+    """Means of 30 draws of ``_generate_power_law_distribution`` (aiconfigurator, collector/helper.py)."""
+    load = routed("power_law_1.01", *map(float, shape))
+    assert load.pairs == pytest.approx(pairs, rel=0.25)
+    assert load.touched == pytest.approx(touched, rel=0.25)
+
+
+MIXTRAL = {"hidden": 4096, "intermediate": 14336, "top_k": 2, "experts": 8}
+SMALL = {"hidden": 2048, "intermediate": 512, "top_k": 8, "experts": 256, "tp": 16, "distribution": "balanced"}
+
+
+@pytest.mark.parametrize(
+    ("chip", "dtype", "tokens", "changes", "measured"),
+    [("l40s", "fp8", 16, {**MIXTRAL, "tp": 32, "distribution": "power_law_1.01"}, 29e-6),
+     ("h200-sxm", "fp8", 256, SMALL, 475e-6)],
+    ids=["weights that a cache of 96 MB keeps", "the turn from expert to expert"],
+)  # fmt: skip
+def test_kernels_of_serving_stacks(
+    chip: str, dtype: str, tokens: int, changes: dict[str, Any], measured: float
+) -> None:
+    """Rows of measurements/*/serving_stack.csv that a form without these effects missed by a factor of two or more."""
+    assert times(tokens, dtype, chip, **changes)[0] == pytest.approx(measured, rel=0.4)

@@ -89,3 +89,8 @@ def knee(times: list[Any], sharpness: float) -> Any:
     top = np.maximum(reduce(np.maximum, stacked), 1e-30)
     total = sum((time / top) ** sharpness for time in stacked)
     return top * total ** (1.0 / sharpness)
+
+
+def fits(total: Any, room: float) -> Any:
+    """Share of data that a cache keeps until it is used again, when ``total`` bytes pass in between."""
+    return np.clip(2 - total / room, 0.0, 1.0) if room else 0.0

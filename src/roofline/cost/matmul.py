@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from roofline.cost import serving_stack
-from roofline.cost.machine import Machine, knee, vector_peak
+from roofline.cost.machine import Machine, fits, knee, vector_peak
 from roofline.cost.parameters import Group, Parameter
 from roofline.cost.serving_stack import SCALED
 from roofline.cost.tiles import fastest
@@ -354,18 +354,13 @@ def _traffic(work: Launch, p: Mapping[str, float], shape: tuple[Any, ...]) -> Tr
     chip, row = work.machine, work.row
     room = chip.cache * p["resident"]
     if row.kernel.attrs.get("recurrent"):  # a step after the other, on the same weights
-        cached = _fits(row.bytes, room)
+        cached = fits(row.bytes, room)
         return Traffic(row.read * (1 - cached), row.read * cached, row.write * (1 - cached), row.write * cached)
     if work.regime != "warm" or not room:
-        near = work.cached * _fits(row.bytes, room)
+        near = work.cached * fits(row.bytes, room)
         return Traffic(row.read - near, near, row.write, 0.0)
     b, _, n, k, _ = shape
     weights = np.minimum(b * n * k * _second(work), row.read)
-    once = _fits(row.bytes, room)
-    near = weights * _fits(row.bytes + (COPIES.get(_kind(work), 1) - 1) * weights, room) + (row.read - weights) * once
+    once = fits(row.bytes, room)
+    near = weights * fits(row.bytes + (COPIES.get(_kind(work), 1) - 1) * weights, room) + (row.read - weights) * once
     return Traffic(row.read - near, near, row.write * (1 - once), row.write * once)
-
-
-def _fits(total: Any, room: float) -> Any:
-    """Share of data that a cache keeps until it is used again, when ``total`` bytes pass in between."""
-    return np.clip(2 - total / room, 0.0, 1.0) if room else 0.0
