@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from command_line import Result, Run
@@ -42,3 +45,20 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
         return Result(code, *capsys.readouterr())
 
     return call
+
+
+#: Where Debian has its browser, and how it runs where there is no display and nothing to ask its maker.
+CHROMIUM = "/usr/bin/chromium"
+QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Start one Chromium for all tests of pages; skip them where there is none."""
+    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if not os.path.exists(CHROMIUM):
+        pytest.skip(f"no {CHROMIUM}")
+    with driver.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        yield chromium
+        chromium.close()

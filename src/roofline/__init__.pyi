@@ -41,5 +41,6 @@ from .programs.workload import workload as workload
 from .view import charts as charts
 from .view.listing.listing import Listing as Listing
 from .view.listing.listing import listing as listing
+from .view.pages.report import report as report
 
 __version__: str

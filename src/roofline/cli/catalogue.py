@@ -8,11 +8,12 @@ from typing import Annotated, Any
 from roofline.cli import options as opt
 from roofline.cli.app import LOOK_UP, command
 from roofline.cli.output import note
-from roofline.cli.tables import Rows, facts, heading, known, percent, table, time_text
+from roofline.cli.tables import Rows, facts, heading, known, table
 from roofline.frontends.source import load_program
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import chip as find_chip
 from roofline.hardware.library import chips as chip_names
+from roofline.hardware.sheet import ChipFigure, figures_of
 from roofline.ir.errors import RooflineError, UnknownModel
 from roofline.programs.architectures import family
 from roofline.programs.library import find_model
@@ -30,12 +31,13 @@ def chips(output: opt.OutputOptions, name: _ChipName = None) -> None:
         all_chips = [chip for one in chip_names() if (chip := _or_note(find_chip, one))]
         return output.write(Rows("chips", [_chip_row(chip) for chip in all_chips]), _chip_list(all_chips))
     chip = find_chip(name)
+    figures = list(figures_of(chip))
     names = ("figure", "value", "unit", "source", "note")
-    figures = [dict(zip(names, figure, strict=True)) for figure in _figures(chip)]
+    rows = [dict(zip(names, figure, strict=True)) for figure in figures]
     about = {"chip": chip.name, **chip.model_dump(mode="json")}
     if output.as_csv:
         about = {"chip": chip.name}  # the figures are the rows
-    return output.write(Rows("chip", figures, about), _chip_sheet(chip, figures))
+    return output.write(Rows("chip", rows, about), _chip_sheet(chip, figures))
 
 
 @command(LOOK_UP, "roofline models llama-3-8b")
@@ -87,9 +89,9 @@ def _chip_list(chips: Sequence[Chip]) -> Iterator[Any]:
     yield table("<chip|?<vendor|memory|bandwidth|matmul|<in", rows)
 
 
-def _chip_sheet(chip: Chip, figures: Sequence[Mapping[str, Any]]) -> Iterator[Any]:
+def _chip_sheet(chip: Chip, figures: Sequence[ChipFigure]) -> Iterator[Any]:
     """Show the figures, each with the number of its source below."""
-    sources = list(dict.fromkeys(row["source"] for row in figures))
+    sources = list(dict.fromkeys(figure.source for figure in figures))
     yield heading(chip.name)
     yield facts([
         ("vendor", chip.vendor), ("year", chip.year), ("form", chip.form), ("aliases", ", ".join(chip.aliases)),
@@ -97,51 +99,10 @@ def _chip_sheet(chip: Chip, figures: Sequence[Mapping[str, Any]]) -> Iterator[An
         ("clock", known(chip.clock, "Hz")), ("power", known(chip.tdp, "W")), ("notes", chip.notes),
     ])  # fmt: skip
     rows = [
-        (row["figure"], _value(row["value"], row["unit"]),
-         f"[{sources.index(row['source']) + 1}]" if row["source"] else "", row["note"])
-        for row in figures
-    ]  # fmt: skip
+        (one.name, one.text, f"[{sources.index(one.source) + 1}]" if one.source else "", one.note) for one in figures
+    ]
     yield from ("", table("<figure|value|<source|?<note", rows), "")
     yield facts((f"[{number}]", source) for number, source in enumerate(sources, 1) if source)
-
-
-def _value(value: Any, unit: str) -> str:
-    if isinstance(value, str):
-        return f"runs as {value}"
-    if unit == "share":
-        return percent(value)
-    return time_text(value) if unit == "s" else known(value, unit)
-
-
-def _figures(chip: Chip) -> Iterator[tuple[str, Any, str, str, str]]:
-    """Name, value, unit, source and note of every figure."""
-    for unit in ("matrix", "vector"):
-        for name, peak in getattr(chip, unit).items():
-            details = [
-                f"sums in {peak.accumulate}" * bool(peak.accumulate),
-                f"at {known(peak.clock, 'Hz')}" * bool(peak.clock),
-                f"2:4-sparse {known(peak.sparse, 'FLOP/s')}, for 2:4 weights alone" if peak.sparse else "",
-                peak.note,
-            ]
-            yield f"{name} {unit}", peak.flops, "FLOP/s", peak.source, "; ".join(filter(None, details))
-    for level in chip.memory:
-        each = "" if level.shared_by == "chip" else "sum over the cores"
-        details = [part for part in (level.vendor, each, level.note) if part]
-        yield f"{level.name} capacity", level.capacity, "B", level.source, "; ".join(details)
-        yield f"{level.name} bandwidth", level.bandwidth, "B/s", level.source, ""
-    for link in chip.links:
-        details = [part for part in ("one direction", link.note) if part]
-        yield f"{link.name} ({link.kind})", link.bandwidth, "B/s", link.source, "; ".join(details)
-    for name, fallback in chip.fallback.items():
-        yield name, fallback.runs_as, "", fallback.source, chip.matmul_runs_as(name)
-    share = chip.efficiency
-    yield (
-        "share of compute", share.compute, "share", share.source,
-        f"{share.calibrated}; range {share.low:g} to {share.high:g}",
-    )  # fmt: skip
-    yield "share of bandwidth", share.memory, "share", share.source, ""
-    yield "least kernel time", share.launch, "s", share.source, ""
-    yield "host time per op", share.host, "s", share.source, ""
 
 
 # --- models -----------------------------------------------------------------------------------------------------------

@@ -15,9 +15,9 @@ from roofline.cli import options as opt
 from roofline.cli.app import JUDGE, command
 from roofline.cli.output import width
 from roofline.cli.tables import COLOURS, facts, provenance, table, time_and_range, time_text
-from roofline.cli.trace import read, write_page
+from roofline.cli.trace import read
 from roofline.cli.train import step_of
-from roofline.diagnosis import Verdict, trace_report
+from roofline.diagnosis import Verdict
 from roofline.diagnosis import check as judge
 from roofline.diagnosis.causes import Cause
 from roofline.ir.errors import UsageError
@@ -62,16 +62,16 @@ def check(
     events = read(trace) if trace is not None else None
     verdict = judge(graph, run.device(chip), measured, trace=events, **run.keywords, **values)
     if html is not None:
-        write_page(html, _page(verdict, events))
+        _write_page(html, verdict, events)
     output.write(verdict, verdict_parts(verdict), drawn=[events] if events is not None else ())
     if not verdict.ok:
         raise typer.Exit(1)
 
 
-def _page(verdict: Verdict, events: Trace | None) -> str:
-    from roofline.view.pages.page import verdict_page
+def _write_page(path: Path, verdict: Verdict, events: Trace | None) -> None:
+    from roofline.view.pages.report import verdict_page
 
-    return verdict_page(verdict, trace_report(events, verdict.estimate.chip) if events is not None else None)
+    verdict_page(verdict, events).save(path)
 
 
 def verdict_parts(verdict: Verdict) -> Iterator[Any]:

@@ -24,7 +24,6 @@ from roofline.diagnosis.trace_diff import compare_traces
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import UsageError
-from roofline.ir.files import whole_file
 from roofline.ir.report import Report
 from roofline.ir.units import format_si
 from roofline.traces.events import Trace
@@ -78,9 +77,9 @@ def trace(
     if kernels:
         return output.write(report.kernels, _kernels(report, top or 20))
     if html is not None:
-        from roofline.view.pages.page import trace_page
+        from roofline.view.pages.report import trace_page
 
-        write_page(html, trace_page(report))
+        trace_page(report, events).save(html)
     if html is not None and not (output.as_json or output.as_csv):
         write(f"{html}: report of {safe(report.source)}\n")
     else:
@@ -121,12 +120,6 @@ def read(path: Path) -> Trace:
     size = os.path.getsize(path) if os.path.isfile(path) else None
     with progress("trace", size) as update:
         return read_trace(path, lambda done, total: update(done))
-
-
-def write_page(path: Path, page: str) -> None:
-    """Write a page, the whole file or nothing."""
-    with whole_file(path) as stream:
-        stream.write(page)
 
 
 def _parts(report: TraceReport, top: int) -> Iterator[Any]:

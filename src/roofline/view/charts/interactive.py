@@ -251,7 +251,7 @@ def _axis(sheet: _Sheet, axis: Axis, span: Span, down: bool) -> dict[str, Any]:
     elif axis.unit == "%":
         said = {"tickformat": ".3~%"}
     else:  # ticks of its own, so that there are some however far the reader zooms in
-        said = {"exponentformat": "SI" if axis.unit else "none", "ticksuffix": _safe(axis.unit)}
+        said = {"exponentformat": "SI" if axis.unit else "none", "minexponent": 0, "ticksuffix": _safe(axis.unit)}
     return line | said | {
         "type": "log" if axis.log else "linear", "range": ends[::-1] if down else ends, "automargin": True,
         "showgrid": not axis.categories,

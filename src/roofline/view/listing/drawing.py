@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from roofline.ir.graph import Tensor
 from roofline.ops.registry import OPS
 from roofline.view.listing import wording as words
 from roofline.view.listing.edges import edges
-from roofline.view.listing.rows import Listed, Row
+from roofline.view.listing.rows import Block, Listed, Row
 
 #: Nodes that a drawing shows at most.
 MOST = 120
 #: Size of a box, of the room that a passing line takes, and the gaps between them.
 BOX_WIDTH, BOX_HEIGHT, LINE_WIDTH, GAP_X, GAP_Y = 204, 50, 14, 18, 34
+#: Room between a frame and the boxes in it.
+FRAME = 10
 #: Characters that a line of a box holds.
 _LETTERS = 28
 #: Sweeps that put a part below the middle of those above it, and back.
@@ -28,31 +30,49 @@ Part = int | tuple[tuple[int, int], int]
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A box: its class, its upper left corner, its tooltip and its lines of text."""
+    """A box: its class, its upper left corner, its tooltip, its lines of text, and the index of its node, if any."""
 
     kind: str
     x: float
     y: float
     hint: str
     lines: tuple[str, ...]
+    index: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A line around the boxes of equal modules that are drawn once: what it says, its corner and its size."""
+
+    text: str
+    x: float
+    y: float
+    width: float
+    height: float
 
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """What is drawn: its title, its boxes, the paths between them, and the size of it all."""
+    """What is drawn: its title, its boxes, the paths between them, frames around them, and the size of it all."""
 
     title: str
     boxes: tuple[Box, ...]
     paths: tuple[str, ...]
     width: float
     height: float
+    frames: tuple[Frame, ...] = ()
 
 
-def drawing(listed: Listed) -> Drawing:
-    """Draw the folded block that stands for most nodes; the whole program where nothing is folded."""
+def drawing(listed: Listed, whole: bool = False) -> Drawing:
+    """Draw the folded block that stands for most nodes; the whole program where nothing is folded.
+
+    Args:
+        listed: The program.
+        whole: Draw the whole program in any case, each folded block once and with a frame.
+    """
     blocks = sorted(listed.folds, key=lambda block: -block.times * len(list(block.rows())))
     title, rows = "the whole program", list(listed.rows)
-    if blocks:
+    if blocks and not whole:
         title, rows = f"one of {blocks[0].times}: {blocks[0].path}", list(blocks[0].rows())
     rows = [row for row in rows if OPS[row.op].kind != "view"][:MOST]
     if len(rows) == MOST:
@@ -61,7 +81,19 @@ def drawing(listed: Listed) -> Drawing:
     plan = layout([*sources, *(row.index for row in rows)], pairs)
     boxes = [_source(tensor, plan.at[number]) for number, tensor in sources.items()]
     boxes += [_box(row, plan.at[row.index]) for row in rows]
-    return Drawing(title, tuple(boxes), tuple(map(_path, plan.lines)), plan.width, plan.height)
+    frames = tuple(_frames(blocks, plan.at)) if whole else ()
+    return Drawing(title, tuple(boxes), tuple(map(_path, plan.lines)), plan.width, plan.height, frames)
+
+
+def _frames(blocks: Iterable[Block], at: Mapping[int, Point]) -> Iterator[Frame]:
+    """Yield a frame for each folded block of which more than one box is drawn."""
+    for block in blocks:
+        middles = [at[row.index] for row in block.rows() if row.index in at]
+        if len(middles) > 1:
+            xs, ys = zip(*middles, strict=True)
+            left, top = min(xs) - BOX_WIDTH / 2 - FRAME, min(ys) - BOX_HEIGHT / 2 - FRAME
+            size = max(xs) - min(xs) + BOX_WIDTH + 2 * FRAME, max(ys) - min(ys) + BOX_HEIGHT + 2 * FRAME
+            yield Frame(f"{block.path}, {block.times} times", left, top, *size)
 
 
 def _pairs(listed: Listed, rows: Sequence[Row]) -> tuple[list[tuple[int, int]], dict[int, Tensor]]:
@@ -99,7 +131,8 @@ def _box(row: Row, at: Point) -> Box:
     cost = ", ".join(f"{words.amount(n)} {unit}" for n, unit in ((row.flops, "FLOP"), (row.bytes, "B")) if n != 0)
     hint = f"{row.name}: {row.meaning}. {row.title}, kernel {row.place}; {words.options(row.options)}"
     head = last if last == row.title else f"{last}: {row.title}"
-    return _placed("unknown" if row.unknown else OPS[row.op].kind, at, hint, head, shape, cost)
+    box = _placed("unknown" if row.unknown else OPS[row.op].kind, at, hint, head, shape, cost)
+    return replace(box, index=row.index)
 
 
 def _source(tensor: Tensor, at: Point) -> Box:

@@ -1,55 +1,93 @@
-"""A trace's report and a verdict as one page each."""
+"""A page: chapters in order, each made from a result, with the charts' library and one script inside it."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
+from typing import Any
 
-from roofline.diagnosis.causes import Verdict
-from roofline.diagnosis.report import REASON_WORDS, TraceReport
-from roofline.ir.errors import RooflineError
-from roofline.view.charts import plot_roofline
-from roofline.view.charts.inline import inline
-from roofline.view.pages.render import render
-
-#: Operators that a page lists at most.
-MOST = 200
-#: Width and height of the roofline [inch].
-ROOFLINE_SIZE = (10.0, 5.8)
+from roofline.ir.errors import UsageError
+from roofline.ir.files import user_path, whole_file
+from roofline.view.charts.style import THEME
+from roofline.view.pages.moves import Cell, Moves
+from roofline.view.pages.render import macro, render
 
 
-def trace_page(report: TraceReport) -> str:
-    """Return a trace's report as a page that loads nothing.
+def _rgba(colour: str) -> str:
+    """Return a colour as the beginning of one with an opacity, which charts have, too.
 
-    Args:
-        report: From :func:`roofline.diagnosis.trace_report`.
+    Example:
+        >>> _rgba("#0072b2")
+        'rgba(0,114,178'
     """
-    where = report.chip.name if report.chip is not None else "chip unknown"
-    partial = " (partial)" if report.partial else ""
-    title = f"{os.path.basename(report.source)} on {where}{partial}"
-    return render("trace", title=title, report=report, most=MOST, reasons=REASON_WORDS, roofline=_roofline(report))
+    return f"rgba({int(colour[1:3], 16)},{int(colour[3:5], 16)},{int(colour[5:7], 16)}"
 
 
-def verdict_page(verdict: Verdict, report: TraceReport | None = None) -> str:
-    """Return a verdict as a page that loads nothing.
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """A part of a page: its anchor, its heading and what is below it."""
 
-    Args:
-        verdict: From :func:`roofline.check`.
-        report: Of the trace that it rests on, whose operators are listed below it.
+    name: str
+    title: str
+    body: str
+
+
+def chapter(name: str, title: str, template: str, moves: Moves, **values: Any) -> Chapter:
+    """Make a chapter from the macro of that name in a template."""
+    return Chapter(name, title, macro(template, name, moves, **values))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Page:
+    """A page of HTML that needs nothing beside itself.
+
+    From :func:`roofline.report`.
+
+    Attributes:
+        title: Its heading.
+        subtitle: What it is a report of.
+        chapters: Its parts, from top to bottom.
+        moves: What its slider changes.
+        headline: The answer in a line, for each batch of the slider.
     """
-    est = verdict.estimate
-    title = f"{verdict.verdict.replace('_', ' ')}: {est.graph.name} on {est.chip.name}"
-    picture = _roofline(report) if report is not None else ""
-    return render(
-        "verdict", title=title, verdict=verdict, report=report, most=MOST, reasons=REASON_WORDS, roofline=picture
-    )
 
+    title: str
+    subtitle: str
+    chapters: tuple[Chapter, ...]
+    moves: Moves = field(default_factory=Moves)
+    headline: Cell | None = None
 
-def _roofline(report: TraceReport) -> str:
-    """Draw the operators of a trace; nothing where the chip has no roofs or no operator has arithmetic."""
-    from markupsafe import Markup
+    def html(self) -> str:
+        """Return the page as text."""
+        from markupsafe import Markup
+        from plotly.offline import get_plotlyjs
 
-    try:
-        chart = plot_roofline(report)
-    except RooflineError:
-        return ""
-    return Markup(inline(chart, f"roofline of the operators on {chart.chip.name}", ROOFLINE_SIZE))
+        library = Markup(get_plotlyjs()) if self.moves.pictures else ""
+        return render(
+            "page", title=self.title, subtitle=self.subtitle, chapters=self.chapters, moves=self.moves,
+            headline=self.headline, data=self._data, plotly=library,
+        )  # fmt: skip
+
+    def _data(self) -> str:
+        """Return what the script needs, once all that changes has been written."""
+        from jinja2.utils import htmlsafe_json_dumps
+
+        dark = {form(light): form(dark) for light, dark in THEME.values() for form in (str, _rgba)}
+        return htmlsafe_json_dumps({**self.moves.data(), "dark": dark}, separators=(",", ":"))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the page to a file, whole or not at all.
+
+        Args:
+            path: Its suffix is ``.html``.
+
+        Raises:
+            UsageError: Another suffix, or a place that cannot be written.
+        """
+        if user_path(path).suffix.lower() not in (".html", ".htm"):
+            raise UsageError(f"{path}: a report is a page; give a name that ends in .html")
+        with whole_file(path) as stream:
+            stream.write(self.html())
+
+    def __repr__(self) -> str:
+        return f"<Page {self.title!r}: {len(self.chapters)} chapters, from {self.chapters[0].title!r} on>"

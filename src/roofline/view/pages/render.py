@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -38,6 +39,19 @@ def render(template: str, **values: Any) -> str:
     return _environment().get_template(f"{template}.html.j2").render(values)
 
 
+def macro(template: str, name: str, moves: Any, /, **values: Any) -> Any:
+    """Fill in one macro of a template of the folder ``templates``.
+
+    Args:
+        template: Its name, without the suffix.
+        name: Of the macro.
+        moves: What changes with the page's slider.
+        values: The macro's arguments.
+    """
+    module = _environment().get_template(f"{template}.html.j2").make_module({"moves": moves})
+    return getattr(module, name)(**values)
+
+
 @cache
 def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -47,7 +61,7 @@ def _environment() -> Environment:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.globals |= {"theme": THEME, "bars": bars, "words": wording}
-    environment.filters |= {"si": _si, "percent": _percent, "tensor": wording.tensor}
+    environment.filters |= {"si": _si, "percent": _percent, "breakable": _breakable, "tensor": wording.tensor}
     return environment
 
 
@@ -64,6 +78,13 @@ def _si(value: float, unit: str = "s") -> str:
 
 def _percent(value: float) -> str:
     return f"{value:.1%}" if value == value else ""
+
+
+def _breakable(name: str) -> Any:
+    """Return a name that may be broken after a dot, a colon or an underscore."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"(?<=[._:])(?=[^._:])", "<wbr>", str(escape(safe(name)))))
 
 
 def bars(parts: Sequence[tuple[str, float]]) -> Iterator[Bar]:
