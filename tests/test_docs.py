@@ -1,14 +1,12 @@
-"""What the pages and the notebooks show works as pasted, prints what it shows, and leads to where it says."""
+"""What the pages show works as pasted, prints what it shows, and leads to where it says."""
 
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from profiles import LONG
@@ -20,7 +18,6 @@ from roofline.hardware.parts import Efficiency, Fallback, Link, MemoryLevel, Pea
 from roofline.programs.modelfile import ModelFile
 
 ROOT = Path(__file__).resolve().parent.parent
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 sys.path.insert(0, str(ROOT / "scripts"))
 outputs, tables, drawing = map(importlib.import_module, ("outputs", "accuracy_tables", "architecture_drawing"))
 sys.path.pop(0)
@@ -141,18 +138,3 @@ def test_every_page_has_its_place_in_the_site() -> None:
     site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     orphans = [page for page in TEXTS if page.startswith("docs/") and f" {page.removeprefix('docs/')}\n" not in site]
     assert not orphans
-
-
-# --- notebooks --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook_runs(path: Path) -> None:
-    names: dict[str, Any] = {}
-    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
-        if cell["cell_type"] == "code":
-            exec(compile("".join(cell["source"]), str(path.name), "exec"), names)
-
-
-def test_there_is_a_notebook() -> None:
-    assert NOTEBOOKS

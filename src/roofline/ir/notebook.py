@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
@@ -17,6 +18,8 @@ FIGURES, WORDS = 8, 160
 #: What is drawn as a bar, where a table has it.
 _BARS = ("share", "time_s")
 _RANGE = "range_s"
+#: A number with its unit, or a range of them.
+_NUMBER = re.compile(r"[-+]?[0-9][0-9.,]*( ?[A-Za-z%/]+)?( to [0-9].*)?")
 _RULED = "border-bottom:1px solid rgba(128,128,128,.35);padding:2px 10px;vertical-align:top"
 #: Ends of the keys that name a unit, which the cells have.
 _UNITS = ("_per_s", "_s", "_us", "_bytes", "_flops")
@@ -144,8 +147,7 @@ def _style(more: str = "") -> str:
 
 def _cell(text: str, width: float = 0.0) -> str:
     """Return a cell; numbers stand right, and a bar behind one is as wide as its share of the largest."""
-    number = text[:1].isdigit() or text[:2].lstrip("-+").isdigit()
-    more = ";text-align:right;white-space:nowrap" if number else ""
+    more = ";text-align:right;white-space:nowrap" if _NUMBER.fullmatch(text) else ""
     if width > 0:
         more += f";background:linear-gradient(90deg,rgba(0,114,178,.28) {100 * width:.0f}%,transparent 0)"
     hint = f' title="{escape(text)}"' if len(text) > CHARACTERS else ""
