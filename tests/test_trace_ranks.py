@@ -269,6 +269,18 @@ def test_ranks_without_collectives(tmp_path: Path) -> None:
     assert any(note.startswith("no collective ran on a device") for note in found.notes)
 
 
+def test_ranks_on_the_processor(tmp_path: Path) -> None:
+    traces = []
+    for number in range(2):
+        made = rank(number)
+        made.slice("cpu_op", "aten::mm", 1000, 50 + 50 * number, **{"External id": 1})
+        made.slice("user_annotation", "gloo:all_reduce", 1200, 50)
+        traces.append(made)
+    found = report(tmp_path, traces)
+    assert [one.compute_s for one in found.ranks] == pytest.approx([50 * US, 100 * US])
+    assert any(note.startswith("no collective ran on a device") for note in found.notes)
+
+
 # --- the command ------------------------------------------------------------------------------------------------------
 
 

@@ -32,7 +32,7 @@ from roofline.view.charts.points import trace_ceilings
 from roofline.view.listing.wording import safe
 
 _Files = Annotated[list[str], opt.argument(
-    "FILE... [CHIP]", "Chrome JSON of torch.profiler, CSV of nsys, ncu or ops_perf_results, or a table of times; "
+    "FILE", "Chrome JSON of torch.profiler, CSV of nsys, ncu or ops_perf_results, or a table of times; "
     "several, or a folder, of the ranks of one program; two to compare with --diff. A chip after it: where it ran.")
 ]  # fmt: skip
 _Diff = Annotated[bool, opt.option("--diff", "Compare two traces of one program, or of one that was changed.")]

@@ -24,6 +24,8 @@ def on_device(ran: Sequence[Launch]) -> list[float]:
     Args:
         ran: What ran, in order of start.
     """
+    if not ran:
+        return []
     start = np.array([one.start for one in ran])
     end = np.array([one.end for one in ran])
     aside = np.array([one.role in ASIDE for one in ran])
