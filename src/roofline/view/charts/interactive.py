@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from roofline.view.charts.labels import Box, clear, first_free, nearest, place, spread
+from roofline.view.charts.labels import Box, clear, crosses, first_free, nearest, overlaps, place, spread
 from roofline.view.charts.marks import (
     Arrow,
     Axis,
@@ -27,8 +28,8 @@ from roofline.view.charts.marks import (
     Rule,
     Strip,
 )
-from roofline.view.charts.spans import Span, shares_x, spans, ticks
-from roofline.view.charts.style import clean, palette
+from roofline.view.charts.spans import LONGEST, NAMES, Span, shares_x, spans, ticks
+from roofline.view.charts.style import clean, palette, readable
 
 #: Markers of matplotlib by their name in Plotly.
 SYMBOLS = {
@@ -74,6 +75,8 @@ class _Sheet:
     labels: list[_Label] = field(default_factory=list)
     bubbles: list[Box] = field(default_factory=list)
     lines: list[Box] = field(default_factory=list)
+    bars: list[Box] = field(default_factory=list)
+    texts: list[tuple[Box, str, bool, str]] = field(default_factory=list)
 
     def axes(self, paper_x: bool = False, paper_y: bool = False) -> dict[str, str]:
         """Return which axes something refers to."""
@@ -150,11 +153,15 @@ def figure(drawing: Drawing, dark: bool = False) -> Any:
     from plotly.subplots import make_subplots
 
     heights = [panel.height for panel in drawing.panels]
-    height = drawing.size[1] * INCH
-    fig = make_subplots(len(heights), 1, shared_xaxes=shares_x(drawing), row_heights=heights, vertical_spacing=0.06)
+    margins = _margins(drawing)
+    between = _between(drawing)
+    height = drawing.size[1] * INCH + margins[2] - MARGINS[2] + between * (len(heights) - 1)
+    fig = make_subplots(
+        len(heights), 1, shared_xaxes=shares_x(drawing), row_heights=heights,
+        vertical_spacing=(30 + between) / (height - margins[2] - margins[3]),
+    )  # fmt: skip
     names: set[str] = set()
     colours = palette(dark)
-    margins = _margins(drawing)
     for number, (panel, (x, y)) in enumerate(zip(drawing.panels, spans(drawing), strict=True), 1):
         sheet = _Sheet(fig, panel, x, y, colours, number, _frame(fig, number, height, margins), names)
         _set_axes(sheet, number == len(heights) or not shares_x(drawing))
@@ -188,12 +195,31 @@ def _margins(drawing: Drawing) -> Box:
     texts += [f"{mark.label}, above the axis" for mark in marks if isinstance(mark, Rule) and mark.y and mark.label]
     above = sum(isinstance(mark, Rule) and mark.x is not None and bool(mark.label) for mark in drawing.panels[0].marks)
     left, right, top, bottom = MARGINS
+    titled = 16 * bool(drawing.panels[0].title) + LEADING * (len(_subtitle(drawing)) - 1)
     return (
         left,
         right + max((_extent(text)[0] for text in texts), default=0),
-        top + 13 * min(3, above),
-        bottom + 26 * strips,
+        top + titled + 13 * min(3, above),
+        bottom + 26 * strips + _drop(drawing.panels[-1].x),
     )
+
+
+def _between(drawing: Drawing) -> float:
+    """Return the room between two panels for what stands there besides ticks [pixel]."""
+    titled = any(panel.title for panel in drawing.panels[1:])
+    above = any(isinstance(mark, Rule) and mark.x is not None for panel in drawing.panels[1:] for mark in panel.marks)
+    return 14.0 * titled + 13.0 * above + (0.0 if shares_x(drawing) else 28.0)
+
+
+def _subtitle(drawing: Drawing) -> list[str]:
+    """Return the second line of the title as lines that the page has room for."""
+    return textwrap.wrap(clean(drawing.subtitle, 500), 135, max_lines=3, placeholder="…") or [""]
+
+
+def _drop(axis: Axis) -> float:
+    """Return how far names below an axis reach down that are turned because they are too wide; 0 for others [pixel]."""
+    widest = max((len(clean(name, LONGEST)) for name in axis.categories), default=0) * LETTER
+    return 0.85 * widest if widest * min(len(axis.categories), NAMES) > WIDTH - 160 else 0.0
 
 
 def _frame(fig: Any, number: int, height: float, margins: Box) -> Box:
@@ -236,9 +262,10 @@ def _set_axes(sheet: _Sheet, last: bool) -> None:
         sheet.figure.update_xaxes(title_text=_safe(panel.x.label), **row)
     sheet.figure.update_yaxes(title_text=_safe(panel.y.label), **row)
     if panel.title:
+        tops = any(isinstance(mark, Rule) and mark.x is not None and mark.label for mark in panel.marks)
         sheet.figure.add_annotation(
-            text=_safe(panel.title), x=0, y=1, xanchor="left", yanchor="bottom", showarrow=False, yshift=2,
-            font={"color": sheet.colour("soft"), "size": 12}, **sheet.axes(True, True),
+            text=_safe(panel.title), x=0, y=1, xanchor="left", yanchor="bottom", showarrow=False,
+            yshift=15 if tops else 2, font={"color": sheet.colour("soft"), "size": 12}, **sheet.axes(True, True),
         )  # fmt: skip
 
 
@@ -247,7 +274,12 @@ def _axis(sheet: _Sheet, axis: Axis, span: Span, down: bool) -> dict[str, Any]:
     ends = [math.log10(end) for end in span] if axis.log else list(span)
     line = {"gridcolor": sheet.colour("line"), "linecolor": sheet.colour("soft"), "showline": True, "zeroline": False}
     if axis.categories or axis.log or axis.unit == "B" or not axis.ticks:
-        said: dict[str, Any] = {"tickvals": places, "ticktext": [_safe(text, 42) for text in texts]}
+        turned = not down and _drop(axis)
+        said: dict[str, Any] = {
+            "tickvals": places,
+            "ticktext": [_safe(text, LONGEST if turned else 42) for text in texts],
+        }
+        said |= {"tickangle": -55} if turned else {}
     elif axis.unit == "%":
         said = {"tickformat": ".3~%"}
     else:  # ticks of its own, so that there are some however far the reader zooms in
@@ -260,7 +292,8 @@ def _axis(sheet: _Sheet, axis: Axis, span: Span, down: bool) -> dict[str, Any]:
 
 def _set_page(fig: Any, drawing: Drawing, colours: dict[str, str], height: float, margins: Box) -> None:
     left, right, top, bottom = margins
-    title = f"<b>{_safe(drawing.title, 120)}</b><br><sup>{_safe(drawing.subtitle, 200)}</sup>" if drawing.title else ""
+    second = "<br>".join(f"<sup>{_safe(line)}</sup>" for line in _subtitle(drawing))
+    title = f"<b>{_safe(drawing.title, 120)}</b><br>{second}" if drawing.title else ""
     # At the bottom, below the axis' name; the page grows by what it needs.
     entries = sum(bool(trace.showlegend) for trace in fig.data)
     fig.update_layout(
@@ -397,9 +430,50 @@ def _bars(sheet: _Sheet, mark: Bars) -> None:
     sheet.trace(
         "Bar", mark.name, **places, base=start, width=mark.width, hoverinfo="text", hovertext=said,
         marker={"color": colour, "line": {"color": sheet.colour("back"), "width": 0.6}},
-        text=[_safe(text, 60) for text in mark.texts] or None, textposition="auto", textangle=0, cliponaxis=False,
-        insidetextanchor="middle",
+        text=_bar_texts(sheet, mark, start), textposition="inside", textangle=0, cliponaxis=False,
+        insidetextanchor="middle", constraintext="none",
+        insidetextfont={"size": 11, "color": [readable(each) for each in colour]},
     )  # fmt: skip
+
+
+def _bar_texts(sheet: _Sheet, mark: Bars, start: Sequence[float]) -> list[str] | None:
+    """Return what bars say that have room for it; what the others say waits until all of them are known."""
+    boxes, texts = [], []
+    for at, begin, length in zip(mark.at, start, mark.length, strict=True):
+        across, along = (float(at) - mark.width / 2, float(at) + mark.width / 2), (begin, begin + float(length))
+        ends = zip(along, across, strict=True) if mark.horizontal else zip(across, along, strict=True)
+        (x0, y0), (x1, y1) = (sheet.pixel(*end) for end in ends)
+        boxes.append((min(x0, x1), min(y0, y1), max(x0, x1), max(y0, y1)))
+    sheet.bars += boxes
+    for box, text in zip(boxes, mark.texts, strict=False):
+        width, height = _extent(text)
+        inside = width + 6 < box[2] - box[0] and height < box[3] - box[1] + 2
+        texts.append(_safe(text, 60) if inside else "")
+        if text and not inside:
+            sheet.texts.append((box, text, mark.horizontal, mark.name))
+    return texts or None
+
+
+def _write_beside(sheet: _Sheet) -> None:
+    """Write what bars say that have no room for it: behind or before them, where nothing stands."""
+    for (x0, y0, x1, y1), text, horizontal, group in sheet.texts:
+        half = np.asarray(_extent(text)) / 2
+        middle = np.asarray([x0 + x1, y0 + y1]) / 2
+        step = np.asarray([(x1 - x0) / 2 + half[0] + 5, 0.0] if horizontal else [0.0, (y1 - y0) / 2 + half[1] + 4])
+        far = np.asarray([2 * half[0] + 10, 0.0] if horizontal else [0.0, 2 * half[1] + 8])
+        ends = ((x1, middle[1]), (x0, middle[1])) if horizontal else ((middle[0], y1), (middle[0], y0))
+        sides = ("middle right", "middle left") if horizontal else ("top center", "bottom center")
+        first, second = zip(ends, sides, strict=True)  # where they stay in any width
+        beyond = middle + step + far
+        for spot, (end, side) in ((middle + step, first), (middle - step, second), (beyond, (beyond, "middle center"))):
+            box = (*(spot - half), *(spot + half))
+            within = sheet.frame[0] < box[0] and box[2] < sheet.frame[2] + 8
+            taken = sheet.bars + sheet.bubbles
+            if within and not overlaps([box], taken).any() and not crosses(sheet.lines, [box]).any():
+                sheet.bubbles.append(box)
+                said = f"&nbsp;{_safe(text, 60)}&nbsp;" if horizontal else _safe(text, 60)
+                sheet.write(*sheet.data(*end), said, "ink", side, group)
+                break
 
 
 def _cells(sheet: _Sheet, mark: Cells) -> None:
@@ -497,6 +571,7 @@ def _write_labels(sheet: _Sheet) -> None:
     """Write labels where they cover nothing in a figure of its first size, with leaders; they move with the axes."""
     _write_margin(sheet)
     _write_tops(sheet)
+    _write_beside(sheet)
     labels = sorted(sheet.labels, key=lambda label: (not label.bold, -label.reach))
     x0, y0, x1, y1 = sheet.frame
     sizes = [_extent(label.text) for label in labels]

@@ -25,17 +25,15 @@ from roofline.view.charts.marks import (
     Rule,
     Strip,
 )
-from roofline.view.charts.spans import Span, shares_x, spans, ticks
+from roofline.view.charts.spans import LONGEST, Span, shares_x, spans, ticks
 from roofline.view.charts.strip import Row, below
-from roofline.view.charts.style import clean, clean_lines, head, lay_out, palette, pixels, root, style_axes
+from roofline.view.charts.style import clean, clean_lines, head, lay_out, palette, pixels, readable, root, style_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 #: So many points without names of their own are drawn at once.
 CLOUD = 100
-#: Letters of a name below the axes that is turned.
-LONGEST = 18
 #: Dashes of what is possible but was not found.
 DASHES = (0, (5, 3))
 
@@ -76,7 +74,8 @@ class _Canvas:
     def margin_label(self, y: float, text: str, colour: str, bold: bool, swatch: str = "") -> None:
         """Write right of the axes."""
         weight = "bold" if bold else "normal"
-        said = f"    {clean_lines(text)}" if swatch else clean_lines(text)
+        # Browsers take spaces away that begin a text.
+        said = "\N{NO-BREAK SPACE}" * 4 * bool(swatch) + clean_lines(text)
         self.margin.append(place.margin_label(self.ax, y, said, self.colours[colour], weight))
         if swatch:
             self.margin[-1].swatch = place.margin_label(self.ax, y, "■", self.colours[swatch])
@@ -277,12 +276,14 @@ def _bar_texts(canvas: _Canvas, mark: Bars, drawn: Any, taken: list[Box]) -> lis
 
 
 def _bar_text(canvas: _Canvas, said: str, patch: Any, horizontal: bool, taken: Sequence[Box]) -> list[Box]:
+    from matplotlib.colors import to_hex
+
     look: dict[str, Any] = {"transform": canvas.ax.transAxes, "fontsize": 8, "ha": "center", "va": "center"}
     text = canvas.ax.text(0.5, 0.5, clean(said, 60), gid="bar", **look)
     bar, size = patch.get_window_extent(), text.get_window_extent()
     middle = np.asarray([(bar.x0 + bar.x1) / 2, (bar.y0 + bar.y1) / 2])
     if size.width + 6 < bar.width and size.height < bar.height + 2:
-        text.set_color(_readable(patch.get_facecolor()))
+        text.set_color(readable(to_hex(patch.get_facecolor())))
         spots = [middle]
     else:
         step = np.asarray([size.width + 10, 0.0] if horizontal else [0.0, size.height + 8])
@@ -298,14 +299,8 @@ def _bar_text(canvas: _Canvas, said: str, patch: Any, horizontal: bool, taken: S
     return [boxes[free]]  # type: ignore[list-item]
 
 
-def _readable(colour: Any) -> str:
-    """Return black or white, what is better read on a colour."""
-    red, green, blue = colour[:3]
-    return "#111111" if 0.299 * red + 0.587 * green + 0.114 * blue > 0.5 else "#ffffff"
-
-
 def _cells(canvas: _Canvas, mark: Cells) -> None:
-    from matplotlib.colors import LinearSegmentedColormap, LogNorm
+    from matplotlib.colors import LinearSegmentedColormap, LogNorm, to_hex
 
     values = np.ma.masked_invalid(np.asarray(mark.values, dtype=np.float64))
     shades = LinearSegmentedColormap.from_list("cells", [canvas.colours["band"], canvas.colours[mark.colour]])
@@ -316,7 +311,7 @@ def _cells(canvas: _Canvas, mark: Cells) -> None:
     for row, texts in enumerate(mark.texts):
         for column, text in enumerate(texts):
             if text and not np.ma.is_masked(values[row, column]):
-                colour = _readable(shades(float(np.ravel(drawn.norm(values[row, column]))[0])))
+                colour = readable(to_hex(shades(float(np.ravel(drawn.norm(values[row, column]))[0]))))
                 canvas.ax.text(column, row, clean(text, 20), ha="center", va="center", fontsize=8, color=colour)
 
 

@@ -13,6 +13,8 @@ from roofline.view.charts.marks import Arrow, Axis, Band, Bars, Cells, Drawing, 
 NEAR = 4.0
 #: Categories that are named at most; of more, every so many.
 NAMES = 60
+#: Letters of a name below the axes that is turned, since it is too wide for its place.
+LONGEST = 18
 Span = tuple[float, float]
 
 

@@ -132,6 +132,17 @@ def root(ax: Axes) -> Any:
     return ax.figure.canvas.figure
 
 
+def readable(colour: str) -> str:
+    """Return black or white, what is better read on a colour.
+
+    Example:
+        >>> readable("#ffffff"), readable("#0b4f7d")
+        ('#111111', '#ffffff')
+    """
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return "#111111" if 0.299 * red + 0.587 * green + 0.114 * blue > 128 else "#ffffff"
+
+
 def pixels(ax: Axes) -> float:
     """Return the pixels of a typographic point."""
     return float(root(ax).dpi) / 72
