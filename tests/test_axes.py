@@ -173,3 +173,23 @@ def test_a_length_that_happens_to_be_a_width_stays_a_length(name: str, phase: st
             for axes in (symbolic, bound)
         ]
         same_program(after[0].bind(**sizes), after[1])
+
+
+def recorded(normed: bool) -> rl.Graph:
+    """A program recorded to read a transposed operand, two axes joined, and what a softmax copies."""
+    b = rl.ops.Builder("recorded", "bf16")
+    hidden = b.op("linear", b.input("x", (64, 512)), b.weight("up", (2048, 512)), name="hidden")
+    apart = b.op("add", hidden, hidden, name="apart", access=("strided", 2, 2048))
+    joined = b.op("mul", apart, apart, name="joined", access=("mixed", 2, 64 * 2048))
+    shares = b.op("softmax", joined, name="shares", copied=(("strided", 2, 2048), None)) if normed else joined
+    return b.graph([b.op("linear", shares, b.weight("down", (512, 2048)), name="out")])
+
+
+def test_what_a_kernel_reads_apart_has_the_size_that_is_left() -> None:
+    axes = Axes(recorded(normed=True))
+    small = {node.name: dict(node.attrs) for node in axes.resize({atoms_at(axes, "down", 1)[0]: 96}).nodes}
+    assert small["apart"]["access"] == ("strided", 2, 96)
+    assert small["joined"]["access"] == ("mixed", 2, 64 * 96)
+    assert small["shares"]["copied"] == (("strided", 2, 96), None)
+    halves = {node.name: dict(node.attrs) for node in rl.passes.shard(recorded(normed=False), tp=2).nodes}
+    assert halves["apart"]["access"] == ("strided", 2, 1024)

@@ -11,7 +11,7 @@ import pytest
 import roofline as rl
 from roofline.analysis.bulk import group_rows
 from roofline.cost import GROUPS, kernel_time, values
-from roofline.cost.spread import TRANSFERRED, provenance, spread
+from roofline.cost.spread import TRANSFERRED, TWIN, provenance, spread
 
 H100 = rl.chip("h100-sxm")
 FITTED = [name for name in rl.chips() if rl.chip(name).efficiency.parameters]
@@ -62,7 +62,8 @@ def test_a_sibling_takes_shares_as_they_are_and_seconds_by_the_clocks() -> None:
     assert taken["launch"] == pytest.approx(own["launch"] * H100.clock / h200.clock)
     assert provenance(h200, "matmul", "cold") == "transferred"
     assert provenance(h200, "matmul", "warm") == "measured"
-    assert spread(h200, "matmul") == pytest.approx(TRANSFERRED * spread(H100, "matmul"))
+    assert spread(h200, "matmul") == pytest.approx(TWIN * spread(H100, "matmul"))  # but for its memory an H100
+    assert spread(rl.chip("a100-80gb-sxm"), "matmul") == pytest.approx(TRANSFERRED * spread(H100, "matmul"))
 
 
 @pytest.mark.parametrize("name", ["mi300x", "mi325x", "rtx-4090", "rtx-3090", "l4", "t4", "m2-max", "tpu-v4", "gaudi2"])

@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from roofline.cost.machine import machine
 from roofline.cost.parameters import Group, Parameter, values
 from roofline.cost.work import Launch
 from roofline.hardware.chip import Chip
+from roofline.hardware.library import chip as find_chip
 
 #: Formats whose matmuls run on older or fewer kernels and scatter more.
 WIDE = frozenset({"fp32", "tf32", "int8", "fp64", "fp8_block", "fp4"})
@@ -68,8 +70,9 @@ UNMEASURED = frozenset({
 
 #: Provenances, the weakest first.
 CERTAINTY = ("prior", "transferred", "measured")
-#: Figures of another chip carry over with this much more doubt, in the logarithm.
-TRANSFERRED = 1.5
+#: Figures of another chip carry over with this much more doubt, in the logarithm; those of a twin, whose cores are the
+#: same and whose memory is not, with so much: nine of ten of the H200's operators lie within the H100's ranges then.
+TRANSFERRED, TWIN = 1.5, 1.15
 
 
 def kernel_classes(work: Launch, name: str, reading: Any) -> dict[str, Any]:
@@ -112,7 +115,16 @@ def spread(chip: Chip, name: str, regime: str = "cold") -> float:
     if name not in known:  # a CPU's own groups, whose range is the chip's
         return log(max(chip.efficiency.high, 1 / chip.efficiency.low))
     own = any(name in chip.efficiency.parameters.get(table, {}) for table in (group.name, f"{group.name}_{regime}"))
-    return log(known[name]) * (TRANSFERRED if chip.efficiency.like and not own else 1.0)
+    return log(known[name]) * (_doubt(chip) if chip.efficiency.like and not own else 1.0)
+
+
+def _doubt(chip: Chip) -> float:
+    """How much wider ranges of a sibling's figures are on a chip, in the logarithm."""
+    ours, theirs = (
+        (machine(each).cores, machine(each).cache, getattr(each.matrix.get("bf16"), "flops", 0.0))
+        for each in (chip, find_chip(chip.efficiency.like))
+    )
+    return TWIN if ours == theirs else TRANSFERRED
 
 
 def half_width(parts: Mapping[str, Any]) -> Any:

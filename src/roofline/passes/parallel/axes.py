@@ -7,7 +7,7 @@ the options of the nodes in between. What an operator does not explain is frozen
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -206,8 +206,32 @@ class Axes:
         shape = graph.tensors[node.outputs[0]].shape
         if "shape" in attrs:
             attrs["shape"] = shape
+        _lay_out(attrs, [(self.graph.tensors[name].shape, graph.tensors[name].shape) for name in _operands(node)])
         _agree(node, attrs, [graph.tensors[name].shape for name in node.inputs], shape)
         return replace(node, attrs=tuple(sorted(attrs.items())))
+
+
+def _operands(node: Node) -> tuple[str, ...]:
+    return (*node.outputs, *node.inputs)
+
+
+def _lay_out(attrs: dict[str, Any], shapes: Sequence[tuple[Shape, Shape]]) -> None:
+    """Give what a kernel was recorded to read apart the size that it has now: that of an axis, or of some joined.
+
+    Args:
+        attrs: Options of the node, changed in place.
+        shapes: Of its tensors, before and after.
+    """
+    now: dict[Any, Any] = {}
+    for before, after in shapes:
+        for first in range(len(before)):
+            for last in range(len(before), first, -1):
+                now.setdefault(prod(before[first:last]), prod(after[first:last]))
+    if "access" in attrs:
+        *how, run = attrs["access"]
+        attrs["access"] = (*how, now.get(run, run))
+    if "copied" in attrs:
+        attrs["copied"] = tuple((*way[:-1], now.get(way[-1], way[-1])) if way else way for way in attrs["copied"])
 
 
 def _flat(kind: str, parts: Iterable[Span]) -> Iterator[Span | Atom]:
