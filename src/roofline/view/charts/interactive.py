@@ -14,6 +14,7 @@ import numpy as np
 
 from roofline.view.charts.labels import Box, clear, crosses, first_free, nearest, overlaps, place, spread
 from roofline.view.charts.marks import (
+    CROWD,
     Arrow,
     Axis,
     Band,
@@ -43,7 +44,7 @@ POINT, LETTER, LEADING = 96 / 72, 6.4, 14.0
 #: Width of a figure as labels are placed in it, its margins (left, right, top, bottom), and height of an inch [pixel].
 WIDTH, MARGINS, INCH = 900.0, (80.0, 24.0, 58.0, 60.0), 110.0
 #: Width below which a page is scrolled sideways [pixel].
-NARROWEST = 640
+NARROWEST = 860
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,7 +430,7 @@ def _bars(sheet: _Sheet, mark: Bars) -> None:
     places = {"x": length, "y": at, "orientation": "h"} if mark.horizontal else {"x": at, "y": length}
     sheet.trace(
         "Bar", mark.name, **places, base=start, width=mark.width, hoverinfo="text", hovertext=said,
-        marker={"color": colour, "line": {"color": sheet.colour("back"), "width": 0.6}},
+        marker={"color": colour, "line": {"color": sheet.colour("back"), "width": 0.6 if len(at) < CROWD else 0.0}},
         text=_bar_texts(sheet, mark, start), textposition="inside", textangle=0, cliponaxis=False,
         insidetextanchor="middle", constraintext="none",
         insidetextfont={"size": 11, "color": [readable(each) for each in colour]},

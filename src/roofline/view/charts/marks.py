@@ -42,6 +42,8 @@ from typing import Any
 from roofline.ir.units import format_bytes, format_si
 from roofline.view.charts.style import short
 
+#: So many bars have no rim, which would be all that is seen of them.
+CROWD = 80
 #: Numbers along a mark: a sequence or an array of numpy.
 Numbers = Any
 

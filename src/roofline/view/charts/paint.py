@@ -11,6 +11,7 @@ import numpy as np
 from roofline.view.charts import labels as place
 from roofline.view.charts.labels import Box, Label
 from roofline.view.charts.marks import (
+    CROWD,
     Arrow,
     Axis,
     Band,
@@ -252,7 +253,8 @@ def _label_look(canvas: _Canvas, mark: Points) -> dict[str, Any]:
 def _bars(canvas: _Canvas, mark: Bars) -> None:
     names = mark.colour if isinstance(mark.colour, str) else list(mark.colour)
     fill = canvas.colours[names] if isinstance(names, str) else [canvas.colours[name] for name in names]
-    look: dict[str, Any] = {"color": fill, "edgecolor": canvas.colours["back"], "linewidth": 0.6}
+    look: dict[str, Any] = {"color": fill, "edgecolor": canvas.colours["back"]}
+    look["linewidth"] = 0.6 if len(mark.at) < CROWD else 0.0
     draw, width = (canvas.ax.barh, "height") if mark.horizontal else (canvas.ax.bar, "width")
     start: dict[str, Any] = {"left" if mark.horizontal else "bottom": mark.start, width: mark.width}
     drawn = draw(mark.at, mark.length, **start, **look, **canvas.next())
