@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,3 +127,31 @@ def test_memory_parts_add_up() -> None:
     assert bars.start[-1] + bars.length[-1] == pytest.approx(whole.length[0])
     with pytest.raises(rl.errors.UsageError, match="of 25 points; allowed: up to 24"):
         rl.charts.plot_memory(rl.estimate("gpt2", "h100-sxm", batch=range(1, 26), seq=1024))
+
+
+def test_a_browser_lays_an_svg_out_as_it_was_drawn(tmp_path: Path) -> None:
+    """Also in another font: texts keep their width and the space before a swatch, and nothing is loaded."""
+    sync = pytest.importorskip("playwright.sync_api")
+    if not Path("/usr/bin/chromium").exists():
+        pytest.skip("there is no Chromium")
+    chart = sample()
+    picture = chart._repr_svg_().replace("'DejaVu Sans', 'Verdana', 'Arial'", "'Liberation Serif', serif")
+    (tmp_path / "a.svg").write_text(picture, encoding="utf-8")
+    chart.save(tmp_path / "a.html", dark=True)
+    args = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    asked: list[str] = []
+    with sync.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path="/usr/bin/chromium", args=args)
+        page = browser.new_page()
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto((tmp_path / "a.svg").as_uri())
+        script = "[...document.querySelectorAll('text')].map(t => [t.textLength.baseVal.value, t.getBBox().width])"
+        widths = page.evaluate(script)
+        page.goto((tmp_path / "a.html").as_uri())
+        entries = page.locator(".legendtext").all_text_contents()
+        browser.close()
+    assert len(widths) > 20
+    assert [(said, drawn) for said, drawn in widths if drawn != pytest.approx(said, rel=0.02, abs=1.0)] == []
+    assert "measured" in entries
+    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+    assert not re.search(r"<text[^>]*>[ \t]", picture)
