@@ -53,6 +53,7 @@ CASES = (
     "check gpt2 h100-sxm --phase train -B 8 -S 512 --measured 70ms",
     "train resnet50 h100-sxm -B 32", "train gpt2 h100-sxm -B 8 -S 512 --dp 2 --zero 1",
     "scaling resnet50 h100-sxm --devices 1,3", "request gpt2 t4 --prompt 8 --new-tokens 1",
+    "request gpt2 xeon-8480 --prompt 8 --new-tokens 2",
     "fuse gpt2 -S 64", "fuse gpt2 h100-sxm -S 64 --policy chains",
     "fuse gpt2 -S 64 --pair layers.0.mlp.up,layers.0.mlp.down",
     "fuse gpt2 h100-sxm -S 64 --pair layers.0.mlp.up,layers.0.mlp.gelu_new.cube",
@@ -301,7 +302,7 @@ def calls() -> list[list[str]]:
     examples = [
         line.partition(" ")[2]
         for name, line in EXAMPLES.items()
-        if name not in ("plot", "predict", "calibrate", "measure")
+        if name not in ("plot", "predict", "calibrate", "measure", "report")
     ]
     return [shlex.split(line) for line in (*examples, *CASES)]
 

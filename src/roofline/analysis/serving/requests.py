@@ -163,9 +163,10 @@ class Request(Report):
         return int(np.argmax(self.memory.total))
 
     @property
-    def fits(self) -> bool:
-        """True where the peak stays within the chip's capacity."""
-        return self.peak <= self.chip.capacity
+    def fits(self) -> bool | None:
+        """True where the peak stays within the chip's capacity, None where nobody published one."""
+        room = self.chip.main.capacity
+        return None if room is None else self.peak <= room
 
     @property
     def chip(self) -> Chip:
@@ -223,7 +224,7 @@ class Request(Report):
             "tokens_per_s": self.tokens_per_s, "decode_steps": self.new_tokens - 1,
             "peak_bytes": self.peak, "peak_token": self.peak_token + 1,
             "memory_bytes": {name: float(value[self.peak_token]) for name, value in self.memory.parts().items()},
-            "capacity_bytes": self.chip.capacity, "fits": self.fits, "not_modelled": list(self.not_modelled),
+            "capacity_bytes": self.chip.main.capacity, "fits": self.fits, "not_modelled": list(self.not_modelled),
         }  # fmt: skip
 
     def records(self) -> list[dict[str, Any]]:
@@ -238,7 +239,7 @@ class Request(Report):
             f"<Request {self.prefill.graph.title} on {self.chip.name}: "
             f"{format_si(self.time_to_first_token, 's')} to the first of {self.new_tokens:,} tokens{step}; "
             f"{format_si(self.time, 's')} ({format_si(self.low, 's')} to {format_si(self.high, 's')}), "
-            f"{format_bytes(self.peak)} at most{'' if self.fits else ', which does not fit'}>"
+            f"{format_bytes(self.peak)} at most{', which does not fit' if self.fits is False else ''}>"
         )
 
 

@@ -69,9 +69,9 @@ class RequestTokens(Chart):
             Panel(self._cache(token, rows), x, Axis("KV cache", "B", low=0.0), title="keys and values"),
         )
         step = f", then {format_si(one.time_per_token, 's')} each" if one.time_per_token is not None else ""
-        fits = "fits" if one.fits else "DOES NOT FIT"
+        fits = {True: ", fits", False: ", DOES NOT FIT", None: ""}[one.fits]
         said = (f"{first}{step}; all {one.new_tokens:,} in {format_si(one.time, 's')}; "
-                f"peak {format_bytes(one.peak)}, {fits}")  # fmt: skip
+                f"peak {format_bytes(one.peak)}{fits}")  # fmt: skip
         about = self.subject()
         said += f"; {', '.join(size_words(about))}, {about['mode']} mode"
         return Drawing(panels, f"A request of {about['model']} on {one.chip.name}", said, size=(8.0, 6.4))

@@ -14,7 +14,6 @@ from roofline.diagnosis.groups import short
 from roofline.diagnosis.iteration import on_cpu, one_device, run_of
 from roofline.diagnosis.report import NO_CHIP
 from roofline.ir.errors import UsageError, did_you_mean
-from roofline.ir.report import title
 from roofline.ir.text import shown
 from roofline.ir.units import format_si
 from roofline.traces.events import Trace
@@ -214,7 +213,7 @@ def _recorded(trace: Trace) -> Timeline:
     said = f"one of {run.iterations.count} iterations, busy {busy / (until - launches[0].start):.0%} of the time"
     ordered = tuple(sorted(spans, key=lambda span: (span.lane == IDLE, span.start)))
     name = os.path.basename(trace.path)
-    return Timeline(about, f"{name}: {title({'chip': ', '.join(about['devices'])}) or 'one device'}", said, ordered)
+    return Timeline(about, f"{name} on {', '.join(about['devices']) or 'one device'}", said, ordered)
 
 
 def _span(launch: Launch) -> Span:
