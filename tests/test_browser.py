@@ -14,7 +14,7 @@ from made_traces import Made, chain
 
 import roofline as rl
 from roofline.ir.units import format_si
-from roofline.view.charts.style import THEME
+from roofline.view.charts.style import THEME, readable
 from roofline.view.pages.page import Page
 
 BATCHES = [1, 8, 64]
@@ -191,6 +191,13 @@ def expect_colours(tab: Any, scheme: str) -> None:
     layout = tab.evaluate("document.getElementById('chart-roofline').layout")
     assert layout["paper_bgcolor"] == back
     assert layout["font"]["color"] == ink
+    bars = tab.evaluate(
+        "document.getElementById('chart-memory').data.filter(trace => trace.insidetextfont)"
+        ".map(bar => [bar.marker.color, bar.insidetextfont.color])"
+    )
+    written = [pair for colours, texts in bars for pair in zip(colours, texts, strict=True)]
+    assert written
+    assert all(text == readable(colour) for colour, text in written)
     body = tab.evaluate("getComputedStyle(document.body).backgroundColor")
     assert body == f"rgb({int(back[1:3], 16)}, {int(back[3:5], 16)}, {int(back[5:], 16)})"
     assert min(contrast(ink, back), contrast(soft, back)) >= CONTRAST

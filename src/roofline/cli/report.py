@@ -24,8 +24,10 @@ def report(
     run: opt.RunOptions,
 ) -> None:
     """Write everything about a prediction as one interactive page; several batches with -B are those of its slider."""
+    from roofline.view.pages.page import checked
     from roofline.view.pages.report import prediction_page
 
+    checked(output)
     _, est = estimate_of(model, chip, program, sizes, opt.CopyOptions(), run)
     page = prediction_page(est)
     page.save(output)

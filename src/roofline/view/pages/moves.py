@@ -149,8 +149,9 @@ def _rounded(value: Any) -> Any:
 
 
 def toggles(traces: Sequence[dict[str, Any]]) -> tuple[str, ...]:
-    """Return the names in the legend of a figure."""
-    return tuple(dict.fromkeys(trace["legendgroup"] for trace in traces if trace.get("legendgroup")))
+    """Return the names in the legend of a figure that stand for marks."""
+    shown = (trace for trace in traces if trace.get("legendgroup") and trace.get("x") != [None])
+    return tuple(dict.fromkeys(trace["legendgroup"] for trace in shown))
 
 
 def differences(states: Sequence[Any], path: tuple[str | int, ...] = ()) -> Iterable[list[Any]]:

@@ -13,6 +13,16 @@ from roofline.view.pages.moves import Cell, Moves
 from roofline.view.pages.render import macro, render
 
 
+def checked(path: str | os.PathLike[str]) -> None:
+    """Refuse a name that no page has.
+
+    Raises:
+        UsageError: Its suffix is another than ``.html``.
+    """
+    if user_path(path).suffix.lower() not in (".html", ".htm"):
+        raise UsageError(f"{path}: a report is a page; give a name that ends in .html")
+
+
 def _rgba(colour: str) -> str:
     """Return a colour as the beginning of one with an opacity, which charts have, too.
 
@@ -84,8 +94,7 @@ class Page:
         Raises:
             UsageError: Another suffix, or a place that cannot be written.
         """
-        if user_path(path).suffix.lower() not in (".html", ".htm"):
-            raise UsageError(f"{path}: a report is a page; give a name that ends in .html")
+        checked(path)
         with whole_file(path) as stream:
             stream.write(self.html())
 

@@ -14,7 +14,7 @@ from roofline.analysis.batches import SHARES, BatchChoice, best_batch, two_ridge
 from roofline.analysis.estimates import Estimate
 from roofline.analysis.provenance import FIGURES, pass_history
 from roofline.cost import REGIME, half_width
-from roofline.counting.grid import Grid
+from roofline.counting.grid import Grid, one_point
 from roofline.hardware.sheet import figures_of
 from roofline.ir.errors import RooflineError, UsageError
 from roofline.ir.report import title
@@ -80,8 +80,10 @@ def predicted(estimate: Estimate, slider: bool = True) -> Prediction:
     Raises:
         UsageError: It spans several chips or anything but batches.
     """
-    if len(estimate.chips) != 1 or estimate.axis_names not in ((), ("B",)):
-        raise UsageError(f"a report is of one chip and spans batches alone; this estimate has {estimate.axis_names}")
+    if len(estimate.chips) != 1:
+        raise UsageError(f"a report is of one chip, given {', '.join(chip.name for chip in estimate.chips)}")
+    one_point([name for name in estimate.axis_names if name not in ("chip", "B")], "a report is, but for its batch, of")
+    estimate = replace(estimate, many_chips=False)
     batch = estimate.grid.values.get("B")
     if batch is None or not slider:
         return Prediction(estimate)

@@ -79,34 +79,39 @@ def program_view(prediction: Prediction) -> ProgramView:
     return ProgramView(listed, drawing(listed, whole=True), heats, tuple(map(heater.branch, listed.items)))
 
 
+def _short(row: Row) -> str:
+    return row.name.rpartition(".")[2] or row.name
+
+
 class _Heater:
     """Works out what nodes and modules take, from the times of the kernels that they run in."""
 
     def __init__(self, listed: Listing, times: Any, bounds: Any, whole: Any) -> None:
         self.times, self.bounds, self.whole = times, bounds, whole
         self.mains = [row.kernel.nodes.index(row.kernel.main) + 1 for row in listed.counts.rows]
+        self.homes = {row.kernel: _short(row) for row in listed.rows if self._is_main(row)}
         seconds = [self._seconds(row) for row in listed.rows]
         self.most = np.max(seconds, axis=0)
 
     def _seconds(self, row: Row) -> Any:
         """Return the time of a node, that of its kernel: all of which is its main node's."""
-        is_main = row.number and row.step == self.mains[row.number - 1]
-        return self.times[:, row.number - 1] * row.count if is_main else np.zeros_like(self.whole)
+        return self.times[:, row.number - 1] * row.count if self._is_main(row) else np.zeros_like(self.whole)
+
+    def _is_main(self, row: Row) -> bool:
+        return bool(row.number) and row.step == self.mains[row.number - 1]
 
     def of_row(self, row: Row) -> Heat:
         """Return what a node takes, in the colour of its kernel."""
         bound = [BOUNDS[at] for at in self.bounds[:, row.number - 1]]
-        return self._heat(self._seconds(row), bound)
+        inside = "" if self._is_main(row) else f"in the kernel of {self.homes.get(row.kernel, 'another')}"
+        return self._heat(self._seconds(row), bound, inside)
 
-    def _heat(self, spent: Any, bound: list[str]) -> Heat:
+    def _heat(self, spent: Any, bound: list[str], inside: str = "") -> Heat:
         share = spent / self.whole
         texts, shares = tuple(map(seconds, spent)), tuple(f"{part:.1%}" for part in share)
         # Times of modules may exceed that of the longest node, which is as deep as it gets.
         depth = PALEST + (DEEPEST - PALEST) * np.minimum(spent / self.most, 1.0)
-        words = (
-            f"{time}, {part}" if time != "0 s" else "in the kernel of another"
-            for time, part in zip(texts, shares, strict=True)
-        )
+        words = (inside or f"{time}, {part}" for time, part in zip(texts, shares, strict=True))
         return Heat(
             Cell(tuple(words)),
             Cell(texts, tuple(spent)),
@@ -120,7 +125,7 @@ class _Heater:
         if isinstance(item, Row):
             what = f"{item.title} {', '.join(map(tensor, item.outputs))}"
             heat = self.of_row(item) if item.number else self._heat(np.zeros_like(self.whole), [""] * len(self.whole))
-            return Branch(item.name.rpartition(".")[2] or item.name, what, item.launches, heat)
+            return Branch(_short(item), what, item.launches, heat)
         rows = [row for row in item.rows() if row.number]
         spent = np.sum([self._seconds(row) for row in rows] or [np.zeros_like(self.whole)], axis=0)
         return Branch(

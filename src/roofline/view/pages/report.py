@@ -210,9 +210,7 @@ def _parts(of: Verdict | TraceReport, moves: Moves) -> dict[str, Any]:
     chart = plot_verdict(of)
     longest = sorted(of.waterfall, key=lambda part: -part[1])[:3]
     said = ", ".join(f"{words(name)} {seconds / chart.measured:.1%}" for name, seconds in longest)
-    label = f"From the floor up to the measured {format_si(chart.measured, 's')}" + (
-        f"; most is {said}." if said else "."
-    )
+    label = f"The measured {format_si(chart.measured, 's')}" + (f": most is {said}." if said else " cannot be.")
     picture = moves.picture("waterfall", [chart.drawing()], [label])
     return {"parts": of.waterfall, "whole": chart.measured, "chart": picture}
 

@@ -57,7 +57,16 @@ function figure(box) {
   whole.layout.uirevision = "zoomed";  // stays as the reader left it
   if (!scheme.matches || printing) return whole;
   const colours = /#[0-9a-f]{6}|rgba\(\d+,\d+,\d+/g;
-  return JSON.parse(JSON.stringify(whole).replace(colours, colour => data.dark[colour] ?? colour));
+  const darkened = JSON.parse(JSON.stringify(whole).replace(colours, colour => data.dark[colour] ?? colour));
+  for (const {insidetextfont, marker} of darkened.data)
+    if (insidetextfont) insidetextfont.color = [marker.color].flat().map(readable);
+  return darkened;
+}
+
+// As charts.style.readable.
+function readable(colour) {
+  const [red, green, blue] = [1, 3, 5].map(at => parseInt(colour.slice(at, at + 2), 16));
+  return 0.299 * red + 0.587 * green + 0.114 * blue > 128 ? "#111111" : "#ffffff";
 }
 
 // On a narrow screen there is no room for what is written in a chart and right of it: touching a point says it.
