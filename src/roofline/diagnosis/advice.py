@@ -79,11 +79,14 @@ def advice(reference: Reference, seconds: float, causes: Sequence[Cause] = ()) -
     cured = replace(reference, mode=mode, tf32=tf32)
     scale = own / _time(cured)
     pace = own / float(cured.expected.device_time) if causes else scale  # launches are among the causes
-    return (*first, *(
-        replace(one, time_s=seconds - pace * one.saves_s, saves_s=pace * one.saves_s,
-                together_s=scale * one.together_s + unknown)
-        for one in _changes(cured, reference, pace)
-    ))  # fmt: skip
+    return (*first, *(_measured(one, seconds, pace, scale * one.together_s + unknown)
+                      for one in _changes(cured, reference, pace)))  # fmt: skip
+
+
+def _measured(one: Advice, seconds: float, pace: float, together: float) -> Advice:
+    """Return advice in seconds of the measured time: alone, it saves no more than with all that stands above it."""
+    saves = min(pace * one.saves_s, seconds - together)
+    return replace(one, time_s=seconds - saves, saves_s=saves, together_s=together)
 
 
 def _uncovered(reference: Reference, cause: Cause) -> float:
