@@ -441,6 +441,27 @@ def test_plot_with_a_measured_time(run: Run, tmp_path: Path) -> None:
     assert "roofline: note: " in run(*args, "1ns").err
 
 
+def test_plot_of_several_chips_and_programs(run: Run, tmp_path: Path) -> None:
+    page, table = tmp_path / "x.html", tmp_path / "x.csv"
+    sizes = ("-S", "64", "--phase", "decode", "-B", "8")
+    result = run("plot", "gpt2", "h100-sxm,l4", *sizes, "-o", page, "-o", table, "--dark")
+    assert (result.code, result.err) == (0, "")
+    assert "2 rooflines" in " ".join(result.out.split())
+    assert "#14181e" in page.read_text(encoding="utf-8")
+    assert {line.split(",")[0] for line in table.read_text(encoding="utf-8").splitlines()} == {"of", "h100-sxm", "l4"}
+    assert run("plot", "gpt2", "l4", "--also", "opt-1.3b", *sizes, "-o", tmp_path / "y.svg").code == 0
+    fails(run("plot", "gpt2", "l4,t4", "-B", "1,2", "-S", "64", "-o", page), "one point")
+    fails(run("plot", "gpt2", "l4", "-B", "1", "-S", "64", "--latency-limit", "9ms", "-o", page), "sweep over batches")
+
+
+def test_plot_of_a_sweep_with_limits_and_times(run: Run, tmp_path: Path) -> None:
+    args = ("plot", "gpt2", "l4", "-S", "64", "-B", "1,8,64", "--latency-limit", "20ms", "-o", tmp_path / "x.csv")
+    assert run(*args, "--measured", "1=9ms,8=30ms").code == 0
+    rows = (tmp_path / "x.csv").read_text(encoding="utf-8").splitlines()
+    assert [row.split(",")[0] for row in rows[1:]] == ["expected"] * 3 + ["measured"] * 2
+    fails(run(*args, "--measured", "9ms"), "BATCH=TIME")
+
+
 @pytest.mark.parametrize(
     ("output", "words"),
     [

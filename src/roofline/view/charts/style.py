@@ -11,7 +11,6 @@ from roofline.ir.units import format_si
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.text import Text
 
 #: Colours by what they stand for: in files and light pages, and in dark pages. Bounds are of the Okabe-Ito set, which
@@ -31,13 +30,11 @@ THEME: dict[str, tuple[str, str]] = {
     "pale-red": ("#ffcccc", "#4d2220"),
 }  # fmt: skip
 COLOURS = {name: light for name, (light, _) in THEME.items()}
-INK, MUTED, GRID, BACK, BAND, ALERT = (COLOURS[name] for name in ("ink", "soft", "line", "back", "band", "red"))
+INK, MUTED, ALERT = (COLOURS[name] for name in ("ink", "soft", "red"))
 
 #: What bounds a kernel, and the link of a copy; the marker tells them apart in grey as well.
 BOUND_COLOURS = {bound: COLOURS[bound] for bound in (*BOUNDS, "link")} | {"": COLOURS["unknown"]}
 BOUND_MARKERS = dict(zip(BOUND_COLOURS, ("o", "s", "P", "^", "D", "v", "h"), strict=True))
-#: Parts of the memory, in the order of :class:`roofline.counting.memory.Memory`.
-PART_COLOURS = tuple(COLOURS[part] for part in ("weights", "kv_cache", "inputs", "activations", "workspace", "reserve"))
 #: Parts of a time that are called otherwise than their colour.
 _SAME = {
     "busy": "floor", "no formula": "unknown", "other": "unknown", "launch_bound": "launch", "launching": "launch",
@@ -155,16 +152,6 @@ def style_axes(ax: Axes) -> None:
     ax.tick_params(which="both", length=0)
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
-
-
-def log_ticks(axis: Axis, low: float, high: float, unit: str) -> None:
-    """Give a logarithmic axis ticks at decades, or at 1, 2 and 5 where there are few, with units as text."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    few = high / low < 300
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,), numticks=12))
-    axis.set_major_formatter(FuncFormatter(lambda v, _: format_si(v, unit) if unit else short(v)))
-    axis.set_minor_formatter(NullFormatter())
 
 
 def head(ax: Axes, title: str, subtitle: str, lift: float = 0.0, colour: str = MUTED) -> tuple[Text, Text]:
