@@ -26,8 +26,8 @@ SHORT = (
     ("isolated operators, nothing fitted", "H200", "771", "H200 with the H100's parameters"),
     ("whole models", "H100", "55", "whole models, regime device"),
     ("programs that the rules were made with", "H100", "47", "all eager programs"),
-    ("strangers' programs, unseen by the rules", "H200", "25", "not looked at"),
-    ("strangers' training steps", "H200", "8", "training steps, looked at and not"),
+    ("further programs, no figure fitted to them", "H200", "56", "eager programs"),
+    ("their training steps", "H200", "8", "training steps"),
 )
 
 

@@ -119,7 +119,7 @@ def spread(chip: Chip, name: str, regime: str = "cold") -> float:
 
 
 def _doubt(chip: Chip) -> float:
-    """How much wider ranges of a sibling's figures are on a chip, in the logarithm."""
+    """Return how much wider ranges of a sibling's figures are on a chip, in the logarithm."""
     ours, theirs = (
         (machine(each).cores, machine(each).cache, getattr(each.matrix.get("bf16"), "flops", 0.0))
         for each in (chip, find_chip(chip.efficiency.like))
