@@ -318,6 +318,7 @@ def test_page_of_a_verdict(tmp_path: Path) -> None:
     for text in ("slow", "Where the time went", "Causes", "use <fp8>", "a gap & no fault", "partial", "Prediction"):
         assert text in seen.text
     assert judged.causes[0].fix in seen.text
+    assert "measured" in [trace["name"] for trace in seen.data["pictures"]["chart-roofline"]["data"]]
     assert "operators" not in [one.name for one in page.chapters]
     assert 'type="range"' not in page.html()
     both = rl.report(judged, trace=recorded(tmp_path))
@@ -340,7 +341,9 @@ def test_parts_of_a_verdict_add_up_and_tiny_ones_have_a_row(monkeypatch: pytest.
 
 
 def test_page_of_an_impossible_time() -> None:
-    assert "impossible" in whole(rl.report(verdict("1 us"))).text
+    seen = whole(rl.report(verdict("1 us")))
+    assert "impossible" in seen.text
+    assert "times as fast as the datasheet of h100-sxm allows" in seen.text
 
 
 # --- machinery --------------------------------------------------------------------------------------------------------

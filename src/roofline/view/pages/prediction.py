@@ -235,14 +235,15 @@ LAYERS = 3
 _EDGES: dict[str, Callable[[Iterable[float]], float]] = {"left": min, "right": max, "bottom": min, "top": max}
 
 
-def roofline(prediction: Prediction, moves: Moves) -> Picture:
-    """Take the roofline of each batch into a page."""
-    charts = [plot_roofline(point) for point in prediction.points]
+def roofline(prediction: Prediction, moves: Moves, measured: float | None) -> Picture:
+    """Take the roofline of each batch into a page, with what was measured, where that is known [s]."""
+    charts = [plot_roofline(point, measured=measured) for point in prediction.points]
     windows = [chart.window for chart in charts]
     whole = Window(*(edge(map(attrgetter(name), windows)) for name, edge in _EDGES.items()))
     for chart in charts:
         vars(chart)["window"] = whole  # which it would work out for its own points alone
-    return moves.picture("roofline", [chart.drawing() for chart in charts], list(map(_beneath, prediction.points)))
+    labels = [" ".join((_beneath(one), *chart.warnings)) for one, chart in zip(prediction.points, charts, strict=True)]
+    return moves.picture("roofline", [chart.drawing() for chart in charts], labels)
 
 
 def _beneath(est: Estimate) -> str:

@@ -113,7 +113,7 @@ def verdict_page(verdict: Verdict, trace: Trace | None = None) -> Page:
     chapters = [*_verdict(verdict, moves)]
     if trace is not None:
         chapters += _trace(trace_report(trace, est.chip), moves, trace, [])
-    chapters += _prediction(predicted(est, slider=False), moves, "Prediction")
+    chapters += _prediction(predicted(est, slider=False), moves, "Prediction", verdict.measured)
     head = f"{verdict.verdict.replace('_', ' ')}: {est.graph.name} on {est.chip.name}"
     return Page(head, title(est.subject()), tuple(chapters), moves)
 
@@ -135,8 +135,10 @@ def trace_page(of: TraceReport, trace: Trace | None = None) -> Page:
 # --- chapters ---------------------------------------------------------------------------------------------------------
 
 
-def _prediction(of: Prediction, moves: Moves, head: str = "At a glance") -> Iterator[Chapter]:
-    """Yield the chapters of a prediction, the first with a heading of its own."""
+def _prediction(
+    of: Prediction, moves: Moves, head: str = "At a glance", measured: float | None = None
+) -> Iterator[Chapter]:
+    """Yield the chapters of a prediction, the first with a heading of its own, and what was measured beside it [s]."""
 
     def made(name: str, title: str, **values: Any) -> Chapter:
         return chapter(name, title, "prediction", moves, **values)
@@ -144,7 +146,7 @@ def _prediction(of: Prediction, moves: Moves, head: str = "At a glance") -> Iter
     lines, rows = predict.kernel_lines(of), len(of.shown.rows)
     columns = [(name, "n") for name in predict.COLUMNS]
     yield made("summary", head, pairs=predict.summary(of), notes=of.shown.graph.info.notes)
-    yield made("roofline", "Roofline", chart=predict.roofline(of, moves))
+    yield made("roofline", "Roofline", chart=predict.roofline(of, moves, measured))
     if sweep := predict.sweep(of, moves):
         yield made("sweep", "Over the batch", **sweep)
     yield made("memory", "Memory", **predict.memory(of, moves))
@@ -227,5 +229,5 @@ def _operators(of: TraceReport, moves: Moves) -> Any:
         chart = plot_roofline(of)
     except RooflineError:
         return None
-    words = f"{chart.subtitle}. The table of operators has every point."
+    words = " ".join((f"{chart.subtitle}. The table of operators has every point.", *chart.warnings))
     return moves.picture("operators-roofline", [chart.drawing()], [words])
