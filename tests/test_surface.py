@@ -58,12 +58,16 @@ CHIP_CALLS: dict[str, Callable[[Any], Any]] = {
     "validate": lambda chip: rl.validate([{"op": "relu", "dtype": "bf16", "shape": '{"n": 64}', "kernel_us": 2}], chip),
     "analysis.collective": lambda chip: rl.analysis.collective(chip, "all_reduce", "1 MB", 2),
     "charts.plot_roofline": lambda chip: rl.charts.plot_roofline(chip),
+    "measurement.doctor": lambda chip: rl.measurement.doctor(chip),
     "diagnosis.check_ops": lambda chip: rl.diagnosis.check_ops(
         [{"op": "gemm", "dtype": "bf16", "m": 64, "n": 64, "k": 64, "time_us": 9}], chip
     ),
 }  # fmt: skip
 #: Neither: they take code or a trace beside the chip.
-OTHERS = {"measure", "measurement.compare_backends", "diagnosis.trace_report"}
+OTHERS = {
+    "measure", "measurement.compare_backends", "diagnosis.compare_traces", "diagnosis.ranks_report",
+    "diagnosis.trace_report",
+}  # fmt: skip
 NEED_DECODE = {"serving.kv_cache", "serving.largest_concurrency", "serving.largest_context"}
 #: Questions that a kind of program has no answer to, and what is said.
 CANNOT = {
