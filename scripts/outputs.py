@@ -36,13 +36,11 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 #: Folders that pages read from.
-_SHARED = ("examples", "measurements", "notebooks")
+_SHARED = ("benchmarks", "examples", "measurements", "notebooks")
 #: Commands of the shell that pages use; scripts of a page change tables of the library, in a process of their own.
 SHELL = ("cat", "cut", "head", "ls", "python")
 #: What is not run: installs, what works on the whole checkout, what measures the machine or waits for a reader.
-ELSEWHERE = re.compile(
-    r"(scripts/|\.venv/|pip |git |python (-m|scripts/|benchmarks/)|roofline (calibrate|explore|--install)|dot )"
-)
+ELSEWHERE = re.compile(r"(scripts/|\.venv/|pip |git |python (-m|scripts/)|roofline (calibrate|explore|--install)|dot )")
 _FENCE = re.compile(r'^```(\w*)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 _OPTIONAL = ("torch", "transformers", "onnx", "onnxscript", "jax", "dash", "openpyxl")
 
@@ -51,12 +49,13 @@ class Missing(Exception):
     """A block needs a framework that is not installed."""
 
 
-def renewed(text: str, folder: Path) -> str:
+def renewed(text: str, folder: Path, slow: bool = True) -> str:
     """Return a page with its outputs as they are now.
 
     Args:
         text: The page.
         folder: Where its files are written and its commands run.
+        slow: Whether scripts of benchmarks run too; else what they print stays as it is.
     """
     for name in _SHARED:
         (folder / name).symlink_to(ROOT / name)
@@ -68,7 +67,8 @@ def renewed(text: str, folder: Path) -> str:
             behind = not text[end : block.start()].strip("`\n")
             end = block.end(3)
             try:
-                body, printed = _block(language, title, body, printed if behind else None)
+                if slow or not body.startswith("$ python benchmarks/"):
+                    body, printed = _block(language, title, body, printed if behind else None)
             except Missing:
                 printed = None
             parts.append(body)

@@ -7,6 +7,8 @@ import os
 import re
 import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 from profiles import LONG
@@ -35,7 +37,7 @@ _ELSEWHERE = ("--device", "--like")
 @pytest.mark.parametrize("page", TEXTS)
 def test_a_page_runs_and_prints_what_it_shows(page: str, tmp_path: Path) -> None:
     """After a change of what is printed: ``python scripts/outputs.py``."""
-    assert outputs.renewed(TEXTS[page], tmp_path) == TEXTS[page]
+    assert outputs.renewed(TEXTS[page], tmp_path, slow=LONG) == TEXTS[page]
 
 
 @pytest.mark.parametrize("page", TEXTS)
@@ -132,6 +134,26 @@ def _is_made(page: str, path: str) -> bool:
     """Tell whether a link is to a page that the site makes."""
     made = (ROOT / page).parent / path
     return os.path.normpath(made).startswith(str(ROOT / "docs" / "reference") + os.sep) and made.suffix == ".md"
+
+
+@pytest.mark.parametrize("page", [page for page in TEXTS if page != "docs/compile.md"])  # which cites files of PyTorch
+def test_files_that_a_page_names_are_there(page: str) -> None:
+    bare = re.sub(r"^```.*?^```", "", TEXTS[page], flags=re.MULTILINE | re.DOTALL)
+    for name in re.findall(r"`(?:python )?([\w-]+/[\w./-]*\w\.(?:py|csv|toml|md|json|txt|yml))`", bare):
+        places = (ROOT, ROOT / "src", ROOT / "src" / "roofline", ROOT / "measurements", ROOT / "docs")
+        foreign = name.startswith(("torch/", "c10/")) or "NAME" in name
+        assert foreign or any((place / name).exists() for place in places), name
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_names_of_the_library_that_a_page_writes_exist(page: str) -> None:
+    for name in re.findall(r"`(?:rl|roofline)\.([a-z]\w*(?:\.\w+)*)", TEXTS[page]):
+        value: Any = rl
+        for part in name.split("."):
+            if isinstance(value, ModuleType):
+                if not hasattr(value, part):
+                    importlib.import_module(f"{value.__name__}.{part}")
+                value = getattr(value, part)
 
 
 def test_every_page_has_its_place_in_the_site() -> None:
