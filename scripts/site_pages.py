@@ -24,6 +24,7 @@ from roofline.cli.app import EXAMPLES
 from roofline.cli.commands import app
 
 sys.path.insert(0, str(Path(__file__).parent))
+import site_notebooks
 from site_docstrings import markdown
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -53,6 +54,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 def _made() -> Iterator[tuple[str, str]]:
     for source, page in ELSEWHERE.items():
         yield page, _relinked((ROOT / source).read_text(encoding="utf-8"), source, page)
+    yield from site_notebooks.pages()
     yield "reference/commands.md", commands()
     yield "reference/roofline.md", names("roofline", rl)
     for space in rl.__all__:

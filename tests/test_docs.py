@@ -158,5 +158,7 @@ def test_names_of_the_library_that_a_page_writes_exist(page: str) -> None:
 
 def test_every_page_has_its_place_in_the_site() -> None:
     site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    orphans = [page for page in TEXTS if page.startswith("docs/") and f" {page.removeprefix('docs/')}\n" not in site]
+    pages = [page.removeprefix("docs/") for page in TEXTS if page.startswith("docs/")]
+    pages += [f"notebooks/{path.stem}.md" for path in (ROOT / "notebooks").glob("*.ipynb")]
+    orphans = [page for page in pages if f" {page}\n" not in site]
     assert not orphans
