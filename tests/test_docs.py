@@ -86,6 +86,15 @@ def test_the_page_on_files_names_every_key() -> None:
         assert named == set(kind.model_fields), (kind, set(kind.model_fields) - named)
 
 
+def test_readme_says_of_verdicts_what_their_page_says() -> None:
+    said, page = (
+        re.search(r"(?m)^O[nf] (?:the )?301 programs.*\n.*", TEXTS[name]) for name in ("README.md", "docs/diagnosis.md")
+    )
+    assert said
+    assert page
+    assert set(re.findall(r"\d+", said[0])) <= set(re.findall(r"\d+", page[0]))
+
+
 def test_readme_counts_what_ships() -> None:
     least = int(re.findall(r"over (\d+) chips and \1 models", TEXTS["README.md"])[0])
     assert least < len(rl.chips()) < least + 10
