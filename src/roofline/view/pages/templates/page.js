@@ -40,7 +40,7 @@ if (!source) return;
 const data = JSON.parse(source.textContent), boxes = all(".plot");
 const scheme = matchMedia("(prefers-color-scheme: dark)");
 const config = {responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"]};
-const NARROW = 600, NARROW_TICKS = 4;  // pixels, and ticks along the bottom
+const NARROW = 600, NARROW_TICKS = 4, LEGEND = 18, LINE = 13;  // pixels, but for the ticks along the bottom
 let at = data.at, printing = false;
 
 const switches = box => all(".toggles input", box.closest("figure"));
@@ -69,21 +69,33 @@ function readable(colour) {
   return 0.299 * red + 0.587 * green + 0.114 * blue > 128 ? "#111111" : "#ffffff";
 }
 
-// On a narrow screen there is no room for what is written in a chart and right of it: touching a point says it.
+// On a narrow screen there is no room for what is written in a chart and right of it, but for bars: touching a point says
+// it. What stands above stands on lines of its own.
 function narrowed({data: traces, layout}) {
+  const bars = traces.some(trace => trace.type === "bar");
   const isLabel = trace => trace.mode === "text" || trace.mode === "lines" && trace.hoverinfo === "skip" && !trace.fill;
-  layout.margin.r = traces.some(trace => trace.type === "bar" && trace.orientation === "h" && trace.text) ? 48 : 16;
+  layout.margin.r = bars ? 48 : 16;
   layout.annotations = layout.annotations?.filter(note => note.y === 1 && note.yanchor === "bottom");
+  layout.annotations?.sort((a, b) => a.x - b.x).forEach((note, line) => { note.yshift = LINE * line; });
+  const more = LINE * Math.max(0, (layout.annotations?.length ?? 0) - 2);
+  layout.margin.t += more;
+  layout.height += more;
+  if (layout.showlegend) {  // it has more lines, and is below the name of the axis all the same
+    layout.height += LEGEND * traces.filter(trace => trace.showlegend).length;
+    layout.legend.y *= 1.3;
+    for (const trace of traces) if (trace.type === "bar") delete trace.text;  // bars of several kinds share a row
+  }
   for (const key of Object.keys(layout).filter(key => key.startsWith("xaxis"))) {
     const axis = layout[key], every = Math.ceil((axis.tickvals?.length ?? 0) / NARROW_TICKS);
     for (const part of ["tickvals", "ticktext"]) axis[part] = axis[part]?.filter((_, number) => number % every === 0);
   }
-  return {data: traces.filter(trace => !isLabel(trace)), layout};
+  return {data: bars ? traces : traces.filter(trace => !isLabel(trace)), layout};
 }
 
 function draw(box) {
   const whole = figure(box), {data: traces, layout} = box.clientWidth < NARROW ? narrowed(whole) : whole;
   const isNew = !box.data;
+  box.style.height = `${layout.height}px`;
   Plotly.react(box, traces, layout, config);
   if (isNew) heed(box);
 }
