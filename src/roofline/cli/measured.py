@@ -15,7 +15,7 @@ from roofline.cli.app import JUDGE, command
 from roofline.cli.output import note_failed
 from roofline.cli.tables import COLOURS, facts, heading, table, time_text
 from roofline.diagnosis.op_times import OpVerdict, OpVerdicts, check_ops
-from roofline.diagnosis.sweep import SweepVerdict, check_sweep, read_sweep
+from roofline.diagnosis.sweep import SweepVerdict, check_sweep, per_second, read_sweep
 from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import UsageError
 from roofline.ir.report import title
@@ -59,7 +59,7 @@ def _shares(verdict: SweepVerdict) -> str:
     if verdict.saturated is None:
         return ""
     shares = ", ".join(f"{share} from batch {batch:.3g}" for share, batch in verdict.batch_by_share.items())
-    return f"large batches approach {verdict.saturated:.4g} per second: {shares}"
+    return f"large batches approach {per_second(verdict.saturated)} per second: {shares}"
 
 
 def _sweep(verdict: SweepVerdict) -> Iterator[Any]:

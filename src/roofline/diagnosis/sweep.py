@@ -59,6 +59,16 @@ RECOMMENDED = {"flat": (1.0, 2.0), "line": (4.0, 9.0)}
 BATCH = ("batch", "batch size", "batch_size", "batchsize", "bs", "b", "n", "concurrency")
 
 
+def per_second(rate: float) -> str:
+    """Write a rate without a power of ten.
+
+    Example:
+        >>> per_second(8000.0), per_second(10362.4), per_second(0.5)
+        ('8000', '10,362', '0.5')
+    """
+    return f"{rate:,.0f}" if rate >= 1e4 else f"{rate:.4g}"
+
+
 @dataclass(frozen=True, slots=True)
 class Fit:
     """Time over batch in three numbers.
@@ -402,7 +412,7 @@ def _reading(best: Fit, batches: Floats, times: Floats) -> tuple[str, str]:
             "once for all items; a bigger batch is nearly free"
         )
     fixed = f"a fixed {floor} (launches, or weights that are read once), then {item} per item"
-    limit = f"{1 / best.marginal:.4g} per second that large batches approach"
+    limit = f"{per_second(1 / best.marginal)} per second that large batches approach"
     last = f"batch {batches[-1]:g} has {best.share(batches[-1]):.0%} of the {limit}"
     if best.knee > batches[-1]:
         longer = float(best.at(2 * batches[-1]) / best.at(batches[-1])) - 1
