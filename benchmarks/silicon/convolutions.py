@@ -16,9 +16,6 @@ import time
 import torch
 import torch.nn.functional as F
 
-LIMIT = float(sys.argv[1]) if len(sys.argv) > 1 else 38.0
-SKIP = int(sys.argv[2]) if len(sys.argv) > 2 else 0
-start = time.time()
 R = random.Random(7)
 T = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 aten = torch.ops.aten
@@ -173,20 +170,21 @@ def other():
     }
 
 
-def tensor(*shape, dtype, layout="", grad=False):
-    x = torch.randn(*shape, device="cuda", dtype=T[dtype])
+def tensor(*shape, dtype, layout="", device="cuda"):
+    x = torch.randn(*shape, device=device, dtype=T[dtype])
     if layout:
         x = x.contiguous(memory_format=torch.channels_last)
     return x
 
 
-def work(job):
+def work(job, device="cuda"):
+    """The operator of a job, as a function without arguments."""
     if job["op"] in ("conv", "conv_backward"):
         s = job
         w = (s["i"], s["o"] // s["groups"]) if s["trans"] else (s["o"], s["i"] // s["groups"])
-        x = tensor(s["n"], s["i"], *s["hw"], dtype=s["dtype"], layout=s["layout"])
-        w = tensor(*w, *s["k"], dtype=s["dtype"], layout=s["layout"])
-        b = tensor(s["o"], dtype=s["dtype"]) if s["bias"] else None
+        x = tensor(s["n"], s["i"], *s["hw"], dtype=s["dtype"], layout=s["layout"], device=device)
+        w = tensor(*w, *s["k"], dtype=s["dtype"], layout=s["layout"], device=device)
+        b = tensor(s["o"], dtype=s["dtype"], device=device) if s["bias"] else None
         d = len(s["k"])
 
         def as_list(v):
@@ -212,13 +210,13 @@ def work(job):
             [s["i"] > 4, True, bool(s["bias"])],
         )
     n, c, hw, dt = job["n"], job["c"], job["hw"], job["dtype"]
-    x = tensor(n, c, *hw, dtype=dt, layout=job["layout"])
-    one = torch.rand(c, device="cuda", dtype=T[dt]) + 0.5
+    x = tensor(n, c, *hw, dtype=dt, layout=job["layout"], device=device)
+    one = torch.rand(c, device=device, dtype=T[dt]) + 0.5
     if job["op"] == "bn_eval":
-        r = [torch.rand(c, device="cuda", dtype=T[dt]) for _ in range(2)]
+        r = [torch.rand(c, device=device, dtype=T[dt]) for _ in range(2)]
         return lambda: F.batch_norm(x, *r, one, one)
     if job["op"] == "bn_train":
-        r = [torch.rand(c, device="cuda", dtype=torch.float32) for _ in range(2)]
+        r = [torch.rand(c, device=device, dtype=torch.float32) for _ in range(2)]
         o = one.float()
         return lambda: F.batch_norm(x, *r, o, o, training=True)
     if job["op"] == "in":
@@ -243,26 +241,25 @@ def work(job):
         return lambda: F.layer_norm(x.permute(0, 2, 3, 1), (c,), one, one).permute(0, 3, 1, 2)
 
 
-jobs = []
-while len(jobs) < 1500:
-    z = R.random()
-    if z < 0.62 or z >= 0.86:
-        s = conv()
-        limit = 6e11 if s["dtype"] != "fp32" else 2e11
-        if flops(s) > limit or elements(s) > 1.5e8 or (z >= 0.86 and (flops(s) > 2e11 or elements(s) > 6e7)):
-            continue
-        if len(s["k"]) == 3 and s["layout"]:
-            continue
-        jobs.append({"op": "conv" if z < 0.62 else "conv_backward", **s})
-    else:
-        s = other()
-        if s["n"] * s["c"] * s["hw"][0] ** 2 > 6e7:
-            continue
-        jobs.append(s)
-
-flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
-out = csv.writer(sys.stdout)
-out.writerow(["row", "op", "job", "us", "allocated", "output", "kernels"])
+def random_jobs():
+    """The list of shapes, the same each time."""
+    jobs = []
+    while len(jobs) < 1500:
+        z = R.random()
+        if z < 0.62 or z >= 0.86:
+            s = conv()
+            limit = 6e11 if s["dtype"] != "fp32" else 2e11
+            if flops(s) > limit or elements(s) > 1.5e8 or (z >= 0.86 and (flops(s) > 2e11 or elements(s) > 6e7)):
+                continue
+            if len(s["k"]) == 3 and s["layout"]:
+                continue
+            jobs.append({"op": "conv" if z < 0.62 else "conv_backward", **s})
+        else:
+            s = other()
+            if s["n"] * s["c"] * s["hw"][0] ** 2 > 6e7:
+                continue
+            jobs.append(s)
+    return jobs
 
 
 def gather(event):
@@ -272,9 +269,11 @@ def gather(event):
     return own
 
 
-def run(batch):
+def run(batch, work, out):
+    """Measure some jobs, and write a row of each."""
     from torch.profiler import ProfilerActivity, profile, record_function
 
+    flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
     memory = {}
     calls = []
     for at, job in batch:
@@ -329,8 +328,17 @@ def run(batch):
     sys.stdout.flush()
 
 
-at = SKIP
-while at < len(jobs) and time.time() - start < LIMIT:
-    run(list(enumerate(jobs))[at : at + 12])
-    at += 12
-print("# done", at, "of", len(jobs), round(time.time() - start, 1), "s", file=sys.stderr)
+def main(jobs, work, seconds):
+    """Measure jobs by the dozen until the time is over."""
+    limit, skip = (float(sys.argv[1]) if len(sys.argv) > 1 else seconds), (int(sys.argv[2]) if len(sys.argv) > 2 else 0)
+    out = csv.writer(sys.stdout)
+    out.writerow(["row", "op", "job", "us", "allocated", "output", "kernels"])
+    start, at = time.time(), skip
+    while at < len(jobs) and time.time() - start < limit:
+        run(list(enumerate(jobs))[at : at + 12], work, out)
+        at += 12
+    print("# done", at, "of", len(jobs), round(time.time() - start, 1), "s", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main(random_jobs(), work, 38.0)
