@@ -56,6 +56,7 @@ CHIP_CALLS: dict[str, Callable[[Any], Any]] = {
     "cluster": rl.cluster,
     "predict": lambda chip: rl.predict([{"op": "relu", "dtype": "bf16", "shape": '{"n": 64}'}], chip),
     "validate": lambda chip: rl.validate([{"op": "relu", "dtype": "bf16", "shape": '{"n": 64}', "kernel_us": 2}], chip),
+    "analysis.changed": lambda chip: rl.analysis.changed(chip, memory_bandwidth=2),
     "analysis.collective": lambda chip: rl.analysis.collective(chip, "all_reduce", "1 MB", 2),
     "charts.plot_roofline": lambda chip: rl.charts.plot_roofline(chip),
     "measurement.doctor": lambda chip: rl.measurement.doctor(chip),

@@ -26,6 +26,7 @@ from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
 from roofline.hardware.figures import FIGURES, Edit, altered, figure
 from roofline.hardware.library import AnyChip, chip_list
+from roofline.hardware.library import chip as find_chip
 from roofline.hardware.parts import FrozenDict
 from roofline.ir.errors import MissingFigure, UsageError
 from roofline.ir.graph import Graph
@@ -52,11 +53,11 @@ WHAT_IF: dict[str, dict[str, float]] = {
 }
 
 
-def changed(chip: Chip, **factors: float) -> Chip:
+def changed(chip: AnyChip, **factors: float) -> Chip:
     """Multiply figures of a chip and leave everything else as it was, its efficiencies and their provenance too.
 
     Args:
-        chip: The chip.
+        chip: A name or a chip.
         factors: By the names of :data:`~roofline.hardware.figures.FIGURES`, or ``peak_bf16`` and the like for the peak
             of one format.
 
@@ -64,15 +65,17 @@ def changed(chip: Chip, **factors: float) -> Chip:
         The changed chip, under the same name.
 
     Raises:
+        UnknownChip: No chip of that name.
         UsageError: No figure of that name, or a factor that is not above zero.
         MissingFigure: The chip does not list it.
 
     Example:
         >>> import roofline as rl
-        >>> better = changed(rl.chip("h100-sxm"), memory_bandwidth=2, peak_bf16=1.5)
+        >>> better = changed("h100-sxm", memory_bandwidth=2, peak_bf16=1.5)
         >>> better.bandwidth / rl.chip("h100-sxm").bandwidth, better.efficiency.calibrated
         (2.0, 'measured')
     """
+    chip = find_chip(chip)
     for name, factor in factors.items():
         if not (isinstance(factor, int | float) and 0 < factor < inf):
             raise UsageError(f"{name}={factor!r}: expected a factor above zero")

@@ -1,0 +1,1 @@
+"""An app in the browser that answers while its reader turns the knobs."""
