@@ -19,13 +19,17 @@ from command_line import Run, fails
 
 import roofline as rl
 from roofline.analysis.timeline import kernel_runs, memory_over_time
+from roofline.view.charts import trace_memory
 from roofline.view.charts.chart import Chart
 from roofline.view.charts.labels import overlaps
-from roofline.view.charts.marks import Bars, Points, Rule
+from roofline.view.charts.marks import Bars, Line, Points, Rule
 
 charts = rl.charts
 ROOT = Path(__file__).resolve().parent.parent
 TRACE = ROOT / "examples" / "attention_naive.json.gz"
+BEFORE, AFTER, RANKS = (
+    ROOT / "examples" / name for name in ("block_before.json.gz", "block_after.json.gz", "two_ranks")
+)
 DECODE: dict[str, Any] = {"phase": "decode", "mode": "graph", "context": 512}
 ROWS = [
     {"op": "gemm", "dtype": "bf16", "shape": '{"m": 64, "n": 4096, "k": 4096}', "kernel_us": "20"},
@@ -77,6 +81,16 @@ def sweep() -> Any:
 
 
 @cache
+def diff() -> Any:
+    return rl.diagnosis.compare_traces(BEFORE, AFTER)
+
+
+@cache
+def ranks() -> Any:
+    return rl.diagnosis.ranks_report(RANKS)
+
+
+@cache
 def validation() -> Any:
     return rl.validate(ROWS, "h100-sxm")
 
@@ -93,6 +107,9 @@ CASES: dict[str, Callable[[], Chart]] = {
     "verdict": lambda: charts.plot_verdict(verdict()),
     "impossible": lambda: charts.plot_verdict(rl.check("gpt2", "h100-sxm", "1 us", batch=8, **DECODE)),
     "verdict of a trace": lambda: charts.plot_verdict(rl.diagnosis.trace_report(TRACE)),
+    "changes": lambda: charts.plot_diff(diff()),
+    "ranks": lambda: charts.plot_ranks(ranks()),
+    "memory of a trace": lambda: charts.plot_trace_memory(rl.diagnosis.trace_report(BEFORE)),
     "predictions": lambda: charts.plot_predictions(validation()),
     "pareto": lambda: charts.plot_pareto(comparison()),
     "chips": lambda: charts.plot_comparison(comparison()),
@@ -156,7 +173,18 @@ def test_a_result_names_its_charts() -> None:
     assert next(iter(charts.charts_of(comparison()))) == "chips"
     assert isinstance(charts.plot(step()), charts.StepParts)
     assert isinstance(charts.plot(step(), "timeline"), charts.Timeline)
-    for result in (comparison(), step(), request(), scaling(), verdict(), history(), sweep(), validation()):
+    for result in (
+        comparison(),
+        step(),
+        request(),
+        scaling(),
+        verdict(),
+        history(),
+        sweep(),
+        validation(),
+        diff(),
+        ranks(),
+    ):
         for make in charts.charts_of(result).values():
             assert make().records()
     with pytest.raises(rl.errors.UsageError, match=r"allowed: chips, elasticity, pareto; did you mean elasticity\?"):
@@ -347,6 +375,39 @@ def test_a_timeline_of_a_trace_has_its_streams_and_its_gaps() -> None:
     assert idle == pytest.approx(sum(report.idle.values()), rel=0.5)
 
 
+def bars_of(chart: Chart, panel: int) -> list[Bars]:
+    return [mark for mark in chart.drawing().panels[panel].marks if isinstance(mark, Bars)]
+
+
+@pytest.mark.parametrize("panel", [0, 1])
+def test_changes_of_operators_and_of_causes_add_up_to_the_difference(panel: int) -> None:
+    *changes, whole = bars_of(charts.plot(diff()), panel)
+    assert whole.length == [pytest.approx(diff().change_s)]
+    assert sum(size for bars in changes for size in bars.length) == pytest.approx(diff().change_s, rel=1e-4)
+    assert {bars.name: {size > 0 for size in bars.length} for bars in changes} == {"grew": {True}, "shrank": {False}}
+
+
+def test_bars_of_a_rank_fill_its_iteration() -> None:
+    chart = charts.plot(ranks())
+    parts = np.asarray([bars.length for bars in bars_of(chart, 0)])
+    assert parts.sum(axis=0) == pytest.approx([rank.time_s for rank in ranks().ranks])
+    waits, late = bars_of(chart, 1)
+    assert list(waits.length) == [rank.wait_s for rank in ranks().ranks]
+    assert list(late.length) == [rank.late_s for rank in ranks().ranks]
+    assert "rank 1 is last" in chart.drawing().subtitle
+
+
+def test_memory_of_a_trace_has_its_peak_and_what_lay_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    chart = charts.plot(rl.diagnosis.trace_report(BEFORE), "memory")
+    monkeypatch.setattr(trace_memory, "DRAWN", 5)  # also where only some of the steps are drawn
+    curve, peak = (next(mark for mark in chart.drawing().panels[0].marks if isinstance(mark, kind))
+                   for kind in (Line, Points))  # fmt: skip
+    assert max(curve.y) == peak.y[0] == chart.memory.peak
+    assert len(curve.x) == len(curve.y) == len(curve.hover) == 10
+    held, whole = bars_of(chart, 1)
+    assert sum(held.length) == whole.length[0] == chart.memory.peak
+
+
 def test_a_timeline_has_lanes_for_collectives_and_the_host() -> None:
     halves = rl.passes.shard(rl.model("gpt2", phase="decode"), tp=2)
     est = rl.estimate(halves, "h100-sxm", batch=1, context=512, mode="eager")
@@ -399,6 +460,10 @@ def test_the_gallery_shows_every_chart_on_both_grounds() -> None:
         (lambda: charts.plot_pareto("gpt2"), "expected estimates"),
         (lambda: charts.plot_predictions("rows"), "expected a Validation"),
         (lambda: charts.plot_predictions([{"op": "relu"}]), "both measured and predicted"),
+        (lambda: charts.plot_diff(estimate()), "expected a TraceDiff"),
+        (lambda: charts.plot_ranks(estimate()), "expected a RanksReport"),
+        (lambda: charts.plot_trace_memory(estimate()), "expected a TraceReport"),
+        (lambda: charts.plot(rl.diagnosis.trace_report(TRACE), "memory"), "profile_memory=True"),
         (lambda: charts.plot_timeline(3), "expected an Estimate, a trace"),
         (lambda: charts.plot_timeline(estimate(), layer="layers.99"), "did you mean layers.9"),
         (lambda: charts.plot_timeline(TRACE, layer="layers.0"), "a trace has no layers"),
@@ -442,6 +507,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("request", "gpt2", "h100-sxm", "--prompt", 8, "--new-tokens", 4),
         ("train", "gpt2", "h100-sxm", "-B", 1, "-S", 64), ("check", "gpt2", "h100-sxm", *SIZES, "--measured", "9ms"),
         ("trace", TRACE), ("trace", TRACE, "--chart", "timeline"), ("sweep", "sweep.csv"),
+        ("trace", BEFORE, AFTER, "--diff"), ("trace", RANKS), ("trace", BEFORE, "--chart", "memory"),
         ("ops", "ops.csv", "h100-sxm"), ("validate", "rows.csv", "h100-sxm"), ("predict", "rows.csv", "h100-sxm"),
     ],
     ids=lambda args: " ".join(map(str, args[:1] + args[-2:])),

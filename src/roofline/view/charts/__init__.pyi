@@ -18,6 +18,8 @@ from .pareto import Pareto as Pareto
 from .pareto import plot_pareto as plot_pareto
 from .passes import PassEffects as PassEffects
 from .passes import plot_passes as plot_passes
+from .ranks import RankTimes as RankTimes
+from .ranks import plot_ranks as plot_ranks
 from .requests import RequestTokens as RequestTokens
 from .requests import plot_request as plot_request
 from .roof import Roofline as Roofline
@@ -28,6 +30,10 @@ from .sweep import BatchSweep as BatchSweep
 from .sweep import plot_batch as plot_batch
 from .timeline import Timeline as Timeline
 from .timeline import plot_timeline as plot_timeline
+from .trace_diff import TraceChanges as TraceChanges
+from .trace_diff import plot_diff as plot_diff
+from .trace_memory import TraceMemory as TraceMemory
+from .trace_memory import plot_trace_memory as plot_trace_memory
 from .training import StepParts as StepParts
 from .training import plot_step as plot_step
 from .waterfall import Waterfall as Waterfall

@@ -16,8 +16,10 @@ from roofline.analysis.training import TrainingStep
 from roofline.analysis.validation import Validation
 from roofline.diagnosis.causes import Verdict
 from roofline.diagnosis.op_times import OpVerdicts
+from roofline.diagnosis.ranks import RanksReport
 from roofline.diagnosis.report import TraceReport
 from roofline.diagnosis.sweep import SweepVerdict
+from roofline.diagnosis.trace_diff import TraceDiff
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.text import shown
 from roofline.traces.events import Trace
@@ -29,11 +31,14 @@ from roofline.view.charts.measured_sweep import plot_sweep
 from roofline.view.charts.memory import plot_memory, plot_memory_over_time
 from roofline.view.charts.pareto import plot_pareto
 from roofline.view.charts.passes import plot_passes
+from roofline.view.charts.ranks import plot_ranks
 from roofline.view.charts.requests import plot_request
 from roofline.view.charts.roof import Roofline, plot_roofline
 from roofline.view.charts.scaling import plot_scaling
 from roofline.view.charts.sweep import plot_batch
 from roofline.view.charts.timeline import plot_timeline
+from roofline.view.charts.trace_diff import plot_diff
+from roofline.view.charts.trace_memory import plot_trace_memory
 from roofline.view.charts.training import plot_step
 from roofline.view.charts.waterfall import plot_verdict
 
@@ -73,7 +78,9 @@ _CHARTS: tuple[tuple[type, dict[str, Plot]], ...] = (
     ),
     (PassHistory, {"passes": plot_passes}),
     (Verdict, {"verdict": plot_verdict, "roofline": _measured}),
-    (TraceReport, {"verdict": plot_verdict, "roofline": plot_roofline}),
+    (TraceReport, {"verdict": plot_verdict, "roofline": plot_roofline, "memory": plot_trace_memory}),
+    (TraceDiff, {"changes": plot_diff}),
+    (RanksReport, {"ranks": plot_ranks}),
     (Trace, {"timeline": plot_timeline}),
     (SweepVerdict, {"sweep": plot_sweep}),
     (OpVerdicts, {"predictions": plot_predictions}),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -41,6 +41,7 @@ def waterfall(
     whole: str = "total",
     marks: Sequence[Mark] = (),
     hover: Sequence[str] = (),
+    written: Callable[[str], str] = words,
     **panel: Any,
 ) -> Panel:
     """Return a bar for each part, each beginning where the one above it ends, and one for the whole.
@@ -52,18 +53,19 @@ def waterfall(
         whole: Name of the last bar.
         marks: What else is on the panel, below the bars.
         hover: What else to say of each part.
+        written: What a reader calls a part.
         panel: As for :class:`~roofline.view.charts.marks.Panel`.
     """
     sizes, total = list(parts.values()), sum(parts.values())
     texts = [f"{axis.text(size)}, {_share(size / total)}" if total else axis.text(size) for size in sizes]
     more = hover or [""] * len(sizes)
-    said = [f"{words(name)}: {text}" + (f"\n{note}" if note else "")
+    said = [f"{written(name)}: {text}" + (f"\n{note}" if note else "")
             for name, text, note in zip(parts, texts, more, strict=True)]  # fmt: skip
     bars = (
         Bars(range(len(sizes)), sizes, [0.0, *accumulate(sizes)][:-1], list(colours), texts=texts, hover=said),
         Bars([len(sizes)], [total], colour="soft", texts=[axis.text(total)], hover=[f"{whole}: {axis.text(total)}"]),
     )
-    names = Axis(categories=(*(clean(words(name)) for name in parts), whole))
+    names = Axis(categories=(*(clean(written(name)) for name in parts), whole))
     return Panel((*marks, *bars), axis, names, **panel)
 
 
