@@ -213,7 +213,7 @@ def _from_torch(file: str, names: Mapping[str, Any], module: Any) -> Graph:
     if DYNAMIC in names:
         options["dynamic"] = names[DYNAMIC]
     with _one_line(file):
-        return from_torch(module, *args, kwargs=kwargs, **options)
+        return from_torch(module, *args, kwargs=kwargs or None, **options)
 
 
 def _inputs(file: str, names: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
