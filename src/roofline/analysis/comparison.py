@@ -229,6 +229,7 @@ def compare(
     regime: str = REGIME,
     reserve: str | float = RESERVE,
     what_if: Mapping[str, Mapping[str, float]] | None = None,
+    elasticity: bool = True,
     phase: str | None = None,
     dtype: str | None = None,
     **sizes: Any,
@@ -245,6 +246,7 @@ def compare(
         regime: As for :func:`roofline.estimate`.
         reserve: Memory that driver and framework keep [byte], a number or text such as ``"1 GiB"``.
         what_if: By name, figures of :data:`FIGURES` and their factors; :data:`WHAT_IF` by default.
+        elasticity: Whether to work out what one per cent more of each figure buys, which takes most of the time.
         phase: Of a program given by name; its default when absent.
         dtype: Number format of everything; the program's own when absent.
         sizes: ``batch``, ``seq``, ``context`` and any other size of the program; one of them may be a list.
@@ -267,7 +269,7 @@ def compare(
     questions = WHAT_IF if what_if is None else what_if
     _check_what_ifs(questions)
     how = {"mode": mode, "tf32": tf32, "regime": regime, "reserve": reserve, **sizes}
-    rows = [row for chip in chip_list(chips) for row in _candidates(graph, chip, questions, how)]
+    rows = [row for chip in chip_list(chips) for row in _candidates(graph, chip, questions, elasticity, how)]
     return Comparison(graph, mode, tuple(rows))
 
 
@@ -280,7 +282,7 @@ def _check_what_ifs(questions: Any) -> None:
 
 
 def _candidates(
-    graph: Graph, chip: Chip, questions: Mapping[str, Mapping[str, float]], how: Any
+    graph: Graph, chip: Chip, questions: Mapping[str, Mapping[str, float]], elasticity: bool, how: Any
 ) -> Iterator[Candidate]:
     """One chip at every point, with its elasticities and what-ifs."""
     try:
@@ -292,7 +294,8 @@ def _candidates(
         return
     if len(base.shape) > 1:
         raise UsageError(f"compare: one size may be a list; given {', '.join(base.axis_names)}")
-    names = [name for name in (*_formats(base), *FIGURES) if name not in _SUMS and figure(name).known(chip)]
+    listed = (*_formats(base), *FIGURES) if elasticity else ()
+    names = [name for name in listed if name not in _SUMS and figure(name).known(chip)]
     then = {name: own for name, factors in questions.items() if (own := _listed(chip, factors))}
     steps = [{name: factor} for name in names for factor in (STEP, 1 / STEP)]
     ratios = _ratios(graph, [_pair(chip, changed(chip, **factors)) for factors in (*steps, *then.values())], how)

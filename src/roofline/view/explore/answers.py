@@ -36,7 +36,7 @@ from roofline.view.charts.chart import Chart
 from roofline.view.explore import results
 from roofline.view.explore.code import code
 from roofline.view.explore.results import Settled, fitting, settled
-from roofline.view.explore.state import DEFAULT, MAX_TRACE, TEXTS, State, from_query, from_texts, pack
+from roofline.view.explore.state import DEFAULT, MAX_TEXT, MAX_TRACE, TEXTS, State, from_query, from_texts, pack
 from roofline.view.pages.prediction import COLUMNS, Prediction, headline, kernel_lines, summary
 from roofline.view.pages.report import prediction_page
 
@@ -85,7 +85,7 @@ def moved(trigger: str, state: State, texts: Mapping[str, Any], altered: Mapping
 
 def controls(state: State) -> dict[str, Any]:
     """Return the value of each control that a state gives one; the slider's is the power of two below the batch."""
-    batch = int(state.batch) if state.batch.isdecimal() and len(state.batch) < 9 else 1
+    batch = int(state.batch) if state.batch.isdecimal() and len(state.batch) < MAX_TEXT else 1
     chosen = {name: getattr(state, name) for name in TEXTS if name not in ("file", "against")}
     return chosen | {
         "against": [name for name in state.against.split(",") if name],
@@ -172,7 +172,7 @@ def _chips(state: State) -> Drawn:
 
 
 def _elasticity(state: State) -> Drawn:
-    return Drawn(plot_elasticity(results.comparison(state)), "Less time for 1 % more of a figure, in per cent.")
+    return Drawn(plot_elasticity(results.elasticity(state)), "Less time for 1 % more of a figure, in per cent.")
 
 
 def _verdict(state: State) -> Drawn:

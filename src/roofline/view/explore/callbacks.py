@@ -1,4 +1,7 @@
-"""The wiring of the page: which answer goes where when which control changes."""
+"""The wiring of the page: which answer goes where when which control changes.
+
+A control changes the address, the address the words, and when these are there the charts follow.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +101,7 @@ def _wire_words(app: Any) -> None:
     places = {
         "plain": {name: Output(name, "children") for name in plain},
         "faults": {name: Output({"fault": name}, "children") for name in names},
-        "figures": Output("figure-faults", "children"),
+        "figures": Output("figure-faults", "children"), "answered": Output("answered", "data"),
         "links": {name: Output(layout.link_id(name), "href") for name in answers.FILES},
     }  # fmt: skip
 
@@ -115,6 +118,7 @@ def _wire_words(app: Any) -> None:
             },
             "faults": {name: faults.get(name, "") for name in names},
             "figures": "; ".join(text for name, text in faults.items() if name.startswith("chip.")),
+            "answered": search or "",
             "links": {name: f"download/{name}{search or ''}" for name in answers.FILES},
         }  # fmt: skip
 
@@ -157,7 +161,7 @@ def _wire_chart(app: Any, name: str) -> None:
         with _ONE:
             return _shown(answers.drawn(name, search), dark)
 
-    app.callback(*_places(name), Input("url", "search"), Input("dark", "data"))(draw)
+    app.callback(*_places(name), Input("answered", "data"), Input("dark", "data"))(draw)
 
 
 def _wire_trace(app: Any) -> None:
@@ -176,5 +180,6 @@ def _wire_trace(app: Any) -> None:
 
     app.callback(
         *_places("trace"), *_places("operators"), Output("trace-file-said", "children"),
-        Input("trace-file", "contents"), Input("url", "search"), Input("dark", "data"), Given("trace-file", "filename"),
+        Input("trace-file", "contents"), Input("answered", "data"), Input("dark", "data"),
+        Given("trace-file", "filename"),
     )(draw)  # fmt: skip

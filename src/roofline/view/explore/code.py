@@ -28,7 +28,7 @@ def code(state: State) -> str:
     elif chosen.curve is not None:
         batches = {"batch": results.POWERS}
         lines.append(f"curve = {_call('rl.estimate', 'program', 'chip', **batches, **rest)}  # none fits")
-    lines += _compared(state, {"what_if": {}, **run})
+    lines += _compared(state, {"what_if": {}, "elasticity": False, **run})
     if state.measured:
         lines.append(f"verdict = {_call('rl.check', 'program', 'chip', repr(state.measured), **run)}")
     shown = ["estimate", *(["choice"] if chosen.choice else []), *(["verdict"] if state.measured else [])]

@@ -79,6 +79,7 @@ def page() -> Any:
     return html.Div([
         dcc.Location(id="url", refresh=False),
         dcc.Store(id="dark"),
+            dcc.Store(id="answered"),
         html.Header([html.H1("roofline explore"), _theme()]),
         html.Div([
             html.P(id="headline", className="headline", **{"aria-live": "polite"}),
@@ -108,7 +109,10 @@ def _controls() -> list[Any]:
         for title, group in GROUPS.items()
     ]
     others = dcc.Dropdown(chips(), DEFAULT.against.split(","), id="against", multi=True, searchable=True)
-    against = html.Div([html.Label("Chips", htmlFor="against"), others, _fault("against")], className="field")
+    against = html.Div(
+        [html.Label("Chips", htmlFor="against", id="against-label"), _group(others, "against"), _fault("against")],
+        className="field",
+    )
     return [formats, *groups, html.Fieldset([html.Legend("Compare with"), against])]
 
 
@@ -122,17 +126,24 @@ def _field(name: str, control: Control) -> list[Any]:
 
 
 def _input(name: str, control: Control) -> Any:
-    from dash import dcc, html
+    from dash import dcc
 
     value = getattr(DEFAULT, name)
     if control.kind == "list":
-        return dcc.Dropdown(models() if name == "model" else chips(), value, id=name, clearable=False, searchable=True)
+        names = models() if name == "model" else chips()
+        return _group(dcc.Dropdown(names, value, id=name, clearable=False, searchable=True), name)
     if control.kind == "choice":
         options = [{"label": text, "value": one} for text, one in control.choices]
-        radio = dcc.RadioItems(options, value, id=name, inline=True)
-        return html.Div(radio, role="group", **{"aria-labelledby": f"{name}-label"})
+        return _group(dcc.RadioItems(options, value, id=name, inline=True), name)
     more = {"list": "formats"} if control.kind == "format" else {}
     return dcc.Input(value, "text", id=name, debounce=True, placeholder=control.hint, autoComplete="off", **more)
+
+
+def _group(control: Any, name: str) -> Any:
+    """Give a control of several parts the name of its label."""
+    from dash import html
+
+    return html.Div(control, role="group", **{"aria-labelledby": f"{name}-label"})
 
 
 def _fault(name: str) -> Any:
@@ -145,7 +156,7 @@ def _drop(name: str, text: str, **limits: Any) -> list[Any]:
     """Return a place to drop a file on, and the place for what is said of it."""
     from dash import dcc, html
 
-    drop = dcc.Upload(html.Span(text, role="button", tabIndex=0), id=name, className="drop", **limits)
+    drop = dcc.Upload(html.Button(text, type="button"), id=name, className="drop", **limits)
     return [drop, html.Div(id=f"{name}-said", className="soft", **{"aria-live": "polite"})]
 
 
@@ -213,7 +224,7 @@ def _answers() -> list[Any]:
             html.H2(head, id=f"{name}-head"),
             html.P(id=f"{name}-said", className="soft"),
             html.Div(graph, className="plot", role="img", **{"aria-labelledby": f"{name}-head {name}-said"}),
-            html.Div(id=f"{name}-more"),
+            html.Div(id=f"{name}-more", className="scroll"),
         ], id=f"{name}-section", hidden=True)  # fmt: skip
 
     links = [html.A(text, id=link_id(name), href=f"download/{name}", download=name)

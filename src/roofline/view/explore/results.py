@@ -200,7 +200,14 @@ def sweep(state: State) -> Sweep:
 def comparison(state: State) -> Comparison:
     """Return the chips side by side: the reader's, the same unaltered, and the others."""
     graph, others = program(state), [chip_of(name) for name in against(state)]
-    return compare(graph, [device(state), *others], what_if={}, **how(state, graph))
+    return compare(graph, [device(state), *others], what_if={}, elasticity=False, **how(state, graph))
+
+
+@lru_cache(maxsize=32)
+def elasticity(state: State) -> Comparison:
+    """Return what one per cent more of each figure of the reader's chip buys."""
+    graph = program(state)
+    return compare(graph, device(state), what_if={}, **how(state, graph))
 
 
 @lru_cache(maxsize=32)
