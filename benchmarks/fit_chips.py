@@ -36,6 +36,9 @@ SERVING = frozenset(
         "share_fp8",
         "share_fp8_block",
         "resident",
+        "fill",
+        "knee_memory",
+        "trail",
         "entry_fp8",
         "entry_row",
         "host_block",
@@ -52,6 +55,8 @@ SERVING = frozenset(
         "hold",
     ]
 )
+#: Where figures of matrix products start that are switched off in other regimes.
+START = {"fill": 2e-7, "knee_memory": 1.3, "trail": 1.5}
 #: Formats of the rows whose matrix products have a range of their own.
 WIDE_WORDS = frozenset({"fp8_block", "nvfp4", "int8", "fp32", "tf32"})
 WORDS = {"matmul": "gemm", "attention": "attention_sdpa"}
@@ -64,9 +69,17 @@ def samples(path: Path, chip: str, op: str) -> list[Sample]:
 
 
 def warm_start(chip: rl.Chip) -> rl.Chip:
-    """The chip with its cold figures as the ones that move, and no warm ones to hide them."""
+    """The chip with its cold figures as the ones that move, and no warm ones to hide them.
+
+    Matrix products of a chip without figures of its own start from priors, medians of many chips: a fit that starts from
+    its sibling's cold kernels may end far from the best (of an A100's by a quarter).
+    """
     kept = {name: table for name, table in chip.efficiency.parameters.items() if not name.endswith("_warm")}
     merged = {name: dict(values(chip, name)) for name in WORDS}
+    if chip.efficiency.like:
+        alone = chip.efficiency.model_copy(update={"like": "", "parameters": {}})
+        merged["matmul"] = dict(values(chip.model_copy(update={"efficiency": alone}), "matmul"))
+    merged["matmul"] |= START
     efficiency = chip.efficiency.model_copy(update={"parameters": {**kept, **merged}})
     return chip.model_copy(update={"efficiency": efficiency})
 
@@ -99,7 +112,7 @@ def write(path: Path, table: str, figures: dict[str, float]) -> None:
 def main() -> None:
     for name in sys.argv[2:]:
         own = rl.chip(name)
-        effort = Effort(only=SERVING) if "matmul" in own.efficiency.parameters else Effort()
+        effort = Effort() if own.efficiency.like else Effort(only=SERVING)
         chip, ranges = warm_start(own), dict(own.efficiency.parameters.get("spread_warm", {}))
         for group, op in WORDS.items():
             found = samples(Path(sys.argv[1]), name, op)
@@ -108,8 +121,9 @@ def main() -> None:
             report = f"mean {size.mean():.1%} median {np.median(size):.1%} p90 {np.quantile(size, 0.9):.1%}"
             print(f"{name:20} {group:10} held out: {report}", flush=True)
             fitted = fit(take_apart(found, chip, "warm"), chip, [group], effort)[group]
-            before = chip.efficiency.parameters[group]
-            moved = {k: v for k, v in fitted.items() if k in GROUPS[group] and abs(v / before[k] - 1) > 1e-3}
+            start, cold = chip.efficiency.parameters[group], values(own, group)
+            known = {k: v for k, v in fitted.items() if abs(v / start[k] - 1) > 1e-9}  # what the rows depend on
+            moved = {k: v for k, v in known.items() if abs(v - cold[k]) > 1e-3 * v}
             path = data_dir("chips") / f"{name}.toml"
             write(path, f"{group}_warm", moved)
             ranges |= spreads(found, off, group)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import roofline as rl
 from roofline.analysis.bulk import group_rows
 from roofline.cost import GROUPS, kernel_time, values
 from roofline.cost.spread import TRANSFERRED, TWIN, provenance, spread
+from roofline.hardware.library import data_dir
 
 H100 = rl.chip("h100-sxm")
 FITTED = [name for name in rl.chips() if rl.chip(name).efficiency.parameters]
@@ -19,8 +22,8 @@ FITTED = [name for name in rl.chips() if rl.chip(name).efficiency.parameters]
 
 def gemm_seconds(chip: rl.Chip, dtype: str, regime: str, **sizes: Any) -> np.ndarray:
     """Expected seconds of one gemm with one size swept."""
-    swept = next(key for key, value in sizes.items() if np.ndim(value))
-    rows = [("gemm", dtype, {**sizes, swept: int(value)}) for value in sizes[swept]]
+    columns = zip(*np.broadcast_arrays(*sizes.values()), strict=True)
+    rows = [("gemm", dtype, dict(zip(sizes, map(int, column), strict=True))) for column in columns]
     found = np.zeros(len(rows))
     for group in group_rows(rows)[0]:
         for row in group.counts():
@@ -79,7 +82,22 @@ def test_a_chip_without_figures_reaches_its_own_shares(name: str) -> None:
     assert provenance(chip, "matmul", "cold") == "prior"
 
 
-@pytest.mark.parametrize("name", ["h100-sxm", "h200-sxm", "a100-80gb-sxm", "mi300x", "b200-sxm"])
+@pytest.mark.parametrize(
+    ("name", "mean"), [("h200-sxm", 0.056), ("b200-sxm", 0.065), ("b300-sxm", 0.067), ("gb200", 0.072), ("gb300", 0.065)]
+)
+def test_products_of_serving_stacks_and_those_of_few_tiles(name: str, mean: float) -> None:
+    """bf16 rows of measurements/*/serving_stack.csv; tiles on a few cores start and end sooner than on all of them."""
+    with (data_dir("measurements") / name / "serving_stack.csv").open(encoding="utf-8") as file:
+        found = [row for row in csv.DictReader(file) if (row["op"], row["dtype"]) == ("gemm", "bf16")]
+    m, n, k = np.array([[json.loads(row["shape"])[size] for size in "mnk"] for row in found]).T
+    measured = np.array([float(row["p50_us"]) for row in found]) * 1e-6
+    error = gemm_seconds(rl.chip(name), "bf16", "warm", m=m, n=n, k=k) / measured - 1
+    assert np.abs(error).mean() < mean
+    few = (np.ceil(m / 64) * np.ceil(n / 64) <= 10) & (k <= 2048)
+    assert abs(error[few].mean()) < 0.05
+
+
+@pytest.mark.parametrize("name", ["h100-sxm", "h200-sxm", "a100-80gb-sxm", "mi300x", "b200-sxm", "b300-sxm", "gb300"])
 @pytest.mark.parametrize("regime", ["cold", "program", "warm"])
 @pytest.mark.parametrize("swept", ["m", "n", "k"])
 def test_a_larger_product_never_gets_faster_beyond_the_steps_of_tiles(name: str, regime: str, swept: str) -> None:

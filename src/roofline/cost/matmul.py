@@ -30,6 +30,8 @@ TILES = ((64, 8), (64, 16), (64, 32), (64, 64), (64, 128), (128, 64), (128, 128)
 ORIENTED = tuple(dict.fromkeys([*TILES, *((columns, rows) for rows, columns in TILES)]))
 #: Ways to split K over cores; each split adds a reduction of partial sums.
 SPLITS = (1, 2, 4, 16, 64)
+#: Elements of a large tile, of which a last wave is made.
+LARGEST = 128 * 256
 #: All choices of tile rows, columns and parts of K.
 CHOICES = np.array([(rows, columns, parts) for rows, columns in ORIENTED for parts in SPLITS], dtype=np.float64)
 #: Formats and regimes whose library kernels do not split K: torch._int_mm, and the fp8 kernels of serving stacks.
@@ -84,6 +86,9 @@ GROUP = Group(
     store=Parameter(
         0.8, 0.1, 1.0, "share", "of main memory's bandwidth for results, which a tile writes when it is done"
     ),
+    fill=Parameter(0.0, 0.0, 3e-6, "s", "for tiles to start and end on all cores; less, by its root, on a share of them"),
+    knee_memory=Parameter(1.0, 0.3, 5.0, "ratio", "sharpness of the knee between main memory and the rest, to knee"),
+    trail=Parameter(1.0, 1.0, 8.0, "exponent", "knee between results of all waves but one and the tiles; 1: they add up"),
     kept=Parameter(2.0, 0.3, 10.0, "ratio", "pace of results that stay in the cache, against main memory's bandwidth"),
     resident=Parameter(0.5, 0.01, 1.0, "share", "of the cache that keeps operands from one launch to the next"),
     share_fp16=Parameter(1.0, 0.5, 1.5, "ratio", "fp16 against bf16"),
@@ -230,7 +235,8 @@ def _tiled(
 ) -> Any:
     """Time on each tile shape and split, without the launch [s].
 
-    A tile's results leave when its last step along K is done, so their time adds to that of the steps.
+    A tile's results leave when its last step along K is done, so their time adds to that of the steps; where tiles
+    follow each other on a core, the next one may start meanwhile.
     """
     (b, m, n, k, width), (rows, columns, parts) = shape, tile
     chip = work.machine
@@ -241,14 +247,15 @@ def _tiled(
     waves = np.maximum(tiles / chip.cores, 1.0)
     waves = waves + p["tail"] * (np.ceil(waves) - waves)
     compute = waves * 2 * rows * columns * steps * deep / (peak / chip.cores * fed)
-    flying = np.minimum(tiles / chip.cores, 1.0) ** p["skinny"]
+    busy = np.minimum(tiles / chip.cores, 1.0)
+    flying = busy ** p["skinny"]
     if _scaled_by_row(work):  # tiles of the same columns read the same weights: more rows are no faster
         flying = np.minimum(np.ceil(n / columns) * b * parts / chip.cores, 1.0) ** BY_ROW_SKINNY
     share = p["dram"] * flying
     memory = traffic.load(chip, share)
     loaded = tiles * (rows * work.element + columns * _second(work)) * steps * deep
     reread = loaded / (chip.cache_bandwidth * p["cache"])
-    times = [compute, memory, reread, step * steps]
+    times = [compute, reread, step * steps]
     if _is_dequantized(work):
         times.append(waves * columns * steps * deep * _dequantizing(work, p))
     if _library(work) == "tinygemm":
@@ -257,14 +264,32 @@ def _tiled(
         odd = _narrow_loads(work, rows, columns, tiles, waves, (m, n)) * k / parts * work.element / (ALIGNMENT * width)
         pace = p["narrow"] * (BY_ROW if work.op == "matmul" else 1.0)
         times.append(np.where((width < 1) & (np.minimum(m, n) > 1), odd / pace, 0.0))
-    time = knee(times, p["knee"])
+    time = _with_memory(times, memory, p)
+    if p["fill"]:
+        time = time + p["fill"] * np.sqrt(busy)
     partial = 2 * parts * b * m * n * 4 / (chip.cache_bandwidth * p["cache"])
     time = time + np.where(parts > 1, p["split"] + partial, 0.0)
     if _has_bias(work):
         time = np.where(
             (parts > BIASED) & ((width < 1) | (work.dtype == "fp32")) & (np.minimum(m, n) > FEW), np.inf, time
         )
-    return time + traffic.store(chip, p["store"], p["kept"])
+    return _with_results(time, traffic.store(chip, p["store"], p["kept"]), work, p)
+
+
+def _with_memory(times: list[Any], memory: Any, p: Mapping[str, float]) -> Any:
+    """Time of a tile's resources and main memory, which tiles of all cores read ahead of their steps [s]."""
+    if p["knee_memory"] == 1:
+        return knee([times[0], memory, *times[1:]], p["knee"])
+    return knee([knee(times, p["knee"]), memory], max(1.0, p["knee"] * p["knee_memory"]))
+
+
+def _with_results(time: Any, stored: Any, work: Launch, p: Mapping[str, float]) -> Any:
+    """Time with that of the results: those of the last wave wait for its steps, others leave while tiles run [s]."""
+    if p["trail"] == 1:
+        return time + stored
+    wave = work.machine.cores * LARGEST * work.element / (work.machine.bandwidth * p["store"])
+    last = np.minimum(stored, wave)
+    return knee([time, stored - last], p["trail"]) + last
 
 
 def _by_vectors(work: Launch, p: Mapping[str, float], shape: tuple[Any, ...], traffic: Traffic) -> Any:
