@@ -83,7 +83,8 @@ def test_a_chip_without_figures_reaches_its_own_shares(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "mean"), [("h200-sxm", 0.056), ("b200-sxm", 0.065), ("b300-sxm", 0.067), ("gb200", 0.072), ("gb300", 0.065)]
+    ("name", "mean"),
+    [("h200-sxm", 0.056), ("b200-sxm", 0.065), ("b300-sxm", 0.067), ("gb200", 0.072), ("gb300", 0.065)],
 )
 def test_products_of_serving_stacks_and_those_of_few_tiles(name: str, mean: float) -> None:
     """bf16 rows of measurements/*/serving_stack.csv; tiles on a few cores start and end sooner than on all of them."""

@@ -86,9 +86,13 @@ GROUP = Group(
     store=Parameter(
         0.8, 0.1, 1.0, "share", "of main memory's bandwidth for results, which a tile writes when it is done"
     ),
-    fill=Parameter(0.0, 0.0, 3e-6, "s", "for tiles to start and end on all cores; less, by its root, on a share of them"),
+    fill=Parameter(
+        0.0, 0.0, 3e-6, "s", "for tiles to start and end on all cores; less, by its root, on a share of them"
+    ),
     knee_memory=Parameter(1.0, 0.3, 5.0, "ratio", "sharpness of the knee between main memory and the rest, to knee"),
-    trail=Parameter(1.0, 1.0, 8.0, "exponent", "knee between results of all waves but one and the tiles; 1: they add up"),
+    trail=Parameter(
+        1.0, 1.0, 8.0, "exponent", "knee between results of all waves but one and the tiles; 1: they add up"
+    ),
     kept=Parameter(2.0, 0.3, 10.0, "ratio", "pace of results that stay in the cache, against main memory's bandwidth"),
     resident=Parameter(0.5, 0.01, 1.0, "share", "of the cache that keeps operands from one launch to the next"),
     share_fp16=Parameter(1.0, 0.5, 1.5, "ratio", "fp16 against bf16"),
