@@ -20,7 +20,7 @@ import numpy as np
 
 import roofline as rl
 from roofline.analysis.fitting import Effort, Sample, fit, take_apart
-from roofline.cost import GROUPS, values
+from roofline.cost import values
 from roofline.hardware.library import data_dir
 
 #: What a serving stack changes on a chip whose kernels are known cold.
@@ -71,8 +71,8 @@ def samples(path: Path, chip: str, op: str) -> list[Sample]:
 def warm_start(chip: rl.Chip) -> rl.Chip:
     """The chip with its cold figures as the ones that move, and no warm ones to hide them.
 
-    Matrix products of a chip without figures of its own start from priors, medians of many chips: a fit that starts from
-    its sibling's cold kernels may end far from the best (of an A100's by a quarter).
+    Matrix products of a chip without figures of its own start from priors, medians of many chips: a fit that starts
+    from its sibling's cold kernels may end far from the best (of an A100's by a fifth).
     """
     kept = {name: table for name, table in chip.efficiency.parameters.items() if not name.endswith("_warm")}
     merged = {name: dict(values(chip, name)) for name in WORDS}
