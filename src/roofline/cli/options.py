@@ -333,6 +333,8 @@ class OutputOptions:
         if self.quiet:
             quieten()
         exclusive(json=self.as_json, csv=self.as_csv)
+        if self.xlsx is not None and self.xlsx.suffix.lower() != ".xlsx":
+            raise UsageError(f"--xlsx {self.xlsx}: a workbook's name ends in .xlsx, such as --xlsx rows.xlsx")
 
     def write(self, report: Report, parts: Iterable[Any], **more: Any) -> None:
         """Print a result, and write it as a workbook where that was asked for.

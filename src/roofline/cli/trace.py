@@ -12,7 +12,7 @@ from rich.text import Text
 
 from roofline.cli import options as opt
 from roofline.cli.app import JUDGE, command
-from roofline.cli.output import note, write
+from roofline.cli.output import note
 from roofline.cli.progress import progress
 from roofline.cli.tables import facts, heading, percent, size_text, table, time_text
 from roofline.cli.trace_sets import cut, diff_parts, notes, ranks_parts
@@ -68,22 +68,22 @@ def trace(
     paths = [path for word in words for path in (rank_files(word) if word.is_dir() else [word])]
     name = opt.one_chip(last, ran_on)
     where = find_chip(name) if name is not None else None  # a wrong name is told before a large file is read
+    if kernels and output.plot is not None:
+        raise UsageError("--kernels prints a table, of which there is no chart; leave out --kernels or --plot")
     if len(paths) > 1 or diff:
         _refuse_several(html=html, kernels=kernels)
         output.write(*_several(paths, where, diff, top or 10))
         return
     events = read(paths[0])
     report = trace_report(events, where)
-    if kernels:
-        return output.write(report.kernels, _kernels(report, top or 20))
     if html is not None:
         from roofline.view.pages.report import trace_page
 
         trace_page(report, events).save(html)
-    if html is not None and not (output.as_json or output.as_csv):
-        write(f"{html}: report of {safe(report.source)}\n")
-    else:
-        output.write(report, _parts(report, top or 5), drawn=[events])
+    if kernels:
+        return output.write(report.kernels, _kernels(report, top or 20))
+    parts = _parts(report, top or 5) if html is None else [f"{html}: report of {safe(report.source)}"]
+    output.write(report, parts, drawn=[events])
     if report.partial:
         note(f"{report.source} is cut; the report is partial")
 

@@ -221,7 +221,8 @@ def _named_points(canvas: _Canvas, mark: Points) -> None:
     rim = edge if mark.filled else colour
     size = float(np.clip(np.max(mark.size) if np.size(mark.size) else 6, 6, 9))
     width = 0.6 if mark.filled else 2.0
-    canvas.named(mark.name, marker=mark.marker, ls="none", mfc=face, mec=rim, ms=size, mew=width)
+    if mark.name not in canvas.entries:  # points of several colours share a name, and what explains it comes first
+        canvas.named(mark.name, marker=mark.marker, ls="none", mfc=face, mec=rim, ms=size, mew=width)
 
 
 def _marker(canvas: _Canvas, mark: Points, at: int, place: tuple[float, float], transform: Any) -> None:

@@ -142,7 +142,7 @@ def _room(est: Estimate) -> str:
 _FITS = {True: "it fits", False: "it does not fit"}
 _SUMMARY: dict[str, Callable[[Estimate], str]] = {
     "time": lambda est: f"{seconds(est.time)} ({seconds(est.low)} to {seconds(est.high)})",
-    "wide because of": lambda est: est.wide_because() or "the range is narrow",
+    "wide because of": lambda est: est.wide_because() or "nothing: the range is narrow",
     "floor": lambda est: f"{seconds(est.floor)} at the datasheet's rates, {est.floor / est.time:.0%} of the time",
     "bound": lambda est: est.bound,
     "made of": _made_of,
@@ -275,7 +275,10 @@ def sweep(prediction: Prediction, moves: Moves) -> dict[str, Any] | None:
     if not prediction.whole.shape or prediction.shown.chip.main.capacity is None:
         return None
     marks = {"ridge": choice.ridge, "best": choice.best} if choice else {}
-    drawing = plot_batch(prediction.whole, **marks).drawing()  # type: ignore[arg-type]
+    # All batches up to the largest, not only those of the slider, where none of those is larger.
+    is_longer = choice is not None and choice.limit_batch >= max(prediction.batches)
+    drawn = choice.curve if choice and is_longer else prediction.whole
+    drawing = plot_batch(drawn, **marks).drawing()  # type: ignore[arg-type]
     drawings = [replace(drawing, panels=tuple(_marked(drawing.panels, batch))) for batch in prediction.batches]
     words = [f"Time, throughput and memory over the batch; the line is at {label}." for label in moves.labels]
     return {"facts_of": _best(choice) if choice else [], "chart": moves.picture("batch", drawings, words)}
