@@ -466,7 +466,8 @@ def _write_beside(sheet: _Sheet) -> None:
         sides = ("middle right", "middle left") if horizontal else ("top center", "bottom center")
         first, second = zip(ends, sides, strict=True)  # where they stay in any width
         beyond = middle + step + far
-        for spot, (end, side) in ((middle + step, first), (middle - step, second), (beyond, (beyond, "middle center"))):
+        third = (beyond - half * np.sign(step), first[1])
+        for spot, (end, side) in ((middle + step, first), (middle - step, second), (beyond, third)):
             box = (*(spot - half), *(spot + half))
             within = sheet.frame[0] < box[0] and box[2] < sheet.frame[2] + 8
             taken = sheet.bars + sheet.bubbles

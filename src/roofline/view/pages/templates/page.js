@@ -74,7 +74,7 @@ function readable(colour) {
 function narrowed({data: traces, layout}) {
   const bars = traces.some(trace => trace.type === "bar");
   const isLabel = trace => trace.mode === "text" || trace.mode === "lines" && trace.hoverinfo === "skip" && !trace.fill;
-  layout.margin.r = bars ? 48 : 16;
+  layout.margin.r = bars ? 72 : 16;
   layout.annotations = layout.annotations?.filter(note => note.y === 1 && note.yanchor === "bottom");
   layout.annotations?.sort((a, b) => a.x - b.x).forEach((note, line) => { note.yshift = LINE * line; });
   const more = LINE * Math.max(0, (layout.annotations?.length ?? 0) - 2);
@@ -85,6 +85,7 @@ function narrowed({data: traces, layout}) {
     layout.legend.y *= 1.3;
     for (const trace of traces) if (trace.type === "bar") delete trace.text;  // bars of several kinds share a row
   }
+  for (const trace of traces) if (trace.type === "bar") trace.textposition = "auto";  // behind a bar that is too short
   for (const key of Object.keys(layout).filter(key => key.startsWith("xaxis"))) {
     const axis = layout[key], every = Math.ceil((axis.tickvals?.length ?? 0) / NARROW_TICKS);
     for (const part of ["tickvals", "ticktext"]) axis[part] = axis[part]?.filter((_, number) => number % every === 0);
