@@ -17,6 +17,7 @@ import pytest
 from command_line import Run, fails
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_traces import Made, chain
 from profiles import examples
 
 import roofline as rl
@@ -306,10 +307,19 @@ def test_a_measured_time_has_a_verdict() -> None:
 TRACE = b"name,time_us\nmm,30\nrelu,10\n"
 
 
+def test_a_trace_of_another_program_is_called_out(tmp_path: Path) -> None:
+    matmul = ("aten::mm", [[8192, 4096], [4096, 4096]], 400.0, {})
+    path = chain(Made("NVIDIA H100 80GB HBM3"), [matmul]).write(tmp_path)
+    charts = answers.trace_drawn(path.name, dropped(path.read_bytes()), SMALL.query())
+    assert "is it the same program?" in charts["trace"].said
+    assert charts["operators"].chart is not None
+
+
 def test_a_dropped_trace_is_judged() -> None:
     charts = answers.trace_drawn("C:\\runs\\times.csv", dropped(TRACE), SMALL.query())
     assert charts["trace"].said.startswith("times.csv on h100-sxm: 40 us")
     assert charts["trace"].chart is not None
+    assert "As a run of gpt2 decode: " in charts["trace"].said
     with pytest.raises(rl.errors.TraceError, match=r"^notes\.txt: neither JSON nor a table"):
         answers.trace_drawn("notes.txt", dropped(b"hello"), "")
     with pytest.raises(rl.errors.TraceError, match="a pickle"):

@@ -256,7 +256,8 @@ def _judged(trace: Trace, state: State) -> str:
         verdict = check(graph, results.device(state), measured, trace=trace, **how)
     except RooflineError as error:
         return f"As a run of {graph.name}: {error}"
-    return f"As a run of {graph.name}: {verdict.verdict.replace('_', ' ')}, {verdict.reason}"
+    said = f"As a run of {graph.name}: {verdict.verdict.replace('_', ' ')}, {verdict.reason}"
+    return ". Note: ".join([said, *verdict.notes])  # one of which asks whether it is the same program
 
 
 # --- downloads --------------------------------------------------------------------------------------------------------

@@ -12,6 +12,9 @@ from roofline.view.explore.answers import SLIDER
 from roofline.view.explore.results import rows_of
 from roofline.view.explore.state import DEFAULT, MAX_TRACE, State
 
+#: Characters of a cell that is not broken into lines.
+WHOLE = 12
+
 
 class Control(NamedTuple):
     """A control of one text: its label, what it is made as, its choices, and what it is about."""
@@ -56,9 +59,9 @@ GROUPS: dict[str, dict[str, Control]] = {
 CONTROLS = {name: control for group in GROUPS.values() for name, control in group.items()}
 #: Charts by name, each with its heading.
 CHARTS = {
-    "verdict": "Does the measured time make sense?", "roofline": "Roofline", "batch": "Over the batch",
-    "memory": "Memory", "chips": "Chips", "elasticity": "What better figures would buy",
-    "trace": "Where the time of the trace went", "operators": "Operators of the trace",
+    "verdict": "Does the measured time make sense?", "trace": "Where the time of the trace went",
+    "operators": "Operators of the trace", "roofline": "Roofline", "batch": "Over the batch", "memory": "Memory",
+    "chips": "Chips", "elasticity": "What better figures would buy",
 }  # fmt: skip
 #: What can be taken away, by the file's name.
 DOWNLOADS = {
@@ -249,10 +252,13 @@ def table(head: list[str], body: list[list[str]], caption: str = "") -> Any:
     """Return a table of texts, the first column of which names its rows."""
     from dash import html
 
+    def cell(text: str) -> Any:
+        return html.Td(text, className="whole" if len(text) <= WHOLE else None)
+
     return html.Table([
         *([html.Caption(caption)] if caption else []),
         html.Thead(html.Tr([html.Th(text, scope="col") for text in head])),
-        html.Tbody([html.Tr([html.Th(row[0], scope="row"), *map(html.Td, row[1:])]) for row in body]),
+        html.Tbody([html.Tr([html.Th(row[0], scope="row"), *map(cell, row[1:])]) for row in body]),
     ])  # fmt: skip
 
 
