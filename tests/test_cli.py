@@ -151,6 +151,10 @@ def test_batch_says_why(run: Run) -> None:
     assert "no longer fits" in run("batch", *DECODE).out
     assert "takes longer than 12 ms" in run("batch", *DECODE, "--latency", "12ms").out
     assert "ridge" in run("batch", "resnet50", "h100-sxm", "--mode", "graph").out
+    said = "the ridge is of all kernels in sum, a bound of the kernels that take most"
+    bert = ("bert-base-uncased", "l4", "--mode", "graph", "-S")
+    assert said in " ".join(run("batch", *bert, 384).out.split())  # at batch 1 compute-bound, and the ridge is at 2
+    assert said not in " ".join(run("batch", *bert, 128).out.split())
 
 
 def test_check_says_the_verdict_first(run: Run) -> None:

@@ -178,6 +178,12 @@ def test_chapters_of_a_prediction(decode: Page) -> None:
     assert decode.html() == decode.html()
 
 
+def test_every_kernel_that_takes_much_at_some_batch_can_be_hidden(decode: Page, points: list[rl.Estimate]) -> None:
+    html = decode.html()
+    slowest = {point.kernel_rows()[0]["kernel"] for point in points}
+    assert all(f'<input type="checkbox" value="{name}" checked' in html for name in slowest)
+
+
 def test_passes_are_a_chapter_where_there_are_some() -> None:
     small = rl.passes.cast(rl.model("gpt2", phase="decode", layers=2), weights="int8")
     page = rl.report(small, "h100-sxm", batch=[1, 8], context=128)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_traces import Made, chain
 
 import roofline as rl
 from roofline.cost import BOUNDS
@@ -411,6 +412,41 @@ def test_crosses_and_spread() -> None:
     assert np.allclose(np.diff(sorted(placed)), 10)
 
 
+# --- of a trace ---
+
+CALLS: list[Any] = [
+    ("aten::mm", [[8192, 4096], [4096, 4096]], 400.0, {}), ("aten::gelu", [[8192, 4096], []], 50.0, {}),
+    ("aten::relu", [[8192, 4096]], 45.0, {}),
+]  # fmt: skip
+
+
+def recorded(tmp_path: Path, device: str = "NVIDIA H100 80GB HBM3", calls: Any = CALLS) -> rl.diagnosis.TraceReport:
+    return rl.diagnosis.trace_report(chain(Made(device), calls, gap=20.0).write(tmp_path))
+
+
+def test_labels_of_operators_do_not_meet(tmp_path: Path) -> None:
+    calls = [("aten::mm", [[4096, 4096 + 8 * at], [4096 + 8 * at, 4096]], 200.0 + at, {}) for at in range(10)]
+    labels = texts(drawn(rl.charts.plot_roofline(recorded(tmp_path, calls=calls))), "label-")
+    assert len(labels) == 10
+    boxes = [box(label) for label in labels]
+    assert not any(overlaps([a], [b]).any() for a, b in combinations(boxes, 2))
+
+
+def test_rows_of_a_trace_are_its_operators(tmp_path: Path) -> None:
+    report = recorded(tmp_path)
+    table = rl.charts.plot_roofline(report).frame()
+    assert list(table.time_s) == pytest.approx([op.seconds for op in report.ops], rel=1e-12)
+    assert list(table.intensity) == [op.intensity for op in report.ops[:2]] + [0.0]  # relu only compares
+    assert list(table.above_roof) == [op.above for op in report.ops]
+
+
+def test_a_trace_without_a_chip_or_arithmetic_has_no_roofline(tmp_path: Path) -> None:
+    with pytest.raises(rl.errors.UsageError, match="chip of this trace is not known"):
+        rl.charts.plot_roofline(recorded(tmp_path, device="Frobnicator"))
+    with pytest.raises(rl.errors.UsageError, match="no operator with a formula"):
+        rl.charts.plot_roofline(recorded(tmp_path, calls=CALLS[2:]))
+
+
 # --- rooflines upon each other, groups, levels ---
 
 
@@ -504,6 +540,19 @@ def test_small_parts_are_one_group(point: rl.Estimate) -> None:
     assert rest.x[0] == pytest.approx(sum(p.flops for p in grouped) / sum(p.bytes for p in grouped))
     assert rest.y[0] == pytest.approx(sum(p.flops for p in grouped) / sum(p.seconds for p in grouped))
     assert len(spec.records()) == 80  # the table has each
+
+
+def test_a_kernel_that_takes_much_is_switched_by_itself(point: rl.Estimate, crowded: dict[str, Chart]) -> None:
+    page = rl.charts.plot_roofline(point).plotly()
+    slowest = [row["kernel"] for row in point.kernel_rows() if row["flops"]][:LABELLED]
+    entries = [trace.name for trace in page.data if trace.showlegend]
+    assert set(slowest) <= set(entries)
+    assert f"{point.kernel_rows()[0]['bound']}-bound" in entries  # what the colour stands for
+    first = [trace for trace in page.data if trace.legendgroup == slowest[0]]
+    assert {len(trace.x) for trace in first if trace.mode == "markers"} == {1}
+    assert any(slowest[0] in trace.text[0] for trace in first if trace.mode == "text")  # its label goes with it
+    several = {trace.name for trace in crowded["two chips"].plotly().data if trace.showlegend}
+    assert not any("mlp.linear" in name for name in several)  # there a whole program is switched
 
 
 def test_dots_of_a_kernel_are_joined_by_level(point: rl.Estimate) -> None:

@@ -61,6 +61,8 @@ def _choice(choice: BatchChoice) -> Iterator[Any]:
     ridge = two_ridges(choice.ridge, choice.ridge_datasheet).removeprefix("ridge is ")
     if choice.ridge_share is not None:
         ridge += f"; the calibrated one has {percent(choice.ridge_share)} of the best throughput"
+    if _differs(choice):
+        ridge += "; the ridge is of all kernels in sum, a bound of the kernels that take most of the time"
     shares = ", ".join(f"{part:.0%} from batch {choice.batch_for(part):,}" for part in SHARES)
     best = f"{percent(choice.share(choice.best))} of the best throughput within the limits"
     yield heading(choice)
@@ -73,6 +75,13 @@ def _choice(choice: BatchChoice) -> Iterator[Any]:
         ("throughput", tables.rate(est.throughput, est.graph.item)),
     ])  # fmt: skip
     yield from ("", _curve(choice), "", *tables.provenance(choice.curve))
+
+
+def _differs(choice: BatchChoice) -> bool:
+    """Return whether a bound that is listed is not the side of the ridge on which its batch is."""
+    bounds = [choice.curve.bound[int(np.searchsorted(choice.batches, batch))] for batch in choice.shown()]
+    past = [choice.ridge is not None and batch >= choice.ridge for batch in choice.shown()]
+    return any(bound == ("memory" if over else "compute") for bound, over in zip(bounds, past, strict=True))
 
 
 def _curve(choice: BatchChoice) -> Table:

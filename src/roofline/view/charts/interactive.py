@@ -390,10 +390,11 @@ def _points(sheet: _Sheet, mark: Points) -> None:
         sheet.trace("Scatter", mark.name, x=[None], y=[None], mode="markers", marker=_symbol(sheet, mark, np.array(9)))
         return
     sizes = np.broadcast_to(np.asarray(mark.size, dtype=np.float64), np.shape(mark.x)) * POINT
+    group = mark.toggle or mark.name
     sheet.trace(
-        "Scatter", mark.name, x=[float(v) for v in mark.x], y=[float(v) for v in mark.y], mode="markers",
+        "Scatter", group, x=[float(v) for v in mark.x], y=[float(v) for v in mark.y], mode="markers",
         marker=_symbol(sheet, mark, sizes), hoverinfo="text", hovertext=sheet.hover(mark, mark.name),
-        cliponaxis=False, **_ranges(sheet, mark),
+        cliponaxis=False, legendrank=1100 if mark.toggle else 1000, **_ranges(sheet, mark),
     )  # fmt: skip
     for at, (x, y) in enumerate(zip(mark.x, mark.y, strict=True)):
         left, low = sheet.pixel(x, y)
@@ -401,7 +402,7 @@ def _points(sheet: _Sheet, mark: Points) -> None:
         sheet.bubbles.append((left - reach, low - reach, left + reach, low + reach))
         if mark.labels and mark.labels[at]:
             colour = "red" if mark.colour == "red" else "ink"
-            sheet.labels.append(_Label((left, low), mark.labels[at], reach, mark.bold, colour, mark.name))
+            sheet.labels.append(_Label((left, low), mark.labels[at], reach, mark.bold, colour, group))
 
 
 def _ranges(sheet: _Sheet, mark: Points) -> dict[str, Any]:

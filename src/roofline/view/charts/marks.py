@@ -166,6 +166,7 @@ class Points:
         bold: Whether the labels are bold.
         low: Lower end of the range of each, which an upright line shows.
         high: Upper end.
+        toggle: As of a line.
     """
 
     x: Numbers
@@ -182,6 +183,7 @@ class Points:
     bold: bool = False
     low: Numbers = ()
     high: Numbers = ()
+    toggle: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

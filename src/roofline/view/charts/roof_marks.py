@@ -81,9 +81,18 @@ def _keys(layers: Sequence[_Layer]) -> Iterator[Points]:
     for layer in layers if parts and layers[0].name else ():
         yield Points([], [], "line", _SHAPES[layer.number], name=layer.name)
     for bound in dict.fromkeys(point.bound for point in parts) if layers[0].name else ():
-        yield Points([], [], bound or "unknown", name=f"{bound}-bound" if bound else "bound not known")
+        yield _key(bound, "o")
     if parts:
         yield Points([], [], "line", name=f"{_how(parts)}; area: share of time".removeprefix("; "))
+
+
+def _key(bound: str, marker: str = "") -> Points:
+    """Return an entry of the legend that says what a colour stands for."""
+    return Points([], [], bound or "unknown", marker or BOUND_MARKERS[bound], name=_bound(bound))
+
+
+def _bound(bound: str) -> str:
+    return f"{bound}-bound" if bound else "bound not known"
 
 
 def _how(points: Sequence[Point]) -> str:
@@ -155,13 +164,20 @@ def _rising(chart: Roofs, slope: Slope, window: Window, line: Line, reached: str
 
 
 def _points(layer: _Layer) -> Iterator[Mark]:
-    """Yield bubbles by what bounds them, those that are small as one, the whole program, and what was measured."""
+    """Yield the bubbles of what takes most, of the others by bound, the whole program, and what was measured.
+
+    Of a single program, each of the first can be switched off by itself where a reader can.
+    """
     points = layer.chart.points
     on = [i for i, point in enumerate(points) if layer.window.holds(point)]
     parts = [i for i in on if points[i].is_part]
     alone = _alone(layer.chart, parts)
+    own = [] if layer.name else alone[:LABELLED]
+    for i in own:
+        yield replace(_bubbles(layer, [i]), toggle=clean(points[i].name))
     for bound in dict.fromkeys(points[i].bound for i in alone):
-        yield _bubbles(layer, [i for i in alone if points[i].bound == bound])
+        others = [i for i in alone if points[i].bound == bound and i not in own]
+        yield _bubbles(layer, others) if others else _key(bound)
     yield from _by_level(layer, alone)
     rest = [points[i] for i in parts if i not in alone]
     if rest:
@@ -198,9 +214,8 @@ def _bubbles(layer: _Layer, numbers: Sequence[int]) -> Points:
     """Return parts of one bound, their area by their share of the time."""
     bound = layer.chart.points[numbers[0]].bound
     marker = _SHAPES[layer.number] if layer.name else BOUND_MARKERS[bound]
-    name = f"{bound}-bound" if bound else "bound not known"
     sizes = [_size(layer.chart.points[i]) for i in numbers]
-    return _marked(layer, numbers, name, colour=bound or "unknown", marker=marker, size=sizes)
+    return _marked(layer, numbers, _bound(bound), colour=bound or "unknown", marker=marker, size=sizes)
 
 
 def _marked(layer: _Layer, numbers: Sequence[int], name: str, **look: object) -> Points:

@@ -88,8 +88,9 @@ class Moves:
         """
         states = list(map(_state, steady(drawings) if fixed else drawings))
         name, first = f"chart-{name}", states[self.at]
+        switches = toggles([trace for state in (first, *states) for trace in state["data"]])
         self.pictures[name] = {**first, "moves": list(differences(states))}
-        return Picture(name, tuple(map(safe, labels)), round(first["layout"]["height"]), toggles(first["data"]))
+        return Picture(name, tuple(map(safe, labels)), round(first["layout"]["height"]), switches)
 
     def data(self) -> dict[str, Any]:
         """Return everything that the page's script needs."""

@@ -17,7 +17,7 @@ from roofline.ir.report import title
 from roofline.ir.units import format_si
 from roofline.traces.events import Trace
 from roofline.traces.reading import read_trace
-from roofline.view.charts import plot_roofline, plot_timeline, plot_verdict
+from roofline.view.charts import plot_roofline, plot_timeline, plot_trace_memory, plot_verdict
 from roofline.view.charts.waterfall import words
 from roofline.view.listing.drawing import BOX_HEIGHT, BOX_WIDTH
 from roofline.view.pages import prediction as predict
@@ -190,7 +190,7 @@ def _trace(of: TraceReport, moves: Moves, trace: Trace | None, lost: Iterable[Ch
         if trace is not None:
             yield made("timeline", "Timeline", chart=_timeline(trace, moves))
     if of.memory is not None:
-        yield made("memory_peak", "Memory", said=str(of.memory), rows=of.memory.held[:MOST])
+        yield made("memory_peak", "Memory", rows=of.memory.held[:MOST], chart=_memory(of, moves))
     chart = _operators(of, moves)
     if chart is not None:
         yield made("operators_roofline", "Roofline of the operators", chart=chart)
@@ -221,6 +221,11 @@ def _timeline(trace: Trace, moves: Moves) -> Picture:
     """Take in what ran when in one iteration."""
     chart = plot_timeline(trace)
     return moves.picture("timeline", [chart.drawing()], [f"Here: {chart.said}; zoom in to see single kernels."])
+
+
+def _memory(of: TraceReport, moves: Moves) -> Picture:
+    """Take in the memory over the trace."""
+    return moves.picture("memory-peak", [plot_trace_memory(of).drawing()], [f"{of.memory}."])
 
 
 def _operators(of: TraceReport, moves: Moves) -> Any:
