@@ -12,6 +12,7 @@ from roofline.cli.estimate import estimate_of
 from roofline.cli.output import note
 from roofline.ir.errors import UsageError
 from roofline.ir.report import title
+from roofline.view.charts.chart import checked_suffix
 
 _Outputs = Annotated[list[Path], opt.option(
     "--output -o FILE", "A .png, .svg or .pdf, an interactive .html, or what is drawn as .csv; may be given again.",
@@ -40,6 +41,8 @@ def plot(
     dark: _Dark = False,
 ) -> None:
     """Draw a roofline of one point, of chips or programs upon each other, or a sweep over several batches."""
+    for file in output:  # a wrong name of the second file is told before the first is written
+        checked_suffix(file)
     names = [model, also] if also is not None else [model]
     estimates = [estimate_of(name, chip, program, sizes, opt.CopyOptions(), run)[1] for name in names]
     picture, kind = _picture(estimates, measured, limits)
