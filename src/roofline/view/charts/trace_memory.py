@@ -56,8 +56,8 @@ class TraceMemory(Chart):
         most = max(memory.peak, int(memory.reserved.max()))
         panels = (
             Panel(tuple(self._curves()), time, Axis("memory", "B", low=0.0, high=1.25 * most), 5.5, "over the trace"),
-            waterfall(held, ["activations"] * len(held), Axis("in memory at the peak", "B", low=0.0), "peak",
-                      written=str, height=len(held) + 1.0, title="what lay in it at the peak, by what made it"),
+            waterfall(held, ["activations"] * len(held), Axis("at the peak, by what made it", "B", low=0.0), "peak",
+                      written=str, height=len(held) + 1.0),
         )  # fmt: skip
         where = "the host" if memory.device < 0 else f"device {memory.device}"
         room = f" of {format_bytes(self.capacity)}" if self.capacity is not None else ""

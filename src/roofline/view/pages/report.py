@@ -14,7 +14,7 @@ from roofline.frontends.source import Program
 from roofline.hardware.library import AnyChip
 from roofline.ir.errors import RooflineError, UsageError
 from roofline.ir.report import title
-from roofline.ir.units import format_si
+from roofline.ir.units import format_bytes, format_si
 from roofline.traces.events import Trace
 from roofline.traces.reading import read_trace
 from roofline.view.charts import plot_roofline, plot_timeline, plot_trace_memory, plot_verdict
@@ -190,7 +190,12 @@ def _trace(of: TraceReport, moves: Moves, trace: Trace | None, lost: Iterable[Ch
         if trace is not None:
             yield made("timeline", "Timeline", chart=_timeline(trace, moves))
     if of.memory is not None:
-        yield made("memory_peak", "Memory", rows=of.memory.held[:MOST], chart=_memory(of, moves))
+        yield made(
+            "memory_peak",
+            "Memory",
+            rows=[(one, format_bytes(one.bytes)) for one in of.memory.held[:MOST]],
+            chart=_memory(of, moves),
+        )
     chart = _operators(of, moves)
     if chart is not None:
         yield made("operators_roofline", "Roofline of the operators", chart=chart)
