@@ -353,9 +353,11 @@ def _scaled_by_row(work: Launch) -> bool:
 
 
 def _is_dequantized(work: Launch) -> bool:
-    """Tell whether the kernel dequantizes its second operand itself."""
-    stored = work.row.kernel.stored
-    return len(stored) > 1 and DTYPES[stored[1]].bits < DTYPES[work.dtype].bits
+    """Tell whether the kernel dequantizes its second operand itself: its numbers, not only how many of them are stored,
+    are narrower than those that are multiplied.
+    """
+    stored = work.row.kernel.stored[1:2]
+    return any(DTYPES[DTYPES[each].compute or each].bits < DTYPES[work.dtype].bits for each in stored)
 
 
 def _second(work: Launch) -> float:
