@@ -28,13 +28,13 @@ from roofline.cost import (
     rowwise,
     stream,
 )
-from roofline.cost.lowering import EAGER, lowered
+from roofline.cost.lowering import EAGER, lowered, separate, word
 from roofline.cost.machine import machine, vector_peak
 from roofline.cost.parameters import Group, Parameter
 from roofline.cost.spread import CERTAINTY, PROGRAM, half_width, kernel_classes, provenance, spread
 from roofline.cost.spread import GROUP as SPREAD
 from roofline.cost.work import REGIME, REGIMES, Launch, checked_regime, launch, sparse_weights, uses_tf32
-from roofline.counting.counts import KernelCount
+from roofline.counting.counts import Kernel, KernelCount
 from roofline.counting.grid import added
 from roofline.hardware.chip import Chip
 from roofline.ops.registry import OpKind
@@ -226,10 +226,30 @@ def _alone(row: KernelCount, chip: Chip, tf32: bool | None, regime: str, inside:
     expected = np.maximum(seconds(work, figures), floor)
     share = chip.efficiency
     compute, memory = at_peak / share.compute, at_bandwidth / share.memory
+    if "share" in figures.keys() - parameters.fitted(chip, GROUPS[name], regime).keys():
+        expected = np.maximum(expected, compute)  # no prior lets a kernel exceed what the best lone matmul reaches
+    certain = provenance(chip, name, regime)
+    if certain != "measured" and regime != "warm" and _is_plain_attention(row.kernel):
+        expected = np.minimum(expected, _in_parts(row, chip, tf32, regime))
     bound = _bound(compute, memory, on_wire, figures.get("launch", 0.0))
     shares = kernel_classes(work, name, memory / np.maximum(expected, TINY))
     doubt = {kind: expected * spread(chip, kind, regime) * share for kind, share in shares.items()}
-    return KernelTime(expected, floor, compute, memory, bound, doubt, provenance(chip, name, regime))
+    return KernelTime(expected, floor, compute, memory, bound, doubt, certain)
+
+
+def _is_plain_attention(kernel: Kernel) -> bool:
+    """Tell whether a kernel is fused attention without a mask that is added: those were measured, and can be slow."""
+    return word(kernel) == "sdpa" and all(node.op != "add" for node in kernel.nodes)
+
+
+def _in_parts(row: KernelCount, chip: Chip, tf32: bool | None, regime: str) -> Any:
+    """Time of the nodes of a kernel as a kernel each [s]. Together they move more and compute as much: figures that are
+    another chip's, or priors, do not say that fused they take longer.
+    """
+    parts = (
+        _part(each.at(row.symbols), chip, tf32, regime) for each in separate(row.kernel, chip, regime == "program")
+    )
+    return added(part.count * part.time.expected for part in parts)
 
 
 def _bound(compute: Any, memory: Any, on_wire: Any, launching: float) -> Any:

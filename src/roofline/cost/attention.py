@@ -19,7 +19,7 @@ from roofline.ops.registry import OPS
 GROUP = Group(
     "attention",
     # Priors of the arithmetic: medians of nine chips' fits, or the H100's cold ones (see their files).
-    launch=Parameter(4e-6, 0.5e-6, 4e-5, "s", "fixed cost of one launch", follows="launch"),
+    launch=Parameter(3e-6, 0.5e-6, 4e-5, "s", "fixed cost of one launch", "launch", 3.0),
     share=Parameter(0.86, 0.1, 2.0, "share", "of the matrix peak inside a block of keys"),
     exp=Parameter(0.05, 0.005, 1.0, "share", "of the fp32 vector peak at which exponentials run"),
     start=Parameter(2.4, 1.0, 2000.0, "keys", "work of a tile apart from its keys: loading queries, writing results"),

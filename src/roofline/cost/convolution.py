@@ -78,7 +78,7 @@ SPREADING = (*TRANSPOSED, "conv2d_grad_input")
 
 GROUP = Group(
     "conv",
-    launch=Parameter(3e-6, 0.5e-6, 2e-5, "s", "fixed cost of one launch", follows="launch"),
+    launch=Parameter(3e-6, 0.5e-6, 2e-5, "s", "fixed cost of one launch", "launch", 3.0),
     light=Parameter(2.2e-6, 3e-7, 2e-5, "s", "fixed cost of one launch of a kernel without tiles of the matrix units"),
     extra=Parameter(2e-6, 0.2e-6, 1e-5, "s", "fixed cost of a layout copy around kernels of the vector units"),
     share=Parameter(0.8, 0.2, 1.1, "share", "of the matrix peak inside a large tile", follows="compute"),

@@ -68,10 +68,10 @@ VECTOR_ROWS = 8
 
 GROUP = Group(
     "matmul",
-    # Priors are medians of nine chips' fits (aiconfigurator-core 0.12.0, see their files). A chip's launch is the pace
-    # at which a host queues kernels, of which a kernel takes two thirds; its compute share is what its best lone matmul
-    # reaches, which loses a tenth at the edges of its tiles and by the power cap.
-    launch=Parameter(2e-6, 0.5e-6, 2e-5, "s", "fixed cost of one launch: start, fill and drain", "launch", 0.67),
+    # Priors are medians of nine chips' fits (aiconfigurator-core 0.12.0, see their files). Of what a chip states,
+    # launch is the least time of a kernel, of which a matmul takes two; compute is what the best lone matmul reaches,
+    # which loses a tenth at the edges of its tiles and by the power cap.
+    launch=Parameter(2e-6, 0.5e-6, 2e-5, "s", "fixed cost of one launch: start, fill and drain", "launch", 2.0),
     share=Parameter(0.9, 0.2, 1.2, "share", "of the datasheet peak inside a large tile", "compute", 1.11),
     tile_half=Parameter(6.5, 1.0, 300.0, "elements", "tile edge at which the matrix units are half fed"),
     dram=Parameter(0.85, 0.4, 1.0, "share", "of main memory's bandwidth for operands", follows="memory"),

@@ -67,9 +67,8 @@ def values(chip: Chip, group: Group, regime: str = "cold") -> Mapping[str, float
     Raises:
         ChipDataError: The chip's file names a parameter that does not exist.
     """
-    own = chip.efficiency.parameters
-    fitted = {**_of_sibling(chip, group, regime), **own.get(group.name, {}), **own.get(f"{group.name}_{regime}", {})}
-    for key, value in fitted.items():
+    known = fitted(chip, group, regime)
+    for key, value in known.items():
         where = f"{chip.name}: [efficiency.parameters] {group.name}.{key}"
         if key not in group:
             raise ChipDataError(f"{where} is no parameter{did_you_mean(key, group)}")
@@ -80,7 +79,14 @@ def values(chip: Chip, group: Group, regime: str = "cold") -> Mapping[str, float
         own = getattr(chip.efficiency, parameter.follows) if parameter.follows else None
         return parameter.prior if own is None else float(own) * (parameter.times if machine(chip).is_gpu else 1.0)
 
-    return MappingProxyType({key: fitted.get(key, prior(parameter)) for key, parameter in group.items()})
+    return MappingProxyType({key: known.get(key, prior(parameter)) for key, parameter in group.items()})
+
+
+@lru_cache(maxsize=4096)
+def fitted(chip: Chip, group: Group, regime: str = "cold") -> Mapping[str, float]:
+    """Return those parameters of a group that are the chip's own, or of the chip that it is ``like``."""
+    own = chip.efficiency.parameters
+    return {**_of_sibling(chip, group, regime), **own.get(group.name, {}), **own.get(f"{group.name}_{regime}", {})}
 
 
 def _of_sibling(chip: Chip, group: Group, regime: str) -> dict[str, float]:

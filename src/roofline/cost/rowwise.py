@@ -34,7 +34,7 @@ MEANS_LAST, MAXIMA_FIRST = 2.0, 1.3
 
 GROUP = Group(
     "rowwise",
-    launch=Parameter(1.0e-6, 0.3e-6, 2e-5, "s", "fixed cost of one launch: start and end", "launch", 0.35),
+    launch=Parameter(1.0e-6, 0.3e-6, 2e-5, "s", "fixed cost of one launch: start and end", follows="launch"),
     dram=Parameter(0.9, 0.4, 1.0, "share", "of main memory's bandwidth", follows="memory"),
     cache=Parameter(0.6, 0.1, 1.5, "share", "of the cache's bandwidth for what lies there"),
     near=Parameter(0.2, 0.02, 1.0, "share", "of the wait that is left where operands lie in the cache"),

@@ -43,7 +43,7 @@ COPIED = dict.fromkeys(("repeat", "tile", "pixel_shuffle", "pixel_unshuffle", "c
 
 GROUP = Group(
     "stream",
-    launch=Parameter(1.0e-6, 0.3e-6, 2e-5, "s", "fixed cost of one launch: start and end", "launch", 0.35),
+    launch=Parameter(1.0e-6, 0.3e-6, 2e-5, "s", "fixed cost of one launch: start and end", follows="launch"),
     latency=Parameter(0.6e-6, 0.1e-6, 5e-6, "s", "wait for the first operand from main memory"),
     ramp=Parameter(0.9e-6, 0.1e-6, 5e-6, "s", "streaming time over which reads reach full bandwidth"),
     dram=Parameter(0.9, 0.4, 1.0, "share", "of main memory's bandwidth where a kernel reads", follows="memory"),

@@ -208,7 +208,8 @@ class Efficiency(Frozen):
     Attributes:
         compute: Achievable share of the compute peak, 0 to 1.
         memory: Achievable share of the main memory's bandwidth, 0 to 1.
-        launch: The least time of one kernel on the device [s].
+        launch: The least time of one kernel on the device, an elementwise one; matmuls take twice that at least,
+            convolutions and fused attention three times [s].
         host: Host time of one framework operation in eager mode [s].
         low: The fast end of the stated range, as a factor on the expected time, at most 1.
         high: The slow end, at least 1.
@@ -222,7 +223,7 @@ class Efficiency(Frozen):
 
     compute: Share = 0.70
     memory: Share = 0.82
-    launch: Seconds = 3e-6
+    launch: Seconds = 1e-6
     host: Seconds = 21.7e-6
     low: Share = 0.65
     high: Annotated[Number, Field(ge=1, le=1e3)] = 2.0

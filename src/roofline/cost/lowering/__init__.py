@@ -20,7 +20,7 @@ from roofline.hardware.chip import Chip
 from roofline.ir.graph import Graph
 from roofline.ops.builder import Builder
 
-__all__ = ["EAGER", "RUNTIMES", "Lowered", "Rule", "Site", "lowered", "lowered_graphs", "word"]
+__all__ = ["EAGER", "RUNTIMES", "Lowered", "Rule", "Site", "lowered", "lowered_graphs", "separate", "word"]
 
 #: PyTorch as it runs on GPUs without a compiler, an operator at a time.
 EAGER = "pytorch"
@@ -55,10 +55,19 @@ def lowered(kernel: Kernel, chip: Chip, runtime: str, flowing: bool, tf32: bool 
     Returns:
         What applies, the first where several do; nothing where it runs as one kernel.
     """
-    return tuple(
-        (at, tuple(each for each in kernels(graph) if each.main.op != "empty"))
-        for at, graph in lowered_graphs(kernel, chip, runtime, flowing, tf32)
-    )
+    return tuple((at, _real(graph)) for at, graph in lowered_graphs(kernel, chip, runtime, flowing, tf32))
+
+
+@lru_cache(maxsize=2**12)
+def separate(kernel: Kernel, chip: Chip, flowing: bool) -> tuple[Kernel, ...]:
+    """Return the kernels that the nodes of one would be, each by itself."""
+    site = Site(kernel, chip, Builder(kernel.name), flowing)
+    site.apart({tensor.name: site.read(tensor) for tensor in kernel.operands})
+    return _real(site.b.graph())
+
+
+def _real(graph: Graph) -> tuple[Kernel, ...]:
+    return tuple(each for each in kernels(graph) if each.main.op != "empty")
 
 
 def lowered_graphs(

@@ -85,12 +85,16 @@ class Site:
     def whole(self, exchanged: Mapping[str, str], name: str, **attrs: Any) -> str:
         """Add all of its nodes as one kernel, on other tensors in place of some operands, with more options."""
         known = {tensor.name: self.read(tensor) for tensor in self.kernel.operands if tensor.name not in exchanged}
-        known |= exchanged
         with self.b.kernel(name):
-            for node in self.kernel.nodes:
-                inputs = [known[each] for each in node.inputs]
-                known[node.outputs[0]] = self.b.op(node.op, *inputs, dtype=self.dtype, **{**dict(node.attrs), **attrs})
-        return known[self.kernel.nodes[-1].outputs[0]]
+            return self.apart({**known, **exchanged}, **attrs)
+
+    def apart(self, known: Mapping[str, str], **attrs: Any) -> str:
+        """Add all of its nodes, a kernel each, on the tensors of the graph that are ``known``, with more options."""
+        names = dict(known)
+        for node in self.kernel.nodes:
+            inputs = [names[each] for each in node.inputs]
+            names[node.outputs[0]] = self.b.op(node.op, *inputs, dtype=self.dtype, **{**dict(node.attrs), **attrs})
+        return names[self.kernel.nodes[-1].outputs[0]]
 
 
 @dataclass(frozen=True, slots=True)
