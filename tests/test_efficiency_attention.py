@@ -175,3 +175,20 @@ def test_masks_take_time_most_where_their_rows_are_odd(
     image: tuple[int, ...], mask: tuple[int, ...] | None, measured: float
 ) -> None:
     assert masked(image, mask) == pytest.approx(measured, rel=0.3)
+
+
+#: Calls in fp32 of measurements/h200-sxm/networks.csv, which the memory efficient kernel runs: batch, heads, positions,
+#: width, whether causal, microseconds.
+FP32 = [(8, 12, 197, 64, False, 53.8), (4, 8, 2048, 128, False, 1505.8), (4, 8, 2048, 128, True, 893.4),
+        (1, 12, 512, 64, False, 55.6), (1, 12, 512, 64, True, 55.3)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("batch", "heads", "positions", "width", "causal", "measured"), FP32)
+def test_fp32_is_three_products_of_tf32(
+    batch: int, heads: int, positions: int, width: int, causal: bool, measured: float
+) -> None:
+    shape = {"batch": batch, "heads": heads, "kv_heads": heads, "q_len": positions, "kv_len": positions,
+             "head_dim": width, "causal": causal}  # fmt: skip
+    (kernel,) = kernels(operator_graph("attention_sdpa", "fp32", shape))
+    time = kernel_time(kernel.at({}), rl.chip("h200-sxm"), regime="cold")
+    assert float(time.expected) * 1e6 == pytest.approx(measured, rel=0.08)

@@ -212,3 +212,18 @@ def test_only_maxima_of_channels_that_lie_last_start_slowly(
     (kernel,) = kernels(b.graph([b.op(op, b.input("x", image), channels_last=last, **window)]))
     time = kernel_time(kernel.at({}), rl.chip("h200-sxm"), regime="cold")
     assert float(time.expected) * 1e6 == pytest.approx(measured, rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "dtype", "measured"),
+    [
+        (1_000_000, 8, "fp32", 24.4),
+        (400_000, 16, "bf16", 21.2),
+        (200_000, 32, "bf16", 22.1),
+        (65_536, 49, "fp32", 11.8),
+    ],
+)
+def test_a_warp_has_several_short_rows(rows: int, columns: int, dtype: str, measured: float) -> None:
+    """Of measurements/h200-sxm/networks.csv."""
+    time = predict("softmax", {"rows": rows, "cols": columns}, dtype, rl.chip("h200-sxm")) * 1e6
+    assert time == pytest.approx(measured, rel=0.25)

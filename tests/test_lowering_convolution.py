@@ -10,7 +10,7 @@ import roofline as rl
 from roofline.ops.builder import Builder
 
 CHIP = rl.chip("h100-sxm")
-COPY = "transpose_copy"
+COPY, PADDING = "transpose_copy", "rearrange"
 Image = tuple[int, ...]
 
 
@@ -62,14 +62,24 @@ DEPTHWISE: list[tuple[Image, Image, float]] = [
 ]  # fmt: skip
 
 
+#: Grouped windows of h200-sxm/convolutions.csv and networks.csv: image, weight, channels last, microseconds.
+GROUPED: list[tuple[Image, Image, bool, float]] = [
+    ((8, 512, 28, 28), (512, 16, 3, 3), True, 14.4), ((8, 512, 28, 28), (512, 16, 3, 3), False, 29.9),
+    ((64, 1024, 14, 14), (1024, 32, 3, 3), True, 40.3), ((8, 1024, 14, 14), (1024, 32, 3, 3), False, 21.8),
+    ((16, 512, 28, 28), (512, 16, 3, 3), False, 46.2),
+    ((8, 256, 56, 56), (256, 8, 3, 3), True, 30.8), ((1, 240, 28, 28), (240, 80, 3, 3), True, 33.7),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(("image", "weight", "attrs", "copies", "measured"), MEASURED)
 def test_a_convolution_is_the_kernels_that_run(
     image: Image, weight: Image, attrs: dict[str, Any], copies: tuple[int, int], measured: float
 ) -> None:
     kernels, time = launched(convolution(image, weight, **attrs))
     op = attrs.get("op", "conv2d")
-    assert kernels.count(COPY) == sum(copies)
-    assert set(kernels) <= {COPY, op}
+    assert kernels.count(COPY) + kernels.count(PADDING) == sum(copies)
+    assert set(kernels) <= {COPY, PADDING, "fill", op}
+    assert kernels.count("fill") == kernels.count(PADDING)
     assert time == pytest.approx(measured, rel=0.3)
 
 
@@ -92,6 +102,21 @@ def test_groups_that_fill_a_tile_run_one_after_the_other() -> None:
     assert apart.count(COPY) == 12
     together, _ = launched(convolution((1, 256, 7, 7), (256, 8, 3, 3), groups=32, padding=1))
     assert together.count("conv2d") == 1
+
+
+def test_groups_whose_channels_lie_last_are_cut_out() -> None:
+    cut, _ = launched(convolution((1, 240, 28, 28), (240, 80, 3, 3), groups=3, padding=1, channels_last=True))
+    assert cut.count("conv2d") == 3
+    assert cut.count(PADDING) == 6
+    many, _ = launched(convolution((64, 240, 28, 28), (240, 80, 3, 3), groups=3, padding=1))
+    assert many.count("conv2d") == 1
+
+
+@pytest.mark.parametrize(("image", "weight", "layout", "measured"), GROUPED)
+def test_groups_share_the_tiles_that_they_fill(image: Image, weight: Image, layout: bool, measured: float) -> None:
+    graph = convolution(image, weight, groups=image[1] // weight[1], padding=1, channels_last=layout)
+    time = rl.estimate(graph, "h200-sxm", mode="graph", regime="cold").timed[-1][1]
+    assert float(time.expected) * 1e6 == pytest.approx(measured, rel=0.16)
 
 
 def test_other_chips_and_compilers_have_one_kernel() -> None:

@@ -79,6 +79,12 @@ WIDEN = 0.03
 MASK, MASK_ODD, MASK_LEAST, MASK_ALIGNED = 0.19, 1.4, 64, 16
 #: How arithmetic slows where heads are wider than a tile's registers hold.
 WIDE = 0.3
+#: PyTorch's memory efficient kernel in fp32 multiplies each number as three of tf32 (``OpMultiplyAddFastF32`` in
+#: aten/src/ATen/native/transformers/cuda/mem_eff_attention/gemm_kernel_utils.h of https://github.com/pytorch/pytorch):
+#: FLOPs of a core per cycle, as a share of its tf32 matrix units at most, cycles of a core per pair of query and key
+#: for the softmax, which hides nothing, and how much longer a block takes a tile that has its core to itself.
+#: In measurements/h200-sxm/networks.csv (``fmha_cutlassF_f32_aligned_64x64_rf_sm80`` and ``64x128``).
+FAST_FP32, FAST_SHARE, FAST_SOFTMAX, FAST_ALONE = 286.0, 0.72 / 3, 1.13, 1.55
 
 
 @dataclass(frozen=True)
@@ -118,10 +124,15 @@ def seconds(work: Launch, p: Mapping[str, float]) -> Any:
     """Time of one launch of a fused attention kernel [s]."""
     s = {axis: np.asarray(size, dtype=np.float64) for axis, size in work.sizes.items()}
     kernel = _kernel(work, p, s)
+    step = p["step"] if np.isfinite(work.machine.clock) else 0.0  # cycles of an unknown length
+    if fast := _is_fast_fp32(work):
+        kernel = _Kernel(LEAST, np.where(s["d"] > LEAST, BLOCK, BLOCK / 2), 0.0, False, LEAST, np.False_, 0.0)
     tiles = _tiles(s, work.row.kernel.attrs, kernel)
     block, memory = _block(work, p, kernel, tiles.queries, s), _memory(work, p, s)
+    if fast:
+        block = _fast_fp32_block(work, kernel.span, s)
+        step = (FAST_ALONE - 1) * block
     cores, start = work.machine.units, p["start"] / kernel.span
-    step = p["step"] if np.isfinite(work.machine.clock) else 0.0  # cycles of an unknown length
     parts = np.clip(cores / tiles.count, 1.0, np.clip(tiles.longest * kernel.span / BLOCK / 2, 1.0, p["parts"]))
     parts = np.where(kernel.split, parts, 1.0)
     others = [memory, *_dequantizing(work, tiles.blocks * kernel.span * 2 * s["d"])]
@@ -239,6 +250,19 @@ def _block(work: Launch, p: Mapping[str, float], kernel: _Kernel, queries: Any, 
     return knee([matrix, exps], OVERLAP) + _masking(work, queries, kernel.span, s)
 
 
+def _is_fast_fp32(work: Launch) -> bool:
+    """Tell whether PyTorch's memory efficient kernel multiplies fp32 on tf32 matrix units."""
+    known = work.chip.vendor == "NVIDIA" and "tf32" in work.chip.matrix and bool(np.isfinite(work.machine.clock))
+    return known and work.dtype == "fp32" and work.op == "attention_scores"
+
+
+def _fast_fp32_block(work: Launch, span: Any, s: Mapping[str, Any]) -> Any:
+    """Time of a block of keys for one of that kernel's tiles [s]."""
+    cores, clock = work.machine.units, work.machine.clock
+    rate = min(FAST_FP32, work.chip.peak("tf32") * FAST_SHARE / cores / clock)
+    return LEAST * span * (4 * s["d"] / rate + FAST_SOFTMAX) / clock + _masking(work, LEAST, span, s)
+
+
 def _masking(work: Launch, queries: Any, span: Any, s: Mapping[str, Any]) -> Any:
     """Time of a core to add a mask to a block of scores, which hides nothing else [s]."""
     if not work.machine.is_gpu or not any(node.op == "add" for node in work.row.kernel.nodes):
@@ -260,7 +284,7 @@ def _dequantizing(work: Launch, elements: Any) -> list[Any]:
     return [elements * WIDEN / (work.machine.clock * work.machine.units)] if scaled else []
 
 
-def _schedule(tiles: _Tiles, block: Any, step: float, start: Any, parts: Any, cores: float) -> Any:
+def _schedule(tiles: _Tiles, block: Any, step: Any, start: Any, parts: Any, cores: float) -> Any:
     """Time until the last core is done [s]."""
     units = tiles.count * parts
     mean = tiles.blocks / units + start

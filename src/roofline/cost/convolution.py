@@ -34,6 +34,8 @@ FEW_TILES = ((128, 32), (64, 64))
 TAPS, FAR, USUAL = 32, 16, 128.0
 #: Elements of K that a core works on at a time, and those that kernels load together.
 STEP, LOADED = 64, 32
+#: Channels of a group from which groups fill all that a core works on at a time, not only what it loads together.
+PACKED = 16
 #: Channels that kernels on vector units take at a time.
 SLAB = 8.0
 #: Elements of K that a tile on vector units takes to start and to write its results; in kernels for few channels.
@@ -210,7 +212,8 @@ def _implicit(work: Launch, p: Mapping[str, float], gemm: _Gemm) -> Any:
 
 def _packed(gemm: _Gemm) -> _Gemm:
     """Groups of few channels share a tile, which multiplies them all."""
-    together = np.where(gemm.groups > 1, np.clip(np.floor(LOADED / gemm.channels), 1.0, gemm.groups), 1.0)
+    filled = np.where(gemm.channels < PACKED, LOADED, STEP)
+    together = np.where(gemm.groups > 1, np.clip(np.floor(filled / gemm.channels), 1.0, gemm.groups), 1.0)
     return replace(
         gemm, groups=np.ceil(gemm.groups / together), columns=gemm.columns * together, channels=gemm.channels * together
     )

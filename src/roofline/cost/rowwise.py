@@ -26,6 +26,10 @@ WARP, BLOCK = 32, 1024
 WELFORD = 0.7
 #: Longest rows that a softmax keeps in the registers of a warp, and of a block.
 WARP_COLUMNS, BLOCK_COLUMNS = 2048, 10240
+#: Longest rows of which a softmax has so many at a time in each part of a warp, which is as long as a row
+#: (``softmax_warp_forward`` in aten/src/ATen/native/cuda/PersistentSoftmax.cuh of https://github.com/pytorch/pytorch),
+#: and the loads in whose time a warp begins: read off measurements/h200-sxm/networks.csv.
+SHORT_COLUMNS, SHORT_ROWS, SHORT_LOADS = 128, 2.0, 2.0
 #: Threads of a reduction's block, and elements of one thread from which the whole block works on one row.
 REDUCTION, REDUCTION_MOST = 512, 256
 #: A core's work on a mean over a window where channels lie last, and on a maximum where they lie first, to one on the
@@ -178,13 +182,21 @@ def _softmax_grad(rows: Any, columns: Any, element: float) -> Scheme:
 
 
 def _softmax(rows: Any, columns: Any, element: float) -> Scheme:
-    """A warp a row while its registers hold it, then a block that does, then a block that reads three times."""
-    warp, block = columns <= WARP_COLUMNS, columns <= BLOCK_COLUMNS
+    """A warp a row while its registers hold it, then a block that does, then a block that reads three times.
+
+    A warp has several short rows, and so few loads of each that others pass it in the time that it takes to begin.
+    """
+    warp, block, short = columns <= WARP_COLUMNS, columns <= BLOCK_COLUMNS, columns <= SHORT_COLUMNS
     threads = np.where(warp, WARP, BLOCK)
     length = np.where(warp, 2.0 ** np.ceil(np.log2(columns)), columns)
+    together = np.where(short, SHORT_ROWS * np.maximum(WARP / length, 1.0), 1.0)
+    length = np.where(short, SHORT_ROWS * np.maximum(length, WARP), length)
     registers = OWN_REGISTERS + np.where(block, length / threads, 0.0)
-    held = np.minimum(CORE_THREADS / threads, np.floor(CORE_REGISTERS / threads / registers))
-    return Scheme(length, threads, held, np.where(block, 1, 3), np.where(block & ~warp, 2, 4), block)
+    held = np.minimum(CORE_THREADS / threads, np.floor(CORE_REGISTERS / threads / registers)) * together
+    vector = np.where(block & ~warp, 2, 4)
+    loads = length / threads / vector
+    held = held * np.where(short, np.maximum(loads, 1.0) / (loads + SHORT_LOADS), 1.0)
+    return Scheme(length, threads, held, np.where(block, 1, 3), vector, block)
 
 
 def _norm(rows: Any, columns: Any, element: float) -> Scheme:

@@ -62,7 +62,9 @@ GROUP = Group(
     setup=Parameter(0.4e-6, 0.02e-6, 3e-6, "s", "start of address work, per element of a thread"),
     library=Parameter(5e-6, 0.1e-6, 2e-5, "s", "extra fixed cost of special kernels: gather"),
     transpose=Parameter(2.0, 0.2, 10.0, "cycles", "a core's work per element with no neighbours to share its sector"),
-    tiled=Parameter(0.32, 0.02, 3.0, "cycles", "the same where a library transposes whole tiles in shared memory"),
+    tiled=Parameter(
+        0.38, 0.02, 3.0, "cycles", "the same where a library transposes whole tiles in shared memory, or pads"
+    ),
     random=Parameter(0.3, 0.05, 1.0, "share", "of main memory's bandwidth for sectors at random"),
     knee=Parameter(2.5, 1.0, 8.0, "exponent", "sharpness of the knee between traffic and address work"),
 )
@@ -113,7 +115,7 @@ def _begin(work: Launch, p: Mapping[str, float], addressed: bool) -> Any:
 
 def _elements(work: Launch) -> Any:
     """Elements that cores work out addresses for: of a transposition by tiles, those of whole tiles."""
-    if not work.row.kernel.attrs.get("tiled"):
+    if not work.row.kernel.attrs.get("tiled") or work.op != "transpose_copy":
         return outputs(work)
     s = work.sizes
     return np.asarray(s["batch"], np.float64) * np.ceil(s["r"] / TILE) * np.ceil(s["c"] / TILE) * TILE**2

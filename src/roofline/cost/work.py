@@ -116,6 +116,7 @@ def launch(row: KernelCount, chip: Chip, tf32: bool | None, regime: str, inside:
         MissingFigure: The chip has no rate for the format of the contraction.
     """
     formats = list(row.flops_by)
+    inside = inside or row.kernel.main.op == "recurrent_cell"  # the matmul before it, and the step before that
     if not formats:
         return Launch(row, chip, row.kernel.output.dtype, float("inf"), regime, inside)
     widest, tf32 = max(formats, key=lambda name: DTYPES[name].bits), uses_tf32(row, chip, tf32)

@@ -18,9 +18,10 @@ ATEN = "https://github.com/pytorch/pytorch/blob/v2.11.0/aten/src/ATen/native/Con
 CUDNN = "https://docs.nvidia.com/deeplearning/performance/dl-performance-convolutional/index.html#tensor-layout"
 #: Channels in and out, and points of all images, from which cuDNN copies images of odd planes for a 1x1.
 WIDE, MANY = 160, 768
-#: Channels of a group that fill a tile, and groups of them that cuDNN runs one after the other; more if they are wider.
-#: Read off a sweep of 22 grouped convolutions: 4 groups of 16 and 8 of 64 do, 8 of 16 and 32 of 64 do not.
-TILED, WIDER, GROUPS, MORE_GROUPS = 16, 48, 4, 16
+#: Channels of a group that fill a tile, and groups of them that cuDNN runs one after the other, any if they are wider;
+#: where all images have no more points. Read off 55 grouped convolutions on an H200 (measurements/h200-sxm/
+#: convolutions.csv, half of networks.csv): 4 groups of 32 with 4900 points do, 8 of 16 and 2 of 128 with 5832 do not.
+TILED, WIDER, GROUPS, ROWS = 16, 48, 4, 5000
 INPUT, WEIGHT = "conv2d_grad_input", "conv2d_grad_weight"
 OPS = ("conv1d", "conv2d", "conv3d", "conv_transpose2d", "conv_transpose3d")
 
@@ -108,11 +109,12 @@ def _is_padded(site: Site) -> bool:
 
 
 def _padded(site: Site) -> str:
-    """Add kernels that write the image and the weights anew with more channels, and the convolution."""
+    """Add kernels that write image and weights anew with more channels, after zeros, and the convolution."""
     for name, what in zip(site.inputs[:2], ("image", "weights"), strict=True):
         count, _, *points = site.b.shape(name)
-        whole = 8 * ALIGNMENT // DTYPES[site.dtype].bits
-        _copied(site, site.b.op("empty", name=what, shape=(count, whole, *points), dtype=site.dtype), f"{what}_padded")
+        shape = (count, 8 * ALIGNMENT // DTYPES[site.dtype].bits, *points)
+        site.b.op("fill", name=f"{what}_zeros", shape=shape, dtype=site.dtype)
+        site.b.op("rearrange", name, name=f"{what}_padded", shape=shape, what="pad", tiled=True)
     return _bias_after(site)
 
 
@@ -129,24 +131,41 @@ def _is_apart(site: Site) -> bool:
     groups, channels = site.attrs.get("groups", 1), site.kernel.shapes[1][1]
     narrow = DTYPES[site.kernel.inputs[0].dtype].bits <= 16 and site.kernel.main.op in PLAIN
     known = isinstance(channels, int) and isinstance(groups, int)
-    few = narrow and known and 1 < groups <= (GROUPS if channels < WIDER else MORE_GROUPS) and channels >= TILED
-    return few and _turned(site)
+    few = narrow and known and groups > 1 and (groups <= GROUPS or channels >= WIDER) and channels >= TILED
+    return few and _on_cudnn(site)
+
+
+def _has_few_points(sizes: Mapping[str, Any]) -> Any:
+    """Tell whether the points of all results are few for a kernel of all groups, or its windows too long."""
+    points, window = (prod(sizes[axis] for axis in axes if axis in sizes) for axes in ("nepq", "rst"))
+    return (points <= ROWS) | (window > TAPS)
 
 
 def _group_by_group(site: Site) -> str:
-    """Add each group's copies and convolution, and the bias; windows of many points run on the vector units."""
+    """Add each group's copies and convolution, and the bias; windows of many points run on the vector units.
+
+    Where channels lie last, image and result of a group are cut out of all (``nhwcSliceCKernel``).
+    """
     groups, (images, weights) = int(site.attrs["groups"]), site.kernel.shapes[:2]
     image = site.b.op("empty", name="group", shape=(images[0], weights[1], *images[2:]), dtype=site.dtype)
     own = site.b.op("empty", name="filters", shape=(weights[0] // groups, *weights[1:]), dtype=site.dtype)
     direct = prod(weights[2:]) > TAPS
     with site.b.repeat(groups):
-        if not direct:
+        if not _channels_first(site):
+            image = _cut(site, image, "image")
+        elif not direct:
             image, own = _copied(site, image, "image"), _copied(site, own, "weights")
         out = site.main(image, own, channels_last=not direct, direct=direct, groups=1)
-        if not direct:
+        if not _channels_first(site):
+            _cut(site, out, "result")
+        elif not direct:
             _copied(site, out, "result")
     out = site.b.op("empty", name="all", shape=site.kernel.output.shape, dtype=site.dtype)
     return _with_bias(site, out)
+
+
+def _cut(site: Site, name: str, what: str) -> str:
+    return site.b.op("rearrange", name, name=f"{what}_cut", shape=site.b.shape(name), what="slice", tiled=True)
 
 
 def _with_bias(site: Site, out: str) -> str:
@@ -160,7 +179,7 @@ def _with_bias(site: Site, out: str) -> str:
 def _rules(op: str) -> tuple[Rule, ...]:
     copies = "copies to channels last, the convolution, a copy back, its bias"
     return (
-        Rule(op, "the same group after group", CUDNN, _group_by_group, _is_apart),
+        Rule(op, "the same group after group", CUDNN, _group_by_group, _is_apart, _has_few_points),
         Rule(op, "one kernel for images of few channels, its bias", CUDNN, _bias_after, _may_be_direct, has_few),
         Rule(op, "one kernel for images of few channels, its bias", CUDNN, _bias_after, _steps_on, has_few_last),
         Rule(op, "image and weights with more channels, the convolution, its bias", CUDNN, _padded, _is_padded),
