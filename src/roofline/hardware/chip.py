@@ -273,7 +273,7 @@ class Chip(Frozen):
         Args:
             **figures: Fields of the chip; ``memory_bandwidth``, ``memory_capacity``, ``l2``,
                 ``l2_bandwidth``, ``link_bandwidth``, ``host_bandwidth``; ``host`` (``"10 us"`` for a call of an
-                operator of an eager program), ``launch`` (the fixed cost of a kernel); or a format
+                operator of an eager program); or a format
                 (``bf16="1200 TFLOP/s"``) for the peak of the unit that has it, the matrix unit if none has.
                 ``matrix``, ``vector`` and ``efficiency`` tables change the entries that they name.
 

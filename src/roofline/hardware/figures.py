@@ -35,8 +35,8 @@ FLAT = {
     "link_bandwidth": ("links", "device", "bandwidth"),
     "host_bandwidth": ("links", "host", "bandwidth"),
 }
-#: Figures of the time model that a user may know: the time of a call on the host, and the fixed cost of a kernel.
-OVERHEADS = ("host", "launch")
+#: Figures of the time model that a user may know: the time of a call on the host.
+OVERHEADS = ("host",)
 UNITS = ("matrix", "vector")
 
 _WHAT_IF = " (what-if)"

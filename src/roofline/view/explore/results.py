@@ -78,8 +78,8 @@ def figures(state: State) -> tuple[float | None, dict[str, Any]]:
             flat.setdefault(unit, {})[fmt] = value
         else:
             flat[name] = value
-    if "launch" in flat:  # the fitted cost of each class of kernels, which is what is used, changes with it
-        factor = parse(flat["launch"], "s") / find_chip(state.chip).efficiency.launch
+    if (launch := flat.pop("launch", None)) is not None:  # what is used is the fitted cost of each class of kernels
+        factor = parse(launch, "s") / find_chip(state.chip).efficiency.launch
     return factor, flat
 
 
