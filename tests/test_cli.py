@@ -567,3 +567,7 @@ def test_interrupted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(options, "load_program", interrupt)
     result = run("estimate", "gpt2", "h100-sxm")
     assert (result.code, result.err.strip()) == (130, "")
+
+
+def test_a_text_that_is_no_number_is_told_in_our_words(run: Run) -> None:
+    fails(run("estimate", "gpt2", "h100-sxm", "-S", "8", "--tp", "1,2"), "--tp", "expected a whole number")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import signal
 import sys
 import threading
@@ -19,6 +20,9 @@ from typing import Any, NoReturn
 
 #: What lists names: a function of the library, and the command that does it here.
 _LISTS = {f"roofline.{names}()": f"'roofline {names}'" for names in ("models", "chips")}
+#: How the parser of options says that a text is no number, and how we do.
+_PARSER = re.compile(r"Input should be a valid (integer|number), unable to parse string as an? \1")
+_EXPECTED = {"integer": "a whole number", "number": "a number"}
 OK, WRONG_INPUT, OWN_FAULT, INTERRUPTED, BROKEN_PIPE = 0, 2, 70, 130, 141
 
 
@@ -140,6 +144,7 @@ def _misuse(error: Exception) -> str:
     options = getattr(error, "possibilities", None) or ()
     near = _near(getattr(error, "option_name", ""), options)
     text = str(getattr(error, "message", "") if options else error.format_message()).strip()  # type: ignore[attr-defined]
+    text = _PARSER.sub(lambda match: f"expected {_EXPECTED[match[1]]}", text)
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "roofline"
     if not text.endswith("?"):
