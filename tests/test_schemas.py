@@ -25,8 +25,8 @@ import schemas
 
 CALLS = schemas.calls()
 STORED = schemas.stored()
-#: What measures this machine for a while.
-SLOW = {"calibrate", "measure"}
+#: What measures this machine for a while, or serves until it is ended.
+SLOW = {"calibrate", "explore", "measure"}
 #: Commands whose output is of a program.
 OF_A_PROGRAM = {"estimate", "batch", "compare", "scaling", "request", "check", "train", "fuse"}
 
