@@ -229,7 +229,7 @@ def _alone(row: KernelCount, chip: Chip, tf32: bool | None, regime: str, inside:
     if "share" in figures.keys() - parameters.fitted(chip, GROUPS[name], regime).keys():
         expected = np.maximum(expected, compute)  # no prior lets a kernel exceed what the best lone matmul reaches
     certain = provenance(chip, name, regime)
-    if certain != "measured" and regime != "warm" and _is_plain_attention(row.kernel):
+    if certain != "measured" and regime != "warm" and _is_plain_attention(row.kernel, work):
         expected = np.minimum(expected, _in_parts(row, chip, tf32, regime))
     bound = _bound(compute, memory, on_wire, figures.get("launch", 0.0))
     shares = kernel_classes(work, name, memory / np.maximum(expected, TINY))
@@ -237,9 +237,10 @@ def _alone(row: KernelCount, chip: Chip, tf32: bool | None, regime: str, inside:
     return KernelTime(expected, floor, compute, memory, bound, doubt, certain)
 
 
-def _is_plain_attention(kernel: Kernel) -> bool:
-    """Tell whether a kernel is fused attention without a mask that is added: those were measured, and can be slow."""
-    return word(kernel) == "sdpa" and all(node.op != "add" for node in kernel.nodes)
+def _is_plain_attention(kernel: Kernel, work: Launch) -> bool:
+    """Tell whether a kernel is fused attention; in fp32, and with an added mask, it was measured to be slow."""
+    masked = any(node.op == "add" for node in kernel.nodes)
+    return word(kernel) == "sdpa" and not masked and not attention.is_fast_fp32(work)
 
 
 def _in_parts(row: KernelCount, chip: Chip, tf32: bool | None, regime: str) -> Any:

@@ -125,7 +125,7 @@ def seconds(work: Launch, p: Mapping[str, float]) -> Any:
     s = {axis: np.asarray(size, dtype=np.float64) for axis, size in work.sizes.items()}
     kernel = _kernel(work, p, s)
     step = p["step"] if np.isfinite(work.machine.clock) else 0.0  # cycles of an unknown length
-    if fast := _is_fast_fp32(work):
+    if fast := is_fast_fp32(work):
         kernel = _Kernel(LEAST, np.where(s["d"] > LEAST, BLOCK, BLOCK / 2), 0.0, False, LEAST, np.False_, 0.0)
     tiles = _tiles(s, work.row.kernel.attrs, kernel)
     block, memory = _block(work, p, kernel, tiles.queries, s), _memory(work, p, s)
@@ -250,7 +250,7 @@ def _block(work: Launch, p: Mapping[str, float], kernel: _Kernel, queries: Any, 
     return knee([matrix, exps], OVERLAP) + _masking(work, queries, kernel.span, s)
 
 
-def _is_fast_fp32(work: Launch) -> bool:
+def is_fast_fp32(work: Launch) -> bool:
     """Tell whether PyTorch's memory efficient kernel multiplies fp32 on tf32 matrix units."""
     known = work.chip.vendor == "NVIDIA" and "tf32" in work.chip.matrix and bool(np.isfinite(work.machine.clock))
     return known and work.dtype == "fp32" and work.op == "attention_scores"
