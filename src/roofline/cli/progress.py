@@ -1,4 +1,4 @@
-"""A progress bar on standard error for what takes longer than a second: how far, how long so far, how long still."""
+"""A progress bar on standard error for what takes longer than a second: how long so far, and still."""
 
 from __future__ import annotations
 

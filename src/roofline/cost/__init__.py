@@ -226,7 +226,7 @@ def _alone(row: KernelCount, chip: Chip, tf32: bool | None, regime: str, inside:
     expected = np.maximum(seconds(work, figures), floor)
     share = chip.efficiency
     compute, memory = at_peak / share.compute, at_bandwidth / share.memory
-    if "share" in figures.keys() - parameters.fitted(chip, GROUPS[name], regime).keys():
+    if "share" in figures and "share" not in parameters.fitted(chip, GROUPS[name], regime):
         expected = np.maximum(expected, compute)  # no prior lets a kernel exceed what the best lone matmul reaches
     certain = provenance(chip, name, regime)
     if certain != "measured" and regime != "warm" and _is_plain_attention(row.kernel, work):
@@ -244,8 +244,9 @@ def _is_plain_attention(kernel: Kernel, work: Launch) -> bool:
 
 
 def _in_parts(row: KernelCount, chip: Chip, tf32: bool | None, regime: str) -> Any:
-    """Time of the nodes of a kernel as a kernel each [s]. Together they move more and compute as much: figures that are
-    another chip's, or priors, do not say that fused they take longer.
+    """Return the time of the nodes of a kernel as a kernel each [s].
+
+    Together they move more and compute as much: figures of another chip, or priors, do not say that fused takes longer.
     """
     parts = (
         _part(each.at(row.symbols), chip, tf32, regime) for each in separate(row.kernel, chip, regime == "program")

@@ -35,8 +35,6 @@ FLAT = {
     "link_bandwidth": ("links", "device", "bandwidth"),
     "host_bandwidth": ("links", "host", "bandwidth"),
 }
-#: Figures of the time model that a user may know: the time of a call on the host.
-OVERHEADS = ("host",)
 UNITS = ("matrix", "vector")
 
 _WHAT_IF = " (what-if)"
@@ -129,7 +127,7 @@ def replacements(chip: Any, figures: Mapping[str, Any]) -> Iterator[Edit]:
         elif key == "efficiency" and isinstance(value, dict):
             old = chip.efficiency.model_dump()
             yield key, None, "", old | {"calibrated": "prior", "source": f"what-if: was {old['source']}"} | value
-        elif key in OVERHEADS:
+        elif key == "host":  # the figure of the time model that a user may know: a call of an eager program
             yield "efficiency", None, "", chip.efficiency.model_dump() | {key: value}
         elif key in type(chip).model_fields:
             yield key, None, "", value
@@ -146,7 +144,7 @@ def _peak_name(chip: Any, key: str) -> str:
     try:
         return find_dtype(key).name
     except UnknownDType:
-        allowed = [*FLAT, *OVERHEADS, *type(chip).model_fields]
+        allowed = [*FLAT, "host", *type(chip).model_fields]
         near = did_you_mean(key, [*allowed, *DTYPES])
         raise UsageError(
             f"replace: unknown figure {key!r}; allowed: {', '.join(allowed)} or a number format{near}"
