@@ -23,8 +23,8 @@ PACKAGE = "roofline"
 LAYERS: list[tuple[str, list[str]]] = [
     (name, [name])
     for name in (
-        "ir", "ops", "hardware", "counting", "cost", "passes", "programs", "traces", "frontends", "analysis",
-        "diagnosis", "view", "measurement", "__init__", "cli", "__main__",
+        "ir", "ops", "hardware", "counting", "tiling", "cost", "passes", "programs", "traces", "frontends", "codegen",
+        "analysis", "planning", "diagnosis", "view", "measurement", "__init__", "cli", "__main__",
     )
 ]  # fmt: skip
 RANK = {name: rank for rank, (_, names) in enumerate(LAYERS) for name in names}

@@ -1,0 +1,1 @@
+"""Where the tensors of a program lie while it runs, and in which layout."""

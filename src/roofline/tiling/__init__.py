@@ -1,0 +1,1 @@
+"""What tiles of a computation move between the memory levels of a chip."""
