@@ -9,6 +9,7 @@ one touches them before the cache has lost them, or several groups run at a time
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,17 +22,25 @@ from roofline.tiling.schedule import Schedule
 SHARED, REGISTERS, THREADS, BLOCKS, RESERVED = 228 * 1024, 65536, 2048, 32, 1024
 #: Rows of a block from which Triton multiplies by warp groups, straight from shared memory.
 WARP_GROUP_ROWS = 64
-#: Share of a cache in two halves that data holds which cores on both sides read: each half has a copy of what is at
-#: home in the other (https://developer.nvidia.com/blog/nvidia-ampere-architecture-in-depth/: each partition "caches
-#: data for memory accesses from SMs in the GPCs directly connected to the partition"); how sharply data that
-#: comes back after more than that is lost; blocks of a core until those that started together have drifted apart:
-#: read off measurements/h100-sxm/onchip/traffic.csv.
-KEPT, SHARPNESS, DRIFT = 0.53, 12.0, 35.0
-#: Share of the loads of tiles which neighbours ask for as well that their requests save, where blocks run in one wave
-#: and where in many; read off the same rows.
-TOGETHER, APART = 0.5, 0.2
-#: Bytes at the cache for a byte of main memory that is read or written: half of them cross to the other half of it.
-CROSSING = 1.5
+#: Bytes at a cache of two halves for a byte of main memory that is read or written: half of them cross to the other
+#: half, which keeps a copy (https://developer.nvidia.com/blog/nvidia-ampere-architecture-in-depth/: each partition
+#: "caches data for memory accesses from SMs in the GPCs directly connected to the partition").
+HALVED = 1.5
+#: Share of a cache that holds what is touched again, with copies in both halves counted; how sharply what comes back
+#: after more than that is lost; blocks of a core until those that started together have drifted apart; how sharp their
+#: phases are: read off the rows of Triton's matmul in measurements/h100-sxm/onchip/traffic.csv.
+HELD, SHARPNESS, DRIFT, PHASE = 0.8, 12.0, 35.0, 0.05
+#: Share of the loads that neighbours ask for as well which requests save where blocks run in one wave, and in many:
+#: of blocks whose warps multiply as a group and so wait for each other, of other blocks, and of a library's beyond
+#: what the multicast in a cluster saves; read off the same rows.
+GROUPS, WARPS, LIBRARY = (0.5, 0.2), (0.17, 0.07), (0.35, 0.05)
+#: Edges of a library's tiles, the largest tile, and the columns and rows of work that a tile's start and end are worth:
+#: the fewest rounds of the least work load as much as 247 of cuBLAS's choices in measurements/h100-sxm/ops.csv to 6 %
+#: (median; mean 15 %). Two blocks in a cluster read the longer side of their tiles once.
+EDGES, LARGEST, BORDER, CLUSTER = (16, 32, 64, 128, 192, 256), 192 * 192, 50.0, 2
+_PAIRS = [(rows, columns) for rows in EDGES for columns in EDGES if rows * columns <= LARGEST and rows + columns >= 80]
+#: Rows and columns of a library's tiles.
+TILES = np.array(_PAIRS, dtype=np.float64).T
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +50,21 @@ class Gpu:
     Attributes:
         cores: Its SMs.
         cache: Capacity of the last-level cache, 0 where it has none [byte].
+        crossing: Bytes at the cache for a byte of main memory: :data:`HALVED` where it has two halves, else 1.
         shared: Shared memory of a core [byte].
         registers: Registers of a core, of four bytes.
     """
 
     cores: float
     cache: float
+    crossing: float = HALVED
     shared: float = SHARED
     registers: float = REGISTERS
+
+    @property
+    def room(self) -> float:
+        """What the cache holds of data that cores on both sides touch again [byte]."""
+        return max(self.cache * HELD / self.crossing, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +125,7 @@ def registers(schedule: Schedule) -> Any:
 
 
 def traffic(
-    schedule: Schedule, m: Any, n: Any, k: Any, gpu: Gpu, *, element: float = 2.0, result: float = 2.0
+    schedule: Schedule, m: Any, n: Any, k: Any, gpu: Gpu, *, element: float = 2.0, result: float = 2.0, batch: Any = 1.0
 ) -> Waves:
     """Return what a matmul of ``m x k`` by ``k x n`` moves at each level, for one schedule or arrays of them.
 
@@ -121,6 +137,7 @@ def traffic(
         gpu: Where it runs.
         element: Bytes of an element of the operands.
         result: Bytes of an element of the result.
+        batch: Matmuls of this size in the launch.
 
     Returns:
         Bytes by level; the shapes of schedules and sizes broadcast.
@@ -130,64 +147,168 @@ def traffic(
         >>> float(moved.shared / 1e9), bool(moved.read > 2 * 4096 * 4096 * 2)
         (2.18103808, True)
     """
-    m, n, k = (np.asarray(size, dtype=np.float64) for size in (m, n, k))
-    rows, columns = np.ceil(m / schedule.bm), np.ceil(n / schedule.bn)
-    blocks, held = rows * columns, resident(schedule, gpu, element)
-    first, second, written = m * k * element, n * k * element, m * n * result
-    loaded = columns * first, rows * second
-    running = np.minimum(held * gpu.cores, blocks)
-    share = _missed(schedule, (rows, columns), (m, n, k, element, result), running, gpu)
-    read = first + second * np.maximum(np.ceil(rows / np.minimum(schedule.group, rows)) * share, 1.0)
-    waves = blocks / running
-    saved = APART + (TOGETHER - APART) / waves
-    l2 = sum(part * np.where(users > 1, 1 - saved, 1.0) for part, users in zip(loaded, (columns, rows), strict=True))
-    l2 = np.maximum(l2, first + second) + (CROSSING - 1) * read + CROSSING * written
-    out = written - left(written, read, running * schedule.bm * schedule.bn * result, gpu)
-    return Waves(sum(loaded) + written, l2, read, out, held, waves)
+    held = resident(schedule, gpu, element)
+    row = np.asarray(k, dtype=np.float64) * element
+    walk = _Walk((m, n, row, result, batch), (schedule.bm, schedule.bn), schedule.group, held * gpu.cores, gpu)
+    by_group = np.asarray(schedule.bm) >= WARP_GROUP_ROWS
+    saved = [np.where(by_group, *pair) for pair in zip(GROUPS, WARPS, strict=True)]
+    return walk.waves(walk.read, walk.requests(saved), held)
 
 
-def _missed(schedule: Schedule, blocks: tuple[Any, Any], shape: tuple[Any, ...], running: Any, gpu: Gpu) -> Any:
-    """Return for which share of the groups of rows the second operand comes from main memory.
+def library_traffic(
+    m: Any, n: Any, k: Any, gpu: Gpu, *, element: float = 2.0, result: float = 2.0, batch: Any = 1.0
+) -> Waves:
+    """Return the same for a library's kernel: persistent blocks in clusters, on the tile that it would take.
 
-    Groups that run at a time and in step read it together. Those that have drifted apart find what another touched
-    within the time in which the cache takes up as much as it holds: with ``f`` of them at random phases, gaps are
-    longer than a share ``t`` of a group's time with the probability ``(1 - t)^(f - 1)``.
+    It may walk its tiles along rows or columns; the way that reads less is taken.
     """
-    (rows, columns), (_, n, k, element, result) = blocks, shape
-    group = np.minimum(schedule.group, rows)
-    flying = np.clip(running / (group * columns), 1.0, np.ceil(rows / group))
-    own = group * schedule.bm * (k * element + n * result)
-    second = n * k * element
-    room = np.maximum(gpu.cache * KEPT, 1.0)
-    within = _span(second, own, flying, room)
-    drifted = np.maximum(1 - within, 0.0) ** (flying - 1) / (1 + within**SHARPNESS)
-    in_step = np.minimum(1 / flying, 1 / (1 + (room / (own + second)) ** SHARPNESS))
-    drift = 1 - np.exp(-rows * columns / gpu.cores / DRIFT)
-    return in_step + drift * np.maximum(drifted - in_step, 0.0)
+    row, (bm, bn) = np.asarray(k, dtype=np.float64) * element, library_tile(m, n, batch, gpu)
+    walk = _Walk((m, n, row, result, batch), (bm, bn), 1.0, gpu.cores, gpu)
+    turned = _Walk((n, m, row, result, batch), (bn, bm), 1.0, gpu.cores, gpu)
+    requests = walk.requests(LIBRARY, np.where(bm > bn, CLUSTER, 1), np.where(bm > bn, 1, CLUSTER))
+    return walk.waves(np.minimum(walk.read, turned.read), requests, 1.0)
 
 
-def _span(second: Any, own: Any, flying: Any, room: Any) -> Any:
-    """Return the time in which groups in flight touch as much as the cache holds, to the time that a group runs.
+def library_tile(m: Any, n: Any, batch: Any, gpu: Gpu) -> tuple[Any, Any]:
+    """Return rows and columns of the tile that a library takes: the fewest rounds of tiles of the least work."""
+    m, n, batch = np.broadcast_arrays(m, n, batch)
+    rows, columns = (edges.reshape(-1, *(1,) * m.ndim) for edges in TILES)
+    tiles = np.ceil(m / rows) * np.ceil(n / columns) * batch
+    best = (np.ceil(tiles / gpu.cores) * (rows * columns + BORDER * (rows + columns))).argmin(axis=0)
+    return TILES[0][best], TILES[1][best]
 
-    In a time ``t`` they touch ``second (1 - (1 - t)^f) + f t own`` bytes, found again by bisection.
+
+@dataclass(frozen=True, eq=False)
+class _Walk:
+    """The blocks of a launch in the order in which they run.
+
+    Attributes:
+        sizes: Rows and columns of the result, bytes of a row of an operand and of an element of the result, matmuls.
+        tile: Rows and columns of a block.
+        group: Rows of blocks that are walked together.
+        most: Blocks that run at a time at most.
+        gpu: Where they run.
     """
-    whole = second + flying * own
-    low, high = np.zeros(np.broadcast(whole, room).shape), np.ones(np.broadcast(whole, room).shape)
-    for _ in range(24):
-        middle = (low + high) / 2
-        full = second * (1 - (1 - middle) ** flying) + flying * middle * own > room
-        low, high = np.where(full, low, middle), np.where(full, middle, high)
-    return np.where(whole < room, 1 + (room - whole) / (flying * own), high)
 
+    sizes: tuple[Any, ...]
+    tile: tuple[Any, Any]
+    group: Any
+    most: Any
+    gpu: Gpu
 
-def left(written: Any, read: Any, last: Any, gpu: Gpu) -> Any:
-    """Return how much of the results is still in the cache when a launch ends [byte]: of what passed through it last.
+    @cached_property
+    def blocks(self) -> tuple[Any, Any]:
+        """Rows and columns of blocks of one matmul."""
+        return np.ceil(self.sizes[0] / self.tile[0]), np.ceil(self.sizes[1] / self.tile[1])
 
-    Args:
-        written: Results [byte].
-        read: From main memory [byte].
-        last: Results of the blocks that end the launch, whose operands came before them [byte].
-        gpu: Where it runs.
-    """
-    share = written / np.maximum(written + read, 1.0)
-    return np.minimum(written, np.maximum(gpu.cache / CROSSING * share, np.minimum(last, gpu.cache * KEPT)))
+    @cached_property
+    def running(self) -> Any:
+        """Blocks that run at a time."""
+        return np.minimum(self.most, self.count)
+
+    @cached_property
+    def count(self) -> Any:
+        """All blocks."""
+        return self.blocks[0] * self.blocks[1] * self.sizes[4]
+
+    @cached_property
+    def operands(self) -> tuple[Any, Any]:
+        """Bytes of all first and of all second operands."""
+        m, n, row, _, batch = self.sizes
+        return m * row * batch, n * row * batch
+
+    @cached_property
+    def written(self) -> Any:
+        """Bytes of the results."""
+        m, n, _, result, batch = self.sizes
+        return m * n * result * batch
+
+    @cached_property
+    def rows(self) -> Any:
+        """Rows of blocks in a group."""
+        return np.minimum(self.group, self.blocks[0])
+
+    @cached_property
+    def own(self) -> tuple[Any, Any]:
+        """Bytes that a group reads of the first operand, and writes."""
+        _, n, row, result, _ = self.sizes
+        height = self.rows * self.tile[0]
+        return height * row, height * n * result
+
+    @cached_property
+    def flying(self) -> Any:
+        """Groups of one matmul in flight."""
+        of_one = np.minimum(self.running, self.blocks[0] * self.blocks[1])
+        return np.clip(of_one / (self.rows * self.blocks[1]), 1.0, np.ceil(self.blocks[0] / self.rows))
+
+    @cached_property
+    def within(self) -> Any:
+        """Time in which groups in flight touch as much as the cache holds, to the time that a group runs.
+
+        In a time ``t`` they touch ``second (1 - (1 - t)^f) + f t own`` bytes, found again by bisection.
+        """
+        second, own, flying, room = self.sizes[1] * self.sizes[2], sum(self.own), self.flying, self.gpu.room
+        whole = second + flying * own
+        low, high = np.zeros(np.shape(whole)), np.ones(np.shape(whole))
+        for _ in range(20):
+            middle = (low + high) / 2
+            full = second * (1 - (1 - middle) ** flying) + flying * middle * own > room
+            low, high = np.where(full, low, middle), np.where(full, middle, high)
+        return np.where(whole < room, 1 + (room - whole) / (flying * own), high)
+
+    @cached_property
+    def missed(self) -> Any:
+        """For which share of the groups of rows the second operand comes from main memory.
+
+        Groups that run at a time and in step read it together. Those that have drifted apart find what another touched
+        within the time in which the cache takes up as much as it holds: with ``f`` of them at random phases, gaps are
+        longer than a share ``t`` of a group's time with the probability ``(1 - t)^(f - 1)``.
+        """
+        flying, second = self.flying, self.sizes[1] * self.sizes[2]
+        drifted = np.maximum(1 - self.within, PHASE) ** (flying - 1) / (1 + self.within**SHARPNESS)
+        in_step = 1 / flying / (1 + (self.gpu.room / (flying * sum(self.own) + second)) ** SHARPNESS)
+        drift = 1 - np.exp(-self.count / self.gpu.cores / DRIFT)
+        return in_step + drift * (drifted - in_step)
+
+    @cached_property
+    def read(self) -> Any:
+        """Bytes from main memory."""
+        groups = np.ceil(self.blocks[0] / self.rows)
+        return self.operands[0] + self.operands[1] * np.maximum(groups * self.missed, 1.0)
+
+    @cached_property
+    def loads(self) -> tuple[Any, Any]:
+        """Bytes of either operand that blocks load."""
+        return self.blocks[1] * self.operands[0], self.blocks[0] * self.operands[1]
+
+    def requests(self, saved: Any, *clusters: Any) -> Any:
+        """Bytes of operands that cores ask the cache for.
+
+        Args:
+            saved: Share of the loads which neighbours ask for as well that is saved in one wave, and in many.
+            clusters: Blocks that read each operand together; 1 where nothing is said.
+        """
+        one, many = saved
+        kept = 1 - many - (one - many) * self.running / self.count
+        users = (self.blocks[1], self.blocks[0])
+        loads = [
+            load / np.minimum(size, use) for load, size, use in zip(self.loads, clusters or (1, 1), users, strict=True)
+        ]
+        asked = [load * np.where(use > 1, kept, 1.0) for load, use in zip(loads, users, strict=True)]
+        return np.maximum(asked[0], self.operands[0]) + np.maximum(asked[1], self.operands[1])
+
+    @cached_property
+    def left(self) -> Any:
+        """Results that are still in the cache when the launch ends [byte]: those of the time that it holds, at least
+        those of a last wave, whose operands came before.
+        """
+        last = (self.count / self.running - 1e-9) % 1 * self.running * self.tile[0] * self.tile[1] * self.sizes[3]
+        recent = self.within * self.flying * self.own[1]
+        return np.minimum(self.written, np.maximum(recent, np.minimum(last, self.gpu.room)))
+
+    def waves(self, read: Any, requests: Any, held: Any) -> Waves:
+        """Return the traffic, with what crosses between the halves of the cache."""
+        crossing = self.gpu.crossing
+        l2 = requests + (crossing - 1) * read + crossing * self.written
+        shared = sum(self.loads) + self.written
+        return Waves(shared, l2, read, self.written - self.left, held, self.count / self.running)
