@@ -4,6 +4,7 @@ from . import frontends as frontends
 from . import measurement as measurement
 from . import ops as ops
 from . import passes as passes
+from . import tiling as tiling
 from . import traces as traces
 from .analysis import serving as serving
 from .analysis import training as training

@@ -1,0 +1,11 @@
+from .bounds import matmul_lower_bound as matmul_lower_bound
+from .nest import Band as Band
+from .nest import Nest as Nest
+from .nest import Operand as Operand
+from .nest import Traffic as Traffic
+from .nest import Window as Window
+from .nest import compulsory as compulsory
+from .nest import traffic as traffic
+from .operators import matmul as matmul
+from .operators import matmul_traffic as matmul_traffic
+from .schedule import Schedule as Schedule
