@@ -28,7 +28,7 @@ STORED = schemas.stored()
 #: What measures this machine for a while, or serves until it is ended.
 SLOW = {"calibrate", "explore", "measure"}
 #: Commands whose output is of a program.
-OF_A_PROGRAM = {"estimate", "batch", "compare", "scaling", "request", "check", "train", "fuse"}
+OF_A_PROGRAM = {"estimate", "batch", "compare", "scaling", "request", "check", "train", "fuse", "memory-plan"}
 
 
 @pytest.fixture(autouse=True, scope="module")

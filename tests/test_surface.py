@@ -31,6 +31,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "count": lambda program, _: rl.count(program, **SIZES),
     "estimate": lambda program, chip: rl.estimate(program, chip, **SIZES),
     "listing": lambda program, _: rl.listing(program, S=8),
+    "memory_plan": lambda program, chip: rl.memory_plan(program, chip, **SIZES),
     "report": lambda program, chip: rl.report(program, chip, **SIZES | {"B": [1, 2]}),
     "scaling": lambda program, chip: rl.scaling(program, chip, (1, 2), **SIZES),
     "what_if": lambda program, chip: rl.what_if(program, fuse="chains", cluster=chip),

@@ -27,7 +27,7 @@ PREDICT, JUDGE, LOOK_UP, ACCURACY = "Predict", "Judge what was measured", "Look 
 
 
 def command(panel: str, example: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a function a command of its own name.
+    """Make a function a command of its own name, a hyphen for each underscore.
 
     Args:
         panel: The group in the help of all commands.
@@ -35,7 +35,7 @@ def command(panel: str, example: str) -> Callable[[Callable[..., None]], Callabl
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
-        name = function.__name__
+        name = function.__name__.replace("_", "-")
         EXAMPLES[name] = example
         app.command(name, rich_help_panel=panel, epilog=f"Example: {example}")(flattened(function))
         return function

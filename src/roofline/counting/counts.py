@@ -336,6 +336,27 @@ def shares(boundaries: Boundaries, nodes: Sequence[Node]) -> tuple[Share, ...]:
     return tuple(parts[at] for at in range(len(nodes)))
 
 
+@once_per_graph
+def moved(graph: Graph) -> Mapping[str, tuple[Mapping[str, Number], Mapping[str, Number]]]:
+    """Return the bytes that one launch of each kernel reads and writes, by the storage that they lie in [byte].
+
+    Together they are the kernel's ``read`` and ``write``.
+    """
+    boundaries = kernel_boundaries(graph)
+    return {label: _moved(boundaries, nodes) for label, nodes in graph.kernels.items()}
+
+
+def _moved(boundaries: Boundaries, nodes: Sequence[Node]) -> tuple[dict[str, Number], dict[str, Number]]:
+    works = [node_work(node, boundaries.shapes(node)) for node in nodes]
+    read: dict[str, Number] = {}
+    write: dict[str, Number] = {}
+    for base, elements in _by_base(boundaries, _touched(boundaries, nodes, works)).items():
+        _add(read, boundaries.root(base), nbytes(boundaries.tensors[base], elements))
+    for node, work in zip(nodes, works, strict=True):
+        _add(write, boundaries.root(node.outputs[0]), _write_bytes(boundaries, [node], [work]))
+    return read, write
+
+
 def _add(totals: dict[str, Number], key: str, value: Number) -> None:
     if isinstance(value, int) and value == 0:
         return
@@ -359,14 +380,19 @@ def _touched(boundaries: Boundaries, nodes: Sequence[Node], works: Sequence[Work
     return touched
 
 
-def _read_bytes(boundaries: Boundaries, touched: Mapping[str, Number], flowing: bool = False) -> Number:
+def _by_base(boundaries: Boundaries, touched: Mapping[str, Number]) -> dict[str, Number]:
+    """Elements read of what the touched tensors look at, no more than it has."""
     by_base: dict[str, Number] = {}
     for name, elements in touched.items():
         _add(by_base, boundaries.base(name), elements)
+    return {base: _at_most(elements, boundaries.tensors[base]) for base, elements in by_base.items()}
+
+
+def _read_bytes(boundaries: Boundaries, touched: Mapping[str, Number], flowing: bool = False) -> Number:
     total: Number = 0
-    for base, elements in by_base.items():
+    for base, elements in _by_base(boundaries, touched).items():
         if not flowing or boundaries.kind(base) == "activation":
-            total = total + nbytes(boundaries.tensors[base], _at_most(elements, boundaries.tensors[base]))
+            total = total + nbytes(boundaries.tensors[base], elements)
     return total
 
 

@@ -14,6 +14,8 @@ from .memory import MemoryParts as MemoryParts
 from .memory import MemoryTimeline as MemoryTimeline
 from .memory import plot_memory as plot_memory
 from .memory import plot_memory_over_time as plot_memory_over_time
+from .memory_plan import MemoryPlaces as MemoryPlaces
+from .memory_plan import plot_memory_plan as plot_memory_plan
 from .pareto import Pareto as Pareto
 from .pareto import plot_pareto as plot_pareto
 from .passes import PassEffects as PassEffects

@@ -22,6 +22,7 @@ from roofline.diagnosis.sweep import SweepVerdict
 from roofline.diagnosis.trace_diff import TraceDiff
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.text import shown
+from roofline.planning.memory import MemoryPlan
 from roofline.traces.events import Trace
 from roofline.view.charts.accuracy import plot_predictions
 from roofline.view.charts.chart import Chart
@@ -29,6 +30,7 @@ from roofline.view.charts.chips import plot_comparison, plot_elasticity
 from roofline.view.charts.layers import plot_layers
 from roofline.view.charts.measured_sweep import plot_sweep
 from roofline.view.charts.memory import plot_memory, plot_memory_over_time
+from roofline.view.charts.memory_plan import plot_memory_plan
 from roofline.view.charts.pareto import plot_pareto
 from roofline.view.charts.passes import plot_passes
 from roofline.view.charts.ranks import plot_ranks
@@ -76,6 +78,7 @@ _CHARTS: tuple[tuple[type, dict[str, Plot]], ...] = (
             "timeline": _of_stage(plot_timeline),
         },
     ),
+    (MemoryPlan, {"places": plot_memory_plan}),
     (PassHistory, {"passes": plot_passes}),
     (Verdict, {"verdict": plot_verdict, "roofline": _measured}),
     (TraceReport, {"verdict": plot_verdict, "roofline": plot_roofline, "memory": plot_trace_memory}),

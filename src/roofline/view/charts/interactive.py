@@ -441,8 +441,9 @@ def _bars(sheet: _Sheet, mark: Bars) -> None:
 def _bar_texts(sheet: _Sheet, mark: Bars, start: Sequence[float]) -> list[str] | None:
     """Return what bars say that have room for it; what the others say waits until all of them are known."""
     boxes, texts = [], []
-    for at, begin, length in zip(mark.at, start, mark.length, strict=True):
-        across, along = (float(at) - mark.width / 2, float(at) + mark.width / 2), (begin, begin + float(length))
+    widths = np.broadcast_to(np.asarray(mark.width, dtype=np.float64), len(mark.at)).tolist()
+    for at, begin, length, width in zip(mark.at, start, mark.length, widths, strict=True):
+        across, along = (float(at) - width / 2, float(at) + width / 2), (begin, begin + float(length))
         ends = zip(along, across, strict=True) if mark.horizontal else zip(across, along, strict=True)
         (x0, y0), (x1, y1) = (sheet.pixel(*end) for end in ends)
         boxes.append((min(x0, x1), min(y0, y1), max(x0, x1), max(y0, y1)))

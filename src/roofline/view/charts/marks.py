@@ -199,7 +199,7 @@ class Bars:
         texts: What each says, in it where it fits, else behind it.
         hover: A text for each.
         horizontal: Whether they lie.
-        width: Across them, in units of the axis they stand on.
+        width: Across them, of all or of each, in units of the axis they stand on.
         ids: Of each in an SVG, and the class in a page.
     """
 
@@ -211,7 +211,7 @@ class Bars:
     texts: Sequence[str] = ()
     hover: Sequence[str] = ()
     horizontal: bool = True
-    width: float = 0.72
+    width: Numbers = 0.72
     ids: Sequence[str] = ()
 
 

@@ -73,7 +73,8 @@ def _values(mark: Mark, which: int) -> Iterator[Any]:
         start = np.broadcast_to(np.asarray(mark.start, dtype=np.float64), np.shape(mark.length))
         along = (start, start + np.asarray(mark.length))
         at = np.asarray(mark.at, dtype=np.float64)
-        across = (at - mark.width / 2, at + mark.width / 2)
+        half = np.asarray(mark.width, dtype=np.float64) / 2
+        across = (at - half, at + half)
         yield from along if mark.horizontal == (which == 0) else across
     elif isinstance(mark, Arrow):
         yield ((mark.x0, mark.x1), (mark.y0, mark.y1))[which]
