@@ -318,3 +318,39 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [target]
     with pytest.raises(rl.errors.UsageError, match="cannot be written"):
         write_rows(tmp_path / "no" / "out.csv", ["a"], [])
+
+
+# --- traffic by level and schedules -----------------------------------------------------------------------------------
+
+MATMUL = {"op": "gemm", "dtype": "bf16", "shape": '{"m": 4096, "n": 4096, "k": 4096}'}
+
+
+def test_bytes_by_level_come_with_every_row_and_a_measured_column_is_no_prediction() -> None:
+    (row,) = predict_rows([{**MATMUL, "l2_bytes": "12", "dram_read_bytes": "5"}], "h100-sxm")
+    assert (row["measured_l2_bytes"], row["dram_read_bytes"]) == ("12", "5")
+    assert row["l2_bytes"] > row["dram_bytes"] > 2 * 4096**2 * 2
+    (once_more,) = predict_rows([row], "h100-sxm")
+    assert (once_more["measured_l2_bytes"], once_more["l2_bytes"]) == ("12", row["l2_bytes"])
+
+
+def test_a_schedule_of_a_matmul_says_what_it_moves() -> None:
+    by_row = {"bm": "32", "bn": "64", "bk": "64", "group": "1", "warps": "4", "stages": "3"}
+    wide = {**by_row, "bm": "128", "bn": "256", "group": "8", "warps": "8"}
+    plain, small, large = predict_rows([MATMUL, {**MATMUL, **by_row}, {**MATMUL, **wide}], "h100-sxm")
+    assert small["l2_bytes"] > 3 * large["l2_bytes"]
+    assert small["dram_bytes"] > 2 * large["dram_bytes"]
+    (empty,) = predict_rows([{**MATMUL, **dict.fromkeys(by_row, "")}], "h100-sxm")
+    assert empty["l2_bytes"] == plain["l2_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ({**MATMUL, "bm": "128"}, "a schedule needs bn, bk"),
+        ({**MATMUL, "bm": "128", "bn": "x", "bk": "64"}, "bn='x': expected a whole number"),
+        ({"op": "relu", "dtype": "bf16", "shape": '{"n": 8}', "bm": 64}, "are for op 'gemm'"),
+    ],
+)
+def test_half_a_schedule_is_an_error_of_its_row(row: dict[str, object], why: str) -> None:
+    (answer,) = predict_rows([row], "h100-sxm")
+    assert why in answer["error"]

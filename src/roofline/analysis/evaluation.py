@@ -83,11 +83,8 @@ class Evaluation:
     @cached_property
     def alone(self) -> tuple[tuple[KernelTime, ...], ...]:
         """Times of each distinct kernel before the power cap of the program, one tuple per chip."""
-        runtime = "" if self.regime == "warm" else runtime_of(self.mode)  # whose figures are those of serving stacks
-        regime = "cold" if self.regime == REGIME and _is_alone(self.rows) else self.regime
-        return tuple(
-            tuple(kernel_time(row, chip, self.tf32, regime, runtime) for row in self.rows) for chip in self.chips
-        )
+        how = starts(self)
+        return tuple(tuple(kernel_time(row, chip, self.tf32, *how) for row in self.rows) for chip in self.chips)
 
     @cached_property
     def tf32_kinds(self) -> tuple[str, ...]:
@@ -231,6 +228,12 @@ class Evaluation:
         return notes + [
             f"2:4 sparsity in {name}: no sparse peak of {chip.name} is on file; timed as dense" for name in dense
         ]
+
+
+def starts(of: Evaluation) -> tuple[str, str]:
+    """Return where operands lie when a kernel of a program starts, and what launches it."""
+    runtime = "" if of.regime == "warm" else runtime_of(of.mode)  # whose figures are those of serving stacks
+    return "cold" if of.regime == REGIME and _is_alone(of.rows) else of.regime, runtime
 
 
 def runtime_of(mode: str) -> str:

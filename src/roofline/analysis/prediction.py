@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 
 from roofline.analysis.bulk import Rows, group_rows
 from roofline.analysis.estimates import Estimate, estimate
+from roofline.analysis.levels import run_bytes
+from roofline.analysis.scheduled import as_schedule, schedule_of
 from roofline.cost import REGIME, checked_regime
 from roofline.counting.counts import nbytes
 from roofline.counting.grid import Points
@@ -37,6 +39,7 @@ from roofline.passes.formats.autocast import autocast
 from roofline.passes.training.mixed_precision import training_graph
 from roofline.programs.library import model as build_model
 from roofline.programs.workload import WORDS
+from roofline.tiling.schedule import Schedule
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,10 +47,10 @@ if TYPE_CHECKING:
 #: Columns that a prediction adds, in order.
 COLUMNS = (
     "predicted_us", "low_us", "high_us", "floor_us", "bound", "flops", "bytes", "memory_bytes", "activation_bytes",
-    "calibrated", "error",
+    "dram_bytes", "l2_bytes", "calibrated", "error",
 )  # fmt: skip
-#: A measured column whose name a prediction needs; it is kept under another one.
-MEASURED_ACTIVATIONS = "measured_activation_bytes"
+#: Measured columns whose names a prediction needs; they are kept under others.
+MEASURED = {name: f"measured_{name}" for name in ("activation_bytes", "dram_bytes", "l2_bytes")}
 #: Rows that are worked on at a time; bounds the memory.
 CHUNK = 25_000
 #: How each mode of the shipped measurements runs: the backend aot_eager still launches every kernel from the host,
@@ -111,7 +114,8 @@ def predict(
 
     Args:
         table: A data frame, a CSV file or dictionaries, with the columns ``op, dtype, shape`` or ``model, phase, mode,
-            dtype, batch, seq, context``; a column ``chip`` wins over the argument.
+            dtype, batch, seq, context``; a column ``chip`` wins over the argument, and ``bm bn bk group warps stages``
+            are the schedule of a ``gemm`` (empty: the library's choice).
         chip: Where the rows run that name no chip.
         calibration: Use the chip's fitted figures; without them a generic prior stands in.
         regime: As for :func:`roofline.estimate`; a row of an operator is a program of that alone.
@@ -119,7 +123,8 @@ def predict(
 
     Returns:
         The table with ``predicted_us low_us high_us floor_us`` [us], ``bound``, ``flops``, ``bytes memory_bytes
-        activation_bytes`` [byte], ``calibrated`` and ``error``.
+        activation_bytes``, ``dram_bytes l2_bytes`` as read and written at main memory and at the shared cache [byte],
+        ``calibrated`` and ``error``.
 
     Raises:
         UsageError: A table without the columns that it needs, or an unknown regime.
@@ -200,7 +205,7 @@ def output_columns(columns: Iterable[str]) -> list[str]:
 
 def _are_apart(keys: Iterable[str]) -> bool:
     """Tell whether columns have no names of a prediction, so that what is predicted stands behind them."""
-    return not {*COLUMNS, MEASURED_ACTIVATIONS}.intersection(keys)
+    return not {*COLUMNS, *MEASURED.values()}.intersection(keys)
 
 
 def _joined(row: Row, figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -209,10 +214,10 @@ def _joined(row: Row, figures: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _renamed(row: Row) -> Row:
-    """A measured ``activation_bytes`` under another name; in a table of predictions it is a prediction already."""
-    if "activation_bytes" not in row or "predicted_us" in row:
+    """Measured bytes under another name; in a table of predictions they are predictions already."""
+    if "predicted_us" in row or not MEASURED.keys() & row.keys():
         return row
-    return {MEASURED_ACTIVATIONS if key == "activation_bytes" else key: value for key, value in row.items()}
+    return {MEASURED.get(key, key): value for key, value in row.items()}
 
 
 class _Chips:
@@ -292,20 +297,36 @@ def _predict_chunk(rows: Sequence[Row], chips: _Chips, way: _Way) -> list[dict[s
 
 
 def _predict_operators(chunk: _Chunk, members: Sequence[int], chip: Chip, way: _Way) -> None:
-    entries, index = [], []
+    entries: dict[bool, list[tuple[str, str, Mapping[str, Any]]]] = {False: [], True: []}
+    index: dict[bool, list[int]] = {False: [], True: []}
+    schedules: dict[int, tuple[int, ...]] = {}
     for at in members:
         try:
-            entries.append(_entry(chunk.rows[at]))
-            index.append(at)
+            entry, schedule = _entry(chunk.rows[at]), schedule_of(chunk.rows[at])
         except RooflineError as error:
             chunk.fail(at, error)
+            continue
+        if schedule is not None:
+            schedules[at] = schedule
+        entries[schedule is not None].append(entry)
+        index[schedule is not None].append(at)
+    for scheduled, some in entries.items():
+        _predict_entries(chunk, some, index[scheduled], schedules, chip, way)
+
+
+def _predict_entries(
+    chunk: _Chunk, entries: Sequence[tuple[str, str, Mapping[str, Any]]], index: Sequence[int],
+    schedules: Mapping[int, tuple[int, ...]], chip: Chip, way: _Way,
+) -> None:  # fmt: skip
+    """Predict operators, all with a schedule of their own or none."""
     groups, errors = group_rows(entries)
     for position, why in errors.items():
         chunk.fail(index[position], why)
     for group in groups:
         where = [index[position] for position in group.index]
         try:
-            columns = _operator_columns(group, chip, way)
+            schedule = as_schedule([schedules[at] for at in where]) if where[0] in schedules else None
+            columns = _operator_columns(group, chip, way, schedule)
         except RooflineError as error:
             for at in where:
                 chunk.fail(at, error)
@@ -362,8 +383,8 @@ def _refuse(name: str) -> Any:
 _DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
-def _operator_columns(group: Rows, chip: Chip, way: _Way) -> dict[str, list[Any]]:
-    """The columns of rows that share a graph."""
+def _operator_columns(group: Rows, chip: Chip, way: _Way, schedule: Schedule | None) -> dict[str, list[Any]]:
+    """The columns of rows that share a graph; ``schedule`` is how their matmuls are blocked."""
     n = len(group.index)
     est = Estimate(group.graph, (chip,), False, "graph", Points(group.sizes, n), way.tf32, 0.0, way.regime)
     inputs, outputs = (np.broadcast_to(np.asarray(evaluate(size, group.sizes), dtype=np.float64), n)
@@ -376,6 +397,7 @@ def _operator_columns(group: Rows, chip: Chip, way: _Way) -> dict[str, list[Any]
         **{name: _whole(np.broadcast_to(np.asarray(value, dtype=np.float64), n)) for name, value in counts.items()},
         "memory_bytes": _whole(inputs + outputs),
         "activation_bytes": _whole(outputs),
+        **_levels(est, n, schedule),
         "calibrated": [est.calibrated] * n,
     }
 
@@ -384,6 +406,16 @@ def _times(est: Estimate, n: int) -> dict[str, list[float]]:
     """The columns of times [us]."""
     times = {"predicted_us": est.time, "low_us": est.low, "high_us": est.high, "floor_us": est.floor}
     return {name: (np.broadcast_to(np.asarray(value), n) * 1e6).tolist() for name, value in times.items()}
+
+
+def _levels(est: Estimate, n: int, schedule: Schedule | None = None) -> dict[str, list[Any]]:
+    """The columns of bytes at main memory and at the cache that all cores share."""
+    moved, cache = run_bytes(est, schedule)[0], est.chip.cache
+    named = {"dram_bytes": est.chip.main.name, "l2_bytes": cache.name if cache is not None else None}
+    return {
+        column: [None] * n if name is None else _whole(np.broadcast_to(np.asarray(moved[name], dtype=np.float64), n))
+        for column, name in named.items()
+    }
 
 
 def _boundary_bytes(graph: Graph) -> tuple[Any, Any]:
@@ -497,6 +529,7 @@ def _model_columns(est: Estimate, n: int) -> dict[str, list[Any]]:
         **_times(est, n),
         "bound": column(est.bound).tolist(),
         **{name: _whole(column(value)) for name, value in counts.items()},
+        **_levels(est, n),
         "calibrated": [est.calibrated] * n,
     }
 

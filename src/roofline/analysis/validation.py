@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from roofline.analysis.prediction import MEASURED_ACTIVATIONS, predict_rows, text
+from roofline.analysis.prediction import MEASURED, predict_rows, text
 from roofline.cost import REGIME
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip, data_dir
@@ -261,7 +261,7 @@ def _points(
     keys = ("model", "phase", "mode", "dtype", "batch", "seq", "context")
     kind, what = f"{row['model']} {text(row, 'phase')}".strip(), " ".join(filter(None, (text(row, k) for k in keys)))
     yield Point(where, f"models, {text(row, 'regime') or 'device'}", kind, what, _number(row, column), *time)
-    activations = _number(row, "activation_bytes") or _number(row, MEASURED_ACTIVATIONS)
+    activations = _number(row, "activation_bytes") or _number(row, MEASURED["activation_bytes"])
     if activations:
         yield Point(where, "activation memory", kind, what, activations, prediction["activation_bytes"], None, None)
 

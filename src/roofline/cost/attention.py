@@ -179,6 +179,13 @@ def walk(work: Launch, p: Mapping[str, float], arithmetic: float) -> Any:
     return _schedule(tiles, block, step, p["start"] / kernel.span, 1.0, work.machine.units)
 
 
+def walks(work: Launch, p: Mapping[str, float], s: Mapping[str, Any]) -> Any:
+    """Return how often tiles of queries load the keys and values of all heads."""
+    kernel = _kernel(work, p, s)
+    tiles = _tiles(s, work.row.kernel.attrs, kernel)
+    return tiles.blocks * kernel.span / (s["b"] * s["g"] * s["k"])
+
+
 def _kernel(work: Launch, p: Mapping[str, float], s: Mapping[str, Any]) -> _Kernel:
     """Return the kernel that runs: it follows from the pace of the matrix units and the width of keys in memory."""
     pace = work.peak / work.machine.units / work.machine.clock

@@ -120,7 +120,7 @@ class _Gemm:
 
 def seconds(work: Launch, p: Mapping[str, float]) -> Any:
     """Time of one launch of a convolution [s]."""
-    gemm = _gemm(work)
+    gemm = as_gemm(work)
     if not work.on_matrix:
         time = np.minimum(np.minimum(_on_vector(work, p, gemm), _direct(work, p, gemm)), _spectral(work, p, gemm))
     elif is_point(work.row.kernel):
@@ -164,7 +164,8 @@ def is_point(kernel: Kernel) -> bool:
     return plain and all(size == 1 for size in (*kernel.shapes[1][2:], *per_axis(kernel.attrs.get("stride", 1), 3)))
 
 
-def _gemm(work: Launch) -> _Gemm:
+def as_gemm(work: Launch) -> _Gemm:
+    """Return a convolution as GEMMs."""
     s = {axis: np.asarray(size, dtype=np.float64) for axis, size in work.sizes.items()}
     groups = float(work.row.kernel.attrs.get("groups", 1))
     window = s["r"] * s.get("s", 1.0) * s.get("t", 1.0)

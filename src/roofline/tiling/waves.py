@@ -63,7 +63,7 @@ class Gpu:
 
     @property
     def room(self) -> float:
-        """What the cache holds of data that cores on both sides touch again [byte]."""
+        """Bytes of data touched again, by cores on both sides, that the cache holds."""
         return max(self.cache * HELD / self.crossing, 1.0)
 
 
@@ -289,13 +289,13 @@ class _Walk:
             clusters: Blocks that read each operand together; 1 where nothing is said.
         """
         one, many = saved
-        kept = 1 - many - (one - many) * self.running / self.count
+        share = 1 - many - (one - many) * self.running / self.count
         users = (self.blocks[1], self.blocks[0])
         loads = [
             load / np.minimum(size, use) for load, size, use in zip(self.loads, clusters or (1, 1), users, strict=True)
         ]
-        asked = [load * np.where(use > 1, kept, 1.0) for load, use in zip(loads, users, strict=True)]
-        return np.maximum(asked[0], self.operands[0]) + np.maximum(asked[1], self.operands[1])
+        requested = [load * np.where(use > 1, share, 1.0) for load, use in zip(loads, users, strict=True)]
+        return np.maximum(requested[0], self.operands[0]) + np.maximum(requested[1], self.operands[1])
 
     @cached_property
     def left(self) -> Any:
