@@ -52,6 +52,7 @@ CASES = (
     f"check {_DECODE} -B 1 --measured 1us", f"check {_DECODE} -B 1 --measured 100ms --mode graph",
     "check gpt2 h100-sxm --phase train -B 8 -S 512 --measured 70ms",
     "train resnet50 h100-sxm -B 32", "train gpt2 h100-sxm -B 8 -S 512 --dp 2 --zero 1",
+    "timeline gpt2 h100-sxm --phase decode -S 64 --prefetch 1",
     "scaling resnet50 h100-sxm --devices 1,3", "request gpt2 t4 --prompt 8 --new-tokens 1",
     "request gpt2 xeon-8480 --prompt 8 --new-tokens 2",
     "fuse gpt2 -S 64", "fuse gpt2 h100-sxm -S 64 --policy chains",
@@ -118,6 +119,21 @@ KEYS = {
     "model_flops": "FLOPs by the model [FLOP]", "hardware_flops": "FLOPs that run [FLOP]", "tokens": "tokens of a step",
     "images": "images of a step", "items": "items to train on", "time_for_items_s": "time for them [s]",
     "part": "part of the time",
+    # timeline
+    "streams": "streams of kernels", "prefetch": "layers whose weights come from the host ahead of their turn",
+    "overlap": "whether, or how, communication runs beside computation",
+    "serial_s": "everything one after the other [s]",
+    "gain_s": "what overlap saves against that [s]", "least_s": "no order of it takes less [s]",
+    "longest_path_s": "longest path through what must follow each other [s]",
+    "busiest": "engine or resource that needs the most time", "loads_s": "least time of each for its work [s]",
+    **{f"critical_{by}s_s": f"what the end waits for, by {by} [s]" for by in ("engine", "layer", "op")},
+    "engines": "what each engine runs, and how long it waits", "engine": "name of the engine",
+    "tasks": "what it runs", "critical_s": "time on the critical path [s]",
+    "host_bytes": "weights that come from the host [byte]", "buffer_bytes": "room for them on the device [byte]",
+    "in_parts": "collectives that run in parts beside matmuls", "left_whole": "those that would gain nothing",
+    "layer": "the layer that it is in", "start_s": "when it starts [s]", "end_s": "when it ends [s]",
+    "alone_s": "time while nothing runs at the same time [s]", "critical": "whether the end waits for it",
+    "waits_for": "what let it start by ending",
     # scaling, request
     "stops_paying": "devices beyond which more of them save less than least_gain",
     "least_gain": "share of the time that more devices must save to pay",
@@ -243,7 +259,8 @@ _MAPS = frozenset({
     "sizes", "memory_bytes", "uncertainty", "ridge_by_kernel", "skipped", "batch_by_share", "elasticity", "what_if",
     "matrix_flops_per_s", "vector_flops_per_s",
     "peaks_flops_per_s", "counts", "failed", "options", "unknown", "matrix", "vector", "fallback", "sources", "idle",
-    "parameters", "shape", "links", "efficiency",
+    "parameters", "shape", "links", "efficiency", "loads_s",
+    "critical_engines_s", "critical_layers_s", "critical_ops_s",
 })  # fmt: skip
 #: Rates of whatever the items of a program are called.
 _RATE = r"^[a-z]+s(_per_s)?$"

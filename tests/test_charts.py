@@ -103,6 +103,7 @@ CASES: dict[str, Callable[[], Chart]] = {
     "layers": lambda: charts.plot_layers(estimate()),
     "layers of a step": lambda: charts.plot(step(), "layers"),
     "timeline": lambda: charts.plot_timeline(estimate(), layer="layers.0"),
+    "timeline of engines": lambda: charts.plot(rl.timeline("llama-3-8b", "l4", prefetch=1, batch=1, **DECODE)),
     "timeline of a trace": lambda: charts.plot_timeline(TRACE),
     "verdict": lambda: charts.plot_verdict(verdict()),
     "impossible": lambda: charts.plot_verdict(rl.check("gpt2", "h100-sxm", "1 us", batch=8, **DECODE)),

@@ -21,6 +21,7 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "verdict": lambda: rl.check(DECODE, "h100-sxm", "9 ms", batch=8, **AT),
     "comparison": lambda: rl.compare(DECODE, ["h100-sxm", "mi300x"], batch=8, **AT),
     "scaling": lambda: rl.scaling(DECODE, "h100-sxm", (1, 2, 4), batch=8, **AT),
+    "timeline": lambda: rl.timeline(DECODE, "h100-sxm", batch=8, **AT),
     "request": lambda: rl.serving.request("gpt2", "h100-sxm", prompt=64, new_tokens=100),
     "step": lambda: rl.training.train("gpt2", "h100-sxm", batch=2, seq=64),
     "kernels": lambda: rl.estimate(DECODE, "h100-sxm", batch=8, **AT).kernels(),

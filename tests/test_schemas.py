@@ -28,7 +28,18 @@ STORED = schemas.stored()
 #: What measures this machine for a while, or serves until it is ended.
 SLOW = {"calibrate", "explore", "measure"}
 #: Commands whose output is of a program.
-OF_A_PROGRAM = {"estimate", "batch", "compare", "scaling", "request", "check", "train", "fuse", "memory-plan"}
+OF_A_PROGRAM = {
+    "estimate",
+    "batch",
+    "compare",
+    "scaling",
+    "request",
+    "check",
+    "train",
+    "fuse",
+    "memory-plan",
+    "timeline",
+}
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -10,6 +10,7 @@ from .analysis import serving as serving
 from .analysis import training as training
 from .analysis.batches import best_batch as best_batch
 from .analysis.comparison import compare as compare
+from .analysis.engines.timeline import timeline as timeline
 from .analysis.estimates import Estimate as Estimate
 from .analysis.estimates import count as count
 from .analysis.estimates import estimate as estimate

@@ -5,6 +5,7 @@ from .collectives import Collective as Collective
 from .collectives import collective as collective
 from .comparison import Comparison as Comparison
 from .comparison import changed as changed
+from .engines.timeline import EngineTimeline as EngineTimeline
 from .fastpaths import FastPaths as FastPaths
 from .fastpaths import fast_paths as fast_paths
 from .fusing import Explanation as Explanation

@@ -9,9 +9,9 @@ import numpy as np
 
 from roofline.analysis.estimates import Estimate
 from roofline.analysis.evaluation import runtime_of
-from roofline.cost import BOUNDS
+from roofline.cost import BOUNDS, KernelTime
 from roofline.cost.scratch import taken_on
-from roofline.counting.counts import nbytes
+from roofline.counting.counts import KernelCount, nbytes
 from roofline.counting.grid import one_point
 from roofline.counting.memory import allocations
 from roofline.ir.errors import UsageError
@@ -72,22 +72,53 @@ def kernel_runs(estimate: Estimate) -> tuple[KernelRun, ...]:
         >>> runs[0].layer, abs(runs[-1].end / est.device_time - 1) < 1e-9
         ('embed', True)
     """
+    runs, start = list[KernelRun](), 0.0
+    for each in timed_kernels(estimate):
+        is_collective = each.row.kernel.kind == "network"
+        runs.append(KernelRun(each.label, each.main.op, each.layer, each.main.phase, start, each.seconds,
+                              BOUNDS[int(each.time.bound)], is_collective))  # fmt: skip
+        start += each.seconds
+    return tuple(runs)
+
+
+@dataclass(frozen=True, slots=True)
+class TimedKernel:
+    """A kernel in its place in the program, with the counts and the time of one launch.
+
+    Attributes:
+        label: Its own, where others are equal to it.
+        main: Its main node, which may run several times back to back.
+        row: Counts of one launch.
+        time: Of one launch.
+    """
+
+    label: str
+    main: Node
+    row: KernelCount
+    time: KernelTime
+
+    @property
+    def seconds(self) -> float:
+        """Time of all its launches [s]."""
+        return self.row.kernel.main.count * float(self.time.expected)
+
+    @property
+    def layer(self) -> str:
+        """The layer that it is in, or the first module around it."""
+        return _layer(self.main)
+
+
+def timed_kernels(estimate: Estimate) -> tuple[TimedKernel, ...]:
+    """Return the kernels of a program in its order, as :func:`kernel_runs`, with all that is known of them."""
     if not isinstance(estimate, Estimate):
         raise UsageError(f"expected an Estimate, as of rl.estimate, given {shown(estimate)}")
     one_point(estimate.axis_names, "kernels are put in order for")
     timed = {name: pair for pair in estimate.timed for name in pair[0].kernel.names}
-    runs, start = list[KernelRun](), 0.0
-    for label, nodes in estimate.graph.kernels.items():
-        if label not in timed:  # views alone
-            continue
-        row, time = timed[label]
-        main = next((node for node in nodes if node.op == row.kernel.main.op), nodes[0])
-        seconds = row.kernel.main.count * float(time.expected)
-        is_collective = row.kernel.kind == "network"
-        runs.append(KernelRun(label, main.op, _layer(main), main.phase, start, seconds, BOUNDS[int(time.bound)],
-                              is_collective))  # fmt: skip
-        start += seconds
-    return tuple(runs)
+    kernels = ((label, nodes, *timed[label]) for label, nodes in estimate.graph.kernels.items() if label in timed)
+    return tuple(
+        TimedKernel(label, next((node for node in nodes if node.op == row.kernel.main.op), nodes[0]), row, time)
+        for label, nodes, row, time in kernels
+    )
 
 
 def _layer(node: Node) -> str:

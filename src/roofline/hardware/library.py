@@ -6,10 +6,12 @@ itself or in subfolders ``chips``, ``clusters`` and ``models``.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
+from numbers import Real
 from pathlib import Path
 from typing import Literal, NoReturn
 
@@ -17,6 +19,7 @@ from roofline.hardware.chip import Chip, load_chip
 from roofline.ir.datafile import read_toml
 from roofline.ir.errors import ChipDataError, UnknownChip, UsageError, did_you_mean
 from roofline.ir.files import user_path
+from roofline.ir.text import shown
 from roofline.ir.units import parse
 
 #: No host is so many times faster or slower than the one that a chip's file tells of.
@@ -169,10 +172,13 @@ def with_host(device: Chip, host: str | float | os.PathLike[str] | None) -> Chip
 
 
 def _host_seconds(host: str | float | os.PathLike[str], own: float) -> float:
-    if not isinstance(host, float | int) and not os.fspath(host).strip():
-        raise UsageError("host is empty: give a factor, such as 0.5, or the file that roofline calibrate wrote")
+    if not isinstance(host, Real | str | os.PathLike) or not str(host).strip():
+        what = "is empty" if isinstance(host, str) else f"{shown(host)} is neither"
+        raise UsageError(f"host {what}: give a factor, such as 0.5, or the file that roofline calibrate wrote")
     try:
         factor = float(host)  # type: ignore[arg-type]
+    except OverflowError:
+        factor = math.inf
     except (TypeError, ValueError):
         table = read_toml(user_path(host), UsageError).get("efficiency")
         if not isinstance(table, dict) or "host" not in table:
@@ -183,7 +189,8 @@ def _host_seconds(host: str | float | os.PathLike[str], own: float) -> float:
         return seconds
     if not 1 / FASTEST_HOST <= factor <= FASTEST_HOST:
         raise UsageError(
-            f"host={host}: a factor is from {1 / FASTEST_HOST:g} to {FASTEST_HOST:g}, such as 0.5 for twice the speed"
+            f"host={shown(host)}: a factor is from {1 / FASTEST_HOST:g} to {FASTEST_HOST:g}, "
+            "such as 0.5 for twice the speed"
         )
     return own * factor
 

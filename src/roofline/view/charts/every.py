@@ -8,6 +8,7 @@ from typing import Any
 
 from roofline.analysis.batches import BatchChoice
 from roofline.analysis.comparison import Comparison
+from roofline.analysis.engines.timeline import EngineTimeline
 from roofline.analysis.estimates import Estimate
 from roofline.analysis.provenance import PassHistory
 from roofline.analysis.scale_out import Scaling
@@ -67,6 +68,7 @@ _POINTS: dict[str, Plot] = {"pareto": plot_pareto, "memory": plot_memory}
 _CHARTS: tuple[tuple[type, dict[str, Plot]], ...] = (
     (BatchChoice, {"batch": plot_batch, "pareto": plot_pareto}),
     (Comparison, {"chips": plot_comparison, "elasticity": plot_elasticity, "pareto": plot_pareto}),
+    (EngineTimeline, {"timeline": plot_timeline}),
     (Scaling, {"scaling": plot_scaling}),
     (Request, {"request": plot_request, "memory": plot_memory}),
     (

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
+from roofline.analysis.engines.timeline import EngineTimeline, lane_name
 from roofline.analysis.estimates import Estimate
 from roofline.analysis.timeline import kernel_runs
 from roofline.diagnosis.groups import short
@@ -35,6 +36,8 @@ ROLES = {
 }  # fmt: skip
 #: Name of the lane in which nothing runs.
 IDLE = "idle"
+#: Name of the lane of what the end waits for.
+CRITICAL = "critical path"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,7 @@ class Timeline(Chart):
     def drawing(self) -> Drawing:
         """Return a lane for each thing that works on its own, with a bar for all that runs there."""
         lanes = tuple(dict.fromkeys(span.lane for span in self.spans))
-        first, last = self.spans[0].start, max(span.end for span in self.spans)
+        first, last = min(span.start for span in self.spans), max(span.end for span in self.spans)
         whole = last - first or 1.0
         drawn = list(_merged(self.spans, THIN * whole))
         kinds = {span.kind: span.colour for span in drawn}
@@ -143,15 +146,18 @@ def _merged(spans: Iterable[Span], thin: float) -> Iterator[Span]:
             yield last
 
 
-def plot_timeline(of: Estimate | Trace | str | os.PathLike[str], *, layer: str | None = None) -> Timeline:
+def plot_timeline(
+    of: Estimate | EngineTimeline | Trace | str | os.PathLike[str], *, layer: str | None = None
+) -> Timeline:
     """Describe a chart of what runs when.
 
     Of an estimate, its kernels one after the other, as the model times them, with collectives in a lane of their own
-    and the host's time in eager mode; of a trace, one iteration on each stream of the device, and when none works.
+    and the host's time in eager mode; of :func:`roofline.timeline`, a lane for each engine, and what the end waits for;
+    of a trace, one iteration on each stream of the device, and when none works.
 
     Args:
-        of: An estimate of one point on one chip, or a profiler's file, read or not.
-        layer: Show the kernels of this layer alone, such as ``layers.0``; of an estimate.
+        of: An estimate of one point on one chip, a timeline, or a profiler's file, read or not.
+        layer: Show the kernels of this layer alone, such as ``layers.0``; of an estimate or a timeline.
 
     Returns:
         The chart; nothing is drawn before it is shown or saved.
@@ -170,8 +176,12 @@ def plot_timeline(of: Estimate | Trace | str | os.PathLike[str], *, layer: str |
     if isinstance(of, Estimate):
         spans, what = _predicted(of, layer), f"{of.graph.name} on {of.chip.name}"
         return Timeline(of.subject(), f"{f'{layer} of ' if layer else ''}{what}, kernel by kernel", about(of), spans)
+    if isinstance(of, EngineTimeline):
+        what = f"{f'{layer} of ' if layer else ''}{of.estimate.graph.name} on the engines of {of.estimate.chip.name}"
+        said = f"{format_si(of.time, 's')}, one after the other {format_si(of.serial, 's')}"
+        return Timeline(of.subject(), what, said, _placed(of, layer))
     if not isinstance(of, Trace | str | os.PathLike):
-        raise UsageError(f"expected an Estimate, a trace or the path of one, given {shown(of)}")
+        raise UsageError(f"expected an Estimate, a trace or the path of one, or a timeline, given {shown(of)}")
     if layer is not None:
         raise UsageError(f"layer={shown(layer)} is of an estimate; a trace has no layers")
     return _recorded(of if isinstance(of, Trace) else read_trace(of))
@@ -179,11 +189,7 @@ def plot_timeline(of: Estimate | Trace | str | os.PathLike[str], *, layer: str |
 
 def _predicted(est: Estimate, layer: str | None) -> tuple[Span, ...]:
     runs = kernel_runs(est)
-    if layer is not None:
-        layers = list(dict.fromkeys(run.layer for run in runs))
-        if layer not in layers:
-            hint = did_you_mean(str(layer), layers)
-            raise UsageError(f"layer={shown(layer)}: {est.graph.name} has none of that name{hint}")
+    _check_layer(layer, (run.layer for run in runs), est.graph.name)
     spans = [
         Span("communication" if run.is_collective else "kernels", run.kernel, run.start, run.seconds, run.bound,
              f"{run.bound}-bound")
@@ -193,6 +199,25 @@ def _predicted(est: Estimate, layer: str | None) -> tuple[Span, ...]:
     if host and layer is None:
         spans.insert(0, Span("host", f"calls of {int(est.launches):,} kernels", 0.0, host, "host", "host"))
     return tuple(spans)
+
+
+def _placed(line: EngineTimeline, layer: str | None) -> tuple[Span, ...]:
+    """Return the spans of the engines, and of the critical path once more in a lane of its own."""
+    _check_layer(layer, (task.layer for task in line.tasks), line.estimate.graph.name)
+    spans = [
+        Span(lane_name(task.engine, place.lane), task.name, place.start, place.end - place.start, task.bound,
+             f"{task.bound}-bound")
+        for task, place in zip(line.tasks, line.places, strict=True)
+    ]  # fmt: skip
+    lanes = sorted(range(len(spans)), key=lambda at: (line.lanes.index(spans[at].lane), spans[at].start))
+    every = [(at, spans[at]) for at in lanes] + [(at, replace(spans[at], lane=CRITICAL)) for at in line.critical]
+    return tuple(span for at, span in every if layer in (None, line.tasks[at].layer))
+
+
+def _check_layer(layer: str | None, names: Iterable[str], program: str) -> None:
+    layers = dict.fromkeys(names)
+    if layer is not None and layer not in layers:
+        raise UsageError(f"layer={shown(layer)}: {program} has none of that name{did_you_mean(str(layer), layers)}")
 
 
 def _recorded(trace: Trace) -> Timeline:
