@@ -19,6 +19,7 @@ from roofline.cost.machine import fits
 from roofline.cost.work import Launch, launch, uses_tf32
 from roofline.counting.counts import KernelCount
 from roofline.hardware.chip import Chip
+from roofline.ir.dtypes import DTYPES
 from roofline.ops.registry import OPS, OpKind
 from roofline.tiling.schedule import Schedule
 from roofline.tiling.waves import HALVED, Gpu, library_tile, library_traffic
@@ -27,9 +28,9 @@ from roofline.tiling.waves import traffic as blocked_traffic
 #: At the cache for a launch, whatever it does: an empty kernel's in measurements/h100-sxm/onchip/traffic.csv
 #: (``init_device_workspace_kernel``: 1,449,024 bytes, of which 4,352 from main memory) [byte].
 LAUNCH = 1.45e6
-#: First-level cache of a core that a second walk over rows still finds them in, as :func:`~.machine.fits` counts: read
-#: off the layer norm of 4096 columns in the same file [byte].
-FIRST_LEVEL = 75e3
+#: First-level cache of a core that a second walk over rows still finds them in, as :func:`~.machine.fits` counts, and
+#: how sharply the last level loses them: read off the layer norms in the same file [byte, 1].
+FIRST_LEVEL, EVICTED = 75e3, 6.0
 #: Elements of a block that transposes element by element (``elementwise_kernel<128, 4>`` of PyTorch), whose neighbours
 #: in a sector are found in the core's own cache; share of the others that blocks on the same core find there.
 TRANSPOSED, NEAR = 512, 0.1
@@ -192,8 +193,9 @@ def _gathered(work: Launch) -> Moved:
 
 def _by_rows(work: Launch) -> Moved:
     """Rows once for each kernel, and passes for each further pass unless they stay in registers."""
-    passes, missed, per_core = rowwise.rereads(work, parameters.values(work.chip, rowwise.GROUP, work.regime))
-    second = passes * (1 - fits(per_core, FIRST_LEVEL))
+    passes, flying = rowwise.rereads(work)
+    missed = 1 / (1 + (gpu(work.chip).room / np.maximum(flying * work.machine.units, 1.0)) ** EVICTED)
+    second = passes * (1 - fits(flying, FIRST_LEVEL))
     read = work.row.read
     return _moved(work, read * (1 + second), read * (1 + passes * missed), read * (1 + passes))
 
@@ -205,8 +207,9 @@ def _attention(work: Launch) -> Moved:
     p = parameters.values(work.chip, attention.GROUP, work.regime)
     sizes = {axis: np.asarray(size, dtype=np.float64) for axis, size in work.sizes.items()}
     queries = sizes["b"] * sizes["h"] * sizes["q"] * sizes["d"] * work.element
-    keys = np.maximum(work.row.read - queries, 0.0)
-    loads = np.maximum(attention.walks(work, p, sizes) * keys, keys)
+    stored = float(DTYPES[work.row.kernel.stored[1]].bytes)
+    keys = 2 * sizes["b"] * sizes["g"] * sizes["k"] * sizes["d"] * stored
+    loads = np.maximum(attention.walks(work, p, sizes), 1.0) * keys
     saved = UNEVEN if work.row.kernel.attrs.get("causal") else IN_STEP
     requests = np.maximum(loads * (1 - saved), keys)
     return _moved(work, queries + requests, work.row.read, queries + loads)

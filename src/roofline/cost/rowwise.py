@@ -112,17 +112,14 @@ def seconds(work: Launch, p: Mapping[str, float]) -> Any:
     return start + row + knee([memory, (waves - 1) * row], sharpness)
 
 
-def rereads(work: Launch, p: Mapping[str, float]) -> tuple[Any, Any, Any]:
-    """Return how often rows are read beyond the first time, which share of that main memory serves, and the bytes of
-    the rows that a core has in flight; nothing for windows.
-    """
+def rereads(work: Launch) -> tuple[Any, Any]:
+    """Return how often rows are read beyond the first time, and the bytes of the rows that a core has in flight."""
     if work.op in ("maxpool2d", "avgpool2d", "pool"):
-        return 0.0, 0.0, 0.0
+        return 0.0, 0.0
     rows, columns = (np.asarray(size, dtype=np.float64) for size in EXTENTS.get(work.op, EXTENTS[""])(work))
     scheme = SCHEMES.get(work.op, _reduction)(rows, columns, work.element)
     passes = scheme.kernels - 1 + np.where(scheme.kept, 0.0, scheme.passes - 1)
-    flying = np.minimum(rows / work.machine.units, scheme.held) * columns * work.element
-    return passes, _missed(work, p, rows, columns, scheme), flying
+    return passes, np.minimum(rows / work.machine.units, scheme.held) * columns * work.element
 
 
 def _shared(rows: Any, scheme: Scheme, units: float) -> tuple[Any, Scheme]:
