@@ -30,6 +30,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "compare": lambda program, chip: rl.compare(program, chip, what_if={}, **SIZES),
     "count": lambda program, _: rl.count(program, **SIZES),
     "estimate": lambda program, chip: rl.estimate(program, chip, **SIZES),
+    "lower": lambda program, _: rl.lower(program, **SIZES),
     "listing": lambda program, _: rl.listing(program, S=8),
     "memory_plan": lambda program, chip: rl.memory_plan(program, chip, **SIZES),
     "report": lambda program, chip: rl.report(program, chip, **SIZES | {"B": [1, 2]}),

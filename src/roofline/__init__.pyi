@@ -18,6 +18,7 @@ from .analysis.prediction import predict as predict
 from .analysis.scale_out import scaling as scaling
 from .analysis.validation import validate as validate
 from .analysis.whatif import what_if as what_if
+from .codegen.lower import lower as lower
 from .counting.counts import Counts as Counts
 from .diagnosis.causes import Verdict as Verdict
 from .diagnosis.verdict import check as check

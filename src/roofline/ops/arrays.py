@@ -43,6 +43,10 @@ class Call:
         value = self.attrs.get(option)
         return float(value) if value is not None else float(draw(self.seed, self.origin, option).uniform(low, high))
 
+    def arange(self, size: int) -> Array:
+        """Return the whole numbers from 0, one for each place of an axis."""
+        return np.arange(size)
+
     @property
     def origin(self) -> str:
         """The forward node that this one is, recomputes, or is the gradient of: they share what is free."""

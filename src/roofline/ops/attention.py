@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from roofline.ir.graph import Node
 from roofline.ir.sizes import minimum
@@ -47,13 +46,13 @@ def _capped_sum(count: Any, window: int) -> Any:
     return (triangle // 2 if isinstance(triangle, int) else triangle / 2) + (count - ramp) * window
 
 
-def visible(call: Call, queries: int, keys: int) -> npt.NDArray[np.bool_]:
+def visible(call: Call, queries: int, keys: int) -> Array:
     """Return which keys each query sees.
 
     The last query stands at the last key; a window without a mask lies around it.
     """
     window = int(call.attrs.get("window", 0))
-    place, key = np.arange(queries)[:, None] + (keys - queries), np.arange(keys)[None, :]
+    place, key = call.arange(queries)[:, None] + (keys - queries), call.arange(keys)[None, :]
     if call.attrs.get("causal", False):
         return (key <= place) & (key > place - window if window else True)
     if not window:

@@ -46,7 +46,7 @@ def contraction(name: str, axes: str, kind: OpKind, doc: str, operands: str, **f
     return declare(Op(name, axes, kind, doc, **(follows | fields)))
 
 
-def _terms(spec: Signature) -> tuple[Term, Term, Term]:
+def factored_terms(spec: Signature) -> tuple[Term, Term, Term]:
     """Return the axes of both operands and of the result, products as their factors."""
     return spec.factors(spec.inputs[0]), spec.factors(spec.inputs[1]), spec.factors(spec.outputs[0])
 
@@ -62,11 +62,11 @@ def _counted(sizes: Mapping[str, Any], axes: Iterable[str]) -> list[Any]:
 
 def multiply_adds(axes: str) -> Callable[..., Work]:
     """Count a multiply-add for each point of all axes of the two operands."""
-    summed = _all_axes(_terms(signature(axes))[:2])
+    summed = _all_axes(factored_terms(signature(axes))[:2])
     return lambda sizes: Work(flops=MAC * prod(_counted(sizes, summed)))
 
 
-def _roles(left: Term, right: Term, out: Term) -> tuple[Term, Term, Term, Term]:
+def axis_roles(left: Term, right: Term, out: Term) -> tuple[Term, Term, Term, Term]:
     """Tell batch, row, column and summed axes apart, each in the order of the operands."""
     roles = ((True, True, True), (True, False, True), (False, True, True), (True, True, False))
     axes = _all_axes((left, right))
@@ -81,7 +81,7 @@ def matmul_axes(axes: str) -> str:
         >>> matmul_axes("b (g r) q d, b g k d -> b (g r) q k")
         'b g, r q, k, d'
     """
-    roles = _roles(*_terms(signature(axes)))
+    roles = axis_roles(*factored_terms(signature(axes)))
     return ", ".join(" ".join("batch" if axis == "..." else axis for axis in role) for role in roles)
 
 
@@ -98,7 +98,7 @@ def einsum(call: Call, x: Array, y: Array, *bias: Array) -> Array:
     def code(term: Term) -> str:
         return "".join(axis if axis == "..." else codes.setdefault(axis, chr(ord("a") + len(codes))) for axis in term)
 
-    left, right, out = _terms(op.signature)
+    left, right, out = factored_terms(op.signature)
     text = f"{code(left)},{code(right)}->{code(out)}"
     return sum(bias, np.einsum(text, apart(x, left), apart(y, right), optimize=True).reshape(call.shape))
 
@@ -239,8 +239,8 @@ def _as_bmm(t: Tape, node: Node, at: int, dy: str) -> str:
     op, own = OPS[node.op], node.inputs[at]
     assert op.signature is not None
     sizes = op.sizes([t.shape(name) for name in node.inputs], dict(node.attrs))
-    *inputs, out = _terms(op.signature)
-    b, m, n, k = _roles(out, inputs[1 - at], inputs[at])
+    *inputs, out = factored_terms(op.signature)
+    b, m, n, k = axis_roles(out, inputs[1 - at], inputs[at])
 
     def laid_out(x: str, axes: Term, order: tuple[Term, ...], label: str) -> str:
         flat = [axis for group in order for axis in group]

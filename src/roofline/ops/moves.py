@@ -21,7 +21,7 @@ from roofline.ops.registry import Array, Op, Work, by_option, declare, op, per_e
 
 def _rows(call: Call, table: Array, ids: Array) -> Array:
     """Look rows up; indices may be any numbers."""
-    return np.asarray(table[indices(ids, len(table))])
+    return table[indices(ids, len(table))]
 
 
 declare(Op(

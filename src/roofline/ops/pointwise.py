@@ -32,7 +32,7 @@ def sigmoid(x: Array) -> Array:
 
 
 def erf(x: Array) -> Array:
-    return np.asarray(_erf(x), dtype=np.float64)
+    return np.positive(_erf(x), dtype=np.float64, casting="unsafe")  # of objects
 
 
 def relu6(x: Array) -> Array:
@@ -162,7 +162,7 @@ def _of_one(function: Unary) -> Reference:
 
 
 def _of_two(function: Binary) -> Reference:
-    return lambda call, x, *more: reduce(function, more or (np.asarray(call.free("value")),), x)
+    return lambda call, x, *more: reduce(function, more or (call.free("value"),), x)
 
 
 def _of_gradient(function: Binary) -> Reference:
@@ -199,8 +199,8 @@ def _inside(call: Call, dy: Array, x: Array) -> Array:
 
 def _power(call: Call, x: Array, *exponent: Array) -> Array:
     """Raise to a power; one of the node's own is even, so that roots may follow as in a norm."""
-    own = np.asarray(call.attrs.get("exponent", 2 * round(call.free("half of the exponent", 1, 2))))
-    return np.asarray(np.power(x, exponent[0] if exponent else own), dtype=np.float64)
+    own = call.attrs.get("exponent", 2 * round(call.free("half of the exponent", 1, 2)))
+    return np.power(x, exponent[0] if exponent else float(own))
 
 
 def _power_gradient(t: Tape, node: Node, dy: str) -> None:
@@ -212,7 +212,7 @@ def _power_gradient(t: Tape, node: Node, dy: str) -> None:
 
 def _where(call: Call, condition: Array, *values: Array) -> Array:
     """Choose where a condition of any number format is above zero; values that are not listed are numbers."""
-    rest = [np.asarray(call.free(f"value {at}")) for at in range(len(values), 2)]
+    rest = [call.free(f"value {at}") for at in range(len(values), 2)]
     first_value, second_value = [*values, *rest][:2]
     return np.where(condition > 0, first_value, second_value)
 
@@ -224,7 +224,7 @@ def _mask(call: Call, x: Array, *masks: Array) -> Array:
 
 def _xielu(call: Call, x: Array, *alphas: Array) -> Array:
     """``a x^2 + x/2`` above zero, ``b (exp(x) - 1 - x) + x/2`` below (xIELU, arXiv 2411.13010)."""
-    positive, negative = [*(softplus(alpha) for alpha in alphas), np.asarray(1.0), np.asarray(1.0)][:2]
+    positive, negative = [*(softplus(alpha) for alpha in alphas), 1.0, 1.0][:2]
     below = np.minimum(x, 0)
     return np.where(x > 0, positive * x * x, (negative + 0.5) * (np.expm1(below) - below)) + 0.5 * x
 
@@ -266,10 +266,10 @@ def elementwise(call: Call, *arrays: Array) -> Array:
     """
     gradient = GRADIENTS.get(str(call.attrs.get("what", "")))
     if gradient is not None:
-        return np.asarray(gradient(call, *arrays))
+        return gradient(call, *arrays)
     terms = (call.free(f"weight {at}", -1, 1) * x for at, x in enumerate(arrays))
-    total = sum(terms, np.asarray(call.free("offset", -0.5, 0.5)))
-    return (total > 0).astype(np.float64) if call.dtype == "bool" else sigmoid(total)
+    total = sum(terms, call.free("offset", -0.5, 0.5))
+    return np.greater(total, 0.0).astype(np.float64) if call.dtype == "bool" else sigmoid(total)
 
 
 declare(Op(

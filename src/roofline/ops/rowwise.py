@@ -59,8 +59,8 @@ def cross_entropy(call: Call, x: Array, labels: Array) -> Array:
 @op("cross_entropy_grad", "... c, ..., ... -> ... c", "rowwise", formula=per_element(CROSS_ENTROPY_FLOPS + 3))
 def cross_entropy_grad(call: Call, x: Array, labels: Array, grad: Array) -> Array:
     """Backward of the cross-entropy, from logits, labels and the gradients of the losses: the softmax once more."""
-    hot = np.arange(x.shape[-1]) == indices(labels, x.shape[-1])[..., None]
-    return np.asarray((softmax(call, x) - hot) * grad[..., None])
+    hot = call.arange(x.shape[-1]) == indices(labels, x.shape[-1])[..., None]
+    return (softmax(call, x) - hot) * grad[..., None]
 
 
 declare(Op(
@@ -241,17 +241,17 @@ def reduce(call: Call, x: Array) -> Array:
     axes, how = axes_of(x.ndim, call.attrs.get("axes")), call.attrs.get("how")
     keep = bool(call.attrs.get("keepdim", False))
     if how in REDUCTIONS:
-        return np.asarray(REDUCTIONS[how](x, axis=axes, keepdims=keep))
-    return np.asarray(call.free("factor") * x.sum(axis=axes, keepdims=keep))
+        return REDUCTIONS[how](x, axis=axes, keepdims=keep)
+    return call.free("factor") * x.sum(axis=axes, keepdims=keep)
 
 
 declare(Op(
     "sum", "... c -> ...", "reduction", "Sum along the last axis.", per_element(1),
-    lambda call, x: np.asarray(x.sum(axis=-1)), gradient=_reduce_gradient,
+    lambda call, x: x.sum(axis=-1), gradient=_reduce_gradient,
 ))  # fmt: skip
 declare(Op(
     "mean", "... c -> ...", "reduction", "Mean along the last axis.", per_element(1),
-    lambda call, x: np.asarray(x.mean(axis=-1)), gradient=_mean_gradient,
+    lambda call, x: x.mean(axis=-1), gradient=_mean_gradient,
 ))  # fmt: skip
 declare(Op(
     "scan", "... c -> ... c", "rowwise",
@@ -262,7 +262,7 @@ declare(Op(
 ))  # fmt: skip
 declare(Op(
     "argmax", "... c -> ...", "reduction", "Index of the largest along the last axis: comparisons only.",
-    reference=lambda call, x: np.asarray(x.argmax(axis=-1), dtype=np.float64),
+    reference=lambda call, x: np.argmax(x, axis=-1).astype(np.float64),
 ))  # fmt: skip
 declare(Op(
     "topk", "... c -> ... k", "rowwise", "The ``k`` largest along the last axis, largest first: comparisons only.",
@@ -299,7 +299,7 @@ declare(Op(
 ))  # fmt: skip
 declare(Op(
     "global_avgpool", "n c h w -> n c", "reduction", "Mean over the image.", per_element(1),
-    lambda call, x: np.asarray(x.mean(axis=(2, 3))), gradient=runs("pool_grad"),
+    lambda call, x: x.mean(axis=(2, 3)), gradient=runs("pool_grad"),
 ))  # fmt: skip
 declare(Op(
     "pool", None, "reduction", "Any pooling to ``shape``: ``flops`` operations per point of the result.",

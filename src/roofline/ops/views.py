@@ -116,7 +116,7 @@ def slice_(call: Call, x: Array) -> Array:
         length = call.shape[axes.index(axis)] if axis in axes else 1
         start = int(call.attrs["start"]) if axis == along else int(call.free(f"start {axis}", 0, size - length + 1))
         where.append(slice(start, start + length) if axis in axes else start)
-    return np.asarray(x[tuple(where)])
+    return x[tuple(where)]
 
 
 def _expand_shape(shapes: Sequence[Shape], shape: Any) -> Shape:
