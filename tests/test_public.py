@@ -41,7 +41,7 @@ CLASSES = [name for name, value in PUBLIC.items() if isinstance(value, type)]
 def test_the_surface_is_sorted_complete_and_small() -> None:
     assert dir(rl) == rl.__all__ == sorted(rl.__all__)
     assert {"estimate", "best_batch", "check", "chip", "model", "workload", "count"} <= set(rl.__all__)
-    assert len(rl.__all__) - len(NAMESPACES) <= 35
+    assert len(rl.__all__) - len(NAMESPACES) <= 40
     assert set(NAMESPACES) == {
         "analysis", "charts", "diagnosis", "errors", "frontends", "measurement", "ops", "passes", "serving", "tiling",
         "traces", "training",
