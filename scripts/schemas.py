@@ -53,6 +53,8 @@ CASES = (
     "check gpt2 h100-sxm --phase train -B 8 -S 512 --measured 70ms",
     "train resnet50 h100-sxm -B 32", "train gpt2 h100-sxm -B 8 -S 512 --dp 2 --zero 1",
     "timeline gpt2 h100-sxm --phase decode -S 64 --prefetch 1",
+    f"sweep-chip {_DECODE} -B 1 --mode graph --set l2=1..2MiB --set cores=66,132 --points 2",
+    "sweep-chip resnet50 h100-sxm --set memory_bandwidth=x1,x2",
     "scaling resnet50 h100-sxm --devices 1,3", "request gpt2 t4 --prompt 8 --new-tokens 1",
     "request gpt2 xeon-8480 --prompt 8 --new-tokens 2",
     "fuse gpt2 -S 64", "fuse gpt2 h100-sxm -S 64 --policy chains",
@@ -134,6 +136,9 @@ KEYS = {
     "layer": "the layer that it is in", "start_s": "when it starts [s]", "end_s": "when it ends [s]",
     "alone_s": "time while nothing runs at the same time [s]", "critical": "whether the end waits for it",
     "waits_for": "what let it start by ending",
+    # sweep-chip
+    "base_s": "time on the chip as it is [s]", "figures": "figures of the chip that vary",
+    "readings": "what each figure buys, in words",
     # scaling, request
     "stops_paying": "devices beyond which more of them save less than least_gain",
     "least_gain": "share of the time that more devices must save to pay",

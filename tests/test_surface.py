@@ -36,6 +36,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "report": lambda program, chip: rl.report(program, chip, **SIZES | {"B": [1, 2]}),
     "scaling": lambda program, chip: rl.scaling(program, chip, (1, 2), **SIZES),
     "timeline": lambda program, chip: rl.timeline(program, chip, **SIZES),
+    "sweep_chip": lambda program, chip: rl.sweep_chip(program, chip, {"memory_bandwidth": "x1,x2"}, **SIZES),
     "what_if": lambda program, chip: rl.what_if(program, fuse="chains", cluster=chip),
     "analysis.explain_fusion": lambda program, chip: rl.analysis.explain_fusion(program, *pair(program), chip, **SIZES),
     "analysis.fast_paths": lambda program, chip: rl.analysis.fast_paths(program, chip),

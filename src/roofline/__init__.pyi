@@ -9,6 +9,7 @@ from . import traces as traces
 from .analysis import serving as serving
 from .analysis import training as training
 from .analysis.batches import best_batch as best_batch
+from .analysis.chip_sweep import sweep_chip as sweep_chip
 from .analysis.comparison import compare as compare
 from .analysis.engines.timeline import timeline as timeline
 from .analysis.estimates import Estimate as Estimate

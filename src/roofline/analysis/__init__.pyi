@@ -1,6 +1,7 @@
 from . import serving as serving
 from . import training as training
 from .batches import BatchChoice as BatchChoice
+from .chip_sweep import FigureSweep as FigureSweep
 from .collectives import Collective as Collective
 from .collectives import collective as collective
 from .comparison import Comparison as Comparison

@@ -41,7 +41,7 @@ def batch(
     """Choose the best batch under limits of memory and latency."""
     memory, latency = limits.limits()
     part = None if near is None else share(near, "--near")
-    graph = program.graph(model, opt.cluster_of(chip))
+    graph = program.graph(model, run.cluster(chip))
     sizes = lengths.point(graph, "a curve over the batch")
     sizes.pop("B", None)
     choice = best_batch(

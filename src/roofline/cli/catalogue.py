@@ -25,12 +25,13 @@ _ModelName = Annotated[str | None, opt.argument("[NAME]", "Show this one with ev
 
 
 @command(LOOK_UP, "roofline chips h100-sxm")
-def chips(output: opt.OutputOptions, name: _ChipName = None) -> None:
+def chips(output: opt.OutputOptions, what_if: opt.ChipOptions, name: _ChipName = None) -> None:
     """List the chips, or show one with every figure and its source."""
     if name is None:
+        what_if.need(name)
         all_chips = [chip for one in chip_names() if (chip := _or_note(find_chip, one))]
         return output.write(Rows("chips", [_chip_row(chip) for chip in all_chips]), _chip_list(all_chips))
-    chip = find_chip(name)
+    chip = what_if.chip(name)
     figures = list(figures_of(chip))
     names = ("figure", "value", "unit", "source", "note")
     rows = [dict(zip(names, figure, strict=True)) for figure in figures]

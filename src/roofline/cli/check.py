@@ -54,7 +54,7 @@ def check(
         graph, values = step_program(step_of(model, chip, program, sizes, copies, run)), dict[str, Any]()
     else:
         copies.refuse_training()
-        cluster = opt.cluster_of(chip)
+        cluster = run.cluster(chip)
         graph = program.graph(model, cluster)
         values = sizes.point(graph, "a measured time")
         values = copies.share(values, program.tp * program.pp * program.ep, cluster)

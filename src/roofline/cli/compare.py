@@ -50,7 +50,7 @@ def compare(
     names = opt.one_chip(where, as_option, "--chips")
     if names is None:
         raise UsageError("compare: no chips given; name some with commas, such as h100-sxm,l4")
-    graph, chips = program.graph(model, opt.cluster_of(names)), run.chips(names)
+    graph, chips = program.graph(model, run.cluster(names)), run.chips(names)
     values = sizes.of(graph, len(chips))
     lists = [name for name, value in values.items() if isinstance(value, list)]
     if len(lists) > 1:

@@ -55,7 +55,7 @@ def estimate_of(
 ) -> tuple[Graph, Estimate]:  # fmt: skip
     """Return the program that options describe and its estimate, of one point or of many."""
     copies.refuse_training()
-    cluster = opt.cluster_of(chip)
+    cluster = run.cluster(chip)
     graph, chips = program.graph(model, cluster), run.chips(chip)
     values = copies.share(sizes.of(graph, len(chips)), program.tp * program.pp * program.ep, cluster)
     return graph, predict(graph, chips if len(chips) > 1 else chips[0], **run.keywords, **values)

@@ -31,6 +31,7 @@ def fuse(
     program: opt.ProgramOptions,
     sizes: opt.SizeOptions,
     output: opt.OutputOptions,
+    what_if: opt.ChipOptions,
     chip: opt.MaybeChip = None,
     policy: _Policy = None,
     pair: _Pair = None,
@@ -39,8 +40,9 @@ def fuse(
     opt.exclusive(policy=policy is not None, pair=pair is not None)
     _known(policy)
     names = _two(pair)
-    graph = program.graph(model, opt.cluster_of(chip) if chip is not None else None)
-    device = opt.device(chip) if chip is not None else None
+    what_if.need(chip)
+    graph = program.graph(model, what_if.cluster(chip) if chip is not None else None)
+    device = what_if.device(chip) if chip is not None else None
     values = sizes.point(graph, "an access table")
     if names is not None:
         explanation = explain_fusion(graph, *names, device, **values)

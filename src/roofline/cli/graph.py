@@ -50,6 +50,7 @@ def graph(
     program: opt.ProgramOptions,
     sizes: opt.SizeOptions,
     output: opt.OutputOptions,
+    what_if: opt.ChipOptions,
     chip: _Chip = None,
     kernels: _Kernels = False,
     format: _Format = None,
@@ -57,9 +58,10 @@ def graph(
     file: _Output = None,
 ) -> None:
     """Print a program node by node: operations, shapes, FLOPs, bytes, kernels; sizes not given stay symbols."""
+    what_if.need(chip)
     if kernels or chip is not None:
         _refuse_without_launches(chip, kernels, format=format is not None, all=every, output=file is not None)
-        result = _launched(program.graph(model, step=False), str(chip), sizes)
+        result = _launched(program.graph(model, step=False), str(chip), sizes, what_if)
         return output.write(result, _launches(result))
     form = _form(format, output, file)
     built = program.graph(model, step=False)
@@ -98,9 +100,9 @@ def _refuse_without_launches(chip: str | None, kernels: bool, **others: bool) ->
     opt.exclusive(kernels=True, **others)
 
 
-def _launched(built: Graph, chip: str, sizes: opt.SizeOptions) -> Launched:
+def _launched(built: Graph, chip: str, sizes: opt.SizeOptions, what_if: opt.ChipOptions) -> Launched:
     """Return the launches at one point; the chip is one."""
-    return launched(estimate(built, opt.device(chip), mode="graph", **sizes.of(built)))
+    return launched(estimate(built, what_if.device(chip), mode="graph", **sizes.of(built)))
 
 
 def _launches(result: Launched) -> Iterator[Any]:

@@ -31,6 +31,7 @@ _Mode = Annotated[str | None, opt.option(
 def measure(
     script: _Script,
     output: opt.OutputOptions,
+    what_if: opt.ChipOptions,
     chip: opt.MaybeChip = None,
     budget: _Budget = "1s",
     mode: _Mode = None,
@@ -39,7 +40,13 @@ def measure(
 ) -> None:
     """Time a PyTorch program here and judge the time; exit with 1 where it is not as expected."""
     seconds = parse(budget, "s", "--budget")
-    how: dict[str, Any] = {"chip": chip, "mode": mode, "budget": seconds, "backward": backward, "trace": trace}
+    how: dict[str, Any] = {
+        "chip": what_if.some(chip),
+        "mode": mode,
+        "budget": seconds,
+        "backward": backward,
+        "trace": trace,
+    }
     with torch_program(script) as (module, args, kwargs), progress("measure", 1.0) as update:
         result = run(module, *args, kwargs=kwargs, progress=update, **how)
     if result.unsteady:

@@ -16,7 +16,6 @@ from roofline.cli.output import note_failed
 from roofline.cli.tables import COLOURS, facts, heading, table, time_text
 from roofline.diagnosis.op_times import OpVerdict, OpVerdicts, check_ops
 from roofline.diagnosis.sweep import SweepVerdict, check_sweep, per_second, read_sweep
-from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import UsageError
 from roofline.ir.report import title
 
@@ -41,12 +40,13 @@ def sweep(
     chip: opt.MaybeChip = None,
 ) -> None:
     """Read latency floor, cost per item and knee from times over batches, and compare them with the chip."""
+    run.need(chip)
     if (model is None) != (chip is None):
         raise UsageError("to compare with the chip give both, MODEL and CHIP")
     batches, times = read_sweep(file)
     options: dict[str, Any] = {}
     if model is not None and chip is not None:
-        graph = program.graph(model, opt.cluster_of(chip))
+        graph = program.graph(model, run.cluster(chip))
         sizes = lengths.point(graph, "a sweep over batches")
         sizes.pop("B", None)
         options = {"program": graph, "chip": run.device(chip), **run.keywords, **sizes}
@@ -91,6 +91,7 @@ def ops(
     output: opt.ChartOptions,
     chip: opt.MaybeChip = None,
     ran_on: opt.RanOn = None,
+    what_if: opt.ChipOptions = opt.ChipOptions(),  # noqa: B008
     dtype: _Format = None,
     regime: opt.Regime = None,
     tf32: opt.Tf32 = None,
@@ -101,7 +102,7 @@ def ops(
     Exit with 1 where a row is impossible or could not be judged.
     """
     where = opt.one_chip(chip, ran_on)
-    verdicts = check_ops(file, find_chip(where) if where is not None else None, dtype=dtype, regime=regime, tf32=tf32)
+    verdicts = check_ops(file, what_if.some(where), dtype=dtype, regime=regime, tf32=tf32)
     note_failed(verdicts.errors, "judged")
     output.write(verdicts, _ops(verdicts, top))
     if not verdicts.counts.keys().isdisjoint({"impossible", "unknown"}):

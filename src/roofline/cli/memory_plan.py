@@ -27,15 +27,16 @@ def memory_plan(
     program: opt.ProgramOptions,
     sizes: opt.SizeOptions,
     output: opt.ChartOptions,
+    what_if: opt.ChipOptions,
     mode: opt.Mode = "eager",
     tf32: opt.Tf32 = None,
     level: _Level = None,
     alignment: _Alignment = ALIGNMENT,
 ) -> None:
     """Plan where tensors lie while a program runs: on chip or not, at which offset; spills and what hides them."""
-    graph = program.graph(model, opt.cluster_of(chip))
+    graph = program.graph(model, what_if.cluster(chip))
     plan = planned(
-        graph, opt.device(chip), level=level, alignment=alignment, mode=mode, tf32=tf32,  # type: ignore[arg-type]
+        graph, what_if.device(chip), level=level, alignment=alignment, mode=mode, tf32=tf32,  # type: ignore[arg-type]
         **sizes.point(graph, "a memory plan"),
     )  # fmt: skip
     output.write(plan, _parts(plan))

@@ -24,6 +24,7 @@ from roofline.hardware.cluster import cluster as find_cluster
 from roofline.hardware.library import chip as find_chip
 from roofline.hardware.library import chips as chip_names
 from roofline.hardware.library import is_path, with_host
+from roofline.hardware.settings import change, with_settings
 from roofline.ir.datafile import read_toml
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import RooflineError, UnknownChip, UsageError
@@ -266,13 +267,57 @@ class SizeOptions(LengthOptions):
     )] = None  # fmt: skip
 
 
+Settings = Annotated[list[str] | None, option(
+    "--set NAME=VALUE", "Change a figure of the chip: sram=4MiB, bf16=1200TFLOP/s, memory_bandwidth=x2, by its path, "
+    "memory.L2.capacity=64MiB; again for more.", "Chip", default="as is")]  # fmt: skip
 Host = Annotated[Text, _run(
     "--host FACTOR|FILE", "Host of eager runs: 0.5 is twice as fast; or the .toml that calibrate wrote there.",
     default="as the chip's file says")]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions:
+class ChipOptions:
+    """Figures of the chip that are changed, to see what they would buy."""
+
+    settings: Settings = None
+
+    def chip(self, name: str) -> Chip:
+        """Return the chip of that name, with its figures changed."""
+        return self.changed(find_chip(name))
+
+    def chips(self, text: str) -> list[Chip]:
+        """Return the chips that commas part, each with its figures changed; of a cluster, one of its devices."""
+        return [self.device(name) for name in _names(text)]
+
+    def device(self, name: str) -> Chip:
+        """Return a chip, or one device of a cluster, with its figures changed."""
+        return self.cluster(_single(name)).device
+
+    def cluster(self, name: str) -> Cluster:
+        """Return the cluster of that name, with the figures of its chip changed."""
+        group = cluster_of(name)
+        return group.model_copy(update={"chip": self.changed(group.chip)})
+
+    def some(self, name: str | None) -> Chip | None:
+        """Return the chip of that name, with its figures changed; ``None`` where no chip is named."""
+        self.need(name)
+        return None if name is None else self.chip(name)
+
+    def need(self, name: str | None) -> None:
+        """Refuse to change figures where no chip is named."""
+        if name is None and self.settings:
+            raise UsageError(f"--set {self.settings[0][:60]} changes a chip, and none is named; name one")
+
+    def changed(self, chip: Chip) -> Chip:
+        """Return a chip with its figures changed, and say what they were."""
+        new = with_settings(chip, self.settings or ())
+        for text in self.settings or ():
+            note(f"{new.name}: {change(chip, text)}")
+        return new
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(ChipOptions):
     """How it runs."""
 
     mode: Mode = "eager"
@@ -280,18 +325,9 @@ class RunOptions:
     regime: Regime = None
     host: Host = None
 
-    def chips(self, text: str) -> list[Chip]:
-        """Return the chips that commas part, with this host."""
-        return [with_host(each, self.host) for each in chips(text)]
-
-    def device(self, name: str) -> Chip:
-        """Return a chip, or one device of a cluster, with this host."""
-        return with_host(device(name), self.host)
-
-    def cluster(self, name: str) -> Cluster:
-        """Return the cluster of that name, with this host."""
-        group = cluster_of(name)
-        return group.model_copy(update={"chip": with_host(group.chip, self.host)})
+    def changed(self, chip: Chip) -> Chip:
+        """Return a chip with its figures changed, and with this host."""
+        return with_host(super().changed(chip), self.host)
 
     @property
     def keywords(self) -> dict[str, Any]:
@@ -521,29 +557,26 @@ def one_chip(argument: str | None, option: str | None, name: str = "--chip") -> 
 # --- chips ------------------------------------------------------------------------------------------------------------
 
 
-def chips(text: str) -> list[Chip]:
-    """Return the chips that commas part; of a cluster, one of its devices."""
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    return [device(name) for name in names or [text]]
+def _names(text: str) -> list[str]:
+    """Return the names that commas part."""
+    return [name.strip() for name in text.split(",") if name.strip()] or [text]
 
 
-def device(name: str) -> Chip:
-    """Return a chip, or one device of a cluster.
+def _single(text: str) -> str:
+    """Return a name.
 
     Raises:
         UsageError: Commas part several.
     """
-    if "," in name.strip(", "):
-        raise UsageError(
-            f"{name[:60]}: several chips; this takes one, such as {name.strip(', ').split(',')[0].strip()}"
-        )
-    return cluster_of(name).device
+    if len(names := _names(text)) > 1:
+        raise UsageError(f"{text[:60]}: several chips; this takes one, such as {names[0]}")
+    return text
 
 
 def cluster_of(name: str) -> Cluster:
     """Return the cluster of that name; of a chip's, and of the first of several names, a node of eight."""
-    if "," in name.strip(", "):
-        return find_cluster(chips(name)[0])
+    if len(names := _names(name)) > 1:
+        return find_cluster(cluster_of(names[0]).device)
     try:
         return find_cluster(find_chip(name))
     except RooflineError as error:

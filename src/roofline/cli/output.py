@@ -114,7 +114,7 @@ def note_failed(reasons: Mapping[str, int], what: str) -> None:
 
 def say_notes() -> None:
     """Print the notes that wait for output."""
-    for text in _notes if not _quiet else ():
+    for text in dict.fromkeys(_notes) if not _quiet else ():
         print(f"roofline: note: {text}", file=sys.stderr)
     drop_notes()
 

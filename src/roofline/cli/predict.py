@@ -16,7 +16,6 @@ from roofline.cli.output import json_text, note_failed, quieten, reader_may_leav
 from roofline.cli.progress import progress
 from roofline.cli.tables import Rows
 from roofline.cost import REGIME
-from roofline.hardware.library import chip as find_chip
 from roofline.ir.csvfile import read_rows, write_rows
 from roofline.ir.files import whole_file
 from roofline.view.charts.accuracy import Compared, compared, plot_predictions
@@ -40,6 +39,7 @@ def predict(
     table: _Input,
     chip: opt.MaybeChip = None,
     ran_on: opt.RanOn = None,
+    what_if: opt.ChipOptions = opt.ChipOptions(),  # noqa: B008
     output: _Output = "-",
     regime: opt.Regime = None,
     tf32: opt.Tf32 = None,
@@ -57,7 +57,7 @@ def predict(
     if quiet:
         quieten()
     name = opt.one_chip(chip, ran_on)
-    where = find_chip(name) if name is not None else None
+    where = what_if.some(name)
     faults: dict[str, int] = {}
     with read_rows(table) as (columns, rows), progress("predict", _lines(table)) as update:
         how: dict[str, Any] = {"regime": regime or REGIME, "tf32": tf32}

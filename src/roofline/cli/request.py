@@ -53,7 +53,7 @@ def request(
     """Predict a request: time to the first token, per further token, and memory as the KV cache grows."""
     if program.phase is not None:
         raise UsageError(f"--phase {program.phase} does not apply to request: it has a prefill and decode steps")
-    cluster = opt.cluster_of(chip)
+    cluster = run.cluster(chip)
     read, step = (replace(program, phase=phase).graph(model, cluster) for phase in ("prefill", "decode"))
     result = predict(
         prefill=read, decode=step, chip=run.device(chip), prompt=prompt, new_tokens=new_tokens, batch=batch,

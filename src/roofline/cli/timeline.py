@@ -44,7 +44,7 @@ def timeline(
     trace: _Trace = None,
 ) -> None:
     """Place kernels, copies and collectives on their engines: what overlaps, what sets the pace, who waits."""
-    graph = program.graph(model, opt.cluster_of(chip))
+    graph = program.graph(model, run.cluster(chip))
     line = placed(
         graph, run.device(chip), streams=streams, prefetch=prefetch, overlap=overlap, chunks=chunks, **run.keywords,
         **sizes.point(graph, "a timeline"),

@@ -22,7 +22,6 @@ from roofline.diagnosis.ranks import rank_files, ranks_report
 from roofline.diagnosis.report import REASON_WORDS, TraceReport, trace_report
 from roofline.diagnosis.trace_diff import compare_traces
 from roofline.hardware.chip import Chip
-from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import UsageError
 from roofline.ir.report import Report
 from roofline.ir.units import format_si
@@ -57,6 +56,7 @@ _COLOURS = {"compute": "green", "memory": "cyan", "launch": "yellow", "link": "r
 def trace(
     files: _Files,
     output: opt.ChartOptions,
+    what_if: opt.ChipOptions,
     ran_on: _Chip = None,
     diff: _Diff = False,
     kernels: _Kernels = False,
@@ -67,7 +67,7 @@ def trace(
     words, last = _paths(files)
     paths = [path for word in words for path in (rank_files(word) if word.is_dir() else [word])]
     name = opt.one_chip(last, ran_on)
-    where = find_chip(name) if name is not None else None  # a wrong name is told before a large file is read
+    where = what_if.some(name)  # a wrong name is told before a large file is read
     if kernels and output.plot is not None:
         raise UsageError("--kernels prints a table, of which there is no chart; leave out --kernels or --plot")
     if len(paths) > 1 or diff:

@@ -89,12 +89,14 @@ def train(
     tokens: _Tokens = None,
     mode: opt.Mode = "eager",
     host: opt.Host = None,
+    what_if: opt.ChipOptions = opt.ChipOptions(),  # noqa: B008
 ) -> None:
     """Predict a step of training: time and memory by part, MFU, time for so many tokens."""
     items = count_of(tokens, "--tokens") if tokens is not None else None
     sizes = opt.SizeOptions(batch=batch, seq=seq)
+    where = opt.RunOptions(host=host, settings=what_if.settings).cluster(chip)
     step = training_step(
-        model, opt.RunOptions(host=host).cluster(chip), sizes, copies, prune=prune, micro_batch=micro_batch, tp=tp,
+        model, where, sizes, copies, prune=prune, micro_batch=micro_batch, tp=tp,
         sp=sp, pp=pp, interleave=interleave, ep=ep, optimizer=optimizer, precision=precision,
         overlap=not no_overlap, overlap_experts=overlap_experts, accumulation=accumulation,
         mode=mode,

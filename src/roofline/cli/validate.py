@@ -14,7 +14,6 @@ from roofline.cli import options as opt
 from roofline.cli.app import ACCURACY, command
 from roofline.cli.output import note
 from roofline.cli.tables import size_text, table, time_text
-from roofline.hardware.library import chip as find_chip
 from roofline.ir.errors import UsageError
 
 _Input = Annotated[Path | None, opt.argument(
@@ -30,6 +29,7 @@ _Record = Annotated[bool, opt.option("--record", "Record the figures for --check
 @command(ACCURACY, "roofline validate --chip h100-sxm")
 def validate(
     output: opt.ChartOptions,
+    what_if: opt.ChipOptions,
     source: _Input = None,
     where: opt.MaybeChip = None,
     chip: _Chip = None,
@@ -40,7 +40,7 @@ def validate(
     opt.exclusive(check=check, record=record_figures)
     if source is not None and (check or record_figures):
         raise UsageError("--check and --record are for the measurements that ship; leave the file away")
-    result = judge(source, find_chip(opt.one_chip(where, chip) or "h100-sxm"))
+    result = judge(source, what_if.chip(opt.one_chip(where, chip) or "h100-sxm"))
     output.write(result, _parts(result))
     if record_figures:
         note(f"{record(result)}: figures recorded")

@@ -48,7 +48,7 @@ class Machine:
     @property
     def units(self) -> float:
         """Compute units of a GPU's size: a core that feeds on more than :data:`UNIT_BANDWIDTH` counts as several."""
-        return max(float(self.cores), self.bandwidth / UNIT_BANDWIDTH)
+        return max(self.cores, self.bandwidth / UNIT_BANDWIDTH)
 
 
 @lru_cache(maxsize=256)
@@ -56,14 +56,14 @@ def machine(chip: Chip) -> Machine:
     """The numbers of a chip."""
     level = chip.cache
     has_matrix = any(peak.flops > (vector_peak(chip, name) or 0.0) for name, peak in chip.matrix.items())
-    published = float(level.bandwidth or 0.0) if level else 0.0
+    published = (level.bandwidth or 0.0) if level else 0.0
     return Machine(
         bandwidth=chip.bandwidth,
         cores=chip.cores or 1,
-        cache=float(level.capacity or 0.0) if level else 0.0,
+        cache=(level.capacity or 0.0) if level else 0.0,
         cache_bandwidth=published or chip.bandwidth * CACHE_RATIO,
         cache_roof=published or float("inf"),
-        clock=float(chip.clock or "inf"),
+        clock=chip.clock or float("inf"),
         has_matrix=has_matrix,
         is_gpu=chip.core_name in GPU_CORES or (chip.core_name == UNSTATED and has_matrix),
     )

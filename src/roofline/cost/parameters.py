@@ -76,8 +76,8 @@ def values(chip: Chip, group: Group, regime: str = "cold") -> Mapping[str, float
             raise ChipDataError(f"{where} is {value:g}; allowed: about {group[key].low:g} to {group[key].high:g}")
 
     def prior(parameter: Parameter) -> float:
-        own = getattr(chip.efficiency, parameter.follows) if parameter.follows else None
-        return parameter.prior if own is None else float(own) * (parameter.times if machine(chip).is_gpu else 1.0)
+        own: float | None = getattr(chip.efficiency, parameter.follows) if parameter.follows else None
+        return parameter.prior if own is None else own * (parameter.times if machine(chip).is_gpu else 1.0)
 
     return MappingProxyType({key: known.get(key, prior(parameter)) for key, parameter in group.items()})
 

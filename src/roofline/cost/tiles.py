@@ -42,7 +42,8 @@ def fastest(timed: Timed, choices: Any, values: Sequence[Any], rows: Any = None)
         np.minimum.reduce([timed(tiles, part).min(axis=0) for tiles in _chunks(choices, count)])
         for part, count in _parts(flat, sizes)
     ]
-    return (times[0] if len(times) == 1 else np.concatenate(times)).reshape(shape)
+    whole = times[0] if len(times) == 1 else np.concatenate(times)
+    return whole.reshape(shape) if whole.size == sizes else whole  # along chips at one size
 
 
 def _fastest_of_few(timed: Timed, choices: Any, values: Sequence[Any], first: Any, sizes: int) -> Any:

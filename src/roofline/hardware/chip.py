@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from roofline.hardware.figures import FIGURES, FLAT, LINKS, UNITS, Edit, altered, named, replacements
+from roofline.hardware.figures import FIGURE_UNITS, FIGURES, FLAT, LINKS, UNITS, Edit, altered, named, replacements
 from roofline.hardware.parts import (
     Clock,
     DTypeName,
@@ -152,7 +152,8 @@ class Chip(Frozen):
         peak = getattr(self, unit).get(_arithmetic(dtype))
         if peak is None:
             self._missing(f"{find_dtype(dtype).name} {unit} peak")
-        return float(peak.flops)
+        flops: float = peak.flops
+        return flops
 
     def matmul_peak(self, dtype: object, tf32: bool = False) -> float:
         """Return the roof of a matmul whose operands are ``dtype`` [FLOP/s].
@@ -243,12 +244,12 @@ class Chip(Frozen):
         return self._of_main("capacity")
 
     def _of_main(self, what: str) -> float:
-        value = getattr(self.main, what)
+        value: float | None = getattr(self.main, what)
         if value is None:
             raise MissingFigure(
                 f"{self.name} has no published memory {what}; give one with chip.replace(memory_{what}=...)"
             )
-        return float(value)
+        return value
 
     def level(self, name: str) -> MemoryLevel:
         """Return the memory level of that name; ``"main"`` is the first.
@@ -362,14 +363,7 @@ class Chip(Frozen):
         return Path(path)
 
 
-#: Units in which a chip's file states its figures.
-_WRITTEN = {
-    "flops": "FLOP/s", "sparse": "FLOP/s", "bandwidth": "B/s", "per_peer": "B/s", "capacity": "B", "clock": "Hz",
-    "tdp": "W", "latency": "s", "launch": "s", "host": "s",
-}  # fmt: skip
-
-
-def _written(value: Any, written: Mapping[str, str] = _WRITTEN, unit: str = "") -> Any:
+def _written(value: Any, written: Mapping[str, str] = FIGURE_UNITS, unit: str = "") -> Any:
     """Return a table with its figures as a person writes them: six digits, and the unit where it has one."""
     if isinstance(value, dict):
         own = {key: {} if key == "parameters" else written for key in value}  # these are in the units of the time model

@@ -36,6 +36,11 @@ FLAT = {
     "host_bandwidth": ("links", "host", "bandwidth"),
 }
 UNITS = ("matrix", "vector")
+#: Units of figures, by the attribute that holds them.
+FIGURE_UNITS = {
+    "flops": "FLOP/s", "sparse": "FLOP/s", "bandwidth": "B/s", "per_peer": "B/s", "capacity": "B", "clock": "Hz",
+    "tdp": "W", "latency": "s", "launch": "s", "host": "s",
+}  # fmt: skip
 
 _WHAT_IF = " (what-if)"
 #: Figures whose entry names a source, with their unit, and what a what-if forgets along with the old one.

@@ -1,5 +1,7 @@
 from .accuracy import Accuracy as Accuracy
 from .accuracy import plot_predictions as plot_predictions
+from .chip_sweep import FigureSweepChart as FigureSweepChart
+from .chip_sweep import plot_figures as plot_figures
 from .chips import ChipTimes as ChipTimes
 from .chips import Elasticities as Elasticities
 from .chips import plot_comparison as plot_comparison

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from roofline.analysis.batches import BatchChoice
+from roofline.analysis.chip_sweep import FigureSweep
 from roofline.analysis.comparison import Comparison
 from roofline.analysis.engines.timeline import EngineTimeline
 from roofline.analysis.estimates import Estimate
@@ -27,6 +28,7 @@ from roofline.planning.memory import MemoryPlan
 from roofline.traces.events import Trace
 from roofline.view.charts.accuracy import plot_predictions
 from roofline.view.charts.chart import Chart
+from roofline.view.charts.chip_sweep import plot_figures
 from roofline.view.charts.chips import plot_comparison, plot_elasticity
 from roofline.view.charts.layers import plot_layers
 from roofline.view.charts.measured_sweep import plot_sweep
@@ -69,6 +71,7 @@ _CHARTS: tuple[tuple[type, dict[str, Plot]], ...] = (
     (BatchChoice, {"batch": plot_batch, "pareto": plot_pareto}),
     (Comparison, {"chips": plot_comparison, "elasticity": plot_elasticity, "pareto": plot_pareto}),
     (EngineTimeline, {"timeline": plot_timeline}),
+    (FigureSweep, {"sweep-chip": plot_figures}),
     (Scaling, {"scaling": plot_scaling}),
     (Request, {"request": plot_request, "memory": plot_memory}),
     (
