@@ -1,35 +1,78 @@
 """The least that any schedule moves between a memory of a given capacity and the one behind it.
 
-All bounds are for the operators' own arithmetic, every product done once: not for Strassen's or Winograd's algorithms.
-The count is by segments of a schedule, each of which reads so much: how many products fit the operands that are at hand
-in it bounds the segments, and so the reads. Hong and Kung (1981) began it; Smith et al. (https://arxiv.org/abs/1702.02017)
-found the constant 2 for matmuls.
+A schedule is cut into segments that move so much each. How many products fit what is at hand in a segment bounds the
+segments, and so the bytes (Hong and Kung 1981). The bounds hold for the operators' own arithmetic, in any order and
+however it is tiled, with whatever lies in the memory at the start; not for algorithms that multiply less, such as
+Strassen's and Winograd's.
 """
 
 from __future__ import annotations
 
+from math import gcd, prod
 from typing import Any
 
 import numpy as np
 
-from roofline.tiling.nest import positive_number, whole_number
-from roofline.tiling.operators import checked_widths
+from roofline.tiling.masks import pairs
+from roofline.tiling.moves import compulsory
+from roofline.tiling.nest import Nest, Operand, Window, positive_number
+from roofline.tiling.operators import matmul
+
+#: Bytes of the narrowest score, or sum of one, that a schedule may set aside unfinished.
+NARROW = 1.0
+
+
+def lower_bound(nest: Nest, capacity: Any) -> Any:
+    """Bound what any schedule of a nest moves, whatever its tiles and its order.
+
+    Contractions: ``2 p sqrt(x y z / (r S)) - 2 S`` bytes for ``p`` products of operands of ``x``, ``y`` and ``z`` bytes
+    an element, which for a matmul in elements is ``2 m n k / sqrt(S) - 2 S`` (Smith et al.,
+    https://arxiv.org/abs/1702.02017). In a convolution the same pixel and filter meet in up to ``r`` products: taps
+    that are a multiple of the stride apart (for each of the others it is a matmul; compare Demmel and Dinh,
+    https://arxiv.org/abs/1802.06905).
+    Attention: ``p x y / S``, less what one segment may do, for ``p`` pairs of queries of ``x`` bytes and keys of
+    ``y`` bytes; of the order that holds for any algorithm where S exceeds d^2 (Dao et al.,
+    https://arxiv.org/abs/2205.14135; Saha and Ye, https://arxiv.org/abs/2402.07443).
+    Never less than each operand once.
+
+    Args:
+        nest: What is computed.
+        capacity: S, of all memory in front of the one whose traffic is asked for [byte].
+
+    Returns:
+        Bytes read and written [byte].
+
+    Raises:
+        UsageError: A capacity that is not above 0.
+
+    Example:
+        >>> from roofline.tiling import matmul
+        >>> float(lower_bound(matmul(512, 512, 512), 3 * 64**2)), float(lower_bound(matmul(512, 512, 512), 1e6))
+        (2397006.543463124, 786432.0)
+    """
+    room = positive_number("capacity", capacity, "bytes")
+    if any(operand.role == "local" for operand in nest.operands):
+        least = _attention(nest, room)
+    else:
+        three = [operand for operand in nest.operands if len(operand.dims) > 1]
+        sums = [operand.role for operand in three] == ["read", "read", "sum"]
+        least = _contraction(nest, three, room) if sums else 0.0
+    return np.maximum(least, compulsory(nest))
 
 
 def matmul_lower_bound(m: Any, n: Any, k: Any, capacity: Any, *, batch: Any = 1, widths: Any = 1) -> Any:
     """Bound what any schedule of a matmul moves: ``max(2 m n k / sqrt(S) - 2 S, m k + k n + m n)`` elements.
 
-    The first term is Smith et al.'s (https://arxiv.org/abs/1702.02017) for reads, those of c's elements on their first
-    touch among them; each of these is written once, so it holds for reads and writes as they are. With operands of
-    several widths, their geometric mean takes the place of one. Kwasniewski et al. (https://arxiv.org/abs/1908.09606)
-    state ``2 m n k / sqrt(S) + m n``, which is higher, but short sums go below it: of m = n = 100, k = 1, a column of
-    100, one element of the row and one of the result fit S = 102, and 10,200 elements move where it says 11,980.
+    The first term counts reads, those of the result on its first touch among them; each of these is written once, so it
+    holds for reads and writes as they are. Kwasniewski et al. (https://arxiv.org/abs/1908.09606) state
+    ``2 m n k / sqrt(S) + m n``, which short sums go below: of m = n = 100, k = 1, a column of 100, one element of the
+    row and one of the result fit S = 102, and 10,200 elements move where it says 11,980.
 
     Args:
         m: Rows of the result; numbers, or arrays that broadcast.
         n: Columns of it.
         k: Products that are summed in an element.
-        capacity: Of all memory in front of the one whose traffic is asked for [byte].
+        capacity: S, of all memory in front of the one whose traffic is asked for [byte].
         batch: Matmuls, each with operands of its own.
         widths: Bytes of an element, one number, or one each of a, b and c; 1 counts elements [byte].
 
@@ -43,22 +86,56 @@ def matmul_lower_bound(m: Any, n: Any, k: Any, capacity: Any, *, batch: Any = 1,
         >>> round(float(matmul_lower_bound(8192, 8192, 8192, 1e6, widths=2)) / 1e9, 4)
         3.1079
     """
-    m, n, k = (whole_number(f"matmul: size along {axis}", size) for axis, size in (("m", m), ("n", n), ("k", k)))
-    many, capacity = whole_number("matmul: batch", batch), positive_number("capacity", capacity, "bytes")
-    a, b, c = checked_widths(widths, 3)
-    return np.maximum(segments(many * m * n * k, capacity, a * b * c), many * (m * k * a + k * n * b + m * n * c))
+    return lower_bound(matmul(m, n, k, batch=batch, widths=widths), capacity)
 
 
-def segments(products: Any, capacity: Any, widths: float, shared: float = 1.0) -> Any:
-    """Bound the bytes of three operands from ``p`` products, of which ``sqrt(shared x y z)`` at most fit ``x, y, z``.
+def contraction_bound(products: Any, capacity: Any, widths: float, shared: float = 1.0) -> Any:
+    """Bound the bytes of a contraction; of ``x, y, z`` elements at hand, ``sqrt(shared x y z)`` products at most.
 
-    Loomis and Whitney: of a matmul, ``shared`` is 1. With all three operands in ``X = 3 S`` bytes, a segment that reads
-    ``2 S`` does at most ``sqrt(shared) S^1.5 / sqrt(widths)`` products; the last segment may be short.
+    With all three operands in ``3 S`` bytes, a segment that reads ``2 S`` of them does ``sqrt(shared / widths) S^1.5``
+    products at most (Loomis and Whitney); the last segment may be short.
 
     Args:
         products: Multiply-adds.
         capacity: S [byte].
         widths: Product of the bytes of an element of each operand.
-        shared: Products that the same three elements may take part in.
+        shared: Products that the same two elements may take part in.
     """
     return np.maximum(2 * products * np.sqrt(widths / (shared * capacity)) - 2 * capacity, 0.0)
+
+
+def _contraction(nest: Nest, operands: list[Operand], capacity: Any) -> Any:
+    windows = [dim for operand in operands for dim in operand.dims if isinstance(dim, Window)]
+    inside = {axis for dim in windows for axis in (dim.position, dim.tap)}
+    products: Any = np.float64(1)
+    for axis, size in nest.sizes.items():
+        products = products * (1 if axis in inside else np.asarray(size, dtype=np.float64))
+    meet = prod(_products(dim, nest.sizes[dim.position], nest.sizes[dim.tap]) for dim in windows)
+    widths = prod(min(operand.width, operand.held) for operand in operands)
+    return contraction_bound(
+        products * meet, capacity, widths, prod(_shared(dim, nest.sizes[dim.tap]) for dim in windows)
+    )
+
+
+def _products(dim: Window, positions: int, taps: int) -> int:
+    """Count the pairs of positions and taps that meet a point of the image and not its padding."""
+    points = np.arange(positions)[:, None] * dim.stride + np.arange(taps) * dim.dilation - dim.before
+    return int(np.count_nonzero((points >= 0) & (points < dim.size)))
+
+
+def _shared(dim: Window, taps: int) -> int:
+    """Count the taps through which positions see the same points: those a multiple of the stride apart."""
+    return -(-taps * gcd(dim.stride, dim.dilation) // dim.stride)
+
+
+def _attention(nest: Nest, capacity: Any) -> Any:
+    """Bound the bytes of queries and keys, computed once or more.
+
+    A segment that moves S has ``a x + b y <= 2 S`` bytes of queries and keys at hand, and computes at most
+    ``a b <= S^2 / (x y)`` scores from them alone. Others are unfinished where it starts or ends, S of them at most, or
+    are moved.
+    """
+    queries, keys = (next(each for each in nest.operands if each.name == name) for name in ("q", "k"))
+    one = capacity / queries.width / keys.width
+    idle = capacity * one + capacity / NARROW
+    return np.maximum((pairs(nest) - idle) / (one + 2 / NARROW), 0.0)
