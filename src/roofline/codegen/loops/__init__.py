@@ -1,0 +1,1 @@
+"""Programs as explicit loop nests, passes on them, and their text as MLIR."""
