@@ -11,6 +11,7 @@ import pytest
 from loop_cases import PROGRAMS, drawn, one
 from test_loops import CHOICES
 
+import roofline as rl
 from roofline.codegen.loops import linalg, mlir
 from roofline.codegen.loops.choose import Choice, changed
 from roofline.codegen.loops.lowering import loop_nests
@@ -70,6 +71,25 @@ def test_a_format_without_a_type_is_refused_by_its_name() -> None:
     program = loop_nests(one("dequantize", (8, 16), formats=("int4-g128",)))
     with pytest.raises(UsageError, match="MLIR has no type for int4-g128, only for fp64"):
         mlir.module(program)
+
+
+def test_lower_writes_loops_and_takes_the_passes() -> None:
+    text = rl.lower(PROGRAMS["mlp"](), "loops", fuse_loops=True, tile=(4, 4), vectorise=4, unroll=2, parallel=True)
+    assert text.arguments == ("x", "w1", "b1", "w2", "y")
+    assert text.results == ("y",)
+    assert "scf.parallel" in verified(str(text))
+    assert str(rl.lower(PROGRAMS["mlp"](), "loops")).count("scf.for") == 14
+    assert "linalg.generic" in str(rl.lower(PROGRAMS["mlp"](), "linalg"))
+    with pytest.raises(UsageError, match=r"tile \(--tile\): linalg has no loops of ours; target='loops'"):
+        rl.lower(PROGRAMS["mlp"](), "linalg", tile=(4,))
+    with pytest.raises(UsageError, match="tile=0"):
+        rl.lower(PROGRAMS["mlp"](), "loops", tile=0)
+
+
+def test_whole_models_become_loops() -> None:
+    gpt2 = rl.model("gpt2", phase="prefill", layers=1)
+    assert verified(str(rl.lower(gpt2, "loops", fuse_loops=True, batch=1, seq=8)))
+    assert verified(str(rl.lower("resnet-18", "loops", fuse_loops=True, batch=1)))
 
 
 # --- linalg -----------------------------------------------------------------------------------------------------------

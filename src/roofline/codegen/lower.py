@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import MappingProxyType
@@ -18,6 +18,8 @@ from roofline.ir.sizes import size_names
 #: For each language the function that writes it, of a graph whose sizes are numbers: its module and its name.
 TARGETS: dict[str, tuple[str, str]] = {
     "stablehlo": ("roofline.codegen.stablehlo", "stablehlo"),
+    "loops": ("roofline.codegen.loops", "loops"),
+    "linalg": ("roofline.codegen.loops", "linalg"),
 }
 
 
@@ -60,7 +62,10 @@ class Lowered:
         return f"<Lowered {self.name} to {self.target}: {lines:,} lines, {len(self.arguments):,} arguments>"
 
 
-def lower(program: Program, target: str = "stablehlo", *, phase: str | None = None, **sizes: Any) -> Lowered:
+def lower(
+    program: Program, target: str = "stablehlo", *, phase: str | None = None, fuse_loops: bool = False,
+    tile: Sequence[int] = (), vectorise: int = 0, unroll: int = 0, parallel: bool = False, **sizes: Any,
+) -> Lowered:  # fmt: skip
     """Write a program in a compiler's language.
 
     Weights are arguments. What the graph leaves open, such as where a ``slice`` starts, is what
@@ -68,15 +73,22 @@ def lower(program: Program, target: str = "stablehlo", *, phase: str | None = No
 
     Args:
         program: A graph, or anything that :func:`roofline.load_program` takes.
-        target: The language: ``"stablehlo"``.
+        target: The language: ``"stablehlo"``, ``"loops"`` (MLIR's ``scf``, ``memref`` and ``vector``) or ``"linalg"``.
         phase: Of a program given by name; its default when absent.
+        fuse_loops: Of loops: make neighbours over the same range one. A loop that may not be changed so stays as it
+            is, here and below.
+        tile: Of loops: turns of a tile along the rows, columns and sum of each contraction; the last may be left out.
+        vectorise: Of loops: lanes of the vectors that innermost loops run as; 0 for none.
+        unroll: Of loops: copies of the body of innermost loops; 0 for none.
+        parallel: Of loops: mark outermost ones whose turns may run side by side.
         sizes: ``batch``, ``seq``, ``context`` and any other size of the program, single numbers.
 
     Returns:
         The module; ``str()`` of it is its text.
 
     Raises:
-        UsageError: No such language, or a size that the program does not know.
+        UsageError: No such language, a size that the program does not know, or what is done to loops where there are
+            none.
         UnboundSize: A size without a number.
         UnknownOp: An operator that the language has no rule for; names the node.
 
@@ -90,11 +102,28 @@ def lower(program: Program, target: str = "stablehlo", *, phase: str | None = No
     if target not in TARGETS:
         near = did_you_mean(str(target), TARGETS)
         raise UsageError(f"target={str(target)[:60]!r}; allowed: {', '.join(TARGETS)}{near}")
+    options = _loop_options(
+        target, fuse_loops=fuse_loops, tile=tile, vectorise=vectorise, unroll=unroll, parallel=parallel
+    )
     graph, numbers = _bound(as_graph(program, phase), sizes)
     module, function = TARGETS[target]
-    write: Callable[[Graph], tuple[str, tuple[str, ...], tuple[str, ...]]] = getattr(import_module(module), function)
-    text, arguments, results = write(graph)
+    write: Callable[..., tuple[str, tuple[str, ...], tuple[str, ...]]] = getattr(import_module(module), function)
+    text, arguments, results = write(graph, *options)
     return Lowered(graph.name, target, text, MappingProxyType(numbers), arguments, results)
+
+
+def _loop_options(target: str, **options: Any) -> tuple[Any, ...]:
+    """Return what is done to loops, for the language that has them."""
+    from roofline.codegen.loops.choose import Choice
+
+    tile = options.pop("tile")
+    sizes = (tile,) if isinstance(tile, int) else tuple(tile)
+    named = [name for name, value in {**options, "tile": sizes}.items() if value]
+    if target != "loops" and named:
+        option = f"--{named[0].replace('_', '-')}"
+        raise UsageError(f"{named[0]} ({option}): {target} has no loops of ours; target='loops' (--to loops) has")
+    choice = Choice(options.pop("fuse_loops"), sizes, **options)
+    return (choice,) if target == "loops" else ()
 
 
 def _bound(graph: Graph, sizes: Mapping[str, Any]) -> tuple[Graph, dict[str, int]]:

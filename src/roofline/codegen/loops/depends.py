@@ -110,9 +110,7 @@ def sliced(places: Iterable[Place], loop: Loop, body: Body) -> bool:
 
 def side_by_side(loop: Loop) -> bool:
     """Tell whether the turns of a loop may run at once: what one writes, no other touches."""
-    return all(
-        not access.ways or sliced(access.places, loop, loop.body) for access in accesses(loop.body).values()
-    )
+    return all(not access.ways or sliced(access.places, loop, loop.body) for access in accesses(loop.body).values())
 
 
 def together(first: Loop, second: Loop) -> bool:

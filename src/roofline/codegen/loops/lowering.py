@@ -86,7 +86,7 @@ def loop_nests(graph: Graph, seed: int = 0) -> LoopProgram:
     names = dict.fromkeys(name for call in calls for name in call.operands)
     outputs = tuple(dict.fromkeys(roots(name) for name in graph.outputs))
     buffers = {name: _storage(graph, name) for name in (*names, *outputs)}
-    inputs = tuple(name for name in buffers if graph.tensors[name].kind != "activation")
+    inputs = tuple(name for name, tensor in graph.tensors.items() if name in buffers and tensor.kind != "activation")
     return LoopProgram(graph.name, buffers, tuple(calls), inputs, outputs)
 
 
