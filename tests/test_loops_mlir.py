@@ -12,7 +12,7 @@ from loop_cases import PROGRAMS, drawn, one
 from test_loops import CHOICES
 
 import roofline as rl
-from roofline.codegen.loops import linalg, mlir
+from roofline.codegen.loops import mlir, tensors
 from roofline.codegen.loops.choose import Choice, changed
 from roofline.codegen.loops.lowering import loop_nests
 from roofline.ir.errors import UsageError
@@ -106,7 +106,7 @@ LINALG = {
 
 
 def test_a_contraction_is_one_generic_with_the_maps_of_its_signature() -> None:
-    text = linalg.module(loop_nests(one("linear", (4, 8), (6, 8))))
+    text = tensors.module(loop_nests(one("linear", (4, 8), (6, 8))))
     maps = re.findall(r"affine_map<\(d0, d1, d2\) -> \((.*?)\)>", text)
     assert maps == ["d0, d2", "d1, d2", "d0, d1"]
     assert 'iterator_types = ["parallel", "parallel", "reduction"]' in text
@@ -131,7 +131,7 @@ def test_iree_runs_the_linalg_form_to_the_numbers_of_the_executor(name: str) -> 
         key: array.round(2) if graph.tensors[key].dtype.startswith("fp") else array.round()
         for key, array in arrays.items()
     }
-    binary = compiler.compile_str(linalg.module(program), target_backends=["llvm-cpu"],
+    binary = compiler.compile_str(tensors.module(program), target_backends=["llvm-cpu"],
                                   extra_args=["--iree-llvmcpu-target-cpu=generic"])  # fmt: skip
     main = runtime.load_vm_flatbuffer(binary, driver="local-task").main
     results = main(*(arrays[key].astype(_ARRAYS[graph.tensors[key].dtype]) for key in program.inputs))

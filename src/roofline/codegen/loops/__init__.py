@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from roofline.codegen.loops import linalg as _linalg
-from roofline.codegen.loops import mlir
+from roofline.codegen.loops import mlir, tensors
 from roofline.codegen.loops.choose import Choice, changed
 from roofline.codegen.loops.lowering import loop_nests
 from roofline.ir.graph import Graph
@@ -24,4 +23,4 @@ def loops(graph: Graph, choice: Choice | None = None) -> Text:
 def linalg(graph: Graph) -> Text:
     """Write a program as ``linalg`` on tensors; return the module, what ``main`` takes, and its results."""
     program = loop_nests(graph)
-    return _linalg.module(program), program.inputs, program.outputs
+    return tensors.module(program), program.inputs, program.outputs
