@@ -179,6 +179,11 @@ KEYS = {
     "on_chip_s": "time if all that kernels hand on stayed on chip [s]", "tensor": "name of the tensor",
     "offset_bytes": "where it begins [byte]", "size_bytes": "how large it is [byte]", "spilled": "whether it goes out",
     "first_kernel": "the first kernel that needs it there", "last_kernel": "the last one",
+    # layouts
+    "given_layout": "layout that the kernel has", "best_layout": "layout that makes the program fastest",
+    "layout_copies": "copies between layouts, as it is, all in one layout, and of the best mix",
+    "given_s": "time as the program is [s]", "best_s": "time of the best mix [s]",
+    "channels_first_s": "time with channels first [s]", "channels_last_s": "time with channels last [s]",
     # check, trace, sweep, ops
     "verdict": "as_expected, slow, very_slow or impossible; of a sweep, its shape",
     "efficiency_s": "what good kernels lose against the floor [s]", "traced": "whether causes were measured in a trace",

@@ -39,6 +39,7 @@ OF_A_PROGRAM = {
     "fuse",
     "memory-plan",
     "timeline",
+    "layouts",
 }
 
 

@@ -30,6 +30,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "compare": lambda program, chip: rl.compare(program, chip, what_if={}, **SIZES),
     "count": lambda program, _: rl.count(program, **SIZES),
     "estimate": lambda program, chip: rl.estimate(program, chip, **SIZES),
+    "layouts": lambda program, chip: rl.layouts("resnet18" if program == "gpt2" else program, chip, B=1),
     "lower": lambda program, _: rl.lower(program, **SIZES),
     "listing": lambda program, _: rl.listing(program, S=8),
     "memory_plan": lambda program, chip: rl.memory_plan(program, chip, **SIZES),
@@ -76,6 +77,8 @@ OTHERS = {
 NEED_DECODE = {"serving.kv_cache", "serving.largest_concurrency", "serving.largest_context"}
 #: Questions that a kind of program has no answer to, and what is said.
 CANNOT = {
+    **{("layouts", kind): "no kernel may have images" for kind in ("toml", "workload", "config", "folder",
+                                                                  "script", "graph")},
     **{(name, "workload"): "keeps no cache|no symbol B" for name in NEED_DECODE},
     **{(name, "workload"): "no symbol B" for name in ("best_batch", "diagnosis.check_sweep", "training.train")},
     ("serving.request", "workload"): "no symbol S",

@@ -38,6 +38,7 @@ from .ir.errors import RooflineError as RooflineError
 from .ir.graph import Graph as Graph
 from .measurement.calibration import calibrate as calibrate
 from .measurement.measuring import measure as measure
+from .planning.layouts import layouts as layouts
 from .planning.memory import memory_plan as memory_plan
 from .programs.huggingface import from_config as from_config
 from .programs.library import model as model

@@ -17,6 +17,7 @@ from roofline.passes.fusion.fuse import fuse as fuse_kernels
 from roofline.passes.parallel.pipelined import pipelined
 from roofline.passes.parallel.shard import shard
 from roofline.passes.rewriting.amounts import prune_options
+from roofline.passes.rewriting.layouts import layout as lay_out
 from roofline.passes.rewriting.prune import prune as take_away
 
 
@@ -32,11 +33,12 @@ def what_if(
     ep: int = 1,
     pp: int = 1,
     fuse: str | None = None,
+    layout: str | None = None,
     cluster: AnyChip | Cluster | None = None,
     phase: str | None = None,
     dtype: str | None = None,
 ) -> Graph:
-    """Apply several passes: pruning, sharding, number formats, stages, fusion, in this order.
+    """Apply several passes: pruning, sharding, number formats, layouts, stages, fusion, in this order.
 
     ``graph.history`` lists them and :func:`roofline.analysis.pass_history` says what each did.
 
@@ -52,6 +54,7 @@ def what_if(
         ep: Groups of devices that share the experts.
         pp: Stages of a pipeline, as for :func:`roofline.passes.pipelined`.
         fuse: A policy of :func:`roofline.passes.fuse`.
+        layout: Of images, ``channels_last`` or ``channels_first``, as for :func:`roofline.passes.layout`.
         cluster: Where the devices are; a chip stands for one node of eight.
         phase: Of a program given by name; its default when absent.
         dtype: Number format of a program given by name; its own when absent.
@@ -72,11 +75,11 @@ def what_if(
     if prune is not None:
         graph = take_away(graph, **prune_options(prune))
     if tp != 1 or ep != 1 or sp:
-        graph = shard(graph, **_told(tp=tp, sp=sp or None, ep=ep if ep != 1 else None))
-        graph = with_topology(graph, where, tp) if where else graph
+        graph = _shared(graph, where, tp=tp, sp=sp or None, ep=ep if ep != 1 else None)
     if not (weights is activations is cache is None):
         stored = formats_by_name(weights) if isinstance(weights, str) else weights
         graph = quantize(graph, **_told(weights=stored, activations=activations, cache=cache))
+    graph = graph if layout is None else lay_out(graph, layout)
     graph = _staged(graph, pp, where, tp * ep)
     return graph if fuse is None else fuse_kernels(graph, policy=fuse)
 
@@ -84,6 +87,11 @@ def what_if(
 def _told(**options: Any) -> dict[str, Any]:
     """Options that were given, so that history shows no others."""
     return {name: value for name, value in options.items() if value is not None}
+
+
+def _shared(graph: Graph, where: Cluster | None, tp: int, **options: Any) -> Graph:
+    graph = shard(graph, **_told(tp=tp, **options))
+    return with_topology(graph, where, tp) if where else graph
 
 
 def _staged(graph: Graph, pp: int, where: Cluster | None, stride: int) -> Graph:

@@ -34,6 +34,7 @@ from roofline.ir.report import Report
 from roofline.ir.sizes import LARGEST
 from roofline.ir.units import parse
 from roofline.passes.fusion.fuse import POLICIES
+from roofline.passes.rewriting.layouts import LAYOUTS
 from roofline.passes.training.mixed_precision import PRECISIONS, training_graph
 from roofline.programs.library import models as model_names
 from roofline.view.charts.chart import Chart, checked_suffix
@@ -102,6 +103,9 @@ Regime = Annotated[str | None, _run(
 Tf32 = Annotated[bool | None, _run(
     "--tf32/--no-tf32", "Let fp32 matmuls and convolutions use tf32, or neither.",
     default="convolutions on NVIDIA, as PyTorch")]  # fmt: skip
+Layout = Annotated[Text, _program(
+    "--layout LAYOUT", f"Of images: {', '.join(LAYOUTS)}.", complete=tuple(LAYOUTS), default="as they are")
+]  # fmt: skip
 Prune = Annotated[
     Text, _program("--prune WHAT", "Remove shares: heads=0.25,channels=0.5,layers=0.5, or store weights 2:4.")
 ]
@@ -120,6 +124,7 @@ class ProgramOptions:
     cache: Annotated[Text, _format("--cache FORMAT", "Of the KV cache, such as int8.")] = None
     fuse: Annotated[Text, _program(
         "--fuse POLICY", f"Fuse kernels: {', '.join(POLICIES)}.", complete=tuple(POLICIES))] = None  # fmt: skip
+    layout: Layout = None
     prune: Prune = None
     tp: Tensor = 1
     pp: Pipeline = 1
@@ -138,9 +143,9 @@ class ProgramOptions:
         """
         if self.is_training and step:
             self.refuse_inference(tp=self.tp, pp=self.pp, ep=self.ep)
-            graph = _training_step(what_if(trainable(model), prune=self.prune), self.dtype)
+            graph = _training_step(what_if(trainable(model), prune=self.prune, layout=self.layout), self.dtype)
         else:
-            names = ("weights", "activations", "cache", "fuse", "prune", "tp", "pp", "ep")
+            names = ("weights", "activations", "cache", "fuse", "layout", "prune", "tp", "pp", "ep")
             changes: dict[str, Any] = {name: getattr(self, name) for name in names}
             graph = what_if(load_program(model, self.phase, self.dtype), cluster=cluster, **changes)
         for text in graph.info.notes:

@@ -83,6 +83,7 @@ def train(
     optimizer: _Optimizer = "adamw",
     precision: _Precision = None,
     prune: opt.Prune = None,
+    layout: opt.Layout = None,
     no_overlap: _NoOverlap = False,
     overlap_experts: _OverlapExperts = False,
     accumulation: _Accumulation = "fused",
@@ -96,9 +97,9 @@ def train(
     sizes = opt.SizeOptions(batch=batch, seq=seq)
     where = opt.RunOptions(host=host, settings=what_if.settings).cluster(chip)
     step = training_step(
-        model, where, sizes, copies, prune=prune, micro_batch=micro_batch, tp=tp,
-        sp=sp, pp=pp, interleave=interleave, ep=ep, optimizer=optimizer, precision=precision,
-        overlap=not no_overlap, overlap_experts=overlap_experts, accumulation=accumulation,
+        model, where, sizes, copies, prune=prune, images=layout, micro_batch=micro_batch, tp=tp, sp=sp, pp=pp,
+        interleave=interleave, ep=ep, optimizer=optimizer, precision=precision, overlap=not no_overlap,
+        overlap_experts=overlap_experts, accumulation=accumulation,
         mode=mode,
     )  # fmt: skip
     show_step(step, output, items)
@@ -111,8 +112,8 @@ def step_of(
     """Return the step of training that options of ``estimate`` and ``check`` describe."""
     program.refuse_inference(tf32=run.tf32 is not None, regime=run.regime, context=sizes.context)
     return training_step(
-        model, run.cluster(chip), sizes, copies, prune=program.prune, tp=program.tp, pp=program.pp, ep=program.ep,
-        mode=run.mode, precision=program.dtype,
+        model, run.cluster(chip), sizes, copies, prune=program.prune, images=program.layout, tp=program.tp,
+        pp=program.pp, ep=program.ep, mode=run.mode, precision=program.dtype,
     )  # fmt: skip
 
 
@@ -123,10 +124,11 @@ def training_step(
     copies: opt.CopyOptions,
     *,
     prune: str | None,
+    images: str | None,
     **layout: Any,
 ) -> TrainingStep:
     """Return a step of training, with its notes said."""
-    graph = what_if(opt.trainable(model), prune=prune)
+    graph = what_if(opt.trainable(model), prune=prune, layout=images)
     values = sizes.point(graph, "a step of training")
     step = predict(
         graph, chip, batch=values.pop("B", 1), dp=copies.dp, zero=copies.zero,

@@ -22,6 +22,7 @@ from roofline.ir.units import format_si, parse
 from roofline.passes.formats.cast import cast
 from roofline.passes.formats.quantize import quantize
 from roofline.passes.fusion.flash import flash
+from roofline.passes.rewriting.layouts import images, layout
 from roofline.passes.rewriting.prune import prune
 
 #: Savings below this share are not worth saying.
@@ -206,6 +207,13 @@ def _flash(reference: Reference) -> Reference | None:
     return replace(reference, graph=graph) if graph is not reference.graph else None
 
 
+def _channels_last(reference: Reference) -> Reference | None:
+    """Put images channels last, where some kernel has them first."""
+    if all(images(reference.graph).free.values()):
+        return None
+    return replace(reference, graph=layout(reference.graph, "channels_last"))
+
+
 #: ``{steps}`` in a note is the number of steps after which compiling has paid.
 CHANGES: tuple[Change, ...] = (
     Change("replay as a CUDA graph", "run", _replay,
@@ -234,6 +242,8 @@ CHANGES: tuple[Change, ...] = (
            "with a fused weight-only kernel; check the quality"),
     Change("one kernel for attention (flash)", "attention", _flash,
            "--fuse flash", 'rl.passes.fuse(graph, "flash")'),
+    Change("images channels last (NHWC)", "layout", _channels_last, "--layout channels_last",
+           'rl.passes.layout(graph, "channels_last")', "x.to(memory_format=torch.channels_last), weights too"),
 )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from .rewriting.clean import clean as clean
 from .rewriting.clean import eliminate_dead as eliminate_dead
 from .rewriting.clean import fold_constants as fold_constants
 from .rewriting.clean import merge_equal as merge_equal
+from .rewriting.layouts import layout as layout
 from .rewriting.linears import merge_linears as merge_linears
 from .rewriting.options import drop_mask as drop_mask
 from .rewriting.prune import prune as prune
