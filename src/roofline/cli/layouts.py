@@ -27,13 +27,14 @@ def layouts(
     program: opt.ProgramOptions,
     sizes: opt.SizeOptions,
     output: opt.OutputOptions,
+    what_if: opt.ChipOptions,
     mode: opt.Mode = "graph",
     tf32: opt.Tf32 = None,
 ) -> None:
     """Choose between channels first and last for every image of a program, copies between them included."""
-    graph = program.graph(model, opt.cluster_of(chip))
+    graph = program.graph(model, what_if.cluster(chip))
     point = sizes.point(graph, "a choice of layouts")
-    result = choose(graph, opt.device(chip), mode=mode, tf32=tf32, **point)  # type: ignore[arg-type]
+    result = choose(graph, what_if.device(chip), mode=mode, tf32=tf32, **point)  # type: ignore[arg-type]
     output.write(result, _parts(result))
 
 
