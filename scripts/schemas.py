@@ -55,6 +55,7 @@ CASES = (
     "timeline gpt2 h100-sxm --phase decode -S 64 --prefetch 1",
     f"sweep-chip {_DECODE} -B 1 --mode graph --set l2=1..2MiB --set cores=66,132 --points 2",
     "sweep-chip resnet50 h100-sxm --set memory_bandwidth=x1,x2",
+    "timeline gpt2 h100-sxm --phase decode -S uniform:low=1,high=64 --leave 0.1 --trips 2 --samples 9",
     "scaling resnet50 h100-sxm --devices 1,3", "request gpt2 t4 --prompt 8 --new-tokens 1",
     "request gpt2 xeon-8480 --prompt 8 --new-tokens 2",
     "fuse gpt2 -S 64", "fuse gpt2 h100-sxm -S 64 --policy chains",
@@ -136,6 +137,13 @@ KEYS = {
     "layer": "the layer that it is in", "start_s": "when it starts [s]", "end_s": "when it ends [s]",
     "alone_s": "time while nothing runs at the same time [s]", "critical": "whether the end waits for it",
     "waits_for": "what let it start by ending",
+    "drawn": "what each quantity that differs from run to run is drawn from",
+    "error_s": "standard error of the mean [s]",
+    **{f"p{each}_s": f"so many of 100 draws take less: {each} [s]" for each in (50, 95, 99)},
+    **{f"p{each}": f"so many of 100 draws are below: {each}" for each in (50, 95, 99)},
+    "at_means_s": "time with every size at its mean [s]", "samples": "draws", "seed": "of the draws",
+    "quantity": "what was drawn, or the time that follows [s]", "least": "the smallest of the draws",
+    "most": "the largest of the draws",
     # sweep-chip
     "base_s": "time on the chip as it is [s]", "figures": "figures of the chip that vary",
     "readings": "what each figure buys, in words",
@@ -255,7 +263,8 @@ KEYS = {
     "runs": "timed runs", "device": "where it ran", "ok": "whether nothing is wrong", "state": "ok, missing or wrong",
     "detail": "what there is",
     # validate, calibrate
-    "section": "what is judged together", "class": "operator and format, or model and phase", "mean": "mean error [%]",
+    "section": "what is judged together", "class": "operator and format, or model and phase",
+    "mean": "mean error [%]; of draws, their mean",
     "median": "median error [%]", "p90": "90th percentile of the error [%]", "bias": "median error with its sign [%]",
     "inside": "measured inside the range [%]", "spread": "median of high over low", "sections": "worst rows by section",
     "failed": "rows not predicted, by reason", "unstable": "rows left out as not stable",
@@ -271,6 +280,7 @@ _MAPS = frozenset({
     "peaks_flops_per_s", "counts", "failed", "options", "unknown", "matrix", "vector", "fallback", "sources", "idle",
     "parameters", "shape", "links", "efficiency", "loads_s",
     "critical_engines_s", "critical_layers_s", "critical_ops_s",
+    "drawn",
 })  # fmt: skip
 #: Rates of whatever the items of a program are called.
 _RATE = r"^[a-z]+s(_per_s)?$"

@@ -43,6 +43,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "analysis.fast_paths": lambda program, chip: rl.analysis.fast_paths(program, chip),
     "analysis.fusion": lambda program, chip: rl.analysis.fusion(program, chip, **SIZES),
     "analysis.pass_history": lambda program, chip: rl.analysis.pass_history(program, chip, **SIZES),
+    "analysis.vary": lambda program, chip: rl.analysis.vary(program, chip, samples=2, **SIZES),
     "diagnosis.check": lambda program, chip: rl.diagnosis.check(program, chip, "41 ms", **SIZES),
     "diagnosis.check_sweep": lambda program, chip: rl.diagnosis.check_sweep(
         [1, 2, 4], ["5 ms", "6 ms", "8 ms"], program, chip, S=8, C=8

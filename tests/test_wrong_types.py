@@ -37,6 +37,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Any, str]] = {
     "predict": (rl.predict, {"table": [ROW], "chip": "l4"}, "table chip regime"),
     "scaling": (rl.scaling, {**AT, "batch": 1}, "devices least_gain chip reserve"),
     "timeline": (rl.timeline, {**AT, "batch": 1}, "program chip streams prefetch overlap chunks mode host batch"),
+    "vary": (rl.analysis.vary, {**AT, "batch": 1}, "program chip samples seed experts leave trips mode host batch"),
     "what_if": (rl.what_if, {"program": DECODE}, "prune weights tp ep pp fuse cluster"),
     "workload": (rl.workload, {"entries": [{"op": "relu", "n": 8}]}, "entries dtype name"),
     "launched": (rl.analysis.launched, {"estimate": POINT}, "estimate"),

@@ -18,3 +18,6 @@ from .launched import launched as launched
 from .provenance import PassHistory as PassHistory
 from .provenance import pass_history as pass_history
 from .scale_out import Scaling as Scaling
+from .varied.distribution import Distribution as Distribution
+from .varied.variation import Variation as Variation
+from .varied.variation import vary as vary

@@ -32,7 +32,7 @@ from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip, chip_list, with_host
 from roofline.ir.errors import UsageError, did_you_mean
-from roofline.ir.graph import sizes_of
+from roofline.ir.graph import Graph, sizes_of
 from roofline.ir.report import WORDS, Report, subject
 from roofline.ir.sizes import evaluate
 from roofline.ir.units import format_si
@@ -331,6 +331,11 @@ def count(program: Program, *, phase: str | None = None, dtype: str | None = Non
     return replace(count_graph(graph, **values), about=subject(graph, sizes=flat))
 
 
+def runs_as(graph: Graph, mode: str) -> Graph:
+    """Return a program as it runs in a mode: fused, unless it is already, where it is compiled."""
+    return pad_matmuls(graph if graph.info.grouped else fuse(graph)) if mode == "compiled" else graph
+
+
 def estimate(
     program: Program,
     chip: AnyChip | Sequence[AnyChip],
@@ -381,7 +386,7 @@ def estimate(
     graph, chips = as_graph(program, phase, dtype), tuple(with_host(each, host) for each in chip_list(chip))
     if mode not in MODES:
         raise UsageError(f"unknown mode {mode!r}; allowed: {', '.join(MODES)}" + did_you_mean(str(mode), MODES))
-    runs = pad_matmuls(graph if graph.info.grouped else fuse(graph)) if mode == "compiled" else graph
+    runs = runs_as(graph, mode)
     many = not isinstance(chip, str | os.PathLike | Chip)
     points = grid(graph.symbols, sizes_of(graph, sizes))
     est = Estimate(runs, chips, many, mode, points, tf32, reserved(reserve), checked_regime(regime))

@@ -9,7 +9,7 @@ from graphlib import CycleError, TopologicalSorter
 from roofline.analysis.estimates import Estimate
 from roofline.analysis.timeline import TimedKernel, timed_kernels
 from roofline.cost import BOUNDS, COMPUTE, MEMORY, KernelTime
-from roofline.counting.counts import KernelCount
+from roofline.counting.counts import KernelCount, kernels
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph
 from roofline.ops.aliases import aliases, in_place
@@ -75,7 +75,7 @@ def tasks_of(estimate: Estimate) -> list[Task]:
         raise UsageError(f"{graph.name}: a timeline is of one device, and the stages of a pipeline are on several; "
                          "give no pp, or the program of one stage")  # fmt: skip
     timed = timed_kernels(estimate)
-    needs = _needs(graph, [each.label for each in timed])
+    needs = needs_of(graph)
     labels = _in_order(graph, needs)
     at = {label: position for position, label in enumerate(labels)}
     by_label = {each.label: each for each in timed}
@@ -105,9 +105,10 @@ def shares(time: KernelTime) -> tuple[float, float]:
                  for share, code in zip(busy, (COMPUTE, MEMORY), strict=True))  # fmt: skip
 
 
-def _needs(graph: Graph, labels: Iterable[str]) -> dict[str, set[str]]:
+def needs_of(graph: Graph) -> dict[str, set[str]]:
     """Return for each kernel those that must have ended: writers of what it reads, readers of what it overwrites."""
-    storage, needs = aliases(graph), {label: set[str]() for label in labels}
+    own = {name for kernel in kernels(graph) for name in kernel.names}  # views are none
+    storage, needs = aliases(graph), {label: set[str]() for label in graph.kernels if label in own}
     writers: dict[str, set[str]] = {}
     readers: dict[str, set[str]] = {}  # of each storage, since it was last written
     written: dict[str, set[str]] = {}
