@@ -353,7 +353,7 @@ def calls() -> list[list[str]]:
     examples = [
         line.partition(" ")[2]
         for name, line in EXAMPLES.items()
-        if name not in ("plot", "predict", "calibrate", "measure", "report", "explore")
+        if name not in ("plot", "predict", "calibrate", "measure", "report", "explore", "lower")
     ]
     return [shlex.split(line) for line in (*examples, *CASES)]
 
