@@ -27,7 +27,11 @@ _LARGEST, _MOST_VALUES = 1e15, 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """What a size is drawn from; made by :meth:`parse` or by the functions of its name.
+    """What a size is drawn from; made from text by :meth:`parse`, or by the function of its kind.
+
+    Example:
+        >>> Distribution.parse("choice:8=3,32=1").mean
+        14.0
 
     Attributes:
         kind: One of :data:`KINDS`.

@@ -116,7 +116,7 @@ def vary(
 ) -> Variation:
     """Predict the time of a program whose sizes differ from run to run: mean and percentiles over many draws.
 
-    All draws are points of one estimate, its kernels one after the other as :func:`roofline.estimate` has them.
+    All draws are points of one estimate, kernels one after the other (:func:`roofline.estimate`).
 
     Args:
         program: As for :func:`roofline.estimate`.
@@ -131,6 +131,9 @@ def vary(
         mode: As for :func:`roofline.estimate`.
         options: ``phase``, ``dtype``, ``tf32``, ``regime`` and ``host`` as for :func:`roofline.estimate`, and sizes:
             each a whole number, a :class:`Distribution` or its text. What is drawn is rounded, and at least 1.
+
+    Returns:
+        The time of each draw, its mean and percentiles, and all that was drawn.
 
     Raises:
         UsageError: A size or option that is none of these, or a program without what is to be drawn.
@@ -153,15 +156,20 @@ def vary(
         run.draw_depth(leave)
     trip = _trips(trips, samples, seed)
     run.drawn |= {} if trips is None else {"trips": trip}
-    times = run.time * trip
-    low, high = (times * np.asarray(end) / np.asarray(est.time) for end in (est.low, est.high))
-    middle = float(np.ravel(_estimate(graph, chip, mode, sizes.means, **how).time)[0])
+    middle = float(np.ravel(_estimate(graph, chip, mode, sizes.means, **how).time)[0]) * float(np.mean(trip))
     texts = {"experts": experts, "leave": leave if "layers" in run.drawn else None, "trips": trips}
-    about = subject(graph, est.chip.name, mode, sizes.fixed) | {
+    return _result(graph, run, sizes, run.time * trip, middle, texts)
+
+
+def _result(
+    graph: Graph, run: _Run, sizes: _Sizes, times: Numbers, at_means: float, texts: Mapping[str, Any]
+) -> Variation:
+    est = run.est
+    low, high = (times * np.asarray(end) / np.asarray(est.time) for end in (est.low, est.high))
+    about = subject(graph, est.chip.name, est.mode, sizes.fixed) | {
         "drawn": sizes.texts | {name: str(value) for name, value in texts.items() if value is not None}
     }
-    every = sizes.drawn | run.drawn
-    return Variation(about, times, low, high, every, middle * float(np.mean(trip)), seed, sizes.notes)
+    return Variation(about, times, low, high, sizes.drawn | run.drawn, at_means, run.seed, sizes.notes)
 
 
 def distribution(name: str, value: Any) -> Distribution:
