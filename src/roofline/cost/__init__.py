@@ -22,6 +22,7 @@ from roofline.cost import (
     gradients,
     matmul,
     network,
+    onchip,
     parameters,
     plain,
     power,
@@ -219,13 +220,19 @@ def _alone(row: KernelCount, chip: Chip, tf32: bool | None, regime: str, inside:
     work = launch(row, chip, tf32, regime, inside)
     name, seconds = formula(work)
     at_peak, at_bandwidth = compute_seconds(row, chip, tf32), traffic_seconds(replace(work, row=row))
+    tiled, small = at_bandwidth, onchip.limited(work, row, at_peak)
+    if small is not None:  # what is still on the chip when a warm launch starts, the bound allows for; and when it ends
+        left = np.minimum(row.write, work.machine.on_chip) if regime == "warm" else 0.0
+        at_bandwidth = np.maximum(at_bandwidth, (small.least - left) / chip.bandwidth)
+        tiled = np.maximum(at_bandwidth, (small.tiled - left) / chip.bandwidth)
     on_wire = network.wire_seconds(work)
     floor = np.maximum(at_peak, at_bandwidth)
     floor = np.maximum(floor, on_wire) if np.any(on_wire) else floor
     figures = values(chip, name, regime)
     expected = np.maximum(seconds(work, figures), floor)
     share = chip.efficiency
-    compute, memory = at_peak / share.compute, at_bandwidth / share.memory
+    compute, memory = at_peak / share.compute, tiled / share.memory
+    expected = np.maximum(expected, memory) if small is not None else expected
     if "share" in figures and "share" not in parameters.fitted(chip, GROUPS[name], regime):
         expected = np.maximum(expected, compute)  # no prior lets a kernel exceed what the best lone matmul reaches
     certain = provenance(chip, name, regime)

@@ -16,6 +16,10 @@ from roofline.ir.errors import MissingFigure
 CACHE_RATIO = 3.0
 #: Main memory's bandwidth that one small core (SM, CU) can use; TPUs and NPUs have a few large ones [byte/s].
 UNIT_BANDWIDTH = 60e9
+#: Registers of a GPU's core at most: those of AMD's CDNA (https://rocm.docs.amd.com/en/latest/reference/gpu-specs.html,
+#: ``VGPR File (KiB)``: 512); of an SM of NVIDIA's half of that (64 K registers of 32 bits: CUDA C++ Programming Guide,
+#: technical specifications per compute capability) [byte].
+REGISTERS = 512 * 2**10
 #: What vendors call the cores of GPUs (NVIDIA, AMD, Intel, Apple), and a chip's file that does not say.
 GPU_CORES, UNSTATED = frozenset({"SM", "CU", "Xe-core", "GPU core"}), "core"
 
@@ -31,6 +35,7 @@ class Machine:
         cache_bandwidth: Of that cache; :data:`CACHE_RATIO` times main memory's where unknown [byte/s].
         cache_roof: The published figure of it, infinity where there is none [byte/s].
         clock: Of the compute units, infinity where unknown [Hz].
+        on_chip: Capacity of all memory before the main one, 0 where the chip's file does not list it all [byte].
         has_matrix: Whether some format is multiplied faster than the vector units do: by matrix units, which libraries
             feed with tiles. GPUs without stream.
         is_gpu: Whether its cores are a GPU's by their name, or none is stated and it has matrix units.
@@ -42,6 +47,7 @@ class Machine:
     cache_bandwidth: float
     cache_roof: float = float("inf")
     clock: float = float("inf")
+    on_chip: float = 0.0
     has_matrix: bool = True
     is_gpu: bool = True
 
@@ -64,9 +70,25 @@ def machine(chip: Chip) -> Machine:
         cache_bandwidth=published or chip.bandwidth * CACHE_RATIO,
         cache_roof=published or float("inf"),
         clock=chip.clock or float("inf"),
+        on_chip=_on_chip(chip),
         has_matrix=has_matrix,
         is_gpu=chip.core_name in GPU_CORES or (chip.core_name == UNSTATED and has_matrix),
     )
+
+
+def _on_chip(chip: Chip) -> float:
+    """Return the capacity of all memory on a chip, 0 where its file does not list it all [byte].
+
+    Files of GPUs list no registers, and some only the cache that all cores share; those of CPUs list the last cache.
+    """
+    inner = chip.memory[1:]
+    if "CPU" in chip.form or not all(level.capacity for level in inner):
+        return 0.0
+    listed = sum(level.capacity or 0.0 for level in inner)
+    if not inner or chip.core_name not in GPU_CORES:
+        return listed
+    whole = chip.cores and any(level.shared_by == "core" for level in inner)
+    return listed + REGISTERS * (chip.cores or 0) if whole else 0.0
 
 
 def vector_peak(chip: Chip, dtype: str) -> float | None:

@@ -15,6 +15,8 @@ from typing import Any
 from roofline.analysis.estimates import Estimate, estimate
 from roofline.cost import REGIME, sparse_weights, uses_tf32
 from roofline.cost.cpu import is_cpu
+from roofline.cost.machine import machine
+from roofline.cost.onchip import least_of_matmul
 from roofline.counting.counts import KernelCount, kernel_boundaries, nbytes
 from roofline.hardware.chip import Chip
 from roofline.ir.dtypes import DTYPES
@@ -169,7 +171,8 @@ def lower_bound(expected: Estimate) -> float:
     The larger of two sums, with the chip's own slack for clocks above the listed boost. Of its kernels one after the
     other: each takes its contractions at the datasheet peak, its traffic through the last-level cache, or what that
     cache can neither hold before nor keep after, from main memory, and never less than :data:`LAUNCH_LIMIT`. Of the
-    program as a whole: all contractions, and what must come from main memory. A compiler may fuse further than the
+    program as a whole: all contractions, and what must come from main memory. What a matmul must read again, since the
+    chip cannot hold its operands, counts in both. A compiler may fuse further than the
     graph says, so in mode ``compiled`` only the whole counts.
 
     Args:
@@ -178,7 +181,8 @@ def lower_bound(expected: Estimate) -> float:
     chip = expected.chip
     cached = max((level.capacity or 0.0 for level in chip.memory[1:]), default=0.0)
     compute = [row.kernel.count * _least_compute(row, expected) for row in expected.rows]
-    moved = max(_compulsory_bytes(expected) - cached, 0.0)
+    room = machine(chip).on_chip
+    moved = max(_compulsory_bytes(expected) - cached, sum(_from_sources(row, room) for row in expected.rows), 0.0)
     whole = max(sum(compute), moved / chip.bandwidth)
     if expected.mode == "compiled":
         return float(whole / chip.clock_slack)
@@ -190,12 +194,24 @@ def lower_bound(expected: Estimate) -> float:
 
 
 def _least_traffic(row: KernelCount, chip: Chip, cached: float) -> float:
-    """Return the time of what must cross the cache, and of what it cannot hold, in a launch [s]; 0 without a cache."""
-    level = chip.cache
+    """Return the time of what must cross the cache, and of what the chip cannot hold, in a launch [s].
+
+    A matmul reads its operands again where they do not fit (:mod:`roofline.tiling.bounds`).
+    """
+    level, room = chip.cache, machine(chip).on_chip
+    moving = (float(least_of_matmul(row, room)) - min(float(row.write), room)) / chip.bandwidth
     if level is None:
-        return 0.0
+        return moving
     near = float(row.bytes) / level.bandwidth if level.bandwidth else 0.0
-    return max(near, max(float(row.bytes) - 2 * cached, 0.0) / chip.bandwidth)
+    return max(near, moving, max(float(row.bytes) - 2 * cached, 0.0) / chip.bandwidth)
+
+
+def _from_sources(row: KernelCount, room: float) -> float:
+    """Return what the launches of a matmul read of operands that no kernel of the program writes, however fused."""
+    first = {tensor.name for tensor in row.kernel.inputs[:2]}
+    if any(tensor.kind == "activation" for tensor in row.kernel.operands if tensor.name in first):
+        return 0.0
+    return row.kernel.count * max(float(least_of_matmul(row, room)) - float(row.write), 0.0)
 
 
 def _least_compute(row: KernelCount, expected: Estimate) -> float:

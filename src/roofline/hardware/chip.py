@@ -272,9 +272,9 @@ class Chip(Frozen):
         """Return a copy with other figures, named and sourced as a what-if.
 
         Args:
-            **figures: Fields of the chip; ``memory_bandwidth``, ``memory_capacity``, ``l2``,
-                ``l2_bandwidth``, ``link_bandwidth``, ``host_bandwidth``; ``host`` (``"10 us"`` for a call of an
-                operator of an eager program); or a format
+            **figures: Fields of the chip; ``memory_bandwidth``, ``memory_capacity``, ``l2``, ``l2_bandwidth``,
+                ``sram``, ``sram_bandwidth``, ``link_bandwidth``, ``host_bandwidth``; ``host``
+                (``"10 us"`` for a call of an operator of an eager program); or a format
                 (``bf16="1200 TFLOP/s"``) for the peak of the unit that has it, the matrix unit if none has.
                 ``matrix``, ``vector`` and ``efficiency`` tables change the entries that they name.
 

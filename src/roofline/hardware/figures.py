@@ -32,6 +32,8 @@ FLAT = {
     "memory_capacity": ("memory", "", "capacity"),
     "l2": ("memory", "L2", "capacity"),
     "l2_bandwidth": ("memory", "L2", "bandwidth"),
+    "sram": ("memory", "SRAM", "capacity"),
+    "sram_bandwidth": ("memory", "SRAM", "bandwidth"),
     "link_bandwidth": ("links", "device", "bandwidth"),
     "host_bandwidth": ("links", "host", "bandwidth"),
 }

@@ -195,10 +195,10 @@ def _number(value: str | float, where: str) -> float:
 def _one(chip: Chip, name: str) -> list[Place]:
     """Return where an absolute value of a name stands; nothing where the name is of several figures, or of none."""
     key = name.lower()
-    if key in FLAT and not (key.startswith("l2") and _level(chip, "l2")):
-        return [Place(*FLAT[key])]
     if key == "sram":
         return [_sram(chip)]
+    if key in FLAT and not _level(chip, key.removesuffix("_bandwidth")):
+        return [Place(*FLAT[key])]
     if key == "host":
         return [Place("efficiency", "", "host")]
     if key in _OWN:

@@ -15,9 +15,11 @@ import numpy as np
 
 from roofline.tiling.masks import pairs
 from roofline.tiling.moves import compulsory
-from roofline.tiling.nest import Nest, Operand, Window, positive_number
+from roofline.tiling.nest import Nest, Window, positive_number
 from roofline.tiling.operators import matmul
 
+#: Of a capacity, by how much a last segment may read less than its share: ``2 s`` where ``3 s^(2/3) = 1``.
+SHORT = 2 / 3**1.5
 #: Bytes of the narrowest score, or sum of one, that a schedule may set aside unfinished.
 NARROW = 1.0
 
@@ -25,9 +27,10 @@ NARROW = 1.0
 def lower_bound(nest: Nest, capacity: Any) -> Any:
     """Bound what any schedule of a nest moves, whatever its tiles and its order.
 
-    Contractions: ``2 p sqrt(x y z / (r S)) - 2 S`` bytes for ``p`` products of operands of ``x``, ``y`` and ``z`` bytes
-    an element, which for a matmul in elements is ``2 m n k / sqrt(S) - 2 S`` (Smith et al.,
-    https://arxiv.org/abs/1702.02017). In a convolution the same pixel and filter meet in up to ``r`` products: taps
+    Contractions: ``2 p sqrt(x y z / (r S)) - 0.385 S`` bytes for ``p`` products of operands of ``x``, ``y`` and ``z``
+    bytes an element, which for a matmul in elements is ``2 m n k / sqrt(S) - 0.385 S`` (Smith et al.,
+    https://arxiv.org/abs/1702.02017, who subtract 2 S for a last segment that may be short; what it reads is counted
+    here). In a convolution the same pixel and filter meet in up to ``r`` products: taps
     that are a multiple of the stride apart (for each of the others it is a matmul; compare Demmel and Dinh,
     https://arxiv.org/abs/1802.06905).
     Attention: ``p x y / S``, less what one segment may do, for ``p`` pairs of queries of ``x`` bytes and keys of
@@ -47,21 +50,21 @@ def lower_bound(nest: Nest, capacity: Any) -> Any:
 
     Example:
         >>> from roofline.tiling import matmul
-        >>> float(lower_bound(matmul(512, 512, 512), 3 * 64**2)), float(lower_bound(matmul(512, 512, 512), 1e6))
-        (2397006.543463124, 786432.0)
+        >>> float(lower_bound(matmul(512, 512, 512), 64**2)), float(lower_bound(matmul(512, 512, 512), 1e6))
+        (4192727.4488649326, 786432.0)
     """
     room = positive_number("capacity", capacity, "bytes")
-    if any(operand.role == "local" for operand in nest.operands):
-        least = _attention(nest, room)
-    else:
-        three = [operand for operand in nest.operands if len(operand.dims) > 1]
-        sums = [operand.role for operand in three] == ["read", "read", "sum"]
-        least = _contraction(nest, three, room) if sums else 0.0
+    least: Any = 0.0
+    if nest.name == "attention":
+        queries, keys = nest.operands[:2]
+        least = attention_bound(pairs(nest), queries.width, keys.width, room)
+    elif [operand.role for operand in nest.operands if len(operand.dims) > 1] == ["read", "read", "sum"]:
+        least = contraction_bound(nest, room)
     return np.maximum(least, compulsory(nest))
 
 
 def matmul_lower_bound(m: Any, n: Any, k: Any, capacity: Any, *, batch: Any = 1, widths: Any = 1) -> Any:
-    """Bound what any schedule of a matmul moves: ``max(2 m n k / sqrt(S) - 2 S, m k + k n + m n)`` elements.
+    """Bound what any schedule of a matmul moves: ``max(2 m n k / sqrt(S) - 0.385 S, m k + k n + m n)`` elements.
 
     The first term counts reads, those of the result on its first touch among them; each of these is written once, so it
     holds for reads and writes as they are. Kwasniewski et al. (https://arxiv.org/abs/1908.09606) state
@@ -84,37 +87,28 @@ def matmul_lower_bound(m: Any, n: Any, k: Any, capacity: Any, *, batch: Any = 1,
 
     Example:
         >>> round(float(matmul_lower_bound(8192, 8192, 8192, 1e6, widths=2)) / 1e9, 4)
-        3.1079
+        3.1095
     """
     return lower_bound(matmul(m, n, k, batch=batch, widths=widths), capacity)
 
 
-def contraction_bound(products: Any, capacity: Any, widths: float, shared: float = 1.0) -> Any:
-    """Bound the bytes of a contraction; of ``x, y, z`` elements at hand, ``sqrt(shared x y z)`` products at most.
+def contraction_bound(nest: Nest, capacity: Any) -> Any:
+    """Bound the bytes of a contraction of two operands, those that its result takes on the first touch among them.
 
-    With all three operands in ``3 S`` bytes, a segment that reads ``2 S`` of them does ``sqrt(shared / widths) S^1.5``
-    products at most (Loomis and Whitney); the last segment may be short.
-
-    Args:
-        products: Multiply-adds.
-        capacity: S [byte].
-        widths: Product of the bytes of an element of each operand.
-        shared: Products that the same two elements may take part in.
+    Of ``x, y, z`` elements at hand, ``sqrt(r x y z)`` products are done at most (Loomis and Whitney). With all three
+    operands in ``3 S`` bytes, a segment that reads ``2 S`` of them does ``V = S^1.5`` times the root of ``r`` over the
+    product of the widths. A last segment does a share ``s`` of that and reads ``(3 s^(2/3) - 1) S`` at least, which is
+    never more than :data:`SHORT` below ``2 s S``.
     """
-    return np.maximum(2 * products * np.sqrt(widths / (shared * capacity)) - 2 * capacity, 0.0)
-
-
-def _contraction(nest: Nest, operands: list[Operand], capacity: Any) -> Any:
+    operands = [operand for operand in nest.operands if len(operand.dims) > 1]
     windows = [dim for operand in operands for dim in operand.dims if isinstance(dim, Window)]
     inside = {axis for dim in windows for axis in (dim.position, dim.tap)}
-    products: Any = np.float64(1)
-    for axis, size in nest.sizes.items():
-        products = products * (1 if axis in inside else np.asarray(size, dtype=np.float64))
-    meet = prod(_products(dim, nest.sizes[dim.position], nest.sizes[dim.tap]) for dim in windows)
+    products: Any = prod(_products(dim, nest.sizes[dim.position], nest.sizes[dim.tap]) for dim in windows)
+    for axis in nest.sizes.keys() - inside:
+        products = products * np.asarray(nest.sizes[axis], dtype=np.float64)
     widths = prod(min(operand.width, operand.held) for operand in operands)
-    return contraction_bound(
-        products * meet, capacity, widths, prod(_shared(dim, nest.sizes[dim.tap]) for dim in windows)
-    )
+    shared = prod(_shared(dim, nest.sizes[dim.tap]) for dim in windows)
+    return np.maximum(2 * products * np.sqrt(widths / (shared * capacity)) - SHORT * capacity, 0.0)
 
 
 def _products(dim: Window, positions: int, taps: int) -> int:
@@ -128,14 +122,18 @@ def _shared(dim: Window, taps: int) -> int:
     return -(-taps * gcd(dim.stride, dim.dilation) // dim.stride)
 
 
-def _attention(nest: Nest, capacity: Any) -> Any:
-    """Bound the bytes of queries and keys, computed once or more.
+def attention_bound(scores: Any, query: Any, key: Any, capacity: Any) -> Any:
+    """Bound the bytes of queries and keys for scores that are computed once or more.
 
     A segment that moves S has ``a x + b y <= 2 S`` bytes of queries and keys at hand, and computes at most
     ``a b <= S^2 / (x y)`` scores from them alone. Others are unfinished where it starts or ends, S of them at most, or
     are moved.
+
+    Args:
+        scores: Pairs of a query and a key.
+        query: Bytes of a query [byte].
+        key: Bytes of a key [byte].
+        capacity: S [byte].
     """
-    queries, keys = (next(each for each in nest.operands if each.name == name) for name in ("q", "k"))
-    one = capacity / queries.width / keys.width
-    idle = capacity * one + capacity / NARROW
-    return np.maximum((pairs(nest) - idle) / (one + 2 / NARROW), 0.0)
+    alone = capacity / query / key
+    return np.maximum((scores - capacity * alone - capacity / NARROW) / (alone + 2 / NARROW), 0.0)

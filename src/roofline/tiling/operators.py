@@ -12,7 +12,7 @@ from roofline.ir.errors import UsageError
 from roofline.ops.registry import OPS, Op, get_op
 from roofline.ops.windows import paddings, per_axis
 from roofline.tiling.moves import Traffic, traffic
-from roofline.tiling.nest import Band, Nest, Operand, Window, positive_number, whole_number
+from roofline.tiling.nest import Band, Nest, Operand, Role, Window, positive_number, whole_number
 
 #: Bytes of the running maximum and sum of a row of an online softmax, both in fp32 (arXiv 2205.14135, algorithm 1).
 STATISTICS = 8.0
@@ -121,24 +121,32 @@ def of_operator(op: str, *shapes: Sequence[int], widths: Any = 1, partial: float
         28
     """
     what, inputs = get_op(op), [tuple(shape) for shape in shapes]
-    if what.signature is None or not _is_contraction(what):
-        allowed = ", ".join(name for name, each in OPS.items() if _is_contraction(each))
+    if what.signature is None or not is_contraction(what):
+        allowed = ", ".join(name for name, each in OPS.items() if is_contraction(each))
         raise UsageError(f"{op}: no contraction with a signature; allowed: {allowed}")
     sizes = what.sizes(inputs, {"groups": 1, **options} if what.kind == "conv" else options)
-    windows = _windows(what, sizes, options)
-    terms = [
-        what.signature.factors(term) for term in (*what.signature.inputs[: len(inputs)], what.signature.outputs[0])
-    ]
-    names = [*(("a", "b", *map(str, range(2, len(shapes))))[: len(shapes)]), "c"]
+    return nest_of(what, sizes, options, checked_widths(widths, len(inputs) + 1), partial)
+
+
+def nest_of(
+    op: Op, sizes: Mapping[str, Any], options: Mapping[str, Any], widths: Sequence[float], partial: float | None = None
+) -> Nest:
+    """Describe a contraction by the sizes of its axes; ``widths`` of as many inputs as it has, and of the result."""
+    assert op.signature is not None, op.name
+    windows, inputs = _windows(op, sizes, options), op.signature.inputs[: len(widths) - 1]
+    names = [*("a", "b", *map(str, range(2, len(widths))))[: len(inputs)], "c"]
     operands = []
-    for name, term, width in zip(names, terms, checked_widths(widths, len(terms)), strict=True):
-        dims = tuple(windows.get(axis, "batch" if axis == "..." else axis) for axis in term)
-        operands.append(Operand(name, dims, width, *(("sum", partial) if name == "c" else ())))
-    axes = dict.fromkeys(axis for operand in operands for axis in sorted(operand.axes))
-    return Nest(op, {axis: sizes[axis] for axis in axes}, tuple(operands))
+    for name, axes, width in zip(names, (*inputs, op.signature.outputs[0]), widths, strict=True):
+        term = ("batch" if axis == "..." else axis for axis in op.signature.factors(axes))
+        role: Role = "sum" if name == "c" else "read"
+        dims = tuple(windows.get(axis, axis) for axis in term)
+        operands.append(Operand(name, dims, width, role, partial if role == "sum" else None))
+    every = dict.fromkeys(axis for operand in operands for axis in sorted(operand.axes))
+    return Nest(op.name, {axis: sizes[axis] for axis in every}, tuple(operands))
 
 
-def _is_contraction(op: Op) -> bool:
+def is_contraction(op: Op) -> bool:
+    """Tell whether all of an operator's products follow from its signature."""
     return op.kind == "conv" or isinstance(op.gemm, str)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from roofline.ir.errors import UsageError
-from roofline.tiling.moves import Traffic, held_bytes, traffic, traffic_by_level
+from roofline.tiling.moves import Traffic, held_bytes, stored_elements, traffic, traffic_by_level
 from roofline.tiling.nest import Nest, Operand, Window, positive_number
 
 #: Tile sizes that are tried along each of so many axes that a search cuts.
@@ -188,3 +188,67 @@ def _sizes(size: int, count: int) -> Any:
     if size <= count**2 / 4:
         return np.unique(np.ceil(size / np.arange(1, size + 1)))
     return np.unique(np.ceil(size / np.ceil(size / np.geomspace(1, size, count))))
+
+
+# --- many sizes at once -----------------------------------------------------------------------------------------------
+
+#: Tile sizes that are tried along one axis of each operand, evenly in their logarithm.
+TRIED = 96
+
+
+def least_contraction(nest: Nest, capacity: Any) -> Any:
+    """Return what the best tiles of a contraction move, for arrays of sizes and capacities [byte].
+
+    It is taken as a matmul whose operands are as large as they are: windows of neighbouring tiles are not read twice.
+    Where not even one element of each operand fits, tiles of one element are taken.
+    """
+    uses = [operand.axes for operand in nest.operands if len(operand.dims) > 1]
+    size = {key: np.float64(1) for key in ((1, 0, 1), (0, 1, 1), (1, 1, 0), (1, 1, 1))}
+    for axis, length in nest.sizes.items():
+        key = tuple(int(axis in each) for each in uses)
+        size[key] = size[key] * np.asarray(length, dtype=np.float64)  # type: ignore[index, assignment]
+    (m, n, k, many) = size.values()
+    operands = [operand for operand in nest.operands if len(operand.dims) > 1]
+    spread = (many * m * k, many * n * k, many * m * n)
+    a, b, c = (operand.width * stored_elements(nest, operand) / points
+               for operand, points in zip(operands, spread, strict=True))  # fmt: skip
+    tiles = [
+        _stays(m, n, k, (c, a, b), capacity, sums=False),
+        _stays(m, k, n, (a, c, b), capacity, sums=True),
+        _stays(n, k, m, (b, c, a), capacity, sums=True),
+    ]
+    return many * np.minimum.reduce(tiles)
+
+
+def _stays(x: Any, y: Any, z: Any, widths: tuple[Any, Any, Any], capacity: Any, sums: bool) -> Any:
+    """Return the bytes of a matmul whose operand of ``x`` by ``y`` stays, a tile at a time, and ``z`` passes by.
+
+    ``widths`` are those of this operand, of the one of ``x`` by ``z`` and of the one of ``y`` by ``z``. ``sums``: the
+    second one is the result, which is read and written for each tile along ``y``.
+    """
+    own, first, second = widths
+    along = np.geomspace(1.0, np.max(x), TRIED).reshape(-1, *(1,) * np.broadcast(x, y, z, capacity, own).ndim)
+    rows = np.ceil(x / np.ceil(x / np.minimum(along, x)))
+    columns = np.clip(np.floor((capacity - first * rows) / (own * rows + second)), 1, y)
+    down, across = np.ceil(x / rows), np.ceil(y / columns)
+    passes = 2 * across - 1 if sums else across
+    return (own * x * y + first * x * z * passes + second * y * z * down).min(axis=0)
+
+
+def least_attention(many: Any, rows: Any, keys: Any, share: Any, widths: tuple[Any, Any, Any], capacity: Any) -> Any:
+    """Return what the best tiles of attention move, for arrays of sizes and capacities [byte].
+
+    Queries stay and keys pass by one at a time, or all keys of a head stay.
+
+    Args:
+        many: Heads of the keys, of all sequences.
+        rows: Queries that share a head's keys.
+        keys: Keys.
+        share: Scores that a mask leaves.
+        widths: Bytes of a query and its output, of what a row in work takes on the chip, of a key and its value [byte].
+        capacity: Of the buffer [byte].
+    """
+    row, working, pair = widths
+    tile = np.clip(np.floor((capacity - pair) / working), 1, rows)
+    reads = np.maximum(share * np.ceil(rows / tile), 1.0)
+    return many * (row * rows + pair * keys * np.where(pair * keys + working <= capacity, 1.0, reads))
