@@ -61,6 +61,7 @@ CHIP_CALLS: dict[str, Callable[[Any], Any]] = {
     "chip": rl.chip,
     "cluster": rl.cluster,
     "predict": lambda chip: rl.predict([{"op": "relu", "dtype": "bf16", "shape": '{"n": 64}'}], chip),
+    "schedules": lambda chip: rl.schedules("gemm m=64 n=64 k=64", chip),
     "validate": lambda chip: rl.validate([{"op": "relu", "dtype": "bf16", "shape": '{"n": 64}', "kernel_us": 2}], chip),
     "analysis.changed": lambda chip: rl.analysis.changed(chip, memory_bandwidth=2),
     "analysis.collective": lambda chip: rl.analysis.collective(chip, "all_reduce", "1 MB", 2),

@@ -17,6 +17,7 @@ from .analysis.estimates import count as count
 from .analysis.estimates import estimate as estimate
 from .analysis.prediction import predict as predict
 from .analysis.scale_out import scaling as scaling
+from .analysis.schedules import schedules as schedules
 from .analysis.validation import validate as validate
 from .analysis.whatif import what_if as what_if
 from .codegen.lower import lower as lower

@@ -24,7 +24,10 @@ from roofline.analysis.bulk import Rows, group_rows
 from roofline.analysis.estimates import Estimate, estimate
 from roofline.analysis.levels import run_bytes
 from roofline.analysis.scheduled import as_schedule, schedule_of
+from roofline.analysis.schedules import priced_of
 from roofline.cost import REGIME, checked_regime
+from roofline.cost.schedules import BOUNDS as BLOCK_BOUNDS
+from roofline.cost.schedules import HIGH, LOW, problems
 from roofline.counting.counts import nbytes
 from roofline.counting.grid import Points
 from roofline.hardware.chip import Chip
@@ -92,11 +95,13 @@ class _Chunk:
         self.found[at] = {"error": " ".join(str(why).split())[:600]}
 
     def fill(self, index: Iterable[int], columns: Mapping[str, Iterable[Any]]) -> None:
-        """Give rows their columns."""
+        """Give rows their columns; one with an error has that alone."""
         places = list(index)
-        whole = {**columns, "error": [None] * len(places)}
+        whole = {"error": [None] * len(places), **columns}
         for at, values in zip(places, zip(*(whole[name] for name in COLUMNS), strict=True), strict=True):
             self.found[at] = dict(zip(COLUMNS, values, strict=True))
+            if why := self.found[at]["error"]:
+                self.fail(at, why)
 
 
 # --- whole tables -----------------------------------------------------------------------------------------------------
@@ -391,9 +396,9 @@ def _operator_columns(group: Rows, chip: Chip, way: _Way, schedule: Schedule | N
                        for size in _boundary_bytes(group.graph))  # fmt: skip
     contracts = any(row.flops_by for row in est.rows)
     counts = {"flops": est.flops if contracts else est.vector_flops, "bytes": est.bytes}
+    times = {**_times(est, n), "bound": est.bound.tolist()} if schedule is None else _scheduled(est, n, schedule)
     return {
-        **_times(est, n),
-        "bound": est.bound.tolist(),
+        **times,
         **{name: _whole(np.broadcast_to(np.asarray(value, dtype=np.float64), n)) for name, value in counts.items()},
         "memory_bytes": _whole(inputs + outputs),
         "activation_bytes": _whole(outputs),
@@ -406,6 +411,17 @@ def _times(est: Estimate, n: int) -> dict[str, list[float]]:
     """The columns of times [us]."""
     times = {"predicted_us": est.time, "low_us": est.low, "high_us": est.high, "floor_us": est.floor}
     return {name: (np.broadcast_to(np.asarray(value), n) * 1e6).tolist() for name, value in times.items()}
+
+
+def _scheduled(est: Estimate, n: int, schedule: Schedule) -> dict[str, list[Any]]:
+    """The columns of times [us], of what bounds them and of why it cannot run, of matmuls whose blocks are given."""
+    priced = priced_of(est, schedule)
+    why = [f"this schedule cannot run on {est.chip.name}: {text}" if text else None for text in problems(priced)]
+    seconds = np.maximum(priced.seconds, est.floor)
+    times = {"predicted_us": seconds, "low_us": np.maximum(seconds * LOW, est.floor), "high_us": seconds * HIGH,
+             "floor_us": est.floor}  # fmt: skip
+    columns = {name: (np.broadcast_to(value, n) * 1e6).tolist() for name, value in times.items()}
+    return columns | {"bound": [BLOCK_BOUNDS[at] for at in np.broadcast_to(priced.bound, n)], "error": why}
 
 
 def _levels(est: Estimate, n: int, schedule: Schedule | None = None) -> dict[str, list[Any]]:

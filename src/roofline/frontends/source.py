@@ -22,12 +22,15 @@ Program = Graph | str | os.PathLike[str]
 _CONFIG = re.compile(rb'"(model_type|architectures)"\s*:')
 _HEAD = 2**20
 
+#: An operator with its sizes, such as ``gemm m=4096 n=4096 k=4096 dtype=bf16``: an entry of a workload in one line.
+_OPERATOR = re.compile(r"\s*[a-z]\w*(\s+[a-z]\w*=\S+)+\s*")
+
 #: What holds one program, without phases or options.
-_SINGLE = {"script": "a script", "onnx": "an ONNX file", "workload": "a workload"}
+_SINGLE = {"script": "a script", "onnx": "an ONNX file", "workload": "a workload", "operator": "an operator"}
 #: And what to do about a phase there.
 _NO_PHASE = {
     "script": "it builds one program", "onnx": "it holds one program",
-    "workload": "each of its model entries may name one",
+    "workload": "each of its model entries may name one", "operator": "it is one program",
 }  # fmt: skip
 
 
@@ -93,8 +96,8 @@ def load_program(
 
     Args:
         text: A shipped name or alias, a model ``.toml``, a workload ``.json``, a ``config.json`` or its folder, an
-            ``.onnx`` file, or a Python script, ``script.py`` or ``script.py:name``: your own code, which is run. A
-            graph is returned as it is.
+            ``.onnx`` file, an operator with its sizes (``gemm m=4096 n=4096 k=4096 dtype=bf16``), or a Python script,
+            ``script.py`` or ``script.py:name``: your own code, which is run. A graph is returned as it is.
         phase: ``forward``, ``prefill``, ``decode`` or ``train``; the model's default when absent. A workload, an ONNX
             file or a script has none.
         dtype: Number format of weights, activations and cache; of a workload, that of entries that name none.
@@ -123,15 +126,15 @@ def load_program(
         raise UsageError(f"{path}: {_SINGLE[kind]} has no phase; {_NO_PHASE[kind]}")
     if overrides:
         raise UsageError(f"{path}: {_SINGLE[kind]} has no option {next(iter(overrides))!r}; only a model has")
-    if kind == "workload":
-        graph, dtype = _workload(path, dtype), None
+    if kind in ("workload", "operator"):
+        graph, dtype = _workload(path, dtype) if kind == "workload" else _operator(os.fspath(text), dtype), None
     else:
         graph = frontends.from_onnx(path) if kind == "onnx" else load_script(*_script(text))
     return cast(graph, dtype, weights=weights, cache=cache) if dtype or weights or cache else graph
 
 
 def _kind(text: str | os.PathLike[str]) -> str:
-    """Tell what a name or a path stands for: ``script``, ``config``, ``onnx``, ``workload`` or ``model``."""
+    """Tell what a text stands for: ``operator``, ``script``, ``config``, ``onnx``, ``workload`` or ``model``."""
     if not isinstance(text, str | os.PathLike) or not os.fspath(text):
         code = "; import code with roofline.from_torch or roofline.from_jax first" if callable(text) else ""
         raise UsageError(
@@ -139,6 +142,8 @@ def _kind(text: str | os.PathLike[str]) -> str:
             f"workload .json, a config.json or its folder, an .onnx file or a script.py; given {repr(text)[:60]}{code}"
         )
     path = user_path(text, UnknownModel)
+    if isinstance(text, str) and _OPERATOR.fullmatch(text):
+        return "operator"
     if split_script(text) is not None:
         return "script"
     if _is_folder(text, path) or _is_config(path):
@@ -185,6 +190,23 @@ def _is_config(path: Path) -> bool:
             return bool(_CONFIG.search(file.read(_HEAD)))
     except (OSError, ValueError):
         return False  # the reader of workloads says what is wrong with it
+
+
+def _operator(text: str, dtype: str | None) -> Graph:
+    """Build an operator that is written with its sizes."""
+    from roofline.programs.workload import workload
+
+    word, *pairs = text.split()
+    entry: dict[str, Any] = {"op": word}
+    for key, _, value in (pair.partition("=") for pair in pairs):
+        if key in entry:
+            raise UsageError(f"{text[:60]!r}: {key} twice; expected each once")
+        entry[key] = {"true": True, "false": False}.get(
+            value, int(value) if value.isascii() and value.isdigit() else value
+        )
+    if dtype is not None and "dtype" in entry:
+        raise UsageError(f"{text[:60]!r} has a dtype; leave out one of it and dtype={dtype!r} (--dtype)")
+    return workload([entry], dtype or "bf16", word)
 
 
 def _workload(path: Path, dtype: str | None) -> Graph:
