@@ -118,7 +118,7 @@ def _facts(line: EngineTimeline) -> Iterator[tuple[str, Any]]:
     yield "time", time_and_range(line)
     share = line.gain / line.serial
     yield "one after the other", f"{time_text(line.serial)}; overlap saves {time_text(line.gain)} ({share:.1%})"
-    busiest = f"the {line.busiest} needs {time_text(line.loads[line.busiest])}"
+    busiest = f"{line.busiest} needs {time_text(line.loads[line.busiest])}"
     yield "at least", f"{time_text(line.least)}: the longest path takes {time_text(line.longest_path)}, {busiest}"
     weights, split = line.streamed, line.overlap
     if weights is not None:
