@@ -33,6 +33,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Any, str]] = {
     "model": (rl.model, {"name": "gpt2"}, "name phase dtype weights cache"),
     "compare": (rl.compare, {"program": DECODE, "chips": ["l4"], "batch": 1, "context": 8}, "chips mode what_if"),
     "from_config": (rl.from_config, {"source": "x"}, "source"), "from_onnx": (rl.from_onnx, {"source": "x"}, "source"),
+    "from_hlo": (rl.from_hlo, {"text": "x"}, "text"),
     "load_program": (rl.load_program, {"text": "gpt2"}, "text phase dtype"),
     "predict": (rl.predict, {"table": [ROW], "chip": "l4"}, "table chip regime"),
     "scaling": (rl.scaling, {**AT, "batch": 1}, "devices least_gain chip reserve"),

@@ -24,6 +24,7 @@ from .codegen.lower import lower as lower
 from .counting.counts import Counts as Counts
 from .diagnosis.causes import Verdict as Verdict
 from .diagnosis.verdict import check as check
+from .frontends.hlo import from_hlo as from_hlo
 from .frontends.jax import from_jax as from_jax
 from .frontends.onnx import from_onnx as from_onnx
 from .frontends.source import load_program as load_program

@@ -12,6 +12,7 @@ from roofline.analysis.fusing import Fusion, PolicyRow, explain_fusion, fusion
 from roofline.cli import options as opt
 from roofline.cli.app import PREDICT, command
 from roofline.cli.tables import Rows, heading, percent, table, time_text
+from roofline.frontends.hlo import from_hlo
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.units import format_si
 from roofline.passes.fusion.fuse import POLICIES
@@ -19,6 +20,8 @@ from roofline.passes.fusion.fuse import POLICIES
 _Policy = Annotated[str | None, opt.option(
     "--policy POLICY", f"Show the kernels of one policy: {', '.join(POLICIES)}, or given.", complete=("given",
     *POLICIES))]  # fmt: skip
+_Compiled = Annotated[str | None, opt.option(
+    "--compiled FILE", "Add a row for what XLA made of it: HLO text after its passes.")]  # fmt: skip
 _Pair = Annotated[str | None, opt.option("--pair A,B", "Explain whether two kernels can be one.")]
 
 #: Kernels that a table shows at most.
@@ -35,9 +38,11 @@ def fuse(
     chip: opt.MaybeChip = None,
     policy: _Policy = None,
     pair: _Pair = None,
+    compiled: _Compiled = None,
 ) -> None:
     """Show accesses, bytes and time by fusion policy, or explain a pair."""
     opt.exclusive(policy=policy is not None, pair=pair is not None)
+    opt.exclusive(compiled=compiled is not None, pair=pair is not None)
     _known(policy)
     names = _two(pair)
     what_if.need(chip)
@@ -47,7 +52,8 @@ def fuse(
     if names is not None:
         explanation = explain_fusion(graph, *names, device, **values)
         return output.write(explanation, [heading(explanation), Text(str(explanation))])
-    result = fusion(graph, device, **values)
+    others = {"xla": from_hlo(compiled, unknown="report")} if compiled is not None else {}
+    result = fusion(graph, device, others=others, **values)
     if policy is None:
         return output.write(result, _policies(result))
     about = {**result.subject(), "policy": policy}

@@ -82,9 +82,9 @@ _size, _run, limit = partial(option, panel="Sizes"), partial(option, panel="Run"
 _format, _output = partial(_program, complete=complete_formats), partial(option, panel="Output")
 
 Model = Annotated[str, argument(
-    "MODEL", "A shipped name, a model .toml, a workload .json, a config.json or its folder, an .onnx file, an operator "
-    "with its sizes ('gemm m=512 n=512 k=512'), or your "
-    "own script.py, which is run.", complete_models)]  # fmt: skip
+    "MODEL", "A shipped name, a model .toml, a workload .json, a config.json or its folder, an .onnx, .mlir or .hlo "
+    "file, an operator with its sizes ('gemm m=512 n=512 k=512'), or your own script.py, which is run.",
+    complete_models)]  # fmt: skip
 OneChip = Annotated[str, argument("CHIP", "A shipped name, a chip .toml, or a cluster.", complete_chips)]
 MaybeChip = Annotated[Text, argument("[CHIP]", "Where it ran, or is to run.", complete_chips)]
 RanOn = Annotated[

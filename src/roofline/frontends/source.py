@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,15 @@ _HEAD = 2**20
 _OPERATOR = re.compile(r"\s*[a-z]\w*(\s+[a-z]\w*=\S+)+\s*")
 
 #: What holds one program, without phases or options.
-_SINGLE = {"script": "a script", "onnx": "an ONNX file", "workload": "a workload", "operator": "an operator"}
+_SINGLE = {"script": "a script", "onnx": "an ONNX file", "workload": "a workload", "operator": "an operator",
+           "hlo": "a StableHLO or HLO file"}  # fmt: skip
+_SUFFIXES = {".onnx": "onnx", ".json": "workload", **dict.fromkeys((".mlir", ".stablehlo", ".hlo"), "hlo")}
+_READERS: dict[str, Callable[[Path], Graph]] = {
+    "onnx": lambda path: frontends.from_onnx(path), "hlo": lambda path: frontends.from_hlo(path),
+}  # fmt: skip
 #: And what to do about a phase there.
 _NO_PHASE = {
-    "script": "it builds one program", "onnx": "it holds one program",
+    "script": "it builds one program", "onnx": "it holds one program", "hlo": "it holds one program",
     "workload": "each of its model entries may name one", "operator": "it is one program",
 }  # fmt: skip
 
@@ -96,10 +102,11 @@ def load_program(
 
     Args:
         text: A shipped name or alias, a model ``.toml``, a workload ``.json``, a ``config.json`` or its folder, an
-            ``.onnx`` file, an operator with its sizes (``gemm m=4096 n=4096 k=4096 dtype=bf16``), or a Python script,
-            ``script.py`` or ``script.py:name``: your own code, which is run. A graph is returned as it is.
+            ``.onnx`` file, StableHLO or HLO text (``.mlir``, ``.stablehlo``, ``.hlo``, and ``.txt`` as XLA dumps it),
+            an operator with its sizes (``gemm m=4096 n=4096 k=4096 dtype=bf16``), or a Python script, ``script.py`` or
+            ``script.py:name``: your own code, which is run. A graph is returned as it is.
         phase: ``forward``, ``prefill``, ``decode`` or ``train``; the model's default when absent. A workload, an ONNX
-            file or a script has none.
+            file, a module or a script has none.
         dtype: Number format of weights, activations and cache; of a workload, that of entries that name none.
         weights: Number format of the weights alone.
         cache: Number format of the KV cache alone.
@@ -129,17 +136,18 @@ def load_program(
     if kind in ("workload", "operator"):
         graph, dtype = _workload(path, dtype) if kind == "workload" else _operator(os.fspath(text), dtype), None
     else:
-        graph = frontends.from_onnx(path) if kind == "onnx" else load_script(*_script(text))
+        graph = _READERS[kind](path) if kind in _READERS else load_script(*_script(text))
     return cast(graph, dtype, weights=weights, cache=cache) if dtype or weights or cache else graph
 
 
 def _kind(text: str | os.PathLike[str]) -> str:
-    """Tell what a text stands for: ``operator``, ``script``, ``config``, ``onnx``, ``workload`` or ``model``."""
+    """Tell what a text stands for: ``operator``, ``script``, ``config``, ``onnx``, ``hlo``, ``workload``, ``model``."""
     if not isinstance(text, str | os.PathLike) or not os.fspath(text):
         code = "; import code with roofline.from_torch or roofline.from_jax first" if callable(text) else ""
         raise UsageError(
             "expected a program: a Graph, a shipped name (see roofline.models()), or the path of a model .toml, a "
-            f"workload .json, a config.json or its folder, an .onnx file or a script.py; given {repr(text)[:60]}{code}"
+            "workload .json, a config.json or its folder, an .onnx or .mlir file or a script.py; "
+            f"given {repr(text)[:60]}{code}"
         )
     path = user_path(text, UnknownModel)
     if isinstance(text, str) and _OPERATOR.fullmatch(text):
@@ -148,7 +156,8 @@ def _kind(text: str | os.PathLike[str]) -> str:
         return "script"
     if _is_folder(text, path) or _is_config(path):
         return "config"
-    return {".onnx": "onnx", ".json": "workload"}.get(path.suffix.lower(), "model")
+    suffix = path.suffix.lower()
+    return "hlo" if suffix == ".txt" and _is_module(path) else _SUFFIXES.get(suffix, "model")
 
 
 def _script(text: str | os.PathLike[str]) -> tuple[str, str | None]:
@@ -207,6 +216,19 @@ def _operator(text: str, dtype: str | None) -> Graph:
     if dtype is not None and "dtype" in entry:
         raise UsageError(f"{text[:60]!r} has a dtype; leave out one of it and dtype={dtype!r} (--dtype)")
     return workload([entry], dtype or "bf16", word)
+
+
+def _is_module(path: Path) -> bool:
+    """Tell whether a text is one that XLA dumps."""
+    from roofline.frontends.hlo import is_module
+
+    if not os.path.isfile(path):
+        return False
+    try:
+        with path.open("rb") as file:
+            return is_module(file.read(_HEAD))
+    except OSError:
+        return False  # the reader of models says what is wrong with it
 
 
 def _workload(path: Path, dtype: str | None) -> Graph:

@@ -84,12 +84,12 @@ class Builder:
             self._scopes.pop()
 
     @contextmanager
-    def kernel(self, name: str) -> Iterator[None]:
-        """Run everything built inside, and nothing else, as one kernel."""
+    def kernel(self, name: str) -> Iterator[str]:
+        """Run everything built inside, and nothing else, as one kernel; its label."""
         outer, self._kernel = self._kernel, self._unique(name)
         self._kernels.add(self._kernel)
         try:
-            yield
+            yield self._kernel
         finally:
             self._kernel = outer
 

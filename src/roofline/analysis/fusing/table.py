@@ -175,6 +175,7 @@ def fusion(
     *,
     phase: str | None = None,
     dtype: str | None = None,
+    others: Mapping[str, Program] | None = None,
     **sizes: Any,
 ) -> Fusion:
     """Compare what a program reads and writes, and how long it takes, under each fusion policy.
@@ -185,6 +186,8 @@ def fusion(
         chip: Where it runs, for times; without them when absent.
         phase: Of a program given by name; its default when absent.
         dtype: Number format of a program given by name; its own when absent.
+        others: Programs with kernels of their own, each a row by the name that it has here: what a compiler made of the
+            same program, read by :func:`roofline.from_hlo`.
         sizes: ``batch``, ``seq``, ``context`` and any other size of the program, single numbers.
 
     Returns:
@@ -208,7 +211,9 @@ def fusion(
     where = find_chip(chip) if chip is not None else None
     base = ungrouped(graph)
     programs = {"given": graph} | {policy: fuse(base, policy) for policy in POLICIES}
-    rows = tuple(_row(policy, program, where, sizes, tf32) for policy, program in programs.items())
+    programs |= {name: as_graph(other) for name, other in (others or {}).items()}
+    points = {name: {size: sizes[size] for size in each.symbols & sizes.keys()} for name, each in programs.items()}
+    rows = tuple(_row(policy, program, where, points[policy], tf32) for policy, program in programs.items())
     return Fusion(graph, where, MappingProxyType(sizes), MappingProxyType(programs), rows)
 
 

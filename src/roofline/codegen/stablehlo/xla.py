@@ -71,6 +71,19 @@ def compiled(text: str, optimize: bool = True) -> Any:
         return client.compile_and_load(module, devices, options)
 
 
+def optimised(text: str) -> str:
+    """Return what XLA makes of a module for a CPU: HLO after its passes, which :func:`roofline.from_hlo` reads.
+
+    Args:
+        text: The module.
+
+    Raises:
+        MissingExtra: jax is not installed.
+        UsageError: JAX or XLA refuses the module.
+    """
+    return str(compiled(text).hlo_modules()[0].to_string())
+
+
 def _wide_numbers() -> Any:
     """Let jax hold numbers of 64 bits."""
     import jax

@@ -81,7 +81,7 @@ def while_loop(call: Call) -> Result:
     p, w = call.params, call.walk
     conds, consts = p["cond_nconsts"], p["cond_nconsts"] + p["body_nconsts"]
     values, carry = call.values, call.values[consts:]
-    known = _static_trips(p, values[:conds], carry)
+    known = p.get("trips") or _static_trips(p, values[:conds], carry)
     if known is not None and known < 1:
         return carry
     with call.b.scope("while"):
@@ -163,16 +163,20 @@ def _numbers(values: Sequence[Any]) -> list[Any]:
 
 def cond(call: Call) -> Result:
     """The branch that costs most, in FLOPs and then in nodes; a branch that the program's own numbers pick alone."""
-    branches, w = call.params["branches"], call.walk
-    picked = _number(call.values[0])
+    return choose(call, _number(call.values[0]), [(branch, call.values[1:]) for branch in call.params["branches"]])
+
+
+def choose(call: Call, picked: int | None, branches: Sequence[tuple[Any, Sequence[Value]]]) -> Result:
+    """Inline one of several functions with its arguments: the one picked, else the one that costs most."""
+    w = call.walk
     if picked is not None or len(branches) == 1:
-        return w.inline(branches[min(max(picked or 0, 0), len(branches) - 1)], call.values[1:], "cond")
+        return w.inline(*branches[min(max(picked or 0, 0), len(branches) - 1)], "cond")
     before = w.state
     first = len(w.b.nodes)
     tried = []
-    for branch in branches:
+    for branch, values in branches:
         w.restore(before)
-        out = w.inline(branch, call.values[1:], "cond")
+        out = w.inline(branch, values, "cond")
         tried.append((_cost(w, first), w.state, out))
     best = max(range(len(tried)), key=lambda at: tried[at][0])
     w.restore(tried[best][1])

@@ -279,6 +279,7 @@ _EVEN_CONSTANT = frozenset({
     "scan", "while", "cond", "jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call",
     "custom_vjp_call_jaxpr", "custom_lin", "remat", "remat2", "checkpoint", "composite", "shard_map", "random_bits",
     "threefry2x32", "rng_bit_generator", "rng_uniform",
+    "fusion", "call", "call_body", "branches", "custom_call",
 })  # fmt: skip
 
 
@@ -310,7 +311,9 @@ def _title(eqn: Any) -> str:
 
 
 def place(eqn: Any) -> str:
-    """Return where an equation comes from in the user's source, as far as jax knows."""
+    """Return where an equation comes from in the user's source, as far as jax knows; of a text its line."""
+    if hasattr(eqn, "line"):
+        return f"line {eqn.line}"
     try:
         from jax._src.source_info_util import summarize
 

@@ -131,7 +131,7 @@ class Walk:
         return bool(read) and not call.writes and all(not value.shape for value in call.outs) and (
             self.on_host.issuperset(value.number for value in read))  # fmt: skip
 
-    def _kernel(self, call: Call) -> AbstractContextManager[None]:
+    def _kernel(self, call: Call) -> AbstractContextManager[Any]:
         """Run a call that writes into memory that is there as one kernel: it computes and writes."""
         writes = any(write.base is not None or self._is_stored(write) for write in call.writes)
         return self.b.kernel(call.name) if writes and not call.record.kernel else nullcontext()
