@@ -147,6 +147,7 @@ def test_one_stream_takes_the_time_of_the_estimate(name: str, mode: Any) -> None
     line = rl.timeline(graph, "h100-sxm", mode=mode, **sizes)
     assert line.time == pytest.approx(est.time, rel=1e-9)
     assert line.serial == pytest.approx(est.time, rel=1e-9)
+    assert line.gain == 0.0
     assert (line.low, line.high) == pytest.approx((est.low, est.high), rel=1e-9)
     assert line.loads["stream"] == pytest.approx(est.time, rel=1e-9)
 

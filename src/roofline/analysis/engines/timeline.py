@@ -23,6 +23,8 @@ from roofline.ir.units import format_si
 
 #: Streams, layers ahead and parts of a matmul at most.
 MOST = 64
+#: Below this share of the whole, a difference of two sums is rounding.
+ROUNDING = 1e-9
 #: What a timeline leaves out, said with every one.
 NOT_MODELLED = (
     "multiprocessors that collectives and copies take from kernels", "caches that kernels of several streams share",
@@ -74,7 +76,8 @@ class EngineTimeline(Report):
     @property
     def gain(self) -> float:
         """Time that overlap saves against everything one after the other [s]."""
-        return self.serial - self.time
+        saved = self.serial - self.time
+        return saved if abs(saved) > ROUNDING * self.serial else 0.0
 
     @cached_property
     def longest_path(self) -> float:
