@@ -15,6 +15,8 @@ from .fusing import explain_fusion as explain_fusion
 from .fusing import fusion as fusion
 from .launched import Launched as Launched
 from .launched import launched as launched
+from .mapping import GridMapping as GridMapping
+from .mapping import mapping as mapping
 from .provenance import PassHistory as PassHistory
 from .provenance import pass_history as pass_history
 from .scale_out import Scaling as Scaling

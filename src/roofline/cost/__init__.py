@@ -27,6 +27,7 @@ from roofline.cost import (
     plain,
     power,
     rowwise,
+    silicon,
     stream,
 )
 from roofline.cost.lowering import EAGER, lowered, separate, word
@@ -173,6 +174,8 @@ def _formula(work: Launch) -> tuple[Group, Formula]:
     if cpu.is_described(work.chip):
         return (cpu.MATMUL, cpu.matmul_seconds) if work.row.flops_by else (cpu.STREAM, cpu.stream_seconds)
     kind = work.row.kernel.kind
+    if silicon.is_spread(work):
+        return FORMULAS[kind][0], silicon.seconds
     if not work.machine.is_gpu and kind not in ("network", "transfer"):
         return FORMULAS[kind][0], plain.seconds
     if channels.kernel_of(work) is not None:

@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from roofline.hardware.figures import FIGURE_UNITS, FIGURES, FLAT, LINKS, UNITS, Edit, altered, named, replacements
+from roofline.hardware.grid import CoreGrid
 from roofline.hardware.parts import (
     Clock,
     DTypeName,
@@ -77,6 +78,7 @@ class Chip(Frozen):
         vector: Dense peaks of the ordinary arithmetic units by format.
         memory: Main memory first, then from the outside in.
         links: Ways to other devices and to the host.
+        grid: Rows and columns of cores with memory and an engine of their own, where it is made of such.
         efficiency: What programs reach of these figures.
         fallback: Formats without hardware and what they run as.
         clock_slack: Factor by which a measurement may beat the floor before it must be wrong.
@@ -104,6 +106,7 @@ class Chip(Frozen):
     vector: _Peaks = Field(default_factory=FrozenDict)
     memory: Annotated[tuple[MemoryLevel, ...], Field(min_length=1, max_length=64)]
     links: tuple[Link, ...] = ()
+    grid: CoreGrid | None = None
     efficiency: Efficiency = Efficiency()
     fallback: _Fallbacks = Field(default_factory=FrozenDict)
     clock_slack: Annotated[Number, Field(ge=1, le=100)] = 1.05
@@ -402,6 +405,10 @@ def _unfold(data: dict[str, Any]) -> dict[str, Any]:
     for key in ("memory", "links"):
         if isinstance(data.get(key), list | tuple):
             data[key] = tuple(_sourced(value, "name", default, sources) for value in data[key])
+    if isinstance(data.get("grid"), dict):
+        table = _sourced(data["grid"], "", default, sources)
+        engine = table.get("engine")
+        data["grid"] = table | ({"engine": _sourced(engine, "", default, sources)} if isinstance(engine, dict) else {})
     if isinstance(data.get("efficiency"), dict):
         data["efficiency"] = _sourced(data["efficiency"], "compute", Efficiency().source, sources)
     return data
@@ -440,7 +447,7 @@ _CITED = re.compile(r"(?:(?<=^)|(?<=[(;])|(?<=; ))[\w-]+(?=$|[;),])")
 
 _TABLES: dict[str, type[BaseModel]] = {
     "matrix": Peak, "vector": Peak, "memory": MemoryLevel, "links": Link,
-    "efficiency": Efficiency, "fallback": Fallback,
+    "efficiency": Efficiency, "fallback": Fallback, "grid": CoreGrid,
 }  # fmt: skip
 
 

@@ -41,7 +41,8 @@ UNITS = ("matrix", "vector")
 #: Units of figures, by the attribute that holds them.
 FIGURE_UNITS = {
     "flops": "FLOP/s", "sparse": "FLOP/s", "bandwidth": "B/s", "per_peer": "B/s", "capacity": "B", "clock": "Hz",
-    "tdp": "W", "latency": "s", "launch": "s", "host": "s",
+    "sram": "B", "sram_bandwidth": "B/s", "noc_bandwidth": "B/s", "tdp": "W", "latency": "s", "launch": "s",
+    "host": "s",
 }  # fmt: skip
 
 _WHAT_IF = " (what-if)"

@@ -22,6 +22,8 @@ from roofline.ir.text import shown
 
 #: Figures of the chip itself.
 _OWN = ("cores", "clock", "tdp", "clock_slack")
+#: Figures of a grid of cores.
+_GRID = ("rows", "columns", "sram", "sram_bandwidth", "noc_bandwidth")
 #: What a path may end in where it names an entry alone.
 _USUAL = {"matrix": "flops", "vector": "flops"}
 _RELATIVE = re.compile(r"\s*(?:[x×]\s*([0-9][0-9.eE+-]*)|([0-9][0-9.eE+-]*)\s*[x×])\s*")
@@ -45,6 +47,8 @@ class Place(NamedTuple):
         entry = getattr(chip, self.field)
         if self.key is None:
             return None if entry is None else float(entry)
+        if self.field == "grid":
+            return None if entry is None else float(getattr(entry, self.attribute) or 0) or None
         if self.field == "efficiency":
             entry = entry.parameters.get(self.key, {}) if self.key else entry
         else:
@@ -54,7 +58,9 @@ class Place(NamedTuple):
 
     def edits(self, chip: Chip, value: float) -> Iterator[Edit]:
         """Return what gives it a value."""
-        if self.field != "efficiency":
+        if self.field == "grid":
+            yield "grid", None, "", chip.grid.model_dump() | {self.attribute: value}  # type: ignore[union-attr]
+        elif self.field != "efficiency":
             yield (self.field, self.key, self.attribute, value)
         elif self.attribute == "host" and not self.key:
             yield from replacements(chip, {"host": value})
@@ -163,7 +169,7 @@ def _new(chip: Chip, place: Place, name: str, value: str | float, factor: float 
     """Return the new value of a figure in SI."""
     if factor is not None:
         number = factor * (place.value(chip) or 0.0)
-        return round(number) if place.field == "cores" else number
+        return round(number) if place.field == "cores" or place.attribute in ("rows", "columns") else number
     return value_of(place, name, value)
 
 
@@ -254,6 +260,8 @@ def _path(chip: Chip, name: str) -> Place:
         group, _, attribute = rest.removeprefix("parameters.").rpartition(".")
         if group in chip.efficiency.parameters or (not group and attribute in _numbers(chip.efficiency)):
             return Place("efficiency", group, attribute)
+    elif field == "grid" and chip.grid is not None and rest in _GRID:
+        return Place("grid", "", rest)
     elif field in ("memory", "links", *UNITS) and rest:
         for keys, entry in _entries(chip, field):
             for key in filter(None, map(str, keys)):
@@ -308,6 +316,7 @@ def paths(chip: Chip) -> list[str]:
     """Return the paths of a chip's figures."""
     every = [f"efficiency.{name}" for name in _numbers(chip.efficiency)]
     every += [f"efficiency.{group}.{name}" for group, own in chip.efficiency.parameters.items() for name in own]
+    every += [f"grid.{name}" for name in _GRID if chip.grid is not None]
     for field in ("memory", "links", *UNITS):
         for keys, part in _entries(chip, field):
             every += [f"{field}.{keys[0]}.{name}" for name in _numbers(part) if name in FIGURE_UNITS]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from roofline.hardware.chip import Chip
+from roofline.hardware.grid import CoreGrid
 from roofline.ir.units import format_si
 
 
@@ -22,7 +23,7 @@ class ChipFigure(NamedTuple):
     def text(self) -> str:
         """The value as a person writes it."""
         if isinstance(self.value, str):
-            return f"runs as {self.value}"
+            return f"{self.value} {self.unit}" if self.unit else f"runs as {self.value}"
         if self.value is None:
             return "-"
         return f"{100 * self.value:.3g}%" if self.unit == "share" else format_si(self.value, self.unit)
@@ -47,6 +48,8 @@ def figures_of(chip: Chip) -> Iterator[ChipFigure]:
     for link in chip.links:
         details = [part for part in ("one direction", link.note) if part]
         yield ChipFigure(f"{link.name} ({link.kind})", link.bandwidth, "B/s", link.source, "; ".join(details))
+    if chip.grid is not None:
+        yield from _of_grid(chip.grid)
     for name, fallback in chip.fallback.items():
         yield ChipFigure(name, fallback.runs_as, "", fallback.source, chip.matmul_runs_as(name))
     share = chip.efficiency
@@ -55,3 +58,21 @@ def figures_of(chip: Chip) -> Iterator[ChipFigure]:
     yield ChipFigure("share of bandwidth", share.memory, "share", share.source, "")
     yield ChipFigure("least kernel time", share.launch, "s", share.source, "")
     yield ChipFigure("host time per op", share.host, "s", share.source, "")
+
+
+def _of_grid(grid: CoreGrid) -> Iterator[ChipFigure]:
+    """Yield the figures of a grid of cores."""
+    engine = grid.engine
+    kind = "systolic" if engine.dataflow == "systolic" else "tiles"
+    shape = " x ".join(map(str, engine.shape))
+    yield ChipFigure("grid of cores", f"{grid.rows} x {grid.columns}", "cores", grid.source, grid.note)
+    yield ChipFigure("SRAM of a core", grid.sram, "B", grid.source, "")
+    yield ChipFigure("its bandwidth", grid.sram_bandwidth, "B/s", grid.source, "")
+    yield ChipFigure("NoC into a core", grid.noc_bandwidth, "B/s", grid.source, "")
+    yield ChipFigure(
+        "matrix engine",
+        shape,
+        "multiply-adds",
+        engine.source,
+        f"{engine.count} a core, {kind}; {engine.note}".rstrip("; "),
+    )

@@ -1,0 +1,111 @@
+"""How the products of a program are spread over a chip that is a grid of cores, and which level sets the pace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+from roofline.analysis.estimates import Estimate, estimate
+from roofline.cost import launch, values
+from roofline.cost.silicon import LEVELS, is_spread, spreads
+from roofline.cost.silicon.mapping import Product, Spread, named
+from roofline.counting.grid import one_point
+from roofline.frontends.source import Program
+from roofline.hardware.library import AnyChip
+from roofline.hardware.library import chip as find_chip
+from roofline.ir.errors import MissingFigure
+from roofline.ir.report import Report, title
+from roofline.ir.units import format_si
+
+
+@dataclass(frozen=True, eq=False)
+class GridMapping(Report):
+    """How products are spread over a grid of cores, made by :func:`mapping`.
+
+    Attributes:
+        estimate: Of the program on the chip.
+    """
+
+    schema = "mapping"
+
+    estimate: Estimate
+
+    def subject(self) -> dict[str, Any]:
+        """Return the program, the chip and the sizes."""
+        return self.estimate.subject()
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return one row per product of each distinct kernel: its way, and time and traffic by level, slowest first."""
+        return self._rows
+
+    @cached_property
+    def _rows(self) -> list[dict[str, Any]]:
+        return sorted(self._products(), key=lambda row: -row["count"] * row["time_s"])
+
+    def _products(self) -> Iterator[dict[str, Any]]:
+        est = self.estimate
+        for row in est.rows:
+            work = launch(row, est.chip, est.tf32, est.regime)
+            if is_spread(work):
+                about = {"kernel": row.kernel.name, "op": row.kernel.main.op, "count": row.kernel.count}
+                for product, each in spreads(work, values(est.chip, row.kernel.kind, est.regime)):
+                    yield about | self._row(product, each, work.peak)
+
+    def _row(self, product: Product, best: Spread, peak: float) -> dict[str, Any]:
+        grid, sizes = self.estimate.chip.grid, {axis: float(getattr(product, axis)) for axis in "bmnk"}
+        assert grid is not None
+        slowest = max(LEVELS, key=lambda level: best.by_level[level])
+        return {
+            **sizes, "mapping": named(int(best.choice), grid), "level": slowest, "time_s": float(best.seconds),
+            **{f"{level.lower()}_s": float(best.by_level[level]) for level in LEVELS},
+            "level_bytes": {level: float(total) for level, total in best.bytes.items()},
+            "engine_share": 2 * prod(sizes.values()) / peak / float(best.seconds),
+        }  # fmt: skip
+
+    def __repr__(self) -> str:
+        lines = [f"<GridMapping {title(self.subject())}:"]
+        for row in self.records()[:10]:
+            size = " x ".join(f"{row[axis]:,.6g}" for axis in "bmnk")
+            pace = (
+                f"{format_si(row['time_s'], 's')}, {row['level']} sets the pace, {row['engine_share']:.0%} of the peak"
+            )
+            lines.append(f"{row['kernel']} ({size}): {row['mapping']}; {pace}")
+        return "\n  ".join(lines) + ">"
+
+
+def mapping(
+    program: Program, chip: AnyChip, *, phase: str | None = None, dtype: str | None = None, **sizes: Any
+) -> GridMapping:
+    """Say how the products of a program are spread over a chip that is a grid of cores.
+
+    Args:
+        program: A graph, a shipped name, or the path of a model file, workload, config or script.
+        chip: A chip whose file describes a ``[grid]``.
+        phase: Of a program given by name; its default when absent.
+        dtype: Number format of a program given by name; its own when absent.
+        sizes: One whole number each.
+
+    Returns:
+        For each product of a matmul, a convolution or attention what goes over rows and columns of the grid, what stays
+        in a core's memory, and time [s] and traffic [byte] by level.
+
+    Raises:
+        MissingFigure: The chip's file describes no grid.
+        UsageError: Sizes of several numbers.
+
+    Example:
+        >>> import roofline as rl
+        >>> one = rl.workload([{"op": "gemm", "m": 4096, "n": 4096, "k": 4096}])
+        >>> found = mapping(one, "wormhole-n150").records()[0]
+        >>> found["level"]
+        'engine'
+    """
+    device = find_chip(chip)
+    if device.grid is None:
+        raise MissingFigure(f"{device.name} describes no grid of cores; give it a [grid], as wormhole-n150 has")
+    est = estimate(program, device, mode="graph", phase=phase, dtype=dtype, **sizes)
+    one_point(est.axis_names, "products are spread for")
+    return GridMapping(est)
