@@ -187,22 +187,24 @@ def test_half_an_array_is_half_as_fast() -> None:
 
 
 def test_the_report_names_the_way_and_the_level() -> None:
-    rows = rl.analysis.mapping(gemm(4096, 4096, 4096), "wormhole-n150").records()
+    rows = rl.analysis.mapping(rl.estimate(gemm(4096, 4096, 4096), "wormhole-n150")).records()
     assert rows[0]["mapping"].startswith("m over rows, n over columns; ")
     assert rows[0]["level"] == "engine"
     assert rows[0]["engine_share"] == pytest.approx(0.82)
     assert rows[0]["time_s"] == max(rows[0][f"{level.lower()}_s"] for level in LEVELS)
-    few = rl.analysis.mapping("llama-3-8b", "wormhole-n150", phase="decode", batch=1, context=64).records()
+    few = rl.analysis.mapping(rl.estimate("llama-3-8b", "wormhole-n150", phase="decode", batch=1, context=64)).records()
     assert few[0]["level"] == "DRAM"
-    net = rl.analysis.mapping("resnet18", "tpu-v4", batch=1, dtype="bf16")
+    net = rl.analysis.mapping(rl.estimate("resnet18", "tpu-v4", batch=1, dtype="bf16"))
     assert {row["op"] for row in net.records()} == {"conv2d", "linear"}
     assert "sets the pace" in repr(net)
     with pytest.raises(rl.errors.MissingFigure, match="describes no grid"):
-        rl.analysis.mapping("resnet18", "h100-sxm", batch=1)
+        rl.analysis.mapping(rl.estimate("resnet18", "h100-sxm", batch=1))
 
 
 def test_attention_is_two_products() -> None:
-    rows = rl.analysis.mapping("gpt2", "tpu-v4", phase="prefill", batch=1, seq=1024, dtype="bf16").records()
+    rows = rl.analysis.mapping(
+        rl.estimate("gpt2", "tpu-v4", phase="prefill", batch=1, seq=1024, dtype="bf16")
+    ).records()
     sdpa = [row for row in rows if row["op"] == "attention_scores"]
     assert {(row["n"], row["k"]) for row in sdpa} == {(512.5, 64.0), (64.0, 512.5)}  # half of the pairs are masked
 
@@ -241,7 +243,7 @@ def test_the_first_tpu_waits_for_weights() -> None:
               "engine": {"shape": [1, 256, 256], "dataflow": "systolic", "load": 256}},
     )  # fmt: skip
     layer = rl.workload([{"op": "gemm", "m": 200, "n": 2000, "k": 2000, "dtype": "int8"}])
-    row = rl.analysis.mapping(layer, tpu).records()[0]
+    row = rl.analysis.mapping(rl.estimate(layer, tpu)).records()[0]
     assert row["level"] == "DRAM"
     cycle = 2 * 256 * 256 / 92e12
     assert row["engine_s"] == pytest.approx((8 * 8 * 256 + 512) * cycle)

@@ -8,16 +8,14 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-from roofline.analysis.estimates import Estimate, estimate
+from roofline.analysis.estimates import Estimate
 from roofline.cost import launch, values
 from roofline.cost.silicon import LEVELS, is_spread, spreads
 from roofline.cost.silicon.mapping import Product, Spread, named
 from roofline.counting.grid import one_point
-from roofline.frontends.source import Program
-from roofline.hardware.library import AnyChip
-from roofline.hardware.library import chip as find_chip
-from roofline.ir.errors import MissingFigure
+from roofline.ir.errors import MissingFigure, UsageError
 from roofline.ir.report import Report, title
+from roofline.ir.text import shown
 from roofline.ir.units import format_si
 
 
@@ -76,17 +74,11 @@ class GridMapping(Report):
         return "\n  ".join(lines) + ">"
 
 
-def mapping(
-    program: Program, chip: AnyChip, *, phase: str | None = None, dtype: str | None = None, **sizes: Any
-) -> GridMapping:
+def mapping(estimate: Estimate) -> GridMapping:
     """Say how the products of a program are spread over a chip that is a grid of cores.
 
     Args:
-        program: A graph, a shipped name, or the path of a model file, workload, config or script.
-        chip: A chip whose file describes a ``[grid]``.
-        phase: Of a program given by name; its default when absent.
-        dtype: Number format of a program given by name; its own when absent.
-        sizes: One whole number each.
+        estimate: Of one point, on a chip whose file describes a ``[grid]``.
 
     Returns:
         For each product of a matmul, a convolution or attention what goes over rows and columns of the grid, what stays
@@ -94,18 +86,17 @@ def mapping(
 
     Raises:
         MissingFigure: The chip's file describes no grid.
-        UsageError: Sizes of several numbers.
+        UsageError: Several points or chips.
 
     Example:
         >>> import roofline as rl
         >>> one = rl.workload([{"op": "gemm", "m": 4096, "n": 4096, "k": 4096}])
-        >>> found = mapping(one, "wormhole-n150").records()[0]
-        >>> found["level"]
+        >>> mapping(rl.estimate(one, "wormhole-n150")).records()[0]["level"]
         'engine'
     """
-    device = find_chip(chip)
-    if device.grid is None:
-        raise MissingFigure(f"{device.name} describes no grid of cores; give it a [grid], as wormhole-n150 has")
-    est = estimate(program, device, mode="graph", phase=phase, dtype=dtype, **sizes)
-    one_point(est.axis_names, "products are spread for")
-    return GridMapping(est)
+    if not isinstance(estimate, Estimate):
+        raise UsageError(f"mapping: expected an estimate of rl.estimate, given {shown(estimate)}")
+    one_point(estimate.axis_names, "products are spread for")
+    if estimate.chip.grid is None:
+        raise MissingFigure(f"{estimate.chip.name} describes no grid of cores; give it a [grid], as wormhole-n150 has")
+    return GridMapping(estimate)
