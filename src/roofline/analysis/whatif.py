@@ -79,8 +79,7 @@ def what_if(
     if not (weights is activations is cache is None):
         stored = formats_by_name(weights) if isinstance(weights, str) else weights
         graph = quantize(graph, **_told(weights=stored, activations=activations, cache=cache))
-    graph = graph if layout is None else lay_out(graph, layout)
-    graph = _staged(graph, pp, where, tp * ep)
+    graph = _staged(graph if layout is None else lay_out(graph, layout), pp, where, tp * ep)
     return graph if fuse is None else fuse_kernels(graph, policy=fuse)
 
 
