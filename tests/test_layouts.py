@@ -221,7 +221,7 @@ def test_advice_names_it_with_what_it_saves() -> None:
 # --- captured programs ------------------------------------------------------------------------------------------------
 
 
-def test_programs_of_pytorch_and_onnx_keep_their_numbers() -> None:
+def test_a_program_of_pytorch_keeps_its_numbers() -> None:
     torch = pytest.importorskip("torch")
     nn = torch.nn
 
@@ -241,3 +241,25 @@ def test_programs_of_pytorch_and_onnx_keep_their_numbers() -> None:
     assert same(graph, turned)
     assert len(copies(turned)) == 4  # the input, around a slice, and what a view reads
     assert rl.passes.layout(turned, "channels_first").nodes == graph.nodes
+
+
+def test_a_program_of_onnx_keeps_its_numbers(tmp_path: Any) -> None:
+    onnx = pytest.importorskip("onnx")
+    make, number = onnx.helper, onnx.TensorProto.FLOAT
+    weights = {"w": [8, 4, 3, 3], "v": [8, 8, 1, 1]}
+    nodes = [
+        make.make_node("Conv", ["x", "w"], ["a"], pads=[1, 1, 1, 1]), make.make_node("Relu", ["a"], ["b"]),
+        make.make_node("MaxPool", ["b"], ["c"], kernel_shape=[2, 2], strides=[2, 2]),
+        make.make_node("Conv", ["c", "v"], ["d"]), make.make_node("Add", ["c", "d"], ["y"]),
+    ]  # fmt: skip
+    filled = [make.make_tensor(name, number, shape, [0.1] * (shape[0] * shape[1] * shape[2] * shape[3]))
+              for name, shape in weights.items()]  # fmt: skip
+    ends = [[make.make_tensor_value_info(name, number, shape)] for name, shape in (("x", [2, 4, 8, 8]),
+                                                                               ("y", [2, 8, 4, 4]))]  # fmt: skip
+    model = make.make_model(make.make_graph(nodes, "small", *ends, filled), opset_imports=[make.make_opsetid("", 17)])
+    path = tmp_path / "small.onnx"
+    onnx.save(model, path)
+    graph = rl.from_onnx(path)
+    turned = rl.passes.layout(graph, "channels_last")
+    assert same(graph, turned)
+    assert [copy.source for copy in copies(turned).values()] == ["x", graph.outputs[0]]

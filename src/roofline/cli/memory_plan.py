@@ -44,7 +44,7 @@ def memory_plan(
 
 def _parts(plan: MemoryPlan) -> Iterator[Any]:
     """Show what each level holds, the time with spills and what comes ahead, and the largest tensors."""
-    about = plan.summary()
+    about, near = plan.summary(), len(plan.levels) > 1
     yield heading(plan)
     yield from ("", table("<level|stored|arena|at once|arena / at once|peak|?capacity|?<fits", [
         (use.level, size_text(use.stored_bytes), size_text(use.arena_bytes), size_text(use.live_bytes),
@@ -54,12 +54,13 @@ def _parts(plan: MemoryPlan) -> Iterator[Any]:
     ]), "")  # fmt: skip
     spilled = f"{about['spilled_tensors']} tensors, {size_text(about['spilled_out_bytes'])} out and "
     spilled += f"{size_text(about['spilled_back_bytes'])} back: {time_text(about['spill_s'])} of main memory"
-    ahead = f"{size_text(about['loaded_ahead_bytes'])} of {size_text(about['weights_bytes'])}"
+    ahead = f"{size_text(about['loaded_ahead_bytes'])} of {size_text(about['weights_bytes'])} come while the kernel "
+    ahead += f"before runs, and hide {time_text(plan.hidden_s)}"
     yield facts([
-        ("spilled", spilled if plan.spilled_bytes else "nothing"),
-        ("all on chip", f"{time_text(plan.on_chip_s)}, if all that kernels hand on stayed there"),
+        ("spilled", spilled if plan.spilled_bytes else "nothing" if near else ""),
+        ("all on chip", f"{time_text(plan.on_chip_s)}, if all that kernels hand on stayed there" if near else ""),
         ("spills cost", f"{time_text(plan.spill_cost_s)} beyond that" if plan.spilled_bytes else ""),
-        ("weights ahead", f"{ahead} come while the kernel before runs, and hide {time_text(plan.hidden_s)}"),
+        ("weights ahead", ahead if near else ""),
         ("time", f"{time_text(plan.time_s)}, {size_text(about['main_bytes'])} through {plan.chip.main.name}"),
     ])  # fmt: skip
     yield from ("", _tensors(plan))

@@ -18,9 +18,14 @@ from numpy.typing import NDArray
 from roofline.analysis.estimates import Estimate
 from roofline.counting.counts import kernel_boundaries, moved, nbytes
 from roofline.counting.memory import allocations
+from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph, Lifetimes
 from roofline.ir.sizes import evaluate
+from roofline.ir.units import format_bytes
 from roofline.planning.placement import Arena, Block, place
+
+#: Bytes of all tensors of a plan at most, so that offsets are whole numbers of 64 bits.
+MOST = 2**60
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,9 @@ def lives(estimate: Estimate, steps: Sequence[str]) -> list[Life]:
     Args:
         estimate: Of one point on one chip.
         steps: The labels of its kernels in the order in which they run.
+
+    Raises:
+        UsageError: More bytes than any memory has.
     """
     graph, number = planned(estimate.graph), {label: at for at, label in enumerate(steps)}
     sizes, root = estimate.grid.sizes, kernel_boundaries(graph).root
@@ -83,8 +91,13 @@ def lives(estimate: Estimate, steps: Sequence[str]) -> list[Life]:
         return Life(name, tensor.kind, int(evaluate(nbytes(tensor), sizes)), *ends, read.get(name, {}),
                     write.get(name, {}), stays)  # fmt: skip
 
-    stored = [life(name, True) for name, tensor in graph.tensors.items() if tensor.kind != "activation"]
-    return stored + [life(tensor.name, tensor.name in outputs) for tensor, _, _ in allocations(graph)]
+    every = [life(name, True) for name, tensor in graph.tensors.items() if tensor.kind != "activation"]
+    every += [life(tensor.name, tensor.name in outputs) for tensor, _, _ in allocations(graph)]
+    if (total := sum(each.size for each in every)) > MOST:
+        raise UsageError(
+            f"{graph.name}: {format_bytes(total)} of tensors; allowed in a plan: up to {format_bytes(MOST)}"
+        )
+    return every
 
 
 def _by_tensor(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -256,7 +256,10 @@ def _planned(est: Estimate, near: MemoryLevel | None, alignment: int) -> MemoryP
     in_time = speed.seconds(moves)
     time, loaded = ahead(moves, speed, room) if near else (in_time, [])
     placed, levels = _in_main(every, chosen, est.chip.main, alignment)
-    if near:
+    if near is None:  # nothing goes out where there is nowhere else to be
+        nothing = np.zeros(len(steps))
+        moves, placed = replace(moves, out=nothing, back=nothing), [replace(each, spilled=False) for each in placed]
+    else:
         inner = [*_on_chip(chosen, near.name), *_ahead(loaded, steps, near.name)]
         levels, placed = (*levels, _use(near, inner)), [*placed, *inner]
     return MemoryPlan(
