@@ -152,8 +152,9 @@ def test_a_space_is_a_schedule_several_or_values() -> None:
     [
         ({"bq": [1]}, "unknown figure 'bq'"), ({"bm": [0]}, "bm=0: expected a whole number"),
         ({"bm": [64.5]}, "bm=64.5"), ({"bm": ["x"]}, "bm='x'"), ({"bm": [float("nan")]}, "bm=nan"),
-        ({"bm": list(range(16, 70000))}, "a space of"), ([], "expected 1 to"), ([1], "expected 1 to"),
-        (Schedule(64, 64, 10**9), "bk=1000000000"),
+        ({"bm": range(16, 20000)}, "a space of"), ([], "expected 1 to"), ([1], "expected 1 to"),
+        (Schedule(64, 64, 10**9), "bk=1000000000"), (3, "expected 1 to"), ({"bm": [True]}, "bm=True"),
+        (Schedule(np.ones(3), np.ones(4), 64), "arrays have other lengths"),
     ],
 )  # fmt: skip
 def test_wrong_spaces_are_refused(space: Any, why: str) -> None:
@@ -166,8 +167,8 @@ def test_only_one_matmul_on_a_gpu() -> None:
         rl.schedules("softmax rows=64 cols=64", "h100-sxm")
     with pytest.raises(rl.RooflineError, match="schedules are of one matmul"):
         rl.schedules(rl.workload([{"op": "gemm", "m": 64, "n": 64, "k": 64}] * 2), "h100-sxm")
-    for chip in ("tpu-v5e", "xeon-8480"):
-        with pytest.raises(rl.RooflineError, match="schedules are those of a GPU"):
+    for chip in ("tpu-v5e", "xeon-8480", "mi300x"):
+        with pytest.raises(rl.RooflineError, match="schedules are those of NVIDIA's SMs"):
             rl.schedules(SQUARE, chip)
     with pytest.raises(rl.RooflineError, match="h20 has no published clock"):
         rl.schedules(SQUARE, "h20")
@@ -177,6 +178,14 @@ def test_a_batch_runs_its_matmuls_side_by_side() -> None:
     one = rl.schedules({"op": "bmm", "b": 8, "m": 512, "n": 512, "k": 512}, "h100-sxm", Schedule(128, 128, 64))
     assert one.sizes == (8, 512, 512, 512)
     assert one.best.blocks == 8 * 16
+
+
+def test_tf32_is_faster_than_fp32() -> None:
+    plain, fast = (
+        rl.schedules("gemm m=4096 n=4096 k=4096 dtype=fp32", "h100-sxm", top=1, tf32=on).best.time_s or 0.0
+        for on in (None, True)
+    )
+    assert plain > 3 * fast
 
 
 def test_more_work_takes_no_less() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from itertools import islice, product
 from typing import Any
@@ -183,7 +184,7 @@ def schedules(
 
     Args:
         op: A program of one matmul: ``"gemm m=4096 n=4096 k=4096 dtype=bf16"``, an entry of a workload, a graph, ...
-        chip: A GPU.
+        chip: A GPU of NVIDIA's.
         space: Schedules to price: one of numbers or arrays, several, or values for each figure (``{"bm": [64, 128]}``),
             of which all combinations are taken; figures that are not given are the usual ones. Without it, the usual
             combinations of powers of two.
@@ -196,7 +197,7 @@ def schedules(
 
     Raises:
         UsageError: Not one matmul, or a schedule that is none.
-        MissingFigure: The chip is no GPU, or lacks a figure.
+        MissingFigure: The chip's cores are no SMs, or it lacks a figure.
 
     Example:
         >>> import roofline as rl
@@ -231,17 +232,19 @@ def priced_of(est: Estimate, schedule: Schedule) -> Priced:
 
     Raises:
         UsageError: It is not one matmul.
-        MissingFigure: The chip is no GPU, or lacks a figure.
+        MissingFigure: The chip's cores are no SMs, or it lacks a figure.
     """
     rows = est.rows
     kernel = rows[0].kernel
     if len(rows) != 1 or kernel.count != 1 or kernel.kind != "matmul" or OPS[kernel.main.op].gemm is None:
-        what = ", ".join(dict.fromkeys(row.kernel.main.op for row in rows[:4]))
+        what = ", ".join(f"{row.kernel.main.op} x {row.kernel.count}" for row in rows[:4])
         raise UsageError(
-            f"{est.graph.name}: schedules are of one matmul, this is {sum(row.kernel.count for row in rows)} kernels "
-            f"({what}); give one, such as 'gemm m=4096 n=4096 k=4096 dtype=bf16'"
+            f"{est.graph.name}: schedules are of one matmul, its kernels are {what}; give one matmul, such as "
+            "'gemm m=4096 n=4096 k=4096 dtype=bf16'"
         )
-    return price(schedule, OPS[kernel.main.op].matmuls(rows[0].sizes), est.chip, str(next(iter(rows[0].flops_by))))
+    dtype = str(next(iter(rows[0].flops_by)))
+    fast = dtype == "fp32" and est.tf32 and "tf32" in est.chip.matrix
+    return price(schedule, OPS[kernel.main.op].matmuls(rows[0].sizes), est.chip, "tf32" if fast else dtype)
 
 
 def usual() -> Schedule:
@@ -254,7 +257,9 @@ def usual() -> Schedule:
 
 def _combined(values: Mapping[str, Any]) -> Any:
     """Return all combinations of figures, a schedule a line."""
-    choices = [np.atleast_1d(np.asarray(values[name])).tolist() for name in FIGURES]
+    choices = [np.ravel(np.asarray(values[name], dtype=object)).tolist() for name in FIGURES]
+    for name, choice in zip(FIGURES, choices, strict=True):
+        _check(name, choice)
     number = int(np.prod([float(len(choice)) for choice in choices]))
     if number > MOST:
         raise UsageError(f"a space of {number:,} schedules; allowed: {MOST:,}")
@@ -270,22 +275,31 @@ def _schedule(space: Space | None) -> Schedule:
         if unknown is not None:
             near = did_you_mean(str(unknown), FIGURES)
             raise UsageError(f"space: unknown figure {shown(unknown)}; allowed: {', '.join(FIGURES)}{near}")
-        columns = list(_combined({**USUAL, **space}).T)
-    else:
-        several = [space] if isinstance(space, Schedule) else list(islice(iter(space), MOST + 1))
-        if not several or not all(isinstance(each, Schedule) for each in several) or len(several) > MOST:
-            raise UsageError(f"space: expected 1 to {MOST:,} of roofline.tiling.Schedule, or values by figure")
-        broad = [np.broadcast_arrays(*(np.atleast_1d(getattr(each, name)) for name in FIGURES)) for each in several]
-        columns = [np.concatenate([np.ravel(each[at]) for each in broad]) for at in range(len(FIGURES))]
+        return Schedule(*_combined({**USUAL, **space}).T)
+    columns = _columns(space)
     for name, column in zip(FIGURES, columns, strict=True):
-        _check(name, column)
+        _check(name, column.tolist())
     return Schedule(*columns)
 
 
-def _check(name: str, column: Any) -> None:
+def _columns(space: Any) -> list[Any]:
+    """Return schedules of numbers or arrays as a column for each figure."""
+    several = [space] if isinstance(space, Schedule) else []
+    with suppress(TypeError):
+        several = several or list(islice(iter(space), MOST + 1))
+    if not several or not all(isinstance(each, Schedule) for each in several) or len(several) > MOST:
+        raise UsageError(f"space: expected 1 to {MOST:,} of roofline.tiling.Schedule, or values by figure")
+    try:
+        broad = [np.broadcast_arrays(*(np.atleast_1d(getattr(each, name)) for name in FIGURES)) for each in several]
+    except ValueError:
+        raise UsageError("space: a schedule whose arrays have other lengths; expected one, or numbers") from None
+    return [np.concatenate([np.ravel(each[at]) for each in broad]) for at in range(len(FIGURES))]
+
+
+def _check(name: str, column: list[Any]) -> None:
     if not 0 < len(column) <= MOST:
         raise UsageError(f"space: {len(column):,} schedules; allowed: 1 to {MOST:,}")
-    for value in column.tolist():
+    for value in column:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not 1 <= value <= LARGEST or value != int(value):
             raise UsageError(f"{name}={shown(value)}: expected a whole number from 1 to {LARGEST:,}")

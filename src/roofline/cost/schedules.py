@@ -1,4 +1,4 @@
-"""Seconds of a matmul on a GPU for given blocks: what a kernel's author, or an auto-tuner, chooses among.
+"""Seconds of a matmul on an NVIDIA GPU for given blocks: what a kernel's author, or an auto-tuner, chooses among.
 
 A block walks K in steps. It waits for operands that it asked for ``stages - 1`` steps before and multiplies them. The
 blocks of a core share its matrix units, its shared memory and its way to the cache; a block alone waits for memory,
@@ -89,11 +89,11 @@ def cores(chip: Chip, dtype: str) -> Cores:
     """Read a GPU's figures.
 
     Raises:
-        MissingFigure: The chip is no GPU, or has no rate for the format, no clock or no memory of a core.
+        MissingFigure: Its cores are no SMs, or it has no rate for the format, no clock or no memory of a core.
     """
     machine_, own = machine(chip), next((each.capacity for each in chip.memory[1:] if each.shared_by == "core"), None)
-    if not machine_.is_gpu:
-        raise MissingFigure(f"{chip.name}: schedules are those of a GPU; its cores are {chip.core_name}s")
+    if chip.core_name != "SM":
+        raise MissingFigure(f"{chip.name}: schedules are those of NVIDIA's SMs; its cores are {chip.core_name}s")
     if not chip.cores or not chip.clock or not own:
         figures = {"number of cores": chip.cores, "clock": chip.clock, "memory of its cores": own}
         missing = " and no ".join(name for name, figure in figures.items() if not figure)
@@ -296,7 +296,7 @@ def price(
         Seconds, and all that they follow from.
 
     Raises:
-        MissingFigure: The chip is no GPU, or lacks a figure.
+        MissingFigure: The chip's cores are no SMs, or it lacks a figure.
 
     Example:
         >>> from roofline.hardware.library import chip
