@@ -182,7 +182,7 @@ def call(name: str, parameter: str, file: Path | str, folder: Path) -> list[str]
     for param in commands()[name].params:
         value = context.params.get(param.name)
         if isinstance(value, list | tuple):
-            value = value[0]
+            value = value[0] if value else None
         if param.name == parameter:
             path = str(file)
         elif value is not None and reads(name, param.name):
