@@ -36,7 +36,7 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 #: Folders that pages read from.
-_SHARED = ("benchmarks", "examples", "measurements", "notebooks")
+_SHARED = ("benchmarks", "examples", "measurements", "notebooks", "tests")
 #: Commands of the shell that pages use; scripts of a page change tables of the library, in a process of their own.
 SHELL = ("cat", "cut", "head", "ls", "python")
 #: What is not run: installs, what works on the whole checkout, what measures the machine or waits for a reader.

@@ -132,8 +132,7 @@ def _module(graph: Graph, body: Body, operands: list[tuple[str, Value]], results
     lines = [
         f"module @{hlo.quoted(graph.name)} attributes {{roofline.version = 1 : i64}} {{",
         f"  func.func public @main({', '.join(argument(*each) for each in operands)}) -> ({returned}) {{",
-        *(f"    {line}" for each in body.lines for line in each.split("\n")),
-        f"    return {names} : {types}".rstrip(" :"),
+        *(f"    {line}" for each in hlo.finished(body, f"return {names} : {types}") for line in each.split("\n")),
         "  }",
     ]
     for text, name in body.module.functions.items():

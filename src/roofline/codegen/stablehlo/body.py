@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -148,6 +149,13 @@ class Body:
         self._number += 1
         self.lines.append(f"{value.name} = {text}{self.place}")
         return value
+
+
+def finished(body: Body, end: str) -> list[str]:
+    """Return the lines of a function, ``end`` last, without constants that are only read in a larger shape."""
+    lines = [*body.lines, end]
+    read = Counter(re.findall(r"%\d+\b", "\n".join(lines)))
+    return [line for line in lines if " = stablehlo.constant" not in line or read[line.partition(" ")[0]] > 1]
 
 
 def simple(body: Body, op: str, *operands: Value) -> Value:

@@ -136,7 +136,7 @@ def wrapped(site: Site, rule: Rule) -> Value:
     values = [Value(f"%arg{at}", each.shape, each.element) for at, each in enumerate(inputs)]
     made = hlo.convert(inner, rule(replace(site, body=inner, inputs=values)), site.out.element)
     parameters = ", ".join(f"{each.name}: {each.type}" for each in values)
-    lines = "\n".join(f"  {line}" for line in [*inner.lines, f"return {made.name} : {made.type}"])
+    lines = "\n".join(f"  {line}" for line in hlo.finished(inner, f"return {made.name} : {made.type}"))
     name = site.body.module.function(site.call.op, f"({parameters}) -> {made.type} {{\n{lines}\n}}")
     attributes = ", ".join(f"{key} = {_attribute(value)}" for key, value in site.call.attrs.items())
     attributes = f"composite_attributes = {{{attributes}}}, " if attributes else ""
