@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from roofline.analysis.evaluation import Evaluation, weakest
+from roofline.analysis.levels import by_level
 from roofline.cost import (
     BOUNDS,
     HOST,
@@ -194,20 +195,21 @@ class Estimate(Evaluation, Report):
     # --- as data ---
 
     def kernel_rows(self) -> list[dict[str, Any]]:
-        """Return one row per distinct kernel, the slowest first.
+        """Return one row per distinct kernel, the slowest first, with what it moves by memory level.
 
         Raises:
             UsageError: The estimate is not one point.
         """
         one_point(self.axis_names, "kernels are listed for")
-        rows = [_kernel_row(row, time, self.device_time) for row, time in self.timed]
+        levels = by_level(self)
+        rows = [_kernel_row(*pair, self.device_time) | of for pair, of in zip(self.timed, levels, strict=True)]
         return sorted(rows, key=lambda row: -row["time_s"])
 
     def kernels(self) -> pd.DataFrame:
         """Return the distinct kernels as a table, the slowest first."""
         from roofline.ir.frame import frame
 
-        return frame(self.kernel_rows())
+        return frame([{key: row[key] for key in row if key != "levels"} for row in self.kernel_rows()])
 
     def top(self, n: int = 5) -> pd.DataFrame:
         """Return the ``n`` distinct kernels that take the most time."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -18,12 +18,15 @@ from roofline.cli.app import PREDICT, command
 from roofline.cli.tables import heading, percent, size_text, table, time_text
 from roofline.cli.train import show_step, step_of
 from roofline.diagnosis.reference import replays
+from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph
 from roofline.ir.report import WORDS
 from roofline.ir.units import format_si
 
 _Chips = Annotated[str, opt.argument(
     "CHIP", "A shipped name, a chip .toml or a cluster; several with commas.", opt.complete_chips)]  # fmt: skip
+_ByLevel = Annotated[bool, opt.option(
+    "--by-level", "What the slowest kernels move at each memory level, and what bounds them.", "Output")]  # fmt: skip
 #: Kernels that are listed at most.
 _MOST = 5
 
@@ -37,16 +40,25 @@ def estimate(
     copies: opt.CopyOptions,
     run: opt.RunOptions,
     output: opt.ChartOptions,
+    by_level: _ByLevel = False,
 ) -> None:
     """Predict time, bound, memory and throughput."""
     if program.is_training:
         return show_step(step_of(model, chip, program, sizes, copies, run), output)
     graph, est = estimate_of(model, chip, program, sizes, copies, run)
-    if est.shape or not graph.history:
-        return output.write(est, _points(est) if est.shape else _point(est))
-    history = pass_history(graph, est.chip, mode=est.mode, **est.grid.values)  # type: ignore[arg-type]
-    parts = (*_point(est), "", _steps(history))
-    return output.write(est, parts, drawn=[history], history=history.records())
+    if est.shape:
+        if by_level:
+            raise UsageError("--by-level lists the kernels of one point; give one chip and each size one number")
+        return output.write(est, _points(est))
+    parts, more, drawn = [*_point(est)], dict[str, Any](), []
+    if by_level:
+        parts += ["", _levels(est)]
+        more["kernels"] = est.kernel_rows()
+    if graph.history:
+        history = pass_history(graph, est.chip, mode=est.mode, **est.grid.values)  # type: ignore[arg-type]
+        parts += ["", _steps(history)]
+        more["history"], drawn = history.records(), [history]
+    return output.write(est, parts, drawn=drawn, **more)
 
 
 def estimate_of(
@@ -95,6 +107,35 @@ def _kernels(est: Estimate) -> Table:
     ]  # fmt: skip
     title = f"slowest {len(rows)} of {len(kernels)} kernels" if len(kernels) > _MOST else "kernels"
     return table(f"<{title}|runs|time|?share|?<bound|?<format", rows)
+
+
+def _levels(est: Estimate) -> Table:
+    """Show for each of the slowest kernels a row a level, and one for its arithmetic."""
+    kernels = est.kernel_rows()[:_MOST]
+    rows = [
+        (kernel["kernel"] if at == 0 else "", *cells)
+        for kernel in kernels for at, cells in enumerate(_level_cells(kernel))
+    ]  # fmt: skip
+    return table("<by level, of one launch|<level|moves|?FLOP/B|at its roof|share|<", rows)
+
+
+def _level_cells(kernel: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Yield level, bytes, intensity, time at its roof, which share of that is reached, and whether it is the bound."""
+    peak = {
+        "level": "compute",
+        "floor_s": kernel["compute_floor_s"],
+        "share": kernel["compute_floor_s"] / kernel["each_s"],
+    }
+    for level in (*kernel["levels"], peak):
+        floor = level["floor_s"]
+        roof = ("", "") if floor is None else (time_text(floor), percent(level["share"]))
+        amount = (
+            size_text(level["bytes"])
+            if "bytes" in level
+            else format_si(kernel["flops"] or kernel["vector_flops"], "FLOP")
+        )
+        intensity = f"{level['intensity']:.3g}" if "intensity" in level else ""
+        yield level["level"], amount, intensity, *roof, "bound" if level["level"] == kernel["bound_level"] else ""
 
 
 def _steps(history: PassHistory) -> Table:

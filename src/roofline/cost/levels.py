@@ -104,20 +104,23 @@ def by_name(moved: Moved, chip: Chip) -> dict[str, Any]:
     return named | ({LINK: moved.link} if np.any(moved.link) else {})
 
 
+def bandwidth(chip: Chip, level: str, kind: str = "") -> float | None:
+    """Return the bandwidth of a level that :func:`traffic` names, of a kernel of that class, if it is known [B/s]."""
+    if level == LINK:
+        return (network.host_link(chip) if kind == "transfer" else network.device_link(chip)).bandwidth
+    return chip.bandwidth if level == chip.main.name else chip.level(level).bandwidth
+
+
 def _alone(work: Launch, schedule: Schedule | None = None) -> Moved:
     """Return the traffic of one kernel."""
     kind = work.row.kernel.kind
     if not work.machine.is_gpu or kind in ("network", "transfer"):
-        link = network.wire_seconds(work) * _link_rate(work) if kind in ("network", "transfer") else 0.0
+        rate = bandwidth(work.chip, LINK, kind) if kind in ("network", "transfer") else None
+        link = network.wire_seconds(work) * rate if rate else 0.0
         return Moved(work.row.bytes, work.row.bytes, work.row.bytes, link)
     if kind == "attention" and sum(node.op != "dequantize" for node in work.row.kernel.nodes) == 1:
         kind = "matmul"
     return _matmul(work, schedule) if kind == "matmul" else BY_KIND.get(kind, _streamed)(work)
-
-
-def _link_rate(work: Launch) -> float:
-    host = work.row.kernel.kind == "transfer"
-    return (network.host_link(work.chip) if host else network.device_link(work.chip)).bandwidth
 
 
 @lru_cache(maxsize=256)

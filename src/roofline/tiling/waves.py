@@ -37,7 +37,7 @@ GROUPS, WARPS, LIBRARY = (0.5, 0.2), (0.17, 0.07), (0.35, 0.05)
 #: Edges of a library's tiles, the largest tile, and the columns and rows of work that a tile's start and end are worth:
 #: the fewest rounds of the least work load as much as 247 of cuBLAS's choices in measurements/h100-sxm/ops.csv to 6 %
 #: (median; mean 15 %). Two blocks in a cluster read the longer side of their tiles once.
-EDGES, LARGEST, BORDER, CLUSTER = (16, 32, 64, 128, 192, 256), 192 * 192, 50.0, 2
+EDGES, LARGEST, BORDER, CLUSTER, ALONG = (16, 32, 64, 128, 192, 256), 192 * 192, 50.0, 2, 8
 _PAIRS = [(rows, columns) for rows in EDGES for columns in EDGES if rows * columns <= LARGEST and rows + columns >= 80]
 #: Rows and columns of a library's tiles.
 TILES = np.array(_PAIRS, dtype=np.float64).T
@@ -160,13 +160,14 @@ def library_traffic(
 ) -> Waves:
     """Return the same for a library's kernel: persistent blocks in clusters, on the tile that it would take.
 
-    It may walk its tiles along rows or columns; the way that reads less is taken.
+    It walks :data:`ALONG` rows of tiles together, or columns where tiles are wider than high, as cuBLAS's kernels do by
+    their names (``256x128_..._1x2_h``, ``192x192_..._2x1_v``).
     """
     row, (bm, bn) = np.asarray(k, dtype=np.float64) * element, library_tile(m, n, batch, gpu)
-    walk = _Walk((m, n, row, result, batch), (bm, bn), 1.0, gpu.cores, gpu)
-    turned = _Walk((n, m, row, result, batch), (bn, bm), 1.0, gpu.cores, gpu)
+    walk = _Walk((m, n, row, result, batch), (bm, bn), ALONG, gpu.cores, gpu)
+    turned = _Walk((n, m, row, result, batch), (bn, bm), ALONG, gpu.cores, gpu)
     requests = walk.requests(LIBRARY, np.where(bm > bn, CLUSTER, 1), np.where(bm > bn, 1, CLUSTER))
-    return walk.waves(np.minimum(walk.read, turned.read), requests, 1.0)
+    return walk.waves(np.where(bn > bm, turned.read, walk.read), requests, 1.0)
 
 
 def library_tile(m: Any, n: Any, batch: Any, gpu: Gpu) -> tuple[Any, Any]:
@@ -271,10 +272,19 @@ class _Walk:
         return in_step + drift * (drifted - in_step)
 
     @cached_property
+    def walked_again(self) -> Any:
+        """How often the first operand comes from main memory: once, unless a group takes several waves in step."""
+        width = np.maximum(self.running / self.rows, 1.0)
+        touched = (self.own[0] + self.sizes[2] * self.tile[1] * width) + self.own[1] * width / self.blocks[1]
+        lost = 1 / (1 + (self.gpu.room / touched) ** SHARPNESS)
+        return 1 + np.maximum(self.blocks[1] / width - 1, 0.0) * lost * np.exp(-self.count / self.gpu.cores / DRIFT)
+
+    @cached_property
     def read(self) -> Any:
         """Bytes from main memory."""
         groups = np.ceil(self.blocks[0] / self.rows)
-        return self.operands[0] + self.operands[1] * np.maximum(groups * self.missed, 1.0)
+        first = self.operands[0] * self.walked_again
+        return first + self.operands[1] * np.maximum(groups * self.missed, 1.0)
 
     @cached_property
     def loads(self) -> tuple[Any, Any]:
