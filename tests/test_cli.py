@@ -102,6 +102,20 @@ def test_estimate_of_one_point_names_it_all(run: Run) -> None:
         assert format_si(seconds, "s") in out
 
 
+def test_estimate_by_level_fits_80_columns_and_names_each_bound(run: Run) -> None:
+    lines = run("estimate", *DECODE, "-B", "8", "--by-level").out.splitlines()
+    table = lines[next(at for at, line in enumerate(lines) if line.startswith("by level")) :]
+    assert max(map(len, table)) <= 80
+    for level in ("HBM", "L2", "SRAM", "compute"):
+        assert sum(f" {level} " in line for line in table) == 5, level
+    assert sum(line.endswith("bound") for line in table) == 5
+    (kernel, *_) = run("estimate", *DECODE, "-B", "8", "--by-level", "--json").data["kernels"]
+    main = kernel["levels"][0]
+    assert (main["level"], kernel["bound_level"]) == ("HBM", "HBM")
+    assert main["share"] == pytest.approx(main["bytes"] / rl.chip("h100-sxm").bandwidth / kernel["each_s"])
+    fails(run("estimate", *DECODE, "-B", "1,8", "--by-level"), "--by-level", "one point")
+
+
 def test_estimate_says_that_the_host_sets_the_pace_and_what_a_graph_takes(run: Run) -> None:
     decode = ("estimate", "gpt2", "h100-sxm", "--phase", "decode", "-B", "1", "-S", "64")
     graph = run(*decode, "--mode", "graph", "--json").row["time_s"]

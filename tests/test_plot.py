@@ -178,7 +178,7 @@ def test_every_chip_has_a_roof() -> None:
         (lambda p, s: rl.charts.plot_roofline(p, precisions=["int4"]), rl.errors.MissingFigure, "int4"),
         (lambda p, s: rl.charts.plot_roofline(p, precisions=[]), rl.errors.UsageError, "at least one"),
         (lambda p, s: rl.charts.plot_roofline(p, levels=["L9"]), rl.errors.MissingFigure, "L9"),
-        (lambda p, s: rl.charts.plot_roofline(p, levels=["SRAM"]), rl.errors.MissingFigure, "bandwidth of its SRAM"),
+        (lambda p, s: rl.charts.plot_roofline("l4", levels=["SRAM"]), rl.errors.MissingFigure, "bandwidth of its SRAM"),
         (lambda p, s: rl.charts.plot_roofline("h100-sxm", measured=0.1), rl.errors.UsageError, "need an estimate"),
         (
             lambda p, s: rl.charts.plot_roofline(p, measured=[("a", 1, 2)]),
@@ -559,17 +559,30 @@ def test_dots_of_a_kernel_are_joined_by_level(point: rl.Estimate) -> None:
     first = point.kernel_rows()[0]
     moved = {"L2": 3 * first["bytes"], "HBM": float(first["bytes"])}
     spec = rl.charts.plot_roofline(point, traffic={first["kernel"]: moved})
-    marks = [mark for mark in spec.drawing().panels[0].marks if getattr(mark, "name", "") == "traffic by level"]
-    line, dots = marks
+    marks = {getattr(mark, "name", ""): mark for mark in spec.drawing().panels[0].marks}
+    line, near, far = (marks[f"traffic {what}"] for what in ("by level", "at L2", "at HBM"))
     work = float(first["flops"]) + float(first["vector_flops"])
-    assert list(line.x) == pytest.approx([work / moved["L2"], work / moved["HBM"]]) == list(dots.x)
-    assert "FLOP/byte of L2" in dots.hover[0]
+    assert list(line.x) == pytest.approx([work / moved["L2"], work / moved["HBM"]]) == [near.x[0], far.x[0]]
+    assert "FLOP/byte of L2" in near.hover[0]
+    assert near.marker != far.marker
     with pytest.raises(rl.errors.UsageError, match=r"no kernel .*blocks"):
         rl.charts.plot_roofline(point, traffic={first["kernel"] + "x": moved})
     with pytest.raises(rl.errors.MissingFigure, match="L9"):
         rl.charts.plot_roofline(point, traffic={first["kernel"]: {"L9": 1}})
     with pytest.raises(rl.errors.UsageError, match="bytes by level"):
         rl.charts.plot_roofline(point, traffic=[1])
+
+
+def test_an_estimate_says_what_its_kernels_move_by_level(point: rl.Estimate) -> None:
+    spec = rl.charts.plot_roofline(point, traffic=True)
+    assert [slope.label for slope in spec.slopes] == ["HBM", "L2", "SRAM"]
+    assert [slope.label for slope in rl.charts.plot_roofline(point).slopes] == ["HBM", "L2"]
+    marks = {getattr(mark, "name", ""): mark for mark in spec.drawing().panels[0].marks}
+    slow = [row for row in point.kernel_rows() if row["share"] >= 0.05 and row["flops"]]
+    intensity = {round(each["intensity"], 6) for row in slow for each in row["levels"] if each["level"] == "L2"}
+    assert intensity <= {round(x, 6) for x in marks["traffic at L2"].x}
+    with pytest.raises(rl.errors.UsageError, match="traffic=True draws what an estimate predicts"):
+        rl.charts.plot_roofline("h100-sxm", traffic=True)
 
 
 def test_rooflines_upon_each_other(point: rl.Estimate, tmp_path: Path) -> None:

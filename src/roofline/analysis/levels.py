@@ -71,4 +71,4 @@ def _at_level(chip: Chip, row: KernelCount, level: str, size: float, expected: f
 def longest(levels: Sequence[Mapping[str, Any]], at_peak: float) -> str:
     """Return the level whose roof is the lowest over a kernel, or ``compute``."""
     known = [(level["floor_s"], level["level"]) for level in levels if level["floor_s"] is not None]
-    return max([(at_peak, BOUNDS[COMPUTE]), *known], key=lambda pair: pair[0])[1]
+    return str(max([(at_peak, BOUNDS[COMPUTE]), *known], key=lambda pair: pair[0])[1])

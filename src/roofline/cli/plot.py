@@ -22,6 +22,8 @@ _Also = Annotated[opt.Text, opt.option(
     "--also MODEL", "A second program in the same roofline.", complete=opt.complete_models)]  # fmt: skip
 _Chips = Annotated[str, opt.argument(
     "CHIP", "A shipped name, a chip .toml or a cluster; several with commas.", opt.complete_chips)]  # fmt: skip
+_ByLevel = Annotated[bool, opt.option(
+    "--by-level", "Draw the kernels of a roofline at each memory level, joined.", "Output")]  # fmt: skip
 _Measured = Annotated[opt.Text, opt.option(
     "--measured TIME", "The measured time of one run, such as 41ms; over batches 1=12ms,8=15ms.")]  # fmt: skip
 
@@ -38,6 +40,7 @@ def plot(
     printed: opt.OutputOptions,
     measured: _Measured = None,
     also: _Also = None,
+    by_level: _ByLevel = False,
     dark: _Dark = False,
 ) -> None:
     """Draw a roofline of one point, of chips or programs upon each other, or a sweep over several batches."""
@@ -45,7 +48,7 @@ def plot(
         checked_suffix(file)
     names = [model, also] if also is not None else [model]
     estimates = [estimate_of(name, chip, program, sizes, opt.CopyOptions(), run)[1] for name in names]
-    picture, kind = _picture(estimates, measured, limits)
+    picture, kind = _picture(estimates, measured, limits, by_level)
     for text in picture.warnings:
         note(text)
     for file in output:
@@ -53,7 +56,9 @@ def plot(
     printed.write(picture, [f"{file}: {kind} of {title(estimates[0].subject())}" for file in output])
 
 
-def _picture(estimates: list[Estimate], measured: str | None, limits: opt.LimitOptions) -> tuple[Any, str]:
+def _picture(
+    estimates: list[Estimate], measured: str | None, limits: opt.LimitOptions, by_level: bool
+) -> tuple[Any, str]:
     """Return the chart that estimates ask for, and what it is."""
     from roofline.view.charts import plot_batch, plot_roofline  # matplotlib is slow to load
 
@@ -66,7 +71,9 @@ def _picture(estimates: list[Estimate], measured: str | None, limits: opt.LimitO
             raise UsageError("limits belong to a sweep over batches; give -B several numbers, such as 1,8,64")
         opt.measured_time(measured)
         kind = "roofline" if len(points) == 1 else f"{len(points)} rooflines"
-        return plot_roofline(*points, measured=measured), kind
+        return plot_roofline(*points, measured=measured, traffic=by_level), kind
+    if by_level:
+        raise UsageError("--by-level draws the kernels of a roofline of one point; give each size one number")
     if len(points) > 1 or est.many_chips:
         raise UsageError("several chips or programs share a roofline of one point; give -B one number")
     pairs = None if measured is None else _pairs(measured)

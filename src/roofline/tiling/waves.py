@@ -273,7 +273,7 @@ class _Walk:
 
     @cached_property
     def walked_again(self) -> Any:
-        """How often the first operand comes from main memory: once, unless a group takes several waves in step."""
+        """Times that the first operand comes from main memory: one, unless a group takes several waves in step."""
         width = np.maximum(self.running / self.rows, 1.0)
         touched = (self.own[0] + self.sizes[2] * self.tile[1] * width) + self.own[1] * width / self.blocks[1]
         lost = 1 / (1 + (self.gpu.room / touched) ** SHARPNESS)

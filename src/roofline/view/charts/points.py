@@ -205,13 +205,19 @@ def _merged(chip: Chip, peaks: Iterable[tuple[str, float]]) -> tuple[Ceiling, ..
     return tuple(merged)
 
 
-def slopes(chip: Chip, levels: Sequence[str] | None) -> tuple[Slope, ...]:
+def slopes(chip: Chip, levels: Sequence[str] | None, inside: bool = False) -> tuple[Slope, ...]:
     """Return the memory roofs of a chip, the main memory first; all levels with a known bandwidth unless named.
+
+    Beside a cache that all cores share, what a core has for itself is a roof only ``inside``: where kernels have dots
+    below it.
 
     Raises:
         MissingFigure: A level without a bandwidth.
     """
-    chosen = [chip.level(name) for name in levels] if levels is not None else [v for v in chip.memory if v.bandwidth]
+    usual = [
+        level for level in chip.memory if level.bandwidth and (inside or not chip.cache or level.shared_by == "chip")
+    ]
+    chosen = [chip.level(name) for name in levels] if levels is not None else usual
     if levels is None and chip.main not in chosen:
         chosen = [chip.main, *chosen]
     if not chosen:
@@ -342,6 +348,19 @@ def together(points: Sequence[Point]) -> Point:
     share = sum(point.share for point in points)
     name = f"{len(points)} others, together"
     return Point("kernel", name, "", 1, "", "", flops, vector, moved, seconds, share, floor)
+
+
+#: Share of the time from which a kernel is drawn at each level of the memory as it is predicted.
+LEAST_BY_LEVEL = 0.05
+
+
+def predicted_traffic(estimate: Estimate) -> dict[str, dict[str, float]]:
+    """Return what kernels that take some of the time move at levels of a known bandwidth, by name [byte]."""
+    roofs = {level.name for level in estimate.chip.memory if level.bandwidth}
+    return {
+        row["kernel"]: {each["level"]: each["bytes"] for each in row["levels"] if each["level"] in roofs}
+        for row in estimate.kernel_rows() if row["share"] >= LEAST_BY_LEVEL
+    }  # fmt: skip
 
 
 def with_traffic(points: tuple[Point, ...], traffic: Any, chip: Chip) -> tuple[Point, ...]:

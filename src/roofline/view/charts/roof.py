@@ -135,7 +135,7 @@ def plot_roofline(
     precisions: Sequence[str] | None = None,
     levels: Sequence[str] | None = None,
     measured: Any = None,
-    traffic: Mapping[str, Mapping[str, str | float]] | None = None,
+    traffic: Mapping[str, Mapping[str, str | float]] | bool | None = None,
 ) -> Roofline: ...
 
 
@@ -148,7 +148,7 @@ def plot_roofline(
     precisions: Sequence[str] | None = None,
     levels: Sequence[str] | None = None,
     measured: Any = None,
-    traffic: Mapping[str, Mapping[str, str | float]] | None = None,
+    traffic: Mapping[str, Mapping[str, str | float]] | bool | None = None,
 ) -> Overlay: ...
 
 
@@ -158,7 +158,7 @@ def plot_roofline(
     precisions: Sequence[str] | None = None,
     levels: Sequence[str] | None = None,
     measured: Any = None,
-    traffic: Mapping[str, Mapping[str, str | float]] | None = None,
+    traffic: Mapping[str, Mapping[str, str | float]] | bool | None = None,
 ) -> Roofline | Overlay:
     """Describe a roofline of a chip, with the kernels of a program or the operators of a trace beneath it.
 
@@ -171,7 +171,8 @@ def plot_roofline(
         measured: Seconds of the whole (first) program, or a list of (label, flops, bytes, seconds) with or without
             units. The label of a kernel compares with the peak of its format.
         traffic: Of kernels by name, what each moves at each memory level, with or without units; a kernel is then a
-            dot below each of these roofs, joined [byte].
+            dot below each of these roofs, joined [byte]. ``True``: as the estimate predicts it, of kernels that take
+            5 % of the time or more.
 
     Returns:
         The chart; nothing is drawn before it is shown or saved.
@@ -195,7 +196,8 @@ def plot_roofline(
     first = _roofline(what, formats, chosen, measured, traffic)
     if not others:
         return first
-    charts = (first, *(_roofline(other, formats, chosen, None, None) for other in others))
+    every = traffic if isinstance(traffic, bool) else None
+    charts = (first, *(_roofline(other, formats, chosen, None, every) for other in others))
     return Overlay(charts, _told_apart(charts))
 
 
@@ -208,13 +210,17 @@ def _roofline(
     if est is not None and est.shape:
         raise UsageError(f"a roofline shows one point; index the axes {est.axis_names} of the estimate first")
     chip = est.chip if est is not None else find_chip(what)
+    if isinstance(traffic, bool):
+        if traffic and est is None:
+            raise UsageError("traffic=True draws what an estimate predicts; give one, or bytes by level for kernels")
+        traffic = read.predicted_traffic(est) if traffic and est is not None else None
     names = precisions or read.default_precisions(chip, est)
     predicted = (*read.kernel_points(est), read.program_point(est)) if est is not None else ()
     return Roofline(
         chip,
         est,
         read.ceilings(chip, names, bool(est and est.tf32)),
-        read.slopes(chip, levels),
+        read.slopes(chip, levels, inside=bool(traffic)),
         read.with_traffic(predicted, traffic, chip) + read.measured_points(measured, chip, est, names),
         f"Roofline of {est.graph.name} on {chip.name}" if est is not None else f"Roofline of {chip.name}",
         about(est) if est is not None else "per device, dense rates",

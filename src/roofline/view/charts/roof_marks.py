@@ -238,17 +238,18 @@ def _rest(layer: _Layer, rest: Sequence[Point]) -> Points:
 
 
 def _by_level(layer: _Layer, numbers: Sequence[int]) -> Iterator[Mark]:
-    """Yield the dots of parts whose traffic is known by level: one below the roof of each, joined."""
-    for i in numbers:
-        point = layer.chart.points[i]
-        at = [(point.work / moved, level) for level, moved in point.traffic if moved]
-        if len(at) < 2:
-            continue
-        xs, ys = [x for x, _ in at], [point.rate] * len(at)
-        said = [f"{clean(point.name)}: {short(x)} FLOP/byte of {level}" for x, level in at]
-        look = {"name": layer.called("traffic by level"), "hover": said}
-        yield Line(xs, ys, width=0.9, solid=False, **look)  # type: ignore[arg-type]
-        yield Points(xs, ys, "ink", "o", 5.0, filled=False, **look)  # type: ignore[arg-type]
+    """Yield the dots of parts whose traffic is known by level, a shape each below the roof of its level, joined."""
+    parts = [point for point in (layer.chart.points[i] for i in numbers) if sum(b > 0 for _, b in point.traffic) > 1]
+    for point in parts:
+        xs = sorted(point.work / moved for _, moved in point.traffic if moved)
+        yield Line([xs[0], xs[-1]], [point.rate] * 2, width=0.9, solid=False, name=layer.called("traffic by level"))
+    for at, level in enumerate(dict.fromkeys(level for point in parts for level, moved in point.traffic if moved)):
+        own = [
+            (point, point.work / moved) for point in parts for name, moved in point.traffic if name == level and moved
+        ]
+        said = [f"{clean(point.name)}: {short(x)} FLOP/byte of {level}" for point, x in own]
+        yield Points([x for _, x in own], [point.rate for point, _ in own], "ink", _SHAPES[at % len(_SHAPES)], 5.0,
+                     layer.called(f"traffic at {level}"), hover=said, filled=False)  # fmt: skip
 
 
 def _moves(layer: _Layer) -> Iterator[Arrow]:
