@@ -3,11 +3,11 @@
 ``python benchmarks/chip_sweep_speed.py`` prints a line per program. Recorded on two cores of an AMD EPYC that others
 used as well:
 
-    gpt2 on h100-sxm: 10,000 chips in 1.70 s; one by one 373 s; largest difference 0.0e+00
-    llama-3-8b on h100-sxm: 10,000 chips in 1.26 s; one by one 474 s; largest difference 0.0e+00
-    resnet50 on h100-sxm: 10,000 chips in 2.36 s; one by one 1014 s; largest difference 0.0e+00
-    mixtral-8x7b on mi300x: 10,000 chips in 1.28 s; one by one 500 s; largest difference 0.0e+00
-    resnet50 on tpu-v4: 10,000 chips in 0.30 s; one by one 259 s; largest difference 0.0e+00
+    gpt2 on h100-sxm: 10,000 chips in 0.83 s; one by one 205 s; largest difference 0.0e+00
+    llama-3-8b on h100-sxm: 10,000 chips in 0.71 s; one by one 304 s; largest difference 0.0e+00
+    resnet50 on h100-sxm: 10,000 chips in 1.42 s; one by one 764 s; largest difference 0.0e+00
+    mixtral-8x7b on mi300x: 10,000 chips in 0.78 s; one by one 332 s; largest difference 0.0e+00
+    resnet50 on tpu-v4: 10,000 chips in 3.12 s; one by one 385 s; largest difference 0.0e+00
 """
 
 from __future__ import annotations

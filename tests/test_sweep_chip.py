@@ -192,11 +192,14 @@ def test_a_range_is_even_on_a_logarithmic_scale_and_has_both_ends() -> None:
     assert (back.values == one.values).all()
     cores = rl.sweep_chip("gpt2", H100, {"cores": "1..4"}, **DECODE).figures[0]
     assert cores.values.tolist() == [1, 2, 3, 4]
+    rows = rl.sweep_chip("gpt2", "wormhole-n150", {"grid.rows": "1..3"}, **DECODE).figures[0]
+    assert rows.values.tolist() == [1, 2, 3]
 
 
 def test_words_follow_the_numbers() -> None:
     from roofline.analysis.chip_sweep import Swept, reading
 
+    assert Swept("l2", (), np.array([1e6, 2e6]), "B", False).text(2e6) == "2 MB"
     figure = Swept("l2", (), np.array([1.0, 2.0, 4.0, 8.0]) * 2**20, "B", False)
     said = {
         (4.0, 2.0, 1.0, 1.0): "beyond 4.00 MiB nothing is gained",
@@ -217,6 +220,7 @@ def test_words_follow_the_numbers() -> None:
         ({"l2": 5}, rl.errors.UsageError, "expected values"),
         ({"l2": "1..8"}, rl.errors.UnitError, "has no unit"),
         ({"l2": "a..b"}, rl.errors.UnitError, "not a quantity"),
+        ({"l2": "1MiB...64MiB"}, rl.errors.UnitError, "unknown unit"),
         ({"l2": "0..8MiB"}, rl.errors.UsageError, "above zero"),
         ({"l2": "x1..8MiB"}, rl.errors.UsageError, "give one kind"),
         ({"l2": [1e6, float("nan")]}, rl.errors.UnitError, "not a finite number"),

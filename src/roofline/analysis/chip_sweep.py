@@ -41,7 +41,7 @@ POINTS = 9
 AT_ONCE = 1024
 #: A figure no longer pays where more of it saves less than this share of the time.
 LITTLE = 0.01
-_RANGE = re.compile(r"\s*(.+?)\s*\.\.\s*(.+?)\s*")
+_RANGE = re.compile(r"\s*(.+?)\s*\.\.\s*([^.\s].*?)\s*")
 #: Results that a sweep has, and their keys in a record.
 _RESULTS = {
     "time": "time_s", "low": "low_s", "high": "high_s", "floor": "floor_s", "device_time": "device_s",
@@ -71,7 +71,7 @@ class Swept:
         """Write a value of it."""
         if self.is_factor:
             return f"x{value:.4g}"
-        if self.unit == "B":
+        if self.unit == "B" and self.values[0] % 1024 == 0:
             return format_bytes(value)
         return format_si(value, self.unit, 4) if self.unit else f"{value:,.6g}"
 
@@ -81,7 +81,7 @@ class Swept:
 
     def on(self, chip: Chip, value: float) -> Chip:
         """Return one chip with a value of it."""
-        whole = any(place.field == "cores" for place in self.places) and not self.is_factor
+        whole = self.places[0].is_count and not self.is_factor
         return with_figure(chip, self.name, f"x{value!r}" if self.is_factor else int(value) if whole else value)
 
 
@@ -308,7 +308,7 @@ def _swept(chip: Chip, name: str, values: Any, points: int) -> Swept:
     if isinstance(values, str) and _RANGE.fullmatch(values):
         low, high = sorted(numbers)
         numbers = [low, *np.geomspace(low, high, points)[1:-1], high]
-    whole = places[0].field == "cores" and factors[0] is None
+    whole = places[0].is_count and factors[0] is None
     grid = np.unique(np.round(numbers) if whole else np.array(numbers, dtype=np.float64))
     return Swept(name, tuple(places), grid, unit, factors[0] is not None)
 

@@ -42,6 +42,11 @@ class Place(NamedTuple):
         fitted = self.field == "efficiency" and self.key  # in the units of the time model
         return "" if fitted else FIGURE_UNITS.get(self.attribute or self.field, "")
 
+    @property
+    def is_count(self) -> bool:
+        """Whether its values are whole numbers."""
+        return self.field == "cores" or self.attribute in ("rows", "columns")
+
     def value(self, chip: Chip) -> float | None:
         """Return the figure as it is now, ``None`` where the chip does not list it."""
         entry = getattr(chip, self.field)
@@ -169,7 +174,7 @@ def _new(chip: Chip, place: Place, name: str, value: str | float, factor: float 
     """Return the new value of a figure in SI."""
     if factor is not None:
         number = factor * (place.value(chip) or 0.0)
-        return round(number) if place.field == "cores" or place.attribute in ("rows", "columns") else number
+        return round(number) if place.is_count else number
     return value_of(place, name, value)
 
 
