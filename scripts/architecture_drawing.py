@@ -29,20 +29,22 @@ BOXES = (
     (640, 70, 240, 84, "edge", "traces/", "events, repaired; launches|linked to operators"),
     (40, 206, 510, 84, "core", "ir/   ops/   passes/", "sizes, formats, the operators, the graph;|"
      "fuse, quantise, shard, differentiate, prune, rewrite"),
+    (590, 206, 140, 84, "answer", "codegen/", "StableHLO,|loops, MLIR"),
     (40, 342, 240, 84, "core", "counting/", "kernels, FLOPs, bytes,|memory by part"),
     (310, 342, 240, 84, "core", "hardware/", "chips, clusters, their files,|rates of number formats"),
-    (40, 478, 510, 64, "core", "cost/", "a formula and its parameters per class of kernel: seconds"),
-    (40, 594, 510, 64, "answer", "analysis/", "estimate, batch, compare, scaling, serving, training, what-if"),
+    (40, 478, 510, 64, "core", "tiling/   cost/", "what tiles move; a formula per class of kernel: seconds"),
+    (40, 594, 510, 64, "answer", "analysis/   planning/", "estimate, batch, compare, scaling, training, plans"),
     (640, 594, 240, 64, "answer", "diagnosis/", "measured against expected"),
     (40, 710, 240, 64, "answer", "view/", "charts, pages, listings"),
     (310, 710, 240, 64, "answer", "cli/", "what people type"),
-    (640, 710, 240, 64, "answer", "measurement/", "calibrate, measure"),
+    (640, 710, 240, 64, "answer", "measurement/", "calibrate, measure, tune"),
 )  # fmt: skip
 #: Arrows as points, with a word and where it stands.
 ARROWS = (
     ("160,52 160,70", ""), ("430,52 430,70", ""), ("760,52 760,70", ""),
     ("160,154 160,206", "Graph 172 184"), ("430,154 430,206", "Graph 442 184"),
-    ("160,290 160,342", ""), ("160,426 160,478", "kernels 172 456"), ("430,426 430,478", "figures 442 456"),
+    ("550,248 590,248", ""), ("160,290 160,342", ""),
+    ("160,426 160,478", "kernels 172 456"), ("430,426 430,478", "figures 442 456"),
     ("295,542 295,594", "seconds 307 572"), ("550,626 640,626", "expected 562 616"),
     ("760,154 760,594", "measured 772 374"), ("160,658 160,710", ""), ("430,658 430,710", ""), ("760,658 760,710", ""),
 )  # fmt: skip

@@ -24,6 +24,8 @@ from roofline.cli.app import EXAMPLES
 from roofline.cli.commands import app as _app  # noqa: F401  registers the examples
 from roofline.measurement import Measurement
 from roofline.measurement.calibration import Calibration
+from roofline.measurement.tuning.tune import Tuning
+from roofline.measurement.tuning.variants import Problem, Variant
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "schemas"
@@ -274,6 +276,17 @@ KEYS = {
     "measured_low_s": "lower quartile of the runs [s]", "measured_high_s": "upper quartile of the runs [s]",
     "runs": "timed runs", "device": "where it ran", "ok": "whether nothing is wrong", "state": "ok, missing or wrong",
     "detail": "what there is",
+    # tune
+    "m": "rows of the result", "n": "columns of it", "k": "elements that each adds up",
+    "method": "how variants are chosen",
+    "variants": "ways to block it that there are", "measurements": "those that were measured",
+    "remembered": "those of them that an earlier search had measured", "interrupted": "whether somebody stopped it",
+    "fastest": "the fastest variant", "variant": "a way to block it",
+    "seeds": "what other machines found best: time there [s] and rank here before it was measured here",
+    "time_there_s": "time on that machine [s]", "rank_here": "rank by the model of this machine",
+    "loops": "order of the loops over blocks, the outermost first",
+    "packed": "whether blocks are copied into one piece first",
+    "unroll": "elements of K that the innermost loop adds up at a time", "best_so_far_s": "best time until then [s]",
     # validate, calibrate
     "section": "what is judged together", "class": "operator and format, or model and phase",
     "mean": "mean error [%]; of draws, their mean",
@@ -365,7 +378,7 @@ def calls() -> list[list[str]]:
     examples = [
         line.partition(" ")[2]
         for name, line in EXAMPLES.items()
-        if name not in ("plot", "predict", "calibrate", "measure", "report", "explore", "lower")
+        if name not in ("plot", "predict", "calibrate", "measure", "tune", "report", "explore", "lower")
     ]
     return [shlex.split(line) for line in (*examples, *CASES)]
 
@@ -404,11 +417,17 @@ def measurement() -> Measurement:
     return Measurement(9e-3, 8.9e-3, 9.1e-3, 7, "cuda", verdict.estimate.graph, verdict.estimate, verdict)
 
 
+def tuning() -> Tuning:
+    """Return a tuning without measuring one."""
+    times = {Variant("numba", 64, 256, 32, "mnk", unroll=4): 2e-3, Variant("numpy", 64, 256, 64, "nmk", True): 1e-3}
+    return Tuning(Problem(96, 96, 96), "a-cpu", "evolution", 500, times, 1e-3, seeds=(("b-cpu", min(times), 3e-3, 7),))
+
+
 def schemas() -> dict[str, dict[str, Any]]:
     """Return the schema of every output by its name."""
     with folder_of_examples():
         records = [json.loads(printed(call)) for call in calls()]
-    records += [calibration().record(), measurement().record()]
+    records += [calibration().record(), measurement().record(), tuning().record()]
     names = dict.fromkeys(record["schema"]["name"] for record in records)
     return {name: _schema([record for record in records if record["schema"]["name"] == name]) for name in names}
 

@@ -26,7 +26,7 @@ import schemas
 CALLS = schemas.calls()
 STORED = schemas.stored()
 #: What measures this machine for a while, or serves until it is ended.
-SLOW = {"calibrate", "explore", "measure"}
+SLOW = {"calibrate", "explore", "measure", "tune"}
 #: Commands whose output is of a program.
 OF_A_PROGRAM = {
     "estimate",
@@ -64,7 +64,10 @@ def test_json_and_csv_are_as_the_schema_says(call: list[str]) -> None:
             assert {row[key] for row in rows} <= {record[key]}
 
 
-@pytest.mark.parametrize(("name", "result"), [("calibrate", schemas.calibration), ("measurement", schemas.measurement)])
+@pytest.mark.parametrize(
+    ("name", "result"),
+    [("calibrate", schemas.calibration), ("measurement", schemas.measurement), ("tuning", schemas.tuning)],
+)
 def test_what_is_measured_is_as_its_schema_says(name: str, result: Callable[[], Report]) -> None:
     assert list(schemas.faults(result().record(), STORED[name])) == []
 

@@ -12,7 +12,7 @@ __all__ = ["app"]
 _MODULES = (
     "estimate", "report", "explore", "batch", "compare", "sweep_chip", "scaling", "request", "plot", "train",
     "timeline", "fuse", "memory_plan", "layouts", "schedules", "predict", "check", "measure", "trace", "measured",
-    "catalogue", "graph", "lower", "validate", "calibrate", "doctor",
+    "catalogue", "graph", "lower", "validate", "calibrate", "tune", "doctor",
 )  # fmt: skip
 _HOMES = [f"roofline.cli.{name}" for name in _MODULES]
 

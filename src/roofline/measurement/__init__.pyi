@@ -6,3 +6,5 @@ from .calibration import calibrate_host as calibrate_host
 from .checkup import Checkup as Checkup
 from .checkup import doctor as doctor
 from .measuring import Measurement as Measurement
+from .tuning.tune import Tuning as Tuning
+from .tuning.tune import tune as tune

@@ -21,7 +21,8 @@ EXTRAS = {
     "torch": "capture, measure and calibrate PyTorch programs", "onnx": "read ONNX files",
     "jax": "capture JAX functions",
     "calibrate": "fit the time model to this machine", "explore": "explore in the browser",
-    "excel": "write .xlsx files", "notebooks": "run the notebooks", "docs": "build the documentation",
+    "excel": "write .xlsx files", "tune": "tune compiled loops",
+    "notebooks": "run the notebooks", "docs": "build the documentation",
 }  # fmt: skip
 CALIBRATE = "roofline calibrate -o my-chip.toml measures this machine"
 OK, MISSING, WRONG = "ok", "missing", "wrong"

@@ -40,5 +40,6 @@ from .trace_memory import TraceMemory as TraceMemory
 from .trace_memory import plot_trace_memory as plot_trace_memory
 from .training import StepParts as StepParts
 from .training import plot_step as plot_step
+from .tuning import plot_tuning as plot_tuning
 from .waterfall import Waterfall as Waterfall
 from .waterfall import plot_verdict as plot_verdict

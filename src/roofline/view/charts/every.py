@@ -24,6 +24,7 @@ from roofline.diagnosis.sweep import SweepVerdict
 from roofline.diagnosis.trace_diff import TraceDiff
 from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.text import shown
+from roofline.measurement.tuning.tune import Tuning
 from roofline.planning.memory import MemoryPlan
 from roofline.traces.events import Trace
 from roofline.view.charts.accuracy import plot_predictions
@@ -45,6 +46,7 @@ from roofline.view.charts.timeline import plot_timeline
 from roofline.view.charts.trace_diff import plot_diff
 from roofline.view.charts.trace_memory import plot_trace_memory
 from roofline.view.charts.training import plot_step
+from roofline.view.charts.tuning import plot_tuning
 from roofline.view.charts.waterfall import plot_verdict
 
 Plot = Callable[[Any], Chart]
@@ -93,6 +95,7 @@ _CHARTS: tuple[tuple[type, dict[str, Plot]], ...] = (
     (SweepVerdict, {"sweep": plot_sweep}),
     (OpVerdicts, {"predictions": plot_predictions}),
     (Validation, {"predictions": plot_predictions}),
+    (Tuning, {"tuning": plot_tuning}),
 )
 
 

@@ -1,0 +1,82 @@
+"""How a search for a fast variant of a kernel came along."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from roofline.ir.errors import UsageError
+from roofline.ir.text import shown
+from roofline.ir.units import format_si
+from roofline.measurement.tuning.tune import Tuning
+from roofline.view.charts.chart import Chart
+from roofline.view.charts.marks import Axis, Drawing, Line, Panel, Points, Rule
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TuningCurve(Chart):
+    """Each variant that was measured, and the best so far, made by :func:`plot_tuning`.
+
+    Attributes:
+        tuning: What it shows.
+    """
+
+    schema = "tuning_curve"
+
+    tuning: Tuning
+
+    def subject(self) -> dict[str, Any]:
+        """Return the problem and the machine."""
+        return self.tuning.subject()
+
+    def summary(self) -> dict[str, Any]:
+        """Return the best variant and the library's time."""
+        return self.tuning.summary()
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return one row per measurement."""
+        return self.tuning.records()
+
+    def drawing(self) -> Drawing:
+        """Return the times in the order of measuring, and the best so far as a curve."""
+        tuning = self.tuning
+        seconds, at = list(tuning.measured.values()), range(1, len(tuning.measured) + 1)
+        hover = [f"{number}. {variant}: {format_si(time, 's')}"
+                 for number, (variant, time) in enumerate(tuning.measured.items(), start=1)]  # fmt: skip
+        marks = (
+            Points(at, seconds, "soft", name="measured", hover=hover, size=4.0),
+            Line(at, tuning.convergence, "compute", name="best so far", bold=True),
+            Rule(y=tuning.library, colour="ink", dash=True, label=f"library, {format_si(tuning.library, 's')}"),
+        )
+        axes = Axis("measurements"), Axis("time of one run", "s", log=10, low=0.8 * min(*seconds, tuning.library))
+        said = f"{tuning.best} in {format_si(tuning.seconds, 's')}"
+        head = f"{tuning.problem}: {said}"
+        under = f"{len(seconds)} of {tuning.size} variants measured by {tuning.method}, on {tuning.chip}"
+        return Drawing((Panel(marks, *axes),), head, under)
+
+    def __repr__(self) -> str:
+        return f"<TuningCurve of {self.tuning.problem} on {self.tuning.chip}>"
+
+
+def plot_tuning(tuning: Tuning) -> TuningCurve:
+    """Describe a chart of a search: the time of each variant in the order of measuring, and the best so far.
+
+    Args:
+        tuning: From :func:`roofline.measurement.tune`.
+
+    Returns:
+        The chart; nothing is drawn before it is shown or saved.
+
+    Raises:
+        UsageError: No tuning.
+
+    Example:
+        >>> import roofline as rl, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     some = rl.measurement.tune(48, 48, 48, kernels=["numpy"], budget=8, cache=folder)
+        >>> len(plot_tuning(some).records()) == len(some.measured)
+        True
+    """
+    if not isinstance(tuning, Tuning):
+        raise UsageError(f"expected a Tuning of rl.measurement.tune, given {shown(tuning)}")
+    return TuningCurve(tuning)
