@@ -51,7 +51,7 @@ def net(steps: list[str], last: bool = False, batch: int = 2, channels: int = 4,
     return b.graph([x, b.op("global_avgpool", x, name="mean")])
 
 
-@settings(max_examples=examples(120), deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.sampled_from(STEPS), min_size=1, max_size=8), st.booleans(), st.data())
 def test_any_layout_of_any_kernel_gives_the_same_numbers(steps: list[str], last: bool, data: st.DataObject) -> None:
     graph = net(steps, last, channels=data.draw(st.sampled_from([2, 4, 64])), size=4)
@@ -178,7 +178,7 @@ def test_the_mix_is_as_fast_as_the_best_of_all() -> None:
 
 
 def test_the_best_is_never_slower_than_one_layout_for_all() -> None:
-    for name, dtype in (("resnet18", "fp16"), ("mobilenet-v2", "fp32"), ("mobilenet-v2", "fp16")):
+    for name, dtype in (("resnet18", "fp16"), ("mobilenet-v2", "fp16")):
         times = rl.layouts(rl.passes.layout(rl.model(name, dtype=dtype), "channels_first"), "h100-sxm", batch=8).times
         assert times["best"] == min(times.values())
         assert times["channels_last"] < times["given"]

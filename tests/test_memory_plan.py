@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from command_line import Run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from profiles import examples
@@ -243,3 +245,14 @@ def test_the_chart_draws_each_tensor_at_its_offset() -> None:
     )
     chart.figure()
     chart.plotly()
+
+
+def test_the_command_says_what_does_not_fit_and_follows_figures_that_are_set(run: Run) -> None:
+    said = run("memory-plan", "llama-3-70b", "groq-lpu-v1", "--phase", "decode", "-S", 64, "--dtype", "fp16").out
+    assert re.search(r"does not fit\s+SRAM: 131\.\d+ GiB of 219", said)
+    assert "spilled  " not in said.partition("the largest")[0]
+    call = ("memory-plan", "resnet18", "wormhole-n150", "-B", 8, "--dtype", "bf16", "--json")
+    spilled = [run(*call, "--set", f"sram={size}MiB").data["spilled_out_bytes"] for size in (4, 16, 64)]
+    assert spilled == sorted(spilled, reverse=True)
+    assert spilled[0] > 0 == spilled[-1]
+    assert run(*call[:-1], "--level", "L3").code == 2

@@ -56,7 +56,10 @@ def _parts(plan: MemoryPlan) -> Iterator[Any]:
     spilled += f"{size_text(about['spilled_back_bytes'])} back: {time_text(about['spill_s'])} of main memory"
     ahead = f"{size_text(about['loaded_ahead_bytes'])} of {size_text(about['weights_bytes'])} come while the kernel "
     ahead += f"before runs, and hide {time_text(plan.hidden_s)}"
+    short = [f"{use.level}: {size_text(use.peak_bytes)} of {size_text(use.capacity_bytes)}"
+             for use in plan.levels if use.fits is False]  # fmt: skip
     yield facts([
+        ("does not fit", "; ".join(short)),
         ("spilled", spilled if plan.spilled_bytes else "nothing" if near else ""),
         ("all on chip", f"{time_text(plan.on_chip_s)}, if all that kernels hand on stayed there" if near else ""),
         ("spills cost", f"{time_text(plan.spill_cost_s)} beyond that" if plan.spilled_bytes else ""),

@@ -252,7 +252,8 @@ def _planned(est: Estimate, near: MemoryLevel | None, alignment: int) -> MemoryP
     handed = [life for life in every if life.kind == "activation"]
     chosen = stays(handed, len(steps), room) if near else []
     moves = traffic(every, chosen, len(steps))
-    on_chip = traffic(every, [Stay(life, life.uses[0], life.uses[-1]) for life in handed], len(steps))
+    whole = [Stay(life, life.uses[0], life.uses[-1]) for life in handed if life.waits]
+    on_chip = traffic(every, whole, len(steps))
     in_time = speed.seconds(moves)
     time, loaded = ahead(moves, speed, room) if near else (in_time, [])
     placed, levels = _in_main(every, chosen, est.chip.main, alignment)
