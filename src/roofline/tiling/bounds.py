@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from roofline.counting.grid import plain
 from roofline.tiling.masks import pairs
 from roofline.tiling.moves import compulsory
 from roofline.tiling.nest import Nest, Window, positive_number
@@ -60,7 +61,7 @@ def lower_bound(nest: Nest, capacity: Any) -> Any:
         least = attention_bound(pairs(nest), queries.width, keys.width, room)
     elif [operand.role for operand in nest.operands if len(operand.dims) > 1] == ["read", "read", "sum"]:
         least = contraction_bound(nest, room)
-    return np.maximum(least, compulsory(nest))
+    return plain(np.maximum(least, compulsory(nest)))
 
 
 def matmul_lower_bound(m: Any, n: Any, k: Any, capacity: Any, *, batch: Any = 1, widths: Any = 1) -> Any:

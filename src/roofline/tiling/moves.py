@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from roofline.counting.grid import plain
 from roofline.ir.errors import UsageError
 from roofline.tiling.masks import seen, walk
 from roofline.tiling.nest import Nest, Operand, Window, checked_order, checked_tile, positive_number
@@ -75,9 +76,9 @@ def traffic(nest: Nest, tile: Mapping[str, Any], order: Sequence[str] | str = ()
     names = [operand.name for operand in nest.operands if operand.role != "local"]
     moved = [way for way, operand in zip(chosen, nest.operands, strict=True) if operand.role != "local"]
     return Traffic(
-        {name: way.read for name, way in zip(names, moved, strict=True)},
-        {name: way.write for name, way in zip(names, moved, strict=True)},
-        sum(way.held for way in chosen),
+        {name: plain(way.read) for name, way in zip(names, moved, strict=True)},
+        {name: plain(way.write) for name, way in zip(names, moved, strict=True)},
+        plain(sum(way.held for way in chosen)),
     )
 
 
@@ -101,10 +102,8 @@ def compulsory(nest: Nest) -> Any:
     moved = [operand for operand in nest.operands if operand.role != "local"]
     if not moved:
         raise UsageError(f"{nest.name}: no operand that moves; allowed: at least one that is no local")
-    return sum(
-        (touched_elements(nest, operand) if operand.role == "read" else stored_elements(nest, operand)) * operand.width
-        for operand in moved
-    )
+    elements = (touched_elements if operand.role == "read" else stored_elements for operand in moved)
+    return plain(sum(each(nest, operand) * operand.width for each, operand in zip(elements, moved, strict=True)))
 
 
 def held_bytes(nest: Nest, tile: Mapping[str, Any]) -> Any:
@@ -153,7 +152,9 @@ def _together(nest: Nest, parts: Sequence[tuple[int, Nest, Traffic]]) -> Traffic
             visits = sum(count * touched_elements(box, operand) for count, box, _ in parts)
             read[name] += (visits - touched_elements(nest, operand)) * operand.held
             write[name] += read[name]
-    return Traffic(read, write, np.maximum.reduce([moved.held for _, _, moved in parts]))
+    held = np.maximum.reduce([moved.held for _, _, moved in parts])
+    return Traffic({name: plain(each) for name, each in read.items()},
+                   {name: plain(each) for name, each in write.items()}, plain(held))  # fmt: skip
 
 
 def _cut(nest: Nest, tile: Mapping[str, Any]) -> list[tuple[int, Nest]]:
