@@ -257,3 +257,13 @@ def test_an_operator_in_one_line_is_a_program() -> None:
     text = rl.estimate("gemm m=512 n=512 k=512", "h100-sxm", mode="graph")
     assert float(text.flops) == 2 * 512**3
     assert rl.load_program("attention batch=1 heads=2 q_len=8 kv_len=8 head_dim=64 causal=true").nodes
+
+
+def test_chart() -> None:
+    found = rl.schedules(SQUARE, "h100-sxm", top=40)
+    chart = rl.charts.plot(found, "schedules")
+    assert len(chart.records()) == len(found.records())
+    texts = [label for mark in chart.drawing().panels[0].marks for label in getattr(mark, "labels", ())]
+    assert found.best.figures in texts
+    with pytest.raises(rl.RooflineError, match="none of 1 schedules can run"):
+        rl.charts.plot_schedules(rl.schedules(SQUARE, "h100-sxm", Schedule(128, 256, 128, 8, 8, 3)))

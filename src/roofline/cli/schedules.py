@@ -33,7 +33,7 @@ _MOST = 5
 def schedules(
     op: _Op,
     chip: opt.OneChip,
-    output: opt.OutputOptions,
+    output: opt.ChartOptions,
     what_if: opt.ChipOptions,
     top: _Top = 10,
     space: _Space = None,

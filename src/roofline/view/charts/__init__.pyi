@@ -30,6 +30,8 @@ from .roof import Roofline as Roofline
 from .roof import plot_roofline as plot_roofline
 from .scaling import ScalingCurve as ScalingCurve
 from .scaling import plot_scaling as plot_scaling
+from .schedules import ScheduleTimes as ScheduleTimes
+from .schedules import plot_schedules as plot_schedules
 from .sweep import BatchSweep as BatchSweep
 from .sweep import plot_batch as plot_batch
 from .timeline import Timeline as Timeline

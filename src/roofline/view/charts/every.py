@@ -13,6 +13,7 @@ from roofline.analysis.engines.timeline import EngineTimeline
 from roofline.analysis.estimates import Estimate
 from roofline.analysis.provenance import PassHistory
 from roofline.analysis.scale_out import Scaling
+from roofline.analysis.schedules import Schedules
 from roofline.analysis.serving.requests import Request
 from roofline.analysis.training import TrainingStep
 from roofline.analysis.validation import Validation
@@ -41,6 +42,7 @@ from roofline.view.charts.ranks import plot_ranks
 from roofline.view.charts.requests import plot_request
 from roofline.view.charts.roof import Roofline, plot_roofline
 from roofline.view.charts.scaling import plot_scaling
+from roofline.view.charts.schedules import plot_schedules
 from roofline.view.charts.sweep import plot_batch
 from roofline.view.charts.timeline import plot_timeline
 from roofline.view.charts.trace_diff import plot_diff
@@ -75,6 +77,7 @@ _CHARTS: tuple[tuple[type, dict[str, Plot]], ...] = (
     (EngineTimeline, {"timeline": plot_timeline}),
     (FigureSweep, {"sweep-chip": plot_figures}),
     (Scaling, {"scaling": plot_scaling}),
+    (Schedules, {"schedules": plot_schedules}),
     (Request, {"request": plot_request, "memory": plot_memory}),
     (
         TrainingStep,
