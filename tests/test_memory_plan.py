@@ -201,6 +201,13 @@ def test_plans_of_models_are_sound_under_every_level() -> None:
     sound(rl.memory_plan("resnet50", "tpu-v5e", dtype="bf16", batch=64, mode="compiled"))
 
 
+@pytest.mark.parametrize("name", ["tpu-v5e", "wormhole-n150"])
+def test_with_everything_in_main_memory_a_run_takes_what_the_time_model_says_of_cold_kernels(name: str) -> None:
+    sizes: dict[str, Any] = {"phase": "prefill", "dtype": "bf16", "batch": 8, "seq": 512}
+    plan = rl.memory_plan("gpt2", name, level="main", **sizes)
+    assert plan.time_s == pytest.approx(rl.estimate("gpt2", name, mode="graph", regime="cold", **sizes).time, rel=0.1)
+
+
 def test_a_caches_update_in_place_is_not_placed_twice() -> None:
     plan = rl.memory_plan("gpt2", "h100-sxm", phase="decode", batch=1, context=256)
     caches = [each for each in plan.placed if each.kind == "cache"]
