@@ -166,6 +166,15 @@ def test_floor_and_time_stand_between_the_bound_and_the_best_tile(
     assert float(np.ravel(least_contraction(nest, room))[0]) == pytest.approx(best, rel=0.08)
 
 
+@pytest.mark.parametrize("core", ["tile", "core"])
+def test_bytes_by_level_say_what_the_time_says(core: str) -> None:
+    (row,) = estimated(LARGE, small("1 MB", core_name=core)).kernel_rows()
+    main = row["levels"][0]
+    best = float(rl.tiling.best(rl.tiling.matmul(8192, 8192, 8192, widths=2), 1e6).traffic.bytes)
+    assert (main["level"], row["bound_level"], row["bound"]) == ("memory", "memory", "memory")
+    assert main["bytes"] == pytest.approx(best, rel=0.01)
+
+
 @pytest.mark.parametrize("mode", ["graph", "eager"])
 def test_a_time_below_the_bound_is_impossible(mode: Any) -> None:
     verdict = rl.check(LARGE, small("1 MB"), 29e-3, mode=mode)

@@ -7,7 +7,7 @@ twice, once on each side; results that are still in it when the kernel ends have
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from roofline.cost import attention, convolution, network, parameters, rowwise, stream
 from roofline.cost.lowering import lowered
 from roofline.cost.machine import fits
+from roofline.cost.onchip import limited
 from roofline.cost.work import Launch, launch, uses_tf32
 from roofline.counting.counts import KernelCount
 from roofline.hardware.chip import Chip
@@ -112,7 +113,20 @@ def bandwidth(chip: Chip, level: str, kind: str = "") -> float | None:
 
 
 def _alone(work: Launch, schedule: Schedule | None = None) -> Moved:
-    """Return the traffic of one kernel."""
+    """Return the traffic of one kernel: where the chip holds too little, at least what its best tiles move.
+
+    A given schedule may not do better than the bound, and need not reach the best tiles.
+    """
+    moved = _of_class(work, schedule)
+    small = limited(work, work.row, work.row.flops / work.peak) if work.regime != "warm" else None
+    if small is None:
+        return moved
+    least = small.tiled if schedule is None else small.least
+    main = np.maximum(moved.main, least - np.minimum(work.row.write, work.machine.on_chip))
+    return replace(moved, main=main, cache=np.maximum(moved.cache, main), core=np.maximum(moved.core, main))
+
+
+def _of_class(work: Launch, schedule: Schedule | None) -> Moved:
     kind = work.row.kernel.kind
     if not work.machine.is_gpu or kind in ("network", "transfer"):
         rate = bandwidth(work.chip, LINK, kind) if kind in ("network", "transfer") else None
