@@ -152,7 +152,7 @@ def traffic(
     walk = _Walk((m, n, row, result, batch), (schedule.bm, schedule.bn), schedule.group, held * gpu.cores, gpu)
     by_group = np.asarray(schedule.bm) >= WARP_GROUP_ROWS
     saved = [np.where(by_group, *pair) for pair in zip(GROUPS, WARPS, strict=True)]
-    return walk.waves(walk.read, walk.requests(saved), held)
+    return walk.waves(walk.requests(saved), held)
 
 
 def library_traffic(
@@ -163,11 +163,13 @@ def library_traffic(
     It walks :data:`ALONG` rows of tiles together, or columns where tiles are wider than high, as cuBLAS's kernels do by
     their names (``256x128_..._1x2_h``, ``192x192_..._2x1_v``).
     """
-    row, (bm, bn) = np.asarray(k, dtype=np.float64) * element, library_tile(m, n, batch, gpu)
-    walk = _Walk((m, n, row, result, batch), (bm, bn), ALONG, gpu.cores, gpu)
-    turned = _Walk((n, m, row, result, batch), (bn, bm), ALONG, gpu.cores, gpu)
-    requests = walk.requests(LIBRARY, np.where(bm > bn, CLUSTER, 1), np.where(bm > bn, 1, CLUSTER))
-    return walk.waves(np.where(bn > bm, turned.read, walk.read), requests, 1.0)
+    bm, bn = library_tile(m, n, batch, gpu)
+    wide = bn > bm
+    sizes = np.where(wide, n, m), np.where(wide, m, n), np.asarray(k, dtype=np.float64) * element, result, batch
+    walk = _Walk(sizes, (np.maximum(bm, bn), np.minimum(bm, bn)), ALONG, gpu.cores, gpu)
+    square = bm == bn
+    requests = walk.requests(LIBRARY, np.where(square, 1, CLUSTER), np.where(square, CLUSTER, 1))
+    return walk.waves(requests, 1.0)
 
 
 def library_tile(m: Any, n: Any, batch: Any, gpu: Gpu) -> tuple[Any, Any]:
@@ -251,7 +253,7 @@ class _Walk:
         second, own, flying, room = self.sizes[1] * self.sizes[2], sum(self.own), self.flying, self.gpu.room
         whole = second + flying * own
         low, high = np.zeros(np.shape(whole)), np.ones(np.shape(whole))
-        for _ in range(20):
+        for _ in range(16):
             middle = (low + high) / 2
             full = second * (1 - (1 - middle) ** flying) + flying * middle * own > room
             low, high = np.where(full, low, middle), np.where(full, middle, high)
@@ -316,9 +318,9 @@ class _Walk:
         recent = self.within * self.flying * self.own[1]
         return np.minimum(self.written, np.maximum(recent, np.minimum(last, self.gpu.room)))
 
-    def waves(self, read: Any, requests: Any, held: Any) -> Waves:
+    def waves(self, requests: Any, held: Any) -> Waves:
         """Return the traffic, with what crosses between the halves of the cache."""
         crossing = self.gpu.crossing
-        l2 = requests + (crossing - 1) * read + crossing * self.written
+        l2 = requests + (crossing - 1) * self.read + crossing * self.written
         shared = sum(self.loads) + self.written
-        return Waves(shared, l2, read, self.written - self.left, held, self.count / self.running)
+        return Waves(shared, l2, self.read, self.written - self.left, held, self.count / self.running)
