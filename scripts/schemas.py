@@ -57,7 +57,7 @@ CASES = (
     "train resnet50 h100-sxm -B 32", "train gpt2 h100-sxm -B 8 -S 512 --dp 2 --zero 1",
     "timeline gpt2 h100-sxm --phase decode -S 64 --prefetch 1",
     f"sweep-chip {_DECODE} -B 1 --mode graph --set l2=1..2MiB --set cores=66,132 --points 2",
-    "sweep-chip resnet50 h100-sxm --set memory_bandwidth=x1,x2",
+    "estimate resnet18 wormhole-n150 -B 1 --mode graph", "sweep-chip resnet50 h100-sxm --set memory_bandwidth=x1,x2",
     "timeline gpt2 h100-sxm --phase decode -S uniform:low=1,high=64 --leave 0.1 --trips 2 --samples 9",
     "scaling resnet50 h100-sxm --devices 1,3", "request gpt2 t4 --prompt 8 --new-tokens 1",
     "request gpt2 xeon-8480 --prompt 8 --new-tokens 2",
@@ -147,7 +147,8 @@ KEYS = {
     "at_means_s": "time with every size at its mean [s]", "samples": "draws", "seed": "of the draws",
     "quantity": "what was drawn, or the time that follows [s]", "least": "the smallest of the draws",
     "most": "the largest of the draws",
-    # sweep-chip
+    # sweep-chip, grids of cores
+    "mapping": "how its products are spread over a grid of cores, and time and traffic by level",
     "base_s": "time on the chip as it is [s]", "figures": "figures of the chip that vary",
     "readings": "what each figure buys, in words",
     # scaling, request
@@ -312,7 +313,7 @@ _RATE = r"^[a-z]+s(_per_s)?$"
 #: Keys of a chip's own file, which the format of chips describes.
 _CHIP_FILE = frozenset({
     "form", "cores", "core_name", "clock", "tdp", "matrix", "vector", "memory", "links", "efficiency", "fallback",
-    "clock_slack", "sources",
+    "grid", "clock_slack", "sources",
 })  # fmt: skip
 
 

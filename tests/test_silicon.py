@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from pathlib import Path
 from statistics import mean, median
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from profiles import examples
 
 import roofline as rl
+from roofline.cli import main
 from roofline.cost.silicon.engines import cycles, granularity, reads, utilisation
 from roofline.cost.silicon.mapping import LEVELS, Product, Rates, named, spread
 from roofline.hardware.grid import CoreGrid, Engine
@@ -248,3 +251,13 @@ def test_the_first_tpu_waits_for_weights() -> None:
     cycle = 2 * 256 * 256 / 92e12
     assert row["engine_s"] == pytest.approx((8 * 8 * 256 + 512) * cycle)
     assert row["dram_s"] == pytest.approx((2000 * 2000 + 200 * 2000 + 4 * 200 * 2000) / 34e9)  # int8 sums to 32 bits
+
+
+def test_the_command_shows_how_products_are_spread(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["estimate", "gpt2", "wormhole-n150", "-S", "512", "--mode", "graph"]
+    assert main(words) == 0
+    assert re.search(r"(m|n) over rows, (n|k) over columns; output stays +(DRAM|engine)", capsys.readouterr().out)
+    assert main([*words, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["mapping"]
+    assert rows[0]["level_bytes"]["DRAM"] >= rows[0]["k"] * rows[0]["n"] * 4
+    assert {row["level"] for row in rows} <= set(LEVELS)

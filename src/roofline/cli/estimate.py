@@ -11,12 +11,14 @@ from rich.text import Text
 
 from roofline.analysis.estimates import Estimate
 from roofline.analysis.estimates import estimate as predict
+from roofline.analysis.mapping import GridMapping, mapping
 from roofline.analysis.provenance import PassHistory, pass_history
 from roofline.cli import options as opt
 from roofline.cli import tables
 from roofline.cli.app import PREDICT, command
 from roofline.cli.tables import heading, percent, size_text, table, time_text
 from roofline.cli.train import show_step, step_of
+from roofline.cost.silicon import LEVELS
 from roofline.diagnosis.reference import replays
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph
@@ -54,6 +56,10 @@ def estimate(
     if by_level:
         parts += ["", _levels(est)]
         more["kernels"] = est.kernel_rows()
+    if est.chip.grid is not None:
+        spread = mapping(est)
+        parts += ["", _spread(spread)]
+        more["mapping"] = spread.records()
     if graph.history:
         history = pass_history(graph, est.chip, mode=est.mode, **est.grid.values)  # type: ignore[arg-type]
         parts += ["", _steps(history)]
@@ -136,6 +142,15 @@ def _level_cells(kernel: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
         )
         intensity = f"{level['intensity']:.3g}" if "intensity" in level else ""
         yield level["level"], amount, intensity, *roof, "bound" if level["level"] == kernel["bound_level"] else ""
+
+
+def _spread(result: GridMapping) -> Table:
+    """Show how products are spread over the cores of a grid, and how long each level takes for them."""
+    rows = [
+        (row["kernel"], row["mapping"], row["level"], *(time_text(row[f"{level.lower()}_s"]) for level in LEVELS))
+        for row in result.records()[:_MOST]
+    ]
+    return table(f"<product|over the cores|<bound by|{'|'.join(f'?{level}' for level in LEVELS)}", rows)
 
 
 def _steps(history: PassHistory) -> Table:
