@@ -123,7 +123,7 @@ def _cut(call: Call, x: Array, weight: Array, steps: Sequence[int], gaps: Sequen
     return _spread(x, weight, steps, gaps, groups, ends)[:, :, *map(slice, starts, ends)]
 
 
-def _inferred(call: Call, image: Sequence[int], points: Sequence[int]) -> tuple[int, ...]:
+def inferred_stride(call: Call, image: Sequence[int], points: Sequence[int]) -> tuple[int, ...]:
     """Return the stride of a gradient; where it carries none, by how much the image is larger."""
     own = tuple(max(1, round(size / count)) for size, count in zip(image, points, strict=True))
     return per_axis(call.attrs.get("stride", own), len(own))
@@ -214,7 +214,7 @@ def conv2d_grad_input(call: Call, grad: Array, weight: Array) -> Array:
     That is the transposed convolution; a padding that the node does not carry counts as none.
     """
     _, gaps, groups = _steps(call, 2)
-    return _cut(call, grad, weight, _inferred(call, call.shape[2:], grad.shape[2:]), gaps, groups)
+    return _cut(call, grad, weight, inferred_stride(call, call.shape[2:], grad.shape[2:]), gaps, groups)
 
 
 @op("conv2d_grad_weight", "n c=(g i) h w, n o=(g u) p q -> o i r s", "conv", nouns=_NOUNS, fixed="h w r s p q",
@@ -225,7 +225,7 @@ def conv2d_grad_weight(call: Call, x: Array, grad: Array) -> Array:
 
     What each tap saw, times the gradient of what it was added to.
     """
-    steps = _inferred(call, x.shape[2:], grad.shape[2:])
+    steps = inferred_stride(call, x.shape[2:], grad.shape[2:])
     _, gaps, groups = _steps(call, 2)
     counts, window = grad.shape[2:], call.shape[2:]
     ends = [(count - 1) * step + gap * (wide - 1) + 1

@@ -54,16 +54,16 @@ def scatter_add(call: Call, rows: Array) -> Array:
     return embedding_grad(call, rows, np.arange(len(rows)))
 
 
-def _places(call: Call, shape: tuple[int, ...], size: int, picks: Sequence[Array]) -> Array:
+def flat_places(call: Call, shape: tuple[int, ...], size: int, picks: Sequence[Array]) -> Array:
     """Return places in flat storage: in order, from a start of the node's own, moved on by what index arrays say."""
-    start = np.arange(int(np.prod(shape, dtype=np.int64))).reshape(shape) + round(call.free("start", 0, size))
+    start = call.arange(int(np.prod(shape, dtype=np.int64))).reshape(shape) + round(call.free("start", 0, size))
     return indices(sum((np.rint(fold(pick, shape)) for pick in picks), start.astype(np.float64)), size)
 
 
 declare(Op(
     "take", None, "move", "Any gather: reads as many elements of its first input as it returns.",
     lambda batch: Work(reads={0: batch}),
-    lambda call, x, *picks: x.ravel()[_places(call, call.shape, x.size, picks)], by_option, rule=taken_axes,
+    lambda call, x, *picks: x.ravel()[flat_places(call, call.shape, x.size, picks)], by_option, rule=taken_axes,
     gradient=back_in_place,
 ))  # fmt: skip
 
@@ -88,7 +88,7 @@ def put(call: Call, x: Array, values: Array, *picks: Array) -> Array:
     Values are added to what was there where the node counts operations.
     """
     out = x.flatten()
-    places = _places(call, values.shape, out.size, picks)
+    places = flat_places(call, values.shape, out.size, picks)
     if call.attrs.get("flops"):
         np.add.at(out, places, values)
     else:

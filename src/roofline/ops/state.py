@@ -100,11 +100,11 @@ def linear_recurrence(call: Call, x: Array, *more: Array) -> Array:
     gates = [each for each in more if each.shape == x.shape or each.ndim == 1]
     decay = sigmoid(reduce(np.add, gates, np.zeros(x.shape)))
     h = next((each for each in more if each.ndim == 2), np.zeros((len(x), x.shape[-1])))
-    out = np.empty(x.shape)
+    out = []
     for at in range(x.shape[1]):
         h = decay[:, at] * h + np.sqrt(1 - decay[:, at] ** 2) * x[:, at]
-        out[:, at] = h
-    return out
+        out.append(h)
+    return np.stack(out, axis=1)
 
 
 # --- scans ------------------------------------------------------------------------------------------------------------
@@ -120,12 +120,12 @@ def selective_scan(call: Call, x: Array, dt: Array, a: Array, b: Array, c: Array
     """
     skip = next((each for each in more if each.ndim == 1), np.zeros(x.shape[-1]))
     h = next((each for each in more if each.ndim == 3), np.zeros((len(x), *a.shape)))
-    out = np.empty(x.shape)
+    out = []
     for at in range(x.shape[1]):
         step = dt[:, at, :, None]
         h = np.exp(-np.abs(step * a)) * h + step * b[:, at, None, :] * x[:, at, :, None]
-        out[:, at] = (h * c[:, at, None, :]).sum(axis=-1) + skip * x[:, at]
-    return out
+        out.append((h * c[:, at, None, :]).sum(axis=-1) + skip * x[:, at])
+    return np.stack(out, axis=1)
 
 
 def _by_head(x: Array, heads: int) -> Array:
@@ -178,11 +178,11 @@ def ssd_scan(call: Call, x: Array, b: Array, c: Array, *more: Array) -> Array:
     b, c, decay = _by_head(b, heads), _by_head(c, heads), _decays(more, x.shape)
     size = (len(x), heads, x.shape[-1], b.shape[-1])
     h = next((each for each in more if each.shape == size), np.zeros(size))
-    out = np.empty(x.shape)
+    out = []
     for at in range(x.shape[1]):
         h = decay[:, at, :, :, None] * h + x[:, at, :, :, None] * b[:, at, :, None, :]
-        out[:, at] = (h * c[:, at, :, None, :]).sum(axis=-1)
-    return out
+        out.append((h * c[:, at, :, None, :]).sum(axis=-1))
+    return np.stack(out, axis=1)
 
 
 def _delta_work(b: Any, t: Any, g: Any, d: Any, e: Any, chunk: int = 64, recurrent: bool = False) -> Work:
@@ -209,13 +209,13 @@ def delta_scan(call: Call, q: Array, k: Array, v: Array, *more: Array) -> Array:
     k = k / np.sqrt((k * k).sum(axis=-1, keepdims=True) + 1e-6)
     size = (len(v), heads, v.shape[-1], k.shape[-1])
     s = next((each.reshape(size) for each in more if each.ndim == 4 and each.size == np.prod(size)), np.zeros(size))
-    out = np.empty(v.shape)
+    out = []
     for at in range(v.shape[1]):
         key = k[:, at, :, None, :]
         held = (s * key).sum(axis=-1, keepdims=True)
         s = decay[:, at, :, :, None] * (s - held * key) + v[:, at, :, :, None] * key
-        out[:, at] = (s * q[:, at, :, None, :]).sum(axis=-1)
-    return out
+        out.append((s * q[:, at, :, None, :]).sum(axis=-1))
+    return np.stack(out, axis=1)
 
 
 def _kept_state(site: Site) -> None:

@@ -76,21 +76,24 @@ def _arguments(graph: Graph) -> dict[str, Value]:
         value = Value(named(tensor.name), shape, lies.element)
         if not lies.group:
             return value
-        groups = (*shape[:-1], _groups(tensor, lies))
+        groups = _groups(tensor, shape, lies)
         scale = Value(named(tensor.name, SCALE), groups, lies.scale)
         zero = Value(named(tensor.name, ZERO), groups, lies.zero) if lies.zero else None
-        return Value(value.name, shape, lies.element, scale, zero)
+        return Value(value.name, shape, lies.element, scale, zero, (lies.rows, lies.group))
 
     return {
         name: argument(each) for name, each in graph.tensors.items() if each.kind != "activation" and name in needed
     }
 
 
-def _groups(tensor: Tensor, lies: Stored) -> int:
-    row = tensor.shape[-1] if tensor.shape else 1
-    if not isinstance(row, int) or row % lies.group:
+def _groups(tensor: Tensor, shape: tuple[int, ...], lies: Stored) -> tuple[int, ...]:
+    """Return the shape of a tensor's scales; blocks of a matrix may be cut, groups of a row not."""
+    if lies.rows > 1 and len(shape) > 1:
+        return (*shape[:-2], -(-shape[-2] // lies.rows), -(-shape[-1] // lies.group))
+    row = shape[-1] if shape else 1
+    if row % lies.group:
         raise ShapeError(f"{tensor.name}: groups of {lies.group} ({tensor.dtype}) do not divide rows of {row}")
-    return row // lies.group
+    return (*shape[:-1], row // lies.group)
 
 
 def _node(graph: Graph, node: Node, body: Body, inputs: list[Value]) -> Value:

@@ -37,7 +37,8 @@ class Stored:
 
     Attributes:
         element: Type of what is stored for each element.
-        group: Elements that share a scale; 0 for none.
+        group: Elements along the last axis that share a scale; 0 for none.
+        rows: Rows that share them, too.
         scale: Type of a scale.
         zero: Type of a zero point; empty for none.
     """
@@ -46,6 +47,15 @@ class Stored:
     group: int = 0
     scale: str = ""
     zero: str = ""
+    rows: int = 1
+
+
+#: Formats with blocks: the Microscaling formats have a power of two for each 32 elements (OCP MX v1.0), DeepSeek-V3's
+#: fp8 a scale for each 128 x 128 of a matrix (arXiv 2412.19437, section 3.3).
+_BLOCKS = {
+    "mxfp4": Stored("f4E2M1FN", 32, "f8E8M0FNU"), "mxfp8": Stored("f8E4M3FN", 32, "f8E8M0FNU"),
+    "fp8-block": Stored("f8E4M3FN", 128, "f32", rows=128),
+}  # fmt: skip
 
 
 def stored(name: str, where: str = "") -> Stored:
@@ -60,6 +70,8 @@ def stored(name: str, where: str = "") -> Stored:
     """
     if name in ELEMENTS:
         return Stored(ELEMENTS[name])
+    if name in _BLOCKS:
+        return _BLOCKS[name]
     match = re.fullmatch(r"(int[248]|fp[48])(?:-g(\d+)(?:-(sym|z4))?(?:-s32)?)", name)
     if match is None:
         place = f"{where}: " if where else ""
@@ -92,6 +104,7 @@ class Value:
         element: Type of its elements.
         scale: What its elements are to be multiplied by, one along the last axis for each group of them.
         zero: What is to be subtracted before.
+        block: Rows and elements along them that share a scale.
     """
 
     name: str
@@ -99,6 +112,7 @@ class Value:
     element: str
     scale: Value | None = None
     zero: Value | None = None
+    block: tuple[int, int] = (1, 1)
 
     @property
     def type(self) -> str:
@@ -369,6 +383,23 @@ def rows(body: Body, table: Value, places: Value) -> Value:
         f'"stablehlo.gather"({table.name}, {places.name}) <{{dimension_numbers = {numbers}, '
         f"slice_sizes = array<i64: {sizes}>}}> : ({table.type}, {places.type}) -> {tensor(shape, table.element)}",
         shape, table.element,
+    )  # fmt: skip
+
+
+def scattered(body: Body, table: Value, places: Value, new: Value, add: bool) -> Value:
+    """Return a table with rows of it written anew, or added to, by whole numbers."""
+    lead, scalar = len(places.shape), tensor((), table.element)
+    windows = ", ".join(str(lead + at) for at in range(len(table.shape) - 1))
+    numbers = (
+        f"#stablehlo.scatter<{f'update_window_dims = [{windows}], ' if windows else ''}inserted_window_dims = [0], "
+        f"scatter_dims_to_operand_dims = [0], index_vector_dim = {lead}>"
+    )
+    result = f"  %c = stablehlo.add %a, %b : {scalar}\n  stablehlo.return %c" if add else "  stablehlo.return %b"
+    return body.add(
+        f'"stablehlo.scatter"({table.name}, {places.name}, {new.name}) '
+        f"<{{scatter_dimension_numbers = {numbers}}}> ({{\n"
+        f"^bb0(%a: {scalar}, %b: {scalar}):\n{result} : {scalar}\n"
+        f"}}) : ({table.type}, {places.type}, {new.type}) -> {table.type}", table.shape, table.element,
     )  # fmt: skip
 
 

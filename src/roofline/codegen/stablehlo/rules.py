@@ -20,7 +20,9 @@ from roofline.codegen.stablehlo.arrays import Recorded
 from roofline.codegen.stablehlo.body import Body, Stored, Value, Window
 from roofline.ir.errors import UnknownOp
 from roofline.ops.arrays import Call, mix, updated
+from roofline.ops.convolution import inferred_stride
 from roofline.ops.einsum import axis_roles, factored_terms
+from roofline.ops.moves import flat_places
 from roofline.ops.registry import OPS
 from roofline.ops.windows import paddings, per_axis
 
@@ -58,17 +60,22 @@ def widened(body: Body, x: Value, element: str) -> Value:
     out = hlo.convert(body, x, element)
     for op, part in (("subtract", x.zero), ("multiply", x.scale)):
         if part is not None:
-            out = hlo.binary(body, op, out, _by_element(body, hlo.convert(body, part, element), x.shape))
+            out = hlo.binary(body, op, out, _by_element(body, hlo.convert(body, part, element), x.shape, x.block))
     return out
 
 
-def _by_element(body: Body, scale: Value, shape: tuple[int, ...]) -> Value:
-    """Repeat what a group shares for each of its elements."""
-    groups = scale.shape[-1]
-    if groups == 1:
+def _by_element(body: Body, scale: Value, shape: tuple[int, ...], block: tuple[int, int]) -> Value:
+    """Repeat what a block shares for each of its elements; the last one may be cut."""
+    if scale.shape[-1] == 1 and block[0] == 1:
         return hlo.expand(body, scale, shape)
-    apart = (*scale.shape, shape[-1] // groups)
-    return hlo.reshape(body, hlo.broadcast(body, scale, apart, range(len(scale.shape))), shape)
+    *lead, groups = scale.shape
+    apart: tuple[int, ...] = (*lead, groups, block[1])
+    axes = list(range(len(scale.shape)))
+    if block[0] > 1:
+        apart, axes = (*lead, block[0], groups, block[1]), [*axes[:-1], axes[-1] + 1]
+    wide = hlo.broadcast(body, scale, apart, axes)
+    full = (*shape[:-2], *((lead[-1] * block[0],) if block[0] > 1 else shape[-2:-1]), groups * block[1])
+    return hlo.cut(body, hlo.reshape(body, wide, full), (0,) * len(shape), shape, (1,) * len(shape))
 
 
 # --- from the numpy meaning -------------------------------------------------------------------------------------------
@@ -86,6 +93,12 @@ class RecordedCall(Call):
         return Recorded(self.body, hlo.iota(self.body, size))
 
 
+def _recorded_call(call: Call, body: Body) -> RecordedCall:
+    own = RecordedCall(call.name, call.op, call.attrs, call.shape, call.dtype, call.seed)
+    object.__setattr__(own, "body", body)
+    return own
+
+
 def recorded(site: Site, body: Body, values: Sequence[Value]) -> Value:
     """Run the numpy meaning of an operator on tensors of a function.
 
@@ -96,10 +109,8 @@ def recorded(site: Site, body: Body, values: Sequence[Value]) -> Value:
     reference = OPS[call.op].reference
     if reference is None or reference in (mix, updated):
         raise UnknownOp("the graph does not say what it computes")
-    own = RecordedCall(call.name, call.op, call.attrs, call.shape, call.dtype, call.seed)
-    object.__setattr__(own, "body", body)
     try:
-        result = reference(own, *(Recorded(body, value) for value in values))
+        result = reference(_recorded_call(call, body), *(Recorded(body, value) for value in values))
     except (TypeError, AttributeError, IndexError) as error:
         raise UnknownOp(f"its numpy meaning is not written as functions of arrays ({error})") from None
     if isinstance(result, Recorded):
@@ -149,7 +160,7 @@ def wrapped(site: Site, rule: Rule) -> Value:
 
 def hlo_wide(body: Body, x: Value) -> Value:
     """Return a tensor without scales."""
-    return x if x.scale is None else widened(body, x, x.scale.element)
+    return x if x.scale is None else widened(body, x, x.scale.element if x.scale.element in ("f16", "f32") else "bf16")
 
 
 def _attribute(value: Any) -> str:
@@ -217,7 +228,9 @@ def _has_narrow_product(site: Site) -> bool:
     """Tell whether rows of narrow numbers meet rows of narrow numbers, with a scale for a whole row at most."""
     x, y = site.inputs[:2]
     narrow = {x.element, y.element} <= {"i2", "i4", "i8"} or {x.element, y.element} == {"f8E4M3FN"}
-    plain = all(each.zero is None and (each.scale is None or each.scale.shape[-1] == 1) for each in (x, y))
+    plain = all(
+        each.zero is None and (each.scale is None or each.scale.shape[-1] == each.block[0] == 1) for each in (x, y)
+    )
     return narrow and plain and (site.call.op == "linear" or (x.scale is None and y.scale is None))
 
 
@@ -247,6 +260,33 @@ def by_expert(site: Site) -> Value:
     for at in range(2, len(site.inputs)):
         made = hlo.binary(body, "add", made, site.wide(at))
     return hlo.cut(body, hlo.reshape(body, made, (turns * experts, wide)), (0, 0), (rows, wide), (1, 1))
+
+
+def experts_gradient(site: Site) -> Value:
+    """Multiply the rows of each expert, ``r mod E``: the gradient of its matrix."""
+    body, number = site.body, site.call.shape[0]
+    grids = []
+    for at in (0, 1):
+        rows, width = (x := site.wide(at)).shape
+        turns = -(-rows // number)
+        padded = hlo.pad(body, x, [(0, turns * number - rows), (0, 0)])
+        grids.append(hlo.reshape(body, padded, (turns, number, width)))
+    return hlo.dot(body, grids[0], grids[1], ((1,), (1,)), ((0,), (0,)), site.out.element)
+
+
+def triangular_solve(site: Site) -> Value:
+    """Solve with the lower triangle and ``1 + |d|`` on the diagonal, as the executor does."""
+    body, size = site.body, site.inputs[0].shape[-1]
+    matrix: Any = Recorded(body, site.wide(0))
+    place: Any = Recorded(body, hlo.iota(body, size))
+    row, column = place[:, None], place[None, :]
+    lower: Any = np.where(row > column, matrix, np.where(row == column, 1 + np.abs(matrix), 0.0))
+    a, b = lower.value, site.wide(1)
+    return body.add(
+        f'"stablehlo.triangular_solve"({a.name}, {b.name}) <{{left_side = true, lower = true, transpose_a = '
+        f"#stablehlo<transpose NO_TRANSPOSE>, unit_diagonal = false}}> : ({a.type}, {b.type}) -> {b.type}",
+        b.shape, b.element,
+    )  # fmt: skip
 
 
 def experts(site: Site) -> Value:
@@ -286,6 +326,30 @@ def transposed_convolution(site: Site) -> Value:
     steps, gaps = site.per_axis("stride", 1, axes), site.per_axis("dilation", 1, axes)
     before = [first for first, _ in paddings(site.call.attrs.get("padding", 0), axes)]
     return _biased(site, _spread(site, x, w, steps, gaps, groups, before))
+
+
+def image_gradient(site: Site) -> Value:
+    """Spread the gradient of each point of the result over the image, as a transposed convolution does."""
+    x, w = _alike(site, *site.inputs[:2])
+    steps = inferred_stride(site.call, site.call.shape[2:], x.shape[2:])
+    gaps, groups = site.per_axis("dilation", 1, 2), site.call.attrs.get("groups") or 1
+    before = [first for first, _ in paddings(site.call.attrs.get("padding", 0), 2)]
+    return _spread(site, x, w, steps, gaps, groups, before)
+
+
+def kernel_gradient(site: Site) -> Value:
+    """Convolve the image with the gradient, images as channels: what each tap saw times what it was added to."""
+    x, grad = _alike(site, *site.inputs[:2])
+    steps = inferred_stride(site.call, x.shape[2:], grad.shape[2:])
+    gaps, groups = site.per_axis("dilation", 1, 2), site.call.attrs.get("groups") or 1
+    axes = zip(site.call.shape[2:], gaps, grad.shape[2:], steps, x.shape[2:],
+               paddings(site.call.attrs.get("padding", 0), 2), strict=True)  # fmt: skip
+    around = [
+        (first, (wide - 1) * gap + (points - 1) * step + 1 - size - first)
+        for wide, gap, points, step, size, (first, _) in axes
+    ]
+    window = Window(gaps, around, (1, 1), steps, 1, groups)
+    return hlo.convolve(site.body, x, grad, window, site.call.shape, "fb io fb")
 
 
 def _spread(
@@ -354,14 +418,20 @@ def pooling(op: str, start: float) -> Rule:
 def table_rows(site: Site) -> Value:
     """Look rows up; numbers that are no indices are rounded and wrap around, as in the executor."""
     table, ids = site.inputs[0], site.inputs[1]
-    if hlo.is_float(ids.element):
-        whole: Any = np.mod(np.rint(Recorded(site.body, ids)), len(Recorded(site.body, table)))
-        ids = hlo.convert(site.body, whole.value, "i32")
+    ids = _whole(site.body, ids, table.shape[0])
     made = hlo.rows(site.body, table, ids)
     if table.scale is None:
         return hlo.convert(site.body, made, site.out.element)
     parts = [each and hlo.rows(site.body, each, ids) for each in (table.scale, table.zero)]
-    return widened(site.body, replace(made, scale=parts[0], zero=parts[1]), site.out.element)
+    return widened(site.body, replace(made, scale=parts[0], zero=parts[1], block=table.block), site.out.element)
+
+
+def _whole(body: Body, ids: Value, size: int) -> Value:
+    """Return indices; other numbers are rounded, and wrap around."""
+    if not hlo.is_float(ids.element):
+        return ids
+    whole: Any = np.mod(np.rint(Recorded(body, ids)), size)
+    return hlo.convert(body, whole.value, "i32")
 
 
 def added_rows(site: Site) -> Value:
@@ -371,6 +441,21 @@ def added_rows(site: Site) -> Value:
     turns = -(-number // size)
     grid = hlo.reshape(body, hlo.pad(body, x, [(0, turns * size - number), (0, 0)]), (turns, size, width))
     return hlo.reduce(body, grid, "add", 0, (0,))
+
+
+def table_gradient(site: Site) -> Value:
+    """Add rows into a table of zeros."""
+    table = hlo.constant(site.body, 0, site.out.element, site.call.shape)
+    return hlo.scattered(site.body, table, _whole(site.body, site.inputs[1], site.call.shape[0]), site.wide(0), True)
+
+
+def put(site: Site) -> Value:
+    """Write values into places of a tensor that the executor would write."""
+    x, values, *picks = (Recorded(site.body, site.wide(at)) for at in range(len(site.inputs)))
+    call = _recorded_call(site.call, site.body)
+    places = flat_places(call, values.shape, x.size, picks).ravel()
+    flat = hlo.scattered(site.body, x.ravel().value, places.value, values.ravel().value, bool(call.attrs.get("flops")))
+    return hlo.reshape(site.body, flat, x.shape)
 
 
 def cache_update(site: Site) -> Value:
@@ -387,7 +472,7 @@ def cache_update(site: Site) -> Value:
         return hlo.update(site.body, old, part, (0, 0, length - count, 0))
 
     scale, zero = (old and written(old, part) for old, part in ((cache.scale, new.scale), (cache.zero, new.zero)))
-    return replace(written(cache, new), scale=scale, zero=zero)
+    return replace(written(cache, new), scale=scale, zero=zero, block=cache.block)
 
 
 def cast(site: Site) -> Value:
@@ -413,10 +498,10 @@ def quantized(site: Site) -> Value:
     if out.group:
         grouped = x.reshape((*x.shape[:-1], x.shape[-1] // out.group, out.group))
         scale = hlo.convert(body, (np.max(np.abs(grouped), axis=-1) / largest).value, out.scale)
-        by_element = Recorded(body, _by_element(body, hlo.convert(body, scale, "f32"), x.shape))
+        by_element = Recorded(body, _by_element(body, hlo.convert(body, scale, "f32"), x.shape, (1, out.group)))
         x = x / np.where(by_element == 0, 1.0, by_element)
     x = np.clip(x, -largest, largest) if hlo.is_float(out.element) else np.clip(np.rint(x), -largest, largest)
-    return replace(hlo.convert(body, x.value, out.element), scale=scale)
+    return replace(hlo.convert(body, x.value, out.element), scale=scale, block=(1, out.group))
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
@@ -459,6 +544,12 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("embedding", "gather", "gather_rows"), table_rows),
     "scatter_add": lambda site: wrapped(site, added_rows),
     "cache_update": cache_update,
+    "put": put,
+    "embedding_grad": table_gradient,
+    "conv2d_grad_input": image_gradient,
+    "conv2d_grad_weight": kernel_gradient,
+    "expert_linear_grad": lambda site: wrapped(site, experts_gradient),
+    "triangular_solve": lambda site: wrapped(site, triangular_solve),
     **dict.fromkeys(("cast", "dequantize"), cast),
     **dict.fromkeys(("quantize", "quantize_rows"), quantized),
 }
