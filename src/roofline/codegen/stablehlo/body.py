@@ -65,8 +65,8 @@ def stored(name: str, where: str = "") -> Stored:
         UnknownDType: StableHLO has no type of that kind: codebooks, and blocks with scales of scales.
 
     Example:
-        >>> stored("bf16").element, stored("int4-g128"), stored("int8-g64-sym-s32").scale
-        ('bf16', Stored(element='i4', group=128, scale='bf16', zero='bf16'), 'f32')
+        >>> stored("bf16").element, stored("int4-g128").zero, stored("int8-g64-sym-s32").scale
+        ('bf16', 'bf16', 'f32')
     """
     if name in ELEMENTS:
         return Stored(ELEMENTS[name])
