@@ -48,6 +48,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "diagnosis.check_sweep": lambda program, chip: rl.diagnosis.check_sweep(
         [1, 2, 4], ["5 ms", "6 ms", "8 ms"], program, chip, S=8, C=8
     ),
+    "diagnosis.pipeline": lambda program, chip: rl.diagnosis.pipeline(program, chip, **SIZES),
     "measurement.predicted_compile": lambda program, chip: rl.measurement.predicted_compile(program, chip, **SIZES),
     "serving.kv_cache": lambda program, _: rl.serving.kv_cache(program, 8),
     "serving.largest_concurrency": lambda program, chip: rl.serving.largest_concurrency(program, chip, context=8),

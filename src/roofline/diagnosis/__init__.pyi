@@ -14,6 +14,8 @@ from .ranks import RanksReport as RanksReport
 from .ranks import ranks_report as ranks_report
 from .report import TraceReport as TraceReport
 from .report import trace_report as trace_report
+from .stages import Pipeline as Pipeline
+from .stages import pipeline as pipeline
 from .sweep import SweepVerdict as SweepVerdict
 from .sweep import check_sweep as check_sweep
 from .sweep import read_sweep as read_sweep

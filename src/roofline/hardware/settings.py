@@ -44,7 +44,7 @@ class Place(NamedTuple):
 
     @property
     def is_count(self) -> bool:
-        """Whether its values are whole numbers."""
+        """Tell whether its values are whole numbers."""
         return self.field == "cores" or self.attribute in ("rows", "columns")
 
     def value(self, chip: Chip) -> float | None:

@@ -21,6 +21,7 @@ from roofline.diagnosis.causes import Verdict
 from roofline.diagnosis.op_times import OpVerdicts
 from roofline.diagnosis.ranks import RanksReport
 from roofline.diagnosis.report import TraceReport
+from roofline.diagnosis.stages import Pipeline
 from roofline.diagnosis.sweep import SweepVerdict
 from roofline.diagnosis.trace_diff import TraceDiff
 from roofline.ir.errors import UsageError, did_you_mean
@@ -90,6 +91,7 @@ _CHARTS: tuple[tuple[type, dict[str, Plot]], ...] = (
     ),
     (MemoryPlan, {"places": plot_memory_plan}),
     (PassHistory, {"passes": plot_passes}),
+    (Pipeline, {"passes": lambda way: plot_passes(way.history)}),
     (Verdict, {"verdict": plot_verdict, "roofline": _measured}),
     (TraceReport, {"verdict": plot_verdict, "roofline": plot_roofline, "memory": plot_trace_memory}),
     (TraceDiff, {"changes": plot_diff}),
