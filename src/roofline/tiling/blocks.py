@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from roofline.ir.errors import UsageError
+from roofline.tiling.masks import MOST_STEPS
 from roofline.tiling.moves import Traffic, stored_elements, tile_extents
 from roofline.tiling.nest import Nest, Operand, checked_order, checked_tile, whole_number
 
@@ -48,6 +49,8 @@ def concurrent(
     results = {axis for operand in nest.operands if operand.role in ("sum", "write") for axis in operand.axes}
     cut = {axis: int(tiles[axis]) for axis in loops if axis in results and axis in tile}
     counts = [-(-int(nest.sizes[axis]) // size) for axis, size in cut.items()]
+    if (blocks := float(np.prod(counts, dtype=np.float64))) > MOST_STEPS:
+        raise UsageError(f"{nest.name}: {blocks:.3g} blocks; allowed: at most {MOST_STEPS}, with larger tiles")
     at = dict(zip(cut, _started(counts, group), strict=True))
     wave = np.arange(int(np.prod(counts))) // cores
     read, write, most = {}, {}, np.zeros(int(wave[-1]) + 1)

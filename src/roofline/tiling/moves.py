@@ -288,24 +288,24 @@ def tile_extents(nest: Nest, dim: str | Window, cut: Mapping[str, int]) -> Any:
         size, some = int(nest.sizes[dim]), int(cut.get(dim, nest.sizes[dim]))
         return np.minimum(some, size - np.arange(0, size, some))
     sizes = int(nest.sizes[dim.position]), int(nest.sizes[dim.tap])
-    return np.array(_points(dim, *sizes, int(cut.get(dim.position, sizes[0])), int(cut.get(dim.tap, sizes[1]))))
+    return _points(dim, *sizes, int(cut.get(dim.position, sizes[0])), int(cut.get(dim.tap, sizes[1])))
 
 
 @lru_cache(maxsize=2**14)
 def _extents(dim: Window, positions: int, taps: int, some: int, few: int) -> tuple[int, int]:
     """Points of an image that tiles of so many positions and taps touch: of all tiles together, and of the largest."""
-    points = np.array(_points(dim, positions, taps, some, few))
+    points = _points(dim, positions, taps, some, few)
     return int(points.sum()), int(points.max())
 
 
-def _points(dim: Window, positions: int, taps: int, some: int, few: int) -> list[list[int]]:
+def _points(dim: Window, positions: int, taps: int, some: int, few: int) -> Any:
     """Points of an image that each tile touches."""
-    touched = np.arange(positions)[:, None] * dim.stride + np.arange(taps)[None, :] * dim.dilation - dim.before
-    inside = np.where((touched >= 0) & (touched < dim.size), touched, -1)
-    return [
-        [len(np.setdiff1d(inside[left : left + some, top : top + few], [-1])) for top in range(0, taps, few)]
-        for left in range(0, positions, some)
-    ]
+    position, tap = np.arange(positions)[:, None], np.arange(taps)
+    touched = position * dim.stride + tap * dim.dilation - dim.before
+    down, across = -(-positions // some), -(-taps // few)
+    tile = position // some * across + tap // few
+    each = np.unique((tile * dim.size + touched)[(touched >= 0) & (touched < dim.size)])
+    return np.bincount(each // dim.size, minlength=down * across).reshape(down, across)
 
 
 # --- what stays ----------------------------------------------------------------------------------------------------

@@ -170,6 +170,8 @@ def checked_order(nest: Nest, order: Sequence[str] | str) -> tuple[str, ...]:
     Raises:
         UsageError: An axis that the nest has not, or one twice.
     """
+    if not isinstance(order, Sequence):
+        raise UsageError(f"order of {nest.name}: {order!r}; allowed: a sequence of {', '.join(nest.sizes)}")
     named = tuple(order or nest.order)
     if nest.order and named != nest.order:
         raise UsageError(

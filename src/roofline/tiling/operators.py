@@ -78,7 +78,7 @@ def matmul_traffic(
         2.18103808
     """
     nest = matmul(m, n, k, batch=batch, widths=widths, partial=partial)
-    if isinstance(tile, str) or len(tile) != 3:
+    if not isinstance(tile, Sequence) or isinstance(tile, str) or len(tile) != 3:
         raise UsageError(f"matmul: tile {tile!r}; allowed: three sizes, along m, n and k")
     return traffic(nest, dict(zip("mnk", tile, strict=True)), ("batch", *order), capacity)
 
@@ -199,10 +199,18 @@ def conv(
         >>> layer.sizes["p"], int(compulsory(layer))
         (56, 12881920)
     """
-    if not 1 <= len(image) == len(kernel) <= 3:
+    if any(isinstance(each, str) or not isinstance(each, Sequence) for each in (image, kernel)) or not (
+        1 <= len(image) == len(kernel) <= 3
+    ):
         raise UsageError(f"conv: image {image!r} and kernel {kernel!r}; allowed: one to three axes, of both as many")
     for what, size in (("n", n), ("c", c), ("o", o), ("groups", groups), ("image", image), ("kernel", kernel)):
         whole_number(f"conv: {what}", size)
+    if unknown := options.keys() - {"stride", "padding", "dilation"}:
+        raise UsageError(f"conv: unknown option {min(unknown)!r}; allowed: stride, padding, dilation, groups")
+    for what in options.keys() - {"padding"}:
+        whole_number(f"conv: {what}", options[what])
+    if any(pad < 0 for pad in np.ravel(np.asarray(options.get("padding", 0)))):
+        raise UsageError(f"conv: padding {options['padding']!r}; allowed: whole numbers from 0 on")
     if c % groups:
         raise UsageError(f"conv: {c} channels in {groups} groups; allowed: groups of as many channels")
     shapes = (n, c, *image), (o, c // groups, *kernel)
@@ -284,6 +292,8 @@ def attention(
     for what, size in (("q", q), ("k", k), ("d", d), ("heads", heads), ("kv_heads", groups), ("batch", batch),
                        ("value", value)):  # fmt: skip
         whole_number(f"attention: {what}", size)
+    for what, bytes_each in (("width", width), ("scores", scores), ("partial", partial)):
+        positive_number(f"attention: {what}", bytes_each, "bytes")
     if heads % groups:
         raise UsageError(f"attention: {heads} heads and kv_heads={groups}; allowed: a number that divides the heads")
     if window and not causal:

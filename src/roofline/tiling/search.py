@@ -66,6 +66,8 @@ def best(nest: Nest, capacity: float, slack: float = 0.0) -> Best:
         >>> best(matmul(4096, 4096, 4096), 2**20).tile
         {'batch': 1, 'm': 820, 'n': 1024, 'k': 1}
     """
+    if any(np.ndim(size) for size in (*nest.sizes.values(), capacity)):
+        raise UsageError(f"best tile of {nest.name}: arrays of sizes or capacities; allowed: one of each")
     room = float(positive_number("capacity", capacity, "bytes"))
     plain = replace(nest, band=None)
     if not 0 <= slack < float("inf"):
@@ -172,7 +174,7 @@ def _stationary(nest: Nest, operand: Operand, room: float, large: bool) -> dict[
     choices = {axis: np.unique(np.minimum([*steps, size][: 99 if large else 1], size)) * 1.0
                for axis, size in nest.sizes.items()}  # fmt: skip
     choices |= {axis: np.ones(1) for axis in every.union(nest.single)}
-    choices |= {axis: _sizes(int(nest.sizes[axis]), FINE.get(len(fine), COARSE)) for axis in fine}
+    choices |= {axis: _sizes(int(nest.sizes[axis]), FINE.get(max(len(fine), len(taps) + 1), COARSE)) for axis in fine}
     choices |= {axis: np.unique([1.0, nest.sizes[axis]]) for axis in taps}
     mesh = np.meshgrid(*choices.values(), indexing="ij")
     tiles = {axis: each.ravel() for axis, each in zip(choices, mesh, strict=True)}
