@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from loop_cases import PROGRAMS, drawn, one
+from mlir_runner import Runner
 from test_loops import CHOICES
 
 import roofline as rl
@@ -90,6 +91,39 @@ def test_whole_models_become_loops() -> None:
     gpt2 = rl.model("gpt2", phase="prefill", layers=1)
     assert verified(str(rl.lower(gpt2, "loops", fuse_loops=True, batch=1, seq=8)))
     assert verified(str(rl.lower("resnet-18", "loops", fuse_loops=True, batch=1)))
+
+
+def _tiny() -> rl.Graph:
+    b = rl.ops.Builder("tiny", "fp32")
+    with b.kernel("k"):
+        y = b.op("tanh", b.op("linear", b.input("x", (3, 5)), b.weight("w", (4, 5)), b.weight("b", (4,)), name="h"))
+    return b.graph([y])
+
+
+TINY = {
+    "linear": _tiny(),
+    "padded": one("maxpool2d", (1, 1, 3, 3), r=2, stride=1, padding=1),
+    "masked": one("attention_softmax", (1, 1, 4, 4), causal=True),
+    "strided": one("conv1d", (1, 2, 7), (1, 2, 2), stride=2),
+}
+
+
+@pytest.mark.parametrize("choice", [Choice(), Choice(True, (2, 2, 2), 2, 2, True)], ids=["plain", "all"])
+@pytest.mark.parametrize("name", TINY)
+def test_the_text_computes_the_numbers_of_the_executor(name: str, choice: Choice) -> None:
+    """Run what the parser has read, not what was written."""
+    ir = pytest.importorskip("jaxlib.mlir.ir")
+    graph = TINY[name]
+    program, arrays = changed(loop_nests(graph), choice), drawn(graph)
+    names = dict.fromkeys((*program.inputs, *program.outputs))
+    memory = [
+        np.array(arrays[each]) if each in arrays else np.full(program.buffers[each].shape, np.nan) for each in names
+    ]
+    with context(), ir.Location.unknown():
+        Runner(ir.Module.parse(mlir.module(program))).call("main", *memory)
+    results = dict(zip(names, memory, strict=True))
+    for output, expected in execute(graph, arrays).items():
+        np.testing.assert_allclose(results[output], expected, rtol=1e-6)
 
 
 # --- linalg -----------------------------------------------------------------------------------------------------------
