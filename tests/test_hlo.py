@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from command_line import Run, fails
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from profiles import examples
 
 import roofline as rl
 from roofline.frontends.hlo.rules import attributes
@@ -172,8 +176,8 @@ def test_a_text_is_a_program(run: Run, tmp_path: Path) -> None:
 
 
 def test_xlas_kernels_stand_beside_our_policies(run: Run) -> None:
-    given = read("attention.mlir")
-    table = rl.analysis.fusion(given, "h100-sxm", others={"xla": read("attention.txt")})
+    program = read("attention.mlir")
+    table = rl.analysis.fusion(program, "h100-sxm", others={"xla": read("attention.txt")})
     assert table["xla"].kernels == 10
     assert table["ideal"].bytes < table["inductor"].bytes < table["xla"].bytes < table["given"].bytes
     files = [str(TEXTS / f"attention.{suffix}") for suffix in ("mlir", "txt")]
@@ -271,6 +275,25 @@ def test_hostile_text_is_one_line_of_error_at_once(what: str) -> None:
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 500
     assert time.process_time() - start < 5
+
+
+MARKS = ("}", "{", "(", ")", "[", "<", ">", '"', ",", "%0", "999999999999999", "-1", "tensor<f32>", "->", "=", "\0")
+
+
+@settings(deadline=None, max_examples=examples(40), derandomize=True, database=None)
+@given(
+    name=st.sampled_from(["mlp.mlir", "mlp.txt", "loops.mlir", "loops.txt", "attention.mlir"]),
+    edits=st.lists(
+        st.tuples(st.integers(0, 10**6), st.sampled_from(MARKS), st.integers(0, 30)), min_size=1, max_size=3
+    ),
+)
+def test_a_damaged_text_is_read_or_refused(name: str, edits: list[tuple[int, str, int]]) -> None:
+    text = (TEXTS / name).read_text()
+    for place, mark, gone in edits:
+        at = place % len(text)
+        text = text[:at] + mark + text[at + gone :]
+    with suppress(rl.RooflineError):
+        rl.count(rl.from_hlo(text))
 
 
 def test_functions_that_double_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:

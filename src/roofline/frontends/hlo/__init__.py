@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from roofline.frontends.call import check_choice
+from roofline.frontends.call import MALFORMED, check_choice
 from roofline.frontends.hlo import hlo, mlir
 from roofline.frontends.hlo.program import Program
 from roofline.frontends.hlo.rules import HloWalk
 from roofline.frontends.jax.sizes import format_of
 from roofline.frontends.jax.walk import Trips, Value, floating
-from roofline.ir.errors import ModelDataError, UsageError, did_you_mean
+from roofline.ir.errors import ModelDataError, RooflineError, UsageError, did_you_mean
 from roofline.ir.files import read_file, user_path
 from roofline.ir.graph import Graph, Info, Lifetimes
 from roofline.ops.aliases import is_view
@@ -85,6 +85,11 @@ def from_hlo(
         return _graph(program, unknown, trips or {}, weights, cache, name)
     except ModelDataError as error:
         raise ModelDataError(f"{where}: {error}") if where else error from None
+    except RooflineError:
+        raise
+    except MALFORMED as error:  # operations that contradict each other: too few results, a value of another function
+        place = f"{where}: " if where else ""
+        raise ModelDataError(f"{place}the text contradicts itself ({type(error).__name__}: {error})") from error
 
 
 def read(text: str) -> Program:
