@@ -29,6 +29,8 @@ LONGEST_TEXT = 64 * 2**20
 #: How the text of a module begins, after comments and blank lines.
 _BEGINNING = re.compile(r"\A(?:\s*(?://[^\n]*|#\w+ = [^\n]*)?\n)*\s*(HloModule|module|func\.func)\b")
 _HEAD = 4096
+#: Characters of comments before a module.
+_LONGEST_HEAD = 2**16
 
 #: Arguments by position or by name.
 Arguments = int | str | Sequence[int | str]
@@ -98,7 +100,7 @@ def read(text: str) -> Program:
     Raises:
         ModelDataError: Neither StableHLO nor HLO.
     """
-    match = _BEGINNING.match(text)
+    match = _BEGINNING.match(text[:_LONGEST_HEAD])
     if match is None:
         raise ModelDataError(
             "neither StableHLO (module ..., func.func ...) nor HLO (HloModule ...) text; serialised modules cannot be "

@@ -93,7 +93,7 @@ def _computations(lines: Sequence[str]) -> Iterator[tuple[str, int, int, bool]]:
 def _closing(text: str, at: int, line: int) -> int:
     """Return where the bracket that opens at a place closes."""
     depth = 0
-    for match in re.finditer(r'"(?:[^"\\]|\\.)*"|[(){}\[\]]', text[at:]):
+    for match in re.finditer(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[(){}\[\]]', text[at:]):
         if match[0][0] == '"':
             continue
         depth += 1 if match[0] in "({[" else -1
@@ -170,7 +170,7 @@ class _Computation:
             raise refuse(line, f"parameter({inside[:20]})")
         value = _fresh(shape)
         self.parameters[number] = [each for each in _flat(value) if isinstance(each, Var)]
-        said = re.search(r'op_name="((?:[^"\\]|\\.)*)"', options)
+        said = re.search(r'op_name="([^"\\]*+(?:\\.[^"\\]*+)*+)"', options)
         self.titles[number] = said[1] if said else name
         return value
 
@@ -249,7 +249,7 @@ class _Computation:
 
 def _called_by(options: str, name: str) -> str:
     """Return the dotted path of an instruction: the modules that its metadata names, then its own name."""
-    said = re.search(r'op_name="((?:[^"\\]|\\.)*)"', options)
+    said = re.search(r'op_name="([^"\\]*+(?:\\.[^"\\]*+)*+)"', options)
     path = said[1].partition(";")[0].split("/")[:-1] if said else []
     modules = [re.sub(r"\W+", "_", part).strip("_") for part in path if not part.startswith(("jit(", "pjit("))]
     return ".".join([*(each for each in modules if each), name.replace(".", "_")])
@@ -328,7 +328,7 @@ def _word(key: str, options: str) -> str:
 
 
 def _quoted(key: str, options: str) -> str:
-    match = re.search(rf'{key}="((?:[^"\\]|\\.)*)"', options)
+    match = re.search(rf'{key}="([^"\\]*+(?:\\.[^"\\]*+)*+)"', options)
     return match[1] if match else ""
 
 

@@ -37,13 +37,17 @@ _RESULTS = re.compile(rf"^((?:{_ID}(?::\d+)?\s*,?\s*)+)=\s*(.*)$", re.ASCII | re
 _NAME = re.compile(r'^"?((?:stablehlo|chlo|mhlo|func|sdy)\.[\w.]+|return|call)"?', re.ASCII)
 _TENSOR = re.compile(r"tensor<((?:[0-9?]+x)*)([^<>,]+(?:<[^<>]*>)?)[^<>]*>")
 _ARGUMENT = re.compile(r"\s*(%[\w$.-]+)\s*:\s*", re.ASCII)
-_FUNCTION = re.compile(r'^func\.func\s+(?:(?:public|private)\s+)?@("(?:[^"\\]|\\.)*"|[\w$.-]+)\s*\(', re.ASCII)
-_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|->|[(){}\[\]<>]')
+_FUNCTION = re.compile(
+    r'^func\.func\s+(?:(?:public|private)\s+)?@("[^"\\]*+(?:\\.[^"\\]*+)*+"|[\w$.-]+)\s*\(', re.ASCII
+)
+_BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|->|[(){}\[\]<>]')
 #: jax's names of MLIR's element types.
 _TYPES = {"i1": "bool", "bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64", "f8E4M3FN":
           "float8_e4m3fn", "f4E2M1FN": "float4_e2m1fn"}  # fmt: skip
 #: Operations whose types are those of their results alone, one each.
 _EACH = {"while", "optimization_barrier"}
+#: Characters in which the results of an operation are named.
+_LONGEST_NAMES = 2**18
 #: The operation that ends a region.
 _RETURN = "return"
 
@@ -66,7 +70,7 @@ def _aliases(lines: Sequence[str]) -> dict[str, str]:
 def _parts(text: str, separator: str = ",") -> list[str]:
     """Part a text at characters that no bracket holds."""
     parts, depth, start = [], 0, 0
-    for match in re.finditer(rf'"(?:[^"\\]|\\.)*"|->|[(){{}}\[\]<>]|{re.escape(separator)}', text):
+    for match in re.finditer(rf'"[^"\\]*+(?:\\.[^"\\]*+)*+"|->|[(){{}}\[\]<>]|{re.escape(separator)}', text):
         if match[0] == separator:
             if depth == 0:
                 parts.append(text[start : match.start()])
@@ -150,7 +154,7 @@ class _Reader:
             line = self.lines[self.at].strip()
             self.at += 1
             if line.startswith("module"):
-                name = re.match(r'module\s+@("(?:[^"\\]|\\.)*"|[\w$.-]+)', line)
+                name = re.match(r'module\s+@("[^"\\]*+(?:\\.[^"\\]*+)*+"|[\w$.-]+)', line)
                 self.own = "roofline.version" in line
                 title = title or (name[1].strip('"') if name else "module")
             elif line.startswith("func.func"):
@@ -215,7 +219,7 @@ class _Reader:
         """Read an operation with its regions; return what a block returns, where it is that."""
         number, results = self.at, list[str]()
         if line.startswith("%"):
-            match = _RESULTS.match(line)
+            match = _RESULTS.match(line) if 0 < line.find("=") < _LONGEST_NAMES else None
             if match is None:
                 raise refuse(number, f"no operation: {line[:60]!r}")
             results, line = _results(match[1], number), match[2]
@@ -296,13 +300,13 @@ class _Reader:
     def _location(self, text: str) -> tuple[str, str]:
         """Return the name and the kernel that a location says; of jax's the last part names the operation."""
         for _ in range(DEEPEST):
-            alias = re.search(r"#\w+", re.sub(r'"(?:[^"\\]|\\.)*"', "", text))
+            alias = re.search(r"#\w+", re.sub(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', "", text))
             if alias is None or alias[0] not in self.aliases:
                 break
             text = text.replace(alias[0], self.aliases[alias[0]], 1)[:4000]
-        if re.search(r'"(?:[^"\\]|\\.)*":\d', text) and "fused<" not in text:
-            text = re.sub(r'"(?:[^"\\]|\\.)*":\d+:\d+(?: to :\d+(?::\d+)?)?', "", text)
-        names = [_unquoted(each) for each in re.findall(r'"((?:[^"\\]|\\.)*)"', text)]
+        if re.search(r'"[^"\\]*+(?:\\.[^"\\]*+)*+":\d', text) and "fused<" not in text:
+            text = re.sub(r'"[^"\\]*+(?:\\.[^"\\]*+)*+":\d+:\d+(?: to :\d+(?::\d+)?)?', "", text)
+        names = [_unquoted(each) for each in re.findall(r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"', text)]
         if "fused<" in text and len(names) > 1:
             return names[1], names[0]
         return (names[0], "") if names else ("", "")
@@ -472,8 +476,8 @@ def _translated(
     if what in ("case", "if"):
         return "branches", operands, {"branches": regions}
     if what in ("call", "composite"):
-        named = re.search(r'(?:^\s*|decomposition = )@("(?:[^"\\]|\\.)*"|[\w$.-]+)', text)
-        title = re.match(r'\s*"((?:[^"\\]|\\.)*)"', text)
+        named = re.search(r'(?:^\s*|decomposition = )@("[^"\\]*+(?:\\.[^"\\]*+)*+"|[\w$.-]+)', text)
+        title = re.match(r'\s*"([^"\\]*+(?:\\.[^"\\]*+)*+)"', text)
         return what, operands, {
             "function": named[1].strip('"') if named else "", "title": title[1] if title else "", "options": text,
         }  # fmt: skip
