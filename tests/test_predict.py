@@ -285,10 +285,25 @@ def test_the_command_says_when_rows_failed(tmp_path: Path) -> None:
     assert [bool(row["error"]) for row in rows] == [False, True]
 
 
+def test_a_table_of_m_n_k_is_one_of_matmuls(tmp_path: Path) -> None:
+    source = tmp_path / "in.csv"
+    source.write_text("m,n,k,us\n4096,512,1024,9\n0,1,1,9\n1,,1,9\nx,1,1,9\n,,,9\n")
+    done = run(source, "--chip", H100)
+    rows = list(csv.DictReader(done.stdout.splitlines()))
+    assert [bool(row["error"]) for row in rows] == [False, True, True, True, True]
+    assert list(rows[0])[:5] == ["m", "n", "k", "us", "predicted_us"]
+    (same,) = rl.predict([{"op": "gemm", "dtype": "bf16", "shape": {"m": 4096, "n": 512, "k": 1024}}], H100).predicted_us
+    assert float(rows[0]["predicted_us"]) == pytest.approx(same, rel=1e-4)
+    blocked = {"m": 4096, "n": 512, "k": 1024, "bm": 64, "bn": 64, "bk": 64}
+    assert rl.predict([blocked], H100).dram_bytes[0] > 0
+    (point,) = rl.validate([{"m": "4096", "n": "512", "k": "1024", "kernel_us": "9"}], H100).points
+    assert point.kind == "gemm bf16"
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (b"a,b\n1,2\n", "expected the columns op, dtype, shape or model"),
+        (b"a,b\n1,2\n", "expected the columns op, dtype, shape or model or m, n, k"),
         (b"", "it has none"),
         (b"op,op,dtype,shape\n", "duplicate column"),
         (b"op,dtype,shape\nrelu,bf16,\xff\xfe\n", "UTF-8"),

@@ -1,8 +1,8 @@
 """Bulk prediction: tables of operators and of models to the same tables with predictions, a row in, a row out.
 
 A row with ``op, dtype, shape`` is an operator, launched alone: its time is the summed duration of its kernels. A row
-with ``model, phase, mode, dtype, batch, seq, context`` is a whole model: its time is the wall time of a step. Columns
-that are neither are kept; a row that cannot be predicted says why in ``error`` and the others go on.
+with ``model, phase, mode, dtype, batch, seq, context`` is a whole model: its time is the wall time of a step. A row
+that names neither but has ``m, n, k`` is a ``gemm``, of bf16 where it says no ``dtype``. Other columns are kept; a row that cannot be predicted says why in ``error`` and the others go on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from roofline.analysis.bulk import Rows, group_rows
 from roofline.analysis.estimates import Estimate, estimate
 from roofline.analysis.levels import run_bytes
-from roofline.analysis.scheduled import as_schedule, schedule_of
+from roofline.analysis.scheduled import SCHEDULED, as_schedule, schedule_of
 from roofline.analysis.schedules import priced_of
 from roofline.cost import REGIME, checked_regime
 from roofline.cost.schedules import BOUNDS as BLOCK_BOUNDS
@@ -119,7 +119,7 @@ def predict(
 
     Args:
         table: A data frame, a CSV file or dictionaries, with the columns ``op, dtype, shape`` or ``model, phase, mode,
-            dtype, batch, seq, context``; a column ``chip`` wins over the argument, and ``bm bn bk group warps stages``
+            dtype, batch, seq, context``, or just ``m, n, k`` of a ``gemm``; a column ``chip`` wins over the argument, and ``bm bn bk group warps stages``
             are the schedule of a ``gemm`` (empty: the library's choice).
         chip: Where the rows run that name no chip.
         calibration: Use the chip's fitted figures; without them a generic prior stands in.
@@ -274,11 +274,19 @@ def text(row: Row, key: str) -> str:
     return str(value).strip()
 
 
+def named(row: Row) -> Row:
+    """Return a row of ``m, n, k`` that names no operator and no model as the matmul that it is."""
+    if "m" not in row or text(row, "op") or text(row, "model"):
+        return row
+    shape = {axis: int(cell) if cell.isdecimal() else cell for axis in "mnk" if (cell := text(row, axis)[:40].removesuffix(".0"))}
+    return {**row, "op": SCHEDULED, "dtype": text(row, "dtype") or "bf16", "shape": shape}
+
+
 def _predict_chunk(rows: Sequence[Row], chips: _Chips, way: _Way) -> list[dict[str, Any]]:
-    chunk = _Chunk(rows, [{} for _ in rows])
+    chunk = _Chunk([named(row) for row in rows], [{} for _ in rows])
     operators: dict[int, tuple[Chip, list[int]]] = {}
     models: dict[Any, list[int]] = {}
-    for at, row in enumerate(rows):
+    for at, row in enumerate(chunk.rows):
         try:
             chip = chips.of(row)
             if None in row:

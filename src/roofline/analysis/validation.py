@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from roofline.analysis.prediction import MEASURED, predict_rows, text
+from roofline.analysis.prediction import MEASURED, named, predict_rows, text
 from roofline.cost import REGIME
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip, data_dir
@@ -255,6 +255,7 @@ def _points(
     time = (prediction["predicted_us"], prediction["low_us"], prediction["high_us"])
     if not text(row, "model"):
         name = "operators, warm" if regime == "warm" else "operators"
+        row = named(row)
         kind, what = f"{row['op']} {row['dtype']}", f"{row['op']} {row['dtype']} {row['shape']}"
         yield Point(where, name, kind, what, _number(row, column), *time)
         return

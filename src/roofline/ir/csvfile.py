@@ -17,7 +17,7 @@ from roofline.ir.files import user_path, whole_file
 from roofline.ir.text import shown, visible
 
 #: One of these sets of columns makes a table predictable.
-NEEDED = (("op", "dtype", "shape"), ("model",))
+NEEDED = (("op", "dtype", "shape"), ("model",), ("m", "n", "k"))
 #: The longest row [character] and the most columns; of a table that is read as a whole also the most rows and cells.
 MAX_ROW, MAX_COLUMNS, MAX_ROWS, MAX_CELLS = 2**16, 500, 10**6, 10**7
 #: What a spreadsheet takes for the beginning of a formula (https://owasp.org/www-community/attacks/CSV_Injection).
