@@ -292,7 +292,9 @@ def test_a_table_of_m_n_k_is_one_of_matmuls(tmp_path: Path) -> None:
     rows = list(csv.DictReader(done.stdout.splitlines()))
     assert [bool(row["error"]) for row in rows] == [False, True, True, True, True]
     assert list(rows[0])[:5] == ["m", "n", "k", "us", "predicted_us"]
-    (same,) = rl.predict([{"op": "gemm", "dtype": "bf16", "shape": {"m": 4096, "n": 512, "k": 1024}}], H100).predicted_us
+    (same,) = rl.predict(
+        [{"op": "gemm", "dtype": "bf16", "shape": {"m": 4096, "n": 512, "k": 1024}}], H100
+    ).predicted_us
     assert float(rows[0]["predicted_us"]) == pytest.approx(same, rel=1e-4)
     blocked = {"m": 4096, "n": 512, "k": 1024, "bm": 64, "bn": 64, "bk": 64}
     assert rl.predict([blocked], H100).dram_bytes[0] > 0

@@ -278,7 +278,11 @@ def named(row: Row) -> Row:
     """Return a row of ``m, n, k`` that names no operator and no model as the matmul that it is."""
     if "m" not in row or text(row, "op") or text(row, "model"):
         return row
-    shape = {axis: int(cell) if cell.isdecimal() else cell for axis in "mnk" if (cell := text(row, axis)[:40].removesuffix(".0"))}
+    shape = {
+        axis: int(cell) if cell.isdecimal() else cell
+        for axis in "mnk"
+        if (cell := text(row, axis)[:40].removesuffix(".0"))
+    }
     return {**row, "op": SCHEDULED, "dtype": text(row, "dtype") or "bf16", "shape": shape}
 
 
