@@ -22,7 +22,8 @@ from roofline.view.charts.accuracy import Compared, compared, plot_predictions
 from roofline.view.charts.chart import checked_suffix
 
 _Input = Annotated[Path, opt.argument(
-    "IN.csv", "Columns op, dtype, shape, or m, n, k, or model, phase, mode, dtype, batch, seq, context; - for stdin.")]  # fmt: skip
+    "IN.csv", "Columns op, dtype, shape, or m, n, k, or model, phase, mode, dtype, batch, seq, context; - for stdin."
+)]  # fmt: skip
 _Output = Annotated[str, opt.option("--output -o OUT.csv", "Where to write; - for stdout.", default="-")]
 _Json = Annotated[bool, opt.option("--json", "Print JSON.", "Output")]
 _Csv = Annotated[bool, opt.option("--csv", "Print CSV, as where nothing is said.", "Output")]
