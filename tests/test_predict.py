@@ -285,6 +285,17 @@ def test_the_command_says_when_rows_failed(tmp_path: Path) -> None:
     assert [bool(row["error"]) for row in rows] == [False, True]
 
 
+@pytest.mark.parametrize("chip", ["a100-80gb-sxm", "mi300x", "tpu-v5e", H100])
+def test_attention_in_a_table_is_that_of_an_estimate(chip: str) -> None:
+    """Which kernels run depends on whether there are as many keys as queries, and heads of both."""
+    sizes = {"batch": 4, "heads": 16, "kv_heads": 16, "q_len": 512, "kv_len": 512, "head_dim": 64, "causal": True}
+    shapes = [sizes, {**sizes, "kv_len": 1024}, {**sizes, "kv_heads": 4}, {**sizes, "batch": 2}]
+    rows = rl.predict([{"op": "attention_sdpa", "dtype": "bf16", "shape": shape} for shape in shapes], chip)
+    for shape, time in zip(shapes, rows.predicted_us, strict=True):
+        program = rl.workload([{"op": "attention_sdpa", **shape}], dtype="bf16")
+        assert time == pytest.approx(1e6 * float(rl.estimate(program, chip, mode="graph").time), rel=1e-6)
+
+
 def test_a_table_of_m_n_k_is_one_of_matmuls(tmp_path: Path) -> None:
     source = tmp_path / "in.csv"
     source.write_text("m,n,k,us\n4096,512,1024,9\n0,1,1,9\n1,,1,9\nx,1,1,9\n,,,9\n")

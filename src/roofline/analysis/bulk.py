@@ -63,6 +63,8 @@ def group_rows(entries: Sequence[tuple[str, str, Mapping[str, Any]]]) -> tuple[l
 Entries = Sequence[tuple[str, str, Mapping[str, Any]]]
 #: Sizes that are checked against others.
 _TOGETHER = frozenset({"heads", "top_k"})
+#: Sizes whose equality decides about kernels: rows in which they are equal share one symbol for both.
+_EQUAL = (("q_len", "kv_len"), ("heads", "kv_heads"))
 
 
 def _by_row(
@@ -115,7 +117,12 @@ def _by_column(
 
 def _key(op: str, dtype: str, shape: Mapping[str, Any]) -> Any:
     fixed = tuple((key, value) for key, value in sorted(shape.items()) if _is_fixed(op, key, value, shape))
-    return op, dtype, tuple(sorted(shape)), fixed
+    return op, dtype, tuple(sorted(shape)), fixed, tuple(_same(shape))
+
+
+def _same(shape: Mapping[str, Any]) -> dict[str, str]:
+    """Return sizes that are equal to another one that decides with them, by their names."""
+    return {other: key for key, other in _EQUAL if other in shape and shape[other] == shape.get(key)}
 
 
 def _is_fixed(op: str, key: str, value: Any, shape: Mapping[str, Any]) -> bool:
@@ -129,11 +136,12 @@ def _build(
     rows = list(members)
     first = shapes[rows[0]]
     varying = [key for key, value in first.items() if not _is_fixed(op, key, value, first)]
-    symbolic = {key: symbol(key) if key in varying else value for key, value in first.items()}
+    same = _same(first)
+    symbolic = {key: symbol(same.get(key, key)) if key in varying else value for key, value in first.items()}
     try:
         graph = operator_graph(op, dtype, symbolic)
     except RooflineError as error:
         errors.update(dict.fromkeys(rows, str(error)))
         return []
-    sizes = {key: np.array([shapes[at][key] for at in rows], dtype=np.float64) for key in varying}
+    sizes = {key: np.array([shapes[at][key] for at in rows], dtype=np.float64) for key in varying if key not in same}
     return [Rows(np.array(rows), op, dtype, graph, sizes)]

@@ -119,8 +119,8 @@ def predict(
 
     Args:
         table: A data frame, a CSV file or dictionaries, with the columns ``op, dtype, shape`` or ``model, phase, mode,
-            dtype, batch, seq, context``, or just ``m, n, k`` of a ``gemm``; a column ``chip`` wins over the argument, and ``bm bn bk group warps stages``
-            are the schedule of a ``gemm`` (empty: the library's choice).
+            dtype, batch, seq, context``, or just ``m, n, k`` of a ``gemm``; a column ``chip`` wins over the argument, and
+            ``bm bn bk group warps stages`` are the schedule of a ``gemm`` (empty: the library's choice).
         chip: Where the rows run that name no chip.
         calibration: Use the chip's fitted figures; without them a generic prior stands in.
         regime: As for :func:`roofline.estimate`; a row of an operator is a program of that alone.

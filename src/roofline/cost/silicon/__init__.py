@@ -68,12 +68,8 @@ def _products(work: Launch) -> list[Product]:
         b, m, n, k = (np.asarray(size, dtype=np.float64) for size in _sizes(work))
         return [Product(b, m, n, k, stored[0], stored[1], out, row.bytes)]
     sizes = work.sizes
-    b, q, keys, d = (np.asarray(sizes[axis], dtype=np.float64) for axis in ("b", "q", "k", "d"))
-    groups = b * sizes["g"] * sizes.get("batch", 1)
-    unmasked = row.flops / (
-        4 * groups * q * sizes["r"] * keys * d
-    )  # of the pairs that a mask leaves; the others are skipped
-    scores = Product(
-        groups, q * sizes["r"], keys * unmasked, d, stored[0], stored[1], out, row.bytes / 2, rereads=False
-    )
+    b, h, g, q, keys, d = (np.asarray(sizes[axis], dtype=np.float64) for axis in "bhgqkd")
+    groups, rows = b * g * sizes.get("batch", 1), q * h / g
+    unmasked = row.flops / (4 * groups * rows * keys * d)  # of the pairs that a mask leaves; the others are skipped
+    scores = Product(groups, rows, keys * unmasked, d, stored[0], stored[1], out, row.bytes / 2, rereads=False)
     return [scores, replace(scores, n=d, k=keys * unmasked)]
