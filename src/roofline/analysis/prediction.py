@@ -2,7 +2,8 @@
 
 A row with ``op, dtype, shape`` is an operator, launched alone: its time is the summed duration of its kernels. A row
 with ``model, phase, mode, dtype, batch, seq, context`` is a whole model: its time is the wall time of a step. A row
-that names neither but has ``m, n, k`` is a ``gemm``, of bf16 where it says no ``dtype``. Other columns are kept; a row that cannot be predicted says why in ``error`` and the others go on.
+that names neither but has ``m, n, k`` is a ``gemm``, of bf16 where it says no ``dtype``. Other columns are kept; a row
+that cannot be predicted says why in ``error`` and the others go on.
 """
 
 from __future__ import annotations
@@ -119,8 +120,8 @@ def predict(
 
     Args:
         table: A data frame, a CSV file or dictionaries, with the columns ``op, dtype, shape`` or ``model, phase, mode,
-            dtype, batch, seq, context``, or just ``m, n, k`` of a ``gemm``; a column ``chip`` wins over the argument, and
-            ``bm bn bk group warps stages`` are the schedule of a ``gemm`` (empty: the library's choice).
+            dtype, batch, seq, context``, or just ``m, n, k`` of a ``gemm``; a column ``chip`` wins over the argument,
+            and ``bm bn bk group warps stages`` are the schedule of a ``gemm`` (empty: the library's choice).
         chip: Where the rows run that name no chip.
         calibration: Use the chip's fitted figures; without them a generic prior stands in.
         regime: As for :func:`roofline.estimate`; a row of an operator is a program of that alone.
