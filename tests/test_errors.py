@@ -36,6 +36,7 @@ def test_one_except_catches_all() -> None:
 def test_near_names() -> None:
     assert did_you_mean("h100sxm", ["h100-sxm", "a100"]) == "; did you mean h100-sxm?"
     assert did_you_mean("LLAMA", ["llama-3-8b", "gpt2"]) == "; did you mean llama-3-8b?"
+    assert did_you_mean("VMEN", ["HBM", "VMEM"]) == "; did you mean VMEM?"
     assert did_you_mean("zzz", ["h100-sxm"]) == ""
     assert did_you_mean("", ["h100-sxm"]) == ""
     assert did_you_mean("ab", ["abc", "abd", "abe", "abf", "abg"], limit=2).count(",") == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from itertools import pairwise, permutations
 from pathlib import Path
@@ -261,6 +262,12 @@ def test_parts_that_gain_nothing_stay_whole() -> None:
     assert line.time == pytest.approx(rl.timeline(split(), "h100-sxm", **SMALL | {"seq": 16}).time)
 
 
+def test_bounds_hold_to_the_last_digit() -> None:
+    for streams, mode in itertools.product((1, 2), ("eager", "graph", "compiled")):
+        line = rl.timeline("resnet18", "h100-sxm", batch=4, streams=streams, mode=mode)
+        assert line.least <= line.time <= line.serial
+
+
 # --- as a trace -------------------------------------------------------------------------------------------------------
 
 
@@ -293,6 +300,20 @@ def test_a_trace_is_json_that_a_viewer_opens(tmp_path: Path) -> None:
     assert all(starts[number]["ts"] <= ends[number]["ts"] + 1e-9 for number in starts)
     named = {(event["pid"], event["tid"]) for event in events if event["name"] == "thread_name"}
     assert {(event["pid"], event["tid"]) for event in slices} <= named
+
+    def at(event: dict[str, Any]) -> str:
+        """Return the slice that an arrow starts or ends in: the last that has begun, as viewers have it."""
+        mine = [one for one in slices if (one["pid"], one["tid"]) == (event["pid"], event["tid"])]
+        last = max((one for one in mine if one["ts"] <= event["ts"]), key=lambda one: one["ts"])
+        assert event["ts"] < last["ts"] + last["dur"]
+        return str(last["name"])
+
+    before: dict[str, set[str]] = {}
+    for number in starts:
+        before.setdefault(at(ends[number]).split()[-1], set()).add(at(starts[number]).split()[-1])
+    waits = {row["name"]: row["waits_for"] for row in line.records() if row["waits_for"]}
+    assert before.keys() == waits.keys()
+    assert all(waits[name] in before[name] for name in waits)
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

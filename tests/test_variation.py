@@ -99,6 +99,7 @@ def test_each_draw_takes_the_time_of_the_estimate_at_its_sizes(mode: Any) -> Non
 
 def test_trips_multiply_the_time() -> None:
     once = rl.estimate(GPT2, "h100-sxm", batch=1, **AT).time
+    assert vary(GPT2, "h100-sxm", samples=2000, batch=1, **AT).error == 0
     assert vary(GPT2, "h100-sxm", samples=2, trips=7, batch=1, **AT).times == pytest.approx([7 * once] * 2)
     some = vary(GPT2, "h100-sxm", samples=20_000, trips="geometric:mean=4", batch=1, **AT)
     near(some.times, 4 * once)
@@ -179,4 +180,6 @@ def test_the_command_draws_what_python_draws(run: Run) -> None:
     assert [row["quantity"] for row in data["rows"]] == ["time_s", "context"]
     assert "mean time" in run(*call, "--leave", "0.1", "--trips", "2").out
     fails(run(*call, "--streams", "2"), "--streams is of one run")
+    fails(run(*call, "--prefetch", "0"), "--prefetch is of one run")
+    fails(run(*call[:5], "-S", "8", "--samples", "50"), "nothing is drawn")
     fails(run(*call, "--leave", "x"), "--leave 'x'")

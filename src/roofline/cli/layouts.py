@@ -49,7 +49,8 @@ def _parts(result: Layouts) -> Iterator[Any]:
     yield heading(result)
     yield from ("", table("<images|time|speed-up|copies between layouts", ways))
     best = Counter(row.best.replace("_", " ") for row in result.kernels)
-    yield from ("", f"best: {' and '.join(f'{number} kernels {word}' for word, number in sorted(best.items()))}")
+    parts = [f"{number:,} kernel{'s' * (number != 1)} {word}" for word, number in sorted(best.items())]
+    yield from ("", f"best: {' and '.join(parts)}")
     apart = sorted(result.kernels, key=lambda row: -abs(row.first_s - row.last_s))[:_MOST]
     rows = [(row.kernel, row.op, time_text(row.first_s), time_text(row.last_s), row.best.replace("_", " "))
             for row in apart]  # fmt: skip

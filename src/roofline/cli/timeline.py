@@ -56,6 +56,11 @@ class DrawnOptions:
     seed: Annotated[int | None, _drawn("--seed N", "The same seed gives the same draws.", default="0")] = None
 
     @property
+    def varies(self) -> bool:
+        """Tell whether it says what differs, not only how often to draw."""
+        return any(each is not None for each in (self.experts, self.leave, self.trips))
+
+    @property
     def keywords(self) -> dict[str, Any]:
         """The same as keywords of the library; those that were not given are left out."""
         trips = int(self.trips) if self.trips is not None and _WHOLE.fullmatch(self.trips) else self.trips
@@ -81,11 +86,15 @@ def timeline(
 ) -> None:
     """Place kernels, copies and collectives on their engines: what overlaps, what sets the pace, who waits."""
     graph = program.graph(model, run.cluster(chip))
-    if drawn.keywords or any(_is_drawn(text) for text in sizes.texts().values()):
-        _refuse(streams=streams - 1, prefetch=prefetch, overlap=overlap, chunks=chunks, output=trace, plot=output.plot)
+    if drawn.varies or any(_is_drawn(text) for text in sizes.texts().values()):
+        _refuse(streams=streams - 1 or None, prefetch=prefetch, overlap=overlap, chunks=chunks, output=trace,
+                plot=output.plot)  # fmt: skip
         return _show_drawn(
             vary(graph, run.device(chip), **drawn.keywords, **run.keywords, **_drawn_sizes(graph, sizes)), output
         )
+    if drawn.keywords:
+        raise UsageError("--samples and --seed are of draws, and nothing is drawn: give a size what it is drawn from, "
+                         "such as -S lognormal:mean=512,p95=1500, or --experts, --leave or --trips")  # fmt: skip
     line = placed(
         graph, run.device(chip), streams=streams, prefetch=prefetch, overlap=overlap, chunks=chunks, **run.keywords,
         **sizes.point(graph, "a timeline"),
@@ -141,7 +150,7 @@ def _is_drawn(text: str) -> bool:
 def _refuse(**options: Any) -> None:
     """Refuse what is of one run, where many are drawn."""
     for name, value in options.items():
-        if value is not None and value != 0:
+        if value is not None:
             raise UsageError(f"--{name} is of one run; kernels run one after the other where sizes, depths or trips "
                              "are drawn: give each size one number, or leave it out")  # fmt: skip
 
@@ -183,5 +192,9 @@ def _drawn_parts(some: Variation) -> Iterator[Any]:
     figures = ("mean", "p50", "p95", "p99", "least", "most")
     time, *others = some.records()
     rows = [("time", *(time_text(time[figure]) for figure in figures)),
-            *((row["quantity"], *(f"{row[figure]:,.4g}" for figure in figures)) for row in others)]  # fmt: skip
+            *((row["quantity"], *(_figure(row[figure]) for figure in figures)) for row in others)]  # fmt: skip
     yield from ("", table("<drawn|mean|p50|p95|p99|?least|?most", rows))
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"

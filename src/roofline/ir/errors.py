@@ -133,7 +133,7 @@ def did_you_mean(name: str, names: Iterable[str], limit: int = 4) -> str:
     if len(name) > _LONGEST_NAME:
         return ""
     pool = sorted({other for other in names if len(other) <= _LONGEST_NAME})[:_MOST_NAMES]
-    low = name.lower()
-    near = difflib.get_close_matches(low, pool, n=limit, cutoff=0.6)
+    low, written = name.lower(), {other.lower(): other for other in pool}
+    near = [written[other] for other in difflib.get_close_matches(low, written, n=limit, cutoff=0.6)]
     near += [other for other in pool if low and low in other.lower() and other not in near]
     return f"; did you mean {', '.join(near[:limit])}?" if near else ""

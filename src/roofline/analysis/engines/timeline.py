@@ -76,8 +76,7 @@ class EngineTimeline(Report):
     @property
     def gain(self) -> float:
         """Time that overlap saves against everything one after the other [s]."""
-        saved = self.serial - self.time
-        return saved if abs(saved) > ROUNDING * self.serial else 0.0
+        return self.serial - self.time
 
     @cached_property
     def longest_path(self) -> float:
@@ -97,7 +96,8 @@ class EngineTimeline(Report):
     @property
     def least(self) -> float:
         """No order of these tasks on these engines takes less: the longest path, or the busiest engine [s]."""
-        return max(self.longest_path, self.loads[self.busiest])
+        least = max(self.longest_path, self.loads[self.busiest])
+        return self.time if abs(least - self.time) <= ROUNDING * self.time else least
 
     # --- engines ---
 
@@ -258,6 +258,8 @@ def _placed(
         tasks, split = overlapped(tasks, est, overlap, chunks)
     tasks = with_host(tasks, launch) if launch else tasks
     places = schedule(tasks, {STREAM: streams})
+    end = max(place.end for place in places)
+    serial = end if abs(serial - end) <= ROUNDING * end else serial
     return EngineTimeline(est, tuple(tasks), places, streams, serial, weights, split, overlap)
 
 

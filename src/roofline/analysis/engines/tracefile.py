@@ -98,9 +98,12 @@ def _path(tasks: Sequence[Task], places: Sequence[Placed], critical: Sequence[in
 
 
 def _arrows(tasks: Sequence[Task], places: Sequence[Placed], lanes: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield an arrow to each task from what it needs on another engine, and from what it waited for."""
+    """Yield an arrow to each task from what it needs on another engine, and from what it waited for.
+
+    An arrow starts amid its slice: at the end of it, where the next one of the engine begins, viewers take that one.
+    """
     number = 0
-    for at, (task, place) in enumerate(zip(tasks, places, strict=True)):
+    for task, place in zip(tasks, places, strict=True):
         own = _lane(task, place, lanes)
         for need in dict.fromkeys((*task.needs, *((place.after,) if place.after >= 0 else ()))):
             other = _lane(tasks[need], places[need], lanes)
@@ -108,5 +111,6 @@ def _arrows(tasks: Sequence[Task], places: Sequence[Placed], lanes: Sequence[str
                 continue
             number += 1
             both = {"cat": "needs", "name": "needs", "id": number}
-            yield {"ph": "s", **both, "pid": other[0], "tid": other[1], "ts": places[need].end * _MICRO}
-            yield {"ph": "f", "bp": "e", **both, "pid": own[0], "tid": own[1], "ts": places[at].start * _MICRO}
+            amid = (places[need].start + places[need].end) / 2
+            yield {"ph": "s", **both, "pid": other[0], "tid": other[1], "ts": amid * _MICRO}
+            yield {"ph": "f", "bp": "e", **both, "pid": own[0], "tid": own[1], "ts": place.start * _MICRO}

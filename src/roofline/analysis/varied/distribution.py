@@ -84,8 +84,10 @@ class Distribution:
         kind, colon, rest = text.partition(":")
         if not colon or kind not in _READERS:
             words = ", ".join(f"{name}:..." for name in _READERS)
-            raise UsageError(f"{shown(text)}: no distribution; allowed: {words}, such as lognormal:mean=512,p95=1500"
-                             f"{did_you_mean(kind, _READERS)}")  # fmt: skip
+            near = "" if kind in _READERS else did_you_mean(kind, _READERS)
+            raise UsageError(
+                f"{shown(text)}: no distribution; allowed: {words}, such as lognormal:mean=512,p95=1500{near}"
+            )
         return _READERS[kind](rest)
 
     def __str__(self) -> str:

@@ -67,7 +67,8 @@ class Variation(Report):
     @property
     def error(self) -> float:
         """Standard error of the mean, since draws are finite [s]."""
-        return float(self.times.std(ddof=1) / np.sqrt(len(self.times))) if len(self.times) > 1 else float("nan")
+        spread = self.times.std(ddof=1) if np.ptp(self.times) else 0.0  # of equal times rounding is none
+        return float(spread / np.sqrt(len(self.times)))
 
     def percentile(self, percent: float) -> float:
         """Return the time that so many of 100 runs stay below [s]."""

@@ -56,7 +56,7 @@ def images(graph: Graph) -> Images:
         return _takes_any(graph, node) and not shown.isdisjoint(node.outputs)
 
     def apart(node: Node) -> bool:
-        return not any(_is_image(graph, name) for name in (*node.inputs, *node.outputs))
+        return shown.isdisjoint((*node.inputs, *node.outputs))
 
     free = {
         label for label, nodes in graph.kernels.items()
@@ -216,7 +216,8 @@ def layout(graph: Graph, layout: str, kernels: Iterable[str] | None = None) -> G
     """
     if not isinstance(layout, str) or layout not in LAYOUTS:
         raise UsageError(
-            f"layout {str(layout)[:60]!r}: allowed: {', '.join(LAYOUTS)}{did_you_mean(str(layout), LAYOUTS)}"
+            f"layout {str(layout)[:60]!r}: allowed: {', '.join(LAYOUTS)}, which are NCHW and NHWC"
+            f"{did_you_mean(str(layout), LAYOUTS)}"
         )
     if added := added_for_training(graph):
         raise UsageError(f"{graph.name}: layout comes before {added}, which takes the layouts of the forward over")
