@@ -25,6 +25,7 @@ from roofline.hardware.settings import with_settings
 TENSIX = Engine(shape=(8, 16, 16), tile=(32, 32, 32))
 MXU = Engine(shape=(1, 128, 128), dataflow="systolic", load=128)
 GRID = CoreGrid(rows=4, columns=3, sram=2**18, sram_bandwidth=64e9, noc_bandwidth=32e9, engine=TENSIX)
+EXAMPLES = Path(__file__).parents[1] / "examples" / "chips"
 SIZES = st.integers(1, 5000)
 
 
@@ -62,6 +63,20 @@ def test_cycles_by_hand() -> None:
     assert cycles(MXU.model_copy(update={"count": 4}), 1, 1024, 128, 128) == 256 + 256  # arrays share the rows
     # two tiles of 32 x 32 in 16 bits for each product of tiles
     assert reads(TENSIX, 1, 64, 64, 64, 2.0, 2.0) == 8 * 2 * 32 * 32 * 2
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "total"), [(1024, 4800, 1600, 238069), (1024, 1024, 64, 7159), (1024, 1600, 1600, 87709)]
+)
+def test_without_overlap_an_array_takes_the_cycles_of_scale_sim(m: int, n: int, k: int, total: int) -> None:
+    """Layers of a GPT-2 on a weight-stationary array of 256 x 256, as SCALE-Sim v2 printed them.
+
+    https://github.com/HyakunosukeOgata/SCALE_sim_v2_notes/blob/184fd7fd/README.md; it counts from cycle 0.
+    """
+    array = Engine(shape=(1, 256, 256), dataflow="systolic", overlap=False)
+    assert cycles(array, 1, m, n, k) == total + 1
+    folds = -(-n // 256) * -(-k // 256)
+    assert cycles(array.model_copy(update={"overlap": True}), 1, m, n, k) == folds * m + 512
 
 
 # Mappings
@@ -116,6 +131,39 @@ def test_a_small_memory_of_a_core_costs_traffic() -> None:
     # 12 cores of 32 KiB hold a block whose traffic is no less than the bound for all of their memory
     bound = rl.tiling.matmul_lower_bound(2048, 2048, 2048, 12 * 2**15, widths=2)
     assert small.bytes["DRAM"] >= max(bound, 2 * product.moved)
+
+
+def test_of_ways_that_take_as_long_none_splits_the_depth() -> None:
+    product = Product(1, 8, 4096, 4096, 2.0, 2.0, 2.0, 2.0 * (8 * 8192 + 4096**2))
+    found = spread(GRID, product, Rates(1e-12, 1e9))  # main memory sets the pace in each
+    assert "k over" not in named(int(found.choice), GRID)
+
+
+def test_channels_of_idle_rows_lie_idle() -> None:
+    """One row of tiles keeps one row of cores busy: a quarter of the channels, but for what goes over columns."""
+    grid = GRID.model_copy(update={"channels": 8, "channel_bandwidth": 1e9, "channel_serves": "rows"})
+    product = Product(1, 32, 32, 32, 2.0, 2.0, 2.0, 6144.0)
+    one = spread(grid, product, Rates(1e-12, 1e12)).by_level["DRAM"]
+    assert one == pytest.approx(6144 / 2e9)  # one of four rows: two of eight channels
+    every = spread(grid.model_copy(update={"channel_serves": "all"}), product, Rates(1e-12, 1e12)).by_level["DRAM"]
+    assert every == pytest.approx(6144 / 8e9)
+
+
+def test_a_convolution_reads_its_image_again_and_not_its_windows() -> None:
+    """A layer of VGG on one core of 128 KiB, which Timeloop's mapper for an Eyeriss-like chip gives 237.6 M words.
+
+    132,120,576 + 79,822,848 + 25,690,112 in exercises/timeloop/06-mapper-convlayer-eyeriss/ref-output of
+    https://github.com/Accelergy-Project/timeloop-accelergy-exercises @0d5bb488.
+    """
+    layer = rl.workload([{"op": "conv2d", "n": 16, "c_in": 256, "h": 58, "w": 58, "c_out": 512, "r": 3, "s": 3,
+                          "dtype": "fp16"}])  # fmt: skip
+    core = {"rows": 1, "columns": 1, "sram": "128 KiB", "engine": {"shape": [16, 16, 1]}}
+    chip = rl.Chip(name="one", matrix={"fp16": "512 GFLOP/s"}, memory_bandwidth="1 TB/s", grid=core)
+    words = rl.analysis.mapping(rl.estimate(layer, chip)).records()[0]["level_bytes"]["DRAM"] / 2
+    nest = rl.tiling.conv(16, 256, (58, 58), 512, (3, 3))
+    moved, timeloop = rl.tiling.best(nest, 2**16).traffic, 237_633_536
+    best = sum(moved.read.values()) + sum(moved.write.values())
+    assert rl.tiling.lower_bound(nest, 2**16) < best < timeloop < words < 1.25 * timeloop
 
 
 # Chips
@@ -174,6 +222,54 @@ def test_figures_of_a_grid_are_set_and_swept() -> None:
     for index in ((0, 0, 0), (2, 1, 1), (1, 2, 0)):
         alone = rl.estimate(gemm(3000, 2000, 1000), swept.chip_at(*index), mode="graph").time
         assert swept.time[index] == pytest.approx(alone, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("figure", "values"),
+    [("grid.noc_bandwidth", "1..64GB/s"), ("grid.sram_bandwidth", "1..90GB/s"), ("grid.engine.count", "1..4"),
+     ("grid.channels", "2..12"), ("grid.channel_bandwidth", "10..90GB/s"), ("grid.lanes", "8..64")],
+)  # fmt: skip
+def test_each_figure_of_a_grid_is_swept_alone(figure: str, values: str) -> None:
+    sketch = rl.chip(str(EXAMPLES / "channels.toml"))
+    sizes: dict[str, Any] = {"phase": "prefill", "mode": "graph", "batch": 1, "seq": 64, "dtype": "bf16"}
+    swept = rl.sweep_chip("gpt2", sketch, {figure: values}, points=3, **sizes)
+    for at in range(len(swept.time)):
+        alone = rl.estimate("gpt2", swept.chip_at(at), **sizes)
+        assert (swept.time[at], swept.results["high"][at]) == pytest.approx((alone.time, alone.high), rel=1e-12)
+
+
+def test_a_core_whose_memory_holds_no_tile_is_refused() -> None:
+    with pytest.raises(rl.errors.ChipDataError, match=r"grid\.sram of 8\.00 KiB: .* take 12\.00 KiB"):
+        rl.estimate(gemm(64, 64, 64), with_settings(rl.chip("wormhole-n150"), ["grid.sram=8KiB"]))
+
+
+def test_sketches_by_hand() -> None:
+    """Chips whose main memory is SRAM, and one of channels: invented figures, so what they give is worked out here."""
+
+    def row(name: str, dtype: str, m: int, n: int, k: int) -> dict[str, Any]:
+        return rl.analysis.mapping(rl.estimate(gemm(m, n, k, dtype), EXAMPLES / f"{name}.toml")).records()[0]
+
+    arrays = row("streaming", "int8", 512, 4096, 4096)
+    assert arrays["engine_s"] == pytest.approx((16 * 16 / 4 * 512 + 512) / 1e9)
+    assert row("streaming", "int8", 1, 4096, 4096)["engine_s"] == pytest.approx((16 * 16 / 4 * 16 + 512) / 1e9)
+    wafer = row("wafer", "fp16", 4096, 4096, 4096)
+    assert wafer["time_s"] == pytest.approx(6 * 7 * 1024 / 1e9)  # rows over 800 columns, depth over 600 rows
+    assert wafer["sram_s"] == pytest.approx(6 * 7 * 4096 * 2.5 / 16e9)  # one right element each, four share a left one
+    cores = row("channels", "bf16", 64, 64, 8192)
+    assert cores["noc_s"] == pytest.approx((8 + 16) * 8192 * 2 / 64e9)
+    assert cores["engine_s"] == pytest.approx(512 / 2 * 2 * 8 * 16 * 16 * 2 * 32 / 64e12)  # two engines share the steps
+    assert "vector" in rl.estimate(gemm(8, 64, 64, "fp32"), EXAMPLES / "streaming.toml").chip.matmul_runs_as("fp32")
+
+
+def test_columns_are_padded_to_the_vector_engine() -> None:
+    program: dict[str, Any] = {"phase": "prefill", "batch": 1, "seq": 40, "dtype": "bf16", "mode": "graph"}
+    est = [rl.estimate("gpt2", with_settings(rl.chip(EXAMPLES / "channels.toml"), [f"grid.lanes={lanes}"]), **program)
+           for lanes in (1, 32, 3000)]  # fmt: skip
+    scores = [next(row for row in rl.analysis.mapping(each).records() if row["op"] == "attention_scores")
+              for each in est]  # fmt: skip
+    assert scores[2]["vector_s"] / scores[0]["vector_s"] == pytest.approx(3000 / 21)  # 20.5 pairs a row are unmasked
+    assert scores[2]["level"] == "vector"
+    assert est[0].time <= est[1].time < est[2].time
 
 
 def test_no_prediction_is_below_the_engines_peak() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from roofline.analysis.estimates import Estimate
 from roofline.cost import launch, values
-from roofline.cost.silicon import LEVELS, is_spread, spreads
+from roofline.cost.silicon import LEVELS, is_spread, spreads, vector_seconds
 from roofline.cost.silicon.mapping import Product, Spread, named
 from roofline.counting.grid import one_point
 from roofline.ir.errors import MissingFigure, UsageError
@@ -49,18 +49,21 @@ class GridMapping(Report):
             work = launch(row, est.chip, est.tf32, est.regime)
             if is_spread(work):
                 about = {"kernel": row.kernel.name, "op": row.kernel.main.op, "count": row.kernel.count}
-                for product, each in spreads(work, values(est.chip, row.kernel.kind, est.regime)):
-                    yield about | self._row(product, each, work.peak)
+                every = spreads(work, values(est.chip, row.kernel.kind, est.regime))
+                vector = vector_seconds(work, every[0][0]) / sum(each.seconds for _, each in every)
+                for product, each in every:
+                    yield about | self._row(product, each, work.peak, float(vector * each.seconds))
 
-    def _row(self, product: Product, best: Spread, peak: float) -> dict[str, Any]:
+    def _row(self, product: Product, best: Spread, peak: float, vector: float) -> dict[str, Any]:
         grid, sizes = self.estimate.chip.grid, {axis: float(getattr(product, axis)) for axis in "bmnk"}
         assert grid is not None
-        slowest = max(LEVELS, key=lambda level: best.by_level[level])
+        times = {level: float(best.by_level[level]) for level in LEVELS} | {"vector": vector}
+        slowest = max(times, key=lambda level: times[level])
         return {
-            **sizes, "mapping": named(int(best.choice), grid), "level": slowest, "time_s": float(best.seconds),
-            **{f"{level.lower()}_s": float(best.by_level[level]) for level in LEVELS},
+            **sizes, "mapping": named(int(best.choice), grid), "level": slowest, "time_s": times[slowest],
+            **{f"{level.lower()}_s": time for level, time in times.items()},
             "level_bytes": {level: float(total) for level, total in best.bytes.items()},
-            "engine_share": 2 * prod(sizes.values()) / peak / float(best.seconds),
+            "engine_share": 2 * prod(sizes.values()) / peak / times[slowest],
         }  # fmt: skip
 
     def __repr__(self) -> str:

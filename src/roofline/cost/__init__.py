@@ -235,7 +235,7 @@ def _alone(row: KernelCount, chip: Chip, tf32: bool | None, regime: str, inside:
     expected = np.maximum(seconds(work, figures), floor)
     share = chip.efficiency
     compute, memory = at_peak / share.compute, tiled / share.memory
-    expected = np.maximum(expected, memory) if small is not None else expected
+    expected = np.maximum(expected, np.where(small.tiled > 0, memory, 0.0)) if small is not None else expected
     if "share" in figures and "share" not in parameters.fitted(chip, GROUPS[name], regime):
         expected = np.maximum(expected, compute)  # no prior lets a kernel exceed what the best lone matmul reaches
     certain = provenance(chip, name, regime)

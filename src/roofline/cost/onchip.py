@@ -32,7 +32,7 @@ NEAR = 1 / 1.6
 
 @dataclass(frozen=True, slots=True)
 class Limited:
-    """Bytes of a launch that the memory on the chip limits; numbers or arrays.
+    """Bytes of a launch that the memory on the chip limits, 0 where it does not; numbers or arrays.
 
     Attributes:
         least: What any schedule reads and writes [byte].
@@ -56,16 +56,15 @@ def limited(work: Launch, row: KernelCount, at_peak: Any) -> Limited | None:
         return None
     widths = prod(_width(dtype) for dtype in (*row.kernel.stored[:2], row.kernel.output.dtype))
     each, rate = np.sqrt(widths / np.maximum(room, 1.0)), NEAR * work.machine.bandwidth  # bytes of a FLOP at the bound
-    if len(row.flops_by) == 1 and sparse_weights(row) is None and np.all(each * work.peak <= rate):
-        return None
-    if np.all(row.flops * each <= np.maximum(at_peak * rate, row.bytes * NEAR)):
-        return None
-    moved = _moved(row, np.maximum(room, 1.0))
+    free = row.flops * each <= np.maximum(at_peak * rate, row.bytes * NEAR)
+    if len(row.flops_by) == 1 and sparse_weights(row) is None:
+        free = free | (each * work.peak <= rate)
+    limits = (np.asarray(room) > 0) & ~np.asarray(free)
+    moved = _moved(row, np.maximum(room, 1.0)) if limits.any() else None
     if moved is None:
         return None
-    known = np.asarray(room) > 0
-    least = np.where(known, np.maximum(moved.least, row.bytes), row.bytes)
-    return Limited(least, np.where(known, np.maximum(moved.tiled, least), row.bytes))
+    least = np.where(limits, np.maximum(moved.least, row.bytes), 0.0)
+    return Limited(least, np.where(limits, np.maximum(moved.tiled, least), 0.0))
 
 
 def least_of_matmul(row: KernelCount, room: Any) -> Any:

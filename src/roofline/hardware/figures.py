@@ -41,7 +41,8 @@ UNITS = ("matrix", "vector")
 #: Units of figures, by the attribute that holds them.
 FIGURE_UNITS = {
     "flops": "FLOP/s", "sparse": "FLOP/s", "bandwidth": "B/s", "per_peer": "B/s", "capacity": "B", "clock": "Hz",
-    "sram": "B", "sram_bandwidth": "B/s", "noc_bandwidth": "B/s", "tdp": "W", "latency": "s", "launch": "s",
+    "sram": "B", "sram_bandwidth": "B/s", "noc_bandwidth": "B/s",
+    "channel_bandwidth": "B/s", "tdp": "W", "latency": "s", "launch": "s",
     "host": "s",
 }  # fmt: skip
 
@@ -192,7 +193,8 @@ def altered(chip: _Chip, edits: Iterable[Edit], *, alone: bool = False) -> _Chip
 def _with(parts: Any, key: str | int, attribute: str, value: Any, alone: bool) -> Any:
     """Return a field with one entry edited, or added."""
     if isinstance(parts, BaseModel):
-        return parts.model_copy(update={attribute: value})
+        head, _, rest = attribute.partition(".")
+        return parts.model_copy(update={head: _with(getattr(parts, head), key, rest, value, alone) if rest else value})
     if isinstance(parts, Mapping):
         return FrozenDict({**parts, key: _edited(parts.get(key), {}, attribute, value, alone) if attribute else value})
     entries = list(parts)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel
@@ -22,8 +23,9 @@ from roofline.ir.text import shown
 
 #: Figures of the chip itself.
 _OWN = ("cores", "clock", "tdp", "clock_slack")
-#: Figures of a grid of cores.
-_GRID = ("rows", "columns", "sram", "sram_bandwidth", "noc_bandwidth")
+#: Figures of a grid of cores: counts, and others.
+_COUNTS = ("rows", "columns", "lanes", "channels", "engine.count", "engine.load")
+_GRID = (*_COUNTS, "sram", "sram_bandwidth", "noc_bandwidth", "channel_bandwidth")
 #: What a path may end in where it names an entry alone.
 _USUAL = {"matrix": "flops", "vector": "flops"}
 _RELATIVE = re.compile(r"\s*(?:[x×]\s*([0-9][0-9.eE+-]*)|([0-9][0-9.eE+-]*)\s*[x×])\s*")
@@ -45,7 +47,7 @@ class Place(NamedTuple):
     @property
     def is_count(self) -> bool:
         """Tell whether its values are whole numbers."""
-        return self.field == "cores" or self.attribute in ("rows", "columns")
+        return self.field == "cores" or (self.field == "grid" and self.attribute in _COUNTS)
 
     def value(self, chip: Chip) -> float | None:
         """Return the figure as it is now, ``None`` where the chip does not list it."""
@@ -53,7 +55,7 @@ class Place(NamedTuple):
         if self.key is None:
             return None if entry is None else float(entry)
         if self.field == "grid":
-            return None if entry is None else float(getattr(entry, self.attribute) or 0) or None
+            return None if entry is None else float(attrgetter(self.attribute)(entry) or 0) or None
         if self.field == "efficiency":
             entry = entry.parameters.get(self.key, {}) if self.key else entry
         else:
@@ -64,7 +66,8 @@ class Place(NamedTuple):
     def edits(self, chip: Chip, value: float) -> Iterator[Edit]:
         """Return what gives it a value."""
         if self.field == "grid":
-            yield "grid", None, "", chip.grid.model_dump() | {self.attribute: value}  # type: ignore[union-attr]
+            assert chip.grid is not None
+            yield "grid", None, "", _nested(chip.grid, self.attribute, value)
         elif self.field != "efficiency":
             yield (self.field, self.key, self.attribute, value)
         elif self.attribute == "host" and not self.key:
@@ -78,6 +81,11 @@ class Place(NamedTuple):
 
     def __str__(self) -> str:
         return ".".join(str(part) for part in self if part not in (None, ""))
+
+
+def _nested(part: BaseModel, path: str, value: float) -> dict[str, Any]:
+    head, _, rest = path.partition(".")
+    return part.model_dump() | {head: _nested(getattr(part, head), rest, value) if rest else value}
 
 
 def with_settings(chip: Chip, settings: Iterable[str]) -> Chip:

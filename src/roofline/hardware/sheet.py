@@ -69,6 +69,13 @@ def _of_grid(grid: CoreGrid) -> Iterator[ChipFigure]:
     yield ChipFigure("SRAM of a core", grid.sram, "B", grid.source, "")
     yield ChipFigure("its bandwidth", grid.sram_bandwidth, "B/s", grid.source, "")
     yield ChipFigure("NoC into a core", grid.noc_bandwidth, "B/s", grid.source, "")
+    if grid.channels:
+        serves = f"each serves {'all cores' if grid.channel_serves == 'all' else f'its {grid.channel_serves}'}"
+        yield ChipFigure("memory channels", str(grid.channels), "channels", grid.source, serves)
+    if grid.channel_bandwidth:
+        yield ChipFigure("of a channel", grid.channel_bandwidth, "B/s", grid.source, "")
+    if grid.lanes:
+        yield ChipFigure("vector engine", str(grid.lanes), "lanes", grid.source, "of a core")
     yield ChipFigure(
         "matrix engine",
         shape,

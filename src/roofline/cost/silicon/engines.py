@@ -27,8 +27,10 @@ def cycles(engine: Engine, b: Any, m: Any, n: Any, k: Any) -> Any:
 
     A systolic array holds one tile of weights while it loads the next: fewer rows than that takes cycles leave it
     waiting (Jouppi et al., https://arxiv.org/abs/1704.04760: "to hide the 256 cycles it takes to shift a tile in"). It
-    fills and drains once (https://jax-ml.github.io/scaling-book/tpus, appendix B; Samajdar et al.,
-    https://arxiv.org/abs/1811.02883). Several arrays share either the tiles of weights or the rows.
+    fills and drains once (https://jax-ml.github.io/scaling-book/tpus, appendix B). Without overlap each tile takes its
+    load, its rows, fill and drain: ``2 R + C + T - 2`` of SCALE-Sim (Samajdar et al., ISPASS 2020; ``runtime`` in
+    https://github.com/scalesim-project/scale-sim-v2, scalesim/topology_utils.py). Several arrays share either the tiles
+    of weights or the rows.
 
     Example:
         >>> mxu = Engine(shape=(1, 128, 128), dataflow="systolic", load=128)
@@ -40,10 +42,13 @@ def cycles(engine: Engine, b: Any, m: Any, n: Any, k: Any) -> Any:
     )
     across, deep = engine.shape[1], engine.shape[2]
     if engine.dataflow == "systolic":
-        folds, least = b * np.ceil(columns / across) * np.ceil(depth / deep), engine.load or 0
-        by_fold = np.ceil(folds / engine.count) * np.maximum(rows, least)
-        by_row = folds * np.maximum(np.ceil(rows / engine.count), least)
-        return np.minimum(by_fold, by_row) + across + deep
+        folds, load = b * np.ceil(columns / across) * np.ceil(depth / deep), engine.load
+
+        def fold(rows: Any) -> Any:
+            return np.maximum(rows, load or 0) if engine.overlap else (load or deep) + rows + across + deep - 2
+
+        by_fold, by_row = np.ceil(folds / engine.count) * fold(rows), folds * fold(np.ceil(rows / engine.count))
+        return np.minimum(by_fold, by_row) + (across + deep if engine.overlap else 0)
     high, across, deep = engine.shape
     return np.ceil(b * np.ceil(rows / high) * np.ceil(columns / across) * np.ceil(depth / deep) / engine.count)
 

@@ -18,6 +18,8 @@ import numpy as np
 
 from roofline.cost.silicon.engines import cycles, granularity, reads
 from roofline.hardware.grid import CoreGrid
+from roofline.ir.errors import ChipDataError
+from roofline.ir.units import format_bytes
 
 AXES = ("batch", "m", "n", "k")
 #: What stays in a core's memory, and how many tiles of rows of the result with it (none: as many as fit).
@@ -26,8 +28,8 @@ STAYS = ("output", "left", "right")
 LADDER = 10
 #: Bytes of a partial sum.
 PARTIAL = 4.0
-#: How little time a level's idleness may cost, to tell ways apart that take as long.
-SLACK = 1e-9
+#: How little time a level's idleness may cost, to tell ways apart that take as long; depth over cores, as four levels.
+SLACK, SPLIT = 1e-9, 4.0
 #: What can set the pace, from the inside out.
 LEVELS = ("engine", "SRAM", "NoC", "DRAM")
 
@@ -45,6 +47,7 @@ class Product:
         right: Bytes of an element of the right one.
         out: Bytes of an element of the result.
         moved: What has to come from main memory and go there at least [byte].
+        distinct: Elements of the left operand by those of ``m x k``: fewer in a convolution, whose windows overlap.
         rereads: Whether operands come from main memory again where they do not stay; not in a fused kernel, which keeps
             what is between its products.
     """
@@ -57,6 +60,7 @@ class Product:
     right: float
     out: float
     moved: Any
+    distinct: Any = 1.0
     rereads: bool = True
 
 
@@ -67,10 +71,12 @@ class Rates:
     Attributes:
         cycle: Time of a cycle of an engine at its achievable rate [s].
         dram: Achievable bandwidth of main memory [byte/s].
+        share: Of its bandwidth, how much is achievable.
     """
 
     cycle: Any
     dram: Any
+    share: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -95,12 +101,16 @@ def spread(grid: CoreGrid, work: Product, rates: Rates) -> Spread:
 
     Engines, local memories, network and main memory work side by side, on steps that are fetched ahead: the slowest of
     them sets the pace.
+
+    Raises:
+        ChipDataError: The memory of a core holds no way at all.
     """
     levels, moved, fits = _levels(grid, work, rates)
     inside = np.maximum(np.maximum(levels["engine"], levels["SRAM"]), levels["NoC"])
     total = np.where(fits, np.maximum(inside, levels["DRAM"]), np.inf)
-    # Of ways that take as long, the one that leaves the most room at the levels that do not set the pace.
-    best = np.argmin(total * (1 + SLACK * sum(levels.values()) / np.maximum(total, 1e-30)), axis=0)
+    # Of ways that take as long, one without a split depth, and that leaves the most room where nothing sets the pace.
+    split = SPLIT * (_ways()[:, 3] > 0).reshape(-1, *(1,) * (total.ndim - 1))
+    best = np.argmin(total * (1 + SLACK * (split + sum(levels.values()) / np.maximum(total, 1e-30))), axis=0)
 
     def at(value: Any) -> Any:
         full = np.broadcast_to(value, total.shape)
@@ -114,7 +124,9 @@ def spread(grid: CoreGrid, work: Product, rates: Rates) -> Spread:
 
 def _levels(grid: CoreGrid, work: Product, rates: Rates) -> tuple[dict[str, Any], dict[str, Any], Any]:
     """Return seconds and bytes by level for every way, and whether it fits."""
-    figures = (work.b, work.m, work.n, work.k, work.moved, rates.cycle, rates.dram, grid.sram, grid.rows, grid.columns)
+    figures = (work.b, work.m, work.n, work.k, work.moved, rates.cycle, rates.dram, grid.sram, grid.rows, grid.columns,
+               grid.sram_bandwidth, grid.noc_bandwidth, grid.channels, grid.channel_bandwidth,
+               grid.engine.count)  # fmt: skip
     dims = max(map(np.ndim, figures))
     ways = _ways().reshape(-1, _ways().shape[1], *(1,) * dims)
     parts = _over(ways[:, :4], grid)
@@ -126,11 +138,12 @@ def _levels(grid: CoreGrid, work: Product, rates: Rates) -> tuple[dict[str, Any]
     again_left, again_right, fits = _passes(grid, work, ways[:, 4], ways[:, 5], (m, n, k))
     cores = [parts[:, at] for at in range(4)]
     partial = np.where(cores[3] > 1, b * m * n * PARTIAL, 0.0)
-    received = b * (m * k * work.left * again_left + k * n * work.right * again_right) + partial
+    left = work.left * work.distinct
+    received = b * (m * k * left * again_left + k * n * work.right * again_right) + partial
     sent = b * m * n * work.out / cores[3] + partial
     network = np.maximum(received, sent)
     share = 1.0 if grid.multicast else cores[2], 1.0 if grid.multicast else cores[1]
-    more = work.b * (work.m * work.k * work.left * (again_left * share[0] - 1)
+    more = work.b * (work.m * work.k * left * (again_left * share[0] - 1)
                      + work.k * work.n * work.right * (again_right * share[1] - 1))  # fmt: skip
     dram = work.moved + (more if work.rereads else 0.0)
     local = reads(grid.engine, b, m, n, k, work.left, work.right)
@@ -140,12 +153,28 @@ def _levels(grid: CoreGrid, work: Product, rates: Rates) -> tuple[dict[str, Any]
         "engine": cycles(grid.engine, b, m, n, k) * rates.cycle,
         "SRAM": local / grid.sram_bandwidth if grid.sram_bandwidth else np.zeros(()),
         "NoC": network / grid.noc_bandwidth if grid.noc_bandwidth else np.zeros(()),
-        "DRAM": dram / rates.dram,
+        "DRAM": dram / _dram(grid, rates, ways[:, :4], sizes, units),
     }
     used: Any = 1.0
     for part, size, unit in zip(cores, sizes, units, strict=True):
         used = used * np.minimum(part, np.ceil(size / unit))
     return levels, {"SRAM": local * used, "NoC": network * used, "DRAM": dram + np.zeros(())}, fits
+
+
+def _dram(grid: CoreGrid, rates: Rates, over: Any, sizes: tuple[Any, ...], units: tuple[int, ...]) -> Any:
+    """Return main memory's bandwidth in each way: of the channels whose cores have work [byte/s]."""
+    if not grid.channels:
+        return rates.dram
+    rate = rates.dram
+    if grid.channel_bandwidth:
+        rate = np.minimum(rate, rates.share * grid.channels * grid.channel_bandwidth)
+    if grid.channel_serves == "all":
+        return rate
+    bit, lines = (1, grid.rows) if grid.channel_serves == "rows" else (2, grid.columns)
+    busy: Any = 1.0
+    for at, (size, unit) in enumerate(zip(sizes, units, strict=True)):
+        busy = busy * np.where(over[:, at].astype(int) & bit, np.minimum(lines, np.ceil(size / unit)), 1)
+    return rate * np.minimum(1.0, np.ceil(busy * grid.channels / lines) / grid.channels)
 
 
 def _over(ways: Any, grid: CoreGrid) -> Any:
@@ -171,6 +200,12 @@ def _passes(
     wide = np.select([stays == 0, stays == 2], [np.floor(columns / across) * across,
                                                 np.floor(strip_right / across) * across], n)  # fmt: skip
     fits = (tall >= high) & (wide >= np.minimum(across, n))
+    if not np.all(np.any(fits, axis=0)):
+        least = step * (high * work.left + across * work.right) + high * across * PARTIAL
+        raise ChipDataError(
+            f"grid.sram of {format_bytes(float(np.min(grid.sram)))}: too small for this engine, whose tile of results "
+            f"and two steps of operands take {format_bytes(least)}"
+        )
     left = np.where(
         stays == 0, np.ceil(n / np.maximum(wide, 1)), np.where(stays == 2, np.ceil(n / np.maximum(wide, 1)), 1.0)
     )
