@@ -156,7 +156,7 @@ KEYS = {
     "stops_paying": "devices beyond which more of them save less than least_gain",
     "least_gain": "share of the time that more devices must save to pay",
     "skipped": "numbers of devices that cannot share it, with the reason",
-    "speed_up": "throughput over that of the fewest devices",
+    "speed_up": "throughput over that of the fewest devices; of stages, of the last over the first",
     "efficiency": "of a chip, its shares of the peaks; of devices, speed-up over their growth",
     "communication_s": "time in collectives [s]", "communication_share": "their share of the device's time",
     "tokens_per_s_per_device": "throughput of one device [1/s]",
@@ -200,7 +200,7 @@ KEYS = {
     # pipeline
     "what": "what was done", "nodes": "operators, how many",
     "saves": "what it saves of each figure against the stage before", "tiles": "contractions and their tiles",
-    "tile": "its elements along each axis",
+    "tile": "its elements along each axis", "matmuls": "matmuls with their fastest schedule and their library's time",
     "compulsory_bytes": "operands and result once [byte]", "moved_bytes": "what the tile moves [byte]",
     # check, trace, sweep, ops
     "verdict": "as_expected, slow, very_slow or impossible; of a sweep, its shape",

@@ -47,6 +47,35 @@ def test_a_tile_that_reads_again_is_counted() -> None:
     assert scheduled.bytes >= rl.tiling.matmul_lower_bound(16384, 16384, 16384, 128 * 2**20, widths=2)
 
 
+def test_each_matmul_has_its_fastest_schedule_and_the_time_of_the_library() -> None:
+    b = rl.ops.Builder("product", "bf16")
+    y = b.op("linear", b.input("x", (4096, 2048)), b.weight("w", (8192, 2048)), name="y")
+    graph = b.graph([y])
+    way, ranked = rl.diagnosis.pipeline(graph, "h100-sxm"), rl.schedules(graph, "h100-sxm")
+    (blocks,) = way.schedules
+    assert (blocks.time_s, blocks.library_s) == (ranked.best.time_s, ranked.library)
+    assert [getattr(blocks, name) for name in ("bm", "bn", "bk", "group", "warps", "stages")] == [
+        getattr(ranked.best, name) for name in ("bm", "bn", "bk", "group", "warps", "stages")
+    ]
+    assert way.record()["matmuls"][0]["kernel"] == "y"
+    assert rl.diagnosis.pipeline(graph, "tpu-v5e").schedules == ()  # schedules are those of NVIDIA's SMs
+    assert rl.diagnosis.pipeline(rl.passes.cast(graph, "fp32"), "h100-sxm", tf32=False).schedules == ()
+
+
+def test_weights_stay_narrow_up_to_their_matmul() -> None:
+    b = rl.ops.Builder("narrow", "bf16")
+    y = b.op("linear", b.input("x", (16, 8192)), b.weight("w", (8192, 8192)), name="y")
+    graph = rl.passes.quantize(b.graph([y]), weights="int4")
+    way = rl.diagnosis.pipeline(graph, "h100-sxm")
+    moved = rl.count(graph).bytes
+    assert moved < 2 * 8192**2 / 3
+    assert {stage.bytes for stage in way.stages} == {moved}
+    assert way.tiles[0].compulsory_bytes == pytest.approx(moved)
+    assert way.schedules == ()
+    with pytest.raises(rl.errors.UsageError, match="y: schedules are of operands .* stored in, not of int4"):
+        rl.schedules(graph, "h100-sxm")
+
+
 def test_without_a_memory_on_chip_nothing_is_tiled() -> None:
     way = rl.diagnosis.pipeline("resnet18", "h100-sxm", level="main", batch=1)
     assert way.tiles == ()

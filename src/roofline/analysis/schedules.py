@@ -12,11 +12,13 @@ import numpy as np
 
 from roofline.analysis.estimates import Estimate, estimate
 from roofline.cost.schedules import BOUNDS, HIGH, LOW, Priced, price, problems
+from roofline.counting.counts import Kernel, KernelCount
 from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
-from roofline.ir.errors import UsageError, did_you_mean
+from roofline.ir.dtypes import DTYPES
+from roofline.ir.errors import MissingFigure, UsageError, did_you_mean
 from roofline.ir.graph import Graph
 from roofline.ir.numbers import whole_number
 from roofline.ir.report import Report, subject
@@ -236,15 +238,56 @@ def priced_of(est: Estimate, schedule: Schedule) -> Priced:
     """
     rows = est.rows
     kernel = rows[0].kernel
-    if len(rows) != 1 or kernel.count != 1 or kernel.kind != "matmul" or OPS[kernel.main.op].gemm is None:
+    if len(rows) != 1 or kernel.count != 1 or not is_matmul(kernel):
         what = ", ".join(f"{row.kernel.main.op} x {row.kernel.count}" for row in rows[:4])
         raise UsageError(
             f"{est.graph.name}: schedules are of one matmul, its kernels are {what}; give one matmul, such as "
             "'gemm m=4096 n=4096 k=4096 dtype=bf16'"
         )
-    dtype = str(next(iter(rows[0].flops_by)))
-    fast = dtype == "fp32" and est.tf32 and "tf32" in est.chip.matrix
-    return price(schedule, OPS[kernel.main.op].matmuls(rows[0].sizes), est.chip, "tf32" if fast else dtype)
+    narrow = _dequantised(kernel)
+    if narrow:
+        raise UsageError(
+            f"{kernel.name}: schedules are of operands that are multiplied in the format that they are stored in, not "
+            f"of {narrow}"
+        )
+    return _priced(rows[0], est, schedule)
+
+
+def is_matmul(kernel: Kernel) -> bool:
+    """Tell whether a kernel is around a product of matrices."""
+    return kernel.kind == "matmul" and OPS[kernel.main.op].gemm is not None
+
+
+def _dequantised(kernel: Kernel) -> str | None:
+    """Return the format of an operand that the kernel widens before it multiplies."""
+    pairs = zip(kernel.inputs, kernel.stored, strict=True)
+    return next((stored for tensor, stored in pairs if DTYPES[stored].bits != DTYPES[tensor.dtype].bits), None)
+
+
+def _multiplied_in(row: KernelCount, est: Estimate) -> str:
+    dtype = str(next(iter(row.flops_by)))
+    return "tf32" if dtype == "fp32" and est.tf32 and "tf32" in est.chip.matrix else dtype
+
+
+def _priced(row: KernelCount, est: Estimate, schedule: Schedule) -> Priced:
+    return price(schedule, OPS[row.kernel.main.op].matmuls(row.sizes), est.chip, _multiplied_in(row, est))
+
+
+def fastest(est: Estimate) -> Iterator[tuple[Kernel, Row, float]]:
+    """Yield each matmul of a program with its best usual schedule and the time of the library's own choice [s].
+
+    Those that dequantise, those that no matrix unit multiplies, and all on a chip whose schedules are not priced, are
+    left out.
+
+    Args:
+        est: Of one point, cold, as schedules are: all operands lie in main memory.
+    """
+    for row, time in est.timed:
+        if is_matmul(row.kernel) and not _dequantised(row.kernel) and _multiplied_in(row, est) in est.chip.matrix:
+            with suppress(MissingFigure):
+                priced = _priced(row, est, usual())
+                runs = (each for each in _rows(priced, problems(priced), float(time.floor)) if not each.problem)
+                yield row.kernel, min(runs, key=lambda each: each.time_s or 0.0), float(time.expected)
 
 
 def usual() -> Schedule:

@@ -60,6 +60,16 @@ def _parts(way: Pipeline) -> Iterator[Any]:
     ]  # fmt: skip
     if tiles:
         yield from ("", table("<contraction|runs|<tile|moves|?of the least", tiles))
+    longest = sorted(way.schedules, key=lambda each: -each.count * each.library_s)[:_MOST]
+    blocks = [
+        (each.kernel, *(f"{figure:,}" for figure in (
+            each.count, each.bm, each.bn, each.bk, each.group, each.warps, each.stages)),
+         time_text(each.time_s), time_text(each.library_s))
+        for each in longest
+    ]  # fmt: skip
+    if blocks:
+        yield from ("", table("<matmul|runs|bm|bn|bk|?group|?warps|?stages|takes|library", blocks), "")
+        yield Text("takes: the fastest schedule; library: its own choice; each alone, from main memory", style="dim")
 
 
 def _row(before: Stage | None, stage: Stage) -> tuple[str, ...]:

@@ -10,11 +10,14 @@ import numpy as np
 
 from roofline.analysis.estimates import estimate
 from roofline.analysis.provenance import PassHistory
-from roofline.counting.counts import Kernel, count_graph, kernels, nbytes
+from roofline.analysis.schedules import FIGURES as BLOCK_FIGURES
+from roofline.analysis.schedules import fastest
+from roofline.counting.counts import Kernel, count_graph, kernels
 from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
 from roofline.hardware.library import AnyChip
 from roofline.hardware.library import chip as find_chip
+from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import ShapeError, UsageError
 from roofline.ir.graph import Graph
 from roofline.ir.report import Report, subject
@@ -89,6 +92,35 @@ class Tile:
         return {**asdict(self), "tile": self.text, "order": " ".join(self.order)}
 
 
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """The fastest schedule of a matmul, and what its library is expected to take: both from main memory.
+
+    Attributes:
+        kernel: The kernel, of the first of its name.
+        count: How often it runs.
+        bm: Rows of a block.
+        bn: Columns of it.
+        bk: Elements of K that a step loads.
+        group: Rows of blocks walked together.
+        warps: Warps of a block.
+        stages: Steps whose operands are loaded ahead.
+        time_s: Of a launch of the schedule [s].
+        library_s: Of a launch of the library's own choice, with what is fused into it [s].
+    """
+
+    kernel: str
+    count: int
+    bm: int
+    bn: int
+    bk: int
+    group: int
+    warps: int
+    stages: int
+    time_s: float
+    library_s: float
+
+
 @dataclass(frozen=True, repr=False)
 class Pipeline(Report):
     """A program stage by stage, and what each stage saves.
@@ -102,6 +134,7 @@ class Pipeline(Report):
         stages: In order.
         tiles: Those of the last stage, a row per distinct contraction.
         plan: The plan of its memory.
+        schedules: The fastest schedule of each distinct matmul, on NVIDIA's GPUs.
     """
 
     graph: Graph
@@ -110,6 +143,7 @@ class Pipeline(Report):
     stages: tuple[Stage, ...]
     tiles: tuple[Tile, ...]
     plan: MemoryPlan
+    schedules: tuple[Blocks, ...] = ()
     schema = "pipeline"
 
     def subject(self) -> dict[str, Any]:
@@ -117,9 +151,10 @@ class Pipeline(Report):
         return {**subject(self.graph, self.chip.name, sizes=self.sizes), "passes": []}
 
     def summary(self) -> dict[str, Any]:
-        """Return the tiles, and how much faster the last stage is than the first."""
+        """Return the tiles and schedules, and how much faster the last stage is than the first."""
         first, last = self.stages[0], self.stages[-1]
-        return {"tiles": [tile.record() for tile in self.tiles], "speed_up": first.time_s / last.time_s}
+        tiles, blocks = [tile.record() for tile in self.tiles], [asdict(each) for each in self.schedules]
+        return {"tiles": tiles, "matmuls": blocks, "speed_up": first.time_s / last.time_s}
 
     def records(self) -> list[dict[str, Any]]:
         """Return one dictionary per stage: its figures, and what it saves of each against the stage before."""
@@ -167,7 +202,7 @@ def pipeline(
     Captured: a kernel for each operator, all operands from main memory and back. Cleaned: without equal nodes,
     constants and dead code. Fused: attention as one kernel, the rest by a policy. Planned: what kernels hand to kernels
     stays on chip as far as it fits, weights come ahead. Scheduled: each contraction in the tile that moves the least;
-    what it reads more than once counts.
+    what it reads more than once counts; on NVIDIA's GPUs each matmul with its fastest schedule beside the library.
 
     Args:
         program: A graph, a shipped name, or the path of a model file, workload, config or script.
@@ -192,7 +227,7 @@ def pipeline(
         (['captured', 'cleaned', 'fused', 'planned', 'scheduled'], True)
     """
     where = find_chip(chip)
-    captured = unfuse(as_graph(program, phase, dtype))
+    captured = _captured(as_graph(program, phase, dtype))
     cleaned = clean(captured)
     fused = fuse(fuse(cleaned, "flash"), policy)
     options = {"mode": "graph", "tf32": tf32, **sizes}
@@ -206,7 +241,15 @@ def pipeline(
                      memory_bytes=float(plan.levels[0].peak_bytes), time_s=plan.time_s, expected_s=None)  # fmt: skip
     tiles = _tiles(plan)
     last = _scheduled(placed, plan, tiles)
-    return Pipeline(fused, where, plan.sizes, (*rows, placed, last), tuple(tile for _, tile in tiles), plan)
+    stages, found = (*rows, placed, last), tuple(tile for _, tile in tiles)
+    return Pipeline(fused, where, plan.sizes, stages, found, plan, _blocks(fused, where, options))
+
+
+def _captured(graph: Graph) -> Graph:
+    """Run each operator as a kernel, but for those in whose kernel a dequantisation stands: no pass puts it back."""
+    whole = {node.kernel for node in graph.nodes if node.op == "dequantize"} - {""}
+    pairs = zip(graph.nodes, unfuse(graph).nodes, strict=True)
+    return replace(unfuse(graph), nodes=tuple(own if own.kernel in whole else alone for own, alone in pairs))
 
 
 def _stage(name: str, what: str, graph: Graph, chip: Chip, options: Mapping[str, Any]) -> Stage:
@@ -236,7 +279,7 @@ def _tile(kernel: Kernel, room: float, sizes: Mapping[str, Any]) -> Tile | None:
     if len(contractions) != 1 or kernel.kind not in ("matmul", "conv"):
         return None
     shapes = [tuple(int(evaluate(size, sizes)) for size in shape) for shape in kernel.shapes]
-    widths = [float(nbytes(each, 1)) for each in (*kernel.inputs, kernel.output)]
+    widths = [*(DTYPES[stored].bytes for stored in kernel.stored), DTYPES[kernel.output.dtype].bytes]
     try:
         nest = of_operator(kernel.main.op, *shapes, widths=widths, **kernel.attrs)
         choice = best(nest, room)
@@ -244,6 +287,15 @@ def _tile(kernel: Kernel, room: float, sizes: Mapping[str, Any]) -> Tile | None:
         return None
     moved, least = float(choice.traffic.bytes), float(compulsory(nest))
     return Tile(kernel.name, kernel.count, dict(choice.tile), choice.order, least, max(moved, least))
+
+
+def _blocks(graph: Graph, chip: Chip, options: Mapping[str, Any]) -> tuple[Blocks, ...]:
+    """Return the fastest schedule of each matmul, where schedules are priced."""
+    est = estimate(graph, chip, regime="cold", **options)
+    return tuple(
+        Blocks(kernel.name, kernel.count, *(getattr(row, name) for name in BLOCK_FIGURES), float(row.time_s or 0.0), library)
+        for kernel, row, library in fastest(est)
+    )  # fmt: skip
 
 
 def _scheduled(before: Stage, plan: MemoryPlan, tiles: list[tuple[Kernel, Tile]]) -> Stage:
