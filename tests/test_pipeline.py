@@ -72,7 +72,7 @@ def test_weights_stay_narrow_up_to_their_matmul() -> None:
     assert {stage.bytes for stage in way.stages} == {moved}
     assert way.tiles[0].compulsory_bytes == pytest.approx(moved)
     assert way.schedules == ()
-    with pytest.raises(rl.errors.UsageError, match="y: schedules are of operands .* stored in, not of int4"):
+    with pytest.raises(rl.errors.UsageError, match=r"y: schedules are of operands .* stored in, not of int4"):
         rl.schedules(graph, "h100-sxm")
 
 

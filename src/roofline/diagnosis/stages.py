@@ -10,7 +10,6 @@ import numpy as np
 
 from roofline.analysis.estimates import estimate
 from roofline.analysis.provenance import PassHistory
-from roofline.analysis.schedules import FIGURES as BLOCK_FIGURES
 from roofline.analysis.schedules import fastest
 from roofline.counting.counts import Kernel, count_graph, kernels
 from roofline.frontends.source import Program, as_graph
@@ -293,9 +292,10 @@ def _blocks(graph: Graph, chip: Chip, options: Mapping[str, Any]) -> tuple[Block
     """Return the fastest schedule of each matmul, where schedules are priced."""
     est = estimate(graph, chip, regime="cold", **options)
     return tuple(
-        Blocks(kernel.name, kernel.count, *(getattr(row, name) for name in BLOCK_FIGURES), float(row.time_s or 0.0), library)
+        Blocks(kernel.name, kernel.count, row.bm, row.bn, row.bk, row.group, row.warps, row.stages, row.time_s, library)
         for kernel, row, library in fastest(est)
-    )  # fmt: skip
+        if row.time_s is not None
+    )
 
 
 def _scheduled(before: Stage, plan: MemoryPlan, tiles: list[tuple[Kernel, Tile]]) -> Stage:
