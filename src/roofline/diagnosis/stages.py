@@ -240,8 +240,8 @@ def pipeline(
                      memory_bytes=float(plan.levels[0].peak_bytes), time_s=plan.time_s, expected_s=None)  # fmt: skip
     tiles = _tiles(plan)
     last = _scheduled(placed, plan, tiles)
-    stages, found = (*rows, placed, last), tuple(tile for _, tile in tiles)
-    return Pipeline(fused, where, plan.sizes, stages, found, plan, _blocks(fused, where, options))
+    stages, listed = (*rows, placed, last), tuple(tile for _, tile in tiles)
+    return Pipeline(fused, where, plan.sizes, stages, listed, plan, _blocks(fused, where, options))
 
 
 def _captured(graph: Graph) -> Graph:
