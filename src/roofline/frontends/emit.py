@@ -13,14 +13,8 @@ from roofline.ir.errors import ShapeError, UnknownOp
 from roofline.ir.sizes import Size, prod, quotient
 from roofline.ops.builder import Builder
 from roofline.ops.registry import broadcast
+from roofline.ops.rowwise import PER_ELEMENT
 from roofline.programs.layers import primitives
-
-#: Reductions by name: operations on each element that is read. Comparisons count nothing; a variance centres, squares
-#: and sums twice, a norm squares and sums, a log-sum-exp subtracts, exponentiates and sums.
-REDUCTIONS = {
-    "sum": 1, "mean": 1, "prod": 1, "max": 0, "min": 0, "any": 0, "all": 0, "argmax": 0, "argmin": 0,
-    "var": 4, "std": 4, "norm": 2, "logsumexp": 3, "sum_of_squares": 2, "sum_of_magnitudes": 1,
-}  # fmt: skip
 
 
 def view(b: Builder, x: str, shape: Sequence[Size], name: str = "view") -> str:
@@ -79,15 +73,15 @@ def reduce(
         UnknownOp: No such reduction.
         ShapeError: An axis that the tensor has not.
     """
-    if how not in REDUCTIONS:
-        raise UnknownOp(f"{name or how}: unknown reduction {how!r}; allowed: {', '.join(REDUCTIONS)}")
+    if how not in PER_ELEMENT:
+        raise UnknownOp(f"{name or how}: unknown reduction {how!r}; allowed: {', '.join(PER_ELEMENT)}")
     rank = len(b.shape(x))
     named = (axes,) if isinstance(axes, int) else tuple(axes or range(rank))
     more: dict[str, Any] = {"outer": True} if outer else {}
     last = not outer and rank > 0 and [axis % rank for axis in named] == [rank - 1]
     if last and not keepdim and how in ("sum", "mean", "argmax"):
         return b.op(how, x, name=name or how, dtype=dtype)
-    return b.op("reduce", x, name=name or how, dtype=dtype, axes=named, keepdim=keepdim, flops=REDUCTIONS[how],
+    return b.op("reduce", x, name=name or how, dtype=dtype, axes=named, keepdim=keepdim, flops=PER_ELEMENT[how],
                 **more)  # fmt: skip
 
 

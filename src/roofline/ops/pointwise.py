@@ -1,7 +1,8 @@
 """Elementwise operators, with broadcasting.
 
-A transcendental counts one operation per element of the result, a comparison or a move none. The gradients of functions
-of one array stand beside them: what the backward reads, its operations with the product by the gradient, its formula.
+A transcendental counts one operation per element of the result, a comparison, a clip or a move none, equal parts of a
+formula once. The gradients of functions of one array stand beside them: what the backward reads, its operations with
+the product by the gradient, its formula.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def softplus(x: Array) -> Array:
 
 
 def _gelu_gradient(dy: Array, x: Array) -> Array:
-    density = np.exp(-x * x / 2) / np.sqrt(2 * np.pi)
+    density = np.exp(-0.5 * x * x) / np.sqrt(2 * np.pi)
     return dy * ((1 + erf(x / np.sqrt(2))) / 2 + x * density)
 
 
@@ -70,29 +71,29 @@ UNARY: dict[str, tuple[int, Unary, Literal["x", "y"], int, Binary]] = {
     "abs": (0, np.abs, "x", 1, lambda dy, x: dy * np.sign(x)),
     "square": (1, np.square, "x", 2, lambda dy, x: 2 * x * dy),
     "sqrt": (1, np.sqrt, "y", 2, lambda dy, y: dy / (2 * y)),
-    "rsqrt": (1, lambda x: 1 / np.sqrt(x), "y", 4, lambda dy, y: -dy * y**3 / 2),
+    "rsqrt": (1, lambda x: 1 / np.sqrt(x), "y", 4, lambda dy, y: -0.5 * dy * y * y * y),
     "exp": (1, np.exp, "y", 1, lambda dy, y: dy * y),
     "log": (1, np.log, "x", 1, lambda dy, x: dy / x),
     "tanh": (1, np.tanh, "y", 3, lambda dy, y: dy * (1 - y * y)),
     "reciprocal": (1, np.reciprocal, "y", 3, lambda dy, y: -dy * y * y),
-    "cos": (1, np.cos, "x", 2, lambda dy, x: -dy * np.sin(x)),
+    "cos": (1, np.cos, "x", 3, lambda dy, x: -dy * np.sin(x)),
     "sin": (1, np.sin, "x", 2, lambda dy, x: dy * np.cos(x)),
-    "erf": (1, erf, "x", 4, lambda dy, x: dy * (2 / np.sqrt(np.pi)) * np.exp(-x * x)),
+    "erf": (1, erf, "x", 5, lambda dy, x: dy * (2 / np.sqrt(np.pi)) * np.exp(-x * x)),
     "sigmoid": (3, sigmoid, "y", 3, lambda dy, y: dy * y * (1 - y)),
     "silu": (4, lambda x: x * sigmoid(x), "x", 8, _silu_gradient),
-    "gelu": (5, lambda x: 0.5 * x * (1 + erf(x / math.sqrt(2))), "x", 15, _gelu_gradient),
+    "gelu": (5, lambda x: 0.5 * x * (1 + erf(x / math.sqrt(2))), "x", 11, _gelu_gradient),
     "gelu_tanh": (
         9, lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
         "x", 18, _gelu_tanh_gradient,
     ),
-    "quick_gelu": (5, lambda x: x * sigmoid(1.702 * x), "x", 10, lambda dy, x: _silu_gradient(dy, x, 1.702)),
+    "quick_gelu": (5, lambda x: x * sigmoid(1.702 * x), "x", 9, lambda dy, x: _silu_gradient(dy, x, 1.702)),
     "softplus": (3, softplus, "x", 4, lambda dy, x: dy * sigmoid(x)),
-    "mish": (5, lambda x: x * np.tanh(softplus(x)), "x", 10, _mish_gradient),
+    "mish": (5, lambda x: x * np.tanh(softplus(x)), "x", 13, _mish_gradient),
     "hardswish": (
-        4, lambda x: x * relu6(x + 3) / 6,
+        3, lambda x: x * relu6(x + 3) / 6,
         "x", 4, lambda dy, x: dy * np.where(x < -3, 0, np.where(x > 3, 1, (2 * x + 3) / 6)),
     ),
-    "hardsigmoid": (3, lambda x: relu6(x + 3) / 6, "x", 1, lambda dy, x: dy * ((x > -3) & (x < 3)) / 6),
+    "hardsigmoid": (2, lambda x: relu6(x + 3) / 6, "x", 1, lambda dy, x: dy * ((x > -3) & (x < 3)) / 6),
     "relu": (0, lambda x: np.maximum(x, 0), "y", 0, lambda dy, y: dy * (y > 0)),
     "relu6": (0, relu6, "x", 0, lambda dy, x: dy * ((x > 0) & (x < 6))),
 }  # fmt: skip

@@ -201,6 +201,12 @@ def batchnorm2d(call: Call, x: Array, *parts: Array) -> Array:
 
 # --- reductions -------------------------------------------------------------------------------------------------------
 
+#: Reductions by name: operations on each element that is read. Comparisons count nothing; a variance centres, squares
+#: and sums twice, a norm squares and sums, a log-sum-exp subtracts, exponentiates and sums.
+PER_ELEMENT = {
+    "sum": 1, "mean": 1, "prod": 1, "max": 0, "min": 0, "any": 0, "all": 0, "argmax": 0, "argmin": 0,
+    "var": 4, "std": 4, "norm": 2, "logsumexp": 3, "sum_of_squares": 2, "sum_of_magnitudes": 1,
+}  # fmt: skip
 #: Reductions by the option ``how``.
 REDUCTIONS: dict[str, Callable[..., Array]] = {
     "sum": np.sum, "mean": np.mean, "prod": np.prod, "max": np.max, "min": np.min, "var": np.var, "std": np.std,
@@ -232,9 +238,10 @@ def _mean_gradient(t: Tape, node: Node, dy: str) -> None:
 
 @op("reduce", None, "reduction", shape=_reduced, gradient=_reduce_gradient, rule=reduced_axes,
     derive=lambda shapes, axes=None: {"c": prod([shapes[0][at] for at in axes_of(len(shapes[0]), axes)])},
-    formula=lambda batch, c, flops=1: Work(vector=flops * batch * c))  # fmt: skip
+    formula=lambda batch, c, how="sum", flops=None:
+        Work(vector=(PER_ELEMENT.get(how, 1) if flops is None else flops) * batch * c))  # fmt: skip
 def reduce(call: Call, x: Array) -> Array:
-    """Any reduction over ``axes``, all where none are named: ``flops`` operations per element read.
+    """Any reduction over ``axes``, all where none are named: ``flops`` operations per element read, by ``how`` if none.
 
     The option ``how`` says which; without one, a sum times a number of the node's own.
     """

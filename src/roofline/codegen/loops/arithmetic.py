@@ -46,12 +46,18 @@ def apply(name: str, *args: Value | float) -> Value:
     return _SIMPLER.get(name, Op)(name, a)
 
 
+def _is_flag(value: Value) -> bool:
+    """Tell whether a value is a comparison, or two of them."""
+    both = isinstance(value, Op) and value.name == "select" and value.args[2] == _ZERO
+    return isinstance(value, Op) and (value.name in ("gt", "ge") or (both and all(map(_is_flag, value.args[:2]))))
+
+
 def _product(name: str, a: tuple[Value, ...]) -> Value:
     left, right = a
     for one, other in ((left, right), (right, left)):
         if one == _ONE:
             return other
-        if isinstance(one, Op) and one.name in ("gt", "ge"):
+        if _is_flag(one):
             return Op("select", (one, other, _ZERO))
     if left == _HALF and isinstance(right, Op) and right.name == "add" and right.args[0] == _ONE:
         inner = right.args[1]

@@ -47,7 +47,7 @@ _COMMENT = re.compile(r"/\*.*?\*/")
 #: A value: a tensor, or those of a tuple.
 Value = Atom | list[Any]
 #: Operations that only pass on what they are given.
-_SAME = {"copy_done", "all_reduce_done", "all_gather_done", "async_done", "async_update", "domain",
+_SAME = {"copy_done", "all_reduce_done", "all_gather_done", "async_done", "async_update", "domain", "opt_barrier",
          "optimization_barrier", "add_dependency", "collective_permute_done"}  # fmt: skip
 _COLLECTIVES = {"all_reduce": "psum", "all_reduce_start": "psum", "all_gather": "all_gather", "all_gather_start":
                 "all_gather", "reduce_scatter": "reduce_scatter", "all_to_all": "all_to_all"}  # fmt: skip
