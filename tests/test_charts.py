@@ -104,6 +104,9 @@ CASES: dict[str, Callable[[], Chart]] = {
     "layers of a step": lambda: charts.plot(step(), "layers"),
     "timeline": lambda: charts.plot_timeline(estimate(), layer="layers.0"),
     "timeline of engines": lambda: charts.plot(rl.timeline("llama-3-8b", "l4", prefetch=1, batch=1, **DECODE)),
+    "times that differ": lambda: charts.plot(
+        rl.analysis.vary("gpt2", "h100-sxm", phase="decode", samples=50, batch=1, context="uniform:low=1,high=900")
+    ),
     "timeline of a trace": lambda: charts.plot_timeline(TRACE),
     "verdict": lambda: charts.plot_verdict(verdict()),
     "impossible": lambda: charts.plot_verdict(rl.check("gpt2", "h100-sxm", "1 us", batch=8, **DECODE)),

@@ -46,6 +46,7 @@ def test_draws_have_the_mean_that_is_promised(text: str, mean: float) -> None:
 def test_a_lognormal_has_its_95th_percentile(figures: dict[str, float]) -> None:
     values = lognormal(p95=1500, **figures).draw(200_000, 0)
     assert np.percentile(values, 95) == pytest.approx(1500, rel=0.02)
+    assert str(lognormal(p95=1500, **figures)).endswith("p95 1500")
 
 
 def test_the_same_seed_and_name_give_the_same_draws() -> None:
@@ -171,14 +172,15 @@ def test_nonsense_is_refused(options: dict[str, Any], words: str) -> None:
         vary(GPT2, "h100-sxm", **{"samples": 3, "batch": 1, "context": 8, **options})
 
 
-def test_the_command_draws_what_python_draws(run: Run) -> None:
+def test_the_command_draws_what_python_draws(run: Run, tmp_path: Path) -> None:
     call = ("timeline", "gpt2", "h100-sxm", "--phase", "decode", "-S", "uniform:low=1,high=900", "--samples", "50")
     some = vary("gpt2", "h100-sxm", phase="decode", samples=50, batch=1, context="uniform:low=1,high=900")
     data = run(*call, "--json").data
     assert data["time_s"] == some.mean
     assert data["p95_s"] == some.percentile(95)
     assert [row["quantity"] for row in data["rows"]] == ["time_s", "context"]
-    assert "mean time" in run(*call, "--leave", "0.1", "--trips", "2").out
+    assert "mean time" in run(*call, "--leave", "0.1", "--trips", "2", "--plot", tmp_path / "x.svg").out
+    assert (tmp_path / "x.svg").stat().st_size > 1000
     fails(run(*call, "--streams", "2"), "--streams is of one run")
     fails(run(*call, "--prefetch", "0"), "--prefetch is of one run")
     fails(run(*call[:5], "-S", "8", "--samples", "50"), "nothing is drawn")

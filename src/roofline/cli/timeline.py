@@ -87,8 +87,7 @@ def timeline(
     """Place kernels, copies and collectives on their engines: what overlaps, what sets the pace, who waits."""
     graph = program.graph(model, run.cluster(chip))
     if drawn.varies or any(_is_drawn(text) for text in sizes.texts().values()):
-        _refuse(streams=streams - 1 or None, prefetch=prefetch, overlap=overlap, chunks=chunks, output=trace,
-                plot=output.plot)  # fmt: skip
+        _refuse(streams=streams - 1 or None, prefetch=prefetch, overlap=overlap, chunks=chunks, output=trace)
         return _show_drawn(
             vary(graph, run.device(chip), **drawn.keywords, **run.keywords, **_drawn_sizes(graph, sizes)), output
         )

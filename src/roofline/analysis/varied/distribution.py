@@ -91,6 +91,9 @@ class Distribution:
         return _READERS[kind](rest)
 
     def __str__(self) -> str:
+        if self.kind == "lognormal":  # its figures are of the logarithm
+            p95 = math.exp(self.figures[0] + Z95 * self.figures[1])
+            return f"lognormal, mean {self.mean:.4g}, p95 {p95:.4g}"
         known = ", ".join(f"{figure:.4g}" for figure in self.figures) or f"{len(self.values):,} values"
         return f"{self.kind}({known}), mean {self.mean:.4g}"
 

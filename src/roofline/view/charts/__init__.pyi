@@ -43,5 +43,7 @@ from .trace_memory import plot_trace_memory as plot_trace_memory
 from .training import StepParts as StepParts
 from .training import plot_step as plot_step
 from .tuning import plot_tuning as plot_tuning
+from .variation import TimeShares as TimeShares
+from .variation import plot_variation as plot_variation
 from .waterfall import Waterfall as Waterfall
 from .waterfall import plot_verdict as plot_verdict

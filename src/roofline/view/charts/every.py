@@ -17,6 +17,7 @@ from roofline.analysis.schedules import Schedules
 from roofline.analysis.serving.requests import Request
 from roofline.analysis.training import TrainingStep
 from roofline.analysis.validation import Validation
+from roofline.analysis.varied.variation import Variation
 from roofline.diagnosis.causes import Verdict
 from roofline.diagnosis.op_times import OpVerdicts
 from roofline.diagnosis.ranks import RanksReport
@@ -50,6 +51,7 @@ from roofline.view.charts.trace_diff import plot_diff
 from roofline.view.charts.trace_memory import plot_trace_memory
 from roofline.view.charts.training import plot_step
 from roofline.view.charts.tuning import plot_tuning
+from roofline.view.charts.variation import plot_variation
 from roofline.view.charts.waterfall import plot_verdict
 
 Plot = Callable[[Any], Chart]
@@ -76,6 +78,7 @@ _CHARTS: tuple[tuple[type, dict[str, Plot]], ...] = (
     (BatchChoice, {"batch": plot_batch, "pareto": plot_pareto}),
     (Comparison, {"chips": plot_comparison, "elasticity": plot_elasticity, "pareto": plot_pareto}),
     (EngineTimeline, {"timeline": plot_timeline}),
+    (Variation, {"times": plot_variation}),
     (FigureSweep, {"sweep-chip": plot_figures}),
     (Scaling, {"scaling": plot_scaling}),
     (Schedules, {"schedules": plot_schedules}),
