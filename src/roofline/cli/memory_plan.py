@@ -46,13 +46,13 @@ def _parts(plan: MemoryPlan) -> Iterator[Any]:
     """Show what each level holds, the time with spills and what comes ahead, and the largest tensors."""
     about, near = plan.summary(), len(plan.levels) > 1
     yield heading(plan)
-    yield from ("", table("<level|stored|arena|at once|arena / at once|peak|?capacity|?<fits", [
+    yield from ("", table("<level|stored|arena|at once|?arena / at once|peak|capacity|<fits", [
         (use.level, size_text(use.stored_bytes), size_text(use.arena_bytes), size_text(use.live_bytes),
          f"{use.fragmentation:.3g}", size_text(use.peak_bytes),
          size_text(use.capacity_bytes) if use.capacity_bytes else "not published", yes_or_no(use.fits))
         for use in plan.levels
     ]), "")  # fmt: skip
-    spilled = f"{about['spilled_tensors']} tensors, {size_text(about['spilled_out_bytes'])} out and "
+    spilled = f"{about['spilled_tensors']:,} tensors, {size_text(about['spilled_out_bytes'])} out and "
     spilled += f"{size_text(about['spilled_back_bytes'])} back: {time_text(about['spill_s'])} of main memory"
     ahead = f"{size_text(about['loaded_ahead_bytes'])} of {size_text(about['weights_bytes'])} come while the kernel "
     ahead += f"before runs, and hide {time_text(plan.hidden_s)}"
