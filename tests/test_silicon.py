@@ -238,6 +238,13 @@ def test_each_figure_of_a_grid_is_swept_alone(figure: str, values: str) -> None:
         assert (swept.time[at], swept.results["high"][at]) == pytest.approx((alone.time, alone.high), rel=1e-12)
 
 
+def test_what_bounds_is_what_sets_the_pace() -> None:
+    """Few channels make a program wait for main memory that has the bandwidth by its file."""
+    sizes: dict[str, Any] = {"phase": "prefill", "mode": "graph", "batch": 1, "seq": 512, "dtype": "bf16"}
+    swept = rl.sweep_chip("gpt2", EXAMPLES / "channels.toml", {"grid.channels": [1, 16]}, **sizes)
+    assert swept.bound.tolist() == ["memory", "compute"]
+
+
 def test_a_core_whose_memory_holds_no_tile_is_refused() -> None:
     with pytest.raises(rl.errors.ChipDataError, match=r"grid\.sram of 8\.00 KiB: .* take 12\.00 KiB"):
         rl.estimate(gemm(64, 64, 64), with_settings(rl.chip("wormhole-n150"), ["grid.sram=8KiB"]))

@@ -232,16 +232,19 @@ def _alone(row: KernelCount, chip: Chip, tf32: bool | None, regime: str, inside:
     floor = np.maximum(at_peak, at_bandwidth)
     floor = np.maximum(floor, on_wire) if np.any(on_wire) else floor
     figures = values(chip, name, regime)
-    expected = np.maximum(seconds(work, figures), floor)
     share = chip.efficiency
     compute, memory = at_peak / share.compute, tiled / share.memory
+    taken, inside, outside = (
+        silicon.timed(work, figures) if seconds is silicon.seconds else (seconds(work, figures), compute, memory)
+    )
+    expected = np.maximum(taken, floor)
     expected = np.maximum(expected, np.where(small.tiled > 0, memory, 0.0)) if small is not None else expected
     if "share" in figures and "share" not in parameters.fitted(chip, GROUPS[name], regime):
         expected = np.maximum(expected, compute)  # no prior lets a kernel exceed what the best lone matmul reaches
     certain = provenance(chip, name, regime)
     if certain != "measured" and regime != "warm" and _is_plain_attention(row.kernel, work):
         expected = np.minimum(expected, _in_parts(row, chip, tf32, regime))
-    bound = _bound(compute, memory, on_wire, figures.get("launch", 0.0))
+    bound = _bound(inside, outside, on_wire, figures.get("launch", 0.0))
     shares = kernel_classes(work, name, memory / np.maximum(expected, TINY))
     doubt = {kind: expected * spread(chip, kind, regime) * share for kind, share in shares.items()}
     return KernelTime(expected, floor, compute, memory, bound, doubt, certain)

@@ -20,7 +20,7 @@ from roofline.ir.dtypes import DTYPES
 from roofline.ir.sizes import evaluate
 from roofline.ops.registry import OPS
 
-__all__ = ["LEVELS", "is_spread", "seconds", "spreads", "vector_seconds"]
+__all__ = ["LEVELS", "is_spread", "seconds", "spreads", "timed", "vector_seconds"]
 
 #: Classes of kernels that are products of matrices.
 KINDS = frozenset({"matmul", "conv", "attention"})
@@ -37,9 +37,17 @@ def is_spread(work: Launch) -> bool:
 
 def seconds(work: Launch, p: Mapping[str, float]) -> Any:
     """Time of one launch [s]: its products one after the other, and other arithmetic beside them."""
+    return timed(work, p)[0]
+
+
+def timed(work: Launch, p: Mapping[str, float]) -> tuple[Any, Any, Any]:
+    """Return the time of one launch, and how much of it something on the chip and main memory set the pace [s]."""
     every = spreads(work, p)
     products: Any = sum(each.seconds for _, each in every)
-    return p.get("launch", work.chip.efficiency.launch) + np.maximum(products, vector_seconds(work, every[0][0]))
+    outside: Any = sum(np.where(each.by_level["DRAM"] >= each.seconds, each.seconds, 0.0) for _, each in every)
+    vector = vector_seconds(work, every[0][0])
+    launch = p.get("launch", work.chip.efficiency.launch)
+    return launch + np.maximum(products, vector), np.maximum(products - outside, vector), outside
 
 
 def vector_seconds(work: Launch, product: Product) -> Any:

@@ -47,12 +47,11 @@ class FigureSweepChart(Chart):
         """Return a curve for one figure, a map for two; others are at their last value."""
         varied = [at for at, each in enumerate(self.sweep.figures) if len(each.values) > 1] or [0]
         panel = self._curve(varied[0]) if len(varied) == 1 else self._map(varied[0], varied[1])
-        base = self.sweep.base
         names = " and ".join(self.sweep.figures[at].name for at in varied[:2])
         others = [f"{each.name} {each.text(each.values[-1])}" for at, each in enumerate(self.sweep.figures)
                   if at not in varied[:2] and len(varied) > 2]  # fmt: skip
         buys = "buy" if " and " in names else "buys"
-        head = f"{base.graph.name} on {base.chip.name}: what {names} {buys}"
+        head = f"What {names} {buys}"
         return Drawing((panel,), head, ", ".join([title(self.subject()), *others]), size=(8.0, 5.4))
 
     def _along(self, *axes: int) -> tuple[Any, ...]:
