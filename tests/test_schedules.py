@@ -15,8 +15,9 @@ from scipy.stats import spearmanr
 
 import roofline as rl
 from roofline.analysis.schedules import FIGURES, usual
-from roofline.cost.schedules import ALIGNED, price, problems
+from roofline.cost.schedules import price, problems
 from roofline.tiling import Schedule
+from roofline.tiling.waves import ALIGNED
 
 HOME = Path(__file__).parent.parent / "measurements"
 SQUARE = "gemm m=4096 n=4096 k=4096 dtype=bf16"
@@ -120,12 +121,12 @@ def test_measured_space_is_in_the_usual_one() -> None:
 
 def test_what_cannot_run_says_why() -> None:
     large, larger = Schedule(256, 256, 128, 8, 8, 4), Schedule(256, 256, 64, 8, 4, 2)
-    space = [large, larger, Schedule(8, 64, 64), Schedule(64, 64, 64)]
+    space = [large, larger, Schedule(8, 64, 64), Schedule(64, 72, 64), Schedule(64, 64, 64)]
     found = rl.schedules(SQUARE, "h100-sxm", space)
     assert len(found.rows) == 1
     assert [row.problem for row in found.refused] == [
         "256 registers a thread for sums of 255", "512 registers a thread for sums of 255",
-        "an edge of 8, matrix units need 16",
+        "an edge of 8, matrix units take multiples of 16", "an edge of 72, matrix units take multiples of 16",
     ]  # fmt: skip
     assert all(row.time_s is None for row in found.refused)
     none = rl.schedules(SQUARE, "h100-sxm", Schedule(128, 256, 128, 8, 8, 3))
@@ -233,6 +234,12 @@ def test_command(run: Run) -> None:
     shown = run("schedules", SQUARE, "h100-sxm", "--space", "bm=128 bn=256 bk=64,128 group=8 warps=8 stages=3")
     assert "cannot run: bm=128 bn=256 bk=128" in shown.out
     assert run("schedules", SQUARE, "h100-sxm", "--top", "2", "--csv").out.count("\n") > 2
+
+
+def test_command_draws_all_schedules_and_shows_the_fastest(run: Run, tmp_path: Path) -> None:
+    plain, drawn = (run("schedules", SQUARE, "h100-sxm", *more).out for more in ((), ("--plot", tmp_path / "s.csv")))
+    assert plain.split() == drawn.split()[: len(plain.split())]
+    assert len(pd.read_csv(tmp_path / "s.csv")) == len(usual().bm)
 
 
 @pytest.mark.parametrize(

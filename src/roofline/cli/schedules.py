@@ -17,7 +17,10 @@ from roofline.ir.units import format_si
 _Op = Annotated[str, opt.argument(
     "OP", "One matmul: an operator with its sizes, 'gemm m=4096 n=4096 k=4096 dtype=bf16', or a MODEL that is one."
 )]  # fmt: skip
-_Top = Annotated[int, opt.option("--top N", "So many of the fastest.", default="10", min=1)]
+_Top = Annotated[
+    int | None,
+    opt.option("--top N", "So many of the fastest; a chart has all where nothing is said.", default="10", min=1),
+]
 _Space = Annotated[str | None, opt.option(
     "--space FIGURES", "What to price, such as 'bm=64,128 bn=256 bk=64'; all combinations, of the usual figures where "
     "one is not given.", default="powers of two")]  # fmt: skip
@@ -25,8 +28,8 @@ _Format = Annotated[opt.Text, opt.option(
     "--dtype FORMAT", "Of the operands, where OP names none.", default="bf16", complete=opt.complete_formats
 )]  # fmt: skip
 
-#: Schedules that cannot run, of which a table shows the reason.
-_MOST = 5
+#: Schedules of a table, and those that cannot run of which it shows the reason.
+_SHOWN, _MOST = 10, 5
 
 
 @command(PREDICT, "roofline schedules 'gemm m=4096 n=4096 k=4096 dtype=bf16' h100-sxm --top 10")
@@ -35,14 +38,15 @@ def schedules(
     chip: opt.OneChip,
     output: opt.ChartOptions,
     what_if: opt.ChipOptions,
-    top: _Top = 10,
+    top: _Top = None,
     space: _Space = None,
     dtype: _Format = None,
     tf32: opt.Tf32 = None,
 ) -> None:
     """Rank the tiles, warps, stages and order of blocks of a matmul on a GPU."""
-    result = rank(load_program(op, dtype=dtype), what_if.device(chip), read_space(space), top=top, tf32=tf32)
-    output.write(result, _parts(result))
+    result = rank(load_program(op, dtype=dtype), what_if.device(chip), read_space(space), tf32=tf32,
+                  top=top or (None if output.plot else _SHOWN))  # fmt: skip
+    output.write(result, _parts(result, top or _SHOWN))
 
 
 def read_space(text: str | None) -> dict[str, list[int]] | None:
@@ -63,7 +67,7 @@ def read_space(text: str | None) -> dict[str, list[int]] | None:
     return space
 
 
-def _parts(result: Schedules) -> Iterator[Any]:
+def _parts(result: Schedules, shown: int) -> Iterator[Any]:
     """Show the fastest, what they are held against, and why others cannot run."""
     b, m, n, k = result.sizes
     yield heading(result)
@@ -75,7 +79,7 @@ def _parts(result: Schedules) -> Iterator[Any]:
         ("library", f"{time_text(result.library)}, its own choice"),
     ])  # fmt: skip
     columns = "bm|bn|bk|group|warps|stages|time|?range|?waves|?on a core|?idle|?DRAM|?L2|?<bound|?registers|?shared"
-    yield from ("", table(columns, [_cells(row) for row in result.rows]))
+    yield from ("", table(columns, [_cells(row) for row in result.rows[:shown]]))
     if result.refused:
         yield ""
     for row in result.refused[:_MOST]:

@@ -24,7 +24,7 @@ from roofline.hardware.chip import Chip
 from roofline.ir.dtypes import DTYPES
 from roofline.ir.errors import MissingFigure
 from roofline.tiling.schedule import Schedule
-from roofline.tiling.waves import RESERVED, THREADS, WARP_GROUP_ROWS, Gpu, Waves, registers, traffic
+from roofline.tiling.waves import ALIGNED, RESERVED, THREADS, WARP_GROUP_ROWS, Gpu, Waves, registers, traffic
 
 #: Fitted to 22 shapes, 376 schedules each: six on an H100 (measurements/h100-sxm/onchip/triton_matmul.csv) and sixteen
 #: on an H200 (measurements/h200-sxm/onchip/triton_matmul.csv, whose clock and cache run 4 % faster), cold, between two
@@ -54,10 +54,10 @@ SHARED_WIDTH, LOAD_WIDTH = 128.0, 64.0
 #: L1 and shared memory of a core from which warp groups multiply straight from shared memory (Hopper, and Blackwell of
 #: data centres), and what a kernel cannot take of it: 228 of 256 KB, 164 of 192, 100 of 128 (the same guide).
 GROUP_MEMORY, WITHHELD = 256 * 1024, 28 * 1024
-#: The matrix units' fewest rows, columns and steps (``tl.dot``: https://triton-lang.org/main/python-api/generated/
-#: triton.language.dot.html), registers of a thread, elements of a row to which Triton must know it aligned in order to
-#: load 16 bytes at a time, and registers that a thread takes for each element loaded alone (the unaligned shapes).
-LEAST, MOST_REGISTERS, ALIGNED, LOOSE = 16, 255, 16, 3.5
+#: What the matrix units' rows, columns and steps are multiples of (``tl.dot``: https://triton-lang.org/main/python-api/
+#: generated/triton.language.dot.html), registers of a thread, and registers that a thread takes for each element loaded
+#: alone (the unaligned shapes).
+EDGE, MOST_REGISTERS, LOOSE = 16, 255, 3.5
 #: What may set the pace, in the order of :attr:`Priced.bound`.
 BOUNDS = ("compute", "shared", "latency", "cache", "memory", "launch")
 
@@ -315,9 +315,10 @@ def problems(priced: Priced) -> list[str]:
     s, at = priced.schedule, priced.cores
     limit = at.gpu.shared - RESERVED
     sums = s.bm * s.bn / (32 * s.warps)
+    edges = [(edge % EDGE > 0, edge, f"an edge of {{:.0f}}, matrix units take multiples of {EDGE}")
+             for edge in (s.bm, s.bn, s.bk)]  # fmt: skip
     checks = (
-        (np.minimum(np.minimum(s.bm, s.bn), s.bk) < LEAST, np.minimum(np.minimum(s.bm, s.bn), s.bk),
-         f"an edge of {{:.0f}}, matrix units need {LEAST}"),
+        *edges,
         (s.warps > 32, s.warps, "{:.0f} warps of at most 32"),
         (sums > MOST_REGISTERS, sums, f"{{:,.0f}} registers a thread for sums of {MOST_REGISTERS}"),
         (priced.shared > limit, priced.shared, f"{{:,.0f}} bytes of shared memory of {limit:,.0f}"),

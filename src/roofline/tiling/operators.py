@@ -43,6 +43,9 @@ def matmul(m: Any, n: Any, k: Any, *, batch: Any = 1, widths: Any = 1, partial: 
     sizes = {"batch": batch, "m": m, "n": n, "k": k}
     for axis, size in sizes.items():
         whole_number(f"matmul: size along {axis}", size)
+    _checked_shapes(*sizes.values())
+    if partial is not None:
+        positive_number("matmul: partial", partial, "bytes")
     return Nest("matmul", sizes, (
         Operand("a", ("batch", "m", "k"), a), Operand("b", ("batch", "k", "n"), b),
         Operand("c", ("batch", "m", "n"), c, "sum", partial),
@@ -80,7 +83,18 @@ def matmul_traffic(
     nest = matmul(m, n, k, batch=batch, widths=widths, partial=partial)
     if not isinstance(tile, Sequence) or isinstance(tile, str) or len(tile) != 3:
         raise UsageError(f"matmul: tile {tile!r}; allowed: three sizes, along m, n and k")
+    _checked_shapes(m, n, k, batch, *tile)
     return traffic(nest, dict(zip("mnk", tile, strict=True)), ("batch", *order), capacity)
+
+
+def _checked_shapes(*values: Any) -> None:
+    """Refuse arrays of sizes that do not broadcast."""
+    shapes = [np.shape(value) for value in values]
+    try:
+        np.broadcast_shapes(*shapes)
+    except ValueError:
+        given = ", ".join(map(str, dict.fromkeys(shapes)))
+        raise UsageError(f"matmul: arrays of shapes {given}; allowed: numbers, or arrays that broadcast") from None
 
 
 def checked_widths(widths: Any, count: int) -> tuple[float, ...]:
@@ -121,11 +135,21 @@ def of_operator(op: str, *shapes: Sequence[int], widths: Any = 1, partial: float
         28
     """
     what, inputs = get_op(op), [tuple(shape) for shape in shapes]
+    _check_windows(op, options)
     if what.signature is None or not is_contraction(what):
         allowed = ", ".join(name for name, each in OPS.items() if is_contraction(each))
         raise UsageError(f"{op}: no contraction with a signature; allowed: {allowed}")
     sizes = what.sizes(inputs, {"groups": 1, **options} if what.kind == "conv" else options)
     return nest_of(what, sizes, options, checked_widths(widths, len(inputs) + 1), partial)
+
+
+def _check_windows(op: str, options: Mapping[str, Any]) -> None:
+    """Refuse options of a convolution that are no whole numbers."""
+    for name in {"stride", "dilation", "groups"} & options.keys():
+        whole_number(f"{op}: {name}", options[name])
+    padding = np.asarray(options.get("padding", 0))
+    if padding.dtype.kind not in "iu" or np.any(padding < 0):
+        raise UsageError(f"{op}: padding {options['padding']!r}; allowed: whole numbers from 0 on")
 
 
 def nest_of(
@@ -207,10 +231,6 @@ def conv(
         whole_number(f"conv: {what}", size)
     if unknown := options.keys() - {"stride", "padding", "dilation"}:
         raise UsageError(f"conv: unknown option {min(unknown)!r}; allowed: stride, padding, dilation, groups")
-    for what in options.keys() - {"padding"}:
-        whole_number(f"conv: {what}", options[what])
-    if any(pad < 0 for pad in np.ravel(np.asarray(options.get("padding", 0)))):
-        raise UsageError(f"conv: padding {options['padding']!r}; allowed: whole numbers from 0 on")
     if c % groups:
         raise UsageError(f"conv: {c} channels in {groups} groups; allowed: groups of as many channels")
     shapes = (n, c, *image), (o, c // groups, *kernel)
@@ -288,7 +308,7 @@ def attention(
         >>> int(moved.read["k"]) == 32 * 32 * 4096 * 128 * 2
         True
     """
-    groups, value = kv_heads or heads, value or d
+    groups, value = heads if kv_heads is None else kv_heads, d if value is None else value
     for what, size in (("q", q), ("k", k), ("d", d), ("heads", heads), ("kv_heads", groups), ("batch", batch),
                        ("value", value)):  # fmt: skip
         whole_number(f"attention: {what}", size)
@@ -296,6 +316,10 @@ def attention(
         positive_number(f"attention: {what}", bytes_each, "bytes")
     if heads % groups:
         raise UsageError(f"attention: {heads} heads and kv_heads={groups}; allowed: a number that divides the heads")
+    if not isinstance(causal, bool | np.bool_):
+        raise UsageError(f"attention: causal={causal!r}; allowed: True or False")
+    if window:
+        whole_number("attention: window", window)
     if window and not causal:
         raise UsageError(f"attention: window={window} without a mask; allowed: with causal=True, or 0")
     rows, columns = ("batch", "g", "r", "q"), ("batch", "g", "k")

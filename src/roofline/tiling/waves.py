@@ -22,6 +22,9 @@ from roofline.tiling.schedule import Schedule
 SHARED, REGISTERS, THREADS, BLOCKS, RESERVED = 228 * 1024, 65536, 2048, 32, 1024
 #: Rows of a block from which Triton multiplies by warp groups, straight from shared memory.
 WARP_GROUP_ROWS = 64
+#: Elements of a row to which Triton must know it aligned in order to load 16 bytes at a time. Where the second operand's
+#: are not, neighbours go to threads far apart, and each of its elements asks the cache for a sector of so many bytes.
+ALIGNED, SECTOR = 16, 32.0
 #: Bytes at a cache of two halves for a byte of main memory that is read or written: half of them cross to the other
 #: half, which keeps a copy (https://developer.nvidia.com/blog/nvidia-ampere-architecture-in-depth/: each partition
 #: "caches data for memory accesses from SMs in the GPCs directly connected to the partition").
@@ -150,9 +153,10 @@ def traffic(
     held = resident(schedule, gpu, element)
     row = np.asarray(k, dtype=np.float64) * element
     walk = _Walk((m, n, row, result, batch), (schedule.bm, schedule.bn), schedule.group, held * gpu.cores, gpu)
-    by_group = np.asarray(schedule.bm) >= WARP_GROUP_ROWS
+    by_group = (np.asarray(schedule.bm) >= WARP_GROUP_ROWS) & (np.asarray(k) % ALIGNED == 0) & (n % ALIGNED == 0)
     saved = [np.where(by_group, *pair) for pair in zip(GROUPS, WARPS, strict=True)]
-    return walk.waves(walk.requests(saved), held)
+    apart = np.where(np.asarray(n) % ALIGNED, SECTOR / element, 1.0)
+    return walk.waves(walk.requests(saved, 1.0, 1 / apart), held)
 
 
 def library_traffic(
@@ -321,6 +325,6 @@ class _Walk:
     def waves(self, requests: Any, held: Any) -> Waves:
         """Return the traffic, with what crosses between the halves of the cache."""
         crossing = self.gpu.crossing
-        l2 = requests + (crossing - 1) * self.read + crossing * self.written
+        l2 = np.maximum(requests, self.read) + (crossing - 1) * self.read + crossing * self.written
         shared = sum(self.loads) + self.written
         return Waves(shared, l2, self.read, self.written - self.left, held, self.count / self.running)
