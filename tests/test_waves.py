@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from roofline.tiling.schedule import Schedule
@@ -55,5 +57,5 @@ def test_larger_caches_never_read_more_and_caches_see_what_main_memory_gives() -
             for moved in every:
                 assert np.all(moved.read >= (m + n) * k * 2 * (1 - 1e-9))
                 assert np.all(moved.l2 >= moved.read * (1 - 1e-9))
-            for small, large in zip(every, every[1:], strict=False):
+            for small, large in pairwise(every):
                 assert np.all(large.read <= small.read * (1 + 1e-9))

@@ -22,8 +22,8 @@ from roofline.tiling.schedule import Schedule
 SHARED, REGISTERS, THREADS, BLOCKS, RESERVED = 228 * 1024, 65536, 2048, 32, 1024
 #: Rows of a block from which Triton multiplies by warp groups, straight from shared memory.
 WARP_GROUP_ROWS = 64
-#: Elements of a row to which Triton must know it aligned in order to load 16 bytes at a time. Where the second operand's
-#: are not, neighbours go to threads far apart, and each of its elements asks the cache for a sector of so many bytes.
+#: Elements of a row to which Triton must know it aligned to load 16 bytes at a time. Where those of the second operand
+#: are not, neighbours go to threads far apart, and each element asks the cache for a sector of so many bytes.
 ALIGNED, SECTOR = 16, 32.0
 #: Bytes at a cache of two halves for a byte of main memory that is read or written: half of them cross to the other
 #: half, which keeps a copy (https://developer.nvidia.com/blog/nvidia-ampere-architecture-in-depth/: each partition
