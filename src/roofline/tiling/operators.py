@@ -93,8 +93,8 @@ def _checked_shapes(*values: Any) -> None:
     try:
         np.broadcast_shapes(*shapes)
     except ValueError:
-        given = ", ".join(map(str, dict.fromkeys(shapes)))
-        raise UsageError(f"matmul: arrays of shapes {given}; allowed: numbers, or arrays that broadcast") from None
+        named = ", ".join(map(str, dict.fromkeys(shapes)))
+        raise UsageError(f"matmul: arrays of shapes {named}; allowed: numbers, or arrays that broadcast") from None
 
 
 def checked_widths(widths: Any, count: int) -> tuple[float, ...]:
