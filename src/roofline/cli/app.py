@@ -23,7 +23,8 @@ app = typer.Typer(
 EXAMPLES: dict[str, str] = {}
 
 #: Groups of commands in the help of all.
-PREDICT, JUDGE, LOOK_UP, ACCURACY = "Predict", "Judge what was measured", "Look up", "Accuracy"
+PREDICT, JUDGE, COMPILE = "Predict", "Judge what was measured", "Kernels and compilers"
+LOOK_UP, ACCURACY = "Look up", "Accuracy"
 
 
 def command(panel: str, example: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -11,8 +11,8 @@ __all__ = ["app"]
 #: The modules of the commands, in the order in which the help lists them; those of one group follow each other.
 _MODULES = (
     "estimate", "report", "explore", "batch", "compare", "sweep_chip", "scaling", "request", "plot", "train",
-    "timeline", "fuse", "memory_plan", "layouts", "schedules", "pipeline", "predict", "check", "measure", "trace",
-    "measured", "catalogue", "graph", "lower", "validate", "calibrate", "tune", "doctor",
+    "predict", "check", "measure", "trace", "measured", "pipeline", "fuse", "layouts", "memory_plan", "timeline",
+    "schedules", "tune", "lower", "catalogue", "graph", "validate", "calibrate", "doctor",
 )  # fmt: skip
 _HOMES = [f"roofline.cli.{name}" for name in _MODULES]
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from roofline.analysis.fusing import Fusion, PolicyRow, explain_fusion, fusion
 from roofline.cli import options as opt
-from roofline.cli.app import PREDICT, command
+from roofline.cli.app import COMPILE, command
 from roofline.cli.tables import Rows, heading, percent, table, time_text
 from roofline.frontends.hlo import from_hlo
 from roofline.ir.errors import UsageError, did_you_mean
@@ -28,7 +28,7 @@ _Pair = Annotated[str | None, opt.option("--pair A,B", "Explain whether two kern
 _MOST = 20
 
 
-@command(PREDICT, "roofline fuse gpt2 h100-sxm -B 8 -S 1024")
+@command(COMPILE, "roofline fuse gpt2 h100-sxm -B 8 -S 1024")
 def fuse(
     model: opt.Model,
     program: opt.ProgramOptions,

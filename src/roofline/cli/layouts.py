@@ -9,7 +9,7 @@ from typing import Any
 from rich.text import Text
 
 from roofline.cli import options as opt
-from roofline.cli.app import PREDICT, command
+from roofline.cli.app import COMPILE, command
 from roofline.cli.tables import heading, table, time_text
 from roofline.planning.layouts import Layouts
 from roofline.planning.layouts import layouts as choose
@@ -20,7 +20,7 @@ _WORDS = {"given": "as given", "channels_first": "all channels first", "channels
           "best": "best mix"}  # fmt: skip
 
 
-@command(PREDICT, "roofline layouts resnet50 h100-sxm -B 32 --dtype fp16 --layout channels_first")
+@command(COMPILE, "roofline layouts resnet50 h100-sxm -B 32 --dtype fp16 --layout channels_first")
 def layouts(
     model: opt.Model,
     chip: opt.OneChip,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from roofline.cli import options as opt
-from roofline.cli.app import LOOK_UP, command, completion
+from roofline.cli.app import COMPILE, command, completion
 from roofline.cli.output import write
 from roofline.codegen.lower import TARGETS
 from roofline.codegen.lower import lower as lowered
@@ -26,7 +26,7 @@ _Output = Annotated[Path | None, opt.option(
     "--output -o FILE", "Write here instead, the whole file or nothing.", "Output")]  # fmt: skip
 
 
-@command(LOOK_UP, "roofline lower gpt2 --to stablehlo -o gpt2.mlir -S 128")
+@command(COMPILE, "roofline lower gpt2 --to stablehlo -o gpt2.mlir -S 128")
 def lower(
     model: opt.Model,
     program: opt.ProgramOptions,
@@ -40,7 +40,7 @@ def lower(
     file: _Output = None,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Write a program in a compiler's language."""
+    """Write a program as StableHLO, as loops in MLIR or as linalg."""
     opt.OutputOptions(quiet=quiet)
     graph = program.graph(model)
     result = lowered(

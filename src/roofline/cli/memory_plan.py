@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any
 
 from roofline.cli import options as opt
-from roofline.cli.app import PREDICT, command
+from roofline.cli.app import COMPILE, command
 from roofline.cli.tables import facts, heading, size_text, table, time_text, yes_or_no
 from roofline.planning.memory import LOADED, MemoryPlan, Placed
 from roofline.planning.memory import memory_plan as planned
@@ -20,7 +20,7 @@ _Alignment = Annotated[int, opt.option("--alignment N", "What offsets are multip
 _MOST = 12
 
 
-@command(PREDICT, "roofline memory-plan resnet50 tpu-v5e -B 64 --dtype bf16")
+@command(COMPILE, "roofline memory-plan resnet50 tpu-v5e -B 64 --dtype bf16")
 def memory_plan(
     model: opt.Model,
     chip: opt.OneChip,

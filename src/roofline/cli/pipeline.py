@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from rich.text import Text
 
 from roofline.cli import options as opt
-from roofline.cli.app import PREDICT, command
+from roofline.cli.app import COMPILE, command
 from roofline.cli.tables import facts, heading, percent, size_text, table, time_text
 from roofline.diagnosis.stages import Pipeline, Stage
 from roofline.diagnosis.stages import pipeline as followed
@@ -24,7 +24,7 @@ _Level = Annotated[str | None, opt.option(
 _MOST = 5
 
 
-@command(PREDICT, "roofline pipeline gpt2 h100-sxm --phase decode -B 8 -S 512")
+@command(COMPILE, "roofline pipeline gpt2 h100-sxm --phase decode -B 8 -S 512")
 def pipeline(
     model: opt.Model,
     chip: opt.OneChip,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from roofline.analysis.schedules import FIGURES, Row, Schedules
 from roofline.analysis.schedules import schedules as rank
 from roofline.cli import options as opt
-from roofline.cli.app import PREDICT, command
+from roofline.cli.app import COMPILE, command
 from roofline.cli.tables import facts, heading, percent, span, table, time_text
 from roofline.frontends.source import load_program
 from roofline.ir.errors import UsageError, did_you_mean
@@ -32,7 +32,7 @@ _Format = Annotated[opt.Text, opt.option(
 _SHOWN, _MOST = 10, 5
 
 
-@command(PREDICT, "roofline schedules 'gemm m=4096 n=4096 k=4096 dtype=bf16' h100-sxm --top 10")
+@command(COMPILE, "roofline schedules 'gemm m=4096 n=4096 k=4096 dtype=bf16' h100-sxm --top 10")
 def schedules(
     op: _Op,
     chip: opt.OneChip,

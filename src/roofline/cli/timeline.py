@@ -14,7 +14,7 @@ from roofline.analysis.engines.timeline import EngineTimeline
 from roofline.analysis.engines.timeline import timeline as placed
 from roofline.analysis.varied.variation import SAMPLES, Variation, vary
 from roofline.cli import options as opt
-from roofline.cli.app import PREDICT, command
+from roofline.cli.app import COMPILE, command
 from roofline.cli.output import note
 from roofline.cli.tables import facts, heading, percent, size_text, table, time_and_range, time_text
 from roofline.ir.errors import UsageError
@@ -69,7 +69,7 @@ class DrawnOptions:
         return {name: value for name, value in each.items() if value is not None}
 
 
-@command(PREDICT, "roofline timeline llama-3-8b h100-sxm --phase prefill -S 4096 --tp 2 --mode graph --overlap tp")
+@command(COMPILE, "roofline timeline llama-3-8b h100-sxm --phase prefill -S 4096 --tp 2 --mode graph --overlap tp")
 def timeline(
     model: opt.Model,
     chip: opt.OneChip,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any
 
 from roofline.cli import options as opt
-from roofline.cli.app import ACCURACY, command
+from roofline.cli.app import COMPILE, command
 from roofline.cli.output import note
 from roofline.cli.progress import progress
 from roofline.cli.tables import facts, table, time_text
@@ -36,7 +36,7 @@ _Cache = Annotated[str | None, opt.option("--cache DIR", "Where measurements are
 _Fresh = Annotated[bool, opt.option("--fresh", "Forget what was measured here before.")]
 
 
-@command(ACCURACY, "roofline tune 384x384x384 --budget 2%")
+@command(COMPILE, "roofline tune 384x384x384 --budget 2%")
 def tune(
     shape: _Shape,
     output: opt.ChartOptions,

@@ -103,18 +103,21 @@ def decades(low: float, high: float, base: int) -> list[float]:
 
 
 def steps(low: float, high: float, unit: str, most: int = 6) -> list[float]:
-    """Return round ticks of a linear axis, in binary units for bytes.
+    """Return round ticks of a linear axis: in binary units for bytes, whole where plain numbers are counts.
 
     Example:
         >>> steps(0, 0.95, "s")
         [0.0, 0.2, 0.4, 0.6, 0.8]
         >>> [tick / 2**30 for tick in steps(0, 90 * 2**30, "B")]
         [0.0, 20.0, 40.0, 60.0, 80.0]
+        >>> steps(0, 15, "")
+        [0.0, 5.0, 10.0, 15.0]
     """
     scale = 1024.0 ** max(0, int(np.log(max(abs(low), abs(high), 1.0)) / np.log(1024))) if unit == "B" else 1.0
     raw = (high - low) / scale / most
     power = 10.0 ** np.floor(np.log10(raw))
-    step = next(power * nice for nice in (1, 2, 2.5, 5, 10) if power * nice >= raw * 0.999)
+    halves = () if unit == "" and power == 1 else (2.5,)
+    step = next(power * nice for nice in sorted((1, 2, 5, 10, *halves)) if power * nice >= raw * 0.999)
     first = int(np.ceil(low / scale / step - 1e-9))
     return [float(f"{i * step:.12g}") * scale for i in range(first, int(np.floor(high / scale / step + 1e-9)) + 1)]
 

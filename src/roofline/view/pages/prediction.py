@@ -237,7 +237,7 @@ _EDGES: dict[str, Callable[[Iterable[float]], float]] = {"left": min, "right": m
 
 def roofline(prediction: Prediction, moves: Moves, measured: float | None) -> Picture:
     """Take the roofline of each batch into a page, with what was measured, where that is known [s]."""
-    charts = [plot_roofline(point, measured=measured) for point in prediction.points]
+    charts = [plot_roofline(point, measured=measured, traffic=True) for point in prediction.points]
     windows = [chart.window for chart in charts]
     whole = Window(*(edge(map(attrgetter(name), windows)) for name, edge in _EDGES.items()))
     for chart in charts:
@@ -249,10 +249,13 @@ def roofline(prediction: Prediction, moves: Moves, measured: float | None) -> Pi
 def _beneath(est: Estimate) -> str:
     """Say in words what the roofline shows."""
     slowest = [f"{row['kernel']} {row['share']:.0%} ({row['bound']})" for row in est.kernel_rows()[:3]]
+    several = sum(bool(level.bandwidth) for level in est.chip.memory) > 1
+    levels = " Hollow marks: the larger kernels by what they move at each memory level." if several else ""
     reached = format_si(float(est.flops) / float(est.time), "FLOP/s")
     return (
         f"{est.graph.name} does {ratio(est.intensity)} FLOP per byte and reaches {reached}, {est.bound}-bound. "
         f"The slowest kernels: {', '.join(slowest)}. The table of kernels has every point."
+        f"{levels}"
     )
 
 
