@@ -254,8 +254,7 @@ def _beneath(est: Estimate) -> str:
     reached = format_si(float(est.flops) / float(est.time), "FLOP/s")
     return (
         f"{est.graph.name} does {ratio(est.intensity)} FLOP per byte and reaches {reached}, {est.bound}-bound. "
-        f"The slowest kernels: {', '.join(slowest)}. The table of kernels has every point."
-        f"{levels}"
+        f"The slowest kernels: {', '.join(slowest)}. The table of kernels has every point.{levels}"
     )
 
 
