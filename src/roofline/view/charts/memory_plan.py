@@ -20,7 +20,8 @@ from roofline.view.charts.waterfall import NEAR
 
 #: Two colours of each group of tensors, in turn where many stand close together, and what a reader calls it.
 GROUPS = {
-    "handed": (("activations", "sync"), "handed from kernel to kernel, in two shades"), "spilled": (("red", "red"), "spilled"),
+    "handed": (("activations", "sync"), "handed from kernel to kernel, in two shades"),
+    "spilled": (("red", "red"), "spilled"),
     "outside": (("inputs", "inputs"), "a result of the run"),
     LOADED: (("weights", "weights"), "weights that come ahead"),
 }  # fmt: skip
