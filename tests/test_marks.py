@@ -129,27 +129,21 @@ def test_memory_parts_add_up() -> None:
         rl.charts.plot_memory(rl.estimate("gpt2", "h100-sxm", batch=range(1, 26), seq=1024))
 
 
-def test_a_browser_lays_an_svg_out_as_it_was_drawn(tmp_path: Path) -> None:
+def test_a_browser_lays_an_svg_out_as_it_was_drawn(browser: Any, tmp_path: Path) -> None:
     """Also in another font: texts keep their width and the space before a swatch, and nothing is loaded."""
-    sync = pytest.importorskip("playwright.sync_api")
-    if not Path("/usr/bin/chromium").exists():
-        pytest.skip("there is no Chromium")
     chart = sample()
     picture = chart._repr_svg_().replace("'DejaVu Sans', 'Verdana', 'Arial'", "'Liberation Serif', serif")
     (tmp_path / "a.svg").write_text(picture, encoding="utf-8")
     chart.save(tmp_path / "a.html", dark=True)
-    args = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
     asked: list[str] = []
-    with sync.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path="/usr/bin/chromium", args=args)
-        page = browser.new_page()
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto((tmp_path / "a.svg").as_uri())
-        script = "[...document.querySelectorAll('text')].map(t => [t.textLength.baseVal.value, t.getBBox().width])"
-        widths = page.evaluate(script)
-        page.goto((tmp_path / "a.html").as_uri())
-        entries = page.locator(".legendtext").all_text_contents()
-        browser.close()
+    page = browser.new_page()
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto((tmp_path / "a.svg").as_uri())
+    script = "[...document.querySelectorAll('text')].map(t => [t.textLength.baseVal.value, t.getBBox().width])"
+    widths = page.evaluate(script)
+    page.goto((tmp_path / "a.html").as_uri())
+    entries = page.locator(".legendtext").all_text_contents()
+    page.close()
     assert len(widths) > 20
     assert [(said, drawn) for said, drawn in widths if drawn != pytest.approx(said, rel=0.02, abs=1.0)] == []
     assert "measured" in entries
