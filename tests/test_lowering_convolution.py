@@ -149,3 +149,10 @@ def test_gradients_have_the_copies_of_the_forward(
     kernels, time = launched(b.graph([b.op(op, *operands, channels_last=False, groups=1, **attrs)]))
     assert sorted(kernels) == sorted([*copies, op] if copies else [])
     assert time == pytest.approx(measured, rel=0.4)
+
+
+def test_weights_stored_narrow_spare_no_copy_of_the_images() -> None:
+    plain = convolution((32, 256, 14, 14), (256, 256, 3, 3), padding=1)
+    narrow = rl.passes.quantize(plain, weights="int8")
+    assert launched(narrow)[0] == launched(plain)[0] == [COPY] * 3 + ["conv2d"]
+    assert launched(narrow)[1] == pytest.approx(launched(plain)[1], rel=0.02)

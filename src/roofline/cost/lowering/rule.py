@@ -18,6 +18,8 @@ def word(kernel: Kernel) -> str:
     ops = [node.op for node in kernel.nodes if OPS[node.op].kind != "view"]
     if len(ops) == 1:
         return ops[0]
+    if [op for op in ops if op != "dequantize"] == [kernel.main.op] and kernel.kind == "conv":
+        return kernel.main.op  # weights stored narrow change nothing in the layout that its images are copied to
     if any(dict(node.attrs).get("batch_norm") for node in kernel.nodes):
         return "batch_norm_sums"
     if ops[0] != "attention_scores" or "attention_values" not in ops:
