@@ -166,6 +166,24 @@ def test_a_convolution_reads_its_image_again_and_not_its_windows() -> None:
     assert rl.tiling.lower_bound(nest, 2**16) < best < timeloop < words < 1.25 * timeloop
 
 
+def test_resnet_on_a_core_like_a_tpu_takes_the_cycles_of_zigzag_but_for_the_first_layer() -> None:
+    """4,160,591 in tests/main/test_origin/test_tpu_like.py of https://github.com/KULeuven-MICAS/zigzag @20f541c7.
+
+    Its mapping takes channels alone as depth: the first layer's three fill 3 of 32 rows, for each of 49 taps.
+    """
+    array = {"shape": [1, 32, 32], "dataflow": "systolic"}
+    chip = rl.Chip(
+        name="tpu-like", matrix={"int8": "2.048 TOPS"}, vector={"fp32": "1 TFLOP/s"}, memory_bandwidth="8 GB/s",
+        cores=1, core_name="core", efficiency={"compute": 1.0, "memory": 1.0, "launch": 0.0},
+        grid={"rows": 1, "columns": 1, "sram": "2 MiB", "sram_bandwidth": "256 GB/s", "engine": array},
+    )  # fmt: skip
+    rows = rl.analysis.mapping(rl.estimate("resnet18", chip, mode="graph", batch=1, dtype="int8")).records()
+    cycles_of = {row["kernel"]: row["count"] * row["time_s"] * 1e9 for row in rows}
+    assert cycles_of["conv1"] == pytest.approx(5 * 2 * 12544 + 64)
+    assert sum(cycles_of.values()) == pytest.approx(2_547_290, abs=1)
+    assert sum(cycles_of.values()) - cycles_of["conv1"] + 49 * 2 * 12544 == pytest.approx(4_160_591, rel=0.13)
+
+
 # Chips
 
 
