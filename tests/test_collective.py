@@ -13,7 +13,7 @@ import roofline as rl
 from roofline.analysis.collectives import timers
 from roofline.cost import kernel_time
 from roofline.cost.algorithms import ALGORITHMS, choices, factor
-from roofline.cost.schedule import data_parallel
+from roofline.cost.pipelines import data_parallel
 from roofline.ops.registry import get_op
 
 GIB = 2**30

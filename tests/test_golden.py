@@ -21,7 +21,7 @@ import pytest
 import roofline as rl
 from roofline.analysis.training.footprint import footprint
 from roofline.cost.algorithms import factor
-from roofline.cost.schedule import bubble, in_flight
+from roofline.cost.pipelines import bubble, in_flight
 from roofline.counting.memory import memory
 from roofline.ir.dtypes import DType
 from roofline.ir.sizes import distinct, symbol

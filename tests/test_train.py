@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import roofline as rl
-from roofline.cost.schedule import bubble
+from roofline.cost.pipelines import bubble
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 import megatron_table

@@ -164,7 +164,7 @@ def collective(
 def timers(
     chip: AnyChip | Cluster, devices: int, *, stride: int = 1, algorithm: str | None = None
 ) -> dict[str, Callable[[float], float]]:
-    """Seconds of the collectives of one group by size, as :func:`roofline.cost.schedule.data_parallel` takes them.
+    """Seconds of the collectives of one group by size, as :func:`roofline.cost.pipelines.data_parallel` takes them.
 
     Args:
         chip: A cluster or a chip, by name, file or value.

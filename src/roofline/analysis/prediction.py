@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from roofline.analysis.bulk import Rows, group_rows
 from roofline.analysis.estimates import Estimate, estimate
 from roofline.analysis.levels import run_bytes
-from roofline.analysis.scheduled import SCHEDULED, as_schedule, schedule_of
+from roofline.analysis.schedule_columns import SCHEDULED, as_schedule, schedule_of
 from roofline.analysis.schedules import priced_of
 from roofline.cost import REGIME, checked_regime
 from roofline.cost.schedules import BOUNDS as BLOCK_BOUNDS

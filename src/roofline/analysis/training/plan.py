@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from roofline.cost.schedule import BUCKET, check_pipeline, megatron_bucket
+from roofline.cost.pipelines import BUCKET, check_pipeline, megatron_bucket
 from roofline.hardware.cluster import Cluster
 from roofline.ir.errors import UsageError
 from roofline.ir.numbers import whole_number

@@ -21,7 +21,7 @@ from roofline.analysis.training.virtual_stage import (
     stored,
     virtual_stage,
 )
-from roofline.cost.schedule import Pipeline, data_parallel, divided_among, pipeline
+from roofline.cost.pipelines import Pipeline, data_parallel, divided_among, pipeline
 from roofline.counting.memory import WORKSPACE, TrainingMemory
 from roofline.hardware.chip import Chip
 from roofline.hardware.cluster import Cluster

@@ -183,7 +183,7 @@ def train(
     """Predict a step of training: forward, backward and update, on one device or many.
 
     The forward program is sharded, cut into stages and differentiated, and each device's program estimated by kernel;
-    a pipeline's schedule and the exchange between replicas come on top (:mod:`roofline.cost.schedule`).
+    a pipeline's schedule and the exchange between replicas come on top (:mod:`roofline.cost.pipelines`).
 
     Args:
         program: A graph of the forward, best of phase ``train`` (dropout and a loss), or what ``as_graph`` takes.

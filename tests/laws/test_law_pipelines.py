@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from profiles import examples
 
-from roofline.cost.schedule import data_parallel, in_flight, pipeline, zero_memory
+from roofline.cost.pipelines import data_parallel, in_flight, pipeline, zero_memory
 
 LAW = settings(deadline=None, max_examples=examples(200), derandomize=True, database=None)
 times, counts = st.floats(1e-6, 10.0), st.integers(1, 64)

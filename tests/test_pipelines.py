@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import roofline as rl
-from roofline.cost.schedule import SCHEDULES, bubble, check_pipeline, data_parallel, in_flight, pipeline, zero_memory
+from roofline.cost.pipelines import SCHEDULES, bubble, check_pipeline, data_parallel, in_flight, pipeline, zero_memory
 
 GB = 1e9
 
