@@ -218,6 +218,19 @@ def test_an_operation_in_any_of_its_spellings(line: str, op: str) -> None:
     assert graph.nodes[-1].op == op
 
 
+def test_a_barrier_of_hlo_passes_on_what_it_is_given() -> None:
+    text = """HloModule m
+ENTRY e {
+  x = f32[8] parameter(0)
+  y = f32[8] exponential(x)
+  t = (f32[8], f32[8]) tuple(x, y)
+  b = (f32[8], f32[8]) opt-barrier(t)
+  a = f32[8] get-tuple-element(b), index=1
+  ROOT z = f32[8] exponential(a)
+}"""
+    assert [node.op for node in rl.from_hlo(text).nodes] == ["exp", "exp"]
+
+
 def test_a_product_that_a_library_computes() -> None:
     text = """HloModule m
 ENTRY %main (a: f32[4,8], b: f32[8,2]) -> f32[4,2] {
@@ -261,6 +274,10 @@ HOSTILE = {
     "parameter": "HloModule m\nENTRY %e (a: f32[2]) -> f32[2] {\n  %a = f32[2] parameter(999999999999)\n}\n",
     "unlike shapes": shlo("%0 = stablehlo.dot_general %x, %x, contracting_dims = [7] x [0] : (tensor<8x8xf32>, "
                           "tensor<8x8xf32>) -> tensor<8x8xf32>", "return %0 : tensor<8x8xf32>"),
+    "a string without an end": shlo('%0 = "stablehlo.add' + '\\"' * 100_000),
+    "comments without an end": "HloModule m\nENTRY e {\n  y = f32[8] add(x, x) " + "/*" * 100_000 + "\n}\n",
+    "names without an end": shlo("%0" + " " * 100_000 + "%"),
+    "a location without an end": shlo('%0 = stablehlo.tanh %x : tensor<8x8xf32> loc("' + '\\"' * 100_000),
     "reshape": shlo("%0 = stablehlo.reshape %x : (tensor<8x8xf32>) -> tensor<9xf32>", "return %0 : tensor<9xf32>"),
     "composite": shlo('%0 = stablehlo.composite "roofline.linear" %x {composite_attributes = {scale = #a}, '
                       "decomposition = @f} : (tensor<8x8xf32>) -> tensor<8x8xf32>", "return %0 : tensor<8x8xf32>"),

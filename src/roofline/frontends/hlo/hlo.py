@@ -39,11 +39,11 @@ _TYPES = {
     **{f"s{bits}": f"int{bits}" for bits in (2, 4, 8, 16, 32, 64)},
     **{f"u{bits}": f"uint{bits}" for bits in (2, 4, 8, 16, 32, 64)},
 }  # fmt: skip
-_SHAPE = re.compile(r"([a-z][a-z0-9]*)\[([^\]]*)\]")
+_SHAPE = re.compile(r"(?<![a-z0-9])([a-z][a-z0-9]*+)\[([^\[\]]*+)\]")
 _HEAD = re.compile(r"^(ENTRY\s+)?%?([\w.$-]+)\s*(?:\(.*\)\s*->.*)?\{\s*$", re.ASCII)
 _INSTRUCTION = re.compile(r"^\s*(ROOT\s+)?%?([\w.$-]+)\s*=\s*(.*)$", re.ASCII | re.DOTALL)
 _OPCODE = re.compile(r"\s*([a-z][\w-]*)\(", re.ASCII)
-_COMMENT = re.compile(r"/\*.*?\*/")
+_COMMENT = re.compile(r"/\*.*?(?:\*/|\Z)", re.DOTALL)  # one that has no end is not searched for it again and again
 #: A value: a tensor, or those of a tuple.
 Value = Atom | list[Any]
 #: Operations that only pass on what they are given.
@@ -93,7 +93,7 @@ def _computations(lines: Sequence[str]) -> Iterator[tuple[str, int, int, bool]]:
 def _closing(text: str, at: int, line: int) -> int:
     """Return where the bracket that opens at a place closes."""
     depth = 0
-    for match in re.finditer(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[(){}\[\]]', text[at:]):
+    for match in re.finditer(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[(){}\[\]]', text[at:]):
         if match[0][0] == '"':
             continue
         depth += 1 if match[0] in "({[" else -1

@@ -33,14 +33,17 @@ from roofline.frontends.hlo.program import (
 )
 
 _ID = r"%[\w$.-]+(?:#\d+)?"
-_RESULTS = re.compile(rf"^((?:{_ID}(?::\d+)?\s*,?\s*)+)=\s*(.*)$", re.ASCII | re.DOTALL)
+_RESULTS = re.compile(rf"^((?:{_ID}(?::\d+)?\s*+,?+\s*+)+)=\s*(.*)$", re.ASCII | re.DOTALL)
 _NAME = re.compile(r'^"?((?:stablehlo|chlo|mhlo|func|sdy)\.[\w.]+|return|call)"?', re.ASCII)
-_TENSOR = re.compile(r"tensor<((?:[0-9?]+x)*)([^<>,]+(?:<[^<>]*>)?)[^<>]*>")
+_TENSOR = re.compile(r"tensor<((?:[0-9?]++x)*+)([^<>,]++(?:<[^<>]*>)?)[^<>]*>")
 _ARGUMENT = re.compile(r"\s*(%[\w$.-]+)\s*:\s*", re.ASCII)
 _FUNCTION = re.compile(
     r'^func\.func\s+(?:(?:public|private)\s+)?@("[^"\\]*+(?:\\.[^"\\]*+)*+"|[\w$.-]+)\s*\(', re.ASCII
 )
-_BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|->|[(){}\[\]<>]')
+_BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|->|[(){}\[\]<>]')
+#: A string, and where in the file of that name. Here as above one that has no end is taken as it is, so that no quote
+#: in it is tried again as a beginning.
+_PLACED = re.compile(r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"?+(:\d+:\d+(?: to :\d+(?::\d+)?)?)?')
 #: jax's names of MLIR's element types.
 _TYPES = {"i1": "bool", "bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64", "f8E4M3FN":
           "float8_e4m3fn", "f4E2M1FN": "float4_e2m1fn"}  # fmt: skip
@@ -70,7 +73,7 @@ def _aliases(lines: Sequence[str]) -> dict[str, str]:
 def _parts(text: str, separator: str = ",") -> list[str]:
     """Part a text at characters that no bracket holds."""
     parts, depth, start = [], 0, 0
-    for match in re.finditer(rf'"[^"\\]*+(?:\\.[^"\\]*+)*+"|->|[(){{}}\[\]<>]|{re.escape(separator)}', text):
+    for match in re.finditer(rf'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|->|[(){{}}\[\]<>]|{re.escape(separator)}', text):
         if match[0] == separator:
             if depth == 0:
                 parts.append(text[start : match.start()])
@@ -300,13 +303,13 @@ class _Reader:
     def _location(self, text: str) -> tuple[str, str]:
         """Return the name and the kernel that a location says; of jax's the last part names the operation."""
         for _ in range(DEEPEST):
-            alias = re.search(r"#\w+", re.sub(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', "", text))
+            alias = re.search(r"#\w+", re.sub(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', "", text))
             if alias is None or alias[0] not in self.aliases:
                 break
             text = text.replace(alias[0], self.aliases[alias[0]], 1)[:4000]
-        if re.search(r'"[^"\\]*+(?:\\.[^"\\]*+)*+":\d', text) and "fused<" not in text:
-            text = re.sub(r'"[^"\\]*+(?:\\.[^"\\]*+)*+":\d+:\d+(?: to :\d+(?::\d+)?)?', "", text)
-        names = [_unquoted(each) for each in re.findall(r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"', text)]
+        if "fused<" not in text:  # the places in files go
+            text = _PLACED.sub(lambda match: "" if match[2] else match[0], text)
+        names = [_unquoted(match[1]) for match in _PLACED.finditer(text)]
         if "fused<" in text and len(names) > 1:
             return names[1], names[0]
         return (names[0], "") if names else ("", "")
