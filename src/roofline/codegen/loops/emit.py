@@ -40,7 +40,10 @@ def element(buffer: Buffer) -> str:
         UsageError: Its format is no type of MLIR.
     """
     if buffer.dtype not in TYPES:
-        raise UsageError(f"{buffer.name}: MLIR has no type for {buffer.dtype}, only for {', '.join(TYPES)}")
+        raise UsageError(
+            f"{buffer.name}: MLIR has no type for {buffer.dtype}, only for {', '.join(TYPES)}; formats with scales are "
+            "lowered to stablehlo, or the program before it is quantised"
+        )
     return TYPES[buffer.dtype]
 
 

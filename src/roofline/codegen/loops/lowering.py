@@ -9,7 +9,7 @@ from roofline.codegen.loops.contractions import contraction
 from roofline.codegen.loops.elements import RULES
 from roofline.codegen.loops.form import Buffer, Kernel, rebuffered, straight
 from roofline.codegen.loops.writer import Rule, Writer
-from roofline.ir.errors import UnboundSize, UnknownOp, did_you_mean
+from roofline.ir.errors import UnboundSize, UnknownOp
 from roofline.ir.graph import Graph, Node
 from roofline.ir.sizes import size_names
 from roofline.ops.aliases import aliases
@@ -121,8 +121,7 @@ def rule_of(node: Node) -> Rule:
     if op.reference is einsum:
         return contraction
     if node.op not in RULES:
-        near = did_you_mean(node.op, [*RULES, *(op.name for op in OPS.values() if op.reference is einsum)])
-        raise UnknownOp(f"{node.name}: no rule writes loops for {node.op}{near}")
+        raise UnknownOp(f"{node.name}: no rule writes loops for {node.op}")
     return RULES[node.op]
 
 
