@@ -80,7 +80,7 @@ def test_equal_layers_are_one_kernel() -> None:
 
 
 def test_what_has_no_loops_is_refused_with_its_name() -> None:
-    with pytest.raises(UnknownOp, match="y: no rule writes loops for topk$"):
+    with pytest.raises(UnknownOp, match=r"y: no rule writes loops for topk$"):
         loop_nests(one("topk", (3, 4), k=2))
     with pytest.raises(UsageError, match="y: nothing says which function"):
         loop_nests(one("elementwise", (3, 4)))
