@@ -36,7 +36,7 @@ _Cache = Annotated[str | None, opt.option("--cache DIR", "Where measurements are
 _Fresh = Annotated[bool, opt.option("--fresh", "Forget what was measured here before.")]
 
 
-@command(COMPILE, "roofline tune 384x384x384 --budget 2%")
+@command(COMPILE, "roofline tune 96x96x96 --budget 2%")
 def tune(
     shape: _Shape,
     output: opt.ChartOptions,
