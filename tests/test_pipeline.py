@@ -53,11 +53,12 @@ def test_each_matmul_has_its_fastest_schedule_and_the_time_of_the_library() -> N
     graph = b.graph([y])
     way, ranked = rl.diagnosis.pipeline(graph, "h100-sxm"), rl.schedules(graph, "h100-sxm")
     (blocks,) = way.schedules
-    assert (blocks.time_s, blocks.library_s) == (ranked.best.time_s, ranked.library)
-    assert [getattr(blocks, name) for name in ("bm", "bn", "bk", "group", "warps", "stages")] == [
-        getattr(ranked.best, name) for name in ("bm", "bn", "bk", "group", "warps", "stages")
-    ]
-    assert way.record()["matmuls"][0]["kernel"] == "y"
+    assert (blocks.best, blocks.library_s) == (ranked.best, ranked.library)
+    (row,) = way.record()["matmuls"]
+    assert row == {
+        "kernel": "y", "count": 1, "time_s": ranked.best.time_s, "library_s": ranked.library,
+        **{name: getattr(ranked.best, name) for name in ("bm", "bn", "bk", "group", "warps", "stages")},
+    }  # fmt: skip
     assert rl.diagnosis.pipeline(graph, "tpu-v5e").schedules == ()  # schedules are those of NVIDIA's SMs
     assert rl.diagnosis.pipeline(rl.passes.cast(graph, "fp32"), "h100-sxm", tf32=False).schedules == ()
 

@@ -185,3 +185,9 @@ def test_the_command_draws_what_python_draws(run: Run, tmp_path: Path) -> None:
     fails(run(*call, "--prefetch", "0"), "--prefetch is of one run")
     fails(run(*call[:5], "-S", "8", "--samples", "50"), "nothing is drawn")
     fails(run(*call, "--leave", "x"), "--leave 'x'")
+
+
+def test_more_draws_than_can_be_timed_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("roofline.analysis.varied.experts.MOST", 300)
+    with pytest.raises(rl.errors.UsageError, match=r"samples=200 of 2 layers with experts; allowed: at most 150$"):
+        vary(MIXTRAL, "h100-sxm", samples=200, experts="even", batch=512, **AT)

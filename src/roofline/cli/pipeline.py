@@ -63,8 +63,8 @@ def _parts(way: Pipeline) -> Iterator[Any]:
     longest = sorted(way.schedules, key=lambda each: -each.count * each.library_s)[:_MOST]
     blocks = [
         (each.kernel, *(f"{figure:,}" for figure in (
-            each.count, each.bm, each.bn, each.bk, each.group, each.warps, each.stages)),
-         time_text(each.time_s), time_text(each.library_s))
+            each.count, each.best.bm, each.best.bn, each.best.bk, each.best.group, each.best.warps, each.best.stages)),
+         time_text(each.best.time_s), time_text(each.library_s))
         for each in longest
     ]  # fmt: skip
     if blocks:

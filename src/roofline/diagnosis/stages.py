@@ -10,7 +10,8 @@ import numpy as np
 
 from roofline.analysis.estimates import estimate
 from roofline.analysis.provenance import PassHistory
-from roofline.analysis.schedules import fastest
+from roofline.analysis.schedules import FIGURES as FIGURES_OF_SCHEDULES
+from roofline.analysis.schedules import Row, fastest
 from roofline.counting.counts import Kernel, count_graph, kernels
 from roofline.frontends.source import Program, as_graph
 from roofline.hardware.chip import Chip
@@ -98,26 +99,19 @@ class Blocks:
     Attributes:
         kernel: The kernel, of the first of its name.
         count: How often it runs.
-        bm: Rows of a block.
-        bn: Columns of it.
-        bk: Elements of K that a step loads.
-        group: Rows of blocks walked together.
-        warps: Warps of a block.
-        stages: Steps whose operands are loaded ahead.
-        time_s: Of a launch of the schedule [s].
+        best: The fastest schedule, and what it takes.
         library_s: Of a launch of the library's own choice, with what is fused into it [s].
     """
 
     kernel: str
     count: int
-    bm: int
-    bn: int
-    bk: int
-    group: int
-    warps: int
-    stages: int
-    time_s: float
+    best: Row
     library_s: float
+
+    def record(self) -> dict[str, Any]:
+        """Return all of it by name."""
+        chosen = {name: getattr(self.best, name) for name in (*FIGURES_OF_SCHEDULES, "time_s")}
+        return {"kernel": self.kernel, "count": self.count, **chosen, "library_s": self.library_s}
 
 
 @dataclass(frozen=True, repr=False)
@@ -152,7 +146,7 @@ class Pipeline(Report):
     def summary(self) -> dict[str, Any]:
         """Return the tiles and schedules, and how much faster the last stage is than the first."""
         first, last = self.stages[0], self.stages[-1]
-        tiles, blocks = [tile.record() for tile in self.tiles], [asdict(each) for each in self.schedules]
+        tiles, blocks = [tile.record() for tile in self.tiles], [each.record() for each in self.schedules]
         return {"tiles": tiles, "matmuls": blocks, "speed_up": first.time_s / last.time_s}
 
     def records(self) -> list[dict[str, Any]]:
@@ -246,9 +240,9 @@ def pipeline(
 
 def _captured(graph: Graph) -> Graph:
     """Run each operator as a kernel, but for those in whose kernel a dequantisation stands: no pass puts it back."""
-    whole = {node.kernel for node in graph.nodes if node.op == "dequantize"} - {""}
-    pairs = zip(graph.nodes, unfuse(graph).nodes, strict=True)
-    return replace(unfuse(graph), nodes=tuple(own if own.kernel in whole else alone for own, alone in pairs))
+    whole, apart = {node.kernel for node in graph.nodes if node.op == "dequantize"} - {""}, unfuse(graph)
+    pairs = zip(graph.nodes, apart.nodes, strict=True)
+    return replace(apart, nodes=tuple(own if own.kernel in whole else alone for own, alone in pairs))
 
 
 def _stage(name: str, what: str, graph: Graph, chip: Chip, options: Mapping[str, Any]) -> Stage:
@@ -292,7 +286,7 @@ def _blocks(graph: Graph, chip: Chip, options: Mapping[str, Any]) -> tuple[Block
     """Return the fastest schedule of each matmul, where schedules are priced."""
     est = estimate(graph, chip, regime="cold", **options)
     return tuple(
-        Blocks(kernel.name, kernel.count, row.bm, row.bn, row.bk, row.group, row.warps, row.stages, row.time_s, library)
+        Blocks(kernel.name, kernel.count, row, library)
         for kernel, row, library in fastest(est)
         if row.time_s is not None
     )

@@ -16,6 +16,9 @@ from roofline.counting.counts import KernelCount
 from roofline.ir.errors import UsageError
 from roofline.ir.graph import Graph
 
+#: Draws times layers with experts at most: each is timed.
+MOST = 5_000_000
+
 
 def expert_parts(graph: Graph) -> dict[str, tuple[str, ...]]:
     """Return for each layer with shared experts the kernels from the sending of tokens to their return.
@@ -88,7 +91,7 @@ def imbalance(
         and one of points; and for each of the kernels their time over that at the mean load, a first axis of kernels.
 
     Raises:
-        UsageError: The program shares no experts, or has no batch.
+        UsageError: The program shares no experts, or has no batch; more draws than :data:`MOST` allows.
     """
     graph, devices = estimate.graph, estimate.graph.info.devices.ep
     parts = expert_parts(graph) if devices > 1 else {}
@@ -98,6 +101,10 @@ def imbalance(
     rows = {layer: np.array(sorted({number[label] for label in labels})) for layer, labels in parts.items()}
     blocks = [row for row in estimate.rows if row.kernel.main.op == "expert_linear"]
     points = int(np.prod(estimate.shape))
+    if points * len(parts) > MOST:
+        raise UsageError(
+            f"samples={points:,} of {len(parts)} layers with experts; allowed: at most {MOST // len(parts):,}"
+        )
     picks = np.broadcast_to(np.rint(np.asarray(blocks[0].sizes["t"], dtype=np.float64) * devices), points)
     experts = int(np.max(np.asarray(blocks[0].sizes["e"]))) * devices
     rng = np.random.default_rng([seed, len(parts)])

@@ -29,8 +29,6 @@ from roofline.ir.units import format_si
 MOST, SAMPLES = 100_000, 2000
 #: Percentiles of every quantity.
 PERCENTILES = (50, 95, 99)
-#: Draws times layers with experts at most, each of which is timed.
-_TIMED = 5_000_000
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import reduce
@@ -74,8 +75,8 @@ def literal(value: float, kind: str) -> str:
     return text if "." in text else text.replace("e", ".0e") if "e" in text else f"{text}.0"
 
 
-class Emitter:
-    """Writes the lines of one function.
+class Emitter(ABC):
+    """Writes the lines of one function; how elements are read is a dialect's own.
 
     Args:
         buffers: By name.
@@ -166,9 +167,9 @@ class Emitter:
 
     # --- elements
 
+    @abstractmethod
     def read(self, buffer: str, index: tuple[Index, ...]) -> str:
         """Return an element as it is stored."""
-        raise NotImplementedError
 
     def choose(self, store: Store) -> None:
         """Choose the type that the arithmetic of a store runs in."""
@@ -221,9 +222,9 @@ class Emitter:
         """Return a constant in the type of the arithmetic."""
         return self.constant(value, self.kind)
 
+    @abstractmethod
     def guard(self, value: Guard) -> str:
         """Return one of two values."""
-        raise NotImplementedError
 
     def arithmetic(self, name: str, args: tuple[Value, ...]) -> str:
         """Return the result of an operation."""

@@ -234,3 +234,26 @@ def _with_hints(svg: str, hints: dict[str, str]) -> str:
         return f"{match[0]}<title>{escape(hint)}</title>" if hint else match[0]
 
     return re.sub(r'<g id="([\w-]+)">', hinted, svg)
+
+
+class ResultChart(Chart, ABC):
+    """A chart of one result, its first field: it is of the same subject, with the same figures and rows."""
+
+    __slots__ = ()
+
+    @property
+    def _result(self) -> Report:
+        result: Report = getattr(self, next(iter(vars(self))))
+        return result
+
+    def subject(self) -> dict[str, Any]:
+        """Return what the result is a result of."""
+        return self._result.subject()
+
+    def summary(self) -> dict[str, Any]:
+        """Return the figures of the whole."""
+        return self._result.summary()
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the rows of the result."""
+        return self._result.records()

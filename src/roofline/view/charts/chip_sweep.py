@@ -12,7 +12,7 @@ from roofline.ir.errors import UsageError
 from roofline.ir.report import title
 from roofline.ir.text import shown
 from roofline.ir.units import format_si
-from roofline.view.charts.chart import Chart
+from roofline.view.charts.chart import ResultChart
 from roofline.view.charts.marks import Axis, Band, Cells, Drawing, Line, Mark, Panel, Points, Rule
 
 #: Values along an axis of the map at most, and those whose cells say their time.
@@ -20,7 +20,7 @@ MOST, WORDY = 24, 12
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class FigureSweepChart(Chart):
+class FigureSweepChart(ResultChart):
     """Times over one figure of a chip or two, made by :func:`plot_figures`.
 
     Attributes:
@@ -30,18 +30,6 @@ class FigureSweepChart(Chart):
     schema = "chip_sweep_chart"
 
     sweep: FigureSweep
-
-    def subject(self) -> dict[str, Any]:
-        """Return the program, the chip and the sizes."""
-        return self.sweep.subject()
-
-    def summary(self) -> dict[str, Any]:
-        """Return the time of the chip as it is, and what each figure buys."""
-        return self.sweep.summary()
-
-    def records(self) -> list[dict[str, Any]]:
-        """Return one row per chip: its figures, time, range and floor."""
-        return self.sweep.records()
 
     def drawing(self) -> Drawing:
         """Return a curve for one figure, a map for two; others are at their last value."""

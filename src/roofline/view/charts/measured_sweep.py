@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from roofline.diagnosis.sweep import SweepVerdict
 from roofline.ir.errors import UsageError
 from roofline.ir.text import shown
 from roofline.ir.units import format_si
-from roofline.view.charts.chart import Chart
+from roofline.view.charts.chart import ResultChart
 from roofline.view.charts.marks import Axis, Band, Drawing, Line, Mark, Panel, Points, Region, Rule
 from roofline.view.charts.style import short
 
@@ -20,7 +19,7 @@ FINE = 128
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MeasuredSweep(Chart):
+class MeasuredSweep(ResultChart):
     """Measured times and throughput over batches, made by :func:`plot_sweep`.
 
     Attributes:
@@ -30,18 +29,6 @@ class MeasuredSweep(Chart):
     schema = "measured_sweep"
 
     sweep: SweepVerdict
-
-    def subject(self) -> dict[str, Any]:
-        """Return the program and the chip that it was compared with, where there are."""
-        return self.sweep.subject()
-
-    def summary(self) -> dict[str, Any]:
-        """Return the verdict, floor, cost per item and knee."""
-        return self.sweep.summary()
-
-    def records(self) -> list[dict[str, Any]]:
-        """Return one row per batch: measured, fitted and expected time, and throughput."""
-        return self.sweep.records()
 
     def drawing(self) -> Drawing:
         """Return time and throughput over the batch: measured, fitted and expected."""

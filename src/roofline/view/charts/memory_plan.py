@@ -13,7 +13,7 @@ from roofline.ir.report import title
 from roofline.ir.text import shown
 from roofline.ir.units import format_bytes
 from roofline.planning.memory import LOADED, LevelUse, MemoryPlan, Placed
-from roofline.view.charts.chart import Chart
+from roofline.view.charts.chart import ResultChart
 from roofline.view.charts.marks import Axis, Bars, Drawing, Panel, Rule
 from roofline.view.charts.style import clean
 from roofline.view.charts.waterfall import NEAR
@@ -30,7 +30,7 @@ MOST = 1500
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MemoryPlaces(Chart):
+class MemoryPlaces(ResultChart):
     """Places of tensors over a run, made by :func:`plot_memory_plan`.
 
     Attributes:
@@ -40,14 +40,6 @@ class MemoryPlaces(Chart):
     schema = "memory_places"
 
     plan: MemoryPlan
-
-    def subject(self) -> dict[str, Any]:
-        """Return the program, where and how it runs."""
-        return self.plan.subject()
-
-    def summary(self) -> dict[str, Any]:
-        """Return the figures of the plan."""
-        return self.plan.summary()
 
     def records(self) -> list[dict[str, Any]]:
         """Return one row per rectangle: the tensor, where it lies, and when."""

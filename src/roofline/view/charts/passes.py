@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from roofline.analysis.provenance import FIGURES, PassHistory
 from roofline.ir.errors import UsageError
 from roofline.ir.report import title
 from roofline.ir.text import shown
 from roofline.ir.units import format_bytes, format_si
-from roofline.view.charts.chart import Chart
+from roofline.view.charts.chart import ResultChart
 from roofline.view.charts.marks import Axis, Bars, Drawing, Mark, Panel, Rule
 from roofline.view.charts.style import clean
 
@@ -22,7 +21,7 @@ SHOWN = {
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PassEffects(Chart):
+class PassEffects(ResultChart):
     """Figures before and after each pass, made by :func:`plot_passes`.
 
     Attributes:
@@ -32,14 +31,6 @@ class PassEffects(Chart):
     schema = "pass_effects"
 
     history: PassHistory
-
-    def subject(self) -> dict[str, Any]:
-        """Return the program and where it was timed."""
-        return self.history.subject()
-
-    def records(self) -> list[dict[str, Any]]:
-        """Return one row per pass: each figure before, after, and after over before."""
-        return self.history.records()
 
     def drawing(self) -> Drawing:
         """Return a bar for each figure after each pass, against the program as it was given."""

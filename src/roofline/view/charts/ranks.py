@@ -11,7 +11,7 @@ from roofline.diagnosis.ranks import Rank, RanksReport
 from roofline.ir.errors import UsageError
 from roofline.ir.text import shown
 from roofline.ir.units import format_si
-from roofline.view.charts.chart import Chart
+from roofline.view.charts.chart import ResultChart
 from roofline.view.charts.marks import Axis, Bars, Drawing, Panel
 from roofline.view.charts.waterfall import BAR, height
 
@@ -32,7 +32,7 @@ CROWDED = 24
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class RankTimes(Chart):
+class RankTimes(ResultChart):
     """What the ranks of a program do, made by :func:`plot_ranks`.
 
     Attributes:
@@ -42,14 +42,6 @@ class RankTimes(Chart):
     schema = "rank_times"
 
     report: RanksReport
-
-    def subject(self) -> dict[str, Any]:
-        """Return the files and where they ran."""
-        return self.report.subject()
-
-    def summary(self) -> dict[str, Any]:
-        """Return the ranks and what they differ in."""
-        return self.report.summary()
 
     def records(self) -> list[dict[str, Any]]:
         """Return one row per rank; compute, exposed communication and idle time add up to its time."""

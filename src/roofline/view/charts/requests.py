@@ -12,13 +12,13 @@ from roofline.ir.errors import UsageError
 from roofline.ir.report import size_words
 from roofline.ir.text import shown
 from roofline.ir.units import format_bytes, format_si
-from roofline.view.charts.chart import Chart
+from roofline.view.charts.chart import ResultChart
 from roofline.view.charts.marks import Axis, Band, Drawing, Line, Panel, Points
 from roofline.view.charts.sweep import DRAWN
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class RequestTokens(Chart):
+class RequestTokens(ResultChart):
     """Time and cache by token, made by :func:`plot_request`.
 
     Attributes:
@@ -28,14 +28,6 @@ class RequestTokens(Chart):
     schema = "request_tokens"
 
     request: Request
-
-    def subject(self) -> dict[str, Any]:
-        """Return the model, where and how it runs, and the request."""
-        return self.request.subject()
-
-    def summary(self) -> dict[str, Any]:
-        """Return the times and the memory of the whole."""
-        return self.request.summary()
 
     def records(self) -> list[dict[str, Any]]:
         """Return one row per token that is drawn, as of the request."""

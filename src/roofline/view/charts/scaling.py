@@ -10,12 +10,12 @@ from roofline.ir.errors import UsageError
 from roofline.ir.report import title
 from roofline.ir.text import shown
 from roofline.ir.units import format_bytes, format_si
-from roofline.view.charts.chart import Chart
+from roofline.view.charts.chart import ResultChart
 from roofline.view.charts.marks import Axis, Bars, Drawing, Line, Mark, Panel, Points
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ScalingCurve(Chart):
+class ScalingCurve(ResultChart):
     """Speed-up and communication by number of devices, made by :func:`plot_scaling`.
 
     Attributes:
@@ -25,14 +25,6 @@ class ScalingCurve(Chart):
     schema = "scaling_curve"
 
     scaling: Scaling
-
-    def subject(self) -> dict[str, Any]:
-        """Return the program, the cluster and the sizes."""
-        return self.scaling.subject()
-
-    def summary(self) -> dict[str, Any]:
-        """Return where more devices stop paying, and what was skipped."""
-        return self.scaling.summary()
 
     def records(self) -> list[dict[str, Any]]:
         """Return one row per number of devices: time, its parts, speed-up, the ideal one, memory."""

@@ -10,7 +10,7 @@ from roofline.ir.errors import UsageError
 from roofline.ir.report import title
 from roofline.ir.text import shown
 from roofline.ir.units import format_si
-from roofline.view.charts.chart import Chart
+from roofline.view.charts.chart import ResultChart
 from roofline.view.charts.marks import Axis, Drawing, Mark, Panel, Points, Rule
 
 #: Colour and marker of what sets the pace.
@@ -21,7 +21,7 @@ BY_BOUND = {
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ScheduleTimes(Chart):
+class ScheduleTimes(ResultChart):
     """Times of schedules over the results of their tiles, made by :func:`plot_schedules`.
 
     Attributes:
@@ -31,18 +31,6 @@ class ScheduleTimes(Chart):
     schema = "schedules_chart"
 
     schedules: Schedules
-
-    def subject(self) -> dict[str, Any]:
-        """Return the matmul and where it runs."""
-        return self.schedules.subject()
-
-    def summary(self) -> dict[str, Any]:
-        """Return the floor and the library's time."""
-        return self.schedules.summary()
-
-    def records(self) -> list[dict[str, Any]]:
-        """Return one row per schedule."""
-        return self.schedules.records()
 
     def drawing(self) -> Drawing:
         """Return a point for each schedule that can run, the fastest named, above the floor."""

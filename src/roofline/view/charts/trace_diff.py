@@ -12,7 +12,7 @@ from roofline.diagnosis.trace_diff import OpChange, TraceDiff
 from roofline.ir.errors import UsageError
 from roofline.ir.text import shown
 from roofline.ir.units import format_si
-from roofline.view.charts.chart import Chart
+from roofline.view.charts.chart import ResultChart
 from roofline.view.charts.marks import Axis, Bars, Drawing, Panel
 from roofline.view.charts.style import clean
 from roofline.view.charts.waterfall import height, words
@@ -36,7 +36,7 @@ class _Change:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TraceChanges(Chart):
+class TraceChanges(ResultChart):
     """The difference of two traces, made by :func:`plot_diff`.
 
     Attributes:
@@ -46,14 +46,6 @@ class TraceChanges(Chart):
     schema = "trace_changes"
 
     diff: TraceDiff
-
-    def subject(self) -> dict[str, Any]:
-        """Return both files and where they ran."""
-        return self.diff.subject()
-
-    def summary(self) -> dict[str, Any]:
-        """Return the times of an iteration and their difference."""
-        return self.diff.summary()
 
     def records(self) -> list[dict[str, Any]]:
         """Return one row per operator and per cause; those of each kind add up to the difference."""

@@ -13,7 +13,7 @@ from roofline.diagnosis.report import TraceReport
 from roofline.ir.errors import UsageError
 from roofline.ir.text import shown
 from roofline.ir.units import format_bytes
-from roofline.view.charts.chart import Chart
+from roofline.view.charts.chart import ResultChart
 from roofline.view.charts.marks import Axis, Band, Drawing, Line, Mark, Panel, Points
 from roofline.view.charts.sweep import DRAWN
 from roofline.view.charts.waterfall import BAR, waterfall
@@ -23,7 +23,7 @@ MOST = 8
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TraceMemory(Chart):
+class TraceMemory(ResultChart):
     """Memory over a trace, made by :func:`plot_trace_memory`.
 
     Attributes:
@@ -36,17 +36,9 @@ class TraceMemory(Chart):
     memory: Recorded
     capacity: float | None = None
 
-    def subject(self) -> dict[str, Any]:
-        """Return the file and the device."""
-        return self.memory.subject()
-
     def summary(self) -> dict[str, Any]:
         """Return the peak, when it was, what lay in memory then, and the capacity."""
         return self.memory.summary() | {"capacity_bytes": self.capacity}
-
-    def records(self) -> list[dict[str, Any]]:
-        """Return one row per step of the allocator."""
-        return self.memory.records()
 
     def drawing(self) -> Drawing:
         """Return what was allocated and reserved over time, the peak, and what lay in memory then."""

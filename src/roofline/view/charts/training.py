@@ -10,7 +10,7 @@ from roofline.ir.errors import UsageError
 from roofline.ir.report import size_words
 from roofline.ir.text import shown
 from roofline.ir.units import format_si
-from roofline.view.charts.chart import Chart
+from roofline.view.charts.chart import ResultChart
 from roofline.view.charts.marks import Axis, Drawing, Region
 from roofline.view.charts.memory import memory_panel, step_need
 from roofline.view.charts.waterfall import height, waterfall
@@ -31,7 +31,7 @@ MEANING = {
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class StepParts(Chart):
+class StepParts(ResultChart):
     """Time and memory of a step of training by part, made by :func:`plot_step`.
 
     Attributes:
@@ -41,14 +41,6 @@ class StepParts(Chart):
     schema = "step_parts"
 
     step: TrainingStep
-
-    def subject(self) -> dict[str, Any]:
-        """Return the model, the devices and the layout."""
-        return self.step.subject()
-
-    def summary(self) -> dict[str, Any]:
-        """Return time, memory and throughput of the whole."""
-        return self.step.summary()
 
     def records(self) -> list[dict[str, Any]]:
         """Return one row per part: of the time in seconds, of the memory in bytes, with its share."""

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from roofline.ir.errors import UsageError
 from roofline.ir.text import shown
 from roofline.ir.units import format_si
 from roofline.measurement.tuning.tune import Tuning
-from roofline.view.charts.chart import Chart
+from roofline.view.charts.chart import ResultChart
 from roofline.view.charts.marks import Axis, Drawing, Line, Panel, Points, Rule
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TuningCurve(Chart):
+class TuningCurve(ResultChart):
     """Each variant that was measured, and the best so far, made by :func:`plot_tuning`.
 
     Attributes:
@@ -24,18 +23,6 @@ class TuningCurve(Chart):
     schema = "tuning_curve"
 
     tuning: Tuning
-
-    def subject(self) -> dict[str, Any]:
-        """Return the problem and the machine."""
-        return self.tuning.subject()
-
-    def summary(self) -> dict[str, Any]:
-        """Return the best variant and the library's time."""
-        return self.tuning.summary()
-
-    def records(self) -> list[dict[str, Any]]:
-        """Return one row per measurement."""
-        return self.tuning.records()
 
     def drawing(self) -> Drawing:
         """Return the times in the order of measuring, and the best so far as a curve."""

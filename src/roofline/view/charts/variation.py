@@ -11,7 +11,7 @@ from roofline.analysis.varied.variation import PERCENTILES, Variation
 from roofline.ir.errors import UsageError
 from roofline.ir.text import shown
 from roofline.ir.units import format_si
-from roofline.view.charts.chart import Chart
+from roofline.view.charts.chart import ResultChart
 from roofline.view.charts.marks import Axis, Drawing, Line, Panel, Points, Rule
 
 #: Points of the curve at most.
@@ -21,7 +21,7 @@ WIDE = 10.0
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TimeShares(Chart):
+class TimeShares(ResultChart):
     """The share of runs that end within a time, made by :func:`plot_variation`.
 
     Attributes:
@@ -31,14 +31,6 @@ class TimeShares(Chart):
     schema = "time_shares"
 
     variation: Variation
-
-    def subject(self) -> dict[str, Any]:
-        """Return the program, where it runs, and what its sizes are drawn from."""
-        return self.variation.subject()
-
-    def summary(self) -> dict[str, Any]:
-        """Return the mean and the percentiles of the time."""
-        return self.variation.summary()
 
     def records(self) -> list[dict[str, Any]]:
         """Return one row per point of the curve: a share of the runs, and the time within which they end."""
