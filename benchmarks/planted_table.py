@@ -58,7 +58,7 @@ class Planted:
         """Its trace, which not every set has."""
         return FOLDER / self.group / "traces" / f"{self.case}.json.gz"
 
-    def judged(self, with_trace: bool) -> rl.Verdict:
+    def judged(self, with_trace: bool) -> rl.diagnosis.Verdict:
         """What the tool says."""
         trace = self.trace if with_trace else None
         return rl.check(self.graph, CHIPS[self.group], self.seconds, trace=trace)
@@ -71,7 +71,7 @@ def read(group: str) -> Iterator[Planted]:
             yield Planted(group, row["case"], row["label"], row["work"], row["dtype"], float(row["wall_us"]) * 1e-6)
 
 
-def top(found: rl.Verdict) -> str:
+def top(found: rl.diagnosis.Verdict) -> str:
     """The cause that explains most, ``ok`` where none explains much."""
     first = next((cause for cause in found.causes if cause.label != "unknown"), None)
     return first.label if first is not None and first.share > COUNTS else "ok"
@@ -117,7 +117,7 @@ def ranges(groups: list[str]) -> None:
               f"{low:.3g} to {high:.3g}")  # fmt: skip
 
 
-def record(judged: Mapping[Planted, rl.Verdict]) -> dict[str, tuple[int, int]]:
+def record(judged: Mapping[Planted, rl.diagnosis.Verdict]) -> dict[str, tuple[int, int]]:
     """Return how often each hypothesis was right, and how often it was the one that fitted a time best."""
     right, named = Counter[str](), Counter[str]()
     for one, found in judged.items():

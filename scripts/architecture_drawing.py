@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "images"
-WIDTH, HEIGHT = 920, 800
+WIDTH, HEIGHT = 920, 916
 FONT = "system-ui, -apple-system, Segoe UI, Roboto, Helvetica, Arial, sans-serif"
 
 #: Colours by ground: text, faint text, lines, and the fill of each kind of box.
@@ -33,11 +33,14 @@ BOXES = (
     (40, 342, 240, 84, "core", "counting/", "kernels, FLOPs, bytes,|memory by part"),
     (310, 342, 240, 84, "core", "hardware/", "chips, clusters, their files,|rates of number formats"),
     (40, 478, 510, 64, "core", "tiling/   cost/", "what tiles move; a formula per class of kernel: seconds"),
-    (40, 594, 510, 64, "answer", "analysis/   planning/", "estimate, batch, compare, scaling, training, plans"),
+    (40, 594, 510, 64, "answer", "analysis/   planning/   serving/   quant/",
+     "estimate, batch, compare, training, plans, servers, rounding"),
     (640, 594, 240, 64, "answer", "diagnosis/", "measured against expected"),
     (40, 710, 240, 64, "answer", "view/", "charts, pages, listings"),
     (310, 710, 240, 64, "answer", "cli/", "what people type"),
     (640, 710, 240, 64, "answer", "measurement/", "calibrate, measure, tune"),
+    (40, 826, 840, 64, "answer", "codesign/   optimization/   fleet/",
+     "which chip to build, what to change, many programs at once"),
 )  # fmt: skip
 #: Arrows as points, with a word and where it stands.
 ARROWS = (

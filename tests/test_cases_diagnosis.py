@@ -39,7 +39,7 @@ def said(graph: rl.Graph, chip: str | rl.Chip, seconds: float, mode: str = "eage
     return "; ".join(normal(Reference(graph, rl.chip(chip), mode, tf32, {}), seconds))
 
 
-def labels(found: rl.Verdict, most: int = 1) -> set[str]:
+def labels(found: rl.diagnosis.Verdict, most: int = 1) -> set[str]:
     """The likeliest labels: causes that count first, else candidates."""
     causes = [cause.label for cause in found.causes if cause.share > 0.05]
     return set((causes + [one.label for one in found.candidates])[:most])

@@ -245,7 +245,7 @@ def test_memory_says_what_does_not_fit() -> None:
 def test_a_waterfall_adds_up_to_the_measured_time() -> None:
     for made in (verdict(), rl.diagnosis.trace_report(TRACE)):
         rows = charts.plot_verdict(made).records()
-        whole = made.measured if isinstance(made, rl.Verdict) else made.seconds
+        whole = made.measured if isinstance(made, rl.diagnosis.Verdict) else made.seconds
         assert sum(row["time_s"] for row in rows) == pytest.approx(whole)
         assert [row["start_s"] for row in rows] == pytest.approx(np.cumsum([0, *[row["time_s"] for row in rows]])[:-1])
         assert [row["part"] for row in rows] == [part for part, _ in made.waterfall]

@@ -32,7 +32,7 @@ def gemm(dtype: str = "bf16") -> rl.Graph:
     return b.graph([b.op("linear", b.input("x", (4096, 4096)), b.weight("w", (4096, 4096)))])
 
 
-def judge(measured: str | float, graph: rl.Graph | None = None, **options: object) -> rl.Verdict:
+def judge(measured: str | float, graph: rl.Graph | None = None, **options: object) -> rl.diagnosis.Verdict:
     return rl.check(graph or gemm(), CHIP, measured, mode="graph", **options)  # type: ignore[arg-type]
 
 
@@ -182,7 +182,7 @@ def test_the_limit_is_never_above_the_expected_time(name: str, sizes: dict[str, 
 # --- causes ---
 
 
-def llama(measured: str, **options: object) -> rl.Verdict:
+def llama(measured: str, **options: object) -> rl.diagnosis.Verdict:
     graph = rl.model("llama-3-8b", phase="decode")
     return rl.check(graph, "h100-sxm", measured, mode="graph", B=32, S=2048, **options)  # type: ignore[arg-type]
 
@@ -312,7 +312,7 @@ def test_odd_rows_are_found() -> None:
 # --- guesses ----------------------------------------------------------------------------------------------------------
 
 
-def questions(found: rl.Verdict) -> str:
+def questions(found: rl.diagnosis.Verdict) -> str:
     return " ".join(one.question for one in found.candidates)
 
 

@@ -24,7 +24,8 @@ LAYERS: list[tuple[str, list[str]]] = [
     (name, [name])
     for name in (
         "ir", "ops", "hardware", "counting", "tiling", "cost", "passes", "programs", "traces", "frontends", "codegen",
-        "analysis", "planning", "diagnosis", "measurement", "view", "__init__", "cli", "__main__",
+        "analysis", "planning", "serving", "quant", "diagnosis", "measurement", "codesign", "optimization", "fleet",
+        "view", "__init__", "cli", "__main__",
     )
 ]  # fmt: skip
 RANK = {name: rank for rank, (_, names) in enumerate(LAYERS) for name in names}

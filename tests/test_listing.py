@@ -19,6 +19,7 @@ from roofline.ir.sizes import evaluate
 from roofline.view.listing import fold
 from roofline.view.listing import wording as words
 from roofline.view.listing.edges import edges
+from roofline.view.listing.listing import Listing
 from roofline.view.listing.rows import Block, Row
 from roofline.view.listing.text import WIDE, lines, text
 
@@ -51,7 +52,7 @@ def sizes_of(graph: rl.Graph) -> dict[str, int]:
     return {name: value for name, value in SIZES.items() if name in graph.symbols}
 
 
-def parts(listed: rl.Listing) -> list[tuple[Any, Any, Any]]:
+def parts(listed: Listing) -> list[tuple[Any, Any, Any]]:
     """FLOPs, vector FLOPs and bytes, each summed over rows, over kernels, and over the items of the tree."""
     rows = [(row.count, row.flops, row.vector, row.bytes) for row in listed.rows]
     kernels = [(row.count, row.flops, row.vector, row.bytes) for row in listed.kernels]
@@ -468,5 +469,5 @@ def test_record_of_folded_layers() -> None:
 
 def test_the_function_is_public() -> None:
     assert rl.listing is rl.listing
-    assert isinstance(rl.listing(tiny()), rl.Listing)
+    assert isinstance(rl.listing(tiny()), Listing)
     assert isinstance(rl.listing(program("gpt2", "forward")).items[-1], Row | Block)

@@ -108,7 +108,7 @@ def found(tmp_path: Path, **more: Any) -> rl.diagnosis.TraceReport:
     return rl.diagnosis.trace_report(recorded(tmp_path, **more))
 
 
-def verdict(measured: str = "3 ms") -> rl.Verdict:
+def verdict(measured: str = "3 ms") -> rl.diagnosis.Verdict:
     program = rl.workload([{"op": "gemm", "m": 4096, "n": 4096, "k": 4096}], dtype="bf16")
     return rl.check(program, "h100-sxm", measured)
 

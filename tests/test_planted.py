@@ -26,7 +26,7 @@ ALONE = {"reference": 0.9, "first": 0.7, "second": 0.6, "third": 0.65, "fourth":
 
 
 @cache
-def traced(at: int) -> rl.Verdict:
+def traced(at: int) -> rl.diagnosis.Verdict:
     if not PROGRAMS[at].trace.is_file():
         pytest.skip("the traces come with a checkout, not with the sdist")
     return PROGRAMS[at].judged(with_trace=True)
@@ -56,7 +56,7 @@ def test_no_false_alarm(at: int) -> None:
 
 
 @cache
-def alone(one: Planted) -> rl.Verdict:
+def alone(one: Planted) -> rl.diagnosis.Verdict:
     return one.judged(with_trace=False)
 
 

@@ -4,9 +4,10 @@ from . import frontends as frontends
 from . import measurement as measurement
 from . import ops as ops
 from . import passes as passes
+from . import quant as quant
+from . import serving as serving
 from . import tiling as tiling
 from . import traces as traces
-from .analysis import serving as serving
 from .analysis import training as training
 from .analysis.batches import best_batch as best_batch
 from .analysis.chip_sweep import sweep_chip as sweep_chip
@@ -22,7 +23,6 @@ from .analysis.validation import validate as validate
 from .analysis.whatif import what_if as what_if
 from .codegen.lower import lower as lower
 from .counting.counts import Counts as Counts
-from .diagnosis.causes import Verdict as Verdict
 from .diagnosis.verdict import check as check
 from .frontends.hlo import from_hlo as from_hlo
 from .frontends.jax import from_jax as from_jax
@@ -47,7 +47,6 @@ from .programs.library import model as model
 from .programs.library import models as models
 from .programs.workload import workload as workload
 from .view import charts as charts
-from .view.listing.listing import Listing as Listing
 from .view.listing.listing import listing as listing
 from .view.pages.report import report as report
 

@@ -61,7 +61,7 @@ def runs(draw: Any) -> tuple[rl.Graph, str, str, float]:
 FACTORS = st.floats(-4, 8).map(lambda power: 10.0**power)
 
 
-def judge(run: tuple[rl.Graph, str, str, float], factor: float) -> rl.Verdict:
+def judge(run: tuple[rl.Graph, str, str, float], factor: float) -> rl.diagnosis.Verdict:
     graph, chip, mode, time = run
     return rl.check(graph, chip, time * factor, mode=mode)  # type: ignore[arg-type]
 

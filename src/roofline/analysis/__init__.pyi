@@ -1,4 +1,3 @@
-from . import serving as serving
 from . import training as training
 from .batches import BatchChoice as BatchChoice
 from .chip_sweep import FigureSweep as FigureSweep

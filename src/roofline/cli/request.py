@@ -8,13 +8,13 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from roofline.analysis.serving import Request
-from roofline.analysis.serving import request as predict
 from roofline.cli import options as opt
 from roofline.cli import tables
 from roofline.cli.app import PREDICT, command
 from roofline.cli.tables import heading, size_text, time_text
 from roofline.ir.errors import UsageError
+from roofline.serving import Request
+from roofline.serving import request as predict
 
 _Prompt = Annotated[int, opt.option("--prompt N", "Tokens of the prompt of each sequence.", "Sizes", min=1)]
 _New = Annotated[int, opt.option("--new-tokens N", "Tokens that each sequence gets.", "Sizes", min=1)]

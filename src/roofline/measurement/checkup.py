@@ -22,6 +22,7 @@ EXTRAS = {
     "jax": "capture JAX functions",
     "calibrate": "fit the time model to this machine", "explore": "explore in the browser",
     "excel": "write .xlsx files", "tune": "tune compiled loops",
+    "serve": "simulate a server request by request", "fleet": "price many programs over worker processes",
     "notebooks": "run the notebooks", "docs": "build the documentation",
 }  # fmt: skip
 CALIBRATE = "roofline calibrate -o my-chip.toml measures this machine"

@@ -14,7 +14,6 @@ from roofline.analysis.estimates import Estimate
 from roofline.analysis.provenance import PassHistory
 from roofline.analysis.scale_out import Scaling
 from roofline.analysis.schedules import Schedules
-from roofline.analysis.serving.requests import Request
 from roofline.analysis.training import TrainingStep
 from roofline.analysis.validation import Validation
 from roofline.analysis.varied.variation import Variation
@@ -29,6 +28,7 @@ from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.text import shown
 from roofline.measurement.tuning.tune import Tuning
 from roofline.planning.memory import MemoryPlan
+from roofline.serving.requests import Request
 from roofline.traces.events import Trace
 from roofline.view.charts.accuracy import plot_predictions
 from roofline.view.charts.chart import Chart

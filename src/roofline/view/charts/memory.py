@@ -10,13 +10,13 @@ import numpy as np
 
 from roofline.analysis.estimates import Estimate
 from roofline.analysis.evaluation import known_at
-from roofline.analysis.serving.requests import Request
 from roofline.analysis.timeline import MemoryOverTime, memory_over_time
 from roofline.analysis.training import TrainingStep
 from roofline.ir.errors import UsageError
 from roofline.ir.report import title
 from roofline.ir.text import shown
 from roofline.ir.units import format_bytes
+from roofline.serving.requests import Request
 from roofline.view.charts.chart import Chart
 from roofline.view.charts.marks import Axis, Band, Bars, Drawing, Line, Mark, Panel, Points, Rule, stacked
 from roofline.view.charts.roof import about

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from roofline.analysis.serving.requests import Request
 from roofline.ir.errors import UsageError
 from roofline.ir.report import size_words
 from roofline.ir.text import shown
 from roofline.ir.units import format_bytes, format_si
+from roofline.serving.requests import Request
 from roofline.view.charts.chart import ResultChart
 from roofline.view.charts.marks import Axis, Band, Drawing, Line, Panel, Points
 from roofline.view.charts.sweep import DRAWN

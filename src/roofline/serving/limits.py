@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from roofline.analysis.remedies import does_not_fit, formats_that_fit
-from roofline.analysis.serving.kvcache import Formats, KVCache, checked_layout, in_formats, kv_cache
 from roofline.cost.scratch import memory_on
 from roofline.counting.memory import RESERVE, Memory, reserved
 from roofline.frontends.source import Program
@@ -24,6 +23,7 @@ from roofline.ir.report import Report, subject
 from roofline.ir.sizes import maximum
 from roofline.ir.units import format_bytes, parse
 from roofline.passes.formats.cast import cast
+from roofline.serving.kvcache import Formats, KVCache, checked_layout, in_formats, kv_cache
 
 #: Neither a context nor a number of sequences above this is looked at.
 LARGEST = 2**30

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from roofline.analysis.estimates import Estimate, Mode, estimate
 from roofline.analysis.evaluation import runtime_of
-from roofline.analysis.serving.kvcache import Formats, KVCache, checked_layout, in_formats, kv_cache
 from roofline.cost import REGIME
 from roofline.cost.scratch import memory_on
 from roofline.counting.memory import RESERVE, Memory
@@ -30,6 +29,7 @@ from roofline.ir.graph import Graph
 from roofline.ir.numbers import whole_number
 from roofline.ir.report import Report, subject
 from roofline.ir.units import format_bytes, format_si
+from roofline.serving.kvcache import Formats, KVCache, checked_layout, in_formats, kv_cache
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,0 +1,1 @@
+"""Many models, chips and limits at once, over worker processes."""
