@@ -96,6 +96,9 @@ def test_parameters_typed_a_second_time(name: str) -> None:
         ("qwen3-235b-a22b", pytest.approx(22e9, rel=0.02)),
         ("qwen3-30b-a3b", pytest.approx(3.3e9, rel=0.02)),
         ("gpt-oss-120b", pytest.approx(5.1e9 + 201088 * 2880, rel=0.02)),
+        ("kimi-k2.5", pytest.approx(32e9, rel=0.03)),  # the model's card, as those below
+        ("glm-5", pytest.approx(40e9 + 154880 * 6144, rel=0.03)),
+        ("qwen3.5-397b-a17b", pytest.approx(17e9, rel=0.03)),
         ("llama-3-8b", 8_030_261_248),
     ],
 )

@@ -7,17 +7,19 @@ from importlib import import_module
 from roofline.ir.errors import ModelDataError, did_you_mean
 from roofline.programs.architectures.config import Family
 
-#: Each family and the module whose ``FAMILIES`` holds it; loaded when asked for.
+#: Each family and the module of ``programs`` whose ``FAMILIES`` holds it; loaded when asked for.
 MODULES = {
-    "decoder": "decoder",
-    "encoder": "encoder",
-    "seq2seq": "seq2seq",
-    "vit": "vit",
-    "resnet": "convnet",
-    "vgg": "convnet",
-    "mobilenet_v2": "convnet",
-    "convnext": "convnet",
-    "unet": "convnet",
+    "decoder": "architectures.decoder",
+    "decoder-query-gate": "huggingface.checkpoints.blocks",
+    "decoder-indexer": "huggingface.checkpoints.attention",
+    "encoder": "architectures.encoder",
+    "seq2seq": "architectures.seq2seq",
+    "vit": "architectures.vit",
+    "resnet": "architectures.convnet",
+    "vgg": "architectures.convnet",
+    "mobilenet_v2": "architectures.convnet",
+    "convnext": "architectures.convnet",
+    "unet": "architectures.convnet",
 }
 
 
@@ -35,5 +37,5 @@ def family(name: str, where: str = "") -> Family:
         place = f"{where}: " if where else ""
         near = did_you_mean(name, MODULES)
         raise ModelDataError(f"{place}family: unknown family {name!r}; allowed: {', '.join(MODULES)}{near}")
-    row: Family = import_module(f"roofline.programs.architectures.{MODULES[name]}").FAMILIES[name]
+    row: Family = import_module(f"roofline.programs.{MODULES[name]}").FAMILIES[name]
     return row

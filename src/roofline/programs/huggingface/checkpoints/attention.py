@@ -338,6 +338,8 @@ def _minimax_m3(c: Keys) -> dict[str, Any]:
 
 
 _SPARSE = parts.variant(IndexConfig, attend=_indexed)
+#: What a model file may name.
+FAMILIES = {"decoder-indexer": _SPARSE}
 _DEEPSEEK = (*groups.LATENT, experts.deepseek)
 
 

@@ -75,6 +75,8 @@ def _query_gated(c: QueryGateConfig, layer: int) -> Layer:
 
 
 QUERY_GATE = parts.variant(QueryGateConfig, attend=_query_gated)
+#: What a model file may name.
+FAMILIES = {"decoder-query-gate": QUERY_GATE}
 
 
 # --- JetMoE: attention whose heads are experts (section 2.3), experts whose sum has a bias ---------------------------
