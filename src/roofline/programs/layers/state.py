@@ -153,8 +153,11 @@ class Delta:
         heads = run.b.op("rmsnorm", run.heads(x, self.keys, self.key_width, f"{name}_heads"), name=f"{name}_unit")
         if self.keys == self.values:
             return heads
-        shape = (run.batch, run.new, self.values, self.key_width)
-        return run.b.op("rearrange", heads, name=f"{name}_repeated", shape=shape)
+        lead, share = (run.batch, run.new, self.keys), self.values // self.keys
+        alone = run.b.op("view", heads, name=f"{name}_alone", shape=(*lead, 1, self.key_width))
+        shared = run.b.op("expand", alone, name=f"{name}_shared", shape=(*lead, share, self.key_width))
+        copied = run.b.op("rearrange", shared, name=f"{name}_repeated", shape=(*lead, share, self.key_width))
+        return run.b.op("view", copied, name=f"{name}_each", shape=(*lead[:2], self.values, self.key_width))
 
     def scan(self, run: Run, *inputs: str) -> str:
         """Return the normed output of the scan."""
