@@ -1,3 +1,6 @@
+from .deployment import Deployment as Deployment
+from .deployment import Overhead as Overhead
+from .deployment import deployment as deployment
 from .kvcache import KVCache as KVCache
 from .kvcache import kv_cache as kv_cache
 from .limits import Largest as Largest
@@ -5,3 +8,4 @@ from .limits import largest_concurrency as largest_concurrency
 from .limits import largest_context as largest_context
 from .requests import Request as Request
 from .requests import request as request
+from .steps import StepTimes as StepTimes

@@ -1,0 +1,309 @@
+"""A model as a server runs it: on which devices, in which number formats, with what cache and what overhead.
+
+A deployment is ``tp * attention_dp * pp`` devices. Attention runs in ``attention_dp`` groups of ``tp`` devices, each
+with sequences of its own; experts are spread over all devices of a stage, whole over ``ep`` of them and by their inner
+width over the rest (the layout that TensorRT-LLM calls ``moe_ep`` and ``moe_tp``,
+https://nvidia.github.io/TensorRT-LLM/advanced/expert-parallelism.html). A model without experts runs in
+``attention_dp`` whole copies. Servers fuse as compilers do and replay CUDA graphs, and the regime ``warm`` has figures
+measured on their own kernels, quantised activations included; both are the default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from types import MappingProxyType
+from typing import Any, cast
+
+import numpy as np
+
+from roofline.cost import checked_regime
+from roofline.cost.scratch import memory_on
+from roofline.counting.memory import RESERVE, Memory
+from roofline.frontends.source import Program, as_graph
+from roofline.hardware.chip import Chip
+from roofline.hardware.library import AnyChip
+from roofline.hardware.library import chip as find_chip
+from roofline.ir.errors import UsageError
+from roofline.ir.graph import Graph
+from roofline.ir.numbers import whole_number
+from roofline.passes.formats.quantize import formats_by_name, quantize
+from roofline.passes.fusion.fuse import fuse
+from roofline.passes.parallel.shard import shard
+from roofline.passes.parallel.stage import stages
+from roofline.serving.kvcache import checked_layout, kv_cache
+from roofline.serving.steps import StepTimes, step_times
+
+#: Formats that a stack quantises activations to where its weights have them: kernels of both operands in 8 or 4 bits.
+#: https://docs.vllm.ai/en/latest/features/quantization/fp8.html and llm_compressor; int4 weights keep 16-bit ones.
+ACTIVATIONS: Mapping[str, str] = MappingProxyType({
+    "fp8": "fp8", "fp8-block": "fp8", "int8": "int8", "nvfp4": "nvfp4", "mxfp8": "mxfp8",
+})  # fmt: skip
+#: Share of a device's memory that a server uses: ``gpu_memory_utilization`` of vLLM,
+#: https://docs.vllm.ai/en/v0.10.0/configuration/engine_args.html; TensorRT-LLM's is ``free_gpu_memory_fraction``.
+MEMORY_SHARE = 0.9
+#: Tokens of a block: vLLM's default, https://docs.vllm.ai/en/v0.10.0/configuration/engine_args.html.
+BLOCK = 16
+#: Tokens of a step at most: vLLM's default for a server, `max_num_batched_tokens`, on H100 and larger chips (8192),
+#: https://github.com/vllm-project/vllm/blob/v0.10.0/vllm/engine/arg_utils.py.
+CHUNK = 8192
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """Time that a server adds to its device's; nothing by default.
+
+    Attributes:
+        step: Of each step: scheduling, sampling, sending inputs [s].
+        request: Of each request before its first token: tokenising, queueing between processes [s].
+        sequence: Of each running sequence in each step: its token's way out [s].
+    """
+
+    step: float = 0.0
+    request: float = 0.0
+    sequence: float = 0.0
+
+
+@dataclass(frozen=True, repr=False)
+class Deployment:
+    """A model on some devices, in formats, with a cache: what the steps of a server are worked out for.
+
+    From :func:`roofline.serving.deployment`, which checks what it is given.
+
+    Attributes:
+        model: A shipped name, or the path of a model file or config.
+        chip: Each device.
+        tp: Devices that share every layer of a group.
+        pp: Stages of a pipeline.
+        ep: Groups that the experts are spread over whole; the rest of ``tp * attention_dp`` shares their inner widths.
+        attention_dp: Groups that attend to sequences of their own.
+        dtype: Number format of everything.
+        weights: Number format of the weights.
+        activations: Number format that matmuls take their inputs in; that of the weights as stacks do when absent.
+        cache: Number format of the KV cache.
+        block: Tokens of a block of the cache.
+        chunk: Tokens of a step at most, of prompts and decoding sequences together.
+        shared_prefix: First tokens that all prompts have in common; kept once.
+        memory_share: Share of a device's memory that the server uses.
+        reserve: Memory that driver and framework keep [byte].
+        regime: Where operands lie, as for :func:`roofline.estimate`.
+        fuse: A policy of :func:`roofline.passes.fuse`: how the server's kernels are fused.
+        overhead: What the server adds to the device's time.
+        options: Sizes and options of the model.
+    """
+
+    model: Program
+    chip: Chip
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    attention_dp: int = 1
+    dtype: str | None = None
+    weights: str | None = None
+    activations: str | None = None
+    cache: str | None = None
+    block: int = BLOCK
+    chunk: int = CHUNK
+    shared_prefix: int = 0
+    memory_share: float = MEMORY_SHARE
+    reserve: float = RESERVE
+    regime: str = "warm"
+    fuse: str = "inductor"
+    overhead: Overhead = Overhead()
+    options: tuple[tuple[str, Any], ...] = field(default=())
+
+    @property
+    def devices(self) -> int:
+        """All devices."""
+        return self.tp * self.attention_dp * self.pp
+
+    @property
+    def local_experts(self) -> float:
+        """Say how much fewer experts a device holds, each as much wider, than where only groups share them."""
+        return self.ep / self.attention_dp
+
+    @cached_property
+    def decode_stages(self) -> tuple[Graph, ...]:
+        """Programs of one device of each stage that decode a token of each sequence of its group."""
+        return self._stages("decode")
+
+    @cached_property
+    def prefill_stages(self) -> tuple[Graph, ...]:
+        """Those that read a prompt."""
+        return self._stages("prefill")
+
+    def _stages(self, phase: str) -> tuple[Graph, ...]:
+        layout = (self.tp, self.pp, self.attention_dp)
+        formats = (self.dtype, self.weights, self.activations or _activations(self.weights), self.cache)
+        return _programs(cast(Hashable, self.model), phase, layout, formats, self.fuse, self.options)
+
+    def steps(self) -> StepTimes:
+        """Return the seconds of an engine step, evaluated once for this deployment."""
+        return self._steps
+
+    @cached_property
+    def _steps(self) -> StepTimes:
+        over = self.overhead
+        return step_times(
+            tuple(zip(self.decode_stages, self.prefill_stages, strict=True)), self.chip, self.regime,
+            attention_dp=self.attention_dp, local_experts=self.local_experts, overhead=(over.step, over.sequence),
+        )  # fmt: skip
+
+    # --- memory of a device [byte] ---
+
+    @property
+    def room(self) -> float:
+        """Memory of a device that the server uses [byte].
+
+        Raises:
+            MissingFigure: The chip's memory has no size on file.
+        """
+        return self.chip.capacity * self.memory_share
+
+    def memory(self, stage: int = 0) -> Memory:
+        """Return what a device of a stage needs without any cache: weights, and activations of the largest step."""
+        decode, prefill = self.decode_stages[stage], self.prefill_stages[stage]
+        rows = max(self.chunk // self.attention_dp, 1)
+        reading = memory_on(prefill, {"B": 1, "S": rows}, self.chip, "", reserve=self.reserve)
+        idle = memory_on(decode, {"B": 1, "C": 1}, self.chip, "", reserve=self.reserve)
+        parts = {
+            name: max(float(getattr(each, name)) for each in (reading, idle)) for name in ("inputs", "activations")
+        }
+        return replace(idle, **parts, kv_cache=0.0)
+
+    def cache_bytes(self, context: Any) -> tuple[Any, Any]:
+        """Return what a sequence takes in blocks on a device of the fullest stage, and what all share once [byte].
+
+        Args:
+            context: Positions that a sequence holds: a number or an array.
+        """
+        each, once = np.max([self._cache(graph, context) for graph in self.decode_stages], axis=0)
+        return each, once
+
+    def _cache(self, graph: Graph, context: Any) -> tuple[Any, Any]:
+        flat = np.unique(np.maximum(np.asarray(np.ceil(context), dtype=np.int64), 1))
+        prefix = min(self.shared_prefix, int(flat.min()))
+        cache = kv_cache(graph, flat.tolist(), batch=[1, 2], block=self.block, shared_prefix=prefix)
+        one, two = np.asarray(cache.reserved, dtype=np.float64).reshape(2, -1)
+        where = np.searchsorted(flat, np.maximum(np.ceil(context), 1))
+        return (two - one)[where], (2 * one - two)[where]
+
+    def sequences_that_fit(self, context: Any) -> Any:
+        """Return how many sequences of a context fit, over all groups; 0 where not one does.
+
+        Args:
+            context: Positions that each holds, the longest that it comes to: a number or an array.
+        """
+        free = min(self.room - float(self.memory(i).total) for i in range(self.pp))
+        each, once = self.cache_bytes(context)
+        fit = np.floor(np.maximum(free - once, 0.0) / np.maximum(each, 1.0))
+        return self.attention_dp * fit
+
+    def tokens_that_fit(self) -> float:
+        """Tokens of the cache in blocks, over all groups."""
+        free = min(self.room - float(self.memory(i).total) for i in range(self.pp))
+        each, _ = self.cache_bytes(np.asarray([1024 * self.block]))
+        return float(self.attention_dp * max(free, 0.0) / each[0] * 1024 * self.block)
+
+    def __repr__(self) -> str:
+        return f"<Deployment {self.decode_stages[0].title} on {self.devices} x {self.chip.name}: {self.layout}>"
+
+    @property
+    def layout(self) -> str:
+        """The layout and the formats as text."""
+        sizes = {"tp": self.tp, "pp": self.pp, "ep": self.ep, "attention_dp": self.attention_dp}
+        shown = [f"{name} {value}" for name, value in sizes.items() if value > 1 or name == "tp"]
+        formats = {"weights": self.weights, "cache": self.cache}
+        return ", ".join([*shown, *(f"{name} {value}" for name, value in formats.items() if value)])
+
+
+def deployment(
+    model: Program, chip: AnyChip, *, tp: int = 1, pp: int = 1, ep: int | None = None, attention_dp: int = 1,
+    block: int = BLOCK, chunk: int = CHUNK, shared_prefix: int = 0, memory_share: float = MEMORY_SHARE,
+    regime: str = "warm", overhead: Overhead | None = None, dtype: str | None = None, weights: str | None = None,
+    activations: str | None = None, cache: str | None = None, **options: Any,
+) -> Deployment:  # fmt: skip
+    """Describe how a server runs a model.
+
+    Args:
+        model: A shipped name, or the path of a model file or config.
+        chip: A name or a chip: each device.
+        tp: Devices that share every layer.
+        pp: Stages of a pipeline.
+        ep: Groups that the experts are spread over whole, a divisor of ``tp * attention_dp``; ``attention_dp`` when
+            absent.
+        attention_dp: Groups of ``tp`` devices that attend to sequences of their own.
+        block: Tokens of a block of the cache.
+        chunk: Tokens of a step at most, of prompts and decoding sequences together.
+        shared_prefix: First tokens that all prompts have in common.
+        memory_share: Share of a device's memory that the server uses, such as 0.9.
+        regime: As for :func:`roofline.estimate`.
+        overhead: What the server adds to the device's time.
+        dtype: Number format of everything.
+        weights: Number format of the weights; ``fp8`` and ``nvfp4`` are those of the activations, too.
+        activations: Number format that matmuls take their inputs in.
+        cache: Number format of the KV cache.
+        options: Sizes and options of the model, such as ``layers=8``.
+
+    Returns:
+        The deployment, whose ``steps()`` say how long a step takes.
+
+    Raises:
+        UsageError: A layout that cannot be, or a model given as a graph.
+
+    Example:
+        >>> served = deployment("llama-3-70b", "h100-sxm", tp=4, weights="fp8")
+        >>> served.devices, bool(served.sequences_that_fit(8192) > 50)
+        (4, True)
+        >>> bool(served.steps().decode(64, 4096) < 2 * served.steps().decode(1, 4096))
+        True
+    """
+    ways = _layout(model, tp, pp, ep, attention_dp)
+    if not isinstance(memory_share, int | float) or not 0 < memory_share <= 1:
+        raise UsageError(f"memory_share={memory_share!r}: expected a share above 0, at most 1")
+    block, shared_prefix, _ = checked_layout(block, shared_prefix)  # type: ignore[assignment]
+    return Deployment(
+        model, find_chip(chip), *ways, dtype, weights, activations, cache, block,
+        whole_number("chunk", chunk, most=10**9), shared_prefix, memory_share=memory_share,
+        regime=checked_regime(regime), overhead=overhead or Overhead(), options=tuple(sorted(options.items())),
+    )  # fmt: skip
+
+
+def _layout(model: Program, tp: Any, pp: Any, ep: Any, attention_dp: Any) -> tuple[int, int, int, int]:
+    """Return a layout as numbers of Python; refuse one that cannot be.
+
+    Raises:
+        UsageError: As :func:`deployment` does.
+    """
+    if isinstance(model, Graph):
+        raise UsageError("a deployment needs a model by name or path: it runs both of its phases, a graph is one")
+    tp, pp = whole_number("tp", tp), whole_number("pp", pp)
+    attention_dp = whole_number("attention_dp", attention_dp)
+    ep = attention_dp if ep is None else whole_number("ep", ep)
+    if (tp * attention_dp) % ep:
+        raise UsageError(f"ep={ep}: not a divisor of tp * attention_dp = {tp * attention_dp}")
+    return tp, pp, ep, attention_dp
+
+
+def _activations(weights: str | None) -> str | None:
+    """Return the format that a stack quantises activations to, where it does."""
+    known = formats_by_name(weights) if weights else None
+    return ACTIVATIONS.get(known) if isinstance(known, str) else None
+
+
+@lru_cache(maxsize=256)
+def _programs(
+    model: Any, phase: str, layout: tuple[int, int, int], formats: tuple[str | None, ...], policy: str,
+    options: tuple[tuple[str, Any], ...],
+) -> tuple[Graph, ...]:  # fmt: skip
+    """Return what one device of each stage runs; the same for every chip."""
+    (tp, pp, groups), (dtype, weights, activations, cache) = layout, formats
+    graph = as_graph(model, None, dtype, implied=phase, **dict(options))
+    has_experts = any(node.op == "expert_linear" for node in graph.nodes)
+    graph = shard(graph, tp=tp, ep=groups if has_experts else 1)
+    if weights or activations or cache:
+        stored = formats_by_name(weights) if weights else None
+        graph = quantize(graph, weights=stored, activations=activations, cache=cache, scales="static")
+    parts = stages(graph, pp) if pp > 1 else (graph,)
+    return tuple(fuse(part, policy) for part in parts)
