@@ -52,7 +52,7 @@ CHUNK = 8192
 
 @dataclass(frozen=True)
 class Overhead:
-    """Time that a server adds to its device's; nothing by default.
+    """Time that a server adds to its device's; nothing by default, for :func:`roofline.serving.deployment`.
 
     Attributes:
         step: Of each step: scheduling, sampling, sending inputs [s].
@@ -130,7 +130,7 @@ class Deployment:
 
     @cached_property
     def prefill_stages(self) -> tuple[Graph, ...]:
-        """Those that read a prompt."""
+        """Programs of one device of each stage that read a prompt."""
         return self._stages("prefill")
 
     def _stages(self, phase: str) -> tuple[Graph, ...]:

@@ -116,6 +116,8 @@ class _Stage:
 class StepTimes:
     """Seconds of the steps of a deployment; every argument may be an array, and all broadcast.
 
+    From ``steps()`` of what :func:`roofline.serving.deployment` returns.
+
     Attributes:
         stages: Of the stages of a pipeline, which work on as many shares of the sequences at a time.
         attention_dp: Groups that attend to sequences of their own.
