@@ -97,6 +97,27 @@ def prune(
     return smaller if sparsity is None else sparsify(smaller, sparsity, chosen)
 
 
+def shrinking(
+    graph: Graph, amounts: Mapping[str, float], where: str | Sequence[str] = "*", unit: int = 1
+) -> tuple[Axes, dict[Atom, int]]:
+    """Tell which sizes :func:`prune` would change, and to what.
+
+    Args:
+        graph: The program.
+        amounts: ``heads``, ``channels``, ``hidden``, as :func:`prune` takes them.
+        where: Patterns over node names.
+        unit: Kept channels and widths are rounded down to a multiple of this.
+
+    Returns:
+        The axes of the program, and the new size of each atom that shrinks.
+
+    Raises:
+        UsageError: As :func:`prune`.
+    """
+    _check(amounts, unit)
+    return _Plan(graph, patterns(graph, where), unit).sizes(amounts)
+
+
 def _rounded(share: float | Sequence[int], layers: int | None, left: int | None) -> list[str]:
     """Note what a share of layers that does not come out even leaves."""
     if not isinstance(share, float) or layers in (None, left) or left == remaining(share, layers, "layers", "layers"):
@@ -134,12 +155,17 @@ class _Plan:
         """Resize all that is asked for at once."""
         if not amounts:
             return
+        axes, sizes = self.sizes(amounts)
+        self.graph = axes.resize(sizes)
+
+    def sizes(self, amounts: Mapping[str, float]) -> tuple[Axes, dict[Atom, int]]:
+        """Return the axes of the program, and the size that each atom shrinks to."""
         axes = Axes(self.graph)
         roles = Roles(axes)
         sizes: dict[Atom, int] = {}
         for what, amount in amounts.items():
             sizes |= _FINDERS[what](self, roles, amount)
-        self.graph = axes.resize(sizes)
+        return axes, sizes
 
     def selected(self, spans: Mapping[Span, list[str]], what: str, here: str) -> dict[Span, list[str]]:
         """Select those of which ``where`` matches a node, and note what shrinks along with them."""
