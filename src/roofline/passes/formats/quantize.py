@@ -130,7 +130,7 @@ def dequantize(graph: Graph, way: Literal["fused", "separate"] = "fused") -> Gra
     if way not in _WAYS[:2]:
         raise UsageError(f"dequantize: way={way!r}; allowed: {', '.join(_WAYS[:2])}")
     work = Rewriter(graph, way, _SCALES[0])
-    for matrix in weight_matrices(graph):
+    for matrix in _matrices(graph):
         stored, first = graph.tensors[matrix.root].dtype, graph.tensors[matrix.node.inputs[0]].dtype
         wide = dict(matrix.node.attrs).get("compute", first)
         narrower = DTYPES[stored].bits_per_element < DTYPES[wide].bits_per_element
@@ -194,7 +194,7 @@ def formats_by_name(text: str) -> Weights:
 
 
 @dataclass(frozen=True, slots=True)
-class Matrix:
+class _Matrix:
     """A weight as a matmul, or a lookup, reads it.
 
     Attributes:
@@ -212,7 +212,7 @@ class Matrix:
     dequantised: bool
 
 
-def weight_matrices(graph: Graph) -> list[Matrix]:
+def _matrices(graph: Graph) -> list[_Matrix]:
     """Every weight that a matmul multiplies by, and every table."""
     sources = {n.outputs[0]: n for n in graph.nodes if OPS[n.op].kind == "view" or n.op == "dequantize"}
     matrices = []
@@ -226,7 +226,7 @@ def weight_matrices(graph: Graph) -> list[Matrix]:
             tensor, seen = graph.tensors[root], graph.tensors[name]
             if tensor.kind == "weight" and len(seen.shape) > 1:
                 row: Any = _row(node, seen) if root == name else tensor.shape[-1]
-                matrices.append(Matrix(node, position, root, int(row), dequantised))
+                matrices.append(_Matrix(node, position, root, int(row), dequantised))
     return matrices
 
 
@@ -237,9 +237,9 @@ def _row(node: Node, weight: Tensor) -> Any:
     return weight.shape[-2 if node.op in _COLUMNS else -1]
 
 
-def _chosen(graph: Graph, weights: Weights, keep: Sequence[str] | None) -> list[tuple[Matrix, str]]:
+def _chosen(graph: Graph, weights: Weights, keep: Sequence[str] | None) -> list[tuple[_Matrix, str]]:
     """The matrices to quantise and the word for each one's format."""
-    matrices = weight_matrices(graph)
+    matrices = _matrices(graph)
     if not matrices:
         raise UsageError(f"{graph.name} has no matmul with a weight; there is nothing to quantise")
     if not isinstance(weights, str | Mapping):
@@ -261,7 +261,7 @@ def _chosen(graph: Graph, weights: Weights, keep: Sequence[str] | None) -> list[
     return chosen
 
 
-def _names(pattern: str, matrix: Matrix) -> bool:
+def _names(pattern: str, matrix: _Matrix) -> bool:
     return any(fnmatchcase(name, pattern) for name in (matrix.node.name, matrix.root))
 
 
@@ -275,7 +275,7 @@ def _check_patterns(option: str, patterns: Iterable[str], names: Sequence[str]) 
 # --- weights --------------------------------------------------------------------------------------------------------
 
 
-def _store_weights(work: Rewriter, chosen: Sequence[tuple[Matrix, str]], activations: str | None) -> None:
+def _store_weights(work: Rewriter, chosen: Sequence[tuple[_Matrix, str]], activations: str | None) -> None:
     already: list[str] = []
     stored: dict[str, str] = {}
     for matrix, word in chosen:
@@ -289,13 +289,13 @@ def _store_weights(work: Rewriter, chosen: Sequence[tuple[Matrix, str]], activat
         if stored.setdefault(matrix.root, form) != form:
             raise UsageError(f"{matrix.root} would be stored both as {stored[matrix.root]} and as {form}")
         work.store(matrix.root, form)
-    for matrix in weight_matrices(work.before):
+    for matrix in _matrices(work.before):
         if matrix.root in stored:
             _multiply(work, matrix, stored[matrix.root], activations)
     _remark(work, stored, already, activations)
 
 
-def _check_tiny(matrix: Matrix, form: str, activations: str | None) -> None:
+def _check_tiny(matrix: _Matrix, form: str, activations: str | None) -> None:
     fits = DTYPES[form].bits == _TINY_BITS and DTYPES[form].group in _TINY_GROUPS and activations is None
     if not fits or matrix.node.op not in ("linear", "matmul"):
         raise UsageError(
@@ -304,7 +304,7 @@ def _check_tiny(matrix: Matrix, form: str, activations: str | None) -> None:
         )
 
 
-def _multiply(work: Rewriter, matrix: Matrix, stored: str, activations: str | None) -> None:
+def _multiply(work: Rewriter, matrix: _Matrix, stored: str, activations: str | None) -> None:
     """Put the conversions around one matmul, or one lookup, which returns wide rows."""
     node, first = matrix.node, work.before.tensors[matrix.node.inputs[0]]
     if activations is None or node.op == _TABLE:
@@ -325,7 +325,7 @@ def _multiply(work: Rewriter, matrix: Matrix, stored: str, activations: str | No
         work.notes["scales of convolutions' inputs are static: one per tensor, known in advance"] = None
 
 
-def _check_pair(matrix: Matrix, stored: str, form: str) -> None:
+def _check_pair(matrix: _Matrix, stored: str, form: str) -> None:
     """Narrower weights are dequantised to the activations' format; equal ones are multiplied as they are."""
     weight, unit = multiplied_as(stored), multiplied_as(form)
     blocks = unit == "fp4" and stored != form
