@@ -106,6 +106,34 @@ def _opened(source: str | os.PathLike[str]) -> Iterator[tuple[str, TextIO]]:
         yield str(path), stream
 
 
+@contextmanager
+def open_lines(source: str | os.PathLike[str]) -> Iterator[tuple[str, Iterator[tuple[int, str]]]]:
+    """Open text of which every line is a row: CSV without line breaks in its cells, or an object of JSON on each.
+
+    Args:
+        source: A file, or ``-`` for the standard input.
+
+    Yields:
+        Its name for messages, and each line with its number; empty ones and remarks that begin with ``#`` left out.
+
+    Raises:
+        UsageError: No such file, no text in UTF-8, or a line of more than :data:`MAX_ROW` characters.
+    """
+    with _opened(source) as (name, stream):
+        yield name, _numbered(name, _Lines(stream))
+
+
+def _numbered(name: str, lines: _Lines) -> Iterator[tuple[int, str]]:
+    number = 0
+    try:
+        for number, line in enumerate(lines, start=1):
+            lines.row = 0
+            if line.strip() and not line.startswith("#"):
+                yield number, line
+    except (OSError, ValueError) as error:
+        raise _fault(name, number + 1, error) from None
+
+
 def _first(name: str, lines: Iterator[str]) -> str:
     try:
         return next(lines)

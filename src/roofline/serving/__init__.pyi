@@ -6,6 +6,13 @@ from .kvcache import kv_cache as kv_cache
 from .limits import Largest as Largest
 from .limits import largest_concurrency as largest_concurrency
 from .limits import largest_context as largest_context
+from .request_traces import RequestTrace as RequestTrace
+from .request_traces import lru_hits as lru_hits
+from .request_traces import made_requests as made_requests
+from .request_traces import read_requests as read_requests
 from .requests import Request as Request
 from .requests import request as request
+from .simulation import Policy as Policy
+from .simulation import Simulation as Simulation
+from .simulation import simulate as simulate
 from .steps import StepTimes as StepTimes
