@@ -754,10 +754,12 @@ def simulate(
     plan, title = _planned(served, policy, source.trace, seed, whole_number("servers", servers, 1, 10_000))
     _check_fits(source.trace, plan.policy, title)
     columns, steps = plan.run(_jobs(source.trace, plan), source.users, source.until)
-    limits = {name: limit and parse(limit, "s", name) for name, limit in (("ttft", ttft), ("tpot", tpot))}
+    first, then = (
+        None if limit is None else parse(limit, "s", name) for name, limit in (("ttft", ttft), ("tpot", tpot))
+    )
     measured, window = source.counted(columns)
     return Simulation(
-        title, {**source.about, **_about(plan)}, columns, steps, measured, window, plan.policy.room, **limits
+        title, {**source.about, **_about(plan)}, columns, steps, measured, window, plan.policy.room, first, then
     )
 
 
