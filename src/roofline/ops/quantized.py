@@ -10,7 +10,22 @@ from typing import Any
 
 from roofline.ops.arrays import same
 from roofline.ops.axes import broadcast_axes
-from roofline.ops.registry import Op, Work, declare, per_element
+from roofline.ops.registry import OPS, Op, Work, declare, per_element
+
+#: Matmuls whose second operand has the summed axis last but one.
+_COLUMNS = frozenset({"matmul", "bmm"})
+
+
+def summed_axes(op: str, ndim: int) -> tuple[int, ...]:
+    """Return the axes of an operator's weights that one output sums over: of convolutions, all but the first.
+
+    Example:
+        >>> summed_axes("linear", 2), summed_axes("matmul", 2)
+        ((1,), (0,))
+    """
+    if OPS[op].kind == "conv":
+        return tuple(range(1, ndim))
+    return (ndim - 2 if op in _COLUMNS else ndim - 1,)
 
 
 def _dequantized(batch: Any, flops: int = 1, elements: Any = None) -> Work:

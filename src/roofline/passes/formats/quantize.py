@@ -21,6 +21,7 @@ from roofline.ir.graph import Graph, Node, Tensor
 from roofline.ir.sizes import prod
 from roofline.ir.text import shown
 from roofline.ops.aliases import aliases
+from roofline.ops.quantized import summed_axes
 from roofline.ops.registry import OPS
 from roofline.passes.formats.conversions import Rewriter
 from roofline.passes.formats.scales import ACTIVATIONS, activation_format, cache_format, multiplied_as, weight_format
@@ -36,8 +37,6 @@ Weights = str | Mapping[str, str | None]
 _OPERANDS: dict[str, tuple[int, ...]] = {"matmul": (1,), "conv": (1,), "moe": (1, 2), "move": (0,)}
 #: The only move that reads weights.
 _TABLE = "embedding"
-#: Matmuls whose second operand has the summed axis last but one.
-_COLUMNS = frozenset({"matmul", "bmm"})
 #: Matmuls of a class that no weights are multiplied by.
 _NEITHER = frozenset({"triangular_solve", "expert_linear_grad"})
 
@@ -95,8 +94,8 @@ def quantize(
     if activations is not None:
         activation_format(activations, None, scales)  # before the weights follow it
     if weights is not None or activations is not None:
-        chosen = _chosen(graph, weights if weights is not None else str(activations), keep)
-        _store_weights(work, chosen, activations)
+        picked = chosen(graph, weights if weights is not None else str(activations), keep)
+        _store_weights(work, picked, activations)
     if cache is not None:
         _store_cache(work, cache)
     return work.graph()
@@ -130,7 +129,7 @@ def dequantize(graph: Graph, way: Literal["fused", "separate"] = "fused") -> Gra
     if way not in _WAYS[:2]:
         raise UsageError(f"dequantize: way={way!r}; allowed: {', '.join(_WAYS[:2])}")
     work = Rewriter(graph, way, _SCALES[0])
-    for matrix in _matrices(graph):
+    for matrix in weight_matrices(graph):
         stored, first = graph.tensors[matrix.root].dtype, graph.tensors[matrix.node.inputs[0]].dtype
         wide = dict(matrix.node.attrs).get("compute", first)
         narrower = DTYPES[stored].bits_per_element < DTYPES[wide].bits_per_element
@@ -194,7 +193,7 @@ def formats_by_name(text: str) -> Weights:
 
 
 @dataclass(frozen=True, slots=True)
-class _Matrix:
+class Matrix:
     """A weight as a matmul, or a lookup, reads it.
 
     Attributes:
@@ -203,6 +202,7 @@ class _Matrix:
         root: The tensor that stores it, behind any views.
         row: Elements that are summed over; of a matrix that is seen through views, its own rows.
         dequantised: Whether a dequantisation stands between them.
+        ndim: Axes of the tensor that stores it.
     """
 
     node: Node
@@ -210,12 +210,20 @@ class _Matrix:
     root: str
     row: int
     dequantised: bool
+    ndim: int
+
+    @property
+    def summed(self) -> tuple[int, ...]:
+        """The axes of the stored tensor that one output sums over, along which groups lie."""
+        if self.root != self.node.inputs[self.position] or self.node.op == _TABLE:
+            return (self.ndim - 1,)
+        return summed_axes(self.node.op, self.ndim)
 
 
-def _matrices(graph: Graph) -> list[_Matrix]:
+def weight_matrices(graph: Graph) -> list[Matrix]:
     """Every weight that a matmul multiplies by, and every table."""
     sources = {n.outputs[0]: n for n in graph.nodes if OPS[n.op].kind == "view" or n.op == "dequantize"}
-    matrices = []
+    every = []
     for node in graph.nodes:
         reads = node.op not in _NEITHER and (OPS[node.op].kind != "move" or node.op == _TABLE)
         for position in _OPERANDS.get(OPS[node.op].kind, ()) if reads else ():
@@ -226,43 +234,52 @@ def _matrices(graph: Graph) -> list[_Matrix]:
             tensor, seen = graph.tensors[root], graph.tensors[name]
             if tensor.kind == "weight" and len(seen.shape) > 1:
                 row: Any = _row(node, seen) if root == name else tensor.shape[-1]
-                matrices.append(_Matrix(node, position, root, int(row), dequantised))
-    return matrices
+                every.append(Matrix(node, position, root, int(row), dequantised, len(tensor.shape)))
+    return every
 
 
 def _row(node: Node, weight: Tensor) -> Any:
     """Return how many elements of a weight an operator sums over."""
-    if OPS[node.op].kind == "conv":
-        return prod(weight.shape[1:])
-    return weight.shape[-2 if node.op in _COLUMNS else -1]
+    return prod(weight.shape[axis] for axis in summed_axes(node.op, len(weight.shape)))
 
 
-def _chosen(graph: Graph, weights: Weights, keep: Sequence[str] | None) -> list[tuple[_Matrix, str]]:
+def chosen(graph: Graph, weights: Weights, keep: Sequence[str] | None) -> list[tuple[Matrix, str]]:
     """The matrices to quantise and the word for each one's format."""
-    matrices = _matrices(graph)
-    if not matrices:
+    every = weight_matrices(graph)
+    if not every:
         raise UsageError(f"{graph.name} has no matmul with a weight; there is nothing to quantise")
     if not isinstance(weights, str | Mapping):
         raise UsageError(f"weights={shown(weights)}: expected a format, or formats by the names of matrices")
     table = {"*": weights} if isinstance(weights, str) else dict(weights)
-    matmuls = list(dict.fromkeys(name for matrix in matrices for name in (matrix.node.name, matrix.root)))
+    matmuls = list(dict.fromkeys(name for matrix in every for name in (matrix.node.name, matrix.root)))
     _check_patterns("weights", [pattern for pattern in table if pattern != "*"], matmuls)
     _check_patterns("keep", keep or (), [*matmuls, *graph.tensors, *(node.name for node in graph.nodes)])
-    chosen = []
-    for matrix in matrices:
-        fits = [pattern for pattern in table if _names(pattern, matrix)]
-        word = table[fits[-1]] if fits else None
-        named = keep is None and bool(fits) and fits[-1] != "*"
-        stays = any(_names(pattern, matrix) for pattern in (KEEP if keep is None else keep))
-        if word is not None and (named or not stays):
-            chosen.append((matrix, word))
-    if not chosen:
+    picked = []
+    for matrix in every:
+        word = format_for((matrix.node.name, matrix.root), table, keep)
+        if word is not None:
+            picked.append((matrix, word))
+    if not picked:
         raise UsageError(f"{graph.name}: every matrix is excluded; keep=() excludes none")
-    return chosen
+    return picked
 
 
-def _names(pattern: str, matrix: _Matrix) -> bool:
-    return any(fnmatchcase(name, pattern) for name in (matrix.node.name, matrix.root))
+def format_for(names: Sequence[str], table: Mapping[str, str | None], keep: Sequence[str] | None) -> str | None:
+    """Return the word for the format of a matrix with some names, ``None`` where it stays as it is.
+
+    Example:
+        >>> [format_for([name], {"*": "int8", "*.up": "int4"}, None) for name in ("mlp.up", "mlp.down", "head")]
+        ['int4', 'int8', None]
+    """
+    fits = [pattern for pattern in table if _names(pattern, names)]
+    word = table[fits[-1]] if fits else None
+    named = keep is None and bool(fits) and fits[-1] != "*"
+    stays = any(_names(pattern, names) for pattern in (KEEP if keep is None else keep))
+    return word if named or not stays else None
+
+
+def _names(pattern: str, names: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for name in names)
 
 
 def _check_patterns(option: str, patterns: Iterable[str], names: Sequence[str]) -> None:
@@ -275,10 +292,10 @@ def _check_patterns(option: str, patterns: Iterable[str], names: Sequence[str]) 
 # --- weights --------------------------------------------------------------------------------------------------------
 
 
-def _store_weights(work: Rewriter, chosen: Sequence[tuple[_Matrix, str]], activations: str | None) -> None:
+def _store_weights(work: Rewriter, picked: Sequence[tuple[Matrix, str]], activations: str | None) -> None:
     already: list[str] = []
     stored: dict[str, str] = {}
-    for matrix, word in chosen:
+    for matrix, word in picked:
         present = work.before.tensors[matrix.root].dtype
         form = weight_format(word, matrix.row, matrix.node.name)
         if work.way == "tinygemm":
@@ -289,13 +306,13 @@ def _store_weights(work: Rewriter, chosen: Sequence[tuple[_Matrix, str]], activa
         if stored.setdefault(matrix.root, form) != form:
             raise UsageError(f"{matrix.root} would be stored both as {stored[matrix.root]} and as {form}")
         work.store(matrix.root, form)
-    for matrix in _matrices(work.before):
+    for matrix in weight_matrices(work.before):
         if matrix.root in stored:
             _multiply(work, matrix, stored[matrix.root], activations)
     _remark(work, stored, already, activations)
 
 
-def _check_tiny(matrix: _Matrix, form: str, activations: str | None) -> None:
+def _check_tiny(matrix: Matrix, form: str, activations: str | None) -> None:
     fits = DTYPES[form].bits == _TINY_BITS and DTYPES[form].group in _TINY_GROUPS and activations is None
     if not fits or matrix.node.op not in ("linear", "matmul"):
         raise UsageError(
@@ -304,7 +321,7 @@ def _check_tiny(matrix: _Matrix, form: str, activations: str | None) -> None:
         )
 
 
-def _multiply(work: Rewriter, matrix: _Matrix, stored: str, activations: str | None) -> None:
+def _multiply(work: Rewriter, matrix: Matrix, stored: str, activations: str | None) -> None:
     """Put the conversions around one matmul, or one lookup, which returns wide rows."""
     node, first = matrix.node, work.before.tensors[matrix.node.inputs[0]]
     if activations is None or node.op == _TABLE:
@@ -325,7 +342,7 @@ def _multiply(work: Rewriter, matrix: _Matrix, stored: str, activations: str | N
         work.notes["scales of convolutions' inputs are static: one per tensor, known in advance"] = None
 
 
-def _check_pair(matrix: _Matrix, stored: str, form: str) -> None:
+def _check_pair(matrix: Matrix, stored: str, form: str) -> None:
     """Narrower weights are dequantised to the activations' format; equal ones are multiplied as they are."""
     weight, unit = multiplied_as(stored), multiplied_as(form)
     blocks = unit == "fp4" and stored != form

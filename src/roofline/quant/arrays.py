@@ -1,0 +1,52 @@
+"""Numbers of a user: numpy arrays or PyTorch tensors, and what comes back is of the same kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from roofline.ir.errors import UsageError
+from roofline.ir.text import shown
+from roofline.ops.elements import Array
+
+
+def array(x: Any, what: str = "an array") -> Array:
+    """Return numbers as a numpy array in double precision.
+
+    Args:
+        x: An array, a PyTorch tensor of any format, or nested lists.
+        what: Named in errors.
+
+    Raises:
+        UsageError: No numbers.
+    """
+    if hasattr(x, "detach"):
+        x = x.detach().cpu().double().numpy()
+    try:
+        return np.asarray(x, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise UsageError(f"{what}: expected an array of numbers, not {shown(x)}") from None
+
+
+def like(values: Array, x: Any) -> Any:
+    """Return values as what ``x`` is: a tensor of its format and device, or the array itself."""
+    if not hasattr(x, "detach"):
+        return values
+    import torch
+
+    return torch.from_numpy(np.ascontiguousarray(values)).to(dtype=x.dtype, device=x.device)
+
+
+def batches_of(x: Any, what: str = "batches") -> list[Array]:
+    """Return one array, or several, as a list of arrays.
+
+    Raises:
+        UsageError: None at all.
+    """
+    several = isinstance(x, Iterable) and not hasattr(x, "shape")
+    arrays = [array(each, what) for each in x] if several else [array(x, what)]
+    if not arrays or not any(each.size for each in arrays):
+        raise UsageError(f"{what}: there are none")
+    return arrays

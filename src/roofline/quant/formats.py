@@ -1,0 +1,97 @@
+"""Round arrays to number formats: the words of :func:`roofline.passes.quantize`, carried out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from roofline.ops.rounding import Axis, Format, Quantized, axes_of, number_format, quantized
+from roofline.passes.formats.scales import weight_format
+from roofline.quant.arrays import array, like
+from roofline.quant.ranges import Range
+
+__all__ = ["Format", "Quantized", "as_format", "fake", "number_format", "round_to"]
+
+
+def as_format(word: str | Format, row: int) -> Format:
+    """Return the format that weights with rows of some length get, with the scales that the passes count.
+
+    Args:
+        word: A format or its name: ``int8`` has a 16-bit scale a row, ``int4`` groups of 128, ``fp8`` a 32-bit scale a
+            row; ``-tensor`` and ``-asym`` behind a name are one fp32 scale for all, and a zero point.
+        row: Elements that one output sums over [elements].
+
+    Returns:
+        The format.
+
+    Raises:
+        UnknownDType: No such format.
+        UsageError: Groups that do not divide the rows, or a format that nothing rounds to.
+
+    Example:
+        >>> print(as_format("int8", 4096), as_format("int4", 64), as_format("fp8-tensor", 64))
+        int8-g4096-sym int4-g64 fp8-tensor
+    """
+    if isinstance(word, Format):
+        return word
+    base, _, more = ("fp8-e5m2" if word == "e5m2" else word).partition("-")
+    if more in ("e5m2", "asym"):
+        return number_format(f"{weight_format(base, row)}-{more}")
+    if "tensor" in more:
+        return number_format(word)
+    return number_format(weight_format(word, row))
+
+
+def round_to(x: Any, format: str | Format, axis: Axis = -1, *, within: Range | None = None) -> Quantized:
+    """Round an array to a format: codes, scales and zero points.
+
+    Args:
+        x: Numbers: a numpy array or a PyTorch tensor.
+        format: A format or its name, as for :func:`as_format`.
+        axis: The axis, or axes, that one output sums over: groups and rows lie along them. The last one of a linear
+            layer's weights and of activations, ``(1, 2, 3)`` of a convolution's.
+        within: Ranges from :func:`calibrate`; numbers beyond are clipped. By default each group's own.
+
+    Returns:
+        The array in the format; ``.values`` are numbers again.
+
+    Raises:
+        UnknownDType: No such format.
+        UsageError: Numbers that are not finite, or groups that do not divide the rows.
+        ShapeError: No such axis.
+
+    Example:
+        >>> q = round_to([[-1.0, 0.5, 2.0, 0.0]], "int8")
+        >>> q.codes.tolist(), q.scale.round(4).tolist()
+        ([[-64, 32, 127, 0]], [[0.0158]])
+    """
+    numbers = array(x, "round_to")
+    axes = axes_of(axis, numbers.ndim)
+    row = 1
+    for each in axes:
+        row *= numbers.shape[each]
+    low, high = (None, None) if within is None else (within.low, within.high)
+    return quantized(numbers, as_format(format, row), axes, low, high)
+
+
+def fake(x: Any, format: str | Format, axis: Axis = -1, *, within: Range | None = None) -> Any:
+    """Round an array to a format and back.
+
+    Args:
+        x: Numbers: a numpy array or a PyTorch tensor.
+        format: A format or its name, as for :func:`as_format`.
+        axis: The axis, or axes, that one output sums over.
+        within: Ranges from :func:`calibrate`.
+
+    Returns:
+        The nearest numbers that the format has, as an array in double precision, or a tensor like the one given.
+
+    Raises:
+        UnknownDType: No such format.
+        UsageError: Numbers that are not finite, or groups that do not divide the rows.
+        ShapeError: No such axis.
+
+    Example:
+        >>> fake([0.3, 5.1, -7.0, 100.0] * 8, "mxfp4")[:4].tolist()
+        [0.0, 0.0, -8.0, 96.0]
+    """
+    return like(round_to(x, format, axis, within=within).values, x)

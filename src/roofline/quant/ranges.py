@@ -1,0 +1,107 @@
+"""Ranges of numbers from calibration batches: extremes, percentiles, or the clip with the least squared error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from roofline.ir.errors import UsageError, did_you_mean
+from roofline.ops.elements import Array
+from roofline.ops.rounding import Axis, Format, axes_of, quantized, rows_of, shared
+from roofline.quant.arrays import batches_of
+
+Method = Literal["minmax", "percentile", "mse"]
+#: Shares of the full range that the least squared error is searched among.
+_CLIPS = np.linspace(1.0, 0.2, 81)
+
+
+@dataclass(frozen=True)
+class Range:
+    """Smallest and largest number that a format has to hold, for each that has a scale of its own.
+
+    From :func:`roofline.quant.calibrate`.
+
+    Attributes:
+        low: Smallest numbers.
+        high: Largest numbers.
+    """
+
+    low: Array
+    high: Array
+
+
+def calibrate(
+    batches: Any, format: str | Format, method: Method = "minmax", *, axis: Axis = -1, percentile: float = 99.9
+) -> Range:
+    """Find the range that numbers are rounded within.
+
+    Args:
+        batches: An array or a tensor, or several with the same axes: what a tensor was in each calibration batch.
+            Several need a format with one scale a tensor.
+        format: What they will be rounded to: ``int8-tensor``, ``int8-tensor-asym``, ``fp8-tensor``, ``int4-g128``, ...
+        method: ``minmax``; ``percentile``, which leaves out as many of the largest magnitudes; ``mse``, the clip that
+            rounds with the least squared error, out of 81 between the whole range and a fifth of it.
+        axis: The axis, or axes, that groups and rows lie along.
+        percentile: Of the numbers, that are within [%].
+
+    Returns:
+        The range, for :func:`round_to`.
+
+    Raises:
+        UnknownDType: No such format.
+        UsageError: No numbers, several batches for several scales, an unknown method or a percentile out of range.
+
+    Example:
+        >>> import numpy as np
+        >>> r = calibrate([np.array([1.0, -3.0]), np.array([2.0, 0.5])], "int8-tensor-asym")
+        >>> r.low.item(), r.high.item()
+        (-3.0, 2.0)
+    """
+    from roofline.quant.formats import as_format
+
+    if method not in _METHODS:
+        raise UsageError(f"method={method!r}; allowed: {', '.join(_METHODS)}{did_you_mean(str(method), _METHODS)}")
+    if not 50 < percentile <= 100:
+        raise UsageError(f"percentile={percentile!r}: more than 50 and at most 100")
+    arrays = batches_of(batches)
+    rows = [rows_of(each, axes_of(axis, each.ndim)) for each in arrays]
+    form = as_format(format, rows[0].shape[-1])
+    if len(rows) > 1 and form.per != "tensor":
+        raise UsageError(f"{form}: several batches have one range for all; use a format with -tensor, or one array")
+    whole = rows[0] if len(rows) == 1 else np.concatenate([each.ravel() for each in rows])[None]
+    return _METHODS[method](form, whole, percentile)
+
+
+def _minmax(form: Format, rows: Array, percentile: float = 100.0) -> Range:
+    return Range(shared(form, rows, np.minimum), shared(form, rows, np.maximum))
+
+
+def _percentile(form: Format, rows: Array, percentile: float) -> Range:
+    if form.per == "block":
+        raise UsageError(f"{form}: percentiles go along rows; use method='mse'")
+    if form.per == "group":
+        rows = rows.reshape(*rows.shape[:-1], -1, form.group)
+    axis = None if form.per == "tensor" else -1
+    cut = 100 - percentile
+    if form.symmetric:
+        high = np.percentile(np.abs(rows), percentile, axis=axis, keepdims=form.per != "group")
+        return Range(-high, high)
+    low, high = np.percentile(rows, [cut, percentile], axis=axis, keepdims=form.per != "group")
+    return Range(low, high)
+
+
+def _mse(form: Format, rows: Array, percentile: float = 100.0) -> Range:
+    """Try every clip for all groups at once, and take for each the best."""
+    full = _minmax(form, rows)
+    least, best = np.full(np.shape(full.low), np.inf), np.ones(np.shape(full.low))
+    for clip in _CLIPS:
+        values = quantized(rows, form, -1, full.low * clip, full.high * clip).values
+        error = shared(form, (values - rows) ** 2, np.add)
+        best = np.where(error < least, clip, best)
+        least = np.minimum(error, least)
+    return Range(full.low * best, full.high * best)
+
+
+_METHODS = {"minmax": _minmax, "percentile": _percentile, "mse": _mse}

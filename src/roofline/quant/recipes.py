@@ -1,0 +1,188 @@
+"""What to quantise and how: a recipe, its layers, and what became of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from roofline.ir.errors import UsageError, did_you_mean
+from roofline.ir.graph import Graph
+from roofline.ir.report import Report
+from roofline.ops.deviation import Deviation, decibels
+from roofline.ops.elements import Array
+from roofline.ops.rounding import Axis, Format, Quantized, rows_of
+from roofline.quant.errors import deviation
+from roofline.quant.formats import as_format, round_to
+from roofline.quant.ranges import Method, calibrate
+from roofline.quant.secondorder import gptq, output_error
+
+#: A format for all layers, or formats by pattern, of which the last that fits wins and ``None`` leaves alone.
+Weights = str | Mapping[str, str | None]
+How = Literal["nearest", "gptq"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to quantise a model after training.
+
+    Attributes:
+        weights: A format for all matrices, or formats by pattern of layer or weight names, as for
+            :func:`roofline.passes.quantize`.
+        activations: Format that they take their inputs in, or ``None``.
+        method: ``nearest`` rounding, or ``gptq``, which needs calibration inputs.
+        ranges: How scales are found: ``minmax``, ``percentile`` or ``mse``.
+        scales: Of activations: ``dynamic``, row by row as they come, or ``static``, from calibration batches.
+        order: Of columns in GPTQ: ``natural`` or ``activation``.
+        damping: Of GPTQ's Hessian, a share of its mean diagonal.
+        smooth: Strength of SmoothQuant between 0 and 1 before all else, or ``None``.
+        keep: Patterns that stay; by default those of :func:`roofline.passes.quantize`.
+
+    Example:
+        >>> Recipe("int4-g128", method="gptq").ranges
+        'minmax'
+    """
+
+    weights: Weights | None = "int8"
+    activations: str | None = None
+    method: How = "nearest"
+    ranges: Method = "minmax"
+    scales: Literal["dynamic", "static"] = "dynamic"
+    order: Literal["natural", "activation"] = "natural"
+    damping: float = 0.01
+    smooth: float | None = None
+    keep: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        for option, allowed in _WORDS.items():
+            value = getattr(self, option)
+            if value not in allowed:
+                raise UsageError(
+                    f"{option}={value!r}; allowed: {', '.join(allowed)}{did_you_mean(str(value), allowed)}"
+                )
+
+
+_WORDS: dict[str, tuple[str, ...]] = {
+    "method": ("nearest", "gptq"), "ranges": ("minmax", "percentile", "mse"), "scales": ("dynamic", "static"),
+    "order": ("natural", "activation"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One matrix that was rounded.
+
+    One of ``.layers`` of what :func:`roofline.quant.quantize_module` returns.
+
+    Attributes:
+        name: Of its weight.
+        rounded: The weight in its format.
+        method: How it was rounded.
+        error: Of the weight.
+        output_sqnr_db: SQNR of what the layer computes on the calibration inputs, from rounding its weights
+            [dB]; ``None`` without any.
+    """
+
+    name: str
+    rounded: Quantized
+    method: How
+    error: Deviation
+    output_sqnr_db: float | None
+
+    def row(self) -> dict[str, Any]:
+        """Return the figures by name."""
+        size = {"format": self.rounded.format.name, "bytes": self.rounded.bits / 8}
+        return {
+            "weight": self.name,
+            "method": self.method,
+            **size,
+            **self.error.row(),
+            "output_sqnr_db": self.output_sqnr_db,
+        }
+
+
+@dataclass(frozen=True)
+class QuantizedModel(Report):
+    """A model whose weights were rounded: the numbers, their errors, and the program with its formats.
+
+    From :func:`roofline.quant.quantize_weights` and :func:`roofline.quant.quantize_module`.
+
+    Attributes:
+        name: Of the model.
+        recipe: How.
+        layers: Each matrix that was rounded.
+        program: The program with its formats for predictions, or ``None``.
+        module: The PyTorch module that rounds, or ``None``.
+        arrays: All weights as numbers by name, rounded or not.
+    """
+
+    name: str
+    recipe: Recipe
+    layers: tuple[Layer, ...]
+    program: Graph | None = None
+    module: Any = None
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+    schema = "quantized"
+
+    @property
+    def weights(self) -> dict[str, Quantized]:
+        """The rounded weights by name: codes, scales, zero points."""
+        return {layer.name: layer.rounded for layer in self.layers}
+
+    @property
+    def formats(self) -> dict[str, str | None]:
+        """Formats by weight name as :func:`roofline.passes.quantize` takes them; it counts the same bits."""
+        return {"*": None, **{layer.name: stored_as(layer.rounded.format) for layer in self.layers}}
+
+    def subject(self) -> dict[str, Any]:
+        """Return the model and how it was quantised."""
+        recipe = self.recipe
+        how = {"method": recipe.method, "ranges": recipe.ranges, "activations": recipe.activations}
+        return {"model": self.name, **how}
+
+    def summary(self) -> dict[str, Any]:
+        """Return what all matrices take."""
+        stored = sum(each.bits for each in self.weights.values())
+        elements = sum(each.codes.size for each in self.weights.values())
+        return {"weights_bytes": stored / 8, "bits_per_weight": stored / elements if elements else None}
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return one row per matrix."""
+        return [layer.row() for layer in self.layers]
+
+
+def stored_as(form: Format) -> str:
+    """Return the format of :mod:`roofline.ir.dtypes` that counts a format's bits.
+
+    Example:
+        >>> stored_as(as_format("int8-tensor", 64)), stored_as(as_format("mxfp8-e5m2", 64))
+        ('int8', 'mxfp8')
+    """
+    return "-".join(part for part in form.name.split("-") if part not in ("e5m2", "tensor", "asym"))
+
+
+def round_layer(
+    name: str, weight: Array, word: str | Format, axis: Axis, recipe: Recipe, moment: Array | None = None
+) -> Layer:
+    """Round one matrix as a recipe says, and measure what that does."""
+    form = as_format(word, rows_of(weight, _axes(axis, weight)).shape[-1])
+    if recipe.method == "gptq":
+        if moment is None:
+            raise UsageError(f"{name}: method='gptq' needs calibration inputs")
+        rounded = gptq(weight, format=form, axis=axis, second=moment, damping=recipe.damping, order=recipe.order,
+                       ranges=recipe.ranges)  # fmt: skip
+    else:
+        within = None if recipe.ranges == "minmax" else calibrate(weight, form, recipe.ranges, axis=axis)
+        rounded = round_to(weight, form, axis, within=within)
+    sqnr = None
+    if moment is not None:
+        rows, change = (rows_of(each, rounded.axis) for each in (weight, rounded.values - weight))
+        power, noise = (output_error(each.reshape(-1, len(moment)), moment).sum() for each in (rows, change))
+        sqnr = decibels(float(power), float(noise))
+    return Layer(name, rounded, recipe.method, deviation(weight, rounded.values), sqnr)
+
+
+def _axes(axis: Axis, weight: Array) -> tuple[int, ...]:
+    return tuple(np.atleast_1d(axis) % weight.ndim)

@@ -1,0 +1,85 @@
+"""Quantise the weights of a program by tensor name, and give the program their formats for predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from roofline.ir.errors import ShapeError, UsageError, did_you_mean
+from roofline.ir.graph import Graph, check_graph
+from roofline.ops.elements import Array
+from roofline.passes.formats.quantize import Weights, chosen, quantize
+from roofline.quant.arrays import array
+from roofline.quant.formats import as_format
+from roofline.quant.recipes import QuantizedModel, Recipe, round_layer, stored_as
+from roofline.quant.secondorder import hessian
+
+
+def quantize_weights(
+    graph: Graph,
+    weights: Mapping[str, Any],
+    format: Weights = "int8",
+    method: str = "nearest",
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    keep: Sequence[str] | None = None,
+    **how: Any,
+) -> QuantizedModel:
+    """Round the weights of a program, and give the program their formats.
+
+    Args:
+        graph: The program: ``rl.from_torch(module, x)`` calls weights as the module's ``state_dict`` does.
+        weights: Numbers by tensor name; what the program does not multiply by stays as it is.
+        format: A format for all matrices, or formats by pattern, as for :func:`roofline.passes.quantize`.
+        method: ``nearest`` or ``gptq``.
+        inputs: What each matrix is multiplied by in calibration, by tensor name: ``[..., in]``, one array or several.
+        keep: Patterns that stay; by default those of :func:`roofline.passes.quantize`.
+        how: ``ranges``, ``order`` and ``damping`` of a :class:`Recipe`.
+
+    Returns:
+        The rounded weights, the error of each, and the program in those formats (``.program``).
+
+    Raises:
+        UsageError: No such tensor, no numbers for a matrix, no inputs for GPTQ, an unknown word.
+        ShapeError: Numbers of another shape.
+
+    Example:
+        >>> import numpy as np
+        >>> from roofline.ops.builder import Builder
+        >>> b = Builder("gemm", "bf16")
+        >>> g = b.graph([b.op("linear", b.input("x", (8, 64)), b.weight("w", (32, 64)), name="y")])
+        >>> small = quantize_weights(g, {"w": np.eye(32, 64)}, "int4-g32")
+        >>> small.program.tensors["w"].dtype, small.weights["w"].codes[0, :3].tolist()
+        ('int4-g32', [15, 0, 0])
+    """
+    check_graph(graph, "quantize_weights", "it")
+    recipe = Recipe(format, method=method, keep=keep, **how)  # type: ignore[arg-type]
+    numbers = {name: array(each, name) for name, each in weights.items()}
+    _check_names(graph, numbers, inputs or {})
+    layers, words = [], {}
+    for matrix, word in chosen(graph, format, keep):
+        name = matrix.root
+        if name in words:
+            continue
+        form = as_format(word, matrix.row)
+        words[name] = stored_as(form)
+        moment = None if not inputs or name not in inputs else hessian(inputs[name])
+        layers.append(round_layer(name, _of(numbers, name, graph), form, matrix.summed, recipe, moment))
+    program = quantize(graph, weights={"*": None, **words}, keep=())
+    rounded = {layer.name: layer.rounded.values for layer in layers}
+    return QuantizedModel(graph.name, recipe, tuple(layers), program, arrays={**numbers, **rounded})
+
+
+def _of(numbers: Mapping[str, Array], name: str, graph: Graph) -> Array:
+    if name not in numbers:
+        raise UsageError(f"{graph.name}: weights has no numbers for {name!r}{did_you_mean(name, numbers)}")
+    return numbers[name]
+
+
+def _check_names(graph: Graph, numbers: Mapping[str, Array], inputs: Mapping[str, Any]) -> None:
+    for name in (*numbers, *inputs):
+        if name not in graph.tensors:
+            raise UsageError(f"{graph.name} has no tensor {name!r}{did_you_mean(name, graph.tensors)}")
+    for name, each in numbers.items():
+        if each.shape != graph.tensors[name].shape:
+            raise ShapeError(f"{graph.name}: {name!r} is {list(graph.tensors[name].shape)}, not {list(each.shape)}")
