@@ -2,7 +2,6 @@ from .errors import Deviation as Deviation
 from .errors import deviation as deviation
 from .formats import Format as Format
 from .formats import Quantized as Quantized
-from .formats import as_format as as_format
 from .formats import fake as fake
 from .formats import number_format as number_format
 from .formats import round_to as round_to
@@ -21,3 +20,4 @@ from .recipes import Recipe as Recipe
 from .secondorder import gptq as gptq
 from .secondorder import hessian as hessian
 from .weights import quantize_weights as quantize_weights
+from .words import as_format as as_format

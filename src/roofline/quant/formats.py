@@ -5,40 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from roofline.ops.rounding import Axis, Format, Quantized, axes_of, number_format, quantized
-from roofline.passes.formats.scales import weight_format
 from roofline.quant.arrays import array, like
 from roofline.quant.ranges import Range
+from roofline.quant.words import as_format
 
 __all__ = ["Format", "Quantized", "as_format", "fake", "number_format", "round_to"]
-
-
-def as_format(word: str | Format, row: int) -> Format:
-    """Return the format that weights with rows of some length get, with the scales that the passes count.
-
-    Args:
-        word: A format or its name: ``int8`` has a 16-bit scale a row, ``int4`` groups of 128, ``fp8`` a 32-bit scale a
-            row; ``-tensor`` and ``-asym`` behind a name are one fp32 scale for all, and a zero point.
-        row: Elements that one output sums over [elements].
-
-    Returns:
-        The format.
-
-    Raises:
-        UnknownDType: No such format.
-        UsageError: Groups that do not divide the rows, or a format that nothing rounds to.
-
-    Example:
-        >>> print(as_format("int8", 4096), as_format("int4", 64), as_format("fp8-tensor", 64))
-        int8-g4096-sym int4-g64 fp8-tensor
-    """
-    if isinstance(word, Format):
-        return word
-    base, _, more = ("fp8-e5m2" if word == "e5m2" else word).partition("-")
-    if more in ("e5m2", "asym"):
-        return number_format(f"{weight_format(base, row)}-{more}")
-    if "tensor" in more:
-        return number_format(word)
-    return number_format(weight_format(word, row))
 
 
 def round_to(x: Any, format: str | Format, axis: Axis = -1, *, within: Range | None = None) -> Quantized:

@@ -11,6 +11,7 @@ from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ops.elements import Array
 from roofline.ops.rounding import Axis, Format, axes_of, quantized, rows_of, shared
 from roofline.quant.arrays import batches_of
+from roofline.quant.words import as_format
 
 Method = Literal["minmax", "percentile", "mse"]
 #: Shares of the full range that the least squared error is searched among.
@@ -59,8 +60,6 @@ def calibrate(
         >>> r.low.item(), r.high.item()
         (-3.0, 2.0)
     """
-    from roofline.quant.formats import as_format
-
     if method not in _METHODS:
         raise UsageError(f"method={method!r}; allowed: {', '.join(_METHODS)}{did_you_mean(str(method), _METHODS)}")
     if not 50 < percentile <= 100:

@@ -15,9 +15,10 @@ from roofline.ops.deviation import Deviation, decibels
 from roofline.ops.elements import Array
 from roofline.ops.rounding import Axis, Format, Quantized, rows_of
 from roofline.quant.errors import deviation
-from roofline.quant.formats import as_format, round_to
+from roofline.quant.formats import round_to
 from roofline.quant.ranges import Method, calibrate
 from roofline.quant.secondorder import gptq, output_error
+from roofline.quant.words import as_format, stored_as
 
 #: A format for all layers, or formats by pattern, of which the last that fits wins and ``None`` leaves alone.
 Weights = str | Mapping[str, str | None]
@@ -151,16 +152,6 @@ class QuantizedModel(Report):
     def records(self) -> list[dict[str, Any]]:
         """Return one row per matrix."""
         return [layer.row() for layer in self.layers]
-
-
-def stored_as(form: Format) -> str:
-    """Return the format of :mod:`roofline.ir.dtypes` that counts a format's bits.
-
-    Example:
-        >>> stored_as(as_format("int8-tensor", 64)), stored_as(as_format("mxfp8-e5m2", 64))
-        ('int8', 'mxfp8')
-    """
-    return "-".join(part for part in form.name.split("-") if part not in ("e5m2", "tensor", "asym"))
 
 
 def round_layer(

@@ -27,8 +27,9 @@ from roofline.ops.rounding import (
     spread,
 )  # fmt: skip
 from roofline.quant.arrays import array, batches_of
-from roofline.quant.formats import as_format, round_to
+from roofline.quant.formats import round_to
 from roofline.quant.ranges import Method, Range, calibrate
+from roofline.quant.words import as_format
 
 _BLOCK = 128
 

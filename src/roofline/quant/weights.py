@@ -10,9 +10,9 @@ from roofline.ir.graph import Graph, check_graph
 from roofline.ops.elements import Array
 from roofline.passes.formats.quantize import Weights, chosen, quantize
 from roofline.quant.arrays import array
-from roofline.quant.formats import as_format
-from roofline.quant.recipes import QuantizedModel, Recipe, round_layer, stored_as
+from roofline.quant.recipes import QuantizedModel, Recipe, round_layer
 from roofline.quant.secondorder import hessian
+from roofline.quant.words import as_format, stored_as
 
 
 def quantize_weights(
