@@ -26,7 +26,7 @@ def deviation(before: Any, after: Any) -> Deviation:
         UsageError: No numbers.
 
     Example:
-        >>> deviation([1.0, 2.0, 2.0], [1.0, 2.0, 1.7]).sqnr_db
+        >>> deviation([3.0, 4.0], [3.0, 4.5]).sqnr_db
         20.0
     """
     x, y = array(before, "before"), array(after, "after")

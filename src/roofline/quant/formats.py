@@ -33,7 +33,7 @@ def round_to(x: Any, format: str | Format, axis: Axis = -1, *, within: Range | N
     Example:
         >>> q = round_to([[-1.0, 0.5, 2.0, 0.0]], "int8")
         >>> q.codes.tolist(), q.scale.round(4).tolist()
-        ([[-64, 32, 127, 0]], [[0.0158]])
+        ([[-64, 32, 127, 0]], [[0.0157]])
     """
     numbers = array(x, "round_to")
     axes = axes_of(axis, numbers.ndim)
@@ -63,6 +63,6 @@ def fake(x: Any, format: str | Format, axis: Axis = -1, *, within: Range | None 
 
     Example:
         >>> fake([0.3, 5.1, -7.0, 100.0] * 8, "mxfp4")[:4].tolist()
-        [0.0, 0.0, -8.0, 96.0]
+        [0.0, 8.0, -8.0, 96.0]
     """
     return like(round_to(x, format, axis, within=within).values, x)

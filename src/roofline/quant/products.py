@@ -66,7 +66,7 @@ def matmul(a: Quantized, b: Quantized) -> Product:
         >>> from roofline.quant import round_to
         >>> a, b = round_to([[1.0, -2.0], [3.0, 0.5]], "int8"), round_to([[4.0, 1.0]], "int8")
         >>> matmul(a, b).integers.tolist()
-        [[[4001]], [[16801]]]
+        [[[4064]], [[16801]]]
     """
     left, right = rows_of(a.codes, a.axis), rows_of(b.codes, b.axis)
     length = left.shape[-1]
