@@ -102,33 +102,44 @@ def gptq(
         >>> error(gptq(w, x, "int4-g32-sym")) < 0.5 * error(round_to(w, "int4-g32-sym"))
         True
     """
+    _check_words(inputs is None and second is None, order, damping)
     whole = array(weights, "weights")
     axes = axes_of(axis, whole.ndim)
     rows = rows_of(whole, axes)
-    lead, width = rows.shape[:-1], rows.shape[-1]
-    form = as_format(format, width)
-    if inputs is None and second is None:
+    form = as_format(format, rows.shape[-1])
+    moment = _moment(hessian(inputs) if second is None else array(second, "second"), rows.shape[-1])
+    flat = rows.reshape(-1, rows.shape[-1])
+    nearest = round_to(flat, form, within=_range(flat, form, ranges))
+    best = _better_rows(flat, moment, nearest, _by_column(flat, moment, nearest, damping, order, ranges))
+    return replace(
+        best, axis=axes, codes=rows_back(best.codes.reshape(rows.shape), whole.shape, axes),
+        scale=_led(form, best.scale, rows.ndim, rows.shape[:-1]),
+        zero=None if best.zero is None else _led(form, best.zero, rows.ndim, rows.shape[:-1]),
+    )  # fmt: skip
+
+
+def _check_words(blind: bool, order: str, damping: float) -> None:
+    if blind:
         raise UsageError("gptq: give calibration inputs, or their second moment")
-    moment = hessian(inputs) if second is None else array(second, "second")
-    if moment.shape != (width, width):
-        raise ShapeError(f"gptq: rows of {width} weights need inputs of that width, not {moment.shape[0]}")
     if order not in ("natural", "activation"):
         raise UsageError(f"order={order!r}; allowed: natural, activation")
     if not 0 <= damping < 1:
         raise UsageError(f"damping={damping!r}: a share of at least 0 and below 1")
+
+
+def _moment(moment: Array, width: int) -> Array:
+    if moment.shape != (width, width):
+        raise ShapeError(f"gptq: rows of {width} weights need inputs of that width, not {moment.shape[0]}")
     if not np.isfinite(moment).all():
         raise UsageError("gptq: calibration inputs are not finite")
-    flat = rows.reshape(-1, width)
-    nearest = round_to(flat, form, within=_range(flat, form, ranges))
-    best = _better_rows(flat, moment, nearest, _by_column(flat, moment, nearest, damping, order, ranges))
-    codes = rows_back(best.codes.reshape(rows.shape), whole.shape, axes)
-    scale, zero = (
-        each
-        if each is None or form.per == "block"
-        else each.reshape(*(lead if form.per != "tensor" else (1,) * len(lead)), -1)
-        for each in (best.scale, best.zero)
-    )
-    return replace(best, codes=codes, scale=scale, zero=zero, axis=axes)
+    return moment
+
+
+def _led(form: Format, each: Array, ndim: int, lead: tuple[int, ...]) -> Array:
+    """Give scales of flattened rows the axes that the rows had."""
+    if form.per == "tensor":
+        return each.reshape((1,) * ndim)
+    return each if form.per == "block" else each.reshape(*lead, -1)
 
 
 def _range(flat: Array, form: Format, ranges: Method) -> Range | None:
