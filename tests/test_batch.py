@@ -175,8 +175,8 @@ def test_what_does_not_fit_is_itemised_with_what_would() -> None:
     assert "14.90 GiB are allowed" in text
     for part in ("weights 14.96", "kv_cache 0.25", "activations", "workspace 0.03", "reserve 1.00"):
         assert part in text
-    assert "what would fit: weights in int8" in text
-    assert "2 such chips" in text
+    assert "what would fit: --weights int8 (" in text
+    assert "--tp 2 (" in text
     assert "\n" not in text
 
 

@@ -334,20 +334,22 @@ def test_the_most_as_data() -> None:
 
 def test_what_does_not_fit_says_what_would() -> None:
     with pytest.raises(
-        rl.errors.DoesNotFit, match=r"kv_cache 122\.07.*what would fit: a context of 5.*cache in int8.*2 such"
+        rl.errors.DoesNotFit, match=r"kv_cache 122\.07.*what would fit: --cache int8 .*, or --tp 2 .*, or -C 5"
     ):
         rl.serving.largest_concurrency("llama-3-8b", "h100-sxm", context=10**6)
-    with pytest.raises(rl.errors.DoesNotFit, match=r"weights in int8.* 2 such chips") as caught:
+    with pytest.raises(
+        rl.errors.DoesNotFit, match=r"--weights int8 .*--tp 2 .*in Python keywords of rl.what_if"
+    ) as caught:
         rl.serving.largest_context("llama-3-70b", "h100-sxm")
     assert "\n" not in str(caught.value)
-    with pytest.raises(rl.errors.DoesNotFit, match="what would fit: batch "):
+    with pytest.raises(rl.errors.DoesNotFit, match="what would fit: -B "):
         rl.serving.largest_context("llama-3-8b", "h100-sxm", batch=10**6)
 
 
 def test_the_context_that_is_said_to_fit_does() -> None:
     with pytest.raises(rl.errors.DoesNotFit) as caught:
         rl.serving.largest_concurrency("llama-3-8b", "h100-sxm", context=10**6, block=16)
-    said = int(str(caught.value).split("a context of ")[2].split(", or")[0].replace(",", ""))
+    said = int(str(caught.value).split("-C ")[1].split(" ")[0])
     assert rl.serving.largest_context("llama-3-8b", "h100-sxm", block=16).value == said
 
 

@@ -18,6 +18,8 @@ from .mapping import GridMapping as GridMapping
 from .mapping import mapping as mapping
 from .provenance import PassHistory as PassHistory
 from .provenance import pass_history as pass_history
+from .remedies import Remedy as Remedy
+from .remedies import would_fit as would_fit
 from .scale_out import Scaling as Scaling
 from .varied.distribution import Distribution as Distribution
 from .varied.variation import Variation as Variation

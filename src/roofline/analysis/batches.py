@@ -14,14 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from math import inf
 from typing import Any
 
 import numpy as np
 
 from roofline.analysis.estimates import Estimate, Mode, estimate
-from roofline.analysis.remedies import does_not_fit, formats_that_fit
+from roofline.analysis.remedies import does_not_fit, of_program
 from roofline.cost import REGIME
 from roofline.cost.scratch import memory_on
 from roofline.counting.grid import grid, one_point
@@ -35,7 +34,6 @@ from roofline.ir.graph import Graph, advice_on, sizes_of
 from roofline.ir.report import Report
 from roofline.ir.units import format_si, parse
 from roofline.ir.units import share as parse_share
-from roofline.passes.formats.cast import cast
 
 #: No batch above this is looked at.
 LARGEST_BATCH = 2**20
@@ -412,12 +410,15 @@ def _first(hits: Any, batches: Any) -> int | None:
 def _largest_batch(graph: Graph, chip: Chip, sizes: Mapping[str, Any], room: float, reserve: float) -> int:
     """Return the largest batch that fits, by bisection."""
 
-    def need(batch: int, program: Graph = graph) -> Memory:
-        return memory_on(program, grid(graph.symbols, {"B": batch, **sizes}).sizes, chip, reserve=reserve)
+    def count(program: Graph, at: Mapping[str, Any]) -> Memory:
+        return memory_on(program, grid(program.symbols, {"B": 1, **at}).sizes, chip, reserve=reserve)
+
+    def need(batch: int) -> Memory:
+        return count(graph, {**sizes, "B": batch})
 
     if need(1).total > room:
-        remedies = islice(formats_that_fit(lambda change: need(1, cast(graph, **change)).total <= room), 2)
-        raise does_not_fit(f"{graph.name} on {chip.name}: batch 1", need(1), room, list(remedies))
+        others = of_program(graph, sizes, count, room, chip)
+        raise does_not_fit(f"{graph.name} on {chip.name}: batch 1", need(1), room, others)
     low, high = 1, 2
     while high <= LARGEST_BATCH and need(high).total <= room:
         low, high = high, high * 2

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from roofline.analysis.comparison import WHAT_IF, Candidate, Comparison
 from roofline.analysis.comparison import compare as side_by_side
+from roofline.analysis.remedies import remedies_text, would_fit
 from roofline.cli import options as opt
 from roofline.cli.app import PREDICT, command
 from roofline.cli.tables import facts, heading, percent, size_text, span, table, time_text, yes_or_no
@@ -67,9 +68,15 @@ def _tables(result: Comparison, axis: str) -> Iterator[Any]:
     timed = [row for row in result.rows if row.estimate is not None]
     if timed:
         yield from ("", _elasticities(timed, axis), "", _what_ifs(timed, axis))
-    reasons = [(_place(row, axis), row.reason) for row in result.rows if row.reason]
+    reasons = [(_place(row, axis), _reason(row)) for row in result.rows if row.reason]
     if reasons:
         yield from ("", facts(reasons))
+
+
+def _reason(row: Candidate) -> str:
+    """Say why a program does not run there, and what would fit."""
+    others = would_fit(row.estimate) if row.estimate is not None and row.estimate.fits is False else ()
+    return row.reason + (f"; what would fit: {remedies_text(others[:1])}" if others else "")
 
 
 def _place(row: Candidate, axis: str) -> str:

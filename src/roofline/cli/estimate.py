@@ -52,7 +52,7 @@ def estimate(
         if by_level:
             raise UsageError("--by-level lists the kernels of one point; give one chip and each size one number")
         return output.write(est, _points(est))
-    parts, more, drawn = [*_point(est)], dict[str, Any](), []
+    parts, more, drawn = [*_point(est)], tables.would_fit_record(est), []
     if by_level:
         parts += ["", _levels(est)]
         more["kernels"] = est.kernel_rows()
@@ -87,6 +87,7 @@ def _point(est: Estimate) -> Iterator[Any]:
     yield heading(est)
     yield tables.facts(_summary(est))
     yield from ("", tables.memory_table(est.memory.parts(), est.chip.main.capacity, est.chip.name))
+    yield from tables.would_fit_facts(est)
     yield from ("", _kernels(est), "", *tables.provenance(est))
 
 
@@ -182,6 +183,9 @@ def _points(est: Estimate) -> Iterator[Any]:
         for start, chip in zip(starts, est.chips, strict=True):
             indices = (start + index for index in np.ndindex(est.grid.shape))
             yield from ("", _rows(est, indices, est.grid.axes, chip.name))
+    for index in map(tuple, np.argwhere(np.equal(est.fits, False))[:1].tolist()):
+        sizes = ", ".join(f"{WORDS.get(name, name)} {size}" for name, size in est[index].grid.values.items())
+        yield from tables.would_fit_facts(est[index], f" on {est[index].chip.name} at {sizes}")
     yield from ("", *tables.provenance(est))
 
 

@@ -7,7 +7,16 @@ from typing import Annotated, Any
 
 from roofline.cli import options as opt
 from roofline.cli.app import COMPILE, command
-from roofline.cli.tables import facts, heading, size_text, table, time_text, yes_or_no
+from roofline.cli.tables import (
+    facts,
+    heading,
+    size_text,
+    table,
+    time_text,
+    would_fit_facts,
+    would_fit_record,
+    yes_or_no,
+)
 from roofline.planning.memory import LOADED, MemoryPlan, Placed
 from roofline.planning.memory import memory_plan as planned
 from roofline.planning.placement import ALIGNMENT
@@ -39,7 +48,7 @@ def memory_plan(
         graph, what_if.device(chip), level=level, alignment=alignment, mode=mode, tf32=tf32,  # type: ignore[arg-type]
         **sizes.point(graph, "a memory plan"),
     )  # fmt: skip
-    output.write(plan, _parts(plan))
+    output.write(plan, _parts(plan), **would_fit_record(plan))
 
 
 def _parts(plan: MemoryPlan) -> Iterator[Any]:
@@ -66,6 +75,7 @@ def _parts(plan: MemoryPlan) -> Iterator[Any]:
         ("weights ahead", ahead if near else ""),
         ("time", f"{time_text(plan.time_s)}, {size_text(about['main_bytes'])} through {plan.chip.main.name}"),
     ])  # fmt: skip
+    yield from would_fit_facts(plan)
     yield from ("", _tensors(plan))
 
 

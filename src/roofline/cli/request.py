@@ -59,7 +59,7 @@ def request(
         prefill=read, decode=step, chip=run.device(chip), prompt=prompt, new_tokens=new_tokens, batch=batch,
         block=block, shared_prefix=shared_prefix, **run.keywords,
     )  # fmt: skip
-    output.write(result, _parts(result))
+    output.write(result, _parts(result), **tables.would_fit_record(result))
 
 
 def _parts(result: Request) -> Iterator[Any]:
@@ -76,6 +76,7 @@ def _parts(result: Request) -> Iterator[Any]:
     ])  # fmt: skip
     yield from ("", _tokens(result))
     yield from ("", tables.memory_table(parts, result.chip.main.capacity, result.chip.name, "memory at the peak"))
+    yield from tables.would_fit_facts(result)
     yield from ("", *tables.provenance(result.prefill))
 
 

@@ -9,7 +9,7 @@ from roofline.analysis.scale_out import LEAST_GAIN, Scaling
 from roofline.analysis.scale_out import scaling as scaled
 from roofline.cli import options as opt
 from roofline.cli.app import PREDICT, command
-from roofline.cli.tables import facts, heading, percent, size_text, span, table, time_text, yes_or_no
+from roofline.cli.tables import facts, heading, percent, size_text, span, table, time_text, would_fit_facts, yes_or_no
 from roofline.ir.errors import UsageError
 from roofline.ir.units import format_si, share
 
@@ -67,5 +67,7 @@ def _parts(result: Scaling) -> Iterator[Any]:
     stop, gain = result.stops_paying, percent(result.least_gain)
     last = "every step pays" if stop is None else f"beyond {stop} devices the next step saves less than {gain}"
     yield from ("", last) if len(rows) > 1 else ()
+    if not any(point.fits for point in result.points):
+        yield from would_fit_facts(result.points[-1].estimate, f" on {result.points[-1].devices}")
     if result.skipped:
         yield facts((f"{number} devices", why) for number, why in result.skipped.items())

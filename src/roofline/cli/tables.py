@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from roofline.analysis.remedies import remedies_text, would_fit
 from roofline.cli.output import width
 from roofline.ir.report import Report, title
 from roofline.ir.units import format_bytes, format_si, parse
@@ -178,6 +179,18 @@ def memory_table(parts: dict[str, Any], capacity: Any, chip: str, head: str = "m
         fit = Text("fits", style="green") if total <= capacity else Text("does not fit", style="bold red")
     rows.append((f"capacity of {chip}", "-" if capacity is None else size_text(capacity), fit))
     return table(f"<{head}|size|share", rows)
+
+
+def would_fit_facts(result: Any, at: str = "") -> Iterator[Any]:
+    """Say what would make a result fit that does not; nothing for one that fits."""
+    if changes := would_fit(result):
+        yield from ("", facts([(f"what would fit{at}", remedies_text(changes))]))
+
+
+def would_fit_record(result: Any) -> dict[str, Any]:
+    """Return the same for JSON."""
+    changes = [change.record() for change in would_fit(result)]
+    return {"would_fit": changes} if changes else {}
 
 
 def provenance(est: Estimate) -> list[Text]:

@@ -142,7 +142,7 @@ def training_step(
 def show_step(step: TrainingStep, output: opt.ChartOptions, items: float | None = None) -> None:
     """Print a step, and how long so many tokens take."""
     more: dict[str, Any] = {} if items is None else {"items": items, "time_for_items_s": step.seconds_for(items)}
-    output.write(step, _sheet(step, items), **more)
+    output.write(step, _sheet(step, items), **more, **tables.would_fit_record(step))
 
 
 def _sheet(step: TrainingStep, items: float | None) -> Iterator[Any]:
@@ -167,3 +167,4 @@ def _sheet(step: TrainingStep, items: float | None) -> Iterator[Any]:
     yield from ("", tables.table("<time per device|time|share", [*rows, ("total", tables.time_text(step.time), "")]))
     memory = {name: value for name, value in step.memory.parts().items() if float(value) > 0}
     yield from ("", tables.memory_table(memory, step.capacity, step.chip.name, "memory per device"))
+    yield from tables.would_fit_facts(step)

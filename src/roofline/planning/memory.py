@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.analysis.estimates import Estimate, Mode, estimate
+from roofline.analysis.remedies import FORMATS, SHARED, Change, Remedy, changed, remedies, would_fit
 from roofline.analysis.timeline import kernel_runs
 from roofline.cost.machine import machine
 from roofline.counting.grid import one_point
@@ -267,6 +268,19 @@ def _planned(est: Estimate, near: MemoryLevel | None, alignment: int) -> MemoryP
         est.graph, est.chip, est.mode, dict(est.grid.values), tuple(steps), tuple(placed), levels, moves, speed,
         speed.seconds(on_chip) if near else in_time, in_time, time,
     )  # fmt: skip
+
+
+@would_fit.register
+def _of_plan(plan: MemoryPlan) -> tuple[Remedy, ...]:
+    main = plan.levels[0]
+    if main.fits is not False or main.capacity_bytes is None:
+        return ()
+
+    def need(change: Change) -> float:
+        est = estimate(changed(plan.graph, change), plan.chip, mode=plan.mode, **plan.sizes)  # type: ignore[arg-type]
+        return float(_planned(est, None, ALIGNMENT).levels[0].peak_bytes)
+
+    return remedies(need, main.capacity_bytes, (FORMATS, SHARED))
 
 
 def _near(chip: Chip, name: str | None) -> MemoryLevel | None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from roofline.analysis.remedies import does_not_fit, formats_that_fit
+from roofline.analysis.remedies import Remedy, does_not_fit, of_program
 from roofline.cost.scratch import memory_on
 from roofline.counting.memory import RESERVE, Memory, reserved
 from roofline.frontends.source import Program
@@ -22,7 +21,6 @@ from roofline.ir.numbers import whole_number
 from roofline.ir.report import Report, subject
 from roofline.ir.sizes import maximum
 from roofline.ir.units import format_bytes, parse
-from roofline.passes.formats.cast import cast
 from roofline.serving.kvcache import Formats, KVCache, checked_layout, in_formats, kv_cache
 
 #: Neither a context nor a number of sequences above this is looked at.
@@ -30,9 +28,6 @@ LARGEST = 2**30
 
 #: Numbers between two that are looked at together.
 SECTIONS = 512
-
-#: Remedies that an error names.
-REMEDIES = 3
 
 
 @dataclass(frozen=True, repr=False)
@@ -150,14 +145,13 @@ class _Step:
         need, cache = self.need(batch, context), self.cache(batch, context)
         return Largest(what, value, self.graph, self.chip, need, self.room, cache, limit)
 
-    def _remedies(self, batch: int, context: int) -> list[str]:
-        """Name the first changes that would make it fit: fewer sequences, a shorter context, smaller formats."""
-        least = max(self.shared_prefix, 1)
-        fewer = _most(lambda n: self.fits(n, context), 1, batch) if batch > 1 else 0
-        shorter = _most(lambda n: self.fits(batch, n), least, context) if context > least else 0
-        names = [f"batch {fewer:,}"] * (fewer > 0) + [f"a context of {shorter:,}"] * (shorter > 0)
-        formats = formats_that_fit(lambda change: replace(self, graph=cast(self.graph, **change)).fits(batch, context))
-        return [*names, *islice(formats, REMEDIES - len(names))]
+    def _remedies(self, batch: int, context: int) -> tuple[Remedy, ...]:
+        """Name the first changes that would make it fit: smaller formats, more devices, a shorter context, fewer."""
+
+        def count(graph: Graph, sizes: Mapping[str, Any]) -> Memory:
+            return replace(self, graph=graph).need(sizes["B"], sizes["C"])
+
+        return of_program(self.graph, {"B": batch, "C": context}, count, self.room, self.chip)
 
 
 def with_cache(graph: Graph, cache: KVCache, chip: Chip, reserve: float = RESERVE) -> Memory:

@@ -15,10 +15,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from roofline.analysis.estimates import Estimate, Mode, estimate
+from roofline.analysis.estimates import Estimate, Mode, estimate, runs_as
 from roofline.analysis.evaluation import runtime_of
+from roofline.analysis.remedies import (
+    FORMATS,
+    SHARED,
+    Change,
+    Remedy,
+    before_compiled,
+    changed,
+    offloaded,
+    remedies,
+    smaller,
+    would_fit,
+)
 from roofline.cost import REGIME
 from roofline.cost.scratch import memory_on
+from roofline.counting.grid import grid
 from roofline.counting.memory import RESERVE, Memory
 from roofline.frontends.source import Program
 from roofline.hardware.chip import Chip
@@ -303,6 +316,38 @@ def request(
     read = estimate(first, _given(chip), B=batch, S=prompt, **how)  # type: ignore[arg-type]
     steps = estimate(then, read.chip, B=batch, C=prompt + np.arange(1, new_tokens), **how) if new_tokens > 1 else None  # type: ignore[arg-type]
     return Request(read, steps, kv, prompt, new_tokens, batch)
+
+
+@would_fit.register
+def _of_request(one: Request) -> tuple[Remedy, ...]:
+    if one.fits is not False:
+        return ()
+    room, least = float(one.chip.capacity), max(one.cache.shared_prefix, 1)
+    peak = one.memory.map(lambda part: np.broadcast_to(part, (one.new_tokens,))[one.peak_token])
+    sizes = (smaller("prompt", one.prompt, least), smaller("batch", one.batch))
+    return remedies(lambda change: _changed(one, change).peak, room, (FORMATS, SHARED, *sizes),
+                    offloaded(peak, room, one.chip))  # fmt: skip
+
+
+def _changed(one: Request, change: Change) -> Request:
+    """Return a request of changed programs and sizes."""
+    prompt, batch = change.get("prompt", one.prompt), change.get("batch", one.batch)
+    options = {name: value for name, value in change.items() if name != "prompt"}
+
+    def again(est: Estimate, **sizes: Any) -> Estimate:
+        graph = runs_as(changed(before_compiled(est), options), est.mode)
+        return replace(est, graph=graph, grid=grid(graph.symbols, {"B": batch, **sizes}))
+
+    tokens = prompt + np.arange(one.new_tokens)
+    then = None if one.decode is None else again(one.decode, C=tokens[1:])
+    cache = kv_cache(
+        changed(one.cache.graph, options),
+        tokens,
+        batch=batch,
+        block=one.cache.block,
+        shared_prefix=one.cache.shared_prefix,
+    )
+    return replace(one, prefill=again(one.prefill, S=prompt), decode=then, cache=cache, prompt=prompt, batch=batch)
 
 
 def _given(chip: AnyChip | None) -> Chip:

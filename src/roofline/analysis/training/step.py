@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from roofline.analysis.estimates import Mode
+from roofline.analysis.remedies import Kind, Remedy, among, offloaded, remedies, would_fit
 from roofline.analysis.training.plan import Plan
 from roofline.analysis.training.run import Run
 from roofline.analysis.training.virtual_stage import VirtualStage
@@ -49,6 +50,7 @@ class TrainingStep(Report):
 
     Attributes:
         name: The model.
+        program: Its forward program, as one device would run it.
         cluster: Where it runs.
         plan: The layout.
         mode: How it runs.
@@ -71,6 +73,7 @@ class TrainingStep(Report):
     schema = "train"
 
     name: str
+    program: Graph
     cluster: Cluster
     plan: Plan
     mode: str
@@ -256,12 +259,43 @@ def _step(run: Run) -> TrainingStep:
     low, high = min(float(e.low) / float(e.time) for e in parts), max(float(e.high) / float(e.time) for e in parts)
     model_flops, hardware_flops = run.flops()
     return TrainingStep(
-        name=run.graph.title, cluster=run.cluster, plan=plan, mode=run.mode, seconds=seconds, low=total * low,
-        high=total * high, memory=memory, capacity=run.chip.main.capacity, model_flops=model_flops,
+        name=run.graph.title, program=run.graph, cluster=run.cluster, plan=plan, mode=run.mode, seconds=seconds,
+        low=total * low, high=total * high, memory=memory, capacity=run.chip.main.capacity, model_flops=model_flops,
         hardware_flops=hardware_flops, peak=run.peak(), item=run.graph.item,
         virtual_stages=run.virtual_stages, notes=_notes(run),
         items=float(evaluate(run.graph.items, {**run.sizes, "B": plan.batch})),
     )  # fmt: skip
+
+
+@would_fit.register
+def _of_step(step: TrainingStep) -> tuple[Remedy, ...]:
+    if step.fits is not False or step.capacity is None:
+        return ()
+    plan, sizes = asdict(step.plan), step.virtual_stages[0].estimate.grid.values
+    own = _whole_share(plan["batch"], plan["pp"], plan["dp"]) != plan["micro_batch"]
+
+    def need(change: Mapping[str, Any]) -> float:
+        options = {**plan, **({} if own else {"micro_batch": None}), **{"seq": sizes.get("S")}, **change}
+        options = {name: value for name, value in options.items() if name != "seq" or value is not None}
+        run = train(step.program, step.cluster, mode=step.mode, reserve=step.memory.reserve, **options)  # type: ignore[arg-type]
+        return float(run.memory.total)
+
+    states = offloaded(step.memory, step.capacity, step.chip)
+    return remedies(need, step.capacity, _kinds(step.plan, sizes), states, most=2)
+
+
+def _kinds(plan: Plan, sizes: Mapping[str, Any]) -> tuple[Kind, ...]:
+    """Return the kinds of changes of a step: what runs at once, recomputation, ZeRO, devices, formats, sequences."""
+    share, length = plan.micro_batch, int(sizes.get("S", 1))
+    copies = [{"zero": stage} for stage in (1, 2, 3)] if plan.dp > 1 else [{"dp": n, "zero": 3} for n in (2, 4, 8)]
+    return (
+        among(*({"micro_batch": n} for n in range(share - 1, 0, -1) if share % n == 0)),
+        among({"recompute": "selective"}, {"recompute": "full"}),
+        among(*copies),
+        among(*({"tp": n} for n in (2, 4, 8) if n > plan.tp)),
+        among({"optimizer": "adam8bit"}, {"precision": "bf16"}, {"optimizer": "adam8bit", "precision": "bf16"}),
+        among(*({"seq": length // n} for n in (2, 4, 8) if length >= n)),
+    )
 
 
 def _notes(run: Run) -> tuple[str, ...]:

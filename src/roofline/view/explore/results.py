@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from roofline.analysis.batches import BatchChoice, best_batch
 from roofline.analysis.comparison import Comparison, changed, compare
 from roofline.analysis.estimates import Estimate, estimate
+from roofline.analysis.remedies import remedies_text, would_fit
 from roofline.analysis.whatif import what_if
 from roofline.diagnosis.causes import Verdict
 from roofline.diagnosis.verdict import check
@@ -226,6 +227,8 @@ def hints(state: State) -> dict[str, str]:
     if room is not None and est.memory.total > room:
         largest = choice.limit_batch if (choice := sweep(state).choice) else None
         how = f"; the largest batch within the limits is {largest:,}" if largest else ""
+        others = () if est.fits is not False else would_fit(est)
+        how += f"; what would fit: {remedies_text(others[:1])}" * bool(others)
         said["batch"] = f"does not fit: {format_bytes(est.memory.total)} of {format_bytes(room)}{how}"
     if state.latency_limit and est.time > parse(state.latency_limit, "s"):
         said["latency_limit"] = f"takes {format_si(float(est.time), 's')}"

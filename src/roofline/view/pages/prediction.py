@@ -13,6 +13,7 @@ import numpy as np
 from roofline.analysis.batches import SHARES, BatchChoice, best_batch, two_ridges
 from roofline.analysis.estimates import Estimate
 from roofline.analysis.provenance import FIGURES, pass_history
+from roofline.analysis.remedies import remedies_text, would_fit
 from roofline.cost import REGIME, half_width
 from roofline.counting.grid import Grid, one_point
 from roofline.hardware.sheet import figures_of
@@ -136,7 +137,8 @@ def _room(est: Estimate) -> str:
     if capacity is None:
         return f"{format_bytes(est.memory.total)}; the capacity of {est.chip.name} is not published"
     share = est.memory.total / capacity
-    return f"{format_bytes(est.memory.total)} of {format_bytes(capacity)} ({share:.0%}): {_FITS[bool(est.fits)]}"
+    said = f"{format_bytes(est.memory.total)} of {format_bytes(capacity)} ({share:.0%}): {_FITS[bool(est.fits)]}"
+    return said if est.fits else f"{said}; what would fit: {remedies_text(would_fit(est)[:1])}"
 
 
 _FITS = {True: "it fits", False: "it does not fit"}
