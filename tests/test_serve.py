@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import roofline as rl
+from roofline.serving.steady import Speculation, Steady, Work, closed_loop, largest_rate, open_loop
 from tests.profiles import examples
 
 DENSE = rl.serving.deployment("llama-3-8b", "h200-sxm", layers=2)
@@ -119,3 +120,90 @@ def test_overhead_is_added_to_each_step() -> None:
 def test_a_layout_that_cannot_be_says_why(options: dict[str, Any], says: str) -> None:
     with pytest.raises(rl.errors.UsageError, match=says):
         rl.serving.deployment("llama-3-8b", "h100-sxm", **options)
+
+
+# --- the steady state -----------------------------------------------------------------------------------------------
+
+WORK = Work(2000, 300, chunk=8192, running=100)
+
+
+class Fixed:
+    """Steps that take a second for each thousand tokens of prompts, or 10 ms."""
+
+    def seconds(self, prefill_tokens: Any, past: Any, decodes: Any, context: Any, *_: Any, **__: Any) -> Any:
+        return np.maximum(np.asarray(prefill_tokens) / 1000, 0.01) + 0 * np.asarray(decodes)
+
+
+@pytest.mark.parametrize(
+    ("accepted", "drafted", "tokens"), [(0.6, 2, 1.96), (0.7, 3, 2.53), (0.8, 2, 2.44), (0.8, 5, 3.69), (0.9, 10, 6.86)]
+)
+def test_drafted_tokens_yield_what_leviathan_publishes(accepted: float, drafted: int, tokens: float) -> None:
+    """Table 1 of arXiv:2211.17192: speed over the baseline where drafting is free."""
+    assert Speculation(drafted, accepted).tokens == pytest.approx(tokens, abs=0.005)
+
+
+@pytest.mark.parametrize(("load", "queue"), [(0.5, 0.25), (0.8, 1.6), (0.9, 4.05)])
+def test_prompts_alone_queue_as_pollaczek_and_khinchine_say(load: float, queue: float) -> None:
+    """M/D/1: load^2 / (2 (1 - load)) customers wait (Gross and Harris, Fundamentals of Queueing Theory, 5.1.1)."""
+    alone = Work(1000, 1, chunk=1000, running=10)
+    assert open_loop(Fixed(), alone, load).first_token - 1 == pytest.approx(queue / load)  # type: ignore[arg-type]
+    assert largest_rate(Fixed(), alone) == pytest.approx(1, rel=1e-3)  # type: ignore[arg-type]
+
+
+def test_one_user_gets_what_a_request_alone_does() -> None:
+    steps, one = DENSE.steps(), closed_loop(DENSE.steps(), WORK, 1)
+    assert one.first_token == one.first_wave == pytest.approx(float(steps.prefill(2000)))
+    assert one.per_token == pytest.approx(float(steps.decode(1, 2000 + np.arange(1, 300)).mean()), rel=1e-3)
+    alone = rl.serving.request(prefill=DENSE.prefill_stages[0], decode=DENSE.decode_stages[0], chip=DENSE.chip,
+                               prompt=2000, new_tokens=300, mode="graph", regime="warm")  # fmt: skip
+    assert one.first_token == pytest.approx(alone.time_to_first_token, rel=0.02)
+    assert one.per_token == pytest.approx(alone.time_per_token, rel=0.05)  # which writes the cache apart
+
+
+@given(
+    users=st.integers(1, 2000), prompt=st.integers(1, 30000), new=st.integers(2, 3000), chunk=st.integers(512, 16384),
+    running=st.integers(1, 500), mixed=st.booleans(), drafted=st.integers(0, 5),
+)  # fmt: skip
+@settings(max_examples=examples(100))
+def test_all_users_are_somewhere(
+    users: int, prompt: int, new: int, chunk: int, running: int, mixed: bool, drafted: int
+) -> None:
+    """Little's law, and more users never have more to themselves."""
+    work = Work(prompt, new, chunk, min(running, chunk // 8), mixed=mixed, speculation=Speculation(drafted, 0.7))
+    now, more = (closed_loop(DENSE.steps(), work, n) for n in (users, 2 * users))
+    assert now.rate * (now.first_token + (new - 1) * now.per_token) == pytest.approx(users, rel=1e-6)
+    assert 0 < now.decoding <= now.running <= users
+    assert 0 < now.mixed_share <= 1
+    assert more.rate >= 0.97 * now.rate
+
+
+@given(share=st.floats(0.01, 0.9), prompt=st.integers(100, 20000), new=st.integers(2, 1000))
+@settings(max_examples=examples(30))
+def test_what_arrives_at_random_leaves_at_the_same_rate(share: float, prompt: int, new: int) -> None:
+    work = Work(prompt, new, chunk=8192, running=200)
+    most = largest_rate(DENSE.steps(), work)
+    low, high = (open_loop(DENSE.steps(), work, most * part) for part in (share / 2, share))
+    assert high.rate == most * share
+    assert low.first_token <= high.first_token < np.inf
+    assert low.per_token <= high.per_token < np.inf
+    assert open_loop(DENSE.steps(), work, 1.05 * most).first_token == np.inf
+
+
+def test_prompts_in_turns_stop_those_that_decode() -> None:
+    beside, apart = (closed_loop(DENSE.steps(), Work(4000, 500, 8192, 128, mixed=mixed), 64) for mixed in (True, False))
+    assert apart.first_token == apart.first_wave > 5 * beside.first_token
+
+
+def test_a_cached_prefix_is_not_read_again() -> None:
+    users = np.asarray([1, 16])
+    cold, warm = (closed_loop(DENSE.steps(), Work(4000, 50, 8192, 128, cached=cached), users) for cached in (0, 3000))
+    assert warm.first_token[0] < 0.5 * cold.first_token[0]
+    assert warm.rate[1] > 1.3 * cold.rate[1]
+
+
+def test_those_without_blocks_wait() -> None:
+    users = np.asarray([100, 200])
+    few: Steady = closed_loop(DENSE.steps(), WORK, users)
+    assert list(few.running) == [100, 100]
+    assert few.rate[0] == few.rate[1]
+    assert few.first_token[1] > few.first_token[0] + 50 * few.per_token[0]

@@ -22,8 +22,9 @@ million steps take about a second.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -99,16 +100,16 @@ class _Stage:
     sequences: Table
     prompts: Table
     keys: Table
-    decoding: Table
+    decoding: Callable[[int], Table]
     reading: Table
 
-    def seconds(self, read: Any, past: Any, decodes: Any, context: Any, prompts: Any) -> Floats:
-        reads = read > 0
-        own = np.where(decodes > 0, self.sequences(decodes) + self.decoding(decodes, np.maximum(context, 1)), 0.0)
+    def seconds(self, read: Any, past: Any, decodes: Any, context: Any, prompts: Any, queries: int) -> Floats:
+        reads, decoding, fresh = read > 0, self.decoding(queries), decodes * queries
+        own = np.where(decodes > 0, self.sequences(fresh) + decoding(decodes, np.maximum(context, 1)), 0.0)
         each = np.maximum(read / np.maximum(prompts, 1), 1)
         keys = self.keys(np.maximum(read + past * prompts, 1)) if self.keys.seconds.any() else 0.0
         theirs = np.where(reads, self.prompts(np.maximum(read, 1)) + keys + self.reading(each, past, prompts), 0.0)
-        rows, heads = np.maximum(read + decodes, 1), np.maximum(decodes + np.where(reads, prompts, 0), 1)
+        rows, heads = np.maximum(read + fresh, 1), np.maximum(fresh + np.where(reads, prompts, 0), 1)
         return np.asarray(self.tokens(rows) + self.samples(heads) + own + theirs)
 
 
@@ -130,8 +131,13 @@ class StepTimes:
     overhead: tuple[float, float]
     half_widths: tuple[float, float]
 
-    def seconds(self, prefill_tokens: Any, past: Any, decodes: Any, context: Any, prompts: Any = 1) -> Floats:
+    def seconds(
+        self, prefill_tokens: Any, past: Any, decodes: Any, context: Any, prompts: Any = 1, queries: int = 1
+    ) -> Floats:
         """Return the time of one step in which every sequence gets a token [s].
+
+        Prompts are whole, in whole chunks: of fewer prompts than groups or stages, some read none. With no sequence
+        beside them, they pass all stages of a pipeline, else the step is a round of all stages' shares.
 
         Args:
             prefill_tokens: Tokens of prompts that it reads; 0 for a decode step.
@@ -139,19 +145,25 @@ class StepTimes:
             decodes: Sequences that get a token; 0 for a prefill alone.
             context: Positions that each of them attends to, on average.
             prompts: Prompts that the tokens belong to, in equal shares.
+            queries: Tokens of each of them that are computed: more than one to verify drafted ones.
         """
         read, past, decodes, context, prompts = (
             np.asarray(value, dtype=np.float64) for value in (prefill_tokens, past, decodes, context, prompts)
         )
-        ways, pp = self.attention_dp, len(self.stages)
-        # The fullest group sets the pace: prompts and sequences are whole.
-        spread_over = np.clip(prompts, 1, ways)
-        share = np.ceil(decodes / ways - 1e-9) if pp == 1 else np.maximum(decodes / ways / pp, np.minimum(decodes, 1.0))
-        read, prompts = read / spread_over / pp, np.maximum(prompts / spread_over / pp, 1.0)
-        times = [stage.seconds(read, past, share, context, prompts) for stage in self.stages]
-        slowest = times[0] if pp == 1 else np.maximum.reduce(times)
+        pp, groups = len(self.stages), np.clip(prompts, 1, self.attention_dp)
+        share = np.ceil(decodes / self.attention_dp - 1e-9)  # the fullest group sets the pace
+        share = share if pp == 1 else np.maximum(share / pp, np.minimum(share, 1.0))
+        read, prompts = read / groups, np.maximum(prompts / groups, 1.0)
+        turns = np.clip(prompts, 1, pp)
+        times = [stage.seconds(read / turns, past, share, context, prompts / turns, queries) for stage in self.stages]
+        total = turns * np.maximum.reduce(times)
+        if pp > 1:
+            others = np.maximum.reduce(
+                [stage.seconds(0 * read, past, share, context, 1, queries) for stage in self.stages]
+            )
+            total = np.where(decodes > 0, total + (pp - turns) * others, total * pp / turns)
         step, sequence = self.overhead
-        return np.asarray(pp * slowest + step + sequence * decodes)
+        return np.asarray(total + step + sequence * decodes)
 
     def decode(self, batch: Any, context: Any) -> Floats:
         """Return the time of a decode step [s].
@@ -263,14 +275,19 @@ def _stage(decode: Graph, prefill: Graph, time: _Timer) -> _Stage:
 
     rows, lone = ROWS, np.ones(1)
     sequences, contexts = np.meshgrid(SEQUENCES, CONTEXTS, indexing="ij")
-    decoding = [(count, kernel.at({"B": sequences, "C": contexts})) for count, kernel in ways["decoding"]]
+
+    @lru_cache(maxsize=8)
+    def decoding(queries: int) -> Table:
+        rows = [(count, _queries(kernel, queries, sequences, contexts)) for count, kernel in ways["decoding"]]
+        return time.total(rows, (SEQUENCES, CONTEXTS))
+
     grid = np.meshgrid(CHUNKS, PASTS, PROMPTS, indexing="ij")
     reading = [(count, _with_past(kernel, *grid)) for count, kernel in ways["reading"]]
     return _Stage(
         over("tokens", rows, B=lone, S=rows), over("samples", rows, B=rows, S=lone),
         over("sequences", rows, B=rows, C=lone), over("prompts", rows, B=lone, S=rows),
         over("keys", rows, B=lone, S=rows),
-        time.total(decoding, (SEQUENCES, CONTEXTS)), time.total(reading, (CHUNKS, PASTS, PROMPTS)),
+        decoding, time.total(reading, (CHUNKS, PASTS, PROMPTS)),
     )  # fmt: skip
 
 
@@ -345,4 +362,17 @@ def _with_past(kernel: Kernel, queries: Any, past: Any, prompts: Any) -> KernelC
         row, sizes={**s, "k": keys}, flops_by={name: value * more for name, value in row.flops_by.items()},
         vector_by={name: value * more for name, value in row.vector_by.items()},
         read=row.read + prompts * s["g"] * seen * s["d"] * width,
+    )  # fmt: skip
+
+
+def _queries(kernel: Kernel, queries: int, sequences: Any, contexts: Any) -> KernelCount:
+    """Count a decode step's kernel where each sequence has several queries on the same keys, all but its new ones."""
+    if queries == 1 or "q" not in kernel.sizes:
+        return kernel.at({"B": sequences * queries, "C": contexts})
+    row = kernel.at({"B": sequences, "C": contexts})
+    more = row.write * (queries - 1)
+    return replace(
+        row, sizes={**row.sizes, "q": queries}, read=row.read + more, write=row.write + more,
+        flops_by={name: value * queries for name, value in row.flops_by.items()},
+        vector_by={name: value * queries for name, value in row.vector_by.items()},
     )  # fmt: skip
