@@ -3,35 +3,51 @@
 It runs in double precision whatever a tensor's number format is, draws weights, caches and inputs from their names,
 and knows no chip. What an operator leaves open (which function an ``elementwise`` is, where a ``slice`` starts) is
 drawn from the name of the node; a node that runs several times runs once.
+
+Asked to round, it rounds what the program stores in 8 bits or fewer: weights along the axis that is summed over,
+caches along their rows, activations where a node quantises them. Wider formats stay in double precision.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from roofline.ir.errors import DoesNotFit, ShapeError, UnboundSize, UnknownOp, UsageError, did_you_mean
 from roofline.ir.graph import Graph, Node, Tensor, check_graph
+from roofline.ir.report import Report
 from roofline.ir.sizes import by_symbol, size_names
 from roofline.ops.arrays import Call, draw
+from roofline.ops.deviation import Deviation, deviation_of
+from roofline.ops.quantized import summed_axes
 from roofline.ops.registry import OPS, Array, get_op
+from roofline.ops.rounding import Quantized, format_of, quantized
 
 __all__ = ["Sameness", "execute", "same"]
 
 #: Elements that may be alive at once: 2 GiB of double precision.
 MOST_ELEMENTS = 2**28
+#: Classes of operator that are compared where programs are rounded.
+_LAYERS = frozenset({"matmul", "conv", "attention", "moe"})
+#: Operators that write numbers in fewer bits.
+_NARROWS = frozenset({"quantize", "quantize_rows"})
+Watch = Callable[[Node, list[Array], Array], None]
 
 
-def execute(graph: Graph, inputs: Mapping[str, Any] | None = None, seed: int = 0, **sizes: int) -> dict[str, Array]:
+def execute(
+    graph: Graph, inputs: Mapping[str, Any] | None = None, seed: int = 0, *, rounding: bool = False, **sizes: int
+) -> dict[str, Array]:
     """Run a graph in numpy, on small sizes.
 
     Args:
         graph: The program.
-        inputs: Arrays by tensor name, in place of drawn ones: inputs, weights, buffers, caches.
+        inputs: Arrays by tensor name, in place of drawn ones: inputs, weights, buffers, caches. What was rounded before
+            (:class:`roofline.quant.Quantized`) is taken as it is.
         seed: Of all that is drawn; the same name and shape gets the same array.
+        rounding: Round what is stored in 8 bits or fewer, as its format says.
         sizes: A value for each symbol of the graph.
 
     Returns:
@@ -39,7 +55,8 @@ def execute(graph: Graph, inputs: Mapping[str, Any] | None = None, seed: int = 0
 
     Raises:
         UnboundSize: Symbols without a value.
-        UsageError: An array for a tensor that is not there, or an operator without a meaning.
+        UsageError: An array for a tensor that is not there, an operator without a meaning, or a format to round to that
+            nothing defines.
         ShapeError: An array of another shape than the tensor.
         DoesNotFit: More elements alive at once than the executor takes.
 
@@ -50,26 +67,66 @@ def execute(graph: Graph, inputs: Mapping[str, Any] | None = None, seed: int = 0
         >>> execute(b.graph([b.op("add", x, x, name="y")]), {"x": [1, 2, 3]})
         {'y': array([2., 4., 6.])}
     """
+    return run(graph, inputs, seed, rounding, None, sizes)
+
+
+def run(
+    graph: Graph, inputs: Mapping[str, Any] | None, seed: int, rounding: bool, watch: Watch | None,
+    sizes: Mapping[str, int],
+) -> dict[str, Array]:  # fmt: skip
+    """Run a graph as :func:`execute` does, and show what each node reads and computes."""
     check_graph(graph, "execute", "it")
-    bound = _bound(graph, sizes)
-    ready, folded = _checked(bound, inputs or {}), bound.info.folded
+    bound, inputs = _bound(graph, sizes), inputs or {}
+    ready, folded = _checked(bound, inputs), bound.info.folded
     if folded is not None:  # what was computed ahead of the program, from what it was computed of
         ready = {**execute(folded, {n: a for n, a in ready.items() if n in folded.tensors}, seed), **ready}
-    last = _last_reads(bound)
+    last, axes = _last_reads(bound), _summed_axes(bound) if rounding else {}
     _check_size(bound, last)
     values: dict[str, Array] = {}
 
     def value(name: str) -> Array:
         if name not in values:
-            values[name] = ready[name] if name in ready else _drawn(bound.tensors[name], seed)
+            tensor = bound.tensors[name]
+            values[name] = ready[name] if name in ready else _drawn(tensor, seed)
+            if rounding and tensor.kind in ("weight", "cache") and not isinstance(inputs.get(name), Quantized):
+                values[name] = _rounded(tensor, values[name], axes.get(name, (-1,)), tensor.kind == "weight")
         return values[name]
 
     for at, node in enumerate(bound.nodes):
-        values[node.outputs[0]] = _run(bound, node, [value(name) for name in node.inputs], seed)
+        arrays = [value(name) for name in node.inputs]
+        result = _run(bound, node, arrays, seed)
+        if rounding and node.op in _NARROWS:
+            result = _rounded(bound.tensors[node.outputs[0]], result, (-1,), rows=False)
+        values[node.outputs[0]] = result
+        if watch is not None:
+            watch(node, arrays, result)
         for name in (*node.inputs, *node.outputs):
             if last.get(name, at) <= at:
                 values.pop(name, None)
     return {name: value(name) for name in bound.outputs}
+
+
+def _summed_axes(graph: Graph) -> dict[str, tuple[int, ...]]:
+    """The axes of weights that are summed over; of those that views turn, the last one as they are stored."""
+    behind = {node.outputs[0]: node.inputs[0] for node in graph.nodes if node.op == "dequantize"}
+    axes: dict[str, tuple[int, ...]] = {}
+    for node in graph.nodes:
+        for name in node.inputs[1:] if OPS[node.op].kind in _LAYERS else ():
+            tensor = graph.tensors[behind.get(name, name)]
+            if tensor.kind == "weight" and len(tensor.shape) > 1:
+                axes.setdefault(tensor.name, summed_axes(node.op, len(tensor.shape)))
+    return axes
+
+
+def _rounded(tensor: Tensor, values: Array, axis: tuple[int, ...], rows: bool) -> Array:
+    """Round an array to a tensor's format; one that says nothing of scales has one for all, or for each row."""
+    form = format_of(tensor.dtype, "channel" if rows else "tensor")
+    if form is None or not values.ndim:
+        return values
+    try:
+        return quantized(values, form, axis).values
+    except UsageError as error:
+        raise UsageError(f"{tensor.name}: {error}") from None
 
 
 def _bound(graph: Graph, sizes: Mapping[str, int]) -> Graph:
@@ -157,7 +214,7 @@ def _run(graph: Graph, node: Node, arrays: Iterable[Array], seed: int) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
-class Sameness:
+class Sameness(Report):
     """What a comparison of two programs found; true where they agree.
 
     From :func:`roofline.ops.same`.
@@ -165,10 +222,14 @@ class Sameness:
     Attributes:
         differences: For each output of the first program, the largest difference over its largest magnitude.
         tolerance: The largest difference that counts as agreement.
+        layers: With rounding: SQNR, cosine and largest error of each matmul, convolution and attention that both have,
+            and of each output.
     """
 
     differences: Mapping[str, float]
     tolerance: float
+    layers: Mapping[str, Deviation] = field(default_factory=dict)
+    schema = "sameness"
 
     @property
     def largest(self) -> float:
@@ -178,13 +239,29 @@ class Sameness:
     def __bool__(self) -> bool:
         return self.largest <= self.tolerance
 
+    def records(self) -> list[dict[str, Any]]:
+        """Return one row per layer, where there are some, and else one per output."""
+        if self.layers:
+            return [{"name": name, **each.row()} for name, each in self.layers.items()]
+        return [{"name": name, "largest_error": each} for name, each in self.differences.items()]
+
     def __str__(self) -> str:
         worst = max(self.differences, key=lambda name: self.differences[name])
         word = "agree" if self else "differ"
         return f"{len(self.differences)} outputs {word}: {worst!r} by {self.largest:.2g} (tolerance {self.tolerance:g})"
 
 
-def same(before: Graph, after: Graph, *, tolerance: float = 1e-6, seed: int = 0, **sizes: int) -> Sameness:
+def same(
+    before: Graph,
+    after: Graph,
+    *,
+    tolerance: float = 1e-6,
+    seed: int = 0,
+    rounding: bool = False,
+    inputs: Mapping[str, Any] | None = None,
+    instead: Mapping[str, Any] | None = None,
+    **sizes: int,
+) -> Sameness:
     """Run two programs on the same random inputs and weights and compare their outputs.
 
     Args:
@@ -192,10 +269,13 @@ def same(before: Graph, after: Graph, *, tolerance: float = 1e-6, seed: int = 0,
         after: The program that should compute the same, with its outputs in the same order.
         tolerance: The largest difference, over the largest magnitude of an output, that counts as agreement.
         seed: Of inputs, weights and all that operators leave open.
+        rounding: Round what the programs store in 8 bits or fewer, and compare layer by layer.
+        inputs: Arrays by tensor name for both, in place of drawn ones.
+        instead: Arrays that the second program gets in place of those: weights that were rounded.
         sizes: A value for each symbol.
 
     Returns:
-        Whether they agree, with the differences of each output.
+        Whether they agree, with the differences of each output; with rounding, the error of each layer.
 
     Raises:
         UsageError: The outputs differ in number, or are not finite, so that nothing can be compared.
@@ -213,9 +293,24 @@ def same(before: Graph, after: Graph, *, tolerance: float = 1e-6, seed: int = 0,
         check_graph(graph, "same", "it")
     if len(before.outputs) != len(after.outputs):
         raise UsageError(f"{before.name} has {len(before.outputs)} outputs but {after.name} {len(after.outputs)}")
-    first, second = (execute(graph, None, seed, **sizes) for graph in (before, after))
-    pairs = zip(before.outputs, after.outputs, strict=True)
-    return Sameness({name: _difference(name, first[name], second[other]) for name, other in pairs}, tolerance)
+    results: dict[str, Array] = {}
+    layers: dict[str, Deviation] = {}
+
+    def keep(node: Node, arrays: list[Array], result: Array) -> None:
+        if OPS[node.op].kind in _LAYERS:
+            results[node.outputs[0]] = result
+
+    def compare(node: Node, arrays: list[Array], result: Array) -> None:
+        wide = results.pop(node.outputs[0], None)
+        if wide is not None and wide.shape == result.shape:
+            layers[node.name] = deviation_of(wide, result)
+
+    first = run(before, inputs, seed, rounding, keep if rounding else None, sizes)
+    second = run(after, {**(inputs or {}), **(instead or {})}, seed, rounding, compare if rounding else None, sizes)
+    pairs = list(zip(before.outputs, after.outputs, strict=True))
+    differences = {name: _difference(name, first[name], second[other]) for name, other in pairs}
+    ends = {name: deviation_of(first[name], second[other]) for name, other in pairs} if rounding else {}
+    return Sameness(differences, tolerance, {**layers, **ends})
 
 
 def _difference(name: str, a: Array, b: Array) -> float:

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from roofline.ir.dtypes import dtype
+from roofline.ir.dtypes import DTYPES, dtype
 from roofline.ir.errors import ShapeError, UsageError, did_you_mean
 from roofline.ops.elements import E2M1, E4M3, E5M2, NF4, Array, Element, Integer, integer
 
@@ -361,6 +361,28 @@ def _with_zero(form: Format, symmetric: bool) -> Format:
         return replace(form, name=name, element=integer(bits, True), zero="none", overhead=scale)
     name = f"int{bits}-g{form.group}-z{bits}" if form.group else f"{form.name}-asym"
     return replace(form, name=name, element=integer(bits, False), zero="integer", overhead=scale + bits)
+
+
+def format_of(name: str, per: Per = "channel") -> Format | None:
+    """Return the format of a tensor of a program; ``None`` of one that is not rounded to: wider, flags, sparse.
+
+    Args:
+        name: Its number format.
+        per: Who shares a scale where the format says nothing of scales: each ``channel``, or the ``tensor``.
+
+    Example:
+        >>> print(format_of("int8-g64-sym"), format_of("fp8", "tensor"), format_of("bf16"))
+        int8-g64-sym fp8-tensor None
+    """
+    entry = DTYPES[name]
+    if entry.bits > _WIDEST or name in ("bool", "b1") or name.endswith("-2:4"):
+        return None
+    form = number_format(name)
+    return number_format(name, per=per) if form.per == "channel" else form
+
+
+#: What is narrow enough to be rounded to [bit].
+_WIDEST = 8
 
 
 def _by_name(name: str) -> Format:

@@ -8,6 +8,8 @@ from .formats import round_to as round_to
 from .front import Front as Front
 from .front import front as front
 from .modules import quantize_module as quantize_module
+from .observing import Seen as Seen
+from .observing import observe as observe
 from .products import Product as Product
 from .products import matmul as matmul
 from .pruning import Pruned as Pruned
@@ -19,5 +21,6 @@ from .recipes import QuantizedModel as QuantizedModel
 from .recipes import Recipe as Recipe
 from .secondorder import gptq as gptq
 from .secondorder import hessian as hessian
+from .smoothing import smooth as smooth
 from .weights import quantize_weights as quantize_weights
 from .words import as_format as as_format

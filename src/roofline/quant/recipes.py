@@ -14,6 +14,7 @@ from roofline.ir.report import Report
 from roofline.ops.deviation import Deviation, decibels
 from roofline.ops.elements import Array
 from roofline.ops.rounding import Axis, Format, Quantized, rows_of
+from roofline.passes.formats.quantize import quantize
 from roofline.quant.errors import deviation
 from roofline.quant.formats import round_to
 from roofline.quant.ranges import Method, calibrate
@@ -104,7 +105,7 @@ class Layer:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False, eq=False)
 class QuantizedModel(Report):
     """A model whose weights were rounded: the numbers, their errors, and the program with its formats.
 
@@ -116,7 +117,7 @@ class QuantizedModel(Report):
         layers: Each matrix that was rounded.
         program: The program with its formats for predictions, or ``None``.
         module: The PyTorch module that rounds, or ``None``.
-        arrays: All weights as numbers by name, rounded or not.
+        arrays: All weights by name, rounded or not, as :func:`roofline.ops.execute` takes them.
     """
 
     name: str
@@ -124,7 +125,7 @@ class QuantizedModel(Report):
     layers: tuple[Layer, ...]
     program: Graph | None = None
     module: Any = None
-    arrays: Mapping[str, Array] = field(default_factory=dict)
+    arrays: Mapping[str, Any] = field(default_factory=dict)
     schema = "quantized"
 
     @property
@@ -137,6 +138,18 @@ class QuantizedModel(Report):
         """Formats by weight name as :func:`roofline.passes.quantize` takes them; it counts the same bits."""
         return {"*": None, **{layer.name: stored_as(layer.rounded.format) for layer in self.layers}}
 
+    def applied(self, graph: Graph) -> Graph:
+        """Give a program of the model, such as what :func:`roofline.from_torch` captures, these formats.
+
+        Args:
+            graph: The program.
+
+        Returns:
+            What :func:`roofline.passes.quantize` makes of it, so that time and memory are of the same formats.
+        """
+        recipe = self.recipe
+        return quantize(graph, weights=self.formats, activations=recipe.activations, scales=recipe.scales)
+
     def subject(self) -> dict[str, Any]:
         """Return the model and how it was quantised."""
         recipe = self.recipe
@@ -148,6 +161,18 @@ class QuantizedModel(Report):
         stored = sum(each.bits for each in self.weights.values())
         elements = sum(each.codes.size for each in self.weights.values())
         return {"weights_bytes": stored / 8, "bits_per_weight": stored / elements if elements else None}
+
+    def __str__(self) -> str:
+        rows = [
+            f"  {layer.name}: {layer.rounded.format}, {layer.method}, SQNR {layer.error.sqnr_db:.1f} dB"
+            + ("" if layer.output_sqnr_db is None else f", of its output {layer.output_sqnr_db:.1f} dB")
+            for layer in self.layers
+        ]
+        whole = self.summary()
+        size = f"{whole['weights_bytes'] / 1e6:.4g} MB, {whole['bits_per_weight']:.3f} bits per weight"
+        return "\n".join((f"{self.name}: {len(self.layers)} matrices, {size}", *rows))
+
+    __repr__ = __str__
 
     def records(self) -> list[dict[str, Any]]:
         """Return one row per matrix."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from roofline.ir.errors import ShapeError, UsageError, did_you_mean
@@ -10,6 +10,7 @@ from roofline.ir.graph import Graph, check_graph
 from roofline.ops.elements import Array
 from roofline.passes.formats.quantize import Weights, chosen, quantize
 from roofline.quant.arrays import array
+from roofline.quant.observing import observe
 from roofline.quant.recipes import QuantizedModel, Recipe, round_layer
 from roofline.quant.secondorder import hessian
 from roofline.quant.words import as_format, stored_as
@@ -22,6 +23,7 @@ def quantize_weights(
     method: str = "nearest",
     inputs: Mapping[str, Any] | None = None,
     *,
+    batches: Iterable[Mapping[str, Any]] = (),
     keep: Sequence[str] | None = None,
     **how: Any,
 ) -> QuantizedModel:
@@ -33,6 +35,7 @@ def quantize_weights(
         format: A format for all matrices, or formats by pattern, as for :func:`roofline.passes.quantize`.
         method: ``nearest`` or ``gptq``.
         inputs: What each matrix is multiplied by in calibration, by tensor name: ``[..., in]``, one array or several.
+        batches: Inputs of the program by name instead, which runs on them in numpy.
         keep: Patterns that stay; by default those of :func:`roofline.passes.quantize`.
         how: ``ranges``, ``order`` and ``damping`` of a :class:`Recipe`.
 
@@ -56,6 +59,9 @@ def quantize_weights(
     recipe = Recipe(format, method=method, keep=keep, **how)  # type: ignore[arg-type]
     numbers = {name: array(each, name) for name, each in weights.items()}
     _check_names(graph, numbers, inputs or {})
+    moments = {name: hessian(each) for name, each in (inputs or {}).items()}
+    if batches := list(batches):
+        moments |= {name: each.moment for name, each in observe(graph, batches, numbers).items()}
     layers, words = [], {}
     for matrix, word in chosen(graph, format, keep):
         name = matrix.root
@@ -63,10 +69,9 @@ def quantize_weights(
             continue
         form = as_format(word, matrix.row)
         words[name] = stored_as(form)
-        moment = None if not inputs or name not in inputs else hessian(inputs[name])
-        layers.append(round_layer(name, _of(numbers, name, graph), form, matrix.summed, recipe, moment))
+        layers.append(round_layer(name, _of(numbers, name, graph), form, matrix.summed, recipe, moments.get(name)))
     program = quantize(graph, weights={"*": None, **words}, keep=())
-    rounded = {layer.name: layer.rounded.values for layer in layers}
+    rounded = {layer.name: layer.rounded for layer in layers}
     return QuantizedModel(graph.name, recipe, tuple(layers), program, arrays={**numbers, **rounded})
 
 

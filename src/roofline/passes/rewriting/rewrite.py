@@ -302,7 +302,7 @@ def _nowhere(graph: Graph, root: Term, where: str) -> str:
 
 
 def _verify(graph: Graph, after: Graph, verify: bool | Mapping[str, int]) -> None:
-    sizes = dict(verify) if isinstance(verify, Mapping) else dict.fromkeys(graph.symbols, _SMALL)
+    sizes: dict[str, Any] = dict(verify) if isinstance(verify, Mapping) else dict.fromkeys(graph.symbols, _SMALL)
     comparison = same(graph, after, **sizes)
     if not comparison:
         raise UsageError(f"{graph.name}: the replacement computes something else: {comparison}")

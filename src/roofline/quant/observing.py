@@ -1,0 +1,183 @@
+"""What matrices are multiplied by in calibration: second moments, largest magnitudes, and the inputs themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from roofline.ir.errors import UsageError
+from roofline.ir.graph import Graph, Node
+from roofline.ops.elements import Array
+from roofline.ops.reference import run
+from roofline.ops.registry import OPS
+from roofline.passes.formats.quantize import weight_matrices
+from roofline.quant.arrays import array
+
+if TYPE_CHECKING:
+    import torch
+
+#: Axes that one output sums over, of the layers whose weights are rounded; ``Conv1D`` is GPT-2's linear layer.
+AXES: dict[str, tuple[int, ...]] = {
+    "Linear": (1,), "Conv1D": (0,), "Conv1d": (1, 2), "Conv2d": (1, 2, 3), "Conv3d": (1, 2, 3, 4),
+}  # fmt: skip
+
+
+@dataclass(eq=False)
+class Seen:
+    """What a matrix was multiplied by in calibration.
+
+    From :func:`roofline.quant.observe`.
+
+    Attributes:
+        rows: How many rows it read.
+        moment: ``2 X^T X / rows``, as GPTQ takes it; of convolutions, of their windows. ``None`` where it read nothing,
+            or is no matmul of rows (grouped convolutions).
+        largest: Of each input channel, the largest magnitude, as SmoothQuant takes it.
+        inputs: All that it read, where that was asked for.
+    """
+
+    rows: int = 0
+    moment: Array | None = None
+    largest: Array | None = None
+    inputs: list[Array] = field(default_factory=list)
+
+    def add(self, x: Array, rows: Array | None, channel: int, keep: bool) -> None:
+        """Take in one call: what was read, the rows that are multiplied, and the axis of channels."""
+        if keep:
+            self.inputs.append(x)
+        top = np.abs(x).max(axis=tuple(at for at in range(x.ndim) if at != channel % x.ndim), initial=0.0)
+        self.largest = top if self.largest is None else np.maximum(self.largest, top)
+        if rows is not None and len(rows):
+            old = 0.0 if self.moment is None else self.moment * self.rows
+            self.rows += len(rows)
+            self.moment = (old + 2.0 * rows.T @ rows) / self.rows
+
+
+def observe(
+    program: Any, batches: Iterable[Any], weights: Mapping[str, Any] | None = None, *, keep: bool = False
+) -> dict[str, Seen]:
+    """Run calibration batches and look at what each matrix is multiplied by.
+
+    Args:
+        program: A PyTorch module, or a graph, which runs in numpy.
+        batches: Of a module: tensors, tuples of arguments, or dictionaries of keyword arguments. Of a graph: arrays by
+            the name of an input.
+        weights: Of a graph: arrays by the name of a weight.
+        keep: Keep all that was read, too.
+
+    Returns:
+        What was seen, by the name of the weight.
+
+    Raises:
+        UsageError: No batches, a weight without numbers, or an input that is not there.
+        ShapeError: An array of another shape than the tensor.
+
+    Example:
+        >>> from roofline.ops.builder import Builder
+        >>> b = Builder("gemm", "fp32")
+        >>> g = b.graph([b.op("linear", b.input("x", (2, 2)), b.weight("w", (3, 2)), name="y")])
+        >>> observe(g, [{"x": [[1.0, 2.0], [3.0, 4.0]]}], {"w": np.ones((3, 2))})["w"].moment.tolist()
+        [[10.0, 14.0], [14.0, 20.0]]
+    """
+    batches = list(batches)
+    if not batches:
+        raise UsageError("observe: there are no batches")
+    if isinstance(program, Graph):
+        return _observe_graph(program, batches, weights or {}, keep)
+    return {f"{name}.weight": each for name, each in observe_module(program, batches, keep).items()}
+
+
+def _observe_graph(
+    graph: Graph, batches: Iterable[Mapping[str, Any]], weights: Mapping[str, Any], keep: bool
+) -> dict[str, Seen]:
+    matrices = {
+        matrix.node.name: matrix for matrix in weight_matrices(graph)
+        if OPS[matrix.node.op].kind == "matmul" and matrix.position == 1
+    }  # fmt: skip
+    seen = {matrix.root: Seen() for matrix in matrices.values()}
+    missing = [name for name in seen if name not in weights]
+    if missing:
+        raise UsageError(f"{graph.name}: weights has no numbers for {missing[0]!r}")
+
+    def watch(node: Node, inputs: list[Array], result: Array) -> None:
+        if node.name in matrices:
+            x = inputs[0]
+            seen[matrices[node.name].root].add(x, x.reshape(-1, x.shape[-1]), -1, keep)
+
+    numbers = {name: array(each, name) for name, each in weights.items()}
+    for batch in batches:
+        run(graph, {**numbers, **{name: array(each, name) for name, each in batch.items()}}, 0, False, watch, {})
+    return seen
+
+
+# --- modules ---------------------------------------------------------------------------------------------------------
+
+
+def layers_of(module: torch.nn.Module) -> dict[str, Any]:
+    """Return the linear layers and convolutions of a module by name; those that share a weight once."""
+    every: dict[str, Any] = {}
+    weights: set[int] = set()
+    for name, each in module.named_modules():
+        if kind_of(each) and id(each.weight) not in weights:
+            every[name] = each
+            weights.add(id(each.weight))
+    return every
+
+
+def kind_of(layer: Any) -> str:
+    """Return the class of a layer that is known, or that it derives from; empty of another."""
+    return next((kind.__name__ for kind in type(layer).__mro__ if kind.__name__ in AXES), "")
+
+
+def is_convolution(layer: Any) -> bool:
+    """Tell whether a layer reads images, or signals, whose channels come first."""
+    return kind_of(layer) in ("Conv1d", "Conv2d", "Conv3d")
+
+
+def observe_module(module: torch.nn.Module, batches: Iterable[Any], keep: bool = False) -> dict[str, Seen]:
+    """Run batches and return what layers read, by their names."""
+    import torch
+
+    layers, handles = layers_of(module), []
+    seen = {name: Seen() for name in layers}
+
+    def hook(name: str) -> Callable[..., None]:
+        def look(layer: Any, args: tuple[Any, ...]) -> None:
+            x = array(args[0], name)
+            seen[name].add(x, _rows(layer, x), 1 - layer.weight.ndim if is_convolution(layer) else -1, keep)
+
+        return look
+
+    try:
+        handles = [layer.register_forward_pre_hook(hook(name)) for name, layer in layers.items()]
+        with torch.no_grad():
+            for batch in batches:
+                _call(module, batch)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return seen
+
+
+def _call(module: Callable[..., Any], batch: Any) -> Any:
+    if isinstance(batch, Mapping):
+        return module(**batch)
+    return module(*batch) if isinstance(batch, tuple | list) else module(batch)
+
+
+def _rows(layer: Any, x: Array) -> Array | None:
+    """Return what each output sums over as rows: of a convolution, its windows (im2col)."""
+    if not is_convolution(layer):
+        return x.reshape(-1, x.shape[-1])
+    if layer.weight.ndim > 4 or layer.groups > 1 or isinstance(layer.padding, str):
+        return None
+    import torch
+
+    sizes = [layer.kernel_size, layer.dilation, layer.padding, layer.stride]
+    if layer.weight.ndim < 4:  # as an image of one row
+        x, sizes = x[..., None, :], [(neutral, *size) for neutral, size in zip((1, 1, 0, 1), sizes, strict=True)]
+    windows = torch.nn.functional.unfold(torch.from_numpy(x), *sizes)
+    return np.asarray(windows.transpose(-2, -1).reshape(-1, windows.shape[-2]))
