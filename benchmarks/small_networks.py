@@ -56,7 +56,7 @@ def digits() -> Digits:
     return Digits(x[:half], y[:half], x[half:], y[half:])
 
 
-def digits_net(width: int = 32) -> nn.Sequential:
+def digits_net(width: int = 16) -> nn.Sequential:
     """Return two convolutions and two linear layers without training."""
     torch.manual_seed(0)
     return nn.Sequential(
@@ -66,7 +66,7 @@ def digits_net(width: int = 32) -> nn.Sequential:
     )  # fmt: skip
 
 
-def train_digits(net: nn.Module, data: Digits, epochs: int = 15, rate: float = 2e-3) -> None:
+def train_digits(net: nn.Module, data: Digits, epochs: int = 20, rate: float = 2e-3) -> None:
     """Train with Adam on batches of 64 images."""
     batches = (part for epoch in range(epochs) for part in _shuffled(len(data.labels), 64, epoch))
     _train(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from profiles import examples
 
 import roofline as rl
+from roofline.ops.builder import Builder
 
 ITEM = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=4)
 
@@ -44,3 +45,166 @@ def test_a_thinned_front_stays_within_its_gap():
 def test_front_refuses_what_cannot_be_summed(costs, errors):
     with pytest.raises(rl.errors.UsageError, match="item 0"):
         rl.quant.front(costs, errors)
+
+
+# --- layers and formats ----------------------------------------------------------------------------------------------
+
+FORMATS = ("int8", "int4-g32")
+
+
+def network(layers=3, width=64):
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(3)
+    parts = [part for _ in range(layers) for part in (torch.nn.Linear(width, width, bias=False), torch.nn.ReLU())]
+    return torch.nn.Sequential(*parts[:-1]), torch.randn(48, width)
+
+
+@pytest.fixture(scope="module")
+def costs():
+    net, x = network()
+    return rl.quant.sensitivity(net, [x], FORMATS)
+
+
+def test_sensitivity_is_the_noise_of_one_layer_rounded(costs):
+    net, x = network()
+    y, w = net(x).detach().double(), net[2].weight.detach()
+    with pytest.importorskip("torch").no_grad():
+        net[2].weight.copy_(rl.quant.fake(w, "int4-g32"))
+    row = next(row for row in costs.rows if (row.weight, row.format) == ("2.weight", "int4-g32"))
+    noise = float(((net(x).detach().double() - y) ** 2).sum() / (y**2).sum())
+    assert row.error == pytest.approx(noise, rel=1e-4)
+    assert (row.elements, row.bits) == (64 * 64, 5)  # 4 bits, and a 16-bit scale and zero point a group of 32
+
+
+def test_a_module_and_its_program_cost_the_same(costs):
+    net, x = network()
+    weights = {name: each.numpy() for name, each in net.state_dict().items()}
+    batches = [{"input": x.numpy()}]
+    again = rl.quant.sensitivity(costs.graph, batches, FORMATS, weights=weights)
+    assert [row.error for row in again.rows] == pytest.approx([row.error for row in costs.rows], rel=1e-3)
+    gptq = rl.quant.Recipe(method="gptq")
+    better, module = (
+        rl.quant.sensitivity(*of, FORMATS, recipe=gptq, layers="2*", **more)
+        for of, more in (((costs.graph, batches), {"weights": weights}), ((net, [x]), {}))
+    )
+    assert [row.error for row in better.rows] == pytest.approx([row.error for row in module.rows], rel=1e-2)
+    both = rl.quant.Recipe(activations="int8", scales="dynamic")
+    of = rl.quant.sensitivity(costs.graph, batches, ["int8"], weights=weights, recipe=both)
+    as_module = rl.quant.sensitivity(net, [x], ["int8"], recipe=both)
+    assert [row.error for row in of.rows] == pytest.approx([row.error for row in as_module.rows], rel=1e-2)
+    assert all(row.error > other.error for row, other in zip(of.rows, costs.rows[::2], strict=True))
+    plain = [row.error for row in costs.rows if row.weight == "2.weight"]
+    assert all(one.error < other for one, other in zip(better.rows, plain, strict=True))
+
+
+def test_the_front_of_layers_is_that_of_every_combination(costs):
+    widths = rl.quant.mixed(costs, "h100-sxm", against="memory", plans=99)
+    choices = [(None, *FORMATS)] * 3
+    rows = {(row.weight, row.format): row for row in costs.rows}
+    sums = set()
+    for words in product(*choices):
+        picked = [rows[name, word] for name, word in zip(costs.layers, words, strict=True) if word]
+        saved = sum(row.elements * (32 - row.bits) / 8 for row in picked)
+        sums.add((4 * 3 * 64 * 64 - saved, sum(row.error for row in picked)))
+    unbeaten = [one for one in sums if not any(o != one and o[0] <= one[0] and o[1] <= one[1] for o in sums)]
+    assert [(plan.weight_bytes, plan.error_sum) for plan in widths.plans] == [
+        pytest.approx(one) for one in sorted(unbeaten, reverse=True)
+    ]
+    assert (widths.points, widths.gap) == (len(unbeaten), 0)
+
+
+@pytest.mark.parametrize("limit", [{"error_limit": 4e-4}, {"memory_limit": "9 kB"}])
+def test_the_best_plan_holds_its_limit_as_a_whole(costs, limit):
+    widths = rl.quant.mixed(costs, "h100-sxm", against="memory", plans=2, **limit)
+    best = widths.best
+    assert best.error == costs.error(best.formats)
+    every = rl.quant.mixed(costs, "h100-sxm", against="memory", plans=99).plans
+    if "error_limit" in limit:
+        assert best.weight_bytes == min(plan.weight_bytes for plan in every if plan.error <= 4e-4)
+    else:
+        assert best.error == min(plan.error for plan in every if plan.weight_bytes <= 9e3)
+    assert widths.record()["best"]["formats"] == best.formats
+
+
+def decode(layers=3, width=4096):
+    """Weights of the same names where they set the pace."""
+    b = Builder("decode", "bf16")
+    x = b.input("x", (4, width))
+    for layer in range(layers):
+        x = b.op("linear", x, b.weight(f"{2 * layer}.weight", (width, width)), name=f"{2 * layer}")
+    return b.graph([x])
+
+
+def test_a_plan_is_a_pass_that_gives_its_time(costs):
+    program = decode()
+    ends = [plan.time for plan in rl.quant.mixed(costs, "h100-sxm", program=program, plans=2).plans]
+    limit = sum(ends) / 2
+    widths = rl.quant.mixed(costs, "h100-sxm", program=program, latency_limit=limit)
+    best = widths.best
+    assert 0 < len(best.formats) < 3
+    again = eval(best.call, {"rl": rl, "graph": program})  # the plan as it is printed
+    assert rl.estimate(again, "h100-sxm", mode="graph").time == best.time <= limit
+    assert again.tensors == best.apply(program).tensors
+    assert best.time == pytest.approx(best.time_sum, rel=2e-3)  # three launches that take nearly what each takes alone
+    assert abs(best.time / best.time_sum - 1) <= widths.additivity + 1e-12 < 2e-3
+    assert widths.plans[0].formats == {}
+    assert len(widths.plans[-1].formats) == 3
+    slower = [plan for plan in rl.quant.mixed(costs, "h100-sxm", program=program, plans=99).plans if plan.time > limit]
+    assert slower
+    assert all(plan.error <= best.error for plan in slower)
+
+
+def test_layers_that_are_alike_are_timed_once(costs, monkeypatch):
+    calls = []
+    timed = rl.estimate
+    monkeypatch.setattr(
+        "roofline.quant.bit_widths.estimate", lambda *args, **more: calls.append(1) or timed(*args, **more)
+    )
+    rl.quant.mixed(costs, "h100-sxm", program=decode(), plans=1)
+    assert len(calls) == 1 + 2 + 1  # before, one layer in each format, and the plan
+
+
+def test_limits_that_cannot_be_held_say_how_near_they_come(costs):
+    with pytest.raises(rl.errors.DoesNotFit, match=r"memory within 1 kB; the least is 7\.68 kB"):
+        rl.quant.mixed(costs, "h100-sxm", memory_limit="1 kB")
+    with pytest.raises(rl.errors.DoesNotFit, match="latency within 1 ns; the least is"):
+        rl.quant.mixed(costs, "h100-sxm", latency_limit="1 ns")
+    with pytest.raises(rl.errors.UsageError, match="error_limit and memory_limit: give one"):
+        rl.quant.mixed(costs, "h100-sxm", error_limit=1, memory_limit="1 GB")
+    with pytest.raises(rl.errors.UsageError, match="memory_limit holds on a front against memory, not against time"):
+        rl.quant.mixed(costs, "h100-sxm", memory_limit="1 GB", against="time")
+    with pytest.raises(rl.errors.UsageError, match=r"decode has no weight '4\.weight'"):
+        rl.quant.mixed(costs, "h100-sxm", program=decode(layers=2))
+    with pytest.raises(rl.errors.UsageError, match="plans=0"):
+        rl.quant.mixed(costs, "h100-sxm", plans=0)
+
+
+def test_an_evaluation_of_ones_own_is_what_counts():
+    net, x = network(layers=2)
+    seen = []
+
+    def mean(module):
+        seen.append(module)
+        return float(module(x).detach().mean())
+
+    costs = rl.quant.sensitivity(net, [x], ["int8"], evaluate=mean, better="higher")
+    assert seen[0] is net
+    assert costs.base == mean(net)
+    assert [row.error for row in costs.rows] == [costs.base - row.score for row in costs.rows]
+    assert costs.measured == f"what the evaluation becomes worse by, from {costs.base:.6g}"
+    both = {"0.weight": "int8", "2.weight": "int8"}
+    assert costs.error(both) == costs.base - mean(rl.quant.quantize_module(net, [], "int8").module)
+    with pytest.raises(rl.errors.UsageError, match="evaluate returned nan"):
+        rl.quant.sensitivity(net, [x], ["int8"], evaluate=lambda _: float("nan"))
+    with pytest.raises(rl.errors.UsageError, match="better='more'; allowed: lower, higher"):
+        rl.quant.sensitivity(net, [x], ["int8"], better="more")
+
+
+def test_what_no_format_fits_is_refused(costs):
+    net, x = network(layers=1)
+    with pytest.raises(rl.errors.UsageError, match="int4-g128 fits no layer of Sequential"):
+        rl.quant.sensitivity(net, [x], ["int4-g128"])
+    with pytest.raises(rl.errors.UsageError, match=r"names none of 0\.weight"):
+        rl.quant.sensitivity(net, [x], ["int8"], layers="attention*")
+    with pytest.raises(rl.errors.UsageError, match="at least one calibration batch"):
+        rl.quant.sensitivity(net, [], ["int8"])

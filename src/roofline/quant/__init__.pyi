@@ -1,3 +1,6 @@
+from .bit_widths import BitWidths as BitWidths
+from .bit_widths import Plan as Plan
+from .bit_widths import mixed as mixed
 from .errors import Deviation as Deviation
 from .errors import deviation as deviation
 from .formats import Format as Format
@@ -5,8 +8,8 @@ from .formats import Quantized as Quantized
 from .formats import fake as fake
 from .formats import number_format as number_format
 from .formats import round_to as round_to
-from .front import Front as Front
-from .front import front as front
+from .fronts import Front as Front
+from .fronts import front as front
 from .modules import quantize_module as quantize_module
 from .observing import Seen as Seen
 from .observing import observe as observe
@@ -21,6 +24,9 @@ from .recipes import QuantizedModel as QuantizedModel
 from .recipes import Recipe as Recipe
 from .secondorder import gptq as gptq
 from .secondorder import hessian as hessian
+from .sensitivities import LayerCost as LayerCost
+from .sensitivities import Sensitivity as Sensitivity
+from .sensitivities import sensitivity as sensitivity
 from .smoothing import smooth as smooth
 from .weights import quantize_weights as quantize_weights
 from .words import as_format as as_format

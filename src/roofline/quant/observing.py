@@ -155,14 +155,15 @@ def observe_module(module: torch.nn.Module, batches: Iterable[Any], keep: bool =
         handles = [layer.register_forward_pre_hook(hook(name)) for name, layer in layers.items()]
         with torch.no_grad():
             for batch in batches:
-                _call(module, batch)
+                call(module, batch)
     finally:
         for handle in handles:
             handle.remove()
     return seen
 
 
-def _call(module: Callable[..., Any], batch: Any) -> Any:
+def call(module: Callable[..., Any], batch: Any) -> Any:
+    """Run a module on a batch: keyword arguments, arguments, or one argument."""
     if isinstance(batch, Mapping):
         return module(**batch)
     return module(*batch) if isinstance(batch, tuple | list) else module(batch)
