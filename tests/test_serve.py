@@ -207,3 +207,75 @@ def test_those_without_blocks_wait() -> None:
     assert list(few.running) == [100, 100]
     assert few.rate[0] == few.rate[1]
     assert few.first_token[1] > few.first_token[0] + 50 * few.per_token[0]
+
+
+# --- what users get -------------------------------------------------------------------------------------------------
+
+
+def served(**options: Any) -> rl.serving.Service:
+    """Two layers of a model under some load."""
+    return rl.serving.serve("llama-3-8b", "h200-sxm", **({"prompt": 2000, "new_tokens": 300, "layers": 2} | options))
+
+
+def test_a_service_is_its_steady_state_with_what_follows() -> None:
+    between = float(served(concurrency=[8, 64], tp=2).tpot.mean())
+    some = served(concurrency=[1, 8, 64], price=3.0, tpot=between, tp=2)
+    rows = some.records()
+    one = closed_loop(some.deployment.steps(), some.work, 8)
+    assert (rows[1]["ttft_s"], rows[1]["tpot_s"]) == (one.first_token, one.per_token)
+    assert rows[1]["tokens_per_s_per_chip"] == pytest.approx(300 * float(one.rate) / 2)
+    # Dollars an hour over tokens an hour, and watts over tokens a second (an H200's limit is 700 W).
+    assert rows[2]["cost_per_million"] == pytest.approx(3.0 * 2 / (rows[2]["tokens_per_s"] * 3600) * 1e6)
+    assert rows[2]["energy_per_million_j"] == pytest.approx(2 * 700 / rows[2]["tokens_per_s"] * 1e6)
+    assert [row["meets"] for row in rows] == [row["tpot_s"] <= between for row in rows] == [True, True, False]
+    assert some.best == 1
+    assert some.record()["best"] == rows[1]
+    assert all(row["tpot_low_s"] < row["tpot_s"] < row["tpot_high_s"] for row in rows)
+
+
+def test_drafting_takes_its_share_of_a_step() -> None:
+    free, share = served(concurrency=1, spec="3:0.8"), served(concurrency=1, spec="3:0.8", draft=0.1)
+    step = free.deployment.steps().seconds(0, 0, 1, free.work.context, queries=4)
+    plain = free.deployment.steps().decode(1, free.work.context)
+    assert free.tpot[0] == pytest.approx(step / 2.952, rel=1e-3)  # (1 - 0.8^4) / 0.2 tokens a step
+    assert share.tpot[0] == pytest.approx((step + 0.3 * plain) / 2.952, rel=1e-3)
+    assert "time and memory of the draft" in free.not_modelled
+
+
+def test_prompts_elsewhere_leave_the_decode_steps_alone() -> None:
+    apart = served(concurrency=[1, 64], prefill_chip="h100-sxm", servers=(2, 1), link="10 GB/s")
+    # 2,000 tokens x 2 layers x 2 x 8 heads x 128 x 2 bytes, in whole blocks of 16.
+    assert apart.apart is not None
+    assert apart.apart.transfer == pytest.approx(2000 * 8192 / 10e9)
+    steps = apart.deployment.steps()
+    assert apart.tpot[0] == pytest.approx((299 * steps.decode(1, 2150) + apart.apart.transfer) / 299, rel=1e-3)
+    assert apart.devices == 3
+    assert apart.tpot[1] < served(concurrency=64).tpot[0]
+    users = apart.steady.rate * (apart.ttft + 299 * apart.tpot)
+    assert users.tolist() == pytest.approx([1, 64])
+
+
+def test_arrivals_beyond_the_largest_rate_never_end() -> None:
+    most = served(qps=1).largest_rate
+    some = served(qps=[0.5 * most, 1.1 * most])
+    assert some.records()[1]["ttft_s"] is None
+    assert some.goodput.tolist() == [0.5 * most, 0]
+    apart = served(qps=1, prefill_chip="h100-sxm").largest_rate
+    assert served(qps=[0.9 * apart, 1.1 * apart], prefill_chip="h100-sxm").goodput[1] == 0
+
+
+def test_a_model_that_does_not_fit_says_what_would() -> None:
+    with pytest.raises(rl.errors.DoesNotFit, match=r"what would fit: .*--tp 2"):
+        served(layers=4, memory_share=0.025, chunk=512)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [({"concurrency": 0}, "concurrency"), ({"qps": -1}, "qps"), ({"qps": 1, "concurrency": 1}, "exclude"),
+     ({"spec": "3"}, "K:ACCEPT"), ({"draft": 0.1}, "without spec"), ({"servers": (2, 1)}, "prefill_chip"),
+     ({"prefix": 3000}, "longer than the prompt"), ({"ttft": "-1 s"}, "ttft"),
+     ({"spec": "2:0.5", "draft": 7}, "share")],
+)  # fmt: skip
+def test_a_load_that_cannot_be_says_why(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(rl.errors.RooflineError, match=says):
+        served(**options)

@@ -12,6 +12,8 @@ from .request_traces import made_requests as made_requests
 from .request_traces import read_requests as read_requests
 from .requests import Request as Request
 from .requests import request as request
+from .service import Service as Service
+from .service import serve as serve
 from .simulation import Policy as Policy
 from .simulation import Simulation as Simulation
 from .simulation import simulate as simulate

@@ -33,6 +33,7 @@ from roofline.passes.fusion.fuse import fuse
 from roofline.passes.parallel.shard import shard
 from roofline.passes.parallel.stage import stages
 from roofline.serving.kvcache import checked_layout, kv_cache
+from roofline.serving.steady import Speculation, Work
 from roofline.serving.steps import StepTimes, step_times
 
 #: Formats that a stack quantises activations to where its weights have them: kernels of both operands in 8 or 4 bits.
@@ -48,6 +49,8 @@ BLOCK = 16
 #: Tokens of a step at most: vLLM's default for a server, `max_num_batched_tokens`, on H100 and larger chips (8192),
 #: https://github.com/vllm-project/vllm/blob/v0.10.0/vllm/engine/arg_utils.py.
 CHUNK = 8192
+#: Requests that run at a time at most: vLLM's `max_num_seqs` for a server there, in the same file.
+MAX_SEQUENCES = 1024
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,9 @@ class Deployment:
         activations: Number format that matmuls take their inputs in; that of the weights as stacks do when absent.
         cache: Number format of the KV cache.
         block: Tokens of a block of the cache.
-        chunk: Tokens of a step at most, of prompts and decoding sequences together.
+        chunk: Tokens of a step of a group at most, of prompts and decoding sequences together.
+        max_sequences: Requests that run at a time at most.
+        mixed: Whether prompts are read in the steps that decode, or in steps of their own before those.
         shared_prefix: First tokens that all prompts have in common; kept once.
         memory_share: Share of a device's memory that the server uses.
         reserve: Memory that driver and framework keep [byte].
@@ -105,6 +110,8 @@ class Deployment:
     cache: str | None = None
     block: int = BLOCK
     chunk: int = CHUNK
+    max_sequences: int = MAX_SEQUENCES
+    mixed: bool = True
     shared_prefix: int = 0
     memory_share: float = MEMORY_SHARE
     reserve: float = RESERVE
@@ -117,6 +124,11 @@ class Deployment:
     def devices(self) -> int:
         """All devices."""
         return self.tp * self.attention_dp * self.pp
+
+    @property
+    def budget(self) -> int:
+        """Tokens of a step at most: each group, and each stage of a pipeline, has its own."""
+        return self.chunk * self.attention_dp * self.pp
 
     @property
     def local_experts(self) -> float:
@@ -164,8 +176,7 @@ class Deployment:
     def memory(self, stage: int = 0) -> Memory:
         """Return what a device of a stage needs without any cache: weights, and activations of the largest step."""
         decode, prefill = self.decode_stages[stage], self.prefill_stages[stage]
-        rows = max(self.chunk // self.attention_dp, 1)
-        reading = memory_on(prefill, {"B": 1, "S": rows}, self.chip, "", reserve=self.reserve)
+        reading = memory_on(prefill, {"B": 1, "S": self.chunk}, self.chip, "", reserve=self.reserve)
         idle = memory_on(decode, {"B": 1, "C": 1}, self.chip, "", reserve=self.reserve)
         parts = {
             name: max(float(getattr(each, name)) for each in (reading, idle)) for name in ("inputs", "activations")
@@ -200,6 +211,19 @@ class Deployment:
         fit = np.floor(np.maximum(free - once, 0.0) / np.maximum(each, 1.0))
         return self.attention_dp * fit
 
+    def work(self, prompt: int, new_tokens: int, speculation: Speculation | None = None) -> Work:
+        """Return what the closed forms of a steady state take: requests, and what this server may do at a time.
+
+        Args:
+            prompt: Tokens of each prompt, the shared prefix among them.
+            new_tokens: Tokens that each request gets.
+            speculation: What is drafted.
+        """
+        fit = min(float(self.sequences_that_fit(prompt + new_tokens)), self.max_sequences)
+        cached = self.shared_prefix // self.block * self.block
+        return Work(prompt, new_tokens, self.budget, fit, min(cached, prompt - 1), self.mixed,
+                    speculation or Speculation(), self.overhead.request)  # fmt: skip
+
     def tokens_that_fit(self) -> float:
         """Tokens of the cache in blocks, over all groups."""
         free = min(self.room - float(self.memory(i).total) for i in range(self.pp))
@@ -220,9 +244,10 @@ class Deployment:
 
 def deployment(
     model: Program, chip: AnyChip, *, tp: int = 1, pp: int = 1, ep: int | None = None, attention_dp: int = 1,
-    block: int = BLOCK, chunk: int = CHUNK, shared_prefix: int = 0, memory_share: float = MEMORY_SHARE,
-    regime: str = "warm", overhead: Overhead | None = None, dtype: str | None = None, weights: str | None = None,
-    activations: str | None = None, cache: str | None = None, **options: Any,
+    block: int = BLOCK, chunk: int = CHUNK, max_sequences: int = MAX_SEQUENCES, mixed: bool = True,
+    shared_prefix: int = 0, memory_share: float = MEMORY_SHARE, regime: str = "warm", overhead: Overhead | None = None,
+    dtype: str | None = None, weights: str | None = None, activations: str | None = None, cache: str | None = None,
+    **options: Any,
 ) -> Deployment:  # fmt: skip
     """Describe how a server runs a model.
 
@@ -235,7 +260,9 @@ def deployment(
             absent.
         attention_dp: Groups of ``tp`` devices that attend to sequences of their own.
         block: Tokens of a block of the cache.
-        chunk: Tokens of a step at most, of prompts and decoding sequences together.
+        chunk: Tokens of a step of a group at most, of prompts and decoding sequences together.
+        max_sequences: Requests that run at a time at most.
+        mixed: Whether prompts are read in the steps that decode, or in steps of their own before those.
         shared_prefix: First tokens that all prompts have in common.
         memory_share: Share of a device's memory that the server uses, such as 0.9.
         regime: As for :func:`roofline.estimate`.
@@ -263,9 +290,10 @@ def deployment(
     if not isinstance(memory_share, int | float) or not 0 < memory_share <= 1:
         raise UsageError(f"memory_share={memory_share!r}: expected a share above 0, at most 1")
     block, shared_prefix, _ = checked_layout(block, shared_prefix)  # type: ignore[assignment]
+    sequences = whole_number("max_sequences", max_sequences, most=10**5)
     return Deployment(
         model, find_chip(chip), *ways, dtype, weights, activations, cache, block,
-        whole_number("chunk", chunk, most=10**9), shared_prefix, memory_share=memory_share,
+        whole_number("chunk", chunk, most=10**9), sequences, bool(mixed), shared_prefix, memory_share,
         regime=checked_regime(regime), overhead=overhead or Overhead(), options=tuple(sorted(options.items())),
     )  # fmt: skip
 

@@ -41,6 +41,10 @@ that came meanwhile. Sequences that decode share the engine (:func:`_shared`); t
 many servers (Allen and Cunneen's approximation, Gross and Harris, Fundamentals of Queueing Theory, 5.1.5). It is stable
 while ``rate * S < 1`` and the sequences that decode, ``rate * D * t``, fit the blocks.
 
+Prompts and answers on different chips: ``x`` servers read prompts, ``y`` decode, and between them a cache is sent.
+Throughput is the least of what the readers, the decoders' blocks and the users allow (asymptotic bounds, Lazowska et
+al. 1984, Quantitative System Performance, 5.2), and whoever does not fit waits before the first token.
+
 Speculative decoding (Leviathan et al. 2023, arXiv:2211.17192, equation 1): ``K`` drafted tokens, each accepted with
 probability ``a``, yield ``(1 - a^(K+1)) / (1 - a)`` tokens a step.
 """
@@ -64,6 +68,8 @@ ROUNDS, SAMPLES = 60, 64
 BUSY = 1 - 1e-9
 #: Passes in which prompts that come together, and wait for each other, are found; and what stands for nothing.
 PASSES, TINY = 3, 1e-30
+#: To what share the largest rate is found.
+PRECISE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -396,19 +402,107 @@ def _shared(load: Floats) -> tuple[Floats, Floats]:
     return share, load[..., -1]
 
 
-def largest_rate(steps: StepTimes, work: Work) -> float:
+@dataclass(frozen=True)
+class Apart:
+    """Servers that read prompts and others that decode, with the way of a cache between them.
+
+    From :func:`roofline.serving.serve`.
+
+    Attributes:
+        reading: Seconds of the steps of those that read.
+        chunk: Tokens of a step of theirs at most.
+        servers: How many read, and how many decode.
+        transfer: Time in which the cache of a request gets from one to the other [s].
+    """
+
+    reading: StepTimes
+    chunk: float
+    servers: tuple[int, int]
+    transfer: float
+
+    def reader(self, work: Work) -> Work:
+        """Return what one of those that read does."""
+        return replace(work, new_tokens=1, chunk=self.chunk, running=self.chunk, speculation=Speculation())
+
+    def times(self, work: Work) -> tuple[float, float]:
+        """Return the time of a prompt alone, and of one among many that fill the steps of all that read [s]."""
+        reader = self.reader(work)
+        engine, tokens = _Engine(self.reading, reader), min(reader.reads, reader.chunk)
+        together = max(np.floor(reader.chunk / reader.reads), 1.0)
+        own = np.ceil(reader.reads / reader.chunk)
+        alone, packed = engine.mixed(tokens, 0.0, 1.0), engine.mixed(tokens * together, 0.0, together)
+        return float(own * alone), float(own * packed / together / self.servers[0])
+
+
+def closed_apart(steps: StepTimes, work: Work, users: Any, apart: Apart) -> Steady:
+    """Work out what users in a closed loop come to where other servers read their prompts.
+
+    Args:
+        steps: Seconds of the steps of a server that decodes.
+        work: The requests, and what such a server may do at a time.
+        users: How many there are: a number or an array.
+        apart: Those that read.
+    """
+    users = np.asarray(users, dtype=np.float64)
+    engine, most, each = _Engine(steps, work), apart.servers[1] * max(work.running, 1), work.decode_steps
+    alone, busy = apart.times(work)
+    decodes = np.minimum(users, most)
+    for _ in range(ROUNDS):
+        step = engine.decode(np.maximum(np.ceil(decodes / apart.servers[1] - 1e-6), 1))
+        other = alone + apart.transfer + work.request_seconds
+        rate = np.minimum(np.minimum(1 / busy, users / (other + each * step)), most / np.maximum(each * step, TINY))
+        decodes = (decodes + rate * each * step) / 2
+    per_token = (each * step + apart.transfer) / max(work.new_tokens - 1, 1)
+    first = users / rate - per_token * max(work.new_tokens - 1, 1)
+    wave, _ = _first_wave(_Engine(apart.reading, apart.reader(work)), np.maximum(users / apart.servers[0], 1.0))
+    running, none = rate * (other + each * step), np.zeros_like(users)
+    return Steady(users, running, decodes, first, np.maximum(wave, first), per_token, rate, none, none + alone, step,
+                  rate * busy > 1 - 1e-6)  # fmt: skip
+
+
+def open_apart(steps: StepTimes, work: Work, rate: Any, apart: Apart) -> Steady:
+    """Work out what requests at random come to where other servers read their prompts.
+
+    Args:
+        steps: Seconds of the steps of a server that decodes.
+        work: The requests, and what such a server may do at a time.
+        rate: Requests in a second, spread over all servers.
+        apart: Those that read.
+    """
+    rate = np.asarray(rate, dtype=np.float64)
+    read = open_loop(apart.reading, apart.reader(work), rate / apart.servers[0])
+    share_of = rate / apart.servers[1]
+    d = np.arange(max(int(work.running), 1) + 1, dtype=np.float64)
+    plain = _Engine(steps, work).decode(np.maximum(d, 1.0))
+    share, load = _shared(share_of[..., None] * work.decode_steps * plain[1:] / d[1:])
+    decodes, stable = (share * d).sum(axis=-1), (load < BUSY) & np.isfinite(read.first_token)
+    beyond = share[..., -1] * load / np.maximum(1 - load, 1 - BUSY) ** 2 / 2
+    first = np.where(stable, read.first_token + beyond / np.maximum(share_of, TINY), np.inf)
+    answer = decodes / np.maximum(share_of, TINY) + apart.transfer
+    per_token = np.where(stable, answer / max(work.new_tokens - 1, 1), np.inf)
+    users, none = rate * (first + answer), np.zeros_like(rate)
+    return Steady(users, users, decodes * apart.servers[1], first, first, per_token, np.where(stable, rate, 0.0), none,
+                  read.mixed_step, (share * plain).sum(axis=-1), ~stable)  # fmt: skip
+
+
+def largest_rate(steps: StepTimes, work: Work, apart: Apart | None = None) -> float:
     """Return the requests in a second beyond which a queue grows without end.
 
     Args:
         steps: Seconds of the server's steps.
         work: The requests, and what the server may do at a time.
+        apart: Servers that read the prompts, where others do.
     """
-    low, high = 0.0, float(1 / _Engine(steps, replace(work, speculation=Speculation())).mixed(work.reads, 0.0, 1.0))
-    while np.isfinite(open_loop(steps, work, high).first_token):
+
+    def stable(rate: float) -> bool:
+        state = open_loop(steps, work, rate) if apart is None else open_apart(steps, work, rate, apart)
+        return bool(np.isfinite(state.first_token))
+
+    reads = _Engine(steps if apart is None else apart.reading, replace(work, speculation=Speculation()))
+    low, high = 0.0, float(1 / reads.mixed(work.reads, 0.0, 1.0))
+    while stable(high):
         low, high = high, 2 * high
-    for _ in range(4):
-        between = np.linspace(low, high, 34)
-        stable = np.isfinite(open_loop(steps, work, between[1:-1]).first_token)
-        at = int(stable.sum())
-        low, high = float(between[at]), float(between[at + 1])
+    while high - low > PRECISE * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if stable(middle) else (low, middle)
     return low

@@ -1,0 +1,423 @@
+"""What a server gives its users, over the load: times, throughput, cost, and what bounds them.
+
+The steady state of :mod:`roofline.serving.steady` for a deployment, in a closed loop of users or with random arrivals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roofline.analysis.estimates import estimate
+from roofline.analysis.remedies import FORMATS, SHARED, does_not_fit, remedies
+from roofline.frontends.source import Program
+from roofline.hardware.library import AnyChip
+from roofline.ir.errors import UsageError
+from roofline.ir.numbers import whole_number
+from roofline.ir.report import Report, subject
+from roofline.ir.units import format_si, parse
+from roofline.serving.deployment import Deployment, deployment
+from roofline.serving.steady import (
+    Apart,
+    Speculation,
+    Steady,
+    Work,
+    closed_apart,
+    closed_loop,
+    largest_rate,
+    open_apart,
+    open_loop,
+)
+
+Floats = NDArray[np.float64]
+
+#: Way of a cache from the chips that read prompts to those that decode, each its share: a network port of 400 Gb/s
+#: for each GPU, https://docs.nvidia.com/dgx/dgxh100-user-guide/introduction-to-dgxh100.html.
+LINK = 50e9
+#: What the figures of a service leave out.
+NOT_MODELLED = (
+    "requests that differ in length: all are alike here, a simulation takes any",
+    "time of the server between steps, unless overhead is given",
+)
+#: Points of a load at most.
+MOST_POINTS = 10_000
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the users and the owner ask for.
+
+    From :func:`roofline.serving.serve`.
+
+    Attributes:
+        ttft: Time to the first token at most [s].
+        tpot: Time per further token at most [s].
+        price: Of an hour of one chip, in any currency.
+    """
+
+    ttft: float | None = None
+    tpot: float | None = None
+    price: float | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class Service(Report):
+    """A server under load, a point for each number of users or rate of arrivals; all figures are arrays.
+
+    From :func:`roofline.serving.serve`.
+
+    Attributes:
+        deployment: What decodes, and what reads the prompts too unless ``apart``.
+        work: The requests.
+        load: ``users`` of a closed loop, or ``rate`` of requests in a second.
+        values: The load at each point.
+        steady: What it comes to.
+        limits: What is asked for.
+        reading: What reads the prompts, where that is another deployment.
+        apart: How many servers read and decode, and the time of a cache between them.
+    """
+
+    schema = "service"
+
+    deployment: Deployment
+    work: Work
+    load: str
+    values: Floats
+    steady: Steady
+    limits: Limits = Limits()
+    reading: Deployment | None = None
+    apart: Apart | None = None
+    drafts: str = field(default="")
+
+    # --- figures of each point ---
+
+    @property
+    def devices(self) -> int:
+        """All chips."""
+        if self.apart is None or self.reading is None:
+            return self.deployment.devices
+        readers, decoders = self.apart.servers
+        return readers * self.reading.devices + decoders * self.deployment.devices
+
+    @property
+    def ttft(self) -> Floats:
+        """Time to the first token in the steady state [s]; infinite where a queue grows without end."""
+        return self.steady.first_token
+
+    @property
+    def tpot(self) -> Floats:
+        """Time of each further token [s]."""
+        return self.steady.per_token
+
+    @cached_property
+    def factors(self) -> tuple[Floats, Floats]:
+        """High over expected of both times."""
+        steps, state = self.deployment.steps(), self.steady
+        reading = (self.reading or self.deployment).steps()
+        return reading.factor(self.work.reads, 0.0), steps.factor(self.work.reads * state.mixed_share, state.decoding)
+
+    @property
+    def tokens_per_s(self) -> Floats:
+        """New tokens of all users in a second."""
+        return self.steady.rate * self.work.new_tokens
+
+    @property
+    def tokens_per_s_per_chip(self) -> Floats:
+        """The same for each chip."""
+        return self.tokens_per_s / self.devices
+
+    @property
+    def tokens_per_s_per_user(self) -> Floats:
+        """Tokens that a user sees in a second once they come."""
+        return np.asarray(1 / self.tpot)
+
+    @property
+    def meets(self) -> NDArray[np.bool_]:
+        """Tell whether both times are within their limits."""
+        most = [(self.ttft, self.limits.ttft), (self.tpot, self.limits.tpot)]
+        each = [value <= (np.inf if limit is None else limit) for value, limit in most]
+        return np.asarray(each[0] & each[1] & (self.steady.rate > 0))
+
+    @property
+    def goodput(self) -> Floats:
+        """Requests in a second that are answered within the limits; all alike, so all or none."""
+        return np.where(self.meets, self.steady.rate, 0.0)
+
+    @property
+    def best(self) -> int | None:
+        """The point with the most tokens a second of those within the limits; ``None`` where there is none."""
+        return int(np.argmax(self.tokens_per_s * self.meets)) if self.meets.any() else None
+
+    @property
+    def cost_per_million(self) -> Floats | None:
+        """Price of a million new tokens; ``None`` without a price of the chip."""
+        if self.limits.price is None:
+            return None
+        return self.limits.price * self.devices / 3600 / np.maximum(self.tokens_per_s, 1e-30) * 1e6
+
+    @property
+    def energy_per_million(self) -> Floats | None:
+        """Energy of a million new tokens at the chips' power limits [J]; ``None`` where nobody published one."""
+        each = [self.deployment] if self.reading is None or self.apart is None else [self.reading, self.deployment]
+        servers = (1,) if len(each) == 1 else self.apart.servers if self.apart else ()
+        if any(one.chip.tdp is None for one in each):
+            return None
+        watts = sum(n * one.devices * float(one.chip.tdp or 0.0) for n, one in zip(servers, each, strict=True))
+        return watts / np.maximum(self.tokens_per_s, 1e-30) * 1e6
+
+    @cached_property
+    def bound(self) -> list[str]:
+        """Name what more load runs into: blocks of the cache, sequences, prompts, or what bounds the decode steps."""
+        state, work = self.steady, self.work
+        batches = np.unique(np.maximum(np.ceil(np.broadcast_to(state.decoding, self.values.shape)), 1)).astype(int)
+        graph, each = self.deployment.decode_stages[-1], self.deployment
+        est = estimate(graph, each.chip, mode="graph", regime=each.regime, B=batches.tolist(), C=int(work.context))
+        of_batch = dict(zip(batches.tolist(), np.atleast_1d(est.bound).tolist(), strict=True))
+        mixed = state.mixed_share * state.mixed_step
+        prompts = (mixed > (1 - state.mixed_share) * state.decode_step) | state.prefill_bound
+        full = "cache" if work.running < each.max_sequences else "sequences"
+        waits = (state.users > state.running * (1 + 1e-9)) & (self.load == "users") & (self.apart is None)
+        return [
+            full
+            if queue and self.load == "users" and self.apart is None
+            else "prompts"
+            if read
+            else of_batch[max(int(np.ceil(d)), 1)]
+            for queue, read, d in zip(waits, prompts, state.decoding, strict=True)
+        ]
+
+    @cached_property
+    def largest_rate(self) -> float:
+        """Requests in a second beyond which a queue grows without end."""
+        if self.apart is None:
+            return largest_rate(self.deployment.steps(), self.work)
+        return largest_rate(self.deployment.steps(), self.work, self.apart)
+
+    # --- as data ---
+
+    def subject(self) -> dict[str, Any]:
+        """Return the model, the chips, the layout and the requests."""
+        one = self.deployment
+        about = subject(one.decode_stages[0], one.chip.name) | {"phase": "serving", "regime": one.regime}
+        layout = {"tp": one.tp, "pp": one.pp, "ep": one.ep, "attention_dp": one.attention_dp, "devices": self.devices}
+        formats = {name: getattr(one, name) for name in ("weights", "activations", "cache")}
+        sizes = {"prompt": int(self.work.prompt), "new_tokens": int(self.work.new_tokens)}
+        server = {"chunk": one.chunk, "block": one.block, "shared_prefix": one.shared_prefix,
+                  "max_sequences": one.max_sequences, "mixed": one.mixed}  # fmt: skip
+        return {**about, "sizes": sizes, "layout": layout, "formats": formats, "server": server,
+                "speculation": self._speculation(), "prefill": self._prefill()}  # fmt: skip
+
+    def _speculation(self) -> dict[str, Any] | None:
+        each = self.work.speculation
+        if not each.drafted:
+            return None
+        return {
+            "drafted": each.drafted,
+            "accepted": each.accepted,
+            "tokens_per_step": each.tokens,
+            "draft": self.drafts,
+        }
+
+    def _prefill(self) -> dict[str, Any] | None:
+        if self.reading is None or self.apart is None:
+            return None
+        readers, decoders = self.apart.servers
+        return {"chip": self.reading.chip.name, "tp": self.reading.tp, "servers": readers, "decode_servers": decoders,
+                "transfer_s": self.apart.transfer}  # fmt: skip
+
+    def summary(self) -> dict[str, Any]:
+        """Return what holds at every load, and the best point within the limits."""
+        rows = self.records()
+        return {
+            "load": self.load, "running_limit": int(self.work.running), "largest_rate_per_s": self.largest_rate,
+            "limits": {"ttft_s": self.limits.ttft, "tpot_s": self.limits.tpot},
+            "price_per_chip_hour": self.limits.price, "watts_per_chip": self.deployment.chip.tdp,
+            "best": None if self.best is None else rows[self.best], "not_modelled": list(self.not_modelled),
+        }  # fmt: skip
+
+    @property
+    def not_modelled(self) -> tuple[str, ...]:
+        """Notes on what the figures leave out."""
+        own = ("time and memory of the draft",) if self.work.speculation.drafted and not self.drafts else ()
+        return (*NOT_MODELLED, *own)
+
+    def columns(self) -> dict[str, Any]:
+        """Return the figures of every point by name."""
+        state, (first, each) = self.steady, self.factors
+        cost, energy = self.cost_per_million, self.energy_per_million
+        return {
+            "users": state.users, "rate_per_s": state.rate, "running": state.running, "decoding": state.decoding,
+            "ttft_s": self.ttft, "ttft_low_s": self.ttft / first, "ttft_high_s": self.ttft * first,
+            "ttft_first_wave_s": state.first_wave,
+            "tpot_s": self.tpot, "tpot_low_s": self.tpot / each, "tpot_high_s": self.tpot * each,
+            "tokens_per_s": self.tokens_per_s, "tokens_per_s_per_chip": self.tokens_per_s_per_chip,
+            "tokens_per_s_per_user": self.tokens_per_s_per_user, "goodput_per_s": self.goodput,
+            "mixed_share": state.mixed_share, "bound": self.bound, "meets": self.meets,
+            "cost_per_million": cost, "energy_per_million_j": energy,
+        }  # fmt: skip
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return one dictionary per load."""
+        each = {name: np.broadcast_to(np.asarray(value), self.values.shape).tolist()
+                for name, value in self.columns().items()}  # fmt: skip
+        finite = [[None if value == np.inf else value for value in values] for values in each.values()]
+        return [dict(zip(each, row, strict=True)) for row in zip(*finite, strict=True)]
+
+    def __repr__(self) -> str:
+        most, name = self.values.max(), "users" if self.load == "users" else "requests/s"
+        at = int(np.argmax(self.tokens_per_s))
+        return (
+            f"<Service of {self.deployment.decode_stages[0].title} on {self.devices} x {self.deployment.chip.name}, "
+            f"up to {most:g} {name}: at most {self.tokens_per_s[at]:,.0f} tokens/s, {format_si(self.tpot[at], 's')} "
+            f"per token, {format_si(self.ttft[at], 's')} to the first>"
+        )
+
+
+def serve(
+    model: Program | Deployment, chip: AnyChip | None = None, *, prompt: int, new_tokens: int,
+    concurrency: int | Sequence[int] | None = None, qps: float | Sequence[float] | None = None, prefix: int = 0,
+    spec: str | None = None, draft: str | float | None = None, prefill_chip: AnyChip | None = None,
+    prefill_tp: int | None = None, servers: tuple[int, int] = (1, 1), link: str | float = LINK,
+    ttft: str | float | None = None, tpot: str | float | None = None, price: float | None = None, **layout: Any,
+) -> Service:  # fmt: skip
+    """Predict what a server of a model gives its users, over the load.
+
+    Args:
+        model: A shipped name, the path of a model file or config, or a deployment.
+        chip: A name or a chip: each device.
+        prompt: Tokens of each prompt, the prefix among them.
+        new_tokens: Tokens that each request gets.
+        concurrency: Users of a closed loop, each with a request at a time: a number or several; 1 to 256 when absent.
+        qps: Requests in a second that come at random instead.
+        prefix: First tokens that all prompts share and that the cache holds already.
+        spec: Speculative decoding as ``K:ACCEPT``: tokens drafted, and the probability that one is accepted.
+        draft: What drafts them: a model, or its time for one token as a share of a decode step's; free when absent.
+        prefill_chip: Chips of servers that only read prompts; those of ``chip`` then only decode.
+        prefill_tp: Devices of such a server; as many as of the others when absent.
+        servers: How many read prompts and how many decode.
+        link: Way of a cache between them, for each chip [byte/s].
+        ttft: Time to the first token that is allowed [s], a number or text such as ``"2 s"``.
+        tpot: Time per further token that is allowed [s].
+        price: Of a chip for an hour, in any currency.
+        layout: As for :func:`roofline.serving.deployment`: ``tp``, ``weights``, ``chunk`` and so on.
+
+    Returns:
+        Times, throughput, cost and what bounds it at each load.
+
+    Raises:
+        DoesNotFit: Not one request fits; the message says what would.
+        UsageError: A load, a limit or a layout that cannot be.
+
+    Example:
+        >>> served = serve("llama-3-8b", "h100-sxm", prompt=4000, new_tokens=500, concurrency=[1, 16, 64], tpot="20 ms")
+        >>> served.meets.tolist(), bool(served.tokens_per_s[2] > 5 * served.tokens_per_s[0])
+        ([True, True, False], True)
+    """
+    one = _deployed(model, chip, whole_number("prefix", prefix, 0, 10**9), layout)
+    prompt, new_tokens = (whole_number(*pair, most=10**9) for pair in (("prompt", prompt), ("new_tokens", new_tokens)))
+    if one.shared_prefix > prompt:
+        raise UsageError(f"prefix={one.shared_prefix}: longer than the prompt of {prompt} tokens")
+    work = one.work(prompt, new_tokens, _speculation(one, spec, draft))
+    if work.running < 1:
+        raise _too_large(one, prompt + new_tokens)
+    reading, apart = _apart(one, prefill_chip, prefill_tp, servers, parse(link, "B/s", "link"), prompt)
+    load, values = _load(concurrency, qps)
+    if apart is not None:
+        steady = (closed_apart if load == "users" else open_apart)(one.steps(), work, values, apart)
+    else:
+        steady = (closed_loop if load == "users" else open_loop)(one.steps(), work, values)
+    limits = Limits(_seconds("ttft", ttft), _seconds("tpot", tpot), price)
+    return Service(one, work, load, values, steady, limits, reading, apart, "" if draft is None else str(draft))
+
+
+def _seconds(name: str, value: str | float | None) -> float | None:
+    """Return a limit, refused where it is none."""
+    seconds = None if value is None else parse(value, "s", name)
+    if seconds is not None and seconds <= 0:
+        raise UsageError(f"{name}={value!r}: expected a time above zero")
+    return seconds
+
+
+def _deployed(model: Program | Deployment, chip: AnyChip | None, prefix: int, layout: dict[str, Any]) -> Deployment:
+    if isinstance(model, Deployment):
+        if chip is not None or layout:
+            raise UsageError("serve: a deployment has its chip and its layout; give no others")
+        return replace(model, shared_prefix=prefix) if prefix else model
+    if chip is None:
+        raise UsageError("serve: no chip given; give a name or a Chip")
+    return deployment(model, chip, shared_prefix=prefix, **layout)
+
+
+def _load(concurrency: Any, qps: Any) -> tuple[str, Floats]:
+    """Return what the load is counted in, and its values."""
+    if concurrency is not None and qps is not None:
+        raise UsageError("concurrency and qps exclude each other: users in a closed loop, or requests at random")
+    if qps is not None:
+        values = np.atleast_1d(np.asarray(qps, dtype=np.float64))
+        if not (np.isfinite(values).all() and (values > 0).all()):
+            raise UsageError(f"qps={qps!r}: expected requests in a second, above zero")
+    else:
+        each = [2**i for i in range(9)] if concurrency is None else np.atleast_1d(np.asarray(concurrency)).tolist()
+        values = np.asarray([whole_number("concurrency", value, most=10**6) for value in each], dtype=np.float64)
+    if values.ndim != 1 or not 0 < values.size <= MOST_POINTS:
+        raise UsageError(f"expected 1 to {MOST_POINTS:,} loads, given the shape {values.shape}")
+    return ("users" if qps is None else "rate"), values
+
+
+def _speculation(one: Deployment, spec: str | None, draft: str | float | None) -> Speculation:
+    """Read ``K:ACCEPT``, and what drafts."""
+    if spec is None:
+        if draft is not None:
+            raise UsageError(f"draft={draft!r} without spec: give how many tokens it drafts, such as spec='3:0.8'")
+        return Speculation()
+    count, _, share = str(spec).partition(":")
+    try:
+        drafted, accepted = int(count), float(share)
+    except ValueError:
+        drafted, accepted = 0, -1.0
+    if not (1 <= drafted <= 64 and 0 <= accepted <= 1):
+        raise UsageError(f"spec={spec!r}: expected K:ACCEPT, such as 3:0.8: 1 to 64 tokens, a probability up to 1")
+    if draft is None:
+        return Speculation(drafted, accepted)
+    try:
+        part = float(draft)
+    except ValueError:
+        small = replace(one, model=str(draft), ep=one.attention_dp, options=()).steps()
+        return Speculation(drafted, accepted, lambda batch, context: drafted * small.decode(batch, context))
+    if not 0 <= part <= 1:
+        raise UsageError(f"draft={draft!r}: expected a model, or a share of a decode step from 0 to 1")
+    return Speculation(drafted, accepted, lambda batch, context: drafted * part * one.steps().decode(batch, context))
+
+
+def _apart(
+    one: Deployment, chip: AnyChip | None, tp: int | None, servers: tuple[int, int], link: float, prompt: int
+) -> tuple[Deployment | None, Apart | None]:
+    """Return what reads prompts on chips of its own, where that is asked for."""
+    if chip is None:
+        if tp is not None or tuple(servers) != (1, 1):
+            raise UsageError("prefill_tp and servers need prefill_chip: the chips that read prompts")
+        return None, None
+    readers, decoders = (whole_number("servers", value) for value in servers)
+    shared = {} if tp is None else {"tp": whole_number("prefill_tp", tp)}
+    reading = replace(one, chip=deployment(one.model, chip).chip, **shared)  # type: ignore[arg-type]
+    each, _ = one.cache_bytes(prompt)
+    # Each device of the smaller server sends or gets its share at once.
+    transfer = float(each) * one.tp * one.pp / (min(one.tp * one.pp, reading.tp * reading.pp) * link)
+    return reading, Apart(reading.steps(), reading.budget, (readers, decoders), transfer)
+
+
+def _too_large(one: Deployment, context: int) -> Exception:
+    """Return the error where not one request fits, with what would make it fit."""
+
+    def need(change: Any) -> float:
+        other = replace(one, **change)
+        return float(other.memory().total) + float(sum(other.cache_bytes(context)))
+
+    memory, cache = one.memory(), float(sum(one.cache_bytes(context)))
+    where = f"{one.decode_stages[0].title} on {one.devices} x {one.chip.name}: a request of {context:,} tokens"
+    return does_not_fit(where, replace(memory, kv_cache=cache), one.room, remedies(need, one.room, (FORMATS, SHARED)))
