@@ -18,8 +18,8 @@ from roofline.ops.elements import Array
 from roofline.passes.formats.quantize import Matrix, weight_matrices
 from roofline.quant.arrays import array
 
-#: Operators through which a positive factor of a channel passes.
-_THROUGH = frozenset({"relu", "identity", "dropout", "cast"})
+#: Operators through which a positive factor of a channel passes; a view where it leaves the last axis alone.
+_THROUGH = frozenset({"relu", "identity", "dropout", "cast", "view"})
 _MATRIX = 2
 _NORMS = frozenset({"layernorm", "rmsnorm"})
 
