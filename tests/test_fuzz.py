@@ -119,6 +119,10 @@ TRACE = {"traceEvents": [
     for at in range(4)
 ], "deviceProperties": [{"id": 0, "name": "NVIDIA L4"}]}  # fmt: skip
 
+#: Eight floats, all of it text; the length of the header comes first.
+_HEADER = '{"w":{"dtype":"F32","shape":[2,4],"data_offsets":[0,32]}}'
+SAFETENSORS = chr(len(_HEADER)) + "\0" * 7 + _HEADER + "0000" * 8
+
 CHIPS = [lambda: Input("chip.toml", chip(), toml), lambda: Input("cluster.toml", {
     "name": "two", "chip": "l4", "devices_per_node": 4, "nodes": 2, "source": "none",
     "link": {"name": "RoCE", "bandwidth": "200 Gbit/s", "latency": "3 us"}}, toml)]  # fmt: skip
@@ -141,7 +145,7 @@ def small_model() -> dict[str, Any]:
 #: What each parameter of a command reads, by its name, or by the command's and its own.
 READS: dict[str, list[Callable[[], Input]]] = {
     "model": PROGRAMS, "chip": CHIPS, "chips": CHIPS, "where": CHIPS, "chips.name": CHIPS, "models.name": PROGRAMS,
-    "schedules.op": PROGRAMS,
+    "schedules.op": PROGRAMS, "quantize.file": [lambda: Input("w.safetensors", SAFETENSORS)],
     "predict.table": [lambda: Input("rows.csv", ROWS), lambda: Input("models.csv", MODEL_ROWS)],
     "ops.file": [lambda: Input("ops.csv", OPS)], "sweep.file": [lambda: Input("sweep.csv", SWEEP)],
     "validate.source": [lambda: Input("measured.csv", MEASURED)],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from profiles import examples
 
 import roofline as rl
+from roofline.cli import main
 
 #: OCP Microscaling v1.0, table 5: e2m1 by code.
 FP4 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
@@ -173,3 +176,188 @@ def test_a_module_rounds_its_convolutions_by_their_windows() -> None:
     (layer,) = small.layers
     expected = rl.quant.deviation(net(x) - net.bias[:, None, None], small.module(x) - net.bias[:, None, None]).sqnr_db
     assert layer.output_sqnr_db == pytest.approx(expected, abs=0.01)
+
+
+# --- against what others compute -------------------------------------------------------------------------------------
+
+
+def test_nvfp4_is_the_published_procedure() -> None:
+    torch, ml = pytest.importorskip("torch"), pytest.importorskip("ml_dtypes")
+    x = numbers(3, 4, 64) * 10.0 ** numbers(4, 4, 64)
+    whole = np.float32(np.abs(x).max() / (6 * 448))  # arXiv:2509.25149: the tensor's scale, then each block's in e4m3
+    tops = np.abs(x.reshape(4, 4, 16)).max(axis=2)
+    scale = torch.from_numpy(tops / 6 / float(whole)).float().to(torch.float8_e4m3fn).double().numpy()
+    scale = np.maximum(scale, 2.0**-9) * float(whole)
+    elements = np.clip(x / np.repeat(scale, 16, axis=1), -6, 6).astype(np.float32).astype(ml.float4_e2m1fn)
+    assert np.allclose(
+        rl.quant.fake(x, "nvfp4"), elements.astype(np.float64) * np.repeat(scale, 16, axis=1), rtol=1e-12
+    )
+
+
+@pytest.mark.parametrize(("word", "kind", "top"), [("mxfp4", "float4_e2m1fn", 2), ("mxfp8", "float8_e4m3fn", 8)])
+def test_microscaling_is_the_algorithm_of_the_specification(word: str, kind: str, top: int) -> None:
+    ml = pytest.importorskip("ml_dtypes")
+    x = numbers(5, 3, 96) * 10.0 ** numbers(6, 3, 96)
+    power = np.floor(np.log2(np.abs(x.reshape(3, 3, 32)).max(axis=2))) - top  # OCP MX v1.0, section 6.3
+    scale = np.repeat(2.0**power, 32, axis=1)
+    limit = {2: 6.0, 8: 448.0}[top]
+    elements = np.clip(x / scale, -limit, limit).astype(np.float32).astype(getattr(ml, kind)).astype(np.float64)
+    assert (rl.quant.fake(x, word) == elements * scale).all()
+
+
+def test_integers_are_those_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    a, b = rl.quant.round_to(numbers(0, 32, 64), "int8"), rl.quant.round_to(numbers(1, 24, 64), "int8")
+    expected = torch._int_mm(torch.from_numpy(a.codes), torch.from_numpy(b.codes).T.contiguous()).numpy()
+    product = rl.quant.matmul(a, b)
+    assert product.integers.dtype == np.int32
+    assert (product.integers[:, 0] == expected).all()
+
+
+def test_zero_points_are_taken_off_in_integers() -> None:
+    x, w = numbers(0, 9, 64) + 3, numbers(1, 7, 64) - 1
+    a, b = rl.quant.round_to(x, "int8-tensor-asym"), rl.quant.round_to(w, "int4-g32-z4")
+    product = rl.quant.matmul(a, b)
+    left = (a.codes.astype(np.int64) - int(a.zero.item())).reshape(9, 2, 32)
+    right = b.codes.astype(np.int64).reshape(7, 2, 32) - b.zero.astype(np.int64)[..., None]
+    assert (product.integers == np.einsum("mgk,ngk->mgn", left, right)).all()
+
+
+def test_sums_beyond_int32_are_refused() -> None:
+    q = rl.quant.round_to(np.ones((1, 140_000)), "int8-tensor")
+    with pytest.raises(rl.RooflineError, match="beyond int32; use groups"):
+        rl.quant.matmul(q, q)
+
+
+def obq(w: Any, moment: Any, scale: float) -> Any:
+    """Optimal brain quantisation of each row in the order of its columns (arXiv:2208.11580, equation 3), directly."""
+    result = w.copy()
+    for at in range(w.shape[1]):
+        inverse = np.linalg.inv(moment[at:, at:])
+        rounded = np.clip(np.rint(result[:, at] / scale), -8, 7) * scale
+        error = (result[:, at] - rounded) / inverse[0, 0]
+        result[:, at:] -= np.outer(error, inverse[0])
+        result[:, at] = rounded
+    return result
+
+
+def test_gptq_is_optimal_brain_quantisation_in_a_fixed_order() -> None:
+    w, x = numbers(0, 5, 12), numbers(1, 60, 12) @ numbers(2, 12, 12)
+    moment, nearest = rl.quant.hessian(x), rl.quant.round_to(w, "int4-tensor")
+    direct = obq(w, moment, float(nearest.scale.item()))
+    errors = [np.einsum("oi,ij,oj->o", v - w, moment, v - w) for v in (direct, nearest.values)]
+    expected = np.where((errors[0] < errors[1])[:, None], direct, nearest.values)
+    assert (errors[0] < errors[1]).sum() >= 3
+    assert np.allclose(rl.quant.gptq(w, x, "int4-tensor", damping=0.0).values, expected, atol=1e-12)
+
+
+def test_gptq_saves_most_where_inputs_are_correlated() -> None:
+    w, mix = numbers(0, 32, 128), numbers(1, 16, 128)
+    x = numbers(2, 400, 16) @ mix + 0.1 * numbers(3, 400, 128)
+    errors = [((q.values - w) @ x.T).var() for q in (
+        rl.quant.round_to(w, "int4-g64-sym"), rl.quant.gptq(w, x, "int4-g64-sym"),
+        rl.quant.gptq(w, x, "int4-g64-sym", order="activation"))]  # fmt: skip
+    assert max(errors[1:]) < 0.15 * errors[0]
+
+
+# --- laws ------------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=examples(30))
+@given(st.sampled_from(FORMATS), st.integers(0, 1000), st.sampled_from([1e-3, 1.0, 1e3]))
+def test_rounding_again_within_the_same_scales_changes_nothing(word: str, seed: int, size: float) -> None:
+    q = rl.quant.round_to(numbers(seed, 3, 64) * size, word)
+    from roofline.ops.rounding import encoded
+
+    zero = None if q.zero is None else q.spread(q.zero)
+    again = encoded(q.format, q.values, q.spread(q.scale * q.tensor_scale), zero)
+    same = q.format.element.decode(again) == q.format.element.decode(q.codes)
+    assert same.all()
+
+
+@settings(max_examples=examples(30))
+@given(
+    st.sampled_from(["int8", "int4-g32-sym", "int4-g32-z4", "int8-tensor-asym", "int3-g32-z3"]), st.integers(0, 1000)
+)
+def test_whole_numbers_are_off_by_half_a_step_at_most(word: str, seed: int) -> None:
+    x = numbers(seed, 3, 64) + 0.3
+    q = rl.quant.round_to(x, word)
+    step = q.spread(q.scale)
+    edge = 1.002 if q.format.scale == "fp16" else 1 + 1e-6  # the rounded scale may end short of the largest number
+    assert (np.abs(q.values - x) <= (0.5 + (edge - 1) * q.format.element.largest) * step).all()
+
+
+@settings(max_examples=examples(20))
+@given(st.sampled_from(FORMATS), st.integers(0, 1000))
+def test_the_clip_of_least_error_is_no_worse_than_none(word: str, seed: int) -> None:
+    x = numbers(seed, 2, 64) ** 3
+    clipped, whole = (rl.quant.fake(x, word, within=within) for within in (rl.quant.calibrate(x, word, "mse"), None))
+    # nvfp4's scale of the tensor follows the largest clip, so its blocks are not on their own
+    assert ((clipped - x) ** 2).sum() <= ((whole - x) ** 2).sum() * (1.05 if word == "nvfp4" else 1 + 1e-9)
+
+
+def test_ranges_of_batches() -> None:
+    batches = [np.array([-4.0, 1.0]), np.array([0.5, 9.0])]
+    whole = rl.quant.calibrate(batches, "int8-tensor-asym")
+    assert (whole.low.item(), whole.high.item()) == (-4.0, 9.0)
+    x = np.append(np.linspace(-1, 1, 999), 1000.0)
+    cut = rl.quant.calibrate(x, "int8-tensor", "percentile", percentile=99.0)
+    assert cut.high.item() == pytest.approx(np.percentile(np.abs(x), 99.0))
+    with pytest.raises(rl.RooflineError, match="several batches have one range for all"):
+        rl.quant.calibrate(batches, "int8")
+
+
+# --- files and the command -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+@pytest.mark.parametrize("word", FORMATS)
+def test_what_is_written_is_read_as_it_was(tmp_path: Path, suffix: str, word: str) -> None:
+    q = rl.quant.round_to(numbers(0, 5, 64), word)
+    rl.quant.save({"a.weight": q}, tmp_path / f"small{suffix}")
+    back = rl.quant.load(tmp_path / f"small{suffix}")["a.weight"]
+    assert (back.codes == q.codes).all()
+    assert back.codes.dtype == q.codes.dtype
+    assert (back.values == q.values).all()
+
+
+def test_others_read_what_is_written_and_we_what_others_write(tmp_path: Path) -> None:
+    torch, safetensors = pytest.importorskip("torch"), pytest.importorskip("safetensors.torch")
+    w = torch.randn(8, 64, dtype=torch.bfloat16)
+    safetensors.save_file({"w": w, "e": torch.zeros(0, 4), "f": w.to(torch.float8_e4m3fn)}, tmp_path / "w.safetensors")
+    from roofline.quant.files import read_weights
+
+    arrays = read_weights(tmp_path / "w.safetensors")
+    assert (arrays["w"] == w.float().numpy()).all()
+    assert (arrays["f"] == w.to(torch.float8_e4m3fn).float().numpy()).all()
+    rl.quant.save({"w": rl.quant.round_to(w, "int4-g32-sym")}, tmp_path / "q.safetensors")
+    read = safetensors.load_file(tmp_path / "q.safetensors")
+    assert {name: tuple(each.shape) for name, each in read.items()} == {"w.codes": (256,), "w.scale": (8, 2)}
+
+
+def test_a_file_that_points_outside_itself_is_refused(tmp_path: Path) -> None:
+    from roofline.quant.files import read_weights
+
+    header = b'{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,80000]}}'
+    (tmp_path / "w.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"12345678")
+    with pytest.raises(rl.RooflineError, match="'w' does not lie in the file"):
+        read_weights(tmp_path / "w.safetensors")
+    np.savez(tmp_path / "w.npz", w=np.array([{}], dtype=object))
+    with pytest.raises(rl.RooflineError, match="'w' is no sound array of numbers"):
+        read_weights(tmp_path / "w.npz")["w"]
+
+
+def test_the_command_rounds_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    w, x = numbers(0, 16, 64), numbers(1, 200, 64) @ numbers(2, 64, 64)
+    np.savez(tmp_path / "w.npz", **{"up.weight": w, "up.bias": w[:, 0], "embed.weight": w})
+    np.savez(tmp_path / "x.npz", up=x)
+    words = ["quantize", f"{tmp_path}/w.npz", "--weights", "int4-g32-sym", "--json"]
+    assert main(words) == 0
+    nearest = json.loads(capsys.readouterr().out)["rows"]
+    assert main([*words, "--method", "gptq", "--calibration", f"{tmp_path}/x.npz", "-o", f"{tmp_path}/q.npz"]) == 0
+    (better,) = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["weight"] for row in nearest] == ["up.weight"]
+    change = rl.quant.load(tmp_path / "q.npz")["up.weight"].values - w
+    assert better["output_sqnr_db"] == pytest.approx(rl.quant.deviation(x @ w.T, x @ (w + change).T).sqnr_db, abs=1e-6)
+    assert main([*words, "--method", "gptq"]) == 2
+    assert "--calibration FILE" in capsys.readouterr().err

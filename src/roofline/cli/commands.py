@@ -12,7 +12,7 @@ __all__ = ["app"]
 _MODULES = (
     "estimate", "report", "explore", "batch", "compare", "sweep_chip", "scaling", "request", "plot", "train",
     "predict", "check", "measure", "trace", "measured", "pipeline", "fuse", "layouts", "memory_plan", "timeline",
-    "schedules", "tune", "lower", "catalogue", "graph", "validate", "calibrate", "doctor",
+    "schedules", "tune", "quantize", "lower", "catalogue", "graph", "validate", "calibrate", "doctor",
 )  # fmt: skip
 _HOMES = [f"roofline.cli.{name}" for name in _MODULES]
 

@@ -3,6 +3,8 @@ from .bit_widths import Plan as Plan
 from .bit_widths import mixed as mixed
 from .errors import Deviation as Deviation
 from .errors import deviation as deviation
+from .files import load as load
+from .files import save as save
 from .formats import Format as Format
 from .formats import Quantized as Quantized
 from .formats import fake as fake
@@ -28,5 +30,6 @@ from .sensitivities import LayerCost as LayerCost
 from .sensitivities import Sensitivity as Sensitivity
 from .sensitivities import sensitivity as sensitivity
 from .smoothing import smooth as smooth
+from .weights import quantize_arrays as quantize_arrays
 from .weights import quantize_weights as quantize_weights
 from .words import as_format as as_format

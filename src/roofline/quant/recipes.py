@@ -183,10 +183,12 @@ def round_layer(
     name: str, weight: Array, word: str | Format, axis: Axis, recipe: Recipe, moment: Array | None = None
 ) -> Layer:
     """Round one matrix as a recipe says, and measure what that does."""
-    form = as_format(word, rows_of(weight, _axes(axis, weight)).shape[-1])
+    form = as_format(word, rows_of(weight, _axes(axis, weight)).shape[-1], name)
     if recipe.method == "gptq":
         if moment is None:
-            raise UsageError(f"{name}: method='gptq' needs calibration inputs")
+            raise UsageError(
+                f"{name}: method='gptq' needs calibration inputs: inputs={{{name!r}: ...}} (--calibration FILE)"
+            )
         rounded = gptq(weight, format=form, axis=axis, second=moment, damping=recipe.damping, order=recipe.order,
                        ranges=recipe.ranges)  # fmt: skip
     else:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from roofline.ir.errors import ShapeError, UsageError, did_you_mean
 from roofline.ir.graph import Graph, check_graph
 from roofline.ops.elements import Array
-from roofline.passes.formats.quantize import Weights, chosen, quantize
+from roofline.passes.formats.quantize import Weights, check_patterns, chosen, format_for, quantize
 from roofline.quant.arrays import array
 from roofline.quant.observing import observe
 from roofline.quant.recipes import QuantizedModel, Recipe, round_layer
@@ -73,6 +75,73 @@ def quantize_weights(
     program = quantize(graph, weights={"*": None, **words}, keep=())
     rounded = {layer.name: layer.rounded for layer in layers}
     return QuantizedModel(graph.name, recipe, tuple(layers), program, arrays={**numbers, **rounded})
+
+
+def quantize_arrays(
+    weights: Mapping[str, Any],
+    format: Weights = "int8",
+    method: str = "nearest",
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    name: str = "weights",
+    keep: Sequence[str] | None = None,
+    **how: Any,
+) -> QuantizedModel:
+    """Round the matrices of a checkpoint, without a program: all that have two axes or more.
+
+    Weights of linear layers are ``[out, in]`` and of convolutions ``[out, in, ...]``, as PyTorch stores them.
+
+    Args:
+        weights: Arrays by name; looked up one after the other.
+        format: A format for all matrices, or formats by pattern of names, as for :func:`roofline.passes.quantize`.
+        method: ``nearest`` or ``gptq``.
+        inputs: What each matrix is multiplied by in calibration, by its name with or without ``.weight``:
+            ``[..., in]``.
+        name: What to call them.
+        keep: Patterns that stay; by default those of :func:`roofline.passes.quantize`.
+        how: ``ranges``, ``order`` and ``damping`` of a :class:`Recipe`.
+
+    Returns:
+        The rounded matrices, and the error of each.
+
+    Raises:
+        UsageError: No matrix, a pattern that names none, no inputs for GPTQ, an unknown word.
+
+    Example:
+        >>> import numpy as np
+        >>> small = quantize_arrays({"up.weight": np.eye(32, 64), "up.bias": np.zeros(32)}, "int4-g32")
+        >>> print(small.layers[0].rounded.format, list(small.weights))
+        int4-g32 ['up.weight']
+    """
+    recipe = Recipe(format, method=method, keep=keep, **how)  # type: ignore[arg-type]
+    table = {"*": format} if isinstance(format, str) else dict(format)
+    names = {each: (each, each.removesuffix(".weight")) for each in weights}
+    flat = [each for pair in names.values() for each in pair]
+    check_patterns("weights", [pattern for pattern in table if pattern != "*"], flat)
+    check_patterns("keep", keep or (), flat)
+    layers = []
+    for each, pair in names.items():
+        word = format_for(pair, table, keep)
+        numbers = array(weights[each], each) if word is not None else np.empty(0)
+        if word is None or numbers.ndim < _MATRIX:
+            continue
+        read = next((inputs[one] for one in pair if inputs and one in inputs), None)
+        moment = None if read is None else hessian(read)
+        layers.append(round_layer(each, numbers, word, _summed(numbers), recipe, moment))
+    if not layers:
+        raise UsageError(f"{name}: no matrix to quantise, or all are excluded; keep=() excludes none")
+    return QuantizedModel(name, recipe, tuple(layers))
+
+
+_MATRIX = 2
+#: The widest kernel of a one-dimensional convolution; a last axis that is longer is what experts sum over.
+_KERNEL = 16
+
+
+def _summed(weight: Array) -> tuple[int, ...]:
+    """Axes that one output sums over: the last; of convolutions, all but the first."""
+    is_kernel = weight.ndim > _MATRIX + 1 or (weight.ndim > _MATRIX and weight.shape[-1] < _KERNEL)
+    return tuple(range(1, weight.ndim)) if is_kernel else (weight.ndim - 1,)
 
 
 def _of(numbers: Mapping[str, Array], name: str, graph: Graph) -> Array:

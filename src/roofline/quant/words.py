@@ -6,13 +6,14 @@ from roofline.ops.rounding import Format, number_format
 from roofline.passes.formats.scales import weight_format
 
 
-def as_format(word: str | Format, row: int) -> Format:
+def as_format(word: str | Format, row: int, where: str = "weights") -> Format:
     """Return the format that weights with rows of some length get, with the scales that the passes count.
 
     Args:
         word: A format or its name: ``int8`` has a 16-bit scale a row, ``int4`` groups of 128, ``fp8`` a 32-bit scale a
             row; ``-tensor`` and ``-asym`` behind a name are one fp32 scale for all, and a zero point.
         row: Elements that one output sums over [elements].
+        where: Named in errors.
 
     Returns:
         The format.
@@ -29,10 +30,10 @@ def as_format(word: str | Format, row: int) -> Format:
         return word
     base, _, more = ("fp8-e5m2" if word == "e5m2" else word).partition("-")
     if more in ("e5m2", "asym"):
-        return number_format(f"{weight_format(base, row)}-{more}")
+        return number_format(f"{weight_format(base, row, where)}-{more}")
     if "tensor" in more:
         return number_format(word)
-    return number_format(weight_format(word, row))
+    return number_format(weight_format(word, row, where))
 
 
 def stored_as(form: Format) -> str:

@@ -252,8 +252,8 @@ def chosen(graph: Graph, weights: Weights, keep: Sequence[str] | None) -> list[t
         raise UsageError(f"weights={shown(weights)}: expected a format, or formats by the names of matrices")
     table = {"*": weights} if isinstance(weights, str) else dict(weights)
     matmuls = list(dict.fromkeys(name for matrix in every for name in (matrix.node.name, matrix.root)))
-    _check_patterns("weights", [pattern for pattern in table if pattern != "*"], matmuls)
-    _check_patterns("keep", keep or (), [*matmuls, *graph.tensors, *(node.name for node in graph.nodes)])
+    check_patterns("weights", [pattern for pattern in table if pattern != "*"], matmuls)
+    check_patterns("keep", keep or (), [*matmuls, *graph.tensors, *(node.name for node in graph.nodes)])
     picked = []
     for matrix in every:
         word = format_for((matrix.node.name, matrix.root), table, keep)
@@ -282,7 +282,7 @@ def _names(pattern: str, names: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for name in names)
 
 
-def _check_patterns(option: str, patterns: Iterable[str], names: Sequence[str]) -> None:
+def check_patterns(option: str, patterns: Iterable[str], names: Sequence[str]) -> None:
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             near = did_you_mean(pattern, names) or f"; some are called {', '.join(names[:4])}"
