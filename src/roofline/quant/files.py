@@ -177,7 +177,7 @@ class _Zipped(Mapping[str, Array]):
 # --- what was rounded ------------------------------------------------------------------------------------------------
 
 
-def save(model: QuantizedModel | Mapping[str, Quantized], path: str | os.PathLike[str]) -> None:
+def save(model: QuantizedModel | Mapping[str, Quantized], path: str | os.PathLike[str]) -> Path:
     """Write rounded weights as codes and scales: no code, no pickle.
 
     For a weight ``w`` the file has ``w.codes`` (one element a byte, or two of up to 4 bits, the first in the low half),
@@ -187,6 +187,9 @@ def save(model: QuantizedModel | Mapping[str, Quantized], path: str | os.PathLik
         model: What was rounded, or its weights by name.
         path: A ``.safetensors`` or ``.npz`` file; written whole or not at all.
 
+    Returns:
+        The path of the file.
+
     Raises:
         UsageError: Another kind of file, or it cannot be written.
 
@@ -194,8 +197,8 @@ def save(model: QuantizedModel | Mapping[str, Quantized], path: str | os.PathLik
         >>> import tempfile
         >>> from roofline.quant import load, round_to
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     save({"w": round_to(np.eye(4, 32), "int4-g32")}, folder + "/small.npz")
-        ...     load(folder + "/small.npz")["w"].codes[0, :3].tolist()
+        ...     file = save({"w": round_to(np.eye(4, 32), "int4-g32")}, folder + "/small.npz")
+        ...     load(file)["w"].codes[0, :3].tolist()
         [15, 0, 0]
     """
     file, weights = user_path(path), model.weights if isinstance(model, QuantizedModel) else model
@@ -216,6 +219,7 @@ def save(model: QuantizedModel | Mapping[str, Quantized], path: str | os.PathLik
         _write(file, arrays, {"roofline": json.dumps(about)})
     else:
         raise UsageError(f"{file}: rounded weights are written as .safetensors or .npz")
+    return file
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, Quantized]:
