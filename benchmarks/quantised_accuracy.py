@@ -26,14 +26,14 @@ from roofline.quant import QuantizedModel, Recipe
 PAGE = Path(__file__).parent.parent / "docs" / "quantized-accuracy.md"
 Row = tuple[str, ...]
 
-#: Groups of 16 divide the rows of all layers but the first.
-INT3 = {"*": "int3-g16-z3", "0.weight": "int4"}
+#: Groups that divide the rows of all layers but the first, which are 9 long.
+INT3 = {"*": "int3-g64-z3", "3.weight": "int3-g72-z3", "0.weight": "int4"}
 DIGITS: dict[str, dict[str, Any]] = {
     "int8, weights and activations": {"weights": "int8", "activations": "int8"},
     "int4, nearest": {"weights": "int4"},
     "int4, GPTQ": {"weights": "int4", "method": "gptq"},
-    "int3-g16, nearest": {"weights": INT3},
-    "int3-g16, GPTQ": {"weights": INT3, "method": "gptq"},
+    "int3 (g64, g72), nearest": {"weights": INT3},
+    "int3 (g64, g72), GPTQ": {"weights": INT3, "method": "gptq"},
 }
 LANGUAGE: dict[str, dict[str, Any]] = {
     "int8": {"weights": "int8"},
@@ -60,7 +60,7 @@ def kilobytes(net: nn.Module, small: QuantizedModel | None = None) -> str:
     """Return what all parameters take to store."""
     layers = small.weights if small else {}
     bits = sum(32 * each.numel() for name, each in net.named_parameters() if name not in layers)
-    return f"{(bits + sum(each.bits for each in layers.values())) / 8e3:,.0f} kB"
+    return f"{(bits + sum(each.bits for each in layers.values())) / 8e3:,.1f} kB"
 
 
 # --- digits ----------------------------------------------------------------------------------------------------------
@@ -85,13 +85,12 @@ def digits_rows() -> Iterator[Row]:
     for name, recipe in DIGITS.items():
         small = rounded(net, [data.images], recipe)
         yield row(name, small.module, kilobytes(net, small))
-    costs = rl.quant.sensitivity(
-        net, [data.images], ["int8", "int4", "int3-g16-z3"], recipe=Recipe(method="gptq"), evaluate=loss_of_digits(data)
-    )
-    best = rl.quant.mixed(costs, "h100-sxm", against="memory", error_limit=0.002, plans=2).best
+    words = ["int8", "int4", "int3-g64-z3", "int3-g72-z3"]
+    costs = rl.quant.sensitivity(net, [data.images], words, evaluate=loss_of_digits(data))
+    best = rl.quant.mixed(costs, "h100-sxm", against="memory", error_limit=0.004, plans=2).best
     assert best is not None
-    small = rounded(net, [data.images], {"weights": dict(best.formats), "method": "gptq"})
-    yield row(f"mixed, {formats(best)}", small.module, kilobytes(net, small))
+    small = rounded(net, [data.images], {"weights": dict(best.formats)})
+    yield row(f"mixed, nearest: {formats(best)}", small.module, kilobytes(net, small))
 
 
 def loss_of_digits(data: Any) -> Callable[[nn.Module], float]:
@@ -166,7 +165,7 @@ def language_rows() -> Iterator[Row]:
     best = rl.quant.mixed(costs, "h100-sxm", against="memory", error_limit=0.002, plans=2).best
     assert best is not None
     small = rounded(net, batches, {"weights": dict(best.formats), "method": "gptq"})
-    yield row(f"mixed, {formats(best)}", small.module, kilobytes(net, small))
+    yield row(f"mixed, GPTQ: {formats(best)}", small.module, kilobytes(net, small))
     for word in CACHES:
         yield row(f"fp32, cache in {word}", cached_in(net, word), kilobytes(net))
 
