@@ -208,3 +208,17 @@ def test_what_no_format_fits_is_refused(costs):
         rl.quant.sensitivity(net, [x], ["int8"], layers="attention*")
     with pytest.raises(rl.errors.UsageError, match="at least one calibration batch"):
         rl.quant.sensitivity(net, [], ["int8"])
+
+
+def test_the_chart_has_what_was_added_up_and_what_was_measured(costs):
+    widths = rl.quant.mixed(costs, "h100-sxm", against="memory", plans=3, error_limit=1e-3)
+    chart = rl.charts.plot(widths)
+    line, points, best = chart.drawing().panels[0].marks
+    assert sorted(line.x) == sorted(points.x) == sorted(plan.weight_bytes for plan in widths.shown)
+    assert sorted(points.y) == sorted(plan.error for plan in widths.shown)
+    assert (list(best.x), list(best.y)) == ([widths.best.weight_bytes], [widths.best.error])
+    assert chart.records() == widths.records()
+    assert "fp32" in "".join(points.labels)
+    assert best.labels[0]
+    with pytest.raises(rl.errors.UsageError, match="expected BitWidths of"):
+        rl.charts.plot_bit_widths(costs)

@@ -105,10 +105,11 @@ class BitWidths(Report):
     @property
     def additivity(self) -> float:
         """The largest difference of an estimate of a whole and the sum over its layers, over the estimate."""
-        return max(abs(plan.time_sum / plan.time - 1) for plan in self._shown)
+        return max(abs(plan.time_sum / plan.time - 1) for plan in self.shown)
 
     @property
-    def _shown(self) -> tuple[Plan, ...]:
+    def shown(self) -> tuple[Plan, ...]:
+        """Plans along the front, and the best one behind them where it is none of them."""
         alone = self.best is not None and all(plan is not self.best for plan in self.plans)
         return (*self.plans, *([self.best] if self.best and alone else []))
 
@@ -128,14 +129,14 @@ class BitWidths(Report):
             {"time_s": plan.time, "time_sum_s": plan.time_sum, "weight_bytes": plan.weight_bytes,
              "error": plan.error, "error_sum": plan.error_sum, "score": plan.score,
              "is_best": plan is self.best, "formats": counted(plan, self.graph)}
-            for plan in self._shown
+            for plan in self.shown
         ]  # fmt: skip
 
     def __str__(self) -> str:
         what = f"{self.points} choices that no others beat in error and {self.against}"
         head = f"{self.graph.name} on {self.chip.name}: {what}"
         lines = [head, f"{'time':>10} {'weights':>10} {'error':>10} {'sum':>10}  formats"]
-        for plan in self._shown:
+        for plan in self.shown:
             formats = ", ".join(f"{number} {word}" for word, number in counted(plan, self.graph).items())
             mark = f" <- {self.limit}" if plan is self.best else ""
             lines.append(

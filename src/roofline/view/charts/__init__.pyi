@@ -1,5 +1,7 @@
 from .accuracy import Accuracy as Accuracy
 from .accuracy import plot_predictions as plot_predictions
+from .bit_widths import BitWidthsChart as BitWidthsChart
+from .bit_widths import plot_bit_widths as plot_bit_widths
 from .chip_sweep import FigureSweepChart as FigureSweepChart
 from .chip_sweep import plot_figures as plot_figures
 from .chips import ChipTimes as ChipTimes

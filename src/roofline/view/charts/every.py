@@ -28,9 +28,11 @@ from roofline.ir.errors import UsageError, did_you_mean
 from roofline.ir.text import shown
 from roofline.measurement.tuning.tune import Tuning
 from roofline.planning.memory import MemoryPlan
+from roofline.quant.bit_widths import BitWidths
 from roofline.serving.requests import Request
 from roofline.traces.events import Trace
 from roofline.view.charts.accuracy import plot_predictions
+from roofline.view.charts.bit_widths import plot_bit_widths
 from roofline.view.charts.chart import Chart
 from roofline.view.charts.chip_sweep import plot_figures
 from roofline.view.charts.chips import plot_comparison, plot_elasticity
@@ -104,6 +106,7 @@ _CHARTS: tuple[tuple[type, dict[str, Plot]], ...] = (
     (OpVerdicts, {"predictions": plot_predictions}),
     (Validation, {"predictions": plot_predictions}),
     (Tuning, {"tuning": plot_tuning}),
+    (BitWidths, {"bit-widths": plot_bit_widths}),
 )
 
 
