@@ -55,6 +55,11 @@ def step() -> Any:
 
 
 @cache
+def service() -> Any:
+    return rl.serving.serve("gpt2", "h100-sxm", prompt=64, new_tokens=40, concurrency=[1, 8, 64, 512], tpot="0.6 ms")
+
+
+@cache
 def request() -> Any:
     return rl.serving.request("gpt2", "h100-sxm", prompt=64, new_tokens=40, batch=4, block=16)
 
@@ -120,6 +125,7 @@ CASES: dict[str, Callable[[], Chart]] = {
     "elasticity": lambda: charts.plot_elasticity(comparison()),
     "scaling": lambda: charts.plot_scaling(scaling()),
     "request": lambda: charts.plot_request(request()),
+    "service": lambda: charts.plot_service(service()),
     "step": lambda: charts.plot_step(step()),
     "passes": lambda: charts.plot_passes(history()),
     "sweep": lambda: charts.plot_sweep(sweep()),
@@ -181,6 +187,7 @@ def test_a_result_names_its_charts() -> None:
         comparison(),
         step(),
         request(),
+        service(),
         scaling(),
         verdict(),
         history(),
@@ -458,6 +465,7 @@ def test_the_gallery_shows_every_chart_on_both_grounds() -> None:
         (lambda: charts.plot_comparison(estimate()), "expected a Comparison"),
         (lambda: charts.plot_scaling(estimate()), "expected a Scaling"),
         (lambda: charts.plot_request(estimate()), "expected a Request"),
+        (lambda: charts.plot_service(estimate()), "expected a Service"),
         (lambda: charts.plot_step(estimate()), "expected a TrainingStep"),
         (lambda: charts.plot_passes(estimate()), "expected a PassHistory"),
         (lambda: charts.plot_sweep(estimate()), "expected a SweepVerdict"),
@@ -509,6 +517,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("compare", "gpt2", "h100-sxm,l4", *SIZES), ("compare", "gpt2", "l4", *SIZES, "--chart", "elasticity"),
         ("scaling", "gpt2", "h100-sxm", *SIZES, "--devices", "1,2"),
         ("request", "gpt2", "h100-sxm", "--prompt", 8, "--new-tokens", 4),
+        ("serve", "gpt2", "h100-sxm", "--prompt", 8, "--new-tokens", 4, "--qps", "1,2"),
         ("train", "gpt2", "h100-sxm", "-B", 1, "-S", 64), ("check", "gpt2", "h100-sxm", *SIZES, "--measured", "9ms"),
         ("trace", TRACE), ("trace", TRACE, "--chart", "timeline"), ("sweep", "sweep.csv"),
         ("trace", BEFORE, AFTER, "--diff"), ("trace", RANKS), ("trace", BEFORE, "--chart", "memory"),

@@ -328,6 +328,10 @@ def _programs(
     """Return what one device of each stage runs; the same for every chip."""
     (tp, pp, groups), (dtype, weights, activations, cache) = layout, formats
     graph = as_graph(model, None, dtype, implied=phase, **dict(options))
+    needed = {"B", "C"} if phase == "decode" else {"B", "S"}
+    if graph.symbols != needed or graph.info.phase != phase:
+        raise UsageError(f"{graph.name} is no language model whose {phase} depends on {' and '.join(sorted(needed))} "
+                         f"alone; a deployment needs one by name or path, such as llama-3-8b")  # fmt: skip
     has_experts = any(node.op == "expert_linear" for node in graph.nodes)
     graph = shard(graph, tp=tp, ep=groups if has_experts else 1)
     if weights or activations or cache:

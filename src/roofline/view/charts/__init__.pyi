@@ -34,6 +34,8 @@ from .scaling import ScalingCurve as ScalingCurve
 from .scaling import plot_scaling as plot_scaling
 from .schedules import ScheduleTimes as ScheduleTimes
 from .schedules import plot_schedules as plot_schedules
+from .service import ServiceCurve as ServiceCurve
+from .service import plot_service as plot_service
 from .sweep import BatchSweep as BatchSweep
 from .sweep import plot_batch as plot_batch
 from .timeline import Timeline as Timeline

@@ -30,6 +30,7 @@ from roofline.measurement.tuning.tune import Tuning
 from roofline.planning.memory import MemoryPlan
 from roofline.quant.bit_widths import BitWidths
 from roofline.serving.requests import Request
+from roofline.serving.service import Service
 from roofline.traces.events import Trace
 from roofline.view.charts.accuracy import plot_predictions
 from roofline.view.charts.bit_widths import plot_bit_widths
@@ -47,6 +48,7 @@ from roofline.view.charts.requests import plot_request
 from roofline.view.charts.roof import Roofline, plot_roofline
 from roofline.view.charts.scaling import plot_scaling
 from roofline.view.charts.schedules import plot_schedules
+from roofline.view.charts.service import plot_service
 from roofline.view.charts.sweep import plot_batch
 from roofline.view.charts.timeline import plot_timeline
 from roofline.view.charts.trace_diff import plot_diff
@@ -84,6 +86,7 @@ _CHARTS: tuple[tuple[type, dict[str, Plot]], ...] = (
     (FigureSweep, {"sweep-chip": plot_figures}),
     (Scaling, {"scaling": plot_scaling}),
     (Schedules, {"schedules": plot_schedules}),
+    (Service, {"service": plot_service}),
     (Request, {"request": plot_request, "memory": plot_memory}),
     (
         TrainingStep,
