@@ -38,6 +38,21 @@ def test_a_request_has_the_librarys_numbers(run: Run) -> None:
     assert "fits" in out
 
 
+def test_a_server_has_the_librarys_numbers(run: Run) -> None:
+    sizes = ("--prompt", 64, "--new-tokens", 20, "--concurrency", "1..12", "--tpot", "600us", "--price", 2)
+    record = run("serve", "gpt2", "h100-sxm", *sizes, "--tp", 2, "--json").data
+    same = rl.serving.serve("gpt2", "h100-sxm", prompt=64, new_tokens=20, concurrency=[1, 2, 4, 8, 12], tpot="600 us",
+                            price=2, tp=2)  # fmt: skip
+    assert [row["tpot_s"] for row in record["rows"]] == same.tpot.tolist()
+    assert record["best"] == same.record()["best"]
+    assert (record["layout"]["tp"], record["limits"]) == (2, {"ttft_s": None, "tpot_s": 600e-6})
+    out = run("serve", "gpt2", "h100-sxm", *sizes).out
+    assert all(words in out for words in ("all at once", "cost/M", "allowed", "most allowed", "kWh a million"))
+    elsewhere = run("serve", "gpt2", "h100-sxm", *sizes, "--prefill-chip", "l4", "--servers", "2:1").out
+    assert "read by 2 x 1 l4" in elsewhere
+    assert "endless" in run("serve", "gpt2", "h100-sxm", *sizes[:4], "--qps", "1,1e6").out
+
+
 def test_a_request_takes_passes_and_layouts(run: Run) -> None:
     sizes = ("--prompt", 64, "--new-tokens", 2)
     plain, narrow, halved = (
@@ -58,6 +73,11 @@ def test_a_request_takes_passes_and_layouts(run: Run) -> None:
         (("request", "gpt2", "h100-sxm", "--prompt", 8, "--new-tokens", 0), ("--new-tokens",)),
         (("request", "gpt2", "h100-sxm", "--prompt", 8, "--new-tokens", 8, "--phase", "decode"), ("--phase",)),
         (("request", "resnet50", "h100-sxm", "--prompt", 8, "--new-tokens", 8), ("no phase",)),
+        (("serve", "t5-small", "h100-sxm", "--prompt", 8, "--new-tokens", 8), ("no language model",)),
+        (("serve", "gpt2", "h100-sxm", "--prompt", 8, "--new-tokens", 8, "--concurrency", "9..1"), ("--concurrency",)),
+        (("serve", "gpt2", "h100-sxm", "--prompt", 8, "--new-tokens", 8, "--qps", "fast"), ("--qps",)),
+        (("serve", "gpt2", "h100-sxm", "--prompt", 8, "--new-tokens", 8, "--servers", "2"), ("--servers", "X:Y")),
+        (("serve", "gpt2", "h100-sxm", "--prompt", 8, "--new-tokens", 8, "--ttft", "2"), ("2s",)),
     ],
 )
 def test_what_cannot_be_is_one_line(run: Run, args: tuple[object, ...], words: tuple[str, ...]) -> None:

@@ -146,6 +146,7 @@ def small_model() -> dict[str, Any]:
 READS: dict[str, list[Callable[[], Input]]] = {
     "model": PROGRAMS, "chip": CHIPS, "chips": CHIPS, "where": CHIPS, "chips.name": CHIPS, "models.name": PROGRAMS,
     "schedules.op": PROGRAMS, "quantize.file": [lambda: Input("w.safetensors", SAFETENSORS)],
+    "serve.draft": PROGRAMS, "serve.prefill_chip": CHIPS,
     "predict.table": [lambda: Input("rows.csv", ROWS), lambda: Input("models.csv", MODEL_ROWS)],
     "ops.file": [lambda: Input("ops.csv", OPS)], "sweep.file": [lambda: Input("sweep.csv", SWEEP)],
     "validate.source": [lambda: Input("measured.csv", MEASURED)],

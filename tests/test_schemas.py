@@ -34,6 +34,7 @@ OF_A_PROGRAM = {
     "compare",
     "scaling",
     "request",
+    "serve",
     "check",
     "train",
     "fuse",

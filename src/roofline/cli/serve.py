@@ -198,6 +198,7 @@ def _reading(result: Service) -> str:
 def _points(result: Service) -> Any:
     """Return a row for each load; in a closed loop also the first token where all users begin at once."""
     closed, limited = result.load == "users", result.limits.ttft is not None or result.limits.tpot is not None
+    priced = result.limits.price is not None
     cells: dict[str, Any] = {
         "users" if closed else "requests/s": lambda row: f"{row['load']:,.4g}",
         "first token": lambda row: _time(row["ttft_s"]),
@@ -206,7 +207,7 @@ def _points(result: Service) -> Any:
         "tokens/s": lambda row: f"{row['tokens_per_s']:,.0f}",
         **({"a chip": lambda row: f"{row['tokens_per_s_per_chip']:,.0f}"} if result.devices > 1 else {}),
         "bound": lambda row: row["bound"],
-        **({"cost/M": lambda row: f"{row['cost_per_million']:,.3g}"} if result.limits.price is not None else {}),
+        **({"cost/M": lambda row: tables.known(row["cost_per_million"], "")} if priced else {}),
         **({"allowed": lambda row: tables.yes_or_no(row["meets"])} if limited else {}),
     }  # fmt: skip
     rows = [row | {"load": value} for value, row in zip(result.values, result.records(), strict=True)]

@@ -158,7 +158,7 @@ class Service(Report):
         """Price of a million new tokens; ``None`` without a price of the chip."""
         if self.limits.price is None:
             return None
-        return self.limits.price * self.devices / 3600 / np.maximum(self.tokens_per_s, 1e-30) * 1e6
+        return self.limits.price * self.devices / 3600 * self._seconds_per_million
 
     @property
     def energy_per_million(self) -> Floats | None:
@@ -168,7 +168,13 @@ class Service(Report):
         if any(one.chip.tdp is None for one in each):
             return None
         watts = sum(n * one.devices * float(one.chip.tdp or 0.0) for n, one in zip(servers, each, strict=True))
-        return watts / np.maximum(self.tokens_per_s, 1e-30) * 1e6
+        return watts * self._seconds_per_million
+
+    @property
+    def _seconds_per_million(self) -> Floats:
+        """Time in which a million new tokens come [s]; infinite where none do."""
+        some = self.tokens_per_s > 0
+        return np.where(some, 1e6 / np.where(some, self.tokens_per_s, 1.0), np.inf)
 
     @cached_property
     def bound(self) -> list[str]:

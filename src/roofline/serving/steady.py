@@ -174,6 +174,14 @@ class Steady:
     decode_step: Floats
     prefill_bound: NDArray[np.bool_]
 
+    def over(self, requests: float) -> Floats:
+        """Return the mean time to the first token where users who begin together send so many requests each [s].
+
+        Args:
+            requests: Of each user; the first is one of the first wave, the others are in the steady state.
+        """
+        return np.asarray((self.first_wave + (requests - 1) * self.first_token) / requests)
+
 
 @dataclass(frozen=True)
 class _Engine:
