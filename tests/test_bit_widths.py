@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import product
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from profiles import examples
 
 import roofline as rl
+from roofline.cli import main
 from roofline.ops.builder import Builder
 
 ITEM = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=4)
@@ -222,3 +224,42 @@ def test_the_chart_has_what_was_added_up_and_what_was_measured(costs):
     assert best.labels[0]
     with pytest.raises(rl.errors.UsageError, match="expected BitWidths of"):
         rl.charts.plot_bit_widths(costs)
+
+
+# --- checkpoints -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def checkpoint():
+    dice = np.random.default_rng(5)
+    return {f"{name}.weight": scale * dice.standard_t(3, (16, 64)) for name, scale in (("a", 1), ("b", 9), ("c[0]", 2))}
+
+
+@pytest.mark.parametrize("limit", [2000, 2200, 2700, 9999])
+def test_a_checkpoint_within_a_size_has_the_least_error(checkpoint, limit):
+    words = ["int8", "int4-g16", "int4"]
+    every = {}
+    for word in words:
+        for layer in rl.quant.quantize_arrays(checkpoint, word).layers:
+            every[layer.name, word] = layer.rounded.bits / 8, 10 ** (-layer.error.sqnr_db / 10)
+    best = rl.quant.formats_within(checkpoint, [*words, "int4-g48"], limit)
+    sums = lambda picks: tuple(sum(every[pair][at] for pair in zip(checkpoint, picks, strict=True)) for at in (0, 1))  # noqa: E731
+    fitting = [sums(picks) for picks in product(words, repeat=3) if sums(picks)[0] <= limit]
+    size, error = sums(best.values())
+    assert size <= limit
+    assert error == pytest.approx(min(error for _, error in fitting))
+
+
+def test_quantize_on_the_command_line_chooses_formats(checkpoint, tmp_path, capsys):
+    np.savez(tmp_path / "w.npz", **checkpoint)
+    words = ["quantize", f"{tmp_path}/w.npz", "--mixed", "int8,int4", "--memory-limit", "2.3kB"]
+    assert main([*words, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["weights_bytes"] <= 2300
+    formats = {row["weight"]: row["format"].partition("-")[0] for row in printed["rows"]}
+    assert formats == rl.quant.formats_within(checkpoint, ["int8", "int4"], 2300)
+    assert set(formats.values()) == {"int8", "int4"}
+    assert main([*words[:-1], "1 kB"]) == 2
+    assert "take 1.73 kB at least (--memory-limit, --mixed)" in capsys.readouterr().err
+    assert main(words[:4]) == 2
+    assert "--mixed FORMATS and --memory-limit SIZE go together" in capsys.readouterr().err

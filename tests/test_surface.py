@@ -72,9 +72,9 @@ CHIP_CALLS: dict[str, Callable[[Any], Any]] = {
         [{"op": "gemm", "dtype": "bf16", "m": 64, "n": 64, "k": 64, "time_us": 9}], chip
     ),
 }  # fmt: skip
-#: Neither: they take code or a trace beside the chip.
+#: Neither: they take code, a trace or sensitivities beside the chip.
 OTHERS = {
-    "measure", "measurement.compare_backends", "diagnosis.compare_traces", "diagnosis.ranks_report",
+    "measure", "measurement.compare_backends", "quant.mixed", "diagnosis.compare_traces", "diagnosis.ranks_report",
     "diagnosis.trace_report",
 }  # fmt: skip
 NEED_DECODE = {"serving.kv_cache", "serving.largest_concurrency", "serving.largest_context"}

@@ -10,10 +10,13 @@ from roofline.cli import options as opt
 from roofline.cli.app import COMPILE, command
 from roofline.cli.progress import progress
 from roofline.cli.tables import table
+from roofline.ir.errors import UsageError
 from roofline.ir.units import format_bytes
 from roofline.passes.formats.quantize import formats_by_name
+from roofline.quant.checkpoints import formats_within
 from roofline.quant.files import read_weights, save
 from roofline.quant.recipes import QuantizedModel
+from roofline.quant.sensitivities import literal
 from roofline.quant.weights import quantize_arrays
 
 _File = Annotated[Path, opt.argument("WEIGHTS", "A .safetensors or .npz file, or a folder of .safetensors.")]
@@ -30,6 +33,9 @@ _Ranges = Annotated[str, opt.option(
 _Order = Annotated[str, opt.option(
     "--order NAME", "In which order GPTQ takes columns.", complete=("natural", "activation"),
     default="natural")]  # fmt: skip
+_Mixed = Annotated[str | None, opt.option(
+    "--mixed FORMATS", "Choose a format for each matrix out of these, with --memory-limit.")]  # fmt: skip
+_Limit = Annotated[str | None, opt.option("--memory-limit SIZE", "Of all matrices with their scales, such as 5GB.")]
 _Out = Annotated[Path | None, opt.option("-o FILE", "Write codes and scales here: .safetensors or .npz.")]
 
 
@@ -42,14 +48,23 @@ def quantize(
     calibration: _Calibration = None,
     ranges: _Ranges = "minmax",
     order: _Order = "natural",
+    mixed: _Mixed = None,
+    memory_limit: _Limit = None,
     out: _Out = None,
 ) -> None:
     """Round the weights of a checkpoint to fewer bits, and show the error of each matrix."""
     inputs = None if calibration is None else read_weights(calibration)
+    if (mixed is None) != (memory_limit is None):
+        raise UsageError("--mixed FORMATS and --memory-limit SIZE go together: formats to choose among, and their size")
+    arrays, how = read_weights(file), {"ranges": ranges, "order": order}
     with progress("quantize", 1.0):
-        result = quantize_arrays(
-            read_weights(file), formats_by_name(weights), method, inputs, name=file.name, ranges=ranges, order=order
-        )
+        chosen = formats_by_name(weights)
+        if mixed is not None and memory_limit is not None:
+            picked = formats_within(
+                arrays, [word.strip() for word in mixed.split(",") if word.strip()], memory_limit, method, inputs, **how
+            )
+            chosen = {literal(each): word for each, word in picked.items()}
+        result = quantize_arrays(arrays, chosen, method, inputs, name=file.name, **how)
     if out is not None:
         save(result, out)
     output.write(result, _parts(result))

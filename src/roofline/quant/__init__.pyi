@@ -1,6 +1,7 @@
 from .bit_widths import BitWidths as BitWidths
 from .bit_widths import Plan as Plan
 from .bit_widths import mixed as mixed
+from .checkpoints import formats_within as formats_within
 from .errors import Deviation as Deviation
 from .errors import deviation as deviation
 from .files import load as load

@@ -194,11 +194,16 @@ def with_formats(graph: Graph, formats: Formats, activations: str | None = None)
     """Return a program with some of its weights in formats; the program itself for none."""
     if not formats:
         return graph
-    return quantize(graph, weights={_literal(name): word for name, word in formats.items()}, activations=activations)
+    return quantize(graph, weights={literal(name): word for name, word in formats.items()}, activations=activations)
 
 
-def _literal(name: str) -> str:
-    """Return a pattern that matches a name and nothing else."""
+def literal(name: str) -> str:
+    """Return a pattern that matches a name and nothing else.
+
+    Example:
+        >>> literal("layers[0].up")
+        'layers[[]0].up'
+    """
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
@@ -241,7 +246,7 @@ class _OfModule:
         """Return the module with these formats; itself for none."""
         if not formats:
             return self.module
-        named = replace(self.recipe, weights={_literal(name): word for name, word in formats.items()}, keep=None)
+        named = replace(self.recipe, weights={literal(name): word for name, word in formats.items()}, keep=None)
         return quantize_module(self.module, self.batches if _calibrates(named) else (), named).module
 
     def outputs(self, module: Any, formats: Formats) -> Iterator[Array]:
@@ -285,7 +290,7 @@ class _OfGraph:
         """Return all weights, these rounded."""
         if not formats:
             return self.weights
-        named = {_literal(name): word for name, word in formats.items()}
+        named = {literal(name): word for name, word in formats.items()}
         how = {word: getattr(self.recipe, word) for word in ("method", "ranges", "order", "damping")}
         batches = self.batches if self.recipe.method == "gptq" else ()
         return quantize_weights(self.graph, self.weights, named, batches=batches, **how).arrays
