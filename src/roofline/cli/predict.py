@@ -60,10 +60,10 @@ def predict(
     name = opt.one_chip(chip, ran_on)
     where = what_if.some(name)
     faults: dict[str, int] = {}
-    with read_rows(table) as (columns, rows), progress("predict", _lines(table)) as update:
+    with read_rows(table) as (columns, rows), progress("predict", count_lines(table)) as update:
         how: dict[str, Any] = {"regime": regime or REGIME, "tf32": tf32}
         predicted = predict_rows(rows, where, calibration=not no_calibration, progress=update, **how)
-        counted = _counted(predicted if plot is None else _compared(predicted, points), faults)
+        counted = counted_rows(predicted if plot is None else _compared(predicted, points), faults)
         if as_json:
             about = {"chip": where.name if where is not None else None, **how}
             _write_json(output, Rows("predict", list(counted), about))
@@ -93,7 +93,8 @@ def _compared(rows: Iterable[Mapping[str, Any]], points: list[Compared]) -> Iter
         yield row
 
 
-def _counted(rows: Iterable[Mapping[str, Any]], faults: dict[str, int]) -> Iterator[Mapping[str, Any]]:
+def counted_rows(rows: Iterable[Mapping[str, Any]], faults: dict[str, int]) -> Iterator[Mapping[str, Any]]:
+    """Count the reasons of rows that could not be predicted."""
     for row in rows:
         if row["error"]:
             reason = row["error"] if row["error"] in faults or len(faults) < _MOST_REASONS else "other reasons"
@@ -101,7 +102,7 @@ def _counted(rows: Iterable[Mapping[str, Any]], faults: dict[str, int]) -> Itera
         yield row
 
 
-def _lines(path: Path) -> int | None:
+def count_lines(path: Path) -> int | None:
     """Return about how many rows a file has."""
     if not os.path.isfile(path):
         return None

@@ -71,6 +71,8 @@ FILL = 5e7
 OVERLAP = 2.0
 #: Sharpness of the knee between arithmetic and traffic.
 KNEE = 1.5
+#: Width of a head at most; latents that all heads share are wider.
+LATENT = 256
 #: Cycles of a core to dequantise an element of a cache whose groups have scales, as for the weights of a matmul.
 WIDEN = 0.03
 #: Cycles of a core to load and add an element of a mask, in rows that are aligned to 16 bytes and in others, and the
@@ -242,7 +244,9 @@ def _block(work: Launch, p: Mapping[str, float], kernel: _Kernel, queries: Any, 
     """Arithmetic of a block of keys for one tile on one core [s]."""
     attrs = work.row.kernel.attrs
     cores, d, window = work.machine.units, np.maximum(s["d"], attrs.get("lanes", 0)), attrs.get("window", 0)
-    native = np.log2(d) % 1 == 0 if _eight(work) else np.True_
+    # In 8 bits there are kernels for widths that are powers of two, and for latents, which are wider than heads are
+    # (576: https://github.com/deepseek-ai/FlashMLA).
+    native = (np.log2(d) % 1 == 0) | (d > LATENT) if _eight(work) else np.True_
     # The widest tiles have no kernel for odd widths: a portable one takes tiles of any size.
     tiled = (native | (kernel.tile < MOST)) & work.on_matrix
     padded = np.maximum(queries, np.where(tiled, p["pad"], 1.0))

@@ -354,10 +354,12 @@ def _scaled_by_row(work: Launch) -> bool:
 
 def _is_dequantized(work: Launch) -> bool:
     """Tell whether the kernel dequantizes its second operand itself: its numbers, not only how many of them are stored,
-    are narrower than those that are multiplied.
+    are narrower than those that are multiplied. Units that multiply 4 bits take them beside 8-bit ones, too
+    (``kind::mxf8f6f4``: https://docs.nvidia.com/cuda/parallel-thread-execution/, "Block Scaling for tcgen05.mma").
     """
-    stored = work.row.kernel.stored[1:2]
-    return any(DTYPES[DTYPES[each].compute or each].bits < DTYPES[work.dtype].bits for each in stored)
+    stored = [DTYPES[DTYPES[each].compute or each] for each in work.row.kernel.stored[1:2]]
+    taken = DTYPES[work.dtype].bits == 8 and "fp4" in work.chip.matrix
+    return any(each.bits < DTYPES[work.dtype].bits and not (taken and each.name == "fp4") for each in stored)
 
 
 def _second(work: Launch) -> float:

@@ -1,7 +1,10 @@
 """Time that a serving stack adds to matmuls: activations quantised on the way in, and a host that prepares kernels.
 
 Only launches of the regime ``warm`` have it: those of the measured serving stacks, where the same layer runs again and
-again. Their parameters are part of the group ``matmul``.
+again. Their parameters are part of the group ``matmul``. In a whole program the kernel before has written fp8
+activations, which is counted there, and launches are replayed without a host: :func:`_alone` tells. Activations in fp4
+are quantised by a kernel of their own there, too: their scales lie in an order that no other kernel writes (vLLM,
+csrc/quantization/fp4: ``scaled_fp4_quant``). Those of experts are quantised as they are brought to their experts.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ def host_seconds(work: Launch, p: Mapping[str, float], kind: str, m: Any, n: Any
 
     Scales of a ragged number of rows, more than one per row, are copied to aligned rows first.
     """
-    if work.regime != "warm" or kind != "fp8_block":
+    if kind != "fp8_block" or not _alone(work):
         return 0.0
     whole = np.where(m < 16, p["host_block_few"], p["host_block"])
     ragged = (m % RAGGED != 0) & (k > SCALED)
@@ -53,10 +56,16 @@ def entry_seconds(work: Launch, p: Mapping[str, float], kind: str, rows: Any, de
     To fp8 one block of threads per row, one element per thread at a time: rows or elements per core, or the
     traffic, set the pace; to fp4 the traffic alone.
     """
-    if work.regime != "warm" or f"entry_{kind}" not in p:
+    ready = not _alone(work) and (kind == "fp8" or work.op == "expert_linear")
+    if f"entry_{kind}" not in p or work.regime != "warm" or ready:
         return 0.0
     chip = work.machine
     traffic = rows * depth * (2 + work.element) / (chip.bandwidth * p["dram"])
     if kind == "fp8":
         traffic = np.maximum(traffic, rows * np.maximum(p["entry_row"], depth / (chip.units * QUANTISED)))
     return p[f"entry_{kind}"] + traffic
+
+
+def _alone(work: Launch) -> bool:
+    """Tell whether a layer is launched by itself: its activations are what it is given, no other kernel's result."""
+    return work.regime == "warm" and work.row.kernel.inputs[0].kind != "activation"

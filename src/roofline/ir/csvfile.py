@@ -48,11 +48,14 @@ class _Lines:
 
 
 @contextmanager
-def read_rows(source: str | os.PathLike[str]) -> Iterator[tuple[list[str], Iterator[dict[str, Any]]]]:
+def read_rows(
+    source: str | os.PathLike[str], needed: Sequence[Sequence[str]] = NEEDED
+) -> Iterator[tuple[list[str], Iterator[dict[str, Any]]]]:
     """Open a CSV file of operators or models.
 
     Args:
         source: A file, or ``-`` for the standard input.
+        needed: Columns, of which it must have one of these sets.
 
     Yields:
         Its columns and its rows.
@@ -63,7 +66,7 @@ def read_rows(source: str | os.PathLike[str]) -> Iterator[tuple[list[str], Itera
     with _opened(source) as (name, stream):
         lines = _Lines(stream)
         columns, rows = _table(name, lines, lines)
-        _check_needed(name, columns)
+        _check_needed(name, columns, needed)
         yield columns, rows
 
 
@@ -179,11 +182,11 @@ def _fault(name: str, line: int, error: Exception) -> UsageError:
     return UsageError(f"{name}, line {line}: not CSV text in UTF-8: {getattr(error, 'strerror', None) or error}")
 
 
-def _check_needed(name: str, columns: Sequence[str]) -> None:
-    """Refuse a table without the columns of operators or models."""
-    if any(set(needed) <= set(columns) for needed in NEEDED):
+def _check_needed(name: str, columns: Sequence[str], choices: Sequence[Sequence[str]]) -> None:
+    """Refuse a table without the columns that are needed."""
+    if any(set(needed) <= set(columns) for needed in choices):
         return
-    names = " or ".join(", ".join(needed) for needed in NEEDED)
+    names = " or ".join(", ".join(needed) for needed in choices)
     header = next((c for c in columns if c.lower() in ("ops", "operator", "models")), "")
     near = did_you_mean(header, ["op", "model"])
     raise UsageError(f"{name}: expected the columns {names}; it has {', '.join(columns)[:200] or 'none'}{near}")

@@ -1,3 +1,4 @@
+from .benchmarks import bench as bench
 from .deployment import Deployment as Deployment
 from .deployment import Overhead as Overhead
 from .deployment import deployment as deployment

@@ -150,15 +150,26 @@ class Deployment:
         formats = (self.dtype, self.weights, self.activations or _activations(self.weights), self.cache)
         return _programs(cast(Hashable, self.model), phase, layout, formats, self.fuse, self.options)
 
-    def steps(self) -> StepTimes:
-        """Return the seconds of an engine step, evaluated once for this deployment."""
-        return self._steps
+    def steps(self, exact: bool = False) -> StepTimes:
+        """Return the seconds of an engine step, evaluated once for this deployment.
+
+        Args:
+            exact: Evaluate each point that is asked for, instead of a grid once: faster for a few points.
+        """
+        return self._exact_steps if exact else self._steps
 
     @cached_property
     def _steps(self) -> StepTimes:
+        return self._timed(False)
+
+    @cached_property
+    def _exact_steps(self) -> StepTimes:
+        return self._timed(True)
+
+    def _timed(self, exact: bool) -> StepTimes:
         over = self.overhead
         return step_times(
-            tuple(zip(self.decode_stages, self.prefill_stages, strict=True)), self.chip, self.regime,
+            tuple(zip(self.decode_stages, self.prefill_stages, strict=True)), self.chip, self.regime, exact=exact,
             attention_dp=self.attention_dp, local_experts=self.local_experts, overhead=(over.step, over.sequence),
         )  # fmt: skip
 

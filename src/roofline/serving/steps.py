@@ -73,7 +73,7 @@ class Table:
 
     def __call__(self, *at: Any) -> Floats:
         """Interpolate at points that broadcast."""
-        if not self.seconds.any():
+        if not self:
             return np.zeros(np.broadcast_shapes(*map(np.shape, at)))
         places = [self._place(axis, np.asarray(x, dtype=np.float64)) for axis, x in zip(self.axes, at, strict=True)]
         total: Any = 0.0
@@ -85,29 +85,58 @@ class Table:
             total = total + weight * self.seconds[index]
         return np.asarray(total)
 
+    def __bool__(self) -> bool:
+        return bool(self.seconds.any())
+
     @staticmethod
     def _place(axis: Floats, x: Floats) -> tuple[Any, Floats]:
         low = np.clip(np.searchsorted(axis, x, side="right") - 1, 0, len(axis) - 2)
         return low, (x - axis[low]) / (axis[low + 1] - axis[low])
 
 
+#: Kernels with how often each runs, at points.
+_Counted = Callable[..., Iterable[tuple[int, KernelCount]]]
+
+
+@dataclass(frozen=True)
+class _Exact:
+    """Seconds at each point that is asked for: faster than a grid for a few."""
+
+    time: _Timer
+    counted: _Counted
+
+    def __call__(self, *at: Any) -> Floats:
+        """Evaluate at points that broadcast."""
+        points = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in at))
+        return self.time.sum(self.counted(*(each.ravel() for each in points)), (points[0].size,)).reshape(
+            points[0].shape
+        )
+
+    def __bool__(self) -> bool:
+        return True
+
+
+Times = Table | _Exact
+
+
 @dataclass(frozen=True)
 class _Stage:
     """Times of the kernels of one stage by what they are evaluated over."""
 
-    tokens: Table
-    samples: Table
-    sequences: Table
-    prompts: Table
-    keys: Table
-    decoding: Callable[[int], Table]
-    reading: Table
+    tokens: Times
+    samples: Times
+    sequences: Times
+    prompts: Times
+    keys: Times
+    decoding: Callable[[int], Times]
+    reading: Times
 
     def seconds(self, read: Any, past: Any, decodes: Any, context: Any, prompts: Any, queries: int) -> Floats:
         reads, decoding, fresh = read > 0, self.decoding(queries), decodes * queries
-        own = np.where(decodes > 0, self.sequences(fresh) + decoding(decodes, np.maximum(context, 1)), 0.0)
+        someone = self.sequences(np.maximum(fresh, 1)) + decoding(np.maximum(decodes, 1), np.maximum(context, 1))
+        own = np.where(decodes > 0, someone, 0.0)
         each = np.maximum(read / np.maximum(prompts, 1), 1)
-        keys = self.keys(np.maximum(read + past * prompts, 1)) if self.keys.seconds.any() else 0.0
+        keys = self.keys(np.maximum(read + past * prompts, 1)) if self.keys else 0.0
         theirs = np.where(reads, self.prompts(np.maximum(read, 1)) + keys + self.reading(each, past, prompts), 0.0)
         rows, heads = np.maximum(read + fresh, 1), np.maximum(fresh + np.where(reads, prompts, 0), 1)
         return np.asarray(self.tokens(rows) + self.samples(heads) + own + theirs)
@@ -199,7 +228,7 @@ class StepTimes:
 
 def step_times(
     programs: Sequence[tuple[Graph, Graph]], chip: Chip, regime: str, *, attention_dp: int = 1,
-    local_experts: float = 1.0, overhead: tuple[float, float] = (0.0, 0.0),
+    local_experts: float = 1.0, overhead: tuple[float, float] = (0.0, 0.0), exact: bool = False,
 ) -> StepTimes:  # fmt: skip
     """Evaluate the programs of a deployment, decode and prefill of each stage, on their grids.
 
@@ -210,11 +239,13 @@ def step_times(
         attention_dp: Groups that attend to sequences of their own.
         local_experts: How much fewer experts a device holds than the programs say, each as much wider.
         overhead: Added to each step, and for each sequence in it [s].
+        exact: Evaluate each point that is asked for instead: faster for fewer than some hundred.
     """
     time = _Timer(chip, regime, local_experts)
     pairs = list(_distinct(programs))
     known = {
-        id(decode): _stage(decode, prefill, time) for decode, prefill in {id(pair[0]): pair for pair in pairs}.values()
+        id(decode): _stage(decode, prefill, time, exact)
+        for decode, prefill in {id(pair[0]): pair for pair in pairs}.values()
     }
     every = [known[id(decode)] for decode, _ in pairs]
     widths = tuple(time.half_width(graph, sizes) for graph, sizes in
@@ -237,13 +268,16 @@ class _Timer:
     regime: str
     local_experts: float
 
-    def total(self, counted: Sequence[tuple[int, KernelCount]], axes: tuple[Floats, ...]) -> Table:
+    def total(self, counted: _Counted, axes: tuple[Floats, ...]) -> Table:
         """Add up times of kernels over a grid."""
-        shape = tuple(map(len, axes))
+        return Table(axes, self.sum(counted(*np.meshgrid(*axes, indexing="ij")), tuple(map(len, axes))))
+
+    def sum(self, counted: Iterable[tuple[int, KernelCount]], shape: tuple[int, ...]) -> Floats:
+        """Add up times of kernels, each as often as it runs."""
         total = np.zeros(shape)
         for count, row in counted:
             total = total + count * np.broadcast_to(np.asarray(self.one(row).expected, dtype=np.float64), shape)
-        return Table(axes, total)
+        return total
 
     def one(self, row: KernelCount) -> Any:
         return kernel_time(self._spread(row), self.chip, None, self.regime, "")
@@ -267,27 +301,25 @@ class _Timer:
         return float(half_width({**parts, "whole_program": spread(self.chip, "whole_program", "program")}))
 
 
-def _stage(decode: Graph, prefill: Graph, time: _Timer) -> _Stage:
+def _stage(decode: Graph, prefill: Graph, time: _Timer, exact: bool) -> _Stage:
     ways = _ways(decode, prefill, skip_cache=time.appends())
 
-    def over(name: str, axis: Floats, **sizes: Any) -> Table:
-        return time.total([(count, kernel.at(sizes)) for count, kernel in ways[name]], (axis,))
+    def over(name: str, axes: tuple[Floats, ...], count: Callable[..., KernelCount]) -> Times:
+        def counted(*at: Floats) -> list[tuple[int, KernelCount]]:
+            return [(often, count(kernel, *at)) for often, kernel in ways[name]]
 
-    rows, lone = ROWS, np.ones(1)
-    sequences, contexts = np.meshgrid(SEQUENCES, CONTEXTS, indexing="ij")
+        return _Exact(time, counted) if exact and ways[name] else time.total(counted, axes)
+
+    def rows(name: str, size: str, other: str) -> Times:
+        return over(name, (ROWS,), lambda kernel, many: kernel.at({size: many, other: np.ones(1)}))
 
     @lru_cache(maxsize=8)
-    def decoding(queries: int) -> Table:
-        rows = [(count, _queries(kernel, queries, sequences, contexts)) for count, kernel in ways["decoding"]]
-        return time.total(rows, (SEQUENCES, CONTEXTS))
+    def decoding(queries: int) -> Times:
+        return over("decoding", (SEQUENCES, CONTEXTS), lambda kernel, b, c: _queries(kernel, queries, b, c))
 
-    grid = np.meshgrid(CHUNKS, PASTS, PROMPTS, indexing="ij")
-    reading = [(count, _with_past(kernel, *grid)) for count, kernel in ways["reading"]]
     return _Stage(
-        over("tokens", rows, B=lone, S=rows), over("samples", rows, B=rows, S=lone),
-        over("sequences", rows, B=rows, C=lone), over("prompts", rows, B=lone, S=rows),
-        over("keys", rows, B=lone, S=rows),
-        decoding, time.total(reading, (CHUNKS, PASTS, PROMPTS)),
+        rows("tokens", "S", "B"), rows("samples", "B", "S"), rows("sequences", "B", "C"), rows("prompts", "S", "B"),
+        rows("keys", "S", "B"), decoding, over("reading", (CHUNKS, PASTS, PROMPTS), _with_past),
     )  # fmt: skip
 
 
