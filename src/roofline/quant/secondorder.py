@@ -147,32 +147,43 @@ def _range(flat: Array, form: Format, ranges: Method) -> Range | None:
 
 
 def _by_column(flat: Array, moment: Array, nearest: Quantized, damping: float, order: str, ranges: Method) -> Quantized:
-    """Round column after column of ``[out, in]``, each with what the ones before it left to make up for."""
-    form, (outputs, width) = nearest.format, flat.shape
+    """Round column after column of ``[out, in]``, each with what the ones before it left to make up for.
+
+    Columns lie as rows here, one after the other in memory.
+    """
+    form, width = nearest.format, flat.shape[1]
     turn = np.argsort(-np.diag(moment), kind="stable") if order == "activation" else np.arange(width)
     upper = _factor(moment[np.ix_(turn, turn)], damping)
-    by_group = order == "natural" and form.per == "group" and form.group < width
+    group = form.group if order == "natural" and form.per == "group" and form.group < width else width
+    block = group * max(1, _BLOCK // group) if group < width else _BLOCK
+    work, codes = np.ascontiguousarray(flat.T[turn]), np.empty(flat.T.shape, dtype=nearest.codes.dtype)
     scale, zero = nearest.scale.copy(), None if nearest.zero is None else nearest.zero.copy()
-    codes, work, step = np.empty_like(nearest.codes), flat[:, turn], form.group if by_group else _BLOCK
-    for start in range(0, width, step):
-        stop = min(start + step, width)
-        if by_group:
-            place, part = slice(start // step, start // step + 1), work[:, start:stop]
-            limits = calibrate(part, form, ranges)
-            scale[:, place], new = scales(form, limits.low, limits.high, nearest.tensor_scale)
-            if zero is not None:
-                zero[:, place] = new
-        wide = np.broadcast_to(spread(form, scale * nearest.tensor_scale, flat.shape), flat.shape)
-        zeros = None if zero is None else np.broadcast_to(spread(form, zero, flat.shape), flat.shape)
-        errors = np.empty((outputs, stop - start))
+    wide, zeros = _of_columns(form, scale * nearest.tensor_scale, flat), _of_columns(form, zero, flat)
+    for start in range(0, width, block):
+        stop = min(start + block, width)
+        errors = np.empty((stop - start, flat.shape[0]))
         for at in range(start, stop):
+            if group < width and at % group == 0:
+                limits = calibrate(work[at : at + group].T, form, ranges)
+                own, shift = scales(form, limits.low, limits.high, nearest.tensor_scale)
+                place = slice(at // group, at // group + 1)
+                scale[:, place], wide[at : at + group] = own, own.T * nearest.tensor_scale
+                if zero is not None:
+                    zero[:, place], zeros[at : at + group] = shift, shift.T  # type: ignore[union-attr]
             column = turn[at]
-            own = wide[:, column], None if zeros is None else zeros[:, column]
-            codes[:, column] = encoded(form, work[:, at], *own)
-            errors[:, at - start] = (work[:, at] - decoded(form, codes[:, column], *own)) / upper[at, at]
-            work[:, at + 1 : stop] -= np.outer(errors[:, at - start], upper[at, at + 1 : stop])
-        work[:, stop:] -= errors @ upper[start:stop, stop:]
-    return replace(nearest, codes=codes, scale=scale, zero=zero)
+            both = wide[column], None if zero is None else zeros[column]
+            codes[column] = encoded(form, work[at], *both)
+            errors[at - start] = (work[at] - decoded(form, codes[column], *both)) / upper[at, at]
+            work[at + 1 : stop] -= np.outer(upper[at, at + 1 : stop], errors[at - start])
+        work[stop:] -= upper[start:stop, stop:].T @ errors
+    return replace(nearest, codes=np.ascontiguousarray(codes.T), scale=scale, zero=zero)
+
+
+def _of_columns(form: Format, each: Array | None, flat: Array) -> Array:
+    """Return what belongs to each scale for every column, as rows; nothing of nothing."""
+    if each is None:
+        return np.empty(0)
+    return np.array(np.broadcast_to(spread(form, each, flat.shape), flat.shape).T, order="C")
 
 
 def _factor(moment: Array, damping: float) -> Array:
