@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -361,3 +363,31 @@ def test_the_command_rounds_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureF
     assert better["output_sqnr_db"] == pytest.approx(rl.quant.deviation(x @ w.T, x @ (w + change).T).sqnr_db, abs=1e-6)
     assert main([*words, "--method", "gptq"]) == 2
     assert "--calibration FILE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: rl.quant.round_to(np.zeros((0, 4)), "int8"), "has no numbers to round"),
+        (lambda: rl.quant.round_to([[1.0, np.nan]], "int8"), "1 of 2 numbers are not finite"),
+        (lambda: rl.quant.round_to(np.ones((2, 48)), "int4-g32"), "do not divide rows of 48; nearest that fits"),
+        (lambda: rl.quant.round_to(np.ones(256), "q4_k"), "no rounding is defined"),
+        (lambda: rl.quant.round_to(np.ones(4), "fp8-block"), "square blocks need a matrix"),
+        (lambda: rl.quant.round_to(np.ones((2, 4)), "int8", axis=2), "the array has 2 axes"),
+        (lambda: rl.quant.number_format("mxfp4-asym"), "only whole numbers have zero points"),
+        (lambda: rl.quant.number_format("int4-g32", per="tensor"), "has a scale per group, not per tensor"),
+        (
+            lambda: rl.quant.gptq(np.ones((2, 4)), np.ones((3, 5)), "int8"),
+            "rows of 4 weights need inputs of",
+        ),
+        (lambda: rl.quant.gptq(np.ones((2, 4)), None, "int8"), "give calibration inputs"),
+        (lambda: rl.quant.quantize_arrays({"w": np.ones((2, 4))}, {"*": "int8", "u": "fp8"}), "no matrix matches 'u'"),
+        (lambda: rl.quant.quantize_arrays({"w": np.full((2, 4), np.inf)}), "w: 8 of 8 weights are not finite"),
+        (lambda: rl.quant.quantize_arrays({"w": np.ones(4)}), "no matrix to quantise"),
+        (lambda: rl.quant.Recipe(method="gtpq"), "did you mean gptq"),
+        (lambda: rl.quant.calibrate([1.0], "int8-tensor", "mean"), "allowed: minmax, percentile, mse"),
+    ],
+)
+def test_what_cannot_be_rounded_says_why(call: Callable[[], Any], words: str) -> None:
+    with pytest.raises(rl.RooflineError, match=re.escape(words)):
+        call()

@@ -62,7 +62,7 @@ class Format:
 
     @property
     def symmetric(self) -> bool:
-        """Whether there is no zero point."""
+        """Tell whether there is no zero point."""
         return self.zero == "none"
 
 
@@ -91,19 +91,19 @@ class Quantized:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The array's shape."""
+        """Return the array's shape."""
         return tuple(self.codes.shape)
 
     @cached_property
     def values(self) -> Array:
-        """What is stored, as numbers in double precision."""
+        """Return what is stored as numbers in double precision."""
         rows = rows_of(self.codes, self.axis)
         wide, zero = self.spread(self.scale * self.tensor_scale), None if self.zero is None else self.spread(self.zero)
         return rows_back(decoded(self.format, rows, wide, zero), self.shape, self.axis)
 
     @property
     def bits(self) -> int:
-        """What it takes to store [bit]."""
+        """Return what it takes to store [bit]."""
         whole = 32 if self.format.scale == "e4m3" else 0
         return int(self.codes.size * self.format.element.bits + self.scale.size * self.format.overhead + whole)
 
@@ -276,7 +276,11 @@ def quantized(
             f"{form}: {int((~np.isfinite(x)).sum())} of {x.size} numbers are not finite; nothing to round to"
         )
     axes = axes_of(axis, x.ndim)
+    if not x.size:
+        raise UsageError(f"{form}: an array of shape {list(x.shape)} has no numbers to round")
     rows = rows_of(x, axes)
+    if form.per == "block" and rows.ndim < _MATRIX:
+        raise UsageError(f"{form}: square blocks need a matrix, not a vector of {x.size}")
     if form.per == "group" and rows.shape[-1] % form.group:
         raise UsageError(f"{form}: groups of {form.group} do not divide rows of {rows.shape[-1]}")
     codes, scale, zero, tensor_scale = round_rows(form, rows, low, high)
@@ -383,6 +387,7 @@ def format_of(name: str, per: Per = "channel") -> Format | None:
 
 #: What is narrow enough to be rounded to [bit].
 _WIDEST = 8
+_MATRIX = 2
 
 
 def _by_name(name: str) -> Format:

@@ -183,6 +183,8 @@ def round_layer(
     name: str, weight: Array, word: str | Format, axis: Axis, recipe: Recipe, moment: Array | None = None
 ) -> Layer:
     """Round one matrix as a recipe says, and measure what that does."""
+    if not np.isfinite(weight).all():
+        raise UsageError(f"{name}: {int((~np.isfinite(weight)).sum())} of {weight.size} weights are not finite")
     form = as_format(word, rows_of(weight, _axes(axis, weight)).shape[-1], name)
     if recipe.method == "gptq":
         if moment is None:

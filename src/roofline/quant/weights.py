@@ -12,7 +12,7 @@ from roofline.ir.graph import Graph, check_graph
 from roofline.ops.elements import Array
 from roofline.passes.formats.quantize import Weights, check_patterns, chosen, format_for, quantize
 from roofline.quant.arrays import array
-from roofline.quant.observing import observe
+from roofline.quant.observing import Seen, observe
 from roofline.quant.recipes import QuantizedModel, Recipe, round_layer
 from roofline.quant.secondorder import hessian
 from roofline.quant.words import as_format, stored_as
@@ -36,8 +36,10 @@ def quantize_weights(
         weights: Numbers by tensor name; what the program does not multiply by stays as it is.
         format: A format for all matrices, or formats by pattern, as for :func:`roofline.passes.quantize`.
         method: ``nearest`` or ``gptq``.
-        inputs: What each matrix is multiplied by in calibration, by tensor name: ``[..., in]``, one array or several.
-        batches: Inputs of the program by name instead, which runs on them in numpy.
+        inputs: What each matrix is multiplied by in calibration, by tensor name: ``[..., in]``, one or several, or
+            what :func:`observe` saw of the PyTorch module.
+        batches: Inputs of the program by name instead, which runs on them in numpy. What a captured program leaves open
+            (where a slice starts) is drawn then: look at the module itself where it slices or counts positions.
         keep: Patterns that stay; by default those of :func:`roofline.passes.quantize`.
         how: ``ranges``, ``order`` and ``damping`` of a :class:`Recipe`.
 
@@ -61,7 +63,7 @@ def quantize_weights(
     recipe = Recipe(format, method=method, keep=keep, **how)  # type: ignore[arg-type]
     numbers = {name: array(each, name) for name, each in weights.items()}
     _check_names(graph, numbers, inputs or {})
-    moments = {name: hessian(each) for name, each in (inputs or {}).items()}
+    moments = {name: _moment(each) for name, each in (inputs or {}).items()}
     if batches := list(batches):
         moments |= {name: each.moment for name, each in observe(graph, batches, numbers).items()}
     layers, words = [], {}
@@ -96,7 +98,7 @@ def quantize_arrays(
         format: A format for all matrices, or formats by pattern of names, as for :func:`roofline.passes.quantize`.
         method: ``nearest`` or ``gptq``.
         inputs: What each matrix is multiplied by in calibration, by its name with or without ``.weight``:
-            ``[..., in]``.
+            ``[..., in]``, or what :func:`observe` saw.
         name: What to call them.
         keep: Patterns that stay; by default those of :func:`roofline.passes.quantize`.
         how: ``ranges``, ``order`` and ``damping`` of a :class:`Recipe`.
@@ -123,10 +125,10 @@ def quantize_arrays(
     for each, pair in names.items():
         word = format_for(pair, table, keep)
         numbers = array(weights[each], each) if word is not None else np.empty(0)
-        if word is None or numbers.ndim < _MATRIX:
+        if word is None or numbers.ndim < _MATRIX or not numbers.size:
             continue
         read = next((inputs[one] for one in pair if inputs and one in inputs), None)
-        moment = None if read is None else hessian(read)
+        moment = None if read is None else _moment(read)
         layers.append(round_layer(each, numbers, word, _summed(numbers), recipe, moment))
     if not layers:
         raise UsageError(f"{name}: no matrix to quantise, or all are excluded; keep=() excludes none")
@@ -142,6 +144,10 @@ def _summed(weight: Array) -> tuple[int, ...]:
     """Axes that one output sums over: the last; of convolutions, all but the first."""
     is_kernel = weight.ndim > _MATRIX + 1 or (weight.ndim > _MATRIX and weight.shape[-1] < _KERNEL)
     return tuple(range(1, weight.ndim)) if is_kernel else (weight.ndim - 1,)
+
+
+def _moment(seen: Any) -> Array | None:
+    return seen.moment if isinstance(seen, Seen) else hessian(seen)
 
 
 def _of(numbers: Mapping[str, Array], name: str, graph: Graph) -> Array:
