@@ -64,8 +64,7 @@ def quantize_module(module: Any, batches: Iterable[Any] = (), recipe: Recipe | s
     for name in words if recipe.activations is not None else ():
         layer = result.get_submodule(name)
         layer.register_forward_pre_hook(_Rounding.of(layer, recipe, seen[name]))
-    arrays = {name: array(each, name) for name, each in result.state_dict().items()}
-    return QuantizedModel(type(module).__name__, recipe, tuple(layers), module=result, arrays=arrays)
+    return QuantizedModel(type(module).__name__, recipe, tuple(layers), module=result)
 
 
 def _check_torch() -> None:
@@ -145,5 +144,7 @@ class _Rounding:
         return cls(form, axis, calibrate(seen.inputs, form, recipe.ranges) if seen.inputs else None)
 
     def __call__(self, layer: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        if not args:  # named arguments
+            return args
         limits = (None, None) if self.within is None else (self.within.low, self.within.high)
         return (like(quantized(array(args[0]), self.form, self.axis, *limits).values, args[0]), *args[1:])

@@ -146,6 +146,8 @@ def observe_module(module: torch.nn.Module, batches: Iterable[Any], keep: bool =
 
     def hook(name: str) -> Callable[..., None]:
         def look(layer: Any, args: tuple[Any, ...]) -> None:
+            if not args:  # named arguments
+                return
             x = array(args[0], name)
             seen[name].add(x, _rows(layer, x), 1 - layer.weight.ndim if is_convolution(layer) else -1, keep)
 

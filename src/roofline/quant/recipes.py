@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -117,7 +118,7 @@ class QuantizedModel(Report):
         layers: Each matrix that was rounded.
         program: The program with its formats for predictions, or ``None``.
         module: The PyTorch module that rounds, or ``None``.
-        arrays: All weights by name, rounded or not, as :func:`roofline.ops.execute` takes them.
+        arrays: Of a program, all weights by name, rounded or not, as :func:`roofline.ops.execute` takes them.
     """
 
     name: str
@@ -136,7 +137,7 @@ class QuantizedModel(Report):
     @property
     def formats(self) -> dict[str, str | None]:
         """Formats by weight name as :func:`roofline.passes.quantize` takes them; it counts the same bits."""
-        return {"*": None, **{layer.name: stored_as(layer.rounded.format) for layer in self.layers}}
+        return {"*": None, **{glob.escape(layer.name): stored_as(layer.rounded.format) for layer in self.layers}}
 
     def applied(self, graph: Graph) -> Graph:
         """Give a program of the model, such as what :func:`roofline.from_torch` captures, these formats.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -74,7 +75,7 @@ def quantize_weights(
         form = as_format(word, matrix.row)
         words[name] = stored_as(form)
         layers.append(round_layer(name, _of(numbers, name, graph), form, matrix.summed, recipe, moments.get(name)))
-    program = quantize(graph, weights={"*": None, **words}, keep=())
+    program = quantize(graph, weights={"*": None, **{glob.escape(each): word for each, word in words.items()}}, keep=())
     rounded = {layer.name: layer.rounded for layer in layers}
     return QuantizedModel(graph.name, recipe, tuple(layers), program, arrays={**numbers, **rounded})
 
