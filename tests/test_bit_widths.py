@@ -156,6 +156,27 @@ def test_a_plan_is_a_pass_that_gives_its_time(costs):
     assert all(plan.error <= best.error for plan in slower)
 
 
+def test_where_times_do_not_add_up_plans_are_compared_as_wholes():
+    """A prefill at the power cap: more layers in int8 are slower from some on, as the program is estimated."""
+    graph = rl.model("llama-3-8b", phase="prefill", layers=4)
+    names = [name for name in graph.tensors if name.startswith("layers") and len(graph.tensors[name].shape) > 1]
+    names = [name for name in names if name.endswith("weight") and graph.tensors[name].kind == "weight"]
+    rows = tuple(rl.quant.LayerCost(name, "int8", 1, 8.0, 1.0 + at / 100, None) for at, name in enumerate(names))
+    error = lambda formats: (sum(row.error for row in rows if row.weight in formats), None)  # noqa: E731
+    costs = rl.quant.Sensitivity(graph, rl.quant.Recipe(activations="int8"), rows, None, "made up", error)
+    sizes = {"batch": 8, "seq": 4096}
+    widths = rl.quant.mixed(costs, "h100-sxm", plans=99, error_limit=100, **sizes)
+    times, errors = [plan.time for plan in widths.plans], [plan.error for plan in widths.plans]
+    assert times == sorted(times, reverse=True)
+    assert errors == sorted(errors)
+    every = rl.estimate(costs.quantized(dict.fromkeys(names, "int8")), "h100-sxm", mode="graph", **sizes)
+    assert widths.best.time == min(times) < 0.99 * every.time  # the sums end with every layer in int8
+    limit = (times[0] + times[-1]) / 2
+    best = rl.quant.mixed(costs, "h100-sxm", plans=1, latency_limit=limit, **sizes).best
+    assert best.time <= limit
+    assert best.error == min(plan.error for plan in widths.plans if plan.time <= limit)
+
+
 def test_layers_that_are_alike_are_timed_once(costs, monkeypatch):
     calls = []
     timed = rl.estimate
@@ -163,7 +184,8 @@ def test_layers_that_are_alike_are_timed_once(costs, monkeypatch):
         "roofline.quant.bit_widths.estimate", lambda *args, **more: calls.append(1) or timed(*args, **more)
     )
     rl.quant.mixed(costs, "h100-sxm", program=decode(), plans=1)
-    assert len(calls) == 1 + 2 + 1  # before, one layer in each format, and the plan
+    points = rl.quant.mixed(costs, "h100-sxm", program=decode(), plans=1).points
+    assert len(calls) == 2 * (1 + 2 + points)  # before, one layer in each format, and the points of the front
 
 
 def test_limits_that_cannot_be_held_say_how_near_they_come(costs):

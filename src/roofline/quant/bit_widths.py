@@ -2,14 +2,16 @@
 
 Each layer takes one format of several. What it costs is the time of the whole program with this layer alone quantised
 (:func:`roofline.estimate`), what it spoils is its error alone (:func:`roofline.quant.sensitivity`); both are added up
-over layers, and the choices that no others beat are found exactly (:mod:`roofline.quant.fronts`). Sums are first-order:
-the plans that are shown are estimated and measured again as wholes, and a limit holds for what was measured.
+over layers, and the choices that no others beat are found exactly (:mod:`roofline.quant.fronts`). Sums are first-order,
+and a chip at its power cap is not even that: the plans that are shown are estimated and measured again as wholes, those
+whose estimate another one beats are left out, and a limit holds for what was measured.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, NoReturn, get_args
 
 import numpy as np
@@ -31,6 +33,8 @@ from roofline.quant.fronts import MOST_POINTS, Front, front
 from roofline.quant.sensitivities import Formats, Sensitivity, with_formats
 
 Against = Literal["time", "memory"]
+#: Points along a front against time that are estimated as wholes.
+ESTIMATED = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +216,7 @@ def mixed(
     if isinstance(plans, bool) or not isinstance(plans, int) or plans < 1:
         raise UsageError(f"plans={plans!r}; allowed: a whole number from 1")
     work = _Choice(costs, find_chip(chip), program or costs.graph, mode, sizes, against, most)
-    shown = tuple(work.plan(at) for at in _spread(len(work.front.costs), plans))
+    shown = tuple(work.plan(work.unbeaten[at]) for at in _spread(len(work.unbeaten), plans))
     return BitWidths(
         work.program, work.chip, mode, sizes, against, shown, work.within(what, limit) if what else None,
         f"{what} within {_shown(what, limit)}" if what else "", len(work.front.costs), work.front.gap, costs.measured,
@@ -240,7 +244,7 @@ def _shown(what: str, limit: float) -> str:
 
 def _spread(points: int, some: int) -> list[int]:
     """Numbers of points along a front, from the least error on, both ends among them."""
-    return sorted({int(at) for at in np.linspace(0, points - 1, some).round()}, reverse=True)
+    return sorted({int(at) for at in np.linspace(0, points - 1, min(some, points)).round()}, reverse=True)
 
 
 class _Choice:
@@ -251,6 +255,7 @@ class _Choice:
         most: int,
     ) -> None:  # fmt: skip
         self.costs, self.chip, self.program, self.mode, self.sizes = costs, chip, program, mode, sizes
+        self.against = against
         self.layers = list(costs.layers)
         if missing := [name for name in self.layers if name not in program.tensors]:
             raise UsageError(f"{program.name} has no weight {missing[0]!r}, which the sensitivities are of")
@@ -260,6 +265,7 @@ class _Choice:
         errors = [[0.0, *(max(row.error, 0.0) for row in rows)] for rows in costs.layers.values()]
         self.front: Front = front(self.times if against == "time" else self.bytes, errors, most)
         self._plans: dict[int, Plan] = {}
+        self._known: dict[int, float] = {}
 
     def _quantized(self, formats: Formats) -> Graph:
         return with_formats(self.program, formats, self.costs.recipe.activations)
@@ -286,6 +292,25 @@ class _Choice:
         times, sizes = ([[pair[part] for pair in row] for row in pairs] for part in (0, 1))
         return times, sizes
 
+    def time(self, at: int) -> float:
+        """Estimate a point of the front as a whole."""
+        if at not in self._known:
+            self._known[at] = self._time(self.formats(at))
+        return self._known[at]
+
+    @cached_property
+    def unbeaten(self) -> list[int]:
+        """Points along the front that none with less error beats as a whole, either, by ascending cost."""
+        points = len(self.front.costs)
+        if self.against == "memory":
+            return list(range(points))
+        fastest, stay = np.inf, list[int]()
+        for at in _spread(points, ESTIMATED):
+            if self.time(at) < fastest:
+                fastest = self.time(at)
+                stay.append(at)
+        return stay[::-1]
+
     def formats(self, at: int) -> dict[str, str]:
         """Return the formats of a point of the front."""
         picks = zip(self.layers, self.options, self.front.choices[at], strict=True)
@@ -300,25 +325,36 @@ class _Choice:
                 for start, rows in ((self.base, self.times), (self.base_bytes, self.bytes))
             )
             self._plans[at] = Plan(
-                formats, self.costs.recipe.activations, self._time(formats), time, size, float(self.front.errors[at]),
+                formats, self.costs.recipe.activations, self.time(at), time, size, float(self.front.errors[at]),
                 *self.costs.measure(formats),
             )  # fmt: skip
         return self._plans[at]
 
     def within(self, what: str, limit: float) -> Plan:
         """Return the plan at the end of what a limit leaves of the front, by estimates and measurements of wholes."""
+        if what == "error":
+            return self._within_error(limit)
         last = len(self.front.costs) - 1
-        if what == "error":  # the errors fall along the front: the first point that holds it
-            at = _first(last, lambda point: self.plan(point).error <= limit, int((self.front.errors > limit).sum()))
-            return self.plan(at) if self.plan(at).error <= limit else self._refuse(what, self.plan(last).error, limit)
+        if what == "memory":
+            fits = int((self.front.costs + self.base_bytes <= limit).sum())
+            return self.plan(fits - 1) if fits else self._refuse(what, self.base_bytes + self.front.costs[0], limit)
+        fitting = [at for at in self.unbeaten if self.time(at) <= limit]
+        if not fitting:
+            self._refuse(what, min(map(self.time, self.unbeaten)), limit)
+        at = fitting[-1]  # the least error of those that were estimated; there may be less before the next one
+        beyond = next((each for each in self.unbeaten if each > at), last + 1) - at - 1
+        more = _first(beyond, lambda back: self.time(at + beyond - back) <= limit, beyond // 2)
+        return self.plan(at + beyond - more)
 
-        def cost(point: int) -> float:
-            start = self.base_bytes + float(self.front.costs[point])
-            return start if what == "memory" else self._time(self.formats(point))
-
-        aim = int((self.front.costs > limit - (self.base_bytes if what == "memory" else self.base)).sum())
-        at = last - _first(last, lambda point: cost(last - point) <= limit, aim)
-        return self.plan(at) if cost(at) <= limit else self._refuse(what, cost(0), limit)
+    def _within_error(self, limit: float) -> Plan:
+        """Return the cheapest plan whose measured error holds, by its estimate as a whole."""
+        last = len(self.front.costs) - 1  # the errors fall along the front
+        at = _first(last, lambda point: self.plan(point).error <= limit, int((self.front.errors > limit).sum()))
+        if self.plan(at).error > limit:
+            self._refuse("error", self.plan(at).error, limit)
+        others = [each for each in self.unbeaten if each > at] if self.against == "time" else []
+        fast = sorted((each for each in others if self.time(each) < self.time(at)), key=self.time)
+        return next((self.plan(each) for each in fast if self.plan(each).error <= limit), self.plan(at))
 
     def _refuse(self, what: str, least: float, limit: float) -> NoReturn:
         raise DoesNotFit(
