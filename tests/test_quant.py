@@ -127,6 +127,7 @@ def test_comparing_reports_the_error_of_each_layer() -> None:
     name = next(name for name in rows if "values" in name or "attn" in name)
     assert {"sqnr_db", "cosine", "largest_error"} <= rows[name].keys()
     assert not result
+    assert str(result).endswith(f"dB, in {min(rows, key=lambda name: rows[name]['sqnr_db'])!r}")
     assert 30 < min(row["sqnr_db"] for row in rows.values()) < 60
     assert rl.ops.same(graph, graph, rounding=True, B=1, C=8).records()[-1]["sqnr_db"] == float("inf")
 

@@ -248,7 +248,11 @@ class Sameness(Report):
     def __str__(self) -> str:
         worst = max(self.differences, key=lambda name: self.differences[name])
         word = "agree" if self else "differ"
-        return f"{len(self.differences)} outputs {word}: {worst!r} by {self.largest:.2g} (tolerance {self.tolerance:g})"
+        text = f"{len(self.differences)} outputs {word}: {worst!r} by {self.largest:.2g} (tolerance {self.tolerance:g})"
+        if not self.layers:
+            return text
+        least = min(self.layers, key=lambda name: self.layers[name].sqnr_db)
+        return f"{text}; SQNR at least {self.layers[least].sqnr_db:.1f} dB, in {least!r}"
 
 
 def same(
