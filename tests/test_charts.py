@@ -60,6 +60,19 @@ def service() -> Any:
 
 
 @cache
+def simulated() -> Any:
+    served = rl.serving.deployment("gpt2", "h100-sxm")
+    return rl.serving.simulate(served, prompt=64, new_tokens=10, qps=50, requests=40, ttft="40 ms")
+
+
+@cache
+def kept() -> Any:
+    trace = rl.serving.made_requests([0, 1, 2], 600, 10, ids=[[1, 2], [1, 3], [1, 2]])
+    ways = {"caches": ("bf16", "int8"), "trace": trace, "host": "8 GiB"}
+    return rl.serving.cache_policies("gpt2", "h100-sxm", prompt=64, new_tokens=40, **ways)
+
+
+@cache
 def request() -> Any:
     return rl.serving.request("gpt2", "h100-sxm", prompt=64, new_tokens=40, batch=4, block=16)
 
@@ -126,6 +139,8 @@ CASES: dict[str, Callable[[], Chart]] = {
     "scaling": lambda: charts.plot_scaling(scaling()),
     "request": lambda: charts.plot_request(request()),
     "service": lambda: charts.plot_service(service()),
+    "server": lambda: charts.plot_simulation(simulated()),
+    "cache": lambda: charts.plot_cache_policies(kept()),
     "step": lambda: charts.plot_step(step()),
     "passes": lambda: charts.plot_passes(history()),
     "sweep": lambda: charts.plot_sweep(sweep()),
@@ -466,6 +481,8 @@ def test_the_gallery_shows_every_chart_on_both_grounds() -> None:
         (lambda: charts.plot_scaling(estimate()), "expected a Scaling"),
         (lambda: charts.plot_request(estimate()), "expected a Request"),
         (lambda: charts.plot_service(estimate()), "expected a Service"),
+        (lambda: charts.plot_simulation(estimate()), "expected a Simulation"),
+        (lambda: charts.plot_cache_policies(estimate()), "expected CachePolicies"),
         (lambda: charts.plot_step(estimate()), "expected a TrainingStep"),
         (lambda: charts.plot_passes(estimate()), "expected a PassHistory"),
         (lambda: charts.plot_sweep(estimate()), "expected a SweepVerdict"),
@@ -518,6 +535,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("scaling", "gpt2", "h100-sxm", *SIZES, "--devices", "1,2"),
         ("request", "gpt2", "h100-sxm", "--prompt", 8, "--new-tokens", 4),
         ("serve", "gpt2", "h100-sxm", "--prompt", 8, "--new-tokens", 4, "--qps", "1,2"),
+        ("cache", "gpt2", "h100-sxm", "--prompt", 64, "--new-tokens", 4, "--hit", "0.5"),
         ("train", "gpt2", "h100-sxm", "-B", 1, "-S", 64), ("check", "gpt2", "h100-sxm", *SIZES, "--measured", "9ms"),
         ("trace", TRACE), ("trace", TRACE, "--chart", "timeline"), ("sweep", "sweep.csv"),
         ("trace", BEFORE, AFTER, "--diff"), ("trace", RANKS), ("trace", BEFORE, "--chart", "memory"),

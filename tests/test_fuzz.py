@@ -142,6 +142,9 @@ def small_model() -> dict[str, Any]:
     return table | {"sizes": table["sizes"] | {"layers": 2}}
 
 
+#: A trace of requests.
+REQUESTS = '{"timestamp": 0, "input_length": 600, "output_length": 4, "hash_ids": [1, 2]}\n' * 3
+
 #: What each parameter of a command reads, by its name, or by the command's and its own.
 READS: dict[str, list[Callable[[], Input]]] = {
     "model": PROGRAMS, "chip": CHIPS, "chips": CHIPS, "where": CHIPS, "chips.name": CHIPS, "models.name": PROGRAMS,
@@ -150,6 +153,8 @@ READS: dict[str, list[Callable[[], Input]]] = {
     "predict.table": [lambda: Input("rows.csv", ROWS), lambda: Input("models.csv", MODEL_ROWS)],
     "ops.file": [lambda: Input("ops.csv", OPS)], "sweep.file": [lambda: Input("sweep.csv", SWEEP)],
     "validate.source": [lambda: Input("measured.csv", MEASURED)],
+    "cache.trace": [lambda: Input("requests.jsonl", REQUESTS)],
+    "serve.trace": [lambda: Input("requests.jsonl", REQUESTS)],
     "trace.files": [lambda: Input("trace.json", TRACE, dumps)],
     "check.trace": [lambda: Input("trace.json", TRACE, dumps)],
 }  # fmt: skip

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from command_line import Run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from profiles import examples
 
 import roofline as rl
 
-Policy, simulate = rl.serving.Policy, rl.serving.simulate
+Policy, Speculation, simulate = rl.serving.Policy, rl.serving.Speculation, rl.serving.simulate
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,8 @@ class Linear:
     decode: float = 0.0
     position: float = 0.0
 
-    def seconds(self, prefill_tokens: Any, past: Any, decodes: Any, context: Any, prompts: Any = 1) -> Any:
+    def seconds(self, prefill_tokens: Any, past: Any, decodes: Any, context: Any, prompts: Any = 1,
+                queries: Any = 1) -> Any:  # fmt: skip
         read, decodes, context = (np.asarray(value, dtype=float) for value in (prefill_tokens, decodes, context))
         return self.step + self.read * read + decodes * (self.decode + self.position * context)
 
@@ -84,7 +88,7 @@ def test_a_prompt_waits_until_its_blocks_are_free() -> None:
 def test_the_last_one_gives_its_blocks_back_and_is_read_again() -> None:
     """Both prompts fill 2 of 5 blocks; the third block of the second has no room until the first has left."""
     trace = rl.serving.made_requests([0, 0], 32, 17)
-    run = of(trace, Linear(step=1.0), chunk=1000, block=16, room=5 * 16)
+    run = of(trace, Linear(step=1.0), chunk=1000, block=16, room=5 * 16, reserve=False)
     assert run.requests["preempted"].tolist() == [0, 1]
     assert run.requests["first_s"].tolist() == [1, 1]
     assert run.requests["done_s"].tolist() == [17, 33]  # 1 token before, 16 after the first has left at 17
@@ -97,7 +101,7 @@ def test_a_shared_prefix_is_read_once_and_held_once() -> None:
     assert run.requests["cached"].tolist() == [0, 1024, 512]  # one token at least is computed, so not the last block
     assert run.steps["prefill_tokens"].tolist() == [1100, 0, 76, 0, 512, 0]
     together = of(rl.serving.made_requests([0, 10, 10], 1100, 5, ids=[[1, 2, 3], [1, 2, 4], [1, 2, 5]]),
-                  Linear(step=1.0), chunk=4096, room=4096)  # fmt: skip
+                  Linear(step=1.0), chunk=4096, room=4096, reserve=False)  # fmt: skip
     assert together.steps["cache_tokens"].max() == 1024 + 2 * (76 + 4)
 
 
@@ -111,9 +115,9 @@ def test_idle_prefixes_leave_the_least_recent_first() -> None:
 def test_tokens_of_a_draft_that_is_right_come_together() -> None:
     """Leviathan et al. 2023, arXiv:2211.17192, equation 1: (1 - a^(k + 1)) / (1 - a) tokens a step."""
     trace = rl.serving.made_requests([0], 10, 4001)
-    sure = of(trace, Linear(step=1.0), drafts=3, acceptance=1.0)
+    sure = of(trace, Linear(step=1.0), speculation=Speculation(3, 1.0))
     assert sure.requests["done_s"].tolist() == [1 + 4000 / 4]
-    some = of(trace, Linear(step=1.0), drafts=3, acceptance=0.7)
+    some = of(trace, Linear(step=1.0), speculation=Speculation(3, 0.7))
     assert some.requests["done_s"][0] == pytest.approx(1 + 4000 / ((1 - 0.7**4) / 0.3), rel=0.04)
 
 
@@ -134,15 +138,24 @@ REQUESTS = st.lists(st.tuples(st.floats(0, 3), st.integers(1, 300), st.integers(
 @given(
     rows=REQUESTS, chunk=st.integers(40, 400), block=st.sampled_from([1, 16]), room=st.integers(400, 3000),
     sequences=st.integers(1, 30), drafts=st.integers(0, 3), shared=st.booleans(),
+    reserve=st.booleans(), mixed=st.booleans(),
 )  # fmt: skip
 @settings(max_examples=examples(60), deadline=None)
 def test_every_request_is_answered_and_nothing_is_lost(
-    rows: list[tuple[float, int, int]], chunk: int, block: int, room: int, sequences: int, drafts: int, shared: bool
+    rows: list[tuple[float, int, int]],
+    chunk: int,
+    block: int,
+    room: int,
+    sequences: int,
+    drafts: int,
+    shared: bool,
+    reserve: bool,
+    mixed: bool,
 ) -> None:
     arrival, prompt, output = (list(column) for column in zip(*rows, strict=True))
     ids = [list(range(n // 64)) for n in prompt] if shared else []
     trace = rl.serving.made_requests(arrival, prompt, output, ids=ids, block=64)
-    policy = Policy(chunk, block, room, sequences, drafts, 0.6)
+    policy = Policy(chunk, block, room, sequences, Speculation(drafts, 0.6), 64, reserve, mixed)
     run = simulate(Linear(0.01, 1e-5, 1e-4, 1e-7), trace=trace, policy=policy)
     ours, steps = run.requests, run.steps
     assert len(ours["done_s"]) == len(rows)
@@ -196,3 +209,79 @@ def test_what_cannot_be_simulated_is_said(options: dict[str, Any], says: str) ->
 def test_a_request_that_is_longer_than_the_cache_does_not_fit() -> None:
     with pytest.raises(rl.errors.DoesNotFit, match="a request of 110 tokens"):
         of(rl.serving.made_requests([0], 100, 10), Linear(0.01), room=100)
+
+
+# --- against the closed forms -----------------------------------------------------------------------------------------
+
+LLAMA = {"model": "llama-3-8b", "chip": "h100-sxm", "prompt": 4000, "new_tokens": 500, "chunk": 2048}
+
+
+@pytest.mark.parametrize(
+    ("more", "load"),
+    [
+        ({}, {"concurrency": 8}),
+        ({"chunk": 512}, {"concurrency": 64}),  # every step is full of prompts
+        ({"prefix": 1000}, {"concurrency": 8}),
+        ({"prefill_chip": "h100-sxm"}, {"concurrency": 8}),
+        ({}, {"qps": 2.0}),
+        ({"prefill_chip": "h100-sxm"}, {"qps": 2.0}),
+    ],
+)
+def test_the_closed_form_is_within_five_percent(more: dict[str, Any], load: dict[str, float]) -> None:
+    service = rl.serving.serve(**{**LLAMA, **more}, **load)
+    run = simulate(service, requests=100 if "concurrency" in load else 1000)
+    assert float(service.tpot[0]) == pytest.approx(run.mean("tpot_s"), rel=0.05)
+    assert float(service.ttft[0]) == pytest.approx(run.mean("ttft_s"), rel=0.05)
+    assert float(service.steady.rate[0]) == pytest.approx(run.requests_per_s, rel=0.05)
+
+
+def test_drafts_come_to_the_tokens_of_the_closed_form() -> None:
+    """Those that are drawn let answers end at different steps, so that prompts meet: no first token is compared."""
+    service = rl.serving.serve(**LLAMA, concurrency=8, spec="3:0.7")
+    run = simulate(service, requests=100)
+    assert float(service.tpot[0]) == pytest.approx(run.mean("tpot_s"), rel=0.05)
+    assert float(service.steady.rate[0]) == pytest.approx(run.requests_per_s, rel=0.05)
+
+
+def test_requests_that_differ_share_the_tokens_of_the_cache() -> None:
+    served = rl.serving.deployment("llama-3-8b", "h100-sxm")
+    run = simulate(served, trace=rl.serving.made_requests([0, 0], [100, 90000], [10, 10]))
+    assert run.room == pytest.approx(served.tokens_that_fit())
+    assert run.summary()["cache_most_tokens"] == 112 + 90016
+
+
+# --- on the command line ----------------------------------------------------------------------------------------------
+
+SERVE = ("serve", "gpt2", "h100-sxm", "--prompt", 64, "--new-tokens", 8)
+
+
+def test_the_command_simulates_each_load_beside_the_closed_form(run: Run) -> None:
+    call = (*SERVE, "--concurrency", "1,4", "--simulate", "--requests", 20, "--ttft", "1s")
+    data = json.loads(run(*call, "--json").out)
+    assert [each["requests_from"]["users"] for each in data["simulated"]] == [1, 4]
+    first = data["simulated"][0]["rows"][0]
+    assert first["time"] == "ttft"
+    assert first["mean_s"] == pytest.approx(data["rows"][0]["ttft_s"], rel=0.05)
+    assert data["simulated"][0]["good"] == 1
+    assert "simulated, 20 requests" in run(*call).out
+
+
+def test_the_command_replays_a_trace(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "requests.csv").write_text("arrival,prompt,output\n0,100,5\n1,300,9\n")
+    data = json.loads(run("serve", "gpt2", "h100-sxm", "--trace", tmp_path / "requests.csv", "--json").out)
+    assert data["sizes"] == {"prompt": 200, "new_tokens": 7}
+    assert data["simulated"][0]["requests"] == 2
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ((*SERVE, "--requests", 5), "--requests 5 belongs to a simulation"),
+        (SERVE[:5], "--prompt and --new-tokens"),
+        ((*SERVE, "--trace", "none.csv"), "none.csv: cannot be read"),
+    ],
+)
+def test_what_the_command_cannot_simulate_is_said(run: Run, args: tuple[Any, ...], says: str) -> None:
+    result = run(*args)
+    assert result.code == 2
+    assert says in result.err

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Annotated, Any
 
 from rich.text import Text
 
 from roofline.cli import options as opt
-from roofline.cli import tables
+from roofline.cli import simulation, tables
 from roofline.cli.app import PREDICT, command
 from roofline.cli.tables import heading, span, time_text
 from roofline.ir.errors import UsageError
@@ -18,8 +19,8 @@ from roofline.serving import Service
 from roofline.serving import serve as predict
 from roofline.serving.deployment import BLOCK, CHUNK, MAX_SEQUENCES, MEMORY_SHARE
 
-_Prompt = Annotated[int, opt.option("--prompt N", "Tokens of each prompt.", "Sizes", min=1)]
-_New = Annotated[int, opt.option("--new-tokens N", "Tokens that each request gets.", "Sizes", min=1)]
+_Prompt = Annotated[int | None, opt.option("--prompt N", "Tokens of each prompt.", "Sizes", min=1)]
+_New = Annotated[int | None, opt.option("--new-tokens N", "Tokens that each request gets.", "Sizes", min=1)]
 #: Points of a range A..B of rates.
 _RATES = 9
 
@@ -156,18 +157,22 @@ def _pair(text: str) -> tuple[int, int]:
 def serve(
     model: opt.Model,
     chip: opt.OneChip,
-    prompt: _Prompt,
-    new_tokens: _New,
     server: ServerOptions,
     load: LoadOptions,
+    steps: simulation.SimulationOptions,
     figures: opt.ChipOptions,
     output: opt.ChartOptions,
+    prompt: _Prompt = None,
+    new_tokens: _New = None,
 ) -> None:
     """Predict what a server gives its users over the load: times of tokens, throughput, cost, and what bounds it."""
-    result = predict(
-        model, figures.device(chip), prompt=prompt, new_tokens=new_tokens, **server.keywords, **load.keywords
-    )
-    output.write(result, _parts(result))
+    trace = steps.read()
+    prompt, new_tokens = simulation.lengths(trace, prompt, new_tokens)
+    loads = simulation.load_of(trace, load.keywords)
+    result = predict(model, figures.device(chip), prompt=prompt, new_tokens=new_tokens, **server.keywords, **loads)
+    runs = steps.runs(result, trace)
+    more = {"simulated": [run.record() for run in runs]} if runs else {}
+    output.write(result, chain(_parts(result), simulation.parts(result, runs)), drawn=runs[:1], **more)
 
 
 def _parts(result: Service) -> Iterator[Any]:

@@ -1,4 +1,10 @@
 from .benchmarks import bench as bench
+from .cache_policies import CachePolicies as CachePolicies
+from .cache_policies import CachePolicy as CachePolicy
+from .cache_policies import HitCurve as HitCurve
+from .cache_policies import cache_error as cache_error
+from .cache_policies import cache_policies as cache_policies
+from .cache_policies import hit_curve as hit_curve
 from .deployment import Deployment as Deployment
 from .deployment import Overhead as Overhead
 from .deployment import deployment as deployment
@@ -18,4 +24,5 @@ from .service import serve as serve
 from .simulation import Policy as Policy
 from .simulation import Simulation as Simulation
 from .simulation import simulate as simulate
+from .steady import Speculation as Speculation
 from .steps import StepTimes as StepTimes

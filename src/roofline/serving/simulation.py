@@ -1,11 +1,13 @@
 """Continuous batching step by step: the policy of the closed forms, as a discrete-event simulation.
 
-A server runs one engine step after the other. A step adds a token to every sequence that is being answered, and reads
-prompts with what is left of the budget of tokens, first come, first served, in chunks (Sarathi-Serve, Agrawal et al.
-2024, arXiv:2403.02310). A request is admitted when the paged cache has blocks for its prompt; when it has none for the
-next tokens, the request that was admitted last gives its blocks back and is read again later, with the tokens that it
-has (recomputation, Kwon et al. 2023, arXiv:2309.06180, section 4.5). Prompts that begin with blocks of an earlier one
-read the rest only; blocks that nobody uses stay until others need their room, the least recent first.
+The policy is that of :mod:`roofline.serving.steady`. A server runs one engine step after the other. A step adds a token
+to every sequence that is being answered, and reads prompts with what is left of the budget of tokens, first come, first
+served, in chunks (Sarathi-Serve, Agrawal et al. 2024, arXiv:2403.02310). A request is admitted when the paged cache has
+blocks for its prompt and all its new tokens. Beyond the closed forms: without that reserve it is admitted with blocks
+for its prompt; when there are none for the next tokens, the request that was admitted last gives its blocks back and is
+read again later, with the tokens that it has (recomputation, Kwon et al. 2023, arXiv:2309.06180, section 4.5). Prompts
+that begin with blocks of an earlier one read the rest only; blocks that nobody uses stay until others need their room,
+the least recent first.
 
 Times of steps come from ``Deployment.steps()`` or from anything with its method ``seconds``.
 """
@@ -28,17 +30,20 @@ from numpy.typing import NDArray
 
 from roofline.ir.errors import DoesNotFit, MissingExtra, UsageError
 from roofline.ir.numbers import finite_number, whole_number
-from roofline.ir.report import Report
+from roofline.ir.report import Report, subject
 from roofline.ir.text import shown
 from roofline.ir.units import format_si, parse
 from roofline.serving.deployment import Deployment
 from roofline.serving.request_traces import MAX_REQUESTS, MAX_TOKENS, RequestTrace, made_requests, read_requests
+from roofline.serving.service import Service
+from roofline.serving.steady import Speculation
 from roofline.serving.steps import CONTEXTS
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 #: Steps that are simulated at most, and points of the timeline that a record lists.
 MAX_STEPS, LISTED = 5_000_000, 128
@@ -52,10 +57,15 @@ PERCENTILES = (50, 90, 99)
 WARM_UP = 0.1
 
 
+_ONE = Speculation()
+
+
 class Times(Protocol):
     """What says how long a step takes, as ``StepTimes`` does."""
 
-    def seconds(self, prefill_tokens: Any, past: Any, decodes: Any, context: Any, prompts: Any = 1) -> Any:
+    def seconds(
+        self, prefill_tokens: Any, past: Any, decodes: Any, context: Any, prompts: Any = 1, queries: Any = 1
+    ) -> Any:
         """Return the time of a step [s].
 
         Args:
@@ -64,6 +74,7 @@ class Times(Protocol):
             decodes: Sequences that get a token.
             context: Positions that each of them attends to, in the mean.
             prompts: Prompts that the tokens belong to, in equal shares.
+            queries: Tokens of each of the sequences: one, and those that are drafted for it.
         """
 
 
@@ -78,18 +89,20 @@ class Policy:
         block: Tokens of a block of the cache.
         room: Tokens for which the cache has blocks; endless by default.
         sequences: Requests at a time.
-        drafts: Tokens that a draft proposes for each sequence and step; 0 without speculation.
-        acceptance: Chance that a draft's token is right if those before it are.
+        speculation: What is drafted for each sequence in each step.
         hashed: Tokens of a block of a shared prefix.
+        reserve: Whether a request is admitted only with blocks for all its tokens, so that none is ever evicted.
+        mixed: Whether prompts are read in the steps that decode; else a step with prompts does nothing else.
     """
 
     chunk: int = 2048
     block: int = 1
     room: float = inf
     sequences: int = 10**6
-    drafts: int = 0
-    acceptance: float = 0.0
+    speculation: Speculation = _ONE
     hashed: int = 512
+    reserve: bool = True
+    mixed: bool = True
 
     def blocks(self, tokens: Any) -> Any:
         """Return the blocks that tokens lie in."""
@@ -173,6 +186,7 @@ class _Server:
         *, hand_over: bool = False,
     ) -> None:  # fmt: skip
         self.env, self.times, self.policy, self.leave, self.hand_over = env, times, policy, leave, hand_over
+        self.most = 1 + policy.speculation.drafted  # tokens that an answer may get in a step
         self.draw, self.steps, self.prefixes, self.idle = draw, _Steps(), _Prefixes(), None
         self.waiting: deque[_Job] = deque()
         self.reading: list[_Job] = []
@@ -180,11 +194,6 @@ class _Server:
         self.held = self.order = 0  # blocks of requests that are read; requests admitted so far
         # of each request that is answered: positions in its cache, tokens to come, positions that it shares
         self.positions, self.left, self.apart = (np.zeros(64) for _ in range(3))
-
-    @property
-    def _most(self) -> int:
-        """Tokens that an answer may get in a step."""
-        return 1 + self.policy.drafts
 
     @property
     def load(self) -> int:
@@ -206,28 +215,34 @@ class _Server:
                 self.idle = self.env.event()
                 yield self.idle
                 continue
-            start, seconds, tokens = self.env.now, self._seconds(pieces), self._blocks(self._most) * self.policy.block
+            decodes = len(self.answering) if self.policy.mixed or not pieces else 0
+            start, seconds = self.env.now, self._seconds(pieces, decodes)
+            tokens = self._blocks(self.most) * self.policy.block
             yield self.env.timeout(seconds)
-            self._complete(pieces, start, seconds, tokens)
+            self.steps.add(start, seconds, decodes, *self._complete(pieces, decodes), tokens)
+            if len(self.steps) > MAX_STEPS:
+                raise UsageError(f"more than {MAX_STEPS:,} steps; simulate fewer requests or a shorter time")
+            yield self.env.timeout(0)  # those whose last token has come may ask again before the next step
 
     # --- memory ---
 
     def _blocks(self, further: int = 0) -> float:
         """Blocks that are in use, once every answer has up to ``further`` positions more."""
-        n, block = len(self.answering), self.policy.block
+        # blocks that were reserved for all tokens are held from the admission on
+        n, block = 0 if self.policy.reserve else len(self.answering), self.policy.block
         alone = self.positions[:n] - self.apart[:n] + np.minimum(self.left[:n], further)
         return float(np.ceil(alone / block).sum()) + self.held + len(self.prefixes.held) * self.policy.hashed / block
 
     def _fits(self, blocks: float) -> bool:
         """Tell whether some blocks more fit, and drop idle prefixes to make them fit."""
-        free = self.policy.room - (blocks + self._blocks(self._most)) * self.policy.block
+        free = self.policy.room - (blocks + self._blocks(self.most)) * self.policy.block
         if free >= 0 and self.prefixes.idle and isfinite(free):
             self.prefixes.evict(int(free // self.policy.hashed))
         return free >= 0
 
     def _make_room(self) -> None:
         """Let the last requests give their blocks back where the next tokens have no room."""
-        while self.answering and self._blocks(self._most) * self.policy.block > self.policy.room:
+        while self.answering and self._blocks(self.most) * self.policy.block > self.policy.room:
             self._preempt(max((*self.reading, *self.answering), key=lambda job: job.order))
 
     def _preempt(self, job: _Job) -> None:
@@ -242,9 +257,15 @@ class _Server:
         self.waiting.appendleft(job)
 
     def _release(self, job: _Job) -> None:
-        self.held -= job.own
+        self._give(job, job.own)
         self.prefixes.release(job.ids[: job.shared])
-        job.own = job.shared = 0
+        job.shared = 0
+
+    def _give(self, job: _Job, blocks: int) -> None:
+        """Give blocks back that a request holds alone."""
+        blocks = min(blocks, job.own)
+        self.held -= blocks
+        job.own -= blocks
 
     def _remove(self, at: int) -> None:
         """Take one off the answers; the last one fills its place."""
@@ -258,7 +279,7 @@ class _Server:
 
     def _pieces(self) -> list[tuple[_Job, int]]:
         """Choose what is read: the rest of prompts that are begun, then those that can be admitted."""
-        budget = self.policy.chunk - len(self.answering) * self._most
+        budget = self.policy.chunk - len(self.answering) * self.most * self.policy.mixed
         pieces: list[tuple[_Job, int]] = []
         for job in self.reading:
             if budget <= 0:
@@ -284,7 +305,8 @@ class _Server:
         shared = 0 if elsewhere else self.prefixes.leading(job.ids)
         shared = min(shared, (job.target - 1) // policy.hashed)  # one token is always computed, for its output
         self.prefixes.hold(job.ids[:shared])
-        own = int(policy.blocks(job.target - shared * policy.hashed))
+        length = job.prompt + job.output if policy.reserve else job.target
+        own = int(policy.blocks(length - shared * policy.hashed))
         if not self._fits(own):
             self.prefixes.release(job.ids[:shared])
             return False
@@ -298,17 +320,16 @@ class _Server:
             self._answer(job)
         return True
 
-    def _seconds(self, pieces: list[tuple[_Job, int]]) -> float:
-        tokens, prompts, n = sum(size for _, size in pieces), len(pieces), len(self.answering)
+    def _seconds(self, pieces: list[tuple[_Job, int]], decodes: int) -> float:
+        tokens, prompts = sum(size for _, size in pieces), len(pieces)
         # equal shares that begin at this position attend to as many pairs as the pieces do
         pairs = sum(size * (job.read + size / 2) for job, size in pieces)
         past = max(pairs / tokens - tokens / prompts / 2, 0.0) if tokens else 0.0
-        context = float(self.positions[:n].mean()) + 1 if n else 1.0
-        return self.times(tokens, past, n, context, prompts)
+        context = float(self.positions[:decodes].mean()) + 1 if decodes else 1.0
+        return self.times(tokens, past, decodes, context, prompts)
 
-    def _complete(self, pieces: list[tuple[_Job, int]], start: float, seconds: float, tokens: float) -> None:
-        """Take in what a step has done."""
-        decodes, read = len(self.answering), sum(size for _, size in pieces)
+    def _complete(self, pieces: list[tuple[_Job, int]], decodes: int) -> tuple[float, ...]:
+        """Take in what a step has done; return tokens read, tokens that came, requests that wait and that run."""
         waiting, running = len(self.waiting), self.load - len(self.waiting)
         emitted = self._advance() if decodes else 0.0
         for job, size in pieces:
@@ -317,9 +338,7 @@ class _Server:
                 emitted += 1
                 self.reading.remove(job)
                 self._first_token(job)
-        self.steps.add(start, seconds, decodes, read, emitted, waiting, running, tokens)
-        if len(self.steps) > MAX_STEPS:
-            raise UsageError(f"more than {MAX_STEPS:,} steps; simulate fewer requests or a shorter time")
+        return sum(size for _, size in pieces), emitted, waiting, running
 
     def _advance(self) -> float:
         """Give every answer its tokens, and let those leave that are complete."""
@@ -338,10 +357,10 @@ class _Server:
 
     def _accepted(self, n: int) -> Any:
         """Draw the tokens that each answer gets: one, and drafts up to the first wrong one."""
-        drafts = self.policy.drafts
-        if not drafts:
+        drafted, accepted = self.policy.speculation.drafted, self.policy.speculation.accepted
+        if not drafted:
             return np.ones(n)
-        right = self.draw.random((n, drafts)) < self.policy.acceptance
+        right = self.draw.random((n, drafted)) < accepted
         return 1.0 + np.logical_and.accumulate(right, axis=1).sum(axis=1)
 
     def _first_token(self, job: _Job) -> None:
@@ -352,6 +371,7 @@ class _Server:
         whole = min(len(job.ids), job.prompt // self.policy.hashed)
         if whole > job.shared:
             self.prefixes.hold(job.ids[job.shared : whole])
+            self._give(job, int((whole - job.shared) * self.policy.hashed // self.policy.block))
             job.shared = whole
         if job.produced >= job.output or self.hand_over:
             self._finish(job)
@@ -364,8 +384,8 @@ class _Server:
             self.positions, self.left, self.apart = (
                 np.concatenate([c, np.zeros(n)]) for c in (self.positions, self.left, self.apart)
             )
-        self.held -= job.own
-        job.own = 0
+        if not self.policy.reserve:
+            self._give(job, job.own)
         self.positions[n], self.left[n] = job.target, job.output - job.produced
         self.apart[n] = job.shared * self.policy.hashed
         self.answering.append(job)
@@ -378,8 +398,8 @@ class _Server:
 class _Clock:
     """Times of single steps, looked up: those of answers alone in tables over the context, all others once each."""
 
-    def __init__(self, times: Times) -> None:
-        self.exact = times.seconds
+    def __init__(self, times: Times, speculation: Speculation) -> None:
+        self.times, self.speculation = times, speculation
         self.tables: dict[int, list[float]] = {}
         self.others: dict[tuple[float, ...], float] = {}
 
@@ -389,17 +409,25 @@ class _Clock:
         # a context within 1 % and a past within 2 % of the one that was evaluated: attention is a part of a step
         key = (tokens, prompts, _rounded(past, 32), decodes, _rounded(context, 64))
         if key not in self.others:
-            self.others[key] = float(self.exact(tokens, key[2], decodes, key[4], prompts))
+            self.others[key] = float(self._exact(tokens, key[2], decodes, key[4], prompts))
         return self.others[key]
 
     def _decode(self, decodes: int, context: float) -> float:
         """Interpolate between the contexts at which times of steps are evaluated."""
         table = self.tables.get(decodes)
         if table is None:
-            table = self.tables[decodes] = np.broadcast_to(self.exact(0, 0, decodes, CONTEXTS), CONTEXTS.shape).tolist()
+            table = self.tables[decodes] = np.broadcast_to(
+                self._exact(0, 0, decodes, CONTEXTS, 0), CONTEXTS.shape
+            ).tolist()
         at = min(max(bisect_right(_CONTEXTS, context) - 1, 0), len(table) - 2)
         share: float = (context - _CONTEXTS[at]) / (_CONTEXTS[at + 1] - _CONTEXTS[at])
         return float(table[at] + share * (table[at + 1] - table[at]))
+
+    def _exact(self, tokens: int, past: float, decodes: int, context: Any, prompts: int) -> Any:
+        drafted, drafting = self.speculation.drafted, self.speculation.seconds if decodes else None
+        more = drafting(decodes, context) if drafting is not None else 0.0
+        queries = {"queries": drafted + 1} if drafted else {}
+        return self.times.seconds(tokens, past, decodes, context, max(prompts, 1), **queries) + more
 
 
 def _rounded(value: float, steps: int) -> float:
@@ -414,15 +442,19 @@ class _World:
     """Servers, the link between those that read and those that answer, and where requests go."""
 
     def __init__(self, plan: _Plan) -> None:
-        self.env, self.plan = _simpy().Environment(), plan
+        simpy = _simpy()
+        self.env, self.plan = simpy.Environment(), plan
         draw = np.random.default_rng([plan.seed, 1])
         self.answering = [self._server(plan.times, plan.policy, draw, self._end) for _ in range(plan.servers)]
-        self.entry, self.link = self.answering, _simpy().Resource(self.env, plan.servers)
+        self.entry, self.link = self.answering, simpy.Resource(self.env, plan.servers)
+        self.blocks: Any = None  # of the servers that answer, for requests that others read
         if plan.readers is not None:
+            if isfinite(room := plan.policy.room * plan.servers):
+                self.blocks = simpy.Container(self.env, room, room)
             self.entry = [self._server(*plan.readers, draw, self._send, hand_over=True) for _ in range(plan.reading)]
 
     def _server(self, times: Times, policy: Policy, draw: Any, leave: Callable[[_Job], None], **how: bool) -> _Server:
-        server = _Server(self.env, _Clock(times), policy, draw, leave, **how)
+        server = _Server(self.env, _Clock(times, policy.speculation), policy, draw, leave, **how)
         server.prefixes.hold(self.plan.pinned)
         self.env.process(server.run())
         return server
@@ -432,8 +464,22 @@ class _World:
         return [*dict.fromkeys((*self.entry, *self.answering))]
 
     def submit(self, job: _Job) -> None:
-        """Send a request to the server with the fewest."""
+        """Send a request to the server with the fewest; first it waits for blocks, where others read prompts."""
+        if self.blocks is None:
+            self._enter(job)
+        else:
+            self.env.process(self._when_there_are_blocks(job))
+
+    def _enter(self, job: _Job) -> None:
         min(self.entry, key=lambda server: server.load).submit(job)
+
+    def _when_there_are_blocks(self, job: _Job) -> Iterator[Any]:
+        yield self.blocks.get(self._tokens(job))
+        self._enter(job)
+
+    def _tokens(self, job: _Job) -> int:
+        """Tokens of the blocks that a request takes in the end."""
+        return int(self.plan.policy.blocks(job.prompt + job.output)) * self.plan.policy.block
 
     def _send(self, job: _Job) -> None:
         """Move the cache of a prompt to a server that answers."""
@@ -450,6 +496,8 @@ class _World:
 
     def _end(self, job: _Job) -> None:
         job.done = self.env.now
+        if self.blocks is not None:
+            self.blocks.put(self._tokens(job))
         if job.finished is not None:
             job.finished.succeed()
 
@@ -466,7 +514,8 @@ class _World:
             if self.env.now > until:
                 return
             job.arrival, job.finished = self.env.now, self.env.event()
-            yield self.env.timeout(self.plan.before)
+            if self.plan.before:
+                yield self.env.timeout(self.plan.before)
             self.submit(job)
             yield job.finished
 
@@ -553,8 +602,7 @@ class Simulation(Report):
     """What each request and each step took, as from :func:`roofline.serving.simulate`.
 
     Attributes:
-        title: What was served, and where.
-        how: Where requests came from, and how steps were made up.
+        about: What was served and where, where requests came from, and how steps were made up.
         requests: Columns with a row for each request: when it came, was admitted, had its first and its last token [s],
             tokens of its prompt and of its answer, tokens that were there, and how often it gave its blocks back.
         steps: Columns with a row for each step: when it began, how long it took [s], sequences that got a token, tokens
@@ -568,8 +616,7 @@ class Simulation(Report):
 
     schema = "simulation"
 
-    title: str
-    how: dict[str, Any]
+    about: dict[str, Any]
     requests: dict[str, Floats]
     steps: dict[str, Floats]
     measured: NDArray[np.bool_]
@@ -658,7 +705,12 @@ class Simulation(Report):
 
     def subject(self) -> dict[str, Any]:
         """Return what was served, where requests came from, and how steps were made up."""
-        return {"served": self.title, **self.how}
+        return self.about
+
+    @property
+    def title(self) -> str:
+        """The model, and the chip."""
+        return " on ".join(str(self.about[key]) for key in ("model", "chip") if key in self.about)
 
     def summary(self) -> dict[str, Any]:
         """Return throughput, goodput, the queue and the cache, and all of it over time."""
@@ -700,7 +752,7 @@ class Simulation(Report):
 
 
 def simulate(
-    served: Deployment | Times,
+    served: Service | Deployment | Times,
     *,
     prompt: int | None = None,
     new_tokens: int | None = None,
@@ -717,11 +769,13 @@ def simulate(
 ) -> Simulation:
     """Simulate a server step by step: users who ask again and again, requests at random, or a recorded trace.
 
-    Users in a closed loop begin at random points of their first answer, which does not count, nor do the last requests,
-    which are answered while others no longer come. Of requests at random the first tenth does not count.
+    Users in a closed loop begin all at once; their first two requests do not count, nor does the last one, which is
+    answered while others no longer come. Of requests at random the first tenth does not count.
 
     Args:
-        served: From :func:`roofline.serving.deployment`; or anything that says what a step takes, with its ``policy``.
+        served: From :func:`roofline.serving.serve`, whose requests, load (the last one), limits and drafts count where
+            none are given, and on whose chips prompts are read; from :func:`roofline.serving.deployment`; or anything
+            that says what a step takes.
         prompt: Tokens of every prompt.
         new_tokens: Tokens of every answer.
         concurrency: Users, each of whom sends a request as soon as the one before is answered.
@@ -750,17 +804,19 @@ def simulate(
         >>> run.mean("latency_s") > run.mean("ttft_s") > 0, run.requests_per_s > 1
         (True, True)
     """
-    source = _source(prompt, new_tokens, concurrency, qps, trace, requests, seconds, seed)
-    plan, title = _planned(served, policy, source.trace, seed, whole_number("servers", servers, 1, 10_000))
-    _check_fits(source.trace, plan.policy, title)
+    source = _source(*_asked(served, prompt, new_tokens, concurrency, qps, trace), requests, seconds, seed)
+    plan, about = _planned(served, policy, source.trace, seed, whole_number("servers", servers, 1, 10_000))
+    _check_fits(source.trace, plan.policy, about["model"])
     columns, steps = plan.run(_jobs(source.trace, plan), source.users, source.until)
-    first, then = (
-        None if limit is None else parse(limit, "s", name) for name, limit in (("ttft", ttft), ("tpot", tpot))
-    )
-    measured, window = source.counted(columns)
-    return Simulation(
-        title, {**source.about, **_about(plan)}, columns, steps, measured, window, plan.policy.room, first, then
-    )
+    about = {**about, "sizes": source.sizes, "requests_from": source.about, "server": _server(plan)}
+    limits = _limits(served, ttft, tpot)
+    return Simulation(about, columns, steps, *source.counted(columns), plan.policy.room, *limits)
+
+
+def _limits(served: Any, ttft: Any, tpot: Any) -> list[float | None]:
+    own = (served.limits.ttft, served.limits.tpot) if isinstance(served, Service) else (None, None)
+    pairs = zip(("ttft", "tpot"), (ttft, tpot), own, strict=True)
+    return [usual if limit is None else parse(limit, "s", name) for name, limit, usual in pairs]
 
 
 @dataclass(frozen=True)
@@ -774,13 +830,21 @@ class _Source:
     about: dict[str, Any]
     until: float = inf
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Mean tokens of the prompts and of the answers."""
+        return {"prompt": round(self.trace.prompt.mean()), "new_tokens": round(self.trace.output.mean())}
+
     def counted(self, columns: dict[str, Floats]) -> tuple[NDArray[np.bool_], tuple[float, float]]:
         """Tell which requests count, and between which times tokens do."""
         order = np.argsort(columns["arrival_s"], kind="stable")
         measured = np.zeros(len(order), dtype=bool)
         measured[order[self.first : len(order) - self.last]] = True
-        start = float(columns["arrival_s"][measured].min())
-        end = float(columns["arrival_s"].max() if self.users else columns["done_s"].max())
+        arrival = columns["arrival_s"][order]
+        # users come back in the same order, so that whole rounds of all of them are cut where the next one begins
+        rounds = (len(order) - 1 - self.first) // self.users * self.users if self.users else 0
+        start, end = float(arrival[self.first]), float(arrival[self.first + rounds])
+        end = end if self.users else float(columns["done_s"].max())
         return measured, (start, end if end > start else float(columns["done_s"].max()))
 
 
@@ -796,10 +860,10 @@ def _source(
                          "or a trace; --prompt, --new-tokens, --concurrency, --qps, --trace")  # fmt: skip
     sizes = whole_number("prompt", prompt, 1, MAX_TOKENS), whole_number("new_tokens", new_tokens, 1, MAX_TOKENS)
     draw = np.random.default_rng([whole_number("seed", seed, 0), 0])
-    about: dict[str, Any] = {"prompt": sizes[0], "new_tokens": sizes[1], "seed": seed}
+    about: dict[str, Any] = {"seed": seed}
     until = inf if seconds is None else finite_number("seconds", parse(seconds, "s", "seconds"), 0, above=True)
     if concurrency is not None:
-        return _closed(sizes, whole_number("concurrency", concurrency, 1, 100_000), requests, until, draw, about)
+        return _closed(sizes, whole_number("concurrency", concurrency, 1, 100_000), requests, until, about)
     rate = finite_number("qps", qps, 0, above=True)
     count = whole_number("requests", 1000 if requests is None else requests, 1, MAX_REQUESTS)
     first = ceil(WARM_UP * count)
@@ -808,19 +872,17 @@ def _source(
     if len(arrival) <= first:
         raise UsageError(f"seconds={seconds}: {len(arrival)} requests come in that time, too few to count; "
                          f"give at least {(first + 2) / rate:.3g} s")  # fmt: skip
-    return _Source(made_requests(arrival, *sizes), 0, first, 0, {**about, "qps": rate})
+    return _Source(made_requests(arrival, *sizes), 0, first, 0, {**about, "rate_per_s": rate})
 
 
 def _closed(
-    sizes: tuple[int, int], users: int, requests: int | None, until: float, draw: Any, about: dict[str, Any]
+    sizes: tuple[int, int], users: int, requests: int | None, until: float, about: dict[str, Any]
 ) -> _Source:  # fmt: skip
-    """Requests of users; each begins at a random token of its first answer, so that they do not go in step."""
+    """Requests of users; the first two of each and the last one do not count."""
     usual = MAX_USED if isfinite(until) else max(1000, 4 * users)
     count = whole_number("requests", usual if requests is None else requests, 1, MAX_USED)
-    outputs = np.full(count + 3 * users, sizes[1])
-    outputs[:users] = draw.integers(1, sizes[1], users, endpoint=True)
-    trace = made_requests(np.zeros(len(outputs)), sizes[0], outputs)
-    return _Source(trace, users, 2 * users, users, {**about, "concurrency": users}, until)
+    trace = made_requests(np.zeros(count + 3 * users), *sizes)
+    return _Source(trace, users, 2 * users, users, {**about, "users": users}, until)
 
 
 def _replayed(
@@ -836,30 +898,60 @@ def _replayed(
     if seconds is not None:
         count = min(count, int(np.searchsorted(replay.arrival, parse(seconds, "s", "seconds"), side="right")))
     replay = replay.head(count)
-    return _Source(replay, 0, 0, 0, {**replay.subject(), "qps": replay.qps})
+    return _Source(replay, 0, 0, 0, {**replay.subject(), "rate_per_s": replay.qps})
+
+
+def _asked(
+    served: Any, prompt: int | None, new_tokens: int | None, concurrency: int | None, qps: float | None, trace: Any
+) -> tuple[Any, Any, Any, Any, Any]:  # fmt: skip
+    """Return what requests are asked for; of a service its own, where nothing else is said."""
+    if isinstance(served, Service) and trace is None:
+        prompt = int(served.work.prompt) if prompt is None else prompt
+        new_tokens = int(served.work.new_tokens) if new_tokens is None else new_tokens
+        if concurrency is None and qps is None:
+            last = float(served.values[-1])
+            concurrency, qps = (round(last), None) if served.load == "users" else (None, last)
+    return prompt, new_tokens, concurrency, qps, trace
 
 
 def _planned(
-    served: Deployment | Times, policy: Policy | None, trace: RequestTrace, seed: int, servers: int
-) -> tuple[_Plan, str]:  # fmt: skip
-    """Return what is simulated: times and policy of a deployment, or times and a policy as they are."""
-    if not isinstance(served, Deployment):
-        if not callable(getattr(served, "seconds", None)):
-            raise UsageError(f"simulate: expected a deployment of rl.serving.deployment, given {shown(served)}")
-        return _Plan(served, replace(policy or Policy(), hashed=trace.block), seed, servers=servers), "steps"
-    whole = 0 if len(trace.ids) else served.shared_prefix // served.block * served.block
-    policy = policy or _policy(served, int((trace.prompt + trace.output).max()), whole)
+    served: Any, policy: Policy | None, trace: RequestTrace, seed: int, servers: int
+) -> tuple[_Plan, dict[str, Any]]:  # fmt: skip
+    """Return what is simulated, and what it is: times and policy of a deployment, or times and a policy as they are."""
+    one = served.deployment if isinstance(served, Service) else served
+    if not isinstance(one, Deployment):
+        if not callable(getattr(one, "seconds", None)):
+            raise UsageError(f"simulate: expected a deployment of rl.serving.deployment, given {shown(one)}")
+        return _Plan(one, replace(policy or Policy(), hashed=trace.block), seed, servers=servers), {"model": "steps"}
+    whole = 0 if len(trace.ids) else one.shared_prefix // one.block * one.block
+    policy = policy or _policy(one, trace.prompt + trace.output, whole)
     policy = replace(policy, hashed=whole or trace.block)
-    title = f"{served.decode_stages[0].title} on {served.devices} x {served.chip.name}"
-    plan = _Plan(served.steps(), policy, seed, served.overhead.request, servers, pinned=(0,) if whole else ())
-    return plan, title
+    about = subject(one.decode_stages[0], one.chip.name) | {"phase": "serving"}
+    plan = _Plan(one.steps(), policy, seed, one.overhead.request, servers, pinned=(0,) if whole else ())
+    if isinstance(served, Service):
+        plan = _with_readers(replace(plan, policy=replace(policy, speculation=served.work.speculation)), served)
+    return plan, about
 
 
-def _policy(served: Deployment, longest: int, prefix: int) -> Policy:
-    """Return the policy of a deployment, its cache in tokens of requests of that length."""
-    fit = float(served.sequences_that_fit(longest))
-    room = fit * (-(-longest // served.block) * served.block - prefix) + prefix
-    return Policy(chunk=served.chunk, block=served.block, room=room)
+def _with_readers(plan: _Plan, served: Service) -> _Plan:
+    """Let others read the prompts, where a service has them do so."""
+    apart = served.apart
+    if apart is None:
+        return plan
+    reader = Policy(chunk=int(apart.chunk), hashed=plan.policy.hashed)
+    return replace(
+        plan, servers=apart.servers[1], reading=apart.servers[0], readers=(apart.reading, reader),
+        transfer=lambda tokens: apart.transfer * tokens / served.work.prompt,
+    )  # fmt: skip
+
+
+def _policy(served: Deployment, lengths: Ints, prefix: int) -> Policy:
+    """Return the policy of a deployment; its cache has room for whole requests where all are alike."""
+    longest, room = int(lengths.max()), served.tokens_that_fit()
+    if lengths.min() == longest:
+        fit = float(served.sequences_that_fit(longest))
+        room = fit * (-(-longest // served.block) * served.block - prefix) + prefix
+    return Policy(served.budget, served.block, room, served.max_sequences, mixed=served.mixed)
 
 
 def _check_fits(trace: RequestTrace, policy: Policy, title: str) -> None:
@@ -869,7 +961,8 @@ def _check_fits(trace: RequestTrace, policy: Policy, title: str) -> None:
                          f"a smaller format of weights or cache, more devices, or shorter requests")  # fmt: skip
 
 
-def _about(plan: _Plan) -> dict[str, Any]:
+def _server(plan: _Plan) -> dict[str, Any]:
     policy = plan.policy
-    return {"chunk": policy.chunk, "block": policy.block, "servers": plan.servers, "drafts": policy.drafts,
-            "acceptance": policy.acceptance}  # fmt: skip
+    return {"chunk": policy.chunk, "block": policy.block, "servers": plan.servers,
+            "readers": plan.reading if plan.readers else 0, "mixed": policy.mixed, "reserve": policy.reserve,
+            "drafted": policy.speculation.drafted, "accepted": policy.speculation.accepted}  # fmt: skip

@@ -478,19 +478,23 @@ def open_apart(steps: StepTimes, work: Work, rate: Any, apart: Apart) -> Steady:
         apart: Those that read.
     """
     rate = np.asarray(rate, dtype=np.float64)
-    read = open_loop(apart.reading, apart.reader(work), rate / apart.servers[0])
+    # A server that reads has no other work: a queue for prompts that all take as long (Pollaczek and Khinchine).
+    alone, each = apart.times(work)
+    busy = rate * each
+    wait = busy * each * apart.servers[0] / (2 * np.maximum(1 - busy, 1 - BUSY))
     share_of = rate / apart.servers[1]
     d = np.arange(max(int(work.running), 1) + 1, dtype=np.float64)
     plain = _Engine(steps, work).decode(np.maximum(d, 1.0))
     share, load = _shared(share_of[..., None] * work.decode_steps * plain[1:] / d[1:])
-    decodes, stable = (share * d).sum(axis=-1), (load < BUSY) & np.isfinite(read.first_token)
+    decodes, stable = (share * d).sum(axis=-1), (load < BUSY) & (busy < BUSY)
     beyond = share[..., -1] * load / np.maximum(1 - load, 1 - BUSY) ** 2 / 2
-    first = np.where(stable, read.first_token + beyond / np.maximum(share_of, TINY), np.inf)
+    read = alone + wait + work.request_seconds
+    first = np.where(stable, read + beyond / np.maximum(share_of, TINY), np.inf)
     answer = decodes / np.maximum(share_of, TINY) + apart.transfer
     per_token = np.where(stable, answer / max(work.new_tokens - 1, 1), np.inf)
     users, none = rate * (first + answer), np.zeros_like(rate)
     return Steady(users, users, decodes * apart.servers[1], first, first, per_token, np.where(stable, rate, 0.0), none,
-                  read.mixed_step, (share * plain).sum(axis=-1), ~stable)  # fmt: skip
+                  none + alone, (share * plain).sum(axis=-1), ~stable)  # fmt: skip
 
 
 def largest_rate(steps: StepTimes, work: Work, apart: Apart | None = None) -> float:

@@ -2,6 +2,8 @@ from .accuracy import Accuracy as Accuracy
 from .accuracy import plot_predictions as plot_predictions
 from .bit_widths import BitWidthsChart as BitWidthsChart
 from .bit_widths import plot_bit_widths as plot_bit_widths
+from .cache_policies import CacheChoices as CacheChoices
+from .cache_policies import plot_cache_policies as plot_cache_policies
 from .chip_sweep import FigureSweepChart as FigureSweepChart
 from .chip_sweep import plot_figures as plot_figures
 from .chips import ChipTimes as ChipTimes
@@ -36,6 +38,8 @@ from .schedules import ScheduleTimes as ScheduleTimes
 from .schedules import plot_schedules as plot_schedules
 from .service import ServiceCurve as ServiceCurve
 from .service import plot_service as plot_service
+from .simulation import SimulatedServer as SimulatedServer
+from .simulation import plot_simulation as plot_simulation
 from .sweep import BatchSweep as BatchSweep
 from .sweep import plot_batch as plot_batch
 from .timeline import Timeline as Timeline

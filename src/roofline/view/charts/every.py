@@ -29,11 +29,14 @@ from roofline.ir.text import shown
 from roofline.measurement.tuning.tune import Tuning
 from roofline.planning.memory import MemoryPlan
 from roofline.quant.bit_widths import BitWidths
+from roofline.serving.cache_policies import CachePolicies
 from roofline.serving.requests import Request
 from roofline.serving.service import Service
+from roofline.serving.simulation import Simulation
 from roofline.traces.events import Trace
 from roofline.view.charts.accuracy import plot_predictions
 from roofline.view.charts.bit_widths import plot_bit_widths
+from roofline.view.charts.cache_policies import plot_cache_policies
 from roofline.view.charts.chart import Chart
 from roofline.view.charts.chip_sweep import plot_figures
 from roofline.view.charts.chips import plot_comparison, plot_elasticity
@@ -49,6 +52,7 @@ from roofline.view.charts.roof import Roofline, plot_roofline
 from roofline.view.charts.scaling import plot_scaling
 from roofline.view.charts.schedules import plot_schedules
 from roofline.view.charts.service import plot_service
+from roofline.view.charts.simulation import plot_simulation
 from roofline.view.charts.sweep import plot_batch
 from roofline.view.charts.timeline import plot_timeline
 from roofline.view.charts.trace_diff import plot_diff
@@ -88,6 +92,8 @@ _CHARTS: tuple[tuple[type, dict[str, Plot]], ...] = (
     (Schedules, {"schedules": plot_schedules}),
     (Service, {"service": plot_service}),
     (Request, {"request": plot_request, "memory": plot_memory}),
+    (Simulation, {"server": plot_simulation}),
+    (CachePolicies, {"cache": plot_cache_policies}),
     (
         TrainingStep,
         {

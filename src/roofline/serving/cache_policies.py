@@ -1,0 +1,461 @@
+"""What is done with a KV cache: blocks, formats, prefixes kept on the device or on the host, compared.
+
+A prompt whose first tokens were seen before needs not read them again where their keys and values are still there. On
+the device they take memory from sequences that run; on the host they have to come back over its link, which pays from
+some length on, since reading a prompt takes more than a time in proportion to its length, and copying does not
+(LMCache, https://docs.lmcache.ai; Mooncake, Qin et al. 2024, arXiv:2407.00079, section 3; vLLM's offloading connector,
+https://docs.vllm.ai/en/latest/features). Blocks share whole blocks only and waste half a block of each sequence in the
+mean (PagedAttention, Kwon et al. 2023, arXiv:2309.06180). Narrow formats hold more, and what they cost in accuracy is
+measured on the attention of the model's shape (KIVI, Liu et al. 2024, arXiv:2402.02750, which also shows that keys of
+real models have a few large channels: give your own keys to see what they do).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache as cached
+from itertools import product
+from math import isfinite, log2
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roofline.analysis.estimates import estimate
+from roofline.frontends.source import Program, as_graph
+from roofline.hardware.library import AnyChip
+from roofline.ir.dtypes import dtype
+from roofline.ir.errors import UsageError
+from roofline.ir.graph import Graph
+from roofline.ir.numbers import as_list, finite_number, whole_number
+from roofline.ir.report import Report, subject
+from roofline.ir.sizes import symbol
+from roofline.ir.units import format_bytes, parse
+from roofline.ops.builder import Builder
+from roofline.ops.deviation import Deviation, deviation_of
+from roofline.ops.reference import execute
+from roofline.ops.rounding import number_format, quantized
+from roofline.passes.formats.scales import cache_format
+from roofline.serving.deployment import Deployment, deployment
+from roofline.serving.kvcache import kv_cache
+from roofline.serving.request_traces import RequestTrace, lru_hits, read_requests
+
+Floats = NDArray[np.float64]
+
+#: Where the keys and values of prompts that were read stay: nowhere, on the device, or on the device and then the host.
+PLACES = ("none", "device", "host")
+#: Positions and queries over which the error of a format is measured.
+POSITIONS, QUERIES = 512, 8
+#: Points of a curve of hits over capacity, and lengths at which a copy is held against reading again.
+CURVE, LENGTHS = 24, np.unique(np.round(2 ** (np.arange(18 * 8 + 1) / 8)))
+
+
+# --- accuracy ---------------------------------------------------------------------------------------------------------
+
+
+def cache_error(
+    program: Program, cache: str, *, queries: Any = None, keys: Any = None, values: Any = None,
+    positions: int = POSITIONS, seed: int = 0,
+) -> Deviation:  # fmt: skip
+    """Measure the error that a format of the cache causes in the output of attention.
+
+    Keys and values are rounded for each token and head, and attention is executed in double precision with them and
+    without. Normal numbers are drawn where none are given; those of a real model have outliers, which cost more.
+
+    Args:
+        program: A model with a cache: its heads and their widths are taken.
+        cache: Number format of the keys and values.
+        queries: Of shape (heads, queries, width).
+        keys: Of shape (key heads, positions, width).
+        values: Of shape (key heads, positions, width); of a latent cache its first columns, and not given.
+        positions: That are attended to, where keys are drawn.
+        seed: Of what is drawn.
+
+    Returns:
+        SQNR [dB], cosine and largest error of the outputs.
+
+    Raises:
+        UsageError: A program without attention to a cache.
+        ShapeError: Arrays that do not go together.
+
+    Example:
+        >>> wide, narrow = (cache_error("llama-3-8b", name).sqnr_db for name in ("int8", "int4"))
+        >>> wide > narrow + 15
+        True
+    """
+    for name, array in (("queries", queries), ("keys", keys), ("values", values)):
+        if array is not None and np.ndim(array) != 3:
+            raise UsageError(
+                f"{name}: expected an array of three axes, heads, positions and width; given {np.ndim(array)}"
+            )
+    program = as_graph(program, implied="decode")
+    held = whole_number("positions", positions if keys is None else np.shape(keys)[-2], 1, 65536)
+    graph, latent = _attention(program, held, QUERIES if queries is None else np.shape(queries)[-2])
+    names = ("q", "k") if latent else ("q", "k", "v")
+    own = dict(zip(("q", "k", "v"), (queries, keys, values), strict=True))
+    draw = np.random.default_rng(seed)
+    arrays = {
+        name: draw.standard_normal(tuple(map(int, graph.tensors[name].shape)))  # type: ignore[arg-type]
+        if own[name] is None else np.asarray(own[name], dtype=np.float64)[None] for name in names
+    }  # fmt: skip
+    form = number_format(cache_format(cache, arrays["k"].shape[-1], "dynamic"))
+    rounded = {name: array if name == "q" else quantized(array, form).values for name, array in arrays.items()}
+    before, after = (next(iter(execute(graph, each).values())) for each in (arrays, rounded))
+    return deviation_of(before, after)
+
+
+def _attention(graph: Graph, positions: int, queries: int) -> tuple[Graph, bool]:
+    """Cut the first full attention out of a decode step, with several queries; tell whether keys hold the values."""
+    nodes = {node.op: node for node in reversed(graph.nodes) if node.op in ("attention_scores", "attention_values")}
+    if len(nodes) < 2 or not any(tensor.kind == "cache" for tensor in graph.tensors.values()):
+        raise UsageError(f"{graph.name}: no attention to a cache, whose formats could be compared")
+    shapes = [graph.tensors[name].shape for op in ("attention_scores", "attention_values") for name in nodes[op].inputs]
+    (_, heads, _, width), (_, groups, *_), _, (*_, value) = shapes
+    latent = groups == 1 and value != width
+    b = Builder("attention", "fp32")
+    q, k = b.input("q", (1, heads, queries, width)), b.input("k", (1, groups, positions, width))
+    held = (1, groups, positions, value)
+    v = b.op("slice", k, shape=held, start=0) if latent else b.input("v", held)
+    weights = b.op("attention_softmax", b.op("attention_scores", q, k))
+    return b.graph([b.op("attention_values", weights, v)]), latent
+
+
+# --- hits -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class HitCurve:
+    """Share of the tokens of prompts that are there already, by the room of a cache.
+
+    From :func:`roofline.serving.hit_curve`.
+
+    Attributes:
+        tokens: Rooms [token].
+        hits: Share of all tokens of prompts at each.
+        trace: The requests, or ``None`` for a share that was given.
+    """
+
+    tokens: Floats
+    hits: Floats
+    trace: RequestTrace | None = None
+
+    def at(self, tokens: float) -> float:
+        """Return the share of hits with room for so many tokens, exactly."""
+        if self.trace is None:
+            return float(self.hits[0]) if tokens > 0 else 0.0
+        return _share(self.trace, tokens)
+
+
+def hit_curve(trace: RequestTrace | str | os.PathLike[str], points: int = CURVE) -> HitCurve:
+    """Simulate a cache of prompts, the least recent blocks evicted first, for rooms up to that of all blocks.
+
+    Args:
+        trace: Requests with ids of blocks, or their file.
+        points: Rooms, in equal ratios.
+
+    Returns:
+        Hits over room; more room never hits less.
+
+    Raises:
+        UsageError: A trace without ids of blocks.
+
+    Example:
+        >>> import roofline as rl
+        >>> again = rl.serving.made_requests([0, 1, 2, 3], 1024, 1, ids=[[1, 2], [3, 4], [1, 2], [3, 4]])
+        >>> hit_curve(again).hits[[0, -1]].round(2).tolist()
+        [0.0, 0.5]
+    """
+    replay = trace if isinstance(trace, RequestTrace) else read_requests(trace)
+    most = len(np.unique(replay.ids)) if len(replay.ids) else 1
+    rooms = np.unique(np.geomspace(1, most, whole_number("points", points, 2, 1000)).round()) * replay.block
+    return HitCurve(rooms, np.asarray([_share(replay, room) for room in rooms.tolist()]), replay)
+
+
+def _share(trace: RequestTrace, tokens: float) -> float:
+    """Return the share of the tokens of prompts that a cache of so many has."""
+    room = min(tokens // trace.block, len(trace.ids)) if isfinite(tokens) else len(trace.ids)
+    hits = lru_hits(trace, int(room)) * trace.block
+    return float(np.minimum(hits, trace.prompt - 1).sum() / trace.prompt.sum())
+
+
+# --- policies ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CachePolicy:
+    """A format, a block and a place, and what they come to, as in :func:`roofline.serving.cache_policies`.
+
+    Attributes:
+        cache: Number format of keys and values.
+        block: Tokens of a block.
+        place: Where those of prompts that were read stay: ``none``, ``device`` or ``host``.
+        bytes_per_token: On one device [byte].
+        waste: Share of the blocks that no token uses.
+        prefix_lost: Tokens of the shared prefix that lie in a block of their own for each sequence.
+        sequences: That fit, each at its longest.
+        room: Tokens for prompts that were read, on the device beside sequences that run, and on the host.
+        device_hits: Share of a prompt's tokens that are there.
+        host_hits: Share that comes back from the host.
+        fetch: Time for that of one prompt [s].
+        first_token: Time to read the rest and to fetch, one request alone [s].
+        recompute: Time to read all of it [s].
+        step: Time of a decode step of the sequences that run [s].
+        break_even: Tokens from which on a copy from the host takes less time than it saves; ``None`` where none does.
+        sqnr_db: Of the output of attention [dB]; ``None`` for 16 bits and more.
+    """
+
+    cache: str
+    block: int
+    place: str
+    bytes_per_token: float
+    waste: float
+    prefix_lost: int
+    sequences: int
+    room: float
+    device_hits: float
+    host_hits: float
+    fetch: float
+    first_token: float
+    recompute: float
+    step: float
+    break_even: int | None
+    sqnr_db: float | None
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class CachePolicies(Report):
+    """Ways to keep a cache, compared, as from :func:`roofline.serving.cache_policies`.
+
+    Attributes:
+        title: What is served, and where.
+        about: The model, the chip, the layout, and the sizes of the requests.
+        policies: One for each format, block and place.
+        curve: Hits over room, where a trace says.
+        lengths: Tokens at the beginning of a prompt.
+        saved_s: Time that its reading is shorter where so many are there [s].
+        fetch_s: Time to copy so many from the host, by format [s].
+    """
+
+    schema = "cache_policies"
+
+    title: str
+    about: dict[str, Any]
+    policies: tuple[CachePolicy, ...]
+    curve: HitCurve | None
+    lengths: Floats
+    saved_s: Floats
+    fetch_s: dict[str, Floats]
+
+    def subject(self) -> dict[str, Any]:
+        """Return what is served, and its requests."""
+        return self.about
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Prompt, new tokens, sequences that run, and the prefix that all prompts share."""
+        return dict(self.about["sizes"])
+
+    def summary(self) -> dict[str, Any]:
+        """Return hits over room, and copies against reading again over lengths."""
+        curve = self.curve
+        points = (
+            [] if curve is None or curve.trace is None else zip(curve.tokens.tolist(), curve.hits.tolist(), strict=True)
+        )
+        hits = [{"room_tokens": tokens, "hits": share} for tokens, share in points]
+        lengths = [
+            {"prefix_tokens": int(n), "saved_s": float(self.saved_s[i]),
+             "copies_s": {name: float(column[i]) for name, column in self.fetch_s.items()}}
+            for i, n in enumerate(self.lengths) if log2(n).is_integer()
+        ]  # fmt: skip
+        return {"hit_curve": hits, "lengths": lengths}
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return one dictionary per policy."""
+        return [
+            {"cache_format": p.cache, "block": p.block, "prompts_stay": p.place, "bytes_per_token": p.bytes_per_token,
+             "waste": p.waste, "prefix_lost_tokens": p.prefix_lost, "sequences": p.sequences, "room_tokens": p.room,
+             "device_hits": p.device_hits, "host_hits": p.host_hits, "fetch_s": p.fetch,
+             "time_to_first_token_s": p.first_token, "recompute_s": p.recompute, "step_s": p.step,
+             "break_even_tokens": p.break_even, "sqnr_db": p.sqnr_db}
+            for p in self.policies
+        ]  # fmt: skip
+
+    def __repr__(self) -> str:
+        best = min(self.policies, key=lambda p: p.first_token)
+        return (f"<CachePolicies of {self.title}: {len(self.policies)}, fastest to a first token {best.cache} on "
+                f"{best.place} in blocks of {best.block}, {format_bytes(best.bytes_per_token)} per token>")  # fmt: skip
+
+
+def cache_policies(
+    model: Program,
+    chip: AnyChip,
+    *,
+    prompt: int,
+    new_tokens: int,
+    concurrency: int = 1,
+    blocks: Sequence[int] | int = 16,
+    caches: Sequence[str] | str = "bf16",
+    hit: float | None = None,
+    trace: RequestTrace | str | os.PathLike[str] | None = None,
+    host: str | float | None = None,
+    shared_prefix: int = 0,
+    **options: Any,
+) -> CachePolicies:
+    """Compare what can be done with a cache: block sizes, formats, and prompts kept on the device or on the host.
+
+    Args:
+        model: A shipped name, or the path of a model file or config.
+        chip: A name or a chip.
+        prompt: Tokens of a prompt.
+        new_tokens: Tokens of an answer.
+        concurrency: Sequences that run; the rest of the device's room is for prompts that were read.
+        blocks: Tokens of a block, one or several.
+        caches: Number formats of the cache, one or several.
+        hit: Share of a prompt's tokens that were read before and are still there.
+        trace: In its place requests with ids of blocks, of which an LRU cache of the room there is says it.
+        host: Memory of the host for each device [byte], a number or text such as ``"256 GiB"``; none by default.
+        shared_prefix: First tokens that all prompts have in common.
+        options: As for :func:`roofline.serving.deployment`, such as ``tp=4, weights="fp8"``.
+
+    Returns:
+        A policy for each format, block and place, all figures side by side.
+
+    Raises:
+        UsageError: Both a share and a trace, or a size out of range.
+        MissingFigure: A chip without a published link to the host.
+
+    Example:
+        >>> both = cache_policies("llama-3-8b", "h100-sxm", prompt=8000, new_tokens=200, caches=["bf16", "int8"],
+        ...                       hit=0.5, host="256 GiB")
+        >>> none, device, host = both.policies[:3]
+        >>> device.first_token < host.first_token < none.first_token
+        True
+    """
+    numbers = {"prompt": prompt, "new_tokens": new_tokens, "concurrency": concurrency}
+    sizes = {name: whole_number(name, value, 1, 10**7) for name, value in numbers.items()}
+    curve = _hits(hit, trace)
+    room = 0.0 if host is None else finite_number("host", parse(host, "B", "host"), 0)
+    formats = [caches] if isinstance(caches, str) else as_list("caches", caches)
+    sides = [blocks] if isinstance(blocks, int) else as_list("blocks", blocks)
+    made = []
+    for name, block in product(formats, sides):
+        stored = None if dtype(name).bits >= 16 else name
+        served = deployment(model, chip, block=block, cache=stored, shared_prefix=shared_prefix, **options)
+        made.append(_made(served, name, sizes, curve, room))
+    return _joined(made, curve)
+
+
+@dataclass(frozen=True, eq=False)
+class _Made:
+    """The policies of a format and a block, and what copies take and save over lengths [s]."""
+
+    title: str
+    about: dict[str, Any]
+    rows: tuple[CachePolicy, ...]
+    lengths: Floats
+    saved: Floats
+    fetch: Floats | None
+
+
+def _made(served: Deployment, name: str, sizes: dict[str, Any], curve: HitCurve | None, host: float) -> _Made:
+    lengths = LENGTHS[sizes["prompt"] > LENGTHS]
+    saved, fetch = _saved(served, sizes["prompt"], lengths), _fetch(served, lengths) if host else None
+    costs = _costs(served, sizes, name, None if fetch is None else _break_even(lengths, fetch, saved))
+    rows = tuple(_policy(costs, served, place, curve, sizes, host) for place in PLACES[: 3 if host else 2])
+    title = f"{served.decode_stages[0].title} on {served.devices} x {served.chip.name}"
+    requests = {**sizes, "shared_prefix": served.shared_prefix}
+    about = subject(served.decode_stages[0], served.chip.name) | {"phase": "serving", "sizes": requests}
+    return _Made(title, {**about, "devices": served.devices, "tp": served.tp}, rows, lengths, saved, fetch)
+
+
+def _joined(made: list[_Made], curve: HitCurve | None) -> CachePolicies:
+    if not made:
+        raise UsageError("caches, blocks: give at least one format and one size of a block")
+    rows, last = tuple(row for each in made for row in each.rows), made[-1]
+    fetch = {each.rows[0].cache: each.fetch for each in made if each.fetch is not None}
+    about = {**made[0].about, "passes": []}  # formats of the cache are in the rows
+    return CachePolicies(last.title, about, rows, curve, last.lengths, last.saved, fetch)
+
+
+def _hits(hit: float | None, trace: Any) -> HitCurve | None:
+    if hit is not None and trace is not None:
+        raise UsageError("hit and trace: a trace says itself how much is there; give one of them")
+    if trace is not None:
+        return hit_curve(trace)
+    return None if hit is None else HitCurve(np.zeros(1), np.asarray([finite_number("hit", hit, 0, 1)]))
+
+
+def _costs(served: Deployment, sizes: dict[str, Any], name: str, break_even: int | None) -> CachePolicy:
+    """Return what a format and a block come to where nothing is reused."""
+    prompt, new, running = sizes["prompt"], sizes["new_tokens"], sizes["concurrency"]
+    contexts = np.unique(np.linspace(prompt, prompt + new, min(new + 1, 256)).astype(np.int64)).tolist()
+    prefix = min(served.shared_prefix, prompt)
+    held = [
+        kv_cache(stage, contexts, batch=running, block=served.block, shared_prefix=prefix)
+        for stage in served.decode_stages
+    ]
+    fullest = max(held, key=lambda each: float(each.bytes_per_token))
+    recompute = _read(served, prompt, 0)
+    narrow = dtype(name).bits < 16
+    return CachePolicy(
+        name, served.block, "none", float(fullest.bytes_per_token), float(np.mean(fullest.waste)),
+        prefix % served.block, int(served.sequences_that_fit(prompt + new)), 0.0, 0.0, 0.0, 0.0, recompute, recompute,
+        float(served.steps().decode(running, prompt + new / 2)), break_even,
+        cache_error(served.model, name).sqnr_db if narrow else None,
+    )  # fmt: skip
+
+
+def _policy(
+    base: CachePolicy, served: Deployment, place: str, curve: HitCurve | None, sizes: dict[str, Any], host: float
+) -> CachePolicy:  # fmt: skip
+    """Return what keeping prompts at a place comes to."""
+    prompt, longest = sizes["prompt"], sizes["prompt"] + sizes["new_tokens"]
+    if place == "none":
+        return base
+    near = max(base.sequences - sizes["concurrency"], 0) * longest
+    far = host / base.bytes_per_token if place == "host" else 0.0
+    here, there = (curve.at(room) if curve is not None else 0.0 for room in (near, near + far))
+    if place == "host" and curve is not None and curve.trace is None:
+        here = 0.0  # a share that is given comes from the host whole
+    cached = min(round(prompt * there), prompt - 1)
+    back = round(prompt * (there - here))
+    fetch = float(_fetch(served, np.asarray([back]))[0]) if back else 0.0
+    return replace(base, place=place, room=near + far, device_hits=here, host_hits=there - here, fetch=fetch,
+                   first_token=fetch + _read(served, prompt, cached))  # fmt: skip
+
+
+# --- times ------------------------------------------------------------------------------------------------------------
+
+
+def _read(served: Deployment, prompt: int, cached: int) -> float:
+    """Return the time to read what is not there of a prompt, in steps of the server [s]."""
+    chunk = served.chunk * served.attention_dp * served.pp
+    starts = np.arange(cached, prompt, chunk)
+    seconds = served.steps().prefill(np.minimum(prompt - starts, chunk), starts)
+    return float(np.sum(seconds)) + served.overhead.request
+
+
+def _saved(served: Deployment, prompt: int, lengths: Floats) -> Floats:
+    """Return the time that a prompt's reading is shorter where its first tokens are there [s]."""
+    return _read(served, prompt, 0) - np.asarray([_read(served, prompt, int(length)) for length in lengths])
+
+
+def _fetch(served: Deployment, tokens: Any) -> Floats:
+    """Return the time to copy so many tokens' keys and values from the host, each device its own over its link [s]."""
+    each, _ = replace(served, shared_prefix=0).cache_bytes(tokens)
+    return np.asarray(estimate(_copy(), served.chip, mode="graph", E=np.asarray(each, dtype=np.int64).tolist()).time)
+
+
+@cached
+def _copy() -> Graph:
+    b = Builder("copy from the host", "int8")
+    return b.graph([b.op("memcpy_h2d", b.input("x", (symbol("E"),)))])
+
+
+def _break_even(lengths: Floats, fetch: Floats, saved: Floats) -> int | None:
+    """Return the tokens from which on a copy takes less time than it saves; ``None`` where the longest does not."""
+    slower = np.flatnonzero(fetch >= saved)
+    at = 0 if not slower.size else int(slower[-1]) + 1
+    return int(lengths[at]) if at < len(lengths) else None
