@@ -279,3 +279,13 @@ def test_a_model_that_does_not_fit_says_what_would() -> None:
 def test_a_load_that_cannot_be_says_why(options: dict[str, Any], says: str) -> None:
     with pytest.raises(rl.errors.RooflineError, match=says):
         served(**options)
+
+
+def test_activations_that_come_quantised_are_not_quantised_again() -> None:
+    """A stack's lone fp8 matmul quantises its input first; norms and gates before it do that in a program."""
+    graph = rl.serving.deployment("llama-3-8b", "b200-sxm", weights="fp8", layers=2).decode_stages[0]
+    est = rl.estimate(graph, "b200-sxm", mode="graph", regime="warm", B=8, C=2000)
+    inside = next(float(time.expected) for row, time in est.timed if row.kernel.name.endswith("mlp.gate_up"))
+    rows = [{"op": "gemm", "dtype": "fp8", "shape": {"m": 8, "n": 2 * 14336, "k": 4096}}]
+    alone = float(rl.predict(rows, "b200-sxm", regime="warm")["predicted_us"][0]) / 1e6
+    assert alone - 1e-5 < inside < alone - 1e-6
